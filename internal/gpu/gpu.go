@@ -1,0 +1,122 @@
+package gpu
+
+// NoNUMANode is the NUMA node of a GPU whose kernel does not say
+// (numa_node reads -1, or is missing).
+const NoNUMANode = -1
+
+// GPU is one physical card as the last scan saw it.
+type GPU struct {
+	UUID UUID `json:"uuid"`
+	// Index is NVML's enumeration order, which is by PCI bus ID; it changes when a
+	// card is lost, the UUID does not.
+	Index int `json:"index"`
+	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber).
+	Minor             int        `json:"minor"`
+	PCI               PCIAddress `json:"pciBusID"`
+	Product           string     `json:"product"`
+	Architecture      string     `json:"architecture"`
+	ComputeCapability Version    `json:"computeCapability"`
+	MemoryBytes       uint64     `json:"memoryBytes"`
+	// NUMANode is the node of the card's PCI device, or NoNUMANode.
+	NUMANode int `json:"numaNode"`
+	// Clique is the NVLink domain (NVL72) that the GPU has joined; zero for none.
+	Clique Clique `json:"clique,omitzero"`
+	MIG    MIG    `json:"mig"`
+	// Nodes are the device nodes that open this GPU and nothing else: /dev/nvidiaN
+	// first, then its DRM nodes.
+	Nodes  []DeviceNode `json:"nodes,omitempty"`
+	Health Health       `json:"health"`
+}
+
+// Clique is a set of GPUs of several nodes on one NVLink fabric
+// (nvmlDeviceGetGpuFabricInfo).
+type Clique struct {
+	ClusterUUID string `json:"clusterUUID,omitempty"`
+	ID          uint32 `json:"id,omitempty"`
+}
+
+// MIG says whether the card can be partitioned, whether it is, and into what.
+type MIG struct {
+	Capable bool `json:"capable,omitempty"`
+	Enabled bool `json:"enabled,omitempty"`
+	// PendingEnabled is the mode after the next GPU reset.
+	PendingEnabled bool        `json:"pendingEnabled,omitempty"`
+	Devices        []MIGDevice `json:"devices,omitempty"`
+}
+
+// MIGDevice is a GPU instance with its compute instance.
+type MIGDevice struct {
+	UUID UUID `json:"uuid"`
+	// Profile is the name that NVIDIA's tools print, such as "1g.10gb+me".
+	Profile string `json:"profile"`
+	// Index is M of the MIG device index N:M.
+	Index int `json:"index"`
+	GI    int `json:"gi"`
+	CI    int `json:"ci"`
+	// Start and Size are the GPU instance's placement in memory slices.
+	Start       int    `json:"start"`
+	Size        int    `json:"size"`
+	MemoryBytes uint64 `json:"memoryBytes"`
+	// Nodes are the two nvidia-caps nodes (GPU instance, compute instance).
+	Nodes []DeviceNode `json:"nodes,omitempty"`
+}
+
+// DeviceNode is a character device.
+type DeviceNode struct {
+	// Path is where a container expects it, such as /dev/nvidia0.
+	Path string `json:"path"`
+	// HostPath is where this host has it, the device root included.
+	HostPath string `json:"hostPath,omitempty"`
+	Major    uint32 `json:"major"`
+	Minor    uint32 `json:"minor"`
+}
+
+// Driver is what the driver says of itself. The zero value means that there is none.
+type Driver struct {
+	Version string  `json:"version,omitempty"`
+	CUDA    Version `json:"cuda,omitzero"`
+}
+
+// Present tells whether a driver answered.
+func (d Driver) Present() bool { return d.Version != "" }
+
+// Snapshot is everything that one scan saw of a node. A snapshot is never changed
+// after it was published; readers share it.
+type Snapshot struct {
+	Driver Driver `json:"driver,omitzero"`
+	// GPUs are in the order of Index.
+	GPUs []GPU `json:"gpus"`
+	// Topology has one row per entry of GPUs, in the same order.
+	Topology Topology `json:"topology,omitempty"`
+	// Control are the nodes that every GPU container needs: nvidiactl,
+	// nvidia-uvm, nvidia-uvm-tools, nvidia-modeset, those present.
+	Control []DeviceNode `json:"control,omitempty"`
+	// Faults are troubles that belong to no known GPU: no driver, a card that could not be read.
+	Faults []Cause `json:"faults,omitempty"`
+}
+
+// GPU finds a card by UUID; nil when the snapshot has none of that name.
+func (s *Snapshot) GPU(id UUID) *GPU {
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == id {
+			return &s.GPUs[i]
+		}
+	}
+	return nil
+}
+
+// Device finds the card and, for a MIG UUID, the MIG device that id names.
+func (s *Snapshot) Device(id UUID) (*GPU, *MIGDevice) {
+	for i := range s.GPUs {
+		card := &s.GPUs[i]
+		if card.UUID == id {
+			return card, nil
+		}
+		for j := range card.MIG.Devices {
+			if card.MIG.Devices[j].UUID == id {
+				return card, &card.MIG.Devices[j]
+			}
+		}
+	}
+	return nil, nil
+}

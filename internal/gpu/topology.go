@@ -1,0 +1,72 @@
+package gpu
+
+import "strconv"
+
+// PCIPath is how far apart two GPUs are on PCIe, nearest first
+// (nvmlGpuTopologyLevel).
+type PCIPath int
+
+// The levels of nvmlDeviceGetTopologyCommonAncestor, with nvidia-smi's letters.
+const (
+	PathUnknown      PCIPath = iota
+	PathSameBoard            // one board with two GPUs
+	PathSingleSwitch         // PIX
+	PathMultiSwitch          // PXB
+	PathHostBridge           // PHB
+	PathSameNUMA             // NODE
+	PathSystem               // SYS: across the sockets
+)
+
+// Letters is what nvidia-smi topo -m prints for the path.
+func (p PCIPath) Letters() string {
+	switch p {
+	case PathSameBoard:
+		return "PSB"
+	case PathSingleSwitch:
+		return "PIX"
+	case PathMultiSwitch:
+		return "PXB"
+	case PathHostBridge:
+		return "PHB"
+	case PathSameNUMA:
+		return "NODE"
+	case PathSystem:
+		return "SYS"
+	}
+	return "?"
+}
+
+// Link is what joins two GPUs.
+type Link struct {
+	// NVLinks counts the active NVLinks between the two; on an NVSwitch fabric, the
+	// links that each of them has into the fabric, since each pair can use them all.
+	NVLinks int `json:"nvlinks,omitempty"`
+	// Switched is true when the NVLinks go through NVSwitches.
+	Switched bool    `json:"switched,omitempty"`
+	Path     PCIPath `json:"path,omitempty"`
+}
+
+// Letters is what nvidia-smi topo -m prints for the link: NV# or the PCIe path.
+func (l Link) Letters() string {
+	if l.NVLinks > 0 {
+		return "NV" + strconv.Itoa(l.NVLinks)
+	}
+	return l.Path.Letters()
+}
+
+// Topology is the square, symmetric matrix of links between the GPUs of a node;
+// the diagonal is zero.
+type Topology [][]Link
+
+// NewTopology makes a matrix of n by n empty links.
+func NewTopology(n int) Topology {
+	rows := make(Topology, n)
+	cells := make([]Link, n*n)
+	for i := range rows {
+		rows[i], cells = cells[:n:n], cells[n:]
+	}
+	return rows
+}
+
+// Set writes a link in both directions.
+func (t Topology) Set(i, j int, link Link) { t[i][j], t[j][i] = link, link }
