@@ -19,7 +19,22 @@ type Health struct {
 	State State `json:"state,omitempty"`
 	// Causes are ordered by Since, then Code.
 	Causes []Cause `json:"causes,omitempty"`
+	// Recovery is what the driver says would repair the card; empty when it does not say.
+	Recovery Recovery `json:"recovery,omitempty"`
 }
+
+// Recovery is what repairs a card (NVML field 230, GPU_RECOVERY_ACTION).
+type Recovery string
+
+// The values of NVML_FI_DEV_GET_GPU_RECOVERY_ACTION.
+const (
+	RecoveryNone          Recovery = "None"
+	RecoveryGPUReset      Recovery = "GPUReset"
+	RecoveryNodeReboot    Recovery = "NodeReboot"
+	RecoveryDrainP2P      Recovery = "DrainP2P"
+	RecoveryDrainAndReset Recovery = "DrainAndReset"
+	RecoveryIMEXDomain    Recovery = "RecoverIMEXDomain"
+)
 
 // OK tells whether the device may be given out.
 func (h Health) OK() bool { return h.State == "" || h.State == Healthy }
