@@ -1,0 +1,53 @@
+# Berth's index: each line of `make help` is one thing that can be done here.
+# The doing is in hack/, one script per job.
+
+BIN      ?= $(CURDIR)/bin
+SANDBOX  ?= /var/lib/berth-sandbox
+PROFILE  ?= a100x8-40g
+RUN      ?= .
+export BIN SANDBOX PROFILE RUN
+
+.DEFAULT_GOAL := help
+.PHONY: help demo stop test unit lint fuzz e2e soak bench build sandbox-build generate clean
+
+help: ## show this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+demo: ## a real one-node Kubernetes with 8 simulated GPUs, a pod with 2 of them, and which ones they are
+	@hack/demo.sh
+
+stop: ## end what `make demo` or `make e2e` started; leaves nothing behind
+	@hack/stop.sh
+
+test: ## everything that must pass: lint, unit tests with the race detector, fuzzing, end to end (CI runs this)
+	@hack/test.sh
+
+unit: ## unit tests of both modules with the race detector
+	@hack/unit.sh
+
+lint: ## gofmt, go vet, staticcheck, the import rules
+	@hack/lint.sh
+
+fuzz: ## each fuzz target for FUZZTIME (default 5s)
+	@hack/fuzz.sh
+
+e2e: ## end-to-end tests chosen by RUN=regexp, on a sandbox that stays up between runs
+	@hack/e2e.sh
+
+soak: ## the large counts: 200 pods, 50 agent restarts, 10,000 sequences; prints its seed
+	@hack/soak.sh
+
+bench: ## Go benchmarks with the figures of docs/performance.md
+	@hack/bench.sh
+
+build: ## berth, berth-agent and berth-cdi-hook into bin/
+	@hack/build.sh
+
+sandbox-build: ## build, and the sandbox with its Kubernetes and containerd
+	@hack/build.sh sandbox
+
+generate: ## deep copies, CRDs and the simulator's NVML base, from their sources
+	@hack/generate.sh
+
+clean: stop ## stop, and remove bin/
+	@rm -rf $(BIN)

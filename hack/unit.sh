@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Unit tests of both modules with the race detector. The nested module's
+# end-to-end tests are not among them.
+source "$(dirname "$0")/lib.sh"
+need_go
+say "unit tests of the root module"
+go test -race ./...
+say "unit tests of the nested module"
+go test -race -C kube ./internal/...
