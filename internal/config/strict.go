@@ -246,11 +246,12 @@ func join(field, key string) string {
 	return field + "." + key
 }
 
-// yamlErrorLine takes the line out of "yaml: line 3: …"; the library has no field for it.
+// yamlErrorLine takes the line out of "yaml: line 3: …"; the library has no field
+// for it, and leaves it out when it is the first.
 func yamlErrorLine(err error) int {
 	_, rest, ok := strings.Cut(err.Error(), "line ")
 	if !ok {
-		return 0
+		return 1
 	}
 	digits, _, _ := strings.Cut(rest, ":")
 	line, _ := strconv.Atoi(digits)

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+func TestParseRefuses(t *testing.T) {
+	tests := map[string]struct {
+		file string
+		want string
+	}{
+		"unknown key": {
+			file: "# comment\nresourceNam: nvidia.com/gpu\n",
+			want: "agent.yaml:2: resourceNam: unknown key (did you mean resourceName?)",
+		},
+		"unknown key, nothing near": {
+			file: "zzzzzzzzzzzz: 1\n",
+			want: "known keys here: apiVersion, cdiAnnotationPrefix,",
+		},
+		"double key": {
+			file: "standalone: true\nstandalone: false\n",
+			want: "agent.yaml:2: standalone: this key is given twice (keep one)",
+		},
+		"number for text": {
+			file: "nodeName: 7\n",
+			want: `agent.yaml:1: nodeName: want text, got "7" (put it in quotes: "7")`,
+		},
+		"text for a switch": {
+			file: "standalone: \"yes\"\n",
+			want: `agent.yaml:1: standalone: want true or false, got "yes"`,
+		},
+		"text for a list": {
+			file: "deviceListStrategy: envvar\n",
+			want: `agent.yaml:1: deviceListStrategy: want a list, got "envvar"`,
+		},
+		"unknown strategy": {
+			file: "deviceListStrategy:\n- cdi-crio\n",
+			want: `agent.yaml:2: deviceListStrategy[0]: "cdi-crio" is unknown (did you mean cdi-cri?)`,
+		},
+		"both kinds of CDI": {
+			file: "standalone: true\ndeviceListStrategy: [cdi-cri, cdi-annotations]\n",
+			want: "agent.yaml:2: deviceListStrategy: cdi-cri and cdi-annotations exclude each other",
+		},
+		"device specs beside CDI": {
+			file: "passDeviceSpecs: true\n",
+			want: "agent.yaml:1: passDeviceSpecs: device specs and CDI exclude each other",
+		},
+		"resource name without a domain": {
+			file: "resourceName: gpu\n",
+			want: `agent.yaml:1: resourceName: "gpu" is not a resource name (write it as domain/name, such as nvidia.com/gpu)`,
+		},
+		"resource name too long": {
+			file: "resourceName: nvidia.com/" + strings.Repeat("x", 60) + "\n",
+			want: "has 71 characters, at most 63 are allowed",
+		},
+		"excluded device of no known form": {
+			file: "exclude: [\"0\", GPU-1, first]\n",
+			want: `agent.yaml:1: exclude[2]: "first" is neither a GPU's UUID nor its index`,
+		},
+		"relative path": {
+			file: "cdiDir: cdi\n",
+			want: `agent.yaml:1: cdiDir: "cdi" is not an absolute path`,
+		},
+		"impatient poll":  {file: "pollInterval: 1ms\n", want: "agent.yaml:1: pollInterval: 1ms is under 100ms"},
+		"not a duration":  {file: "pollInterval: soon\n", want: "agent.yaml:1: pollInterval: "},
+		"broken YAML":     {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML"},
+		"two documents":   {file: "standalone: true\n---\nstandalone: true\n", want: "the file holds a second document"},
+		"an alias":        {file: "nodeName: &n a\nresourceName: *n\n", want: "anchors and aliases are not read"},
+		"a list on top":   {file: "- a\n", want: "want keys and values, got a list"},
+		"other version":   {file: "apiVersion: berth.dev/v9\n", want: "agent.yaml:1: apiVersion: want berth.dev/v1alpha1, got berth.dev/v9"},
+		"other kind":      {file: "kind: GPUNode\n", want: "agent.yaml:1: kind: want AgentConfig, got GPUNode"},
+		"far too large":   {file: "# " + strings.Repeat("x", maxBytes), want: "at most 1048576 are read"},
+		"all lines named": {file: "a1: 1\nnodeName: 7\n", want: "agent.yaml:2: nodeName"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse("agent.yaml", []byte(tc.file), nil)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Parse gave %v\nwant an error with %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	got, err := Parse("", nil, func(c *v1alpha1.AgentConfig) { c.NodeName = "n" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ResourceName != "nvidia.com/gpu" || got.KubeletDir != "/var/lib/kubelet" || got.PollInterval.Duration != 5*time.Second {
+		t.Errorf("defaults are %+v", got)
+	}
+	if diff := cmp.Diff([]v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}, got.DeviceListStrategy); diff != "" {
+		t.Errorf("strategies (-want +got):\n%s", diff)
+	}
+}
+
+func TestFileThenFlag(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	text := `{"apiVersion": "berth.dev/v1alpha1", "kind": "AgentConfig", "driverRoot": "/drv", "nodeName": "a", "pollInterval": "1s"}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(path, func(c *v1alpha1.AgentConfig) { c.NodeName = "b" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.NodeName != "b" || got.DevRoot != "/drv" || got.PollInterval.Duration != time.Second {
+		t.Errorf("Load gave %+v, want the flag's node name, the file's interval, and devRoot to follow driverRoot", got)
+	}
+}
+
+func TestMissingFileNamesTheFlag(t *testing.T) {
+	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
+	if err == nil || !strings.Contains(err.Error(), "--config") {
+		t.Errorf("Load gave %v, want an error that names --config", err)
+	}
+}
+
+// FuzzParse: whatever the bytes, an answer or an error with its file; never a panic.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"", "a: [", "standalone: true", "exclude: [1, {a: b}]", "pollInterval: 5s", "&a [*a]", "? [a]: b"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := Parse("agent.yaml", data, nil)
+		if (config == nil) == (err == nil) {
+			t.Errorf("Parse(%q) = %v, %v: want either a config or an error", data, config, err)
+		}
+	})
+}
