@@ -81,6 +81,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.CDIDir, "/var/run/cdi")
 	text(&c.HookDir, "/opt/berth/bin")
 	text(&c.StateDir, "/run/berth")
+	text(&c.ContainerdStateDir, "/run/containerd")
 	text(&c.Listen, "127.0.0.1:9835")
 	duration(&c.PollInterval, 5*time.Second)
 	duration(&c.ScanDeadline, 10*time.Second)
@@ -120,7 +121,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	}
 	for _, path := range []struct{ field, value string }{
 		{"driverRoot", c.DriverRoot}, {"devRoot", c.DevRoot}, {"hostRoot", c.HostRoot}, {"kubeletDir", c.KubeletDir},
-		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir},
+		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"containerdStateDir", c.ContainerdStateDir},
 	} {
 		if !strings.HasPrefix(path.value, "/") {
 			d.reject(path.field, strconv.Quote(path.value)+" is not an absolute path", "begin it with /")

@@ -5,13 +5,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
@@ -38,7 +38,7 @@ func main() {
 	case "kube-scheduler":
 		run(scheduler.NewSchedulerCommand())
 	case "kubelet":
-		run(kubelet.NewKubeletCommand(genericapiserver.SetupSignalContext()))
+		run(kubelet.NewKubeletCommand(context.Background()))
 	default:
 		fmt.Fprintf(os.Stderr, "hyperkube: unknown program %q: want etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubelet\n", name)
 		os.Exit(2)

@@ -1,0 +1,100 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// AgentConfig is the file that berth-agent --config reads. It is strict: an unknown
+// key or a wrong type stops the start. Every field has a default, and a flag of the
+// same meaning wins over the file. The names are those of NVIDIA's device plugin
+// where it has the same setting.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:skip
+type AgentConfig struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// ResourceName is what a whole GPU is advertised as. Default nvidia.com/gpu.
+	ResourceName string `json:"resourceName,omitempty"`
+	// DeviceListStrategy says how a container is told its devices: any of cdi-cri,
+	// cdi-annotations, envvar, volume-mounts; cdi-cri and cdi-annotations exclude
+	// each other. Default [cdi-cri].
+	DeviceListStrategy []DeviceListStrategy `json:"deviceListStrategy,omitempty"`
+	// DeviceIDStrategy says by which name: uuid or index. Default uuid.
+	DeviceIDStrategy DeviceIDStrategy `json:"deviceIDStrategy,omitempty"`
+	// PassDeviceSpecs also names the device nodes to the kubelet, which a container
+	// needs when the CPU manager rewrites its cgroup; not together with CDI.
+	PassDeviceSpecs bool `json:"passDeviceSpecs,omitempty"`
+	// CDIAnnotationPrefix begins the annotation of cdi-annotations. Default cdi.k8s.io/.
+	CDIAnnotationPrefix string `json:"cdiAnnotationPrefix,omitempty"`
+	// SharedDevicesAllocationPolicy chooses among replicas: distributed (least loaded
+	// card first) or packed. Default distributed.
+	SharedDevicesAllocationPolicy AllocationPolicy `json:"sharedDevicesAllocationPolicy,omitempty"`
+	// Exclude are cards that are never advertised, each a UUID or an index.
+	Exclude []string `json:"exclude,omitempty"`
+
+	// DriverRoot is the host's path of the root that holds the driver's files. Default /.
+	DriverRoot string `json:"driverRoot,omitempty"`
+	// DevRoot is the host's path of the root that holds dev/. Default: DriverRoot.
+	DevRoot string `json:"devRoot,omitempty"`
+	// HostRoot is where the agent sees the host's root; in a container, where / is
+	// mounted. Default /.
+	HostRoot string `json:"hostRoot,omitempty"`
+	// KubeletDir is the kubelet's root directory. Default /var/lib/kubelet.
+	KubeletDir string `json:"kubeletDir,omitempty"`
+	// CDIDir is where the CDI spec is written. Default /var/run/cdi.
+	CDIDir string `json:"cdiDir,omitempty"`
+	// HookDir is the host's directory that the CDI hook program is installed in.
+	// Default /opt/berth/bin.
+	HookDir string `json:"hookDir,omitempty"`
+	// ContainerdStateDir is containerd's state directory, where the OCI specs of
+	// running containers are. Default /run/containerd.
+	ContainerdStateDir string `json:"containerdStateDir,omitempty"`
+	// CgroupRoot is the kubelet's cgroupRoot; containers elsewhere are not this
+	// node's. Default: every container of the machine is.
+	CgroupRoot string `json:"cgroupRoot,omitempty"`
+	// StateDir keeps the ledger. Default /run/berth.
+	StateDir string `json:"stateDir,omitempty"`
+
+	// Listen is the address of /metrics, /healthz, /readyz and /debug/state;
+	// "none" listens nowhere.
+	Listen string `json:"listen,omitempty"`
+	// PollInterval is the time between two scans. Default 5s.
+	PollInterval *metav1.Duration `json:"pollInterval,omitempty"`
+	// ScanDeadline is how long a call into the driver may hang before it is
+	// reported. Default 10s.
+	ScanDeadline *metav1.Duration `json:"scanDeadline,omitempty"`
+	// IgnoredXIDs are further XIDs that say nothing about a card's health.
+	IgnoredXIDs []uint64 `json:"ignoredXIDs,omitempty"`
+	// NodeName is the node's name in the API. Default: NODE_NAME, then the host name.
+	NodeName string `json:"nodeName,omitempty"`
+	// Standalone works without an API server: no GPUNode is published.
+	Standalone bool `json:"standalone,omitempty"`
+}
+
+// DeviceListStrategy is a way of telling a container its devices.
+type DeviceListStrategy string
+
+// The strategies of NVIDIA's device plugin.
+const (
+	StrategyCDICRI         DeviceListStrategy = "cdi-cri"
+	StrategyCDIAnnotations DeviceListStrategy = "cdi-annotations"
+	StrategyEnvVar         DeviceListStrategy = "envvar"
+	StrategyVolumeMounts   DeviceListStrategy = "volume-mounts"
+)
+
+// DeviceIDStrategy is how a container's devices are named to it.
+type DeviceIDStrategy string
+
+// The two names of a device.
+const (
+	IDStrategyUUID  DeviceIDStrategy = "uuid"
+	IDStrategyIndex DeviceIDStrategy = "index"
+)
+
+// AllocationPolicy chooses among the replicas of shared devices.
+type AllocationPolicy string
+
+// The policies of NVIDIA's device plugin.
+const (
+	PolicyDistributed AllocationPolicy = "distributed"
+	PolicyPacked      AllocationPolicy = "packed"
+)

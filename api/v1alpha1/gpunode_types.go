@@ -1,0 +1,185 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// GPUNode is what one node's agent says of its GPUs: the cards, their health, how
+// they are joined, and which pod holds which of them. Its name is the node's.
+//
+// The agent is the only writer and nothing in it is wanted state, so there is no
+// spec, and no status subresource either: one write carries the whole. It holds no
+// value that changes by itself (no temperature, no utilisation, no time of the last
+// scan). It names pods of all tenants: whoever may read it sees them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=1"
+// +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
+// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="Cards that the last scan found."
+// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="Cards that somebody holds, wholly or in part."
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy cards that nobody holds."
+// +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="Cards that are not given out."
+// +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.summary.model`
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GPUNode struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	// +optional
+	Status GPUNodeStatus `json:"status,omitzero"`
+}
+
+// GPUNodeList is a list of GPUNode.
+//
+// +kubebuilder:object:root=true
+type GPUNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []GPUNode `json:"items"`
+}
+
+// GPUNodeStatus is the picture of one node.
+type GPUNodeStatus struct {
+	// Driver is what the NVIDIA driver says of itself; absent when none answers.
+	// +optional
+	Driver GPUDriver `json:"driver,omitzero"`
+	// Summary counts the cards below.
+	// +optional
+	Summary GPUSummary `json:"summary,omitzero"`
+	// Devices are the physical cards in the order of their index.
+	// +optional
+	// +listType=atomic
+	Devices []GPUDevice `json:"devices,omitempty"`
+	// Topology is the matrix of nvidia-smi topo -m, one row per entry of devices,
+	// cells parted by spaces: X (itself), NV# (that many NVLinks), PIX, PXB, PHB,
+	// NODE, SYS, or ? where the driver does not say.
+	// +optional
+	// +listType=atomic
+	Topology []string `json:"topology,omitempty"`
+	// Problems are troubles that belong to no card: no driver, a card that could
+	// not be read.
+	// +optional
+	// +listType=atomic
+	Problems []Cause `json:"problems,omitempty"`
+}
+
+// GPUDriver is a driver with the CUDA version that it brings.
+type GPUDriver struct {
+	Version string `json:"version"`
+	// CUDAVersion is major.minor.
+	// +optional
+	CUDAVersion string `json:"cudaVersion,omitempty"`
+}
+
+// GPUSummary counts the cards of a node. A held card can be unhealthy too, so the
+// three counts need not add up to GPUs.
+type GPUSummary struct {
+	GPUs      int `json:"gpus"`
+	Held      int `json:"held"`
+	Free      int `json:"free"`
+	Unhealthy int `json:"unhealthy"`
+	// Model is the product of all cards, or "7x A, 1x B" where they differ.
+	// +optional
+	Model string `json:"model,omitempty"`
+}
+
+// GPUDevice is one physical card.
+type GPUDevice struct {
+	UUID string `json:"uuid"`
+	// Index is NVML's number, which changes when a card is lost; the UUID does not.
+	Index int `json:"index"`
+	// Minor is N of /dev/nvidiaN.
+	Minor int `json:"minor"`
+	// PCIBusID is in the kernel's form, 0000:1b:00.0.
+	PCIBusID string `json:"pciBusID"`
+	Product  string `json:"product"`
+	// +optional
+	Architecture string `json:"architecture,omitempty"`
+	// ComputeCapability is major.minor.
+	// +optional
+	ComputeCapability string `json:"computeCapability,omitempty"`
+	MemoryBytes       int64  `json:"memoryBytes"`
+	// NUMANode is -1 where the kernel does not say.
+	NUMANode int `json:"numaNode"`
+	// Clique is the NVLink domain of several nodes that the card has joined,
+	// CLUSTER-UUID.CLIQUE-ID.
+	// +optional
+	Clique string       `json:"clique,omitempty"`
+	Health DeviceHealth `json:"health"`
+	// MIGEnabled is true when the card is partitioned, even when it has no MIG
+	// device yet.
+	// +optional
+	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// +optional
+	// +listType=atomic
+	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
+	// Holders hold the card or a share of it. Who holds one of its MIG devices is
+	// said there.
+	// +optional
+	// +listType=atomic
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// MIGDevice is a GPU instance with its compute instance.
+type MIGDevice struct {
+	UUID string `json:"uuid"`
+	// Profile is the name that NVIDIA's tools print, such as 1g.10gb.
+	Profile string `json:"profile"`
+	// Index is M of the MIG device index N:M.
+	Index int `json:"index"`
+	GI    int `json:"gi"`
+	CI    int `json:"ci"`
+	// Start and Size are the placement in memory slices.
+	Start       int   `json:"start"`
+	Size        int   `json:"size"`
+	MemoryBytes int64 `json:"memoryBytes"`
+	// +optional
+	// +listType=atomic
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// DeviceHealth is the verdict on a card with the evidence for it.
+type DeviceHealth struct {
+	// State is Healthy, Unhealthy (not given out until the causes are gone) or Gone
+	// (does not answer at all).
+	// +kubebuilder:validation:Enum=Healthy;Unhealthy;Gone
+	State string `json:"state"`
+	// +optional
+	// +listType=atomic
+	Causes []Cause `json:"causes,omitempty"`
+	// Recovery is what the driver says would repair the card, such as GPUReset.
+	// +optional
+	Recovery string `json:"recovery,omitempty"`
+}
+
+// Cause is one reason why something is not well.
+type Cause struct {
+	// Code is a stable name, such as XID79 or GPU_LOST.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Since is when it was first seen.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// Holder is who holds a device.
+type Holder struct {
+	// Kind is Pod, Claim, Maintenance or Orphan (a container that still runs
+	// although the kubelet has forgotten it).
+	Kind string `json:"kind"`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// +optional
+	Pod string `json:"pod,omitempty"`
+	// +optional
+	PodUID string `json:"podUID,omitempty"`
+	// +optional
+	Container string `json:"container,omitempty"`
+	// Resource is the name that the pod asked for, such as nvidia.com/gpu.
+	// +optional
+	Resource string `json:"resource,omitempty"`
+	// Share counts the replicas of a shared device from 1; absent for a device that
+	// is not shared.
+	// +optional
+	Share int `json:"share,omitempty"`
+}

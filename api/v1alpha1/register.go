@@ -1,0 +1,44 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group and Version are the two halves of APIVersion.
+const (
+	Group      = "berth.dev"
+	Version    = "v1alpha1"
+	APIVersion = Group + "/" + Version
+)
+
+// The kinds of the group.
+const (
+	KindGPUNode     = "GPUNode"
+	KindAgentConfig = "AgentConfig"
+	KindTrace       = "Trace"
+	KindGPUList     = "GPUList"
+	KindGPUTopology = "GPUTopology"
+)
+
+// GPUNodeResource is the plural name of GPUNode in API paths and in RBAC rules.
+const GPUNodeResource = "gpunodes"
+
+// GroupVersion is the group with its version.
+func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
+
+// GPUNodes names the resource for dynamic clients.
+func GPUNodes() schema.GroupVersionResource { return GroupVersion().WithResource(GPUNodeResource) }
+
+// TypeMeta is the head of an object of one of the group's kinds.
+func TypeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: APIVersion, Kind: kind}
+}
+
+// AddToScheme makes the kinds that are served by an API server known to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion())
+	return nil
+}

@@ -1,0 +1,33 @@
+// Command berth-cdi-hook is run by the container runtime, as the CDI spec of the
+// node asks, while a GPU container is created: it makes links, refreshes the
+// library cache and sets driver options inside the container.
+//
+// The agent copies it to the host, so it has to run on any host: link it statically
+// with
+//
+//	go build -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' ./cmd/berth-cdi-hook
+//
+// because a hook that does not load on the host's libc keeps every GPU container
+// from starting. (CGO_ENABLED=0 cannot link it: see internal/cdi/hook.)
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/berth-gpu/berth/internal/cdi/hook"
+)
+
+func main() {
+	level := slog.LevelWarn
+	if os.Getenv("NVIDIA_CTK_DEBUG") == "true" {
+		level = slog.LevelDebug
+	}
+	// The runtime shows on the pod what a failing hook prints on stderr.
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if err := hook.Run(context.Background(), log, os.Args); err != nil {
+		log.Error("the container is not started because its CDI hook failed", "args", os.Args, "error", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/config"
+)
+
+// options are the flags that all commands of berth-agent share.
+type options struct {
+	file       string
+	sim        string
+	kubeconfig string
+	verbose    bool
+	flags      v1alpha1.AgentConfig
+}
+
+// NewCommand makes the command line of berth-agent.
+func NewCommand(out, errOut io.Writer) *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "berth-agent",
+		Short: "Find this node's GPUs, advertise them, give out the right ones, and say who holds them",
+		Long: `berth-agent runs on each GPU node. It finds the GPUs, advertises them to the
+kubelet, gives out those that are linked best, writes the CDI spec by which the
+container runtime injects them, and publishes a GPUNode object that says who
+holds which.
+
+A shutdown removes nothing, so that an upgrade leaves no gap; "berth-agent
+uninstall" does.`,
+		Example: `  # On a node with a driver and a kubelet in their usual places
+  berth-agent
+
+  # With a file; a wrong key stops the start with its line and the fix
+  berth-agent --config /etc/berth/agent.yaml
+
+  # Simulated hardware, no API server
+  berth sim create /tmp/gpus --profile a100x8-40g
+  berth-agent --sim /tmp/gpus --standalone --kubelet-dir /tmp/kubelet --cdi-dir /tmp/cdi
+
+  # What would be published, without publishing it
+  berth-agent inspect gpus --sim /tmp/gpus`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := o.load(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return run(ctx, o, loaded, o.logger(errOut))
+		},
+	}
+	root.SetOut(out)
+	root.SetErr(errOut)
+	o.bind(root)
+	root.AddCommand(newInspectCommand(o, out), newUninstallCommand(o, out), newProbeCommand())
+	return root
+}
+
+func run(ctx context.Context, o *options, config *v1alpha1.AgentConfig, log *slog.Logger) error {
+	hardware, err := OpenHardware(o.sim, config)
+	if err != nil {
+		return err
+	}
+	api, err := connect(config, o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	agent, err := New(Deps{Config: config, Hardware: hardware, API: api, Log: log})
+	if err != nil {
+		return err
+	}
+	return agent.Run(ctx)
+}
+
+// bind makes a flag for what is usually set per start; the rest is the file's.
+func (o *options) bind(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&o.file, "config", "", "read the settings from this file (kind AgentConfig); a flag of the same meaning wins")
+	flags.StringVar(&o.sim, "sim", "", "use the simulated hardware in this directory (berth sim create)")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file (default: the pod's service account)")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log every step")
+	flags.StringVar(&o.flags.KubeletDir, "kubelet-dir", "", "the kubelet's root directory; sockets are under device-plugins and pod-resources (default /var/lib/kubelet)")
+	flags.StringVar(&o.flags.CDIDir, "cdi-dir", "", "where the CDI spec is written (default /var/run/cdi)")
+	flags.StringVar(&o.flags.HookDir, "hook-dir", "", "where the CDI hook program is installed (default /opt/berth/bin)")
+	flags.StringVar(&o.flags.StateDir, "state-dir", "", "where the ledger is kept (default /run/berth)")
+	flags.StringVar(&o.flags.HostRoot, "host-root", "", "where the host's / is mounted, for an agent in a container (default /)")
+	flags.StringVar(&o.flags.DriverRoot, "driver-root", "", "the host's root of the driver's files (default /)")
+	flags.StringVar(&o.flags.ContainerdStateDir, "containerd-state-dir", "", "containerd's state directory (default /run/containerd)")
+	flags.StringVar(&o.flags.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
+	flags.StringVar(&o.flags.NodeName, "node-name", "", "the node's name in the API (default: $NODE_NAME, then the host name)")
+	flags.StringVar(&o.flags.Listen, "listen", "", "address of /metrics, /healthz, /readyz and /debug/state, or none (default 127.0.0.1:9835)")
+	flags.BoolVar(&o.flags.Standalone, "standalone", false, "work without an API server: publish no GPUNode")
+}
+
+// load reads the file and lays the flags over it.
+func (o *options) load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
+	return config.Load(o.file, func(c *v1alpha1.AgentConfig) {
+		for _, flag := range []struct {
+			from string
+			to   *string
+		}{
+			{o.flags.KubeletDir, &c.KubeletDir}, {o.flags.CDIDir, &c.CDIDir}, {o.flags.HookDir, &c.HookDir},
+			{o.flags.StateDir, &c.StateDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
+			{o.flags.ContainerdStateDir, &c.ContainerdStateDir}, {o.flags.CgroupRoot, &c.CgroupRoot},
+			{o.flags.NodeName, &c.NodeName}, {o.flags.Listen, &c.Listen},
+		} {
+			if flag.from != "" {
+				*flag.to = flag.from
+			}
+		}
+		if cmd.Flags().Changed("standalone") {
+			c.Standalone = o.flags.Standalone
+		}
+	})
+}
+
+func (o *options) logger(w io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+func newProbeCommand() *cobra.Command {
+	pages := map[string]string{"healthy": "healthz", "ready": "readyz"}
+	address := ""
+	cmd := &cobra.Command{
+		Use:       "probe healthy|ready",
+		Short:     "Ask a running agent how it is; for the probes of an image without a shell",
+		Example:   "  berth-agent probe ready",
+		ValidArgs: []string{"healthy", "ready"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return Probe(cmd.Context(), address, pages[args[0]])
+		},
+	}
+	// Its own flag: the address that the agent was given.
+	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9835", "the agent's --listen address")
+	return cmd
+}
+
+func newUninstallCommand(o *options, out io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove what agents left on this node: sockets, CDI spec, hook, ledger, GPUNode",
+		Long: `Remove what agents left on this node and in the API. Stop the agent first.
+Running containers keep their devices. Until another agent is installed no GPU is
+advertised, and a pod that was given one before cannot start again.`,
+		Example: "  berth-agent uninstall\n  berth-agent uninstall --standalone   # leave the API alone",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := o.load(cmd)
+			if err != nil {
+				return err
+			}
+			api, err := connect(config, o.kubeconfig)
+			if err != nil {
+				return fmt.Errorf("%w; with --standalone the API is left alone", err)
+			}
+			return uninstall(cmd.Context(), config, api, out)
+		},
+	}
+}

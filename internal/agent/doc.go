@@ -1,0 +1,14 @@
+// Package agent wires the node side of Berth: hardware into the inventory, the
+// kubelet's memory into the ledger, and both into what the node shows: the
+// device plugin, the CDI spec, the GPUNode object and the HTTP pages.
+//
+// It guarantees an order: no device is advertised before the ledger has been
+// compared with the kubelet and the running containers, nor, with a CDI
+// strategy, before the spec on disk can inject it. Every projection is computed
+// anew from inventory, ledger and config; what cannot be computed leaves the last good
+// one in force and is named on the problem board, which the log, the metrics, the
+// pages and the GPUNode show alike. A shutdown removes nothing.
+//
+// It decides nothing itself: choosing, judging and joining belong to the pure
+// rooms. Only cmd/berth-agent imports it.
+package agent

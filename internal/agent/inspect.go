@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
+	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/term"
+)
+
+// inspected is one look at the hardware with what would be made of it.
+type inspected struct {
+	config   *v1alpha1.AgentConfig
+	hardware Hardware
+	snapshot gpu.Snapshot
+}
+
+func newInspectCommand(o *options, out io.Writer) *cobra.Command {
+	format := "table"
+	cmd := &cobra.Command{
+		Use:   "inspect gpus|devices|cdi",
+		Short: "Print what the agent would publish, and exit",
+		Long: `Print what the agent would publish from this machine's hardware (or from a
+simulator's) with the given configuration. Nothing is written anywhere.
+
+  gpus     the cards as the inventory sees them
+  devices  what the kubelet would be told: resource, device ID, NUMA node, health
+  cdi      the CDI spec (always JSON)`,
+		Example: `  berth-agent inspect gpus
+  berth-agent inspect devices --sim /tmp/gpus --config agent.yaml -o json
+  berth-agent inspect cdi --sim /tmp/gpus`,
+		ValidArgs: []string{"gpus", "devices", "cdi"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return fmt.Errorf("unknown output format %q: use table or json", format)
+			}
+			config, err := o.load(cmd)
+			if err != nil {
+				return err
+			}
+			seen, err := inspect(cmd.Context(), o, config)
+			if err != nil {
+				return err
+			}
+			return seen.print(cmd.Context(), out, args[0], format == "json")
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", format, "table or json")
+	return cmd
+}
+
+func inspect(ctx context.Context, o *options, config *v1alpha1.AgentConfig) (*inspected, error) {
+	hardware, err := OpenHardware(o.sim, config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, config.ScanDeadline.Duration)
+	defer cancel()
+	type answer struct {
+		snapshot gpu.Snapshot
+		err      error
+	}
+	// In a goroutine: nothing can interrupt a call into a driver that hangs.
+	done := make(chan answer, 1)
+	go func() {
+		snapshot, err := hardware.adapter(o.logger(io.Discard)).Scan(ctx)
+		done <- answer{snapshot, err}
+	}()
+	select {
+	case got := <-done:
+		if got.err != nil {
+			return nil, fmt.Errorf("scan hardware: %w", got.err)
+		}
+		judge(&got.snapshot)
+		return &inspected{config: config, hardware: hardware, snapshot: got.snapshot}, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("scan hardware: no answer from the driver within %s: it hangs (see dmesg for NVRM lines)", config.ScanDeadline.Duration)
+	}
+}
+
+// judge turns the causes of a single scan into verdicts, as the inventory does over time.
+func judge(snapshot *gpu.Snapshot) {
+	for i := range snapshot.GPUs {
+		card := &snapshot.GPUs[i]
+		card.Health = health.Judge(health.Input{
+			Seen: card.Health.Causes, Recovery: card.Health.Recovery, Answers: card.Health.State != gpu.Gone,
+		})
+	}
+}
+
+func (s *inspected) print(ctx context.Context, out io.Writer, what string, asJSON bool) error {
+	switch what {
+	case "gpus":
+		if asJSON {
+			return printJSON(out, "Inventory", "inventory", s.snapshot)
+		}
+		return s.printGPUs(out)
+	case "devices":
+		offers := offer.Build(&s.snapshot, offer.Settings{ResourceName: s.config.ResourceName, Exclude: excluded(&s.snapshot, s.config.Exclude)})
+		if asJSON {
+			return printJSON(out, "Offers", "offers", offers)
+		}
+		return printOffers(out, offers)
+	}
+	text, err := cdi.New(cdi.Deps{Dir: s.config.CDIDir, Roots: s.hardware.CDI, Library: s.hardware.Library}).Render(ctx, &s.snapshot)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+func (s *inspected) printGPUs(out io.Writer) error {
+	for _, fault := range s.snapshot.Faults {
+		fmt.Fprintf(out, "%s: %s\n", fault.Code, fault.Message)
+	}
+	if s.snapshot.Driver.Present() {
+		fmt.Fprintf(out, "driver %s, CUDA %s\n", s.snapshot.Driver.Version, s.snapshot.Driver.CUDA)
+	}
+	var rows [][]string
+	for i := range s.snapshot.GPUs {
+		card := &s.snapshot.GPUs[i]
+		rows = append(rows, []string{
+			itoa(card.Index), string(card.UUID), card.Product, card.PCI.String(), numa(card.NUMANode),
+			strconv.FormatUint(card.MemoryBytes>>20, 10) + " MiB", verdict(card.Health),
+		})
+	}
+	return term.Table(out, []string{"INDEX", "UUID", "MODEL", "PCI BUS ID", "NUMA", "MEMORY", "HEALTH"}, rows)
+}
+
+func printOffers(out io.Writer, offers []offer.Offer) error {
+	var rows [][]string
+	for _, o := range offers {
+		for _, device := range o.Devices {
+			state := "Healthy"
+			if !device.Healthy {
+				state = "Unhealthy: " + device.Reason
+			}
+			rows = append(rows, []string{o.Resource, device.ID, device.Index, numa(device.NUMANode), state})
+		}
+	}
+	return term.Table(out, []string{"RESOURCE", "DEVICE ID", "INDEX", "NUMA", "HEALTH"}, rows)
+}
+
+func numa(node int) string {
+	if node == gpu.NoNUMANode {
+		return "-"
+	}
+	return itoa(node)
+}
+
+func verdict(h gpu.Health) string {
+	if h.OK() {
+		return string(gpu.Healthy)
+	}
+	text := string(h.State)
+	for _, cause := range h.Causes {
+		text += " " + cause.Code
+	}
+	return text
+}
+
+// printJSON wraps a value in a versioned object, so that scripts can tell the day it changes.
+func printJSON(out io.Writer, kind, field string, value any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(map[string]any{"apiVersion": v1alpha1.GroupVersion().String(), "kind": kind, field: value})
+}

@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/deviceplugin"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/offer"
+)
+
+// pageTimeout bounds how slowly a client may send its request, in the way of
+// net/http's ReadHeaderTimeout.
+const pageTimeout = 5 * time.Second
+
+// DebugState is what /debug/state shows: the inventory, the ledger, and what was
+// made of them. It names pods of all tenants, so the default address is loopback.
+type DebugState struct {
+	APIVersion string               `json:"apiVersion"`
+	Kind       string               `json:"kind"`
+	Ready      string               `json:"ready"`
+	Node       string               `json:"node"`
+	Inventory  *gpu.Snapshot        `json:"inventory"`
+	Holdings   []ledger.Holding     `json:"holdings"`
+	Offers     []offer.Offer        `json:"offers"`
+	Plugin     []deviceplugin.Stats `json:"devicePlugin"`
+	Problems   []gpu.Cause          `json:"problems"`
+}
+
+// pages serves the agent's HTTP pages until ctx ends. All of them answer from
+// memory. An address that cannot be listened on is a problem, not the end: the
+// pods' GPUs matter more than the pages.
+func (a *Agent) pages(ctx context.Context) error {
+	if a.config.Listen == "none" {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.config.Listen)
+	if err != nil {
+		a.board.fail("pages", "LISTEN_FAILED", fmt.Errorf("serve pages: %w (choose another address with --listen, or none)", err))
+		return nil
+	}
+	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: pageTimeout}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	a.log.Info("serving pages", "address", listener.Addr().String())
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve pages: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := a.unready(); why != "" {
+			http.Error(w, why, http.StatusServiceUnavailable)
+			return
+		}
+		io.WriteString(w, "ok\n")
+	})
+	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		// An error here is a client that went away.
+		_ = encoder.Encode(a.debugState())
+	})
+	return mux
+}
+
+func (a *Agent) debugState() DebugState {
+	ready := a.unready()
+	if ready == "" {
+		ready = "yes"
+	}
+	return DebugState{
+		APIVersion: v1alpha1.GroupVersion().String(), Kind: "AgentState",
+		Ready: ready, Node: a.config.NodeName,
+		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Offers: a.offers(),
+		Plugin: a.plugin.Stats(), Problems: a.board.all(),
+	}
+}
+
+// unready says in a sentence what the agent still waits for; nothing when it is ready.
+func (a *Agent) unready() string {
+	select {
+	case <-a.compared:
+	default:
+		return "the first scan of the hardware and the comparison with the kubelet are not finished"
+	}
+	for _, stats := range a.plugin.Stats() {
+		if !stats.Registered {
+			return "the kubelet has not taken the registration of " + stats.Resource + ": " + orElse(stats.LastError, "no kubelet has answered yet")
+		}
+	}
+	return ""
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// Probe asks a running agent's page at address for "healthz" or "readyz"; the
+// error is what the page said. It lets an image without a shell have exec probes.
+func Probe(ctx context.Context, address, page string) error {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/"+page, nil)
+	if err != nil {
+		return fmt.Errorf("probe agent: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("probe agent: %w (is it running with --listen %s?)", err, address)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if err != nil {
+		return fmt.Errorf("probe agent: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("probe agent: %s says: %s", page, text)
+	}
+	return nil
+}

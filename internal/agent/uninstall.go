@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/deviceplugin"
+)
+
+// uninstall removes everything that agents left on the node and the node's object
+// in the API, says each step, and goes on after one that failed.
+func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface, out io.Writer) error {
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
+		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
+		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
+		{"ledger in " + config.StateDir, func() error { return removeLedger(config.StateDir) }},
+		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
+	}
+	var failed []error
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			failed = append(failed, fmt.Errorf("remove %s: %w", step.what, err))
+			continue
+		}
+		fmt.Fprintln(out, "removed", step.what)
+	}
+	return errors.Join(failed...)
+}
+
+func removeLedger(dir string) error {
+	for _, name := range []string{"ledger", "ledger.lock", "ledger.tmp", "ledger.bak"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	// The folder goes when it is empty; what others put there stays.
+	_ = os.Remove(dir)
+	return nil
+}
+
+func removeObject(ctx context.Context, api dynamic.Interface, node string) error {
+	if api == nil {
+		return nil
+	}
+	err := api.Resource(v1alpha1.GPUNodes()).Delete(ctx, node, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,33 @@
+// Package cdi writes the node's CDI spec: what a container runtime has to add to a
+// container that was given GPUs of this node (device nodes, driver files, hooks).
+//
+// It guarantees: the spec is a projection of an inventory snapshot and the driver's
+// files, the same bytes for the same input; the file is the old or the new spec at
+// any moment, never half of one; nothing that was found missing on the host gets
+// into it, because one missing mount or hook keeps every GPU container from starting;
+// it is rewritten when it differs and removed only by Remove.
+//
+// Device nodes come from the snapshot. The driver's files and hooks come from the
+// container toolkit (nvcdi, GetCommonEdits), which is asked for nothing else: its own
+// device listing gives up on all GPUs when one of them is bad, and reads
+// /proc/driver/nvidia and /sys/bus/pci of the real machine only.
+//
+// It must not import Kubernetes, another front end's room, or call NVML.
+package cdi
+
+// The qualified names of Berth's devices: "k8s.berth.dev/gpu=<name>". A vendor of our own
+// keeps them apart from specs that the container toolkit or the GPU operator write
+// on the same node: a device found in two specs is resolved by neither.
+const (
+	Vendor = "k8s.berth.dev"
+	Class  = "gpu"
+	Kind   = Vendor + "/" + Class
+	// All names the device that holds every GPU and MIG device of the node.
+	All = "all"
+	// FileName is the spec's name in the CDI directory.
+	FileName = Vendor + "-" + Class + ".json"
+)
+
+// QualifiedName is what kubelet and the container runtime are told for a device:
+// a GPU or MIG UUID, an index ("0", "0:1") or "all".
+func QualifiedName(id string) string { return Kind + "=" + id }

@@ -1,0 +1,119 @@
+package cdi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+// maxSpecBytes bounds what is read of a spec: 16 GPUs with 7 MIG devices each make one of 200 KB.
+const maxSpecBytes = 4 << 20
+
+// leftoverAge is how old a file of an interrupted write is before it is removed:
+// older than any write that an agent beside this one may be in.
+const leftoverAge = time.Hour
+
+// Path is the file that Sync writes.
+func (w *Writer) Path() string { return path.Join(w.deps.Dir, FileName) }
+
+// write puts the spec in place with one rename. The temporary file is in the same
+// folder, so that runtimes that watch it for renames only see the new spec, and
+// its name does not end in .json, so that none reads it half written. It is read
+// back with the CDI library before it counts.
+func (w *Writer) write(data []byte) error {
+	if err := os.MkdirAll(w.deps.Dir, 0o755); err != nil {
+		return fmt.Errorf("make CDI directory: %w", err)
+	}
+	file, err := renameio.NewPendingFile(w.Path(), renameio.WithTempDir(w.deps.Dir), renameio.WithStaticPermissions(0o644))
+	if err != nil {
+		return fmt.Errorf("write CDI spec: %w", err)
+	}
+	defer func() { _ = file.Cleanup() }()
+	w.step("opened")
+	half := len(data) / 2
+	if _, err := file.Write(data[:half]); err != nil {
+		return fmt.Errorf("write CDI spec: %w", err)
+	}
+	w.step("half written")
+	if _, err := file.Write(data[half:]); err != nil {
+		return fmt.Errorf("write CDI spec: %w", err)
+	}
+	w.step("written")
+	if _, err := cdilib.ReadSpec(file.Name(), 0); err != nil {
+		return fmt.Errorf("check CDI spec: %w", err)
+	}
+	w.step("checked")
+	if err := file.CloseAtomicallyReplace(); err != nil {
+		return fmt.Errorf("replace CDI spec: %w", err)
+	}
+	w.step("replaced")
+	return nil
+}
+
+// readFile reads the spec of a CDI directory.
+func readFile(dir string) ([]byte, error) {
+	file, err := os.OpenInRoot(dir, FileName)
+	if err != nil {
+		return nil, fmt.Errorf("read CDI spec: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxSpecBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read CDI spec: %w", err)
+	}
+	if len(data) > maxSpecBytes {
+		return nil, fmt.Errorf("read CDI spec %s: larger than %d bytes", path.Join(dir, FileName), maxSpecBytes)
+	}
+	return data, nil
+}
+
+// removeLeftovers clears away what killed writers left.
+func (w *Writer) removeLeftovers() {
+	for _, name := range w.leftovers() {
+		info, err := os.Lstat(path.Join(w.deps.Dir, name))
+		if err == nil && w.deps.Clock.Since(info.ModTime()) > leftoverAge {
+			_ = os.Remove(path.Join(w.deps.Dir, name))
+		}
+	}
+}
+
+// leftovers are temporary files of writes: renameio's ".name" and a number.
+func (w *Writer) leftovers() []string {
+	entries, err := os.ReadDir(w.deps.Dir)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, entry := range entries {
+		number, ok := strings.CutPrefix(entry.Name(), "."+FileName)
+		if ok && number != "" && strings.Trim(number, "0123456789") == "" {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
+}
+
+// Remove undoes Sync and InstallHook: for uninstalling only, since containers
+// that hold GPUs cannot be restarted without them. What is not there is no error.
+func (w *Writer) Remove() error {
+	w.syncing <- struct{}{}
+	defer func() { <-w.syncing }()
+	var failed []error
+	for _, name := range append(w.leftovers(), FileName) {
+		if err := os.Remove(path.Join(w.deps.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, fmt.Errorf("remove CDI spec: %w", err))
+		}
+	}
+	if w.deps.HookPath != "" {
+		failed = append(failed, RemoveHooks(path.Dir(w.host.resolve(w.deps.HookPath))))
+	}
+	return errors.Join(failed...)
+}

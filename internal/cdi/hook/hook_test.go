@@ -1,0 +1,44 @@
+package hook
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNames(t *testing.T) {
+	want := []string{"apply-cuda-memory-limits", "chmod", "create-symlinks", "disable-device-node-modification",
+		"enable-cuda-compat", "update-application-profile", "update-ldcache"}
+	if diff := cmp.Diff(want, Names()); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+}
+
+// TestRun: a hook that this version does not have must not stop the container; one that it
+// has and cannot run must.
+func TestRun(t *testing.T) {
+	for name, test := range map[string]struct {
+		args    []string
+		wantErr string
+		wantLog string
+	}{
+		"no hook":            {args: []string{"berth-cdi-hook"}, wantLog: "No CDI hook specified"},
+		"hook of the future": {args: []string{"berth-cdi-hook", "fold-space", "--far"}, wantLog: "Unsupported CDI hook: fold-space"},
+		"bad flag":           {args: []string{"berth-cdi-hook", "create-symlinks", "--nonsense"}, wantErr: "nonsense"},
+		"no container":       {args: []string{"berth-cdi-hook", "create-symlinks", "--container-spec", "/nowhere", "--link", "a::b"}, wantErr: "/nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			err := Run(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), test.args)
+			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
+				t.Errorf("error is %v, want %q", err, test.wantErr)
+			}
+			if !strings.Contains(log.String(), test.wantLog) {
+				t.Errorf("log is %q, want %q", log.String(), test.wantLog)
+			}
+		})
+	}
+}

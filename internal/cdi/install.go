@@ -1,0 +1,112 @@
+package cdi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/google/renameio/v2"
+)
+
+const hookPrefix = "berth-cdi-hook-"
+
+// hookFile matches what InstallHook makes: ".name" and a number is a copy that was interrupted.
+var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPrefix + `[0-9a-f]{12}[0-9]+)$`)
+
+// InstallHook copies the hook binary into destDir, which it makes, and returns the
+// path of the copy. Its name carries a hash of its content: hooks that run are not
+// disturbed, specs of an older agent keep their hook, and the same binary is
+// copied once. A copy that is damaged is replaced.
+func InstallHook(srcBinary, destDir string) (path string, err error) {
+	sum, err := hashFile(srcBinary)
+	if err != nil {
+		return "", fmt.Errorf("install CDI hook: %w", err)
+	}
+	if destDir, err = filepath.Abs(destDir); err != nil {
+		return "", fmt.Errorf("install CDI hook: %w", err)
+	}
+	if err := os.MkdirAll(destDir, 0o755); err != nil {
+		return "", fmt.Errorf("install CDI hook: %w", err)
+	}
+	path = filepath.Join(destDir, hookPrefix+hex.EncodeToString(sum[:6]))
+	if have, err := hashFile(path); err == nil && have == sum {
+		if err := os.Chmod(path, 0o755); err != nil {
+			return "", fmt.Errorf("install CDI hook: %w", err)
+		}
+		return path, nil
+	}
+	if err := copyFile(srcBinary, path); err != nil {
+		return "", fmt.Errorf("install CDI hook: %w", err)
+	}
+	if have, err := hashFile(path); err != nil || have != sum {
+		return "", fmt.Errorf("install CDI hook: the copy %s is not the same as %s (%v); is the disk full or faulty?", path, srcBinary, err)
+	}
+	return path, nil
+}
+
+// RemoveHooks removes every version that InstallHook left in a folder, and
+// nothing else, and then the folder if that leaves it empty.
+func RemoveHooks(destDir string) error {
+	entries, err := os.ReadDir(destDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove CDI hooks: %w", err)
+	}
+	var failed []error
+	left := len(entries)
+	for _, entry := range entries {
+		if !hookFile.MatchString(entry.Name()) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(destDir, entry.Name())); err != nil {
+			failed = append(failed, fmt.Errorf("remove CDI hooks: %w", err))
+		}
+		left--
+	}
+	if left == 0 && len(failed) == 0 && len(entries) > 0 {
+		_ = os.Remove(destDir) // not ours to insist on
+	}
+	return errors.Join(failed...)
+}
+
+func copyFile(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	target, err := renameio.NewPendingFile(to, renameio.WithTempDir(filepath.Dir(to)), renameio.WithStaticPermissions(0o755))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = target.Cleanup() }()
+	if _, err := io.Copy(target, source); err != nil {
+		return err
+	}
+	return target.CloseAtomicallyReplace()
+}
+
+func hashFile(name string) (sum [sha256.Size]byte, err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return sum, fmt.Errorf("%s is not a regular file", name)
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return sum, err
+	}
+	hash.Sum(sum[:0])
+	return sum, nil
+}

@@ -1,0 +1,85 @@
+// Command probe runs inside a container and prints, as JSON, what it finds there of a GPU.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+type report struct {
+	Nodes  map[string]string // device node -> "major:minor", and what open says
+	Files  map[string]string // driver file -> first bytes, or where a link goes
+	Env    []string
+	Cache  []string // paths in /etc/ld.so.cache
+	Forged string   // what open says to a node that was not given
+}
+
+func main() {
+	if len(os.Args) == 1 {
+		return
+	}
+	r := report{Nodes: map[string]string{}, Files: map[string]string{}}
+	_ = filepath.WalkDir("/dev", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		info, err := os.Lstat(p)
+		if err != nil {
+			return nil
+		}
+		base := strings.TrimPrefix(p, "/dev/")
+		if !strings.HasPrefix(base, "nvidia") && !strings.HasPrefix(base, "dri/") {
+			return nil
+		}
+		if info.Mode()&fs.ModeSymlink != 0 {
+			target, _ := os.Readlink(p)
+			r.Files[p] = "-> " + target
+		}
+		if info.Mode()&fs.ModeCharDevice != 0 {
+			dev := info.Sys().(*syscall.Stat_t).Rdev
+			r.Nodes[p] = fmt.Sprintf("%d:%d %s", dev>>8&0xfff, dev&0xff|dev>>12&0xfff00, open(p))
+		}
+		return nil
+	})
+	for _, pattern := range os.Args[1:] {
+		matches, _ := filepath.Glob(pattern)
+		for _, p := range matches {
+			if target, err := os.Readlink(p); err == nil {
+				r.Files[p] = "-> " + target
+			} else if _, err := os.ReadFile(p); err == nil {
+				r.Files[p] = "file"
+			}
+		}
+	}
+	cache, _ := os.ReadFile("/etc/ld.so.cache")
+	for _, part := range strings.Split(string(cache), "\x00") {
+		if strings.HasPrefix(part, "/") && strings.Contains(part, "/lib") {
+			r.Cache = append(r.Cache, part)
+		}
+	}
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "NVIDIA_") {
+			r.Env = append(r.Env, v)
+		}
+	}
+	if err := syscall.Mknod("/dev/forged", syscall.S_IFCHR|0o666, 195<<8|0); err != nil {
+		r.Forged = "mknod: " + err.Error()
+	} else {
+		r.Forged = open("/dev/forged")
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(r)
+}
+
+func open(p string) string {
+	fd, err := syscall.Open(p, syscall.O_RDWR, 0)
+	if err == nil {
+		_ = syscall.Close(fd)
+		return "opened"
+	}
+	return err.Error()
+}

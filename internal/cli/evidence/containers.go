@@ -1,0 +1,252 @@
+package evidence
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/trace"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxOCISpec   = 8 << 20
+	maxMountinfo = 4 << 20
+	maxDevNodes  = 4096
+)
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+// containers reads each living container twice: what the runtime was told (the OCI
+// spec) and what a process in it has.
+func (c *collector) containers() {
+	proc := c.places.Proc
+	if proc == "" {
+		c.unread(trace.Process, proc, "no /proc was given")
+		return
+	}
+	bundles := kubelet.DefaultBundles("/run")
+	if state := c.places.ContainerdState; state != "" {
+		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}}, bundles...)
+	}
+	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles})
+	living, err := reader.Live()
+	if err != nil {
+		c.unread(trace.Process, proc, why(err))
+		return
+	}
+	c.read(trace.Source{Kind: trace.Process, Path: proc})
+	for i := range living {
+		if !living[i].Sandbox {
+			c.container(&living[i])
+		}
+	}
+}
+
+func (c *collector) container(container *kubelet.Container) {
+	ref := trace.Ref{UID: container.PodUID, Namespace: container.Namespace, Name: container.Pod}
+	name := container.Name
+	first := container.Processes[0].PID
+	if name == "" {
+		name = c.nameByMount(first)
+	}
+	var pids []int
+	for _, process := range container.Processes {
+		pids = append(pids, process.PID)
+		c.local.Processes = append(c.local.Processes, trace.ProcessFact{
+			Source: trace.Source{Kind: trace.Process, Path: filepath.Join(c.places.Proc, strconv.Itoa(process.PID), "cgroup")},
+			PID:    process.PID, ContainerID: container.ID, PodUID: container.PodUID,
+		})
+	}
+	if name == "" {
+		return // its processes still lead to the pod
+	}
+	if container.Spec == "" {
+		c.unread(trace.OCISpec, container.ID, "pod "+ref.String()+", container "+name+": "+container.SpecError)
+	} else {
+		c.local.Pods = append(c.local.Pods, trace.PodFact{Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, Ref: ref})
+		c.local.Containers = append(c.local.Containers, specFact(container, ref, name, pids))
+	}
+	c.local.Containers = append(c.local.Containers, c.processFact(container, ref, name, pids))
+}
+
+// specFact is what the runtime was told. The variables come from the reader; mounts
+// and whether the container is privileged only a trace wants.
+func specFact(container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
+	fact := trace.ContainerFact{
+		Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, ID: container.ID, Pod: ref, Container: name,
+		State: trace.StateRunning, PIDs: pids, Env: variables(container.Env),
+	}
+	for _, device := range container.Devices {
+		node := trace.Node{Path: device.Path, Major: int64(device.Major), Minor: int64(device.Minor)}
+		if trace.RelevantNode(node) {
+			fact.Nodes = append(fact.Nodes, node)
+		}
+	}
+	fact.Mounts, fact.Privileged = specDetails(container.Spec)
+	return fact
+}
+
+// specDetails reads the mounts that have to do with GPUs, and whether the device
+// cgroup lets everything through, which is what privileged comes to.
+func specDetails(path string) (mounts []trace.Mount, privileged bool) {
+	blob, err := readFile(path, maxOCISpec)
+	if err != nil {
+		return nil, false
+	}
+	var spec struct {
+		Mounts []struct {
+			Destination string `json:"destination"`
+			Source      string `json:"source"`
+		} `json:"mounts"`
+		Linux struct {
+			Resources struct {
+				Devices []struct {
+					Allow  bool   `json:"allow"`
+					Type   string `json:"type"`
+					Major  *int64 `json:"major"`
+					Minor  *int64 `json:"minor"`
+					Access string `json:"access"`
+				} `json:"devices"`
+			} `json:"resources"`
+		} `json:"linux"`
+	}
+	if json.Unmarshal(blob, &spec) != nil {
+		return nil, false
+	}
+	for _, mount := range spec.Mounts {
+		found := trace.Mount{HostPath: mount.Source, Path: mount.Destination}
+		if trace.RelevantMount(found) {
+			mounts = append(mounts, found)
+		}
+	}
+	for _, rule := range spec.Linux.Resources.Devices {
+		if (rule.Type == "" || rule.Type == "a") && rule.Major == nil && rule.Minor == nil && (rule.Access == "" || rule.Access == "rwm") {
+			privileged = rule.Allow // the last such rule counts
+		}
+	}
+	return mounts, privileged
+}
+
+// processFact is what the container's first process has: the environment that it was
+// started with, and the device nodes in its own /dev.
+func (c *collector) processFact(container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
+	pid := pids[0]
+	path := filepath.Join(c.places.Proc, strconv.Itoa(pid))
+	fact := trace.ContainerFact{
+		Source: trace.Source{Kind: trace.Process, Path: path}, ID: container.ID, Pod: ref, Container: name,
+		State: trace.StateRunning, PIDs: pids,
+	}
+	env, err := kubelet.Environment(c.places.Proc, pid)
+	if err != nil {
+		fact.NoEnv = true
+		c.unread(trace.Process, filepath.Join(path, "environ"), why(err))
+	}
+	for _, variable := range variables(env) {
+		if trace.RelevantEnv(variable.Name) {
+			fact.Env = append(fact.Env, variable)
+		}
+	}
+	if fact.Nodes, err = deviceNodes(filepath.Join(path, "root")); err != nil {
+		fact.NoNodes = true
+		c.unread(trace.Process, filepath.Join(path, "root", "dev"), why(err))
+	}
+	if container.Spec != "" {
+		_, fact.Privileged = specDetails(container.Spec)
+	}
+	return fact
+}
+
+// deviceNodes lists the GPU nodes in a container's /dev. The tree is the container's
+// own, so no link in it is followed out of its root.
+func deviceNodes(rootPath string) ([]trace.Node, error) {
+	root, err := os.OpenRoot(rootPath)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	var nodes []trace.Node
+	for _, dir := range [...]string{"dev", "dev/nvidia-caps", "dev/dri"} {
+		found, err := nodesIn(root, dir)
+		if err != nil && dir == "dev" {
+			return nil, err
+		}
+		nodes = append(nodes, found...)
+	}
+	return nodes, nil
+}
+
+func nodesIn(root *os.Root, dir string) ([]trace.Node, error) {
+	opened, err := root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	entries, err := opened.Readdirnames(maxDevNodes)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	var nodes []trace.Node
+	for _, name := range entries {
+		info, err := root.Lstat(dir + "/" + name)
+		if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			continue
+		}
+		major, minor, ok := numbers(info)
+		node := trace.Node{Path: "/" + dir + "/" + name, Major: major, Minor: minor}
+		if ok && trace.RelevantNode(node) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
+}
+
+// nameByMount finds a container's name where its OCI spec cannot be read: the kubelet
+// mounts a file of .../pods/UID/containers/NAME/ on /dev/termination-log.
+func (c *collector) nameByMount(pid int) string {
+	file, err := os.Open(filepath.Join(c.places.Proc, strconv.Itoa(pid), "mountinfo"))
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(io.LimitReader(file, maxMountinfo))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		const root, point = 3, 4 // proc(5): the mount's root within its file system, the mount point
+		if len(fields) <= point || fields[point] != "/dev/termination-log" {
+			continue
+		}
+		_, rest, ok := strings.Cut(fields[root], "/containers/")
+		if name, _, is := strings.Cut(rest, "/"); ok && is {
+			return name
+		}
+	}
+	return ""
+}
+
+func readFile(path string, limit int64) ([]byte, error) {
+	file, err := os.OpenInRoot(filepath.Dir(path), filepath.Base(path))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+// numbers are the major and minor number of a device node.
+func numbers(info fs.FileInfo) (major, minor int64, ok bool) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, false
+	}
+	return int64(unix.Major(stat.Rdev)), int64(unix.Minor(stat.Rdev)), true
+}

@@ -1,0 +1,152 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/trace"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// maxPodDirectories bounds how many pods' directories are listed.
+const maxPodDirectories = 100_000
+
+// checkpoint reads the device manager's checkpoint and the plugin's answers in it.
+func (c *collector) checkpoint() {
+	dir := c.places.KubeletDir
+	path := under(dir, kubelet.CheckpointFile)
+	if dir == "" {
+		c.unread(trace.Checkpoint, path, "no kubelet directory was given")
+		return
+	}
+	checkpoint, err := kubelet.ReadCheckpoint(dir)
+	if err != nil {
+		c.unread(trace.Checkpoint, path, why(err))
+		return
+	}
+	source := trace.Source{Kind: trace.Checkpoint, Path: path}
+	c.read(source)
+	for _, a := range checkpoint.Assignments {
+		ref := trace.Ref{UID: a.PodUID}
+		c.local.Assignments = append(c.local.Assignments, trace.AssignmentFact{
+			Source: source, Pod: ref, Container: a.Container, Resource: a.Resource, IDs: a.DeviceIDs,
+		})
+		answer := trace.Source{Kind: trace.AllocResp, Path: path}
+		if a.Response == nil {
+			c.unread(trace.AllocResp, path, fmt.Sprintf("pod %s, container %s, %s: %s", a.PodUID, a.Container, a.Resource, a.ResponseError))
+			continue
+		}
+		c.local.Answers = append(c.local.Answers, answerFact(answer, ref, a.Container, a.Resource, a.Response))
+	}
+}
+
+func answerFact(source trace.Source, ref trace.Ref, container, resource string, response *v1beta1.ContainerAllocateResponse) trace.AnswerFact {
+	fact := trace.AnswerFact{
+		Source: source, Pod: ref, Container: container, Resource: resource,
+		Env: variables(response.GetEnvs()), Annotations: variables(response.GetAnnotations()),
+	}
+	for _, mount := range response.GetMounts() {
+		fact.Mounts = append(fact.Mounts, trace.Mount{HostPath: mount.GetHostPath(), Path: mount.GetContainerPath()})
+	}
+	for _, device := range response.GetDevices() {
+		fact.Nodes = append(fact.Nodes, trace.Node{Path: device.GetContainerPath(), Major: trace.Unknown, Minor: trace.Unknown})
+	}
+	for _, device := range response.GetCdiDevices() {
+		fact.CDINames = append(fact.CDINames, device.GetName())
+	}
+	return fact
+}
+
+// podResources asks the kubelet over its socket. It has names and no UIDs, and knows
+// no init containers.
+func (c *collector) podResources(ctx context.Context) {
+	path := under(c.places.KubeletDir, kubelet.PodResourcesSocket)
+	if path == "" {
+		c.unread(trace.PodResources, path, "no kubelet directory was given")
+		return
+	}
+	pods, err := kubelet.NewPodResources(c.places.KubeletDir).List(ctx)
+	if err != nil {
+		c.unread(trace.PodResources, path, why(err))
+		return
+	}
+	source := trace.Source{Kind: trace.PodResources, Path: path}
+	c.read(source)
+	for _, pod := range pods {
+		fact := trace.PodFact{Source: source, Ref: trace.Ref{Namespace: pod.Namespace, Name: pod.Name}, Node: c.local.Host}
+		for _, container := range pod.Containers {
+			fact.Containers = append(fact.Containers, trace.PodContainer{Name: container.Name})
+			for _, devices := range merged(container.Devices) {
+				c.local.Assignments = append(c.local.Assignments, trace.AssignmentFact{
+					Source: source, Pod: fact.Ref, Container: container.Name, Resource: devices.Resource, IDs: devices.IDs,
+				})
+			}
+		}
+		c.local.Pods = append(c.local.Pods, fact)
+	}
+}
+
+// merged joins the entries of one resource: the kubelet may report each device by itself.
+func merged(devices []kubelet.Devices) []kubelet.Devices {
+	var out []kubelet.Devices
+	for _, one := range devices {
+		if n := len(out); n > 0 && out[n-1].Resource == one.Resource {
+			out[n-1].IDs = append(out[n-1].IDs, one.IDs...)
+			continue
+		}
+		one.IDs = append([]string(nil), one.IDs...)
+		out = append(out, one)
+	}
+	return out
+}
+
+// podDirectories reads names and UIDs of pods off the names of their log directories,
+// NAMESPACE_NAME_UID. They outlive the pod for a while, so their absence means nothing.
+func (c *collector) podDirectories() {
+	path := c.places.PodLogs
+	if path == "" {
+		c.unread(trace.Directory, path, "no directory of pod logs was given")
+		return
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		c.unread(trace.Directory, path, why(err))
+		return
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxPodDirectories)
+	if err != nil && len(names) == 0 {
+		names = nil // an empty directory says io.EOF
+	}
+	source := trace.Source{Kind: trace.Directory, Path: path}
+	c.read(source)
+	for _, name := range names {
+		parts := strings.Split(name, "_") // none of the three may contain the separator
+		if len(parts) == 3 {
+			c.local.Pods = append(c.local.Pods, trace.PodFact{Source: source, Ref: trace.Ref{Namespace: parts[0], Name: parts[1], UID: parts[2]}})
+		}
+	}
+}
+
+// variables turns a map into a list in the order of the names.
+func variables(m map[string]string) []trace.EnvVar {
+	var list []trace.EnvVar
+	for _, name := range sortedKeys(m) {
+		list = append(list, trace.EnvVar{Name: name, Value: m[name]})
+	}
+	return list
+}
+
+// why is an error as a reason for a reader: what to do about a missing permission
+// comes with it.
+func why(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return err.Error() + " (run as root)"
+	}
+	return err.Error()
+}

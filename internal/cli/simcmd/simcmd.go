@@ -1,0 +1,255 @@
+// Package simcmd holds the commands of berth sim: make a simulated machine, break it, repair it, look at it.
+//
+// It guarantees that everything it prints to out is either a table for people or a versioned
+// object. It must not import anything of Berth but internal/sim.
+package simcmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+// NewCommand is berth sim with its subcommands. Tables and objects go to out, notes to errOut.
+func NewCommand(out, errOut io.Writer) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "sim",
+		Short: "Make simulated GPU machines, and break them",
+		Long: `Make simulated GPU machines, and break them.
+
+A simulated machine is a folder. berth-agent --sim DIR takes its GPUs from it: through
+NVML, and as the files of a driver below DIR/root. Faults show there as on real hardware,
+in every process that has the folder open.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	command.SetOut(out)
+	command.SetErr(errOut)
+	command.AddCommand(newCreate(out), newInject(out), newClear(out), newShow(out), newProfiles(out))
+	return command
+}
+
+func newProfiles(out io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use:     "profiles",
+		Short:   "List the machines that can be simulated",
+		Example: "  berth sim profiles",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "PROFILE\tMACHINE")
+			for _, name := range sim.Profiles() {
+				title, err := sim.Title(name)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(w, "%s\t%s\n", name, title)
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func newCreate(out io.Writer) *cobra.Command {
+	var profile string
+	var options sim.Options
+	command := &cobra.Command{
+		Use:   "create DIR --profile PROFILE",
+		Short: "Make a machine in an empty or new folder",
+		Long: `Make a machine in an empty or new folder. A folder that already holds a machine of the
+profile is left as it is.
+
+With root (CAP_MKNOD) the machine has device nodes, with numbers that no driver of this
+host answers; without, everything else is there and "berth sim show" says so.`,
+		Example: `  berth sim create /tmp/node1 --profile h100x8
+  berth sim create /tmp/node2 --profile v100x8-hybrid-mesh --seed rack1-node2`,
+		Args: dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if profile == "" {
+				return fmt.Errorf("which machine? name one with --profile: %s", strings.Join(sim.Profiles(), ", "))
+			}
+			machine, err := sim.CreateWith(args[0], profile, options)
+			if err != nil {
+				return err
+			}
+			return printTable(out, machine)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&profile, "profile", "", "the machine to simulate (berth sim profiles lists them)")
+	flags.StringVar(&options.Seed, "seed", "", "decides the UUIDs and serial numbers (default: the folder's path)")
+	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "leave out the device nodes")
+	return command
+}
+
+func newInject(out io.Writer) *cobra.Command {
+	var fault sim.Fault
+	var hang string
+	var links []string
+	command := &cobra.Command{
+		Use:   "inject DIR --gpu N|UUID FAULT...",
+		Short: "Break a GPU, or the driver",
+		Long: `Break a GPU, or the driver. Faults add up until "berth sim clear".
+
+The GPU is a slot number (the NVML index while no card is removed), a UUID, a PCI bus ID, or,
+for an XID, the UUID of a MIG device.`,
+		Example: `  berth sim inject /tmp/node1 --gpu 3 --xid 79
+  berth sim inject /tmp/node1 --gpu GPU-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55 --lost-silently
+  berth sim inject /tmp/node1 --gpu 0 --hang GetTemperature=30s
+  berth sim inject /tmp/node1 --gpu 0 --nvlink-down 2,5
+  berth sim inject /tmp/node1 --driver-gone`,
+		Args: dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := parseHang(hang, &fault); err != nil {
+				return err
+			}
+			if err := parseLinks(links, &fault); err != nil {
+				return err
+			}
+			if fault.GPU == "" && !fault.DriverGone {
+				return errors.New("which GPU? name it with --gpu, by number or UUID (berth sim show lists them)")
+			}
+			machine, err := sim.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if err := machine.Inject(fault); err != nil {
+				return err
+			}
+			return printTable(out, machine)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&fault.GPU, "gpu", "", "the GPU: slot number, UUID or PCI bus ID")
+	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID; it decides the recovery action until cleared")
+	flags.BoolVar(&fault.Lost, "lost", false, "the GPU is lost, with XID 79")
+	flags.BoolVar(&fault.LostSilently, "lost-silently", false, "the GPU is lost, without any event")
+	flags.BoolVar(&fault.OffBus, "off-bus", false, "the GPU has fallen off the bus: lost, and PCI config space reads as ones")
+	flags.Uint64Var(&fault.ECC, "ecc", 0, "so many double-bit ECC errors, with XID 48")
+	flags.IntVar(&fault.Temperature, "temperature", 0, "temperature in degrees Celsius")
+	flags.StringVar(&fault.RowRemap, "row-remap", "", "pending (XID 63) or failed (XID 64)")
+	flags.StringSliceVar(&links, "nvlink-down", nil, "numbers of the NVLinks that go down, or all (XID 74)")
+	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: a call of NVML that hangs (until cleared), or takes so long; \"all\" for all calls of the GPU")
+	flags.BoolVar(&fault.Remove, "remove", false, "take the GPU out of the running machine")
+	flags.BoolVar(&fault.DriverGone, "driver-gone", false, "unload the driver")
+	return command
+}
+
+// parseHang reads CALL[=DURATION].
+func parseHang(text string, fault *sim.Fault) error {
+	if text == "" {
+		return nil
+	}
+	call, duration, timed := strings.Cut(text, "=")
+	fault.Hang = call
+	if !timed {
+		return nil
+	}
+	parsed, err := time.ParseDuration(duration)
+	if err != nil || parsed <= 0 {
+		return fmt.Errorf("--hang %s: %q is no duration; write for instance %s=30s, or %s to hang until cleared", text, duration, call, call)
+	}
+	fault.HangFor = parsed
+	return nil
+}
+
+func parseLinks(links []string, fault *sim.Fault) error {
+	if slices.Equal(links, []string{"all"}) {
+		fault.AllNVLinksDown = true
+		return nil
+	}
+	for _, text := range links {
+		number, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("--nvlink-down %s: want numbers of links, such as 0 or 2,5, or all", text)
+		}
+		fault.NVLinksDown = append(fault.NVLinksDown, number)
+	}
+	return nil
+}
+
+func newClear(out io.Writer) *cobra.Command {
+	var gpu string
+	command := &cobra.Command{
+		Use:   "clear DIR --gpu N|UUID|all|driver",
+		Short: "Repair a GPU, all of them, or the driver",
+		Long: `Repair a GPU, all of them, or the driver: faults go, counters start at zero, a removed card is
+back, the driver is loaded again (with all or driver). MIG layouts stay.`,
+		Example: `  berth sim clear /tmp/node1 --gpu 3
+  berth sim clear /tmp/node1 --gpu all`,
+		Args: dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if gpu == "" {
+				return errors.New("repair what? --gpu takes a number, a UUID, all, or driver")
+			}
+			machine, err := sim.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if err := machine.Clear(gpu); err != nil {
+				return err
+			}
+			return printTable(out, machine)
+		},
+	}
+	command.Flags().StringVar(&gpu, "gpu", "", "slot number, UUID, PCI bus ID, all, or driver")
+	return command
+}
+
+func newShow(out io.Writer) *cobra.Command {
+	var format string
+	command := &cobra.Command{
+		Use:   "show DIR",
+		Short: "Show a machine: GPUs, faults, topology",
+		Example: `  berth sim show /tmp/node1
+  berth sim show /tmp/node1 -o json`,
+		Args: dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return fmt.Errorf("--output %s: want table or json", format)
+			}
+			machine, err := sim.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if format == "table" {
+				return printTable(out, machine)
+			}
+			description, err := machine.Show()
+			if err != nil {
+				return err
+			}
+			encoder := json.NewEncoder(out)
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(description)
+		},
+	}
+	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	return command
+}
+
+// dirArg wants exactly the folder.
+func dirArg(command *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s: name one folder, the machine's; got %d arguments\nExample:\n%s", command.CommandPath(), len(args), command.Example)
+	}
+	return nil
+}
+
+func printTable(out io.Writer, machine *sim.Machine) error {
+	description, err := machine.Show()
+	if err != nil {
+		return err
+	}
+	return description.WriteTable(out)
+}

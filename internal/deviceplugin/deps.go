@@ -1,0 +1,118 @@
+package deviceplugin
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/placement"
+)
+
+// Deps are what a Manager needs.
+type Deps struct {
+	// KubeletDir is the kubelet's root, usually /var/lib/kubelet; the sockets are in its
+	// device-plugins folder.
+	KubeletDir string
+	// Instance orders this agent among others on the node, by comparison of strings of
+	// [0-9a-z]. Empty, as usual, means: after every instance whose socket is there now.
+	Instance string
+	// State says what to advertise. It is called by one goroutine, after each token from
+	// Changed, and must answer from memory.
+	State func() State
+	// Changed has a token whenever the State or the Ledger has changed; a buffer of one
+	// is enough, since a token only means "look again".
+	Changed <-chan struct{}
+	// Ledger is asked before a device is given out; nil bars nothing.
+	Ledger Ledger
+	// Strategy is how the chosen devices reach the container.
+	Strategy Strategy
+	// CDIName makes the qualified CDI name of a device from its UUID or index; needed with
+	// the CDI strategies.
+	CDIName func(id string) string
+	// Mark makes an environment variable that names the devices of an answer, by which a
+	// container is known again when the kubelet has forgotten it; nil marks nothing.
+	Mark  func(resource string, keys []gpu.DeviceKey) (name, value string)
+	Clock clock.WithTicker
+	Log   *slog.Logger
+}
+
+// State is what a node advertises at a moment. It is only read.
+type State struct {
+	// Snapshot gives the links between the cards and their device nodes.
+	Snapshot *gpu.Snapshot
+	Offers   []offer.Offer
+}
+
+// Chooser picks GPUs by their position in a snapshot; [placement.Node] is one.
+type Chooser interface {
+	Choose(available, must placement.Set, size int) (placement.Set, error)
+}
+
+// timing are the durations that tests shorten.
+type timing struct {
+	register    time.Duration // limit of one Register call
+	retryFirst  time.Duration // wait after the first failed attempt, then doubled
+	retryMax    time.Duration
+	stable      time.Duration // an endpoint that lived this long ended for a new reason
+	deferNewer  time.Duration // how long a living newer instance is given to register first
+	retire      time.Duration // how long a replaced endpoint still answers
+	drain       time.Duration // limit for running calls at the end of an endpoint
+	resend      time.Duration // the second sending after another instance has left
+	linger      time.Duration // how long a vanished device is listed as unhealthy
+	poll        time.Duration // a look at the directory without an event
+	pollBlind   time.Duration // the same when the directory cannot be watched
+	staleSocket time.Duration // age at which a half-made socket is nobody's
+}
+
+func defaultTiming() timing {
+	return timing{
+		register: 10 * time.Second, retryFirst: 10 * time.Millisecond, retryMax: 10 * time.Second,
+		stable: 10 * time.Second, deferNewer: time.Second, retire: time.Second, drain: time.Second,
+		resend: time.Second, linger: 15 * time.Second, poll: 5 * time.Second,
+		pollBlind: 50 * time.Millisecond, staleSocket: time.Minute,
+	}
+}
+
+func (d *Deps) complete() error {
+	var errs []error
+	if d.KubeletDir == "" {
+		errs = append(errs, errors.New("no kubelet directory is given (usually /var/lib/kubelet)"))
+	}
+	if d.State == nil {
+		errs = append(errs, errors.New("no source of offers is given"))
+	}
+	if d.Instance != "" && !isInstance(d.Instance) {
+		errs = append(errs, fmt.Errorf("instance %q must be made of 0-9 and a-z", d.Instance))
+	}
+	if d.Clock == nil {
+		d.Clock = clock.RealClock{}
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Ledger == nil {
+		d.Ledger = openLedger{}
+	}
+	if len(d.Strategy.List) == 0 {
+		d.Strategy.List = []ListStrategy{CDICRI}
+	}
+	if d.Strategy.ID == "" {
+		d.Strategy.ID = ByUUID
+	}
+	if d.Strategy.AnnotationPrefix == "" {
+		d.Strategy.AnnotationPrefix = DefaultAnnotationPrefix
+	}
+	errs = append(errs, d.Strategy.Validate())
+	if d.Strategy.usesCDI() && d.CDIName == nil {
+		errs = append(errs, errors.New("the CDI strategies need the CDI names"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("set up device plugin: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+// Package deviceplugin is the front end that speaks the kubelet's device plugin API,
+// v1beta1: one server with a socket of its own for each resource that the node offers.
+//
+// # What it guarantees
+//
+// Allocate and GetPreferredAllocation answer from an immutable view in memory: no hardware
+// call, no file, no lock held while anything waits. Every open ListAndWatch stream sees
+// every change, since the device list is a versioned value that each stream compares with
+// what it has sent, never a message that streams could take from one another. A cancelled
+// stream ends at once. A change to one resource touches no other.
+//
+// # One path, one registration
+//
+// A kubelet (1.37) keeps one endpoint per resource and socket path. If it is asked to
+// register a path that it is still connected to, it answers "already connected" and forgets
+// the connection that it had: the path is dead to it for good. So a path is registered
+// at most once here. Each attempt listens on a new path,
+//
+//	<KubeletDir>/device-plugins/berth-<resource>-<instance>[.<attempt>].sock
+//
+// and only when the kubelet has taken it is the endpoint before it closed. The kubelet then
+// promotes the one that remains and never sees the resource without a plugin. An attempt
+// is made when kubelet.sock is another than the one last registered with, when our own
+// socket has vanished from the directory, and when the kubelet has ended all our streams.
+// The kubelet empties the directory when it starts; all of this is a look at what is
+// there, for which events from the directory are only a reason to look.
+//
+// # Old and new agent
+//
+// An upgrade starts the new agent beside the old one. The kubelet believes the last list of
+// either stream, so only one of them may speak. The instance in the path is in the order of
+// the agents' starts, and each server also serves grpc.health.v1: SERVING for its
+// resource means that it speaks, that is, it has the kubelet's stream and no newer instance
+// speaks. Every instance watches the others found in the directory, and
+//
+//   - while a newer one speaks, sends nothing and does not register. Its streams stay open,
+//     so that the kubelet can go back to it at once should the newer one die;
+//   - when an older one falls silent or dies, sends its list again, for whatever the older
+//     one may have said last (and once more a second later: kubelets before 1.37 mark the
+//     resource unhealthy, or close our own stream too, when the old one ends);
+//   - when a newer one dies, registers again.
+//
+// A socket appears under its name only when somebody listens on it (it is bound under
+// another name and renamed), so a name that refuses a connection is a dead agent's and is
+// removed.
+//
+// # Shutdown
+//
+// A shutdown lets running calls end, then ends the streams, by which the kubelet learns of
+// it. It removes nothing: a stopped agent and a killed one leave the same behind, and the
+// next one clears it. [Remove] does so for an uninstall.
+//
+// # Devices that vanish
+//
+// A device that is no longer offered is first reported Unhealthy and leaves the list some
+// seconds later, because a kubelet that is just allocating a device reads it from its last
+// list after Allocate has answered, and ends with a nil pointer if it is not there.
+//
+// It must not import another front end, the inventory, a vendor's library or CDI: what it
+// needs of them comes in through [Deps].
+package deviceplugin

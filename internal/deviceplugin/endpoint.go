@@ -1,0 +1,205 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// endpoint is one socket with a gRPC server on it: what the kubelet knows a plugin by. It is
+// registered at most once.
+type endpoint struct {
+	pluginapi.UnimplementedDevicePluginServer
+	server *server
+	path   string
+	born   time.Time
+	socket fileID
+	grpc   *grpc.Server
+	// closing ends the streams.
+	closing chan struct{}
+	served  chan struct{}
+
+	mu sync.Mutex
+	// streams that are open, and whether there ever was one.
+	streams  int
+	streamed bool
+	// calls that are running, and what their absence is told to.
+	calls int
+	idle  chan struct{}
+	quiet chan struct{}
+}
+
+// fileID tells a socket from another one of the same name.
+type fileID struct {
+	inode  uint64
+	second int64
+	nano   int64
+}
+
+func (f fileID) absent() bool { return f == fileID{} }
+
+// identify looks at a file; the zero value means that there is none.
+func identify(path string) fileID {
+	var stat unix.Stat_t
+	if err := unix.Lstat(path, &stat); err != nil {
+		return fileID{}
+	}
+	// The modification time of a socket is that of its binding; mode and owner may change later.
+	return fileID{inode: stat.Ino, second: int64(stat.Mtim.Sec), nano: int64(stat.Mtim.Nsec)}
+}
+
+// openEndpoint listens under name in dir and serves.
+func openEndpoint(s *server, dir string, name socketName) (*endpoint, error) {
+	listener, err := listen(dir, name.String())
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{
+		server: s, path: filepath.Join(dir, name.String()), born: s.clock.Now(),
+		closing: make(chan struct{}), served: make(chan struct{}),
+	}
+	e.socket = identify(e.path)
+	e.grpc = grpc.NewServer(grpc.UnaryInterceptor(e.count), grpc.WaitForHandlers(true))
+	pluginapi.RegisterDevicePluginServer(e.grpc, e)
+	healthpb.RegisterHealthServer(e.grpc, s.health)
+	go func() {
+		defer close(e.served)
+		if err := e.grpc.Serve(listener); err != nil {
+			s.log.Error("device plugin server ended", "socket", e.path, "error", err)
+		}
+	}()
+	return e, nil
+}
+
+// listen makes a socket that appears under its name only when it accepts connections, so
+// that a name which refuses one is known to be a dead agent's. Nobody but the owner, root as
+// the kubelet is, may connect.
+func listen(dir, name string) (net.Listener, error) {
+	bound, path := filepath.Join(dir, bindPrefix+name), filepath.Join(dir, name)
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		// The mode of an unbound socket becomes that of its file: there is no moment
+		// in which others could connect.
+		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failed)
+	}}
+	listener, err := config.Listen(context.Background(), "unix", bound)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the kubelet: %w", err)
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := os.Rename(bound, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for the kubelet: %w", err), listener.Close())
+	}
+	return listener, nil
+}
+
+// removeSocket removes a socket that nobody needs; its absence is no error.
+func removeSocket(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove socket: %w", err)
+	}
+	return nil
+}
+
+// count notes a running call. The peers' health calls are not counted: they are streams.
+func (e *endpoint) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	e.mu.Lock()
+	e.calls++
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.calls--; e.calls == 0 && e.idle != nil {
+			close(e.idle)
+			e.idle = nil
+		}
+	}()
+	return handler(ctx, request)
+}
+
+func (e *endpoint) join() {
+	e.mu.Lock()
+	e.streams++
+	e.streamed = true
+	e.mu.Unlock()
+	e.server.stats.streams.Add(1)
+	e.server.poke()
+}
+
+func (e *endpoint) leave() {
+	e.mu.Lock()
+	if e.streams--; e.streams == 0 && e.quiet != nil {
+		close(e.quiet)
+		e.quiet = nil
+	}
+	e.mu.Unlock()
+	e.server.stats.streams.Add(-1)
+	e.server.poke()
+}
+
+// state tells how many streams are open and whether there ever was one.
+func (e *endpoint) state() (open int, ever bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.streams, e.streamed
+}
+
+// close ends the endpoint: running calls first, since a kubelet whose stream ends drops
+// the connection with the calls on it; then the streams; then the rest. It takes at most
+// twice limit and leaves the socket's file.
+func (e *endpoint) close(limit time.Duration) {
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	waitFor(e.whenIdle(), deadline)
+	close(e.closing)
+	deadline.Reset(limit)
+	waitFor(e.whenQuiet(), deadline)
+	e.grpc.Stop()
+	<-e.served
+}
+
+func waitFor(done <-chan struct{}, deadline *time.Timer) {
+	select {
+	case <-done:
+	case <-deadline.C:
+	}
+}
+
+// whenIdle is closed when no call runs.
+func (e *endpoint) whenIdle() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	done := make(chan struct{})
+	if e.calls == 0 {
+		close(done)
+	} else {
+		e.idle = done
+	}
+	return done
+}
+
+// whenQuiet is closed when no stream is open.
+func (e *endpoint) whenQuiet() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	done := make(chan struct{})
+	if e.streams == 0 {
+		close(done)
+	} else {
+		e.quiet = done
+	}
+	return done
+}

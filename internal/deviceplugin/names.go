@@ -1,0 +1,106 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	kubeletSocket = "kubelet.sock"
+	socketPrefix  = "berth-"
+	socketSuffix  = ".sock"
+	// bindPrefix marks a socket that is bound and does not listen yet.
+	bindPrefix = "."
+
+	// maxSocketPath is what sun_path holds, less the final zero.
+	maxSocketPath = 107
+	// instanceLength is what nanoseconds since 1970 take in base 36, until the year 2120.
+	instanceLength = 12
+	// attemptLength leaves room for 1.6 million registrations.
+	attemptLength = 5
+	// minPart is the room that a resource's part of the name must have at least: a
+	// shortened name with its hash.
+	minPart = 12
+)
+
+// pluginDir is the folder of the device plugins' sockets, which is fixed beneath the
+// kubelet's directory.
+func pluginDir(kubeletDir string) string { return filepath.Join(kubeletDir, "device-plugins") }
+
+// socketName is what the name of a socket says: berth-<part>-<instance>[.<attempt>].sock.
+type socketName struct {
+	part, instance string
+	attempt        int
+}
+
+func (n socketName) String() string {
+	name := socketPrefix + n.part + "-" + n.instance
+	if n.attempt > 1 {
+		name += "." + strconv.FormatInt(int64(n.attempt), 36)
+	}
+	return name + socketSuffix
+}
+
+// parseSocketName reads what String writes.
+func parseSocketName(text string) (socketName, bool) {
+	body, ok := strings.CutPrefix(text, socketPrefix)
+	if !ok {
+		return socketName{}, false
+	}
+	body, ok = strings.CutSuffix(body, socketSuffix)
+	dash := strings.LastIndexByte(body, '-')
+	if !ok || dash < 1 {
+		return socketName{}, false
+	}
+	name := socketName{part: body[:dash], attempt: 1}
+	instance, attempt, numbered := strings.Cut(body[dash+1:], ".")
+	name.instance = instance
+	if numbered {
+		n, err := strconv.ParseInt(attempt, 36, 32)
+		if err != nil {
+			return socketName{}, false
+		}
+		name.attempt = int(n)
+	}
+	return name, isInstance(instance) && name.String() == text
+}
+
+func isInstance(text string) bool {
+	return text != "" && len(text) <= instanceLength && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
+}
+
+// resourcePart is the resource's part of a socket name: the name without nvidia.com/,
+// or with the slash of another domain as @. What does not fit into dir is shortened and told apart by a hash.
+func resourcePart(dir, resource string) (string, error) {
+	rest := len(bindPrefix) + len(socketName{instance: strings.Repeat("0", instanceLength)}.String()) + attemptLength
+	room := maxSocketPath - len(dir) - 1 - rest
+	if room < minPart {
+		return "", fmt.Errorf("name socket of %s: the path of directory %s is %d bytes too long for a Unix socket (%d in all); use a shorter path", resource, dir, minPart-room, maxSocketPath)
+	}
+	part := strings.ReplaceAll(strings.TrimPrefix(resource, "nvidia.com/"), "/", "@")
+	if len(part) > room {
+		hash := fnv.New32a()
+		hash.Write([]byte(part))
+		part = fmt.Sprintf("%s~%08x", part[:room-9], hash.Sum32())
+	}
+	return part, nil
+}
+
+// nextInstance makes an instance that comes after all in names: from the time, or, when a
+// clock was set back, from the highest one.
+func nextInstance(now time.Time, names []string) string {
+	next := uint64(max(now.UnixNano(), 0))
+	for _, text := range names {
+		if name, ok := parseSocketName(text); ok {
+			if n, err := strconv.ParseUint(name.instance, 36, 64); err == nil && n >= next && len(name.instance) == instanceLength {
+				next = n + 1
+			}
+		}
+	}
+	text := strconv.FormatUint(next, 36)
+	return strings.Repeat("0", max(0, instanceLength-len(text))) + text
+}

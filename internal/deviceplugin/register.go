@@ -1,0 +1,234 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Why a registration is wanted.
+const (
+	reasonFirst   = "it is the first"
+	reasonRestart = "the kubelet has started anew"
+	reasonSocket  = "our socket was removed"
+	reasonStream  = "the kubelet has ended the stream"
+	reasonNewer   = "the newer agent has gone"
+)
+
+// situation is what the decision to register depends on.
+type situation struct {
+	// kubelet is the registration socket now, with the one last registered with.
+	kubelet, registered fileID
+	// endpoint is our current socket, there what is under its name now; both are absent before the first.
+	endpoint, there fileID
+	// open counts the kubelet's streams; ever tells whether there was one.
+	open int
+	ever bool
+	anew bool
+}
+
+// reason says why a registration is wanted; empty when it is not, or cannot be had.
+func (s situation) reason() string {
+	switch {
+	case s.kubelet.absent():
+		return ""
+	case s.endpoint.absent():
+		return reasonFirst
+	case s.registered != s.kubelet:
+		return reasonRestart
+	case s.there != s.endpoint:
+		return reasonSocket
+	case s.ever && s.open == 0:
+		return reasonStream
+	case s.anew:
+		return reasonNewer
+	}
+	return ""
+}
+
+func (s *server) kubeletPath() string { return filepath.Join(s.dir, kubeletSocket) }
+
+// observe looks at the files; nothing is remembered that could be looked at.
+func (s *server) observe() situation {
+	now := situation{kubelet: identify(s.kubeletPath()), registered: s.loop.kubelet, anew: s.loop.anew}
+	if e := s.loop.current; e != nil {
+		now.endpoint, now.there = e.socket, identify(e.path)
+		now.open, now.ever = e.state()
+	}
+	return now
+}
+
+// keepRegistered registers when it is wanted and it is our turn. After a failure, and
+// while a newer instance has the precedence, it sets the alarm.
+func (s *server) keepRegistered(ctx context.Context, seen sighting) {
+	found, loop := s.observe(), &s.loop
+	reason := found.reason()
+	if found.kubelet.absent() {
+		s.say(slog.LevelInfo, "waiting for the kubelet to start", nil)
+	}
+	if reason == "" {
+		loop.wantedSince, loop.retryAt = time.Time{}, time.Time{}
+		return
+	}
+	now := s.clock.Now()
+	s.plan(found.kubelet, reason, now)
+	if seen.newerAlive {
+		// It registers by itself. Should it not, somebody must.
+		if turn := loop.wantedSince.Add(s.timing.deferNewer); seen.newerSpeaks {
+			loop.retryAt = time.Time{}
+			return
+		} else if loop.retryAt.Before(turn) {
+			loop.retryAt = turn
+		}
+	}
+	if now.Before(loop.retryAt) {
+		return
+	}
+	if err := s.attempt(ctx, found.kubelet); err != nil && ctx.Err() == nil {
+		s.stats.failures.Add(1)
+		text := err.Error()
+		s.stats.lastError.Store(&text)
+		loop.retryAt = s.clock.Now().Add(s.delay())
+		loop.retries++
+		s.say(slog.LevelWarn, "cannot register with the kubelet yet; trying again", err)
+	} else if err == nil {
+		s.stats.registrations.Add(1)
+		s.stats.lastError.Store(nil)
+		loop.wantedSince, loop.retryAt, loop.anew = time.Time{}, time.Time{}, false
+		loop.said = ""
+		s.log.Info("registered with the kubelet", "socket", loop.current.path, "because", reason)
+	}
+}
+
+// plan sets when to try: at once, unless the kubelet keeps ending our streams.
+func (s *server) plan(kubelet fileID, reason string, now time.Time) {
+	loop := &s.loop
+	if loop.tried != kubelet {
+		loop.tried, loop.retries, loop.retryAt = kubelet, 0, time.Time{}
+	}
+	if !loop.wantedSince.IsZero() {
+		return
+	}
+	loop.wantedSince = now
+	if reason != reasonStream {
+		return
+	}
+	if now.Sub(loop.current.born) >= s.timing.stable {
+		loop.retries = 0
+	}
+	// Never quite at once: a kubelet before 1.37 that ends a stream is still closing
+	// what it finds under the resource's name.
+	loop.retryAt = now.Add(s.delay())
+	loop.retries++
+}
+
+func (s *server) delay() time.Duration {
+	return min(s.timing.retryFirst<<min(s.loop.retries, 20), s.timing.retryMax)
+}
+
+// say logs a state once, however often it is found.
+func (s *server) say(level slog.Level, text string, err error) {
+	said := text
+	if err != nil {
+		said += err.Error()
+	}
+	if s.loop.said == said {
+		return
+	}
+	s.loop.said = said
+	if err != nil {
+		s.log.Log(context.Background(), level, text, "error", err)
+		return
+	}
+	s.log.Log(context.Background(), level, text)
+}
+
+// attempt opens a new endpoint, registers it, and closes the one before it.
+func (s *server) attempt(ctx context.Context, kubelet fileID) error {
+	if err := probe(ctx, s.kubeletPath()); err != nil {
+		return err
+	}
+	s.name.attempt++
+	e, err := openEndpoint(s, s.dir, s.name)
+	if err != nil {
+		return err
+	}
+	if err := s.register(ctx, e); err != nil {
+		e.close(s.timing.drain)
+		s.remove(e)
+		return err
+	}
+	previous := s.loop.current
+	s.loop.current, s.loop.kubelet = e, kubelet
+	if previous != nil {
+		s.retire(ctx, previous)
+	}
+	// The stream may have come before the endpoint was the current one.
+	s.poke()
+	return nil
+}
+
+// probe tells whether anybody listens for registrations, without using up a path.
+func probe(ctx context.Context, path string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		return conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("register with the kubelet: nobody listens on %s: the kubelet is down or just starting", path)
+	}
+	return fmt.Errorf("register with the kubelet: %w", err)
+}
+
+// register asks the kubelet to use the endpoint. The kubelet calls back before it answers.
+func (s *server) register(ctx context.Context, e *endpoint) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timing.register)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"), grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", s.kubeletPath())
+		}))
+	if err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	defer conn.Close()
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
+		Version: pluginapi.Version, Endpoint: filepath.Base(e.path),
+		ResourceName: s.resource, Options: options(),
+	})
+	if err != nil {
+		return fmt.Errorf("register %s with the kubelet: %w", s.resource, err)
+	}
+	return nil
+}
+
+// retire closes a replaced endpoint: at once when no kubelet uses it, otherwise after the
+// calls that were on their way to it have had time to arrive.
+func (s *server) retire(ctx context.Context, e *endpoint) {
+	finish := func() {
+		e.close(s.timing.drain)
+		s.remove(e)
+	}
+	if open, _ := e.state(); open == 0 {
+		finish()
+		return
+	}
+	s.retiring.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.clock.After(s.timing.retire):
+		}
+		finish()
+	})
+}

@@ -1,0 +1,98 @@
+package deviceplugin
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// options are told at registration and when asked. PreStartRequired would make
+// containers fail to restart after the kubelet has lost its checkpoint.
+func options() *pluginapi.DevicePluginOptions {
+	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+}
+
+// GetDevicePluginOptions implements v1beta1.DevicePlugin.
+func (e *endpoint) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return options(), nil
+}
+
+// ListAndWatch implements v1beta1.DevicePlugin: it sends the list, and again whenever it
+// has changed, until the kubelet goes or the endpoint is closed.
+func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	e.join()
+	defer e.leave()
+	var sent uint64
+	for {
+		now := e.server.board.read()
+		if !now.mute && now.version != sent {
+			if err := stream.Send(now.list); err != nil {
+				return err
+			}
+			sent = now.version
+			e.server.stats.lists.Add(1)
+			continue
+		}
+		select {
+		case <-now.next:
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-e.closing:
+			return nil
+		}
+	}
+}
+
+// GetPreferredAllocation implements v1beta1.DevicePlugin.
+func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	s := e.server
+	v := s.view.Load()
+	barred := func(key gpu.DeviceKey) bool {
+		_, barred := s.ledger.Barred(key)
+		return barred
+	}
+	response := &pluginapi.PreferredAllocationResponse{}
+	for _, r := range request.ContainerRequests {
+		ids, err := v.prefer(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize), barred)
+		if err != nil {
+			s.stats.refusals.Add(1)
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+	}
+	s.stats.prefers.Add(1)
+	return response, nil
+}
+
+// Allocate implements v1beta1.DevicePlugin. The kubelet shows its error on the pod, which
+// then has failed for good.
+func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	s := e.server
+	v := s.view.Load()
+	response := &pluginapi.AllocateResponse{}
+	var keys []gpu.DeviceKey
+	for _, r := range request.ContainerRequests {
+		picked, err := v.pick(r.DevicesIds)
+		if err != nil {
+			s.stats.refusals.Add(1)
+			return nil, status.Error(codes.NotFound, err.Error())
+		}
+		keys = v.keys(keys, picked)
+		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
+	}
+	if err := s.ledger.Hold(s.resource, keys); err != nil {
+		s.stats.refusals.Add(1)
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	s.stats.allocations.Add(1)
+	return response, nil
+}
+
+// PreStartContainer implements v1beta1.DevicePlugin. There is nothing to do.
+func (e *endpoint) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	return &pluginapi.PreStartContainerResponse{}, nil
+}

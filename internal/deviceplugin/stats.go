@@ -1,0 +1,50 @@
+package deviceplugin
+
+import "sync/atomic"
+
+// Stats are the counts of one resource since its server was started, for metrics and
+// for /debug/state.
+type Stats struct {
+	Resource string `json:"resource"`
+	// Registered says that the kubelet has taken this agent's latest endpoint and keeps a stream open.
+	Registered bool `json:"registered"`
+	// Speaking says that it is this agent whose list counts: registered, and no newer
+	// agent speaks.
+	Speaking bool `json:"speaking"`
+	Devices  int  `json:"devices"`
+	// Healthy counts the devices that the kubelet is told are healthy.
+	Healthy              int    `json:"healthy"`
+	Streams              int    `json:"streams"`
+	Registrations        uint64 `json:"registrations"`
+	RegistrationFailures uint64 `json:"registrationFailures"`
+	// ListsSent counts messages over all streams.
+	ListsSent   uint64 `json:"listsSent"`
+	Preferences uint64 `json:"preferences"`
+	Allocations uint64 `json:"allocations"`
+	// Refusals counts Allocate and GetPreferredAllocation calls that ended in an error.
+	Refusals uint64 `json:"refusals"`
+	// LastError is what the last failed attempt to register said; empty once one succeeded.
+	LastError string `json:"lastError,omitempty"`
+}
+
+type counters struct {
+	registered, speaking                                           atomic.Bool
+	devices, healthy, streams                                      atomic.Int64
+	registrations, failures, lists, prefers, allocations, refusals atomic.Uint64
+	lastError                                                      atomic.Pointer[string]
+}
+
+func (c *counters) read(resource string) Stats {
+	s := Stats{
+		Resource:   resource,
+		Registered: c.registered.Load(), Speaking: c.speaking.Load(),
+		Devices: int(c.devices.Load()), Healthy: int(c.healthy.Load()), Streams: int(c.streams.Load()),
+		Registrations: c.registrations.Load(), RegistrationFailures: c.failures.Load(),
+		ListsSent: c.lists.Load(), Preferences: c.prefers.Load(),
+		Allocations: c.allocations.Load(), Refusals: c.refusals.Load(),
+	}
+	if text := c.lastError.Load(); text != nil {
+		s.LastError = *text
+	}
+	return s
+}

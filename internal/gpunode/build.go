@@ -1,0 +1,181 @@
+package gpunode
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/trace"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Holding is one holder's hold on one device, as the ledger knows it. Holdings that
+// are still pending are not given: nobody knows their pod.
+type Holding struct {
+	Key gpu.DeviceKey
+	// Kind is Pod, Claim, Maintenance or Orphan.
+	Kind                                        string
+	Namespace, Pod, PodUID, Container, Resource string
+}
+
+// Named fills in the names of pods that the holdings know by UID only. The kubelet's
+// checkpoint has the UIDs, PodResources the names; what they both hold joins them.
+// The holdings given are not changed.
+func Named(holdings []Holding, checkpoint, listed []trace.Entry) []Holding {
+	names := trace.NamesByDevices(checkpoint, listed)
+	named := slices.Clone(holdings)
+	for i := range named {
+		ref, ok := names[named[i].PodUID]
+		if ok && named[i].Pod == "" {
+			named[i].Namespace, named[i].Pod = ref.Namespace, ref.Name
+		}
+	}
+	return named
+}
+
+// Build makes the object of a node. It is a pure function: the order of the holdings
+// does not matter, and holdings of devices that the snapshot does not have are left out.
+func Build(nodeName string, snapshot *gpu.Snapshot, holdings []Holding) *v1alpha1.GPUNode {
+	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode)}
+	node.Name = nodeName
+	status := &node.Status
+	if snapshot.Driver.Present() {
+		status.Driver.Version = snapshot.Driver.Version
+		if snapshot.Driver.CUDA != (gpu.Version{}) {
+			status.Driver.CUDAVersion = snapshot.Driver.CUDA.String()
+		}
+	}
+	holders := holdersOf(holdings)
+	for i := range snapshot.GPUs {
+		status.Devices = append(status.Devices, device(&snapshot.GPUs[i], holders))
+	}
+	status.Topology = matrix(snapshot.Topology)
+	status.Problems = causes(snapshot.Faults)
+	status.Summary = summary(status.Devices)
+	return node
+}
+
+// holdersOf orders the holders of each device by pod, container and share.
+func holdersOf(holdings []Holding) map[gpu.UUID][]v1alpha1.Holder {
+	holders := map[gpu.UUID][]v1alpha1.Holder{}
+	for _, h := range holdings {
+		holders[h.Key.Device()] = append(holders[h.Key.Device()], v1alpha1.Holder{
+			Kind: h.Kind, Namespace: h.Namespace, Pod: h.Pod, PodUID: h.PodUID,
+			Container: h.Container, Resource: h.Resource, Share: h.Key.Share,
+		})
+	}
+	for id := range holders {
+		slices.SortFunc(holders[id], compareHolders)
+		holders[id] = slices.Compact(holders[id])
+	}
+	return holders
+}
+
+func compareHolders(a, b v1alpha1.Holder) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID),
+		strings.Compare(a.Container, b.Container), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Resource, b.Resource),
+		cmp.Compare(a.Share, b.Share))
+}
+
+func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder) v1alpha1.GPUDevice {
+	made := v1alpha1.GPUDevice{
+		UUID: string(card.UUID), Index: card.Index, Minor: card.Minor, PCIBusID: card.PCI.String(),
+		Product: card.Product, Architecture: card.Architecture, ComputeCapability: card.ComputeCapability.String(),
+		MemoryBytes: int64(card.MemoryBytes), NUMANode: card.NUMANode, Health: health(card.Health),
+		MIGEnabled: card.MIG.Enabled, Holders: holders[card.UUID],
+	}
+	if card.Clique != (gpu.Clique{}) {
+		made.Clique = fmt.Sprintf("%s.%d", card.Clique.ClusterUUID, card.Clique.ID)
+	}
+	for _, mig := range card.MIG.Devices {
+		made.MIGDevices = append(made.MIGDevices, v1alpha1.MIGDevice{
+			UUID: string(mig.UUID), Profile: mig.Profile, Index: mig.Index, GI: mig.GI, CI: mig.CI,
+			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes), Holders: holders[mig.UUID],
+		})
+	}
+	return made
+}
+
+func health(h gpu.Health) v1alpha1.DeviceHealth {
+	return v1alpha1.DeviceHealth{State: string(cmp.Or(h.State, gpu.Healthy)), Causes: causes(h.Causes), Recovery: string(h.Recovery)}
+}
+
+// causes keeps whole seconds: the API's times have no more, and an object that comes
+// back must equal the one that was sent.
+func causes(list []gpu.Cause) []v1alpha1.Cause {
+	var out []v1alpha1.Cause
+	for _, cause := range list {
+		made := v1alpha1.Cause{Code: cause.Code, Message: cause.Message}
+		if !cause.Since.IsZero() {
+			since := metav1.NewTime(cause.Since.UTC().Truncate(time.Second))
+			made.Since = &since
+		}
+		out = append(out, made)
+	}
+	return out
+}
+
+// Self is the letter of a card's link to itself.
+const Self = "X"
+
+func matrix(topology gpu.Topology) []string {
+	var rows []string
+	for i, links := range topology {
+		cells := make([]string, len(links))
+		for k, link := range links {
+			cells[k] = link.Letters()
+			if i == k {
+				cells[k] = Self
+			}
+		}
+		rows = append(rows, strings.Join(cells, " "))
+	}
+	return rows
+}
+
+func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
+	sum := v1alpha1.GPUSummary{GPUs: len(devices), Model: model(devices)}
+	for i := range devices {
+		healthy := devices[i].Health.State == string(gpu.Healthy)
+		held := Held(&devices[i])
+		if held {
+			sum.Held++
+		}
+		if !healthy {
+			sum.Unhealthy++
+		}
+		if healthy && !held {
+			sum.Free++
+		}
+	}
+	return sum
+}
+
+// Held tells whether anybody holds the card, a share or a part of it.
+func Held(device *v1alpha1.GPUDevice) bool {
+	return len(device.Holders) > 0 || slices.ContainsFunc(device.MIGDevices, func(m v1alpha1.MIGDevice) bool { return len(m.Holders) > 0 })
+}
+
+// model is the one product of a node, or each with its count, most first.
+func model(devices []v1alpha1.GPUDevice) string {
+	counts := map[string]int{}
+	var products []string
+	for _, device := range devices {
+		if counts[device.Product] == 0 {
+			products = append(products, device.Product)
+		}
+		counts[device.Product]++
+	}
+	if len(products) < 2 {
+		return strings.Join(products, "")
+	}
+	slices.SortFunc(products, func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	for i, product := range products {
+		products[i] = fmt.Sprintf("%dx %s", counts[product], product)
+	}
+	return strings.Join(products, ", ")
+}

@@ -1,0 +1,107 @@
+package gpunode
+
+import (
+	"flag"
+	"math/rand"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func card(i int) gpu.GPU {
+	return gpu.GPU{
+		UUID: gpu.UUID("GPU-" + string(rune('a'+i))), Index: i, Minor: i, PCI: gpu.PCIAddress{Bus: uint8(7 + i)},
+		Product: "NVIDIA A100-SXM4-40GB", Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8},
+		MemoryBytes: 40 << 30, NUMANode: i / 2,
+	}
+}
+
+func snapshot() *gpu.Snapshot {
+	s := &gpu.Snapshot{
+		Driver:   gpu.Driver{Version: "570.1", CUDA: gpu.Version{Major: 12, Minor: 8}},
+		GPUs:     []gpu.GPU{card(0), card(1), card(2), card(3)},
+		Topology: gpu.NewTopology(4),
+		Faults:   []gpu.Cause{{Code: "NVML_TIMEOUT", Message: "a call took too long"}},
+	}
+	for i := range 4 {
+		for k := range i {
+			s.Topology.Set(i, k, gpu.Link{Path: gpu.PathSystem})
+		}
+	}
+	s.Topology.Set(0, 1, gpu.Link{NVLinks: 12, Switched: true})
+	s.GPUs[2].Health = gpu.Health{State: gpu.Unhealthy, Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{
+		{Code: "XID79", Message: "fell off the bus", Since: time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC)},
+	}}
+	s.GPUs[3].Product = "Tesla T4"
+	s.GPUs[3].Clique = gpu.Clique{ClusterUUID: "c1", ID: 2}
+	s.GPUs[1].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30}}}
+	return s
+}
+
+func holdings() []Holding {
+	return []Holding{
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Kind: "Pod", Namespace: "ml", Pod: "b", PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Kind: "Pod", Namespace: "ml", Pod: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"},
+		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Kind: "Orphan", PodUID: "u3", Container: "main"},
+		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Kind: "Pod", PodUID: "u4"},
+	}
+}
+
+func TestBuildGolden(t *testing.T) {
+	got, err := yaml.Marshal(Build("node-0", snapshot(), holdings()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/gpunode.yaml"
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("run with -update to accept (-want +got):\n%s", diff)
+	}
+}
+
+func TestBuildIgnoresOrder(t *testing.T) {
+	want := Build("node-0", snapshot(), holdings())
+	random := rand.New(rand.NewSource(1))
+	for range 20 {
+		shuffled := append(holdings(), holdings()...)
+		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
+		if diff := cmp.Diff(want, Build("node-0", snapshot(), shuffled)); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestBuildOfNothing(t *testing.T) {
+	node := Build("node-0", &gpu.Snapshot{}, nil)
+	if node.Status.Driver.Version != "" || node.Status.Summary.GPUs != 0 || node.Name != "node-0" {
+		t.Errorf("got %+v", node)
+	}
+}
+
+func TestNamed(t *testing.T) {
+	entry := func(ref trace.Ref, id string) trace.Entry {
+		return trace.Entry{Pod: ref, Container: "main", Resource: "nvidia.com/gpu", IDs: []string{id}}
+	}
+	checkpoint := []trace.Entry{entry(trace.Ref{UID: "u1"}, "GPU-a"), entry(trace.Ref{UID: "u2"}, "GPU-b")}
+	listed := []trace.Entry{entry(trace.Ref{Namespace: "ml", Name: "train"}, "GPU-a")}
+	got := Named([]Holding{{PodUID: "u1"}, {PodUID: "u2"}, {PodUID: "u1", Namespace: "x", Pod: "known"}}, checkpoint, listed)
+	want := []Holding{{PodUID: "u1", Namespace: "ml", Pod: "train"}, {PodUID: "u2"}, {PodUID: "u1", Namespace: "x", Pod: "known"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

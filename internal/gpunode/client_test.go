@@ -1,0 +1,131 @@
+package gpunode
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// request is what an API server got.
+type request struct{ Method, Path, Query, Type string }
+
+// server answers by method and path; everything else is not found.
+func server(t *testing.T, answers map[string]any) (dynamic.Interface, *[]request, *[]string) {
+	var requests []request
+	var bodies []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests = append(requests, request{r.Method, r.URL.Path, r.URL.Query().Encode(), r.Header.Get("Content-Type")})
+		bodies = append(bodies, string(body))
+		w.Header().Set("Content-Type", "application/json")
+		answer, ok := answers[r.Method+" "+r.URL.Path]
+		if !ok {
+			answer = status(404, "NotFound")
+		}
+		if code, is := answer.(map[string]any)["code"].(int); is {
+			w.WriteHeader(code)
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(s.Close)
+	client, err := dynamic.NewForConfig(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, &requests, &bodies
+}
+
+func status(code int, reason string) map[string]any {
+	return map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
+}
+
+const (
+	nodePath = "/apis/berth.dev/v1alpha1/gpunodes/node-0"
+	crdsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	crdPath  = crdsPath + "/gpunodes.berth.dev"
+)
+
+func TestClientApplies(t *testing.T) {
+	node := Owned(Build("node-0", snapshot(), holdings()), "node-0", "uid-1")
+	blob, _ := json.Marshal(node)
+	var answer map[string]any
+	_ = json.Unmarshal(blob, &answer)
+	api, requests, bodies := server(t, map[string]any{
+		"PATCH " + nodePath:        answer,
+		"GET " + nodePath:          answer,
+		"GET /api/v1/nodes/node-0": map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": "node-0", "uid": "uid-1"}},
+	})
+	client := NewClient(api)
+	if err := client.Apply(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	want := request{"PATCH", nodePath, "fieldManager=berth-agent&force=true", "application/apply-patch+yaml"}
+	if diff := cmp.Diff(want, (*requests)[0]); diff != "" {
+		t.Errorf("request (-want +got):\n%s", diff)
+	}
+	var sent map[string]any
+	if err := json.Unmarshal([]byte((*bodies)[0]), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(answer, sent); diff != "" {
+		t.Errorf("body (-want +got):\n%s", diff)
+	}
+	if _, dated := sent["metadata"].(map[string]any)["creationTimestamp"]; dated {
+		t.Error("the body sets creationTimestamp, which is the server's")
+	}
+	uid, err := client.NodeUID(t.Context(), "node-0")
+	if err != nil || uid != "uid-1" {
+		t.Errorf("NodeUID: %q, %v", uid, err)
+	}
+	got, err := client.Get(t.Context(), "node-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(node, got); diff != "" {
+		t.Errorf("Get (-want +got):\n%s", diff)
+	}
+}
+
+func TestEnsureDefinition(t *testing.T) {
+	versioned := func(version string) map[string]any {
+		return map[string]any{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{
+			"name": "gpunodes.berth.dev", "resourceVersion": "5", "annotations": map[string]any{"berth.dev/schema-version": version},
+		}}
+	}
+	tests := map[string]struct {
+		answers map[string]any
+		want    []string
+		err     error
+	}{
+		"absent":    {map[string]any{"POST " + crdsPath: versioned("1")}, []string{"GET", "POST"}, nil},
+		"same":      {map[string]any{"GET " + crdPath: versioned("1")}, []string{"GET"}, nil},
+		"newer":     {map[string]any{"GET " + crdPath: versioned("2")}, []string{"GET"}, nil},
+		"older":     {map[string]any{"GET " + crdPath: versioned("0"), "PUT " + crdPath: versioned("1")}, []string{"GET", "PUT"}, nil},
+		"raced":     {map[string]any{"POST " + crdsPath: status(409, "AlreadyExists")}, []string{"GET", "POST"}, nil},
+		"forbidden": {map[string]any{"GET " + crdPath: status(403, "Forbidden")}, []string{"GET"}, ErrNotPermitted},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			api, requests, _ := server(t, test.answers)
+			err := EnsureDefinition(t.Context(), api, slog.New(slog.DiscardHandler))
+			if !errors.Is(err, test.err) {
+				t.Errorf("error %v, want %v", err, test.err)
+			}
+			var methods []string
+			for _, r := range *requests {
+				methods = append(methods, r.Method)
+			}
+			if diff := cmp.Diff(test.want, methods); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

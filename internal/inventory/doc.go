@@ -1,0 +1,13 @@
+// Package inventory keeps the one picture of a node's hardware that everything else is
+// a projection of: it scans, judges, and tells subscribers that the picture changed.
+//
+// It guarantees that
+//   - every hardware call is made by a goroutine of its own, of which there are at most
+//     two (one scan, one watch), however many calls hang;
+//   - Current never blocks and never returns nil, and what it returns never changes;
+//   - a new snapshot is published only when something in it is different;
+//   - a subscriber that reads Current after each signal ends with the last snapshot;
+//   - an event reaches Current at once, without waiting for a scan.
+//
+// It must not import Kubernetes or a vendor adapter: an adapter is handed in as a Source.
+package inventory

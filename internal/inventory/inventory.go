@@ -1,0 +1,182 @@
+package inventory
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// The defaults of Deps.
+const (
+	DefaultPoll     = 5 * time.Second
+	DefaultDeadline = 10 * time.Second
+)
+
+const (
+	// afterEvent is how long after an event the next scan starts: long enough for one
+	// scan to serve a burst of events, short enough to find soon what else is wrong.
+	afterEvent = 100 * time.Millisecond
+	// watchRetry is the first pause before a broken watch starts again; it doubles up
+	// to the poll interval.
+	watchRetry = time.Second
+	// farewell bounds how long Run waits for hardware calls at its end.
+	farewell = time.Second
+)
+
+// Source is the hardware, usually a vendor adapter.
+type Source interface {
+	// Scan reads the whole node. In the snapshot, a GPU's health holds the level causes
+	// that this scan found, without Since, and State Gone for a card that did not answer.
+	Scan(ctx context.Context) (gpu.Snapshot, error)
+	// Watch calls emit for each event until ctx ends or the hardware goes away; then it
+	// is called again.
+	Watch(ctx context.Context, emit func(gpu.Event)) error
+}
+
+// progress is what a Source may offer so that a hung call can be named.
+type progress interface {
+	// Doing is the call that the running scan is in, and its card ("" for the node).
+	Doing() (card gpu.UUID, call string)
+}
+
+// Deps is what an Inventory needs.
+type Deps struct {
+	Source Source
+	Clock  clock.WithTicker
+	Log    *slog.Logger
+	// Poll is the time between scans; DefaultPoll when zero.
+	Poll time.Duration
+	// Deadline is how long a scan may take before it counts as hung; DefaultDeadline
+	// when zero.
+	Deadline time.Duration
+	// IgnoredXIDs are the XIDs that are no cause; nil means health.DefaultIgnoredXIDs.
+	IgnoredXIDs map[uint64]bool
+}
+
+// Inventory is the node's hardware as last known. Make it with New and start it with
+// Run; all other methods may be called at any time from any goroutine.
+type Inventory struct {
+	deps    Deps
+	current atomic.Pointer[gpu.Snapshot]
+	ready   chan struct{}
+	rescan  chan struct{}
+
+	mu            sync.Mutex
+	subscriptions map[*Subscription]struct{}
+}
+
+// New makes an inventory that has seen nothing yet.
+func New(deps Deps) *Inventory {
+	if deps.Poll <= 0 {
+		deps.Poll = DefaultPoll
+	}
+	if deps.Deadline <= 0 {
+		deps.Deadline = DefaultDeadline
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	inventory := &Inventory{
+		deps:          deps,
+		ready:         make(chan struct{}),
+		rescan:        make(chan struct{}, 1),
+		subscriptions: map[*Subscription]struct{}{},
+	}
+	inventory.current.Store(&gpu.Snapshot{})
+	return inventory
+}
+
+// Current is the last published snapshot: never nil, shared by all readers, never
+// changed. Before the first scan it is empty.
+func (i *Inventory) Current() *gpu.Snapshot { return i.current.Load() }
+
+// Ready is closed when the first scan has returned and its snapshot is published. A
+// first scan that hangs does not close it; its fault is in Current.
+func (i *Inventory) Ready() <-chan struct{} { return i.ready }
+
+// Rescan asks for a scan now. It does not wait; while a scan runs, one more follows it.
+func (i *Inventory) Rescan() {
+	select {
+	case i.rescan <- struct{}{}:
+	default:
+	}
+}
+
+// Subscription tells one reader that Current changed.
+type Subscription struct {
+	changed   chan struct{}
+	inventory *Inventory
+}
+
+// Subscribe starts a subscription. When a scan has already been published, it begins
+// signalled, so that a reader needs no separate first look.
+func (i *Inventory) Subscribe() *Subscription {
+	s := &Subscription{changed: make(chan struct{}, 1), inventory: i}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.subscriptions[s] = struct{}{}
+	select {
+	case <-i.ready:
+		s.signal()
+	default:
+	}
+	return s
+}
+
+// C carries a signal when Current changed since the last one was taken. Several
+// changes may share a signal; none is lost.
+func (s *Subscription) C() <-chan struct{} { return s.changed }
+
+// Close ends the subscription; C carries nothing new after it.
+func (s *Subscription) Close() {
+	s.inventory.mu.Lock()
+	defer s.inventory.mu.Unlock()
+	delete(s.inventory.subscriptions, s)
+}
+
+func (s *Subscription) signal() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// publish makes next the current snapshot if it differs, and tells everyone. It
+// returns whether it did.
+func (i *Inventory) publish(next *gpu.Snapshot) bool {
+	last := i.Current()
+	if Equal(last, next) {
+		return false
+	}
+	i.current.Store(next)
+	i.deps.Log.Info("hardware changed", "change", Diff(last, next).String())
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for s := range i.subscriptions {
+		s.signal()
+	}
+	return true
+}
+
+// announceReady closes Ready once.
+func (i *Inventory) announceReady() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	select {
+	case <-i.ready:
+	default:
+		close(i.ready)
+		for s := range i.subscriptions {
+			s.signal()
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// scanResult is what a scan goroutine hands back.
+type scanResult struct {
+	snapshot gpu.Snapshot
+	err      error
+	began    time.Time
+}
+
+// loop is the state of one Run: one goroutine owns all of it.
+type loop struct {
+	*Inventory
+	picture *picture
+
+	results  chan scanResult
+	scanning bool
+	began    time.Time
+	// again asks for one more scan when the running one returns.
+	again    bool
+	deadline clock.Timer
+	// soon starts the scan that follows an event; soonSet while it runs.
+	soon    clock.Timer
+	soonSet bool
+
+	events    chan gpu.Event
+	watchDone chan error
+	watching  bool
+	// resting is true between the end of a watch and its retry.
+	resting   bool
+	watchFrom time.Time
+	backoff   time.Duration
+	retry     clock.Timer
+	lastError string
+}
+
+// Run scans and watches until ctx ends, then returns nil. It returns within about a
+// second even while hardware calls hang; those goroutines end when their call returns.
+// Run may be called once.
+func (i *Inventory) Run(ctx context.Context) error {
+	if i.deps.Source == nil {
+		return fmt.Errorf("run inventory: no hardware source was given")
+	}
+	l := &loop{
+		Inventory: i,
+		picture:   newPicture(i.deps.IgnoredXIDs),
+		results:   make(chan scanResult, 1),
+		deadline:  idleTimer(i.deps.Clock),
+		soon:      idleTimer(i.deps.Clock),
+		events:    make(chan gpu.Event, 64),
+		watchDone: make(chan error, 1),
+		backoff:   watchRetry,
+		retry:     idleTimer(i.deps.Clock),
+	}
+	defer l.deadline.Stop()
+	defer l.soon.Stop()
+	defer l.retry.Stop()
+	// The context of hardware calls ends with Run, so that a watch returns.
+	calls, cancel := context.WithCancel(ctx)
+	defer cancel()
+	poll := i.deps.Clock.NewTicker(i.deps.Poll)
+	defer poll.Stop()
+
+	l.startScan(calls)
+	for {
+		select {
+		case <-ctx.Done():
+			cancel()
+			l.leave()
+			return nil
+		case <-poll.C():
+			l.startScan(calls)
+		case <-i.rescan:
+			l.again = true
+			l.startScan(calls)
+		case <-l.soon.C():
+			l.soonSet, l.again = false, true
+			l.startScan(calls)
+		case result := <-l.results:
+			l.scanReturned(calls, result)
+		case <-l.deadline.C():
+			l.scanIsLate()
+		case event := <-l.events:
+			l.eventCame(event)
+		case err := <-l.watchDone:
+			l.watchReturned(err)
+		case <-l.retry.C():
+			l.resting = false
+			l.startWatch(calls)
+		}
+	}
+}
+
+// idleTimer makes a timer that is not running.
+func idleTimer(c clock.Clock) clock.Timer {
+	timer := c.NewTimer(time.Hour)
+	if !timer.Stop() {
+		<-timer.C()
+	}
+	return timer
+}
+
+// startScan starts a scan unless one runs: a hung call must not collect company.
+func (l *loop) startScan(ctx context.Context) {
+	if l.scanning {
+		return
+	}
+	l.scanning, l.again = true, false
+	l.deadline.Reset(l.deps.Deadline)
+	began := l.deps.Clock.Now()
+	l.began = began
+	go func() {
+		snapshot, err := l.deps.Source.Scan(ctx)
+		l.results <- scanResult{snapshot, err, began}
+	}()
+}
+
+// scanReturned applies a scan, a late one too: however slow the driver is, the
+// picture moves on.
+func (l *loop) scanReturned(ctx context.Context, result scanResult) {
+	l.scanning = false
+	l.deadline.Stop()
+	now := l.deps.Clock.Now()
+	late := now.Sub(result.began) >= l.deps.Deadline
+	switch {
+	case ctx.Err() != nil:
+		return
+	case result.err != nil:
+		l.deps.Log.Error("scan failed", "error", result.err)
+		l.picture.failed(result.err, now)
+		l.publish(l.picture.snapshot())
+	default:
+		l.picture.scanned(result.snapshot, result.began, now)
+		l.publish(l.picture.snapshot())
+		l.announceReady()
+		l.startWatch(ctx)
+	}
+	if late {
+		l.deps.Log.Info("late scan returned", "took", now.Sub(result.began))
+	}
+	if l.again || late {
+		l.startScan(ctx)
+	}
+}
+
+func (l *loop) scanIsLate() {
+	now := l.deps.Clock.Now()
+	if !l.scanning || now.Sub(l.began) < l.deps.Deadline {
+		return // a tick that was left over from an earlier scan
+	}
+	var card gpu.UUID
+	var call string
+	if source, ok := l.deps.Source.(progress); ok {
+		card, call = source.Doing()
+	}
+	l.deps.Log.Error("scan hangs", "gpu", card, "call", call, "deadline", l.deps.Deadline)
+	l.picture.hung(card, call, l.deps.Deadline, now)
+	l.publish(l.picture.snapshot())
+}
+
+func (l *loop) eventCame(event gpu.Event) {
+	if event.Time.IsZero() {
+		event.Time = l.deps.Clock.Now()
+	}
+	l.picture.happened(event)
+	level := slog.LevelDebug // storms of ignored or repeated events must not fill the log
+	if l.publish(l.picture.snapshot()) {
+		level = slog.LevelWarn
+	}
+	l.deps.Log.Log(context.Background(), level, "hardware event",
+		"gpu", event.GPU, "xid", event.XID, "gi", event.GI, "ci", event.CI)
+	if !l.soonSet {
+		l.soonSet = true
+		l.soon.Reset(afterEvent)
+	}
+}
+
+// startWatch starts the watch unless it runs or waits for its retry. It needs a
+// first scan, which tells the adapter what there is to watch.
+func (l *loop) startWatch(ctx context.Context) {
+	if l.watching || l.resting || ctx.Err() != nil {
+		return
+	}
+	l.watching, l.watchFrom = true, l.deps.Clock.Now()
+	go func() {
+		l.watchDone <- l.deps.Source.Watch(ctx, func(event gpu.Event) {
+			select {
+			case l.events <- event:
+			case <-ctx.Done():
+			}
+		})
+	}()
+}
+
+func (l *loop) watchReturned(err error) {
+	l.watching, l.resting = false, true
+	now := l.deps.Clock.Now()
+	if now.Sub(l.watchFrom) >= l.deps.Poll {
+		l.backoff = watchRetry
+	}
+	text := fmt.Sprint(err)
+	if text != l.lastError {
+		l.deps.Log.Warn("event watch ended, polling goes on", "error", text, "retry", l.backoff)
+		l.lastError = text
+	}
+	l.retry.Reset(l.backoff)
+	l.backoff = min(2*l.backoff, max(l.deps.Poll, watchRetry))
+}
+
+// leave waits a little for the hardware calls under way.
+func (l *loop) leave() {
+	patience := l.deps.Clock.NewTimer(farewell)
+	defer patience.Stop()
+	for l.scanning || l.watching {
+		select {
+		case <-l.results:
+			l.scanning = false
+		case <-l.watchDone:
+			l.watching = false
+		case <-l.events:
+		case <-patience.C():
+			l.deps.Log.Warn("leaving while a hardware call hangs")
+			return
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package kubelet
+
+import (
+	"slices"
+	"strings"
+)
+
+// Owner is what a cgroup path says about a process.
+type Owner struct {
+	// PodUID has dashes, as in the API; static pods have 32 hexadecimal digits.
+	PodUID string
+	// ContainerID is the runtime's, without a prefix.
+	ContainerID string
+	// CgroupPath is the path in which both were found.
+	CgroupPath string
+}
+
+// ParseCgroup finds the container in the text of /proc/PID/cgroup, and reports
+// whether there is one.
+//
+// It understands cgroup v1, v2 and both at once, the cgroupfs and systemd
+// drivers, and the names of containerd, CRI-O and docker:
+//
+//	/kubepods/burstable/pod<uid>/<id>
+//	/kubepods.slice/kubepods-pod<uid with _>.slice/cri-containerd-<id>.scope
+//
+// The kubelet may have a cgroupRoot of its own: when one is given, paths outside of it
+// belong to nobody, so that the kubelets of one machine do not take each
+// other's pods for their own. Without, any prefix is accepted, that of another
+// cgroup namespace ("/../..") included. Of pods within pods the outermost counts.
+// CRI-O's monitor (crio-conmon-<id>.scope) is not part of the container.
+func ParseCgroup(text, cgroupRoot string) (Owner, bool) {
+	best, rank := Owner{}, 0
+	for line := range strings.Lines(text) {
+		owner, r := parseCgroupLine(strings.TrimRight(line, "\n"), cgroupRoot)
+		if r > rank {
+			best, rank = owner, r
+		}
+	}
+	return best, rank > 0
+}
+
+// parseCgroupLine reads "hierarchy:controllers:path". The rank is 0 when the line
+// names no container; otherwise lines of a higher rank are to be preferred. A process
+// is in one container only, but a program may have moved it within single v1
+// hierarchies, least likely in those with a controller that limits devices.
+func parseCgroupLine(line, cgroupRoot string) (Owner, int) {
+	hierarchy, rest, ok := strings.Cut(line, ":")
+	if !ok {
+		return Owner{}, 0
+	}
+	controllers, path, ok := strings.Cut(rest, ":")
+	if !ok || !strings.HasPrefix(path, "/") {
+		return Owner{}, 0
+	}
+	owner, ok := parseCgroupPath(path, cgroupRoot)
+	if !ok {
+		return Owner{}, 0
+	}
+	switch names := strings.Split(controllers, ","); {
+	case slices.Contains(names, "devices"):
+		return owner, 4
+	case hierarchy == "0":
+		return owner, 3
+	case slices.Contains(names, "memory"), slices.Contains(names, "pids"):
+		return owner, 2
+	}
+	return owner, 1
+}
+
+func parseCgroupPath(path, cgroupRoot string) (Owner, bool) {
+	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	below, ok := beneath(parts, cgroupRoot)
+	if !ok {
+		return Owner{}, false
+	}
+	for i := 0; i+1 < len(below); i++ {
+		uid, ok := podOf(below[i])
+		if !ok {
+			continue
+		}
+		id, ok := containerOf(below[i+1])
+		if !ok {
+			return Owner{}, false
+		}
+		return Owner{PodUID: uid, ContainerID: id, CgroupPath: path}, true
+	}
+	return Owner{}, false
+}
+
+// beneath cuts off everything up to the kubelet's cgroupRoot. With the systemd
+// driver the root /a/b has the name a.slice/a-b.slice.
+func beneath(parts []string, cgroupRoot string) ([]string, bool) {
+	root := strings.FieldsFunc(cgroupRoot, func(r rune) bool { return r == '/' })
+	if len(root) == 0 {
+		return parts, true
+	}
+	for i := 0; i+len(root) <= len(parts); i++ {
+		if slices.Equal(parts[i:i+len(root)], root) || slices.Equal(parts[i:i+len(root)], systemdNames(root)) {
+			return parts[i+len(root):], true
+		}
+	}
+	return nil, false
+}
+
+func systemdNames(root []string) []string {
+	names := make([]string, len(root))
+	prefix := ""
+	for i, part := range root {
+		// systemd reads "-" in a slice's name as a level; the kubelet writes "_".
+		prefix += strings.ReplaceAll(strings.TrimSuffix(part, ".slice"), "-", "_")
+		names[i] = prefix + ".slice"
+		prefix += "-"
+	}
+	return names
+}
+
+func podOf(part string) (string, bool) {
+	if slice, ok := strings.CutSuffix(part, ".slice"); ok {
+		i := strings.LastIndex(slice, "-pod")
+		if i < 0 {
+			return "", false
+		}
+		uid := strings.ReplaceAll(slice[i+len("-pod"):], "_", "-")
+		return uid, isPodUID(uid)
+	}
+	uid, ok := strings.CutPrefix(part, "pod")
+	return uid, ok && isPodUID(uid)
+}
+
+// isPodUID accepts a UUID, and the 32 digits that the kubelet makes for static pods.
+func isPodUID(text string) bool {
+	switch len(text) {
+	case 32:
+		return isHex(text)
+	case 36:
+		for i := range len(text) {
+			if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (text[i] == '-') || !dash && !isHex(text[i:i+1]) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func containerOf(part string) (string, bool) {
+	part = strings.TrimSuffix(part, ".scope")
+	for _, prefix := range []string{"cri-containerd-", "crio-", "docker-", "libpod-"} {
+		part = strings.TrimPrefix(part, prefix)
+	}
+	return part, IsContainerID(part)
+}
+
+// IsContainerID tells whether text has the form of a container's ID as runtimes
+// make them: 12 to 64 lower-case hexadecimal digits. Such a text is safe as the name of a
+// folder.
+func IsContainerID(text string) bool { return len(text) >= 12 && len(text) <= 64 && isHex(text) }
+
+func isHex(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return text != ""
+}

@@ -1,0 +1,194 @@
+package kubelet
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The largest texts that are read of one process. The kernel bounds an
+// environment by a quarter of the stack limit, which can be larger; what is
+// beyond is of no use here.
+const (
+	maxCgroup      = 64 << 10
+	maxStat        = 4 << 10
+	maxEnvironment = 2 << 20
+	maxProcesses   = 4 << 20 // the kernel's own limit on process ids
+)
+
+// ErrNotInContainer says that a process belongs to no container of a pod.
+var ErrNotInContainer = errors.New("the process is in no container of a pod")
+
+// Process is a process of a container.
+type Process struct {
+	PID         int
+	ContainerID string
+	PodUID      string
+	CgroupPath  string
+	// StartTime is in clock ticks since boot (field 22 of /proc/PID/stat). With
+	// the PID it names the process for as long as the machine runs.
+	StartTime uint64
+	// Dead is true for a zombie: it holds nothing any more.
+	Dead bool
+}
+
+// Processes lists the processes of all containers of pods, by PID, threads
+// left out. A process that ends while it is looked at is left out.
+func Processes(procRoot string) ([]Process, error) { return processesBelow(procRoot, "") }
+
+// processesBelow is Processes for the kubelet of one cgroupRoot.
+func processesBelow(procRoot, cgroupRoot string) ([]Process, error) {
+	dir, err := os.Open(procRoot)
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	names, err := dir.Readdirnames(maxProcesses)
+	dir.Close()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var found []Process
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid <= 0 {
+			continue
+		}
+		process, err := processOf(procRoot, cgroupRoot, pid)
+		switch {
+		case err == nil:
+			found = append(found, process)
+		case errors.Is(err, ErrNotInContainer), gone(err), errors.Is(err, fs.ErrPermission):
+		default:
+			return nil, err
+		}
+	}
+	slices.SortFunc(found, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
+	return found, nil
+}
+
+// ProcessOf says which container and pod a process belongs to: ErrNotInContainer
+// when none, fs.ErrNotExist when there is no such process.
+func ProcessOf(procRoot string, pid int) (Process, error) { return processOf(procRoot, "", pid) }
+
+func processOf(procRoot, cgroupRoot string, pid int) (Process, error) {
+	// The PID can pass to another process between two reads, so the start time is
+	// read on both sides; a second change within microseconds does not happen.
+	for range 3 {
+		text, err := readProc(procRoot, pid, "cgroup", maxCgroup)
+		if err != nil {
+			return Process{}, err
+		}
+		owner, ok := ParseCgroup(string(text), cgroupRoot)
+		if !ok {
+			return Process{}, fmt.Errorf("find the pod of process %d: %w", pid, ErrNotInContainer)
+		}
+		start, dead, err := startTime(procRoot, pid)
+		if err != nil {
+			return Process{}, err
+		}
+		again, err := readProc(procRoot, pid, "cgroup", maxCgroup)
+		if err != nil {
+			return Process{}, err
+		}
+		if bytes.Equal(text, again) {
+			return Process{PID: pid, ContainerID: owner.ContainerID, PodUID: owner.PodUID, CgroupPath: owner.CgroupPath, StartTime: start, Dead: dead}, nil
+		}
+	}
+	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, ErrNotInContainer)
+}
+
+func startTime(procRoot string, pid int) (ticks uint64, dead bool, err error) {
+	text, err := readProc(procRoot, pid, "stat", maxStat)
+	if err != nil {
+		return 0, false, err
+	}
+	ticks, dead, err = parseStat(string(text))
+	if err != nil {
+		return 0, false, fmt.Errorf("read start of process %d: %w", pid, err)
+	}
+	return ticks, dead, nil
+}
+
+// parseStat takes the state and the start time out of /proc/PID/stat. The
+// second field is the program's name in parentheses and may contain both blanks
+// and parentheses, so counting starts after the last one.
+func parseStat(text string) (ticks uint64, dead bool, err error) {
+	end := strings.LastIndexByte(text, ')')
+	if end < 0 {
+		return 0, false, errors.New("no name in stat")
+	}
+	fields := strings.Fields(text[end+1:])
+	const state, start = 3 - 3, 22 - 3
+	if len(fields) <= start {
+		return 0, false, fmt.Errorf("stat has %d fields after the name, want more than %d", len(fields), start)
+	}
+	ticks, err = strconv.ParseUint(fields[start], 10, 64)
+	if err != nil {
+		return 0, false, fmt.Errorf("start time: %w", err)
+	}
+	return ticks, fields[state] == "Z" || fields[state] == "X", nil
+}
+
+// Environment is the environment that a process was started with, at most 2 MiB of it;
+// of a name that occurs twice the first counts, as for getenv. The process can write
+// over this memory: nothing in it is proof of anything.
+func Environment(procRoot string, pid int) (map[string]string, error) {
+	text, err := readProc(procRoot, pid, "environ", maxEnvironment)
+	if err != nil {
+		return nil, err
+	}
+	return parseEnvironment(strings.Split(string(text), "\x00")), nil
+}
+
+func parseEnvironment(entries []string) map[string]string {
+	result := map[string]string{}
+	for _, entry := range entries {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok || name == "" {
+			continue
+		}
+		if _, twice := result[name]; !twice {
+			result[name] = value
+		}
+	}
+	return result
+}
+
+// readProc reads /proc/PID/name, cut off after limit bytes.
+func readProc(procRoot string, pid int, name string, limit int) ([]byte, error) {
+	path := filepath.Join(procRoot, strconv.Itoa(pid), name)
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read process: %w", err)
+	}
+	defer file.Close()
+	blob := make([]byte, 0, 1024)
+	for len(blob) < limit {
+		if len(blob) == cap(blob) {
+			blob = slices.Grow(blob, len(blob))
+		}
+		n, err := file.Read(blob[len(blob):min(cap(blob), limit)])
+		blob = blob[:len(blob)+n]
+		if n == 0 || err != nil {
+			if err != nil && !errors.Is(err, io.EOF) {
+				return nil, fmt.Errorf("read process: %w", err)
+			}
+			break
+		}
+	}
+	return blob, nil
+}
+
+// gone tells whether an error means that the process has ended meanwhile.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}

@@ -1,0 +1,69 @@
+// Package ledger keeps who holds which piece of silicon on this node, in one
+// place for all front ends.
+//
+// It guarantees that a key has at most one holder; that a device in use by a
+// claim, by maintenance or by an orphan is never granted to anybody else; that
+// nothing stays held once nobody knows it and no process lives on it; that the file on
+// disk is at every moment either the state before or after a change; and
+// that everything it hands out is in one order. It must not import a front end, the
+// kubelet's readers, Kubernetes or a vendor: what happens on the node comes in as
+// plain values (NodeView), and the front ends' names never get in.
+//
+// # Whose word counts
+//
+// For device-plugin pods the kubelet is the allocator and the ledger its shadow.
+// Allocate names no pod and nothing is ever deallocated, so:
+//
+//   - A granted Allocate is pending until the kubelet's checkpoint lists the
+//     device; then the pod's UID and container are known. A pending one that the
+//     checkpoint does not show within Deps.PendingLimit is dropped: the pod failed
+//     in admission. While the checkpoint is unreadable the limit is
+//     Deps.UnknownLimit.
+//   - A later Allocate of the same device takes over from an earlier one, pending
+//     or not: the kubelet has freed the device and we had not noticed, or an init
+//     container's device is used again within its pod.
+//   - A holding ends when the kubelet no longer lists it and no process of its
+//     container lives. Deletion of the pod alone ends nothing.
+//   - Listed without a process (not started yet, crash loop, finished but not
+//     deleted) stays held and bars nobody: as long as the kubelet remembers
+//     a device it offers it to nobody else.
+//   - A process without being listed makes an orphan, and bars the device.
+//   - While the checkpoint is missing or unreadable, or after Distrust (the
+//     kubelet has restarted), nothing is known of what the kubelet remembers. Every
+//     device with a living container is then an orphan. That costs nothing if the
+//     kubelet does remember: it would not offer them.
+//
+// # Why an orphan is refused to its own pod too
+//
+// Allocate names no pod, so a refusal can hit the orphan's own. The kubelet
+// (see the facts in internal/kubelet) calls Allocate for a pod that runs already
+// in two cases only, both after it lost its checkpoint. First, a container of the pod
+// starts again: its old process is dead by then, Acquire looks again before it
+// refuses, sees that, and grants; should it refuse after all, the kubelet tries again with
+// back-off. Second, the kubelet restarts and admits the pod anew while a
+// finished init container is not running: the kubelet asks for devices for it as
+// for a stranger. It gets free ones by preference. The pod then counts once for
+// the scheduler and occupies twice as much, which is what Holding.Uncounted is for:
+// the excess orphans have to be reported unhealthy until the pod ends. Only
+// when the node has not enough free devices is that Allocate refused, and the kubelet then
+// fails the pod. Granting instead would give a running container's GPU to whoever
+// asks, since the same call could come from another pod: a GPU given twice is worse.
+//
+// # Two agents
+//
+// During an upgrade two agents have the file open. The one that called TakeOver
+// last (Open does, unless Deps.Follow) writes; it gets an epoch higher by one. The
+// others notice before their next write, do not write, and refuse claims and
+// maintenance (ErrSuperseded); their Allocates are still granted, in memory, since the
+// kubelet remembers those. When the writer dies, the one before it finds its lock free at
+// the next Reconcile and takes over again.
+//
+// # The file
+//
+// One JSON object per line: a header (format version, boot ID), one holding per
+// line in the order of keys, and a trailer with the number of holdings and a CRC-32C
+// of everything before. It is written to a temporary file and renamed, without
+// fsync: a crash of the program loses nothing that the kernel has, and after a crash of
+// the machine the boot ID is another, which voids the file, as no container
+// outlives its machine. So fsync, a hundred times dearer than the rest, would buy nothing.
+package ledger

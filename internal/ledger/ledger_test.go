@@ -1,0 +1,261 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"go.uber.org/goleak"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// TestTranscripts plays the stories in testdata. The commands are those of
+// (*stage).run; "live" lines of a reconcile are also what Deps.Alive knows.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		s := &stage{
+			t: t, path: filepath.Join(t.TempDir(), "ledger"), clock: clocktesting.NewFakePassiveClock(start),
+			ledgers: map[string]*Ledger{}, alive: map[string]bool{}, boot: "boot1",
+		}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(d) })
+		for _, l := range s.ledgers {
+			l.Close()
+		}
+	})
+}
+
+type stage struct {
+	t       *testing.T
+	path    string
+	boot    string
+	clock   *clocktesting.FakePassiveClock
+	ledgers map[string]*Ledger
+	alive   map[string]bool
+}
+
+func (s *stage) run(d *datadriven.TestData) string {
+	agent, keys := "agent", []gpu.DeviceKey{}
+	for _, arg := range d.CmdArgs {
+		switch {
+		case arg.Key == "as":
+			agent = arg.Vals[0]
+		case len(arg.Vals) == 0:
+			keys = append(keys, key(arg.Key))
+		}
+	}
+	switch d.Cmd {
+	case "advance":
+		by, err := time.ParseDuration(d.CmdArgs[0].Key)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.clock.SetTime(s.clock.Now().Add(by))
+		return ""
+	case "dies":
+		for _, arg := range d.CmdArgs {
+			delete(s.alive, arg.Key)
+		}
+		return ""
+	case "reboot":
+		s.boot += "+"
+		return ""
+	case "spoil":
+		return s.spoil(d.Input)
+	case "ls":
+		return s.list()
+	case "open":
+		return s.open(agent, d.HasArg("follow"))
+	case "exit":
+		s.ledgers[agent].Close()
+		delete(s.ledgers, agent)
+		return ""
+	}
+	return s.use(s.ledgers[agent], d, keys)
+}
+
+func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) string {
+	var id string
+	d.MaybeScanArgs(s.t, "id", &id)
+	sub := l.Subscribe()
+	defer sub.Close()
+	switch d.Cmd {
+	case "offered":
+		l.Offered(keys)
+		return told(sub, "")
+	case "allocate":
+		return say(l.Acquire(Holder{Kind: Pod, Resource: "nvidia.com/gpu"}, keys))
+	case "claim":
+		return say(l.Acquire(Holder{Kind: Claim, ID: id}, keys))
+	case "maintain":
+		return say(l.Acquire(Holder{Kind: Maintenance, ID: id}, keys))
+	case "adopt":
+		return say(l.Adopt(Holder{Kind: Claim, ID: id}, keys))
+	case "release":
+		return say(l.Release(Holder{Kind: Claim, ID: id}, nil))
+	case "distrust":
+		return told(sub, l.Distrust().String())
+	case "reconcile":
+		return told(sub, l.Reconcile(s.view(d.Input)).String())
+	case "takeover":
+		return say(l.TakeOver())
+	case "writes":
+		return fmt.Sprintln(l.Writes())
+	case "holdings":
+		var b strings.Builder
+		for _, h := range l.Holdings() {
+			fmt.Fprintf(&b, "%s since +%s\n", h, h.Since.Sub(start))
+		}
+		return b.String()
+	case "barred":
+		var b strings.Builder
+		for _, k := range keys {
+			h, ok := l.BarredBy(k)
+			if !ok {
+				fmt.Fprintf(&b, "%s: no\n", k)
+				continue
+			}
+			fmt.Fprintf(&b, "%s: %s\n", k, h)
+		}
+		return b.String()
+	case "faults":
+		var b strings.Builder
+		for _, f := range l.Faults() {
+			fmt.Fprintf(&b, "%s: %s\n", f.Code, strings.ReplaceAll(f.Message, filepath.Dir(s.path), "DIR"))
+		}
+		return b.String()
+	}
+	s.t.Fatalf("unknown command %q", d.Cmd)
+	return ""
+}
+
+// told checks that subscribers hear of changes, and only of them.
+func told(sub *Subscription, changes string) string {
+	select {
+	case <-sub.C():
+		return changes
+	default:
+		if changes != "" && !strings.HasPrefix(changes, "conflict") {
+			return changes + "(nobody was told)\n"
+		}
+		return changes
+	}
+}
+
+func say(err error) string {
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return "ok\n"
+}
+
+func (s *stage) open(agent string, follow bool) string {
+	l, err := Open(Deps{
+		Path: s.path, BootID: s.boot, Clock: s.clock, Log: quiet(), Follow: follow,
+		Alive: func(id string) bool { return s.alive[id] },
+	})
+	if err != nil {
+		return strings.ReplaceAll(err.Error(), filepath.Dir(s.path), "DIR") + "\n"
+	}
+	s.ledgers[agent] = l
+	return "ok\n"
+}
+
+func (s *stage) spoil(content string) string {
+	blob := []byte(content + "\n")
+	switch before, err := os.ReadFile(s.path); {
+	case content == "half" && err == nil:
+		blob = before[:len(before)/2]
+	case content == "bit" && err == nil:
+		blob = slices.Clone(before)
+		blob[len(blob)/2] ^= 1
+	}
+	if err := os.WriteFile(s.path, blob, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return ""
+}
+
+func (s *stage) list() string {
+	entries, err := os.ReadDir(filepath.Dir(s.path))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		b.WriteString(e.Name() + "\n")
+	}
+	return b.String()
+}
+
+// key reads G0, G0/M1, G0#2.
+func key(text string) gpu.DeviceKey {
+	text, share, _ := strings.Cut(text, "#")
+	card, mig, _ := strings.Cut(text, "/")
+	n, _ := strconv.Atoi(share)
+	return gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(mig), Share: n}
+}
+
+func keysIn(text string) []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	for part := range strings.SplitSeq(text, ",") {
+		keys = append(keys, key(part))
+	}
+	return keys
+}
+
+// view reads the lines of a reconcile:
+//
+//	listed POD CONTAINER KEYS     the checkpoint's entries
+//	unreadable | blind            no checkpoint | no processes
+//	live ID POD CONTAINER|- [KEYS]
+//	pod POD NAMESPACE/NAME [ended] [devices=N]
+func (s *stage) view(text string) NodeView {
+	var view NodeView
+	clear(s.alive)
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 0:
+		case f[0] == "listed":
+			view.Assignments = append(view.Assignments, Assignment{PodUID: f[1], Container: f[2], Resource: "nvidia.com/gpu", Keys: keysIn(f[3])})
+		case f[0] == "unreadable":
+			view.CheckpointErr = errors.New("corrupt")
+		case f[0] == "blind":
+			view.ContainersErr = errors.New("no /proc")
+		case f[0] == "live":
+			c := Container{ID: f[1], PodUID: f[2], Name: strings.Trim(f[3], "-")}
+			if len(f) > 4 {
+				c.Keys = keysIn(f[4])
+			}
+			view.Containers = append(view.Containers, c)
+			s.alive[c.ID] = true
+		case f[0] == "pod":
+			ns, name, _ := strings.Cut(f[2], "/")
+			pod := NodePod{UID: f[1], Namespace: ns, Name: name, Ended: slices.Contains(f, "ended")}
+			if _, n, ok := strings.Cut(f[len(f)-1], "devices="); ok {
+				pod.Devices, _ = strconv.Atoi(n)
+			}
+			view.Pods = append(view.Pods, pod)
+		default:
+			s.t.Fatalf("bad line %q", line)
+		}
+	}
+	return view
+}

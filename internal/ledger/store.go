@@ -1,0 +1,238 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Step names a moment in the writing of the file at which the program may die.
+type Step string
+
+// The steps, in order. Until StepRename the old file stands, after it the new one.
+const (
+	StepLock   Step = "lock"   // before anything
+	StepCreate Step = "create" // the temporary file exists, empty
+	StepTorn   Step = "torn"   // half of it is written
+	StepClose  Step = "close"  // all of it is written
+	StepRename Step = "rename" // it has the file's name
+)
+
+// store is the file with its lock. Its lock file says in decimal which epoch
+// writes; byte ranges of it are locked as mutex and as signs of life. Those are
+// open-file-description locks: they end with the process, and they also keep
+// two ledgers of one process apart.
+type store struct {
+	root  *os.Root
+	name  string
+	path  string
+	lock  *os.File
+	epoch int64 // 0: has never led
+	// superseded is set when a higher epoch was seen.
+	superseded bool
+	fault      func(Step) error
+	buf        []byte
+}
+
+// Byte ranges in the lock file, far behind its text.
+const (
+	mutexByte = int64(1) << 20
+	lifeByte  = int64(1) << 30 // plus the epoch
+)
+
+func openStore(path string, fault func(Step) error) (*store, error) {
+	dir, name := filepath.Split(path)
+	if name == "" {
+		return nil, fmt.Errorf("the path %q names no file", path)
+	}
+	if err := os.MkdirAll(filepath.Clean(dir), 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(filepath.Clean(dir))
+	if err != nil {
+		return nil, err
+	}
+	lock, err := root.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	if fault == nil {
+		fault = func(Step) error { return nil }
+	}
+	return &store{root: root, name: name, path: path, lock: lock, fault: fault}, nil
+}
+
+func (s *store) close() error { return errors.Join(s.lock.Close(), s.root.Close()) }
+
+func (s *store) bakPath() string { return s.path + ".bak" }
+
+func (s *store) leads() bool { return s.epoch > 0 && !s.superseded }
+
+func (s *store) setLock(cmd int, kind int16, at int64) error {
+	for {
+		err := unix.FcntlFlock(s.lock.Fd(), cmd, &unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: at, Len: 1})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// locked runs do while no other agent is inside locked. Nobody stays in longer
+// than one write takes.
+func (s *store) locked(do func() error) error {
+	if err := s.setLock(unix.F_OFD_SETLKW, unix.F_WRLCK, mutexByte); err != nil {
+		return fmt.Errorf("lock %s.lock: %w", s.path, err)
+	}
+	err := do()
+	if unlock := s.setLock(unix.F_OFD_SETLK, unix.F_UNLCK, mutexByte); unlock != nil && err == nil {
+		err = fmt.Errorf("unlock %s.lock: %w", s.path, unlock)
+	}
+	return err
+}
+
+// takeOver makes this the writer and then loads, with no other write in between.
+func (s *store) takeOver(load func() error) error {
+	return s.locked(func() error {
+		if err := s.lead(); err != nil {
+			return fmt.Errorf("take over %s.lock: %w", s.path, err)
+		}
+		return load()
+	})
+}
+
+func (s *store) lead() error {
+	current, err := s.readEpoch()
+	if err != nil {
+		return err
+	}
+	next := current + 1
+	// Taken already only if somebody emptied the lock file while agents ran.
+	for errors.Is(s.setLock(unix.F_OFD_SETLK, unix.F_WRLCK, lifeByte+next), unix.EAGAIN) {
+		next++
+	}
+	if s.epoch > 0 {
+		_ = s.setLock(unix.F_OFD_SETLK, unix.F_UNLCK, lifeByte+s.epoch)
+	}
+	// Fixed width, so that one number overwrites another entirely.
+	if _, err := s.lock.WriteAt(fmt.Appendf(nil, "%019d\n", next), 0); err != nil {
+		return err
+	}
+	s.epoch, s.superseded = next, false
+	return nil
+}
+
+// orphaned tells whether the writer that superseded this one is dead.
+func (s *store) orphaned() bool {
+	if s.epoch == 0 || !s.superseded {
+		return false
+	}
+	current, err := s.readEpoch()
+	if err != nil {
+		return false
+	}
+	probe := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: lifeByte + current, Len: 1}
+	if err := unix.FcntlFlock(s.lock.Fd(), unix.F_OFD_GETLK, &probe); err != nil {
+		return false
+	}
+	return probe.Type == unix.F_UNLCK
+}
+
+// readEpoch takes a text that makes no sense for 0: whoever leads next starts anew.
+func (s *store) readEpoch() (int64, error) {
+	var text [20]byte
+	n, err := s.lock.ReadAt(text[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	epoch, err := strconv.ParseInt(strings.TrimSpace(string(text[:n])), 10, 64)
+	if err != nil || epoch < 0 || epoch > 1<<50 {
+		return max(s.epoch, 0), nil
+	}
+	return epoch, nil
+}
+
+// read returns the file's content; nil without an error when there is none.
+func (s *store) read() ([]byte, error) {
+	file, err := s.root.Open(s.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	blob, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.path, err)
+	}
+	// Cut off, a file that is too large reads as one that ends in the middle.
+	return blob[:min(len(blob), maxFile)], nil
+}
+
+// keep puts the file out of the way.
+func (s *store) keep() error { return s.root.Rename(s.name, s.name+".bak") }
+
+// write replaces the file by what encode appends, unless another agent leads.
+func (s *store) write(encode func([]byte) ([]byte, error)) error {
+	content, err := encode(s.buf[:0])
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", s.path, err)
+	}
+	s.buf = content
+	if err := s.fault(StepLock); err != nil {
+		return err
+	}
+	return s.locked(func() error {
+		current, err := s.readEpoch()
+		if err != nil {
+			return fmt.Errorf("read %s.lock: %w", s.path, err)
+		}
+		if current > s.epoch {
+			s.superseded = true
+			return ErrSuperseded
+		}
+		if err := s.replace(content); err != nil {
+			return fmt.Errorf("write %s: %w", s.path, err)
+		}
+		return nil
+	})
+}
+
+func (s *store) replace(content []byte) error {
+	temporary := s.name + ".tmp"
+	file, err := s.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	half := len(content) / 2
+	err = errors.Join(s.fault(StepCreate), fill(file, content[:half]))
+	if err == nil {
+		err = errors.Join(s.fault(StepTorn), fill(file, content[half:]))
+	}
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = s.fault(StepClose)
+	}
+	if err != nil {
+		return err // what is left is overwritten by the next write
+	}
+	if err := s.root.Rename(temporary, s.name); err != nil {
+		return err
+	}
+	return s.fault(StepRename)
+}
+
+func fill(file *os.File, content []byte) error {
+	_, err := file.Write(content)
+	return err
+}

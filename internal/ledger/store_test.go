@@ -1,0 +1,309 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+func openTest(t testing.TB, path string, change func(*Deps)) *Ledger {
+	t.Helper()
+	deps := Deps{Path: path, BootID: "boot1", Clock: clocktesting.NewFakePassiveClock(start), Log: quiet()}
+	if change != nil {
+		change(&deps)
+	}
+	l, err := Open(deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+var pod = Holder{Kind: Pod, Resource: "nvidia.com/gpu"}
+
+func claim(id string) Holder { return Holder{Kind: Claim, ID: id} }
+
+func names(l *Ledger) []string {
+	var all []string
+	for _, h := range l.Holdings() {
+		all = append(all, h.String())
+	}
+	return all
+}
+
+// TestDeathAtEachStep kills the agent at each step of a write: the next one finds
+// either what was before or what is after, whole.
+func TestDeathAtEachStep(t *testing.T) {
+	before, after := []string{"G0 Claim A"}, []string{"G0 Claim A", "G1 Claim B"}
+	tests := map[Step]struct{ want []string }{
+		StepLock:   {want: before},
+		StepCreate: {want: before},
+		StepTorn:   {want: before},
+		StepClose:  {want: before},
+		StepRename: {want: after},
+	}
+	died := errors.New("died")
+	for step, test := range tests {
+		t.Run(string(step), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "ledger")
+			var at Step
+			l := openTest(t, path, func(d *Deps) {
+				d.Fault = func(s Step) error {
+					if s == at {
+						return died
+					}
+					return nil
+				}
+			})
+			if err := l.Acquire(claim("A"), []gpu.DeviceKey{key("G0")}); err != nil {
+				t.Fatal(err)
+			}
+			at = step
+			if err := l.Acquire(claim("B"), []gpu.DeviceKey{key("G1")}); !errors.Is(err, died) {
+				t.Fatalf("Acquire said %v, want %v", err, died)
+			}
+			l.Close()
+			next := openTest(t, path, nil)
+			if diff := cmp.Diff(test.want, names(next)); diff != "" {
+				t.Errorf("after death (-want +got):\n%s", diff)
+			}
+			if faults := next.Faults(); len(faults) > 0 {
+				t.Errorf("faults: %v", faults)
+			}
+			if err := next.Acquire(claim("C"), []gpu.DeviceKey{key("G2")}); err != nil {
+				t.Errorf("next write: %v", err)
+			}
+		})
+	}
+}
+
+// TestDiskFull: an Allocate is granted all the same, a claim is not; the fault stands
+// until a write succeeds.
+func TestDiskFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	full := false
+	l := openTest(t, path, func(d *Deps) {
+		d.Fault = func(s Step) error {
+			if full && s == StepTorn {
+				return errors.New("no space left on device")
+			}
+			return nil
+		}
+	})
+	full = true
+	if err := l.Acquire(pod, []gpu.DeviceKey{key("G0")}); err != nil {
+		t.Errorf("Acquire for a pod: %v", err)
+	}
+	if err := l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}); err == nil {
+		t.Error("Acquire for a claim was granted without having been written")
+	}
+	if _, barred := l.BarredBy(key("G1")); barred {
+		t.Error("the refused claim bars its device")
+	}
+	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" || !strings.Contains(faults[0].Message, "no space left") {
+		t.Errorf("faults: %v", faults)
+	}
+	full = false
+	l.Reconcile(NodeView{})
+	if faults := l.Faults(); len(faults) > 0 {
+		t.Errorf("faults after a write: %v", faults)
+	}
+	if diff := cmp.Diff([]string{"G0 Pod pending"}, names(openTest(t, path, nil))); diff != "" {
+		t.Errorf("on disk (-want +got):\n%s", diff)
+	}
+}
+
+// TestNewerVersionIsNotLost: a file of a newer format that cannot be put aside stops the start.
+func TestNewerVersionIsNotLost(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ledger")
+	content := `{"format":"berth-ledger","version":7,"bootID":"boot1"}` + "\nx\nx\n"
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A folder that is not empty cannot be replaced by a rename.
+	if err := os.MkdirAll(path+".bak/x", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(Deps{Path: path, BootID: "boot1", Log: quiet()})
+	if err == nil || !strings.Contains(err.Error(), "format version 7 is newer than 1") {
+		t.Errorf("Open said %v", err)
+	}
+	if now, _ := os.ReadFile(path); string(now) != content {
+		t.Errorf("the file was changed to %q", now)
+	}
+	if err := os.RemoveAll(path + ".bak"); err != nil {
+		t.Fatal(err)
+	}
+	l := openTest(t, path, nil)
+	if bak, _ := os.ReadFile(path + ".bak"); string(bak) != content {
+		t.Errorf("kept %q", bak)
+	}
+	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_VERSION" {
+		t.Errorf("faults: %v", faults)
+	}
+}
+
+// TestFileIsTheSameForTheSameHoldings: the order of events leaves no trace.
+func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
+	var files [][]byte
+	for _, order := range [][]string{{"G0", "G1", "G2"}, {"G2", "G0", "G1"}} {
+		path := filepath.Join(t.TempDir(), "ledger")
+		l := openTest(t, path, nil)
+		for _, k := range order {
+			if err := l.Acquire(pod, []gpu.DeviceKey{key(k)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		blob, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, blob)
+	}
+	if !bytes.Equal(files[0], files[1]) {
+		t.Errorf("files differ:\n%s\n%s", files[0], files[1])
+	}
+}
+
+// FuzzParseFile: any content gives holdings in order or one of the known errors, and
+// what is understood is written the same way again.
+func FuzzParseFile(f *testing.F) {
+	records := map[gpu.DeviceKey]*record{}
+	order := []gpu.DeviceKey{key("G0"), key("G1/M1#2")}
+	for _, k := range order {
+		records[k] = &record{Holding: Holding{Key: k, Holder: pod, Since: start, Live: []string{"c1"}}}
+	}
+	whole, err := appendFile(nil, "boot1", order, records)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:len(whole)/2])
+	f.Add([]byte{})
+	f.Add([]byte("\n\n\n"))
+	f.Add([]byte(`{"format":"berth-ledger","version":2,"bootID":"boot1"}` + "\n\n\n"))
+	f.Fuzz(func(t *testing.T, blob []byte) {
+		holdings, err := parseFile(blob, "boot1")
+		var corrupt *corruptError
+		var newer *versionError
+		if err != nil {
+			if !errors.As(err, &corrupt) && !errors.As(err, &newer) && !errors.Is(err, errOtherBoot) {
+				t.Fatalf("unknown error %v", err)
+			}
+			return
+		}
+		records := map[gpu.DeviceKey]*record{}
+		var order []gpu.DeviceKey
+		for _, h := range holdings {
+			order = append(order, h.Key)
+			records[h.Key] = &record{Holding: h}
+		}
+		if !slices.IsSortedFunc(order, gpu.CompareKeys) || len(records) != len(order) {
+			t.Fatalf("keys %v", order)
+		}
+		again, err := appendFile(nil, "boot1", order, records)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice, err := parseFile(again, "boot1")
+		if err != nil || len(twice) != len(holdings) {
+			t.Fatalf("read again: %v", err)
+		}
+		for i := range twice {
+			if !equal(twice[i], holdings[i]) {
+				t.Fatalf("read again: %v, want %v", twice[i], holdings[i])
+			}
+		}
+	})
+}
+
+// TestBarredByAllocatesNothing and never waits for the lock.
+func TestBarredByAllocatesNothing(t *testing.T) {
+	l := full(t, 800)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k, free := gpu.DeviceKey{GPU: "G3", Share: 5}, gpu.DeviceKey{GPU: "G9"}
+	if n := testing.AllocsPerRun(100, func() { l.BarredBy(k); l.BarredBy(free) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// full makes a ledger with n shares held, the odd ones barred.
+func full(t testing.TB, n int) *Ledger {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
+	var view NodeView
+	for i := range n {
+		k := gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("G%d", i%8)), Share: i/8 + 1}
+		c := Container{ID: fmt.Sprintf("c%d", i), PodUID: fmt.Sprintf("P%d", i), Name: "cuda", Keys: []gpu.DeviceKey{k}}
+		view.Containers = append(view.Containers, c)
+		if i%2 == 0 {
+			view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
+		}
+	}
+	l.Reconcile(view)
+	return l
+}
+
+func BenchmarkBarredBy(b *testing.B) {
+	for _, n := range []int{8, 800} {
+		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
+			l := full(b, n)
+			k := gpu.DeviceKey{GPU: "G5", Share: 1}
+			b.ReportAllocs()
+			for b.Loop() {
+				l.BarredBy(k)
+			}
+		})
+	}
+}
+
+// BenchmarkAcquire is the whole of what Allocate asks of the ledger, file included.
+func BenchmarkAcquire(b *testing.B) {
+	for _, n := range []int{8, 16, 800} {
+		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
+			l := full(b, n)
+			keys := []gpu.DeviceKey{{GPU: "H0"}, {GPU: "H1"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.Acquire(pod, keys); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkReconcile is a look at a full node at which nothing has changed.
+func BenchmarkReconcile(b *testing.B) {
+	for _, n := range []int{8, 800} {
+		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
+			l := full(b, n)
+			var view NodeView
+			for _, h := range l.Holdings() {
+				c := Container{ID: h.Live[0], PodUID: h.Holder.PodUID, Name: "cuda", Keys: []gpu.DeviceKey{h.Key}}
+				view.Containers = append(view.Containers, c)
+				if h.Holder.Kind == Pod {
+					view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if c := l.Reconcile(view); len(c.List) > 0 {
+					b.Fatal(c)
+				}
+			}
+		})
+	}
+}

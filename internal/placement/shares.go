@@ -1,0 +1,240 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Policy says how shares (replicas, MIG devices) are taken from several GPUs.
+type Policy string
+
+const (
+	// Distributed takes from the GPU that this request has taken least from, then from
+	// the least loaded: two shares of one container come from two GPUs where possible.
+	Distributed Policy = "distributed"
+	// Packed takes from the most loaded GPU until it has nothing left.
+	Packed Policy = "packed"
+)
+
+// Share is one device that is a part of a physical GPU: a replica or a MIG device.
+type Share struct {
+	// GPU is the position of the physical GPU, an index of ShareRequest.Load.
+	GPU int
+}
+
+// ShareRequest asks for Size of the available shares.
+type ShareRequest struct {
+	// Devices are all shares of the resource, in the order of their IDs. Everything else
+	// names a share by its index here.
+	Devices []Share
+	// Available are the shares that may be taken, in any order; naming one twice is
+	// naming it once. Must are those of them that have to be among the answer.
+	Available, Must []int
+	// Load is, per physical GPU, how many shares others hold already (Must not counted).
+	Load []int
+	Size int
+	// Policy has no default: the caller decides.
+	Policy Policy
+	// Buffer, when not nil, lends its memory, and the answer lies in it: it is valid
+	// until the buffer is used again. A buffer serves one call at a time.
+	Buffer *ShareBuffer
+}
+
+// ShareBuffer is memory that ChooseShares uses again; the zero value is ready. Once it has
+// grown to the node's size, a call allocates nothing.
+type ShareBuffer struct {
+	marks []mark
+	next  []int // by share: the next free share of the same GPU
+	gpus  []shareGPU
+	heap  []int // GPUs with a free share, the one to take from first
+	out   []int
+}
+
+type mark uint8
+
+const (
+	free mark = iota + 1
+	taken
+)
+
+type shareGPU struct {
+	load   int // shares held by others
+	picked int // shares taken in this request
+	first  int // the lowest free share, or noShare
+}
+
+const noShare = -1
+
+// ChooseShares picks shares by the request's policy and gives their indices in ascending
+// order. Among GPUs that are alike it prefers the lowest position, on one GPU the
+// lowest share. With n shares on g GPUs it takes O(n + g + Size log g).
+//
+// It fails when Size is not positive or more than what is available, when Must is larger
+// than Size or not part of Available, when an index or a GPU does not exist, and for an
+// unknown policy.
+func ChooseShares(request ShareRequest) ([]int, error) {
+	buffer := request.Buffer
+	if buffer == nil {
+		buffer = &ShareBuffer{}
+	}
+	missing, err := buffer.prepare(&request)
+	if err != nil {
+		return nil, fmt.Errorf("choose %d shares: %w", request.Size, err)
+	}
+	before := moreSpread
+	if request.Policy == Packed {
+		before = morePacked
+	}
+	buffer.fillHeap(before)
+	for range missing {
+		buffer.take(before)
+	}
+	for i, m := range buffer.marks {
+		if m == taken {
+			buffer.out = append(buffer.out, i)
+		}
+	}
+	return buffer.out, nil
+}
+
+// prepare checks the request, takes Must, lists the free shares of each GPU, and says how
+// many are still to take.
+func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
+	if request.Policy != Distributed && request.Policy != Packed {
+		return 0, fmt.Errorf("unknown policy %q, want %q or %q", request.Policy, Distributed, Packed)
+	}
+	if request.Size <= 0 {
+		return 0, fmt.Errorf("the number must be positive")
+	}
+	b.reset(request)
+	for i, device := range request.Devices {
+		if device.GPU < 0 || device.GPU >= len(b.gpus) {
+			return 0, fmt.Errorf("share %d is on GPU %d, but the load of %d GPUs is given", i, device.GPU, len(b.gpus))
+		}
+	}
+	available, err := b.mark(request.Available, 0, free)
+	if err != nil {
+		return 0, fmt.Errorf("available %w", err)
+	}
+	if available < request.Size {
+		return 0, fmt.Errorf("only %d are available", available)
+	}
+	included, err := b.mark(request.Must, free, taken)
+	if err != nil {
+		return 0, fmt.Errorf("must be included: %w", err)
+	}
+	if included > request.Size {
+		return 0, fmt.Errorf("%d must be included", included)
+	}
+	b.list(request.Devices)
+	return request.Size - included, nil
+}
+
+func (b *ShareBuffer) reset(request *ShareRequest) {
+	n, g := len(request.Devices), len(request.Load)
+	b.marks = slices.Grow(b.marks[:0], n)[:n]
+	clear(b.marks)
+	b.next = slices.Grow(b.next[:0], n)[:n]
+	b.gpus = b.gpus[:0]
+	for _, load := range request.Load {
+		b.gpus = append(b.gpus, shareGPU{load: load, first: noShare})
+	}
+	b.heap = slices.Grow(b.heap[:0], g)
+	b.out = slices.Grow(b.out[:0], min(n, request.Size))
+}
+
+// mark moves shares from one mark to another and counts them; those that have the new
+// mark already are skipped.
+func (b *ShareBuffer) mark(indices []int, from, to mark) (int, error) {
+	count := 0
+	for _, i := range indices {
+		switch {
+		case i < 0 || i >= len(b.marks):
+			return 0, fmt.Errorf("share %d does not exist, there are %d", i, len(b.marks))
+		case b.marks[i] == to:
+			continue
+		case b.marks[i] != from:
+			return 0, fmt.Errorf("share %d is not available", i)
+		}
+		b.marks[i] = to
+		count++
+	}
+	return count, nil
+}
+
+// list chains the free shares of each GPU in ascending order.
+func (b *ShareBuffer) list(devices []Share) {
+	for i, device := range slices.Backward(devices) {
+		owner := &b.gpus[device.GPU]
+		switch b.marks[i] {
+		case free:
+			b.next[i], owner.first = owner.first, i
+		case taken:
+			owner.picked++
+		}
+	}
+}
+
+// preference tells whether to take from GPU i rather than from j.
+type preference func(gpus []shareGPU, i, j int) bool
+
+func moreSpread(gpus []shareGPU, i, j int) bool {
+	a, b := &gpus[i], &gpus[j]
+	if a.picked != b.picked {
+		return a.picked < b.picked
+	}
+	if a.load != b.load {
+		return a.load < b.load
+	}
+	return i < j
+}
+
+func morePacked(gpus []shareGPU, i, j int) bool {
+	a, b := &gpus[i], &gpus[j]
+	if x, y := a.load+a.picked, b.load+b.picked; x != y {
+		return x > y
+	}
+	return i < j
+}
+
+func (b *ShareBuffer) fillHeap(before preference) {
+	for i := range b.gpus {
+		if b.gpus[i].first != noShare {
+			b.heap = append(b.heap, i)
+		}
+	}
+	for i := len(b.heap)/2 - 1; i >= 0; i-- {
+		b.sink(i, before)
+	}
+}
+
+// take gives out the lowest free share of the preferred GPU.
+func (b *ShareBuffer) take(before preference) {
+	owner := &b.gpus[b.heap[0]]
+	b.marks[owner.first] = taken
+	owner.first = b.next[owner.first]
+	owner.picked++
+	if owner.first == noShare {
+		last := len(b.heap) - 1
+		b.heap[0] = b.heap[last]
+		b.heap = b.heap[:last]
+	}
+	b.sink(0, before)
+}
+
+func (b *ShareBuffer) sink(i int, before preference) {
+	for {
+		child := 2*i + 1
+		if child >= len(b.heap) {
+			return
+		}
+		if right := child + 1; right < len(b.heap) && before(b.gpus, b.heap[right], b.heap[child]) {
+			child = right
+		}
+		if !before(b.gpus, b.heap[child], b.heap[i]) {
+			return
+		}
+		b.heap[i], b.heap[child] = b.heap[child], b.heap[i]
+		i = child
+	}
+}

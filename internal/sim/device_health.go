@@ -1,0 +1,244 @@
+package sim
+
+import (
+	"encoding/binary"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+func (d *device) GetTemperature(sensor nvml.TemperatureSensors) (uint32, nvml.Return) {
+	return get(d, "GetTemperature", func(c condition) (uint32, nvml.Return) {
+		if sensor != nvml.TEMPERATURE_GPU {
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return c.temperature(), nvml.SUCCESS
+	})
+}
+
+func (c condition) temperature() uint32 {
+	if c.state.Temperature > 0 {
+		return uint32(c.state.Temperature)
+	}
+	return c.card.Model.IdleTemperature
+}
+
+func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
+	return get(d, "GetTemperatureThreshold", func(c condition) (uint32, nvml.Return) {
+		switch kind {
+		case nvml.TEMPERATURE_THRESHOLD_SHUTDOWN:
+			return c.card.Model.Shutdown, nvml.SUCCESS
+		case nvml.TEMPERATURE_THRESHOLD_SLOWDOWN:
+			return c.card.Model.Slowdown, nvml.SUCCESS
+		case nvml.TEMPERATURE_THRESHOLD_GPU_MAX:
+			return c.card.Model.MaxTemperature, nvml.SUCCESS
+		}
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	})
+}
+
+// GetCurrentClocksEventReasons says what holds the clocks down: idleness, or heat.
+func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
+	return fact(d, "GetCurrentClocksEventReasons", condition.clockReasons)
+}
+
+func (d *device) GetCurrentClocksThrottleReasons() (uint64, nvml.Return) {
+	return fact(d, "GetCurrentClocksThrottleReasons", condition.clockReasons)
+}
+
+func (c condition) clockReasons() uint64 {
+	reasons := uint64(nvml.ClocksEventReasonGpuIdle)
+	if c.temperature() >= c.card.Model.MaxTemperature {
+		reasons |= nvml.ClocksEventReasonSwThermalSlowdown
+	}
+	if c.temperature() >= c.card.Model.Slowdown {
+		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown
+	}
+	return reasons
+}
+
+// GetTotalEccErrors counts the injected double-bit errors; lifetime and since boot are the same here.
+func (d *device) GetTotalEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (uint64, nvml.Return) {
+	return get(d, "GetTotalEccErrors", func(c condition) (uint64, nvml.Return) { return c.eccErrors(kind) })
+}
+
+func (c condition) eccErrors(kind nvml.MemoryErrorType) (uint64, nvml.Return) {
+	switch kind {
+	case nvml.MEMORY_ERROR_TYPE_CORRECTED:
+		return 0, nvml.SUCCESS
+	case nvml.MEMORY_ERROR_TYPE_UNCORRECTED:
+		return c.state.DoubleBitECC, nvml.SUCCESS
+	}
+	return 0, nvml.ERROR_INVALID_ARGUMENT
+}
+
+// GetMemoryErrorCounter finds all injected errors in DRAM.
+func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, _ nvml.EccCounterType, where nvml.MemoryLocation) (uint64, nvml.Return) {
+	return get(d, "GetMemoryErrorCounter", func(c condition) (uint64, nvml.Return) {
+		switch where {
+		case nvml.MEMORY_LOCATION_DRAM:
+			return c.eccErrors(kind)
+		case nvml.MEMORY_LOCATION_SRAM, nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE:
+			return 0, nvml.SUCCESS
+		}
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	})
+}
+
+func (d *device) GetDetailedEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (nvml.EccErrorCounts, nvml.Return) {
+	return get(d, "GetDetailedEccErrors", func(c condition) (nvml.EccErrorCounts, nvml.Return) {
+		n, ret := c.eccErrors(kind)
+		return nvml.EccErrorCounts{DeviceMemory: n}, ret
+	})
+}
+
+func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+	_, ret := d.enter("GetEccMode")
+	if ret != nvml.SUCCESS {
+		return 0, 0, ret
+	}
+	return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
+}
+
+// GetRemappedRows: corrected, uncorrected, pending, failed.
+func (d *device) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
+	c, ret := d.enter("GetRemappedRows")
+	if ret == nvml.SUCCESS && !c.card.Model.RowRemapper {
+		ret = nvml.ERROR_NOT_SUPPORTED
+	}
+	if ret != nvml.SUCCESS {
+		return 0, 0, false, false, ret
+	}
+	uncorrected, pending, failed := c.remaps()
+	return 0, uncorrected, pending, failed, nvml.SUCCESS
+}
+
+func (c condition) remaps() (uncorrected int, pending, failed bool) {
+	pending, failed = c.state.RowRemap == RowRemapPending, c.state.RowRemap == RowRemapFailed
+	if pending || failed {
+		uncorrected = 1
+	}
+	return uncorrected, pending, failed
+}
+
+func (d *device) GetRowRemapperHistogram() (nvml.RowRemapperHistogramValues, nvml.Return) {
+	return get(d, "GetRowRemapperHistogram", func(c condition) (nvml.RowRemapperHistogramValues, nvml.Return) {
+		if !c.card.Model.RowRemapper {
+			return nvml.RowRemapperHistogramValues{}, nvml.ERROR_NOT_SUPPORTED
+		}
+		const banks = 640
+		if uncorrected, _, failed := c.remaps(); failed {
+			return nvml.RowRemapperHistogramValues{Max: banks - 1, None: 1}, nvml.SUCCESS
+		} else if uncorrected > 0 {
+			return nvml.RowRemapperHistogramValues{Max: banks - 1, High: 1}, nvml.SUCCESS
+		}
+		return nvml.RowRemapperHistogramValues{Max: banks}, nvml.SUCCESS
+	})
+}
+
+// GetRetiredPages and GetRetiredPagesPendingStatus answer on cards that retire pages instead of remapping rows.
+func (d *device) GetRetiredPages(nvml.PageRetirementCause) ([]uint64, nvml.Return) {
+	return get(d, "GetRetiredPages", func(c condition) ([]uint64, nvml.Return) { return nil, c.retiresPages() })
+}
+
+func (d *device) GetRetiredPagesPendingStatus() (nvml.EnableState, nvml.Return) {
+	return get(d, "GetRetiredPagesPendingStatus", func(c condition) (nvml.EnableState, nvml.Return) {
+		return nvml.FEATURE_DISABLED, c.retiresPages()
+	})
+}
+
+func (c condition) retiresPages() nvml.Return {
+	if c.card.Model.RowRemapper {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return nvml.SUCCESS
+}
+
+// GetFieldValues fills each value, or its own return code; the call as a whole succeeds.
+func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+	c, ret := d.enter("GetFieldValues")
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	for i := range values {
+		number, wide, ret := c.field(values[i].FieldId, values[i].ScopeId)
+		values[i].NvmlReturn = uint32(ret)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		values[i].Value = [8]byte{}
+		if wide {
+			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG)
+			binary.NativeEndian.PutUint64(values[i].Value[:], number)
+		} else {
+			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_INT)
+			binary.NativeEndian.PutUint32(values[i].Value[:], uint32(number))
+		}
+	}
+	return nvml.SUCCESS
+}
+
+// field reads one field; wide says that it has 64 bits.
+func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
+	uncorrected, pending, failed := c.remaps()
+	switch id {
+	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
+		return uint64(c.state.recovery()), false, nvml.SUCCESS
+	case nvml.FI_DEV_ECC_CURRENT, nvml.FI_DEV_ECC_PENDING:
+		return 1, false, nvml.SUCCESS
+	case nvml.FI_DEV_ECC_SBE_VOL_TOTAL, nvml.FI_DEV_ECC_SBE_AGG_TOTAL:
+		return 0, true, nvml.SUCCESS
+	case nvml.FI_DEV_ECC_DBE_VOL_TOTAL, nvml.FI_DEV_ECC_DBE_AGG_TOTAL, nvml.FI_DEV_ECC_DBE_VOL_DEV, nvml.FI_DEV_ECC_DBE_AGG_DEV:
+		return c.state.DoubleBitECC, true, nvml.SUCCESS
+	case nvml.FI_DEV_POWER_INSTANT, nvml.FI_DEV_POWER_AVERAGE:
+		return uint64(c.card.Model.IdlePower) * 1000, false, nvml.SUCCESS
+	case nvml.FI_DEV_POWER_CURRENT_LIMIT, nvml.FI_DEV_POWER_DEFAULT_LIMIT, nvml.FI_DEV_POWER_MAX_LIMIT:
+		return uint64(c.card.Model.PowerLimit) * 1000, false, nvml.SUCCESS
+	case nvml.FI_DEV_PCIE_REPLAY_COUNTER:
+		return 0, false, nvml.SUCCESS
+	}
+	if c.card.Model.RowRemapper {
+		switch id {
+		case nvml.FI_DEV_REMAPPED_COR:
+			return 0, false, nvml.SUCCESS
+		case nvml.FI_DEV_REMAPPED_UNC:
+			return uint64(uncorrected), false, nvml.SUCCESS
+		case nvml.FI_DEV_REMAPPED_PENDING:
+			return bit(pending), false, nvml.SUCCESS
+		case nvml.FI_DEV_REMAPPED_FAILURE:
+			return bit(failed), false, nvml.SUCCESS
+		}
+	}
+	return c.linkField(id, scope)
+}
+
+// linkField reads the fields of NVLinks, whose scope is the link's number.
+func (c condition) linkField(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
+	if id == nvml.FI_DEV_NVLINK_LINK_COUNT {
+		return uint64(c.card.Model.NVLinks), false, nvml.SUCCESS
+	}
+	if c.card.Model.NVLinks == 0 {
+		return 0, false, nvml.ERROR_NOT_SUPPORTED
+	}
+	switch id {
+	case nvml.FI_DEV_NVLINK_GET_STATE, nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_GET_VERSION:
+		if scope >= uint32(c.card.Model.NVLinks) {
+			return 0, false, nvml.ERROR_INVALID_ARGUMENT
+		}
+	}
+	switch id {
+	case nvml.FI_DEV_NVLINK_GET_STATE:
+		return bit(c.up(int(scope))), false, nvml.SUCCESS
+	case nvml.FI_DEV_NVLINK_GET_SPEED:
+		return uint64(c.card.Model.NVLinkMBps) * bit(c.up(int(scope))), false, nvml.SUCCESS
+	case nvml.FI_DEV_NVLINK_GET_VERSION:
+		return uint64(c.card.Model.NVLinkVersion), false, nvml.SUCCESS
+	}
+	return 0, false, nvml.ERROR_NOT_SUPPORTED
+}
+
+func bit(set bool) uint64 {
+	if set {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,161 @@
+package sim
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// event is one line of events.log. Only those with a Type in nvmlType reach NVML's event
+// sets; the others tell a person what was done to the machine.
+type event struct {
+	Seq  uint64    `json:"seq"`
+	Time time.Time `json:"time"`
+	Type string    `json:"type"`
+	GPU  string    `json:"gpu,omitempty"`
+	XID  uint64    `json:"xid,omitempty"`
+	// GI and CI are the MIG instance concerned; nil for the whole card.
+	GI   *uint32 `json:"gi,omitempty"`
+	CI   *uint32 `json:"ci,omitempty"`
+	Note string  `json:"note,omitempty"`
+}
+
+// The types of events.
+const (
+	eventXID       = "xid"
+	eventDoubleBit = "doubleBitECC"
+	eventMIG       = "mig"
+	eventInject    = "inject"
+	eventClear     = "clear"
+)
+
+// maxLine bounds a line of the log.
+const maxLine = 64 << 10
+
+// logEnd is the offset behind the last complete line.
+func logEnd(path string) (int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	end, _, err := lastLine(file)
+	return end, err
+}
+
+// lastLine finds the last complete line: its text, and the offset behind it.
+func lastLine(file *os.File) (end int64, line []byte, err error) {
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, nil, err
+	}
+	from := max(0, size-2*maxLine)
+	tail := make([]byte, size-from)
+	if _, err := file.ReadAt(tail, from); err != nil && !errors.Is(err, io.EOF) {
+		return 0, nil, err
+	}
+	last := bytes.LastIndexByte(tail, '\n')
+	if last < 0 {
+		return from, nil, nil
+	}
+	before := bytes.LastIndexByte(tail[:last], '\n')
+	return from + int64(last) + 1, tail[before+1 : last], nil
+}
+
+// queued is an event with the place in the log behind it.
+type queued struct {
+	event event
+	end   int64
+}
+
+// readEvents reads the complete lines from an offset on, and says where it stopped. A line
+// that is no event is skipped: it never was one of ours.
+func readEvents(path string, offset int64) ([]queued, int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, offset, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return nil, offset, err
+	}
+	return parseEvents(file, offset)
+}
+
+func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
+	var events []queued
+	reader := bufio.NewReaderSize(from, maxLine)
+	for {
+		line, err := reader.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) { // longer than any event: skip to its end
+			offset += int64(len(line))
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			return events, offset, nil // a line still being written is read the next time
+		}
+		if err != nil {
+			return events, offset, err
+		}
+		offset += int64(len(line))
+		var e event
+		if json.Unmarshal(line, &e) == nil && e.Seq > 0 {
+			events = append(events, queued{event: e, end: offset})
+		}
+	}
+}
+
+// appendEvents writes those events that the log does not have yet, after cutting off what a
+// crash left of a line. The caller holds the lock.
+func appendEvents(dir string, outbox []event) error {
+	file, err := os.OpenFile(filepath.Join(dir, eventsFile), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("open event log: %w", err)
+	}
+	defer file.Close()
+	end, line, err := lastLine(file)
+	if err != nil {
+		return fmt.Errorf("read event log: %w", err)
+	}
+	var last event
+	_ = json.Unmarshal(line, &last) // a log without events has Seq 0
+	var text bytes.Buffer
+	for _, e := range outbox {
+		if e.Seq <= last.Seq {
+			continue
+		}
+		encoded, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		text.Write(append(encoded, '\n'))
+	}
+	if err := file.Truncate(end); err != nil {
+		return fmt.Errorf("repair event log: %w", err)
+	}
+	if _, err := file.WriteAt(text.Bytes(), end); err != nil {
+		return fmt.Errorf("append to event log: %w", err)
+	}
+	return nil
+}
+
+// logBehind tells whether a crash kept events of the last change from the log.
+func logBehind(dir string, st *state) bool {
+	if len(st.Outbox) == 0 {
+		return false
+	}
+	file, err := os.Open(filepath.Join(dir, eventsFile))
+	if err != nil {
+		return true
+	}
+	defer file.Close()
+	_, line, err := lastLine(file)
+	var last event
+	return err != nil || json.Unmarshal(line, &last) != nil || last.Seq < st.Seq
+}

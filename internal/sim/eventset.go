@@ -1,0 +1,227 @@
+package sim
+
+import (
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/fsnotify/fsnotify"
+)
+
+// anyInstance is what NVML says for "not a MIG instance".
+const anyInstance = 0xFFFFFFFF
+
+// lookTick is how often a waiting set looks even if no file change woke it.
+const lookTick = 100 * time.Millisecond
+
+// eventSet reads the event log of the directory from the moment it was made. Each set has its own place in
+// the log, so each sees every event.
+type eventSet struct {
+	unsupportedEventSet
+	lib  *library
+	path string
+	// changed says that a file of the directory changed; nil when the kernel gives no watch.
+	changed *fsnotify.Watcher
+
+	mu         sync.Mutex
+	freed      bool
+	offset     int64
+	ready      []queued
+	registered map[string][]registration
+}
+
+// registration is what one call of RegisterEvents asked for: from that place in the log on.
+type registration struct {
+	types uint64
+	from  int64
+}
+
+var _ nvml.EventSet = (*eventSet)(nil)
+
+func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
+	if _, ret := l.enter(); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	path := filepath.Join(l.machine.dir, eventsFile)
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		// The folder, not the file: a change of state.json (driver gone) must wake too.
+		if err = watcher.Add(l.machine.dir); err != nil {
+			watcher.Close()
+		}
+	}
+	if err != nil {
+		watcher = nil // out of inotify instances: look by tick
+	}
+	end, err := logEnd(path)
+	if err != nil {
+		if watcher != nil {
+			watcher.Close()
+		}
+		return nil, nvml.ERROR_UNKNOWN
+	}
+	set := &eventSet{lib: l, path: path, changed: watcher, offset: end, registered: map[string][]registration{}}
+	set.answer = func(string) nvml.Return {
+		_, ret := l.enter()
+		return orUnsupported(ret)
+	}
+	return set, nvml.SUCCESS
+}
+
+// Free gives the set's watch back; it may be called more than once.
+func (s *eventSet) Free() nvml.Return {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.freed {
+		s.freed = true
+		if s.changed != nil {
+			s.changed.Close()
+		}
+	}
+	return nvml.SUCCESS
+}
+
+// supportedEvents are the types of events that a card can report.
+func supportedEvents(c *card) uint64 {
+	types := uint64(nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
+	if c.Geometry != nil {
+		types |= nvml.EventMigConfigChange
+	}
+	return types
+}
+
+func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
+	return fact(d, "GetSupportedEventTypes", func(c condition) uint64 { return supportedEvents(c.card) })
+}
+
+// RegisterEvents adds the card to a set; events from before are not delivered.
+func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
+	c, ret := d.enter("RegisterEvents")
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	own, ok := set.(*eventSet)
+	switch {
+	case !ok || own.lib != d.lib:
+		return nvml.ERROR_INVALID_ARGUMENT
+	case types&^supportedEvents(c.card) != 0:
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	end, err := logEnd(own.path)
+	if err != nil {
+		return nvml.ERROR_UNKNOWN
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.registered[c.card.UUID] = append(own.registered[c.card.UUID], registration{types: types, from: end})
+	return nvml.SUCCESS
+}
+
+// typeOf is NVML's type and datum of an event; 0 for what NVML does not report.
+func typeOf(e event) (kind, data uint64) {
+	switch e.Type {
+	case eventXID:
+		return nvml.EventTypeXidCriticalError, e.XID
+	case eventDoubleBit:
+		return nvml.EventTypeDoubleBitEccError, 0
+	case eventMIG:
+		return nvml.EventMigConfigChange, 0
+	}
+	return 0, 0
+}
+
+// wants tells whether the set was registered for the event when it happened.
+func (s *eventSet) wants(q queued) bool {
+	kind, _ := typeOf(q.event)
+	for _, r := range s.registered[q.event.GPU] {
+		if r.types&kind != 0 && q.end > r.from {
+			return true
+		}
+	}
+	return false
+}
+
+// next is the oldest event not yet delivered.
+func (s *eventSet) next() (event, bool, nvml.Return) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freed {
+		return event{}, false, nvml.ERROR_INVALID_ARGUMENT
+	}
+	if len(s.ready) == 0 {
+		found, end, err := readEvents(s.path, s.offset)
+		if err != nil {
+			return event{}, false, nvml.ERROR_UNKNOWN
+		}
+		s.offset = end
+		s.ready = found
+	}
+	for len(s.ready) > 0 {
+		first := s.ready[0]
+		s.ready = s.ready[1:]
+		if s.wants(first) {
+			return first.event, true, nvml.SUCCESS
+		}
+	}
+	return event{}, false, nvml.SUCCESS
+}
+
+// Wait blocks for an event, at most so many milliseconds: then it answers ERROR_TIMEOUT. When the driver goes it answers
+// ERROR_DRIVER_NOT_LOADED.
+func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
+	deadline := time.NewTimer(time.Duration(timeout) * time.Millisecond)
+	defer deadline.Stop()
+	tick := time.NewTicker(lookTick)
+	defer tick.Stop()
+	for {
+		if _, ret := s.lib.enter(); ret != nvml.SUCCESS {
+			return nvml.EventData{}, ret
+		}
+		e, ok, ret := s.next()
+		if ret != nvml.SUCCESS {
+			return nvml.EventData{}, ret
+		}
+		if ok {
+			return s.data(e), nvml.SUCCESS
+		}
+		select {
+		case <-deadline.C:
+			return nvml.EventData{}, nvml.ERROR_TIMEOUT
+		case <-tick.C:
+		case <-s.wakes():
+		case <-s.overflows():
+		}
+	}
+}
+
+// wakes is never ready when there is no watch.
+func (s *eventSet) wakes() <-chan fsnotify.Event {
+	if s.changed == nil {
+		return nil
+	}
+	return s.changed.Events
+}
+
+// overflows must be read too, or the watch stops at the first error.
+func (s *eventSet) overflows() <-chan error {
+	if s.changed == nil {
+		return nil
+	}
+	return s.changed.Errors
+}
+
+// data is NVML's form of an event.
+func (s *eventSet) data(e event) nvml.EventData {
+	kind, datum := typeOf(e)
+	out := nvml.EventData{EventType: kind, EventData: datum, GpuInstanceId: anyInstance, ComputeInstanceId: anyInstance}
+	for slot := range s.lib.machine.hw.GPUs {
+		if s.lib.machine.hw.GPUs[slot].UUID == e.GPU {
+			out.Device = s.lib.device(slot)
+		}
+	}
+	if e.GI != nil && e.CI != nil {
+		out.GpuInstanceId, out.ComputeInstanceId = *e.GI, *e.CI
+	}
+	return out
+}

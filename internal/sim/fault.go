@@ -1,0 +1,285 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/sim/profile"
+)
+
+// Fault is what to break; the zero value of a field leaves that part alone. Faults add up
+// until Clear.
+type Fault struct {
+	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
+	// also a MIG UUID. Only DriverGone needs none.
+	GPU string
+	// XID is reported to event sets and decides the recovery action (field 230) until cleared. The card goes on answering.
+	XID uint64
+	// Lost makes each call answer ERROR_GPU_IS_LOST, and reports XID 79; LostSilently reports nothing.
+	Lost         bool
+	LostSilently bool
+	// OffBus is Lost, and the card's PCI configuration space reads as ones.
+	OffBus bool
+	// ECC adds double-bit errors, and reports them with XID 48.
+	ECC uint64
+	// Temperature in degrees Celsius.
+	Temperature int
+	// RowRemap is "pending" (XID 63) or "failed" (XID 64).
+	RowRemap string
+	// NVLinksDown are the numbers of the links that go down, at both ends where the other end is a GPU. AllNVLinksDown takes all.
+	NVLinksDown    []int
+	AllNVLinksDown bool
+	// Hang names a call of nvml.Device ("GetTemperature"), of the library with this GPU
+	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
+	Hang    string
+	HangFor time.Duration
+	// Remove takes the card out of the running machine (hot unplug).
+	Remove bool
+	// DriverGone unloads the driver: its files, /proc, nodes and NVML go. Clear("driver") or Clear("all") brings it back.
+	DriverGone bool
+}
+
+// The values of Fault.RowRemap.
+const (
+	RowRemapPending = "pending"
+	RowRemapFailed  = "failed"
+)
+
+// AllCalls in Fault.Hang means every call that concerns the GPU.
+const AllCalls = "all"
+
+// The references that Clear takes besides a GPU's.
+const (
+	ClearAll    = "all"
+	ClearDriver = "driver"
+)
+
+// The XIDs that faults report (NVIDIA's XID catalogue).
+const (
+	xidDoubleBitECC   = 48
+	xidRowRemap       = 63
+	xidRowRemapFailed = 64
+	xidNVLink         = 74
+	xidOffBus         = 79
+)
+
+// maxTemperature bounds Fault.Temperature: beyond it no sensor reads.
+const maxTemperature = 255
+
+// recoveryOf is what repairs a card after an XID, by the catalogue's immediate action:
+// RESET_GPU is a GPU reset, RESTART_BM a reboot; an XID that ends only the application
+// (13, 31, 43, 45, 68, 94) needs none. A pending row remap works on, and is
+// repaired by a reset once the card is drained.
+func recoveryOf(xid uint64) nvml.DeviceGpuRecoveryAction {
+	switch xid {
+	case xidOffBus:
+		return nvml.GPU_RECOVERY_ACTION_NODE_REBOOT
+	case 46, xidDoubleBitECC, 62, xidRowRemapFailed, xidNVLink, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158:
+		return nvml.GPU_RECOVERY_ACTION_GPU_RESET
+	case xidRowRemap:
+		return nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+	}
+	return nvml.GPU_RECOVERY_ACTION_NONE
+}
+
+// recovery is the strongest action that any of the card's XIDs asks for.
+func (c *cardState) recovery() nvml.DeviceGpuRecoveryAction {
+	order := []nvml.DeviceGpuRecoveryAction{
+		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT, nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
+	}
+	for _, action := range order {
+		if slices.ContainsFunc(c.XIDs, func(xid uint64) bool { return recoveryOf(xid) == action }) {
+			return action
+		}
+	}
+	return nvml.GPU_RECOVERY_ACTION_NONE
+}
+
+// libraryCalls are the calls of the library that reach a GPU by something else than its handle.
+func libraryCalls() []string {
+	return []string{"DeviceGetHandleByIndex", "DeviceGetHandleByPciBusId", "DeviceGetHandleByUUID"}
+}
+
+// check refuses a fault that no hardware can have.
+func (f *Fault) check(hw *hardware, slot int) error {
+	if f.DriverGone {
+		return nil
+	}
+	c := &hw.GPUs[slot]
+	if f.RowRemap != "" && f.RowRemap != RowRemapPending && f.RowRemap != RowRemapFailed {
+		return fmt.Errorf("row remap %q: want %s or %s", f.RowRemap, RowRemapPending, RowRemapFailed)
+	}
+	if f.RowRemap != "" && !c.Model.RowRemapper {
+		return fmt.Errorf("row remap: a %s has no row remapper (Ampere and later have); use --ecc", c.Model.Name)
+	}
+	if f.Temperature < 0 || f.Temperature > maxTemperature {
+		return fmt.Errorf("temperature %d: want degrees Celsius from 1 to %d", f.Temperature, maxTemperature)
+	}
+	if (f.AllNVLinksDown || len(f.NVLinksDown) > 0) && len(c.Links) == 0 {
+		return fmt.Errorf("NVLink down: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
+	}
+	for _, link := range f.NVLinksDown {
+		if link < 0 || link >= len(c.Links) {
+			return fmt.Errorf("NVLink %d: GPU %d (%s) has links 0 to %d", link, slot, c.Model.Name, len(c.Links)-1)
+		}
+	}
+	if f.HangFor < 0 {
+		return fmt.Errorf("hang for %s: want a positive duration, or none to hang until cleared", f.HangFor)
+	}
+	return checkCall(f.Hang)
+}
+
+func checkCall(call string) error {
+	known := append(append(deviceCalls(), libraryCalls()...), AllCalls)
+	if call == "" || slices.Contains(known, call) {
+		return nil
+	}
+	if near := profile.Nearest(call, known); near != "" {
+		return fmt.Errorf("hang %q: no such call of nvml.Device; did you mean %q?", call, near)
+	}
+	return fmt.Errorf("hang %q: want a call of nvml.Device such as GetTemperature, one of %s, or %s", call, strings.Join(libraryCalls(), ", "), AllCalls)
+}
+
+// apply changes the state and says which events the hardware reports.
+func (f *Fault) apply(hw *hardware, st *state, at target) []event {
+	if f.DriverGone {
+		st.DriverGone = true
+		return []event{{Type: eventInject, Note: "driver gone"}}
+	}
+	c, gpu := &st.GPUs[at.slot], &hw.GPUs[at.slot]
+	events := []event{{Type: eventInject, GPU: gpu.UUID, Note: f.String()}}
+	report := func(xid uint64) {
+		if !slices.Contains(c.XIDs, xid) {
+			c.XIDs = append(c.XIDs, xid)
+		}
+		events = append(events, event{Type: eventXID, GPU: gpu.UUID, XID: xid, GI: at.gi, CI: at.ci})
+	}
+	if f.XID != 0 {
+		report(f.XID)
+	}
+	if f.ECC > 0 {
+		c.DoubleBitECC += f.ECC
+		events = append(events, event{Type: eventDoubleBit, GPU: gpu.UUID})
+		report(xidDoubleBitECC)
+	}
+	if f.Temperature > 0 {
+		c.Temperature = f.Temperature
+	}
+	switch f.RowRemap {
+	case RowRemapPending:
+		c.RowRemap = f.RowRemap
+		report(xidRowRemap)
+	case RowRemapFailed:
+		c.RowRemap = f.RowRemap
+		report(xidRowRemapFailed)
+	}
+	if f.linksDown(hw, st, at.slot) {
+		report(xidNVLink)
+	}
+	if f.Hang != "" {
+		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
+	}
+	if f.Lost || f.LostSilently || f.OffBus {
+		c.Lost = true
+		c.OffBus = c.OffBus || f.OffBus
+		if !f.LostSilently {
+			report(xidOffBus)
+		}
+	}
+	c.Removed = c.Removed || f.Remove
+	return events
+}
+
+// linksDown takes down the links, and their other ends.
+func (f *Fault) linksDown(hw *hardware, st *state, slot int) bool {
+	down := f.NVLinksDown
+	if f.AllNVLinksDown {
+		down = nil
+		for link := range hw.GPUs[slot].Links {
+			down = append(down, link)
+		}
+	}
+	add := func(slot, link int) {
+		if c := &st.GPUs[slot]; !slices.Contains(c.LinksDown, link) {
+			c.LinksDown = append(c.LinksDown, link)
+			slices.Sort(c.LinksDown)
+		}
+	}
+	for _, number := range down {
+		add(slot, number)
+		if link := hw.GPUs[slot].Links[number]; link.Peer >= 0 {
+			add(link.Peer, link.PeerLink)
+		}
+	}
+	return len(down) > 0
+}
+
+// String says the fault in words, for the event log.
+func (f *Fault) String() string {
+	var parts []string
+	add := func(when bool, format string, args ...any) {
+		if when {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(f.XID != 0, "XID %d", f.XID)
+	add(f.Lost, "lost")
+	add(f.LostSilently, "lost without an event")
+	add(f.OffBus, "off the bus")
+	add(f.ECC > 0, "%d double-bit ECC errors", f.ECC)
+	add(f.Temperature > 0, "temperature %d", f.Temperature)
+	add(f.RowRemap != "", "row remap %s", f.RowRemap)
+	add(f.AllNVLinksDown, "all NVLinks down")
+	add(len(f.NVLinksDown) > 0, "NVLinks down: %s", numberList(f.NVLinksDown))
+	add(f.Hang != "" && f.HangFor == 0, "%s hangs", f.Hang)
+	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
+	add(f.Remove, "removed")
+	add(f.DriverGone, "driver gone")
+	return strings.Join(parts, ", ")
+}
+
+// target is what a fault hits: a card, or a MIG instance of it.
+type target struct {
+	slot   int
+	gi, ci *uint32
+}
+
+// find resolves a GPU reference: a slot, a UUID, a PCI bus ID, or a MIG UUID.
+func find(hw *hardware, st *state, ref string) (target, error) {
+	if slot, err := strconv.Atoi(ref); err == nil {
+		if slot < 0 || slot >= len(hw.GPUs) {
+			return target{}, fmt.Errorf("GPU %d: this machine (%s) has GPUs 0 to %d", slot, hw.Profile, len(hw.GPUs)-1)
+		}
+		return target{slot: slot}, nil
+	}
+	for slot := range hw.GPUs {
+		gpu := &hw.GPUs[slot]
+		if strings.EqualFold(ref, gpu.UUID) || strings.EqualFold(ref, gpu.PCI) || strings.EqualFold(ref, nvmlBusID(gpu.PCI)) {
+			return target{slot: slot}, nil
+		}
+		for _, m := range migDevices(gpu, &st.GPUs[slot]) {
+			if strings.EqualFold(ref, m.uuid) {
+				gi, ci := uint32(m.gi.ID), uint32(m.ci.ID)
+				return target{slot: slot, gi: &gi, ci: &ci}, nil
+			}
+		}
+	}
+	if ref == "" {
+		return target{}, errors.New("no GPU named: say which, by number or UUID")
+	}
+	uuids := make([]string, len(hw.GPUs))
+	for slot := range hw.GPUs {
+		uuids[slot] = hw.GPUs[slot].UUID
+	}
+	hint := ""
+	if near := profile.Nearest(ref, uuids); near != "" {
+		hint = fmt.Sprintf("; did you mean %s?", near)
+	}
+	return target{}, fmt.Errorf("GPU %q: this machine has no such GPU%s (berth sim show lists them)", ref, hint)
+}

@@ -1,0 +1,266 @@
+package sim
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// library is one process's handle on the simulated libnvidia-ml. Init and Shutdown count, as in go-nvml.
+type library struct {
+	unsupportedLibrary
+	machine *Machine
+
+	mu      sync.Mutex
+	uses    int
+	loads   uint64 // the driver load that Init met
+	devices map[int]*device
+}
+
+var (
+	_ nvml.Interface         = (*library)(nil)
+	_ nvml.ExtendedInterface = (*library)(nil)
+)
+
+// NVML is a fresh library handle, as a process gets by loading libnvidia-ml: Init comes first.
+// Handles of GPUs are comparable: the same GPU of the same library is the same handle.
+// Changes of the machine show at once, cards removed and added included. When the driver was gone,
+// calls answer ERROR_UNINITIALIZED until Init is called again.
+func (m *Machine) NVML() nvml.Interface {
+	l := &library{machine: m, devices: map[int]*device{}}
+	l.answer = func(call string) nvml.Return {
+		_, ret := l.enter()
+		return orUnsupported(ret)
+	}
+	return l
+}
+
+// orUnsupported is what a call that is not simulated returns on hardware in that condition.
+func orUnsupported(ret nvml.Return) nvml.Return {
+	if ret == nvml.SUCCESS {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return ret
+}
+
+// Init opens the driver. Without one it answers ERROR_LIBRARY_NOT_FOUND: the driver's
+// libraries come and go with it.
+func (l *library) Init() nvml.Return {
+	v, err := l.machine.view()
+	if err != nil {
+		return nvml.ERROR_UNKNOWN
+	}
+	if v.st.DriverGone {
+		return nvml.ERROR_LIBRARY_NOT_FOUND
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.uses++
+	l.loads = v.st.DriverLoads
+	return nvml.SUCCESS
+}
+
+func (l *library) InitWithFlags(uint32) nvml.Return { return l.Init() }
+
+func (l *library) Shutdown() nvml.Return {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.uses == 0 {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	l.uses--
+	return nvml.SUCCESS
+}
+
+// enter begins every call: it tells whether the library can answer, and from which state.
+func (l *library) enter() (*view, nvml.Return) {
+	l.mu.Lock()
+	uses, loads := l.uses, l.loads
+	l.mu.Unlock()
+	if uses == 0 {
+		return nil, nvml.ERROR_UNINITIALIZED
+	}
+	v, err := l.machine.view()
+	switch {
+	case err != nil:
+		return nil, nvml.ERROR_UNKNOWN
+	case v.st.DriverGone:
+		return nil, nvml.ERROR_DRIVER_NOT_LOADED
+	case v.st.DriverLoads != loads:
+		return nil, nvml.ERROR_UNINITIALIZED
+	}
+	return v, nvml.SUCCESS
+}
+
+// hangTick is how often a hung call looks whether the fault was cleared.
+const hangTick = 10 * time.Millisecond
+
+// enterGPU begins a call that concerns the card in a slot: it hangs as injected, and finds a
+// card that is lost or removed.
+func (l *library) enterGPU(call string, slot int) (*view, nvml.Return) {
+	started := time.Now()
+	for {
+		v, ret := l.enter()
+		if ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		c := &v.st.GPUs[slot]
+		if c.hangs(call, time.Since(started)) {
+			time.Sleep(hangTick)
+			continue
+		}
+		if c.Removed || c.Lost {
+			return v, nvml.ERROR_GPU_IS_LOST
+		}
+		return v, nvml.SUCCESS
+	}
+}
+
+func (c *cardState) hangs(call string, waited time.Duration) bool {
+	for _, h := range c.Hangs {
+		if (h.Call == call || h.Call == AllCalls) && (h.For == 0 || waited < h.For) {
+			return true
+		}
+	}
+	return false
+}
+
+// device is the library's one handle for a slot.
+func (l *library) device(slot int) *device {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.devices[slot]
+	if !ok {
+		d = newDevice(l, slot)
+		l.devices[slot] = d
+	}
+	return d
+}
+
+func (l *library) DeviceGetCount() (int, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return len(v.order), nvml.SUCCESS
+}
+
+// DeviceGetCount_v2 has no method of its own in go-nvml; DeviceGetCount is it.
+
+func (l *library) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	if index < 0 || index >= len(v.order) {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return l.open("DeviceGetHandleByIndex", v.order[index])
+}
+
+// open is what each DeviceGetHandleBy… does: a lost card has no handle to give.
+func (l *library) open(call string, slot int) (nvml.Device, nvml.Return) {
+	if _, ret := l.enterGPU(call, slot); ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return l.device(slot), nvml.SUCCESS
+}
+
+func (l *library) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) {
+	const call = "DeviceGetHandleByUUID"
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	for _, slot := range v.order {
+		if v.hw.GPUs[slot].UUID == uuid {
+			return l.open(call, slot)
+		}
+		for _, m := range migDevices(&v.hw.GPUs[slot], &v.st.GPUs[slot]) {
+			if m.uuid == uuid {
+				if _, ret := l.enterGPU(call, slot); ret != nvml.SUCCESS {
+					return nil, ret
+				}
+				return newMIGDevice(l, slot, m.gi.ID, m.ci.ID), nvml.SUCCESS
+			}
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+func (l *library) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	for _, slot := range v.order {
+		if sameBusID(v.hw.GPUs[slot].PCI, busID) {
+			return l.open("DeviceGetHandleByPciBusId", slot)
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+func (l *library) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	for _, slot := range v.order {
+		if v.hw.GPUs[slot].Serial == serial {
+			return l.open("DeviceGetHandleBySerial", slot)
+		}
+	}
+	return nil, nvml.ERROR_NOT_FOUND
+}
+
+func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return "", ret
+	}
+	return v.hw.Driver, nvml.SUCCESS
+}
+
+func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return "", ret
+	}
+	return v.hw.NVML, nvml.SUCCESS
+}
+
+func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	v, ret := l.enter()
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return v.hw.CUDA, nvml.SUCCESS
+}
+
+func (l *library) SystemGetCudaDriverVersion_v2() (int, nvml.Return) {
+	return l.SystemGetCudaDriverVersion()
+}
+
+// SystemGetProcessName is not simulated: processes are the host's own, read them in /proc.
+
+func (l *library) UnitGetCount() (int, nvml.Return) {
+	_, ret := l.enter()
+	return 0, ret
+}
+
+// ErrorString says NVML's words for a return code.
+func (l *library) ErrorString(ret nvml.Return) string { return ret.Error() }
+
+func (l *library) Extensions() nvml.ExtendedInterface { return l }
+
+// LookupSymbol finds every symbol of NVML but those whose Go calls end in the C library (see
+// the package comment), so that callers that ask first take the other way.
+func (l *library) LookupSymbol(symbol string) error {
+	if !strings.HasPrefix(symbol, "nvml") || strings.HasSuffix(symbol, "V") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return nil
+}

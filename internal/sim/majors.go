@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// NVIDIA's and DRM's static majors, and the ranges that the kernel gives out on demand
+// (Documentation/admin-guide/devices.txt).
+const (
+	nvidiaMajor       = 195
+	drmMajor          = 226
+	dynamicFirst      = 384
+	dynamicLast       = 511
+	procDevicesLength = 1 << 20
+)
+
+// majors are the device numbers of the simulated nodes. No driver of this kernel has them,
+// so that opening a simulated node gives ENXIO and never reaches real hardware.
+type majors struct {
+	NVIDIA uint32 `json:"nvidia"`
+	UVM    uint32 `json:"nvidiaUVM"`
+	Caps   uint32 `json:"nvidiaCaps"`
+	DRM    uint32 `json:"drm"`
+}
+
+// chooseMajors picks unused majors. It takes the dynamic ones from the end of the range that the
+// kernel uses last, so that a module loaded later does not come to answer them.
+func chooseMajors(procDevices string) (majors, error) {
+	used, err := usedMajors(procDevices)
+	if err != nil {
+		return majors{}, err
+	}
+	if used[nvidiaMajor] {
+		return majors{}, fmt.Errorf("choose device numbers: major %d is in use according to %s, so this machine has a real NVIDIA driver "+
+			"and simulated nodes would open real GPUs; simulate on a machine without one, or without device nodes (--no-device-nodes)", nvidiaMajor, procDevices)
+	}
+	chosen := majors{NVIDIA: nvidiaMajor, DRM: drmMajor}
+	var free []uint32
+	for major := uint32(dynamicFirst); major <= dynamicLast && len(free) < 3; major++ {
+		if !used[major] {
+			free = append(free, major)
+		}
+	}
+	if len(free) < 3 {
+		return majors{}, fmt.Errorf("choose device numbers: fewer than three free majors between %d and %d in %s", dynamicFirst, dynamicLast, procDevices)
+	}
+	chosen.UVM, chosen.Caps = free[0], free[1]
+	if used[drmMajor] { // a real display adapter answers there
+		chosen.DRM = free[2]
+	}
+	return chosen, nil
+}
+
+// usedMajors reads the character devices of a /proc/devices. A machine without the file uses none.
+func usedMajors(path string) (map[uint32]bool, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read device numbers in use: %w", err)
+	}
+	return parseMajors(string(content[:min(len(content), procDevicesLength)])), nil
+}
+
+func parseMajors(text string) map[uint32]bool {
+	used := map[uint32]bool{}
+	character := false
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) == 2 && fields[1] == "devices:":
+			character = fields[0] == "Character"
+		case character && len(fields) >= 2:
+			if major, err := strconv.ParseUint(fields[0], 10, 12); err == nil {
+				used[uint32(major)] = true
+			}
+		}
+	}
+	return used
+}
+
+// procDevices is what /proc/devices of the simulated machine says.
+func (hw *hardware) procDevices(st *state) string {
+	type line struct {
+		major uint32
+		name  string
+	}
+	lines := []line{{1, "mem"}, {5, "/dev/tty"}, {5, "/dev/console"}, {5, "/dev/ptmx"}, {10, "misc"}, {136, "pts"}, {hw.Majors.DRM, "drm"}}
+	if !st.DriverGone {
+		lines = append(lines,
+			line{hw.Majors.NVIDIA, "nvidia"}, line{hw.Majors.NVIDIA, "nvidia-modeset"}, line{hw.Majors.NVIDIA, "nvidiactl"},
+			line{hw.Majors.UVM, "nvidia-uvm"}, line{hw.Majors.Caps, "nvidia-caps"})
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return int(a.major) - int(b.major) })
+	var text strings.Builder
+	text.WriteString("Character devices:\n")
+	for _, l := range lines {
+		fmt.Fprintf(&text, "%3d %s\n", l.major, l.name)
+	}
+	text.WriteString("\nBlock devices:\n  7 loop\n259 blkext\n")
+	return text.String()
+}

@@ -1,0 +1,326 @@
+package sim
+
+import (
+	"errors"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// migCapable begins a MIG call on a card; one that cannot be partitioned does not support it.
+func (d *device) migCapable(call string) (condition, nvml.Return) {
+	c, ret := d.enter(call)
+	if ret == nvml.SUCCESS && c.card.Geometry == nil {
+		ret = nvml.ERROR_NOT_SUPPORTED
+	}
+	return c, ret
+}
+
+// GetMigMode: current and pending are the same here, since no client keeps a simulated card busy.
+func (d *device) GetMigMode() (int, int, nvml.Return) {
+	c, ret := d.migCapable("GetMigMode")
+	if ret != nvml.SUCCESS {
+		return 0, 0, ret
+	}
+	mode := int(bit(c.state.MIGEnabled))
+	return mode, mode, nvml.SUCCESS
+}
+
+// SetMigMode takes effect at once. It is refused while instances exist.
+func (d *device) SetMigMode(mode int) (nvml.Return, nvml.Return) {
+	if _, ret := d.migCapable("SetMigMode"); ret != nvml.SUCCESS {
+		return ret, ret
+	}
+	if mode != nvml.DEVICE_MIG_DISABLE && mode != nvml.DEVICE_MIG_ENABLE {
+		return nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_INVALID_ARGUMENT
+	}
+	ret := d.changeMIG("mode", func(c *cardState) nvml.Return {
+		if len(c.Instances) > 0 {
+			return nvml.ERROR_IN_USE
+		}
+		c.MIGEnabled = mode == nvml.DEVICE_MIG_ENABLE
+		return nvml.SUCCESS
+	})
+	return ret, ret
+}
+
+// changeMIG changes the card's layout in the state directory.
+func (d *device) changeMIG(note string, edit func(c *cardState) nvml.Return) nvml.Return {
+	err := d.lib.machine.change(func(st *state) ([]event, error) {
+		if ret := edit(&st.GPUs[d.slot]); ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		return []event{{Type: eventMIG, GPU: d.lib.machine.hw.GPUs[d.slot].UUID, Note: "MIG " + note}}, nil
+	})
+	var ret nvml.Return
+	switch {
+	case err == nil:
+		return nvml.SUCCESS
+	case errors.As(err, &ret):
+		return ret
+	}
+	return nvml.ERROR_UNKNOWN
+}
+
+// GetMaxMigDeviceCount is 0 for a card that cannot be partitioned.
+func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
+	return fact(d, "GetMaxMigDeviceCount", func(c condition) int {
+		if c.card.Geometry == nil {
+			return 0
+		}
+		return c.card.Geometry.ComputeSlices
+	})
+}
+
+// GetMigDeviceHandleByIndex counts MIG devices by GPU and compute instance, without gaps.
+func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	c, ret := d.migCapable("GetMigDeviceHandleByIndex")
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	if index < 0 || index >= c.card.Geometry.ComputeSlices {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	devices := migDevices(c.card, c.state)
+	if index >= len(devices) {
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	return newMIGDevice(d.lib, d.slot, devices[index].gi.ID, devices[index].ci.ID), nvml.SUCCESS
+}
+
+func (d *device) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
+	c, ret := d.migCapable("GetGpuInstanceProfileInfo")
+	if ret != nvml.SUCCESS {
+		return nvml.GpuInstanceProfileInfo{}, ret
+	}
+	if enum < 0 || enum >= nvml.GPU_INSTANCE_PROFILE_COUNT {
+		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
+	for _, p := range c.card.Geometry.Profiles {
+		if p.Enum == enum {
+			return nvml.GpuInstanceProfileInfo{
+				Id: p.ID, SliceCount: uint32(p.ComputeSlices), InstanceCount: uint32(p.Max), MultiprocessorCount: p.SMs,
+				CopyEngineCount: p.Copy, DecoderCount: p.Decoder, JpegCount: p.JPEG, OfaCount: p.OFA, MemorySizeMB: p.MemoryMiB,
+			}, nvml.SUCCESS
+		}
+	}
+	return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
+}
+
+// giCall begins a call about a profile of GPU instances on a card in MIG mode.
+func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
+	c, ret := d.migCapable(call)
+	switch {
+	case ret != nvml.SUCCESS:
+	case info == nil || giProfile(c.card, info.Id) == nil:
+		ret = nvml.ERROR_INVALID_ARGUMENT
+	case !c.state.MIGEnabled:
+		ret = nvml.ERROR_NOT_SUPPORTED
+	}
+	return c, ret
+}
+
+// GetGpuInstancePossiblePlacements lists all placements of the profile, taken ones included.
+func (d *device) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstancePlacement, nvml.Return) {
+	c, ret := d.giCall("GetGpuInstancePossiblePlacements", info)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	p := giProfile(c.card, info.Id)
+	var placements []nvml.GpuInstancePlacement
+	for _, start := range p.Starts {
+		placements = append(placements, nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)})
+	}
+	return placements, nvml.SUCCESS
+}
+
+func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileInfo) (int, nvml.Return) {
+	c, ret := d.giCall("GetGpuInstanceRemainingCapacity", info)
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return giRemaining(c.card, c.state, giProfile(c.card, info.Id)), nvml.SUCCESS
+}
+
+func (d *device) CreateGpuInstance(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
+	return d.createInstance("CreateGpuInstance", info, nil)
+}
+
+func (d *device) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
+	if placement == nil {
+		return nil, nvml.ERROR_INVALID_ARGUMENT
+	}
+	return d.createInstance("CreateGpuInstanceWithPlacement", info, placement)
+}
+
+func (d *device) createInstance(call string, info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
+	c, ret := d.giCall(call, info)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	var made gpuInstance
+	ret = d.changeMIG("GPU instance created", func(st *cardState) (ret nvml.Return) {
+		if !st.MIGEnabled {
+			return nvml.ERROR_NOT_SUPPORTED
+		}
+		made, ret = createGI(c.card, st, giProfile(c.card, info.Id), placement)
+		return ret
+	})
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return newInstance(d, made.ID), nvml.SUCCESS
+}
+
+// GetGpuInstances lists the instances of one profile.
+func (d *device) GetGpuInstances(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstance, nvml.Return) {
+	c, ret := d.giCall("GetGpuInstances", info)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	var instances []nvml.GpuInstance
+	for _, gi := range c.state.Instances {
+		if gi.Profile == info.Id {
+			instances = append(instances, newInstance(d, gi.ID))
+		}
+	}
+	return instances, nvml.SUCCESS
+}
+
+func (d *device) GetGpuInstanceById(id int) (nvml.GpuInstance, nvml.Return) {
+	c, ret := d.migCapable("GetGpuInstanceById")
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	if c.state.instance(id) == nil {
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	return newInstance(d, id), nvml.SUCCESS
+}
+
+// instance finds a GPU instance by number.
+func (c *cardState) instance(id int) *gpuInstance {
+	for i := range c.Instances {
+		if c.Instances[i].ID == id {
+			return &c.Instances[i]
+		}
+	}
+	return nil
+}
+
+// compute finds a compute instance by number.
+func (gi *gpuInstance) compute(id int) *computeInstance {
+	for i := range gi.Compute {
+		if gi.Compute[i].ID == id {
+			return &gi.Compute[i]
+		}
+	}
+	return nil
+}
+
+// migHandle is the handle of a MIG device. Only identity and size can be asked of it, as in NVML.
+type migHandle struct {
+	unsupportedDevice
+	parent *device
+	gi, ci int
+}
+
+var _ nvml.Device = (*migHandle)(nil)
+
+func newMIGDevice(l *library, slot, gi, ci int) *migHandle {
+	parent := l.device(slot)
+	return &migHandle{unsupportedDevice: unsupportedDevice{answer: parent.answer}, parent: parent, gi: gi, ci: ci}
+}
+
+// enter begins a call on the MIG device; one that was destroyed is not found.
+func (m *migHandle) enter(call string) (condition, migDevice, nvml.Return) {
+	c, ret := m.parent.enter(call)
+	if ret != nvml.SUCCESS {
+		return c, migDevice{}, ret
+	}
+	for _, device := range migDevices(c.card, c.state) {
+		if device.gi.ID == m.gi && device.ci.ID == m.ci {
+			return c, device, nvml.SUCCESS
+		}
+	}
+	return c, migDevice{}, nvml.ERROR_NOT_FOUND
+}
+
+func (m *migHandle) GetUUID() (string, nvml.Return) {
+	_, device, ret := m.enter("GetUUID")
+	return device.uuid, ret
+}
+
+func (m *migHandle) GetIndex() (int, nvml.Return) {
+	c, ret := m.parent.enter("GetIndex")
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	for index, device := range migDevices(c.card, c.state) {
+		if device.gi.ID == m.gi && device.ci.ID == m.ci {
+			return index, nvml.SUCCESS
+		}
+	}
+	return 0, nvml.ERROR_NOT_FOUND
+}
+
+func (m *migHandle) GetName() (string, nvml.Return) {
+	c, device, ret := m.enter("GetName")
+	if ret != nvml.SUCCESS {
+		return "", ret
+	}
+	return c.card.Model.Name + " MIG " + device.name(), nvml.SUCCESS
+}
+
+// name is the profile as NVIDIA's tools print it; a compute instance that is smaller than its GPU
+// instance comes first ("1c.3g.20gb").
+func (m *migDevice) name() string {
+	if m.ci.Size < m.profile.ComputeSlices {
+		return string(rune('0'+m.ci.Size)) + "c." + m.profile.Name
+	}
+	return m.profile.Name
+}
+
+func (m *migHandle) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	_, device, ret := m.enter("GetMemoryInfo")
+	if ret != nvml.SUCCESS {
+		return nvml.Memory{}, ret
+	}
+	total := device.profile.MemoryMiB << 20
+	return nvml.Memory{Total: total, Free: total}, nvml.SUCCESS
+}
+
+func (m *migHandle) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
+	_, device, ret := m.enter("GetAttributes")
+	if ret != nvml.SUCCESS {
+		return nvml.DeviceAttributes{}, ret
+	}
+	p := device.profile
+	return nvml.DeviceAttributes{
+		MultiprocessorCount: p.SMs * uint32(device.ci.Size) / uint32(p.ComputeSlices), SharedCopyEngineCount: p.Copy,
+		SharedDecoderCount: p.Decoder, SharedJpegCount: p.JPEG, SharedOfaCount: p.OFA,
+		GpuInstanceSliceCount: uint32(p.ComputeSlices), ComputeInstanceSliceCount: uint32(device.ci.Size), MemorySizeMB: p.MemoryMiB,
+	}, nvml.SUCCESS
+}
+
+func (m *migHandle) GetGpuInstanceId() (int, nvml.Return) {
+	_, _, ret := m.enter("GetGpuInstanceId")
+	return m.gi, ret
+}
+
+func (m *migHandle) GetComputeInstanceId() (int, nvml.Return) {
+	_, _, ret := m.enter("GetComputeInstanceId")
+	return m.ci, ret
+}
+
+func (m *migHandle) IsMigDeviceHandle() (bool, nvml.Return) {
+	_, ret := m.parent.enter("IsMigDeviceHandle")
+	return true, ret
+}
+
+func (m *migHandle) GetDeviceHandleFromMigDeviceHandle() (nvml.Device, nvml.Return) {
+	_, _, ret := m.enter("GetDeviceHandleFromMigDeviceHandle")
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return m.parent, nvml.SUCCESS
+}

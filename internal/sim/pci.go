@@ -1,0 +1,98 @@
+package sim
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// nvmlBusID is the bus ID as NVML prints it: eight domain digits, in capitals.
+func nvmlBusID(bdf string) string { return "0000" + strings.ToUpper(bdf) }
+
+// sameBusID compares a kernel bus ID with one in any of the forms that NVML takes:
+// domain of four or eight digits or none.
+func sameBusID(bdf, typed string) bool {
+	typed = strings.ToLower(typed)
+	if strings.Count(typed, ":") == 1 {
+		typed = "0000:" + typed
+	}
+	return typed == bdf || typed == "0000"+bdf
+}
+
+// splitBusID splits "0000:1b:00.0"; the profiles and hardware.json hold only such.
+func splitBusID(bdf string) (domain, bus, device uint32) {
+	part := func(from, to int) uint32 {
+		if len(bdf) < to {
+			return 0
+		}
+		n, _ := strconv.ParseUint(bdf[from:to], 16, 32)
+		return uint32(n)
+	}
+	return part(0, 4), part(5, 7), part(8, 10)
+}
+
+// pciInfo fills NVML's structure for a function.
+func pciInfo(bdf string, deviceID, subsystem uint32) nvml.PciInfo {
+	domain, bus, device := splitBusID(bdf)
+	info := nvml.PciInfo{Domain: domain, Bus: bus, Device: device, PciDeviceId: pciID(deviceID), PciSubSystemId: subsystem}
+	copyText(info.BusId[:], nvmlBusID(bdf))
+	copyText(info.BusIdLegacy[:], strings.ToUpper(bdf))
+	return info
+}
+
+// pciID is NVML's combination of device and vendor; 0 stays 0.
+func pciID(device uint32) uint32 {
+	if device == 0 {
+		return 0
+	}
+	return device<<16 | vendorNVIDIA
+}
+
+// copyText fills a C string.
+func copyText(into []int8, text string) {
+	for i := 0; i < len(text) && i < len(into)-1; i++ {
+		into[i] = int8(text[i])
+	}
+}
+
+// ancestor is the nearest thing on PCIe that two cards share.
+func ancestor(a, b *card) nvml.GpuTopologyLevel {
+	shared := 0
+	for shared < len(a.Path) && shared < len(b.Path) && a.Path[shared] == b.Path[shared] {
+		shared++
+	}
+	switch {
+	case shared > 0 && len(a.Path)-shared <= 1 && len(b.Path)-shared <= 1:
+		return nvml.TOPOLOGY_SINGLE
+	case shared > 0:
+		return nvml.TOPOLOGY_MULTIPLE
+	case a.Path[0][:7] == b.Path[0][:7]: // two root ports of one host bridge
+		return nvml.TOPOLOGY_HOSTBRIDGE
+	case a.NUMA == b.NUMA:
+		return nvml.TOPOLOGY_NODE
+	}
+	return nvml.TOPOLOGY_SYSTEM
+}
+
+// bitmap sets one bit for each number of a kernel list, in words of 64 bits, as NVML's affinity calls do.
+func bitmap(list string, words int) []uint {
+	out := make([]uint, max(words, 0))
+	for _, part := range strings.Split(list, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		from, err := strconv.Atoi(first)
+		if err != nil {
+			continue
+		}
+		to := from
+		if isRange {
+			if to, err = strconv.Atoi(last); err != nil {
+				continue
+			}
+		}
+		for n := from; n <= to && n < 64*len(out); n++ {
+			out[n/64] |= 1 << (n % 64)
+		}
+	}
+	return out
+}

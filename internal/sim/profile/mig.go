@@ -1,0 +1,96 @@
+package profile
+
+import (
+	"encoding/csv"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// GIProfile is one size of GPU instance: a row of nvidia-smi mig -lgip.
+type GIProfile struct {
+	// Name is what NVIDIA's tools print after "MIG ", such as "1g.10gb+me".
+	Name string `json:"name"`
+	// Enum is NVML_GPU_INSTANCE_PROFILE_*; ID the unique number that instances carry.
+	Enum int    `json:"enum"`
+	ID   uint32 `json:"id"`
+	// ComputeSlices and MemorySlices are what an instance takes of the GPU.
+	ComputeSlices int    `json:"computeSlices"`
+	MemorySlices  int    `json:"memorySlices"`
+	MemoryMiB     uint64 `json:"memoryMiB"`
+	SMs           uint32 `json:"sms"`
+	Max           int    `json:"max"`
+	// Starts are the possible placements, each of Size memory slices.
+	Starts  []int  `json:"starts"`
+	Size    int    `json:"size"`
+	Copy    uint32 `json:"copy"`
+	Decoder uint32 `json:"decoder"`
+	JPEG    uint32 `json:"jpeg"`
+	OFA     uint32 `json:"ofa"`
+}
+
+// Geometry is how a model can be partitioned.
+type Geometry struct {
+	Profiles []GIProfile `json:"profiles"`
+	// ComputeSlices and MemorySlices are what the whole GPU has.
+	ComputeSlices int `json:"computeSlices"`
+	MemorySlices  int `json:"memorySlices"`
+}
+
+// LoadGeometry reads the table of one model (Model.MIG).
+func LoadGeometry(name string) (*Geometry, error) {
+	content, err := files.ReadFile("data/mig.csv")
+	if err != nil {
+		return nil, fmt.Errorf("read MIG geometry: %w", err)
+	}
+	reader := csv.NewReader(strings.NewReader(string(content)))
+	reader.Comment = '#'
+	rows, err := reader.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("parse MIG geometry: %w", err)
+	}
+	geometry := &Geometry{}
+	for _, row := range rows[1:] {
+		if row[0] != name {
+			continue
+		}
+		entry, err := parseGIProfile(row)
+		if err != nil {
+			return nil, fmt.Errorf("parse MIG geometry %s: %w", name, err)
+		}
+		geometry.Profiles = append(geometry.Profiles, entry)
+		geometry.ComputeSlices = max(geometry.ComputeSlices, entry.ComputeSlices)
+		geometry.MemorySlices = max(geometry.MemorySlices, entry.MemorySlices)
+	}
+	if len(geometry.Profiles) == 0 {
+		return nil, fmt.Errorf("find MIG geometry: there is none called %q", name)
+	}
+	slices.SortFunc(geometry.Profiles, func(a, b GIProfile) int { return a.Enum - b.Enum })
+	return geometry, nil
+}
+
+func parseGIProfile(row []string) (GIProfile, error) {
+	var firstErr error
+	number := func(column int) int {
+		n, err := strconv.Atoi(row[column])
+		if err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("column %d: %w", column+1, err)
+		}
+		return n
+	}
+	entry := GIProfile{
+		Name: row[1], Enum: number(2), ID: uint32(number(3)),
+		ComputeSlices: number(4), MemorySlices: number(5), MemoryMiB: uint64(number(6)), SMs: uint32(number(7)),
+		Max: number(8), Size: number(10),
+		Copy: uint32(number(11)), Decoder: uint32(number(12)), JPEG: uint32(number(13)), OFA: uint32(number(14)),
+	}
+	for _, start := range strings.Split(row[9], ";") {
+		n, err := strconv.Atoi(start)
+		if err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("starts: %w", err)
+		}
+		entry.Starts = append(entry.Starts, n)
+	}
+	return entry, firstErr
+}

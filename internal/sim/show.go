@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Description is a machine as Show reports it: a versioned object.
+type Description struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Dir        string `json:"dir"`
+	Profile    string `json:"profile"`
+	Title      string `json:"title"`
+	// Driver and CUDA are the versions; DriverLoaded is false while a fault has the driver gone.
+	Driver       string `json:"driver"`
+	CUDA         string `json:"cuda"`
+	DriverLoaded bool   `json:"driverLoaded"`
+	// DeviceNodes tells whether the tree has device nodes; NoDeviceNodes says why not.
+	DeviceNodes   bool             `json:"deviceNodes"`
+	NoDeviceNodes string           `json:"noDeviceNodes,omitempty"`
+	Majors        MajorNumbers     `json:"majors"`
+	GPUs          []GPUDescription `json:"gpus"`
+	// Topology is nvidia-smi's matrix: one row and column per GPU of GPUs, removed ones included.
+	Topology [][]string `json:"topology"`
+	// Events counts the lines of the event log.
+	Events uint64 `json:"events"`
+}
+
+// MajorNumbers are the device numbers of the nodes.
+type MajorNumbers struct {
+	NVIDIA     uint32 `json:"nvidia"`
+	NVIDIAUVM  uint32 `json:"nvidiaUVM"`
+	NVIDIACaps uint32 `json:"nvidiaCaps"`
+	DRM        uint32 `json:"drm"`
+}
+
+// GPUDescription is one GPU. Slot is its number for Inject and Clear; Index is NVML's, or -1 for a removed card.
+type GPUDescription struct {
+	Slot      int    `json:"slot"`
+	Index     int    `json:"index"`
+	UUID      string `json:"uuid"`
+	Product   string `json:"product"`
+	PCIBusID  string `json:"pciBusID"`
+	Minor     int    `json:"minor"`
+	NUMANode  int    `json:"numaNode"`
+	MemoryMiB uint64 `json:"memoryMiB"`
+	NVLinks   int    `json:"nvlinks"`
+	// Clique is "clusterUUID.id" on a multi-node fabric.
+	Clique string   `json:"clique,omitempty"`
+	MIG    string   `json:"mig"`
+	Faults []string `json:"faults,omitempty"`
+	// Recovery is what NVML's field 230 says.
+	Recovery   string           `json:"recovery"`
+	MIGDevices []MIGDescription `json:"migDevices,omitempty"`
+}
+
+// MIGDescription is one MIG device.
+type MIGDescription struct {
+	UUID    string `json:"uuid"`
+	Profile string `json:"profile"`
+	GI      int    `json:"gi"`
+	CI      int    `json:"ci"`
+	// Start and Size are the place of the GPU instance in memory slices.
+	Start int `json:"start"`
+	Size  int `json:"size"`
+}
+
+// The version of Description.
+const (
+	APIVersion = "berth.dev/v1alpha1"
+	Kind       = "SimulatedMachine"
+)
+
+// Show describes the machine as it is now.
+func (m *Machine) Show() (Description, error) {
+	v, err := m.view()
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{
+		APIVersion: APIVersion, Kind: Kind, Dir: m.dir, Profile: v.hw.Profile, Title: v.hw.Title,
+		Driver: v.hw.Driver, CUDA: fmt.Sprintf("%d.%d", v.hw.CUDA/1000, v.hw.CUDA%1000/10), DriverLoaded: !v.st.DriverGone,
+		DeviceNodes: v.hw.NodesError == "", NoDeviceNodes: v.hw.NodesError,
+		Majors:   MajorNumbers{NVIDIA: v.hw.Majors.NVIDIA, NVIDIAUVM: v.hw.Majors.UVM, NVIDIACaps: v.hw.Majors.Caps, DRM: v.hw.Majors.DRM},
+		Topology: v.letters(), Events: v.st.Seq,
+	}
+	for slot := range v.hw.GPUs {
+		d.GPUs = append(d.GPUs, v.describe(slot))
+	}
+	return d, nil
+}
+
+func (v *view) at(slot int) condition {
+	return condition{view: v, card: &v.hw.GPUs[slot], state: &v.st.GPUs[slot]}
+}
+
+func (v *view) describe(slot int) GPUDescription {
+	c := v.at(slot)
+	out := GPUDescription{
+		Slot: slot, Index: -1, UUID: c.card.UUID, Product: c.card.Model.Name, PCIBusID: c.card.PCI, Minor: c.card.Minor,
+		NUMANode: c.card.NUMA, MemoryMiB: c.card.Model.MemoryMiB, MIG: "n/a", Faults: c.state.faults(), Recovery: recoveryName(c.state.recovery()),
+	}
+	for index, present := range v.order {
+		if present == slot {
+			out.Index = index
+		}
+	}
+	for number := range c.card.Links {
+		if c.up(number) {
+			out.NVLinks++
+		}
+	}
+	if f := c.card.Fabric; f.ClusterUUID != "" {
+		out.Clique = f.ClusterUUID + "." + strconv.FormatUint(uint64(f.Clique), 10)
+	}
+	if c.card.Geometry != nil {
+		out.MIG = map[bool]string{false: "off", true: "on"}[c.state.MIGEnabled]
+	}
+	for _, m := range migDevices(c.card, c.state) {
+		out.MIGDevices = append(out.MIGDevices, MIGDescription{UUID: m.uuid, Profile: m.name(), GI: m.gi.ID, CI: m.ci.ID, Start: m.gi.Start, Size: m.gi.Size})
+	}
+	return out
+}
+
+// faults says in words what is wrong with the card, in a fixed order.
+func (c *cardState) faults() []string {
+	var out []string
+	add := func(when bool, format string, args ...any) {
+		if when {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(c.Removed, "removed")
+	add(c.OffBus, "off the bus")
+	add(c.Lost && !c.OffBus, "lost")
+	for _, xid := range c.XIDs {
+		add(true, "XID %d", xid)
+	}
+	add(c.DoubleBitECC > 0, "%d double-bit ECC", c.DoubleBitECC)
+	add(c.RowRemap != "", "row remap %s", c.RowRemap)
+	add(c.Temperature > 0, "%d C", c.Temperature)
+	add(len(c.LinksDown) > 0, "NVLinks down: %s", numberList(c.LinksDown))
+	for _, h := range c.Hangs {
+		add(h.For == 0, "%s hangs", h.Call)
+		add(h.For > 0, "%s takes %s", h.Call, h.For)
+	}
+	return out
+}
+
+func recoveryName(action nvml.DeviceGpuRecoveryAction) string {
+	switch action {
+	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
+		return "GPUReset"
+	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
+		return "NodeReboot"
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
+		return "DrainAndReset"
+	}
+	return "None"
+}
+
+// letters is the matrix of nvidia-smi topo -m.
+func (v *view) letters() [][]string {
+	rows := make([][]string, len(v.hw.GPUs))
+	for i := range rows {
+		rows[i] = make([]string, len(rows))
+		for j := range rows {
+			rows[i][j] = v.letter(i, j)
+		}
+	}
+	return rows
+}
+
+func (v *view) letter(i, j int) string {
+	if i == j {
+		return "X"
+	}
+	if n := linksBetween(v.at(i), v.at(j)); n > 0 {
+		return "NV" + strconv.Itoa(n)
+	}
+	switch ancestor(&v.hw.GPUs[i], &v.hw.GPUs[j]) {
+	case nvml.TOPOLOGY_SINGLE:
+		return "PIX"
+	case nvml.TOPOLOGY_MULTIPLE:
+		return "PXB"
+	case nvml.TOPOLOGY_HOSTBRIDGE:
+		return "PHB"
+	case nvml.TOPOLOGY_NODE:
+		return "NODE"
+	}
+	return "SYS"
+}

@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+)
+
+// The files of a state directory.
+const (
+	lockFile     = "lock"
+	hardwareFile = "hardware.json"
+	stateFile    = "state.json"
+	eventsFile   = "events.log"
+	treeFile     = "tree.json"
+	rootFolder   = "root"
+)
+
+// stateVersion is the version of state.json.
+const stateVersion = 1
+
+// maxFile bounds what is read of any file of the directory.
+const maxFile = 16 << 20
+
+// lockPatience is how long a change waits for another process's change to end.
+const lockPatience = 10 * time.Second
+
+// state is what changes: faults and MIG layout. It is the machine's only commit point.
+type state struct {
+	Version int `json:"version"`
+	// DriverGone is true while no driver is loaded; DriverLoads counts how often one was.
+	DriverGone  bool   `json:"driverGone,omitempty"`
+	DriverLoads uint64 `json:"driverLoads"`
+	// GPUs is by slot.
+	GPUs []cardState `json:"gpus"`
+	// Seq is the number of the last event; Outbox are the events of the last change, which a
+	// crash may have kept from the log.
+	Seq    uint64  `json:"seq"`
+	Outbox []event `json:"outbox,omitempty"`
+}
+
+// cardState is what is wrong with a card, and how it is partitioned.
+type cardState struct {
+	Removed bool `json:"removed,omitempty"`
+	Lost    bool `json:"lost,omitempty"`
+	OffBus  bool `json:"offBus,omitempty"`
+	// XIDs stand until cleared: they decide the recovery action.
+	XIDs []uint64 `json:"xids,omitempty"`
+	// DoubleBitECC counts uncorrected memory errors.
+	DoubleBitECC uint64 `json:"doubleBitECC,omitempty"`
+	// Temperature in degrees Celsius; 0 is the idle temperature.
+	Temperature int `json:"temperature,omitempty"`
+	// RowRemap is "", "pending" or "failed".
+	RowRemap  string `json:"rowRemap,omitempty"`
+	LinksDown []int  `json:"linksDown,omitempty"`
+	Hangs     []hang `json:"hangs,omitempty"`
+
+	MIGEnabled bool          `json:"migEnabled,omitempty"`
+	Instances  []gpuInstance `json:"instances,omitempty"`
+}
+
+// hang is a call that does not return in time. For 0 it returns only when the fault is cleared.
+type hang struct {
+	Call string        `json:"call"`
+	For  time.Duration `json:"for,omitempty"`
+}
+
+// gpuInstance is a MIG GPU instance, computeInstance a compute instance in it.
+type gpuInstance struct {
+	ID      int               `json:"id"`
+	Profile uint32            `json:"profile"`
+	Start   int               `json:"start"`
+	Size    int               `json:"size"`
+	Compute []computeInstance `json:"compute,omitempty"`
+}
+
+type computeInstance struct {
+	ID      int    `json:"id"`
+	Profile uint32 `json:"profile"`
+	Start   int    `json:"start"`
+	Size    int    `json:"size"`
+}
+
+func (s *state) clone() *state {
+	out := *s
+	out.Outbox = nil
+	out.GPUs = slices.Clone(s.GPUs)
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.XIDs, g.LinksDown, g.Hangs = slices.Clone(g.XIDs), slices.Clone(g.LinksDown), slices.Clone(g.Hangs)
+		g.Instances = slices.Clone(g.Instances)
+		for j := range g.Instances {
+			g.Instances[j].Compute = slices.Clone(g.Instances[j].Compute)
+		}
+	}
+	return &out
+}
+
+// readJSON reads a bounded file of the directory.
+func readJSON(path string, into any) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("parse %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON replaces a file by rename, so that readers see the old content or the new.
+func writeJSON(path string, value any) error {
+	content, err := json.MarshalIndent(value, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	// The bytes need not survive a power cut, but they must be there when the name is.
+	if err := renameio.WriteFile(path, append(content, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func readHardware(dir string) (*hardware, error) {
+	hw := &hardware{}
+	if err := readJSON(filepath.Join(dir, hardwareFile), hw); err != nil {
+		return nil, err
+	}
+	if hw.Version != hardwareVersion {
+		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again", hardwareFile, dir, hw.Version, hardwareVersion)
+	}
+	return hw, nil
+}
+
+func readState(dir string, slots int) (*state, error) {
+	st := &state{}
+	if err := readJSON(filepath.Join(dir, stateFile), st); err != nil {
+		return nil, err
+	}
+	if st.Version != stateVersion {
+		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again", stateFile, dir, st.Version, stateVersion)
+	}
+	if len(st.GPUs) != slots {
+		return nil, fmt.Errorf("%s in %s has %d GPUs, %s has %d: the files do not belong together; create the machine again", stateFile, dir, len(st.GPUs), hardwareFile, slots)
+	}
+	return st, nil
+}
+
+// lock takes the directory for a change. The kernel drops it when the process dies.
+func lock(dir string) (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open lock of %s: %w", dir, err)
+	}
+	deadline := time.Now().Add(lockPatience)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w (another process changes this machine; see who has %s open)", dir, err, filepath.Join(dir, lockFile))
+		}
+		time.Sleep(wait)
+	}
+}
+
+// fileKey tells one version of a file from the next. Every change is a rename, so the inode changes too.
+type fileKey struct {
+	inode uint64
+	size  int64
+	mtime int64
+}
+
+func keyOf(path string) (fileKey, error) {
+	var stat unix.Stat_t
+	for {
+		err := unix.Stat(path, &stat)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fileKey{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		return fileKey{inode: stat.Ino, size: stat.Size, mtime: stat.Mtim.Nano()}, nil
+	}
+}

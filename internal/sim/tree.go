@@ -1,0 +1,223 @@
+package sim
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// entry is one file of the tree below DIR/root: a regular file, a symbolic link (Target) or a character
+// device (Device). Folders follow from the paths.
+type entry struct {
+	Path    string
+	Mode    fs.FileMode
+	Content []byte
+	Target  string
+	Device  *deviceNumber
+}
+
+type deviceNumber struct{ Major, Minor uint32 }
+
+// treeRecord is tree.json: what the tree holds, so that what is no longer wanted can be
+// removed without touching files of others. Digest is empty while a change is under way.
+type treeRecord struct {
+	Digest string   `json:"digest"`
+	Paths  []string `json:"paths"`
+}
+
+// treeBuilder collects entries.
+type treeBuilder struct{ entries []entry }
+
+func (b *treeBuilder) file(name, content string) {
+	b.entries = append(b.entries, entry{Path: name, Mode: 0o444, Content: []byte(content)})
+}
+
+func (b *treeBuilder) program(name, content string) {
+	b.entries = append(b.entries, entry{Path: name, Mode: 0o755, Content: []byte(content)})
+}
+
+func (b *treeBuilder) link(name, target string) {
+	b.entries = append(b.entries, entry{Path: name, Mode: fs.ModeSymlink, Target: target})
+}
+
+func (b *treeBuilder) node(name string, mode fs.FileMode, major, minor uint32) {
+	b.entries = append(b.entries, entry{Path: name, Mode: mode, Device: &deviceNumber{Major: major, Minor: minor}})
+}
+
+// tree is everything below DIR/root, sorted by path: a pure projection of the machine and its state.
+func tree(hw *hardware, st *state) []entry {
+	b := &treeBuilder{}
+	addSystem(b, hw)
+	addPCI(b, hw, st)
+	b.file("proc/devices", hw.procDevices(st))
+	if !st.DriverGone {
+		addDriverFiles(b, hw)
+		addDriverProc(b, hw, st)
+		if hw.NodesError == "" {
+			addDeviceNodes(b, hw, st)
+		}
+	}
+	slices.SortFunc(b.entries, func(x, y entry) int { return strings.Compare(x.Path, y.Path) })
+	return b.entries
+}
+
+func treeDigest(entries []entry) string {
+	sum := sha256.New()
+	for _, e := range entries {
+		fmt.Fprintf(sum, "%s\x00%o\x00%s\x00%x\x00", e.Path, e.Mode, e.Target, sha256.Sum256(e.Content))
+		if e.Device != nil {
+			fmt.Fprintf(sum, "%d:%d\x00", e.Device.Major, e.Device.Minor)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// treeBehind tells whether the tree shows another state than the given one, as after a crash.
+func treeBehind(dir string, hw *hardware, st *state) bool {
+	var record treeRecord
+	return readJSON(filepath.Join(dir, treeFile), &record) != nil || record.Digest != treeDigest(tree(hw, st))
+}
+
+// syncTree makes DIR/root show the state. It may be cut off at any point and run again. The
+// caller holds the lock.
+func syncTree(dir string, hw *hardware, st *state) error {
+	wanted := tree(hw, st)
+	digest := treeDigest(wanted)
+	recordPath := filepath.Join(dir, treeFile)
+	var old treeRecord
+	if err := readJSON(recordPath, &old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read record of the file tree: %w", err)
+	}
+	if old.Digest == digest {
+		return nil
+	}
+	paths := make([]string, len(wanted))
+	for i, e := range wanted {
+		paths[i] = e.Path
+	}
+	union := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(paths), old.Paths...))))
+	if err := writeJSON(recordPath, treeRecord{Paths: union}); err != nil {
+		return err
+	}
+	root, err := openTree(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range union {
+		if _, keep := slices.BinarySearch(paths, name); !keep {
+			if err := removeEntry(root, name); err != nil {
+				return fmt.Errorf("remove %s from the file tree: %w", name, err)
+			}
+		}
+	}
+	for _, e := range wanted {
+		if err := writeEntry(root, e); err != nil {
+			return fmt.Errorf("write %s in the file tree: %w", e.Path, err)
+		}
+	}
+	return writeJSON(recordPath, treeRecord{Digest: digest, Paths: paths})
+}
+
+func openTree(dir string) (*os.Root, error) {
+	folder := filepath.Join(dir, rootFolder)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, fmt.Errorf("create file tree: %w", err)
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return nil, fmt.Errorf("open file tree: %w", err)
+	}
+	return root, nil
+}
+
+// writeEntry puts one entry in place; readers see the old one or the new one.
+func writeEntry(root *os.Root, e entry) error {
+	if sameEntry(root, e) {
+		return nil
+	}
+	if err := root.MkdirAll(path.Dir(e.Path), 0o755); err != nil {
+		return err
+	}
+	temporary := path.Join(path.Dir(e.Path), "."+path.Base(e.Path)+".new")
+	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeEntry(root, temporary, e); err != nil {
+		return err
+	}
+	return root.Rename(temporary, e.Path)
+}
+
+func makeEntry(root *os.Root, name string, e entry) error {
+	switch {
+	case e.Target != "":
+		return root.Symlink(e.Target, name)
+	case e.Device != nil:
+		return makeNode(root, name, e.Mode, *e.Device)
+	default:
+		if err := root.WriteFile(name, e.Content, 0o600); err != nil {
+			return err
+		}
+		return root.Chmod(name, e.Mode)
+	}
+}
+
+func makeNode(root *os.Root, name string, mode fs.FileMode, number deviceNumber) error {
+	folder, err := root.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	dev := int(unix.Mkdev(number.Major, number.Minor))
+	if err := unix.Mknodat(int(folder.Fd()), path.Base(name), unix.S_IFCHR|uint32(mode.Perm()), dev); err != nil {
+		return fmt.Errorf("make device node: %w", err)
+	}
+	return root.Chmod(name, mode.Perm()) // mknod obeys the umask
+}
+
+func sameEntry(root *os.Root, e entry) bool {
+	info, err := root.Lstat(e.Path)
+	if err != nil {
+		return false
+	}
+	switch {
+	case e.Target != "":
+		target, err := root.Readlink(e.Path)
+		return err == nil && target == e.Target
+	case e.Device != nil:
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		return ok && info.Mode()&fs.ModeCharDevice != 0 && info.Mode().Perm() == e.Mode.Perm() &&
+			stat.Rdev == unix.Mkdev(e.Device.Major, e.Device.Minor)
+	default:
+		if !info.Mode().IsRegular() || info.Mode().Perm() != e.Mode.Perm() || info.Size() != int64(len(e.Content)) {
+			return false
+		}
+		content, err := root.ReadFile(e.Path)
+		return err == nil && bytes.Equal(content, e.Content)
+	}
+}
+
+// removeEntry removes a path and the folders that it leaves empty.
+func removeEntry(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
+		if root.Remove(folder) != nil { // not empty, or gone already
+			return nil
+		}
+	}
+	return nil
+}

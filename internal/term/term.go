@@ -1,0 +1,140 @@
+// Package term draws tables, trees and matrices as plain text for terminals.
+//
+// It guarantees that the same values give the same bytes, that columns line up by
+// characters (not bytes), and that no text from elsewhere can move the cursor or
+// colour the screen: control characters are printed as \x1b and the like. It must
+// not import anything but the standard library.
+package term
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// gap is what parts two columns.
+const gap = "   "
+
+// Clean makes control characters visible, so that a name cannot draw on the terminal.
+func Clean(text string) string {
+	if !strings.ContainsFunc(text, bad) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		if bad(r) {
+			fmt.Fprintf(&out, `\x%02x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
+// bad are control characters and those that turn the direction of writing.
+func bad(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == utf8.RuneError
+}
+
+func width(text string) int { return utf8.RuneCountInString(text) }
+
+func pad(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
+
+// Table prints a head and rows in columns as wide as their widest cell. Rows may be
+// shorter than the head; no line ends in blanks.
+func Table(w io.Writer, head []string, rows [][]string) error {
+	all := append([][]string{head}, rows...)
+	widths := make([]int, len(head))
+	for r, row := range all {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = Clean(cell)
+			if i < len(widths) {
+				widths[i] = max(widths[i], width(cells[i]))
+			}
+		}
+		all[r] = cells
+	}
+	var out strings.Builder
+	for _, row := range all {
+		var line strings.Builder
+		for i, cell := range row {
+			if i < len(widths) {
+				cell = pad(cell, widths[i])
+			}
+			if i > 0 {
+				line.WriteString(gap)
+			}
+			line.WriteString(cell)
+		}
+		out.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// Node is a line of a tree with what hangs below it. The Note stands in a column of
+// its own to the right.
+type Node struct {
+	Text, Note string
+	Children   []*Node
+}
+
+// Add hangs a new node below n.
+func (n *Node) Add(text, note string) *Node {
+	child := &Node{Text: text, Note: note}
+	n.Children = append(n.Children, child)
+	return child
+}
+
+// maxText bounds how far to the right long lines push the notes of all others.
+const maxText = 76
+
+// Tree prints roots with their branches, notes lined up.
+func Tree(w io.Writer, roots []*Node) error {
+	type line struct{ text, note string }
+	var lines []line
+	var walk func(nodes []*Node, indent string)
+	walk = func(nodes []*Node, indent string) {
+		for i, node := range nodes {
+			branch, below := "├─ ", "│  "
+			if i == len(nodes)-1 {
+				branch, below = "└─ ", "   "
+			}
+			lines = append(lines, line{indent + branch + Clean(node.Text), Clean(node.Note)})
+			walk(node.Children, indent+below)
+		}
+	}
+	for _, root := range roots {
+		lines = append(lines, line{Clean(root.Text), Clean(root.Note)})
+		walk(root.Children, "")
+	}
+	column := 0
+	for _, line := range lines {
+		if line.note != "" && width(line.text) <= maxText {
+			column = max(column, width(line.text))
+		}
+	}
+	var out strings.Builder
+	for _, line := range lines {
+		out.WriteString(strings.TrimRight(pad(line.text, column)+gap+line.note, " ") + "\n")
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// Matrix prints cells under and beside their heads; further columns, such as an
+// affinity, come after the square.
+func Matrix(w io.Writer, heads []string, cells [][]string, further []string, more [][]string) error {
+	head := append(append([]string{""}, heads...), further...)
+	rows := make([][]string, len(cells))
+	for i := range cells {
+		rows[i] = append([]string{heads[i]}, cells[i]...)
+		if i < len(more) {
+			rows[i] = append(rows[i], more[i]...)
+		}
+	}
+	return Table(w, head, rows)
+}

@@ -1,0 +1,201 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Entry is a container's devices under one resource, as the checkpoint (which knows
+// UIDs) and PodResources (which knows names) both have them.
+type Entry struct {
+	Pod       Ref
+	Container string
+	Resource  string
+	IDs       []string
+}
+
+func (e Entry) key() string {
+	ids := slices.Clone(e.IDs)
+	slices.Sort(ids)
+	return e.Container + "\x00" + e.Resource + "\x00" + strings.Join(slices.Compact(ids), "\x00")
+}
+
+// NamesByDevices finds the names of pods that are known by UID only, by what they
+// hold: the kubelet gives a device to one container at a time, so container,
+// resource and device IDs together name the pod. A UID that more than one name
+// would fit stays without one, as does a name that more than one UID would fit.
+func NamesByDevices(byUID, byName []Entry) map[string]Ref {
+	names := map[string][]Ref{}
+	for _, entry := range byName {
+		if entry.Pod.named() && len(entry.IDs) > 0 {
+			names[entry.key()] = append(names[entry.key()], Ref{Namespace: entry.Pod.Namespace, Name: entry.Pod.Name})
+		}
+	}
+	candidates := map[string][]Ref{}
+	for _, entry := range byUID {
+		if entry.Pod.UID != "" {
+			candidates[entry.Pod.UID] = append(candidates[entry.Pod.UID], names[entry.key()]...)
+		}
+	}
+	taken := map[Ref]int{}
+	for uid, refs := range candidates {
+		refs = distinct(refs)
+		candidates[uid] = refs
+		for _, ref := range refs {
+			taken[ref]++
+		}
+	}
+	found := map[string]Ref{}
+	for uid, refs := range candidates {
+		if len(refs) == 1 && taken[refs[0]] == 1 {
+			ref := refs[0]
+			ref.UID = uid
+			found[uid] = ref
+		}
+	}
+	return found
+}
+
+func distinct(refs []Ref) []Ref {
+	refs = slices.Clone(refs)
+	slices.SortFunc(refs, compareRefs)
+	return slices.Compact(refs)
+}
+
+func compareRefs(a, b Ref) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
+}
+
+// directory resolves every Ref of the evidence to one identity per pod.
+type directory struct {
+	byUID  map[string]Ref   // full identity of each known UID
+	byName map[Ref][]string // UIDs of each name, sorted
+	live   map[string]bool  // UIDs that the API or a running container vouches for
+	names  map[Ref]string   // names that devices gave to one of several UIDs
+}
+
+func newDirectory(evidence *Evidence) *directory {
+	d := &directory{byUID: map[string]Ref{}, byName: map[Ref][]string{}, live: map[string]bool{}, names: map[Ref]string{}}
+	for _, ref := range allRefs(evidence) {
+		if ref.UID == "" {
+			continue
+		}
+		if known := d.byUID[ref.UID]; !known.named() || (ref.named() && compareRefs(ref, known) < 0) {
+			d.byUID[ref.UID] = ref
+		}
+	}
+	byUID, byName := entries(evidence)
+	var unnamed []Entry
+	for _, entry := range byUID {
+		if !d.byUID[entry.Pod.UID].named() {
+			unnamed = append(unnamed, entry)
+		}
+	}
+	for uid, ref := range NamesByDevices(unnamed, byName) {
+		d.byUID[uid] = ref
+	}
+	for uid, ref := range d.byUID {
+		if ref.named() {
+			name := Ref{Namespace: ref.Namespace, Name: ref.Name}
+			d.byName[name] = append(d.byName[name], uid)
+		}
+	}
+	for name := range d.byName {
+		slices.Sort(d.byName[name])
+	}
+	for _, pod := range evidence.Pods {
+		if pod.Ref.UID != "" && pod.Source.Kind == PodSpec {
+			d.live[pod.Ref.UID] = true
+		}
+	}
+	for _, container := range evidence.Containers {
+		if container.Pod.UID != "" && len(container.PIDs) > 0 {
+			d.live[container.Pod.UID] = true
+		}
+	}
+	d.matchRecreated(byUID, byName)
+	return d
+}
+
+// matchRecreated tells pods of one name apart by their devices: a pod that was
+// deleted and made again leaves its first UID in the checkpoint for a while.
+func (d *directory) matchRecreated(byUID, byName []Entry) {
+	holders := map[string][]string{}
+	for _, entry := range byUID {
+		holders[entry.key()] = append(holders[entry.key()], entry.Pod.UID)
+	}
+	votes := map[Ref][]string{}
+	for _, entry := range byName {
+		name := Ref{Namespace: entry.Pod.Namespace, Name: entry.Pod.Name}
+		for _, uid := range holders[entry.key()] {
+			if slices.Contains(d.byName[name], uid) {
+				votes[name] = append(votes[name], uid)
+			}
+		}
+	}
+	for name, uids := range votes {
+		slices.Sort(uids)
+		if uids = slices.Compact(uids); len(uids) == 1 {
+			d.names[name] = uids[0]
+		}
+	}
+}
+
+// resolve completes a reference. A name that fits several UIDs goes to the one that
+// holds the same devices, else to the only live one, else it stays a name.
+func (d *directory) resolve(ref Ref) Ref {
+	if ref.UID != "" {
+		return d.byUID[ref.UID]
+	}
+	uids := d.byName[Ref{Namespace: ref.Namespace, Name: ref.Name}]
+	if len(uids) == 1 {
+		return d.byUID[uids[0]]
+	}
+	if uid, ok := d.names[Ref{Namespace: ref.Namespace, Name: ref.Name}]; ok {
+		return d.byUID[uid]
+	}
+	var live []string
+	for _, uid := range uids {
+		if d.live[uid] {
+			live = append(live, uid)
+		}
+	}
+	if len(live) == 1 {
+		return d.byUID[live[0]]
+	}
+	return ref
+}
+
+func allRefs(evidence *Evidence) []Ref {
+	var refs []Ref
+	for _, fact := range evidence.Pods {
+		refs = append(refs, fact.Ref)
+	}
+	for _, fact := range evidence.Assignments {
+		refs = append(refs, fact.Pod)
+	}
+	for _, fact := range evidence.Answers {
+		refs = append(refs, fact.Pod)
+	}
+	for _, fact := range evidence.Containers {
+		refs = append(refs, fact.Pod)
+	}
+	for _, fact := range evidence.Processes {
+		refs = append(refs, Ref{UID: fact.PodUID})
+	}
+	return refs
+}
+
+func entries(evidence *Evidence) (byUID, byName []Entry) {
+	for _, fact := range evidence.Assignments {
+		entry := Entry{Pod: fact.Pod, Container: fact.Container, Resource: fact.Resource, IDs: fact.IDs}
+		switch {
+		case fact.Source.Kind == Checkpoint:
+			byUID = append(byUID, entry)
+		case fact.Source.Kind == PodResources:
+			byName = append(byName, entry)
+		}
+	}
+	return byUID, byName
+}

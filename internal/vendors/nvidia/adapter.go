@@ -1,0 +1,215 @@
+package nvidia
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// Roots are where this process finds the host's trees: "/", "/", "/proc" and "/sys" on a
+// real node, a folder of the simulator otherwise.
+type Roots struct {
+	// Driver holds the driver's user-space files.
+	Driver string
+	// Dev holds the folder dev with the device nodes.
+	Dev string
+	// Proc and Sys are the kernel's file systems themselves.
+	Proc, Sys string
+}
+
+// Deps is what an Adapter needs.
+type Deps struct {
+	Library nvml.Interface
+	Roots   Roots
+	Log     *slog.Logger
+}
+
+// Adapter reads NVIDIA GPUs. Scan and Watch may run side by side, each of them once
+// at a time.
+type Adapter struct {
+	library nvml.Interface
+	proc    tree
+	sys     tree
+	dev     tree
+	log     *slog.Logger
+
+	// library calls hold inUse for reading; loading and unloading it is for writing.
+	inUse    sync.RWMutex
+	scan     sync.Mutex
+	session  *session // nil while there is no driver
+	sessions int
+	// known are the cards of the last scan by UUID, the Gone ones included.
+	known map[gpu.UUID]gpu.GPU
+	facts map[gpu.UUID]facts
+	links map[gpu.UUID]*linkReader
+	paths map[pair]gpu.PCIPath
+	// last is the topology of the last scan and what it was computed from.
+	last topologyMemo
+
+	doing   atomic.Pointer[activity]
+	watched atomic.Pointer[watchList]
+}
+
+// activity is the call that a scan is in.
+type activity struct {
+	card gpu.UUID
+	call string
+}
+
+// New makes an adapter; it touches nothing until the first Scan.
+func New(deps Deps) *Adapter {
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Adapter{
+		library: deps.Library,
+		proc:    tree{deps.Roots.Proc},
+		sys:     tree{deps.Roots.Sys},
+		dev:     tree{deps.Roots.Dev},
+		log:     deps.Log,
+		known:   map[gpu.UUID]gpu.GPU{},
+		facts:   map[gpu.UUID]facts{},
+		links:   map[gpu.UUID]*linkReader{},
+		paths:   map[pair]gpu.PCIPath{},
+	}
+}
+
+// Doing names the NVML call that the running scan is in and the card that it asks
+// ("" for the node); both are empty between scans.
+func (a *Adapter) Doing() (card gpu.UUID, call string) {
+	if now := a.doing.Load(); now != nil {
+		return now.card, now.call
+	}
+	return "", ""
+}
+
+func (a *Adapter) at(card gpu.UUID, call string) { a.doing.Store(&activity{card, call}) }
+
+// Scan reads the whole node. GPU.Health.Causes are the level causes of this scan,
+// without Since; GPU.Health.State is Gone for a card that did not answer and empty
+// otherwise. The only errors are those of ctx.
+func (a *Adapter) Scan(ctx context.Context) (gpu.Snapshot, error) {
+	a.scan.Lock()
+	defer a.scan.Unlock()
+	defer a.doing.Store(nil)
+	if err := ctx.Err(); err != nil {
+		return gpu.Snapshot{}, err
+	}
+	if fault := a.open(); fault != nil {
+		return a.withoutDriver(*fault), nil
+	}
+	a.inUse.RLock()
+	snapshot, broken, err := a.read(ctx)
+	a.inUse.RUnlock()
+	if err != nil {
+		return gpu.Snapshot{}, err
+	}
+	if broken != nil {
+		a.close()
+		return a.withoutDriver(*broken), nil
+	}
+	return snapshot, nil
+}
+
+// read is one scan with a driver: who is there, what each card says, what joins them.
+// broken says that the driver went away meanwhile.
+func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.Cause, err error) {
+	roll, broken := a.enumerate()
+	if broken != nil {
+		return gpu.Snapshot{}, broken, nil
+	}
+	cards := make([]*card, 0, len(roll.answering))
+	for _, found := range roll.answering {
+		if err := ctx.Err(); err != nil {
+			return gpu.Snapshot{}, nil, err
+		}
+		c := a.readCard(found)
+		if c.broken != nil {
+			return gpu.Snapshot{}, c.broken, nil
+		}
+		cards = append(cards, c)
+	}
+	for _, lost := range roll.lost {
+		cards = append(cards, &card{gpu: lost})
+	}
+	slices.SortFunc(cards, func(x, y *card) int { return x.gpu.Index - y.gpu.Index })
+
+	snapshot.Driver = a.session.driver
+	snapshot.GPUs = make([]gpu.GPU, len(cards))
+	for i, c := range cards {
+		snapshot.GPUs[i] = c.gpu
+	}
+	snapshot.Topology = a.topology(cards)
+	snapshot.Control = a.controlNodes()
+	snapshot.Faults = roll.faults
+	a.remember(cards)
+	return snapshot, nil, nil
+}
+
+// withoutDriver keeps the cards that are still in the machine, as Gone.
+func (a *Adapter) withoutDriver(fault gpu.Cause) gpu.Snapshot {
+	snapshot := gpu.Snapshot{Faults: []gpu.Cause{fault}, Control: a.controlNodes()}
+	cards := slices.SortedFunc(maps.Values(a.known), func(x, y gpu.GPU) int { return comparePCI(x.PCI, y.PCI) })
+	for _, c := range cards {
+		if a.sys.hasPCI(c.PCI) == absent {
+			delete(a.known, c.UUID)
+			continue
+		}
+		c.Index = len(snapshot.GPUs)
+		c.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{fault}}
+		snapshot.GPUs = append(snapshot.GPUs, c)
+		a.known[c.UUID] = c
+	}
+	gone := make([]*card, len(snapshot.GPUs))
+	for i := range snapshot.GPUs {
+		gone[i] = &card{gpu: snapshot.GPUs[i]}
+	}
+	snapshot.Topology = a.topology(gone)
+	a.watched.Store(nil)
+	return snapshot
+}
+
+// remember keeps what later scans need: the identity of cards, so that a lost one
+// can be named, and the handles that Watch registers.
+func (a *Adapter) remember(cards []*card) {
+	a.known = make(map[gpu.UUID]gpu.GPU, len(cards))
+	var handles []handle
+	for _, c := range cards {
+		a.known[c.gpu.UUID] = c.gpu
+		if c.gpu.Health.State != gpu.Gone {
+			handles = append(handles, handle{c.gpu.UUID, c.device})
+		}
+	}
+	maps.DeleteFunc(a.facts, func(id gpu.UUID, _ facts) bool { return !known(a.known, id) })
+	maps.DeleteFunc(a.links, func(id gpu.UUID, _ *linkReader) bool { return !known(a.known, id) })
+	last := a.watched.Load()
+	if last == nil || last.session != a.session.number || !slices.EqualFunc(last.handles, handles, handle.same) {
+		a.watched.Store(&watchList{session: a.session.number, handles: handles})
+	}
+}
+
+func known(cards map[gpu.UUID]gpu.GPU, id gpu.UUID) bool {
+	_, ok := cards[id]
+	return ok
+}
+
+// Close unloads the library. An adapter may be used again after it.
+func (a *Adapter) Close() {
+	a.scan.Lock()
+	defer a.scan.Unlock()
+	defer a.doing.Store(nil)
+	a.close()
+}
+
+// unstamped is a cause without Since, which is for those who keep history.
+func unstamped(code, message string) gpu.Cause {
+	return gpu.Cause{Code: code, Message: message, Since: time.Time{}}
+}

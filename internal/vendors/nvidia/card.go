@@ -1,0 +1,194 @@
+package nvidia
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// card is a GPU during one scan, with what the topology needs of it.
+type card struct {
+	gpu    gpu.GPU
+	device nvml.Device // nil for a card that does not answer
+	links  linkCounts
+	broken *gpu.Cause // the driver went away while it was read
+}
+
+// facts are what does not change while a driver runs.
+type facts struct {
+	pci          gpu.PCIAddress
+	minor        int
+	product      string
+	architecture string
+	capability   gpu.Version
+	memory       uint64
+	numa         int
+}
+
+// question asks one card and remembers what its answers say beyond their values. A
+// card that proved lost is not asked again.
+type question struct {
+	adapter *Adapter
+	card    gpu.UUID
+	// lost is the first answer that said that the card is not there.
+	lost *failure
+	// reset is the first answer that said that the card needs a reset.
+	reset *failure
+	// broken is set when the driver went away.
+	broken *gpu.Cause
+	// unsure is true when an answer failed for no lasting reason.
+	unsure bool
+}
+
+// ask makes one NVML call. False means that there is no value, for whatever reason.
+func ask[T any](q *question, call string, f func() (T, nvml.Return)) (T, bool) {
+	var none T
+	if q.lost != nil || q.broken != nil {
+		return none, false
+	}
+	q.adapter.at(q.card, call)
+	value, ret := f()
+	if !q.understand(call, ret) {
+		return none, false
+	}
+	return value, true
+}
+
+func (q *question) understand(call string, ret nvml.Return) bool {
+	switch {
+	case ret == nvml.SUCCESS:
+		return true
+	case gone(ret):
+		q.broken = driverMissing(call, ret)
+	case ret == nvml.ERROR_GPU_IS_LOST:
+		q.lost = &failure{call: call, ret: ret}
+	case ret == nvml.ERROR_RESET_REQUIRED:
+		if q.reset == nil {
+			q.reset = &failure{call: call, ret: ret}
+		}
+		q.unsure = true
+	case unsupported(ret):
+	default:
+		q.unsure = true
+		q.adapter.log.Debug("NVML call failed", "gpu", q.card, "call", call, "return", say(ret))
+	}
+	return false
+}
+
+// readCard asks a card everything.
+func (a *Adapter) readCard(who found) *card {
+	q := &question{adapter: a, card: who.uuid}
+	known := a.readFacts(q, who)
+	c := &card{device: who.device, gpu: gpu.GPU{
+		UUID:              who.uuid,
+		Index:             who.index,
+		Minor:             known.minor,
+		PCI:               who.pci,
+		Product:           known.product,
+		Architecture:      known.architecture,
+		ComputeCapability: known.capability,
+		MemoryBytes:       known.memory,
+		NUMANode:          known.numa,
+		Clique:            a.readClique(q, who.device),
+		MIG:               a.readMIG(q, who.device, known),
+		Nodes:             a.cardNodes(who.pci, known.minor),
+	}}
+	c.links = a.readLinks(q, who)
+	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, who.device)
+	switch {
+	case q.broken != nil:
+		c.broken = q.broken
+	case q.lost != nil:
+		c.lose(a, q.lost)
+	}
+	return c
+}
+
+// lose turns a card that stopped answering in the middle into a lost one: as it was
+// in the last scan, if there was one.
+func (c *card) lose(a *Adapter, why *failure) {
+	if before, ok := a.known[c.gpu.UUID]; ok {
+		before.Index, before.PCI = c.gpu.Index, c.gpu.PCI
+		c.gpu = before
+	}
+	c.device, c.links = nil, linkCounts{}
+	c.gpu.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{a.lostCause(c.gpu.PCI, why)}}
+}
+
+// readFacts asks once for each card and session, or until every answer came.
+func (a *Adapter) readFacts(q *question, who found) facts {
+	if have, ok := a.facts[who.uuid]; ok && have.pci == who.pci {
+		return have
+	}
+	d := who.device
+	f := facts{pci: who.pci, minor: -1, numa: a.sys.numaNode(who.pci)}
+	minor, ok := ask(q, "nvmlDeviceGetMinorNumber", d.GetMinorNumber)
+	if ok {
+		f.minor = minor
+	} else if content, err := a.proc.read(path.Join("driver/nvidia/gpus", who.pci.String(), "information")); err == nil {
+		listed, _ := parseInformation(content)
+		f.minor = listed.Minor
+	}
+	f.product, _ = ask(q, "nvmlDeviceGetName", d.GetName)
+	if a.exports("nvmlDeviceGetArchitecture") {
+		if family, ok := ask(q, "nvmlDeviceGetArchitecture", d.GetArchitecture); ok {
+			f.architecture = architecture(family)
+		}
+	}
+	f.capability, _ = ask(q, "nvmlDeviceGetCudaComputeCapability", func() (gpu.Version, nvml.Return) {
+		major, minor, ret := d.GetCudaComputeCapability()
+		return gpu.Version{Major: major, Minor: minor}, ret
+	})
+	memory, _ := ask(q, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
+	f.memory = memory.Total
+	if !q.unsure && q.lost == nil && q.broken == nil {
+		a.facts[who.uuid] = f
+	}
+	return f
+}
+
+// architecture is the name that nvidia-smi -q prints as Product Architecture.
+func architecture(family nvml.DeviceArchitecture) string {
+	switch family {
+	case nvml.DEVICE_ARCH_KEPLER:
+		return "Kepler"
+	case nvml.DEVICE_ARCH_MAXWELL:
+		return "Maxwell"
+	case nvml.DEVICE_ARCH_PASCAL:
+		return "Pascal"
+	case nvml.DEVICE_ARCH_VOLTA:
+		return "Volta"
+	case nvml.DEVICE_ARCH_TURING:
+		return "Turing"
+	case nvml.DEVICE_ARCH_AMPERE:
+		return "Ampere"
+	case nvml.DEVICE_ARCH_ADA:
+		return "Ada Lovelace"
+	case nvml.DEVICE_ARCH_HOPPER:
+		return "Hopper"
+	case nvml.DEVICE_ARCH_BLACKWELL:
+		return "Blackwell"
+	case nvml.DEVICE_ARCH_RUBIN:
+		return "Rubin"
+	}
+	return ""
+}
+
+// readClique asks for the NVLink domain; only a finished registration counts.
+func (a *Adapter) readClique(q *question, d nvml.Device) gpu.Clique {
+	if !a.exports("nvmlDeviceGetGpuFabricInfo") {
+		return gpu.Clique{}
+	}
+	info, ok := ask(q, "nvmlDeviceGetGpuFabricInfo", d.GetGpuFabricInfo)
+	if !ok || info.State != nvml.GPU_FABRIC_STATE_COMPLETED || info.ClusterUuid == [16]uint8{} {
+		return gpu.Clique{}
+	}
+	u := info.ClusterUuid
+	return gpu.Clique{
+		ClusterUUID: fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16]),
+		ID:          info.CliqueId,
+	}
+}

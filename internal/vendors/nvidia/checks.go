@@ -1,0 +1,120 @@
+package nvidia
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// check is one question about a card's health.
+type check struct {
+	// symbol is the function that the library must have.
+	symbol string
+	run    func(q *question, d nvml.Device) []gpu.Cause
+}
+
+// checks are asked of each card at each scan. A cause's message holds no counter,
+// since a snapshot must not change while nothing happens.
+func checks() []check {
+	return []check{
+		{"nvmlDeviceGetRemappedRows", checkRemappedRows},
+		{"nvmlDeviceGetTotalEccErrors", checkECC},
+	}
+}
+
+// check asks a card how it is.
+func (a *Adapter) check(q *question, d nvml.Device) ([]gpu.Cause, gpu.Recovery) {
+	var causes []gpu.Cause
+	for _, one := range checks() {
+		if a.exports(one.symbol) {
+			causes = append(causes, one.run(q, d)...)
+		}
+	}
+	recovery := readRecovery(q, d)
+	if recovery != "" && recovery != gpu.RecoveryNone {
+		causes = append(causes, unstamped("RECOVERY_ACTION",
+			fmt.Sprintf("the driver asks for a recovery action: %s (NVML field %d)", recovery, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)))
+	}
+	if q.reset != nil {
+		causes = append(causes, unstamped("GPU_RESET_REQUIRED",
+			fmt.Sprintf("the GPU needs a reset: %s returned %s", q.reset.call, say(q.reset.ret))))
+	}
+	return causes, recovery
+}
+
+func checkRemappedRows(q *question, d nvml.Device) []gpu.Cause {
+	type state struct{ pending, failed bool }
+	rows, ok := ask(q, "nvmlDeviceGetRemappedRows", func() (state, nvml.Return) {
+		_, _, pending, failed, ret := d.GetRemappedRows()
+		return state{pending, failed}, ret
+	})
+	var causes []gpu.Cause
+	if ok && rows.failed {
+		causes = append(causes, unstamped("ROW_REMAP_FAILURE",
+			"a defective memory row could not be remapped (nvmlDeviceGetRemappedRows); the GPU needs to be replaced"))
+	}
+	if ok && rows.pending {
+		causes = append(causes, unstamped("ROW_REMAP_PENDING",
+			"a defective memory row waits to be remapped (nvmlDeviceGetRemappedRows); reset the GPU"))
+	}
+	return causes
+}
+
+func checkECC(q *question, d nvml.Device) []gpu.Cause {
+	errors, ok := ask(q, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) {
+		return d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+	})
+	if !ok || errors == 0 {
+		return nil
+	}
+	return []gpu.Cause{unstamped("ECC_DOUBLE_BIT",
+		"uncorrectable memory errors were counted since the last reset (nvmlDeviceGetTotalEccErrors, volatile); reset the GPU")}
+}
+
+// readRecovery reads what would repair the card; empty when the driver does not say.
+func readRecovery(q *question, d nvml.Device) gpu.Recovery {
+	action, ok := ask(q, "nvmlDeviceGetFieldValues", func() (uint64, nvml.Return) {
+		values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
+			return 0, ret
+		}
+		return fieldNumber(values[0]), nvml.Return(values[0].NvmlReturn)
+	})
+	if !ok {
+		return ""
+	}
+	switch nvml.DeviceGpuRecoveryAction(action) {
+	case nvml.GPU_RECOVERY_ACTION_NONE:
+		return gpu.RecoveryNone
+	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
+		return gpu.RecoveryGPUReset
+	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
+		return gpu.RecoveryNodeReboot
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
+		return gpu.RecoveryDrainP2P
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
+		return gpu.RecoveryDrainAndReset
+	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
+		return gpu.RecoveryIMEXDomain
+	case nvml.GPU_RECOVERY_ACTION_BUS_RESET:
+		return "BusReset"
+	case nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:
+		return "SystemReboot"
+	}
+	return gpu.Recovery(fmt.Sprintf("Action%d", action))
+}
+
+// fieldNumber reads a field's union, which holds a value of the type it names in the
+// machine's byte order. 32-bit kinds leave the rest of the union undefined.
+func fieldNumber(value nvml.FieldValue) uint64 {
+	switch nvml.ValueType(value.ValueType) {
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return binary.NativeEndian.Uint64(value.Value[:])
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return uint64(binary.NativeEndian.Uint16(value.Value[:]))
+	}
+	return uint64(binary.NativeEndian.Uint32(value.Value[:]))
+}

@@ -1,0 +1,17 @@
+// Package nvidia reads a node's NVIDIA GPUs through NVML (go-nvml's nvml.Interface) and
+// through the file trees of the kernel and the driver, and says what it found in the
+// vocabulary of package gpu.
+//
+// It guarantees that
+//   - a node without a driver, with a late one, or with one that comes and goes, is a
+//     snapshot with a fault and never an error;
+//   - a card that is lost, hangs or lies does not change what is said of the others;
+//   - a lost card keeps its identity (UUID, PCI bus ID, minor) as long as the machine
+//     still has it;
+//   - the pairwise PCIe questions are asked once for each pair of cards, not at each scan;
+//   - a function that the installed libnvidia-ml.so does not have is not called: go-nvml
+//     would end the process.
+//
+// Scan and Watch block as long as NVML blocks; the caller bounds them. It must not
+// import Kubernetes, and knows nothing of who reads its snapshots.
+package nvidia

@@ -1,0 +1,211 @@
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+const (
+	// waitMillis bounds one wait for an event, and with it how long the end of a
+	// context goes unnoticed.
+	waitMillis = 250
+	// lostPause is the pause after a wait that a lost card spoiled, since such waits
+	// return at once.
+	lostPause = time.Second
+)
+
+// wanted are the events that say something of a card's health.
+const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError |
+	nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
+
+var (
+	errNoDriver   = errors.New("watch GPU events: no driver answers yet; a scan has to find one first")
+	errDriverGone = errors.New("watch GPU events: the driver went away")
+)
+
+// watchList are the cards to watch, of one session. A new one replaces it when the
+// set of answering cards changes.
+type watchList struct {
+	session int
+	handles []handle
+}
+
+type handle struct {
+	uuid   gpu.UUID
+	device nvml.Device
+}
+
+func (h handle) same(other handle) bool { return h.uuid == other.uuid }
+
+// Watch calls emit for each NVML event: with its XID, or with XID 0 for one that only
+// says that a scan is worth while. Time is left zero, since NVML gives none. It
+// follows the cards that scans find. It returns nil when ctx ends, and an error when
+// there is no driver or it went away.
+func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	w := &watch{adapter: a}
+	defer w.free()
+	for ctx.Err() == nil {
+		list := a.watched.Load()
+		if list == nil {
+			if w.list == nil {
+				return errNoDriver
+			}
+			return errDriverGone
+		}
+		if list != w.list {
+			if err := w.register(list); err != nil {
+				return err
+			}
+		}
+		event, pause, err := w.wait()
+		if err != nil {
+			return err
+		}
+		if event != nil {
+			emit(*event)
+		}
+		if pause > 0 && !sleep(ctx, pause) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// watch is an event set with what it watches.
+type watch struct {
+	adapter *Adapter
+	list    *watchList
+	set     nvml.EventSet
+	// count is how many cards are registered with the set.
+	count int
+}
+
+// alive runs f while the library cannot be unloaded, if the session still is list's.
+func (w *watch) alive(list *watchList, f func()) bool {
+	w.adapter.inUse.RLock()
+	defer w.adapter.inUse.RUnlock()
+	if list == nil || w.adapter.session == nil || w.adapter.session.number != list.session {
+		return false
+	}
+	f()
+	return true
+}
+
+// register makes a new set before it lets go of the old one, so that no event falls
+// between the two.
+func (w *watch) register(list *watchList) error {
+	old := *w
+	var ret nvml.Return
+	alive := w.alive(list, func() {
+		w.list, w.count = list, 0
+		if w.set, ret = w.adapter.library.EventSetCreate(); ret != nvml.SUCCESS {
+			w.set = nil
+			return
+		}
+		for _, h := range list.handles {
+			types, ret := h.device.GetSupportedEventTypes()
+			if types &= wanted; ret != nvml.SUCCESS || types == 0 {
+				continue
+			}
+			if ret := h.device.RegisterEvents(types, w.set); ret != nvml.SUCCESS {
+				w.adapter.log.Warn("no events from this GPU, polling goes on", "gpu", h.uuid, "return", say(ret))
+				continue
+			}
+			w.count++
+		}
+	})
+	old.free()
+	switch {
+	case !alive:
+		return errDriverGone
+	case ret == nvml.SUCCESS || unsupported(ret):
+		return nil // without any events there is still the poll
+	}
+	return fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", say(ret))
+}
+
+// free gives the set back, unless it ended with its session.
+func (w *watch) free() {
+	if w.set != nil {
+		w.alive(w.list, func() { w.set.Free() })
+		w.set = nil
+	}
+}
+
+// wait waits for one event, for a bounded time. It may ask for a pause.
+func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
+	if w.set == nil || w.count == 0 {
+		return nil, waitMillis * time.Millisecond, nil
+	}
+	alive := w.alive(w.list, func() {
+		data, ret := w.set.Wait(waitMillis)
+		switch {
+		case ret == nvml.SUCCESS:
+			event = w.understand(data)
+		case ret == nvml.ERROR_TIMEOUT:
+		case ret == nvml.ERROR_GPU_IS_LOST:
+			// NVML does not say which. A scan will, and then the list is another.
+			event, pause = &gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance}, lostPause
+		default:
+			err = fmt.Errorf("watch GPU events: nvmlEventSetWait returned %s", say(ret))
+		}
+	})
+	if !alive {
+		err = errDriverGone
+	}
+	return event, pause, err
+}
+
+// understand turns NVML's event into ours. A card that cannot say its name any more is
+// known by its handle; failing that, the event concerns every card.
+func (w *watch) understand(data nvml.EventData) *gpu.Event {
+	event := &gpu.Event{GI: instance(data.GpuInstanceId), CI: instance(data.ComputeInstanceId)}
+	if data.EventType&nvml.EventTypeXidCriticalError != 0 {
+		event.XID = data.EventData
+	}
+	if data.Device == nil {
+		return event
+	}
+	if uuid, ret := data.Device.GetUUID(); ret == nvml.SUCCESS {
+		event.GPU = gpu.UUID(uuid)
+		return event
+	}
+	for _, h := range w.list.handles {
+		if sameDevice(h.device, data.Device) {
+			event.GPU = h.uuid
+		}
+	}
+	return event
+}
+
+// sameDevice compares handles; an implementation of nvml.Device may be of a type that
+// Go cannot compare.
+func sameDevice(a, b nvml.Device) bool {
+	t := reflect.TypeOf(a)
+	return t == reflect.TypeOf(b) && t.Comparable() && a == b
+}
+
+func instance(id uint32) int {
+	if id == ^uint32(0) {
+		return gpu.NoInstance
+	}
+	return int(id)
+}

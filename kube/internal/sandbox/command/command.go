@@ -1,0 +1,172 @@
+// Package command is the command line of berth-sandbox.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+// ExitMissing is the exit code when the machine lacks something.
+const ExitMissing = 2
+
+// ExitCode maps an error of the command to the exit code of the program.
+func ExitCode(err error) int {
+	var missing *sandbox.RequirementsError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &missing):
+		return ExitMissing
+	}
+	return 1
+}
+
+// New makes the command line.
+func New() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth-sandbox",
+		Short: "A real Kubernetes with simulated GPUs on one machine",
+		Long: `berth-sandbox runs a real Kubernetes on this machine: etcd, the API server,
+the controller manager, the scheduler and, per node, a kubelet with a containerd
+of its own. It needs root and runc, downloads nothing, and "down" leaves nothing
+behind.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
+	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir), logsCommand(dir), fakeCRICommand())
+	return root
+}
+
+func upCommand(dir *string) *cobra.Command {
+	var o sandbox.Options
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the sandbox, or show it if it runs",
+		Example: `  berth-sandbox up                          one node without GPUs
+  berth-sandbox up --profile a100x8-80g     one node with 8 simulated A100 and berth-agent
+  berth-sandbox up --nodes 2 --hollow 20    2 real nodes, 20 that only record`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
+			ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer cancel()
+			ctx, stop := withTimeout(ctx, timeout)
+			defer stop()
+			c, err := sandbox.Up(ctx, o)
+			if err != nil {
+				return err
+			}
+			return c.WriteStatus(ctx, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Nodes, "nodes", 1, "nodes that run containers")
+	f.IntVar(&o.Hollow, "hollow", 0, "further nodes with a real kubelet whose container runtime only records")
+	f.StringVar(&o.Profile, "profile", "", "simulated hardware of every node, for example a100x8-80g (see berth sim)")
+	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but start no berth-agent")
+	f.StringArrayVar(&o.AgentArgs, "agent-arg", nil, "further argument of every berth-agent (repeatable)")
+	f.StringArrayVar(&o.Manifests, "apply", nil, "file or folder of objects to create before the agents start (repeatable)")
+	f.StringVar(&o.Bin, "bin", "", "directory of the programs (default: the directory of berth-sandbox)")
+	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after this time")
+	return cmd
+}
+
+func downCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Remove the sandbox: processes, mounts, cgroups, network, files",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return sandbox.CheckMachine()
+			}
+			return sandbox.Down(cmd.Context(), *dir, cmd.OutOrStdout())
+		},
+	}
+}
+
+func statusCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the sandbox and whether it is well",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := sandbox.Open(*dir)
+			if err != nil {
+				return err
+			}
+			return c.WriteStatus(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+}
+
+func kubeconfigCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:     "kubeconfig",
+		Short:   "Print the path of a kubeconfig with all rights",
+		Example: "  export KUBECONFIG=$(berth-sandbox kubeconfig)",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := sandbox.Open(*dir)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), c.KubeconfigPath())
+			return err
+		},
+	}
+}
+
+func runCommand(dir *string) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "run POD.yaml",
+		Short: "Create the objects of a file and wait for its pods",
+		Long: `run creates every object of the file and waits until its pods run or have
+ended. The only images are ` + sandbox.WorkloadImage + ` (its commands: see
+"workload" without arguments) and those imported since.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := sandbox.Open(*dir)
+			if err != nil {
+				return err
+			}
+			ctx, stop := withTimeout(cmd.Context(), timeout)
+			defer stop()
+			return c.RunFile(ctx, cmd.OutOrStdout(), args[0])
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up after this time")
+	return cmd
+}
+
+func logsCommand(dir *string) *cobra.Command {
+	var lines int
+	cmd := &cobra.Command{
+		Use:   "logs [PROCESS]",
+		Short: "List the logs, or print that of one process",
+		Example: `  berth-sandbox logs
+  berth-sandbox logs node-0-kubelet`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := sandbox.Open(*dir)
+			if err != nil {
+				return err
+			}
+			return c.WriteLogs(cmd.OutOrStdout(), strings.Join(args, ""), lines)
+		},
+	}
+	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "only the last lines")
+	return cmd
+}

@@ -1,0 +1,115 @@
+// Package fakecri serves the container runtime interface with a runtime that
+// runs nothing and records what it was asked to do. With it a real kubelet
+// makes a node that costs no containers.
+package fakecri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-client/pkg/fake"
+)
+
+// Record is a line of the record: a call that changed something.
+type Record struct {
+	Time    time.Time       `json:"time"`
+	Method  string          `json:"method"`
+	Request json.RawMessage `json:"request"`
+	Error   string          `json:"error,omitempty"`
+}
+
+// recorded are the calls that are written down; the others only ask.
+func recorded(method string) bool {
+	switch method {
+	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "PullImage":
+		return true
+	}
+	return false
+}
+
+// Serve serves on a Unix socket until ctx ends, and appends to the file record.
+func Serve(ctx context.Context, socket, record string) error {
+	out, err := os.OpenFile(record, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("open record: %w", err)
+	}
+	defer out.Close()
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("serve container runtime: %w", err)
+	}
+	r := &recorder{out: json.NewEncoder(out)}
+	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept))
+	runtime := newRuntime()
+	runtimeapi.RegisterRuntimeServiceServer(server, runtime)
+	runtimeapi.RegisterImageServiceServer(server, runtime)
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve container runtime: %w", err)
+	}
+	return nil
+}
+
+func newRuntime() *fake.RemoteRuntime {
+	r := fake.NewFakeRemoteRuntime()
+	r.RuntimeService.FakeStatus = &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true},
+		{Type: runtimeapi.NetworkReady, Status: true},
+	}}
+	r.RuntimeService.FakeLinuxConfiguration = &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}
+	// kubelet wants to know which filesystem would fill up.
+	usage := []*runtimeapi.FilesystemUsage{{
+		Timestamp: time.Now().UnixNano(),
+		FsId:      &runtimeapi.FilesystemIdentifier{Mountpoint: "/"},
+		UsedBytes: &runtimeapi.UInt64Value{}, InodesUsed: &runtimeapi.UInt64Value{},
+	}}
+	r.ImageService.SetFakeFilesystemUsage(usage)
+	r.ImageService.SetFakeContainerFilesystemUsage(usage)
+	return r
+}
+
+type recorder struct {
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func (r *recorder) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	resp, err := next(ctx, req)
+	method := path.Base(info.FullMethod)
+	msg, ok := req.(proto.Message)
+	if !ok || !recorded(method) {
+		return resp, err
+	}
+	line := Record{Time: time.Now(), Method: method}
+	if err != nil {
+		line.Error = err.Error()
+	}
+	data, jsonErr := protojson.Marshal(msg)
+	if jsonErr != nil {
+		return nil, fmt.Errorf("record %s: %w", method, jsonErr)
+	}
+	line.Request = data
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if recErr := r.out.Encode(line); recErr != nil {
+		// A gap in the record would be taken for a call that was not made.
+		return nil, fmt.Errorf("record %s: %w", method, recErr)
+	}
+	return resp, err
+}

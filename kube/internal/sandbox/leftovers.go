@@ -1,0 +1,218 @@
+package sandbox
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is a line of a mountinfo file.
+type mount struct{ root, point, fsType string }
+
+func readMounts(mountinfo string) ([]mount, error) {
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return nil, fmt.Errorf("read mount table: %w", err)
+	}
+	defer f.Close()
+	var mounts []mount
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if m, ok := parseMount(lines.Text()); ok {
+			mounts = append(mounts, m)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read mount table %s: %w", mountinfo, err)
+	}
+	return mounts, nil
+}
+
+// parseMount reads "36 35 98:0 /root /point rw,noatime master:1 - ext4 dev opts".
+func parseMount(line string) (mount, bool) {
+	before, after, ok := strings.Cut(line, " - ")
+	fields, tail := strings.Fields(before), strings.Fields(after)
+	if !ok || len(fields) < 5 || len(tail) < 1 {
+		return mount{}, false
+	}
+	return mount{root: unescapeMount(fields[3]), point: unescapeMount(fields[4]), fsType: tail[0]}, true
+}
+
+// unescapeMount undoes the octal escapes of blanks and backslashes.
+func unescapeMount(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func isBelow(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// mountsBelow lists the mount points at or below dir, deepest first.
+func mountsBelow(mounts []mount, dir string) []string {
+	var points []string
+	for _, m := range mounts {
+		if isBelow(m.point, dir) {
+			points = append(points, m.point)
+		}
+	}
+	slices.SortFunc(points, func(a, b string) int { return strings.Compare(b, a) })
+	return points
+}
+
+// identity derives from the directory alone what the sandbox in it is called,
+// so that its cgroup and bridge are found even without a state file.
+func identity(dir string) (id, cgroup, bridge string) {
+	h := fnv.New32a()
+	h.Write([]byte(dir))
+	id = fmt.Sprintf("%08x", h.Sum32())
+	return id, "/berth-sandbox-" + id, "brth" + id
+}
+
+// Leftovers is what a sandbox still holds on the machine.
+type Leftovers struct {
+	Processes []int
+	Mounts    []string
+	Cgroups   []string
+	Bridge    string
+	Files     string
+}
+
+// Empty tells that nothing is left.
+func (l Leftovers) Empty() bool {
+	return len(l.Processes) == 0 && len(l.Mounts) == 0 && len(l.Cgroups) == 0 && l.Bridge == "" && l.Files == ""
+}
+
+func (l Leftovers) String() string {
+	var parts []string
+	for _, pid := range l.Processes {
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		parts = append(parts, fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(comm))))
+	}
+	for _, m := range l.Mounts {
+		parts = append(parts, "mount "+m)
+	}
+	for _, c := range l.Cgroups {
+		parts = append(parts, "cgroup "+c)
+	}
+	if l.Bridge != "" {
+		parts = append(parts, "network bridge "+l.Bridge)
+	}
+	if l.Files != "" {
+		parts = append(parts, "files in "+l.Files)
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// FindLeftovers looks for everything a sandbox in dir may have left: by its
+// cgroup, by the mount tables, by its bridge and its directory. It trusts no
+// state file.
+func FindLeftovers(dir string) (Leftovers, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return Leftovers{}, fmt.Errorf("find leftovers: %w", err)
+	}
+	cgroups, err := detectCgroups("/proc/self/mountinfo")
+	if err != nil {
+		return Leftovers{}, fmt.Errorf("find leftovers: %w", err)
+	}
+	_, cgroup, bridge := identity(dir)
+	var l Leftovers
+	l.Processes = append(cgroups.processes(cgroup), namespaceMembers("/proc", dir)...)
+	slices.Sort(l.Processes)
+	l.Processes = slices.Compact(l.Processes)
+	mounts, err := readMounts("/proc/self/mountinfo")
+	if err != nil {
+		return l, fmt.Errorf("find leftovers: %w", err)
+	}
+	l.Mounts = mountsBelow(mounts, dir)
+	for _, root := range cgroups.roots {
+		if _, err := os.Stat(filepath.Join(root, cgroup)); err == nil {
+			l.Cgroups = append(l.Cgroups, filepath.Join(root, cgroup))
+		}
+	}
+	if _, err := os.Stat(filepath.Join("/sys/class/net", bridge)); err == nil {
+		l.Bridge = bridge
+	}
+	if _, err := os.Stat(dir); err == nil {
+		l.Files = dir
+	}
+	return l, nil
+}
+
+// namespaceMembers finds the processes that live in a mount namespace of a
+// node: those whose /run is a directory of the sandbox. It catches what left
+// the sandbox's cgroup.
+func namespaceMembers(proc, dir string) []int {
+	entries, _ := os.ReadDir(proc)
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		mounts, err := readMounts(filepath.Join(proc, e.Name(), "mountinfo"))
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		for _, m := range mounts {
+			// The root field starts at the filesystem's own root: where the
+			// sandbox is on a filesystem mounted elsewhere, it is a suffix.
+			if m.point == runMount && strings.HasSuffix(m.root, "/run") && strings.Contains(m.root, "/nodes/") {
+				head, _, _ := strings.Cut(m.root, "/nodes/")
+				if head != "" && (head == dir || strings.HasSuffix(dir, head) && sameMount(dir, head)) {
+					pids = append(pids, pid)
+				}
+				break
+			}
+		}
+	}
+	return pids
+}
+
+// sameMount tells whether head is dir as named from the root of the filesystem
+// that dir is on.
+func sameMount(dir, head string) bool {
+	mounts, err := readMounts("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	best := mount{}
+	for _, m := range mounts {
+		if (m.point == "/" || isBelow(dir, m.point)) && len(m.point) >= len(best.point) {
+			best = m
+		}
+	}
+	rel := strings.TrimPrefix(dir, strings.TrimSuffix(best.point, "/"))
+	return filepath.Join(best.root, rel) == head
+}
+
+// unmountAll detaches the mount points, which come deepest first.
+func unmountAll(points []string) error {
+	var errs []error
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,168 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	stateVersion = 1
+	maxNodes     = 200
+)
+
+// Phases of a sandbox. Only a Ready one is used; any other can be taken down.
+const (
+	phaseStarting = "starting"
+	phaseReady    = "ready"
+	phaseStopping = "stopping"
+)
+
+// State is DIR/state.json: everything `down` has to know, written before each
+// thing it tells of is made.
+type State struct {
+	Version   int               `json:"version"`
+	ID        string            `json:"id"`
+	BootID    string            `json:"bootID"`
+	Phase     string            `json:"phase"`
+	Bin       string            `json:"bin"`
+	Profile   string            `json:"profile,omitempty"`
+	Cgroup    string            `json:"cgroup"`
+	Bridge    string            `json:"bridge"`
+	Network   string            `json:"network"`
+	APIServer string            `json:"apiServer,omitempty"`
+	Borrowed  []string          `json:"borrowedDirs,omitempty"`
+	Sysctls   map[string]string `json:"sysctlsBefore,omitempty"`
+	Processes []Process         `json:"processes"`
+	Nodes     []NodeState       `json:"nodes"`
+}
+
+// Process is one process of the sandbox. PID is 0 between the moment it is
+// written down and the moment it runs.
+type Process struct {
+	Name      string   `json:"name"`
+	Node      string   `json:"node,omitempty"`
+	PID       int      `json:"pid,omitempty"`
+	StartTime uint64   `json:"startTime,omitempty"`
+	Argv      []string `json:"argv"`
+	Log       string   `json:"log"`
+}
+
+// NodeState is what a node needs to be started again.
+type NodeState struct {
+	Name        string   `json:"name"`
+	Index       int      `json:"index"`
+	Hollow      bool     `json:"hollow,omitempty"`
+	IP          string   `json:"ip"`
+	KubeletPort int      `json:"kubeletPort"`
+	HealthzPort int      `json:"healthzPort"`
+	StreamPort  int      `json:"streamPort,omitempty"`
+	Profile     string   `json:"profile,omitempty"`
+	AgentArgs   []string `json:"agentArgs,omitempty"`
+
+	// Where the node's own directories are seen from outside. What the node
+	// mounts below them is only seen below Root.
+	KubeletDir string `json:"kubeletDir"`
+	EtcCDI     string `json:"etcCDI"`
+	RunCDI     string `json:"runCDI"`
+	SimDir     string `json:"simDir,omitempty"`
+	Root       string `json:"root,omitempty"`
+}
+
+func statePath(dir string) string { return filepath.Join(dir, "state.json") }
+
+func readState(dir string) (*State, error) {
+	data, err := os.ReadFile(statePath(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s: no state.json there; start one with berth-sandbox up", ErrNotRunning, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read sandbox state: %w", err)
+	}
+	var s State
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("read sandbox state %s: %w", statePath(dir), err)
+	}
+	if s.Version != stateVersion {
+		return nil, fmt.Errorf("read sandbox state %s: version %d, want %d; take it down with the berth-sandbox that made it", statePath(dir), s.Version, stateVersion)
+	}
+	return &s, nil
+}
+
+func writeState(dir string, s *State) error {
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write sandbox state: %w", err)
+	}
+	// A name of its own per write: a crash leaves at most a stray file that
+	// down removes with the directory, never half a state file.
+	tmp, err := os.CreateTemp(dir, ".state-")
+	if err != nil {
+		return fmt.Errorf("write sandbox state: %w", err)
+	}
+	_, err = tmp.Write(append(data, '\n'))
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), statePath(dir))
+	}
+	if err != nil {
+		os.Remove(tmp.Name())
+		return fmt.Errorf("write sandbox state: %w", err)
+	}
+	return nil
+}
+
+// updateState changes the state file under its lock, so that a test and the
+// command line can work on one sandbox at the same time.
+func updateState(dir string, change func(*State)) (*State, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock sandbox state: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock sandbox state: %w", err)
+	}
+	s, err := readState(dir)
+	if err != nil {
+		return nil, err
+	}
+	change(s)
+	return s, writeState(dir, s)
+}
+
+func (s *State) process(node, name string) *Process {
+	for i := range s.Processes {
+		if s.Processes[i].Node == node && s.Processes[i].Name == name {
+			return &s.Processes[i]
+		}
+	}
+	return nil
+}
+
+func (s *State) setProcess(p Process) {
+	if old := s.process(p.Node, p.Name); old != nil {
+		*old = p
+		return
+	}
+	s.Processes = append(s.Processes, p)
+}
+
+func (s *State) dropProcess(node, name string) {
+	for i := range s.Processes {
+		if s.Processes[i].Node == node && s.Processes[i].Name == name {
+			s.Processes = append(s.Processes[:i], s.Processes[i+1:]...)
+			return
+		}
+	}
+}
+
+func bootID() string {
+	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data))
+}

@@ -1,0 +1,281 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
+)
+
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
+
+// sysctls are what kubelet sets on the machine, put back by Down.
+func sysctls() []string {
+	return []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
+}
+
+// Up starts a sandbox. If one already runs in the directory it is returned as
+// it is; if one died there it is cleaned away first. When Up fails, what it
+// made stays for a look at its logs until Down.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if err := CheckMachine(); err != nil {
+		return nil, err
+	}
+	p := newProgress(o.Progress)
+	running, err := existing(ctx, o.Dir, p)
+	if running != nil || err != nil {
+		return running, err
+	}
+	if err := checkBinaries(o); err != nil {
+		return nil, err
+	}
+	c, err := prepare(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	p.step("starting %d node(s) in %s, network %s.0.0/16", o.Nodes+o.Hollow, o.Dir, c.state.Network)
+	if err := c.bringUp(ctx, o, p); err != nil {
+		return nil, fmt.Errorf("start sandbox: %w\nlogs are in %s; berth-sandbox down --dir %s removes everything", err, filepath.Join(c.dir, "logs"), c.dir)
+	}
+	if err := c.update(func(s *State) { s.Phase = phaseReady }); err != nil {
+		return nil, err
+	}
+	p.step("ready: export KUBECONFIG=%s", c.KubeconfigPath())
+	return c, nil
+}
+
+// existing finds a sandbox that runs in dir, and cleans up one that does not.
+func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
+	if _, err := os.Stat(statePath(dir)); err != nil {
+		left, err := FindLeftovers(dir)
+		if err != nil {
+			return nil, err
+		}
+		if len(left.Processes)+len(left.Mounts)+len(left.Cgroups) > 0 || left.Bridge != "" {
+			p.step("cleaning up what an earlier sandbox left: %s", left)
+			left.Files = ""
+			return nil, left.clear(ctx)
+		}
+		entries, _ := os.ReadDir(dir)
+		if len(entries) > 0 {
+			return nil, fmt.Errorf("%s is not empty and is no sandbox: berth-sandbox down would delete it; choose another --dir", dir)
+		}
+		return nil, nil
+	}
+	c, err := Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if c.state.Phase == phaseReady && c.state.anyAlive() {
+		if err := c.Health(ctx); err != nil {
+			return nil, fmt.Errorf("a sandbox is running in %s, but not whole:\n%w\nberth-sandbox down --dir %s removes it", dir, err, dir)
+		}
+		p.step("already running in %s", dir)
+		return c, nil
+	}
+	p.step("cleaning up a sandbox that was not shut down")
+	return nil, Down(ctx, dir, nil)
+}
+
+// prepare writes the state file and makes everything that needs no process.
+func prepare(ctx context.Context, o Options) (*Cluster, error) {
+	cgroups, err := detectCgroups("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: o.Dir, cgroups: cgroups}
+	s := &State{Version: stateVersion, BootID: bootID(), Phase: phaseStarting, Bin: o.Bin, Profile: o.Profile, Sysctls: map[string]string{}}
+	s.ID, s.Cgroup, s.Bridge = identity(o.Dir)
+	if s.Network, err = pickNetwork(s.ID); err != nil {
+		return nil, err
+	}
+	for _, name := range sysctls() {
+		if data, err := os.ReadFile("/proc/sys/" + name); err == nil {
+			s.Sysctls[name] = strings.TrimSpace(string(data))
+		}
+	}
+	for i := range o.Nodes + o.Hollow {
+		s.Nodes = append(s.Nodes, NodeState{Index: i, Name: "node-" + strconv.Itoa(i), IP: nodeIP(s.Network, i)})
+		if i >= o.Nodes {
+			s.Nodes[i].Name, s.Nodes[i].Hollow = "hollow-"+strconv.Itoa(i-o.Nodes), true
+		}
+	}
+	for i := range s.Nodes {
+		n := Node{c: c, name: s.Nodes[i].Name}
+		s.Nodes[i].KubeletDir, s.Nodes[i].EtcCDI, s.Nodes[i].RunCDI = n.KubeletDir(), n.EtcCDIDir(), n.CDIDir()
+		if o.Profile != "" {
+			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].AgentArgs = o.Profile, n.SimDir(), o.AgentArgs
+		}
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make sandbox directory: %w", err)
+	}
+	c.state = s
+	if err := writeState(o.Dir, s); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"logs", "run", "pki", "etcd", "images", "nodes", "tmp"} {
+		mode := os.FileMode(0o755)
+		if d == "pki" || d == "etcd" {
+			mode = 0o700
+		}
+		if err := os.Mkdir(filepath.Join(o.Dir, d), mode); err != nil {
+			return nil, fmt.Errorf("make sandbox directory: %w", err)
+		}
+	}
+	if err := borrowDirs(borrowed(), func(missing []string) error {
+		return c.update(func(s *State) { s.Borrowed = missing })
+	}); err != nil {
+		return nil, err
+	}
+	if err := cgroups.create(filepath.Join(s.Cgroup, "system")); err != nil {
+		return nil, err
+	}
+	if err := makeBridge(ctx, s.Bridge, s.Network, len(s.Nodes)); err != nil {
+		return nil, err
+	}
+	return c, c.assignPorts()
+}
+
+// assignPorts chooses the ports of the API server and of the kubelets.
+func (c *Cluster) assignPorts() error {
+	api := serviceIP(c.state.Network)
+	port, err := apiPort(api)
+	if err != nil {
+		return err
+	}
+	healthz, err := freePorts(len(c.state.Nodes))
+	if err != nil {
+		return err
+	}
+	return c.update(func(s *State) {
+		s.APIServer = "https://" + api + ":" + strconv.Itoa(port)
+		for i := range s.Nodes {
+			s.Nodes[i].HealthzPort, s.Nodes[i].KubeletPort = healthz[i], kubeletPort(s.Nodes[i].IP)
+		}
+	})
+}
+
+func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
+	if err := c.makeCertificates(); err != nil {
+		return err
+	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	if err := c.makeImages(); err != nil {
+		return err
+	}
+	var runtimes errgroup.Group
+	runtimes.Go(func() error { return c.startRuntimes(ctx, o, p) })
+	err := c.startControlPlane(ctx, p)
+	if err := errors.Join(err, runtimes.Wait()); err != nil {
+		return err
+	}
+	kubelets, inner := errgroup.WithContext(ctx)
+	for _, n := range c.Nodes() {
+		kubelets.Go(func() error {
+			if err := n.StartKubelet(inner); err != nil {
+				return err
+			}
+			return n.WaitReady(inner)
+		})
+	}
+	if err := errors.Join(kubelets.Wait(), c.waitForServiceAccount(ctx)); err != nil {
+		return err
+	}
+	p.step("%d node(s) Ready", len(c.Nodes()))
+	if len(o.Manifests) > 0 {
+		if err := c.Apply(ctx, o.Manifests...); err != nil {
+			return err
+		}
+		p.step("applied %s", strings.Join(o.Manifests, ", "))
+	}
+	return c.startAgents(ctx, o, p)
+}
+
+// startRuntimes makes the nodes and starts what runs their containers.
+func (c *Cluster) startRuntimes(ctx context.Context, o Options, p *progress) error {
+	for _, n := range c.Nodes() {
+		if err := n.makeNode(); err != nil {
+			return err
+		}
+		if err := n.writeKubeletConfig(o.KubeletConfig); err != nil {
+			return err
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, n := range c.Nodes() {
+		group.Go(func() error {
+			if n.Hollow() {
+				return n.startFakeCRI(ctx)
+			}
+			return n.startContainerd(ctx)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	p.step("container runtimes are ready, images imported")
+	return nil
+}
+
+// startContainerd starts the node's containerd and gives it the images.
+func (n Node) startContainerd(ctx context.Context) error {
+	if err := n.writeContainerdConfig(); err != nil {
+		return err
+	}
+	proc, err := n.start(procContainerd, nil, filepath.Join(n.c.state.Bin, "containerd"), "--config", n.config("containerd.toml"))
+	if err != nil {
+		return err
+	}
+	if err := waitFor(ctx, "containerd of "+n.name, []Process{proc}, n.runtimeReady); err != nil {
+		return err
+	}
+	for _, tarball := range []string{"pause.tar", "workload.tar"} {
+		if err := n.ImportImage(ctx, filepath.Join(n.c.dir, "images", tarball)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeImages makes the tarballs of the images that every node gets.
+func (c *Cluster) makeImages() error {
+	files := map[string]string{"/workload": filepath.Join(c.state.Bin, "workload")}
+	for name, s := range map[string]image.Spec{
+		"pause.tar":    {Name: PauseImage, Files: files, Entrypoint: []string{"/workload", "pause"}},
+		"workload.tar": {Name: WorkloadImage, Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}},
+	} {
+		if err := image.WriteFile(filepath.Join(c.dir, "images", name), s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// BuildImage makes a tarball of an image below the sandbox's directory and
+// returns its path, to be given to [Node.ImportImage].
+func (c *Cluster) BuildImage(s image.Spec) (string, error) {
+	file := strings.Map(func(r rune) rune {
+		if slices.Contains([]rune("/:@"), r) {
+			return '_'
+		}
+		return r
+	}, s.Name)
+	path := filepath.Join(c.dir, "images", file+".tar")
+	return path, image.WriteFile(path, s)
+}
