@@ -9,7 +9,7 @@ import "fmt"
 // is exact in points 1 to 3 while there are at most 16,384 sets to compare (so whenever
 // at most 16 GPUs are available), and on a fabric that joins all GPUs alike; otherwise it
 // is grown from every GPU in turn and improved by exchanging one GPU at a time. Point 4
-// is a lower bound there.
+// is a lower bound there. That takes some milliseconds instead of microseconds.
 //
 // It fails when size is not positive, available holds fewer than size or GPUs that the
 // node does not have, or must is larger than size or not part of available.

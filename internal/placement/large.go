@@ -3,7 +3,7 @@ package placement
 // This file serves nodes with more GPUs than the tables have room for.
 
 // searchLimit is how many sets are compared one by one without tables; the choice of
-// 8 out of 16 is below it. It bounds a call to some ten milliseconds.
+// 8 out of 16 is below it. That takes about a millisecond.
 const searchLimit = 1 << 14
 
 // chooseLarge is Choose without tables, after its checks and shortcuts.

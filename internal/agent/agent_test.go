@@ -1,0 +1,252 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/config"
+	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+const resource = "nvidia.com/gpu"
+
+// bench is a standalone agent on simulated hardware, with the kubelet's device manager
+// played over real sockets.
+type bench struct {
+	t       *testing.T
+	machine *sim.Machine
+	dir     string
+	kubelet *fakekubelet.Kubelet
+	agent   *Agent
+}
+
+// newBench starts an agent. The envvar strategy needs no device nodes, so that the test
+// runs without root as well.
+func newBench(t *testing.T, profile string) *bench {
+	t.Helper()
+	b := &bench{t: t, dir: shortDir(t)}
+	var err error
+	if b.machine, err = sim.Create(filepath.Join(b.dir, "sim"), profile); err != nil {
+		t.Fatal(err)
+	}
+	if b.kubelet, err = fakekubelet.Start(b.kubeletDir(), fakekubelet.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.kubelet.Stop)
+	b.agent = b.start()
+	return b
+}
+
+// shortDir is a folder whose sockets stay under the 108 bytes of a Unix address.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "ba")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func (b *bench) kubeletDir() string { return filepath.Join(b.dir, "k") }
+
+func (b *bench) start() *Agent {
+	b.t.Helper()
+	settings, err := config.Parse("", nil, func(c *v1alpha1.AgentConfig) {
+		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
+		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
+		c.Standalone, c.Listen = true, "none"
+		c.PollInterval = &metav1.Duration{Duration: 200 * time.Millisecond}
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	hardware, err := OpenHardware(b.machine.Dir(), settings)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	agent, err := New(Deps{Config: settings, Hardware: hardware, Log: (&options{}).logger(b.t.Output())})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- agent.Run(ctx) }()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("agent ended with %v", err)
+		}
+	})
+	return agent
+}
+
+func (b *bench) await(wanted func(fakekubelet.State) bool) fakekubelet.State {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.kubelet.Await(ctx, resource, wanted); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.kubelet.State(resource)
+}
+
+func healthy(n int) func(fakekubelet.State) bool {
+	return func(s fakekubelet.State) bool { return len(s.Healthy) == n }
+}
+
+// TestStandaloneServesEveryProfile: without Kubernetes, over a bare registration socket, the four
+// calls answer on all simulated machines.
+func TestStandaloneServesEveryProfile(t *testing.T) {
+	for _, profile := range sim.Profiles() {
+		t.Run(profile, func(t *testing.T) {
+			b := newBench(t, profile)
+			want := len(inventoryOf(t, b.machine))
+			state := b.await(healthy(want))
+			if !state.Options.GetPreferredAllocationAvailable || state.Options.PreStartRequired {
+				t.Errorf("options are %v, want preferred allocation and no pre-start", state.Options)
+			}
+			ids, err := b.kubelet.Preferred(t.Context(), resource, state.Healthy, nil, 2)
+			if err != nil || len(ids) != 2 {
+				t.Fatalf("Preferred gave %v, %v; want two devices", ids, err)
+			}
+			answer, err := b.kubelet.Allocate(t.Context(), resource, ids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			visible := strings.Split(answer.Envs["NVIDIA_VISIBLE_DEVICES"], ",")
+			slices.Sort(visible)
+			slices.Sort(ids)
+			if diff := cmp.Diff(ids, visible); diff != "" {
+				t.Errorf("NVIDIA_VISIBLE_DEVICES (-asked +got):\n%s", diff)
+			}
+			if _, err := b.kubelet.Allocate(t.Context(), resource, []string{"GPU-none"}); err == nil || !strings.Contains(err.Error(), "unknown device") {
+				t.Errorf("Allocate of an unknown device gave %v", err)
+			}
+		})
+	}
+}
+
+func inventoryOf(t *testing.T, machine *sim.Machine) []string {
+	t.Helper()
+	library := machine.NVML()
+	library.Init()
+	defer library.Shutdown()
+	count, ret := library.DeviceGetCount()
+	if ret != 0 {
+		t.Fatalf("DeviceGetCount: %v", ret)
+	}
+	var ids []string
+	for i := range count {
+		device, _ := library.DeviceGetHandleByIndex(i)
+		id, _ := device.GetUUID()
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// TestFaultsComeAndGo walks through the faults of the first issue: each takes one card away
+// and, once it is cleared, the card is back without a restart.
+func TestFaultsComeAndGo(t *testing.T) {
+	tests := map[string]sim.Fault{
+		"XID 79":               {GPU: "2", XID: 79},
+		"lost without an XID":  {GPU: "2", LostSilently: true},
+		"fallen off the bus":   {GPU: "2", OffBus: true},
+		"hot-removed":          {GPU: "2", Remove: true},
+		"row remapping failed": {GPU: "2", RowRemap: sim.RowRemapFailed},
+	}
+	for name, fault := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "a100x8-40g")
+			id := inventoryOf(t, b.machine)[2]
+			b.await(healthy(8))
+			if err := b.machine.Inject(fault); err != nil {
+				t.Fatal(err)
+			}
+			if state := b.await(healthy(7)); slices.Contains(state.Healthy, id) {
+				t.Errorf("%s is still healthy", id)
+			}
+			ids, err := b.kubelet.Preferred(t.Context(), resource, b.kubelet.State(resource).Healthy, nil, 4)
+			if err != nil || len(ids) != 4 {
+				t.Errorf("one bad card disturbs the others: Preferred gave %v, %v", ids, err)
+			}
+			if err := b.machine.Clear("all"); err != nil {
+				t.Fatal(err)
+			}
+			b.await(healthy(8))
+		})
+	}
+}
+
+func TestIgnoredXIDChangesNothing(t *testing.T) {
+	b := newBench(t, "t4x4")
+	b.await(healthy(4))
+	if err := b.machine.Inject(sim.Fault{GPU: "0", XID: 31}); err != nil {
+		t.Fatal(err)
+	}
+	// A second, real fault shows that the first was seen and passed over.
+	if err := b.machine.Inject(sim.Fault{GPU: "1", XID: 79}); err != nil {
+		t.Fatal(err)
+	}
+	if state := b.await(healthy(3)); state.Lowest < 3 {
+		t.Errorf("at worst %d cards were healthy, want 3", state.Lowest)
+	}
+}
+
+// TestUpgradeLeavesNoGap: a second agent beside the first, then without it.
+func TestUpgradeLeavesNoGap(t *testing.T) {
+	b := newBench(t, "h100x8")
+	first := b.await(healthy(8))
+	second := b.start()
+	b.await(func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 && s.Primary != first.Primary })
+	<-second.compared
+	if got := b.kubelet.State(resource); got.Lowest != 8 {
+		t.Errorf("at worst %d of 8 cards were healthy", got.Lowest)
+	}
+}
+
+func TestPages(t *testing.T) {
+	b := newBench(t, "a30x4")
+	b.await(healthy(4))
+	handler := b.agent.handler()
+	get := func(path string) (int, string) {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
+		return recorder.Code, recorder.Body.String()
+	}
+	if code, text := get("/readyz"); code != 200 {
+		t.Errorf("/readyz: %d %s", code, text)
+	}
+	if _, text := get("/metrics"); !strings.Contains(text, `berth_device_plugin_healthy_devices{resource="nvidia.com/gpu"} 4`) {
+		t.Errorf("/metrics has no 4 healthy devices:\n%s", text)
+	}
+	_, text := get("/debug/state")
+	var state DebugState
+	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Kind != "AgentState" || len(state.Inventory.GPUs) != 4 {
+		t.Errorf("/debug/state: %v\n%s", err, text)
+	}
+}
+
+func TestDriverThatComesLater(t *testing.T) {
+	b := newBench(t, "t4x4")
+	b.await(healthy(4))
+	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.await(healthy(0))
+	if err := b.machine.Clear("driver"); err != nil {
+		t.Fatal(err)
+	}
+	b.await(healthy(4))
+}
