@@ -9,4 +9,4 @@ $missing"
 hack/build.sh sandbox
 "$BIN/berth-sandbox" up --dir "$SANDBOX" --bin "$BIN" --profile "$PROFILE"
 say "end-to-end tests matching $RUN"
-BERTH_E2E_DIR=$SANDBOX BERTH_E2E_BIN=$BIN go test -C kube -count=1 -timeout "${E2E_TIMEOUT:-30m}" -v -run "$RUN" ./test/e2e
+BERTH_E2E_DIR=$SANDBOX BERTH_BIN=$BIN go test -C kube -count=1 -timeout "${E2E_TIMEOUT:-30m}" -v -run "$RUN" ./test/e2e

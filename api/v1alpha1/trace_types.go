@@ -28,6 +28,8 @@ type TraceSource struct {
 	Kind string `json:"kind"`
 	// Path is the file, socket, object or call.
 	Path string `json:"path,omitempty"`
+	// Field is the part of it, where one place says a thing in more than one way.
+	Field string `json:"field,omitempty"`
 }
 
 // TraceNotRead is a source that could not be read, and why.

@@ -112,7 +112,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
 		Path: filepath.Join(config.StateDir, "ledger"), BootID: deps.BootID,
-		Clock: a.clock, Log: a.log.With("room", "ledger"), Alive: a.containers.Alive,
+		Clock: a.clock, Log: a.log.With("room", "ledger"), Look: a.living,
 	})
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)

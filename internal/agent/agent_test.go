@@ -225,13 +225,18 @@ func TestPages(t *testing.T) {
 		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
 		return recorder.Code, recorder.Body.String()
 	}
-	if code, text := get("/readyz"); code != 200 {
+	// The kubelet has the list a moment before the agent knows that it is registered.
+	code, text := get("/readyz")
+	for deadline := time.Now().Add(5 * time.Second); code != 200 && time.Now().Before(deadline); code, text = get("/readyz") {
+		<-time.After(10 * time.Millisecond)
+	}
+	if code != 200 {
 		t.Errorf("/readyz: %d %s", code, text)
 	}
 	if _, text := get("/metrics"); !strings.Contains(text, `berth_device_plugin_healthy_devices{resource="nvidia.com/gpu"} 4`) {
 		t.Errorf("/metrics has no 4 healthy devices:\n%s", text)
 	}
-	_, text := get("/debug/state")
+	_, text = get("/debug/state")
 	var state DebugState
 	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Kind != "AgentState" || len(state.Inventory.GPUs) != 4 {
 		t.Errorf("/debug/state: %v\n%s", err, text)

@@ -111,17 +111,8 @@ func (a *Agent) watchCheckpoint(ctx context.Context) <-chan struct{} {
 func (a *Agent) look(ctx context.Context) {
 	snapshot := a.inventory.Current()
 	var view ledger.NodeView
-	live, err := a.containers.Live()
-	view.ContainersErr = err
-	a.board.fail("processes", "PROCESSES_UNREADABLE", err)
-	for _, c := range live {
-		if !c.Sandbox {
-			view.Containers = append(view.Containers, ledger.Container{
-				ID: c.ID, PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
-				Keys: c.Held(snapshot, trustsEnvironment(a.config)),
-			})
-		}
-	}
+	view.Containers, view.ContainersErr = a.living()
+	a.board.fail("processes", "PROCESSES_UNREADABLE", view.ContainersErr)
 	checkpoint, err := kubelet.ReadCheckpoint(a.config.KubeletDir)
 	view.CheckpointErr = err
 	a.noteCheckpoint(err)
@@ -133,6 +124,26 @@ func (a *Agent) look(ctx context.Context) {
 	a.entries.Store(&entries)
 	changes := a.ledger.Reconcile(view)
 	a.report(changes)
+}
+
+// living lists the containers in which a process lives now, with the devices that each
+// was given.
+func (a *Agent) living() ([]ledger.Container, error) {
+	found, err := a.containers.Live()
+	if err != nil {
+		return nil, err
+	}
+	snapshot := a.inventory.Current()
+	var living []ledger.Container
+	for _, c := range found {
+		if !c.Sandbox {
+			living = append(living, ledger.Container{
+				ID: c.ID, PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
+				Keys: c.Held(snapshot, trustsEnvironment(a.config)),
+			})
+		}
+	}
+	return living, nil
 }
 
 // noteCheckpoint makes a damaged file a problem. A missing one is not: a kubelet that never

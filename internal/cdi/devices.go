@@ -43,29 +43,35 @@ func (c *checker) devices(snapshot *gpu.Snapshot) []specs.Device {
 	if len(pieces) == 0 {
 		return nil
 	}
-	var devices []specs.Device
-	owner := map[string]*piece{All: {uuid: All}}
-	add := func(name string, p *piece) {
-		if err := parser.ValidateDeviceName(name); err != nil {
-			c.problem("CDI_NAME_INVALID", "%s gets no CDI device %q: %v", p.uuid, name, err)
-			return
-		}
-		if other, taken := owner[name]; taken {
-			c.problem("CDI_NAME_TAKEN", "%s gets no CDI device %q: the name is that of %s", p.uuid, name, other.uuid)
-			return
-		}
-		owner[name] = p
-		devices = append(devices, specs.Device{Name: name, ContainerEdits: p.edits})
-	}
 	// UUIDs first, then the indices of GPUs that answer: the index of a lost card may
 	// by now be that of another.
+	names := make([][2]string, len(pieces)) // by UUID, by index; "" for none
+	owner := map[string]string{All: All}
+	claim := func(i, kind int, name string) {
+		id := pieces[i].uuid
+		if err := parser.ValidateDeviceName(name); err != nil {
+			c.problem("CDI_NAME_INVALID", "%s gets no CDI device %q: %v", id, name, err)
+		} else if other, taken := owner[name]; taken {
+			c.problem("CDI_NAME_TAKEN", "%s gets no CDI device %q: the name is that of %s", id, name, other)
+		} else {
+			owner[name], names[i][kind] = id, name
+		}
+	}
 	for i := range pieces {
-		add(pieces[i].uuid, &pieces[i])
+		claim(i, 0, pieces[i].uuid)
 	}
 	for _, gone := range []bool{false, true} {
 		for i := range pieces {
 			if (pieces[i].card.Health.State == gpu.Gone) == gone {
-				add(pieces[i].index, &pieces[i])
+				claim(i, 1, pieces[i].index)
+			}
+		}
+	}
+	var devices []specs.Device
+	for kind := range 2 {
+		for i := range pieces {
+			if name := names[i][kind]; name != "" {
+				devices = append(devices, specs.Device{Name: name, ContainerEdits: pieces[i].edits})
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
@@ -118,6 +119,83 @@ func TestSimulatedMachines(t *testing.T) {
 			}
 		})
 	}
+}
+
+// partition puts a simulated card into MIG mode with two instances of 3 slices.
+func (s *simulated) partition(index int) {
+	s.t.Helper()
+	ok := func(what string, ret nvml.Return) {
+		s.t.Helper()
+		if ret != nvml.SUCCESS {
+			s.t.Fatalf("%s: %v", what, nvml.ErrorString(ret))
+		}
+	}
+	library := s.hardware.NVML()
+	ok("init", library.Init())
+	defer func() { _ = library.Shutdown() }()
+	device, ret := library.DeviceGetHandleByIndex(index)
+	ok("get device", ret)
+	_, ret = device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	ok("set MIG mode", ret)
+	for range 2 {
+		profile, ret := device.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE)
+		ok("get profile", ret)
+		instance, ret := device.CreateGpuInstance(&profile)
+		ok("create GPU instance", ret)
+		compute, ret := instance.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_3_SLICE, 0)
+		ok("get compute profile", ret)
+		_, ret = instance.CreateComputeInstance(&compute)
+		ok("create compute instance", ret)
+	}
+	s.scan()
+}
+
+// TestSimulatedMIG: a MIG device is its card's node and its two capabilities, and the card
+// as a whole is no device any more.
+func TestSimulatedMIG(t *testing.T) {
+	s := newSimulated(t, "a100x8-40g")
+	if !s.realNodes() {
+		t.Skip("skipped: making device nodes is not allowed here")
+	}
+	w := s.writer()
+	s.sync(w)
+	s.partition(1)
+	if !s.sync(w) {
+		t.Error("the spec was not written anew")
+	}
+	if len(w.Problems()) > 0 {
+		t.Errorf("problems: %v", w.Problems())
+	}
+	card := &s.snapshot.GPUs[1]
+	if len(card.MIG.Devices) != 2 {
+		t.Fatalf("MIG devices: %+v", card.MIG)
+	}
+	seen := map[string]bool{}
+	for i := range card.MIG.Devices {
+		mig := &card.MIG.Devices[i]
+		want := append(slices.Clone(control), "/dev/nvidia1", mig.Nodes[0].Path, mig.Nodes[1].Path)
+		slices.Sort(want)
+		for _, name := range []string{string(mig.UUID), fmt.Sprintf("1:%d", mig.Index)} {
+			if diff := cmp.Diff(want, devicePaths(inject(t, s.dir, name))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+		for _, node := range mig.Nodes {
+			if seen[node.Path] || !strings.HasPrefix(node.Path, "/dev/nvidia-caps/") {
+				t.Errorf("capability node %s", node.Path)
+			}
+			seen[node.Path] = true
+		}
+	}
+	spec, err := ReadSpec(s.dir)
+	s.check(err)
+	for _, name := range []string{"1", string(card.UUID)} {
+		if _, ok := spec.Device(name); ok {
+			t.Errorf("the partitioned card is device %s", name)
+		}
+	}
+	spec.Path = FileName
+	golden(t, "sim-mig.txt", []byte(spec.Describe()))
 }
 
 // TestEveryProfile: the CDI library takes the spec of every profile, and no problem is reported.

@@ -94,7 +94,12 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 	if w.strategy.PassDeviceSpecs {
 		response.Devices = slices.Clone(v.control)
 		for _, d := range distinct {
-			response.Devices = append(response.Devices, d.specs...)
+			for _, spec := range d.specs {
+				// Two MIG devices of a card share the card's own node.
+				if !slices.ContainsFunc(response.Devices, func(s *pluginapi.DeviceSpec) bool { return s.ContainerPath == spec.ContainerPath }) {
+					response.Devices = append(response.Devices, spec)
+				}
+			}
 		}
 	}
 	return response

@@ -19,7 +19,7 @@ type Deps struct {
 	// device-plugins folder.
 	KubeletDir string
 	// Instance orders this agent among others on the node, by comparison of strings of
-	// [0-9a-z]. Empty, as usual, means: after every instance whose socket is there now.
+	// [0-9a-z]; no two starts may share one. Empty, as usual, means: after every instance whose socket is there now.
 	Instance string
 	// State says what to advertise. It is called by one goroutine, after each token from
 	// Changed, and must answer from memory.
@@ -62,7 +62,7 @@ type timing struct {
 	deferNewer  time.Duration // how long a living newer instance is given to register first
 	retire      time.Duration // how long a replaced endpoint still answers
 	drain       time.Duration // limit for running calls at the end of an endpoint
-	resend      time.Duration // the second sending after another instance has left
+	resend      time.Duration // the second sending after another stream has ended; longer than retire
 	linger      time.Duration // how long a vanished device is listed as unhealthy
 	poll        time.Duration // a look at the directory without an event
 	pollBlind   time.Duration // the same when the directory cannot be watched
@@ -73,7 +73,7 @@ func defaultTiming() timing {
 	return timing{
 		register: 10 * time.Second, retryFirst: 10 * time.Millisecond, retryMax: 10 * time.Second,
 		stable: 10 * time.Second, deferNewer: time.Second, retire: time.Second, drain: time.Second,
-		resend: time.Second, linger: 15 * time.Second, poll: 5 * time.Second,
+		resend: 2 * time.Second, linger: 15 * time.Second, poll: 5 * time.Second,
 		pollBlind: 50 * time.Millisecond, staleSocket: time.Minute,
 	}
 }

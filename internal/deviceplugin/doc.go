@@ -34,11 +34,15 @@
 // speaks. Every instance watches the others found in the directory, and
 //
 //   - while a newer one speaks, sends nothing and does not register. Its streams stay open,
-//     so that the kubelet can go back to it at once should the newer one die;
+//     so that the kubelet can go back to it at once should the newer one die. When it is
+//     stopped itself, it stays for the second in which a call of the kubelet's could still
+//     be on its way;
 //   - when an older one falls silent or dies, sends its list again, for whatever the older
 //     one may have said last (and once more a second later: kubelets before 1.37 mark the
 //     resource unhealthy, or close our own stream too, when the old one ends);
 //   - when a newer one dies, registers again.
+//
+// Whoever can make a socket in the directory, which is root, can silence an agent so.
 //
 // A socket appears under its name only when somebody listens on it (it is bound under
 // another name and renamed), so a name that refuses a connection is a dead agent's and is

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,19 +28,23 @@ type endpoint struct {
 	born   time.Time
 	socket fileID
 	grpc   *grpc.Server
-	// closing ends the streams.
-	closing chan struct{}
+	calls  callCount
+
+	listener net.Listener
+	leaving  atomic.Bool
+	// closing has ended when the streams must; end ends it.
+	closing context.Context
+	end     context.CancelFunc
 	served  chan struct{}
 
 	mu sync.Mutex
 	// streams that are open, and whether there ever was one.
 	streams  int
 	streamed bool
-	// calls that are running, and what their absence is told to.
-	calls int
-	idle  chan struct{}
-	quiet chan struct{}
 }
+
+// flushTime is what the kubelet gets to read a last answer before its stream ends.
+const flushTime = 10 * time.Millisecond
 
 // fileID tells a socket from another one of the same name.
 type fileID struct {
@@ -68,15 +73,16 @@ func openEndpoint(s *server, dir string, name socketName) (*endpoint, error) {
 	}
 	e := &endpoint{
 		server: s, path: filepath.Join(dir, name.String()), born: s.clock.Now(),
-		closing: make(chan struct{}), served: make(chan struct{}),
+		listener: listener, served: make(chan struct{}),
 	}
+	e.closing, e.end = context.WithCancel(context.Background())
 	e.socket = identify(e.path)
-	e.grpc = grpc.NewServer(grpc.UnaryInterceptor(e.count), grpc.WaitForHandlers(true))
+	e.grpc = grpc.NewServer(grpc.StatsHandler(&e.calls), grpc.StreamInterceptor(e.endWithUs), grpc.WaitForHandlers(true))
 	pluginapi.RegisterDevicePluginServer(e.grpc, e)
 	healthpb.RegisterHealthServer(e.grpc, s.health)
 	go func() {
 		defer close(e.served)
-		if err := e.grpc.Serve(listener); err != nil {
+		if err := e.grpc.Serve(listener); err != nil && !e.leaving.Load() {
 			s.log.Error("device plugin server ended", "socket", e.path, "error", err)
 		}
 	}()
@@ -114,22 +120,6 @@ func removeSocket(path string) error {
 	return nil
 }
 
-// count notes a running call. The peers' health calls are not counted: they are streams.
-func (e *endpoint) count(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	e.mu.Lock()
-	e.calls++
-	e.mu.Unlock()
-	defer func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if e.calls--; e.calls == 0 && e.idle != nil {
-			close(e.idle)
-			e.idle = nil
-		}
-	}()
-	return handler(ctx, request)
-}
-
 func (e *endpoint) join() {
 	e.mu.Lock()
 	e.streams++
@@ -141,10 +131,7 @@ func (e *endpoint) join() {
 
 func (e *endpoint) leave() {
 	e.mu.Lock()
-	if e.streams--; e.streams == 0 && e.quiet != nil {
-		close(e.quiet)
-		e.quiet = nil
-	}
+	e.streams--
 	e.mu.Unlock()
 	e.server.stats.streams.Add(-1)
 	e.server.poke()
@@ -161,13 +148,26 @@ func (e *endpoint) state() (open int, ever bool) {
 // the connection with the calls on it; then the streams; then the rest. It takes at most
 // twice limit and leaves the socket's file.
 func (e *endpoint) close(limit time.Duration) {
+	// Whoever finds the end of a stream can be sure that the socket refuses.
+	e.leaving.Store(true)
+	e.listener.Close()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
-	waitFor(e.whenIdle(), deadline)
-	close(e.closing)
+	waitFor(e.calls.whenNone(), deadline)
+	if open, _ := e.state(); open > 0 {
+		// An answer is ready before it is sent, and may be sent with the end of the stream.
+		<-e.server.clock.After(flushTime)
+	}
+	e.end()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		e.grpc.GracefulStop()
+	}()
 	deadline.Reset(limit)
-	waitFor(e.whenQuiet(), deadline)
+	waitFor(stopped, deadline)
 	e.grpc.Stop()
+	<-stopped
 	<-e.served
 }
 
@@ -176,30 +176,4 @@ func waitFor(done <-chan struct{}, deadline *time.Timer) {
 	case <-done:
 	case <-deadline.C:
 	}
-}
-
-// whenIdle is closed when no call runs.
-func (e *endpoint) whenIdle() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	done := make(chan struct{})
-	if e.calls == 0 {
-		close(done)
-	} else {
-		e.idle = done
-	}
-	return done
-}
-
-// whenQuiet is closed when no stream is open.
-func (e *endpoint) whenQuiet() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	done := make(chan struct{})
-	if e.streams == 0 {
-		close(done)
-	} else {
-		e.quiet = done
-	}
-	return done
 }

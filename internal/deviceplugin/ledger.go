@@ -18,6 +18,14 @@ type Ledger interface {
 	Hold(resource string, keys []gpu.DeviceKey) error
 }
 
+// FreeLedger is a Ledger that wants to know what the kubelet calls free, which tells it
+// that its picture of those devices is old. It is told before Barred is asked.
+type FreeLedger interface {
+	Ledger
+	// Offered names devices that the kubelet has not given to anybody, as far as it knows.
+	Offered(keys []gpu.DeviceKey)
+}
+
 // openLedger bars nothing.
 type openLedger struct{}
 

@@ -164,7 +164,8 @@ func TestKubeletRestart(t *testing.T) {
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	a := startAgent(t, dir, h, nil)
 	await(t, k, healthy(8))
-	for range 5 {
+	for round := range 5 {
+		eventually(t, "the registration is known to have worked", func() bool { return a.stat(t).Registrations == uint64(round+1) })
 		k.Kill()
 		k = startKubelet(t, dir, fakekubelet.Options{})
 		begin := time.Now()
@@ -180,9 +181,7 @@ func TestKubeletRestart(t *testing.T) {
 			t.Errorf("%d registrations and %d lists, want one of each", state.Attempts, len(state.From))
 		}
 	}
-	if got := a.stat(t).Registrations; got != 6 {
-		t.Errorf("counted %d registrations, want 6", got)
-	}
+	eventually(t, "all registrations are counted", func() bool { return a.stat(t).Registrations == 6 })
 }
 
 func TestDirectoryRecreated(t *testing.T) {
@@ -259,7 +258,8 @@ func TestRefusedRegistration(t *testing.T) {
 func TestUpgradeLeavesNoGap(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
-	old := startAgent(t, dir, h, nil)
+	patient := func(m *Manager) { m.timing.retire = 500 * time.Millisecond }
+	old := startAgent(t, dir, h, patient)
 	await(t, k, healthy(8))
 
 	// Pods are admitted all the time.
@@ -277,7 +277,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 		calls <- n
 	}()
 	for range 5 {
-		fresh := startAgent(t, dir, h, nil)
+		fresh := startAgent(t, dir, h, patient)
 		await(t, k, func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 })
 		eventually(t, "the old agent falls silent", func() bool { return !old.stat(t).Speaking && fresh.stat(t).Speaking })
 		old.stop(t)
@@ -302,8 +302,9 @@ func TestOldAgentIsSilent(t *testing.T) {
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	old := startAgent(t, dir, h, named("a"))
 	await(t, k, healthy(8))
-	startAgent(t, dir, h, named("b"))
-	eventually(t, "the old agent falls silent", func() bool { return !old.stat(t).Speaking })
+	fresh := startAgent(t, dir, h, named("b"))
+	await(t, k, func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 })
+	eventually(t, "the old agent falls silent", func() bool { return fresh.stat(t).Speaking && !old.stat(t).Speaking })
 	for i := range 5 {
 		h.setHealthy(i, false)
 		await(t, k, healthy(7-i))
@@ -314,6 +315,57 @@ func TestOldAgentIsSilent(t *testing.T) {
 	}
 	if got := old.stat(t); !got.Registered || got.ListsSent != 1 {
 		t.Errorf("the old agent should stand by, silent: %+v", got)
+	}
+	// Whatever the old one said last, the new one says its list again when it goes.
+	before := len(k.State(resource).From)
+	old.stop(t)
+	await(t, k, func(s fakekubelet.State) bool { return len(s.From) > before && len(s.Healthy) == 3 })
+}
+
+// TestStrangerUnderOurName: a socket that looks like a newer agent's and never answers
+// delays the first registration and nothing else.
+func TestStrangerUnderOurName(t *testing.T) {
+	dir, h := kubeletDir(t), machine(8)
+	k := startKubelet(t, dir, fakekubelet.Options{})
+	stranger, err := net.Listen("unix", filepath.Join(pluginDir(dir), "berth-gpu-zzz.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stranger.Close() })
+	startAgent(t, dir, h, nil)
+	await(t, k, healthy(8))
+}
+
+// freeLedger notes what it is told is free.
+type freeLedger struct {
+	bars
+	told []gpu.DeviceKey
+}
+
+func (l *freeLedger) Offered(keys []gpu.DeviceKey) {
+	l.told = append(l.told, keys...)
+	l.set(2, nil)
+}
+
+// TestLedgerHearsWhatIsFree before it is asked what is barred.
+func TestLedgerHearsWhatIsFree(t *testing.T) {
+	dir, h := kubeletDir(t), machine(8)
+	k := startKubelet(t, dir, fakekubelet.Options{})
+	ledger := &freeLedger{}
+	ledger.set(2, &Bar{})
+	startAgent(t, dir, h, func(m *Manager) { m.deps.Ledger = ledger })
+	await(t, k, healthy(8))
+	ids, err := k.Preferred(context.Background(), resource, uuids(2, 3, 5), uuids(5), 3)
+	if err != nil || len(ids) != 3 {
+		t.Fatalf("preferred %v, %v", ids, err)
+	}
+	ids, err = k.Preferred(context.Background(), resource, uuids(2, 3, 5), nil, 2)
+	if err != nil || !slices.Equal(ids, uuids(2, 3)) {
+		t.Errorf("preferred %v, %v; card 2 is free again", ids, err)
+	}
+	want := []gpu.DeviceKey{{GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(5)}}
+	if !slices.Equal(ledger.told, want) {
+		t.Errorf("the ledger was told %v, want %v", ledger.told, want)
 	}
 }
 

@@ -214,8 +214,8 @@ func (m *Manager) chooserFor(snapshot *gpu.Snapshot) Chooser {
 		m.deps.Log.Error("cannot compare sets of GPUs; devices are taken in the order of their index", "error", err)
 		return nil
 	}
-	m.chooser = chooser
-	return chooser
+	m.chooser = &memo{chooser: chooser}
+	return m.chooser
 }
 
 // list has the servers in the order of their resources.

@@ -53,7 +53,7 @@ func parseSocketName(text string) (socketName, bool) {
 	}
 	body, ok = strings.CutSuffix(body, socketSuffix)
 	dash := strings.LastIndexByte(body, '-')
-	if !ok || dash < 1 {
+	if !ok || dash < 1 || body[dash-1] == '.' {
 		return socketName{}, false
 	}
 	name := socketName{part: body[:dash], attempt: 1}

@@ -18,6 +18,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// dialLimit is for a socket whose owner takes no connection, and refuses none.
+const dialLimit = time.Second
+
 // followAgain is the wait before a socket is tried again that somebody holds open without
 // answering as an agent.
 const followAgain = time.Second
@@ -157,21 +160,21 @@ func (p *peers) follow(ctx context.Context, path string, other *peer) {
 		var response *healthpb.HealthCheckResponse
 		if response, err = stream.Recv(); err == nil {
 			p.note(other, response.Status == healthpb.HealthCheckResponse_SERVING)
-			p.changed()
 		}
 	}
 }
 
 func (p *peers) note(other *peer, speaking bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	other.speaking, other.fellSilent = speaking, !speaking
+	p.mu.Unlock()
+	p.changed()
 }
 
 // isGone tells whether nobody listens on a socket any more. One that refuses connections
 // is a dead agent's, and is removed.
 func (p *peers) isGone(path string) bool {
-	conn, err := net.Dial("unix", path)
+	conn, err := net.DialTimeout("unix", path, dialLimit)
 	switch {
 	case err == nil:
 		conn.Close()

@@ -38,6 +38,18 @@ func (v *view) prefer(available, must []string, size int, barred func(gpu.Device
 	return append(ids, q.other[:size-len(ids)]...), nil
 }
 
+// free are the devices that the kubelet calls free: available, and not those that the
+// pod has already.
+func (v *view) free(available, must []string) []gpu.DeviceKey {
+	keys := make([]gpu.DeviceKey, 0, len(available))
+	for _, id := range available {
+		if i, known := v.byID[id]; known && !slices.Contains(must, id) {
+			keys = append(keys, v.devices[i].Key)
+		}
+	}
+	return keys
+}
+
 func (v *view) sort(available, must []string, size int, barred func(gpu.DeviceKey) bool) *question {
 	q := &question{size: size, good: make([]int, 0, len(available))}
 	for _, id := range must {

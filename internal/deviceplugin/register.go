@@ -224,6 +224,7 @@ func (s *server) retire(ctx context.Context, e *endpoint) {
 		finish()
 		return
 	}
+	s.sayAgainLater()
 	s.retiring.Go(func() {
 		select {
 		case <-ctx.Done():

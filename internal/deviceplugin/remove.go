@@ -60,7 +60,7 @@ func isAbandoned(path string, entry fs.DirEntry, now time.Time, age time.Duratio
 		info, err := entry.Info()
 		return err == nil && now.Sub(info.ModTime()) > age
 	}
-	conn, err := net.Dial("unix", path)
+	conn, err := net.DialTimeout("unix", path, dialLimit)
 	if err == nil {
 		conn.Close()
 	}

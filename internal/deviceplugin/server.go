@@ -54,6 +54,8 @@ type loopState struct {
 	retryAt     time.Time
 	retries     int
 	resendAt    time.Time
+	// mutedAt is when a newer instance was last seen to begin or to cease to speak.
+	mutedAt time.Time
 	// said is the last thing logged about the registration, which is not said twice.
 	said string
 }
@@ -127,6 +129,7 @@ func (s *server) alarm() <-chan time.Time {
 // end leaves the kubelet. The socket's file goes only with the resource.
 func (s *server) end() {
 	if e := s.loop.current; e != nil {
+		s.lingerMuted()
 		e.close(s.timing.drain)
 		if s.removing.Load() {
 			s.remove(e)
@@ -136,6 +139,16 @@ func (s *server) end() {
 	s.peers.wait()
 	s.stats.registered.Store(false)
 	s.stats.speaking.Store(false)
+}
+
+// lingerMuted stays a little if a newer agent has only just taken over: a call that the
+// kubelet had decided to make of this one may still be on its way.
+func (s *server) lingerMuted() {
+	if s.board.read().mute {
+		if left := s.timing.retire - s.clock.Since(s.loop.mutedAt); left > 0 {
+			<-s.clock.After(left)
+		}
+	}
 }
 
 func (s *server) remove(e *endpoint) {
@@ -150,6 +163,7 @@ func (s *server) followPeers(ctx context.Context) sighting {
 	seen := s.peers.look(ctx, s.names)
 	if mute := s.board.read().mute; mute != seen.newerSpeaks {
 		s.board.post(func(b *bulletin) { b.mute = seen.newerSpeaks })
+		s.loop.mutedAt = s.clock.Now()
 		if seen.newerSpeaks {
 			s.log.Info("a newer agent speaks for this resource now; standing by")
 		} else {
@@ -160,17 +174,22 @@ func (s *server) followPeers(ctx context.Context) sighting {
 	switch {
 	case seen.olderLeft:
 		s.board.post(nil)
-		s.loop.resendAt = now.Add(s.timing.resend)
+		s.sayAgainLater()
 	case !s.loop.resendAt.IsZero() && !now.Before(s.loop.resendAt):
 		s.board.post(nil)
 		s.loop.resendAt = time.Time{}
 	}
 	if seen.newerDied {
 		s.loop.anew = s.loop.current != nil
+		s.sayAgainLater()
 	}
 	s.sayStatus(seen)
 	return seen
 }
+
+// sayAgainLater is for the end of any other stream of this resource: what it said last may
+// reach the kubelet's books after what we said first.
+func (s *server) sayAgainLater() { s.loop.resendAt = s.clock.Now().Add(s.timing.resend) }
 
 // sayStatus tells the peers, and metrics, whether this instance speaks.
 func (s *server) sayStatus(seen sighting) {

@@ -27,7 +27,7 @@ func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugi
 	e.join()
 	defer e.leave()
 	var sent uint64
-	for {
+	for closing := false; ; {
 		now := e.server.board.read()
 		if !now.mute && now.version != sent {
 			if err := stream.Send(now.list); err != nil {
@@ -37,12 +37,16 @@ func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugi
 			e.server.stats.lists.Add(1)
 			continue
 		}
+		if closing {
+			return nil
+		}
 		select {
 		case <-now.next:
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
-		case <-e.closing:
-			return nil
+		case <-e.closing.Done():
+			// What was posted before the end is still said.
+			closing = true
 		}
 	}
 }
@@ -57,6 +61,9 @@ func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.
 	}
 	response := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range request.ContainerRequests {
+		if ledger, told := s.ledger.(FreeLedger); told {
+			ledger.Offered(v.free(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs))
+		}
 		ids, err := v.prefer(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize), barred)
 		if err != nil {
 			s.stats.refusals.Add(1)

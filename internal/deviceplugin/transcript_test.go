@@ -223,5 +223,5 @@ func (s *story) ask(what string, words []string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return answer.String()
+	return describe(answer)
 }

@@ -76,7 +76,9 @@ func (v *view) add(d device) {
 }
 
 func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration) {
-	for _, d := range previous.devices {
+	gone := slices.Clone(previous.devices)
+	slices.SortFunc(gone, func(a, b device) int { return strings.Compare(a.ID, b.ID) })
+	for _, d := range gone {
 		if _, offered := v.byID[d.ID]; offered {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -57,8 +58,13 @@ func (w *dirWatch) wait(ctx context.Context) bool {
 		case <-timer.C():
 			return true
 		case event := <-events:
+			if event.Name == w.dir {
+				// Gone, or made again, and then perhaps with the same inode.
+				w.close()
+				return true
+			}
 			// The kubelet's checkpoint is written beside the sockets, with every allocation.
-			if strings.HasSuffix(event.Name, socketSuffix) || event.Name == w.dir {
+			if strings.HasSuffix(event.Name, socketSuffix) {
 				return true
 			}
 		case <-errs:
@@ -79,6 +85,9 @@ func (w *dirWatch) attach() {
 	w.close()
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
+		// The directory's own end is not told everywhere, but by its parent. Where the
+		// parent cannot be watched, the look now and then must do.
+		_ = watcher.Add(filepath.Dir(w.dir))
 		if err = watcher.Add(w.dir); err != nil {
 			watcher.Close()
 		}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/berth-gpu/berth/internal/gpu"
@@ -12,9 +13,11 @@ import (
 //
 // For a Pod (from Allocate, which knows the resource and nothing else) only
 // barred devices are refused, and those on which a container lives, which is the same a
-// moment earlier. The grant is pending. It stands in memory even if it could not be written,
-// which Faults shows: the kubelet remembers it anyway. For a Claim and Maintenance any
-// holding is in the way, and a grant that could not be written is taken back.
+// moment earlier. The grant is pending, and goes to the file with the next Reconcile
+// only: replacing a file costs up to a millisecond on a disk, and there is nothing to
+// lose, as the kubelet writes a file of its own about this very grant before it
+// starts the container. For a Claim and Maintenance any holding is in the way, and a
+// grant that could not be written is taken back.
 //
 // Taking again what the same holder has is no error.
 func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
@@ -48,22 +51,22 @@ func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey) error {
 		l.put(Holding{Key: key, Holder: holder, Since: now, Pending: holder.Kind == Pod})
 		changed = append(changed, key)
 	}
+	if len(changed) == 0 {
+		return nil
+	}
+	defer l.subs.notify()
+	if holder.Kind == Pod {
+		return nil // bars nothing, so the table stays as it is too
+	}
 	err := l.save()
-	if err != nil && holder.Kind != Pod {
+	if err != nil {
 		for _, key := range changed {
 			l.remove(key)
 		}
-		l.publish()
-		return fmt.Errorf("acquire devices: %w", err)
+		err = fmt.Errorf("acquire devices: %w", err)
 	}
-	// Pods bar nothing, so the table stays as it is on the hot path.
-	if holder.Kind != Pod {
-		l.publish()
-	}
-	if len(changed) > 0 {
-		l.subs.notify()
-	}
-	return nil
+	l.publish()
+	return err
 }
 
 // blocker looks for what keeps holder from having key. Holdings that turn out to be dead
@@ -74,61 +77,149 @@ func (l *Ledger) blocker(holder Holder, key gpu.DeviceKey) (Holding, bool) {
 		if !ok || bar.Key == key && bar.Holder.same(holder) {
 			break
 		}
-		if bar.Holder.Kind != Orphan || l.lives(bar) {
-			return bar.clone(), true
+		if bar.Holder.Kind != Orphan || !l.check(bar.Key) {
+			return l.records[bar.Key].clone(), true
 		}
-		l.remove(bar.Key)
-		l.publish()
 	}
 	if holder.Kind != Pod {
 		return l.podOn(key)
 	}
-	if held, ok := l.records[key]; ok && held.Holder.Kind == Pod && len(held.Live) > 0 && l.lives(held.Holding) {
-		// The kubelet offers a device on which its own container lives: it has
-		// forgotten or dropped that pod, and we had not noticed yet.
-		orphan := held.Holding
-		orphan.Holder.Kind = Orphan
-		l.put(orphan)
-		l.publish()
-		return orphan.clone(), true
+	if l.check(key) {
+		if bar, ok := l.bars.Load().by(key); ok {
+			return bar.clone(), true
+		}
 	}
 	return Holding{}, false
 }
 
 // Offered tells the ledger that the kubelet calls these devices free, as it does in
-// GetPreferredAllocation with those that need not be included. Each of them that is
-// held by a living container is then an orphan's, since the kubelet never offers what it
+// GetPreferredAllocation with those that need not be included. Each of them on which a
+// container lives is then an orphan's, since the kubelet never offers what it
 // remembers; each whose container has ended meanwhile is free. So the answer of
 // BarredBy is right at this moment, however old the last Reconcile is. Devices that
-// nobody was seen on cost nothing.
+// nobody holds cost nothing, unless the last Reconcile had no checkpoint.
 func (l *Ledger) Offered(keys []gpu.DeviceKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	changed := false
 	for _, key := range keys {
-		r, ok := l.records[key]
-		if !ok || r.Holder.Kind != Orphan && (r.Holder.Kind != Pod || len(r.Live) == 0) {
-			continue
-		}
-		h := r.Holding
-		switch lives := l.lives(h); {
-		case lives && h.Holder.Kind == Orphan:
-			continue
-		case lives:
-			h.Holder.Kind = Orphan
-			l.put(h)
-		case h.Holder.Kind == Orphan:
-			l.remove(key)
-		default:
-			h.Live = nil
-			l.put(h)
-		}
-		changed = true
+		l.check(key)
 	}
-	if changed {
+	l.settle()
+}
+
+// check looks who really uses a device that a pod or an orphan holds, although the kubelet
+// offers it: if anybody, that is an orphan. A device that nobody holds is looked at only when
+// the ledger cannot know what it missed. It reports whether it changed anything.
+func (l *Ledger) check(key gpu.DeviceKey) bool {
+	old := Holding{Key: key, Since: l.deps.Clock.Now(), Holder: Holder{Kind: Pod}}
+	r, held := l.records[key]
+	switch {
+	case held && r.Holder.Kind != Pod && r.Holder.Kind != Orphan, !held && l.certain:
+		return false
+	case held:
+		old = r.Holding
+	}
+	next := old
+	users := l.users(old)
+	switch {
+	case len(users) > 0:
+		next = orphanOf(old, users)
+	case !held:
+		return false
+	case old.Holder.Kind == Orphan:
+		l.remove(key)
 		l.publish()
-		l.settle()
+		return true
+	default:
+		next.Live = nil
 	}
+	if equal(old, next) {
+		return false
+	}
+	l.put(next)
+	l.publish()
+	return true
+}
+
+// users are the containers that live on a held device at this moment, of one pod: the holder's
+// if it has any. When nobody can be asked they are those of the last Reconcile.
+func (l *Ledger) users(h Holding) []Container {
+	all, ok := l.look()
+	if !ok {
+		var last []Container
+		for _, id := range h.Live {
+			last = append(last, Container{ID: id, PodUID: h.Holder.PodUID})
+		}
+		return last
+	}
+	byPod := map[string][]Container{}
+	for _, c := range all {
+		if c.on(h) {
+			byPod[c.PodUID] = append(byPod[c.PodUID], c)
+		}
+	}
+	if users := byPod[h.Holder.PodUID]; len(users) > 0 {
+		return users
+	}
+	for _, pod := range slices.Sorted(maps.Keys(byPod)) {
+		return byPod[pod]
+	}
+	return nil
+}
+
+// on tells whether the container uses what h is about.
+func (c *Container) on(h Holding) bool {
+	if slices.Contains(c.Keys, h.Key) {
+		return true
+	}
+	if c.PodUID != h.Holder.PodUID {
+		return false
+	}
+	// An orphan is particular containers; when those are dead it is over, and one that
+	// starts again under the same name has got other devices.
+	if h.Holder.Kind == Orphan || len(c.Keys) > 0 {
+		return slices.Contains(h.Live, c.ID)
+	}
+	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
+}
+
+// look is Deps.Look, remembered for a moment.
+func (l *Ledger) look() ([]Container, bool) {
+	if l.deps.Look == nil {
+		return nil, false
+	}
+	if !l.seenAt.IsZero() && l.deps.Clock.Since(l.seenAt) < l.deps.LookAge {
+		return l.seen, true
+	}
+	seen, err := l.deps.Look()
+	if err != nil {
+		l.deps.Log.Warn("ledger cannot see which containers live", "error", err)
+		return nil, false
+	}
+	l.seen, l.seenAt = seen, l.deps.Clock.Now()
+	return seen, true
+}
+
+// orphanOf turns a holding into that of an orphan.
+func orphanOf(old Holding, users []Container) Holding {
+	h := Holding{Key: old.Key, Since: old.Since, Holder: Holder{Kind: Orphan, PodUID: users[0].PodUID}}
+	if old.Holder.PodUID == h.Holder.PodUID {
+		h = old.clone()
+		h.Holder.Kind, h.Pending, h.Live = Orphan, false, nil
+	}
+	for _, c := range users {
+		h.Live = union(h.Live, c.ID)
+		if c.Name != "" {
+			h.Containers = union(h.Containers, c.Name)
+		}
+		if c.Pod != "" {
+			h.Holder.Namespace, h.Holder.Pod = c.Namespace, c.Pod
+		}
+	}
+	if h.Holder.Container == "" && len(h.Containers) > 0 {
+		h.Holder.Container = h.Containers[0]
+	}
+	return h
 }
 
 // podOn finds a pod's holding that shares silicon with key.
@@ -139,15 +230,6 @@ func (l *Ledger) podOn(key gpu.DeviceKey) (Holding, bool) {
 		}
 	}
 	return Holding{}, false
-}
-
-// lives asks the node whether a process still uses the holding. Without
-// anybody to ask, what the last Reconcile saw counts.
-func (l *Ledger) lives(h Holding) bool {
-	if l.deps.Alive == nil {
-		return len(h.Live) > 0
-	}
-	return slices.ContainsFunc(h.Live, l.deps.Alive)
 }
 
 // settle writes and tells what has changed, if anything has.

@@ -65,5 +65,6 @@
 // of everything before. It is written to a temporary file and renamed, without
 // fsync: a crash of the program loses nothing that the kernel has, and after a crash of
 // the machine the boot ID is another, which voids the file, as no container
-// outlives its machine. So fsync, a hundred times dearer than the rest, would buy nothing.
+// outlives its machine. So fsync, a hundred times dearer than the rest, would buy
+// nothing. For the same reason the best place for the file is a tmpfs such as /run.
 package ledger

@@ -126,10 +126,13 @@ func first(ids []string) string {
 // ErrSuperseded says that a newer agent on this node writes the ledger.
 var ErrSuperseded = errors.New("another agent on this node has taken over the ledger")
 
-// Default limits of Deps.
+// Defaults of Deps.
 const (
 	DefaultPendingLimit = 30 * time.Second
 	DefaultUnknownLimit = 5 * time.Minute
+	// DefaultLookAge is less than a container needs to start, be deleted by force
+	// and be followed by another pod.
+	DefaultLookAge = 50 * time.Millisecond
 )
 
 // Deps are what a ledger needs.
@@ -140,10 +143,13 @@ type Deps struct {
 	BootID string
 	Clock  clock.PassiveClock // real time when nil
 	Log    *slog.Logger       // slog.Default when nil
-	// Alive tells whether a process of the container lives at this moment. It is
-	// asked only before a device is refused or called orphaned, since the last
-	// Reconcile may be old. Nil trusts the last Reconcile.
-	Alive func(containerID string) bool
+	// Look lists the containers in which a process lives at this moment, as for
+	// NodeView. It is asked only when a device is wanted that somebody holds, or any while the checkpoint is not
+	// known, and before one is called orphaned, since the last Reconcile may be old; and not
+	// again within LookAge. Nil, or an error, trusts the last Reconcile.
+	Look func() ([]Container, error)
+	// LookAge is zero for the default, negative to look every time.
+	LookAge time.Duration
 	// Follow opens the file without taking over.
 	Follow bool
 	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how
@@ -164,6 +170,9 @@ type Ledger struct {
 	records map[gpu.DeviceKey]*record
 	order   []gpu.DeviceKey // the keys of records, sorted
 	dirty   bool            // memory has what the file has not
+	certain bool            // the last Reconcile had the checkpoint
+	seen    []Container     // by Deps.Look
+	seenAt  time.Time
 	faults  map[string]gpu.Cause
 	subs    subscribers
 }
@@ -183,6 +192,7 @@ func Open(deps Deps) (*Ledger, error) {
 	deps.Log = cmp.Or(deps.Log, slog.Default())
 	deps.PendingLimit = cmp.Or(deps.PendingLimit, DefaultPendingLimit)
 	deps.UnknownLimit = cmp.Or(deps.UnknownLimit, DefaultUnknownLimit)
+	deps.LookAge = cmp.Or(deps.LookAge, DefaultLookAge)
 	store, err := openStore(deps.Path, deps.Fault)
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -224,11 +234,14 @@ func (l *Ledger) takeOver() error {
 	return nil
 }
 
-// Close gives up the files; nothing on disk is removed. The ledger in memory
-// remains usable.
+// Close writes what is not written yet and gives up the files; nothing on disk is
+// removed.
 func (l *Ledger) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.dirty {
+		l.save()
+	}
 	return l.store.close()
 }
 

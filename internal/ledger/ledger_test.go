@@ -27,12 +27,12 @@ var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // TestTranscripts plays the stories in testdata. The commands are those of
-// (*stage).run; "live" lines of a reconcile are also what Deps.Alive knows.
+// (*stage).run; the "live" lines of a reconcile are also what Deps.Look sees.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := &stage{
 			t: t, path: filepath.Join(t.TempDir(), "ledger"), clock: clocktesting.NewFakePassiveClock(start),
-			ledgers: map[string]*Ledger{}, alive: map[string]bool{}, boot: "boot1",
+			ledgers: map[string]*Ledger{}, boot: "boot1",
 		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(d) })
 		for _, l := range s.ledgers {
@@ -47,7 +47,9 @@ type stage struct {
 	boot    string
 	clock   *clocktesting.FakePassiveClock
 	ledgers map[string]*Ledger
-	alive   map[string]bool
+	// What Deps.Look sees.
+	containers []Container
+	dead       []string
 }
 
 func (s *stage) run(d *datadriven.TestData) string {
@@ -70,8 +72,11 @@ func (s *stage) run(d *datadriven.TestData) string {
 		return ""
 	case "dies":
 		for _, arg := range d.CmdArgs {
-			delete(s.alive, arg.Key)
+			s.dead = append(s.dead, arg.Key)
 		}
+		return ""
+	case "starts": // unseen by a reconcile: ID POD CONTAINER [KEYS]
+		s.containers = append(slices.Clone(s.containers), container(strings.Fields(d.Input)))
 		return ""
 	case "reboot":
 		s.boot += "+"
@@ -168,13 +173,24 @@ func say(err error) string {
 func (s *stage) open(agent string, follow bool) string {
 	l, err := Open(Deps{
 		Path: s.path, BootID: s.boot, Clock: s.clock, Log: quiet(), Follow: follow,
-		Alive: func(id string) bool { return s.alive[id] },
+		Look: s.look, LookAge: -1,
 	})
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), filepath.Dir(s.path), "DIR") + "\n"
 	}
 	s.ledgers[agent] = l
 	return "ok\n"
+}
+
+// look is the containers of the last reconcile, less those that have died since.
+func (s *stage) look() ([]Container, error) {
+	var living []Container
+	for _, c := range s.containers {
+		if !slices.Contains(s.dead, c.ID) {
+			living = append(living, c)
+		}
+	}
+	return living, nil
 }
 
 func (s *stage) spoil(content string) string {
@@ -220,6 +236,14 @@ func keysIn(text string) []gpu.DeviceKey {
 	return keys
 }
 
+func container(f []string) Container {
+	c := Container{ID: f[0], PodUID: f[1], Name: strings.Trim(f[2], "-")}
+	if len(f) > 3 {
+		c.Keys = keysIn(f[3])
+	}
+	return c
+}
+
 // view reads the lines of a reconcile:
 //
 //	listed POD CONTAINER KEYS     the checkpoint's entries
@@ -228,7 +252,7 @@ func keysIn(text string) []gpu.DeviceKey {
 //	pod POD NAMESPACE/NAME [ended] [devices=N]
 func (s *stage) view(text string) NodeView {
 	var view NodeView
-	clear(s.alive)
+	s.dead = nil
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		switch {
@@ -240,12 +264,7 @@ func (s *stage) view(text string) NodeView {
 		case f[0] == "blind":
 			view.ContainersErr = errors.New("no /proc")
 		case f[0] == "live":
-			c := Container{ID: f[1], PodUID: f[2], Name: strings.Trim(f[3], "-")}
-			if len(f) > 4 {
-				c.Keys = keysIn(f[4])
-			}
-			view.Containers = append(view.Containers, c)
-			s.alive[c.ID] = true
+			view.Containers = append(view.Containers, container(f[1:]))
 		case f[0] == "pod":
 			ns, name, _ := strings.Cut(f[2], "/")
 			pod := NodePod{UID: f[1], Namespace: ns, Name: name, Ended: slices.Contains(f, "ended")}
@@ -256,6 +275,9 @@ func (s *stage) view(text string) NodeView {
 		default:
 			s.t.Fatalf("bad line %q", line)
 		}
+	}
+	if view.ContainersErr == nil {
+		s.containers = view.Containers
 	}
 	return view
 }

@@ -71,6 +71,7 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leadAgain()
+	l.certain = view.CheckpointErr == nil
 	before := maps.Clone(l.records)
 	j := newJoin(l, view)
 	for _, key := range j.keys() {
@@ -246,11 +247,7 @@ func (j *join) keysOf(c Container) []gpu.DeviceKey {
 		}
 	}
 	for _, key := range j.heldByPod[c.PodUID] {
-		h := j.l.records[key].Holding
-		// An orphan is particular containers; when those are dead it is over,
-		// and one that starts again under the same name has got other devices.
-		named := h.Holder.Kind == Pod && len(c.Keys) == 0 && (nameless || slices.Contains(h.Containers, c.Name))
-		if slices.Contains(h.Live, c.ID) || named {
+		if c.on(j.l.records[key].Holding) {
 			keys = append(keys, key)
 		}
 	}
@@ -375,11 +372,13 @@ func (j *join) survivor(key gpu.DeviceKey, old Holding) *use {
 // stillAlive looks again before somebody is called an orphan: a container can
 // have ended, and the kubelet dropped it, since the processes were read.
 func (j *join) stillAlive(u *use) bool {
-	alive := j.l.deps.Alive
-	if alive == nil {
+	all, ok := j.l.look()
+	if !ok {
 		return true
 	}
-	u.ids = slices.DeleteFunc(slices.Clone(u.ids), func(id string) bool { return !alive(id) })
+	u.ids = slices.DeleteFunc(slices.Clone(u.ids), func(id string) bool {
+		return !slices.ContainsFunc(all, func(c Container) bool { return c.ID == id })
+	})
 	return len(u.ids) > 0
 }
 

@@ -73,7 +73,7 @@ func TestDeathAtEachStep(t *testing.T) {
 			if err := l.Acquire(claim("B"), []gpu.DeviceKey{key("G1")}); !errors.Is(err, died) {
 				t.Fatalf("Acquire said %v, want %v", err, died)
 			}
-			l.Close()
+			l.store.close() // Close would write
 			next := openTest(t, path, nil)
 			if diff := cmp.Diff(test.want, names(next)); diff != "" {
 				t.Errorf("after death (-want +got):\n%s", diff)
@@ -162,7 +162,7 @@ func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger")
 		l := openTest(t, path, nil)
 		for _, k := range order {
-			if err := l.Acquire(pod, []gpu.DeviceKey{key(k)}); err != nil {
+			if err := l.Acquire(claim("A"), []gpu.DeviceKey{key(k)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -174,6 +174,23 @@ func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
 	}
 	if !bytes.Equal(files[0], files[1]) {
 		t.Errorf("files differ:\n%s\n%s", files[0], files[1])
+	}
+}
+
+// TestLockFileEmptied: somebody emptied the lock file while an agent ran. Later agents
+// can still take over from each other.
+func TestLockFileEmptied(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	first := openTest(t, path, nil)
+	if err := os.Truncate(path+".lock", 0); err != nil {
+		t.Fatal(err)
+	}
+	second := openTest(t, path, nil)
+	if err := second.Acquire(claim("A"), []gpu.DeviceKey{key("G0")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Acquire(claim("B"), []gpu.DeviceKey{key("G0")}); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("the first agent was told %v", err)
 	}
 }
 
@@ -269,7 +286,24 @@ func BenchmarkBarredBy(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquire is the whole of what Allocate asks of the ledger, file included.
+// BenchmarkClaim is an Acquire and a Release that are written: run it with TMPDIR on a
+// disk and on a tmpfs.
+func BenchmarkClaim(b *testing.B) {
+	for _, n := range []int{8, 800} {
+		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
+			l := full(b, n)
+			keys := []gpu.DeviceKey{{GPU: "H0"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := errors.Join(l.Acquire(claim("A"), keys), l.Release(claim("A"), nil)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAcquire is the whole of what Allocate asks of the ledger.
 func BenchmarkAcquire(b *testing.B) {
 	for _, n := range []int{8, 16, 800} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {

@@ -36,7 +36,7 @@ const (
 )
 
 // maxLine bounds a line of the log.
-const maxLine = 64 << 10
+const maxLine = 8 << 10
 
 // logEnd is the offset behind the last complete line.
 func logEnd(path string) (int64, error) {

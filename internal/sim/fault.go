@@ -237,7 +237,7 @@ func (f *Fault) String() string {
 	add(f.RowRemap != "", "row remap %s", f.RowRemap)
 	add(f.AllNVLinksDown, "all NVLinks down")
 	add(len(f.NVLinksDown) > 0, "NVLinks down: %s", numberList(f.NVLinksDown))
-	add(f.Hang != "" && f.HangFor == 0, "%s hangs", f.Hang)
+	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
 	add(f.Remove, "removed")
 	add(f.DriverGone, "driver gone")

@@ -98,7 +98,7 @@ func checkFolder(dir string) error {
 	foreign := ""
 	for _, e := range entries {
 		switch e.Name() {
-		case hardwareFile, stateFile:
+		case hardwareFile, stateFile, "." + hardwareFile + ".new":
 			return nil
 		case lockFile:
 		default:

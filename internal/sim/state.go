@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,14 +122,20 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces a file by rename, so that readers see the old content or the new.
+// writeJSON replaces a file by rename, so that readers see the old content or the new. The caller
+// holds the lock. It does not sync to disk: a killed process loses nothing by that, a power cut ends the
+// simulation anyway, and a busy disk would hold up an XID that must be seen within milliseconds.
 func writeJSON(path string, value any) error {
 	content, err := json.MarshalIndent(value, "", " ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", path, err)
 	}
-	// The bytes need not survive a power cut, but they must be there when the name is.
-	if err := renameio.WriteFile(path, append(content, '\n'), 0o644); err != nil {
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	err = os.WriteFile(temporary, append(content, '\n'), 0o644)
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

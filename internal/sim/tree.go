@@ -114,23 +114,33 @@ func syncTree(dir string, hw *hardware, st *state) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer root.close()
+	root.fresh = len(old.Paths) == 0
 	for _, name := range union {
 		if _, keep := slices.BinarySearch(paths, name); !keep {
-			if err := removeEntry(root, name); err != nil {
+			if err := removeEntry(root.top, name); err != nil {
 				return fmt.Errorf("remove %s from the file tree: %w", name, err)
 			}
 		}
 	}
 	for _, e := range wanted {
-		if err := writeEntry(root, e); err != nil {
+		if err := root.write(e); err != nil {
 			return fmt.Errorf("write %s in the file tree: %w", e.Path, err)
 		}
 	}
 	return writeJSON(recordPath, treeRecord{Digest: digest, Paths: paths})
 }
 
-func openTree(dir string) (*os.Root, error) {
+// treeRoot is DIR/root with its folders kept open while it is written: walking down from the top
+// for each of several hundred files takes most of the time otherwise.
+type treeRoot struct {
+	top     *os.Root
+	folders map[string]*os.Root
+	// fresh is true while the machine is created: nobody reads it yet, so files need not appear at once.
+	fresh bool
+}
+
+func openTree(dir string) (*treeRoot, error) {
 	folder := filepath.Join(dir, rootFolder)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, fmt.Errorf("create file tree: %w", err)
@@ -139,62 +149,99 @@ func openTree(dir string) (*os.Root, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open file tree: %w", err)
 	}
-	return root, nil
+	return &treeRoot{top: root, folders: map[string]*os.Root{".": root}}, nil
 }
 
-// writeEntry puts one entry in place; readers see the old one or the new one.
-func writeEntry(root *os.Root, e entry) error {
-	if sameEntry(root, e) {
-		return nil
+func (t *treeRoot) close() {
+	for _, folder := range t.folders {
+		folder.Close()
 	}
-	if err := root.MkdirAll(path.Dir(e.Path), 0o755); err != nil {
-		return err
-	}
-	temporary := path.Join(path.Dir(e.Path), "."+path.Base(e.Path)+".new")
-	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := makeEntry(root, temporary, e); err != nil {
-		return err
-	}
-	return root.Rename(temporary, e.Path)
 }
 
-func makeEntry(root *os.Root, name string, e entry) error {
-	switch {
-	case e.Target != "":
-		return root.Symlink(e.Target, name)
-	case e.Device != nil:
-		return makeNode(root, name, e.Mode, *e.Device)
-	default:
-		if err := root.WriteFile(name, e.Content, 0o600); err != nil {
+// folder opens a folder, and makes it if it is missing.
+func (t *treeRoot) folder(name string) (*os.Root, error) {
+	if folder, ok := t.folders[name]; ok {
+		return folder, nil
+	}
+	above, err := t.folder(path.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	if err := above.Mkdir(path.Base(name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	folder, err := above.OpenRoot(path.Base(name))
+	if err != nil {
+		return nil, err
+	}
+	t.folders[name] = folder
+	return folder, nil
+}
+
+// write puts one entry in place; readers see the old one or the new one.
+func (t *treeRoot) write(e entry) error {
+	folder, err := t.folder(path.Dir(e.Path))
+	if err != nil {
+		return err
+	}
+	name := path.Base(e.Path)
+	if t.fresh {
+		if err := makeEntry(folder, name, e); !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		return root.Chmod(name, e.Mode)
 	}
+	if sameEntry(folder, name, e) {
+		return nil
+	}
+	temporary := "." + name + ".new"
+	err = makeEntry(folder, temporary, e)
+	if errors.Is(err, fs.ErrExist) { // a crash left it
+		if err = folder.Remove(temporary); err == nil {
+			err = makeEntry(folder, temporary, e)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return folder.Rename(temporary, name)
+}
+
+func makeEntry(folder *os.Root, name string, e entry) error {
+	switch {
+	case e.Target != "":
+		return folder.Symlink(e.Target, name)
+	case e.Device != nil:
+		return makeNode(folder, name, e.Mode, *e.Device)
+	}
+	file, err := folder.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(e.Content)
+	return errors.Join(err, file.Chmod(e.Mode), file.Close())
 }
 
 func makeNode(root *os.Root, name string, mode fs.FileMode, number deviceNumber) error {
-	folder, err := root.Open(path.Dir(name))
+	folder, err := root.Open(".")
 	if err != nil {
 		return err
 	}
 	defer folder.Close()
 	dev := int(unix.Mkdev(number.Major, number.Minor))
-	if err := unix.Mknodat(int(folder.Fd()), path.Base(name), unix.S_IFCHR|uint32(mode.Perm()), dev); err != nil {
+	if err := unix.Mknodat(int(folder.Fd()), name, unix.S_IFCHR|uint32(mode.Perm()), dev); err != nil {
 		return fmt.Errorf("make device node: %w", err)
 	}
 	return root.Chmod(name, mode.Perm()) // mknod obeys the umask
 }
 
-func sameEntry(root *os.Root, e entry) bool {
-	info, err := root.Lstat(e.Path)
+func sameEntry(folder *os.Root, name string, e entry) bool {
+	info, err := folder.Lstat(name)
 	if err != nil {
 		return false
 	}
 	switch {
 	case e.Target != "":
-		target, err := root.Readlink(e.Path)
+		target, err := folder.Readlink(name)
 		return err == nil && target == e.Target
 	case e.Device != nil:
 		stat, ok := info.Sys().(*syscall.Stat_t)
@@ -204,7 +251,7 @@ func sameEntry(root *os.Root, e entry) bool {
 		if !info.Mode().IsRegular() || info.Mode().Perm() != e.Mode.Perm() || info.Size() != int64(len(e.Content)) {
 			return false
 		}
-		content, err := root.ReadFile(e.Path)
+		content, err := folder.ReadFile(name)
 		return err == nil && bytes.Equal(content, e.Content)
 	}
 }

@@ -93,7 +93,7 @@ func addPCI(b *treeBuilder, hw *hardware, st *state) {
 	bridges := map[string]bool{}
 	for slot := range hw.GPUs {
 		gpu, health := &hw.GPUs[slot], &st.GPUs[slot]
-		addBridges(b, bridges, gpu.Path, gpu.NUMA, gpu.CPUs)
+		addBridges(b, bridges, gpu.Path, gpu.NUMA)
 		if health.Removed {
 			continue
 		}
@@ -116,7 +116,7 @@ func addPCI(b *treeBuilder, hw *hardware, st *state) {
 				cpus = node.CPUs
 			}
 		}
-		addBridges(b, bridges, s.Path, s.NUMA, cpus)
+		addBridges(b, bridges, s.Path, s.NUMA)
 		function := &pciFunction{bdf: s.PCI, path: s.Path, vendor: vendorNVIDIA, device: s.Device, subsystem: vendorNVIDIA, class: classNVSwitch, numa: s.NUMA, cpus: cpus}
 		if !st.DriverGone {
 			function.driver = "nvidia-nvswitch"
@@ -126,13 +126,13 @@ func addPCI(b *treeBuilder, hw *hardware, st *state) {
 }
 
 // addBridges adds the root port and the switch ports above a function, each once.
-func addBridges(b *treeBuilder, done map[string]bool, above []string, numa int, cpus string) {
+func addBridges(b *treeBuilder, done map[string]bool, above []string, numa int) {
 	for i, bdf := range above {
 		if done[bdf] {
 			continue
 		}
 		done[bdf] = true
-		bridge := &pciFunction{bdf: bdf, path: above[:i], vendor: vendorSwitch, device: 0xc030, class: classBridge, numa: numa, cpus: cpus, driver: "pcieport"}
+		bridge := &pciFunction{bdf: bdf, path: above[:i], vendor: vendorSwitch, device: 0xc030, class: classBridge, numa: numa}
 		if i == 0 {
 			bridge.vendor, bridge.device = vendorIntel, 0x352a
 		}
@@ -143,17 +143,17 @@ func addBridges(b *treeBuilder, done map[string]bool, above []string, numa int, 
 func addFunction(b *treeBuilder, f *pciFunction) {
 	folder := f.folder()
 	b.link("sys/bus/pci/devices/"+f.bdf, "../../../devices/"+strings.TrimPrefix(folder, "sys/devices/"))
-	for _, attribute := range []struct{ name, content string }{
-		{"vendor", fmt.Sprintf("0x%04x", f.vendor)},
-		{"device", fmt.Sprintf("0x%04x", f.device)},
-		{"subsystem_vendor", fmt.Sprintf("0x%04x", f.subsystem&0xffff)},
-		{"subsystem_device", fmt.Sprintf("0x%04x", f.subsystem>>16)},
-		{"class", fmt.Sprintf("0x%06x", f.class)},
-		{"numa_node", fmt.Sprint(f.numa)},
-		{"local_cpulist", f.cpus},
-	} {
-		b.file(folder+"/"+attribute.name, attribute.content+"\n")
+	attribute := func(name, format string, value any) { b.file(folder+"/"+name, fmt.Sprintf(format, value)+"\n") }
+	attribute("vendor", "0x%04x", f.vendor)
+	attribute("device", "0x%04x", f.device)
+	attribute("class", "0x%06x", f.class)
+	attribute("numa_node", "%d", f.numa)
+	if f.class == classBridge { // nobody reads more of a bridge, and a machine has many
+		return
 	}
+	attribute("subsystem_vendor", "0x%04x", f.subsystem&0xffff)
+	attribute("subsystem_device", "0x%04x", f.subsystem>>16)
+	attribute("local_cpulist", "%s", f.cpus)
 	b.file(folder+"/config", string(f.config()))
 	uevent := fmt.Sprintf("PCI_CLASS=%X\nPCI_ID=%04X:%04X\nPCI_SLOT_NAME=%s\n", f.class, f.vendor, f.device, f.bdf)
 	if f.driver != "" {
@@ -178,9 +178,6 @@ func (f *pciFunction) config() []byte {
 	binary.LittleEndian.PutUint16(space[0x02:], uint16(f.device))
 	binary.LittleEndian.PutUint16(space[0x04:], 0x0406) // memory, bus master, no INTx
 	binary.LittleEndian.PutUint32(space[0x08:], f.class<<8|0xa1)
-	if f.class == classBridge {
-		space[0x0e] = 1
-	}
 	binary.LittleEndian.PutUint16(space[0x2c:], uint16(f.subsystem))
 	binary.LittleEndian.PutUint16(space[0x2e:], uint16(f.subsystem>>16))
 	return space

@@ -34,11 +34,15 @@ func setText(set []gpu.UUID) string {
 	if len(set) == 0 {
 		return Nothing
 	}
-	texts := make([]string, len(set))
+	return strings.Join(texts(set), ", ")
+}
+
+func texts(set []gpu.UUID) []string {
+	out := make([]string, len(set))
 	for i, id := range set {
-		texts[i] = string(id)
+		out[i] = string(id)
 	}
-	return strings.Join(texts, ", ")
+	return out
 }
 
 // compareCounts finds containers that hold more or fewer devices than they asked for.
@@ -257,10 +261,11 @@ func (d *Disagreement) Message() string {
 	for i, claim := range d.Claims {
 		parts[i] = SourcesText(claim.Sources) + ": " + claim.Value
 	}
-	return d.head() + ": " + strings.Join(parts, "; ")
+	return d.Head() + ": " + strings.Join(parts, "; ")
 }
 
-func (d *Disagreement) head() string {
+// Head says whom the disagreement concerns and what it is, without the claims.
+func (d *Disagreement) Head() string {
 	container := fmt.Sprintf("pod %s, container %s", d.Pod, d.Container)
 	switch d.Code {
 	case DevicesDiffer:

@@ -118,11 +118,11 @@ func Join(evidence Evidence) *Trace {
 	canonical := canonicalise(evidence)
 	j := &joiner{
 		evidence:  canonical,
-		directory: newDirectory(&canonical),
 		catalogue: newCatalogue(canonical.Devices, canonical.CDI),
 		pods:      map[Ref]*podState{},
 		trace:     &Trace{Read: canonical.Read, Unread: canonical.Unread, Processes: canonical.Processes},
 	}
+	j.directory = newDirectory(&j.evidence, j)
 	j.gather()
 	for _, id := range j.catalogue.uuids {
 		j.trace.Devices = append(j.trace.Devices, j.device(id))

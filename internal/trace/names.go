@@ -75,7 +75,9 @@ type directory struct {
 	names  map[Ref]string   // names that devices gave to one of several UIDs
 }
 
-func newDirectory(evidence *Evidence) *directory {
+// newDirectory needs the joiner's catalogue to compare devices that sources call
+// by different names.
+func newDirectory(evidence *Evidence, j *joiner) *directory {
 	d := &directory{byUID: map[string]Ref{}, byName: map[Ref][]string{}, live: map[string]bool{}, names: map[Ref]string{}}
 	for _, ref := range allRefs(evidence) {
 		if ref.UID == "" {
@@ -86,15 +88,8 @@ func newDirectory(evidence *Evidence) *directory {
 		}
 	}
 	byUID, byName := entries(evidence)
-	var unnamed []Entry
-	for _, entry := range byUID {
-		if !d.byUID[entry.Pod.UID].named() {
-			unnamed = append(unnamed, entry)
-		}
-	}
-	for uid, ref := range NamesByDevices(unnamed, byName) {
-		d.byUID[uid] = ref
-	}
+	d.nameUnnamed(byUID, byName)
+	d.nameUnnamed(j.containerEntries(), j.physical(byName))
 	for uid, ref := range d.byUID {
 		if ref.named() {
 			name := Ref{Namespace: ref.Namespace, Name: ref.Name}
@@ -116,6 +111,52 @@ func newDirectory(evidence *Evidence) *directory {
 	}
 	d.matchRecreated(byUID, byName)
 	return d
+}
+
+// nameUnnamed gives names to UIDs that have none yet.
+func (d *directory) nameUnnamed(byUID, byName []Entry) {
+	var unnamed []Entry
+	for _, entry := range byUID {
+		if !d.byUID[entry.Pod.UID].named() {
+			unnamed = append(unnamed, entry)
+		}
+	}
+	for uid, ref := range NamesByDevices(unnamed, byName) {
+		d.byUID[uid] = ref
+	}
+}
+
+// containerEntries are the devices that running containers have, under no resource:
+// what names a pod while the checkpoint cannot be read.
+func (j *joiner) containerEntries() []Entry {
+	var list []Entry
+	for _, fact := range j.evidence.Containers {
+		for _, said := range j.containerClaims(fact, nil) {
+			if !said.vague && len(said.set) > 0 {
+				list = append(list, Entry{Pod: fact.Pod, Container: fact.Container, IDs: texts(said.set)})
+				break
+			}
+		}
+	}
+	return list
+}
+
+// physical are entries by card and under no resource, one per container.
+func (j *joiner) physical(entries []Entry) []Entry {
+	var list []Entry
+	for _, entry := range entries {
+		if !isGPU(entry.Resource, entry.IDs) {
+			continue
+		}
+		ids := texts(j.claimOf(Source{}, "", entry.IDs).set)
+		i := slices.IndexFunc(list, func(e Entry) bool { return e.Pod == entry.Pod && e.Container == entry.Container })
+		if i < 0 {
+			list = append(list, Entry{Pod: entry.Pod, Container: entry.Container, IDs: ids})
+			continue
+		}
+		list[i].IDs = append(list[i].IDs, ids...)
+	}
+	return list
 }
 
 // matchRecreated tells pods of one name apart by their devices: a pod that was
@@ -191,7 +232,7 @@ func entries(evidence *Evidence) (byUID, byName []Entry) {
 	for _, fact := range evidence.Assignments {
 		entry := Entry{Pod: fact.Pod, Container: fact.Container, Resource: fact.Resource, IDs: fact.IDs}
 		switch {
-		case fact.Source.Kind == Checkpoint:
+		case fact.Source.Kind == Checkpoint, fact.Source.Kind == Ledger:
 			byUID = append(byUID, entry)
 		case fact.Source.Kind == PodResources:
 			byName = append(byName, entry)

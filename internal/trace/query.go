@@ -131,11 +131,7 @@ func matchDevice(query Query, known []gpu.UUID) (gpu.UUID, error) {
 	case 0:
 		return "", &NotFoundError{Query: query, Nearest: Nearest(string(query.Device), names, 3)}
 	}
-	texts := make([]string, len(matches))
-	for i, id := range matches {
-		texts[i] = string(id)
-	}
-	return "", &NotFoundError{Query: query, Nearest: texts, Why: fmt.Sprintf("%d devices begin like that", len(matches))}
+	return "", &NotFoundError{Query: query, Nearest: texts(matches), Why: fmt.Sprintf("%d devices begin like that", len(matches))}
 }
 
 func (t *Trace) selectProcess(query Query) (*Trace, error) {

@@ -26,7 +26,9 @@ const listLimit = 500
 // API reads pods and GPUNodes.
 type API struct{ Client dynamic.Interface }
 
-func pods() schema.GroupVersionResource { return schema.GroupVersionResource{Version: "v1", Resource: "pods"} }
+func pods() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+}
 
 // Pod reads one pod and adds what its spec and its status say. The error is that of
 // the API; a pod that is not there is an Unread too, because a node may still run it.

@@ -4,7 +4,7 @@
 // It guarantees that a place which cannot be read becomes an Unread with the reason,
 // never an error that hides the other places; that nothing is changed; that inputs
 // are bounded; and that of a container's environment only variables about GPUs leave
-// it. It wires: internal/kubelet, internal/cdi, internal/vendor/nvidia, the simulator
+// it. It wires: internal/kubelet, internal/cdi, internal/vendors/nvidia, the simulator
 // and the API are read here and nowhere above.
 package evidence
 

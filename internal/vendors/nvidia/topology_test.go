@@ -18,6 +18,7 @@ import (
 func matrix(topology gpu.Topology) string {
 	var out strings.Builder
 	for i, row := range topology {
+		line := ""
 		for j, link := range row {
 			letters := link.Letters()
 			if i == j {
@@ -25,9 +26,9 @@ func matrix(topology gpu.Topology) string {
 			} else if link.Switched {
 				letters += "*"
 			}
-			fmt.Fprintf(&out, "%-6s", letters)
+			line += fmt.Sprintf("%-6s", letters)
 		}
-		out.WriteString("\n")
+		out.WriteString(strings.TrimSpace(line) + "\n")
 	}
 	return out.String()
 }

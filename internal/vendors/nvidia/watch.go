@@ -19,6 +19,8 @@ const (
 	// lostPause is the pause after a wait that a lost card spoiled, since such waits
 	// return at once.
 	lostPause = time.Second
+	// maxLate bounds what is taken out of an event set before it is freed.
+	maxLate = 256
 )
 
 // wanted are the events that say something of a card's health.
@@ -60,7 +62,11 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			return errDriverGone
 		}
 		if list != w.list {
-			if err := w.register(list); err != nil {
+			late, err := w.register(list)
+			for _, event := range late {
+				emit(event)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -109,9 +115,9 @@ func (w *watch) alive(list *watchList, f func()) bool {
 	return true
 }
 
-// register makes a new set before it lets go of the old one, so that no event falls
-// between the two.
-func (w *watch) register(list *watchList) error {
+// register makes a new set before it lets go of the old one, and hands back what the
+// old one still held, so that no event falls between the two. An event may come twice.
+func (w *watch) register(list *watchList) ([]gpu.Event, error) {
 	old := *w
 	var ret nvml.Return
 	alive := w.alive(list, func() {
@@ -132,14 +138,33 @@ func (w *watch) register(list *watchList) error {
 			w.count++
 		}
 	})
+	late := old.drain()
 	old.free()
 	switch {
 	case !alive:
-		return errDriverGone
+		return late, errDriverGone
 	case ret == nvml.SUCCESS || unsupported(ret):
-		return nil // without any events there is still the poll
+		return late, nil // without any events there is still the poll
 	}
-	return fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", say(ret))
+	return late, fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", say(ret))
+}
+
+// drain takes what the set holds, without waiting.
+func (w *watch) drain() []gpu.Event {
+	var events []gpu.Event
+	for w.set != nil && len(events) < maxLate {
+		var event *gpu.Event
+		w.alive(w.list, func() {
+			if data, ret := w.set.Wait(0); ret == nvml.SUCCESS {
+				event = w.understand(data)
+			}
+		})
+		if event == nil {
+			break
+		}
+		events = append(events, *event)
+	}
+	return events
 }
 
 // free gives the set back, unless it ended with its session.

@@ -76,8 +76,13 @@ func TestWatch(t *testing.T) {
 		if got := <-events; got.GPU != gpu.UUID(first.UUID) {
 			t.Errorf("XID 79 of a lost card: got %+v; want that card's", got)
 		}
-		// Lost cards are watched no more; a new set comes before the old one goes.
+		// Lost cards are watched no more; a new set comes before the old one goes, and takes
+		// over what that one still holds.
 		scan(t, a)
+		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: whole, ComputeInstanceId: whole}
+		if got := <-events; got.XID != 31 {
+			t.Errorf("an event during the change of sets: got %+v; want XID 31", got)
+		}
 		time.Sleep(time.Second)
 		if *made != 2 || *freed != 1 {
 			t.Errorf("%d sets made, %d freed; want 2 and 1", *made, *freed)
@@ -101,35 +106,62 @@ func TestWatch(t *testing.T) {
 }
 
 // TestWatchEndsWithTheDriver frees no event set of a session that ended: with the real
-// library that is a crash.
+// library that is a crash. It runs in real time, since synctest's time stands still
+// while someone waits for a lock.
 func TestWatchEndsWithTheDriver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, gpus.A100_SXM4_40GB)
-		n.events = make(chan nvml.EventData)
-		made, freed := n.waiting()
-		a := n.adapter()
-		scan(t, a)
-		done := make(chan error, 1)
+	n := newNode(t, gpus.A100_SXM4_40GB)
+	made, freed := 0, 0
+	inWait, answer := make(chan struct{}), make(chan nvml.Return)
+	n.library.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
+		made++
+		return &mock.EventSet{
+			FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS },
+			WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
+				inWait <- struct{}{}
+				return nvml.EventData{}, <-answer
+			},
+		}, nvml.SUCCESS
+	}
+	a := n.adapter()
+	scan(t, a)
+	done := make(chan error, 1)
+	watch := func() {
 		go func() { done <- a.Watch(t.Context(), func(gpu.Event) {}) }()
-		synctest.Wait()
-		// The driver goes and another comes, between two waits.
-		a.Close()
-		scan(t, a)
-		if err := <-done; err == nil {
-			t.Error("Watch after the driver went: got nil; want an error")
-		}
-		if *made != 1 || *freed != 0 {
-			t.Errorf("%d sets made, %d freed; want 1 and 0", *made, *freed)
-		}
-		// With the driver gone in the middle of a wait, the set is freed or forgotten, and
-		// the error says so.
-		go func() { done <- a.Watch(t.Context(), func(gpu.Event) {}) }()
-		synctest.Wait()
-		n.callReturn = nvml.ERROR_UNINITIALIZED
-		if err := <-done; err == nil {
-			t.Error("Watch with a driver that says UNINITIALIZED: got nil; want an error")
-		}
-	})
+		<-inWait
+	}
+
+	// The driver goes in the middle of a wait.
+	watch()
+	answer <- nvml.ERROR_UNINITIALIZED
+	if err := <-done; err == nil {
+		t.Error("a wait that says UNINITIALIZED: Watch returned nil; want an error")
+	}
+	if made != 1 || freed != 1 {
+		t.Errorf("%d sets made, %d freed; want 1 and 1", made, freed)
+	}
+
+	// The driver goes and another comes while nobody waits: the old set is left alone, and
+	// the cards are registered anew.
+	emitting, proceed := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- a.Watch(ctx, func(gpu.Event) { emitting <- struct{}{}; <-proceed })
+	}()
+	<-inWait
+	answer <- nvml.SUCCESS
+	<-emitting
+	a.Close()
+	scan(t, a)
+	close(proceed)
+	<-inWait
+	if made != 3 || freed != 1 {
+		t.Errorf("a new driver: %d sets made, %d freed; want 3, and only that of before freed", made, freed)
+	}
+	cancel()
+	answer <- nvml.ERROR_TIMEOUT
+	if err := <-done; err != nil || freed != 2 {
+		t.Errorf("the end: %v, %d sets freed; want nil and 2", err, freed)
+	}
 }
 
 // TestWatchWithoutEvents has cards that support no events: polling is all there is.

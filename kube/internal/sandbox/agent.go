@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -15,6 +16,8 @@ import (
 // agentPrefix starts the name of every agent process of a node: the first is
 // "agent", one started beside it "agent-2", and so on.
 const agentPrefix = "agent"
+
+const listenFlag = "--listen"
 
 // startAgents makes the simulated hardware of the nodes and starts an agent on
 // each.
@@ -31,8 +34,15 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 			if !o.wantsAgent() {
 				return nil
 			}
-			_, err := n.StartAgent(ctx)
-			return err
+			agent, err := n.StartAgent(ctx)
+			if err != nil {
+				return err
+			}
+			if err := n.WaitAgentReady(ctx, agent); err != nil {
+				return err
+			}
+			n.waitForDevices(ctx)
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -46,9 +56,10 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 	return nil
 }
 
-// CreateHardware makes the node's simulated hardware.
+// CreateHardware makes the node's simulated hardware. Its UUIDs follow from the
+// name of the node, so they are the same in every sandbox.
 func (n Node) CreateHardware(ctx context.Context, profile string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile", profile)
+	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile", profile, "--seed", n.name)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make simulated hardware of %s: %w: %s", n.name, err, strings.TrimSpace(string(out)))
 	}
@@ -64,21 +75,65 @@ func (n Node) AgentArgv(args ...string) []string {
 		"--cdi-dir", "/var/run/cdi",
 		"--kubeconfig", n.c.pkiPath("agent.conf"),
 		"--node-name", n.name,
+		// The machine's processes and /opt are shared by all nodes.
+		"--cgroup-root", "/" + n.Cgroup(),
+		"--hook-dir", n.HookDir(),
 	}
 	return append(append(argv, n.state().AgentArgs...), args...)
 }
 
+// HookDir is where the node's agent installs its CDI hook, the same inside and outside.
+func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
+
 // StartAgent starts an agent in the node's mount namespace, beside those that
-// already run there, and returns at once.
+// already run there, and returns at once. It listens on a port of its own; see
+// [AgentAddr].
 func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
 	name := agentPrefix
-	for i := 2; ; i++ {
-		if p := n.process(name); p.PID == 0 || !p.Alive() {
-			break
-		}
+	for i := 2; n.process(name).Alive(); i++ {
 		name = agentPrefix + "-" + strconv.Itoa(i)
 	}
-	return n.start(name, nil, n.AgentArgv(args...)...)
+	address, err := n.c.freeAddressInside()
+	if err != nil {
+		return Process{}, err
+	}
+	listen := []string{listenFlag, address}
+	return n.start(name, nil, n.AgentArgv(append(listen, args...)...)...)
+}
+
+// AgentAddr is where an agent started by StartAgent serves /metrics, /healthz,
+// /readyz and /debug/state; see [Cluster.DialInside].
+func AgentAddr(agent Process) string {
+	// The last one given is the one that counts.
+	for i := len(agent.Argv) - 2; i > 0; i-- {
+		if agent.Argv[i] == listenFlag {
+			return agent.Argv[i+1]
+		}
+	}
+	return ""
+}
+
+// WaitAgentReady waits until an agent says that it is ready.
+func (n Node) WaitAgentReady(ctx context.Context, agent Process) error {
+	ready := "http://" + AgentAddr(agent) + "/readyz"
+	return waitFor(ctx, "berth-agent of "+n.name, []Process{agent}, func(ctx context.Context) error { return n.c.httpOK(ctx, ready) })
+}
+
+// waitForDevices gives kubelet the time to write the agent's devices into the
+// node's status. What an agent offers is its own affair, so nothing is no
+// error.
+func (n Node) waitForDevices(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, gpus := n.c.nodeFacts(ctx, n); gpus != "-" {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // Agents lists the running agents of the node, the oldest first.

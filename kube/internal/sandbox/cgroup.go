@@ -20,7 +20,13 @@ import (
 type cgroupFS struct {
 	v2    bool
 	roots []string
+	// beside is the v2 tree of a v1 machine: nothing is made there by us, but
+	// runc leaves its cgroups in it.
+	beside []string
 }
+
+// all are the trees in which something can be found and removed.
+func (c *cgroupFS) all() []string { return append(slices.Clone(c.roots), c.beside...) }
 
 // detectCgroups reads the mount table. A machine with v1 controllers is a v1
 // machine even where the v2 tree is mounted beside them, as kubelet sees it.
@@ -41,7 +47,11 @@ func detectCgroups(mountinfo string) (*cgroupFS, error) {
 	}
 	switch {
 	case len(v1) > 0:
-		return &cgroupFS{roots: v1}, nil
+		fs := &cgroupFS{roots: v1}
+		if v2 != "" {
+			fs.beside = []string{v2}
+		}
+		return fs, nil
 	case v2 != "":
 		return &cgroupFS{v2: true, roots: []string{v2}}, nil
 	}
@@ -133,7 +143,7 @@ func (c *cgroupFS) joinThread(path string, attr *syscall.SysProcAttr) (leave fun
 // processes lists every process at or below the cgroup, in any hierarchy.
 func (c *cgroupFS) processes(path string) []int {
 	var pids []int
-	for _, root := range c.roots {
+	for _, root := range c.all() {
 		filepath.WalkDir(filepath.Join(root, path), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
 				return nil // a cgroup that is just going away
@@ -172,7 +182,7 @@ func (c *cgroupFS) kill(path string, timeout time.Duration) []int {
 // remove takes the cgroup and everything below it away, in every hierarchy.
 func (c *cgroupFS) remove(path string) error {
 	var errs []error
-	for _, root := range c.roots {
+	for _, root := range c.all() {
 		var dirs []string
 		filepath.WalkDir(filepath.Join(root, path), func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

@@ -2,10 +2,7 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"path/filepath"
-	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -16,10 +13,9 @@ func (c *Cluster) makeCertificates() error {
 	if err != nil {
 		return err
 	}
-	api := serviceIP(c.state.Network)
 	steps := []error{
 		p.server("etcd", "etcd", "127.0.0.1", "localhost"),
-		p.server("apiserver", "kube-apiserver", api, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
+		p.server("apiserver", "kube-apiserver", serviceIP, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
 		p.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
 		p.client("front-proxy", "front-proxy-client"),
 		p.client("admin", "berth-sandbox-admin", "system:masters"),
@@ -47,7 +43,11 @@ func (c *Cluster) makeCertificates() error {
 		configs[c.pkiPath("kubelet-"+n.Name+".conf")] = "kubelet-" + n.Name
 	}
 	for path, user := range configs {
-		if err := p.kubeconfig(path, c.state.APIServer, user); err != nil {
+		server := apiServerInside
+		if path == c.KubeconfigPath() {
+			server = c.state.APIServer
+		}
+		if err := p.kubeconfig(path, server, user); err != nil {
 			return err
 		}
 	}
@@ -63,19 +63,11 @@ func (c *Cluster) hyperkube(name string, args ...string) launch {
 // startControlPlane starts etcd, the API server, the controller manager and
 // the scheduler, and waits until pods can be created.
 func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
-	ports, err := freePorts(4)
-	if err != nil {
-		return err
-	}
-	local := func(i int) string { return "https://127.0.0.1:" + strconv.Itoa(ports[i]) }
-	host, port, err := net.SplitHostPort(c.state.APIServer[len("https://"):])
-	if err != nil {
-		return fmt.Errorf("parse API server address: %w", err)
-	}
+	const etcdClients, etcdPeers = "https://127.0.0.1:2379", "https://127.0.0.1:2380"
 	etcd, err := c.start(c.hyperkube("etcd",
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
-		"--listen-client-urls="+local(0), "--advertise-client-urls="+local(0),
-		"--listen-peer-urls="+local(1), "--initial-advertise-peer-urls="+local(1), "--initial-cluster=default="+local(1),
+		"--listen-client-urls="+etcdClients, "--advertise-client-urls="+etcdClients,
+		"--listen-peer-urls="+etcdPeers, "--initial-advertise-peer-urls="+etcdPeers, "--initial-cluster=default="+etcdPeers,
 		"--client-cert-auth", "--trusted-ca-file="+c.pkiPath("ca.crt"), "--cert-file="+c.pkiPath("etcd.crt"), "--key-file="+c.pkiPath("etcd.key"),
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+c.pkiPath("ca.crt"), "--peer-cert-file="+c.pkiPath("etcd.crt"), "--peer-key-file="+c.pkiPath("etcd.key"),
 		// Nothing here has to survive the machine.
@@ -85,8 +77,8 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 		return err
 	}
 	api, err := c.start(c.hyperkube("kube-apiserver",
-		"--etcd-servers="+local(0), "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"), "--etcd-keyfile="+c.pkiPath("etcd.key"),
-		"--bind-address="+host, "--secure-port="+port,
+		"--etcd-servers="+etcdClients, "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"), "--etcd-keyfile="+c.pkiPath("etcd.key"),
+		"--bind-address="+serviceIP, "--secure-port=443",
 		"--tls-cert-file="+c.pkiPath("apiserver.crt"), "--tls-private-key-file="+c.pkiPath("apiserver.key"), "--client-ca-file="+c.pkiPath("ca.crt"),
 		"--kubelet-certificate-authority="+c.pkiPath("ca.crt"),
 		"--kubelet-client-certificate="+c.pkiPath("apiserver-kubelet-client.crt"), "--kubelet-client-key="+c.pkiPath("apiserver-kubelet-client.key"),
@@ -94,7 +86,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.pkiPath("sa.pub"), "--service-account-signing-key-file="+c.pkiPath("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--anonymous-auth=false",
-		"--service-cluster-ip-range="+serviceCIDR(c.state.Network), "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range="+serviceCIDR, "--endpoint-reconciler-type=none",
 		"--allow-privileged=true", "--profiling=false",
 		// For aggregated APIs, and because the controller manager and the
 		// scheduler complain all the time without them.
@@ -116,9 +108,11 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	manager, err := c.start(c.hyperkube("kube-controller-manager",
 		"--kubeconfig="+c.pkiPath("controller-manager.conf"),
 		"--authentication-kubeconfig="+c.pkiPath("controller-manager.conf"), "--authorization-kubeconfig="+c.pkiPath("controller-manager.conf"),
-		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(ports[2]),
+		"--bind-address=127.0.0.1",
 		"--root-ca-file="+c.pkiPath("ca.crt"), "--service-account-private-key-file="+c.pkiPath("sa.key"), "--use-service-account-credentials",
 		"--leader-elect=false", "--allocate-node-cidrs=false",
+		// Its start is bounded by its own rate limit.
+		"--kube-api-qps=1000", "--kube-api-burst=1000",
 	))
 	if err != nil {
 		return err
@@ -126,8 +120,8 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	scheduler, err := c.start(c.hyperkube("kube-scheduler",
 		"--kubeconfig="+c.pkiPath("scheduler.conf"),
 		"--authentication-kubeconfig="+c.pkiPath("scheduler.conf"), "--authorization-kubeconfig="+c.pkiPath("scheduler.conf"),
-		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(ports[3]),
-		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=1000",
 	))
 	if err != nil {
 		return err

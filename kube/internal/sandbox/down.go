@@ -54,7 +54,7 @@ func Down(ctx context.Context, dir string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(left.clear(ctx), returnDirs(s.Borrowed), restoreSysctls(s.Sysctls)); err != nil {
+	if err := errors.Join(left.clear(ctx), restoreSysctls(s.Sysctls)); err != nil {
 		return err
 	}
 	if left, err = FindLeftovers(dir); err != nil {
@@ -93,7 +93,7 @@ func (l Leftovers) clear(ctx context.Context) error {
 			Process{PID: pid, StartTime: t}.Signal(syscall.SIGKILL)
 		}
 	}
-	for _, root := range cgroups.roots {
+	for _, root := range cgroups.all() {
 		for _, dir := range l.Cgroups {
 			path, err := filepath.Rel(root, dir)
 			if err != nil || !filepath.IsLocal(path) {
@@ -108,12 +108,10 @@ func (l Leftovers) clear(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if l.Bridge != "" {
-		errs = append(errs, removeBridge(ctx, l.Bridge))
-	}
 	for _, dir := range l.Cgroups {
 		errs = append(errs, (&cgroupFS{roots: []string{filepath.Dir(dir)}}).remove(filepath.Base(dir)))
 	}
+	errs = append(errs, returnDirs(borrowed()))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

@@ -77,12 +77,12 @@ func mountsBelow(mounts []mount, dir string) []string {
 }
 
 // identity derives from the directory alone what the sandbox in it is called,
-// so that its cgroup and bridge are found even without a state file.
-func identity(dir string) (id, cgroup, bridge string) {
+// so that its cgroup is found even without a state file.
+func identity(dir string) (id, cgroup string) {
 	h := fnv.New32a()
 	h.Write([]byte(dir))
 	id = fmt.Sprintf("%08x", h.Sum32())
-	return id, "/berth-sandbox-" + id, "brth" + id
+	return id, "/berth-sandbox-" + id
 }
 
 // Leftovers is what a sandbox still holds on the machine.
@@ -90,13 +90,12 @@ type Leftovers struct {
 	Processes []int
 	Mounts    []string
 	Cgroups   []string
-	Bridge    string
 	Files     string
 }
 
 // Empty tells that nothing is left.
 func (l Leftovers) Empty() bool {
-	return len(l.Processes) == 0 && len(l.Mounts) == 0 && len(l.Cgroups) == 0 && l.Bridge == "" && l.Files == ""
+	return len(l.Processes) == 0 && len(l.Mounts) == 0 && len(l.Cgroups) == 0 && l.Files == ""
 }
 
 func (l Leftovers) String() string {
@@ -111,9 +110,6 @@ func (l Leftovers) String() string {
 	for _, c := range l.Cgroups {
 		parts = append(parts, "cgroup "+c)
 	}
-	if l.Bridge != "" {
-		parts = append(parts, "network bridge "+l.Bridge)
-	}
 	if l.Files != "" {
 		parts = append(parts, "files in "+l.Files)
 	}
@@ -124,7 +120,7 @@ func (l Leftovers) String() string {
 }
 
 // FindLeftovers looks for everything a sandbox in dir may have left: by its
-// cgroup, by the mount tables, by its bridge and its directory. It trusts no
+// cgroup, by the mount tables, and by its directory. It trusts no
 // state file.
 func FindLeftovers(dir string) (Leftovers, error) {
 	dir, err := filepath.Abs(dir)
@@ -135,7 +131,7 @@ func FindLeftovers(dir string) (Leftovers, error) {
 	if err != nil {
 		return Leftovers{}, fmt.Errorf("find leftovers: %w", err)
 	}
-	_, cgroup, bridge := identity(dir)
+	_, cgroup := identity(dir)
 	var l Leftovers
 	l.Processes = append(cgroups.processes(cgroup), namespaceMembers("/proc", dir)...)
 	slices.Sort(l.Processes)
@@ -145,13 +141,10 @@ func FindLeftovers(dir string) (Leftovers, error) {
 		return l, fmt.Errorf("find leftovers: %w", err)
 	}
 	l.Mounts = mountsBelow(mounts, dir)
-	for _, root := range cgroups.roots {
+	for _, root := range cgroups.all() {
 		if _, err := os.Stat(filepath.Join(root, cgroup)); err == nil {
 			l.Cgroups = append(l.Cgroups, filepath.Join(root, cgroup))
 		}
-	}
-	if _, err := os.Stat(filepath.Join("/sys/class/net", bridge)); err == nil {
-		l.Bridge = bridge
 	}
 	if _, err := os.Stat(dir); err == nil {
 		l.Files = dir

@@ -65,66 +65,75 @@ func enterNamespace(pid int) error {
 }
 
 // borrowed are the directories that a node mounts over and that a machine
-// without Kubernetes lacks.
+// without Kubernetes lacks. Those made here hold a mark, so that the last
+// sandbox that needs them removes them, whichever made them.
 func borrowed() []string { return []string{"/var/lib/kubelet", "/var/lib/cni", "/etc/cdi"} }
 
-// withBorrowLock keeps two sandboxes from making and removing the same
-// directory at the same time. It locks a directory that is always there, so
-// the lock itself leaves no file.
-func withBorrowLock(f func() error) error {
+const borrowMark = ".made-by-berth-sandbox"
+
+// lockBorrowed keeps one sandbox from removing a directory that another is
+// about to mount on. It locks a directory that is always there, so the lock
+// itself leaves no file; it ends with the process at the latest.
+func lockBorrowed(how int) (unlock func(), err error) {
 	fd, err := unix.Open("/var/lib", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("lock /var/lib: %w", err)
+		return nil, fmt.Errorf("lock /var/lib: %w", err)
 	}
-	defer unix.Close(fd)
-	if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock /var/lib: %w", err)
+	if err := unix.Flock(fd, how); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("lock /var/lib: %w", err)
 	}
-	return f()
+	return func() { unix.Close(fd) }, nil
 }
 
-// borrowDirs makes the mount points that are missing, after telling note.
-func borrowDirs(dirs []string, note func([]string) error) error {
-	return withBorrowLock(func() error {
-		var missing []string
-		for _, d := range dirs {
-			if _, err := os.Stat(d); errors.Is(err, fs.ErrNotExist) {
-				missing = append(missing, d)
-			}
+// borrowDirs makes the directories that are missing. Until release is called
+// no other sandbox removes them; from then on a mount has to be there.
+func borrowDirs(dirs []string) (release func(), err error) {
+	unlock, err := lockBorrowed(unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range dirs {
+		err := os.Mkdir(d, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
 		}
-		if err := note(missing); err != nil {
-			return err
+		if err == nil {
+			err = os.WriteFile(filepath.Join(d, borrowMark), nil, 0o644)
 		}
-		for _, d := range missing {
-			if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("make mount point: %w", err)
-			}
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("make mount point: %w", err)
 		}
-		return nil
-	})
+	}
+	return unlock, nil
 }
 
-// returnDirs removes borrowed directories that are empty and that no process
-// on the machine has a mount on: removing a directory would take the mount of
-// another sandbox away with it.
+// returnDirs removes directories that were borrowed, hold nothing, and that no
+// process on the machine has a mount on: removing a directory would take the
+// mount of another sandbox away with it.
 func returnDirs(dirs []string) error {
-	if len(dirs) == 0 {
-		return nil
+	unlock, err := lockBorrowed(unix.LOCK_EX)
+	if err != nil {
+		return err
 	}
-	return withBorrowLock(func() error {
-		used := mountPointsInUse("/proc", dirs)
-		var errs []error
-		for _, d := range dirs {
-			if slices.Contains(used, d) {
-				continue
-			}
-			err := os.Remove(d)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-				errs = append(errs, err)
-			}
+	defer unlock()
+	used := mountPointsInUse("/proc", dirs)
+	var errs []error
+	for _, d := range dirs {
+		mark := filepath.Join(d, borrowMark)
+		if _, err := os.Stat(mark); err != nil || slices.Contains(used, d) {
+			continue
 		}
-		return errors.Join(errs...)
-	})
+		if err := os.Remove(mark); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if err := os.Remove(d); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func mountPointsInUse(proc string, dirs []string) []string {

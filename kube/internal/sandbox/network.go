@@ -2,123 +2,160 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"hash/fnv"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// The network of a sandbox is one bridge with 10.N.0.0/16 on it, N from its
-// identity. Node i has the address 10.N.i.1 and gives its pods the rest of
-// 10.N.i.0/24; services are 10.N.255.0/24, of which the first, the API
-// server's, is a real address of the bridge, so that clients in pods find it
-// where they expect it although there is no kube-proxy. All pods share one
-// segment, so nothing is routed or translated: no sysctl or iptables rule of
-// the machine is touched.
-const serviceOctet = 255
+// A sandbox lives in a network namespace of its own, so that it meets no address,
+// port or rule of the machine: inside it every port is the usual one, and nothing
+// of it can be reached from outside but the API server, through a forwarder that
+// listens on 127.0.0.1.
+//
+// Inside is one bridge with 10.64.0.0/16 on it. Node i has the address 10.64.i.1
+// and gives its pods the rest of 10.64.i.0/24; services are 10.64.255.0/24, of
+// which the first, the API server's, is a real address of the bridge, so that
+// clients in pods find it where they expect it although there is no kube-proxy.
+// All pods share one segment, so nothing is routed or translated.
+const (
+	bridge      = "berth0"
+	network     = "10.64"
+	serviceIP   = network + ".255.1"
+	serviceCIDR = network + ".255.0/24"
+	// apiServerInside is where the sandbox's own programs find the API server.
+	apiServerInside = "https://" + serviceIP + ":443"
+	kubeletPort     = 10250
+	// healthzPorts is the first of the kubelets' healthz ports, which are all on
+	// the namespace's one loopback address.
+	healthzPorts = 10300
+)
 
-func nodeIP(network string, index int) string { return fmt.Sprintf("%s.%d.1", network, index) }
-func serviceIP(network string) string         { return fmt.Sprintf("%s.%d.1", network, serviceOctet) }
-func serviceCIDR(network string) string       { return fmt.Sprintf("%s.%d.0/24", network, serviceOctet) }
+// The processes of the network, as named in the state file.
+const (
+	procNetwork   = "network"
+	procForwarder = "forwarder"
+)
 
-// pickNetwork chooses N so that 10.N.0.0/16 meets no address or route of the
-// machine.
-func pickNetwork(id string) (string, error) {
-	taken, err := takenPrefixes()
+func nodeIP(index int) string { return fmt.Sprintf("%s.%d.1", network, index) }
+
+// makeNetwork makes the namespace, held by a process, with the bridge in it.
+func (c *Cluster) makeNetwork(ctx context.Context) error {
+	_, err := c.start(launch{
+		name: procNetwork, argv: []string{filepath.Join(c.state.Bin, "workload"), "pause"}, outside: true,
+		enter: func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("make network namespace: %w", err)
+			}
+			return nil
+		},
+	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	return pickNetworkFrom(id, taken)
-}
-
-func pickNetworkFrom(id string, taken []netip.Prefix) (string, error) {
-	h := fnv.New32a()
-	h.Write([]byte(id))
-	const first, count = 64, 128
-	for i := range uint32(count) {
-		n := first + (h.Sum32()+i)%count
-		network := fmt.Sprintf("10.%d", n)
-		prefix := netip.MustParsePrefix(network + ".0.0/16")
-		free := true
-		for _, t := range taken {
-			if t.Overlaps(prefix) {
-				free = false
+	commands := [][]string{
+		{"link", "set", "lo", "up"},
+		{"link", "add", bridge, "type", "bridge"},
+		{"addr", "add", serviceIP + "/32", "dev", bridge},
+		{"link", "set", bridge, "up"},
+	}
+	for i := range c.state.Nodes {
+		commands = append(commands, []string{"addr", "add", nodeIP(i) + "/16", "dev", bridge})
+	}
+	return c.inNetwork(func() error {
+		for _, args := range commands {
+			if err := ip(ctx, args...); err != nil {
+				return err
 			}
 		}
-		if free {
-			return network, nil
-		}
-	}
-	return "", errors.New("choose a network: every 10.64.0.0/16 to 10.191.0.0/16 meets an address or route of this machine")
+		return nil
+	})
 }
 
-func takenPrefixes() ([]netip.Prefix, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	var taken []netip.Prefix
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			taken = append(taken, p.Masked())
-		}
-	}
-	data, err := os.ReadFile("/proc/net/route")
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
-	return append(taken, parseRoutes(string(data))...), nil
-}
-
-// parseRoutes reads /proc/net/route: little-endian hexadecimal destinations
-// and masks. The default route is left out.
-func parseRoutes(table string) []netip.Prefix {
-	var out []netip.Prefix
-	for i, line := range strings.Split(table, "\n") {
-		f := strings.Fields(line)
-		if i == 0 || len(f) < 8 {
-			continue
-		}
-		dest, err1 := strconv.ParseUint(f[1], 16, 32)
-		mask, err2 := strconv.ParseUint(f[7], 16, 32)
-		if err1 != nil || err2 != nil || mask == 0 {
-			continue
-		}
-		addr := netip.AddrFrom4([4]byte{byte(dest), byte(dest >> 8), byte(dest >> 16), byte(dest >> 24)})
-		ones, _ := net.IPv4Mask(byte(mask), byte(mask>>8), byte(mask>>16), byte(mask>>24)).Size()
-		out = append(out, netip.PrefixFrom(addr, ones))
-	}
-	return out
-}
-
-// makeBridge makes the bridge with the addresses of the nodes and of the API
-// server on it.
-func makeBridge(ctx context.Context, bridge, network string, nodes int) error {
-	if err := ip(ctx, "link", "add", bridge, "type", "bridge"); err != nil {
-		return err
-	}
-	for i := range nodes {
-		if err := ip(ctx, "addr", "add", nodeIP(network, i)+"/16", "dev", bridge); err != nil {
+// inNetwork runs f on a thread that is in the sandbox's network namespace.
+func (c *Cluster) inNetwork(f func() error) error {
+	return onFreshThread(func() error {
+		if err := c.enterNetwork(); err != nil {
 			return err
 		}
-	}
-	if err := ip(ctx, "addr", "add", serviceIP(network)+"/32", "dev", bridge); err != nil {
-		return err
-	}
-	return ip(ctx, "link", "set", bridge, "up")
+		return f()
+	})
 }
 
-func removeBridge(ctx context.Context, bridge string) error {
-	if _, err := os.Stat(filepath.Join("/sys/class/net", bridge)); err != nil {
-		return nil
+// enterNetwork moves this thread into the sandbox's network namespace.
+func (c *Cluster) enterNetwork() error {
+	holder := c.snapshot().process("", procNetwork)
+	if holder == nil || !holder.Alive() {
+		return fmt.Errorf("enter the sandbox's network: the process that holds it is not running")
 	}
-	return ip(ctx, "link", "del", bridge)
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", holder.PID), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("enter the sandbox's network: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the sandbox's network: %w", err)
+	}
+	return nil
+}
+
+// DialInside connects to an address inside the sandbox's network, which must be an
+// IP address with a port.
+func (c *Cluster) DialInside(ctx context.Context, kind, address string) (net.Conn, error) {
+	var conn net.Conn
+	err := c.inNetwork(func() error {
+		var err error
+		conn, err = (&net.Dialer{}).DialContext(ctx, kind, address)
+		return err
+	})
+	return conn, err
+}
+
+// openForwarder chooses the port of 127.0.0.1 at which the API server is seen from
+// outside, and starts what forwards it. The forwarder is inside and inherits a
+// socket that is outside.
+func (c *Cluster) openForwarder() error {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("choose a port for the API server: %w", err)
+	}
+	defer listener.Close()
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return fmt.Errorf("choose a port for the API server: %w", err)
+	}
+	defer file.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := c.update(func(s *State) { s.APIServer = "https://127.0.0.1:" + strconv.Itoa(port) }); err != nil {
+		return err
+	}
+	_, err = c.start(launch{
+		name: procForwarder, files: []*os.File{file},
+		argv: []string{filepath.Join(c.state.Bin, "workload"), "forward", "3", strings.TrimPrefix(apiServerInside, "https://")},
+	})
+	return err
+}
+
+// freeAddressInside finds a port of the namespace's loopback that nobody listens on.
+func (c *Cluster) freeAddressInside() (string, error) {
+	var address string
+	err := c.inNetwork(func() error {
+		listener, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		address = listener.Addr().String()
+		return listener.Close()
+	})
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return address, nil
 }
 
 func ip(ctx context.Context, args ...string) error {
@@ -130,48 +167,4 @@ func ip(ctx context.Context, args ...string) error {
 		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
-}
-
-// freePorts finds ports of 127.0.0.1 that nobody listens on. They are all held
-// until the last is found, so that no two are the same.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
-
-// apiPort is 443, where clients in pods look for the API server, unless
-// something on the machine listens there on all addresses.
-func apiPort(addr string) (int, error) {
-	for _, port := range []string{"443", "0"} {
-		l, err := net.Listen("tcp4", net.JoinHostPort(addr, port))
-		if err != nil {
-			continue
-		}
-		defer l.Close()
-		return l.Addr().(*net.TCPAddr).Port, nil
-	}
-	return 0, fmt.Errorf("find a port for the API server on %s: none is free", addr)
-}
-
-// kubeletPort is kubelet's usual one unless something on the machine listens
-// there on all addresses.
-func kubeletPort(addr string) int {
-	const usual = 10250
-	for _, port := range []int{usual, 0} {
-		l, err := net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		defer l.Close()
-		return l.Addr().(*net.TCPAddr).Port
-	}
-	return usual
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,7 +144,8 @@ func (n Node) makeNode() error {
 	})
 }
 
-// StartKubelet starts the node's kubelet and waits until it serves.
+// StartKubelet starts the node's kubelet and waits until it is healthy and
+// takes registrations of device plugins.
 func (n Node) StartKubelet(ctx context.Context) error {
 	if p := n.process(procKubelet); p.Alive() {
 		return nil
@@ -152,14 +154,36 @@ func (n Node) StartKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	st := n.state()
+	healthz := fmt.Sprintf("http://127.0.0.1:%d/healthz", n.state().HealthzPort)
+	registration := n.Root() + "/var/lib/kubelet/device-plugins/kubelet.sock"
 	return waitFor(ctx, "kubelet of "+n.name, []Process{p}, func(ctx context.Context) error {
-		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", st.HealthzPort), time.Second)
-		if err == nil {
-			conn.Close()
+		if err := n.c.httpOK(ctx, healthz); err != nil {
+			return err
 		}
-		return err
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", registration)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	})
+}
+
+func (c *Cluster) httpOK(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DialContext: c.DialInside, DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return nil
 }
 
 // StopKubelet stops the node's kubelet; its containers keep running.

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// HollowLabel is the label and the taint of hollow nodes.
+const HollowLabel = "berth.dev/hollow"
+
 const containerdSocket = "/run/containerd/containerd.sock"
 
 func (n Node) config(name string) string { return filepath.Join(n.dir(), "config", name) }
@@ -20,7 +23,7 @@ func (n Node) kubeletArgv() []string {
 	st := n.state()
 	labels := "berth.dev/sandbox=true"
 	if st.Hollow {
-		labels += ",berth.dev/hollow=true"
+		labels += "," + HollowLabel + "=true"
 	}
 	return n.c.hyperkube("kubelet",
 		"--config="+n.config("kubelet.json"),
@@ -39,7 +42,7 @@ func (n Node) writeKubeletConfig(overlay map[string]any) error {
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 
-		"address": st.IP, "port": st.KubeletPort,
+		"address": st.IP, "port": kubeletPort,
 		"healthzBindAddress": "127.0.0.1", "healthzPort": st.HealthzPort,
 		"tlsCertFile":       n.c.pkiPath("kubelet-" + n.name + "-serving.crt"),
 		"tlsPrivateKeyFile": n.c.pkiPath("kubelet-" + n.name + "-serving.key"),
@@ -68,6 +71,10 @@ func (n Node) writeKubeletConfig(overlay map[string]any) error {
 		"evictionHard":                map[string]any{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
 		// A change of the devices shows in the node's status this soon.
 		"nodeStatusUpdateFrequency": "2s",
+	}
+	if st.Hollow {
+		// A pod without an opinion goes to a node that really runs it.
+		cfg["registerWithTaints"] = []any{map[string]any{"key": HollowLabel, "value": "true", "effect": "NoSchedule"}}
 	}
 	maps.Copy(cfg, overlay)
 	data, err := json.MarshalIndent(cfg, "", "  ")
@@ -135,17 +142,17 @@ func (n Node) writeContainerdConfig() error {
 }
 
 func (n Node) writeCNIConfig() error {
-	st, s := n.state(), n.c.snapshot()
-	part := fmt.Sprintf("%s.%d.", s.Network, st.Index)
+	st := n.state()
+	part := fmt.Sprintf("%s.%d.", network, st.Index)
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
 		"name":       "berth-sandbox",
 		"plugins": []any{map[string]any{
-			"type": "bridge", "bridge": s.Bridge,
+			"type": "bridge", "bridge": bridge,
 			"ipam": map[string]any{
 				"type":    "host-local",
 				"dataDir": filepath.Join(n.dir(), "cni", "state", "networks"),
-				"ranges":  []any{[]any{map[string]any{"subnet": s.Network + ".0.0/16", "rangeStart": part + "2", "rangeEnd": part + "254", "gateway": st.IP}}},
+				"ranges":  []any{[]any{map[string]any{"subnet": network + ".0.0/16", "rangeStart": part + "2", "rangeEnd": part + "254", "gateway": st.IP}}},
 				"routes":  []any{map[string]any{"dst": "0.0.0.0/0"}},
 			},
 		}},

@@ -30,7 +30,8 @@ type Options struct {
 	// Nodes is the number of nodes that run containers. Default: 1.
 	Nodes int
 	// Hollow is the number of further nodes whose kubelet is real but whose
-	// container runtime only records what it was asked to create.
+	// container runtime only records what it was asked to create. They have
+	// the label and the taint HollowLabel=true:NoSchedule.
 	Hollow int
 	// Profile names the simulated hardware of every node, "" for none.
 	Profile string

@@ -74,27 +74,41 @@ func (p Process) Signal(sig syscall.Signal) error {
 
 // Stop sends sig and waits until the process is gone; after grace it is killed.
 func (p Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Duration) error {
-	if err := p.Signal(sig); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			return nil
-		}
+	if p.PID == 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return nil // it has ended
+	}
+	defer unix.Close(fd)
+	if !p.Alive() {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("stop %s (pid %d): %w", p.Name, p.PID, err)
 	}
-	deadline := time.Now().Add(grace)
-	for p.Alive() {
-		if time.Now().After(deadline) && sig != unix.SIGKILL {
+	killAt := time.Now().Add(grace)
+	for {
+		// The descriptor is readable once all threads are gone, and with them
+		// the ports and files. /proc calls the process dead a little earlier.
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("wait for the end of %s (pid %d): %w", p.Name, p.PID, err)
+		}
+		if n > 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("stop %s (pid %d): %w", p.Name, p.PID, ctx.Err())
+		}
+		if sig != unix.SIGKILL && time.Now().After(killAt) {
 			sig = unix.SIGKILL
-			if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("kill %s (pid %d): %w", p.Name, p.PID, err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("stop %s (pid %d): %w", p.Name, p.PID, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
 	}
-	return nil
 }
 
 // launch describes a process to start.
@@ -102,6 +116,10 @@ type launch struct {
 	name, node string
 	argv       []string
 	env        []string
+	// outside keeps the process out of the sandbox's network.
+	outside bool
+	// files are inherited as descriptors from 3.
+	files []*os.File
 	// enter runs on the thread that will fork, for example to change its
 	// mount namespace, which the child inherits.
 	enter func() error
@@ -123,6 +141,7 @@ func (c *Cluster) start(l launch) (Process, error) {
 	cmd := exec.Command(l.argv[0], l.argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(c.childEnv(), l.env...)
+	cmd.ExtraFiles = l.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = onFreshThread(func() error {
 		leave, err := c.cgroups.joinThread(filepath.Join(c.state.Cgroup, "system"), cmd.SysProcAttr)
@@ -130,6 +149,11 @@ func (c *Cluster) start(l launch) (Process, error) {
 			return err
 		}
 		defer leave()
+		if !l.outside {
+			if err := c.enterNetwork(); err != nil {
+				return err
+			}
+		}
 		if l.enter != nil {
 			if err := l.enter(); err != nil {
 				return err

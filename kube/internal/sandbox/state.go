@@ -27,17 +27,15 @@ const (
 // State is DIR/state.json: everything `down` has to know, written before each
 // thing it tells of is made.
 type State struct {
-	Version   int               `json:"version"`
-	ID        string            `json:"id"`
-	BootID    string            `json:"bootID"`
-	Phase     string            `json:"phase"`
-	Bin       string            `json:"bin"`
-	Profile   string            `json:"profile,omitempty"`
-	Cgroup    string            `json:"cgroup"`
-	Bridge    string            `json:"bridge"`
-	Network   string            `json:"network"`
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	BootID  string `json:"bootID"`
+	Phase   string `json:"phase"`
+	Bin     string `json:"bin"`
+	Profile string `json:"profile,omitempty"`
+	Cgroup  string `json:"cgroup"`
+	// APIServer is its URL from outside the sandbox's network.
 	APIServer string            `json:"apiServer,omitempty"`
-	Borrowed  []string          `json:"borrowedDirs,omitempty"`
 	Sysctls   map[string]string `json:"sysctlsBefore,omitempty"`
 	Processes []Process         `json:"processes"`
 	Nodes     []NodeState       `json:"nodes"`
@@ -60,7 +58,6 @@ type NodeState struct {
 	Index       int      `json:"index"`
 	Hollow      bool     `json:"hollow,omitempty"`
 	IP          string   `json:"ip"`
-	KubeletPort int      `json:"kubeletPort"`
 	HealthzPort int      `json:"healthzPort"`
 	StreamPort  int      `json:"streamPort,omitempty"`
 	Profile     string   `json:"profile,omitempty"`

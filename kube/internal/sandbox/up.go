@@ -46,7 +46,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.step("starting %d node(s) in %s, network %s.0.0/16", o.Nodes+o.Hollow, o.Dir, c.state.Network)
+	p.step("starting %d node(s) in %s", o.Nodes+o.Hollow, o.Dir)
 	if err := c.bringUp(ctx, o, p); err != nil {
 		return nil, fmt.Errorf("start sandbox: %w\nlogs are in %s; berth-sandbox down --dir %s removes everything", err, filepath.Join(c.dir, "logs"), c.dir)
 	}
@@ -64,7 +64,7 @@ func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(left.Processes)+len(left.Mounts)+len(left.Cgroups) > 0 || left.Bridge != "" {
+		if len(left.Processes)+len(left.Mounts)+len(left.Cgroups) > 0 {
 			p.step("cleaning up what an earlier sandbox left: %s", left)
 			left.Files = ""
 			return nil, left.clear(ctx)
@@ -98,17 +98,14 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	c := &Cluster{dir: o.Dir, cgroups: cgroups}
 	s := &State{Version: stateVersion, BootID: bootID(), Phase: phaseStarting, Bin: o.Bin, Profile: o.Profile, Sysctls: map[string]string{}}
-	s.ID, s.Cgroup, s.Bridge = identity(o.Dir)
-	if s.Network, err = pickNetwork(s.ID); err != nil {
-		return nil, err
-	}
+	s.ID, s.Cgroup = identity(o.Dir)
 	for _, name := range sysctls() {
 		if data, err := os.ReadFile("/proc/sys/" + name); err == nil {
 			s.Sysctls[name] = strings.TrimSpace(string(data))
 		}
 	}
 	for i := range o.Nodes + o.Hollow {
-		s.Nodes = append(s.Nodes, NodeState{Index: i, Name: "node-" + strconv.Itoa(i), IP: nodeIP(s.Network, i)})
+		s.Nodes = append(s.Nodes, NodeState{Index: i, Name: "node-" + strconv.Itoa(i), IP: nodeIP(i), HealthzPort: healthzPorts + i})
 		if i >= o.Nodes {
 			s.Nodes[i].Name, s.Nodes[i].Hollow = "hollow-"+strconv.Itoa(i-o.Nodes), true
 		}
@@ -136,37 +133,13 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 			return nil, fmt.Errorf("make sandbox directory: %w", err)
 		}
 	}
-	if err := borrowDirs(borrowed(), func(missing []string) error {
-		return c.update(func(s *State) { s.Borrowed = missing })
-	}); err != nil {
-		return nil, err
-	}
 	if err := cgroups.create(filepath.Join(s.Cgroup, "system")); err != nil {
 		return nil, err
 	}
-	if err := makeBridge(ctx, s.Bridge, s.Network, len(s.Nodes)); err != nil {
+	if err := c.makeNetwork(ctx); err != nil {
 		return nil, err
 	}
-	return c, c.assignPorts()
-}
-
-// assignPorts chooses the ports of the API server and of the kubelets.
-func (c *Cluster) assignPorts() error {
-	api := serviceIP(c.state.Network)
-	port, err := apiPort(api)
-	if err != nil {
-		return err
-	}
-	healthz, err := freePorts(len(c.state.Nodes))
-	if err != nil {
-		return err
-	}
-	return c.update(func(s *State) {
-		s.APIServer = "https://" + api + ":" + strconv.Itoa(port)
-		for i := range s.Nodes {
-			s.Nodes[i].HealthzPort, s.Nodes[i].KubeletPort = healthz[i], kubeletPort(s.Nodes[i].IP)
-		}
-	})
+	return c, c.openForwarder()
 }
 
 func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
@@ -209,10 +182,10 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 
 // startRuntimes makes the nodes and starts what runs their containers.
 func (c *Cluster) startRuntimes(ctx context.Context, o Options, p *progress) error {
+	if err := c.makeNodes(); err != nil {
+		return err
+	}
 	for _, n := range c.Nodes() {
-		if err := n.makeNode(); err != nil {
-			return err
-		}
 		if err := n.writeKubeletConfig(o.KubeletConfig); err != nil {
 			return err
 		}
@@ -230,6 +203,20 @@ func (c *Cluster) startRuntimes(ctx context.Context, o Options, p *progress) err
 		return err
 	}
 	p.step("container runtimes are ready, images imported")
+	return nil
+}
+
+func (c *Cluster) makeNodes() error {
+	release, err := borrowDirs(borrowed())
+	if err != nil {
+		return err
+	}
+	defer release()
+	for _, n := range c.Nodes() {
+		if err := n.makeNode(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

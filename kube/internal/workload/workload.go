@@ -31,6 +31,7 @@ const Usage = `usage: workload COMMAND
   stat PATH                 print type, mode and, for a device, major:minor
   devices [DIR]             print DIR/nvidia* (default /dev) with major and minor as JSON
   mounts                    print the mount points
+  forward FD ADDRESS        forward connections to an inherited socket to an address
   exit N                    end with this code
 `
 
@@ -64,7 +65,7 @@ func run(args []string, stdout io.Writer) error {
 		return errUsage
 	}
 	command, args := args[0], args[1:]
-	need := map[string]int{"ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "exit": 1}
+	need := map[string]int{"ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "forward": 2, "exit": 1}
 	if len(args) < need[command] {
 		return errUsage
 	}
@@ -101,6 +102,8 @@ func run(args []string, stdout io.Writer) error {
 		return json.NewEncoder(stdout).Encode(devices)
 	case "mounts":
 		return cat("/proc/self/mountinfo", stdout)
+	case "forward":
+		return forward(args[0], args[1])
 	case "exit":
 		code, err := strconv.Atoi(args[0])
 		if err != nil {

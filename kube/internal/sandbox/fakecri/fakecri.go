@@ -73,6 +73,8 @@ func newRuntime() *fake.RemoteRuntime {
 		{Type: runtimeapi.NetworkReady, Status: true},
 	}}
 	r.RuntimeService.FakeLinuxConfiguration = &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}
+	// An image without a size is taken for one that is not there.
+	r.ImageService.SetFakeImageSize(1)
 	// kubelet wants to know which filesystem would fill up.
 	usage := []*runtimeapi.FilesystemUsage{{
 		Timestamp: time.Now().UnixNano(),

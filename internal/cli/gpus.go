@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/gpunode"
+	"github.com/berth-gpu/berth/internal/term"
+	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/spf13/cobra"
+)
+
+func newGPUsCommand(deps Deps) *cobra.Command {
+	var from sources
+	var out output
+	cmd := &cobra.Command{
+		Use:   "gpus [NODE...]",
+		Short: "All GPUs of the cluster, or of this node, with their holders",
+		Long: `gpus lists the GPUs of all nodes, their health, and which pod holds which of them, from
+the GPUNode objects that berth-agent publishes. On a node without an API server, or with
+--node-local, it lists the node's own GPUs, with the holders that the kubelet knows.`,
+		Example: `  berth gpus
+  berth gpus node-0 node-1
+  berth gpus --node-local                   of this node, as root
+  berth gpus --sim /tmp/node                of a simulated node
+  berth gpus -o json | jq '.items[] | select(.holders == null) | .uuid'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			nodes, unread, err := gpuNodes(cmd.Context(), &from, "gpus", args)
+			if err != nil {
+				return err
+			}
+			list := gpuList(nodes, unread)
+			return out.print(deps.Out, list, func(w io.Writer) error { return gpuTable(w, list) })
+		},
+	}
+	from.bind(cmd.Flags(), deps)
+	out.bind(cmd.Flags())
+	return cmd
+}
+
+// gpuNodes are the GPUNode objects of the cluster, or one made of this node's places,
+// and the places that were not read.
+func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) ([]v1alpha1.GPUNode, []trace.Unread, error) {
+	api, noAPI := from.api()
+	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
+	if api != nil && !here {
+		nodes, err := (*api).GPUNodes(ctx, &trace.Evidence{})
+		if err == nil {
+			nodes, err = chosen(nodes, wanted)
+			return nodes, nil, err
+		}
+		if !from.onNode() {
+			return nil, nil, &hintError{fmt.Errorf("%s: list gpunodes: %w", what, err),
+				"GPUNode objects are published by berth-agent; without them: berth " + what + " --node-local on the node, or --sim DIR"}
+		}
+	}
+	local, err := from.local(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if local == nil {
+		return nil, nil, from.nothingToRead(what, noAPI, "  berth "+what+" --sim DIR                  a simulated node")
+	}
+	if local.Snapshot == nil {
+		return nil, nil, noHardware(what, local)
+	}
+	node := localNode(local)
+	if len(wanted) > 0 && (len(wanted) > 1 || wanted[0] != node.Name) {
+		return nil, nil, usagef("%s: this is the node %s; leave the name out, or drop the flags that read this node", strings.Join(wanted, " "), orElse(node.Name, "here"))
+	}
+	var missed []trace.Unread
+	for _, one := range local.Unread {
+		if one.Source.Kind == trace.Checkpoint || one.Source.Kind == trace.PodResources || one.Source.Kind == trace.Ledger {
+			missed = append(missed, one)
+		}
+	}
+	return []v1alpha1.GPUNode{*node}, missed, nil
+}
+
+func noHardware(what string, local *evidence.Local) error {
+	var reasons []string
+	for _, one := range local.Unread {
+		if one.Source.Kind == trace.NVML || one.Source.Kind == trace.Ledger {
+			reasons = append(reasons, one.Why)
+		}
+	}
+	return &hintError{fmt.Errorf("%s: no GPU could be read: %s", what, strings.Join(reasons, "; ")),
+		"fix: run it where the NVIDIA driver or a berth-agent is (--driver-root, --agent), or give --sim DIR"}
+}
+
+// chosen keeps the nodes named; all when none is.
+func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, error) {
+	if len(wanted) == 0 {
+		return nodes, nil
+	}
+	var names []string
+	var out []v1alpha1.GPUNode
+	for _, node := range nodes {
+		names = append(names, node.Name)
+		if slices.Contains(wanted, node.Name) {
+			out = append(out, node)
+		}
+	}
+	for _, name := range wanted {
+		if slices.Contains(names, name) {
+			continue
+		}
+		err := fmt.Errorf("find GPUNode %s: there is none of that name", name)
+		if near := trace.Nearest(name, names, 3); len(near) > 0 {
+			return nil, &hintError{err, "did you mean: " + strings.Join(near, ", ")}
+		}
+		if len(names) > 0 {
+			return nil, &hintError{err, "there are: " + strings.Join(names[:min(len(names), 10)], ", ")}
+		}
+		return nil, &hintError{err, "there are no GPUNode objects at all: berth-agent publishes them"}
+	}
+	return out, nil
+}
+
+// localNode is the GPUNode that the node's own places amount to.
+func localNode(local *evidence.Local) *v1alpha1.GPUNode {
+	picture := trace.Join(local.Evidence)
+	var holdings []gpunode.Holding
+	for i := range picture.Pods {
+		pod := &picture.Pods[i]
+		for _, container := range pod.Containers {
+			if pod.Done() || container.State == trace.StateTerminated {
+				continue
+			}
+			for _, device := range container.Devices {
+				holdings = append(holdings, gpunode.Holding{
+					Key: keyOf(device), Kind: "Pod", Namespace: pod.Ref.Namespace, Pod: pod.Ref.Name,
+					PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
+				})
+			}
+		}
+	}
+	return gpunode.Build(local.Host, local.Snapshot, holdings)
+}
+
+func keyOf(device trace.Device) gpu.DeviceKey {
+	if device.Parent != "" {
+		return gpu.DeviceKey{GPU: device.Parent, MIG: device.UUID}
+	}
+	return gpu.DeviceKey{GPU: device.UUID}
+}
+
+func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList {
+	list := &v1alpha1.GPUList{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUList), Items: []v1alpha1.GPUListItem{}}
+	for _, node := range nodes {
+		for _, device := range node.Status.Devices {
+			list.Items = append(list.Items, v1alpha1.GPUListItem{Node: node.Name, GPUDevice: device})
+		}
+	}
+	slices.SortStableFunc(list.Items, func(a, b v1alpha1.GPUListItem) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), cmp.Compare(a.Index, b.Index))
+	})
+	for _, one := range unread {
+		list.NotRead = append(list.NotRead, v1alpha1.TraceNotRead{TraceSource: sourceObject(one.Source), Why: one.Why})
+	}
+	return list
+}
+
+func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
+	if len(list.Items) == 0 {
+		_, err := fmt.Fprintln(w, "no GPUs")
+		return errors.Join(err, notReadTable(w, list.NotRead))
+	}
+	head := []string{"NODE", "INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "HEALTH", "HELD BY"}
+	var rows [][]string
+	for i := range list.Items {
+		d := &list.Items[i]
+		rows = append(rows, []string{
+			orElse(d.Node, "-"), fmt.Sprint(d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode),
+			evidence.HealthText(d.Health), holders(d.Holders, d.MIGEnabled && len(d.MIGDevices) > 0),
+		})
+		for _, mig := range d.MIGDevices {
+			rows = append(rows, []string{
+				orElse(d.Node, "-"), fmt.Sprintf("%d:%d", d.Index, mig.Index), mig.UUID, "MIG " + mig.Profile, memory(mig.MemoryBytes),
+				numa(d.NUMANode), "", holders(mig.Holders, false),
+			})
+		}
+	}
+	if err := term.Table(w, head, rows); err != nil {
+		return err
+	}
+	return notReadTable(w, list.NotRead)
+}
+
+func memory(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) }
+
+func numa(node int) string {
+	if node < 0 {
+		return "-"
+	}
+	return fmt.Sprint(node)
+}
+
+// holders are the pods that hold a device, each once; "-" for nobody, and nothing
+// for a card whose holders stand at its MIG devices.
+func holders(list []v1alpha1.Holder, partitioned bool) string {
+	var texts []string
+	for _, holder := range list {
+		text := holder.Kind
+		switch {
+		case holder.Pod != "":
+			text = holder.Namespace + "/" + holder.Pod
+		case holder.PodUID != "":
+			text = "pod " + holder.PodUID
+		}
+		if holder.Kind == "Orphan" {
+			text += " (orphan)"
+		}
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 0 && !partitioned {
+		return "-"
+	}
+	return strings.Join(texts, ", ")
+}

@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"sigs.k8s.io/yaml"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"berth": func() {
+			// The machine that runs the tests may be a node of some cluster.
+			deps := Deps{Out: os.Stdout, Err: os.Stderr, Name: "berth", KubeletDir: filepath.Join(os.Getenv("WORK"), "no-kubelet")}
+			os.Exit(Run(context.Background(), deps, os.Args[1:]))
+		},
+	})
+}
+
+// TestScripts runs testdata/script. Besides testscript's own commands there are
+//
+//	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
+//	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
+//	agent FILE             serves /debug/state from a file; its address is in $AGENT
+//	environ FILE A=B...    writes an environment as /proc has it
+//	api FILE               serves an API of the YAML documents in a file; sets $KUBECONFIG
+//
+// and each script has a home without a kubeconfig.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("KUBECONFIG", "")
+			env.Setenv("KUBERNETES_SERVICE_HOST", "")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"checkpoint": writeCheckpoint, "podresources": servePodResources, "agent": serveAgent, "api": serveAPI, "environ": writeEnviron,
+		},
+		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
+	})
+}
+
+// entry is a line of a checkpoint, readable.
+type entry struct {
+	UID, Container, Resource string
+	IDs, CDI                 []string
+	Env                      map[string]string
+}
+
+func writeCheckpoint(ts *testscript.TestScript, _ bool, args []string) {
+	var entries []entry
+	ts.Check(yaml.UnmarshalStrict([]byte(ts.ReadFile(args[1])), &entries))
+	var list []map[string]any
+	for _, e := range entries {
+		response := &v1beta1.ContainerAllocateResponse{Envs: e.Env}
+		for _, name := range e.CDI {
+			response.CdiDevices = append(response.CdiDevices, &v1beta1.CDIDevice{Name: name})
+		}
+		blob, err := proto.Marshal(response)
+		ts.Check(err)
+		list = append(list, map[string]any{
+			"PodUID": e.UID, "ContainerName": e.Container, "ResourceName": e.Resource,
+			"DeviceIDs": map[string]any{"-1": e.IDs}, "AllocResp": base64.StdEncoding.EncodeToString(blob),
+		})
+	}
+	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": list, "RegisteredDevices": map[string]any{}}})
+	ts.Check(err)
+	dir := filepath.Join(ts.MkAbs(args[0]), "device-plugins")
+	ts.Check(os.MkdirAll(dir, 0o755))
+	ts.Check(os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), text, 0o600))
+}
+
+func writeEnviron(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(args[1:], "\x00")+"\x00"), 0o600))
+}
+
+// lister answers List with what a file says: a map of NAMESPACE/NAME to containers to device IDs.
+type lister struct {
+	podresources.UnimplementedPodResourcesListerServer
+	reply *podresources.ListPodResourcesResponse
+}
+
+func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return l.reply, nil
+}
+
+func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
+	var pods map[string]map[string][]string
+	ts.Check(yaml.UnmarshalStrict([]byte(ts.ReadFile(args[1])), &pods))
+	reply := &podresources.ListPodResourcesResponse{}
+	for pod, containers := range pods {
+		namespace, name, _ := strings.Cut(pod, "/")
+		made := &podresources.PodResources{Namespace: namespace, Name: name}
+		for container, ids := range containers {
+			resources := &podresources.ContainerResources{Name: container}
+			if len(ids) > 0 {
+				resources.Devices = []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: ids}}
+			}
+			made.Containers = append(made.Containers, resources)
+		}
+		reply.PodResources = append(reply.PodResources, made)
+	}
+	dir := filepath.Join(ts.MkAbs(args[0]), "pod-resources")
+	ts.Check(os.MkdirAll(dir, 0o755))
+	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	ts.Check(err)
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, &lister{reply: reply})
+	go func() { _ = server.Serve(listener) }()
+	ts.Defer(server.Stop)
+}
+
+func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
+	state := ts.ReadFile(args[0])
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/debug/state" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, state)
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv("AGENT", strings.TrimPrefix(server.URL, "http://"))
+}
+
+// serveAPI answers gets and lists of the objects in a file, as far as berth asks for them.
+func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
+	lists := map[string][]any{}
+	objects := map[string]any{}
+	for _, document := range strings.Split(ts.ReadFile(args[0]), "\n---\n") {
+		var object map[string]any
+		ts.Check(yaml.Unmarshal([]byte(document), &object))
+		meta := object["metadata"].(map[string]any)
+		name := meta["name"].(string)
+		switch object["kind"] {
+		case "Pod":
+			namespace := meta["namespace"].(string)
+			objects["/api/v1/namespaces/"+namespace+"/pods/"+name] = object
+			for _, path := range []string{"/api/v1/namespaces/" + namespace + "/pods", "/api/v1/pods"} {
+				lists[path] = append(lists[path], object)
+			}
+		case "GPUNode":
+			const path = "/apis/berth.dev/v1alpha1/gpunodes"
+			objects[path+"/"+name] = object
+			lists[path] = append(lists[path], object)
+		default:
+			ts.Fatalf("api: unknown kind %v", object["kind"])
+		}
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"})
+		if object, ok := objects[r.URL.Path]; ok {
+			answer = object
+		} else if list, ok := lists[r.URL.Path]; ok {
+			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	ts.Defer(server.Close)
+	config := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: test
+clusters: [{name: test, cluster: {server: %q}}]
+contexts: [{name: test, context: {cluster: test, user: test, namespace: default}}]
+users: [{name: test, user: {}}]
+`, server.URL)
+	path := ts.MkAbs("kubeconfig")
+	ts.Check(os.WriteFile(path, []byte(config), 0o600))
+	ts.Setenv("KUBECONFIG", path)
+}

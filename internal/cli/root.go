@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/berth-gpu/berth/internal/cli/simcmd"
+	"github.com/spf13/cobra"
+)
+
+// Deps are what the command is made of.
+type Deps struct {
+	Out, Err io.Writer
+	// Name is what the program was called as: berth, or kubectl-berth.
+	Name string
+	// KubeletDir is where this machine's kubelet would keep its state; empty means
+	// /var/lib/kubelet. Whether it is there decides if this is a node.
+	KubeletDir string
+}
+
+// The exit codes.
+const (
+	ExitOK    = 0
+	ExitWrong = 1 // sources disagree, something was not found, or an error
+	ExitUsage = 2
+)
+
+// NewRoot makes the command.
+func NewRoot(deps Deps) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "berth",
+		Short: "Says which GPU a pod got, and who holds which GPU",
+		Long: `berth says which GPU a pod got, where each fact was read, and who holds which GPU.
+
+It asks the API server where there is a kubeconfig, and reads the node's own files
+where it runs on one; with one of the two it works with less.`,
+		Example: `  berth trace demo                          from the pod to its GPUs
+  berth trace GPU-5c1f2e9b                  from a GPU to its holders
+  berth trace --pid 4711                    from a process on this node to its GPUs
+  berth gpus                                all GPUs of the cluster with their holders
+  berth topo node-0                         how a node's GPUs are linked
+  berth sim create /tmp/node --profile a100x8-40g
+                                            a simulated node to try it all on`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	if deps.Name == "kubectl-berth" {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"}
+	}
+	root.SetOut(deps.Out)
+	root.SetErr(deps.Err)
+	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
+	return root
+}
+
+// Run runs the command with arguments and returns the exit code. Errors go to deps.Err.
+func Run(ctx context.Context, deps Deps, args []string) int {
+	root := NewRoot(deps)
+	root.SetArgs(args)
+	started := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
+	command, err := root.ExecuteContextC(ctx)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, errDisagreement):
+		return ExitWrong // the output says it all
+	}
+	fmt.Fprintf(deps.Err, "error: %v\n", err)
+	var usage *usageError
+	if !started || errors.As(err, &usage) {
+		fmt.Fprintf(deps.Err, "see %s --help\n", command.CommandPath())
+		return ExitUsage
+	}
+	return ExitWrong
+}
+
+// errDisagreement ends a trace whose sources disagree, after it was printed.
+var errDisagreement = errors.New("the sources disagree")
+
+// usageError is a wrong way to call the command that only running it could find.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// hintError is an error with what to do about it.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() + "\n" + e.hint }
+func (e *hintError) Unwrap() error { return e.err }

@@ -1,0 +1,67 @@
+package simcmd
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"sim": func() {
+			command := NewCommand(os.Stdout, os.Stderr)
+			command.SilenceUsage = true
+			if command.Execute() != nil {
+				os.Exit(1)
+			}
+		},
+	})
+}
+
+// TestScripts runs the commands as people type them.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata", UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != ""})
+}
+
+// TestShowJSON: the object is the description, with its version.
+func TestShowJSON(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "node")
+	machine, err := sim.CreateWith(dir, "t4x4", sim.Options{NoDeviceNodes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	command := NewCommand(&out, &out)
+	command.SetArgs([]string{"show", dir, "-o", "json"})
+	if err := command.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	var got sim.Description
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	want, err := machine.Show()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || got.APIVersion != "berth.dev/v1alpha1" || got.Kind != "SimulatedMachine" {
+		t.Errorf("%s %s (-want +got):\n%s", got.APIVersion, got.Kind, diff)
+	}
+}
+
+// TestHelpHasExamples: each command shows how it is used.
+func TestHelpHasExamples(t *testing.T) {
+	for _, command := range NewCommand(os.Stdout, os.Stderr).Commands() {
+		if !strings.Contains(command.Example, "berth sim "+command.Name()) {
+			t.Errorf("berth sim %s has no example", command.Name())
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// apiTimeout bounds each request to an API server, so that one which does not answer
+// costs a trace on the node seconds and not minutes.
+const apiTimeout = 10 * time.Second
+
+// sources are the flags that say where facts are read.
+type sources struct {
+	places    evidence.Places
+	nodeLocal bool
+	sim       string
+	driver    string
+	kube      kubeconfig
+	flags     *pflag.FlagSet
+}
+
+// localFlags are those whose use means that this node's places are to be read.
+func localFlags() []string {
+	return []string{"node-local", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
+}
+
+func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
+	s.flags = flags
+	flags.BoolVar(&s.nodeLocal, "node-local", false, "read this node's places only, ask no API server")
+	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir), "the kubelet's root directory")
+	flags.StringSliceVar(&s.places.CDIDirs, "cdi-dir", evidence.DefaultCDIDirs(), "the directories of CDI specs")
+	flags.StringVar(&s.places.ContainerdState, "containerd-state", evidence.DefaultContainerdState, "containerd's state directory")
+	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs, "the directory of pod logs, whose names hold pods' names and UIDs")
+	flags.StringVar(&s.places.Proc, "proc", evidence.DefaultProc, "the host's /proc")
+	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
+	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "address of this node's berth-agent, host:port")
+	flags.StringVar(&s.places.Node, "node-name", "", "this node's name in the API (default: the agent's word)")
+	flags.StringVar(&s.sim, "sim", "", "the GPUs of this node are simulated, in this directory")
+	flags.StringVar(&s.driver, "driver-root", "/", "the host's root of the NVIDIA driver's files")
+	flags.StringVar(&s.kube.file, "kubeconfig", "", "the kubeconfig file (default: KUBECONFIG, ~/.kube/config, then the pod's service account)")
+	flags.StringVar(&s.kube.context, "context", "", "the context of the kubeconfig")
+	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
+}
+
+// kubeconfig are kubectl's flags. They are read by clientcmd itself: cli-runtime would
+// bring kustomize, which imports plugin, with which the linker binds all symbols at the
+// start, those of an NVML that is not there included.
+type kubeconfig struct{ file, context, namespace string }
+
+func (k kubeconfig) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.file
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: k.context}
+	overrides.Context.Namespace = k.namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+// local reads this node's places, if that was asked for or if this is a node; nil otherwise.
+func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
+	asked := slices.ContainsFunc(localFlags(), s.flags.Changed)
+	if !asked && !s.onNode() {
+		return nil, nil
+	}
+	places := s.places
+	if err := s.hardware(&places); err != nil {
+		return nil, err
+	}
+	return places.Collect(ctx), nil
+}
+
+// onNode tells whether a kubelet keeps its state here.
+func (s *sources) onNode() bool {
+	_, err := os.Stat(filepath.Join(s.places.KubeletDir, "device-plugins"))
+	return err == nil || errors.Is(err, fs.ErrPermission)
+}
+
+// hardware finds what to scan: the simulator's directory, or the NVIDIA driver.
+func (s *sources) hardware(places *evidence.Places) error {
+	log := slog.New(slog.DiscardHandler)
+	if s.sim == "" {
+		roots := nvidia.Roots{Driver: s.driver, Dev: s.driver, Proc: places.Proc, Sys: "/sys"}
+		places.Hardware = nvidia.New(nvidia.Deps{Library: nvidia.OpenLibrary(s.driver), Roots: roots, Log: log})
+		places.HardwareName = "libnvidia-ml.so.1"
+		return nil
+	}
+	dir, err := filepath.Abs(s.sim)
+	if err != nil {
+		return fmt.Errorf("open simulated hardware: %w", err)
+	}
+	machine, err := sim.Open(dir)
+	if err != nil {
+		return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err), "fix: berth sim create " + s.sim + " --profile a100x8-40g"}
+	}
+	root := machine.Root()
+	places.Hardware = nvidia.New(nvidia.Deps{
+		Library: machine.NVML(), Log: log,
+		Roots: nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
+	})
+	places.HardwareName = "simulator " + s.sim
+	return nil
+}
+
+// api is the API server, or the reason why there is none to ask.
+func (s *sources) api() (*evidence.API, string) {
+	if s.nodeLocal {
+		return nil, "--node-local was given"
+	}
+	raw, err := s.kube.loader().RawConfig()
+	if err != nil {
+		return nil, err.Error()
+	}
+	var config *rest.Config
+	if len(raw.Clusters) > 0 {
+		config, err = s.kube.loader().ClientConfig()
+	} else {
+		config, err = rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, "there is no kubeconfig: not given with --kubeconfig, in KUBECONFIG or in ~/.kube/config"
+		}
+	}
+	if err != nil {
+		return nil, err.Error()
+	}
+	config = rest.CopyConfig(config)
+	if config.Timeout == 0 {
+		config.Timeout = apiTimeout
+	}
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return &evidence.API{Client: client}, ""
+}
+
+// namespace is that of -n, or of the kubeconfig's context, or default.
+func (s *sources) namespace() string {
+	namespace, _, err := s.kube.loader().Namespace()
+	if err != nil || namespace == "" {
+		return "default"
+	}
+	return namespace
+}
+
+// nothingToRead is the error of a command that found neither an API nor a node.
+func (s *sources) nothingToRead(what, noAPI, alternatives string) error {
+	return &hintError{
+		fmt.Errorf("%s: nothing to read: no API server (%s), and this is no node (there is no %s)",
+			what, noAPI, filepath.Join(s.places.KubeletDir, "device-plugins")),
+		"fix: give --kubeconfig FILE, or run it as root on the node\nwhat works without an API server:\n" + alternatives,
+	}
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/gpunode"
+	"github.com/berth-gpu/berth/internal/term"
+	"github.com/spf13/cobra"
+)
+
+func newTopoCommand(deps Deps) *cobra.Command {
+	var from sources
+	var out output
+	cmd := &cobra.Command{
+		Use:   "topo [NODE]",
+		Short: "How the GPUs of a node are linked, as nvidia-smi topo -m prints it",
+		Long: `topo prints the matrix of links between the GPUs of a node, with nvidia-smi's letters and
+the NUMA node of each GPU, from the node's GPUNode object, from this node itself
+(--node-local) or from a simulated one (--sim).`,
+		Example: `  berth topo node-0
+  berth topo --node-local
+  berth topo --sim /tmp/node`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			topology, err := readTopology(cmd.Context(), &from, args)
+			if err != nil {
+				return err
+			}
+			return out.print(deps.Out, topology, func(w io.Writer) error { return topoTable(w, topology) })
+		},
+	}
+	from.bind(cmd.Flags(), deps)
+	out.bind(cmd.Flags())
+	return cmd
+}
+
+func readTopology(ctx context.Context, from *sources, args []string) (*v1alpha1.GPUTopology, error) {
+	nodes, _, err := gpuNodes(ctx, from, "topo", args)
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) != 1 {
+		var names []string
+		for _, node := range nodes {
+			names = append(names, node.Name)
+		}
+		if len(names) == 0 {
+			return nil, &hintError{fmt.Errorf("topo: there are no GPUNode objects"), "berth-agent publishes them; without: berth topo --node-local on the node, or --sim DIR"}
+		}
+		return nil, usagef("topo: say which node: %s", strings.Join(names, ", "))
+	}
+	return topologyOf(&nodes[0])
+}
+
+func topologyOf(node *v1alpha1.GPUNode) (*v1alpha1.GPUTopology, error) {
+	devices := node.Status.Devices
+	topology := &v1alpha1.GPUTopology{
+		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUTopology), Node: node.Name,
+		GPUs: []v1alpha1.TopologyGPU{}, Links: [][]string{},
+	}
+	if len(node.Status.Topology) != len(devices) {
+		return nil, fmt.Errorf("read topology of %s: %d GPUs and %d rows of links", orElse(node.Name, "this node"), len(devices), len(node.Status.Topology))
+	}
+	for i, d := range devices {
+		row := strings.Fields(node.Status.Topology[i])
+		if len(row) != len(devices) {
+			return nil, fmt.Errorf("read topology of %s: row %d has %d links for %d GPUs", orElse(node.Name, "this node"), i, len(row), len(devices))
+		}
+		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Index: d.Index, UUID: d.UUID, Product: d.Product, PCIBusID: d.PCIBusID, NUMANode: d.NUMANode})
+		topology.Links = append(topology.Links, row)
+	}
+	return topology, nil
+}
+
+func topoTable(w io.Writer, t *v1alpha1.GPUTopology) error {
+	if len(t.GPUs) == 0 {
+		_, err := fmt.Fprintln(w, "no GPUs")
+		return err
+	}
+	var heads []string
+	var more [][]string
+	for _, g := range t.GPUs {
+		heads = append(heads, fmt.Sprintf("GPU%d", g.Index))
+		more = append(more, []string{numa(g.NUMANode), g.PCIBusID})
+	}
+	if err := term.Matrix(w, heads, t.Links, []string{"NUMA AFFINITY", "PCI BUS ID"}, more); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, legend(t.Links))
+	return err
+}
+
+// legend explains the letters that occur.
+func legend(links [][]string) string {
+	meanings := [...][2]string{
+		{gpunode.Self, "itself"},
+		{"NV#", "# NVLinks"},
+		{"PSB", "two GPUs of one board"},
+		{"PIX", "PCIe, through one switch at most"},
+		{"PXB", "PCIe, through several switches, no host bridge"},
+		{"PHB", "PCIe, through a host bridge (the CPU)"},
+		{"NODE", "PCIe, between host bridges of one NUMA node"},
+		{"SYS", "PCIe, between NUMA nodes (the sockets' link)"},
+		{"?", "the driver does not say"},
+	}
+	occurs := func(letters string) bool {
+		return slices.ContainsFunc(links, func(row []string) bool {
+			return slices.ContainsFunc(row, func(cell string) bool {
+				return cell == letters || (letters == "NV#" && strings.HasPrefix(cell, "NV"))
+			})
+		})
+	}
+	var out strings.Builder
+	out.WriteString("\n")
+	for _, meaning := range meanings {
+		if occurs(meaning[0]) {
+			fmt.Fprintf(&out, "%-4s  %s\n", meaning[0], meaning[1])
+		}
+	}
+	return out.String()
+}

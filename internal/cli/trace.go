@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func newTraceCommand(deps Deps) *cobra.Command {
+	var from sources
+	var out output
+	pid := 0
+	cmd := &cobra.Command{
+		Use:   "trace POD | GPU-UUID | --pid N",
+		Short: "From a pod to its GPUs, or back, with where each fact was read",
+		Long: `trace follows the way of a request: what the pod asked for, the node it went to, what
+the kubelet gave it (checkpoint, the device plugin's answer, PodResources, the pod's
+status), what the ledger, the GPUNode object and the CDI spec say, what the container
+has, and what the hardware is. Each fact is printed with where it was read.
+
+Where two places do not say the same, that is the headline, and the exit code is 1.
+Places that could not be read are listed at the end, with the reason.
+
+From a laptop it asks the API server: the pod, its status, and the GPUNode that
+berth-agent publishes. On the node, as root, it reads the node's own files too; those
+are enough by themselves (--node-local), and a pod may be given by its UID.`,
+		Example: `  berth trace demo -n ml                    the pod demo in namespace ml
+  berth trace ml/demo                       the same
+  berth trace GPU-5c1f2e9b                  who holds the GPU whose UUID begins so
+  berth trace --pid 4711                    the process 4711 of this node (as nvidia-smi shows it)
+  berth trace demo -o json | jq .disagreements
+  berth trace 60921126-5b78-4e9b-867f-371ba9a65349 --node-local
+                                            a pod by its UID, from the kubelet's files alone`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			query, err := parseQuery(args, pid, from.namespace)
+			if err != nil {
+				return err
+			}
+			found, err := collectTrace(cmd.Context(), &from, query)
+			if err != nil {
+				return err
+			}
+			object := traceObject(found)
+			if err := out.print(deps.Out, object, func(w io.Writer) error { return traceTable(w, object) }); err != nil {
+				return err
+			}
+			if len(found.Disagreements) > 0 {
+				return errDisagreement
+			}
+			return nil
+		},
+	}
+	from.bind(cmd.Flags(), deps)
+	out.bind(cmd.Flags())
+	cmd.Flags().IntVar(&pid, "pid", 0, "start at this process of this node")
+	return cmd
+}
+
+// uidPattern is a pod's UID; a static pod's has no dashes.
+var uidPattern = regexp.MustCompile(`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})$`)
+
+func parseQuery(args []string, pid int, namespace func() string) (trace.Query, error) {
+	switch {
+	case pid < 0:
+		return trace.Query{}, usagef("--pid %d: a process has a positive number", pid)
+	case pid > 0 && len(args) > 0:
+		return trace.Query{}, usagef("give either --pid or %s, not both", args[0])
+	case pid > 0:
+		return trace.Query{PID: pid}, nil
+	case len(args) == 0 || args[0] == "":
+		return trace.Query{}, usagef("say what to trace: a pod, a GPU's UUID, or --pid N")
+	}
+	name := args[0]
+	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
+		return trace.Query{Device: gpu.UUID(name)}, nil
+	}
+	if uidPattern.MatchString(name) {
+		return trace.Query{Pod: trace.Ref{UID: name}}, nil
+	}
+	for _, prefix := range [...]string{"pod/", "pods/", "po/"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return trace.Query{Pod: trace.Ref{Namespace: namespace(), Name: rest}}, nil
+		}
+	}
+	if space, rest, ok := strings.Cut(name, "/"); ok {
+		return trace.Query{Pod: trace.Ref{Namespace: space, Name: rest}}, nil
+	}
+	return trace.Query{Pod: trace.Ref{Namespace: namespace(), Name: name}}, nil
+}
+
+// collectTrace reads the node first, since only it knows which pod a process or a
+// UID belongs to, then the API, and joins both.
+func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
+	local, err := from.local(ctx)
+	if err != nil {
+		return nil, err
+	}
+	api, noAPI := from.api()
+	if local == nil && api == nil {
+		return nil, from.nothingToRead("trace "+query.String(), noAPI,
+			"  berth trace POD-UID --kubelet-dir DIR     from a copy of a kubelet's directory\n"+
+				"  berth topo --sim DIR                      the links of a simulated node")
+	}
+	if query.PID > 0 && local == nil {
+		return nil, &hintError{fmt.Errorf("trace %s: a process is of one node, and this is none", query), "fix: run it as root on the node that the process is on"}
+	}
+	all := trace.Evidence{}
+	if local != nil {
+		all = local.Evidence
+	} else {
+		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.Checkpoint}, Why: "the node's own files can only be read on the node; this is not a node"})
+	}
+	var names []string
+	if api == nil {
+		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec}, Why: noAPI})
+	} else if names, err = askAPI(ctx, api, &all, query); err != nil {
+		return nil, err
+	}
+	found, err := trace.Join(all).Select(query)
+	var missing *trace.NotFoundError
+	if errors.As(err, &missing) {
+		return nil, notFound(missing, names, all.Unread)
+	}
+	return found, err
+}
+
+// askAPI adds what the API says of the pods that the query leads to. It returns the
+// names of pods that could have been meant when there is no such pod.
+func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query) ([]string, error) {
+	switch {
+	case query.Pod.Name != "":
+		_, err := api.Pod(ctx, all, query.Pod)
+		if apierrors.IsNotFound(err) {
+			names, listError := api.Names(ctx, query.Pod.Namespace)
+			if listError != nil {
+				names = nil // the pod is not there all the same
+			}
+			return names, nil
+		}
+		if err != nil && len(all.Read) == 0 {
+			return nil, fmt.Errorf("trace %s: %w", query, err)
+		}
+		addGPUNodes(ctx, api, all)
+		return nil, nil
+	case query.Device != "":
+		if _, err := api.GPUNodes(ctx, all); err != nil && len(all.Read) == 0 {
+			return nil, &hintError{fmt.Errorf("trace %s: list gpunodes: %w", query, err), "a GPU's holders are known to the GPUNode objects of berth-agent, and on the node itself"}
+		}
+	}
+	picture := trace.Join(*all)
+	found, err := picture.Select(query)
+	if err != nil {
+		found = &trace.Trace{}
+	}
+	for _, pod := range found.Pods {
+		if pod.Ref.Name != "" {
+			_, _ = api.Pod(ctx, all, pod.Ref) // an error is in all.Unread
+		}
+	}
+	if len(found.Pods) == 0 && query.Pod.UID != "" {
+		if _, err := api.PodOfUID(ctx, all, query.Pod.UID); err != nil {
+			all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec}, Why: err.Error()})
+		}
+	}
+	addGPUNodes(ctx, api, all)
+	return nil, nil
+}
+
+// addGPUNodes reads the GPUNode of each node that a pod was scheduled to.
+func addGPUNodes(ctx context.Context, api *evidence.API, all *trace.Evidence) {
+	var nodes []string
+	for _, pod := range all.Pods {
+		if pod.Source.Kind == trace.PodSpec && pod.Node != "" {
+			nodes = append(nodes, pod.Node)
+		}
+	}
+	slices.Sort(nodes)
+	for _, node := range slices.Compact(nodes) {
+		known := slices.ContainsFunc(all.Read, func(s trace.Source) bool {
+			return s.Kind == trace.GPUNode && strings.HasSuffix(s.Path, "/"+node)
+		})
+		if !known {
+			api.GPUNode(ctx, all, node)
+		}
+	}
+}
+
+// notFound says what was not found, what there is instead, and which places could not be asked.
+func notFound(missing *trace.NotFoundError, names []string, unread []trace.Unread) error {
+	nearest := slices.Concat(missing.Nearest, trace.Nearest(missing.Query.Pod.String(), names, 3))
+	slices.Sort(nearest)
+	nearest = slices.Compact(nearest)
+	var hints []string
+	if len(nearest) > 0 {
+		hints = append(hints, "did you mean: "+strings.Join(nearest, ", "))
+	}
+	for _, one := range unread {
+		hints = append(hints, fmt.Sprintf("not read: %s: %s", one.Source.Kind, one.Why))
+	}
+	if len(hints) == 0 {
+		return missing
+	}
+	return &hintError{missing, strings.Join(hints, "\n")}
+}

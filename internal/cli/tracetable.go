@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/term"
+	"github.com/berth-gpu/berth/internal/trace"
+)
+
+// traceTable prints a trace for people: disagreements first, then a tree of each pod
+// with a column of where each fact was read, then what was not read.
+func traceTable(w io.Writer, t *v1alpha1.Trace) error {
+	var roots []*term.Node
+	for i := range t.Disagreements {
+		roots = append(roots, disagreementNode(&t.Disagreements[i]))
+	}
+	if len(roots) > 0 {
+		roots = append(roots, &term.Node{})
+	}
+	if p := t.Process; p != nil {
+		roots = append(roots, &term.Node{Text: fmt.Sprintf("pid %d, container %s", p.PID, orElse(p.ContainerID, "unknown")), Note: notes(p.Sources)})
+	}
+	for i := range t.Devices {
+		roots = append(roots, deviceNode(&t.Devices[i]))
+	}
+	if len(t.Devices) > 0 {
+		roots = append(roots, &term.Node{})
+	}
+	for i := range t.Pods {
+		roots = append(roots, podNode(&t.Pods[i]))
+	}
+	if len(t.Pods) == 0 {
+		roots = append(roots, &term.Node{Text: "no holder in any source that was read"})
+	}
+	if err := term.Tree(w, roots); err != nil {
+		return err
+	}
+	return notReadTable(w, t.NotRead)
+}
+
+func notReadTable(w io.Writer, list []v1alpha1.TraceNotRead) error {
+	if len(list) == 0 {
+		return nil
+	}
+	root := &term.Node{Text: "not read:"}
+	for _, one := range list {
+		text := one.Kind
+		if one.Path != "" && !strings.Contains(one.Why, one.Path) {
+			text += " " + one.Path
+		}
+		root.Add(text+": "+one.Why, "")
+	}
+	return term.Tree(w, []*term.Node{{}, root})
+}
+
+func disagreementNode(d *v1alpha1.TraceDisagreement) *term.Node {
+	node := &term.Node{Text: "DISAGREE " + d.Message}
+	for _, claim := range d.Claims {
+		node.Add(claim.Value, fieldNotes(claim.Sources))
+	}
+	return node
+}
+
+func podNode(pod *v1alpha1.TracePod) *term.Node {
+	text := "pod " + pod.UID
+	if pod.Name != "" {
+		text = fmt.Sprintf("pod %s/%s (uid %s)", pod.Namespace, pod.Name, orElse(pod.UID, "unknown"))
+	}
+	node := &term.Node{Text: strings.Join(present(text, pod.Phase), "  "), Note: notes(pod.Sources)}
+	if pod.Node != nil {
+		node.Add("node "+pod.Node.Value, notes(pod.Node.Sources))
+	}
+	for i := range pod.Containers {
+		containerNode(node, &pod.Containers[i])
+	}
+	return node
+}
+
+func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
+	head := "container " + c.Name
+	if c.Role != "" && c.Role != string(trace.RoleApp) {
+		head = c.Role + " " + head
+	}
+	if c.State != "" && c.State != trace.StateRunning {
+		head += " (" + c.State + ")"
+	}
+	var asks []string
+	var askSources []v1alpha1.TraceSource
+	for _, ask := range c.Asked {
+		asks = append(asks, ask.Name+": "+ask.Value)
+		askSources = append(askSources, ask.Sources...)
+	}
+	if len(asks) > 0 {
+		head += ": asked " + strings.Join(asks, ", ")
+	}
+	node := pod.Add(head, notes(askSources))
+	for i := range c.Devices {
+		node.Children = append(node.Children, deviceNode(&c.Devices[i]))
+	}
+	for _, n := range c.Nodes {
+		node.Add(nodeText(n), notes(n.Sources))
+	}
+	for _, variable := range c.Env {
+		node.Add("env "+variable.Name+"="+variable.Value, notes(variable.Sources))
+	}
+	for _, annotation := range c.Annotations {
+		node.Add("annotation "+annotation.Name+"="+annotation.Value, notes(annotation.Sources))
+	}
+	if len(c.Mounts) > 0 {
+		var all []v1alpha1.TraceSource
+		for _, mount := range c.Mounts {
+			all = append(all, mount.Sources...)
+		}
+		node.Add(fmt.Sprintf("%d GPU mounts (all with -o yaml)", len(c.Mounts)), notes(all))
+	}
+}
+
+// shown are the facts of a device that have a place in its line, in this order.
+func shown(name, value string) string {
+	switch name {
+	case trace.FactIndex:
+		return "index " + value
+	case trace.FactProduct, trace.FactPCI, trace.FactProfile:
+		return value
+	case trace.FactNUMA:
+		return "NUMA " + value
+	case trace.FactHealth:
+		if value != "Healthy" {
+			return value
+		}
+	}
+	return ""
+}
+
+// deviceNode prints who says that a device is held in its own line, and what it is
+// below, one line per set of sources that say the same.
+func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
+	text := d.UUID
+	if len(d.IDs) > 0 {
+		text += " (" + strings.Join(d.IDs, ", ") + ")"
+	}
+	node := &term.Node{Text: text, Note: notes(d.Sources)}
+	var order []string
+	lines := map[string][]string{}
+	for _, fact := range d.Facts {
+		if part := shown(fact.Name, fact.Value); part != "" {
+			note := notes(fact.Sources)
+			if lines[note] == nil {
+				order = append(order, note)
+			}
+			lines[note] = append(lines[note], part)
+		}
+	}
+	for _, note := range order {
+		node.Add(strings.Join(lines[note], "  "), note)
+	}
+	for _, name := range d.CDINames {
+		node.Add("CDI "+name.Value, notes(name.Sources))
+	}
+	for _, n := range d.Nodes {
+		node.Add(nodeText(n), notes(n.Sources))
+	}
+	return node
+}
+
+func nodeText(n v1alpha1.TraceNode) string {
+	return trace.NodeText(trace.Node{Path: n.Path, Major: n.Major, Minor: n.Minor})
+}
+
+// notes lists the kinds of sources, each once.
+func notes(sources []v1alpha1.TraceSource) string {
+	var kinds []string
+	for _, source := range sources {
+		if !slices.Contains(kinds, source.Kind) {
+			kinds = append(kinds, source.Kind)
+		}
+	}
+	return strings.Join(kinds, ", ")
+}
+
+// fieldNotes lists kinds with the field, which matters where one place says two things.
+func fieldNotes(sources []v1alpha1.TraceSource) string {
+	plain := make([]trace.Source, len(sources))
+	for i, source := range sources {
+		plain[i] = trace.Source{Kind: trace.Kind(source.Kind), Path: source.Path, Field: source.Field}
+	}
+	return trace.SourcesText(plain)
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+func present(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(text string) bool { return text == "" })
+}

@@ -1,0 +1,225 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+const (
+	gpu0, gpu1 = gpu.UUID("GPU-00000000-0000-0000-0000-000000000000"), gpu.UUID("GPU-11111111-1111-1111-1111-111111111111")
+	mig0, mig1 = gpu.UUID("MIG-aaaaaaaa-0000-0000-0000-000000000000"), gpu.UUID("MIG-bbbbbbbb-0000-0000-0000-000000000000")
+)
+
+func node(path string, major, minor uint32) gpu.DeviceNode {
+	return gpu.DeviceNode{Path: path, Major: major, Minor: minor}
+}
+
+func twoGPUs() *gpu.Snapshot {
+	return &gpu.Snapshot{GPUs: []gpu.GPU{
+		{UUID: gpu0, Nodes: []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/dri/card1", 226, 1)}},
+		{UUID: gpu1, Nodes: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1)}, MIG: gpu.MIG{Devices: []gpu.MIGDevice{
+			{UUID: mig0, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap3", 237, 3), node("/dev/nvidia-caps/nvidia-cap4", 237, 4)}},
+			{UUID: mig1, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap5", 237, 5), node("/dev/nvidia-caps/nvidia-cap6", 237, 6)}},
+		}}},
+	}}
+}
+
+func TestHeld(t *testing.T) {
+	const name = "BERTH_DEVICES_NVIDIA_COM_GPU"
+	nodes := []gpu.DeviceNode{node("/dev/x", 195, 0), node("/dev/nvidiactl", 195, 255)}
+	tests := map[string]struct {
+		env      map[string]string
+		devices  []gpu.DeviceNode
+		trustEnv bool
+		want     []gpu.DeviceKey
+		cards    []gpu.UUID
+	}{
+		"given": {
+			env: map[string]string{name: string(gpu0)}, devices: nodes,
+			want: []gpu.DeviceKey{{GPU: gpu0}}, cards: []gpu.UUID{gpu0},
+		},
+		"a share": {
+			env: map[string]string{name: string(gpu0) + "#3"}, devices: nodes,
+			want: []gpu.DeviceKey{{GPU: gpu0, Share: 3}}, cards: []gpu.UUID{gpu0},
+		},
+		"two resources": {
+			env:     map[string]string{name: string(gpu0), "BERTH_DEVICES_NVIDIA_COM_MIG_1G_10GB": string(gpu1) + "/" + string(mig0)},
+			devices: append(nodes, node("/dev/nvidia1", 195, 1), node("/c3", 237, 3), node("/c4", 237, 4)),
+			want:    []gpu.DeviceKey{{GPU: gpu0}, {GPU: gpu1, MIG: mig0}}, cards: []gpu.UUID{gpu0, gpu1},
+		},
+		"MIG device without its capability": {
+			env: map[string]string{name: string(gpu1) + "/" + string(mig1)}, devices: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1), node("/c3", 237, 3)},
+			cards: []gpu.UUID{gpu1},
+		},
+		"MIG device under the wrong GPU": {
+			env: map[string]string{name: string(gpu0) + "/" + string(mig1)}, devices: append(nodes, node("/c", 237, 5), node("/c", 237, 6)),
+			cards: []gpu.UUID{gpu0},
+		},
+		"named but not given":       {env: map[string]string{name: string(gpu1)}, devices: nodes, cards: []gpu.UUID{gpu0}},
+		"given but not named":       {devices: append(nodes, node("/dev/nvidia1", 195, 1)), cards: []gpu.UUID{gpu0, gpu1}},
+		"a GPU that is not there":   {env: map[string]string{name: "GPU-gone"}, devices: nodes, cards: []gpu.UUID{gpu0}},
+		"nonsense":                  {env: map[string]string{name: ",,#"}, devices: nodes, cards: []gpu.UUID{gpu0}},
+		"only visible":              {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu0)}},
+		"only visible, trusted":     {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu0)}, trustEnv: true, want: []gpu.DeviceKey{{GPU: gpu0}}},
+		"all visible, trusted":      {env: map[string]string{"NVIDIA_VISIBLE_DEVICES": "all"}, trustEnv: true},
+		"another visible, trusted":  {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu1)}, trustEnv: true},
+		"through a folder, trusted": {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}, trustEnv: true, want: []gpu.DeviceKey{{GPU: gpu0}}},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			c := Container{Env: test.env, Devices: test.devices}
+			if diff := cmp.Diff(test.want, c.Held(twoGPUs(), test.trustEnv)); diff != "" {
+				t.Errorf("held (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.cards, c.GPUs(twoGPUs()), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("cards (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got := DevicesEnv("nvidia.com/mig-1g.10gb.me"); got != "BERTH_DEVICES_NVIDIA_COM_MIG_1G_10GB_ME" {
+		t.Errorf("variable %q", got)
+	}
+}
+
+// FuzzParseKeys: what is understood is printed the same way again, but for the order.
+func FuzzParseKeys(f *testing.F) {
+	f.Add("GPU-a,GPU-b/MIG-c#2")
+	f.Add("#1,/")
+	f.Fuzz(func(t *testing.T, text string) {
+		keys, err := ParseKeys(text)
+		if err != nil {
+			return
+		}
+		again, err := ParseKeys(FormatKeys(keys))
+		if err != nil || FormatKeys(again) != FormatKeys(keys) || len(again) != len(keys) {
+			t.Fatalf("%q: %v, then %v, %v", text, keys, again, err)
+		}
+	})
+}
+
+func FuzzReadSpec(f *testing.F) {
+	f.Add([]byte(`{"process":{"env":["A=1"]},"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":-1}]}}`))
+	f.Fuzz(func(t *testing.T, blob []byte) {
+		var c Container
+		if c.readSpec(blob) == nil {
+			c.Held(twoGPUs(), true)
+			c.GPUs(twoGPUs())
+		}
+	})
+}
+
+// bundle writes an OCI spec as containerd does.
+func bundle(t *testing.T, run, id, kind, name string, devices []map[string]any, env ...string) {
+	t.Helper()
+	annotations := map[string]string{
+		"io.kubernetes.cri.container-type": kind, "io.kubernetes.cri.sandbox-name": "train",
+		"io.kubernetes.cri.sandbox-namespace": "default", "io.kubernetes.cri.sandbox-uid": uid1,
+	}
+	if name != "" {
+		annotations["io.kubernetes.cri.container-name"] = name
+	}
+	blob, err := json.Marshal(map[string]any{
+		"ociVersion": "1.2.0", "annotations": annotations,
+		"process": map[string]any{"env": env}, "linux": map[string]any{"devices": devices},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeBundle(t, run, id, blob)
+}
+
+func writeBundle(t *testing.T, run, id string, blob []byte) {
+	t.Helper()
+	path := filepath.Join(DefaultBundles(run)[0].Dir, id, "config.json")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, blob, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContainers(t *testing.T) {
+	p, run := newProc(t), t.TempDir()
+	p.process(10, podCgroup(uid1, id1), "S")
+	p.process(11, podCgroup(uid1, id2), "S")
+	p.process(12, podCgroup(uid1, id2), "R")
+	p.process(13, podCgroup(uid1, id2), "Z")
+	p.process(14, podCgroup(uid2, id3), "Z")
+	bundle(t, run, id1, "sandbox", "", nil)
+	bundle(t, run, id2, "container", "cuda", []map[string]any{
+		{"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255},
+		{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
+		{"path": "/dev/sda", "type": "b", "major": 195, "minor": 1},
+	}, "HOME=/", "NVIDIA_VISIBLE_DEVICES=void", "BERTH_DEVICES_NVIDIA_COM_GPU="+string(gpu0))
+	containers := NewContainers(ContainersDeps{ProcRoot: p.root, Bundles: DefaultBundles(run)})
+	got, err := containers.Live()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := func(id string) string { return filepath.Join(DefaultBundles(run)[0].Dir, id, "config.json") }
+	want := []Container{
+		{
+			ID: id1, PodUID: uid1, Namespace: "default", Pod: "train", Sandbox: true, Spec: spec(id1), Env: map[string]string{},
+			Processes: []Process{{PID: 10, ContainerID: id1, PodUID: uid1, StartTime: 1010}},
+		},
+		{
+			ID: id2, PodUID: uid1, Namespace: "default", Pod: "train", Name: "cuda", Spec: spec(id2),
+			Devices:   []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/nvidiactl", 195, 255)},
+			Env:       map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0)},
+			Processes: []Process{{PID: 11, ContainerID: id2, PodUID: uid1, StartTime: 1011}, {PID: 12, ContainerID: id2, PodUID: uid1, StartTime: 1012}},
+		},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Process{}, "CgroupPath")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: gpu0}}, got[1].Held(twoGPUs(), false)); diff != "" {
+		t.Errorf("held (-want +got):\n%s", diff)
+	}
+	// A process that came later keeps the container alive after those that were seen.
+	p.ends(11)
+	p.ends(12)
+	p.process(99, podCgroup(uid1, id2), "S")
+	if !containers.Alive(id2) {
+		t.Error("dead with a living process")
+	}
+	p.ends(99)
+	p.process(12, podCgroup(uid2, id3), "S") // the PID has passed to another container
+	if containers.Alive(id2) {
+		t.Error("alive without a process")
+	}
+}
+
+// TestContainersWithoutSpec: a spec that comes later, or that is no spec, is not an
+// error for the others.
+func TestContainersWithoutSpec(t *testing.T) {
+	p, run := newProc(t), t.TempDir()
+	p.process(1, podCgroup(uid1, id1), "S")
+	p.process(2, podCgroup(uid1, id2), "S")
+	writeBundle(t, run, id2, []byte("{"))
+	containers := NewContainers(ContainersDeps{ProcRoot: p.root, Bundles: DefaultBundles(run)})
+	got, err := containers.Live()
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if got[0].SpecError != "no runtime has its bundle" || !strings.Contains(got[1].SpecError, "unexpected end of JSON input") {
+		t.Errorf("errors %q, %q", got[0].SpecError, got[1].SpecError)
+	}
+	bundle(t, run, id1, "container", "late", nil)
+	if got, err = containers.Live(); err != nil || got[0].Name != "late" || got[0].SpecError != "" {
+		t.Errorf("later: %+v, %v", got[0], err)
+	}
+	// Read once and kept, as it does not change.
+	writeBundle(t, run, id1, []byte("{"))
+	if got, err = containers.Live(); err != nil || got[0].Name != "late" {
+		t.Errorf("again: %+v, %v", got[0], err)
+	}
+}

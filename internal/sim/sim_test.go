@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// temporary is a folder for a machine, in memory where the system has such: machines are hundreds of small files.
+func temporary(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "sim")
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "sim")
+}
+
+// newMachine makes a machine without device nodes in a temporary folder.
+func newMachine(t testing.TB, profileName string) *Machine {
+	t.Helper()
+	m, err := CreateWith(temporary(t), profileName, Options{Seed: "test", NoDeviceNodes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// open initialises a library of the machine.
+func open(t testing.TB, m *Machine) nvml.Interface {
+	t.Helper()
+	lib := m.NVML()
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		t.Fatalf("Init() = %v", ret)
+	}
+	return lib
+}
+
+// gpu is the handle of a GPU.
+func gpu(t testing.TB, lib nvml.Interface, index int) nvml.Device {
+	t.Helper()
+	d, ret := lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		t.Fatalf("DeviceGetHandleByIndex(%d) = %v", index, ret)
+	}
+	return d
+}
+
+func inject(t testing.TB, m *Machine, f Fault) {
+	t.Helper()
+	if err := m.Inject(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func clearAll(t testing.TB, m *Machine) {
+	t.Helper()
+	if err := m.Clear(ClearAll); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; go test -update writes it anew):\n%s", path, diff)
+	}
+}
