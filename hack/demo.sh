@@ -26,7 +26,7 @@ say "running a pod that asks for nvidia.com/gpu: 2 (docs/examples/two-gpus.yaml)
 "$BIN/berth-sandbox" run --dir "$SANDBOX" docs/examples/two-gpus.yaml
 echo
 echo "\$ berth trace two-gpus"
-"$BIN/berth-sandbox" exec --dir "$SANDBOX" -- "$BIN/berth" trace two-gpus
+"$BIN/berth-sandbox" exec --dir "$SANDBOX" -- "$BIN/berth" trace two-gpus --sim "$SANDBOX/nodes/node-0/sim"
 echo
 echo "\$ berth gpus"
 "$BIN/berth" gpus

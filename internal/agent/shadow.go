@@ -23,8 +23,10 @@ const (
 	// lookInterval is the time between two looks at the node without a reason: a
 	// container that ends writes no file that could be watched.
 	lookInterval = 2 * time.Second
-	// orphanInterval is the same while an orphan keeps a device from everybody.
-	orphanInterval = 500 * time.Millisecond
+	// busyInterval is the same while an orphan keeps a device from everybody, and for
+	// busyAfter since a device was given out: its container is about to start.
+	busyInterval = 250 * time.Millisecond
+	busyAfter    = 5 * time.Second
 	// settle is how long a burst of events is waited out before a look.
 	settle = 20 * time.Millisecond
 	// askTimeout bounds one question to the kubelet or the API server.
@@ -50,16 +52,18 @@ func (a *Agent) shadow(ctx context.Context) error {
 	events := a.watchCheckpoint(ctx)
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
+	given := a.clock.Now()
 	for {
 		interval := lookInterval
-		if len(a.ledger.Barred()) > 0 {
-			interval = orphanInterval
+		if len(a.ledger.Barred()) > 0 || a.clock.Since(given) < busyAfter {
+			interval = busyInterval
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-events:
 		case <-holdings.C():
+			given = a.clock.Now()
 		case <-a.clock.After(interval):
 		}
 		select {

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -30,18 +31,20 @@ type sources struct {
 	nodeLocal bool
 	sim       string
 	driver    string
+	hostRoot  string
 	kube      kubeconfig
 	flags     *pflag.FlagSet
 }
 
 // localFlags are those whose use means that this node's places are to be read.
 func localFlags() []string {
-	return []string{"node-local", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
+	return []string{"node-local", "host-root", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
 }
 
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	s.flags = flags
 	flags.BoolVar(&s.nodeLocal, "node-local", false, "read this node's places only, ask no API server")
+	flags.StringVar(&s.hostRoot, "host-root", "/", "where the node's / is seen; the defaults of the paths below are beneath it")
 	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir), "the kubelet's root directory")
 	flags.StringSliceVar(&s.places.CDIDirs, "cdi-dir", evidence.DefaultCDIDirs(), "the directories of CDI specs")
 	flags.StringVar(&s.places.ContainerdState, "containerd-state", evidence.DefaultContainerdState, "containerd's state directory")
@@ -76,11 +79,44 @@ func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
 	if !asked && !s.onNode() {
 		return nil, nil
 	}
-	places := s.places
+	places, err := s.rooted()
+	if err != nil {
+		return nil, err
+	}
 	if err := s.hardware(&places); err != nil {
 		return nil, err
 	}
 	return places.Collect(ctx), nil
+}
+
+// rooted are the places with the defaults beneath the host's root. Links are followed
+// within it: /var/run is one to /run, on the host's own root.
+func (s *sources) rooted() (evidence.Places, error) {
+	places := s.places
+	if s.hostRoot == "/" {
+		return places, nil
+	}
+	beneath := func(flag string, paths ...*string) error {
+		for _, path := range paths {
+			if s.flags.Changed(flag) {
+				continue
+			}
+			joined, err := securejoin.SecureJoin(s.hostRoot, *path)
+			if err != nil {
+				return fmt.Errorf("find %s beneath --host-root %s: %w", *path, s.hostRoot, err)
+			}
+			*path = joined
+		}
+		return nil
+	}
+	places.CDIDirs = slices.Clone(places.CDIDirs)
+	var dirs []*string
+	for i := range places.CDIDirs {
+		dirs = append(dirs, &places.CDIDirs[i])
+	}
+	return places, errors.Join(
+		beneath("kubelet-dir", &places.KubeletDir), beneath("cdi-dir", dirs...),
+		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs))
 }
 
 // onNode tells whether a kubelet keeps its state here.

@@ -115,7 +115,7 @@ func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 		for _, mount := range c.Mounts {
 			all = append(all, mount.Sources...)
 		}
-		node.Add(fmt.Sprintf("%d GPU mounts (all with -o yaml)", len(c.Mounts)), notes(all))
+		node.Add(fmt.Sprintf("GPU mounts: %d (listed with -o yaml)", len(c.Mounts)), notes(all))
 	}
 }
 

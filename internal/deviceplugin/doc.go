@@ -38,7 +38,7 @@
 //     stopped itself, it stays for the second in which a call of the kubelet's could still
 //     be on its way;
 //   - when an older one falls silent or dies, sends its list again, for whatever the older
-//     one may have said last (and once more a second later: kubelets before 1.37 mark the
+//     one may have said last (and once more two seconds later: kubelets before 1.37 mark the
 //     resource unhealthy, or close our own stream too, when the old one ends);
 //   - when a newer one dies, registers again.
 //

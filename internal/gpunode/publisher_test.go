@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,9 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fakeAPI keeps one GPUNode and notes when it was written. The bubble of synctest
-// orders its callers: it is read only while all goroutines wait.
+// fakeAPI keeps one GPUNode and notes when it was written. While a publisher runs,
+// its fields are touched under the lock only.
 type fakeAPI struct {
+	sync.Mutex
 	start  time.Time
 	node   *v1alpha1.GPUNode
 	uid    types.UID
@@ -26,9 +28,15 @@ type fakeAPI struct {
 	delay  time.Duration
 }
 
-func (f *fakeAPI) NodeUID(context.Context, string) (types.UID, error) { return f.uid, nil }
+func (f *fakeAPI) NodeUID(context.Context, string) (types.UID, error) {
+	f.Lock()
+	defer f.Unlock()
+	return f.uid, nil
+}
 
 func (f *fakeAPI) Get(_ context.Context, name string) (*v1alpha1.GPUNode, error) {
+	f.Lock()
+	defer f.Unlock()
 	if f.node == nil {
 		return nil, apierrors.NewNotFound(v1alpha1.GPUNodes().GroupResource(), name)
 	}
@@ -36,6 +44,8 @@ func (f *fakeAPI) Get(_ context.Context, name string) (*v1alpha1.GPUNode, error)
 }
 
 func (f *fakeAPI) Apply(ctx context.Context, node *v1alpha1.GPUNode) error {
+	f.Lock()
+	defer f.Unlock()
 	f.at = append(f.at, time.Since(f.start))
 	if f.delay > 0 {
 		select {
@@ -88,6 +98,8 @@ func TestPublisherWritesOncePerSecond(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
+		api.Lock()
+		defer api.Unlock()
 		for i := 1; i < len(api.at); i++ {
 			if gap := api.at[i] - api.at[i-1]; gap < time.Second {
 				t.Errorf("writes %d and %d are only %v apart", i-1, i, gap)
@@ -112,6 +124,8 @@ func TestPublisherIsQuietWithoutChange(t *testing.T) {
 			p.Publish(object(2))
 			time.Sleep(time.Minute)
 		}
+		api.Lock()
+		defer api.Unlock()
 		if len(api.at) != 0 {
 			t.Errorf("wrote %d times what the API had already", len(api.at))
 		}
@@ -130,9 +144,13 @@ func TestPublisherMendsTheCopy(t *testing.T) {
 			publishing(t, api, func(p *Publisher) {
 				p.Publish(object(2))
 				time.Sleep(2 * time.Second)
+				api.Lock()
 				harm(api)
+				api.Unlock()
 				time.Sleep(11 * time.Minute)
 				synctest.Wait()
+				api.Lock()
+				defer api.Unlock()
 				if len(api.at) != 2 {
 					t.Errorf("%d writes, want 2", len(api.at))
 				}
@@ -150,6 +168,7 @@ func TestPublisherRetriesWithPauses(t *testing.T) {
 		p.Publish(object(1))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
+		api.Lock()
 		if n := len(api.at); n < 10 || n > 20 {
 			t.Errorf("%d attempts in ten minutes of refusals, want them to thin out to one a minute", n)
 		}
@@ -162,6 +181,7 @@ func TestPublisherRetriesWithPauses(t *testing.T) {
 			t.Errorf("Err is %v, want the reason and the fix", err)
 		}
 		api.broken = nil
+		api.Unlock()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if p.Err() != nil || p.Writes() != 1 {

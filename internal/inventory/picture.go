@@ -21,14 +21,22 @@ type picture struct {
 	// recent is the last event of each card and XID. An event is kept until a scan was
 	// applied that began well after it, since such a scan must not disprove it.
 	recent map[eventKey]gpu.Event
-	// trouble are faults of scanning itself: hung, failed.
-	trouble []gpu.Cause
+	// failure is why the last scan came back without a result; nil when it had one.
+	failure *gpu.Cause
+	// timeout is set from when a scan hangs until one returns in time.
+	timeout *timeout
 	// faults are the node's faults with their Since.
 	faults []gpu.Cause
 }
 
 // maxRecent bounds the events kept between two scans.
 const maxRecent = 4096
+
+// timeout is what a hung scan was waiting for; card is empty for the node.
+type timeout struct {
+	card  gpu.UUID
+	cause gpu.Cause
+}
 
 type eventKey struct {
 	card gpu.UUID
@@ -43,15 +51,20 @@ func newPicture(ignored map[uint64]bool) *picture {
 	}
 }
 
-// scanned applies a scan that began at began and is known since now.
-func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time) {
+// scanned applies a scan that began at began and is known since now. What a late one
+// was waiting for stays under suspicion until a scan returns in time.
+func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
+	p.failure = nil
+	if !late {
+		p.timeout = nil
+	}
 	next := make(map[gpu.UUID]gpu.Health, len(scan.GPUs))
 	for i := range scan.GPUs {
 		card := &scan.GPUs[i]
 		next[card.UUID] = health.Judge(health.Input{
 			Previous:    p.health[card.UUID],
 			ScanBegan:   began,
-			Seen:        card.Health.Causes,
+			Seen:        p.seen(card),
 			Recovery:    card.Health.Recovery,
 			Answers:     card.Health.State != gpu.Gone,
 			Events:      p.eventsOf(card.UUID),
@@ -59,22 +72,33 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time) {
 			IgnoredXIDs: p.ignored,
 		})
 	}
+	before := p.health
 	p.scan, p.health = scan, next
-	p.forgetEvents(began)
-	p.trouble = nil
+	p.forgetEvents(before, began)
 	p.keepFaults(now)
 }
 
+// seen are the level causes of a scanned card, a timeout included.
+func (p *picture) seen(card *gpu.GPU) []gpu.Cause {
+	if p.timeout != nil && p.timeout.card == card.UUID {
+		return append(slices.Clone(card.Health.Causes), p.timeout.cause)
+	}
+	return card.Health.Causes
+}
+
 // forgetEvents drops the events that the scan just applied was late enough to
-// disprove, or did disprove.
-func (p *picture) forgetEvents(began time.Time) {
+// disprove, those that it did disprove, and those of cards that it found removed. before
+// are the verdicts of the scan before it.
+func (p *picture) forgetEvents(before map[gpu.UUID]gpu.Health, began time.Time) {
 	for key, event := range p.recent {
-		standing := slices.ContainsFunc(p.health[key.card].Causes, func(cause gpu.Cause) bool {
+		verdict, here := p.health[key.card]
+		_, wasHere := before[key.card]
+		standing := slices.ContainsFunc(verdict.Causes, func(cause gpu.Cause) bool {
 			xid, ok := health.XIDOf(cause.Code)
 			return ok && xid == key.xid
 		})
-		_, known := p.health[key.card]
-		if began.After(event.Time.Add(health.Settle)) || known && !standing {
+		switch {
+		case began.After(event.Time.Add(health.Settle)), here && !standing, wasHere && !here && began.After(event.Time):
 			delete(p.recent, key)
 		}
 	}
@@ -109,7 +133,7 @@ func (p *picture) remember(card gpu.UUID, event gpu.Event) {
 }
 
 // hung records that a scan has not returned: on the card that it is reading, or on
-// the node when that is not known. It stands until a scan returns.
+// the node when that is not known.
 func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now time.Time) {
 	if call == "" {
 		call = "a hardware call"
@@ -118,32 +142,35 @@ func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now t
 		Code:    "NVML_TIMEOUT",
 		Message: fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline),
 	}
-	if _, known := p.health[card]; !known {
-		if card != "" {
-			cause.Message = string(card) + ": " + cause.Message
-		}
-		p.blame(cause, now)
+	if _, known := p.health[card]; known {
+		p.timeout = &timeout{card, cause}
+		p.health[card] = health.Judge(health.Input{
+			Previous: p.health[card], Seen: []gpu.Cause{cause}, Now: now, IgnoredXIDs: p.ignored,
+		})
 		return
 	}
-	p.health[card] = health.Judge(health.Input{
-		Previous: p.health[card], Seen: []gpu.Cause{cause}, Now: now, IgnoredXIDs: p.ignored,
-	})
+	if card != "" {
+		cause.Message = string(card) + ": " + cause.Message
+	}
+	p.timeout = &timeout{"", cause}
+	p.keepFaults(now)
 }
 
 // failed records that a scan came back with an error; the last scan stays in force.
 func (p *picture) failed(err error, now time.Time) {
-	p.trouble = nil
-	p.blame(gpu.Cause{Code: "SCAN_FAILED", Message: err.Error() + "; what is shown is from before"}, now)
-}
-
-func (p *picture) blame(cause gpu.Cause, now time.Time) {
-	p.trouble = append(p.trouble, cause)
+	p.failure = &gpu.Cause{Code: "SCAN_FAILED", Message: err.Error() + "; what is shown is from before"}
 	p.keepFaults(now)
 }
 
 // keepFaults gives each fault the Since of its first appearance.
 func (p *picture) keepFaults(now time.Time) {
-	faults := slices.Concat(p.scan.Faults, p.trouble)
+	faults := slices.Clone(p.scan.Faults)
+	if p.failure != nil {
+		faults = append(faults, *p.failure)
+	}
+	if p.timeout != nil && p.timeout.card == "" {
+		faults = append(faults, p.timeout.cause)
+	}
 	for i := range faults {
 		faults[i].Since = now
 		for _, old := range p.faults {

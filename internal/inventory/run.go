@@ -140,7 +140,7 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		l.picture.failed(result.err, now)
 		l.publish(l.picture.snapshot())
 	default:
-		l.picture.scanned(result.snapshot, result.began, now)
+		l.picture.scanned(result.snapshot, result.began, now, late)
 		l.publish(l.picture.snapshot())
 		l.announceReady()
 		l.startWatch(ctx)

@@ -73,13 +73,12 @@ type Containers struct {
 	deps ContainersDeps
 
 	mu    sync.Mutex
-	known map[string]Container // by ID; without Processes when the spec was read
-	last  map[string][]Process
+	known map[string]Container // by ID; those whose spec was read
 }
 
 // NewContainers makes a reader; nothing is read yet.
 func NewContainers(deps ContainersDeps) *Containers {
-	return &Containers{deps: deps, known: map[string]Container{}, last: map[string][]Process{}}
+	return &Containers{deps: deps, known: map[string]Container{}}
 }
 
 // Live lists the containers in which a process lives, by pod UID and ID. A spec
@@ -91,16 +90,14 @@ func (c *Containers) Live() ([]Container, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last = map[string][]Process{}
-	pods := map[string]string{}
+	living := map[string][]Process{}
 	for _, process := range processes {
 		if !process.Dead {
-			c.last[process.ContainerID] = append(c.last[process.ContainerID], process)
-			pods[process.ContainerID] = process.PodUID
+			living[process.ContainerID] = append(living[process.ContainerID], process)
 		}
 	}
-	result := make([]Container, 0, len(c.last))
-	for id, members := range c.last {
+	result := make([]Container, 0, len(living))
+	for id, members := range living {
 		container, ok := c.known[id]
 		if !ok {
 			container = c.describe(id)
@@ -108,11 +105,11 @@ func (c *Containers) Live() ([]Container, error) {
 				c.known[id] = container
 			}
 		}
-		container.PodUID, container.Processes = pods[id], slices.Clone(members)
+		container.PodUID, container.Processes = members[0].PodUID, members
 		result = append(result, container)
 	}
 	for id := range c.known {
-		if _, lives := c.last[id]; !lives {
+		if _, lives := living[id]; !lives {
 			delete(c.known, id)
 		}
 	}
@@ -123,27 +120,6 @@ func (c *Containers) Live() ([]Container, error) {
 		return strings.Compare(a.ID, b.ID)
 	})
 	return result, nil
-}
-
-// Alive tells whether a process of the container lives at this moment. A first look
-// goes to the processes that Live last saw; only when they are gone are all processes
-// searched. When that fails the answer is yes, because taking a living
-// container for a dead one gives its device away.
-func (c *Containers) Alive(id string) bool {
-	c.mu.Lock()
-	known := slices.Clone(c.last[id])
-	c.mu.Unlock()
-	for _, before := range known {
-		now, err := processOf(c.deps.ProcRoot, c.deps.CgroupRoot, before.PID)
-		if err == nil && now.ContainerID == id && !now.Dead {
-			return true
-		}
-	}
-	processes, err := processesBelow(c.deps.ProcRoot, c.deps.CgroupRoot)
-	if err != nil {
-		return true
-	}
-	return slices.ContainsFunc(processes, func(p Process) bool { return p.ContainerID == id && !p.Dead })
 }
 
 func (c *Containers) describe(id string) Container {

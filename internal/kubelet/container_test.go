@@ -184,18 +184,34 @@ func TestContainers(t *testing.T) {
 	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: gpu0}}, got[1].Held(twoGPUs(), false)); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	// A process that came later keeps the container alive after those that were seen.
+	// A process that came later keeps the container alive after those that were
+	// seen; and a PID can pass to another container.
 	p.ends(11)
-	p.ends(12)
+	p.process(12, podCgroup(uid2, id3), "S")
 	p.process(99, podCgroup(uid1, id2), "S")
-	if !containers.Alive(id2) {
-		t.Error("dead with a living process")
+	if diff := cmp.Diff(map[string][]int{id1: {10}, id2: {99}, id3: {12}}, living(t, containers)); diff != "" {
+		t.Errorf("later (-want +got):\n%s", diff)
 	}
 	p.ends(99)
-	p.process(12, podCgroup(uid2, id3), "S") // the PID has passed to another container
-	if containers.Alive(id2) {
-		t.Error("alive without a process")
+	if diff := cmp.Diff(map[string][]int{id1: {10}, id3: {12}}, living(t, containers)); diff != "" {
+		t.Errorf("at last (-want +got):\n%s", diff)
 	}
+}
+
+// living are the PIDs of each container.
+func living(t *testing.T, containers *Containers) map[string][]int {
+	t.Helper()
+	all, err := containers.Live()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids := map[string][]int{}
+	for _, c := range all {
+		for _, process := range c.Processes {
+			pids[c.ID] = append(pids[c.ID], process.PID)
+		}
+	}
+	return pids
 }
 
 // TestContainersWithoutSpec: a spec that comes later, or that is no spec, is not an

@@ -28,6 +28,9 @@
 //     deleted) stays held and bars nobody: as long as the kubelet remembers
 //     a device it offers it to nobody else.
 //   - A process without being listed makes an orphan, and bars the device.
+//   - Between two looks at the node, an offer tells: the kubelet offers nothing that it
+//     remembers, so a device in use that it calls free (Offered, Acquire) is an
+//     orphan's. Before anything is refused the ledger looks again (Deps.Look).
 //   - While the checkpoint is missing or unreadable, or after Distrust (the
 //     kubelet has restarted), nothing is known of what the kubelet remembers. Every
 //     device with a living container is then an orphan. That costs nothing if the

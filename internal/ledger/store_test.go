@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -257,6 +258,43 @@ func TestBarredByAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestAtTheSameTime is for the race detector: all that the agent's parts do at once.
+func TestAtTheSameTime(t *testing.T) {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
+		d.Look = func() ([]Container, error) { return nil, nil }
+	})
+	sub := l.Subscribe()
+	defer sub.Close()
+	parts := []func(k gpu.DeviceKey){
+		func(k gpu.DeviceKey) { _ = l.Acquire(pod, []gpu.DeviceKey{k}) },
+		func(k gpu.DeviceKey) {
+			if err := l.Acquire(claim(string(k.GPU)), []gpu.DeviceKey{k}); err == nil {
+				_ = l.Release(claim(string(k.GPU)), nil)
+			}
+		},
+		func(k gpu.DeviceKey) { l.BarredBy(k); l.Barred(); l.Offered([]gpu.DeviceKey{k}) },
+		func(k gpu.DeviceKey) {
+			l.Reconcile(NodeView{Assignments: []Assignment{{PodUID: "P", Container: "c", Keys: []gpu.DeviceKey{k}}}})
+			l.Distrust()
+		},
+		func(gpu.DeviceKey) { l.Holdings(); l.Faults(); l.Writes() },
+	}
+	var wait sync.WaitGroup
+	for _, part := range parts {
+		wait.Go(func() {
+			for i := range 50 {
+				part(gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("G%d", i%4))})
+			}
+		})
+	}
+	wait.Wait()
+	select {
+	case <-sub.C():
+	default:
+		t.Error("nobody was told of anything")
+	}
+}
+
 // full makes a ledger with n shares held, the odd ones barred.
 func full(t testing.TB, n int) *Ledger {
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
@@ -283,6 +321,20 @@ func BenchmarkBarredBy(b *testing.B) {
 				l.BarredBy(k)
 			}
 		})
+	}
+}
+
+// BenchmarkOffered is what GetPreferredAllocation asks first, when nobody holds what is
+// offered.
+func BenchmarkOffered(b *testing.B) {
+	l := full(b, 8)
+	var keys []gpu.DeviceKey
+	for i := range 16 {
+		keys = append(keys, gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("H%d", i))})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Offered(keys)
 	}
 }
 

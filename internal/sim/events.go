@@ -91,10 +91,11 @@ func readEvents(path string, offset int64) ([]queued, int64, error) {
 func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 	var events []queued
 	reader := bufio.NewReaderSize(from, maxLine)
+	var skipped int64 // what was read of a line that is longer than any event
 	for {
 		line, err := reader.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) { // longer than any event: skip to its end
-			offset += int64(len(line))
+		if errors.Is(err, bufio.ErrBufferFull) {
+			skipped += int64(len(line))
 			continue
 		}
 		if errors.Is(err, io.EOF) {
@@ -103,11 +104,12 @@ func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 		if err != nil {
 			return events, offset, err
 		}
-		offset += int64(len(line))
+		offset += skipped + int64(len(line))
 		var e event
-		if json.Unmarshal(line, &e) == nil && e.Seq > 0 {
+		if skipped == 0 && json.Unmarshal(line, &e) == nil && e.Seq > 0 {
 			events = append(events, queued{event: e, end: offset})
 		}
+		skipped = 0
 	}
 }
 

@@ -147,8 +147,6 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 	return len(v.order), nvml.SUCCESS
 }
 
-// DeviceGetCount_v2 has no method of its own in go-nvml; DeviceGetCount is it.
-
 func (l *library) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	v, ret := l.enter()
 	if ret != nvml.SUCCESS {
@@ -243,8 +241,6 @@ func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
 func (l *library) SystemGetCudaDriverVersion_v2() (int, nvml.Return) {
 	return l.SystemGetCudaDriverVersion()
 }
-
-// SystemGetProcessName is not simulated: processes are the host's own, read them in /proc.
 
 func (l *library) UnitGetCount() (int, nvml.Return) {
 	_, ret := l.enter()

@@ -271,10 +271,11 @@ func TestSeed(t *testing.T) {
 		return m.hw.GPUs[0].UUID
 	}
 	fixed := Options{Seed: "a", NoDeviceNodes: true}
-	if uuids(fixed) != uuids(fixed) {
-		t.Error("one seed, two UUIDs")
+	if one, two := uuids(fixed), uuids(fixed); one != two {
+		t.Errorf("one seed, two UUIDs: %s, %s", one, two)
 	}
-	if uuids(Options{NoDeviceNodes: true}) == uuids(Options{NoDeviceNodes: true}) {
-		t.Error("two folders, one UUID")
+	byFolder := Options{NoDeviceNodes: true}
+	if one, two := uuids(byFolder), uuids(byFolder); one == two {
+		t.Errorf("two folders, one UUID: %s", one)
 	}
 }

@@ -108,10 +108,6 @@ func (c *containerState) live() bool {
 		slices.ContainsFunc(c.specs, func(s PodContainer) bool { return s.State == StateRunning })
 }
 
-func (c *containerState) ended() bool {
-	return !c.live() && slices.ContainsFunc(c.specs, func(s PodContainer) bool { return s.State == StateTerminated })
-}
-
 // Join makes the whole picture of the evidence. The order of the evidence is of no
 // meaning, and the evidence is not changed.
 func Join(evidence Evidence) *Trace {

@@ -201,12 +201,19 @@ func known(cards map[gpu.UUID]gpu.GPU, id gpu.UUID) bool {
 	return ok
 }
 
-// Close unloads the library. An adapter may be used again after it.
+// Close unloads the library, unless a call into it is still running: a hung one must
+// not keep the process from ending. An adapter may be used again after it.
 func (a *Adapter) Close() {
-	a.scan.Lock()
+	if !a.scan.TryLock() {
+		return
+	}
 	defer a.scan.Unlock()
-	defer a.doing.Store(nil)
-	a.close()
+	a.watched.Store(nil)
+	if !a.inUse.TryLock() {
+		return
+	}
+	defer a.inUse.Unlock()
+	a.unload()
 }
 
 // unstamped is a cause without Since, which is for those who keep history.

@@ -108,9 +108,15 @@ func (a *Adapter) readCard(who found) *card {
 }
 
 // lose turns a card that stopped answering in the middle into a lost one: as it was
-// in the last scan, if there was one.
+// in the last scan, or else as the driver lists it.
 func (c *card) lose(a *Adapter, why *failure) {
-	if before, ok := a.known[c.gpu.UUID]; ok {
+	before, ok := a.known[c.gpu.UUID]
+	for _, listed := range a.procCards() {
+		if !ok && listed.UUID == c.gpu.UUID {
+			before, ok = listed, true
+		}
+	}
+	if ok {
 		before.Index, before.PCI = c.gpu.Index, c.gpu.PCI
 		c.gpu = before
 	}

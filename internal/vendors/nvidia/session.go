@@ -45,16 +45,21 @@ func (a *Adapter) open() *gpu.Cause {
 	return nil
 }
 
-// close ends the session. What was learned of the cards' nature may be different in
-// the next one (another driver, another firmware), so only identities stay.
+// close ends the session, once nobody is in a call any more.
 func (a *Adapter) close() {
-	if a.session == nil {
-		return
-	}
 	a.at("", "nvmlShutdown")
 	a.watched.Store(nil)
 	a.inUse.Lock()
 	defer a.inUse.Unlock()
+	a.unload()
+}
+
+// unload needs inUse. What was learned of the cards' nature may be different in the
+// next session (another driver, another firmware), so only identities stay.
+func (a *Adapter) unload() {
+	if a.session == nil {
+		return
+	}
 	if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
 		a.log.Debug("nvmlShutdown failed", "return", say(ret))
 	}

@@ -85,6 +85,9 @@ func (n Node) AgentArgv(args ...string) []string {
 // HookDir is where the node's agent installs its CDI hook, the same inside and outside.
 func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
 
+// agentPort is where people look for an agent's pages.
+const agentPort = 9835
+
 // StartAgent starts an agent in the node's mount namespace, beside those that
 // already run there, and returns at once. It listens on a port of its own; see
 // [AgentAddr].
@@ -93,7 +96,7 @@ func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
 	for i := 2; n.process(name).Alive(); i++ {
 		name = agentPrefix + "-" + strconv.Itoa(i)
 	}
-	address, err := n.c.freeAddressInside()
+	address, err := n.c.freeAddressInside(agentPort)
 	if err != nil {
 		return Process{}, err
 	}

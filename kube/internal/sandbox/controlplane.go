@@ -35,6 +35,7 @@ func (c *Cluster) makeCertificates() error {
 	}
 	configs := map[string]string{
 		c.KubeconfigPath():                   "admin",
+		c.pkiPath("admin.conf"):              "admin",
 		c.pkiPath("agent.conf"):              "agent",
 		c.pkiPath("controller-manager.conf"): "controller-manager",
 		c.pkiPath("scheduler.conf"):          "scheduler",

@@ -141,11 +141,15 @@ func (c *Cluster) openForwarder() error {
 	return err
 }
 
-// freeAddressInside finds a port of the namespace's loopback that nobody listens on.
-func (c *Cluster) freeAddressInside() (string, error) {
+// freeAddressInside finds a port of the namespace's loopback that nobody listens on,
+// the preferred one if it may be.
+func (c *Cluster) freeAddressInside(preferred int) (string, error) {
 	var address string
 	err := c.inNetwork(func() error {
-		listener, err := net.Listen("tcp4", "127.0.0.1:0")
+		listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(preferred)))
+		if err != nil {
+			listener, err = net.Listen("tcp4", "127.0.0.1:0")
+		}
 		if err != nil {
 			return err
 		}

@@ -67,7 +67,9 @@ func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 		if len(left.Processes)+len(left.Mounts)+len(left.Cgroups) > 0 {
 			p.step("cleaning up what an earlier sandbox left: %s", left)
 			left.Files = ""
-			return nil, left.clear(ctx)
+			if err := left.clear(ctx); err != nil {
+				return nil, err
+			}
 		}
 		entries, _ := os.ReadDir(dir)
 		if len(entries) > 0 {

@@ -32,6 +32,7 @@ const Usage = `usage: workload COMMAND
   devices [DIR]             print DIR/nvidia* (default /dev) with major and minor as JSON
   mounts                    print the mount points
   forward FD ADDRESS        forward connections to an inherited socket to an address
+  api PATH                  ask the API server as the pod's service account, print the answer
   exit N                    end with this code
 `
 
@@ -104,6 +105,8 @@ func run(args []string, stdout io.Writer) error {
 		return cat("/proc/self/mountinfo", stdout)
 	case "forward":
 		return forward(args[0], args[1])
+	case "api":
+		return askAPI(args[0], stdout)
 	case "exit":
 		code, err := strconv.Atoi(args[0])
 		if err != nil {

@@ -10,11 +10,7 @@ import (
 	"testing"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
@@ -59,27 +55,24 @@ func TestSandboxTellsHowAPodEnded(t *testing.T) {
 	}
 }
 
+// TestSandboxServesPodsTheAPI asks the API server from a pod of the pod network
+// and from one on the node's, with what every in-cluster client uses.
 func TestSandboxServesPodsTheAPI(t *testing.T) {
 	c := cluster(t)
-	pod := startPod(t, c, workloadPod("client", "sleep"))
-	token := execIn(t, c, pod, "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
-	env := execIn(t, c, pod, "env")
-	cfg := rest.AnonymousClientConfig(c.RESTConfig())
-	cfg.BearerToken = token
-	host := c.State().APIServer
-	if !strings.Contains(env, "KUBERNETES_SERVICE_HOST="+strings.Split(strings.TrimPrefix(host, "https://"), ":")[0]) {
-		t.Errorf("in-cluster address: want that of %s, got:\n%s", host, env)
-	}
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(timeout(t, 10*time.Second), &authv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := who.Status.UserInfo.Username, "system:serviceaccount:default:default"; got != want {
-		t.Errorf("user of the pod's token: want %s, got %s", want, got)
+	for name, hostNetwork := range map[string]bool{"pod-network": false, "host-network": true} {
+		t.Run(name, func(t *testing.T) {
+			pod := workloadPod("client-"+name, "sleep")
+			pod.Spec.HostNetwork = hostNetwork
+			pod = startPod(t, c, pod)
+			if out := execIn(t, c, pod, "api", "/version"); !strings.Contains(out, `"gitVersion"`) {
+				t.Errorf("ask for the version: got %s", out)
+			}
+			// Known, and allowed nothing: authentication and RBAC are real.
+			out := execIn(t, c, pod, "api", "/api/v1/nodes")
+			if !strings.Contains(out, "403") || !strings.Contains(out, "system:serviceaccount:default:default") {
+				t.Errorf("ask for the nodes: want to be refused by name, got %s", out)
+			}
+		})
 	}
 }
 

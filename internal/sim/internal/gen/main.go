@@ -1,4 +1,4 @@
-// Command gen writes zz_unsupported.go: for each interface of go-nvml that the
+// Command gen writes zz_generated.unsupported.go: for each interface of go-nvml that the
 // simulator implements, a base type in which every call answers NOT_SUPPORTED, so that
 // only what is simulated is written by hand. A call of the library that takes a handle is
 // passed on to the handle's own method, which is what NVML's C calls mean.
@@ -50,10 +50,10 @@ func handles() map[reflect.Type]string {
 func main() {
 	source, err := format.Source(generate())
 	if err == nil {
-		err = os.WriteFile("zz_unsupported.go", source, 0o644)
+		err = os.WriteFile("zz_generated.unsupported.go", source, 0o644)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "write zz_unsupported.go:", err)
+		fmt.Fprintln(os.Stderr, "write zz_generated.unsupported.go:", err)
 		os.Exit(1)
 	}
 }
