@@ -127,7 +127,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger},
-		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark,
+		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
 		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
 	})
 	if err != nil {

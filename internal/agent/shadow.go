@@ -277,6 +277,13 @@ func trustsEnvironment(config *v1alpha1.AgentConfig) bool {
 	return !usesCDI(config) && !config.PassDeviceSpecs
 }
 
+// kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that
+// this makes to the ledger leads to the next look.
+func (a *Agent) kubeletRestarted() {
+	a.log.Info("the kubelet has started anew; nothing that lives is given out before its checkpoint was read")
+	a.ledger.Distrust()
+}
+
 // holders shows the ledger to the device plugin in the device plugin's words.
 type holders struct{ ledger *ledger.Ledger }
 
@@ -285,6 +292,9 @@ func (h holders) Barred(key gpu.DeviceKey) (deviceplugin.Bar, bool) {
 	holding, barred := h.ledger.BarredBy(key)
 	return deviceplugin.Bar{Unhealthy: holding.Holder.Kind != ledger.Orphan || holding.Uncounted}, barred
 }
+
+// Offered implements deviceplugin.FreeLedger.
+func (h holders) Offered(keys []gpu.DeviceKey) { h.ledger.Offered(keys) }
 
 // Hold implements deviceplugin.Ledger.
 func (h holders) Hold(resource string, keys []gpu.DeviceKey) error {

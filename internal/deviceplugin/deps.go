@@ -29,6 +29,9 @@ type Deps struct {
 	Changed <-chan struct{}
 	// Ledger is asked before a device is given out; nil bars nothing.
 	Ledger Ledger
+	// KubeletRestarted is called before each attempt to register with a kubelet that has
+	// started anew, and may have forgotten what it gave out. It must not block; nil for none.
+	KubeletRestarted func()
 	// Strategy is how the chosen devices reach the container.
 	Strategy Strategy
 	// CDIName makes the qualified CDI name of a device from its UUID or index; needed with

@@ -162,7 +162,8 @@ func TestSlowStreamHoldsUpNobody(t *testing.T) {
 func TestKubeletRestart(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
-	a := startAgent(t, dir, h, nil)
+	var told atomic.Int64
+	a := startAgent(t, dir, h, func(m *Manager) { m.deps.KubeletRestarted = func() { told.Add(1) } })
 	await(t, k, healthy(8))
 	for round := range 5 {
 		eventually(t, "the registration is known to have worked", func() bool { return a.stat(t).Registrations == uint64(round+1) })
@@ -182,6 +183,9 @@ func TestKubeletRestart(t *testing.T) {
 		}
 	}
 	eventually(t, "all registrations are counted", func() bool { return a.stat(t).Registrations == 6 })
+	if got := told.Load(); got != 5 {
+		t.Errorf("KubeletRestarted was called %d times for 5 restarts", got)
+	}
 }
 
 func TestDirectoryRecreated(t *testing.T) {

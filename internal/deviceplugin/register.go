@@ -94,6 +94,9 @@ func (s *server) keepRegistered(ctx context.Context, seen sighting) {
 	if now.Before(loop.retryAt) {
 		return
 	}
+	if reason == reasonRestart && s.restarted != nil {
+		s.restarted()
+	}
 	if err := s.attempt(ctx, found.kubelet); err != nil && ctx.Err() == nil {
 		s.stats.failures.Add(1)
 		text := err.Error()

@@ -25,6 +25,8 @@ type server struct {
 	timing   timing
 	clock    clock.WithTicker
 	log      *slog.Logger
+	// restarted is told of a new kubelet before it is registered with; nil for nobody.
+	restarted func()
 
 	view   atomic.Pointer[view]
 	board  *board
@@ -64,8 +66,9 @@ func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name 
 	s := &server{
 		resource: resource, dir: dir, name: name,
 		ledger: deps.Ledger, viewer: viewer, timing: t, clock: deps.Clock,
-		log:    deps.Log.With("resource", resource),
-		health: health.NewServer(), look: make(chan struct{}, 1),
+		log:       deps.Log.With("resource", resource),
+		restarted: deps.KubeletRestarted,
+		health:    health.NewServer(), look: make(chan struct{}, 1),
 	}
 	s.health.SetServingStatus(resource, healthpb.HealthCheckResponse_NOT_SERVING)
 	s.peers = newPeers(dir, resource, s.name, s.clock, s.log, s.poke)

@@ -111,7 +111,7 @@ func (a *Adapter) readCard(who found) *card {
 // in the last scan, or else as the driver lists it.
 func (c *card) lose(a *Adapter, why *failure) {
 	before, ok := a.known[c.gpu.UUID]
-	for _, listed := range a.procCards() {
+	for _, listed := range a.procCards(nil) {
 		if !ok && listed.UUID == c.gpu.UUID {
 			before, ok = listed, true
 		}

@@ -169,8 +169,8 @@ func (a *Adapter) missing(roll *rollCall) []missingCard {
 		here[card.pci], answered[card.uuid] = true, true
 	}
 	at := map[gpu.PCIAddress]gpu.GPU{}
-	for _, card := range a.procCards() {
-		if !here[card.PCI] && !answered[card.UUID] {
+	for _, card := range a.procCards(here) {
+		if !answered[card.UUID] {
 			at[card.PCI] = card
 		}
 	}
@@ -191,14 +191,15 @@ func (a *Adapter) missing(roll *rollCall) []missingCard {
 }
 
 // procCards reads what the driver itself lists, as in
-// /proc/driver/nvidia/gpus/0000:1b:00.0/information. The UUID is empty when the driver
+// /proc/driver/nvidia/gpus/0000:1b:00.0/information, except at the addresses that are
+// known to answer. The UUID is empty when the driver
 // has not read it from the card (it then prints question marks).
-func (a *Adapter) procCards() []gpu.GPU {
+func (a *Adapter) procCards(except map[gpu.PCIAddress]bool) []gpu.GPU {
 	const folder = "driver/nvidia/gpus"
 	var cards []gpu.GPU
 	for _, name := range a.proc.names(folder) {
 		address, err := gpu.ParsePCIAddress(name)
-		if err != nil {
+		if err != nil || except[address] {
 			continue
 		}
 		content, err := a.proc.read(path.Join(folder, name, "information"))

@@ -2,6 +2,7 @@ package nvidia_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +17,12 @@ import (
 
 // waiting makes the event sets of a machine wait for real (in the bubble's time), and
 // counts those that were made and freed.
-func (n *node) waiting() (made, freed *int) {
-	made, freed = new(int), new(int)
+func (n *node) waiting() (made, freed *atomic.Int32) {
+	made, freed = new(atomic.Int32), new(atomic.Int32)
 	n.library.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
-		*made++
+		made.Add(1)
 		return &mock.EventSet{
-			FreeFunc: func() nvml.Return { *freed++; return nvml.SUCCESS },
+			FreeFunc: func() nvml.Return { freed.Add(1); return nvml.SUCCESS },
 			WaitFunc: func(millis uint32) (nvml.EventData, nvml.Return) {
 				if n.callReturn != nvml.SUCCESS {
 					return nvml.EventData{}, n.callReturn
@@ -84,8 +85,8 @@ func TestWatch(t *testing.T) {
 			t.Errorf("an event during the change of sets: got %+v; want XID 31", got)
 		}
 		time.Sleep(time.Second)
-		if *made != 2 || *freed != 1 {
-			t.Errorf("%d sets made, %d freed; want 2 and 1", *made, *freed)
+		if made.Load() != 2 || freed.Load() != 1 {
+			t.Errorf("%d sets made, %d freed; want 2 and 1", made.Load(), freed.Load())
 		}
 		if got := len(first.Device.RegisterEventsCalls()); got != 1 {
 			t.Errorf("the lost card was registered %d times; want once", got)
@@ -99,8 +100,8 @@ func TestWatch(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Watch at its end: %v; want nil", err)
 		}
-		if *freed != *made {
-			t.Errorf("%d sets made, %d freed; want all", *made, *freed)
+		if freed.Load() != made.Load() {
+			t.Errorf("%d sets made, %d freed; want all", made.Load(), freed.Load())
 		}
 	})
 }
