@@ -27,8 +27,12 @@ build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags='-s -w
 (while sleep 20; do say "still compiling"; done) &
 ticker=$!
 trap 'kill $ticker 2>/dev/null || true' EXIT
-CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'
-build kube hyperkube ./cmd/hyperkube -ldflags='-s -w'
-build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
-CGO_ENABLED=0 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
+# Static, and with one setting for all: a change of it compiles everything again.
+export CGO_ENABLED=0
+version=k8s.io/component-base/version
+build kube workload ./cmd/workload -ldflags='-s -w'
+# Without these Kubernetes would call itself v0.0.0.
+build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
+build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
+build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
 build kube berth-sandbox ./cmd/berth-sandbox

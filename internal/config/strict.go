@@ -105,9 +105,6 @@ func (d *decoder) add(line int, field, what, fix string) {
 // reject files a problem with a field that was read, at its line.
 func (d *decoder) reject(field, what, fix string) { d.add(d.lines[field], field, what, fix) }
 
-// given tells whether the file names the field.
-func (d *decoder) given(field string) bool { return d.lines[field] > 0 }
-
 func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	if field != "" {
 		d.lines[field] = node.Line

@@ -127,7 +127,7 @@ func parseStat(text string) (ticks uint64, dead bool, err error) {
 		return 0, false, errors.New("no name in stat")
 	}
 	fields := strings.Fields(text[end+1:])
-	const state, start = 3 - 3, 22 - 3
+	const state, start = 0, 22 - 3 // fields 3 and 22, counted from the third
 	if len(fields) <= start {
 		return 0, false, fmt.Errorf("stat has %d fields after the name, want more than %d", len(fields), start)
 	}

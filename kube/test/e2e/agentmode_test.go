@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+// gpuResource is the name under which the agent offers whole GPUs, and nodeGPUs how
+// many a node of these tests has.
+const (
+	gpuResource = "nvidia.com/gpu"
+	nodeGPUs    = 8
+)
+
+// agentMode is one way of running the agent on a node. What the agent promises it has to
+// keep in each of them.
+type agentMode interface {
+	Name() string
+	// Start starts the agent; it returns when the agent says that it is ready.
+	Start(ctx context.Context) error
+	// Kill ends the agent with SIGKILL. It stays dead until Start.
+	Kill(ctx context.Context) error
+	// Upgrade starts a new agent beside the old one and asks the old one to leave once
+	// the new one is ready; it returns when the old one is gone.
+	Upgrade(ctx context.Context) error
+	// Remove takes the agent away in the orderly manner.
+	Remove(ctx context.Context) error
+}
+
+// rig is what a test that must hold in every mode works with.
+type rig struct {
+	*sandbox.Cluster
+	node sandbox.Node
+	mode agentMode
+}
+
+// agentTest is such a test.
+type agentTest struct {
+	name string
+	run  func(*testing.T, *rig)
+}
+
+// agentTests are in this order because a node that forgets a GPU makes all later ones fail.
+func agentTests() []agentTest {
+	tests := []agentTest{
+		{"GivesDevices", testGivesDevices},
+		{"AgentKilled", testAgentKilled},
+		{"AgentUpgraded", testAgentUpgraded},
+	}
+	return append(tests, kubeletTests()...)
+}
+
+func TestAgentAsHostProcess(t *testing.T) {
+	c := cluster(t)
+	runAgentTests(t, &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}})
+}
+
+func TestAgentAsDaemonSet(t *testing.T) {
+	c := cluster(t)
+	r := &rig{Cluster: c, node: c.Nodes()[0]}
+	host := &hostAgent{node: r.node}
+	if err := host.Remove(timeout(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	// The tests after these expect the agent that the sandbox came with.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := host.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	pod := newPodAgent(t, r)
+	r.mode = pod
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the agent's log:\n%s", pod.log())
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := pod.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := pod.Start(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r, pod) })
+	runAgentTests(t, r)
+}
+
+func runAgentTests(t *testing.T, r *rig) {
+	if r.State().Profile == "" {
+		t.Skip("skipped: the sandbox has no simulated hardware; start it with --profile")
+	}
+	for _, test := range agentTests() {
+		start := time.Now()
+		t.Run(test.name, func(t *testing.T) {
+			// Registered after it, so that it runs before it: the node as it was found.
+			r.waitAllocatable(t, nodeGPUs)
+			test.run(t, r)
+		})
+		t.Logf("%s took %s", test.name, time.Since(start).Round(time.Millisecond))
+	}
+}
+
+// hostAgent is the agent as a process of the node.
+type hostAgent struct{ node sandbox.Node }
+
+func (a *hostAgent) Name() string { return "process" }
+
+func (a *hostAgent) Start(ctx context.Context) error {
+	agent, err := a.node.StartAgent(ctx)
+	if err != nil {
+		return err
+	}
+	return a.node.WaitAgentReady(ctx, agent)
+}
+
+func (a *hostAgent) Kill(ctx context.Context) error { return a.node.KillAgent(ctx) }
+
+func (a *hostAgent) Remove(ctx context.Context) error { return a.node.StopAgent(ctx) }
+
+func (a *hostAgent) Upgrade(ctx context.Context) error {
+	old := a.node.Agents()
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	for _, agent := range old {
+		if err := a.node.EndAgent(ctx, agent, syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	if left := len(a.node.Agents()); left != 1 {
+		return fmt.Errorf("upgrade agent: %d agents run, want the new one alone", left)
+	}
+	return nil
+}
+
+// uuids maps the minor number of each card to its UUID, as the hardware has it.
+func (r *rig) uuids(t testing.TB) map[uint32]string {
+	t.Helper()
+	machine, err := sim.Open(r.node.SimDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := machine.Show()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[uint32]string{}
+	for _, card := range shown.GPUs {
+		ids[uint32(card.Minor)] = card.UUID
+	}
+	return ids
+}
+
+// allocatable is how many GPUs the kubelet calls healthy now. Not from the node's status,
+// which the kubelet writes every two seconds only.
+func (r *rig) allocatable(ctx context.Context) (int, error) {
+	devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
+	if err != nil {
+		return 0, err
+	}
+	count := 0
+	for _, d := range devices {
+		if d.Resource == gpuResource {
+			count += len(d.IDs)
+		}
+	}
+	return count, nil
+}
+
+func (r *rig) waitAllocatable(t testing.TB, want int) {
+	t.Helper()
+	waitUntil(t, 30*time.Second, fmt.Sprintf("the kubelet has %d healthy GPUs", want), func(ctx context.Context) error {
+		got, err := r.allocatable(ctx)
+		if err == nil && got != want {
+			err = fmt.Errorf("it has %d", got)
+		}
+		return err
+	})
+}
+
+// waitUntil looks every 50 ms until check has no complaint.
+func waitUntil(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited %s until %s: %v", limit, what, err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,410 @@
+package e2e
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
+)
+
+// What deploy/agent.yaml calls things.
+const (
+	agentNamespace = "berth-system"
+	agentName      = "berth-agent"
+	agentImage     = "berth.dev/agent:dev"
+	agentSelector  = "app.kubernetes.io/name=berth-agent"
+)
+
+// repository is the root of the repository as seen from this package.
+func repository(path ...string) string {
+	return filepath.Join(append([]string{"..", "..", ".."}, path...)...)
+}
+
+// podAgent is the agent as a DaemonSet's pod, deployed from the file that people use and
+// with the rights that it gives. The test adds only what the sandbox is different in.
+type podAgent struct {
+	r       *rig
+	objects []*unstructured.Unstructured // of the file, the DaemonSet left out
+	set     *appsv1.DaemonSet
+	version int
+}
+
+func newPodAgent(t testing.TB, r *rig) *podAgent {
+	t.Helper()
+	importAgentImage(t, r)
+	if err := r.Apply(timeout(t, 30*time.Second), repository("charts", "berth", "crds")); err != nil {
+		t.Fatal(err)
+	}
+	a := &podAgent{r: r}
+	objects, err := decodeFile(repository("deploy", "agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if o.GetKind() != "DaemonSet" {
+			a.objects = append(a.objects, o)
+			continue
+		}
+		a.set = &appsv1.DaemonSet{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, a.set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a.set == nil {
+		t.Fatal("deploy/agent.yaml has no DaemonSet")
+	}
+	a.fitSandbox()
+	return a
+}
+
+// fitSandbox makes the differences between a sandbox's node and a real one: simulated
+// hardware, a cgroup below which the kubelet keeps its pods, and an /opt that is the machine's.
+func (a *podAgent) fitSandbox() {
+	node, spec := a.r.node, &a.set.Spec.Template.Spec
+	agent := &spec.Containers[0]
+	agent.Args = append(agent.Args, "--sim="+node.SimDir(), "--cgroup-root=/"+node.Cgroup(), "--hook-dir="+node.HookDir())
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "sim", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: node.SimDir()}}})
+	agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{Name: "sim", MountPath: node.SimDir()})
+	for i := range spec.Volumes {
+		if spec.Volumes[i].Name == "hooks" {
+			spec.Volumes[i].HostPath.Path = node.HookDir()
+		}
+	}
+	for i := range agent.VolumeMounts {
+		if agent.VolumeMounts[i].Name == "hooks" {
+			agent.VolumeMounts[i].MountPath = node.HookDir()
+		}
+	}
+}
+
+func decodeFile(path string) ([]*unstructured.Unstructured, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	decoder := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	var objects []*unstructured.Unstructured
+	for {
+		var o unstructured.Unstructured
+		switch err := decoder.Decode(&o.Object); {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case len(o.Object) > 0:
+			objects = append(objects, &o)
+		}
+	}
+}
+
+// importAgentImage makes the agent's image: the two programs, and of the system only the
+// libraries that a cgo program is linked with.
+func importAgentImage(t testing.TB, r *rig) {
+	t.Helper()
+	bin := r.State().Bin
+	files := map[string]string{"/berth-agent": filepath.Join(bin, "berth-agent"), "/berth-cdi-hook": filepath.Join(bin, "berth-cdi-hook")}
+	for _, program := range []string{files["/berth-agent"], files["/berth-cdi-hook"]} {
+		needed, err := sharedLibraries(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range needed {
+			files[path] = path
+		}
+	}
+	tarball, err := r.BuildImage(image.Spec{Name: agentImage, Entrypoint: []string{"/berth-agent"}, Files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.ImportImage(timeout(t, time.Minute), tarball); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sharedLibraries are the paths of the loader and of all libraries that a program needs to
+// start; none for a static one.
+func sharedLibraries(program string) ([]string, error) {
+	dirs, err := filepath.Glob("/lib/*-linux-gnu")
+	if err != nil {
+		return nil, err
+	}
+	dirs = append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+	found := map[string]bool{}
+	var paths []string
+	for todo := []string{program}; len(todo) > 0; todo = todo[1:] {
+		loader, names, err := dynamicNeeds(todo[0])
+		if err != nil {
+			return nil, err
+		}
+		if loader != "" && !found[filepath.Base(loader)] {
+			found[filepath.Base(loader)] = true
+			paths = append(paths, loader)
+		}
+		for _, name := range names {
+			if found[name] {
+				continue
+			}
+			found[name] = true
+			path := ""
+			for _, dir := range dirs {
+				if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+					path = filepath.Join(dir, name)
+					break
+				}
+			}
+			if path == "" {
+				return nil, fmt.Errorf("library %s, which %s needs, is not in %v", name, todo[0], dirs)
+			}
+			paths, todo = append(paths, path), append(todo, path)
+		}
+	}
+	return paths, nil
+}
+
+// dynamicNeeds are a file's loader and the names of the libraries that it is linked with.
+func dynamicNeeds(path string) (loader string, names []string, err error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", nil, err
+	}
+	defer f.Close()
+	for _, part := range f.Progs {
+		if part.Type == elf.PT_INTERP {
+			text, err := io.ReadAll(part.Open())
+			if err != nil {
+				return "", nil, fmt.Errorf("read the loader of %s: %w", path, err)
+			}
+			loader = strings.TrimRight(string(text), "\x00")
+		}
+	}
+	names, err = f.ImportedLibraries()
+	return loader, names, err
+}
+
+func (a *podAgent) Name() string { return "DaemonSet" }
+
+func (a *podAgent) Start(ctx context.Context) error {
+	if err := a.r.ApplyObjects(ctx, a.objects...); err != nil {
+		return err
+	}
+	return a.rollOut(ctx)
+}
+
+func (a *podAgent) Upgrade(ctx context.Context) error {
+	a.version++
+	return a.rollOut(ctx)
+}
+
+// rollOut applies the DaemonSet, and returns when the node has one agent, of this version.
+func (a *podAgent) rollOut(ctx context.Context) error {
+	set := a.set.DeepCopy()
+	agent := &set.Spec.Template.Spec.Containers[0]
+	agent.Env = append(agent.Env, corev1.EnvVar{Name: "BERTH_TEST_VERSION", Value: strconv.Itoa(a.version)})
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
+	if err != nil {
+		return err
+	}
+	delete(object, "status")
+	if err := a.r.ApplyObjects(ctx, &unstructured.Unstructured{Object: object}); err != nil {
+		return err
+	}
+	return poll(ctx, "the agent's DaemonSet to be rolled out", func() error { return a.rolledOut(ctx) })
+}
+
+func (a *podAgent) rolledOut(ctx context.Context) error {
+	set, err := a.r.Client().AppsV1().DaemonSets(agentNamespace).Get(ctx, agentName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if s := set.Status; s.ObservedGeneration != set.Generation || s.UpdatedNumberScheduled != 1 || s.NumberAvailable != 1 {
+		return fmt.Errorf("its status is %+v", s)
+	}
+	pods, err := a.pods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(pods) != 1 {
+		return fmt.Errorf("there are %d agents", len(pods))
+	}
+	return nil
+}
+
+func (a *podAgent) pods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := a.r.Client().CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{LabelSelector: agentSelector})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// Kill stops the process before it takes pod and DaemonSet away, so that neither SIGTERM
+// reaches the agent nor the kubelet starts it again, and then kills it.
+func (a *podAgent) Kill(ctx context.Context) error {
+	pods, err := a.pods(ctx)
+	if err != nil {
+		return err
+	}
+	var processes []kubelet.Process
+	for _, pod := range pods {
+		for _, status := range pod.Status.ContainerStatuses {
+			more, err := processesOf(status.ContainerID)
+			if err != nil {
+				return err
+			}
+			processes = append(processes, more...)
+		}
+	}
+	if len(processes) == 0 {
+		return errors.New("kill agent: it has no process")
+	}
+	if err := signalAll(processes, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := a.deleteSet(ctx); err != nil {
+		return err
+	}
+	none := int64(0)
+	for _, pod := range pods {
+		err := a.r.Client().CoreV1().Pods(agentNamespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return signalAll(processes, syscall.SIGKILL)
+}
+
+func (a *podAgent) deleteSet(ctx context.Context) error {
+	err := a.r.Client().AppsV1().DaemonSets(agentNamespace).Delete(ctx, agentName, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+func (a *podAgent) Remove(ctx context.Context) error {
+	if err := a.deleteSet(ctx); err != nil {
+		return err
+	}
+	pods, err := a.pods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		if err := a.r.DeletePodAndWait(ctx, agentNamespace, pod.Name, -1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log is what the agents that are there have logged.
+func (a *podAgent) log() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	pods, err := a.pods(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	var text strings.Builder
+	for _, pod := range pods {
+		out, err := a.r.PodLogs(ctx, pod.Namespace, pod.Name, "agent")
+		if err != nil {
+			out = err.Error()
+		}
+		fmt.Fprintf(&text, "%s:\n%s\n", pod.Name, out)
+	}
+	return text.String()
+}
+
+// processesOf are the processes of a container, named as in a pod's status.
+func processesOf(id string) ([]kubelet.Process, error) {
+	all, err := kubelet.Processes("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []kubelet.Process
+	for _, p := range all {
+		if id != "" && strings.HasSuffix(id, "://"+p.ContainerID) && !p.Dead {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
+
+func signalAll(processes []kubelet.Process, sig syscall.Signal) error {
+	for _, p := range processes {
+		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal process %d: %w", p.PID, err)
+		}
+	}
+	return nil
+}
+
+// testPermissions checks the rights that deploy/agent.yaml gives: all that the agent asks
+// for, and nothing of what an intruder would want.
+func testPermissions(t *testing.T, r *rig, a *podAgent) {
+	tests := map[string]struct {
+		group, resource, verb, name string
+		want                        bool
+	}{
+		"read its GPUNode":              {"berth.dev", "gpunodes", "get", r.node.Name(), true},
+		"create its GPUNode":            {"berth.dev", "gpunodes", "create", "", true},
+		"change its GPUNode":            {"berth.dev", "gpunodes", "patch", r.node.Name(), true},
+		"its node's UID":                {"", "nodes", "get", r.node.Name(), true},
+		"has an orphan's pod ended":     {"", "pods", "get", "any", true},
+		"is the definition there":       {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", true},
+		"change the definition":         {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", false},
+		"read another definition":       {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", false},
+		"look through all pods":         {"", "pods", "list", "", false},
+		"start a pod":                   {"", "pods", "create", "", false},
+		"read secrets":                  {"", "secrets", "get", "any", false},
+		"change a node":                 {"", "nodes", "patch", r.node.Name(), false},
+		"delete GPUNodes":               {"berth.dev", "gpunodes", "delete", r.node.Name(), false},
+		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			resource, sub, _ := strings.Cut(tc.resource, "/")
+			review, err := r.Client().AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authv1.SubjectAccessReview{
+				Spec: authv1.SubjectAccessReviewSpec{
+					User:   "system:serviceaccount:" + agentNamespace + ":" + agentName,
+					Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + agentNamespace, "system:authenticated"},
+					ResourceAttributes: &authv1.ResourceAttributes{
+						Group: tc.group, Resource: resource, Subresource: sub, Verb: tc.verb, Name: tc.name, Namespace: "",
+					},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed != tc.want {
+				t.Errorf("allowed: %v, want %v (%s)", review.Status.Allowed, tc.want, review.Status.Reason)
+			}
+		})
+	}
+	// What it really asked for was granted: the API server's own words for a refusal.
+	if log := a.log(); strings.Contains(log, "forbidden") {
+		t.Errorf("the API server refused the agent something:\n%s", log)
+	}
+}

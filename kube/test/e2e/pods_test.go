@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/berth-gpu/berth/kube/internal/workload"
+)
+
+// podWithGPUs is a pod whose one container asks for GPUs and, without a command, sleeps.
+func podWithGPUs(name string, gpus int, args ...string) *corev1.Pod {
+	if len(args) == 0 {
+		args = []string{"sleep"}
+	}
+	pod := workloadPod(name, args...)
+	askForGPUs(&pod.Spec.Containers[0], gpus)
+	return pod
+}
+
+func askForGPUs(c *corev1.Container, gpus int) {
+	c.Resources.Limits = corev1.ResourceList{gpuResource: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}
+}
+
+// run creates pods, all at once, waits until they run, and deletes them after the test.
+func (r *rig) run(t testing.TB, pods ...*corev1.Pod) []*corev1.Pod {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := r.remove(ctx, pods...); err != nil {
+			t.Error(err)
+		}
+	})
+	running := make([]*corev1.Pod, len(pods))
+	group, ctx := errgroup.WithContext(timeout(t, 30*time.Second))
+	for i, pod := range pods {
+		group.Go(func() error {
+			if _, err := r.CreatePod(ctx, pod); err != nil {
+				return err
+			}
+			var err error
+			running[i], err = r.WaitPhase(ctx, pod.Namespace, pod.Name, corev1.PodRunning)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return running
+}
+
+// remove deletes pods, all at once, and waits until they are gone.
+func (r *rig) remove(ctx context.Context, pods ...*corev1.Pod) error {
+	var group errgroup.Group
+	for _, pod := range pods {
+		group.Go(func() error { return r.DeletePodAndWait(ctx, pod.Namespace, pod.Name, -1) })
+	}
+	return group.Wait()
+}
+
+// gpuNode is the path of a GPU's own device node.
+var gpuNode = regexp.MustCompile(`^/dev/nvidia([0-9]+)$`)
+
+// minors are the minor numbers of the GPUs whose nodes a listing by the workload program
+// names, ascending.
+func minors(t testing.TB, listing string) []uint32 {
+	t.Helper()
+	var devices []workload.Device
+	if err := json.Unmarshal([]byte(listing), &devices); err != nil {
+		t.Fatalf("read the listing of devices: %v: %s", err, listing)
+	}
+	var found []uint32
+	for _, d := range devices {
+		if match := gpuNode.FindStringSubmatch(d.Path); match != nil {
+			if match[1] != strconv.Itoa(int(d.Minor)) {
+				t.Errorf("%s has the minor number %d", d.Path, d.Minor)
+			}
+			found = append(found, d.Minor)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// gpusIn are the GPUs that a running container has, by minor number.
+func (r *rig) gpusIn(t testing.TB, pod *corev1.Pod, container string) []uint32 {
+	t.Helper()
+	out, _, err := r.ExecInPod(timeout(t, 30*time.Second), pod.Namespace, pod.Name, container, "/workload", "devices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return minors(t, out)
+}
+
+// held are the GPUs of the container "main" of each pod, by the pod's name.
+func (r *rig) held(t testing.TB, pods ...*corev1.Pod) map[string][]uint32 {
+	t.Helper()
+	all := map[string][]uint32{}
+	for _, pod := range pods {
+		got := r.gpusIn(t, pod, "main")
+		want := pod.Spec.Containers[0].Resources.Limits[gpuResource]
+		if len(got) != int(want.Value()) {
+			t.Errorf("pod %s has the GPUs %v, want %d", pod.Name, got, want.Value())
+		}
+		all[pod.Name] = got
+	}
+	return all
+}
+
+// checkOnce complains about each GPU that has two owners.
+func checkOnce(t testing.TB, held map[string][]uint32) {
+	t.Helper()
+	owner := map[uint32]string{}
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		for _, minor := range held[name] {
+			if other, taken := owner[minor]; taken {
+				t.Errorf("GPU %d was given twice: to %s and to %s", minor, other, name)
+			}
+			owner[minor] = name
+		}
+	}
+}
+
+// checkFull complains unless every GPU of the node has one owner.
+func checkFull(t testing.TB, held map[string][]uint32) {
+	t.Helper()
+	checkOnce(t, held)
+	total := 0
+	for _, list := range held {
+		total += len(list)
+	}
+	if total != nodeGPUs {
+		t.Errorf("%d GPUs are held, want all %d: %v", total, nodeGPUs, held)
+	}
+}
+
+// poll looks every 50 ms until check has no complaint.
+func poll(ctx context.Context, what string, check func() error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(ctx.Err(), err))
+		case <-tick.C:
+		}
+	}
+}
