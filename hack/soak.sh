@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The large counts. The seed is printed; BERTH_SEED=N repeats a run.
+source "$(dirname "$0")/lib.sh"
+need_go
+missing=$(sandbox_missing soak)
+[ -z "$missing" ] || fail "the soak needs a sandbox:
+$missing"
+export BERTH_SEED=${BERTH_SEED:-$RANDOM$RANDOM}
+say "seed $BERTH_SEED"
+say "10,000 random sequences for each property"
+go test -count=1 ./internal/placement ./internal/ledger ./internal/health ./internal/inventory -run 'Twin|Random|Property|Sequences' -rapid.checks=10000 -rapid.seed="$BERTH_SEED" -timeout 60m
+hack/build.sh sandbox
+say "200 pods, 8 at a time, with 50 restarts of the agent"
+BERTH_SOAK=1 BERTH_BIN=$BIN go test -C kube -count=1 -timeout 60m -v -run 'Churn' ./test/e2e
