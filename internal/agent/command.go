@@ -65,7 +65,7 @@ uninstall" does.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.bind(root)
-	root.AddCommand(newInspectCommand(o, out), newUninstallCommand(o, out), newProbeCommand())
+	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand())
 	return root
 }
 

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +26,7 @@ type inspected struct {
 	snapshot gpu.Snapshot
 }
 
-func newInspectCommand(o *options, out io.Writer) *cobra.Command {
+func newInspectCommand(o *options) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "inspect gpus|devices|cdi",
@@ -39,7 +41,12 @@ simulator's) with the given configuration. Nothing is written anywhere.
   berth-agent inspect devices --sim /tmp/gpus --config agent.yaml -o json
   berth-agent inspect cdi --sim /tmp/gpus`,
 		ValidArgs: []string{"gpus", "devices", "cdi"},
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains([]string{"gpus", "devices", "cdi"}, args[0]) {
+				return fmt.Errorf("inspect %s: name one of gpus, devices, cdi, as in berth-agent inspect gpus", strings.Join(args, " "))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "table" && format != "json" {
 				return fmt.Errorf("unknown output format %q: use table or json", format)
@@ -52,7 +59,7 @@ simulator's) with the given configuration. Nothing is written anywhere.
 			if err != nil {
 				return err
 			}
-			return seen.print(cmd.Context(), out, args[0], format == "json")
+			return seen.print(cmd, args[0], format == "json")
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", format, "table or json")
@@ -98,7 +105,8 @@ func judge(snapshot *gpu.Snapshot) {
 	}
 }
 
-func (s *inspected) print(ctx context.Context, out io.Writer, what string, asJSON bool) error {
+func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
+	out := cmd.OutOrStdout()
 	switch what {
 	case "gpus":
 		if asJSON {
@@ -112,11 +120,26 @@ func (s *inspected) print(ctx context.Context, out io.Writer, what string, asJSO
 		}
 		return printOffers(out, offers)
 	}
-	text, err := cdi.New(cdi.Deps{Dir: s.config.CDIDir, Roots: s.hardware.CDI, Library: s.hardware.Library}).Render(ctx, &s.snapshot)
+	return s.printSpec(cmd)
+}
+
+// printSpec prints the spec as it would be written. The hooks need their program, which
+// inspect does not install.
+func (s *inspected) printSpec(cmd *cobra.Command) error {
+	source, err := hookSource()
+	hook := ""
+	if err == nil {
+		hook, err = cdi.InstalledHook(source, s.config.HookDir)
+	}
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "the hooks are left out: %v; the agent installs their program when it starts\n", err)
+	}
+	deps := cdi.Deps{Dir: s.config.CDIDir, Roots: s.hardware.CDI, Library: s.hardware.Library, HookPath: hook}
+	text, err := cdi.New(deps).Render(cmd.Context(), &s.snapshot)
 	if err != nil {
 		return err
 	}
-	_, err = out.Write(text)
+	_, err = cmd.OutOrStdout().Write(text)
 	return err
 }
 

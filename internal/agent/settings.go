@@ -42,15 +42,23 @@ func installHook(config *v1alpha1.AgentConfig) (string, error) {
 	if !usesCDI(config) {
 		return "", nil
 	}
-	self, err := os.Executable()
+	source, err := hookSource()
 	if err != nil {
 		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
-	source := filepath.Join(filepath.Dir(self), hookName)
 	if _, err := os.Stat(source); err != nil {
 		return "", fmt.Errorf("install CDI hook: %w (it belongs beside berth-agent; make build makes both)", err)
 	}
 	return cdi.InstallHook(source, config.HookDir)
+}
+
+// hookSource is the hook program beside this one.
+func hookSource() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(self), hookName), nil
 }
 
 // bundles are the places of the runtime's OCI specs: the usual ones beside the

@@ -24,17 +24,13 @@ var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPr
 // disturbed, specs of an older agent keep their hook, and the same binary is
 // copied once. A copy that is damaged is replaced.
 func InstallHook(srcBinary, destDir string) (path string, err error) {
-	sum, err := hashFile(srcBinary)
+	path, sum, err := hookPath(srcBinary, destDir)
 	if err != nil {
 		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
-	if destDir, err = filepath.Abs(destDir); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
-	if err := os.MkdirAll(destDir, 0o755); err != nil {
-		return "", fmt.Errorf("install CDI hook: %w", err)
-	}
-	path = filepath.Join(destDir, hookPrefix+hex.EncodeToString(sum[:6]))
 	if have, err := hashFile(path); err == nil && have == sum {
 		if err := os.Chmod(path, 0o755); err != nil {
 			return "", fmt.Errorf("install CDI hook: %w", err)
@@ -48,6 +44,28 @@ func InstallHook(srcBinary, destDir string) (path string, err error) {
 		return "", fmt.Errorf("install CDI hook: the copy %s is not the same as %s (%v); is the disk full or faulty?", path, srcBinary, err)
 	}
 	return path, nil
+}
+
+// InstalledHook is where InstallHook put this binary; fs.ErrNotExist when it is not there.
+func InstalledHook(srcBinary, destDir string) (string, error) {
+	path, _, err := hookPath(srcBinary, destDir)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find CDI hook: %w", err)
+	}
+	return path, nil
+}
+
+func hookPath(srcBinary, destDir string) (path string, sum [sha256.Size]byte, err error) {
+	if sum, err = hashFile(srcBinary); err != nil {
+		return "", sum, err
+	}
+	if destDir, err = filepath.Abs(destDir); err != nil {
+		return "", sum, err
+	}
+	return filepath.Join(destDir, hookPrefix+hex.EncodeToString(sum[:6])), sum, nil
 }
 
 // RemoveHooks removes every version that InstallHook left in a folder, and

@@ -183,7 +183,8 @@ func TestKubeletRestart(t *testing.T) {
 		}
 	}
 	eventually(t, "all registrations are counted", func() bool { return a.stat(t).Registrations == 6 })
-	if got := told.Load(); got != 5 {
+	// More often when an attempt came before the new kubelet listened.
+	if got := told.Load(); got < 5 {
 		t.Errorf("KubeletRestarted was called %d times for 5 restarts", got)
 	}
 }

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -19,21 +20,32 @@ const agentPrefix = "agent"
 
 const listenFlag = "--listen"
 
-// startAgents makes the simulated hardware of the nodes and starts an agent on
-// each.
-func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error {
+// makeHardware makes the simulated hardware of the nodes: before anything is
+// started, so that a wrong profile is known at once.
+func (c *Cluster) makeHardware(ctx context.Context, o Options, p *progress) error {
 	if o.Profile == "" {
+		return nil
+	}
+	for _, n := range c.Nodes() {
+		if err := os.MkdirAll(filepath.Dir(n.SimDir()), 0o755); err != nil {
+			return fmt.Errorf("make simulated hardware of %s: %w", n.name, err)
+		}
+		if err := n.CreateHardware(ctx, o.Profile); err != nil {
+			return err
+		}
+	}
+	p.step("simulated %s on every node", o.Profile)
+	return nil
+}
+
+// startAgents starts an agent on each node.
+func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error {
+	if o.Profile == "" || !o.wantsAgent() {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes() {
 		group.Go(func() error {
-			if err := n.CreateHardware(ctx, o.Profile); err != nil {
-				return err
-			}
-			if !o.wantsAgent() {
-				return nil
-			}
 			agent, err := n.StartAgent(ctx)
 			if err != nil {
 				return err
@@ -48,11 +60,7 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if o.wantsAgent() {
-		p.step("simulated %s and berth-agent on every node", o.Profile)
-	} else {
-		p.step("simulated %s on every node, no agent", o.Profile)
-	}
+	p.step("berth-agent on every node")
 	return nil
 }
 
@@ -160,9 +168,14 @@ func (n Node) KillAgent(ctx context.Context) error { return n.stopAgents(ctx, sy
 // StopAgent asks every agent of the node to end, and waits until it has.
 func (n Node) StopAgent(ctx context.Context) error { return n.stopAgents(ctx, syscall.SIGTERM) }
 
+// EndAgent sends sig to one agent of the node, and waits until it is gone.
+func (n Node) EndAgent(ctx context.Context, agent Process, sig syscall.Signal) error {
+	return n.stop(ctx, agent.Name, sig)
+}
+
 func (n Node) stopAgents(ctx context.Context, sig syscall.Signal) error {
 	for _, p := range n.Agents() {
-		if err := n.stop(ctx, p.Name, sig); err != nil {
+		if err := n.EndAgent(ctx, p, sig); err != nil {
 			return err
 		}
 	}

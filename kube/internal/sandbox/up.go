@@ -145,6 +145,9 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
+	if err := c.makeHardware(ctx, o, p); err != nil {
+		return err
+	}
 	if err := c.makeCertificates(); err != nil {
 		return err
 	}

@@ -194,17 +194,7 @@ func waitUntil(t testing.TB, limit time.Duration, what string, check func(contex
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waited %s until %s: %v", limit, what, err)
-		case <-tick.C:
-		}
+	if err := poll(ctx, what, func() error { return check(ctx) }); err != nil {
+		t.Fatal(err)
 	}
 }

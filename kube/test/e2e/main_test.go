@@ -20,7 +20,7 @@ import (
 // What the environment sets:
 //
 //	BERTH_E2E_DIR      a running sandbox to use and leave as it is
-//	BERTH_E2E_PROFILE  the simulated hardware of the sandbox the tests make
+//	BERTH_E2E_PROFILE  the simulated hardware of the sandbox the tests make (default: a100x8-40g)
 //	BERTH_BIN          where the programs are (default: kube/bin)
 const (
 	envDir     = "BERTH_E2E_DIR"
@@ -48,6 +48,14 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// profileName is the simulated hardware of the sandbox that the tests make.
+func profileName() string {
+	if name := os.Getenv(envProfile); name != "" {
+		return name
+	}
+	return "a100x8-40g"
 }
 
 func takeDown(dir string) error {
@@ -104,7 +112,7 @@ func cluster(t testing.TB) *sandbox.Cluster {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		shared.cluster, shared.err = sandbox.Up(ctx, sandbox.Options{
-			Dir: shared.dir, Bin: binDir(t), Profile: os.Getenv(envProfile), Progress: os.Stderr,
+			Dir: shared.dir, Bin: binDir(t), Profile: profileName(), Progress: os.Stderr,
 		})
 	})
 	if shared.err != nil {

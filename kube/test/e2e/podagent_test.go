@@ -368,19 +368,19 @@ func testPermissions(t *testing.T, r *rig, a *podAgent) {
 		group, resource, verb, name string
 		want                        bool
 	}{
-		"read its GPUNode":              {"berth.dev", "gpunodes", "get", r.node.Name(), true},
-		"create its GPUNode":            {"berth.dev", "gpunodes", "create", "", true},
-		"change its GPUNode":            {"berth.dev", "gpunodes", "patch", r.node.Name(), true},
-		"its node's UID":                {"", "nodes", "get", r.node.Name(), true},
-		"has an orphan's pod ended":     {"", "pods", "get", "any", true},
-		"is the definition there":       {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", true},
-		"change the definition":         {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", false},
-		"read another definition":       {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", false},
-		"look through all pods":         {"", "pods", "list", "", false},
-		"start a pod":                   {"", "pods", "create", "", false},
-		"read secrets":                  {"", "secrets", "get", "any", false},
-		"change a node":                 {"", "nodes", "patch", r.node.Name(), false},
-		"delete GPUNodes":               {"berth.dev", "gpunodes", "delete", r.node.Name(), false},
+		"read its GPUNode":               {"berth.dev", "gpunodes", "get", r.node.Name(), true},
+		"create its GPUNode":             {"berth.dev", "gpunodes", "create", "", true},
+		"change its GPUNode":             {"berth.dev", "gpunodes", "patch", r.node.Name(), true},
+		"its node's UID":                 {"", "nodes", "get", r.node.Name(), true},
+		"has an orphan's pod ended":      {"", "pods", "get", "any", true},
+		"is the definition there":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", true},
+		"change the definition":          {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", false},
+		"read another definition":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", false},
+		"look through all pods":          {"", "pods", "list", "", false},
+		"start a pod":                    {"", "pods", "create", "", false},
+		"read secrets":                   {"", "secrets", "get", "any", false},
+		"change a node":                  {"", "nodes", "patch", r.node.Name(), false},
+		"delete GPUNodes":                {"berth.dev", "gpunodes", "delete", r.node.Name(), false},
 		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", false},
 	}
 	for name, tc := range tests {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,5 +161,35 @@ func poll(ctx context.Context, what string, check func() error) error {
 			return fmt.Errorf("wait for %s: %w", what, errors.Join(ctx.Err(), err))
 		case <-tick.C:
 		}
+	}
+}
+
+// testGivesDevices: a pod that asks for two GPUs has these two and no other, in every sense:
+// nodes, driver files, and what the kernel lets it open.
+func testGivesDevices(t *testing.T, r *rig) {
+	pod := r.run(t, podWithGPUs("two", 2))[0]
+	gpus := r.gpusIn(t, pod, "main")
+	if len(gpus) != 2 {
+		t.Fatalf("the container has the GPUs %v, want 2", gpus)
+	}
+	r.checkUntouched(t, pod, gpus)
+	r.checkTrace(t, pod, gpus)
+	for _, path := range []string{"/dev/nvidiactl", "/dev/nvidia-uvm"} {
+		if got := execIn(t, r.Cluster, pod, "stat", path); !strings.HasPrefix(got, "char ") {
+			t.Errorf("stat %s: %s, want a character device", path, got)
+		}
+	}
+	if mounts := execIn(t, r.Cluster, pod, "mounts"); !strings.Contains(mounts, "libcuda.so.") {
+		t.Errorf("the driver's libraries are not mounted:\n%s", mounts)
+	}
+	third := uint32(0)
+	for slices.Contains(gpus, third) {
+		third++
+	}
+	own := execIn(t, r.Cluster, pod, "stat", fmt.Sprintf("/dev/nvidia%d", gpus[0]))
+	major, _, _ := strings.Cut(own[strings.LastIndexByte(own, ' ')+1:], ":")
+	execIn(t, r.Cluster, pod, "mknod", "/tmp/third", major, fmt.Sprint(third))
+	if got := execIn(t, r.Cluster, pod, "open", "/tmp/third"); got != "EPERM" {
+		t.Errorf("open a node made for GPU %d, which the pod was not given: %s, want EPERM", third, got)
 	}
 }

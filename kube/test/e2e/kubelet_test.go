@@ -1,0 +1,375 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+func kubeletTests() []agentTest {
+	return []agentTest{
+		{"KubeletRestarted", lossTest(func(string) error { return nil })},
+		{"CheckpointCorrupted", lossTest(func(path string) error { return os.WriteFile(path, []byte("CORRUPTED"), 0o600) })},
+		{"CheckpointTruncated", lossTest(func(path string) error {
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(path, info.Size()/2)
+		})},
+		{"CheckpointDeleted", lossTest(os.Remove)},
+		{"InitContainer", testInitContainer},
+		{"Sidecar", testSidecar},
+		{"CompletedPod", testCompletedPod},
+		{"SameNameAgain", testSameNameAgain},
+		{"RejectedAfterAllocate", testRejectedAfterAllocate},
+		{"Orphan", testOrphan},
+	}
+}
+
+// lossTest restarts the kubelet, with its checkpoint spoiled while it is down, under a pod
+// that runs. Then the node is filled up, and the pod's container has to start again.
+func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
+	return func(t *testing.T, r *rig) {
+		first := podWithGPUs("first", 2)
+		first.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		first = r.run(t, first)[0]
+		before := r.gpusIn(t, first, "main")
+		r.restartKubelet(t, spoil)
+		r.checkUntouched(t, first, before)
+		r.checkTrace(t, first, before)
+
+		others := r.run(t, podWithGPUs("second", 1), podWithGPUs("third", 2), podWithGPUs("fourth", 3))
+		held := r.held(t, others...)
+		held["first"] = before
+		checkFull(t, held)
+		r.checkUntouched(t, first, before)
+
+		// The kubelet asks again for what it has forgotten, and what it then gets is what
+		// nobody else has.
+		first = r.restartContainer(t, first)
+		held["first"] = r.gpusIn(t, first, "main")
+		checkFull(t, held)
+		for _, pod := range append(others, first) {
+			r.checkTrace(t, pod, held[pod.Name])
+		}
+	}
+}
+
+// restartKubelet stops the kubelet, spoils its checkpoint, starts it, and waits until the
+// agent's GPUs are back.
+func (r *rig) restartKubelet(t testing.TB, spoil func(path string) error) {
+	t.Helper()
+	ctx := timeout(t, time.Minute)
+	if err := r.node.StopKubelet(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := spoil(filepath.Join(r.node.KubeletDir(), kubelet.CheckpointFile)); err != nil {
+		t.Fatal(err)
+	}
+	watch := r.sample(t)
+	if err := r.node.StartKubelet(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, nodeGPUs)
+	if err := r.node.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	samples := watch.stop()
+	answers := slices.IndexFunc(samples, func(s sample) bool { return s.count >= 0 })
+	full := slices.IndexFunc(samples, func(s sample) bool { return s.count == nodeGPUs })
+	if answers >= 0 && full >= 0 {
+		t.Logf("kubelet restarted: %d healthy GPUs %s after its first answer", nodeGPUs, ms(samples[full].at.Sub(samples[answers].at)))
+	}
+}
+
+// restartContainer kills the process of a pod's container and returns the pod when it runs
+// anew.
+func (r *rig) restartContainer(t testing.TB, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	old := pod.Status.ContainerStatuses[0]
+	processes, err := processesOf(old.ContainerID)
+	if err == nil && len(processes) == 0 {
+		err = errors.New("it has no process")
+	}
+	if err == nil {
+		err = signalAll(processes, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Fatalf("kill container %s: %v", old.ContainerID, err)
+	}
+	var now *corev1.Pod
+	waitUntil(t, 40*time.Second, "the container of "+pod.Name+" runs anew", func(ctx context.Context) error {
+		var err error
+		if now, err = r.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		status := now.Status.ContainerStatuses[0]
+		if status.ContainerID == old.ContainerID || status.State.Running == nil {
+			return fmt.Errorf("it is %+v", status.State)
+		}
+		return nil
+	})
+	return now
+}
+
+// checkTrace checks that berth trace, run on the node, answers for a running pod, and that
+// the container's own nodes lead it to the right cards. That sources disagree it may
+// say: after the kubelet has lost its memory they do.
+func (r *rig) checkTrace(t testing.TB, pod *corev1.Pod, gpus []uint32) {
+	t.Helper()
+	found := r.trace(t, pod.Name)
+	ids := r.uuids(t)
+	var want, got []string
+	for _, minor := range gpus {
+		want = append(want, ids[minor])
+	}
+	for _, p := range found.Pods {
+		if p.UID != string(pod.UID) {
+			t.Errorf("trace of pod %s: it is about the pod with UID %s, want %s", pod.Name, p.UID, pod.UID)
+		}
+		for _, c := range p.Containers {
+			for _, d := range c.Devices {
+				if slices.ContainsFunc(d.Sources, func(s v1alpha1.TraceSource) bool {
+					return s.Kind == string(trace.Process) || s.Kind == string(trace.OCISpec)
+				}) {
+					got = append(got, d.UUID)
+				}
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("trace of pod %s: its container has %v, want %v", pod.Name, got, want)
+	}
+}
+
+func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	err := r.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut},
+		filepath.Join(r.State().Bin, "berth"), "trace", name, "-n", metav1.NamespaceDefault, "-o", "json")
+	// 1 means that sources disagree.
+	var exit *exec.ExitError
+	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
+		t.Fatalf("trace pod %s: %v\n%s", name, err, errOut.String())
+	}
+	found := &v1alpha1.Trace{}
+	if err := json.Unmarshal(out.Bytes(), found); err != nil {
+		t.Fatalf("read trace of pod %s: %v\n%s%s", name, err, out.String(), errOut.String())
+	}
+	return found
+}
+
+// testInitContainer: an init container and the container after it share their GPUs.
+func testInitContainer(t *testing.T, r *rig) {
+	pod := podWithGPUs("with-init", 2)
+	first := *pod.Spec.Containers[0].DeepCopy()
+	first.Name, first.Args = "first", []string{"devices"}
+	pod.Spec.InitContainers = []corev1.Container{first}
+	pod = r.run(t, pod)[0]
+
+	log, err := r.PodLogs(t.Context(), pod.Namespace, pod.Name, "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := r.held(t, pod)
+	if used := minors(t, log); !slices.Equal(used, held[pod.Name]) {
+		t.Errorf("the init container had the GPUs %v, the container after it has %v; want the same", used, held[pod.Name])
+	}
+	rest := r.run(t, podWithGPUs("rest", nodeGPUs-2))[0]
+	held[rest.Name] = r.gpusIn(t, rest, "main")
+	checkFull(t, held)
+	r.checkTrace(t, rest, held[rest.Name])
+}
+
+// testSidecar: an init container that goes on beside the others has GPUs of its own.
+func testSidecar(t *testing.T, r *rig) {
+	pod := podWithGPUs("with-sidecar", 2)
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := corev1.Container{Name: "sidecar", Image: sandbox.WorkloadImage, Args: []string{"sleep"}, RestartPolicy: &always}
+	askForGPUs(&sidecar, 1)
+	pod.Spec.InitContainers = []corev1.Container{sidecar}
+	pod = r.run(t, pod)[0]
+	rest := r.run(t, podWithGPUs("rest", nodeGPUs-3))[0]
+
+	held := r.held(t, pod, rest)
+	held["sidecar"] = r.gpusIn(t, pod, "sidecar")
+	if len(held["sidecar"]) != 1 {
+		t.Errorf("the sidecar has the GPUs %v, want one", held["sidecar"])
+	}
+	checkFull(t, held)
+	r.checkTrace(t, pod, slices.Concat(held[pod.Name], held["sidecar"]))
+}
+
+// testCompletedPod: the GPUs of a pod that has finished are free, deleted or not.
+func testCompletedPod(t *testing.T, r *rig) {
+	done := podWithGPUs("done", 3, "devices")
+	t.Cleanup(func() { r.cleanUp(t, done) })
+	if _, err := r.CreatePod(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+	done, err := r.WaitPhase(timeout(t, 30*time.Second), metav1.NamespaceDefault, done.Name, corev1.PodSucceeded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.waitHolders(t, nil)
+	all := r.run(t, podWithGPUs("all", nodeGPUs))[0]
+	checkFull(t, r.held(t, all))
+	if found := r.trace(t, done.Name); len(found.Pods) != 1 || found.Pods[0].Phase != string(corev1.PodSucceeded) {
+		t.Errorf("trace of the finished pod: %+v", found.Pods)
+	}
+}
+
+func (r *rig) cleanUp(t testing.TB, pods ...*corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, pod := range pods {
+		if err := r.DeletePodAndWait(ctx, metav1.NamespaceDefault, pod.Name, -1); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waitHolders waits until the node's GPUNode object names these pods as holders and no
+// other, each with so many GPUs.
+func (r *rig) waitHolders(t testing.TB, want map[string]int) {
+	t.Helper()
+	waitUntil(t, 15*time.Second, fmt.Sprintf("the GPUNode has the holders %v", want), func(ctx context.Context) error {
+		node, err := r.gpuNode(ctx)
+		if err != nil {
+			return err
+		}
+		got := map[string]int{}
+		for _, d := range node.Status.Devices {
+			for _, h := range d.Holders {
+				got[h.Pod]++
+			}
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+}
+
+func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
+	client, err := dynamic.NewForConfig(r.RESTConfig())
+	if err != nil {
+		return nil, err
+	}
+	object, err := client.Resource(v1alpha1.GPUNodes()).Get(ctx, r.node.Name(), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	node := &v1alpha1.GPUNode{}
+	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node)
+}
+
+// testSameNameAgain: a pod that replaces one of the same name is another pod.
+func testSameNameAgain(t *testing.T, r *rig) {
+	old := r.run(t, podWithGPUs("twin", 2))[0]
+	if err := r.remove(timeout(t, 30*time.Second), old); err != nil {
+		t.Fatal(err)
+	}
+	twin := r.run(t, podWithGPUs("twin", 5))[0]
+	if twin.UID == old.UID {
+		t.Fatal("the pod is not another one")
+	}
+	rest := r.run(t, podWithGPUs("rest", nodeGPUs-5))[0]
+	held := r.held(t, twin, rest)
+	checkFull(t, held)
+	r.checkTrace(t, twin, held["twin"])
+	r.waitHolders(t, map[string]int{"twin": 5, "rest": nodeGPUs - 5})
+}
+
+// testRejectedAfterAllocate: the kubelet allocates before it counts CPUs, so a pod that comes
+// past the scheduler and asks for too many has got its GPUs when it is turned away.
+func testRejectedAfterAllocate(t *testing.T, r *rig) {
+	pod := podWithGPUs("too-big", 4)
+	pod.Spec.NodeName = r.node.Name()
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
+	t.Cleanup(func() { r.cleanUp(t, pod) })
+	if _, err := r.CreatePod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := r.WaitPhase(timeout(t, 30*time.Second), metav1.NamespaceDefault, pod.Name, corev1.PodFailed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod.Status.Reason != "OutOfcpu" {
+		t.Fatalf("pod %s failed because of %s: %s; want OutOfcpu", pod.Name, pod.Status.Reason, pod.Status.Message)
+	}
+	start := time.Now()
+	all := r.run(t, podWithGPUs("all", nodeGPUs))[0]
+	checkFull(t, r.held(t, all))
+	r.waitHolders(t, map[string]int{"all": nodeGPUs})
+	t.Logf("a pod got all GPUs %s after the other was turned away", ms(time.Since(start)))
+}
+
+// testOrphan: a pod is deleted by force while its process does not end. Nobody knows it any
+// more, and yet its GPUs are not free until the process has ended.
+func testOrphan(t *testing.T, r *rig) {
+	pod := podWithGPUs("stuck", 2)
+	grace := int64(8)
+	pod.Spec.TerminationGracePeriodSeconds = &grace
+	pod = r.run(t, pod)[0]
+	stuck := r.gpusIn(t, pod, "main")
+	processes, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)
+	if err != nil || len(processes) == 0 {
+		t.Fatalf("processes of pod %s: %v, %v", pod.Name, processes, err)
+	}
+	// As in a system call that does not return: SIGTERM has no effect.
+	if err := signalAll(processes, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	none := int64(0)
+	if err := r.Client().CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+		t.Fatal(err)
+	}
+	deleted := time.Now()
+	rest := r.run(t, podWithGPUs("rest", nodeGPUs-2))[0]
+	held := r.held(t, rest)
+	held["stuck"] = stuck
+	checkFull(t, held)
+	r.waitAllocatable(t, nodeGPUs-2)
+	t.Logf("the GPUs of a pod deleted by force are taken off %s later", ms(time.Since(deleted)))
+
+	late := podWithGPUs("late", 2)
+	t.Cleanup(func() { r.cleanUp(t, late) })
+	if _, err := r.CreatePod(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	late, err = r.WaitPhase(timeout(t, 40*time.Second), metav1.NamespaceDefault, late.Name, corev1.PodRunning)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID); err != nil || len(left) > 0 {
+		t.Errorf("pod late runs on the GPUs of %v: %v, %v", held, left, err)
+	}
+	held = r.held(t, rest, late)
+	checkFull(t, held)
+	t.Logf("and given out again after %s", ms(time.Since(deleted)))
+}
