@@ -22,10 +22,12 @@ import (
 
 const resource = "nvidia.com/gpu"
 
+type state = fakekubelet.State
+
 // bench is a standalone agent on simulated hardware, with the kubelet's device manager
 // played over real sockets.
 type bench struct {
-	t       *testing.T
+	t       testing.TB
 	machine *sim.Machine
 	dir     string
 	kubelet *fakekubelet.Kubelet
@@ -34,7 +36,7 @@ type bench struct {
 
 // newBench starts an agent. The envvar strategy needs no device nodes, so that the test
 // runs without root as well.
-func newBench(t *testing.T, profile string) *bench {
+func newBench(t testing.TB, profile string) *bench {
 	t.Helper()
 	b := &bench{t: t, dir: shortDir(t)}
 	var err error
@@ -50,7 +52,7 @@ func newBench(t *testing.T, profile string) *bench {
 }
 
 // shortDir is a folder whose sockets stay under the 108 bytes of a Unix address.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "ba")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +140,7 @@ func TestStandaloneServesEveryProfile(t *testing.T) {
 	}
 }
 
-func inventoryOf(t *testing.T, machine *sim.Machine) []string {
+func inventoryOf(t testing.TB, machine *sim.Machine) []string {
 	t.Helper()
 	library := machine.NVML()
 	library.Init()

@@ -39,8 +39,7 @@ func kubeletTests() []agentTest {
 			return os.Truncate(path, info.Size()/2)
 		})},
 		{"CheckpointDeleted", lossTest(os.Remove)},
-		{"InitContainer", testInitContainer},
-		{"Sidecar", testSidecar},
+		{"InitContainers", testInitContainers},
 		{"CompletedPod", testCompletedPod},
 		{"SameNameAgain", testSameNameAgain},
 		{"RejectedAfterAllocate", testRejectedAfterAllocate},
@@ -183,45 +182,37 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	return found
 }
 
-// testInitContainer: an init container and the container after it share their GPUs.
-func testInitContainer(t *testing.T, r *rig) {
-	pod := podWithGPUs("with-init", 2)
-	first := *pod.Spec.Containers[0].DeepCopy()
+// testInitContainers: a container has the GPUs that the init container before it had; a
+// sidecar, which goes on beside the others, has its own.
+func testInitContainers(t *testing.T, r *rig) {
+	app := podWithGPUs("with-init", 2)
+	first := *app.Spec.Containers[0].DeepCopy()
 	first.Name, first.Args = "first", []string{"devices"}
-	pod.Spec.InitContainers = []corev1.Container{first}
-	pod = r.run(t, pod)[0]
+	app.Spec.InitContainers = []corev1.Container{first}
 
-	log, err := r.PodLogs(t.Context(), pod.Namespace, pod.Name, "first")
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := r.held(t, pod)
-	if used := minors(t, log); !slices.Equal(used, held[pod.Name]) {
-		t.Errorf("the init container had the GPUs %v, the container after it has %v; want the same", used, held[pod.Name])
-	}
-	rest := r.run(t, podWithGPUs("rest", nodeGPUs-2))[0]
-	held[rest.Name] = r.gpusIn(t, rest, "main")
-	checkFull(t, held)
-	r.checkTrace(t, rest, held[rest.Name])
-}
-
-// testSidecar: an init container that goes on beside the others has GPUs of its own.
-func testSidecar(t *testing.T, r *rig) {
-	pod := podWithGPUs("with-sidecar", 2)
+	beside := podWithGPUs("with-sidecar", 2)
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{Name: "sidecar", Image: sandbox.WorkloadImage, Args: []string{"sleep"}, RestartPolicy: &always}
 	askForGPUs(&sidecar, 1)
-	pod.Spec.InitContainers = []corev1.Container{sidecar}
-	pod = r.run(t, pod)[0]
-	rest := r.run(t, podWithGPUs("rest", nodeGPUs-3))[0]
+	beside.Spec.InitContainers = []corev1.Container{sidecar}
 
-	held := r.held(t, pod, rest)
-	held["sidecar"] = r.gpusIn(t, pod, "sidecar")
+	pods := r.run(t, app, beside, podWithGPUs("rest", nodeGPUs-2-3))
+	app, beside = pods[0], pods[1]
+	held := r.held(t, pods...)
+	log, err := r.PodLogs(t.Context(), app.Namespace, app.Name, "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := minors(t, log); !slices.Equal(used, held[app.Name]) {
+		t.Errorf("the init container had the GPUs %v, the container after it has %v; want the same", used, held[app.Name])
+	}
+	held["sidecar"] = r.gpusIn(t, beside, "sidecar")
 	if len(held["sidecar"]) != 1 {
 		t.Errorf("the sidecar has the GPUs %v, want one", held["sidecar"])
 	}
 	checkFull(t, held)
-	r.checkTrace(t, pod, slices.Concat(held[pod.Name], held["sidecar"]))
+	r.checkTrace(t, app, held[app.Name])
+	r.checkTrace(t, beside, slices.Concat(held[beside.Name], held["sidecar"]))
 }
 
 // testCompletedPod: the GPUs of a pod that has finished are free, deleted or not.
@@ -240,16 +231,6 @@ func testCompletedPod(t *testing.T, r *rig) {
 	checkFull(t, r.held(t, all))
 	if found := r.trace(t, done.Name); len(found.Pods) != 1 || found.Pods[0].Phase != string(corev1.PodSucceeded) {
 		t.Errorf("trace of the finished pod: %+v", found.Pods)
-	}
-}
-
-func (r *rig) cleanUp(t testing.TB, pods ...*corev1.Pod) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for _, pod := range pods {
-		if err := r.DeletePodAndWait(ctx, metav1.NamespaceDefault, pod.Name, -1); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

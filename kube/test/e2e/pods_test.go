@@ -37,13 +37,7 @@ func askForGPUs(c *corev1.Container, gpus int) {
 // run creates pods, all at once, waits until they run, and deletes them after the test.
 func (r *rig) run(t testing.TB, pods ...*corev1.Pod) []*corev1.Pod {
 	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := r.remove(ctx, pods...); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { r.cleanUp(t, pods...) })
 	running := make([]*corev1.Pod, len(pods))
 	group, ctx := errgroup.WithContext(timeout(t, 30*time.Second))
 	for i, pod := range pods {
@@ -60,6 +54,15 @@ func (r *rig) run(t testing.TB, pods ...*corev1.Pod) []*corev1.Pod {
 		t.Fatal(err)
 	}
 	return running
+}
+
+// cleanUp is remove for the end of a test.
+func (r *rig) cleanUp(t testing.TB, pods ...*corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := r.remove(ctx, pods...); err != nil {
+		t.Error(err)
+	}
 }
 
 // remove deletes pods, all at once, and waits until they are gone.
@@ -95,13 +98,16 @@ func minors(t testing.TB, listing string) []uint32 {
 	return found
 }
 
-// gpusIn are the GPUs that a running container has, by minor number.
+// gpusIn are the GPUs that a running container has, by minor number. A kubelet that has
+// just started knows its pods a moment later only, and refuses until then.
 func (r *rig) gpusIn(t testing.TB, pod *corev1.Pod, container string) []uint32 {
 	t.Helper()
-	out, _, err := r.ExecInPod(timeout(t, 30*time.Second), pod.Namespace, pod.Name, container, "/workload", "devices")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := ""
+	waitUntil(t, 20*time.Second, "pod "+pod.Name+" lists its devices", func(ctx context.Context) error {
+		var err error
+		out, _, err = r.ExecInPod(ctx, pod.Namespace, pod.Name, container, "/workload", "devices")
+		return err
+	})
 	return minors(t, out)
 }
 
