@@ -4,6 +4,10 @@
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
+# A line every 20 s tells that a long compile is alive.
+(while sleep 20; do say "still compiling"; done) &
+ticker=$!
+trap 'kill $ticker 2>/dev/null || true' EXIT
 
 # build MODULE-DIR OUTPUT PACKAGE [go build flags]: says so only when it takes long.
 build() {
@@ -23,10 +27,6 @@ build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags='-s -w
 [ "${1:-}" = sandbox ] || exit 0
 
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd: about 6 minutes on 2 cores; later ones take seconds"
-# A line every 20 s tells that a long compile is alive.
-(while sleep 20; do say "still compiling"; done) &
-ticker=$!
-trap 'kill $ticker 2>/dev/null || true' EXIT
 # Static, and with one setting for all: a change of it compiles everything again.
 export CGO_ENABLED=0
 version=k8s.io/component-base/version

@@ -10,8 +10,7 @@ if [ -n "$missing" ]; then
 	hack/build.sh
 	hardware=$(mktemp -d)/gpus
 	"$BIN/berth" sim create "$hardware" --profile "$PROFILE"
-	"$BIN/berth-agent" inspect gpus --sim "$hardware"
-	"$BIN/berth" topo --sim "$hardware"
+	"$BIN/berth-agent" inspect devices --sim "$hardware"
 	echo
 	echo "Your simulated hardware is in $hardware; try: bin/berth sim --help"
 	exit 2
