@@ -60,15 +60,15 @@ func breaches(source, target string) string {
 	switch {
 	case slices.Contains(pure, from) && !standard && !(inHouse && slices.Contains(pure, to)):
 		return "a pure room imports the standard library and other pure rooms only"
-	case from == "vendor" && (strings.HasPrefix(target, "k8s.io/") || strings.HasPrefix(target, "sigs.k8s.io/")):
+	case from == "vendors" && (strings.HasPrefix(target, "k8s.io/") || strings.HasPrefix(target, "sigs.k8s.io/")):
 		return "a vendor adapter knows its hardware and no Kubernetes"
-	case from == "vendor" && inHouse && to != "vendor" && !slices.Contains(pure, to):
+	case from == "vendors" && inHouse && to != "vendors" && !slices.Contains(pure, to):
 		return "a vendor adapter imports no other room than the pure ones"
 	case slices.Contains(frontEnds, from) && slices.Contains(frontEnds, to) && from != to:
 		return "front ends never import one another"
 	case inHouse && slices.Contains(wiring, to) && from != to && !strings.HasPrefix(from, "cmd/"):
 		return "only programs import the wiring rooms"
-	case target == "os/exec" && !strings.HasPrefix(source, module+"/internal/vendor/nvidia/smi") && from != "mps":
+	case target == "os/exec" && !strings.HasPrefix(source, module+"/internal/vendors/nvidia/smi") && from != "mps":
 		return "os/exec is for nvidia-smi and the MPS supervisor"
 	case target == "log" || target == "github.com/sirupsen/logrus":
 		return "log/slog is the one logger"
@@ -96,15 +96,15 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		"pure room and an edge":       {"internal/trace", module + "/internal/kubelet", true},
 		"pure room and a pure room":   {"internal/trace", module + "/internal/gpu", false},
 		"pure room and the library":   {"internal/health", "time", false},
-		"adapter and Kubernetes":      {"internal/vendor/nvidia", "k8s.io/client-go/rest", true},
-		"adapter and NVML":            {"internal/vendor/nvidia", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		"adapter and the inventory":   {"internal/vendor/nvidia", module + "/internal/inventory", true},
+		"adapter and Kubernetes":      {"internal/vendors/nvidia", "k8s.io/client-go/rest", true},
+		"adapter and NVML":            {"internal/vendors/nvidia", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		"adapter and the inventory":   {"internal/vendors/nvidia", module + "/internal/inventory", true},
 		"front end and front end":     {"internal/deviceplugin", module + "/internal/dra", true},
 		"edge and the agent":          {"internal/ledger", module + "/internal/agent", true},
 		"program and the agent":       {"cmd/berth-agent", module + "/internal/agent", false},
 		"exec in the device plugin":   {"internal/deviceplugin", "os/exec", true},
 		"exec in the MPS supervisor":  {"internal/mps", "os/exec", false},
-		"exec beside nvidia-smi":      {"internal/vendor/nvidia/smi", "os/exec", false},
+		"exec beside nvidia-smi":      {"internal/vendors/nvidia/smi", "os/exec", false},
 		"the old logger":              {"internal/agent", "log", true},
 		"front end and its own parts": {"internal/deviceplugin", module + "/internal/deviceplugin/wire", false},
 	}

@@ -46,7 +46,9 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 	return Hardware{
 		Library: machine.NVML(),
 		Roots:   nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
-		CDI:     cdi.Roots{Driver: root, Dev: root, Host: "/"},
+		CDI: cdi.Roots{
+			Driver: filepath.Join(config.HostRoot, root), Dev: filepath.Join(config.HostRoot, root), Host: config.HostRoot,
+		},
 	}, nil
 }
 

@@ -70,7 +70,19 @@ func (t *Trace) selectPod(query Query, ref Ref) (*Trace, error) {
 	if len(pods) == 0 {
 		return nil, &NotFoundError{Query: query, Nearest: Nearest(ref.String(), names, 3)}
 	}
-	return t.part(query, pods, nil), nil
+	return t.part(query, withoutFormer(pods), nil), nil
+}
+
+// withoutFormer leaves out the pods of one name of which nothing but a folder is left, unless
+// all are such: the kubelet removes the folders of deleted pods late.
+func withoutFormer(pods []Pod) []Pod {
+	present := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
+		return len(p.Containers) == 0 && !slices.ContainsFunc(p.Sources, func(s Source) bool { return s.Kind != Directory })
+	})
+	if len(present) == 0 {
+		return pods
+	}
+	return present
 }
 
 func (t *Trace) selectDevice(query Query) (*Trace, error) {

@@ -30,7 +30,7 @@ type node struct {
 	// initReturn is what Init answers, callReturn what every other library call does.
 	initReturn, callReturn nvml.Return
 	missing                map[string]bool // symbols that the library lacks
-	events                 chan nvml.EventData
+	events, late           chan nvml.EventData
 	ancestor               func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return)
 }
 

@@ -220,6 +220,17 @@ func TestRemovedAndAdded(t *testing.T) {
 	}
 }
 
+// TestReplacedCard has another card in the same slot: the old one is gone for good.
+func TestReplacedCard(t *testing.T) {
+	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
+	a := n.adapter()
+	scan(t, a)
+	n.cards[1].UUID = "GPU-new"
+	if got := scan(t, a); len(got.GPUs) != 2 || got.GPUs[1].UUID != "GPU-new" || len(got.Faults) != 0 {
+		t.Errorf("got %+v, faults %v; want the new card in place of the old", got.GPUs, got.Faults)
+	}
+}
+
 // TestDriverComesAndGoes starts without a driver, and lets it go and come back.
 func TestDriverComesAndGoes(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
@@ -249,10 +260,10 @@ func TestDriverComesAndGoes(t *testing.T) {
 	n.callReturn, n.initReturn = nvml.SUCCESS, nvml.ERROR_DRIVER_NOT_LOADED
 	expect("still gone", 2, gpu.Gone, "DRIVER_MISSING")
 	n.initReturn = nvml.SUCCESS
-	n.library.DriverVersion = "590.1"
+	n.library.DriverVersion, n.cards[0].Config.Name = "590.1", "another name for it"
 	expect("back", 2, "")
-	if got := scan(t, a).Driver.Version; got != "590.1" {
-		t.Errorf("driver version is %s; want that of the new driver", got)
+	if got := scan(t, a); got.Driver.Version != "590.1" || got.GPUs[0].Product != "another name for it" {
+		t.Errorf("driver %s says %q; want what the new driver says", got.Driver.Version, got.GPUs[0].Product)
 	}
 	n.cards[1].broken = nvml.ERROR_UNINITIALIZED
 	expect("gone in the middle", 2, gpu.Gone, "DRIVER_MISSING")

@@ -27,6 +27,14 @@ func (n *node) waiting() (made, freed *atomic.Int32) {
 				if n.callReturn != nvml.SUCCESS {
 					return nvml.EventData{}, n.callReturn
 				}
+				if millis == 0 { // the end of a set: what only it still holds
+					select {
+					case data := <-n.late:
+						return data, nvml.SUCCESS
+					default:
+						return nvml.EventData{}, nvml.ERROR_TIMEOUT
+					}
+				}
 				select {
 				case data := <-n.events:
 					return data, nvml.Return(data.EventType >> 32) // the upper half is the return code
@@ -42,7 +50,7 @@ func (n *node) waiting() (made, freed *atomic.Int32) {
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
-		n.events = make(chan nvml.EventData, 4)
+		n.events, n.late = make(chan nvml.EventData, 4), make(chan nvml.EventData, 1)
 		made, freed := n.waiting()
 		a := n.adapter()
 		none := func(gpu.Event) { t.Error("an event without a driver") }
@@ -79,8 +87,8 @@ func TestWatch(t *testing.T) {
 		}
 		// Lost cards are watched no more; a new set comes before the old one goes, and takes
 		// over what that one still holds.
+		n.late <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: whole, ComputeInstanceId: whole}
 		scan(t, a)
-		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: whole, ComputeInstanceId: whole}
 		if got := <-events; got.XID != 31 {
 			t.Errorf("an event during the change of sets: got %+v; want XID 31", got)
 		}
