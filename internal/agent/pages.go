@@ -100,9 +100,17 @@ func (a *Agent) unready() string {
 	default:
 		return "the first scan of the hardware and the comparison with the kubelet are not finished"
 	}
+	served := map[string]bool{}
 	for _, stats := range a.plugin.Stats() {
+		served[stats.Resource] = true
 		if !stats.Registered {
 			return "the kubelet has not taken the registration of " + stats.Resource + ": " + orElse(stats.LastError, "no kubelet has answered yet")
+		}
+	}
+	// An agent that said it is ready too early would end the one that it replaces too early.
+	for _, o := range a.offers() {
+		if !served[o.Resource] {
+			return "the device plugin does not serve " + o.Resource + " yet"
 		}
 	}
 	return ""

@@ -31,6 +31,10 @@ const (
 	// apiServerInside is where the sandbox's own programs find the API server.
 	apiServerInside = "https://" + serviceIP + ":443"
 	kubeletPort     = 10250
+	// bridgeMAC is set because a bridge otherwise has the lowest address of its ports, which
+	// changes as pods come and go, and with it the API server is lost to the pods that
+	// have the old one in their ARP tables.
+	bridgeMAC = "0a:58:0a:40:ff:01"
 	// healthzPorts is the first of the kubelets' healthz ports, which are all on
 	// the namespace's one loopback address.
 	healthzPorts = 10300
@@ -60,7 +64,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	}
 	commands := [][]string{
 		{"link", "set", "lo", "up"},
-		{"link", "add", bridge, "type", "bridge"},
+		{"link", "add", bridge, "address", bridgeMAC, "type", "bridge"},
 		{"addr", "add", serviceIP + "/32", "dev", bridge},
 		{"link", "set", bridge, "up"},
 	}

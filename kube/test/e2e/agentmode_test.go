@@ -3,12 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/kubelet"
-	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
@@ -81,7 +81,8 @@ func TestAgentAsDaemonSet(t *testing.T) {
 	r.mode = pod
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the agent's log:\n%s", pod.log())
+			lines := strings.Split(pod.log(), "\n")
+			t.Logf("the end of the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -92,8 +93,9 @@ func TestAgentAsDaemonSet(t *testing.T) {
 	if err := pod.Start(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r, pod) })
+	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r) })
 	runAgentTests(t, r)
+	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, pod) })
 }
 
 func runAgentTests(t *testing.T, r *rig) {
@@ -103,7 +105,7 @@ func runAgentTests(t *testing.T, r *rig) {
 	for _, test := range agentTests() {
 		start := time.Now()
 		t.Run(test.name, func(t *testing.T) {
-			// Registered after it, so that it runs before it: the node as it was found.
+			// The node as it was found: what a test leaves is that test's fault.
 			r.waitAllocatable(t, nodeGPUs)
 			test.run(t, r)
 		})
@@ -147,16 +149,8 @@ func (a *hostAgent) Upgrade(ctx context.Context) error {
 // uuids maps the minor number of each card to its UUID, as the hardware has it.
 func (r *rig) uuids(t testing.TB) map[uint32]string {
 	t.Helper()
-	machine, err := sim.Open(r.node.SimDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown, err := machine.Show()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ids := map[uint32]string{}
-	for _, card := range shown.GPUs {
+	for _, card := range hardware(t, r.node.SimDir()).GPUs {
 		ids[uint32(card.Minor)] = card.UUID
 	}
 	return ids

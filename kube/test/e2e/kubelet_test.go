@@ -40,9 +40,8 @@ func kubeletTests() []agentTest {
 		})},
 		{"CheckpointDeleted", lossTest(os.Remove)},
 		{"InitContainers", testInitContainers},
-		{"CompletedPod", testCompletedPod},
+		{"FreeAgain", testFreeAgain},
 		{"SameNameAgain", testSameNameAgain},
-		{"RejectedAfterAllocate", testRejectedAfterAllocate},
 		{"Orphan", testOrphan},
 	}
 }
@@ -169,7 +168,8 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	err := r.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut},
-		filepath.Join(r.State().Bin, "berth"), "trace", name, "-n", metav1.NamespaceDefault, "-o", "json")
+		filepath.Join(r.State().Bin, "berth"), "trace", name, "-n", metav1.NamespaceDefault, "-o", "json",
+		"--cgroup-root", "/"+r.node.Cgroup())
 	// 1 means that sources disagree.
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
@@ -215,22 +215,40 @@ func testInitContainers(t *testing.T, r *rig) {
 	r.checkTrace(t, beside, slices.Concat(held[beside.Name], held["sidecar"]))
 }
 
-// testCompletedPod: the GPUs of a pod that has finished are free, deleted or not.
-func testCompletedPod(t *testing.T, r *rig) {
-	done := podWithGPUs("done", 3, "devices")
-	t.Cleanup(func() { r.cleanUp(t, done) })
-	if _, err := r.CreatePod(t.Context(), done); err != nil {
-		t.Fatal(err)
+// testFreeAgain: two kinds of pods that are still there hold nothing any more. One has
+// finished. The other was turned away after it had got its GPUs: the kubelet allocates
+// before it counts CPUs, and this pod comes past the scheduler and asks for too many.
+func testFreeAgain(t *testing.T, r *rig) {
+	done, big := podWithGPUs("done", 3, "devices"), podWithGPUs("too-big", 4)
+	big.Spec.NodeName = r.node.Name()
+	big.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
+	t.Cleanup(func() { r.cleanUp(t, done, big) })
+	ctx := timeout(t, 30*time.Second)
+	for _, pod := range []*corev1.Pod{done, big} {
+		if _, err := r.CreatePod(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
 	}
-	done, err := r.WaitPhase(timeout(t, 30*time.Second), metav1.NamespaceDefault, done.Name, corev1.PodSucceeded)
+	big, err := r.WaitPhase(ctx, metav1.NamespaceDefault, big.Name, corev1.PodFailed)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if big.Status.Reason != "OutOfcpu" {
+		t.Fatalf("pod %s failed because of %s: %s; want OutOfcpu", big.Name, big.Status.Reason, big.Status.Message)
+	}
+	if _, err = r.WaitPhase(ctx, metav1.NamespaceDefault, done.Name, corev1.PodSucceeded); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
 	r.waitHolders(t, nil)
+	t.Logf("the GPUNode shows all GPUs as free %s after a pod has finished", ms(time.Since(start)))
 	all := r.run(t, podWithGPUs("all", nodeGPUs))[0]
 	checkFull(t, r.held(t, all))
-	if found := r.trace(t, done.Name); len(found.Pods) != 1 || found.Pods[0].Phase != string(corev1.PodSucceeded) {
-		t.Errorf("trace of the finished pod: %+v", found.Pods)
+	r.waitHolders(t, map[string]int{"all": nodeGPUs})
+	for name, phase := range map[string]corev1.PodPhase{done.Name: corev1.PodSucceeded, big.Name: corev1.PodFailed} {
+		if found := r.trace(t, name); len(found.Pods) != 1 || found.Pods[0].Phase != string(phase) {
+			t.Errorf("trace of pod %s, which has %s: %+v", name, phase, found.Pods)
+		}
 	}
 }
 
@@ -286,71 +304,66 @@ func testSameNameAgain(t *testing.T, r *rig) {
 	r.waitHolders(t, map[string]int{"twin": 5, "rest": nodeGPUs - 5})
 }
 
-// testRejectedAfterAllocate: the kubelet allocates before it counts CPUs, so a pod that comes
-// past the scheduler and asks for too many has got its GPUs when it is turned away.
-func testRejectedAfterAllocate(t *testing.T, r *rig) {
-	pod := podWithGPUs("too-big", 4)
-	pod.Spec.NodeName = r.node.Name()
-	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
-	t.Cleanup(func() { r.cleanUp(t, pod) })
-	if _, err := r.CreatePod(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	pod, err := r.WaitPhase(timeout(t, 30*time.Second), metav1.NamespaceDefault, pod.Name, corev1.PodFailed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if pod.Status.Reason != "OutOfcpu" {
-		t.Fatalf("pod %s failed because of %s: %s; want OutOfcpu", pod.Name, pod.Status.Reason, pod.Status.Message)
-	}
-	start := time.Now()
-	all := r.run(t, podWithGPUs("all", nodeGPUs))[0]
-	checkFull(t, r.held(t, all))
-	r.waitHolders(t, map[string]int{"all": nodeGPUs})
-	t.Logf("a pod got all GPUs %s after the other was turned away", ms(time.Since(start)))
-}
-
-// testOrphan: a pod is deleted by force while its process does not end. Nobody knows it any
+// testOrphan: a pod is deleted by force while its process does not end. Nobody counts it any
 // more, and yet its GPUs are not free until the process has ended.
 func testOrphan(t *testing.T, r *rig) {
-	pod := podWithGPUs("stuck", 2)
-	grace := int64(8)
-	pod.Spec.TerminationGracePeriodSeconds = &grace
-	pod = r.run(t, pod)[0]
-	stuck := r.gpusIn(t, pod, "main")
-	processes, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)
-	if err != nil || len(processes) == 0 {
-		t.Fatalf("processes of pod %s: %v, %v", pod.Name, processes, err)
-	}
-	// As in a system call that does not return: SIGTERM has no effect.
-	if err := signalAll(processes, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	none := int64(0)
-	if err := r.Client().CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
-		t.Fatal(err)
-	}
+	stuck := r.run(t, podWithGPUs("stuck", 2))[0]
+	held := r.held(t, stuck)
+	// With a shim that does not answer, the runtime can kill nobody.
+	resume := r.freezeShim(t, stuck)
 	deleted := time.Now()
+	none := int64(0)
+	if err := r.Client().CoreV1().Pods(stuck.Namespace).Delete(t.Context(), stuck.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+		t.Fatal(err)
+	}
 	rest := r.run(t, podWithGPUs("rest", nodeGPUs-2))[0]
-	held := r.held(t, rest)
-	held["stuck"] = stuck
+	held[rest.Name] = r.gpusIn(t, rest, "main")
 	checkFull(t, held)
 	r.waitAllocatable(t, nodeGPUs-2)
 	t.Logf("the GPUs of a pod deleted by force are taken off %s later", ms(time.Since(deleted)))
+	r.waitNodeStatus(t, nodeGPUs, nodeGPUs-2)
+	r.waitHolders(t, map[string]int{"stuck": 2, "rest": nodeGPUs - 2})
 
 	late := podWithGPUs("late", 2)
 	t.Cleanup(func() { r.cleanUp(t, late) })
 	if _, err := r.CreatePod(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}
-	late, err = r.WaitPhase(timeout(t, 40*time.Second), metav1.NamespaceDefault, late.Name, corev1.PodRunning)
+	r.waitUnschedulable(t, late)
+	resumed := time.Now()
+	resume()
+	late, err := r.WaitPhase(timeout(t, 30*time.Second), metav1.NamespaceDefault, late.Name, corev1.PodRunning)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID); err != nil || len(left) > 0 {
-		t.Errorf("pod late runs on the GPUs of %v: %v, %v", held, left, err)
+	t.Logf("a pod has them %s after the process could be killed", ms(time.Since(resumed)))
+	if left, err := processesOf(stuck.Status.ContainerStatuses[0].ContainerID); err != nil || len(left) > 0 {
+		t.Errorf("the pod that was deleted still has processes: %v, %v", left, err)
 	}
-	held = r.held(t, rest, late)
-	checkFull(t, held)
-	t.Logf("and given out again after %s", ms(time.Since(deleted)))
+	checkFull(t, r.held(t, rest, late))
+}
+
+// freezeShim stops the shim above a pod's containers, until the function is called that it
+// returns, at the latest when the test ends.
+func (r *rig) freezeShim(t testing.TB, pod *corev1.Pod) (resume func()) {
+	t.Helper()
+	processes, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)
+	if err != nil || len(processes) == 0 {
+		t.Fatalf("processes of pod %s: %v, %v", pod.Name, processes, err)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", processes[0].PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	shim := 0
+	if _, err := fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &shim); err != nil || shim <= 1 {
+		t.Fatalf("find the parent of process %d: %d, %v", processes[0].PID, shim, err)
+	}
+	if err := syscall.Kill(shim, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	resume = func() { _ = syscall.Kill(shim, syscall.SIGCONT) }
+	t.Cleanup(resume)
+	return resume
 }

@@ -2,6 +2,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -169,4 +170,11 @@ func logsCommand(dir *string) *cobra.Command {
 	}
 	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "only the last lines")
 	return cmd
+}
+
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s", d))
 }

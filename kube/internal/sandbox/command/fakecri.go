@@ -2,23 +2,14 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-gpu/berth/kube/internal/sandbox/fakecri"
 )
-
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s", d))
-}
 
 // fakeCRICommand is what a hollow node runs in place of containerd.
 func fakeCRICommand() *cobra.Command {

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/ledger"
+)
+
+func key(id string) gpu.DeviceKey { return gpu.DeviceKey{GPU: gpu.UUID(id)} }
+
+func TestFinished(t *testing.T) {
+	assigned := []ledger.Assignment{
+		{PodUID: "done", Container: "main", Keys: []gpu.DeviceKey{key("GPU-a")}},
+		{PodUID: "runs", Container: "main", Keys: []gpu.DeviceKey{key("GPU-b")}},
+		{PodUID: "starts", Container: "init", Keys: []gpu.DeviceKey{key("GPU-c")}},
+		{PodUID: "starts", Container: "main", Keys: []gpu.DeviceKey{key("GPU-c")}},
+	}
+	tests := map[string]struct {
+		view   ledger.NodeView
+		active map[string]bool
+		want   []ledger.NodePod
+	}{
+		"neither alive nor listed": {
+			view:   ledger.NodeView{Assignments: assigned, Containers: []ledger.Container{{ID: "1", PodUID: "runs"}}},
+			active: map[string]bool{"GPU-c": true},
+			want:   []ledger.NodePod{{UID: "done", Ended: true}},
+		},
+		"all listed": {
+			view:   ledger.NodeView{Assignments: assigned},
+			active: map[string]bool{"GPU-a": true, "GPU-b": true, "GPU-c": true},
+		},
+		"processes not readable": {
+			view: ledger.NodeView{Assignments: assigned, ContainersErr: errors.New("no /proc")},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, finished(tc.view, tc.active)); diff != "" {
+				t.Errorf("finished (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBoard(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Unix(100, 0))
+	b := newBoard(clock, slog.New(slog.DiscardHandler))
+	b.fail("cdi", "CDI", errors.New("no space"))
+	b.fail("checkpoint", "CHECKPOINT", errors.New("corrupt"))
+	clock.SetTime(time.Unix(200, 0))
+	b.fail("cdi", "CDI", errors.New("no space")) // It stands, since the first time.
+	b.fail("checkpoint", "CHECKPOINT", nil)
+	want := []gpu.Cause{{Code: "CDI", Message: "no space", Since: time.Unix(100, 0)}}
+	if diff := cmp.Diff(want, b.all()); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+	b.set("cdi", gpu.Cause{Code: "CDI", Message: "no driver"})
+	if got := b.all(); len(got) != 1 || !got[0].Since.Equal(time.Unix(200, 0)) {
+		t.Errorf("another problem of the same source is %v, want it to begin now", got)
+	}
+}
+
+func TestExcluded(t *testing.T) {
+	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
+	got := excluded(snapshot, []string{"1", "GPU-x", "7"})
+	if diff := cmp.Diff([]gpu.UUID{"GPU-b", "GPU-x"}, got); diff != "" {
+		t.Errorf("excluded (-want +got):\n%s", diff)
+	}
+}
+
+// TestEndedOrphans: an orphan's pod that is gone, was made anew, or has finished is not
+// counted by the scheduler; one that runs is; without an answer nothing is said.
+func TestEndedOrphans(t *testing.T) {
+	pod := func(name, uid, phase string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"namespace": "ns", "name": name, "uid": uid},
+			"status":   map[string]any{"phase": phase},
+		}}
+	}
+	api := fake.NewSimpleDynamicClient(runtime.NewScheme(),
+		pod("runs", "uid-runs", "Running"), pod("anew", "uid-other", "Running"), pod("done", "uid-done", "Succeeded"))
+	api.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.(clienttesting.GetAction).GetName() == "unknown" {
+			return true, nil, errors.New("the API server does not answer")
+		}
+		return false, nil, nil
+	})
+	book, err := ledger.Open(ledger.Deps{Path: t.TempDir() + "/ledger", BootID: "boot", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	var living []ledger.Container
+	for _, name := range []string{"anew", "done", "gone", "runs", "unknown"} {
+		living = append(living, ledger.Container{
+			ID: "c-" + name, PodUID: "uid-" + name, Namespace: "ns", Pod: name, Name: "main", Keys: []gpu.DeviceKey{key("GPU-" + name)},
+		})
+	}
+	book.Reconcile(ledger.NodeView{Containers: living})
+
+	got := (&Agent{api: api, ledger: book}).endedOrphans(context.Background())
+	want := []ledger.NodePod{
+		{UID: "uid-anew", Namespace: "ns", Name: "anew", Ended: true},
+		{UID: "uid-done", Namespace: "ns", Name: "done", Ended: true},
+		{UID: "uid-gone", Namespace: "ns", Name: "gone", Ended: true},
+		{UID: "uid-runs", Namespace: "ns", Name: "runs"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pods of orphans (-want +got):\n%s", diff)
+	}
+}

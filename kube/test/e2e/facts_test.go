@@ -1,0 +1,269 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/checkpoint"
+
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+// The tests of what Berth says read the node's places by other means than Berth does:
+// the checkpoint with the kubelet's own code, the OCI specs and the simulator's
+// description as plain JSON. A reader that is wrong cannot agree with itself.
+
+// theNode is the shared sandbox's node with its agent as a process and all GPUs free.
+func theNode(t testing.TB) *rig {
+	t.Helper()
+	c := cluster(t)
+	if c.State().Profile == "" {
+		t.Skip("skipped: the sandbox has no simulated hardware; start it with --profile")
+	}
+	r := &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}
+	r.waitAllocatable(t, nodeGPUs)
+	pods, err := c.Client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		for _, container := range pod.Spec.Containers {
+			if wants := container.Resources.Limits[gpuResource]; !wants.IsZero() {
+				t.Fatalf("pod %s/%s takes %s GPUs of the node; delete it, these tests need them all", pod.Namespace, pod.Name, wants.String())
+			}
+		}
+	}
+	return r
+}
+
+// withAgent replaces the node's agent by one with further arguments until the test ends.
+func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := r.node.StopAgent(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := r.mode.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx := timeout(t, time.Minute)
+	if err := r.node.StopAgent(ctx); err != nil {
+		t.Fatal(err)
+	}
+	agent, err := r.node.StartAgent(ctx, args...)
+	if err == nil {
+		err = r.node.WaitAgentReady(ctx, agent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.waitAllocatable(t, nodeGPUs)
+	return agent
+}
+
+// given is what the kubelet gave a container: an entry of its checkpoint, decoded.
+type given struct {
+	uuids  []string
+	answer *v1beta1.ContainerAllocateResponse
+}
+
+// entries are what the kubelet's checkpoint holds, read with the kubelet's code.
+func entries(blob []byte) ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
+	file := checkpoint.New(nil, nil)
+	if err := file.UnmarshalCheckpoint(blob); err != nil {
+		return nil, nil, err
+	}
+	if err := file.VerifyChecksum(); err != nil {
+		return nil, nil, err
+	}
+	found, registered := file.GetData()
+	return found, registered, nil
+}
+
+func (r *rig) checkpointPath() string {
+	return filepath.Join(r.node.KubeletDir(), "device-plugins", "kubelet_internal_checkpoint")
+}
+
+// given reads what the container "main" of a pod was given.
+func (r *rig) given(t testing.TB, pod *corev1.Pod) given {
+	t.Helper()
+	blob, err := os.ReadFile(r.checkpointPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := entries(blob)
+	if err != nil {
+		t.Fatalf("read checkpoint: %v", err)
+	}
+	for _, e := range all {
+		if e.PodUID != string(pod.UID) || e.ContainerName != "main" || e.ResourceName != gpuResource {
+			continue
+		}
+		answer := &v1beta1.ContainerAllocateResponse{}
+		if err := proto.Unmarshal(e.AllocResp, answer); err != nil {
+			t.Fatalf("decode AllocResp of pod %s: %v", pod.Name, err)
+		}
+		return given{uuids: slices.Sorted(slices.Values(e.DeviceIDs.Devices().UnsortedList())), answer: answer}
+	}
+	t.Fatalf("the checkpoint has no entry of pod %s (%s):\n%s", pod.Name, pod.UID, blob)
+	return given{}
+}
+
+// hardware describes the simulated machine in a directory.
+func hardware(t testing.TB, dir string) sim.Description {
+	t.Helper()
+	machine, err := sim.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := machine.Show()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shown
+}
+
+// cardOf finds a card of a machine by its UUID.
+func cardOf(t testing.TB, d sim.Description, uuid string) sim.GPUDescription {
+	t.Helper()
+	i := slices.IndexFunc(d.GPUs, func(g sim.GPUDescription) bool { return g.UUID == uuid })
+	if i < 0 {
+		t.Fatalf("the hardware has no GPU %s", uuid)
+	}
+	return d.GPUs[i]
+}
+
+// minorsOf are the minor numbers of cards, ascending.
+func minorsOf(t testing.TB, d sim.Description, uuids []string) []uint32 {
+	t.Helper()
+	var found []uint32
+	for _, uuid := range uuids {
+		found = append(found, uint32(cardOf(t, d, uuid).Minor))
+	}
+	slices.Sort(found)
+	return found
+}
+
+// bundles is where the node's containerd keeps the OCI specs.
+func (r *rig) bundles() string {
+	return filepath.Join(r.node.Root(), "run/containerd/io.containerd.runtime.v2.task/k8s.io")
+}
+
+// specOf is the OCI spec that the pod's container was started with.
+func (r *rig) specOf(t testing.TB, pod *corev1.Pod) *specs.Spec {
+	t.Helper()
+	blob, err := os.ReadFile(filepath.Join(r.bundles(), containerID(pod), "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := &specs.Spec{}
+	if err := json.Unmarshal(blob, spec); err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// containerID is the runtime's name of a running pod's only container.
+func containerID(pod *corev1.Pod) string {
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+	return id
+}
+
+// mountsIn are the mount points in a pod's container.
+func (r *rig) mountsIn(t testing.TB, pod *corev1.Pod) []string {
+	t.Helper()
+	const point = 4 // proc(5): ID, parent, device, root, mount point
+	var points []string
+	for line := range strings.Lines(execIn(t, r.Cluster, pod, "mounts")) {
+		if fields := strings.Fields(line); len(fields) > point {
+			points = append(points, fields[point])
+		}
+	}
+	return points
+}
+
+// envIn is the environment of a pod's container.
+func (r *rig) envIn(t testing.TB, pod *corev1.Pod) map[string]string {
+	t.Helper()
+	env := map[string]string{}
+	for line := range strings.Lines(execIn(t, r.Cluster, pod, "env")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		env[name] = value
+	}
+	return env
+}
+
+// waitNodeStatus waits until the node's status shows so many GPUs and returns the node.
+func (r *rig) waitNodeStatus(t testing.TB, capacity, allocatable int64) *corev1.Node {
+	t.Helper()
+	var node *corev1.Node
+	waitUntil(t, 15*time.Second, fmt.Sprintf("the node's status shows %d of %d GPUs", allocatable, capacity), func(ctx context.Context) error {
+		var err error
+		if node, err = r.Client().CoreV1().Nodes().Get(ctx, r.node.Name(), metav1.GetOptions{}); err != nil {
+			return err
+		}
+		has, can := node.Status.Capacity[gpuResource], node.Status.Allocatable[gpuResource]
+		if has.Value() != capacity || can.Value() != allocatable {
+			return fmt.Errorf("capacity is %s, allocatable %s", has.String(), can.String())
+		}
+		return nil
+	})
+	return node
+}
+
+// kubeletLog reads the kubelet's log from an offset on.
+func (r *rig) kubeletLog(t testing.TB, from int64) []byte {
+	t.Helper()
+	blob, err := os.ReadFile(r.node.LogPath("kubelet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blob[min(int64(len(blob)), from):]
+}
+
+func (r *rig) kubeletLogSize(t testing.TB) int64 {
+	t.Helper()
+	info, err := os.Stat(r.node.LogPath("kubelet"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// waitKubeletLog waits until a line of the kubelet's log has all the texts and returns
+// the first such line after the offset.
+func (r *rig) waitKubeletLog(t testing.TB, from int64, texts ...string) string {
+	t.Helper()
+	found := ""
+	waitUntil(t, 15*time.Second, fmt.Sprintf("the kubelet logs %q", texts), func(context.Context) error {
+		for line := range bytes.Lines(r.kubeletLog(t, from)) {
+			has := true
+			for _, text := range texts {
+				has = has && bytes.Contains(line, []byte(text))
+			}
+			if has {
+				found = strings.TrimSpace(string(line))
+				return nil
+			}
+		}
+		return fmt.Errorf("no such line since byte %d", from)
+	})
+	return found
+}

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+// placement is a row of pods, one after another, on a node of its own.
+type placement struct {
+	pods []int // how many GPUs each asks for
+	// links is the number of NVLinks at the weakest edge that a ring or a tree over each
+	// pod's GPUs needs.
+	links []int
+	numa  bool // each pod's GPUs share a NUMA node
+}
+
+// TestPlacement: which GPUs a pod gets beside one another. What is best is worked out
+// here by trying all sets, over the letters that nvidia-smi would print.
+func TestPlacement(t *testing.T) {
+	for profile, tests := range map[string]map[string]placement{
+		"v100x8-hybrid-mesh": {
+			"pairs":      {[]int{2, 2, 2, 2}, []int{2, 2, 2, 2}, false},
+			"quadruples": {[]int{4, 4}, []int{2, 2}, true},
+			"all":        {[]int{8}, []int{2}, false},
+		},
+		"l40sx8": {
+			"pairs":                {[]int{2, 2}, []int{0, 0}, true},
+			"pairs beside one GPU": {[]int{1, 2, 2, 2}, []int{0, 0, 0, 0}, true},
+			"quadruples":           {[]int{4, 4}, []int{0, 0}, true},
+		},
+	} {
+		t.Run(profile, func(t *testing.T) {
+			r := theNode(t)
+			machine := r.withHardware(t, profile)
+			for title, test := range tests {
+				t.Run(title, func(t *testing.T) { test.check(t, r, machine) })
+			}
+		})
+	}
+}
+
+func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
+	taken := set(0)
+	for i, count := range p.pods {
+		pod := r.run(t, podWithGPUs("pod-"+strconv.Itoa(i), count))[0]
+		got := set(0)
+		for _, uuid := range r.given(t, pod).uuids {
+			got |= 1 << cardOf(t, machine, uuid).Index
+		}
+		if bits.OnesCount(uint(got)) != count || got&taken != 0 {
+			t.Fatalf("pod %d asked for %d GPUs and got %s; taken were %s", i, count, got, taken)
+		}
+		taken |= got
+		if count == 1 {
+			continue
+		}
+		links, nodes := bottleneck(machine, got), numaNodes(machine, got)
+		t.Logf("pod %d got the GPUs %s: bottleneck %d NVLinks, NUMA nodes %v", i, got, links, nodes)
+		if links != p.links[i] {
+			t.Errorf("pod %d got the GPUs %s with %d NVLinks at the weakest edge, want %d", i, got, links, p.links[i])
+		}
+		if best := bestBottleneck(machine, count); i == 0 && links != best {
+			t.Errorf("pod %d: the best %d GPUs have %d NVLinks at the weakest edge, %s have %d", i, count, best, got, links)
+		}
+		if p.numa && len(nodes) != 1 {
+			t.Errorf("pod %d got the GPUs %s of the NUMA nodes %v, want one", i, got, nodes)
+		}
+	}
+}
+
+// withHardware gives the node another machine until the test ends: its agent looks at
+// another directory. That costs a second, a sandbox of its own ten.
+func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "sim")
+	if _, err := sim.CreateWith(dir, profile, sim.Options{Seed: profile}); err != nil {
+		t.Fatal(err)
+	}
+	machine := hardware(t, dir)
+	if len(machine.GPUs) != nodeGPUs {
+		t.Fatalf("%s has %d GPUs, want %d", profile, len(machine.GPUs), nodeGPUs)
+	}
+	r.withAgent(t, "--sim", dir)
+	// There are eight before and after, so the number does not tell.
+	waitUntil(t, 15*time.Second, "the kubelet has the GPUs of "+profile, func(ctx context.Context) error {
+		devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
+		if err != nil {
+			return err
+		}
+		for _, card := range machine.GPUs {
+			if !offered(devices, card.UUID) {
+				return fmt.Errorf("it has no %s", card.UUID)
+			}
+		}
+		return nil
+	})
+	return machine
+}
+
+func offered(devices []kubelet.Devices, uuid string) bool {
+	for _, d := range devices {
+		for _, id := range d.IDs {
+			if d.Resource == gpuResource && id == uuid {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// set is a set of GPUs by index.
+type set uint
+
+func (s set) String() string {
+	var names []string
+	for rest := uint(s); rest != 0; rest &= rest - 1 {
+		names = append(names, strconv.Itoa(bits.TrailingZeros(rest)))
+	}
+	return "{" + strings.Join(names, " ") + "}"
+}
+
+// bottleneck is the largest number of NVLinks such that the GPUs hang together by edges
+// of at least so many: what a ring or tree over them can run at.
+func bottleneck(machine sim.Description, s set) int {
+	for links := 18; links > 0; links-- {
+		reached := s & -s
+		for grown := true; grown; {
+			grown = false
+			for a := range machine.GPUs {
+				for b := range machine.GPUs {
+					if reached&(1<<a) != 0 && s&^reached&(1<<b) != 0 && nvlinks(machine, a, b) >= links {
+						reached |= 1 << b
+						grown = true
+					}
+				}
+			}
+		}
+		if reached == s {
+			return links
+		}
+	}
+	return 0
+}
+
+// nvlinks reads a cell of nvidia-smi's matrix: NV2 are two links.
+func nvlinks(machine sim.Description, a, b int) int {
+	digits, ok := strings.CutPrefix(machine.Topology[a][b], "NV")
+	n, err := strconv.Atoi(digits)
+	if !ok || err != nil {
+		return 0
+	}
+	return n
+}
+
+// bestBottleneck is the best that any so many GPUs have.
+func bestBottleneck(machine sim.Description, count int) int {
+	best := 0
+	for s := range set(1) << len(machine.GPUs) {
+		if bits.OnesCount(uint(s)) == count {
+			best = max(best, bottleneck(machine, s))
+		}
+	}
+	return best
+}
+
+func numaNodes(machine sim.Description, s set) []int {
+	var nodes []int
+	for i, card := range machine.GPUs {
+		if s&(1<<i) != 0 {
+			nodes = append(nodes, card.NUMANode)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
