@@ -234,5 +234,7 @@ func (s *server) retire(ctx context.Context, e *endpoint) {
 		case <-s.clock.After(s.timing.retire):
 		}
 		finish()
+		// Both streams may have sent the last list; the one that stays has the last word.
+		s.board.post(nil)
 	})
 }

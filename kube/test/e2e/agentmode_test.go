@@ -103,13 +103,11 @@ func runAgentTests(t *testing.T, r *rig) {
 		t.Skip("skipped: the sandbox has no simulated hardware; start it with --profile")
 	}
 	for _, test := range agentTests() {
-		start := time.Now()
 		t.Run(test.name, func(t *testing.T) {
 			// The node as it was found: what a test leaves is that test's fault.
 			r.waitAllocatable(t, nodeGPUs)
 			test.run(t, r)
 		})
-		t.Logf("%s took %s", test.name, time.Since(start).Round(time.Millisecond))
 	}
 }
 

@@ -90,16 +90,14 @@ func (r *rig) restartKubelet(t testing.TB, spoil func(path string) error) {
 	if err := r.node.StartKubelet(ctx); err != nil {
 		t.Fatal(err)
 	}
-	r.waitAllocatable(t, nodeGPUs)
+	watch.waitFor(t, nodeGPUs)
+	samples := watch.stop()
 	if err := r.node.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	samples := watch.stop()
 	answers := slices.IndexFunc(samples, func(s sample) bool { return s.count >= 0 })
-	full := slices.IndexFunc(samples, func(s sample) bool { return s.count == nodeGPUs })
-	if answers >= 0 && full >= 0 {
-		t.Logf("kubelet restarted: %d healthy GPUs %s after its first answer", nodeGPUs, ms(samples[full].at.Sub(samples[answers].at)))
-	}
+	back, _ := firstAfter(samples, time.Time{}, nodeGPUs)
+	t.Logf("kubelet restarted: %d healthy GPUs %s after its first answer", nodeGPUs, ms(back.Sub(samples[answers].at)))
 }
 
 // restartContainer kills the process of a pod's container and returns the pod when it runs
@@ -293,12 +291,12 @@ func testSameNameAgain(t *testing.T, r *rig) {
 	if err := r.remove(timeout(t, 30*time.Second), old); err != nil {
 		t.Fatal(err)
 	}
-	twin := r.run(t, podWithGPUs("twin", 5))[0]
+	pods := r.run(t, podWithGPUs("twin", 5), podWithGPUs("rest", nodeGPUs-5))
+	twin := pods[0]
 	if twin.UID == old.UID {
 		t.Fatal("the pod is not another one")
 	}
-	rest := r.run(t, podWithGPUs("rest", nodeGPUs-5))[0]
-	held := r.held(t, twin, rest)
+	held := r.held(t, pods...)
 	checkFull(t, held)
 	r.checkTrace(t, twin, held["twin"])
 	r.waitHolders(t, map[string]int{"twin": 5, "rest": nodeGPUs - 5})

@@ -229,7 +229,7 @@ func (a *podAgent) rollOut(ctx context.Context) error {
 	if err := a.r.ApplyObjects(ctx, &unstructured.Unstructured{Object: object}); err != nil {
 		return err
 	}
-	return poll(ctx, "the agent's DaemonSet to be rolled out", func() error { return a.rolledOut(ctx) })
+	return poll(ctx, "the agent's DaemonSet is rolled out", func() error { return a.rolledOut(ctx) })
 }
 
 func (a *podAgent) rolledOut(ctx context.Context) error {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
@@ -153,21 +153,49 @@ func checkFull(t testing.TB, held map[string][]uint32) {
 	}
 }
 
-// poll looks every 50 ms until check has no complaint.
+// poll looks every 50 ms until check has no complaint; the error is the last complaint.
 func poll(ctx context.Context, what string, check func() error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := check()
 		if err == nil {
 			return nil
 		}
+		// What was cut short says nothing.
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("wait until %s: %w: %w", what, ctx.Err(), last)
 		case <-tick.C:
 		}
 	}
+}
+
+// checkGPUNode checks that the node's object in the API is the agent's own, belongs to the
+// node, and complains about nothing.
+func (r *rig) checkGPUNode(t testing.TB) {
+	t.Helper()
+	owner, err := r.Client().CoreV1().Nodes().Get(t.Context(), r.node.Name(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, 15*time.Second, "the GPUNode is in order", func(ctx context.Context) error {
+		node, err := r.gpuNode(ctx)
+		if err != nil {
+			return err
+		}
+		if owners := node.OwnerReferences; len(owners) != 1 || owners[0].UID != owner.UID {
+			return fmt.Errorf("its owners are %v", owners)
+		}
+		if len(node.Status.Devices) != nodeGPUs || len(node.Status.Problems) > 0 {
+			return fmt.Errorf("it has %d devices and the problems %v", len(node.Status.Devices), node.Status.Problems)
+		}
+		return nil
+	})
 }
 
 // testGivesDevices: a pod that asks for two GPUs has these two and no other, in every sense:
@@ -180,6 +208,7 @@ func testGivesDevices(t *testing.T, r *rig) {
 	}
 	r.checkUntouched(t, pod, gpus)
 	r.checkTrace(t, pod, gpus)
+	r.checkGPUNode(t)
 	for _, path := range []string{"/dev/nvidiactl", "/dev/nvidia-uvm"} {
 		if got := execIn(t, r.Cluster, pod, "stat", path); !strings.HasPrefix(got, "char ") {
 			t.Errorf("stat %s: %s, want a character device", path, got)

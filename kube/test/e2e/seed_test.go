@@ -92,9 +92,9 @@ func walkSockets(t *testing.T, w *walk) {
 	}
 }
 
-func (w *walk) agentSockets(t testing.TB) []string {
+func (r *rig) agentSockets(t testing.TB) []string {
 	t.Helper()
-	all, err := os.ReadDir(filepath.Join(w.node.KubeletDir(), "device-plugins"))
+	all, err := os.ReadDir(filepath.Join(r.node.KubeletDir(), "device-plugins"))
 	if err != nil {
 		t.Fatal(err)
 	}

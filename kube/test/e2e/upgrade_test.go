@@ -25,9 +25,11 @@ type sample struct {
 
 // sampler asks the kubelet all the time until it is stopped.
 type sampler struct {
-	cancel  context.CancelFunc
-	done    chan struct{}
-	samples []sample // to be read after done
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	samples []sample
 }
 
 func (r *rig) sample(t testing.TB) *sampler {
@@ -50,7 +52,9 @@ func (r *rig) sample(t testing.TB) *sampler {
 			if err != nil {
 				count = -1
 			}
+			s.mu.Lock()
 			s.samples = append(s.samples, sample{time.Now(), count})
+			s.mu.Unlock()
 		}
 	}()
 	t.Cleanup(func() { s.stop() })
@@ -61,6 +65,21 @@ func (s *sampler) stop() []sample {
 	s.cancel()
 	<-s.done
 	return s.samples
+}
+
+// waitFor waits until this count was sampled.
+func (s *sampler) waitFor(t testing.TB, count int) {
+	t.Helper()
+	waitUntil(t, 30*time.Second, fmt.Sprintf("the kubelet has %d healthy GPUs", count), func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if _, seen := firstAfter(s.samples, time.Time{}, count); !seen && len(s.samples) > 0 {
+			return fmt.Errorf("it has %d", s.samples[len(s.samples)-1].count)
+		} else if !seen {
+			return errors.New("it was not asked yet")
+		}
+		return nil
+	})
 }
 
 // firstAfter is when the first sample after start had this count.
@@ -127,8 +146,8 @@ func testAgentKilled(t *testing.T, r *rig) {
 		t.Fatalf("healthy GPUs went to 0: %v, and back to %d: %v", seen, nodeGPUs, ok)
 	}
 	gap, _, _ := gaps(samples)
-	t.Logf("agent as %s killed: 0 healthy GPUs after %s; %d again %s after the start; gap in all %s",
-		r.mode.Name(), ms(gone.Sub(killed)), nodeGPUs, ms(back.Sub(started)), ms(gap))
+	t.Logf("agent as %s killed: 0 healthy GPUs after %s; %d again %s after the start; the gap is %s, and the agent was left dead for %s of it",
+		r.mode.Name(), ms(gone.Sub(killed)), nodeGPUs, ms(back.Sub(started)), ms(gap), ms(started.Sub(killed)))
 }
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
@@ -179,7 +198,7 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
 	watch := r.sample(t)
-	admit := r.admitPods(t, 3)
+	admit := r.admitPods(t, nodeGPUs-2)
 	waitUntil(t, 30*time.Second, "the first pods were admitted", func(context.Context) error {
 		if !admit.broken() && admit.count() < 2 {
 			return fmt.Errorf("%d were", admit.count())
@@ -217,7 +236,7 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 	}
 }
 
-// admission keeps creating pods with two GPUs that look at their devices and end.
+// admission keeps creating pods with one GPU that look at their devices and end.
 type admission struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
@@ -227,7 +246,7 @@ type admission struct {
 	failed []error
 }
 
-// admitPods starts workers; together they never ask for more than is free beside two GPUs.
+// admitPods starts workers, of which each asks for one GPU at a time.
 func (r *rig) admitPods(t testing.TB, workers int) *admission {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &admission{cancel: cancel}
@@ -252,7 +271,7 @@ func (r *rig) admitPods(t testing.TB, workers int) *admission {
 func (r *rig) admitOne(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	pod := podWithGPUs(name, 2, "devices")
+	pod := podWithGPUs(name, 1, "devices")
 	if _, err := r.CreatePod(ctx, pod); err != nil {
 		return err
 	}
