@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
 )
@@ -111,7 +112,8 @@ func TestEndedOrphans(t *testing.T) {
 	}
 	book.Reconcile(ledger.NodeView{Containers: living})
 
-	got := (&Agent{api: api, ledger: book}).endedOrphans(context.Background())
+	config := &v1alpha1.AgentConfig{ResourceName: "nvidia.com/gpu"}
+	got := (&Agent{api: api, ledger: book, config: config}).endedOrphans(context.Background())
 	want := []ledger.NodePod{
 		{UID: "uid-anew", Namespace: "ns", Name: "anew", Ended: true},
 		{UID: "uid-done", Namespace: "ns", Name: "done", Ended: true},
@@ -120,5 +122,37 @@ func TestEndedOrphans(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pods of orphans (-want +got):\n%s", diff)
+	}
+}
+
+func TestCountedDevices(t *testing.T) {
+	tests := map[string]struct {
+		spec string
+		want int
+	}{
+		"two containers": {`{"containers": [
+			{"resources": {"limits": {"nvidia.com/gpu": "2"}}}, {"resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}}]}`, 3},
+		"an init container needs no more": {`{"initContainers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 2},
+		"an init container needs more": {`{"initContainers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 4},
+		"a sidecar stays": {`{"initContainers": [{"restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 3},
+		"an init container beside a sidecar": {`{"initContainers": [
+			{"restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}, {"resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 5},
+		"another resource": {`{"containers": [{"resources": {"limits": {"example.com/nic": "2"}}}]}`, 0},
+		"no number":        {`{"containers": [{"resources": {"limits": {"nvidia.com/gpu": "two"}}}]}`, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := &unstructured.Unstructured{}
+			if err := pod.UnmarshalJSON([]byte(`{"apiVersion": "v1", "kind": "Pod", "spec": ` + tc.spec + `}`)); err != nil {
+				t.Fatal(err)
+			}
+			if got := countedDevices(pod, "nvidia.com/gpu"); got != tc.want {
+				t.Errorf("the scheduler counts %d, want %d", got, tc.want)
+			}
+		})
 	}
 }

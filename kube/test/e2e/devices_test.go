@@ -21,6 +21,9 @@ func TestCapacity(t *testing.T) {
 // chose and no other, whichever way its container is told. Without NVIDIA's container
 // runtime, envvar and volume-mounts name the GPUs and nobody makes device nodes.
 func TestGPUsOfAContainer(t *testing.T) {
+	r := theNode(t)
+	// It has the first GPU, so that the first two cannot be the right ones by chance.
+	r.run(t, podWithGPUs("neighbour", 1))
 	for title, test := range map[string]struct {
 		config string // of the agent; empty: as the sandbox starts it
 		nodes  bool   // the device nodes are in the container
@@ -41,7 +44,6 @@ func TestGPUsOfAContainer(t *testing.T) {
 		}},
 	} {
 		t.Run(title, func(t *testing.T) {
-			r := theNode(t)
 			if test.config != "" {
 				r.withAgent(t, "--config", agentConfig(t, test.config))
 			}

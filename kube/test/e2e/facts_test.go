@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -166,20 +164,6 @@ func (r *rig) bundles() string {
 	return filepath.Join(r.node.Root(), "run/containerd/io.containerd.runtime.v2.task/k8s.io")
 }
 
-// specOf is the OCI spec that the pod's container was started with.
-func (r *rig) specOf(t testing.TB, pod *corev1.Pod) *specs.Spec {
-	t.Helper()
-	blob, err := os.ReadFile(filepath.Join(r.bundles(), containerID(pod), "config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec := &specs.Spec{}
-	if err := json.Unmarshal(blob, spec); err != nil {
-		t.Fatal(err)
-	}
-	return spec
-}
-
 // containerID is the runtime's name of a running pod's only container.
 func containerID(pod *corev1.Pod) string {
 	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
@@ -226,6 +210,22 @@ func (r *rig) waitNodeStatus(t testing.TB, capacity, allocatable int64) *corev1.
 		return nil
 	})
 	return node
+}
+
+// agentSockets are the sockets of device plugins in the kubelet's directory.
+func (r *rig) agentSockets(t testing.TB) []string {
+	t.Helper()
+	all, err := os.ReadDir(filepath.Join(r.node.KubeletDir(), "device-plugins"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own []string
+	for _, entry := range all {
+		if entry.Type()&os.ModeSocket != 0 && entry.Name() != "kubelet.sock" {
+			own = append(own, entry.Name())
+		}
+	}
+	return own
 }
 
 // kubeletLog reads the kubelet's log from an offset on.

@@ -39,6 +39,7 @@ func kubeletTests() []agentTest {
 			return os.Truncate(path, info.Size()/2)
 		})},
 		{"CheckpointDeleted", lossTest(os.Remove)},
+		{"CheckpointDeletedAfterInit", testCheckpointDeletedAfterInit},
 		{"InitContainers", testInitContainers},
 		{"FreeAgain", testFreeAgain},
 		{"SameNameAgain", testSameNameAgain},
@@ -180,14 +181,52 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	return found
 }
 
+// testCheckpointDeletedAfterInit: a kubelet that has lost its checkpoint asks for GPUs for an
+// init container that finished long ago, as for a stranger, because that one does not
+// run. The pod then occupies more than it is counted for, and what it has too much of must not
+// attract pods that would be refused. (Should the kubelet admit the pod before it knows the
+// resource, it asks for nothing and all is as before.)
+func testCheckpointDeletedAfterInit(t *testing.T, r *rig) {
+	pod := r.run(t, podAfterInit("with-init", 2))[0]
+	held := r.held(t, pod)
+	r.restartKubelet(t, os.Remove)
+	r.checkUntouched(t, pod, held[pod.Name])
+
+	checkpoint, err := kubelet.ReadCheckpoint(r.node.KubeletDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered := nodeGPUs
+	for _, a := range checkpoint.Assignments {
+		if a.PodUID == string(pod.UID) {
+			offered -= len(a.DeviceIDs)
+		}
+	}
+	t.Logf("%d GPUs stay healthy", offered)
+	r.waitAllocatable(t, offered)
+	r.waitNodeStatus(t, nodeGPUs, int64(offered))
+	rest := r.run(t, podWithGPUs("one", 1), podWithGPUs("rest", offered-3))
+	for name, gpus := range r.held(t, rest...) {
+		held[name] = gpus
+	}
+	checkOnce(t, held)
+	r.checkUntouched(t, pod, held[pod.Name])
+	r.checkTrace(t, pod, held[pod.Name])
+}
+
+// podAfterInit is podWithGPUs with an init container, named first, that has as many GPUs.
+func podAfterInit(name string, gpus int) *corev1.Pod {
+	pod := podWithGPUs(name, gpus)
+	first := *pod.Spec.Containers[0].DeepCopy()
+	first.Name, first.Args = "first", []string{"devices"}
+	pod.Spec.InitContainers = []corev1.Container{first}
+	return pod
+}
+
 // testInitContainers: a container has the GPUs that the init container before it had; a
 // sidecar, which goes on beside the others, has its own.
 func testInitContainers(t *testing.T, r *rig) {
-	app := podWithGPUs("with-init", 2)
-	first := *app.Spec.Containers[0].DeepCopy()
-	first.Name, first.Args = "first", []string{"devices"}
-	app.Spec.InitContainers = []corev1.Container{first}
-
+	app := podAfterInit("with-init", 2)
 	beside := podWithGPUs("with-sidecar", 2)
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{Name: "sidecar", Image: sandbox.WorkloadImage, Args: []string{"sleep"}, RestartPolicy: &always}

@@ -63,8 +63,8 @@ func TestWalk(t *testing.T) {
 // walkCapacity: what the scheduler sees.
 func walkCapacity(t *testing.T, w *walk) { w.waitNodeStatus(t, nodeGPUs, nodeGPUs) }
 
-// walkPodObject: the pod's spec says how many and not which. Since Kubernetes 1.36 the
-// status does, so a name there has to be the right one.
+// walkPodObject: the pod's spec says how many and not which. Its status does since
+// Kubernetes 1.36, which is one of the sources of TestTrace.
 func walkPodObject(t *testing.T, w *walk) {
 	pod, err := w.Client().CoreV1().Pods(w.pod.Namespace).Get(t.Context(), w.pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -90,21 +90,6 @@ func walkSockets(t *testing.T, w *walk) {
 	if info, err := os.Stat(filepath.Join(w.node.KubeletDir(), "device-plugins", "kubelet.sock")); err != nil || info.Mode()&os.ModeSocket == 0 {
 		t.Errorf("the kubelet's registration socket: %v, %v", info, err)
 	}
-}
-
-func (r *rig) agentSockets(t testing.TB) []string {
-	t.Helper()
-	all, err := os.ReadDir(filepath.Join(r.node.KubeletDir(), "device-plugins"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var own []string
-	for _, entry := range all {
-		if entry.Type()&os.ModeSocket != 0 && entry.Name() != "kubelet.sock" {
-			own = append(own, entry.Name())
-		}
-	}
-	return own
 }
 
 // walkRegistration: the handoff between agent and kubelet.

@@ -11,16 +11,18 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/berth-gpu/berth/internal/kubelet"
 	"github.com/berth-gpu/berth/internal/sim"
 )
 
-// placement is a row of pods, one after another, on a node of its own.
+// placement is a row of pods on a node of its own: the first, and then the others at once.
 type placement struct {
 	pods []int // how many GPUs each asks for
 	// links is the number of NVLinks at the weakest edge that a ring or a tree over each
 	// pod's GPUs needs.
-	links []int
+	links int
 	numa  bool // each pod's GPUs share a NUMA node
 }
 
@@ -29,14 +31,14 @@ type placement struct {
 func TestPlacement(t *testing.T) {
 	for profile, tests := range map[string]map[string]placement{
 		"v100x8-hybrid-mesh": {
-			"pairs":      {[]int{2, 2, 2, 2}, []int{2, 2, 2, 2}, false},
-			"quadruples": {[]int{4, 4}, []int{2, 2}, true},
-			"all":        {[]int{8}, []int{2}, false},
+			"pairs":      {[]int{2, 2, 2, 2}, 2, false},
+			"quadruples": {[]int{4, 4}, 2, true},
+			"all":        {[]int{8}, 2, false},
 		},
 		"l40sx8": {
-			"pairs":                {[]int{2, 2}, []int{0, 0}, true},
-			"pairs beside one GPU": {[]int{1, 2, 2, 2}, []int{0, 0, 0, 0}, true},
-			"quadruples":           {[]int{4, 4}, []int{0, 0}, true},
+			"pairs":                {[]int{2, 2, 2, 2}, 0, true},
+			"pairs beside one GPU": {[]int{1, 2, 2, 2}, 0, true},
+			"quadruples":           {[]int{4, 4}, 0, true},
 		},
 	} {
 		t.Run(profile, func(t *testing.T) {
@@ -50,30 +52,34 @@ func TestPlacement(t *testing.T) {
 }
 
 func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
+	var rest []*corev1.Pod
+	for i, count := range p.pods[1:] {
+		rest = append(rest, podWithGPUs("rest-"+strconv.Itoa(i), count))
+	}
+	running := append(r.run(t, podWithGPUs("first", p.pods[0])), r.run(t, rest...)...)
 	taken := set(0)
 	for i, count := range p.pods {
-		pod := r.run(t, podWithGPUs("pod-"+strconv.Itoa(i), count))[0]
 		got := set(0)
-		for _, uuid := range r.given(t, pod).uuids {
+		for _, uuid := range r.given(t, running[i]).uuids {
 			got |= 1 << cardOf(t, machine, uuid).Index
 		}
 		if bits.OnesCount(uint(got)) != count || got&taken != 0 {
-			t.Fatalf("pod %d asked for %d GPUs and got %s; taken were %s", i, count, got, taken)
+			t.Fatalf("pod %s asked for %d GPUs and got %s; taken were %s", running[i].Name, count, got, taken)
 		}
 		taken |= got
 		if count == 1 {
 			continue
 		}
 		links, nodes := bottleneck(machine, got), numaNodes(machine, got)
-		t.Logf("pod %d got the GPUs %s: bottleneck %d NVLinks, NUMA nodes %v", i, got, links, nodes)
-		if links != p.links[i] {
-			t.Errorf("pod %d got the GPUs %s with %d NVLinks at the weakest edge, want %d", i, got, links, p.links[i])
+		t.Logf("pod %s got the GPUs %s: bottleneck %d NVLinks, NUMA nodes %v", running[i].Name, got, links, nodes)
+		if links != p.links {
+			t.Errorf("pod %s got the GPUs %s with %d NVLinks at the weakest edge, want %d", running[i].Name, got, links, p.links)
 		}
 		if best := bestBottleneck(machine, count); i == 0 && links != best {
-			t.Errorf("pod %d: the best %d GPUs have %d NVLinks at the weakest edge, %s have %d", i, count, best, got, links)
+			t.Errorf("the best %d GPUs have %d NVLinks at the weakest edge, %s have %d", count, best, got, links)
 		}
 		if p.numa && len(nodes) != 1 {
-			t.Errorf("pod %d got the GPUs %s of the NUMA nodes %v, want one", i, got, nodes)
+			t.Errorf("pod %s got the GPUs %s of the NUMA nodes %v, want one", running[i].Name, got, nodes)
 		}
 	}
 }

@@ -1,0 +1,413 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/kube/internal/workload"
+)
+
+// What the environment sets for the tests with large counts:
+//
+//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5
+//	BERTH_SEED    repeats the counts of an earlier run, and its kinds of restart
+const (
+	envSoak = "BERTH_SOAK"
+	envSeed = "BERTH_SEED"
+)
+
+const (
+	churnAtOnce = 8
+	churnMost   = 4 // GPUs that a pod asks for at most
+)
+
+// churn is a crowd of pods that come and go while the agent is restarted.
+type churn struct {
+	*rig
+	t      testing.TB
+	major  uint32
+	gpus   []int    // what each pod asks for
+	kinds  []string // how each restart happens
+	served chan int // the pods that have come and gone
+
+	mu      sync.Mutex
+	down    []interval // when there was no agent
+	refused int
+	looks   int
+	most    int // GPUs held at one time
+}
+
+// interval is a time in which the agent was away; the last one may have no end yet.
+type interval struct{ from, to time.Time }
+
+// TestChurn: pods with random numbers of GPUs, eight at a time, with restarts of the
+// agent in between. After each, no GPU has two holders among the containers that live, by
+// the OCI specs that they were started with, and what a pod held is free when it is gone.
+func TestChurn(t *testing.T) {
+	r := theNode(t)
+	pods, restarts := 24, 5
+	if os.Getenv(envSoak) != "" {
+		pods, restarts = 200, 50
+	}
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(envSeed); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%s: want a number", envSeed, text)
+		}
+	}
+	c := newChurn(t, r, seed, pods, restarts)
+	t.Logf("%s=%d repeats this: %d pods, restarts of the agent: %s", envSeed, seed, pods, strings.Join(c.kinds, " "))
+	start := time.Now()
+	if err := c.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: %d looks at all containers, at most %d GPUs held at one time, %d pods refused while there was no agent and made again",
+		seed, pods, restarts, ms(time.Since(start)), c.looks, c.most, c.refused)
+	c.checkNothingLeft(t)
+}
+
+func newChurn(t testing.TB, r *rig, seed uint64, pods, restarts int) *churn {
+	random := rand.New(rand.NewPCG(seed, 0))
+	c := &churn{rig: r, t: t, major: hardware(t, r.node.SimDir()).Majors.NVIDIA, served: make(chan int, pods)}
+	for range pods {
+		c.gpus = append(c.gpus, 1+random.IntN(churnMost))
+	}
+	for range restarts {
+		c.kinds = append(c.kinds, []string{"kill", "stop", "upgrade"}[random.IntN(3)])
+	}
+	return c
+}
+
+// run lets all pods come and go, eight at a time, and restarts the agent evenly among them.
+func (c *churn) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	next := make(chan int)
+	group.Go(func() error {
+		defer close(next)
+		for i := range c.gpus {
+			select {
+			case next <- i:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for range churnAtOnce {
+		group.Go(func() error {
+			for i := range next {
+				if err := c.serve(ctx, i); err != nil {
+					return err
+				}
+				c.served <- i
+			}
+			return nil
+		})
+	}
+	group.Go(func() error { return c.restarts(ctx) })
+	return group.Wait()
+}
+
+// restarts restarts the agent after every few pods.
+func (c *churn) restarts(ctx context.Context) error {
+	each := max(1, len(c.gpus)/len(c.kinds))
+	for _, kind := range c.kinds {
+		for range each {
+			select {
+			case <-c.served:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := c.restart(ctx, kind); err != nil {
+			return fmt.Errorf("restart the agent (%s): %w", kind, err)
+		}
+	}
+	return nil
+}
+
+func (c *churn) restart(ctx context.Context, kind string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if kind == "upgrade" {
+		return c.mode.Upgrade(ctx)
+	}
+	c.mu.Lock()
+	c.down = append(c.down, interval{from: time.Now()})
+	c.mu.Unlock()
+	end := c.mode.Kill
+	if kind == "stop" {
+		end = c.mode.Remove
+	}
+	if err := end(ctx); err != nil {
+		return err
+	}
+	if err := c.mode.Start(ctx); err != nil {
+		return err
+	}
+	// Ready means that the kubelet has taken the registration; its answer counts.
+	err := poll(ctx, "all GPUs are back", func() error { return c.wantHealthy(ctx, nodeGPUs) })
+	c.mu.Lock()
+	c.down[len(c.down)-1].to = time.Now()
+	c.mu.Unlock()
+	return err
+}
+
+// wasDown tells whether there was a time without an agent since a moment.
+func (c *churn) wasDown(since time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.down, func(d interval) bool { return d.to.IsZero() || d.to.After(since) })
+}
+
+// serve makes a pod, looks at it and at all others, removes it, and sees that nothing of
+// it is left. A pod that the scheduler sent to the node in the moment in which there was
+// no agent is refused by the kubelet, which no device plugin can prevent; it is made again.
+func (c *churn) serve(ctx context.Context, i int) error {
+	for attempt := 0; ; attempt++ {
+		name := fmt.Sprintf("churn-%d-%d", i, attempt)
+		since := time.Now()
+		pod, err := c.admit(ctx, name, c.gpus[i])
+		if err == nil {
+			err = c.lookAt(ctx, pod, c.gpus[i])
+		}
+		gone := c.removeAndForget(ctx, name, pod)
+		if !withoutAgent(pod) || !c.wasDown(since) || ctx.Err() != nil {
+			return errors.Join(err, gone)
+		}
+		c.mu.Lock()
+		c.refused++
+		c.mu.Unlock()
+	}
+}
+
+// withoutAgent tells whether the kubelet refused a pod because nobody answered: not one that
+// the agent itself refused.
+func withoutAgent(pod *corev1.Pod) bool {
+	if pod == nil || pod.Status.Reason != "UnexpectedAdmissionError" {
+		return false
+	}
+	return slices.ContainsFunc([]string{"no healthy devices present", "code = Unavailable", "code = Canceled"}, func(why string) bool {
+		return strings.Contains(pod.Status.Message, why)
+	})
+}
+
+// admit makes a pod and waits until it runs. Its turn may come late: the GPUs are fewer
+// than what eight pods ask for.
+func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if _, err := c.CreatePod(ctx, podWithGPUs(name, gpus)); err != nil {
+		return nil, err
+	}
+	return c.WaitPhase(ctx, metav1.NamespaceDefault, name, corev1.PodRunning)
+}
+
+// lookAt compares what a pod has with what it asked for, and all living containers with
+// one another.
+func (c *churn) lookAt(ctx context.Context, pod *corev1.Pod, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	out, _, err := c.ExecInPod(ctx, pod.Namespace, pod.Name, "main", "/workload", "devices")
+	if err != nil {
+		return err
+	}
+	var devices []workload.Device
+	if err := json.Unmarshal([]byte(out), &devices); err != nil {
+		return fmt.Errorf("read the devices of pod %s: %w: %s", pod.Name, err, out)
+	}
+	var inside []uint32
+	for _, d := range devices {
+		if gpuNode.MatchString(d.Path) && d.Major == c.major {
+			inside = append(inside, d.Minor)
+		}
+	}
+	slices.Sort(inside)
+	if len(inside) != want {
+		c.t.Errorf("pod %s asked for %d GPUs and has %v", pod.Name, want, inside)
+	}
+	living, err := c.living()
+	if err != nil {
+		return err
+	}
+	held := 0
+	for _, l := range living {
+		held += len(l.gpus)
+		if l.pod == pod.Name && !slices.Equal(l.gpus, inside) {
+			c.t.Errorf("pod %s: its OCI spec has the GPUs %v, its container %v", pod.Name, l.gpus, inside)
+		}
+	}
+	if !slices.ContainsFunc(living, func(l livingContainer) bool { return l.pod == pod.Name }) {
+		c.t.Errorf("pod %s runs and has no living container", pod.Name)
+	}
+	c.checkHolders(living)
+	node, err := c.gpuNode(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range node.Status.Devices {
+		if len(d.Holders) > 1 {
+			c.t.Errorf("the GPUNode gives %s two holders: %+v", d.UUID, d.Holders)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looks++
+	c.most = max(c.most, held)
+	return nil
+}
+
+// checkHolders complains about each GPU that two containers hold that live at one time.
+func (c *churn) checkHolders(living []livingContainer) {
+	owner := map[uint32]livingContainer{}
+	for _, l := range living {
+		for _, minor := range l.gpus {
+			other, taken := owner[minor]
+			// The first may have ended before the second was looked at.
+			if taken && lives(other.pid) {
+				c.t.Errorf("GPU %d has two holders: pod %s (container %s) and pod %s (container %s)", minor, other.pod, other.id, l.pod, l.id)
+			}
+			owner[minor] = l
+		}
+	}
+}
+
+// livingContainer is a container whose first process lives.
+type livingContainer struct {
+	id, pod string
+	pid     int
+	gpus    []uint32 // by minor number, ascending
+}
+
+// living reads the OCI specs of all containers of the node that live; those that only hold
+// a pod's namespaces are left out.
+func (c *churn) living() ([]livingContainer, error) {
+	bundles, err := os.ReadDir(c.bundles())
+	if err != nil {
+		return nil, err
+	}
+	var found []livingContainer
+	for _, bundle := range bundles {
+		one, err := c.readBundle(bundle.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it comes or goes at this moment
+		}
+		if err != nil {
+			return nil, err
+		}
+		if one.pod != "" && lives(one.pid) {
+			found = append(found, one)
+		}
+	}
+	return found, nil
+}
+
+func (c *churn) readBundle(id string) (livingContainer, error) {
+	one := livingContainer{id: id}
+	blob, err := os.ReadFile(filepath.Join(c.bundles(), id, "config.json"))
+	if err != nil {
+		return one, err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(blob, &spec); err != nil {
+		return one, fmt.Errorf("read OCI spec of %s: %w", id, err)
+	}
+	if spec.Annotations["io.kubernetes.cri.container-type"] == "container" {
+		one.pod = spec.Annotations["io.kubernetes.cri.sandbox-name"]
+	}
+	for _, d := range spec.Linux.Devices {
+		if d.Type == "c" && d.Major == int64(c.major) && gpuNode.MatchString(d.Path) {
+			one.gpus = append(one.gpus, uint32(d.Minor))
+		}
+	}
+	slices.Sort(one.gpus)
+	pid, err := os.ReadFile(filepath.Join(c.bundles(), id, "init.pid"))
+	if err != nil {
+		return one, err
+	}
+	if one.pid, err = strconv.Atoi(strings.TrimSpace(string(pid))); err != nil {
+		return one, fs.ErrNotExist // it is being written
+	}
+	return one, nil
+}
+
+// lives tells whether a process has not ended.
+func lives(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := strings.TrimSpace(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// removeAndForget removes a pod and waits until nobody holds anything in its name.
+func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Pod) error {
+	// Also after a failure elsewhere: the sandbox may be one that stays.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if err := c.DeletePodAndWait(ctx, metav1.NamespaceDefault, name, -1); err != nil || pod == nil {
+		return err
+	}
+	return poll(ctx, "nobody holds a GPU in the name of pod "+name, func() error {
+		node, err := c.gpuNode(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range node.Status.Devices {
+			for _, h := range d.Holders {
+				if h.PodUID == string(pod.UID) {
+					return fmt.Errorf("the GPUNode says that it holds %s as %s", d.UUID, h.Kind)
+				}
+			}
+		}
+		living, err := c.living()
+		if err != nil {
+			return err
+		}
+		for _, l := range living {
+			if l.pod == name && len(l.gpus) > 0 {
+				return fmt.Errorf("container %s of it lives and has the GPUs %v", l.id, l.gpus)
+			}
+		}
+		return nil
+	})
+}
+
+// checkNothingLeft: after all, the node is as it was, and one pod can have all GPUs.
+func (c *churn) checkNothingLeft(t testing.TB) {
+	t.Helper()
+	c.waitAllocatable(t, nodeGPUs)
+	c.waitNodeStatus(t, nodeGPUs, nodeGPUs)
+	c.waitHolders(t, map[string]int{})
+	node, err := c.gpuNode(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range node.Status.Problems {
+		t.Errorf("the GPUNode has a problem: %s: %s", problem.Code, problem.Message)
+	}
+	if sockets := c.agentSockets(t); len(sockets) != 1 {
+		t.Errorf("sockets of the agent in device-plugins: %v, want one", sockets)
+	}
+	all := c.rig.run(t, podWithGPUs("all", nodeGPUs))[0]
+	checkFull(t, c.held(t, all))
+}

@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+// TestFaults: cards break, held and free ones, with and without an event, and are mended
+// again. Each time the kubelet, the scheduler, the pod's status and the GPUNode know of
+// it, and the same agent runs all the time.
+func TestFaults(t *testing.T) {
+	r := theNode(t)
+	agents := r.node.Agents()
+	pod := r.run(t, podWithGPUs("held", 2))[0]
+	held := r.given(t, pod).uuids
+	var free []string
+	for _, card := range hardware(t, r.node.SimDir()).GPUs {
+		if !slices.Contains(held, card.UUID) {
+			free = append(free, card.UUID)
+		}
+	}
+	machine, err := sim.Open(r.node.SimDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Clear(sim.ClearAll); err != nil {
+			t.Error(err)
+		}
+		// The tests after this one need all GPUs; the context of the test has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := poll(ctx, "all GPUs are healthy again", func() error { return r.wantHealthy(ctx, nodeGPUs) }); err != nil {
+			t.Error(err)
+		}
+	})
+
+	xid, silent := sim.Fault{XID: 79}, sim.Fault{LostSilently: true}
+	faults := []cardFault{
+		{"XID 79 on a held GPU", held[0], xid, "Unhealthy", "XID79"},
+		{"XID 79 on a free GPU", free[0], xid, "Unhealthy", "XID79"},
+		{"a held GPU lost without an XID", held[1], silent, "Gone", "GPU_LOST"},
+		{"a free GPU lost without an XID", free[1], silent, "Gone", "GPU_LOST"},
+	}
+	// The limits are far above what is measured on an idle machine: an event is known in
+	// milliseconds, silence at the next scan, five seconds later at most.
+	r.breakCards(t, machine, 2*time.Second, faults[0])
+	r.breakCards(t, machine, 2*time.Second, faults[1])
+	r.breakCards(t, machine, 10*time.Second, faults[2:]...)
+
+	// A container keeps its card, broken or not: to end it is not ours to decide.
+	gpus := minorsOf(t, hardware(t, r.node.SimDir()), held)
+	r.checkUntouched(t, pod, gpus)
+	r.waitNodeStatus(t, nodeGPUs, nodeGPUs-int64(len(faults)))
+	for _, uuid := range held {
+		r.waitPodHealth(t, pod, uuid, corev1.ResourceHealthStatusUnhealthy)
+	}
+	// For the scheduler a held GPU that is broken counts twice: as held and as missing. So
+	// two of the four that are left can be had.
+	rest := r.run(t, podWithGPUs("rest", nodeGPUs-len(faults)-len(held)))[0]
+	for _, got := range r.given(t, rest).uuids {
+		if !slices.Contains(free[2:], got) {
+			t.Errorf("a pod beside the broken GPUs got %s, want some of the healthy %v", got, free[2:])
+		}
+	}
+
+	r.mendCards(t, machine, faults[0])
+	r.mendCards(t, machine, faults[1:]...)
+	r.checkUntouched(t, pod, gpus)
+	r.waitNodeStatus(t, nodeGPUs, nodeGPUs)
+	for _, uuid := range held {
+		r.waitPodHealth(t, pod, uuid, corev1.ResourceHealthStatusHealthy)
+	}
+	if now := r.node.Agents(); len(agents) != 1 || len(now) != 1 || now[0].PID != agents[0].PID {
+		t.Errorf("the agents were %v and are %v, want the same one", agents, now)
+	}
+}
+
+// cardFault is a fault of one card and the verdict that it leads to.
+type cardFault struct {
+	name, uuid   string
+	fault        sim.Fault
+	state, cause string
+}
+
+// breakCards injects faults, all at once, and waits until everybody knows.
+func (r *rig) breakCards(t testing.TB, machine *sim.Machine, limit time.Duration, faults ...cardFault) {
+	t.Helper()
+	start := time.Now()
+	for _, f := range faults {
+		f.fault.GPU = f.uuid
+		if err := machine.Inject(f.fault); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range faults {
+		took := r.waitKubeletHealth(t, f.uuid, false).Sub(start)
+		published := r.waitGPUNodeHealth(t, f.uuid, f.state, f.cause).Sub(start)
+		t.Logf("%s: the kubelet knows after %s, the GPUNode after %s", f.name, ms(took), ms(published))
+		if took > limit {
+			t.Errorf("%s: the kubelet knows after %s, want at most %s", f.name, took, limit)
+		}
+	}
+}
+
+// mendCards takes the faults away, all at once, and waits until everybody knows.
+func (r *rig) mendCards(t testing.TB, machine *sim.Machine, faults ...cardFault) {
+	t.Helper()
+	start := time.Now()
+	for _, f := range faults {
+		if err := machine.Clear(f.uuid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range faults {
+		took := r.waitKubeletHealth(t, f.uuid, true).Sub(start)
+		published := r.waitGPUNodeHealth(t, f.uuid, "Healthy", "").Sub(start)
+		t.Logf("%s, cleared: the kubelet knows after %s, the GPUNode after %s", f.name, ms(took), ms(published))
+	}
+}
+
+func (r *rig) wantHealthy(ctx context.Context, want int) error {
+	got, err := r.allocatable(ctx)
+	if err == nil && got != want {
+		err = fmt.Errorf("the kubelet has %d healthy GPUs", got)
+	}
+	return err
+}
+
+// waitKubeletHealth asks the kubelet every 20 ms until it calls a GPU healthy or not, and
+// returns when.
+func (r *rig) waitKubeletHealth(t testing.TB, uuid string, want bool) time.Time {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
+		if err == nil && offered(devices, uuid) == want {
+			return time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("wait until the kubelet calls %s healthy: %v: %v", uuid, want, errors.Join(ctx.Err(), err))
+		case <-tick.C:
+		}
+	}
+}
+
+// waitGPUNodeHealth waits until the GPUNode has the verdict on a GPU, with the cause.
+func (r *rig) waitGPUNodeHealth(t testing.TB, uuid, state, cause string) time.Time {
+	t.Helper()
+	waitUntil(t, 20*time.Second, fmt.Sprintf("the GPUNode calls %s %s because of %q", uuid, state, cause), func(ctx context.Context) error {
+		node, err := r.gpuNode(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range node.Status.Devices {
+			if d.UUID != uuid {
+				continue
+			}
+			if d.Health.State == state && (cause == "") == (len(d.Health.Causes) == 0) &&
+				(cause == "" || slices.ContainsFunc(d.Health.Causes, func(c v1alpha1.Cause) bool { return strings.HasPrefix(c.Code, cause) })) {
+				return nil
+			}
+			return fmt.Errorf("it says %+v", d.Health)
+		}
+		return errors.New("it does not list it")
+	})
+	return time.Now()
+}
+
+// waitPodHealth waits until the pod's own status has the verdict on its GPU (KEP-4680).
+func (r *rig) waitPodHealth(t testing.TB, pod *corev1.Pod, uuid string, want corev1.ResourceHealthStatus) {
+	t.Helper()
+	waitUntil(t, 20*time.Second, fmt.Sprintf("the status of pod %s calls %s %s", pod.Name, uuid, want), func(ctx context.Context) error {
+		now, err := r.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, resource := range now.Status.ContainerStatuses[0].AllocatedResourcesStatus {
+			for _, d := range resource.Resources {
+				if string(d.ResourceID) == uuid && d.Health == want {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("it says %+v", now.Status.ContainerStatuses[0].AllocatedResourcesStatus)
+	})
+}
