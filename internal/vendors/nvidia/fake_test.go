@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -22,7 +21,6 @@ import (
 // node is a machine made of go-nvml's mock devices, with the functions that the mock
 // leaves out, and of file trees. What a test breaks, it breaks here.
 type node struct {
-	mu      sync.Mutex
 	library *server.Server
 	roots   nvidia.Roots
 	// cards are those that NVML counts, in its order.

@@ -39,10 +39,8 @@ func kubeletTests() []agentTest {
 			return os.Truncate(path, info.Size()/2)
 		})},
 		{"CheckpointDeleted", lossTest(os.Remove)},
-		{"CheckpointDeletedAfterInit", testCheckpointDeletedAfterInit},
 		{"InitContainers", testInitContainers},
 		{"FreeAgain", testFreeAgain},
-		{"SameNameAgain", testSameNameAgain},
 		{"Orphan", testOrphan},
 	}
 }
@@ -61,18 +59,16 @@ func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 
 		others := r.run(t, podWithGPUs("second", 1), podWithGPUs("third", 2), podWithGPUs("fourth", 3))
 		held := r.held(t, others...)
-		held["first"] = before
+		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
-		r.checkUntouched(t, first, before)
 
 		// The kubelet asks again for what it has forgotten, and what it then gets is what
 		// nobody else has.
 		first = r.restartContainer(t, first)
 		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
-		for _, pod := range append(others, first) {
-			r.checkTrace(t, pod, held[pod.Name])
-		}
+		r.checkTrace(t, first, held["first"])
+		r.checkTrace(t, others[2], held["fourth"])
 	}
 }
 
@@ -181,59 +177,24 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	return found
 }
 
-// testCheckpointDeletedAfterInit: a kubelet that has lost its checkpoint asks for GPUs for an
-// init container that finished long ago, as for a stranger, because that one does not
-// run. The pod then occupies more than it is counted for, and what it has too much of must not
-// attract pods that would be refused. (Should the kubelet admit the pod before it knows the
-// resource, it asks for nothing and all is as before.)
-func testCheckpointDeletedAfterInit(t *testing.T, r *rig) {
-	pod := r.run(t, podAfterInit("with-init", 2))[0]
-	held := r.held(t, pod)
-	r.restartKubelet(t, os.Remove)
-	r.checkUntouched(t, pod, held[pod.Name])
-
-	checkpoint, err := kubelet.ReadCheckpoint(r.node.KubeletDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	offered := nodeGPUs
-	for _, a := range checkpoint.Assignments {
-		if a.PodUID == string(pod.UID) {
-			offered -= len(a.DeviceIDs)
-		}
-	}
-	t.Logf("%d GPUs stay healthy", offered)
-	r.waitAllocatable(t, offered)
-	r.waitNodeStatus(t, nodeGPUs, int64(offered))
-	rest := r.run(t, podWithGPUs("one", 1), podWithGPUs("rest", offered-3))
-	for name, gpus := range r.held(t, rest...) {
-		held[name] = gpus
-	}
-	checkOnce(t, held)
-	r.checkUntouched(t, pod, held[pod.Name])
-	r.checkTrace(t, pod, held[pod.Name])
-}
-
-// podAfterInit is podWithGPUs with an init container, named first, that has as many GPUs.
-func podAfterInit(name string, gpus int) *corev1.Pod {
-	pod := podWithGPUs(name, gpus)
-	first := *pod.Spec.Containers[0].DeepCopy()
-	first.Name, first.Args = "first", []string{"devices"}
-	pod.Spec.InitContainers = []corev1.Container{first}
-	return pod
-}
-
 // testInitContainers: a container has the GPUs that the init container before it had; a
-// sidecar, which goes on beside the others, has its own.
+// sidecar, which goes on beside the others, has its own. Then the checkpoint is deleted: the
+// kubelet asks for GPUs for the init container, which finished long ago, as for a stranger,
+// because that one does not run. The pod then occupies more than it is counted for, and what
+// it has too much of must not attract pods that would be refused. (Should the kubelet admit
+// the pod before it knows the resource, it asks for nothing and all is as before.)
 func testInitContainers(t *testing.T, r *rig) {
-	app := podAfterInit("with-init", 2)
+	app := podWithGPUs("with-init", 2)
+	first := *app.Spec.Containers[0].DeepCopy()
+	first.Name, first.Args = "first", []string{"devices"}
+	app.Spec.InitContainers = []corev1.Container{first}
 	beside := podWithGPUs("with-sidecar", 2)
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{Name: "sidecar", Image: sandbox.WorkloadImage, Args: []string{"sleep"}, RestartPolicy: &always}
 	askForGPUs(&sidecar, 1)
 	beside.Spec.InitContainers = []corev1.Container{sidecar}
 
-	pods := r.run(t, app, beside, podWithGPUs("rest", nodeGPUs-2-3))
+	pods := r.run(t, app, beside)
 	app, beside = pods[0], pods[1]
 	held := r.held(t, pods...)
 	log, err := r.PodLogs(t.Context(), app.Namespace, app.Name, "first")
@@ -247,14 +208,43 @@ func testInitContainers(t *testing.T, r *rig) {
 	if len(held["sidecar"]) != 1 {
 		t.Errorf("the sidecar has the GPUs %v, want one", held["sidecar"])
 	}
-	checkFull(t, held)
+	r.waitHolders(t, map[string]int{app.Name: 2, beside.Name: 3})
+
+	r.restartKubelet(t, os.Remove)
+	r.checkUntouched(t, app, held[app.Name])
+	offered := nodeGPUs - r.rememberedFor(t, app)
+	t.Logf("after the checkpoint was lost %d GPUs stay healthy", offered)
+	r.waitAllocatable(t, offered)
+	r.waitNodeStatus(t, nodeGPUs, int64(offered))
+	rest := r.run(t, podWithGPUs("rest", offered-2-3))[0]
+	held[rest.Name] = r.gpusIn(t, rest, "main")
+	checkOnce(t, held)
 	r.checkTrace(t, app, held[app.Name])
 	r.checkTrace(t, beside, slices.Concat(held[beside.Name], held["sidecar"]))
+}
+
+// rememberedFor is how many GPUs the kubelet's checkpoint has for a pod.
+func (r *rig) rememberedFor(t testing.TB, pod *corev1.Pod) int {
+	t.Helper()
+	checkpoint, err := kubelet.ReadCheckpoint(r.node.KubeletDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, a := range checkpoint.Assignments {
+		for _, id := range a.DeviceIDs {
+			if a.PodUID == string(pod.UID) {
+				ids[id] = true
+			}
+		}
+	}
+	return len(ids)
 }
 
 // testFreeAgain: two kinds of pods that are still there hold nothing any more. One has
 // finished. The other was turned away after it had got its GPUs: the kubelet allocates
 // before it counts CPUs, and this pod comes past the scheduler and asks for too many.
+// And a pod that replaces one of the same name is another pod.
 func testFreeAgain(t *testing.T, r *rig) {
 	done, big := podWithGPUs("done", 3, "devices"), podWithGPUs("too-big", 4)
 	big.Spec.NodeName = r.node.Name()
@@ -287,6 +277,18 @@ func testFreeAgain(t *testing.T, r *rig) {
 			t.Errorf("trace of pod %s, which has %s: %+v", name, phase, found.Pods)
 		}
 	}
+
+	if err := r.remove(timeout(t, 30*time.Second), all); err != nil {
+		t.Fatal(err)
+	}
+	pods := r.run(t, podWithGPUs(all.Name, 5), podWithGPUs("rest", nodeGPUs-5))
+	if pods[0].UID == all.UID {
+		t.Fatal("the pod is not another one")
+	}
+	held := r.held(t, pods...)
+	checkFull(t, held)
+	r.checkTrace(t, pods[0], held[all.Name])
+	r.waitHolders(t, map[string]int{all.Name: 5, "rest": nodeGPUs - 5})
 }
 
 // waitHolders waits until the node's GPUNode object names these pods as holders and no
@@ -322,23 +324,6 @@ func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
 	}
 	node := &v1alpha1.GPUNode{}
 	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node)
-}
-
-// testSameNameAgain: a pod that replaces one of the same name is another pod.
-func testSameNameAgain(t *testing.T, r *rig) {
-	old := r.run(t, podWithGPUs("twin", 2))[0]
-	if err := r.remove(timeout(t, 30*time.Second), old); err != nil {
-		t.Fatal(err)
-	}
-	pods := r.run(t, podWithGPUs("twin", 5), podWithGPUs("rest", nodeGPUs-5))
-	twin := pods[0]
-	if twin.UID == old.UID {
-		t.Fatal("the pod is not another one")
-	}
-	held := r.held(t, pods...)
-	checkFull(t, held)
-	r.checkTrace(t, twin, held["twin"])
-	r.waitHolders(t, map[string]int{"twin": 5, "rest": nodeGPUs - 5})
 }
 
 // testOrphan: a pod is deleted by force while its process does not end. Nobody counts it any
