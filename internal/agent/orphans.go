@@ -2,13 +2,14 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/berth-gpu/berth/internal/ledger"
 )
@@ -54,40 +55,14 @@ func finishedPhase(pod *unstructured.Unstructured) bool {
 	return phase == "Succeeded" || phase == "Failed"
 }
 
-// countedDevices is how many devices of a resource the scheduler counts for a pod: those of
-// its containers and sidecars together, or of an init container with the sidecars before
-// it if that is more. It is 0 when that cannot be told.
+// countedDevices is how many devices of a resource the scheduler counts for a pod, by its
+// own rule for init containers and sidecars. It is 0 when that cannot be told.
 func countedDevices(pod *unstructured.Unstructured, resourceName string) int {
-	type container struct {
-		RestartPolicy string `json:"restartPolicy"`
-		Resources     struct {
-			Limits map[string]quantity.Quantity `json:"limits"`
-		} `json:"resources"`
-	}
-	var object struct {
-		Spec struct {
-			Containers     []container `json:"containers"`
-			InitContainers []container `json:"initContainers"`
-		} `json:"spec"`
-	}
-	blob, err := pod.MarshalJSON()
-	if err != nil || json.Unmarshal(blob, &object) != nil {
+	var typed corev1.Pod
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pod.Object, &typed); err != nil {
 		return 0
 	}
-	asks := func(c container) int {
-		limit := c.Resources.Limits[resourceName]
-		return int(limit.Value())
-	}
-	beside, peak := 0, 0
-	for _, c := range object.Spec.InitContainers {
-		if c.RestartPolicy == "Always" {
-			beside += asks(c)
-			continue
-		}
-		peak = max(peak, beside+asks(c))
-	}
-	for _, c := range object.Spec.Containers {
-		beside += asks(c)
-	}
-	return max(peak, beside)
+	limits := resourcehelper.PodLimits(&typed, resourcehelper.PodResourcesOptions{})
+	count := limits[corev1.ResourceName(resourceName)]
+	return int(count.Value())
 }
