@@ -53,6 +53,7 @@ type Agent struct {
 	ledger     *ledger.Ledger
 	containers *kubelet.Containers
 	resources  *kubelet.PodResources
+	orphans    *orphanPods
 	cdi        *cdi.Writer
 	plugin     *deviceplugin.Manager
 	publisher  *gpunode.Publisher
@@ -99,6 +100,7 @@ func New(deps Deps) (*Agent, error) {
 		ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
 	})
 	a.resources = kubelet.NewPodResources(config.KubeletDir)
+	a.orphans = &orphanPods{api: deps.API, resource: config.ResourceName, clock: deps.Clock, board: a.board}
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err
 	}

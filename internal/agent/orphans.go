@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -9,45 +11,82 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/ledger"
 )
 
-// endedOrphans asks the API server about the pods of orphans only: one that is
-// gone, or has finished, is not counted by the scheduler, so its device must be
-// reported unhealthy until the process ends; so must those that a pod occupies beyond
-// what it is counted for. Without an API server, or without an answer, the pod counts as
-// it did.
-func (a *Agent) endedOrphans(ctx context.Context) []ledger.NodePod {
-	if a.api == nil {
+// askAgain is how long an answer about a pod counts.
+const askAgain = time.Second
+
+// orphanPods asks the API server about the pods of orphans only: one that is gone, or has
+// finished, is not counted by the scheduler, so its device must be reported unhealthy
+// until the process ends; so must those that a pod occupies beyond what it is counted
+// for. Without an API server, or without an answer, the pod counts as it did. It is for
+// one goroutine.
+type orphanPods struct {
+	api      dynamic.Interface
+	resource string
+	clock    clock.PassiveClock
+	board    *board
+	// answers are by pod UID; those of pods without an orphan are forgotten.
+	answers map[string]orphanAnswer
+}
+
+type orphanAnswer struct {
+	pod ledger.NodePod
+	at  time.Time
+}
+
+// about says what is known of the orphans among the holdings. A pod that has ended is
+// not asked about again, since it cannot come back under its UID.
+func (o *orphanPods) about(ctx context.Context, holdings []ledger.Holding) []ledger.NodePod {
+	if o.api == nil {
 		return nil
 	}
-	pods := a.api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"})
-	asked := map[string]bool{}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	last := o.answers
+	o.answers = map[string]orphanAnswer{}
 	var known []ledger.NodePod
-	for _, h := range a.ledger.Holdings() {
+	var failed error
+	for _, h := range holdings {
 		holder := h.Holder
-		if holder.Kind != ledger.Orphan || holder.Pod == "" || asked[holder.PodUID] {
+		if _, twice := o.answers[holder.PodUID]; twice || holder.Kind != ledger.Orphan || holder.Pod == "" {
 			continue
 		}
-		asked[holder.PodUID] = true
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		pod, err := pods.Namespace(holder.Namespace).Get(ctx, holder.Pod, metav1.GetOptions{})
-		cancel()
-		answer := ledger.NodePod{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Pod}
-		switch {
-		case apierrors.IsNotFound(err):
-			answer.Ended = true
-		case err != nil:
-			continue
-		default:
-			answer.Ended = string(pod.GetUID()) != holder.PodUID || finishedPhase(pod)
-			answer.Devices = countedDevices(pod, a.config.ResourceName)
+		answer, ok := last[holder.PodUID]
+		if !ok || !answer.pod.Ended && o.clock.Since(answer.at) >= askAgain {
+			pod, err := o.ask(ctx, holder)
+			if err != nil {
+				failed = err
+				continue
+			}
+			answer = orphanAnswer{pod, o.clock.Now()}
 		}
-		known = append(known, answer)
+		o.answers[holder.PodUID] = answer
+		known = append(known, answer.pod)
 	}
+	o.board.fail("orphans", "ORPHAN_POD_UNKNOWN", failed)
 	return known
+}
+
+func (o *orphanPods) ask(ctx context.Context, holder ledger.Holder) (ledger.NodePod, error) {
+	pods := o.api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"})
+	answer := ledger.NodePod{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Pod}
+	pod, err := pods.Namespace(holder.Namespace).Get(ctx, holder.Pod, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		answer.Ended = true
+	case err != nil:
+		return answer, fmt.Errorf("ask whether the pod of an orphan has ended: %w (until there is an answer its GPUs count as the scheduler counts them)", err)
+	default:
+		answer.Ended = string(pod.GetUID()) != holder.PodUID || finishedPhase(pod)
+		answer.Devices = countedDevices(pod, o.resource)
+	}
+	return answer, nil
 }
 
 func finishedPhase(pod *unstructured.Unstructured) bool {

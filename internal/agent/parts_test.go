@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
 )
@@ -112,8 +110,10 @@ func TestEndedOrphans(t *testing.T) {
 	}
 	book.Reconcile(ledger.NodeView{Containers: living})
 
-	config := &v1alpha1.AgentConfig{ResourceName: "nvidia.com/gpu"}
-	got := (&Agent{api: api, ledger: book, config: config}).endedOrphans(context.Background())
+	clock := testingclock.NewFakePassiveClock(time.Unix(100, 0))
+	problems := newBoard(clock, slog.New(slog.DiscardHandler))
+	orphans := &orphanPods{api: api, resource: "nvidia.com/gpu", clock: clock, board: problems}
+	got := orphans.about(t.Context(), book.Holdings())
 	want := []ledger.NodePod{
 		{UID: "uid-anew", Namespace: "ns", Name: "anew", Ended: true},
 		{UID: "uid-done", Namespace: "ns", Name: "done", Ended: true},
@@ -122,6 +122,25 @@ func TestEndedOrphans(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pods of orphans (-want +got):\n%s", diff)
+	}
+	if all := problems.all(); len(all) != 1 || all[0].Code != "ORPHAN_POD_UNKNOWN" {
+		t.Errorf("problems are %v, want one about the pod without an answer", all)
+	}
+
+	// Within a second only the one without an answer is asked about again; after it,
+	// those that have not ended.
+	for _, tc := range []struct {
+		now  int64
+		want int
+	}{{100, 1}, {101, 2}} {
+		clock.SetTime(time.Unix(tc.now, 0))
+		api.ClearActions()
+		if diff := cmp.Diff(want, orphans.about(t.Context(), book.Holdings())); diff != "" {
+			t.Errorf("pods of orphans, asked again (-want +got):\n%s", diff)
+		}
+		if asked := len(api.Actions()); asked != tc.want {
+			t.Errorf("at %d s the API server was asked %d times, want %d", tc.now, asked, tc.want)
+		}
 	}
 }
 

@@ -201,7 +201,7 @@ func keyOf(id string, snapshot *gpu.Snapshot) (gpu.DeviceKey, bool) {
 
 // pods finds what is to be known of pods besides: names, and which have ended.
 func (a *Agent) pods(ctx context.Context, view ledger.NodeView) ([]ledger.NodePod, []trace.Entry) {
-	ended := a.endedOrphans(ctx)
+	ended := a.orphans.about(ctx, a.ledger.Holdings())
 	if view.CheckpointErr != nil || len(view.Assignments) == 0 {
 		return ended, nil
 	}
