@@ -17,7 +17,7 @@ const module = "github.com/berth-gpu/berth"
 
 // pure rooms hold the hard thinking: they import the standard library and each
 // other, nothing else, so that their tests need no machine and no cluster.
-var pure = []string{"gpu", "mig", "placement", "health", "trace", "problem"}
+var pure = []string{"gpu", "mig", "placement", "health", "trace", "spelling", "problem"}
 
 // frontEnds speak one kubelet API each; what they share lives in the ledger.
 var frontEnds = []string{"deviceplugin", "dra"}

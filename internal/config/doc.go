@@ -5,5 +5,5 @@
 // It guarantees that a config which it returns is complete (every default
 // filled in) and consistent (no combination that the agent could not honour).
 // It reads one file and touches nothing else; it must not import any room but
-// the public types of api/v1alpha1.
+// spelling and the public types of api/v1alpha1.
 package config

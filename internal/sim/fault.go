@@ -11,6 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/internal/sim/profile"
+	"github.com/berth-gpu/berth/internal/spelling"
 )
 
 // Fault is what to break; the zero value of a field leaves that part alone. Faults add up
@@ -140,7 +141,7 @@ func checkCall(call string) error {
 	if call == "" || slices.Contains(known, call) {
 		return nil
 	}
-	if near := profile.Nearest(call, known); near != "" {
+	if near := spelling.Nearest(call, known); near != "" {
 		return fmt.Errorf("hang %q: no such call of nvml.Device; did you mean %q?", call, near)
 	}
 	return fmt.Errorf("hang %q: want a call of nvml.Device such as GetTemperature, one of %s, or %s", call, strings.Join(libraryCalls(), ", "), AllCalls)
@@ -278,7 +279,7 @@ func find(hw *hardware, st *state, ref string) (target, error) {
 		uuids[slot] = hw.GPUs[slot].UUID
 	}
 	hint := ""
-	if near := profile.Nearest(ref, uuids); near != "" {
+	if near := spelling.Nearest(ref, uuids); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", near)
 	}
 	return target{}, fmt.Errorf("GPU %q: this machine has no such GPU%s (berth sim show lists them)", ref, hint)

@@ -9,6 +9,6 @@
 // statement only where the place would have to speak.
 //
 // It is pure: no I/O, no clock, no Kubernetes types. It must not import anything but
-// the standard library and internal/gpu. Collecting evidence is the business of
+// the standard library and other pure rooms. Collecting evidence is the business of
 // internal/cli/evidence.
 package trace

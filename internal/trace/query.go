@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/spelling"
 )
 
 // Query is where a trace starts: exactly one of a pod, a device, a process.
@@ -210,11 +211,11 @@ func Nearest(text string, names []string, limit int) []string {
 	}
 	var near []scored
 	for _, name := range sortedTexts(names) {
-		cost := distance(text, name)
+		cost := spelling.Distance(text, name)
 		if strings.Contains(name, text) || strings.HasSuffix(name, "/"+text[strings.LastIndexByte(text, '/')+1:]) {
 			cost = 0
 		}
-		if cost <= max(2, len(text)/3) {
+		if cost <= spelling.Tolerance(text) {
 			near = append(near, scored{name, cost})
 		}
 	}
@@ -224,24 +225,4 @@ func Nearest(text string, names []string, limit int) []string {
 		out = append(out, one.name)
 	}
 	return out
-}
-
-// distance is the number of edits between two texts (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for i := range row {
-		row[i] = i
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for k := range len(b) {
-			cost := diagonal
-			if a[i] != b[k] {
-				cost = 1 + min(diagonal, row[k], row[k+1])
-			}
-			diagonal, row[k+1] = row[k+1], cost
-		}
-	}
-	return row[len(b)]
 }

@@ -2,7 +2,7 @@
 // PCI bus and NUMA node, and how NVLinks join them.
 //
 // It guarantees that every profile it returns has been checked (ordered PCI bus IDs,
-// symmetric links, known models). It must not import anything of Berth: it is data.
+// symmetric links, known models). It must not import anything of Berth but spelling: it is data.
 package profile
 
 import (
@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/internal/spelling"
 )
 
 //go:embed data
@@ -130,7 +132,7 @@ func Load(name string) (*Machine, error) {
 	names := Names()
 	if !slices.Contains(names, name) {
 		hint := ""
-		if near := Nearest(name, names); near != "" {
+		if near := spelling.Nearest(name, names); near != "" {
 			hint = fmt.Sprintf("; did you mean %q?", near)
 		}
 		return nil, fmt.Errorf("unknown profile %q%s Profiles: %s", name, cmp.Or(hint, "."), strings.Join(names, ", "))
@@ -164,36 +166,4 @@ func read(file string, into any) error {
 		return fmt.Errorf("parse %s: %w", file, err)
 	}
 	return nil
-}
-
-// Nearest is the name that differs from what was typed by the fewest letters, or "" when none is near.
-func Nearest(typed string, names []string) string {
-	best, bestDistance := "", max(2, len(typed)/3)+1
-	for _, name := range names {
-		if d := distance(strings.ToLower(typed), strings.ToLower(name)); d < bestDistance {
-			best, bestDistance = name, d
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }
