@@ -10,7 +10,6 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/berth-gpu/berth/internal/sim/profile"
 	"github.com/berth-gpu/berth/internal/spelling"
 )
 
