@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,7 +105,7 @@ func (a *Agent) unready() string {
 	for _, stats := range a.plugin.Stats() {
 		served[stats.Resource] = true
 		if !stats.Registered {
-			return "the kubelet has not taken the registration of " + stats.Resource + ": " + orElse(stats.LastError, "no kubelet has answered yet")
+			return "the kubelet has not taken the registration of " + stats.Resource + ": " + cmp.Or(stats.LastError, "no kubelet has answered yet")
 		}
 	}
 	// An agent that said it is ready too early would end the one that it replaces too early.
@@ -114,13 +115,6 @@ func (a *Agent) unready() string {
 		}
 	}
 	return ""
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 // Probe asks a running agent's page at address for "healthz" or "readyz"; the
