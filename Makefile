@@ -8,7 +8,7 @@ RUN      ?= .
 export BIN SANDBOX PROFILE RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo stop test unit lint fuzz e2e soak bench build sandbox-build generate clean
+.PHONY: help demo stop test unit lint fuzz e2e soak bench build sandbox-build image generate clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ build: ## berth, berth-agent and berth-cdi-hook into bin/
 
 sandbox-build: ## build, and the sandbox with its Kubernetes and containerd
 	@hack/build.sh sandbox
+
+image: ## the agent's image as a tarball, bin/berth-agent.tar (docker load, ctr image import)
+	@hack/image.sh
 
 generate: ## deep copies, CRDs and the simulator's NVML base, from their sources
 	@hack/generate.sh

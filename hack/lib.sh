@@ -54,7 +54,7 @@ need_go() {
 sandbox_missing() {
 	[ "$(uname -s)" = Linux ] || { echo "not Linux: the sandbox needs namespaces and cgroups"; return; }
 	is_root || echo "not root: the sandbox mounts, makes device nodes and cgroups (try: sudo make $1)"
-	debian_packages runc containernetworking-plugins iptables iproute2 || true
+	debian_packages runc containernetworking-plugins iproute2 || true
 	command -v runc >/dev/null || echo "no runc: as root, apt-get install runc"
 }
 

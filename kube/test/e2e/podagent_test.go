@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,6 @@ import (
 const (
 	agentNamespace = "berth-system"
 	agentName      = "berth-agent"
-	agentImage     = "berth.dev/agent:dev"
 	agentSelector  = "app.kubernetes.io/name=berth-agent"
 )
 
@@ -118,88 +116,20 @@ func decodeFile(path string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// importAgentImage makes the agent's image: the two programs, and of the system only the
-// libraries that a cgo program is linked with.
+// importAgentImage makes the agent's image and gives it to the node.
 func importAgentImage(t testing.TB, r *rig) {
 	t.Helper()
-	bin := r.State().Bin
-	files := map[string]string{"/berth-agent": filepath.Join(bin, "berth-agent"), "/berth-cdi-hook": filepath.Join(bin, "berth-cdi-hook")}
-	for _, program := range []string{files["/berth-agent"], files["/berth-cdi-hook"]} {
-		needed, err := sharedLibraries(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range needed {
-			files[path] = path
-		}
+	spec, err := image.Agent(r.State().Bin)
+	if err != nil {
+		t.Fatal(err)
 	}
-	tarball, err := r.BuildImage(image.Spec{Name: agentImage, Entrypoint: []string{"/berth-agent"}, Files: files})
+	tarball, err := r.BuildImage(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.ImportImage(timeout(t, time.Minute), tarball); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// sharedLibraries are the paths of the loader and of all libraries that a program needs to
-// start; none for a static one.
-func sharedLibraries(program string) ([]string, error) {
-	dirs, err := filepath.Glob("/lib/*-linux-gnu")
-	if err != nil {
-		return nil, err
-	}
-	dirs = append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-	found := map[string]bool{}
-	var paths []string
-	for todo := []string{program}; len(todo) > 0; todo = todo[1:] {
-		loader, names, err := dynamicNeeds(todo[0])
-		if err != nil {
-			return nil, err
-		}
-		if loader != "" && !found[filepath.Base(loader)] {
-			found[filepath.Base(loader)] = true
-			paths = append(paths, loader)
-		}
-		for _, name := range names {
-			if found[name] {
-				continue
-			}
-			found[name] = true
-			path := ""
-			for _, dir := range dirs {
-				if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-					path = filepath.Join(dir, name)
-					break
-				}
-			}
-			if path == "" {
-				return nil, fmt.Errorf("library %s, which %s needs, is not in %v", name, todo[0], dirs)
-			}
-			paths, todo = append(paths, path), append(todo, path)
-		}
-	}
-	return paths, nil
-}
-
-// dynamicNeeds are a file's loader and the names of the libraries that it is linked with.
-func dynamicNeeds(path string) (loader string, names []string, err error) {
-	f, err := elf.Open(path)
-	if err != nil {
-		return "", nil, err
-	}
-	defer f.Close()
-	for _, part := range f.Progs {
-		if part.Type == elf.PT_INTERP {
-			text, err := io.ReadAll(part.Open())
-			if err != nil {
-				return "", nil, fmt.Errorf("read the loader of %s: %w", path, err)
-			}
-			loader = strings.TrimRight(string(text), "\x00")
-		}
-	}
-	names, err = f.ImportedLibraries()
-	return loader, names, err
 }
 
 func (a *podAgent) Name() string { return "DaemonSet" }

@@ -44,7 +44,7 @@ behind.`,
 		SilenceErrors: true,
 	}
 	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
-	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir), execCommand(dir), logsCommand(dir), fakeCRICommand())
+	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir), execCommand(dir), logsCommand(dir), imageCommand(), fakeCRICommand())
 	return root
 }
 
