@@ -306,7 +306,11 @@ func testTraceOnTheNode(t *testing.T, w *tracer) {
 			var out, errOut bytes.Buffer
 			// The cgroup is the sandbox's, because other sandboxes share the machine's processes.
 			// There is no driver to ask, so the agent's inventory counts.
-			argv := append([]string{filepath.Join(w.State().Bin, "berth"), "trace", "-o", "json", "--cgroup-root", "/" + w.node.Cgroup()}, test.subject...)
+			// An agent that took over from another has a port of its own.
+			argv := append([]string{
+				filepath.Join(w.State().Bin, "berth"), "trace", "-o", "json",
+				"--cgroup-root", "/" + w.node.Cgroup(), "--agent", sandbox.AgentAddr(w.node.Agents()[0]),
+			}, test.subject...)
 			if err := w.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...); err != nil {
 				t.Fatalf("%v\n%s%s", err, out.String(), errOut.String())
 			}
