@@ -25,9 +25,6 @@ type AgentConfig struct {
 	PassDeviceSpecs bool `json:"passDeviceSpecs,omitempty"`
 	// CDIAnnotationPrefix begins the annotation of cdi-annotations. Default cdi.k8s.io/.
 	CDIAnnotationPrefix string `json:"cdiAnnotationPrefix,omitempty"`
-	// SharedDevicesAllocationPolicy chooses among replicas: distributed (least loaded
-	// card first) or packed. Default distributed.
-	SharedDevicesAllocationPolicy AllocationPolicy `json:"sharedDevicesAllocationPolicy,omitempty"`
 	// Exclude are cards that are never advertised, each a UUID or an index.
 	Exclude []string `json:"exclude,omitempty"`
 
@@ -88,13 +85,4 @@ type DeviceIDStrategy string
 const (
 	IDStrategyUUID  DeviceIDStrategy = "uuid"
 	IDStrategyIndex DeviceIDStrategy = "index"
-)
-
-// AllocationPolicy chooses among the replicas of shared devices.
-type AllocationPolicy string
-
-// The policies of NVIDIA's device plugin.
-const (
-	PolicyDistributed AllocationPolicy = "distributed"
-	PolicyPacked      AllocationPolicy = "packed"
 )

@@ -111,7 +111,7 @@ func (a *Agent) watchCheckpoint(ctx context.Context) <-chan struct{} {
 
 // look reads the node and brings the ledger in line with it. The order counts:
 // containers before the checkpoint, the checkpoint before PodResources (see
-// ledger.NodeView and ended).
+// ledger.NodeView and finished).
 func (a *Agent) look(ctx context.Context) {
 	snapshot := a.inventory.Current()
 	var view ledger.NodeView

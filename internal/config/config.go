@@ -71,9 +71,6 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 		c.DeviceIDStrategy = v1alpha1.IDStrategyUUID
 	}
 	text(&c.CDIAnnotationPrefix, "cdi.k8s.io/")
-	if c.SharedDevicesAllocationPolicy == "" {
-		c.SharedDevicesAllocationPolicy = v1alpha1.PolicyDistributed
-	}
 	text(&c.DriverRoot, "/")
 	text(&c.DevRoot, c.DriverRoot)
 	text(&c.HostRoot, "/")
@@ -110,7 +107,6 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	d.checkResource(c.ResourceName)
 	d.checkStrategies(c)
 	oneOf(d, "deviceIDStrategy", c.DeviceIDStrategy, v1alpha1.IDStrategyUUID, v1alpha1.IDStrategyIndex)
-	oneOf(d, "sharedDevicesAllocationPolicy", c.SharedDevicesAllocationPolicy, v1alpha1.PolicyDistributed, v1alpha1.PolicyPacked)
 	if !strings.HasSuffix(c.CDIAnnotationPrefix, "/") {
 		d.reject("cdiAnnotationPrefix", strconv.Quote(c.CDIAnnotationPrefix)+" does not end with a slash", "write "+c.CDIAnnotationPrefix+"/")
 	}

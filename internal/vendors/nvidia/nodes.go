@@ -30,7 +30,7 @@ func deviceNumber(info fs.FileInfo) (uint64, bool) {
 	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
 		return 0, false
 	}
-	return uint64(stat.Rdev), true //nolint:unconvert // the type differs between architectures
+	return uint64(stat.Rdev), true // The type differs between architectures.
 }
 
 // node describes the device node at a path such as "nvidia0" below dev. The numbers

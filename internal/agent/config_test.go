@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// TestEveryConfigFieldIsRead: a setting that is read from the file and then used nowhere
+// is a lie to whoever set it. The flags, which only write fields, do not count.
+func TestEveryConfigFieldIsRead(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") || file == "command.go" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(text)
+	}
+	fields := reflect.TypeFor[v1alpha1.AgentConfig]()
+	for i := range fields.NumField() {
+		if name := fields.Field(i).Name; name != "TypeMeta" && !strings.Contains(code.String(), "onfig."+name) {
+			t.Errorf("AgentConfig.%s is used nowhere in the agent", name)
+		}
+	}
+}
