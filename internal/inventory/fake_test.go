@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/inventory"
 )
 
 // source is a scripted node: what a scan finds, how long it takes, what the watch says.
@@ -96,3 +98,11 @@ func (s *source) Doing() (gpu.UUID, string) {
 }
 
 var errBroken = errors.New("read the node: it is on fire")
+
+// rescan asks for a scan and does not wait for its end; inside a bubble of synctest.
+func rescan(i *inventory.Inventory) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go i.Refresh(ctx)
+	synctest.Wait()
+}

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -65,7 +66,7 @@ type Inventory struct {
 	deps    Deps
 	current atomic.Pointer[gpu.Snapshot]
 	ready   chan struct{}
-	rescan  chan struct{}
+	refresh chan chan error
 
 	mu            sync.Mutex
 	subscriptions map[*Subscription]struct{}
@@ -88,7 +89,7 @@ func New(deps Deps) *Inventory {
 	inventory := &Inventory{
 		deps:          deps,
 		ready:         make(chan struct{}),
-		rescan:        make(chan struct{}, 1),
+		refresh:       make(chan chan error),
 		subscriptions: map[*Subscription]struct{}{},
 	}
 	inventory.current.Store(&gpu.Snapshot{})
@@ -103,11 +104,19 @@ func (i *Inventory) Current() *gpu.Snapshot { return i.current.Load() }
 // first scan that hangs does not close it; its fault is in Current.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
-// Rescan asks for a scan now. It does not wait; while a scan runs, one more follows it.
-func (i *Inventory) Rescan() {
-	select {
-	case i.rescan <- struct{}{}:
-	default:
+// Refresh returns when a scan that began after the call is published, or with that scan's
+// error, or with ctx's. It needs Run to run.
+func (i *Inventory) Refresh(ctx context.Context) error {
+	done := make(chan error, 1)
+	for ask, answer := i.refresh, (chan error)(nil); ; {
+		select {
+		case ask <- done:
+			ask, answer = nil, done
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("refresh inventory: no scan has finished: %w", ctx.Err())
+		}
 	}
 }
 

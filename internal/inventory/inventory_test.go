@@ -2,6 +2,7 @@ package inventory_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,8 +101,8 @@ func TestScansPollRescanAndPublishOnlyChanges(t *testing.T) {
 			t.Error("a scan that found nothing new was published")
 		}
 		s.set(func(s *source) { s.snapshot.GPUs[1].MIG.Capable = true })
-		i.Rescan()
-		i.Rescan()
+		rescan(i)
+		rescan(i)
 		synctest.Wait()
 		select {
 		case <-early.C():
@@ -127,7 +128,7 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		i := running(t, s)
 		// A slow scan is under way: the event does not wait for it.
 		s.set(func(s *source) { s.takes = 500 * time.Millisecond })
-		i.Rescan()
+		rescan(i)
 		synctest.Wait()
 		at := time.Now()
 		s.events <- gpu.Event{GPU: idOf(1), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
@@ -190,7 +191,7 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 			s.snapshot = nodeOf(3)
 			s.snapshot.GPUs[2].Health.Recovery = ""
 		})
-		i.Rescan()
+		rescan(i)
 		synctest.Wait()
 		expect(t, i, "event before the card was known", idOf(2), "Unhealthy XID79")
 	})
@@ -204,7 +205,7 @@ func TestLostAndBack(t *testing.T) {
 		s.set(func(s *source) {
 			s.snapshot.GPUs[0].Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "GPU_LOST", Message: "it is gone"}}}
 		})
-		i.Rescan()
+		rescan(i)
 		synctest.Wait()
 		expect(t, i, "lost", idOf(0), "Gone GPU_LOST")
 		time.Sleep(time.Hour)
@@ -232,7 +233,7 @@ func TestResetSoonAfterAnXID(t *testing.T) {
 		expect(t, i, "lost", idOf(0), "Gone XID79")
 		s.set(func(s *source) { s.snapshot = nodeOf(1) })
 		for range 3 {
-			i.Rescan()
+			rescan(i)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
 			expect(t, i, "back", idOf(0), "Healthy")
@@ -260,7 +261,7 @@ func TestHungScan(t *testing.T) {
 				s.hang = test.first
 				i := running(t, s)
 				s.set(func(s *source) { s.hang, s.doing, s.call = true, test.card, test.call })
-				i.Rescan()
+				rescan(i)
 				time.Sleep(inventory.DefaultDeadline - time.Millisecond)
 				synctest.Wait()
 				expect(t, i, "before the deadline", "", "")
@@ -320,7 +321,7 @@ func TestRescanDuringAScan(t *testing.T) {
 		s := newSource(1)
 		s.takes = time.Second
 		i := running(t, s)
-		i.Rescan()
+		rescan(i)
 		time.Sleep(1500 * time.Millisecond)
 		s.set(func(s *source) {
 			if s.scans != 2 || s.most != 1 {
@@ -336,14 +337,14 @@ func TestScanError(t *testing.T) {
 		s := newSource(2)
 		i := running(t, s)
 		s.set(func(s *source) { s.err = errBroken })
-		i.Rescan()
+		rescan(i)
 		synctest.Wait()
 		expect(t, i, "error", "", "SCAN_FAILED")
 		if got := len(i.Current().GPUs); got != 2 {
 			t.Errorf("%d cards; want the two of before", got)
 		}
 		s.set(func(s *source) { s.err = nil })
-		i.Rescan()
+		rescan(i)
 		synctest.Wait()
 		expect(t, i, "well again", "", "")
 	})
@@ -445,4 +446,36 @@ func TestDiff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefreshWaitsForAScanThatBeganAfterIt: one that was under way does not count.
+func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(2)
+		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}, Poll: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		go i.Run(ctx)
+		<-i.Ready()
+		s.set(func(s *source) { s.takes = time.Second })
+		rescan(i) // begins a scan that sees the old hardware
+		s.set(func(s *source) { s.snapshot.GPUs[1].MIG.Capable = true })
+		began := time.Now()
+		if err := i.Refresh(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != 2*time.Second || !i.Current().GPUs[1].MIG.Capable {
+			t.Errorf("Refresh took %s and Current has %+v; want the scan after the one under way, 2s", took, i.Current().GPUs[1].MIG)
+		}
+		s.set(func(s *source) { s.err = errors.New("boom") })
+		if err := i.Refresh(ctx); err == nil || !strings.Contains(err.Error(), "boom") {
+			t.Errorf("Refresh gave %v; want the scan's error", err)
+		}
+		cancel()
+		synctest.Wait()
+		short, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		if err := i.Refresh(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Refresh without Run gave %v", err)
+		}
+	})
 }

@@ -129,7 +129,7 @@ func play(t *rapid.T) {
 		case "scan":
 			next := drawNode(t)
 			s.set(func(s *source) { s.snapshot = next })
-			i.Rescan()
+			rescan(i)
 			synctest.Wait()
 			w.scan(next)
 		case "event":

@@ -29,6 +29,8 @@ type loop struct {
 	// again asks for one more scan when the running one returns.
 	again    bool
 	deadline clock.Timer
+	// waiting want the next scan to begin, served the one that runs.
+	waiting, served []chan error
 	// soon starts the scan that follows an event; soonSet while it runs.
 	soon    clock.Timer
 	soonSet bool
@@ -80,9 +82,11 @@ func (i *Inventory) Run(ctx context.Context) error {
 			return nil
 		case <-poll.C():
 			l.startScan(calls)
-		case <-i.rescan:
-			l.again = true
+		case done := <-i.refresh:
+			l.waiting = append(l.waiting, done)
 			l.startScan(calls)
+			// One that ran already began too early for it.
+			l.again = l.again || len(l.waiting) > 0
 		case <-l.soon.C():
 			l.soonSet, l.again = false, true
 			l.startScan(calls)
@@ -116,6 +120,7 @@ func (l *loop) startScan(ctx context.Context) {
 		return
 	}
 	l.scanning, l.again = true, false
+	l.served, l.waiting = l.waiting, nil
 	l.deadline.Reset(l.deps.Deadline)
 	began := l.deps.Clock.Now()
 	l.began = began
@@ -145,6 +150,10 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		l.announceReady()
 		l.startWatch(ctx)
 	}
+	for _, done := range l.served {
+		done <- result.err
+	}
+	l.served = nil
 	if late {
 		l.deps.Log.Info("late scan returned", "took", now.Sub(result.began))
 	}
