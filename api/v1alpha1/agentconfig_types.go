@@ -25,8 +25,35 @@ type AgentConfig struct {
 	PassDeviceSpecs bool `json:"passDeviceSpecs,omitempty"`
 	// CDIAnnotationPrefix begins the annotation of cdi-annotations. Default cdi.k8s.io/.
 	CDIAnnotationPrefix string `json:"cdiAnnotationPrefix,omitempty"`
-	// Exclude are cards that are never advertised, each a UUID or an index.
-	Exclude []string `json:"exclude,omitempty"`
+	// SharedDevicesAllocationPolicy says how several shares of one container are taken
+	// from several GPUs: distributed or packed. Default distributed.
+	SharedDevicesAllocationPolicy SharePolicy `json:"sharedDevicesAllocationPolicy,omitempty"`
+
+	// MIGStrategy says what MIG devices are advertised as: mixed (nvidia.com/mig-PROFILE
+	// each), single (all as ResourceName, when they are all alike), or none (a GPU with MIG
+	// enabled is advertised whole). Default mixed.
+	MIGStrategy MIGStrategy `json:"migStrategy,omitempty"`
+	// GPUs says what to do with each card: the first rule that selects it decides. A card
+	// that no rule selects is given out whole as ResourceName.
+	GPUs []GPURule `json:"gpus,omitempty"`
+	// MIGDevices says the same of MIG devices, of whatever card. One that no rule
+	// selects is given out unshared under the name that MIGStrategy gives it.
+	MIGDevices []MIGDeviceRule `json:"migDevices,omitempty"`
+	// MIGLayouts are named layouts, in the format of mig-parted's mig-configs. Beside them
+	// there are those that follow from the hardware: all-disabled, all-enabled,
+	// all-balanced, and all-PROFILE for each profile.
+	MIGLayouts map[string][]MIGLayoutEntry `json:"migLayouts,omitempty"`
+	// MIGConfigMap is NAMESPACE/NAME of a ConfigMap whose key config.yaml holds a
+	// mig-parted file; its layouts win over MIGLayouts of the same name.
+	MIGConfigMap string `json:"migConfigMap,omitempty"`
+
+	// GDS, GDRCopy and MOFED also inject the device nodes of GPUDirect Storage, GDRCopy
+	// and Mellanox OFED into every container with a GPU.
+	GDS     bool `json:"gds,omitempty"`
+	GDRCopy bool `json:"gdrcopy,omitempty"`
+	MOFED   bool `json:"mofed,omitempty"`
+	// IMEX injects the channels of the node's IMEX domain.
+	IMEX IMEX `json:"imex,omitzero"`
 
 	// DriverRoot is the host's path of the root that holds the driver's files. Default /.
 	DriverRoot string `json:"driverRoot,omitempty"`
@@ -48,7 +75,11 @@ type AgentConfig struct {
 	// CgroupRoot is the kubelet's cgroupRoot; containers elsewhere are not this
 	// node's. Default: every container of the machine is.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
-	// StateDir keeps the ledger. Default /run/berth.
+	// MPSRoot is the host's directory of the MPS daemons' pipes and shared memory, and
+	// of the socket of berth-agent mps. Default /run/berth/mps.
+	MPSRoot string `json:"mpsRoot,omitempty"`
+	// StateDir keeps the ledger, the journal of MIG changes and the last good
+	// configuration. Default /run/berth.
 	StateDir string `json:"stateDir,omitempty"`
 
 	// Listen is the address of /metrics, /healthz, /readyz and /debug/state;
@@ -86,3 +117,30 @@ const (
 	IDStrategyUUID  DeviceIDStrategy = "uuid"
 	IDStrategyIndex DeviceIDStrategy = "index"
 )
+
+// SharePolicy is how shares are taken from several GPUs.
+type SharePolicy string
+
+// The policies of NVIDIA's device plugin.
+const (
+	PolicyDistributed SharePolicy = "distributed"
+	PolicyPacked      SharePolicy = "packed"
+)
+
+// MIGStrategy is what MIG devices are advertised as.
+type MIGStrategy string
+
+// The strategies of NVIDIA's device plugin.
+const (
+	MIGStrategyNone   MIGStrategy = "none"
+	MIGStrategySingle MIGStrategy = "single"
+	MIGStrategyMixed  MIGStrategy = "mixed"
+)
+
+// IMEX are the IMEX channels that containers get.
+type IMEX struct {
+	// ChannelIDs is [] or [0].
+	ChannelIDs []int `json:"channelIDs,omitempty"`
+	// Required makes a missing channel an error; otherwise it is left out with a problem.
+	Required bool `json:"required,omitempty"`
+}

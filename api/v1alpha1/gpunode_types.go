@@ -61,6 +61,28 @@ type GPUNodeStatus struct {
 	// +optional
 	// +listType=atomic
 	Problems []Cause `json:"problems,omitempty"`
+	// Config says which configuration is in force.
+	// +optional
+	Config GPUConfigStatus `json:"config,omitzero"`
+	// Conditions are ConfigAccepted (False while the newest configuration is refused and
+	// an older one stays in force) and MIGApplied (False while a layout waits or failed).
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// GPUConfigStatus is the configuration that the agent works by.
+type GPUConfigStatus struct {
+	// Source is where it was read: a file's path, or NAMESPACE/NAME/KEY of a ConfigMap.
+	// +optional
+	Source string `json:"source,omitempty"`
+	// MIGLayout is the layout that the node's label asks for.
+	// +optional
+	MIGLayout string `json:"migLayout,omitempty"`
+	// MIGConfigMap is NAMESPACE/NAME of the ConfigMap that defines layouts.
+	// +optional
+	MIGConfigMap string `json:"migConfigMap,omitempty"`
 }
 
 // GPUDriver is a driver with the CUDA version that it brings.
@@ -110,9 +132,22 @@ type GPUDevice struct {
 	// device yet.
 	// +optional
 	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// MIGModeNeedsReset is true where switching MIG on or off takes a GPU reset.
+	// +optional
+	MIGModeNeedsReset bool `json:"migModeNeedsReset,omitempty"`
+	// DeviceID is the PCI device and vendor ID, 0xDDDDVVVV, by which layouts filter.
+	// +optional
+	DeviceID string `json:"deviceID,omitempty"`
 	// +optional
 	// +listType=atomic
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
+	// MIGProfiles are what the card can be partitioned into, as the driver tells it.
+	// +optional
+	// +listType=atomic
+	MIGProfiles []MIGProfile `json:"migProfiles,omitempty"`
+	// Offered says as what the card is given out; absent for one that is not.
+	// +optional
+	Offered *DeviceOffer `json:"offered,omitempty"`
 	// Holders hold the card or a share of it. Who holds one of its MIG devices is
 	// said there.
 	// +optional
@@ -133,9 +168,47 @@ type MIGDevice struct {
 	Start       int   `json:"start"`
 	Size        int   `json:"size"`
 	MemoryBytes int64 `json:"memoryBytes"`
+	// Offered says as what the MIG device is given out; absent for one that is not.
+	// +optional
+	Offered *DeviceOffer `json:"offered,omitempty"`
 	// +optional
 	// +listType=atomic
 	Holders []Holder `json:"holders,omitempty"`
+}
+
+// MIGProfile is one shape of GPU instance that a card can have.
+type MIGProfile struct {
+	Name          string `json:"name"`
+	ComputeSlices int    `json:"computeSlices"`
+	// Size is in memory slices, Starts are the slices where it may begin.
+	Size int `json:"size"`
+	// +listType=atomic
+	Starts []int `json:"starts"`
+	Max    int   `json:"max"`
+}
+
+// DeviceOffer is as what a device is given out.
+type DeviceOffer struct {
+	// Resource is the name that pods ask for.
+	Resource string `json:"resource"`
+	// Sharing is timeSlicing or mps; absent for a device that is not shared.
+	// +optional
+	Sharing string `json:"sharing,omitempty"`
+	// Replicas are how many containers may share it.
+	// +optional
+	Replicas int `json:"replicas,omitempty"`
+	// TimeSlice is the length of a time slice, when it is not the driver's default.
+	// +optional
+	TimeSlice string `json:"timeSlice,omitempty"`
+	// PinnedMemoryMiB and ActiveThreadPercentage are enforced by the MPS server for each
+	// client process.
+	// +optional
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
+	// +optional
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// Draining says why nothing more of it is given out, and what it waits for.
+	// +optional
+	Draining string `json:"draining,omitempty"`
 }
 
 // DeviceHealth is the verdict on a card with the evidence for it.

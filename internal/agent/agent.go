@@ -18,20 +18,25 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
-	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/inventory"
 	"github.com/berth-gpu/berth/internal/kubelet"
 	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/partition"
+	"github.com/berth-gpu/berth/internal/placement"
 	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
 // Deps is what an Agent is made of.
 type Deps struct {
-	Config   *v1alpha1.AgentConfig
+	// Config is the configuration with all that follows its changes; Run runs it.
+	Config   *configwatch.Watcher
 	Hardware Hardware
 	// API is nil for an agent that publishes nothing (standalone).
 	API   dynamic.Interface
@@ -39,17 +44,42 @@ type Deps struct {
 	Log   *slog.Logger
 	// BootID voids the ledger of an earlier boot; empty means the machine's own.
 	BootID string
+	// Fault is called at each step of a change; an error stops the change there, as death
+	// would. For tests.
+	Fault func(Step) error
 }
+
+// Step is a moment of a change at which a test can stop the agent. Those of a changed
+// configuration are configwatch's, those of MIG partition's, those of MPS mps's.
+type Step string
+
+// The steps.
+const (
+	// StepUnitsKept: the new uses of the devices are on disk and not yet in force.
+	StepUnitsKept Step = "units kept"
+	// StepSliceNoted: a time slice is about to be set.
+	StepSliceNoted Step = "time slice noted"
+	// StepSliceSet: it is set and not yet noted as done.
+	StepSliceSet Step = "time slice set"
+)
 
 // Agent is the node side of Berth. Make it with New, start it with Run.
 type Agent struct {
+	// config is what the start settled; what changes later is watch's.
 	config *v1alpha1.AgentConfig
+	watch  *configwatch.Watcher
 	api    dynamic.Interface
 	clock  clock.WithTicker
 	log    *slog.Logger
+	fault  func(Step) error
 
 	board      *board
+	events     *nodeEvents
+	conditions *conditions
 	inventory  *inventory.Inventory
+	units      *units
+	sharing    *sharing
+	partition  *partition.Partition
 	ledger     *ledger.Ledger
 	containers *kubelet.Containers
 	resources  *kubelet.PodResources
@@ -61,10 +91,16 @@ type Agent struct {
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
-	// changed wakes the device plugin.
-	changed chan struct{}
+	// looked is true since the ledger was first compared; compared is closed a moment
+	// later, when the first units are settled too.
+	looked atomic.Bool
+	// unsure says why the last look did not show what the kubelet remembers; empty when it did.
+	unsure atomic.Pointer[string]
+	// changed wakes the device plugin, respec the writer of the CDI spec, relayout the
+	// partitioning.
+	changed, respec, relayout chan struct{}
 	// injectable are the devices that the CDI spec on disk knows; nil before the first sync.
-	injectable atomic.Pointer[map[gpu.UUID]bool]
+	injectable atomic.Pointer[map[string]bool]
 	// entries are what the last comparison read, for the names of pods.
 	entries atomic.Pointer[nodeEntries]
 }
@@ -84,15 +120,22 @@ func New(deps Deps) (*Agent, error) {
 		}
 		deps.BootID = strings.TrimSpace(string(id))
 	}
-	config := deps.Config
+	config := deps.Config.Base()
 	a := &Agent{
-		config: config, api: deps.API, clock: deps.Clock, log: deps.Log,
+		config: config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault,
 		board:    newBoard(deps.Clock, deps.Log),
+		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
+		units:    openUnits(config.StateDir, deps.BootID),
 		compared: make(chan struct{}),
-		changed:  make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1), respec: make(chan struct{}, 1), relayout: make(chan struct{}, 1),
 	}
+	if a.fault == nil {
+		a.fault = func(Step) error { return nil }
+	}
+	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: func() { poke(a.board.changed) }}
+	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"))
 	a.inventory = inventory.New(inventory.Deps{
-		Source: deps.Hardware.adapter(deps.Log.With("room", "nvidia")), Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
+		Source: adapter, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs),
 	})
@@ -100,10 +143,11 @@ func New(deps Deps) (*Agent, error) {
 		ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
 	})
 	a.resources = kubelet.NewPodResources(config.KubeletDir)
-	a.orphans = &orphanPods{api: deps.API, resource: config.ResourceName, clock: deps.Clock, board: a.board}
+	a.orphans = &orphanPods{api: deps.API, resources: a.resourceNames, clock: deps.Clock, board: a.board}
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err
 	}
+	a.wireChanges(deps, adapter)
 	a.registry = newRegistry(a)
 	return a, nil
 }
@@ -130,6 +174,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger},
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
+		Extra: a.extra, Told: func(resource, message string) { a.events.warning("SharesOfOneGPU", message) },
 		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
 	})
 	if err != nil {
@@ -143,12 +188,30 @@ func (a *Agent) wireHolders(deps Deps) error {
 	return nil
 }
 
+// wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
+func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
+	program := deps.Hardware.smi(a.log.With("room", "smi"))
+	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir)
+	a.partition = partition.New(partition.Deps{
+		Dir: a.config.StateDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
+		Hardware:  cards{actions: deps.Hardware.actions(a.log.With("room", "nvidia")), adapter: adapter, program: program},
+		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
+		Blind: a.blind, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
+		Clock: a.clock, Log: a.log.With("room", "partition"),
+	})
+}
+
 // Run works until ctx ends. It returns an error only for what no waiting would
 // mend; a missing driver, kubelet or API server are waited for.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.ledger.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.inventory.Run(ctx) })
+	group.Go(func() error { return a.watch.Run(ctx) })
+	group.Go(func() error { return a.events.run(ctx) })
+	group.Go(func() error { return a.reconfigure(ctx) })
+	group.Go(func() error { return a.repartition(ctx) })
+	group.Go(func() error { return a.share(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
@@ -174,49 +237,56 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // advertised is what the device plugin shows at this moment; from memory.
 func (a *Agent) advertised() deviceplugin.State {
-	return deviceplugin.State{Snapshot: a.inventory.Current(), Offers: a.offers()}
+	config := a.watch.Current().Config
+	return deviceplugin.State{
+		Snapshot: a.inventory.Current(), Offers: a.offers(),
+		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
+		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED, IMEXChannels: config.IMEX.ChannelIDs},
+	}
 }
 
-// offers leaves out what the container runtime could not inject yet: a card that
-// was found a moment ago is in the inventory before it is in the CDI spec.
+// offers are the units as the kubelet's devices. It leaves out what the container runtime
+// could not inject yet: a device that was found a moment ago is in the inventory before
+// it is in the CDI spec. Shares through MPS are unhealthy without their daemon.
 func (a *Agent) offers() []offer.Offer {
-	snapshot := a.inventory.Current()
-	offers := offer.Build(snapshot, offer.Settings{ResourceName: a.config.ResourceName, Exclude: excluded(snapshot, a.config.Exclude)})
-	if !usesCDI(a.config) {
-		return offers
-	}
+	offers := offer.Build(a.inventory.Current(), a.units.now())
+	cdi := usesCDI(a.config)
 	known := a.injectable.Load()
+	if known == nil {
+		known = &map[string]bool{}
+	}
 	var ready []offer.Offer
 	for _, o := range offers {
 		var devices []offer.Device
 		for _, device := range o.Devices {
-			if known != nil && (*known)[device.Key.Device()] {
-				devices = append(devices, device)
+			if cdi && !(*known)[string(device.Key.Device())] {
+				continue
 			}
+			if why := a.unshareable(&device, cdi, *known); why != "" && device.Healthy {
+				device.Healthy, device.Reason = false, why
+			}
+			devices = append(devices, device)
 		}
 		if len(devices) > 0 {
-			ready = append(ready, offer.Offer{Resource: o.Resource, Devices: devices})
+			o.Devices = devices
+			ready = append(ready, o)
 		}
 	}
 	return ready
 }
 
-// excluded turns the configured UUIDs and indices into UUIDs.
-func excluded(snapshot *gpu.Snapshot, names []string) []gpu.UUID {
-	var ids []gpu.UUID
-	for _, name := range names {
-		index, err := strconv.Atoi(name)
-		if err != nil {
-			ids = append(ids, gpu.UUID(name))
-			continue
-		}
-		for i := range snapshot.GPUs {
-			if snapshot.GPUs[i].Index == index {
-				ids = append(ids, snapshot.GPUs[i].UUID)
-			}
-		}
+// unshareable says why an MPS share cannot be given out at this moment.
+func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string]bool) string {
+	if device.Mode != offer.MPS {
+		return ""
 	}
-	return ids
+	if why := a.withoutDaemon(device.Key.GPU); why != "" {
+		return why
+	}
+	if usesCDI && !known[cdi.MPSName(device.Key.GPU)] {
+		return "the directories of its MPS daemon are not in the CDI spec yet"
+	}
+	return ""
 }
 
 func ignoredXIDs(more []uint64) map[uint64]bool {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/config"
+	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/sim"
 )
@@ -32,11 +33,23 @@ type bench struct {
 	dir     string
 	kubelet *fakekubelet.Kubelet
 	agent   *Agent
+	// file is the agent's configuration; empty for none.
+	file string
+	// fault stops changes at a step; nil for none.
+	fault func(Step) error
 }
 
 // newBench starts an agent. The envvar strategy needs no device nodes, so that the test
 // runs without root as well.
 func newBench(t testing.TB, profile string) *bench {
+	t.Helper()
+	b := newIdleBench(t, profile)
+	b.agent = b.start()
+	return b
+}
+
+// newIdleBench has a kubelet and no agent yet.
+func newIdleBench(t testing.TB, profile string) *bench {
 	t.Helper()
 	b := &bench{t: t, dir: shortDir(t)}
 	var err error
@@ -47,7 +60,6 @@ func newBench(t testing.TB, profile string) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.kubelet.Stop)
-	b.agent = b.start()
 	return b
 }
 
@@ -63,35 +75,45 @@ func shortDir(t testing.TB) string {
 
 func (b *bench) kubeletDir() string { return filepath.Join(b.dir, "k") }
 
+// start starts an agent that ends with the test.
 func (b *bench) start() *Agent {
 	b.t.Helper()
-	settings, err := config.Parse("", nil, func(c *v1alpha1.AgentConfig) {
+	agent, _ := b.startUntil()
+	return agent
+}
+
+// startUntil starts an agent that ends when end is called, or with the test.
+func (b *bench) startUntil() (agent *Agent, end func()) {
+	b.t.Helper()
+	watcher, err := configwatch.Open(configwatch.Deps{File: b.file, Override: func(c *v1alpha1.AgentConfig) {
 		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
 		c.Standalone, c.Listen = true, "none"
+		c.MPSRoot = filepath.Join(b.dir, "mps")
 		c.PollInterval = &metav1.Duration{Duration: 200 * time.Millisecond}
-	})
+	}})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	hardware, err := OpenHardware(b.machine.Dir(), settings)
+	hardware, err := OpenHardware(b.machine.Dir(), watcher.Base())
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	agent, err := New(Deps{Config: settings, Hardware: hardware, Log: (&options{}).logger(b.t.Output())})
+	agent, err = New(Deps{Config: watcher, Hardware: hardware, Fault: b.fault, Log: (&options{}).logger(b.t.Output())})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- agent.Run(ctx) }()
-	b.t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			b.t.Errorf("agent ended with %v", err)
 		}
 	})
-	return agent
+	b.t.Cleanup(end)
+	return agent, end
 }
 
 func (b *bench) await(wanted func(fakekubelet.State) bool) fakekubelet.State {

@@ -10,9 +10,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/config"
+	"github.com/berth-gpu/berth/internal/configwatch"
 )
 
 // options are the flags that all commands of berth-agent share.
@@ -20,6 +22,8 @@ type options struct {
 	file       string
 	sim        string
 	kubeconfig string
+	configMap  string
+	defaultKey string
 	verbose    bool
 	flags      v1alpha1.AgentConfig
 }
@@ -40,8 +44,12 @@ uninstall" does.`,
 		Example: `  # On a node with a driver and a kubelet in their usual places
   berth-agent
 
-  # With a file; a wrong key stops the start with its line and the fix
+  # With a file, Berth's own or NVIDIA's (version: v1); edits take effect at once, and a wrong key is
+  # named with its line and the fix while the last good one stays in force
   berth-agent --config /etc/berth/agent.yaml
+
+  # With a ConfigMap whose key the node's label berth.dev/config names
+  berth-agent --config-map berth-system/agent-configs
 
   # Simulated hardware, no API server
   berth sim create /tmp/gpus --profile a100x8-40g
@@ -53,32 +61,33 @@ uninstall" does.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := o.load(cmd)
-			if err != nil {
-				return err
-			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return run(ctx, o, loaded, o.logger(errOut))
+			return run(ctx, o, cmd, o.logger(errOut))
 		},
 	}
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.bind(root)
-	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand())
+	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand(), newMPSCommand(o, errOut))
+	root.AddCommand(newMPSDaemonCommand(), newSimulatedCommand())
 	return root
 }
 
-func run(ctx context.Context, o *options, config *v1alpha1.AgentConfig, log *slog.Logger) error {
-	hardware, err := OpenHardware(o.sim, config)
+func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) error {
+	watcher, err := configwatch.Open(configwatch.Deps{
+		File: o.file, Override: o.override(cmd), ConfigMap: o.configMap, DefaultKey: o.defaultKey,
+		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return connect(base, o.kubeconfig) },
+		Log:     log.With("room", "configwatch"),
+	})
 	if err != nil {
 		return err
 	}
-	api, err := connect(config, o.kubeconfig)
+	hardware, err := OpenHardware(o.sim, watcher.Base())
 	if err != nil {
 		return err
 	}
-	agent, err := New(Deps{Config: config, Hardware: hardware, API: api, Log: log})
+	agent, err := New(Deps{Config: watcher, Hardware: hardware, API: watcher.API(), Log: log})
 	if err != nil {
 		return err
 	}
@@ -89,6 +98,8 @@ func run(ctx context.Context, o *options, config *v1alpha1.AgentConfig, log *slo
 func (o *options) bind(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.file, "config", "", "read the settings from this file (kind AgentConfig); a flag of the same meaning wins")
+	flags.StringVar(&o.configMap, "config-map", "", "NAMESPACE/NAME of a ConfigMap of which each key is a configuration; the node's label berth.dev/config (or nvidia.com/device-plugin.config) names the key, and a change takes effect at once")
+	flags.StringVar(&o.defaultKey, "default-config", "", "the key of --config-map for a node without a label (default: the key called default, or the only one)")
 	flags.StringVar(&o.sim, "sim", "", "use the simulated hardware in this directory (berth sim create)")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file (default: the pod's service account)")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log every step")
@@ -96,6 +107,7 @@ func (o *options) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.flags.CDIDir, "cdi-dir", "", "where the CDI spec is written (default /var/run/cdi)")
 	flags.StringVar(&o.flags.HookDir, "hook-dir", "", "where the CDI hook program is installed (default /opt/berth/bin)")
 	flags.StringVar(&o.flags.StateDir, "state-dir", "", "where the ledger is kept (default /run/berth)")
+	flags.StringVar(&o.flags.MPSRoot, "mps-root", "", "where MPS daemons have their pipes and shared memory, and berth-agent mps its socket (default /run/berth/mps)")
 	flags.StringVar(&o.flags.HostRoot, "host-root", "", "where the host's / is mounted, for an agent in a container (default /)")
 	flags.StringVar(&o.flags.DriverRoot, "driver-root", "", "the host's root of the driver's files (default /)")
 	flags.StringVar(&o.flags.ContainerdStateDir, "containerd-state-dir", "", "containerd's state directory (default /run/containerd)")
@@ -107,7 +119,12 @@ func (o *options) bind(cmd *cobra.Command) {
 
 // load reads the file and lays the flags over it.
 func (o *options) load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
-	return config.Load(o.file, func(c *v1alpha1.AgentConfig) {
+	return config.Load(o.file, o.override(cmd))
+}
+
+// override lays the flags over a configuration.
+func (o *options) override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
+	return func(c *v1alpha1.AgentConfig) {
 		for _, flag := range []struct {
 			from string
 			to   *string
@@ -115,7 +132,7 @@ func (o *options) load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
 			{o.flags.KubeletDir, &c.KubeletDir}, {o.flags.CDIDir, &c.CDIDir}, {o.flags.HookDir, &c.HookDir},
 			{o.flags.StateDir, &c.StateDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
 			{o.flags.ContainerdStateDir, &c.ContainerdStateDir}, {o.flags.CgroupRoot, &c.CgroupRoot},
-			{o.flags.NodeName, &c.NodeName}, {o.flags.Listen, &c.Listen},
+			{o.flags.NodeName, &c.NodeName}, {o.flags.Listen, &c.Listen}, {o.flags.MPSRoot, &c.MPSRoot},
 		} {
 			if flag.from != "" {
 				*flag.to = flag.from
@@ -124,7 +141,7 @@ func (o *options) load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
 		if cmd.Flags().Changed("standalone") {
 			c.Standalone = o.flags.Standalone
 		}
-	})
+	}
 }
 
 func (o *options) logger(w io.Writer) *slog.Logger {

@@ -1,17 +1,30 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/inventory"
+	"github.com/berth-gpu/berth/internal/mps"
+	"github.com/berth-gpu/berth/internal/partition"
 	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia/smi"
 )
+
+// actionTimeout bounds a change of the hardware; the driver takes about a second for an
+// instance.
+const actionTimeout = 30 * time.Second
 
 // Hardware is where the GPUs are: the real driver, or a simulator's directory.
 // Everything above it is the same for both.
@@ -19,6 +32,9 @@ type Hardware struct {
 	Library nvml.Interface
 	Roots   nvidia.Roots
 	CDI     cdi.Roots
+	// SMI and MPSControl are the commands that begin with nvidia-smi and
+	// nvidia-cuda-mps-control, where they are not the driver's own.
+	SMI, MPSControl []string
 }
 
 // OpenHardware finds the hardware: simulated when simDir is not empty. It asks the driver nothing
@@ -43,7 +59,13 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 		return Hardware{}, fmt.Errorf("open simulated hardware: %w", err)
 	}
 	root := machine.Root()
+	self, err := os.Executable()
+	if err != nil {
+		return Hardware{}, fmt.Errorf("open simulated hardware: %w", err)
+	}
+	stand := func(program string) []string { return []string{self, simulatedCommand, program, absolute} }
 	return Hardware{
+		SMI: stand(simulatedSMI), MPSControl: stand(simulatedMPS),
 		Library: machine.NVML(),
 		Roots:   nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
 		CDI: cdi.Roots{
@@ -54,4 +76,126 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 
 func (h Hardware) adapter(log *slog.Logger) *nvidia.Adapter {
 	return nvidia.New(nvidia.Deps{Library: h.Library, Roots: h.Roots, Log: log})
+}
+
+func (h Hardware) actions(log *slog.Logger) *nvidia.Actions {
+	return nvidia.NewActions(nvidia.Deps{Library: h.Library, Roots: h.Roots, Log: log})
+}
+
+func (h Hardware) smi(log *slog.Logger) *smi.SMI {
+	return smi.New(smi.Deps{Program: h.SMI, DriverRoot: h.Roots.Driver, Log: log})
+}
+
+// cards lets the partition change cards.
+type cards struct {
+	actions *nvidia.Actions
+	adapter *nvidia.Adapter
+	program *smi.SMI
+}
+
+var _ partition.Hardware = cards{}
+
+// bounded does a call into the driver, which nothing can interrupt, and waits no longer
+// than ctx.
+func bounded[T any](ctx context.Context, what string, call func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		value, err := call()
+		done <- answer{value, err}
+	}()
+	select {
+	case got := <-done:
+		return got.value, got.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("%s: no answer from the driver: %w", what, ctx.Err())
+	}
+}
+
+// SetMIGMode implements partition.Hardware.
+func (c cards) SetMIGMode(ctx context.Context, card gpu.UUID, on bool) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
+	defer cancel()
+	return bounded(ctx, "set MIG mode of "+string(card), func() (bool, error) { return c.actions.SetMIGMode(card, on) })
+}
+
+// CreateMIG implements partition.Hardware.
+func (c cards) CreateMIG(ctx context.Context, card gpu.UUID, profile string, start int) error {
+	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
+	defer cancel()
+	_, err := bounded(ctx, "create MIG device "+profile, func() (int, error) { return c.actions.CreateMIG(card, profile, start) })
+	return err
+}
+
+// DestroyMIG implements partition.Hardware.
+func (c cards) DestroyMIG(ctx context.Context, card gpu.UUID, gi int) error {
+	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
+	defer cancel()
+	_, err := bounded(ctx, "destroy MIG device", func() (int, error) { return gi, c.actions.DestroyMIG(card, gi) })
+	return err
+}
+
+// Reset implements partition.Hardware. A card is reset only while nobody has it open, this
+// agent's own scans included.
+func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {
+	resume, err := c.adapter.Suspend(ctx)
+	if err != nil {
+		return fmt.Errorf("reset GPUs: %w", err)
+	}
+	defer resume()
+	return c.program.ResetGPUs(ctx, ids)
+}
+
+// Touch implements partition.Hardware.
+func (c cards) Touch(ctx context.Context) error { return c.program.Touch(ctx) }
+
+// scanned lets the partition wait for the inventory.
+type scanned struct{ inventory *inventory.Inventory }
+
+// Current implements partition.Inventory.
+func (s scanned) Current() *gpu.Snapshot { return s.inventory.Current() }
+
+// Rescan implements partition.Inventory.
+func (s scanned) Rescan(ctx context.Context) error { return s.inventory.Refresh(ctx) }
+
+// computeModes lets the MPS supervisor change compute modes.
+type computeModes struct{ actions *nvidia.Actions }
+
+var _ mps.ComputeModes = computeModes{}
+
+// modeWords are the compute modes in the order of NVML's numbers (nvmlComputeMode_t), of
+// which 1 is not used any more.
+func modeWords() []string {
+	return []string{nvidia.ComputeModeDefault, "", nvidia.ComputeModeProhibited, nvidia.ComputeModeExclusiveProcess}
+}
+
+// ComputeMode implements mps.ComputeModes.
+func (c computeModes) ComputeMode(ctx context.Context, card gpu.UUID) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
+	defer cancel()
+	word, err := bounded(ctx, "read compute mode of "+string(card), func() (string, error) { return c.actions.ComputeMode(card) })
+	if err != nil {
+		return 0, err
+	}
+	mode := slices.Index(modeWords(), word)
+	if mode < 0 {
+		return 0, fmt.Errorf("read compute mode of %s: %s is not a mode that can be restored (set another one with: nvidia-smi -i %s -c DEFAULT)", card, word, card)
+	}
+	return mode, nil
+}
+
+// SetComputeMode implements mps.ComputeModes.
+func (c computeModes) SetComputeMode(ctx context.Context, card gpu.UUID, mode int) error {
+	words := modeWords()
+	if mode < 0 || mode >= len(words) || words[mode] == "" {
+		return fmt.Errorf("set compute mode of %s: %d is no compute mode", card, mode)
+	}
+	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
+	defer cancel()
+	_, err := bounded(ctx, "set compute mode of "+string(card), func() (int, error) { return mode, c.actions.SetComputeMode(card, words[mode]) })
+	return err
 }

@@ -114,7 +114,11 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 		}
 		return s.printGPUs(out)
 	case "devices":
-		offers := offer.Build(&s.snapshot, offer.Settings{ResourceName: s.config.ResourceName, Exclude: excluded(&s.snapshot, s.config.Exclude)})
+		units, problems := offer.Resolve(&s.snapshot, offerSettings(s.config))
+		for _, problem := range problems {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", problem.Code, problem.Message)
+		}
+		offers := offer.Build(&s.snapshot, units)
 		if asJSON {
 			return printJSON(out, "Offers", "offers", offers)
 		}
@@ -135,7 +139,9 @@ func (s *inspected) printSpec(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "the hooks are left out: %v; the agent installs their program when it starts\n", err)
 	}
 	deps := cdi.Deps{Dir: s.config.CDIDir, Roots: s.hardware.CDI, Library: s.hardware.Library, HookPath: hook}
-	text, err := cdi.New(deps).Render(cmd.Context(), &s.snapshot)
+	text, err := cdi.New(deps).Render(cmd.Context(), &s.snapshot, cdi.Extras{
+		GDS: s.config.GDS, GDRCopy: s.config.GDRCopy, MOFED: s.config.MOFED, IMEXChannels: s.config.IMEX.ChannelIDs, IMEXRequired: s.config.IMEX.Required,
+	})
 	if err != nil {
 		return err
 	}

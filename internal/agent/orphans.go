@@ -27,10 +27,11 @@ const askAgain = time.Second
 // for. Without an API server, or without an answer, the pod counts as it did. It is for
 // one goroutine.
 type orphanPods struct {
-	api      dynamic.Interface
-	resource string
-	clock    clock.PassiveClock
-	board    *board
+	api dynamic.Interface
+	// resources are the names of our devices.
+	resources func() []string
+	clock     clock.PassiveClock
+	board     *board
 	// answers are by pod UID; those of pods without an orphan are forgotten.
 	answers map[string]orphanAnswer
 }
@@ -84,7 +85,7 @@ func (o *orphanPods) ask(ctx context.Context, holder ledger.Holder) (ledger.Node
 		return answer, fmt.Errorf("ask whether the pod of an orphan has ended: %w (until there is an answer its GPUs count as the scheduler counts them)", err)
 	default:
 		answer.Ended = string(pod.GetUID()) != holder.PodUID || finishedPhase(pod)
-		answer.Devices = countedDevices(pod, o.resource)
+		answer.Devices = countedDevices(pod, o.resources())
 	}
 	return answer, nil
 }
@@ -94,14 +95,18 @@ func finishedPhase(pod *unstructured.Unstructured) bool {
 	return phase == "Succeeded" || phase == "Failed"
 }
 
-// countedDevices is how many devices of a resource the scheduler counts for a pod, by its
+// countedDevices is how many devices of our resources the scheduler counts for a pod, by its
 // own rule for init containers and sidecars. It is 0 when that cannot be told.
-func countedDevices(pod *unstructured.Unstructured, resourceName string) int {
+func countedDevices(pod *unstructured.Unstructured, resources []string) int {
 	var typed corev1.Pod
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(pod.Object, &typed); err != nil {
 		return 0
 	}
 	limits := resourcehelper.PodLimits(&typed, resourcehelper.PodResourcesOptions{})
-	count := limits[corev1.ResourceName(resourceName)]
-	return int(count.Value())
+	counted := 0
+	for _, name := range resources {
+		count := limits[corev1.ResourceName(name)]
+		counted += int(count.Value())
+	}
+	return counted
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/berth-gpu/berth/internal/deviceplugin"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/partition"
 )
 
 // pageTimeout bounds how slowly a client may send its request, in the way of
@@ -33,9 +35,22 @@ type DebugState struct {
 	Node       string               `json:"node"`
 	Inventory  *gpu.Snapshot        `json:"inventory"`
 	Holdings   []ledger.Holding     `json:"holdings"`
+	Units      []offer.Unit         `json:"units"`
 	Offers     []offer.Offer        `json:"offers"`
+	MIG        []partition.Status   `json:"mig"`
+	MPS        []mps.Status         `json:"mps"`
+	Config     DebugConfig          `json:"config"`
 	Plugin     []deviceplugin.Stats `json:"devicePlugin"`
 	Problems   []gpu.Cause          `json:"problems"`
+}
+
+// DebugConfig is the configuration in force, and why the newest is not.
+type DebugConfig struct {
+	Source  string                `json:"source"`
+	Refused string                `json:"refused,omitempty"`
+	Notes   []string              `json:"notes,omitempty"`
+	Restart []string              `json:"restart,omitempty"`
+	Config  *v1alpha1.AgentConfig `json:"config"`
 }
 
 // pages serves the agent's HTTP pages until ctx ends. All of them answer from
@@ -86,10 +101,23 @@ func (a *Agent) debugState() DebugState {
 	if ready == "" {
 		ready = "yes"
 	}
+	now := a.watch.Current()
+	config := DebugConfig{Source: now.Source, Notes: now.Notes, Restart: now.Restart, Config: now.Config}
+	if now.Refused != nil {
+		config.Refused = now.Refused.Error()
+	}
+	var daemons []mps.Status
+	known := *a.sharing.statuses.Load()
+	for _, unit := range offer.MPSUnits(a.units.now()) {
+		if status, ok := known[unit.Key.GPU]; ok {
+			daemons = append(daemons, status)
+		}
+	}
 	return DebugState{
 		APIVersion: v1alpha1.GroupVersion().String(), Kind: "AgentState",
 		Ready: ready, Node: a.config.NodeName,
-		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Offers: a.offers(),
+		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Units: a.units.now(), Offers: a.offers(),
+		MIG: a.partition.Statuses(), MPS: daemons, Config: config,
 		Plugin: a.plugin.Stats(), Problems: a.board.all(),
 	}
 }

@@ -71,14 +71,6 @@ func TestBoard(t *testing.T) {
 	}
 }
 
-func TestExcluded(t *testing.T) {
-	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}}
-	got := excluded(snapshot, []string{"1", "GPU-x", "7"})
-	if diff := cmp.Diff([]gpu.UUID{"GPU-b", "GPU-x"}, got); diff != "" {
-		t.Errorf("excluded (-want +got):\n%s", diff)
-	}
-}
-
 // TestEndedOrphans: an orphan's pod that is gone, was made anew, or has finished is not
 // counted by the scheduler; one that runs is; without an answer nothing is said.
 func TestEndedOrphans(t *testing.T) {
@@ -112,7 +104,7 @@ func TestEndedOrphans(t *testing.T) {
 
 	clock := testingclock.NewFakePassiveClock(time.Unix(100, 0))
 	problems := newBoard(clock, slog.New(slog.DiscardHandler))
-	orphans := &orphanPods{api: api, resource: "nvidia.com/gpu", clock: clock, board: problems}
+	orphans := &orphanPods{api: api, resources: func() []string { return []string{"nvidia.com/gpu"} }, clock: clock, board: problems}
 	got := orphans.about(t.Context(), book.Holdings())
 	want := []ledger.NodePod{
 		{UID: "uid-anew", Namespace: "ns", Name: "anew", Ended: true},
@@ -169,7 +161,7 @@ func TestCountedDevices(t *testing.T) {
 			if err := pod.UnmarshalJSON([]byte(`{"apiVersion": "v1", "kind": "Pod", "spec": ` + tc.spec + `}`)); err != nil {
 				t.Fatal(err)
 			}
-			if got := countedDevices(pod, "nvidia.com/gpu"); got != tc.want {
+			if got := countedDevices(pod, []string{"nvidia.com/gpu"}); got != tc.want {
 				t.Errorf("the scheduler counts %d, want %d", got, tc.want)
 			}
 		})

@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/deviceplugin"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
+	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/mps"
+	"github.com/berth-gpu/berth/internal/offer"
 )
 
 const (
@@ -35,10 +41,15 @@ func (a *Agent) project(ctx context.Context) error {
 			// 1. Health first: it must reach the kubelet at once, and needs no new spec.
 			a.wakePlugin()
 			// 2. Then the spec, and with it the devices that are new.
+			a.settled()
+			a.syncCDI(ctx)
+		case <-a.respec:
 			a.syncCDI(ctx)
 		case <-resync.C():
 			a.syncCDI(ctx)
 		case <-holdings.C():
+			// A device that waited for its holder may have become free.
+			a.settled()
 			a.wakePlugin()
 		case <-a.board.changed:
 		}
@@ -57,7 +68,7 @@ func (a *Agent) wakePlugin() {
 func (a *Agent) syncCDI(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cdiDeadline)
 	defer cancel()
-	if _, err := a.cdi.Sync(ctx, a.inventory.Current()); err != nil && ctx.Err() == nil {
+	if _, err := a.cdi.Sync(ctx, a.inventory.Current(), a.cdiExtras()); err != nil && ctx.Err() == nil {
 		a.log.Debug("CDI spec kept", "error", err)
 	}
 	a.board.set("cdi", a.cdi.Problems()...)
@@ -67,10 +78,10 @@ func (a *Agent) syncCDI(ctx context.Context) {
 		return
 	}
 	a.board.set("cdi-spec")
-	known := map[gpu.UUID]bool{}
+	known := map[string]bool{}
 	if spec != nil {
 		for _, device := range spec.Devices {
-			known[gpu.UUID(device.Name)] = true
+			known[device.Name] = true
 		}
 	}
 	a.injectable.Store(&known)
@@ -96,20 +107,61 @@ func (a *Agent) publish() {
 	}
 	snapshot := *a.inventory.Current()
 	snapshot.Faults = a.problems()
-	var named []gpunode.Holding
-	for _, h := range a.ledger.Holdings() {
-		if h.Pending {
-			continue // Nobody knows its pod yet.
+	// Nobody knows the pod of a pending holding yet.
+	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
+	now := a.watch.Current()
+	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
+		Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
+		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+	}))
+}
+
+// offered says as what each device is given out, in the words of the API.
+func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
+	out := map[gpu.UUID]v1alpha1.DeviceOffer{}
+	for _, unit := range units {
+		use := unit.Use
+		made := v1alpha1.DeviceOffer{
+			Resource: use.Resource, Sharing: string(use.Mode), Replicas: use.Replicas, TimeSlice: use.TimeSlice, Draining: unit.Draining,
 		}
-		named = append(named, gpunode.Holding{
-			Key: h.Key, Kind: string(h.Holder.Kind), Namespace: h.Holder.Namespace, Pod: h.Holder.Pod,
-			PodUID: h.Holder.PodUID, Container: h.Holder.Container, Resource: h.Holder.Resource,
-		})
+		if use.Mode == offer.MPS {
+			made.PinnedMemoryMiB, made.ActiveThreadPercentage = use.PinnedMemoryMiB, use.ActiveThreadPercentage
+		}
+		out[unit.Key.Device()] = made
 	}
-	if entries := a.entries.Load(); entries != nil {
-		named = gpunode.Named(named, entries.checkpoint, entries.listed)
+	return out
+}
+
+// cdiExtras are what the configuration adds to the CDI spec.
+func (a *Agent) cdiExtras() cdi.Extras {
+	config := a.watch.Current().Config
+	extras := cdi.Extras{
+		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
+		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
 	}
-	a.publisher.Publish(gpunode.Build(a.config.NodeName, &snapshot, named))
+	for _, unit := range offer.MPSUnits(a.units.now()) {
+		id := unit.Key.GPU
+		if a.withoutDaemon(id) == "" {
+			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(a.config.MPSRoot, id), ShmDir: mps.ShmDir(a.config.MPSRoot, id)})
+		}
+	}
+	return extras
+}
+
+// extra is what a container with a share needs besides the device.
+func (a *Agent) extra(key gpu.DeviceKey, mode offer.Mode) deviceplugin.Extra {
+	if mode != offer.MPS {
+		return deviceplugin.Extra{}
+	}
+	pipe := cdi.MPSPipePath(key.GPU)
+	return deviceplugin.Extra{
+		CDIName: cdi.QualifiedName(cdi.MPSName(key.GPU)),
+		Envs:    map[string]string{cdi.MPSPipeVariable: pipe},
+		Mounts: []deviceplugin.Mount{
+			{HostPath: mps.PipeDir(a.config.MPSRoot, key.GPU), ContainerPath: pipe},
+			{HostPath: mps.ShmDir(a.config.MPSRoot, key.GPU), ContainerPath: cdi.MPSShmPath},
+		},
+	}
 }
 
 // ensureDefinition installs the CRD until it is there or may not be.

@@ -43,8 +43,10 @@ func (a *Agent) shadow(ctx context.Context) error {
 		return nil
 	case <-a.inventory.Ready():
 	}
-	a.syncCDI(ctx)
 	a.look(ctx)
+	a.looked.Store(true)
+	a.settle()
+	a.syncCDI(ctx)
 	close(a.compared)
 	a.publish()
 	a.wakePlugin()
@@ -153,6 +155,11 @@ func (a *Agent) living() ([]ledger.Container, error) {
 // noteCheckpoint makes a damaged file a problem. A missing one is not: a kubelet that never
 // had a device plugin has none.
 func (a *Agent) noteCheckpoint(err error) {
+	unsure := ""
+	if err != nil && !errors.Is(err, kubelet.ErrNoCheckpoint) {
+		unsure = "the kubelet's checkpoint cannot be read: " + err.Error()
+	}
+	a.unsure.Store(&unsure)
 	if errors.Is(err, kubelet.ErrNoCheckpoint) {
 		err = nil
 	}
@@ -165,7 +172,7 @@ func (a *Agent) assignments(checkpoint *kubelet.Checkpoint, snapshot *gpu.Snapsh
 	var known []ledger.Assignment
 	var entries []trace.Entry
 	for _, from := range checkpoint.Assignments {
-		if from.Resource != a.config.ResourceName {
+		if !a.ours(from.Resource, from.DeviceIDs, snapshot) {
 			continue
 		}
 		assignment := ledger.Assignment{PodUID: from.PodUID, Container: from.Container, Resource: from.Resource}
@@ -180,6 +187,46 @@ func (a *Agent) assignments(checkpoint *kubelet.Checkpoint, snapshot *gpu.Snapsh
 		})
 	}
 	return known, entries
+}
+
+// ours tells whether devices that the kubelet knows under a resource are of this node's
+// GPUs: by the name, also one that was used before, or by the devices.
+func (a *Agent) ours(resource string, ids []string, snapshot *gpu.Snapshot) bool {
+	if slices.Contains(a.resourceNames(), resource) {
+		return true
+	}
+	return slices.ContainsFunc(ids, func(id string) bool {
+		device, _, err := offer.ParseDeviceID(id)
+		if err != nil {
+			return false
+		}
+		card, _ := snapshot.Device(device)
+		return card != nil
+	})
+}
+
+// resourceNames are the names under which devices are given out, or were to those that
+// hold them, sorted.
+func (a *Agent) resourceNames() []string {
+	var names []string
+	for _, unit := range a.units.now() {
+		names = append(names, unit.Use.Resource)
+	}
+	for _, h := range a.ledger.Holdings() {
+		if h.Holder.Resource != "" {
+			names = append(names, h.Holder.Resource)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// blind says why it is not known who holds what; empty when it is.
+func (a *Agent) blind() string {
+	if !a.looked.Load() {
+		return "the ledger was not compared with the kubelet yet"
+	}
+	return *a.unsure.Load()
 }
 
 // keyOf gives the key for a kubelet's device ID. A card that the inventory does not have
@@ -211,12 +258,13 @@ func (a *Agent) pods(ctx context.Context, view ledger.NodeView) ([]ledger.NodePo
 	if err != nil {
 		return ended, nil // The kubelet is down; nothing follows from that.
 	}
+	snapshot := a.inventory.Current()
 	var entries []trace.Entry
 	active := map[string]bool{}
 	for _, pod := range listed {
 		for _, container := range pod.Containers {
 			for _, devices := range container.Devices {
-				if devices.Resource != a.config.ResourceName {
+				if !a.ours(devices.Resource, devices.IDs, snapshot) {
 					continue
 				}
 				entries = append(entries, trace.Entry{
@@ -288,13 +336,13 @@ func (a *Agent) kubeletRestarted() {
 type holders struct{ ledger *ledger.Ledger }
 
 // Barred implements deviceplugin.Ledger.
-func (h holders) Barred(key gpu.DeviceKey) (deviceplugin.Bar, bool) {
-	holding, barred := h.ledger.BarredBy(key)
-	return deviceplugin.Bar{Unhealthy: holding.Holder.Kind != ledger.Orphan || holding.Uncounted}, barred
+func (h holders) Barred(resource string, key gpu.DeviceKey) (deviceplugin.Bar, bool) {
+	bar, barred := h.ledger.BarredBy(resource, key)
+	return deviceplugin.Bar{Unhealthy: bar.Unseen}, barred
 }
 
 // Offered implements deviceplugin.FreeLedger.
-func (h holders) Offered(keys []gpu.DeviceKey) { h.ledger.Offered(keys) }
+func (h holders) Offered(resource string, keys []gpu.DeviceKey) { h.ledger.Offered(resource, keys) }
 
 // Hold implements deviceplugin.Ledger.
 func (h holders) Hold(resource string, keys []gpu.DeviceKey) error {

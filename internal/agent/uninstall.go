@@ -15,7 +15,9 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
+	"github.com/berth-gpu/berth/internal/partition"
 )
 
 // uninstall removes everything that agents left on the node and the node's object
@@ -28,7 +30,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
-		{"ledger in " + config.StateDir, func() error { return removeLedger(config.StateDir) }},
+		{"ledger and journals in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
 	}
 	var failed []error
@@ -42,8 +44,11 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 	return errors.Join(failed...)
 }
 
-func removeLedger(dir string) error {
-	for _, name := range []string{"ledger", "ledger.lock", "ledger.tmp", "ledger.bak"} {
+func removeState(dir string) error {
+	for _, name := range []string{
+		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", unitsFile, sliceFile, configwatch.KeptFile,
+		partition.JournalFile, partition.JournalFile + ".bak", partition.JournalFile + ".tmp", partition.LockFile,
+	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -12,6 +12,11 @@
 // device listing gives up on all GPUs when one of them is bad, and reads
 // /proc/driver/nvidia and /sys/bus/pci of the real machine only.
 //
+// What the configuration adds comes as Extras: the device nodes of GPUDirect Storage,
+// GDRCopy, Mellanox OFED and IMEX are in the edits of every container that gets a device,
+// since they belong to the node and not to a card; the pipes of a GPU's MPS daemon are a
+// device of their own, mps-UUID, asked for beside the GPU's.
+//
 // It must not import Kubernetes, another front end's room, or call NVML.
 package cdi
 

@@ -185,7 +185,7 @@ func (m *machine) writer() *Writer { return New(m.deps()) }
 // render gives the spec, which must be there.
 func (m *machine) render(w *Writer) []byte {
 	m.t.Helper()
-	data, err := w.Render(m.t.Context(), m.snapshot)
+	data, err := w.Render(m.t.Context(), m.snapshot, Extras{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (m *machine) render(w *Writer) []byte {
 // sync must succeed; it tells whether the file was written.
 func (m *machine) sync(w *Writer) bool {
 	m.t.Helper()
-	changed, err := w.Sync(m.t.Context(), m.snapshot)
+	changed, err := w.Sync(m.t.Context(), m.snapshot, Extras{})
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -125,8 +125,12 @@ func (c *checker) mounts(found []*specs.Mount) []*specs.Mount {
 		copied.HostPath = c.host.toHost(m.HostPath)
 		mounts = append(mounts, &copied)
 	}
-	slices.SortFunc(mounts, func(a, b *specs.Mount) int { return cmp.Compare(a.ContainerPath, b.ContainerPath) })
+	sortMounts(mounts)
 	return mounts
+}
+
+func sortMounts(mounts []*specs.Mount) {
+	slices.SortFunc(mounts, func(a, b *specs.Mount) int { return cmp.Compare(a.ContainerPath, b.ContainerPath) })
 }
 
 // searchedPlaces are the folders and files, below the driver root, whose change can change

@@ -41,7 +41,7 @@ func runVictim() {
 			select {}
 		}
 	}
-	_, err := w.Sync(context.Background(), v.Snapshot)
+	_, err := w.Sync(context.Background(), v.Snapshot, Extras{})
 	fmt.Println(err)
 	os.Exit(0)
 }

@@ -153,7 +153,7 @@ func (s *Spec) source() string {
 }
 
 // Describe prints the spec for people: the common part by its size, and each group of
-// names that mean the same with its device nodes.
+// names that mean the same with its device nodes, or with the mounts of a device without any.
 func (s *Spec) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  CDI %s  %s\n", s.Kind, s.Version, s.source())
@@ -163,7 +163,7 @@ func (s *Spec) Describe() string {
 	nodes := map[string]int{}
 	var texts []string
 	for _, d := range s.Devices {
-		text := describeNodes(d.Nodes)
+		text := describeDevice(d)
 		i, ok := nodes[text]
 		if !ok || d.Name == All {
 			i = len(groups)
@@ -176,6 +176,17 @@ func (s *Spec) Describe() string {
 		fmt.Fprintf(&b, "%s: %s\n", strings.Join(names, " = "), texts[i])
 	}
 	return b.String()
+}
+
+func describeDevice(d Device) string {
+	if len(d.Nodes) > 0 || len(d.Mounts) == 0 {
+		return describeNodes(d.Nodes)
+	}
+	var parts []string
+	for _, m := range d.Mounts {
+		parts = append(parts, m.HostPath+" at "+m.ContainerPath)
+	}
+	return strings.Join(append(parts, d.Env...), ", ")
 }
 
 func describeNodes(nodes []gpu.DeviceNode) string {

@@ -133,14 +133,14 @@ func TestAnySnapshot(t *testing.T) {
 			}
 			snapshot.GPUs = append(snapshot.GPUs, card)
 		}
-		data, err := w.Render(t.Context(), snapshot)
+		data, err := w.Render(t.Context(), snapshot, Extras{})
 		if err != nil {
 			if len(want) > 0 {
 				r.Fatalf("render: %v", err)
 			}
 			return
 		}
-		again, _ := w.Render(t.Context(), snapshot)
+		again, _ := w.Render(t.Context(), snapshot, Extras{})
 		if string(data) != string(again) {
 			r.Fatal("two renderings differ")
 		}

@@ -150,6 +150,8 @@ func TestContainer(t *testing.T) {
 		})
 	}
 
+	t.Run("MPS", func(t *testing.T) { checkMPS(t, s, w) })
+
 	// A hook that is gone would keep the container from starting; the next Sync sees it.
 	m.check(os.Remove(hookPath))
 	b := newBundle(m, t)
@@ -162,6 +164,52 @@ func TestContainer(t *testing.T) {
 	injectInto(t, m.dir, &b.spec, "0")
 	if out, err := b.run(t); err != nil {
 		t.Errorf("the container does not start without hooks: %v\n%s", err, out)
+	}
+}
+
+// checkMPS: a container with a share has its GPU's pipes and shared memory, can write to both,
+// and has nothing of the other daemon.
+func checkMPS(t *testing.T, s *simulated, w *Writer) {
+	mine, other := s.snapshot.GPUs[1].UUID, s.snapshot.GPUs[2].UUID
+	extras := Extras{MPS: []MPSDevice{s.daemon(mine), s.daemon(other)}}
+	for i := range extras.MPS {
+		for _, dir := range []string{extras.MPS[i].PipeDir, extras.MPS[i].ShmDir} {
+			s.check(os.Chmod(dir, 0o1777))
+			s.check(os.WriteFile(filepath.Join(dir, "control-"+string(extras.MPS[i].GPU)), nil, 0o666))
+		}
+	}
+	s.syncWith(w, extras)
+	b := newBundle(s.machine, t)
+	b.spec.Process.User = oci.User{UID: 1000, GID: 1000}
+	pipes := MPSPipePath(mine)
+	b.spec.Process.Args = append(b.spec.Process.Args, "/mps/*/pipe/*", "/dev/shm/*", "write:"+pipes+"/lock", "write:/dev/shm/cuda.shm")
+	injectInto(t, s.dir, &b.spec, string(mine), MPSName(mine))
+	out, err := b.run(t)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var got struct {
+		Files map[string]string
+		Env   []string
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := map[string]string{
+		pipes + "/control-" + string(mine): "file", "/dev/shm/control-" + string(mine): "file",
+		pipes + "/lock": "written", "/dev/shm/cuda.shm": "written",
+	}
+	shared := map[string]string{}
+	for file, what := range got.Files {
+		if strings.HasPrefix(file, "/mps/") || strings.HasPrefix(file, "/dev/shm/") {
+			shared[file] = what
+		}
+	}
+	if diff := cmp.Diff(want, shared); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if env := MPSPipeVariable + "=" + pipes; !slices.Contains(got.Env, env) {
+		t.Errorf("environment: %v, want %s", got.Env, env)
 	}
 }
 

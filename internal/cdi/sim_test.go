@@ -137,6 +137,9 @@ func (s *simulated) partition(index int) {
 	ok("get device", ret)
 	_, ret = device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	ok("set MIG mode", ret)
+	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // what an Ampere card waits for
+	device, ret = library.DeviceGetHandleByIndex(index)
+	ok("get device again", ret)
 	for range 2 {
 		profile, ret := device.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE)
 		ok("get profile", ret)

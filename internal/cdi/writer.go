@@ -108,27 +108,27 @@ func (w *Writer) Problems() []gpu.Cause {
 	return slices.Clone(w.problems)
 }
 
-// Render gives the bytes of the spec for a snapshot and writes nothing. The first
+// Render gives the bytes of the spec for a snapshot with the extras and writes nothing. The first
 // call per driver version searches the driver's files, a few ms; later
 // ones only check that they are still there. It returns when ctx ends even if the
 // file system hangs. Errors: ErrNoDriver, ErrNoDevices, or what nvcdi said.
-func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot) ([]byte, error) {
-	r := w.render(ctx, snapshot)
+func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) ([]byte, error) {
+	r := w.render(ctx, snapshot, extras)
 	return r.data, r.err
 }
 
-// Sync brings the file in line with the snapshot and tells whether it was written.
-// Call it at start, when the inventory changes, and from time to time: driver files and
-// sockets come and go without a change of the inventory. Nothing to write (no driver, no
+// Sync brings the file in line with the snapshot and the extras and tells whether it was
+// written. Call it at start, when the inventory or the configuration changes, and from time to
+// time: driver files and sockets come and go without a change of the inventory. Nothing to write (no driver, no
 // GPU) is not an error: the last spec stays and Problems says so. After an error the last
 // spec is in force too.
-func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot) (changed bool, err error) {
+func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) (changed bool, err error) {
 	if err := acquire(ctx, w.syncing, "another sync"); err != nil {
 		return false, fmt.Errorf("sync CDI spec: %w", err)
 	}
 	defer func() { <-w.syncing }()
 
-	r := w.render(ctx, snapshot)
+	r := w.render(ctx, snapshot, extras)
 	switch {
 	case errors.Is(r.err, ErrNoDriver), errors.Is(r.err, ErrNoDevices):
 		w.report(append(r.problems, kept(r.err)))
@@ -174,14 +174,14 @@ type rendered struct {
 
 // render runs in a goroutine of its own, since nothing can interrupt a stat on a
 // file system that hangs. One that hangs is left behind, and holds its token.
-func (w *Writer) render(ctx context.Context, snapshot *gpu.Snapshot) rendered {
+func (w *Writer) render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) rendered {
 	if err := acquire(ctx, w.rendering, "an earlier search of the driver's files"); err != nil {
 		return rendered{err: err}
 	}
 	done := make(chan rendered, 1)
 	go func() {
 		defer func() { <-w.rendering }()
-		done <- w.renderNow(snapshot)
+		done <- w.renderNow(snapshot, extras)
 	}()
 	select {
 	case r := <-done:
@@ -205,7 +205,7 @@ func acquire(ctx context.Context, token chan struct{}, holder string) error {
 	}
 }
 
-func (w *Writer) renderNow(snapshot *gpu.Snapshot) rendered {
+func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
 	if !snapshot.Driver.Present() {
 		return rendered{err: ErrNoDriver}
 	}
@@ -221,7 +221,10 @@ func (w *Writer) renderNow(snapshot *gpu.Snapshot) rendered {
 		return rendered{problems: check.problems, err: err}
 	}
 	common := check.common(found, snapshot.Control)
-	// 3. The oldest version that has all that is used: older runtimes refuse newer specs.
+	// 3. What the configuration adds.
+	check.addFeatures(&common, &extras, w.deps.Roots.Driver)
+	devices = append(devices, check.mps(extras.MPS)...)
+	// 4. The oldest version that has all that is used: older runtimes refuse newer specs.
 	spec := &specs.Spec{Kind: Kind, Devices: devices, ContainerEdits: common}
 	if spec.Version, err = specs.MinimumRequiredVersion(spec); err != nil {
 		return rendered{problems: check.problems, err: fmt.Errorf("find CDI version: %w", err)}

@@ -106,7 +106,7 @@ func TestSyncKeeps(t *testing.T) {
 				before = data
 			}
 
-			changed, err := w.Sync(t.Context(), m.snapshot)
+			changed, err := w.Sync(t.Context(), m.snapshot, Extras{})
 			if changed {
 				t.Error("it says that it wrote")
 			}
@@ -134,10 +134,10 @@ func errorText(err error) string {
 func TestRenderWithoutDevices(t *testing.T) {
 	m := newMachine(t, 0)
 	w := m.writer()
-	if _, err := w.Render(t.Context(), m.snapshot); !errors.Is(err, ErrNoDevices) {
+	if _, err := w.Render(t.Context(), m.snapshot, Extras{}); !errors.Is(err, ErrNoDevices) {
 		t.Errorf("no GPUs: %v", err)
 	}
-	if _, err := w.Render(t.Context(), &gpu.Snapshot{}); !errors.Is(err, ErrNoDriver) {
+	if _, err := w.Render(t.Context(), &gpu.Snapshot{}, Extras{}); !errors.Is(err, ErrNoDriver) {
 		t.Errorf("no driver: %v", err)
 	}
 	if m.sync(w) {
@@ -196,10 +196,10 @@ func TestSearchHangs(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
-	if _, err := w.Sync(ctx, m.snapshot); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), m.root) {
+	if _, err := w.Sync(ctx, m.snapshot, Extras{}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), m.root) {
 		t.Errorf("error is %v, want one that names the driver root and the end of the context", err)
 	}
-	if _, err := w.Sync(ctx, m.snapshot); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "earlier search") {
+	if _, err := w.Sync(ctx, m.snapshot, Extras{}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "earlier search") {
 		t.Errorf("error is %v, want one that says that the earlier search still runs", err)
 	}
 	close(release)
@@ -214,7 +214,7 @@ func TestSearchPanics(t *testing.T) {
 	m := newMachine(t, 1)
 	w := m.writer()
 	w.discover = func(string) (*specs.ContainerEdits, error) { panic("bad library") }
-	if _, err := w.Sync(t.Context(), m.snapshot); err == nil || !strings.Contains(err.Error(), "bad library") {
+	if _, err := w.Sync(t.Context(), m.snapshot, Extras{}); err == nil || !strings.Contains(err.Error(), "bad library") {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
+	"github.com/berth-gpu/berth/internal/offer"
 	"github.com/berth-gpu/berth/internal/term"
 	"github.com/berth-gpu/berth/internal/trace"
 	"github.com/spf13/cobra"
@@ -139,21 +140,35 @@ func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 				continue
 			}
 			for _, device := range container.Devices {
-				holdings = append(holdings, gpunode.Holding{
-					Key: keyOf(device), Kind: "Pod", Namespace: pod.Ref.Namespace, Pod: pod.Ref.Name,
-					PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
-				})
+				for _, key := range keysOf(device) {
+					holdings = append(holdings, gpunode.Holding{
+						Key: key, Kind: "Pod", Namespace: pod.Ref.Namespace, Pod: pod.Ref.Name,
+						PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
+					})
+				}
 			}
 		}
 	}
-	return gpunode.Build(local.Host, local.Snapshot, holdings)
+	return gpunode.Build(local.Host, gpunode.Input{Snapshot: local.Snapshot, Holdings: holdings})
 }
 
-func keyOf(device trace.Device) gpu.DeviceKey {
+// keysOf are the shares of a device that a container has, or the device where it is not shared.
+func keysOf(device trace.Device) []gpu.DeviceKey {
+	key := gpu.DeviceKey{GPU: device.UUID}
 	if device.Parent != "" {
-		return gpu.DeviceKey{GPU: device.Parent, MIG: device.UUID}
+		key = gpu.DeviceKey{GPU: device.Parent, MIG: device.UUID}
 	}
-	return gpu.DeviceKey{GPU: device.UUID}
+	var keys []gpu.DeviceKey
+	for _, id := range device.IDs {
+		if _, share, err := offer.ParseDeviceID(id); err == nil && share > 0 {
+			key.Share = share
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return []gpu.DeviceKey{key}
+	}
+	return keys
 }
 
 func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList {
@@ -177,25 +192,99 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 		_, err := fmt.Fprintln(w, "no GPUs")
 		return errors.Join(err, notReadTable(w, list.NotRead))
 	}
-	head := []string{"NODE", "INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "HEALTH", "HELD BY"}
-	var rows [][]string
+	table := &gpuRows{head: []string{"NODE", "INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "HEALTH", "HELD BY"}}
+	if slices.ContainsFunc(list.Items, func(d v1alpha1.GPUListItem) bool { return offers(&d.GPUDevice) }) {
+		table.head = slices.Insert(table.head, len(table.head)-1, "OFFERED AS", "SHARING")
+	}
 	for i := range list.Items {
 		d := &list.Items[i]
-		rows = append(rows, []string{
-			orElse(d.Node, "-"), fmt.Sprint(d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode),
-			evidence.HealthText(d.Health), holders(d.Holders, d.MIGEnabled && len(d.MIGDevices) > 0),
-		})
-		for _, mig := range d.MIGDevices {
-			rows = append(rows, []string{
-				orElse(d.Node, "-"), fmt.Sprintf("%d:%d", d.Index, mig.Index), mig.UUID, "MIG " + mig.Profile, memory(mig.MemoryBytes),
-				numa(d.NUMANode), "", holders(mig.Holders, false),
-			})
+		node, partitioned := orElse(d.Node, "-"), d.MIGEnabled && len(d.MIGDevices) > 0
+		table.add([]string{
+			node, fmt.Sprint(d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode), evidence.HealthText(d.Health),
+		}, d.Offered, d.Holders, partitioned)
+		for k := range d.MIGDevices {
+			mig := &d.MIGDevices[k]
+			table.add([]string{
+				node, fmt.Sprintf("%d:%d", d.Index, mig.Index), mig.UUID, "MIG " + mig.Profile + ", " + memorySlices(mig.Start, mig.Size),
+				memory(mig.MemoryBytes), numa(d.NUMANode), "",
+			}, mig.Offered, mig.Holders, false)
 		}
 	}
-	if err := term.Table(w, head, rows); err != nil {
+	if err := term.Table(w, table.head, table.rows); err != nil {
 		return err
 	}
+	if len(table.draining) > 0 {
+		root := &term.Node{Text: "draining, nothing more of it is given out:"}
+		for _, text := range table.draining {
+			root.Add(text, "")
+		}
+		if err := term.Tree(w, []*term.Node{{}, root}); err != nil {
+			return err
+		}
+	}
 	return notReadTable(w, list.NotRead)
+}
+
+// gpuRows are the rows of the table of GPUs, with what is said below it.
+type gpuRows struct {
+	head     []string
+	rows     [][]string
+	draining []string
+}
+
+// add completes a row: as what the device is offered, where any device says so, and who holds it.
+func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder, partitioned bool) {
+	if len(t.head) > len(row)+1 {
+		resource, sharing := "-", "-"
+		switch {
+		case offered != nil:
+			resource, sharing = offered.Resource, sharingColumn(offered, held)
+		case partitioned:
+			resource, sharing = "", "" // its MIG devices are
+		}
+		row = append(row, resource, sharing)
+	}
+	t.rows = append(t.rows, append(row, holders(held, partitioned)))
+	if offered != nil && offered.Draining != "" {
+		name := "GPU " + row[1]
+		if strings.Contains(row[1], ":") {
+			name = "MIG device " + row[1]
+		}
+		t.draining = append(t.draining, fmt.Sprintf("%s, %s: %s", row[0], name, offered.Draining))
+	}
+}
+
+// offers tells whether anything says as what the card or a part of it is given out.
+func offers(d *v1alpha1.GPUDevice) bool {
+	return d.Offered != nil || slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return m.Offered != nil })
+}
+
+// sharingColumn is the mode with the number of shares, and how many of them are held.
+func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string {
+	mode := offered.Sharing
+	switch mode {
+	case "":
+		return "-"
+	case trace.ModeTimeSlicing:
+		mode = "time-slicing"
+	case trace.ModeMPS:
+		mode = "MPS"
+	}
+	shares := map[int]bool{}
+	for _, holder := range held {
+		if holder.Share > 0 {
+			shares[holder.Share] = true
+		}
+	}
+	return fmt.Sprintf("%s x%d, %d held", mode, offered.Replicas, len(shares))
+}
+
+// memorySlices says where a MIG device is on its card.
+func memorySlices(start, size int) string {
+	if size <= 1 {
+		return fmt.Sprintf("slice %d", start)
+	}
+	return fmt.Sprintf("slices %d-%d", start, start+size-1)
 }
 
 func memory(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) }
@@ -212,17 +301,7 @@ func numa(node int) string {
 func holders(list []v1alpha1.Holder, partitioned bool) string {
 	var texts []string
 	for _, holder := range list {
-		text := holder.Kind
-		switch {
-		case holder.Pod != "":
-			text = holder.Namespace + "/" + holder.Pod
-		case holder.PodUID != "":
-			text = "pod " + holder.PodUID
-		}
-		if holder.Kind == "Orphan" {
-			text += " (orphan)"
-		}
-		if !slices.Contains(texts, text) {
+		if text := holderText(holder); !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}
@@ -230,4 +309,19 @@ func holders(list []v1alpha1.Holder, partitioned bool) string {
 		return "-"
 	}
 	return strings.Join(texts, ", ")
+}
+
+// holderText names a holder: by its pod, or by what it is.
+func holderText(holder v1alpha1.Holder) string {
+	text := holder.Kind
+	switch {
+	case holder.Pod != "":
+		text = holder.Namespace + "/" + holder.Pod
+	case holder.PodUID != "":
+		text = "pod " + holder.PodUID
+	}
+	if holder.Kind == "Orphan" {
+		text += " (orphan)"
+	}
+	return text
 }

@@ -138,7 +138,8 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("AGENT", strings.TrimPrefix(server.URL, "http://"))
 }
 
-// serveAPI answers gets and lists of the objects in a file, as far as berth asks for them.
+// serveAPI answers gets and lists of the objects in a file, as far as berth asks for them;
+// nobody may write.
 func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 	lists := map[string][]any{}
 	objects := map[string]any{}
@@ -154,6 +155,10 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			for _, path := range []string{"/api/v1/namespaces/" + namespace + "/pods", "/api/v1/pods"} {
 				lists[path] = append(lists[path], object)
 			}
+		case "ConfigMap":
+			objects["/api/v1/namespaces/"+meta["namespace"].(string)+"/configmaps/"+name] = object
+		case "Node":
+			objects["/api/v1/nodes/"+name] = object
 		case "GPUNode":
 			const path = "/apis/berth.dev/v1alpha1/gpunodes"
 			objects[path+"/"+name] = object
@@ -166,6 +171,11 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		w.Header().Set("Content-Type", "application/json")
 		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"})
 		if object, ok := objects[r.URL.Path]; ok {
+			if r.Method == http.MethodPatch {
+				forbid := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "may not patch nodes"}
+				w.WriteHeader(http.StatusForbidden)
+				object = forbid
+			}
 			answer = object
 		} else if list, ok := lists[r.URL.Path]; ok {
 			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}

@@ -23,8 +23,8 @@ type Deps struct {
 // The exit codes.
 const (
 	ExitOK    = 0
-	ExitWrong = 1 // sources disagree, something was not found, or an error
-	ExitUsage = 2
+	ExitWrong = 1 // sources disagree, something was not found or is refused, or an error
+	ExitUsage = 2 // wrong usage; of berth mig also what could not be found out or asked for
 )
 
 // NewRoot makes the command.
@@ -41,6 +41,7 @@ where it runs on one; with one of the two it works with less.`,
   berth trace --pid 4711                    from a process on this node to its GPUs
   berth gpus                                all GPUs of the cluster with their holders
   berth topo node-0                         how a node's GPUs are linked
+  berth mig plan node-0 all-balanced        what a MIG layout would change
   berth sim create /tmp/node --profile a100x8-40g
                                             a simulated node to try it all on`,
 		SilenceUsage:  true,
@@ -52,7 +53,7 @@ where it runs on one; with one of the two it works with less.`,
 	}
 	root.SetOut(deps.Out)
 	root.SetErr(deps.Err)
-	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
+	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
 	return root
 }
 
@@ -66,13 +67,25 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.Is(err, errDisagreement):
+	case errors.Is(err, errDisagreement), errors.Is(err, errRefused):
 		return ExitWrong // the output says it all
 	}
 	fmt.Fprintf(deps.Err, "error: %v\n", err)
 	var usage *usageError
 	if !started || errors.As(err, &usage) {
 		fmt.Fprintf(deps.Err, "see %s --help\n", command.CommandPath())
+		return ExitUsage
+	}
+	return exitCode(err)
+}
+
+// exitCode is that of a command that was called rightly.
+func exitCode(err error) int {
+	var could *cannotError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &could):
 		return ExitUsage
 	}
 	return ExitWrong
@@ -87,6 +100,14 @@ type usageError struct{ text string }
 func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// cannotError is that something could not be found out or asked for, as opposed to refused.
+type cannotError struct{ err error }
+
+func cannot(err error) error { return &cannotError{err} }
+
+func (e *cannotError) Error() string { return e.err.Error() }
+func (e *cannotError) Unwrap() error { return e.err }
 
 // hintError is an error with what to do about it.
 type hintError struct {

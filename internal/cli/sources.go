@@ -42,7 +42,7 @@ func localFlags() []string {
 }
 
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
-	s.flags = flags
+	s.bindKube(flags)
 	flags.BoolVar(&s.nodeLocal, "node-local", false, "read this node's places only, ask no API server")
 	flags.StringVar(&s.hostRoot, "host-root", "/", "where the node's / is seen; the defaults of the paths below are beneath it")
 	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir), "the kubelet's root directory")
@@ -55,9 +55,14 @@ func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	flags.StringVar(&s.places.Node, "node-name", "", "this node's name in the API (default: the agent's word)")
 	flags.StringVar(&s.sim, "sim", "", "the GPUs of this node are simulated, in this directory")
 	flags.StringVar(&s.driver, "driver-root", "/", "the host's root of the NVIDIA driver's files")
+	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
+}
+
+// bindKube binds the flags of a command that asks the API server only.
+func (s *sources) bindKube(flags *pflag.FlagSet) {
+	s.flags = flags
 	flags.StringVar(&s.kube.file, "kubeconfig", "", "the kubeconfig file (default: KUBECONFIG, ~/.kube/config, then the pod's service account)")
 	flags.StringVar(&s.kube.context, "context", "", "the context of the kubeconfig")
-	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
 }
 
 // kubeconfig are kubectl's flags. They are read by clientcmd itself: cli-runtime would

@@ -158,6 +158,11 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 	for _, note := range order {
 		node.Add(strings.Join(lines[note], "  "), note)
 	}
+	for _, fact := range d.Facts {
+		if text := sharingText(d, fact); text != "" {
+			node.Add(text, notes(fact.Sources))
+		}
+	}
 	for _, name := range d.CDINames {
 		node.Add("CDI "+name.Value, notes(name.Sources))
 	}
@@ -165,6 +170,42 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 		node.Add(nodeText(n), notes(n.Sources))
 	}
 	return node
+}
+
+// sharingText is a fact about how a device is shared or partitioned, in a line of its own;
+// empty for any other fact.
+func sharingText(d *v1alpha1.TraceDevice, fact v1alpha1.TraceFact) string {
+	switch fact.Name {
+	case trace.FactPlacement:
+		return fact.Value + ": isolated from the card's other MIG devices"
+	case trace.FactShare:
+		return "share " + fact.Value
+	case trace.FactSharing:
+		return fact.Value
+	case trace.FactAdvisory:
+		return "advisory, set in the container: " + fact.Value
+	case trace.FactDraining:
+		return "no longer given out: " + fact.Value
+	case trace.FactSharedWith:
+		return "shares " + deviceName(d) + " with " + fact.Value
+	case trace.FactNeighbours:
+		return "other MIG devices of the card: " + fact.Value
+	}
+	return ""
+}
+
+// deviceName is what people call a device: "GPU 1", "MIG device 1:0", or its UUID.
+func deviceName(d *v1alpha1.TraceDevice) string {
+	for _, fact := range d.Facts {
+		if fact.Name != trace.FactIndex {
+			continue
+		}
+		if strings.Contains(fact.Value, ":") {
+			return "MIG device " + fact.Value
+		}
+		return "GPU " + fact.Value
+	}
+	return d.UUID
 }
 
 func nodeText(n v1alpha1.TraceNode) string {

@@ -12,98 +12,72 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/spelling"
 )
 
 // maxBytes bounds a config file; a full one of every field is under 10 KiB.
 const maxBytes = 1 << 20
 
-// Problem is one thing that is wrong with a config file: where, what, and the fix.
-type Problem struct {
-	File string
-	// Line counts from 1; 0 when the trouble is with the file as a whole.
-	Line int
-	// Field is the path from the top, such as sharing.resources[0].name.
-	Field string
-	What  string
-	Fix   string
-}
-
-func (p Problem) String() string {
-	text := p.File
-	if p.Line > 0 {
-		text += ":" + strconv.Itoa(p.Line)
-	}
-	if p.Field != "" {
-		text += ": " + p.Field
-	}
-	text += ": " + p.What
-	if p.Fix != "" {
-		text += " (" + p.Fix + ")"
-	}
-	return text
-}
-
-// Error is all that is wrong with a file, in the order of its lines.
-type Error struct{ Problems []Problem }
-
-func (e *Error) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
 // decoder fills a struct from YAML by its json tags and remembers where each
 // field stood, so that later checks can name the line too.
 type decoder struct {
-	file     string
-	lines    map[string]int
+	file  string
+	lines map[string]int
+	// origins say where a field of the configuration comes from in a file of another
+	// shape, so that one set of checks speaks of what the user wrote.
+	origins map[string]string
+	// hints are fixes for unknown keys, by path.
+	hints map[string]string
+	// root is the type of the whole file.
+	root     reflect.Type
 	problems []Problem
+	filed    map[Problem]bool
+	notes    []string
 }
 
-// strict reads one YAML (or JSON) document into the struct that into points to. Unknown and
-// double keys, wrong types and a second document are errors with their line.
-func strict(file string, data []byte, into any) *decoder {
-	d := &decoder{file: file, lines: map[string]int{}}
+// reader is a type that reads its own YAML.
+type reader interface {
+	read(d *decoder, node *yaml.Node, field string)
+}
+
+func newDecoder(file string) *decoder {
+	return &decoder{file: file, lines: map[string]int{}, origins: map[string]string{}, filed: map[Problem]bool{}}
+}
+
+// parse reads one YAML (or JSON) document; nil stands for an empty file or one with a problem.
+func (d *decoder) parse(data []byte) *yaml.Node {
 	if len(data) > maxBytes {
 		d.add(0, "", fmt.Sprintf("the file has %d bytes, at most %d are read", len(data), maxBytes), "")
-		return d
-	}
-	reader := yaml.NewDecoder(bytes.NewReader(data))
-	var document yaml.Node
-	err := reader.Decode(&document)
-	switch {
-	case errors.Is(err, io.EOF):
-		return d // An empty file means all defaults.
-	case err != nil:
-		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "), "check the indentation and quotes above this line")
-		return d
-	}
-	var second yaml.Node
-	if err := reader.Decode(&second); !errors.Is(err, io.EOF) {
-		d.add(second.Line, "", "the file holds a second document", "keep one document per file")
-		return d
-	}
-	d.fill(document.Content[0], reflect.ValueOf(into).Elem(), "")
-	return d
-}
-
-// err gives the problems as one error, or nil.
-func (d *decoder) err() error {
-	if len(d.problems) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.problems, func(a, b Problem) int { return a.Line - b.Line })
-	return &Error{Problems: d.problems}
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	var document, second yaml.Node
+	switch err := reader.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "), "check the indentation and quotes above this line")
+		return nil
+	}
+	if err := reader.Decode(&second); !errors.Is(err, io.EOF) {
+		d.add(second.Line, "", "the file holds a second document", "keep one document per file")
+		return nil
+	}
+	return document.Content[0]
 }
 
-func (d *decoder) add(line int, field, what, fix string) {
-	d.problems = append(d.problems, Problem{File: d.file, Line: line, Field: field, What: what, Fix: fix})
+// decode reads the document into the struct that into points to. Unknown and double keys and
+// wrong types are errors with their line.
+func (d *decoder) decode(document *yaml.Node, into any, hints map[string]string) {
+	if document == nil {
+		return // An empty file means all defaults.
+	}
+	value := reflect.ValueOf(into).Elem()
+	d.root, d.hints = value.Type(), hints
+	d.fill(document, value, "")
 }
-
-// reject files a problem with a field that was read, at its line.
-func (d *decoder) reject(field, what, fix string) { d.add(d.lines[field], field, what, fix) }
 
 func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	if field != "" {
@@ -116,23 +90,31 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	if node.Tag == "!!null" {
 		return // "key:" with nothing behind it keeps the default.
 	}
-	if into.Kind() == reflect.Pointer && !leaf(into) {
+	if into.Kind() == reflect.Pointer {
 		into.Set(reflect.New(into.Type().Elem()))
 		into = into.Elem()
 	}
+	if own, ok := into.Addr().Interface().(reader); ok {
+		own.read(d, node, field)
+		return
+	}
 	switch {
+	case into.Type() == reflect.TypeFor[v1alpha1.StringOrList]():
+		d.fillTexts(node, into, field)
 	case leaf(into):
 		d.fillLeaf(node, into, field)
 	case into.Kind() == reflect.Struct:
 		d.fillStruct(node, into, field)
 	case into.Kind() == reflect.Slice:
 		d.fillList(node, into, field)
+	case into.Kind() == reflect.Map:
+		d.fillMap(node, into, field)
 	default:
 		d.fillLeaf(node, into, field)
 	}
 }
 
-// leaf tells whether a type reads itself, whatever its kind (a duration, a string-or-list).
+// leaf tells whether a type reads itself, whatever its kind (a duration, all-or-indices).
 func leaf(value reflect.Value) bool {
 	_, ok := value.Addr().Interface().(json.Unmarshaler)
 	return ok
@@ -146,21 +128,77 @@ func (d *decoder) fillStruct(node *yaml.Node, into reflect.Value, field string) 
 	fields := map[string]reflect.Value{}
 	var known []string
 	collectFields(into, fields, &known)
-	seen := map[string]bool{}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
+	d.eachKey(node, func(key, value *yaml.Node) {
 		path := join(field, key.Value)
 		target, ok := fields[key.Value]
+		if !ok {
+			d.add(key.Line, path, "unknown key", d.unknown(path, key.Value, known))
+			return
+		}
+		d.fill(value, target, path)
+		d.lines[path] = key.Line
+	}, func(key string) string { return join(field, key) })
+}
+
+// eachKey visits the keys of a mapping but the double ones, which are problems.
+func (d *decoder) eachKey(node *yaml.Node, visit func(key, value *yaml.Node), path func(string) string) {
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
 		switch {
+		case key.Kind != yaml.ScalarNode || !printable(key.Value):
+			d.add(key.Line, path("?"), "a key is printable text, got "+describe(key), "")
 		case seen[key.Value]:
-			d.add(key.Line, path, "this key is given twice", "keep one")
-		case !ok:
-			d.add(key.Line, path, "unknown key", suggestion(key.Value, known))
+			d.add(key.Line, path(key.Value), "this key is given twice", "keep one")
 		default:
-			d.fill(value, target, path)
-			d.lines[path] = key.Line
+			visit(key, node.Content[i+1])
 		}
 		seen[key.Value] = true
+	}
+}
+
+// unknown says what to write instead of a key that is not known here: what the hints say,
+// the place where a key of this very name belongs, or the nearest name.
+func (d *decoder) unknown(path, key string, known []string) string {
+	if hint, ok := d.hints[path]; ok {
+		return hint
+	}
+	if places := d.places(key); len(places) == 1 && spelling.Nearest(key, known) == "" {
+		return "it belongs to " + places[0]
+	}
+	return suggestion(key, known)
+}
+
+// places are the paths of the file's type that end with key.
+func (d *decoder) places(key string) []string {
+	var found []string
+	walkKeys(d.root, "", func(parent, name string) {
+		if name == key && !slices.Contains(found, parent) {
+			found = append(found, parent)
+		}
+	})
+	return found
+}
+
+func walkKeys(t reflect.Type, path string, visit func(parent, name string)) {
+	switch t.Kind() {
+	case reflect.Pointer:
+		walkKeys(t.Elem(), path, visit)
+	case reflect.Slice:
+		walkKeys(t.Elem(), path+"[]", visit)
+	case reflect.Map:
+		walkKeys(t.Elem(), path+"[NAME]", visit)
+	case reflect.Struct:
+		if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			return
+		}
+		fields := map[string]reflect.Value{}
+		var names []string
+		collectFields(reflect.New(t).Elem(), fields, &names)
+		for _, name := range names {
+			visit(path, name)
+			walkKeys(fields[name].Type(), join(path, name), visit)
+		}
 	}
 }
 
@@ -185,19 +223,57 @@ func (d *decoder) fillList(node *yaml.Node, into reflect.Value, field string) {
 	}
 	list := reflect.MakeSlice(into.Type(), len(node.Content), len(node.Content))
 	for i, item := range node.Content {
-		d.fill(item, list.Index(i), field+"["+strconv.Itoa(i)+"]")
+		path := field + "[" + strconv.Itoa(i) + "]"
+		if item.Tag == "!!null" {
+			// A rule that a template left empty would select everything.
+			d.add(item.Line, path, "this entry is empty", "fill it in, or remove it")
+			continue
+		}
+		d.fill(item, list.Index(i), path)
 	}
 	into.Set(list)
 }
 
-// fillLeaf goes through JSON, so that a type has one set of rules for both formats.
-func (d *decoder) fillLeaf(node *yaml.Node, into reflect.Value, field string) {
-	var plain any
-	if err := node.Decode(&plain); err != nil {
-		d.add(node.Line, field, "cannot be read: "+err.Error(), "")
+// fillTexts reads a text or a list of texts.
+func (d *decoder) fillTexts(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.ScalarNode {
+		d.fillList(node, into, field)
 		return
 	}
-	text, err := json.Marshal(plain)
+	one := reflect.MakeSlice(into.Type(), 1, 1)
+	d.fill(node, one.Index(0), field)
+	into.Set(one)
+}
+
+func (d *decoder) fillMap(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.MappingNode {
+		d.add(node.Line, field, "want keys and values, got "+describe(node), "")
+		return
+	}
+	at := func(key string) string { return field + "[" + key + "]" }
+	entries := reflect.MakeMap(into.Type())
+	d.eachKey(node, func(key, value *yaml.Node) {
+		path := at(key.Value)
+		if value.Tag == "!!null" {
+			d.add(key.Line, path, "this key has no value", "fill it in, or remove it")
+			return
+		}
+		entry := reflect.New(into.Type().Elem()).Elem()
+		d.fill(value, entry, path)
+		d.lines[path] = key.Line
+		entries.SetMapIndex(reflect.ValueOf(key.Value), entry)
+	}, at)
+	into.Set(entries)
+}
+
+// fillLeaf goes through JSON, so that a type has one set of rules for both formats.
+func (d *decoder) fillLeaf(node *yaml.Node, into reflect.Value, field string) {
+	value, err := plain(node)
+	if err != nil {
+		d.add(node.Line, field, err.Error(), "")
+		return
+	}
+	text, err := json.Marshal(value)
 	if err == nil {
 		err = json.Unmarshal(text, into.Addr().Interface())
 	}
@@ -220,37 +296,10 @@ func kindName(t reflect.Type) string {
 		return "true or false"
 	case reflect.String:
 		return "text"
-	case reflect.Int, reflect.Int32, reflect.Int64:
+	case reflect.Uint64:
+		return "a whole number from 0"
+	case reflect.Int, reflect.Int64:
 		return "a whole number"
 	}
 	return "a value of type " + t.Name()
-}
-
-func describe(node *yaml.Node) string {
-	switch node.Kind {
-	case yaml.MappingNode:
-		return "keys and values"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	return strconv.Quote(node.Value)
-}
-
-func join(field, key string) string {
-	if field == "" {
-		return key
-	}
-	return field + "." + key
-}
-
-// yamlErrorLine takes the line out of "yaml: line 3: …"; the library has no field
-// for it, and leaves it out when it is the first.
-func yamlErrorLine(err error) int {
-	_, rest, ok := strings.Cut(err.Error(), "line ")
-	if !ok {
-		return 1
-	}
-	digits, _, _ := strings.Cut(rest, ":")
-	line, _ := strconv.Atoi(digits)
-	return line
 }

@@ -59,18 +59,16 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 			distinct = append(distinct, d)
 		}
 	}
+	extras := w.extrasOf(distinct)
+	names := w.cdiNames(distinct, extras)
 	response := &pluginapi.ContainerAllocateResponse{}
 	for _, strategy := range w.strategy.List {
 		switch strategy {
 		case CDICRI:
-			for _, d := range distinct {
-				response.CdiDevices = append(response.CdiDevices, &pluginapi.CDIDevice{Name: d.cdiName})
+			for _, name := range names {
+				response.CdiDevices = append(response.CdiDevices, &pluginapi.CDIDevice{Name: name})
 			}
 		case CDIAnnotations:
-			names := make([]string, 0, len(distinct))
-			for _, d := range distinct {
-				names = append(names, d.cdiName)
-			}
 			response.Annotations = map[string]string{annotationKey(w.strategy.AnnotationPrefix, v.resource): strings.Join(names, ",")}
 		case EnvVar:
 			// Mounts decide where both are asked for, and they need this value.
@@ -83,6 +81,9 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: volumeRoot + "/" + name, HostPath: "/dev/null"})
 			}
 		}
+	}
+	if !w.strategy.usesCDI() {
+		w.tell(response, extras, &v.features)
 	}
 	if w.mark != nil {
 		if response.Envs == nil {
@@ -103,6 +104,23 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		}
 	}
 	return response
+}
+
+// cdiNames are the CDI devices of an answer, those of the devices first.
+func (w *viewer) cdiNames(devices []*device, extras []Extra) []string {
+	if !w.strategy.usesCDI() {
+		return nil
+	}
+	names := make([]string, 0, len(devices)+len(extras))
+	for _, d := range devices {
+		names = append(names, d.cdiName)
+	}
+	for _, extra := range extras {
+		if extra.CDIName != "" && !slices.Contains(names, extra.CDIName) {
+			names = append(names, extra.CDIName)
+		}
+	}
+	return names
 }
 
 // annotationKey is one per resource: a container has at most one answer for each, and

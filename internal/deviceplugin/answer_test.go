@@ -37,9 +37,9 @@ func describe(answer *pluginapi.ContainerAllocateResponse) string {
 	return text.String()
 }
 
-// partitioned is a snapshot with a card in two MIG devices and a whole card.
+// partitioned is a snapshot with a card in two MIG devices and two whole cards.
 func partitioned() *gpu.Snapshot {
-	h := machine(2)
+	h := machine(3)
 	for i, id := range []gpu.UUID{"MIG-a", "MIG-b"} {
 		h.snapshot.GPUs[0].MIG.Devices = append(h.snapshot.GPUs[0].MIG.Devices, gpu.MIGDevice{
 			UUID: id, Index: i, Nodes: []gpu.DeviceNode{
@@ -51,11 +51,18 @@ func partitioned() *gpu.Snapshot {
 	return &h.snapshot
 }
 
-// mixedOffer has whole cards, MIG devices, and replicas of both.
+// mixedOffer has whole cards, MIG devices, time-sliced replicas of both, and MPS shares.
 func mixedOffer() []offer.Device {
 	var devices []offer.Device
 	add := func(key gpu.DeviceKey, index string) {
-		devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Index: index, Healthy: true})
+		device := offer.Device{ID: offer.DeviceID(key), Key: key, Index: index, Healthy: true}
+		switch {
+		case key.GPU == "GPU-02":
+			device.Mode = offer.MPS
+		case key.Share > 0:
+			device.Mode = offer.TimeSlicing
+		}
+		devices = append(devices, device)
 	}
 	add(gpu.DeviceKey{GPU: "GPU-00"}, "0")
 	add(gpu.DeviceKey{GPU: "GPU-01"}, "1")
@@ -65,17 +72,34 @@ func mixedOffer() []offer.Device {
 		add(gpu.DeviceKey{GPU: "GPU-01", Share: share}, "1")
 		add(gpu.DeviceKey{GPU: "GPU-00", MIG: "MIG-b", Share: share}, "0:1")
 	}
+	for share := 1; share <= 2; share++ {
+		add(gpu.DeviceKey{GPU: "GPU-02", Share: share}, "2")
+	}
 	return devices
+}
+
+// mpsExtra is what the clients of a daemon need.
+func mpsExtra(key gpu.DeviceKey, mode offer.Mode) Extra {
+	if mode != offer.MPS {
+		return Extra{}
+	}
+	pipe := fmt.Sprintf("/mps/%s/pipe", key)
+	return Extra{
+		CDIName: cdiName("mps-" + key.String()),
+		Envs:    map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe},
+		Mounts:  []Mount{{HostPath: "/run" + pipe, ContainerPath: pipe}, {HostPath: fmt.Sprintf("/run/mps/%s/shm", key), ContainerPath: "/dev/shm"}},
+	}
 }
 
 // TestAnswers compares what a container is told, for each strategy, with testdata/answers.
 //
-//	allocate list=(LIST…) id=uuid|index [specs] [resource=NAME] [prefix=PREFIX] ids=(ID…)
+//	allocate list=(LIST…) id=uuid|index [specs] [resource=NAME] [prefix=PREFIX] [gds] [gdrcopy] [mofed] [imex] ids=(ID…)
 func TestAnswers(t *testing.T) {
 	datadriven.RunTest(t, "testdata/answers", func(t *testing.T, d *datadriven.TestData) string {
-		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName}
+		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName, Extra: mpsExtra}
 		name := resource
 		var ids []string
+		var features Features
 		for _, arg := range d.CmdArgs {
 			switch arg.Key {
 			case "list":
@@ -92,13 +116,21 @@ func TestAnswers(t *testing.T) {
 				name = arg.Vals[0]
 			case "ids":
 				ids = arg.Vals
+			case "gds":
+				features.GDS = true
+			case "gdrcopy":
+				features.GDRCopy = true
+			case "mofed":
+				features.MOFED = true
+			case "imex":
+				features.IMEXChannels = []int{0}
 			}
 		}
 		m, err := New(deps)
 		if err != nil {
 			return err.Error()
 		}
-		v := m.viewer.build(name, mixedOffer(), partitioned(), nil, nil, time.Time{})
+		v := m.viewer.build(offer.Offer{Resource: name, Devices: mixedOffer()}, State{Snapshot: partitioned(), Features: features}, nil, nil, time.Time{})
 		picked, err := v.pick(ids)
 		if err != nil {
 			return err.Error()
@@ -117,7 +149,7 @@ func TestMark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := m.viewer.build(resource, mixedOffer(), partitioned(), nil, nil, time.Time{})
+	v := m.viewer.build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
 	answer := m.viewer.answer(v, []int{4, 6})
 	want := map[string]string{"MARK": "nvidia.com/gpu[GPU-01#1 GPU-01#2]"}
 	if diff := cmp.Diff(want, answer.Envs); diff != "" {
@@ -175,7 +207,7 @@ func TestNewRefuses(t *testing.T) {
 func TestDoublyOfferedDevice(t *testing.T) {
 	w := &viewer{strategy: Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}}
 	devices := append(mixedOffer()[:2:2], mixedOffer()[0])
-	if v := w.build(resource, devices, partitioned(), nil, nil, time.Time{}); len(v.devices) != 2 {
+	if v := w.build(offer.Offer{Resource: resource, Devices: devices}, State{Snapshot: partitioned()}, nil, nil, time.Time{}); len(v.devices) != 2 {
 		t.Errorf("%d devices, want 2", len(v.devices))
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/placement"
 )
 
 // fabric is a machine whose cards are on one NVSwitch fabric, as the real ones of 8 and 16 are.
@@ -28,15 +30,18 @@ func fabric(gpus int) *hardware {
 // counts looks at the state during the calls, which stands for hardware calls: there is
 // no other way from here to the hardware.
 func benchmark(b *testing.B, gpus int, call func(context.Context, pluginapi.DevicePluginClient) error) {
-	dir, h := kubeletDir(b), fabric(gpus)
+	benchmarkState(b, fabric(gpus).State(), gpus, call)
+}
+
+func benchmarkState(b *testing.B, state State, devices int, call func(context.Context, pluginapi.DevicePluginClient) error) {
+	dir := kubeletDir(b)
 	k := startKubelet(b, dir, fakekubelet.Options{})
 	asked := 0
-	startAgent(b, dir, h, func(m *Manager) {
+	startAgent(b, dir, machine(1), func(m *Manager) {
 		m.deps.Instance = "a"
-		state := m.deps.State
-		m.deps.State = func() State { asked++; return state() }
+		m.deps.State = func() State { asked++; return state }
 	})
-	await(b, k, healthy(gpus))
+	await(b, k, healthy(devices))
 	before, ctx := asked, context.Background()
 	client := dial(b, dir, "berth-gpu-a.sock")
 	for range 100 {
@@ -97,11 +102,80 @@ func BenchmarkPrefer(b *testing.B) {
 				free := barring()
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := v.prefer(available, nil, size, free); err != nil {
+					if _, err := v.prefer(v.ask(available, nil, size), free); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 		}
+	}
+}
+
+// shareOffer has eight cards with a hundred replicas each.
+func shareOffer() offer.Offer {
+	o := offer.Offer{Resource: resource}
+	for card := range 8 {
+		for n := range 100 {
+			key := gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("GPU-%08d-aaaa-bbbb-cccc-0123456789ab", card)), Share: n + 1}
+			o.Devices = append(o.Devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: offer.TimeSlicing, Index: fmt.Sprint(card), Healthy: true})
+		}
+	}
+	return o
+}
+
+// shareIDs are all ids, in no order, as the kubelet names them.
+func shareIDs(o offer.Offer) []string {
+	ids := make([]string, 0, len(o.Devices))
+	for i := range o.Devices {
+		ids = append(ids, o.Devices[i*37%len(o.Devices)].ID)
+	}
+	return ids
+}
+
+// BenchmarkPreferShares is what GetPreferredAllocation does for replicas, without the socket: sort
+// the request, and answer it.
+func BenchmarkPreferShares(b *testing.B) {
+	o := shareOffer()
+	ids := shareIDs(o)
+	free := barring()
+	for _, policy := range []placement.Policy{placement.Distributed, placement.Packed} {
+		for _, mode := range []offer.Mode{offer.TimeSlicing, offer.MPS} {
+			for i := range o.Devices {
+				o.Devices[i].Mode = mode
+			}
+			v := (&viewer{strategy: Strategy{ID: ByUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
+			b.Run(fmt.Sprintf("%s/%s/32of800", policy, mode), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := v.prefer(v.ask(ids, nil, 32), free); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkShares are whole calls over the socket.
+func BenchmarkShares(b *testing.B) {
+	o := shareOffer()
+	state := State{Snapshot: &gpu.Snapshot{}, Offers: []offer.Offer{o}}
+	b.Run("GetPreferredAllocation/32of800", func(b *testing.B) {
+		request := &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: shareIDs(o), AllocationSize: 32,
+		}}}
+		benchmarkState(b, state, len(o.Devices), func(ctx context.Context, client pluginapi.DevicePluginClient) error {
+			_, err := client.GetPreferredAllocation(ctx, request)
+			return err
+		})
+	})
+	for _, size := range []int{1, 32} {
+		b.Run(fmt.Sprintf("Allocate/%d", size), func(b *testing.B) {
+			request := &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: shareIDs(o)[:size]}}}
+			benchmarkState(b, state, len(o.Devices), func(ctx context.Context, client pluginapi.DevicePluginClient) error {
+				_, err := client.Allocate(ctx, request)
+				return err
+			})
+		})
 	}
 }

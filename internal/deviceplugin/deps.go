@@ -39,7 +39,13 @@ type Deps struct {
 	CDIName func(id string) string
 	// Mark makes an environment variable that names the devices of an answer, by which a
 	// container is known again when the kubelet has forgotten it; nil marks nothing.
-	Mark  func(resource string, keys []gpu.DeviceKey) (name, value string)
+	Mark func(resource string, keys []gpu.DeviceKey) (name, value string)
+	// Extra says what a container needs besides a shared device, whose key has no share; nil for
+	// nothing. It must answer from memory.
+	Extra func(key gpu.DeviceKey, mode offer.Mode) Extra
+	// Told is called when a container got less than it may have hoped for: several shares of one
+	// device. It must not block; nil for nobody.
+	Told  func(resource, message string)
 	Clock clock.WithTicker
 	Log   *slog.Logger
 }
@@ -49,6 +55,9 @@ type State struct {
 	// Snapshot gives the links between the cards and their device nodes.
 	Snapshot *gpu.Snapshot
 	Offers   []offer.Offer
+	// Policy is how shares and MIG devices are taken from several cards; empty means distributed.
+	Policy   placement.Policy
+	Features Features
 }
 
 // Chooser picks GPUs by their position in a snapshot; [placement.Node] is one.

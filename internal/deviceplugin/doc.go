@@ -7,7 +7,23 @@
 // call, no file, no lock held while anything waits. Every open ListAndWatch stream sees
 // every change, since the device list is a versioned value that each stream compares with
 // what it has sent, never a message that streams could take from one another. A cancelled
-// stream ends at once. A change to one resource touches no other.
+// stream ends at once. A change to one resource touches no other: neither its socket nor
+// its registration, and nothing is sent on its stream. Nor is anything sent when only the
+// policy or the features change, which the kubelet does not see.
+//
+// # Which devices a container gets
+//
+// Whole cards are chosen for their links, by [Chooser]. Where one resource has several devices
+// of a card, or MIG devices, the policy of [State] says from which card each is taken,
+// counting what of the resource is not free as its load; and among MIG devices of a card
+// that are shared themselves, the same policy again. Two shares of one container are of two
+// cards if the policy is distributed and two cards have any free. If they are not, the
+// container gets them all the same, and [Deps.Told] hears of it.
+//
+// A container can be the client of one MPS daemon only, and each card has its own. So MPS
+// shares are preferred from one card, and an Allocate that mixes cards is refused with that reason;
+// so is one for several devices of an offer that refuses many. What a client needs besides the
+// device ([Deps.Extra]) goes the way of the device: as a CDI device, or as variables and mounts.
 //
 // # One path, one registration
 //

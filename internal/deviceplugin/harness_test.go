@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/placement"
 )
 
 const (
@@ -32,6 +33,8 @@ type hardware struct {
 	mu        sync.Mutex
 	snapshot  gpu.Snapshot
 	settings  []offer.Settings
+	policy    placement.Policy
+	features  Features
 	listeners []chan struct{}
 }
 
@@ -87,9 +90,10 @@ func (h *hardware) State() State {
 	defer h.mu.Unlock()
 	copied := h.snapshot
 	copied.GPUs = slices.Clone(h.snapshot.GPUs)
-	state := State{Snapshot: &copied}
+	state := State{Snapshot: &copied, Policy: h.policy, Features: h.features}
 	for _, settings := range h.settings {
-		state.Offers = append(state.Offers, offer.Build(&copied, settings)...)
+		units, _ := offer.Resolve(&copied, settings)
+		state.Offers = append(state.Offers, offer.Build(&copied, units)...)
 	}
 	return state
 }
@@ -128,17 +132,17 @@ func (h *hardware) listen() chan struct{} {
 	return listener
 }
 
-// bars is a ledger for tests.
+// bars is a ledger for tests, which bars whole cards.
 type bars struct {
 	mu   sync.Mutex
 	bars map[gpu.DeviceKey]Bar
 	held []gpu.DeviceKey
 }
 
-func (b *bars) Barred(key gpu.DeviceKey) (Bar, bool) {
+func (b *bars) Barred(_ string, key gpu.DeviceKey) (Bar, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bar, barred := b.bars[key]
+	bar, barred := b.bars[gpu.DeviceKey{GPU: key.GPU}]
 	return bar, barred
 }
 
@@ -146,7 +150,7 @@ func (b *bars) Hold(resource string, keys []gpu.DeviceKey) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
-		if _, barred := b.bars[key]; barred {
+		if _, barred := b.bars[gpu.DeviceKey{GPU: key.GPU}]; barred {
 			return fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
 		}
 	}

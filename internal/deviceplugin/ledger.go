@@ -5,14 +5,15 @@ import "github.com/berth-gpu/berth/internal/gpu"
 // Bar is why a device must not be given out.
 type Bar struct {
 	// Unhealthy says that the kubelet must be told too, as the scheduler does not count
-	// the holder: a DRA claim, maintenance. An orphan's pod is still counted.
+	// the holder: a DRA claim, maintenance, a pod that has the device in another size or
+	// as another resource. An orphan's pod is still counted.
 	Unhealthy bool
 }
 
 // Ledger is what the device plugin asks of the ledger. Both answer from memory.
 type Ledger interface {
-	// Barred tells whether the device must not be given out at this moment.
-	Barred(key gpu.DeviceKey) (Bar, bool)
+	// Barred tells whether the device must not be given out as the resource at this moment.
+	Barred(resource string, key gpu.DeviceKey) (Bar, bool)
 	// Hold notes that the kubelet has given the devices of a resource to some container.
 	// Its error names the device, who holds it and what ends that; nothing is held then.
 	Hold(resource string, keys []gpu.DeviceKey) error
@@ -22,12 +23,12 @@ type Ledger interface {
 // that its picture of those devices is old. It is told before Barred is asked.
 type FreeLedger interface {
 	Ledger
-	// Offered names devices that the kubelet has not given to anybody, as far as it knows.
-	Offered(keys []gpu.DeviceKey)
+	// Offered names devices that the kubelet has given to nobody as the resource.
+	Offered(resource string, keys []gpu.DeviceKey)
 }
 
 // openLedger bars nothing.
 type openLedger struct{}
 
-func (openLedger) Barred(gpu.DeviceKey) (Bar, bool)   { return Bar{}, false }
-func (openLedger) Hold(string, []gpu.DeviceKey) error { return nil }
+func (openLedger) Barred(string, gpu.DeviceKey) (Bar, bool) { return Bar{}, false }
+func (openLedger) Hold(string, []gpu.DeviceKey) error       { return nil }

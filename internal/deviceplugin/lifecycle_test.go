@@ -347,7 +347,7 @@ type freeLedger struct {
 	told []gpu.DeviceKey
 }
 
-func (l *freeLedger) Offered(keys []gpu.DeviceKey) {
+func (l *freeLedger) Offered(_ string, keys []gpu.DeviceKey) {
 	l.told = append(l.told, keys...)
 	l.set(2, nil)
 }
@@ -436,10 +436,12 @@ func TestVanishedDevice(t *testing.T) {
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	startAgent(t, dir, h, nil)
 	await(t, k, healthy(8))
-	h.change(func(h *hardware) { h.settings[0].Exclude = []gpu.UUID{uuid(6)} })
+	h.change(func(h *hardware) {
+		h.settings[0].GPUs = []offer.GPURule{{Select: offer.GPUSelect{Index: []int{6}}, Exclude: true}}
+	})
 	await(t, k, func(s fakekubelet.State) bool { return slices.Equal(s.Unhealthy, uuids(6)) && len(s.Healthy) == 7 })
 	await(t, k, func(s fakekubelet.State) bool { return len(s.Unhealthy) == 0 && len(s.Healthy) == 7 })
-	h.change(func(h *hardware) { h.settings[0].Exclude = nil })
+	h.change(func(h *hardware) { h.settings[0].GPUs = nil })
 	state := await(t, k, healthy(8))
 	if !slices.Equal(state.NUMA["GPU-01"], []int64{0}) || !slices.Equal(state.NUMA["GPU-06"], []int64{1}) {
 		t.Errorf("NUMA nodes: %v", state.NUMA)

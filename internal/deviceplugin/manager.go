@@ -57,7 +57,7 @@ func New(deps Deps) (*Manager, error) {
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
-	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger}
+	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, extra: deps.Extra, linger: m.timing.linger}
 	return m, nil
 }
 
@@ -124,7 +124,7 @@ func (m *Manager) apply(ctx context.Context, state State) time.Time {
 			continue
 		}
 		offered[o.Resource] = true
-		m.serve(ctx, o, state.Snapshot, chooser, now)
+		m.serve(ctx, o, state, chooser, now)
 	}
 	var expiry time.Time
 	for _, r := range m.list() {
@@ -139,15 +139,15 @@ func (m *Manager) apply(ctx context.Context, state State) time.Time {
 }
 
 // serve starts or updates the server of an offer.
-func (m *Manager) serve(ctx context.Context, o offer.Offer, snapshot *gpu.Snapshot, chooser Chooser, now time.Time) {
+func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser Chooser, now time.Time) {
 	m.mu.Lock()
 	r := m.servers[o.Resource]
 	m.mu.Unlock()
 	if r != nil {
-		r.update(m.viewer.build(o.Resource, o.Devices, snapshot, chooser, r.view.Load(), now))
+		r.update(m.viewer.build(o, state, chooser, r.view.Load(), now))
 		return
 	}
-	first := m.viewer.build(o.Resource, o.Devices, snapshot, chooser, nil, now)
+	first := m.viewer.build(o, state, chooser, nil, now)
 	name, err := m.nameFor(o.Resource)
 	if err != nil {
 		if m.refused[o.Resource] != err.Error() {
@@ -178,7 +178,7 @@ func (m *Manager) nameFor(resource string) (socketName, error) {
 // fade takes a resource away that is no longer offered: first its devices are unhealthy,
 // then there are none, then the server leaves the kubelet.
 func (m *Manager) fade(r *running, now time.Time) {
-	v := m.viewer.build(r.resource, nil, nil, nil, r.view.Load(), now)
+	v := m.viewer.build(offer.Offer{Resource: r.resource}, State{}, nil, r.view.Load(), now)
 	r.update(v)
 	if len(v.devices) > 0 {
 		return

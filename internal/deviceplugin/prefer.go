@@ -10,9 +10,11 @@ import (
 
 // question is one request for a preference, sorted into what the view knows of it.
 type question struct {
-	// must and good are devices that may be given out; poor ones only if the good do not
-	// suffice: barred, no longer healthy, or just gone. Ascending, without doubles.
-	must, good, poor []int
+	// must and free are devices, the free those that need not be included. Ascending, without doubles.
+	must, free []int
+	// good are the free that may be given out; poor ones only if the good do not
+	// suffice: barred, no longer healthy, or just gone.
+	good, poor []int
 	// mustOther and other are ids that this node does not offer (any more). The kubelet
 	// knows them, so they count.
 	mustOther, other []string
@@ -23,58 +25,59 @@ type question struct {
 // placement among the devices that may be given out, and others only when there are not
 // enough of those. One lost or barred device is therefore never an error. It fails only
 // when no answer of that size exists.
-func (v *view) prefer(available, must []string, size int, barred func(gpu.DeviceKey) bool) ([]string, error) {
-	q := v.sort(available, must, size, barred)
+func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, error) {
 	required := len(q.must) + len(q.mustOther)
-	offered := required + len(q.good) + len(q.poor) + len(q.other)
-	if size < required || size > offered {
-		return nil, fmt.Errorf("prefer %d devices of %q: %d must be among them and %d are available: the number must lie between the two", size, v.resource, required, offered)
+	offered := required + len(q.free) + len(q.other)
+	if q.size < required || q.size > offered {
+		return nil, fmt.Errorf("prefer %d devices of %q: %d must be among them and %d are available: the number must lie between the two", q.size, v.resource, required, offered)
 	}
-	ids := make([]string, 0, size)
+	q.good = make([]int, 0, len(q.free))
+	for _, i := range q.free {
+		if !v.devices[i].Healthy || barred(v.devices[i].Key) {
+			q.poor = append(q.poor, i)
+		} else {
+			q.good = append(q.good, i)
+		}
+	}
+	ids := make([]string, 0, q.size)
 	for _, i := range v.choose(q) {
 		ids = append(ids, v.devices[i].ID)
 	}
 	ids = append(ids, q.mustOther...)
-	return append(ids, q.other[:size-len(ids)]...), nil
+	return append(ids, q.other[:q.size-len(ids)]...), nil
 }
 
-// free are the devices that the kubelet calls free: available, and not those that the
-// pod has already.
-func (v *view) free(available, must []string) []gpu.DeviceKey {
-	keys := make([]gpu.DeviceKey, 0, len(available))
-	for _, id := range available {
-		if i, known := v.byID[id]; known && !slices.Contains(must, id) {
-			keys = append(keys, v.devices[i].Key)
-		}
-	}
-	return keys
-}
-
-func (v *view) sort(available, must []string, size int, barred func(gpu.DeviceKey) bool) *question {
-	q := &question{size: size, good: make([]int, 0, len(available))}
+// ask sorts a request.
+func (v *view) ask(available, must []string, size int) *question {
+	q := &question{size: size}
+	const inMust, isFree = 1, 2
+	marks := make([]uint8, len(v.devices))
 	for _, id := range must {
 		if i, known := v.byID[id]; known {
-			q.must = append(q.must, i)
+			marks[i] = inMust
 		} else {
 			q.mustOther = append(q.mustOther, id)
 		}
 	}
-	q.must, q.mustOther = tidy(q.must), tidy(q.mustOther)
 	for _, id := range available {
-		i, known := v.byID[id]
-		switch {
-		case !known:
-			if !slices.Contains(q.mustOther, id) {
-				q.other = append(q.other, id)
+		if i, known := v.byID[id]; known {
+			if marks[i] != inMust {
+				marks[i] = isFree
 			}
-		case contains(q.must, i):
-		case !v.devices[i].Healthy || barred(v.devices[i].Key):
-			q.poor = append(q.poor, i)
-		default:
-			q.good = append(q.good, i)
+		} else if !slices.Contains(q.mustOther, id) {
+			q.other = append(q.other, id)
 		}
 	}
-	q.good, q.poor, q.other = tidy(q.good), tidy(q.poor), tidy(q.other)
+	q.free = make([]int, 0, min(len(available), len(marks)))
+	for i, mark := range marks {
+		switch mark {
+		case inMust:
+			q.must = append(q.must, i)
+		case isFree:
+			q.free = append(q.free, i)
+		}
+	}
+	q.mustOther, q.other = tidy(q.mustOther), tidy(q.other)
 	return q
 }
 
@@ -90,10 +93,18 @@ func (v *view) choose(q *question) []int {
 	return v.best(q.must, q.good, want)
 }
 
-// best completes must with devices of pool. Where placement cannot say, as for
-// replicas, it takes them in the order of the offer.
+// best completes must with devices of pool. Where placement cannot say, it takes
+// them in the order of the offer.
 func (v *view) best(must, pool []int, size int) []int {
-	if v.chooser != nil && size > len(must) && size < len(must)+len(pool) {
+	if size == len(must) || size == len(must)+len(pool) {
+		return merge(must, pool[:size-len(must)])
+	}
+	if v.shares != nil {
+		if chosen, ok := v.shares.choose(must, pool, size); ok {
+			return chosen
+		}
+	}
+	if v.chooser != nil {
 		required, ok := v.positions(must)
 		others, ok2 := v.positions(pool)
 		if ok && ok2 {
@@ -132,9 +143,4 @@ func merge(a, b []int) []int { return tidy(slices.Concat(a, b)) }
 func tidy[E int | string](list []E) []E {
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-func contains(sorted []int, i int) bool {
-	_, found := slices.BinarySearch(sorted, i)
-	return found
 }

@@ -28,7 +28,12 @@ func viewOf(t testing.TB, h *hardware) *view {
 		t.Fatal(err)
 	}
 	w := &viewer{strategy: Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}}
-	return w.build(resource, h.State().Offers[0].Devices, &h.snapshot, node, nil, time.Time{})
+	return w.build(h.State().Offers[0], h.State(), node, nil, time.Time{})
+}
+
+// preferred asks and answers.
+func (v *view) preferred(available, must []string, size int, barred func(gpu.DeviceKey) bool) ([]string, error) {
+	return v.prefer(v.ask(available, must, size), barred)
 }
 
 func barring(indices ...int) func(gpu.DeviceKey) bool {
@@ -74,7 +79,7 @@ func TestPrefer(t *testing.T) {
 			for _, i := range test.lost {
 				h.setHealthy(i, false)
 			}
-			got, err := viewOf(t, h).prefer(test.available, test.must, test.size, barring(test.barred...))
+			got, err := viewOf(t, h).preferred(test.available, test.must, test.size, barring(test.barred...))
 			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
 				t.Fatalf("error %v, want %q", err, test.wantErr)
 			}
@@ -90,7 +95,7 @@ func TestPrefer(t *testing.T) {
 // TestPreferProperties holds for any request that can be answered, with placement and without.
 func TestPreferProperties(t *testing.T) {
 	good := viewOf(t, machine(8))
-	shared := (&viewer{strategy: Strategy{ID: ByUUID}}).build(resource, mixedOffer(), partitioned(), nil, nil, time.Time{})
+	shared := (&viewer{strategy: Strategy{ID: ByUUID}}).build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
 	failing := viewOf(t, machine(8))
 	failing.chooser = brokenChooser{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,7 +111,7 @@ func TestPreferProperties(t *testing.T) {
 		barredIDs := rapid.SliceOfDistinct(rapid.SampledFrom(ids), rapid.ID).Draw(t, "barred")
 		barred := func(key gpu.DeviceKey) bool { return slices.Contains(barredIDs, offer.DeviceID(key)) }
 
-		got, err := v.prefer(available, must, size, barred)
+		got, err := v.preferred(available, must, size, barred)
 		if err != nil {
 			t.Fatalf("a request that can be answered: %v", err)
 		}
@@ -139,7 +144,7 @@ func TestPreferProperties(t *testing.T) {
 		}
 		slices.Reverse(available)
 		slices.Reverse(must)
-		again, err := v.prefer(available, must, size, barred)
+		again, err := v.preferred(available, must, size, barred)
 		if err != nil || !slices.Equal(got, again) {
 			t.Fatalf("%v, but in another order %v, %v", got, again, err)
 		}
@@ -198,7 +203,7 @@ func union(a, b []string) []string {
 
 func TestFree(t *testing.T) {
 	v := viewOf(t, machine(4))
-	got := v.free(append(uuids(0, 1, 3), "GPU-gone"), uuids(1))
+	got := v.keys(nil, v.ask(append(uuids(3, 0, 1, 3), "GPU-gone"), uuids(1), 2).free)
 	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: uuid(0)}, {GPU: uuid(3)}}, got); diff != "" {
 		t.Errorf("free devices differ (-want +got):\n%s", diff)
 	}
@@ -232,7 +237,7 @@ func TestLinger(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	h, w := machine(3), &viewer{strategy: Strategy{ID: ByUUID}, linger: 15 * time.Second}
 	devices := h.State().Offers[0].Devices
-	v := w.build(resource, devices, &h.snapshot, nil, nil, begin)
+	v := w.build(offer.Offer{Resource: resource, Devices: devices}, State{Snapshot: &h.snapshot}, nil, nil, begin)
 	steps := []struct {
 		after   time.Duration
 		offered []offer.Device
@@ -248,7 +253,7 @@ func TestLinger(t *testing.T) {
 		{35 * time.Second, nil, "", 0},
 	}
 	for i, step := range steps {
-		v = w.build(resource, step.offered, &h.snapshot, nil, v, begin.Add(step.after))
+		v = w.build(offer.Offer{Resource: resource, Devices: step.offered}, State{Snapshot: &h.snapshot}, nil, v, begin.Add(step.after))
 		var got []string
 		for _, d := range v.devices {
 			mark := ""

@@ -27,6 +27,8 @@ type server struct {
 	log      *slog.Logger
 	// restarted is told of a new kubelet before it is registered with; nil for nobody.
 	restarted func()
+	// told is told what a container did not get; nil for nobody.
+	told func(resource, message string)
 
 	view   atomic.Pointer[view]
 	board  *board
@@ -67,8 +69,8 @@ func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name 
 		resource: resource, dir: dir, name: name,
 		ledger: deps.Ledger, viewer: viewer, timing: t, clock: deps.Clock,
 		log:       deps.Log.With("resource", resource),
-		restarted: deps.KubeletRestarted,
-		health:    health.NewServer(), look: make(chan struct{}, 1),
+		restarted: deps.KubeletRestarted, told: deps.Told,
+		health: health.NewServer(), look: make(chan struct{}, 1),
 	}
 	s.health.SetServingStatus(resource, healthpb.HealthCheckResponse_NOT_SERVING)
 	s.peers = newPeers(dir, resource, s.name, s.clock, s.log, s.poke)

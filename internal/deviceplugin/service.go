@@ -56,15 +56,16 @@ func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.
 	s := e.server
 	v := s.view.Load()
 	barred := func(key gpu.DeviceKey) bool {
-		_, barred := s.ledger.Barred(key)
+		_, barred := s.ledger.Barred(s.resource, key)
 		return barred
 	}
 	response := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range request.ContainerRequests {
+		q := v.ask(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
 		if ledger, told := s.ledger.(FreeLedger); told {
-			ledger.Offered(v.free(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs))
+			ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
 		}
-		ids, err := v.prefer(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize), barred)
+		ids, err := v.prefer(q, barred)
 		if err != nil {
 			s.stats.refusals.Add(1)
 			return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -82,13 +83,19 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 	v := s.view.Load()
 	response := &pluginapi.AllocateResponse{}
 	var keys []gpu.DeviceKey
+	var crowds []string
 	for _, r := range request.ContainerRequests {
 		picked, err := v.pick(r.DevicesIds)
+		code := codes.NotFound
+		if err == nil {
+			code, err = codes.InvalidArgument, v.limit(picked)
+		}
 		if err != nil {
 			s.stats.refusals.Add(1)
-			return nil, status.Error(codes.NotFound, err.Error())
+			return nil, status.Error(code, err.Error())
 		}
 		keys = v.keys(keys, picked)
+		crowds = append(crowds, v.crowded(picked))
 		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
 	}
 	if err := s.ledger.Hold(s.resource, keys); err != nil {
@@ -96,7 +103,21 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	s.stats.allocations.Add(1)
+	for _, crowd := range crowds {
+		s.tell(crowd)
+	}
 	return response, nil
+}
+
+// tell says what a container did not get; nothing when it got everything.
+func (s *server) tell(message string) {
+	if message == "" {
+		return
+	}
+	s.log.Warn(message)
+	if s.told != nil {
+		s.told(s.resource, message)
+	}
 }
 
 // PreStartContainer implements v1beta1.DevicePlugin. There is nothing to do.

@@ -24,6 +24,11 @@ type view struct {
 	chooser Chooser
 	// at is the device of each position.
 	at [placement.MaxGPUs]int
+	// shares is how to choose where they are not.
+	shares *shares
+	// refuseMany refuses a container more than one device.
+	refuseMany bool
+	features   Features
 }
 
 // device is a device of the offer with its answers prepared.
@@ -45,28 +50,35 @@ type viewer struct {
 	strategy Strategy
 	cdiName  func(string) string
 	mark     func(string, []gpu.DeviceKey) (name, value string)
+	extra    func(gpu.DeviceKey, offer.Mode) Extra
 	linger   time.Duration
 }
 
 // build makes the view of one offer. Devices of the previous view (nil for none) that are
 // no longer offered follow the offered ones until they have lingered.
-func (w *viewer) build(resource string, offered []offer.Device, snapshot *gpu.Snapshot, chooser Chooser, previous *view, now time.Time) *view {
-	v := &view{resource: resource, byID: make(map[string]int, len(offered))}
+func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *view, now time.Time) *view {
+	v := &view{
+		resource: o.Resource, byID: make(map[string]int, len(o.Devices)),
+		refuseMany: o.RefuseMany, features: state.Features,
+	}
+	snapshot := state.Snapshot
 	if snapshot == nil {
 		snapshot = &gpu.Snapshot{}
 	}
-	for i := range offered {
-		if _, double := v.byID[offered[i].ID]; !double {
-			v.add(w.prepare(&offered[i], snapshot))
+	for i := range o.Devices {
+		if _, double := v.byID[o.Devices[i].ID]; !double {
+			v.add(w.prepare(&o.Devices[i], snapshot))
 		}
 	}
 	if w.strategy.PassDeviceSpecs {
-		v.control = specsOf(snapshot.Control)
+		v.control = append(specsOf(snapshot.Control), state.Features.channelSpecs(snapshot.Control)...)
 	}
 	if previous != nil {
 		v.keepVanished(previous, now, w.linger)
 	}
-	v.place(chooser)
+	if !v.place(chooser) {
+		v.shares = newShares(v.devices, state.Policy)
+	}
 	return v
 }
 
@@ -105,21 +117,23 @@ func (v *view) nextExpiry(linger time.Duration) time.Time {
 	return first.Add(linger)
 }
 
-// place lets the chooser decide if every offered device is a whole card with a position of its own.
-func (v *view) place(chooser Chooser) {
+// place lets the chooser decide if every offered device is a whole card with a position of its own,
+// and tells whether that is so.
+func (v *view) place(chooser Chooser) bool {
 	var taken placement.Set
 	for i := range v.devices {
 		d := &v.devices[i]
 		if !d.vanished.IsZero() {
 			continue
 		}
-		if d.position < 0 || d.position >= placement.MaxGPUs || taken.Has(d.position) || d.Key.MIG != "" || d.Key.Share != 0 {
-			return
+		if d.position < 0 || d.position >= placement.MaxGPUs || taken.Has(d.position) || d.Key.MIG != "" || d.Mode != offer.Whole {
+			return false
 		}
 		taken |= placement.SetOf(d.position)
 		v.at[d.position] = i
 	}
 	v.chooser = chooser
+	return true
 }
 
 func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
@@ -175,7 +189,7 @@ func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
 	for i := range v.devices {
 		d := &v.devices[i]
 		health := pluginapi.Unhealthy
-		if bar, barred := ledger.Barred(d.Key); d.Healthy && !(barred && bar.Unhealthy) {
+		if bar, barred := ledger.Barred(v.resource, d.Key); d.Healthy && !(barred && bar.Unhealthy) {
 			health = pluginapi.Healthy
 			healthy++
 		}

@@ -11,12 +11,14 @@ type GPU struct {
 	// card is lost, the UUID does not.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber).
-	Minor             int        `json:"minor"`
-	PCI               PCIAddress `json:"pciBusID"`
-	Product           string     `json:"product"`
-	Architecture      string     `json:"architecture"`
-	ComputeCapability Version    `json:"computeCapability"`
-	MemoryBytes       uint64     `json:"memoryBytes"`
+	Minor int        `json:"minor"`
+	PCI   PCIAddress `json:"pciBusID"`
+	// DeviceID is the PCI device and vendor ID, 0xDDDDVVVV (0x20B010DE is an A100).
+	DeviceID          uint32  `json:"deviceID,omitempty"`
+	Product           string  `json:"product"`
+	Architecture      string  `json:"architecture"`
+	ComputeCapability Version `json:"computeCapability"`
+	MemoryBytes       uint64  `json:"memoryBytes"`
 	// NUMANode is the node of the card's PCI device, or NoNUMANode.
 	NUMANode int `json:"numaNode"`
 	// Clique is the NVLink domain (NVL72) that the GPU has joined; zero for none.
@@ -40,8 +42,63 @@ type MIG struct {
 	Capable bool `json:"capable,omitempty"`
 	Enabled bool `json:"enabled,omitempty"`
 	// PendingEnabled is the mode after the next GPU reset.
-	PendingEnabled bool        `json:"pendingEnabled,omitempty"`
+	PendingEnabled bool `json:"pendingEnabled,omitempty"`
+	// ModeNeedsReset is true where a change of the mode waits for a GPU reset and then
+	// persists (Ampere); later cards switch at once and forget the mode at a reboot.
+	ModeNeedsReset bool        `json:"modeNeedsReset,omitempty"`
 	Devices        []MIGDevice `json:"devices,omitempty"`
+	// Empty are GPU instances without a compute instance: half made, or half removed.
+	Empty []GPUInstance `json:"empty,omitempty"`
+	// Geometry is what the card can be partitioned into, whatever is there now; zero when
+	// it is not capable.
+	Geometry MIGGeometry `json:"geometry,omitzero"`
+}
+
+// GPUInstance is a partition of a card's memory slices.
+type GPUInstance struct {
+	GI int `json:"gi"`
+	// Profile is the name that NVIDIA's tools print, such as "1g.10gb+me".
+	Profile string `json:"profile"`
+	// Start and Size are the placement in memory slices.
+	Start int `json:"start"`
+	Size  int `json:"size"`
+}
+
+// MIGGeometry is the shape of a card in slices, as the driver tells it at run time.
+type MIGGeometry struct {
+	// MemorySlices and ComputeSlices are what the whole card has (8 and 7 on an A100).
+	MemorySlices  int `json:"memorySlices,omitempty"`
+	ComputeSlices int `json:"computeSlices,omitempty"`
+	// Profiles are in the order of NVML's profile numbers.
+	Profiles []MIGProfile `json:"profiles,omitempty"`
+}
+
+// MIGProfile is one shape of GPU instance (nvmlDeviceGetGpuInstanceProfileInfo,
+// nvmlDeviceGetGpuInstancePossiblePlacements).
+type MIGProfile struct {
+	// Name is what NVIDIA's tools print, such as "1g.10gb+me".
+	Name string `json:"name"`
+	// Number is NVML_GPU_INSTANCE_PROFILE_*, ID the number of nvidia-smi mig -lgip.
+	Number int    `json:"number"`
+	ID     uint32 `json:"id"`
+	// ComputeSlices is what an instance takes of the card's compute slices.
+	ComputeSlices int `json:"computeSlices"`
+	// Size is what it takes of the memory slices, Starts where it may begin, ascending.
+	Size   int   `json:"size"`
+	Starts []int `json:"starts"`
+	// Max is how many instances of the profile a card can have at one time.
+	Max         int    `json:"max"`
+	MemoryBytes uint64 `json:"memoryBytes"`
+}
+
+// Profile finds a profile by name; nil when the card has none of that name.
+func (g *MIGGeometry) Profile(name string) *MIGProfile {
+	for i := range g.Profiles {
+		if g.Profiles[i].Name == name {
+			return &g.Profiles[i]
+		}
+	}
+	return nil
 }
 
 // MIGDevice is a GPU instance with its compute instance.

@@ -37,9 +37,24 @@ func Named(holdings []Holding, checkpoint, listed []trace.Entry) []Holding {
 	return named
 }
 
+// Input is everything that an object is made of.
+type Input struct {
+	Snapshot *gpu.Snapshot
+	Holdings []Holding
+	// Offered says as what each GPU and MIG device is given out; one that is not in it is
+	// not given out.
+	Offered map[gpu.UUID]v1alpha1.DeviceOffer
+	// Config is the configuration in force.
+	Config v1alpha1.GPUConfigStatus
+	// Conditions are taken over as they are: who judges them knows when they turned.
+	Conditions []metav1.Condition
+}
+
 // Build makes the object of a node. It is a pure function: the order of the holdings
-// does not matter, and holdings of devices that the snapshot does not have are left out.
-func Build(nodeName string, snapshot *gpu.Snapshot, holdings []Holding) *v1alpha1.GPUNode {
+// and conditions does not matter, and holdings of devices that the snapshot does not have
+// are left out.
+func Build(nodeName string, in Input) *v1alpha1.GPUNode {
+	snapshot := in.Snapshot
 	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode)}
 	node.Name = nodeName
 	status := &node.Status
@@ -49,14 +64,26 @@ func Build(nodeName string, snapshot *gpu.Snapshot, holdings []Holding) *v1alpha
 			status.Driver.CUDAVersion = snapshot.Driver.CUDA.String()
 		}
 	}
-	holders := holdersOf(holdings)
+	holders := holdersOf(in.Holdings)
 	for i := range snapshot.GPUs {
-		status.Devices = append(status.Devices, device(&snapshot.GPUs[i], holders))
+		status.Devices = append(status.Devices, device(&snapshot.GPUs[i], holders, in.Offered))
 	}
 	status.Topology = matrix(snapshot.Topology)
 	status.Problems = causes(snapshot.Faults)
 	status.Summary = summary(status.Devices)
+	status.Config = in.Config
+	status.Conditions = conditions(in.Conditions)
 	return node
+}
+
+// conditions are ordered by type. Like all times of the API they have whole seconds.
+func conditions(list []metav1.Condition) []metav1.Condition {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].LastTransitionTime = metav1.NewTime(list[i].LastTransitionTime.UTC().Truncate(time.Second))
+	}
+	slices.SortFunc(list, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	return list
 }
 
 // holdersOf orders the holders of each device by pod, container and share.
@@ -81,12 +108,16 @@ func compareHolders(a, b v1alpha1.Holder) int {
 		cmp.Compare(a.Share, b.Share))
 }
 
-func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder) v1alpha1.GPUDevice {
+func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[gpu.UUID]v1alpha1.DeviceOffer) v1alpha1.GPUDevice {
 	made := v1alpha1.GPUDevice{
 		UUID: string(card.UUID), Index: card.Index, Minor: card.Minor, PCIBusID: card.PCI.String(),
 		Product: card.Product, Architecture: card.Architecture, ComputeCapability: card.ComputeCapability.String(),
 		MemoryBytes: int64(card.MemoryBytes), NUMANode: card.NUMANode, Health: health(card.Health),
-		MIGEnabled: card.MIG.Enabled, Holders: holders[card.UUID],
+		MIGEnabled: card.MIG.Enabled, MIGModeNeedsReset: card.MIG.ModeNeedsReset, MIGProfiles: profiles(card.MIG.Geometry),
+		Offered: offerOf(card.UUID, offered), Holders: holders[card.UUID],
+	}
+	if card.DeviceID != 0 {
+		made.DeviceID = fmt.Sprintf("0x%08X", card.DeviceID)
 	}
 	if card.Clique != (gpu.Clique{}) {
 		made.Clique = fmt.Sprintf("%s.%d", card.Clique.ClusterUUID, card.Clique.ID)
@@ -94,10 +125,30 @@ func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder) v1alpha1.GPUD
 	for _, mig := range card.MIG.Devices {
 		made.MIGDevices = append(made.MIGDevices, v1alpha1.MIGDevice{
 			UUID: string(mig.UUID), Profile: mig.Profile, Index: mig.Index, GI: mig.GI, CI: mig.CI,
-			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes), Holders: holders[mig.UUID],
+			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes),
+			Offered: offerOf(mig.UUID, offered), Holders: holders[mig.UUID],
 		})
 	}
 	return made
+}
+
+// offerOf is a copy of its own, since the object outlives the map.
+func offerOf(id gpu.UUID, offered map[gpu.UUID]v1alpha1.DeviceOffer) *v1alpha1.DeviceOffer {
+	if offer, ok := offered[id]; ok {
+		return &offer
+	}
+	return nil
+}
+
+func profiles(geometry gpu.MIGGeometry) []v1alpha1.MIGProfile {
+	var list []v1alpha1.MIGProfile
+	for _, profile := range geometry.Profiles {
+		list = append(list, v1alpha1.MIGProfile{
+			Name: profile.Name, ComputeSlices: profile.ComputeSlices, Size: profile.Size,
+			Starts: slices.Clone(profile.Starts), Max: profile.Max,
+		})
+	}
+	return list
 }
 
 func health(h gpu.Health) v1alpha1.DeviceHealth {

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/trace"
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -41,8 +43,33 @@ func snapshot() *gpu.Snapshot {
 	}}
 	s.GPUs[3].Product = "Tesla T4"
 	s.GPUs[3].Clique = gpu.Clique{ClusterUUID: "c1", ID: 2}
-	s.GPUs[1].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30}}}
+	s.GPUs[1].DeviceID = 0x20B010DE
+	s.GPUs[1].MIG = gpu.MIG{
+		Capable: true, Enabled: true, ModeNeedsReset: true,
+		Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30}},
+		Geometry: gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
+			{Name: "1g.5gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7, MemoryBytes: 5 << 30},
+			{Name: "3g.20gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2, MemoryBytes: 20 << 30},
+		}},
+	}
 	return s
+}
+
+func input() Input {
+	return Input{
+		Snapshot: snapshot(), Holdings: holdings(),
+		Offered: map[gpu.UUID]v1alpha1.DeviceOffer{
+			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long", Draining: "becomes MPS once ml/a has ended"},
+			"GPU-d": {Resource: "nvidia.com/gpu", Sharing: "mps", Replicas: 8, PinnedMemoryMiB: 5120, ActiveThreadPercentage: 12},
+			"MIG-1": {Resource: "nvidia.com/mig-1g.5gb"},
+			"GPU-x": {Resource: "nvidia.com/gpu"},
+		},
+		Config: v1alpha1.GPUConfigStatus{Source: "berth-system/berth/node.yaml", MIGLayout: "all-1g.5gb", MIGConfigMap: "berth-system/mig"},
+		Conditions: []metav1.Condition{
+			{Type: "MIGApplied", Status: "False", Reason: "Waiting", Message: "waits for ml/a", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC))},
+			{Type: "ConfigAccepted", Status: "True", Reason: "Accepted", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 9, 0, 0, 0, time.UTC))},
+		},
+	}
 }
 
 func holdings() []Holding {
@@ -55,7 +82,7 @@ func holdings() []Holding {
 }
 
 func TestBuildGolden(t *testing.T) {
-	got, err := yaml.Marshal(Build("node-0", snapshot(), holdings()))
+	got, err := yaml.Marshal(Build("node-0", input()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,19 +102,22 @@ func TestBuildGolden(t *testing.T) {
 }
 
 func TestBuildIgnoresOrder(t *testing.T) {
-	want := Build("node-0", snapshot(), holdings())
+	want := Build("node-0", input())
 	random := rand.New(rand.NewSource(1))
 	for range 20 {
 		shuffled := append(holdings(), holdings()...)
 		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
-		if diff := cmp.Diff(want, Build("node-0", snapshot(), shuffled)); diff != "" {
+		other := input()
+		other.Holdings = shuffled
+		random.Shuffle(len(other.Conditions), func(i, k int) { other.Conditions[i], other.Conditions[k] = other.Conditions[k], other.Conditions[i] })
+		if diff := cmp.Diff(want, Build("node-0", other)); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
 	}
 }
 
 func TestBuildOfNothing(t *testing.T) {
-	node := Build("node-0", &gpu.Snapshot{}, nil)
+	node := Build("node-0", Input{Snapshot: &gpu.Snapshot{}})
 	if node.Status.Driver.Version != "" || node.Status.Summary.GPUs != 0 || node.Name != "node-0" {
 		t.Errorf("got %+v", node)
 	}

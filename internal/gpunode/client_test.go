@@ -54,7 +54,7 @@ const (
 )
 
 func TestClientApplies(t *testing.T) {
-	node := Owned(Build("node-0", snapshot(), holdings()), "node-0", "uid-1")
+	node := Owned(Build("node-0", input()), "node-0", "uid-1")
 	blob, _ := json.Marshal(node)
 	var answer map[string]any
 	_ = json.Unmarshal(blob, &answer)

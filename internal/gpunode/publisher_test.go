@@ -86,7 +86,7 @@ func object(gpus int) *v1alpha1.GPUNode {
 	for i := range gpus {
 		s.GPUs = append(s.GPUs, card(i))
 	}
-	return Build("node-0", s, nil)
+	return Build("node-0", Input{Snapshot: s})
 }
 
 func TestPublisherWritesOncePerSecond(t *testing.T) {

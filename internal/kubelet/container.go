@@ -37,7 +37,7 @@ type Container struct {
 	// Devices are the spec's device nodes, by path; HostPath is empty.
 	Devices []gpu.DeviceNode
 	// Env holds those of the spec's variables that are about GPUs: NVIDIA_*,
-	// CUDA_VISIBLE_DEVICES, BERTH_*.
+	// CUDA_VISIBLE_DEVICES, CUDA_MPS_*, BERTH_*.
 	Env map[string]string
 	// Processes are ordered by PID; there is at least one, and none is a zombie.
 	Processes []Process
@@ -183,7 +183,7 @@ func (c *Container) readSpec(blob []byte) error {
 	slices.SortStableFunc(c.Devices, func(a, b gpu.DeviceNode) int { return strings.Compare(a.Path, b.Path) })
 	c.Env = map[string]string{}
 	for name, value := range parseEnvironment(spec.Process.Env) {
-		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || name == "CUDA_VISIBLE_DEVICES" {
+		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name, "CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {
 			c.Env[name] = value
 		}
 	}

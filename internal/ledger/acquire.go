@@ -13,11 +13,11 @@ import (
 //
 // For a Pod (from Allocate, which knows the resource and nothing else) only
 // barred devices are refused, and those on which a container lives, which is the same a
-// moment earlier. The grant is pending, and goes to the file with the next Reconcile
-// only: replacing a file costs up to a millisecond on a disk, and there is nothing to
-// lose, as the kubelet writes a file of its own about this very grant before it
-// starts the container. For a Claim and Maintenance any holding is in the way, and a
-// grant that could not be written is taken back.
+// moment earlier. The grant is pending, bars other sizes at once, and goes to the file with
+// the next Reconcile only: replacing a file costs up to a millisecond on a disk, and there is
+// nothing to lose, as the kubelet writes a file of its own about this very grant before it
+// starts the container. For a Claim and Maintenance any holding of another holder is in the
+// way, and a grant that could not be written is taken back.
 //
 // Taking again what the same holder has is no error.
 func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
@@ -32,10 +32,11 @@ func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, gpu.CompareKeys)
 	keys = slices.Compact(keys)
+	l.notice()
 	for _, key := range keys {
-		if blocker, ok := l.blocker(holder, key); ok {
+		if blocker := l.blocker(holder, key); blocker != nil {
 			l.settle() // what was found out about others meanwhile stays true
-			return fmt.Errorf("acquire devices: %w", &BarredError{Key: key, Holding: blocker})
+			return fmt.Errorf("acquire devices: %w", &BarredError{Key: key, Resource: holder.Resource, Holding: blocker.clone()})
 		}
 	}
 	return l.grant(holder, keys)
@@ -56,7 +57,8 @@ func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey) error {
 	}
 	defer l.subs.notify()
 	if holder.Kind == Pod {
-		return nil // bars nothing, so the table stays as it is too
+		l.publishPods(holder.Resource, changed)
+		return nil
 	}
 	err := l.save()
 	if err != nil {
@@ -69,69 +71,109 @@ func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey) error {
 	return err
 }
 
-// blocker looks for what keeps holder from having key. Holdings that turn out to be dead
-// are removed on the way, and pods that turn out to be forgotten become orphans.
-func (l *Ledger) blocker(holder Holder, key gpu.DeviceKey) (Holding, bool) {
+// blocker looks for what keeps holder from having key; nil when nothing does. Holdings that turn
+// out to be dead are removed on the way, and pods that turn out to be forgotten become orphans.
+func (l *Ledger) blocker(holder Holder, key gpu.DeviceKey) *Holding {
 	for {
-		bar, ok := l.bars.Load().by(key)
-		if !ok || bar.Key == key && bar.Holder.same(holder) {
-			break
+		blocking := l.inTheWay(holder, key)
+		switch {
+		case blocking == nil && (holder.Kind != Pod || !l.check(holder.Resource, key)):
+			return nil
+		case blocking == nil:
+			return l.inTheWay(holder, key)
+		case blocking.Holder.Kind != Orphan:
+			return blocking
 		}
-		if bar.Holder.Kind != Orphan || !l.check(bar.Key) {
-			return l.records[bar.Key].clone(), true
-		}
-	}
-	if holder.Kind != Pod {
-		return l.podOn(key)
-	}
-	if l.check(key) {
-		if bar, ok := l.bars.Load().by(key); ok {
-			return bar.clone(), true
+		free := holder.Kind == Pod && blocking.Key == key && !otherUse(blocking.Holder.Resource, holder.Resource)
+		if !l.revise(*blocking, free) {
+			return blocking
 		}
 	}
-	return Holding{}, false
 }
 
-// Offered tells the ledger that the kubelet calls these devices free, as it does in
-// GetPreferredAllocation with those that need not be included. Each of them on which a
+// inTheWay finds the first holding that keeps holder from having key, as far as is known.
+func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
+	if holder.Kind == Pod {
+		if _, barred := l.bars.Load().by(holder.Resource, key); !barred {
+			return nil
+		}
+	}
+	for _, other := range onCard(l.order, key.GPU) {
+		if h := &l.records[other].Holding; h.blocks(holder, key) {
+			return h
+		}
+	}
+	return nil
+}
+
+// Offered tells the ledger that the kubelet calls these devices of a resource free, as it does
+// in GetPreferredAllocation with those that need not be included. Each of them on which a
 // container lives is then an orphan's, since the kubelet never offers what it
 // remembers; each whose container has ended meanwhile is free. So the answer of
 // BarredBy is right at this moment, however old the last Reconcile is. Devices that
 // nobody holds cost nothing, unless the last Reconcile had no checkpoint.
-func (l *Ledger) Offered(keys []gpu.DeviceKey) {
+func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.notice()
 	for _, key := range keys {
-		l.check(key)
+		l.check(resource, key)
 	}
 	l.settle()
 }
 
-// check looks who really uses a device that a pod or an orphan holds, although the kubelet
-// offers it: if anybody, that is an orphan. A device that nobody holds is looked at only when
-// the ledger cannot know what it missed. It reports whether it changed anything.
-func (l *Ledger) check(key gpu.DeviceKey) bool {
-	old := Holding{Key: key, Since: l.deps.Clock.Now(), Holder: Holder{Kind: Pod}}
-	r, held := l.records[key]
-	switch {
-	case held && r.Holder.Kind != Pod && r.Holder.Kind != Orphan, !held && l.certain:
-		return false
-	case held:
-		old = r.Holding
+// notice takes in the containers on devices that nobody is known to hold. There are such only when
+// the ledger cannot know what it missed: since the last Reconcile had no checkpoint.
+func (l *Ledger) notice() {
+	if l.certain {
+		return
 	}
+	all, _ := l.look()
+	found := map[gpu.DeviceKey]bool{}
+	for _, c := range all {
+		for _, key := range c.Keys {
+			found[key] = l.records[key] == nil
+		}
+	}
+	changed := false
+	for _, key := range slices.SortedFunc(maps.Keys(found), gpu.CompareKeys) {
+		unknown := Holding{Key: key, Since: l.deps.Clock.Now(), Holder: Holder{Kind: Pod}}
+		if users := l.users(unknown); found[key] && len(users) > 0 {
+			l.put(orphanOf(unknown, users))
+			changed = true
+		}
+	}
+	if changed {
+		l.publish()
+	}
+}
+
+// check looks who uses a device that the kubelet calls free as a resource. If it gave it out as
+// another one, that says nothing. It reports whether it changed anything.
+func (l *Ledger) check(resource string, key gpu.DeviceKey) bool {
+	r, held := l.records[key]
+	if !held || r.Holder.Kind != Pod && r.Holder.Kind != Orphan || otherUse(r.Holder.Resource, resource) {
+		return false
+	}
+	return l.revise(r.Holding, true)
+}
+
+// revise looks who really uses a device that a pod or an orphan holds: if anybody, that is an
+// orphan. Without anybody an orphan's hold is over if the kubelet is known to have forgotten
+// it: it calls the device free, or its checkpoint does not list it; otherwise it is a pod that
+// is between two containers. It reports whether it changed anything.
+func (l *Ledger) revise(old Holding, free bool) bool {
 	next := old
 	users := l.users(old)
 	switch {
 	case len(users) > 0:
 		next = orphanOf(old, users)
-	case !held:
-		return false
-	case old.Holder.Kind == Orphan:
-		l.remove(key)
+	case old.Holder.Kind == Orphan && (free || l.certain):
+		l.remove(old.Key)
 		l.publish()
 		return true
 	default:
-		next.Live = nil
+		next = old.lifeless()
 	}
 	if equal(old, next) {
 		return false
@@ -139,6 +181,12 @@ func (l *Ledger) check(key gpu.DeviceKey) bool {
 	l.put(next)
 	l.publish()
 	return true
+}
+
+// lifeless is a holding whose containers have all ended, and which the kubelet may remember.
+func (h Holding) lifeless() Holding {
+	h.Holder.Kind, h.Live, h.Uncounted = Pod, nil, false
+	return h
 }
 
 // users are the containers that live on a held device at this moment, of one pod: the holder's
@@ -222,16 +270,6 @@ func orphanOf(old Holding, users []Container) Holding {
 	return h
 }
 
-// podOn finds a pod's holding that shares silicon with key.
-func (l *Ledger) podOn(key gpu.DeviceKey) (Holding, bool) {
-	for _, other := range l.order {
-		if held := l.records[other]; held.Holder.Kind == Pod && overlap(key, other) {
-			return held.clone(), true
-		}
-	}
-	return Holding{}, false
-}
-
 // settle writes and tells what has changed, if anything has.
 func (l *Ledger) settle() {
 	if l.dirty {
@@ -269,8 +307,8 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 
 // Adopt records as fact that the holder has the devices, for what was found to exist
 // already: claims that the kubelet says are prepared. It overrides pods and orphans, and
-// fails with *BarredError when another claim or maintenance has one; the others
-// are adopted all the same.
+// fails with *BarredError when another claim or maintenance has one, in whatever size; the
+// others are adopted all the same.
 func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,10 +316,12 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 	now := l.deps.Clock.Now()
 	var refused error
 	for _, key := range keys {
-		old, ok := l.records[key]
-		if ok && (old.Holder.Kind == Claim || old.Holder.Kind == Maintenance) {
-			if !old.Holder.same(holder) && refused == nil {
-				refused = fmt.Errorf("adopt devices: %w", &BarredError{Key: key, Holding: old.clone()})
+		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+			continue
+		}
+		if other := l.reserved(holder, key); other != nil {
+			if refused == nil {
+				refused = fmt.Errorf("adopt devices: %w", &BarredError{Key: key, Holding: other.clone()})
 			}
 			continue
 		}
@@ -290,4 +330,15 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 	l.publish()
 	l.settle()
 	return refused
+}
+
+// reserved finds what another claim or maintenance holds of a device; nil for nothing.
+func (l *Ledger) reserved(holder Holder, key gpu.DeviceKey) *Holding {
+	for _, other := range onCard(l.order, key.GPU) {
+		h := &l.records[other].Holding
+		if (h.Holder.Kind == Claim || h.Holder.Kind == Maintenance) && h.blocks(holder, key) {
+			return h
+		}
+	}
+	return nil
 }

@@ -15,7 +15,7 @@ type What string
 // What can become of a holding in Reconcile.
 const (
 	Confirmed What = "confirmed" // an Allocate got its pod
-	Adopted   What = "adopted"   // the kubelet lists it, and we did not know
+	Adopted   What = "adopted"   // the kubelet lists it, or may, and we did not know
 	Orphaned  What = "orphaned"  // it lives, and the kubelet does not list it
 	Released  What = "released"  // nobody lists it, nobody lives on it
 	Dropped   What = "dropped"   // an Allocate that the checkpoint never showed

@@ -3,7 +3,7 @@
 //
 // It guarantees that a key has at most one holder; that a device in use by a
 // claim, by maintenance or by an orphan is never granted to anybody else; that
-// nothing stays held once nobody knows it and no process lives on it; that the file on
+// a device in use in one size is granted to nobody in another; that nothing stays held once nobody knows it and no process lives on it; that the file on
 // disk is at every moment either the state before or after a change; and
 // that everything it hands out is in one order. It must not import a front end, the
 // kubelet's readers, Kubernetes or a vendor: what happens on the node comes in as
@@ -35,6 +35,30 @@
 //     kubelet has restarted), nothing is known of what the kubelet remembers. Every
 //     device with a living container is then an orphan. That costs nothing if the
 //     kubelet does remember: it would not offer them.
+//
+// # Sizes and names
+//
+// The kubelet knows devices by resource and ID only. That a card, its shares, its
+// MIG devices and their shares are the same silicon, it does not know, nor does the
+// scheduler. So here the ledger decides, for holders of every kind and from the grant on:
+//
+//   - A holding bars every device of another size that shares its silicon. A card bars all
+//     that is of it; a share of a card bars the card and its MIG devices, a MIG device bars
+//     the card and the card's shares. Shares of one device do not bar one another.
+//   - A device that was given out as one resource is barred as any other, with all its
+//     shares, until nobody has any of it: after a change of names the kubelet calls free what
+//     it knows to be in use under the old one. So what the kubelet offers, or lists, as one
+//     resource says nothing about a holding of another.
+//   - Such a bar has to be reported to the kubelet (Bar.Unseen): nobody else counts it. A
+//     pod's is not looked at again before it refuses, as an orphan's is: that no process
+//     lives does not free what the kubelet remembers.
+//
+// What the node shows is a fact all the same. Two holders of different sizes, which no grant
+// leads to, are both kept, and Reconcile reports the conflict. A new size is safe as long as
+// a holding without a process is in one of three places: the ledger's file, the
+// kubelet's, or the agent's memory; it takes the loss of all of them to forget it. (One more
+// way is known: the kubelet's memory alone has a device when another plugin fails the restart
+// of a container after a lost checkpoint, and a pending grant ends with its limit.)
 //
 // # Why an orphan is refused to its own pod too
 //

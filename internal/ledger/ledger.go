@@ -18,7 +18,7 @@ import (
 // Kind says on whose behalf a device is held.
 type Kind string
 
-// The kinds. All but Pod bar their device.
+// The kinds. All but Pod bar their device; all bar other sizes of it.
 const (
 	// Pod: the kubelet's device manager gave the device to a container.
 	Pod Kind = "Pod"
@@ -77,8 +77,10 @@ func (h Holding) bars() bool { return h.Holder.Kind != Pod }
 // BarredError says that a device cannot be had.
 type BarredError struct {
 	Key gpu.DeviceKey
-	// Holding is what bars it; its key is another one when a part, or the whole, of
-	// the device is held.
+	// Resource is as what a pod was to have it.
+	Resource string
+	// Holding is what bars it; its key is another one when the device is held in another
+	// size, or one of its shares as another resource.
 	Holding Holding
 }
 
@@ -89,6 +91,9 @@ func (e *BarredError) Error() string {
 		device += fmt.Sprintf(" (through %s)", e.Holding.Key)
 	}
 	h := e.Holding.Holder
+	if otherUse(h.Resource, e.Resource) {
+		device += fmt.Sprintf(", wanted as %s and given out as %s,", e.Resource, h.Resource)
+	}
 	since := e.Holding.Since.UTC().Format(time.RFC3339)
 	switch h.Kind {
 	case Orphan:
@@ -198,7 +203,7 @@ func Open(deps Deps) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}}
-	l.bars.Store(&barTable{})
+	l.publish()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if deps.Follow {

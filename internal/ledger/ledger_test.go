@@ -96,16 +96,17 @@ func (s *stage) run(d *datadriven.TestData) string {
 }
 
 func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) string {
-	var id string
+	id, resource := "", "nvidia.com/gpu"
 	d.MaybeScanArgs(s.t, "id", &id)
+	d.MaybeScanArgs(s.t, "of", &resource)
 	sub := l.Subscribe()
 	defer sub.Close()
 	switch d.Cmd {
 	case "offered":
-		l.Offered(keys)
+		l.Offered(resource, keys)
 		return told(sub, "")
 	case "allocate":
-		return say(l.Acquire(Holder{Kind: Pod, Resource: "nvidia.com/gpu"}, keys))
+		return say(l.Acquire(Holder{Kind: Pod, Resource: resource}, keys))
 	case "claim":
 		return say(l.Acquire(Holder{Kind: Claim, ID: id}, keys))
 	case "maintain":
@@ -113,7 +114,11 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	case "adopt":
 		return say(l.Adopt(Holder{Kind: Claim, ID: id}, keys))
 	case "release":
-		return say(l.Release(Holder{Kind: Claim, ID: id}, nil))
+		kind := Claim
+		if d.HasArg("maintenance") {
+			kind = Maintenance
+		}
+		return say(l.Release(Holder{Kind: kind, ID: id}, nil))
 	case "distrust":
 		return told(sub, l.Distrust().String())
 	case "reconcile":
@@ -131,12 +136,16 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	case "barred":
 		var b strings.Builder
 		for _, k := range keys {
-			h, ok := l.BarredBy(k)
+			bar, ok := l.BarredBy(resource, k)
 			if !ok {
 				fmt.Fprintf(&b, "%s: no\n", k)
 				continue
 			}
-			fmt.Fprintf(&b, "%s: %s\n", k, h)
+			fmt.Fprintf(&b, "%s: %s %s", k, bar.Through, bar.Kind)
+			if bar.Unseen {
+				b.WriteString(" unseen")
+			}
+			b.WriteString("\n")
 		}
 		return b.String()
 	case "faults":
@@ -246,7 +255,7 @@ func container(f []string) Container {
 
 // view reads the lines of a reconcile:
 //
-//	listed POD CONTAINER KEYS     the checkpoint's entries
+//	listed POD CONTAINER KEYS [RESOURCE]    the checkpoint's entries
 //	unreadable | blind            no checkpoint | no processes
 //	live ID POD CONTAINER|- [KEYS]
 //	pod POD NAMESPACE/NAME [ended] [devices=N]
@@ -258,7 +267,8 @@ func (s *stage) view(text string) NodeView {
 		switch {
 		case len(f) == 0:
 		case f[0] == "listed":
-			view.Assignments = append(view.Assignments, Assignment{PodUID: f[1], Container: f[2], Resource: "nvidia.com/gpu", Keys: keysIn(f[3])})
+			f = append(f, "nvidia.com/gpu")
+			view.Assignments = append(view.Assignments, Assignment{PodUID: f[1], Container: f[2], Resource: f[4], Keys: keysIn(f[3])})
 		case f[0] == "unreadable":
 			view.CheckpointErr = errors.New("corrupt")
 		case f[0] == "blind":

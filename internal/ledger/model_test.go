@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,16 +19,43 @@ import (
 // facts in internal/kubelet), a runtime, and an agent around the ledger. It knows
 // the truth, which is on which devices processes live.
 type twin struct {
-	t       *rapid.T
-	path    string
-	clock   *clocktesting.FakePassiveClock
-	ledger  *Ledger
-	devices []gpu.DeviceKey
-	// The kubelet: what it remembers, by pod and container, and its file; a nil
-	// file is one that cannot be read.
-	memory, file map[string]map[string][]gpu.DeviceKey
+	t      *rapid.T
+	path   string
+	clock  *clocktesting.FakePassiveClock
+	ledger *Ledger
+	// layouts are what each card is offered as; with sizes they change at any time, whoever
+	// holds what.
+	layouts []layout
+	sizes   bool
+	// The kubelet: the devices that it was told of, by resource; what it remembers, by pod and
+	// container; and its file. A nil file is one that cannot be read.
+	lists        map[string][]gpu.DeviceKey
+	memory, file map[string]map[string]allotted
 	pods         map[string]*twinPod
 	next         int
+}
+
+// allotted are a container's devices of its one resource.
+type allotted struct {
+	resource string
+	keys     []gpu.DeviceKey
+}
+
+// layout is what a card is offered as: a resource, and the devices without the card's name.
+type layout struct {
+	resource string
+	devices  []string
+}
+
+var twinLayouts = []layout{
+	{"gpu", []string{""}},
+	{"renamed", []string{""}},
+	{"gpu", []string{"#1", "#2", "#3"}},
+	{"gpu.shared", []string{"#1", "#2", "#3"}},
+	{"renamed", []string{"#1", "#2"}},
+	{"mig", []string{"/M1", "/M2"}},
+	{"mig", []string{"/M1", "/M2#1", "/M2#2"}},
+	{"mig.shared", []string{"/M1#1", "/M1#2", "/M2#1", "/M2#2"}},
 }
 
 type twinPod struct {
@@ -38,24 +66,49 @@ type twinPod struct {
 }
 
 type twinContainer struct {
-	name  string
-	init  bool
-	wants int
-	id    string // of the living one; empty when none lives
-	uses  []gpu.DeviceKey
-	done  bool
+	name     string
+	init     bool
+	resource string
+	wants    int
+	id       string // of the living one; empty when none lives
+	uses     []gpu.DeviceKey
+	done     bool
 }
 
-func newTwin(t *rapid.T, dir string) *twin {
+// newTwin makes a node of six cards that are given out whole, or of three in changing sizes.
+func newTwin(t *rapid.T, dir string, sizes bool) *twin {
 	w := &twin{
-		t: t, path: filepath.Join(dir, "ledger"), clock: clocktesting.NewFakePassiveClock(start),
-		memory: map[string]map[string][]gpu.DeviceKey{}, file: map[string]map[string][]gpu.DeviceKey{}, pods: map[string]*twinPod{},
+		t: t, path: filepath.Join(dir, "ledger"), clock: clocktesting.NewFakePassiveClock(start), sizes: sizes,
+		memory: map[string]map[string]allotted{}, file: map[string]map[string]allotted{}, pods: map[string]*twinPod{},
 	}
-	for i := range 6 {
-		w.devices = append(w.devices, key(fmt.Sprintf("G%d", i)))
+	for range 6 {
+		w.layouts = append(w.layouts, twinLayouts[0])
 	}
+	if sizes {
+		w.layouts = w.layouts[:3]
+	}
+	w.listDevices(t)
 	w.startAgent()
 	return w
+}
+
+// listDevices tells the kubelet what is offered now.
+func (w *twin) listDevices(*rapid.T) {
+	w.lists = map[string][]gpu.DeviceKey{}
+	for i, layout := range w.layouts {
+		for _, device := range layout.devices {
+			w.lists[layout.resource] = append(w.lists[layout.resource], key(fmt.Sprintf("G%d%s", i, device)))
+		}
+	}
+}
+
+// reconfigure offers a card as something else. The kubelet may hear of it later.
+func (w *twin) reconfigure(t *rapid.T) {
+	card := rapid.IntRange(0, len(w.layouts)-1).Draw(t, "card")
+	w.layouts[card] = rapid.SampledFrom(twinLayouts).Draw(t, "layout")
+	if rapid.Bool().Draw(t, "told") {
+		w.listDevices(t)
+	}
 }
 
 func (w *twin) startAgent() {
@@ -87,8 +140,12 @@ func (w *twin) look() {
 		view.CheckpointErr = os.ErrNotExist
 	}
 	for pod, containers := range w.file {
-		for name, keys := range containers {
-			view.Assignments = append(view.Assignments, Assignment{PodUID: pod, Container: name, Keys: keys})
+		for name, given := range containers {
+			view.Assignments = append(view.Assignments, Assignment{PodUID: pod, Container: name, Resource: given.resource, Keys: given.keys})
+		}
+		if p := w.pods[pod]; p == nil || !p.active && !running(p) {
+			// PodResources does not name it any more.
+			view.Pods = append(view.Pods, NodePod{UID: pod, Ended: true})
 		}
 	}
 	if changes := w.ledger.Reconcile(view); len(changes.Conflicts) > 0 {
@@ -114,29 +171,29 @@ func (w *twin) forgetInactive() {
 	}
 }
 
-func (w *twin) write() {
-	w.file = map[string]map[string][]gpu.DeviceKey{}
-	for uid, containers := range w.memory {
-		w.file[uid] = map[string][]gpu.DeviceKey{}
-		for name, keys := range containers {
-			w.file[uid][name] = keys
-		}
+func (w *twin) write() { w.file = remembered(w.memory) }
+
+func remembered(what map[string]map[string]allotted) map[string]map[string]allotted {
+	copied := map[string]map[string]allotted{}
+	for uid, containers := range what {
+		copied[uid] = maps.Clone(containers)
 	}
+	return copied
 }
 
 // allocate is the kubelet's allocateContainerResources, with the plugin's part in it.
-func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey) error {
+func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, mayFail bool) error {
 	w.forgetInactive()
-	if w.memory[p.uid][c.name] != nil {
+	if _, has := w.memory[p.uid][c.name]; has {
 		return nil
 	}
 	chosen := slices.Clone(reuse[:min(len(reuse), c.wants)])
 	var free []gpu.DeviceKey
-	for _, k := range w.devices {
+	for _, k := range w.lists[c.resource] {
 		used := slices.Contains(chosen, k)
 		for _, containers := range w.memory {
-			for _, keys := range containers {
-				used = used || slices.Contains(keys, k)
+			for _, given := range containers {
+				used = used || given.resource == c.resource && slices.Contains(given.keys, k)
 			}
 		}
 		if !used {
@@ -146,25 +203,25 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey) err
 	if len(chosen)+len(free) < c.wants {
 		return fmt.Errorf("unavailable")
 	}
-	w.ledger.Offered(free)
-	preferred := slices.DeleteFunc(slices.Clone(free), func(k gpu.DeviceKey) bool { _, barred := w.ledger.BarredBy(k); return barred })
+	w.ledger.Offered(c.resource, free)
+	preferred := slices.DeleteFunc(slices.Clone(free), func(k gpu.DeviceKey) bool { _, barred := w.ledger.BarredBy(c.resource, k); return barred })
 	enough := len(chosen)+len(preferred) >= c.wants
 	for _, k := range append(preferred, free...) {
 		if len(chosen) < c.wants && !slices.Contains(chosen, k) {
 			chosen = append(chosen, k)
 		}
 	}
-	if err := w.ledger.Acquire(Holder{Kind: Pod}, chosen); err != nil {
+	if err := w.ledger.Acquire(Holder{Kind: Pod, Resource: c.resource}, chosen); err != nil {
 		if enough {
 			w.t.Fatalf("%d devices are free for %s/%s, and it was refused: %v", len(preferred), p.uid, c.name, err)
 		}
 		return err
 	}
 	if w.memory[p.uid] == nil {
-		w.memory[p.uid] = map[string][]gpu.DeviceKey{}
+		w.memory[p.uid] = map[string]allotted{}
 	}
-	w.memory[p.uid][c.name] = chosen
-	if rapid.IntRange(0, 9).Draw(w.t, "another plugin fails") == 0 {
+	w.memory[p.uid][c.name] = allotted{c.resource, chosen}
+	if mayFail && rapid.IntRange(0, 9).Draw(w.t, "another plugin fails") == 0 {
 		return fmt.Errorf("another plugin failed") // before the file is written
 	}
 	w.write()
@@ -173,19 +230,20 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey) err
 
 // admit allocates a pod's containers. After a restart, those that run are passed over.
 func (w *twin) admit(p *twinPod) {
-	var reuse []gpu.DeviceKey
+	reuse := map[string][]gpu.DeviceKey{}
 	for _, c := range p.containers {
-		if c.id != "" && w.memory[p.uid][c.name] == nil {
+		given, has := w.memory[p.uid][c.name]
+		if c.id != "" && !has {
 			continue
 		}
-		if w.allocate(p, c, reuse) != nil {
+		if w.allocate(p, c, reuse[c.resource], true) != nil {
 			p.rejected, p.active = true, false
 			return
 		}
-		if c.init {
-			reuse = slices.Clone(w.memory[p.uid][c.name])
+		if given = w.memory[p.uid][c.name]; c.init {
+			reuse[c.resource] = slices.Clone(given.keys)
 		} else {
-			reuse = slices.DeleteFunc(reuse, func(k gpu.DeviceKey) bool { return slices.Contains(w.memory[p.uid][c.name], k) })
+			reuse[c.resource] = slices.DeleteFunc(reuse[c.resource], func(k gpu.DeviceKey) bool { return slices.Contains(given.keys, k) })
 		}
 	}
 }
@@ -194,12 +252,15 @@ func (w *twin) newPod(*rapid.T) {
 	w.next++
 	p := &twinPod{uid: fmt.Sprintf("P%03d", w.next), active: true}
 	n := rapid.IntRange(1, 3).Draw(w.t, "devices")
+	resources := slices.Sorted(maps.Keys(w.lists))
+	resource := rapid.SampledFrom(resources).Draw(w.t, "resource")
 	if rapid.Bool().Draw(w.t, "init") {
-		p.containers = append(p.containers, &twinContainer{name: "init", init: true, wants: n})
+		p.containers = append(p.containers, &twinContainer{name: "init", init: true, resource: resource, wants: n})
 	}
-	p.containers = append(p.containers, &twinContainer{name: "app", wants: n})
+	p.containers = append(p.containers, &twinContainer{name: "app", resource: resource, wants: n})
 	if rapid.IntRange(0, 3).Draw(w.t, "second") == 0 {
-		p.containers = append(p.containers, &twinContainer{name: "second", wants: 1})
+		resource := rapid.SampledFrom(resources).Draw(w.t, "second resource")
+		p.containers = append(p.containers, &twinContainer{name: "second", resource: resource, wants: 1})
 	}
 	w.pods[p.uid] = p
 	w.admit(p)
@@ -233,11 +294,11 @@ func (w *twin) startNext(*rapid.T) {
 			}
 			continue
 		}
-		if w.allocate(p, c, nil) != nil {
+		if w.allocate(p, c, nil, !w.sizes) != nil {
 			return // tried again with back-off
 		}
 		w.next++
-		c.id, c.uses = fmt.Sprintf("c%04d", w.next), slices.Clone(w.memory[p.uid][c.name])
+		c.id, c.uses = fmt.Sprintf("c%04d", w.next), slices.Clone(w.memory[p.uid][c.name].keys)
 		return
 	}
 }
@@ -275,13 +336,7 @@ func (w *twin) restartKubelet(t *rapid.T) {
 	if rapid.Bool().Draw(t, "checkpoint lost") {
 		w.file = nil
 	}
-	w.memory = map[string]map[string][]gpu.DeviceKey{}
-	for uid, containers := range w.file {
-		w.memory[uid] = map[string][]gpu.DeviceKey{}
-		for name, keys := range containers {
-			w.memory[uid][name] = keys
-		}
-	}
+	w.memory = remembered(w.file)
 	w.ledger.Distrust()
 	w.write() // the device list arrives
 	if rapid.Bool().Draw(t, "agent is quick") {
@@ -296,45 +351,71 @@ func (w *twin) restartKubelet(t *rapid.T) {
 
 func (w *twin) restartAgent(t *rapid.T) {
 	w.ledger.Close()
-	if rapid.Bool().Draw(t, "ledger lost") {
+	// In changing sizes the kubelet's memory alone does not keep pods apart; what has no process yet
+	// is known from one of the two files.
+	if rapid.Bool().Draw(t, "ledger lost") && !(w.sizes && w.file == nil) {
 		_ = os.Remove(w.path)
 	}
 	w.startAgent()
 }
 
-// check is the truth: processes of two pods never live on one device, and each
-// device that they live on without the kubelet's knowledge is barred once looked at.
+func (w *twin) loseCheckpoint(*rapid.T) {
+	if w.sizes {
+		w.look() // it was seen before
+	}
+	w.file = nil
+}
+
+// check is the truth: processes of two pods never live on one device, nor on two sizes of it, and
+// the ledger never has two pods on two sizes.
 func (w *twin) check(t *rapid.T) {
 	user := map[gpu.DeviceKey]string{}
 	for _, uid := range w.uids() {
 		for _, c := range w.pods[uid].containers {
 			for _, k := range c.uses {
-				if other := user[k]; other != "" && other != uid {
-					t.Fatalf("%s is used by %s and %s", k, other, uid)
+				for other, by := range user {
+					if overlap(k, other) && by != uid {
+						t.Fatalf("%s is used by %s, %s by %s", other, by, k, uid)
+					}
 				}
 				user[k] = uid
+			}
+		}
+	}
+	holdings := w.ledger.Holdings()
+	for i, a := range holdings {
+		for _, b := range holdings[:i] {
+			if overlap(a.Key, b.Key) && (a.Holder.PodUID != b.Holder.PodUID || a.Pending) {
+				t.Fatalf("held at the same time: %v; %v", a, b)
 			}
 		}
 	}
 }
 
 func TestTwin(t *testing.T) {
-	dir := t.TempDir()
-	run := 0
-	rapid.Check(t, func(t *rapid.T) {
-		run++
-		w := newTwin(t, filepath.Join(dir, fmt.Sprint(run)))
-		defer func() { w.ledger.Close() }()
-		t.Repeat(map[string]func(*rapid.T){
-			"new pod": w.newPod, "start": w.startNext, "start again": w.startNext, "exit": w.exit,
-			"delete": w.deleteGently, "delete by force": w.deleteByForce,
-			"look": func(*rapid.T) { w.look() }, "time": func(*rapid.T) { w.clock.SetTime(w.clock.Now().Add(20 * time.Second)) },
-			"kubelet": w.restartKubelet, "agent": w.restartAgent,
-			"checkpoint vanishes": func(*rapid.T) { w.file = nil },
-			"":                    w.check,
+	for name, sizes := range map[string]bool{"one size": false, "sizes": true} {
+		t.Run(name, func(t *testing.T) {
+			dir, run := t.TempDir(), 0
+			rapid.Check(t, func(t *rapid.T) {
+				run++
+				w := newTwin(t, filepath.Join(dir, fmt.Sprint(run)), sizes)
+				defer func() { w.ledger.Close() }()
+				actions := map[string]func(*rapid.T){
+					"new pod": w.newPod, "start": w.startNext, "start again": w.startNext, "exit": w.exit,
+					"delete": w.deleteGently, "delete by force": w.deleteByForce,
+					"look": func(*rapid.T) { w.look() }, "time": func(*rapid.T) { w.clock.SetTime(w.clock.Now().Add(20 * time.Second)) },
+					"kubelet": w.restartKubelet, "agent": w.restartAgent,
+					"checkpoint vanishes": w.loseCheckpoint,
+					"":                    w.check,
+				}
+				if sizes {
+					actions["reconfigure"], actions["list"] = w.reconfigure, w.listDevices
+				}
+				t.Repeat(actions)
+				w.end()
+			})
 		})
-		w.end()
-	})
+	}
 }
 
 // end lets everything end, after which nothing may be held.
@@ -347,9 +428,13 @@ func (w *twin) end() {
 	if left := w.ledger.Holdings(); len(left) > 0 {
 		w.t.Fatalf("left over: %v", left)
 	}
-	for _, k := range w.devices {
-		if h, barred := w.ledger.BarredBy(k); barred {
-			w.t.Fatalf("still barred: %v", h)
+	for i := range w.layouts {
+		for _, layout := range twinLayouts {
+			for _, device := range layout.devices {
+				if bar, barred := w.ledger.BarredBy(layout.resource, key(fmt.Sprintf("G%d%s", i, device))); barred {
+					w.t.Fatalf("still barred: %v", bar)
+				}
+			}
 		}
 	}
 }

@@ -85,7 +85,6 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	}
 	l.count(j.pods)
 	changes := diff(before, l.records)
-	changes.Conflicts = j.conflicts
 	if l.dirty {
 		l.save()
 	}
@@ -93,7 +92,27 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 		l.publish()
 		l.subs.notify()
 	}
+	changes.Conflicts = append(j.conflicts, l.clashes()...)
 	return changes
+}
+
+// clashes are the devices that two holders have in different sizes: facts that no grant
+// of this ledger has led to.
+func (l *Ledger) clashes() []Conflict {
+	table := l.bars.Load()
+	var conflicts []Conflict
+	for _, key := range l.order {
+		// With no resource's name, what bars a device through another is its size.
+		bar, barred := table.by("", key)
+		if !barred || gpu.CompareKeys(bar.Through, key) >= 0 {
+			continue
+		}
+		mine, other := l.records[key].Holder, l.records[bar.Through].Holder
+		if a, b := other.ID+other.PodUID, mine.ID+mine.PodUID; a != b {
+			conflicts = append(conflicts, Conflict{Key: key, Pods: []string{a, b}, Why: "the first has " + bar.Through.String() + ", which is of the same silicon"})
+		}
+	}
+	return conflicts
 }
 
 // leadAgain takes the writing back when the agent that took it has died.
@@ -303,6 +322,9 @@ func (j *join) next(key gpu.DeviceKey) (Holding, bool) {
 	}
 	if u := j.survivor(key, old); u != nil {
 		return j.orphan(key, old, u), true
+	}
+	if old.Holder.Kind == Orphan && !j.checkpoint {
+		old = old.lifeless()
 	}
 	return old, old.Holder.Kind == Pod && j.waits(old)
 }

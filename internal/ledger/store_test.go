@@ -109,7 +109,7 @@ func TestDiskFull(t *testing.T) {
 	if err := l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}); err == nil {
 		t.Error("Acquire for a claim was granted without having been written")
 	}
-	if _, barred := l.BarredBy(key("G1")); barred {
+	if _, barred := l.BarredBy("nvidia.com/gpu", key("G1")); barred {
 		t.Error("the refused claim bars its device")
 	}
 	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" || !strings.Contains(faults[0].Message, "no space left") {
@@ -253,7 +253,7 @@ func TestBarredByAllocatesNothing(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k, free := gpu.DeviceKey{GPU: "G3", Share: 5}, gpu.DeviceKey{GPU: "G9"}
-	if n := testing.AllocsPerRun(100, func() { l.BarredBy(k); l.BarredBy(free) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { l.BarredBy("nvidia.com/gpu", k); l.BarredBy("nvidia.com/gpu", free) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -272,7 +272,11 @@ func TestAtTheSameTime(t *testing.T) {
 				_ = l.Release(claim(string(k.GPU)), nil)
 			}
 		},
-		func(k gpu.DeviceKey) { l.BarredBy(k); l.Barred(); l.Offered([]gpu.DeviceKey{k}) },
+		func(k gpu.DeviceKey) {
+			l.BarredBy("nvidia.com/gpu", k)
+			l.Barred()
+			l.Offered("nvidia.com/gpu", []gpu.DeviceKey{k})
+		},
 		func(k gpu.DeviceKey) {
 			l.Reconcile(NodeView{Assignments: []Assignment{{PodUID: "P", Container: "c", Keys: []gpu.DeviceKey{k}}}})
 			l.Distrust()
@@ -318,7 +322,7 @@ func BenchmarkBarredBy(b *testing.B) {
 			k := gpu.DeviceKey{GPU: "G5", Share: 1}
 			b.ReportAllocs()
 			for b.Loop() {
-				l.BarredBy(k)
+				l.BarredBy("nvidia.com/gpu", k)
 			}
 		})
 	}
@@ -334,7 +338,7 @@ func BenchmarkOffered(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		l.Offered(keys)
+		l.Offered("nvidia.com/gpu", keys)
 	}
 }
 
@@ -389,6 +393,24 @@ func BenchmarkReconcile(b *testing.B) {
 				if c := l.Reconcile(view); len(c.List) > 0 {
 					b.Fatal(c)
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkAcquireFresh is an Allocate of a device that bars other sizes from now on: a whole card,
+// and the first share of one.
+func BenchmarkAcquireFresh(b *testing.B) {
+	for name, keys := range map[string][]gpu.DeviceKey{"whole": {{GPU: "H0"}}, "share": {{GPU: "H0", Share: 1}}} {
+		b.Run(name, func(b *testing.B) {
+			l := full(b, 800)
+			free := l.bars.Load()
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.Acquire(pod, keys); err != nil {
+					b.Fatal(err)
+				}
+				l.bars.Store(free) // as if the card had come back
 			}
 		})
 	}

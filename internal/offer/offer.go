@@ -1,15 +1,12 @@
 package offer
 
 import (
+	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 )
-
-// DefaultResource is the extended resource name of a whole GPU.
-const DefaultResource = "nvidia.com/gpu"
 
 // Device is one thing that can be given to a container.
 type Device struct {
@@ -17,8 +14,12 @@ type Device struct {
 	ID string
 	// Key is the house's name for the same thing, the one that the ledger uses.
 	Key gpu.DeviceKey
+	// Mode is how the device is shared.
+	Mode Mode
 	// Index is what nvidia-smi -L counts: N for a GPU, N:M for a MIG device.
 	Index string
+	// Position is the card's place in the snapshot.
+	Position int
 	// NUMANode is the node of the card's PCI device, or gpu.NoNUMANode.
 	NUMANode int
 	// Healthy tells whether the device may be given out.
@@ -31,66 +32,60 @@ type Device struct {
 type Offer struct {
 	// Resource is the full extended resource name, such as nvidia.com/gpu.
 	Resource string
-	// Devices are in the order of the cards' index.
+	// RefuseMany refuses a container that asks for more than one device, when that is so for
+	// any unit of the resource: the kubelet chooses, so the strictest decides for all.
+	RefuseMany bool
+	// Devices are in the order of the cards' index, the MIG devices' and the replicas.
 	Devices []Device
 }
 
-// Settings are what an operator chooses. The zero value offers every GPU as DefaultResource.
-type Settings struct {
-	// ResourceName is the name for whole GPUs; empty means DefaultResource.
-	ResourceName string
-	// Exclude are cards that are never offered.
-	Exclude []gpu.UUID
-}
-
-// Build computes the offers of a node, ordered by resource name. A node without
-// any device to offer has no offers: nothing is advertised before a driver is there.
-// The snapshot is only read.
-func Build(snapshot *gpu.Snapshot, settings Settings) []Offer {
-	if snapshot == nil {
-		return nil
-	}
-	devices := wholeGPUs(snapshot.GPUs, settings.Exclude)
-	if len(devices) == 0 {
-		return nil
-	}
-	resource := settings.ResourceName
-	if resource == "" {
-		resource = DefaultResource
-	}
-	return []Offer{{Resource: resource, Devices: devices}}
-}
-
-// wholeGPUs offers one device per card. A card without a UUID cannot be named, and a
-// second card with the same UUID cannot be told from the first; neither is offered.
-func wholeGPUs(cards []gpu.GPU, exclude []gpu.UUID) []Device {
-	order := make([]int, 0, len(cards))
+// Build computes the offers of a node from the units in force, ordered by resource name.
+// A draining device is listed and not healthy. A node without any unit has no offers: nothing is
+// advertised before a driver is there. Snapshot and units are only read.
+func Build(snapshot *gpu.Snapshot, units []Unit) []Offer {
+	var offers []Offer
+	cards := survey(snapshot, unheard)
 	for i := range cards {
-		id := cards[i].UUID
-		seen := func(j int) bool { return cards[j].UUID == id }
-		if id == "" || slices.Contains(exclude, id) || slices.ContainsFunc(order, seen) {
-			continue
+		c := &cards[i]
+		for _, unit := range c.unitsOf(units) {
+			at := slices.IndexFunc(offers, func(o Offer) bool { return o.Resource == unit.Use.Resource })
+			if at < 0 {
+				at = len(offers)
+				offers = append(offers, Offer{Resource: unit.Use.Resource})
+			}
+			offers[at].RefuseMany = offers[at].RefuseMany || unit.Use.RefuseMany
+			offers[at].Devices = c.appendDevices(offers[at].Devices, &unit)
 		}
-		order = append(order, i)
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		if c := cards[a].Index - cards[b].Index; c != 0 {
-			return c
+	slices.SortFunc(offers, func(a, b Offer) int { return cmp.Compare(a.Resource, b.Resource) })
+	return offers
+}
+
+// appendDevices adds the devices of a unit: one if it is unshared, otherwise its replicas.
+// NVML judges cards, so a MIG device is as healthy as its card.
+func (c *card) appendDevices(devices []Device, unit *Unit) []Device {
+	device := Device{
+		Key: unit.Key, Mode: unit.Use.Mode, Index: c.index(), Position: c.position, NUMANode: c.NUMANode,
+		Healthy: c.Health.OK() && unit.Draining == "", Reason: reason(c.Health),
+	}
+	for _, part := range c.parts {
+		if part.UUID == unit.Key.MIG {
+			device.Index = c.partIndex(part)
 		}
-		return strings.Compare(string(cards[a].UUID), string(cards[b].UUID))
-	})
-	devices := make([]Device, 0, len(order))
-	for _, i := range order {
-		card := &cards[i]
-		key := gpu.DeviceKey{GPU: card.UUID}
-		devices = append(devices, Device{
-			ID:       DeviceID(key),
-			Key:      key,
-			Index:    strconv.Itoa(card.Index),
-			NUMANode: card.NUMANode,
-			Healthy:  card.Health.OK(),
-			Reason:   reason(card.Health),
-		})
+	}
+	if device.Reason != "" && unit.Draining != "" {
+		device.Reason += "; "
+	}
+	device.Reason += unit.Draining
+	if unit.Use.Mode == Whole {
+		device.ID = DeviceID(device.Key)
+		return append(devices, device)
+	}
+	devices = slices.Grow(devices, unit.Use.Replicas)
+	for share := range unit.Use.Replicas {
+		device.Key.Share = share + 1
+		device.ID = DeviceID(device.Key)
+		devices = append(devices, device)
 	}
 	return devices
 }

@@ -8,119 +8,133 @@ import (
 	"github.com/berth-gpu/berth/internal/gpu"
 )
 
-func card(index int, id gpu.UUID, numa int) gpu.GPU {
+func newCard(index int, id gpu.UUID, numa int) gpu.GPU {
 	return gpu.GPU{UUID: id, Index: index, NUMANode: numa}
 }
 
-func whole(id gpu.UUID, index string, numa int) Device {
-	return Device{ID: string(id), Key: gpu.DeviceKey{GPU: id}, Index: index, NUMANode: numa, Healthy: true}
-}
+func unit(key gpu.DeviceKey, use Use) Unit { return Unit{Key: key, Use: use} }
+
+func whole(id gpu.UUID) gpu.DeviceKey { return gpu.DeviceKey{GPU: id} }
 
 func TestBuild(t *testing.T) {
-	lost := card(1, "GPU-b", 0)
+	lost := newCard(1, "GPU-b", 0)
 	lost.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{
 		{Code: "XID79", Message: "fell off the bus"}, {Code: "GPU_LOST"},
 	}}
-	silent := card(0, "GPU-a", 0)
+	silent := newCard(0, "GPU-a", 0)
 	silent.Health = gpu.Health{State: gpu.Unhealthy}
-	migEnabled := card(0, "GPU-a", 0)
-	migEnabled.MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1"}}}
+	parted := newCard(3, "GPU-a", 1)
+	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-y", Index: 1}, {UUID: "MIG-x", Index: 0}}}
+	sickParted := parted
+	sickParted.Health = gpu.Health{State: gpu.Unhealthy}
+	plain := Use{Resource: DefaultResource}
 
 	tests := map[string]struct {
-		cards    []gpu.GPU
-		settings Settings
-		want     []Offer
+		cards []gpu.GPU
+		units []Unit
+		want  []Offer
 	}{
 		"no driver": {},
-		"every card, by index": {
-			cards: []gpu.GPU{card(10, "GPU-a", 1), card(2, "GPU-b", gpu.NoNUMANode)},
+		"no units":  {cards: []gpu.GPU{silent}},
+		"by index, whatever the order of the units": {
+			cards: []gpu.GPU{newCard(10, "GPU-a", 1), newCard(2, "GPU-b", gpu.NoNUMANode)},
+			units: []Unit{unit(whole("GPU-a"), plain), unit(whole("GPU-b"), plain)},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				whole("GPU-b", "2", gpu.NoNUMANode), whole("GPU-a", "10", 1),
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "2", Position: 1, NUMANode: gpu.NoNUMANode, Healthy: true},
+				{ID: "GPU-a", Key: whole("GPU-a"), Index: "10", NUMANode: 1, Healthy: true},
 			}}},
 		},
-		"a name of one's own": {
-			cards:    []gpu.GPU{card(0, "GPU-a", 0)},
-			settings: Settings{ResourceName: "nvidia.com/a100"},
-			want:     []Offer{{Resource: "nvidia.com/a100", Devices: []Device{whole("GPU-a", "0", 0)}}},
+		"resources by name": {
+			cards: []gpu.GPU{newCard(0, "GPU-a", 0), newCard(1, "GPU-b", 0)},
+			units: []Unit{unit(whole("GPU-a"), Use{Resource: "example.com/z"}), unit(whole("GPU-b"), Use{Resource: "example.com/a"})},
+			want: []Offer{
+				{Resource: "example.com/a", Devices: []Device{{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Healthy: true}}},
+				{Resource: "example.com/z", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Healthy: true}}},
+			},
 		},
-		"excluded cards": {
-			cards:    []gpu.GPU{card(0, "GPU-a", 0), card(1, "GPU-b", 0)},
-			settings: Settings{Exclude: []gpu.UUID{"GPU-a", "GPU-nowhere"}},
-			want:     []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{whole("GPU-b", "1", 0)}}},
+		"a unit without silicon, and a second of the same": {
+			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			units: []Unit{unit(whole("GPU-b"), plain), unit(whole("GPU-a"), plain), unit(whole("GPU-a"), Use{Resource: "example.com/a"})},
+			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Healthy: true}}}},
 		},
-		"all excluded": {
-			cards:    []gpu.GPU{card(0, "GPU-a", 0)},
-			settings: Settings{Exclude: []gpu.UUID{"GPU-a"}},
+		"one replica is a replica": {
+			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			units: []Unit{unit(whole("GPU-a"), Use{Resource: DefaultResource, Mode: TimeSlicing, Replicas: 1})},
+			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: TimeSlicing, Index: "0", Healthy: true},
+			}}},
 		},
-		"a lost card stays, unhealthy": {
+		"the strictest refusal decides": {
+			cards: []gpu.GPU{newCard(0, "GPU-a", 0), newCard(1, "GPU-b", 0)},
+			units: []Unit{
+				unit(whole("GPU-a"), Use{Resource: DefaultResource, Mode: MPS, Replicas: 1, RefuseMany: true}),
+				unit(whole("GPU-b"), plain),
+			},
+			want: []Offer{{Resource: "nvidia.com/gpu", RefuseMany: true, Devices: []Device{
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Healthy: true},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Healthy: true},
+			}}},
+		},
+		"MIG devices and their replicas": {
+			cards: []gpu.GPU{parted},
+			units: []Unit{
+				unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Use{Resource: "nvidia.com/mig-1g.5gb", Mode: TimeSlicing, Replicas: 2}),
+				unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"}),
+			},
+			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Healthy: true},
+				{ID: "MIG-y::0", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 1}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Healthy: true},
+				{ID: "MIG-y::1", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 2}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Healthy: true},
+			}}},
+		},
+		"a MIG device is as healthy as its card": {
+			cards: []gpu.GPU{sickParted},
+			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"})},
+			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Reason: "Unhealthy"},
+			}}},
+		},
+		"a lost card stays, and says why beside what it waits for": {
 			cards: []gpu.GPU{silent, lost},
+			units: []Unit{unit(whole("GPU-a"), plain), {Key: whole("GPU-b"), Use: plain, Draining: "waits"}},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "GPU-a", Key: gpu.DeviceKey{GPU: "GPU-a"}, Index: "0", Reason: "Unhealthy"},
-				{ID: "GPU-b", Key: gpu.DeviceKey{GPU: "GPU-b"}, Index: "1", Reason: "XID79: fell off the bus; GPU_LOST"},
+				{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Reason: "Unhealthy"},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Reason: "XID79: fell off the bus; GPU_LOST; waits"},
 			}}},
 		},
-		"a card with MIG enabled is whole": {
-			cards: []gpu.GPU{migEnabled},
-			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{whole("GPU-a", "0", 0)}}},
-		},
-		"nameless and doubled cards": {
-			cards: []gpu.GPU{card(0, "", 0), card(1, "GPU-b", 0), card(2, "GPU-b", 1)},
-			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{whole("GPU-b", "1", 0)}}},
+		"all replicas of a draining device": {
+			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			units: []Unit{{Key: whole("GPU-a"), Use: Use{Resource: DefaultResource, Mode: MPS, Replicas: 2}, Draining: "waits"}},
+			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Reason: "waits"},
+				{ID: "GPU-a::1", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Mode: MPS, Index: "0", Reason: "waits"},
+			}}},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := Build(&gpu.Snapshot{GPUs: test.cards}, test.settings)
+			got := Build(&gpu.Snapshot{GPUs: test.cards}, test.units)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("offers differ (-want +got):\n%s", diff)
 			}
 		})
 	}
-	if got := Build(nil, Settings{}); got != nil {
+	if got := Build(nil, []Unit{unit(whole("GPU-a"), plain)}); got != nil {
 		t.Errorf("offers of no snapshot: %v", got)
 	}
 }
 
-func TestDeviceID(t *testing.T) {
-	tests := map[string]struct {
-		key  gpu.DeviceKey
-		want string
-	}{
-		"GPU":            {gpu.DeviceKey{GPU: "GPU-a"}, "GPU-a"},
-		"MIG device":     {gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-b"}, "MIG-b"},
-		"first replica":  {gpu.DeviceKey{GPU: "GPU-a", Share: 1}, "GPU-a::0"},
-		"MIG's eleventh": {gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-b", Share: 11}, "MIG-b::10"},
+func TestWhatUnitsNeed(t *testing.T) {
+	units := []Unit{
+		unit(whole("GPU-d"), Use{Mode: TimeSlicing, Replicas: 2, TimeSlice: "long"}),
+		unit(whole("GPU-a"), Use{}),
+		{Key: whole("GPU-b"), Use: Use{Mode: MPS, Replicas: 2}, Draining: "waits"},
+		unit(whole("GPU-c"), Use{Mode: TimeSlicing, Replicas: 2}),
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			id := DeviceID(test.key)
-			if id != test.want {
-				t.Errorf("DeviceID = %q, want %q", id, test.want)
-			}
-			device, share, err := ParseDeviceID(id)
-			if err != nil || device != test.key.Device() || share != test.key.Share {
-				t.Errorf("ParseDeviceID(%q) = %q, %d, %v", id, device, share, err)
-			}
-		})
+	if diff := cmp.Diff(units[2:3], MPSUnits(units)); diff != "" {
+		t.Errorf("MPS units differ (-want +got):\n%s", diff)
 	}
-	for _, bad := range []string{"", "::1", "GPU-a::", "GPU-a::-1", "GPU-a::01", "GPU-a::1::2", "GPU-a::+1", "GPU-a::2147483647", "GPU-a::99999999999"} {
-		if device, share, err := ParseDeviceID(bad); err == nil {
-			t.Errorf("ParseDeviceID(%q) = %q, %d, want an error", bad, device, share)
-		}
+	if diff := cmp.Diff([]TimeSlice{{GPU: "GPU-d", Slice: "long"}}, TimeSlices(units)); diff != "" {
+		t.Errorf("time slices differ (-want +got):\n%s", diff)
 	}
-}
-
-func FuzzParseDeviceID(f *testing.F) {
-	for _, seed := range []string{"GPU-a", "MIG-b::0", "GPU-a::007", "::"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, id string) {
-		device, share, err := ParseDeviceID(id)
-		if err != nil {
-			return
-		}
-		if back := DeviceID(gpu.DeviceKey{GPU: device, Share: share}); back != id {
-			t.Errorf("ParseDeviceID(%q) reads %q, %d, which is written %q", id, device, share, back)
-		}
-	})
 }

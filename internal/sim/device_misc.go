@@ -26,8 +26,26 @@ func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	return fact(d, "GetUtilizationRates", func(condition) nvml.Utilization { return nvml.Utilization{} })
 }
 
+// busyPID is the process of Fault.Busy; no kernel gives out so high a number.
+const busyPID = 1 << 22
+
+// noInstance is what NVML says for a process that uses no MIG instance.
+const noInstance = ^uint32(0)
+
+// GetComputeRunningProcesses lists who keeps the card busy, and its MIG instances.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fact(d, "GetComputeRunningProcesses", noProcesses)
+	return fact(d, "GetComputeRunningProcesses", func(c condition) []nvml.ProcessInfo {
+		var processes []nvml.ProcessInfo
+		if c.state.Busy {
+			processes = append(processes, nvml.ProcessInfo{Pid: busyPID, GpuInstanceId: noInstance, ComputeInstanceId: noInstance})
+		}
+		for _, gi := range c.state.Instances {
+			if gi.Busy {
+				processes = append(processes, nvml.ProcessInfo{Pid: busyPID + 1 + uint32(gi.ID), GpuInstanceId: uint32(gi.ID)})
+			}
+		}
+		return processes
+	})
 }
 
 func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
@@ -41,7 +59,36 @@ func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 func noProcesses(condition) []nvml.ProcessInfo { return nil }
 
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return fact(d, "GetComputeMode", func(condition) nvml.ComputeMode { return nvml.COMPUTEMODE_DEFAULT })
+	return fact(d, "GetComputeMode", func(c condition) nvml.ComputeMode { return nvml.ComputeMode(c.state.ComputeMode) })
+}
+
+// SetComputeMode: the exclusive mode by thread is gone since CUDA 8.
+func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
+	if _, ret := d.enter("SetComputeMode"); ret != nvml.SUCCESS {
+		return ret
+	}
+	switch mode {
+	case nvml.COMPUTEMODE_DEFAULT, nvml.COMPUTEMODE_PROHIBITED, nvml.COMPUTEMODE_EXCLUSIVE_PROCESS:
+	case nvml.COMPUTEMODE_EXCLUSIVE_THREAD:
+		return nvml.ERROR_NOT_SUPPORTED
+	default:
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	return d.change(event{Type: eventSetting, Note: "compute mode " + computeModeName(mode)}, func(c *cardState) nvml.Return {
+		c.ComputeMode = int32(mode)
+		return nvml.SUCCESS
+	})
+}
+
+// computeModeName is the word of nvidia-smi -c.
+func computeModeName(mode nvml.ComputeMode) string {
+	switch mode {
+	case nvml.COMPUTEMODE_EXCLUSIVE_PROCESS:
+		return "EXCLUSIVE_PROCESS"
+	case nvml.COMPUTEMODE_PROHIBITED:
+		return "PROHIBITED"
+	}
+	return "DEFAULT"
 }
 
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {

@@ -5,9 +5,9 @@
 //
 // What it guarantees:
 //   - A machine is the same after a restart, and for every process that opens its directory.
-//   - Inject, Clear and MIG changes are atomic: state.json is replaced by rename, and it is the
-//     only commit point. The event log and the file tree follow from it; whoever opens
-//     the directory after a crash completes what was left undone.
+//   - Inject, Clear, resets and changes of MIG and settings are atomic: state.json is replaced by
+//     rename, and it is the only commit point. The event log and the file tree follow from it;
+//     whoever opens the directory after a crash completes what was left undone.
 //   - Each event is seen by each event set that was registered for it before it happened, in
 //     any process.
 //   - A call that is not simulated answers ERROR_NOT_SUPPORTED and never panics.

@@ -31,6 +31,8 @@ const (
 	eventXID       = "xid"
 	eventDoubleBit = "doubleBitECC"
 	eventMIG       = "mig"
+	eventReset     = "reset"
+	eventSetting   = "setting"
 	eventInject    = "inject"
 	eventClear     = "clear"
 )

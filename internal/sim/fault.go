@@ -17,7 +17,7 @@ import (
 // until Clear.
 type Fault struct {
 	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
-	// also a MIG UUID. Only DriverGone needs none.
+	// and for Busy also a MIG UUID. Only DriverGone needs none.
 	GPU string
 	// XID is reported to event sets and decides the recovery action (field 230) until cleared. The card goes on answering.
 	XID uint64
@@ -39,6 +39,9 @@ type Fault struct {
 	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
 	Hang    string
 	HangFor time.Duration
+	// Busy is a process that uses the GPU, or the MIG device: NVML lists it, and what would take the
+	// hardware from it (a reset, another MIG mode, the end of the instance) is refused.
+	Busy bool
 	// Remove takes the card out of the running machine (hot unplug).
 	Remove bool
 	// DriverGone unloads the driver: its files, /proc, nodes and NVML go. Clear("driver") or Clear("all") brings it back.
@@ -185,6 +188,9 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
 	}
+	if f.Busy {
+		c.occupy(at)
+	}
 	if f.Lost || f.LostSilently || f.OffBus {
 		c.Lost = true
 		c.OffBus = c.OffBus || f.OffBus
@@ -194,6 +200,15 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	}
 	c.Removed = c.Removed || f.Remove
 	return events
+}
+
+// occupy gives the card, or the MIG instance, to a process.
+func (c *cardState) occupy(at target) {
+	if at.gi == nil {
+		c.Busy = true
+	} else if gi := c.instance(int(*at.gi)); gi != nil {
+		gi.Busy = true
+	}
 }
 
 // linksDown takes down the links, and their other ends.
@@ -239,6 +254,7 @@ func (f *Fault) String() string {
 	add(len(f.NVLinksDown) > 0, "NVLinks down: %s", numberList(f.NVLinksDown))
 	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
+	add(f.Busy, "busy")
 	add(f.Remove, "removed")
 	add(f.DriverGone, "driver gone")
 	return strings.Join(parts, ", ")

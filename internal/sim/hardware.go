@@ -36,6 +36,8 @@ type hardware struct {
 	NUMA     []profile.Node `json:"numa"`
 	GPUs     []card         `json:"gpus"`
 	Switches []pciSwitch    `json:"switches,omitempty"`
+	// Extras are the drivers beside the GPU's (profile.Machine).
+	Extras []string `json:"extras,omitempty"`
 	// NodesError says why there are no device nodes; empty when there are.
 	NodesError string `json:"nodesError,omitempty"`
 }
@@ -98,7 +100,9 @@ func build(machine *profile.Machine, seed string, devices majors) (*hardware, er
 	hw := &hardware{
 		Version: hardwareVersion, Profile: machine.Name, Title: machine.Title, Product: machine.Product, Seed: seed,
 		Driver: driverVersion, NVML: nvmlVersion, CUDA: cudaVersion, Majors: devices, NUMA: machine.NUMA,
+		Extras: machine.Extras,
 	}
+	hw.Majors.keep(hw.Extras)
 	for slot, place := range machine.GPUs {
 		model := models[place.Model]
 		one := card{

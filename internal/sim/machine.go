@@ -126,7 +126,10 @@ func reopen(dir, profileName, seed string) (*Machine, error) {
 // design decides everything about a machine that never changes.
 func design(dir string, spec *profile.Machine, options Options) (*hardware, error) {
 	if options.NoDeviceNodes {
-		hw, err := build(spec, options.Seed, majors{NVIDIA: nvidiaMajor, DRM: drmMajor, UVM: dynamicLast - 1, Caps: dynamicLast})
+		hw, err := build(spec, options.Seed, majors{
+			NVIDIA: nvidiaMajor, DRM: drmMajor, UVM: dynamicLast - 1, Caps: dynamicLast,
+			GDRCopy: dynamicLast - 2, GDS: dynamicLast - 3, Verbs: dynamicLast - 4, IMEX: dynamicLast - 5,
+		})
 		if err == nil {
 			hw.NodesError = "not wanted (--no-device-nodes)"
 		}
@@ -319,7 +322,7 @@ func (m *Machine) Inject(fault Fault) error {
 }
 
 // Clear repairs a GPU, or with ClearAll every GPU and the driver, or with ClearDriver the
-// driver: all faults go, counters start at zero, a removed card is back. Its MIG layout stays.
+// driver: all faults go, counters start at zero, a removed card is back. Its MIG layout and settings stay.
 func (m *Machine) Clear(gpuRef string) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if gpuRef == ClearDriver || gpuRef == ClearAll {
@@ -359,7 +362,13 @@ func repairCard(hw *hardware, st *state, slot int) {
 			peer.LinksDown = without(peer.LinksDown, link.PeerLink)
 		}
 	}
-	*c = cardState{MIGEnabled: c.MIGEnabled, Instances: c.Instances}
+	*c = cardState{
+		MIGEnabled: c.MIGEnabled, MIGPending: c.MIGPending, Instances: c.Instances,
+		ComputeMode: c.ComputeMode, TimeSlice: c.TimeSlice,
+	}
+	for i := range c.Instances {
+		c.Instances[i].Busy = false
+	}
 }
 
 func without(numbers []int, drop int) []int {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/sim/profile"
 )
 
 // NVIDIA's and DRM's static majors, and the ranges that the kernel gives out on demand
@@ -28,6 +30,23 @@ type majors struct {
 	UVM    uint32 `json:"nvidiaUVM"`
 	Caps   uint32 `json:"nvidiaCaps"`
 	DRM    uint32 `json:"drm"`
+	// Those of the machine's extras; 0 for what it has not. Verbs stands in for InfiniBand's own number,
+	// which reaches real adapters.
+	GDRCopy uint32 `json:"gdrdrv,omitempty"`
+	GDS     uint32 `json:"nvidiaFS,omitempty"`
+	Verbs   uint32 `json:"infinibandVerbs,omitempty"`
+	IMEX    uint32 `json:"nvidiaCapsIMEXChannels,omitempty"`
+}
+
+// keep drops the numbers of the extras that a machine has not.
+func (m *majors) keep(extras []string) {
+	for name, number := range map[string]*uint32{
+		profile.GDRCopy: &m.GDRCopy, profile.GDS: &m.GDS, profile.MOFED: &m.Verbs, profile.IMEX: &m.IMEX,
+	} {
+		if !slices.Contains(extras, name) {
+			*number = 0
+		}
+	}
 }
 
 // chooseMajors picks unused majors. It takes the dynamic ones from the end of the range that the
@@ -41,17 +60,19 @@ func chooseMajors(procDevices string) (majors, error) {
 		return majors{}, fmt.Errorf("choose device numbers: major %d is in use according to %s, so this machine has a real NVIDIA driver "+
 			"and simulated nodes would open real GPUs; simulate on a machine without one, or without device nodes (--no-device-nodes)", nvidiaMajor, procDevices)
 	}
+	const needed = 7
 	chosen := majors{NVIDIA: nvidiaMajor, DRM: drmMajor}
 	var free []uint32
-	for major := uint32(dynamicFirst); major <= dynamicLast && len(free) < 3; major++ {
+	for major := uint32(dynamicFirst); major <= dynamicLast && len(free) < needed; major++ {
 		if !used[major] {
 			free = append(free, major)
 		}
 	}
-	if len(free) < 3 {
-		return majors{}, fmt.Errorf("choose device numbers: fewer than three free majors between %d and %d in %s", dynamicFirst, dynamicLast, procDevices)
+	if len(free) < needed {
+		return majors{}, fmt.Errorf("choose device numbers: fewer than %d free majors between %d and %d in %s", needed, dynamicFirst, dynamicLast, procDevices)
 	}
 	chosen.UVM, chosen.Caps = free[0], free[1]
+	chosen.GDRCopy, chosen.GDS, chosen.Verbs, chosen.IMEX = free[3], free[4], free[5], free[6]
 	if used[drmMajor] { // a real display adapter answers there
 		chosen.DRM = free[2]
 	}
@@ -98,6 +119,9 @@ func (hw *hardware) procDevices(st *state) string {
 		lines = append(lines,
 			line{hw.Majors.NVIDIA, "nvidia"}, line{hw.Majors.NVIDIA, "nvidia-modeset"}, line{hw.Majors.NVIDIA, "nvidiactl"},
 			line{hw.Majors.UVM, "nvidia-uvm"}, line{hw.Majors.Caps, "nvidia-caps"})
+	}
+	for _, extra := range hw.extras(st) {
+		lines = append(lines, line{extra.major, extra.driver})
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return int(a.major) - int(b.major) })
 	var text strings.Builder

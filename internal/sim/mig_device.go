@@ -15,41 +15,64 @@ func (d *device) migCapable(call string) (condition, nvml.Return) {
 	return c, ret
 }
 
-// GetMigMode: current and pending are the same here, since no client keeps a simulated card busy.
+// GetMigMode gives the mode, and the mode after the next reset.
 func (d *device) GetMigMode() (int, int, nvml.Return) {
 	c, ret := d.migCapable("GetMigMode")
 	if ret != nvml.SUCCESS {
 		return 0, 0, ret
 	}
-	mode := int(bit(c.state.MIGEnabled))
-	return mode, mode, nvml.SUCCESS
+	return int(bit(c.state.MIGEnabled)), int(bit(c.state.MIGEnabled != c.state.MIGPending)), nvml.SUCCESS
 }
 
-// SetMigMode takes effect at once. It is refused while instances exist.
-func (d *device) SetMigMode(mode int) (nvml.Return, nvml.Return) {
-	if _, ret := d.migCapable("SetMigMode"); ret != nvml.SUCCESS {
+// modeNeedsReset tells whether a change of the MIG mode waits for a reset, and then outlasts a reboot.
+func (c *card) modeNeedsReset() bool { return c.Model.Architecture == "Ampere" }
+
+// SetMigMode takes effect at once, on Ampere at the next reset. It is refused while instances exist.
+func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
+	c, ret := d.migCapable("SetMigMode")
+	if ret != nvml.SUCCESS {
 		return ret, ret
 	}
 	if mode != nvml.DEVICE_MIG_DISABLE && mode != nvml.DEVICE_MIG_ENABLE {
 		return nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_INVALID_ARGUMENT
 	}
-	ret := d.changeMIG("mode", func(c *cardState) nvml.Return {
-		if len(c.Instances) > 0 {
+	waits := c.card.modeNeedsReset()
+	ret = d.changeMIG("mode", func(st *cardState) nvml.Return {
+		change := st.MIGEnabled != (mode == nvml.DEVICE_MIG_ENABLE)
+		switch {
+		case change && len(st.Instances) > 0:
 			return nvml.ERROR_IN_USE
+		case !change || waits:
+			st.MIGPending = change
+			if change {
+				activation = nvml.ERROR_RESET_REQUIRED
+			}
+		case st.Busy:
+			activation = nvml.ERROR_IN_USE
+		default:
+			st.MIGEnabled = !st.MIGEnabled
 		}
-		c.MIGEnabled = mode == nvml.DEVICE_MIG_ENABLE
 		return nvml.SUCCESS
 	})
-	return ret, ret
+	if ret != nvml.SUCCESS {
+		activation = ret
+	}
+	return activation, ret
 }
 
 // changeMIG changes the card's layout in the state directory.
 func (d *device) changeMIG(note string, edit func(c *cardState) nvml.Return) nvml.Return {
+	return d.change(event{Type: eventMIG, Note: "MIG " + note}, edit)
+}
+
+// change changes the card in the state directory, and logs e if that was not refused.
+func (d *device) change(e event, edit func(c *cardState) nvml.Return) nvml.Return {
+	e.GPU = d.lib.machine.hw.GPUs[d.slot].UUID
 	err := d.lib.machine.change(func(st *state) ([]event, error) {
 		if ret := edit(&st.GPUs[d.slot]); ret != nvml.SUCCESS {
 			return nil, ret
 		}
-		return []event{{Type: eventMIG, GPU: d.lib.machine.hw.GPUs[d.slot].UUID, Note: "MIG " + note}}, nil
+		return []event{e}, nil
 	})
 	var ret nvml.Return
 	switch {
@@ -106,22 +129,28 @@ func (d *device) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInf
 	return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 }
 
-// giCall begins a call about a profile of GPU instances on a card in MIG mode.
-func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
+// profileCall begins a call about a profile of GPU instances.
+func (d *device) profileCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
 	c, ret := d.migCapable(call)
-	switch {
-	case ret != nvml.SUCCESS:
-	case info == nil || giProfile(c.card, info.Id) == nil:
+	if ret == nvml.SUCCESS && (info == nil || giProfile(c.card, info.Id) == nil) {
 		ret = nvml.ERROR_INVALID_ARGUMENT
-	case !c.state.MIGEnabled:
+	}
+	return c, ret
+}
+
+// giCall is profileCall for what needs a card in MIG mode.
+func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
+	c, ret := d.profileCall(call, info)
+	if ret == nvml.SUCCESS && !c.state.MIGEnabled {
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 	return c, ret
 }
 
-// GetGpuInstancePossiblePlacements lists all placements of the profile, taken ones included.
+// GetGpuInstancePossiblePlacements lists all placements of the profile, taken ones included, in
+// either mode.
 func (d *device) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	c, ret := d.giCall("GetGpuInstancePossiblePlacements", info)
+	c, ret := d.profileCall("GetGpuInstancePossiblePlacements", info)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}

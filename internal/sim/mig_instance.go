@@ -214,8 +214,11 @@ func (c *compute) Destroy() nvml.Return {
 	}
 	return c.instance.device.changeMIG("compute instance destroyed", func(st *cardState) nvml.Return {
 		gi := st.instance(c.instance.id)
-		if gi == nil || gi.compute(c.id) == nil {
+		switch {
+		case gi == nil || gi.compute(c.id) == nil:
 			return nvml.ERROR_NOT_FOUND
+		case gi.Busy:
+			return nvml.ERROR_IN_USE
 		}
 		gi.Compute = slices.DeleteFunc(gi.Compute, func(ci computeInstance) bool { return ci.ID == c.id })
 		return nvml.SUCCESS

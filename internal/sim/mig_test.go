@@ -31,12 +31,25 @@ func profileInfo(t testing.TB, m *Machine, d nvml.Device, slot int, name string)
 	return nil
 }
 
+// enableMIG turns MIG on, with a reset where that takes one.
+func enableMIG(t testing.TB, d nvml.Device) {
+	t.Helper()
+	activation, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	if ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if activation == nvml.ERROR_RESET_REQUIRED {
+		own := d.(*device)
+		if err := own.lib.machine.ResetGPUs(fmt.Sprint(own.slot)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // firstMIG turns MIG on and makes the smallest device.
 func firstMIG(t testing.TB, d nvml.Device) (nvml.Device, nvml.GpuInstance, nvml.ComputeInstance) {
 	t.Helper()
-	if ret, _ := d.SetMigMode(nvml.DEVICE_MIG_ENABLE); ret != nvml.SUCCESS {
-		t.Fatal(ret)
-	}
+	enableMIG(t, d)
 	info, _ := d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_1_SLICE)
 	gi, ret := d.CreateGpuInstance(&info)
 	if ret != nvml.SUCCESS {
@@ -115,7 +128,7 @@ func TestMIGLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, test.machine)
 			d := gpu(t, open(t, m), 0)
-			d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+			enableMIG(t, d)
 			for _, p := range test.create {
 				if _, ret := d.CreateGpuInstance(profileInfo(t, m, d, 0, p)); ret != nvml.SUCCESS {
 					t.Fatalf("create %s: %v", p, ret)
@@ -140,7 +153,7 @@ func TestMIGLayouts(t *testing.T) {
 func TestMIGComputeInstances(t *testing.T) {
 	m := newMachine(t, "a100x8-40g")
 	d := gpu(t, open(t, m), 0)
-	d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	enableMIG(t, d)
 	gi, _ := d.CreateGpuInstance(profileInfo(t, m, d, 0, "3g.20gb"))
 	one, _ := gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
 	two, _ := gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)

@@ -49,9 +49,14 @@ type GPUDescription struct {
 	MemoryMiB uint64 `json:"memoryMiB"`
 	NVLinks   int    `json:"nvlinks"`
 	// Clique is "clusterUUID.id" on a multi-node fabric.
-	Clique string   `json:"clique,omitempty"`
-	MIG    string   `json:"mig"`
-	Faults []string `json:"faults,omitempty"`
+	Clique string `json:"clique,omitempty"`
+	MIG    string `json:"mig"`
+	// MIGAfterReset is the mode that waits for a reset.
+	MIGAfterReset string `json:"migAfterReset,omitempty"`
+	// ComputeMode and TimeSlice are as nvidia-smi names them; empty for the default.
+	ComputeMode string   `json:"computeMode,omitempty"`
+	TimeSlice   string   `json:"timeSlice,omitempty"`
+	Faults      []string `json:"faults,omitempty"`
 	// Recovery is what NVML's field 230 says.
 	Recovery   string           `json:"recovery"`
 	MIGDevices []MIGDescription `json:"migDevices,omitempty"`
@@ -116,8 +121,18 @@ func (v *view) describe(slot int) GPUDescription {
 	if f := c.card.Fabric; f.ClusterUUID != "" {
 		out.Clique = f.ClusterUUID + "." + strconv.FormatUint(uint64(f.Clique), 10)
 	}
+	mode := map[bool]string{false: "off", true: "on"}
 	if c.card.Geometry != nil {
-		out.MIG = map[bool]string{false: "off", true: "on"}[c.state.MIGEnabled]
+		out.MIG = mode[c.state.MIGEnabled]
+	}
+	if c.state.MIGPending {
+		out.MIGAfterReset = mode[!c.state.MIGEnabled]
+	}
+	if c.state.ComputeMode != 0 {
+		out.ComputeMode = computeModeName(nvml.ComputeMode(c.state.ComputeMode))
+	}
+	if c.state.TimeSlice != 0 {
+		out.TimeSlice = TimeSlices()[c.state.TimeSlice]
 	}
 	for _, m := range migDevices(c.card, c.state) {
 		out.MIGDevices = append(out.MIGDevices, MIGDescription{UUID: m.uuid, Profile: m.name(), GI: m.gi.ID, CI: m.ci.ID, Start: m.gi.Start, Size: m.gi.Size})
@@ -134,6 +149,10 @@ func (c *cardState) faults() []string {
 		}
 	}
 	add(c.Removed, "removed")
+	add(c.Busy, "busy")
+	for _, gi := range c.Instances {
+		add(gi.Busy, "GI %d busy", gi.ID)
+	}
 	add(c.OffBus, "off the bus")
 	add(c.Lost && !c.OffBus, "lost")
 	for _, xid := range c.XIDs {

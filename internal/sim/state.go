@@ -34,7 +34,7 @@ const maxFile = 16 << 20
 // lockPatience is how long a change waits for another process's change to end.
 const lockPatience = 10 * time.Second
 
-// state is what changes: faults and MIG layout. It is the machine's only commit point.
+// state is what changes: faults, MIG layout and settings. It is the machine's only commit point.
 type state struct {
 	Version int `json:"version"`
 	// DriverGone is true while no driver is loaded; DriverLoads counts how often one was.
@@ -48,7 +48,7 @@ type state struct {
 	Outbox []event `json:"outbox,omitempty"`
 }
 
-// cardState is what is wrong with a card, and how it is partitioned.
+// cardState is what is wrong with a card, how it is partitioned and how it is set.
 type cardState struct {
 	Removed bool `json:"removed,omitempty"`
 	Lost    bool `json:"lost,omitempty"`
@@ -64,8 +64,16 @@ type cardState struct {
 	LinksDown []int  `json:"linksDown,omitempty"`
 	Hangs     []hang `json:"hangs,omitempty"`
 
-	MIGEnabled bool          `json:"migEnabled,omitempty"`
+	// Busy is a process that uses the card itself.
+	Busy bool `json:"busy,omitempty"`
+
+	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// MIGPending is true while a change of the mode waits for a reset.
+	MIGPending bool          `json:"migPending,omitempty"`
 	Instances  []gpuInstance `json:"instances,omitempty"`
+	// ComputeMode is NVML's number, TimeSlice that of nvidia-smi compute-policy; 0 is the default of both.
+	ComputeMode int32 `json:"computeMode,omitempty"`
+	TimeSlice   int   `json:"timeSlice,omitempty"`
 }
 
 // hang is a call that does not return in time. For 0 it returns only when the fault is cleared.
@@ -81,6 +89,8 @@ type gpuInstance struct {
 	Start   int               `json:"start"`
 	Size    int               `json:"size"`
 	Compute []computeInstance `json:"compute,omitempty"`
+	// Busy is a process that uses the instance.
+	Busy bool `json:"busy,omitempty"`
 }
 
 type computeInstance struct {

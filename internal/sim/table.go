@@ -33,6 +33,9 @@ func (d *Description) WriteTable(out io.Writer) error {
 	fmt.Fprintln(w, "GPU\tINDEX\tUUID\tPRODUCT\tPCI BUS ID\tNUMA\tMEMORY\tNVLINKS\tMIG\tRECOVERY\tFAULTS")
 	for _, gpu := range d.GPUs {
 		fmt.Fprintln(w, gpu.row())
+		if settings := gpu.settings(); settings != "" {
+			fmt.Fprintf(w, "\t\t%s\t\t\t\t\t\t\t\t\n", settings)
+		}
 		for _, m := range gpu.MIGDevices {
 			fmt.Fprintf(w, "\t\t%s\tMIG %s\tGI %d, CI %d\t\t\t\t\t\t\n", m.UUID, m.Profile, m.GI, m.CI)
 		}
@@ -55,6 +58,21 @@ func (g *GPUDescription) row() string {
 	}
 	return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%s\t%s\t%s",
 		g.Slot, index, g.UUID, g.Product, g.PCIBusID, g.NUMANode, g.MemoryMiB, g.NVLinks, g.MIG, g.Recovery, faults)
+}
+
+// settings are those that are not as after a reboot.
+func (g *GPUDescription) settings() string {
+	var parts []string
+	if g.MIGAfterReset != "" {
+		parts = append(parts, "MIG "+g.MIGAfterReset+" after a reset")
+	}
+	if g.ComputeMode != "" {
+		parts = append(parts, "compute mode "+g.ComputeMode)
+	}
+	if g.TimeSlice != "" {
+		parts = append(parts, "time slice "+g.TimeSlice)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func writeMatrix(w io.Writer, rows [][]string) {

@@ -61,6 +61,7 @@ func tree(hw *hardware, st *state) []entry {
 	addSystem(b, hw)
 	addPCI(b, hw, st)
 	b.file("proc/devices", hw.procDevices(st))
+	addExtras(b, hw, st)
 	if !st.DriverGone {
 		addDriverFiles(b, hw)
 		addDriverProc(b, hw, st)

@@ -41,7 +41,7 @@ func design1(t *testing.T, name string) (*hardware, *state) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hw, err := build(spec, "test", majors{NVIDIA: 195, UVM: 384, Caps: 385, DRM: 226})
+	hw, err := build(spec, "test", majors{NVIDIA: 195, UVM: 384, Caps: 385, DRM: 226, GDRCopy: 387, GDS: 388, Verbs: 389, IMEX: 390})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +131,10 @@ func TestChooseMajors(t *testing.T) {
 		want majors
 		err  string
 	}{
-		"nothing there": {"/nonexistent", majors{195, 384, 385, 226}, ""},
-		"block majors":  {devices("  1 mem"), majors{195, 384, 385, 226}, ""},
-		"some in use":   {devices("384 x\n386 y"), majors{195, 385, 387, 226}, ""},
-		"a display":     {devices("226 drm"), majors{195, 384, 385, 386}, ""},
+		"nothing there": {"/nonexistent", majors{195, 384, 385, 226, 387, 388, 389, 390}, ""},
+		"block majors":  {devices("  1 mem"), majors{195, 384, 385, 226, 387, 388, 389, 390}, ""},
+		"some in use":   {devices("384 x\n386 y"), majors{195, 385, 387, 226, 389, 390, 391, 392}, ""},
+		"a display":     {devices("226 drm"), majors{195, 384, 385, 386, 387, 388, 389, 390}, ""},
 		"a real driver": {devices("195 nvidia-frontend"), majors{}, "real NVIDIA driver"},
 	}
 	for name, test := range tests {

@@ -171,10 +171,11 @@ func mounted(mounts []Mount) []string {
 	return ids
 }
 
+// cdiDevices leaves out names that bring no device: all, and the daemons of MPS.
 func cdiDevices(names []string) []string {
 	var ids []string
 	for _, name := range names {
-		if id := cdiDevice(name); id != "all" {
+		if id := cdiDevice(name); id != "all" && mpsDaemon(id) == "" {
 			ids = append(ids, id)
 		}
 	}

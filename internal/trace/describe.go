@@ -2,6 +2,7 @@ package trace
 
 import (
 	"cmp"
+	"path"
 	"slices"
 	"strings"
 
@@ -127,7 +128,8 @@ func (j *joiner) handOut(container *Container, nodes []NodeFact) {
 	for i := range container.Devices {
 		device := &container.Devices[i]
 		for _, name := range container.CDINames {
-			if named, known := j.catalogue.resolve(cdiDevice(name.Value)); known && slices.Contains(named, device.UUID) {
+			id := cdiDevice(name.Value)
+			if named, known := j.catalogue.resolve(id); (known && slices.Contains(named, device.UUID)) || mpsDaemon(id) == device.UUID {
 				device.CDINames = append(device.CDINames, name)
 			}
 		}
@@ -161,14 +163,26 @@ func RelevantEnv(name string) bool {
 	return false
 }
 
-// RelevantMount tells whether a mount has to do with GPUs.
-func RelevantMount(mount Mount) bool {
-	for _, part := range [...]string{"nvidia", "libcuda", "/mps"} {
-		if strings.Contains(mount.Path, part) || strings.Contains(mount.HostPath, part) {
-			return true
+// RelevantMounts keeps the mounts that have to do with GPUs. Shared memory does when it
+// comes from beside the pipes of an MPS daemon.
+func RelevantMounts(mounts []Mount) []Mount {
+	beside := map[string]bool{}
+	for _, mount := range mounts {
+		if pipesOf(mount.Path) != "" {
+			beside[path.Dir(mount.HostPath)] = true
 		}
 	}
-	return false
+	var relevant []Mount
+	for _, mount := range mounts {
+		found := mount.Path == mpsShm && beside[path.Dir(mount.HostPath)]
+		for _, part := range [...]string{"nvidia", "libcuda", "/mps"} {
+			found = found || strings.Contains(mount.Path, part) || strings.Contains(mount.HostPath, part)
+		}
+		if found {
+			relevant = append(relevant, mount)
+		}
+	}
+	return relevant
 }
 
 // gpuNodes leaves out /dev/null and its like.

@@ -121,7 +121,7 @@ func (j *joiner) compareNodes(container *Container, state *containerState, nodes
 func (j *joiner) checkDevices() {
 	for i := range j.trace.Devices {
 		device := &j.trace.Devices[i]
-		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile, FactParent, FactMemory, FactHost} {
+		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile, FactPlacement, FactParent, FactMemory, FactHost} {
 			if values := factsNamed(device.Facts, name); len(values) > 1 {
 				j.disagree(Disagreement{Code: FactDiffers, Device: device.UUID, Claims: values})
 			}
@@ -247,7 +247,7 @@ func conflicts(a, b holding) bool {
 
 // sortDisagreements puts what hurts most first, then orders by pod, container, device and claims.
 func sortDisagreements(list []Disagreement) {
-	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, CountDiffers, NodeDiffers, DeviceNodeDiffers, CDINameUnknown, FactDiffers}
+	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, MPSOtherGPU, MPSNotJoined, CountDiffers, NodeDiffers, DeviceNodeDiffers, CDINameUnknown, FactDiffers}
 	slices.SortStableFunc(list, func(a, b Disagreement) int {
 		return cmp.Or(slices.Index(order[:], a.Code)-slices.Index(order[:], b.Code),
 			compareRefs(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(string(a.Device), string(b.Device)),
@@ -285,6 +285,10 @@ func (d *Disagreement) Head() string {
 			return fmt.Sprintf("%s: the CDI spec opens another card", d.Device)
 		}
 		return container + ": one device node has different numbers"
+	case MPSNotJoined:
+		return fmt.Sprintf("%s: it shares %s by MPS and is not joined to its daemon, so no limit is enforced", container, d.Device)
+	case MPSOtherGPU:
+		return fmt.Sprintf("%s: it is joined to the MPS daemon of %s, which it does not hold", container, d.Device)
 	case CDINameUnknown:
 		return container + ": its CDI name is in no CDI spec, so it cannot be started again"
 	}

@@ -240,7 +240,40 @@ type DeviceFact struct {
 	MemoryBytes  uint64
 	NUMANode     int // -1: the kernel does not say
 	Profile      string
-	Health       string
+	// Instance is where a MIG device is on its card.
+	Instance InstanceFact
+	// Sharing says how containers share the device.
+	Sharing SharingFact
+	Health  string
 	// Nodes are the device nodes that open this device and no other one.
 	Nodes []Node
+}
+
+// InstanceFact places a MIG device on its card. The zero value, which has no Size, is what
+// the source does not say.
+type InstanceFact struct {
+	GI, CI int
+	// Start and Size are in memory slices.
+	Start, Size int
+}
+
+// The modes of sharing, as GPUNode objects write them.
+const (
+	ModeTimeSlicing = "timeSlicing"
+	ModeMPS         = "mps"
+)
+
+// SharingFact says how containers share a device. An empty Mode is a device that is not
+// shared, or of which the source does not say.
+type SharingFact struct {
+	Mode     string
+	Replicas int
+	// TimeSlice is empty for the driver's default.
+	TimeSlice string
+	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each
+	// client process; a value that is not positive is no limit.
+	PinnedMemoryMiB        int64
+	ActiveThreadPercentage int
+	// Draining says why nothing more of the device is given out.
+	Draining string
 }

@@ -33,6 +33,7 @@ func migFact(card DeviceFact, device *gpu.MIGDevice) DeviceFact {
 	fact.UUID, fact.Parent = device.UUID, card.UUID
 	fact.Index = fmt.Sprintf("%s:%d", card.Index, device.Index)
 	fact.Profile = device.Profile
+	fact.Instance = InstanceFact{GI: device.GI, CI: device.CI, Start: device.Start, Size: device.Size}
 	fact.MemoryBytes = device.MemoryBytes
 	fact.Nodes = nodesOf(device.Nodes)
 	return fact

@@ -131,6 +131,7 @@ func Join(evidence Evidence) *Trace {
 		j.checkExistence(&j.trace.Pods[i], j.isLocal(j.pods[ref]))
 	}
 	j.checkHolders()
+	j.company()
 	sortDisagreements(j.trace.Disagreements)
 	return j.trace
 }
@@ -313,6 +314,7 @@ func (j *joiner) container(pod *podState, state *containerState) (Container, boo
 	j.compareClaims(pod, state, said)
 	j.compareCounts(pod, state, container.Asked)
 	j.describe(&container, state, facts, said)
+	j.shares(pod, &container, state, facts)
 	relevant := len(container.Devices) > 0 || len(container.Asked) > 0 || len(container.PIDs) > 0 || len(state.specs) > 0
 	return container, relevant
 }
@@ -335,6 +337,9 @@ func (j *joiner) device(id gpu.UUID) Device {
 			add(FactMinor, strconv.Itoa(fact.Minor))
 		}
 		add(FactProfile, fact.Profile)
+		add(FactPlacement, fact.Instance.text())
+		add(FactSharing, fact.Sharing.text())
+		add(FactDraining, fact.Sharing.Draining)
 		add(FactParent, string(fact.Parent))
 		add(FactArchitecture, fact.Architecture)
 		add(FactCapability, fact.Capability)
@@ -362,6 +367,20 @@ const (
 	FactMemory       = "memoryBytes"
 	FactHealth       = "health"
 	FactHost         = "node"
+	// FactPlacement is where a MIG device is on its card.
+	FactPlacement = "placement"
+	// FactSharing is how the device is shared and what is enforced.
+	FactSharing = "sharing"
+	// FactDraining is why nothing more of the device is given out.
+	FactDraining = "draining"
+	// FactShare is which share a container has.
+	FactShare = "share"
+	// FactAdvisory are limits that the container set for itself.
+	FactAdvisory = "advisory"
+	// FactSharedWith are the other pods that use the same device.
+	FactSharedWith = "sharedWith"
+	// FactNeighbours are the pods that use other MIG devices of the same card.
+	FactNeighbours = "neighbours"
 )
 
 // addFact adds a source to the fact of that name and value, or a new fact.

@@ -64,6 +64,12 @@ func describeDevice(line func(int, string, ...any), depth int, device Device) {
 		head = append(head, "index "+index, "NUMA "+device.Fact(FactNUMA))
 	}
 	line(depth, "%s [%s]", strings.Join(head, " "), SourcesText(device.Sources))
+	for _, fact := range device.Facts {
+		switch fact.Name {
+		case FactPlacement, FactShare, FactSharing, FactAdvisory, FactDraining, FactSharedWith, FactNeighbours:
+			line(depth+1, "%s %s [%s]", fact.Name, fact.Value, SourcesText(fact.Sources))
+		}
+	}
 	for _, name := range device.CDINames {
 		line(depth+1, "CDI %s [%s]", name.Value, SourcesText(name.Sources))
 	}

@@ -108,6 +108,11 @@ const (
 	DeviceNodeDiffers Code = "DeviceNodeDiffers"
 	// CDINameUnknown: a container was given a CDI name that no spec defines.
 	CDINameUnknown Code = "CDINameUnknown"
+	// MPSNotJoined: a container has a share of a GPU by MPS, and not what joins it to the
+	// GPU's daemon, so that nothing limits it.
+	MPSNotJoined Code = "MPSNotJoined"
+	// MPSOtherGPU: a container is joined to the MPS daemon of a GPU that it does not hold.
+	MPSOtherGPU Code = "MPSOtherGPU"
 )
 
 // Disagreement is one thing of which sources say different things.

@@ -152,6 +152,7 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 		fact := ContainerFact{
 			Source: source, ID: args["id"], Pod: ref, Container: args["container"], Privileged: args["privileged"] == "true",
 			Env: parseEnv(args["env"]), Nodes: parseNodes(t, args["nodes"]), NoNodes: args["nodes"] == "unseen",
+			Mounts: RelevantMounts(parseMounts(args["mounts"])),
 		}
 		for _, pid := range list(args["pids"]) {
 			fact.PIDs = append(fact.PIDs, number(t, pid))
@@ -167,9 +168,31 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 		e.Devices = append(e.Devices, DeviceFact{
 			Source: source, UUID: gpu.UUID(args["uuid"]), Parent: gpu.UUID(args["parent"]), Index: args["index"], Minor: number(t, args["minor"]),
 			PCI: args["pci"], Product: args["product"], NUMANode: number(t, args["numa"]), Nodes: parseNodes(t, args["nodes"]),
+			Profile: args["profile"], Instance: parseInstance(t, args["instance"]), Sharing: parseSharing(t, args["sharing"]),
 		})
 	default:
 		t.Fatalf("unknown evidence %q", word)
+	}
+}
+
+// parseInstance reads GI:CI:start:size.
+func parseInstance(t *testing.T, text string) InstanceFact {
+	if text == "" {
+		return InstanceFact{}
+	}
+	parts := strings.Split(text, ":")
+	return InstanceFact{GI: number(t, parts[0]), CI: number(t, parts[1]), Start: number(t, parts[2]), Size: number(t, parts[3])}
+}
+
+// parseSharing reads mode:replicas[:MiB[:percent[:time slice[:why it drains]]]].
+func parseSharing(t *testing.T, text string) SharingFact {
+	if text == "" {
+		return SharingFact{}
+	}
+	parts := append(strings.Split(text, ":"), "", "", "", "", "")
+	return SharingFact{
+		Mode: parts[0], Replicas: number(t, parts[1]), PinnedMemoryMiB: int64(number(t, parts[2])), ActiveThreadPercentage: number(t, parts[3]),
+		TimeSlice: parts[4], Draining: strings.ReplaceAll(parts[5], "_", " "),
 	}
 }
 

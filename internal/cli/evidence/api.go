@@ -242,6 +242,7 @@ func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 			Source: source, Host: node.Name, UUID: gpu.UUID(card.UUID), Index: strconv.Itoa(card.Index), Minor: card.Minor,
 			PCI: card.PCIBusID, Product: card.Product, Architecture: card.Architecture, Capability: card.ComputeCapability,
 			MemoryBytes: uint64(card.MemoryBytes), NUMANode: card.NUMANode, Health: HealthText(card.Health),
+			Sharing: sharingFact(card.Offered),
 		}
 		e.Devices = append(e.Devices, fact)
 		addHolders(e, source, node.Name, card.UUID, card.Holders)
@@ -250,9 +251,21 @@ func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 			part.UUID, part.Parent = gpu.UUID(mig.UUID), gpu.UUID(card.UUID)
 			part.Index = fmt.Sprintf("%d:%d", card.Index, mig.Index)
 			part.Profile, part.MemoryBytes = mig.Profile, uint64(mig.MemoryBytes)
+			part.Instance = trace.InstanceFact{GI: mig.GI, CI: mig.CI, Start: mig.Start, Size: mig.Size}
+			part.Sharing = sharingFact(mig.Offered)
 			e.Devices = append(e.Devices, part)
 			addHolders(e, source, node.Name, mig.UUID, mig.Holders)
 		}
+	}
+}
+
+func sharingFact(offered *v1alpha1.DeviceOffer) trace.SharingFact {
+	if offered == nil {
+		return trace.SharingFact{}
+	}
+	return trace.SharingFact{
+		Mode: offered.Sharing, Replicas: offered.Replicas, TimeSlice: offered.TimeSlice, PinnedMemoryMiB: offered.PinnedMemoryMiB,
+		ActiveThreadPercentage: offered.ActiveThreadPercentage, Draining: offered.Draining,
 	}
 }
 

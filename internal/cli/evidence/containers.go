@@ -124,11 +124,9 @@ func specDetails(path string) (mounts []trace.Mount, privileged bool) {
 		return nil, false
 	}
 	for _, mount := range spec.Mounts {
-		found := trace.Mount{HostPath: mount.Source, Path: mount.Destination}
-		if trace.RelevantMount(found) {
-			mounts = append(mounts, found)
-		}
+		mounts = append(mounts, trace.Mount{HostPath: mount.Source, Path: mount.Destination})
 	}
+	mounts = trace.RelevantMounts(mounts)
 	for _, rule := range spec.Linux.Resources.Devices {
 		if (rule.Type == "" || rule.Type == "a") && rule.Major == nil && rule.Minor == nil && (rule.Access == "" || rule.Access == "rwm") {
 			privileged = rule.Allow // the last such rule counts

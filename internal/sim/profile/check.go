@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // check finds what no real machine has. Its findings are mistakes in our own data.
@@ -22,6 +23,11 @@ func (m *Machine) check(models map[string]Model) error {
 		}
 		if !m.hasNode(card.NUMA) {
 			return fmt.Errorf("GPU %d: no NUMA node %d", i, card.NUMA)
+		}
+	}
+	for _, extra := range m.Extras {
+		if !slices.Contains([]string{GDRCopy, GDS, MOFED, IMEX}, extra) {
+			return fmt.Errorf("unknown extra %q", extra)
 		}
 	}
 	if m.Switch != nil {

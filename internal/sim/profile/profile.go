@@ -38,7 +38,17 @@ type Machine struct {
 	// Mesh counts the NVLinks that join two GPUs directly.
 	Mesh   [][]int `json:"mesh,omitempty"`
 	Clique *Clique `json:"clique,omitempty"`
+	// Extras are the drivers that the machine has beside the GPU's, by their names here.
+	Extras []string `json:"extras,omitempty"`
 }
+
+// The values of Machine.Extras.
+const (
+	GDRCopy = "gdrcopy"
+	GDS     = "gds"
+	MOFED   = "mofed"
+	IMEX    = "imex"
+)
 
 // Node is a NUMA node; CPUs is a kernel CPU list.
 type Node struct {

@@ -52,6 +52,7 @@ func TestCheckFinds(t *testing.T) {
 		"no node":        {Machine{GPUs: two}, "no NUMA node"},
 		"asymmetric":     {Machine{GPUs: two, NUMA: node, Mesh: [][]int{{0, 1}, {2, 0}}}, "not symmetric"},
 		"too many links": {Machine{GPUs: two, NUMA: node, Mesh: [][]int{{0, 3}, {3, 0}}}, "the mesh takes 3"},
+		"unknown extra":  {Machine{GPUs: two, NUMA: node, Extras: []string{"rdma"}}, "unknown extra"},
 		"fabric links":   {Machine{GPUs: two, NUMA: node, Switch: &NVSwitch{Links: []int{3}}}, "the fabric takes 3"},
 	}
 	for name, test := range tests {

@@ -42,8 +42,14 @@ type Adapter struct {
 	log     *slog.Logger
 
 	// library calls hold inUse for reading; loading and unloading it is for writing.
-	inUse    sync.RWMutex
-	scan     sync.Mutex
+	inUse sync.RWMutex
+	// scan holds a token while a scan runs, or something that must not run beside one.
+	scan chan struct{}
+	// suspended counts those who keep the driver closed; resumed is closed when there are none any more.
+	suspended int
+	resumed   chan struct{}
+	// latest is what the last scan said; nil before the first.
+	latest   *gpu.Snapshot
 	session  *session // nil while there is no driver
 	sessions int
 	// known are the cards of the last scan by UUID, the Gone ones included.
@@ -51,6 +57,8 @@ type Adapter struct {
 	facts map[gpu.UUID]facts
 	links map[gpu.UUID]*linkReader
 	paths map[pair]gpu.PCIPath
+	// geometries outlast a session, since they belong to the card and the driver's version.
+	geometries map[gpu.UUID]*geometry
 	// last is the topology of the last scan and what it was computed from.
 	last topologyMemo
 
@@ -76,9 +84,12 @@ func New(deps Deps) *Adapter {
 		dev:     tree{deps.Roots.Dev},
 		log:     deps.Log,
 		known:   map[gpu.UUID]gpu.GPU{},
+		scan:    make(chan struct{}, 1),
 		facts:   map[gpu.UUID]facts{},
 		links:   map[gpu.UUID]*linkReader{},
 		paths:   map[pair]gpu.PCIPath{},
+
+		geometries: map[gpu.UUID]*geometry{},
 	}
 }
 
@@ -95,14 +106,27 @@ func (a *Adapter) at(card gpu.UUID, call string) { a.doing.Store(&activity{card,
 
 // Scan reads the whole node. GPU.Health.Causes are the level causes of this scan,
 // without Since; GPU.Health.State is Gone for a card that did not answer and empty
-// otherwise. The only errors are those of ctx.
+// otherwise. While the adapter is suspended it says what the last scan said. The only errors are
+// those of ctx.
 func (a *Adapter) Scan(ctx context.Context) (gpu.Snapshot, error) {
-	a.scan.Lock()
-	defer a.scan.Unlock()
+	a.scan <- struct{}{}
+	defer func() { <-a.scan }()
 	defer a.doing.Store(nil)
 	if err := ctx.Err(); err != nil {
 		return gpu.Snapshot{}, err
 	}
+	if held, err := a.whileSuspended(ctx); held != nil || err != nil {
+		return valueOf(held), err
+	}
+	snapshot, err := a.scanNow(ctx)
+	if err != nil {
+		return gpu.Snapshot{}, err
+	}
+	a.latest = &snapshot
+	return snapshot, nil
+}
+
+func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 	if fault := a.open(); fault != nil {
 		return a.withoutDriver(*fault), nil
 	}
@@ -190,6 +214,7 @@ func (a *Adapter) remember(cards []*card) {
 	}
 	maps.DeleteFunc(a.facts, func(id gpu.UUID, _ facts) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.links, func(id gpu.UUID, _ *linkReader) bool { return !known(a.known, id) })
+	maps.DeleteFunc(a.geometries, func(id gpu.UUID, _ *geometry) bool { return !known(a.known, id) })
 	last := a.watched.Load()
 	if last == nil || last.session != a.session.number || !slices.EqualFunc(last.handles, handles, handle.same) {
 		a.watched.Store(&watchList{session: a.session.number, handles: handles})
@@ -204,10 +229,12 @@ func known(cards map[gpu.UUID]gpu.GPU, id gpu.UUID) bool {
 // Close unloads the library, unless a call into it is still running: a hung one must
 // not keep the process from ending. An adapter may be used again after it.
 func (a *Adapter) Close() {
-	if !a.scan.TryLock() {
+	select {
+	case a.scan <- struct{}{}:
+	default:
 		return
 	}
-	defer a.scan.Unlock()
+	defer func() { <-a.scan }()
 	a.watched.Store(nil)
 	if !a.inUse.TryLock() {
 		return

@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"fmt"
+	"log/slog"
 	"path"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -31,8 +32,10 @@ type facts struct {
 // question asks one card and remembers what its answers say beyond their values. A
 // card that proved lost is not asked again.
 type question struct {
-	adapter *Adapter
-	card    gpu.UUID
+	card gpu.UUID
+	// at is told of each call before it is made.
+	at  func(card gpu.UUID, call string)
+	log *slog.Logger
 	// lost is the first answer that said that the card is not there.
 	lost *failure
 	// reset is the first answer that said that the card needs a reset.
@@ -49,7 +52,7 @@ func ask[T any](q *question, call string, f func() (T, nvml.Return)) (T, bool) {
 	if q.lost != nil || q.broken != nil {
 		return none, false
 	}
-	q.adapter.at(q.card, call)
+	q.at(q.card, call)
 	value, ret := f()
 	if !q.understand(call, ret) {
 		return none, false
@@ -73,27 +76,28 @@ func (q *question) understand(call string, ret nvml.Return) bool {
 	case unsupported(ret):
 	default:
 		q.unsure = true
-		q.adapter.log.Debug("NVML call failed", "gpu", q.card, "call", call, "return", say(ret))
+		q.log.Debug("NVML call failed", "gpu", q.card, "call", call, "return", say(ret))
 	}
 	return false
 }
 
 // readCard asks a card everything.
 func (a *Adapter) readCard(who found) *card {
-	q := &question{adapter: a, card: who.uuid}
+	q := &question{card: who.uuid, at: a.at, log: a.log}
 	known := a.readFacts(q, who)
 	c := &card{device: who.device, gpu: gpu.GPU{
 		UUID:              who.uuid,
 		Index:             who.index,
 		Minor:             known.minor,
 		PCI:               who.pci,
+		DeviceID:          who.deviceID,
 		Product:           known.product,
 		Architecture:      known.architecture,
 		ComputeCapability: known.capability,
 		MemoryBytes:       known.memory,
 		NUMANode:          known.numa,
 		Clique:            a.readClique(q, who.device),
-		MIG:               a.readMIG(q, who.device, known),
+		MIG:               a.readMIG(q, who, known),
 		Nodes:             a.cardNodes(who.pci, known.minor),
 	}}
 	c.links = a.readLinks(q, who)

@@ -12,6 +12,10 @@
 //   - a function that the installed libnvidia-ml.so does not have is not called: go-nvml
 //     would end the process.
 //
-// Scan and Watch block as long as NVML blocks; the caller bounds them. It must not
-// import Kubernetes, and knows nothing of who reads its snapshots.
+// Actions change what scans read: the MIG mode and the MIG devices of a card, and its compute
+// mode. One that NVML refuses says what is in the way.
+//
+// Scan, Watch and the actions block as long as NVML blocks; the caller bounds them. None of
+// them waits for another, except that a Suspend waits for the scan and the watch. It must
+// not import Kubernetes, and knows nothing of who reads its snapshots.
 package nvidia

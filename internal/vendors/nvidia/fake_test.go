@@ -35,8 +35,9 @@ type node struct {
 // fakeCard is one device and what is wrong with it.
 type fakeCard struct {
 	*server.Device
-	node *node
-	pci  string
+	node     *node
+	pci      string
+	deviceID uint32
 	// broken is what every call on the device answers unless it is SUCCESS.
 	broken nvml.Return
 	// handle is what DeviceGetHandleByIndex answers.
@@ -99,6 +100,8 @@ func (n *node) makeCard(i int, model gpus.Config) *fakeCard {
 		Device: server.NewDeviceFromConfig(model, i),
 		node:   n,
 		pci:    fmt.Sprintf("0000:%02x:00.0", 0x10*(i+1)),
+
+		deviceID: 0x20b010de,
 	}
 	c.UUID = fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i)
 	c.wire()
@@ -185,7 +188,11 @@ func guarded[T any](c *fakeCard, f func() T) func() (T, nvml.Return) {
 
 func (c *fakeCard) wire() {
 	d := c.Device
-	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) { return busID(c.pci), nvml.SUCCESS }
+	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
+		info := busID(c.pci)
+		info.PciDeviceId = c.deviceID
+		return info, nvml.SUCCESS
+	}
 	d.GetUUIDFunc = guarded(c, func() string { return c.UUID })
 	d.GetNameFunc = guarded(c, func() string { return c.Config.Name })
 	d.GetSupportedEventTypesFunc = guarded(c, func() uint64 { return nvml.EventTypeXidCriticalError })

@@ -2,7 +2,9 @@ package nvidia
 
 import (
 	"fmt"
-	"math"
+	"path"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -15,7 +17,8 @@ const maxMIG = 64
 
 // readMIG reads the mode and, when it is on, the MIG devices. They are read anew at
 // each scan: a MIG UUID may come back for a device of another shape.
-func (a *Adapter) readMIG(q *question, d nvml.Device, parent facts) gpu.MIG {
+func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
+	d := who.device
 	if !a.exports("nvmlDeviceGetMigMode") {
 		return gpu.MIG{}
 	}
@@ -31,7 +34,10 @@ func (a *Adapter) readMIG(q *question, d nvml.Device, parent facts) gpu.MIG {
 		Capable:        true,
 		Enabled:        mode.current == nvml.DEVICE_MIG_ENABLE,
 		PendingEnabled: mode.pending == nvml.DEVICE_MIG_ENABLE,
+		ModeNeedsReset: parent.ampere(),
 	}
+	shape := a.readGeometry(q, who, parent, mig.Enabled)
+	mig.Geometry = shape.MIGGeometry
 	if !mig.Enabled {
 		return mig
 	}
@@ -44,16 +50,57 @@ func (a *Adapter) readMIG(q *question, d nvml.Device, parent facts) gpu.MIG {
 		if !ok {
 			continue
 		}
-		if one, ok := a.readMIGDevice(q, d, device, parent); ok {
+		if one, ok := a.readMIGDevice(q, d, device, parent, shape); ok {
 			one.Index = index
 			mig.Devices = append(mig.Devices, one)
 		}
 	}
+	mig.Empty = a.readEmpty(q, d, parent, shape)
 	return mig
 }
 
+// readEmpty finds the GPU instances without a compute instance. The driver's files say which
+// they are, so that a card without any, the usual case, costs no call.
+func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry) []gpu.GPUInstance {
+	folder := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", parent.minor))
+	var ids []int
+	for _, name := range a.proc.names(folder) {
+		id, ok := numbered(name, "gi")
+		computes := slices.ContainsFunc(a.proc.names(path.Join(folder, name)), func(name string) bool {
+			_, ok := numbered(name, "ci")
+			return ok
+		})
+		if ok && !computes {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	var empty []gpu.GPUInstance
+	for _, id := range ids {
+		instance, ok := ask(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
+			return d.GetGpuInstanceById(id)
+		})
+		if !ok {
+			continue
+		}
+		if info, ok := ask(q, "nvmlGpuInstanceGetInfo", instance.GetInfo); ok {
+			empty = append(empty, gpu.GPUInstance{
+				GI: id, Profile: shape.names[info.ProfileId], Start: int(info.Placement.Start), Size: int(info.Placement.Size),
+			})
+		}
+	}
+	return empty
+}
+
+// numbered reads the number of a folder such as gi7.
+func numbered(name, kind string) (int, bool) {
+	digits, ok := strings.CutPrefix(name, kind)
+	number, err := strconv.ParseUint(digits, 10, 16)
+	return int(number), ok && err == nil
+}
+
 // readMIGDevice reads one MIG device; false when it vanished meanwhile.
-func (a *Adapter) readMIGDevice(q *question, d, device nvml.Device, parent facts) (gpu.MIGDevice, bool) {
+func (a *Adapter) readMIGDevice(q *question, d, device nvml.Device, parent facts, shape *geometry) (gpu.MIGDevice, bool) {
 	uuid, ok1 := ask(q, "nvmlDeviceGetUUID", device.GetUUID)
 	gi, ok2 := ask(q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
 	ci, ok3 := ask(q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
@@ -75,7 +122,7 @@ func (a *Adapter) readMIGDevice(q *question, d, device nvml.Device, parent facts
 	name, _ := ask(q, "nvmlDeviceGetName", device.GetName)
 	one.Profile = profileInName(name)
 	if one.Profile == "" && placed {
-		one.Profile = profileOf(attributes, mediaSuffix(q, d, info.ProfileId), parent.memory)
+		one.Profile = profileOf(attributes, shape.suffixes[info.ProfileId], parent.memory)
 	}
 	one.Nodes = a.capabilityNodes(parent.minor, gi, ci)
 	return one, true
@@ -91,47 +138,14 @@ func profileInName(name string) string {
 	return ""
 }
 
-// profileOf composes a profile's name the way NVIDIA's tools do: the memory is the
-// card's share in eighths, rounded up, of its size in whole GiB.
+// profileOf composes the name of a MIG device's profile.
 func profileOf(attributes nvml.DeviceAttributes, suffix string, total uint64) string {
 	if attributes.GpuInstanceSliceCount == 0 || total == 0 {
 		return ""
 	}
-	const eighths, gib = 8, 1 << 30
-	share := math.Ceil(eighths*float64(attributes.MemorySizeMB<<20)/float64(total)) / eighths
-	gb := math.Round(share * math.Ceil(float64(total)/gib))
-	name := fmt.Sprintf("%dg.%.0fgb%s", attributes.GpuInstanceSliceCount, gb, suffix)
+	name := profileName(attributes.GpuInstanceSliceCount, attributes.MemorySizeMB, suffix, total)
 	if c := attributes.ComputeInstanceSliceCount; c != 0 && c != attributes.GpuInstanceSliceCount {
 		name = fmt.Sprintf("%dc.%s", c, name)
 	}
 	return name
-}
-
-// mediaSuffix is the attribute in the name of a GPU instance's profile. NVML gives an
-// instance the id of its profile, not its kind, so the kinds that carry an attribute
-// are asked for theirs.
-func mediaSuffix(q *question, d nvml.Device, profileID uint32) string {
-	for _, kind := range []struct {
-		profile int
-		suffix  string
-	}{
-		{nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, "+me"},
-		{nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1, "+me"},
-		{nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, "+gfx"},
-		{nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX, "+gfx"},
-		{nvml.GPU_INSTANCE_PROFILE_3_SLICE_GFX, "+gfx"},
-		{nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX, "+gfx"},
-		{nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, "-me"},
-		{nvml.GPU_INSTANCE_PROFILE_2_SLICE_NO_ME, "-me"},
-		{nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, "+me.all"},
-		{nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME, "+me.all"},
-	} {
-		info, ok := ask(q, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
-			return d.GetGpuInstanceProfileInfo(kind.profile)
-		})
-		if ok && info.Id == profileID {
-			return kind.suffix
-		}
-	}
-	return ""
 }

@@ -38,7 +38,7 @@ func TestMIGDevices(t *testing.T) {
 	write(t, filepath.Join(capabilities, "gi7/ci0/access"), "DeviceFileMinor: 67\nDeviceFileMode: 292\n")
 
 	got := scan(t, n.adapter()).GPUs[0].MIG
-	want := gpu.MIG{Capable: true, Enabled: true, PendingEnabled: true, Devices: []gpu.MIGDevice{
+	want := gpu.MIG{Capable: true, Enabled: true, PendingEnabled: true, ModeNeedsReset: true, Geometry: geometryA100(), Devices: []gpu.MIGDevice{
 		{
 			UUID: "MIG-a", Profile: "1g.5gb+me", Index: 0, GI: 7, Start: 6, Size: 1, MemoryBytes: 4864 << 20,
 			Nodes: []gpu.DeviceNode{

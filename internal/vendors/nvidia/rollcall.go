@@ -30,6 +30,8 @@ type found struct {
 	device nvml.Device
 	uuid   gpu.UUID
 	pci    gpu.PCIAddress
+	// deviceID is the PCI device and vendor ID, 0xDDDDVVVV.
+	deviceID uint32
 }
 
 // failure is an index for which NVML did not give an identity.
@@ -93,7 +95,7 @@ func (a *Adapter) identify(index int, expected gpu.UUID) (found, *failure) {
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetUUID", ret, &pci)
 	}
-	return found{index: index, device: device, uuid: gpu.UUID(uuid), pci: pci}, nil
+	return found{index: index, device: device, uuid: gpu.UUID(uuid), pci: pci, deviceID: info.PciDeviceId}, nil
 }
 
 // addressOf prefers the text that NVML prints; its numbers lack the function.

@@ -38,6 +38,10 @@ func say(ret nvml.Return) string {
 		return "LIB_RM_VERSION_MISMATCH"
 	case nvml.ERROR_IN_USE:
 		return "IN_USE"
+	case nvml.ERROR_INSUFFICIENT_RESOURCES:
+		return "INSUFFICIENT_RESOURCES"
+	case nvml.ERROR_INVALID_STATE:
+		return "INVALID_STATE"
 	case nvml.ERROR_GPU_NOT_FOUND:
 		return "GPU_NOT_FOUND"
 	case nvml.ERROR_UNKNOWN:

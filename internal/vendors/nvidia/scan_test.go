@@ -30,18 +30,18 @@ func TestScanReadsFacts(t *testing.T) {
 		Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}},
 		GPUs: []gpu.GPU{
 			{
-				UUID: gpu.UUID(n.cards[0].UUID), PCI: gpu.PCIAddress{Bus: 0x10}, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.cards[0].UUID), PCI: gpu.PCIAddress{Bus: 0x10}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				Clique: gpu.Clique{ClusterUUID: "0a000000-0000-0000-0000-00000000000b", ID: 7},
-				MIG:    gpu.MIG{Capable: true},
+				MIG:    gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
 				Nodes:  []gpu.DeviceNode{{Path: "/dev/nvidia0", Major: 195}},
 				Health: gpu.Health{Recovery: gpu.RecoveryNone},
 			},
 			{
-				UUID: gpu.UUID(n.cards[1].UUID), Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.cards[1].UUID), Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				NUMANode: gpu.NoNUMANode,
-				MIG:      gpu.MIG{Capable: true},
+				MIG:      gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
 				Nodes:    []gpu.DeviceNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
 				Health:   gpu.Health{Recovery: gpu.RecoveryNone},
 			},
@@ -297,6 +297,7 @@ func TestSteadyScanIsCheap(t *testing.T) {
 	}
 	for _, name := range []string{
 		"GetTopologyCommonAncestor", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetName", "GetMemoryInfo", "Init",
+		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements",
 	} {
 		if steady[name] != 0 {
 			t.Errorf("a steady scan calls %s %d times; want 0", name, steady[name])

@@ -92,6 +92,9 @@ func describe(s *gpu.Snapshot) string {
 			fmt.Fprintf(&out, " [%s: %s]", cause.Code, cause.Message)
 		}
 		fmt.Fprintf(&out, ", recovery %q\n", g.Health.Recovery)
+		if g.MIG.Capable && (g.Index == 0 || g.Product != s.GPUs[g.Index-1].Product) {
+			out.WriteString(shape(&g))
+		}
 		for _, one := range g.MIG.Devices {
 			fmt.Fprintf(&out, "  MIG %d:%d %s, GI %d, CI %d, at %d+%d, %d MiB\n",
 				g.Index, one.Index, one.Profile, one.GI, one.CI, one.Start, one.Size, one.MemoryBytes>>20)
@@ -100,6 +103,18 @@ func describe(s *gpu.Snapshot) string {
 	out.WriteString(matrix(s.Topology))
 	for _, fault := range s.Faults {
 		fmt.Fprintf(&out, "fault %s: %s\n", fault.Code, fault.Message)
+	}
+	return out.String()
+}
+
+// shape prints what a card can be partitioned into.
+func shape(g *gpu.GPU) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "  %#08x, %d memory and %d compute slices, mode needs reset %v\n",
+		g.DeviceID, g.MIG.Geometry.MemorySlices, g.MIG.Geometry.ComputeSlices, g.MIG.ModeNeedsReset)
+	for _, p := range g.MIG.Geometry.Profiles {
+		fmt.Fprintf(&out, "  %-10s number %d, id %d, %d compute, %d memory at %v, %d at most, %d MiB\n",
+			p.Name, p.Number, p.ID, p.ComputeSlices, p.Size, p.Starts, p.Max, p.MemoryBytes>>20)
 	}
 	return out.String()
 }
@@ -313,6 +328,9 @@ func TestSimulatedMIG(t *testing.T) {
 	check("DeviceGetHandleByIndex", ret)
 	_, ret = d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	check("SetMigMode", ret)
+	if err := m.ResetGPUs("2"); err != nil {
+		t.Fatal(err)
+	}
 	for _, kind := range []int{nvml.GPU_INSTANCE_PROFILE_3_SLICE, nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1} {
 		info, ret := d.GetGpuInstanceProfileInfo(kind)
 		check("GetGpuInstanceProfileInfo", ret)

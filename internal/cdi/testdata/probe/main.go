@@ -1,4 +1,5 @@
-// Command probe runs inside a container and prints, as JSON, what it finds there of a GPU.
+// Command probe runs inside a container and prints, as JSON, what it finds there of a GPU. Its
+// arguments are patterns of files to look for, and write:FILE to see whether it can write.
 package main
 
 import (
@@ -47,6 +48,13 @@ func main() {
 		return nil
 	})
 	for _, pattern := range os.Args[1:] {
+		if file, ok := strings.CutPrefix(pattern, "write:"); ok {
+			r.Files[file] = "written"
+			if err := os.WriteFile(file, []byte("client"), 0o600); err != nil {
+				r.Files[file] = err.Error()
+			}
+			continue
+		}
 		matches, _ := filepath.Glob(pattern)
 		for _, p := range matches {
 			if target, err := os.Readlink(p); err == nil {
@@ -63,7 +71,7 @@ func main() {
 		}
 	}
 	for _, v := range os.Environ() {
-		if strings.HasPrefix(v, "NVIDIA_") {
+		if strings.HasPrefix(v, "NVIDIA_") || strings.HasPrefix(v, "CUDA_MPS_") {
 			r.Env = append(r.Env, v)
 		}
 	}

@@ -1,0 +1,83 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KindMIGPlan is the kind of MIGPlan.
+const KindMIGPlan = "MIGPlan"
+
+// MIGPlan is what berth mig plan prints with -o json and -o yaml: what has to be done to
+// partition a node's cards as a layout wants.
+type MIGPlan struct {
+	metav1.TypeMeta `json:",inline"`
+	// Node is empty for hardware that is no node's.
+	Node   string `json:"node,omitempty"`
+	Layout string `json:"layout"`
+	// LayoutSource is where the layout is defined: a file, NAMESPACE/NAME/KEY of a
+	// ConfigMap, or "hardware" for one that follows from the cards.
+	LayoutSource string       `json:"layoutSource"`
+	State        MIGPlanState `json:"state"`
+	// Cards are those that the layout names, in the order of their index.
+	Cards []MIGCardPlan `json:"cards"`
+	// NotRead are definitions of layouts that could not be read, with the reason.
+	NotRead []TraceNotRead `json:"notRead,omitempty"`
+}
+
+// MIGPlanState says what becomes of a plan.
+type MIGPlanState string
+
+// The states of a plan.
+const (
+	// MIGPlanNothing: every card is as the layout wants it.
+	MIGPlanNothing MIGPlanState = "NothingToDo"
+	// MIGPlanReady: it can be carried out now.
+	MIGPlanReady MIGPlanState = "Ready"
+	// MIGPlanWaits: on some card it has to wait for holders.
+	MIGPlanWaits MIGPlanState = "Waits"
+	// MIGPlanRefused: some card can never be as the layout wants it.
+	MIGPlanRefused MIGPlanState = "Refused"
+)
+
+// MIGCardPlan is what happens to one card. It is carried out in the order destroy, mode,
+// create, once there are no blockers.
+type MIGCardPlan struct {
+	UUID  string `json:"uuid,omitempty"`
+	Index int    `json:"index"`
+	// MIGEnabled and Devices, numbers by profile, are what the card is to be.
+	MIGEnabled bool           `json:"migEnabled"`
+	Devices    map[string]int `json:"devices,omitempty"`
+	// Refused says why the card cannot be like that, whoever leaves.
+	Refused string `json:"refused,omitempty"`
+	// SetMode is present when MIG is switched on or off; Reset when that takes a GPU reset.
+	SetMode *bool `json:"setMode,omitempty"`
+	Reset   bool  `json:"reset,omitempty"`
+	// Keep, Destroy and Create are in the order of Start.
+	Keep    []MIGInstance `json:"keep,omitempty"`
+	Destroy []MIGInstance `json:"destroy,omitempty"`
+	Create  []MIGPlaced   `json:"create,omitempty"`
+	// Blockers is the smallest set of holders that have to end first.
+	Blockers []MIGBlocker `json:"blockers,omitempty"`
+}
+
+// MIGPlaced is an instance by its place, in memory slices.
+type MIGPlaced struct {
+	Profile string `json:"profile"`
+	Start   int    `json:"start"`
+	Size    int    `json:"size"`
+}
+
+// MIGInstance is an instance that exists.
+type MIGInstance struct {
+	MIGPlaced `json:",inline"`
+	GI        int `json:"gi"`
+	// UUIDs are its MIG devices; empty for an instance that is half made.
+	UUIDs []string `json:"uuids,omitempty"`
+	// Holders are pods as NAMESPACE/NAME, or what else holds it.
+	Holders []string `json:"holders,omitempty"`
+}
+
+// MIGBlocker is a holder in the way of a plan.
+type MIGBlocker struct {
+	// Instance is what it holds; absent for the whole card or a share of it.
+	Instance *MIGInstance `json:"instance,omitempty"`
+	Holders  []string     `json:"holders"`
+}

@@ -1,0 +1,138 @@
+package v1alpha1
+
+// GPURule is what to do with the cards that it selects.
+type GPURule struct {
+	Select GPUSelector `json:"select,omitzero"`
+	// Exclude never advertises the card, nor its MIG devices, nor changes anything of it.
+	Exclude bool `json:"exclude,omitempty"`
+	// ResourceName is what the whole card is advertised as. Default: the file's.
+	ResourceName string `json:"resourceName,omitempty"`
+	// MIG is the wanted partition; absent leaves the card as it is found. The node's
+	// label nvidia.com/mig.config wins for the cards that its layout names.
+	MIG *MIGSettings `json:"mig,omitempty"`
+	// Sharing is how the whole card is shared; absent gives it to one container at a time.
+	Sharing *Sharing `json:"sharing,omitempty"`
+}
+
+// GPUSelector selects cards: each list that is given must have an entry that matches.
+// An empty selector selects all.
+type GPUSelector struct {
+	// Index are NVML's numbers, from 0.
+	Index []int `json:"index,omitempty"`
+	// UUID are full UUIDs, GPU-….
+	UUID []string `json:"uuid,omitempty"`
+	// Model are product names as nvidia-smi prints them, in which * stands for anything.
+	Model []string `json:"model,omitempty"`
+	// Count takes the first so many of those that the rest selects and no earlier rule
+	// took; 0 takes all.
+	// +kubebuilder:validation:Minimum=0
+	Count int `json:"count,omitempty"`
+}
+
+// MIGDeviceRule is what to do with the MIG devices that it selects.
+type MIGDeviceRule struct {
+	Select MIGDeviceSelector `json:"select,omitzero"`
+	// ResourceName is what the MIG device is advertised as. Default: what MIGStrategy says.
+	ResourceName string `json:"resourceName,omitempty"`
+	// Sharing may only be by time-slicing: MPS does not run on MIG devices here.
+	Sharing *Sharing `json:"sharing,omitempty"`
+}
+
+// MIGDeviceSelector selects MIG devices: each list that is given must have an entry that
+// matches. An empty selector selects all.
+type MIGDeviceSelector struct {
+	// GPU are the indices of the cards, from 0.
+	GPU []int `json:"gpu,omitempty"`
+	// Index are N:M, the card's index and the MIG device's.
+	Index []string `json:"index,omitempty"`
+	// UUID are full UUIDs, MIG-….
+	UUID []string `json:"uuid,omitempty"`
+	// Profile are names such as 1g.10gb, in which * stands for anything.
+	Profile []string `json:"profile,omitempty"`
+	// Count takes the first so many of those that the rest selects and no earlier rule
+	// took; 0 takes all.
+	// +kubebuilder:validation:Minimum=0
+	Count int `json:"count,omitempty"`
+}
+
+// SharingMode is how containers share a device.
+type SharingMode string
+
+// The modes.
+const (
+	// SharingTimeSlicing lets the driver switch between the containers' processes;
+	// memory is not limited and nothing is isolated.
+	SharingTimeSlicing SharingMode = "timeSlicing"
+	// SharingMPS runs them at the same time under NVIDIA's Multi-Process Service, with
+	// limits of memory and threads per client process.
+	SharingMPS SharingMode = "mps"
+)
+
+// Sharing is how many containers share a device, and how.
+type Sharing struct {
+	Mode SharingMode `json:"mode"`
+	// Replicas are how many shares are advertised, 1 or more.
+	// +kubebuilder:validation:Minimum=1
+	Replicas int `json:"replicas"`
+	// ResourceName is what the shares are advertised as. Default: what the unshared
+	// device would be, with .shared added when RenameByDefault.
+	ResourceName string `json:"resourceName,omitempty"`
+	// RenameByDefault adds .shared to the name of shares that have no ResourceName.
+	RenameByDefault bool `json:"renameByDefault,omitempty"`
+	// FailRequestsGreaterThanOne refuses a container that asks for more than one share.
+	// Default false for timeSlicing, true for mps.
+	FailRequestsGreaterThanOne *bool `json:"failRequestsGreaterThanOne,omitempty"`
+	// TimeSlice is how long a process runs before the next: default, short, medium or
+	// long (nvidia-smi compute-policy --set-timeslice). For timeSlicing of whole GPUs.
+	TimeSlice TimeSlice `json:"timeSlice,omitempty"`
+	// MPS are the limits of mode mps.
+	MPS *MPSLimits `json:"mps,omitempty"`
+}
+
+// TimeSlice is the length of a time slice.
+type TimeSlice string
+
+// The lengths of nvidia-smi compute-policy.
+const (
+	TimeSliceDefault TimeSlice = "default"
+	TimeSliceShort   TimeSlice = "short"
+	TimeSliceMedium  TimeSlice = "medium"
+	TimeSliceLong    TimeSlice = "long"
+)
+
+// MPSLimits bound each client process of an MPS daemon.
+type MPSLimits struct {
+	// PinnedMemoryMiB is the most device memory a client process may have. Default: the
+	// card's divided by the replicas; -1 for no limit.
+	// +kubebuilder:validation:Minimum=-1
+	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
+	// ActiveThreadPercentage is the share of the multiprocessors that a client process
+	// may use, 1 to 100. Default: 100 divided by the replicas.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// SingleUser refuses clients of a second UID while those of a first run. Default
+	// false: they run together (nvidia-cuda-mps-control -multiuser-server).
+	SingleUser bool `json:"singleUser,omitempty"`
+}
+
+// MIGSettings is the wanted partition of a card: a named layout, or devices.
+type MIGSettings struct {
+	// Layout is a name of MIGLayouts, of the ConfigMap, or one that the hardware gives.
+	Layout string `json:"layout,omitempty"`
+	// Devices are numbers of MIG devices by profile, such as {"1g.10gb": 7}.
+	Devices map[string]int `json:"devices,omitempty"`
+}
+
+// MIGLayoutEntry is one entry of a layout of mig-parted: the last that names a card decides.
+type MIGLayoutEntry struct {
+	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE; empty means any.
+	DeviceFilter StringOrList `json:"device-filter,omitempty"`
+	// Devices are all, or indices.
+	Devices AllOrIndices `json:"devices"`
+	// MIGEnabled is whether the card is to be partitioned.
+	MIGEnabled bool `json:"mig-enabled"`
+	// MIGDevices are numbers of MIG devices by profile; required, though it may be
+	// empty, when MIGEnabled.
+	MIGDevices map[string]int `json:"mig-devices,omitzero"`
+}

@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/configwatch"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/mig"
+	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/partition"
+)
+
+const (
+	// migInterval is the time between two looks while a card waits or has failed.
+	migInterval = time.Second
+	// migFieldManager owns the one label of the Node that the agent writes.
+	migFieldManager = "berth-agent-mig"
+)
+
+// The values of the label nvidia.com/mig.config.state, as mig-manager writes them.
+const (
+	migSuccess = "success"
+	migPending = "pending"
+	migFailed  = "failed"
+)
+
+// repartition keeps the cards partitioned as the Node's label or the configuration wants,
+// until ctx ends. It is the only one that asks the partition for anything.
+func (a *Agent) repartition(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.compared: // Before, it is not known who holds what.
+	}
+	hardware := a.inventory.Subscribe()
+	defer hardware.Close()
+	holdings := a.ledger.Subscribe()
+	defer holdings.Close()
+	written := ""
+	for {
+		wants, problem := a.migWants()
+		a.board.set("mig-layout", problem...)
+		statuses := a.partition.Reconcile(ctx, wants)
+		a.board.set("mig-journal", a.partition.Faults()...)
+		a.noteMIG(statuses, problem)
+		a.settled()
+		a.unquiesce()
+		state, known := a.migState(statuses, problem)
+		if known && state != written && a.writeMIGState(ctx, state) {
+			written = state
+		}
+		var again <-chan time.Time
+		if state != written || slices.ContainsFunc(statuses, func(s partition.Status) bool { return s.State != partition.Applied }) {
+			again = a.clock.After(migInterval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+		case <-holdings.C():
+		case <-a.relayout:
+		case <-again:
+		}
+	}
+}
+
+// migWants is what the cards are to be: by the layout of the Node's label those that it
+// names, by the rules of the configuration the others. Excluded cards are left alone.
+func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
+	now := a.watch.Current()
+	if !now.MIG.Known || now.Waiting {
+		return nil, nil
+	}
+	config := now.Config
+	snapshot := a.inventory.Current()
+	var cards []mig.Card
+	for i := range snapshot.GPUs {
+		cards = append(cards, mig.CardOf(&snapshot.GPUs[i], nobody))
+	}
+	layouts := a.layouts(cards, now)
+	var problems []gpu.Cause
+	if now.MIG.Err != nil {
+		problems = append(problems, gpu.Cause{Code: "MIG_LAYOUTS_REFUSED", Message: now.MIG.Err.Error()})
+	}
+	refuse := func(err error) {
+		problems = append(problems, gpu.Cause{Code: "MIG_LAYOUT_UNKNOWN", Message: err.Error()})
+	}
+	var labelled mig.Layout
+	if name := now.MIG.Layout; name != "" {
+		var err error
+		if labelled, err = mig.FindLayout(layouts, name); err != nil {
+			refuse(fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, name, err))
+		}
+	}
+	deciding := offer.DecidingRules(snapshot, offerSettings(config).GPUs)
+	var wants []partition.Want
+	for _, card := range cards {
+		rule := v1alpha1.GPURule{}
+		if i, ok := deciding[card.UUID]; ok {
+			rule = config.GPUs[i]
+		}
+		if rule.Exclude || card.UUID == "" {
+			continue
+		}
+		if wanted, ok := labelled.Wanted(card); ok {
+			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: wanted, Source: fmt.Sprintf("layout %s of label %s", now.MIG.Layout, configwatch.LabelMIG)})
+			continue
+		}
+		if rule.MIG == nil {
+			continue
+		}
+		source := fmt.Sprintf("gpus[%d].mig of the configuration", deciding[card.UUID])
+		if rule.MIG.Layout == "" {
+			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.MIG.Devices}, Source: source})
+			continue
+		}
+		layout, err := mig.FindLayout(layouts, rule.MIG.Layout)
+		if err != nil {
+			refuse(fmt.Errorf("%s: %w", source, err))
+			continue
+		}
+		if wanted, ok := layout.Wanted(card); ok {
+			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: wanted, Source: "layout " + rule.MIG.Layout + " of " + source})
+		}
+	}
+	return wants, problems
+}
+
+// nobody stands for the holders where they do not matter.
+func nobody(gpu.DeviceKey) []string { return nil }
+
+// layouts are all that have a name here: those of the hardware, over them the
+// configuration's, over them the ConfigMap's.
+func (a *Agent) layouts(cards []mig.Card, now configwatch.State) map[string]mig.Layout {
+	layouts := mig.HardwareLayouts(cards)
+	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{now.Config.MIGLayouts, now.MIG.Layouts} {
+		for name, entries := range from {
+			layouts[name] = layoutOf(entries)
+		}
+	}
+	return layouts
+}
+
+// layoutOf puts a layout of the file's form into the planner's.
+func layoutOf(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
+	var layout mig.Layout
+	for _, from := range entries {
+		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
+		for _, filter := range from.DeviceFilter {
+			// The reader of the file has checked the form.
+			id, err := strconv.ParseUint(filter, 0, 32)
+			if err == nil {
+				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
+			}
+		}
+		layout = append(layout, entry)
+	}
+	return layout
+}
+
+// migState is what the label of the Node is to say; empty when nobody asks by label, and
+// not known before the Node was read.
+func (a *Agent) migState(statuses []partition.Status, problems []gpu.Cause) (state string, known bool) {
+	now := a.watch.Current()
+	if !now.MIG.Known || a.api == nil {
+		return "", false
+	}
+	if now.MIG.Layout == "" {
+		return "", true
+	}
+	if len(problems) > 0 {
+		return migFailed, true
+	}
+	state = migSuccess
+	for _, s := range statuses {
+		switch s.State {
+		case partition.Failed, partition.Refused:
+			return migFailed, true
+		case partition.Applied:
+		default:
+			state = migPending
+		}
+	}
+	return state, true
+}
+
+// writeMIGState applies the label; an empty state takes it away again, if it is ours.
+func (a *Agent) writeMIGState(ctx context.Context, state string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	labels := map[string]any{}
+	if state != "" {
+		labels[configwatch.LabelMIGState] = state
+	}
+	node := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{"name": a.config.NodeName, "labels": labels},
+	}}
+	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	_, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node, metav1.ApplyOptions{FieldManager: migFieldManager, Force: true})
+	if err != nil {
+		err = fmt.Errorf("write label %s of the node: %w", configwatch.LabelMIGState, err)
+	}
+	a.board.fail("mig-state", "NODE_LABEL", err)
+	return err == nil
+}
+
+// noteMIG tells condition, events and log how far the cards are.
+func (a *Agent) noteMIG(statuses []partition.Status, problems []gpu.Cause) {
+	var failed, waiting []string
+	for _, problem := range problems {
+		failed = append(failed, problem.Message)
+	}
+	var causes []gpu.Cause
+	for _, s := range statuses {
+		switch s.State {
+		case partition.Failed, partition.Refused:
+			failed = append(failed, s.Message)
+			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(s.State)), Message: s.Message})
+		case partition.Waiting, partition.Changing:
+			waiting = append(waiting, s.Message)
+		}
+	}
+	a.board.set("mig", causes...)
+	switch {
+	case len(failed) > 0:
+		a.conditions.set(conditionMIG, metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
+	case len(waiting) > 0:
+		a.conditions.set(conditionMIG, metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
+	case len(statuses) > 0:
+		a.conditions.set(conditionMIG, metav1.ConditionTrue, "Applied", "every card is partitioned as it is wanted")
+	default:
+		a.conditions.clear(conditionMIG)
+	}
+}

@@ -1,0 +1,312 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/mps"
+	"github.com/berth-gpu/berth/internal/offer"
+)
+
+const (
+	// sliceFile lists the GPUs whose time slice may not be the driver's default.
+	sliceFile = "timeslices.json"
+	// sliceRetry is the pause after nvidia-smi has failed.
+	sliceRetry = 5 * time.Second
+	// quiesceStep and quiesceWithin are the patience with an MPS daemon that ends.
+	quiesceStep   = 50 * time.Millisecond
+	quiesceWithin = 30 * time.Second
+)
+
+// sharing keeps the driver's side of shared GPUs as the units want it: time slices
+// through nvidia-smi, MPS daemons through the supervisor.
+type sharing struct {
+	slices  sliceSetter
+	daemons *mps.Client
+	path    string
+	// wake has a token whenever the units or the quiesced cards have changed.
+	wake chan struct{}
+	// statuses are the daemons as the supervisor last said, by GPU; away says why it does not
+	// take what is wanted, empty when it does.
+	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
+	away     atomic.Pointer[string]
+
+	mu sync.Mutex
+	// quiesced are cards whose daemon must end although their units still want it.
+	quiesced map[gpu.UUID]bool
+}
+
+// sliceSetter is nvidia-smi, which alone can set a time slice.
+type sliceSetter interface {
+	SetTimeSlice(ctx context.Context, card gpu.UUID, slice string) error
+}
+
+func newSharing(slices sliceSetter, daemons *mps.Client, stateDir string) *sharing {
+	s := &sharing{
+		slices: slices, daemons: daemons, path: filepath.Join(stateDir, sliceFile),
+		wake: make(chan struct{}, 1), quiesced: map[gpu.UUID]bool{},
+	}
+	s.statuses.Store(&map[gpu.UUID]mps.Status{})
+	asked := "its supervisor was not asked yet"
+	s.away.Store(&asked)
+	return s
+}
+
+func (s *sharing) poke() { poke(s.wake) }
+
+// share brings time slices and MPS daemons in line with the units, until ctx ends.
+func (a *Agent) share(ctx context.Context) error {
+	s := a.sharing
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		a.watchDaemons(ctx)
+	}()
+	defer func() { <-watched }()
+	for {
+		var again <-chan time.Time
+		if err := a.setSlices(ctx); err != nil && ctx.Err() == nil {
+			a.board.fail("timeslice", "TIME_SLICE", err)
+			again = a.clock.After(sliceRetry)
+		} else {
+			a.board.set("timeslice")
+		}
+		if err := a.setDaemons(ctx); err != nil && ctx.Err() == nil {
+			again = a.clock.After(sliceRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		case <-again:
+		}
+	}
+}
+
+// setSlices gives each GPU the time slice that is wanted. A GPU is in the file before its
+// slice is changed and until it has the default again, so that a death in between
+// leaves no slice behind.
+func (a *Agent) setSlices(ctx context.Context) error {
+	wanted := map[gpu.UUID]string{}
+	for _, w := range offer.TimeSlices(a.units.now()) {
+		wanted[w.GPU] = w.Slice
+	}
+	set, err := readSlices(a.sharing.path)
+	if err != nil {
+		return err
+	}
+	present := a.inventory.Current()
+	for _, card := range orderedCards(wanted, set) {
+		slice, is := wanted[card], set[card]
+		switch {
+		case slice == is:
+			continue
+		case slice == "" && present.GPU(card) == nil:
+			continue // It has the default when it comes back, or we are asked again.
+		}
+		// What the card has is not known from here on; nothing equals a question mark.
+		set[card] = "?"
+		if err := writeSlices(a.sharing.path, set); err != nil {
+			return err
+		}
+		if err := a.fault(StepSliceNoted); err != nil {
+			return err
+		}
+		if slice == "" {
+			err = a.sharing.slices.SetTimeSlice(ctx, card, "default")
+			delete(set, card)
+		} else {
+			err = a.sharing.slices.SetTimeSlice(ctx, card, slice)
+			set[card] = slice
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.fault(StepSliceSet); err != nil {
+			return err
+		}
+		if err := writeSlices(a.sharing.path, set); err != nil {
+			return err
+		}
+		a.log.Info("time slice set", "gpu", card, "slice", orDefault(slice))
+	}
+	return nil
+}
+
+func orDefault(slice string) string {
+	if slice == "" {
+		return "default"
+	}
+	return slice
+}
+
+// orderedCards are the keys of both maps, sorted.
+func orderedCards(a, b map[gpu.UUID]string) []gpu.UUID {
+	var cards []gpu.UUID
+	for _, m := range []map[gpu.UUID]string{a, b} {
+		for card := range m {
+			cards = append(cards, card)
+		}
+	}
+	slices.Sort(cards)
+	return slices.Compact(cards)
+}
+
+func readSlices(path string) (map[gpu.UUID]string, error) {
+	set := map[gpu.UUID]string{}
+	blob, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return set, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(blob, &set)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read time slices that were set: %w (if the file is damaged, remove it and set the default with: nvidia-smi compute-policy --set-timeslice=0)", err)
+	}
+	return set, nil
+}
+
+func writeSlices(path string, set map[gpu.UUID]string) error {
+	blob, err := json.Marshal(set)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		err = renameio.WriteFile(path, blob, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note time slices: %w", err)
+	}
+	return nil
+}
+
+// daemonsWanted are the MPS daemons that are to run.
+func (a *Agent) daemonsWanted() []mps.Wanted {
+	a.sharing.mu.Lock()
+	defer a.sharing.mu.Unlock()
+	snapshot := a.inventory.Current()
+	wanted := []mps.Wanted{}
+	for _, unit := range offer.MPSUnits(a.units.now()) {
+		card := snapshot.GPU(unit.Key.GPU)
+		if card == nil || a.sharing.quiesced[unit.Key.GPU] {
+			continue
+		}
+		wanted = append(wanted, mps.Wanted{
+			GPU: unit.Key.GPU, Index: card.Index, Replicas: unit.Use.Replicas, PinnedMemoryMiB: unit.Use.PinnedMemoryMiB,
+			ActiveThreadPercentage: unit.Use.ActiveThreadPercentage, MultiUser: !unit.Use.SingleUser,
+		})
+	}
+	return wanted
+}
+
+// setDaemons tells the supervisor which daemons are wanted. A node that wants none and
+// has no supervisor is well.
+func (a *Agent) setDaemons(ctx context.Context) error {
+	wanted := a.daemonsWanted()
+	err := a.sharing.daemons.Set(ctx, wanted)
+	if len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
+		err = nil
+	}
+	a.board.fail("mps", "MPS_SUPERVISOR", err)
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	if last := a.sharing.away.Swap(&why); *last != why {
+		a.wakePlugin()
+	}
+	return err
+}
+
+// watchDaemons follows what the supervisor says of its daemons.
+func (a *Agent) watchDaemons(ctx context.Context) {
+	a.sharing.daemons.Watch(ctx, func(statuses []mps.Status) {
+		known := map[gpu.UUID]mps.Status{}
+		for _, s := range statuses {
+			known[s.GPU] = s
+		}
+		a.sharing.statuses.Store(&known)
+		a.noteDaemons()
+		a.wakePlugin()
+		poke(a.respec)
+		// A supervisor that has come back may not know what is wanted.
+		a.sharing.poke()
+	})
+}
+
+// noteDaemons makes a problem of each daemon that has failed.
+func (a *Agent) noteDaemons() {
+	var causes []gpu.Cause
+	statuses := *a.sharing.statuses.Load()
+	for _, unit := range offer.MPSUnits(a.units.now()) {
+		if s, ok := statuses[unit.Key.GPU]; ok && s.State == mps.Failed {
+			causes = append(causes, gpu.Cause{Code: "MPS_DAEMON", Message: fmt.Sprintf("the MPS daemon of %s: %s", s.GPU, s.Reason)})
+		}
+	}
+	a.board.set("mps-daemons", causes...)
+}
+
+// withoutDaemon says why shares of a GPU through MPS cannot be given out now; empty when
+// its daemon is ready.
+func (a *Agent) withoutDaemon(card gpu.UUID) string {
+	if why := *a.sharing.away.Load(); why != "" {
+		return "no MPS daemon: " + why
+	}
+	s, ok := (*a.sharing.statuses.Load())[card]
+	switch {
+	case !ok:
+		return "its MPS daemon is not started yet"
+	case s.State != mps.Ready:
+		return "its MPS daemon is " + string(s.State) + ": " + s.Reason
+	}
+	return ""
+}
+
+// quiesce ends the MPS daemon of a card that is about to change, and waits for that.
+func (a *Agent) quiesce(ctx context.Context, card gpu.UUID) error {
+	if !slices.ContainsFunc(offer.MPSUnits(a.units.now()), func(u offer.Unit) bool { return u.Key.GPU == card }) {
+		return nil
+	}
+	a.sharing.mu.Lock()
+	a.sharing.quiesced[card] = true
+	a.sharing.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, quiesceWithin)
+	defer cancel()
+	if err := a.setDaemons(ctx); err != nil {
+		return err
+	}
+	for {
+		statuses, err := a.sharing.daemons.Status(ctx)
+		if err != nil {
+			return fmt.Errorf("end the MPS daemon of %s: %w", card, err)
+		}
+		if !slices.ContainsFunc(statuses, func(s mps.Status) bool { return s.GPU == card }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("end the MPS daemon of %s: it still runs after %s", card, quiesceWithin)
+		case <-a.clock.After(quiesceStep):
+		}
+	}
+}
+
+// unquiesce lets daemons start again where a unit still wants one.
+func (a *Agent) unquiesce() {
+	a.sharing.mu.Lock()
+	clear(a.sharing.quiesced)
+	a.sharing.mu.Unlock()
+	a.sharing.poke()
+}

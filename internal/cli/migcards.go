@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/mig"
+)
+
+// cardsOf are a node's cards for the planner, as its GPUNode shows them. GPU instances
+// without a compute instance are not in it; there are none but while a layout is applied.
+func cardsOf(node *v1alpha1.GPUNode) []mig.Card {
+	holders := holdersOfNode(node)
+	var cards []mig.Card
+	for i := range node.Status.Devices {
+		device := &node.Status.Devices[i]
+		card := gpu.GPU{
+			UUID: gpu.UUID(device.UUID), Index: device.Index, Product: device.Product, DeviceID: deviceID(device.DeviceID),
+			MIG: gpu.MIG{
+				Capable: len(device.MIGProfiles) > 0 || device.MIGEnabled, Enabled: device.MIGEnabled,
+				ModeNeedsReset: device.MIGModeNeedsReset, Geometry: geometryOf(device.MIGProfiles),
+			},
+		}
+		for _, one := range device.MIGDevices {
+			card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
+				UUID: gpu.UUID(one.UUID), Profile: one.Profile, Index: one.Index, GI: one.GI, CI: one.CI, Start: one.Start, Size: one.Size,
+			})
+		}
+		cards = append(cards, mig.CardOf(&card, holders))
+	}
+	return cards
+}
+
+// deviceID reads 0xDDDDVVVV; 0 for a node whose agent does not say.
+func deviceID(text string) uint32 {
+	id, err := strconv.ParseUint(text, 0, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(id)
+}
+
+// geometryOf is the shape of a card by its profiles: the largest of them take it all.
+func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
+	var geometry gpu.MIGGeometry
+	for i, profile := range profiles {
+		geometry.Profiles = append(geometry.Profiles, gpu.MIGProfile{
+			Name: profile.Name, Number: i, ComputeSlices: profile.ComputeSlices, Size: profile.Size, Starts: profile.Starts, Max: profile.Max,
+		})
+		geometry.ComputeSlices = max(geometry.ComputeSlices, profile.ComputeSlices)
+		for _, start := range profile.Starts {
+			geometry.MemorySlices = max(geometry.MemorySlices, start+profile.Size)
+		}
+	}
+	return geometry
+}
+
+// holdersOfNode answers who holds a card or a MIG device of a node, or a share of it, in
+// words. Berth's own maintenance is in nobody's way.
+func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
+	words := map[gpu.UUID][]string{}
+	add := func(id string, holders []v1alpha1.Holder) {
+		for _, holder := range holders {
+			if text := holderText(holder); holder.Kind != kindMaintenance && !slices.Contains(words[gpu.UUID(id)], text) {
+				words[gpu.UUID(id)] = append(words[gpu.UUID(id)], text)
+			}
+		}
+	}
+	for i := range node.Status.Devices {
+		device := &node.Status.Devices[i]
+		add(device.UUID, device.Holders)
+		for _, one := range device.MIGDevices {
+			add(one.UUID, one.Holders)
+		}
+	}
+	return func(key gpu.DeviceKey) []string { return words[key.Device()] }
+}
+
+// blocking are the holders in the way of plans, each pod once, in the order of the cards.
+func blocking(node *v1alpha1.GPUNode, plans []mig.CardPlan) []v1alpha1.Holder {
+	var found []v1alpha1.Holder
+	for i := range plans {
+		for _, blocker := range plans[i].Blockers {
+			concerned := append([]gpu.UUID{blocker.Instance.UUID}, blocker.Instance.Siblings...)
+			if blocker.Instance.UUID == "" {
+				concerned = []gpu.UUID{plans[i].UUID}
+			}
+			for _, holder := range holdersOn(node, concerned) {
+				same := func(h v1alpha1.Holder) bool {
+					return h.PodUID == holder.PodUID && h.Pod == holder.Pod && h.Kind == holder.Kind
+				}
+				if holder.Kind != kindMaintenance && !slices.ContainsFunc(found, same) {
+					found = append(found, holder)
+				}
+			}
+		}
+	}
+	return found
+}
+
+func holdersOn(node *v1alpha1.GPUNode, ids []gpu.UUID) []v1alpha1.Holder {
+	var found []v1alpha1.Holder
+	for i := range node.Status.Devices {
+		device := &node.Status.Devices[i]
+		if slices.Contains(ids, gpu.UUID(device.UUID)) {
+			found = append(found, device.Holders...)
+		}
+		for _, one := range device.MIGDevices {
+			if slices.Contains(ids, gpu.UUID(one.UUID)) {
+				found = append(found, one.Holders...)
+			}
+		}
+	}
+	return found
+}

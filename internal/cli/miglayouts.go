@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/config"
+	"github.com/berth-gpu/berth/internal/mig"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	// layoutsKey is the key of a ConfigMap of layouts.
+	layoutsKey = "config.yaml"
+	// ofHardware is the source of layouts that follow from the cards.
+	ofHardware = "hardware"
+)
+
+func configMaps() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+}
+
+// layoutSet are the layouts that can be asked for, each with where it is defined.
+type layoutSet struct {
+	byName map[string]mig.Layout
+	source map[string]string
+	// notRead are definitions that could not be read, elsewhere one that cannot be read from
+	// here at all.
+	notRead   []v1alpha1.TraceNotRead
+	elsewhere string
+}
+
+func (s *layoutSet) add(source string, layouts map[string][]v1alpha1.MIGLayoutEntry) {
+	for name, entries := range layouts {
+		s.byName[name], s.source[name] = layoutOf(entries), source
+	}
+}
+
+// layoutOf puts a layout of a file into the planner's form. The reader of the file has
+// checked the form of the filters.
+func layoutOf(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
+	var layout mig.Layout
+	for _, from := range entries {
+		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
+		for _, filter := range from.DeviceFilter {
+			if id, err := strconv.ParseUint(filter, 0, 32); err == nil {
+				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
+			}
+		}
+		layout = append(layout, entry)
+	}
+	return layout
+}
+
+// layouts are those of the hardware, over them those of the agent's configuration, over
+// them those of its ConfigMap: the order of the agent. With a file it is the file's over the hardware's.
+func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, error) {
+	set := &layoutSet{byName: mig.HardwareLayouts(s.cards), source: map[string]string{}}
+	for name := range set.byName {
+		set.source[name] = ofHardware
+	}
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read layouts: %w", err)
+		}
+		layouts, err := config.ParseMIGLayouts(file, data)
+		if err != nil {
+			return nil, err
+		}
+		set.add(file, layouts)
+		return set, nil
+	}
+	if s.object == nil {
+		return set, nil
+	}
+	status := s.object.Status.Config
+	if parts := strings.SplitN(status.Source, "/", 3); len(parts) == 3 && parts[0] != "" {
+		s.addConfigMap(ctx, set, parts[0]+"/"+parts[1], parts[2], func(source string, data []byte) (map[string][]v1alpha1.MIGLayoutEntry, error) {
+			agent, err := config.Parse(source, data, nil)
+			if err != nil {
+				return nil, err
+			}
+			return agent.MIGLayouts, nil
+		})
+	} else if status.Source != "" {
+		set.elsewhere = "layouts that the agent's own file " + status.Source + " defines cannot be read from here"
+	}
+	if status.MIGConfigMap != "" {
+		s.addConfigMap(ctx, set, status.MIGConfigMap, layoutsKey, config.ParseMIGLayouts)
+	}
+	return set, nil
+}
+
+// addConfigMap adds the layouts in a key of a ConfigMap, or why there are none.
+func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key string, parse func(string, []byte) (map[string][]v1alpha1.MIGLayoutEntry, error)) {
+	source := name + "/" + key
+	layouts, err := func() (map[string][]v1alpha1.MIGLayoutEntry, error) {
+		namespace, short, _ := strings.Cut(name, "/")
+		object, err := s.api.Client.Resource(configMaps()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		text, found, err := unstructured.NestedString(object.Object, "data", key)
+		if err != nil || !found {
+			return nil, fmt.Errorf("it has no key %s", key)
+		}
+		return parse(source, []byte(text))
+	}()
+	if err != nil {
+		set.notRead = append(set.notRead, v1alpha1.TraceNotRead{TraceSource: v1alpha1.TraceSource{Kind: "ConfigMap", Path: source}, Why: err.Error()})
+		return
+	}
+	set.add(source, layouts)
+}
+
+// plan plans the cards for a layout of the set.
+func (s *layoutSet) plan(subject *migSubject, name string) (*migPlan, error) {
+	layout, err := mig.FindLayout(s.byName, name)
+	if err != nil {
+		var hints []string
+		for _, one := range s.notRead {
+			hints = append(hints, fmt.Sprintf("not read: %s %s: %s", one.Kind, one.Path, one.Why))
+		}
+		if s.elsewhere != "" {
+			hints = append(hints, s.elsewhere)
+		}
+		if len(hints) > 0 {
+			err = &hintError{err, strings.Join(hints, "\n")}
+		}
+		return nil, fmt.Errorf("find layout of %s: %w", orElse(subject.node, "this hardware"), err)
+	}
+	if len(subject.cards) == 0 {
+		return nil, errors.New("plan layout: there are no GPUs")
+	}
+	return &migPlan{
+		subject: subject, layout: name, source: s.source[name], cards: mig.PlanNode(subject.cards, layout), notRead: s.notRead,
+	}, nil
+}

@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/mig"
+	"github.com/berth-gpu/berth/internal/term"
+)
+
+// migPlan is a plan with what it is for.
+type migPlan struct {
+	subject        *migSubject
+	layout, source string
+	cards          []mig.CardPlan
+	notRead        []v1alpha1.TraceNotRead
+}
+
+// state is the worst of the cards'.
+func (p *migPlan) state() v1alpha1.MIGPlanState {
+	state := v1alpha1.MIGPlanNothing
+	for i := range p.cards {
+		switch card := &p.cards[i]; {
+		case card.Refused != "":
+			return v1alpha1.MIGPlanRefused
+		case len(card.Blockers) > 0:
+			state = v1alpha1.MIGPlanWaits
+		case card.Changes() && state == v1alpha1.MIGPlanNothing:
+			state = v1alpha1.MIGPlanReady
+		}
+	}
+	return state
+}
+
+// print is the plan for people: where the layout comes from, the picture, and what comes of it.
+func (p *migPlan) print(w io.Writer) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: layout %s, ", orElse(p.subject.node, "this hardware"), p.layout)
+	if p.source == ofHardware {
+		text.WriteString("one that follows from the hardware\n\n")
+	} else {
+		fmt.Fprintf(&text, "defined by %s\n\n", p.source)
+	}
+	if len(p.cards) == 0 {
+		text.WriteString("it names no GPU that is here\n")
+	}
+	text.WriteString(mig.Describe(p.cards, p.subject.cards))
+	text.WriteString("\n" + p.conclusion() + "\n")
+	// Products and pods' names come from elsewhere; the picture's own line ends stay.
+	for line := range strings.Lines(text.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(term.Clean(strings.TrimSuffix(line, "\n")), " ")); err != nil {
+			return err
+		}
+	}
+	return notReadTable(w, p.notRead)
+}
+
+func (p *migPlan) conclusion() string {
+	node := p.subject.node
+	if p.subject.api == nil {
+		node = "" // nobody to ask for it
+	}
+	switch p.state() {
+	case v1alpha1.MIGPlanRefused:
+		return "It is refused, so no GPU would be changed."
+	case v1alpha1.MIGPlanNothing:
+		return "There is nothing to do."
+	case v1alpha1.MIGPlanReady:
+		if node == "" {
+			return "It can be carried out now."
+		}
+		return fmt.Sprintf("It can be carried out now: berth mig apply %s %s", node, p.layout)
+	}
+	text := "It waits for " + strings.Join(p.blockers(), ", ") + "."
+	if node != "" {
+		text += fmt.Sprintf("\nberth mig apply %s %s waits for them; with --force it evicts them.", node, p.layout)
+	}
+	return text
+}
+
+// blockers are the holders in the way, each once, in the order of the cards.
+func (p *migPlan) blockers() []string {
+	var all []string
+	for i := range p.cards {
+		for _, blocker := range p.cards[i].Blockers {
+			for _, holder := range blocker.Holders {
+				if !slices.Contains(all, holder) {
+					all = append(all, holder)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// object is the plan as the versioned object that is printed.
+func (p *migPlan) object() *v1alpha1.MIGPlan {
+	object := &v1alpha1.MIGPlan{
+		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindMIGPlan), Node: p.subject.node, Layout: p.layout, LayoutSource: p.source,
+		State: p.state(), Cards: []v1alpha1.MIGCardPlan{}, NotRead: p.notRead,
+	}
+	for i := range p.cards {
+		plan := &p.cards[i]
+		card := v1alpha1.MIGCardPlan{
+			UUID: string(plan.UUID), Index: plan.Index, MIGEnabled: plan.Wanted.Enabled, Devices: plan.Wanted.Devices,
+			Refused: plan.Refused, SetMode: plan.SetMode, Reset: plan.Reset,
+		}
+		for k := range plan.Keep {
+			card.Keep = append(card.Keep, instanceObject(&plan.Keep[k]))
+		}
+		for k := range plan.Destroy {
+			card.Destroy = append(card.Destroy, instanceObject(&plan.Destroy[k]))
+		}
+		for _, one := range plan.Create {
+			card.Create = append(card.Create, v1alpha1.MIGPlaced{Profile: one.Profile, Start: one.Start, Size: one.Size})
+		}
+		for _, one := range plan.Blockers {
+			blocker := v1alpha1.MIGBlocker{Holders: one.Holders}
+			if one.Instance.Profile != "" {
+				instance := instanceObject(&one.Instance)
+				blocker.Instance = &instance
+			}
+			card.Blockers = append(card.Blockers, blocker)
+		}
+		object.Cards = append(object.Cards, card)
+	}
+	return object
+}
+
+func instanceObject(one *mig.Instance) v1alpha1.MIGInstance {
+	object := v1alpha1.MIGInstance{
+		MIGPlaced: v1alpha1.MIGPlaced{Profile: one.Profile, Start: one.Start, Size: one.Size}, GI: one.GI, Holders: one.Holders,
+	}
+	if one.UUID != "" {
+		object.UUIDs = append(object.UUIDs, string(one.UUID))
+	}
+	for _, sibling := range one.Siblings {
+		object.UUIDs = append(object.UUIDs, string(sibling))
+	}
+	return object
+}

@@ -1,0 +1,274 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// nvidiaFile is the file of NVIDIA's device plugin and GPU feature discovery, every key of it.
+type nvidiaFile struct {
+	Version   string          `json:"version"`
+	Flags     nvidiaFlags     `json:"flags"`
+	Resources nvidiaResources `json:"resources"`
+	Sharing   nvidiaSharing   `json:"sharing"`
+	IMEX      v1alpha1.IMEX   `json:"imex"`
+}
+
+type nvidiaFlags struct {
+	MIGStrategy             v1alpha1.MIGStrategy `json:"migStrategy"`
+	FailOnInitError         bool                 `json:"failOnInitError"`
+	MPSRoot                 string               `json:"mpsRoot"`
+	DriverRoot              string               `json:"nvidiaDriverRoot"`
+	DevRoot                 string               `json:"nvidiaDevRoot"`
+	GDRCopy                 bool                 `json:"gdrcopyEnabled"`
+	GDS                     bool                 `json:"gdsEnabled"`
+	MOFED                   bool                 `json:"mofedEnabled"`
+	UseNodeFeatureAPI       bool                 `json:"useNodeFeatureAPI"`
+	DeviceDiscoveryStrategy string               `json:"deviceDiscoveryStrategy"`
+	Plugin                  nvidiaPlugin         `json:"plugin"`
+	GFD                     nvidiaGFD            `json:"gfd"`
+}
+
+type nvidiaPlugin struct {
+	PassDeviceSpecs     bool                      `json:"passDeviceSpecs"`
+	DeviceListStrategy  v1alpha1.StringOrList     `json:"deviceListStrategy"`
+	DeviceIDStrategy    v1alpha1.DeviceIDStrategy `json:"deviceIDStrategy"`
+	CDIAnnotationPrefix string                    `json:"cdiAnnotationPrefix"`
+	CTKPath             string                    `json:"nvidiaCTKPath"`
+	ContainerDriverRoot string                    `json:"containerDriverRoot"`
+	AllocationPolicy    v1alpha1.SharePolicy      `json:"sharedDevicesAllocationPolicy"`
+}
+
+type nvidiaGFD struct {
+	Oneshot         bool        `json:"oneshot"`
+	NoTimestamp     bool        `json:"noTimestamp"`
+	SleepInterval   nvidiaSleep `json:"sleepInterval"`
+	OutputFile      string      `json:"outputFile"`
+	MachineTypeFile string      `json:"machineTypeFile"`
+}
+
+type nvidiaResources struct {
+	GPUs []nvidiaResource `json:"gpus"`
+	MIG  []nvidiaResource `json:"mig"`
+}
+
+type nvidiaResource struct {
+	Pattern string `json:"pattern"`
+	Name    string `json:"name"`
+}
+
+type nvidiaSharing struct {
+	TimeSlicing *nvidiaMode `json:"timeSlicing"`
+	MPS         *nvidiaMode `json:"mps"`
+}
+
+type nvidiaMode struct {
+	RenameByDefault            bool           `json:"renameByDefault"`
+	FailRequestsGreaterThanOne *bool          `json:"failRequestsGreaterThanOne"`
+	Resources                  []nvidiaShared `json:"resources"`
+}
+
+type nvidiaShared struct {
+	Name     string        `json:"name"`
+	Rename   string        `json:"rename"`
+	Replicas int           `json:"replicas"`
+	Devices  nvidiaDevices `json:"devices"`
+}
+
+// nvidiaSleep is a duration, a number of nanoseconds, or "infinite".
+type nvidiaSleep struct{}
+
+func (nvidiaSleep) read(d *decoder, node *yaml.Node, field string) {
+	const fix = "write a duration such as 60s, or infinite"
+	if node.Kind != yaml.ScalarNode {
+		d.add(node.Line, field, "want a duration, got "+describe(node), fix)
+		return
+	}
+	if node.ShortTag() == "!!int" || node.Value == "infinite" {
+		return
+	}
+	if _, err := time.ParseDuration(node.Value); err != nil {
+		d.add(node.Line, field, strconv.Quote(node.Value)+" is not a duration", fix)
+	}
+}
+
+// nvidiaDevices are the devices that an entry of sharing means: all (the zero value), the
+// first so many, or those of a list.
+type nvidiaDevices struct {
+	count            int
+	gpus             []int
+	gpuUUIDs         []string
+	migs, migUUIDs   []string
+	oldUUID, listing bool
+}
+
+func (n *nvidiaDevices) read(d *decoder, node *yaml.Node, field string) {
+	const fix = "write all, a number, or a list of indices (0, \"0:1\") and UUIDs"
+	switch {
+	case node.Kind == yaml.SequenceNode && len(node.Content) > 0:
+		n.listing = true
+		for i, item := range node.Content {
+			path := field + "[" + strconv.Itoa(i) + "]"
+			d.lines[path] = item.Line
+			if item.Kind != yaml.ScalarNode || !n.add(item.Value) {
+				d.add(item.Line, path, describe(item)+" is not a device", "write an index as nvidia-smi -L numbers them (a card's 0, a MIG device's \"0:1\"), or a UUID as it prints them")
+			}
+		}
+	case node.Kind == yaml.SequenceNode:
+		d.add(node.Line, field, "an empty list shares nothing", fix)
+	case node.Kind == yaml.ScalarNode && node.Value == "all":
+	case node.Kind == yaml.ScalarNode && node.ShortTag() == "!!int":
+		count, err := strconv.Atoi(node.Value)
+		if err != nil || count < 1 {
+			d.add(node.Line, field, node.Value+" is not a number of devices", "write 1 or more, or all")
+			return
+		}
+		n.count = count
+	default:
+		d.add(node.Line, field, describe(node)+" does not say which devices", fix)
+	}
+}
+
+// add takes one entry of a list.
+func (n *nvidiaDevices) add(device string) bool {
+	switch {
+	case gpuIndex.MatchString(device):
+		index, err := strconv.Atoi(device)
+		n.gpus = append(n.gpus, index)
+		return err == nil
+	case gpuUUID.MatchString(device):
+		n.gpuUUIDs = append(n.gpuUUIDs, device)
+	case migIndex.MatchString(device):
+		n.migs = append(n.migs, device)
+	case migUUID.MatchString(device):
+		n.migUUIDs = append(n.migUUIDs, device)
+	case oldUUID.MatchString(device):
+		n.migUUIDs = append(n.migUUIDs, device)
+		n.oldUUID = true
+	default:
+		return false
+	}
+	return true
+}
+
+// ofGPUs and ofMIGs tell whether the entry can mean devices of that kind.
+func (n *nvidiaDevices) ofGPUs() bool { return !n.listing || len(n.gpus)+len(n.gpuUUIDs) > 0 }
+func (n *nvidiaDevices) ofMIGs() bool { return !n.listing || len(n.migs)+len(n.migUUIDs) > 0 }
+
+// readNVIDIA reads NVIDIA's file and says the same as a configuration of ours.
+func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
+	const both = "a file of NVIDIA's device plugin has a version and no apiVersion or kind, one of Berth has no version: keep one of them"
+	var file nvidiaFile
+	d.decode(document, &file, map[string]string{
+		"apiVersion":  both,
+		"kind":        both,
+		"mig-configs": "a file of mig-parted belongs into a ConfigMap that migConfigMap of Berth's AgentConfig names",
+	})
+	d.checkVersion(file.Version)
+	if len(d.problems) > 0 {
+		return nil
+	}
+	c := &v1alpha1.AgentConfig{
+		ResourceName:                  defaultResourceName,
+		MIGStrategy:                   file.Flags.MIGStrategy,
+		SharedDevicesAllocationPolicy: file.Flags.Plugin.AllocationPolicy,
+		DeviceIDStrategy:              file.Flags.Plugin.DeviceIDStrategy,
+		CDIAnnotationPrefix:           file.Flags.Plugin.CDIAnnotationPrefix,
+		GDS:                           file.Flags.GDS,
+		GDRCopy:                       file.Flags.GDRCopy,
+		MOFED:                         file.Flags.MOFED,
+		IMEX:                          file.IMEX,
+		DriverRoot:                    file.Flags.DriverRoot,
+		DevRoot:                       file.Flags.DevRoot,
+		MPSRoot:                       file.Flags.MPSRoot,
+	}
+	if c.MIGStrategy == "" {
+		c.MIGStrategy = v1alpha1.MIGStrategyNone
+	}
+	for field, origin := range map[string]string{
+		"migStrategy": "migStrategy", "driverRoot": "nvidiaDriverRoot", "devRoot": "nvidiaDevRoot", "mpsRoot": "mpsRoot",
+		"deviceListStrategy": "plugin.deviceListStrategy", "deviceIDStrategy": "plugin.deviceIDStrategy",
+		"cdiAnnotationPrefix": "plugin.cdiAnnotationPrefix", "sharedDevicesAllocationPolicy": "plugin.sharedDevicesAllocationPolicy",
+		"hostRoot": "plugin.containerDriverRoot", "passDeviceSpecs": "plugin.passDeviceSpecs",
+	} {
+		d.origins[field] = "flags." + origin
+	}
+	d.nvidiaPlatform(&file.Flags)
+	d.nvidiaHostRoot(&file.Flags, c)
+	d.nvidiaStrategies(&file.Flags.Plugin, c)
+	(&translation{decoder: d, file: &file, config: c}).run()
+	return c
+}
+
+// nvidiaPlatform speaks of the flags that have no field of ours.
+func (d *decoder) nvidiaPlatform(flags *nvidiaFlags) {
+	const strategy = "flags.deviceDiscoveryStrategy"
+	switch flags.DeviceDiscoveryStrategy {
+	case "", "auto", "nvml":
+	case "tegra", "vfio":
+		d.reject(strategy, flags.DeviceDiscoveryStrategy+" is not supported: Berth finds its cards through NVML", "write auto or nvml; keep NVIDIA's device plugin on such nodes")
+	default:
+		d.reject(strategy, fmt.Sprintf("%q is unknown", flags.DeviceDiscoveryStrategy), suggest("write one of", flags.DeviceDiscoveryStrategy, []string{"auto", "nvml"}))
+	}
+	if d.given("flags.gfd") {
+		d.note("flags.gfd", "has no effect: Berth writes no file of labels for Node Feature Discovery", "")
+	}
+	if path := flags.Plugin.CTKPath; path != "" && path != "/usr/bin/nvidia-ctk" {
+		d.note("flags.plugin.nvidiaCTKPath", "has no effect: Berth's CDI spec names a hook program of its own", "see hookDir of Berth's AgentConfig")
+	}
+}
+
+// nvidiaHostRoot finds out where the agent sees the host's root from where it sees the driver's.
+func (d *decoder) nvidiaHostRoot(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
+	const field = "flags.plugin.containerDriverRoot"
+	seen := strings.TrimRight(flags.Plugin.ContainerDriverRoot, "/")
+	if seen == "" || seen == "/driver-root" {
+		return // The mount point of NVIDIA's own image says nothing about Berth's.
+	}
+	host, ok := strings.CutSuffix(seen, strings.TrimRight(flags.DriverRoot, "/"))
+	if !ok {
+		d.note(field, "has no effect: Berth sees the driver's root below the host's, at hostRoot with nvidiaDriverRoot behind it", "mount the host's root into the agent and set --host-root")
+		return
+	}
+	c.HostRoot = host
+	if host == "" {
+		c.HostRoot = "/"
+	}
+}
+
+// nvidiaStrategies keeps what NVIDIA's plugin does where several ways are given at once.
+func (d *decoder) nvidiaStrategies(plugin *nvidiaPlugin, c *v1alpha1.AgentConfig) {
+	const field = "flags.plugin.deviceListStrategy"
+	cdi := len(plugin.DeviceListStrategy) == 0 // Berth's default.
+	cri := false
+	for _, text := range plugin.DeviceListStrategy {
+		for name := range strings.SplitSeq(text, ",") {
+			strategy := v1alpha1.DeviceListStrategy(strings.TrimSpace(name))
+			c.DeviceListStrategy = append(c.DeviceListStrategy, strategy)
+			cri = cri || strategy == v1alpha1.StrategyCDICRI
+			cdi = cdi || strategy == v1alpha1.StrategyCDICRI || strategy == v1alpha1.StrategyCDIAnnotations
+		}
+	}
+	if cri {
+		kept := c.DeviceListStrategy[:0]
+		for _, strategy := range c.DeviceListStrategy {
+			if strategy != v1alpha1.StrategyCDIAnnotations {
+				kept = append(kept, strategy)
+			}
+		}
+		if len(kept) < len(c.DeviceListStrategy) {
+			d.note(field, "cdi-annotations has no effect beside cdi-cri: the runtime would inject every device twice", "remove cdi-annotations")
+		}
+		c.DeviceListStrategy = kept
+	}
+	c.PassDeviceSpecs = plugin.PassDeviceSpecs && !cdi
+	if plugin.PassDeviceSpecs && cdi {
+		d.note("flags.plugin.passDeviceSpecs", "has no effect with CDI: the CDI spec already names the device nodes", "remove it, or set deviceListStrategy: envvar")
+	}
+}

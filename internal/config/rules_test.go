@@ -1,0 +1,281 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// TestRulesRefused has the whole error of each mistake, the part behind "agent.yaml:1: ".
+func TestRulesRefused(t *testing.T) {
+	long := "berth.dev/" + strings.Repeat("x", 50)
+	tests := map[string]struct {
+		file string
+		want string
+	}{
+		"no replicas": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 0}}]`,
+			"gpus[0].sharing.replicas: 0 is less than 1 (write how many containers may share a device; 1 shares it with nobody)",
+		},
+		"replicas missing": {
+			`gpus: [{sharing: {mode: timeSlicing}}]`,
+			"gpus[0].sharing.replicas: is missing (write how many containers may share a device)",
+		},
+		"replicas absurd": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 1000000}}]`,
+			"gpus[0].sharing.replicas: 1000000 is more than 10000 (write how many containers may share a device)",
+		},
+		"mode missing": {
+			`gpus: [{sharing: {replicas: 2}}]`,
+			"gpus[0].sharing.mode: is missing (write timeSlicing or mps)",
+		},
+		"unknown mode": {
+			`gpus: [{sharing: {mode: timeslice, replicas: 2}}]`,
+			`gpus[0].sharing.mode: "timeslice" is unknown (did you mean timeSlicing?)`,
+		},
+		"mode of nothing": {
+			`gpus: [{sharing: {mode: vgpu, replicas: 2}}]`,
+			`gpus[0].sharing.mode: "vgpu" is unknown (write one of: mps, timeSlicing)`,
+		},
+		"MPS on MIG devices": {
+			`migDevices: [{sharing: {mode: mps, replicas: 2}}]`,
+			"migDevices[0].sharing.mode: MPS does not run on MIG devices (use timeSlicing, or mps in a rule of gpus for cards without MIG)",
+		},
+		"time slice with MPS": {
+			`gpus: [{sharing: {mode: mps, replicas: 2, timeSlice: short}}]`,
+			"gpus[0].sharing.timeSlice: a time slice has no meaning with mode mps (remove timeSlice, or set mode: timeSlicing)",
+		},
+		"time slice of a MIG device": {
+			`migDevices: [{sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]`,
+			"migDevices[0].sharing.timeSlice: a time slice is a setting of a whole card, not of its MIG devices (remove timeSlice)",
+		},
+		"unknown time slice": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 2, timeSlice: shrt}}]`,
+			`gpus[0].sharing.timeSlice: "shrt" is unknown (did you mean short?)`,
+		},
+		"limits without MPS": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 2, mps: {pinnedMemoryMiB: 1024}}}]`,
+			"gpus[0].sharing.mps: these limits need mode mps: time-slicing limits neither memory nor threads (set mode: mps, or remove mps)",
+		},
+		"percentage too high": {
+			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {activeThreadPercentage: 101}}}]`,
+			"gpus[0].sharing.mps.activeThreadPercentage: 101 is not a percentage from 1 to 100 (remove it for 100 divided by the replicas)",
+		},
+		"percentage zero": {
+			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {activeThreadPercentage: 0}}}]`,
+			"gpus[0].sharing.mps.activeThreadPercentage: 0 is not a percentage from 1 to 100 (remove it for 100 divided by the replicas)",
+		},
+		"memory limit of no meaning": {
+			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: -2}}}]`,
+			"gpus[0].sharing.mps.pinnedMemoryMiB: -2 is not a limit (write MiB, or -1 for no limit, or remove it for an equal part of the card's memory)",
+		},
+		"long name": {
+			`gpus: [{resourceName: ` + long + `xxxx}]`,
+			`gpus[0].resourceName: "` + long + `xxxx" has 64 characters, at most 63 are allowed (shorten it)`,
+		},
+		"long name once it is shared": {
+			`gpus: [{resourceName: ` + long + `, sharing: {mode: timeSlicing, replicas: 2, renameByDefault: true}}]`,
+			`gpus[0].sharing.renameByDefault: "` + long + `.shared" has 67 characters, at most 63 are allowed (give a shorter name)`,
+		},
+		"long default name once it is shared": {
+			`{resourceName: ` + long + `, migStrategy: single, migDevices: [{sharing: {mode: timeSlicing, replicas: 2, renameByDefault: true}}]}`,
+			`migDevices[0].sharing.renameByDefault: "` + long + `.shared" has 67 characters, at most 63 are allowed (give a shorter name)`,
+		},
+		"name of shares": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 2, resourceName: shares}}]`,
+			`gpus[0].sharing.resourceName: "shares" is not a resource name (write it as domain/name, such as nvidia.com/gpu)`,
+		},
+		"layout and devices": {
+			`gpus: [{mig: {layout: all-balanced, devices: {1g.10gb: 1}}}]`,
+			"gpus[0].mig: layout and devices exclude each other (keep one)",
+		},
+		"neither layout nor devices": {
+			`gpus: [{mig: {}}]`,
+			"gpus[0].mig: says neither a layout nor devices (write layout: all-enabled for a card with MIG and no devices, or remove mig to leave the card as it is)",
+		},
+		"unknown layout": {
+			`{migLayouts: {training: [{devices: all, mig-enabled: false}]}, gpus: [{mig: {layout: trainin}}]}`,
+			`gpus[0].mig.layout: "trainin" is no layout (did you mean training?)`,
+		},
+		"misspelled layout of the hardware": {
+			`gpus: [{mig: {layout: all-balance}}]`,
+			`gpus[0].mig.layout: "all-balance" is no layout (did you mean all-balanced?)`,
+		},
+		"layout with a profile's own plus": {
+			`gpus: [{mig: {layout: all-1g.10gb+me}}]`,
+			`gpus[0].mig.layout: "all-1g.10gb+me" is no layout (there are: all-PROFILE, all-balanced, all-disabled, all-enabled)`,
+		},
+		"excluded and more": {
+			`gpus: [{exclude: true, resourceName: berth.dev/gpu}]`,
+			"gpus[0].exclude: a card that is excluded has no resourceName, mig or sharing (remove those, or exclude)",
+		},
+		"sharing and MIG": {
+			`gpus: [{mig: {devices: {1g.10gb: 7}}, sharing: {mode: timeSlicing, replicas: 2}}]`,
+			"gpus[0].sharing: mig and sharing exclude each other: a card with MIG enabled is not given out whole (share its MIG devices by a rule of migDevices)",
+		},
+		"profile of no form": {
+			`gpus: [{mig: {devices: {1g10gb: 7}}}]`,
+			`gpus[0].mig.devices[1g10gb]: "1g10gb" is not the name of a MIG profile (write it as nvidia-smi mig -lgip prints it, such as 1g.10gb or 1g.10gb+me)`,
+		},
+		"fewer than no devices": {
+			`gpus: [{mig: {devices: {1g.10gb: -1}}}]`,
+			"gpus[0].mig.devices[1g.10gb]: -1 is not a number of MIG devices (write 0 or more)",
+		},
+		"profile pattern of no form": {
+			`migDevices: [{select: {profile: ["1g 10gb"]}}]`,
+			`migDevices[0].select.profile[0]: "1g 10gb" is not the name of a MIG profile (write it as nvidia-smi mig -lgip prints it, such as 1g.10gb or 1g.10gb+me)`,
+		},
+		"UUID of no form": {
+			`gpus: [{select: {uuid: [GPU-0]}}]`,
+			`gpus[0].select.uuid[0]: "GPU-0" is not the UUID of a GPU (write it as nvidia-smi -L prints it)`,
+		},
+		"UUID of a card for a MIG device": {
+			`migDevices: [{select: {uuid: [GPU-11111111-2222-3333-4444-555555555555]}}]`,
+			`migDevices[0].select.uuid[0]: "GPU-11111111-2222-3333-4444-555555555555" is not the UUID of a MIG device (write it as nvidia-smi -L prints it)`,
+		},
+		"negative index": {
+			`gpus: [{select: {index: [-1]}}]`,
+			"gpus[0].select.index[0]: -1 is not the index of a card (cards are numbered from 0, see nvidia-smi -L)",
+		},
+		"index of a MIG device": {
+			`migDevices: [{select: {index: ["3"]}}]`,
+			`migDevices[0].select.index[0]: "3" is not the index of a MIG device (write N:M, the card's index and the MIG device's, such as 0:1)`,
+		},
+		"negative count": {
+			`gpus: [{select: {count: -1}}]`,
+			"gpus[0].select.count: -1 is not a number of devices (write 1 or more, or 0 for all)",
+		},
+		"selection that a template left empty": {
+			`gpus: [{select: {index: []}, exclude: true}]`,
+			"gpus[0].select.index: an empty list selects nothing (remove it to select all)",
+		},
+		"rule behind one that selects everything": {
+			`gpus: [{resourceName: berth.dev/a}, {select: {index: [0]}, exclude: true}]`,
+			"gpus[1]: nothing reaches this rule: gpus[0] selects all that it selects, and the first that matches decides (put the narrower one first, or remove one)",
+		},
+		"rule behind a wider pattern": {
+			`migDevices: [{select: {profile: ["1g.*"]}}, {select: {profile: ["1g.10gb", "1g.*+me"], gpu: [0]}}]`,
+			"migDevices[1]: nothing reaches this rule: migDevices[0] selects all that it selects, and the first that matches decides (put the narrower one first, or remove one)",
+		},
+		"rules of MIG devices that are not advertised": {
+			`{migStrategy: none, migDevices: [{resourceName: berth.dev/slice}]}`,
+			"migDevices: migStrategy none advertises no MIG devices, so these rules would do nothing (set migStrategy: mixed or single, or remove them)",
+		},
+		"two channels": {
+			`imex: {channelIDs: [0, 1]}`,
+			"imex.channelIDs: [0 1] is neither [] nor [0] (a node has one channel, write [0])",
+		},
+		"relative mpsRoot": {
+			`mpsRoot: run/mps`,
+			`mpsRoot: "run/mps" is not an absolute path (begin it with /)`,
+		},
+		"ConfigMap without a namespace": {
+			`migConfigMap: layouts`,
+			`migConfigMap: "layouts" is not the name of a ConfigMap (write it as NAMESPACE/NAME, such as berth/mig-layouts)`,
+		},
+		"unknown MIG strategy": {
+			`migStrategy: mixd`,
+			`migStrategy: "mixd" is unknown (did you mean mixed?)`,
+		},
+		"unknown policy": {
+			`sharedDevicesAllocationPolicy: spread`,
+			`sharedDevicesAllocationPolicy: "spread" is unknown (write one of: distributed, packed)`,
+		},
+		"layout for a model": {
+			`migLayouts: {a: [{device-filter: A100, devices: all, mig-enabled: false}]}`,
+			`migLayouts[a][0].device-filter[0]: "A100" is not the PCI ID of a model (write device and vendor as 0xDDDDVVVV, such as "0x233010DE")`,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse("agent.yaml", []byte(tc.file), nil)
+			if want := "agent.yaml:1: " + tc.want; err == nil || err.Error() != want {
+				t.Errorf("Parse gave\n%v\nwant\n%s", err, want)
+			}
+		})
+	}
+}
+
+// TestRulesAccepted: what looks like a mistake above, and is none.
+func TestRulesAccepted(t *testing.T) {
+	tests := map[string]string{
+		"one replica":                      `gpus: [{sharing: {mode: mps, replicas: 1}}]`,
+		"layouts that the hardware gives":  `gpus: [{select: {index: [0]}, mig: {layout: all-1g.24gb-me}}, {mig: {layout: all-1g.10gb.me.all}}]`,
+		"a layout that a ConfigMap gives":  `{migConfigMap: berth/layouts, gpus: [{mig: {layout: training}}]}`,
+		"a number, then the rest":          `gpus: [{select: {count: 2}, exclude: true}, {resourceName: berth.dev/gpu}]`,
+		"a narrow pattern, then a wider":   `gpus: [{select: {model: ["NVIDIA A100*"]}}, {select: {model: ["NVIDIA*"]}}, {}]`,
+		"no limit of memory":               `gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: -1, activeThreadPercentage: 100}}}]`,
+		"a compute instance's profile":     `gpus: [{mig: {devices: {1c.2g.20gb: 2, 1g.10gb+me: 1, 1g.24gb-me: 0}}}]`,
+		"a MIG device of an old driver":    `migDevices: [{select: {uuid: [MIG-GPU-11111111-2222-3333-4444-555555555555/1/0]}}]`,
+		"channel 0":                        `imex: {channelIDs: [0], required: true}`,
+		"a date for a node's name as text": `nodeName: 2001-01-01`,
+	}
+	for name, file := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse("agent.yaml", []byte(file), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSharingDefaults(t *testing.T) {
+	got, err := Parse("", []byte(`
+gpus:
+- {select: {index: [0]}, sharing: {mode: timeSlicing, replicas: 2}}
+- {select: {index: [1]}, sharing: {mode: mps, replicas: 2}}
+- {sharing: {mode: mps, replicas: 2, failRequestsGreaterThanOne: false}}
+migDevices: [{sharing: {mode: timeSlicing, replicas: 2}}]
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type filled struct {
+		fail  bool
+		slice v1alpha1.TimeSlice
+	}
+	of := func(s *v1alpha1.Sharing) filled { return filled{*s.FailRequestsGreaterThanOne, s.TimeSlice} }
+	for i, want := range []filled{{false, v1alpha1.TimeSliceDefault}, {true, ""}, {false, ""}} {
+		if got := of(got.GPUs[i].Sharing); got != want {
+			t.Errorf("gpus[%d] got the defaults %v, want %v", i, got, want)
+		}
+	}
+	if got := of(got.MIGDevices[0].Sharing); got != (filled{}) {
+		t.Errorf("migDevices[0] got the defaults %v, want none to fail and no time slice", got)
+	}
+}
+
+// slowMatch is the definition of a pattern, letter by letter.
+func slowMatch(pattern, text string) bool {
+	switch {
+	case pattern == "":
+		return text == ""
+	case pattern[0] == '*':
+		return slowMatch(pattern[1:], text) || text != "" && slowMatch(pattern, text[1:])
+	}
+	return text != "" && pattern[0] == text[0] && slowMatch(pattern[1:], text[1:])
+}
+
+func TestMatchesAgainstTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pattern, text := rapid.StringMatching(`[ab*]{0,7}`).Draw(t, "pattern"), rapid.StringMatching(`[ab]{0,8}`).Draw(t, "text")
+		if got, want := matches(pattern, text), slowMatch(pattern, text); got != want {
+			t.Errorf("matches(%q, %q) = %v, want %v", pattern, text, got, want)
+		}
+	})
+}
+
+// TestCoveringPatterns: a pattern that covers another one matches whatever that one matches.
+func TestCoveringPatterns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := rapid.StringMatching(`[ab*]{1,4}`)
+		wide, narrow := pattern.Draw(t, "wide"), pattern.Draw(t, "narrow")
+		text := rapid.StringMatching(`[ab]{0,6}`).Draw(t, "text")
+		if coversPatterns([]string{wide}, []string{narrow}) && matches(narrow, text) && !matches(wide, text) {
+			t.Errorf("%q is said to cover %q and does not match %q", wide, narrow, text)
+		}
+	})
+}

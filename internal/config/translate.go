@@ -1,0 +1,361 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+const nvidiaDomain = "nvidia.com/"
+
+// translation turns the resources and the sharing of NVIDIA's file into rules. NVIDIA names
+// devices first and shares what has a name; here the first rule that selects a device decides
+// both. So each naming becomes the rules of the entries that share its name, and
+// then one that only names what those leave.
+type translation struct {
+	*decoder
+	file   *nvidiaFile
+	config *v1alpha1.AgentConfig
+	// gpus and migs are the namings in their order.
+	gpus, migs []naming
+	// entries are the good ones of the sharing block in mode.
+	entries []entry
+	mode    v1alpha1.SharingMode
+	block   *nvidiaMode
+}
+
+// naming gives a name to devices of a pattern.
+type naming struct {
+	// pattern is empty for all that no other naming took.
+	pattern, name string
+	// at is where the file says so; empty for the default.
+	at string
+}
+
+// entry is one of sharing's resources.
+type entry struct {
+	*nvidiaShared
+	name, rename, at string
+	// named is set once a naming gives the name; gpus and migs when a rule for such
+	// devices came of it.
+	named, gpus, migs bool
+}
+
+func (t *translation) run() {
+	t.gpus = append(t.namings("resources.gpus", t.file.Resources.GPUs), naming{name: defaultResourceName})
+	t.migs = t.namings("resources.mig", t.file.Resources.MIG)
+	for i, m := range t.migs {
+		t.checkProfilePattern(fmt.Sprintf("resources.mig[%d].pattern", i), m.pattern)
+	}
+	switch t.config.MIGStrategy {
+	case v1alpha1.MIGStrategySingle:
+		t.migs = append(t.migs, naming{name: defaultResourceName})
+	case v1alpha1.MIGStrategyNone:
+		if len(t.migs) > 0 {
+			t.note("resources.mig", "has no effect: migStrategy none advertises no MIG devices", "set migStrategy: mixed")
+		}
+		t.migs = nil
+	}
+	t.gpus, t.migs = t.reachable(t.gpus), t.reachable(t.migs)
+	t.readSharing()
+	for _, n := range t.gpus {
+		t.gpuRules(n)
+	}
+	for _, n := range t.migs {
+		t.migRules(n)
+	}
+	if slices.ContainsFunc(slices.Concat(t.gpus, t.migs), func(n naming) bool { return n.name == "" }) {
+		return // What an entry means cannot be told before the names are mended.
+	}
+	for i := range t.entries {
+		t.settle(&t.entries[i])
+	}
+}
+
+// namings reads one list of resources.
+func (t *translation) namings(at string, list []nvidiaResource) []naming {
+	var out []naming
+	for i, r := range list {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		if r.Pattern == "" {
+			t.reject(field+".pattern", "is missing", "write what the name is for; * stands for anything")
+		}
+		out = append(out, naming{pattern: r.Pattern, name: t.resource(field+".name", r.Name), at: field})
+	}
+	return out
+}
+
+// reachable leaves out namings that an earlier one leaves nothing.
+func (t *translation) reachable(all []naming) []naming {
+	var out []naming
+	for _, n := range all {
+		earlier := slices.IndexFunc(out, func(e naming) bool { return n.pattern != "" && matches(e.pattern, n.pattern) || e.pattern == "*" })
+		switch {
+		case earlier < 0:
+			out = append(out, n)
+		case n.at != "":
+			t.reject(n.at, "nothing reaches this pattern: "+out[earlier].at+" matches all that it matches, and the first decides", "put the narrower one first, or remove one")
+		}
+	}
+	return out
+}
+
+// resource gives a name its domain; the error is filed.
+func (t *translation) resource(field, name string) string {
+	full := nvidiaDomain + strings.TrimPrefix(name, nvidiaDomain)
+	short := strings.TrimPrefix(full, nvidiaDomain)
+	switch {
+	case name == "":
+		t.reject(field, "is missing", "write a resource name such as nvidia.com/gpu")
+	case strings.Contains(short, "/"):
+		t.reject(field, strconv.Quote(name)+" is of another domain than nvidia.com", "for that, write a file of Berth's own: kind AgentConfig")
+	case len(full) > maxResourceName:
+		t.reject(field, fmt.Sprintf("%q has %d characters, at most %d are allowed", full, len(full), maxResourceName), "shorten it")
+	case len(validation.IsDNS1123Subdomain(short)) > 0:
+		t.reject(field, strconv.Quote(name)+" is not a resource name", "write lower-case letters, digits, - and . behind nvidia.com/")
+	default:
+		return full
+	}
+	return ""
+}
+
+// readSharing takes the block that is given, and its good entries.
+func (t *translation) readSharing() {
+	sharing, at := t.file.Sharing, "sharing.timeSlicing"
+	t.mode, t.block = v1alpha1.SharingTimeSlicing, sharing.TimeSlicing
+	if sharing.MPS != nil {
+		if t.block != nil {
+			t.reject("sharing.mps", "timeSlicing and mps exclude each other in this file", "remove one of them; to use both on one node, on different cards, write a file of Berth's own: kind AgentConfig")
+			return
+		}
+		at, t.mode, t.block = "sharing.mps", v1alpha1.SharingMPS, sharing.MPS
+		if t.config.MIGStrategy == v1alpha1.MIGStrategyMixed {
+			t.reject(at, "mps is not possible with migStrategy mixed", "set migStrategy: none, or, for MPS and MIG on different cards, write a file of Berth's own: kind AgentConfig")
+			return
+		}
+	}
+	if t.block == nil {
+		return
+	}
+	if len(t.block.Resources) == 0 {
+		t.reject(at+".resources", "names no resource to share", "write at least one, such as {name: nvidia.com/gpu, replicas: 4}, or remove "+at)
+	}
+	for i := range t.block.Resources {
+		shared, field := &t.block.Resources[i], fmt.Sprintf("%s.resources[%d]", at, i)
+		before := len(t.problems)
+		e := entry{nvidiaShared: shared, at: field, name: t.resource(field+".name", shared.Name)}
+		t.checkReplicas(field+".replicas", shared.Replicas)
+		if shared.Rename != "" {
+			e.rename = t.resource(field+".rename", shared.Rename)
+		}
+		if name := e.name + sharedSuffix; t.block.RenameByDefault && shared.Rename == "" && e.name != "" && len(name) > maxResourceName {
+			t.reject(field+".name", fmt.Sprintf("renameByDefault makes it %q, which has %d characters, at most %d are allowed", name, len(name), maxResourceName), "shorten it, or give rename")
+		}
+		if len(t.problems) > before {
+			continue
+		}
+		if shared.Devices.oldUUID {
+			t.note(field+".devices", "MIG-GPU-… is what drivers before R470 called a MIG device; later ones never do", "write MIG-… as nvidia-smi -L prints it")
+		}
+		t.entries = append(t.entries, e)
+	}
+}
+
+// entriesOf are the entries that share what has the name.
+func (t *translation) entriesOf(name string) []*entry {
+	var out []*entry
+	for i := range t.entries {
+		if t.entries[i].name == name {
+			out = append(out, &t.entries[i])
+		}
+	}
+	return out
+}
+
+// countable refuses a count of devices that several namings give one name: each would
+// become a rule that counts for itself.
+func (t *translation) countable(e *entry, all []naming) bool {
+	if e.Devices.count == 0 {
+		return true
+	}
+	var same []string
+	for _, n := range all {
+		if n.name == e.name {
+			same = append(same, pick(n.at, "the default"))
+		}
+	}
+	if len(same) > 1 {
+		t.reject(e.at+".devices", fmt.Sprintf("a number of devices cannot be taken across %s, which all give the name %s", strings.Join(same, " and "), e.name), "list the devices, or write all")
+	}
+	return len(same) == 1
+}
+
+// gpuRules makes the rules of cards with one name.
+func (t *translation) gpuRules(n naming) {
+	base := v1alpha1.GPURule{}
+	if n.at != "" {
+		base.ResourceName = n.name
+	}
+	if n.pattern != "" && n.pattern != "*" {
+		base.Select.Model = []string{n.pattern}
+	}
+	for _, e := range t.entriesOf(n.name) {
+		e.named = true
+		if !e.Devices.ofGPUs() || !t.countable(e, t.gpus) {
+			continue
+		}
+		e.gpus = true
+		rule := base
+		rule.Sharing = t.share(e)
+		if e.Devices.listing {
+			// A selector wants an entry of each of its lists, NVIDIA's list either.
+			if rule.Select.Index = e.Devices.gpus; rule.Select.Index != nil {
+				t.addGPU(rule, e.at)
+			}
+			rule.Select.Index = nil
+			if rule.Select.UUID = e.Devices.gpuUUIDs; rule.Select.UUID != nil {
+				rule.Sharing = t.share(e)
+				t.addGPU(rule, e.at)
+			}
+			continue
+		}
+		rule.Select.Count = e.Devices.count
+		t.addGPU(rule, e.at)
+	}
+	left := !slices.ContainsFunc(t.config.GPUs, func(r v1alpha1.GPURule) bool { return coversGPUs(&r.Select, &base.Select) })
+	if n.at != "" && left {
+		t.addGPU(base, n.at)
+	}
+}
+
+func (t *translation) addGPU(rule v1alpha1.GPURule, at string) {
+	t.cameFrom(fmt.Sprintf("gpus[%d]", len(t.config.GPUs)), at)
+	t.config.GPUs = append(t.config.GPUs, rule)
+}
+
+// cameFrom says what a rule was made of; the keys of an entry are those of our sharing.
+func (t *translation) cameFrom(rule, at string) {
+	t.origins[rule], t.origins[rule+".sharing"] = at, at
+}
+
+// migRules makes the rules of MIG devices with one name.
+func (t *translation) migRules(n naming) {
+	base := v1alpha1.MIGDeviceRule{}
+	if n.at != "" {
+		base.ResourceName = n.name
+	}
+	if n.pattern != "" && n.pattern != "*" {
+		base.Select.Profile = []string{n.pattern}
+	}
+	for _, e := range t.entriesOf(n.name) {
+		e.named = true
+		switch {
+		case !e.Devices.ofMIGs() || !t.countable(e, t.migs):
+		case t.mode == v1alpha1.SharingTimeSlicing:
+			t.migEntry(base, e)
+		case !e.Devices.listing && !e.migs:
+			e.migs = true
+			t.note(e.at, "MIG devices stay unshared: MPS does not run on them", "use timeSlicing to share them too")
+		}
+	}
+	left := !slices.ContainsFunc(t.config.MIGDevices, func(r v1alpha1.MIGDeviceRule) bool { return coversMIGDevices(&r.Select, &base.Select) })
+	if n.at != "" && left {
+		t.addMIG(base, n.at)
+	}
+}
+
+// migEntry makes the rules of one entry for MIG devices.
+func (t *translation) migEntry(rule v1alpha1.MIGDeviceRule, e *entry) {
+	e.migs = true
+	rule.Sharing = t.share(e)
+	if e.Devices.listing {
+		if rule.Select.Index = e.Devices.migs; rule.Select.Index != nil {
+			t.addMIG(rule, e.at)
+		}
+		rule.Select.Index = nil
+		if rule.Select.UUID = e.Devices.migUUIDs; rule.Select.UUID != nil {
+			rule.Sharing = t.share(e)
+			t.addMIG(rule, e.at)
+		}
+		return
+	}
+	rule.Select.Count = e.Devices.count
+	t.addMIG(rule, e.at)
+}
+
+func (t *translation) addMIG(rule v1alpha1.MIGDeviceRule, at string) {
+	t.cameFrom(fmt.Sprintf("migDevices[%d]", len(t.config.MIGDevices)), at)
+	t.config.MIGDevices = append(t.config.MIGDevices, rule)
+}
+
+func (t *translation) share(e *entry) *v1alpha1.Sharing {
+	return &v1alpha1.Sharing{
+		Mode:                       t.mode,
+		Replicas:                   e.Replicas,
+		ResourceName:               e.rename,
+		RenameByDefault:            t.block.RenameByDefault,
+		FailRequestsGreaterThanOne: t.block.FailRequestsGreaterThanOne,
+	}
+}
+
+// entryByProfile makes the rules of an entry for nvidia.com/mig-PROFILE, the name that
+// migStrategy mixed gives where resources.mig gives none.
+func (t *translation) entryByProfile(e *entry, resource string) {
+	name, ok := profileOfResource(resource)
+	taken := slices.IndexFunc(t.migs, func(n naming) bool { return n.pattern == "" || matches(n.pattern, name) })
+	switch {
+	case !ok:
+		t.reject(e.at+".name", e.name+" is of no MIG profile", profileForm+", with . for each +")
+	case t.mode == v1alpha1.SharingMPS:
+		t.reject(e.at+".name", "MPS does not run on MIG devices", "share them by timeSlicing")
+	case t.config.MIGStrategy != v1alpha1.MIGStrategyMixed:
+		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name), "set migStrategy: mixed")
+	case taken >= 0:
+		t.reject(e.at+".name", fmt.Sprintf("nothing is advertised as %s: %s names these MIG devices %s", e.name, t.migs[taken].at, t.migs[taken].name), "write that name")
+	case !e.Devices.ofMIGs():
+		t.checkKinds(e)
+	default:
+		t.migEntry(v1alpha1.MIGDeviceRule{Select: v1alpha1.MIGDeviceSelector{Profile: []string{name}}}, e)
+		t.checkKinds(e)
+	}
+}
+
+// settle looks after the entries that no naming took.
+func (t *translation) settle(e *entry) {
+	if e.named {
+		t.checkKinds(e)
+		return
+	}
+	if resource, ok := strings.CutPrefix(e.name, nvidiaDomain+"mig-"); ok {
+		t.entryByProfile(e, resource)
+		return
+	}
+	var known []string
+	for _, n := range slices.Concat(t.gpus, t.migs) {
+		known = append(known, n.name)
+	}
+	if slices.ContainsFunc(t.file.Resources.MIG, func(r nvidiaResource) bool { return nvidiaDomain+strings.TrimPrefix(r.Name, nvidiaDomain) == e.name }) {
+		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name), "set migStrategy: mixed")
+		return
+	}
+	slices.Sort(known)
+	t.reject(e.at+".name", "nothing is advertised as "+e.name, suggest("there are nvidia.com/mig-PROFILE and", e.name, slices.Compact(known)))
+}
+
+// checkKinds refuses a list that names devices of a kind that does not have the name.
+func (t *translation) checkKinds(e *entry) {
+	gpus, migs := len(e.Devices.gpus)+len(e.Devices.gpuUUIDs), len(e.Devices.migs)+len(e.Devices.migUUIDs)
+	switch {
+	case migs > 0 && t.mode == v1alpha1.SharingMPS:
+		t.reject(e.at+".devices", "MPS does not run on MIG devices", "remove them from the list, or use timeSlicing")
+	case gpus > 0 && !e.gpus:
+		t.reject(e.at+".devices", "the list has whole cards, which are not advertised as "+e.name, "write MIG devices as \"0:1\" or by UUID")
+	case migs > 0 && !e.migs:
+		t.reject(e.at+".devices", fmt.Sprintf("the list has MIG devices, which migStrategy %s does not advertise as %s", t.config.MIGStrategy, e.name), "share them as nvidia.com/mig-PROFILE with migStrategy: mixed")
+	}
+}

@@ -1,0 +1,110 @@
+package configwatch
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+)
+
+func nodes() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+}
+
+func configMaps() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+}
+
+// followNode follows the labels of our own Node.
+func (w *Watcher) followNode(ctx context.Context) {
+	w.follow(ctx, nodes(), "", w.base.NodeName, func(object *unstructured.Unstructured) {
+		answer := nodeAnswer{known: true}
+		if object != nil {
+			answer.labels = map[string]string{}
+			for _, label := range []string{LabelConfig, LabelNVIDIAConfig, LabelMIG} {
+				if value := object.GetLabels()[label]; value != "" {
+					answer.labels[label] = value
+				}
+			}
+		}
+		w.learn(func() { w.node = answer })
+	})
+}
+
+// followMap follows one ConfigMap, NAMESPACE/NAME.
+func (w *Watcher) followMap(ctx context.Context, name string) {
+	namespace, short, _ := strings.Cut(name, "/")
+	w.follow(ctx, configMaps(), namespace, short, func(object *unstructured.Unstructured) {
+		answer := mapAnswer{known: true, exists: object != nil}
+		if object != nil {
+			answer.data, _, _ = unstructured.NestedStringMap(object.Object, "data")
+		}
+		w.learn(func() { w.maps[name] = answer })
+	})
+}
+
+// follow tells take the object as it is, nil when there is none, until ctx ends. An API
+// server that is away is waited for by the informer.
+func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, take func(*unstructured.Unstructured)) {
+	only := fields.OneTermEqualSelector("metadata.name", name).String()
+	objects := dynamic.ResourceInterface(w.api.Resource(resource))
+	if namespace != "" {
+		objects = w.api.Resource(resource).Namespace(namespace)
+	}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = only
+			return objects.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = only
+			return objects.Watch(ctx, options)
+		},
+	}, w.api), &unstructured.Unstructured{}, 0, nil)
+	var mu sync.Mutex
+	told := false
+	// tell keeps the order: that there is no object is said only before anything else was.
+	tell := func(object any, first bool) {
+		found, _ := object.(*unstructured.Unstructured)
+		if found != nil && found.GetName() != name {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !first || !told {
+			told = true
+			take(found)
+		}
+	}
+	events, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { tell(object, false) },
+		UpdateFunc: func(_, object any) { tell(object, false) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			if was, ok := object.(*unstructured.Unstructured); !ok || was.GetName() == name {
+				tell(nil, false)
+			}
+		},
+	})
+	if err != nil {
+		w.deps.Log.Error("an object of the API cannot be followed", "resource", resource.Resource, "name", name, "error", err)
+		return
+	}
+	go func() {
+		// Everything that was listed has been told by then; nothing was, if there is no such object.
+		if cache.WaitForCacheSync(ctx.Done(), events.HasSynced) {
+			tell(nil, true)
+		}
+	}()
+	informer.Run(ctx.Done())
+}

@@ -1,0 +1,237 @@
+package mig
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// The widths of a memory slice in a picture.
+const (
+	minCell = 5
+	maxCell = 14
+)
+
+// What fills the rest of an instance in a picture, behind its name.
+const (
+	fillKept    = '='
+	fillHeld    = '#'
+	fillGone    = '-'
+	fillBlocked = '!'
+	fillNew     = '+'
+	fillFree    = '.'
+)
+
+const legend = "= kept  # kept, held  + new  - gone  ! gone once nobody holds it  . free\n"
+
+// Describe prints plans for people and for transcripts: for each card a bar of its memory slices
+// now and then, what is done in which order, and who is in the way.
+func Describe(plans []CardPlan, cards []Card) string {
+	if len(plans) == 0 {
+		return "nothing to do: the layout names none of the node's GPUs\n"
+	}
+	var text strings.Builder
+	drawn := false
+	for i := range plans {
+		card := &Card{UUID: plans[i].UUID, Index: plans[i].Index}
+		for j := range cards {
+			if cards[j].UUID == card.UUID {
+				card = &cards[j]
+			}
+		}
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		fmt.Fprintf(&text, "GPU %d%s: %s\n", card.Index, identity(card), summary(&plans[i]))
+		if card.Geometry.MemorySlices > 0 {
+			drawn = describeBars(&text, &plans[i], card) || drawn
+		}
+		describeSteps(&text, &plans[i])
+	}
+	if drawn {
+		text.WriteString("\n" + legend)
+	}
+	return text.String()
+}
+
+func identity(card *Card) string {
+	text := ""
+	if card.Product != "" {
+		text = " " + card.Product
+	}
+	if card.UUID != "" {
+		text += fmt.Sprintf(" (%s)", card.UUID)
+	}
+	return text
+}
+
+// summary is a plan in one line.
+func summary(plan *CardPlan) string {
+	switch {
+	case plan.Refused != "":
+		return "refused"
+	case !plan.Changes() && len(plan.Keep) == 0 && !plan.Wanted.Enabled:
+		return "nothing to do, MIG stays off"
+	case !plan.Changes():
+		return fmt.Sprintf("nothing to do, %d kept", len(plan.Keep))
+	}
+	text := fmt.Sprintf("%d kept, %d destroyed, %d created", len(plan.Keep), len(plan.Destroy), len(plan.Create))
+	if plan.SetMode != nil {
+		text += ", MIG turned " + onOff(*plan.SetMode)
+	}
+	if n := len(plan.Blockers); n > 0 {
+		text += ", waits"
+	}
+	return text
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// bar is a picture of a card's memory slices.
+type bar struct {
+	cell, slices int
+	text         []byte
+}
+
+func newBar(cell, slices int) *bar {
+	b := &bar{cell: cell, slices: slices, text: bytes.Repeat([]byte{fillFree}, cell*slices+1)}
+	for i := 0; i <= slices; i++ {
+		b.text[i*cell] = '|'
+	}
+	return b
+}
+
+// draw puts an instance into the picture, if its place is known.
+func (b *bar) draw(name string, start, size int, fill byte) {
+	if start < 0 || size <= 0 || start > b.slices-size {
+		return
+	}
+	inside := b.text[start*b.cell+1 : (start+size)*b.cell]
+	for i := range inside {
+		inside[i] = fill
+	}
+	copy(inside[:len(inside)-1], name)
+}
+
+// describeBars draws the card now and, when it changes, then; false when there is nothing to
+// draw, because MIG is off and stays off.
+func describeBars(text *strings.Builder, plan *CardPlan, card *Card) bool {
+	now := newBar(cellWidth(plan, card), min(card.Geometry.MemorySlices, maxSlices))
+	then := newBar(now.cell, now.slices)
+	if plan.Refused != "" {
+		for _, one := range card.Instances {
+			now.draw(one.Profile, one.Start, one.Size, keptFill(one))
+		}
+	}
+	for _, one := range plan.Keep {
+		now.draw(one.Profile, one.Start, one.Size, keptFill(one))
+		then.draw(one.Profile, one.Start, one.Size, keptFill(one))
+	}
+	for _, one := range plan.Destroy {
+		fill := byte(fillGone)
+		if len(one.Holders) > 0 {
+			fill = fillBlocked
+		}
+		now.draw(one.Profile, one.Start, one.Size, fill)
+	}
+	for _, one := range plan.Create {
+		then.draw(one.Profile, one.Start, one.Size, fillNew)
+	}
+	if !card.Enabled && !plan.Changes() {
+		return false
+	}
+	scale := "       "
+	for i := range now.slices {
+		scale += fmt.Sprintf(" %-*d", now.cell-1, i)
+	}
+	text.WriteString(strings.TrimRight(scale, " ") + "\n")
+	describeBar(text, "now ", now, card.Enabled)
+	if plan.Changes() {
+		describeBar(text, "then", then, plan.Wanted.Enabled)
+	}
+	return true
+}
+
+func describeBar(text *strings.Builder, label string, b *bar, enabled bool) {
+	picture := string(b.text)
+	if !enabled {
+		picture = "|" + fmt.Sprintf(" %-*s", len(b.text)-3, "MIG off") + "|"
+	}
+	fmt.Fprintf(text, "  %s %s\n", label, picture)
+}
+
+func keptFill(one Instance) byte {
+	if len(one.Holders) > 0 {
+		return fillHeld
+	}
+	return fillKept
+}
+
+// cellWidth is such that the names fit in and leave a letter for the fill, within bounds.
+func cellWidth(plan *CardPlan, card *Card) int {
+	width := minCell
+	fit := func(name string, size int) {
+		if size > 0 {
+			width = max(width, (len(name)+2+size-1)/size)
+		}
+	}
+	for _, one := range card.Instances {
+		fit(one.Profile, one.Size)
+	}
+	for _, one := range plan.Create {
+		fit(one.Profile, one.Size)
+	}
+	return min(width, maxCell)
+}
+
+// describeSteps says what is done, in order, and what it waits for.
+func describeSteps(text *strings.Builder, plan *CardPlan) {
+	if plan.Refused != "" {
+		fmt.Fprintf(text, "  %s\n", plan.Refused)
+		return
+	}
+	for _, b := range plan.Blockers {
+		what := "the GPU"
+		if b.Instance.Profile != "" || b.Instance.UUID != "" {
+			what = b.Instance.phrase()
+		}
+		fmt.Fprintf(text, "  waits for %s: holds %s\n", strings.Join(b.Holders, ", "), what)
+	}
+	step := 0
+	say := func(format string, args ...any) {
+		step++
+		fmt.Fprintf(text, "  %d. %s\n", step, fmt.Sprintf(format, args...))
+	}
+	for i := range plan.Destroy {
+		say("destroy %s", plan.Destroy[i].phrase())
+	}
+	if plan.SetMode != nil {
+		say("turn MIG %s", onOff(*plan.SetMode))
+	}
+	if plan.Reset {
+		say("reset the GPU")
+	}
+	for _, one := range plan.Create {
+		say("create %s at slice %d", one.Profile, one.Start)
+	}
+}
+
+// phrase names an instance for people.
+func (one *Instance) phrase() string {
+	text := fmt.Sprintf("%s at slice %d (GI %d", one.Profile, one.Start, one.GI)
+	switch {
+	case one.UUID == "":
+		text += ", without a compute instance"
+	default:
+		text += ", " + string(one.UUID)
+	}
+	for _, sibling := range one.Siblings {
+		text += ", " + string(sibling)
+	}
+	return text + ")"
+}

@@ -1,0 +1,95 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Layout is a named layout of mig-parted: what each of a node's cards is to be.
+type Layout []Entry
+
+// Entry says what the cards that it names are to be.
+type Entry struct {
+	// DeviceIDs (0xDDDDVVVV) are the models it is for; empty means every model.
+	DeviceIDs []uint32
+	// All names every card that can do MIG. Otherwise Indices are the cards; one that cannot
+	// do MIG is refused there when Enabled.
+	All     bool
+	Indices []int
+	Enabled bool
+	// Devices are numbers of MIG devices by profile.
+	Devices map[string]int
+}
+
+func (e *Entry) names(card *Card) bool {
+	if len(e.DeviceIDs) > 0 && !slices.Contains(e.DeviceIDs, card.DeviceID) {
+		return false
+	}
+	if e.All {
+		return card.Capable
+	}
+	return slices.Contains(e.Indices, card.Index)
+}
+
+// Wanted is what the layout wants of a card; false when it does not name it, which leaves the
+// card as it is. Where several entries name a card the last decides, as it does for
+// mig-parted, which applies them in turn.
+func (l Layout) Wanted(card Card) (Wanted, bool) {
+	for i := len(l) - 1; i >= 0; i-- {
+		if l[i].names(&card) {
+			return Wanted{Enabled: l[i].Enabled, Devices: l[i].Devices}, true
+		}
+	}
+	return Wanted{}, false
+}
+
+// PlanNode plans the cards that the layout names, in the order given. For an index that no card
+// has there is a refused plan without a UUID at the end, unless the entry is for certain models
+// only, of which the node may have fewer than another.
+func PlanNode(cards []Card, layout Layout) []CardPlan {
+	var plans []CardPlan
+	for i := range cards {
+		if wanted, named := layout.Wanted(cards[i]); named {
+			plans = append(plans, PlanCard(cards[i], wanted))
+		}
+	}
+	for _, index := range layout.missing(cards) {
+		plans = append(plans, CardPlan{
+			Index:   index,
+			Refused: fmt.Sprintf("the layout names GPU %d, and the node has %s: correct the layout's devices", index, indices(cards)),
+		})
+	}
+	return plans
+}
+
+// missing are the indices that the layout names and no card has, ascending.
+func (l Layout) missing(cards []Card) []int {
+	var missing []int
+	for _, e := range l {
+		if e.All || len(e.DeviceIDs) > 0 {
+			continue
+		}
+		for _, index := range e.Indices {
+			if !slices.ContainsFunc(cards, func(c Card) bool { return c.Index == index }) {
+				missing = append(missing, index)
+			}
+		}
+	}
+	slices.Sort(missing)
+	return slices.Compact(missing)
+}
+
+// indices says which cards there are.
+func indices(cards []Card) string {
+	switch len(cards) {
+	case 0:
+		return "none"
+	case 1:
+		return fmt.Sprintf("only GPU %d", cards[0].Index)
+	}
+	var parts []string
+	for i := range cards {
+		parts = append(parts, fmt.Sprint(cards[i].Index))
+	}
+	return "GPUs " + enumerate(parts)
+}

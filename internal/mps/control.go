@@ -1,0 +1,184 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// answerTime is how long a command may take; maxAnswer is what is kept of its answer.
+	answerTime = 10 * time.Second
+	maxAnswer  = 64 << 10
+)
+
+// control gives commands to one daemon.
+type control struct {
+	program []string
+	pipe    string
+	log     string
+}
+
+// errUnanswered says that no daemon took the command.
+var errUnanswered = errors.New("the control daemon does not answer")
+
+// ask runs one command and returns its answer. A daemon that is not there is errUnanswered.
+func (c control) ask(ctx context.Context, timeout time.Duration, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.program[0], c.program[1:]...)
+	cmd.WaitDelay = time.Second
+	cmd.Env = environment("CUDA_MPS_PIPE_DIRECTORY="+c.pipe, "CUDA_MPS_LOG_DIRECTORY="+c.log)
+	cmd.Stdin = strings.NewReader(command + "\n")
+	var out, complaint limited
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		said := shorten(strings.TrimSpace(out.String() + " " + complaint.String()))
+		if ctx.Err() != nil {
+			said = fmt.Sprintf("no answer within %s", timeout)
+		}
+		return "", fmt.Errorf("ask %q: %w: %w: %s", command, errUnanswered, err, said)
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// environment is ours without what is meant for CUDA programs, and with entries.
+func environment(entries ...string) []string {
+	var env []string
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "CUDA_") && !strings.HasPrefix(entry, markName+"=") {
+			env = append(env, entry)
+		}
+	}
+	return append(env, entries...)
+}
+
+// limited keeps the first maxAnswer bytes of what is written.
+type limited struct{ kept bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.kept.Write(p[:min(len(p), maxAnswer-l.kept.Len())])
+	return len(p), nil
+}
+
+func (l *limited) String() string { return l.kept.String() }
+
+// limits reads back what the next client gets; multiUser is not to be had by asking.
+func (c control) limits(ctx context.Context, multiUser bool) (Limits, error) {
+	text, err := c.ask(ctx, answerTime, "get_default_active_thread_percentage")
+	if err != nil {
+		return Limits{}, err
+	}
+	percentage, err := parsePercentage(text)
+	if err != nil {
+		return Limits{}, err
+	}
+	text, err = c.ask(ctx, answerTime, "get_default_device_pinned_mem_limit 0")
+	if err != nil {
+		return Limits{}, err
+	}
+	return Limits{PinnedMemoryMiB: parseMemory(text), ActiveThreadPercentage: percentage, MultiUser: multiUser}, nil
+}
+
+// setLimits tells the daemon, and its servers, what the next client gets.
+func (c control) setLimits(ctx context.Context, limits Limits) error {
+	commands := []string{fmt.Sprintf("set_default_active_thread_percentage %d", limits.ActiveThreadPercentage)}
+	if limits.PinnedMemoryMiB != NoLimit {
+		commands = append(commands, fmt.Sprintf("set_default_device_pinned_mem_limit 0 %dM", limits.PinnedMemoryMiB))
+	}
+	servers, err := c.servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pid := range servers {
+		commands = append(commands, fmt.Sprintf("set_active_thread_percentage %d %d", pid, limits.ActiveThreadPercentage))
+		if limits.PinnedMemoryMiB != NoLimit {
+			commands = append(commands, fmt.Sprintf("set_device_pinned_mem_limit %d 0 %dM", pid, limits.PinnedMemoryMiB))
+		}
+	}
+	for _, command := range commands {
+		if _, err := c.ask(ctx, answerTime, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c control) servers(ctx context.Context) ([]int, error) {
+	text, err := c.ask(ctx, answerTime, "get_server_list")
+	return numbers(text), err
+}
+
+// clients counts the client processes of all servers.
+func (c control) clients(ctx context.Context) (int, error) {
+	servers, err := c.servers(ctx)
+	count := 0
+	for _, pid := range servers {
+		text, err := c.ask(ctx, answerTime, fmt.Sprintf("get_client_list %d", pid))
+		if err != nil {
+			return 0, err
+		}
+		count += len(numbers(text))
+	}
+	return count, err
+}
+
+// numbers takes the lines that are a number; the others are words for people.
+func numbers(text string) []int {
+	var found []int
+	for line := range strings.Lines(text) {
+		if n, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && n > 0 {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// parsePercentage reads "25.0".
+func parsePercentage(text string) (int, error) {
+	value, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !(value >= 0 && value <= 100) {
+		return 0, fmt.Errorf("the control daemon answers %q where a percentage such as 25.0 is due", shorten(text))
+	}
+	return int(value), nil
+}
+
+// parseMemory reads "3G" or "1408M". Everything else means that no limit was set: the
+// answer for that is nowhere written down.
+func parseMemory(text string) int64 {
+	units := map[byte]int64{'M': 1, 'G': 1 << 10, 'T': 1 << 20}
+	text = strings.TrimSuffix(strings.ToUpper(text), "B")
+	if text == "" {
+		return NoLimit
+	}
+	factor, ok := units[text[len(text)-1]]
+	value, err := strconv.ParseInt(strings.TrimSpace(text[:len(text)-1]), 10, 64)
+	if !ok || err != nil || value <= 0 || value > maxMemoryMiB {
+		return NoLimit
+	}
+	return value * factor
+}
+
+// maxSaid bounds what a program says in one of our sentences.
+const maxSaid = 400
+
+// shorten makes one printable line of what a program wrote; of a long one the end.
+func shorten(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " | ")
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, " "))
+	if len(text) > maxSaid {
+		text = "..." + strings.ToValidUTF8(text[len(text)-maxSaid:], "")
+	}
+	return text
+}

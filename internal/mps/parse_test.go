@@ -1,0 +1,143 @@
+package mps
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestParseMemory(t *testing.T) {
+	for text, want := range map[string]int64{
+		"3G": 3072, "1408M": 1408, "10240M": 10240, "2g": 2048, "2GB": 2048, "1T": 1 << 20, "5 G": 5120,
+		"": NoLimit, "G": NoLimit, "0G": NoLimit, "-1M": NoLimit, "no limit": NoLimit, "99999999999999999999M": NoLimit, "12": NoLimit, "b": NoLimit,
+	} {
+		if got := parseMemory(text); got != want {
+			t.Errorf("parseMemory(%q) = %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestParsePercentage(t *testing.T) {
+	for text, want := range map[string]int{"25.0": 25, "100": 100, "12.5%": 12, "0": 0, "": -1, "NaN": -1, "101": -1, "-1": -1, "Cannot find MPS control daemon process": -1} {
+		got, err := parsePercentage(text)
+		if err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("parsePercentage(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+}
+
+func FuzzAnswers(f *testing.F) {
+	for _, seed := range []string{"25.0", "3G", "1408M", "100\n200\n", "é\xff\x00", strings.Repeat("x\n", 1000)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if p, err := parsePercentage(text); err == nil && (p < 0 || p > 100) {
+			t.Errorf("percentage %d", p)
+		}
+		if m := parseMemory(text); m != NoLimit && m < 1 {
+			t.Errorf("memory %d", m)
+		}
+		for _, n := range numbers(text) {
+			if n < 1 {
+				t.Errorf("number %d", n)
+			}
+		}
+		if s := shorten(text); len(s) > maxSaid+3 || !utf8.ValidString(s) || strings.ContainsAny(s, "\n\r\x00") {
+			t.Errorf("shortened to %q", s)
+		}
+	})
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add("1 (a) b) S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2 3")
+	f.Add(") ")
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := parseStat(text); err == nil && !strings.Contains(text, ")") {
+			t.Errorf("parsed %+v", s)
+		}
+	})
+}
+
+func TestParseStat(t *testing.T) {
+	got, err := parseStat("1 (a) b) S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2 3")
+	if want := (stat{parent: 7, start: 4711}); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	for text, want := range map[string]bool{
+		"1 (a) Z 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1": true,
+		"2 (k) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4 1":    true,
+		"1 (a) S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1": false,
+	} {
+		if s, err := parseStat(text); err != nil || s.hollow != want {
+			t.Errorf("%q: hollow %v, %v, want %v", text, s.hollow, err, want)
+		}
+	}
+	own, err := readStat(os.Getpid())
+	if err != nil || own.parent != os.Getppid() {
+		t.Errorf("own: %+v, %v", own, err)
+	}
+}
+
+func FuzzWanted(f *testing.F) {
+	f.Add(`{"wanted": [{"gpu": "GPU-1", "index": 0, "replicas": 1, "pinnedMemoryMiB": -1, "activeThreadPercentage": 1, "multiUser": true}]}`)
+	f.Add(`{"wanted": [{"gpu": "GPU-/.."}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var r request
+		if decode([]byte(text), &r) != nil {
+			return
+		}
+		set, err := checked(r.Wanted)
+		if err != nil {
+			return
+		}
+		for i, w := range set {
+			if rel, err := filepath.Rel("/root", PipeDir("/root", w.GPU)); err != nil || strings.Contains(rel, "..") || strings.Count(rel, "/") != 1 {
+				t.Errorf("%q leaves the root", w.GPU)
+			}
+			if i > 0 && set[i-1].GPU >= w.GPU {
+				t.Error("out of order")
+			}
+		}
+	})
+}
+
+// TestLogsAreBounded: a log that grows too large is emptied; a link is left alone.
+func TestLogsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
+	sizes := map[string]int64{daemonLog: maxLog + 1, "server.log": maxLog, outside: maxLog + 1}
+	for name, size := range sizes {
+		path := name
+		if !filepath.IsAbs(name) {
+			path = filepath.Join(dir, name)
+		}
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "control.log")); err != nil {
+		t.Fatal(err)
+	}
+	boundLogs(dir)
+	for path, want := range map[string]int64{filepath.Join(dir, daemonLog): 0, filepath.Join(dir, "server.log"): maxLog, outside: maxLog + 1} {
+		if info, err := os.Stat(path); err != nil || info.Size() != want {
+			t.Errorf("%s has %d bytes, want %d", path, info.Size(), want)
+		}
+	}
+}
+
+func TestExecDaemonRefuses(t *testing.T) {
+	for _, args := range [][]string{nil, {"/shm"}, {"/shm", "--"}, {"/shm", "x", "y"}, {"/shm", "--", "/nowhere/program"}} {
+		if err := ExecDaemon(args); err == nil || !strings.HasPrefix(err.Error(), "start MPS daemon: ") {
+			t.Errorf("ExecDaemon(%q): %v", args, err)
+		}
+	}
+}

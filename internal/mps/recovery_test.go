@@ -1,0 +1,280 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// steps are the named steps, each with how often it comes before the daemon is Ready, and whether it
+// belongs to the end of a daemon.
+var steps = []struct {
+	step Step
+	nth  int
+	stop bool
+}{
+	{WantedWritten, 1, false}, {StateWritten, 1, false}, {ModeSet, 1, false}, {DaemonStarted, 1, false},
+	{StateWritten, 2, false}, {LimitsSet, 1, false},
+	{WantedWritten, 2, true}, {Quit, 1, true}, {ModeRestored, 1, true}, {Removed, 1, true},
+}
+
+// TestKilledAtEachStep: wherever a supervisor dies, the next one ends up with what is wanted, once, and
+// a stop afterwards leaves nothing.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, tc := range steps {
+		t.Run(fmt.Sprintf("%s %d", tc.step, tc.nth), func(t *testing.T) {
+			n := newNode(t)
+			const before = int(nvml.COMPUTEMODE_PROHIBITED)
+			want := n.want(0)
+			n.setMode(want.GPU, before)
+			s, died, _ := n.process(victim{Step: tc.step, Nth: tc.nth})
+			if tc.stop {
+				s.set(want)
+				n.tryToSet(s)
+			} else {
+				n.tryToSet(s, want)
+			}
+			<-died
+			s.stop()
+
+			s = n.start(n.deps())
+			if tc.stop {
+				s.await("nothing left", nothing)
+			} else {
+				st := s.await("Ready", allReady(want))[0]
+				if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+					t.Errorf("processes %v, the status says %d", pids, st.PID)
+				}
+				if got := n.mode(want.GPU); got != modeExclusiveProcess {
+					t.Errorf("compute mode %d", got)
+				}
+				if got := n.client(want.GPU, 1).until("ready"); !strings.Contains(got, "pinned_mem_limit 0 1000M\nactive_thread_percentage 25.0") {
+					t.Errorf("a client is granted\n%s", got)
+				}
+				s.set()
+			}
+			n.clean(want.GPU, before)
+			s.stop()
+			left, err := os.ReadDir(n.root)
+			n.check(err)
+			for _, entry := range left {
+				if !slices.Contains([]string{"lock", wantedName}, entry.Name()) {
+					t.Errorf("%s is left in the root", entry.Name())
+				}
+			}
+		})
+	}
+}
+
+// tryToSet wants a set of a supervisor that may die of it.
+func (n *node) tryToSet(s *running, set ...Wanted) {
+	n.t.Helper()
+	limit := time.Now().Add(patience)
+	for {
+		err := s.client.Set(n.t.Context(), set)
+		// Before it listens, and when it has died; then the set is on disk.
+		_, there := os.Stat(filepath.Join(n.root, wantedName))
+		if err == nil || there == nil && errors.Is(err, ErrUnavailable) {
+			return
+		}
+		if !errors.Is(err, ErrUnavailable) || time.Now().After(limit) {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// TestFailsAtEachStep: an error at a step is told, and the next attempt goes through.
+func TestFailsAtEachStep(t *testing.T) {
+	for _, tc := range steps {
+		if tc.step == WantedWritten || tc.step == Removed {
+			continue // after the one nothing was accepted, after the other nothing is left to do
+		}
+		t.Run(fmt.Sprintf("%s %d", tc.step, tc.nth), func(t *testing.T) {
+			n := newNode(t)
+			deps := n.deps()
+			nth := tc.nth
+			deps.Fault = func(step Step) error {
+				if step == tc.step {
+					if nth--; nth == 0 {
+						return errors.New("disk on fire")
+					}
+				}
+				return nil
+			}
+			s := n.start(deps)
+			want := n.want(0)
+			state := Failed
+			if tc.stop {
+				s.set(want)
+				n.clock.forget()
+				s.ask()
+				state = Stopping
+			} else {
+				s.ask(want)
+			}
+			s.await("failed", inState(state, "disk on fire", "tried again in 1s"))
+			n.clock.pass(t, time.Second)
+			if !tc.stop {
+				s.await("Ready", allReady(want))
+				if pids := n.family(want.GPU); len(pids) != 1 {
+					t.Errorf("processes %v", pids)
+				}
+				s.ask()
+			}
+			s.await("nothing left", nothing)
+			n.clean(want.GPU, modeDefault)
+		})
+	}
+}
+
+// TestAdoption: a supervisor that is killed disturbs nobody.
+func TestAdoption(t *testing.T) {
+	n := newNode(t)
+	s, _, kill := n.process(victim{})
+	want := n.want(0)
+	st := s.set(want)[0]
+	program := n.client(want.GPU, 1)
+	program.until("ready")
+	kill()
+	s.stop()
+
+	s = n.start(n.deps())
+	now := s.await("Ready", allReady(want))[0]
+	if now.PID != st.PID || now.Restarts != 0 {
+		t.Errorf("process %d became %d after %d restarts", st.PID, now.PID, now.Restarts)
+	}
+	select {
+	case line, open := <-program.lines:
+		t.Errorf("the client heard %q, %v", line, open)
+	default:
+	}
+	// An adopted daemon's death is seen like a child's.
+	n.clock.forget()
+	n.check(syscall.Kill(st.PID, syscall.SIGKILL))
+	s.await("Failed", inState(Failed, "not our child"))
+	n.clock.pass(t, time.Second)
+	s.await("Ready", allReady(want))
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestAdoptionToStop: a daemon that is no longer wanted when its supervisor comes back.
+func TestAdoptionToStop(t *testing.T) {
+	n := newNode(t)
+	s, _, kill := n.process(victim{})
+	want := n.want(0)
+	s.set(want)
+	kill()
+	s.stop()
+	n.check(writeJSON(filepath.Join(n.root, wantedName), wantedFile{Version: fileVersion, Generation: 7}))
+	s = n.start(n.deps())
+	s.await("nothing left", nothing)
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestDeadDaemonOfADeadSupervisor: its files do not deceive the next one.
+func TestDeadDaemonOfADeadSupervisor(t *testing.T) {
+	n := newNode(t)
+	s, _, kill := n.process(victim{})
+	want := n.want(0)
+	st := s.set(want)[0]
+	kill()
+	s.stop()
+	n.check(syscall.Kill(st.PID, syscall.SIGKILL))
+	s = n.start(n.deps())
+	if now := s.await("Ready", allReady(want))[0]; now.PID == st.PID {
+		t.Error("a dead process was adopted")
+	}
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestNumberOfAStranger: a journal whose process number was given to somebody else hurts nobody.
+func TestNumberOfAStranger(t *testing.T) {
+	n := newNode(t)
+	stranger := exec.Command("/bin/sleep", "1000")
+	n.check(stranger.Start())
+	defer func() {
+		if err := stranger.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("the stranger was ended: %v", err)
+		}
+		_ = stranger.Process.Kill()
+		_ = stranger.Wait()
+	}()
+	at, err := readStat(stranger.Process.Pid)
+	n.check(err)
+	want := n.want(0)
+	n.check(os.MkdirAll(filepath.Join(n.root, string(want.GPU)), 0o711))
+	n.check(writeJSON(recordPath(n.root, want.GPU), record{
+		Version: fileVersion, Wanted: want, PreviousMode: modeDefault, PID: stranger.Process.Pid, StartTime: at.start,
+	}))
+	n.check(writeJSON(filepath.Join(n.root, wantedName), wantedFile{Version: fileVersion, Generation: 1, Wanted: []Wanted{want}}))
+	s := n.start(n.deps())
+	if st := s.await("Ready", allReady(want))[0]; st.PID == stranger.Process.Pid {
+		t.Error("the stranger was adopted")
+	}
+	s.set()
+}
+
+// TestCorruptFiles: whatever is lost, the daemon and its clients go on, and a stop leaves nothing.
+func TestCorruptFiles(t *testing.T) {
+	tests := map[string]struct{ wanted, journal string }{
+		"wanted is empty":             {wanted: "-"},
+		"wanted is cut off":           {wanted: `{"version": 1, "generation`},
+		"wanted is of tomorrow":       {wanted: `{"version": 2, "generation": 1, "wanted": []}`},
+		"wanted has an unknown field": {wanted: `{"version": 1, "generation": 1, "wanted": [], "x": 1}`},
+		"wanted leaves the root":      {wanted: `{"version": 1, "generation": 1, "wanted": [{"gpu": "GPU-/../../x", "index": 0, "replicas": 1, "pinnedMemoryMiB": -1, "activeThreadPercentage": 1, "multiUser": true}]}`},
+		"the journal is empty":        {journal: "-"},
+		"the journal is of another":   {journal: `{"version": 1, "wanted": {"gpu": "GPU-x", "index": 0, "replicas": 1, "pinnedMemoryMiB": -1, "activeThreadPercentage": 1, "multiUser": true}, "previousComputeMode": 0}`},
+		"the journal is noise":        {journal: strings.Repeat("noise", maxFile)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s, _, kill := n.process(victim{})
+			want := n.want(0)
+			st := s.set(want)[0]
+			kill()
+			s.stop()
+			for path, content := range map[string]string{filepath.Join(n.root, wantedName): tc.wanted, recordPath(n.root, want.GPU): tc.journal} {
+				if content != "" {
+					n.check(os.WriteFile(path, []byte(strings.TrimPrefix(content, "-")), 0o600))
+				}
+			}
+			s = n.start(n.deps())
+			if now := s.await("Ready", allReady(want))[0]; now.PID != st.PID {
+				t.Errorf("process %d became %d", st.PID, now.PID)
+			}
+			s.set()
+			n.clean(want.GPU, modeDefault)
+		})
+	}
+}
+
+// TestLeftovers: what a daemon leaves behind that died is ended before the next one starts.
+func TestLeftovers(t *testing.T) {
+	n := newNode(t)
+	// A server that outlived its daemon: a process with the daemon's environment.
+	server := exec.Command("/bin/sleep", "1000")
+	want := n.want(0)
+	server.Env = []string{markName + "=" + n.mark(want.GPU)}
+	n.check(server.Start())
+	s := n.start(n.deps())
+	st := s.set(want)[0]
+	if err := server.Wait(); err == nil || server.ProcessState.String() != "signal: killed" {
+		t.Errorf("the leftover ended with %v", err)
+	}
+	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+		t.Errorf("processes %v, want %d", pids, st.PID)
+	}
+	s.set()
+}

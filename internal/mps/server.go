@@ -1,0 +1,199 @@
+package mps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The bounds of the socket. Its clients are the node's agents, of which there are two during an upgrade.
+const (
+	maxConnections = 32
+	maxHeader      = 16 << 10
+	requestTime    = 10 * time.Second
+)
+
+// The paths of version 1.
+const (
+	wantedURL = "/v1/wanted"
+	statusURL = "/v1/status"
+	watchURL  = "/v1/watch"
+)
+
+// request is the body of PUT wanted, report the answer to GET status and each line of GET
+// watch, refusal the body of every error.
+type (
+	request struct {
+		Wanted []Wanted `json:"wanted"`
+	}
+	accepted struct {
+		Generation int64 `json:"generation"`
+	}
+	report struct {
+		// Generation is that of the set which the statuses are about.
+		Generation int64    `json:"generation"`
+		GPUs       []Status `json:"gpus"`
+	}
+	refusal struct {
+		Error string `json:"error"`
+	}
+)
+
+// serve answers on the socket until ctx ends and leave has returned.
+func (s *Supervisor) serve(ctx context.Context, leave func()) error {
+	listener, err := s.listen(ctx)
+	if err != nil {
+		leave()
+		return err
+	}
+	server := &http.Server{Handler: s.handler(), ReadTimeout: requestTime, MaxHeaderBytes: maxHeader}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err = <-failed:
+		leave()
+		return fmt.Errorf("serve %s: %w", s.deps.Socket, err)
+	case <-ctx.Done():
+	}
+	leave()
+	err = server.Close()
+	<-failed
+	return err
+}
+
+// listen makes the socket, which nobody but its owner may open, not even for a moment. The lock
+// on the root makes sure that one which is there is a dead supervisor's.
+func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
+	path := s.deps.Socket
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("listen on %s: the path has %d characters, and Linux takes %d; choose a shorter one", path, len(path), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var chmod error
+		err := conn.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, chmod)
+	}}
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return &bounded{Listener: listener, slots: make(chan struct{}, maxConnections)}, nil
+}
+
+// bounded is a listener with a bounded number of open connections; more are closed at once.
+type bounded struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		conn, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case b.slots <- struct{}{}:
+			return &boundedConn{Conn: conn, free: sync.OnceFunc(func() { <-b.slots })}, nil
+		default:
+			conn.Close()
+		}
+	}
+}
+
+type boundedConn struct {
+	net.Conn
+	free func()
+}
+
+func (c *boundedConn) Close() error {
+	defer c.free()
+	return c.Conn.Close()
+}
+
+func (s *Supervisor) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT "+wantedURL, s.putWanted)
+	mux.HandleFunc("GET "+statusURL, s.getStatus)
+	mux.HandleFunc("GET "+watchURL, s.getWatch)
+	return mux
+}
+
+func (s *Supervisor) putWanted(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFile))
+	if err != nil {
+		answer(w, http.StatusBadRequest, refusal{fmt.Sprintf("read the request: %v", err)})
+		return
+	}
+	var wanted request
+	if err := decode(body, &wanted); err != nil {
+		answer(w, http.StatusBadRequest, refusal{fmt.Sprintf("read the request: %v (if the agent is newer than this supervisor, delete the supervisor's pod so that it is updated; that ends its clients)", err)})
+		return
+	}
+	set, err := checked(wanted.Wanted)
+	if err != nil {
+		answer(w, http.StatusBadRequest, refusal{err.Error()})
+		return
+	}
+	generation, err := s.set(set)
+	if err != nil {
+		code := http.StatusInternalServerError
+		if errors.Is(err, errNotServing) {
+			code = http.StatusServiceUnavailable
+		}
+		answer(w, code, refusal{err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, accepted{generation})
+}
+
+func (s *Supervisor) getStatus(w http.ResponseWriter, _ *http.Request) {
+	now, _ := s.report()
+	answer(w, http.StatusOK, now)
+}
+
+// getWatch writes the report and then each newer one, as lines; of several that come faster than
+// they are read only the last.
+func (s *Supervisor) getWatch(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/jsonl")
+	control, lines := http.NewResponseController(w), json.NewEncoder(w)
+	// The server's limit is for requests that come slowly; this one has come.
+	if control.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	for {
+		now, changed := s.report()
+		if control.SetWriteDeadline(time.Now().Add(requestTime)) != nil || lines.Encode(now) != nil || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the reader has gone; there is nobody to tell
+}

@@ -1,0 +1,198 @@
+package partition_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/inventory"
+	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/mig"
+	"github.com/berth-gpu/berth/internal/partition"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+)
+
+// node is a simulated machine with everything above it real, down to NVML's interface.
+type node struct {
+	t         *testing.T
+	machine   *sim.Machine
+	actions   *nvidia.Actions
+	inventory *inventory.Inventory
+	dir       string
+}
+
+func newNode(t *testing.T, profile string) *node {
+	t.Helper()
+	m, err := sim.Create(filepath.Join(t.TempDir(), "machine"), profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := m.Root()
+	deps := nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
+		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
+	}}
+	adapter := nvidia.New(deps)
+	n := &node{t: t, machine: m, actions: nvidia.NewActions(deps), dir: t.TempDir(), inventory: inventory.New(inventory.Deps{Source: adapter})}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.inventory.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		adapter.Close()
+	})
+	<-n.inventory.Ready()
+	return n
+}
+
+func (n *node) Current() *gpu.Snapshot           { return n.inventory.Current() }
+func (n *node) Rescan(ctx context.Context) error { return n.inventory.Refresh(ctx) }
+func (n *node) Touch(context.Context) error      { return nil }
+
+func (n *node) SetMIGMode(_ context.Context, card gpu.UUID, on bool) (bool, error) {
+	return n.actions.SetMIGMode(card, on)
+}
+
+func (n *node) CreateMIG(_ context.Context, card gpu.UUID, profile string, start int) error {
+	_, err := n.actions.CreateMIG(card, profile, start)
+	return err
+}
+
+func (n *node) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
+	return n.actions.DestroyMIG(card, gi)
+}
+
+func (n *node) Reset(_ context.Context, cards []gpu.UUID) error {
+	var refs []string
+	for _, card := range cards {
+		refs = append(refs, string(card))
+	}
+	return n.machine.ResetGPUs(refs...)
+}
+
+// life runs an agent until it dies or nothing more happens, and returns the last statuses and the steps.
+func (n *node) life(wants []partition.Want, pods []gpu.DeviceKey, killAt int) (last []partition.Status, steps int) {
+	n.t.Helper()
+	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(n.dir, "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer book.Close()
+	var view ledger.NodeView
+	for i, key := range pods {
+		view.Assignments = append(view.Assignments, ledger.Assignment{PodUID: fmt.Sprintf("pod-%d", i), Container: "main", Keys: []gpu.DeviceKey{key}})
+	}
+	book.Reconcile(view)
+	killed := errors.New("killed")
+	p := partition.New(partition.Deps{
+		Dir: n.dir, Owner: "test", Hardware: n, Inventory: n, Ledger: book, Log: slog.New(slog.DiscardHandler),
+		Fault: func(partition.Step) error {
+			if steps++; steps == killAt {
+				return killed
+			}
+			return nil
+		},
+	})
+	for before := -1; before != steps && (killAt == 0 || steps < killAt); {
+		before = steps
+		last = p.Reconcile(n.t.Context(), wants)
+	}
+	if killAt == 0 {
+		for _, held := range book.Holdings() {
+			if held.Holder.Kind == ledger.Maintenance {
+				n.t.Errorf("maintenance is left: %s", held)
+			}
+		}
+	}
+	return last, steps
+}
+
+func (n *node) are(t *testing.T, statuses []partition.Status, wants []partition.Want) {
+	t.Helper()
+	if err := n.Rescan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range statuses {
+		if s.State != partition.Applied {
+			t.Errorf("%s: %s", s.State, s.Message)
+		}
+		card := n.Current().GPU(wants[i].UUID)
+		if !mig.Matches(mig.CardOf(card, nobody), wants[i].Wanted) || len(card.MIG.Empty) > 0 {
+			t.Errorf("GPU %d is %+v", card.Index, card.MIG)
+		}
+	}
+}
+
+func nobody(gpu.DeviceKey) []string { return nil }
+
+// TestLayoutsOnSimulatedMachines goes through all layouts that the first two cards of each machine can have.
+func TestLayoutsOnSimulatedMachines(t *testing.T) {
+	for _, profile := range sim.Profiles() {
+		t.Run(profile, func(t *testing.T) {
+			n := newNode(t, profile)
+			cards := n.Current().GPUs
+			cards = cards[:min(len(cards), 2)]
+			var all []mig.Card
+			for i := range cards {
+				all = append(all, mig.CardOf(&cards[i], nobody))
+			}
+			layouts := mig.HardwareLayouts(all)
+			for _, name := range slices.Sorted(maps.Keys(layouts)) {
+				var wants []partition.Want
+				for _, card := range all {
+					if wanted, named := layouts[name].Wanted(card); named {
+						wants = append(wants, partition.Want{UUID: card.UUID, Wanted: wanted, Source: "layout " + name})
+					}
+				}
+				statuses, _ := n.life(wants, nil, 0)
+				n.are(t, statuses, wants)
+			}
+		})
+	}
+}
+
+// TestKilledOnSimulatedMachines changes a card with a reset and one without, one of them beside a device in use.
+func TestKilledOnSimulatedMachines(t *testing.T) {
+	for profile, devices := range map[string][2]map[string]int{
+		"a100x8-80g": {{"1g.10gb": 7}, {"3g.40gb": 1, "1g.10gb": 2}},
+		"h100x8":     {{"1g.10gb": 7}, {"4g.40gb": 1, "2g.20gb": 1}},
+	} {
+		t.Run(profile, func(t *testing.T) {
+			n := newNode(t, profile)
+			first, second := n.Current().GPUs[0].UUID, n.Current().GPUs[1].UUID
+			old := []partition.Want{{UUID: first, Wanted: mig.Wanted{Enabled: true, Devices: devices[0]}}, {UUID: second}}
+			next := []partition.Want{{UUID: first, Wanted: mig.Wanted{Enabled: true, Devices: devices[1]}}, {UUID: second, Wanted: mig.Wanted{Enabled: true, Devices: devices[0]}}}
+			last := 0
+			for at := 1; last == 0; at++ {
+				statuses, _ := n.life(old, nil, 0)
+				n.are(t, statuses, old)
+				var held []gpu.DeviceKey
+				if device := n.Current().GPU(first).MIG.Devices[0]; devices[1][device.Profile] > 0 {
+					held = append(held, gpu.DeviceKey{GPU: first, MIG: device.UUID})
+				}
+				if _, steps := n.life(next, held, at); steps < at {
+					last = at
+				}
+				statuses, _ = n.life(next, held, 0)
+				n.are(t, statuses, next)
+				for _, key := range held {
+					if _, device := n.Current().Device(key.MIG); device == nil {
+						t.Fatalf("killed at step %d: %s, which is in use, is gone", at, key)
+					}
+				}
+			}
+			if last < 20 {
+				t.Errorf("only %d steps", last)
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// ResetError says which GPUs refused a reset, and why; then no GPU was reset.
+type ResetError struct{ Refused []ResetRefusal }
+
+// ResetRefusal is one GPU, by its PCI bus ID, with NVML's reason.
+type ResetRefusal struct {
+	PCIBusID string
+	Return   nvml.Return
+}
+
+// Error says all of it in one line.
+func (e *ResetError) Error() string {
+	parts := make([]string, len(e.Refused))
+	for i, r := range e.Refused {
+		reason := "it is lost"
+		if r.Return == nvml.ERROR_IN_USE {
+			reason = "a process uses it"
+		}
+		parts[i] = fmt.Sprintf("GPU %s: %s", r.PCIBusID, reason)
+	}
+	return "reset GPUs: " + strings.Join(parts, "; ")
+}
+
+// ResetGPUs resets GPUs, as nvidia-smi --gpu-reset does: MIG instances and settings go, a MIG mode
+// that waits comes into force, and so do repairs that need a reset. A GPU that a process uses, or that is
+// lost, refuses, and then none is reset.
+func (m *Machine) ResetGPUs(refs ...string) error {
+	err := m.change(func(st *state) ([]event, error) {
+		var slots []int
+		refused := &ResetError{}
+		for _, ref := range refs {
+			at, err := find(m.hw, st, ref)
+			if err != nil {
+				return nil, fmt.Errorf("reset GPUs: %w", err)
+			}
+			if ret := st.GPUs[at.slot].refusesReset(); ret != nvml.SUCCESS {
+				refused.Refused = append(refused.Refused, ResetRefusal{PCIBusID: m.hw.GPUs[at.slot].PCI, Return: ret})
+			}
+			slots = append(slots, at.slot)
+		}
+		if len(slots) == 0 {
+			return nil, errors.New("reset GPUs: no GPU named: say which, by number or UUID")
+		}
+		if len(refused.Refused) > 0 {
+			return nil, refused
+		}
+		var events []event
+		for _, slot := range slots {
+			resetCard(m.hw, st, slot)
+			events = append(events, event{Type: eventReset, GPU: m.hw.GPUs[slot].UUID, Note: "GPU reset"})
+		}
+		return events, nil
+	})
+	return err
+}
+
+func (c *cardState) refusesReset() nvml.Return {
+	switch {
+	case c.Removed || c.Lost:
+		return nvml.ERROR_GPU_IS_LOST
+	case c.Busy || slices.ContainsFunc(c.Instances, func(gi gpuInstance) bool { return gi.Busy }):
+		return nvml.ERROR_IN_USE
+	}
+	return nvml.SUCCESS
+}
+
+// resetCard repairs what a reset repairs: volatile error counts, rows that wait to be remapped, links
+// that went down, and XIDs, except where the hardware stays bad.
+func resetCard(hw *hardware, st *state, slot int) {
+	before := st.GPUs[slot]
+	repairCard(hw, st, slot)
+	c := &st.GPUs[slot]
+	c.startOver()
+	c.Temperature, c.Hangs = before.Temperature, before.Hangs
+	if before.RowRemap == RowRemapFailed {
+		c.RowRemap = RowRemapFailed
+	}
+	for _, xid := range before.XIDs {
+		if recoveryOf(xid) == nvml.GPU_RECOVERY_ACTION_NODE_REBOOT || xid == xidRowRemapFailed && c.RowRemap == RowRemapFailed {
+			c.XIDs = append(c.XIDs, xid)
+		}
+	}
+}
+
+// startOver is what a reset and a reboot have in common: no instance and no setting outlasts them.
+func (c *cardState) startOver() {
+	c.MIGEnabled = c.MIGEnabled != c.MIGPending
+	c.MIGPending, c.Instances = false, nil
+	c.ComputeMode, c.TimeSlice = 0, 0
+}
+
+// Reboot restarts the machine: the driver is loaded anew, all faults go but rows that could not be remapped
+// and cards that were taken out, and no MIG instance and no setting is left. The MIG mode outlasts it on Ampere only.
+func (m *Machine) Reboot() error {
+	err := m.change(func(st *state) ([]event, error) {
+		for slot := range st.GPUs {
+			before := st.GPUs[slot]
+			repairCard(m.hw, st, slot)
+			c := &st.GPUs[slot]
+			c.startOver()
+			c.Removed = before.Removed
+			if before.RowRemap == RowRemapFailed {
+				c.RowRemap, c.XIDs = RowRemapFailed, []uint64{xidRowRemapFailed}
+			}
+			if !m.hw.GPUs[slot].modeNeedsReset() {
+				c.MIGEnabled = false
+			}
+		}
+		st.DriverGone = false
+		st.DriverLoads++
+		return []event{{Type: eventReset, Note: "reboot"}}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("reboot simulated machine: %w", err)
+	}
+	return nil
+}
+
+// TimeSlices are the words for the time slice of a GPU, by the number of nvidia-smi compute-policy.
+func TimeSlices() []string { return []string{"Default", "Short", "Medium", "Long"} }
+
+// SetTimeSlice sets how long a process has the GPU before the next one's turn, as nvidia-smi
+// compute-policy does. A GPU in MIG mode answers NOT_SUPPORTED (an nvml.Return).
+func (m *Machine) SetTimeSlice(gpuRef string, slice int) error {
+	err := m.change(func(st *state) ([]event, error) {
+		at, err := find(m.hw, st, gpuRef)
+		if err != nil {
+			return nil, err
+		}
+		if slice < 0 || slice >= len(TimeSlices()) {
+			return nil, fmt.Errorf("time slice %d: want 0 to %d", slice, len(TimeSlices())-1)
+		}
+		c := &st.GPUs[at.slot]
+		switch {
+		case c.Removed || c.Lost:
+			return nil, nvml.ERROR_GPU_IS_LOST
+		case c.MIGEnabled:
+			return nil, nvml.ERROR_NOT_SUPPORTED
+		}
+		c.TimeSlice = slice
+		return []event{{Type: eventSetting, GPU: m.hw.GPUs[at.slot].UUID, Note: "time slice " + TimeSlices()[slice]}}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("set time slice: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package smi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxOutput bounds what is kept of a program's output: the end of it, where the reason stands.
+	maxOutput = 16 << 10
+	// maxLines and maxText bound what an error quotes.
+	maxLines = 8
+	maxText  = 1000
+	// farewell is how long a killed program is waited for. One that is in a call of a hung
+	// driver ends with that call only.
+	farewell = 2 * time.Second
+)
+
+// run runs nvidia-smi with arguments until it ends or its time is over.
+func (s *SMI) run(ctx context.Context, limit time.Duration, args ...string) error {
+	if s.deps.Timeout > 0 {
+		limit = s.deps.Timeout
+	}
+	what := "nvidia-smi " + strings.Join(args, " ")
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s was not started: %w", what, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the time of %s is over", limit))
+	defer cancel()
+	select {
+	case s.slot <- struct{}{}:
+	case <-ctx.Done():
+		before := "another call"
+		if running := s.running.Load(); running != nil {
+			before = *running
+		}
+		return fmt.Errorf("%s was not started: %s has not ended (%w); if it never does, the driver hangs: reboot the node", what, before, context.Cause(ctx))
+	}
+	found := program{args: s.deps.Program}
+	if len(found.args) == 0 {
+		var err error
+		if found, err = find(s.deps.DriverRoot); err != nil {
+			<-s.slot
+			return err
+		}
+	}
+	output := &tail{}
+	command := s.command(ctx, found, args, output)
+	began := time.Now()
+	if err := command.Start(); err != nil {
+		<-s.slot
+		return fmt.Errorf("%s was not started: %w", what, err)
+	}
+	running := fmt.Sprintf("%s (process %d, started %s)", what, command.Process.Pid, began.UTC().Format(time.RFC3339))
+	s.running.Store(&running)
+	ended := make(chan error, 1)
+	go func() {
+		err := command.Wait()
+		s.running.Store(nil)
+		<-s.slot
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return s.judge(ctx, what, output, err, time.Since(began))
+	case <-ctx.Done():
+	}
+	patience := time.NewTimer(farewell)
+	defer patience.Stop()
+	select {
+	case err := <-ended:
+		return s.judge(ctx, what, output, err, time.Since(began))
+	case <-patience.C:
+		return fmt.Errorf("%s: %w, and does not end when it is killed, so the driver hangs; reboot the node%s", running, context.Cause(ctx), output.quote())
+	}
+}
+
+// command prepares one run. The program and what it starts are a process group, which ends as a whole.
+func (s *SMI) command(ctx context.Context, found program, args []string, output *tail) *exec.Cmd {
+	args = append(found.args[1:len(found.args):len(found.args)], args...)
+	command := exec.CommandContext(ctx, found.args[0], args...)
+	command.Env = append(append([]string{}, found.env...), s.deps.Env...)
+	command.Dir = "/"
+	command.Stdout, command.Stderr = output, output
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Chroot: found.root}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = time.Second // for what it started and that keeps its output open
+	return command
+}
+
+// judge turns the end of a run into an error with the program's own last lines and what to do.
+func (s *SMI) judge(ctx context.Context, what string, output *tail, err error, took time.Duration) error {
+	var exit *exec.ExitError
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		s.deps.Log.Info("ran "+what, "took", took.Round(time.Millisecond))
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s was killed: %w%s", what, context.Cause(ctx), output.quote())
+	case !errors.As(err, &exit):
+		return fmt.Errorf("%s: %w%s", what, err, output.quote())
+	}
+	return fmt.Errorf("%s ended with %s%s%s", what, exit.ProcessState, output.quote(), advice(exit.ExitCode(), output.String()))
+}
+
+// advice says what to do, by nvidia-smi's exit codes (its manual page, RETURN VALUE) and words.
+func advice(code int, output string) string {
+	const inUse, notSupported, permission, notFound, noDriver, noLibrary, lost = 255, 3, 4, 6, 9, 12, 15
+	switch {
+	case code == inUse && strings.Contains(output, "In use by another client"),
+		strings.Contains(output, "used by some other process"):
+		return "; end what has the GPU open, which monitoring programs such as dcgm-exporter and nvidia-persistenced count as, and try again"
+	case code == notSupported || strings.Contains(output, ": Not Supported"):
+		return "; this GPU or its driver cannot do it in its present mode"
+	case code == permission || strings.Contains(output, "Insufficient Permissions"):
+		return "; it needs root on the node: run the agent privileged"
+	case code == notFound:
+		return "; the driver does not see the GPU: it was removed, or it is lost"
+	case code == noDriver || code == noLibrary:
+		return "; load the NVIDIA driver, or correct the driver root"
+	case code == lost:
+		return "; reboot the node"
+	}
+	return ""
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write never fails, so that the program is not disturbed by the bound.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p[max(0, len(p)-maxOutput):]...)
+	if over := len(t.text) - maxOutput; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// quote is the last lines, for an error; empty when nothing was written.
+func (t *tail) quote() string {
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(t.String(), "?")) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	text := strings.Join(lines[max(0, len(lines)-maxLines):], " / ")
+	if over := len(text) - maxText; over > 0 {
+		text = "…" + strings.ToValidUTF8(text[over:], "")
+	}
+	return ": " + text
+}
