@@ -141,6 +141,9 @@ type GPUDevice struct {
 	// +optional
 	// +listType=atomic
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
+	// Excluded is true for a card that the configuration leaves alone.
+	// +optional
+	Excluded bool `json:"excluded,omitempty"`
 	// MIGProfiles are what the card can be partitioned into, as the driver tells it.
 	// +optional
 	// +listType=atomic

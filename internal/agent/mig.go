@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/config"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/mig"
@@ -81,7 +81,6 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 	if !now.MIG.Known || now.Waiting {
 		return nil, nil
 	}
-	config := now.Config
 	snapshot := a.inventory.Current()
 	var cards []mig.Card
 	for i := range snapshot.GPUs {
@@ -102,12 +101,12 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 			refuse(fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, name, err))
 		}
 	}
-	deciding := offer.DecidingRules(snapshot, offerSettings(config).GPUs)
+	deciding := offer.DecidingRules(snapshot, offerSettings(now.Config).GPUs)
 	var wants []partition.Want
 	for _, card := range cards {
 		rule := v1alpha1.GPURule{}
 		if i, ok := deciding[card.UUID]; ok {
-			rule = config.GPUs[i]
+			rule = now.Config.GPUs[i]
 		}
 		if rule.Exclude || card.UUID == "" {
 			continue
@@ -145,27 +144,10 @@ func (a *Agent) layouts(cards []mig.Card, now configwatch.State) map[string]mig.
 	layouts := mig.HardwareLayouts(cards)
 	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{now.Config.MIGLayouts, now.MIG.Layouts} {
 		for name, entries := range from {
-			layouts[name] = layoutOf(entries)
+			layouts[name] = config.Layout(entries)
 		}
 	}
 	return layouts
-}
-
-// layoutOf puts a layout of the file's form into the planner's.
-func layoutOf(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
-	var layout mig.Layout
-	for _, from := range entries {
-		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
-		for _, filter := range from.DeviceFilter {
-			// The reader of the file has checked the form.
-			id, err := strconv.ParseUint(filter, 0, 32)
-			if err == nil {
-				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
-			}
-		}
-		layout = append(layout, entry)
-	}
-	return layout
 }
 
 // migState is what the label of the Node is to say; empty when nobody asks by label, and

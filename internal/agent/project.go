@@ -112,8 +112,18 @@ func (a *Agent) publish() {
 	now := a.watch.Current()
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
 		Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
+		Excluded: excluded(&snapshot, now.Config),
 		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	}))
+}
+
+// excluded are the cards that the configuration leaves alone.
+func excluded(snapshot *gpu.Snapshot, config *v1alpha1.AgentConfig) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for card, rule := range offer.DecidingRules(snapshot, offerSettings(config).GPUs) {
+		out[card] = config.GPUs[rule].Exclude
+	}
+	return out
 }
 
 // offered says as what each device is given out, in the words of the API.

@@ -98,7 +98,7 @@ func (a *applier) rehearse(node *v1alpha1.GPUNode) error {
 }
 
 func (a *applier) plan(node *v1alpha1.GPUNode) []mig.CardPlan {
-	return mig.PlanNode(cardsOf(node), a.layout)
+	return planNode(cardsOf(node), a.layout, node)
 }
 
 // apply sets the label and waits.

@@ -33,6 +33,20 @@ func cardsOf(node *v1alpha1.GPUNode) []mig.Card {
 	return cards
 }
 
+// planNode plans a node's cards, without those that its configuration leaves alone: the
+// agent does not touch them whatever the layout names.
+func planNode(cards []mig.Card, layout mig.Layout, node *v1alpha1.GPUNode) []mig.CardPlan {
+	plans := mig.PlanNode(cards, layout)
+	if node == nil {
+		return plans
+	}
+	return slices.DeleteFunc(plans, func(plan mig.CardPlan) bool {
+		return slices.ContainsFunc(node.Status.Devices, func(d v1alpha1.GPUDevice) bool {
+			return d.Excluded && d.UUID == string(plan.UUID)
+		})
+	})
+}
+
 // deviceID reads 0xDDDDVVVV; 0 for a node whose agent does not say.
 func deviceID(text string) uint32 {
 	id, err := strconv.ParseUint(text, 0, 32)

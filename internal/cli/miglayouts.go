@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -39,24 +38,8 @@ type layoutSet struct {
 
 func (s *layoutSet) add(source string, layouts map[string][]v1alpha1.MIGLayoutEntry) {
 	for name, entries := range layouts {
-		s.byName[name], s.source[name] = layoutOf(entries), source
+		s.byName[name], s.source[name] = config.Layout(entries), source
 	}
-}
-
-// layoutOf puts a layout of a file into the planner's form. The reader of the file has
-// checked the form of the filters.
-func layoutOf(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
-	var layout mig.Layout
-	for _, from := range entries {
-		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
-		for _, filter := range from.DeviceFilter {
-			if id, err := strconv.ParseUint(filter, 0, 32); err == nil {
-				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
-			}
-		}
-		layout = append(layout, entry)
-	}
-	return layout
 }
 
 // layouts are those of the hardware, over them those of the agent's configuration, over
@@ -141,6 +124,6 @@ func (s *layoutSet) plan(subject *migSubject, name string) (*migPlan, error) {
 		return nil, errors.New("plan layout: there are no GPUs")
 	}
 	return &migPlan{
-		subject: subject, layout: name, source: s.source[name], cards: mig.PlanNode(subject.cards, layout), notRead: s.notRead,
+		subject: subject, layout: name, source: s.source[name], cards: planNode(subject.cards, layout, subject.object), notRead: s.notRead,
 	}, nil
 }

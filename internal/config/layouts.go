@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/mig"
 )
 
 // layoutFile is a file of NVIDIA's mig-parted.
@@ -78,4 +79,19 @@ func (d *decoder) checkLayoutEntry(at string, e *v1alpha1.MIGLayoutEntry) {
 		d.reject(at+".mig-devices", "mig-enabled is false, so there can be no MIG devices", "set mig-enabled: true, or remove mig-devices")
 	}
 	d.checkProfiles(at+".mig-devices", e.MIGDevices)
+}
+
+// Layout puts a layout that was read, and so checked, into the planner's form.
+func Layout(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
+	var layout mig.Layout
+	for _, from := range entries {
+		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
+		for _, filter := range from.DeviceFilter {
+			if id, err := strconv.ParseUint(filter, 0, 32); err == nil {
+				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
+			}
+		}
+		layout = append(layout, entry)
+	}
+	return layout
 }

@@ -44,6 +44,8 @@ type Input struct {
 	// Offered says as what each GPU and MIG device is given out; one that is not in it is
 	// not given out.
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
+	// Excluded are the cards that the configuration leaves alone.
+	Excluded map[gpu.UUID]bool
 	// Config is the configuration in force.
 	Config v1alpha1.GPUConfigStatus
 	// Conditions are taken over as they are: who judges them knows when they turned.
@@ -66,7 +68,9 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	}
 	holders := holdersOf(in.Holdings)
 	for i := range snapshot.GPUs {
-		status.Devices = append(status.Devices, device(&snapshot.GPUs[i], holders, in.Offered))
+		made := device(&snapshot.GPUs[i], holders, in.Offered)
+		made.Excluded = in.Excluded[snapshot.GPUs[i].UUID]
+		status.Devices = append(status.Devices, made)
 	}
 	status.Topology = matrix(snapshot.Topology)
 	status.Problems = causes(snapshot.Faults)

@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -313,4 +314,45 @@ func TestHungCall(t *testing.T) {
 	w.breaks = nil
 	w.settle()
 	w.reached(w.wants)
+}
+
+// TestHungScan does not wait for the inventory for ever.
+func TestHungScan(t *testing.T) {
+	w := newWorld(t, t.TempDir(), 1)
+	w.want("GPU-0", "off", "")
+	w.card("GPU-0").enabled, w.card("GPU-0").pending = true, true
+	w.scan()
+	release := make(chan struct{})
+	w.breaks = func(call string) error {
+		if call == "scan" {
+			w.clock.Step(scanWithin)
+			<-release
+		}
+		return nil
+	}
+	got := state(t, w.reconcile(), "GPU-0")
+	close(release)
+	if got.State != Waiting || !strings.Contains(got.Message, "the hardware does not answer: no answer within 30s") {
+		t.Errorf("while a scan hangs: %+v", got)
+	}
+	w.breaks = nil
+	w.settle()
+	w.reached(w.wants)
+}
+
+// BenchmarkIdle is what each look costs while all cards are as wanted.
+func BenchmarkIdle(b *testing.B) {
+	w := newWorld(b, b.TempDir(), 8)
+	for _, c := range w.cards {
+		w.be(c.id, "7x1g.10gb")
+		w.want(c.id, "7x1g.10gb", "layout all-1g.10gb")
+		for at := range 6 {
+			if err := w.run(fmt.Sprint(c.id, at), gpu.DeviceKey{GPU: c.id, MIG: gpu.UUID(fmt.Sprintf("MIG-%d-1%d", c.index, at))}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for b.Loop() {
+		w.partition.Reconcile(w.ctx, w.wants)
+	}
 }

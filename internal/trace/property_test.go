@@ -19,7 +19,8 @@ func world(t *rapid.T) Evidence {
 	for i := range cards {
 		e.Devices = append(e.Devices, DeviceFact{
 			Source: Source{Kind: NVML}, UUID: card(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
-			Nodes: []Node{{fmt.Sprintf("/dev/nvidia%d", i), gpuMajor, int64(i)}},
+			Nodes:   []Node{{fmt.Sprintf("/dev/nvidia%d", i), gpuMajor, int64(i)}},
+			Sharing: SharingFact{Mode: rapid.SampledFrom([]string{"", ModeTimeSlicing, ModeMPS}).Draw(t, "mode"), Replicas: 4},
 		})
 		e.CDI = append(e.CDI, CDIFact{Source: Source{Kind: CDISpec}, Name: "k/gpu=" + string(card(i)), Nodes: e.Devices[i].Nodes})
 	}
