@@ -72,6 +72,8 @@ type Agent struct {
 	clock  clock.WithTicker
 	log    *slog.Logger
 	fault  func(Step) error
+	// devRoot is where this process sees the root of dev/.
+	devRoot string
 
 	board      *board
 	events     *nodeEvents
@@ -122,7 +124,7 @@ func New(deps Deps) (*Agent, error) {
 	}
 	config := deps.Config.Base()
 	a := &Agent{
-		config: config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault,
+		config: config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		board:    newBoard(deps.Clock, deps.Log),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
 		units:    openUnits(config.StateDir, deps.BootID),
@@ -241,8 +243,21 @@ func (a *Agent) advertised() deviceplugin.State {
 	return deviceplugin.State{
 		Snapshot: a.inventory.Current(), Offers: a.offers(),
 		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
-		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED, IMEXChannels: config.IMEX.ChannelIDs},
+		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED, IMEXChannels: a.imexChannels(config)},
 	}
+}
+
+// imexChannels are the wanted IMEX channels whose node is there; the CDI spec's problems
+// name the others.
+func (a *Agent) imexChannels(config *v1alpha1.AgentConfig) []int {
+	var there []int
+	for _, channel := range config.IMEX.ChannelIDs {
+		node := filepath.Join(a.devRoot, "dev/nvidia-caps-imex-channels", "channel"+strconv.Itoa(channel))
+		if _, err := os.Stat(node); err == nil {
+			there = append(there, channel)
+		}
+	}
+	return there
 }
 
 // offers are the units as the kubelet's devices. It leaves out what the container runtime

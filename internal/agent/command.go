@@ -70,7 +70,7 @@ uninstall" does.`,
 	root.SetErr(errOut)
 	o.bind(root)
 	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand(), newMPSCommand(o, errOut))
-	root.AddCommand(newMPSDaemonCommand(), newSimulatedCommand())
+	root.AddCommand(newMPSDaemonCommand(), newRootedCommand(), newSimulatedCommand())
 	return root
 }
 

@@ -43,8 +43,17 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 	if simDir == "" {
 		driver := filepath.Join(config.HostRoot, config.DriverRoot)
 		dev := filepath.Join(config.HostRoot, config.DevRoot)
+		var control []string
+		if driver != "/" {
+			self, err := os.Executable()
+			if err != nil {
+				return Hardware{}, fmt.Errorf("open hardware: %w", err)
+			}
+			control = []string{self, rootedCommand, driver, mpsControl}
+		}
 		return Hardware{
-			Library: nvidia.OpenLibrary(driver),
+			MPSControl: control,
+			Library:    nvidia.OpenLibrary(driver),
 			// Proc and sys are the kernel's own: the same in a container.
 			Roots: nvidia.Roots{Driver: driver, Dev: dev, Proc: "/proc", Sys: "/sys"},
 			CDI:   cdi.Roots{Driver: driver, Dev: dev, Host: config.HostRoot},
@@ -65,7 +74,7 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 	}
 	stand := func(program string) []string { return []string{self, simulatedCommand, program, absolute} }
 	return Hardware{
-		SMI: stand(simulatedSMI), MPSControl: stand(simulatedMPS),
+		SMI: stand(simulatedSMI), MPSControl: stand(mpsControl),
 		Library: machine.NVML(),
 		Roots:   nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
 		CDI: cdi.Roots{

@@ -16,9 +16,10 @@ import (
 // The commands that are for other programs of Berth only.
 const (
 	daemonCommand    = "mps-daemon"
+	rootedCommand    = "driver-program"
 	simulatedCommand = "simulated"
 	simulatedSMI     = "nvidia-smi"
-	simulatedMPS     = "nvidia-cuda-mps-control"
+	mpsControl       = "nvidia-cuda-mps-control"
 )
 
 func newMPSCommand(o *options, errOut io.Writer) *cobra.Command {
@@ -69,6 +70,14 @@ func newMPSDaemonCommand() *cobra.Command {
 	}
 }
 
+// newRootedCommand becomes a program of a driver that is installed below another root.
+func newRootedCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: rootedCommand, Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return mps.ExecRooted(args) },
+	}
+}
+
 // newSimulatedCommand stands in for the driver's programs on simulated hardware.
 func newSimulatedCommand() *cobra.Command {
 	return &cobra.Command{
@@ -81,7 +90,7 @@ func newSimulatedCommand() *cobra.Command {
 			switch program {
 			case simulatedSMI:
 				code = tools.SMI(dir, rest, in, out, errOut)
-			case simulatedMPS:
+			case mpsControl:
 				code = tools.MPSControl(dir, rest, in, out, errOut)
 			default:
 				return fmt.Errorf("no program %q of the driver is simulated", program)

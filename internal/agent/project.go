@@ -113,7 +113,7 @@ func (a *Agent) publish() {
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
 		Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
 		Excluded: excluded(&snapshot, now.Config),
-		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+		Config:   v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	}))
 }
 

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		switch os.Args[2] {
 		case simulatedSMI:
 			os.Exit(tools.SMI(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
-		case simulatedMPS:
+		case mpsControl:
 			os.Exit(tools.MPSControl(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
 		}
 	}
@@ -181,7 +181,7 @@ func (b *bench) supervise() (stop func()) {
 	}
 	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
 	supervisor, err := mps.New(mps.Deps{
-		Root: filepath.Join(b.dir, "mps"), Program: []string{self, simulatedCommand, simulatedMPS, b.machine.Dir()},
+		Root: filepath.Join(b.dir, "mps"), Program: []string{self, simulatedCommand, mpsControl, b.machine.Dir()},
 		ComputeMode: computeModes{actions}, Log: (&options{}).logger(b.t.Output()),
 	})
 	if err != nil {

@@ -409,12 +409,13 @@ func (n *node) process(v victim) (r *running, died <-chan struct{}, kill func())
 		}
 }
 
-// client is a CUDA program of a user.
+// cudaProgram is a client of a daemon.
 type cudaProgram struct {
 	cmd   *exec.Cmd
 	lines chan string
 }
 
+// client starts a CUDA program of a user.
 func (n *node) client(id gpu.UUID, uid int) *cudaProgram {
 	n.t.Helper()
 	cmd := exec.Command(self(), "mps-client", "-uid", fmt.Sprint(uid))
@@ -431,6 +432,14 @@ func (n *node) client(id gpu.UUID, uid int) *cudaProgram {
 	}()
 	n.t.Cleanup(p.end)
 	return p
+}
+
+// granted is what one client prints that comes and goes.
+func (n *node) granted(id gpu.UUID) string {
+	n.t.Helper()
+	p := n.client(id, 1)
+	defer p.end()
+	return p.until("ready")
 }
 
 // until returns what a program printed up to a word, or up to its end.

@@ -57,7 +57,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				if got := n.mode(want.GPU); got != modeExclusiveProcess {
 					t.Errorf("compute mode %d", got)
 				}
-				if got := n.client(want.GPU, 1).until("ready"); !strings.Contains(got, "pinned_mem_limit 0 1000M\nactive_thread_percentage 25.0") {
+				if got := n.granted(want.GPU); !strings.Contains(got, "pinned_mem_limit 0 1000M\nactive_thread_percentage 25.0") {
 					t.Errorf("a client is granted\n%s", got)
 				}
 				s.set()

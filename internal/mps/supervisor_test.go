@@ -104,7 +104,7 @@ func TestEightGPUs(t *testing.T) {
 	}
 	for _, want := range set {
 		granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready", want.GPU, want.PinnedMemoryMiB, want.ActiveThreadPercentage)
-		if got := n.client(want.GPU, 1).until("ready"); got != granted {
+		if got := n.granted(want.GPU); got != granted {
 			t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
 		}
 	}
@@ -170,7 +170,7 @@ func TestChangedLimits(t *testing.T) {
 		t.Errorf("process %d became %d", st.PID, now.PID)
 	}
 	granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 2048M\nactive_thread_percentage 50.0\nready", want.GPU)
-	if got := n.client(want.GPU, 1).until("ready"); got != granted {
+	if got := n.granted(want.GPU); got != granted {
 		t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
 	}
 	select {
@@ -180,12 +180,11 @@ func TestChangedLimits(t *testing.T) {
 	}
 	first.end()
 	// What somebody else changes is set again at the next check.
-	n.clock.forget()
 	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU)}.ask(t.Context(), answerTime, "set_default_active_thread_percentage 99")
 	n.check(err)
 	n.setMode(want.GPU, modeDefault)
-	n.check(s.client.Set(t.Context(), []Wanted{want, n.want(1)}))
-	s.await("both Ready", allReady(want, n.want(1)))
+	n.clock.pass(t, checkEvery)
+	s.await("Ready again", allReady(want))
 	if got := n.mode(want.GPU); got != modeExclusiveProcess {
 		t.Errorf("compute mode %d", got)
 	}
@@ -242,7 +241,7 @@ func TestNoLimit(t *testing.T) {
 		t.Error("the daemon that has a limit stayed")
 	}
 	granted := fmt.Sprintf("device 0 %s\nactive_thread_percentage 25.0\nready", want.GPU)
-	if got := n.client(want.GPU, 1).until("ready"); got != granted {
+	if got := n.granted(want.GPU); got != granted {
 		t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
 	}
 	s.set()

@@ -87,16 +87,6 @@ func (e *versionError) Error() string {
 	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent knows", e.version, journalVersion)
 }
 
-// find gives the card's entry; nil when it has none.
-func (j *journal) find(card gpu.UUID) *entry {
-	for i := range j.Cards {
-		if j.Cards[i].UUID == card {
-			return &j.Cards[i]
-		}
-	}
-	return nil
-}
-
 func (j *journal) put(e entry) {
 	j.drop(e.UUID)
 	j.Cards = append(j.Cards, e)

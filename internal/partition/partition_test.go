@@ -327,6 +327,7 @@ func TestHungScan(t *testing.T) {
 		if call == "scan" {
 			w.clock.Step(scanWithin)
 			<-release
+			return errors.New("too late")
 		}
 		return nil
 	}

@@ -1,0 +1,76 @@
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// programPlaces are where a driver root has nvidia-cuda-mps-control.
+func programPlaces() []string { return []string{"/usr/bin", "/usr/local/bin", "/bin", "/opt/bin"} }
+
+// ExecRooted is the whole of the program that Deps.Program names where the driver is
+// installed below another root than this process's: it becomes the driver's program in that root,
+// whose C library it needs, with the daemon's directories and /dev/shm as they are
+// here. The arguments are ROOT PROGRAM ARGUMENT.... It returns only with an error.
+func ExecRooted(args []string) error {
+	if len(args) < 2 || !filepath.IsAbs(args[0]) || filepath.Base(args[1]) != args[1] {
+		return fmt.Errorf("start program of the driver: the arguments are %q, want ROOT PROGRAM ARGUMENT...; it is started by the supervisor, not by hand", args)
+	}
+	root, name := filepath.Clean(args[0]), args[1]
+	program, err := findBelow(root, name)
+	if err != nil {
+		return err
+	}
+	// A namespace belongs to a thread, and the one that calls exec is the one that stays.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("start %s: make a mount namespace: %w", name, err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("start %s: make mounts private: %w", name, err)
+	}
+	for _, dir := range []string{os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "/dev/shm"} {
+		if dir == "" {
+			continue
+		}
+		if err := unix.Mount(dir, filepath.Join(root, dir), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("start %s: show it %s below %s: %w (the directory must be there on the host too: mount it in this container at the host's path)", name, dir, root, err)
+		}
+	}
+	if err := unix.Chroot(root); err != nil {
+		return fmt.Errorf("start %s: make %s its root: %w", name, root, err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	if err := syscall.Exec(program, slices.Concat([]string{program}, args[2:]), os.Environ()); err != nil {
+		return fmt.Errorf("start %s: exec %s below %s: %w", name, program, root, err)
+	}
+	return nil
+}
+
+// findBelow gives the path of a program as its root has it.
+func findBelow(root, name string) (string, error) {
+	below, err := os.OpenRoot(root)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", name, err)
+	}
+	defer below.Close()
+	var looked []error
+	for _, place := range programPlaces() {
+		path := filepath.Join(place, name)
+		info, err := below.Lstat(path[1:])
+		if err == nil && !info.IsDir() {
+			return path, nil
+		}
+		looked = append(looked, fmt.Errorf("%s: %w", path, err))
+	}
+	return "", fmt.Errorf("find %s below %s: %w (it comes with the driver; is the driver installed there?)", name, root, errors.Join(looked...))
+}
