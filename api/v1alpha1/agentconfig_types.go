@@ -90,6 +90,20 @@ type AgentConfig struct {
 	// ScanDeadline is how long a call into the driver may hang before it is
 	// reported. Default 10s.
 	ScanDeadline *metav1.Duration `json:"scanDeadline,omitempty"`
+	// HealthClasses say for a cause by its code (XID94, NVLINK_DOWN) how bad it is, in
+	// place of the catalogue: ignore, degrade, restart-app, inspect, reset or reboot. The
+	// variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin
+	// are read too.
+	HealthClasses map[string]string `json:"healthClasses,omitempty"`
+	// TaintUnhealthy taints the Node (berth.dev/gpu-unhealthy, NoSchedule) while a GPU is
+	// Degraded or worse. Default false.
+	TaintUnhealthy bool `json:"taintUnhealthy,omitempty"`
+	// Labels say where the labels about the node's GPUs go.
+	Labels Labels `json:"labels,omitzero"`
+	// SampleInterval is the time between two measurements of the GPUs. Default 10s.
+	SampleInterval *metav1.Duration `json:"sampleInterval,omitempty"`
+	// DCGMNames adds dcgm-exporter's names and labels to /metrics.
+	DCGMNames bool `json:"dcgmNames,omitempty"`
 	// IgnoredXIDs are further XIDs that say nothing about a card's health.
 	IgnoredXIDs []uint64 `json:"ignoredXIDs,omitempty"`
 	// NodeName is the node's name in the API. Default: NODE_NAME, then the host name.
@@ -144,3 +158,26 @@ type IMEX struct {
 	// Required makes a missing channel an error; otherwise it is left out with a problem.
 	Required bool `json:"required,omitempty"`
 }
+
+// Labels are where the labels about the node's GPUs go.
+type Labels struct {
+	// Output is node (the Node itself, by server-side apply), file (for the worker of Node
+	// Feature Discovery), nodeFeature (for its master) or none. Default node.
+	Output LabelOutput `json:"output,omitempty"`
+	// Dir is the folder of the output file. Default
+	// /etc/kubernetes/node-feature-discovery/features.d.
+	Dir string `json:"dir,omitempty"`
+	// NoTimestamp leaves out nvidia.com/gfd.timestamp.
+	NoTimestamp bool `json:"noTimestamp,omitempty"`
+}
+
+// LabelOutput is where labels go.
+type LabelOutput string
+
+// The outputs.
+const (
+	LabelsNode        LabelOutput = "node"
+	LabelsFile        LabelOutput = "file"
+	LabelsNodeFeature LabelOutput = "nodeFeature"
+	LabelsNone        LabelOutput = "none"
+)

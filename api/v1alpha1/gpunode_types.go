@@ -171,6 +171,9 @@ type MIGDevice struct {
 	Start       int   `json:"start"`
 	Size        int   `json:"size"`
 	MemoryBytes int64 `json:"memoryBytes"`
+	// Health is the verdict on this MIG device; a fault of the whole card is in it too.
+	// +optional
+	Health *DeviceHealth `json:"health,omitempty"`
 	// Offered says as what the MIG device is given out; absent for one that is not.
 	// +optional
 	Offered *DeviceOffer `json:"offered,omitempty"`
@@ -214,11 +217,12 @@ type DeviceOffer struct {
 	Draining string `json:"draining,omitempty"`
 }
 
-// DeviceHealth is the verdict on a card with the evidence for it.
+// DeviceHealth is the verdict on a card or a MIG device with the evidence for it.
 type DeviceHealth struct {
-	// State is Healthy, Unhealthy (not given out until the causes are gone) or Gone
-	// (does not answer at all).
-	// +kubebuilder:validation:Enum=Healthy;Unhealthy;Gone
+	// State is Healthy, Degraded (given out all the same), Unhealthy (not given out until the
+	// causes are gone), NeedsReset, NeedsReboot (not given out until that was done) or Gone (does
+	// not answer at all).
+	// +kubebuilder:validation:Enum=Healthy;Degraded;Unhealthy;NeedsReset;NeedsReboot;Gone
 	State string `json:"state"`
 	// +optional
 	// +listType=atomic
@@ -236,6 +240,9 @@ type Cause struct {
 	// Since is when it was first seen.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+	// Recover says what makes the cause go.
+	// +optional
+	Recover string `json:"recover,omitempty"`
 }
 
 // Holder is who holds a device.

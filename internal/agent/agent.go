@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/clock"
@@ -20,11 +20,14 @@ import (
 	"github.com/berth-gpu/berth/internal/cdi"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
+	"github.com/berth-gpu/berth/internal/features"
+	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/inventory"
 	"github.com/berth-gpu/berth/internal/kubelet"
 	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/metrics"
 	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
 	"github.com/berth-gpu/berth/internal/partition"
@@ -74,6 +77,9 @@ type Agent struct {
 	fault  func(Step) error
 	// devRoot is where this process sees the root of dev/.
 	devRoot string
+	// sys is the root of sysfs; began is when this agent did.
+	sys   string
+	began time.Time
 
 	board      *board
 	events     *nodeEvents
@@ -82,14 +88,20 @@ type Agent struct {
 	units      *units
 	sharing    *sharing
 	partition  *partition.Partition
-	ledger     *ledger.Ledger
-	containers *kubelet.Containers
-	resources  *kubelet.PodResources
-	orphans    *orphanPods
-	cdi        *cdi.Writer
-	plugin     *deviceplugin.Manager
-	publisher  *gpunode.Publisher
-	registry   *prometheus.Registry
+	// labels is nil where no labels are wanted.
+	labels *features.Publisher
+	// staleLabels are the places that an earlier choice may have left labels in.
+	staleLabels []features.Writer
+	sampler     *nvidia.Sampler
+	page        *metrics.Page
+	xids        *xidCounts
+	ledger      *ledger.Ledger
+	containers  *kubelet.Containers
+	resources   *kubelet.PodResources
+	orphans     *orphanPods
+	cdi         *cdi.Writer
+	plugin      *deviceplugin.Manager
+	publisher   *gpunode.Publisher
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
@@ -103,6 +115,13 @@ type Agent struct {
 	changed, respec, relayout chan struct{}
 	// injectable are the devices that the CDI spec on disk knows; nil before the first sync.
 	injectable atomic.Pointer[map[string]bool]
+	// sample is the last measurement, containersSeen the containers of the last look.
+	sample         atomic.Pointer[gpu.Sample]
+	containersSeen atomic.Pointer[[]ledger.Container]
+	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
+	// the goroutine that publishes.
+	hostFacts *features.Host
+	hostCards []gpu.PCIAddress
 	// entries are what the last comparison read, for the names of pods.
 	entries atomic.Pointer[nodeEntries]
 }
@@ -125,6 +144,7 @@ func New(deps Deps) (*Agent, error) {
 	config := deps.Config.Base()
 	a := &Agent{
 		config: config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
+		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		board:    newBoard(deps.Clock, deps.Log),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
 		units:    openUnits(config.StateDir, deps.BootID),
@@ -136,10 +156,17 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: func() { poke(a.board.changed) }}
 	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"))
+	rules, err := healthRules(config)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a.containersSeen.Store(&[]ledger.Container{})
+	a.sampler = adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("room", "nvidia")})
 	a.inventory = inventory.New(inventory.Deps{
-		Source: adapter, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
+		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
-		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs),
+		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
+		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
 	})
 	a.containers = kubelet.NewContainers(kubelet.ContainersDeps{
 		ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
@@ -150,7 +177,10 @@ func New(deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a.wireChanges(deps, adapter)
-	a.registry = newRegistry(a)
+	if err := a.wireLabels(); err != nil {
+		return nil, err
+	}
+	a.page = metrics.NewPage(metrics.PageDeps{Own: newRegistry(a), DCGMNames: config.DCGMNames})
 	return a, nil
 }
 
@@ -214,6 +244,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })
 	group.Go(func() error { return a.share(ctx) })
+	group.Go(func() error { return a.measure(ctx) })
+	group.Go(func() error { return a.label(ctx) })
+	group.Go(func() error { return a.tellHealth(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
@@ -302,6 +335,36 @@ func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string
 		return "the directories of its MPS daemon are not in the CDI spec yet"
 	}
 	return ""
+}
+
+// healthFile carries what is known of the cards' health over a restart.
+const healthFile = "health.json"
+
+// healthRules are what counts against a card, and how much.
+func healthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {
+	checks, err := health.ParseChecks(os.Getenv("DP_DISABLE_HEALTHCHECKS"), os.Getenv("DP_ENABLE_HEALTHCHECKS"))
+	if err != nil {
+		return health.Rules{}, err
+	}
+	overrides := health.Overrides{}
+	for code, class := range config.HealthClasses {
+		overrides[code] = health.Class(class)
+	}
+	return health.Rules{Checks: checks, Overrides: overrides}, nil
+}
+
+// wireLabels makes the publisher of labels, and takes away what an earlier choice of the
+// place has left elsewhere.
+func (a *Agent) wireLabels() error {
+	chosen, others, err := labelWriters(a.config, labelPlaces(a.config, a.api))
+	if err != nil {
+		return fmt.Errorf("make agent: %w", err)
+	}
+	a.staleLabels = others
+	if chosen != nil {
+		a.labels = features.NewPublisher(features.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
+	}
+	return nil
 }
 
 func ignoredXIDs(more []uint64) map[uint64]bool {

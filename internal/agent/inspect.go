@@ -8,15 +8,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/features"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/health"
+	"github.com/berth-gpu/berth/internal/metrics"
 	"github.com/berth-gpu/berth/internal/offer"
 	"github.com/berth-gpu/berth/internal/term"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
 // inspected is one look at the hardware with what would be made of it.
@@ -24,26 +28,33 @@ type inspected struct {
 	config   *v1alpha1.AgentConfig
 	hardware Hardware
 	snapshot gpu.Snapshot
+	sample   gpu.Sample
 }
+
+// inspectable is what inspect can print.
+func inspectable() []string { return []string{"gpus", "devices", "cdi", "labels", "metrics"} }
 
 func newInspectCommand(o *options) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
-		Use:   "inspect gpus|devices|cdi",
+		Use:   "inspect gpus|devices|cdi|labels|metrics",
 		Short: "Print what the agent would publish, and exit",
 		Long: `Print what the agent would publish from this machine's hardware (or from a
 simulator's) with the given configuration. Nothing is written anywhere.
 
   gpus     the cards as the inventory sees them
   devices  what the kubelet would be told: resource, device ID, NUMA node, health
-  cdi      the CDI spec (always JSON)`,
+  cdi      the CDI spec (always JSON)
+  labels   the labels about the GPUs, one KEY=VALUE per line
+  metrics  the GPUs' metrics, as /metrics has them after one measurement`,
 		Example: `  berth-agent inspect gpus
   berth-agent inspect devices --sim /tmp/gpus --config agent.yaml -o json
-  berth-agent inspect cdi --sim /tmp/gpus`,
-		ValidArgs: []string{"gpus", "devices", "cdi"},
+  berth-agent inspect cdi --sim /tmp/gpus
+  berth-agent inspect labels --sim /tmp/gpus`,
+		ValidArgs: inspectable(),
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || !slices.Contains([]string{"gpus", "devices", "cdi"}, args[0]) {
-				return fmt.Errorf("inspect %s: name one of gpus, devices, cdi, as in berth-agent inspect gpus", strings.Join(args, " "))
+			if len(args) != 1 || !slices.Contains(inspectable(), args[0]) {
+				return fmt.Errorf("inspect %s: name one of %s, as in berth-agent inspect gpus", strings.Join(args, " "), strings.Join(inspectable(), ", "))
 			}
 			return nil
 		},
@@ -75,33 +86,45 @@ func inspect(ctx context.Context, o *options, config *v1alpha1.AgentConfig) (*in
 	defer cancel()
 	type answer struct {
 		snapshot gpu.Snapshot
+		sample   gpu.Sample
 		err      error
 	}
 	// In a goroutine: nothing can interrupt a call into a driver that hangs.
 	done := make(chan answer, 1)
 	go func() {
-		snapshot, err := hardware.adapter(o.logger(io.Discard)).Scan(ctx)
-		done <- answer{snapshot, err}
+		adapter := hardware.adapter(o.logger(io.Discard))
+		snapshot, err := adapter.Scan(ctx)
+		done <- answer{snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err}
 	}()
 	select {
 	case got := <-done:
 		if got.err != nil {
 			return nil, fmt.Errorf("scan hardware: %w", got.err)
 		}
-		judge(&got.snapshot)
-		return &inspected{config: config, hardware: hardware, snapshot: got.snapshot}, nil
+		rules, err := healthRules(config)
+		if err != nil {
+			return nil, err
+		}
+		judge(&got.snapshot, rules, time.Now())
+		return &inspected{config: config, hardware: hardware, snapshot: got.snapshot, sample: got.sample}, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("scan hardware: no answer from the driver within %s: it hangs (see dmesg for NVRM lines)", config.ScanDeadline.Duration)
 	}
 }
 
 // judge turns the causes of a single scan into verdicts, as the inventory does over time.
-func judge(snapshot *gpu.Snapshot) {
+func judge(snapshot *gpu.Snapshot, rules health.Rules, now time.Time) {
 	for i := range snapshot.GPUs {
 		card := &snapshot.GPUs[i]
-		card.Health = health.Judge(health.Input{
+		record := health.Update(health.Input{
 			Seen: card.Health.Causes, Recovery: card.Health.Recovery, Answers: card.Health.State != gpu.Gone,
+			ScanBegan: now, Now: now, Rules: rules,
 		})
+		card.Health = record.Whole(rules)
+		for j := range card.MIG.Devices {
+			part := &card.MIG.Devices[j]
+			part.Health = record.MIG(rules, part.GI, part.CI)
+		}
 	}
 }
 
@@ -113,6 +136,28 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 			return printJSON(out, "Inventory", "inventory", s.snapshot)
 		}
 		return s.printGPUs(out)
+	case "labels":
+		units, _ := offer.Resolve(&s.snapshot, offerSettings(s.config))
+		labels := features.Build(features.Input{
+			Snapshot: &s.snapshot, Units: units, ResourceName: s.config.ResourceName, MIGStrategy: string(s.config.MIGStrategy),
+			Host: features.ReadHost(s.hardware.Roots.Sys, &s.snapshot),
+		})
+		if asJSON {
+			return printJSON(out, "Labels", "labels", labels)
+		}
+		_, err := out.Write(labels.Text())
+		return err
+	case "metrics":
+		in := metrics.Input{Node: s.config.NodeName, Snapshot: &s.snapshot, Sample: s.sample}
+		if asJSON {
+			return printJSON(out, "Samples", "samples", metrics.Samples(in))
+		}
+		text := metrics.Berth(in)
+		if s.config.DCGMNames {
+			text = append(text, metrics.DCGM(in)...)
+		}
+		_, err := out.Write(text)
+		return err
 	case "devices":
 		units, problems := offer.Resolve(&s.snapshot, offerSettings(s.config))
 		for _, problem := range problems {

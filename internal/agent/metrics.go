@@ -9,9 +9,9 @@ import (
 type collector struct {
 	agent *Agent
 
-	info, devices, healthy, registered, streams *prometheus.Desc
-	allocations, refusals, registrations        *prometheus.Desc
-	holdings, problems                          *prometheus.Desc
+	devices, healthy, registered, streams *prometheus.Desc
+	allocations, refusals, registrations  *prometheus.Desc
+	holdings, problems                    *prometheus.Desc
 }
 
 func newRegistry(agent *Agent) *prometheus.Registry {
@@ -21,7 +21,6 @@ func newRegistry(agent *Agent) *prometheus.Registry {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&collector{
 		agent:         agent,
-		info:          describe("gpu_info", "1 for each GPU of the node.", "uuid", "index", "pci_bus_id", "model"),
 		devices:       describe("device_plugin_devices", "Devices advertised to the kubelet.", "resource"),
 		healthy:       describe("device_plugin_healthy_devices", "Devices advertised to the kubelet as healthy.", "resource"),
 		registered:    describe("device_plugin_registered", "1 while the kubelet keeps a stream open to this agent.", "resource"),
@@ -37,7 +36,7 @@ func newRegistry(agent *Agent) *prometheus.Registry {
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		c.info, c.devices, c.healthy, c.registered, c.streams, c.allocations, c.refusals, c.registrations, c.holdings, c.problems,
+		c.devices, c.healthy, c.registered, c.streams, c.allocations, c.refusals, c.registrations, c.holdings, c.problems,
 	} {
 		out <- desc
 	}
@@ -49,9 +48,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	counter := func(desc *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...)
-	}
-	for _, card := range c.agent.inventory.Current().GPUs {
-		gauge(c.info, 1, string(card.UUID), itoa(card.Index), card.PCI.String(), card.Product)
 	}
 	for _, s := range c.agent.plugin.Stats() {
 		gauge(c.devices, float64(s.Devices), s.Resource)

@@ -54,6 +54,8 @@ func (a *Agent) project(ctx context.Context) error {
 		case <-a.board.changed:
 		}
 		a.publish()
+		a.publishLabels(a.inventory.Current())
+		a.render()
 	}
 }
 

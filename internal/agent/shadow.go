@@ -118,6 +118,10 @@ func (a *Agent) look(ctx context.Context) {
 	snapshot := a.inventory.Current()
 	var view ledger.NodeView
 	view.Containers, view.ContainersErr = a.living()
+	if view.ContainersErr == nil {
+		seen := view.Containers
+		a.containersSeen.Store(&seen)
+	}
 	a.board.fail("processes", "PROCESSES_UNREADABLE", view.ContainersErr)
 	checkpoint, err := kubelet.ReadCheckpoint(a.config.KubeletDir)
 	view.CheckpointErr = err

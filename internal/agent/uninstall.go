@@ -31,6 +31,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
 		{"ledger and journals in " + config.StateDir, func() error { return removeState(config.StateDir) }},
+		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
 	}
 	var failed []error
@@ -46,7 +47,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	for _, name := range []string{
-		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", unitsFile, sliceFile, configwatch.KeptFile,
+		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", unitsFile, sliceFile, healthFile, configwatch.KeptFile,
 		partition.JournalFile, partition.JournalFile + ".bak", partition.JournalFile + ".tmp", partition.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -56,6 +57,28 @@ func removeState(dir string) error {
 	// The folder goes when it is empty; what others put there stays.
 	_ = os.Remove(dir)
 	return nil
+}
+
+// removeLabels takes labels away from every place that they may be in.
+func removeLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface) error {
+	chosen, others, err := labelWriters(config, labelPlaces(config, api))
+	if err != nil {
+		return err
+	}
+	if chosen != nil {
+		others = append(others, chosen)
+	}
+	var failed []error
+	for _, writer := range others {
+		left, err := writer.Read(ctx)
+		if err != nil || len(left) == 0 {
+			continue // Without Node Feature Discovery its places cannot even be read.
+		}
+		if err := writer.Remove(ctx); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", writer.Place(), err))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 func removeObject(ctx context.Context, api dynamic.Interface, node string) error {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 //
 //	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
-//	agent FILE             serves /debug/state from a file; its address is in $AGENT
+//	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its address is in $AGENT
 //	environ FILE A=B...    writes an environment as /proc has it
 //	api FILE               serves an API of the YAML documents in a file; sets $KUBECONFIG
 //
@@ -126,13 +126,17 @@ func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
-	state := ts.ReadFile(args[0])
+	pages := map[string]string{"/debug/state": ts.ReadFile(args[0])}
+	if len(args) > 1 {
+		pages["/debug/samples"] = ts.ReadFile(args[1])
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/debug/state" {
+		page, ok := pages[r.URL.Path]
+		if !ok {
 			http.NotFound(w, r)
 			return
 		}
-		fmt.Fprint(w, state)
+		fmt.Fprint(w, page)
 	}))
 	ts.Defer(server.Close)
 	ts.Setenv("AGENT", strings.TrimPrefix(server.URL, "http://"))

@@ -23,8 +23,8 @@ type Deps struct {
 // The exit codes.
 const (
 	ExitOK    = 0
-	ExitWrong = 1 // sources disagree, something was not found or is refused, or an error
-	ExitUsage = 2 // wrong usage; of berth mig also what could not be found out or asked for
+	ExitWrong = 1 // sources disagree, something was not found or is refused, a node has a problem, or an error
+	ExitUsage = 2 // wrong usage; of berth mig and berth doctor also what could not be found out or asked for
 )
 
 // NewRoot makes the command.
@@ -41,6 +41,8 @@ where it runs on one; with one of the two it works with less.`,
   berth trace --pid 4711                    from a process on this node to its GPUs
   berth gpus                                all GPUs of the cluster with their holders
   berth topo node-0                         how a node's GPUs are linked
+  berth top                                 how busy this node's GPUs are, live
+  berth doctor                              what is wrong with this node, and what to do
   berth mig plan node-0 all-balanced        what a MIG layout would change
   berth sim create /tmp/node --profile a100x8-40g
                                             a simulated node to try it all on`,
@@ -53,7 +55,8 @@ where it runs on one; with one of the two it works with less.`,
 	}
 	root.SetOut(deps.Out)
 	root.SetErr(deps.Err)
-	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
+	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
+		newTopCommand(deps), newDoctorCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
 	return root
 }
 
@@ -67,8 +70,10 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.Is(err, errDisagreement), errors.Is(err, errRefused):
+	case errors.Is(err, errDisagreement), errors.Is(err, errRefused), errors.Is(err, errProblems):
 		return ExitWrong // the output says it all
+	case errors.Is(err, errNotAllChecked):
+		return ExitUsage
 	}
 	fmt.Fprintf(deps.Err, "error: %v\n", err)
 	var usage *usageError

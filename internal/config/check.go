@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/health"
 )
 
 // checkType accepts a file without apiVersion and kind: the flag says what it is.
@@ -44,7 +46,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	for _, path := range []struct{ field, value string }{
 		{"driverRoot", c.DriverRoot}, {"devRoot", c.DevRoot}, {"hostRoot", c.HostRoot}, {"kubeletDir", c.KubeletDir},
 		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"containerdStateDir", c.ContainerdStateDir},
-		{"mpsRoot", c.MPSRoot},
+		{"mpsRoot", c.MPSRoot}, {"labels.dir", c.Labels.Dir},
 	} {
 		if path.field == "devRoot" && c.DevRoot == c.DriverRoot {
 			continue // It follows driverRoot, which was looked at.
@@ -59,6 +61,11 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	if c.ScanDeadline.Duration < 100*time.Millisecond {
 		d.reject("scanDeadline", c.ScanDeadline.Duration.String()+" is under 100ms", "the default is 10s")
 	}
+	if c.SampleInterval.Duration < 500*time.Millisecond {
+		d.reject("sampleInterval", c.SampleInterval.Duration.String()+" is under 500ms", "the default is 10s")
+	}
+	d.checkLabels(c)
+	d.checkHealthClasses(c.HealthClasses)
 	if c.NodeName == "" && !c.Standalone {
 		d.reject("nodeName", "the node's name is not known", "set it, or NODE_NAME, or standalone: true")
 	}
@@ -81,6 +88,34 @@ func (d *decoder) checkStrategies(c *v1alpha1.AgentConfig) {
 	}
 	if c.PassDeviceSpecs && (cri || annotations) {
 		d.reject("passDeviceSpecs", "device specs and CDI exclude each other: the CDI spec already names the device nodes", "remove passDeviceSpecs, or set deviceListStrategy: [envvar]")
+	}
+}
+
+func (d *decoder) checkLabels(c *v1alpha1.AgentConfig) {
+	const field = "labels.output"
+	output := c.Labels.Output
+	oneOf(d, field, output, v1alpha1.LabelsNode, v1alpha1.LabelsFile, v1alpha1.LabelsNodeFeature, v1alpha1.LabelsNone)
+	if !c.Standalone || output != v1alpha1.LabelsNode && output != v1alpha1.LabelsNodeFeature {
+		return
+	}
+	fix := "write file or none, or leave out standalone"
+	if d.origin(field) != field {
+		fix = "set it to false, or leave out standalone"
+	}
+	d.reject(field, string(output)+" is written through the API server, and standalone works without one", fix)
+}
+
+func (d *decoder) checkHealthClasses(classes map[string]string) {
+	for _, code := range slices.Sorted(maps.Keys(classes)) {
+		field := "healthClasses[" + code + "]"
+		if err := (health.Overrides{code: health.Class(classes[code])}).Check(); err != nil {
+			what, fix, _ := strings.Cut(err.Error(), "; ")
+			d.reject(field, what, fix)
+			continue
+		}
+		if xid, ok := health.XIDOf(code); ok && health.XIDCode(xid) != code {
+			d.reject(field, "no cause is written like this", "write "+health.XIDCode(xid))
+		}
 	}
 }
 

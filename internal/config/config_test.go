@@ -83,7 +83,33 @@ func TestParseRefuses(t *testing.T) {
 			file: "cdiDir: cdi\n",
 			want: `agent.yaml:1: cdiDir: "cdi" is not an absolute path`,
 		},
-		"impatient poll":      {file: "pollInterval: 1ms\n", want: "agent.yaml:1: pollInterval: 1ms is under 100ms"},
+		"impatient poll":     {file: "pollInterval: 1ms\n", want: "agent.yaml:1: pollInterval: 1ms is under 100ms"},
+		"impatient samples":  {file: "sampleInterval: 499ms\n", want: "agent.yaml:1: sampleInterval: 499ms is under 500ms (the default is 10s)"},
+		"relative label dir": {file: "labels:\n  dir: features.d\n", want: `agent.yaml:2: labels.dir: "features.d" is not an absolute path (begin it with /)`},
+		"unknown output": {
+			file: "labels: {output: nodefeature}\n",
+			want: `agent.yaml:1: labels.output: "nodefeature" is unknown (did you mean nodeFeature?)`,
+		},
+		"labels of the node without an API server": {
+			file: "standalone: true\nlabels: {output: node}\n",
+			want: "agent.yaml:2: labels.output: node is written through the API server, and standalone works without one (write file or none, or leave out standalone)",
+		},
+		"labels of NFD's master without an API server": {
+			file: "standalone: true\nlabels: {output: nodeFeature}\n",
+			want: "agent.yaml:2: labels.output: nodeFeature is written through the API server",
+		},
+		"class of no cause": {
+			file: "healthClasses:\n  XID94: reset\n  BAD_LUCK: reset\n",
+			want: "agent.yaml:3: healthClasses[BAD_LUCK]: override the class of BAD_LUCK: there is no such cause (want XID and a number, or a code such as ECC_DOUBLE_BIT)",
+		},
+		"no class": {
+			file: "healthClasses: {XID94: resett}\n",
+			want: `agent.yaml:1: healthClasses[XID94]: override the class of XID94: "resett" is no class (want one of [`,
+		},
+		"XID with a zero before it": {
+			file: "healthClasses: {XID094: reset}\n",
+			want: "agent.yaml:1: healthClasses[XID094]: no cause is written like this (write XID94)",
+		},
 		"not a duration":      {file: "pollInterval: soon\n", want: "agent.yaml:1: pollInterval: "},
 		"broken YAML":         {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML"},
 		"two documents":       {file: "standalone: true\n---\nstandalone: true\n", want: "the file holds a second document"},
@@ -141,6 +167,43 @@ func TestDefaults(t *testing.T) {
 	}
 	if diff := cmp.Diff([]v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}, got.DeviceListStrategy); diff != "" {
 		t.Errorf("strategies (-want +got):\n%s", diff)
+	}
+}
+
+func TestLabelDefaults(t *testing.T) {
+	const nfd = "/etc/kubernetes/node-feature-discovery/features.d"
+	tests := map[string]struct {
+		file string
+		want v1alpha1.Labels
+	}{
+		"with an API server":     {file: "", want: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: nfd}},
+		"standalone":             {file: "standalone: true", want: v1alpha1.Labels{Output: v1alpha1.LabelsNone, Dir: nfd}},
+		"standalone with a file": {file: "{standalone: true, labels: {output: file}}", want: v1alpha1.Labels{Output: v1alpha1.LabelsFile, Dir: nfd}},
+		"all given": {
+			file: "labels: {output: nodeFeature, dir: /a, noTimestamp: true}",
+			want: v1alpha1.Labels{Output: v1alpha1.LabelsNodeFeature, Dir: "/a", NoTimestamp: true},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse("agent.yaml", []byte(tc.file), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got.Labels); diff != "" || got.SampleInterval.Duration != 10*time.Second {
+				t.Errorf("samples every %s, want 10s; labels (-want +got):\n%s", got.SampleInterval.Duration, diff)
+			}
+		})
+	}
+}
+
+func TestHealthClasses(t *testing.T) {
+	got, err := Parse("agent.yaml", []byte("healthClasses: {XID94: restart-app, NVLINK_DOWN: degrade}"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"XID94": "restart-app", "NVLINK_DOWN": "degrade"}, got.HealthClasses); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 }
 

@@ -15,6 +15,8 @@ const (
 	// DefaultStateDir is where the agent keeps its state when nothing says otherwise.
 	DefaultStateDir     = "/run/berth"
 	defaultResourceName = "nvidia.com/gpu"
+	// defaultLabelsDir is where Node Feature Discovery reads files from.
+	defaultLabelsDir = "/etc/kubernetes/node-feature-discovery/features.d"
 )
 
 func setDefaults(c *v1alpha1.AgentConfig) {
@@ -49,6 +51,13 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.Listen, "127.0.0.1:9835")
 	duration(&c.PollInterval, 5*time.Second)
 	duration(&c.ScanDeadline, 10*time.Second)
+	duration(&c.SampleInterval, 10*time.Second)
+	output := v1alpha1.LabelsNode
+	if c.Standalone {
+		output = v1alpha1.LabelsNone // The node is out of reach.
+	}
+	text((*string)(&c.Labels.Output), string(output))
+	text(&c.Labels.Dir, defaultLabelsDir)
 	text(&c.NodeName, os.Getenv("NODE_NAME"))
 	if c.NodeName == "" {
 		// The kubelet's default too; an error leaves the name empty, which check reports.

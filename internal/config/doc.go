@@ -8,7 +8,8 @@
 // filled in) and consistent (no combination that the agent could not honour, as far as it
 // can be told without the hardware), and that written out it is read as the same again.
 // It reads one file and touches nothing else; it must not import any room but
-// spelling, mig (whose layouts it hands out) and the public types of api/v1alpha1.
+// spelling, mig (whose layouts it hands out), health (which knows the causes and classes that
+// healthClasses names) and the public types of api/v1alpha1.
 //
 // # NVIDIA's file
 //
@@ -32,9 +33,13 @@
 //     host's root, so hostRoot becomes what is left of the path without nvidiaDriverRoot at its
 //     end; a path that does not end so has no effect, with a note. /driver-root, NVIDIA's
 //     default, is where NVIDIA's image mounts it and is taken for no answer.
-//   - failOnInitError, useNodeFeatureAPI, gfd and nvidiaCTKPath are read and have no effect: the
-//     agent waits for a driver in any case, writes no file of labels and brings its own
-//     hook. deviceDiscoveryStrategy may be auto or nvml, nothing else is supported.
+//   - Labels go to a NodeFeature only with useNodeFeatureAPI: true, and else to the folder of
+//     gfd.outputFile, as a file with Berth's own name, which is a note. With neither they go to the
+//     Node, which does not take Node Feature Discovery.
+//   - failOnInitError and nvidiaCTKPath, and oneshot, sleepInterval and machineTypeFile of gfd, are
+//     read and have no effect: the agent waits for a driver in any case, brings its own hook, writes a
+//     label when it changes and asks the kernel what the machine is. deviceDiscoveryStrategy may be
+//     auto or nvml, nothing else is supported.
 package config
 
 //go:generate go run ./internal/schemagen

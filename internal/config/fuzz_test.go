@@ -55,6 +55,7 @@ func FuzzParse(f *testing.F) {
 		"gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: 1, singleUser: true}}}]",
 		"migLayouts: {a: [{device-filter: \"0x233010DE\", devices: [0], mig-enabled: true, mig-devices: {}}]}",
 		"migDevices: [{select: {profile: [\"1g.*\"], index: [\"0:1\"]}}]",
+		"standalone: true\nlabels: {output: file, dir: /a}\nhealthClasses: {XID94: reset}\nsampleInterval: 1s",
 		"imex: {channelIDs: [0]}\nignoredXIDs: [18446744073709551615]",
 	)
 	f.Fuzz(func(t *testing.T, data []byte) { fuzzRead(t, data) })
@@ -64,6 +65,7 @@ func FuzzParse(f *testing.F) {
 func FuzzParseNVIDIA(f *testing.F) {
 	for _, seed := range []string{
 		"flags: {migStrategy: single, plugin: {deviceListStrategy: [envvar], passDeviceSpecs: true, containerDriverRoot: /a}}",
+		"flags: {useNodeFeatureAPI: true, gfd: {outputFile: a/b, noTimestamp: true}}",
 		"flags: {gfd: {sleepInterval: 1}, deviceDiscoveryStrategy: nvml}",
 		"resources: {gpus: [{pattern: \"*A*\", name: a}], mig: [{pattern: \"1g.*\", name: b}]}",
 		"flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb.me, replicas: 2, devices: [\"0:1\", " + partUUID + "]}]}}",
@@ -112,7 +114,12 @@ func TestWrittenOutAndReadAgain(t *testing.T) {
 			MIGStrategy:  rapid.SampledFrom([]v1alpha1.MIGStrategy{"", "single", "mixed"}).Draw(t, "strategy"),
 			MIGConfigMap: rapid.SampledFrom([]string{"", "a/b"}).Draw(t, "map"),
 			GDS:          rapid.Bool().Draw(t, "gds"),
-			NodeName:     "node",
+			Standalone:   rapid.Bool().Draw(t, "standalone"),
+			Labels: v1alpha1.Labels{
+				Output:      rapid.SampledFrom([]v1alpha1.LabelOutput{"", "file", "none"}).Draw(t, "output"),
+				NoTimestamp: rapid.Bool().Draw(t, "no timestamp"),
+			},
+			NodeName: "node",
 		}
 		names := rapid.SampledFrom([]string{"", "berth.dev/a", "nvidia.com/b.c"})
 		// Each rule has an index of its own, so that each is reached.

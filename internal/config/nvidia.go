@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -187,6 +188,7 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 		DriverRoot:                    file.Flags.DriverRoot,
 		DevRoot:                       file.Flags.DevRoot,
 		MPSRoot:                       file.Flags.MPSRoot,
+		Labels:                        v1alpha1.Labels{NoTimestamp: file.Flags.GFD.NoTimestamp},
 	}
 	if c.MIGStrategy == "" {
 		c.MIGStrategy = v1alpha1.MIGStrategyNone
@@ -196,11 +198,13 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 		"deviceListStrategy": "plugin.deviceListStrategy", "deviceIDStrategy": "plugin.deviceIDStrategy",
 		"cdiAnnotationPrefix": "plugin.cdiAnnotationPrefix", "sharedDevicesAllocationPolicy": "plugin.sharedDevicesAllocationPolicy",
 		"hostRoot": "plugin.containerDriverRoot", "passDeviceSpecs": "plugin.passDeviceSpecs",
+		"labels.output": "useNodeFeatureAPI", "labels.dir": "gfd.outputFile", "labels.noTimestamp": "gfd.noTimestamp",
 	} {
 		d.origins[field] = "flags." + origin
 	}
 	d.nvidiaPlatform(&file.Flags)
 	d.nvidiaHostRoot(&file.Flags, c)
+	d.nvidiaLabels(&file.Flags, c)
 	d.nvidiaStrategies(&file.Flags.Plugin, c)
 	(&translation{decoder: d, file: &file, config: c}).run()
 	return c
@@ -216,11 +220,41 @@ func (d *decoder) nvidiaPlatform(flags *nvidiaFlags) {
 	default:
 		d.reject(strategy, fmt.Sprintf("%q is unknown", flags.DeviceDiscoveryStrategy), suggest("write one of", flags.DeviceDiscoveryStrategy, []string{"auto", "nvml"}))
 	}
-	if d.given("flags.gfd") {
-		d.note("flags.gfd", "has no effect: Berth writes no file of labels for Node Feature Discovery", "")
-	}
 	if path := flags.Plugin.CTKPath; path != "" && path != "/usr/bin/nvidia-ctk" {
 		d.note("flags.plugin.nvidiaCTKPath", "has no effect: Berth's CDI spec names a hook program of its own", "see hookDir of Berth's AgentConfig")
+	}
+}
+
+// labelFile is the name of Berth's file for Node Feature Discovery.
+const labelFile = "berth-gpu"
+
+// nvidiaLabels says where the labels go.
+func (d *decoder) nvidiaLabels(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
+	const outputFile = "flags.gfd.outputFile"
+	file := flags.GFD.OutputFile
+	switch {
+	case flags.UseNodeFeatureAPI:
+		c.Labels.Output = v1alpha1.LabelsNodeFeature
+		if file != "" {
+			d.note(outputFile, "has no effect beside useNodeFeatureAPI", "remove one of them")
+		}
+	case file != "":
+		c.Labels.Output, c.Labels.Dir = v1alpha1.LabelsFile, file
+		if path.IsAbs(file) {
+			c.Labels.Dir = path.Dir(file)
+		}
+		if path.Base(file) != labelFile {
+			d.note(outputFile, "Berth's file is called "+labelFile+", in this folder", "delete the one that GPU feature discovery left")
+		}
+	}
+	if flags.GFD.Oneshot {
+		d.note("flags.gfd.oneshot", "has no effect: the agent keeps the labels right as long as it runs", "")
+	}
+	if d.given("flags.gfd.sleepInterval") {
+		d.note("flags.gfd.sleepInterval", "has no effect: labels are written when they change", "")
+	}
+	if from := flags.GFD.MachineTypeFile; from != "" && from != "/sys/class/dmi/id/product_name" {
+		d.note("flags.gfd.machineTypeFile", "has no effect: the machine's name is read from /sys/class/dmi/id/product_name", "")
 	}
 }
 

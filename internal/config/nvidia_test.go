@@ -73,6 +73,7 @@ imex:
 `,
 			want: func(c *v1alpha1.AgentConfig) {
 				c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
+				c.Labels.Output = v1alpha1.LabelsNodeFeature
 			},
 		},
 		"the flags, all at another value": {
@@ -112,10 +113,14 @@ imex: {channelIDs: [0], required: true}
 				c.DeviceIDStrategy, c.SharedDevicesAllocationPolicy = v1alpha1.IDStrategyIndex, v1alpha1.PolicyPacked
 				c.CDIAnnotationPrefix = "cdi.example.com/"
 				c.IMEX = v1alpha1.IMEX{ChannelIDs: []int{0}, Required: true}
+				c.Labels = v1alpha1.Labels{Output: v1alpha1.LabelsFile, Dir: "/tmp", NoTimestamp: true}
 			},
 			notes: []string{
-				"nvidia.yaml:22: flags.gfd: has no effect: Berth writes no file of labels for Node Feature Discovery",
 				"nvidia.yaml:19: flags.plugin.nvidiaCTKPath: has no effect: Berth's CDI spec names a hook program of its own (see hookDir of Berth's AgentConfig)",
+				"nvidia.yaml:26: flags.gfd.outputFile: Berth's file is called berth-gpu, in this folder (delete the one that GPU feature discovery left)",
+				"nvidia.yaml:23: flags.gfd.oneshot: has no effect: the agent keeps the labels right as long as it runs",
+				"nvidia.yaml:25: flags.gfd.sleepInterval: has no effect: labels are written when they change",
+				"nvidia.yaml:27: flags.gfd.machineTypeFile: has no effect: the machine's name is read from /sys/class/dmi/id/product_name",
 			},
 		},
 		"the gpu operator's strategies": {
@@ -143,8 +148,25 @@ imex: {channelIDs: [0], required: true}
 				"nvidia.yaml:2: flags.plugin.containerDriverRoot: has no effect: Berth sees the driver's root below the host's, at hostRoot with nvidiaDriverRoot behind it (mount the host's root into the agent and set --host-root)",
 			},
 		},
-		"sleeping for ever":       {file: "flags: {gfd: {sleepInterval: infinite}}", want: func(*v1alpha1.AgentConfig) {}, notes: gfdNote()},
-		"sleeping in nanoseconds": {file: "flags: {gfd: {sleepInterval: 60000000000}}", want: func(*v1alpha1.AgentConfig) {}, notes: gfdNote()},
+		"sleeping for ever":       {file: "flags: {gfd: {sleepInterval: infinite}}", want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
+		"sleeping in nanoseconds": {file: "flags: {gfd: {sleepInterval: 60000000000}}", want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
+		"labels for the worker of NFD, under Berth's name": {
+			file: "flags: {useNodeFeatureAPI: false, gfd: {outputFile: /nfd/features.d/berth-gpu}}",
+			want: func(c *v1alpha1.AgentConfig) {
+				c.Labels.Output, c.Labels.Dir = v1alpha1.LabelsFile, "/nfd/features.d"
+			},
+		},
+		"labels for NFD in both ways": {
+			file: "flags: {useNodeFeatureAPI: true, gfd: {outputFile: /nfd/features.d/gfd}}",
+			want: func(c *v1alpha1.AgentConfig) { c.Labels.Output = v1alpha1.LabelsNodeFeature },
+			notes: []string{
+				"nvidia.yaml:2: flags.gfd.outputFile: has no effect beside useNodeFeatureAPI (remove one of them)",
+			},
+		},
+		"labels without NFD": {
+			file: "flags: {useNodeFeatureAPI: false, gfd: {oneshot: false, outputFile: \"\", machineTypeFile: /sys/class/dmi/id/product_name}}",
+			want: func(*v1alpha1.AgentConfig) {},
+		},
 		"time-slicing, 10 replicas": {
 			file: `
 sharing:
@@ -355,8 +377,8 @@ sharing: {timeSlicing: {resources: [{name: small, replicas: 2, devices: 3}, {nam
 	}
 }
 
-func gfdNote() []string {
-	return []string{"nvidia.yaml:2: flags.gfd: has no effect: Berth writes no file of labels for Node Feature Discovery"}
+func sleepNote() []string {
+	return []string{"nvidia.yaml:2: flags.gfd.sleepInterval: has no effect: labels are written when they change"}
 }
 
 // TestNVIDIAMistakes has the whole error of each mistake, the part behind "nvidia.yaml:".
@@ -535,6 +557,10 @@ func TestNVIDIAMistakes(t *testing.T) {
 			"resources: {gpus: [{pattern: \"*A100*\", name: gpu}]}\n" + share("{name: gpu, replicas: 2, devices: 3}"),
 			"3: sharing.timeSlicing.resources[0].devices: a number of devices cannot be taken across resources.gpus[0] and the default, which all give the name nvidia.com/gpu (list the devices, or write all)",
 		},
+		"labels in a folder that is not absolute": {
+			"flags: {gfd: {outputFile: features.d/berth-gpu}}",
+			`2: flags.gfd.outputFile: "features.d/berth-gpu" is not an absolute path (begin it with /)`,
+		},
 		"two channels": {
 			"imex: {channelIDs: [0, 1]}",
 			"2: imex.channelIDs: [0 1] is neither [] nor [0] (a node has one channel, write [0])",
@@ -570,5 +596,19 @@ func TestFlagWinsOverNVIDIAFile(t *testing.T) {
 	got, err := Parse("nvidia.yaml", []byte("version: v1\nflags: {plugin: {containerDriverRoot: /a}}"), func(c *v1alpha1.AgentConfig) { c.HostRoot = "/host" })
 	if err != nil || got.HostRoot != "/host" {
 		t.Errorf("Parse gave %+v, %v, want the flag's host root", got, err)
+	}
+}
+
+// TestNVIDIALabelsStandalone: what needs an API server is refused in the words of the file.
+func TestNVIDIALabelsStandalone(t *testing.T) {
+	standalone := func(c *v1alpha1.AgentConfig) { c.Standalone = true }
+	_, err := Read("nvidia.yaml", []byte("version: v1\nflags: {useNodeFeatureAPI: true}"), standalone)
+	const want = "nvidia.yaml:2: flags.useNodeFeatureAPI: nodeFeature is written through the API server, and standalone works without one (set it to false, or leave out standalone)"
+	if err == nil || err.Error() != want {
+		t.Errorf("Read gave\n%v\nwant\n%s", err, want)
+	}
+	got, err := Parse("nvidia.yaml", []byte("version: v1"), standalone)
+	if err != nil || got.Labels.Output != v1alpha1.LabelsNone {
+		t.Errorf("Parse gave %+v, %v; want labels nowhere", got, err)
 	}
 }

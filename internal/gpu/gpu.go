@@ -114,8 +114,22 @@ type MIGDevice struct {
 	Start       int    `json:"start"`
 	Size        int    `json:"size"`
 	MemoryBytes uint64 `json:"memoryBytes"`
+	// Attributes are what the device computes with; zero where the driver does not say.
+	Attributes MIGAttributes `json:"attributes,omitzero"`
 	// Nodes are the two nvidia-caps nodes (GPU instance, compute instance).
 	Nodes []DeviceNode `json:"nodes,omitempty"`
+	// Health is the verdict on this device; a fault of the whole card is in it too.
+	Health Health `json:"health,omitzero"`
+}
+
+// MIGAttributes count what a MIG device has. Compute instances of one GPU instance share its engines.
+type MIGAttributes struct {
+	Multiprocessors int `json:"multiprocessors"`
+	CopyEngines     int `json:"copyEngines"`
+	Decoders        int `json:"decoders"`
+	Encoders        int `json:"encoders"`
+	JPEGs           int `json:"jpegs"`
+	OFAs            int `json:"ofas"`
 }
 
 // DeviceNode is a character device.

@@ -8,8 +8,14 @@ type State string
 const (
 	// Healthy devices are given out.
 	Healthy State = "Healthy"
+	// Degraded devices are given out too, but something about them is worth telling.
+	Degraded State = "Degraded"
 	// Unhealthy devices are not given out until their causes are gone.
 	Unhealthy State = "Unhealthy"
+	// NeedsReset devices are not given out; a reset of the GPU brings them back.
+	NeedsReset State = "NeedsReset"
+	// NeedsReboot devices are not given out; a reboot of the node brings them back.
+	NeedsReboot State = "NeedsReboot"
 	// Gone devices do not answer at all: lost, or fallen off the bus.
 	Gone State = "Gone"
 )
@@ -34,10 +40,31 @@ const (
 	RecoveryDrainP2P      Recovery = "DrainP2P"
 	RecoveryDrainAndReset Recovery = "DrainAndReset"
 	RecoveryIMEXDomain    Recovery = "RecoverIMEXDomain"
+	RecoveryBusReset      Recovery = "BusReset"
+	RecoverySystemReboot  Recovery = "SystemReboot"
 )
 
 // OK tells whether the device may be given out.
-func (h Health) OK() bool { return h.State == "" || h.State == Healthy }
+func (h Health) OK() bool { return h.State == "" || h.State == Healthy || h.State == Degraded }
+
+// Worse tells whether s is a worse verdict than t. The empty state is Healthy.
+func (s State) Worse(t State) bool { return s.rank() > t.rank() }
+
+func (s State) rank() int {
+	switch s {
+	case Degraded:
+		return 1
+	case Unhealthy:
+		return 2
+	case NeedsReset:
+		return 3
+	case NeedsReboot:
+		return 4
+	case Gone:
+		return 5
+	}
+	return 0
+}
 
 // Cause is one reason why something is not well.
 type Cause struct {
@@ -47,6 +74,8 @@ type Cause struct {
 	Message string `json:"message"`
 	// Since is when it was first seen.
 	Since time.Time `json:"since,omitzero"`
+	// Recover says in a sentence what makes the cause go.
+	Recover string `json:"recover,omitempty"`
 }
 
 // Event is something that the hardware said at a moment, as opposed to what a scan finds.
@@ -56,8 +85,15 @@ type Event struct {
 	// GI and CI are the MIG instance concerned, or NoInstance for the whole card.
 	GI, CI int
 	// XID is the error code of the NVIDIA driver; 0 for an event that carries none.
-	XID  uint64
-	Time time.Time
+	XID uint64
+	// SXID is the error code of an NVSwitch that was fatal; 0 for any other event.
+	SXID uint64
+	// Log is true for what only the kernel's log said. It never names a MIG instance, and the driver
+	// may report the same XID by itself.
+	Log bool
+	// Detail is what the kernel's log says after the code; empty for what NVML reports.
+	Detail string
+	Time   time.Time
 }
 
 // NoInstance in an Event's GI or CI means the whole card

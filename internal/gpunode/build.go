@@ -129,7 +129,7 @@ func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[g
 	for _, mig := range card.MIG.Devices {
 		made.MIGDevices = append(made.MIGDevices, v1alpha1.MIGDevice{
 			UUID: string(mig.UUID), Profile: mig.Profile, Index: mig.Index, GI: mig.GI, CI: mig.CI,
-			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes),
+			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes), Health: partHealth(mig.Health),
 			Offered: offerOf(mig.UUID, offered), Holders: holders[mig.UUID],
 		})
 	}
@@ -159,12 +159,21 @@ func health(h gpu.Health) v1alpha1.DeviceHealth {
 	return v1alpha1.DeviceHealth{State: string(cmp.Or(h.State, gpu.Healthy)), Causes: causes(h.Causes), Recovery: string(h.Recovery)}
 }
 
+// partHealth is absent for a MIG device that nothing was said of.
+func partHealth(h gpu.Health) *v1alpha1.DeviceHealth {
+	if h.State == "" {
+		return nil
+	}
+	made := health(h)
+	return &made
+}
+
 // causes keeps whole seconds: the API's times have no more, and an object that comes
 // back must equal the one that was sent.
 func causes(list []gpu.Cause) []v1alpha1.Cause {
 	var out []v1alpha1.Cause
 	for _, cause := range list {
-		made := v1alpha1.Cause{Code: cause.Code, Message: cause.Message}
+		made := v1alpha1.Cause{Code: cause.Code, Message: cause.Message, Recover: cause.Recover}
 		if !cause.Since.IsZero() {
 			since := metav1.NewTime(cause.Since.UTC().Truncate(time.Second))
 			made.Since = &since
@@ -195,7 +204,7 @@ func matrix(topology gpu.Topology) []string {
 func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
 	sum := v1alpha1.GPUSummary{GPUs: len(devices), Model: model(devices)}
 	for i := range devices {
-		healthy := devices[i].Health.State == string(gpu.Healthy)
+		healthy := gpu.Health{State: gpu.State(devices[i].Health.State)}.OK()
 		held := Held(&devices[i])
 		if held {
 			sum.Held++

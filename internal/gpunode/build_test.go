@@ -39,14 +39,17 @@ func snapshot() *gpu.Snapshot {
 	}
 	s.Topology.Set(0, 1, gpu.Link{NVLinks: 12, Switched: true})
 	s.GPUs[2].Health = gpu.Health{State: gpu.Unhealthy, Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{
-		{Code: "XID79", Message: "fell off the bus", Since: time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC)},
+		{Code: "XID79", Message: "fell off the bus", Since: time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC), Recover: "Reboot the node."},
 	}}
+	s.GPUs[0].Health = gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "THROTTLE_THERMAL", Message: "it is hot"}}}
 	s.GPUs[3].Product = "Tesla T4"
 	s.GPUs[3].Clique = gpu.Clique{ClusterUUID: "c1", ID: 2}
 	s.GPUs[1].DeviceID = 0x20B010DE
 	s.GPUs[1].MIG = gpu.MIG{
 		Capable: true, Enabled: true, ModeNeedsReset: true,
-		Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30}},
+		Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30, Health: gpu.Health{
+			State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94", Message: "a memory error"}},
+		}}},
 		Geometry: gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
 			{Name: "1g.5gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7, MemoryBytes: 5 << 30},
 			{Name: "3g.20gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2, MemoryBytes: 20 << 30},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
 )
 
 // The defaults of Deps.
@@ -56,8 +58,13 @@ type Deps struct {
 	// Deadline is how long a scan may take before it counts as hung; DefaultDeadline
 	// when zero.
 	Deadline time.Duration
-	// IgnoredXIDs are the XIDs that are no cause; nil means health.DefaultIgnoredXIDs.
+	// Rules say what counts, and how much.
+	Rules health.Rules
+	// IgnoredXIDs are further XIDs that are no cause.
 	IgnoredXIDs map[uint64]bool
+	// Keep is the file that carries what is known of the cards' health over a restart of this process; empty
+	// for none. BootID voids what was kept in an earlier boot.
+	Keep, BootID string
 }
 
 // Inventory is the node's hardware as last known. Make it with New and start it with
@@ -85,6 +92,11 @@ func New(deps Deps) *Inventory {
 	}
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(deps.IgnoredXIDs) > 0 {
+		ignored := maps.Clone(deps.IgnoredXIDs)
+		maps.Copy(ignored, deps.Rules.Checks.Ignored)
+		deps.Rules.Checks.Ignored = ignored
 	}
 	inventory := &Inventory{
 		deps:          deps,

@@ -136,7 +136,7 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		if waited := time.Since(at); waited > time.Millisecond {
 			t.Errorf("published after %v; want at once", waited)
 		}
-		expect(t, i, "event", idOf(1), "Unhealthy XID79")
+		expect(t, i, "event", idOf(1), "NeedsReboot XID79")
 		expect(t, i, "event", idOf(0), "Healthy")
 		if since := i.Current().GPUs[1].Health.Causes[0].Since; !since.Equal(at) {
 			t.Errorf("since %v; want %v", since, at)
@@ -145,7 +145,7 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		// follows at once, since the driver may not have made up its mind.
 		s.set(func(s *source) { s.takes = 0 })
 		time.Sleep(900 * time.Millisecond)
-		expect(t, i, "a scan from before the event", idOf(1), "Unhealthy XID79")
+		expect(t, i, "a scan from before the event", idOf(1), "NeedsReboot XID79")
 		time.Sleep(inventory.DefaultPoll)
 		synctest.Wait()
 		expect(t, i, "a scan well after the event", idOf(1), "Healthy")
@@ -182,8 +182,8 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 		i := running(t, s)
 		s.events <- gpu.Event{XID: 62, GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
-		expect(t, i, "event of no card in particular", idOf(0), "Unhealthy XID62")
-		expect(t, i, "event of no card in particular", idOf(1), "Unhealthy XID62")
+		expect(t, i, "event of no card in particular", idOf(0), "NeedsReset XID62")
+		expect(t, i, "event of no card in particular", idOf(1), "NeedsReset XID62")
 		// A card that only the next scan finds: the event waits for it.
 		s.events <- gpu.Event{GPU: idOf(2), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
@@ -193,7 +193,7 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 		})
 		rescan(i)
 		synctest.Wait()
-		expect(t, i, "event before the card was known", idOf(2), "Unhealthy XID79")
+		expect(t, i, "event before the card was known", idOf(2), "NeedsReboot XID79")
 	})
 }
 
@@ -278,7 +278,7 @@ func TestHungScan(t *testing.T) {
 				if !test.first {
 					s.events <- gpu.Event{GPU: idOf(0), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
 					synctest.Wait()
-					expect(t, i, "an event meanwhile", idOf(0), "Unhealthy XID79")
+					expect(t, i, "an event meanwhile", idOf(0), "NeedsReboot XID79")
 				}
 				s.set(func(s *source) {
 					if s.most != 1 {
@@ -407,7 +407,7 @@ func TestWatchIsRetried(t *testing.T) {
 		})
 		s.events <- gpu.Event{GPU: idOf(0), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
-		expect(t, i, "an event of the new watch", idOf(0), "Unhealthy XID79")
+		expect(t, i, "an event of the new watch", idOf(0), "NeedsReboot XID79")
 	})
 }
 

@@ -3,6 +3,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,12 +14,13 @@ import (
 // picture joins scans and events into snapshots. It does no I/O and reads no clock, so
 // that all of it can be tested without goroutines.
 type picture struct {
-	ignored map[uint64]bool
+	rules health.Rules
 	// scan is the last scan that returned, with health as the adapter saw it.
 	scan gpu.Snapshot
-	// health holds the standing verdict of each card in scan.
-	health map[gpu.UUID]gpu.Health
-	// recent is the last event of each card and XID. An event is kept until a scan was
+	// records hold what is known of each card in scan, restored what an earlier process knew of cards that
+	// no scan has found yet.
+	records, restored map[gpu.UUID]health.Record
+	// recent is the last event of each card and code. An event is kept until a scan was
 	// applied that began well after it, since such a scan must not disprove it.
 	recent map[eventKey]gpu.Event
 	// failure is why the last scan came back without a result; nil when it had one.
@@ -39,16 +41,33 @@ type timeout struct {
 }
 
 type eventKey struct {
-	card gpu.UUID
-	xid  uint64
+	card      gpu.UUID
+	xid, sxid uint64
+	gi, ci    int
 }
 
-func newPicture(ignored map[uint64]bool) *picture {
+func newPicture(rules health.Rules, restored map[gpu.UUID]health.Record) *picture {
 	return &picture{
-		ignored: ignored,
-		health:  map[gpu.UUID]gpu.Health{},
-		recent:  map[eventKey]gpu.Event{},
+		rules:    rules,
+		records:  map[gpu.UUID]health.Record{},
+		restored: maps.Clone(restored),
+		recent:   map[eventKey]gpu.Event{},
 	}
+}
+
+// record is what is known of a card.
+func (p *picture) record(card gpu.UUID) health.Record {
+	if record, ok := p.records[card]; ok {
+		return record
+	}
+	return p.restored[card]
+}
+
+// all is what to keep over a restart.
+func (p *picture) all() map[gpu.UUID]health.Record {
+	all := maps.Clone(p.records)
+	maps.Copy(all, p.restored)
+	return all
 }
 
 // scanned applies a scan that began at began and is known since now. What a late one
@@ -58,24 +77,34 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
 	if !late {
 		p.timeout = nil
 	}
-	next := make(map[gpu.UUID]gpu.Health, len(scan.GPUs))
+	next := make(map[gpu.UUID]health.Record, len(scan.GPUs))
 	for i := range scan.GPUs {
 		card := &scan.GPUs[i]
-		next[card.UUID] = health.Judge(health.Input{
-			Previous:    p.health[card.UUID],
-			ScanBegan:   began,
-			Seen:        p.seen(card),
-			Recovery:    card.Health.Recovery,
-			Answers:     card.Health.State != gpu.Gone,
-			Events:      p.eventsOf(card.UUID),
-			Now:         now,
-			IgnoredXIDs: p.ignored,
+		next[card.UUID] = health.Update(health.Input{
+			Previous:  p.record(card.UUID),
+			ScanBegan: began,
+			Seen:      p.seen(card),
+			Instances: instances(card),
+			Recovery:  card.Health.Recovery,
+			Answers:   card.Health.State != gpu.Gone,
+			Events:    p.eventsOf(card.UUID),
+			Now:       now,
+			Rules:     p.rules,
 		})
+		delete(p.restored, card.UUID)
 	}
-	before := p.health
-	p.scan, p.health = scan, next
+	before := p.records
+	p.scan, p.records = scan, next
 	p.forgetEvents(before, began)
 	p.keepFaults(now)
+}
+
+func instances(card *gpu.GPU) []health.Instance {
+	var list []health.Instance
+	for i := range card.MIG.Devices {
+		list = append(list, health.Instance{GI: card.MIG.Devices[i].GI, CI: card.MIG.Devices[i].CI})
+	}
+	return list
 }
 
 // seen are the level causes of a scanned card, a timeout included.
@@ -88,15 +117,12 @@ func (p *picture) seen(card *gpu.GPU) []gpu.Cause {
 
 // forgetEvents drops the events that the scan just applied was late enough to
 // disprove, those that it did disprove, and those of cards that it found removed. before
-// are the verdicts of the scan before it.
-func (p *picture) forgetEvents(before map[gpu.UUID]gpu.Health, began time.Time) {
+// are the cards of the scan before it.
+func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Time) {
 	for key, event := range p.recent {
-		verdict, here := p.health[key.card]
+		record, here := p.records[key.card]
 		_, wasHere := before[key.card]
-		standing := slices.ContainsFunc(verdict.Causes, func(cause gpu.Cause) bool {
-			xid, ok := health.XIDOf(cause.Code)
-			return ok && xid == key.xid
-		})
+		standing := record.Has(key.xid, key.sxid)
 		switch {
 		case began.After(event.Time.Add(health.Settle)), here && !standing, wasHere && !here && began.After(event.Time):
 			delete(p.recent, key)
@@ -115,21 +141,21 @@ func (p *picture) happened(event gpu.Event) {
 			continue
 		}
 		p.remember(id, event)
-		p.health[id] = health.Judge(health.Input{
-			Previous:    p.health[id],
-			Events:      []gpu.Event{event},
-			Now:         event.Time,
-			IgnoredXIDs: p.ignored,
+		p.records[id] = health.Update(health.Input{
+			Previous: p.records[id],
+			Events:   []gpu.Event{event},
+			Now:      event.Time,
+			Rules:    p.rules,
 		})
 	}
 }
 
 func (p *picture) remember(card gpu.UUID, event gpu.Event) {
-	if card == "" || event.XID == 0 || len(p.recent) >= maxRecent {
+	if card == "" || event.XID == 0 && event.SXID == 0 || len(p.recent) >= maxRecent {
 		return
 	}
 	event.GPU = card
-	p.recent[eventKey{card, event.XID}] = event
+	p.recent[eventKey{card, event.XID, event.SXID, event.GI, event.CI}] = event
 }
 
 // hung records that a scan has not returned: on the card that it is reading, or on
@@ -142,10 +168,10 @@ func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now t
 		Code:    "NVML_TIMEOUT",
 		Message: fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline),
 	}
-	if _, known := p.health[card]; known {
+	if record, known := p.records[card]; known {
 		p.timeout = &timeout{card, cause}
-		p.health[card] = health.Judge(health.Input{
-			Previous: p.health[card], Seen: []gpu.Cause{cause}, Now: now, IgnoredXIDs: p.ignored,
+		p.records[card] = health.Update(health.Input{
+			Previous: record, Seen: []gpu.Cause{cause}, Now: now, Rules: p.rules,
 		})
 		return
 	}
@@ -191,7 +217,8 @@ func (p *picture) eventsOf(id gpu.UUID) []gpu.Event {
 		}
 	}
 	slices.SortFunc(events, func(a, b gpu.Event) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.XID, b.XID))
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.XID, b.XID), cmp.Compare(a.SXID, b.SXID),
+			cmp.Compare(a.GI, b.GI), cmp.Compare(a.CI, b.CI))
 	})
 	return events
 }
@@ -201,7 +228,14 @@ func (p *picture) snapshot() *gpu.Snapshot {
 	out := p.scan
 	out.GPUs = slices.Clone(p.scan.GPUs)
 	for i := range out.GPUs {
-		out.GPUs[i].Health = p.health[out.GPUs[i].UUID]
+		card := &out.GPUs[i]
+		record := p.records[card.UUID]
+		card.Health = record.Whole(p.rules)
+		card.MIG.Devices = slices.Clone(card.MIG.Devices)
+		for k := range card.MIG.Devices {
+			device := &card.MIG.Devices[k]
+			device.Health = record.MIG(p.rules, device.GI, device.CI)
+		}
 	}
 	out.Faults = slices.Clone(p.faults)
 	return &out

@@ -44,6 +44,8 @@ type loop struct {
 	backoff   time.Duration
 	retry     clock.Timer
 	lastError string
+	// lastKeep is why the health could not be kept the last time.
+	lastKeep string
 }
 
 // Run scans and watches until ctx ends, then returns nil. It returns within about a
@@ -53,9 +55,13 @@ func (i *Inventory) Run(ctx context.Context) error {
 	if i.deps.Source == nil {
 		return fmt.Errorf("run inventory: no hardware source was given")
 	}
+	restored, err := restore(i.deps.Keep, i.deps.BootID, i.deps.Clock.Now())
+	if err != nil {
+		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", err)
+	}
 	l := &loop{
 		Inventory: i,
-		picture:   newPicture(i.deps.IgnoredXIDs),
+		picture:   newPicture(i.deps.Rules, restored),
 		results:   make(chan scanResult, 1),
 		deadline:  idleTimer(i.deps.Clock),
 		soon:      idleTimer(i.deps.Clock),
@@ -130,6 +136,22 @@ func (l *loop) startScan(ctx context.Context) {
 	}()
 }
 
+// show publishes the picture, and writes down what a restart must not forget. It tells whether anything changed.
+func (l *loop) show() bool {
+	changed := l.publish(l.picture.snapshot())
+	if !changed || l.deps.Keep == "" {
+		return changed
+	}
+	err := keep(l.deps.Keep, l.deps.BootID, l.picture.all())
+	if text := fmt.Sprint(err); err != nil && text != l.lastKeep {
+		l.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
+		l.lastKeep = text
+	} else if err == nil {
+		l.lastKeep = ""
+	}
+	return changed
+}
+
 // scanReturned applies a scan, a late one too: however slow the driver is, the
 // picture moves on.
 func (l *loop) scanReturned(ctx context.Context, result scanResult) {
@@ -143,10 +165,10 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	case result.err != nil:
 		l.deps.Log.Error("scan failed", "error", result.err)
 		l.picture.failed(result.err, now)
-		l.publish(l.picture.snapshot())
+		l.show()
 	default:
 		l.picture.scanned(result.snapshot, result.began, now, late)
-		l.publish(l.picture.snapshot())
+		l.show()
 		l.announceReady()
 		l.startWatch(ctx)
 	}
@@ -174,7 +196,7 @@ func (l *loop) scanIsLate() {
 	}
 	l.deps.Log.Error("scan hangs", "gpu", card, "call", call, "deadline", l.deps.Deadline)
 	l.picture.hung(card, call, l.deps.Deadline, now)
-	l.publish(l.picture.snapshot())
+	l.show()
 }
 
 func (l *loop) eventCame(event gpu.Event) {
@@ -183,11 +205,11 @@ func (l *loop) eventCame(event gpu.Event) {
 	}
 	l.picture.happened(event)
 	level := slog.LevelDebug // storms of ignored or repeated events must not fill the log
-	if l.publish(l.picture.snapshot()) {
+	if l.show() {
 		level = slog.LevelWarn
 	}
 	l.deps.Log.Log(context.Background(), level, "hardware event",
-		"gpu", event.GPU, "xid", event.XID, "gi", event.GI, "ci", event.CI)
+		"gpu", event.GPU, "xid", event.XID, "sxid", event.SXID, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
 	if !l.soonSet {
 		l.soonSet = true
 		l.soon.Reset(afterEvent)

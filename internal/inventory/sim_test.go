@@ -119,13 +119,15 @@ func TestFaultsComeAndGo(t *testing.T) {
 	}{
 		{"lost without an event", sim.Fault{GPU: ref, LostSilently: true}, "Gone GPU_LOST"},
 		{"taken out", sim.Fault{GPU: ref, Remove: true}, "absent"},
-		{"row remap", sim.Fault{GPU: ref, RowRemap: sim.RowRemapFailed}, "Unhealthy RECOVERY_ACTION ROW_REMAP_FAILURE XID64"},
+		{"row remap", sim.Fault{GPU: ref, RowRemap: sim.RowRemapFailed}, "NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE XID64"},
 		{"hang", sim.Fault{GPU: ref, Hang: "GetTotalEccErrors"}, "Unhealthy NVML_TIMEOUT"},
+		{"in the kernel's log only", sim.Fault{GPU: ref, XID: 119, LogOnly: true}, "NeedsReset RECOVERY_ACTION XID119"},
+		{"a recovery action", sim.Fault{GPU: ref, Recovery: "node-reboot"}, "NeedsReboot RECOVERY_ACTION"},
 		{"driver gone", sim.Fault{DriverGone: true}, "Gone DRIVER_MISSING"},
 	} {
 		if step.name == "row remap" {
 			xidSeen(t, m, i, victim)
-			until(t, i, victim, "Unhealthy RECOVERY_ACTION XID79")
+			until(t, i, victim, "NeedsReboot RECOVERY_ACTION XID79")
 			do(t, m.Clear(ref))
 			until(t, i, victim, "Healthy")
 		}
@@ -138,6 +140,54 @@ func TestFaultsComeAndGo(t *testing.T) {
 		until(t, i, victim, "Healthy")
 		until(t, i, "", "")
 	}
+}
+
+// TestFaultOfOneMIGDevice has a fault of one MIG device, which its sibling and the card do not notice, and one that
+// needs a reset, which concerns them all.
+func TestFaultOfOneMIGDevice(t *testing.T) {
+	m, i := onSim(t, "a30x4")
+	actions := nvidia.NewActions(nvidia.Deps{Library: m.NVML()})
+	id := i.Current().GPUs[1].UUID
+	if pending, err := actions.SetMIGMode(id, true); err != nil {
+		t.Fatal(err)
+	} else if pending {
+		do(t, m.ResetGPUs(string(id)))
+	}
+	for _, start := range []int{0, 1} {
+		if _, err := actions.CreateMIG(id, "1g.6gb", start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	states := func() string {
+		card := i.Current().GPU(id)
+		text := string(card.Health.State)
+		for _, device := range card.MIG.Devices {
+			text += " " + string(device.Health.State)
+		}
+		return text
+	}
+	wait := func(want string) {
+		t.Helper()
+		s := i.Subscribe()
+		defer s.Close()
+		for give := time.After(patience); states() != want; {
+			select {
+			case <-s.C():
+			case <-give:
+				t.Fatalf("card and MIG devices are %q; want %q", states(), want)
+			}
+		}
+	}
+	wait("Healthy Healthy Healthy")
+	device := string(i.Current().GPU(id).MIG.Devices[1].UUID)
+	xidSeen(t, m, i, i.Current().GPUs[0].UUID) // the watch is there
+	do(t, m.Inject(sim.Fault{GPU: device, XID: 94}))
+	wait("Healthy Healthy Unhealthy")
+	wait("Healthy Healthy Healthy") // the driver says that nothing needs repair
+	do(t, m.Inject(sim.Fault{GPU: device, XID: 95}))
+	wait("NeedsReset NeedsReset NeedsReset")
+	do(t, m.Clear(string(id)))
+	wait("Healthy Healthy Healthy")
 }
 
 // TestXIDReachesCurrentAtOnce measures the way from the event log to Current.

@@ -62,17 +62,19 @@ func Build(snapshot *gpu.Snapshot, units []Unit) []Offer {
 }
 
 // appendDevices adds the devices of a unit: one if it is unshared, otherwise its replicas.
-// NVML judges cards, so a MIG device is as healthy as its card.
+// A MIG device of which nothing was said by itself is as healthy as its card.
 func (c *card) appendDevices(devices []Device, unit *Unit) []Device {
-	device := Device{
-		Key: unit.Key, Mode: unit.Use.Mode, Index: c.index(), Position: c.position, NUMANode: c.NUMANode,
-		Healthy: c.Health.OK() && unit.Draining == "", Reason: reason(c.Health),
-	}
+	device := Device{Key: unit.Key, Mode: unit.Use.Mode, Index: c.index(), Position: c.position, NUMANode: c.NUMANode}
+	verdict := c.Health
 	for _, part := range c.parts {
 		if part.UUID == unit.Key.MIG {
 			device.Index = c.partIndex(part)
+			if part.Health.State != "" {
+				verdict = part.Health
+			}
 		}
 	}
+	device.Healthy, device.Reason = verdict.OK() && unit.Draining == "", reason(verdict)
 	if device.Reason != "" && unit.Draining != "" {
 		device.Reason += "; "
 	}

@@ -27,6 +27,11 @@ func TestBuild(t *testing.T) {
 	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-y", Index: 1}, {UUID: "MIG-x", Index: 0}}}
 	sickParted := parted
 	sickParted.Health = gpu.Health{State: gpu.Unhealthy}
+	halfSick := parted
+	halfSick.MIG.Devices = []gpu.MIGDevice{
+		{UUID: "MIG-y", Index: 1, Health: gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94"}}}},
+		{UUID: "MIG-x", Index: 0, Health: gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "THROTTLE_THERMAL"}}}},
+	}
 	plain := Use{Resource: DefaultResource}
 
 	tests := map[string]struct {
@@ -56,6 +61,14 @@ func TestBuild(t *testing.T) {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
 			units: []Unit{unit(whole("GPU-b"), plain), unit(whole("GPU-a"), plain), unit(whole("GPU-a"), Use{Resource: "example.com/a"})},
 			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Healthy: true}}}},
+		},
+		"a MIG device by its own health": {
+			cards: []gpu.GPU{halfSick},
+			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, plain), unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, plain)},
+			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Healthy: true},
+				{ID: "MIG-y", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Index: "3:1", NUMANode: 1, Reason: "XID94"},
+			}}},
 		},
 		"one replica is a replica": {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},

@@ -145,7 +145,7 @@ func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
 
 func (d *device) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 	return fact(d, "GetMemoryInfo", func(c condition) nvml.Memory {
-		total, used := c.card.Model.MemoryMiB<<20, c.card.Model.ReservedMiB<<20 // v1 counts what the driver keeps as used
+		total, used := c.card.Model.MemoryMiB<<20, c.card.Model.ReservedMiB<<20+c.usedBytes() // v1 counts what the driver keeps as used
 		return nvml.Memory{Total: total, Used: used, Free: total - used}
 	})
 }
@@ -153,7 +153,8 @@ func (d *device) GetMemoryInfo() (nvml.Memory, nvml.Return) {
 func (d *device) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	return fact(d, "GetMemoryInfo_v2", func(c condition) nvml.Memory_v2 {
 		total, reserved := c.card.Model.MemoryMiB<<20, c.card.Model.ReservedMiB<<20
-		return nvml.Memory_v2{Total: total, Reserved: reserved, Free: total - reserved}
+		used := c.usedBytes()
+		return nvml.Memory_v2{Total: total, Reserved: reserved, Used: used, Free: total - reserved - used}
 	})
 }
 

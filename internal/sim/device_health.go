@@ -46,12 +46,23 @@ func (d *device) GetCurrentClocksThrottleReasons() (uint64, nvml.Return) {
 }
 
 func (c condition) clockReasons() uint64 {
-	reasons := uint64(nvml.ClocksEventReasonGpuIdle)
+	reasons := uint64(nvml.ClocksEventReasonNone)
+	if c.work().SM == 0 {
+		reasons = nvml.ClocksEventReasonGpuIdle
+	}
 	if c.temperature() >= c.card.Model.MaxTemperature {
 		reasons |= nvml.ClocksEventReasonSwThermalSlowdown
 	}
 	if c.temperature() >= c.card.Model.Slowdown {
 		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown
+	}
+	switch c.state.Throttle {
+	case ThrottleHW:
+		reasons |= nvml.ClocksThrottleReasonHwSlowdown
+	case ThrottleThermal:
+		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown
+	case ThrottlePowerBrake:
+		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwPowerBrakeSlowdown
 	}
 	return reasons
 }
@@ -142,7 +153,7 @@ func (d *device) GetRetiredPages(nvml.PageRetirementCause) ([]uint64, nvml.Retur
 
 func (d *device) GetRetiredPagesPendingStatus() (nvml.EnableState, nvml.Return) {
 	return get(d, "GetRetiredPagesPendingStatus", func(c condition) (nvml.EnableState, nvml.Return) {
-		return nvml.FEATURE_DISABLED, c.retiresPages()
+		return nvml.EnableState(bit(c.state.RetiredPages)), c.retiresPages()
 	})
 }
 
@@ -190,11 +201,16 @@ func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.R
 	case nvml.FI_DEV_ECC_DBE_VOL_TOTAL, nvml.FI_DEV_ECC_DBE_AGG_TOTAL, nvml.FI_DEV_ECC_DBE_VOL_DEV, nvml.FI_DEV_ECC_DBE_AGG_DEV:
 		return c.state.DoubleBitECC, true, nvml.SUCCESS
 	case nvml.FI_DEV_POWER_INSTANT, nvml.FI_DEV_POWER_AVERAGE:
-		return uint64(c.card.Model.IdlePower) * 1000, false, nvml.SUCCESS
+		return uint64(c.milliwatts()), false, nvml.SUCCESS
 	case nvml.FI_DEV_POWER_CURRENT_LIMIT, nvml.FI_DEV_POWER_DEFAULT_LIMIT, nvml.FI_DEV_POWER_MAX_LIMIT:
 		return uint64(c.card.Model.PowerLimit) * 1000, false, nvml.SUCCESS
 	case nvml.FI_DEV_PCIE_REPLAY_COUNTER:
-		return 0, false, nvml.SUCCESS
+		return uint64(c.work().PCIeReplays), false, nvml.SUCCESS
+	case nvml.FI_DEV_MEMORY_TEMP:
+		return c.memoryTemperature()
+	case nvml.FI_DEV_PERF_POLICY_POWER, nvml.FI_DEV_PERF_POLICY_THERMAL, nvml.FI_DEV_PERF_POLICY_SYNC_BOOST,
+		nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION, nvml.FI_DEV_PERF_POLICY_RELIABILITY:
+		return c.violation(id), true, nvml.SUCCESS
 	}
 	if c.card.Model.RowRemapper {
 		switch id {
@@ -220,12 +236,21 @@ func (c condition) linkField(id, scope uint32) (number uint64, wide bool, ret nv
 		return 0, false, nvml.ERROR_NOT_SUPPORTED
 	}
 	switch id {
+	case nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL:
+		return c.state.NVLinkErrors, true, nvml.SUCCESS
+	case nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
+		return 0, true, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_STATE, nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_GET_VERSION:
 		if scope >= uint32(c.card.Model.NVLinks) {
 			return 0, false, nvml.ERROR_INVALID_ARGUMENT
 		}
 	}
 	switch id {
+	case nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
+		return c.linkTraffic(scope)
+	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
+		return 0, true, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_STATE:
 		return bit(c.up(int(scope))), false, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_SPEED:

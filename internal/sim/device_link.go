@@ -108,6 +108,14 @@ func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 		if !f.Registered {
 			return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED
 		}
+		switch c.state.Fabric {
+		case FabricNotStarted:
+			return nvml.GpuFabricInfo{State: uint8(nvml.GPU_FABRIC_STATE_NOT_STARTED)}, nvml.SUCCESS
+		case FabricInProgress:
+			return nvml.GpuFabricInfo{State: uint8(nvml.GPU_FABRIC_STATE_IN_PROGRESS)}, nvml.SUCCESS
+		case FabricFailed:
+			return nvml.GpuFabricInfo{State: uint8(nvml.GPU_FABRIC_STATE_COMPLETED), Status: uint32(nvml.ERROR_UNKNOWN)}, nvml.SUCCESS
+		}
 		return nvml.GpuFabricInfo{
 			ClusterUuid: uuidBytes(f.ClusterUUID), CliqueId: f.Clique,
 			State: uint8(nvml.GPU_FABRIC_STATE_COMPLETED), Status: uint32(nvml.SUCCESS),

@@ -2,10 +2,10 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// An idle card with default settings: what metrics and labels read besides identity and health.
+// A card with default settings: what metrics and labels read besides identity and health.
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	return fact(d, "GetPowerUsage", func(c condition) uint32 { return c.card.Model.IdlePower * 1000 })
+	return fact(d, "GetPowerUsage", func(c condition) uint32 { return c.milliwatts() })
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
@@ -21,10 +21,6 @@ func (d *device) GetPowerManagementDefaultLimit() (uint32, nvml.Return) {
 }
 
 func (c condition) powerLimit() uint32 { return c.card.Model.PowerLimit * 1000 }
-
-func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	return fact(d, "GetUtilizationRates", func(condition) nvml.Utilization { return nvml.Utilization{} })
-}
 
 // busyPID is the process of Fault.Busy; no kernel gives out so high a number.
 const busyPID = 1 << 22
@@ -44,7 +40,7 @@ func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) 
 				processes = append(processes, nvml.ProcessInfo{Pid: busyPID + 1 + uint32(gi.ID), GpuInstanceId: uint32(gi.ID)})
 			}
 		}
-		return processes
+		return append(processes, c.workers(false)...)
 	})
 }
 
@@ -53,7 +49,7 @@ func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 }
 
 func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fact(d, "GetMPSComputeRunningProcesses", noProcesses)
+	return fact(d, "GetMPSComputeRunningProcesses", func(c condition) []nvml.ProcessInfo { return c.workers(true) })
 }
 
 func noProcesses(condition) []nvml.ProcessInfo { return nil }
@@ -152,5 +148,5 @@ func (d *device) GetMaxPcieLinkWidth() (int, nvml.Return) {
 func pcieWidth(condition) int { return 16 }
 
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
-	return fact(d, "GetPcieReplayCounter", func(condition) int { return 0 })
+	return fact(d, "GetPcieReplayCounter", func(c condition) int { return int(c.work().PCIeReplays) })
 }

@@ -10,6 +10,7 @@
 //     whoever opens the directory after a crash completes what was left undone.
 //   - Each event is seen by each event set that was registered for it before it happened, in
 //     any process.
+//   - The kernel's log, root/dev/kmsg, has a line for each XID, and only grows.
 //   - A call that is not simulated answers ERROR_NOT_SUPPORTED and never panics.
 //   - Everything is safe for concurrent use, in one process and between processes.
 //

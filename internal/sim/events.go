@@ -29,6 +29,8 @@ type event struct {
 // The types of events.
 const (
 	eventXID       = "xid"
+	eventLogXID    = "logXid"
+	eventLog       = "log"
 	eventDoubleBit = "doubleBitECC"
 	eventMIG       = "mig"
 	eventReset     = "reset"

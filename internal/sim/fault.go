@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,10 @@ type Fault struct {
 	GPU string
 	// XID is reported to event sets and decides the recovery action (field 230) until cleared. The card goes on answering.
 	XID uint64
+	// LogOnly reports the XID in the kernel's log only, as NVML does not report all of them.
+	LogOnly bool
+	// Log is a line of the kernel's log, as it is.
+	Log string
 	// Lost makes each call answer ERROR_GPU_IS_LOST, and reports XID 79; LostSilently reports nothing.
 	Lost         bool
 	LostSilently bool
@@ -35,6 +40,16 @@ type Fault struct {
 	// NVLinksDown are the numbers of the links that go down, at both ends where the other end is a GPU. AllNVLinksDown takes all.
 	NVLinksDown    []int
 	AllNVLinksDown bool
+	// RetiredPages is a memory page that waits to be retired, on cards of before Ampere.
+	RetiredPages bool
+	// Throttle is "hw", "thermal" or "power-brake": the hardware holds the clocks down.
+	Throttle string
+	// Fabric is "not-started", "in-progress" or "failed": the card's registration with its NVLink fabric.
+	Fabric string
+	// NVLinkErrors adds to the count of the links' replays.
+	NVLinkErrors uint64
+	// Recovery is the recovery action that the driver names, whatever the XIDs: one of RecoveryActions.
+	Recovery string
 	// Hang names a call of nvml.Device ("GetTemperature"), of the library with this GPU
 	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
 	Hang    string
@@ -53,6 +68,25 @@ const (
 	RowRemapPending = "pending"
 	RowRemapFailed  = "failed"
 )
+
+// The values of Fault.Throttle.
+const (
+	ThrottleHW         = "hw"
+	ThrottleThermal    = "thermal"
+	ThrottlePowerBrake = "power-brake"
+)
+
+// The values of Fault.Fabric.
+const (
+	FabricNotStarted = "not-started"
+	FabricInProgress = "in-progress"
+	FabricFailed     = "failed"
+)
+
+// RecoveryActions are the values of Fault.Recovery by the number of NVML's.
+func RecoveryActions() []string {
+	return []string{"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset"}
+}
 
 // AllCalls in Fault.Hang means every call that concerns the GPU.
 const AllCalls = "all"
@@ -93,6 +127,9 @@ func recoveryOf(xid uint64) nvml.DeviceGpuRecoveryAction {
 
 // recovery is the strongest action that any of the card's XIDs asks for.
 func (c *cardState) recovery() nvml.DeviceGpuRecoveryAction {
+	if at := slices.Index(RecoveryActions(), c.Recovery); at > 0 {
+		return nvml.DeviceGpuRecoveryAction(at)
+	}
 	order := []nvml.DeviceGpuRecoveryAction{
 		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT, nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
 	}
@@ -132,10 +169,40 @@ func (f *Fault) check(hw *hardware, slot int) error {
 			return fmt.Errorf("NVLink %d: GPU %d (%s) has links 0 to %d", link, slot, c.Model.Name, len(c.Links)-1)
 		}
 	}
+	if err := f.checkFacts(c, slot); err != nil {
+		return err
+	}
 	if f.HangFor < 0 {
 		return fmt.Errorf("hang for %s: want a positive duration, or none to hang until cleared", f.HangFor)
 	}
 	return checkCall(f.Hang)
+}
+
+// checkFacts refuses what scans could not find on such a card.
+func (f *Fault) checkFacts(c *card, slot int) error {
+	oneOf := func(what, value string, words ...string) error {
+		if value == "" || slices.Contains(words, value) {
+			return nil
+		}
+		return fmt.Errorf("%s %q: want one of %s", what, value, strings.Join(words, ", "))
+	}
+	switch {
+	case f.RetiredPages && c.Model.RowRemapper:
+		return fmt.Errorf("retired pages: GPU %d (%s) remaps rows instead; use --row-remap", slot, c.Model.Name)
+	case f.Fabric != "" && !c.Fabric.Registered:
+		return fmt.Errorf("fabric: GPU %d (%s) has no NVLink fabric in this machine", slot, c.Model.Name)
+	case f.NVLinkErrors > 0 && len(c.Links) == 0:
+		return fmt.Errorf("NVLink errors: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
+	case strings.ContainsAny(f.Log, "\n\r"):
+		return errors.New("kernel log: one line at a time")
+	case f.LogOnly && f.XID == 0:
+		return errors.New("kernel log only: say which XID")
+	}
+	return errors.Join(
+		oneOf("throttle", f.Throttle, ThrottleHW, ThrottleThermal, ThrottlePowerBrake),
+		oneOf("fabric", f.Fabric, FabricNotStarted, FabricInProgress, FabricFailed),
+		oneOf("recovery action", f.Recovery, RecoveryActions()...),
+	)
 }
 
 func checkCall(call string) error {
@@ -161,7 +228,14 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 		if !slices.Contains(c.XIDs, xid) {
 			c.XIDs = append(c.XIDs, xid)
 		}
-		events = append(events, event{Type: eventXID, GPU: gpu.UUID, XID: xid, GI: at.gi, CI: at.ci})
+		kind := eventXID
+		if f.LogOnly {
+			kind = eventLogXID
+		}
+		events = append(events, event{Type: kind, GPU: gpu.UUID, XID: xid, GI: at.gi, CI: at.ci})
+	}
+	if f.Log != "" {
+		events = append(events, event{Type: eventLog, GPU: gpu.UUID, Note: f.Log})
 	}
 	if f.XID != 0 {
 		report(f.XID)
@@ -185,6 +259,11 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	if f.linksDown(hw, st, at.slot) {
 		report(xidNVLink)
 	}
+	c.RetiredPages = c.RetiredPages || f.RetiredPages
+	c.NVLinkErrors += f.NVLinkErrors
+	c.Throttle = cmp.Or(f.Throttle, c.Throttle)
+	c.Fabric = cmp.Or(f.Fabric, c.Fabric)
+	c.Recovery = cmp.Or(f.Recovery, c.Recovery)
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
 	}
@@ -243,7 +322,9 @@ func (f *Fault) String() string {
 			parts = append(parts, fmt.Sprintf(format, args...))
 		}
 	}
-	add(f.XID != 0, "XID %d", f.XID)
+	add(f.XID != 0 && !f.LogOnly, "XID %d", f.XID)
+	add(f.XID != 0 && f.LogOnly, "XID %d in the kernel log only", f.XID)
+	add(f.Log != "", "kernel log %q", f.Log)
 	add(f.Lost, "lost")
 	add(f.LostSilently, "lost without an event")
 	add(f.OffBus, "off the bus")
@@ -252,6 +333,11 @@ func (f *Fault) String() string {
 	add(f.RowRemap != "", "row remap %s", f.RowRemap)
 	add(f.AllNVLinksDown, "all NVLinks down")
 	add(len(f.NVLinksDown) > 0, "NVLinks down: %s", numberList(f.NVLinksDown))
+	add(f.RetiredPages, "retired pages pending")
+	add(f.Throttle != "", "throttle %s", f.Throttle)
+	add(f.Fabric != "", "fabric %s", f.Fabric)
+	add(f.NVLinkErrors > 0, "%d NVLink errors", f.NVLinkErrors)
+	add(f.Recovery != "", "recovery action %s", f.Recovery)
 	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
 	add(f.Busy, "busy")

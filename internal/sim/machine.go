@@ -172,6 +172,9 @@ func install(dir string, hw *hardware) (*Machine, error) {
 	if err := syncTree(dir, hw, st); err != nil {
 		return nil, err
 	}
+	if err := appendKernelLog(dir, hw, nil); err != nil {
+		return nil, err
+	}
 	if err := writeJSON(filepath.Join(dir, stateFile), st); err != nil {
 		return nil, err
 	}
@@ -199,7 +202,7 @@ func Open(dir string) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !logBehind(dir, v.st) && !treeBehind(dir, hw, v.st) {
+	if !logBehind(dir, v.st) && !kernelLogBehind(dir, hw, v.st) && !treeBehind(dir, hw, v.st) {
 		return m, nil
 	}
 	unlock, err := lock(dir)
@@ -216,10 +219,7 @@ func (m *Machine) repairLocked() error {
 	if err != nil {
 		return fmt.Errorf("open simulated machine: %w", err)
 	}
-	if err := appendEvents(m.dir, st.Outbox); err != nil {
-		return err
-	}
-	return syncTree(m.dir, m.hw, st)
+	return m.follow(st)
 }
 
 // Dir is the state directory, an absolute path.
@@ -277,6 +277,11 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 			return err
 		}
 	}
+	if kernelLogBehind(m.dir, m.hw, old) {
+		if err := appendKernelLog(m.dir, m.hw, old.Outbox); err != nil {
+			return err
+		}
+	}
 	st := old.clone()
 	events, err := edit(st)
 	if err != nil {
@@ -291,10 +296,18 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 	if err := writeJSON(filepath.Join(m.dir, stateFile), st); err != nil {
 		return err
 	}
-	if err := appendEvents(m.dir, events); err != nil {
+	return m.follow(st)
+}
+
+// follow makes the logs and the tree follow the state. The caller holds the lock.
+func (m *Machine) follow(st *state) error {
+	if err := appendEvents(m.dir, st.Outbox); err != nil {
 		return err
 	}
-	return syncTree(m.dir, m.hw, st)
+	if err := syncTree(m.dir, m.hw, st); err != nil {
+		return err
+	}
+	return appendKernelLog(m.dir, m.hw, st.Outbox)
 }
 
 // Inject breaks something.

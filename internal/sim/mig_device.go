@@ -310,12 +310,12 @@ func (m *migDevice) name() string {
 }
 
 func (m *migHandle) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	_, device, ret := m.enter("GetMemoryInfo")
+	c, device, ret := m.enter("GetMemoryInfo")
 	if ret != nvml.SUCCESS {
 		return nvml.Memory{}, ret
 	}
-	total := device.profile.MemoryMiB << 20
-	return nvml.Memory{Total: total, Free: total}, nvml.SUCCESS
+	total, used := device.profile.MemoryMiB<<20, c.usedBytesOf(device.gi.ID)
+	return nvml.Memory{Total: total, Used: used, Free: total - used}, nvml.SUCCESS
 }
 
 func (m *migHandle) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {

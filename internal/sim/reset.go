@@ -81,7 +81,10 @@ func resetCard(hw *hardware, st *state, slot int) {
 	repairCard(hw, st, slot)
 	c := &st.GPUs[slot]
 	c.startOver()
-	c.Temperature, c.Hangs = before.Temperature, before.Hangs
+	c.Temperature, c.Throttle, c.Hangs = before.Temperature, before.Throttle, before.Hangs
+	if before.Recovery == RecoveryActions()[nvml.GPU_RECOVERY_ACTION_NODE_REBOOT] {
+		c.Recovery = before.Recovery
+	}
 	if before.RowRemap == RowRemapFailed {
 		c.RowRemap = RowRemapFailed
 	}

@@ -22,6 +22,7 @@ const (
 	stateFile    = "state.json"
 	eventsFile   = "events.log"
 	treeFile     = "tree.json"
+	kmsgFile     = rootFolder + "/dev/kmsg"
 	rootFolder   = "root"
 )
 
@@ -63,9 +64,17 @@ type cardState struct {
 	RowRemap  string `json:"rowRemap,omitempty"`
 	LinksDown []int  `json:"linksDown,omitempty"`
 	Hangs     []hang `json:"hangs,omitempty"`
+	// The others are as in Fault.
+	RetiredPages bool   `json:"retiredPages,omitempty"`
+	Throttle     string `json:"throttle,omitempty"`
+	Fabric       string `json:"fabric,omitempty"`
+	NVLinkErrors uint64 `json:"nvlinkErrors,omitempty"`
+	Recovery     string `json:"recovery,omitempty"`
 
 	// Busy is a process that uses the card itself.
 	Busy bool `json:"busy,omitempty"`
+	// Work is what programs do on the card; it is replaced, never changed.
+	Work *Work `json:"work,omitempty"`
 
 	MIGEnabled bool `json:"migEnabled,omitempty"`
 	// MIGPending is true while a change of the mode waits for a reset.

@@ -35,7 +35,7 @@ in every process that has the folder open.`,
 	}
 	command.SetOut(out)
 	command.SetErr(errOut)
-	command.AddCommand(newCreate(out), newInject(out), newClear(out), newShow(out), newProfiles(out))
+	command.AddCommand(newCreate(out), newInject(out), newClear(out), newReboot(out), newWork(out), newShow(out), newProfiles(out))
 	return command
 }
 
@@ -102,11 +102,13 @@ func newInject(out io.Writer) *cobra.Command {
 		Long: `Break a GPU, or the driver. Faults add up until "berth sim clear".
 
 The GPU is a slot number (the NVML index while no card is removed), a UUID, a PCI bus ID, or,
-for an XID, the UUID of a MIG device.`,
+for --xid and --busy, the UUID of a MIG device.`,
 		Example: `  berth sim inject /tmp/node1 --gpu 3 --xid 79
   berth sim inject /tmp/node1 --gpu GPU-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55 --lost-silently
   berth sim inject /tmp/node1 --gpu 0 --hang GetTemperature=30s
   berth sim inject /tmp/node1 --gpu 0 --nvlink-down 2,5
+  berth sim inject /tmp/node1 --gpu 0 --xid 119 --log-only
+  berth sim inject /tmp/node1 --gpu 0 --throttle thermal --recovery drain-p2p
   berth sim inject /tmp/node1 --driver-gone`,
 		Args: dirArg,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -132,6 +134,8 @@ for an XID, the UUID of a MIG device.`,
 	flags := command.Flags()
 	flags.StringVar(&fault.GPU, "gpu", "", "the GPU: slot number, UUID or PCI bus ID")
 	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID; it decides the recovery action until cleared")
+	flags.BoolVar(&fault.LogOnly, "log-only", false, "report the XID in the kernel's log only")
+	flags.StringVar(&fault.Log, "log", "", "a line of the kernel's log")
 	flags.BoolVar(&fault.Lost, "lost", false, "the GPU is lost, with XID 79")
 	flags.BoolVar(&fault.LostSilently, "lost-silently", false, "the GPU is lost, without any event")
 	flags.BoolVar(&fault.OffBus, "off-bus", false, "the GPU has fallen off the bus: lost, and PCI config space reads as ones")
@@ -139,6 +143,12 @@ for an XID, the UUID of a MIG device.`,
 	flags.IntVar(&fault.Temperature, "temperature", 0, "temperature in degrees Celsius")
 	flags.StringVar(&fault.RowRemap, "row-remap", "", "pending (XID 63) or failed (XID 64)")
 	flags.StringSliceVar(&links, "nvlink-down", nil, "numbers of the NVLinks that go down, or all (XID 74)")
+	flags.Uint64Var(&fault.NVLinkErrors, "nvlink-errors", 0, "so many more replays on the NVLinks")
+	flags.BoolVar(&fault.RetiredPages, "retired-pages", false, "a memory page waits to be retired (cards before Ampere)")
+	flags.StringVar(&fault.Throttle, "throttle", "", "the hardware holds the clocks down: "+sim.ThrottleHW+", "+sim.ThrottleThermal+" or "+sim.ThrottlePowerBrake)
+	flags.StringVar(&fault.Fabric, "fabric", "", "registration with the NVLink fabric: "+sim.FabricNotStarted+", "+sim.FabricInProgress+" or "+sim.FabricFailed)
+	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver names, whatever the XIDs: "+strings.Join(sim.RecoveryActions(), ", "))
+	flags.BoolVar(&fault.Busy, "busy", false, "a process uses the GPU, or the MIG device")
 	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: a call of NVML that hangs (until cleared), or takes so long; \"all\" for all calls of the GPU")
 	flags.BoolVar(&fault.Remove, "remove", false, "take the GPU out of the running machine")
 	flags.BoolVar(&fault.DriverGone, "driver-gone", false, "unload the driver")
@@ -204,6 +214,27 @@ back, the driver is loaded again (with all or driver). MIG layouts stay.`,
 	}
 	command.Flags().StringVar(&gpu, "gpu", "", "slot number, UUID, PCI bus ID, all, or driver")
 	return command
+}
+
+func newReboot(out io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reboot DIR",
+		Short: "Restart the machine",
+		Long: `Restart the machine: the driver is loaded anew, and faults go, except rows that could not be
+remapped and cards that were taken out. No MIG device and no setting is left.`,
+		Example: "  berth sim reboot /tmp/node1",
+		Args:    dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			machine, err := sim.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if err := machine.Reboot(); err != nil {
+				return err
+			}
+			return printTable(out, machine)
+		},
+	}
 }
 
 func newShow(out io.Writer) *cobra.Command {

@@ -30,6 +30,8 @@ type Deps struct {
 	Library nvml.Interface
 	Roots   Roots
 	Log     *slog.Logger
+	// Now tells the time; time.Now when nil.
+	Now func() time.Time
 }
 
 // Adapter reads NVIDIA GPUs. Scan and Watch may run side by side, each of them once
@@ -40,6 +42,7 @@ type Adapter struct {
 	sys     tree
 	dev     tree
 	log     *slog.Logger
+	now     func() time.Time
 
 	// library calls hold inUse for reading; loading and unloading it is for writing.
 	inUse sync.RWMutex
@@ -59,8 +62,13 @@ type Adapter struct {
 	paths map[pair]gpu.PCIPath
 	// geometries outlast a session, since they belong to the card and the driver's version.
 	geometries map[gpu.UUID]*geometry
+	// pulses are what the checks remember of each card.
+	pulses map[gpu.UUID]*pulse
 	// last is the topology of the last scan and what it was computed from.
 	last topologyMemo
+
+	// kernelLog is Watch's, and stays open from one to the next.
+	kernelLog kernelLog
 
 	doing   atomic.Pointer[activity]
 	watched atomic.Pointer[watchList]
@@ -77,7 +85,11 @@ func New(deps Deps) *Adapter {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
 	return &Adapter{
+		now:     deps.Now,
 		library: deps.Library,
 		proc:    tree{deps.Roots.Proc},
 		sys:     tree{deps.Roots.Sys},
@@ -90,6 +102,8 @@ func New(deps Deps) *Adapter {
 		paths:   map[pair]gpu.PCIPath{},
 
 		geometries: map[gpu.UUID]*geometry{},
+		pulses:     map[gpu.UUID]*pulse{},
+		kernelLog:  kernelLog{dev: tree{deps.Roots.Dev}, log: deps.Log},
 	}
 }
 
@@ -166,6 +180,7 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 	}
 	slices.SortFunc(cards, func(x, y *card) int { return x.gpu.Index - y.gpu.Index })
 
+	compareLinks(cards)
 	snapshot.Driver = a.session.driver
 	snapshot.GPUs = make([]gpu.GPU, len(cards))
 	for i, c := range cards {
@@ -206,18 +221,21 @@ func (a *Adapter) withoutDriver(fault gpu.Cause) gpu.Snapshot {
 func (a *Adapter) remember(cards []*card) {
 	a.known = make(map[gpu.UUID]gpu.GPU, len(cards))
 	var handles []handle
+	places := make(map[gpu.PCIAddress]gpu.UUID, len(cards))
 	for _, c := range cards {
 		a.known[c.gpu.UUID] = c.gpu
+		places[c.gpu.PCI] = c.gpu.UUID
 		if c.gpu.Health.State != gpu.Gone {
 			handles = append(handles, handle{c.gpu.UUID, c.device})
 		}
 	}
 	maps.DeleteFunc(a.facts, func(id gpu.UUID, _ facts) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.links, func(id gpu.UUID, _ *linkReader) bool { return !known(a.known, id) })
+	maps.DeleteFunc(a.pulses, func(id gpu.UUID, _ *pulse) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.geometries, func(id gpu.UUID, _ *geometry) bool { return !known(a.known, id) })
 	last := a.watched.Load()
-	if last == nil || last.session != a.session.number || !slices.EqualFunc(last.handles, handles, handle.same) {
-		a.watched.Store(&watchList{session: a.session.number, handles: handles})
+	if last == nil || last.session != a.session.number || !slices.EqualFunc(last.handles, handles, handle.same) || !maps.Equal(last.places, places) {
+		a.watched.Store(&watchList{session: a.session.number, handles: handles, places: places})
 	}
 }
 

@@ -15,6 +15,7 @@ type card struct {
 	gpu    gpu.GPU
 	device nvml.Device // nil for a card that does not answer
 	links  linkCounts
+	fabric nvml.GpuFabricInfo
 	broken *gpu.Cause // the driver went away while it was read
 }
 
@@ -85,7 +86,8 @@ func (q *question) understand(call string, ret nvml.Return) bool {
 func (a *Adapter) readCard(who found) *card {
 	q := &question{card: who.uuid, at: a.at, log: a.log}
 	known := a.readFacts(q, who)
-	c := &card{device: who.device, gpu: gpu.GPU{
+	fabric := a.readFabric(q, who.device)
+	c := &card{device: who.device, fabric: fabric, gpu: gpu.GPU{
 		UUID:              who.uuid,
 		Index:             who.index,
 		Minor:             known.minor,
@@ -96,12 +98,12 @@ func (a *Adapter) readCard(who found) *card {
 		ComputeCapability: known.capability,
 		MemoryBytes:       known.memory,
 		NUMANode:          known.numa,
-		Clique:            a.readClique(q, who.device),
+		Clique:            cliqueOf(fabric),
 		MIG:               a.readMIG(q, who, known),
 		Nodes:             a.cardNodes(who.pci, known.minor),
 	}}
 	c.links = a.readLinks(q, who)
-	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, who.device)
+	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, c)
 	switch {
 	case q.broken != nil:
 		c.broken = q.broken
@@ -187,13 +189,18 @@ func architecture(family nvml.DeviceArchitecture) string {
 	return ""
 }
 
-// readClique asks for the NVLink domain; only a finished registration counts.
-func (a *Adapter) readClique(q *question, d nvml.Device) gpu.Clique {
+// readFabric asks for the card's registration with an NVLink fabric; zero for a card that has none.
+func (a *Adapter) readFabric(q *question, d nvml.Device) nvml.GpuFabricInfo {
 	if !a.exports("nvmlDeviceGetGpuFabricInfo") {
-		return gpu.Clique{}
+		return nvml.GpuFabricInfo{}
 	}
-	info, ok := ask(q, "nvmlDeviceGetGpuFabricInfo", d.GetGpuFabricInfo)
-	if !ok || info.State != nvml.GPU_FABRIC_STATE_COMPLETED || info.ClusterUuid == [16]uint8{} {
+	info, _ := ask(q, "nvmlDeviceGetGpuFabricInfo", d.GetGpuFabricInfo)
+	return info
+}
+
+// cliqueOf is the NVLink domain; only a finished registration counts.
+func cliqueOf(info nvml.GpuFabricInfo) gpu.Clique {
+	if info.State != nvml.GPU_FABRIC_STATE_COMPLETED || info.ClusterUuid == [16]uint8{} {
 		return gpu.Clique{}
 	}
 	u := info.ClusterUuid

@@ -13,31 +13,39 @@ import (
 type check struct {
 	// symbol is the function that the library must have.
 	symbol string
-	run    func(q *question, d nvml.Device) []gpu.Cause
+	run    func(q *question, d nvml.Device, p *pulse) []gpu.Cause
 }
 
-// checks are asked of each card at each scan. A cause's message holds no counter,
-// since a snapshot must not change while nothing happens.
+// checks are asked of each card at each scan, with one NVML call each; what is fixed is asked once. A cause's
+// message holds no counter, since a snapshot must not change while nothing happens.
 func checks() []check {
 	return []check{
 		{"nvmlDeviceGetRemappedRows", checkRemappedRows},
 		{"nvmlDeviceGetTotalEccErrors", checkECC},
+		{"nvmlDeviceGetRetiredPagesPendingStatus", checkRetiredPages},
+		{"nvmlDeviceGetTemperature", checkTemperature},
+		{"nvmlDeviceGetCurrentClocksThrottleReasons", checkThrottle},
 	}
 }
 
 // check asks a card how it is.
-func (a *Adapter) check(q *question, d nvml.Device) ([]gpu.Cause, gpu.Recovery) {
+func (a *Adapter) check(q *question, c *card) ([]gpu.Cause, gpu.Recovery) {
+	p := a.pulse(c.gpu.UUID)
 	var causes []gpu.Cause
 	for _, one := range checks() {
 		if a.exports(one.symbol) {
-			causes = append(causes, one.run(q, d)...)
+			causes = append(causes, one.run(q, c.device, p)...)
 		}
 	}
-	recovery := readRecovery(q, d)
-	if recovery != "" && recovery != gpu.RecoveryNone {
-		causes = append(causes, unstamped("RECOVERY_ACTION",
-			fmt.Sprintf("the driver asks for a recovery action: %s (NVML field %d)", recovery, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)))
+	read := readFields(q, c.device)
+	var recovery gpu.Recovery // empty when the driver does not say
+	if action, ok := read[nvml.FI_DEV_GET_GPU_RECOVERY_ACTION]; ok {
+		recovery = recoveryOf(action)
 	}
+	causes = append(causes, checkRecovery(recovery)...)
+	causes = append(causes, p.linkErrors(read)...)
+	causes = append(causes, p.linksDown(c.links)...)
+	causes = append(causes, checkFabric(c.fabric, c.links)...)
 	if q.reset != nil {
 		causes = append(causes, unstamped("GPU_RESET_REQUIRED",
 			fmt.Sprintf("the GPU needs a reset: %s returned %s", q.reset.call, say(q.reset.ret))))
@@ -45,7 +53,7 @@ func (a *Adapter) check(q *question, d nvml.Device) ([]gpu.Cause, gpu.Recovery) 
 	return causes, recovery
 }
 
-func checkRemappedRows(q *question, d nvml.Device) []gpu.Cause {
+func checkRemappedRows(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
 	type state struct{ pending, failed bool }
 	rows, ok := ask(q, "nvmlDeviceGetRemappedRows", func() (state, nvml.Return) {
 		_, _, pending, failed, ret := d.GetRemappedRows()
@@ -63,7 +71,7 @@ func checkRemappedRows(q *question, d nvml.Device) []gpu.Cause {
 	return causes
 }
 
-func checkECC(q *question, d nvml.Device) []gpu.Cause {
+func checkECC(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
 	errors, ok := ask(q, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) {
 		return d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
 	})
@@ -74,18 +82,43 @@ func checkECC(q *question, d nvml.Device) []gpu.Cause {
 		"uncorrectable memory errors were counted since the last reset (nvmlDeviceGetTotalEccErrors, volatile); reset the GPU")}
 }
 
-// readRecovery reads what would repair the card; empty when the driver does not say.
-func readRecovery(q *question, d nvml.Device) gpu.Recovery {
-	action, ok := ask(q, "nvmlDeviceGetFieldValues", func() (uint64, nvml.Return) {
-		values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
-			return 0, ret
-		}
-		return fieldNumber(values[0]), nvml.Return(values[0].NvmlReturn)
-	})
-	if !ok {
-		return ""
+// wantedFields are read with one call. A field that the card or its driver does not have is absent.
+func wantedFields() []uint32 {
+	return []uint32{
+		nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 	}
+}
+
+// readFields reads fields by their number.
+func readFields(q *question, d nvml.Device) map[uint32]uint64 {
+	values, ok := ask(q, "nvmlDeviceGetFieldValues", func() ([]nvml.FieldValue, nvml.Return) {
+		var values []nvml.FieldValue
+		for _, id := range wantedFields() {
+			values = append(values, nvml.FieldValue{FieldId: id})
+		}
+		ret := d.GetFieldValues(values)
+		return values, ret
+	})
+	read := map[uint32]uint64{}
+	for _, value := range values {
+		if ok && q.understand("nvmlDeviceGetFieldValues", nvml.Return(value.NvmlReturn)) {
+			read[value.FieldId] = fieldNumber(value)
+		}
+	}
+	return read
+}
+
+func checkRecovery(recovery gpu.Recovery) []gpu.Cause {
+	if recovery == "" || recovery == gpu.RecoveryNone {
+		return nil
+	}
+	return []gpu.Cause{unstamped("RECOVERY_ACTION",
+		fmt.Sprintf("the driver asks for a recovery action: %s (NVML field %d)", recovery, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION))}
+}
+
+// recoveryOf names what would repair the card.
+func recoveryOf(action uint64) gpu.Recovery {
 	switch nvml.DeviceGpuRecoveryAction(action) {
 	case nvml.GPU_RECOVERY_ACTION_NONE:
 		return gpu.RecoveryNone
@@ -100,9 +133,9 @@ func readRecovery(q *question, d nvml.Device) gpu.Recovery {
 	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
 		return gpu.RecoveryIMEXDomain
 	case nvml.GPU_RECOVERY_ACTION_BUS_RESET:
-		return "BusReset"
+		return gpu.RecoveryBusReset
 	case nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:
-		return "SystemReboot"
+		return gpu.RecoverySystemReboot
 	}
 	return gpu.Recovery(fmt.Sprintf("Action%d", action))
 }

@@ -9,6 +9,7 @@
 //   - a lost card keeps its identity (UUID, PCI bus ID, minor) as long as the machine
 //     still has it;
 //   - the pairwise PCIe questions are asked once for each pair of cards, not at each scan;
+//   - the kernel's log is read from the first Watch on, and never waited for: NVML does not report every XID;
 //   - a function that the installed libnvidia-ml.so does not have is not called: go-nvml
 //     would end the process.
 //

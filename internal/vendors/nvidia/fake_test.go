@@ -1,6 +1,7 @@
 package nvidia_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
@@ -29,7 +31,9 @@ type node struct {
 	initReturn, callReturn nvml.Return
 	missing                map[string]bool // symbols that the library lacks
 	events, late           chan nvml.EventData
-	ancestor               func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return)
+	// now is the adapters' clock; the real one when nil.
+	now      func() time.Time
+	ancestor func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return)
 }
 
 // fakeCard is one device and what is wrong with it.
@@ -46,6 +50,11 @@ type fakeCard struct {
 	pending, failed bool
 	recovery        nvml.DeviceGpuRecoveryAction
 	noRecovery      bool
+	pagesPending    nvml.EnableState
+	pages           nvml.Return // what a card that retires no pages answers
+	temperature     uint32
+	throttle        uint64
+	linkErrors      uint64
 	links           []fakeLink
 	fabric          nvml.GpuFabricInfo
 	mig             []*fakeMIG
@@ -100,6 +109,7 @@ func (n *node) makeCard(i int, model gpus.Config) *fakeCard {
 		Device: server.NewDeviceFromConfig(model, i),
 		node:   n,
 		pci:    fmt.Sprintf("0000:%02x:00.0", 0x10*(i+1)),
+		pages:  nvml.ERROR_NOT_SUPPORTED,
 
 		deviceID: 0x20b010de,
 	}
@@ -137,7 +147,7 @@ func (n *node) pullOut(t testing.TB, c *fakeCard) {
 }
 
 func (n *node) adapter() *nvidia.Adapter {
-	return nvidia.New(nvidia.Deps{Library: n.library, Roots: n.roots})
+	return nvidia.New(nvidia.Deps{Library: n.library, Roots: n.roots, Now: n.now})
 }
 
 func (n *node) wire() {
@@ -208,13 +218,34 @@ func (c *fakeCard) wire() {
 	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
 		for i := range values {
 			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_INT)
-			binary.NativeEndian.PutUint32(values[i].Value[:], uint32(c.recovery))
-			if c.noRecovery {
+			number, known := uint32(0), false
+			switch values[i].FieldId {
+			case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
+				number, known = uint32(c.recovery), !c.noRecovery
+			case nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL:
+				number, known = uint32(c.linkErrors), len(c.links) > 0
+			}
+			binary.NativeEndian.PutUint32(values[i].Value[:], number)
+			if !known {
 				values[i].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
 			}
 		}
 		return c.broken
 	}
+	d.GetRetiredPagesPendingStatusFunc = func() (nvml.EnableState, nvml.Return) {
+		return c.pagesPending, cmp.Or(c.broken, c.pages)
+	}
+	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return c.temperature, c.broken }
+	d.GetTemperatureThresholdFunc = func(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
+		switch kind {
+		case nvml.TEMPERATURE_THRESHOLD_SLOWDOWN:
+			return 92, c.broken
+		case nvml.TEMPERATURE_THRESHOLD_SHUTDOWN:
+			return 95, c.broken
+		}
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	}
+	d.GetCurrentClocksThrottleReasonsFunc = guarded(c, func() uint64 { return c.throttle })
 	d.GetTopologyCommonAncestorFunc = func(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
 		for _, card := range c.node.cards {
 			if card.Device == other {

@@ -110,6 +110,11 @@ func (a *Adapter) readMIGDevice(q *question, d, device nvml.Device, parent facts
 	one := gpu.MIGDevice{UUID: gpu.UUID(uuid), GI: gi, CI: ci}
 	attributes, _ := ask(q, "nvmlDeviceGetAttributes", device.GetAttributes)
 	one.MemoryBytes = attributes.MemorySizeMB << 20
+	one.Attributes = gpu.MIGAttributes{
+		Multiprocessors: int(attributes.MultiprocessorCount), CopyEngines: int(attributes.SharedCopyEngineCount),
+		Decoders: int(attributes.SharedDecoderCount), Encoders: int(attributes.SharedEncoderCount),
+		JPEGs: int(attributes.SharedJpegCount), OFAs: int(attributes.SharedOfaCount),
+	}
 	instance, _ := ask(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
 		return d.GetGpuInstanceById(gi)
 	})

@@ -17,6 +17,10 @@ type linkCounts struct {
 	fabric int
 	// direct counts those to other devices, in the order of their addresses.
 	direct []directLinks
+	// up are the numbers of all active links.
+	up []int
+	// exist is true for a card that has NVLinks, active or not.
+	exist bool
 }
 
 type directLinks struct {
@@ -72,7 +76,7 @@ func (a *Adapter) readLinks(q *question, who found) linkCounts {
 	if q.lost != nil || q.broken != nil {
 		return linkCounts{}
 	}
-	var counts linkCounts
+	counts := linkCounts{up: active, exist: len(reader.numbers) > 0}
 	direct := map[gpu.PCIAddress]int{}
 	for _, number := range active {
 		switch end := a.remote(q, who.device, reader, number); end.kind {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/gpus"
@@ -43,7 +44,9 @@ func TestScanReadsFacts(t *testing.T) {
 				NUMANode: gpu.NoNUMANode,
 				MIG:      gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
 				Nodes:    []gpu.DeviceNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
-				Health:   gpu.Health{Recovery: gpu.RecoveryNone},
+				Health: gpu.Health{Recovery: gpu.RecoveryNone, Causes: []gpu.Cause{{
+					Code: "FABRIC_NOT_READY", Message: "the GPU has not joined its NVLink fabric yet (nvmlDeviceGetGpuFabricInfo), and CUDA does not start before it has",
+				}}},
 			},
 		},
 		Topology: gpu.Topology{
@@ -132,6 +135,114 @@ func TestLevelCauses(t *testing.T) {
 				t.Errorf("more than that card's health changed (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestFacts breaks one card in each way that scans find, one scan after the other, and repairs it.
+func TestFacts(t *testing.T) {
+	type step struct {
+		after   time.Duration
+		trouble func(*fakeCard)
+		want    string
+	}
+	throttle := func(reasons uint64) func(*fakeCard) { return func(c *fakeCard) { c.throttle = reasons } }
+	hot := func(degrees uint32) func(*fakeCard) { return func(c *fakeCard) { c.temperature = degrees } }
+	errors := func(count uint64) func(*fakeCard) { return func(c *fakeCard) { c.linkErrors = count } }
+	link := func(down bool) func(*fakeCard) { return func(c *fakeCard) { c.links[2].down = down } }
+	fabric := func(state uint8, status nvml.Return) func(*fakeCard) {
+		return func(c *fakeCard) { c.fabric = nvml.GpuFabricInfo{State: state, Status: uint32(status)} }
+	}
+	same := func(*fakeCard) {}
+	for name, steps := range map[string][]step{
+		"retired pages": {
+			{0, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_ENABLED }, "RETIRED_PAGES_PENDING"},
+			{5 * time.Second, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_DISABLED }, ""},
+		},
+		"no pages to retire": {{0, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_ENABLED }, ""}},
+		"temperature": {
+			{0, hot(91), ""},
+			{5 * time.Second, hot(92), "TEMPERATURE_SLOWDOWN"},
+			{5 * time.Second, hot(88), "TEMPERATURE_SLOWDOWN"},
+			{5 * time.Second, hot(95), "TEMPERATURE_SHUTDOWN"},
+			{5 * time.Second, hot(91), "TEMPERATURE_SHUTDOWN"},
+			{5 * time.Second, hot(89), "TEMPERATURE_SLOWDOWN"},
+			{5 * time.Second, hot(86), ""},
+		},
+		"a moment of heat": {
+			{0, throttle(nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown), ""},
+			{5 * time.Second, throttle(0), ""},
+			{5 * time.Second, throttle(nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown), ""},
+		},
+		"throttled by heat": {
+			{0, throttle(nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown), ""},
+			{10 * time.Second, same, "THROTTLE_THERMAL"},
+			{5 * time.Second, throttle(0), "THROTTLE_THERMAL"},
+			{60 * time.Second, same, ""},
+		},
+		"power brake": {
+			{0, throttle(nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwPowerBrakeSlowdown), ""},
+			{10 * time.Second, same, "THROTTLE_POWER_BRAKE"},
+		},
+		"slowed down": {
+			{0, throttle(nvml.ClocksThrottleReasonHwSlowdown), ""},
+			{10 * time.Second, same, "THROTTLE_HW_SLOWDOWN"},
+		},
+		"idle": {{0, throttle(nvml.ClocksEventReasonGpuIdle), ""}, {time.Minute, same, ""}},
+		"link down": {
+			{0, link(true), "NVLINK_DOWN"},
+			{5 * time.Second, link(false), ""},
+		},
+		"link errors": {
+			{0, errors(5000), "NVLINK_ERRORS"},
+			{9 * time.Minute, same, "NVLINK_ERRORS"},
+			{time.Minute, same, ""},
+			{5 * time.Second, errors(5099), ""},
+			{5 * time.Second, errors(5100), "NVLINK_ERRORS"},
+			{5 * time.Second, errors(0), ""},
+		},
+		"fabric": {
+			{0, fabric(nvml.GPU_FABRIC_STATE_NOT_STARTED, nvml.SUCCESS), "FABRIC_NOT_READY"},
+			{5 * time.Second, fabric(nvml.GPU_FABRIC_STATE_IN_PROGRESS, nvml.SUCCESS), "FABRIC_NOT_READY"},
+			{5 * time.Second, fabric(nvml.GPU_FABRIC_STATE_COMPLETED, nvml.ERROR_UNKNOWN), "FABRIC_ERROR"},
+			{5 * time.Second, fabric(nvml.GPU_FABRIC_STATE_COMPLETED, nvml.SUCCESS), ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
+			onSwitches(4, n.cards...)
+			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			n.now = func() time.Time { return now }
+			if name == "retired pages" {
+				n.cards[1].pages = nvml.SUCCESS
+			}
+			a := n.adapter()
+			scan(t, a)
+			now = now.Add(5 * time.Second)
+			for i, step := range steps {
+				now = now.Add(step.after)
+				step.trouble(n.cards[1])
+				after := scan(t, a)
+				if got := strings.TrimSpace(verdict(after, after.GPUs[1].UUID)); got != step.want {
+					t.Errorf("step %d: got %q; want %q", i, got, step.want)
+				}
+				if got := verdict(after, after.GPUs[0].UUID); got != "" {
+					t.Errorf("step %d: the other card: %q; want nothing", i, got)
+				}
+			}
+		})
+	}
+}
+
+// TestLinksAgainstMates finds links that were down before the first scan.
+func TestLinksAgainstMates(t *testing.T) {
+	n := newNode(t, gpus.Multiple(3, gpus.A100_SXM4_40GB)...)
+	onSwitches(4, n.cards...)
+	n.cards[1].links[3].down = true
+	first := scan(t, n.adapter())
+	for i, want := range []string{"", " NVLINK_DOWN", ""} {
+		if got := verdict(first, first.GPUs[i].UUID); got != want {
+			t.Errorf("card %d: got %q; want %q", i, got, want)
+		}
 	}
 }
 
@@ -297,10 +408,17 @@ func TestSteadyScanIsCheap(t *testing.T) {
 	}
 	for _, name := range []string{
 		"GetTopologyCommonAncestor", "GetNvLinkRemoteDeviceType", "GetNvLinkRemotePciInfo", "GetName", "GetMemoryInfo", "Init",
-		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements",
+		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetTemperatureThreshold", "GetRetiredPagesPendingStatus",
 	} {
 		if steady[name] != 0 {
 			t.Errorf("a steady scan calls %s %d times; want 0", name, steady[name])
+		}
+	}
+	for _, name := range []string{
+		"GetRemappedRows", "GetTotalEccErrors", "GetTemperature", "GetCurrentClocksThrottleReasons", "GetFieldValues", "GetGpuFabricInfo",
+	} {
+		if steady[name] != 8 {
+			t.Errorf("a steady scan calls %s %d times; want once for each card", name, steady[name])
 		}
 	}
 	if got := total(steady); got > 8*30 {

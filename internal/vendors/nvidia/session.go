@@ -67,6 +67,7 @@ func (a *Adapter) unload() {
 	clear(a.facts)
 	clear(a.links)
 	clear(a.paths)
+	clear(a.pulses)
 }
 
 // exports tells whether the loaded library has a function. go-nvml ends the process

@@ -37,6 +37,8 @@ var (
 type watchList struct {
 	session int
 	handles []handle
+	// places are where the cards are, those included that do not answer.
+	places map[gpu.PCIAddress]gpu.UUID
 }
 
 type handle struct {
@@ -47,12 +49,18 @@ type handle struct {
 func (h handle) same(other handle) bool { return h.uuid == other.uuid }
 
 // Watch calls emit for each NVML event: with its XID, or with XID 0 for one that only
-// says that a scan is worth while. Time is left zero, since NVML gives none. It
+// says that a scan is worth while; and for each fault that the kernel's log tells of. Time is left zero, since NVML gives none. It
 // follows the cards that scans find. It returns nil when ctx ends, and an error when
 // there is no driver or it went away.
 func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 	w := &watch{adapter: a}
 	defer w.free()
+	a.kernelLog.open()
+	defer func() {
+		if ctx.Err() != nil {
+			a.kernelLog.close()
+		}
+	}()
 	for ctx.Err() == nil {
 		list := a.watched.Load()
 		if list == nil {
@@ -77,6 +85,11 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 		if event != nil {
 			emit(*event)
 		}
+		a.kernelLog.drain(func(told notice) {
+			if event, ok := list.heard(told); ok {
+				emit(event)
+			}
+		})
 		if pause > 0 && !sleep(ctx, pause) {
 			return nil
 		}
@@ -219,6 +232,17 @@ func (w *watch) understand(data nvml.EventData) *gpu.Event {
 		}
 	}
 	return event
+}
+
+// heard turns a notice of the kernel's log into an event; false when it is of a GPU that is not known. A fatal
+// error of an NVSwitch concerns every card.
+func (l *watchList) heard(told notice) (gpu.Event, bool) {
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, XID: told.xid, SXID: told.sxid, Log: true, Detail: told.detail}
+	if told.sxid != 0 {
+		return event, true
+	}
+	event.GPU = l.places[told.pci]
+	return event, event.GPU != ""
 }
 
 // sameDevice compares handles; an implementation of nvml.Device may be of a type that

@@ -1,0 +1,83 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KindGPUSamples is the kind of GPUSamples.
+const KindGPUSamples = "GPUSamples"
+
+// GPUSamples is what one pass over a node's GPUs measured, as berth top shows it. A number that the hardware does
+// not tell is missing.
+type GPUSamples struct {
+	metav1.TypeMeta `json:",inline"`
+	Node            string `json:"node"`
+	// Time is when the pass ended, AgeSeconds how long ago that was when this was said.
+	Time       metav1.MicroTime `json:"time"`
+	AgeSeconds float64          `json:"ageSeconds"`
+	// Seconds is how long the pass took.
+	Seconds float64     `json:"seconds"`
+	Items   []GPUSample `json:"items"`
+}
+
+// GPUSample is one card.
+type GPUSample struct {
+	UUID    string `json:"uuid"`
+	Index   int    `json:"index"`
+	Product string `json:"product"`
+	// Health is the verdict's state.
+	Health string `json:"health"`
+	// Partitioned is true for a card in MIG mode, which has its holders and its use in Devices.
+	Partitioned bool `json:"partitioned,omitempty"`
+
+	TemperatureCelsius       *float64 `json:"temperatureCelsius,omitempty"`
+	MemoryTemperatureCelsius *float64 `json:"memoryTemperatureCelsius,omitempty"`
+	PowerWatts               *float64 `json:"powerWatts,omitempty"`
+	PowerLimitWatts          *float64 `json:"powerLimitWatts,omitempty"`
+	SMClockHertz             *float64 `json:"smClockHertz,omitempty"`
+	// Utilization and MemoryUtilization are ratios.
+	Utilization       *float64 `json:"utilization,omitempty"`
+	MemoryUtilization *float64 `json:"memoryUtilization,omitempty"`
+	GPUSampleUse      `json:",inline"`
+	Devices           []MIGSample `json:"devices,omitempty"`
+	// Troubles are the sources that were not read, with the reason.
+	Troubles []SampleTrouble `json:"troubles,omitempty"`
+}
+
+// MIGSample is one MIG device.
+type MIGSample struct {
+	UUID         string `json:"uuid"`
+	Profile      string `json:"profile"`
+	Index        int    `json:"index"`
+	Health       string `json:"health"`
+	GPUSampleUse `json:",inline"`
+}
+
+// GPUSampleUse is how a device is used, and by whom.
+type GPUSampleUse struct {
+	MemoryBytes     *float64 `json:"memoryBytes,omitempty"`
+	MemoryUsedBytes *float64 `json:"memoryUsedBytes,omitempty"`
+	// Active is the ratio of time in which the compute engine was active; from Hopper on.
+	Active *float64 `json:"active,omitempty"`
+	// Tensor is the use of the tensor cores, a ratio; from Hopper on.
+	Tensor *float64    `json:"tensor,omitempty"`
+	Pods   []PodSample `json:"pods,omitempty"`
+}
+
+// PodSample is a container's part of a device. One without a pod is what runs on the node itself.
+type PodSample struct {
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	Container string `json:"container,omitempty"`
+	PodUID    string `json:"podUID,omitempty"`
+	// Held is true where the device was given to the container, whether or not it uses it.
+	Held            bool     `json:"held"`
+	Processes       *int     `json:"processes,omitempty"`
+	MemoryUsedBytes *float64 `json:"memoryUsedBytes,omitempty"`
+	// SMUtilization is a ratio.
+	SMUtilization *float64 `json:"smUtilization,omitempty"`
+}
+
+// SampleTrouble is a source of a card that was not read.
+type SampleTrouble struct {
+	Source  string `json:"source"`
+	Message string `json:"message"`
+}

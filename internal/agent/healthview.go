@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+const (
+	// conditionGPUs is the Node's condition: False while a GPU is not given out.
+	conditionGPUs = "GPUsHealthy"
+	// taintUnhealthy keeps pods away from a node with a bad GPU, where that is wanted.
+	taintUnhealthy = "berth.dev/gpu-unhealthy"
+	// healthFieldManager owns the condition and the taint.
+	healthFieldManager = "berth-agent-health"
+	// healthRetry is the pause after the API server has refused.
+	healthRetry = 5 * time.Second
+)
+
+// deviceVerdict is one device as it was last told of.
+type deviceVerdict struct {
+	name    string
+	state   gpu.State
+	because string
+}
+
+// tellHealth makes an event of each device whose verdict has changed, and keeps the Node's
+// condition (and its taint, where that is wanted) equal to the verdicts, until ctx ends.
+func (a *Agent) tellHealth(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.compared:
+	}
+	hardware := a.inventory.Subscribe()
+	defer hardware.Close()
+	told := map[gpu.UUID]deviceVerdict{}
+	written := ""
+	for {
+		verdicts := verdictsOf(a.inventory.Current())
+		a.tellChanges(told, verdicts)
+		summary := a.healthSummary(verdicts)
+		var again <-chan time.Time
+		if a.api != nil && summary.key() != written {
+			if err := a.writeHealth(ctx, summary); err != nil {
+				a.board.fail("node-health", "NODE_CONDITION", err)
+				again = a.clock.After(healthRetry)
+			} else {
+				a.board.set("node-health")
+				written = summary.key()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+		case <-again:
+		}
+	}
+}
+
+// verdictsOf lists the devices of a node with their verdicts.
+func verdictsOf(snapshot *gpu.Snapshot) map[gpu.UUID]deviceVerdict {
+	verdicts := map[gpu.UUID]deviceVerdict{}
+	note := func(id gpu.UUID, name string, health gpu.Health) {
+		var causes []string
+		for _, cause := range health.Causes {
+			causes = append(causes, cause.Code+": "+cause.Message)
+		}
+		verdicts[id] = deviceVerdict{name: name, state: cmp.Or(health.State, gpu.Healthy), because: strings.Join(causes, "; ")}
+	}
+	for i := range snapshot.GPUs {
+		card := &snapshot.GPUs[i]
+		note(card.UUID, fmt.Sprintf("GPU %d (%s)", card.Index, card.UUID), card.Health)
+		for j := range card.MIG.Devices {
+			part := &card.MIG.Devices[j]
+			note(part.UUID, fmt.Sprintf("MIG device %d:%d (%s, %s)", card.Index, part.Index, part.Profile, part.UUID), part.Health)
+		}
+	}
+	return verdicts
+}
+
+// tellChanges makes events: each names the pods that hold the device.
+func (a *Agent) tellChanges(told, verdicts map[gpu.UUID]deviceVerdict) {
+	var changed []gpu.UUID
+	for id, now := range verdicts {
+		before, known := told[id]
+		if known && before.state == now.state || !known && now.state == gpu.Healthy {
+			continue
+		}
+		changed = append(changed, id)
+	}
+	slices.SortFunc(changed, func(x, y gpu.UUID) int { return strings.Compare(verdicts[x].name, verdicts[y].name) })
+	holders := a.holdersOf()
+	for _, id := range changed {
+		now := verdicts[id]
+		if now.state == gpu.Healthy {
+			a.events.normal("GPUHealthy", now.name+" is healthy again")
+			continue
+		}
+		text := fmt.Sprintf("%s is %s: %s", now.name, now.state, cmp.Or(now.because, "it does not answer"))
+		card, part := a.inventory.Current().Device(id)
+		if card != nil {
+			key := gpu.DeviceKey{GPU: card.UUID}
+			if part != nil {
+				key.MIG = part.UUID
+			}
+			if names := holders(key); len(names) > 0 {
+				text += "; held by " + strings.Join(names, ", ")
+			}
+		}
+		a.events.warning("GPU"+string(now.state), text)
+	}
+	clear(told)
+	for id, verdict := range verdicts {
+		told[id] = verdict
+	}
+}
+
+// nodeHealth is what the Node says of its GPUs.
+type nodeHealth struct {
+	ok      bool
+	taint   bool
+	message string
+}
+
+func (h nodeHealth) key() string { return fmt.Sprint(h.ok, h.taint, h.message) }
+
+func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
+	var bad []string
+	out := nodeHealth{ok: true}
+	for _, v := range verdicts {
+		if v.state == gpu.Healthy {
+			continue
+		}
+		out.taint = out.taint || a.config.TaintUnhealthy
+		out.ok = out.ok && v.state == gpu.Degraded
+		bad = append(bad, v.name+" is "+string(v.state))
+	}
+	slices.Sort(bad)
+	out.message = "every GPU is well"
+	if len(bad) > 0 {
+		out.message = strings.Join(bad, "; ")
+	}
+	return out
+}
+
+// writeHealth applies the condition and, where it is wanted, the taint.
+func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	status, reason := "True", "Healthy"
+	if !h.ok {
+		status, reason = "False", "Unhealthy"
+	}
+	now := a.clock.Now().UTC().Format(time.RFC3339)
+	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	node := func(rest map[string]any) *unstructured.Unstructured {
+		object := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": a.config.NodeName}}
+		for key, value := range rest {
+			object[key] = value
+		}
+		return &unstructured.Unstructured{Object: object}
+	}
+	options := metav1.ApplyOptions{FieldManager: healthFieldManager, Force: true}
+	_, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node(map[string]any{
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": conditionGPUs, "status": status, "reason": reason, "message": h.message,
+			"lastHeartbeatTime": now, "lastTransitionTime": now,
+		}}},
+	}), options, "status")
+	if err != nil {
+		return fmt.Errorf("write condition %s of the node: %w", conditionGPUs, err)
+	}
+	if !a.config.TaintUnhealthy {
+		return nil
+	}
+	taints := []any{}
+	if h.taint {
+		taints = append(taints, map[string]any{"key": taintUnhealthy, "value": "true", "effect": "NoSchedule"})
+	}
+	if _, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node(map[string]any{"spec": map[string]any{"taints": taints}}), options); err != nil {
+		return fmt.Errorf("write taint %s of the node: %w", taintUnhealthy, err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
+	"github.com/berth-gpu/berth/internal/inventory"
+	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/metrics"
+	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+)
+
+// xidCounts counts what the cards report, before anything judges it.
+type xidCounts struct {
+	mu     sync.Mutex
+	counts []metrics.XIDCount
+}
+
+// counted is the adapter with its events counted on their way.
+type counted struct {
+	*nvidia.Adapter
+	xids *xidCounts
+}
+
+var _ inventory.Source = counted{}
+
+// Watch implements inventory.Source.
+func (c counted) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	return c.Adapter.Watch(ctx, func(event gpu.Event) {
+		c.xids.add(event)
+		emit(event)
+	})
+}
+
+func (x *xidCounts) add(event gpu.Event) {
+	if event.XID == 0 || event.GPU == "" {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range x.counts {
+		if c := &x.counts[i]; c.GPU == event.GPU && c.XID == event.XID {
+			c.Count++
+			c.Last = event.Time
+			return
+		}
+	}
+	x.counts = append(x.counts, metrics.XIDCount{
+		GPU: event.GPU, XID: event.XID, Count: 1, Last: event.Time, Title: health.LookupXID(event.XID).Mnemonic,
+	})
+}
+
+func (x *xidCounts) all() []metrics.XIDCount {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.counts)
+}
+
+// measure samples the cards until ctx ends. A scrape never waits for it.
+func (a *Agent) measure(ctx context.Context) error {
+	return a.sampler.Run(ctx, func(sample gpu.Sample) {
+		a.sample.Store(&sample)
+		a.render()
+	})
+}
+
+// render makes the metrics page of what is known now.
+func (a *Agent) render() {
+	sample := a.sample.Load()
+	if sample == nil {
+		return
+	}
+	modes := map[gpu.UUID]string{}
+	for _, unit := range a.units.now() {
+		modes[unit.Key.Device()] = modeName(unit.Use.Mode)
+	}
+	in := metrics.Input{
+		Node: a.config.NodeName, Snapshot: a.inventory.Current(), Sample: *sample, XIDs: a.xids.all(), Owners: a.owners(sample),
+	}
+	for _, h := range a.holdings() {
+		if h.Pod == "" || h.Kind != string(ledger.Pod) && h.Kind != string(ledger.Claim) && h.Kind != string(ledger.Orphan) {
+			continue
+		}
+		in.Holdings = append(in.Holdings, metrics.Holding{
+			Key: h.Key, Resource: h.Resource, Mode: modes[h.Key.Device()],
+			Owner: metrics.Owner{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container, PodUID: h.PodUID},
+		})
+	}
+	a.page.Render(in)
+}
+
+// modeName is how a device is shared, in the words of the metrics.
+func modeName(mode offer.Mode) string {
+	switch mode {
+	case offer.TimeSlicing:
+		return "timeslicing"
+	case offer.MPS:
+		return "mps"
+	}
+	return "exclusive"
+}
+
+// owners finds the containers of the processes in a sample, through their cgroups.
+func (a *Agent) owners(sample *gpu.Sample) map[int]metrics.Owner {
+	owners := map[int]metrics.Owner{}
+	names := map[string]metrics.Owner{}
+	for _, h := range a.holdings() {
+		if h.PodUID != "" {
+			names[h.PodUID] = metrics.Owner{Namespace: h.Namespace, Pod: h.Pod, PodUID: h.PodUID, Container: h.Container}
+		}
+	}
+	for i := range sample.Cards {
+		for _, process := range sample.Cards[i].Processes {
+			found, err := kubelet.ProcessOf("/proc", process.PID)
+			if err != nil {
+				continue // It has ended, or is no container's.
+			}
+			owner, ok := names[found.PodUID]
+			if !ok {
+				owner = metrics.Owner{PodUID: found.PodUID}
+			}
+			if name := a.containerName(found.ContainerID); name != "" {
+				owner.Container = name
+			}
+			owners[process.PID] = owner
+		}
+	}
+	return owners
+}
+
+// containerName is the name of a container of the last look at the node.
+func (a *Agent) containerName(id string) string {
+	for _, c := range *a.containersSeen.Load() {
+		if c.ID == id {
+			return c.Name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/doctor"
+	"github.com/berth-gpu/berth/internal/gpunode"
+	"github.com/berth-gpu/berth/internal/problem"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/term"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What ends berth doctor after its report was printed.
+var (
+	errProblems      = errors.New("there are problems")
+	errNotAllChecked = errors.New("not everything could be checked")
+)
+
+func newDoctorCommand(deps Deps) *cobra.Command {
+	var from sources
+	var out output
+	var mpsRoot string
+	cmd := &cobra.Command{
+		Use:   "doctor [NODE]",
+		Short: "What is wrong with a node, and what to do",
+		Long: `doctor checks the node that it runs on: driver, libraries, device nodes and their links in
+/dev/char, CDI specs, the container runtime's configuration, the kubelet's sockets, cgroups,
+the agent, and what the API has of the node. It changes nothing and asks no GPU, so that a
+hung driver does not hang it. With NODE it says, from anywhere, what the API knows.
+
+Each problem has a code; docs/problems.md has them all. The exit code is 0 for a healthy node,
+1 for one with problems, 2 if something could not be checked.`,
+		Example: `  berth doctor                              of this node, as root
+  berth doctor node-0                       what the API says, from a laptop
+  berth doctor --sim /tmp/node              of a simulated node
+  berth doctor -o json | jq '.findings[] | select(.status == "problem")'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			report, err := examine(cmd.Context(), &from, mpsRoot, args)
+			if err != nil {
+				return err
+			}
+			if err := out.print(deps.Out, report, func(w io.Writer) error { return doctorTable(w, report) }); err != nil {
+				return err
+			}
+			switch report.Verdict {
+			case v1alpha1.DoctorProblems:
+				return errProblems
+			case v1alpha1.DoctorUnknown:
+				return errNotAllChecked
+			}
+			return nil
+		},
+	}
+	from.bind(cmd.Flags(), deps)
+	cmd.Flags().StringVar(&mpsRoot, "mps-root", "", "the host's directory of MPS daemons (default: the agent's word, then /run/berth/mps)")
+	out.bind(cmd.Flags())
+	return cmd
+}
+
+// examine checks the node named by what the API says, or this node itself.
+func examine(ctx context.Context, from *sources, mpsRoot string, args []string) (*v1alpha1.Doctor, error) {
+	api, noAPI := from.api()
+	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
+	if len(args) == 1 {
+		switch {
+		case here:
+			return nil, usagef("doctor %s: a node's name asks the API; leave it out to check this node", args[0])
+		case api == nil:
+			return nil, cannot(&hintError{fmt.Errorf("doctor %s: there is no API server to ask: %s", args[0], noAPI),
+				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"})
+		}
+		return doctor.OfNode(ctx, nodeReader{api.Client}, args[0]), nil
+	}
+	if !here && !from.onNode() {
+		if api != nil {
+			return nil, usagef("doctor: this is no node (there is no %s): say which node, or give --kubelet-dir", filepath.Join(from.places.KubeletDir, "device-plugins"))
+		}
+		return nil, cannot(from.nothingToRead("doctor", noAPI, "  berth doctor --sim DIR                a simulated node"))
+	}
+	places, err := from.rooted()
+	if err != nil {
+		return nil, cannot(err)
+	}
+	deps := doctor.Deps{
+		HostRoot: from.hostRoot, DriverRoot: from.driver, Proc: places.Proc, Cgroup: filepath.Join(from.hostRoot, "sys/fs/cgroup"),
+		KubeletDir: places.KubeletDir, CDIDirs: places.CDIDirs, ContainerdState: places.ContainerdState, MPSRoot: mpsRoot,
+		Agent: places.Agent, HTTP: http.DefaultClient, Node: places.Node, NoAPI: noAPI,
+	}
+	if !from.flags.Changed("driver-root") {
+		deps.DriverRoot = from.hostRoot
+	}
+	if api != nil {
+		deps.API = nodeReader{api.Client}
+	}
+	if from.sim != "" {
+		machine, err := sim.Open(from.sim)
+		if err != nil {
+			return nil, cannot(&hintError{fmt.Errorf("open simulated hardware %s: %w", from.sim, err), "fix: berth sim create " + from.sim + " --profile a100x8-40g"})
+		}
+		deps.DriverRoot, deps.Proc, deps.Simulated = machine.Root(), filepath.Join(machine.Root(), "proc"), true
+	}
+	return doctor.Run(ctx, deps), nil
+}
+
+// nodeReader reads nodes and GPUNodes of an API server.
+type nodeReader struct{ client dynamic.Interface }
+
+func (r nodeReader) GPUNode(ctx context.Context, name string) (*v1alpha1.GPUNode, error) {
+	object, err := r.client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return gpunode.Decode(object)
+}
+
+func (r nodeReader) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	object, err := r.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node); err != nil {
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return node, nil
+}
+
+// doctorTable prints the findings, and below them what the problems mean and what to do.
+func doctorTable(w io.Writer, report *v1alpha1.Doctor) error {
+	var rows [][]string
+	var codes []string
+	for _, finding := range report.Findings {
+		evidence := finding.Evidence
+		if finding.Status == v1alpha1.DoctorProblem {
+			evidence = finding.Code + ": " + evidence
+			if !slices.Contains(codes, finding.Code) {
+				codes = append(codes, finding.Code)
+			}
+		}
+		rows = append(rows, []string{finding.Check, statusText(finding), evidence})
+	}
+	for _, one := range report.NotChecked {
+		rows = append(rows, []string{one.Check, "-", "not checked: " + one.Why})
+	}
+	if err := term.Table(w, []string{"CHECK", "STATUS", "EVIDENCE"}, rows); err != nil {
+		return err
+	}
+	for _, code := range codes {
+		at := slices.IndexFunc(report.Findings, func(f v1alpha1.DoctorFinding) bool { return f.Code == code })
+		entry, _ := problem.Find(code)
+		root := &term.Node{Text: code + ": " + cmp.Or(entry.Title, "unknown to this version of berth")}
+		if entry.Meaning != "" {
+			root.Add(entry.Meaning, "")
+		}
+		root.Add("fix: "+report.Findings[at].Fix, "")
+		if err := term.Tree(w, []*term.Node{{}, root}); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", verdictText(report))
+	return err
+}
+
+func statusText(finding v1alpha1.DoctorFinding) string {
+	switch finding.Status {
+	case v1alpha1.DoctorProblem:
+		return finding.Severity
+	case v1alpha1.DoctorCannotCheck:
+		return "unknown"
+	}
+	return "ok"
+}
+
+func verdictText(report *v1alpha1.Doctor) string {
+	name := "this node"
+	if report.Node != "" {
+		name = report.Node
+	}
+	switch report.Verdict {
+	case v1alpha1.DoctorProblems:
+		return term.Clean(name) + " has problems"
+	case v1alpha1.DoctorUnknown:
+		return "nothing wrong was found of " + term.Clean(name) + ", but not everything could be looked at"
+	}
+	return term.Clean(name) + " is healthy"
+}

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/term"
+)
+
+const (
+	// samplesTimeout and maxSamples bound one question to the agent.
+	samplesTimeout = 3 * time.Second
+	maxSamples     = 8 << 20
+	// fastest is how often top may ask.
+	fastest = 200 * time.Millisecond
+)
+
+func newTopCommand(deps Deps) *cobra.Command {
+	var from sources
+	var out output
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "top [NODE]",
+		Short: "How busy the GPUs of a node are, and with whose work",
+		Long: `top shows each GPU and MIG device with its use and its holders, as the node's agent sampled
+them: live in a terminal (q or ctrl-c ends it), one table otherwise. With NODE, from elsewhere,
+it shows what the API has: the devices, their health and holders, and not how busy they are.`,
+		Example: `  berth top                                 of this node
+  berth top --interval 5s
+  berth top node-0                          from a laptop, without the use
+  berth top -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if interval < fastest {
+				return usagef("--interval %v: want %v or more", interval, fastest)
+			}
+			read, remote, err := samplesSource(&from, args)
+			if err != nil {
+				return err
+			}
+			if out.format == "table" && !remote {
+				if tty := openTerminal(os.Stdin, deps.Out); tty != nil {
+					return topLive(cmd.Context(), tty, deps.Out, read, interval)
+				}
+			}
+			samples, err := read(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.print(deps.Out, samples, func(w io.Writer) error {
+				if err := topTable(w, samples); err != nil || !remote {
+					return err
+				}
+				_, err := fmt.Fprintln(w, "\nhow busy they are is known on the node only: run berth top there")
+				return err
+			})
+		},
+	}
+	from.bind(cmd.Flags(), deps)
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "the time between two looks, in a terminal")
+	out.bind(cmd.Flags())
+	return cmd
+}
+
+// samplesReader reads the samples of now.
+type samplesReader func(ctx context.Context) (*v1alpha1.GPUSamples, error)
+
+// samplesSource is the agent of this node, or what the API has of another.
+func samplesSource(from *sources, args []string) (read samplesReader, remote bool, err error) {
+	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
+	if len(args) == 0 && (here || from.onNode()) {
+		if from.sim != "" {
+			return nil, false, usagef("top: hardware that no agent runs on is not sampled; give --agent, or see berth gpus --sim %s", from.sim)
+		}
+		address := from.places.Agent
+		return func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return readSamples(ctx, address) }, false, nil
+	}
+	if len(args) == 1 && here {
+		return nil, false, usagef("top %s: a node's name asks the API; leave it out to ask the agent of this node", args[0])
+	}
+	return func(ctx context.Context) (*v1alpha1.GPUSamples, error) {
+		nodes, _, err := gpuNodes(ctx, from, "top", args)
+		if err != nil {
+			return nil, err
+		}
+		if len(nodes) != 1 {
+			var names []string
+			for _, node := range nodes {
+				names = append(names, node.Name)
+			}
+			return nil, usagef("top: say which node: %s", strings.Join(names, ", "))
+		}
+		return samplesOf(&nodes[0]), nil
+	}, true, nil
+}
+
+// readSamples asks an agent.
+func readSamples(ctx context.Context, address string) (*v1alpha1.GPUSamples, error) {
+	ctx, cancel := context.WithTimeout(ctx, samplesTimeout)
+	defer cancel()
+	url := "http://" + address + "/debug/samples"
+	fail := func(err error) error {
+		return &hintError{fmt.Errorf("read samples %s: %w", url, err), "fix: see that berth-agent runs on this node; give --agent HOST:PORT if its pages are elsewhere"}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fail(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fail(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fail(fmt.Errorf("the agent answers %s", response.Status))
+	}
+	samples := &v1alpha1.GPUSamples{}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxSamples)).Decode(samples); err != nil {
+		return nil, fail(fmt.Errorf("understand the answer: %w", err))
+	}
+	if samples.Kind != v1alpha1.KindGPUSamples {
+		return nil, fail(fmt.Errorf("the answer is of kind %q, want %s", samples.Kind, v1alpha1.KindGPUSamples))
+	}
+	return samples, nil
+}
+
+// samplesOf are a node's devices without a reading.
+func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
+	samples := &v1alpha1.GPUSamples{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUSamples), Node: node.Name, Items: []v1alpha1.GPUSample{}}
+	use := func(bytes int64, held []v1alpha1.Holder) v1alpha1.GPUSampleUse {
+		size := float64(bytes)
+		out := v1alpha1.GPUSampleUse{MemoryBytes: &size}
+		for _, holder := range held {
+			out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: holder.Pod, Container: holder.Container, PodUID: holder.PodUID, Held: true})
+		}
+		return out
+	}
+	for i := range node.Status.Devices {
+		device := &node.Status.Devices[i]
+		sample := v1alpha1.GPUSample{
+			UUID: device.UUID, Index: device.Index, Product: device.Product, Health: evidence.HealthText(device.Health),
+			Partitioned: device.MIGEnabled, GPUSampleUse: use(device.MemoryBytes, device.Holders),
+		}
+		for _, mig := range device.MIGDevices {
+			sample.Devices = append(sample.Devices, v1alpha1.MIGSample{UUID: mig.UUID, Profile: mig.Profile, Index: mig.Index, GPUSampleUse: use(mig.MemoryBytes, mig.Holders)})
+		}
+		samples.Items = append(samples.Items, sample)
+	}
+	return samples
+}
+
+// topTable prints a row for each card and each MIG device.
+func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
+	if len(samples.Items) == 0 {
+		_, err := fmt.Fprintln(w, "no GPUs")
+		return err
+	}
+	var rows [][]string
+	for i := range samples.Items {
+		s := &samples.Items[i]
+		busy := s.Utilization
+		if busy == nil {
+			busy = s.Active
+		}
+		rows = append(rows, []string{
+			fmt.Sprint(s.Index), s.Product, percent(busy), memoryUse(s.GPUSampleUse), number(s.TemperatureCelsius, "C"), power(s),
+			s.Health, podUse(s.Pods, s.Partitioned && len(s.Devices) > 0),
+		})
+		for k := range s.Devices {
+			m := &s.Devices[k]
+			rows = append(rows, []string{
+				fmt.Sprintf("%d:%d", s.Index, m.Index), "MIG " + m.Profile, percent(m.Active), memoryUse(m.GPUSampleUse), "", "", m.Health, podUse(m.Pods, false),
+			})
+		}
+	}
+	if err := term.Table(w, []string{"INDEX", "MODEL", "UTIL", "MEMORY", "TEMP", "POWER", "HEALTH", "HELD BY"}, rows); err != nil {
+		return err
+	}
+	for i := range samples.Items {
+		for _, trouble := range samples.Items[i].Troubles {
+			if _, err := fmt.Fprintf(w, "GPU %d: %s was not read: %s\n", samples.Items[i].Index, term.Clean(trouble.Source), term.Clean(trouble.Message)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func percent(ratio *float64) string {
+	if ratio == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", *ratio*100)
+}
+
+func number(value *float64, unit string) string {
+	if value == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %s", *value, unit)
+}
+
+func power(s *v1alpha1.GPUSample) string {
+	if s.PowerWatts == nil || s.PowerLimitWatts == nil {
+		return number(s.PowerWatts, "W")
+	}
+	return fmt.Sprintf("%.0f/%.0f W", *s.PowerWatts, *s.PowerLimitWatts)
+}
+
+// memoryUse is used and whole, or the one that is known.
+func memoryUse(use v1alpha1.GPUSampleUse) string {
+	const gib = 1 << 30
+	used, whole := "-", "-"
+	if use.MemoryUsedBytes != nil {
+		used = fmt.Sprintf("%.1f", *use.MemoryUsedBytes/gib)
+	}
+	if use.MemoryBytes != nil {
+		whole = fmt.Sprintf("%.0f", *use.MemoryBytes/gib)
+	}
+	if used == "-" && whole == "-" {
+		return "-"
+	}
+	return used + "/" + whole + " GiB"
+}
+
+// podUse names the pods of a device, each once, with the part of the card's time that it took where
+// that is known; "-" for nobody, and nothing for a card whose holders stand at its MIG devices.
+func podUse(pods []v1alpha1.PodSample, partitioned bool) string {
+	var texts []string
+	for _, pod := range pods {
+		text := "the host's own process"
+		switch {
+		case pod.Pod != "":
+			text = pod.Namespace + "/" + pod.Pod
+		case pod.PodUID != "":
+			text = "pod " + pod.PodUID
+		case pod.Held:
+			text = "held by no pod"
+		}
+		if pod.SMUtilization != nil {
+			text += " " + percent(pod.SMUtilization)
+		}
+		if !pod.Held {
+			text += " (not given to it)"
+		}
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 0 && !partitioned {
+		return "-"
+	}
+	return strings.Join(texts, ", ")
+}

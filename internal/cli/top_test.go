@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// fakeScreen is a terminal of a given size on which typed is typed.
+type fakeScreen struct {
+	rows, columns int
+	typed         chan byte
+	restored      int
+}
+
+func (f *fakeScreen) size() (int, int)                 { return f.rows, f.columns }
+func (f *fakeScreen) keys(context.Context) <-chan byte { return f.typed }
+func (f *fakeScreen) restore()                         { f.restored++ }
+
+func oneCard(busy float64) *v1alpha1.GPUSamples {
+	return &v1alpha1.GPUSamples{Node: "node-0", AgeSeconds: 0.25, Items: []v1alpha1.GPUSample{
+		{Index: 0, Product: "H100", Health: "Healthy", Utilization: &busy},
+	}}
+}
+
+func TestTopLive(t *testing.T) {
+	const whole = "\x1b[Hnode-0   1 GPUs   measured 0.2 s ago   q ends\x1b[K\r\n%s\x1b[K\r\n" +
+		"INDEX   MODEL   UTIL   MEMORY   TEMP   POWER   HEALTH    HELD BY\x1b[K\r\n" +
+		"0       H100    %d%%    -        -      -       Healthy   -\x1b[K\x1b[J"
+	gone := errors.New("read samples: connection refused\nfix: see")
+	tests := map[string]struct {
+		reads []error // of the looks after the first, one a second
+		end   func(f *fakeScreen, stop func())
+		want  string
+	}{
+		"q": {[]error{nil}, func(f *fakeScreen, _ func()) { f.typed <- 'q' },
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 11)},
+		"ctrl-c is a signal": {[]error{nil}, func(_ *fakeScreen, stop func()) { stop() },
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 11)},
+		"another key draws again": {nil, func(f *fakeScreen, _ func()) { f.typed <- 'x'; f.typed <- 'q' },
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 10)},
+		"nobody types": {nil, func(f *fakeScreen, stop func()) { close(f.typed); synctest.Wait(); stop() },
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 10)},
+		"the agent is away for a while": {[]error{gone, nil}, func(f *fakeScreen, _ func()) { f.typed <- 'q' },
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "as it was before: read samples: connection refused", 10) + fmt.Sprintf(whole, "", 12)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				tty := &fakeScreen{rows: 24, columns: 100, typed: make(chan byte)}
+				looks := 0
+				read := func(context.Context) (*v1alpha1.GPUSamples, error) {
+					looks++
+					if looks > 1 {
+						if err := tc.reads[looks-2]; err != nil {
+							return nil, err
+						}
+					}
+					return oneCard(float64(9+looks) / 100), nil
+				}
+				var out strings.Builder
+				done := make(chan error, 1)
+				go func() { done <- topLive(ctx, tty, &out, read, time.Second) }()
+				time.Sleep(time.Duration(len(tc.reads))*time.Second + time.Millisecond)
+				tc.end(tty, stop)
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				if want := enterScreen + tc.want + leaveScreen; out.String() != want {
+					t.Errorf("drew\n%q, want\n%q", out.String(), want)
+				}
+				if tty.restored != 1 {
+					t.Errorf("the terminal was restored %d times, want once", tty.restored)
+				}
+			})
+		})
+	}
+}
+
+// TestTopLiveNeedsAFirstLook: an error at the start is an error, and the screen stays as it is.
+func TestTopLiveNeedsAFirstLook(t *testing.T) {
+	tty := &fakeScreen{typed: make(chan byte)}
+	var out strings.Builder
+	gone := errors.New("gone")
+	err := topLive(t.Context(), tty, &out, func(context.Context) (*v1alpha1.GPUSamples, error) { return nil, gone }, time.Second)
+	if !errors.Is(err, gone) || out.Len() > 0 || tty.restored != 1 {
+		t.Errorf("error %v, drew %q, restored %d; want gone, nothing, once", err, out.String(), tty.restored)
+	}
+}
+
+// TestFrameFits: a frame has at most the rows and columns of the screen.
+func TestFrameFits(t *testing.T) {
+	samples := oneCard(0.5)
+	for i := range 40 {
+		samples.Items = append(samples.Items, v1alpha1.GPUSample{Index: i + 1, Product: "Größe", Health: "Healthy\x1b[2J"})
+	}
+	for _, size := range [][2]int{{10, 30}, {3, 10}, {24, 200}, {1, 1}} {
+		text := frame(samples, "", size[0], size[1])
+		lines := strings.Split(strings.TrimSuffix(strings.TrimPrefix(text, goHome), clearRest), "\r\n")
+		if len(lines) > size[0] {
+			t.Errorf("%v: %d lines", size, len(lines))
+		}
+		for _, line := range lines {
+			plain := strings.TrimSuffix(line, clearLine)
+			if n := len([]rune(plain)); n > size[1] || strings.Contains(plain, "\x1b") {
+				t.Errorf("%v: line %q is too long or draws by itself", size, plain)
+			}
+		}
+	}
+}
+
+func TestOpenTerminalWantsOne(t *testing.T) {
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if openTerminal(file, file) != nil || openTerminal(file, &strings.Builder{}) != nil {
+		t.Error("a file was taken for a terminal")
+	}
+}
+
+// TestTerminal uses a real one: keys come without Enter, and what was set is set back.
+func TestTerminal(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no pseudo terminals here")
+	}
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no /dev/pts here")
+	}
+	defer slave.Close()
+	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 7, Col: 50}); err != nil {
+		t.Fatal(err)
+	}
+	tty := openTerminal(slave, slave)
+	if tty == nil {
+		t.Fatal("a terminal was not taken for one")
+	}
+	if rows, columns := tty.size(); rows != 7 || columns != 50 {
+		t.Errorf("size %d, %d; want 7, 50", rows, columns)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	keys := tty.keys(ctx)
+	if _, err := master.Write([]byte("q")); err != nil {
+		t.Fatal(err)
+	}
+	if key := <-keys; key != 'q' {
+		t.Errorf("read %q, want q", key)
+	}
+	stop()
+	if _, open := <-keys; open {
+		t.Error("the reader goes on after the end")
+	}
+	tty.restore()
+	after, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was (%v)", err)
+	}
+}

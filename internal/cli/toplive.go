@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/term"
+)
+
+// What terminals understand since the VT100 and xterm.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l" // another screen, no cursor
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	goHome      = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearRest   = "\x1b[J"
+)
+
+// screen is the terminal that top draws on.
+type screen interface {
+	// size is the number of rows and columns.
+	size() (rows, columns int)
+	// keys gives what is typed until ctx ends.
+	keys(ctx context.Context) <-chan byte
+	// restore makes the terminal what it was.
+	restore()
+}
+
+// topLive draws until q is typed or ctx ends. An agent that does not answer for a while is
+// said on the screen and asked again.
+func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader, interval time.Duration) error {
+	defer tty.restore()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	// The first look decides whether there is anything to show.
+	samples, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(out, enterScreen); err != nil {
+		return err
+	}
+	defer io.WriteString(out, leaveScreen)
+	keys, tick := tty.keys(ctx), time.NewTicker(interval)
+	defer tick.Stop()
+	trouble := ""
+	for {
+		rows, columns := tty.size()
+		if _, err := io.WriteString(out, frame(samples, trouble, rows, columns)); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case key, open := <-keys:
+			if open && (key == 'q' || key == 'Q' || key == 3) {
+				return nil
+			}
+			if !open {
+				keys = nil // Nobody types any more; ctx ends it.
+			}
+			continue
+		case <-tick.C:
+		}
+		trouble = ""
+		if next, err := read(ctx); err == nil {
+			samples = next
+		} else {
+			trouble = err.Error()
+		}
+	}
+}
+
+// frame is a whole screen: a head, the table cut to what fits, and what is wrong.
+func frame(samples *v1alpha1.GPUSamples, trouble string, rows, columns int) string {
+	var table strings.Builder
+	_ = topTable(&table, samples) // A builder takes everything.
+	head := fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(samples.Node, "this node"), len(samples.Items), samples.AgeSeconds)
+	lines := append([]string{term.Clean(head), ""}, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
+	if trouble != "" {
+		first, _, _ := strings.Cut(trouble, "\n")
+		lines[1] = "as it was before: " + term.Clean(first)
+	}
+	if len(lines) > rows && rows > 0 {
+		more := len(lines) - rows + 1
+		lines = append(lines[:rows-1:rows-1], fmt.Sprintf("%d more lines", more))
+	}
+	var out strings.Builder
+	out.WriteString(goHome)
+	for i, line := range lines {
+		if i > 0 {
+			out.WriteString("\r\n")
+		}
+		out.WriteString(cut(line, columns) + clearLine)
+	}
+	out.WriteString(clearRest)
+	return out.String()
+}
+
+// cut is as much of a line as fits.
+func cut(line string, columns int) string {
+	if columns <= 0 || utf8.RuneCountInString(line) <= columns {
+		return line
+	}
+	return string([]rune(line)[:columns])
+}
+
+// terminal is a real one.
+type terminal struct {
+	in, out *os.File
+	before  *unix.Termios
+}
+
+// openTerminal is nil where out is no terminal. Keys are read without waiting for Enter and
+// are not shown; ctrl-c stays a signal.
+func openTerminal(in *os.File, out io.Writer) *terminal {
+	file, ok := out.(*os.File)
+	if !ok {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	t := &terminal{in: in, out: file}
+	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
+	if err != nil {
+		return t // Somebody else types, or nobody.
+	}
+	quiet := *before
+	quiet.Lflag &^= unix.ICANON | unix.ECHO
+	if unix.IoctlSetTermios(int(in.Fd()), unix.TCSETS, &quiet) == nil {
+		t.before = before
+	}
+	return t
+}
+
+func (t *terminal) restore() {
+	if t.before != nil {
+		// What cannot be set back now could not be set back later.
+		_ = unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETS, t.before)
+	}
+}
+
+func (t *terminal) size() (rows, columns int) {
+	size, err := unix.IoctlGetWinsize(int(t.out.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	return int(size.Row), int(size.Col)
+}
+
+// keysPause is how long a look for a key may take, and with it the end of the reader.
+const keysPause = 100 // milliseconds
+
+func (t *terminal) keys(ctx context.Context) <-chan byte {
+	keys := make(chan byte)
+	if t.before == nil {
+		return keys
+	}
+	go func() {
+		defer close(keys)
+		for ctx.Err() == nil {
+			wait := []unix.PollFd{{Fd: int32(t.in.Fd()), Events: unix.POLLIN}}
+			n, err := unix.Poll(wait, keysPause)
+			if n == 0 || err == unix.EINTR {
+				continue
+			}
+			var key [1]byte
+			if read, readErr := t.in.Read(key[:]); err != nil || readErr != nil || read == 0 {
+				return
+			}
+			select {
+			case keys <- key[0]:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return keys
+}

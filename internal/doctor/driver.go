@@ -1,0 +1,300 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+)
+
+// The checks of the driver.
+const (
+	checkDriver    = "driver"
+	checkLibraries = "libraries"
+	checkNodes     = "device nodes"
+	checkCharLinks = "/dev/char links"
+	checkInstances = "GPU instances"
+	checkMPS       = "MPS directories"
+)
+
+// nvidiaMajor is what Linux gives NVIDIA's driver for /dev/nvidiaN, nvidiactl (255) and nvidia-modeset (254).
+const nvidiaMajor = 195
+
+// procCard is a card as the driver lists it below /proc.
+type procCard struct {
+	address, uuid string
+	minor         uint32
+}
+
+// driver checks the kernel module.
+func (c *checker) driver() {
+	path := filepath.Join(c.deps.Proc, "driver/nvidia/version")
+	content, err := readFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		c.problem(checkDriver, "DRIVER_NOT_LOADED", "%s does not exist", path)
+		return
+	case err != nil:
+		c.unknown(checkDriver, "%s: %s", path, reason(err))
+		return
+	}
+	if c.version = moduleVersion(content); c.version == "" {
+		c.unknown(checkDriver, "%s names no version: %q", path, strings.TrimSpace(string(content[:min(len(content), 120)])))
+		return
+	}
+	c.cards = c.procCards()
+	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.cards), "card"), path)
+}
+
+// moduleVersion reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build".
+func moduleVersion(content []byte) string {
+	first, _, _ := strings.Cut(string(content), "\n")
+	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(first)
+}
+
+// procCards are the cards below /proc/driver/nvidia/gpus, without those that the driver was told to leave alone.
+func (c *checker) procCards() []procCard {
+	dir := filepath.Join(c.deps.Proc, "driver/nvidia/gpus")
+	list, err := names(dir)
+	if err != nil {
+		return nil
+	}
+	var cards []procCard
+	for _, name := range list {
+		content, err := readFile(filepath.Join(dir, name, "information"))
+		if err != nil {
+			continue
+		}
+		values := fields(content)
+		minor, err := strconv.ParseUint(values["Device Minor"], 10, 20)
+		if err != nil || strings.EqualFold(values["GPU Excluded"], "yes") {
+			continue
+		}
+		cards = append(cards, procCard{address: name, uuid: values["GPU UUID"], minor: uint32(minor)})
+	}
+	return cards
+}
+
+// libraryFolders are where distributions and driver images put the driver's libraries.
+func libraryFolders() []string {
+	return []string{
+		"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
+		"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
+		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
+		"usr/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib",
+		"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
+	}
+}
+
+// libraries checks that NVML and CUDA are there, and of the module's version.
+func (c *checker) libraries() {
+	for _, name := range []string{"libnvidia-ml.so.1", "libcuda.so.1"} {
+		link, target := c.findLibrary(name)
+		_, version, _ := strings.Cut(filepath.Base(target), ".so.")
+		switch {
+		case link == "":
+			c.problem(checkLibraries, "DRIVER_LIBRARY_MISSING", "%s is in none of the %d usual folders below %s", name, len(libraryFolders()), orRoot(c.deps.DriverRoot))
+		case !strings.Contains(version, "."):
+			c.unknown(checkLibraries, "%s does not lead to a file with a version in its name", link)
+		case c.version != "" && version != c.version:
+			c.problem(checkLibraries, "DRIVER_LIBRARY_VERSION", "%s is of version %s, the loaded kernel module of %s", link, version, c.version)
+		default:
+			c.ok(checkLibraries, "%s, version %s", link, version)
+		}
+	}
+}
+
+// findLibrary is the first file of a name, and what its links lead to below the driver root.
+func (c *checker) findLibrary(name string) (link, target string) {
+	root := orRoot(c.deps.DriverRoot)
+	for _, folder := range libraryFolders() {
+		full, err := securejoin.SecureJoin(root, filepath.Join(folder, name))
+		if err != nil {
+			continue
+		}
+		if _, err := os.Stat(full); err == nil {
+			return filepath.Join(root, folder, name), full
+		}
+	}
+	return "", ""
+}
+
+// wantedNode is a device node that the driver's /proc says there should be.
+type wantedNode struct {
+	name string // below dev
+	number
+	// optional nodes may be missing, but not be wrong.
+	optional bool
+}
+
+// wantedNodes lists them: those of all programs, of each card, and of each MIG capability.
+func (c *checker) wantedNodes() []wantedNode {
+	majors := c.majors()
+	nvidia := uint32(nvidiaMajor)
+	for _, driver := range []string{"nvidia", "nvidia-frontend"} {
+		if major, ok := majors[driver]; ok {
+			nvidia = major
+		}
+	}
+	wanted := []wantedNode{{name: "nvidiactl", number: number{nvidia, 255}}, {name: "nvidia-modeset", number: number{nvidia, 254}, optional: true}}
+	if uvm, ok := majors["nvidia-uvm"]; ok {
+		wanted = append(wanted, wantedNode{name: "nvidia-uvm", number: number{uvm, 0}}, wantedNode{name: "nvidia-uvm-tools", number: number{uvm, 1}, optional: true})
+	}
+	for _, card := range c.cards {
+		wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia%d", card.minor), number: number{nvidia, card.minor}})
+	}
+	caps, ok := majors["nvidia-caps"]
+	if !ok {
+		return wanted
+	}
+	for _, file := range c.capabilityFiles() {
+		content, err := readFile(file)
+		if err != nil {
+			continue
+		}
+		if minor, err := strconv.ParseUint(fields(content)["DeviceFileMinor"], 10, 20); err == nil {
+			wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), number: number{caps, uint32(minor)}})
+		}
+	}
+	return wanted
+}
+
+// capabilityFiles are those of the GPU instances and compute instances that exist.
+func (c *checker) capabilityFiles() []string {
+	base := filepath.Join(c.deps.Proc, "driver/nvidia/capabilities")
+	return slices.Concat(glob(base, "gpu*/mig/gi*/access"), glob(base, "gpu*/mig/gi*/ci*/access"))
+}
+
+// majors reads the character devices of /proc/devices.
+func (c *checker) majors() map[string]uint32 {
+	majors := map[string]uint32{}
+	content, err := readFile(filepath.Join(c.deps.Proc, "devices"))
+	if err != nil {
+		return majors
+	}
+	text, _, _ := strings.Cut(string(content), "Block devices")
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) != 2 {
+			continue
+		}
+		if major, err := strconv.ParseUint(words[0], 10, 12); err == nil {
+			majors[words[1]] = uint32(major)
+		}
+	}
+	return majors
+}
+
+// deviceNodes checks the nodes, and that each has its link in /dev/char.
+func (c *checker) deviceNodes() {
+	if c.version == "" {
+		c.notChecked(checkNodes, "no driver says which there should be")
+		return
+	}
+	dev := filepath.Join(orRoot(c.deps.DriverRoot), "dev")
+	var missing, unlinked []string
+	found, wrong := 0, false
+	if _, ok := c.majors()["nvidia-uvm"]; !ok {
+		missing = append(missing, filepath.Join(dev, "nvidia-uvm")+" (the module nvidia-uvm is not loaded)")
+	}
+	for _, want := range c.wantedNodes() {
+		path := filepath.Join(dev, want.name)
+		got, err := characterDevice(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if !want.optional {
+				missing = append(missing, path)
+			}
+			continue
+		case errors.Is(err, fs.ErrInvalid):
+			wrong = true
+			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is no character device; the driver's is %d:%d", path, want.major, want.minor)
+			continue
+		case err != nil:
+			wrong = true
+			c.unknown(checkNodes, "%s: %s", path, reason(err))
+			continue
+		case got != want.number:
+			wrong = true
+			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is %d:%d, the driver's is %d:%d (%s)", path, got.major, got.minor, want.major, want.minor, filepath.Join(c.deps.Proc, "devices"))
+			continue
+		}
+		found++
+		link := fmt.Sprintf("%s/char/%d:%d", dev, got.major, got.minor)
+		if _, err := os.Lstat(link); err != nil {
+			unlinked = append(unlinked, link)
+		}
+	}
+	if len(missing) > 0 {
+		c.problem(checkNodes, "DEVICE_NODE_MISSING", "%s", some(missing))
+	} else if !wrong {
+		c.ok(checkNodes, "%s below %s, with the driver's numbers", count(found, "node"), dev)
+	}
+	switch {
+	case c.deps.Simulated:
+		c.notChecked(checkCharLinks, "simulated hardware has none")
+	case len(unlinked) > 0:
+		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%d of %s have none: %s", len(unlinked), count(found, "node"), some(unlinked))
+	default:
+		c.ok(checkCharLinks, "%s have one", count(found, "node"))
+	}
+}
+
+// gpuInstances finds GPU instances without a compute instance.
+func (c *checker) gpuInstances() {
+	instances := glob(c.deps.Proc, "driver/nvidia/capabilities/gpu*/mig/gi*/access")
+	if len(instances) == 0 {
+		return
+	}
+	var empty []string
+	for _, access := range instances {
+		dir := filepath.Dir(access)
+		if len(glob(dir, "ci*/access")) == 0 {
+			empty = append(empty, dir)
+		}
+	}
+	if len(empty) > 0 {
+		c.problem(checkInstances, "GPU_INSTANCE_EMPTY", "%d of %s: %s", len(empty), count(len(instances), "GPU instance"), some(empty))
+		return
+	}
+	c.ok(checkInstances, "%s, each with a compute instance", count(len(instances), "GPU instance"))
+}
+
+// mpsLeftovers finds directories of MPS daemons for cards that the node does not have.
+func (c *checker) mpsLeftovers() {
+	root, err := beneath(c.deps.HostRoot, c.mpsRoot())
+	if err != nil {
+		c.unknown(checkMPS, "%s: %s", c.mpsRoot(), reason(err))
+		return
+	}
+	list, err := names(root)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		c.unknown(checkMPS, "%s: %s", root, reason(err))
+		return
+	case c.version == "":
+		c.notChecked(checkMPS, "no driver says which cards there are")
+		return
+	}
+	var left []string
+	for _, name := range list {
+		known := slices.ContainsFunc(c.cards, func(card procCard) bool { return card.uuid == name })
+		if strings.HasPrefix(name, "GPU-") && !known {
+			left = append(left, filepath.Join(root, name))
+		}
+	}
+	if len(left) > 0 {
+		c.problem(checkMPS, "MPS_LEFTOVER", "%s: no card of the node has that UUID", some(left))
+		return
+	}
+	c.ok(checkMPS, "nothing left over in %s", root)
+}

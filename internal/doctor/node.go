@@ -1,0 +1,183 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+const (
+	checkGPUNode        = "GPUNode"
+	checkNodeConditions = "node conditions"
+	checkKubeletVersion = "kubelet version"
+	// oldestKubelet is the minor version whose device manager takes CDI devices by default.
+	oldestKubelet = 31
+)
+
+// api compares what the API has of this node with the node itself.
+func (c *checker) api(ctx context.Context) {
+	if c.deps.API == nil {
+		c.notChecked(checkGPUNode, "%s", cmp.Or(c.deps.NoAPI, "there is no API server"))
+		return
+	}
+	if c.out.Node == "" {
+		c.notChecked(checkGPUNode, "this node's name is not known; give --node-name")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	node, err := c.deps.API.Node(ctx, c.out.Node)
+	if err != nil {
+		c.unknown(checkNodeConditions, "nodes/%s: %v", c.out.Node, err)
+	} else {
+		c.kubeletVersion(node)
+	}
+	gpuNode := c.gpuNode(ctx, c.deps.API)
+	if gpuNode == nil {
+		return
+	}
+	var api, here []string
+	for _, device := range gpuNode.Status.Devices {
+		api = append(api, device.UUID)
+	}
+	for _, card := range c.cards {
+		here = append(here, card.uuid)
+	}
+	path := v1alpha1.GPUNodeResource + "/" + gpuNode.Name
+	switch driver := gpuNode.Status.Driver.Version; {
+	case driver != c.version:
+		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has driver %s, the node %s", path, cmp.Or(driver, "none"), cmp.Or(c.version, "none"))
+	case uuids(api) != uuids(here):
+		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the cards %s; the driver lists %s", path, cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
+	default:
+		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "card"))
+	}
+}
+
+func (r *report) gpuNode(ctx context.Context, api API) *v1alpha1.GPUNode {
+	name := r.out.Node
+	node, err := api.GPUNode(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		r.problem(checkGPUNode, "GPUNODE_MISSING", "%s/%s: %v", v1alpha1.GPUNodeResource, name, err)
+		return nil
+	case err != nil:
+		r.unknown(checkGPUNode, "%s/%s: %v", v1alpha1.GPUNodeResource, name, err)
+		return nil
+	}
+	return node
+}
+
+func (r *report) kubeletVersion(node *corev1.Node) {
+	version := node.Status.NodeInfo.KubeletVersion
+	_, rest, ok := strings.Cut(version, "1.")
+	digits, _, _ := strings.Cut(rest, ".")
+	minor, err := strconv.Atoi(digits)
+	switch {
+	case !ok || err != nil:
+		r.unknown(checkKubeletVersion, "nodes/%s has kubelet version %q", node.Name, version)
+	case minor < oldestKubelet:
+		r.problem(checkKubeletVersion, "KUBELET_OLD", "nodes/%s has kubelet %s", node.Name, version)
+	default:
+		r.ok(checkKubeletVersion, "%s", version)
+	}
+}
+
+// OfNode says what the API has of a node, from anywhere.
+func OfNode(ctx context.Context, api API, name string) *v1alpha1.Doctor {
+	r := newReport(name)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	node, err := api.Node(ctx, name)
+	if err != nil {
+		r.unknown(checkNodeConditions, "nodes/%s: %v", name, err)
+	} else {
+		r.kubeletVersion(node)
+		r.nodeConditions(node)
+	}
+	if gpuNode := r.gpuNode(ctx, api); gpuNode != nil {
+		r.status(gpuNode)
+	}
+	r.notChecked("the node's own places", "run berth doctor on the node itself, as root")
+	return r.done()
+}
+
+// nodeConditions: Ready should be true, all others false.
+func (r *report) nodeConditions(node *corev1.Node) {
+	bad := 0
+	for _, condition := range node.Status.Conditions {
+		text := "nodes/" + node.Name + ", condition " + string(condition.Type) + " is " + string(condition.Status) + ": " + cmp.Or(condition.Message, condition.Reason, "no reason is given")
+		switch {
+		case condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue:
+			bad++
+			r.problem(checkNodeConditions, "NODE_NOT_READY", "%s", text)
+		case condition.Type != corev1.NodeReady && condition.Status == corev1.ConditionTrue && !good(string(condition.Type)):
+			bad++
+			r.problem(checkNodeConditions, "NODE_PRESSURE", "%s", text)
+		}
+	}
+	if bad == 0 {
+		r.ok(checkNodeConditions, "%s of nodes/%s", count(len(node.Status.Conditions), "condition"), node.Name)
+	}
+}
+
+// good are conditions that are well when they are true, as Ready is.
+func good(kind string) bool {
+	return strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")
+}
+
+// status is what the agent published.
+func (r *report) status(node *v1alpha1.GPUNode) {
+	before := len(r.out.Findings)
+	path := v1alpha1.GPUNodeResource + "/" + node.Name
+	for _, cause := range node.Status.Problems {
+		r.problem(checkGPUNode, cause.Code, "%s", cause.Message)
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Status == metav1.ConditionFalse {
+			r.problem(checkGPUNode, "CONDITION_FALSE", "%s, condition %s: %s", path, condition.Type, cmp.Or(condition.Message, condition.Reason))
+		}
+	}
+	for _, device := range node.Status.Devices {
+		for _, cause := range device.Health.Causes {
+			text := cause.Message
+			if held := holders(device); len(held) > 0 {
+				text += "; held by " + some(held)
+			}
+			r.problem(checkCards, cause.Code, "GPU %d (%s) is %s: %s", device.Index, device.UUID, device.Health.State, text)
+		}
+	}
+	if len(r.out.Findings) == before {
+		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "card"), cmp.Or(node.Status.Driver.Version, "none"))
+	}
+}
+
+// holders are the pods that hold a card or a part of it, each once.
+func holders(device v1alpha1.GPUDevice) []string {
+	var pods []string
+	add := func(list []v1alpha1.Holder) {
+		for _, holder := range list {
+			name := holder.Kind
+			if holder.Pod != "" {
+				name = holder.Namespace + "/" + holder.Pod
+			}
+			if !slices.Contains(pods, name) {
+				pods = append(pods, name)
+			}
+		}
+	}
+	add(device.Holders)
+	for _, mig := range device.MIGDevices {
+		add(mig.Holders)
+	}
+	slices.Sort(pods)
+	return pods
+}

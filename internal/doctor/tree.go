@@ -1,0 +1,111 @@
+package doctor
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
+	"golang.org/x/sys/unix"
+)
+
+// maxFile bounds what is read of one file.
+const maxFile = 4 << 20
+
+// readFile reads at most maxFile bytes of a regular file; to open another could wait for ever.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxFile))
+}
+
+// names lists a directory in order.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for _, entry := range entries {
+		list = append(list, entry.Name())
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// beneath is a path of the host as this process sees it; links are followed within the root.
+func beneath(root, path string) (string, error) {
+	if orRoot(root) == "/" {
+		return path, nil
+	}
+	return securejoin.SecureJoin(root, path)
+}
+
+// exists tells whether a path of the host is there.
+func exists(root, path string) (bool, error) {
+	full, err := beneath(root, path)
+	if err != nil {
+		return false, err
+	}
+	_, err = os.Stat(full)
+	switch {
+	case err == nil:
+		return true, nil
+	case os.IsNotExist(err):
+		return false, nil
+	}
+	return false, err
+}
+
+// number is a character device's.
+type number struct{ major, minor uint32 }
+
+// characterDevice reads the numbers of a device node; the error is fs.ErrInvalid for a file that is none.
+func characterDevice(path string) (number, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return number{}, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
+		return number{}, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrInvalid}
+	}
+	dev := uint64(stat.Rdev) // The type differs between architectures.
+	return number{unix.Major(dev), unix.Minor(dev)}, nil
+}
+
+// fields reads "Name: value" lines.
+func fields(content []byte) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(string(content)) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			values[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	return values
+}
+
+// glob is filepath.Glob without its error, which only a bad pattern has.
+func glob(parts ...string) []string {
+	found, err := filepath.Glob(filepath.Join(parts...))
+	if err != nil {
+		return nil
+	}
+	slices.Sort(found)
+	return found
+}

@@ -1,0 +1,167 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// DefaultIgnoredXIDs are the XIDs that say nothing of a card's health, as a new set
+// that the caller may change. Applications cause them, and NVIDIA's device plugin
+// ignores the same: graphics engine exception, MMU fault, stopped channel, preemptive
+// cleanup, video processor exception, context switch timeout.
+func DefaultIgnoredXIDs() map[uint64]bool {
+	return map[uint64]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
+}
+
+// Checks say which signals count. The zero value is the default: all but DefaultIgnoredXIDs.
+type Checks struct {
+	// NoFacts leaves out what scans find, NoXIDs what the driver reports. A card that does not
+	// answer is Gone all the same: nobody could use it.
+	NoFacts, NoXIDs bool
+	// Ignored are XIDs besides DefaultIgnoredXIDs that do not count.
+	Ignored map[uint64]bool
+	// Enabled are XIDs that count whatever the defaults and the rest say.
+	Enabled map[uint64]bool
+}
+
+// ParseChecks reads DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin: lists
+// of XIDs parted by commas, or the words xids (every XID) and all (every check). What is enabled wins.
+func ParseChecks(disable, enable string) (Checks, error) {
+	off, err := parseCheckList("DP_DISABLE_HEALTHCHECKS", disable)
+	if err != nil {
+		return Checks{}, err
+	}
+	on, err := parseCheckList("DP_ENABLE_HEALTHCHECKS", enable)
+	if err != nil {
+		return Checks{}, err
+	}
+	checks := Checks{
+		NoFacts: off.all && !on.all, NoXIDs: off.xids && !on.xids,
+		Ignored: off.codes, Enabled: on.codes,
+	}
+	if on.xids {
+		checks.Ignored = nil
+		for code := range DefaultIgnoredXIDs() {
+			if !off.codes[code] {
+				checks.enable(code)
+			}
+		}
+		for code := range off.codes {
+			if !checks.Enabled[code] {
+				checks.ignore(code)
+			}
+		}
+	}
+	return checks, nil
+}
+
+func (c *Checks) enable(code uint64) {
+	if c.Enabled == nil {
+		c.Enabled = map[uint64]bool{}
+	}
+	c.Enabled[code] = true
+}
+
+func (c *Checks) ignore(code uint64) {
+	if c.Ignored == nil {
+		c.Ignored = map[uint64]bool{}
+	}
+	c.Ignored[code] = true
+}
+
+// checkList is one of the two variables.
+type checkList struct {
+	all, xids bool
+	codes     map[uint64]bool
+}
+
+func parseCheckList(name, text string) (checkList, error) {
+	var list checkList
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.ToLower(strings.TrimSpace(word))
+		switch word {
+		case "":
+			continue
+		case "all":
+			list.all, list.xids = true, true
+			continue
+		case "xids":
+			list.xids = true
+			continue
+		}
+		code, err := strconv.ParseUint(word, 10, 32)
+		if err != nil || code == 0 {
+			return checkList{}, fmt.Errorf("read %s: %q is no XID; want all, xids, or XIDs parted by commas, as in 13,31", name, word)
+		}
+		if list.codes == nil {
+			list.codes = map[uint64]bool{}
+		}
+		list.codes[code] = true
+	}
+	return list, nil
+}
+
+// ignores tells whether an XID does not count.
+func (c *Checks) ignores(code uint64) bool {
+	if c.Enabled[code] {
+		return false
+	}
+	return c.NoXIDs || c.Ignored[code] || DefaultIgnoredXIDs()[code]
+}
+
+// Overrides are classes by the code of a cause ("XID94", "NVLINK_DOWN") that hold instead of those of the catalogue.
+type Overrides map[string]Class
+
+// Check tells which override cannot be meant.
+func (o Overrides) Check() error {
+	for _, code := range slices.Sorted(maps.Keys(o)) {
+		_, xid := XIDOf(code)
+		if !xid && !slices.ContainsFunc(Facts(), func(f Fact) bool { return f.Code == code }) {
+			return fmt.Errorf("override the class of %s: there is no such cause; want XID and a number, or a code such as ECC_DOUBLE_BIT", code)
+		}
+		if !slices.Contains(Classes(), o[code]) {
+			return fmt.Errorf("override the class of %s: %q is no class; want one of %v", code, o[code], Classes())
+		}
+	}
+	return nil
+}
+
+// Rules are what an operator can say about verdicts. The zero value is the default.
+type Rules struct {
+	Checks    Checks
+	Overrides Overrides
+}
+
+// classOfXID is the class of an XID in force. decoded is the class that its details gave; empty for none.
+func (r *Rules) classOfXID(code uint64, decoded Class) Class {
+	if class, ok := r.Overrides[XIDCode(code)]; ok {
+		return class
+	}
+	if r.Checks.ignores(code) {
+		return Ignore
+	}
+	class := LookupXID(code).Class
+	if decoded != "" {
+		class = decoded
+	}
+	if class == Ignore && r.Checks.Enabled[code] {
+		return Inspect
+	}
+	return class
+}
+
+// XIDCode is the code of an XID's cause, as in "XID79".
+func XIDCode(xid uint64) string { return "XID" + strconv.FormatUint(xid, 10) }
+
+// XIDOf reads the number out of a cause's code; false when the code is no XID's.
+func XIDOf(code string) (uint64, bool) {
+	digits, ok := strings.CutPrefix(code, "XID")
+	if !ok {
+		return 0, false
+	}
+	xid, err := strconv.ParseUint(digits, 10, 64)
+	return xid, err == nil
+}

@@ -1,0 +1,73 @@
+package problem
+
+// agentProblems are what can be wrong with the agent and its configuration.
+func agentProblems() []Problem {
+	return []Problem{
+		{
+			Code: "CONFIG_REFUSED", Severity: Error, Area: AreaConfig, Title: "the newest configuration is refused",
+			Meaning: "The last good one stays in force.",
+			Fix:     "Correct the line that the message names.",
+			Seen:    seenNode + ", condition ConfigAccepted",
+		},
+		{
+			Code: "CONFIG_RESTART", Severity: Warning, Area: AreaConfig, Title: "a changed setting waits for a restart",
+			Meaning: "The settings that the message names take effect only when the agent starts again.",
+			Fix:     "Restart the agent's pod; pods keep their GPUs.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "GPUNODE_DEFINITION", Severity: Error, Area: AreaAgent, Title: "the definition of GPUNode cannot be installed",
+			Meaning: "The API server does not know GPUNode, so the node's GPUs are not shown.",
+			Fix:     "Apply charts/berth/crds, or give the agent the right to do so.",
+			Seen:    "the agent's log and /debug/state",
+		},
+		{
+			Code: "LABELS", Severity: Warning, Area: AreaAgent, Title: "the labels about the node's GPUs cannot be written",
+			Meaning: "The labels are older than the node's GPUs; pods that choose nodes by them may be kept away, or come in vain.",
+			Fix:     "See the error in the message. It is tried again by itself; docs/labels.md says what each value of labels.output needs.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "LEDGER_CORRUPT", Severity: Warning, Area: AreaAgent, Title: "the ledger was damaged",
+			Meaning: "It was kept beside, and Berth started with an empty one. What is in use is found again in the kubelet's checkpoint and the running containers.",
+			Fix:     "Nothing, unless it happens again: then check the disk of /run.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "LEDGER_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the ledger cannot be written",
+			Meaning: "Holdings are kept in memory and would have to be found again after a crash.",
+			Fix:     "Make the state directory writable, and its disk not full.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "LEDGER_VERSION", Severity: Warning, Area: AreaAgent, Title: "the ledger is of another version of Berth",
+			Meaning: "It was kept beside, and Berth started with an empty one. What is in use is found again in the kubelet's checkpoint and the running containers.",
+			Fix:     "Nothing; run one version of the agent at a time.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "LISTEN_FAILED", Severity: Warning, Area: AreaAgent, Title: "the agent's pages cannot be served",
+			Meaning: "Metrics, probes and berth top do not work; the pods' GPUs do.",
+			Fix:     "Choose another address with --listen, or none.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "NODE_CONDITION", Severity: Warning, Area: AreaAgent, Title: "the node's condition for its GPUs cannot be written",
+			Meaning: "The condition GPUsHealthy of the Node, and the taint berth.dev/gpu-unhealthy where it is wanted, are older than the GPUs' health.",
+			Fix:     "Give the agent the right to patch nodes and nodes/status, as deploy/agent.yaml does. It is tried again by itself.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "NODE_LABEL", Severity: Warning, Area: AreaAgent, Title: "the node's labels cannot be written",
+			Meaning: "The labels are older than the node's state.",
+			Fix:     "Give the agent the right to patch nodes, as deploy/agent.yaml does.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "STATE_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the agent's state cannot be written",
+			Meaning: "As what the devices were offered would be forgotten at a restart.",
+			Fix:     "Make the state directory writable, and its disk not full.",
+			Seen:    seenNode,
+		},
+	}
+}

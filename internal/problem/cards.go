@@ -1,0 +1,139 @@
+package problem
+
+// cardProblems are what can be wrong with one card.
+func cardProblems() []Problem {
+	return []Problem{
+		{
+			Code: XIDPattern, Severity: Error, Area: AreaGPU, Title: "the driver reported XIDn",
+			Meaning: "The NVIDIA driver reports what goes wrong on a card as an XID with a number. The card is not given out until there is proof that it is well again; pods that hold it keep it.",
+			Fix:     "What to do depends on the number: see the table of XIDs. The card returns by itself once the driver asks for no recovery action and a check finds nothing.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "ECC_DOUBLE_BIT", Severity: Error, Area: AreaGPU, Title: "uncorrectable memory errors since the last reset",
+			Meaning: "The card counted memory errors that its ECC could detect and not repair, so results may be wrong and programs may have been ended.",
+			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX). Replace it if the errors return.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "GPU_LOST", Severity: Error, Area: AreaGPU, Title: "a card does not answer",
+			Meaning: "The machine still has the card, and the driver does not reach it any more. The other cards go on working.",
+			Fix:     "Drain the node, reset the card, and reboot the node if that does not help. Check power and seating if it happens again.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "GPU_NOT_COUNTED", Severity: Error, Area: AreaGPU, Title: "the driver lists a card that NVML does not count",
+			Meaning: "/proc/driver/nvidia/gpus has the card, but a program that asks NVML does not see it: most often the agent may not open the card's device node.",
+			Fix:     "Check that /dev/nvidiaN exists on the host and that the agent's container may open it (privileged, or the device passed).",
+			Seen:    seenNode,
+		},
+		{
+			Code: "GPU_RESET_REQUIRED", Severity: Error, Area: AreaGPU, Title: "a card needs a reset",
+			Meaning: "The driver refuses work on the card until it was reset. On a card with MIG this concerns all of its MIG devices.",
+			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Seen:    seenCard,
+		},
+		{
+			Code: "GPU_UNIDENTIFIED", Severity: Error, Area: AreaGPU, Title: "a card does not answer and its UUID is not known",
+			Meaning: "The card was not well before Berth first saw it, so it cannot be named and is not offered.",
+			Fix:     "Reset the card or reboot the node.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "GPU_UNREADABLE", Severity: Error, Area: AreaGPU, Title: "a card cannot be read",
+			Meaning: "The driver counts the card, and a question about it comes back with an error.",
+			Fix:     "See the error in the message; reset the card, or reboot the node.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "NVML_TIMEOUT", Severity: Error, Area: AreaGPU, Title: "the driver hangs",
+			Meaning: "A call into the driver has not returned within its deadline. What is shown of the cards is from before; the kubelet and the metrics are served on.",
+			Fix:     "Look for XIDs in the kernel log and for programs in state D. If the call does not return, drain and reboot the node.",
+			Seen:    "the health of the card that was asked, or status.problems of GPUNode",
+		},
+		{
+			Code: "OFF_BUS", Severity: Error, Area: AreaGPU, Title: "a card has fallen off the PCI bus",
+			Meaning: "The card's PCI configuration reads as all ones: the bus does not reach it. A GPU reset cannot help.",
+			Fix:     "Drain and reboot the node; power it off and on if the card stays away. Check power, cabling and seating if it happens again.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "RECOVERY_ACTION", Severity: Error, Area: AreaGPU, Title: "the driver asks for a recovery action",
+			Meaning: "The driver says itself what would repair the card (NVML field 230): a reset, a drain, a reboot.",
+			Fix:     "Drain the card and do what the recovery field of its health says.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "ROW_REMAP_FAILURE", Severity: Error, Area: AreaGPU, Title: "a defective memory row could not be replaced",
+			Meaning: "The card has no spare rows left for a defect. It will go on making memory errors.",
+			Fix:     "Replace the card.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "ROW_REMAP_PENDING", Severity: Error, Area: AreaGPU, Title: "a defective memory row waits to be replaced",
+			Meaning: "The card found a defective row and takes a spare one at the next reset.",
+			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Seen:    seenCard,
+		},
+		{
+			Code: "FABRIC_ERROR", Severity: Error, Area: AreaGPU, Title: "a card could not join its NVLink fabric",
+			Meaning: "The registration of the card with the NVSwitches ended with an error, so programs that use several GPUs fail.",
+			Fix:     "See the Fabric Manager's log (nvidia-fabricmanager) and its version, which must be the driver's; reset the GPUs of the node together.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "FABRIC_NOT_READY", Severity: Error, Area: AreaGPU, Title: "a card has not joined its NVLink fabric yet",
+			Meaning: "CUDA does not start on such a card. It is so for a while after a boot, and for ever without a Fabric Manager.",
+			Fix:     "Start nvidia-fabricmanager (on GB200 and later nvidia-imex and the rack's NMX), or wait until it has finished.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "NVLINK_DOWN", Severity: Warning, Area: AreaGPU, Title: "an NVLink of a card is down",
+			Meaning: "The card works, and talks to other cards more slowly or over PCIe.",
+			Fix:     "Drain and reset the GPUs at both ends of the link. Have bridge, board or cable looked at if it stays down.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "NVLINK_ERRORS", Severity: Warning, Area: AreaGPU, Title: "an NVLink of a card makes many errors",
+			Meaning: "Transfers are repeated, so programs that use several GPUs are slowed down; a link often goes down after that.",
+			Fix:     "Have bridge, board or cable looked at.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "RETIRED_PAGES_PENDING", Severity: Error, Area: AreaGPU, Title: "defective memory pages wait to be retired",
+			Meaning: "The card knows of pages that it must not use, and leaves them out from the next reset on.",
+			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Seen:    seenCard,
+		},
+		{
+			Code: "TEMPERATURE_SHUTDOWN", Severity: Error, Area: AreaGPU, Title: "a card is near the temperature at which it switches itself off",
+			Meaning: "At its limit the card falls off the bus, and what runs on it is lost.",
+			Fix:     "Cool the card: fans, airflow, the room. It is given out again when it is cooler.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "TEMPERATURE_SLOWDOWN", Severity: Warning, Area: AreaGPU, Title: "a card is hotter than its slowdown temperature",
+			Meaning: "The card runs slower to stay whole.",
+			Fix:     "Cool the card: fans, airflow, the room.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "THROTTLE_HW_SLOWDOWN", Severity: Warning, Area: AreaGPU, Title: "the hardware slows a card down",
+			Meaning: "Power or temperature made the board halve its clocks or worse.",
+			Fix:     "See to the power supply and the cooling of the card.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "THROTTLE_POWER_BRAKE", Severity: Warning, Area: AreaGPU, Title: "the node's power supply brakes a card",
+			Meaning: "The machine tells its cards to take less power, most often since a power supply failed.",
+			Fix:     "See the machine's management controller: power supplies and power cap.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "THROTTLE_THERMAL", Severity: Warning, Area: AreaGPU, Title: "a card is slowed down by heat",
+			Meaning: "The card runs slower to stay whole.",
+			Fix:     "Cool the card: fans, airflow, the room.",
+			Seen:    seenCard,
+		},
+	}
+}

@@ -1,0 +1,127 @@
+package problem
+
+// nodeProblems are what can be wrong with the driver and with the CDI specs of a node.
+func nodeProblems() []Problem {
+	return []Problem{
+		{
+			Code: "DRIVER_MISSING", Severity: Error, Area: AreaDriver, Title: "no NVIDIA driver answers",
+			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is offered.",
+			Fix:     "Install or load the driver, or correct --driver-root. It is found without a restart; run berth doctor on the node to see what is missing.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "SCAN_FAILED", Severity: Error, Area: AreaDriver, Title: "the hardware could not be scanned",
+			Meaning: "The last look at the hardware came back with an error; what is shown is from before.",
+			Fix:     "See the error in the message. The scan is tried again by itself.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_GDRCOPY_MISSING", Severity: Warning, Area: AreaCDI, Title: "GDRCopy is on and the host has no gdrdrv",
+			Meaning: "Containers get their GPUs without /dev/gdrdrv.",
+			Fix:     "Load the kernel module gdrdrv (package gdrdrv-dkms), or set gdrcopy to false.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_GDS_MISSING", Severity: Warning, Area: AreaCDI, Title: "GPUDirect Storage is on and the host has no nvidia-fs",
+			Meaning: "Containers get their GPUs without /dev/nvidia-fs*.",
+			Fix:     "Load the kernel module nvidia-fs (package nvidia-gds), or set gds to false.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_HOOK_MISSING", Severity: Warning, Area: AreaCDI, Title: "the CDI hook program is not on the host",
+			Meaning: "Containers get their device nodes and the driver's files, but no library links and no refreshed library cache, so programs may not find libcuda.",
+			Fix:     "See that the agent may write its hook directory on the host (hookDir), and that the file there can be executed.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_IMEX_MISSING", Severity: Warning, Area: AreaCDI, Title: "an IMEX channel that is configured does not exist",
+			Meaning: "Containers run without it.",
+			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and see that nvidia-imex runs.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_IMEX_REQUIRED", Severity: Error, Area: AreaCDI, Title: "an IMEX channel that is required does not exist",
+			Meaning: "Programs that share memory between nodes will fail.",
+			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and see that nvidia-imex runs.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_LDCONFIG_MISSING", Severity: Warning, Area: AreaCDI, Title: "the host has no ldconfig",
+			Meaning: "The library cache in GPU containers is not refreshed, so programs in them may not find libcuda.",
+			Fix:     "Install ldconfig (package glibc or libc-bin) on the host.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_MOFED_MISSING", Severity: Warning, Area: AreaCDI, Title: "MOFED is on and the host has no InfiniBand devices",
+			Meaning: "Containers get their GPUs without /dev/infiniband.",
+			Fix:     "Load the kernel modules ib_uverbs and rdma_cm (MLNX_OFED or DOCA-OFED), or set mofed to false.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_MPS_MISSING", Severity: Error, Area: AreaCDI, Title: "the directory of a card's MPS daemon does not exist",
+			Meaning: "No container can join the card's MPS daemon.",
+			Fix:     "See that berth-agent mps runs on the node and shares its directory with the agent.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_NAME_INVALID", Severity: Error, Area: AreaCDI, Title: "a device's name is none that CDI allows",
+			Meaning: "The device is left out of the CDI spec, and containers cannot ask for it.",
+			Fix:     "Report it, with the UUID in the message.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_NAME_TAKEN", Severity: Error, Area: AreaCDI, Title: "two devices have one name",
+			Meaning: "The second is left out of the CDI spec: a name must mean one device.",
+			Fix:     "See which devices the message names; two cards with one UUID are a defect of the hardware or of its virtualisation.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_NODE_MISSING", Severity: Error, Area: AreaCDI, Title: "a device node is not on the host",
+			Meaning: "The node is left out of the CDI spec, so containers with that device cannot open it.",
+			Fix:     "Make the nodes: nvidia-modprobe -c MINOR, or nvidia-smi on the host; for MIG devices nvidia-modprobe -f CAPABILITY-FILE.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_PATH_MISSING", Severity: Warning, Area: AreaCDI, Title: "a driver file is not on the host",
+			Meaning: "The file is left out of the CDI spec; what needs it does not work in containers.",
+			Fix:     "Install the driver's package that has it, or correct --driver-root.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_SPEC_KEPT", Severity: Error, Area: AreaCDI, Title: "the CDI spec could not be written anew",
+			Meaning: "An older one stays in force, which may name devices that are gone or lack new ones.",
+			Fix:     "See the error in the message: the CDI directory must be writable and its disk not full.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CDI_SPEC_UNREADABLE", Severity: Error, Area: AreaCDI, Title: "the CDI spec cannot be read back",
+			Meaning: "The agent cannot tell which devices a runtime can inject, and offers none of those that it cannot tell.",
+			Fix:     "Delete the file that the message names; the agent writes it again.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "DEVICE_CONFLICT", Severity: Error, Area: AreaKubelet, Title: "more than one pod uses a device",
+			Meaning: "Two pods have a device that only one may have, most often since the kubelet lost its checkpoint, or since a container with all devices runs (NVIDIA_VISIBLE_DEVICES=all, privileged).",
+			Fix:     "See the pods in the message and delete the one that should not have it.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "CHECKPOINT_UNREADABLE", Severity: Error, Area: AreaKubelet, Title: "the kubelet's checkpoint cannot be read",
+			Meaning: "The agent does not learn which pods hold what, and goes by what it knew.",
+			Fix:     "See that the agent sees the kubelet's directory (--kubelet-dir), and that the file is whole.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "PROCESSES_UNREADABLE", Severity: Warning, Area: AreaKubelet, Title: "the node's containers cannot be read",
+			Meaning: "Containers that live on after the kubelet forgot them cannot be found, so their devices are not kept from others.",
+			Fix:     "Give the agent the host's PID namespace and the runtime's state directory, as deploy/agent.yaml does.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "ORPHAN_POD_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pod of a forgotten container cannot be asked for",
+			Meaning: "A container still runs although the kubelet has forgotten it, and the API server does not say whether its pod exists. Its devices stay barred.",
+			Fix:     "See the error in the message; the agent may lack the right to get pods.",
+			Seen:    seenNode,
+		},
+	}
+}

@@ -1,0 +1,97 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// kernelLine is what the kernel's log says of an event, in the form of /dev/kmsg; false for one that it says nothing of.
+// The MIG instance is not in it, as on real hardware.
+func kernelLine(hw *hardware, e event) (string, bool) {
+	text := ""
+	switch e.Type {
+	case eventXID, eventLogXID:
+		at := slices.IndexFunc(hw.GPUs, func(c card) bool { return c.UUID == e.GPU })
+		if at < 0 {
+			return "", false
+		}
+		bus, _, _ := bytes.Cut([]byte(hw.GPUs[at].PCI), []byte("."))
+		text = fmt.Sprintf("NVRM: Xid (PCI:%s): %d, pid='<unknown>', name=<unknown>, injected", bus, e.XID)
+	case eventLog:
+		text = e.Note
+	default:
+		return "", false
+	}
+	return fmt.Sprintf("4,%d,%d,-;%s\n", e.Seq, e.Time.UnixMicro(), text), true
+}
+
+// appendKernelLog writes the lines that the kernel's log does not have yet. A reader follows the file by its offset, so it
+// only grows. The caller holds the lock.
+func appendKernelLog(dir string, hw *hardware, outbox []event) error {
+	path := filepath.Join(dir, kmsgFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write kernel log: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("open kernel log: %w", err)
+	}
+	defer file.Close()
+	end, line, err := lastLine(file)
+	if err != nil {
+		return fmt.Errorf("read kernel log: %w", err)
+	}
+	var lines bytes.Buffer
+	for _, e := range outbox {
+		if text, ok := kernelLine(hw, e); ok && e.Seq > sequence(line) {
+			lines.WriteString(text)
+		}
+	}
+	if lines.Len() == 0 {
+		return nil
+	}
+	if err := file.Truncate(end); err != nil {
+		return fmt.Errorf("repair kernel log: %w", err)
+	}
+	if _, err := file.WriteAt(lines.Bytes(), end); err != nil {
+		return fmt.Errorf("append to kernel log: %w", err)
+	}
+	return nil
+}
+
+// sequence reads the number of a record; 0 for what is none.
+func sequence(line []byte) uint64 {
+	fields := bytes.SplitN(line, []byte(","), 3)
+	if len(fields) < 3 {
+		return 0
+	}
+	number, err := strconv.ParseUint(string(fields[1]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// kernelLogBehind tells whether a crash kept lines of the last change from the kernel's log.
+func kernelLogBehind(dir string, hw *hardware, st *state) bool {
+	last := uint64(0)
+	for _, e := range st.Outbox {
+		if _, ok := kernelLine(hw, e); ok {
+			last = e.Seq
+		}
+	}
+	if last == 0 {
+		return false
+	}
+	file, err := os.Open(filepath.Join(dir, kmsgFile))
+	if err != nil {
+		return true
+	}
+	defer file.Close()
+	_, line, err := lastLine(file)
+	return err != nil || sequence(line) < last
+}
