@@ -46,6 +46,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 	a.look(ctx)
 	a.looked.Store(true)
 	a.settle()
+	a.askDaemons(ctx)
 	a.syncCDI(ctx)
 	close(a.compared)
 	a.publish()
