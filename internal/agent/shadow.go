@@ -45,6 +45,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 	}
 	a.look(ctx)
 	a.looked.Store(true)
+	a.awaitLayout(ctx)
 	a.settle()
 	a.askDaemons(ctx)
 	a.syncCDI(ctx)

@@ -219,6 +219,9 @@ func (a *Agent) daemonsWanted() []mps.Wanted {
 // setDaemons tells the supervisor which daemons are wanted. A node that wants none and
 // has no supervisor is well.
 func (a *Agent) setDaemons(ctx context.Context) error {
+	if !a.inventory.Current().Driver.Present() {
+		return nil // An empty set would end every client.
+	}
 	wanted := a.daemonsWanted()
 	err := a.sharing.daemons.Set(ctx, wanted)
 	if len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
@@ -230,6 +233,8 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 		why = err.Error()
 	}
 	if last := a.sharing.away.Swap(&why); *last != why {
+		// The CDI spec has the directories of daemons only while shares can be given out.
+		poke(a.respec)
 		a.wakePlugin()
 	}
 	return err
