@@ -22,8 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/vendors/nvidia/smi"
 )
 
-// actionTimeout bounds a change of the hardware; the driver takes about a second for an
-// instance.
+// actionTimeout bounds a call about a compute mode.
 const actionTimeout = 30 * time.Second
 
 // Hardware is where the GPUs are: the real driver, or a simulator's directory.
@@ -125,27 +124,24 @@ func bounded[T any](ctx context.Context, what string, call func() (T, error)) (T
 	}
 }
 
+// The partition bounds these calls itself, and keeps a card barred until a call that
+// hangs has really ended: one that came back late could otherwise remove what a pod has
+// got meanwhile.
+
 // SetMIGMode implements partition.Hardware.
-func (c cards) SetMIGMode(ctx context.Context, card gpu.UUID, on bool) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
-	defer cancel()
-	return bounded(ctx, "set MIG mode of "+string(card), func() (bool, error) { return c.actions.SetMIGMode(card, on) })
+func (c cards) SetMIGMode(_ context.Context, card gpu.UUID, on bool) (bool, error) {
+	return c.actions.SetMIGMode(card, on)
 }
 
 // CreateMIG implements partition.Hardware.
-func (c cards) CreateMIG(ctx context.Context, card gpu.UUID, profile string, start int) error {
-	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
-	defer cancel()
-	_, err := bounded(ctx, "create MIG device "+profile, func() (int, error) { return c.actions.CreateMIG(card, profile, start) })
+func (c cards) CreateMIG(_ context.Context, card gpu.UUID, profile string, start int) error {
+	_, err := c.actions.CreateMIG(card, profile, start)
 	return err
 }
 
 // DestroyMIG implements partition.Hardware.
-func (c cards) DestroyMIG(ctx context.Context, card gpu.UUID, gi int) error {
-	ctx, cancel := context.WithTimeout(ctx, actionTimeout)
-	defer cancel()
-	_, err := bounded(ctx, "destroy MIG device", func() (int, error) { return gi, c.actions.DestroyMIG(card, gi) })
-	return err
+func (c cards) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
+	return c.actions.DestroyMIG(card, gi)
 }
 
 // Reset implements partition.Hardware. A card is reset only while nobody has it open, this

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,8 @@ import (
 const (
 	// migInterval is the time between two looks while a card waits or has failed.
 	migInterval = time.Second
+	// layoutPatience is how long a start waits for the Node's label.
+	layoutPatience = 3 * time.Second
 	// migFieldManager owns the one label of the Node that the agent writes.
 	migFieldManager = "berth-agent-mig"
 )
@@ -47,9 +50,17 @@ func (a *Agent) repartition(ctx context.Context) error {
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
 	written := ""
+	var asked []partition.Want
 	for {
 		wants, problem := a.migWants()
 		a.board.set("mig-layout", problem...)
+		// Said before the first change, so that nobody takes the layout before for this one. What has
+		// failed stays failed until something else is wanted.
+		due := a.watch.Current().MIG.Layout != "" && a.differs(wants) && (written != migFailed || !reflect.DeepEqual(wants, asked))
+		if due && written != migPending && a.writeMIGState(ctx, migPending) {
+			written = migPending
+		}
+		asked = wants
 		statuses := a.partition.Reconcile(ctx, wants)
 		a.board.set("mig-journal", a.partition.Faults()...)
 		a.noteMIG(statuses, problem)
@@ -133,6 +144,57 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 		}
 	}
 	return wants, problems
+}
+
+// changing are the cards whose MIG mode is to change, with the reason. A card is among them as
+// soon as that is wanted, not only when the partition takes it up: in between, at a start
+// above all, somebody could be given the card that is about to be partitioned.
+func (a *Agent) changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
+	statuses := a.partition.Statuses()
+	changing := partition.Pending(statuses)
+	wants, _ := a.migWants()
+	for _, want := range wants {
+		card := snapshot.GPU(want.UUID)
+		given := slices.ContainsFunc(statuses, func(s partition.Status) bool {
+			return s.UUID == want.UUID && (s.State == partition.Failed || s.State == partition.Refused)
+		})
+		if card == nil || given || changing[want.UUID] != "" {
+			continue
+		}
+		if plan := mig.PlanCard(mig.CardOf(card, nobody), want.Wanted); plan.Refused == "" && plan.SetMode != nil {
+			changing[want.UUID] = "its MIG mode is about to change for " + want.Source
+		}
+	}
+	return changing
+}
+
+// awaitLayout waits a moment for the Node's label where nothing is in force yet, as after a
+// reboot. That leaves some cards without their MIG mode, and before the label is known they would
+// be given out whole.
+func (a *Agent) awaitLayout(ctx context.Context) {
+	enough := a.clock.After(layoutPatience)
+	for len(a.units.now()) == 0 && !a.watch.Current().MIG.Known {
+		select {
+		case <-ctx.Done():
+			return
+		case <-enough:
+			return
+		case <-a.clock.After(settle):
+		}
+	}
+}
+
+// differs tells whether a card is not as it is wanted.
+func (a *Agent) differs(wants []partition.Want) bool {
+	snapshot := a.inventory.Current()
+	return slices.ContainsFunc(wants, func(want partition.Want) bool {
+		card := snapshot.GPU(want.UUID)
+		if card == nil {
+			return true
+		}
+		plan := mig.PlanCard(mig.CardOf(card, nobody), want.Wanted)
+		return plan.Changes()
+	})
 }
 
 // nobody stands for the holders where they do not matter.

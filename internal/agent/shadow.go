@@ -45,7 +45,9 @@ func (a *Agent) shadow(ctx context.Context) error {
 	}
 	a.look(ctx)
 	a.looked.Store(true)
+	a.awaitLayout(ctx)
 	a.settle()
+	a.askDaemons(ctx)
 	a.syncCDI(ctx)
 	close(a.compared)
 	a.publish()

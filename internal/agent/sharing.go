@@ -74,6 +74,11 @@ func (a *Agent) share(ctx context.Context) error {
 		a.watchDaemons(ctx)
 	}()
 	defer func() { <-watched }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.compared: // Before, no card is known, and a daemon that is not wanted ends its clients.
+	}
 	for {
 		var again <-chan time.Time
 		if err := a.setSlices(ctx); err != nil && ctx.Err() == nil {
@@ -214,6 +219,9 @@ func (a *Agent) daemonsWanted() []mps.Wanted {
 // setDaemons tells the supervisor which daemons are wanted. A node that wants none and
 // has no supervisor is well.
 func (a *Agent) setDaemons(ctx context.Context) error {
+	if !a.inventory.Current().Driver.Present() {
+		return nil // An empty set would end every client.
+	}
 	wanted := a.daemonsWanted()
 	err := a.sharing.daemons.Set(ctx, wanted)
 	if len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
@@ -225,19 +233,38 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 		why = err.Error()
 	}
 	if last := a.sharing.away.Swap(&why); *last != why {
+		// The CDI spec has the directories of daemons only while shares can be given out.
+		poke(a.respec)
 		a.wakePlugin()
 	}
 	return err
 }
 
+// askDaemons learns how the daemons are before the first share is advertised, so that an
+// agent that takes over calls no share unhealthy that is well.
+func (a *Agent) askDaemons(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if a.setDaemons(ctx) != nil {
+		return
+	}
+	if statuses, err := a.sharing.daemons.Status(ctx); err == nil {
+		a.sharing.know(statuses)
+	}
+}
+
+func (s *sharing) know(statuses []mps.Status) {
+	known := map[gpu.UUID]mps.Status{}
+	for _, status := range statuses {
+		known[status.GPU] = status
+	}
+	s.statuses.Store(&known)
+}
+
 // watchDaemons follows what the supervisor says of its daemons.
 func (a *Agent) watchDaemons(ctx context.Context) {
 	a.sharing.daemons.Watch(ctx, func(statuses []mps.Status) {
-		known := map[gpu.UUID]mps.Status{}
-		for _, s := range statuses {
-			known[s.GPU] = s
-		}
-		a.sharing.statuses.Store(&known)
+		a.sharing.know(statuses)
 		a.noteDaemons()
 		a.wakePlugin()
 		poke(a.respec)

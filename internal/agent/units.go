@@ -16,7 +16,6 @@ import (
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/offer"
-	"github.com/berth-gpu/berth/internal/partition"
 )
 
 // unitsFile keeps as what each device was given out, over a restart of the agent: the
@@ -80,8 +79,11 @@ func (a *Agent) settle() bool {
 		return false // By what, or who holds what, is not known yet.
 	}
 	snapshot := a.inventory.Current()
+	if !snapshot.Driver.Present() {
+		return false // What the cards are used for outlasts a driver that does not answer for a moment.
+	}
 	settings := offerSettings(now.Config)
-	settings.Changing = partition.Pending(a.partition.Statuses())
+	settings.Changing = a.changing(snapshot)
 	wanted, problems := offer.Resolve(snapshot, settings)
 	a.board.set("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
 		// No trouble where one configuration serves unlike nodes; inspect devices tells it.

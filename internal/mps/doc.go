@@ -24,7 +24,8 @@
 // Killed, a supervisor leaves its daemons running, and the next one adopts them. In a container they die with
 // it, and the next one starts them anew. Asked to end (SIGTERM, the end of Run's context) it
 // quits them, restores the compute modes and removes their directories: the DaemonSet updates OnDelete, so
-// that somebody who ends its pod means it. What is wanted stays on disk for the next start.
+// that somebody who ends its pod means it. Clients have 10 s to end; the pod's terminationGracePeriodSeconds should be
+// 60. What is wanted stays on disk for the next start.
 //
 // # Facts about nvidia-cuda-mps-control that shape it
 //

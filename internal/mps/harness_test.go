@@ -20,6 +20,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -42,6 +43,11 @@ func TestMain(m *testing.M) {
 		case "mps-supervisor":
 			os.Exit(runVictim(args[0]))
 		}
+	}
+	// The race detector would let each of those programs sleep for a second at its end.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
+		fmt.Println(err)
+		os.Exit(2)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -85,6 +91,11 @@ func runVictim(text string) int {
 		},
 	}
 	if v.Shim {
+		// As a root that is mounted with mountPropagation Bidirectional.
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+			fmt.Println(err)
+			return 2
+		}
 		deps.Shim = []string{self(), "mps-shim"}
 	}
 	s, err := New(deps)

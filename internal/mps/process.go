@@ -174,8 +174,8 @@ func readStat(pid int) (stat, error) {
 
 // parseStat counts fields after the last parenthesis, since the program's name, field 2, may contain anything.
 func parseStat(text string) (stat, error) {
-	const state, parent, flags, start = 3 - 3, 4 - 3, 9 - 3, 22 - 3
-	const kernelThread = 0x00200000 // PF_KTHREAD
+	const state, parent, flags, start = 0, 4 - 3, 9 - 3, 22 - 3 // fields 3, 4, 9 and 22, counted from the third
+	const kernelThread = 0x00200000                             // PF_KTHREAD
 	end := strings.LastIndexByte(text, ')')
 	fields := strings.Fields(text[end+1:])
 	if end < 0 || len(fields) <= start {

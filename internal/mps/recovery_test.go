@@ -225,6 +225,62 @@ func TestNumberOfAStranger(t *testing.T) {
 	s.set()
 }
 
+// TestDaemonOfAnotherJournal: one that is ours, but not the one that the journal names, is ended and replaced.
+func TestDaemonOfAnotherJournal(t *testing.T) {
+	for name, edit := range map[string]func(*record){
+		"another process": func(r *record) { r.PID++ },
+		"another start":   func(r *record) { r.StartTime++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			s, _, kill := n.process(victim{})
+			want := n.want(0)
+			st := s.set(want)[0]
+			kill()
+			s.stop()
+			journal, err := readRecord(n.root, want.GPU)
+			n.check(err)
+			edit(journal)
+			n.check(writeJSON(recordPath(n.root, want.GPU), journal))
+			s = n.start(n.deps())
+			now := s.await("Ready", allReady(want))[0]
+			if pids := n.family(want.GPU); now.PID == st.PID || len(pids) != 1 || pids[0] != now.PID {
+				t.Errorf("processes %v, the status says %d, before it was %d", pids, now.PID, st.PID)
+			}
+			s.set()
+			n.clean(want.GPU, modeDefault)
+		})
+	}
+}
+
+// TestHoldNoStranger: nothing can be signalled that was not started with the mark.
+func TestHoldNoStranger(t *testing.T) {
+	stranger := exec.Command("/bin/sleep", "1000")
+	stranger.Env = []string{markName + "=1:2:GPU-other"}
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = stranger.Process.Kill()
+		_ = stranger.Wait()
+	}()
+	if h, err := hold(stranger.Process.Pid, "1:2:GPU-mine"); !errors.Is(err, errStranger) {
+		t.Errorf("hold of a stranger: %v, %v", h, err)
+	}
+	h, err := hold(stranger.Process.Pid, "1:2:GPU-other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.close()
+	_ = stranger.Process.Kill()
+	if err := waitFor(t.Context(), h, patience); err != nil || h.alive() {
+		t.Errorf("after its end: %v, alive %v", err, h.alive())
+	}
+	if again, err := hold(stranger.Process.Pid, "1:2:GPU-other"); !errors.Is(err, errStranger) {
+		t.Errorf("hold of a zombie: %v, %v", again, err)
+	}
+}
+
 // TestCorruptFiles: whatever is lost, the daemon and its clients go on, and a stop leaves nothing.
 func TestCorruptFiles(t *testing.T) {
 	tests := map[string]struct{ wanted, journal string }{
@@ -260,21 +316,39 @@ func TestCorruptFiles(t *testing.T) {
 	}
 }
 
-// TestLeftovers: what a daemon leaves behind that died is ended before the next one starts.
+// TestLeftovers: what a daemon leaves behind that died is ended before the next one starts, and so is what is
+// found of an earlier supervisor's.
 func TestLeftovers(t *testing.T) {
 	n := newNode(t)
-	// A server that outlived its daemon: a process with the daemon's environment.
-	server := exec.Command("/bin/sleep", "1000")
 	want := n.want(0)
-	server.Env = []string{markName + "=" + n.mark(want.GPU)}
-	n.check(server.Start())
+	// A server that outlives its daemon: a process with the daemon's environment.
+	server := func() *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command("/bin/sleep", "1000")
+		cmd.Env = []string{markName + "=" + n.mark(want.GPU)}
+		n.check(cmd.Start())
+		return cmd
+	}
+	ended := func(cmd *exec.Cmd) {
+		t.Helper()
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.String() != "signal: killed" {
+			t.Errorf("the leftover ended with %v", err)
+		}
+	}
+	old := server()
 	s := n.start(n.deps())
 	st := s.set(want)[0]
-	if err := server.Wait(); err == nil || server.ProcessState.String() != "signal: killed" {
-		t.Errorf("the leftover ended with %v", err)
-	}
+	ended(old)
+	late := server()
+	n.clock.forget()
+	n.check(syscall.Kill(st.PID, syscall.SIGKILL))
+	s.await("Failed", inState(Failed))
+	n.clock.pass(t, time.Second)
+	st = s.await("Ready", allReady(want))[0]
 	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+		late.Process.Kill()
 		t.Errorf("processes %v, want %d", pids, st.PID)
 	}
+	ended(late)
 	s.set()
 }

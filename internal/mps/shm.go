@@ -96,7 +96,7 @@ func ExecDaemon(args []string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("start MPS daemon: make a mount namespace: %w", err)
 	}
-	// A slave sees what the host unmounts, so that a daemon keeps no other GPU's tmpfs alive.
+	// A slave sees what the host unmounts, so that a daemon keeps nothing alive that is gone elsewhere.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("start MPS daemon: make mounts private: %w", err)
 	}

@@ -164,7 +164,7 @@ func (s *Supervisor) prepare() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := s.lock(file); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("lock %s: %w: another supervisor keeps the daemons of this node; end it first, or give this one another root", file.Name(), err)
 	}
@@ -180,6 +180,19 @@ func (s *Supervisor) prepare() (unlock func(), err error) {
 		_ = os.Remove(path)
 	}
 	return func() { file.Close() }, nil
+}
+
+// lock takes the lock. One that was killed in the middle of starting a program leaves it locked for as long
+// as that takes, so it is tried for a second.
+func (s *Supervisor) lock(file *os.File) error {
+	const tries, pause = 20, 50 * time.Millisecond
+	for try := 1; ; try++ {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || try == tries || !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		<-s.deps.Clock.NewTimer(pause).C()
+	}
 }
 
 func (s *Supervisor) mark(id gpu.UUID) string { return s.identity + ":" + string(id) }

@@ -425,6 +425,7 @@ func TestPrivateSharedMemory(t *testing.T) {
 	n := newNode(t)
 	s, _, _ := n.process(victim{Shim: true})
 	want, other := n.want(0), n.want(1)
+	s.set(other)
 	now := s.set(want, other)
 	for _, st := range now {
 		if st.Reason != "" {

@@ -10,7 +10,9 @@
 //   - an agent that dies at any moment leaves nothing for good: the next one finishes
 //     what is wanted then, and lets go of everything else;
 //   - a failed card ends its maintenance, so that what is left of it serves, and keeps no other
-//     card from being finished.
+//     card from being finished;
+//   - a call of the hardware that does not return holds up nothing but its own card, which stays
+//     barred until it does.
 //
 // It must not import Kubernetes, a vendor adapter or a front end: the hardware, the
 // inventory and the ledger are handed in.

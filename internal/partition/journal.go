@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// JournalFile is the name of the journal in Deps.Dir, LockFile that of its lock.
+	// JournalFile and LockFile are the names in Deps.Dir. While it is written the journal's name ends in
+	// .tmp, and one that made no sense is kept as .bak.
 	JournalFile = "mig-change.json"
 	LockFile    = "mig-change.lock"
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
@@ -85,9 +86,16 @@ func TestOneAgentAtATime(t *testing.T) {
 	if err := w.book.Acquire(ledger.Holder{Kind: ledger.Claim, ID: "x"}, []gpu.DeviceKey{{GPU: "GPU-0"}}); !errors.Is(err, ledger.ErrSuperseded) {
 		t.Fatalf("the first ledger was not superseded: %v", err)
 	}
+	w.be("GPU-0", "1x1g.10gb")
+	w.want("GPU-0", "2x1g.10gb", "") // which takes nothing from the ledger
 	w.want("GPU-1", "off", "")
-	if got := state(t, w.reconcile(), "GPU-1"); got.State != Waiting || !strings.Contains(got.Message, "another agent") || !w.card("GPU-1").enabled {
-		t.Errorf("an agent that was superseded: %+v", got)
+	for _, got := range w.reconcile() {
+		if got.State != Waiting || !strings.Contains(got.Message, "another agent") {
+			t.Errorf("an agent that was superseded: %+v", got)
+		}
+	}
+	if len(w.card("GPU-0").instances) != 1 || !w.card("GPU-1").enabled {
+		t.Errorf("an agent that was superseded changed the node:\n%s", w.picture())
 	}
 }
 
@@ -165,6 +173,14 @@ func TestBackoff(t *testing.T) {
 	if diff := cmp.Diff([]string{"1s", "2s", "4s", "8s", "16s", "32s", "1m0s", "1m0s"}, pauses); diff != "" {
 		t.Errorf("pauses (-want +got):\n%s", diff)
 	}
+	// Withdrawn and wanted again: at once.
+	w.breaks = nil
+	wants := w.wants
+	w.wants = nil
+	w.reconcile()
+	w.wants = wants
+	w.reconcile()
+	w.reached(wants)
 }
 
 // TestInterrupted: an agent that is told to leave stops at the next step, and a later Reconcile, of
@@ -205,7 +221,7 @@ func TestJournalUnwritable(t *testing.T) {
 	if held := w.book.Holdings(); len(held) > 0 {
 		t.Errorf("held: %v", held)
 	}
-	if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNUSABLE" {
+	if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNWRITABLE" {
 		t.Errorf("faults: %v", faults)
 	}
 	if err := os.Remove(blocked); err != nil {
@@ -253,6 +269,30 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
+// TestDirUnusable: without the lock nothing is changed.
+func TestDirUnusable(t *testing.T) {
+	w := newWorld(t, t.TempDir(), 1)
+	w.want("GPU-0", "on", "")
+	lock := filepath.Join(w.dir, LockFile)
+	if err := os.Mkdir(lock, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || w.card("GPU-0").pending {
+		t.Errorf("without a lock: %+v", got)
+	}
+	if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNREADABLE" {
+		t.Errorf("faults: %v", faults)
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	w.reached(w.wants)
+	if faults := w.partition.Faults(); len(faults) != 0 {
+		t.Errorf("faults: %v", faults)
+	}
+}
+
 func FuzzParseJournal(f *testing.F) {
 	f.Add([]byte(`{"format":"berth-mig-change","version":1,"generation":3,"owner":"a","cards":[{"uuid":"GPU-0","wanted":{"enabled":true,"devices":{"1g.10gb":2}},"source":"x","plan":{}}]}`))
 	f.Add([]byte(`{"format":"berth-mig-change","version":2}`))
@@ -270,7 +310,7 @@ func FuzzParseJournal(f *testing.F) {
 		if err := d.write(j, func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if back, err := d.read(); err != nil || !cmp.Equal(j, back) {
+		if back, err := d.read(); err != nil || !cmp.Equal(j, back, cmpopts.EquateEmpty()) {
 			t.Errorf("%q reads %+v, which is written and reads %+v, %v", blob, j, back, err)
 		}
 	})

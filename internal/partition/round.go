@@ -161,7 +161,7 @@ func (r *round) enter() error {
 	if err != nil {
 		r.closed = err.Error()
 		if !errors.Is(err, errBusy) {
-			r.unusable(err)
+			r.unusable(unreadable, err)
 		}
 		return nil
 	}
@@ -169,23 +169,29 @@ func (r *round) enter() error {
 	return r.readJournal()
 }
 
-func (r *round) unusable(err error) {
-	r.fault("MIG_JOURNAL_UNUSABLE", fmt.Sprintf("%s/%s: %v. MIG layouts are not changed until that works.", r.deps.Dir, JournalFile, err))
+// The codes of troubles with the disk.
+const (
+	unreadable = "MIG_JOURNAL_UNREADABLE"
+	unwritable = "MIG_JOURNAL_UNWRITABLE"
+)
+
+func (r *round) unusable(code string, err error) {
+	r.fault(code, fmt.Sprintf("%s/%s: %v. MIG layouts are not changed until that works.", r.deps.Dir, JournalFile, err))
 }
 
 func (r *round) readJournal() error {
 	path := r.deps.Dir + "/" + JournalFile
 	found, err := r.desk.read()
-	var unreadable *unreadableError
+	var disk *unreadableError
 	switch {
-	case errors.As(err, &unreadable):
-		r.unusable(err)
+	case errors.As(err, &disk):
+		r.unusable(unreadable, err)
 		r.closed = cmp.Or(r.closed, fmt.Sprintf("read %s: %v", path, err))
 		return nil
 	case err != nil:
 		if keeping := r.desk.keep(); keeping != nil {
 			err = fmt.Errorf("%w; it could not be kept as %s.bak: %w", err, path, keeping)
-			r.unusable(err)
+			r.unusable(unreadable, err)
 			r.closed = cmp.Or(r.closed, fmt.Sprintf("read %s: %v", path, err))
 			return nil
 		}
@@ -197,6 +203,7 @@ func (r *round) readJournal() error {
 		r.fault(code, fmt.Sprintf("%s: %v. It was kept as %s.bak. A change that was under way is planned anew from what is wanted now; where nothing is wanted, the card stays as it is.", path, err, path))
 		found = journal{}
 	}
+	r.mended(unreadable)
 	r.journal = found
 	if r.resumed || r.closed != "" {
 		return nil
@@ -241,10 +248,10 @@ func (r *round) writeJournal(anew bool, done Step) error {
 		return err
 	}
 	if err != nil {
-		r.unusable(err)
+		r.unusable(unwritable, err)
 		return fmt.Errorf("write %s/%s: %w", r.deps.Dir, JournalFile, err)
 	}
-	r.mended("MIG_JOURNAL_UNUSABLE")
+	r.mended(unwritable)
 	return r.step(done)
 }
 

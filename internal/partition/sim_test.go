@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -135,7 +136,7 @@ func (n *node) are(t *testing.T, statuses []partition.Status, wants []partition.
 func nobody(gpu.DeviceKey) []string { return nil }
 
 // TestLayoutsOnSimulatedMachines goes through layouts of a card of each kind: all that it can have on the
-// small machines, which scan fast, and some on the others.
+// small machines, which scan fast, and some on the others; all of them with BERTH_SOAK.
 func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -150,8 +151,12 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 			}
 			layouts := mig.HardwareLayouts(all)
 			names := slices.Sorted(maps.Keys(layouts))
-			if len(n.Current().GPUs) > 4 {
+			if len(n.Current().GPUs) > 4 && os.Getenv("BERTH_SOAK") == "" {
 				names = []string{"all-balanced", "all-enabled", "all-disabled"}
+				if len(all[0].Geometry.Profiles) > 0 {
+					// As many as there can be of the smallest.
+					names = append(names, "all-"+all[0].Geometry.Profiles[0].Name)
+				}
 			}
 			for _, name := range names {
 				var wants []partition.Want

@@ -87,7 +87,10 @@ func mpsDevices(dir, visible string) ([]string, error) {
 	}
 	if visible == "" {
 		for _, card := range show.GPUs {
-			if err := take(card); card.Index >= 0 && err != nil {
+			if card.Index < 0 {
+				continue // it is no longer in the machine
+			}
+			if err := take(card); err != nil {
 				return nil, err
 			}
 		}
@@ -151,7 +154,7 @@ func runMPSDaemon(devices []string, multiUser bool, stdout io.Writer) error {
 	}
 	defer pid.Close()
 	if unix.Flock(int(pid.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return errors.New("An instance of this daemon is already running")
+		return errors.New("an instance of this daemon is already running")
 	}
 	if err := errors.Join(pid.Truncate(0), writeAll(pid, fmt.Sprintf("%d\n", os.Getpid()))); err != nil {
 		return err
@@ -182,7 +185,7 @@ func runMPSDaemon(devices []string, multiUser bool, stdout io.Writer) error {
 	d.logf(d.control, "start: process %d, GPUs %s, multi-user server %v", os.Getpid(), strings.Join(devices, ","), multiUser)
 	d.serve()
 	d.logf(d.control, "exit")
-	return errors.Join(os.Remove(filepath.Join(pipe, mpsPIDFile)))
+	return os.Remove(filepath.Join(pipe, mpsPIDFile))
 }
 
 func openLog(folder, name string) (*os.File, error) {

@@ -89,7 +89,7 @@ func (n *mpsNode) quit() {
 	n.exited = nil
 }
 
-// client connects as a program of a user and returns its first line and the rest.
+// client connects as a program of a user.
 func (n *mpsNode) client(uid, pid int) (net.Conn, *bufio.Scanner) {
 	n.t.Helper()
 	conn, err := net.Dial("unix", filepath.Join(n.pipe, mpsSocket))
@@ -208,11 +208,11 @@ func TestMPSQuit(t *testing.T) {
 		n.control("quit")
 	}()
 	for {
-		if out, _ := n.control("ps"); strings.Contains(out, "\n1 ") {
-			_, late := n.client(1, 2)
-			if told(late, "ready") == "" {
-				break // refused: it is quitting
-			}
+		late, lines := n.client(1, 2)
+		refused := told(lines, "ready") == ""
+		late.Close()
+		if refused {
+			break // it is quitting
 		}
 	}
 	select {

@@ -18,6 +18,9 @@ import (
 // "agent", one started beside it "agent-2", and so on.
 const agentPrefix = "agent"
 
+// procMPS is the name of a node's supervisor of MPS daemons.
+const procMPS = "mps"
+
 const listenFlag = "--listen"
 
 // makeHardware makes the simulated hardware of the nodes: before anything is
@@ -88,6 +91,16 @@ func (n Node) AgentArgv(args ...string) []string {
 		"--hook-dir", n.HookDir(),
 	}
 	return append(append(argv, n.state().AgentArgs...), args...)
+}
+
+// StartMPS starts the supervisor of MPS daemons, berth-agent mps, in the node's mount namespace
+// and returns at once. A node has one at most.
+func (n Node) StartMPS(_ context.Context, args ...string) (Process, error) {
+	if p := n.process(procMPS); p.Alive() {
+		return p, nil
+	}
+	argv := n.AgentArgv(args...)
+	return n.start(procMPS, nil, append([]string{argv[0], "mps"}, argv[1:]...)...)
 }
 
 // HookDir is where the node's agent installs its CDI hook, the same inside and outside.

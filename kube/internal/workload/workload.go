@@ -30,9 +30,12 @@ const Usage = `usage: workload COMMAND
   mknod PATH MAJOR MINOR    make a character device
   stat PATH                 print type, mode and, for a device, major:minor
   devices [DIR]             print DIR/nvidia* (default /dev) with major and minor as JSON
+  beat [DIR]                every 50 ms print a number and what the kernel says to an open of each of these devices
   mounts                    print the mount points
   forward FD ADDRESS        forward connections to an inherited socket to an address
   api PATH                  ask the API server as the pod's service account, print the answer
+  mps                       be a client of the simulated MPS daemon in CUDA_MPS_PIPE_DIRECTORY: print what
+                            is granted and stay until the daemon goes; ends at SIGTERM
   exit N                    end with this code
 `
 
@@ -101,12 +104,20 @@ func run(args []string, stdout io.Writer) error {
 			return err
 		}
 		return json.NewEncoder(stdout).Encode(devices)
+	case "beat":
+		dir := "/dev"
+		if len(args) > 0 {
+			dir = args[0]
+		}
+		return beat(dir, stdout)
 	case "mounts":
 		return cat("/proc/self/mountinfo", stdout)
 	case "forward":
 		return forward(args[0], args[1])
 	case "api":
 		return askAPI(args[0], stdout)
+	case "mps":
+		return mpsClient(stdout)
 	case "exit":
 		code, err := strconv.Atoi(args[0])
 		if err != nil {

@@ -295,23 +295,32 @@ func signalAll(processes []kubelet.Process, sig syscall.Signal) error {
 // for, and nothing of what an intruder would want.
 func testPermissions(t *testing.T, r *rig) {
 	tests := map[string]struct {
-		group, resource, verb, name string
-		want                        bool
+		group, resource, verb, name, namespace string
+		want                                   bool
 	}{
-		"read its GPUNode":               {"berth.dev", "gpunodes", "get", r.node.Name(), true},
-		"create its GPUNode":             {"berth.dev", "gpunodes", "create", "", true},
-		"change its GPUNode":             {"berth.dev", "gpunodes", "patch", r.node.Name(), true},
-		"its node's UID":                 {"", "nodes", "get", r.node.Name(), true},
-		"has an orphan's pod ended":      {"", "pods", "get", "any", true},
-		"is the definition there":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", true},
-		"change the definition":          {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", false},
-		"read another definition":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", false},
-		"look through all pods":          {"", "pods", "list", "", false},
-		"start a pod":                    {"", "pods", "create", "", false},
-		"read secrets":                   {"", "secrets", "get", "any", false},
-		"change a node":                  {"", "nodes", "patch", r.node.Name(), false},
-		"delete GPUNodes":                {"berth.dev", "gpunodes", "delete", r.node.Name(), false},
-		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", false},
+		"read its GPUNode":               {"berth.dev", "gpunodes", "get", r.node.Name(), "", true},
+		"create its GPUNode":             {"berth.dev", "gpunodes", "create", "", "", true},
+		"change its GPUNode":             {"berth.dev", "gpunodes", "patch", r.node.Name(), "", true},
+		"its node's UID":                 {"", "nodes", "get", r.node.Name(), "", true},
+		"follow its node's labels":       {"", "nodes", "watch", "", "", true},
+		"label its node":                 {"", "nodes", "patch", r.node.Name(), "", true},
+		"follow configurations":          {"", "configmaps", "watch", "", agentNamespace, true},
+		"list configurations":            {"", "configmaps", "list", "", agentNamespace, true},
+		"tell of a configuration":        {"events.k8s.io", "events", "create", "", "default", true},
+		"has an orphan's pod ended":      {"", "pods", "get", "any", "", true},
+		"is the definition there":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", "", true},
+		"change the definition":          {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", "", false},
+		"read another definition":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", "", false},
+		"look through all pods":          {"", "pods", "list", "", "", false},
+		"start a pod":                    {"", "pods", "create", "", "", false},
+		"evict a pod":                    {"", "pods/eviction", "create", "any", "default", false},
+		"read secrets":                   {"", "secrets", "get", "any", "", false},
+		"read others' ConfigMaps":        {"", "configmaps", "get", "any", "default", false},
+		"change a configuration":         {"", "configmaps", "patch", "any", agentNamespace, false},
+		"change a node's status":         {"", "nodes/status", "patch", r.node.Name(), "", false},
+		"delete a node":                  {"", "nodes", "delete", r.node.Name(), "", false},
+		"delete GPUNodes":                {"berth.dev", "gpunodes", "delete", r.node.Name(), "", false},
+		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", "", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +330,7 @@ func testPermissions(t *testing.T, r *rig) {
 					User:   "system:serviceaccount:" + agentNamespace + ":" + agentName,
 					Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + agentNamespace, "system:authenticated"},
 					ResourceAttributes: &authv1.ResourceAttributes{
-						Group: tc.group, Resource: resource, Subresource: sub, Verb: tc.verb, Name: tc.name, Namespace: "",
+						Group: tc.group, Resource: resource, Subresource: sub, Verb: tc.verb, Name: tc.name, Namespace: tc.namespace,
 					},
 				},
 			}, metav1.CreateOptions{})

@@ -1,0 +1,152 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// start brings up the daemon of a GPU that has none:
+//
+//  1. the directory, and the journal with the compute mode of before;
+//  2. nothing of an earlier daemon is left, neither process nor file;
+//  3. the directories of daemon and clients, and the compute mode;
+//  4. the daemon, and the journal again with its process;
+//  5. as soon as it answers, the limits.
+func (k *keeper) start(ctx context.Context, want Wanted) (err error) {
+	if k.failures > 0 {
+		k.restarts++
+	}
+	k.show(Starting, "the control daemon is being started")
+	if err := k.begin(ctx, want); err != nil {
+		return err
+	}
+	if err := k.sweep(ctx, k.gpu); err != nil {
+		return err
+	}
+	shim, err := k.directories()
+	if err != nil {
+		return err
+	}
+	if err := k.deps.ComputeMode.SetComputeMode(ctx, k.gpu, modeExclusiveProcess); err != nil {
+		return fmt.Errorf("set compute mode of %s to exclusive process: %w", k.gpu, err)
+	}
+	if err := k.deps.Fault(ModeSet); err != nil {
+		return err
+	}
+	if k.daemon, err = k.launch(want, shim); err != nil {
+		return err
+	}
+	k.show(Starting, "the control daemon has not answered yet")
+	err = k.deps.Fault(DaemonStarted)
+	if err == nil {
+		err = k.awake(ctx)
+	}
+	if err == nil {
+		err = k.apply(ctx, want)
+	}
+	if err != nil && want.MultiUser {
+		err = fmt.Errorf("%w (if this driver's control program does not know %s, set singleUser)", err, multiUserFlag)
+	}
+	if err != nil && ctx.Err() == nil && k.daemon != nil {
+		// It has never been Ready, so it has no clients that count.
+		if ending := k.end(ctx, k.gpu, k.daemon); ending != nil {
+			return errors.Join(err, ending)
+		}
+		k.forget()
+	}
+	return err
+}
+
+// begin writes the journal before anything is changed.
+func (k *keeper) begin(ctx context.Context, want Wanted) error {
+	dir := filepath.Join(k.deps.Root, string(k.gpu))
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	if k.journal == nil {
+		mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
+		if err != nil {
+			return fmt.Errorf("read compute mode of %s: %w", k.gpu, err)
+		}
+		k.journal = &record{Version: fileVersion, PreviousMode: mode}
+	}
+	k.journal.Wanted, k.journal.PID, k.journal.StartTime = want, 0, 0
+	return k.write()
+}
+
+func (k *keeper) write() error {
+	if err := writeJSON(recordPath(k.deps.Root, k.gpu), k.journal); err != nil {
+		return err
+	}
+	return k.deps.Fault(StateWritten)
+}
+
+// directories makes what daemon and clients need and returns the program that gives the daemon its
+// /dev/shm. The folders stay from one daemon to the next, since containers have them mounted.
+func (k *keeper) directories() (shim []string, err error) {
+	pipe, shm := PipeDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu)
+	for _, dir := range []string{pipe, LogDir(k.deps.Root, k.gpu), shm} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make directory: %w", err)
+		}
+	}
+	// Sockets of a dead daemon would make its clients, and the next daemon, believe in it.
+	stale, err := os.ReadDir(pipe)
+	if err != nil {
+		return nil, fmt.Errorf("clean %s: %w", pipe, err)
+	}
+	for _, entry := range stale {
+		if err := os.RemoveAll(filepath.Join(pipe, entry.Name())); err != nil {
+			return nil, fmt.Errorf("clean %s: %w", pipe, err)
+		}
+	}
+	k.remark = ""
+	private := false
+	if len(k.deps.Shim) > 0 {
+		if private, err = mountShm(shm); err != nil {
+			return nil, err
+		}
+	}
+	if private {
+		shim = append(append([]string(nil), k.deps.Shim...), shm, "--")
+	} else {
+		k.remark = "its /dev/shm is not private and " + shm + " is a plain directory: this supervisor may not mount, which is enough for simulated hardware only"
+		if err := os.Chmod(shm, 0o777|os.ModeSticky); err != nil {
+			return nil, fmt.Errorf("open %s to clients: %w", shm, err)
+		}
+	}
+	return shim, errors.Join(label(pipe), label(shm))
+}
+
+// awake journals the process and waits for its first answer.
+func (k *keeper) awake(ctx context.Context) error {
+	k.journal.PID, k.journal.StartTime = k.daemon.handle.pid, k.daemon.start
+	if err := k.write(); err != nil {
+		return err
+	}
+	deadline := k.deps.Clock.Now().Add(startPatience)
+	for {
+		_, err := k.control(k.gpu).ask(ctx, answerTime, "get_default_active_thread_percentage")
+		if err == nil {
+			return nil
+		}
+		if !k.deps.Clock.Now().Before(deadline) {
+			return fmt.Errorf("the control daemon has not answered within %s: %w; %s", startPatience, err, lastWords(LogDir(k.deps.Root, k.gpu)))
+		}
+		timer := k.deps.Clock.NewTimer(startPoll)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-k.daemon.exited:
+			timer.Stop()
+			err := k.obituary("ended before it answered")
+			k.forget()
+			return err
+		case <-timer.C():
+		}
+	}
+}

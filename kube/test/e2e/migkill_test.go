@@ -1,0 +1,363 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// killRounds is how often the agent is killed: some times, or many with BERTH_SOAK.
+func killRounds(few, many int) int {
+	if os.Getenv(envSoak) != "" {
+		return many
+	}
+	return few
+}
+
+// seeded makes the randomness of a test, which BERTH_SEED repeats.
+func seeded(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(envSeed); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%s: want a number", envSeed, text)
+		}
+	}
+	t.Logf("%s=%d repeats this", envSeed, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// killLayouts change every card: on some of them devices go and come beside those that are
+// held, on others the mode, which on these cards takes a reset.
+const killLayouts = `version: v1
+mig-configs:
+  kill-a:
+  - {devices: [0, 1, 2, 3], mig-enabled: true, mig-devices: {"3g.20gb": 1, "1g.5gb": 4}}
+  - {devices: [4, 5, 6, 7], mig-enabled: false}
+  kill-b:
+  - {devices: [0, 1, 2, 3], mig-enabled: true, mig-devices: {"3g.20gb": 1, "2g.10gb": 1, "1g.5gb": 2}}
+  - {devices: [4, 5], mig-enabled: true, mig-devices: {"7g.40gb": 1}}
+  - {devices: [6, 7], mig-enabled: true, mig-devices: {"1g.5gb": 7}}
+`
+
+// killLayout is a layout with what the node then has.
+type killLayout struct {
+	name string
+	want map[string]int
+}
+
+func killPair() [2]killLayout {
+	return [2]killLayout{
+		{"kill-a", map[string]int{mig3g: 4, mig1g: 16, gpuResource: 4}},
+		{"kill-b", map[string]int{mig3g: 4, mig2g: 4, mig1g: 22, "nvidia.com/mig-7g.40gb": 2}},
+	}
+}
+
+// The agent's files on the node: the journal of a MIG change and its folder.
+const (
+	stateFolder = "run/berth"
+	migJournal  = "mig-change.json"
+)
+
+// testKilledDuringLayouts: the agent dies at random moments of MIG changes, and sometimes
+// its successor too. Each time the node ends with exactly what was asked for, and the pods
+// that run on it notice nothing.
+func testKilledDuringLayouts(t *testing.T, l *lab) {
+	random := seeded(t)
+	rounds := killRounds(6, 60)
+	layouts := killPair()
+	l.setMap(t, layoutsMap, map[string]string{"config.yaml": killLayouts})
+	l.layout(t, layouts[0].name, layouts[0].want)
+	pods := l.run(t, podAsking("large", mig3g, 1), podAsking("small-1", mig1g, 1), podAsking("small-2", mig1g, 1))
+	witnesses := l.watchPods(t, pods...)
+	held := l.heldDevices(t, pods)
+
+	// How long it takes undisturbed says where the moments are.
+	at := l.label(t, map[string]string{labelMIG: layouts[1].name})
+	l.waitKubelet(t, layouts[1].want)
+	l.waitState(t, "success")
+	usual := time.Since(at)
+	cut, twice := 0, 0
+	var longest time.Duration
+	for round := range rounds {
+		next := layouts[round%2]
+		at := l.label(t, map[string]string{labelMIG: next.name})
+		within := usual
+		if round%2 == 1 { // Every other time surely in the middle.
+			l.waitJournal(t)
+			within /= 2
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(within))))
+		killed := l.killAgent(t)
+		if journal := l.journal(t); journal != "" {
+			cut++
+		}
+		if random.IntN(3) == 0 {
+			twice++
+			if _, err := l.node.StartAgent(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(usual))))
+			killed = l.killAgent(t)
+		}
+		if err := l.mode.Start(timeout(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		l.waitKubelet(t, next.want)
+		l.waitState(t, "success")
+		longest = max(longest, time.Since(killed))
+		l.checkConverged(t, held)
+		if t.Failed() {
+			t.Fatalf("in round %d, %s after layout %s was asked for", round, ms(killed.Sub(at)), next.name)
+		}
+	}
+	l.waitAllocatableOf(t, layouts[(rounds-1)%2].want)
+	l.checkUndisturbed(t, witnesses...)
+	t.Logf("a change takes %s; the agent was killed in %d of them, %d times with the journal open, %d times its successor too; from the last death to success %s at most",
+		ms(usual), rounds, cut, twice, ms(longest))
+	if cut == 0 {
+		t.Error("not one of the deaths was in the middle of a change, so this has shown nothing")
+	}
+}
+
+func (l *lab) killAgent(t testing.TB) time.Time {
+	t.Helper()
+	if err := l.node.KillAgent(timeout(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+// journal is the text of the journal of a MIG change; empty when none is under way.
+func (l *lab) journal(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(l.node.Root(), stateFolder, migJournal))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// waitJournal waits until a MIG change is under way. It is over too soon for a slower look.
+func (l *lab) waitJournal(t testing.TB) {
+	t.Helper()
+	for limit := time.Now().Add(20 * time.Second); l.journal(t) == ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("no MIG change was begun within 20 s")
+		}
+	}
+}
+
+// heldDevices are the devices of pods as the agent's ledger has them, by the pod's name.
+func (l *lab) heldDevices(t testing.TB, pods []*corev1.Pod) map[string]string {
+	t.Helper()
+	held := map[string]string{}
+	waitUntil(t, 10*time.Second, "the ledger has a device of each pod", func(ctx context.Context) error {
+		state, err := l.agentState(ctx)
+		if err != nil {
+			return err
+		}
+		clear(held)
+		for _, h := range state.Holdings {
+			if h.Holder.Kind == "Pod" && h.Holder.Pod != "" {
+				held[h.Holder.Pod] = string(h.Key.Device())
+			}
+		}
+		if len(held) != len(pods) {
+			return fmt.Errorf("it has %v", held)
+		}
+		return nil
+	})
+	return held
+}
+
+// checkConverged checks that nothing of a change is left, and that pods hold the same devices
+// as before, in the ledger and on the hardware.
+func (l *lab) checkConverged(t testing.TB, held map[string]string) {
+	t.Helper()
+	waitUntil(t, 15*time.Second, "nothing of the change is left", func(ctx context.Context) error {
+		if journal := l.journal(t); journal != "" {
+			return fmt.Errorf("the journal is there: %s", journal)
+		}
+		state, err := l.agentState(ctx)
+		if err != nil {
+			return err
+		}
+		now := map[string]string{}
+		for _, h := range state.Holdings {
+			if h.Holder.Kind == "Pod" {
+				now[h.Holder.Pod] = string(h.Key.Device())
+				continue
+			}
+			return fmt.Errorf("the ledger has %+v", h)
+		}
+		for pod, device := range held {
+			if now[pod] != device {
+				return fmt.Errorf("pod %s has %q in the ledger, and had %s", pod, now[pod], device)
+			}
+		}
+		for _, s := range state.MIG {
+			if s.State != "Applied" {
+				return fmt.Errorf("GPU %d is %s: %s", s.Index, s.State, s.Message)
+			}
+		}
+		return nil
+	})
+	node, err := l.nodeObject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Spec.Unschedulable || len(node.Spec.Taints) > 0 || node.Labels[labelMIGState] != "success" {
+		t.Errorf("the Node is unschedulable: %v, with the taints %v and the state %q", node.Spec.Unschedulable, node.Spec.Taints, node.Labels[labelMIGState])
+	}
+	there := map[string]bool{}
+	for _, card := range hardware(t, l.node.SimDir()).GPUs {
+		for _, device := range card.MIGDevices {
+			there[device.UUID] = true
+		}
+		if card.MIGAfterReset != "" {
+			t.Errorf("the MIG mode of GPU %d waits for a reset", card.Index)
+		}
+	}
+	for pod, device := range held {
+		if strings.HasPrefix(device, "MIG-") && !there[device] {
+			t.Errorf("pod %s holds %s, which the hardware does not have any more", pod, device)
+		}
+	}
+}
+
+// mpsConfig shares GPU 2 by MPS.
+const mpsConfig = plainConfig + "gpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 8, resourceName: " + mpsResource + "}}]\n"
+
+// testKilledDuringMPS: agent and supervisor die while an MPS daemon is started, and the
+// supervisor while it runs. There is never more than one daemon, and its client never
+// notices.
+func testKilledDuringMPS(t *testing.T, l *lab) {
+	random := seeded(t)
+	with := map[string]int{gpuResource: nodeGPUs - 1, mpsResource: 8}
+	without := map[string]int{gpuResource: nodeGPUs}
+	at := l.setConfigs(t, map[string]string{"default": mpsConfig})
+	usual := l.waitKubelet(t, with).Sub(at)
+	t.Logf("shared by MPS %s after the edit", ms(usual))
+	for round := range killRounds(4, 40) {
+		l.setConfigs(t, map[string]string{"default": plainConfig})
+		l.waitKubelet(t, without)
+		l.waitDaemons(t, 0)
+		waitUntil(t, 10*time.Second, "GPU 2 has the compute mode that it had before", func(context.Context) error {
+			if mode := l.card(t, 2).ComputeMode; mode != "" {
+				return fmt.Errorf("it has %s", mode)
+			}
+			return nil
+		})
+		l.setConfigs(t, map[string]string{"default": mpsConfig})
+		time.Sleep(time.Duration(random.Int64N(int64(usual))))
+		if round%2 == 0 {
+			l.killAgent(t)
+			if err := l.mode.Start(timeout(t, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			l.killSupervisor(t)
+			l.startSupervisor(t)
+		}
+		l.waitKubelet(t, with)
+		l.waitDaemons(t, 1)
+	}
+
+	client := l.run(t, podAsking("client", mpsResource, 1, "mps"))
+	witnesses := l.watchPods(t, client...)
+	daemon := l.waitDaemons(t, 1)[0]
+	killed := l.killSupervisor(t)
+	away := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
+	l.startSupervisor(t)
+	back := l.waitKubelet(t, with)
+	t.Logf("supervisor killed: its shares are unhealthy after %s, healthy again after %s", ms(away.Sub(killed)), ms(back.Sub(killed)))
+	if now := l.waitDaemons(t, 1)[0]; now != daemon {
+		t.Errorf("the daemon was process %d and is %d, want it adopted", daemon, now)
+	}
+	waitUntil(t, 10*time.Second, "the agent knows of the adopted daemon", func(ctx context.Context) error {
+		state, err := l.agentState(ctx)
+		if err == nil && (len(state.MPS) != 1 || state.MPS[0].State != "Ready" || state.MPS[0].PID != daemon) {
+			err = fmt.Errorf("it has %+v, want process %d", state.MPS, daemon)
+		}
+		return err
+	})
+	l.killAgent(t)
+	if err := l.mode.Start(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	l.waitKubelet(t, with)
+	if now := l.waitDaemons(t, 1)[0]; now != daemon {
+		t.Errorf("the daemon was process %d and is %d after the agent's death", daemon, now)
+	}
+	l.checkUndisturbed(t, witnesses...)
+}
+
+func (l *lab) killSupervisor(t testing.TB) time.Time {
+	t.Helper()
+	if err := l.supervisor.Stop(timeout(t, 30*time.Second), syscall.SIGKILL, 0); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+func (l *lab) startSupervisor(t testing.TB) {
+	t.Helper()
+	var err error
+	if l.supervisor, err = l.node.StartMPS(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitDaemons waits until so many MPS control daemons of this node run, and returns their processes.
+func (l *lab) waitDaemons(t testing.TB, want int) []int {
+	t.Helper()
+	var found []int
+	waitUntil(t, 30*time.Second, fmt.Sprintf("%d MPS daemons run", want), func(context.Context) error {
+		found = l.daemons(t)
+		if len(found) != want {
+			return fmt.Errorf("there are the processes %v", found)
+		}
+		return nil
+	})
+	return found
+}
+
+// daemons are the processes that are MPS control daemons of this node's hardware.
+func (l *lab) daemons(t testing.TB) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // It has ended.
+		}
+		args := strings.Split(string(bytes.TrimRight(text, "\x00")), "\x00")
+		if slices.Contains(args, "nvidia-cuda-mps-control") && slices.Contains(args, l.node.SimDir()) && slices.Contains(args, "-f") {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, pid)
+		}
+	}
+	return found
+}
