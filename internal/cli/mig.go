@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/mig"
 	"github.com/berth-gpu/berth/internal/term"
@@ -232,9 +233,11 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 	if local.Snapshot == nil {
 		return nil, noHardware(what, local)
 	}
-	node := localNode(local)
 	subject := &migSubject{node: local.Host}
-	holders := holdersOfNode(node)
+	holders := holdersOfNode(localNode(local))
+	if from.hardwareAlone() {
+		holders = func(gpu.DeviceKey) []string { return nil }
+	}
 	for i := range local.Snapshot.GPUs {
 		subject.cards = append(subject.cards, mig.CardOf(&local.Snapshot.GPUs[i], holders))
 	}

@@ -41,6 +41,12 @@ func localFlags() []string {
 	return []string{"node-local", "host-root", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
 }
 
+// hardwareAlone tells whether simulated hardware was asked for and nothing of a node: what runs on this machine
+// has no part in it then.
+func (s *sources) hardwareAlone() bool {
+	return s.flags.Changed("sim") && !slices.ContainsFunc(localFlags(), func(name string) bool { return name != "sim" && s.flags.Changed(name) })
+}
+
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	s.bindKube(flags)
 	flags.BoolVar(&s.nodeLocal, "node-local", false, "read this node's places only, ask no API server")

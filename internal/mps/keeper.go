@@ -192,6 +192,9 @@ func (k *keeper) showLimits(limits Limits) {
 // died takes note of a daemon that ended by itself.
 func (k *keeper) died() {
 	err := k.obituary("ended by itself")
+	if !k.silentSince.IsZero() && k.failures > 0 {
+		k.failures-- // It was asked while it died, and that it did not answer was the same trouble.
+	}
 	k.forget()
 	k.fail(k.wish(k.gpu), err)
 }

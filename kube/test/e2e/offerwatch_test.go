@@ -85,7 +85,7 @@ func (w *offerWatch) waitFor(t testing.TB, after time.Time, what string, is func
 	return at
 }
 
-// checkNever complains about each sample in which one of the resources has other devices than
+// checkSteady complains about each sample in which one of the resources has other devices than
 // in the first, and logs how closely was looked.
 func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 	t.Helper()

@@ -52,7 +52,8 @@ const (
 )
 
 // allModes is GPU 0 whole, 1 time-sliced, 2 shared by MPS and 3 partitioned; the others let
-// pods come and go. The rule of GPU 1 is what is changed.
+// pods come and go. The rule of GPU 1 is what is changed. No resource is called as before, so
+// that none has devices that are still on their way out.
 func allModes(ruleOfGPU1 string) string {
 	return plainConfig + `gpus:
 - select: {index: [0]}
