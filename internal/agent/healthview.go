@@ -3,14 +3,19 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 )
@@ -20,7 +25,7 @@ const (
 	conditionGPUs = "GPUsHealthy"
 	// taintUnhealthy keeps pods away from a node with a bad GPU, where that is wanted.
 	taintUnhealthy = "berth.dev/gpu-unhealthy"
-	// healthFieldManager owns the condition and the taint.
+	// healthFieldManager owns the condition, and wrote the taint.
 	healthFieldManager = "berth-agent-health"
 	// healthRetry is the pause after the API server has refused.
 	healthRetry = 5 * time.Second
@@ -154,42 +159,100 @@ func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
 	return out
 }
 
-// writeHealth applies the condition and, where it is wanted, the taint.
+// nodes are where the Node is.
+func nodes() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+}
+
+// bareNode is a Node of which nothing but the status is applied.
+func bareNode(name string, status map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}, "status": status,
+	}}
+}
+
+// writeHealth applies the condition and sees to the taint.
 func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	node, err := a.api.Resource(nodes()).Get(ctx, a.config.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the node, to write its condition %s: %w", conditionGPUs, err)
+	}
 	status, reason := "True", "Healthy"
 	if !h.ok {
 		status, reason = "False", "Unhealthy"
 	}
 	now := a.clock.Now().UTC().Format(time.RFC3339)
-	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	node := func(rest map[string]any) *unstructured.Unstructured {
-		object := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": a.config.NodeName}}
-		for key, value := range rest {
-			object[key] = value
-		}
-		return &unstructured.Unstructured{Object: object}
-	}
-	options := metav1.ApplyOptions{FieldManager: healthFieldManager, Force: true}
-	_, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node(map[string]any{
-		"status": map[string]any{"conditions": []any{map[string]any{
+	if _, err := a.api.Resource(nodes()).Apply(ctx, a.config.NodeName, bareNode(a.config.NodeName, map[string]any{
+		"conditions": []any{map[string]any{
 			"type": conditionGPUs, "status": status, "reason": reason, "message": h.message,
-			"lastHeartbeatTime": now, "lastTransitionTime": now,
-		}}},
-	}), options, "status")
-	if err != nil {
+			"lastHeartbeatTime": now, "lastTransitionTime": cmp.Or(conditionSince(node, status), now),
+		}},
+	}), metav1.ApplyOptions{FieldManager: healthFieldManager, Force: true}, "status"); err != nil {
 		return fmt.Errorf("write condition %s of the node: %w", conditionGPUs, err)
 	}
-	if !a.config.TaintUnhealthy {
-		return nil
+	return setTaint(ctx, a.api, a.config.NodeName, h.taint)
+}
+
+// conditionSince is since when the condition has the status; empty when it has another.
+func conditionSince(node *unstructured.Unstructured, status string) string {
+	conditions, _, _ := unstructured.NestedSlice(node.Object, "status", "conditions")
+	for _, one := range conditions {
+		if condition, ok := one.(map[string]any); ok && condition["type"] == conditionGPUs && condition["status"] == status {
+			since, _ := condition["lastTransitionTime"].(string)
+			return since
+		}
 	}
-	taints := []any{}
-	if h.taint {
-		taints = append(taints, map[string]any{"key": taintUnhealthy, "value": "true", "effect": "NoSchedule"})
-	}
-	if _, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node(map[string]any{"spec": map[string]any{"taints": taints}}), options); err != nil {
+	return ""
+}
+
+// setTaint gives the Node the taint or takes it away. The taints of a Node are one list to the API server,
+// which nobody owns a part of: those of others are written back as they were read, and not at all if
+// they have changed since.
+func setTaint(ctx context.Context, api dynamic.Interface, name string, wanted bool) error {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		node, err := api.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		taints, _, _ := unstructured.NestedSlice(node.Object, "spec", "taints")
+		others := slices.DeleteFunc(slices.Clone(taints), func(one any) bool {
+			taint, ok := one.(map[string]any)
+			return ok && taint["key"] == taintUnhealthy
+		})
+		if wanted == (len(others) < len(taints)) {
+			return nil
+		}
+		if wanted {
+			others = append(others, map[string]any{"key": taintUnhealthy, "value": "true", "effect": "NoSchedule"})
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": node.GetResourceVersion()}, "spec": map[string]any{"taints": others},
+		})
+		if err != nil {
+			return err
+		}
+		_, err = api.Resource(nodes()).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: healthFieldManager})
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("write taint %s of the node: %w", taintUnhealthy, err)
 	}
 	return nil
+}
+
+// removeHealth takes the condition and the taint away from the Node.
+func removeHealth(ctx context.Context, api dynamic.Interface, name string) error {
+	if api == nil {
+		return nil
+	}
+	_, err := api.Resource(nodes()).Apply(ctx, name, bareNode(name, map[string]any{}), metav1.ApplyOptions{FieldManager: healthFieldManager, Force: true}, "status")
+	if err == nil {
+		err = setTaint(ctx, api, name, false)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

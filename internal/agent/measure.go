@@ -15,10 +15,16 @@ import (
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
-// xidCounts counts what the cards report, before anything judges it.
+// xidCounts counts what the cards report, before anything judges it. Most errors come twice, from NVML and in the
+// kernel's log, and some in one of the two only. So the source that told of more counts.
 type xidCounts struct {
 	mu     sync.Mutex
-	counts []metrics.XIDCount
+	counts []xidCount
+}
+
+type xidCount struct {
+	metrics.XIDCount
+	events, lines uint64
 }
 
 // counted is the adapter with its events counted on their way.
@@ -43,22 +49,30 @@ func (x *xidCounts) add(event gpu.Event) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i := range x.counts {
-		if c := &x.counts[i]; c.GPU == event.GPU && c.XID == event.XID {
-			c.Count++
-			c.Last = event.Time
-			return
-		}
+	at := slices.IndexFunc(x.counts, func(c xidCount) bool { return c.GPU == event.GPU && c.XID == event.XID })
+	if at < 0 {
+		at = len(x.counts)
+		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{
+			GPU: event.GPU, XID: event.XID, Title: health.LookupXID(event.XID).Mnemonic,
+		}})
 	}
-	x.counts = append(x.counts, metrics.XIDCount{
-		GPU: event.GPU, XID: event.XID, Count: 1, Last: event.Time, Title: health.LookupXID(event.XID).Mnemonic,
-	})
+	c := &x.counts[at]
+	if event.Log {
+		c.lines++
+	} else {
+		c.events++
+	}
+	c.Count, c.Last = max(c.events, c.lines), event.Time
 }
 
 func (x *xidCounts) all() []metrics.XIDCount {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return slices.Clone(x.counts)
+	var all []metrics.XIDCount
+	for _, c := range x.counts {
+		all = append(all, c.XIDCount)
+	}
+	return all
 }
 
 // measure samples the cards until ctx ends. A scrape never waits for it.

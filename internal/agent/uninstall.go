@@ -32,6 +32,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
 		{"ledger and journals in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
+		{"condition and taint of Node " + config.NodeName, func() error { return removeHealth(ctx, api, config.NodeName) }},
 		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
 	}
 	var failed []error

@@ -56,7 +56,11 @@ func anyInput() *rapid.Generator[Input] {
 			}
 			for k := range rapid.IntRange(0, 3).Draw(t, "devices") {
 				id := gpu.UUID(fmt.Sprintf("MIG-%d-%d", i, k))
-				card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{UUID: id, Index: k, Profile: profiles.Draw(t, "profile"), MemoryBytes: rapid.Uint64().Draw(t, "memory")})
+				has := rapid.IntRange(0, 3)
+				card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
+					UUID: id, Index: k, Profile: profiles.Draw(t, "profile"), MemoryBytes: rapid.Uint64().Draw(t, "memory"),
+					Attributes: gpu.MIGAttributes{Multiprocessors: has.Draw(t, "multiprocessors"), OFAs: has.Draw(t, "OFAs")},
+				})
 				in.Units = append(in.Units, offer.Unit{Key: gpu.DeviceKey{GPU: card.UUID, MIG: id}, Use: uses.Draw(t, "use")})
 			}
 			in.Snapshot.GPUs = append(in.Snapshot.GPUs, card)

@@ -125,7 +125,13 @@ func offerProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "MIG_JOURNAL_UNUSABLE", Severity: Error, Area: AreaMIG, Title: "the journal of MIG changes cannot be written",
+			Code: "MIG_JOURNAL_UNREADABLE", Severity: Error, Area: AreaMIG, Title: "the journal of MIG changes cannot be read",
+			Meaning: "MIG layouts are not changed until it can: it says whether a change was under way.",
+			Fix:     "See that the agent may read and write its state directory, and that the disk below it works.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "MIG_JOURNAL_UNWRITABLE", Severity: Error, Area: AreaMIG, Title: "the journal of MIG changes cannot be written",
 			Meaning: "MIG layouts are not changed until it can: without it a crash in the middle could not be repaired.",
 			Fix:     "Make the agent's state directory writable, and its disk not full.",
 			Seen:    seenNode,

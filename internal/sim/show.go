@@ -161,6 +161,10 @@ func (c *cardState) faults() []string {
 	add(c.DoubleBitECC > 0, "%d double-bit ECC", c.DoubleBitECC)
 	add(c.RowRemap != "", "row remap %s", c.RowRemap)
 	add(c.Temperature > 0, "%d C", c.Temperature)
+	add(c.RetiredPages, "retired pages pending")
+	add(c.Throttle != "", "throttled: %s", c.Throttle)
+	add(c.Fabric != "", "fabric %s", c.Fabric)
+	add(c.NVLinkErrors > 0, "%d NVLink errors", c.NVLinkErrors)
 	add(len(c.LinksDown) > 0, "NVLinks down: %s", numberList(c.LinksDown))
 	for _, h := range c.Hangs {
 		add(h.For == 0, "%s hangs", h.Call)
@@ -175,6 +179,8 @@ func recoveryName(action nvml.DeviceGpuRecoveryAction) string {
 		return "GPUReset"
 	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
 		return "NodeReboot"
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
+		return "DrainP2P"
 	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
 		return "DrainAndReset"
 	}

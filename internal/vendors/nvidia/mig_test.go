@@ -25,7 +25,10 @@ func TestMIGDevices(t *testing.T) {
 		{
 			uuid: "MIG-a", name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb+me", gi: 7,
 			profileID: nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, placement: nvml.GpuInstancePlacement{Start: 6, Size: 1},
-			attributes: attributes(1, 1, 4864),
+			attributes: nvml.DeviceAttributes{
+				GpuInstanceSliceCount: 1, ComputeInstanceSliceCount: 1, MemorySizeMB: 4864,
+				MultiprocessorCount: 14, SharedCopyEngineCount: 1, SharedDecoderCount: 2, SharedEncoderCount: 3, SharedJpegCount: 4, SharedOfaCount: 5,
+			},
 		},
 		nil, // the numbering has holes
 		{uuid: "MIG-b", name: "old driver, no profile", gi: 2, profileID: nvml.GPU_INSTANCE_PROFILE_3_SLICE, placement: nvml.GpuInstancePlacement{Size: 4}, attributes: attributes(3, 3, 19968)},
@@ -41,6 +44,7 @@ func TestMIGDevices(t *testing.T) {
 	want := gpu.MIG{Capable: true, Enabled: true, PendingEnabled: true, ModeNeedsReset: true, Geometry: geometryA100(), Devices: []gpu.MIGDevice{
 		{
 			UUID: "MIG-a", Profile: "1g.5gb+me", Index: 0, GI: 7, Start: 6, Size: 1, MemoryBytes: 4864 << 20,
+			Attributes: gpu.MIGAttributes{Multiprocessors: 14, CopyEngines: 1, Decoders: 2, Encoders: 3, JPEGs: 4, OFAs: 5},
 			Nodes: []gpu.DeviceNode{
 				{Path: "/dev/nvidia-caps/nvidia-cap66", Major: 237, Minor: 66},
 				{Path: "/dev/nvidia-caps/nvidia-cap67", Major: 237, Minor: 67},

@@ -49,8 +49,8 @@ func TestFaults(t *testing.T) {
 
 	xid, silent := sim.Fault{XID: 79}, sim.Fault{LostSilently: true}
 	faults := []cardFault{
-		{"XID 79 on a held GPU", held[0], xid, "Unhealthy", "XID79"},
-		{"XID 79 on a free GPU", free[0], xid, "Unhealthy", "XID79"},
+		{"XID 79 on a held GPU", held[0], xid, "NeedsReboot", "XID79"},
+		{"XID 79 on a free GPU", free[0], xid, "NeedsReboot", "XID79"},
 		{"a held GPU lost without an XID", held[1], silent, "Gone", "GPU_LOST"},
 		{"a free GPU lost without an XID", free[1], silent, "Gone", "GPU_LOST"},
 	}

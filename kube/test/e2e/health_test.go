@@ -1,0 +1,516 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+// The settings of the agent whose health, labels and metrics are tested. They are short so that the
+// tests are; what they say is what counts.
+const (
+	healthPoll     = 2 * time.Second
+	healthDeadline = 2 * time.Second
+	healthSettings = "pollInterval: 2s\nscanDeadline: 2s\nsampleInterval: 1s\ndcgmNames: true\n"
+	// fourShares makes four shares of GPU 0, partitions GPU 1 and gives the others out whole.
+	fourShares = `gpus:
+- select: {index: [0]}
+  sharing: {mode: timeSlicing, replicas: 4, renameByDefault: true}
+- select: {index: [1]}
+  mig: {devices: {3g.20gb: 1, 1g.5gb: 3}}
+`
+	// plainCards gives all GPUs out whole, whatever they were before.
+	plainCards = "gpus:\n- select: {}\n  mig: {layout: all-disabled}\n"
+	// noticed is far above what an idle machine takes to tell the kubelet of an event.
+	noticed = 2 * time.Second
+	mig1gs  = "nvidia.com/mig-1g.5gb"
+)
+
+// healthLab is a node of its own whose agent follows a file.
+type healthLab struct {
+	*lab
+	file string
+}
+
+// TestHealth breaks the GPUs of one node in every way, and reads what it says of them: verdicts,
+// labels and metrics.
+func TestHealth(t *testing.T) {
+	h := &healthLab{file: filepath.Join(t.TempDir(), "agent.yaml")}
+	h.configure(t, plainCards)
+	c := ownCluster(t, sandbox.Options{Profile: "a100x8-40g", AgentArgs: []string{"--config", h.file}})
+	h.lab = &lab{rig: &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}}
+	var err error
+	if h.machine, err = sim.Open(h.node.SimDir()); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, settings string
+		want           map[string]int
+		run            func(*testing.T, *healthLab)
+	}{
+		{"Labels", plainCards, map[string]int{gpuResource: 8}, testLabels},
+		{"OneLostOfEight", plainCards, map[string]int{gpuResource: 8}, testOneLost},
+		{"HungCall", plainCards, map[string]int{gpuResource: 8}, testHungCall},
+		{"XIDOfSharedGPU", fourShares, sharedOffers(), testXIDOfSharedGPU},
+		{"XIDOfMIGDevice", fourShares, sharedOffers(), testXIDOfMIGDevice},
+		{"PodsInMetrics", fourShares, sharedOffers(), testPodsInMetrics},
+		{"LabelsOfLayout", fourShares, sharedOffers(), testLabelsOfLayout},
+		{"Uninstall", plainCards, map[string]int{gpuResource: 8}, testUninstallLabels},
+	} {
+		ok := t.Run(test.name, func(t *testing.T) {
+			if err := h.machine.Clear(sim.ClearAll); err != nil {
+				t.Fatal(err)
+			}
+			h.configure(t, test.settings)
+			h.waitAllocatableOf(t, test.want)
+			start := time.Now()
+			test.run(t, h)
+			t.Logf("%s took %s", test.name, ms(time.Since(start)))
+		})
+		if !ok && len(h.node.Agents()) != 1 {
+			t.FailNow()
+		}
+	}
+}
+
+func sharedOffers() map[string]int {
+	return map[string]int{gpuResource: 6, sharedResource: 4, "nvidia.com/mig-3g.20gb": 1, mig1gs: 3}
+}
+
+func (h *healthLab) configure(t testing.TB, settings string) {
+	t.Helper()
+	(&sharingRig{file: h.file}).configure(t, healthSettings+settings)
+}
+
+// inject breaks something and returns when.
+func (h *healthLab) inject(t testing.TB, fault sim.Fault) time.Time {
+	t.Helper()
+	at := time.Now()
+	if err := h.machine.Inject(fault); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// mend takes the faults of a card away and returns when.
+func (h *healthLab) mend(t testing.TB, uuid string) time.Time {
+	t.Helper()
+	at := time.Now()
+	if err := h.machine.Clear(uuid); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// waitSoon asks the kubelet every 5 ms until what it calls healthy is as wanted, and returns when.
+func (h *healthLab) waitSoon(t testing.TB, limit time.Duration, what string, is func(map[string][]string) bool) time.Time {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := h.healthyIDs(ctx)
+		if err == nil && is(now) {
+			return time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("wait until %s: after %s the kubelet has %v (%v)", what, limit, counts(now), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// waitNodeCondition waits until the Node's condition about its GPUs has the status and all texts.
+func (h *healthLab) waitNodeCondition(t testing.TB, status corev1.ConditionStatus, texts ...string) *corev1.NodeCondition {
+	t.Helper()
+	var found *corev1.NodeCondition
+	waitUntil(t, 15*time.Second, fmt.Sprintf("condition GPUsHealthy of the Node is %s with %q", status, texts), func(ctx context.Context) error {
+		node, err := h.nodeObject(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUsHealthy" })
+		if i < 0 {
+			return errors.New("there is none")
+		}
+		if found = &node.Status.Conditions[i]; found.Status != status || !hasAll(found.Message, texts) {
+			return fmt.Errorf("it is %s: %s", found.Status, found.Message)
+		}
+		return nil
+	})
+	return found
+}
+
+// waitTaints waits until the Node has exactly these taints, by key.
+func (h *healthLab) waitTaints(t testing.TB, want ...string) {
+	t.Helper()
+	waitUntil(t, 15*time.Second, fmt.Sprintf("the Node has the taints %v", want), func(ctx context.Context) error {
+		node, err := h.nodeObject(ctx)
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, taint := range node.Spec.Taints {
+			got = append(got, taint.Key)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+}
+
+// kill ends the agent without notice and starts it again, with the settings that its file has by now.
+func (h *healthLab) kill(t testing.TB) {
+	t.Helper()
+	ctx := timeout(t, time.Minute)
+	if err := h.node.KillAgent(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.mode.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testXIDOfSharedGPU: an XID takes all four shares of a GPU away and nothing else; everybody says so and names the
+// pod; the agent's death changes nothing about it; it all comes back once the card is mended.
+func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
+	card := h.card(t, 0)
+	holder := h.run(t, podAsking("sliced", sharedResource, 1))[0]
+	witnesses := h.watchPods(t, holder)
+	before := h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is well")
+
+	want := sharedOffers()
+	delete(want, sharedResource)
+	broken := h.inject(t, sim.Fault{GPU: card.UUID, XID: 79})
+	took := h.waitSoon(t, 10*time.Second, "no share of GPU 0 is healthy", func(now map[string][]string) bool {
+		return maps.Equal(counts(now), want)
+	}).Sub(broken)
+	t.Logf("XID 79 of a GPU with 4 shares: the kubelet calls all 4 unhealthy after %s", ms(took))
+	if took > noticed {
+		t.Errorf("the kubelet knows after %s, want at most %s", took, noticed)
+	}
+	condition := h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 0 ("+card.UUID+") is NeedsReboot")
+	if !condition.LastTransitionTime.After(before.LastTransitionTime.Time) && time.Since(before.LastTransitionTime.Time) > 2*time.Second {
+		t.Errorf("the condition changed at %s, and is False since %s", before.LastTransitionTime, condition.LastTransitionTime)
+	}
+	said := h.waitEvent(t, "GPUNeedsReboot", "GPU 0 ("+card.UUID+")", "XID79", "held by default/sliced").Sub(broken)
+	t.Logf("an event on the Node names the pod after %s", ms(said))
+	h.waitGPUNodeHealth(t, card.UUID, "NeedsReboot", "XID79")
+	page := h.waitMetrics(t, "GPU 0 is told unhealthy", func(p metricsPage) error {
+		return p.wants(map[string]float64{
+			`berth_gpu_healthy{index="0"}`: 0, `berth_gpu_healthy{index="2"}`: 1,
+			`berth_gpu_health_state{index="0",state="NeedsReboot"}`: 1, `berth_gpu_health_state{index="0",state="Healthy"}`: 0,
+			`berth_gpu_health_cause{index="0",code="XID79"}`: 1, `berth_gpu_xid_errors_total{index="0",xid="79"}`: 1,
+		})
+	})
+	if more := page.find("berth_gpu_health_cause", map[string]string{"index": "2"}); len(more) > 0 {
+		t.Errorf("GPU 2 is well and has causes: %v", more)
+	}
+	row := h.rowOf(t, card.UUID)
+	for _, cell := range []string{"NeedsReboot", "XID79", "default/sliced"} {
+		if !strings.Contains(row, cell) {
+			t.Errorf("berth gpus says %q, which should have %q", row, cell)
+		}
+	}
+	h.checkDoctor(t, 1, "XID79")
+
+	// The agent dies, the fault stands. Beside that it is told to taint the Node, and must leave others' taints alone.
+	h.foreignTaint(t)
+	h.configure(t, "taintUnhealthy: true\n"+fourShares)
+	samples := h.watchOffers(t)
+	killed := time.Now()
+	h.kill(t)
+	h.waitTaints(t, "berth.dev/gpu-unhealthy", taintForeign)
+	h.waitScans(t, 2)
+	for _, s := range samples.stop() {
+		if s.err == nil && len(s.offers[sharedResource]) > 0 {
+			t.Errorf("%s after the death of the agent the next one gives out %v", ms(s.at.Sub(killed)), s.offers[sharedResource])
+			break
+		}
+	}
+	h.waitMetrics(t, "the new agent knows the cause", func(p metricsPage) error {
+		return p.wants(map[string]float64{`berth_gpu_health_cause{index="0",code="XID79"}`: 1, `berth_gpu_healthy{index="0"}`: 0})
+	})
+	h.checkUndisturbed(t, witnesses...)
+
+	mended := h.mend(t, card.UUID)
+	back := h.waitSoon(t, 20*time.Second, "all shares are healthy", func(now map[string][]string) bool {
+		return maps.Equal(counts(now), sharedOffers())
+	}).Sub(mended)
+	t.Logf("cleared: verified and given out again after %s", ms(back))
+	h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is well")
+	h.waitEvent(t, "GPUHealthy", card.UUID)
+	h.waitTaints(t, taintForeign)
+	h.waitGPUNodeHealth(t, card.UUID, "Healthy", "")
+	h.checkUndisturbed(t, witnesses...)
+}
+
+const taintForeign = "berth.example/foreign"
+
+// foreignTaint gives the Node a taint that is not Berth's, until the test ends.
+func (h *healthLab) foreignTaint(t testing.TB) {
+	t.Helper()
+	set := func(ctx context.Context, taints []corev1.Taint) error {
+		node, err := h.nodeObject(ctx)
+		if err != nil {
+			return err
+		}
+		node.Spec.Taints = append(slices.DeleteFunc(node.Spec.Taints, func(o corev1.Taint) bool { return o.Key == taintForeign }), taints...)
+		_, err = h.Client().CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+		return err
+	}
+	change := func(ctx context.Context, taints ...corev1.Taint) error {
+		return poll(ctx, "the Node's taints are changed", func() error { return set(ctx, taints) })
+	}
+	if err := change(timeout(t, 10*time.Second), corev1.Taint{Key: taintForeign, Effect: corev1.TaintEffectPreferNoSchedule}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := change(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waitScans waits until the agent's inventory has been read so often from now on: a poll each.
+func (h *healthLab) waitScans(t testing.TB, n int) {
+	t.Helper()
+	// Nothing counts scans from outside, so it is the time that they take at most.
+	select {
+	case <-time.After(time.Duration(n) * healthPoll):
+	case <-t.Context().Done():
+	}
+}
+
+// testXIDOfMIGDevice: an XID of one MIG device concerns that one; its siblings are given out, and their pods go on.
+func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
+	pods := h.run(t, podAsking("part-a", mig1gs, 1), podAsking("part-b", mig1gs, 1))
+	witnesses := h.watchPods(t, pods...)
+	bad := h.idsOf(t, pods[0])[0]
+	card := h.card(t, 1)
+	all, err := h.healthyIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(slices.Clone(all[mig1gs]), func(id string) bool { return id == bad })
+
+	samples := h.watchOffers(t)
+	broken := h.inject(t, sim.Fault{GPU: bad, XID: 94})
+	took := h.waitSoon(t, 10*time.Second, "one MIG device is unhealthy", func(now map[string][]string) bool {
+		return slices.Equal(now[mig1gs], want)
+	}).Sub(broken)
+	t.Logf("XID 94 of a MIG device: the kubelet calls it unhealthy after %s", ms(took))
+	if took > noticed {
+		t.Errorf("the kubelet knows after %s, want at most %s", took, noticed)
+	}
+	h.waitEvent(t, "GPUUnhealthy", bad, "XID94", "held by default/part-a")
+	// It ends an application only. So it goes as soon as a scan proves that nothing is to be repaired.
+	back := h.waitSoon(t, 20*time.Second, "the MIG device is healthy", func(now map[string][]string) bool {
+		return maps.Equal(counts(now), sharedOffers())
+	})
+	t.Logf("verified and given out again %s after the XID", ms(back.Sub(broken)))
+	if back.Sub(broken) < time.Second {
+		t.Errorf("the MIG device is given out again after %s: the driver's own diagnosis takes longer", back.Sub(broken))
+	}
+	for _, s := range samples.stop() {
+		if s.err != nil {
+			continue
+		}
+		others := maps.Clone(counts(s.offers))
+		delete(others, mig1gs)
+		whole := sharedOffers()
+		delete(whole, mig1gs)
+		got := s.offers[mig1gs]
+		if !maps.Equal(others, whole) || !slices.Equal(got, want) && !slices.Equal(got, all[mig1gs]) {
+			t.Errorf("%s after the XID the kubelet has %v", ms(s.at.Sub(broken)), s.offers)
+			break
+		}
+	}
+	h.waitMetrics(t, "the XID was counted", func(p metricsPage) error {
+		return p.wants(map[string]float64{`berth_gpu_xid_errors_total{index="1",xid="94"}`: 1, `berth_gpu_healthy{index="1"}`: 1})
+	})
+	h.checkUndisturbed(t, witnesses...)
+
+	// One that takes a reset of the card takes all its MIG devices.
+	broken = h.inject(t, sim.Fault{GPU: bad, XID: 95})
+	gone := sharedOffers()
+	delete(gone, mig1gs)
+	delete(gone, "nvidia.com/mig-3g.20gb")
+	took = h.waitSoon(t, 10*time.Second, "all MIG devices of GPU 1 are unhealthy", func(now map[string][]string) bool {
+		return maps.Equal(counts(now), gone)
+	}).Sub(broken)
+	t.Logf("XID 95 of a MIG device, which takes a reset: its siblings are unhealthy after %s", ms(took))
+	h.waitGPUNodeHealth(t, card.UUID, "NeedsReset", "XID95")
+	mended := h.mend(t, card.UUID)
+	took = h.waitSoon(t, 20*time.Second, "all MIG devices are healthy", func(now map[string][]string) bool {
+		return maps.Equal(counts(now), sharedOffers())
+	}).Sub(mended)
+	t.Logf("cleared: verified and given out again after %s", ms(took))
+}
+
+// testOneLost: one GPU of eight goes without a word. It is noticed at the next scan, and the other seven are given out,
+// measured and labelled as before.
+func testOneLost(t *testing.T, h *healthLab) {
+	card := h.card(t, 7)
+	lost := h.inject(t, sim.Fault{GPU: card.UUID, LostSilently: true})
+	took := h.waitSoon(t, 20*time.Second, "seven GPUs are healthy", func(now map[string][]string) bool {
+		return len(now[gpuResource]) == nodeGPUs-1 && !slices.Contains(now[gpuResource], card.UUID)
+	}).Sub(lost)
+	t.Logf("a GPU lost without a word: the kubelet knows after %s (the poll is %s)", ms(took), healthPoll)
+	if limit := healthPoll + noticed; took > limit {
+		t.Errorf("the kubelet knows after %s, want at most %s", took, limit)
+	}
+	h.waitAllocatableOf(t, map[string]int{gpuResource: nodeGPUs - 1})
+	h.waitLabels(t, "seven GPUs", func(labels map[string]string) error {
+		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "7", "berth.dev/gpu.healthy": "7", "berth.dev/gpu.unhealthy": "1"})
+	})
+	pods := h.run(t, podWithGPUs("rest-a", 4), podWithGPUs("rest-b", 3))
+	for _, pod := range pods {
+		if ids := h.idsOf(t, pod); slices.Contains(ids, card.UUID) {
+			t.Errorf("pod %s was given the lost GPU: %v", pod.Name, ids)
+		}
+	}
+	for index := range nodeGPUs - 1 {
+		if err := h.machine.SetWork(fmt.Sprint(index), sim.Work{SM: uint32(10 + index)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := h.waitMetrics(t, "the other seven are measured", func(p metricsPage) error {
+		want := map[string]float64{`berth_gpu_healthy{index="7"}`: 0, `berth_gpu_health_state{index="7",state="Gone"}`: 1}
+		for index := range nodeGPUs - 1 {
+			want[fmt.Sprintf(`berth_gpu_healthy{index="%d"}`, index)] = 1
+			want[fmt.Sprintf(`berth_gpu_utilization_ratio{index="%d"}`, index)] = float64(10+index) / 100
+		}
+		return p.wants(want)
+	})
+	if stale := page.find("berth_gpu_temperature_celsius", map[string]string{"index": "7"}); len(stale) > 0 {
+		t.Errorf("the lost GPU has a temperature: %v", stale)
+	}
+	h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 7")
+	h.checkDoctor(t, 1, "GPU_LOST")
+
+	mended := h.mend(t, card.UUID)
+	took = h.waitSoon(t, 20*time.Second, "eight GPUs are healthy", func(now map[string][]string) bool {
+		return len(now[gpuResource]) == nodeGPUs
+	}).Sub(mended)
+	t.Logf("found again: the kubelet knows after %s", ms(took))
+	h.waitLabels(t, "eight GPUs", func(labels map[string]string) error {
+		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "8", "berth.dev/gpu.healthy": "8", "berth.dev/gpu.unhealthy": "0"})
+	})
+	h.waitNodeCondition(t, corev1.ConditionTrue)
+	h.checkDoctor(t, 0)
+}
+
+// testHungCall: the driver hangs for a minute in one call. Nobody who asks the agent something has to wait for it.
+func testHungCall(t *testing.T, h *healthLab) {
+	const patience = time.Second
+	card := h.card(t, 3)
+	h.waitMetrics(t, "the GPUs are measured", func(p metricsPage) error {
+		return p.wants(map[string]float64{`berth_gpu_healthy{index="3"}`: 1})
+	})
+	hung := h.inject(t, sim.Fault{GPU: card.UUID, Hang: sim.AllCalls, HangFor: time.Minute})
+	slowest := map[string]time.Duration{}
+	ask := func() []byte {
+		var metrics []byte
+		for _, path := range []string{"/metrics", "/readyz", "/healthz", "/debug/state"} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			start := time.Now()
+			text, err := h.page(ctx, path)
+			cancel()
+			slowest[path] = max(slowest[path], time.Since(start))
+			if err != nil {
+				t.Errorf("%s after the call began to hang: %v", ms(time.Since(hung)), err)
+			}
+			if path == "/metrics" {
+				metrics = text
+			}
+		}
+		return metrics
+	}
+	var told time.Duration
+	waitUntil(t, 20*time.Second, "the hung call is a problem", func(context.Context) error {
+		if page := parseMetrics(t, ask()); page.wants(map[string]float64{`berth_gpu_health_cause{index="3",code="NVML_TIMEOUT"}`: 1}) != nil {
+			return errors.New("no NVML_TIMEOUT")
+		}
+		told = time.Since(hung)
+		return nil
+	})
+	t.Logf("a call that hangs: told after %s (the next scan is at most %s away, its deadline is %s)", ms(told), healthPoll, healthDeadline)
+	if limit := healthPoll + healthDeadline + noticed; told > limit {
+		t.Errorf("it is told after %s, want at most %s", told, limit)
+	}
+	h.waitGPUNodeHealth(t, card.UUID, "Unhealthy", "NVML_TIMEOUT")
+
+	start := time.Now()
+	pod := h.run(t, podWithGPUs("meanwhile", 1))[0]
+	t.Logf("a pod with a GPU starts in %s meanwhile", ms(time.Since(start)))
+	if ids := h.idsOf(t, pod); slices.Contains(ids, card.UUID) {
+		t.Errorf("the pod was given the GPU whose driver hangs")
+	}
+	h.checkService(t, patience)
+	ask()
+	t.Logf("the slowest answers meanwhile: %v", slowest)
+
+	start = time.Now()
+	if err := h.node.StopAgent(timeout(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	left := time.Since(start)
+	t.Logf("the agent leaves in %s", ms(left))
+	if left > 5*time.Second {
+		t.Errorf("the agent takes %s to leave, want at most 5 s", left)
+	}
+	h.mend(t, card.UUID)
+	if err := h.mode.Start(timeout(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	h.waitKubelet(t, map[string]int{gpuResource: nodeGPUs})
+}
+
+// checkService measures a call of the agent's gRPC service that gives out nothing.
+func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
+	t.Helper()
+	sockets := h.agentSockets(t)
+	if len(sockets) != 1 {
+		t.Fatalf("the agent has the sockets %v, want one", sockets)
+	}
+	start := time.Now()
+	if err := optionsOf(t, h.node.KubeletDir(), sockets[0], limit); err != nil {
+		t.Errorf("the device plugin's service: %v", err)
+	}
+	t.Logf("the device plugin's service answers in %s meanwhile", ms(time.Since(start)))
+}
+
+// rowOf is the row of a device in the table of berth gpus, from a laptop.
+func (h *healthLab) rowOf(t testing.TB, uuid string) string {
+	t.Helper()
+	row := ""
+	waitUntil(t, 10*time.Second, "berth gpus lists "+uuid, func(context.Context) error {
+		table := h.berth(t, "gpus", "--kubeconfig", h.KubeconfigPath())
+		for line := range strings.Lines(table.out) {
+			if strings.Contains(line, uuid) {
+				row = line
+				return nil
+			}
+		}
+		return fmt.Errorf("it ends with %d:\n%s%s", table.code, table.out, table.err)
+	})
+	return row
+}

@@ -1,0 +1,329 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
+)
+
+// metricsPage is a page of metrics as Prometheus reads it.
+type metricsPage map[string]*dto.MetricFamily
+
+func readMetrics(text []byte) (metricsPage, error) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	return parser.TextToMetricFamilies(bytes.NewReader(text))
+}
+
+func parseMetrics(t testing.TB, text []byte) metricsPage {
+	t.Helper()
+	page, err := readMetrics(text)
+	if err != nil {
+		t.Fatalf("Prometheus cannot read the page: %v", err)
+	}
+	return page
+}
+
+// find are the values of the series of a name that have at least these labels.
+func (p metricsPage) find(name string, labels map[string]string) []float64 {
+	var values []float64
+	for _, metric := range p[name].GetMetric() {
+		got := map[string]string{}
+		for _, pair := range metric.GetLabel() {
+			got[pair.GetName()] = pair.GetValue()
+		}
+		has := true
+		for key, value := range labels {
+			has = has && got[key] == value
+		}
+		if has {
+			values = append(values, metric.GetGauge().GetValue()+metric.GetCounter().GetValue()+metric.GetUntyped().GetValue())
+		}
+	}
+	return values
+}
+
+var (
+	seriesForm = regexp.MustCompile(`^([a-zA-Z_]+)\{(.*)\}$`)
+	labelForm  = regexp.MustCompile(`([a-zA-Z_]+)="([^"]*)"`)
+)
+
+// wants compares series, written as NAME{LABEL="VALUE",...}: of each there has to be one with at least these labels.
+func (p metricsPage) wants(want map[string]float64) error {
+	var wrong []error
+	for _, series := range slices.Sorted(maps.Keys(want)) {
+		parts := seriesForm.FindStringSubmatch(series)
+		if parts == nil {
+			return fmt.Errorf("%q is no series", series)
+		}
+		labels := map[string]string{}
+		for _, pair := range labelForm.FindAllStringSubmatch(parts[2], -1) {
+			labels[pair[1]] = pair[2]
+		}
+		if got := p.find(parts[1], labels); len(got) != 1 || got[0] < want[series]-1e-9 || got[0] > want[series]+1e-9 {
+			wrong = append(wrong, fmt.Errorf("%s is %v, want %v", series, got, want[series]))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// waitMetrics waits until the agent's page passes a check.
+func (h *healthLab) waitMetrics(t testing.TB, what string, check func(metricsPage) error) metricsPage {
+	t.Helper()
+	var page metricsPage
+	waitUntil(t, 20*time.Second, "in the metrics "+what, func(ctx context.Context) error {
+		text, err := h.page(ctx, "/metrics")
+		if err != nil {
+			return err
+		}
+		if page, err = readMetrics(text); err != nil {
+			return err
+		}
+		return check(page)
+	})
+	return page
+}
+
+// optionsOf asks a device plugin's service for its options.
+func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) error {
+	connection, err := grpc.NewClient("unix://"+filepath.Join(kubeletDir, "device-plugins", socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	_, err = v1beta1.NewDevicePluginClient(connection).GetDevicePluginOptions(timeout(t, limit), &v1beta1.Empty{})
+	return err
+}
+
+// testPodsInMetrics: what real processes of real containers use is told by pod, for a whole GPU, a time-sliced
+// one and a MIG device, in both vocabularies and by berth top.
+func testPodsInMetrics(t *testing.T, h *healthLab) {
+	pods := h.run(t, podAsking("whole", gpuResource, 1), podAsking("slice-a", sharedResource, 1), podAsking("slice-b", sharedResource, 1), podAsking("part", mig1gs, 1))
+	const mib = 1 << 20
+	process := map[string]int{}
+	for _, pod := range pods {
+		process[pod.Name] = h.processOf(t, pod).PID
+	}
+	whole, part := h.idsOf(t, pods[0])[0], h.idsOf(t, pods[3])[0]
+	shared, split := h.card(t, 0).UUID, h.card(t, 1).UUID
+	works := map[string]sim.Work{
+		whole: {SM: 70, Memory: 30, PowerWatts: 250, Programs: []sim.Program{{PID: process["whole"], MemoryMiB: 1000, SM: 70, Memory: 30}}},
+		shared: {SM: 50, Memory: 20, Programs: []sim.Program{
+			{PID: process["slice-a"], MemoryMiB: 2000, SM: 30, Memory: 15}, {PID: process["slice-b"], MemoryMiB: 3000, SM: 20, Memory: 5},
+			{PID: os.Getpid(), MemoryMiB: 500},
+		}},
+		split: {Programs: []sim.Program{{PID: process["part"], MIG: part, MemoryMiB: 400}}},
+	}
+	for uuid, work := range works {
+		if err := h.machine.SetWork(uuid, work); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := func(name, uuid, pod string) string {
+		return fmt.Sprintf(`%s{uuid="%s",namespace="default",pod="%s",container="main"}`, name, uuid, pod)
+	}
+	want := map[string]float64{
+		of("berth_gpu_allocation_info", whole, "whole"):                                              1,
+		of("berth_gpu_allocation_info", shared, "slice-a"):                                           1,
+		of("berth_gpu_allocation_info", shared, "slice-b"):                                           1,
+		of("berth_gpu_allocation_info", part, "part"):                                                1,
+		of("berth_gpu_pod_processes", whole, "whole"):                                                1,
+		of("berth_gpu_pod_processes", shared, "slice-a"):                                             1,
+		of("berth_gpu_pod_memory_used_bytes", whole, "whole"):                                        1000 * mib,
+		of("berth_gpu_pod_memory_used_bytes", shared, "slice-a"):                                     2000 * mib,
+		of("berth_gpu_pod_memory_used_bytes", shared, "slice-b"):                                     3000 * mib,
+		of("berth_gpu_pod_memory_used_bytes", part, "part"):                                          400 * mib,
+		of("berth_gpu_pod_sm_utilization_ratio", whole, "whole"):                                     0.7,
+		of("berth_gpu_pod_sm_utilization_ratio", shared, "slice-a"):                                  0.3,
+		of("berth_gpu_pod_sm_utilization_ratio", shared, "slice-b"):                                  0.2,
+		fmt.Sprintf(`berth_gpu_host_memory_used_bytes{uuid="%s"}`, shared):                           500 * mib,
+		fmt.Sprintf(`berth_gpu_allocation_info{uuid="%s",mode="exclusive"}`, part):                   1,
+		fmt.Sprintf(`berth_gpu_utilization_ratio{uuid="%s"}`, whole):                                 0.7,
+		fmt.Sprintf(`berth_gpu_power_usage_watts{uuid="%s"}`, whole):                                 250,
+		fmt.Sprintf(`berth_gpu_allocation_info{uuid="%s",pod="slice-a",mode="timeslicing"}`, shared): 1,
+
+		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{UUID="%s",namespace="default",pod="whole",container="main"}`, whole):    70,
+		fmt.Sprintf(`DCGM_FI_DEV_POWER_USAGE{UUID="%s",namespace="default",pod="whole",container="main"}`, whole): 250,
+		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{UUID="%s",namespace="default",pod="slice-a",container="main"}`, shared): 30,
+		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{UUID="%s",namespace="default",pod="slice-b",container="main"}`, shared): 20,
+		fmt.Sprintf(`DCGM_FI_DEV_FB_USED{UUID="%s",pod="slice-b"}`, shared):                                       3000,
+	}
+	page := h.waitMetrics(t, "the pods' use is told", func(p metricsPage) error { return p.wants(want) })
+	if got := page.find("DCGM_FI_DEV_FB_USED", map[string]string{"GPU_I_PROFILE": "1g.5gb", "pod": "part", "namespace": "default", "container": "main"}); len(got) != 1 {
+		t.Errorf("the framebuffer of the MIG device of pod part is told %d times: %v", len(got), page["DCGM_FI_DEV_FB_USED"].GetMetric())
+	}
+	text, err := h.page(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the page has %d names and %d KB", len(page), len(text)>>10)
+
+	out := h.inNode(t, 0, "berth", "top")
+	for _, pod := range []string{"whole", "slice-a", "slice-b", "part"} {
+		if !strings.Contains(out, "default/"+pod) {
+			t.Errorf("berth top does not name pod %s:\n%s", pod, out)
+		}
+	}
+	if !regexp.MustCompile(`NVIDIA A100-SXM4-40GB +70% .*250/`).MatchString(out) {
+		t.Errorf("berth top does not say how busy the GPU of pod whole is:\n%s", out)
+	}
+	samples := &v1alpha1.GPUSamples{}
+	decoder := json.NewDecoder(strings.NewReader(h.inNode(t, 0, "berth", "top", "-o", "json")))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(samples); err != nil || len(samples.Items) != nodeGPUs {
+		t.Errorf("berth top lists %d GPUs as JSON, want %d: %v", len(samples.Items), nodeGPUs, err)
+	}
+
+	// A pod that is gone holds and uses nothing.
+	if err := h.remove(timeout(t, 30*time.Second), pods[1]); err != nil {
+		t.Fatal(err)
+	}
+	h.waitMetrics(t, "pod slice-a is gone", func(p metricsPage) error {
+		for name := range p {
+			if left := p.find(name, map[string]string{"pod": "slice-a"}); len(left) > 0 {
+				return fmt.Errorf("%s is told of it", name)
+			}
+		}
+		return p.wants(map[string]float64{of("berth_gpu_pod_memory_used_bytes", shared, "slice-b"): 3000 * mib})
+	})
+}
+
+// inNode runs one of Berth's programs on the node, with the node's own places.
+func (h *healthLab) inNode(t testing.TB, code int, program string, args ...string) string {
+	t.Helper()
+	agents := h.node.Agents()
+	if len(agents) != 1 {
+		t.Fatalf("%d agents run on the node, want one", len(agents))
+	}
+	var out, errOut bytes.Buffer
+	argv := append([]string{filepath.Join(h.State().Bin, program)}, args...)
+	argv = append(argv, "--agent", sandbox.AgentAddr(agents[0]))
+	// Berth wants cgroup v2, and says so of a machine that has not. What the tests are about is the rest.
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+		const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`
+		argv = append([]string{"unshare", "--mount", "sh", "-c", pretend, "sh"}, argv...)
+	}
+	err := h.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...)
+	var exit interface{ ExitCode() int }
+	got := 0
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		got = -1
+	}
+	if got != code {
+		t.Errorf("%v ends with %d (%v), want %d:\n%s%s", argv, got, err, code, out.String(), errOut.String())
+	}
+	return out.String()
+}
+
+// checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
+func (h *healthLab) checkDoctor(t testing.TB, code int, codes ...string) {
+	t.Helper()
+	argv := h.node.AgentArgv()
+	kubeconfig := argv[slices.Index(argv, "--kubeconfig")+1] // Outside there is another address.
+	out := h.inNode(t, code, "berth", "doctor", "--sim", h.node.SimDir(), "--kubeconfig", kubeconfig, "--node-name", h.node.Name(), "-o", "json")
+	report := &v1alpha1.Doctor{}
+	if err := json.Unmarshal([]byte(out), report); err != nil {
+		t.Errorf("berth doctor: %v\n%s", err, out)
+		return
+	}
+	var found []string
+	for _, finding := range report.Findings {
+		if finding.Status == v1alpha1.DoctorProblem && !slices.Contains(found, finding.Code) {
+			found = append(found, finding.Code)
+		}
+	}
+	slices.Sort(found)
+	for _, want := range codes {
+		if !slices.Contains(found, want) {
+			t.Errorf("berth doctor finds %v, want %s among them\n%s", found, want, out)
+		}
+	}
+	if len(codes) == 0 && len(found) > 0 {
+		t.Errorf("berth doctor finds %v on a healthy node\n%s", found, out)
+	}
+}
+
+// BenchmarkAgent says what the agent costs while it measures 8 GPUs every second and nobody does anything.
+func BenchmarkAgent(b *testing.B) {
+	file := filepath.Join(b.TempDir(), "agent.yaml")
+	(&sharingRig{file: file}).configure(b, "sampleInterval: 1s\ndcgmNames: true\n")
+	c := ownCluster(b, sandbox.Options{Profile: "a100x8-40g", AgentArgs: []string{"--config", file}})
+	agents := c.Nodes()[0].Agents()
+	if len(agents) != 1 {
+		b.Fatalf("%d agents run, want one", len(agents))
+	}
+	const window = 20 * time.Second
+	for b.Loop() {
+		before := cpuOf(b, agents[0].PID)
+		select {
+		case <-time.After(window):
+		case <-b.Context().Done():
+		}
+		b.ReportMetric(100*(cpuOf(b, agents[0].PID)-before).Seconds()/window.Seconds(), "%core")
+		b.ReportMetric(float64(rssOf(b, agents[0].PID))/(1<<20), "RSS-MiB")
+	}
+}
+
+// cpuOf is the time that a process has computed.
+func cpuOf(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// After the name, which may have blanks: proc(5) calls the first of them 3, and 14 and 15 the ticks.
+	const first, user, system, ticks = 3, 14, 15, 100
+	fields := strings.Fields(string(blob[bytes.LastIndexByte(blob, ')')+1:]))
+	sum := 0
+	for _, at := range []int{user, system} {
+		n, err := strconv.Atoi(fields[at-first])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return time.Duration(sum) * time.Second / ticks
+}
+
+// rssOf is the memory that a process has resident, in bytes.
+func rssOf(t testing.TB, pid int) int {
+	t.Helper()
+	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(blob)) {
+		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(text)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatalf("process %d has no VmRSS", pid)
+	return 0
+}
