@@ -56,8 +56,12 @@ func contains(a, b gpu.DeviceKey) bool {
 // overlap tells whether two keys share silicon that only one can have. Shares of one device do not.
 func overlap(a, b gpu.DeviceKey) bool { return contains(a, b) || contains(b, a) }
 
-// take are the keys that have to be ours before a plan is carried out.
+// take are the keys that have to be ours before a plan is carried out; none for work that
+// disturbs nobody.
 func (j *job) take() []gpu.DeviceKey {
+	if !j.plan.Changes() {
+		return nil
+	}
 	if j.plan.SetMode != nil || j.plan.Reset || len(j.plan.Keep) == 0 {
 		return []gpu.DeviceKey{{GPU: j.want.UUID}}
 	}
