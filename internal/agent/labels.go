@@ -64,9 +64,9 @@ func (a *Agent) label(ctx context.Context) error {
 }
 
 // publishLabels hands the labels to their publisher. While a card is being partitioned
-// anew, or no driver answers, the last ones stand.
+// anew, or no driver answers, the last ones stand; without cards there are none.
 func (a *Agent) publishLabels(snapshot *gpu.Snapshot) {
-	if a.labels == nil || len(snapshot.GPUs) == 0 {
+	if a.labels == nil || len(snapshot.GPUs) == 0 && !snapshot.Driver.Present() {
 		return
 	}
 	changing := func(s partition.Status) bool { return s.State == partition.Changing }

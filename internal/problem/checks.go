@@ -106,7 +106,7 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "CGROUP_V1", Severity: Warning, Area: AreaKubelet, Title: "the node uses cgroup v1",
+			Code: "CGROUP_V1", Severity: Info, Area: AreaKubelet, Title: "the node uses cgroup v1",
 			Meaning: "Kubernetes keeps it only for old systems, and recent kubelets refuse to start on it.",
 			Fix:     "Boot with systemd.unified_cgroup_hierarchy=1.",
 			Seen:    seenDoctor,

@@ -36,7 +36,7 @@ func ownLabels(node *corev1.Node) (map[string]string, error) {
 				Labels map[string]json.RawMessage `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
 			return nil, err
 		}
 		for field := range fields.Metadata.Labels {

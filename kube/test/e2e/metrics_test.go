@@ -266,6 +266,86 @@ func (h *healthLab) checkDoctor(t testing.TB, code int, codes ...string) {
 	}
 }
 
+// testHungCall: the driver hangs for a minute in one call. Nobody who asks the agent something has to wait for it.
+func testHungCall(t *testing.T, h *healthLab) {
+	const patience = time.Second
+	card := h.card(t, 3)
+	h.waitMetrics(t, "the GPUs are measured", func(p metricsPage) error {
+		return p.wants(map[string]float64{`berth_gpu_healthy{index="3"}`: 1})
+	})
+	hung := h.inject(t, sim.Fault{GPU: card.UUID, Hang: sim.AllCalls, HangFor: time.Minute})
+	slowest := map[string]time.Duration{}
+	ask := func() []byte {
+		var metrics []byte
+		for _, path := range []string{"/metrics", "/readyz", "/healthz", "/debug/state"} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			start := time.Now()
+			text, err := h.page(ctx, path)
+			cancel()
+			slowest[path] = max(slowest[path], time.Since(start))
+			if err != nil {
+				t.Errorf("%s after the call began to hang: %v", ms(time.Since(hung)), err)
+			}
+			if path == "/metrics" {
+				metrics = text
+			}
+		}
+		return metrics
+	}
+	var told time.Duration
+	waitUntil(t, 20*time.Second, "the hung call is a problem", func(context.Context) error {
+		if page := parseMetrics(t, ask()); page.wants(map[string]float64{`berth_gpu_health_cause{index="3",code="NVML_TIMEOUT"}`: 1}) != nil {
+			return errors.New("no NVML_TIMEOUT")
+		}
+		told = time.Since(hung)
+		return nil
+	})
+	t.Logf("a call that hangs: told after %s (the next scan is at most %s away, its deadline is %s)", ms(told), healthPoll, healthDeadline)
+	if limit := healthPoll + healthDeadline + noticed; told > limit {
+		t.Errorf("it is told after %s, want at most %s", told, limit)
+	}
+	h.waitGPUNodeHealth(t, card.UUID, "Unhealthy", "NVML_TIMEOUT")
+
+	start := time.Now()
+	pod := h.run(t, podWithGPUs("meanwhile", 1))[0]
+	t.Logf("a pod with a GPU starts in %s meanwhile", ms(time.Since(start)))
+	if ids := h.idsOf(t, pod); slices.Contains(ids, card.UUID) {
+		t.Errorf("the pod was given the GPU whose driver hangs")
+	}
+	h.checkService(t, patience)
+	ask()
+	t.Logf("the slowest answers meanwhile: %v", slowest)
+
+	start = time.Now()
+	if err := h.node.StopAgent(timeout(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	left := time.Since(start)
+	t.Logf("the agent leaves in %s", ms(left))
+	if left > 5*time.Second {
+		t.Errorf("the agent takes %s to leave, want at most 5 s", left)
+	}
+	h.mend(t, card.UUID)
+	if err := h.mode.Start(timeout(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	h.waitKubelet(t, map[string]int{gpuResource: nodeGPUs})
+}
+
+// checkService measures a call of the agent's gRPC service that gives out nothing.
+func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
+	t.Helper()
+	sockets := h.agentSockets(t)
+	if len(sockets) != 1 {
+		t.Fatalf("the agent has the sockets %v, want one", sockets)
+	}
+	start := time.Now()
+	if err := optionsOf(t, h.node.KubeletDir(), sockets[0], limit); err != nil {
+		t.Errorf("the device plugin's service: %v", err)
+	}
+	t.Logf("the device plugin's service answers in %s meanwhile", ms(time.Since(start)))
+}
+
 // BenchmarkAgent says what the agent costs while it measures 8 GPUs every second and nobody does anything.
 func BenchmarkAgent(b *testing.B) {
 	file := filepath.Join(b.TempDir(), "agent.yaml")
