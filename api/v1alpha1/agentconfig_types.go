@@ -102,6 +102,9 @@ type AgentConfig struct {
 	Labels Labels `json:"labels,omitzero"`
 	// SampleInterval is the time between two measurements of the GPUs. Default 10s.
 	SampleInterval *metav1.Duration `json:"sampleInterval,omitempty"`
+	// MetricsListen is a second address that serves /metrics and nothing else, for a Prometheus
+	// that is not on this node; the metrics name the pods that hold GPUs. Default: none.
+	MetricsListen string `json:"metricsListen,omitempty"`
 	// DCGMNames adds dcgm-exporter's names and labels to /metrics.
 	DCGMNames bool `json:"dcgmNames,omitempty"`
 	// IgnoredXIDs are further XIDs that say nothing about a card's health.

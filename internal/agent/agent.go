@@ -248,6 +248,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.label(ctx) })
 	group.Go(func() error { return a.tellHealth(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
+	group.Go(func() error { return a.metricsPage(ctx) })
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
 	group.Go(func() error {

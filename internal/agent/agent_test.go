@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -264,6 +267,36 @@ func TestPages(t *testing.T) {
 	var state DebugState
 	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Kind != "AgentState" || len(state.Inventory.GPUs) != 4 {
 		t.Errorf("/debug/state: %v\n%s", err, text)
+	}
+}
+
+// TestMetricsAlone: the second address has the metrics and nothing else.
+func TestMetricsAlone(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	b.configure("standalone: true\nmetricsListen: " + address + "\ndcgmNames: true\n")
+	b.agent = b.start()
+	b.await(healthy(4))
+	get := func(path string) (int, string) {
+		response, err := http.Get("http://" + address + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(text)
+	}
+	awaitTrue(t, "the first measurement", func() bool {
+		_, text := get("/metrics")
+		return strings.Contains(text, "DCGM_FI_DEV_GPU_TEMP{")
+	})
+	if code, _ := get("/debug/state"); code != http.StatusNotFound {
+		t.Errorf("/debug/state is served with %d", code)
 	}
 }
 

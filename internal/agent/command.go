@@ -114,6 +114,8 @@ func (o *options) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.flags.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
 	flags.StringVar(&o.flags.NodeName, "node-name", "", "the node's name in the API (default: $NODE_NAME, then the host name)")
 	flags.StringVar(&o.flags.Listen, "listen", "", "address of /metrics, /healthz, /readyz and /debug/state, or none (default 127.0.0.1:9835)")
+	flags.StringVar(&o.flags.MetricsListen, "metrics-listen", "", "a second address that serves /metrics only, for scraping from elsewhere (default: none)")
+	flags.BoolVar(&o.flags.DCGMNames, "dcgm-names", false, "add dcgm-exporter's names and labels to /metrics")
 	flags.BoolVar(&o.flags.Standalone, "standalone", false, "work without an API server: publish no GPUNode")
 }
 
@@ -133,10 +135,14 @@ func (o *options) override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 			{o.flags.StateDir, &c.StateDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
 			{o.flags.ContainerdStateDir, &c.ContainerdStateDir}, {o.flags.CgroupRoot, &c.CgroupRoot},
 			{o.flags.NodeName, &c.NodeName}, {o.flags.Listen, &c.Listen}, {o.flags.MPSRoot, &c.MPSRoot},
+			{o.flags.MetricsListen, &c.MetricsListen},
 		} {
 			if flag.from != "" {
 				*flag.to = flag.from
 			}
+		}
+		if cmd.Flags().Changed("dcgm-names") {
+			c.DCGMNames = o.flags.DCGMNames
 		}
 		if cmd.Flags().Changed("standalone") {
 			c.Standalone = o.flags.Standalone

@@ -58,17 +58,32 @@ func (a *Agent) pages(ctx context.Context) error {
 	if a.config.Listen == "none" {
 		return nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.config.Listen)
-	if err != nil {
-		a.board.fail("pages", "LISTEN_FAILED", fmt.Errorf("serve pages: %w (choose another address with --listen, or none)", err))
+	return a.serve(ctx, "pages", "--listen", a.config.Listen, a.handler())
+}
+
+// metricsPage serves /metrics alone where that is wanted: the other pages name more of the
+// tenants than a scraper has to know.
+func (a *Agent) metricsPage(ctx context.Context) error {
+	if a.config.MetricsListen == "" {
 		return nil
 	}
-	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: pageTimeout}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", a.page)
+	return a.serve(ctx, "metrics", "--metrics-listen", a.config.MetricsListen, mux)
+}
+
+func (a *Agent) serve(ctx context.Context, what, flag, address string, handler http.Handler) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		a.board.fail(what, "LISTEN_FAILED", fmt.Errorf("serve %s: %w (choose another address with %s)", what, err, flag))
+		return nil
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: pageTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	a.log.Info("serving pages", "address", listener.Addr().String())
+	a.log.Info("serving "+what, "address", listener.Addr().String())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve pages: %w", err)
+		return fmt.Errorf("serve %s: %w", what, err)
 	}
 	return nil
 }
