@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/config"
@@ -250,8 +249,7 @@ func (a *Agent) writeMIGState(ctx context.Context, state string) bool {
 		"apiVersion": "v1", "kind": "Node",
 		"metadata": map[string]any{"name": a.config.NodeName, "labels": labels},
 	}}
-	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	_, err := a.api.Resource(nodes).Apply(ctx, a.config.NodeName, node, metav1.ApplyOptions{FieldManager: migFieldManager, Force: true})
+	_, err := a.api.Resource(nodes()).Apply(ctx, a.config.NodeName, node, metav1.ApplyOptions{FieldManager: migFieldManager, Force: true})
 	if err != nil {
 		err = fmt.Errorf("write label %s of the node: %w", configwatch.LabelMIGState, err)
 	}

@@ -185,25 +185,13 @@ func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
 // otherUse tells whether two names are known to be of two resources.
 func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 
-// overlap tells whether two holders could not have the two devices at the same time: they share
-// silicon, and are not two shares of one device.
-func overlap(a, b gpu.DeviceKey) bool {
-	switch {
-	case a.GPU != b.GPU:
-		return false
-	case a.MIG != b.MIG:
-		return a.MIG == "" || b.MIG == ""
-	}
-	return a.Share == b.Share || a.Share == 0 || b.Share == 0
-}
-
 // blocks tells whether a holding keeps a holder from having a device; the rules are in the
 // package's comment.
 func (h *Holding) blocks(holder Holder, key gpu.DeviceKey) bool {
 	switch {
 	case holder.Kind != Pod:
-		return overlap(h.Key, key) && !h.Holder.same(holder)
-	case h.Key != key && overlap(h.Key, key):
+		return h.Key.Overlaps(key) && !h.Holder.same(holder)
+	case h.Key != key && h.Key.Overlaps(key):
 		return true
 	case h.Key == key && h.bars():
 		return true

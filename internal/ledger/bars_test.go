@@ -99,8 +99,8 @@ func TestOverlap(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if overlap(key(test.a), key(test.b)) != test.want || overlap(key(test.b), key(test.a)) != test.want {
-				t.Errorf("overlap(%s, %s), want %v", test.a, test.b, test.want)
+			if key(test.a).Overlaps(key(test.b)) != test.want || key(test.b).Overlaps(key(test.a)) != test.want {
+				t.Errorf("Overlaps(%s, %s), want %v", test.a, test.b, test.want)
 			}
 		})
 	}

@@ -374,7 +374,7 @@ func (w *twin) check(t *rapid.T) {
 		for _, c := range w.pods[uid].containers {
 			for _, k := range c.uses {
 				for other, by := range user {
-					if overlap(k, other) && by != uid {
+					if k.Overlaps(other) && by != uid {
 						t.Fatalf("%s is used by %s, %s by %s", other, by, k, uid)
 					}
 				}
@@ -385,7 +385,7 @@ func (w *twin) check(t *rapid.T) {
 	holdings := w.ledger.Holdings()
 	for i, a := range holdings {
 		for _, b := range holdings[:i] {
-			if overlap(a.Key, b.Key) && (a.Holder.PodUID != b.Holder.PodUID || a.Pending) {
+			if a.Key.Overlaps(b.Key) && (a.Holder.PodUID != b.Holder.PodUID || a.Pending) {
 				t.Fatalf("held at the same time: %v; %v", a, b)
 			}
 		}

@@ -37,7 +37,7 @@ func (h hardware) half(what string) error {
 // unheld stops the test when somebody else holds what is about to go.
 func (h hardware) unheld(key gpu.DeviceKey, what string) {
 	for _, held := range h.book.Holdings() {
-		if overlap(held.Key, key) && held.Holder.ID != HolderID {
+		if held.Key.Overlaps(key) && held.Holder.ID != HolderID {
 			h.never("%s: %s is held by %s; %v", what, key, held, h.trace)
 		}
 	}

@@ -43,18 +43,8 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 
 // free tells whether nobody else holds anything of a key's silicon.
 func (h *holdings) free(key gpu.DeviceKey) bool {
-	return !slices.ContainsFunc(h.others, func(one ledger.Holding) bool { return overlap(key, one.Key) })
+	return !slices.ContainsFunc(h.others, func(one ledger.Holding) bool { return key.Overlaps(one.Key) })
 }
-
-// contains tells whether b is a, or a part of it.
-func contains(a, b gpu.DeviceKey) bool {
-	whole := gpu.DeviceKey{GPU: b.GPU}
-	unshared := gpu.DeviceKey{GPU: b.GPU, MIG: b.MIG}
-	return a == b || a == whole || a == unshared
-}
-
-// overlap tells whether two keys share silicon that only one can have. Shares of one device do not.
-func overlap(a, b gpu.DeviceKey) bool { return contains(a, b) || contains(b, a) }
 
 // take are the keys that have to be ours before a plan is carried out; none for work that
 // disturbs nobody.
@@ -120,7 +110,7 @@ func (r *round) bar(j *job) error {
 			return err
 		}
 		// Somebody was faster with this one.
-		wanted = slices.DeleteFunc(wanted, func(key gpu.DeviceKey) bool { return overlap(key, barred.Key) })
+		wanted = slices.DeleteFunc(wanted, func(key gpu.DeviceKey) bool { return key.Overlaps(barred.Key) })
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -372,9 +371,7 @@ func podAsking(name, of string, count int, args ...string) *corev1.Pod {
 	if len(args) == 0 {
 		args = []string{"beat"}
 	}
-	pod := workloadPod(name, args...)
-	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceName(of): *resource.NewQuantity(int64(count), resource.DecimalSI)}
-	return pod
+	return podWith(name, of, int64(count), args...)
 }
 
 // witness is a running pod that is to run on undisturbed.

@@ -22,12 +22,7 @@ import (
 
 // podWithGPUs is a pod whose one container asks for GPUs and, without a command, sleeps.
 func podWithGPUs(name string, gpus int, args ...string) *corev1.Pod {
-	if len(args) == 0 {
-		args = []string{"sleep"}
-	}
-	pod := workloadPod(name, args...)
-	askForGPUs(&pod.Spec.Containers[0], gpus)
-	return pod
+	return podWith(name, gpuResource, int64(gpus), args...)
 }
 
 func askForGPUs(c *corev1.Container, gpus int) {
