@@ -64,6 +64,24 @@ func agentProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "STATE_DAMAGED", Severity: Warning, Area: AreaAgent, Title: "a state file is damaged",
+			Meaning: "What the file said is lost. It was kept beside its old name with .bak behind it; the message says what the agent does without it.",
+			Fix:     "Nothing for this time. If it happens again, check the disk; the kept file can be deleted.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "STATE_NEWER", Severity: Warning, Area: AreaAgent, Title: "a state file was written by a newer Berth",
+			Meaning: "A newer agent ran on the node before. What its file said is not used; it was kept with .bak behind its name.",
+			Fix:     "Nothing, if the agent was downgraded on purpose; otherwise run the newer one again.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "STATE_UNREADABLE", Severity: Error, Area: AreaAgent, Title: "a state file cannot be read",
+			Meaning: "The disk does not give the file. What it says is not known; the message says what the agent does without it.",
+			Fix:     "Check the disk and the permissions of the folder that the message names.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "STATE_UNWRITABLE", Severity: Error, Area: AreaAgent, Title: "the agent's state cannot be written",
 			Meaning: "As what the devices were offered would be forgotten at a restart.",
 			Fix:     "Make the state directory writable, and its disk not full.",

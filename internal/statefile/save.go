@@ -1,0 +1,170 @@
+package statefile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// Step is a moment of a write at which the process may die.
+type Step string
+
+// The steps, in order. Until StepRenamed the old content stands, from then on the new.
+const (
+	StepCreated Step = "created" // the temporary file exists, empty
+	StepTorn    Step = "torn"    // half of it is written
+	StepWritten Step = "written" // all of it is written, not yet synced
+	StepRenamed Step = "renamed" // it has the file's name
+)
+
+// leftAfter is how much older than the newest write a temporary file must be before it counts as left behind by
+// a process that died: during an upgrade two agents may write at the same time.
+const leftAfter = time.Minute
+
+// Save replaces the content. When it returns without an error, the new content outlasts a power failure.
+func (f File[T]) Save(content T) error {
+	if err := f.save(content); err != nil {
+		return fmt.Errorf("write %s: %w", f.What, err)
+	}
+	return nil
+}
+
+func (f File[T]) save(content T) error {
+	blob, err := f.encode(content)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(f.Path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := renameio.NewPendingFile(f.Path, renameio.WithTempDir(dir), renameio.WithStaticPermissions(0o600))
+	if err != nil {
+		return err
+	}
+	if err := f.fill(file, blob); err != nil {
+		if !errors.Is(err, errDied) {
+			_ = file.Cleanup()
+		}
+		return err
+	}
+	if err := file.CloseAtomicallyReplace(); err != nil {
+		_ = file.Cleanup()
+		return err
+	}
+	if err := f.step(StepRenamed); err != nil {
+		return err
+	}
+	f.sweep(dir)
+	return syncFolder(dir)
+}
+
+// encode makes the whole file.
+func (f File[T]) encode(content T) ([]byte, error) {
+	if f.Check != nil {
+		if err := f.Check(content); err != nil {
+			return nil, err
+		}
+	}
+	inner, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	blob, err := json.Marshal(envelope{
+		Format: f.Format, Version: f.Version, BootID: f.BootID, NodeUID: f.NodeUID, CRC: checksum(inner), Content: inner,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(blob)) >= f.max() {
+		return nil, fmt.Errorf("%s would have %d bytes, at most %d are read back", f.Path, len(blob)+1, f.max())
+	}
+	return append(blob, '\n'), nil
+}
+
+// errDied marks a write that a test stopped: what a dead process leaves stays.
+var errDied = errors.New("stopped by a test")
+
+func (f File[T]) step(at Step) error {
+	if f.Fault == nil {
+		return nil
+	}
+	if err := f.Fault(at); err != nil {
+		return fmt.Errorf("%w: %w", errDied, err)
+	}
+	return nil
+}
+
+func (f File[T]) fill(file *renameio.PendingFile, blob []byte) error {
+	if err := f.step(StepCreated); err != nil {
+		return err
+	}
+	half := len(blob) / 2
+	if _, err := file.Write(blob[:half]); err != nil {
+		return err
+	}
+	if err := f.step(StepTorn); err != nil {
+		return err
+	}
+	if _, err := file.Write(blob[half:]); err != nil {
+		return err
+	}
+	return f.step(StepWritten)
+}
+
+// sweep removes temporary files that dead writers have left. It compares the file system's own times.
+func (f File[T]) sweep(dir string) {
+	newest, err := os.Stat(f.Path)
+	if err != nil {
+		return
+	}
+	for _, path := range f.leftovers(dir) {
+		if info, err := os.Lstat(path); err == nil && newest.ModTime().Sub(info.ModTime()) > leftAfter {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// leftovers are the temporary files of writers, dead and alive: the name between a dot and digits.
+func (f File[T]) leftovers(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	for _, entry := range entries {
+		rest, ok := strings.CutPrefix(entry.Name(), "."+filepath.Base(f.Path))
+		if ok && rest != "" && strings.Trim(rest, "0123456789") == "" {
+			paths = append(paths, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return paths
+}
+
+// Remove removes the file, its backup and what dead writers have left. It is no error when there is nothing.
+func (f File[T]) Remove() error {
+	var failed []error
+	for _, path := range append(f.leftovers(filepath.Dir(f.Path)), f.Path, f.Backup()) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, fmt.Errorf("remove %s: %w", f.What, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// syncFolder makes names last.
+func syncFolder(dir string) error {
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }()
+	return folder.Sync()
+}
