@@ -34,7 +34,7 @@ fuzz: ## each fuzz target for FUZZTIME (default 5s)
 e2e: ## end-to-end tests chosen by RUN=regexp, on a sandbox that stays up between runs
 	@hack/e2e.sh
 
-soak: ## the large counts: 200 pods, 50 agent restarts, 10,000 sequences; prints its seed
+soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; prints its seed and what each stage ran
 	@hack/soak.sh
 
 bench: ## Go benchmarks with the figures of docs/performance.md

@@ -3,9 +3,9 @@
 # simulated GPUs, a pod that asks for two, and the answer to "which two?".
 source "$(dirname "$0")/lib.sh"
 need_go
-missing=$(sandbox_missing demo)
-if [ -n "$missing" ]; then
-	printf 'The cluster of the demo cannot run here:\n%s\n\n' "$missing"
+check_sandbox demo
+if [ ${#sandbox_reasons[@]} != 0 ]; then
+	{ echo "The cluster of the demo cannot run here:"; print_reasons; } >&2
 	say "what works all the same: the simulator and everything the node would publish"
 	hack/build.sh
 	hardware=$(mktemp -d)/gpus

@@ -7,7 +7,11 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # fuzz runs one target: module, target, package.
-fuzz() { go test -C "$1" -run '^$' -fuzz "^$2\$" -fuzztime "$time" "$3" >"$log" 2>&1; }
+fuzz() {
+	go test -C "$1" -run '^$' -fuzz "^$2\$" -fuzztime "$time" "$3" >"$log" 2>&1 || return 1
+	# go test passes when the pattern matches no target.
+	! grep -q 'no fuzz tests to fuzz' "$log"
+}
 
 # late tells whether all that went wrong is that Go's fuzzer did not end in its own time, which
 # happens on a busy machine; a target that fails writes down the input.

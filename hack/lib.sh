@@ -7,36 +7,35 @@ SANDBOX=${SANDBOX:-/var/lib/berth-sandbox}
 PROFILE=${PROFILE:-a100x8-40g}
 started=$SECONDS
 
-# say prints one line of progress with the seconds since the script began.
-say() { printf '[%4ds] %s\n' "$((SECONDS - started))" "$*"; }
+# say prints one line of progress, with the seconds since the script began, to stderr:
+# stdout is for results.
+say() { printf '[%4ds] %s\n' "$((SECONDS - started))" "$*" >&2; }
 
-# fail says what is wrong and how to mend it, and ends the script with code 2.
+# fail says what is wrong and how to fix it, and ends the script with code 2.
 fail() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
 is_root() { [ "$(id -u)" = 0 ]; }
 
-# debian_packages installs the named packages that are missing, when it may.
-debian_packages() {
-	local missing=() package
-	for package in "$@"; do
-		dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-	done
-	[ ${#missing[@]} = 0 ] && return 0
+# in_ci tells whether a CI system runs the script: a stage that cannot run is a failure there.
+in_ci() { [ "${CI:-false}" != false ]; }
+
+# install_packages installs Debian packages. When it fails, install_error says why.
+install_error=
+install_packages() {
+	install_error=
 	if ! is_root || ! command -v apt-get >/dev/null; then
-		echo "missing packages: ${missing[*]} (as root: apt-get install ${missing[*]})"
+		install_error="missing packages: $* (as root on Debian or Ubuntu: apt-get install $*)"
 		return 1
 	fi
-	say "installing ${missing[*]}"
+	say "installing $*"
 	local log
 	log=$(mktemp)
-	if ! { DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" ||
-		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; }; } >"$log" 2>&1; then
-		tail -n 5 "$log"
-		rm -f "$log"
-		echo "could not install: ${missing[*]}"
-		return 1
+	if ! { DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" ||
+		{ apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }; } >"$log" 2>&1; then
+		install_error="could not install $*; apt-get said: $(tail -n 3 "$log" | tr '\n' ' ')"
 	fi
 	rm -f "$log"
+	[ -z "$install_error" ]
 }
 
 # need_go checks for the compilers: Go, and gcc for go-nvml and the race detector.
@@ -45,17 +44,77 @@ need_go() {
 	local minor
 	minor=$(go env GOVERSION | sed -E 's/^go1\.([0-9]+).*/\1/')
 	[ "${minor:-0}" -ge 26 ] || fail "$(go env GOVERSION) is too old: Berth needs Go 1.26"
-	command -v gcc >/dev/null || debian_packages gcc libc6-dev ||
-		fail "gcc is missing: go-nvml is a cgo package (as root: apt-get install gcc libc6-dev)"
+	command -v gcc >/dev/null || install_packages gcc libc6-dev ||
+		fail "gcc is missing, and go-nvml is a cgo package: $install_error"
 }
 
-# sandbox_missing prints, a line each, why a sandbox cannot run here; nothing when it can.
-# It installs what it may first.
-sandbox_missing() {
-	[ "$(uname -s)" = Linux ] || { echo "not Linux: the sandbox needs namespaces and cgroups"; return; }
-	is_root || echo "not root: the sandbox mounts, makes device nodes and cgroups (try: sudo make $1)"
-	debian_packages runc containernetworking-plugins iproute2 || true
-	command -v runc >/dev/null || echo "no runc: as root, apt-get install runc"
+# Where distributions keep the CNI plugins.
+CNI_DIRS=${CNI_DIRS:-/usr/lib/cni /opt/cni/bin /usr/libexec/cni}
+
+has_cni() {
+	local dir
+	for dir in $CNI_DIRS; do
+		[ ! -e "$dir/bridge" ] || [ ! -e "$dir/host-local" ] || [ ! -e "$dir/loopback" ] || return 0
+	done
+	return 1
+}
+
+# find_missing puts the Debian packages of the programs that a sandbox lacks into missing_packages.
+missing_packages=()
+find_missing() {
+	missing_packages=()
+	command -v runc >/dev/null || missing_packages+=(runc)
+	has_cni || missing_packages+=(containernetworking-plugins)
+	command -v ip >/dev/null || missing_packages+=(iproute2)
+}
+
+# check_sandbox TARGET fills sandbox_reasons: why a sandbox cannot run here, empty when it can.
+# It installs what it may first. Call it in the script's own shell, never in $(...):
+# the reasons are an array so that no line of output can be taken for one.
+sandbox_reasons=()
+check_sandbox() {
+	sandbox_reasons=()
+	if [ "$(uname -s)" != Linux ]; then
+		sandbox_reasons+=("not Linux: the sandbox needs namespaces and cgroups")
+		return 0
+	fi
+	is_root || sandbox_reasons+=("not root: the sandbox mounts, makes device nodes and cgroups (try: sudo make $1)")
+	find_missing
+	[ ${#missing_packages[@]} != 0 ] || return 0
+	if ! install_packages "${missing_packages[@]}"; then
+		sandbox_reasons+=("$install_error")
+		return 0
+	fi
+	find_missing
+	[ ${#missing_packages[@]} = 0 ] || sandbox_reasons+=("still missing after apt-get install: ${missing_packages[*]}")
+}
+
+# print_reasons prints the reasons, a line each.
+print_reasons() { printf '  - %s\n' "${sandbox_reasons[@]}"; }
+
+# need_sandbox TARGET ends the script unless a sandbox can run here.
+need_sandbox() {
+	check_sandbox "$1"
+	[ ${#sandbox_reasons[@]} = 0 ] || fail "make $1 needs a sandbox, which cannot run here:
+$(print_reasons)"
+}
+
+# stage NAME [-v] -run PATTERN [arguments of go test]: runs one stage of tests chosen by name.
+# It prints how many tests and random walks ran, and fails when a package ran none, which
+# go test itself passes. With -v it prints all that the tests print.
+# With stage_report set, the summary is appended to that file too.
+stage() {
+	local name=$1 verbose=() pattern= previous= argument
+	shift
+	if [ "${1:-}" = -v ]; then verbose=(-v) && shift; fi
+	for argument in "$@"; do
+		[ "$previous" != -run ] || pattern=$argument
+		previous=$argument
+	done
+	[ -n "$pattern" ] || fail "stage $name: no -run PATTERN"
+	say "$name"
+	# -json comes last, since -C has to come first.
+	go test "$@" -json | go run ./hack/runstage -name "$name" -run "$pattern" -report "${stage_report:-}" ${verbose[@]+"${verbose[@]}"}
 }
 
 export CGO_CFLAGS="${CGO_CFLAGS:--O2 -g -Wno-deprecated-declarations}"

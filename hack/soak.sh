@@ -1,18 +1,31 @@
 #!/usr/bin/env bash
-# The large counts. The seed is printed; BERTH_SEED=N repeats a run.
+# The large counts. The seed is printed; BERTH_SEED=N repeats a run. Each stage says how many
+# tests and random walks ran, and fails when it ran none; at the end all of them are listed.
 source "$(dirname "$0")/lib.sh"
 need_go
-missing=$(sandbox_missing soak)
-[ -z "$missing" ] || fail "the soak needs a sandbox:
-$missing"
-export BERTH_SEED=${BERTH_SEED:-$RANDOM$RANDOM}
-say "seed $BERTH_SEED"
-say "10,000 random sequences for each property"
-go test -count=1 ./internal/placement ./internal/ledger ./internal/health ./internal/inventory -run 'Twin|Random|Property|Sequences' -rapid.checks=10000 -rapid.seed="$BERTH_SEED" -timeout 60m
-say "every MIG layout on every simulated machine, 10,000 random changes on each kind of card, kills at random"
-BERTH_SOAK=1 go test -count=1 ./internal/mig ./internal/partition -rapid.checks=2000 -rapid.seed="$BERTH_SEED" -timeout 60m
+need_sandbox soak
+export BERTH_SOAK=1 BERTH_SEED=${BERTH_SEED:-$RANDOM$RANDOM} BERTH_BIN=$BIN
+say "seed $BERTH_SEED (BERTH_SEED=$BERTH_SEED make soak repeats this)"
+# Walks that write files write them to memory where they can.
+[ -n "${TMPDIR:-}" ] || [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+
+stage_report=$(mktemp)
+trap 'echo "stages of seed $BERTH_SEED:"; sed "s/^/  /" "$stage_report"; rm -f "$stage_report"' EXIT
+
+# walks NAME CHECKS -run PATTERN PACKAGES: a stage of rapid's walks. Only packages whose tests
+# use rapid know its flags.
+walks() {
+	local name=$1 checks=$2
+	shift 2
+	stage "$name" -count=1 -timeout 120m "$@" -rapid.checks="$checks" -rapid.seed="$BERTH_SEED"
+}
+
+walks "10,000 random walks of each property" 10000 -run 'Twin|TestTable|TestChooseOn|TestImprove' ./internal/placement ./internal/ledger ./internal/inventory
+stage "random sequences of faults, 10,000" -count=1 -timeout 60m -run 'TestVerdictsMatchTwin' ./internal/health
+walks "plans for random layouts of each kind of GPU against an exhaustive search" 2000 -run '.' ./internal/mig
+stage "every MIG layout applied on every simulated machine, killed at each step" -count=1 -timeout 60m -run '^TestLayoutsOnSimulatedMachines$|^TestKilled' ./internal/partition
+walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./internal/partition
+# Another stage of the harness or the cluster is one more line: stage NAME -C kube ... -run PATTERN PACKAGE.
 hack/build.sh sandbox
-say "200 pods, 8 at a time, with 50 restarts of the agent"
-BERTH_SOAK=1 BERTH_BIN=$BIN go test -C kube -count=1 -timeout 60m -v -run 'Churn' ./test/e2e
-say "the agent killed at random moments of MIG changes"
-BERTH_SOAK=1 BERTH_BIN=$BIN go test -C kube -count=1 -timeout 60m -v -run 'MIG.*Kill|Kill.*MIG' ./test/e2e
+stage "200 pods, 8 at a time, with 50 restarts of the agent" -v -C kube -count=1 -timeout 60m -run '^TestChurn$' ./test/e2e
+stage "the agent killed at random moments of MIG and MPS changes" -v -C kube -count=1 -timeout 60m -run '^TestReconfigure$/^Killed' ./test/e2e

@@ -149,7 +149,7 @@ func TestVerdictsMatchTwin(t *testing.T) {
 			t.Fatalf("sequence %d", seed)
 		}
 	}
-	t.Logf("%d sequences, verdicts seen: %v", sequences, states)
+	t.Logf("[walks] %d sequences, verdicts seen: %v", sequences, states)
 	for _, state := range []gpu.State{gpu.Healthy, gpu.Degraded, gpu.Unhealthy, gpu.NeedsReset, gpu.NeedsReboot, gpu.Gone} {
 		if states[state] == 0 {
 			t.Errorf("no sequence led to %s", state)

@@ -155,6 +155,7 @@ func TestOddCardsAgainstTwin(t *testing.T) {
 		}
 		outcomes[outcome]++
 	}
+	t.Logf("[walks] %d changes", 10000*soak())
 	checkOutcomes(t, outcomes)
 }
 
@@ -196,6 +197,7 @@ func TestRandomLayouts(t *testing.T) {
 				}
 				outcomes[outcome]++
 			}
+			t.Logf("[walks] %d changes", 1000*soak())
 			checkOutcomes(t, outcomes)
 		})
 	}

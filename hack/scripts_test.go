@@ -1,0 +1,226 @@
+// Package hack has the scripts behind the Makefile, and their tests.
+package hack
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// machine is a fake machine for the scripts: the only programs on its PATH are fakes and
+// the basic tools in basics.
+type machine struct {
+	Installed    bool     // runc, ip and the CNI plugins are there from the start
+	CannotFetch  bool     // apt-get fails
+	NoPackages   bool     // no apt-get: not Debian
+	NotRoot      bool     //
+	Env          []string // in addition to PATH and HOME
+	EmptyInstall bool     // apt-get succeeds but brings nothing
+}
+
+// basics are the real programs that the scripts may use.
+var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head"}
+
+// jobs are the scripts that do long work; on a fake machine they only record their call.
+var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "stop.sh"}
+
+// run runs a script of this folder on the machine. The answer of stdout and stderr is
+// separate; calls are the jobs that the script started, in order.
+func (m machine) run(t *testing.T, script string) (stdout, stderr string, code int, calls []string) {
+	t.Helper()
+	root := t.TempDir()
+	bin, scripts := filepath.Join(root, "bin"), filepath.Join(root, "hack")
+	for _, dir := range []string{bin, scripts, filepath.Join(root, "cni")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(path string, lines ...string) {
+		text := "#!/usr/bin/env bash\n" + strings.Join(lines, "\n") + "\n"
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range basics {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Skipf("this machine has no %s", name)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob("*.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		blob, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := filepath.Base(file); name != script && slices.Contains(jobs, name) {
+			write(filepath.Join(scripts, name), `echo "`+name+` $*" >>"`+root+`/calls"`)
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(scripts, file), blob, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := "0"
+	if m.NotRoot {
+		id = "1000"
+	}
+	install := `for p in runc ip; do printf '#!/bin/sh\n' >"` + bin + `/$p"; ` + filepathChmod + ` +x "` + bin + `/$p"; done; for p in bridge host-local loopback; do : >"` + root + `/cni/$p"; done; : >"` + root + `/installed"`
+	write(filepath.Join(bin, "id"), "echo "+id)
+	write(filepath.Join(bin, "uname"), "echo Linux")
+	write(filepath.Join(bin, "gcc"), "exit 0")
+	write(filepath.Join(bin, "go"), `[ "$1" != env ] || echo go1.26.8`, `[ "$1" = env ] || echo "go $*" >>"`+root+`/calls"`)
+	for _, program := range []string{"berth", "berth-agent", "berth-sandbox"} {
+		write(filepath.Join(bin, program), `echo "`+program+` $1" >>"`+root+`/calls"`)
+	}
+	write(filepath.Join(bin, "dpkg-query"), `[ -e "`+root+`/installed" ] && echo "install ok installed"`)
+	if !m.NoPackages {
+		switch {
+		case m.CannotFetch:
+			write(filepath.Join(bin, "apt-get"), `echo "E: Unable to fetch some archives"`, "exit 100")
+		case m.EmptyInstall:
+			write(filepath.Join(bin, "apt-get"), `: >"`+root+`/installed"`)
+		default:
+			write(filepath.Join(bin, "apt-get"), `echo "Setting up runc"`, install)
+		}
+	}
+	if m.Installed {
+		setup := filepath.Join(root, "setup")
+		write(setup, install)
+		if out, err := exec.Command("bash", setup).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+
+	command := exec.Command("bash", filepath.Join(scripts, script))
+	command.Env = append([]string{"PATH=" + bin, "HOME=" + root, "TMPDIR=" + root, "BIN=" + bin, "SANDBOX=" + root + "/sandbox", "PROFILE=a100x8-40g",
+		"RUN=.", "CNI_DIRS=" + root + "/cni"}, m.Env...)
+	var out, errOut bytes.Buffer
+	command.Stdout, command.Stderr = &out, &errOut
+	err = command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	blob, _ := os.ReadFile(filepath.Join(root, "calls"))
+	for line := range strings.Lines(string(blob)) {
+		calls = append(calls, strings.TrimSpace(line))
+	}
+	return out.String(), errOut.String(), command.ProcessState.ExitCode(), calls
+}
+
+// filepathChmod is the real chmod, which is not on the fake PATH.
+const filepathChmod = "/bin/chmod"
+
+// TestScriptsOnMachines runs the scripts that need a sandbox on machines of each kind. A
+// stage that does not run must say why, and must never be a success in CI.
+func TestScriptsOnMachines(t *testing.T) {
+	tests := map[string]struct {
+		machine machine
+		script  string
+		runs    bool   // the part that needs the sandbox ran
+		code    int    //
+		says    string // in the output
+	}{
+		"test, installed":                      {machine{Installed: true}, "test.sh", true, 0, "all tests passed"},
+		"test, installable":                    {machine{}, "test.sh", true, 0, "installing"},
+		"test, installable, in CI":             {machine{Env: []string{"CI=true"}}, "test.sh", true, 0, "all tests passed"},
+		"test, not installable":                {machine{CannotFetch: true}, "test.sh", false, 0, "could not install"},
+		"test, not installable, in CI":         {machine{CannotFetch: true, Env: []string{"CI=true"}}, "test.sh", false, 2, "Unable to fetch some archives"},
+		"test, install brings nothing, in CI":  {machine{EmptyInstall: true, Env: []string{"CI=true"}}, "test.sh", false, 2, "runc"},
+		"test, not root":                       {machine{Installed: true, NotRoot: true}, "test.sh", false, 0, "not root"},
+		"test, not root, in CI":                {machine{Installed: true, NotRoot: true, Env: []string{"CI=true"}}, "test.sh", false, 2, "not root"},
+		"test, not root, missing":              {machine{NotRoot: true}, "test.sh", false, 0, "apt-get install"},
+		"test, not Debian, installed":          {machine{Installed: true, NoPackages: true}, "test.sh", true, 0, "all tests passed"},
+		"test, not Debian, missing, and in CI": {machine{NoPackages: true, Env: []string{"CI=true"}}, "test.sh", false, 2, "runc"},
+		"demo, installed":                      {machine{Installed: true}, "demo.sh", true, 0, ""},
+		"demo, installable":                    {machine{}, "demo.sh", true, 0, "installing"},
+		"demo, not installable":                {machine{CannotFetch: true}, "demo.sh", false, 2, "could not install"},
+		"demo, not root":                       {machine{Installed: true, NotRoot: true}, "demo.sh", false, 2, "sudo make demo"},
+		"e2e, installable":                     {machine{}, "e2e.sh", true, 0, "installing"},
+		"e2e, not installable":                 {machine{CannotFetch: true}, "e2e.sh", false, 2, "could not install"},
+		"soak, installable":                    {machine{}, "soak.sh", true, 0, "installing"},
+		"soak, not installable":                {machine{CannotFetch: true}, "soak.sh", false, 2, "could not install"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code, calls := tc.machine.run(t, tc.script)
+			mark := map[string]string{"test.sh": "e2e.sh", "demo.sh": "berth-sandbox run", "e2e.sh": "berth-sandbox up", "soak.sh": "build.sh sandbox"}[tc.script]
+			if ran := slices.Contains(calls, mark); ran != tc.runs || code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
+				t.Errorf("sandbox used: %v, want %v; exit code %d, want %d; output must contain %q\ncalls: %q\nstdout:\n%s\nstderr:\n%s",
+					ran, tc.runs, code, tc.code, tc.says, calls, stdout, stderr)
+			}
+		})
+	}
+}
+
+var (
+	stageLine = regexp.MustCompile(`(?m)^(?:stage|walks) .* -run '([^']+)'(.*)$`)
+	testName  = regexp.MustCompile(`(?m)^func (Test\w*)\(`)
+)
+
+// TestStagesSelectTests checks that the pattern of each stage of soak.sh matches a test in
+// each package that the stage names, without running it.
+func TestStagesSelectTests(t *testing.T) {
+	blob, err := os.ReadFile("soak.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages := stageLine.FindAllStringSubmatch(string(blob), -1)
+	if called := len(regexp.MustCompile(`(?m)^(stage|walks) `).FindAll(blob, -1)); len(stages) != called || called == 0 {
+		t.Fatalf("soak.sh has %d stages of which %d have the form NAME ... -run 'PATTERN' PACKAGES", called, len(stages))
+	}
+	for _, stage := range stages {
+		module := ".."
+		if strings.Contains(stage[0], "-C kube") {
+			module = "../kube"
+		}
+		for _, field := range strings.Fields(stage[2]) {
+			if !strings.HasPrefix(field, "./") {
+				continue
+			}
+			found := false
+			for alternative := range strings.SplitSeq(stage[1], "|") {
+				top, _, _ := strings.Cut(alternative, "/")
+				found = found || matches(t, filepath.Join(module, field), regexp.MustCompile(top))
+			}
+			if !found {
+				t.Errorf("no test of %s matches %s", field, stage[1])
+			}
+		}
+	}
+}
+
+// matches tells whether a top-level test of a folder has a name that the pattern matches.
+func matches(t *testing.T, dir string, pattern *regexp.Regexp) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		blob, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range testName.FindAllStringSubmatch(string(blob), -1) {
+			if pattern.MatchString(name[1]) {
+				return true
+			}
+		}
+	}
+	return false
+}
