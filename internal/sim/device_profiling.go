@@ -22,7 +22,7 @@ var _ nvml.GpmSample = (*gpmSample)(nil)
 
 // GpmSampleAlloc makes an empty sample.
 func (l *library) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
-	if _, ret := l.enter(); ret != nvml.SUCCESS {
+	if _, ret := l.enter("GpmSampleAlloc"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	return &gpmSample{}, nvml.SUCCESS
@@ -117,7 +117,7 @@ func fill(sample nvml.GpmSample, taken gpmCounters) nvml.Return {
 
 // GpmMetricsGet tells what happened between two samples. What is not simulated is answered metric by metric.
 func (l *library) GpmMetricsGet(request *nvml.GpmMetricsGetType) nvml.Return {
-	if _, ret := l.enter(); ret != nvml.SUCCESS {
+	if _, ret := l.enter("GpmMetricsGet"); ret != nvml.SUCCESS {
 		return ret
 	}
 	if request == nil || request.NumMetrics > uint32(len(request.Metrics)) {

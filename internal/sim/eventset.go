@@ -40,7 +40,7 @@ type registration struct {
 var _ nvml.EventSet = (*eventSet)(nil)
 
 func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
-	if _, ret := l.enter(); ret != nvml.SUCCESS {
+	if _, ret := l.enter("EventSetCreate"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	path := filepath.Join(l.machine.dir, eventsFile)
@@ -62,8 +62,8 @@ func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
 		return nil, nvml.ERROR_UNKNOWN
 	}
 	set := &eventSet{lib: l, path: path, changed: watcher, offset: end, registered: map[string][]registration{}}
-	set.answer = func(string) nvml.Return {
-		_, ret := l.enter()
+	set.answer = func(call string) nvml.Return {
+		_, ret := l.enter(call)
 		return orUnsupported(ret)
 	}
 	return set, nvml.SUCCESS
@@ -174,8 +174,11 @@ func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 	defer deadline.Stop()
 	tick := time.NewTicker(lookTick)
 	defer tick.Stop()
+	if _, ret := s.lib.enter("EventSetWait"); ret != nvml.SUCCESS {
+		return nvml.EventData{}, ret
+	}
 	for {
-		if _, ret := s.lib.enter(); ret != nvml.SUCCESS {
+		if _, ret := s.lib.loaded(); ret != nvml.SUCCESS {
 			return nvml.EventData{}, ret
 		}
 		e, ok, ret := s.next()

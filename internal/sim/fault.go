@@ -18,7 +18,7 @@ import (
 // until Clear.
 type Fault struct {
 	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
-	// and for Busy also a MIG UUID. Only DriverGone needs none.
+	// and for Busy also a MIG UUID. Only DriverGone and a Transient of the library need none.
 	GPU string
 	// XID is reported to event sets and decides the recovery action (field 230) until cleared. The card goes on answering.
 	XID uint64
@@ -54,6 +54,8 @@ type Fault struct {
 	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
 	Hang    string
 	HangFor time.Duration
+	// Transient is a call that fails for a while. Without a GPU it is a call of the library.
+	Transient TransientError
 	// Busy is a process that uses the GPU, or the MIG device: NVML lists it, and what would take the
 	// hardware from it (a reset, another MIG mode, the end of the instance) is refused.
 	Busy bool
@@ -141,15 +143,18 @@ func (c *cardState) recovery() nvml.DeviceGpuRecoveryAction {
 	return nvml.GPU_RECOVERY_ACTION_NONE
 }
 
+// ofNode tells whether the fault concerns no GPU.
+func (f *Fault) ofNode() bool { return f.DriverGone || f.GPU == "" && f.Transient.Call != "" }
+
 // libraryCalls are the calls of the library that reach a GPU by something else than its handle.
 func libraryCalls() []string {
-	return []string{"DeviceGetHandleByIndex", "DeviceGetHandleByPciBusId", "DeviceGetHandleByUUID"}
+	return []string{"DeviceGetHandleByIndex", "DeviceGetHandleByPciBusId", "DeviceGetHandleBySerial", "DeviceGetHandleByUUID"}
 }
 
 // check refuses a fault that no hardware can have.
 func (f *Fault) check(hw *hardware, slot int) error {
-	if f.DriverGone {
-		return nil
+	if err := f.Transient.check(f.GPU == ""); err != nil || f.ofNode() {
+		return err
 	}
 	c := &hw.GPUs[slot]
 	if f.RowRemap != "" && f.RowRemap != RowRemapPending && f.RowRemap != RowRemapFailed {
@@ -222,6 +227,10 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 		st.DriverGone = true
 		return []event{{Type: eventInject, Note: "driver gone"}}
 	}
+	if f.ofNode() {
+		f.Transient.add(st, -1)
+		return []event{{Type: eventInject, Note: f.String()}}
+	}
 	c, gpu := &st.GPUs[at.slot], &hw.GPUs[at.slot]
 	events := []event{{Type: eventInject, GPU: gpu.UUID, Note: f.String()}}
 	report := func(xid uint64) {
@@ -266,6 +275,9 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	c.Recovery = cmp.Or(f.Recovery, c.Recovery)
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
+	}
+	if f.Transient.Call != "" {
+		f.Transient.add(st, at.slot)
 	}
 	if f.Busy {
 		c.occupy(at)
@@ -340,6 +352,7 @@ func (f *Fault) String() string {
 	add(f.Recovery != "", "recovery action %s", f.Recovery)
 	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
+	add(f.Transient.Call != "", "%s", &f.Transient)
 	add(f.Busy, "busy")
 	add(f.Remove, "removed")
 	add(f.DriverGone, "driver gone")

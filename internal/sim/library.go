@@ -17,6 +17,9 @@ type library struct {
 	uses    int
 	loads   uint64 // the driver load that Init met
 	devices map[int]*device
+	// made counts the calls by name, seen those that an injected error was looked up for, by its number.
+	made map[string]int
+	seen map[uint64]int
 }
 
 var (
@@ -29,9 +32,9 @@ var (
 // Changes of the machine show at once, cards removed and added included. When the driver was gone,
 // calls answer ERROR_UNINITIALIZED until Init is called again.
 func (m *Machine) NVML() nvml.Interface {
-	l := &library{machine: m, devices: map[int]*device{}}
+	l := &library{machine: m, devices: map[int]*device{}, made: map[string]int{}, seen: map[uint64]int{}}
 	l.answer = func(call string) nvml.Return {
-		_, ret := l.enter()
+		_, ret := l.enter(call)
 		return orUnsupported(ret)
 	}
 	return l
@@ -55,6 +58,10 @@ func (l *library) Init() nvml.Return {
 	if v.st.DriverGone {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
+	l.note("Init")
+	if ret := l.transientAnswer(v.st.Transients, "Init"); ret != nvml.SUCCESS {
+		return ret
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.uses++
@@ -74,8 +81,21 @@ func (l *library) Shutdown() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// enter begins every call: it tells whether the library can answer, and from which state.
-func (l *library) enter() (*view, nvml.Return) {
+// enter begins every call of the library: it tells whether it can answer, and from which state.
+func (l *library) enter(call string) (*view, nvml.Return) {
+	l.note(call)
+	v, ret := l.loaded()
+	if ret == nvml.SUCCESS {
+		ret = l.transientAnswer(v.st.Transients, call)
+	}
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return v, nvml.SUCCESS
+}
+
+// loaded is the machine's state while the driver is loaded that Init met.
+func (l *library) loaded() (*view, nvml.Return) {
 	l.mu.Lock()
 	uses, loads := l.uses, l.loads
 	l.mu.Unlock()
@@ -97,12 +117,13 @@ func (l *library) enter() (*view, nvml.Return) {
 // hangTick is how often a hung call looks whether the fault was cleared.
 const hangTick = 10 * time.Millisecond
 
-// enterGPU begins a call that concerns the card in a slot: it hangs as injected, and finds a
+// enterGPU begins a call that concerns the card in a slot: it hangs and fails as injected, and finds a
 // card that is lost or removed.
 func (l *library) enterGPU(call string, slot int) (*view, nvml.Return) {
+	l.note(call)
 	started := time.Now()
 	for {
-		v, ret := l.enter()
+		v, ret := l.loaded()
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
@@ -113,6 +134,9 @@ func (l *library) enterGPU(call string, slot int) (*view, nvml.Return) {
 		}
 		if c.Removed || c.Lost {
 			return v, nvml.ERROR_GPU_IS_LOST
+		}
+		if ret := l.transientAnswer(c.Transients, call); ret != nvml.SUCCESS {
+			return nil, ret
 		}
 		return v, nvml.SUCCESS
 	}
@@ -140,7 +164,7 @@ func (l *library) device(slot int) *device {
 }
 
 func (l *library) DeviceGetCount() (int, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.enter("DeviceGetCount")
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
@@ -148,7 +172,7 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 }
 
 func (l *library) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.loaded()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -168,7 +192,7 @@ func (l *library) open(call string, slot int) (nvml.Device, nvml.Return) {
 
 func (l *library) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) {
 	const call = "DeviceGetHandleByUUID"
-	v, ret := l.enter()
+	v, ret := l.loaded()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -189,7 +213,7 @@ func (l *library) DeviceGetHandleByUUID(uuid string) (nvml.Device, nvml.Return) 
 }
 
 func (l *library) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.loaded()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -202,7 +226,7 @@ func (l *library) DeviceGetHandleByPciBusId(busID string) (nvml.Device, nvml.Ret
 }
 
 func (l *library) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.loaded()
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -215,7 +239,7 @@ func (l *library) DeviceGetHandleBySerial(serial string) (nvml.Device, nvml.Retu
 }
 
 func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.enter("SystemGetDriverVersion")
 	if ret != nvml.SUCCESS {
 		return "", ret
 	}
@@ -223,7 +247,7 @@ func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
 }
 
 func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.enter("SystemGetNVMLVersion")
 	if ret != nvml.SUCCESS {
 		return "", ret
 	}
@@ -231,7 +255,7 @@ func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
 }
 
 func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
-	v, ret := l.enter()
+	v, ret := l.enter("SystemGetCudaDriverVersion")
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
@@ -243,7 +267,7 @@ func (l *library) SystemGetCudaDriverVersion_v2() (int, nvml.Return) {
 }
 
 func (l *library) UnitGetCount() (int, nvml.Return) {
-	_, ret := l.enter()
+	_, ret := l.enter("UnitGetCount")
 	return 0, ret
 }
 

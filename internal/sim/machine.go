@@ -317,7 +317,7 @@ func (m *Machine) Inject(fault Fault) error {
 			return nil, errors.New("no fault named: say what to break")
 		}
 		at := target{}
-		if !fault.DriverGone {
+		if !fault.ofNode() {
 			var err error
 			if at, err = find(m.hw, st, fault.GPU); err != nil {
 				return nil, err
@@ -339,6 +339,7 @@ func (m *Machine) Inject(fault Fault) error {
 func (m *Machine) Clear(gpuRef string) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if gpuRef == ClearDriver || gpuRef == ClearAll {
+			st.Transients = nil
 			if st.DriverGone {
 				st.DriverGone = false
 				st.DriverLoads++

@@ -170,6 +170,9 @@ func (c *cardState) faults() []string {
 		add(h.For == 0, "%s hangs", h.Call)
 		add(h.For > 0, "%s takes %s", h.Call, h.For)
 	}
+	for i := range c.Transients {
+		add(true, "%s", c.Transients[i].described())
+	}
 	return out
 }
 

@@ -41,6 +41,8 @@ type state struct {
 	// DriverGone is true while no driver is loaded; DriverLoads counts how often one was.
 	DriverGone  bool   `json:"driverGone,omitempty"`
 	DriverLoads uint64 `json:"driverLoads"`
+	// Transients are the errors that calls of the library answer.
+	Transients []transient `json:"transients,omitempty"`
 	// GPUs is by slot.
 	GPUs []cardState `json:"gpus"`
 	// Seq is the number of the last event; Outbox are the events of the last change, which a
@@ -64,6 +66,8 @@ type cardState struct {
 	RowRemap  string `json:"rowRemap,omitempty"`
 	LinksDown []int  `json:"linksDown,omitempty"`
 	Hangs     []hang `json:"hangs,omitempty"`
+	// Transients are the errors that calls about the card answer.
+	Transients []transient `json:"transients,omitempty"`
 	// The others are as in Fault.
 	RetiredPages bool   `json:"retiredPages,omitempty"`
 	Throttle     string `json:"throttle,omitempty"`
@@ -112,10 +116,12 @@ type computeInstance struct {
 func (s *state) clone() *state {
 	out := *s
 	out.Outbox = nil
+	out.Transients = slices.Clone(s.Transients)
 	out.GPUs = slices.Clone(s.GPUs)
 	for i := range out.GPUs {
 		g := &out.GPUs[i]
 		g.XIDs, g.LinksDown, g.Hangs = slices.Clone(g.XIDs), slices.Clone(g.LinksDown), slices.Clone(g.Hangs)
+		g.Transients = slices.Clone(g.Transients)
 		g.Instances = slices.Clone(g.Instances)
 		for j := range g.Instances {
 			g.Instances[j].Compute = slices.Clone(g.Instances[j].Compute)

@@ -94,7 +94,7 @@ host answers; without, everything else is there and "berth sim show" says so.`,
 
 func newInject(out io.Writer) *cobra.Command {
 	var fault sim.Fault
-	var hang string
+	var hang, transient string
 	var links []string
 	command := &cobra.Command{
 		Use:   "inject DIR --gpu N|UUID FAULT...",
@@ -106,6 +106,8 @@ for --xid and --busy, the UUID of a MIG device.`,
 		Example: `  berth sim inject /tmp/node1 --gpu 3 --xid 79
   berth sim inject /tmp/node1 --gpu GPU-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55 --lost-silently
   berth sim inject /tmp/node1 --gpu 0 --hang GetTemperature=30s
+  berth sim inject /tmp/node1 --gpu 0 --transient GetMigMode=1 --error UNKNOWN
+  berth sim inject /tmp/node1 --transient DeviceGetCount=2 --error TIMEOUT
   berth sim inject /tmp/node1 --gpu 0 --nvlink-down 2,5
   berth sim inject /tmp/node1 --gpu 0 --xid 119 --log-only
   berth sim inject /tmp/node1 --gpu 0 --throttle thermal --recovery drain-p2p
@@ -115,10 +117,13 @@ for --xid and --busy, the UUID of a MIG device.`,
 			if err := parseHang(hang, &fault); err != nil {
 				return err
 			}
+			if err := parseTransient(transient, &fault); err != nil {
+				return err
+			}
 			if err := parseLinks(links, &fault); err != nil {
 				return err
 			}
-			if fault.GPU == "" && !fault.DriverGone {
+			if fault.GPU == "" && !fault.DriverGone && fault.Transient.Call == "" {
 				return errors.New("which GPU? name it with --gpu, by number or UUID (berth sim show lists them)")
 			}
 			machine, err := sim.Open(args[0])
@@ -150,6 +155,9 @@ for --xid and --busy, the UUID of a MIG device.`,
 	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver names, whatever the XIDs: "+strings.Join(sim.RecoveryActions(), ", "))
 	flags.BoolVar(&fault.Busy, "busy", false, "a process uses the GPU, or the MIG device")
 	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: a call of NVML that hangs (until cleared), or takes so long; \"all\" for all calls of the GPU")
+	flags.StringVar(&transient, "transient", "", "CALL or CALL=TIMES: a call of NVML that fails so often in each process (until cleared), with --error; \"all\" for all calls of the GPU, without --gpu a call of the library such as DeviceGetCount")
+	flags.StringVar(&fault.Transient.Error, "error", "UNKNOWN", "what a call of --transient returns: "+strings.Join(sim.TransientErrors(), ", "))
+	flags.IntVar(&fault.Transient.Skip, "after", 0, "so many calls of --transient work before the first one fails")
 	flags.BoolVar(&fault.Remove, "remove", false, "take the GPU out of the running machine")
 	flags.BoolVar(&fault.DriverGone, "driver-gone", false, "unload the driver")
 	return command
@@ -170,6 +178,24 @@ func parseHang(text string, fault *sim.Fault) error {
 		return fmt.Errorf("--hang %s: %q is no duration; write for instance %s=30s, or %s to hang until cleared", text, duration, call, call)
 	}
 	fault.HangFor = parsed
+	return nil
+}
+
+// parseTransient reads CALL[=TIMES].
+func parseTransient(text string, fault *sim.Fault) error {
+	if text == "" {
+		return nil
+	}
+	call, times, counted := strings.Cut(text, "=")
+	fault.Transient.Call = call
+	if !counted {
+		return nil
+	}
+	parsed, err := strconv.Atoi(times)
+	if err != nil || parsed <= 0 {
+		return fmt.Errorf("--transient %s: %q is no number of times; write for instance %s=1, or %s to fail until cleared", text, times, call, call)
+	}
+	fault.Transient.Times = parsed
 	return nil
 }
 

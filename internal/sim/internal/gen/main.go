@@ -12,6 +12,7 @@ import (
 	"go/format"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -164,12 +165,34 @@ func results(of reflect.Type) (declared, returns []string) {
 	return declared, returns
 }
 
-// writeCalls lists the names that a hang may be injected into.
+// writeCalls lists the names that a hang or a transient error may be injected into.
 func writeCalls(out *bytes.Buffer) {
-	device := reflect.TypeFor[nvml.Device]()
-	fmt.Fprintf(out, "\n// deviceCalls are the calls of nvml.Device, sorted.\nfunc deviceCalls() []string {\nreturn []string{\n")
-	for i := range device.NumMethod() {
-		fmt.Fprintf(out, "%q,\n", device.Method(i).Name)
+	list := func(name, comment string, names []string) {
+		slices.Sort(names)
+		fmt.Fprintf(out, "\n// %s are %s, sorted.\nfunc %s() []string {\nreturn []string{\n", name, comment, name)
+		for _, call := range slices.Compact(names) {
+			fmt.Fprintf(out, "%q,\n", call)
+		}
+		fmt.Fprintf(out, "}\n}\n")
 	}
-	fmt.Fprintf(out, "}\n}\n")
+	names := func(of reflect.Type) (names []string) {
+		for i := range of.NumMethod() {
+			names = append(names, of.Method(i).Name)
+		}
+		return names
+	}
+	list("deviceCalls", "the calls of nvml.Device", names(reflect.TypeFor[nvml.Device]()))
+	list("instanceCalls", "the calls of GPU instances and compute instances",
+		append(names(reflect.TypeFor[nvml.GpuInstance]()), names(reflect.TypeFor[nvml.ComputeInstance]())...))
+	// A call that takes a handle is the handle's.
+	library, node := reflect.TypeFor[nvml.Interface](), []string{"EventSetWait"}
+	for i := range library.NumMethod() {
+		call := library.Method(i)
+		answers := call.Type.NumOut() > 0 && call.Type.Out(call.Type.NumOut()-1) == reflect.TypeFor[nvml.Return]()
+		handle := call.Type.NumIn() > 0 && handles()[call.Type.In(0)] != ""
+		if answers && !handle && !strings.HasPrefix(call.Name, "DeviceGetHandleBy") {
+			node = append(node, call.Name)
+		}
+	}
+	list("nodeCalls", "the calls of the library that concern no GPU", node)
 }
