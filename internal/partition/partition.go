@@ -189,10 +189,11 @@ const (
 
 // try is what is remembered of a card that failed.
 type try struct {
-	wanted  mig.Wanted
-	times   int
-	next    time.Time
-	message string
+	wanted mig.Wanted
+	times  int
+	next   time.Time
+	// message says it of a GPU that was to change; aside of one that waits or is refused.
+	message, aside string
 }
 
 // New makes a Partition; it does nothing before Reconcile.

@@ -207,6 +207,43 @@ func TestInterrupted(t *testing.T) {
 	w.reached([]Want{{UUID: "GPU-0", Wanted: wanted("1x7g.80gb")}})
 }
 
+// TestFailureBesideAWait: an empty instance that cannot be removed is reported while its GPU waits for a pod, until it
+// is gone.
+func TestFailureBesideAWait(t *testing.T) {
+	w := newWorld(t, t.TempDir(), 1)
+	w.be("GPU-0", "7x1g.10gb")
+	if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
+		t.Fatal(err)
+	}
+	w.card("GPU-0").instances[6].device = false
+	w.scan()
+	w.want("GPU-0", "1x7g.80gb", "")
+	removals := 0
+	w.breaks = func(call string) error {
+		if strings.HasPrefix(call, "destroy") {
+			removals++
+			return errors.New("In use by another client")
+		}
+		return nil
+	}
+	for try := 1; try <= 3; try++ {
+		for range 2 { // when it fails, and during the pause
+			got := state(t, w.reconcile(), "GPU-0")
+			if got.State != Waiting || !strings.Contains(got.Message, "default/a") || !strings.Contains(got.Message, "In use by another client") || removals != try {
+				t.Errorf("try %d, %d removals: %s: %s", try, removals, got.State, got.Message)
+			}
+		}
+		w.clock.Step(lastRetry)
+	}
+	w.breaks = nil
+	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || strings.Contains(got.Message, "In use by another client") {
+		t.Errorf("after the removal: %s: %s", got.State, got.Message)
+	}
+	w.end("a")
+	w.settle()
+	w.reached(w.wants)
+}
+
 // TestJournalUnwritable: without the journal the hardware is not touched, and what was barred serves again.
 func TestJournalUnwritable(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)

@@ -378,12 +378,21 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 		j.message = fmt.Sprintf("%s does not change to %s yet: %s.", name(j.card), goal(want), r.closed)
 		j.rest()
 	case failed != nil && r.deps.Clock.Now().Before(failed.next):
-		if j.ready {
-			j.state, j.message = Failed, failed.message
-		}
+		failed.report(j)
 		j.rest()
 	}
 	return j
+}
+
+// report adds a failure to what is said of the GPU. One that waits, or that cannot be as wanted, stays so:
+// what failed there is only what disturbs nobody.
+func (t *try) report(j *job) {
+	switch {
+	case j.ready:
+		j.state, j.message = Failed, t.message
+	case j.busy():
+		j.message += " " + t.aside
+	}
 }
 
 // chores finds the work that disturbs nobody and waits for nobody.
@@ -465,9 +474,8 @@ func (r *round) failed(j *job) {
 	t.next = r.deps.Clock.Now().Add(pause)
 	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is tried again at %s, or at once when something else is wanted.",
 		name(j.card), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
-	if j.ready {
-		j.state, j.message = Failed, t.message
-	}
+	t.aside = fmt.Sprintf("Meanwhile this failed, and is tried again at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
+	t.report(j)
 	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "error", j.err, "times", t.times, "next", pause)
 }
 

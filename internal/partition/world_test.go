@@ -321,13 +321,18 @@ func (w *world) reconcile() []Status {
 	return statuses
 }
 
-// settle reconciles until nothing more happens.
+// settle reconciles until nothing more happens, also not after the pause that follows a failure.
 func (w *world) settle() []Status {
 	w.t.Helper()
+	quiet := 0
 	for range 50 {
 		lives, points := w.lives, w.points
 		statuses := w.reconcile()
-		if lives == w.lives && points == w.points && !slices.ContainsFunc(statuses, func(s Status) bool { return s.State == Failed }) {
+		quiet++
+		if lives != w.lives || points != w.points || slices.ContainsFunc(statuses, func(s Status) bool { return s.State == Failed }) {
+			quiet = 0
+		}
+		if quiet == 2 {
 			return statuses
 		}
 		w.clock.Step(lastRetry)
