@@ -144,6 +144,11 @@ func (c cards) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	return c.actions.DestroyMIG(card, gi)
 }
 
+// RemoveEmptyMIG implements partition.Hardware.
+func (c cards) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
+	return c.actions.RemoveEmptyMIG(card, gi)
+}
+
 // Reset implements partition.Hardware. A card is reset only while nobody has it open, this
 // agent's own scans included.
 func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {

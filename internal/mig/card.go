@@ -37,6 +37,9 @@ func CardOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) Card {
 		})
 	}
 	for _, empty := range card.MIG.Empty {
+		if _, device := position[empty.GI]; device {
+			continue // an instance with a device is not empty
+		}
 		c.Instances = append(c.Instances, Instance{GI: empty.GI, Profile: empty.Profile, Start: empty.Start, Size: empty.Size})
 	}
 	return c

@@ -4,7 +4,7 @@ import "github.com/berth-gpu/berth/internal/gpu"
 
 // Instance is one MIG device (a GPU instance with one compute instance of its whole size) that exists.
 type Instance struct {
-	// UUID is empty for a GPU instance without a compute instance, which nobody can hold.
+	// UUID is empty for a GPU instance without a compute instance.
 	UUID    gpu.UUID `json:"uuid,omitempty"`
 	GI      int      `json:"gi"`
 	Profile string   `json:"profile"`
@@ -15,7 +15,8 @@ type Instance struct {
 	// go with it, and an instance that has some is in no layout.
 	Siblings []gpu.UUID `json:"siblings,omitempty"`
 	// Holders are those that hold it or a sibling, as phrases for people ("default/train-0");
-	// an instance with a holder is never destroyed. One phrase is one holder.
+	// an instance with a holder is never destroyed. One phrase is one holder. An instance that looks empty has
+	// those that may hold it after all.
 	Holders []string `json:"holders,omitempty"`
 }
 

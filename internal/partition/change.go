@@ -104,7 +104,12 @@ func (r *round) quiesce(work []*job) error {
 func (r *round) destroy(work []*job) error {
 	for _, j := range work {
 		for _, gone := range j.destroy {
-			destroy := func(ctx context.Context) error { return r.deps.Hardware.DestroyMIG(ctx, j.want.UUID, gone.GI) }
+			destroy := func(ctx context.Context) error {
+				if gone.UUID == "" {
+					return r.deps.Hardware.RemoveEmptyMIG(ctx, j.want.UUID, gone.GI)
+				}
+				return r.deps.Hardware.DestroyMIG(ctx, j.want.UUID, gone.GI)
+			}
 			if err := r.act(j, destroy, StepDestroyed, "destroy %s at %d (GPU instance %d)", gone.Profile, gone.Start, gone.GI); err != nil {
 				return err
 			}

@@ -4,6 +4,8 @@
 // It guarantees that
 //   - nothing that is held is destroyed: whatever goes is taken from the ledger first, as
 //     maintenance, and a card of which that fails is left as it is;
+//   - a GPU instance that looks empty is removed only while nobody holds a MIG device of its GPU that the
+//     scan does not list, and never with a compute instance;
 //   - of a card that waits, what is free and will go is barred, so that it drains;
 //   - cards that nobody wants changed are never touched, nor are kept instances;
 //   - one agent at a time changes the node, also while an upgrade runs two;

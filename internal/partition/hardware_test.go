@@ -119,6 +119,23 @@ func (h hardware) DestroyMIG(_ context.Context, id gpu.UUID, gi int) error {
 	return h.half("destroyed")
 }
 
+func (h hardware) RemoveEmptyMIG(_ context.Context, id gpu.UUID, gi int) error {
+	if err := h.call("remove %s %d", id, gi); err != nil {
+		return err
+	}
+	c := h.card(id)
+	i := slices.IndexFunc(c.instances, func(in fakeInstance) bool { return in.GI == gi })
+	if i < 0 {
+		h.never("remove instance %d of %s: there is none; %v", gi, id, h.trace)
+		return nil
+	}
+	if c.instances[i].device {
+		return errors.New("In use by another client")
+	}
+	c.instances = slices.Delete(c.instances, i, i+1)
+	return h.half("removed")
+}
+
 func (h hardware) Reset(_ context.Context, ids []gpu.UUID) error {
 	if err := h.call("reset %v", ids); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/mig"
 )
 
 // me is this package in the ledger.
@@ -39,6 +40,27 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// card is a GPU of a snapshot with those who hold something of it. Of a held MIG device that the scan does not list nobody
+// knows which instance it is of, so it may be any that looks empty.
+func (h *holdings) card(card *gpu.GPU) mig.Card {
+	c := mig.CardOf(card, h.holders)
+	var unlisted []string
+	for _, one := range h.others {
+		listed := slices.ContainsFunc(card.MIG.Devices, func(d gpu.MIGDevice) bool { return d.UUID == one.Key.MIG })
+		if one.Key.GPU == card.UUID && one.Key.MIG != "" && !listed {
+			unlisted = append(unlisted, holder(one))
+		}
+	}
+	slices.Sort(unlisted)
+	unlisted = slices.Compact(unlisted)
+	for i := range c.Instances {
+		if c.Instances[i].UUID == "" {
+			c.Instances[i].Holders = unlisted
+		}
+	}
+	return c
 }
 
 // free tells whether nobody else holds anything of a key's silicon.

@@ -31,6 +31,8 @@ type Hardware interface {
 	CreateMIG(ctx context.Context, card gpu.UUID, profile string, start int) error
 	// DestroyMIG removes a GPU instance with its compute instances; none is there afterwards.
 	DestroyMIG(ctx context.Context, card gpu.UUID, gi int) error
+	// RemoveEmptyMIG removes a GPU instance that has no compute instance, and fails when it has one.
+	RemoveEmptyMIG(ctx context.Context, card gpu.UUID, gi int) error
 	// Reset resets these cards and no others.
 	Reset(ctx context.Context, cards []gpu.UUID) error
 	// Touch makes the device nodes of new instances exist.

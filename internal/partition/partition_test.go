@@ -220,7 +220,7 @@ func TestFailureBesideAWait(t *testing.T) {
 	w.want("GPU-0", "1x7g.80gb", "")
 	removals := 0
 	w.breaks = func(call string) error {
-		if strings.HasPrefix(call, "destroy") {
+		if strings.HasPrefix(call, "remove") {
 			removals++
 			return errors.New("In use by another client")
 		}
@@ -242,6 +242,32 @@ func TestFailureBesideAWait(t *testing.T) {
 	w.end("a")
 	w.settle()
 	w.reached(w.wants)
+}
+
+// TestEmptyOrHeld: a scan calls an instance empty whose MIG device a pod holds, and does not list the device. The instance
+// stays until the pod has ended, whatever the layout, and the plan says for whom it waits.
+func TestEmptyOrHeld(t *testing.T) {
+	for _, layout := range []string{"7x1g.10gb", "6x1g.10gb", "1x7g.80gb"} {
+		t.Run(layout, func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), 1)
+			w.be("GPU-0", "7x1g.10gb")
+			if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
+				t.Fatal(err)
+			}
+			w.card("GPU-0").instances[0].device = false
+			w.scan()
+			w.want("GPU-0", layout, "")
+			if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "default/a") {
+				t.Errorf("%s: %s", got.State, got.Message)
+			}
+			if got := w.card("GPU-0").instances; len(got) == 0 || got[0].GI != 10 {
+				t.Errorf("the instance was removed:\n%s%v", w.picture(), w.trace)
+			}
+			w.end("a")
+			w.settle()
+			w.reached(w.wants)
+		})
+	}
 }
 
 // TestJournalUnwritable: without the journal the hardware is not touched, and what was barred serves again.

@@ -352,8 +352,9 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 		j.message = fmt.Sprintf("%s does not answer. It changes to %s when it does.", name(j.card), goal(want))
 		return j
 	}
-	j.plan = mig.PlanCard(mig.CardOf(j.card, held.holders), want.Wanted)
-	r.chores(j)
+	now := held.card(j.card)
+	j.plan = mig.PlanCard(now, want.Wanted)
+	r.chores(j, now.Instances)
 	switch {
 	case j.plan.Refused != "":
 		j.state = Refused
@@ -396,9 +397,11 @@ func (t *try) report(j *job) {
 }
 
 // chores finds the work that disturbs nobody and waits for nobody.
-func (r *round) chores(j *job) {
-	for _, empty := range j.card.MIG.Empty {
-		j.destroy = append(j.destroy, mig.Instance{GI: empty.GI, Profile: empty.Profile, Start: empty.Start, Size: empty.Size})
+func (r *round) chores(j *job, instances []mig.Instance) {
+	for i := range instances {
+		if instances[i].UUID == "" && len(instances[i].Holders) == 0 {
+			j.destroy = append(j.destroy, instances[i])
+		}
 	}
 	on := j.card.MIG.Enabled
 	if j.plan.Refused == "" && j.want.Wanted.Enabled == on && j.card.MIG.PendingEnabled != on {

@@ -72,6 +72,10 @@ func (n *node) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	return n.actions.DestroyMIG(card, gi)
 }
 
+func (n *node) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
+	return n.actions.RemoveEmptyMIG(card, gi)
+}
+
 func (n *node) Reset(_ context.Context, cards []gpu.UUID) error {
 	var refs []string
 	for _, card := range cards {
@@ -204,6 +208,36 @@ func TestKilledOnSimulatedMachines(t *testing.T) {
 			}
 			if last < 15 {
 				t.Errorf("only %d steps", last)
+			}
+		})
+	}
+}
+
+// TestMaskedCapabilities: while /proc/driver/nvidia is masked or half read, and the ledger does not know it either, a
+// MIG device stays: NVML lists it.
+func TestMaskedCapabilities(t *testing.T) {
+	for _, hidden := range []string{"gi*/ci*", "gi*/*", "gi*"} {
+		t.Run(hidden, func(t *testing.T) {
+			n := newNode(t, "gb200x4")
+			id := n.Current().GPUs[0].UUID
+			wants := []partition.Want{{UUID: id, Wanted: mig.Wanted{Enabled: true, Devices: map[string]int{"1g.23gb": 2}}}}
+			n.life(wants, nil, 0)
+			before := n.Current().GPU(id).MIG.Devices
+			paths, err := filepath.Glob(filepath.Join(n.machine.Root(), "proc/driver/nvidia/capabilities/gpu0/mig", hidden))
+			if err != nil || len(paths) == 0 {
+				t.Fatalf("nothing to hide: %v", err)
+			}
+			for _, path := range paths {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := n.Rescan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, steps := n.life(wants, nil, 0)
+			if after := n.Current().GPU(id).MIG.Devices; len(after) != len(before) || steps > 0 {
+				t.Errorf("%d of %d devices are left after %d steps", len(after), len(before), steps)
 			}
 		})
 	}

@@ -206,19 +206,9 @@ func (a *action) undo(instance nvml.GpuInstance, cause error) error {
 func (a *Actions) DestroyMIG(uuid gpu.UUID, gi int) error {
 	what := fmt.Sprintf("destroy GPU instance %d", gi)
 	return a.run(uuid, what, []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById"}, func(act *action) error {
-		current, _, ret := act.device.GetMigMode()
-		if ret != nvml.SUCCESS {
-			return act.fail("nvmlDeviceGetMigMode", ret, "")
-		}
-		if current != nvml.DEVICE_MIG_ENABLE {
-			return nil
-		}
-		instance, ret := act.device.GetGpuInstanceById(gi)
-		if ret == nvml.ERROR_NOT_FOUND {
-			return nil
-		}
-		if ret != nvml.SUCCESS {
-			return act.fail("nvmlDeviceGetGpuInstanceById", ret, "")
+		instance, err := act.instance(gi)
+		if err != nil || instance == nil {
+			return err
 		}
 		for ci := range maxComputeInstances {
 			compute, ret := instance.GetComputeInstanceById(ci)
@@ -232,11 +222,47 @@ func (a *Actions) DestroyMIG(uuid gpu.UUID, gi int) error {
 				return act.fail("nvmlComputeInstanceDestroy", ret, "end what uses the MIG device"+act.users(gi))
 			}
 		}
-		if ret := instance.Destroy(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
-			return act.fail("nvmlGpuInstanceDestroy", ret, "end what uses the MIG device"+act.users(gi))
-		}
-		return nil
+		return act.destroyInstance(instance, gi)
 	})
+}
+
+// RemoveEmptyMIG destroys a GPU instance that has no compute instance; the driver refuses when it has one (IN_USE). One that
+// is not there is no error.
+func (a *Actions) RemoveEmptyMIG(uuid gpu.UUID, gi int) error {
+	what := fmt.Sprintf("remove empty GPU instance %d", gi)
+	return a.run(uuid, what, []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById"}, func(act *action) error {
+		instance, err := act.instance(gi)
+		if err != nil || instance == nil {
+			return err
+		}
+		return act.destroyInstance(instance, gi)
+	})
+}
+
+// instance finds a GPU instance; nil when it is not there.
+func (a *action) instance(gi int) (nvml.GpuInstance, error) {
+	current, _, ret := a.device.GetMigMode()
+	if ret != nvml.SUCCESS {
+		return nil, a.fail("nvmlDeviceGetMigMode", ret, "")
+	}
+	if current != nvml.DEVICE_MIG_ENABLE {
+		return nil, nil
+	}
+	instance, ret := a.device.GetGpuInstanceById(gi)
+	switch ret {
+	case nvml.SUCCESS:
+		return instance, nil
+	case nvml.ERROR_NOT_FOUND:
+		return nil, nil
+	}
+	return nil, a.fail("nvmlDeviceGetGpuInstanceById", ret, "")
+}
+
+func (a *action) destroyInstance(instance nvml.GpuInstance, gi int) error {
+	if ret := instance.Destroy(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
+		return a.fail("nvmlGpuInstanceDestroy", ret, "end what uses the MIG device"+a.users(gi))
+	}
+	return nil
 }
 
 // ComputeMode reads who may use a GPU: one of the ComputeMode words.

@@ -71,6 +71,7 @@ type fakeLink struct {
 type fakeMIG struct {
 	uuid, name string
 	gi, ci     int
+	empty      bool // it has no compute instance
 	profileID  uint32
 	placement  nvml.GpuInstancePlacement
 	attributes nvml.DeviceAttributes
@@ -302,9 +303,17 @@ func (c *fakeCard) wireMIG() {
 	d.GetGpuInstanceByIdFunc = func(id int) (nvml.GpuInstance, nvml.Return) {
 		for _, m := range c.mig {
 			if m != nil && m.gi == id {
-				return &mock.GpuInstance{GetInfoFunc: func() (nvml.GpuInstanceInfo, nvml.Return) {
-					return nvml.GpuInstanceInfo{Id: uint32(id), ProfileId: m.profileID, Placement: m.placement}, nvml.SUCCESS
-				}}, nvml.SUCCESS
+				return &mock.GpuInstance{
+					GetInfoFunc: func() (nvml.GpuInstanceInfo, nvml.Return) {
+						return nvml.GpuInstanceInfo{Id: uint32(id), ProfileId: m.profileID, Placement: m.placement}, nvml.SUCCESS
+					},
+					GetComputeInstanceByIdFunc: func(ci int) (nvml.ComputeInstance, nvml.Return) {
+						if m.empty || ci != m.ci {
+							return nil, nvml.ERROR_NOT_FOUND
+						}
+						return &mock.ComputeInstance{}, nvml.SUCCESS
+					},
+				}, nvml.SUCCESS
 			}
 		}
 		return nil, nvml.ERROR_NOT_FOUND

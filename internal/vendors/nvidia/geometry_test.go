@@ -231,7 +231,7 @@ func TestEmptyInstances(t *testing.T) {
 	c.MigMode = nvml.DEVICE_MIG_ENABLE
 	c.mig = []*fakeMIG{
 		{uuid: "MIG-a", name: "A100 MIG 1g.5gb", gi: 7, placement: nvml.GpuInstancePlacement{Start: 6, Size: 1}},
-		{uuid: "MIG-b", gi: 2, profileID: nvml.GPU_INSTANCE_PROFILE_3_SLICE, placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}},
+		{uuid: "MIG-b", gi: 2, empty: true, profileID: nvml.GPU_INSTANCE_PROFILE_3_SLICE, placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}},
 	}
 	made := c.Device.GetMigDeviceHandleByIndexFunc
 	c.Device.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {

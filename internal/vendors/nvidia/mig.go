@@ -55,13 +55,13 @@ func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
 			mig.Devices = append(mig.Devices, one)
 		}
 	}
-	mig.Empty = a.readEmpty(q, d, parent, shape)
+	mig.Empty = a.readEmpty(q, d, parent, shape, mig.Devices)
 	return mig
 }
 
-// readEmpty finds the GPU instances without a compute instance. The driver's files say which
-// they are, so that a card without any, the usual case, costs no call.
-func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry) []gpu.GPUInstance {
+// readEmpty finds the GPU instances without a compute instance. The driver's files only name candidates, so that a GPU
+// without any, the usual case, costs no call: they may be masked or half read. NVML decides.
+func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry, devices []gpu.MIGDevice) []gpu.GPUInstance {
 	folder := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", parent.minor))
 	var ids []int
 	for _, name := range a.proc.names(folder) {
@@ -70,7 +70,8 @@ func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geo
 			_, ok := numbered(name, "ci")
 			return ok
 		})
-		if ok && !computes {
+		device := slices.ContainsFunc(devices, func(one gpu.MIGDevice) bool { return one.GI == id })
+		if ok && !computes && !device {
 			ids = append(ids, id)
 		}
 	}
@@ -80,7 +81,7 @@ func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geo
 		instance, ok := ask(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
 			return d.GetGpuInstanceById(id)
 		})
-		if !ok {
+		if !ok || !withoutCompute(q, instance) {
 			continue
 		}
 		if info, ok := ask(q, "nvmlGpuInstanceGetInfo", instance.GetInfo); ok {
@@ -90,6 +91,24 @@ func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geo
 		}
 	}
 	return empty
+}
+
+// withoutCompute tells whether NVML says of every compute instance that it is not there. Any other answer, an error
+// included, means that there may be one.
+func withoutCompute(q *question, instance nvml.GpuInstance) bool {
+	for id := range maxComputeInstances {
+		absent, _ := ask(q, "nvmlGpuInstanceGetComputeInstanceById", func() (bool, nvml.Return) {
+			_, ret := instance.GetComputeInstanceById(id)
+			if ret == nvml.ERROR_NOT_FOUND {
+				return true, nvml.SUCCESS
+			}
+			return false, ret
+		})
+		if !absent {
+			return false
+		}
+	}
+	return true
 }
 
 // numbered reads the number of a folder such as gi7.
