@@ -82,9 +82,6 @@ type AgentConfig struct {
 	// configuration. Default /run/berth.
 	StateDir string `json:"stateDir,omitempty"`
 
-	// Listen is the address of /metrics, /healthz, /readyz and /debug/state;
-	// "none" listens nowhere.
-	Listen string `json:"listen,omitempty"`
 	// PollInterval is the time between two scans. Default 5s.
 	PollInterval *metav1.Duration `json:"pollInterval,omitempty"`
 	// ScanDeadline is how long a call into the driver may hang before it is
@@ -102,8 +99,8 @@ type AgentConfig struct {
 	Labels Labels `json:"labels,omitzero"`
 	// SampleInterval is the time between two measurements of the GPUs. Default 10s.
 	SampleInterval *metav1.Duration `json:"sampleInterval,omitempty"`
-	// MetricsListen is a second address that serves /metrics and nothing else, for a Prometheus
-	// that is not on this node; the metrics name the pods that hold GPUs. Default: none.
+	// MetricsListen is an address that serves /metrics and nothing else, for Prometheus; the
+	// metrics name the pods that hold GPUs. Default: none.
 	MetricsListen string `json:"metricsListen,omitempty"`
 	// DCGMNames adds dcgm-exporter's names and labels to /metrics.
 	DCGMNames bool `json:"dcgmNames,omitempty"`

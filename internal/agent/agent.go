@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,9 @@ type Deps struct {
 	Log   *slog.Logger
 	// BootID voids the ledger of an earlier boot; empty means the machine's own.
 	BootID string
+	// Instance tells this agent from another one of the node, as there is during an upgrade;
+	// empty means $POD_NAME, then the host's name.
+	Instance string
 	// Fault is called at each step of a change; an error stops the change there, as death
 	// would. For tests.
 	Fault func(Step) error
@@ -78,8 +82,9 @@ type Agent struct {
 	// devRoot is where this process sees the root of dev/.
 	devRoot string
 	// sys is the root of sysfs; began is when this agent did.
-	sys   string
-	began time.Time
+	sys      string
+	began    time.Time
+	instance string
 
 	board      *board
 	events     *nodeEvents
@@ -143,7 +148,8 @@ func New(deps Deps) (*Agent, error) {
 	}
 	config := deps.Config.Base()
 	a := &Agent{
-		config: config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
+		instance: cmp.Or(deps.Instance, defaultInstance()),
+		config:   config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		board:    newBoard(deps.Clock, deps.Log),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/sim"
 )
 
@@ -91,7 +92,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	watcher, err := configwatch.Open(configwatch.Deps{File: b.file, Override: func(c *v1alpha1.AgentConfig) {
 		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
-		c.Standalone, c.Listen = true, "none"
+		c.Standalone = true
 		c.MPSRoot = filepath.Join(b.dir, "mps")
 		c.PollInterval = &metav1.Duration{Duration: 200 * time.Millisecond}
 	}})
@@ -270,7 +271,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestMetricsAlone: the second address has the metrics and nothing else.
+// TestMetricsAlone: the address for Prometheus has the metrics and nothing else.
 func TestMetricsAlone(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -295,8 +296,16 @@ func TestMetricsAlone(t *testing.T) {
 		_, text := get("/metrics")
 		return strings.Contains(text, "DCGM_FI_DEV_GPU_TEMP{")
 	})
-	if code, _ := get("/debug/state"); code != http.StatusNotFound {
-		t.Errorf("/debug/state is served with %d", code)
+	for _, path := range []string{"/debug/state", "/debug/samples", "/healthz", "/readyz", "/"} {
+		if code, _ := get(path); code != http.StatusNotFound {
+			t.Errorf("%s is served with %d", path, code)
+		}
+	}
+	// The rest is on the socket.
+	socket := filepath.Join(b.agent.config.StateDir, pages.Name)
+	awaitTrue(t, "an agent that is ready on "+socket, func() bool { return Probe(t.Context(), socket, "readyz") == nil })
+	if text, err := (pages.Client{Socket: socket}).Get(t.Context(), "/debug/samples"); err != nil || !strings.Contains(string(text), `"kind":"GPUSamples"`) {
+		t.Errorf("/debug/samples on the socket: %v\n%.200s", err, text)
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/config"
 	"github.com/berth-gpu/berth/internal/configwatch"
+	"github.com/berth-gpu/berth/internal/pages"
 )
 
 // options are the flags that all commands of berth-agent share.
@@ -24,6 +26,7 @@ type options struct {
 	kubeconfig string
 	configMap  string
 	defaultKey string
+	instance   string
 	verbose    bool
 	flags      v1alpha1.AgentConfig
 }
@@ -69,7 +72,7 @@ uninstall" does.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.bind(root)
-	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand(), newMPSCommand(o, errOut))
+	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand(o), newMPSCommand(o, errOut))
 	root.AddCommand(newMPSDaemonCommand(), newRootedCommand(), newSimulatedCommand())
 	return root
 }
@@ -87,7 +90,7 @@ func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	agent, err := New(Deps{Config: watcher, Hardware: hardware, API: watcher.API(), Log: log})
+	agent, err := New(Deps{Config: watcher, Hardware: hardware, API: watcher.API(), Instance: o.instance, Log: log})
 	if err != nil {
 		return err
 	}
@@ -113,8 +116,8 @@ func (o *options) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.flags.ContainerdStateDir, "containerd-state-dir", "", "containerd's state directory (default /run/containerd)")
 	flags.StringVar(&o.flags.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
 	flags.StringVar(&o.flags.NodeName, "node-name", "", "the node's name in the API (default: $NODE_NAME, then the host name)")
-	flags.StringVar(&o.flags.Listen, "listen", "", "address of /metrics, /healthz, /readyz and /debug/state, or none (default 127.0.0.1:9835)")
-	flags.StringVar(&o.flags.MetricsListen, "metrics-listen", "", "a second address that serves /metrics only, for scraping from elsewhere (default: none)")
+	flags.StringVar(&o.instance, "instance", "", "what tells this agent from another one of the node, in the name of its socket STATE-DIR/agent-INSTANCE.sock (default: $POD_NAME, then the host's name)")
+	flags.StringVar(&o.flags.MetricsListen, "metrics-listen", "", "an address that serves /metrics only, for Prometheus (default: none)")
 	flags.BoolVar(&o.flags.DCGMNames, "dcgm-names", false, "add dcgm-exporter's names and labels to /metrics")
 	flags.BoolVar(&o.flags.Standalone, "standalone", false, "work without an API server: publish no GPUNode")
 }
@@ -134,7 +137,7 @@ func (o *options) override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 			{o.flags.KubeletDir, &c.KubeletDir}, {o.flags.CDIDir, &c.CDIDir}, {o.flags.HookDir, &c.HookDir},
 			{o.flags.StateDir, &c.StateDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
 			{o.flags.ContainerdStateDir, &c.ContainerdStateDir}, {o.flags.CgroupRoot, &c.CgroupRoot},
-			{o.flags.NodeName, &c.NodeName}, {o.flags.Listen, &c.Listen}, {o.flags.MPSRoot, &c.MPSRoot},
+			{o.flags.NodeName, &c.NodeName}, {o.flags.MPSRoot, &c.MPSRoot},
 			{o.flags.MetricsListen, &c.MetricsListen},
 		} {
 			if flag.from != "" {
@@ -158,22 +161,22 @@ func (o *options) logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-func newProbeCommand() *cobra.Command {
-	pages := map[string]string{"healthy": "healthz", "ready": "readyz"}
-	address := ""
-	cmd := &cobra.Command{
-		Use:       "probe healthy|ready",
-		Short:     "Ask a running agent how it is; for the probes of an image without a shell",
+func newProbeCommand(o *options) *cobra.Command {
+	page := map[string]string{"healthy": "healthz", "ready": "readyz"}
+	return &cobra.Command{
+		Use:   "probe healthy|ready",
+		Short: "Ask the running agent of this container how it is; for the probes of an image without a shell",
+		Long: `Ask the running agent of this container, over the socket of its own, how it is. During an
+upgrade another agent serves the name agent.sock, which is of no use to a probe. The agent is
+found by --instance and --state-dir, which are those that it was started with.`,
 		Example:   "  berth-agent probe ready",
 		ValidArgs: []string{"healthy", "ready"},
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return Probe(cmd.Context(), address, pages[args[0]])
+			dir := cmp.Or(o.flags.StateDir, config.DefaultStateDir)
+			return Probe(cmd.Context(), pages.Own(dir, cmp.Or(o.instance, defaultInstance())), page[args[0]])
 		},
 	}
-	// Its own flag: the address that the agent was given.
-	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9835", "the agent's --listen address")
-	return cmd
 }
 
 func newUninstallCommand(o *options, out io.Writer) *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -17,15 +18,19 @@ import (
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/partition"
 )
 
-// pageTimeout bounds how slowly a client may send its request, in the way of
+// pageTimeout bounds how slowly a scraper may send its request, in the way of
 // net/http's ReadHeaderTimeout.
 const pageTimeout = 5 * time.Second
 
+// pageRetry is the time between two attempts to make the socket of the pages.
+const pageRetry = 5 * time.Second
+
 // DebugState is what /debug/state shows: the inventory, the ledger, and what was
-// made of them. It names pods of all tenants, so the default address is loopback.
+// made of them. It names pods of all tenants, so it is on the socket only.
 type DebugState struct {
 	APIVersion string               `json:"apiVersion"`
 	Kind       string               `json:"kind"`
@@ -51,43 +56,57 @@ type DebugConfig struct {
 	Config  *v1alpha1.AgentConfig `json:"config"`
 }
 
-// pages serves the agent's HTTP pages until ctx ends. All of them answer from
-// memory. An address that cannot be listened on is a problem, not the end: the
-// pods' GPUs matter more than the pages.
+// pages serves the agent's HTTP pages on its socket until ctx ends. All of them answer
+// from memory. A socket that cannot be made is a problem, not the end: the pods' GPUs
+// matter more than the pages.
 func (a *Agent) pages(ctx context.Context) error {
-	if a.config.Listen == "none" {
-		return nil
+	deps := pages.ServerDeps{
+		Dir: a.config.StateDir, Instance: a.instance, Handler: a.handler(),
+		Ready: func() bool { return a.unready() == "" },
+		Clock: a.clock, Log: a.log.With("room", "pages"),
 	}
-	return a.serve(ctx, "pages", "--listen", a.config.Listen, a.handler())
+	for {
+		err := pages.Serve(ctx, deps, func() {
+			a.board.set("pages")
+			a.log.Info("serving pages", "socket", pages.Own(deps.Dir, deps.Instance))
+		})
+		if err == nil {
+			return nil
+		}
+		a.board.fail("pages", "LISTEN_FAILED", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.clock.After(pageRetry):
+		}
+	}
 }
 
-// metricsPage serves /metrics alone where that is wanted: the other pages name more of the
-// tenants than a scraper has to know.
+// metricsPage serves /metrics alone where that is wanted, to whoever reaches the address. Everything else is
+// on the socket, which is for root of this node.
 func (a *Agent) metricsPage(ctx context.Context) error {
 	if a.config.MetricsListen == "" {
 		return nil
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.page)
-	return a.serve(ctx, "metrics", "--metrics-listen", a.config.MetricsListen, mux)
-}
-
-func (a *Agent) serve(ctx context.Context, what, flag, address string, handler http.Handler) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.config.MetricsListen)
 	if err != nil {
-		a.board.fail(what, "LISTEN_FAILED", fmt.Errorf("serve %s: %w (choose another address with %s)", what, err, flag))
+		a.board.fail("metrics", "LISTEN_FAILED", fmt.Errorf("serve metrics: %w (choose another address with --metrics-listen)", err))
 		return nil
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: pageTimeout}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: pageTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	a.log.Info("serving "+what, "address", listener.Addr().String())
+	a.log.Info("serving metrics", "address", listener.Addr().String())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", what, err)
+		return fmt.Errorf("serve metrics: %w", err)
 	}
 	return nil
 }
 
+// handler serves what is on the socket. A command that changes something is registered here, as
+// mux.HandleFunc("POST /v1/...", a.command), and nowhere else: only root of this node reaches it.
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.page)
@@ -159,26 +178,17 @@ func (a *Agent) unready() string {
 	return ""
 }
 
-// Probe asks a running agent's page at address for "healthz" or "readyz"; the
-// error is what the page said. It lets an image without a shell have exec probes.
-func Probe(ctx context.Context, address, page string) error {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/"+page, nil)
-	if err != nil {
+// Probe asks the agent with a socket for "healthz" or "readyz"; the error is what it
+// says. It lets an image without a shell have exec probes.
+func Probe(ctx context.Context, socket, page string) error {
+	if _, err := (pages.Client{Socket: socket}).Get(ctx, "/"+page); err != nil {
 		return fmt.Errorf("probe agent: %w", err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("probe agent: %w (is it running with --listen %s?)", err, address)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if err != nil {
-		return fmt.Errorf("probe agent: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("probe agent: %s says: %s", page, text)
 	}
 	return nil
+}
+
+// defaultInstance tells the agents of one node apart: by pod where there is one.
+func defaultInstance() string {
+	name, _ := os.Hostname() // An error leaves the name empty, which is refused with a hint.
+	return cmp.Or(os.Getenv("POD_NAME"), name)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cdi"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/partition"
 )
 
@@ -30,6 +31,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
+		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
 		{"ledger and journals in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 		{"condition and taint of Node " + config.NodeName, func() error { return removeHealth(ctx, api, config.NodeName) }},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"path/filepath"
 	"slices"
 
@@ -103,7 +102,7 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 	deps := doctor.Deps{
 		HostRoot: from.hostRoot, DriverRoot: from.driver, Proc: places.Proc, Cgroup: filepath.Join(from.hostRoot, "sys/fs/cgroup"),
 		KubeletDir: places.KubeletDir, CDIDirs: places.CDIDirs, ContainerdState: places.ContainerdState, MPSRoot: mpsRoot,
-		Agent: places.Agent, HTTP: http.DefaultClient, Node: places.Node, NoAPI: noAPI,
+		Agent: places.Agent, Node: places.Node, NoAPI: noAPI,
 	}
 	if !from.flags.Changed("driver-root") {
 		deps.DriverRoot = from.hostRoot

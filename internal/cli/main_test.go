@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 //
 //	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
-//	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its address is in $AGENT
+//	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
 //	environ FILE A=B...    writes an environment as /proc has it
 //	api FILE               serves an API of the YAML documents in a file; sets $KUBECONFIG
 //
@@ -125,21 +125,32 @@ func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(server.Stop)
 }
 
+func glob(ts *testscript.TestScript, pattern string) []string {
+	found, err := filepath.Glob(ts.MkAbs(pattern))
+	ts.Check(err)
+	return found
+}
+
 func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	pages := map[string]string{"/debug/state": ts.ReadFile(args[0])}
 	if len(args) > 1 {
 		pages["/debug/samples"] = ts.ReadFile(args[1])
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	name := fmt.Sprintf("agent-%d.sock", len(glob(ts, "agent-*.sock")))
+	listener, err := net.Listen("unix", ts.MkAbs(name))
+	ts.Check(err)
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // So that each has a name of its own.
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.Path]
 		if !ok {
 			http.NotFound(w, r)
 			return
 		}
 		fmt.Fprint(w, page)
-	}))
-	ts.Defer(server.Close)
-	ts.Setenv("AGENT", strings.TrimPrefix(server.URL, "http://"))
+	})}
+	go func() { _ = server.Serve(listener) }()
+	ts.Defer(func() { server.Close() })
+	ts.Setenv("AGENT", name)
 }
 
 // serveAPI answers gets and lists of the objects in a file, as far as berth asks for them;

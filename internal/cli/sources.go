@@ -57,7 +57,7 @@ func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs, "the directory of pod logs, whose names hold pods' names and UIDs")
 	flags.StringVar(&s.places.Proc, "proc", evidence.DefaultProc, "the host's /proc")
 	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
-	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "address of this node's berth-agent, host:port")
+	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
 	flags.StringVar(&s.places.Node, "node-name", "", "this node's name in the API (default: the agent's word)")
 	flags.StringVar(&s.sim, "sim", "", "the GPUs of this node are simulated, in this directory")
 	flags.StringVar(&s.driver, "driver-root", "/", "the host's root of the NVIDIA driver's files")
@@ -127,7 +127,7 @@ func (s *sources) rooted() (evidence.Places, error) {
 	}
 	return places, errors.Join(
 		beneath("kubelet-dir", &places.KubeletDir), beneath("cdi-dir", dirs...),
-		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs))
+		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs), beneath("agent", &places.Agent))
 }
 
 // onNode tells whether a kubelet keeps its state here.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -15,13 +14,11 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/term"
 )
 
 const (
-	// samplesTimeout and maxSamples bound one question to the agent.
-	samplesTimeout = 3 * time.Second
-	maxSamples     = 8 << 20
 	// fastest is how often top may ask.
 	fastest = 200 * time.Millisecond
 )
@@ -86,8 +83,11 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 		if from.sim != "" {
 			return nil, false, usagef("top: hardware that no agent runs on is not sampled; give --agent, or see berth gpus --sim %s", from.sim)
 		}
-		address := from.places.Agent
-		return func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return readSamples(ctx, address) }, false, nil
+		places, err := from.rooted()
+		if err != nil {
+			return nil, false, err
+		}
+		return func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return readSamples(ctx, places.Agent) }, false, nil
 	}
 	if len(args) == 1 && here {
 		return nil, false, usagef("top %s: a node's name asks the API; leave it out to ask the agent of this node", args[0])
@@ -109,28 +109,17 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 }
 
 // readSamples asks an agent.
-func readSamples(ctx context.Context, address string) (*v1alpha1.GPUSamples, error) {
-	ctx, cancel := context.WithTimeout(ctx, samplesTimeout)
-	defer cancel()
-	url := "http://" + address + "/debug/samples"
+func readSamples(ctx context.Context, socket string) (*v1alpha1.GPUSamples, error) {
 	fail := func(err error) error {
-		return &hintError{fmt.Errorf("read samples %s: %w", url, err), "fix: see that berth-agent runs on this node; give --agent HOST:PORT if its pages are elsewhere"}
+		return &hintError{fmt.Errorf("read samples: %w", err), "fix: see that berth-agent runs on this node; give --agent SOCKET if its state directory is elsewhere"}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	text, err := pages.Client{Socket: socket}.Get(ctx, "/debug/samples")
 	if err != nil {
 		return nil, fail(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fail(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fail(fmt.Errorf("the agent answers %s", response.Status))
 	}
 	samples := &v1alpha1.GPUSamples{}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxSamples)).Decode(samples); err != nil {
-		return nil, fail(fmt.Errorf("understand the answer: %w", err))
+	if err := json.Unmarshal(text, samples); err != nil {
+		return nil, fail(fmt.Errorf("understand the answer of %s: %w", socket, err))
 	}
 	if samples.Kind != v1alpha1.KindGPUSamples {
 		return nil, fail(fmt.Errorf("the answer is of kind %q, want %s", samples.Kind, v1alpha1.KindGPUSamples))

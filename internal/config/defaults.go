@@ -48,7 +48,6 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.StateDir, DefaultStateDir)
 	text(&c.MPSRoot, "/run/berth/mps")
 	text(&c.ContainerdStateDir, "/run/containerd")
-	text(&c.Listen, "127.0.0.1:9835")
 	duration(&c.PollInterval, 5*time.Second)
 	duration(&c.ScanDeadline, 10*time.Second)
 	duration(&c.SampleInterval, 10*time.Second)

@@ -135,12 +135,12 @@ func named(name string) func(State) bool {
 
 func TestFileIsFollowed(t *testing.T) {
 	w := newWorld(t)
-	w.write("resourceName: nvidia.com/a\nlisten: none\n")
+	w.write("resourceName: nvidia.com/a\nmetricsListen: 127.0.0.1:2\n")
 	watcher, stop := w.start()
 	if got := watcher.Current(); !named("nvidia.com/a")(got) || got.Source != w.file || !got.MIG.Known {
 		t.Fatalf("at the start: %+v", got)
 	}
-	w.write("resourceName: nvidia.com/b\nlisten: none\n")
+	w.write("resourceName: nvidia.com/b\nmetricsListen: 127.0.0.1:2\n")
 	w.await(watcher, "the edit", named("nvidia.com/b"))
 
 	w.write("resourceNam: nvidia.com/c\n")
@@ -159,10 +159,10 @@ func TestFileIsFollowed(t *testing.T) {
 		t.Errorf("after a restart: %+v with %+v", got, got.Config)
 	}
 	// What only a start can change keeps its value and is named.
-	w.write("resourceName: nvidia.com/d\nlisten: 127.0.0.1:1\n")
+	w.write("resourceName: nvidia.com/d\nmetricsListen: 127.0.0.1:1\n")
 	state = w.await(again, "the repair", named("nvidia.com/d"))
-	if diff := cmp.Diff([]string{"listen"}, state.Restart); diff != "" || state.Config.Listen != "none" {
-		t.Errorf("listen is %s, for the next start (-want +got):\n%s", state.Config.Listen, diff)
+	if diff := cmp.Diff([]string{"metricsListen"}, state.Restart); diff != "" || state.Config.MetricsListen != "127.0.0.1:2" {
+		t.Errorf("metricsListen is %s, for the next start (-want +got):\n%s", state.Config.MetricsListen, diff)
 	}
 	stop()
 

@@ -5,21 +5,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/pages"
 )
 
 const (
 	checkAgent = "agent"
 	checkCards = "cards"
-	// maxAgentState bounds the agent's answer.
-	maxAgentState = 32 << 20
-	defaultMPS    = "/run/berth/mps"
+	defaultMPS = "/run/berth/mps"
 )
 
 // agentAnswer is what the agent's pages said.
@@ -51,26 +48,13 @@ func (c *checker) askAgent(ctx context.Context) {
 	if c.deps.Agent == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c.agentSays.err = func() error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.deps.Agent+"/debug/state", nil)
-		if err != nil {
-			return err
+	text, err := pages.Client{Socket: c.deps.Agent}.Get(ctx, "/debug/state")
+	if err == nil {
+		if err = json.Unmarshal(text, &c.agentSays); err != nil {
+			err = fmt.Errorf("understand the answer of %s: %w", c.deps.Agent, err)
 		}
-		response, err := c.deps.HTTP.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("the agent answers %s", response.Status)
-		}
-		if err := json.NewDecoder(io.LimitReader(response.Body, maxAgentState)).Decode(&c.agentSays); err != nil {
-			return fmt.Errorf("understand the agent's answer: %w", err)
-		}
-		return nil
-	}()
+	}
+	c.agentSays.err = err
 	c.out.Node = cmp.Or(c.out.Node, c.agentSays.Node)
 }
 
@@ -84,18 +68,18 @@ func (c *checker) mpsRoot() string {
 // agent says how the agent is, and what it says of the node.
 func (c *checker) agent() {
 	if c.deps.Agent == "" {
-		c.notChecked(checkAgent, "no address of its pages was given")
+		c.notChecked(checkAgent, "no socket of it was given")
 		return
 	}
 	says := &c.agentSays
 	if says.err != nil {
-		c.problem(checkAgent, "AGENT_UNREACHABLE", "http://%s/debug/state: %v", c.deps.Agent, says.err)
+		c.problem(checkAgent, "AGENT_UNREACHABLE", "%v", says.err)
 		return
 	}
 	if says.Ready == "yes" {
-		c.ok(checkAgent, "http://%s is ready", c.deps.Agent)
+		c.ok(checkAgent, "%s: it is ready", c.deps.Agent)
 	} else {
-		c.problem(checkAgent, "AGENT_NOT_READY", "http://%s: %s", c.deps.Agent, cmp.Or(says.Ready, "it does not say whether it is ready"))
+		c.problem(checkAgent, "AGENT_NOT_READY", "%s: %s", c.deps.Agent, cmp.Or(says.Ready, "it does not say whether it is ready"))
 	}
 	for _, cause := range says.Problems {
 		c.problem(checkAgent, cause.Code, "%s", cause.Message)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -36,10 +35,8 @@ type Deps struct {
 	ContainerdState string
 	// MPSRoot has a directory per card that is shared by MPS. The agent's word goes first.
 	MPSRoot string
-	// Agent is the address of the agent's pages, host:port; empty leaves it out.
+	// Agent is the agent's socket; empty leaves it out.
 	Agent string
-	// HTTP asks the agent.
-	HTTP *http.Client
 	// Simulated hardware has no links in /dev/char.
 	Simulated bool
 	// Node is the node's name in the API; empty takes the agent's word.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +29,8 @@ import (
 	"github.com/berth-gpu/berth/internal/problem"
 	"github.com/berth-gpu/berth/internal/sim"
 )
+
+const agentSocket = "/run/berth/agent.sock"
 
 // host is a healthy node: a simulated machine's tree with what a host has besides.
 type host struct {
@@ -107,14 +108,16 @@ func newHost(t *testing.T) *host {
 	h.plugin = h.listen("/var/lib/kubelet/device-plugins/kubelet.sock")
 	h.listen("/var/lib/kubelet/pod-resources/kubelet.sock")
 	h.agent = agentState{Ready: "yes", Node: "node-0", Inventory: &gpu.Snapshot{GPUs: make([]gpu.GPU, 4)}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/debug/state" {
 			http.NotFound(w, r)
 			return
 		}
 		_ = json.NewEncoder(w).Encode(h.agent)
-	}))
-	t.Cleanup(server.Close)
+	})}
+	listener := h.listen(agentSocket)
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
 	h.api = &fakeAPI{
 		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0"}, Status: corev1.NodeStatus{
 			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.37.1"},
@@ -129,7 +132,7 @@ func newHost(t *testing.T) *host {
 		HostRoot: h.root, DriverRoot: h.root, Proc: h.path("/proc"), Cgroup: h.path("/sys/fs/cgroup"),
 		KubeletDir: h.path("/var/lib/kubelet"), CDIDirs: []string{h.path("/etc/cdi"), h.path("/var/run/cdi")},
 		ContainerdState: h.path("/run/containerd"),
-		Agent:           strings.TrimPrefix(server.URL, "http://"), HTTP: server.Client(), API: h.api,
+		Agent:           h.path(agentSocket), API: h.api,
 	}
 	return h
 }
@@ -238,7 +241,7 @@ func TestHealthyNode(t *testing.T) {
 	for _, f := range got.Findings {
 		fmt.Fprintf(&text, "%s: %s\n", f.Check, strings.ReplaceAll(f.Evidence, h.root, ""))
 	}
-	want := fmt.Sprintf(`driver: version 580.95.05, 4 cards (/proc/driver/nvidia/version)
+	want := `driver: version 580.95.05, 4 cards (/proc/driver/nvidia/version)
 libraries: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1, version 580.95.05
 libraries: /usr/lib/x86_64-linux-gnu/libcuda.so.1, version 580.95.05
 device nodes: 10 nodes below /dev, with the driver's numbers
@@ -249,11 +252,11 @@ containerd: injects CDI devices (by default, /etc/containerd/config.toml)
 kubelet: /var/lib/kubelet/device-plugins/kubelet.sock answers
 kubelet: /var/lib/kubelet/pod-resources/kubelet.sock answers
 cgroup: version 2 (/sys/fs/cgroup/cgroup.controllers)
-agent: http://%s is ready
+agent: /run/berth/agent.sock: it is ready
 cards: 4 cards, nothing is wrong with them
 kubelet version: v1.37.1
 GPUNode: gpunodes/node-0 has the node's 4 cards
-`, h.deps.Agent)
+`
 	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
@@ -345,7 +348,7 @@ func TestFaults(t *testing.T) {
 		"no PodResources": {func(h *host) { h.remove("/var/lib/kubelet/pod-resources") }, []string{"problem KUBELET_SOCKET_DOWN"}, "no such file"},
 		"kubelet is old":  {func(h *host) { h.api.node.Status.NodeInfo.KubeletVersion = "v1.28.3" }, []string{"problem KUBELET_OLD"}, "kubelet v1.28.3"},
 		"cgroup v1":       {func(h *host) { h.remove("/sys/fs/cgroup/cgroup.controllers") }, []string{"problem CGROUP_V1"}, "does not exist"},
-		"no agent":        {func(h *host) { h.deps.Agent, h.deps.Node = "127.0.0.1:1", "node-0" }, []string{"problem AGENT_UNREACHABLE"}, "http://127.0.0.1:1/debug/state: "},
+		"no agent":        {func(h *host) { h.deps.Agent, h.deps.Node = h.path("/run/berth/none.sock"), "node-0" }, []string{"problem AGENT_UNREACHABLE"}, "/run/berth/none.sock does not exist: no berth-agent runs on this node"},
 		"agent waits":     {func(h *host) { h.agent.Ready = "the first scan is not finished" }, []string{"problem AGENT_NOT_READY"}, "the first scan is not finished"},
 		"agent complains": {func(h *host) {
 			h.agent.Problems = []gpu.Cause{{Code: "CONFIG_REFUSED", Message: "line 3"}}

@@ -47,8 +47,8 @@ func agentProblems() []Problem {
 		},
 		{
 			Code: "LISTEN_FAILED", Severity: Warning, Area: AreaAgent, Title: "the agent's pages cannot be served",
-			Meaning: "Metrics, probes and berth top do not work; the pods' GPUs do.",
-			Fix:     "Choose another address with --listen, or none.",
+			Meaning: "Metrics, or the probes, berth top and berth gpus on the node, do not work; the pods' GPUs do.",
+			Fix:     "Make the state directory writable, and its path short enough for a socket; choose another address with --metrics-listen, or none. The socket is tried again by itself.",
 			Seen:    seenNode,
 		},
 		{

@@ -125,8 +125,8 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "AGENT_UNREACHABLE", Severity: Error, Area: AreaAgent, Title: "the agent's page does not answer",
-			Meaning: "The agent does not run, or serves its pages elsewhere.",
-			Fix:     "See the agent's pod on this node and its log; give the address with --agent if it is another.",
+			Meaning: "The agent does not run, or has another state directory, where its socket is.",
+			Fix:     "See the agent's pod on this node and its log; give the socket with --agent if it is another.",
 			Seen:    seenDoctor,
 		},
 		{

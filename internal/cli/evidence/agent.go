@@ -5,19 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/trace"
-)
-
-const (
-	agentTimeout  = 3 * time.Second
-	maxAgentState = 32 << 20
 )
 
 // agentState is the part of the agent's /debug/state that a trace reads.
@@ -30,17 +23,16 @@ type agentState struct {
 // agent reads the ledger and the inventory as the node's agent has them in memory.
 func (c *collector) agent(ctx context.Context) {
 	if c.places.Agent == "" {
-		c.unread(trace.Ledger, "", "no address of the agent was given")
+		c.unread(trace.Ledger, "", "no socket of the agent was given")
 		return
 	}
-	url := "http://" + c.places.Agent + "/debug/state"
-	state, err := readAgent(ctx, url)
+	state, err := readAgent(ctx, c.places.Agent)
 	if err != nil {
-		c.unread(trace.Ledger, url, err.Error())
+		c.unread(trace.Ledger, c.places.Agent, err.Error())
 		return
 	}
 	c.local.Host = cmp.Or(c.local.Host, state.Node)
-	source := trace.Source{Kind: trace.Ledger, Path: url}
+	source := trace.Source{Kind: trace.Ledger, Path: c.places.Agent}
 	c.read(source)
 	for _, holding := range state.Holdings {
 		c.holding(source, holding)
@@ -50,24 +42,14 @@ func (c *collector) agent(ctx context.Context) {
 	}
 }
 
-func readAgent(ctx context.Context, url string) (*agentState, error) {
-	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func readAgent(ctx context.Context, socket string) (*agentState, error) {
+	text, err := pages.Client{Socket: socket}.Get(ctx, "/debug/state")
 	if err != nil {
 		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the agent answers %s", response.Status)
 	}
 	state := &agentState{}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxAgentState)).Decode(state); err != nil {
-		return nil, fmt.Errorf("understand the agent's answer: %w", err)
+	if err := json.Unmarshal(text, state); err != nil {
+		return nil, fmt.Errorf("understand the answer of %s: %w", socket, err)
 	}
 	return state, nil
 }
@@ -124,7 +106,7 @@ func (c *collector) hardware(ctx context.Context) {
 		c.unread(trace.NVML, "", "there is no simulator and no agent to ask; give --sim DIR on a simulated node")
 		return
 	}
-	source.Path = "inventory of the agent, http://" + c.places.Agent + "/debug/state"
+	source.Path = "inventory of the agent, " + c.places.Agent
 	c.inventory(source)
 }
 

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/trace"
 )
 
@@ -30,7 +31,7 @@ type Places struct {
 	Proc string
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
 	CgroupRoot string
-	// Agent is the address of the agent's pages, host:port.
+	// Agent is the socket of the agent.
 	Agent string
 	// Node is the node's name in the API, where it is known.
 	Node string
@@ -51,7 +52,7 @@ const (
 	DefaultContainerdState = "/run/containerd"
 	DefaultPodLogs         = "/var/log/pods"
 	DefaultProc            = "/proc"
-	DefaultAgent           = "127.0.0.1:9835"
+	DefaultAgent           = pages.DefaultSocket
 )
 
 // DefaultCDIDirs are the directories that runtimes read, the later one wins.

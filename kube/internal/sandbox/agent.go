@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-gpu/berth/internal/pages"
 )
 
 // agentPrefix starts the name of every agent process of a node: the first is
@@ -21,7 +23,7 @@ const agentPrefix = "agent"
 // procMPS is the name of a node's supervisor of MPS daemons.
 const procMPS = "mps"
 
-const listenFlag = "--listen"
+const instanceFlag = "--instance"
 
 // makeHardware makes the simulated hardware of the nodes: before anything is
 // started, so that a wrong profile is known at once.
@@ -106,41 +108,31 @@ func (n Node) StartMPS(_ context.Context, args ...string) (Process, error) {
 // HookDir is where the node's agent installs its CDI hook, the same inside and outside.
 func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
 
-// agentPort is where people look for an agent's pages.
-const agentPort = 9835
-
 // StartAgent starts an agent in the node's mount namespace, beside those that
-// already run there, and returns at once. It listens on a port of its own; see
-// [AgentAddr].
+// already run there, and returns at once. It has a socket of its own; see
+// [Node.AgentSocket].
 func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
 	name := agentPrefix
 	for i := 2; n.process(name).Alive(); i++ {
 		name = agentPrefix + "-" + strconv.Itoa(i)
 	}
-	address, err := n.c.freeAddressInside(agentPort)
-	if err != nil {
-		return Process{}, err
-	}
-	listen := []string{listenFlag, address}
-	return n.start(name, nil, n.AgentArgv(append(listen, args...)...)...)
+	return n.start(name, nil, n.AgentArgv(append([]string{instanceFlag, name}, args...)...)...)
 }
 
-// AgentAddr is where an agent started by StartAgent serves /metrics, /healthz,
-// /readyz and /debug/state; see [Cluster.DialInside].
-func AgentAddr(agent Process) string {
-	// The last one given is the one that counts.
-	for i := len(agent.Argv) - 2; i > 0; i-- {
-		if agent.Argv[i] == listenFlag {
-			return agent.Argv[i+1]
-		}
-	}
-	return ""
+// AgentSocket is the socket of an agent started by StartAgent as seen from outside.
+func (n Node) AgentSocket(agent Process) string {
+	return pages.Own(n.AgentDir(), agent.Name)
 }
+
+// AgentDir is the node's /run/berth as seen from outside.
+func (n Node) AgentDir() string { return filepath.Join(n.dir(), "run", "berth") }
 
 // WaitAgentReady waits until an agent says that it is ready.
 func (n Node) WaitAgentReady(ctx context.Context, agent Process) error {
-	ready := "http://" + AgentAddr(agent) + "/readyz"
-	return waitFor(ctx, "berth-agent of "+n.name, []Process{agent}, func(ctx context.Context) error { return n.c.httpOK(ctx, ready) })
+	return waitFor(ctx, "berth-agent of "+n.name, []Process{agent}, func(ctx context.Context) error {
+		_, err := pages.Client{Socket: n.AgentSocket(agent)}.Get(ctx, "/readyz")
+		return err
+	})
 }
 
 // waitForDevices gives kubelet the time to write the agent's devices into the

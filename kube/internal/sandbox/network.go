@@ -145,27 +145,6 @@ func (c *Cluster) openForwarder() error {
 	return err
 }
 
-// freeAddressInside finds a port of the namespace's loopback that nobody listens on,
-// the preferred one if it may be.
-func (c *Cluster) freeAddressInside(preferred int) (string, error) {
-	var address string
-	err := c.inNetwork(func() error {
-		listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(preferred)))
-		if err != nil {
-			listener, err = net.Listen("tcp4", "127.0.0.1:0")
-		}
-		if err != nil {
-			return err
-		}
-		address = listener.Addr().String()
-		return listener.Close()
-	})
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return address, nil
-}
-
 func ip(ctx context.Context, args ...string) error {
 	path, err := lookPath("ip")
 	if err != nil {

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
@@ -313,21 +312,7 @@ func (l *lab) page(ctx context.Context, path string) ([]byte, error) {
 	if len(agents) != 1 {
 		return nil, fmt.Errorf("%d agents run on the node, want one", len(agents))
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+sandbox.AgentAddr(agents[0])+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	inside := &http.Client{Transport: &http.Transport{DialContext: l.DialInside, DisableKeepAlives: true}}
-	response, err := inside.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s: %s", path, response.Status, text)
-	}
-	return text, err
+	return pages.Client{Socket: l.node.AgentSocket(agents[0])}.Get(ctx, path)
 }
 
 func (l *lab) agentState(ctx context.Context) (*agentState, error) {

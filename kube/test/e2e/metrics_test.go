@@ -212,13 +212,8 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 // inNode runs one of Berth's programs on the node, with the node's own places.
 func (h *healthLab) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
-	agents := h.node.Agents()
-	if len(agents) != 1 {
-		t.Fatalf("%d agents run on the node, want one", len(agents))
-	}
 	var out, errOut bytes.Buffer
 	argv := append([]string{filepath.Join(h.State().Bin, program)}, args...)
-	argv = append(argv, "--agent", sandbox.AgentAddr(agents[0]))
 	// Berth wants cgroup v2, and says so of a machine that has not. What the tests are about is the rest.
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
 		const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`

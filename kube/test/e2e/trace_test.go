@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
@@ -87,19 +87,13 @@ func (w *tracer) forwardAgent(t testing.TB, change func([]byte) []byte) string {
 	if len(agents) != 1 {
 		t.Fatalf("%d agents run on the node, want one", len(agents))
 	}
-	inside := &http.Client{Transport: &http.Transport{DialContext: w.DialInside, DisableKeepAlives: true}}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	socket := filepath.Join(t.TempDir(), pages.Name)
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
-		response, err := inside.Get("http://" + sandbox.AgentAddr(agents[0]) + request.URL.Path)
-		if err != nil {
-			http.Error(answer, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer response.Body.Close()
-		state, err := io.ReadAll(response.Body)
+		state, err := pages.Client{Socket: w.node.AgentSocket(agents[0])}.Get(request.Context(), request.URL.Path)
 		if err != nil {
 			http.Error(answer, err.Error(), http.StatusBadGateway)
 			return
@@ -306,10 +300,9 @@ func testTraceOnTheNode(t *testing.T, w *tracer) {
 			var out, errOut bytes.Buffer
 			// The cgroup is the sandbox's, because other sandboxes share the machine's processes.
 			// There is no driver to ask, so the agent's inventory counts.
-			// An agent that took over from another has a port of its own.
 			argv := append([]string{
 				filepath.Join(w.State().Bin, "berth"), "trace", "-o", "json",
-				"--cgroup-root", "/" + w.node.Cgroup(), "--agent", sandbox.AgentAddr(w.node.Agents()[0]),
+				"--cgroup-root", "/" + w.node.Cgroup(),
 			}, test.subject...)
 			if err := w.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...); err != nil {
 				t.Fatalf("%v\n%s%s", err, out.String(), errOut.String())

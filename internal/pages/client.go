@@ -1,0 +1,84 @@
+package pages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// getTimeout and maxAnswer bound one question to an agent, which answers from memory.
+	getTimeout = 5 * time.Second
+	maxAnswer  = 32 << 20
+	maxRefusal = 4096
+)
+
+// Client asks an agent over its socket.
+type Client struct {
+	// Socket is the path of the socket.
+	Socket string
+}
+
+// Get reads a page, such as /readyz.
+func (c Client) Get(ctx context.Context, page string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	response, err := c.Do(ctx, http.MethodGet, page, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read %s of %s: %w", page, c.Socket, err)
+	}
+	return text, nil
+}
+
+// Do sends a request. An answer other than 2xx is an error with what the agent says; the
+// caller closes the body of any other one.
+func (c Client) Do(ctx context.Context, method, page string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+page, body)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http().Do(request)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if response.StatusCode/100 == 2 {
+		return response, nil
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // What was read until an error is what is known.
+	return nil, fmt.Errorf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status, strings.TrimSpace(string(text)))
+}
+
+func (c Client) http() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
+		},
+	}}
+}
+
+// explain says what an error of the connection means.
+func (c Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s does not exist: no berth-agent runs on this node", c.Socket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%s: connection refused: the berth-agent that made it has ended", c.Socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: permission denied: run this as root", c.Socket)
+	}
+	return fmt.Errorf("%s: %w", c.Socket, err)
+}

@@ -1,0 +1,281 @@
+package pages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// Name is the name in the state directory that leads to the agent of a node.
+	Name = "agent.sock"
+	// DefaultSocket is where it is usually.
+	DefaultSocket = "/run/berth/" + Name
+
+	ownPrefix  = "agent-"
+	ownSuffix  = ".sock"
+	bindPrefix = ".bind-"
+
+	// lookInterval is the time between two looks at who serves Name.
+	lookInterval = time.Second
+	// headerTimeout bounds how slowly a client may send its request, and dialTimeout how long
+	// a socket may take to accept a connection.
+	headerTimeout = 5 * time.Second
+	dialTimeout   = time.Second
+	maxHeader     = 16 << 10
+	// maxPath is the longest path of a socket that Linux takes.
+	maxPath = 107
+)
+
+// ServerDeps is what Serve needs.
+type ServerDeps struct {
+	// Dir is where the sockets are made.
+	Dir string
+	// Instance tells this agent from another one of the same node.
+	Instance string
+	Handler  http.Handler
+	// Ready tells whether the agent is ready to take over from another one.
+	Ready func() bool
+	Clock clock.WithTicker
+	Log   *slog.Logger
+}
+
+// Own is the path of the socket of one agent.
+func Own(dir, instance string) string { return filepath.Join(dir, ownPrefix+instance+ownSuffix) }
+
+// Serve answers on the agent's sockets until ctx ends. listening is called when they are there.
+func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
+	s := &server{ServerDeps: deps, own: Own(deps.Dir, deps.Instance), name: filepath.Join(deps.Dir, Name)}
+	listener, err := s.listen(ctx)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.own, err)
+	}
+	defer s.leave()
+	server := &http.Server{
+		Handler: onlyRoot(deps.Handler, os.Geteuid()), ConnContext: withPeer,
+		ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	defer server.Close()
+	s.removeDead()
+	s.look(ctx)
+	listening()
+	ticker := deps.Clock.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return fmt.Errorf("serve %s: %w", s.own, err)
+		case <-ticker.C():
+			s.look(ctx)
+		}
+	}
+}
+
+type server struct {
+	ServerDeps
+	own, name string
+	// socket is what own is the name of.
+	socket os.FileInfo
+	// taken is true once this agent took the name because it was ready.
+	taken bool
+	// said is the last error of look, which is logged once.
+	said string
+}
+
+// listen makes the agent's own socket. It is bound under another name and renamed, so that a
+// socket which an earlier process left there is replaced and there is no moment without one.
+func (s *server) listen(ctx context.Context) (net.Listener, error) {
+	if s.Instance == "" || s.Instance != filepath.Base(s.Instance) {
+		return nil, fmt.Errorf("%q cannot be part of a file's name; choose another one with --instance", s.Instance)
+	}
+	bound := s.bindName(s.own)
+	if len(bound) > maxPath {
+		return nil, fmt.Errorf("the path %s has %d characters and Linux takes %d; choose a shorter --state-dir or --instance", bound, len(bound), maxPath)
+	}
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := remove(bound); err != nil {
+		return nil, err
+	}
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		// The mode of an unbound socket becomes that of its file.
+		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failed)
+	}}
+	listener, err := config.Listen(ctx, "unix", bound)
+	if err != nil {
+		return nil, err
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	s.socket, err = os.Lstat(bound)
+	if err == nil {
+		err = os.Rename(bound, s.own)
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close(), remove(bound))
+	}
+	return listener, nil
+}
+
+func (s *server) bindName(path string) string {
+	return filepath.Join(s.Dir, bindPrefix+filepath.Base(path))
+}
+
+// look takes the name when this agent has just become ready, or when nobody answers there.
+func (s *server) look(ctx context.Context) {
+	err := func() error {
+		if s.leads(s.name) {
+			s.taken = s.taken || s.Ready()
+			return nil
+		}
+		if ready := s.Ready() && !s.taken; !ready && answers(ctx, s.name) {
+			return nil
+		}
+		s.taken = s.Ready()
+		return s.take()
+	}()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != s.said && text != "" {
+		s.Log.Warn("cannot take the name of the agent's socket", "socket", s.name, "error", err)
+	}
+	s.said = text
+}
+
+// take makes the name lead to this agent's socket, whoever had it before.
+func (s *server) take() error {
+	link := s.bindName(s.own) + ".link"
+	if err := remove(link); err != nil {
+		return err
+	}
+	if err := os.Link(s.own, link); err != nil {
+		return err
+	}
+	if err := os.Rename(link, s.name); err != nil {
+		return errors.Join(err, remove(link))
+	}
+	return nil
+}
+
+// leave removes the names of this agent.
+func (s *server) leave() {
+	for _, path := range []string{s.name, s.own} {
+		if s.leads(path) {
+			_ = remove(path) // A name that stays is found dead by the next agent.
+		}
+	}
+}
+
+// leads tells whether a name is one of this agent's socket.
+func (s *server) leads(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && os.SameFile(info, s.socket)
+}
+
+// removeDead removes sockets of agents that ended without notice.
+func (s *server) removeDead() {
+	for _, path := range own(s.Dir) {
+		if path != s.own && dead(path) {
+			_ = remove(path) // It harms nobody.
+		}
+	}
+}
+
+// Remove removes all sockets in dir, for an uninstallation.
+func Remove(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, bindPrefix+ownPrefix+"*"))
+	for _, path := range append(append(left, own(dir)...), filepath.Join(dir, Name)) {
+		err = errors.Join(err, remove(path))
+	}
+	return err
+}
+
+// own are the sockets of single agents in dir.
+func own(dir string) []string {
+	paths, err := filepath.Glob(filepath.Join(dir, ownPrefix+"*"+ownSuffix))
+	if err != nil {
+		return nil // dir has characters that mean something to Glob.
+	}
+	return paths
+}
+
+// answers tells whether somebody accepts connections on a socket.
+func answers(ctx context.Context, path string) bool {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// dead tells whether a socket's process has ended. Any other error is no proof of that.
+func dead(path string) bool {
+	conn, err := net.DialTimeout("unix", path, dialTimeout)
+	if err == nil {
+		conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// remove removes a file; its absence is no error.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// peerKey is the key of the peer's uid in a connection's context.
+type peerKey struct{}
+
+// withPeer keeps the uid of the process that made the connection, as the kernel says.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || failed != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, int(peer.Uid))
+}
+
+// onlyRoot serves root, and the user that the agent runs as, which is root on a node.
+func onlyRoot(next http.Handler, self int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		uid, known := r.Context().Value(peerKey{}).(int)
+		if !known || uid != 0 && uid != self {
+			http.Error(w, "the agent's socket is for root: run this as root", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
