@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/cdi"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
@@ -104,7 +105,7 @@ type Agent struct {
 	containers  *kubelet.Containers
 	resources   *kubelet.PodResources
 	orphans     *orphanPods
-	cdi         *cdi.Writer
+	cdi         *cdisync.Syncer
 	plugin      *deviceplugin.Manager
 	publisher   *gpunode.Publisher
 
@@ -115,11 +116,8 @@ type Agent struct {
 	looked atomic.Bool
 	// unsure says why the last look did not show what the kubelet remembers; empty when it did.
 	unsure atomic.Pointer[string]
-	// changed wakes the device plugin, respec the writer of the CDI spec, relayout the
-	// partitioning.
-	changed, respec, relayout chan struct{}
-	// injectable are the devices that the CDI spec on disk knows; nil before the first sync.
-	injectable atomic.Pointer[map[string]bool]
+	// changed wakes the device plugin, relayout the partitioning.
+	changed, relayout chan struct{}
 	// sample is the last measurement, containersSeen the containers of the last look.
 	sample         atomic.Pointer[gpu.Sample]
 	containersSeen atomic.Pointer[[]ledger.Container]
@@ -155,7 +153,7 @@ func New(deps Deps) (*Agent, error) {
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
 		units:    openUnits(config.StateDir, deps.BootID),
 		compared: make(chan struct{}),
-		changed:  make(chan struct{}, 1), respec: make(chan struct{}, 1), relayout: make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
 	}
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
@@ -205,12 +203,18 @@ func (a *Agent) wireHolders(deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
 	}
-	a.cdi = cdi.New(cdi.Deps{
-		Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
-		Clock: a.clock, Log: a.log.With("room", "cdi"),
+	a.cdi = cdisync.New(cdisync.Deps{
+		Writer: cdi.New(cdi.Deps{
+			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
+			Clock: a.clock, Log: a.log.With("room", "cdi"),
+		}),
+		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.cdiExtras,
+		Report: a.board.set, Changed: a.wakePlugin, Clock: a.clock,
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger},
+		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
+		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
 		Extra: a.extra, Told: func(resource, message string) { a.events.warning("SharesOfOneGPU", message) },
 		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
@@ -257,15 +261,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.metricsPage(ctx) })
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
-	group.Go(func() error {
-		// The order that the package promises: compare first, advertise then.
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.compared:
-		}
-		return a.plugin.Run(ctx)
-	})
+	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
+	// daemons, of which nothing is known before.
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run} {
+		group.Go(func() error {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-a.compared:
+			}
+			return run(ctx)
+		})
+	}
 	if a.publisher != nil {
 		group.Go(func() error { return a.publisher.Run(ctx) })
 		group.Go(func() error { a.ensureDefinition(ctx); return nil })
@@ -277,47 +284,42 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// advertised is what the device plugin shows at this moment; from memory.
+// advertised is what the device plugin shows at this moment. It is on the path from a fault to the kubelet:
+// no file, API or hardware call, and no lock that is held over one.
 func (a *Agent) advertised() deviceplugin.State {
 	config := a.watch.Current().Config
-	return deviceplugin.State{
+	state := deviceplugin.State{
 		Snapshot: a.inventory.Current(), Offers: a.offers(),
 		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
-		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED, IMEXChannels: a.imexChannels(config)},
+		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED},
 	}
-}
-
-// imexChannels are the wanted IMEX channels whose node is there; the CDI spec's problems
-// name the others.
-func (a *Agent) imexChannels(config *v1alpha1.AgentConfig) []int {
-	var there []int
-	for _, channel := range config.IMEX.ChannelIDs {
-		node := filepath.Join(a.devRoot, "dev/nvidia-caps-imex-channels", "channel"+strconv.Itoa(channel))
-		if _, err := os.Stat(node); err == nil {
-			there = append(there, channel)
-		}
+	if injection := a.cdi.Current(); injection != nil {
+		state.Features.IMEXChannels = injection.IMEXChannels
 	}
-	return there
+	return state
 }
 
 // offers are the units as the kubelet's devices. It leaves out what the container runtime
 // could not inject yet: a device that was found a moment ago is in the inventory before
 // it is in the CDI spec. Shares through MPS are unhealthy without their daemon.
 func (a *Agent) offers() []offer.Offer {
+	if a.awaitsFiles() {
+		return nil
+	}
 	offers := offer.Build(a.inventory.Current(), a.units.now())
 	cdi := usesCDI(a.config)
-	known := a.injectable.Load()
-	if known == nil {
-		known = &map[string]bool{}
+	var known map[string]bool
+	if injection := a.cdi.Current(); injection != nil {
+		known = injection.Names
 	}
 	var ready []offer.Offer
 	for _, o := range offers {
 		var devices []offer.Device
 		for _, device := range o.Devices {
-			if cdi && !(*known)[string(device.Key.Device())] {
+			if cdi && !known[string(device.Key.Device())] {
 				continue
 			}
-			if why := a.unshareable(&device, cdi, *known); why != "" && device.Healthy {
+			if why := a.unshareable(&device, cdi, known); why != "" && device.Healthy {
 				device.Healthy, device.Reason = false, why
 			}
 			devices = append(devices, device)
@@ -328,6 +330,13 @@ func (a *Agent) offers() []offer.Offer {
 		}
 	}
 	return ready
+}
+
+// awaitsFiles reports whether nothing can be advertised because the host's files, on which injection depends,
+// were not looked at yet.
+func (a *Agent) awaitsFiles() bool {
+	depends := usesCDI(a.config) || len(a.watch.Current().Config.IMEX.ChannelIDs) > 0
+	return depends && a.cdi.Current() == nil
 }
 
 // unshareable says why an MPS share cannot be given out at this moment.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/configwatch"
@@ -39,8 +40,15 @@ type bench struct {
 	agent   *Agent
 	// file is the agent's configuration; empty for none.
 	file string
-	// fault stops changes at a step; nil for none.
-	fault func(Step) error
+	// fault stops changes at a step, configFault those of the configuration; nil for none.
+	fault       func(Step) error
+	configFault func(configwatch.Step) error
+	// override changes the configuration last; nil for nothing.
+	override func(*v1alpha1.AgentConfig)
+	// api is the API server; nil for a standalone agent.
+	api *hangingAPI
+	// gate is where a test makes something hang.
+	gate *gate
 }
 
 // newBench starts an agent. The envvar strategy needs no device nodes, so that the test
@@ -89,13 +97,22 @@ func (b *bench) start() *Agent {
 // startUntil starts an agent that ends when end is called, or with the test.
 func (b *bench) startUntil() (agent *Agent, end func()) {
 	b.t.Helper()
-	watcher, err := configwatch.Open(configwatch.Deps{File: b.file, Override: func(c *v1alpha1.AgentConfig) {
+	deps := configwatch.Deps{File: b.file, Fault: b.configFault, Override: func(c *v1alpha1.AgentConfig) {
 		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
 		c.Standalone = true
 		c.MPSRoot = filepath.Join(b.dir, "mps")
 		c.PollInterval = &metav1.Duration{Duration: 200 * time.Millisecond}
-	}})
+		if b.override != nil {
+			b.override(c)
+		}
+	}}
+	wiring := Deps{Fault: b.fault, Log: (&options{}).logger(b.t.Output())}
+	if b.api != nil {
+		deps.Connect = func(*v1alpha1.AgentConfig) (dynamic.Interface, error) { return b.api, nil }
+		wiring.API = b.api
+	}
+	watcher, err := configwatch.Open(deps)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -103,7 +120,8 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	agent, err = New(Deps{Config: watcher, Hardware: hardware, Fault: b.fault, Log: (&options{}).logger(b.t.Output())})
+	wiring.Config, wiring.Hardware = watcher, hardware
+	agent, err = New(wiring)
 	if err != nil {
 		b.t.Fatal(err)
 	}

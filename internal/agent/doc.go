@@ -9,6 +9,10 @@
 // one in force and is named on the problem board, which the log, the metrics, the
 // pages and the GPUNode show alike. A shutdown removes nothing.
 //
+// It guarantees that a fault reaches the kubelet although anything else hangs: between an event of
+// the hardware and the device plugin's list there is no file, API or hardware call, and no lock
+// that is held over one.
+//
 // It decides nothing itself: choosing, judging and joining belong to the pure
 // rooms. Only cmd/berth-agent imports it.
 package agent

@@ -162,6 +162,9 @@ func (a *Agent) unready() string {
 	default:
 		return "the first scan of the hardware and the comparison with the kubelet are not finished"
 	}
+	if a.awaitsFiles() {
+		return "the CDI spec was not compared with the driver's files yet, so nothing is advertised"
+	}
 	served := map[string]bool{}
 	for _, stats := range a.plugin.Stats() {
 		served[stats.Resource] = true

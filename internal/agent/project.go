@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -17,40 +16,24 @@ import (
 	"github.com/berth-gpu/berth/internal/offer"
 )
 
-const (
-	// cdiResync is how often the CDI spec is compared with the driver's files, which
-	// change without a change of the inventory.
-	cdiResync = time.Minute
-	// cdiDeadline bounds one comparison; a file system that hangs leaves the last spec.
-	cdiDeadline = 20 * time.Second
-)
-
-// project keeps the projections equal to inventory and ledger until ctx ends.
+// project keeps the projections that wait for nothing equal to inventory and ledger until ctx ends: the
+// settled units, and what the publishers of GPUNode, labels and metrics are to show. It writes the units' file, so
+// nothing that must be fast depends on it: the device plugin, the CDI spec and the health on the Node have
+// subscriptions of their own.
 func (a *Agent) project(ctx context.Context) error {
 	hardware := a.inventory.Subscribe()
 	defer hardware.Close()
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
-	resync := a.clock.NewTicker(cdiResync)
-	defer resync.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hardware.C():
-			// 1. Health first: it must reach the kubelet at once, and needs no new spec.
-			a.wakePlugin()
-			// 2. Then the spec, and with it the devices that are new.
 			a.settled()
-			a.syncCDI(ctx)
-		case <-a.respec:
-			a.syncCDI(ctx)
-		case <-resync.C():
-			a.syncCDI(ctx)
 		case <-holdings.C():
 			// A device that waited for its holder may have become free.
 			a.settled()
-			a.wakePlugin()
 		case <-a.board.changed:
 		}
 		a.publish()
@@ -59,35 +42,13 @@ func (a *Agent) project(ctx context.Context) error {
 	}
 }
 
-// wakePlugin says that there may be something new to advertise.
+// wakePlugin says that there may be something new to advertise besides what the device plugin
+// has subscribed to: units, configuration, the CDI spec, MPS daemons.
 func (a *Agent) wakePlugin() {
 	select {
 	case a.changed <- struct{}{}:
 	default:
 	}
-}
-
-func (a *Agent) syncCDI(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, cdiDeadline)
-	defer cancel()
-	if _, err := a.cdi.Sync(ctx, a.inventory.Current(), a.cdiExtras()); err != nil && ctx.Err() == nil {
-		a.log.Debug("CDI spec kept", "error", err)
-	}
-	a.board.set("cdi", a.cdi.Problems()...)
-	spec, err := cdi.ReadSpec(a.config.CDIDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.board.fail("cdi-spec", "CDI_SPEC_UNREADABLE", err)
-		return
-	}
-	a.board.set("cdi-spec")
-	known := map[string]bool{}
-	if spec != nil {
-		for _, device := range spec.Devices {
-			known[device.Name] = true
-		}
-	}
-	a.injectable.Store(&known)
-	a.wakePlugin()
 }
 
 // problems are all troubles of the node that belong to no card.

@@ -19,7 +19,7 @@ func (a *Agent) reconfigure(ctx context.Context) error {
 		a.settled()
 		// Policy and features of the device plugin, features of the spec, wanted layouts.
 		a.wakePlugin()
-		poke(a.respec)
+		a.cdi.Poke()
 		poke(a.relayout)
 		select {
 		case <-ctx.Done():

@@ -48,7 +48,6 @@ func (a *Agent) shadow(ctx context.Context) error {
 	a.awaitLayout(ctx)
 	a.settle()
 	a.askDaemons(ctx)
-	a.syncCDI(ctx)
 	close(a.compared)
 	a.publish()
 	a.wakePlugin()

@@ -234,7 +234,7 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 	}
 	if last := a.sharing.away.Swap(&why); *last != why {
 		// The CDI spec has the directories of daemons only while shares can be given out.
-		poke(a.respec)
+		a.cdi.Poke()
 		a.wakePlugin()
 	}
 	return err
@@ -267,7 +267,7 @@ func (a *Agent) watchDaemons(ctx context.Context) {
 		a.sharing.know(statuses)
 		a.noteDaemons()
 		a.wakePlugin()
-		poke(a.respec)
+		a.cdi.Poke()
 		// A supervisor that has come back may not know what is wanted.
 		a.sharing.poke()
 	})

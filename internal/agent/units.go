@@ -113,7 +113,7 @@ func (a *Agent) settled() {
 	}
 	a.wakePlugin()
 	a.sharing.poke()
-	poke(a.respec)
+	a.cdi.Poke()
 	a.noteDaemons()
 }
 

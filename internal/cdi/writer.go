@@ -154,15 +154,10 @@ func kept(err error) gpu.Cause {
 	return gpu.Cause{Code: "CDI_SPEC_KEPT", Message: "the CDI spec was not written anew; one written earlier stays in force: " + err.Error()}
 }
 
-// report remembers the problems and logs those that were not there before.
+// report remembers the problems. Who reads Problems logs them.
 func (w *Writer) report(problems []gpu.Cause) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range problems {
-		if !slices.Contains(w.problems, p) {
-			w.deps.Log.Warn(p.Message, "code", p.Code)
-		}
-	}
 	w.problems = problems
 }
 

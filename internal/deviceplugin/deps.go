@@ -21,10 +21,14 @@ type Deps struct {
 	// Instance orders this agent among others on the node, by comparison of strings of
 	// [0-9a-z]; no two starts may share one. Empty, as usual, means: after every instance whose socket is there now.
 	Instance string
-	// State says what to advertise. It is called by one goroutine, after each token from
-	// Changed, and must answer from memory.
+	// State says what to advertise. It is called by one goroutine, after each signal of Hardware,
+	// Holdings or Changed. It must answer from memory and take no lock that is held over
+	// a file, API or hardware call: health reaches the kubelet through it.
 	State func() State
-	// Changed has a token whenever the State or the Ledger has changed; a buffer of one
+	// Hardware and Holdings subscribe to what State shows of the hardware, and to the Ledger; nil for
+	// one that never changes. The Manager subscribes itself, so that no other reader's work delays it.
+	Hardware, Holdings func() Subscription
+	// Changed has a token whenever anything else in State has changed; a buffer of one
 	// is enough, since a token only means "look again".
 	Changed <-chan struct{}
 	// Ledger is asked before a device is given out; nil bars nothing.
@@ -48,6 +52,12 @@ type Deps struct {
 	Told  func(resource, message string)
 	Clock clock.WithTicker
 	Log   *slog.Logger
+}
+
+// Subscription carries a signal when something has changed since the last one was taken.
+type Subscription interface {
+	C() <-chan struct{}
+	Close()
 }
 
 // State is what a node advertises at a moment. It is only read.

@@ -35,6 +35,10 @@ type Manager struct {
 	refused map[string]string
 	// attempts are the sockets that resources no longer served have used up.
 	attempts map[string]int
+	// leaving are the servers of such resources until they have left the kubelet; left has a token when
+	// one has.
+	leaving map[string]*running
+	left    chan struct{}
 	// instance is set by Run.
 	instance string
 }
@@ -55,6 +59,7 @@ func New(deps Deps) (*Manager, error) {
 	m := &Manager{
 		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
+		leaving: make(map[string]*running), left: make(chan struct{}, 1),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
 	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, extra: deps.Extra, linger: m.timing.linger}
@@ -77,15 +82,32 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.stopAll()
 	watch := &dirWatch{dir: m.dir, timing: m.timing, clock: m.deps.Clock, log: m.deps.Log, changed: m.pokeAll}
 	tasks.Go(func() { watch.run(ctx) })
+	hardware, closeHardware := signals(m.deps.Hardware)
+	defer closeHardware()
+	holdings, closeHoldings := signals(m.deps.Holdings)
+	defer closeHoldings()
 	for {
+		m.forgetLeft()
 		expiry := m.apply(ctx, m.deps.State())
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-hardware:
+		case <-holdings:
 		case <-m.deps.Changed:
+		case <-m.left:
 		case <-m.after(expiry):
 		}
 	}
+}
+
+// signals subscribes; without a source there is never a signal.
+func signals(subscribe func() Subscription) (changed <-chan struct{}, end func()) {
+	if subscribe == nil {
+		return nil, func() {}
+	}
+	subscription := subscribe()
+	return subscription.C(), subscription.Close
 }
 
 func (m *Manager) after(at time.Time) <-chan time.Time {
@@ -147,6 +169,9 @@ func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser
 		r.update(m.viewer.build(o, state, chooser, r.view.Load(), now))
 		return
 	}
+	if m.leaving[o.Resource] != nil {
+		return // No path is registered twice, and its last one is not known yet.
+	}
 	first := m.viewer.build(o, state, chooser, nil, now)
 	name, err := m.nameFor(o.Resource)
 	if err != nil {
@@ -176,7 +201,8 @@ func (m *Manager) nameFor(resource string) (socketName, error) {
 }
 
 // fade takes a resource away that is no longer offered: first its devices are unhealthy,
-// then there are none, then the server leaves the kubelet.
+// then there are none, then the server leaves the kubelet. It does not wait for that, which
+// may take seconds and removes a file.
 func (m *Manager) fade(r *running, now time.Time) {
 	v := m.viewer.build(offer.Offer{Resource: r.resource}, State{}, nil, r.view.Load(), now)
 	r.update(v)
@@ -188,9 +214,27 @@ func (m *Manager) fade(r *running, now time.Time) {
 	m.mu.Unlock()
 	r.removing.Store(true)
 	r.stop()
-	<-r.done
-	m.attempts[r.resource] = r.name.attempt
-	m.deps.Log.Info("stopped serving a resource that is no longer offered", "resource", r.resource)
+	m.leaving[r.resource] = r
+	go func() {
+		<-r.done
+		select {
+		case m.left <- struct{}{}:
+		default:
+		}
+	}()
+}
+
+// forgetLeft notes which servers have left the kubelet; their resources may be served again.
+func (m *Manager) forgetLeft() {
+	for resource, r := range m.leaving {
+		select {
+		case <-r.done:
+			delete(m.leaving, resource)
+			m.attempts[resource] = r.name.attempt
+			m.deps.Log.Info("stopped serving a resource that is no longer offered", "resource", resource)
+		default:
+		}
+	}
 }
 
 // chooserFor prepares placement when the links between the cards, or their NUMA nodes, are
@@ -243,6 +287,9 @@ func (m *Manager) stopAll() {
 		r.stop()
 	}
 	for _, r := range list {
+		<-r.done
+	}
+	for _, r := range m.leaving {
 		<-r.done
 	}
 }

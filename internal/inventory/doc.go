@@ -7,7 +7,7 @@
 //   - Current never blocks and never returns nil, and what it returns never changes;
 //   - a new snapshot is published only when something in it is different;
 //   - a subscriber that reads Current after each signal ends with the last snapshot;
-//   - an event reaches Current at once, without waiting for a scan;
+//   - an event reaches Current and the subscribers at once, without waiting for a scan, a file or another event;
 //   - what is known of the cards' health outlasts a restart of the process, where it is given a file to keep it in.
 //
 // It must not import Kubernetes or a vendor adapter: an adapter is handed in as a Source.

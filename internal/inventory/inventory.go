@@ -74,6 +74,8 @@ type Inventory struct {
 	current atomic.Pointer[gpu.Snapshot]
 	ready   chan struct{}
 	refresh chan chan error
+	// write replaces the file of Deps.Keep.
+	write func(path string, blob []byte) error
 
 	mu            sync.Mutex
 	subscriptions map[*Subscription]struct{}
@@ -103,6 +105,7 @@ func New(deps Deps) *Inventory {
 		ready:         make(chan struct{}),
 		refresh:       make(chan chan error),
 		subscriptions: map[*Subscription]struct{}{},
+		write:         writeKept,
 	}
 	inventory.current.Store(&gpu.Snapshot{})
 	return inventory

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -69,12 +70,17 @@ func restore(path, bootID string, now time.Time) (map[gpu.UUID]health.Record, er
 	return form.Cards, nil
 }
 
-// keep writes down what is known of the cards.
-func keep(path, bootID string, cards map[gpu.UUID]health.Record) error {
+// encode gives the file's content for what is known of the cards.
+func encode(bootID string, cards map[gpu.UUID]health.Record) ([]byte, error) {
 	blob, err := json.Marshal(kept{Version: keptVersion, BootID: bootID, Cards: cards})
 	if err != nil {
-		return fmt.Errorf("keep the GPUs' health: %w", err)
+		return nil, fmt.Errorf("keep the GPUs' health: %w", err)
 	}
+	return blob, nil
+}
+
+// writeKept puts the content in place of the file.
+func writeKept(path string, blob []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("keep the GPUs' health: %w", err)
 	}
@@ -82,4 +88,50 @@ func keep(path, bootID string, cards map[gpu.UUID]health.Record) error {
 		return fmt.Errorf("keep the GPUs' health: %w", err)
 	}
 	return nil
+}
+
+// keeper writes the file in a goroutine of its own, so that a file system that hangs delays no
+// event. While a write is under way only the newest content waits for the next one.
+type keeper struct {
+	write func([]byte) error
+	log   *slog.Logger
+	next  chan []byte
+	done  chan struct{}
+}
+
+func startKeeper(write func([]byte) error, log *slog.Logger) *keeper {
+	k := &keeper{write: write, log: log, next: make(chan []byte, 1), done: make(chan struct{})}
+	go k.run()
+	return k
+}
+
+// keep hands over the newest content. It never waits. One goroutine calls it.
+func (k *keeper) keep(blob []byte) {
+	select {
+	case <-k.next:
+	default:
+	}
+	k.next <- blob
+}
+
+// end asks for no more writes; what it returns is closed when the last one is done. keep must not be
+// called any more.
+func (k *keeper) end() <-chan struct{} {
+	close(k.next)
+	return k.done
+}
+
+func (k *keeper) run() {
+	defer close(k.done)
+	last := ""
+	for blob := range k.next {
+		err := k.write(blob)
+		switch {
+		case err == nil:
+			last = ""
+		case err.Error() != last:
+			k.log.Error("a restart would forget the faults of GPUs", "error", err)
+			last = err.Error()
+		}
+	}
 }

@@ -121,3 +121,44 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 		}
 	})
 }
+
+// TestEventsDoNotWaitForTheFile has a file system that hangs: events reach the subscribers all the same, and the
+// end waits only a little. What is written afterwards is the newest content.
+func TestEventsDoNotWaitForTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(3)
+		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}, Keep: "somewhere", BootID: "boot"})
+		hangs, written := make(chan struct{}), 0
+		var last []byte
+		i.ReplaceWrite(func(_ string, blob []byte) error {
+			<-hangs
+			written, last = written+1, blob
+			return nil
+		})
+		subscription := i.Subscribe()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		synctest.Wait()
+		<-subscription.C()
+		for n := range 3 {
+			began := time.Now()
+			s.events <- gpu.Event{GPU: idOf(n), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+			<-subscription.C()
+			expect(t, i, "an event while the file hangs", idOf(n), "NeedsReboot XID79")
+			if took := time.Since(began); took != 0 {
+				t.Errorf("event %d reached the subscriber after %s, want at once", n, took)
+			}
+		}
+		cancel()
+		began := time.Now()
+		if err := <-done; err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("Run returned %v after %s; want nil within two seconds", err, time.Since(began))
+		}
+		close(hangs)
+		synctest.Wait()
+		if written != 2 || bytes.Count(last, []byte("79")) < 3 {
+			t.Errorf("%d writes, the last of %s; want the one that hung, and the newest", written, last)
+		}
+	})
+}

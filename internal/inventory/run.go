@@ -44,8 +44,8 @@ type loop struct {
 	backoff   time.Duration
 	retry     clock.Timer
 	lastError string
-	// lastKeep is why the health could not be kept the last time.
-	lastKeep string
+	// keeper writes the health beside this loop; nil where it is not kept.
+	keeper *keeper
 }
 
 // Run scans and watches until ctx ends, then returns nil. It returns within about a
@@ -69,6 +69,9 @@ func (i *Inventory) Run(ctx context.Context) error {
 		watchDone: make(chan error, 1),
 		backoff:   watchRetry,
 		retry:     idleTimer(i.deps.Clock),
+	}
+	if i.deps.Keep != "" {
+		l.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.deps.Log)
 	}
 	defer l.deadline.Stop()
 	defer l.soon.Stop()
@@ -136,19 +139,19 @@ func (l *loop) startScan(ctx context.Context) {
 	}()
 }
 
-// show publishes the picture, and writes down what a restart must not forget. It tells whether anything changed.
+// show publishes the picture, and has written down what a restart must not forget. It reports whether anything
+// changed. It does not wait for the file.
 func (l *loop) show() bool {
 	changed := l.publish(l.picture.snapshot())
-	if !changed || l.deps.Keep == "" {
+	if !changed || l.keeper == nil {
 		return changed
 	}
-	err := keep(l.deps.Keep, l.deps.BootID, l.picture.all())
-	if text := fmt.Sprint(err); err != nil && text != l.lastKeep {
+	blob, err := encode(l.deps.BootID, l.picture.all())
+	if err != nil {
 		l.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
-		l.lastKeep = text
-	} else if err == nil {
-		l.lastKeep = ""
+		return changed
 	}
+	l.keeper.keep(blob)
 	return changed
 }
 
@@ -248,10 +251,18 @@ func (l *loop) watchReturned(err error) {
 	l.backoff = min(2*l.backoff, max(l.deps.Poll, watchRetry))
 }
 
-// leave waits a little for the hardware calls under way.
+// leave waits a little for the file and for the hardware calls under way.
 func (l *loop) leave() {
 	patience := l.deps.Clock.NewTimer(farewell)
 	defer patience.Stop()
+	if l.keeper != nil {
+		select {
+		case <-l.keeper.end():
+		case <-patience.C():
+			l.deps.Log.Error("leaving while the write of the GPUs' health hangs; a restart may forget faults", "path", l.deps.Keep)
+			return
+		}
+	}
 	for l.scanning || l.watching {
 		select {
 		case <-l.results:

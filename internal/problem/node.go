@@ -90,7 +90,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "CDI_SPEC_KEPT", Severity: Error, Area: AreaCDI, Title: "the CDI spec could not be written anew",
 			Meaning: "An older one stays in force, which may name devices that are gone or lack new ones.",
-			Fix:     "See the error in the message: the CDI directory must be writable and its disk not full.",
+			Fix:     "See the error in the message: the CDI directory must be writable and its disk not full. When a file call hangs, look for a network file system among the directories that it names.",
 			Seen:    seenNode,
 		},
 		{
