@@ -10,14 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-gpu/berth/internal/kubelet/checkpoint"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // writeKubelet makes a kubelet directory with the checkpoint given.
 func writeKubelet(t testing.TB, content []byte) string {

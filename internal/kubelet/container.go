@@ -18,7 +18,7 @@ import (
 // maxSpec bounds an OCI spec in bytes; a large one has about 100 KiB.
 const maxSpec = 8 << 20
 
-// Container is a container of a pod in which at least one process lives.
+// Container is a container of a pod in which at least one thread lives.
 //
 // What comes from the OCI spec was written by the container runtime before the
 // container started: the container cannot change it. What of it the pod's author
@@ -39,8 +39,8 @@ type Container struct {
 	// Env holds those of the spec's variables that are about GPUs: NVIDIA_*,
 	// CUDA_VISIBLE_DEVICES, CUDA_MPS_*, BERTH_*.
 	Env map[string]string
-	// Processes are ordered by PID; there is at least one, and none is a zombie.
-	Processes []Process
+	// Cgroup is the path of the container's cgroup, for Containers.PIDs.
+	Cgroup string
 }
 
 // Bundle is where a runtime keeps its containers' OCI specs: Dir/<id>/File.
@@ -59,18 +59,19 @@ func DefaultBundles(run string) []Bundle {
 
 // ContainersDeps are what Containers reads from.
 type ContainersDeps struct {
-	// ProcRoot is the host's /proc. Its processes must be those of the host's PID
-	// namespace.
+	// ProcRoot is the host's /proc, where the mounts of the cgroups are found. This process
+	// must be in the host's PID namespace.
 	ProcRoot string
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
 	CgroupRoot string
 	Bundles    []Bundle
 }
 
-// Containers finds the living containers of a node. It remembers their specs,
-// which never change. It may be used by several goroutines.
+// Containers finds the living containers of a node: those in whose cgroup a thread lives (see
+// Cgroups). It remembers their specs, which never change. It may be used by several goroutines.
 type Containers struct {
-	deps ContainersDeps
+	deps    ContainersDeps
+	cgroups *Cgroups
 
 	mu    sync.Mutex
 	known map[string]Container // by ID; those whose spec was read
@@ -78,48 +79,81 @@ type Containers struct {
 
 // NewContainers makes a reader; nothing is read yet.
 func NewContainers(deps ContainersDeps) *Containers {
-	return &Containers{deps: deps, known: map[string]Container{}}
+	return &Containers{deps: deps, cgroups: NewCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
 }
 
-// Live lists the containers in which a process lives, by pod UID and ID. A spec
-// that cannot be read is no error of Live: see Container.SpecError.
+// Live lists the containers in which a thread lives, by pod UID and ID. A spec that
+// cannot be read is no error of Live: see Container.SpecError.
 func (c *Containers) Live() ([]Container, error) {
-	processes, err := processesBelow(c.deps.ProcRoot, c.deps.CgroupRoot)
+	pods, err := c.cgroups.Pods()
 	if err != nil {
 		return nil, err
 	}
+	living := map[string]bool{}
+	var result []Container
+	for _, pod := range pods {
+		for _, container := range c.living(pod) {
+			living[container.ID] = true
+			result = append(result, container)
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	living := map[string][]Process{}
-	for _, process := range processes {
-		if !process.Dead {
-			living[process.ContainerID] = append(living[process.ContainerID], process)
-		}
-	}
-	result := make([]Container, 0, len(living))
-	for id, members := range living {
-		container, ok := c.known[id]
-		if !ok {
-			container = c.describe(id)
-			if container.Spec != "" {
-				c.known[id] = container
-			}
-		}
-		container.PodUID, container.Processes = members[0].PodUID, members
-		result = append(result, container)
-	}
 	for id := range c.known {
-		if _, lives := living[id]; !lives {
+		if !living[id] {
 			delete(c.known, id)
 		}
 	}
-	slices.SortFunc(result, func(a, b Container) int {
-		if d := strings.Compare(a.PodUID, b.PodUID); d != 0 {
-			return d
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
 	return result, nil
+}
+
+// LiveIn is Live for one pod: it costs what that pod has, whatever else the node has.
+func (c *Containers) LiveIn(podUID string) ([]Container, error) {
+	pod, _, err := c.cgroups.Pod(podUID)
+	if err != nil {
+		return nil, err
+	}
+	return c.living(pod), nil
+}
+
+// PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.
+func (c *Containers) PodUIDs() ([]string, error) {
+	pods, err := c.cgroups.Pods()
+	if err != nil {
+		return nil, err
+	}
+	var uids []string
+	for _, pod := range pods {
+		uids = append(uids, pod.UID)
+	}
+	return slices.Compact(uids), nil
+}
+
+// PIDs are the processes of a living container.
+func (c *Containers) PIDs(container *Container) ([]int, error) {
+	return c.cgroups.PIDs(container.Cgroup)
+}
+
+// living are the containers of a pod that live, with their specs.
+func (c *Containers) living(pod PodCgroup) []Container {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var result []Container
+	for _, cgroup := range pod.Containers {
+		if !cgroup.Populated {
+			continue
+		}
+		container, ok := c.known[cgroup.ID]
+		if !ok {
+			container = c.describe(cgroup.ID)
+			if container.Spec != "" {
+				c.known[cgroup.ID] = container
+			}
+		}
+		container.PodUID, container.Cgroup = pod.UID, cgroup.Path
+		result = append(result, container)
+	}
+	return result
 }
 
 func (c *Containers) describe(id string) Container {

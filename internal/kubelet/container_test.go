@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,19 +149,23 @@ func writeBundle(t *testing.T, run, id string, blob []byte) {
 }
 
 func TestContainers(t *testing.T) {
-	p, run := newProc(t), t.TempDir()
-	p.process(10, podCgroup(uid1, id1), "S")
-	p.process(11, podCgroup(uid1, id2), "S")
-	p.process(12, podCgroup(uid1, id2), "R")
-	p.process(13, podCgroup(uid1, id2), "Z")
-	p.process(14, podCgroup(uid2, id3), "Z")
+	for _, version := range []int{1, 2} {
+		t.Run(fmt.Sprintf("v%d", version), func(t *testing.T) { testContainers(t, newCgroupTree(t, version)) })
+	}
+}
+
+func testContainers(t *testing.T, tree *cgroupTree) {
+	run := t.TempDir()
+	tree.container("kubepods/pod"+uid1+"/"+id1, 10)
+	tree.container("kubepods/pod"+uid1+"/"+id2, 11, 12)
+	tree.container("kubepods/burstable/pod" + uid2 + "/" + id3)
 	bundle(t, run, id1, "sandbox", "", nil)
 	bundle(t, run, id2, "container", "cuda", []map[string]any{
 		{"path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255},
 		{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
 		{"path": "/dev/sda", "type": "b", "major": 195, "minor": 1},
 	}, "HOME=/", "NVIDIA_VISIBLE_DEVICES=void", "BERTH_DEVICES_NVIDIA_COM_GPU="+string(gpu0))
-	containers := NewContainers(ContainersDeps{ProcRoot: p.root, Bundles: DefaultBundles(run)})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run)})
 	got, err := containers.Live()
 	if err != nil {
 		t.Fatal(err)
@@ -169,32 +174,45 @@ func TestContainers(t *testing.T) {
 	want := []Container{
 		{
 			ID: id1, PodUID: uid1, Namespace: "default", Pod: "train", Sandbox: true, Spec: spec(id1), Env: map[string]string{},
-			Processes: []Process{{PID: 10, ContainerID: id1, PodUID: uid1, StartTime: 1010}},
 		},
 		{
 			ID: id2, PodUID: uid1, Namespace: "default", Pod: "train", Name: "cuda", Spec: spec(id2),
-			Devices:   []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/nvidiactl", 195, 255)},
-			Env:       map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0)},
-			Processes: []Process{{PID: 11, ContainerID: id2, PodUID: uid1, StartTime: 1011}, {PID: 12, ContainerID: id2, PodUID: uid1, StartTime: 1012}},
+			Devices: []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/nvidiactl", 195, 255)},
+			Env:     map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0)},
 		},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Process{}, "CgroupPath")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Container{}, "Cgroup")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: gpu0}}, got[1].Held(twoGPUs(), false)); diff != "" {
 		t.Errorf("held (-want +got):\n%s", diff)
 	}
-	// A process that came later keeps the container alive after those that were
-	// seen; and a PID can pass to another container.
-	p.ends(11)
-	p.process(12, podCgroup(uid2, id3), "S")
-	p.process(99, podCgroup(uid1, id2), "S")
+	of, err := containers.LiveIn(uid1)
+	if diff := cmp.Diff(got, of); diff != "" || err != nil {
+		t.Errorf("of one pod: %v (-all +pod):\n%s", err, diff)
+	}
+	if of, err := containers.LiveIn(uid2); len(of) > 0 || err != nil {
+		t.Errorf("of a pod that has ended: %+v, %v", of, err)
+	}
+	uids, err := containers.PodUIDs()
+	if diff := cmp.Diff([]string{uid2, uid1}, uids); diff != "" || err != nil {
+		t.Errorf("pods with a cgroup: %v (-want +got):\n%s", err, diff)
+	}
+	if diff := cmp.Diff(map[string][]int{id1: {10}, id2: {11, 12}}, living(t, containers)); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+	tree.container("kubepods/pod"+uid1+"/"+id2+"/nested/deep", 99)
+	tree.container("kubepods/pod" + uid1 + "/" + id2)
+	tree.container("kubepods/burstable/pod"+uid2+"/"+id3, 12)
 	if diff := cmp.Diff(map[string][]int{id1: {10}, id2: {99}, id3: {12}}, living(t, containers)); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
 	}
-	p.ends(99)
-	if diff := cmp.Diff(map[string][]int{id1: {10}, id3: {12}}, living(t, containers)); diff != "" {
+	tree.remove("kubepods/pod" + uid1)
+	if diff := cmp.Diff(map[string][]int{id3: {12}}, living(t, containers)); diff != "" {
 		t.Errorf("at last (-want +got):\n%s", diff)
+	}
+	if of, err := containers.LiveIn(uid1); len(of) > 0 || err != nil {
+		t.Errorf("of a pod without a cgroup: %+v, %v", of, err)
 	}
 }
 
@@ -206,9 +224,9 @@ func living(t *testing.T, containers *Containers) map[string][]int {
 		t.Fatal(err)
 	}
 	pids := map[string][]int{}
-	for _, c := range all {
-		for _, process := range c.Processes {
-			pids[c.ID] = append(pids[c.ID], process.PID)
+	for i := range all {
+		if pids[all[i].ID], err = containers.PIDs(&all[i]); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return pids
@@ -217,11 +235,11 @@ func living(t *testing.T, containers *Containers) map[string][]int {
 // TestContainersWithoutSpec: a spec that comes later, or that is no spec, is not an
 // error for the others.
 func TestContainersWithoutSpec(t *testing.T) {
-	p, run := newProc(t), t.TempDir()
-	p.process(1, podCgroup(uid1, id1), "S")
-	p.process(2, podCgroup(uid1, id2), "S")
+	tree, run := newCgroupTree(t, 2), t.TempDir()
+	tree.container("kubepods/pod"+uid1+"/"+id1, 1)
+	tree.container("kubepods/pod"+uid1+"/"+id2, 2)
 	writeBundle(t, run, id2, []byte("{"))
-	containers := NewContainers(ContainersDeps{ProcRoot: p.root, Bundles: DefaultBundles(run)})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run)})
 	got, err := containers.Live()
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%v, %v", got, err)

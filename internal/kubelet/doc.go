@@ -7,6 +7,15 @@
 // makes no sense gives an error that says where. It must not import
 // k8s.io/kubernetes, an API client, or another room than gpu.
 //
+// # Who lives
+//
+// A container holds its devices as long as a thread of it lives. The kernel's
+// cgroups say so (see Cgroups): a walk over /proc takes a process whose first thread
+// has ended for dead, misses one that forks and ends all the time, and costs more the
+// more processes the host has. In version 1 cgroup.procs lists the processes with a
+// living thread, zombies left out; in version 2 "populated" says the same of a cgroup and
+// all below it. TestLivingIsWhatTheKernelCounts tries this on the running kernel.
+//
 // # What kubelet 1.37 does, as far as a device plugin can tell
 //
 // Read in k8s.io/kubernetes v1.37.1, pkg/kubelet; "manager" is

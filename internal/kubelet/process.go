@@ -2,17 +2,14 @@ package kubelet
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // The largest texts that are read of one process. The kernel bounds an
@@ -22,7 +19,6 @@ const (
 	maxCgroup      = 64 << 10
 	maxStat        = 4 << 10
 	maxEnvironment = 2 << 20
-	maxProcesses   = 4 << 20 // the kernel's own limit on process ids
 )
 
 // ErrNotInContainer says that a process belongs to no container of a pod.
@@ -37,49 +33,11 @@ type Process struct {
 	// StartTime is in clock ticks since boot (field 22 of /proc/PID/stat). With
 	// the PID it names the process for as long as the machine runs.
 	StartTime uint64
-	// Dead is true for a zombie: it holds nothing any more.
-	Dead bool
-}
-
-// Processes lists the processes of all containers of pods, by PID, threads
-// left out. A process that ends while it is looked at is left out.
-func Processes(procRoot string) ([]Process, error) { return processesBelow(procRoot, "") }
-
-// processesBelow is Processes for the kubelet of one cgroupRoot.
-func processesBelow(procRoot, cgroupRoot string) ([]Process, error) {
-	dir, err := os.Open(procRoot)
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	names, err := dir.Readdirnames(maxProcesses)
-	dir.Close()
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	var found []Process
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid <= 0 {
-			continue
-		}
-		process, err := processOf(procRoot, cgroupRoot, pid)
-		switch {
-		case err == nil:
-			found = append(found, process)
-		case errors.Is(err, ErrNotInContainer), gone(err), errors.Is(err, fs.ErrPermission):
-		default:
-			return nil, err
-		}
-	}
-	slices.SortFunc(found, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
-	return found, nil
 }
 
 // ProcessOf says which container and pod a process belongs to: ErrNotInContainer
 // when none, fs.ErrNotExist when there is no such process.
-func ProcessOf(procRoot string, pid int) (Process, error) { return processOf(procRoot, "", pid) }
-
-func processOf(procRoot, cgroupRoot string, pid int) (Process, error) {
+func ProcessOf(procRoot string, pid int) (Process, error) {
 	// The PID can pass to another process between two reads, so the start time is
 	// read on both sides; a second change within microseconds does not happen.
 	for range 3 {
@@ -87,11 +45,11 @@ func processOf(procRoot, cgroupRoot string, pid int) (Process, error) {
 		if err != nil {
 			return Process{}, err
 		}
-		owner, ok := ParseCgroup(string(text), cgroupRoot)
+		owner, ok := ParseCgroup(string(text), "")
 		if !ok {
 			return Process{}, fmt.Errorf("find the pod of process %d: %w", pid, ErrNotInContainer)
 		}
-		start, dead, err := startTime(procRoot, pid)
+		start, err := startTime(procRoot, pid)
 		if err != nil {
 			return Process{}, err
 		}
@@ -100,42 +58,42 @@ func processOf(procRoot, cgroupRoot string, pid int) (Process, error) {
 			return Process{}, err
 		}
 		if bytes.Equal(text, again) {
-			return Process{PID: pid, ContainerID: owner.ContainerID, PodUID: owner.PodUID, CgroupPath: owner.CgroupPath, StartTime: start, Dead: dead}, nil
+			return Process{PID: pid, ContainerID: owner.ContainerID, PodUID: owner.PodUID, CgroupPath: owner.CgroupPath, StartTime: start}, nil
 		}
 	}
 	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, ErrNotInContainer)
 }
 
-func startTime(procRoot string, pid int) (ticks uint64, dead bool, err error) {
+func startTime(procRoot string, pid int) (ticks uint64, err error) {
 	text, err := readProc(procRoot, pid, "stat", maxStat)
 	if err != nil {
-		return 0, false, err
+		return 0, err
 	}
-	ticks, dead, err = parseStat(string(text))
+	ticks, err = parseStat(string(text))
 	if err != nil {
-		return 0, false, fmt.Errorf("read start of process %d: %w", pid, err)
+		return 0, fmt.Errorf("read start of process %d: %w", pid, err)
 	}
-	return ticks, dead, nil
+	return ticks, nil
 }
 
-// parseStat takes the state and the start time out of /proc/PID/stat. The
-// second field is the program's name in parentheses and may contain both blanks
-// and parentheses, so counting starts after the last one.
-func parseStat(text string) (ticks uint64, dead bool, err error) {
+// parseStat takes the start time out of /proc/PID/stat. The second field is the
+// program's name in parentheses and may contain both blanks and parentheses, so
+// counting starts after the last one.
+func parseStat(text string) (ticks uint64, err error) {
 	end := strings.LastIndexByte(text, ')')
 	if end < 0 {
-		return 0, false, errors.New("no name in stat")
+		return 0, errors.New("no name in stat")
 	}
 	fields := strings.Fields(text[end+1:])
-	const state, start = 0, 22 - 3 // fields 3 and 22, counted from the third
+	const start = 22 - 3 // field 22, counted from the third
 	if len(fields) <= start {
-		return 0, false, fmt.Errorf("stat has %d fields after the name, want more than %d", len(fields), start)
+		return 0, fmt.Errorf("stat has %d fields after the name, want more than %d", len(fields), start)
 	}
 	ticks, err = strconv.ParseUint(fields[start], 10, 64)
 	if err != nil {
-		return 0, false, fmt.Errorf("start time: %w", err)
+		return 0, fmt.Errorf("start time: %w", err)
 	}
-	return ticks, fields[state] == "Z" || fields[state] == "X", nil
+	return ticks, nil
 }
 
 // Environment is the environment that a process was started with, at most 2 MiB of it;
@@ -186,9 +144,4 @@ func readProc(procRoot string, pid int, name string, limit int) ([]byte, error) 
 		}
 	}
 	return blob, nil
-}
-
-// gone tells whether an error means that the process has ended meanwhile.
-func gone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }

@@ -92,7 +92,7 @@ func FuzzParseStat(f *testing.F) {
 	f.Add(statLine(7, "a) (b", "S", 12345))
 	f.Add("1 (")
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, _, err := parseStat(text); err == nil && !strings.Contains(text, ")") {
+		if _, err := parseStat(text); err == nil && !strings.Contains(text, ")") {
 			t.Fatalf("%q was accepted", text)
 		}
 	})
@@ -126,47 +126,29 @@ func (p *proc) process(pid int, cgroup, state string) {
 	p.file(pid, "stat", statLine(pid, "x) y", state, uint64(1000+pid)))
 }
 
-func (p *proc) ends(pid int) {
-	if err := os.RemoveAll(filepath.Join(p.root, strconv.Itoa(pid))); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
 func podCgroup(uid, id string) string { return "0::/kubepods/pod" + uid + "/" + id }
 
-func TestProcesses(t *testing.T) {
+func TestProcessOf(t *testing.T) {
 	p := newProc(t)
 	p.process(100, podCgroup(uid1, id1), "S")
-	p.process(20, podCgroup(uid1, id1), "Z")
 	p.process(3, "0::/init.scope", "S")
 	p.file(400, "cgroup", podCgroup(uid2, id2)) // ended between two reads
-	p.file(0, "stat", "")
-	if err := os.WriteFile(filepath.Join(p.root, "uptime"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Processes(p.root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Process{
-		{PID: 20, PodUID: uid1, ContainerID: id1, CgroupPath: "/kubepods/pod" + uid1 + "/" + id1, StartTime: 1020, Dead: true},
-		{PID: 100, PodUID: uid1, ContainerID: id1, CgroupPath: "/kubepods/pod" + uid1 + "/" + id1, StartTime: 1100},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	got, err := ProcessOf(p.root, 100)
+	want := Process{PID: 100, PodUID: uid1, ContainerID: id1, CgroupPath: "/kubepods/pod" + uid1 + "/" + id1, StartTime: 1100}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 	if _, err := ProcessOf(p.root, 3); !errors.Is(err, ErrNotInContainer) {
 		t.Errorf("a process of the host: %v", err)
 	}
-	if _, err := ProcessOf(p.root, 5); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no process: %v", err)
+	for _, pid := range []int{5, 400} {
+		if _, err := ProcessOf(p.root, pid); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("process %d, which is not there: %v", pid, err)
+		}
 	}
 	p.file(100, "stat", "100 (x")
 	if _, err := ProcessOf(p.root, 100); err == nil || !strings.Contains(err.Error(), "no name in stat") {
 		t.Errorf("bad stat: %v", err)
-	}
-	if _, err := Processes(filepath.Join(p.root, "none")); err == nil {
-		t.Error("no /proc is no error")
 	}
 }
 
@@ -175,10 +157,7 @@ func TestRealProc(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")
 	}
-	if _, err := Processes("/proc"); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := startTime("/proc", os.Getpid()); err != nil {
+	if _, err := startTime("/proc", os.Getpid()); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("BERTH_TEST", "1") // changes the memory, not what the kernel shows
@@ -197,14 +176,5 @@ func TestEnvironment(t *testing.T) {
 	p.file(1, "environ", "A=1\x00"+strings.Repeat("x", maxEnvironment))
 	if got, err = Environment(p.root, 1); err != nil || got["A"] != "1" || len(got) != 1 {
 		t.Errorf("a large one: %d variables, %v", len(got), err)
-	}
-}
-
-func BenchmarkProcesses(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Processes("/proc"); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

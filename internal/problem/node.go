@@ -114,7 +114,7 @@ func nodeProblems() []Problem {
 		{
 			Code: "PROCESSES_UNREADABLE", Severity: Warning, Area: AreaKubelet, Title: "the node's containers cannot be read",
 			Meaning: "Containers that live on after the kubelet forgot them cannot be found, so their devices are not kept from others.",
-			Fix:     "Give the agent the host's PID namespace and the runtime's state directory, as deploy/agent.yaml does.",
+			Fix:     "Give the agent the host's PID namespace, cgroups (/sys/fs/cgroup) and the runtime's state directory, as deploy/agent.yaml does.",
 			Seen:    seenNode,
 		},
 		{

@@ -46,25 +46,29 @@ func (c *collector) containers() {
 	}
 	c.read(trace.Source{Kind: trace.Process, Path: proc})
 	for i := range living {
-		if !living[i].Sandbox {
-			c.container(&living[i])
+		if living[i].Sandbox {
+			continue
+		}
+		pids, err := reader.PIDs(&living[i])
+		if err != nil {
+			c.unread(trace.Process, living[i].Cgroup, why(err))
+		}
+		if len(pids) > 0 { // otherwise it has ended meanwhile
+			c.container(&living[i], pids)
 		}
 	}
 }
 
-func (c *collector) container(container *kubelet.Container) {
+func (c *collector) container(container *kubelet.Container, pids []int) {
 	ref := trace.Ref{UID: container.PodUID, Namespace: container.Namespace, Name: container.Pod}
 	name := container.Name
-	first := container.Processes[0].PID
 	if name == "" {
-		name = c.nameByMount(first)
+		name = c.nameByMount(pids[0])
 	}
-	var pids []int
-	for _, process := range container.Processes {
-		pids = append(pids, process.PID)
+	for _, pid := range pids {
 		c.local.Processes = append(c.local.Processes, trace.ProcessFact{
-			Source: trace.Source{Kind: trace.Process, Path: filepath.Join(c.places.Proc, strconv.Itoa(process.PID), "cgroup")},
-			PID:    process.PID, ContainerID: container.ID, PodUID: container.PodUID,
+			Source: trace.Source{Kind: trace.Process, Path: filepath.Join(c.places.Proc, strconv.Itoa(pid), "cgroup")},
+			PID:    pid, ContainerID: container.ID, PodUID: container.PodUID,
 		})
 	}
 	if name == "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"os"
 	"path/filepath"
@@ -269,14 +270,27 @@ func (a *podAgent) log() string {
 
 // processesOf are the processes of a container, named as in a pod's status.
 func processesOf(id string) ([]kubelet.Process, error) {
-	all, err := kubelet.Processes("/proc")
+	containers := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
+	living, err := containers.Live()
 	if err != nil {
 		return nil, err
 	}
 	var found []kubelet.Process
-	for _, p := range all {
-		if id != "" && strings.HasSuffix(id, "://"+p.ContainerID) && !p.Dead {
-			found = append(found, p)
+	for i := range living {
+		if !strings.HasSuffix(id, "://"+living[i].ID) {
+			continue
+		}
+		pids, err := containers.PIDs(&living[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			process, err := kubelet.ProcessOf("/proc", pid)
+			if err == nil {
+				found = append(found, process)
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
 		}
 	}
 	return found, nil

@@ -1,0 +1,206 @@
+package kubelet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	maxMountinfo = 8 << 20
+	// maxSearched bounds the cgroups among which those of the kubelet are searched.
+	maxSearched = 20_000
+	// maxDepth is how many levels down the kubelet's cgroup is searched.
+	maxDepth = 12
+)
+
+// kubepods is the cgroup that a kubelet makes for all its pods.
+type kubepods struct {
+	dir string
+	v2  bool
+}
+
+// cgroupMount is a cgroup hierarchy that this process can see.
+type cgroupMount struct {
+	dir  string
+	v2   bool
+	rank int // lower ones are asked first
+}
+
+// parseCgroupMounts takes the cgroup hierarchies out of the text of /proc/self/mountinfo, the
+// best first: the one with the controller that limits devices, then version 2, then others;
+// of several mounts of one the one that shows most.
+func parseCgroupMounts(text string) []cgroupMount {
+	var mounts []cgroupMount
+	for line := range strings.Lines(text) {
+		before, after, ok := strings.Cut(strings.TrimRight(line, "\n"), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		const root, point = 3, 4 // proc(5): the mount's root within its file system, the mount point
+		if !ok || len(left) <= point || len(right) < 3 || right[0] != "cgroup" && right[0] != "cgroup2" {
+			continue
+		}
+		m := cgroupMount{dir: unescapeMount(left[point]), v2: right[0] == "cgroup2"}
+		controllers := strings.Split(right[2], ",")
+		switch {
+		case slices.Contains(controllers, "devices"):
+			m.rank = 0
+		case m.v2:
+			m.rank = 100_000
+		case slices.Contains(controllers, "memory"), slices.Contains(controllers, "pids"):
+			m.rank = 200_000
+		default:
+			m.rank = 300_000
+		}
+		m.rank += viewpoint(left[root])
+		mounts = append(mounts, m)
+	}
+	slices.SortFunc(mounts, func(a, b cgroupMount) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), strings.Compare(a.dir, b.dir))
+	})
+	return mounts
+}
+
+// viewpoint orders mounts of one hierarchy: the higher up the root of a mount, the more it
+// shows. Seen from a cgroup namespace, what is above its own cgroup begins with "/..".
+func viewpoint(root string) int {
+	const own = 50_000
+	up := 0
+	for part := range strings.SplitSeq(strings.Trim(root, "/"), "/") {
+		switch part {
+		case "":
+		case "..":
+			up++
+		default:
+			return own + len(root) // a cgroup below: a container's own, for example
+		}
+	}
+	return own - min(up, own)
+}
+
+// unescapeMount undoes the octal escapes of mountinfo.
+func unescapeMount(text string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
+}
+
+// findKubepods finds the kubelet's cgroups. A machine on which no kubelet has run has none,
+// which is no error; but it is one when only a part of a hierarchy can be seen.
+func findKubepods(procRoot, cgroupRoot string) ([]kubepods, error) {
+	blob, err := readBounded(filepath.Join(procRoot, "self", "mountinfo"), maxMountinfo)
+	if err != nil {
+		return nil, fmt.Errorf("find cgroups: %w", err)
+	}
+	mounts := parseCgroupMounts(string(blob))
+	whole := false
+	for _, mount := range mounts {
+		found, err := searchKubepods(mount, cgroupRoot)
+		if err != nil {
+			return nil, fmt.Errorf("find cgroups of pods: %w", err)
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+		whole = whole || mount.isRoot()
+	}
+	if !whole {
+		return nil, errors.New("find cgroups of pods: no mounted cgroup hierarchy shows the machine's root, and none has a kubepods cgroup; mount the machine's /sys/fs/cgroup")
+	}
+	return nil, nil
+}
+
+// isRoot tells whether a mount shows the machine's root cgroup, by files that only the root
+// has, or lacks.
+func (m cgroupMount) isRoot() bool {
+	if m.v2 {
+		_, err := os.Stat(filepath.Join(m.dir, "cgroup.procs"))
+		_, events := os.Stat(filepath.Join(m.dir, "cgroup.events"))
+		return err == nil && errors.Is(events, fs.ErrNotExist)
+	}
+	_, err := os.Stat(filepath.Join(m.dir, "release_agent"))
+	return err == nil
+}
+
+// searchKubepods finds the kubepods cgroups of one hierarchy that belong to cgroupRoot. Those
+// of pods within pods are left out unless a cgroupRoot asks for them.
+func searchKubepods(mount cgroupMount, cgroupRoot string) ([]kubepods, error) {
+	var found []kubepods
+	searched := 0
+	level := []string{""}
+	for depth := 0; depth < maxDepth && len(level) > 0; depth++ {
+		var next []string
+		for _, at := range level {
+			if searched++; searched > maxSearched {
+				return nil, fmt.Errorf("%s has more than %d cgroups beside those of pods; set the kubelet's cgroupRoot", mount.dir, maxSearched)
+			}
+			names, err := childCgroups(filepath.Join(mount.dir, at))
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range names {
+				path := filepath.Join(at, name)
+				if !isKubepods(name) {
+					next = append(next, path)
+					continue
+				}
+				parts := strings.Split(path, "/")
+				below, ok := beneath(parts, cgroupRoot)
+				if ok && (len(below) == 1 || cgroupRoot == "") {
+					found = append(found, kubepods{filepath.Join(mount.dir, path), mount.v2})
+				} else if cgroupRoot != "" { // a kubelet in a pod
+					next = append(next, path)
+				}
+			}
+		}
+		level = next
+	}
+	return found, nil
+}
+
+// isKubepods: the kubelet's own name, with the systemd driver below a cgroupRoot preceded by it.
+func isKubepods(name string) bool {
+	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
+}
+
+// childCgroups are the names of the cgroups directly below one, in order; none when it is gone.
+func childCgroups(dir string) ([]string, error) {
+	if info, err := os.Lstat(dir); err != nil {
+		if goneCgroup(err) {
+			return nil, nil
+		}
+		return nil, err
+	} else if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink == 2 {
+		return nil, nil // cgroup file systems count the folders below a folder here
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !goneCgroup(err) {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// goneCgroup tells whether an error means that a cgroup was removed meanwhile.
+func goneCgroup(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}
+
+// readBounded reads at most limit bytes of a file of the kernel.
+func readBounded(path string, limit int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, limit))
+}

@@ -1,0 +1,304 @@
+package kubelet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+const (
+	// maxNested bounds the cgroups that are read below one container. A container with more
+	// counts as living: only the container itself can have made them.
+	maxNested = 500
+	// maxPIDs bounds the text of one cgroup.procs.
+	maxPIDs = 4 << 20
+	// searchEvery is after how many looks the kubelet's cgroups are searched again although
+	// they are known: another one may have come.
+	searchEvery = 16
+)
+
+// PodCgroup is the cgroup of a pod. The kubelet removes it after the last process has ended.
+type PodCgroup struct {
+	UID        string
+	Path       string
+	Containers []ContainerCgroup
+}
+
+// ContainerCgroup is the cgroup of a container, or of the pod's sandbox.
+type ContainerCgroup struct {
+	ID   string
+	Path string
+	// Populated is true while a thread lives in the cgroup or below it. That is what holds a
+	// device: a process whose first thread has ended holds it as well, a zombie does not.
+	Populated bool
+}
+
+// Cgroups tells from the kernel's cgroups which pods and containers there are and which of them
+// live: from cgroup.events in version 2, and in version 1 from cgroup.procs of the
+// cgroup and all below it, in the hierarchy that limits devices. Both are lists that the kernel
+// keeps, so that a process that forks and ends all the time is not missed, and neither costs
+// more on a machine with more processes outside of pods.
+//
+// It must run in the machine's PID namespace: version 1 shows no processes of others. Its
+// methods may be called by several goroutines, wait for nothing but the kernel, and read
+// bounded numbers of cgroups.
+type Cgroups struct {
+	procRoot, cgroupRoot string
+
+	mu    sync.Mutex
+	roots []kubepods
+	looks int
+}
+
+// NewCgroups makes a reader; nothing is read yet. The mounts are found in
+// procRoot/self/mountinfo. Without a cgroupRoot the pods of every kubelet of the machine count.
+func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
+	return &Cgroups{procRoot: procRoot, cgroupRoot: cgroupRoot}
+}
+
+// Pods lists all pods that have a cgroup, by UID, with their containers by ID.
+func (c *Cgroups) Pods() ([]PodCgroup, error) {
+	roots, err := c.known()
+	if err != nil {
+		return nil, err
+	}
+	var pods []PodCgroup
+	for _, root := range roots {
+		parents, err := root.parents()
+		if err != nil {
+			return nil, fmt.Errorf("list cgroups of pods: %w", err)
+		}
+		for _, parent := range parents {
+			names, err := childCgroups(parent)
+			if err != nil {
+				return nil, fmt.Errorf("list cgroups of pods: %w", err)
+			}
+			for _, name := range names {
+				uid, ok := podOf(name)
+				if !ok {
+					continue
+				}
+				pod, there, err := root.pod(uid, filepath.Join(parent, name))
+				if err != nil {
+					return nil, fmt.Errorf("read cgroup of pod %s: %w", uid, err)
+				}
+				if there {
+					pods = append(pods, pod)
+				}
+			}
+		}
+	}
+	slices.SortFunc(pods, func(a, b PodCgroup) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
+	return pods, nil
+}
+
+// Pod reads the cgroup of one pod, at a cost that does not depend on the others. The second
+// result is false when the pod has none: it was not started yet, or it has ended.
+func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
+	roots, err := c.known()
+	if err != nil {
+		return PodCgroup{}, false, err
+	}
+	for _, root := range roots {
+		for _, path := range root.pathsOf(uid) {
+			pod, there, err := root.pod(uid, path)
+			if err != nil {
+				return PodCgroup{}, false, fmt.Errorf("read cgroup of pod %s: %w", uid, err)
+			}
+			if there {
+				return pod, true, nil
+			}
+		}
+	}
+	return PodCgroup{}, false, nil
+}
+
+// PIDs are the processes in the cgroup at path and below it, in order, as this PID namespace
+// numbers them. A process whose first thread has ended is among them while another one lives.
+func (c *Cgroups) PIDs(path string) ([]int, error) {
+	var pids []int
+	_, err := eachBelow(path, func(dir string) (bool, error) {
+		blob, err := readCgroup(dir, "cgroup.procs", maxPIDs)
+		for field := range bytes.FieldsSeq(blob) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+		return true, err
+	})
+	slices.Sort(pids)
+	return slices.Compact(pids), err
+}
+
+// known are the kubelet's cgroups. They are searched for when none is known, when one is gone
+// and from time to time.
+func (c *Cgroups) known() ([]kubepods, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	search := len(c.roots) == 0 || c.looks%searchEvery == 0
+	for _, root := range c.roots {
+		if _, err := os.Lstat(root.dir); err != nil {
+			search = true
+		}
+	}
+	c.looks++
+	if search {
+		roots, err := findKubepods(c.procRoot, c.cgroupRoot)
+		if err != nil {
+			return nil, err
+		}
+		c.roots = roots
+	}
+	return c.roots, nil
+}
+
+// parents are the cgroups that have those of pods: one for each quality of service.
+func (k kubepods) parents() ([]string, error) {
+	names, err := childCgroups(k.dir)
+	if err != nil {
+		return nil, err
+	}
+	parents := []string{k.dir}
+	for _, name := range names {
+		if name == k.child("burstable") || name == k.child("besteffort") {
+			parents = append(parents, filepath.Join(k.dir, name))
+		}
+	}
+	return parents, nil
+}
+
+// child is the name of a cgroup directly below kubepods, as the kubelet's driver writes it.
+func (k kubepods) child(name string) string {
+	if slice, ok := strings.CutSuffix(filepath.Base(k.dir), ".slice"); ok {
+		return slice + "-" + name + ".slice"
+	}
+	return name
+}
+
+// pathsOf are the places where the cgroup of a pod can be.
+func (k kubepods) pathsOf(uid string) []string {
+	slice, systemd := strings.CutSuffix(filepath.Base(k.dir), ".slice")
+	if !systemd {
+		name := "pod" + uid
+		return []string{filepath.Join(k.dir, name), filepath.Join(k.dir, "burstable", name), filepath.Join(k.dir, "besteffort", name)}
+	}
+	name := "pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+	paths := []string{filepath.Join(k.dir, slice+"-"+name)}
+	for _, class := range []string{"burstable", "besteffort"} {
+		paths = append(paths, filepath.Join(k.dir, k.child(class), slice+"-"+class+"-"+name))
+	}
+	return paths
+}
+
+// pod reads the cgroup at path; there is none when it was removed.
+func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
+	if _, err := os.Lstat(path); err != nil {
+		if goneCgroup(err) {
+			err = nil
+		}
+		return PodCgroup{}, false, err
+	}
+	names, err := childCgroups(path)
+	if err != nil {
+		return PodCgroup{}, false, err
+	}
+	pod := PodCgroup{UID: uid, Path: path}
+	for _, name := range names {
+		id, ok := containerOf(name)
+		if !ok {
+			continue
+		}
+		container := ContainerCgroup{ID: id, Path: filepath.Join(path, name)}
+		if container.Populated, err = k.populated(container.Path); err != nil {
+			return PodCgroup{}, false, err
+		}
+		pod.Containers = append(pod.Containers, container)
+	}
+	slices.SortFunc(pod.Containers, func(a, b ContainerCgroup) int { return strings.Compare(a.ID, b.ID) })
+	return pod, true, nil
+}
+
+// populated tells whether a thread lives in a cgroup or below it.
+func (k kubepods) populated(path string) (bool, error) {
+	if k.v2 {
+		blob, err := readCgroup(path, "cgroup.events", 4<<10)
+		for line := range bytes.Lines(blob) {
+			if value, ok := bytes.CutPrefix(line, []byte("populated ")); ok {
+				return !bytes.HasPrefix(value, []byte("0")), nil
+			}
+		}
+		if err == nil && len(blob) > 0 {
+			err = fmt.Errorf("%s: no line \"populated\"", filepath.Join(path, "cgroup.events"))
+		}
+		return false, err
+	}
+	found := false
+	whole, err := eachBelow(path, func(dir string) (bool, error) {
+		// The kernel makes the list when the file is opened and read.
+		blob, err := readCgroup(dir, "cgroup.procs", 32)
+		found = found || len(bytes.TrimSpace(blob)) > 0
+		return !found, err
+	})
+	return found || !whole, err
+}
+
+// eachBelow calls visit for a cgroup and all below it until it returns false. The result is
+// false when there are more than maxNested, of which the rest was left out.
+func eachBelow(path string, visit func(dir string) (bool, error)) (whole bool, err error) {
+	todo := []string{path}
+	for seen := 0; len(todo) > 0; seen++ {
+		if seen == maxNested {
+			return false, nil
+		}
+		dir := todo[0]
+		todo = todo[1:]
+		if more, err := visit(dir); err != nil || !more {
+			return true, err
+		}
+		names, err := childCgroups(dir)
+		if err != nil {
+			return true, err
+		}
+		for _, name := range names {
+			todo = append(todo, filepath.Join(dir, name))
+		}
+	}
+	return true, nil
+}
+
+// readCgroup reads a file of a cgroup; it is empty when the cgroup was removed, and in
+// version 2 where the cgroup has threads but no processes of its own.
+func readCgroup(dir, name string, limit int64) ([]byte, error) {
+	file, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		if goneCgroup(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	defer file.Close()
+	blob := make([]byte, 0, 64)
+	for int64(len(blob)) < limit {
+		if len(blob) == cap(blob) {
+			blob = slices.Grow(blob, len(blob))
+		}
+		n, err := file.Read(blob[len(blob):min(int64(cap(blob)), limit)])
+		blob = blob[:len(blob)+n]
+		switch {
+		case err == nil && n > 0:
+		case err == nil, errors.Is(err, io.EOF), goneCgroup(err), errors.Is(err, syscall.EOPNOTSUPP):
+			return blob, nil
+		default:
+			return nil, err
+		}
+	}
+	return blob, nil
+}

@@ -1,0 +1,261 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// cgroupTree is a cgroup hierarchy in plain files.
+type cgroupTree struct {
+	t testing.TB
+	// proc has the mountinfo that leads to dir.
+	proc, dir string
+	version   int
+}
+
+func newCgroupTree(t testing.TB, version int) *cgroupTree {
+	t.Helper()
+	tree := &cgroupTree{t: t, proc: t.TempDir(), dir: t.TempDir(), version: version}
+	tree.mounts(tree.line("/", tree.dir))
+	if version == 1 {
+		tree.file("release_agent", "")
+	} else {
+		tree.file("cgroup.procs", "")
+	}
+	return tree
+}
+
+func (c *cgroupTree) line(root, dir string) string {
+	if c.version == 1 {
+		return fmt.Sprintf("31 23 0:26 %s %s rw,relatime shared:9 - cgroup cgroup rw,devices", root, dir)
+	}
+	return fmt.Sprintf("31 23 0:26 %s %s rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate", root, dir)
+}
+
+func (c *cgroupTree) mounts(lines ...string) {
+	c.t.Helper()
+	dir := filepath.Join(c.proc, "self")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "mountinfo"), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cgroupTree) file(path, content string) {
+	c.t.Helper()
+	path = filepath.Join(c.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// container gives a cgroup these processes; in version 2 those above it become populated too,
+// as the kernel does it.
+func (c *cgroupTree) container(path string, pids ...int) {
+	c.t.Helper()
+	text := ""
+	for _, pid := range pids {
+		text += fmt.Sprintln(pid)
+	}
+	c.file(filepath.Join(path, "cgroup.procs"), text)
+	if c.version == 1 {
+		return
+	}
+	for at := path; at != "."; at = filepath.Dir(at) {
+		populated := 0
+		err := filepath.WalkDir(filepath.Join(c.dir, at), func(path string, entry os.DirEntry, err error) error {
+			if err == nil && entry.Name() == "cgroup.procs" {
+				if blob, err := os.ReadFile(path); err == nil && len(blob) > 0 {
+					populated = 1
+				}
+			}
+			return err
+		})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.file(filepath.Join(at, "cgroup.events"), fmt.Sprintf("populated %d\nfrozen 0\n", populated))
+	}
+}
+
+func (c *cgroupTree) remove(path string) {
+	c.t.Helper()
+	if err := os.RemoveAll(filepath.Join(c.dir, path)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// TestCgroupsOfKubelets: drivers, prefixes, and which kubelet's pods count.
+func TestCgroupsOfKubelets(t *testing.T) {
+	under := strings.ReplaceAll(uid1, "-", "_")
+	tests := map[string]struct {
+		path string // of the container
+		root string // the kubelet's cgroupRoot
+		want bool
+	}{
+		"cgroupfs, guaranteed":              {path: "kubepods/pod" + uid1 + "/" + id1, want: true},
+		"cgroupfs, burstable":               {path: "kubepods/burstable/pod" + uid1 + "/" + id1, want: true},
+		"systemd, containerd":               {path: "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", want: true},
+		"systemd, CRI-O":                    {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-" + id1 + ".scope", want: true},
+		"CRI-O's monitor is no container":   {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-conmon-" + id1 + ".scope"},
+		"a prefix, as in kind":              {path: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", want: true},
+		"its own root":                      {path: "berth/node-0/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0", want: true},
+		"its own root, systemd":             {path: "berth.slice/berth-node_0.slice/berth-node_0-kubepods.slice/berth-node_0-kubepods-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", root: "/berth/node-0", want: true},
+		"another kubelet's root":            {path: "berth/node-1/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0"},
+		"a kubelet in a pod, its root":      {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1, root: "/kubelet", want: true},
+		"a pod in a pod, the outer kubelet": {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, version := range []int{1, 2} {
+				tree := newCgroupTree(t, version)
+				tree.container("system.slice/ssh.service", 7)
+				tree.container(tc.path, 42)
+				cgroups := NewCgroups(tree.proc, tc.root)
+				pods, err := cgroups.Pods()
+				if err != nil {
+					t.Fatal(err)
+				}
+				found := false
+				for _, pod := range pods {
+					for _, container := range pod.Containers {
+						found = found || pod.UID == uid1 && container.ID == id1 && container.Populated
+					}
+				}
+				if found != tc.want {
+					t.Errorf("v%d: found %v in %+v", version, found, pods)
+				}
+				pod, there, err := cgroups.Pod(uid1)
+				if err != nil || (there && len(pod.Containers) == 1 && pod.Containers[0].Populated) != tc.want {
+					t.Errorf("v%d: asked for the one pod: %+v, %v, %v", version, pod, there, err)
+				}
+			}
+		})
+	}
+}
+
+// TestCgroupsUnseen: nothing found is an answer only where the whole hierarchy can be seen.
+func TestCgroupsUnseen(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		tree := newCgroupTree(t, version)
+		cgroups := NewCgroups(tree.proc, "")
+		if pods, err := cgroups.Pods(); err != nil || len(pods) > 0 {
+			t.Errorf("v%d, before the first kubelet: %v, %v", version, pods, err)
+		}
+		// The kubelet comes while the agent runs, and later another one.
+		tree.container("kubepods/pod"+uid1+"/"+id1, 1)
+		if pods, err := cgroups.Pods(); err != nil || len(pods) != 1 {
+			t.Errorf("v%d, after it: %v, %v", version, pods, err)
+		}
+		tree.container("other/kubepods/pod"+uid2+"/"+id2, 2)
+		var pods []PodCgroup
+		for range searchEvery {
+			var err error
+			if pods, err = cgroups.Pods(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(pods) != 2 {
+			t.Errorf("v%d, after another kubelet came: %v", version, pods)
+		}
+		// A container's own part of the hierarchy, which has no pods.
+		for _, gone := range []string{"kubepods", "other", "release_agent"} {
+			tree.remove(gone)
+		}
+		tree.file("cgroup.events", "populated 1\n")
+		if pods, err := cgroups.Pods(); err == nil || !strings.Contains(err.Error(), "/sys/fs/cgroup") {
+			t.Errorf("v%d, only a part can be seen: %v, %v", version, pods, err)
+		}
+		tree.mounts()
+		if pods, err := cgroups.Pods(); err == nil {
+			t.Errorf("v%d, no cgroup is mounted: %v", version, pods)
+		}
+	}
+}
+
+// TestCgroupMounts: which of several mounts is asked first.
+func TestCgroupMounts(t *testing.T) {
+	tests := map[string]struct {
+		lines []string
+		want  []string
+	}{
+		"hybrid": {
+			lines: []string{
+				"1 0 0:1 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw", "2 0 0:2 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
+				"3 0 0:3 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices", "4 0 0:4 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd",
+				"5 0 0:5 / /sys rw - sysfs sysfs rw",
+			},
+			want: []string{"/sys/fs/cgroup/devices", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd"},
+		},
+		"in a container, version 1": {
+			lines: []string{"1 0 0:1 /kubepods/pod1/c1 /sys/fs/cgroup/devices ro - cgroup cgroup rw,devices", "2 0 0:1 / /host/sys/fs/cgroup/devices ro master:1 - cgroup cgroup rw,devices"},
+			want:  []string{"/host/sys/fs/cgroup/devices", "/sys/fs/cgroup/devices"},
+		},
+		"in a cgroup namespace": {
+			lines: []string{"1 0 0:1 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw", "2 0 0:1 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw"},
+			want:  []string{"/host/sys/fs/cgroup", "/sys/fs/cgroup"},
+		},
+		"blanks, and nonsense": {
+			lines: []string{`1 0 0:1 / /my\040cgroups rw - cgroup2 cgroup2 rw`, "1 0 - cgroup2", "", "1 0 0:1 / /x rw cgroup2"},
+			want:  []string{"/my cgroups"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, mount := range parseCgroupMounts(strings.Join(tc.lines, "\n")) {
+				got = append(got, mount.dir)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTooManyCgroupsCountAsLiving: a container that makes cgroups without end cannot hide.
+func TestTooManyCgroupsCountAsLiving(t *testing.T) {
+	tree := newCgroupTree(t, 1)
+	for i := range maxNested + 1 {
+		tree.container(fmt.Sprintf("kubepods/pod%s/%s/%d", uid1, id1, i))
+	}
+	pods, err := NewCgroups(tree.proc, "").Pods()
+	if err != nil || len(pods) != 1 || !pods[0].Containers[0].Populated {
+		t.Errorf("%+v, %v", pods, err)
+	}
+}
+
+func BenchmarkPods(b *testing.B) {
+	tree := newCgroupTree(b, 1)
+	for i := range 110 {
+		uid := fmt.Sprintf("%08x%s", i, uid1[8:])
+		for c := range 3 {
+			tree.container(fmt.Sprintf("kubepods/burstable/pod%s/%s%02x", uid, id1[2:], c), 1)
+		}
+	}
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc})
+	b.Run("110 pods", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := containers.cgroups.Pods(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("one of them", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := containers.LiveIn(uid1); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
