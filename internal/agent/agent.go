@@ -234,11 +234,15 @@ func (a *Agent) wireHolders(deps Deps) error {
 func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	program := deps.Hardware.smi(a.log.With("room", "smi"))
 	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir)
+	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
 	a.partition = partition.New(partition.Deps{
 		Dir: a.config.StateDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware:  cards{actions: deps.Hardware.actions(a.log.With("room", "nvidia")), adapter: adapter, program: program},
+		Hardware:  cards{actions: actions, adapter: adapter, program: program},
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.blind, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
+		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {
+			return a.openers(ctx, actions, card)
+		},
 		Clock: a.clock, Log: a.log.With("room", "partition"),
 	})
 }

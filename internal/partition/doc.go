@@ -6,6 +6,8 @@
 //     maintenance, and a card of which that fails is left as it is;
 //   - a GPU instance that looks empty is removed only while nobody holds a MIG device of its GPU that the
 //     scan does not list, and never with a compute instance;
+//   - a GPU that has to be reset is not touched while any program has it open: it waits for 30 seconds,
+//     has then failed with the name of the program, serves as it is, and is tried again;
 //   - of a card that waits, what is free and will go is barred, so that it drains;
 //   - cards that nobody wants changed are never touched, nor are kept instances;
 //   - one agent at a time changes the node, also while an upgrade runs two;

@@ -141,6 +141,11 @@ func (h hardware) Reset(_ context.Context, ids []gpu.UUID) error {
 		return err
 	}
 	for _, id := range ids {
+		if len(h.card(id).openers) > 0 {
+			return errors.New("In use by another client")
+		}
+	}
+	for _, id := range ids {
 		h.unheld(gpu.DeviceKey{GPU: id}, "reset")
 		c := h.card(id)
 		c.enabled, c.instances = c.pending, nil
@@ -158,6 +163,16 @@ func (h hardware) Touch(context.Context) error {
 		}
 	}
 	return h.half("touched")
+}
+
+// openers are asked before the first destruction.
+func (w *world) openers(_ context.Context, id gpu.UUID) ([]Opener, error) {
+	if w.breaks != nil {
+		if err := w.breaks("openers " + string(id)); err != nil {
+			return nil, err
+		}
+	}
+	return w.card(id).openers, nil
 }
 
 // quiesce ends what keeps a card busy.

@@ -73,6 +73,9 @@ type Deps struct {
 	// Quiesce, if any, ends what Berth itself runs on a card that is about to change its
 	// mode, such as an MPS daemon, which would keep it busy. The card is barred by then.
 	Quiesce func(ctx context.Context, card gpu.UUID) error
+	// Openers, if any, are the programs that have a GPU open now, without what Berth itself runs: Quiesce ends that.
+	// It is asked before a GPU that needs a reset is changed.
+	Openers func(ctx context.Context, card gpu.UUID) ([]Opener, error)
 	// Notify, if any, is called when Statuses has changed; it must not block.
 	Notify func()
 	// Clock is the real one when nil.
@@ -171,6 +174,8 @@ type Partition struct {
 	// hung are the calls that were left behind, by card.
 	hung  map[gpu.UUID]*hungCall
 	tries map[gpu.UUID]*try
+	// opened is since when a GPU that needs a reset is seen open.
+	opened map[gpu.UUID]time.Time
 
 	faultsMu sync.Mutex
 	faults   map[string]gpu.Cause
@@ -189,21 +194,13 @@ const (
 	farewell = time.Second
 )
 
-// try is what is remembered of a card that failed.
-type try struct {
-	wanted mig.Wanted
-	times  int
-	next   time.Time
-	// message says it of a GPU that was to change; aside of one that waits or is refused.
-	message, aside string
-}
-
 // New makes a Partition; it does nothing before Reconcile.
 func New(deps Deps) *Partition {
 	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
 	p := &Partition{
-		deps: deps, unseen: map[gpu.UUID]bool{}, untouched: map[gpu.UUID]bool{}, hung: map[gpu.UUID]*hungCall{}, tries: map[gpu.UUID]*try{}, faults: map[string]gpu.Cause{},
+		deps: deps, unseen: map[gpu.UUID]bool{}, untouched: map[gpu.UUID]bool{}, hung: map[gpu.UUID]*hungCall{}, tries: map[gpu.UUID]*try{},
+		opened: map[gpu.UUID]time.Time{}, faults: map[string]gpu.Cause{},
 	}
 	p.statuses.Store(&[]Status{})
 	return p

@@ -36,6 +36,9 @@ func TestConverges(t *testing.T) {
 			w.intact()
 		}
 		w.breaks, w.killAt = nil, 0
+		for _, c := range w.cards {
+			c.openers = nil
+		}
 		w.scan()
 		w.judge(w.settle())
 		for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
@@ -55,7 +58,7 @@ func layout(t *rapid.T) string {
 // event is something that happens on a node.
 func (w *world) event(t *rapid.T, n int) {
 	card := w.cards[rapid.IntRange(0, len(w.cards)-1).Draw(t, "card")].id
-	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
+	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill", "open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
 	case "want":
 		w.want(card, layout(t), fmt.Sprintf("change %d", n))
 	case "unwant":
@@ -94,6 +97,13 @@ func (w *world) event(t *rapid.T, n int) {
 		w.breakNext(calls, rapid.IntRange(0, 4).Draw(t, "always") == 0)
 	case "kill":
 		w.killAt = w.points + rapid.IntRange(1, 25).Draw(t, "points")
+	case "open":
+		c := w.card(card)
+		if c.openers != nil {
+			c.openers = nil
+			return
+		}
+		c.openers = []Opener{{PID: 4711, Program: "nv-hostengine", Stop: "stop it"}}
 	case "scan":
 		w.scan()
 	case "wait":

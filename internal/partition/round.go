@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/ledger"
@@ -130,15 +129,19 @@ func (r *round) run() error {
 		r.publish()
 		return nil
 	}
-	// 3. Take what changes from the ledger, or what is free of it; let go of the rest.
+	// 3. A GPU that cannot be reset now is not changed now.
+	if err := r.awaitClosed(); err != nil {
+		return err
+	}
+	// 4. Take what changes from the ledger, or what is free of it; let go of the rest.
 	if err := r.holdAll(); err != nil {
 		return err
 	}
-	// 4. Do it.
+	// 5. Do it.
 	if err := r.carryOut(); err != nil {
 		return err
 	}
-	// 5. What has ended is no longer under way.
+	// 6. What has ended is no longer under way.
 	r.publish()
 	return r.closeJournal()
 }
@@ -385,17 +388,6 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 	return j
 }
 
-// report adds a failure to what is said of the GPU. One that waits, or that cannot be as wanted, stays so:
-// what failed there is only what disturbs nobody.
-func (t *try) report(j *job) {
-	switch {
-	case j.ready:
-		j.state, j.message = Failed, t.message
-	case j.busy():
-		j.message += " " + t.aside
-	}
-}
-
 // chores finds the work that disturbs nobody and waits for nobody.
 func (r *round) chores(j *job, instances []mig.Instance) {
 	for i := range instances {
@@ -463,23 +455,6 @@ func (r *round) holdFor(at **job) error {
 		return nil
 	}
 	return err
-}
-
-// failed notes a failure and when it is tried again.
-func (r *round) failed(j *job) {
-	t := r.tries[j.want.UUID]
-	if t == nil {
-		t = &try{wanted: j.want.Wanted}
-		r.tries[j.want.UUID] = t
-	}
-	pause := min(firstRetry<<min(t.times, 10), lastRetry)
-	t.times++
-	t.next = r.deps.Clock.Now().Add(pause)
-	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is tried again at %s, or at once when something else is wanted.",
-		name(j.card), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
-	t.aside = fmt.Sprintf("Meanwhile this failed, and is tried again at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
-	t.report(j)
-	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "error", j.err, "times", t.times, "next", pause)
 }
 
 // publish makes the jobs' states visible.

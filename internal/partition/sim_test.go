@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/gpu"
@@ -76,6 +77,15 @@ func (n *node) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	return n.actions.RemoveEmptyMIG(card, gi)
 }
 
+func (n *node) openers(_ context.Context, card gpu.UUID) ([]partition.Opener, error) {
+	found, err := n.actions.Openers(n.Current().GPU(card))
+	var openers []partition.Opener
+	for _, o := range found {
+		openers = append(openers, partition.Opener{PID: o.PID, Program: o.Program})
+	}
+	return openers, err
+}
+
 func (n *node) Reset(_ context.Context, cards []gpu.UUID) error {
 	var refs []string
 	for _, card := range cards {
@@ -99,7 +109,7 @@ func (n *node) life(wants []partition.Want, pods []gpu.DeviceKey, killAt int) (l
 	book.Reconcile(view)
 	killed := errors.New("killed")
 	p := partition.New(partition.Deps{
-		Dir: n.dir, Owner: "test", Hardware: n, Inventory: n, Ledger: book, Log: slog.New(slog.DiscardHandler),
+		Dir: n.dir, Owner: "test", Hardware: n, Inventory: n, Ledger: book, Log: slog.New(slog.DiscardHandler), Openers: n.openers,
 		Fault: func(partition.Step) error {
 			if steps++; steps == killAt {
 				return killed
@@ -241,4 +251,32 @@ func TestMaskedCapabilities(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenSimulatedGPU: a program that NVML does not list keeps a GPU from being reset, so its instances stay until it is gone.
+func TestOpenSimulatedGPU(t *testing.T) {
+	n := newNode(t, "a30x4")
+	first := n.Current().GPUs[0]
+	if len(first.Nodes) == 0 || first.Nodes[0].HostPath == "" {
+		t.Skip("making device nodes needs root with CAP_MKNOD")
+	}
+	on := []partition.Want{{UUID: first.UUID, Wanted: mig.Wanted{Enabled: true, Devices: map[string]int{"1g.6gb": 4}}}}
+	statuses, _ := n.life(on, nil, 0)
+	n.are(t, statuses, on)
+	if err := n.machine.OpenGPU("0", sim.Opener{PID: 4711, Program: "nv-hostengine"}); err != nil {
+		t.Fatal(err)
+	}
+	off := []partition.Want{{UUID: first.UUID}}
+	statuses, _ = n.life(off, nil, 1000)
+	if len(statuses) != 1 || statuses[0].State != partition.Waiting || !strings.Contains(statuses[0].Message, "process 4711 (nv-hostengine)") {
+		t.Errorf("statuses %+v", statuses)
+	}
+	if got := len(n.Current().GPU(first.UUID).MIG.Devices); got != 4 {
+		t.Errorf("%d devices are left; want 4", got)
+	}
+	if err := n.machine.CloseGPU("0", 4711); err != nil {
+		t.Fatal(err)
+	}
+	statuses, _ = n.life(off, nil, 0)
+	n.are(t, statuses, off)
 }

@@ -79,6 +79,7 @@ type fakeCard struct {
 	needsReset       bool // for a change of the mode
 	enabled, pending bool
 	incapable, gone  bool
+	openers          []Opener
 	instances        []fakeInstance
 }
 
@@ -129,7 +130,7 @@ func (w *world) birth() {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.partition = New(Deps{
 		Dir: w.dir, Owner: fmt.Sprintf("agent-%d", w.lives), Hardware: hardware{w}, Inventory: inventory{w}, Ledger: livingLedger{w, book},
-		Devices: w.devices, Blind: func() string { return w.blind }, Quiesce: w.quiesce, Notify: func() { w.notes++ },
+		Devices: w.devices, Blind: func() string { return w.blind }, Quiesce: w.quiesce, Openers: w.openers, Notify: func() { w.notes++ },
 		Clock: w.clock, Log: quiet(), Fault: w.fault,
 	})
 	w.compare()

@@ -115,7 +115,7 @@ func offerProblems() []Problem {
 		{
 			Code: "MIG_FAILED", Severity: Error, Area: AreaMIG, Title: "a MIG layout could not be applied",
 			Meaning: "The card is in the state that the message says. It is tried again after a while.",
-			Fix:     "See the message; a program that is no pod's may still hold the card (nvidia-smi, DCGM, a display).",
+			Fix:     "See the message. A GPU that needs a reset cannot be changed while a program has it open: the message names the process, its pod and what to stop (DCGM, nvidia-persistenced, a display).",
 			Seen:    seenNode + ", condition MIGApplied",
 		},
 		{

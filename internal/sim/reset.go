@@ -68,7 +68,7 @@ func (c *cardState) refusesReset() nvml.Return {
 	switch {
 	case c.Removed || c.Lost:
 		return nvml.ERROR_GPU_IS_LOST
-	case c.Busy || slices.ContainsFunc(c.Instances, func(gi gpuInstance) bool { return gi.Busy }):
+	case c.Busy || len(c.Openers) > 0 || slices.ContainsFunc(c.Instances, func(gi gpuInstance) bool { return gi.Busy }):
 		return nvml.ERROR_IN_USE
 	}
 	return nvml.SUCCESS

@@ -77,6 +77,8 @@ type cardState struct {
 
 	// Busy is a process that uses the card itself.
 	Busy bool `json:"busy,omitempty"`
+	// Openers are programs that have the card open; the list is replaced, never changed.
+	Openers []Opener `json:"openers,omitempty"`
 	// Work is what programs do on the card; it is replaced, never changed.
 	Work *Work `json:"work,omitempty"`
 

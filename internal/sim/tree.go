@@ -67,6 +67,7 @@ func tree(hw *hardware, st *state) []entry {
 		addDriverProc(b, hw, st)
 		if hw.NodesError == "" {
 			addDeviceNodes(b, hw, st)
+			addOpeners(b, hw, st)
 		}
 	}
 	slices.SortFunc(b.entries, func(x, y entry) int { return strings.Compare(x.Path, y.Path) })

@@ -30,7 +30,9 @@ const (
 // order between two actions on one GPU: the caller does.
 type Actions struct {
 	library nvml.Interface
-	log     *slog.Logger
+	// proc is the root of procfs.
+	proc string
+	log  *slog.Logger
 }
 
 // NewActions makes the actions on the hardware of an adapter; it touches nothing yet.
@@ -38,7 +40,7 @@ func NewActions(deps Deps) *Actions {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Actions{library: deps.Library, log: deps.Log}
+	return &Actions{library: deps.Library, proc: deps.Roots.Proc, log: deps.Log}
 }
 
 // action is one of them under way.
