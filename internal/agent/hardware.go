@@ -130,17 +130,20 @@ func bounded[T any](ctx context.Context, what string, call func() (T, error)) (T
 
 // SetMIGMode implements partition.Hardware.
 func (c cards) SetMIGMode(_ context.Context, card gpu.UUID, on bool) (bool, error) {
+	defer c.adapter.MIGChanged(card)
 	return c.actions.SetMIGMode(card, on)
 }
 
 // CreateMIG implements partition.Hardware.
 func (c cards) CreateMIG(_ context.Context, card gpu.UUID, profile string, start int) error {
+	defer c.adapter.MIGChanged(card)
 	_, err := c.actions.CreateMIG(card, profile, start)
 	return err
 }
 
 // DestroyMIG implements partition.Hardware.
 func (c cards) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
+	defer c.adapter.MIGChanged(card)
 	return c.actions.DestroyMIG(card, gi)
 }
 

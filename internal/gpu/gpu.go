@@ -41,6 +41,11 @@ type Clique struct {
 type MIG struct {
 	Capable bool `json:"capable,omitempty"`
 	Enabled bool `json:"enabled,omitempty"`
+	// Unsure is true when the last scan could not read all of this: it is then what an earlier scan found, or nothing if
+	// there was none. Nobody may plan with it.
+	Unsure bool `json:"unsure,omitempty"`
+	// Unknown is true when no scan could tell whether the GPU is partitioned: it is offered neither whole nor in parts.
+	Unknown bool `json:"unknown,omitempty"`
 	// PendingEnabled is the mode after the next GPU reset.
 	PendingEnabled bool `json:"pendingEnabled,omitempty"`
 	// ModeNeedsReset is true where a change of the mode waits for a GPU reset and then
@@ -110,7 +115,7 @@ type MIGDevice struct {
 	Index int `json:"index"`
 	GI    int `json:"gi"`
 	CI    int `json:"ci"`
-	// Start and Size are the GPU instance's placement in memory slices.
+	// Start and Size are the GPU instance's placement in memory slices; a Size of 0 means that the driver does not say it.
 	Start       int    `json:"start"`
 	Size        int    `json:"size"`
 	MemoryBytes uint64 `json:"memoryBytes"`

@@ -27,6 +27,9 @@ type Health struct {
 	Causes []Cause `json:"causes,omitempty"`
 	// Recovery is what the driver says would repair the card; empty when it does not say.
 	Recovery Recovery `json:"recovery,omitempty"`
+	// Partial is true in what a scan says of a GPU that it could not read completely, and of one that it did not ask: it may add
+	// causes, and proves nothing. It is not in a verdict.
+	Partial bool `json:"-"`
 }
 
 // Recovery is what repairs a card (NVML field 230, GPU_RECOVERY_ACTION).

@@ -23,6 +23,7 @@ func Facts() []Fact {
 		{"FABRIC_ERROR", Inspect, "See to the Fabric Manager and the NVSwitches." + byItself},
 		{"FABRIC_NOT_READY", Inspect, "Start the Fabric Manager, or wait until it has finished." + byItself},
 		{"GPU_LOST", Reboot, "Reset the GPU, or reboot the node."},
+		{"GPU_READ_FAILED", Degrade, "Nothing, unless it stays: see the error in the message." + byItself},
 		{"GPU_RESET_REQUIRED", Reset, "Reset the GPU."},
 		{"GPU_UNREADABLE", Inspect, "Reset the GPU, or reboot the node." + byItself},
 		{"NVLINK_DOWN", Degrade, "Reset the GPUs at both ends of the link." + byItself},

@@ -35,7 +35,8 @@ const (
 // Source is the hardware, usually a vendor adapter.
 type Source interface {
 	// Scan reads the whole node. In the snapshot, a GPU's health holds the level causes
-	// that this scan found, without Since, and State Gone for a card that did not answer.
+	// that this scan found, without Since, and State Gone for a card that did not answer. Partial is true
+	// for a card that it could not read completely: its causes are added, and nothing is taken for repaired.
 	Scan(ctx context.Context) (gpu.Snapshot, error)
 	// Watch calls emit for each event until ctx ends or the hardware goes away; then it
 	// is called again.

@@ -479,3 +479,24 @@ func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
 		}
 	})
 }
+
+// TestPartialScan: a scan that could not read a GPU completely adds causes, and takes nothing for repaired.
+func TestPartialScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSource(1)
+		s.snapshot.GPUs[0].Health.Causes = []gpu.Cause{{Code: "ECC_DOUBLE_BIT"}}
+		i := running(t, s)
+		s.events <- gpu.Event{GPU: idOf(0), GI: gpu.NoInstance, CI: gpu.NoInstance, XID: 94}
+		synctest.Wait()
+		s.set(func(s *source) {
+			s.snapshot.GPUs[0].Health = gpu.Health{
+				Recovery: gpu.RecoveryNone, Partial: true, Causes: []gpu.Cause{{Code: "GPU_READ_FAILED"}},
+			}
+		})
+		time.Sleep(time.Minute)
+		expect(t, i, "partial", idOf(0), "NeedsReset ECC_DOUBLE_BIT XID94 GPU_READ_FAILED")
+		s.set(func(s *source) { s.snapshot.GPUs[0].Health = gpu.Health{Recovery: gpu.RecoveryNone} })
+		time.Sleep(time.Minute)
+		expect(t, i, "complete", idOf(0), "Healthy")
+	})
+}

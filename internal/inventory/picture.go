@@ -80,9 +80,13 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
 	next := make(map[gpu.UUID]health.Record, len(scan.GPUs))
 	for i := range scan.GPUs {
 		card := &scan.GPUs[i]
+		proof := began
+		if card.Health.Partial {
+			proof = time.Time{} // it adds causes, and removes none
+		}
 		next[card.UUID] = health.Update(health.Input{
 			Previous:  p.record(card.UUID),
-			ScanBegan: began,
+			ScanBegan: proof,
 			Seen:      p.seen(card),
 			Instances: instances(card),
 			Recovery:  card.Health.Recovery,

@@ -58,7 +58,11 @@ func Resolve(snapshot *gpu.Snapshot, settings Settings) ([]Unit, []gpu.Cause) {
 	single := settings.MIGStrategy == MIGSingle && r.uniform(offered)
 	var parts []slice
 	for i := range offered {
-		if c := &offered[i]; r.partitioned(c) {
+		c := &offered[i]
+		if c.MIG.Unknown {
+			continue
+		}
+		if r.partitioned(c) {
 			r.notWhole(c, rules[i])
 			parts = append(parts, r.usable(c)...)
 		} else {
@@ -93,9 +97,10 @@ func (r *resolver) partitioned(c *card) bool {
 	return c.MIG.Enabled && r.settings.MIGStrategy != MIGNone
 }
 
+// changing tells whether a card's partition says nothing at the moment.
 func (r *resolver) changing(c *card) bool {
 	_, changing := r.settings.Changing[c.UUID]
-	return changing
+	return changing || c.MIG.Unknown
 }
 
 // uniform tells whether the cards meet MIGSingle. It is a problem if only some do.

@@ -20,7 +20,7 @@ const namedHolders = 3
 //     use as long as holders names anybody, and is draining. So does a GPU that is to be
 //     offered by its MIG devices, and a MIG device whose GPU is to be offered whole.
 //   - What is wanted on silicon that such a device occupies is not in force yet.
-//   - A GPU in pending, with the reason as a sentence, keeps its applied units, draining,
+//   - A GPU in pending, with the reason as a sentence, or of which nobody knows whether it is partitioned, keeps its applied units, draining,
 //     whether anybody holds them or not. What was not in force is not offered.
 //   - What is no longer in the snapshot is dropped.
 //
@@ -34,7 +34,11 @@ func Settle(snapshot *gpu.Snapshot, wanted, applied []Unit, holders func(gpu.Dev
 		c := &cards[i]
 		want, have := c.unitsOf(wanted), c.unitsOf(applied)
 		var inForce []Unit
-		if reason, due := pending[c.UUID]; due {
+		reason, due := pending[c.UUID]
+		if c.MIG.Unknown && !due {
+			reason, due = "the driver has not said yet whether the GPU is partitioned", true
+		}
+		if due {
 			inForce = drain(have, reason)
 		} else {
 			inForce = settleCard(want, have, holders)

@@ -28,6 +28,12 @@ func cardProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "GPU_READ_FAILED", Severity: Warning, Area: AreaGPU, Title: "a question to a GPU was not answered",
+			Meaning: "A call into the driver came back with an error that may pass, such as a timeout. What an earlier scan found stays in force, and nothing is taken for repaired meanwhile. After three scans in a row the GPU is unreadable.",
+			Fix:     "Nothing, if it goes by itself. Otherwise see the error in the message and the kernel log.",
+			Seen:    seenCard,
+		},
+		{
 			Code: "GPU_RESET_REQUIRED", Severity: Error, Area: AreaGPU, Title: "a card needs a reset",
 			Meaning: "The driver refuses work on the card until it was reset. On a card with MIG this concerns all of its MIG devices.",
 			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
@@ -41,8 +47,8 @@ func cardProblems() []Problem {
 		},
 		{
 			Code: "GPU_UNREADABLE", Severity: Error, Area: AreaGPU, Title: "a card cannot be read",
-			Meaning: "The driver counts the card, and a question about it comes back with an error.",
-			Fix:     "See the error in the message; reset the card, or reboot the node.",
+			Meaning: "The driver counts the GPU, and a question about it comes back with an error: in three scans in a row, or when nothing known can stand for the answer, as in the first scan, after a change of its MIG devices, a reset or another start of the driver. It is not given out, and its devices stay listed as they were last known for the pods that hold them.",
+			Fix:     "See the error in the message; reset the GPU, or reboot the node.",
 			Seen:    seenCard,
 		},
 		{

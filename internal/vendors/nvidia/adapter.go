@@ -57,9 +57,17 @@ type Adapter struct {
 	sessions int
 	// known are the cards of the last scan by UUID, the Gone ones included.
 	known map[gpu.UUID]gpu.GPU
-	facts map[gpu.UUID]facts
-	links map[gpu.UUID]*linkReader
-	paths map[pair]gpu.PCIPath
+	// cards are those of the last scan of this session, as far as it has handles of them.
+	cards map[gpu.UUID]*card
+	// remembered outlasts a session, since it says what was known.
+	remembered map[gpu.UUID]*memories
+	// migChanged are GPUs of which MIGChanged told.
+	migChanged sync.Map
+	// silent counts the scans in a row in which the driver did not answer for no lasting reason.
+	silent int
+	links  map[gpu.UUID]*linkReader
+	// formerPaths are the paths of the session before.
+	paths, formerPaths map[pair]gpu.PCIPath
 	// geometries outlast a session, since they belong to the card and the driver's version.
 	geometries map[gpu.UUID]*geometry
 	// pulses are what the checks remember of each card.
@@ -97,10 +105,11 @@ func New(deps Deps) *Adapter {
 		log:     deps.Log,
 		known:   map[gpu.UUID]gpu.GPU{},
 		scan:    make(chan struct{}, 1),
-		facts:   map[gpu.UUID]facts{},
+		cards:   map[gpu.UUID]*card{},
 		links:   map[gpu.UUID]*linkReader{},
 		paths:   map[pair]gpu.PCIPath{},
 
+		remembered: map[gpu.UUID]*memories{},
 		geometries: map[gpu.UUID]*geometry{},
 		pulses:     map[gpu.UUID]*pulse{},
 		kernelLog:  kernelLog{dev: tree{deps.Roots.Dev}, log: deps.Log},
@@ -141,9 +150,13 @@ func (a *Adapter) Scan(ctx context.Context) (gpu.Snapshot, error) {
 }
 
 func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
-	if fault := a.open(); fault != nil {
-		return a.withoutDriver(*fault), nil
+	if failed := a.open(); failed != nil {
+		if doubtful(failed.ret) && a.latest != nil && a.latest.Driver.Present() {
+			return a.withoutAnswer(*failed), nil
+		}
+		return a.withoutDriver(*driverMissing(failed.call, failed.ret)), nil
 	}
+	a.readCUDA(a.session)
 	a.inUse.RLock()
 	snapshot, broken, err := a.read(ctx)
 	a.inUse.RUnlock()
@@ -160,11 +173,15 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 // read is one scan with a driver: who is there, what each card says, what joins them.
 // broken says that the driver went away meanwhile.
 func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.Cause, err error) {
-	roll, broken := a.enumerate()
-	if broken != nil {
+	roll, broken, missing := a.enumerate()
+	switch {
+	case broken != nil:
 		return gpu.Snapshot{}, broken, nil
+	case missing != nil:
+		return a.withoutAnswer(*missing), nil, nil
 	}
-	cards := make([]*card, 0, len(roll.answering))
+	a.silent = 0
+	cards := slices.Clone(roll.silent)
 	for _, found := range roll.answering {
 		if err := ctx.Err(); err != nil {
 			return gpu.Snapshot{}, nil, err
@@ -182,11 +199,11 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 
 	compareLinks(cards)
 	snapshot.Driver = a.session.driver
+	snapshot.Topology = a.topology(cards)
 	snapshot.GPUs = make([]gpu.GPU, len(cards))
 	for i, c := range cards {
 		snapshot.GPUs[i] = c.gpu
 	}
-	snapshot.Topology = a.topology(cards)
 	snapshot.Control = a.controlNodes()
 	snapshot.Faults = roll.faults
 	a.remember(cards)
@@ -220,16 +237,18 @@ func (a *Adapter) withoutDriver(fault gpu.Cause) gpu.Snapshot {
 // can be named, and the handles that Watch registers.
 func (a *Adapter) remember(cards []*card) {
 	a.known = make(map[gpu.UUID]gpu.GPU, len(cards))
+	clear(a.cards)
 	var handles []handle
 	places := make(map[gpu.PCIAddress]gpu.UUID, len(cards))
 	for _, c := range cards {
 		a.known[c.gpu.UUID] = c.gpu
 		places[c.gpu.PCI] = c.gpu.UUID
-		if c.gpu.Health.State != gpu.Gone {
+		if c.device != nil {
+			a.cards[c.gpu.UUID] = c
 			handles = append(handles, handle{c.gpu.UUID, c.device})
 		}
 	}
-	maps.DeleteFunc(a.facts, func(id gpu.UUID, _ facts) bool { return !known(a.known, id) })
+	maps.DeleteFunc(a.remembered, func(id gpu.UUID, _ *memories) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.links, func(id gpu.UUID, _ *linkReader) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.pulses, func(id gpu.UUID, _ *pulse) bool { return !known(a.known, id) })
 	maps.DeleteFunc(a.geometries, func(id gpu.UUID, _ *geometry) bool { return !known(a.known, id) })

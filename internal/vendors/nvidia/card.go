@@ -17,6 +17,7 @@ type card struct {
 	links  linkCounts
 	fabric nvml.GpuFabricInfo
 	broken *gpu.Cause // the driver went away while it was read
+	doubts []doubt
 }
 
 // facts are what does not change while a driver runs.
@@ -43,8 +44,8 @@ type question struct {
 	reset *failure
 	// broken is set when the driver went away.
 	broken *gpu.Cause
-	// unsure is true when an answer failed for no lasting reason.
-	unsure bool
+	// missing is the first answer that did not come for no lasting reason.
+	missing *failure
 }
 
 // ask makes one NVML call. False means that there is no value, for whatever reason.
@@ -54,7 +55,7 @@ func ask[T any](q *question, call string, f func() (T, nvml.Return)) (T, bool) {
 		return none, false
 	}
 	q.at(q.card, call)
-	value, ret := f()
+	value, ret := again(f)
 	if !q.understand(call, ret) {
 		return none, false
 	}
@@ -73,37 +74,37 @@ func (q *question) understand(call string, ret nvml.Return) bool {
 		if q.reset == nil {
 			q.reset = &failure{call: call, ret: ret}
 		}
-		q.unsure = true
-	case unsupported(ret):
+		q.miss(call, ret)
+	case !doubtful(ret):
 	default:
-		q.unsure = true
+		q.miss(call, ret)
 		q.log.Debug("NVML call failed", "gpu", q.card, "call", call, "return", say(ret))
 	}
 	return false
 }
 
+func (q *question) miss(call string, ret nvml.Return) {
+	if q.missing == nil {
+		q.missing = &failure{call: call, ret: ret}
+	}
+}
+
 // readCard asks a card everything.
 func (a *Adapter) readCard(who found) *card {
 	q := &question{card: who.uuid, at: a.at, log: a.log}
-	known := a.readFacts(q, who)
-	fabric := a.readFabric(q, who.device)
-	c := &card{device: who.device, fabric: fabric, gpu: gpu.GPU{
-		UUID:              who.uuid,
-		Index:             who.index,
-		Minor:             known.minor,
-		PCI:               who.pci,
-		DeviceID:          who.deviceID,
-		Product:           known.product,
-		Architecture:      known.architecture,
-		ComputeCapability: known.capability,
-		MemoryBytes:       known.memory,
-		NUMANode:          known.numa,
-		Clique:            cliqueOf(fabric),
-		MIG:               a.readMIG(q, who, known),
-		Nodes:             a.cardNodes(who.pci, known.minor),
-	}}
-	c.links = a.readLinks(q, who)
-	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, c)
+	m := a.memories(who.uuid)
+	m.silent = 0
+	c := &card{device: who.device, gpu: gpu.GPU{UUID: who.uuid, Index: who.index, PCI: who.pci, DeviceID: who.deviceID}}
+	known := a.readFacts(q, c, m, who)
+	c.gpu.Minor, c.gpu.Product, c.gpu.Architecture = known.minor, known.product, known.architecture
+	c.gpu.ComputeCapability, c.gpu.MemoryBytes, c.gpu.NUMANode = known.capability, known.memory, known.numa
+	c.fabric = settled(q, c, &m.fabric, false, func() nvml.GpuFabricInfo { return a.readFabric(q, who.device) })
+	c.gpu.Clique = cliqueOf(c.fabric)
+	c.gpu.MIG = a.readMIG(q, c, m, who, known)
+	c.gpu.Nodes = a.cardNodes(who.pci, known.minor)
+	c.links = settled(q, c, &m.links, false, func() linkCounts { return a.readLinks(q, who) })
+	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, c, m)
+	c.gpu.Health.Causes = append(c.gpu.Health.Causes, causesOf(c.doubts)...)
 	switch {
 	case q.broken != nil:
 		c.broken = q.broken
@@ -127,14 +128,22 @@ func (c *card) lose(a *Adapter, why *failure) {
 		c.gpu = before
 	}
 	c.device, c.links = nil, linkCounts{}
+	a.memories(c.gpu.UUID).void() // it comes back through a reset
 	c.gpu.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{a.lostCause(c.gpu.PCI, why)}}
 }
 
 // readFacts asks once for each card and session, or until every answer came.
-func (a *Adapter) readFacts(q *question, who found) facts {
-	if have, ok := a.facts[who.uuid]; ok && have.pci == who.pci {
-		return have
+func (a *Adapter) readFacts(q *question, c *card, m *memories, who found) facts {
+	if m.facts.value.pci != who.pci {
+		m.facts = memory[facts]{}
 	}
+	if m.facts.current {
+		return m.facts.value
+	}
+	return settled(q, c, &m.facts, true, func() facts { return a.askFacts(q, who) })
+}
+
+func (a *Adapter) askFacts(q *question, who found) facts {
 	d := who.device
 	f := facts{pci: who.pci, minor: -1, numa: a.sys.numaNode(who.pci)}
 	minor, ok := ask(q, "nvmlDeviceGetMinorNumber", d.GetMinorNumber)
@@ -156,9 +165,6 @@ func (a *Adapter) readFacts(q *question, who found) facts {
 	})
 	memory, _ := ask(q, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
 	f.memory = memory.Total
-	if !q.unsure && q.lost == nil && q.broken == nil {
-		a.facts[who.uuid] = f
-	}
 	return f
 }
 

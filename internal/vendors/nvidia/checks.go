@@ -29,15 +29,22 @@ func checks() []check {
 }
 
 // check asks a card how it is.
-func (a *Adapter) check(q *question, c *card) ([]gpu.Cause, gpu.Recovery) {
+func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Recovery) {
 	p := a.pulse(c.gpu.UUID)
 	var causes []gpu.Cause
 	for _, one := range checks() {
-		if a.exports(one.symbol) {
-			causes = append(causes, one.run(q, c.device, p)...)
+		if !a.exports(one.symbol) {
+			continue
 		}
+		found, missing := section(q, func() []gpu.Cause { return one.run(q, c.device, p) })
+		if missing != nil { // what the check found before stands until it is answered again
+			c.doubts = append(c.doubts, doubt{why: *missing, kept: true})
+			found = m.checks[one.symbol]
+		}
+		m.checks[one.symbol] = found
+		causes = append(causes, found...)
 	}
-	read := readFields(q, c.device)
+	read := settled(q, c, &m.fields, false, func() map[uint32]uint64 { return readFields(q, c.device) })
 	var recovery gpu.Recovery // empty when the driver does not say
 	if action, ok := read[nvml.FI_DEV_GET_GPU_RECOVERY_ACTION]; ok {
 		recovery = recoveryOf(action)

@@ -30,20 +30,19 @@ type profile struct {
 
 // readGeometry asks once for each card and version of the driver, or until every answer came. Old drivers
 // answer in MIG mode only, so a card without answers is asked again when its mode changes.
-func (a *Adapter) readGeometry(q *question, who found, parent facts, enabled bool) *geometry {
+func (a *Adapter) readGeometry(q *question, who found, parent facts, enabled bool) (*geometry, *failure) {
 	version := a.session.driver.Version
 	have := a.geometries[who.uuid]
 	if have != nil && have.driver == version && (len(have.Profiles) > 0 || have.enabled == enabled) {
-		return have
+		return have, nil
 	}
 	read := &geometry{driver: version, enabled: enabled, names: map[uint32]string{}, suffixes: map[uint32]string{}}
 	if !a.exports("nvmlDeviceGetGpuInstanceProfileInfo") || !a.exports("nvmlDeviceGetGpuInstancePossiblePlacements") {
 		a.geometries[who.uuid] = read
-		return read
+		return read, nil
 	}
-	before := q.unsure
-	q.unsure = false
-	for _, p := range readProfiles(q, who.device, who.deviceID, parent.memory) {
+	profiles, missing := section(q, func() []profile { return readProfiles(q, who.device, who.deviceID, parent.memory) })
+	for _, p := range profiles {
 		read.names[p.ID], read.suffixes[p.ID] = p.Name, p.suffix
 		if len(p.Starts) == 0 {
 			continue
@@ -52,11 +51,10 @@ func (a *Adapter) readGeometry(q *question, who found, parent facts, enabled boo
 		read.MemorySlices = max(read.MemorySlices, p.Starts[len(p.Starts)-1]+p.Size)
 		read.ComputeSlices = max(read.ComputeSlices, p.ComputeSlices)
 	}
-	if !q.unsure && q.lost == nil && q.broken == nil && parent.memory > 0 {
+	if missing == nil && q.lost == nil && q.broken == nil && parent.memory > 0 {
 		a.geometries[who.uuid] = read
 	}
-	q.unsure = q.unsure || before
-	return read
+	return read, missing
 }
 
 // readProfiles asks a card for its profiles, in the order of NVML's numbers, and where instances of them may begin.

@@ -15,12 +15,35 @@ import (
 // maxMIG bounds NVML's count of MIG devices of a card (7 at the time of writing).
 const maxMIG = 64
 
-// readMIG reads the mode and, when it is on, the MIG devices. They are read anew at
-// each scan: a MIG UUID may come back for a device of another shape.
-func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
+// readMIG reads the mode and, when it is on, the MIG devices. They are read again at
+// each scan: a MIG UUID may come back for a device of another shape. When an answer is missing, all of it is what the last
+// complete answers were, so that a GPU is never half of one layout and half of another, and never whole because its
+// mode was not told.
+func (a *Adapter) readMIG(q *question, c *card, m *memories, who found, parent facts) gpu.MIG {
+	_, changed := a.migChanged.LoadAndDelete(who.uuid)
+	listed := a.listedInstances(parent.minor)
+	if changed || listed != m.mig.value.listed {
+		m.mig.void()
+	}
+	doubts := len(c.doubts)
+	answers := settled(q, c, &m.mig, true, func() migAnswers {
+		mig, shapeless := a.askMIG(q, who, parent)
+		return migAnswers{mig, listed, shapeless}
+	})
+	if answers.shapeless != nil {
+		c.doubts = append(c.doubts, doubt{why: *answers.shapeless})
+	}
+	answers.mig.Unsure = len(c.doubts) > doubts
+	answers.mig.Unknown = answers.mig.Unsure && !m.mig.have && !answers.mig.Enabled
+	return answers.mig
+}
+
+// askMIG asks for the mode and the devices. What the GPU can be partitioned into is another matter: without it nobody can plan,
+// and what is there can be given out.
+func (a *Adapter) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeless *failure) {
 	d := who.device
 	if !a.exports("nvmlDeviceGetMigMode") {
-		return gpu.MIG{}
+		return gpu.MIG{}, nil
 	}
 	type modes struct{ current, pending int }
 	mode, ok := ask(q, "nvmlDeviceGetMigMode", func() (modes, nvml.Return) {
@@ -28,7 +51,7 @@ func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
 		return modes{current, pending}, ret
 	})
 	if !ok {
-		return gpu.MIG{}
+		return gpu.MIG{}, nil
 	}
 	mig := gpu.MIG{
 		Capable:        true,
@@ -36,10 +59,10 @@ func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
 		PendingEnabled: mode.pending == nvml.DEVICE_MIG_ENABLE,
 		ModeNeedsReset: parent.ampere(),
 	}
-	shape := a.readGeometry(q, who, parent, mig.Enabled)
+	shape, shapeless := a.readGeometry(q, who, parent, mig.Enabled)
 	mig.Geometry = shape.MIGGeometry
 	if !mig.Enabled {
-		return mig
+		return mig, shapeless
 	}
 	count, _ := ask(q, "nvmlDeviceGetMaxMigDeviceCount", d.GetMaxMigDeviceCount)
 	for index := range min(count, maxMIG) {
@@ -56,7 +79,7 @@ func (a *Adapter) readMIG(q *question, who found, parent facts) gpu.MIG {
 		}
 	}
 	mig.Empty = a.readEmpty(q, d, parent, shape, mig.Devices)
-	return mig
+	return mig, shapeless
 }
 
 // readEmpty finds the GPU instances without a compute instance. The driver's files only name candidates, so that a GPU

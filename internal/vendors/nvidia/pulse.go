@@ -105,7 +105,9 @@ func checkTemperature(q *question, d nvml.Device, p *pulse) []gpu.Cause {
 	if !ok {
 		return nil
 	}
-	p.readLimits(q, d)
+	if !p.readLimits(q, d) {
+		return nil
+	}
 	code, word := "", ""
 	for _, limit := range temperatureLimits() {
 		threshold := p.limits[limit.code]
@@ -124,23 +126,28 @@ func checkTemperature(q *question, d nvml.Device, p *pulse) []gpu.Cause {
 	return []gpu.Cause{unstamped(code, fmt.Sprintf("the GPU is at or above its %s temperature of %d degrees Celsius (nvmlDeviceGetTemperature)", word, p.limits[code]))}
 }
 
-// readLimits asks for the thresholds, once.
-func (p *pulse) readLimits(q *question, d nvml.Device) {
+// readLimits asks for the thresholds, once; false when an answer is missing.
+func (p *pulse) readLimits(q *question, d nvml.Device) bool {
 	if p.limits != nil {
-		return
+		return true
 	}
-	unsure := q.unsure
-	q.unsure = false
-	limits := map[string]uint32{}
-	for _, limit := range temperatureLimits() {
-		limits[limit.code], _ = ask(q, "nvmlDeviceGetTemperatureThreshold", func() (uint32, nvml.Return) {
-			return d.GetTemperatureThreshold(limit.kind)
-		})
+	limits, missing := section(q, func() map[string]uint32 {
+		limits := map[string]uint32{}
+		for _, limit := range temperatureLimits() {
+			limits[limit.code], _ = ask(q, "nvmlDeviceGetTemperatureThreshold", func() (uint32, nvml.Return) {
+				return d.GetTemperatureThreshold(limit.kind)
+			})
+		}
+		return limits
+	})
+	if missing != nil {
+		q.missing = missing
 	}
-	if !q.unsure && q.lost == nil && q.broken == nil {
-		p.limits = limits
+	if missing != nil || q.lost != nil || q.broken != nil {
+		return false
 	}
-	q.unsure = q.unsure || unsure
+	p.limits = limits
+	return true
 }
 
 // throttleReason is a bit of the clocks' reasons and its cause.
@@ -161,6 +168,9 @@ func throttleReasons() []throttleReason {
 // checkThrottle tells what has held the clocks down for a while.
 func checkThrottle(q *question, d nvml.Device, p *pulse) []gpu.Cause {
 	reasons, ok := ask(q, "nvmlDeviceGetCurrentClocksThrottleReasons", d.GetCurrentClocksThrottleReasons)
+	if q.missing != nil {
+		return nil // nothing is known of this moment
+	}
 	var causes []gpu.Cause
 	special := false
 	for _, reason := range throttleReasons() {

@@ -20,7 +20,9 @@ const maxCards = 256
 type rollCall struct {
 	answering []found
 	// lost are cards with an identity and no answer, their health filled in.
-	lost   []gpu.GPU
+	lost []gpu.GPU
+	// silent are cards that did not identify themselves this time.
+	silent []*card
 	faults []gpu.Cause
 }
 
@@ -42,12 +44,17 @@ type failure struct {
 	pci   *gpu.PCIAddress
 }
 
-// enumerate calls the roll: NVML's indices first, then the names of those missing.
-func (a *Adapter) enumerate() (roll rollCall, broken *gpu.Cause) {
+// enumerate calls the roll: NVML's indices first, then the names of those missing. broken says that the driver went
+// away, missing that it did not say how many GPUs there are.
+func (a *Adapter) enumerate() (roll rollCall, broken *gpu.Cause, missing *failure) {
 	a.at("", "nvmlDeviceGetCount")
 	count, ret := a.library.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return rollCall{}, driverMissing("nvmlDeviceGetCount", ret)
+	switch {
+	case ret == nvml.SUCCESS:
+	case !gone(ret) && a.latest != nil && a.latest.Driver.Present():
+		return rollCall{}, nil, &failure{call: "nvmlDeviceGetCount", ret: ret}
+	default:
+		return rollCall{}, driverMissing("nvmlDeviceGetCount", ret), nil
 	}
 	count = min(count, maxCards)
 	before := map[int]gpu.UUID{}
@@ -61,13 +68,22 @@ func (a *Adapter) enumerate() (roll rollCall, broken *gpu.Cause) {
 		case failed == nil:
 			roll.answering = append(roll.answering, card)
 		case gone(failed.ret):
-			return rollCall{}, driverMissing(failed.call, failed.ret)
+			return rollCall{}, driverMissing(failed.call, failed.ret), nil
 		default:
 			failures = append(failures, *failed)
 		}
 	}
 	a.nameTheMissing(&roll, failures, count)
-	return roll, nil
+	return roll, nil, nil
+}
+
+// again makes a call on a GPU once more when it says that the GPU is lost: one that is lost says so again.
+func again[T any](call func() (T, nvml.Return)) (T, nvml.Return) {
+	value, ret := call()
+	if ret == nvml.ERROR_GPU_IS_LOST {
+		value, ret = call()
+	}
+	return value, ret
 }
 
 // identify asks one index for a handle, a place and a name. expected is who was there
@@ -77,18 +93,18 @@ func (a *Adapter) identify(index int, expected gpu.UUID) (found, *failure) {
 		return found{}, &failure{index: index, call: call, ret: ret, pci: pci}
 	}
 	a.at(expected, "nvmlDeviceGetHandleByIndex")
-	device, ret := a.library.DeviceGetHandleByIndex(index)
+	device, ret := again(func() (nvml.Device, nvml.Return) { return a.library.DeviceGetHandleByIndex(index) })
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetHandleByIndex", ret, nil)
 	}
 	a.at(expected, "nvmlDeviceGetPciInfo")
-	info, ret := device.GetPciInfo()
+	info, ret := again(device.GetPciInfo)
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetPciInfo", ret, nil)
 	}
 	pci := addressOf(info)
 	a.at(expected, "nvmlDeviceGetUUID")
-	uuid, ret := device.GetUUID()
+	uuid, ret := again(device.GetUUID)
 	if ret == nvml.SUCCESS && uuid == "" {
 		ret = nvml.ERROR_UNKNOWN
 	}
@@ -146,6 +162,13 @@ func (a *Adapter) nameTheMissing(roll *rollCall, failures []failure, count int) 
 		default:
 			m.card.Index = next
 			next++
+		}
+		if m.why != nil && doubtful(m.why.ret) && m.why.ret != nvml.ERROR_RESET_REQUIRED {
+			if before, ok := a.known[m.card.UUID]; ok && before.Health.State != gpu.Gone {
+				roll.silent = append(roll.silent, a.silentCard(m.card.UUID, m.card.Index, *m.why))
+				continue
+			}
+			m.card.MIG.Unsure, m.card.MIG.Unknown = true, true
 		}
 		m.card.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{a.lostCause(m.card.PCI, m.why)}}
 		roll.lost = append(roll.lost, m.card)
@@ -247,7 +270,7 @@ func (a *Adapter) lostCause(address gpu.PCIAddress, why *failure) gpu.Cause {
 		case nvml.ERROR_RESET_REQUIRED:
 			code = "GPU_RESET_REQUIRED"
 		default:
-			code = "GPU_UNREADABLE"
+			code = codeUnreadable
 		}
 	}
 	if a.sys.offBus(address) {

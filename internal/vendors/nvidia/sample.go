@@ -259,7 +259,7 @@ func (r *reader) run(all []source) {
 			return
 		}
 		started := r.sampler.deps.Now()
-		r.q.unsure = false
+		r.q.missing = nil
 		if !r.sampler.alive(r.list, func() { one.read(r) }) {
 			return
 		}
@@ -269,7 +269,7 @@ func (r *reader) run(all []source) {
 			status.OK, status.Trouble = false, fmt.Sprintf("%s returned %s", r.q.lost.call, say(r.q.lost.ret))
 		case r.q.broken != nil:
 			status.OK, status.Trouble = false, r.q.broken.Message
-		case r.q.unsure:
+		case r.q.missing != nil:
 			status.OK, status.Trouble = false, "a call failed"
 		}
 		r.steps <- step{status, r.out.Clone()}

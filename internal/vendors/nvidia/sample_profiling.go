@@ -73,7 +73,7 @@ func (r *reader) profiling() {
 	}
 	if r.card.profilable == nil {
 		support, ok := ask(r.q, "nvmlGpmQueryDeviceSupport", r.device.GpmQueryDeviceSupport)
-		if !ok && r.q.unsure {
+		if !ok && r.q.missing != nil {
 			return
 		}
 		yes := ok && support.IsSupportedDevice != 0

@@ -100,7 +100,7 @@ func TestLevelCauses(t *testing.T) {
 		},
 		"lost":        {func(c *fakeCard) { c.broken = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
 		"lost handle": {func(c *fakeCard) { c.handle = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
-		"unreadable":  {func(c *fakeCard) { c.handle = nvml.ERROR_UNKNOWN }, []string{"GPU_UNREADABLE"}, gpu.Gone, ""},
+		"unreadable":  {func(c *fakeCard) { c.handle = nvml.ERROR_UNKNOWN }, []string{"GPU_READ_FAILED"}, "", gpu.RecoveryNone},
 		"reset required": {
 			func(c *fakeCard) {
 				c.Device.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) {
@@ -130,7 +130,7 @@ func TestLevelCauses(t *testing.T) {
 			if diff := cmp.Diff(test.want, codes); diff != "" || health.State != test.state || health.Recovery != test.recovery {
 				t.Errorf("got %+v; want state %q, recovery %q, causes (-want +got):\n%s", health, test.state, test.recovery, diff)
 			}
-			after.GPUs[1].Health = before.GPUs[1].Health
+			after.GPUs[1].Health, after.GPUs[1].MIG.Unsure = before.GPUs[1].Health, false
 			if diff := cmp.Diff(before, after); diff != "" {
 				t.Errorf("more than that card's health changed (-before +after):\n%s", diff)
 			}

@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -13,12 +14,14 @@ import (
 type session struct {
 	number int
 	driver gpu.Driver
+	// cudaAsked is true once the question for the CUDA version was answered.
+	cudaAsked bool
 	// has remembers which functions the loaded library exports.
 	has map[string]bool
 }
 
-// open makes sure that the library is loaded; the cause says why it is not.
-func (a *Adapter) open() *gpu.Cause {
+// open makes sure that the library is loaded; otherwise it returns the call that failed.
+func (a *Adapter) open() *failure {
 	if a.session != nil {
 		return nil
 	}
@@ -26,23 +29,39 @@ func (a *Adapter) open() *gpu.Cause {
 	a.inUse.Lock()
 	defer a.inUse.Unlock()
 	if ret := a.library.Init(); ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
-		return driverMissing("nvmlInit", ret)
+		return &failure{call: "nvmlInit", ret: ret}
 	}
 	next := &session{number: a.sessions + 1, has: map[string]bool{}}
 	a.at("", "nvmlSystemGetDriverVersion")
 	version, ret := a.library.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
 		a.library.Shutdown()
-		return driverMissing("nvmlSystemGetDriverVersion", ret)
+		return &failure{call: "nvmlSystemGetDriverVersion", ret: ret}
 	}
 	next.driver.Version = version
-	a.at("", "nvmlSystemGetCudaDriverVersion")
-	if cuda, ret := a.library.SystemGetCudaDriverVersion(); ret == nvml.SUCCESS {
-		next.driver.CUDA = gpu.Version{Major: cuda / 1000, Minor: cuda % 1000 / 10}
-	}
+	a.readCUDA(next)
 	a.session, a.sessions = next, next.number
 	a.log.Info("driver found", "version", version, "cuda", next.driver.CUDA.String())
 	return nil
+}
+
+// readCUDA asks for the driver's CUDA version until it is answered. The same driver has the version that it had before.
+func (a *Adapter) readCUDA(s *session) {
+	if s.cudaAsked {
+		return
+	}
+	a.at("", "nvmlSystemGetCudaDriverVersion")
+	cuda, ret := a.library.SystemGetCudaDriverVersion()
+	switch {
+	case ret == nvml.SUCCESS:
+		s.driver.CUDA = gpu.Version{Major: cuda / 1000, Minor: cuda % 1000 / 10}
+	case doubtful(ret):
+		if a.latest != nil && a.latest.Driver.Version == s.driver.Version {
+			s.driver.CUDA = a.latest.Driver.CUDA
+		}
+		return
+	}
+	s.cudaAsked = true
 }
 
 // close ends the session, once nobody is in a call any more.
@@ -64,8 +83,12 @@ func (a *Adapter) unload() {
 		a.log.Debug("nvmlShutdown failed", "return", say(ret))
 	}
 	a.session = nil
-	clear(a.facts)
+	for _, m := range a.remembered {
+		m.void()
+	}
+	clear(a.cards)
 	clear(a.links)
+	a.formerPaths = maps.Clone(a.paths)
 	clear(a.paths)
 	clear(a.pulses)
 }

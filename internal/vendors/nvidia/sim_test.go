@@ -32,12 +32,14 @@ func machine(t testing.TB, profile string) (*sim.Machine, *nvidia.Adapter) {
 
 // adapterOn is a new process's adapter.
 func adapterOn(t testing.TB, m *sim.Machine) *nvidia.Adapter {
-	root := m.Root()
-	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
-		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
-	}})
+	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: rootsOf(m)})
 	t.Cleanup(a.Close)
 	return a
+}
+
+func rootsOf(m *sim.Machine) nvidia.Roots {
+	root := m.Root()
+	return nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")}
 }
 
 func inject(t *testing.T, m *sim.Machine, fault sim.Fault) {

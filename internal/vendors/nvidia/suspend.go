@@ -3,6 +3,7 @@ package nvidia
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/berth-gpu/berth/internal/gpu"
@@ -55,7 +56,7 @@ func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 func (a *Adapter) whileSuspended(ctx context.Context) (*gpu.Snapshot, error) {
 	for a.suspended > 0 {
 		if a.latest != nil {
-			return a.latest, nil
+			return unread(a.latest), nil
 		}
 		resumed := a.resumed
 		<-a.scan
@@ -71,6 +72,16 @@ func (a *Adapter) whileSuspended(ctx context.Context) (*gpu.Snapshot, error) {
 		}
 	}
 	return nil, nil
+}
+
+// unread is what an earlier scan said, marked as no news.
+func unread(latest *gpu.Snapshot) *gpu.Snapshot {
+	out := *latest
+	out.GPUs = slices.Clone(latest.GPUs)
+	for i := range out.GPUs {
+		out.GPUs[i].Health.Partial = true
+	}
+	return &out
 }
 
 func valueOf(snapshot *gpu.Snapshot) gpu.Snapshot {

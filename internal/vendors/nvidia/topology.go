@@ -91,6 +91,11 @@ func (a *Adapter) path(x, y *card) (path gpu.PCIPath, sure bool) {
 	case ret == nvml.SUCCESS || unsupported(ret):
 		path = guess
 	default:
+		if before, ok := a.formerPaths[key]; ok {
+			guess = before
+		}
+		d := doubt{why: failure{call: "nvmlDeviceGetTopologyCommonAncestor", ret: ret}, kept: true}
+		x.gpu.Health.Causes = append(withoutDoubts(x.gpu.Health.Causes), causesOf(append(x.doubts, d))...)
 		return guess, false
 	}
 	a.paths[key] = path
