@@ -197,7 +197,8 @@ type MIGProfile struct {
 type DeviceOffer struct {
 	// Resource is the name that pods ask for.
 	Resource string `json:"resource"`
-	// Sharing is timeSlicing or mps; absent for a device that is not shared.
+	// Sharing is timeSlicing or mps; absent for a device that is not shared, and unknown while
+	// replicas are in use whose mode the agent has lost.
 	// +optional
 	Sharing string `json:"sharing,omitempty"`
 	// Replicas are how many containers may share it.

@@ -151,10 +151,10 @@ func New(deps Deps) (*Agent, error) {
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		board:    newBoard(deps.Clock, deps.Log),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
-		units:    openUnits(config.StateDir, deps.BootID),
 		compared: make(chan struct{}),
 		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
 	}
+	a.units = openUnits(config.StateDir, deps.BootID, a.stateLost)
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
 	}
@@ -171,6 +171,7 @@ func New(deps Deps) (*Agent, error) {
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
 		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
+		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
 	})
 	a.containers = kubelet.NewContainers(kubelet.ContainersDeps{
 		ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
@@ -233,7 +234,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 // wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
 func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	program := deps.Hardware.smi(a.log.With("room", "smi"))
-	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir)
+	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
 	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
 	a.partition = partition.New(partition.Deps{
 		Dir: a.config.StateDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),

@@ -19,6 +19,8 @@ const (
 	eventQueue = 64
 	// eventRepeat is how long the same event is not written again.
 	eventRepeat = 10 * time.Minute
+	// eventStateLost is the reason of the event for a state file that could not be used.
+	eventStateLost = "StateLost"
 	// maxEventNote is the API's limit of a note, in bytes.
 	maxEventNote = 1024
 )

@@ -112,7 +112,7 @@ func (a *Agent) cdiExtras() cdi.Extras {
 		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
 		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
 	}
-	for _, unit := range offer.MPSUnits(a.units.now()) {
+	for _, unit := range a.mpsUnits() {
 		id := unit.Key.GPU
 		if a.withoutDaemon(id) == "" {
 			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(a.config.MPSRoot, id), ShmDir: mps.ShmDir(a.config.MPSRoot, id)})

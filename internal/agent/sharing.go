@@ -2,21 +2,18 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 const (
@@ -24,6 +21,8 @@ const (
 	sliceFile = "timeslices.json"
 	// sliceRetry is the pause after nvidia-smi has failed.
 	sliceRetry = 5 * time.Second
+	// sliceUnknown stands in the file for a slice that is being set, or whose record is lost.
+	sliceUnknown = "?"
 	// quiesceStep and quiesceWithin are the patience with an MPS daemon that ends.
 	quiesceStep   = 50 * time.Millisecond
 	quiesceWithin = 30 * time.Second
@@ -34,7 +33,8 @@ const (
 type sharing struct {
 	slices  sliceSetter
 	daemons *mps.Client
-	path    string
+	// set is the file of the GPUs whose time slice may not be the default; a boot makes it void.
+	set statefile.File[map[gpu.UUID]string]
 	// wake has a token whenever the units or the quiesced cards have changed.
 	wake chan struct{}
 	// statuses are the daemons as the supervisor last said, by GPU; away says why it does not
@@ -52,9 +52,12 @@ type sliceSetter interface {
 	SetTimeSlice(ctx context.Context, card gpu.UUID, slice string) error
 }
 
-func newSharing(slices sliceSetter, daemons *mps.Client, stateDir string) *sharing {
+func newSharing(slices sliceSetter, daemons *mps.Client, stateDir, bootID string) *sharing {
 	s := &sharing{
-		slices: slices, daemons: daemons, path: filepath.Join(stateDir, sliceFile),
+		slices: slices, daemons: daemons,
+		set: statefile.File[map[gpu.UUID]string]{
+			Path: filepath.Join(stateDir, sliceFile), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: bootID,
+		},
 		wake: make(chan struct{}, 1), quiesced: map[gpu.UUID]bool{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
@@ -86,6 +89,7 @@ func (a *Agent) share(ctx context.Context) error {
 			again = a.clock.After(sliceRetry)
 		} else {
 			a.board.set("timeslice")
+			a.board.set("timeslice-file")
 		}
 		if err := a.setDaemons(ctx); err != nil && ctx.Err() == nil {
 			again = a.clock.After(sliceRetry)
@@ -107,11 +111,16 @@ func (a *Agent) setSlices(ctx context.Context) error {
 	for _, w := range offer.TimeSlices(a.units.now()) {
 		wanted[w.GPU] = w.Slice
 	}
-	set, err := readSlices(a.sharing.path)
+	present := a.inventory.Current()
+	set, err := a.slicesSet(present)
 	if err != nil {
 		return err
 	}
-	present := a.inventory.Current()
+	for _, unit := range a.units.now() {
+		if unit.Use.Mode == offer.Unknown {
+			wanted[unit.Key.GPU] = set[unit.Key.GPU] // Not touched while it is not known what its pods were given.
+		}
+	}
 	for _, card := range orderedCards(wanted, set) {
 		slice, is := wanted[card], set[card]
 		switch {
@@ -121,8 +130,8 @@ func (a *Agent) setSlices(ctx context.Context) error {
 			continue // It has the default when it comes back, or we are asked again.
 		}
 		// What the card has is not known from here on; nothing equals a question mark.
-		set[card] = "?"
-		if err := writeSlices(a.sharing.path, set); err != nil {
+		set[card] = sliceUnknown
+		if err := a.sharing.set.Save(set); err != nil {
 			return err
 		}
 		if err := a.fault(StepSliceNoted); err != nil {
@@ -141,7 +150,7 @@ func (a *Agent) setSlices(ctx context.Context) error {
 		if err := a.fault(StepSliceSet); err != nil {
 			return err
 		}
-		if err := writeSlices(a.sharing.path, set); err != nil {
+		if err := a.sharing.set.Save(set); err != nil {
 			return err
 		}
 		a.log.Info("time slice set", "gpu", card, "slice", orDefault(slice))
@@ -168,33 +177,37 @@ func orderedCards(a, b map[gpu.UUID]string) []gpu.UUID {
 	return slices.Compact(cards)
 }
 
-func readSlices(path string) (map[gpu.UUID]string, error) {
-	set := map[gpu.UUID]string{}
-	blob, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
+// slicesSet reads the file. When what it said is lost, the slice of every GPU is unknown, so that each is set again.
+func (a *Agent) slicesSet(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
+	set, result := a.sharing.set.Load()
+	if set == nil {
+		set = map[gpu.UUID]string{}
+	}
+	if !result.Lost() {
 		return set, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(blob, &set)
+	a.stateLost("timeslice-file", result, "the time slice of every GPU is set again")
+	for i := range present.GPUs {
+		set[present.GPUs[i].UUID] = sliceUnknown
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read time slices that were set: %w (if the file is damaged, remove it and set the default with: nvidia-smi compute-policy --set-timeslice=0)", err)
-	}
-	return set, nil
+	return set, a.sharing.set.Save(set)
 }
 
-func writeSlices(path string, set map[gpu.UUID]string) error {
-	blob, err := json.Marshal(set)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
+// mpsUnits are the units that need an MPS daemon. Of a GPU that is in use while the record of its mode is lost, a daemon
+// that serves tells that it was MPS, and what its clients are limited to.
+func (a *Agent) mpsUnits() []offer.Unit {
+	units := offer.MPSUnits(a.units.now())
+	statuses := *a.sharing.statuses.Load()
+	for _, unit := range a.units.now() {
+		status, ok := statuses[unit.Key.GPU]
+		if unit.Use.Mode != offer.Unknown || !ok || status.State != mps.Ready {
+			continue
+		}
+		limits := status.Limits
+		unit.Use.PinnedMemoryMiB, unit.Use.ActiveThreadPercentage, unit.Use.SingleUser = limits.PinnedMemoryMiB, limits.ActiveThreadPercentage, !limits.MultiUser
+		units = append(units, unit)
 	}
-	if err == nil {
-		err = renameio.WriteFile(path, blob, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("note time slices: %w", err)
-	}
-	return nil
+	return units
 }
 
 // daemonsWanted are the MPS daemons that are to run.
@@ -203,7 +216,7 @@ func (a *Agent) daemonsWanted() []mps.Wanted {
 	defer a.sharing.mu.Unlock()
 	snapshot := a.inventory.Current()
 	wanted := []mps.Wanted{}
-	for _, unit := range offer.MPSUnits(a.units.now()) {
+	for _, unit := range a.mpsUnits() {
 		card := snapshot.GPU(unit.Key.GPU)
 		if card == nil || a.sharing.quiesced[unit.Key.GPU] {
 			continue
@@ -222,8 +235,11 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 	if !a.inventory.Current().Driver.Present() {
 		return nil // An empty set would end every client.
 	}
+	err := a.learnDaemons(ctx)
 	wanted := a.daemonsWanted()
-	err := a.sharing.daemons.Set(ctx, wanted)
+	if err == nil {
+		err = a.sharing.daemons.Set(ctx, wanted)
+	}
 	if len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
 		err = nil
 	}
@@ -236,6 +252,19 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 		// The CDI spec has the directories of daemons only while shares can be given out.
 		a.cdi.Poke()
 		a.wakePlugin()
+	}
+	return err
+}
+
+// learnDaemons asks which daemons run when only they can tell whether a GPU in use is shared by MPS: to leave
+// one out of the wanted set would end its clients.
+func (a *Agent) learnDaemons(ctx context.Context) error {
+	if !slices.ContainsFunc(a.units.now(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
+		return nil
+	}
+	statuses, err := a.sharing.daemons.Status(ctx)
+	if err == nil {
+		a.sharing.know(statuses)
 	}
 	return err
 }
@@ -277,7 +306,7 @@ func (a *Agent) watchDaemons(ctx context.Context) {
 func (a *Agent) noteDaemons() {
 	var causes []gpu.Cause
 	statuses := *a.sharing.statuses.Load()
-	for _, unit := range offer.MPSUnits(a.units.now()) {
+	for _, unit := range a.mpsUnits() {
 		if s, ok := statuses[unit.Key.GPU]; ok && s.State == mps.Failed {
 			causes = append(causes, gpu.Cause{Code: "MPS_DAEMON", Message: fmt.Sprintf("the MPS daemon of %s: %s", s.GPU, s.Reason)})
 		}
@@ -303,7 +332,7 @@ func (a *Agent) withoutDaemon(card gpu.UUID) string {
 
 // quiesce ends the MPS daemon of a card that is about to change, and waits for that.
 func (a *Agent) quiesce(ctx context.Context, card gpu.UUID) error {
-	if !slices.ContainsFunc(offer.MPSUnits(a.units.now()), func(u offer.Unit) bool { return u.Key.GPU == card }) {
+	if !slices.ContainsFunc(a.mpsUnits(), func(u offer.Unit) bool { return u.Key.GPU == card }) {
 		return nil
 	}
 	a.sharing.mu.Lock()

@@ -229,8 +229,8 @@ func TestTimeSliceOfADeadAgent(t *testing.T) {
 			b.awaitOf("nvidia.com/gpu", healthy(4))
 			b.awaitSlice(1, "Default")
 			awaitTrue(t, "that nothing is noted any more", func() bool {
-				set, err := readSlices(b.agent.sharing.path)
-				return err == nil && len(set) == 0
+				set, result := b.agent.sharing.set.Read()
+				return !result.Lost() && len(set) == 0
 			})
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/deviceplugin"
 	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/partition"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 // uninstall removes everything that agents left on the node and the node's object
@@ -50,10 +51,15 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	for _, name := range []string{
-		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", unitsFile, sliceFile, healthFile, configwatch.KeptFile,
+		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak",
 		partition.JournalFile, partition.JournalFile + ".bak", partition.JournalFile + ".tmp", partition.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, name := range []string{unitsFile, sliceFile, healthFile, configwatch.KeptFile} {
+		if err := statefile.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}

@@ -2,20 +2,17 @@ package agent
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 // unitsFile keeps as what each device was given out, over a restart of the agent: the
@@ -26,48 +23,41 @@ const unitsFile = "units.json"
 // units are the devices of the node with the use that is in force. One goroutine settles
 // them; everybody reads.
 type units struct {
-	path, bootID string
-	mu           sync.Mutex // one settlement at a time
-	current      atomic.Pointer[[]offer.Unit]
+	file    statefile.File[[]offer.Unit]
+	mu      sync.Mutex // one settlement at a time
+	current atomic.Pointer[[]offer.Unit]
+	// lost is true until the first settlement when there was a file that could not be used.
+	lost bool
 }
 
-// unitsForm is the file's content.
-type unitsForm struct {
-	Version int          `json:"version"`
-	BootID  string       `json:"bootID"`
-	Units   []offer.Unit `json:"units"`
+// unitsFileIn is the file in a state directory.
+func unitsFileIn(stateDir, bootID string) statefile.File[[]offer.Unit] {
+	return statefile.File[[]offer.Unit]{
+		Path: filepath.Join(stateDir, unitsFile), What: "what each GPU is used for", Format: "berth-units", Version: 1, BootID: bootID,
+	}
 }
 
 // openUnits reads what was in force before. After a reboot nothing was: no container is left.
-func openUnits(stateDir, bootID string) *units {
-	u := &units{path: filepath.Join(stateDir, unitsFile), bootID: bootID}
-	var form unitsForm
-	blob, err := os.ReadFile(u.path)
-	if err != nil || json.Unmarshal(blob, &form) != nil || form.Version != 1 || form.BootID != bootID {
-		form.Units = nil
+func openUnits(stateDir, bootID string, lost func(source string, result statefile.Result, without string)) *units {
+	u := &units{file: unitsFileIn(stateDir, bootID)}
+	before, result := u.file.Load()
+	u.current.Store(&before)
+	if u.lost = result.Lost(); u.lost {
+		lost("units-file", result, "a GPU that is in use keeps its resource and is not allocated to others until it is free")
 	}
-	u.current.Store(&form.Units)
 	return u
+}
+
+// stateLost reports a state file that could not be used, and what the agent does without it. The problem
+// stands until the source is set again.
+func (a *Agent) stateLost(source string, result statefile.Result, without string) {
+	err := fmt.Errorf("%w; %s", result.Err, without)
+	a.board.fail(source, result.Code(), err)
+	a.events.warning(eventStateLost, err.Error())
 }
 
 // now are the units in force. They are only read.
 func (u *units) now() []offer.Unit { return *u.current.Load() }
-
-// keep writes the units down before they take effect, so that no restart forgets a share
-// that somebody may hold.
-func (u *units) keep(next []offer.Unit) error {
-	blob, err := json.Marshal(unitsForm{Version: 1, BootID: u.bootID, Units: next})
-	if err != nil {
-		return fmt.Errorf("keep units: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(u.path), 0o700); err != nil {
-		return fmt.Errorf("keep units: %w", err)
-	}
-	if err := renameio.WriteFile(u.path, blob, 0o600); err != nil {
-		return fmt.Errorf("keep units: %w", err)
-	}
-	return nil
-}
 
 // settle brings the units in line with hardware, configuration, holders and the changes
 // of MIG that are due. It tells whether anything changed.
@@ -90,11 +80,15 @@ func (a *Agent) settle() bool {
 		return c.Code == offer.RuleUnused
 	})...)
 	before := a.units.now()
+	if a.units.lost {
+		before = offer.Recover(a.held(), settings.ResourceName)
+	}
 	next := offer.Settle(snapshot, wanted, before, a.holdersOf(), settings.Changing)
-	if slices.Equal(before, next) {
+	if slices.Equal(before, next) && !a.units.lost {
 		return false
 	}
-	if err := a.units.keep(next); err != nil {
+	// Kept before they take effect, so that no restart forgets a share that somebody may hold.
+	if err := a.units.file.Save(next); err != nil {
 		a.board.fail("units", "STATE_UNWRITABLE", err)
 	} else {
 		a.board.set("units")
@@ -103,7 +97,22 @@ func (a *Agent) settle() bool {
 		return false
 	}
 	a.units.current.Store(&next)
+	a.units.lost = false
+	if !slices.ContainsFunc(next, func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
+		a.board.set("units-file")
+	}
 	return true
+}
+
+// held are the devices that somebody holds. Berth's own maintenance does not count.
+func (a *Agent) held() []offer.Held {
+	var held []offer.Held
+	for _, h := range a.ledger.Holdings() {
+		if h.Holder.Kind != ledger.Maintenance {
+			held = append(held, offer.Held{Key: h.Key, Resource: h.Holder.Resource})
+		}
+	}
+	return held
 }
 
 // settled settles and tells everybody who lives on the units.

@@ -48,7 +48,7 @@ func (b *builder) common(keys []gpu.DeviceKey, resource string) sharing {
 	var ways []sharing
 	for _, key := range keys {
 		use, ok := b.uses[key]
-		if !ok {
+		if !ok || use.Mode == offer.Unknown {
 			continue
 		}
 		way := sharing{replicas: 1, strategy: "none"}

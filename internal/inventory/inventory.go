@@ -66,6 +66,8 @@ type Deps struct {
 	// Keep is the file that carries what is known of the cards' health over a restart of this process; empty
 	// for none. BootID voids what was kept in an earlier boot.
 	Keep, BootID string
+	// KeepLost is called when that file could not be used; nil for nobody.
+	KeepLost func(cause gpu.Cause)
 }
 
 // Inventory is the node's hardware as last known. Make it with New and start it with
@@ -106,7 +108,7 @@ func New(deps Deps) *Inventory {
 		ready:         make(chan struct{}),
 		refresh:       make(chan chan error),
 		subscriptions: map[*Subscription]struct{}{},
-		write:         writeKept,
+		write:         writeHealth,
 	}
 	inventory.current.Store(&gpu.Snapshot{})
 	return inventory

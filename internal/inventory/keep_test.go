@@ -82,7 +82,7 @@ func TestHealthOutlastsARestart(t *testing.T) {
 func TestDamagedHealthIsToldAndLeftBehind(t *testing.T) {
 	for name, test := range map[string]struct{ content, want string }{
 		"no JSON":         {"{", "is damaged"},
-		"another version": {`{"version":7}`, "has version 7, this Berth reads version 1"},
+		"a newer version": {`{"format":"berth-health","version":7}`, "has version 7 and this Berth reads up to version 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 // scanResult is what a scan goroutine hands back.
@@ -55,13 +57,10 @@ func (i *Inventory) Run(ctx context.Context) error {
 	if i.deps.Source == nil {
 		return fmt.Errorf("run inventory: no hardware source was given")
 	}
-	restored, err := restore(i.deps.Keep, i.deps.BootID, i.deps.Clock.Now())
-	if err != nil {
-		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", err)
-	}
+	file := healthFile(i.deps.Keep, i.deps.BootID)
 	l := &loop{
 		Inventory: i,
-		picture:   newPicture(i.deps.Rules, restored),
+		picture:   newPicture(i.deps.Rules, i.restore(file)),
 		results:   make(chan scanResult, 1),
 		deadline:  idleTimer(i.deps.Clock),
 		soon:      idleTimer(i.deps.Clock),
@@ -114,6 +113,21 @@ func (i *Inventory) Run(ctx context.Context) error {
 	}
 }
 
+// restore reads what was known of the cards before this process.
+func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map[gpu.UUID]health.Record {
+	if file.Path == "" {
+		return nil
+	}
+	cards, result := file.Load()
+	if result.Lost() {
+		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", result.Err)
+		if i.deps.KeepLost != nil {
+			i.deps.KeepLost(gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; a fault that was reported before and shows in no scan is forgotten"})
+		}
+	}
+	return restored(cards, i.deps.Clock.Now())
+}
+
 // idleTimer makes a timer that is not running.
 func idleTimer(c clock.Clock) clock.Timer {
 	timer := c.NewTimer(time.Hour)
@@ -146,7 +160,7 @@ func (l *loop) show() bool {
 	if !changed || l.keeper == nil {
 		return changed
 	}
-	blob, err := encode(l.deps.BootID, l.picture.all())
+	blob, err := healthFile(l.deps.Keep, l.deps.BootID).Encode(l.picture.all())
 	if err != nil {
 		l.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
 		return changed

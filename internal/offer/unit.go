@@ -15,6 +15,9 @@ const (
 	Whole       Mode = ""
 	TimeSlicing Mode = "timeSlicing"
 	MPS         Mode = "mps"
+	// Unknown is the mode of a GPU with replicas that are in use while the record of its mode is lost. It is never
+	// wanted, and a GPU has it only until its holders have gone.
+	Unknown Mode = "unknown"
 )
 
 // Use is as what a device is given out. Two uses that are equal need no change; with another
@@ -57,6 +60,8 @@ func (u Use) String() string {
 		if u.SingleUser {
 			how += ", one user"
 		}
+	case Unknown:
+		how = "shared, it is not known how"
 	}
 	return u.Resource + " (" + how + ")"
 }

@@ -30,17 +30,31 @@ const leftAfter = time.Minute
 
 // Save replaces the content. When it returns without an error, the new content outlasts a power failure.
 func (f File[T]) Save(content T) error {
-	if err := f.save(content); err != nil {
+	blob, err := f.Encode(content)
+	if err != nil {
+		return err
+	}
+	return f.Write(blob)
+}
+
+// Encode makes the bytes of the whole file, for a caller whose content may change before it is written.
+func (f File[T]) Encode(content T) ([]byte, error) {
+	blob, err := f.encode(content)
+	if err != nil {
+		return nil, fmt.Errorf("write %s: %w", f.What, err)
+	}
+	return blob, nil
+}
+
+// Write replaces the file by what Encode made.
+func (f File[T]) Write(blob []byte) error {
+	if err := f.write(blob); err != nil {
 		return fmt.Errorf("write %s: %w", f.What, err)
 	}
 	return nil
 }
 
-func (f File[T]) save(content T) error {
-	blob, err := f.encode(content)
-	if err != nil {
-		return err
-	}
+func (f File[T]) write(blob []byte) error {
 	dir := filepath.Dir(f.Path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -62,7 +76,7 @@ func (f File[T]) save(content T) error {
 	if err := f.step(StepRenamed); err != nil {
 		return err
 	}
-	f.sweep(dir)
+	sweep(f.Path)
 	return syncFolder(dir)
 }
 
@@ -120,12 +134,12 @@ func (f File[T]) fill(file *renameio.PendingFile, blob []byte) error {
 }
 
 // sweep removes temporary files that dead writers have left. It compares the file system's own times.
-func (f File[T]) sweep(dir string) {
-	newest, err := os.Stat(f.Path)
+func sweep(path string) {
+	newest, err := os.Stat(path)
 	if err != nil {
 		return
 	}
-	for _, path := range f.leftovers(dir) {
+	for _, path := range leftovers(path) {
 		if info, err := os.Lstat(path); err == nil && newest.ModTime().Sub(info.ModTime()) > leftAfter {
 			_ = os.Remove(path)
 		}
@@ -133,14 +147,15 @@ func (f File[T]) sweep(dir string) {
 }
 
 // leftovers are the temporary files of writers, dead and alive: the name between a dot and digits.
-func (f File[T]) leftovers(dir string) []string {
+func leftovers(path string) []string {
+	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
 	}
 	var paths []string
 	for _, entry := range entries {
-		rest, ok := strings.CutPrefix(entry.Name(), "."+filepath.Base(f.Path))
+		rest, ok := strings.CutPrefix(entry.Name(), "."+filepath.Base(path))
 		if ok && rest != "" && strings.Trim(rest, "0123456789") == "" {
 			paths = append(paths, filepath.Join(dir, entry.Name()))
 		}
@@ -148,12 +163,12 @@ func (f File[T]) leftovers(dir string) []string {
 	return paths
 }
 
-// Remove removes the file, its backup and what dead writers have left. It is no error when there is nothing.
-func (f File[T]) Remove() error {
+// Remove removes a state file, its backup and what dead writers have left. It is no error when there is nothing.
+func Remove(path string) error {
 	var failed []error
-	for _, path := range append(f.leftovers(filepath.Dir(f.Path)), f.Path, f.Backup()) {
+	for _, path := range append(leftovers(path), path, path+backupSuffix) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			failed = append(failed, fmt.Errorf("remove %s: %w", f.What, err))
+			failed = append(failed, fmt.Errorf("remove state: %w", err))
 		}
 	}
 	return errors.Join(failed...)

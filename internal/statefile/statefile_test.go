@@ -47,7 +47,7 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 	}
-	if err := f.Remove(); err != nil {
+	if err := Remove(f.Path); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(filepath.Dir(f.Path)); len(left) > 0 {
@@ -249,7 +249,7 @@ func TestKillAtEachStep(t *testing.T) {
 					t.Errorf("got %v, %+v; want %v, %q", got, result, want, state)
 				}
 				// The next writer goes on, and takes away what the dead one left a while ago.
-				for _, left := range f.leftovers(filepath.Dir(f.Path)) {
+				for _, left := range leftovers(f.Path) {
 					long := time.Now().Add(-time.Hour)
 					if err := os.Chtimes(left, long, long); err != nil {
 						t.Fatal(err)
