@@ -1,95 +1,68 @@
 package agent
 
 import (
-	"bytes"
+	"errors"
+	"io"
 	"os"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// manifest reads the object of a kind from a file of deploy/.
-func manifest(t *testing.T, file, kind string, object any) {
+// manifest reads the objects of a kind from a file of deploy/.
+func manifest[T any](t *testing.T, file, kind string) []T {
 	t.Helper()
-	blob, err := os.ReadFile("../../deploy/" + file)
+	f, err := os.Open(filepath.Join("..", "..", "deploy", file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range bytes.Split(blob, []byte("\n---\n")) {
-		meta := &metav1.TypeMeta{}
-		if err := yaml.Unmarshal(document, meta); err != nil {
-			t.Fatal(err)
-		}
-		if meta.Kind != kind {
-			continue
-		}
-		if err := yaml.UnmarshalStrict(document, object); err != nil {
+	defer f.Close()
+	var found []T
+	for decoder := yaml.NewYAMLOrJSONDecoder(f, 4096); ; {
+		var o unstructured.Unstructured
+		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		return
+		if o.GetKind() != kind {
+			continue
+		}
+		var object T
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &object, true); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found = append(found, object)
 	}
-	t.Fatalf("%s has no %s", file, kind)
+	if len(found) == 0 {
+		t.Fatalf("%s has no %s", file, kind)
+	}
+	return found
 }
 
-// TestManifestServesPages: what the DaemonSet serves is what the PodMonitor scrapes, the probes ask and
-// berth on the node opens.
-func TestManifestServesPages(t *testing.T) {
-	set := &appsv1.DaemonSet{}
-	manifest(t, "agent.yaml", "DaemonSet", set)
-	var monitor struct {
-		metav1.TypeMeta   `json:",inline"`
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              struct {
-			Selector            metav1.LabelSelector `json:"selector"`
-			PodMetricsEndpoints []struct {
-				Port, Path, Interval string
-				HonorLabels          bool             `json:"honorLabels"`
-				Relabelings          []map[string]any `json:"relabelings"`
-			} `json:"podMetricsEndpoints"`
-		} `json:"spec"`
-	}
-	manifest(t, "podmonitor.yaml", "PodMonitor", &monitor)
-
-	container := set.Spec.Template.Spec.Containers[0]
-	o, cmd := &options{}, &cobra.Command{}
-	o.bind(cmd)
-	if err := cmd.ParseFlags(container.Args); err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := strings.Cut(o.flags.MetricsListen, ":")
-	if len(container.Ports) != 1 || container.Ports[0].Name != "metrics" || port != "9835" || container.Ports[0].ContainerPort != 9835 {
-		t.Errorf("the agent listens on %q and the container has the ports %v, want one, metrics, 9835", o.flags.MetricsListen, container.Ports)
-	}
-	if set.Spec.Template.Spec.HostNetwork {
-		t.Error("with the host's network two agents could not serve the port during an upgrade")
-	}
-	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
-	if err != nil || !selector.Matches(labels.Set(set.Spec.Template.Labels)) || monitor.Namespace != set.Namespace {
-		t.Errorf("the PodMonitor selects %v in %s (%v), which the DaemonSet's pods are not", selector, monitor.Namespace, err)
-	}
-	if endpoints := monitor.Spec.PodMetricsEndpoints; len(endpoints) != 1 || endpoints[0].Port != container.Ports[0].Name || endpoints[0].Path != "/metrics" {
-		t.Errorf("the PodMonitor scrapes %+v", endpoints)
-	}
-	var env []string
-	for _, one := range container.Env {
-		env = append(env, one.Name)
-	}
-	if !slices.Contains(env, "POD_NAME") {
-		t.Errorf("the container has the variables %v: without POD_NAME the probes may ask another pod's agent", env)
-	}
-	var paths []string
-	for _, mount := range container.VolumeMounts {
-		if !mount.ReadOnly {
-			paths = append(paths, mount.MountPath)
+// TestTheOwnTaintKeepsNoProgramOfBerthAway: with taintUnhealthy an agent taints its own Node. Neither the agent, which takes the
+// taint off again, nor the MPS supervisor may be kept away by it, whatever its effect.
+func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
+	for _, file := range []string{"agent.yaml", "mps.yaml"} {
+		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
+		for _, taint := range []corev1.Taint{
+			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
+			{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
+		} {
+			tolerated := slices.ContainsFunc(spec.Tolerations, func(x corev1.Toleration) bool {
+				return (x.Key == taint.Key || x.Key == "") && (x.Effect == "" || x.Effect == taint.Effect) && x.Operator == corev1.TolerationOpExists
+			})
+			if !tolerated {
+				t.Errorf("deploy/%s does not tolerate %s:%s", file, taint.Key, taint.Effect)
+			}
 		}
 	}
-	if !slices.Contains(paths, "/run/berth") {
-		t.Errorf("the container writes to %v: without /run/berth the node does not see the agent's socket", paths)
-	}
 }
+
