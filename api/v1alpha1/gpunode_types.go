@@ -120,7 +120,9 @@ type GPUDevice struct {
 	// ComputeCapability is major.minor.
 	// +optional
 	ComputeCapability string `json:"computeCapability,omitempty"`
-	MemoryBytes       int64  `json:"memoryBytes"`
+	// MemoryBytes is absent where the GPU does not say, as one that is lost.
+	// +optional
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// NUMANode is -1 where the kernel does not say.
 	NUMANode int `json:"numaNode"`
 	// Clique is the NVLink domain of several nodes that the card has joined,

@@ -23,7 +23,7 @@ type GPUSample struct {
 	UUID    string `json:"uuid"`
 	Index   int    `json:"index"`
 	Product string `json:"product"`
-	// Health is the verdict's state.
+	// Health is the verdict's state, with the codes of its causes.
 	Health string `json:"health"`
 	// Partitioned is true for a card in MIG mode, which has its holders and its use in Devices.
 	Partitioned bool `json:"partitioned,omitempty"`

@@ -86,6 +86,8 @@ type Agent struct {
 	sys      string
 	began    time.Time
 	instance string
+	// simulated is the directory of simulated hardware; empty for a real driver.
+	simulated string
 
 	board      *board
 	events     *nodeEvents
@@ -146,8 +148,9 @@ func New(deps Deps) (*Agent, error) {
 	}
 	config := deps.Config.Base()
 	a := &Agent{
-		instance: cmp.Or(deps.Instance, defaultInstance()),
-		config:   config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
+		simulated: deps.Hardware.Simulated,
+		instance:  cmp.Or(deps.Instance, defaultInstance()),
+		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		board:    newBoard(deps.Clock, deps.Log),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),

@@ -34,6 +34,8 @@ type Hardware struct {
 	// SMI and MPSControl are the commands that begin with nvidia-smi and
 	// nvidia-cuda-mps-control, where they are not the driver's own.
 	SMI, MPSControl []string
+	// Simulated is the simulator's directory; empty for a real driver.
+	Simulated string
 }
 
 // OpenHardware finds the hardware: simulated when simDir is not empty. It asks the driver nothing
@@ -73,7 +75,8 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 	}
 	stand := func(program string) []string { return []string{self, simulatedCommand, program, absolute} }
 	return Hardware{
-		SMI: stand(simulatedSMI), MPSControl: stand(mpsControl),
+		Simulated: absolute,
+		SMI:       stand(simulatedSMI), MPSControl: stand(mpsControl),
 		Library: machine.NVML(),
 		Roots:   nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
 		CDI: cdi.Roots{

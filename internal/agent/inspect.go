@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/metrics"
 	"github.com/berth-gpu/berth/internal/offer"
 	"github.com/berth-gpu/berth/internal/term"
+	"github.com/berth-gpu/berth/internal/trace"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
@@ -105,26 +106,10 @@ func inspect(ctx context.Context, o *options, config *v1alpha1.AgentConfig) (*in
 		if err != nil {
 			return nil, err
 		}
-		judge(&got.snapshot, rules, time.Now())
+		health.Once(&got.snapshot, rules, time.Now())
 		return &inspected{config: config, hardware: hardware, snapshot: got.snapshot, sample: got.sample}, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("scan hardware: no answer from the driver within %s: it hangs (see dmesg for NVRM lines)", config.ScanDeadline.Duration)
-	}
-}
-
-// judge turns the causes of a single scan into verdicts, as the inventory does over time.
-func judge(snapshot *gpu.Snapshot, rules health.Rules, now time.Time) {
-	for i := range snapshot.GPUs {
-		card := &snapshot.GPUs[i]
-		record := health.Update(health.Input{
-			Seen: card.Health.Causes, Recovery: card.Health.Recovery, Answers: card.Health.State != gpu.Gone,
-			ScanBegan: now, Now: now, Rules: rules,
-		})
-		card.Health = record.Whole(rules)
-		for j := range card.MIG.Devices {
-			part := &card.MIG.Devices[j]
-			part.Health = record.MIG(rules, part.GI, part.CI)
-		}
 	}
 }
 
@@ -206,7 +191,7 @@ func (s *inspected) printGPUs(out io.Writer) error {
 		card := &s.snapshot.GPUs[i]
 		rows = append(rows, []string{
 			itoa(card.Index), string(card.UUID), card.Product, card.PCI.String(), numa(card.NUMANode),
-			strconv.FormatUint(card.MemoryBytes>>20, 10) + " MiB", verdict(card.Health),
+			memory(card.MemoryBytes), trace.HealthText(card.Health),
 		})
 	}
 	return term.Table(out, []string{"INDEX", "UUID", "MODEL", "PCI BUS ID", "NUMA", "MEMORY", "HEALTH"}, rows)
@@ -226,22 +211,19 @@ func printOffers(out io.Writer, offers []offer.Offer) error {
 	return term.Table(out, []string{"RESOURCE", "DEVICE ID", "INDEX", "NUMA", "HEALTH"}, rows)
 }
 
+// memory is "-" for a card that does not say.
+func memory(bytes uint64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(bytes>>20, 10) + " MiB"
+}
+
 func numa(node int) string {
 	if node == gpu.NoNUMANode {
 		return "-"
 	}
 	return itoa(node)
-}
-
-func verdict(h gpu.Health) string {
-	if h.OK() {
-		return string(gpu.Healthy)
-	}
-	text := string(h.State)
-	for _, cause := range h.Causes {
-		text += " " + cause.Code
-	}
-	return text
 }
 
 // printJSON wraps a value in a versioned object, so that scripts can tell the day it changes.

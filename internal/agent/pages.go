@@ -32,19 +32,21 @@ const pageRetry = 5 * time.Second
 // DebugState is what /debug/state shows: the inventory, the ledger, and what was
 // made of them. It names pods of all tenants, so it is on the socket only.
 type DebugState struct {
-	APIVersion string               `json:"apiVersion"`
-	Kind       string               `json:"kind"`
-	Ready      string               `json:"ready"`
-	Node       string               `json:"node"`
-	Inventory  *gpu.Snapshot        `json:"inventory"`
-	Holdings   []ledger.Holding     `json:"holdings"`
-	Units      []offer.Unit         `json:"units"`
-	Offers     []offer.Offer        `json:"offers"`
-	MIG        []partition.Status   `json:"mig"`
-	MPS        []mps.Status         `json:"mps"`
-	Config     DebugConfig          `json:"config"`
-	Plugin     []deviceplugin.Stats `json:"devicePlugin"`
-	Problems   []gpu.Cause          `json:"problems"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Ready      string `json:"ready"`
+	Node       string `json:"node"`
+	// Simulated is the directory of the simulated hardware; empty for a real driver.
+	Simulated string               `json:"simulated,omitempty"`
+	Inventory *gpu.Snapshot        `json:"inventory"`
+	Holdings  []ledger.Holding     `json:"holdings"`
+	Units     []offer.Unit         `json:"units"`
+	Offers    []offer.Offer        `json:"offers"`
+	MIG       []partition.Status   `json:"mig"`
+	MPS       []mps.Status         `json:"mps"`
+	Config    DebugConfig          `json:"config"`
+	Plugin    []deviceplugin.Stats `json:"devicePlugin"`
+	Problems  []gpu.Cause          `json:"problems"`
 }
 
 // DebugConfig is the configuration in force, and why the newest is not.
@@ -148,7 +150,7 @@ func (a *Agent) debugState() DebugState {
 	}
 	return DebugState{
 		APIVersion: v1alpha1.GroupVersion().String(), Kind: "AgentState",
-		Ready: ready, Node: a.config.NodeName,
+		Ready: ready, Node: a.config.NodeName, Simulated: a.simulated,
 		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Units: a.units.now(), Offers: a.offers(),
 		MIG: a.partition.Statuses(), MPS: daemons, Config: config,
 		Plugin: a.plugin.Stats(), Problems: a.board.all(),

@@ -27,7 +27,8 @@ func newGPUsCommand(deps Deps) *cobra.Command {
 		Short: "All GPUs of the cluster, or of this node, with their holders",
 		Long: `gpus lists the GPUs of all nodes, their health, and which pod holds which of them, from
 the GPUNode objects that berth-agent publishes. On a node without an API server, or with
---node-local, it lists the node's own GPUs, with the holders that the kubelet knows.`,
+--node-local, it lists the node's own GPUs as the agent judges them, with the holders that it and the kubelet know. With
+--sim DIR and nothing else it lists simulated hardware, with holders where it is the agent's.`,
 		Example: `  berth gpus
   berth gpus node-0 node-1
   berth gpus --node-local                   of this node, as root
@@ -50,6 +51,9 @@ the GPUNode objects that berth-agent publishes. On a node without an API server,
 	return cmd
 }
 
+// whatTop is the command that needs an agent's samples.
+const whatTop = "top"
+
 // gpuNodes are the GPUNode objects of the cluster, or one made of this node's places,
 // and the places that were not read.
 func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) ([]v1alpha1.GPUNode, []trace.Unread, error) {
@@ -62,16 +66,25 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 			return nodes, nil, err
 		}
 		if !from.onNode() {
+			without := "berth " + what + " --node-local on the node, or --sim DIR"
+			if what == whatTop {
+				without = "berth top on the node"
+			}
 			return nil, nil, &hintError{fmt.Errorf("%s: list gpunodes: %w", what, err),
-				"GPUNode objects are published by berth-agent; without them: berth " + what + " --node-local on the node, or --sim DIR"}
+				"GPUNode objects are published by berth-agent; without them: " + without}
 		}
 	}
-	local, err := from.local(ctx)
+	local, err := from.localGPUs(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	if local == nil {
-		return nil, nil, from.nothingToRead(what, noAPI, "  berth "+what+" --sim DIR                  a simulated node")
+		alternatives := "  berth " + what + " --sim DIR                  a simulated node"
+		if what == whatTop {
+			// Nobody samples simulated hardware without an agent.
+			alternatives = "  berth gpus --sim DIR                 the GPUs of a simulated node, without their use"
+		}
+		return nil, nil, from.nothingToRead(what, noAPI, alternatives)
 	}
 	if local.Snapshot == nil {
 		return nil, nil, noHardware(what, local)
@@ -206,7 +219,7 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 			mig := &d.MIGDevices[k]
 			table.add([]string{
 				node, fmt.Sprintf("%d:%d", d.Index, mig.Index), mig.UUID, "MIG " + mig.Profile + ", " + memorySlices(mig.Start, mig.Size),
-				memory(mig.MemoryBytes), numa(d.NUMANode), "",
+				memory(mig.MemoryBytes), numa(d.NUMANode), partHealth(mig.Health),
 			}, mig.Offered, mig.Holders, false)
 		}
 	}
@@ -254,6 +267,14 @@ func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alph
 	}
 }
 
+// partHealth is the verdict on a MIG device; nothing where nothing was said of it.
+func partHealth(health *v1alpha1.DeviceHealth) string {
+	if health == nil {
+		return ""
+	}
+	return evidence.HealthText(*health)
+}
+
 // offers tells whether anything says as what the card or a part of it is given out.
 func offers(d *v1alpha1.GPUDevice) bool {
 	return d.Offered != nil || slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return m.Offered != nil })
@@ -287,7 +308,13 @@ func memorySlices(start, size int) string {
 	return fmt.Sprintf("slices %d-%d", start, start+size-1)
 }
 
-func memory(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) }
+// memory is "-" for a GPU that does not say how much it has, as one that is lost.
+func memory(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30))
+}
 
 func numa(node int) string {
 	if node < 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/mig"
 	"github.com/berth-gpu/berth/internal/term"
@@ -226,7 +225,7 @@ func migSubjectOf(ctx context.Context, from *sources, what string, args []string
 }
 
 func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubject, error) {
-	local, err := from.local(ctx)
+	local, err := from.localGPUs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -235,9 +234,6 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 	}
 	subject := &migSubject{node: local.Host}
 	holders := holdersOfNode(localNode(local))
-	if from.hardwareAlone() {
-		holders = func(gpu.DeviceKey) []string { return nil }
-	}
 	for i := range local.Snapshot.GPUs {
 		subject.cards = append(subject.cards, mig.CardOf(&local.Snapshot.GPUs[i], holders))
 	}

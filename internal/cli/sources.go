@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/trace"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
@@ -41,8 +42,7 @@ func localFlags() []string {
 	return []string{"node-local", "host-root", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
 }
 
-// hardwareAlone tells whether simulated hardware was asked for and nothing of a node: what runs on this machine
-// has no part in it then.
+// hardwareAlone tells whether simulated hardware was asked for and nothing of a node.
 func (s *sources) hardwareAlone() bool {
 	return s.flags.Changed("sim") && !slices.ContainsFunc(localFlags(), func(name string) bool { return name != "sim" && s.flags.Changed(name) })
 }
@@ -98,6 +98,22 @@ func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
 		return nil, err
 	}
 	return places.Collect(ctx), nil
+}
+
+// localGPUs is local for a command about GPUs. Where simulated hardware alone was asked for, and it is
+// not the agent's, nothing that runs on this machine holds it: the hardware is all that is read.
+func (s *sources) localGPUs(ctx context.Context) (*evidence.Local, error) {
+	local, err := s.local(ctx)
+	if err != nil || local == nil || local.OfAgent || !s.hardwareAlone() {
+		return local, err
+	}
+	bare := evidence.Places{Node: s.places.Node}
+	if err := s.hardware(&bare); err != nil {
+		return nil, err
+	}
+	local = bare.Collect(ctx)
+	local.Unread = slices.DeleteFunc(local.Unread, func(one trace.Unread) bool { return one.Source.Kind != trace.NVML })
+	return local, nil
 }
 
 // rooted are the places with the defaults beneath the host's root. Links are followed
@@ -158,7 +174,7 @@ func (s *sources) hardware(places *evidence.Places) error {
 		Library: machine.NVML(), Log: log,
 		Roots: nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
 	})
-	places.HardwareName = "simulator " + s.sim
+	places.HardwareName, places.Simulated = "simulator "+s.sim, dir
 	return nil
 }
 

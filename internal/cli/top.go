@@ -93,7 +93,7 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 		return nil, false, usagef("top %s: a node's name asks the API; leave it out to ask the agent of this node", args[0])
 	}
 	return func(ctx context.Context) (*v1alpha1.GPUSamples, error) {
-		nodes, _, err := gpuNodes(ctx, from, "top", args)
+		nodes, _, err := gpuNodes(ctx, from, whatTop, args)
 		if err != nil {
 			return nil, err
 		}
@@ -131,8 +131,10 @@ func readSamples(ctx context.Context, socket string) (*v1alpha1.GPUSamples, erro
 func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	samples := &v1alpha1.GPUSamples{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUSamples), Node: node.Name, Items: []v1alpha1.GPUSample{}}
 	use := func(bytes int64, held []v1alpha1.Holder) v1alpha1.GPUSampleUse {
-		size := float64(bytes)
-		out := v1alpha1.GPUSampleUse{MemoryBytes: &size}
+		var out v1alpha1.GPUSampleUse
+		if size := float64(bytes); bytes > 0 {
+			out.MemoryBytes = &size
+		}
 		for _, holder := range held {
 			out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: holder.Pod, Container: holder.Container, PodUID: holder.PodUID, Held: true})
 		}
@@ -145,7 +147,7 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 			Partitioned: device.MIGEnabled, GPUSampleUse: use(device.MemoryBytes, device.Holders),
 		}
 		for _, mig := range device.MIGDevices {
-			sample.Devices = append(sample.Devices, v1alpha1.MIGSample{UUID: mig.UUID, Profile: mig.Profile, Index: mig.Index, GPUSampleUse: use(mig.MemoryBytes, mig.Holders)})
+			sample.Devices = append(sample.Devices, v1alpha1.MIGSample{UUID: mig.UUID, Profile: mig.Profile, Index: mig.Index, Health: partHealth(mig.Health), GPUSampleUse: use(mig.MemoryBytes, mig.Holders)})
 		}
 		samples.Items = append(samples.Items, sample)
 	}

@@ -1,13 +1,13 @@
 package metrics
 
 import (
-	"cmp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/trace"
 )
 
 // Samples is the input as an object for programs and for berth top.
@@ -28,7 +28,7 @@ func sampleOf(c *cardView) v1alpha1.GPUSample {
 	r := &c.sample.Readings
 	out := v1alpha1.GPUSample{
 		UUID: string(c.UUID), Index: c.Index, Product: c.Product, Partitioned: c.MIG.Enabled,
-		Health:                   string(cmp.Or(c.Health.State, gpu.Healthy)),
+		Health:                   trace.HealthText(c.Health),
 		TemperatureCelsius:       known(r, gpu.TemperatureGPU),
 		MemoryTemperatureCelsius: known(r, gpu.TemperatureMemory),
 		PowerWatts:               known(r, gpu.PowerUsage),
@@ -42,7 +42,7 @@ func sampleOf(c *cardView) v1alpha1.GPUSample {
 		d := &c.devices[i]
 		out.Devices = append(out.Devices, v1alpha1.MIGSample{
 			UUID: string(d.UUID), Profile: d.Profile, Index: d.Index,
-			Health: string(cmp.Or(d.Health.State, gpu.Healthy)), GPUSampleUse: useOf(&d.sample.Readings, &d.use),
+			Health: trace.HealthText(d.Health), GPUSampleUse: useOf(&d.sample.Readings, &d.use),
 		})
 	}
 	for _, s := range c.sample.Sources {

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -36,6 +37,9 @@ func migFact(card DeviceFact, device *gpu.MIGDevice) DeviceFact {
 	fact.Instance = InstanceFact{GI: device.GI, CI: device.CI, Start: device.Start, Size: device.Size}
 	fact.MemoryBytes = device.MemoryBytes
 	fact.Nodes = nodesOf(device.Nodes)
+	if device.Health.State != "" {
+		fact.Health = HealthText(device.Health)
+	}
 	return fact
 }
 
@@ -47,17 +51,15 @@ func nodesOf(nodes []gpu.DeviceNode) []Node {
 	return out
 }
 
-// HealthText is the verdict in a line: "Healthy", or the state with its causes' codes.
+// HealthText is the verdict in a line: the state, with the codes of what stands against the device.
 func HealthText(health gpu.Health) string {
-	if health.OK() {
-		return string(gpu.Healthy)
-	}
+	state := string(cmp.Or(health.State, gpu.Healthy))
 	codes := make([]string, 0, len(health.Causes))
 	for _, cause := range health.Causes {
 		codes = append(codes, cause.Code)
 	}
 	if len(codes) == 0 {
-		return string(health.State)
+		return state
 	}
-	return string(health.State) + " (" + strings.Join(codes, ", ") + ")"
+	return state + " (" + strings.Join(codes, ", ") + ")"
 }

@@ -5,17 +5,25 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/trace"
 )
 
+// scanTimeout bounds a scan of the hardware.
+const scanTimeout = 10 * time.Second
+
 // agentState is the part of the agent's /debug/state that a trace reads.
 type agentState struct {
-	Node      string           `json:"node"`
+	Node string `json:"node"`
+	// Simulated is the directory of its simulated hardware; empty for a real driver.
+	Simulated string           `json:"simulated"`
 	Inventory *gpu.Snapshot    `json:"inventory"`
 	Holdings  []ledger.Holding `json:"holdings"`
 }
@@ -37,9 +45,11 @@ func (c *collector) agent(ctx context.Context) {
 	for _, holding := range state.Holdings {
 		c.holding(source, holding)
 	}
-	if state.Inventory != nil {
-		c.local.Snapshot = state.Inventory
+	// Without a simulator that was asked for, the agent's hardware is the node's.
+	if c.places.Simulated == "" || sameDir(c.places.Simulated, state.Simulated) {
+		c.local.OfAgent, c.local.Snapshot = true, state.Inventory
 	}
+	c.simulated = state.Simulated
 }
 
 func readAgent(ctx context.Context, socket string) (*agentState, error) {
@@ -82,35 +92,79 @@ func deviceID(key gpu.DeviceKey) string {
 	return id
 }
 
-// hardware scans the cards, or takes the agent's last scan where there is nothing to
-// scan with. A scan that failed leaves the agent's, too.
-func (c *collector) hardware(ctx context.Context) {
-	source := trace.Source{Kind: trace.NVML, Path: c.places.HardwareName}
-	if c.places.Hardware != nil {
-		snapshot, err := c.places.Hardware.Scan(ctx)
-		if err == nil && snapshot.Driver.Present() {
-			c.local.Snapshot = &snapshot
-			c.inventory(source)
-			return
-		}
-		reason := "no driver answers"
-		if err != nil {
-			reason = err.Error()
-		}
-		if c.local.Snapshot == nil {
-			c.unread(trace.NVML, source.Path, reason)
-			return
-		}
-	}
-	if c.local.Snapshot == nil {
-		c.unread(trace.NVML, "", "there is no simulator and no agent to ask; give --sim DIR on a simulated node")
-		return
-	}
-	source.Path = "inventory of the agent, " + c.places.Agent
-	c.inventory(source)
+// sameDir tells whether two paths lead to one directory.
+func sameDir(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-func (c *collector) inventory(source trace.Source) {
+// hardware takes the agent's inventory, whose verdicts follow from what it saw over time, and
+// scans the cards besides. Where no agent answers the scan alone counts, with what it shows.
+func (c *collector) hardware(ctx context.Context) {
+	known := map[gpu.UUID]bool{}
+	if c.local.Snapshot != nil {
+		source := trace.Source{Kind: trace.NVML, Path: "inventory of the agent, " + c.places.Agent}
+		c.inventory(source, c.local.Snapshot)
+		for _, fact := range c.local.Devices {
+			known[fact.UUID] = true
+		}
+		if c.simulated != c.places.Simulated && c.places.Simulated == "" {
+			return // A driver of this machine is not what the agent works with.
+		}
+	}
+	source := trace.Source{Kind: trace.NVML, Path: c.places.HardwareName}
+	snapshot, why := c.scan(ctx)
+	switch {
+	case why != "" && c.local.Snapshot != nil:
+		return
+	case why != "":
+		c.unread(trace.NVML, source.Path, why)
+		return
+	case c.local.Snapshot == nil:
+		health.Once(snapshot, health.Rules{}, time.Now())
+		c.local.Snapshot = snapshot
+	}
+	at := len(c.local.Devices)
+	c.inventory(source, snapshot)
+	for i := range c.local.Devices[at:] {
+		if fact := &c.local.Devices[at+i]; known[fact.UUID] {
+			fact.Health = "" // The agent's word.
+		}
+	}
+}
+
+// scan asks the driver, in a goroutine: nothing can interrupt a call that hangs.
+func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why string) {
+	if c.places.Hardware == nil {
+		return nil, "there is no simulator and no agent to ask; give --sim DIR on a simulated node"
+	}
+	type answer struct {
+		snapshot gpu.Snapshot
+		err      error
+	}
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() {
+		snapshot, err := c.places.Hardware.Scan(ctx)
+		done <- answer{snapshot, err}
+	}()
+	select {
+	case got := <-done:
+		switch {
+		case got.err != nil:
+			return nil, got.err.Error()
+		case !got.snapshot.Driver.Present():
+			return nil, "no driver answers"
+		}
+		return &got.snapshot, ""
+	case <-ctx.Done():
+		return nil, "the driver does not answer within " + scanTimeout.String() + "; see dmesg for NVRM lines"
+	}
+}
+
+func (c *collector) inventory(source trace.Source, snapshot *gpu.Snapshot) {
 	c.read(source)
-	c.local.Devices = append(c.local.Devices, trace.DevicesOf(source, c.local.Host, c.local.Snapshot)...)
+	c.local.Devices = append(c.local.Devices, trace.DevicesOf(source, c.local.Host, snapshot)...)
 }

@@ -253,6 +253,9 @@ func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 			part.Profile, part.MemoryBytes = mig.Profile, uint64(mig.MemoryBytes)
 			part.Instance = trace.InstanceFact{GI: mig.GI, CI: mig.CI, Start: mig.Start, Size: mig.Size}
 			part.Sharing = sharingFact(mig.Offered)
+			if mig.Health != nil {
+				part.Health = HealthText(*mig.Health)
+			}
 			e.Devices = append(e.Devices, part)
 			addHolders(e, source, node.Name, mig.UUID, mig.Holders)
 		}

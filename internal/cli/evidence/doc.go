@@ -39,6 +39,8 @@ type Places struct {
 	Hardware Scanner
 	// HardwareName is what to call it, such as "NVML" or the simulator's directory.
 	HardwareName string
+	// Simulated is the simulator's directory, where Hardware is one; absolute.
+	Simulated string
 }
 
 // Scanner is what Places needs of a hardware adapter.
@@ -61,8 +63,11 @@ func DefaultCDIDirs() []string { return []string{"/etc/cdi", "/var/run/cdi"} }
 // Local is what one node's own places say.
 type Local struct {
 	trace.Evidence
-	// Snapshot is the last scan of the hardware; nil when none was read.
+	// Snapshot is the hardware with the verdicts on it: the agent's, or a scan of its own where
+	// no agent answers; nil when none was read.
 	Snapshot *gpu.Snapshot
+	// OfAgent tells that the hardware is the agent's, whose pods therefore hold it.
+	OfAgent bool
 }
 
 // Collect reads all places of a node. What cannot be read is in Unread.
@@ -82,6 +87,8 @@ func (p Places) Collect(ctx context.Context) *Local {
 type collector struct {
 	places Places
 	local  *Local
+	// simulated is the directory of the agent's simulated hardware.
+	simulated string
 }
 
 func (c *collector) read(source trace.Source) { c.local.Read = append(c.local.Read, source) }

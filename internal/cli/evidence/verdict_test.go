@@ -1,0 +1,131 @@
+package evidence_test
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+)
+
+func machine(t *testing.T, seed string) *sim.Machine {
+	t.Helper()
+	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "m"), "a30x4", sim.Options{Seed: seed, NoDeviceNodes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func scanner(t *testing.T, m *sim.Machine) *nvidia.Adapter {
+	t.Helper()
+	root := m.Root()
+	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")}})
+	t.Cleanup(a.Close)
+	return a
+}
+
+// agent serves the state of an agent that has this snapshot of the hardware in a simulator's directory.
+func agent(t *testing.T, snapshot *gpu.Snapshot, simulated string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"node": "node-0", "inventory": snapshot, "simulated": simulated})
+	})}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return socket
+}
+
+func healthOf(local *evidence.Local) map[gpu.UUID][]string {
+	texts := map[gpu.UUID][]string{}
+	for _, fact := range local.Devices {
+		if fact.Health != "" {
+			texts[fact.UUID] = append(texts[fact.UUID], fact.Health)
+		}
+	}
+	return texts
+}
+
+// TestAgentsVerdict: what the agent judged over time counts, and not what one scan sees.
+func TestAgentsVerdict(t *testing.T) {
+	m := machine(t, "verdict")
+	hardware := scanner(t, m)
+	snapshot, err := hardware.Scan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := snapshot
+	judged.GPUs = append([]gpu.GPU(nil), snapshot.GPUs...)
+	since := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	verdicts := []gpu.Health{
+		{State: gpu.NeedsReset, Causes: []gpu.Cause{{Code: "ECC_DOUBLE_BIT", Since: since}}},
+		{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID95", Since: since}}},
+		{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "NVLINK_DOWN", Since: since}}},
+		{State: gpu.Healthy},
+	}
+	want := []string{"NeedsReset (ECC_DOUBLE_BIT)", "Unhealthy (XID95)", "Degraded (NVLINK_DOWN)", "Healthy"}
+	for i := range verdicts {
+		judged.GPUs[i].Health = verdicts[i]
+	}
+	local := evidence.Places{
+		Agent: agent(t, &judged, m.Dir()), Hardware: hardware, HardwareName: "simulator", Simulated: m.Dir(),
+	}.Collect(t.Context())
+	texts := healthOf(local)
+	for i, text := range want {
+		card := local.Snapshot.GPUs[i]
+		if got := trace.HealthText(card.Health); got != text {
+			t.Errorf("GPU %d is %s, want %s", i, got, text)
+		}
+		if got := texts[card.UUID]; len(got) != 1 || got[0] != text {
+			t.Errorf("the facts call GPU %d %q, want %q alone", i, got, text)
+		}
+	}
+}
+
+// TestScanIsJudged: without an agent the causes of a scan lead to a verdict, and are shown.
+func TestScanIsJudged(t *testing.T) {
+	m := machine(t, "judged")
+	if err := m.Inject(sim.Fault{GPU: "1", RowRemap: "failed"}); err != nil {
+		t.Fatal(err)
+	}
+	local := evidence.Places{Hardware: scanner(t, m), HardwareName: "simulator", Simulated: m.Dir()}.Collect(t.Context())
+	if got := trace.HealthText(local.Snapshot.GPUs[1].Health); !strings.Contains(got, "ROW_REMAP_FAILURE") || strings.HasPrefix(got, "Healthy") {
+		t.Errorf("a GPU whose rows cannot be remapped is %q", got)
+	}
+}
+
+// TestOtherHardware: the agent's GPUs are not those of a simulator that was asked for, nor the other way round.
+func TestOtherHardware(t *testing.T) {
+	agents, asked := machine(t, "agents"), machine(t, "asked")
+	snapshot, err := scanner(t, agents).Scan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := agent(t, &snapshot, agents.Dir())
+	other := evidence.Places{Agent: socket, Hardware: scanner(t, asked), Simulated: asked.Dir()}.Collect(t.Context())
+	if other.OfAgent || other.Snapshot.GPUs[0].UUID == snapshot.GPUs[0].UUID {
+		t.Errorf("the simulator in %s is taken for the agent's (%v)", asked.Dir(), other.OfAgent)
+	}
+	same := evidence.Places{Agent: socket, Hardware: scanner(t, agents), Simulated: agents.Dir()}.Collect(t.Context())
+	if !same.OfAgent || same.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
+		t.Error("the agent's own hardware is not taken for it")
+	}
+	// Without --sim the agent's hardware is the node's, simulated or not.
+	node := evidence.Places{Agent: socket, Hardware: scanner(t, asked)}.Collect(t.Context())
+	if !node.OfAgent || node.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
+		t.Error("the node's hardware is not the agent's")
+	}
+}
