@@ -34,12 +34,17 @@ type notice struct {
 	detail    string
 }
 
-// The forms of the driver's lines. The word PCI: is missing in some drivers, and so is the function of the address.
+// The forms of the driver's lines, from their first byte: the kernel quotes what users choose, such as the name of a program, in
+// lines of its own, and begins some of them with the first 15 bytes of a program's name. The word PCI: is missing in some
+// drivers, and so is the function of the address; a line of a MIG instance names it after the address.
 var (
-	xidLine  = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)(?:,\s*(.*))?`)
-	sxidLine = regexp.MustCompile(`nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+),\s*(.*)`)
-	offLine  = regexp.MustCompile(`NVRM: (?:The NVIDIA )?GPU(?: at PCI:)? ?([0-9a-fA-F]+:[0-9a-fA-F:.]+)`)
+	xidLine  = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:[0-9a-fA-F]+)?\): ([0-9]{1,3})(?:$|,\s*(?s:(.*))$)`)
+	sxidLine = regexp.MustCompile(`^nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?` + pciPattern + `\): ([0-9]{1,5}),\s*(?s:(.*))$`)
+	offLine  = regexp.MustCompile(`^NVRM: (?:The NVIDIA )?GPU (?:at PCI:)?` + pciPattern + `[^0-9a-fA-F](?s:.*)fallen off the bus`)
 )
+
+// pciPattern is an address. It alone is longer than what a program's name leaves of its 15 bytes.
+const pciPattern = `([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)`
 
 // xidFallenOff is the code of a GPU that has fallen off the bus.
 const xidFallenOff = 79
@@ -55,10 +60,8 @@ func parseNotice(text string) (notice, bool) {
 		}
 		return noticeOf(found[1], found[2], found[3], true)
 	}
-	if strings.Contains(text, "fallen off the bus") {
-		if found := offLine.FindStringSubmatch(text); found != nil {
-			return noticeOf(strings.TrimRight(found[1], ":."), strconv.Itoa(xidFallenOff), "fallen off the bus", false)
-		}
+	if found := offLine.FindStringSubmatch(text); found != nil {
+		return noticeOf(found[1], strconv.Itoa(xidFallenOff), "fallen off the bus", false)
 	}
 	return notice{}, false
 }
@@ -98,17 +101,17 @@ func printable(text string) string {
 	return text
 }
 
-// recordText takes the text out of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text";
-// false for a line that continues the record before it.
+// recordText takes the text out of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text"; false for a line that
+// continues the record before it, and for a record that is not the kernel's own: one that a program wrote has another
+// facility, which is the priority without its three lowest bits.
 func recordText(line string) (string, bool) {
-	if strings.HasPrefix(line, " ") {
+	prefix, text, ok := strings.Cut(line, ";")
+	fields := strings.Split(prefix, ",")
+	if !ok || len(fields) < 4 {
 		return "", false
 	}
-	prefix, text, ok := strings.Cut(line, ";")
-	if !ok || strings.Count(prefix, ",") < 3 {
-		return line, line != ""
-	}
-	return text, true
+	priority, err := strconv.ParseUint(fields[0], 10, 16)
+	return text, err == nil && priority>>3 == 0
 }
 
 // kernelLog reads /dev/kmsg from the moment of its first use on, without ever waiting for it.
@@ -116,8 +119,9 @@ type kernelLog struct {
 	dev  tree
 	log  *slog.Logger
 	file *os.File
-	// tail is the beginning of a line whose end is not written yet.
+	// tail is the beginning of a line whose end is not written yet; skip is true while that line is longer than any record.
 	tail []byte
+	skip bool
 	// told is the last trouble that was logged.
 	told string
 }
@@ -183,15 +187,15 @@ func (k *kernelLog) lines(chunk []byte, take func(notice)) {
 		if !ok {
 			break
 		}
-		if text, ok := recordText(string(line)); ok {
+		if text, ok := recordText(string(line)); ok && !k.skip {
 			if told, ok := parseNotice(text); ok {
 				take(told)
 			}
 		}
-		k.tail = rest
+		k.tail, k.skip = rest, false
 	}
 	if len(k.tail) > maxRecord {
-		k.tail = nil
+		k.tail, k.skip = nil, true
 	}
 }
 

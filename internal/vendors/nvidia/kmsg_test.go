@@ -26,7 +26,11 @@ func TestParseNotice(t *testing.T) {
 		"with the function":   {"NVRM: Xid (PCI:0000:1b:00.0): 62, text", notice{pci: at(0x1b), xid: 62, detail: "text"}, true},
 		"without PCI":         {"NVRM: Xid (0000:1b:00): 119", notice{pci: at(0x1b), xid: 119}, true},
 		"long domain":         {"NVRM: Xid (PCI:00000000:1B:00): 31, pid='<unknown>'", notice{pci: at(0x1b), xid: 31, detail: "pid='<unknown>'"}, true},
-		"after other words":   {"[  12.5] NVRM: Xid (PCI:0000:1b:00): 48, x", notice{pci: at(0x1b), xid: 48, detail: "x"}, true},
+		"after other words":   {line: "[  12.5] NVRM: Xid (PCI:0000:1b:00): 48, x"},
+		"a name of 15 bytes":  {line: "NVRM: GPU0:07:0[77]: segfault at 0 ip 0 sp 0 error 6 in GPU has fallen off the bus"},
+		"a MIG instance":      {"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, x", notice{pci: at(0x1b), xid: 94, detail: "x"}, true},
+		"XID of four digits":  {line: "NVRM: Xid (PCI:0000:1b:00): 1079, x"},
+		"no comma":            {line: "NVRM: Xid (PCI:0000:1b:00): 79 x"},
 		"fell off":            {"NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
 		"fell off, long form": {"NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:20b0) has fallen off the bus and is not responding to commands.", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
 		"fell off, PCI form":  {"NVRM: GPU at PCI:0000:1b:00: has fallen off the bus", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
@@ -56,13 +60,15 @@ func TestRecordText(t *testing.T) {
 		"record":        {"4,1234,98765,-;NVRM: Xid", "NVRM: Xid", true},
 		"with caller":   {"4,1234,98765,-,caller=T1;text; more", "text; more", true},
 		"continuation":  {" SUBSYSTEM=pci", "", false},
-		"text only":     {"NVRM: x; y", "NVRM: x; y", true},
+		"text only":     {"NVRM: x; y", " y", false},
+		"a program's":   {"11,1234,98765,-;NVRM: Xid", "NVRM: Xid", false},
+		"no priority":   {"x,1234,98765,-;NVRM: Xid", "NVRM: Xid", false},
 		"nothing":       {"", "", false},
-		"semicolon off": {"4,1;x", "4,1;x", true},
+		"semicolon off": {"4,1;x", "x", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := recordText(test.line)
-			if got != test.want || ok != test.ok {
+			if ok && got != test.want || ok != test.ok {
 				t.Errorf("got %q, %v; want %q, %v", got, ok, test.want, test.ok)
 			}
 		})
