@@ -9,11 +9,11 @@ import (
 )
 
 // Acquire takes devices for a holder, all or none. It fails with *BarredError,
-// which names the first device that cannot be had.
+// which names the first device that cannot be had, or with *ListedError.
 //
-// For a Pod (from Allocate, which knows the resource and nothing else) only
-// barred devices are refused, and those on which a container lives, which is the same a
-// moment earlier. The grant is pending, bars other sizes at once, and goes to the file with
+// For a Pod (from Allocate, which knows the resource and nothing else) the devices are refused that are
+// barred, that a container uses, and that the kubelet's checkpoint lists for another living pod; see
+// the package comment. The grant is pending, bars other sizes at once, and goes to the file with
 // the next Reconcile only: replacing a file costs up to a millisecond on a disk, and there is
 // nothing to lose, as the kubelet writes a file of its own about this very grant before it
 // starts the container. For a Claim and Maintenance any holding of another holder is in the
@@ -21,71 +21,195 @@ import (
 //
 // Taking again what the same holder has is no error.
 func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
-	if holder.Kind != Pod && holder.Kind != Claim && holder.Kind != Maintenance {
-		return fmt.Errorf("acquire devices: a holder of kind %q cannot ask for devices", holder.Kind)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if holder.Kind != Pod && !l.store.leads() {
-		return fmt.Errorf("acquire devices: %w", ErrSuperseded)
-	}
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, gpu.CompareKeys)
 	keys = slices.Compact(keys)
-	l.notice()
-	for _, key := range keys {
-		if blocker := l.blocker(holder, key); blocker != nil {
-			l.settle() // what was found out about others meanwhile stays true
-			return fmt.Errorf("acquire devices: %w", &BarredError{Key: key, Resource: holder.Resource, Holding: blocker.clone()})
-		}
+	var err error
+	switch holder.Kind {
+	case Pod:
+		err = l.acquireForPod(holder, keys)
+	case Claim, Maintenance:
+		err = l.acquireDurably(holder, keys)
+	default:
+		err = fmt.Errorf("a holder of kind %q cannot ask for devices", holder.Kind)
 	}
-	return l.grant(holder, keys)
+	if err != nil {
+		return fmt.Errorf("acquire devices: %w", err)
+	}
+	return nil
 }
 
-func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey) error {
-	now := l.deps.Clock.Now()
-	changed := keys[:0:0]
+// acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
+// not known to be free.
+func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
+	l.mu.Lock()
+	if l.certain && l.free(holder.Resource, keys) {
+		l.grant(holder, keys, nil)
+		l.mu.Unlock()
+		l.subs.notify()
+		return nil
+	}
+	l.mu.Unlock()
+	var dropped []Question
+	for round := 1; ; round++ {
+		seen := l.observe(dropped)
+		l.mu.Lock()
+		before := l.edits
+		questions, err := l.tryForPod(holder, keys, seen)
+		changed := l.edits != before
+		l.mu.Unlock()
+		switch {
+		case err == nil:
+			l.subs.notify()
+			return nil
+		case changed:
+			l.saveAndNotify() // what was found out about others stays true
+		}
+		if len(questions) == 0 || round == 2 || l.deps.Ask == nil {
+			return err
+		}
+		dropped = l.deps.Ask(questions)
+	}
+}
+
+// free tells whether the ledger has nothing about the devices that keeps them from a pod.
+func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
+	table := l.bars.Load()
+	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
+		_, barred := table.by(resource, key)
+		return barred || l.records[key] != nil
+	})
+}
+
+// tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
+// change that.
+func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation) ([]Question, error) {
+	j := newJoin(l, seen.view)
+	defer l.publish()
+	if !l.certain {
+		l.notice(j)
+	}
+	passing := map[gpu.DeviceKey][]string{}
+	listed := collectEvidence(seen.assignments, keys, l.deps.facts)
+	var questions []Question
+	var refused error
 	for _, key := range keys {
-		if old, ok := l.records[key]; ok && holder.Kind != Pod && old.Holder.same(holder) {
+		if blocking := l.blocker(j, holder, key); blocking != nil {
+			return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: blocking.clone()}
+		}
+		r := l.records[key]
+		if r == nil {
 			continue
 		}
-		l.put(Holding{Key: key, Holder: holder, Since: now, Pending: holder.Kind == Pod})
+		e := evidence{readable: seen.readable, entries: seen.marked(key, listed[key]), offered: r.offered, passed: r.passed}
+		x := e.objection()
+		if x == nil {
+			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].bars() {
+				return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: l.records[key].clone()}
+			}
+			if len(e.entries) > 0 {
+				passing[key] = e.entries[0].containers
+			}
+			continue
+		}
+		if refused == nil {
+			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace, Name: x.facts.Name, Containers: x.containers, Since: r.Since}
+		}
+		questions = append(questions, Question{
+			PodUID: x.pod, Namespace: x.facts.Namespace, Pod: x.facts.Name, Containers: x.containers, Resource: x.resource, Key: key,
+		})
+	}
+	if refused != nil {
+		return questions, refused
+	}
+	l.grant(holder, keys, passing)
+	return nil, nil
+}
+
+// acquireDurably is for claims and maintenance: the grant is in the file when it returns.
+func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
+	if !l.store.leads() {
+		return ErrSuperseded
+	}
+	// The containers are read only when an orphan, which may have ended, is in the way.
+	var seen *observation
+	for {
+		l.mu.Lock()
+		blocking, key := l.firstInTheWay(holder, keys)
+		if blocking == nil {
+			break // with the mutex held
+		}
+		if blocking.Holder.Kind != Orphan || seen != nil && !l.revisit(newJoin(l, seen.view), blocking.Key, false) {
+			err := &BarredError{Key: key, Holding: blocking.clone()}
+			l.publish()
+			l.mu.Unlock()
+			return err
+		}
+		l.mu.Unlock()
+		if seen == nil {
+			now := l.observe(nil)
+			seen = &now
+		}
+	}
+	var changed []gpu.DeviceKey
+	for _, key := range keys {
+		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+			continue
+		}
+		l.put(Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()})
 		changed = append(changed, key)
 	}
+	l.publish()
+	l.mu.Unlock()
 	if len(changed) == 0 {
 		return nil
 	}
 	defer l.subs.notify()
-	if holder.Kind == Pod {
-		l.publishPods(holder.Resource, changed)
-		return nil
-	}
 	err := l.save()
 	if err != nil {
+		l.mu.Lock()
 		for _, key := range changed {
-			l.remove(key)
+			if r := l.records[key]; r != nil && r.Holder.same(holder) {
+				l.remove(key)
+			}
 		}
-		err = fmt.Errorf("acquire devices: %w", err)
+		l.publish()
+		l.mu.Unlock()
 	}
-	l.publish()
 	return err
 }
 
-// blocker looks for what keeps holder from having key; nil when nothing does. Holdings that turn
-// out to be dead are removed on the way, and pods that turn out to be forgotten become orphans.
-func (l *Ledger) blocker(holder Holder, key gpu.DeviceKey) *Holding {
+func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, gpu.DeviceKey) {
+	for _, key := range keys {
+		if h := l.inTheWay(holder, key); h != nil {
+			return h, key
+		}
+	}
+	return nil, gpu.DeviceKey{}
+}
+
+// grant puts the devices down for a pod that is not known yet. Of those in passing the containers are
+// given that had them before.
+func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+	now := l.deps.Clock.Now()
+	for _, key := range keys {
+		l.remove(key)
+		l.put(Holding{Key: key, Holder: holder, Since: now, Pending: true})
+		l.records[key].passed = passing[key]
+	}
+	l.publishPods(holder.Resource, keys)
+}
+
+// blocker looks for what keeps holder from having key; nil when nothing does. Orphans that turn
+// out to have ended are removed on the way.
+func (l *Ledger) blocker(j *join, holder Holder, key gpu.DeviceKey) *Holding {
 	for {
 		blocking := l.inTheWay(holder, key)
-		switch {
-		case blocking == nil && (holder.Kind != Pod || !l.check(holder.Resource, key)):
-			return nil
-		case blocking == nil:
-			return l.inTheWay(holder, key)
-		case blocking.Holder.Kind != Orphan:
+		if blocking == nil || blocking.Holder.Kind != Orphan {
 			return blocking
 		}
-		free := holder.Kind == Pod && blocking.Key == key && !otherUse(blocking.Holder.Resource, holder.Resource)
-		if !l.revise(*blocking, free) {
+		free := blocking.Key == key && !otherUse(blocking.Holder.Resource, holder.Resource)
+		if !l.revisit(j, blocking.Key, free) {
 			return blocking
 		}
 	}
@@ -93,11 +217,6 @@ func (l *Ledger) blocker(holder Holder, key gpu.DeviceKey) *Holding {
 
 // inTheWay finds the first holding that keeps holder from having key, as far as is known.
 func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
-	if holder.Kind == Pod {
-		if _, barred := l.bars.Load().by(holder.Resource, key); !barred {
-			return nil
-		}
-	}
 	for _, other := range onCard(l.order, key.GPU) {
 		if h := &l.records[other].Holding; h.blocks(holder, key) {
 			return h
@@ -107,80 +226,81 @@ func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
 }
 
 // Offered tells the ledger that the kubelet calls these devices of a resource free, as it does
-// in GetPreferredAllocation with those that need not be included. Each of them on which a
-// container lives is then an orphan's, since the kubelet never offers what it
-// remembers; each whose container has ended meanwhile is free. So the answer of
-// BarredBy is right at this moment, however old the last Reconcile is. Devices that
-// nobody holds cost nothing, unless the last Reconcile had no checkpoint.
-func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) {
+// in GetPreferredAllocation with those that need not be included. Each of them that a container
+// uses is then an orphan's, unless the kubelet's checkpoint lists it; each whose container has ended meanwhile
+// is free. So the answer of BarredBy is right at this moment, however old the last Reconcile is.
+//
+// The result are the devices that an Allocate would refuse because the checkpoint lists them for
+// another pod, in the order of keys: they are to be preferred last. Devices without a holding cost nothing,
+// unless the last Reconcile had no checkpoint.
+func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	held := l.noteOffered(resource, keys)
+	if held == nil {
+		return nil
+	}
+	seen := l.observe(nil)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.notice()
-	for _, key := range keys {
-		l.check(resource, key)
+	before := l.edits
+	j := newJoin(l, seen.view)
+	if !l.certain {
+		l.notice(j)
 	}
-	l.settle()
-}
-
-// notice takes in the containers on devices that nobody is known to hold. There are such only when
-// the ledger cannot know what it missed: since the last Reconcile had no checkpoint.
-func (l *Ledger) notice() {
-	if l.certain {
-		return
-	}
-	all, _ := l.look()
-	found := map[gpu.DeviceKey]bool{}
-	for _, c := range all {
-		for _, key := range c.Keys {
-			found[key] = l.records[key] == nil
+	var last []gpu.DeviceKey
+	listed := collectEvidence(seen.assignments, held, l.deps.facts)
+	for _, key := range held {
+		if r := l.records[key]; r == nil || !r.ofKubelet(resource) {
+			continue
+		}
+		e := evidence{readable: seen.readable, entries: listed[key], offered: true}
+		if e.objection() != nil {
+			last = append(last, key)
+		} else {
+			l.revisit(j, key, true)
 		}
 	}
-	changed := false
-	for _, key := range slices.SortedFunc(maps.Keys(found), gpu.CompareKeys) {
-		unknown := Holding{Key: key, Since: l.deps.Clock.Now(), Holder: Holder{Kind: Pod}}
-		if users := l.users(unknown); found[key] && len(users) > 0 {
-			l.put(orphanOf(unknown, users))
-			changed = true
-		}
-	}
+	changed := l.edits != before
 	if changed {
 		l.publish()
 	}
+	l.mu.Unlock()
+	if changed {
+		l.saveAndNotify()
+	}
+	return last
 }
 
-// check looks who uses a device that the kubelet calls free as a resource. If it gave it out as
-// another one, that says nothing. It reports whether it changed anything.
-func (l *Ledger) check(resource string, key gpu.DeviceKey) bool {
-	r, held := l.records[key]
-	if !held || r.Holder.Kind != Pod && r.Holder.Kind != Orphan || otherUse(r.Holder.Resource, resource) {
-		return false
+// noteOffered gives those of the keys that the ledger has for the kubelet's pods; nil when nothing has to be
+// looked at.
+func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var held []gpu.DeviceKey
+	for _, key := range keys {
+		if r := l.records[key]; r != nil && r.ofKubelet(resource) {
+			r.offered = true
+			held = append(held, key)
+		}
 	}
-	return l.revise(r.Holding, true)
+	if held == nil && !l.certain {
+		held = []gpu.DeviceKey{}
+	}
+	return held
 }
 
-// revise looks who really uses a device that a pod or an orphan holds: if anybody, that is an
-// orphan. Without anybody an orphan's hold is over if the kubelet is known to have forgotten
-// it: it calls the device free, or its checkpoint does not list it; otherwise it is a pod that
-// is between two containers. It reports whether it changed anything.
-func (l *Ledger) revise(old Holding, free bool) bool {
-	next := old
-	users := l.users(old)
-	switch {
-	case len(users) > 0:
-		next = orphanOf(old, users)
-	case old.Holder.Kind == Orphan && (free || l.certain):
-		l.remove(old.Key)
-		l.publish()
-		return true
-	default:
-		next = old.lifeless()
+// ofKubelet tells whether the kubelet's word on a device of the resource is about this holding. If it gave the
+// device out as another resource, it is not.
+func (r *record) ofKubelet(resource string) bool {
+	return (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && !otherUse(r.Holder.Resource, resource)
+}
+
+// notice takes in the containers on devices without a holding. There are such only when the ledger
+// cannot know what it missed: since the last Reconcile had no checkpoint.
+func (l *Ledger) notice(j *join) {
+	for _, key := range slices.SortedFunc(maps.Keys(j.live), gpu.CompareKeys) {
+		if l.records[key] == nil {
+			l.revisit(j, key, false)
+		}
 	}
-	if equal(old, next) {
-		return false
-	}
-	l.put(next)
-	l.publish()
-	return true
 }
 
 // lifeless is a holding whose containers have all ended, and which the kubelet may remember.
@@ -189,30 +309,57 @@ func (h Holding) lifeless() Holding {
 	return h
 }
 
-// users are the containers that live on a held device at this moment, of one pod: the holder's
-// if it has any. When nobody can be asked they are those of the last Reconcile.
-func (l *Ledger) users(h Holding) []Container {
-	all, ok := l.look()
-	if !ok {
-		var last []Container
-		for _, id := range h.Live {
-			last = append(last, Container{ID: id, PodUID: h.Holder.PodUID})
+// observation is what was read for one decision.
+type observation struct {
+	view        NodeView
+	assignments []Assignment
+	readable    bool
+	dropped     []Question
+}
+
+// observe reads the containers and then the checkpoint; in this order, as for NodeView. It is called
+// without the mutex. Dropped are entries that the kubelet is known to have removed from its memory.
+func (l *Ledger) observe(dropped []Question) observation {
+	seen := observation{dropped: dropped}
+	seen.view.CheckpointErr, seen.view.ContainersErr = errNotRead, errNotRead
+	if l.deps.Look != nil {
+		seen.view.Containers, seen.view.ContainersErr = l.deps.Look()
+		if seen.view.ContainersErr != nil {
+			l.deps.Log.Warn("Could not read the running containers for the ledger", "error", seen.view.ContainersErr)
 		}
-		return last
 	}
-	byPod := map[string][]Container{}
-	for _, c := range all {
-		if c.on(h) {
-			byPod[c.PodUID] = append(byPod[c.PodUID], c)
+	if l.deps.Assigned != nil {
+		seen.assignments, seen.view.CheckpointErr = l.deps.Assigned()
+		seen.readable = seen.view.CheckpointErr == nil
+	}
+	for _, a := range seen.assignments {
+		if l.deps.facts(a.PodUID).State == PodEnded {
+			continue
 		}
+		a.Keys = slices.DeleteFunc(slices.Clone(a.Keys), func(key gpu.DeviceKey) bool { return seen.gone(a.PodUID, a.Resource, key) })
+		seen.view.Assignments = append(seen.view.Assignments, a)
 	}
-	if users := byPod[h.Holder.PodUID]; len(users) > 0 {
-		return users
+	return seen
+}
+
+func (o *observation) gone(pod, resource string, key gpu.DeviceKey) bool {
+	return slices.ContainsFunc(o.dropped, func(q Question) bool { return q.PodUID == pod && q.Resource == resource && q.Key == key })
+}
+
+// marked are the entries about a key, those marked that the kubelet has dropped.
+func (o *observation) marked(key gpu.DeviceKey, entries []entry) []entry {
+	for i, x := range entries {
+		entries[i].dropped = o.gone(x.pod, x.resource, key)
 	}
-	for _, pod := range slices.Sorted(maps.Keys(byPod)) {
-		return byPod[pod]
+	return entries
+}
+
+// facts is Deps.Pod; without one nothing is known.
+func (d *Deps) facts(uid string) PodFacts {
+	if d.Pod == nil {
+		return PodFacts{}
 	}
-	return nil
+	return d.Pod(uid)
 }
 
 // on tells whether the container uses what h is about.
@@ -231,51 +378,11 @@ func (c *Container) on(h Holding) bool {
 	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
 }
 
-// look is Deps.Look, remembered for a moment.
-func (l *Ledger) look() ([]Container, bool) {
-	if l.deps.Look == nil {
-		return nil, false
-	}
-	if !l.seenAt.IsZero() && l.deps.Clock.Since(l.seenAt) < l.deps.LookAge {
-		return l.seen, true
-	}
-	seen, err := l.deps.Look()
-	if err != nil {
-		l.deps.Log.Warn("ledger cannot see which containers live", "error", err)
-		return nil, false
-	}
-	l.seen, l.seenAt = seen, l.deps.Clock.Now()
-	return seen, true
-}
-
-// orphanOf turns a holding into that of an orphan.
-func orphanOf(old Holding, users []Container) Holding {
-	h := Holding{Key: old.Key, Since: old.Since, Holder: Holder{Kind: Orphan, PodUID: users[0].PodUID}}
-	if old.Holder.PodUID == h.Holder.PodUID {
-		h = old.clone()
-		h.Holder.Kind, h.Pending, h.Live = Orphan, false, nil
-	}
-	for _, c := range users {
-		h.Live = union(h.Live, c.ID)
-		if c.Name != "" {
-			h.Containers = union(h.Containers, c.Name)
-		}
-		if c.Pod != "" {
-			h.Holder.Namespace, h.Holder.Pod = c.Namespace, c.Pod
-		}
-	}
-	if h.Holder.Container == "" && len(h.Containers) > 0 {
-		h.Holder.Container = h.Containers[0]
-	}
-	return h
-}
-
-// settle writes and tells what has changed, if anything has.
-func (l *Ledger) settle() {
-	if l.dirty {
-		l.save()
-		l.subs.notify()
-	}
+// saveAndNotify is called without the mutex after holdings have changed. A write that fails is a fault, and the next Reconcile
+// tries again.
+func (l *Ledger) saveAndNotify() {
+	_ = l.save()
+	l.subs.notify()
 }
 
 // Release ends the holder's hold on the keys, or on all that it holds when keys is nil.
@@ -283,7 +390,6 @@ func (l *Ledger) settle() {
 // Reconcile. An error means that the release stands in memory only.
 func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if keys == nil {
 		keys = l.order
 	}
@@ -294,10 +400,13 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 			changed = true
 		}
 	}
+	if changed {
+		l.publish()
+	}
+	l.mu.Unlock()
 	if !changed {
 		return nil
 	}
-	l.publish()
 	l.subs.notify()
 	if err := l.save(); err != nil {
 		return fmt.Errorf("release devices: %w", err)
@@ -311,7 +420,7 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 // others are adopted all the same.
 func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	before := l.edits
 	keys = slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
 	now := l.deps.Clock.Now()
 	var refused error
@@ -328,7 +437,11 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 		l.put(Holding{Key: key, Holder: holder, Since: now})
 	}
 	l.publish()
-	l.settle()
+	changed := l.edits != before
+	l.mu.Unlock()
+	if changed {
+		l.saveAndNotify()
+	}
 	return refused
 }
 

@@ -130,30 +130,51 @@ func parseHoldings(lines [][]byte) ([]Holding, error) {
 
 var errOtherBoot = errors.New("the file is from before this boot")
 
-// load replaces what is in memory by what is in the file. It is called with the
-// ledger's and the store's locks held.
-func (l *Ledger) load() error {
-	l.records, l.order = map[gpu.DeviceKey]*record{}, nil
-	defer l.publish()
+// load reads the file and returns what puts its content in force. Until then, and when the file cannot be read
+// at this moment, the memory stays as it is. It is called with the store's lock held, without the mutex.
+func (l *Ledger) load() (func() error, error) {
 	blob, err := l.store.read()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if blob == nil {
-		return nil
+		return func() error { return nil }, nil
 	}
 	holdings, err := parseFile(blob, l.deps.BootID)
 	if err != nil {
-		return l.setAside(err)
+		return func() error { return l.setAside(err) }, nil
 	}
+	return func() error {
+		l.merge(holdings)
+		return nil
+	}, nil
+}
+
+// merge takes over what another agent wrote. The grants to pods that this one has made since, and
+// that only the kubelet knows besides, stay.
+func (l *Ledger) merge(holdings []Holding) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var pending []Holding
+	for _, key := range l.order {
+		if h := l.records[key].Holding; h.Pending {
+			pending = append(pending, h)
+		}
+	}
+	l.records, l.order = map[gpu.DeviceKey]*record{}, nil
 	for _, h := range holdings {
 		l.put(h)
 	}
-	l.dirty = false
-	return nil
+	l.written = l.edits
+	for _, h := range pending {
+		if r := l.records[h.Key]; r == nil || (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && r.Since.Before(h.Since) {
+			l.put(h)
+		}
+	}
+	l.publish()
 }
 
-// setAside deals with a file that cannot be used.
+// setAside deals with a file that cannot be used. What is in memory stays.
 func (l *Ledger) setAside(cause error) error {
 	if errors.Is(cause, errOtherBoot) {
 		l.deps.Log.Info("ledger starts empty", "why", cause)
@@ -173,32 +194,45 @@ func (l *Ledger) setAside(cause error) error {
 			verb = "could not be kept (" + err.Error() + ")"
 		}
 	}
-	l.fault(code, fmt.Sprintf("%s: %v. It %s as %s. Berth starts with an empty ledger; what is in use is found again in the kubelet's checkpoint and the running containers.",
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault(code, fmt.Sprintf("%s: %v. It %s as %s. Berth starts without it; what is in use is found again in the kubelet's checkpoint and the running containers.",
 		l.deps.Path, cause, verb, l.store.bakPath()))
 	return nil
 }
 
-// save writes the file if this ledger is the writer. A failure is a fault until a
+// save writes the file if this ledger is the writer. It is called without the mutex. A failure is a fault until a
 // later save succeeds; having been superseded is an error, but no fault.
 func (l *Ledger) save() error {
+	l.saving.Lock()
+	defer l.saving.Unlock()
+	l.mu.Lock()
+	edits := l.edits
 	if !l.store.leads() {
-		l.dirty = false
+		l.written = edits
+		l.mu.Unlock()
 		return nil
 	}
-	err := l.store.write(func(buf []byte) ([]byte, error) {
-		return appendFile(buf, l.deps.BootID, l.order, l.records)
-	})
+	content, err := appendFile(l.store.buf[:0], l.deps.BootID, l.order, l.records)
+	l.store.buf = content
+	l.mu.Unlock()
+	if err == nil {
+		err = l.store.write(content)
+	} else {
+		err = fmt.Errorf("encode %s: %w", l.deps.Path, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrSuperseded):
-		l.dirty = false
+		l.written = edits
 		l.deps.Log.Info("ledger is written by a newer agent from now on")
 		return err
 	case err != nil:
-		l.dirty = true
 		l.fault("LEDGER_UNWRITABLE", fmt.Sprintf("%v. Holdings are kept in memory; they are written when the disk takes them again.", err))
 		return err
 	}
-	l.dirty = false
+	l.written = edits
 	delete(l.faults, "LEDGER_UNWRITABLE")
 	return nil
 }

@@ -128,6 +128,25 @@ func first(ids []string) string {
 	return ids[0]
 }
 
+// ListedError says that a device was refused because the kubelet's checkpoint lists it for another pod that has not
+// ended: the kubelet has lost its record of that and offered the device a second time.
+type ListedError struct {
+	Key      gpu.DeviceKey
+	Resource string
+	// Pod is the UID of the other pod; Namespace and Name are empty when they are not known.
+	Pod, Namespace, Name string
+	Containers           []string
+	Since                time.Time
+}
+
+// Error names the device, the pod that has it, the evidence and what follows.
+func (e *ListedError) Error() string {
+	h := Holder{PodUID: e.Pod, Namespace: e.Namespace, Pod: e.Name, Container: e.Containers[0]}
+	return fmt.Sprintf("device %s is allocated to %s since %s: the kubelet's checkpoint lists it, and that pod has not ended. The kubelet has offered it a second time; "+
+		"with this refusal it corrects its record, and the next pod gets a free device",
+		e.Key, h.container(), e.Since.UTC().Format(time.RFC3339))
+}
+
 // ErrSuperseded says that a newer agent on this node writes the ledger.
 var ErrSuperseded = errors.New("another agent on this node has taken over the ledger")
 
@@ -135,9 +154,6 @@ var ErrSuperseded = errors.New("another agent on this node has taken over the le
 const (
 	DefaultPendingLimit = 30 * time.Second
 	DefaultUnknownLimit = 5 * time.Minute
-	// DefaultLookAge is less than a container needs to start, be deleted by force
-	// and be followed by another pod.
-	DefaultLookAge = 50 * time.Millisecond
 )
 
 // Deps are what a ledger needs.
@@ -149,12 +165,19 @@ type Deps struct {
 	Clock  clock.PassiveClock // real time when nil
 	Log    *slog.Logger       // slog.Default when nil
 	// Look lists the containers in which a process lives at this moment, as for
-	// NodeView. It is asked only when a device is wanted that somebody holds, or any while the checkpoint is not
-	// known, and before one is called orphaned, since the last Reconcile may be old; and not
-	// again within LookAge. Nil, or an error, trusts the last Reconcile.
+	// NodeView. It is asked when a device is wanted that has a holder, or any while the checkpoint is not
+	// known, and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
+	// ledger's mutex. Nil, or an error, trusts the last Reconcile.
 	Look func() ([]Container, error)
-	// LookAge is zero for the default, negative to look every time.
-	LookAge time.Duration
+	// Assigned reads what the kubelet's checkpoint lists at this moment, for the same occasions and after Look. It is
+	// called without the mutex. Nil, or an error, means that the checkpoint is not known.
+	Assigned func() ([]Assignment, error)
+	// Pod says what is known of a pod, from memory. It is called with the mutex held. Nil knows nothing.
+	Pod func(uid string) PodFacts
+	// Ask finds out more about devices that would have to be refused because the checkpoint lists them, and returns those
+	// that the kubelet does not have for their pod any more. What it learns of the pods themselves, Pod says
+	// afterwards. It is called without the mutex, at most once per Acquire, and bounds its own time.
+	Ask func([]Question) []Question
 	// Follow opens the file without taking over.
 	Follow bool
 	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how
@@ -165,19 +188,21 @@ type Deps struct {
 	Fault func(Step) error
 }
 
-// Ledger is the node's ledger. All methods may be called by several goroutines.
+// Ledger is the node's ledger. All methods may be called by several goroutines. No method reads or writes a
+// file, or calls Look, Assigned or Ask, while it holds the mutex.
 type Ledger struct {
 	deps  Deps
 	bars  atomic.Pointer[barTable]
 	store *store
+	// saving lets one write to the file happen at a time. It is taken before mu.
+	saving sync.Mutex
 
 	mu      sync.Mutex
 	records map[gpu.DeviceKey]*record
 	order   []gpu.DeviceKey // the keys of records, sorted
-	dirty   bool            // memory has what the file has not
+	edits   uint64          // counts the changes of records
+	written uint64          // edits at the last write of the file
 	certain bool            // the last Reconcile had the checkpoint
-	seen    []Container     // by Deps.Look
-	seenAt  time.Time
 	faults  map[string]gpu.Cause
 	subs    subscribers
 }
@@ -186,6 +211,9 @@ type Ledger struct {
 type record struct {
 	Holding
 	line []byte
+	// offered and passed are as in evidence; they are not kept in the file.
+	offered bool
+	passed  []string
 }
 
 // Open reads the ledger's file and takes over the writing. A file of another boot
@@ -197,17 +225,14 @@ func Open(deps Deps) (*Ledger, error) {
 	deps.Log = cmp.Or(deps.Log, slog.Default())
 	deps.PendingLimit = cmp.Or(deps.PendingLimit, DefaultPendingLimit)
 	deps.UnknownLimit = cmp.Or(deps.UnknownLimit, DefaultUnknownLimit)
-	deps.LookAge = cmp.Or(deps.LookAge, DefaultLookAge)
 	store, err := openStore(deps.Path, deps.Fault)
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}}
 	l.publish()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if deps.Follow {
-		err = l.store.locked(l.load)
+		err = l.store.follow(l.load)
 	} else {
 		err = l.takeOver()
 	}
@@ -221,8 +246,6 @@ func Open(deps Deps) (*Ledger, error) {
 // TakeOver makes this ledger the one that writes, and reads what the one before
 // it wrote. To be called when the agent's device plugin is about to register.
 func (l *Ledger) TakeOver() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err := l.takeOver(); err != nil {
 		return fmt.Errorf("take over ledger: %w", err)
 	}
@@ -231,31 +254,35 @@ func (l *Ledger) TakeOver() error {
 }
 
 func (l *Ledger) takeOver() error {
-	if err := l.store.takeOver(l.load); err != nil {
+	l.saving.Lock()
+	err := l.store.takeOver(l.load)
+	l.saving.Unlock()
+	if err != nil {
 		return err
 	}
 	// An empty ledger writes its file too, so that trouble with the disk shows now.
-	l.save()
+	_ = l.save()
 	return nil
 }
 
 // Close writes what is not written yet and gives up the files; nothing on disk is
 // removed.
 func (l *Ledger) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dirty {
-		l.save()
+	if l.dirty() {
+		_ = l.save()
 	}
 	return l.store.close()
 }
 
-// Writes tells whether this ledger is the one that writes the file.
-func (l *Ledger) Writes() bool {
+// dirty tells whether the memory has what the file does not have.
+func (l *Ledger) dirty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.store.leads()
+	return l.edits != l.written
 }
+
+// Writes tells whether this ledger is the one that writes the file.
+func (l *Ledger) Writes() bool { return l.store.leads() }
 
 // Holdings lists all holdings in the order of their keys.
 func (l *Ledger) Holdings() []Holding {
@@ -297,17 +324,20 @@ func (l *Ledger) fault(code, message string) {
 // put and remove change one record; the caller saves and publishes.
 func (l *Ledger) put(h Holding) {
 	i, found := slices.BinarySearchFunc(l.order, h.Key, gpu.CompareKeys)
-	if !found {
+	r := &record{Holding: h}
+	if found {
+		r.offered, r.passed = l.records[h.Key].offered, l.records[h.Key].passed
+	} else {
 		l.order = slices.Insert(l.order, i, h.Key)
 	}
-	l.records[h.Key] = &record{Holding: h}
-	l.dirty = true
+	l.records[h.Key] = r
+	l.edits++
 }
 
 func (l *Ledger) remove(key gpu.DeviceKey) {
 	if i, found := slices.BinarySearchFunc(l.order, key, gpu.CompareKeys); found {
 		l.order = slices.Delete(l.order, i, i+1)
 		delete(l.records, key)
-		l.dirty = true
+		l.edits++
 	}
 }

@@ -182,7 +182,7 @@ func say(err error) string {
 func (s *stage) open(agent string, follow bool) string {
 	l, err := Open(Deps{
 		Path: s.path, BootID: s.boot, Clock: s.clock, Log: quiet(), Follow: follow,
-		Look: s.look, LookAge: -1,
+		Look: s.look,
 	})
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), filepath.Dir(s.path), "DIR") + "\n"

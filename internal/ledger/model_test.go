@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -31,8 +32,13 @@ type twin struct {
 	// container; and its file. A nil file is one that cannot be read.
 	lists        map[string][]gpu.DeviceKey
 	memory, file map[string]map[string]allotted
-	pods         map[string]*twinPod
-	next         int
+	// reserved is the kubelet's allocatedDevices, by resource: what it offers to nobody. A List by any client makes it
+	// forget a reservation whose Allocate is under way.
+	reserved map[string][]gpu.DeviceKey
+	pods     map[string]*twinPod
+	next     int
+	// away says that the agent has no API server. Then what it knows of pods is what it knew before.
+	away bool
 }
 
 // allotted are a container's devices of its one resource.
@@ -61,6 +67,7 @@ var twinLayouts = []layout{
 type twinPod struct {
 	uid        string
 	active     bool // the kubelet's list has it; without, only its processes are left
+	late       bool // it has ended, and the agent has not learned it yet
 	rejected   bool
 	containers []*twinContainer
 }
@@ -79,7 +86,8 @@ type twinContainer struct {
 func newTwin(t *rapid.T, dir string, sizes bool) *twin {
 	w := &twin{
 		t: t, path: filepath.Join(dir, "ledger"), clock: clocktesting.NewFakePassiveClock(start), sizes: sizes,
-		memory: map[string]map[string]allotted{}, file: map[string]map[string]allotted{}, pods: map[string]*twinPod{},
+		reserved: map[string][]gpu.DeviceKey{},
+		memory:   map[string]map[string]allotted{}, file: map[string]map[string]allotted{}, pods: map[string]*twinPod{},
 	}
 	for range 6 {
 		w.layouts = append(w.layouts, twinLayouts[0])
@@ -112,7 +120,8 @@ func (w *twin) reconfigure(t *rapid.T) {
 }
 
 func (w *twin) startAgent() {
-	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers, LookAge: -1})
+	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers,
+		Assigned: w.assigned, Pod: w.facts, Ask: w.ask})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -139,12 +148,9 @@ func (w *twin) look() {
 	if w.file == nil {
 		view.CheckpointErr = os.ErrNotExist
 	}
-	for pod, containers := range w.file {
-		for name, given := range containers {
-			view.Assignments = append(view.Assignments, Assignment{PodUID: pod, Container: name, Resource: given.resource, Keys: given.keys})
-		}
-		if p := w.pods[pod]; p == nil || !p.active && !running(p) {
-			// PodResources does not name it any more.
+	view.Assignments, _ = w.assigned()
+	for pod := range w.file {
+		if w.facts(pod).State == PodEnded {
 			view.Pods = append(view.Pods, NodePod{UID: pod, Ended: true})
 		}
 	}
@@ -152,6 +158,66 @@ func (w *twin) look() {
 		w.t.Fatalf("conflicts: %v", changes)
 	}
 }
+
+// assigned is the checkpoint as it is now.
+func (w *twin) assigned() ([]Assignment, error) {
+	if w.file == nil {
+		return nil, os.ErrNotExist
+	}
+	var list []Assignment
+	for pod, containers := range w.file {
+		for name, given := range containers {
+			list = append(list, Assignment{PodUID: pod, Container: name, Resource: given.resource, Keys: given.keys})
+		}
+	}
+	return list, nil
+}
+
+// facts is what the agent has learned of a pod.
+func (w *twin) facts(uid string) PodFacts {
+	p := w.pods[uid]
+	if p == nil || !p.active && !p.late {
+		return PodFacts{State: PodEnded}
+	}
+	facts := PodFacts{State: PodLiving}
+	for _, c := range p.containers {
+		facts.Containers = append(facts.Containers, PodContainer{Name: c.name, Init: c.init, Devices: map[string]int{c.resource: c.wants}})
+	}
+	return facts
+}
+
+// ask is PodResources Get, which knows no init containers; and the API server's news arrive meanwhile.
+func (w *twin) ask(questions []Question) []Question {
+	if !w.away {
+		w.news(nil)
+	}
+	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
+		p := w.pods[q.PodUID]
+		if p == nil {
+			return true // It has ended, which facts says.
+		}
+		inits := !slices.ContainsFunc(p.containers, func(c *twinContainer) bool { return !c.init && slices.Contains(q.Containers, c.name) })
+		return inits || slices.ContainsFunc(slices.Collect(maps.Values(w.memory[q.PodUID])), func(given allotted) bool {
+			return given.resource == q.Resource && slices.Contains(given.keys, q.Key)
+		})
+	})
+}
+
+// news brings the agent up to date with the API server.
+func (w *twin) news(*rapid.T) {
+	w.away = false
+	for uid, p := range w.pods {
+		p.late = false
+		if !p.active && !running(p) {
+			delete(w.pods, uid)
+		}
+	}
+}
+
+func (w *twin) loseAPI(*rapid.T) { w.away = true }
+
+// list is a PodResources List by anybody.
+func (w *twin) list(*rapid.T) { w.forgetInactive() }
 
 func (w *twin) uids() []string {
 	var uids []string
@@ -164,9 +230,24 @@ func (w *twin) uids() []string {
 
 // forgetInactive is the kubelet's UpdateAllocatedDevices.
 func (w *twin) forgetInactive() {
+	changed := false
 	for uid := range w.memory {
 		if p := w.pods[uid]; p == nil || !p.active {
 			delete(w.memory, uid)
+			changed = true
+		}
+	}
+	if changed {
+		w.reserveRemembered()
+	}
+}
+
+// reserveRemembered sets the reservations to what the kubelet remembers.
+func (w *twin) reserveRemembered() {
+	w.reserved = map[string][]gpu.DeviceKey{}
+	for _, containers := range w.memory {
+		for _, given := range containers {
+			w.reserved[given.resource] = append(w.reserved[given.resource], given.keys...)
 		}
 	}
 }
@@ -190,29 +271,45 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 	chosen := slices.Clone(reuse[:min(len(reuse), c.wants)])
 	var free []gpu.DeviceKey
 	for _, k := range w.lists[c.resource] {
-		used := slices.Contains(chosen, k)
-		for _, containers := range w.memory {
-			for _, given := range containers {
-				used = used || given.resource == c.resource && slices.Contains(given.keys, k)
-			}
-		}
-		if !used {
+		if !slices.Contains(chosen, k) && !slices.Contains(w.reserved[c.resource], k) {
 			free = append(free, k)
 		}
 	}
 	if len(chosen)+len(free) < c.wants {
 		return fmt.Errorf("unavailable")
 	}
-	w.ledger.Offered(c.resource, free)
-	preferred := slices.DeleteFunc(slices.Clone(free), func(k gpu.DeviceKey) bool { _, barred := w.ledger.BarredBy(c.resource, k); return barred })
+	// The kubelet asks for a preference only when there is a choice.
+	var last []gpu.DeviceKey
+	if len(chosen)+len(free) > c.wants && len(chosen) < c.wants {
+		last = w.ledger.Offered(c.resource, free)
+	}
+	preferred := slices.DeleteFunc(slices.Clone(free), func(k gpu.DeviceKey) bool {
+		_, barred := w.ledger.BarredBy(c.resource, k)
+		return barred || slices.Contains(last, k) || w.used(k)
+	})
 	enough := len(chosen)+len(preferred) >= c.wants
 	for _, k := range append(preferred, free...) {
 		if len(chosen) < c.wants && !slices.Contains(chosen, k) {
 			chosen = append(chosen, k)
 		}
 	}
-	if err := w.ledger.Acquire(Holder{Kind: Pod, Resource: c.resource}, chosen); err != nil {
-		if enough {
+	w.reserved[c.resource] = append(w.reserved[c.resource], chosen...)
+	err := w.ledger.Acquire(Holder{Kind: Pod, Resource: c.resource}, chosen)
+	if rapid.IntRange(0, 3).Draw(w.t, "a client lists") == 0 {
+		for _, p := range w.pods { // and some pod has just ended
+			if p.active && p.rejected {
+				p.active = false
+			}
+		}
+		w.forgetInactive()
+	}
+	if err != nil {
+		w.reserveRemembered()
+		listed, double := errors.AsType[*ListedError](err)
+		switch {
+		case double && w.file != nil && !w.holds(listed.Pod, c.resource, listed.Key) && !w.away:
+			w.t.Fatalf("%s/%s was refused because of %s, which does not have the device: %v", p.uid, c.name, listed.Pod, err)
+		case !double && enough:
 			w.t.Fatalf("%d devices are free for %s/%s, and it was refused: %v", len(preferred), p.uid, c.name, err)
 		}
 		return err
@@ -237,7 +334,8 @@ func (w *twin) admit(p *twinPod) {
 			continue
 		}
 		if w.allocate(p, c, reuse[c.resource], true) != nil {
-			p.rejected, p.active = true, false
+			p.rejected = true
+			w.remove(p)
 			return
 		}
 		if given = w.memory[p.uid][c.name]; c.init {
@@ -313,9 +411,25 @@ func (w *twin) exit(*rapid.T) {
 	}
 }
 
+// used tells whether a process lives on a device, which the ledger need not have seen where it was not asked.
+func (w *twin) used(key gpu.DeviceKey) bool {
+	living, _ := w.containers()
+	return slices.ContainsFunc(living, func(c Container) bool { return slices.ContainsFunc(c.Keys, key.Overlaps) })
+}
+
+// holds tells whether the kubelet remembers a device for an active pod.
+func (w *twin) holds(uid, resource string, key gpu.DeviceKey) bool {
+	p := w.pods[uid]
+	return p != nil && p.active && slices.ContainsFunc(slices.Collect(maps.Values(w.memory[uid])), func(given allotted) bool {
+		return given.resource == resource && slices.Contains(given.keys, key)
+	})
+}
+
+// remove ends a pod. The agent may learn it later than the kubelet.
 func (w *twin) remove(p *twinPod) {
 	p.active = false
-	if !running(p) {
+	p.late = w.away || rapid.Bool().Draw(w.t, "late")
+	if !running(p) && !p.late {
 		delete(w.pods, p.uid)
 	}
 }
@@ -337,6 +451,7 @@ func (w *twin) restartKubelet(t *rapid.T) {
 		w.file = nil
 	}
 	w.memory = remembered(w.file)
+	w.reserveRemembered()
 	w.ledger.Distrust()
 	w.write() // the device list arrives
 	if rapid.Bool().Draw(t, "agent is quick") {
@@ -382,6 +497,20 @@ func (w *twin) check(t *rapid.T) {
 			}
 		}
 	}
+	has := map[string]map[gpu.DeviceKey]string{}
+	for uid, containers := range w.memory {
+		for _, given := range containers {
+			for _, k := range given.keys {
+				if has[given.resource] == nil {
+					has[given.resource] = map[gpu.DeviceKey]string{}
+				}
+				if by, twice := has[given.resource][k]; twice && by != uid && w.active(by) && w.active(uid) {
+					t.Fatalf("%s was granted to %s and to %s", k, by, uid)
+				}
+				has[given.resource][k] = uid
+			}
+		}
+	}
 	holdings := w.ledger.Holdings()
 	for i, a := range holdings {
 		for _, b := range holdings[:i] {
@@ -391,6 +520,8 @@ func (w *twin) check(t *rapid.T) {
 		}
 	}
 }
+
+func (w *twin) active(uid string) bool { return w.pods[uid] != nil && w.pods[uid].active }
 
 func TestTwin(t *testing.T) {
 	for name, sizes := range map[string]bool{"one size": false, "sizes": true} {
@@ -405,11 +536,11 @@ func TestTwin(t *testing.T) {
 					"delete": w.deleteGently, "delete by force": w.deleteByForce,
 					"look": func(*rapid.T) { w.look() }, "time": func(*rapid.T) { w.clock.SetTime(w.clock.Now().Add(20 * time.Second)) },
 					"kubelet": w.restartKubelet, "agent": w.restartAgent,
-					"checkpoint vanishes": w.loseCheckpoint,
-					"":                    w.check,
+					"checkpoint vanishes": w.loseCheckpoint, "API news": w.news, "API lost": w.loseAPI, "list": w.list,
+					"": w.check,
 				}
 				if sizes {
-					actions["reconfigure"], actions["list"] = w.reconfigure, w.listDevices
+					actions["reconfigure"], actions["device list"] = w.reconfigure, w.listDevices
 				}
 				t.Repeat(actions)
 				w.end()
@@ -421,6 +552,7 @@ func TestTwin(t *testing.T) {
 // end lets everything end, after which nothing may be held.
 func (w *twin) end() {
 	clear(w.pods)
+	w.away = false
 	w.forgetInactive()
 	w.write()
 	w.clock.SetTime(w.clock.Now().Add(time.Minute))

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,12 +36,21 @@ type store struct {
 	name  string
 	path  string
 	lock  *os.File
-	epoch int64 // 0: has never led
+	epoch atomic.Int64 // 0: has never led
 	// superseded is set when a higher epoch was seen.
-	superseded bool
+	superseded atomic.Bool
 	fault      func(Step) error
 	buf        []byte
 }
+
+// lockPatience is how long the lock of another agent is waited for. Its holder keeps it for one write, unless it is stopped.
+const (
+	lockPatience = time.Second
+	lockStep     = 2 * time.Millisecond
+)
+
+// errLocked says that another process has the lock and does not give it up.
+var errLocked = errors.New("another process has held the lock for " + lockPatience.String() + "; if an agent is stopped (state T in ps), end or continue it")
 
 // Byte ranges in the lock file, far behind its text.
 const (
@@ -74,7 +85,7 @@ func (s *store) close() error { return errors.Join(s.lock.Close(), s.root.Close(
 
 func (s *store) bakPath() string { return s.path + ".bak" }
 
-func (s *store) leads() bool { return s.epoch > 0 && !s.superseded }
+func (s *store) leads() bool { return s.epoch.Load() > 0 && !s.superseded.Load() }
 
 func (s *store) setLock(cmd int, kind int16, at int64) error {
 	for {
@@ -85,11 +96,19 @@ func (s *store) setLock(cmd int, kind int16, at int64) error {
 	}
 }
 
-// locked runs do while no other agent is inside locked. Nobody stays in longer
-// than one write takes.
+// locked runs do while no other agent is inside locked. The wait for another one is bounded by lockPatience.
 func (s *store) locked(do func() error) error {
-	if err := s.setLock(unix.F_OFD_SETLKW, unix.F_WRLCK, mutexByte); err != nil {
-		return fmt.Errorf("lock %s.lock: %w", s.path, err)
+	for until := time.Now().Add(lockPatience); ; time.Sleep(lockStep) {
+		err := s.setLock(unix.F_OFD_SETLK, unix.F_WRLCK, mutexByte)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			return fmt.Errorf("lock %s.lock: %w", s.path, err)
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("lock %s.lock: %w", s.path, errLocked)
+		}
 	}
 	err := do()
 	if unlock := s.setLock(unix.F_OFD_SETLK, unix.F_UNLCK, mutexByte); unlock != nil && err == nil {
@@ -98,13 +117,33 @@ func (s *store) locked(do func() error) error {
 	return err
 }
 
-// takeOver makes this the writer and then loads, with no other write in between.
-func (s *store) takeOver(load func() error) error {
+// follow loads without becoming the writer.
+func (s *store) follow(load func() (func() error, error)) error {
 	return s.locked(func() error {
+		apply, err := load()
+		if err != nil {
+			return err
+		}
+		return apply()
+	})
+}
+
+// takeOver loads and makes this the writer, with no other write in between. When the file cannot be read, the
+// writer stays who it was.
+func (s *store) takeOver(load func() (func() error, error)) error {
+	return s.locked(func() error {
+		apply, err := load()
+		if err != nil {
+			return err
+		}
 		if err := s.lead(); err != nil {
 			return fmt.Errorf("take over %s.lock: %w", s.path, err)
 		}
-		return load()
+		if err := apply(); err != nil {
+			s.superseded.Store(true) // What is in the file must not be overwritten.
+			return err
+		}
+		return nil
 	})
 }
 
@@ -118,20 +157,21 @@ func (s *store) lead() error {
 	for errors.Is(s.setLock(unix.F_OFD_SETLK, unix.F_WRLCK, lifeByte+next), unix.EAGAIN) {
 		next++
 	}
-	if s.epoch > 0 {
-		_ = s.setLock(unix.F_OFD_SETLK, unix.F_UNLCK, lifeByte+s.epoch)
+	if mine := s.epoch.Load(); mine > 0 {
+		_ = s.setLock(unix.F_OFD_SETLK, unix.F_UNLCK, lifeByte+mine)
 	}
 	// Fixed width, so that one number overwrites another entirely.
 	if _, err := s.lock.WriteAt(fmt.Appendf(nil, "%019d\n", next), 0); err != nil {
 		return err
 	}
-	s.epoch, s.superseded = next, false
+	s.epoch.Store(next)
+	s.superseded.Store(false)
 	return nil
 }
 
 // orphaned tells whether the writer that superseded this one is dead.
 func (s *store) orphaned() bool {
-	if s.epoch == 0 || !s.superseded {
+	if s.epoch.Load() == 0 || !s.superseded.Load() {
 		return false
 	}
 	current, err := s.readEpoch()
@@ -154,7 +194,7 @@ func (s *store) readEpoch() (int64, error) {
 	}
 	epoch, err := strconv.ParseInt(strings.TrimSpace(string(text[:n])), 10, 64)
 	if err != nil || epoch < 0 || epoch > 1<<50 {
-		return max(s.epoch, 0), nil
+		return s.epoch.Load(), nil
 	}
 	return epoch, nil
 }
@@ -180,13 +220,8 @@ func (s *store) read() ([]byte, error) {
 // keep puts the file out of the way.
 func (s *store) keep() error { return s.root.Rename(s.name, s.name+".bak") }
 
-// write replaces the file by what encode appends, unless another agent leads.
-func (s *store) write(encode func([]byte) ([]byte, error)) error {
-	content, err := encode(s.buf[:0])
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", s.path, err)
-	}
-	s.buf = content
+// write replaces the file's content, unless another agent leads.
+func (s *store) write(content []byte) error {
 	if err := s.fault(StepLock); err != nil {
 		return err
 	}
@@ -195,8 +230,8 @@ func (s *store) write(encode func([]byte) ([]byte, error)) error {
 		if err != nil {
 			return fmt.Errorf("read %s.lock: %w", s.path, err)
 		}
-		if current > s.epoch {
-			s.superseded = true
+		if current > s.epoch.Load() {
+			s.superseded.Store(true)
 			return ErrSuperseded
 		}
 		if err := s.replace(content); err != nil {
