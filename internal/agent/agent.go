@@ -28,13 +28,14 @@ import (
 	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/inventory"
 	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/kubeletsync"
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/metrics"
 	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
 	"github.com/berth-gpu/berth/internal/partition"
 	"github.com/berth-gpu/berth/internal/placement"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/podwatch"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
@@ -104,9 +105,8 @@ type Agent struct {
 	page        *metrics.Page
 	xids        *xidCounts
 	ledger      *ledger.Ledger
-	containers  *kubelet.Containers
-	resources   *kubelet.PodResources
-	orphans     *orphanPods
+	pods        *podwatch.Watch
+	sync        *kubeletsync.Sync
 	cdi         *cdisync.Syncer
 	plugin      *deviceplugin.Manager
 	publisher   *gpunode.Publisher
@@ -116,23 +116,15 @@ type Agent struct {
 	// looked is true since the ledger was first compared; compared is closed a moment
 	// later, when the first units are settled too.
 	looked atomic.Bool
-	// unsure says why the last look did not show what the kubelet remembers; empty when it did.
-	unsure atomic.Pointer[string]
 	// changed wakes the device plugin, relayout the partitioning.
 	changed, relayout chan struct{}
-	// sample is the last measurement, containersSeen the containers of the last look.
-	sample         atomic.Pointer[gpu.Sample]
-	containersSeen atomic.Pointer[[]ledger.Container]
+	// sample is the last measurement.
+	sample atomic.Pointer[gpu.Sample]
 	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
 	// the goroutine that publishes.
 	hostFacts *features.Host
 	hostCards []gpu.PCIAddress
-	// entries are what the last comparison read, for the names of pods.
-	entries atomic.Pointer[nodeEntries]
 }
-
-// nodeEntries are what the checkpoint and PodResources last said, to put names to UIDs.
-type nodeEntries struct{ checkpoint, listed []trace.Entry }
 
 // New wires an agent. It opens the ledger and touches nothing else.
 func New(deps Deps) (*Agent, error) {
@@ -167,7 +159,6 @@ func New(deps Deps) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a.containersSeen.Store(&[]ledger.Container{})
 	a.sampler = adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("room", "nvidia")})
 	a.inventory = inventory.New(inventory.Deps{
 		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
@@ -176,11 +167,6 @@ func New(deps Deps) (*Agent, error) {
 		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
 	})
-	a.containers = kubelet.NewContainers(kubelet.ContainersDeps{
-		ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
-	})
-	a.resources = kubelet.NewPodResources(config.KubeletDir)
-	a.orphans = &orphanPods{api: deps.API, resources: a.resourceNames, clock: deps.Clock, board: a.board}
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err
 	}
@@ -195,14 +181,26 @@ func New(deps Deps) (*Agent, error) {
 // wireHolders makes the parts that give devices out: ledger, CDI and device plugin.
 func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
+	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
+	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
+		KubeletDir: config.KubeletDir, Pods: a.pods,
+		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
+			ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
+		}),
+		Resources: kubelet.NewPodResources(config.KubeletDir), Snapshot: func() *gpu.Snapshot { return a.inventory.Current() },
+		Names: a.resourceNames, TrustEnvironment: trustsEnvironment(config), Clock: a.clock, Log: a.log.With("component", "kubeletsync"),
+	})
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
-		Path: filepath.Join(config.StateDir, "ledger"), BootID: deps.BootID,
-		Clock: a.clock, Log: a.log.With("room", "ledger"), Look: a.living,
+		Path: filepath.Join(config.StateDir, "ledger"), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
+		Look: node.Living, Assigned: node.Assigned, Pod: node.Pod, Ask: node.Ask,
 	})
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
 	}
+	a.sync = kubeletsync.New(kubeletsync.Deps{
+		Node: node, Ledger: a.ledger, PodsChanged: a.pods.Changed(), Report: a.board.set, Looked: a.report,
+	})
 	hook, err := installHook(config)
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
@@ -243,7 +241,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		Dir: a.config.StateDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  cards{actions: actions, adapter: adapter, program: program},
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
-		Blind: a.blind, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
+		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
 		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {
 			return a.openers(ctx, actions, card)
 		},
@@ -267,6 +265,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.tellHealth(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.metricsPage(ctx) })
+	group.Go(func() error { return a.pods.Run(ctx) })
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS

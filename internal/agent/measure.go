@@ -149,7 +149,7 @@ func (a *Agent) owners(sample *gpu.Sample) map[int]metrics.Owner {
 
 // containerName is the name of a container of the last look at the node.
 func (a *Agent) containerName(id string) string {
-	for _, c := range *a.containersSeen.Load() {
+	for _, c := range a.sync.Containers() {
 		if c.ID == id {
 			return c.Name
 		}

@@ -25,6 +25,8 @@ const (
 	migInterval = time.Second
 	// layoutPatience is how long a start waits for the Node's label.
 	layoutPatience = 3 * time.Second
+	// layoutStep is the time between two looks at whether it is known.
+	layoutStep = 20 * time.Millisecond
 	// migFieldManager owns the one label of the Node that the agent writes.
 	migFieldManager = "berth-agent-mig"
 )
@@ -178,7 +180,7 @@ func (a *Agent) awaitLayout(ctx context.Context) {
 			return
 		case <-enough:
 			return
-		case <-a.clock.After(settle):
+		case <-a.clock.After(layoutStep):
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (a *Agent) podOf(pid int) string {
 	if err != nil {
 		return ""
 	}
-	for _, c := range *a.containersSeen.Load() {
+	for _, c := range a.sync.Containers() {
 		if c.PodUID == process.PodUID && c.Pod != "" {
 			return c.Namespace + "/" + c.Pod
 		}

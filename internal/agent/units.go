@@ -179,7 +179,7 @@ func phrase(h gpunode.Holding) string {
 	return "a pod that is being admitted"
 }
 
-// holdings are the ledger's, with the names of pods where anybody knows them.
+// holdings are the ledger's, in the words of the GPUNode.
 func (a *Agent) holdings() []gpunode.Holding {
 	var named []gpunode.Holding
 	for _, h := range a.ledger.Holdings() {
@@ -187,9 +187,6 @@ func (a *Agent) holdings() []gpunode.Holding {
 			Key: h.Key, Kind: string(h.Holder.Kind), Namespace: h.Holder.Namespace, Pod: h.Holder.Pod,
 			PodUID: h.Holder.PodUID, Container: h.Holder.Container, Resource: h.Holder.Resource,
 		})
-	}
-	if entries := a.entries.Load(); entries != nil {
-		named = gpunode.Named(named, entries.checkpoint, entries.listed)
 	}
 	return named
 }

@@ -89,20 +89,26 @@ func writeEnviron(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(args[1:], "\x00")+"\x00"), 0o600))
 }
 
-// lister answers List with what a file says: a map of NAMESPACE/NAME to containers to device IDs.
+// lister answers Get with what a file says: a map of NAMESPACE/NAME to containers to device IDs. It has no List, which
+// nothing may call.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
-	reply *podresources.ListPodResourcesResponse
+	pods []*podresources.PodResources
 }
 
-func (l *lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
-	return l.reply, nil
+func (l *lister) Get(_ context.Context, r *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+	for _, pod := range l.pods {
+		if pod.Namespace == r.PodNamespace && pod.Name == r.PodName {
+			return &podresources.GetPodResourcesResponse{PodResources: pod}, nil
+		}
+	}
+	return nil, fmt.Errorf("pod %s in namespace %s not found", r.PodName, r.PodNamespace)
 }
 
 func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
 	var pods map[string]map[string][]string
 	ts.Check(yaml.UnmarshalStrict([]byte(ts.ReadFile(args[1])), &pods))
-	reply := &podresources.ListPodResourcesResponse{}
+	lister := &lister{}
 	for pod, containers := range pods {
 		namespace, name, _ := strings.Cut(pod, "/")
 		made := &podresources.PodResources{Namespace: namespace, Name: name}
@@ -113,14 +119,14 @@ func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
 			}
 			made.Containers = append(made.Containers, resources)
 		}
-		reply.PodResources = append(reply.PodResources, made)
+		lister.pods = append(lister.pods, made)
 	}
 	dir := filepath.Join(ts.MkAbs(args[0]), "pod-resources")
 	ts.Check(os.MkdirAll(dir, 0o755))
 	listener, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
 	ts.Check(err)
 	server := grpc.NewServer()
-	podresources.RegisterPodResourcesListerServer(server, &lister{reply: reply})
+	podresources.RegisterPodResourcesListerServer(server, lister)
 	go func() { _ = server.Serve(listener) }()
 	ts.Defer(server.Stop)
 }

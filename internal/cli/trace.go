@@ -105,6 +105,7 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 // collectTrace reads the node first, since only it knows which pod a process or a
 // UID belongs to, then the API, and joins both.
 func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
+	from.places.Pod = query.Pod
 	local, err := from.local(ctx)
 	if err != nil {
 		return nil, err

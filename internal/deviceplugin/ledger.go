@@ -23,8 +23,10 @@ type Ledger interface {
 // that its picture of those devices is old. It is told before Barred is asked.
 type FreeLedger interface {
 	Ledger
-	// Offered names devices that the kubelet has given to nobody as the resource.
-	Offered(resource string, keys []gpu.DeviceKey)
+	// Offered names devices that the kubelet has allocated to no container as the resource. The
+	// result are those of them that Hold would refuse because the kubelet's checkpoint lists them for a living
+	// pod: they are preferred last.
+	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey
 }
 
 // openLedger bars nothing.

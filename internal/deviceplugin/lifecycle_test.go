@@ -345,11 +345,13 @@ func TestStrangerUnderOurName(t *testing.T) {
 type freeLedger struct {
 	bars
 	told []gpu.DeviceKey
+	last []gpu.DeviceKey
 }
 
-func (l *freeLedger) Offered(_ string, keys []gpu.DeviceKey) {
+func (l *freeLedger) Offered(_ string, keys []gpu.DeviceKey) []gpu.DeviceKey {
 	l.told = append(l.told, keys...)
 	l.set(2, nil)
+	return l.last
 }
 
 // TestLedgerHearsWhatIsFree before it is asked what is barred.

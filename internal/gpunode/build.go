@@ -9,7 +9,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/trace"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -20,21 +19,6 @@ type Holding struct {
 	// Kind is Pod, Claim, Maintenance or Orphan.
 	Kind                                        string
 	Namespace, Pod, PodUID, Container, Resource string
-}
-
-// Named fills in the names of pods that the holdings know by UID only. The kubelet's
-// checkpoint has the UIDs, PodResources the names; what they both hold joins them.
-// The holdings given are not changed.
-func Named(holdings []Holding, checkpoint, listed []trace.Entry) []Holding {
-	names := trace.NamesByDevices(checkpoint, listed)
-	named := slices.Clone(holdings)
-	for i := range named {
-		ref, ok := names[named[i].PodUID]
-		if ok && named[i].Pod == "" {
-			named[i].Namespace, named[i].Pod = ref.Namespace, ref.Name
-		}
-	}
-	return named
 }
 
 // Input is everything that an object is made of.

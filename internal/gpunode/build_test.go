@@ -9,7 +9,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/trace"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -123,18 +122,5 @@ func TestBuildOfNothing(t *testing.T) {
 	node := Build("node-0", Input{Snapshot: &gpu.Snapshot{}})
 	if node.Status.Driver.Version != "" || node.Status.Summary.GPUs != 0 || node.Name != "node-0" {
 		t.Errorf("got %+v", node)
-	}
-}
-
-func TestNamed(t *testing.T) {
-	entry := func(ref trace.Ref, id string) trace.Entry {
-		return trace.Entry{Pod: ref, Container: "main", Resource: "nvidia.com/gpu", IDs: []string{id}}
-	}
-	checkpoint := []trace.Entry{entry(trace.Ref{UID: "u1"}, "GPU-a"), entry(trace.Ref{UID: "u2"}, "GPU-b")}
-	listed := []trace.Entry{entry(trace.Ref{Namespace: "ml", Name: "train"}, "GPU-a")}
-	got := Named([]Holding{{PodUID: "u1"}, {PodUID: "u2"}, {PodUID: "u1", Namespace: "x", Pod: "known"}}, checkpoint, listed)
-	want := []Holding{{PodUID: "u1", Namespace: "ml", Pod: "train"}, {PodUID: "u2"}, {PodUID: "u1", Namespace: "x", Pod: "known"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

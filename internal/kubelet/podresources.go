@@ -69,7 +69,8 @@ type PodDevices struct {
 	Containers      []ContainerDevices
 }
 
-// PodResources asks the kubelet over its PodResources API, version v1. The zero
+// PodResources asks the kubelet over its PodResources API, version v1. It has no List, which changes the
+// kubelet's books (see the package comment). The zero
 // value is of no use; make one with NewPodResources. It holds nothing open
 // between calls, so that a kubelet which comes later, or anew, is found at once.
 type PodResources struct {
@@ -80,26 +81,6 @@ type PodResources struct {
 // NewPodResources makes a client of the kubelet with the directory given.
 func NewPodResources(kubeletDir string) *PodResources {
 	return &PodResources{socket: filepath.Join(kubeletDir, PodResourcesSocket), timeout: podResourcesTimeout}
-}
-
-// List asks what all active pods have, ordered by namespace and name. Mind that the
-// kubelet forgets the devices of pods that are no longer active when it is asked this.
-func (p *PodResources) List(ctx context.Context) ([]PodDevices, error) {
-	var pods []PodDevices
-	err := p.call(ctx, func(ctx context.Context, client v1.PodResourcesListerClient) error {
-		reply, err := client.List(ctx, &v1.ListPodResourcesRequest{})
-		for _, pod := range reply.GetPodResources() {
-			pods = append(pods, podDevices(pod))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list pod resources: %w", err)
-	}
-	slices.SortStableFunc(pods, func(a, b PodDevices) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return pods, nil
 }
 
 // Get asks what one pod has. The error is ErrNoPod when the kubelet has no such pod.
@@ -120,21 +101,6 @@ func (p *PodResources) Get(ctx context.Context, namespace, name string) (PodDevi
 		return PodDevices{}, fmt.Errorf("get pod resources of %s/%s: %w", namespace, name, err)
 	}
 	return pod, nil
-}
-
-// Allocatable asks for the healthy devices of all resources, given out or not, ordered
-// by resource and IDs. The kubelet reports each device by itself.
-func (p *PodResources) Allocatable(ctx context.Context) ([]Devices, error) {
-	var devices []Devices
-	err := p.call(ctx, func(ctx context.Context, client v1.PodResourcesListerClient) error {
-		reply, err := client.GetAllocatableResources(ctx, &v1.AllocatableResourcesRequest{})
-		devices = plainDevices(reply.GetDevices())
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("get allocatable resources: %w", err)
-	}
-	return devices, nil
 }
 
 func (p *PodResources) call(ctx context.Context, do func(context.Context, v1.PodResourcesListerClient) error) error {

@@ -22,27 +22,17 @@ type fakeLister struct {
 	block bool
 }
 
-func (f *fakeLister) List(ctx context.Context, _ *v1.ListPodResourcesRequest) (*v1.ListPodResourcesResponse, error) {
+func (f *fakeLister) Get(ctx context.Context, r *v1.GetPodResourcesRequest) (*v1.GetPodResourcesResponse, error) {
 	if f.block {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &v1.ListPodResourcesResponse{PodResources: f.pods}, nil
-}
-
-func (f *fakeLister) Get(_ context.Context, r *v1.GetPodResourcesRequest) (*v1.GetPodResourcesResponse, error) {
 	for _, pod := range f.pods {
 		if pod.Name == r.PodName && pod.Namespace == r.PodNamespace {
 			return &v1.GetPodResourcesResponse{PodResources: pod}, nil
 		}
 	}
 	return nil, fmt.Errorf("pod %s in namespace %s not found", r.PodName, r.PodNamespace)
-}
-
-func (f *fakeLister) GetAllocatableResources(context.Context, *v1.AllocatableResourcesRequest) (*v1.AllocatableResourcesResponse, error) {
-	return &v1.AllocatableResourcesResponse{Devices: []*v1.ContainerDevices{
-		device("GPU-b", 1), device("GPU-a", 1, 0),
-	}}, nil
 }
 
 func device(id string, nodes ...int64) *v1.ContainerDevices {
@@ -87,7 +77,7 @@ func TestPodResources(t *testing.T) {
 	dir := shortDir(t)
 	client := NewPodResources(dir)
 	ctx := t.Context()
-	if _, err := client.List(ctx); !errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, ErrNoPodResources) {
 		t.Fatalf("before the kubelet: %v", err)
 	}
 	lister := &fakeLister{pods: []*v1.PodResources{
@@ -98,48 +88,35 @@ func TestPodResources(t *testing.T) {
 		}}}}},
 	}}
 	stop := serve(t, dir, lister)
-	got, err := client.List(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := PodDevices{Namespace: "default", Name: "z", Containers: []ContainerDevices{{Name: "c", Devices: []Devices{
-		{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
-	}}}}
-	want := []PodDevices{
+	for _, want := range []PodDevices{
 		{Namespace: "default", Name: "a", Containers: []ContainerDevices{{Name: "c", Claims: []ClaimDevice{{
 			ClaimNamespace: "default", Claim: "one", Driver: "gpu.berth.dev", Pool: "node", Device: "gpu-0", CDINames: []string{"k8s.berth.dev/gpu=x"},
 		}}}}},
-		z,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("list (-want +got):\n%s", diff)
-	}
-	one, err := client.Get(ctx, "default", "z")
-	if diff := cmp.Diff(z, one); diff != "" || err != nil {
-		t.Errorf("get: %v (-want +got):\n%s", err, diff)
+		{Namespace: "default", Name: "z", Containers: []ContainerDevices{{Name: "c", Devices: []Devices{
+			{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
+		}}}},
+	} {
+		got, err := client.Get(ctx, "default", want.Name)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("get %s: %v (-want +got):\n%s", want.Name, err, diff)
+		}
 	}
 	if _, err := client.Get(ctx, "default", "none"); !errors.Is(err, ErrNoPod) {
 		t.Errorf("no such pod: %v", err)
 	}
-	devices, err := client.Allocatable(ctx)
-	if diff := cmp.Diff([]Devices{
-		{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}, NUMANodes: []int64{0, 1}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
-	}, devices); diff != "" || err != nil {
-		t.Errorf("allocatable: %v (-want +got):\n%s", err, diff)
-	}
 	// The kubelet restarts: the socket is gone, then it is there again.
 	stop()
-	if _, err := client.List(ctx); !errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, ErrNoPodResources) {
 		t.Errorf("after the kubelet: %v", err)
 	}
 	stop = serve(t, dir, lister)
 	defer stop()
-	if _, err := client.List(ctx); err != nil {
+	if _, err := client.Get(ctx, "default", "z"); err != nil {
 		t.Errorf("with the next kubelet: %v", err)
 	}
 	lister.block = true
 	client.timeout = time.Millisecond
-	if _, err := client.List(ctx); err == nil || errors.Is(err, ErrNoPodResources) {
+	if _, err := client.Get(ctx, "default", "z"); err == nil || errors.Is(err, ErrNoPodResources) {
 		t.Errorf("from a kubelet that does not answer: %v", err)
 	}
 }
@@ -157,7 +134,7 @@ func TestPodResourcesDeadSocket(t *testing.T) {
 	}
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	listener.Close()
-	if _, err := NewPodResources(dir).List(t.Context()); !errors.Is(err, ErrNoPodResources) {
+	if _, err := NewPodResources(dir).Get(t.Context(), "default", "z"); !errors.Is(err, ErrNoPodResources) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -50,6 +50,10 @@ type stage struct {
 	// What Deps.Look sees.
 	containers []Container
 	dead       []string
+	// What the checkpoint lists, as of the last reconcile or "checkpoint"; nil when it cannot be read.
+	assigned []Assignment
+	facts    map[string]PodFacts
+	dropped  []string // POD KEY
 }
 
 func (s *stage) run(d *datadriven.TestData) string {
@@ -78,6 +82,17 @@ func (s *stage) run(d *datadriven.TestData) string {
 	case "starts": // unseen by a reconcile: ID POD CONTAINER [KEYS]
 		s.containers = append(slices.Clone(s.containers), container(strings.Fields(d.Input)))
 		return ""
+	case "checkpoint": // read by the next Allocate or preference, unseen by a reconcile
+		containers, dead := s.containers, s.dead
+		s.view(d.Input)
+		s.containers, s.dead = containers, dead
+		return ""
+	case "know": // POD living|ended|unknown [CONTAINER[:init]=DEVICES]...
+		s.know(d.Input)
+		return ""
+	case "kubelet-dropped": // POD KEY, a line each: what PodResources Get does not show
+		s.dropped = strings.Split(strings.TrimSpace(d.Input), "\n")
+		return ""
 	case "reboot":
 		s.boot += "+"
 		return ""
@@ -103,8 +118,11 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	defer sub.Close()
 	switch d.Cmd {
 	case "offered":
-		l.Offered(resource, keys)
-		return told(sub, "")
+		last := ""
+		for _, k := range l.Offered(resource, keys) {
+			last += "last: " + k.String() + "\n"
+		}
+		return told(sub, "") + last
 	case "allocate":
 		return say(l.Acquire(Holder{Kind: Pod, Resource: resource}, keys))
 	case "claim":
@@ -182,13 +200,41 @@ func say(err error) string {
 func (s *stage) open(agent string, follow bool) string {
 	l, err := Open(Deps{
 		Path: s.path, BootID: s.boot, Clock: s.clock, Log: quiet(), Follow: follow,
-		Look: s.look,
+		Look: s.look, Assigned: s.checkpoint, Pod: func(uid string) PodFacts { return s.facts[uid] }, Ask: s.ask,
 	})
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), filepath.Dir(s.path), "DIR") + "\n"
 	}
 	s.ledgers[agent] = l
 	return "ok\n"
+}
+
+func (s *stage) checkpoint() ([]Assignment, error) {
+	if s.assigned == nil {
+		return nil, errors.New("corrupt")
+	}
+	return s.assigned, nil
+}
+
+func (s *stage) know(text string) {
+	s.facts = map[string]PodFacts{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		facts := PodFacts{State: map[string]PodState{"living": PodLiving, "ended": PodEnded}[f[1]], Namespace: "default", Name: strings.ToLower(f[0])}
+		for _, c := range f[2:] {
+			name, devices, _ := strings.Cut(c, "=")
+			name, init := strings.CutSuffix(name, ":init")
+			n, _ := strconv.Atoi(devices)
+			facts.Containers = append(facts.Containers, PodContainer{Name: name, Init: init, Devices: map[string]int{"nvidia.com/gpu": n}})
+		}
+		s.facts[f[0]] = facts
+	}
+}
+
+func (s *stage) ask(questions []Question) []Question {
+	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
+		return !slices.Contains(s.dropped, q.PodUID+" "+q.Key.String())
+	})
 }
 
 // look is the containers of the last reconcile, less those that have died since.
@@ -288,6 +334,9 @@ func (s *stage) view(text string) NodeView {
 	}
 	if view.ContainersErr == nil {
 		s.containers = view.Containers
+	}
+	if s.assigned = nil; view.CheckpointErr == nil {
+		s.assigned = slices.Concat([]Assignment{}, view.Assignments)
 	}
 	return view
 }

@@ -118,9 +118,9 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "ORPHAN_POD_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pod of a forgotten container cannot be asked for",
-			Meaning: "A container still runs although the kubelet has forgotten it, and the API server does not say whether its pod exists. Its devices stay barred.",
-			Fix:     "See the error in the message; the agent may lack the right to get pods.",
+			Code: "PODS_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pods of the node cannot be watched",
+			Meaning: "The API server does not answer, or refuses, the agent's watch of this node's pods. A pod then counts as ended when its cgroup is gone; a device whose container is still running stays withheld.",
+			Fix:     "See the error in the message; the agent needs the right to get, list and watch pods, as deploy/agent.yaml gives it.",
 			Seen:    seenNode,
 		},
 	}

@@ -35,6 +35,8 @@ type Places struct {
 	Agent string
 	// Node is the node's name in the API, where it is known.
 	Node string
+	// Pod is the pod that is asked about, where it is known by name: the kubelet is asked for it by that.
+	Pod trace.Ref
 	// Hardware scans the GPUs; nil when there is nothing to scan with.
 	Hardware Scanner
 	// HardwareName is what to call it, such as "NVML" or the simulator's directory.
@@ -77,10 +79,10 @@ func (p Places) Collect(ctx context.Context) *Local {
 	c.agent(ctx)
 	c.hardware(ctx)
 	c.checkpoint()
-	c.podResources(ctx)
 	c.podDirectories()
 	c.cdiSpecs()
 	c.containers()
+	c.podResources(ctx)
 	return c.local
 }
 

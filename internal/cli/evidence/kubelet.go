@@ -1,11 +1,13 @@
 package evidence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/kubelet"
@@ -62,22 +64,40 @@ func answerFact(source trace.Source, ref trace.Ref, container, resource string, 
 	return fact
 }
 
-// podResources asks the kubelet over its socket. It has names and no UIDs, and knows
-// no init containers.
+// maxGets bounds the questions to the kubelet, which allows 100 per second to all its clients together.
+const maxGets = 20
+
+// podResources asks the kubelet over its socket for the pods that its checkpoint lists and whose names are known. It
+// answers for names and no UIDs, and leaves out init containers. It is not asked to list: that would make
+// it forget an allocation that is under way.
 func (c *collector) podResources(ctx context.Context) {
 	path := under(c.places.KubeletDir, kubelet.PodResourcesSocket)
 	if path == "" {
 		c.unread(trace.PodResources, path, "no kubelet directory was given")
 		return
 	}
-	pods, err := kubelet.NewPodResources(c.places.KubeletDir).List(ctx)
-	if err != nil {
-		c.unread(trace.PodResources, path, why(err))
+	source := trace.Source{Kind: trace.PodResources, Path: path}
+	client := kubelet.NewPodResources(c.places.KubeletDir)
+	asked, left := 0, 0
+	refs := c.assignedPods()
+	if len(refs) == 0 {
+		c.unread(trace.PodResources, path, "no pod in the checkpoint is known by its name")
 		return
 	}
-	source := trace.Source{Kind: trace.PodResources, Path: path}
-	c.read(source)
-	for _, pod := range pods {
+	for _, ref := range refs {
+		if asked == maxGets {
+			left++
+			continue
+		}
+		pod, err := client.Get(ctx, ref.Namespace, ref.Name)
+		asked++
+		if errors.Is(err, kubelet.ErrNoPod) {
+			continue
+		}
+		if err != nil {
+			c.unread(trace.PodResources, path, why(err))
+			return
+		}
 		fact := trace.PodFact{Source: source, Ref: trace.Ref{Namespace: pod.Namespace, Name: pod.Name}, Node: c.local.Host}
 		for _, container := range pod.Containers {
 			fact.Containers = append(fact.Containers, trace.PodContainer{Name: container.Name})
@@ -89,6 +109,38 @@ func (c *collector) podResources(ctx context.Context) {
 		}
 		c.local.Pods = append(c.local.Pods, fact)
 	}
+	c.read(source)
+	if left > 0 {
+		c.unread(trace.PodResources, path, fmt.Sprintf("%d more pods have devices; only %d are asked for at a time", left, maxGets))
+	}
+}
+
+// assignedPods are the names of the pods that the checkpoint lists, as far as a directory or a container tells them, in
+// order.
+func (c *collector) assignedPods() []trace.Ref {
+	listed := map[string]bool{}
+	for _, a := range c.local.Assignments {
+		listed[a.Pod.UID] = true
+	}
+	var refs []trace.Ref
+	if c.places.Pod.Name != "" {
+		refs = append(refs, trace.Ref{Namespace: c.places.Pod.Namespace, Name: c.places.Pod.Name})
+	}
+	add := func(ref trace.Ref) {
+		if listed[ref.UID] && ref.Name != "" {
+			refs = append(refs, trace.Ref{Namespace: ref.Namespace, Name: ref.Name})
+		}
+	}
+	for _, pod := range c.local.Pods {
+		add(pod.Ref)
+	}
+	for _, container := range c.local.Containers {
+		add(container.Pod)
+	}
+	slices.SortFunc(refs, func(a, b trace.Ref) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return slices.Compact(refs)
 }
 
 // merged joins the entries of one resource: the kubelet may report each device by itself.
