@@ -103,6 +103,21 @@ func (p *PodResources) Get(ctx context.Context, namespace, name string) (PodDevi
 	return pod, nil
 }
 
+// Allocatable asks for the healthy devices of all resources, allocated or not, ordered
+// by resource and IDs. The kubelet reports each device by itself.
+func (p *PodResources) Allocatable(ctx context.Context) ([]Devices, error) {
+	var devices []Devices
+	err := p.call(ctx, func(ctx context.Context, client v1.PodResourcesListerClient) error {
+		reply, err := client.GetAllocatableResources(ctx, &v1.AllocatableResourcesRequest{})
+		devices = plainDevices(reply.GetDevices())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("get allocatable resources: %w", err)
+	}
+	return devices, nil
+}
+
 func (p *PodResources) call(ctx context.Context, do func(context.Context, v1.PodResourcesListerClient) error) error {
 	if _, err := os.Stat(p.socket); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: there is no %s", ErrNoPodResources, p.socket)

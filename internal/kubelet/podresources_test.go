@@ -35,6 +35,12 @@ func (f *fakeLister) Get(ctx context.Context, r *v1.GetPodResourcesRequest) (*v1
 	return nil, fmt.Errorf("pod %s in namespace %s not found", r.PodName, r.PodNamespace)
 }
 
+func (f *fakeLister) GetAllocatableResources(context.Context, *v1.AllocatableResourcesRequest) (*v1.AllocatableResourcesResponse, error) {
+	return &v1.AllocatableResourcesResponse{Devices: []*v1.ContainerDevices{
+		device("GPU-b", 1), device("GPU-a", 1, 0),
+	}}, nil
+}
+
 func device(id string, nodes ...int64) *v1.ContainerDevices {
 	d := &v1.ContainerDevices{ResourceName: "nvidia.com/gpu", DeviceIds: []string{id}, Topology: &v1.TopologyInfo{}}
 	for _, node := range nodes {
@@ -103,6 +109,12 @@ func TestPodResources(t *testing.T) {
 	}
 	if _, err := client.Get(ctx, "default", "none"); !errors.Is(err, ErrNoPod) {
 		t.Errorf("no such pod: %v", err)
+	}
+	devices, err := client.Allocatable(ctx)
+	if diff := cmp.Diff([]Devices{
+		{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}, NUMANodes: []int64{0, 1}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
+	}, devices); diff != "" || err != nil {
+		t.Errorf("allocatable: %v (-want +got):\n%s", err, diff)
 	}
 	// The kubelet restarts: the socket is gone, then it is there again.
 	stop()
