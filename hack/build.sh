@@ -4,18 +4,69 @@
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
-# A line every 20 s tells that a long compile is alive.
-(while sleep 20; do say "still compiling"; done) &
-ticker=$!
-trap 'kill $ticker 2>/dev/null || true' EXIT
+work=$(mktemp -d)
+ticker=
+trap '[ -z "$ticker" ] || kill "$ticker" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# Nothing is said of a build that takes less than this; then a line comes every so often.
+after=${PROGRESS_AFTER:-5}
+every=${PROGRESS_EVERY:-20}
+
+# state prints what a build has done: packages compiled, their files, and both of the whole
+# build. `go build -v` names each package as its compilation begins. Files are what the
+# estimate goes by, since packages differ too much in size.
+state() {
+	awk 'FILENAME == ARGV[1] { files[$1] = $2; if ($3) todo[$1] = 1; next }
+		NF == 1 && ($1 in files) { done[$1] = todo[$1] = 1 }
+		END { for (p in todo) { n++; f += files[p]; if (p in done) { dn++; df += files[p] } } print dn + 0, df + 0, n + 0, f + 0 }' "$1" "$2"
+}
+
+# left prints the time for the files that are left, at the speed since the first look: seconds, files
+# compiled meanwhile, files left.
+left() {
+	if [ $(($2 * 50)) -lt $(($2 + $3)) ]; then echo "too early for an estimate"; return; fi
+	local seconds=$(($1 * $3 / $2))
+	if [ $seconds -lt 90 ]; then echo "about $seconds s left"; else echo "about $(((seconds + 30) / 60)) min left"; fi
+}
+
+# progress NAME LOG DIR [arguments of go list]: tells how far a build is until it is killed.
+progress() {
+	local name=$1 log=$2 dir=$3 list=$2.list began= first=0 compiled files packages all
+	shift 3
+	# The sleeps have no output of ours: they may outlive the script, and keep no pipe open.
+	sleep "$after" >/dev/null 2>&1
+	# Which packages the build has to compile, by the build's own rules. It waits for downloads.
+	go list -C "$dir" -trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" &
+	while sleep "$every" >/dev/null 2>&1; do
+		if [ ! -e "$list" ]; then
+			say "$name: downloading modules, $(grep -c '^go: downloading' "$log") so far"
+			continue
+		fi
+		read -r compiled files packages all < <(state "$list" "$log")
+		[ -n "$began" ] || { began=$SECONDS first=$files; }
+		if [ "$compiled" -ge "$packages" ]; then
+			say "$name: all $packages packages compiled or being compiled, linking comes next"
+		else
+			say "$name: $compiled of $packages packages compiled, $(left $((SECONDS - began)) $((files - first)) $((all - files)))"
+		fi
+	done
+}
 
 # build MODULE-DIR OUTPUT PACKAGE [go build flags]: says so only when it takes long.
 build() {
-	local dir=$1 out=$2 package=$3
+	local dir=$1 out=$2 package=$3 log=$work/$2
 	shift 3
-	local at=$SECONDS
+	local at=$SECONDS status=0
 	[ -e "$BIN/$out" ] || say "building $out"
-	go build -C "$dir" -trimpath -o "$BIN/$out" "$@" "$package"
+	progress "$out" "$log" "$dir" "$@" "$package" &
+	ticker=$!
+	go build -C "$dir" -v -trimpath -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	kill "$ticker" 2>/dev/null || true
+	wait "$ticker" 2>/dev/null || true
+	ticker=
+	# What is left without the names of packages and modules are warnings and errors.
+	grep -v -e '^go: downloading ' -e '^[^ :#]*$' "$log" >&2 || true
+	[ $status = 0 ] || fail "$out does not build: see above"
 	[ $((SECONDS - at)) -lt 3 ] || say "built $out in $((SECONDS - at)) s"
 }
 
@@ -26,7 +77,7 @@ build . berth-agent ./cmd/berth-agent
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags='-s -w -linkmode external -extldflags "-static -Wl,--no-warnings"'
 [ "${1:-}" = sandbox ] || exit 0
 
-[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd: about 6 minutes on 2 cores; later ones take seconds"
+[ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
 # Static, and with one setting for all: a change of it compiles everything again.
 export CGO_ENABLED=0
 version=k8s.io/component-base/version

@@ -22,10 +22,11 @@ type machine struct {
 	NotRoot      bool     //
 	Env          []string // in addition to PATH and HOME
 	EmptyInstall bool     // apt-get succeeds but brings nothing
+	Go           string   // what the fake go does, in place of nothing
 }
 
 // basics are the real programs that the scripts may use.
-var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head"}
+var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", "tail", "tr", "rm", "mkdir", "cat", "nproc", "head", "sleep", "mv", "seq"}
 
 // jobs are the scripts that do long work; on a fake machine they only record their call.
 var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "stop.sh"}
@@ -81,7 +82,7 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	write(filepath.Join(bin, "id"), "echo "+id)
 	write(filepath.Join(bin, "uname"), "echo Linux")
 	write(filepath.Join(bin, "gcc"), "exit 0")
-	write(filepath.Join(bin, "go"), `[ "$1" != env ] || echo go1.26.8`, `[ "$1" = env ] || echo "go $*" >>"`+root+`/calls"`)
+	write(filepath.Join(bin, "go"), m.Go, `[ "$1" != env ] || echo go1.26.8`, `[ "$1" = env ] || echo "go $*" >>"`+root+`/calls"`)
 	for _, program := range []string{"berth", "berth-agent", "berth-sandbox"} {
 		write(filepath.Join(bin, program), `echo "`+program+` $1" >>"`+root+`/calls"`)
 	}
@@ -107,18 +108,27 @@ func (m machine) run(t *testing.T, script string) (stdout, stderr string, code i
 	command := exec.Command("bash", filepath.Join(scripts, script))
 	command.Env = append([]string{"PATH=" + bin, "HOME=" + root, "TMPDIR=" + root, "BIN=" + bin, "SANDBOX=" + root + "/sandbox", "PROFILE=a100x8-40g",
 		"RUN=.", "CNI_DIRS=" + root + "/cni"}, m.Env...)
-	var out, errOut bytes.Buffer
-	command.Stdout, command.Stderr = &out, &errOut
+	var out bytes.Buffer
+	errOut, err := os.Create(filepath.Join(root, "stderr")) // where the fake go can read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errOut.Close()
+	command.Stdout, command.Stderr = &out, errOut
 	err = command.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	said, err := os.ReadFile(errOut.Name())
+	if err != nil {
 		t.Fatal(err)
 	}
 	blob, _ := os.ReadFile(filepath.Join(root, "calls"))
 	for line := range strings.Lines(string(blob)) {
 		calls = append(calls, strings.TrimSpace(line))
 	}
-	return out.String(), errOut.String(), command.ProcessState.ExitCode(), calls
+	return out.String(), string(said), command.ProcessState.ExitCode(), calls
 }
 
 // filepathChmod is the real chmod, which is not on the fake PATH.
@@ -223,4 +233,40 @@ func matches(t *testing.T, dir string, pattern *regexp.Regexp) bool {
 		}
 	}
 	return false
+}
+
+// TestBuildShowsProgress runs a build of four packages, of which one is in the cache and one is
+// ten times as large as the others.
+func TestBuildShowsProgress(t *testing.T) {
+	// Each package is compiled when the progress of the one before has been printed.
+	const goProgram = `until_said() { for i in $(seq 200); do ! grep -q "berth: $1" "$HOME/stderr" || return 0; sleep 0.1; done; }
+case "$1" in
+list) printf '%s\n' 'm/cached 50 ' 'm/a 10 1' 'm/b 10 1' 'm/large 100 1'; exit ;;
+build)
+	case "$*" in *cmd/berth) ;; *) exit ;; esac
+	[ -z "$BUILD_FAILS" ] || { echo 'm/a.go:1: it is wrong' >&2; exit 1; }
+	printf 'go: downloading m v1\nm/a\n' >&2
+	until_said '1 of 3'; printf 'm/b\n' >&2
+	until_said '2 of 3'; printf '# m/b\nwarning: look here\nm/large\n' >&2
+	until_said 'all 3'; exit ;;
+esac`
+	m := machine{Installed: true, Go: goProgram, Env: []string{"PROGRESS_AFTER=0.1", "PROGRESS_EVERY=0.1"}}
+	_, stderr, code, _ := m.run(t, "build.sh")
+	for _, want := range []string{"berth: 1 of 3 packages compiled, ", "berth: 2 of 3 packages compiled, about ", "berth: all 3 packages", "warning: look here"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("no %q in\n%s", want, stderr)
+		}
+	}
+	for _, not := range []string{"downloading m v1", "m/large\n"} {
+		if strings.Contains(stderr, not) {
+			t.Errorf("%q in\n%s", not, stderr)
+		}
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	m.Env = []string{"BUILD_FAILS=1"}
+	if _, stderr, code, _ = m.run(t, "build.sh"); code != 2 || !strings.Contains(stderr, "error: berth does not build") || !strings.Contains(stderr, "it is wrong") {
+		t.Errorf("a build that fails: exit code %d\n%s", code, stderr)
+	}
 }
