@@ -62,12 +62,15 @@ type TraceDisagreement struct {
 
 // TracePod is one pod.
 type TracePod struct {
-	Namespace  string           `json:"namespace,omitempty"`
-	Name       string           `json:"name,omitempty"`
-	UID        string           `json:"uid,omitempty"`
-	Phase      string           `json:"phase,omitempty"`
-	Node       *TraceFact       `json:"node,omitempty"`
-	Sources    []TraceSource    `json:"sources"`
+	Namespace string        `json:"namespace,omitempty"`
+	Name      string        `json:"name,omitempty"`
+	UID       string        `json:"uid,omitempty"`
+	Phase     string        `json:"phase,omitempty"`
+	Node      *TraceFact    `json:"node,omitempty"`
+	Sources   []TraceSource `json:"sources"`
+	// Waiting are the reasons why a pod that does not run waits: conditions, what containers
+	// wait for, and the latest events.
+	Waiting    []TraceFact      `json:"waiting,omitempty"`
 	Containers []TraceContainer `json:"containers"`
 }
 

@@ -1425,6 +1425,13 @@ func (in *TracePod) DeepCopyInto(out *TracePod) {
 		*out = make([]TraceSource, len(*in))
 		copy(*out, *in)
 	}
+	if in.Waiting != nil {
+		in, out := &in.Waiting, &out.Waiting
+		*out = make([]TraceFact, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.Containers != nil {
 		in, out := &in.Containers, &out.Containers
 		*out = make([]TraceContainer, len(*in))

@@ -176,6 +176,9 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			for _, path := range []string{"/api/v1/namespaces/" + namespace + "/pods", "/api/v1/pods"} {
 				lists[path] = append(lists[path], object)
 			}
+		case "Event":
+			path := "/api/v1/namespaces/" + meta["namespace"].(string) + "/events"
+			lists[path] = append(lists[path], object)
 		case "ConfigMap":
 			objects["/api/v1/namespaces/"+meta["namespace"].(string)+"/configmaps/"+name] = object
 		case "Node":
@@ -200,6 +203,9 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			answer = object
 		} else if list, ok := lists[r.URL.Path]; ok {
 			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}
+		} else if strings.HasSuffix(r.URL.Path, "/namespaces/secret/events") {
+			w.WriteHeader(http.StatusForbidden)
+			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "events is forbidden"}
 		} else {
 			w.WriteHeader(http.StatusNotFound)
 		}

@@ -43,7 +43,7 @@ func disagreementObject(d *trace.Disagreement) v1alpha1.TraceDisagreement {
 func podObject(pod trace.Pod) v1alpha1.TracePod {
 	object := v1alpha1.TracePod{
 		Namespace: pod.Ref.Namespace, Name: pod.Ref.Name, UID: pod.Ref.UID, Phase: pod.Phase,
-		Sources: sourceObjects(pod.Sources), Containers: []v1alpha1.TraceContainer{},
+		Sources: sourceObjects(pod.Sources), Waiting: factObjects(pod.Waiting), Containers: []v1alpha1.TraceContainer{},
 	}
 	if pod.Node.Value != "" {
 		node := factObjects([]trace.Fact{pod.Node})[0]

@@ -74,6 +74,9 @@ func podNode(pod *v1alpha1.TracePod) *term.Node {
 	if pod.Node != nil {
 		node.Add("node "+pod.Node.Value, notes(pod.Node.Sources))
 	}
+	for _, wait := range pod.Waiting {
+		node.Add("waits: "+wait.Name+": "+wait.Value, notes(wait.Sources))
+	}
 	for i := range pod.Containers {
 		containerNode(node, &pod.Containers[i])
 	}

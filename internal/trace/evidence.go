@@ -13,7 +13,8 @@ type Kind string
 // The places, in the order of a request's way through a cluster.
 const (
 	PodSpec      Kind = "pod spec"     // the pod's spec in the API
-	PodStatus    Kind = "pod status"   // allocatedResourcesStatus (KEP-4680)
+	PodStatus    Kind = "pod status"   // allocatedResourcesStatus (KEP-4680), conditions, what containers wait for
+	Events       Kind = "events"       // the events about a pod
 	Directory    Kind = "pod dir"      // names of the kubelet's own pod and log directories
 	Checkpoint   Kind = "checkpoint"   // kubelet_internal_checkpoint
 	AllocResp    Kind = "AllocResp"    // the device plugin's answer, kept in the checkpoint
@@ -28,7 +29,7 @@ const (
 
 // rank orders kinds by the way of a request.
 func (k Kind) rank() int {
-	order := [...]Kind{PodSpec, PodStatus, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode, CDISpec, OCISpec, Process, NVML}
+	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode, CDISpec, OCISpec, Process, NVML}
 	for i, kind := range order {
 		if kind == k {
 			return i
@@ -81,6 +82,7 @@ type Evidence struct {
 	Read        []Source
 	Unread      []Unread
 	Pods        []PodFact
+	Waits       []WaitFact
 	Assignments []AssignmentFact
 	Answers     []AnswerFact
 	Containers  []ContainerFact
@@ -129,6 +131,18 @@ type PodFact struct {
 	// Phase is Pending, Running, Succeeded, Failed; empty when the source does not say.
 	Phase      string
 	Containers []PodContainer
+}
+
+// WaitFact is a reason that a source gives why a pod does not run.
+type WaitFact struct {
+	Source Source
+	Pod    Ref
+	// Order is the place among the reasons of its source; the rest of the order is that of the
+	// sources.
+	Order int
+	// Name is the condition, the container or the event that has the reason.
+	Name string
+	Text string
 }
 
 // PodContainer is a container as a pod's spec and status know it.

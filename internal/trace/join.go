@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ type joiner struct {
 type podState struct {
 	ref        Ref
 	facts      []PodFact
+	waits      []WaitFact
 	containers map[string]*containerState
 }
 
@@ -144,6 +146,7 @@ func canonicalise(evidence Evidence) Evidence {
 		Read:        canonicalList(evidence.Read, func(s Source) Source { return s }),
 		Unread:      canonicalList(evidence.Unread, func(f Unread) Source { return f.Source }),
 		Pods:        canonicalList(evidence.Pods, func(f PodFact) Source { return f.Source }),
+		Waits:       canonicalList(evidence.Waits, func(f WaitFact) Source { return f.Source }),
 		Assignments: canonicalList(evidence.Assignments, func(f AssignmentFact) Source { return f.Source }),
 		Answers:     canonicalList(evidence.Answers, func(f AnswerFact) Source { return f.Source }),
 		Containers:  canonicalList(evidence.Containers, func(f ContainerFact) Source { return f.Source }),
@@ -186,6 +189,10 @@ func (j *joiner) gather() {
 			c.specs = append(c.specs, spec)
 			c.specSources = append(c.specSources, fact.Source)
 		}
+	}
+	for _, fact := range j.evidence.Waits {
+		pod := j.podOf(fact.Pod)
+		pod.waits = append(pod.waits, fact)
 	}
 	for _, fact := range j.evidence.Assignments {
 		c := j.podOf(fact.Pod).container(fact.Container)
@@ -248,6 +255,12 @@ func (j *joiner) pod(state *podState) Pod {
 	}
 	if len(hosts) > 1 {
 		j.disagree(Disagreement{Code: NodeDiffers, Pod: state.ref, Claims: hosts})
+	}
+	slices.SortStableFunc(state.waits, func(a, b WaitFact) int {
+		return cmp.Or(CompareSources(a.Source, b.Source), cmp.Compare(a.Order, b.Order))
+	})
+	for _, wait := range state.waits {
+		pod.Waiting = addFact(pod.Waiting, wait.Name, wait.Text, wait.Source)
 	}
 	for _, c := range state.ordered() {
 		if container, ok := j.container(state, c); ok {

@@ -29,6 +29,9 @@ func (t *Trace) Describe() string {
 			uid = pod.Ref.UID
 		}
 		line(0, "%s [%s]", strings.Join(nonEmpty("pod", pod.Ref.String(), uid, pod.Phase, pod.Node.Value), " "), SourcesText(pod.Sources))
+		for _, wait := range pod.Waiting {
+			line(1, "waits %s: %s [%s]", wait.Name, wait.Value, SourcesText(wait.Sources))
+		}
 		for _, container := range pod.Containers {
 			describeContainer(line, container)
 		}

@@ -27,10 +27,12 @@ type Fact struct {
 
 // Pod is one pod, known by UID wherever a source knows it.
 type Pod struct {
-	Ref        Ref
-	Phase      string
-	Node       Fact
-	Sources    []Source
+	Ref     Ref
+	Phase   string
+	Node    Fact
+	Sources []Source
+	// Waiting are the reasons why a pod that is not Running does not run.
+	Waiting    []Fact
 	Containers []Container
 }
 

@@ -83,6 +83,7 @@ func without(e Evidence, kind Kind) Evidence {
 		Read:        keep(e.Read, func(s Source) bool { return s.Kind != kind }),
 		Unread:      e.Unread,
 		Pods:        keep(e.Pods, func(f PodFact) bool { return f.Source.Kind != kind }),
+		Waits:       keep(e.Waits, func(f WaitFact) bool { return f.Source.Kind != kind }),
 		Assignments: keep(e.Assignments, func(f AssignmentFact) bool { return f.Source.Kind != kind }),
 		Answers:     keep(e.Answers, func(f AnswerFact) bool { return f.Source.Kind != kind }),
 		Containers:  keep(e.Containers, func(f ContainerFact) bool { return f.Source.Kind != kind }),

@@ -44,6 +44,7 @@ func (a API) Pod(ctx context.Context, e *trace.Evidence, ref trace.Ref) (*corev1
 		return nil, err
 	}
 	addPod(e, pod)
+	a.addWaits(ctx, e, pod)
 	return pod, nil
 }
 
@@ -58,6 +59,7 @@ func (a API) PodOfUID(ctx context.Context, e *trace.Evidence, uid string) (*core
 	})
 	if found != nil {
 		addPod(e, found)
+		a.addWaits(ctx, e, found)
 	}
 	return found, err
 }

@@ -30,69 +30,6 @@ func (c *Cluster) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, 
 	return made, nil
 }
 
-// WaitPhase waits until the pod is in the phase. It gives up early when the
-// pod has ended in another one, and says then, as at a timeout, why.
-func (c *Cluster) WaitPhase(ctx context.Context, ns, name string, phase corev1.PodPhase) (*corev1.Pod, error) {
-	var pod *corev1.Pod
-	for {
-		got, err := c.client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			pod = got
-			if pod.Status.Phase == phase {
-				return pod, nil
-			}
-			if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-				return pod, fmt.Errorf("wait for pod %s/%s to be %s: it is %s", ns, name, phase, describePod(pod))
-			}
-		}
-		select {
-		case <-ctx.Done():
-			why := fmt.Sprint(err)
-			if pod != nil {
-				why = describePod(pod) + c.podEvents(pod)
-			}
-			return pod, fmt.Errorf("wait for pod %s/%s to be %s: %w; it is %s", ns, name, phase, ctx.Err(), why)
-		case <-time.After(poll):
-		}
-	}
-}
-
-func describePod(pod *corev1.Pod) string {
-	var b bytes.Buffer
-	fmt.Fprint(&b, pod.Status.Phase)
-	if pod.Status.Reason != "" || pod.Status.Message != "" {
-		fmt.Fprintf(&b, " (%s: %s)", pod.Status.Reason, pod.Status.Message)
-	}
-	for _, cond := range pod.Status.Conditions {
-		if cond.Status != corev1.ConditionTrue && cond.Message != "" {
-			fmt.Fprintf(&b, "; not %s: %s", cond.Type, cond.Message)
-		}
-	}
-	for _, s := range pod.Status.ContainerStatuses {
-		if w := s.State.Waiting; w != nil {
-			fmt.Fprintf(&b, "; container %s waits: %s %s", s.Name, w.Reason, w.Message)
-		}
-		if t := s.State.Terminated; t != nil {
-			fmt.Fprintf(&b, "; container %s ended: %s, exit code %d %s", s.Name, t.Reason, t.ExitCode, t.Message)
-		}
-	}
-	return b.String()
-}
-
-func (c *Cluster) podEvents(pod *corev1.Pod) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	events, err := c.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID)})
-	if err != nil {
-		return ""
-	}
-	var b bytes.Buffer
-	for _, e := range events.Items {
-		fmt.Fprintf(&b, "\n  event %s: %s", e.Reason, e.Message)
-	}
-	return b.String()
-}
-
 // DeletePodAndWait deletes a pod and waits until it is gone from the API,
 // which is after its containers have ended. grace is in seconds; -1 takes the
 // pod's own.

@@ -116,7 +116,7 @@ func (c *Cluster) WriteLogs(w io.Writer, process string, lines int) error {
 }
 
 // RunFile creates the objects of a file and waits until its pods run or have
-// ended well.
+// ended well; while a pod waits it writes why. The error is a *WaitError when ctx ended.
 func (c *Cluster) RunFile(ctx context.Context, w io.Writer, path string) error {
 	objects, err := readObjects(path)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *Cluster) RunFile(ctx context.Context, w io.Writer, path string) error {
 			fmt.Fprintf(w, "%s %s created\n", o.GetKind(), o.GetName())
 			continue
 		}
-		pod, err := c.WaitPhase(ctx, o.GetNamespace(), o.GetName(), corev1.PodRunning)
+		pod, err := c.waitPhase(ctx, w, o.GetNamespace(), o.GetName(), corev1.PodRunning)
 		if err != nil && (pod == nil || pod.Status.Phase != corev1.PodSucceeded) {
 			return err
 		}

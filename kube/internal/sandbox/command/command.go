@@ -16,17 +16,25 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// ExitMissing is the exit code when the machine lacks something.
-const ExitMissing = 2
+// Exit codes beside 0 and 1.
+const (
+	// ExitMissing: the machine lacks something.
+	ExitMissing = 2
+	// ExitTimeout: a pod did not run in time.
+	ExitTimeout = 3
+)
 
 // ExitCode maps an error of the command to the exit code of the program.
 func ExitCode(err error) int {
 	var missing *sandbox.RequirementsError
+	var waited *sandbox.WaitError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &missing):
 		return ExitMissing
+	case errors.As(err, &waited):
+		return ExitTimeout
 	}
 	return 1
 }
@@ -135,8 +143,13 @@ func runCommand(dir *string) *cobra.Command {
 		Use:   "run POD.yaml",
 		Short: "Create the objects of a file and wait for its pods",
 		Long: `run creates every object of the file and waits until its pods run or have
-ended. The only images are ` + sandbox.WorkloadImage + ` (its commands: see
+ended. While a pod is Pending it prints why: the scheduler's condition, what its
+containers wait for, and its last events. After --timeout it ends with code 3; the
+objects stay, and the pod may still start. The only images are ` + sandbox.WorkloadImage + ` (its commands: see
 "workload" without arguments) and those imported since.`,
+		Example: `  berth-sandbox run docs/examples/two-gpus.yaml
+  berth-sandbox run docs/examples/two-gpus.yaml --timeout 10s
+                                            give up early, for example when no GPU is free`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := sandbox.Open(*dir)
@@ -148,7 +161,7 @@ ended. The only images are ` + sandbox.WorkloadImage + ` (its commands: see
 			return c.RunFile(ctx, cmd.OutOrStdout(), args[0])
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up after this time")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "give up when a pod does not run after this time, with exit code 3")
 	return cmd
 }
 
