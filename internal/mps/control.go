@@ -69,23 +69,6 @@ func (l *limited) Write(p []byte) (int, error) {
 
 func (l *limited) String() string { return l.kept.String() }
 
-// limits reads back what the next client gets; multiUser is not to be had by asking.
-func (c control) limits(ctx context.Context, multiUser bool) (Limits, error) {
-	text, err := c.ask(ctx, answerTime, "get_default_active_thread_percentage")
-	if err != nil {
-		return Limits{}, err
-	}
-	percentage, err := parsePercentage(text)
-	if err != nil {
-		return Limits{}, err
-	}
-	text, err = c.ask(ctx, answerTime, "get_default_device_pinned_mem_limit 0")
-	if err != nil {
-		return Limits{}, err
-	}
-	return Limits{PinnedMemoryMiB: parseMemory(text), ActiveThreadPercentage: percentage, MultiUser: multiUser}, nil
-}
-
 // setLimits tells the daemon, and its servers, what the next client gets.
 func (c control) setLimits(ctx context.Context, limits Limits) error {
 	commands := []string{fmt.Sprintf("set_default_active_thread_percentage %d", limits.ActiveThreadPercentage)}
@@ -138,31 +121,6 @@ func numbers(text string) []int {
 		}
 	}
 	return found
-}
-
-// parsePercentage reads "25.0".
-func parsePercentage(text string) (int, error) {
-	value, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
-	if err != nil || !(value >= 0 && value <= 100) {
-		return 0, fmt.Errorf("the control daemon answers %q where a percentage such as 25.0 is due", shorten(text))
-	}
-	return int(value), nil
-}
-
-// parseMemory reads "3G" or "1408M". Everything else means that no limit was set: the
-// answer for that is nowhere written down.
-func parseMemory(text string) int64 {
-	units := map[byte]int64{'M': 1, 'G': 1 << 10, 'T': 1 << 20}
-	text = strings.TrimSuffix(strings.ToUpper(text), "B")
-	if text == "" {
-		return NoLimit
-	}
-	factor, ok := units[text[len(text)-1]]
-	value, err := strconv.ParseInt(strings.TrimSpace(text[:len(text)-1]), 10, 64)
-	if !ok || err != nil || value <= 0 || value > maxMemoryMiB {
-		return NoLimit
-	}
-	return value * factor
 }
 
 // maxSaid bounds what a program says in one of our sentences.

@@ -13,7 +13,10 @@
 //   - The compute mode that a GPU had is in its journal before it is changed, and restored when its
 //     daemon is no longer wanted.
 //   - A daemon sees the one GPU, has a pipe directory, a log directory and a /dev/shm of its own, and is Ready
-//     only once it has answered with the limits that were wanted.
+//     only once it has answered for the limits that were set: an answer that is missing, that is more than was set
+//     beyond the answer's own rounding, or that has another percentage is a failure. A smaller one, one that cannot
+//     be read and 0G are remarks, since NVIDIA's manual shows whole GiB, rounded down (3G after 3840M).
+//     Status has both figures.
 //   - A daemon that dies is started again, after 1 s, 2 s, ... up to a minute.
 //
 // It must not import a front end, the inventory, Kubernetes or a vendor: the compute mode is set through

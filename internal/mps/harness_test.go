@@ -354,7 +354,7 @@ func allReady(set ...Wanted) func([]Status) bool {
 	return func(now []Status) bool {
 		return len(now) == len(set) && !slices.ContainsFunc(now, func(st Status) bool {
 			i := slices.IndexFunc(set, func(w Wanted) bool { return w.GPU == st.GPU })
-			return i < 0 || st.State != Ready || st.Limits != set[i].limits()
+			return i < 0 || st.State != Ready || st.Limits != set[i].limits() || st.Answer.ActiveThreadPercentage != float64(set[i].ActiveThreadPercentage)
 		})
 	}
 }

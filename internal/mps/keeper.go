@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +39,8 @@ type keeper struct {
 	daemon  *daemon
 	// remark is worth knowing of a daemon that is Ready.
 	remark string
+	// answered is what the daemon said when the limits were last set.
+	answered Answer
 	// failures count since the daemon was last Ready for a while; the next attempt is not before
 	// retryAt, unless something else than tried is wanted by then.
 	failures int
@@ -183,10 +187,16 @@ func (k *keeper) show(state State, reason string) {
 	})
 }
 
-func (k *keeper) showLimits(limits Limits) {
+func (k *keeper) showAnswer(answer Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.note(k.gpu, func(st *Status) { st.Limits = limits })
+	k.note(k.gpu, func(st *Status) { st.Answer = answer })
+}
+
+func (k *keeper) showLimits(limits Limits, answer Answer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.note(k.gpu, func(st *Status) { st.Limits, st.Answer = limits, answer })
 }
 
 // died takes note of a daemon that ended by itself.
@@ -215,7 +225,8 @@ func (k *keeper) obituary(how string) error {
 func (k *keeper) forget() {
 	k.daemon.handle.close()
 	k.daemon, k.readyAt, k.silentSince = nil, time.Time{}, time.Time{}
-	k.showLimits(Limits{})
+	k.answered = Answer{}
+	k.showLimits(Limits{}, Answer{})
 }
 
 // answers tells whether a daemon that was found takes commands.
@@ -228,7 +239,7 @@ func (k *keeper) answers(ctx context.Context, d *daemon) bool {
 func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	boundLogs(LogDir(k.deps.Root, k.gpu))
 	control := k.control(k.gpu)
-	is, err := control.limits(ctx, k.daemon.multiUser)
+	is, err := control.answer(ctx)
 	if errors.Is(err, errUnanswered) {
 		return k.silent(ctx, err)
 	}
@@ -236,7 +247,7 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 		return err
 	}
 	k.silentSince = time.Time{}
-	k.showLimits(is)
+	k.showAnswer(is)
 	mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
 	if err == nil && mode != modeExclusiveProcess {
 		err = k.deps.ComputeMode.SetComputeMode(ctx, k.gpu, modeExclusiveProcess)
@@ -246,41 +257,42 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	}
 	// The journal is behind after an adoption, and when the change before was cut off.
 	fresh := k.journal.Wanted != want || k.journal.PID != k.daemon.handle.pid
-	if is != want.limits() || fresh {
+	remark, wrong := is.judge(want.limits())
+	if wrong != nil || fresh || is != k.answered {
 		k.journal.Wanted, k.journal.PID, k.journal.StartTime = want, k.daemon.handle.pid, k.daemon.start
 		if err := k.write(); err != nil {
 			return err
 		}
-		if is, err = k.limit(ctx, want.limits()); err != nil {
+		if remark, err = k.limit(ctx, want.limits()); err != nil {
 			return err
 		}
-		k.showLimits(is)
 	}
 	k.settle()
 	if k.readyAt.IsZero() {
 		k.readyAt = k.deps.Clock.Now()
 		k.deps.Log.Info("MPS daemon ready", "gpu", k.gpu, "index", want.Index, "replicas", want.Replicas, "pid", k.daemon.handle.pid,
-			"pinnedMemoryMiB", is.PinnedMemoryMiB, "activeThreadPercentage", is.ActiveThreadPercentage)
+			"pinnedMemoryMiB", want.PinnedMemoryMiB, "activeThreadPercentage", want.ActiveThreadPercentage, "answeredMemory", k.answered.PinnedMemory)
 	}
-	k.show(Ready, k.remark)
+	k.show(Ready, strings.Join(slices.DeleteFunc([]string{k.remark, remark}, func(text string) bool { return text == "" }), "; "))
 	return nil
 }
 
-// limit sets limits and reads them back.
-func (k *keeper) limit(ctx context.Context, limits Limits) (Limits, error) {
+// limit sets limits and asks for them again.
+func (k *keeper) limit(ctx context.Context, limits Limits) (remark string, err error) {
 	control := k.control(k.gpu)
 	if err := control.setLimits(ctx, limits); err != nil {
-		return Limits{}, err
+		return "", err
 	}
-	is, err := control.limits(ctx, k.daemon.multiUser)
+	answer, err := control.answer(ctx)
 	if err != nil {
-		return Limits{}, err
+		return "", err
 	}
-	if is != limits {
-		return Limits{}, fmt.Errorf("the control daemon answers limits of %d MiB and %d %% after %d MiB and %d %% were set",
-			is.PinnedMemoryMiB, is.ActiveThreadPercentage, limits.PinnedMemoryMiB, limits.ActiveThreadPercentage)
+	k.answered = answer
+	k.showLimits(limits, answer)
+	if remark, err = answer.judge(limits); err != nil {
+		return "", err
 	}
-	return is, k.deps.Fault(LimitsSet)
+	return remark, k.deps.Fault(LimitsSet)
 }
 
 // silent deals with a daemon that lives and does not answer. It may be busy, and its clients end with it, so

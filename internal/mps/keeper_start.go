@@ -63,8 +63,8 @@ func (k *keeper) start(ctx context.Context, want Wanted) (err error) {
 // begin writes the journal before anything is changed.
 func (k *keeper) begin(ctx context.Context, want Wanted) error {
 	dir := filepath.Join(k.deps.Root, string(k.gpu))
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("make directory: %w", err)
+	if err := makeDirectory(dir, 0o711); err != nil {
+		return err
 	}
 	if k.journal == nil {
 		mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
@@ -75,6 +75,17 @@ func (k *keeper) begin(ctx context.Context, want Wanted) error {
 	}
 	k.journal.Wanted, k.journal.PID, k.journal.StartTime = want, 0, 0
 	return k.write()
+}
+
+// makeDirectory makes a directory with that mode, whatever the umask is.
+func makeDirectory(dir string, mode os.FileMode) error {
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("open directory to clients: %w", err)
+	}
+	return nil
 }
 
 func (k *keeper) write() error {
@@ -89,8 +100,11 @@ func (k *keeper) write() error {
 func (k *keeper) directories() (shim []string, err error) {
 	pipe, shm := PipeDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu)
 	for _, dir := range []string{pipe, LogDir(k.deps.Root, k.gpu), shm} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("make directory: %w", err)
+		if dir == shm && mounted(shm) {
+			continue // a mount has the mode that it was made with
+		}
+		if err := makeDirectory(dir, 0o755); err != nil {
+			return nil, err
 		}
 	}
 	// Sockets of a dead daemon would make its clients, and the next daemon, believe in it.

@@ -32,7 +32,7 @@ func (w Wanted) limits() Limits {
 	return Limits{PinnedMemoryMiB: w.PinnedMemoryMiB, ActiveThreadPercentage: w.ActiveThreadPercentage, MultiUser: w.MultiUser}
 }
 
-// Limits are what a daemon enforces on each client process.
+// Limits are what a daemon is to enforce on each client process.
 type Limits struct {
 	PinnedMemoryMiB        int64 `json:"pinnedMemoryMiB"`
 	ActiveThreadPercentage int   `json:"activeThreadPercentage"`
@@ -62,8 +62,9 @@ type Status struct {
 	Since time.Time `json:"since"`
 	// Restarts counts how often this supervisor started the daemon again after it had ended or failed.
 	Restarts int `json:"restarts"`
-	// Limits are what the daemon answered last; zero before it did.
+	// Limits are what was set last, and Answer is what the daemon said to that; zero before it did.
 	Limits Limits `json:"limits"`
+	Answer Answer `json:"answer"`
 }
 
 // PipeDir is the pipe directory of a GPU's daemon; its clients need it as CUDA_MPS_PIPE_DIRECTORY.

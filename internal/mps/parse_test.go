@@ -9,24 +9,30 @@ import (
 )
 
 func TestParseMemory(t *testing.T) {
-	for text, want := range map[string]int64{
-		"3G": 3072, "1408M": 1408, "10240M": 10240, "2g": 2048, "2GB": 2048, "1T": 1 << 20, "5 G": 5120,
-		"": NoLimit, "G": NoLimit, "0G": NoLimit, "-1M": NoLimit, "no limit": NoLimit, "99999999999999999999M": NoLimit, "12": NoLimit, "b": NoLimit,
+	type size struct {
+		memory, unit int64
+		ok           bool
+	}
+	for text, want := range map[string]size{
+		"3G": {3072, 1024, true}, "1408M": {1408, 1, true}, "2g": {2048, 1024, true}, "2GB": {2048, 1024, true}, "1T": {1 << 20, 1 << 20, true},
+		"5 G": {5120, 1024, true}, "0G": {0, 1024, true},
+		"": {}, "G": {}, "-1M": {}, "no limit": {}, "99999999999999999999M": {}, "12": {}, "b": {},
 	} {
-		if got := parseMemory(text); got != want {
-			t.Errorf("parseMemory(%q) = %d, want %d", text, got, want)
+		var got size
+		if got.memory, got.unit, got.ok = parseMemory(text); got != want {
+			t.Errorf("parseMemory(%q) = %+v, want %+v", text, got, want)
 		}
 	}
 }
 
 func TestParsePercentage(t *testing.T) {
-	for text, want := range map[string]int{"25.0": 25, "100": 100, "12.5%": 12, "0": 0, "": -1, "NaN": -1, "101": -1, "-1": -1, "Cannot find MPS control daemon process": -1} {
+	for text, want := range map[string]float64{"25.0": 25, "100": 100, "12.5%": 12.5, "0": 0, "": -1, "NaN": -1, "101": -1, "-1": -1, "Cannot find MPS control daemon process": -1} {
 		got, err := parsePercentage(text)
 		if err != nil {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("parsePercentage(%q) = %d, %v, want %d", text, got, err, want)
+			t.Errorf("parsePercentage(%q) = %g, %v, want %g", text, got, err, want)
 		}
 	}
 }
@@ -37,10 +43,10 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if p, err := parsePercentage(text); err == nil && (p < 0 || p > 100) {
-			t.Errorf("percentage %d", p)
+			t.Errorf("percentage %g", p)
 		}
-		if m := parseMemory(text); m != NoLimit && m < 1 {
-			t.Errorf("memory %d", m)
+		if m, unit, ok := parseMemory(text); ok && (m < 0 || unit < 1) {
+			t.Errorf("memory %d in %d", m, unit)
 		}
 		for _, n := range numbers(text) {
 			if n < 1 {

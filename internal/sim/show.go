@@ -25,6 +25,8 @@ type Description struct {
 	GPUs          []GPUDescription `json:"gpus"`
 	// Topology is nvidia-smi's matrix: one row and column per GPU of GPUs, removed ones included.
 	Topology [][]string `json:"topology"`
+	// MPSAnswers is how MPS control daemons answer (MPSAnswers).
+	MPSAnswers string `json:"mpsAnswers,omitempty"`
 	// Events counts the lines of the event log.
 	Events uint64 `json:"events"`
 }
@@ -90,7 +92,7 @@ func (m *Machine) Show() (Description, error) {
 		Driver: v.hw.Driver, CUDA: fmt.Sprintf("%d.%d", v.hw.CUDA/1000, v.hw.CUDA%1000/10), DriverLoaded: !v.st.DriverGone,
 		DeviceNodes: v.hw.NodesError == "", NoDeviceNodes: v.hw.NodesError,
 		Majors:   MajorNumbers{NVIDIA: v.hw.Majors.NVIDIA, NVIDIAUVM: v.hw.Majors.UVM, NVIDIACaps: v.hw.Majors.Caps, DRM: v.hw.Majors.DRM},
-		Topology: v.letters(), Events: v.st.Seq,
+		Topology: v.letters(), Events: v.st.Seq, MPSAnswers: v.st.MPSAnswers,
 	}
 	for slot := range v.hw.GPUs {
 		d.GPUs = append(d.GPUs, v.describe(slot))

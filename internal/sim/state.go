@@ -43,6 +43,8 @@ type state struct {
 	DriverLoads uint64 `json:"driverLoads"`
 	// Transients are the errors that calls of the library answer.
 	Transients []transient `json:"transients,omitempty"`
+	// MPSAnswers is how MPS control daemons answer; "" is the first of MPSAnswers.
+	MPSAnswers string `json:"mpsAnswers,omitempty"`
 	// GPUs is by slot.
 	GPUs []cardState `json:"gpus"`
 	// Seq is the number of the last event; Outbox are the events of the last change, which a

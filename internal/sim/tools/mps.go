@@ -55,7 +55,7 @@ func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Wr
 	}
 	devices, err := mpsDevices(dir, os.Getenv("CUDA_VISIBLE_DEVICES"))
 	if err == nil {
-		err = runMPSDaemon(devices, multiUser, stdout)
+		err = runMPSDaemon(devices, multiUser, answersOf(dir), stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -113,6 +113,21 @@ func mpsDevices(dir, visible string) ([]string, error) {
 	return devices, nil
 }
 
+// answersOf tells how the machine's daemons answer now.
+func answersOf(dir string) func() string {
+	return func() string {
+		machine, err := sim.Open(dir)
+		if err != nil {
+			return ""
+		}
+		show, err := machine.Show()
+		if err != nil {
+			return ""
+		}
+		return show.MPSAnswers
+	}
+}
+
 // mpsFrontEnd passes lines to the daemon and prints its answers.
 func mpsFrontEnd(stdin io.Reader, stdout, stderr io.Writer) int {
 	lines := bufio.NewScanner(stdin)
@@ -140,7 +155,7 @@ func mpsFrontEnd(stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // runMPSDaemon is a daemon from its start to quit.
-func runMPSDaemon(devices []string, multiUser bool, stdout io.Writer) error {
+func runMPSDaemon(devices []string, multiUser bool, answers func() string, stdout io.Writer) error {
 	pipe := mpsPipeDir()
 	logDir := cmp.Or(os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "/var/log/nvidia-mps")
 	for _, folder := range []string{pipe, logDir} {
@@ -181,7 +196,7 @@ func runMPSDaemon(devices []string, multiUser bool, stdout io.Writer) error {
 	if err := os.Chmod(socket, 0o777); err != nil {
 		return err
 	}
-	d := newMPSDaemon(devices, multiUser, io.MultiWriter(control, stdout), server, listener)
+	d := newMPSDaemon(devices, multiUser, answers, io.MultiWriter(control, stdout), server, listener)
 	d.logf(d.control, "start: process %d, GPUs %s, multi-user server %v", os.Getpid(), strings.Join(devices, ","), multiUser)
 	d.serve()
 	d.logf(d.control, "exit")

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/sim"
 )
 
 // mpsClientLimit is how many clients a server takes (compute capability 7.0 and later).
@@ -43,8 +45,10 @@ type mpsClient struct {
 
 // mpsDaemon keeps one server at a time.
 type mpsDaemon struct {
-	devices         []string
-	multiUser       bool
+	devices   []string
+	multiUser bool
+	// answers is one of sim.MPSAnswers.
+	answers         func() string
 	control, server io.Writer
 	listener        net.Listener
 
@@ -59,9 +63,9 @@ type mpsDaemon struct {
 	done chan struct{}
 }
 
-func newMPSDaemon(devices []string, multiUser bool, control, server io.Writer, listener net.Listener) *mpsDaemon {
+func newMPSDaemon(devices []string, multiUser bool, answers func() string, control, server io.Writer, listener net.Listener) *mpsDaemon {
 	d := &mpsDaemon{
-		devices: devices, multiUser: multiUser, control: control, server: server, listener: listener,
+		devices: devices, multiUser: multiUser, answers: answers, control: control, server: server, listener: listener,
 		defaults: mpsLimits{threads: 100, memory: map[int]string{}}, nextPID: 100, done: make(chan struct{}),
 	}
 	d.changed = sync.NewCond(&d.mu)
@@ -118,7 +122,7 @@ func (d *mpsDaemon) command(words []string) string {
 	}
 	switch words[0] {
 	case "get_default_active_thread_percentage":
-		return fmt.Sprintf("%.1f\n", d.defaults.threads)
+		return d.threads(&d.defaults)
 	case "set_default_active_thread_percentage":
 		return setThreads(&d.defaults, arg(1))
 	case "get_default_device_pinned_mem_limit":
@@ -147,7 +151,7 @@ func (d *mpsDaemon) command(words []string) string {
 		}
 		return out.String()
 	case "get_active_thread_percentage":
-		return fmt.Sprintf("%.1f\n", d.current.limits.threads)
+		return d.threads(&d.current.limits)
 	case "set_active_thread_percentage":
 		return setThreads(&d.current.limits, arg(2))
 	case "get_device_pinned_mem_limit":
@@ -174,7 +178,7 @@ func (d *mpsDaemon) memory(limits *mpsLimits, device, size string, set bool) str
 		return "invalid device: " + device + "\n"
 	}
 	if !set {
-		return limits.memory[number] + "\n"
+		return d.answer(limits.memory[number]) + "\n"
 	}
 	digits := strings.TrimRight(size, "MG")
 	if value, err := strconv.ParseUint(digits, 10, 32); err != nil || value == 0 || len(size) != len(digits)+1 {
@@ -182,6 +186,42 @@ func (d *mpsDaemon) memory(limits *mpsLimits, device, size string, set bool) str
 	}
 	limits.memory[number] = size
 	return ""
+}
+
+// threads answers a percentage.
+func (d *mpsDaemon) threads(limits *mpsLimits) string {
+	value := limits.threads
+	if d.answers() == sim.MPSAnswersOtherPart {
+		value /= 2
+	}
+	return fmt.Sprintf("%.1f\n", value)
+}
+
+// answer is what the daemon says of a size that was set; "" for none.
+func (d *mpsDaemon) answer(size string) string {
+	mib, err := strconv.ParseUint(strings.TrimRight(size, "MG"), 10, 32)
+	if err != nil {
+		return ""
+	}
+	const gib = 1 << 10
+	if strings.HasSuffix(size, "G") {
+		mib *= gib
+	}
+	switch d.answers() {
+	case sim.MPSAnswersGiBUp:
+		return fmt.Sprintf("%dG", (mib+gib-1)/gib)
+	case sim.MPSAnswersExact:
+		return size
+	case sim.MPSAnswersSmaller:
+		return fmt.Sprintf("%dM", mib/2)
+	case sim.MPSAnswersLarger:
+		return fmt.Sprintf("%dM", 2*mib)
+	case sim.MPSAnswersNothing:
+		return ""
+	case sim.MPSAnswersWords:
+		return "limit applies to new clients"
+	}
+	return fmt.Sprintf("%dG", mib/gib)
 }
 
 func (d *mpsDaemon) ps() string {

@@ -126,7 +126,7 @@ func TestMPSCommands(t *testing.T) {
 		{"set_default_active_thread_percentage 0", "invalid percentage: 0\n"},
 		{"get_default_device_pinned_mem_limit 0", "\n"},
 		{"set_default_device_pinned_mem_limit 0 2048M", ""},
-		{"get_default_device_pinned_mem_limit 0", "2048M\n"},
+		{"get_default_device_pinned_mem_limit 0", "2G\n"},
 		{"set_default_device_pinned_mem_limit 0 2048", "invalid size: 2048\n"},
 		{"set_default_device_pinned_mem_limit 1 1G", "invalid device: 1\n"}, // it sees one GPU
 		{"get_server_list", ""},
