@@ -5,14 +5,19 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-gpu/berth/internal/configwatch"
 )
 
 // manifest reads the objects of a kind from a file of deploy/.
@@ -66,3 +71,54 @@ func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
 	}
 }
 
+// quoted are the texts of a list in an expression.
+var quoted = regexp.MustCompile(`'([^']*)'`)
+
+// TestPolicyAllowsTheAgentsLabels compares the labels that the policy lets an agent write with those of docs/labels.md, which another
+// test compares with the code; and with those that the agent obeys, which it may not write.
+func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
+	lists := map[string][]string{}
+	for _, policy := range manifest[admissionv1.ValidatingAdmissionPolicy](t, "agent.yaml", "ValidatingAdmissionPolicy") {
+		if policy.Name != "berth-agent-node" {
+			continue
+		}
+		for _, variable := range policy.Spec.Variables {
+			for _, match := range quoted.FindAllStringSubmatch(variable.Expression, -1) {
+				lists[variable.Name] = append(lists[variable.Name], match[1])
+			}
+		}
+	}
+	allowed := func(label string) bool {
+		return slices.Contains(lists["ownLabels"], label) ||
+			slices.ContainsFunc(lists["ownLabelPrefixes"], func(p string) bool { return strings.HasPrefix(label, p) })
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "labels.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := []string{configwatch.LabelMIGState}
+	for _, match := range regexp.MustCompile("(?m)^\\| `([^`]+/[^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, strings.NewReplacer("<profile>", "1g.10gb", "<model>", "Tesla-T4").Replace(match[1]))
+	}
+	if len(documented) < 60 {
+		t.Fatalf("docs/labels.md has only %d labels", len(documented))
+	}
+	for _, label := range documented {
+		if !allowed(label) {
+			t.Errorf("the policy forbids %s, which the agent writes", label)
+		}
+	}
+	for _, label := range lists["ownLabels"] {
+		if !slices.Contains(documented, label) && label != "nvidia.com/gpu.present" {
+			t.Errorf("the policy allows %s, which the agent does not write", label)
+		}
+	}
+	for _, label := range []string{
+		configwatch.LabelConfig, configwatch.LabelNVIDIAConfig, configwatch.LabelMIG, "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operands",
+		"kubernetes.io/hostname", "node-role.kubernetes.io/control-plane", "topology.kubernetes.io/zone", "nvidia.com/gpu", "berth.dev/anything",
+	} {
+		if allowed(label) {
+			t.Errorf("the policy allows %s, which is not the agent's to write", label)
+		}
+	}
+}

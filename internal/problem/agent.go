@@ -54,7 +54,7 @@ func agentProblems() []Problem {
 		{
 			Code: "NODE_CONDITION", Severity: Warning, Area: AreaAgent, Title: "the node's condition for its GPUs cannot be written",
 			Meaning: "The condition GPUsHealthy of the Node, and the taint berth.dev/gpu-unhealthy where it is wanted, are older than the GPUs' health.",
-			Fix:     "Give the agent the right to patch nodes and nodes/status, as deploy/agent.yaml does. It is tried again by itself.",
+			Fix:     "Give the agent the right to patch nodes and nodes/status, as deploy/agent.yaml does; the taint of taintUnhealthy needs deploy/options/taint-unhealthy.yaml besides. It is tried again by itself.",
 			Seen:    seenNode,
 		},
 		{

@@ -86,7 +86,7 @@ func (n Node) AgentArgv(args ...string) []string {
 		"--sim", n.SimDir(),
 		"--kubelet-dir", "/var/lib/kubelet",
 		"--cdi-dir", "/var/run/cdi",
-		"--kubeconfig", n.c.pkiPath("agent.conf"),
+		"--kubeconfig", n.agentKubeconfigPath(),
 		"--node-name", n.name,
 		// The machine's processes and /opt are shared by all nodes.
 		"--cgroup-root", "/" + n.Cgroup(),

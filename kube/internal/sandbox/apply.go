@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
@@ -42,11 +43,16 @@ func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Uns
 	if err != nil {
 		return fmt.Errorf("apply objects: %w", err)
 	}
+	known := map[schema.GroupVersionKind]*meta.RESTMapping{}
 	for _, o := range objects {
-		mapping, err := c.mapping(ctx, o)
+		mapping, err := known[o.GroupVersionKind()], error(nil)
+		if mapping == nil {
+			mapping, err = c.mapping(ctx, o)
+		}
 		if err != nil {
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+		known[o.GroupVersionKind()] = mapping
 		var target dynamic.ResourceInterface = client.Resource(mapping.Resource)
 		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 			if o.GetNamespace() == "" {

@@ -19,7 +19,6 @@ func (c *Cluster) makeCertificates() error {
 		p.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
 		p.client("front-proxy", "front-proxy-client"),
 		p.client("admin", "berth-sandbox-admin", "system:masters"),
-		p.client("agent", "berth-agent", "system:masters"),
 		p.client("controller-manager", "system:kube-controller-manager"),
 		p.client("scheduler", "system:kube-scheduler"),
 	}
@@ -36,7 +35,6 @@ func (c *Cluster) makeCertificates() error {
 	configs := map[string]string{
 		c.KubeconfigPath():                   "admin",
 		c.pkiPath("admin.conf"):              "admin",
-		c.pkiPath("agent.conf"):              "agent",
 		c.pkiPath("controller-manager.conf"): "controller-manager",
 		c.pkiPath("scheduler.conf"):          "scheduler",
 	}

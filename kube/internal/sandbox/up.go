@@ -176,6 +176,11 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err
 	}
 	p.step("%d node(s) Ready", len(c.Nodes()))
+	if o.Profile != "" {
+		if err := c.giveAgentsRights(ctx); err != nil {
+			return err
+		}
+	}
 	if len(o.Manifests) > 0 {
 		if err := c.Apply(ctx, o.Manifests...); err != nil {
 			return err

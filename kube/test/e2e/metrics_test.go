@@ -236,9 +236,7 @@ func (h *healthLab) inNode(t testing.TB, code int, program string, args ...strin
 // checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
 func (h *healthLab) checkDoctor(t testing.TB, code int, codes ...string) {
 	t.Helper()
-	argv := h.node.AgentArgv()
-	kubeconfig := argv[slices.Index(argv, "--kubeconfig")+1] // Outside there is another address.
-	out := h.inNode(t, code, "berth", "doctor", "--sim", h.node.SimDir(), "--kubeconfig", kubeconfig, "--node-name", h.node.Name(), "-o", "json")
+	out := h.inNode(t, code, "berth", "doctor", "--sim", h.node.SimDir(), "--kubeconfig", h.AdminKubeconfigInside(), "--node-name", h.node.Name(), "-o", "json")
 	report := &v1alpha1.Doctor{}
 	if err := json.Unmarshal([]byte(out), report); err != nil {
 		t.Errorf("berth doctor: %v\n%s", err, out)

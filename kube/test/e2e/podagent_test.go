@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -325,7 +325,8 @@ func testPermissions(t *testing.T, r *rig) {
 		"is the definition there":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", "", true},
 		"change the definition":          {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", "", false},
 		"read another definition":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", "", false},
-		"look through all pods":          {"", "pods", "list", "", "", false},
+		"follow its node's pods":         {"", "pods", "watch", "", "", true},
+		"tell of others' objects":        {"events.k8s.io", "events", "create", "", "kube-system", false},
 		"start a pod":                    {"", "pods", "create", "", "", false},
 		"evict a pod":                    {"", "pods/eviction", "create", "any", "default", false},
 		"read secrets":                   {"", "secrets", "get", "any", "", false},
@@ -335,7 +336,7 @@ func testPermissions(t *testing.T, r *rig) {
 		"write NodeFeatures":             {"nfd.k8s-sigs.io", "nodefeatures", "create", "", agentNamespace, true},
 		"write others' NodeFeatures":     {"nfd.k8s-sigs.io", "nodefeatures", "create", "", "default", false},
 		"delete a node":                  {"", "nodes", "delete", r.node.Name(), "", false},
-		"delete GPUNodes":                {"berth.dev", "gpunodes", "delete", r.node.Name(), "", false},
+		"remove its GPUNode":             {"berth.dev", "gpunodes", "delete", r.node.Name(), "", true}, // narrowed by the policy
 		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", "", false},
 	}
 	for name, tc := range tests {

@@ -276,6 +276,21 @@ data:
           replicas: 3
 `
 
+// letAgentRead applies deploy/options/config-map.yaml for another namespace.
+func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
+	t.Helper()
+	objects, err := decodeFile(repository("deploy", "options", "config-map.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		o.SetNamespace(namespace)
+	}
+	if err := s.ApplyObjects(timeout(t, 30*time.Second), objects...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // testSharingLab goes through that lab on a machine with one GPU: one GPU is one, three when the
 // ConfigMap is there, three pods have the same one, a fourth waits, and without the
 // ConfigMap it is one again.
@@ -294,6 +309,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 			t.Fatal(err)
 		}
 	}
+	s.letAgentRead(t, "kube-system")
 	agent, err := s.node.StartAgent(ctx, "--config-map", "kube-system/time-slicing-config")
 	if err == nil {
 		err = s.node.WaitAgentReady(ctx, agent)

@@ -1,0 +1,25 @@
+// Package deploy holds the manifests as people apply them, so that the sandbox gives its agents the very same
+// rights. It must not import anything but the standard library.
+package deploy
+
+import _ "embed"
+
+//go:embed agent.yaml
+var agent string
+
+//go:embed options/config-map.yaml
+var configMap string
+
+//go:embed options/node-feature.yaml
+var nodeFeature string
+
+//go:embed options/taint-unhealthy.yaml
+var taintUnhealthy string
+
+// Agent is the agent's DaemonSet with its account, rights and policies, in YAML.
+func Agent() []byte { return []byte(agent) }
+
+// Options are the files of rights that only an option needs, each in YAML.
+func Options() [][]byte {
+	return [][]byte{[]byte(configMap), []byte(nodeFeature), []byte(taintUnhealthy)}
+}

@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/berth-gpu/berth/charts/berth/crds"
+	"github.com/berth-gpu/berth/deploy"
+)
+
+// The account of deploy/agent.yaml.
+const (
+	agentNamespace = "berth-system"
+	agentAccount   = "berth-agent"
+)
+
+// agentTokenLife is longer than any sandbox lives.
+const agentTokenLife = 365 * 24 * time.Hour
+
+// giveAgentsRights applies what deploy/agent.yaml and its options apply, without the DaemonSet: agents that are processes of
+// the host have the account, the rights and the policies of those in pods.
+func (c *Cluster) giveAgentsRights(ctx context.Context) error {
+	var objects []*unstructured.Unstructured
+	for _, text := range append([][]byte{crds.GPUNodes(), deploy.Agent()}, deploy.Options()...) {
+		more, err := decodeObjects(bytes.NewReader(text))
+		if err != nil {
+			return fmt.Errorf("give agents their rights: %w", err)
+		}
+		objects = append(objects, more...)
+	}
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "DaemonSet" })
+	if err := c.ApplyObjects(ctx, objects...); err != nil {
+		return fmt.Errorf("give agents their rights: %w", err)
+	}
+	for _, n := range c.Nodes() {
+		if err := n.writeAgentKubeconfig(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n Node) agentKubeconfigPath() string { return n.c.pkiPath("agent-" + n.name + ".conf") }
+
+// writeAgentKubeconfig gives the node's agent a token that is bound to the Node, as that of a pod is: the API server
+// tells the policies the name of the Node.
+func (n Node) writeAgentKubeconfig(ctx context.Context) error {
+	node, err := n.c.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("make token of the agent of %s: %w", n.name, err)
+	}
+	seconds := int64(agentTokenLife.Seconds())
+	token, err := n.c.client.CoreV1().ServiceAccounts(agentNamespace).CreateToken(ctx, agentAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("make token of the agent of %s: %w", n.name, err)
+	}
+	ca, err := os.ReadFile(n.c.pkiPath("ca.crt"))
+	if err != nil {
+		return fmt.Errorf("make token of the agent of %s: %w", n.name, err)
+	}
+	const at = "berth-sandbox"
+	config := clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{at: {Server: apiServerInside, CertificateAuthorityData: ca}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{agentAccount: {Token: token.Status.Token}},
+		Contexts:       map[string]*clientcmdapi.Context{at: {Cluster: at, AuthInfo: agentAccount}},
+		CurrentContext: at,
+	}
+	if err := clientcmd.WriteToFile(config, n.agentKubeconfigPath()); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// AdminKubeconfigInside is an administrator's kubeconfig for programs that run on a node.
+func (c *Cluster) AdminKubeconfigInside() string { return c.pkiPath("admin.conf") }
