@@ -88,12 +88,12 @@ type AgentConfig struct {
 	// reported. Default 10s.
 	ScanDeadline *metav1.Duration `json:"scanDeadline,omitempty"`
 	// HealthClasses say for a cause by its code (XID94, NVLINK_DOWN) how bad it is, in
-	// place of the catalogue: ignore, degrade, restart-app, inspect, reset or reboot. The
+	// place of the catalogue: ignore, degrade, restart-app, drain, inspect, reset or reboot. The
 	// variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin
 	// are read too.
 	HealthClasses map[string]string `json:"healthClasses,omitempty"`
 	// TaintUnhealthy taints the Node (berth.dev/gpu-unhealthy, NoSchedule) while a GPU is
-	// Degraded or worse. Default false.
+	// Unhealthy or worse; one that is Degraded or Draining does not. Default false.
 	TaintUnhealthy bool `json:"taintUnhealthy,omitempty"`
 	// Labels say where the labels about the node's GPUs go.
 	Labels Labels `json:"labels,omitzero"`

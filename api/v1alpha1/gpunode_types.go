@@ -222,10 +222,10 @@ type DeviceOffer struct {
 
 // DeviceHealth is the verdict on a card or a MIG device with the evidence for it.
 type DeviceHealth struct {
-	// State is Healthy, Degraded (given out all the same), Unhealthy (not given out until the
-	// causes are gone), NeedsReset, NeedsReboot (not given out until that was done) or Gone (does
-	// not answer at all).
-	// +kubebuilder:validation:Enum=Healthy;Degraded;Unhealthy;NeedsReset;NeedsReboot;Gone
+	// State is Healthy, Degraded (offered all the same), Draining (not offered to new pods; running
+	// ones keep it until it can be reset), Unhealthy (not offered until the causes are gone),
+	// NeedsReset, NeedsReboot (not offered until that was done) or Gone (does not answer at all).
+	// +kubebuilder:validation:Enum=Healthy;Degraded;Draining;Unhealthy;NeedsReset;NeedsReboot;Gone
 	State string `json:"state"`
 	// +optional
 	// +listType=atomic

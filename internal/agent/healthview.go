@@ -147,7 +147,9 @@ func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
 		if v.state == gpu.Healthy {
 			continue
 		}
-		out.taint = out.taint || a.config.TaintUnhealthy
+		// A taint for a GPU that works on would keep pods from the node's other GPUs, for as long as a tenant's program
+		// makes errors, or for as long as a pod that has a draining GPU runs.
+		out.taint = out.taint || a.config.TaintUnhealthy && v.state.Worse(gpu.Draining)
 		out.ok = out.ok && v.state == gpu.Degraded
 		bad = append(bad, v.name+" is "+string(v.state))
 	}

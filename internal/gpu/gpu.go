@@ -28,6 +28,8 @@ type GPU struct {
 	// first, then its DRM nodes.
 	Nodes  []DeviceNode `json:"nodes,omitempty"`
 	Health Health       `json:"health"`
+	// Life is what a scan read of it. It changes all the time, so a published snapshot does not have it.
+	Life Life `json:"-"`
 }
 
 // Clique is a set of GPUs of several nodes on one NVLink fabric

@@ -10,6 +10,9 @@ const (
 	Healthy State = "Healthy"
 	// Degraded devices are given out too, but something about them is worth telling.
 	Degraded State = "Degraded"
+	// Draining devices are not offered to new pods; the pods that have them keep them, until the GPU is free and can be
+	// reset.
+	Draining State = "Draining"
 	// Unhealthy devices are not given out until their causes are gone.
 	Unhealthy State = "Unhealthy"
 	// NeedsReset devices are not given out; a reset of the GPU brings them back.
@@ -57,14 +60,16 @@ func (s State) rank() int {
 	switch s {
 	case Degraded:
 		return 1
-	case Unhealthy:
+	case Draining:
 		return 2
-	case NeedsReset:
+	case Unhealthy:
 		return 3
-	case NeedsReboot:
+	case NeedsReset:
 		return 4
-	case Gone:
+	case NeedsReboot:
 		return 5
+	case Gone:
+		return 6
 	}
 	return 0
 }
@@ -91,6 +96,8 @@ type Event struct {
 	XID uint64
 	// SXID is the error code of an NVSwitch that was fatal; 0 for any other event.
 	SXID uint64
+	// Reset is true when the GPU was reset, or its driver was loaded again, at Time; there is no error code then.
+	Reset bool
 	// Log is true for what only the kernel's log said. It never names a MIG instance, and the driver
 	// may report the same XID by itself.
 	Log bool
@@ -102,3 +109,25 @@ type Event struct {
 // NoInstance in an Event's GI or CI means the whole card
 // (NVML reports 0xFFFFFFFF).
 const NoInstance = -1
+
+// Life tells one life of a GPU, from a reset or a load of the driver to the next, from another one.
+type Life struct {
+	// Driver changes with each load of the driver's kernel module; empty when that is not known.
+	Driver string `json:"driver,omitempty"`
+	// EnergyKnown tells whether Energy, the millijoules used in this life, was read.
+	EnergyKnown bool   `json:"energyKnown,omitempty"`
+	Energy      uint64 `json:"energy,omitempty"`
+	// Persistent is true when the driver keeps the GPU initialized while no program uses it. Without that the
+	// counters start over whenever the last program closes the GPU.
+	Persistent bool `json:"persistent,omitempty"`
+}
+
+// EndedBefore tells whether a GPU of life l was reset, or got its driver again, before it had the life later. It is
+// false when that is not known.
+func (l Life) EndedBefore(later Life) bool {
+	if l.Driver != "" && later.Driver != "" && l.Driver != later.Driver {
+		return true
+	}
+	// A counter that started over is near zero; a little less is an error of measurement.
+	return l.EnergyKnown && later.EnergyKnown && l.Persistent && later.Persistent && later.Energy < l.Energy/2
+}

@@ -23,6 +23,8 @@ const (
 	Degrade Class = "degrade"
 	// RestartApp ends the application; the device is well once the driver says so.
 	RestartApp Class = "restart-app"
+	// Drain asks for a reset once the GPU is free; new pods do not get the device.
+	Drain Class = "drain"
 	// Inspect asks for a person.
 	Inspect Class = "inspect"
 	// Reset asks for a reset of the GPU, Reboot for a restart of the node.
@@ -31,7 +33,7 @@ const (
 )
 
 // Classes are all classes, mildest first.
-func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Inspect, Reset, Reboot} }
+func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Drain, Inspect, Reset, Reboot} }
 
 // State is the verdict on a device that has a fault of the class.
 func (c Class) State() gpu.State {
@@ -40,6 +42,8 @@ func (c Class) State() gpu.State {
 		return gpu.Healthy
 	case Degrade:
 		return gpu.Degraded
+	case Drain:
+		return gpu.Draining
 	case Reset:
 		return gpu.NeedsReset
 	case Reboot:
@@ -50,7 +54,10 @@ func (c Class) State() gpu.State {
 
 // wholeCard tells whether a fault of the class concerns the whole card wherever in the card it
 // happened: a reset takes every MIG device with it.
-func (c Class) wholeCard() bool { return c == Reset || c == Reboot }
+func (c Class) wholeCard() bool { return c == Drain || c.needsRepair() }
+
+// needsRepair tells whether the hardware needs something done to it, so that time alone repairs nothing.
+func (c Class) needsRepair() bool { return c == Reset || c == Reboot }
 
 // XID is what is known of one error code of the driver.
 type XID struct {
@@ -128,10 +135,12 @@ func (c Class) recover() string {
 	switch c {
 	case RestartApp:
 		return "Restart what used the device; it is given out again once a scan finds nothing to repair."
+	case Drain:
+		return "Let the pods that use the GPU end, then reset it: berth reset."
 	case Reset:
-		return "Reset the GPU; it is given out again once a scan finds nothing to repair."
+		return "Reset the GPU: berth reset. It is offered again once a scan after the reset finds nothing to repair."
 	case Reboot:
-		return "Reboot the node; the GPU is given out again once a scan finds nothing to repair."
+		return "Reboot the node."
 	}
 	return "Have the hardware and the driver looked at; the device is given out again once a scan finds nothing to repair, or after a reset."
 }

@@ -35,6 +35,12 @@ func TestCatalogue(t *testing.T) {
 			} {
 				fmt.Fprintf(&out, "%s: %s\n", action, factStory("RECOVERY_ACTION", action))
 			}
+		case "contained":
+			for _, code := range []string{"ECC_DOUBLE_BIT", "ECC_SRAM_UNCORRECTABLE", "ROW_REMAP_PENDING", "ROW_REMAP_FAILURE"} {
+				for _, action := range []gpu.Recovery{"", gpu.RecoveryNone, gpu.RecoveryDrainAndReset, gpu.RecoveryGPUReset, gpu.RecoveryNodeReboot} {
+					fmt.Fprintf(&out, "%s, action %q: %s\n", code, action, factStory(code, action))
+				}
+			}
 		}
 		return out.String()
 	})
@@ -56,19 +62,31 @@ func xidStory(xid uint64) string {
 		return record.MIG(health.Rules{}, 3, 0).State
 	}
 	story += fmt.Sprintf("; too soon %s", scan(11, gpu.RecoveryNone, true))
+	early := record
 	story += fmt.Sprintf("; driver silent for an hour %s", scan(3600, "", true))
 	before := record
 	story += fmt.Sprintf("; no action needed %s", scan(3605, gpu.RecoveryNone, true))
+	story += fmt.Sprintf(", for 5 minutes %s", scan(3905, gpu.RecoveryNone, true))
 	record = before
 	scan(3605, "", false)
-	return story + fmt.Sprintf("; away and back %s", scan(3610, "", true))
+	story += fmt.Sprintf("; away and back %s", scan(3610, "", true))
+	record = early
+	story += fmt.Sprintf("; action named %s", scan(15, gpu.RecoveryGPUReset, true))
+	story += fmt.Sprintf(" and taken back %s", scan(20, gpu.RecoveryNone, true))
+	record = health.Update(health.Input{Previous: early, Events: []gpu.Event{{Reset: true, Time: second(12)}}, Now: second(12)})
+	return story + fmt.Sprintf("; reset %s", scan(13, "", true))
 }
 
 func factStory(code string, recovery gpu.Recovery) string {
 	in := health.Input{ScanBegan: second(1), Now: second(1), Answers: true, Recovery: recovery, Seen: []gpu.Cause{{Code: code, Message: "seen"}}}
 	record := health.Update(in)
 	card, device := record.Whole(health.Rules{}), record.MIG(health.Rules{}, 3, 0)
-	story := fmt.Sprintf("card %s, device %s, given out %v", card.State, device.State, card.OK())
+	story := fmt.Sprintf("card %s, device %s, offered %v", card.State, device.State, card.OK())
+	in.Contains = true
+	record = health.Update(in)
+	if contained := record.Whole(health.Rules{}); contained.State != card.State {
+		story += fmt.Sprintf(", contained %s, offered %v", contained.State, contained.OK())
+	}
 	record = health.Update(health.Input{Previous: record, ScanBegan: second(6), Now: second(6), Answers: true})
 	return story + fmt.Sprintf("; not found any more %s. %s", record.Whole(health.Rules{}).State, card.Causes[0].Recover)
 }
@@ -138,7 +156,7 @@ func TestOverridesCheck(t *testing.T) {
 		"a fact":       {health.Overrides{"NVLINK_DOWN": health.Reset}, "<nil>"},
 		"no such code": {health.Overrides{"NVLINK": health.Reset}, "override the class of NVLINK: there is no such cause; want XID and a number, or a code such as ECC_DOUBLE_BIT"},
 		"no such class": {health.Overrides{"XID94": "fatal"},
-			`override the class of XID94: "fatal" is no class; want one of [ignore degrade restart-app inspect reset reboot]`},
+			`override the class of XID94: "fatal" is no class; want one of [ignore degrade restart-app drain inspect reset reboot]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, fmt.Sprint(test.overrides.Check())); diff != "" {

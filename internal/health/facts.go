@@ -20,6 +20,7 @@ func Facts() []Fact {
 	return []Fact{
 		{"DRIVER_MISSING", Inspect, "Load the NVIDIA driver." + byItself},
 		{"ECC_DOUBLE_BIT", Reset, "Reset the GPU, which sets the count to zero."},
+		{"ECC_SRAM_UNCORRECTABLE", Reset, "Reset the GPU, which sets the count to zero; replace it if the errors come back."},
 		{"FABRIC_ERROR", Inspect, "See to the Fabric Manager and the NVSwitches." + byItself},
 		{"FABRIC_NOT_READY", Inspect, "Start the Fabric Manager, or wait until it has finished." + byItself},
 		{"GPU_LOST", Reboot, "Reset the GPU, or reboot the node."},
@@ -42,22 +43,38 @@ func Facts() []Fact {
 	}
 }
 
-// lookupFact finds a level cause. What the driver asks for decides the class of RECOVERY_ACTION.
-func lookupFact(code string, recovery gpu.Recovery) Fact {
+// lookupFact finds a level cause. On a GPU that contains memory errors what the driver asks for decides the class of
+// those; that of RECOVERY_ACTION it decides on any GPU.
+func lookupFact(code string, recovery gpu.Recovery, contains bool) Fact {
 	facts := Facts()
 	at := slices.IndexFunc(facts, func(f Fact) bool { return f.Code == code })
 	if at < 0 {
 		return Fact{Code: code, Class: Inspect}
 	}
 	fact := facts[at]
-	if code != "RECOVERY_ACTION" {
-		return fact
+	switch code {
+	case "ECC_DOUBLE_BIT", "ROW_REMAP_PENDING":
+		if contains {
+			fact.Class = containedClass(recovery)
+		}
+	case "RECOVERY_ACTION":
+		switch recovery {
+		case gpu.RecoveryGPUReset, gpu.RecoveryBusReset:
+			fact.Class, fact.Recover = Reset, "Reset the GPU."
+		case gpu.RecoveryDrainAndReset:
+			fact.Class, fact.Recover = Reset, "Reset the GPU."
+			if contains {
+				fact.Class = containedClass(recovery)
+			}
+		case gpu.RecoveryNodeReboot, gpu.RecoverySystemReboot:
+			fact.Class, fact.Recover = Reboot, "Reboot the node."
+		}
 	}
-	switch recovery {
-	case gpu.RecoveryGPUReset, gpu.RecoveryBusReset, gpu.RecoveryDrainAndReset:
-		fact.Class, fact.Recover = Reset, "Reset the GPU."
-	case gpu.RecoveryNodeReboot, gpu.RecoverySystemReboot:
-		fact.Class, fact.Recover = Reboot, "Reboot the node."
+	switch {
+	case fact.Class == Drain:
+		fact.Recover = Drain.recover()
+	case fact.Class == Degrade && contains && (code == "ECC_DOUBLE_BIT" || code == "ROW_REMAP_PENDING"):
+		fact.Recover = "Nothing needs to be done now; it goes with the next reset of the GPU."
 	}
 	return fact
 }

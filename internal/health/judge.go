@@ -30,7 +30,7 @@ type Instance struct{ GI, CI int }
 type Input struct {
 	// Previous is what was known; the zero value for a card seen for the first time.
 	Previous Record
-	// ScanBegan is when the scan began that Seen, Instances, Recovery and Answers come from. Zero
+	// ScanBegan is when the scan began that Seen, Instances, Recovery, Contains, Life and Answers come from. Zero
 	// means that there was no scan: then Seen only adds to the causes, and the others are not read.
 	ScanBegan time.Time
 	// Seen are the level causes that the scan found; their Since is not read.
@@ -40,6 +40,10 @@ type Input struct {
 	// Recovery is what the driver says would repair the card; empty when it does not
 	// say (drivers before NVML field 230, lost cards).
 	Recovery gpu.Recovery
+	// Contains tells whether the GPU contains memory errors (Contains).
+	Contains bool
+	// Life is the GPU's life in the scan.
+	Life gpu.Life
 	// Answers tells whether the card answered in the scan.
 	Answers bool
 	// Events are what the hardware said of this card. They may be older than the scan
@@ -60,57 +64,80 @@ func Judge(in Input) gpu.Health {
 //
 //   - A level cause (GPU_LOST, ECC_DOUBLE_BIT and so on) stands while scans find it
 //     and goes with the first scan that does not. Its Since is that of its first scan.
-//   - An error that was reported stands until there is proof of repair: a scan that began more than
-//     Settle after the last such report, in which the card answers and the driver says
-//     that no recovery action is needed; or, whatever the driver says of recovery, one
-//     in which a card answers that was gone before, since a card comes back from
-//     there only through a reset, a new driver or another power-up. So on a driver
-//     that cannot name recovery actions, it stands until the card was reset; only one that the catalogue
-//     calls the application's goes there after Probation, if nothing else is wrong with the card.
+//   - An error that was reported stands until a scan in which the card answers proves that it is repaired; the proofs
+//     are those of Record.repaired.
 //   - An error of a MIG instance goes with the instance too: when two scans, one of them more than Settle after
 //     the report, do not find it. One that needs a reset is the whole card's.
 //   - A card that does not answer is Gone; otherwise the worst cause decides.
 func Update(in Input) Record {
 	scanned := !in.ScanBegan.IsZero()
-	out := Record{Gone: in.Previous.Gone, Recovery: in.Previous.Recovery}
+	out := in.Previous.clone()
 	if scanned {
 		out.Gone, out.Recovery = !in.Answers, in.Recovery
 	}
-	out.Standing = reported(in)
-	out.Levels = levels(in, scanned)
 	if scanned && in.Answers {
-		out.Standing = slices.DeleteFunc(out.Standing, func(s Standing) bool { return disproved(&s, &in, &out) })
-		for i := range out.Standing {
-			out.Standing[i].Missing = missing(&out.Standing[i], in.Instances)
+		out.Contains = in.Contains
+	}
+	out.Levels = levels(in, scanned)
+	out.hear(&in)
+	if !scanned || !in.Answers {
+		if out.blocked(&in.Rules) {
+			out.Standing = breakRuns(out.Standing)
+		}
+		return out
+	}
+	out.look(&in)
+	var stay []Standing
+	for i := range out.Standing {
+		s := &out.Standing[i]
+		switch {
+		case !out.repaired(s, &in):
+			s.Missing = missing(s, in.Instances)
+			stay = append(stay, *s)
+		case s.Acted:
+			out.forget(s)
 		}
 	}
-	if len(out.Standing) == 0 {
-		out.Standing = nil
+	if out.renewed(&in) {
+		out.Incidents = nil
 	}
+	out.Standing, out.Life = stay, in.Life
 	return out
 }
 
-// reported are the standing errors with those of the events.
-func reported(in Input) []Standing {
-	standing := slices.Clone(in.Previous.Standing)
-	standing = slices.DeleteFunc(standing, func(s Standing) bool { return s.class(&in.Rules) == Ignore })
+// hear takes in the events.
+func (r *Record) hear(in *Input) {
+	r.Standing = slices.DeleteFunc(r.Standing, func(s Standing) bool { return r.class(&s, &in.Rules) == Ignore })
 	events := slices.Clone(in.Events)
 	slices.SortStableFunc(events, func(a, b gpu.Event) int { return a.Time.Compare(b.Time) })
 	for _, event := range events {
+		switch {
+		case event.Reset:
+			r.reset(event.Time)
+			continue
+		case event.XID == xidActionChanged && actionNamed(event.Detail):
+			r.acted(event.Time)
+		case event.XID == xidContained && event.Time.After(r.Contained):
+			r.Contained = event.Time
+		}
 		fresh := Standing{
 			XID: event.XID, SXID: event.SXID, GI: event.GI, CI: event.CI, First: event.Time, Last: event.Time,
-			Log: event.Log, Decoded: decode(event.XID, event.Detail),
+			Log: event.Log, Decoded: decode(event.XID, event.Detail), Life: r.Life,
 		}
-		if event.XID == 0 && event.SXID == 0 || fresh.class(&in.Rules) == Ignore {
+		if event.XID == 0 && event.SXID == 0 || r.class(&fresh, &in.Rules) == Ignore {
 			continue
 		}
-		if known := find(standing, fresh); known != nil {
+		r.count(&fresh, &in.Rules)
+		if known := find(r.Standing, fresh); known != nil {
 			known.join(fresh)
-		} else if len(standing) < maxStanding {
-			standing = append(standing, fresh)
+		} else if len(r.Standing) < maxStanding {
+			r.Standing = append(r.Standing, fresh)
 		}
 	}
-	return standing
+	for i := range r.Standing {
+		s := &r.Standing[i]
+		s.With94 = s.With94 || s.Last.Sub(r.Contained).Abs() <= SameFault
+	}
 }
 
 // find finds the standing error that a report is another report of. The kernel's log does not name the MIG
@@ -132,13 +159,14 @@ func find(standing []Standing, fresh Standing) *Standing {
 	return nil
 }
 
-// join takes in another report of the same error.
+// join takes in another report of the same error. What was proven of the error before a later report is proven no more.
 func (s *Standing) join(other Standing) {
 	if s.Log && !other.Log {
 		s.Log, s.GI, s.CI = false, other.GI, other.CI
 	}
 	if other.Last.After(s.Last) {
-		s.Last = other.Last
+		s.Last, s.Life = other.Last, other.Life
+		s.Reset, s.Clean, s.Acted, s.With94, s.Answered = time.Time{}, time.Time{}, false, false, 0
 	}
 	if classRank(other.Decoded) > classRank(s.Decoded) {
 		s.Decoded = other.Decoded
@@ -146,25 +174,6 @@ func (s *Standing) join(other Standing) {
 }
 
 func classRank(c Class) int { return slices.Index(Classes(), c) }
-
-// disproved tells whether the scan proves that an error is repaired.
-func disproved(s *Standing, in *Input, now *Record) bool {
-	if in.Previous.Gone && in.ScanBegan.After(s.Last) {
-		return true
-	}
-	switch {
-	case !in.ScanBegan.After(s.Last.Add(Settle)):
-		return false
-	case in.Recovery == gpu.RecoveryNone:
-		return true
-	case s.Missing && missing(s, in.Instances) && !s.class(&in.Rules).wholeCard():
-		return true
-	}
-	return in.Recovery == "" && s.class(&in.Rules) == RestartApp && in.ScanBegan.After(s.Last.Add(Probation)) &&
-		!slices.ContainsFunc(now.Levels, func(level gpu.Cause) bool {
-			return !(gpu.Health{State: now.fact(&in.Rules, level.Code).Class.State()}).OK()
-		})
-}
 
 // missing tells whether an error is of a MIG instance that is not there.
 func missing(s *Standing, found []Instance) bool {

@@ -42,6 +42,10 @@ func TestTranscripts(t *testing.T) {
 			case "event":
 				in.Events = []gpu.Event{eventOf(t, d)}
 				in.Now = in.Events[0].Time
+			case "reset":
+				var at int
+				d.ScanArgs(t, "t", &at)
+				in.Events, in.Now = []gpu.Event{{Reset: true, Time: second(at)}}, second(at)
 			case "scan":
 				in = scanOf(t, d, in)
 			default:
@@ -109,7 +113,8 @@ func eventOf(t *testing.T, d *datadriven.TestData) gpu.Event {
 	return event
 }
 
-// scanOf reads: scan t=N [lost] [recovery=Name] [seen=(CODE,...)] [events=(XID@N,...)] [instances=(GI/CI,...)].
+// scanOf reads: scan t=N [lost] [contains] [recovery=Name] [driver=NAME] [energy=N [persistent]] [seen=(CODE,...)]
+// [events=(XID@N,...)] [instances=(GI/CI,...)].
 func scanOf(t *testing.T, d *datadriven.TestData, in health.Input) health.Input {
 	var at int
 	d.ScanArgs(t, "t", &at)
@@ -118,6 +123,11 @@ func scanOf(t *testing.T, d *datadriven.TestData, in health.Input) health.Input 
 	var recovery string
 	d.MaybeScanArgs(t, "recovery", &recovery)
 	in.Recovery = gpu.Recovery(recovery)
+	in.Contains = d.HasArg("contains")
+	var energy int
+	d.MaybeScanArgs(t, "energy", &energy)
+	d.MaybeScanArgs(t, "driver", &in.Life.Driver)
+	in.Life.Energy, in.Life.EnergyKnown, in.Life.Persistent = uint64(energy), d.HasArg("energy"), d.HasArg("persistent")
 	for _, arg := range d.CmdArgs {
 		for _, value := range arg.Vals {
 			switch arg.Key {

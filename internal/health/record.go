@@ -19,7 +19,47 @@ type Record struct {
 	// Gone is true for a card that did not answer the last scan.
 	Gone     bool         `json:"gone,omitempty"`
 	Recovery gpu.Recovery `json:"recovery,omitempty"`
+	// Contains tells whether the GPU contains memory errors, Contained when it last reported one that it did.
+	Contains  bool      `json:"contains,omitempty"`
+	Contained time.Time `json:"contained,omitzero"`
+	// Life is the GPU's life in the last scan in which it answered.
+	Life gpu.Life `json:"life,omitzero"`
+	// Incidents outlast the errors that they count, at most maxStanding.
+	Incidents []Incident `json:"incidents,omitempty"`
 }
+
+// clone is a copy that shares nothing that changes.
+func (r *Record) clone() Record {
+	out := *r
+	out.Standing, out.Levels, out.Incidents = slices.Clone(r.Standing), slices.Clone(r.Levels), slices.Clone(r.Incidents)
+	return out
+}
+
+// Restored is a record that an earlier process kept, as one that reads it at some time takes it: nothing in it is later.
+// A clock that was set back would otherwise hold a device for as long.
+func (r *Record) Restored(now time.Time) Record {
+	out := r.clone()
+	clamp := func(t *time.Time) {
+		if t.After(now) {
+			*t = now
+		}
+	}
+	clamp(&out.Contained)
+	for i := range out.Standing {
+		s := &out.Standing[i]
+		clamp(&s.First)
+		clamp(&s.Last)
+		clamp(&s.Reset)
+		clamp(&s.Clean)
+	}
+	for i := range out.Incidents {
+		clamp(&out.Incidents[i].Last)
+	}
+	return out
+}
+
+// Idle tells whether nothing is known of the card that a restart must not forget.
+func (r *Record) Idle() bool { return len(r.Standing) == 0 && len(r.Incidents) == 0 && !r.Gone }
 
 // Standing is an error that was reported and is not yet disproved.
 type Standing struct {
@@ -38,6 +78,18 @@ type Standing struct {
 	Decoded Class `json:"decoded,omitempty"`
 	// Missing is true when the last scan did not find the MIG instance.
 	Missing bool `json:"missing,omitempty"`
+
+	// Since the last report: Reset is when the GPU was seen to be reset, Acted whether the driver named a recovery action,
+	// Clean when the present run of clean scans began, Answered in how many scans the card answered, at most
+	// enoughAnswers.
+	Reset    time.Time `json:"reset,omitzero"`
+	Acted    bool      `json:"acted,omitempty"`
+	Clean    time.Time `json:"clean,omitzero"`
+	Answered int       `json:"answered,omitempty"`
+	// With94 is true when an XID 94 came with it.
+	With94 bool `json:"with94,omitempty"`
+	// Life is the GPU's life in the last scan before the report.
+	Life gpu.Life `json:"life,omitzero"`
 }
 
 // code is the code of its cause.
@@ -48,20 +100,10 @@ func (s *Standing) code() string {
 	return XIDCode(s.XID)
 }
 
-func (s *Standing) class(rules *Rules) Class {
-	if s.SXID == 0 {
-		return rules.classOfXID(s.XID, s.Decoded)
-	}
-	if rules.Checks.NoXIDs {
-		return Ignore
-	}
-	return Reset
-}
-
 // concerns tells whether the error concerns a device; the whole card is gpu.NoInstance twice.
-func (s *Standing) concerns(rules *Rules, gi, ci int) bool {
+func (s *Standing) concerns(class Class, gi, ci int) bool {
 	switch {
-	case s.GI == gpu.NoInstance || s.class(rules).wholeCard():
+	case s.GI == gpu.NoInstance || class.wholeCard():
 		return true
 	case gi != s.GI:
 		return false
@@ -69,8 +111,7 @@ func (s *Standing) concerns(rules *Rules, gi, ci int) bool {
 	return s.CI == gpu.NoInstance || ci == s.CI
 }
 
-func (s *Standing) cause(rules *Rules) gpu.Cause {
-	class := s.class(rules)
+func (s *Standing) cause(class Class) gpu.Cause {
 	cause := gpu.Cause{Code: s.code(), Since: s.First, Recover: class.recover()}
 	where := ""
 	if s.Log {
@@ -100,21 +141,27 @@ func (r *Record) MIG(rules Rules, gi, ci int) gpu.Health { return r.verdict(&rul
 
 func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 	out := gpu.Health{State: gpu.Healthy, Recovery: r.Recovery}
-	add := func(cause gpu.Cause, state gpu.State) {
-		out.Causes = append(out.Causes, cause)
+	worsen := func(state gpu.State) {
 		if state.Worse(out.State) {
 			out.State = state
 		}
 	}
+	add := func(cause gpu.Cause, state gpu.State) {
+		out.Causes = append(out.Causes, cause)
+		worsen(state)
+	}
 	for i := range r.Standing {
 		s := &r.Standing[i]
-		if class := s.class(rules); class != Ignore && s.concerns(rules, gi, ci) {
-			// A code that several instances reported is one cause on each of them, and one on the card.
-			if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.code() }) {
-				continue
-			}
-			add(s.cause(rules), class.State())
+		class := r.class(s, rules)
+		if class == Ignore || !s.concerns(class, gi, ci) {
+			continue
 		}
+		// A code that several instances reported is one cause on each of them, and one on the card.
+		if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.code() }) {
+			worsen(r.state(class))
+			continue
+		}
+		add(s.cause(class), r.state(class))
 	}
 	for _, level := range r.Levels {
 		fact := r.fact(rules, level.Code)
@@ -133,7 +180,7 @@ func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 
 // fact is what is known of a level cause under the rules.
 func (r *Record) fact(rules *Rules, code string) Fact {
-	fact := lookupFact(code, r.Recovery)
+	fact := lookupFact(code, r.Recovery, r.Contains)
 	if class, ok := rules.Overrides[code]; ok {
 		fact.Class = class
 	} else if rules.Checks.NoFacts {

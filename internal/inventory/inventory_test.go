@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/inventory"
 )
 
@@ -148,7 +149,10 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		expect(t, i, "a scan from before the event", idOf(1), "NeedsReboot XID79")
 		time.Sleep(inventory.DefaultPoll)
 		synctest.Wait()
-		expect(t, i, "a scan well after the event", idOf(1), "Healthy")
+		expect(t, i, "a scan well after the event", idOf(1), "NeedsReset XID79")
+		time.Sleep(health.HoldOff)
+		synctest.Wait()
+		expect(t, i, "clean scans for the hold-off", idOf(1), "Healthy")
 	})
 }
 

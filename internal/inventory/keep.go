@@ -17,15 +17,10 @@ func healthFile(path, bootID string) statefile.File[map[gpu.UUID]health.Record] 
 	}
 }
 
-// restored prepares what was read. A report counts from now on, so that a scan cannot disprove it too soon.
+// restored prepares what was read.
 func restored(cards map[gpu.UUID]health.Record, now time.Time) map[gpu.UUID]health.Record {
-	for _, record := range cards {
-		if record.Gone {
-			continue // its coming back is proof, however soon
-		}
-		for i := range record.Standing {
-			record.Standing[i].Last = now
-		}
+	for id, record := range cards {
+		cards[id] = record.Restored(now)
 	}
 	return cards
 }

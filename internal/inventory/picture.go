@@ -70,6 +70,16 @@ func (p *picture) all() map[gpu.UUID]health.Record {
 	return all
 }
 
+// proves tells whether proof of a repair is being gathered, which the snapshot does not show.
+func (p *picture) proves() bool {
+	for _, record := range p.records {
+		if !record.Idle() {
+			return true
+		}
+	}
+	return false
+}
+
 // scanned applies a scan that began at began and is known since now. What a late one
 // was waiting for stays under suspicion until a scan returns in time.
 func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
@@ -90,6 +100,8 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
 			Seen:      p.seen(card),
 			Instances: instances(card),
 			Recovery:  card.Health.Recovery,
+			Contains:  health.Contains(card.ComputeCapability),
+			Life:      card.Life,
 			Answers:   card.Health.State != gpu.Gone,
 			Events:    p.eventsOf(card.UUID),
 			Now:       now,
@@ -234,7 +246,7 @@ func (p *picture) snapshot() *gpu.Snapshot {
 	for i := range out.GPUs {
 		card := &out.GPUs[i]
 		record := p.records[card.UUID]
-		card.Health = record.Whole(p.rules)
+		card.Health, card.Life = record.Whole(p.rules), gpu.Life{}
 		card.MIG.Devices = slices.Clone(card.MIG.Devices)
 		for k := range card.MIG.Devices {
 			device := &card.MIG.Devices[k]

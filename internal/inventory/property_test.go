@@ -31,6 +31,10 @@ type twin struct {
 	since  map[gpu.UUID]map[string]time.Time
 	events map[gpu.UUID]map[uint64][]time.Time
 	gone   map[gpu.UUID]bool
+	// acted and answered say of an XID whether the driver named a recovery action since, and in how many scans the card
+	// answered.
+	acted    map[gpu.UUID]map[uint64]bool
+	answered map[gpu.UUID]map[uint64]int
 }
 
 func (w *twin) scan(s gpu.Snapshot) {
@@ -50,8 +54,14 @@ func (w *twin) scan(s gpu.Snapshot) {
 		w.gone[id] = !answers
 		for xid, times := range w.events[id] {
 			last := times[len(times)-1]
-			if answers && (wasGone[id] && w.now.After(last) ||
-				card.Health.Recovery == gpu.RecoveryNone && w.now.Sub(last) > health.Settle) {
+			if !answers || !w.now.After(last) {
+				continue
+			}
+			w.answered[id][xid]++
+			if card.Health.Recovery == gpu.RecoveryGPUReset {
+				w.acted[id][xid] = true
+			}
+			if wasGone[id] || card.Health.Recovery == gpu.RecoveryNone && w.now.Sub(last) > health.Settle && w.acted[id][xid] {
 				delete(w.events[id], xid)
 			}
 		}
@@ -67,6 +77,10 @@ func (w *twin) event(id gpu.UUID, xid uint64) {
 	if w.events[id] == nil {
 		w.events[id] = map[uint64][]time.Time{}
 	}
+	if w.acted[id] == nil {
+		w.acted[id], w.answered[id] = map[uint64]bool{}, map[uint64]int{}
+	}
+	w.acted[id][xid], w.answered[id][xid] = false, 0
 	w.events[id][xid] = append(w.events[id][xid], w.now)
 }
 
@@ -88,7 +102,7 @@ func (w *twin) current() *gpu.Snapshot {
 		slices.SortFunc(verdict.Causes, health.CompareCauses)
 		for _, cause := range verdict.Causes {
 			state := gpu.NeedsReset // 48, ECC_DOUBLE_BIT, ROW_REMAP_PENDING, RECOVERY_ACTION
-			if cause.Code == "XID79" {
+			if cause.Code == "XID79" && w.answered[card.UUID][79] < 2 {
 				state = gpu.NeedsReboot
 			}
 			if state.Worse(verdict.State) {
@@ -126,7 +140,10 @@ func play(t *rapid.T) {
 	<-i.Ready()
 	synctest.Wait()
 
-	w := &twin{events: map[gpu.UUID]map[uint64][]time.Time{}, now: time.Now()}
+	w := &twin{
+		events: map[gpu.UUID]map[uint64][]time.Time{}, now: time.Now(),
+		acted: map[gpu.UUID]map[uint64]bool{}, answered: map[gpu.UUID]map[uint64]int{},
+	}
 	w.scan(s.snapshot)
 	fast, lazy := i.Subscribe(), i.Subscribe()
 	var sawFast, sawLazy *gpu.Snapshot

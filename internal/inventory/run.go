@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -46,6 +47,8 @@ type loop struct {
 	backoff   time.Duration
 	retry     clock.Timer
 	lastError string
+	// kept are the records that were handed to keeper last.
+	kept map[gpu.UUID]health.Record
 	// keeper writes the health beside this loop; nil where it is not kept.
 	keeper *keeper
 }
@@ -153,14 +156,19 @@ func (l *loop) startScan(ctx context.Context) {
 	}()
 }
 
-// show publishes the picture, and has written down what a restart must not forget. It reports whether anything
+// show publishes the picture, and has written down what a restart must not forget. It reports whether the picture
 // changed. It does not wait for the file.
 func (l *loop) show() bool {
 	changed := l.publish(l.picture.snapshot())
-	if !changed || l.keeper == nil {
+	if l.keeper == nil || !changed && !l.picture.proves() {
 		return changed
 	}
-	blob, err := healthFile(l.deps.Keep, l.deps.BootID).Encode(l.picture.all())
+	records := l.picture.all()
+	if reflect.DeepEqual(records, l.kept) {
+		return changed
+	}
+	l.kept = records
+	blob, err := healthFile(l.deps.Keep, l.deps.BootID).Encode(records)
 	if err != nil {
 		l.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
 		return changed

@@ -83,7 +83,7 @@ func xidSeen(t *testing.T, m *sim.Machine, i *inventory.Inventory, id gpu.UUID) 
 	defer give.Stop()
 	for {
 		at := time.Now()
-		do(t, m.Inject(sim.Fault{GPU: string(id), XID: 79}))
+		do(t, m.Inject(sim.Fault{GPU: string(id), XID: 79, Recovery: "node-reboot"}))
 		for waiting := true; waiting; {
 			select {
 			case <-s.C():
@@ -121,7 +121,7 @@ func TestFaultsComeAndGo(t *testing.T) {
 		{"taken out", sim.Fault{GPU: ref, Remove: true}, "absent"},
 		{"row remap", sim.Fault{GPU: ref, RowRemap: sim.RowRemapFailed}, "NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE XID64"},
 		{"hang", sim.Fault{GPU: ref, Hang: "GetTotalEccErrors"}, "Unhealthy NVML_TIMEOUT"},
-		{"in the kernel's log only", sim.Fault{GPU: ref, XID: 119, LogOnly: true}, "NeedsReset RECOVERY_ACTION XID119"},
+		{"in the kernel's log only", sim.Fault{GPU: ref, XID: 119, LogOnly: true, Recovery: "gpu-reset"}, "NeedsReset RECOVERY_ACTION XID119"},
 		{"a recovery action", sim.Fault{GPU: ref, Recovery: "node-reboot"}, "NeedsReboot RECOVERY_ACTION"},
 		{"driver gone", sim.Fault{DriverGone: true}, "Gone DRIVER_MISSING"},
 	} {
@@ -181,11 +181,20 @@ func TestFaultOfOneMIGDevice(t *testing.T) {
 	wait("Healthy Healthy Healthy")
 	device := string(i.Current().GPU(id).MIG.Devices[1].UUID)
 	xidSeen(t, m, i, i.Current().GPUs[0].UUID) // the watch is there
+	// The application's error leaves the device offered, as the driver asks for nothing.
+	do(t, m.Inject(sim.Fault{GPU: device, XID: 69}))
+	wait("Healthy Healthy Degraded")
+	wait("Healthy Healthy Healthy")
+	// A contained memory error too; the count of errors is the card's, and stays.
 	do(t, m.Inject(sim.Fault{GPU: device, XID: 94}))
-	wait("Healthy Healthy Unhealthy")
-	wait("Healthy Healthy Healthy") // the driver says that nothing needs repair
-	do(t, m.Inject(sim.Fault{GPU: device, XID: 95}))
+	wait("Degraded Degraded Degraded")
+	do(t, m.Inject(sim.Fault{GPU: string(id), Recovery: "drain-and-reset"}))
+	wait("Draining Draining Draining")
+	do(t, m.Clear(string(id)))
+	wait("Healthy Healthy Healthy")
+	do(t, m.Inject(sim.Fault{GPU: device, XID: 95, Recovery: "gpu-reset"}))
 	wait("NeedsReset NeedsReset NeedsReset")
+	until(t, i, id, "NeedsReset RECOVERY_ACTION XID95")
 	do(t, m.Clear(string(id)))
 	wait("Healthy Healthy Healthy")
 }

@@ -99,5 +99,5 @@ func reasons() []struct {
 
 // states are the verdicts on a card, from best to worst.
 func states() []gpu.State {
-	return []gpu.State{gpu.Healthy, gpu.Degraded, gpu.Unhealthy, gpu.NeedsReset, gpu.NeedsReboot, gpu.Gone}
+	return []gpu.State{gpu.Healthy, gpu.Degraded, gpu.Draining, gpu.Unhealthy, gpu.NeedsReset, gpu.NeedsReboot, gpu.Gone}
 }

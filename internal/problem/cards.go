@@ -5,14 +5,20 @@ func cardProblems() []Problem {
 	return []Problem{
 		{
 			Code: XIDPattern, Severity: Error, Area: AreaGPU, Title: "the driver reported XIDn",
-			Meaning: "The NVIDIA driver reports what goes wrong on a card as an XID with a number. The card is not given out until there is proof that it is well again; pods that hold it keep it.",
-			Fix:     "What to do depends on the number: see the table of XIDs. The card returns by itself once the driver asks for no recovery action and a check finds nothing.",
+			Meaning: "The NVIDIA driver reports what goes wrong on a card as an XID with a number. What that means for the GPU depends on the number. Where it takes the GPU out of service, it is not offered until there is proof of repair; pods that hold it keep it.",
+			Fix:     "What to do depends on the number: see the table of XIDs. health.md says what proves a repair: a reset, a recovery action that the driver named and took back, or a hold-off with clean scans.",
 			Seen:    seenCard,
 		},
 		{
 			Code: "ECC_DOUBLE_BIT", Severity: Error, Area: AreaGPU, Title: "uncorrectable memory errors since the last reset",
 			Meaning: "The card counted memory errors that its ECC could detect and not repair, so results may be wrong and programs may have been ended.",
-			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX). Replace it if the errors return.",
+			Fix:     "A GPU that contains such errors (A100, H100 and later) works on while the driver asks for nothing, or until its pods have ended. Otherwise drain it and reset it: berth reset INDEX. Replace it if the errors return.",
+			Seen:    seenCard,
+		},
+		{
+			Code: "ECC_SRAM_UNCORRECTABLE", Severity: Error, Area: AreaGPU, Title: "uncorrectable errors outside the GPU's DRAM since the last reset",
+			Meaning: "The GPU counted uncorrectable errors in its caches or registers, or errors that the driver does not say to be in DRAM. They are not contained.",
+			Fix:     "Drain the GPU and reset it: berth reset INDEX. Replace it if the errors return.",
 			Seen:    seenCard,
 		},
 		{
@@ -36,7 +42,7 @@ func cardProblems() []Problem {
 		{
 			Code: "GPU_RESET_REQUIRED", Severity: Error, Area: AreaGPU, Title: "a card needs a reset",
 			Meaning: "The driver refuses work on the card until it was reset. On a card with MIG this concerns all of its MIG devices.",
-			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Fix:     "Drain the GPU and reset it on its node: berth reset INDEX.",
 			Seen:    seenCard,
 		},
 		{
@@ -78,7 +84,7 @@ func cardProblems() []Problem {
 		{
 			Code: "ROW_REMAP_PENDING", Severity: Error, Area: AreaGPU, Title: "a defective memory row waits to be replaced",
 			Meaning: "The card found a defective row and takes a spare one at the next reset.",
-			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Fix:     "A GPU that contains memory errors (A100, H100 and later) works on while the driver asks for nothing. Otherwise drain it and reset it: berth reset INDEX.",
 			Seen:    seenCard,
 		},
 		{
@@ -108,7 +114,7 @@ func cardProblems() []Problem {
 		{
 			Code: "RETIRED_PAGES_PENDING", Severity: Error, Area: AreaGPU, Title: "defective memory pages wait to be retired",
 			Meaning: "The card knows of pages that it must not use, and leaves them out from the next reset on.",
-			Fix:     "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX).",
+			Fix:     "Drain the GPU and reset it on its node: berth reset INDEX.",
 			Seen:    seenCard,
 		},
 		{

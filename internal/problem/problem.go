@@ -118,11 +118,13 @@ func fixOf(class health.Class) string {
 	case health.Ignore:
 		return "Nothing for the card: look at the application that it happened in."
 	case health.Degrade:
-		return "Have the card looked at when it is free; it is given out all the same."
+		return "Have the GPU looked at when it is free; it is offered all the same."
 	case health.RestartApp:
-		return "Restart the application. The card returns by itself once the driver asks for no recovery action."
+		return "Restart the application. The GPU is offered all the while where the driver says that nothing needs repair, and otherwise again once it says so."
+	case health.Drain:
+		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX."
 	case health.Reset:
-		return "Drain the card and reset it (nvidia-smi --gpu-reset -i INDEX). It returns by itself after that."
+		return "Drain the GPU and reset it on its node: berth reset INDEX. It is offered again after that."
 	case health.Reboot:
 		return "Drain and reboot the node; power it off and on if the card stays away."
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -77,18 +78,24 @@ func (c condition) eccErrors(kind nvml.MemoryErrorType) (uint64, nvml.Return) {
 	case nvml.MEMORY_ERROR_TYPE_CORRECTED:
 		return 0, nvml.SUCCESS
 	case nvml.MEMORY_ERROR_TYPE_UNCORRECTED:
-		return c.state.DoubleBitECC, nvml.SUCCESS
+		return c.dramErrors() + c.state.ECCSRAM, nvml.SUCCESS
 	}
 	return 0, nvml.ERROR_INVALID_ARGUMENT
 }
 
-// GetMemoryErrorCounter finds all injected errors in DRAM.
+// dramErrors are the uncorrectable ones.
+func (c condition) dramErrors() uint64 { return c.state.DoubleBitECC + c.state.ContainedECC }
+
+// GetMemoryErrorCounter tells errors in DRAM and in SRAM apart.
 func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, _ nvml.EccCounterType, where nvml.MemoryLocation) (uint64, nvml.Return) {
 	return get(d, "GetMemoryErrorCounter", func(c condition) (uint64, nvml.Return) {
+		number, ret := c.eccErrors(kind)
 		switch where {
 		case nvml.MEMORY_LOCATION_DRAM:
-			return c.eccErrors(kind)
-		case nvml.MEMORY_LOCATION_SRAM, nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE:
+			return number - min(number, c.state.ECCSRAM), ret
+		case nvml.MEMORY_LOCATION_SRAM:
+			return min(number, c.state.ECCSRAM), ret
+		case nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE:
 			return 0, nvml.SUCCESS
 		}
 		return 0, nvml.ERROR_NOT_SUPPORTED
@@ -98,7 +105,7 @@ func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, _ nvml.EccCoun
 func (d *device) GetDetailedEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (nvml.EccErrorCounts, nvml.Return) {
 	return get(d, "GetDetailedEccErrors", func(c condition) (nvml.EccErrorCounts, nvml.Return) {
 		n, ret := c.eccErrors(kind)
-		return nvml.EccErrorCounts{DeviceMemory: n}, ret
+		return nvml.EccErrorCounts{DeviceMemory: n - min(n, c.state.ECCSRAM)}, ret
 	})
 }
 
@@ -193,13 +200,21 @@ func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.R
 	uncorrected, pending, failed := c.remaps()
 	switch id {
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
-		return uint64(c.state.recovery()), false, nvml.SUCCESS
+		action, supported := c.state.recovery(time.Now())
+		if !supported {
+			return 0, false, nvml.ERROR_NOT_SUPPORTED
+		}
+		return uint64(action), false, nvml.SUCCESS
 	case nvml.FI_DEV_ECC_CURRENT, nvml.FI_DEV_ECC_PENDING:
 		return 1, false, nvml.SUCCESS
 	case nvml.FI_DEV_ECC_SBE_VOL_TOTAL, nvml.FI_DEV_ECC_SBE_AGG_TOTAL:
 		return 0, true, nvml.SUCCESS
-	case nvml.FI_DEV_ECC_DBE_VOL_TOTAL, nvml.FI_DEV_ECC_DBE_AGG_TOTAL, nvml.FI_DEV_ECC_DBE_VOL_DEV, nvml.FI_DEV_ECC_DBE_AGG_DEV:
-		return c.state.DoubleBitECC, true, nvml.SUCCESS
+	case nvml.FI_DEV_ECC_DBE_VOL_TOTAL, nvml.FI_DEV_ECC_DBE_AGG_TOTAL:
+		return c.dramErrors() + c.state.ECCSRAM, true, nvml.SUCCESS
+	case nvml.FI_DEV_ECC_DBE_VOL_DEV, nvml.FI_DEV_ECC_DBE_AGG_DEV:
+		return c.dramErrors(), true, nvml.SUCCESS
+	case nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION:
+		return c.millijoules(), true, nvml.SUCCESS
 	case nvml.FI_DEV_POWER_INSTANT, nvml.FI_DEV_POWER_AVERAGE:
 		return uint64(c.milliwatts()), false, nvml.SUCCESS
 	case nvml.FI_DEV_POWER_CURRENT_LIMIT, nvml.FI_DEV_POWER_DEFAULT_LIMIT, nvml.FI_DEV_POWER_MAX_LIMIT:

@@ -17,7 +17,7 @@ type Work struct {
 	Decoder uint32 `json:"decoder,omitempty"`
 	// PowerWatts is 0 for the idle power.
 	PowerWatts uint32 `json:"powerWatts,omitempty"`
-	// Joules is the energy since the driver was loaded.
+	// Joules is the energy of this work since the driver was loaded or the card was reset.
 	Joules uint64 `json:"joules,omitempty"`
 	// PCIeKBps is the traffic in each direction; NVLinkKiB is what each link has sent, and received, so far.
 	PCIeKBps    uint32 `json:"pcieKBps,omitempty"`
@@ -222,7 +222,16 @@ func (d *device) GetClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
 }
 
 func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return fact(d, "GetTotalEnergyConsumption", func(c condition) uint64 { return c.work().Joules * 1000 })
+	return fact(d, "GetTotalEnergyConsumption", func(c condition) uint64 { return c.millijoules() })
+}
+
+// energyBefore is what a new machine has used already, in millijoules: it has run for a while.
+const energyBefore = 1_000_000_000
+
+// millijoules is the energy of the card's work and of its idling. The counter starts over with each life of the card. So
+// that this shows without a wait, and the same way each time, each life has idled for a quarter of the last one's time.
+func (c condition) millijoules() uint64 {
+	return c.work().Joules*1000 + energyBefore>>min(2*c.state.Lives, 63)
 }
 
 func (d *device) GetPcieThroughput(nvml.PcieUtilCounter) (uint32, nvml.Return) {

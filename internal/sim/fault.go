@@ -20,7 +20,8 @@ type Fault struct {
 	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
 	// and for Busy also a MIG UUID. Only DriverGone and a Transient of the library need none.
 	GPU string
-	// XID is reported to event sets and decides the recovery action (field 230) until cleared. The card goes on answering.
+	// XID is reported to event sets. The card goes on answering, and the driver names a recovery action only where another
+	// field says so. XID 94 counts an uncorrectable error in DRAM, as the driver does when it contains one.
 	XID uint64
 	// LogOnly reports the XID in the kernel's log only, as NVML does not report all of them.
 	LogOnly bool
@@ -31,8 +32,8 @@ type Fault struct {
 	LostSilently bool
 	// OffBus is Lost, and the card's PCI configuration space reads as ones.
 	OffBus bool
-	// ECC adds double-bit errors, and reports them with XID 48.
-	ECC uint64
+	// ECC adds double-bit errors in DRAM, ECCSRAM uncorrectable errors in SRAM; both report them with XID 48.
+	ECC, ECCSRAM uint64
 	// Temperature in degrees Celsius.
 	Temperature int
 	// RowRemap is "pending" (XID 63) or "failed" (XID 64).
@@ -48,8 +49,11 @@ type Fault struct {
 	Fabric string
 	// NVLinkErrors adds to the count of the links' replays.
 	NVLinkErrors uint64
-	// Recovery is the recovery action that the driver names, whatever the XIDs: one of RecoveryActions.
-	Recovery string
+	// Recovery is the recovery action (NVML field 230) that the driver names, whatever else is wrong: one of
+	// RecoveryActions, or RecoveryUnsupported. It names None until RecoveryAfter has passed. Without it the driver follows
+	// the damage that a scan can find: memory errors, row remapping, links, a lost card.
+	Recovery      string
+	RecoveryAfter time.Duration
 	// Hang names a call of nvml.Device ("GetTemperature"), of the library with this GPU
 	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
 	Hang    string
@@ -87,8 +91,13 @@ const (
 
 // RecoveryActions are the values of Fault.Recovery by the number of NVML's.
 func RecoveryActions() []string {
-	return []string{"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset"}
+	return []string{
+		"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset", "recover-imex-domain", "bus-reset", "system-reboot",
+	}
 }
+
+// RecoveryUnsupported in Fault.Recovery is a driver that has no field 230.
+const RecoveryUnsupported = "unsupported"
 
 // AllCalls in Fault.Hang means every call that concerns the GPU.
 const AllCalls = "all"
@@ -106,39 +115,35 @@ const (
 	xidRowRemapFailed = 64
 	xidNVLink         = 74
 	xidOffBus         = 79
+	xidContained      = 94
 )
 
 // maxTemperature bounds Fault.Temperature: beyond it no sensor reads.
 const maxTemperature = 255
 
-// recoveryOf is what repairs a card after an XID, by the catalogue's immediate action:
-// RESET_GPU is a GPU reset, RESTART_BM a reboot; an XID that ends only the application
-// (13, 31, 43, 45, 68, 94) needs none. A pending row remap works on, and is
-// repaired by a reset once the card is drained.
-func recoveryOf(xid uint64) nvml.DeviceGpuRecoveryAction {
-	switch xid {
-	case xidOffBus:
-		return nvml.GPU_RECOVERY_ACTION_NODE_REBOOT
-	case 46, xidDoubleBitECC, 62, xidRowRemapFailed, xidNVLink, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158:
-		return nvml.GPU_RECOVERY_ACTION_GPU_RESET
-	case xidRowRemap:
-		return nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+// recovery is the action that the driver names at some time; false when it cannot name any.
+func (c *cardState) recovery(now time.Time) (nvml.DeviceGpuRecoveryAction, bool) {
+	switch at := slices.Index(RecoveryActions(), c.Recovery); {
+	case c.Recovery == RecoveryUnsupported:
+		return 0, false
+	case at >= 0 && now.Before(c.RecoveryFrom):
+		return nvml.GPU_RECOVERY_ACTION_NONE, true
+	case at >= 0:
+		return nvml.DeviceGpuRecoveryAction(at), true
 	}
-	return nvml.GPU_RECOVERY_ACTION_NONE
+	return c.damage(), true
 }
 
-// recovery is the strongest action that any of the card's XIDs asks for.
-func (c *cardState) recovery() nvml.DeviceGpuRecoveryAction {
-	if at := slices.Index(RecoveryActions(), c.Recovery); at > 0 {
-		return nvml.DeviceGpuRecoveryAction(at)
-	}
-	order := []nvml.DeviceGpuRecoveryAction{
-		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT, nvml.GPU_RECOVERY_ACTION_GPU_RESET, nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
-	}
-	for _, action := range order {
-		if slices.ContainsFunc(c.XIDs, func(xid uint64) bool { return recoveryOf(xid) == action }) {
-			return action
-		}
+// damage is the strongest action that the state of the hardware asks for. A pending row remap works on, and is repaired
+// by a reset once the card is drained. A driver that reports an XID, and nothing else, names no action by itself.
+func (c *cardState) damage() nvml.DeviceGpuRecoveryAction {
+	switch {
+	case c.Lost:
+		return nvml.GPU_RECOVERY_ACTION_NODE_REBOOT
+	case c.DoubleBitECC > 0 || c.ECCSRAM > 0 || c.RowRemap == RowRemapFailed || len(c.LinksDown) > 0:
+		return nvml.GPU_RECOVERY_ACTION_GPU_RESET
+	case c.RowRemap == RowRemapPending:
+		return nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET
 	}
 	return nvml.GPU_RECOVERY_ACTION_NONE
 }
@@ -200,13 +205,17 @@ func (f *Fault) checkFacts(c *card, slot int) error {
 		return fmt.Errorf("NVLink errors: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
 	case strings.ContainsAny(f.Log, "\n\r"):
 		return errors.New("kernel log: one line at a time")
+	case f.RecoveryAfter != 0 && f.Recovery == "":
+		return errors.New("recovery action after a time: say which action")
+	case f.RecoveryAfter < 0:
+		return fmt.Errorf("recovery action after %s: want a positive duration", f.RecoveryAfter)
 	case f.LogOnly && f.XID == 0:
 		return errors.New("kernel log only: say which XID")
 	}
 	return errors.Join(
 		oneOf("throttle", f.Throttle, ThrottleHW, ThrottleThermal, ThrottlePowerBrake),
 		oneOf("fabric", f.Fabric, FabricNotStarted, FabricInProgress, FabricFailed),
-		oneOf("recovery action", f.Recovery, RecoveryActions()...),
+		oneOf("recovery action", f.Recovery, append(RecoveryActions(), RecoveryUnsupported)...),
 	)
 }
 
@@ -222,7 +231,7 @@ func checkCall(call string) error {
 }
 
 // apply changes the state and says which events the hardware reports.
-func (f *Fault) apply(hw *hardware, st *state, at target) []event {
+func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event {
 	if f.DriverGone {
 		st.DriverGone = true
 		return []event{{Type: eventInject, Note: "driver gone"}}
@@ -249,8 +258,16 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	if f.XID != 0 {
 		report(f.XID)
 	}
+	if f.XID == xidContained {
+		c.ContainedECC++
+	}
 	if f.ECC > 0 {
 		c.DoubleBitECC += f.ECC
+		events = append(events, event{Type: eventDoubleBit, GPU: gpu.UUID})
+		report(xidDoubleBitECC)
+	}
+	if f.ECCSRAM > 0 {
+		c.ECCSRAM += f.ECCSRAM
 		events = append(events, event{Type: eventDoubleBit, GPU: gpu.UUID})
 		report(xidDoubleBitECC)
 	}
@@ -272,7 +289,9 @@ func (f *Fault) apply(hw *hardware, st *state, at target) []event {
 	c.NVLinkErrors += f.NVLinkErrors
 	c.Throttle = cmp.Or(f.Throttle, c.Throttle)
 	c.Fabric = cmp.Or(f.Fabric, c.Fabric)
-	c.Recovery = cmp.Or(f.Recovery, c.Recovery)
+	if f.Recovery != "" {
+		c.Recovery, c.RecoveryFrom = f.Recovery, now.Add(f.RecoveryAfter)
+	}
 	if f.Hang != "" {
 		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
 	}
@@ -341,6 +360,7 @@ func (f *Fault) String() string {
 	add(f.LostSilently, "lost without an event")
 	add(f.OffBus, "off the bus")
 	add(f.ECC > 0, "%d double-bit ECC errors", f.ECC)
+	add(f.ECCSRAM > 0, "%d uncorrectable ECC errors in SRAM", f.ECCSRAM)
 	add(f.Temperature > 0, "temperature %d", f.Temperature)
 	add(f.RowRemap != "", "row remap %s", f.RowRemap)
 	add(f.AllNVLinksDown, "all NVLinks down")
@@ -349,7 +369,8 @@ func (f *Fault) String() string {
 	add(f.Throttle != "", "throttle %s", f.Throttle)
 	add(f.Fabric != "", "fabric %s", f.Fabric)
 	add(f.NVLinkErrors > 0, "%d NVLink errors", f.NVLinkErrors)
-	add(f.Recovery != "", "recovery action %s", f.Recovery)
+	add(f.Recovery != "" && f.RecoveryAfter == 0, "recovery action %s", f.Recovery)
+	add(f.Recovery != "" && f.RecoveryAfter != 0, "recovery action %s after %s", f.Recovery, f.RecoveryAfter)
 	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
 	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
 	add(f.Transient.Call != "", "%s", &f.Transient)

@@ -3,7 +3,9 @@ package sim
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,17 +79,19 @@ func TestRecoveryAction(t *testing.T) {
 		want  nvml.DeviceGpuRecoveryAction
 	}{
 		"XID 13":         {Fault{XID: 13}, nvml.GPU_RECOVERY_ACTION_NONE},
-		"XID 31":         {Fault{XID: 31}, nvml.GPU_RECOVERY_ACTION_NONE},
-		"XID 43":         {Fault{XID: 43}, nvml.GPU_RECOVERY_ACTION_NONE},
-		"XID 45":         {Fault{XID: 45}, nvml.GPU_RECOVERY_ACTION_NONE},
-		"XID 48":         {Fault{XID: 48}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
-		"XID 79":         {Fault{XID: 79}, nvml.GPU_RECOVERY_ACTION_NODE_REBOOT},
-		"XID 95":         {Fault{XID: 95}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
+		"XID 48":         {Fault{XID: 48}, nvml.GPU_RECOVERY_ACTION_NONE},
+		"XID 79":         {Fault{XID: 79}, nvml.GPU_RECOVERY_ACTION_NONE},
+		"said so":        {Fault{XID: 48, Recovery: "gpu-reset"}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
+		"says nothing":   {Fault{ECC: 1, Recovery: "none"}, nvml.GPU_RECOVERY_ACTION_NONE},
+		"lags":           {Fault{XID: 119, Recovery: "gpu-reset", RecoveryAfter: time.Hour}, nvml.GPU_RECOVERY_ACTION_NONE},
+		"bus reset":      {Fault{Recovery: "bus-reset"}, nvml.GPU_RECOVERY_ACTION_BUS_RESET},
+		"contained":      {Fault{XID: 94}, nvml.GPU_RECOVERY_ACTION_NONE},
+		"SRAM":           {Fault{ECCSRAM: 1}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
 		"ECC":            {Fault{ECC: 3}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
 		"remap pending":  {Fault{RowRemap: RowRemapPending}, nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET},
 		"remap failed":   {Fault{RowRemap: RowRemapFailed}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
 		"NVLink down":    {Fault{NVLinksDown: []int{4}}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
-		"the strongest":  {Fault{XID: 79, ECC: 1}, nvml.GPU_RECOVERY_ACTION_NODE_REBOOT},
+		"the strongest":  {Fault{RowRemap: RowRemapPending, ECC: 1}, nvml.GPU_RECOVERY_ACTION_GPU_RESET},
 		"heat asks none": {Fault{Temperature: 95}, nvml.GPU_RECOVERY_ACTION_NONE},
 	}
 	m := newMachine(t, "h100x8")
@@ -104,6 +108,91 @@ func TestRecoveryAction(t *testing.T) {
 				t.Errorf("recovery action after Clear = %d", got)
 			}
 		})
+	}
+}
+
+// TestRecoveryActionLags has a driver whose diagnosis takes as long as three timeouts of the GSP firmware.
+func TestRecoveryActionLags(t *testing.T) {
+	m := newMachine(t, "h100x8")
+	synctest.Test(t, func(t *testing.T) {
+		d := gpu(t, open(t, m), 0)
+		inject(t, m, Fault{GPU: "0", XID: 119, Recovery: "gpu-reset", RecoveryAfter: 135 * time.Second})
+		for _, want := range []struct {
+			after  time.Duration
+			action uint64
+		}{{0, 0}, {134 * time.Second, 0}, {time.Second, 1}, {time.Hour, 1}} {
+			time.Sleep(want.after)
+			if got, ret := field(t, d, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0); got != want.action || ret != nvml.SUCCESS {
+				t.Errorf("recovery action %v later = %d, %v; want %d", want.after, got, ret, want.action)
+			}
+		}
+	})
+	inject(t, m, Fault{GPU: "1", Recovery: RecoveryUnsupported})
+	if _, ret := field(t, gpu(t, open(t, m), 1), nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0); ret != nvml.ERROR_NOT_SUPPORTED {
+		t.Errorf("recovery action of a driver without it: %v", ret)
+	}
+}
+
+// TestErrorCountersTellDRAMFromSRAM has one error of each kind, of which the driver contained one.
+func TestErrorCountersTellDRAMFromSRAM(t *testing.T) {
+	m := newMachine(t, "h100x8")
+	d := gpu(t, open(t, m), 0)
+	inject(t, m, Fault{GPU: "0", ECC: 2, ECCSRAM: 3})
+	inject(t, m, Fault{GPU: "0", XID: 94})
+	for where, want := range map[nvml.MemoryLocation]uint64{nvml.MEMORY_LOCATION_DRAM: 3, nvml.MEMORY_LOCATION_SRAM: 3} {
+		if n, ret := d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, where); n != want || ret != nvml.SUCCESS {
+			t.Errorf("location %d: %d, %v; want %d", where, n, ret, want)
+		}
+	}
+	if n, _ := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); n != 6 {
+		t.Errorf("total %d; want 6", n)
+	}
+}
+
+// TestLifeOfACard: a reset begins the counters again, a load of the driver has a module folder of its own.
+func TestLifeOfACard(t *testing.T) {
+	m := newMachine(t, "h100x8")
+	lib := open(t, m)
+	energy := func(slot int) uint64 {
+		n, ret := field(t, gpu(t, lib, slot), nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, 0)
+		if ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		return n
+	}
+	module := func() uint64 {
+		info, err := os.Stat(filepath.Join(m.Root(), "sys/module/nvidia"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Ino
+	}
+	first, other, loads := energy(0), energy(1), []uint64{module()}
+	if err := m.ResetGPUs("0"); err != nil {
+		t.Fatal(err)
+	}
+	if now := energy(0); now >= first/2 || energy(1) < other {
+		t.Errorf("energy after a reset of GPU 0: %d and %d, before it %d and %d", now, energy(1), first, other)
+	}
+	if module() != loads[0] {
+		t.Error("a reset loaded the driver")
+	}
+	for range 3 {
+		inject(t, m, Fault{DriverGone: true})
+		if err := m.Clear(ClearDriver); err != nil {
+			t.Fatal(err)
+		}
+		if ret := lib.Init(); ret != nvml.SUCCESS {
+			t.Fatal(ret)
+		}
+		if now := module(); slices.Contains(loads, now) {
+			t.Errorf("module folder %d again, of %v", now, loads)
+		} else {
+			loads = append(loads, now)
+		}
+	}
+	if energy(1) >= other/2 {
+		t.Error("the driver's load did not begin the counters again")
 	}
 }
 

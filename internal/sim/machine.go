@@ -301,13 +301,14 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 
 // follow makes the logs and the tree follow the state. The caller holds the lock.
 func (m *Machine) follow(st *state) error {
+	// The driver writes its line to the kernel's log before NVML hears of the error.
+	if err := appendKernelLog(m.dir, m.hw, st.Outbox); err != nil {
+		return err
+	}
 	if err := appendEvents(m.dir, st.Outbox); err != nil {
 		return err
 	}
-	if err := syncTree(m.dir, m.hw, st); err != nil {
-		return err
-	}
-	return appendKernelLog(m.dir, m.hw, st.Outbox)
+	return syncTree(m.dir, m.hw, st)
 }
 
 // Inject breaks something.
@@ -326,7 +327,7 @@ func (m *Machine) Inject(fault Fault) error {
 		if err := fault.check(m.hw, at.slot); err != nil {
 			return nil, err
 		}
-		return fault.apply(m.hw, st, at), nil
+		return fault.apply(m.hw, st, at, time.Now()), nil
 	})
 	if err != nil {
 		return fmt.Errorf("inject fault: %w", err)
@@ -341,8 +342,7 @@ func (m *Machine) Clear(gpuRef string) error {
 		if gpuRef == ClearDriver || gpuRef == ClearAll {
 			st.Transients = nil
 			if st.DriverGone {
-				st.DriverGone = false
-				st.DriverLoads++
+				st.loadDriver()
 			}
 		}
 		switch gpuRef {
@@ -378,7 +378,7 @@ func repairCard(hw *hardware, st *state, slot int) {
 	}
 	*c = cardState{
 		MIGEnabled: c.MIGEnabled, MIGPending: c.MIGPending, Instances: c.Instances,
-		ComputeMode: c.ComputeMode, TimeSlice: c.TimeSlice,
+		ComputeMode: c.ComputeMode, TimeSlice: c.TimeSlice, Lives: c.Lives + 1,
 	}
 	for i := range c.Instances {
 		c.Instances[i].Busy = false

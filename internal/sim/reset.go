@@ -82,14 +82,15 @@ func resetCard(hw *hardware, st *state, slot int) {
 	c := &st.GPUs[slot]
 	c.startOver()
 	c.Temperature, c.Throttle, c.Hangs = before.Temperature, before.Throttle, before.Hangs
-	if before.Recovery == RecoveryActions()[nvml.GPU_RECOVERY_ACTION_NODE_REBOOT] {
-		c.Recovery = before.Recovery
+	reboot := before.Recovery == RecoveryActions()[nvml.GPU_RECOVERY_ACTION_NODE_REBOOT]
+	if reboot || before.Recovery == RecoveryUnsupported {
+		c.Recovery, c.RecoveryFrom = before.Recovery, before.RecoveryFrom
 	}
 	if before.RowRemap == RowRemapFailed {
 		c.RowRemap = RowRemapFailed
 	}
 	for _, xid := range before.XIDs {
-		if recoveryOf(xid) == nvml.GPU_RECOVERY_ACTION_NODE_REBOOT || xid == xidRowRemapFailed && c.RowRemap == RowRemapFailed {
+		if reboot || xid == xidRowRemapFailed && c.RowRemap == RowRemapFailed {
 			c.XIDs = append(c.XIDs, xid)
 		}
 	}
@@ -102,6 +103,15 @@ func (c *cardState) startOver() {
 	c.ComputeMode, c.TimeSlice = 0, 0
 }
 
+// loadDriver loads the driver again.
+func (s *state) loadDriver() {
+	s.DriverGone = false
+	s.DriverLoads++
+	for slot := range s.GPUs {
+		s.GPUs[slot].Lives++
+	}
+}
+
 // Reboot restarts the machine: the driver is loaded anew, all faults go but rows that could not be remapped
 // and cards that were taken out, and no MIG instance and no setting is left. The MIG mode outlasts it on Ampere only.
 func (m *Machine) Reboot() error {
@@ -112,6 +122,9 @@ func (m *Machine) Reboot() error {
 			c := &st.GPUs[slot]
 			c.startOver()
 			c.Removed = before.Removed
+			if before.Recovery == RecoveryUnsupported {
+				c.Recovery = before.Recovery
+			}
 			if before.RowRemap == RowRemapFailed {
 				c.RowRemap, c.XIDs = RowRemapFailed, []uint64{xidRowRemapFailed}
 			}
@@ -119,8 +132,7 @@ func (m *Machine) Reboot() error {
 				c.MIGEnabled = false
 			}
 		}
-		st.DriverGone = false
-		st.DriverLoads++
+		st.loadDriver()
 		return []event{{Type: eventReset, Note: "reboot"}}, nil
 	})
 	if err != nil {

@@ -104,7 +104,10 @@ func TestReset(t *testing.T) {
 		"reset XID":         {Fault{XID: 95}, " None"},
 		"row remap pending": {Fault{RowRemap: RowRemapPending}, " None"},
 		"row remap failed":  {Fault{RowRemap: RowRemapFailed, XID: 95}, "XID 64;row remap failed GPUReset"},
-		"XID of a reboot":   {Fault{XID: 79}, "XID 79 NodeReboot"},
+		"XID of a reboot":   {Fault{XID: 79, Recovery: "node-reboot"}, "XID 79 NodeReboot"},
+		"XID and silence":   {Fault{XID: 79}, " None"},
+		"no field 230":      {Fault{XID: 79, Recovery: RecoveryUnsupported}, " Unsupported"},
+		"contained error":   {Fault{XID: 94}, " None"},
 		"heat and a hang":   {Fault{Temperature: 90, Hang: "GetName"}, "90 C;GetName hangs None"},
 		"NVLinks":           {Fault{AllNVLinksDown: true}, " None"},
 	} {

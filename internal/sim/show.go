@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -108,7 +109,7 @@ func (v *view) describe(slot int) GPUDescription {
 	c := v.at(slot)
 	out := GPUDescription{
 		Slot: slot, Index: -1, UUID: c.card.UUID, Product: c.card.Model.Name, PCIBusID: c.card.PCI, Minor: c.card.Minor,
-		NUMANode: c.card.NUMA, MemoryMiB: c.card.Model.MemoryMiB, MIG: "n/a", Faults: c.state.faults(), Recovery: recoveryName(c.state.recovery()),
+		NUMANode: c.card.NUMA, MemoryMiB: c.card.Model.MemoryMiB, MIG: "n/a", Faults: c.state.faults(), Recovery: recoveryName(c.state.recovery(time.Now())),
 	}
 	for index, present := range v.order {
 		if present == slot {
@@ -161,6 +162,8 @@ func (c *cardState) faults() []string {
 		add(true, "XID %d", xid)
 	}
 	add(c.DoubleBitECC > 0, "%d double-bit ECC", c.DoubleBitECC)
+	add(c.ContainedECC > 0, "%d contained ECC", c.ContainedECC)
+	add(c.ECCSRAM > 0, "%d SRAM ECC", c.ECCSRAM)
 	add(c.RowRemap != "", "row remap %s", c.RowRemap)
 	add(c.Temperature > 0, "%d C", c.Temperature)
 	add(c.RetiredPages, "retired pages pending")
@@ -178,18 +181,12 @@ func (c *cardState) faults() []string {
 	return out
 }
 
-func recoveryName(action nvml.DeviceGpuRecoveryAction) string {
-	switch action {
-	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
-		return "GPUReset"
-	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
-		return "NodeReboot"
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
-		return "DrainP2P"
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
-		return "DrainAndReset"
+func recoveryName(action nvml.DeviceGpuRecoveryAction, supported bool) string {
+	names := []string{"None", "GPUReset", "NodeReboot", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "BusReset", "SystemReboot"}
+	if !supported {
+		return "Unsupported"
 	}
-	return "None"
+	return names[action]
 }
 
 // letters is the matrix of nvidia-smi topo -m.

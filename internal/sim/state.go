@@ -58,10 +58,13 @@ type cardState struct {
 	Removed bool `json:"removed,omitempty"`
 	Lost    bool `json:"lost,omitempty"`
 	OffBus  bool `json:"offBus,omitempty"`
-	// XIDs stand until cleared: they decide the recovery action.
+	// XIDs were reported since the last repair.
 	XIDs []uint64 `json:"xids,omitempty"`
-	// DoubleBitECC counts uncorrected memory errors.
+	// DoubleBitECC counts uncorrected errors in DRAM, ContainedECC those of them that were contained, each of the two by
+	// itself, and ECCSRAM uncorrected errors in SRAM.
 	DoubleBitECC uint64 `json:"doubleBitECC,omitempty"`
+	ContainedECC uint64 `json:"containedECC,omitempty"`
+	ECCSRAM      uint64 `json:"eccSRAM,omitempty"`
 	// Temperature in degrees Celsius; 0 is the idle temperature.
 	Temperature int `json:"temperature,omitempty"`
 	// RowRemap is "", "pending" or "failed".
@@ -76,6 +79,10 @@ type cardState struct {
 	Fabric       string `json:"fabric,omitempty"`
 	NVLinkErrors uint64 `json:"nvlinkErrors,omitempty"`
 	Recovery     string `json:"recovery,omitempty"`
+	// RecoveryFrom is when the driver begins to name Recovery.
+	RecoveryFrom time.Time `json:"recoveryFrom,omitzero"`
+	// Lives counts the resets of the card and the loads of its driver.
+	Lives uint `json:"lives,omitempty"`
 
 	// Busy is a process that uses the card itself.
 	Busy bool `json:"busy,omitempty"`

@@ -62,6 +62,7 @@ func tree(hw *hardware, st *state) []entry {
 	addPCI(b, hw, st)
 	b.file("proc/devices", hw.procDevices(st))
 	addExtras(b, hw, st)
+	addModule(b, hw, st)
 	if !st.DriverGone {
 		addDriverFiles(b, hw)
 		addDriverProc(b, hw, st)

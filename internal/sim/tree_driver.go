@@ -37,8 +37,19 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 	for _, name := range []string{"gsp_ga10x.bin", "gsp_tu10x.bin"} {
 		b.file(path.Join("lib/firmware/nvidia", hw.Driver, name), "simulated firmware "+name+" "+hw.Driver+"\n")
 	}
-	b.file("sys/module/nvidia/version", hw.Driver+"\n")
 	b.file("sys/module/nvidia_uvm/refcnt", "0\n")
+}
+
+// addModule adds the folder of the driver's module, which in sysfs is another inode after each load. The folders of
+// earlier loads stay, so that no file system gives their inodes to a later one.
+func addModule(b *treeBuilder, hw *hardware, st *state) {
+	folder := func(load uint64) string { return fmt.Sprintf(".nvidia-load-%d", load) }
+	for load := range st.DriverLoads + 1 {
+		b.file(path.Join("sys/module", folder(load), "version"), hw.Driver+"\n")
+	}
+	if !st.DriverGone {
+		b.link("sys/module/nvidia", folder(st.DriverLoads))
+	}
 }
 
 // addDriverProc adds what the driver shows below /proc/driver.

@@ -110,6 +110,7 @@ for --xid and --busy, the UUID of a MIG device.`,
   berth sim inject /tmp/node1 --transient DeviceGetCount=2 --error TIMEOUT
   berth sim inject /tmp/node1 --gpu 0 --nvlink-down 2,5
   berth sim inject /tmp/node1 --gpu 0 --xid 119 --log-only
+  berth sim inject /tmp/node1 --gpu 0 --xid 119 --recovery gpu-reset --recovery-after 135s
   berth sim inject /tmp/node1 --gpu 0 --throttle thermal --recovery drain-p2p
   berth sim inject /tmp/node1 --driver-gone`,
 		Args: dirArg,
@@ -138,13 +139,14 @@ for --xid and --busy, the UUID of a MIG device.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&fault.GPU, "gpu", "", "the GPU: slot number, UUID or PCI bus ID")
-	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID; it decides the recovery action until cleared")
+	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID (94 also counts a contained error); the driver names a recovery action only with --recovery")
 	flags.BoolVar(&fault.LogOnly, "log-only", false, "report the XID in the kernel's log only")
 	flags.StringVar(&fault.Log, "log", "", "a line of the kernel's log")
 	flags.BoolVar(&fault.Lost, "lost", false, "the GPU is lost, with XID 79")
 	flags.BoolVar(&fault.LostSilently, "lost-silently", false, "the GPU is lost, without any event")
 	flags.BoolVar(&fault.OffBus, "off-bus", false, "the GPU has fallen off the bus: lost, and PCI config space reads as ones")
-	flags.Uint64Var(&fault.ECC, "ecc", 0, "so many double-bit ECC errors, with XID 48")
+	flags.Uint64Var(&fault.ECC, "ecc", 0, "so many double-bit ECC errors in DRAM, with XID 48")
+	flags.Uint64Var(&fault.ECCSRAM, "ecc-sram", 0, "so many uncorrectable ECC errors in SRAM, with XID 48")
 	flags.IntVar(&fault.Temperature, "temperature", 0, "temperature in degrees Celsius")
 	flags.StringVar(&fault.RowRemap, "row-remap", "", "pending (XID 63) or failed (XID 64)")
 	flags.StringSliceVar(&links, "nvlink-down", nil, "numbers of the NVLinks that go down, or all (XID 74)")
@@ -152,7 +154,8 @@ for --xid and --busy, the UUID of a MIG device.`,
 	flags.BoolVar(&fault.RetiredPages, "retired-pages", false, "a memory page waits to be retired (cards before Ampere)")
 	flags.StringVar(&fault.Throttle, "throttle", "", "the hardware holds the clocks down: "+sim.ThrottleHW+", "+sim.ThrottleThermal+" or "+sim.ThrottlePowerBrake)
 	flags.StringVar(&fault.Fabric, "fabric", "", "registration with the NVLink fabric: "+sim.FabricNotStarted+", "+sim.FabricInProgress+" or "+sim.FabricFailed)
-	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver names, whatever the XIDs: "+strings.Join(sim.RecoveryActions(), ", "))
+	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver names, whatever the damage: "+strings.Join(sim.RecoveryActions(), ", ")+"; or "+sim.RecoveryUnsupported+" for a driver that cannot")
+	flags.DurationVar(&fault.RecoveryAfter, "recovery-after", 0, "how long the driver names none before it names that of --recovery")
 	flags.BoolVar(&fault.Busy, "busy", false, "a process uses the GPU, or the MIG device")
 	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: a call of NVML that hangs (until cleared), or takes so long; \"all\" for all calls of the GPU")
 	flags.StringVar(&transient, "transient", "", "CALL or CALL=TIMES: a call of NVML that fails so often in each process (until cleared), with --error; \"all\" for all calls of the GPU, without --gpu a call of the library such as DeviceGetCount")

@@ -103,7 +103,7 @@ func (a *Adapter) readCard(who found) *card {
 	c.gpu.MIG = a.readMIG(q, c, m, who, known)
 	c.gpu.Nodes = a.cardNodes(who.pci, known.minor)
 	c.links = settled(q, c, &m.links, false, func() linkCounts { return a.readLinks(q, who) })
-	c.gpu.Health.Causes, c.gpu.Health.Recovery = a.check(q, c, m)
+	c.gpu.Health.Causes, c.gpu.Health.Recovery, c.gpu.Life = a.check(q, c, m)
 	c.gpu.Health.Causes = append(c.gpu.Health.Causes, causesOf(c.doubts)...)
 	switch {
 	case q.broken != nil:

@@ -28,8 +28,8 @@ func checks() []check {
 	}
 }
 
-// check asks a card how it is.
-func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Recovery) {
+// check asks a card how it is, and which life of it this is.
+func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Recovery, gpu.Life) {
 	p := a.pulse(c.gpu.UUID)
 	var causes []gpu.Cause
 	for _, one := range checks() {
@@ -57,7 +57,16 @@ func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Rec
 		causes = append(causes, unstamped("GPU_RESET_REQUIRED",
 			fmt.Sprintf("the GPU needs a reset: %s returned %s", q.reset.call, say(q.reset.ret))))
 	}
-	return causes, recovery
+	return causes, recovery, a.lifeOf(q, c.device, read)
+}
+
+// lifeOf reads what tells this life of the card from another one.
+func (a *Adapter) lifeOf(q *question, d nvml.Device, read map[uint32]uint64) gpu.Life {
+	life := gpu.Life{Driver: a.sys.module(driverModule)}
+	life.Energy, life.EnergyKnown = read[nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION]
+	mode, ok := ask(q, "nvmlDeviceGetPersistenceMode", d.GetPersistenceMode)
+	life.Persistent = ok && mode == nvml.FEATURE_ENABLED
+	return life
 }
 
 func checkRemappedRows(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
@@ -78,6 +87,8 @@ func checkRemappedRows(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
 	return causes
 }
 
+// checkECC counts uncorrectable errors since the last reset, those in DRAM and those in SRAM each by itself: a GPU that
+// contains errors works on after one in DRAM. What the driver does not say to be in DRAM is taken for one in SRAM.
 func checkECC(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
 	errors, ok := ask(q, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) {
 		return d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
@@ -85,8 +96,23 @@ func checkECC(q *question, d nvml.Device, _ *pulse) []gpu.Cause {
 	if !ok || errors == 0 {
 		return nil
 	}
-	return []gpu.Cause{unstamped("ECC_DOUBLE_BIT",
-		"uncorrectable memory errors were counted since the last reset (nvmlDeviceGetTotalEccErrors, volatile); reset the GPU")}
+	dram, _ := ask(q, "nvmlDeviceGetMemoryErrorCounter", func() (uint64, nvml.Return) {
+		dram, ret := d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, nvml.MEMORY_LOCATION_DRAM)
+		if unsupported(ret) {
+			return errors, nvml.SUCCESS // a GPU of before Turing, where nothing depends on it
+		}
+		return dram, ret
+	})
+	var causes []gpu.Cause
+	if dram > 0 {
+		causes = append(causes, unstamped("ECC_DOUBLE_BIT",
+			"uncorrectable errors in DRAM were counted since the last reset (nvmlDeviceGetTotalEccErrors, volatile); a reset sets the count to zero"))
+	}
+	if errors > dram {
+		causes = append(causes, unstamped("ECC_SRAM_UNCORRECTABLE",
+			"uncorrectable errors outside DRAM were counted since the last reset (nvmlDeviceGetTotalEccErrors, nvmlDeviceGetMemoryErrorCounter, volatile); reset the GPU"))
+	}
+	return causes
 }
 
 // wantedFields are read with one call. A field that the card or its driver does not have is absent.
@@ -94,6 +120,7 @@ func wantedFields() []uint32 {
 	return []uint32{
 		nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION,
 	}
 }
 

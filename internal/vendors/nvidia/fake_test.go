@@ -46,7 +46,7 @@ type fakeCard struct {
 	broken nvml.Return
 	// handle is what DeviceGetHandleByIndex answers.
 	handle          nvml.Return
-	ecc             uint64
+	ecc, eccSRAM    uint64
 	pending, failed bool
 	recovery        nvml.DeviceGpuRecoveryAction
 	noRecovery      bool
@@ -216,6 +216,13 @@ func (c *fakeCard) wire() {
 	}
 	d.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) { return 0, 0, c.pending, c.failed, c.broken }
 	d.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return c.ecc, c.broken }
+	d.GetMemoryErrorCounterFunc = func(_ nvml.MemoryErrorType, _ nvml.EccCounterType, where nvml.MemoryLocation) (uint64, nvml.Return) {
+		if where != nvml.MEMORY_LOCATION_DRAM {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return c.ecc - c.eccSRAM, c.broken
+	}
+	d.GetPersistenceModeFunc = guarded(c, func() nvml.EnableState { return nvml.FEATURE_ENABLED })
 	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
 		for i := range values {
 			values[i].ValueType = uint32(nvml.VALUE_TYPE_UNSIGNED_INT)

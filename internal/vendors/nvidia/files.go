@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -106,6 +107,23 @@ const (
 const pciDevices = "bus/pci/devices"
 
 func pciFolder(address gpu.PCIAddress) string { return path.Join(pciDevices, address.String()) }
+
+// driverModule is the kernel module of the driver.
+const driverModule = "nvidia"
+
+// module names one load of a kernel module: sysfs gives the folder of each load an inode that no other one has. Empty
+// for a module that is not loaded.
+func (t tree) module(name string) string {
+	info, err := t.stat(path.Join("module", name))
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return strconv.FormatUint(stat.Ino, 10)
+}
 
 // hasPCI asks sysfs whether the machine has a device at an address.
 func (t tree) hasPCI(address gpu.PCIAddress) presence {

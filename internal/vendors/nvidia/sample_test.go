@@ -54,7 +54,7 @@ func TestSampleUnits(t *testing.T) {
 	s.Sample(t.Context())
 	card := s.Sample(t.Context()).Cards[2]
 	for m, want := range map[gpu.Measure]float64{
-		gpu.ClockSM: 1197e6, gpu.TemperatureGPU: 28, gpu.TemperatureMemory: 30, gpu.PowerUsage: 650, gpu.PowerLimit: 700, gpu.EnergyTotal: 7,
+		gpu.ClockSM: 1197e6, gpu.TemperatureGPU: 28, gpu.TemperatureMemory: 30, gpu.PowerUsage: 650, gpu.PowerLimit: 700, gpu.EnergyTotal: 1_000_007,
 		gpu.UtilizationGPU: 0.8, gpu.UtilizationMemory: 0.4, gpu.UtilizationEncoder: 0.03, gpu.UtilizationDecoder: 0.05,
 		gpu.MemoryUsed: 5 << 20, gpu.PCIeReplays: 9, gpu.PCIeTransmit: 3000, gpu.ECCUncorrectedVolatile: 0, gpu.ClockReasons: 0,
 		gpu.ViolationThermal: 1.5, gpu.NVLinkTransmitTotal: 18 * 2048, gpu.NVLinksUp: 18, gpu.NVLinksDown: 0,

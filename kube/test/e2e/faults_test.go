@@ -47,7 +47,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	xid, silent := sim.Fault{XID: 79}, sim.Fault{LostSilently: true}
+	xid, silent := sim.Fault{XID: 79, Recovery: "node-reboot"}, sim.Fault{LostSilently: true}
 	faults := []cardFault{
 		{"XID 79 on a held GPU", held[0], xid, "NeedsReboot", "XID79"},
 		{"XID 79 on a free GPU", free[0], xid, "NeedsReboot", "XID79"},

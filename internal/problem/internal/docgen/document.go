@@ -19,8 +19,10 @@ is something that does not work as wanted while the GPUs do; *info* is worth kno
 const xidHead = `
 ## XIDs
 
-The class says what the card's health becomes: *ignore* nothing; *degrade* told, and given out all the same; *restart-app*
-and *inspect* not given out; *reset* and *reboot* not given out until that was done. The configuration can override it.
+The class says what the GPU's health becomes: *ignore* nothing; *degrade* told, and offered all the same; *restart-app*
+the same where the driver says that nothing needs repair, and otherwise not offered; *drain* not offered to new pods; *inspect*
+not offered; *reset* and *reboot* not offered until that was done. [health.md](health.md) says what proves that. The
+configuration can override it.
 
 | XID | name | class | meaning |
 |---|---|---|---|
