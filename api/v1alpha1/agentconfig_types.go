@@ -78,9 +78,12 @@ type AgentConfig struct {
 	// MPSRoot is the host's directory of the MPS daemons' pipes and shared memory, and
 	// of the socket of berth-agent mps. Default /run/berth/mps.
 	MPSRoot string `json:"mpsRoot,omitempty"`
-	// StateDir keeps the ledger, the journal of MIG changes and the last good
-	// configuration. Default /run/berth.
+	// StateDir keeps what a reboot makes void: the ledger, what each GPU is used for, the GPUs'
+	// health. Default /run/berth.
 	StateDir string `json:"stateDir,omitempty"`
+	// PersistentDir keeps what has to outlive a reboot: the journal of MIG changes, the last good
+	// configuration and MIG layouts, the last known labels of the Node. Default /var/lib/berth.
+	PersistentDir string `json:"persistentDir,omitempty"`
 
 	// PollInterval is the time between two scans. Default 5s.
 	PollInterval *metav1.Duration `json:"pollInterval,omitempty"`

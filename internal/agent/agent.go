@@ -238,7 +238,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
 	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
 	a.partition = partition.New(partition.Deps{
-		Dir: a.config.StateDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
+		Dir: a.config.PersistentDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  cards{actions: actions, adapter: adapter, program: program},
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
@@ -255,7 +255,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.ledger.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.inventory.Run(ctx) })
-	group.Go(func() error { return a.watch.Run(ctx) })
+	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
 	group.Go(func() error { return a.events.run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })

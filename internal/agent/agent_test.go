@@ -43,6 +43,10 @@ type bench struct {
 	// fault stops changes at a step, configFault those of the configuration; nil for none.
 	fault       func(Step) error
 	configFault func(configwatch.Step) error
+	// client is an API server of a test's own; nil for none.
+	client dynamic.Interface
+	// boot is the ID of the boot; empty for this machine's.
+	boot string
 	// override changes the configuration last; nil for nothing.
 	override func(*v1alpha1.AgentConfig)
 	// api is the API server; nil for a standalone agent.
@@ -99,6 +103,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	b.t.Helper()
 	deps := configwatch.Deps{File: b.file, Fault: b.configFault, Override: func(c *v1alpha1.AgentConfig) {
 		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
+		c.PersistentDir = filepath.Join(b.dir, "persistent")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
 		c.Standalone = true
 		c.MPSRoot = filepath.Join(b.dir, "mps")
@@ -107,10 +112,14 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{Fault: b.fault, Log: (&options{}).logger(b.t.Output())}
+	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: (&options{}).logger(b.t.Output())}
+	client := b.client
 	if b.api != nil {
-		deps.Connect = func(*v1alpha1.AgentConfig) (dynamic.Interface, error) { return b.api, nil }
-		wiring.API = b.api
+		client = b.api
+	}
+	if client != nil {
+		deps.Connect = func(*v1alpha1.AgentConfig) (dynamic.Interface, error) { return client, nil }
+		wiring.API = client
 	}
 	watcher, err := configwatch.Open(deps)
 	if err != nil {

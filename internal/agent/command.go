@@ -110,6 +110,7 @@ func (o *options) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.flags.CDIDir, "cdi-dir", "", "where the CDI spec is written (default /var/run/cdi)")
 	flags.StringVar(&o.flags.HookDir, "hook-dir", "", "where the CDI hook program is installed (default /opt/berth/bin)")
 	flags.StringVar(&o.flags.StateDir, "state-dir", "", "where the ledger is kept (default /run/berth)")
+	flags.StringVar(&o.flags.PersistentDir, "persistent-dir", "", "where journals and the last good configuration are kept, over a reboot (default /var/lib/berth)")
 	flags.StringVar(&o.flags.MPSRoot, "mps-root", "", "where MPS daemons have their pipes and shared memory, and berth-agent mps its socket (default /run/berth/mps)")
 	flags.StringVar(&o.flags.HostRoot, "host-root", "", "where the host's / is mounted, for an agent in a container (default /)")
 	flags.StringVar(&o.flags.DriverRoot, "driver-root", "", "the host's root of the driver's files (default /)")
@@ -135,7 +136,7 @@ func (o *options) override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
 			to   *string
 		}{
 			{o.flags.KubeletDir, &c.KubeletDir}, {o.flags.CDIDir, &c.CDIDir}, {o.flags.HookDir, &c.HookDir},
-			{o.flags.StateDir, &c.StateDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
+			{o.flags.StateDir, &c.StateDir}, {o.flags.PersistentDir, &c.PersistentDir}, {o.flags.HostRoot, &c.HostRoot}, {o.flags.DriverRoot, &c.DriverRoot},
 			{o.flags.ContainerdStateDir, &c.ContainerdStateDir}, {o.flags.CgroupRoot, &c.CgroupRoot},
 			{o.flags.NodeName, &c.NodeName}, {o.flags.MPSRoot, &c.MPSRoot},
 			{o.flags.MetricsListen, &c.MetricsListen},

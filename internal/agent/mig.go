@@ -23,8 +23,6 @@ import (
 const (
 	// migInterval is the time between two looks while a card waits or has failed.
 	migInterval = time.Second
-	// layoutPatience is how long a start waits for the Node's label.
-	layoutPatience = 3 * time.Second
 	// layoutStep is the time between two looks at whether it is known.
 	layoutStep = 20 * time.Millisecond
 	// migFieldManager owns the one label of the Node that the agent writes.
@@ -106,11 +104,19 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 	refuse := func(err error) {
 		problems = append(problems, gpu.Cause{Code: "MIG_LAYOUT_UNKNOWN", Message: err.Error()})
 	}
+	find := func(name string) (mig.Layout, error) {
+		if now.MIG.Unread {
+			// The hardware may have a layout of the same name that is another one.
+			return mig.Layout{}, fmt.Errorf("layout %s is not known: no good content of ConfigMap %s was read yet", name, now.Config.MIGConfigMap)
+		}
+		return mig.FindLayout(layouts, name)
+	}
 	var labelled mig.Layout
 	if name := now.MIG.Layout; name != "" {
 		var err error
-		if labelled, err = mig.FindLayout(layouts, name); err != nil {
+		if labelled, err = find(name); err != nil {
 			refuse(fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, name, err))
+			return nil, problems // Which GPUs it is for is not known: none is changed.
 		}
 	}
 	deciding := offer.DecidingRules(snapshot, offerSettings(now.Config).GPUs)
@@ -135,7 +141,7 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.MIG.Devices}, Source: source})
 			continue
 		}
-		layout, err := mig.FindLayout(layouts, rule.MIG.Layout)
+		layout, err := find(rule.MIG.Layout)
 		if err != nil {
 			refuse(fmt.Errorf("%s: %w", source, err))
 			continue
@@ -171,15 +177,19 @@ func (a *Agent) changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 
 // awaitLayout waits a moment for the Node's label where nothing is in force yet, as after a
 // reboot. That leaves some cards without their MIG mode, and before the label is known they would
-// be given out whole.
+// be given out whole. A label that is remembered from before is waited for however long: it counts when the API
+// stays away.
 func (a *Agent) awaitLayout(ctx context.Context) {
-	enough := a.clock.After(layoutPatience)
-	for len(a.units.now()) == 0 && !a.watch.Current().MIG.Known {
+	enough := a.clock.After(configwatch.Patience)
+	for len(a.units.now()) == 0 {
+		if mig := a.watch.Current().MIG; mig.Known || enough == nil && !mig.Remembered {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-enough:
-			return
+			enough = nil
 		case <-a.clock.After(layoutStep):
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/offer"
 )
@@ -43,10 +44,33 @@ func (a *Agent) noteConfig() {
 		}
 		a.conditions.set(conditionConfig, metav1.ConditionTrue, "InForce", message)
 	}
+	for _, lost := range now.Lost {
+		causes = append(causes, gpu.Cause{Code: lost.Code, Message: lost.Err.Error()})
+	}
 	if len(now.Restart) > 0 {
 		causes = append(causes, gpu.Cause{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: " + strings.Join(now.Restart, ", ")})
 	}
 	a.board.set("config", causes...)
+}
+
+// hardwareJudge answers what the hardware cannot have; it implements configwatch.Judge.
+type hardwareJudge struct {
+	agent   *Agent
+	changed <-chan struct{}
+}
+
+func (a *Agent) judge() configwatch.Judge { return hardwareJudge{a, a.inventory.Subscribe().C()} }
+
+// Changed implements configwatch.Judge.
+func (j hardwareJudge) Changed() <-chan struct{} { return j.changed }
+
+// Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have.
+func (j hardwareJudge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
+	snapshot := j.agent.inventory.Current()
+	if !snapshot.Driver.Present() {
+		return nil, false
+	}
+	return offer.Refuse(snapshot, offerSettings(inForce), offerSettings(next)), true
 }
 
 // offerSettings puts the rules of the configuration into the words of the offers.

@@ -33,7 +33,8 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
-		{"ledger and journals in " + config.StateDir, func() error { return removeState(config.StateDir) }},
+		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
+		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 		{"condition and taint of Node " + config.NodeName, func() error { return removeHealth(ctx, api, config.NodeName) }},
 		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
@@ -52,13 +53,30 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 func removeState(dir string) error {
 	for _, name := range []string{
 		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak",
+	} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, name := range []string{unitsFile, sliceFile, healthFile} {
+		if err := statefile.Remove(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	// The folder goes when it is empty; what others put there stays.
+	_ = os.Remove(dir)
+	return nil
+}
+
+func removePersistent(dir string) error {
+	for _, name := range []string{
 		partition.JournalFile, partition.JournalFile + ".bak", partition.JournalFile + ".tmp", partition.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	for _, name := range []string{unitsFile, sliceFile, healthFile, configwatch.KeptFile} {
+	for _, name := range configwatch.KeptFiles() {
 		if err := statefile.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}

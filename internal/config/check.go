@@ -45,7 +45,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	}
 	for _, path := range []struct{ field, value string }{
 		{"driverRoot", c.DriverRoot}, {"devRoot", c.DevRoot}, {"hostRoot", c.HostRoot}, {"kubeletDir", c.KubeletDir},
-		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"containerdStateDir", c.ContainerdStateDir},
+		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"persistentDir", c.PersistentDir}, {"containerdStateDir", c.ContainerdStateDir},
 		{"mpsRoot", c.MPSRoot}, {"labels.dir", c.Labels.Dir},
 	} {
 		if path.field == "devRoot" && c.DevRoot == c.DriverRoot {

@@ -13,8 +13,10 @@ import (
 const (
 	kind = "AgentConfig"
 	// DefaultStateDir is where the agent keeps its state when nothing says otherwise.
-	DefaultStateDir     = "/run/berth"
-	defaultResourceName = "nvidia.com/gpu"
+	DefaultStateDir = "/run/berth"
+	// DefaultPersistentDir is where it keeps what has to outlive a reboot.
+	DefaultPersistentDir = "/var/lib/berth"
+	defaultResourceName  = "nvidia.com/gpu"
 	// defaultLabelsDir is where Node Feature Discovery reads files from.
 	defaultLabelsDir = "/etc/kubernetes/node-feature-discovery/features.d"
 )
@@ -46,6 +48,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.CDIDir, "/var/run/cdi")
 	text(&c.HookDir, "/opt/berth/bin")
 	text(&c.StateDir, DefaultStateDir)
+	text(&c.PersistentDir, DefaultPersistentDir)
 	text(&c.MPSRoot, "/run/berth/mps")
 	text(&c.ContainerdStateDir, "/run/containerd")
 	duration(&c.PollInterval, 5*time.Second)

@@ -8,7 +8,7 @@
 // filled in) and consistent (no combination that the agent could not honour, as far as it
 // can be told without the hardware), and that written out it is read as the same again.
 // It reads one file and touches nothing else; it must not import any room but
-// spelling, mig (whose layouts it hands out), health (which knows the causes and classes that
+// spelling, mig (whose layouts it hands out), offer (whose bounds it applies), health (which knows the causes and classes that
 // healthClasses names) and the public types of api/v1alpha1.
 //
 // # NVIDIA's file

@@ -165,7 +165,7 @@ func TestWrittenOutAndReadAgain(t *testing.T) {
 func drawSharing(t *rapid.T, names *rapid.Generator[string]) *v1alpha1.Sharing {
 	s := &v1alpha1.Sharing{
 		Mode:            rapid.SampledFrom([]v1alpha1.SharingMode{v1alpha1.SharingMPS, v1alpha1.SharingTimeSlicing}).Draw(t, "mode"),
-		Replicas:        rapid.IntRange(1, 50).Draw(t, "replicas"),
+		Replicas:        rapid.IntRange(1, 48).Draw(t, "replicas"),
 		ResourceName:    names.Draw(t, "shared name"),
 		RenameByDefault: rapid.Bool().Draw(t, "rename"),
 	}

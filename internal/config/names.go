@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-gpu/berth/internal/offer"
 )
 
 const (
@@ -41,6 +43,10 @@ func (d *decoder) checkResource(field, name string) {
 	}
 	if wrong := validation.IsQualifiedName(name); len(wrong) > 0 || !strings.Contains(name, "/") {
 		d.reject(field, strconv.Quote(name)+" is not a resource name", "write it as domain/name, such as nvidia.com/gpu")
+		return
+	}
+	if why := offer.CheckResource(name); why != "" {
+		d.reject(field, strconv.Quote(name)+" is not a resource name: "+why, "write it as domain/name, such as nvidia.com/gpu")
 	}
 }
 

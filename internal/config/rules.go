@@ -8,11 +8,8 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/offer"
 )
-
-// maxReplicas bounds a slip of the finger: the kubelet takes a list of devices of 16 MiB
-// at most, which is about this many shares of each of 16 cards.
-const maxReplicas = 10000
 
 func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 	for i := range c.GPUs {
@@ -183,7 +180,7 @@ func (d *decoder) checkSharing(at string, s *v1alpha1.Sharing) {
 	} else {
 		oneOf(d, at+".mode", s.Mode, v1alpha1.SharingTimeSlicing, v1alpha1.SharingMPS)
 	}
-	d.checkReplicas(at+".replicas", s.Replicas)
+	d.checkReplicas(at+".replicas", s.Mode, s.Replicas)
 	if s.ResourceName != "" {
 		d.checkResource(at+".resourceName", s.ResourceName)
 	}
@@ -211,14 +208,16 @@ func (d *decoder) checkTimeSlice(at string, s *v1alpha1.Sharing) {
 	}
 }
 
-func (d *decoder) checkReplicas(field string, replicas int) {
+func (d *decoder) checkReplicas(field string, mode v1alpha1.SharingMode, replicas int) {
 	switch {
 	case !d.given(field):
 		d.reject(field, "is missing", "write how many containers may share a device")
 	case replicas < 1:
 		d.reject(field, fmt.Sprintf("%d is less than 1", replicas), "write how many containers may share a device; 1 shares it with nobody")
-	case replicas > maxReplicas:
-		d.reject(field, fmt.Sprintf("%d is more than %d", replicas, maxReplicas), "write how many containers may share a device")
+	case replicas > offer.MaxReplicas:
+		d.reject(field, fmt.Sprintf("%d is more than %d", replicas, offer.MaxReplicas), "write how many containers may share a device")
+	case mode == v1alpha1.SharingMPS && replicas > offer.MaxMPSReplicas:
+		d.reject(field, fmt.Sprintf("%d is more than the %d clients that an MPS server can have", replicas, offer.MaxMPSReplicas), fmt.Sprintf("write %d or less, or share by timeSlicing", offer.MaxMPSReplicas))
 	}
 }
 

@@ -26,7 +26,19 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"replicas absurd": {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 1000000}}]`,
-			"gpus[0].sharing.replicas: 1000000 is more than 10000 (write how many containers may share a device)",
+			"gpus[0].sharing.replicas: 1000000 is more than 1000 (write how many containers may share a device)",
+		},
+		"more replicas than the kubelet would take": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 1001}}]`,
+			"gpus[0].sharing.replicas: 1001 is more than 1000 (write how many containers may share a device)",
+		},
+		"more replicas than any MPS server has clients": {
+			`gpus: [{sharing: {mode: mps, replicas: 49}}]`,
+			"gpus[0].sharing.replicas: 49 is more than the 48 clients that an MPS server can have (write 48 or less, or share by timeSlicing)",
+		},
+		"a resource name that the kubelet would refuse": {
+			`gpus: [{resourceName: nvidia.com/GPU}]`,
+			`gpus[0].resourceName: "nvidia.com/GPU" is not a resource name: the part "GPU" after the slash must be lower-case letters, digits, dashes and dots, each part with a letter or digit at both ends (write it as domain/name, such as nvidia.com/gpu)`,
 		},
 		"mode missing": {
 			`gpus: [{sharing: {replicas: 2}}]`,

@@ -14,7 +14,7 @@ func staticFields() []string {
 	return []string{
 		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix",
 		"driverRoot", "devRoot", "hostRoot", "kubeletDir", "cdiDir", "hookDir", "containerdStateDir", "cgroupRoot",
-		"mpsRoot", "stateDir", "metricsListen", "pollInterval", "scanDeadline", "nodeName", "standalone",
+		"mpsRoot", "stateDir", "persistentDir", "metricsListen", "pollInterval", "scanDeadline", "nodeName", "standalone",
 		"healthClasses", "taintUnhealthy", "labels", "sampleInterval", "dcgmNames",
 	}
 }

@@ -149,7 +149,7 @@ func (t *translation) readSharing() {
 		shared, field := &t.block.Resources[i], fmt.Sprintf("%s.resources[%d]", at, i)
 		before := len(t.problems)
 		e := entry{nvidiaShared: shared, at: field, name: t.resource(field+".name", shared.Name)}
-		t.checkReplicas(field+".replicas", shared.Replicas)
+		t.checkReplicas(field+".replicas", t.mode, shared.Replicas)
 		if shared.Rename != "" {
 			e.rename = t.resource(field+".rename", shared.Rename)
 		}

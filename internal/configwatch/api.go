@@ -2,6 +2,7 @@ package configwatch
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 
@@ -28,6 +29,7 @@ func (w *Watcher) followNode(ctx context.Context) {
 	w.follow(ctx, nodes(), "", w.base.NodeName, func(object *unstructured.Unstructured) {
 		answer := nodeAnswer{known: true}
 		if object != nil {
+			answer.uid = string(object.GetUID())
 			answer.labels = map[string]string{}
 			for _, label := range []string{LabelConfig, LabelNVIDIAConfig, LabelMIG} {
 				if value := object.GetLabels()[label]; value != "" {
@@ -35,7 +37,7 @@ func (w *Watcher) followNode(ctx context.Context) {
 				}
 			}
 		}
-		w.learn(func() { w.node = answer })
+		w.learn(func(s *sources) { s.node = answer })
 	})
 }
 
@@ -47,7 +49,14 @@ func (w *Watcher) followMap(ctx context.Context, name string) {
 		if object != nil {
 			answer.data, _, _ = unstructured.NestedStringMap(object.Object, "data")
 		}
-		w.learn(func() { w.maps[name] = answer })
+		w.learn(func(s *sources) {
+			next := maps.Clone(s.maps)
+			if next == nil {
+				next = map[string]mapAnswer{}
+			}
+			next[name] = answer
+			s.maps = next
+		})
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,8 +27,20 @@ const (
 	LabelMIGState = "nvidia.com/mig.config.state"
 )
 
-// poll is the time between two looks at the file, which may be a symlink that moves.
-const poll = time.Second
+const (
+	// poll is the time between two looks at the file, which may be a symlink that moves.
+	poll = time.Second
+	// Patience is how long a start waits for the API before the last known labels and layouts count.
+	Patience = 3 * time.Second
+)
+
+// Judge knows the hardware of the node. It is asked before a new configuration replaces one that is in force.
+type Judge interface {
+	// Refuse says why the hardware cannot have a configuration: a device that is offered now would be refused. Known is
+	// false before the hardware was scanned; then the question is asked again when Changed has a token.
+	Refuse(inForce, next *v1alpha1.AgentConfig) (refused error, known bool)
+	Changed() <-chan struct{}
+}
 
 // Deps is what a Watcher needs.
 type Deps struct {
@@ -76,16 +89,30 @@ type State struct {
 	Restart []string
 	// MIG is what the node's label asks for.
 	MIG MIG
+	// Lost are files of an earlier agent that could not be used, until they are written again.
+	Lost []Lost
+}
+
+// Lost is a file that could not be used.
+type Lost struct {
+	Code string
+	Err  error
 }
 
 // MIG is what the API says of the node's partition.
 type MIG struct {
-	// Known is false until the Node was read; nothing follows from an empty Layout before.
+	// Known is false until the Node was read, or the API was away for Patience and what it said last is
+	// remembered; nothing follows from an empty Layout before.
 	Known bool
+	// Remembered is true while Known is false and will become true without the API.
+	Remembered bool
 	// Layout is the value of the label; empty when there is none.
 	Layout string
 	// Layouts are those of the ConfigMap that Config.MIGConfigMap names.
 	Layouts map[string][]v1alpha1.MIGLayoutEntry
+	// Unread is true when that ConfigMap is named and no good content of it was ever read: no name of a
+	// layout means anything then.
+	Unread bool
 	// Err says why Layouts are not the newest ones.
 	Err error
 }
@@ -97,13 +124,28 @@ type Watcher struct {
 	base *v1alpha1.AgentConfig
 	api  dynamic.Interface
 
+	// current is replaced by the one goroutine that decides; it is read without a lock, so that no reader waits
+	// for parsing or for the disk.
+	current atomic.Pointer[State]
+	nodeUID atomic.Pointer[string]
+	// memory is of the goroutine that decides, as is lastKeep, the last reason why nothing could be kept.
+	memory   memory
+	lastKeep string
+
 	mu      sync.Mutex
-	state   State
-	file    text
-	node    nodeAnswer
-	maps    map[string]mapAnswer // by NAMESPACE/NAME
+	sources sources
+	wake    chan struct{} // the sources have changed
 	changed chan struct{}
 	rewatch chan struct{} // Config.MIGConfigMap may be another one
+}
+
+// sources are what each source last said. The maps are replaced, never changed.
+type sources struct {
+	file text
+	node nodeAnswer
+	maps map[string]mapAnswer // by NAMESPACE/NAME
+	// late is true once the API had the time to answer.
+	late bool
 }
 
 // text is the last content of the file that was looked at.
@@ -114,7 +156,9 @@ type text struct {
 
 // nodeAnswer is what the API last said of our Node.
 type nodeAnswer struct {
-	known  bool
+	known bool
+	// uid is empty when there is no such Node.
+	uid    string
 	labels map[string]string
 }
 
@@ -130,7 +174,8 @@ type mapAnswer struct {
 func Open(deps Deps) (*Watcher, error) {
 	deps.Clock = cmp.Or[clock.WithTicker](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
-	w := &Watcher{deps: deps, maps: map[string]mapAnswer{}, changed: make(chan struct{}, 1), rewatch: make(chan struct{}, 1)}
+	w := &Watcher{deps: deps, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), rewatch: make(chan struct{}, 1)}
+	w.nodeUID.Store(new(string))
 	if deps.ConfigMap != "" && strings.Count(deps.ConfigMap, "/") != 1 {
 		return nil, fmt.Errorf("find configuration: --config-map %q is not NAMESPACE/NAME", deps.ConfigMap)
 	}
@@ -147,18 +192,18 @@ func (w *Watcher) Base() *v1alpha1.AgentConfig { return w.base }
 func (w *Watcher) API() dynamic.Interface { return w.api }
 
 // Current is what is known now.
-func (w *Watcher) Current() State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state
-}
+func (w *Watcher) Current() State { return *w.current.Load() }
+
+// NodeUID is the UID of our Node; empty while it is not known.
+func (w *Watcher) NodeUID() string { return *w.nodeUID.Load() }
 
 // Changed has a token whenever Current has changed.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run follows the sources until ctx ends.
-func (w *Watcher) Run(ctx context.Context) error {
+// Run follows the sources until ctx ends. Without a judge every configuration suits the hardware.
+func (w *Watcher) Run(ctx context.Context, judge Judge) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { w.decideAll(ctx, judge); return nil })
 	group.Go(func() error { w.followFile(ctx); return nil })
 	if w.api != nil {
 		group.Go(func() error { w.followNode(ctx); return nil })
@@ -174,6 +219,9 @@ func (w *Watcher) followFile(ctx context.Context) {
 	if w.deps.File == "" {
 		return
 	}
+	w.mu.Lock()
+	last := w.sources.file
+	w.mu.Unlock()
 	ticker := w.deps.Clock.NewTicker(poll)
 	defer ticker.Stop()
 	for {
@@ -182,8 +230,10 @@ func (w *Watcher) followFile(ctx context.Context) {
 			return
 		case <-ticker.C():
 		}
-		if next := readText(w.deps.File); next != w.file {
-			w.learn(func() { w.file = next })
+		// The file is read outside of the lock: its file system may hang.
+		if next := readText(w.deps.File); next != last {
+			last = next
+			w.learn(func(s *sources) { s.file = next })
 		}
 	}
 }
@@ -214,22 +264,58 @@ func (w *Watcher) followLayouts(ctx context.Context) {
 	}
 }
 
-// learn takes in what a source said and computes anew what follows.
-func (w *Watcher) learn(take func()) {
+// learn takes in what a source said, and wakes the goroutine that decides.
+func (w *Watcher) learn(take func(*sources)) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	take()
-	before := w.state
-	if err := w.decide(); err != nil {
+	take(&w.sources)
+	w.mu.Unlock()
+	poke(w.wake)
+}
+
+// decideAll computes the state again whenever a source or the hardware has changed, until ctx ends. Parsing and
+// writing to the disk happen here and nowhere else.
+func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
+	var hardware <-chan struct{}
+	if judge != nil {
+		hardware = judge.Changed()
+	}
+	var late <-chan time.Time
+	if w.api != nil {
+		late = w.deps.Clock.After(Patience)
+	}
+	for {
+		w.decideOnce(judge)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-hardware:
+		case <-late:
+			w.learn(func(s *sources) { s.late = true })
+		}
+	}
+}
+
+// decideOnce publishes what follows from what the sources say now.
+func (w *Watcher) decideOnce(judge Judge) {
+	w.mu.Lock()
+	from := w.sources
+	w.mu.Unlock()
+	d := &decision{Watcher: w, from: from, judge: judge, state: w.Current()}
+	if err := d.decide(); err != nil {
 		return // A test stopped the change here.
 	}
-	if same(before, w.state) {
+	if same(w.Current(), d.state) {
 		return
 	}
-	for _, wake := range []chan struct{}{w.changed, w.rewatch} {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+	w.current.Store(&d.state)
+	poke(w.changed)
+	poke(w.rewatch)
+}
+
+func poke(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
 	}
 }

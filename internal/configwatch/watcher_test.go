@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
@@ -28,14 +29,19 @@ type world struct {
 	file  string
 	name  string
 	fault func(Step) error
+	judge Judge
+	clock clock.WithTicker
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
-	kinds := map[schema.GroupVersionResource]string{nodes(): "NodeList", configMaps(): "ConfigMapList"}
-	w.api = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	w.api = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds())
 	return w
+}
+
+func kinds() map[schema.GroupVersionResource]string {
+	return map[schema.GroupVersionResource]string{nodes(): "NodeList", configMaps(): "ConfigMapList"}
 }
 
 // write puts the file there.
@@ -80,8 +86,8 @@ func (w *world) configMap(name string, data map[string]string) {
 
 func (w *world) open() (*Watcher, error) {
 	deps := Deps{
-		File: w.file, ConfigMap: w.name, Fault: w.fault,
-		Override: func(c *v1alpha1.AgentConfig) { c.NodeName, c.StateDir = "node-0", filepath.Join(w.dir, "state") },
+		File: w.file, ConfigMap: w.name, Fault: w.fault, Clock: w.clock,
+		Override: func(c *v1alpha1.AgentConfig) { c.NodeName, c.PersistentDir = "node-0", filepath.Join(w.dir, "state") },
 	}
 	if w.name != "" || w.file == "" {
 		deps.Connect = func(*v1alpha1.AgentConfig) (dynamic.Interface, error) { return w.api, nil }
@@ -98,7 +104,7 @@ func (w *world) start() (watcher *Watcher, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- watcher.Run(ctx) }()
+	go func() { done <- watcher.Run(ctx, w.judge) }()
 	stopped := false
 	stop = func() {
 		if !stopped {

@@ -25,8 +25,8 @@ func isPartial(profile string) bool {
 	return ok && slices != "" && strings.Trim(slices, "0123456789") == ""
 }
 
-// checkResource says what the kubelet would refuse a resource name for; empty when nothing.
-func checkResource(name string) string {
+// CheckResource says what the kubelet would refuse a resource name for; empty when nothing.
+func CheckResource(name string) string {
 	domain, rest, ok := strings.Cut(name, "/")
 	switch {
 	case len(name) > maxResourceName:

@@ -34,9 +34,9 @@ func TestCheckResource(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := checkResource(test.name)
+			got := CheckResource(test.name)
 			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
-				t.Errorf("checkResource(%q) = %q, want %q in it", test.name, got, test.want)
+				t.Errorf("CheckResource(%q) = %q, want %q in it", test.name, got, test.want)
 			}
 		})
 	}

@@ -4,19 +4,22 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 )
 
 // The clients that an MPS server can have, which depend on the compute capability.
 const (
-	mpsClients         = 48
+	// MaxMPSReplicas bounds the replicas of a GPU shared by MPS, of any compute capability.
+	MaxMPSReplicas     = 48
 	mpsClientsPreVolta = 16
 	voltaMajor         = 7
 )
 
-// maxReplicas keeps the list of a whole node within the 4 MiB that the kubelet takes in one message.
-const maxReplicas = 1000
+// MaxReplicas bounds the replicas of a device: it keeps the list of a whole node within the 4 MiB that the kubelet takes
+// in one message.
+const MaxReplicas = 1000
 
 // slice is a MIG device with its card.
 type slice struct {
@@ -29,6 +32,14 @@ type resolver struct {
 	settings Settings
 	problems problems
 	units    []Unit
+	// refused are the devices that are not offered because their settings cannot be had.
+	refused []refusedDevice
+}
+
+// refusedDevice is a device that the settings would take out of the node's offers.
+type refusedDevice struct {
+	key      gpu.DeviceKey
+	sentence string
 }
 
 // Resolve says as what each device of the node is to be given out, and what of the settings
@@ -38,6 +49,32 @@ type resolver struct {
 // otherwise, such as unshared, would give it to pods that nobody meant it for, perhaps for weeks; and
 // once the settings are right again, that would have to be waited for.
 func Resolve(snapshot *gpu.Snapshot, settings Settings) ([]Unit, []gpu.Cause) {
+	r := resolve(snapshot, settings)
+	return r.units, r.problems.causes()
+}
+
+// Refuse says why the hardware cannot have other settings than those in force: devices that are wanted and can be had now
+// would not be offered, because their new settings cannot be had. It is nil when there is no such device. A device that
+// the new settings exclude is not refused, nor is one that is not offered now.
+func Refuse(snapshot *gpu.Snapshot, inForce, next Settings) error {
+	now := resolve(snapshot, inForce).units
+	var sentences []string
+	for _, refused := range resolve(snapshot, next).refused {
+		if overlapsAny(refused.key, now) {
+			sentences = append(sentences, refused.sentence)
+		}
+	}
+	if len(sentences) == 0 {
+		return nil
+	}
+	if others := len(sentences) - namedHolders; others > 0 {
+		sentences = append(sentences[:namedHolders], fmt.Sprintf("and %d more", others))
+	}
+	return fmt.Errorf("this node's hardware cannot have it: %s", strings.Join(sentences, "; "))
+}
+
+// resolve does the work of Resolve. The units are in the order of the cards.
+func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	settings.ResourceName = cmp.Or(settings.ResourceName, DefaultResource)
 	r := &resolver{settings: settings}
 	cards := survey(snapshot, func(kind, index string, id gpu.UUID) {
@@ -80,7 +117,8 @@ func Resolve(snapshot *gpu.Snapshot, settings Settings) ([]Unit, []gpu.Cause) {
 	r.compareKinds()
 	cardRuleProblems(&r.problems, cards, settings.GPUs, decided)
 	migRuleProblems(&r.problems, cards, settings.MIGDevices, parts, byPart, settings.MIGStrategy)
-	return ordered(cards, r.units), r.problems.causes()
+	r.units = ordered(cards, r.units)
+	return r
 }
 
 // ordered puts units in the order of the cards.
@@ -227,7 +265,7 @@ type refusal struct{ code, sentence string }
 
 func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refusal) {
 	if refused.code == "" {
-		if why := checkResource(use.Resource); why != "" {
+		if why := CheckResource(use.Resource); why != "" {
 			refused = refusal{ResourceNameInvalid, fmt.Sprintf("%q cannot be the name of a resource: %s; set another resourceName", use.Resource, why)}
 		}
 	}
@@ -239,6 +277,7 @@ func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refus
 	if device.rule != "" {
 		sentence += " (rule " + device.rule + ")"
 	}
+	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would be %s: %s", device.kind, device.index, sentence, refused.sentence)})
 	r.problems.add(refused.code, device.kind, device.index, sentence+": "+refused.sentence)
 }
 
@@ -256,8 +295,8 @@ func share(resource string, s *Sharing) (Use, refusal) {
 	if s.Replicas < 1 {
 		return use, refusal{SharingInvalid, fmt.Sprintf("a device cannot have %d replicas; set replicas to 1 or more, or remove the sharing", s.Replicas)}
 	}
-	if s.Replicas > maxReplicas {
-		return use, refusal{SharingInvalid, fmt.Sprintf("the kubelet would not take the list of a node with %d replicas per device; set replicas to %d or less", s.Replicas, maxReplicas)}
+	if s.Replicas > MaxReplicas {
+		return use, refusal{SharingInvalid, fmt.Sprintf("the kubelet would not take the list of a node with %d replicas per device; set replicas to %d or less", s.Replicas, MaxReplicas)}
 	}
 	switch s.Mode {
 	case TimeSlicing:
@@ -275,7 +314,7 @@ func share(resource string, s *Sharing) (Use, refusal) {
 
 // limit fills in what a card gives each client of MPS, or says why it has no MPS.
 func (c *card) limit(use *Use, replicas int) refusal {
-	clients := mpsClients
+	clients := MaxMPSReplicas
 	if c.ComputeCapability.Major < voltaMajor {
 		clients = mpsClientsPreVolta
 	}

@@ -373,7 +373,7 @@ func TestResolveProperties(t *testing.T) {
 				if excluded || parted != (unit.Key.MIG != "") {
 					t.Fatalf("%v is offered of %+v", unit, c)
 				}
-				if use := unit.Use; checkResource(use.Resource) != "" || (use.Mode == Whole) != (use.Replicas == 0) ||
+				if use := unit.Use; CheckResource(use.Resource) != "" || (use.Mode == Whole) != (use.Replicas == 0) ||
 					(use.Mode == MPS) != (use.PinnedMemoryMiB != 0) || use.Mode == MPS && c.MIG.Enabled {
 					t.Fatalf("%v makes no sense: %+v", unit, use)
 				}

@@ -13,6 +13,7 @@
 //	DIR/images/               the image tarballs made here
 //	DIR/nodes/NAME/kubelet    the node's /var/lib/kubelet
 //	DIR/nodes/NAME/etc-cdi    the node's /etc/cdi
+//	DIR/nodes/NAME/lib-berth  the node's /var/lib/berth
 //	DIR/nodes/NAME/run        the node's /run (its cdi/ is /var/run/cdi)
 //	DIR/nodes/NAME/log        the node's /var/log
 //	DIR/nodes/NAME/sim        the node's simulated hardware

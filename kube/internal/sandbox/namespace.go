@@ -19,6 +19,7 @@ func binds(nodeDir string) [][2]string {
 	return [][2]string{
 		{filepath.Join(nodeDir, "kubelet"), "/var/lib/kubelet"},
 		{filepath.Join(nodeDir, "cni", "state"), "/var/lib/cni"},
+		{filepath.Join(nodeDir, "lib-berth"), "/var/lib/berth"},
 		{filepath.Join(nodeDir, "etc-cdi"), "/etc/cdi"},
 		{filepath.Join(nodeDir, "log"), "/var/log"},
 		{filepath.Join(nodeDir, "run"), runMount},
@@ -67,7 +68,7 @@ func enterNamespace(pid int) error {
 // borrowed are the directories that a node mounts over and that a machine
 // without Kubernetes lacks. Those made here hold a mark, so that the last
 // sandbox that needs them removes them, whichever made them.
-func borrowed() []string { return []string{"/var/lib/kubelet", "/var/lib/cni", "/etc/cdi"} }
+func borrowed() []string { return []string{"/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc/cdi"} }
 
 const borrowMark = ".made-by-berth-sandbox"
 

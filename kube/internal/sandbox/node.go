@@ -115,7 +115,7 @@ func (n Node) Exec(ctx context.Context, argv ...string) ([]byte, error) {
 
 // makeNode makes the node's directories, cgroup and mount namespace.
 func (n Node) makeNode() error {
-	for _, dir := range []string{"kubelet", "cni/conf", "cni/state", "etc-cdi", "log", "run/cdi", "run/containerd", "containerd", "config"} {
+	for _, dir := range []string{"kubelet", "cni/conf", "cni/state", "lib-berth", "etc-cdi", "log", "run/cdi", "run/containerd", "containerd", "config"} {
 		if err := os.MkdirAll(filepath.Join(n.dir(), dir), 0o755); err != nil {
 			return fmt.Errorf("make node %s: %w", n.name, err)
 		}

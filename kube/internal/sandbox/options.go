@@ -58,7 +58,7 @@ func (o *Options) complete() error {
 	}
 	o.Dir = dir
 	// These are hidden inside a node by its own mounts.
-	for _, taken := range []string{"/run", "/var/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni", "/etc", "/proc", "/sys", "/dev"} {
+	for _, taken := range []string{"/run", "/var/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc", "/proc", "/sys", "/dev"} {
 		if dir == taken || strings.HasPrefix(dir, taken+"/") {
 			return fmt.Errorf("--dir %s: a sandbox cannot live below %s, because its nodes have a %s of their own; choose another directory, for example %s", dir, taken, taken, DefaultDir)
 		}

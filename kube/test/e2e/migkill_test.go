@@ -67,10 +67,11 @@ func killPair() [2]killLayout {
 	}
 }
 
-// The agent's files on the node: the journal of a MIG change and its folder.
+// The agent's folders on the node, and its journal of a MIG change.
 const (
-	stateFolder = "run/berth"
-	migJournal  = "mig-change.json"
+	stateFolder      = "run/berth"
+	persistentFolder = "var/lib/berth"
+	migJournal       = "mig-change.json"
 )
 
 // testKilledDuringLayouts: the agent dies at random moments of MIG changes, and sometimes
@@ -145,7 +146,7 @@ func (l *lab) killAgent(t testing.TB) time.Time {
 // journal is the text of the journal of a MIG change; empty when none is under way.
 func (l *lab) journal(t testing.TB) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(l.node.Root(), stateFolder, migJournal))
+	text, err := os.ReadFile(filepath.Join(l.node.Root(), persistentFolder, migJournal))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
