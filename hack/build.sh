@@ -70,11 +70,16 @@ build() {
 	[ $((SECONDS - at)) -lt 3 ] || say "built $out in $((SECONDS - at)) s"
 }
 
-build . berth ./cmd/berth
-build . berth-agent ./cmd/berth-agent
+# What the programs say as their version: the last tag, and the commit.
+number=$(git describe --tags --dirty 2>/dev/null || true)
+commit=$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || true)
+stamp="-X github.com/berth-gpu/berth/internal/version.number=$number -X github.com/berth-gpu/berth/internal/version.commit=$commit"
+
+build . berth ./cmd/berth -ldflags="$stamp"
+build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
 # Static, since it runs on hosts with an older C library; not without cgo, since the
 # toolkit's hooks reach go-nvml through its configuration package.
-build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags='-s -w -linkmode external -extldflags "-static -Wl,--no-warnings"'
+build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 [ "${1:-}" = sandbox ] || exit 0
 
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
@@ -86,4 +91,4 @@ build kube workload ./cmd/workload -ldflags='-s -w'
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
-build kube berth-sandbox ./cmd/berth-sandbox
+build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"

@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // scan). It names pods of all tenants: whoever may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=1"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=2"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="Cards that the last scan found."
 // +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="Cards that somebody holds, wholly or in part."
@@ -19,6 +19,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="Cards that are not given out."
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.summary.model`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GPUNode struct {
 	metav1.TypeMeta `json:",inline"`
@@ -40,6 +41,9 @@ type GPUNodeList struct {
 
 // GPUNodeStatus is the picture of one node.
 type GPUNodeStatus struct {
+	// AgentVersion is the version of the berth-agent that wrote this.
+	// +optional
+	AgentVersion string `json:"agentVersion,omitempty"`
 	// Driver is what the NVIDIA driver says of itself; absent when none answers.
 	// +optional
 	Driver GPUDriver `json:"driver,omitzero"`

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/pages"
 	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/version"
 )
 
 const resource = "nvidia.com/gpu"
@@ -290,6 +292,8 @@ func TestPages(t *testing.T) {
 	}
 	if _, text := get("/metrics"); !strings.Contains(text, `berth_device_plugin_healthy_devices{resource="nvidia.com/gpu"} 4`) {
 		t.Errorf("/metrics has no 4 healthy devices:\n%s", text)
+	} else if build := version.Current(); !strings.Contains(text, fmt.Sprintf("berth_build_info{commit=%q,go_version=%q,version=%q} 1", build.Commit, build.Go, build.Version)) {
+		t.Errorf("/metrics has no build:\n%s", text)
 	}
 	_, text = get("/debug/state")
 	var state DebugState

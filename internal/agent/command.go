@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/config"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/pages"
+	versioncommand "github.com/berth-gpu/berth/internal/version/command"
 )
 
 // options are the flags that all commands of berth-agent share.
@@ -72,6 +73,7 @@ uninstall" does.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.bind(root)
+	versioncommand.AddTo(root)
 	root.AddCommand(newInspectCommand(o), newUninstallCommand(o, out), newProbeCommand(o), newMPSCommand(o, errOut))
 	root.AddCommand(newMPSDaemonCommand(), newRootedCommand(), newSimulatedCommand())
 	return root

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-gpu/berth/internal/version"
 )
 
 // collector computes the agent's own metrics at each scrape from what is in
@@ -11,7 +13,7 @@ type collector struct {
 
 	devices, healthy, registered, streams *prometheus.Desc
 	allocations, refusals, registrations  *prometheus.Desc
-	holdings, problems                    *prometheus.Desc
+	holdings, build, problems             *prometheus.Desc
 }
 
 func newRegistry(agent *Agent) *prometheus.Registry {
@@ -29,6 +31,7 @@ func newRegistry(agent *Agent) *prometheus.Registry {
 		refusals:      describe("device_plugin_refusals_total", "Calls that ended in an error.", "resource"),
 		registrations: describe("device_plugin_registrations_total", "Registrations that the kubelet took.", "resource"),
 		holdings:      describe("holdings", "Devices held, by kind of holder.", "kind"),
+		build:         describe("build_info", "1; the labels say which build of the agent this is.", "version", "commit", "go_version"),
 		problems:      describe("problem", "1 for each problem of the node that stands.", "code"),
 	})
 	return registry
@@ -36,7 +39,7 @@ func newRegistry(agent *Agent) *prometheus.Registry {
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		c.devices, c.healthy, c.registered, c.streams, c.allocations, c.refusals, c.registrations, c.holdings, c.problems,
+		c.devices, c.healthy, c.registered, c.streams, c.allocations, c.refusals, c.registrations, c.holdings, c.build, c.problems,
 	} {
 		out <- desc
 	}
@@ -65,6 +68,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		gauge(c.holdings, float64(n), kind)
 	}
+	build := version.Current()
+	gauge(c.build, 1, build.Version, build.Commit, build.Go)
 	codes := map[string]bool{}
 	for _, problem := range c.agent.problems() {
 		if !codes[problem.Code] {

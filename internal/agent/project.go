@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/ledger"
 	"github.com/berth-gpu/berth/internal/mps"
 	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/version"
 )
 
 // project keeps the projections that wait for nothing equal to inventory and ledger until ctx ends: the
@@ -74,7 +75,7 @@ func (a *Agent) publish() {
 	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
 	now := a.watch.Current()
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
-		Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
+		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
 		Excluded: excluded(&snapshot, now.Config),
 		Config:   v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	}))

@@ -23,8 +23,10 @@ type Holding struct {
 
 // Input is everything that an object is made of.
 type Input struct {
-	Snapshot *gpu.Snapshot
-	Holdings []Holding
+	// AgentVersion is the version of the agent that publishes the object.
+	AgentVersion string
+	Snapshot     *gpu.Snapshot
+	Holdings     []Holding
 	// Offered says as what each GPU and MIG device is given out; one that is not in it is
 	// not given out.
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
@@ -44,6 +46,7 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode)}
 	node.Name = nodeName
 	status := &node.Status
+	status.AgentVersion = in.AgentVersion
 	if snapshot.Driver.Present() {
 		status.Driver.Version = snapshot.Driver.Version
 		if snapshot.Driver.CUDA != (gpu.Version{}) {

@@ -36,7 +36,7 @@ func TestDefinitionKnowsEveryField(t *testing.T) {
 	for _, column := range spec.Versions[0].AdditionalPrinterColumns {
 		columns = append(columns, column.Name)
 	}
-	if len(columns) != 7 {
+	if len(columns) != 8 {
 		t.Errorf("columns %v", columns)
 	}
 	blob, err := yaml.Marshal(Owned(Build("node-0", input()), "node-0", "uid"))

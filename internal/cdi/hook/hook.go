@@ -19,6 +19,8 @@ import (
 
 	"github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/commands"
 	"github.com/urfave/cli/v3"
+
+	"github.com/berth-gpu/berth/internal/version"
 )
 
 // Run runs the hook named by args[1] with the arguments after it. The container's
@@ -42,8 +44,9 @@ func Names() []string {
 
 func command(log *slog.Logger) *cli.Command {
 	return commands.ConfigureCDIHookCommand(logger{log}, &cli.Command{
-		Name:  "berth-cdi-hook",
-		Usage: "CDI hooks, which a container runtime runs while it creates a GPU container",
+		Name:    "berth-cdi-hook",
+		Version: version.Current().String(),
+		Usage:   "CDI hooks, which a container runtime runs while it creates a GPU container",
 	})
 }
 

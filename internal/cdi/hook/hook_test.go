@@ -7,7 +7,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/version"
 )
+
+// TestVersion: the hook says which build it is, since it stays on the host when the agent has gone.
+func TestVersion(t *testing.T) {
+	root := command(slog.New(slog.DiscardHandler))
+	var out bytes.Buffer
+	root.Writer = &out
+	if err := root.Run(t.Context(), []string{"berth-cdi-hook", "--version"}); err != nil || !strings.Contains(out.String(), version.Current().String()) {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
 
 func TestNames(t *testing.T) {
 	want := []string{"apply-cuda-memory-limits", "chmod", "create-symlinks", "disable-device-node-modification",
