@@ -20,21 +20,46 @@
 //     in admission. While the checkpoint is unreadable the limit is
 //     Deps.UnknownLimit.
 //   - A later Allocate of the same device takes over from an earlier one, pending
-//     or not: the kubelet has freed the device and we had not noticed, or an init
-//     container's device is used again within its pod.
+//     or not, when the kubelet has freed the device and we had not noticed, or an init
+//     container's device is used again within its pod; otherwise it is refused (see "A device that is
+//     offered twice").
 //   - A holding ends when the kubelet no longer lists it and no process of its
 //     container lives. Deletion of the pod alone ends nothing.
 //   - Listed without a process (not started yet, crash loop, finished but not
 //     deleted) stays held and bars nobody: as long as the kubelet remembers
 //     a device it offers it to nobody else.
 //   - A process without being listed makes an orphan, and bars the device.
-//   - Between two looks at the node, an offer tells: the kubelet offers nothing that it
-//     remembers, so a device in use that it calls free (Offered, Acquire) is an
-//     orphan's. Before anything is refused the ledger looks again (Deps.Look).
+//   - Between two looks at the node, an offer tells: a device in use that the kubelet calls free (Offered,
+//     Acquire), and that its checkpoint does not list, is an orphan's. Before anything is refused the ledger
+//     looks again (Deps.Look, Deps.Assigned).
 //   - While the checkpoint is missing or unreadable, or after Distrust (the
 //     kubelet has restarted), nothing is known of what the kubelet remembers. Every
 //     device with a living container is then an orphan. That costs nothing if the
 //     kubelet does remember: it would not offer them.
+//
+// # A device that is offered twice
+//
+// The kubelet can offer a device that a living pod has: a PodResources List by any client, at a moment when some pod has
+// just ended, makes it forget the reservation of every Allocate that is under way (see the facts in internal/kubelet). So
+// when Allocate names a device that the ledger has for a pod, and no process uses it, the checkpoint is read at that
+// moment, outside the mutex. The kubelet writes it before it admits the next pod. Then:
+//
+//	the checkpoint ...                                              | Allocate
+//	cannot be read                                                  | granted: only the kubelet can know
+//	does not list the device                                        | granted
+//	lists it for a pod that has ended                               | granted
+//	lists it for a pod for which the kubelet itself, asked with Get,| granted: it knows of a pod's end before
+//	  does not have it any more                                     |   the API server does
+//	lists it for init containers only, and a later container of that| granted, once per container: the kubelet hands
+//	  pod requests the resource and has no entry yet, and the       |   such a device on with a bare Allocate
+//	  kubelet has not called the device free since it was granted   |
+//	lists it for another pod, living or unknown                     | refused (ListedError), after Deps.Ask
+//
+// A refusal costs one pod its admission, and makes the kubelet set its reservations to what it remembers. A device given
+// twice is worse. GetPreferredAllocation leaves such devices to the last (the result of Offered).
+//
+// One way remains: two Allocates of one device under way at the same time. The kubelet admits pods one after the other; only the
+// restart of a container whose entry was lost allocates beside that, and there the kubelet 1.37 itself ends (docs/upstream).
 //
 // # Sizes and names
 //
@@ -84,6 +109,10 @@
 // maintenance (ErrSuperseded); their Allocates are still granted, in memory, since the
 // kubelet remembers those. When the writer dies, the one before it finds its lock free at
 // the next Reconcile and takes over again.
+//
+// Taking over replaces the memory by the file and keeps the grants to pods that were made meanwhile. When the file
+// cannot be read at that moment, neither the memory nor the writer changes. The lock of another agent is waited for one
+// second at most, and never with the mutex held: a stopped agent delays no Allocate.
 //
 // # The file
 //
