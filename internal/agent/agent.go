@@ -105,6 +105,7 @@ type Agent struct {
 	page        *metrics.Page
 	xids        *xidCounts
 	ledger      *ledger.Ledger
+	liveness    *liveness
 	pods        *podwatch.Watch
 	sync        *kubeletsync.Sync
 	cdi         *cdisync.Syncer
@@ -181,6 +182,7 @@ func New(deps Deps) (*Agent, error) {
 // wireHolders makes the parts that give devices out: ledger, CDI and device plugin.
 func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
+	a.liveness = newLiveness(a.clock)
 	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
@@ -266,6 +268,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.metricsPage(ctx) })
 	group.Go(func() error { return a.pods.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.compared: // Before, the device plugin's loop does not run.
+		}
+		return a.liveness.run(ctx, a.checks())
+	})
 	group.Go(func() error { return a.shadow(ctx) })
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS

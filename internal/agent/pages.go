@@ -113,7 +113,7 @@ func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.page)
 	mux.HandleFunc("GET /debug/samples", a.page.ServeSamples)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.Handle("GET /healthz", a.liveness)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if why := a.unready(); why != "" {
 			http.Error(w, why, http.StatusServiceUnavailable)

@@ -41,6 +41,8 @@ type Manager struct {
 	left    chan struct{}
 	// instance is set by Run.
 	instance string
+	// pings are answered by the loop of Run.
+	pings chan struct{}
 }
 
 // running is a server with its goroutine.
@@ -59,7 +61,7 @@ func New(deps Deps) (*Manager, error) {
 	m := &Manager{
 		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
-		leaving: make(map[string]*running), left: make(chan struct{}, 1),
+		leaving: make(map[string]*running), left: make(chan struct{}, 1), pings: make(chan struct{}),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
 	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, extra: deps.Extra, linger: m.timing.linger}
@@ -97,7 +99,16 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-m.deps.Changed:
 		case <-m.left:
 		case <-m.after(expiry):
+		case <-m.pings:
 		}
+	}
+}
+
+// Ping returns when the loop of Run has taken notice of it, or ctx has ended.
+func (m *Manager) Ping(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case m.pings <- struct{}{}:
 	}
 }
 

@@ -24,8 +24,10 @@ const (
 	askWithin = 200 * time.Millisecond
 	// askStep is the pause between two looks at what the watch has learned.
 	askStep = 10 * time.Millisecond
+	// maxTries bounds the Gets for one pod in one Ask.
+	maxTries = 3
 	// getsPerSecond bounds the Gets to the kubelet, which allows 100 per second to all its clients together.
-	getsPerSecond = 5
+	getsPerSecond = 10
 )
 
 // Pods is the watch of this node's pods.
@@ -235,21 +237,24 @@ func (n *Node) Ask(questions []ledger.Question) []ledger.Question {
 	}()
 	defer func() { <-resolved }()
 	var dropped []ledger.Question
-	answered := map[string]bool{}
+	answered, unknown, tries := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for {
 		_ = n.noteCgroups(append(n.listedUIDs(), uids...))
 		open := false
 		for _, q := range questions {
 			facts := n.Pod(q.PodUID)
 			switch {
-			case facts.State == ledger.PodEnded:
-			case !answered[q.PodUID] && facts.Name != "" && knowsContainer(facts, q.Containers):
-				answered[q.PodUID] = true
-				if gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID); asked {
-					dropped = append(dropped, gone...)
-				}
-			case facts.Containers == nil || !answered[q.PodUID]:
-				open = true // The watch may bring it.
+			case facts.State == ledger.PodEnded || answered[q.PodUID]:
+			case facts.Containers == nil:
+				open, unknown[q.PodUID] = true, true // The watch may bring it.
+			case knowsContainer(facts, q.Containers) && tries[q.PodUID] < maxTries:
+				tries[q.PodUID]++
+				gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID)
+				dropped = append(dropped, gone...)
+				answered[q.PodUID] = asked
+				open = open || !asked // The watch may bring its end.
+			case !unknown[q.PodUID]:
+				open = true // Of init containers the kubelet says nothing; the watch may bring the pod's end.
 			}
 		}
 		if !open {

@@ -107,9 +107,7 @@ func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation
 			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].bars() {
 				return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: l.records[key].clone()}
 			}
-			if len(e.entries) > 0 {
-				passing[key] = e.entries[0].containers
-			}
+			passing[key] = e.passing()
 			continue
 		}
 		if refused == nil {
@@ -188,8 +186,7 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 	return nil, gpu.DeviceKey{}
 }
 
-// grant puts the devices down for a pod that is not known yet. Of those in passing the containers are
-// given that had them before.
+// grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
 func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {

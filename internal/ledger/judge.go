@@ -56,6 +56,9 @@ type entry struct {
 	dropped bool
 }
 
+// holders identifies an entry: its pod and the containers.
+func (x *entry) holders() []string { return append([]string{x.pod}, x.containers...) }
+
 // evidence is what is known of a device that an Allocate names although the ledger has it for a
 // pod, at a moment when no process uses the device.
 type evidence struct {
@@ -66,8 +69,8 @@ type evidence struct {
 	// offered says that the kubelet has called the device free since it was last granted. It never
 	// does so with a device that passes from an init container to the next one.
 	offered bool
-	// passed are the containers that had entries when the device was last granted as one that
-	// passes on; nil when it never was.
+	// passed are the pod and the containers that had entries when the device was last granted as one that
+	// passes on; empty when it never was.
 	passed []string
 }
 
@@ -90,7 +93,7 @@ func (e *evidence) objection() *entry {
 // container of the same pod: it does so with a bare Allocate. That needs a later container that
 // requests the resource and has none of it yet; and it happens once per container.
 func (e *evidence) passesOn(x *entry) bool {
-	if e.offered || slices.Equal(e.passed, x.containers) {
+	if e.offered || slices.Equal(e.passed, x.holders()) {
 		return false
 	}
 	last := -1
@@ -108,6 +111,17 @@ func (e *evidence) passesOn(x *entry) bool {
 	return slices.ContainsFunc(x.facts.Containers[last+1:], func(c PodContainer) bool {
 		return c.Devices[x.resource] > 0 && !slices.Contains(x.all, c.Name)
 	})
+}
+
+// passing are the holders from which the device passes on; nil when it does not.
+func (e *evidence) passing() []string {
+	for i := range e.entries {
+		x := &e.entries[i]
+		if e.readable && x.facts.State != PodEnded && !x.dropped && e.passesOn(x) {
+			return x.holders()
+		}
+	}
+	return nil
 }
 
 // collectEvidence sorts the checkpoint's entries about the keys. The result has an element for each key of

@@ -353,7 +353,8 @@ func (w *twin) newPod(*rapid.T) {
 	resources := slices.Sorted(maps.Keys(w.lists))
 	resource := rapid.SampledFrom(resources).Draw(w.t, "resource")
 	if rapid.Bool().Draw(w.t, "init") {
-		p.containers = append(p.containers, &twinContainer{name: "init", init: true, resource: resource, wants: n})
+		more := rapid.IntRange(0, 2).Draw(w.t, "more for init")
+		p.containers = append(p.containers, &twinContainer{name: "init", init: true, resource: resource, wants: n + more})
 	}
 	p.containers = append(p.containers, &twinContainer{name: "app", resource: resource, wants: n})
 	if rapid.IntRange(0, 3).Draw(w.t, "second") == 0 {

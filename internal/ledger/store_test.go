@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -413,5 +414,108 @@ func BenchmarkAcquireFresh(b *testing.B) {
 				l.bars.Store(free) // as if the card had come back
 			}
 		})
+	}
+}
+
+// TestStoppedPeerDelaysNoAllocate: an agent that was stopped while it had the lock. A pod gets its devices at once; a claim
+// fails with the reason, within a bound.
+func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := openTest(t, path, nil)
+	l.Reconcile(NodeView{})
+	peer, err := openStore(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.close()
+	release, held := make(chan struct{}), make(chan struct{})
+	done := make(chan error)
+	go func() {
+		done <- peer.locked(func() error {
+			close(held)
+			<-release
+			return nil
+		})
+	}()
+	<-held
+	claimed := make(chan error)
+	go func() { claimed <- l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}) }()
+	for range 100 { // The claim waits for the lock meanwhile.
+		if err := l.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
+			t.Fatal(err)
+		}
+		l.Holdings()
+	}
+	select {
+	case err := <-claimed:
+		t.Fatalf("the claim ended before the pods were served: %v", err)
+	default:
+	}
+	if err := <-claimed; !errors.Is(err, errLocked) {
+		t.Errorf("the claim: %v, want that another process has the lock", err)
+	}
+	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" {
+		t.Errorf("faults are %v, want LEDGER_UNWRITABLE", faults)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if l.Reconcile(NodeView{}); len(l.Faults()) != 0 {
+		t.Errorf("faults are %v after the lock was given up", l.Faults())
+	}
+}
+
+// TestTakeOverCannotRead: a file that cannot be read at the moment of an upgrade empties nothing, and the agent that
+// could not read it does not write it.
+func TestTakeOverCannotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	old := openTest(t, path, nil)
+	if err := old.Acquire(claim("A"), []gpu.DeviceKey{key("G0")}); err != nil {
+		t.Fatal(err)
+	}
+	next := openTest(t, path, func(d *Deps) { d.Follow = true })
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path, 0o700); err != nil { // It opens, and cannot be read.
+		t.Fatal(err)
+	}
+	if err := next.TakeOver(); err == nil {
+		t.Error("the takeover succeeded without the file")
+	}
+	if got := names(next); !slices.Equal(got, []string{"G0 Claim A"}) || next.Writes() {
+		t.Errorf("after a failed takeover it has %v and writes: %v; want G0, and not", got, next.Writes())
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G1")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.TakeOver(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(next); !slices.Equal(got, []string{"G0 Claim A", "G1 Pod pending"}) || !next.Writes() {
+		t.Errorf("after the takeover it has %v and writes: %v; want the claim, the pending grant, and yes", got, next.Writes())
+	}
+}
+
+// TestClockSetBack: a grant that seems to lie hours in the future is dropped in its time all the same.
+func TestClockSetBack(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(start)
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Clock = clock })
+	if err := l.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
+		t.Fatal(err)
+	}
+	clock.SetTime(start.Add(-5 * time.Hour))
+	l.Reconcile(NodeView{})
+	clock.SetTime(start.Add(-5*time.Hour + DefaultPendingLimit))
+	l.Reconcile(NodeView{})
+	if got := names(l); len(got) > 0 {
+		t.Errorf("%v is held %s after the clock was set back", got, DefaultPendingLimit)
 	}
 }
