@@ -107,6 +107,9 @@ type AgentConfig struct {
 	MetricsListen string `json:"metricsListen,omitempty"`
 	// DCGMNames adds dcgm-exporter's names and labels to /metrics.
 	DCGMNames bool `json:"dcgmNames,omitempty"`
+	// DCGMHostnameLabel is the label with the node's name under dcgm-exporter's names: Hostname, as all its
+	// releases have it, or hostname, as its main branch does. Default Hostname.
+	DCGMHostnameLabel string `json:"dcgmHostnameLabel,omitempty"`
 	// IgnoredXIDs are further XIDs that say nothing about a card's health.
 	IgnoredXIDs []uint64 `json:"ignoredXIDs,omitempty"`
 	// NodeName is the node's name in the API. Default: NODE_NAME, then the host name.

@@ -133,7 +133,7 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 		_, err := out.Write(labels.Text())
 		return err
 	case "metrics":
-		in := metrics.Input{Node: s.config.NodeName, Snapshot: &s.snapshot, Sample: s.sample}
+		in := metrics.Input{Node: s.config.NodeName, Snapshot: &s.snapshot, Sample: s.sample, DCGMHostnameLabel: s.config.DCGMHostnameLabel}
 		if asJSON {
 			return printJSON(out, "Samples", "samples", metrics.Samples(in))
 		}

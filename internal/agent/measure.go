@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/health"
 	"github.com/berth-gpu/berth/internal/inventory"
 	"github.com/berth-gpu/berth/internal/kubelet"
 	"github.com/berth-gpu/berth/internal/ledger"
@@ -52,9 +51,7 @@ func (x *xidCounts) add(event gpu.Event) {
 	at := slices.IndexFunc(x.counts, func(c xidCount) bool { return c.GPU == event.GPU && c.XID == event.XID })
 	if at < 0 {
 		at = len(x.counts)
-		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{
-			GPU: event.GPU, XID: event.XID, Title: health.LookupXID(event.XID).Mnemonic,
-		}})
+		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{GPU: event.GPU, XID: event.XID}})
 	}
 	c := &x.counts[at]
 	if event.Log {
@@ -95,6 +92,7 @@ func (a *Agent) render() {
 	}
 	in := metrics.Input{
 		Node: a.config.NodeName, Snapshot: a.inventory.Current(), Sample: *sample, XIDs: a.xids.all(), Owners: a.owners(sample),
+		DCGMHostnameLabel: a.config.DCGMHostnameLabel,
 	}
 	for _, h := range a.holdings() {
 		if h.Pod == "" || h.Kind != string(ledger.Pod) && h.Kind != string(ledger.Claim) && h.Kind != string(ledger.Orphan) {

@@ -61,6 +61,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	if c.ScanDeadline.Duration < 100*time.Millisecond {
 		d.reject("scanDeadline", c.ScanDeadline.Duration.String()+" is under 100ms", "the default is 10s")
 	}
+	oneOf(d, "dcgmHostnameLabel", c.DCGMHostnameLabel, "Hostname", "hostname")
 	if c.SampleInterval.Duration < 500*time.Millisecond {
 		d.reject("sampleInterval", c.SampleInterval.Duration.String()+" is under 500ms", "the default is 10s")
 	}

@@ -54,6 +54,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	duration(&c.PollInterval, 5*time.Second)
 	duration(&c.ScanDeadline, 10*time.Second)
 	duration(&c.SampleInterval, 10*time.Second)
+	text(&c.DCGMHostnameLabel, "Hostname")
 	output := v1alpha1.LabelsNode
 	if c.Standalone {
 		output = v1alpha1.LabelsNone // The node is out of reach.

@@ -1,11 +1,19 @@
 package metrics
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+)
+
+// The names of the label with the node's name: every release of dcgm-exporter writes the first, its main branch the second.
+const (
+	HostnameReleased = "Hostname"
+	HostnameNext     = "hostname"
 )
 
 // field is one of dcgm-exporter's default counters.
@@ -15,10 +23,12 @@ type field struct {
 	help string
 	// of says how the number follows from the readings.
 	of func(*gpu.Readings) (float64, bool)
-	// mig tells that a MIG device has it of its own.
+	// mig tells that a GPU instance has it of its own.
 	mig bool
-	// part says what an owner's part of a shared device is; nil for what concerns all alike.
-	part func(share) (float64, bool)
+	// adds tells that the series of one GPU add up to the GPU's value.
+	adds bool
+	// part says what a holder's part of a shared device is, where that is known; nil for what has no parts.
+	part func(r *gpu.Readings, s share) (float64, bool)
 }
 
 // scaled is a measure in another unit.
@@ -50,17 +60,12 @@ func fields() []field {
 		{name: "DCGM_FI_DEV_POWER_USAGE", kind: gauge, help: "Power draw (W).", of: scaled(gpu.PowerUsage, 1)},
 		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", kind: counter, help: "Energy since the driver was loaded (mJ).", of: whole(gpu.EnergyTotal, 1000)},
 		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", kind: counter, help: "PCIe retries.", of: scaled(gpu.PCIeReplays, 1)},
-		{name: "DCGM_FI_DEV_GPU_UTIL", kind: gauge, help: "GPU utilization (%).", of: whole(gpu.UtilizationGPU, 100),
-			part: func(s share) (float64, bool) { return math.Round(s.sm * 100), s.activityKnown }},
-		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", kind: gauge, help: "Memory utilization (%).", of: whole(gpu.UtilizationMemory, 100),
-			part: func(s share) (float64, bool) { return math.Round(s.bandwidth * 100), s.activityKnown }},
-		{name: "DCGM_FI_DEV_ENC_UTIL", kind: gauge, help: "Encoder utilization (%).", of: whole(gpu.UtilizationEncoder, 100),
-			part: func(s share) (float64, bool) { return math.Round(s.encode * 100), s.activityKnown }},
-		{name: "DCGM_FI_DEV_DEC_UTIL", kind: gauge, help: "Decoder utilization (%).", of: whole(gpu.UtilizationDecoder, 100),
-			part: func(s share) (float64, bool) { return math.Round(s.decode * 100), s.activityKnown }},
-		{name: "DCGM_FI_DEV_FB_FREE", kind: gauge, help: "Free memory (MiB).", of: whole(gpu.MemoryFree, mebibyte), mig: true},
-		{name: "DCGM_FI_DEV_FB_USED", kind: gauge, help: "Used memory (MiB).", of: whole(gpu.MemoryUsed, mebibyte), mig: true,
-			part: func(s share) (float64, bool) { return math.Round(float64(s.memory) * mebibyte), s.memoryKnown }},
+		{name: "DCGM_FI_DEV_GPU_UTIL", kind: gauge, help: "GPU utilization (%).", of: whole(gpu.UtilizationGPU, 100)},
+		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", kind: gauge, help: "Memory utilization (%).", of: whole(gpu.UtilizationMemory, 100)},
+		{name: "DCGM_FI_DEV_ENC_UTIL", kind: gauge, help: "Encoder utilization (%).", of: whole(gpu.UtilizationEncoder, 100)},
+		{name: "DCGM_FI_DEV_DEC_UTIL", kind: gauge, help: "Decoder utilization (%).", of: whole(gpu.UtilizationDecoder, 100)},
+		{name: "DCGM_FI_DEV_FB_FREE", kind: gauge, help: "Free memory (MiB).", of: whole(gpu.MemoryFree, mebibyte), mig: true, adds: true, part: freePart},
+		{name: "DCGM_FI_DEV_FB_USED", kind: gauge, help: "Used memory (MiB).", of: whole(gpu.MemoryUsed, mebibyte), mig: true, adds: true, part: usedPart},
 		{name: "DCGM_FI_DEV_FB_RESERVED", kind: gauge, help: "Memory kept by the driver (MiB).", of: whole(gpu.MemoryReserved, mebibyte)},
 		{name: "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", kind: counter, help: "Rows remapped for uncorrectable errors.", of: scaled(gpu.RemappedUncorrectable, 1)},
 		{name: "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", kind: counter, help: "Rows remapped for correctable errors.", of: scaled(gpu.RemappedCorrectable, 1)},
@@ -82,74 +87,158 @@ func nvlinkTotal(r *gpu.Readings) (float64, bool) {
 	return math.Round((sent + received) / 1024), ok1 && ok2
 }
 
-// DCGM renders the input in dcgm-exporter's vocabulary. A device that several pods share has one series for each pod
-// where its part is known, and otherwise one without a pod.
+// usedPart is the memory that the holder's processes use.
+func usedPart(_ *gpu.Readings, s share) (float64, bool) {
+	return math.Round(float64(s.memory) * mebibyte), s.memoryKnown
+}
+
+// freePart divides the free memory, which nobody owns, as the used memory is divided: used/(used+free) of each series
+// is then that of the whole GPU.
+func freePart(r *gpu.Readings, s share) (float64, bool) {
+	free, known1 := r.Get(gpu.MemoryFree)
+	used, known2 := r.Get(gpu.MemoryUsed)
+	if !known1 || !known2 || !s.memoryKnown || used == 0 {
+		return 0, known1 && known2 && s.memoryKnown
+	}
+	return math.Round(free * float64(s.memory) / used * mebibyte), true
+}
+
+// DCGM renders the input in dcgm-exporter's vocabulary. What adds up, such as memory, has on a GPU that several pods
+// share one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
+// series for each GPU, with pod labels where one pod alone has it; the pods' parts are under berth_gpu_pod_*. As
+// in dcgm-exporter a GPU instance of a partitioned GPU has series of its own.
 func DCGM(in Input) []byte {
 	v := join(in)
 	t := &text{out: make([]byte, 0, 64<<10)}
-	names := make([]cardLabels, len(v.cards))
-	for i := range v.cards {
-		names[i] = v.dcgmLabels(&v.cards[i])
-	}
 	version := ""
 	if in.Snapshot != nil {
 		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Driver.Version)
 	}
-	host := labels("hostname", in.Node)
+	host := labels(cmp.Or(in.DCGMHostnameLabel, HostnameReleased), in.Node)
+	cards := make([]target, len(v.cards))
+	instances := make([][]target, len(v.cards))
+	for i := range v.cards {
+		c := &v.cards[i]
+		cards[i] = target{readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c), "", host, version}}
+		instances[i] = c.instances(cards[i].labels)
+	}
 	for _, f := range fields() {
 		t.name(f.name, f.kind, f.help)
-		for i := range v.cards {
-			c := &v.cards[i]
-			if !f.mig || len(c.devices) == 0 {
-				f.series(t, &c.sample.Readings, &c.use, names[i].card, host, version)
+		for i := range cards {
+			if !f.mig || len(instances[i]) == 0 {
+				f.series(t, &cards[i])
 				continue
 			}
-			// A partitioned card's own number beside its parts' would be counted twice in a sum.
-			for j := range c.devices {
-				f.series(t, &c.devices[j].sample.Readings, &c.devices[j].use, names[i].devices[j], host, version)
+			sum := 0.0
+			for j := range instances[i] {
+				sum += f.series(t, &instances[i][j])
+			}
+			// The rest of a partitioned card; its own number beside its parts' would be counted twice in a sum.
+			if value, ok := f.of(cards[i].readings); ok && f.adds && value >= sum {
+				t.series(f.name, value-sum, cards[i].labels...)
 			}
 		}
 	}
-	v.dcgmXIDs(t, names, host, version)
+	v.dcgmXIDs(t, cards)
 	return t.out
 }
 
-func (f *field) series(t *text, readings *gpu.Readings, u *use, device, host, version string) {
-	value, ok := f.of(readings)
-	if f.part != nil && u.shared() {
-		written := false
-		for _, s := range u.shares {
-			if part, known := f.part(s); known && !s.host {
-				t.series(f.name, part, device, host, version, podLabels(s.Owner))
-				written = true
-			}
-		}
-		if written {
-			return
-		}
-	}
+// target is what series are written of: a GPU, or a GPU instance of a partitioned one.
+type target struct {
+	readings *gpu.Readings
+	use      *use
+	labels   []string
+}
+
+// series writes what a target has of a field, and returns the sum.
+func (f *field) series(t *text, on *target) float64 {
+	value, ok := f.of(on.readings)
 	if !ok {
-		return
+		return 0
 	}
-	owner, held := u.holder()
-	pod := ""
-	if held {
-		pod = podLabels(owner)
+	if !on.use.shared() {
+		pod := ""
+		if owner, held := on.use.holder(); held {
+			pod = podLabels(owner)
+		}
+		t.series(f.name, value, append(on.labels, pod)...)
+		return value
 	}
-	t.series(f.name, value, device, host, version, pod)
+	rest := value
+	type known struct {
+		owner Owner
+		value float64
+	}
+	var parts []known
+	for _, s := range on.use.shares {
+		if f.part == nil || s.host {
+			continue
+		}
+		if part, ok := f.part(on.readings, s); ok {
+			parts = append(parts, known{s.Owner, part})
+			rest -= part
+		}
+	}
+	if rest < 0 {
+		// The processes were asked at another moment than the GPU.
+		parts, rest = nil, value
+	}
+	for _, part := range parts {
+		t.series(f.name, part.value, append(on.labels, podLabels(part.owner))...)
+	}
+	t.series(f.name, rest, on.labels...)
+	return value
+}
+
+// instances are the GPU instances of a partitioned card. Compute instances of one GPU instance share its memory and its
+// readings, and are one target.
+func (c *cardView) instances(card []string) []target {
+	var targets []target
+	at := map[int]int{}
+	for i := range c.devices {
+		d := &c.devices[i]
+		if k, there := at[d.GI]; there {
+			targets[k].use = merged(targets[k].use, &d.use)
+			continue
+		}
+		at[d.GI] = len(targets)
+		instance := labels("GPU_I_PROFILE", instanceProfile(d.Profile), "GPU_I_ID", strconv.Itoa(d.GI))
+		targets = append(targets, target{readings: &d.sample.Readings, use: &d.use, labels: []string{card[0], instance, card[2], card[3]}})
+	}
+	return targets
+}
+
+// instanceProfile is the profile of the GPU instance of a MIG device: 2g.20gb of 1c.2g.20gb.
+func instanceProfile(profile string) string {
+	if first, rest, found := strings.Cut(profile, "."); found && strings.HasSuffix(first, "c") {
+		return rest
+	}
+	return profile
+}
+
+// merged is the use of two compute instances of one GPU instance.
+func merged(a, b *use) *use {
+	m := &use{holdings: slices.Concat(a.holdings, b.holdings), shares: slices.Clone(a.shares)}
+	for _, s := range b.shares {
+		i := slices.IndexFunc(m.shares, func(o share) bool { return o.Owner == s.Owner && o.host == s.host })
+		if i < 0 {
+			m.shares = append(m.shares, s)
+			continue
+		}
+		one := &m.shares[i]
+		one.memory += s.memory
+		one.memoryKnown = one.memoryKnown && s.memoryKnown
+	}
+	return m
 }
 
 func podLabels(o Owner) string {
 	return labels("pod", o.Pod, "namespace", o.Namespace, "container", o.Container)
 }
 
-func (v *view) dcgmLabels(c *cardView) cardLabels {
-	l := cardLabels{card: labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
-		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)}
-	for i := range c.devices {
-		l.devices = append(l.devices, l.card+","+labels("GPU_I_PROFILE", c.devices[i].Profile, "GPU_I_ID", strconv.Itoa(c.devices[i].GI)))
-	}
-	return l
+func dcgmLabels(c *cardView) string {
+	return labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
+		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)
 }
 
 // nvmlBusID has eight digits of the domain and capital letters.
@@ -166,20 +255,19 @@ func nvmlBusID(a gpu.PCIAddress) string {
 }
 
 // dcgmXIDs writes the last XID of each card that was asked, 0 for none.
-func (v *view) dcgmXIDs(t *text, names []cardLabels, host, version string) {
+func (v *view) dcgmXIDs(t *text, cards []target) {
 	const name = "DCGM_FI_DEV_XID_ERRORS"
 	t.name(name, gauge, "Last XID that was reported.")
 	for i := range v.cards {
-		c := &v.cards[i]
-		last := XIDCount{Title: "No Error"}
-		if len(c.xids) > 0 {
-			last = slices.MaxFunc(c.xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
+		last := XIDCount{}
+		if xids := v.cards[i].xids; len(xids) > 0 {
+			last = slices.MaxFunc(xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
 		}
 		pod := ""
-		if owner, held := c.use.holder(); held {
+		if owner, held := cards[i].use.holder(); held {
 			pod = podLabels(owner)
 		}
-		t.series(name, float64(last.XID), names[i].card, host, version, pod,
-			labels("err_code", strconv.FormatUint(last.XID, 10), "err_msg", last.Title))
+		t.series(name, float64(last.XID), append(cards[i].labels, pod,
+			labels("err_code", strconv.FormatUint(last.XID, 10), "err_msg", xidMessage(last.XID)))...)
 	}
 }

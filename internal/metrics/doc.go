@@ -7,6 +7,7 @@
 //   - what the hardware did not tell has no series; it is never 0;
 //   - a series of a whole card and one of a MIG device or a pod never have the same name in Berth's vocabulary,
 //     so that a sum counts nothing twice;
+//   - under dcgm-exporter's names what can be added adds up to the GPU, however many pods share it;
 //   - a scrape waits for nothing: Page serves the bytes of the last rendering, with their age.
 //
 // It must not import the wiring rooms or a vendor's adapter.

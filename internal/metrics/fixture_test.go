@@ -143,9 +143,9 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 				100: owner("train"), 110: owner("small"), 120: owner("slice-a"), 121: owner("slice-b"), 130: owner("mps-a"), 131: owner("mps-b"),
 			}
 			in.XIDs = []metrics.XIDCount{
-				{GPU: card(7), XID: 79, Count: 1, Last: moment(), Title: "GPU has fallen off the bus"},
-				{GPU: card(6), XID: 48, Count: 2, Last: moment().Add(-time.Hour), Title: "DBE (Double Bit Error) ECC Error"},
-				{GPU: card(6), XID: 13, Count: 7, Last: moment().Add(-time.Minute), Title: "Graphics Engine Exception"},
+				{GPU: card(7), XID: 79, Count: 1, Last: moment()},
+				{GPU: card(6), XID: 48, Count: 2, Last: moment().Add(-time.Hour)},
+				{GPU: card(6), XID: 13, Count: 7, Last: moment().Add(-time.Minute)},
 			}
 			return in
 		},

@@ -18,6 +18,8 @@ type Input struct {
 	Sample   gpu.Sample
 	Holdings []Holding
 	XIDs     []XIDCount
+	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for HostnameReleased.
+	DCGMHostnameLabel string
 	// Owners are the pods of processes, by PID as the sample has it. A process without one is on the node itself.
 	Owners map[int]Owner
 }
@@ -48,8 +50,6 @@ type XIDCount struct {
 	Count uint64
 	// Last is when it was reported last.
 	Last time.Time
-	// Title is its name in NVIDIA's catalogue.
-	Title string
 }
 
 // view is the input, joined by card and device.
