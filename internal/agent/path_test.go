@@ -21,7 +21,9 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cdi"
+	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/partition"
 	"github.com/berth-gpu/berth/internal/sim"
 )
 
@@ -89,11 +91,14 @@ type obstacle struct {
 // obstacles are everything that may hang while an XID is on its way.
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
-		"nothing":            {hang: func(*bench) func() { return func() {} }},
-		"CDI spec":           {hang: hangCDI},
-		"configuration file": {prepare: configureNothing, hang: hangConfigFile},
-		"units.json":         {prepare: gatedUnits, hang: hangUnits},
-		"API server":         {prepare: func(b *bench) { b.api = newHangingAPI(b.t, func(*http.Request) bool { return true }) }, hang: hangAPI},
+		"nothing":                      {hang: func(*bench) func() { return func() {} }},
+		"CDI spec":                     {hang: hangCDI},
+		"configuration file":           {prepare: configureNothing, hang: hangConfigFile},
+		"config.last-good":             {prepare: gatedConfig, hang: hangConfigKept},
+		"MIG mode of another GPU":      {prepare: configureNothing, hang: hangMIG("SetMigMode")},
+		"MIG instances of another GPU": {prepare: configureNothing, hang: hangMIG("CreateGpuInstanceWithPlacement")},
+		"units.json":                   {prepare: gatedUnits, hang: hangUnits},
+		"API server":                   {prepare: func(b *bench) { b.api = newHangingAPI(b.t, func(*http.Request) bool { return true }) }, hang: hangAPI},
 		"label write": {prepare: func(b *bench) {
 			b.api = newHangingAPI(b.t, func(r *http.Request) bool { return r.Method == http.MethodPatch })
 		}, hang: hangAPI},
@@ -140,6 +145,38 @@ func hangConfigFile(b *bench) func() {
 		b.t.Fatal(err)
 	}
 	return hangReader(b.t, b.file, func() {})
+}
+
+func gatedConfig(b *bench) {
+	b.configure("standalone: true\n")
+	b.gate = newGate()
+	b.configFault = func(configwatch.Step) error { b.gate.pass(); return nil }
+}
+
+func hangConfigKept(b *bench) func() {
+	b.gate.shut()
+	b.configure("standalone: true\nsharedDevicesAllocationPolicy: packed\n")
+	b.gate.awaitReached(b.t)
+	return b.gate.open
+}
+
+// hangMIG lets a change of another GPU hang in a call.
+func hangMIG(call string) func(*bench) func() {
+	return func(b *bench) func() {
+		if err := b.machine.Inject(sim.Fault{GPU: "1", Hang: call}); err != nil {
+			b.t.Fatal(err)
+		}
+		b.configure("standalone: true\ngpus: [{select: {index: [1]}, mig: {devices: {1g.5gb: 7}}}]\n")
+		awaitTrue(b.t, "the change of GPU 1", func() bool {
+			return slices.ContainsFunc(b.agent.partition.Statuses(), func(s partition.Status) bool { return s.State == partition.Changing })
+		})
+		time.Sleep(time.Second) // it is in the call
+		return func() {
+			if err := b.machine.Clear("1"); err != nil {
+				b.t.Error(err)
+			}
+		}
+	}
 }
 
 func gatedUnits(b *bench) {
