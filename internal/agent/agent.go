@@ -241,7 +241,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
 	a.partition = partition.New(partition.Deps{
 		Dir: a.config.PersistentDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware:  cards{actions: actions, adapter: adapter, program: program},
+		Hardware:  cards{actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset},
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
 		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {

@@ -102,6 +102,8 @@ type cards struct {
 	actions *nvidia.Actions
 	adapter *nvidia.Adapter
 	program *smi.SMI
+	// wereReset is told of GPUs that were reset: they have lost their settings.
+	wereReset func([]gpu.UUID)
 }
 
 var _ partition.Hardware = cards{}
@@ -163,6 +165,7 @@ func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {
 		return fmt.Errorf("reset GPUs: %w", err)
 	}
 	defer resume()
+	defer c.wereReset(ids)
 	return c.program.ResetGPUs(ctx, ids)
 }
 

@@ -21,6 +21,9 @@ const (
 	sliceFile = "timeslices.json"
 	// sliceRetry is the pause after nvidia-smi has failed.
 	sliceRetry = 5 * time.Second
+	// sliceCheck is the time after which a time slice is set again: a GPU loses it at any reset and load of the driver, and
+	// not all of these can be seen.
+	sliceCheck = 30 * time.Second
 	// sliceUnknown stands in the file for a slice that is being set, or whose record is lost.
 	sliceUnknown = "?"
 	// quiesceStep and quiesceWithin are the patience with an MPS daemon that ends.
@@ -35,6 +38,10 @@ type sharing struct {
 	daemons *mps.Client
 	// set is the file of the GPUs whose time slice may not be the default; a boot makes it void.
 	set statefile.File[map[gpu.UUID]string]
+	// check is how long a time slice that was set is believed to be in force, and setAt is when each was. A GPU that is
+	// not in it, as one that was away or was reset, gets its slice again.
+	check time.Duration
+	setAt map[gpu.UUID]time.Time
 	// wake has a token whenever the units or the quiesced cards have changed.
 	wake chan struct{}
 	// statuses are the daemons as the supervisor last said, by GPU; away says why it does not
@@ -58,6 +65,7 @@ func newSharing(slices sliceSetter, daemons *mps.Client, stateDir, bootID string
 		set: statefile.File[map[gpu.UUID]string]{
 			Path: filepath.Join(stateDir, sliceFile), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: bootID,
 		},
+		check: sliceCheck, setAt: map[gpu.UUID]time.Time{},
 		wake: make(chan struct{}, 1), quiesced: map[gpu.UUID]bool{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
@@ -82,6 +90,8 @@ func (a *Agent) share(ctx context.Context) error {
 		return nil
 	case <-a.compared: // Before, no card is known, and a daemon that is not wanted ends its clients.
 	}
+	hardware := a.inventory.Subscribe()
+	defer hardware.Close()
 	for {
 		var again <-chan time.Time
 		if err := a.setSlices(ctx); err != nil && ctx.Err() == nil {
@@ -90,6 +100,9 @@ func (a *Agent) share(ctx context.Context) error {
 		} else {
 			a.board.set("timeslice")
 			a.board.set("timeslice-file")
+			if s.slicesToCheck() {
+				again = a.clock.After(s.check)
+			}
 		}
 		if err := a.setDaemons(ctx); err != nil && ctx.Err() == nil {
 			again = a.clock.After(sliceRetry)
@@ -98,14 +111,51 @@ func (a *Agent) share(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
+		case <-hardware.C():
 		case <-again:
 		}
 	}
 }
 
-// setSlices gives each GPU the time slice that is wanted. A GPU is in the file before its
-// slice is changed and until it has the default again, so that a death in between
-// leaves no slice behind.
+// slicesToCheck tells whether a GPU has a time slice that it may lose.
+func (s *sharing) slicesToCheck() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.setAt) > 0
+}
+
+// wereReset makes the time slices of GPUs unknown.
+func (s *sharing) wereReset(cards []gpu.UUID) {
+	s.mu.Lock()
+	for _, card := range cards {
+		delete(s.setAt, card)
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+// believed tells whether the GPU still has the time slice that was set.
+func (s *sharing) believed(card gpu.UUID, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, known := s.setAt[card]
+	return known && now.Sub(at) < s.check
+}
+
+// believe notes that a GPU has its time slice; believing the zero time, that it is not known to.
+func (s *sharing) believe(card gpu.UUID, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at.IsZero() {
+		delete(s.setAt, card)
+		return
+	}
+	s.setAt[card] = at
+}
+
+// setSlices gives each GPU the time slice that is wanted, and again when it may have lost it. A GPU is in the
+// file before its slice is changed and until it has the default again, so that a death in between leaves no
+// slice behind. One GPU whose slice cannot be set does not keep it from the others.
 func (a *Agent) setSlices(ctx context.Context) error {
 	wanted := map[gpu.UUID]string{}
 	for _, w := range offer.TimeSlices(a.units.now()) {
@@ -121,41 +171,67 @@ func (a *Agent) setSlices(ctx context.Context) error {
 			wanted[unit.Key.GPU] = set[unit.Key.GPU] // Not touched while it is not known what its pods were given.
 		}
 	}
+	var failures []error
 	for _, card := range orderedCards(wanted, set) {
-		slice, is := wanted[card], set[card]
+		slice := wanted[card]
 		switch {
-		case slice == is:
-			continue
-		case slice == "" && present.GPU(card) == nil:
+		case away(present, card):
+			a.sharing.believe(card, time.Time{})
 			continue // It has the default when it comes back, or we are asked again.
+		case slice == set[card] && (slice == "" || slice == sliceUnknown || a.sharing.believed(card, a.clock.Now())):
+			continue
 		}
+		died, err := a.setSlice(ctx, set, card, slice)
+		if died {
+			return err
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// setSlice sets one GPU's time slice, the empty one being the default, and notes it in the file. When died is true nothing
+// more may be done.
+func (a *Agent) setSlice(ctx context.Context, set map[gpu.UUID]string, card gpu.UUID, slice string) (died bool, err error) {
+	a.sharing.believe(card, time.Time{})
+	again := set[card] == slice
+	if !again && set[card] != sliceUnknown {
 		// What the card has is not known from here on; nothing equals a question mark.
 		set[card] = sliceUnknown
 		if err := a.sharing.set.Save(set); err != nil {
-			return err
+			return true, err
 		}
-		if err := a.fault(StepSliceNoted); err != nil {
-			return err
-		}
-		if slice == "" {
-			err = a.sharing.slices.SetTimeSlice(ctx, card, "default")
-			delete(set, card)
-		} else {
-			err = a.sharing.slices.SetTimeSlice(ctx, card, slice)
-			set[card] = slice
-		}
-		if err != nil {
-			return err
-		}
-		if err := a.fault(StepSliceSet); err != nil {
-			return err
-		}
-		if err := a.sharing.set.Save(set); err != nil {
-			return err
-		}
-		a.log.Info("time slice set", "gpu", card, "slice", orDefault(slice))
 	}
-	return nil
+	if err := a.fault(StepSliceNoted); err != nil {
+		return true, err
+	}
+	now := a.clock.Now()
+	if err := a.sharing.slices.SetTimeSlice(ctx, card, orDefault(slice)); err != nil {
+		return false, err
+	}
+	if slice == "" {
+		delete(set, card)
+	} else {
+		set[card] = slice
+		a.sharing.believe(card, now)
+	}
+	if err := a.fault(StepSliceSet); err != nil {
+		return true, err
+	}
+	if again {
+		return false, nil
+	}
+	if err := a.sharing.set.Save(set); err != nil {
+		return true, err
+	}
+	a.log.Info("time slice set", "gpu", card, "slice", orDefault(slice))
+	return false, nil
+}
+
+// away tells whether a GPU does not answer now, or has no driver.
+func away(snapshot *gpu.Snapshot, id gpu.UUID) bool {
+	card := snapshot.GPU(id)
+	return !snapshot.Driver.Present() || card == nil || card.Health.State == gpu.Gone
 }
 
 func orDefault(slice string) string {

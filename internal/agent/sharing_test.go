@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/mps"
+	"github.com/berth-gpu/berth/internal/sim"
 	"github.com/berth-gpu/berth/internal/sim/tools"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 	"github.com/berth-gpu/berth/internal/vendors/nvidia/smi"
@@ -234,6 +236,77 @@ func TestTimeSliceOfADeadAgent(t *testing.T) {
 			})
 		})
 	}
+}
+
+const twoSlices = `
+standalone: true
+gpus:
+- {select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}
+- {select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}
+`
+
+// TestTimeSlicesComeBack: a reset and a load of the driver take the time slice away, whoever makes them, and it is set again.
+func TestTimeSlicesComeBack(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = 50 * time.Millisecond }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	if err := b.machine.ResetGPUs("1"); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitSlice(1, "Short")
+}
+
+// TestTimeSlicesAfterALoadedDriver: it does not take a check to find out.
+func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
+		t.Fatal(err)
+	}
+	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.inventory.Current().Driver.Present() })
+	if err := b.machine.Clear(sim.ClearDriver); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+}
+
+// TestTimeSliceThatCannotBeSet keeps no other GPU from its own.
+func TestTimeSliceThatCannotBeSet(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	refused := make(chan struct{}, 1)
+	b.tune = func(a *Agent) {
+		a.sharing.slices = refuser{sliceSetter: a.sharing.slices, gpu: func() gpu.UUID { return a.inventory.Current().GPUs[1].UUID }, refused: refused}
+	}
+	b.agent = b.start()
+	<-refused
+	b.awaitSlice(2, "Long")
+	awaitTrue(t, "that the problem is shown", func() bool {
+		return slices.ContainsFunc(b.agent.board.all(), func(c gpu.Cause) bool { return c.Code == "TIME_SLICE" })
+	})
+}
+
+// refuser is nvidia-smi that cannot set the time slice of one GPU.
+type refuser struct {
+	sliceSetter
+	gpu     func() gpu.UUID
+	refused chan struct{}
+}
+
+func (r refuser) SetTimeSlice(ctx context.Context, card gpu.UUID, slice string) error {
+	if card == r.gpu() {
+		poke(r.refused)
+		return errors.New("Unable to set timeslice: Unknown Error")
+	}
+	return r.sliceSetter.SetTimeSlice(ctx, card, slice)
 }
 
 var _ sliceSetter = (*smi.SMI)(nil)

@@ -234,6 +234,9 @@ func checkCall(call string) error {
 func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event {
 	if f.DriverGone {
 		st.DriverGone = true
+		for i := range st.GPUs { // no setting outlasts the driver
+			st.GPUs[i].ComputeMode, st.GPUs[i].TimeSlice = 0, 0
+		}
 		return []event{{Type: eventInject, Note: "driver gone"}}
 	}
 	if f.ofNode() {
