@@ -44,13 +44,19 @@ type Adapter struct {
 	log     *slog.Logger
 	now     func() time.Time
 
-	// library calls hold inUse for reading; loading and unloading it is for writing.
-	inUse sync.RWMutex
+	// mu guards the session pointer and who uses a session; it is never held during a call.
+	mu sync.Mutex
+	// ending are sessions that were detached and not yet closed.
+	ending []*session
 	// scan holds a token while a scan runs, or something that must not run beside one.
 	scan chan struct{}
 	// suspended counts those who keep the driver closed; resumed is closed when there are none any more.
 	suspended int
 	resumed   chan struct{}
+	// closedByUs is true while the adapter is suspended.
+	closedByUs atomic.Bool
+	// places are where the GPUs of the last scan are, for lines of the kernel's log that come while there is no session.
+	places atomic.Pointer[watchList]
 	// latest is what the last scan said; nil before the first.
 	latest   *gpu.Snapshot
 	session  *session // nil while there is no driver
@@ -157,18 +163,27 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 		return a.withoutDriver(*driverMissing(failed.call, failed.ret)), nil
 	}
 	a.readCUDA(a.session)
-	a.inUse.RLock()
+	leave, _ := a.enter(a.session.number, a.Doing)
 	snapshot, broken, err := a.read(ctx)
-	a.inUse.RUnlock()
+	leave()
 	if err != nil {
 		return gpu.Snapshot{}, err
 	}
 	if broken != nil {
-		a.close()
+		a.detach()
+		// The driver may be another one: the next session must not begin before this one is closed, if it can be.
+		soon, cancel := context.WithTimeout(ctx, closePatience)
+		defer cancel()
+		if err := a.awaitClosed(soon); err != nil {
+			a.log.Warn("the driver went away and a call into it has not returned", "error", err)
+		}
 		return a.withoutDriver(*broken), nil
 	}
 	return snapshot, nil
 }
+
+// closePatience is how long a scan waits for the end of a session whose driver went away.
+const closePatience = time.Second
 
 // read is one scan with a driver: who is there, what each card says, what joins them.
 // broken says that the driver went away meanwhile.
@@ -254,7 +269,9 @@ func (a *Adapter) remember(cards []*card) {
 	maps.DeleteFunc(a.geometries, func(id gpu.UUID, _ *geometry) bool { return !known(a.known, id) })
 	last := a.watched.Load()
 	if last == nil || last.session != a.session.number || !slices.EqualFunc(last.handles, handles, handle.same) || !maps.Equal(last.places, places) {
-		a.watched.Store(&watchList{session: a.session.number, handles: handles, places: places})
+		next := &watchList{session: a.session.number, handles: handles, places: places}
+		a.watched.Store(next)
+		a.places.Store(next)
 	}
 }
 
@@ -263,7 +280,7 @@ func known(cards map[gpu.UUID]gpu.GPU, id gpu.UUID) bool {
 	return ok
 }
 
-// Close unloads the library, unless a call into it is still running: a hung one must
+// Close closes the library, unless a call into it is still running: a hung one must
 // not keep the process from ending. An adapter may be used again after it.
 func (a *Adapter) Close() {
 	select {
@@ -272,12 +289,7 @@ func (a *Adapter) Close() {
 		return
 	}
 	defer func() { <-a.scan }()
-	a.watched.Store(nil)
-	if !a.inUse.TryLock() {
-		return
-	}
-	defer a.inUse.Unlock()
-	a.unload()
+	a.detach()
 }
 
 // unstamped is a cause without Since, which is for those who keep history.

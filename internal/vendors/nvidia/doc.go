@@ -17,6 +17,7 @@
 // mode. One that NVML refuses says what is in the way.
 //
 // Scan, Watch and the actions block as long as NVML blocks; the caller bounds them. None of
-// them waits for another, except that a Suspend waits for the scan and the watch. It must
+// them waits for another, except that a Suspend waits for the calls under way, and fails at its deadline with the name of the one
+// that has not returned. A session with the driver counts who uses it: the next may begin while a call of the last one hangs. It must
 // not import Kubernetes, and knows nothing of who reads its snapshots.
 package nvidia

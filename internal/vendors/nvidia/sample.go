@@ -32,7 +32,8 @@ type SamplerDeps struct {
 }
 
 // Sampler measures the cards that the adapter's last scan found, within the adapter's session with the
-// driver: a Suspend waits for the source that is being read, and has no samples taken.
+// driver: a Suspend waits for the source that is being read, and has no samples taken. A source that hangs makes it fail, and holds up
+// no scan.
 type Sampler struct {
 	adapter *Adapter
 	deps    SamplerDeps
@@ -124,7 +125,7 @@ func (s *Sampler) Sample(ctx context.Context) gpu.Sample {
 
 // begin prepares for the session; false when it is over.
 func (s *Sampler) begin(list *watchList) bool {
-	return s.alive(list, func() {
+	return s.adapter.within(list, func() (gpu.UUID, string) { return "", "a look-up of functions" }, func() {
 		if s.session == list.session && s.has != nil {
 			return
 		}
@@ -141,11 +142,6 @@ func (s *Sampler) forget(list *watchList) {
 	maps.DeleteFunc(s.cards, func(id gpu.UUID, card *sampledCard) bool {
 		return card.stuck == nil && !slices.ContainsFunc(list.handles, func(h handle) bool { return h.uuid == id })
 	})
-}
-
-// alive runs f while the library cannot be unloaded, if the session still is list's.
-func (s *Sampler) alive(list *watchList, f func()) bool {
-	return (&watch{adapter: s.adapter}).alive(list, f)
 }
 
 // source is a group of NVML calls that answer one question.
@@ -260,7 +256,7 @@ func (r *reader) run(all []source) {
 		}
 		started := r.sampler.deps.Now()
 		r.q.missing = nil
-		if !r.sampler.alive(r.list, func() { one.read(r) }) {
+		if !r.sampler.adapter.within(r.list, r.doing, func() { one.read(r) }) {
 			return
 		}
 		status := gpu.SourceStatus{Name: one.name, OK: true, Took: r.sampler.deps.Now().Sub(started)}
@@ -274,6 +270,14 @@ func (r *reader) run(all []source) {
 		}
 		r.steps <- step{status, r.out.Clone()}
 	}
+}
+
+// doing is the card and the call that the reader is in.
+func (r *reader) doing() (gpu.UUID, string) {
+	if name := r.call.Load(); name != nil {
+		return r.out.GPU, *name
+	}
+	return r.out.GPU, "a call"
 }
 
 // over tells whether an abandoned reader has ended.

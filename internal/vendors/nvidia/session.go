@@ -1,23 +1,130 @@
 package nvidia
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/internal/gpu"
 )
 
-// session is one life of the driver, from Init to Shutdown. Handles and event sets
-// of one session mean nothing in the next.
+// session is one use of the driver, from Init to Shutdown. Handles and event sets
+// of one session mean nothing in the next. It ends when nobody is in a call of it any more; the next one may begin before that.
 type session struct {
 	number int
-	driver gpu.Driver
+	// users are those who are in calls, closing tells that there are to be no more; waiting are told of the end, after Shutdown.
+	// Adapter.mu guards all three.
+	users   map[*user]struct{}
+	closing bool
+	waiting []chan struct{}
+	driver  gpu.Driver
 	// cudaAsked is true once the question for the CUDA version was answered.
 	cudaAsked bool
 	// has remembers which functions the loaded library exports.
 	has map[string]bool
+}
+
+// user is somebody who makes calls in a session.
+type user struct {
+	// doing is the call and the GPU that it is about ("" for the node).
+	doing func() (card gpu.UUID, call string)
+}
+
+// enter begins calls in a session; false when it is not the present one. Until leave is called the library stays loaded.
+func (a *Adapter) enter(number int, doing func() (gpu.UUID, string)) (leave func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.session
+	if s == nil || s.number != number {
+		return nil, false
+	}
+	u := &user{doing: doing}
+	s.users[u] = struct{}{}
+	return func() {
+		a.mu.Lock()
+		delete(s.users, u)
+		last := s.closing && len(s.users) == 0
+		a.mu.Unlock()
+		if last {
+			a.shutDown(s)
+		}
+	}, true
+}
+
+// detach ends the session for all who come after, and closes the library as soon as nobody is in a call of the session any more:
+// now, or by who leaves last.
+func (a *Adapter) detach() {
+	a.watched.Store(nil)
+	a.mu.Lock()
+	s := a.session
+	a.session = nil
+	if s != nil {
+		s.closing = true
+		a.ending = append(a.ending, s)
+	}
+	idle := s != nil && len(s.users) == 0
+	a.mu.Unlock()
+	if s != nil {
+		a.forgetSession()
+	}
+	if idle {
+		a.shutDown(s)
+	}
+}
+
+func (a *Adapter) shutDown(s *session) {
+	if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
+		a.log.Debug("nvmlShutdown failed", "return", say(ret))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending = slices.DeleteFunc(a.ending, func(e *session) bool { return e == s })
+	for _, waiting := range s.waiting {
+		close(waiting)
+	}
+}
+
+// awaitClosed waits until every session that was detached has ended. The error names the call that keeps one open.
+func (a *Adapter) awaitClosed(ctx context.Context) error {
+	a.mu.Lock()
+	ending := slices.Clone(a.ending)
+	ends := make([]chan struct{}, len(ending))
+	for i, s := range ending {
+		ends[i] = make(chan struct{})
+		s.waiting = append(s.waiting, ends[i])
+	}
+	a.mu.Unlock()
+	for i, s := range ending {
+		select {
+		case <-ends[i]:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", a.keptOpenBy(s), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// keptOpenBy says which calls of a session have not returned.
+func (a *Adapter) keptOpenBy(s *session) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var calls []string
+	for u := range s.users {
+		card, call := u.doing()
+		if card != "" {
+			call += " of GPU " + string(card)
+		}
+		calls = append(calls, call)
+	}
+	slices.Sort(calls)
+	if len(calls) == 0 {
+		calls = []string{"nvmlShutdown"}
+	}
+	return strings.Join(calls, ", ") + " has not returned, and no GPU can be reset before it has"
 }
 
 // open makes sure that the library is loaded; otherwise it returns the call that failed.
@@ -26,12 +133,10 @@ func (a *Adapter) open() *failure {
 		return nil
 	}
 	a.at("", "nvmlInit")
-	a.inUse.Lock()
-	defer a.inUse.Unlock()
 	if ret := a.library.Init(); ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
 		return &failure{call: "nvmlInit", ret: ret}
 	}
-	next := &session{number: a.sessions + 1, has: map[string]bool{}}
+	next := &session{number: a.sessions + 1, has: map[string]bool{}, users: map[*user]struct{}{}}
 	a.at("", "nvmlSystemGetDriverVersion")
 	version, ret := a.library.SystemGetDriverVersion()
 	if ret != nvml.SUCCESS {
@@ -40,7 +145,9 @@ func (a *Adapter) open() *failure {
 	}
 	next.driver.Version = version
 	a.readCUDA(next)
+	a.mu.Lock()
 	a.session, a.sessions = next, next.number
+	a.mu.Unlock()
 	a.log.Info("driver found", "version", version, "cuda", next.driver.CUDA.String())
 	return nil
 }
@@ -64,25 +171,9 @@ func (a *Adapter) readCUDA(s *session) {
 	s.cudaAsked = true
 }
 
-// close ends the session, once nobody is in a call any more.
-func (a *Adapter) close() {
-	a.at("", "nvmlShutdown")
-	a.watched.Store(nil)
-	a.inUse.Lock()
-	defer a.inUse.Unlock()
-	a.unload()
-}
-
-// unload needs inUse. What was learned of the cards' nature may be different in the
-// next session (another driver, another firmware), so only identities stay.
-func (a *Adapter) unload() {
-	if a.session == nil {
-		return
-	}
-	if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
-		a.log.Debug("nvmlShutdown failed", "return", say(ret))
-	}
-	a.session = nil
+// forgetSession drops what means nothing in another session. What was learned of the GPUs may be different there (another
+// driver, another firmware), so only identities stay, and what to show until there are new answers.
+func (a *Adapter) forgetSession() {
 	for _, m := range a.remembered {
 		m.void()
 	}

@@ -10,8 +10,9 @@ import (
 )
 
 // Suspend closes the driver until resume is called: a GPU cannot be reset while any program has it open, this one
-// included. Until then Scan says what the last scan said, and Watch has nothing to watch. It waits for the scan and the
-// wait for an event that are under way, as long as ctx lets it.
+// included. Until then Scan says what the last scan said, and Watch reads the kernel's log alone. It waits for the calls that
+// are under way, as long as ctx lets it, and then names the GPU and the call that has not returned: scans go on, in another
+// session, and each Suspend fails until that call has returned.
 func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("close the driver: %w", err)
@@ -22,30 +23,35 @@ func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 		card, call := a.Doing()
 		return nil, fmt.Errorf("close the driver: the scan has not returned from %s (GPU %q): %w", call, card, ctx.Err())
 	}
-	closed := make(chan struct{})
-	go func() {
-		a.close()
-		a.doing.Store(nil)
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-ctx.Done():
-		go func() { // scans go on when the call that hangs has returned
-			<-closed
-			<-a.scan
+	defer func() { <-a.scan }()
+	a.closedByUs.Store(true) // before the session ends, so that the watch does not take it for the driver's end
+	defer func() { a.closedByUs.Store(a.suspended > 0) }()
+	err = a.awaitClosed(ctx) // a call of an earlier session keeps the driver open too
+	if err == nil {
+		detached := make(chan struct{})
+		go func() { // the end of the library may hang as any call
+			defer close(detached)
+			a.detach()
 		}()
-		return nil, fmt.Errorf("close the driver: a call into it has not returned: %w", ctx.Err())
+		select {
+		case <-detached:
+			err = a.awaitClosed(ctx)
+		case <-ctx.Done():
+			err = fmt.Errorf("nvmlShutdown has not returned: %w", ctx.Err())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("close the driver: %w", err)
 	}
 	if a.suspended == 0 {
 		a.resumed = make(chan struct{})
 	}
 	a.suspended++
-	<-a.scan
 	return sync.OnceFunc(func() {
 		a.scan <- struct{}{}
 		defer func() { <-a.scan }()
 		if a.suspended--; a.suspended == 0 {
+			a.closedByUs.Store(false)
 			close(a.resumed)
 		}
 	}), nil

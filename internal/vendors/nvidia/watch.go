@@ -62,6 +62,12 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 		}
 	}()
 	for ctx.Err() == nil {
+		if a.closedByUs.Load() {
+			w.list, w.set = nil, nil
+			a.hear(emit)
+			sleep(ctx, waitMillis*time.Millisecond)
+			continue
+		}
 		list := a.watched.Load()
 		if list == nil {
 			if w.list == nil {
@@ -74,27 +80,39 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			for _, event := range late {
 				emit(event)
 			}
-			if err != nil {
+			if err != nil && !a.closedByUs.Load() {
 				return err
 			}
 		}
 		event, pause, err := w.wait()
 		if err != nil {
+			if a.closedByUs.Load() {
+				continue
+			}
 			return err
 		}
 		if event != nil {
 			emit(*event)
 		}
-		a.kernelLog.drain(func(told notice) {
-			if event, ok := list.heard(told); ok {
-				emit(event)
-			}
-		})
+		a.hear(emit)
 		if pause > 0 && !sleep(ctx, pause) {
 			return nil
 		}
 	}
 	return nil
+}
+
+// hear hands over what the kernel's log said of the GPUs of the last scan.
+func (a *Adapter) hear(emit func(gpu.Event)) {
+	list := a.places.Load()
+	if list == nil {
+		return
+	}
+	a.kernelLog.drain(func(told notice) {
+		if event, ok := list.heard(told); ok {
+			emit(event)
+		}
+	})
 }
 
 func sleep(ctx context.Context, pause time.Duration) bool {
@@ -117,13 +135,21 @@ type watch struct {
 	count int
 }
 
-// alive runs f while the library cannot be unloaded, if the session still is list's.
+// alive runs f while the library cannot be closed, if the session still is list's.
 func (w *watch) alive(list *watchList, f func()) bool {
-	w.adapter.inUse.RLock()
-	defer w.adapter.inUse.RUnlock()
-	if list == nil || w.adapter.session == nil || w.adapter.session.number != list.session {
+	return w.adapter.within(list, func() (gpu.UUID, string) { return "", "nvmlEventSetWait" }, f)
+}
+
+// within runs f in list's session, if that is still the present one. doing says what f is at.
+func (a *Adapter) within(list *watchList, doing func() (gpu.UUID, string), f func()) bool {
+	if list == nil {
 		return false
 	}
+	leave, ok := a.enter(list.session, doing)
+	if !ok {
+		return false
+	}
+	defer leave()
 	f()
 	return true
 }
