@@ -55,6 +55,8 @@ type bench struct {
 	tune func(*Agent)
 	// api is the API server; nil for a standalone agent.
 	api *hangingAPI
+	// log gets the agent's log; nil for the test's.
+	log io.Writer
 	// gate is where a test makes something hang.
 	gate *gate
 }
@@ -116,7 +118,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: (&options{}).logger(b.t.Output())}
+	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: (&options{}).logger(b.logWriter())}
 	client := b.client
 	if b.api != nil {
 		client = b.api
@@ -356,4 +358,12 @@ func TestDriverThatComesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.await(healthy(4))
+}
+
+// logWriter is where the agent's log goes.
+func (b *bench) logWriter() io.Writer {
+	if b.log != nil {
+		return b.log
+	}
+	return b.t.Output()
 }

@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/agent/logqueue"
 	"github.com/berth-gpu/berth/internal/config"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/pages"
@@ -67,7 +69,10 @@ uninstall" does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return run(ctx, o, cmd, o.logger(errOut))
+			// A standard error that nobody reads must not stop whoever logs.
+			log := logqueue.New(errOut)
+			defer log.Close(logPatience)
+			return run(ctx, o, cmd, o.logger(log))
 		},
 	}
 	root.SetOut(out)
@@ -78,6 +83,9 @@ uninstall" does.`,
 	root.AddCommand(newMPSDaemonCommand(), newRootedCommand(), newSimulatedCommand())
 	return root
 }
+
+// logPatience bounds how long the end waits for the last log lines to be written.
+const logPatience = time.Second
 
 func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) error {
 	watcher, err := configwatch.Open(configwatch.Deps{

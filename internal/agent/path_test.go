@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/agent/logqueue"
 	"github.com/berth-gpu/berth/internal/cdi"
 	"github.com/berth-gpu/berth/internal/configwatch"
 	"github.com/berth-gpu/berth/internal/deviceplugin/fakekubelet"
@@ -97,6 +99,7 @@ func obstacles() map[string]obstacle {
 		"config.last-good":             {prepare: gatedConfig, hang: hangConfigKept},
 		"MIG mode of another GPU":      {prepare: configureNothing, hang: hangMIG("SetMigMode")},
 		"MIG instances of another GPU": {prepare: configureNothing, hang: hangMIG("CreateGpuInstanceWithPlacement")},
+		"log":                          {prepare: gatedLog, hang: func(b *bench) func() { b.gate.shut(); return b.gate.open }},
 		"units.json":                   {prepare: gatedUnits, hang: hangUnits},
 		"API server":                   {prepare: func(b *bench) { b.api = newHangingAPI(b.t, func(*http.Request) bool { return true }) }, hang: hangAPI},
 		"label write": {prepare: func(b *bench) {
@@ -158,6 +161,25 @@ func hangConfigKept(b *bench) func() {
 	b.configure("standalone: true\nsharedDevicesAllocationPolicy: packed\n")
 	b.gate.awaitReached(b.t)
 	return b.gate.open
+}
+
+// gatedWriter is a pipe that is not read while its gate is shut.
+type gatedWriter struct {
+	*gate
+	out io.Writer
+}
+
+func (w gatedWriter) Write(text []byte) (int, error) {
+	w.pass()
+	return w.out.Write(text)
+}
+
+// gatedLog logs as berth-agent does.
+func gatedLog(b *bench) {
+	b.gate = newGate()
+	queue := logqueue.New(gatedWriter{b.gate, b.t.Output()})
+	b.t.Cleanup(func() { queue.Close(logPatience) })
+	b.log = queue
 }
 
 // hangMIG lets a change of another GPU hang in a call.
