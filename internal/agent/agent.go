@@ -262,6 +262,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })
 	group.Go(func() error { return a.share(ctx) })
+	group.Go(func() error { return a.sendDaemons(ctx) })
 	group.Go(func() error { return a.measure(ctx) })
 	group.Go(func() error { return a.label(ctx) })
 	group.Go(func() error { return a.tellHealth(ctx) })

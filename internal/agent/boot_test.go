@@ -42,7 +42,9 @@ func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
 // counts: no GPU is advertised whole, and the layout is made again.
 func TestBootWithoutAPI(t *testing.T) {
 	b := newIdleBench(t, "h100x8")
-	b.override = func(c *v1alpha1.AgentConfig) { c.Standalone, c.NodeName, c.Labels.Output = false, "node-0", v1alpha1.LabelsNone }
+	b.override = func(c *v1alpha1.AgentConfig) {
+		c.Standalone, c.NodeName, c.Labels.Output = false, "node-0", v1alpha1.LabelsNone
+	}
 	b.client = fakeAPI(false, map[string]string{configwatch.LabelMIG: "all-1g.10gb"})
 	_, end := b.startUntil()
 	b.awaitOf("nvidia.com/mig-1g.10gb", healthy(56))

@@ -42,8 +42,10 @@ type sharing struct {
 	// not in it, as one that was away or was reset, gets its slice again.
 	check time.Duration
 	setAt map[gpu.UUID]time.Time
-	// wake has a token whenever the units or the quiesced cards have changed.
-	wake chan struct{}
+	// wake and resend have a token whenever the units or the quiesced GPUs have changed, for the time slices
+	// and for the set of daemons; asks are answered when a set is with the supervisor.
+	wake, resend chan struct{}
+	asks         chan chan error
 	// statuses are the daemons as the supervisor last said, by GPU; away says why it does not
 	// take what is wanted, empty when it does.
 	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
@@ -66,7 +68,7 @@ func newSharing(slices sliceSetter, daemons *mps.Client, stateDir, bootID string
 			Path: filepath.Join(stateDir, sliceFile), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: bootID,
 		},
 		check: sliceCheck, setAt: map[gpu.UUID]time.Time{},
-		wake: make(chan struct{}, 1), quiesced: map[gpu.UUID]bool{},
+		wake: make(chan struct{}, 1), resend: make(chan struct{}, 1), asks: make(chan chan error), quiesced: map[gpu.UUID]bool{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
 	asked := "its supervisor was not asked yet"
@@ -74,9 +76,12 @@ func newSharing(slices sliceSetter, daemons *mps.Client, stateDir, bootID string
 	return s
 }
 
-func (s *sharing) poke() { poke(s.wake) }
+func (s *sharing) poke() {
+	poke(s.wake)
+	poke(s.resend)
+}
 
-// share brings time slices and MPS daemons in line with the units, until ctx ends.
+// share brings time slices in line with the units and follows the MPS daemons, until ctx ends.
 func (a *Agent) share(ctx context.Context) error {
 	s := a.sharing
 	watched := make(chan struct{})
@@ -88,7 +93,7 @@ func (a *Agent) share(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-a.compared: // Before, no card is known, and a daemon that is not wanted ends its clients.
+	case <-a.compared: // Before, no card is known.
 	}
 	hardware := a.inventory.Subscribe()
 	defer hardware.Close()
@@ -103,9 +108,6 @@ func (a *Agent) share(ctx context.Context) error {
 			if s.slicesToCheck() {
 				again = a.clock.After(s.check)
 			}
-		}
-		if err := a.setDaemons(ctx); err != nil && ctx.Err() == nil {
-			again = a.clock.After(sliceRetry)
 		}
 		select {
 		case <-ctx.Done():
@@ -305,7 +307,7 @@ func (a *Agent) daemonsWanted() []mps.Wanted {
 	return wanted
 }
 
-// setDaemons tells the supervisor which daemons are wanted. A node that wants none and
+// setDaemons tells the supervisor which daemons are wanted; only sendDaemons calls it. A node that wants none and
 // has no supervisor is well.
 func (a *Agent) setDaemons(ctx context.Context) error {
 	if !a.inventory.Current().Driver.Present() {
@@ -350,7 +352,7 @@ func (a *Agent) learnDaemons(ctx context.Context) error {
 func (a *Agent) askDaemons(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if a.setDaemons(ctx) != nil {
+	if a.sentDaemons(ctx) != nil {
 		return
 	}
 	if statuses, err := a.sharing.daemons.Status(ctx); err == nil {
@@ -416,8 +418,8 @@ func (a *Agent) quiesce(ctx context.Context, card gpu.UUID) error {
 	a.sharing.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, quiesceWithin)
 	defer cancel()
-	if err := a.setDaemons(ctx); err != nil {
-		return err
+	if err := a.sentDaemons(ctx); err != nil {
+		return fmt.Errorf("end the MPS daemon of %s: %w", card, err)
 	}
 	for {
 		statuses, err := a.sharing.daemons.Status(ctx)
