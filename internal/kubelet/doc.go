@@ -16,6 +16,10 @@
 // living thread, zombies left out; in version 2 "populated" says the same of a cgroup and
 // all below it. TestLivingIsWhatTheKernelCounts tries this on the running kernel.
 //
+// A container whose first thread has ended survives its pod: runc reads the zombie
+// in /proc, takes the container for stopped and does not kill it (tried with runc
+// 1.1.5 and a forced deletion, TestLivingContainers).
+//
 // # What kubelet 1.37 does, as far as a device plugin can tell
 //
 // Read in k8s.io/kubernetes v1.37.1, pkg/kubelet; "manager" is

@@ -36,6 +36,7 @@ const Usage = `usage: workload COMMAND
   api PATH                  ask the API server as the pod's service account, print the answer
   mps                       be a client of the simulated MPS daemon in CUDA_MPS_PIPE_DIRECTORY: print what
                             is granted and stay until the daemon goes; ends at SIGTERM
+  dead-leader               end the first thread and live on in the others; ends at SIGKILL
   exit N                    end with this code
 `
 
@@ -78,6 +79,8 @@ func run(args []string, stdout io.Writer) error {
 		return pause()
 	case "sleep":
 		return sleep(args)
+	case "dead-leader":
+		return deadLeader()
 	case "env":
 		env := os.Environ()
 		sort.Strings(env)

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/internal/kubelet"
+)
+
+// TestLivingContainers: what the cgroups of a real kubelet and runc say of containers that run,
+// whose first thread has ended, and that are gone.
+func TestLivingContainers(t *testing.T) {
+	c := cluster(t)
+	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
+	plain := startPod(t, c, workloadPod("plain", "sleep"))
+	dead := startPod(t, c, workloadPod("dead-leader", "dead-leader"))
+
+	pid := livingIn(t, reader, plain)[0]
+	if state := stateOf(t, pid); state != "S" {
+		t.Errorf("process %d of a pod that sleeps is in state %s", pid, state)
+	}
+	waitUntil(t, 10*time.Second, "the first thread of the container has ended", func(context.Context) error {
+		if state := stateOf(t, livingIn(t, reader, dead)[0]); state != "Z" {
+			return fmt.Errorf("it is in state %s", state)
+		}
+		return nil
+	})
+	zombie := livingIn(t, reader, dead)[0]
+
+	for _, pod := range []*corev1.Pod{plain, dead} {
+		if err := c.DeletePodAndWait(timeout(t, 30*time.Second), pod.Namespace, pod.Name, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitUntil(t, 20*time.Second, "the cgroup of the pod that slept is gone", cgroupGone(reader, plain))
+	if left, err := reader.LiveIn(string(plain.UID)); err != nil || len(left) > 0 {
+		t.Errorf("containers of a pod that is gone: %+v, %v", left, err)
+	}
+	// runc takes a container whose first thread is a zombie for stopped and does not kill it, so
+	// this one lives on without its pod, and would hold its GPUs.
+	livingIn(t, reader, dead)
+	if err := syscall.Kill(zombie, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, 20*time.Second, "the cgroup of the other pod is gone", cgroupGone(reader, dead))
+}
+
+// cgroupGone tells whether a pod has no cgroup any more.
+func cgroupGone(reader *kubelet.Containers, pod *corev1.Pod) func(context.Context) error {
+	return func(context.Context) error {
+		uids, err := reader.PodUIDs()
+		if err == nil && slices.Contains(uids, string(pod.UID)) {
+			err = fmt.Errorf("it is among %v", uids)
+		}
+		return err
+	}
+}
+
+// livingIn checks that a pod's container lives, and returns its processes.
+func livingIn(t *testing.T, reader *kubelet.Containers, pod *corev1.Pod) []int {
+	t.Helper()
+	living, err := reader.LiveIn(string(pod.UID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range living {
+		if strings.HasSuffix(pod.Status.ContainerStatuses[0].ContainerID, "://"+living[i].ID) {
+			pids, err := reader.PIDs(&living[i])
+			if err != nil || len(pids) == 0 {
+				t.Fatalf("processes of pod %s: %v, %v", pod.Name, pids, err)
+			}
+			return pids
+		}
+	}
+	t.Fatalf("the container of pod %s does not live; of its pod live %+v", pod.Name, living)
+	return nil
+}
+
+// stateOf is the state of a process in /proc.
+func stateOf(t *testing.T, pid int) string {
+	t.Helper()
+	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(blob), ") ")
+	return rest[:1]
+}
