@@ -34,6 +34,8 @@ type Hardware struct {
 	// SMI and MPSControl are the commands that begin with nvidia-smi and
 	// nvidia-cuda-mps-control, where they are not the driver's own.
 	SMI, MPSControl []string
+	// MakeNodes are the roots below which missing device nodes are made: the host's, and this process's own, where NVML opens them.
+	MakeNodes []string
 	// Simulated is the simulator's directory; empty for a real driver.
 	Simulated string
 }
@@ -56,8 +58,9 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 			MPSControl: control,
 			Library:    nvidia.OpenLibrary(driver),
 			// Proc and sys are the kernel's own: the same in a container.
-			Roots: nvidia.Roots{Driver: driver, Dev: dev, Proc: "/proc", Sys: "/sys"},
-			CDI:   cdi.Roots{Driver: driver, Dev: dev, Host: config.HostRoot},
+			Roots:     nvidia.Roots{Driver: driver, Dev: dev, Proc: "/proc", Sys: "/sys"},
+			MakeNodes: slices.Compact([]string{dev, "/"}),
+			CDI:       cdi.Roots{Driver: driver, Dev: dev, Host: config.HostRoot},
 		}, nil
 	}
 	absolute, err := filepath.Abs(simDir)
@@ -86,7 +89,7 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 }
 
 func (h Hardware) adapter(log *slog.Logger) *nvidia.Adapter {
-	return nvidia.New(nvidia.Deps{Library: h.Library, Roots: h.Roots, Log: log})
+	return nvidia.New(nvidia.Deps{Library: h.Library, Roots: h.Roots, MakeNodes: h.MakeNodes, Log: log})
 }
 
 func (h Hardware) actions(log *slog.Logger) *nvidia.Actions {

@@ -22,12 +22,6 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "DEVICE_NODE_MISSING", Severity: Error, Area: AreaDriver, Title: "a device node does not exist",
-			Meaning: "Programs and containers cannot open the device.",
-			Fix:     "Make it: nvidia-modprobe -c MINOR -u on the host, or run nvidia-smi there once as root.",
-			Seen:    seenDoctor,
-		},
-		{
 			Code: "DEVICE_NODE_WRONG", Severity: Error, Area: AreaDriver, Title: "a device node has the wrong numbers",
 			Meaning: "The node opens another device or none. A node that was made before the module was loaded anew looks like this.",
 			Fix:     "Delete it and make it again: nvidia-modprobe -c MINOR -u.",

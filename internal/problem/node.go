@@ -4,6 +4,12 @@ package problem
 func nodeProblems() []Problem {
 	return []Problem{
 		{
+			Code: "DEVICE_NODE_MISSING", Severity: Error, Area: AreaDriver, Title: "a device node of the driver is missing",
+			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl or /dev/nvidia-uvm no CUDA program can start in any pod of the node; after a boot nobody makes these nodes unless a display or a CUDA program on the host does. The agent makes what is missing where it may.",
+			Fix:     "See the message: load the module (modprobe nvidia-uvm), make the node (nvidia-modprobe -u -c MINOR on the host), or run the agent privileged with the host's /dev below its host root.",
+			Seen:    seenNode + ", or berth doctor on the node",
+		},
+		{
 			Code: "DRIVER_MISSING", Severity: Error, Area: AreaDriver, Title: "no NVIDIA driver answers",
 			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is offered.",
 			Fix:     "Install or load the driver, or correct --driver-root. It is found without a restart; run berth doctor on the node to see what is missing.",

@@ -30,6 +30,8 @@ type Deps struct {
 	Library nvml.Interface
 	Roots   Roots
 	Log     *slog.Logger
+	// MakeNodes are the roots below whose folder dev device nodes of the driver that are missing are made; none by default.
+	MakeNodes []string
 	// Now tells the time; time.Now when nil.
 	Now func() time.Time
 }
@@ -81,6 +83,10 @@ type Adapter struct {
 	// last is the topology of the last scan and what it was computed from.
 	last topologyMemo
 
+	// makeNodes are Deps.MakeNodes, notMade why a node could not be made, by its path.
+	makeNodes []string
+	notMade   map[string]string
+
 	// kernelLog is Watch's, and stays open from one to the next.
 	kernelLog kernelLog
 
@@ -115,6 +121,8 @@ func New(deps Deps) *Adapter {
 		links:   map[gpu.UUID]*linkReader{},
 		paths:   map[pair]gpu.PCIPath{},
 
+		makeNodes:  slices.Clone(deps.MakeNodes),
+		notMade:    map[string]string{},
 		remembered: map[gpu.UUID]*memories{},
 		geometries: map[gpu.UUID]*geometry{},
 		pulses:     map[gpu.UUID]*pulse{},
@@ -156,6 +164,7 @@ func (a *Adapter) Scan(ctx context.Context) (gpu.Snapshot, error) {
 }
 
 func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
+	a.prepareNodes()
 	if failed := a.open(); failed != nil {
 		if doubtful(failed.ret) && a.latest != nil && a.latest.Driver.Present() {
 			return a.withoutAnswer(*failed), nil
@@ -220,7 +229,7 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 		snapshot.GPUs[i] = c.gpu
 	}
 	snapshot.Control = a.controlNodes()
-	snapshot.Faults = roll.faults
+	snapshot.Faults = append(roll.faults, a.missingControl()...)
 	a.remember(cards)
 	return snapshot, nil, nil
 }

@@ -49,6 +49,7 @@ func (a *Adapter) node(name string, major, minor uint32) gpu.DeviceNode {
 // sysfs names for its PCI device and that exist.
 func (a *Adapter) cardNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
 	var nodes []gpu.DeviceNode
+	a.makeGPUNode(minor)
 	if minor >= 0 {
 		nodes = append(nodes, a.node("nvidia"+strconv.Itoa(minor), nvidiaMajor, uint32(minor)))
 	}
@@ -134,9 +135,17 @@ func (a *Adapter) capabilityNodes(minor, gi, ci int) []gpu.DeviceNode {
 		if err != nil {
 			continue
 		}
-		number, err := strconv.ParseUint(fields(content)["DeviceFileMinor"], 10, 20)
+		said := fields(content)
+		number, err := strconv.ParseUint(said["DeviceFileMinor"], 10, 20)
 		if err != nil {
 			continue
+		}
+		mode, err := strconv.ParseUint(said["DeviceFileMode"], 10, 9)
+		if err != nil {
+			mode = 0o444
+		}
+		if said["DeviceFileModify"] != "0" {
+			a.makeNode(wantedNode{name: fmt.Sprintf("nvidia-caps/nvidia-cap%d", number), major: caps, minor: uint32(number), mode: fs.FileMode(mode)})
 		}
 		nodes = append(nodes, a.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", number), caps, uint32(number)))
 	}
