@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/doctor"
 	"github.com/berth-gpu/berth/internal/gpunode"
 	"github.com/berth-gpu/berth/internal/problem"
@@ -40,12 +41,13 @@ func newDoctorCommand(deps Deps) *cobra.Command {
 		Long: `doctor checks the node that it runs on: driver, libraries, device nodes and their links in
 /dev/char, CDI specs, the container runtime's configuration, the kubelet's sockets, cgroups,
 the agent, and what the API has of the node. It changes nothing and asks no GPU, so that a
-hung driver does not hang it. With NODE it says, from anywhere, what the API knows.
+hung driver does not hang it. With NODE it says, from anywhere, what the API and the metrics of the
+agent's pod say, which it reads through the API server (get on pods/proxy in its namespace).
 
 Each problem has a code; docs/problems.md has them all. The exit code is 0 for a healthy node,
 1 for one with problems, 2 if something could not be checked.`,
 		Example: `  berth doctor                              of this node, as root
-  berth doctor node-0                       what the API says, from a laptop
+  berth doctor node-0                       from a laptop
   berth doctor --sim /tmp/node              of a simulated node
   berth doctor -o json | jq '.findings[] | select(.status == "problem")'`,
 		Args: cobra.MaximumNArgs(1),
@@ -87,7 +89,7 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 			return nil, cannot(&hintError{fmt.Errorf("doctor %s: there is no API server to ask: %s", args[0], noAPI),
 				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"})
 		}
-		return doctor.OfNode(ctx, nodeReader{api.Client}, args[0]), nil
+		return doctor.OfNode(ctx, nodeReader{api, api.Client}, args[0]), nil
 	}
 	if !here && !from.onNode() {
 		if api != nil {
@@ -108,7 +110,7 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 		deps.DriverRoot = from.hostRoot
 	}
 	if api != nil {
-		deps.API = nodeReader{api.Client}
+		deps.API = nodeReader{api, api.Client}
 	}
 	if from.sim != "" {
 		machine, err := sim.Open(from.sim)
@@ -121,7 +123,10 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 }
 
 // nodeReader reads nodes and GPUNodes of an API server.
-type nodeReader struct{ client dynamic.Interface }
+type nodeReader struct {
+	*evidence.API
+	client dynamic.Interface
+}
 
 func (r nodeReader) GPUNode(ctx context.Context, name string) (*v1alpha1.GPUNode, error) {
 	object, err := r.client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
 //	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
 //	environ FILE A=B...    writes an environment as /proc has it
-//	api FILE               serves an API of the YAML documents in a file; sets $KUBECONFIG
+//	api FILE [METRICS]     serves an API of the YAML documents in a file, with METRICS as the page of the
+//	                       agent's pod berth-agent-a; sets $KUBECONFIG
 //
 // and each script has a home without a kubeconfig.
 func TestScripts(t *testing.T) {
@@ -192,6 +193,11 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(args) > 1 && r.URL.Path == "/api/v1/namespaces/berth-system/pods/berth-agent-a:9835/proxy/metrics" {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			fmt.Fprint(w, ts.ReadFile(args[1]))
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"})
 		if object, ok := objects[r.URL.Path]; ok {
@@ -201,7 +207,7 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 				object = forbid
 			}
 			answer = object
-		} else if list, ok := lists[r.URL.Path]; ok {
+		} else if list, ok := lists[r.URL.Path]; ok || strings.HasSuffix(r.URL.Path, "/pods") {
 			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}
 		} else if strings.HasSuffix(r.URL.Path, "/namespaces/secret/events") {
 			w.WriteHeader(http.StatusForbidden)

@@ -18,6 +18,7 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -34,7 +35,9 @@ type sources struct {
 	driver    string
 	hostRoot  string
 	kube      kubeconfig
-	flags     *pflag.FlagSet
+	// agentNamespace has the agent's pods.
+	agentNamespace string
+	flags          *pflag.FlagSet
 }
 
 // localFlags are those whose use means that this node's places are to be read.
@@ -58,6 +61,7 @@ func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	flags.StringVar(&s.places.Proc, "proc", evidence.DefaultProc, "the host's /proc")
 	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
 	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
+	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace, "the namespace of the agents' pods, whose metrics are read from elsewhere")
 	flags.StringVar(&s.places.Node, "node-name", "", "this node's name in the API (default: the agent's word)")
 	flags.StringVar(&s.sim, "sim", "", "the GPUs of this node are simulated, in this directory")
 	flags.StringVar(&s.driver, "driver-root", "/", "the host's root of the NVIDIA driver's files")
@@ -208,7 +212,12 @@ func (s *sources) api() (*evidence.API, string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	return &evidence.API{Client: client}, ""
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	plain, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return &evidence.API{Client: client, REST: plain, AgentNamespace: orElse(s.agentNamespace, evidence.DefaultAgentNamespace)}, ""
 }
 
 // namespace is that of -n, or of the kubeconfig's context, or default.

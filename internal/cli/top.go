@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,10 +33,11 @@ func newTopCommand(deps Deps) *cobra.Command {
 		Short: "How busy the GPUs of a node are, and with whose work",
 		Long: `top shows each GPU and MIG device with its use and its holders, as the node's agent sampled
 them: live in a terminal (q or ctrl-c ends it), one table otherwise. With NODE, from elsewhere,
-it shows what the API has: the devices, their health and holders, and not how busy they are.`,
+it shows the devices, their health and holders as the node's GPUNode has them, and how busy they are
+from the metrics of the agent's pod, through the API server (get on pods/proxy in its namespace).`,
 		Example: `  berth top                                 of this node
   berth top --interval 5s
-  berth top node-0                          from a laptop, without the use
+  berth top node-0                          from a laptop
   berth top -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,16 +57,14 @@ it shows what the API has: the devices, their health and holders, and not how bu
 				}
 			}
 			samples, err := read(cmd.Context())
-			if err != nil {
+			var unread *unreadError
+			if err != nil && !errors.As(err, &unread) {
 				return err
 			}
-			return out.print(deps.Out, samples, func(w io.Writer) error {
-				if err := topTable(w, samples); err != nil || !remote {
-					return err
-				}
-				_, err := fmt.Fprintln(w, "\nhow busy they are is known on the node only: run berth top there")
-				return err
-			})
+			if unread != nil {
+				fmt.Fprintf(deps.Err, "how busy they are was not read: %s\n", term.Clean(unread.Error()))
+			}
+			return out.print(deps.Out, samples, func(w io.Writer) error { return topTable(w, samples) })
 		},
 	}
 	from.bind(cmd.Flags(), deps)
@@ -72,6 +72,12 @@ it shows what the API has: the devices, their health and holders, and not how bu
 	out.bind(cmd.Flags())
 	return cmd
 }
+
+// unreadError is why the use of a node's devices was not read, beside samples without it.
+type unreadError struct{ err error }
+
+func (e *unreadError) Error() string { return e.err.Error() }
+func (e *unreadError) Unwrap() error { return e.err }
 
 // samplesReader reads the samples of now.
 type samplesReader func(ctx context.Context) (*v1alpha1.GPUSamples, error)
@@ -104,7 +110,15 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 			}
 			return nil, usagef("top: say which node: %s", strings.Join(names, ", "))
 		}
-		return samplesOf(&nodes[0]), nil
+		api, noAPI := from.api()
+		if api == nil {
+			return nil, errors.New(noAPI)
+		}
+		samples, unread := remoteSamples(ctx, api, &nodes[0])
+		if unread != nil {
+			return samples, &unreadError{unread}
+		}
+		return samples, nil
 	}, true, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -50,6 +51,10 @@ type Deps struct {
 type API interface {
 	GPUNode(ctx context.Context, name string) (*v1alpha1.GPUNode, error)
 	Node(ctx context.Context, name string) (*corev1.Node, error)
+	// AgentPods are the agent's pods of all nodes.
+	AgentPods(ctx context.Context) ([]corev1.Pod, error)
+	// AgentMetrics reads the metrics of an agent's pod.
+	AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error)
 }
 
 // Run checks the node that this process is on.

@@ -1,7 +1,6 @@
 package doctor_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,21 +11,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/doctor"
 	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/problem"
 	"github.com/berth-gpu/berth/internal/sim"
 )
 
@@ -50,29 +45,6 @@ type agentState struct {
 	Config    struct {
 		Config *v1alpha1.AgentConfig `json:"config"`
 	} `json:"config"`
-}
-
-type fakeAPI struct {
-	node    *corev1.Node
-	gpuNode *v1alpha1.GPUNode
-	err     error
-}
-
-func (f *fakeAPI) Node(_ context.Context, name string) (*corev1.Node, error) {
-	if f.node == nil || f.node.Name != name {
-		return nil, errors.Join(f.err, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name))
-	}
-	return f.node, nil
-}
-
-func (f *fakeAPI) GPUNode(_ context.Context, name string) (*v1alpha1.GPUNode, error) {
-	if f.err != nil {
-		return nil, f.err
-	}
-	if f.gpuNode == nil || f.gpuNode.Name != name {
-		return nil, apierrors.NewNotFound(v1alpha1.GPUNodes().GroupResource(), name)
-	}
-	return f.gpuNode, nil
 }
 
 const (
@@ -438,56 +410,5 @@ func TestInfoIsNoTrouble(t *testing.T) {
 	h.agent.Problems = []gpu.Cause{{Code: "RULE_UNUSED", Message: "rule 1"}}
 	if got := h.run(); got.Verdict != v1alpha1.DoctorHealthy || len(h.lines(got)) != 1 {
 		t.Errorf("verdict %s, findings %v; want Healthy with one finding", got.Verdict, h.lines(got))
-	}
-}
-
-func TestOfNode(t *testing.T) {
-	healthy := func() *fakeAPI {
-		return &fakeAPI{
-			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.0"},
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: "BerthGPUsHealthy", Status: corev1.ConditionTrue}}}},
-			gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1alpha1.GPUNodeStatus{
-				Driver: v1alpha1.GPUDriver{Version: "580.1"}, Devices: []v1alpha1.GPUDevice{{UUID: "GPU-a"}}}},
-		}
-	}
-	since := metav1.NewTime(time.Unix(0, 0))
-	tests := map[string]struct {
-		fault func(*fakeAPI)
-		want  []string
-	}{
-		"healthy":      {func(*fakeAPI) {}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
-		"no such node": {func(f *fakeAPI) { f.node, f.gpuNode = nil, nil }, []string{`unknown  nodes/n: nodes "n" not found`, `problem GPUNODE_MISSING gpunodes/n: gpunodes.berth.dev "n" not found`}},
-		"node is gone": {func(f *fakeAPI) {
-			f.node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-		}, []string{"ok  v1.36.0", "problem NODE_NOT_READY nodes/n, condition Ready is Unknown: NodeStatusUnknown", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
-		"disk pressure": {func(f *fakeAPI) {
-			f.node.Status.Conditions[1] = corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionTrue, Message: "full"}
-		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
-		"agent's word": {func(f *fakeAPI) {
-			f.gpuNode.Status.Problems = []v1alpha1.Cause{{Code: "DRIVER_MISSING", Message: "none", Since: &since}}
-			f.gpuNode.Status.Conditions = []metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionFalse, Message: "line 3"}}
-			f.gpuNode.Status.Devices[0].Health = v1alpha1.DeviceHealth{State: "Unhealthy", Causes: []v1alpha1.Cause{{Code: "XID48", Message: "m"}}}
-			f.gpuNode.Status.Devices[0].Holders = []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "b"}, {Kind: "Pod", Namespace: "ml", Pod: "b"}}
-			f.gpuNode.Status.Devices[0].MIGDevices = []v1alpha1.MIGDevice{{Holders: []v1alpha1.Holder{{Kind: "Orphan"}}}}
-		}, []string{
-			"ok  v1.36.0", "ok  2 conditions of nodes/n", "problem DRIVER_MISSING none", "problem CONDITION_FALSE gpunodes/n, condition ConfigAccepted: line 3",
-			"problem XID48 GPU 0 (GPU-a) is Unhealthy: m; held by Orphan, ml/b",
-		}},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			api := healthy()
-			tc.fault(api)
-			var got []string
-			for _, f := range doctor.OfNode(t.Context(), api, "n").Findings {
-				got = append(got, fmt.Sprintf("%s %s %s", f.Status, f.Code, f.Evidence))
-				if entry, known := problem.Find(f.Code); f.Status == v1alpha1.DoctorProblem && (!known || f.Fix != entry.Fix || f.Fix == "") {
-					t.Errorf("%s: fix %q, want the catalogue's", f.Code, f.Fix)
-				}
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
-			}
-		})
 	}
 }

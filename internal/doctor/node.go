@@ -91,25 +91,6 @@ func (r *report) kubeletVersion(node *corev1.Node) {
 	}
 }
 
-// OfNode says what the API has of a node, from anywhere.
-func OfNode(ctx context.Context, api API, name string) *v1alpha1.Doctor {
-	r := newReport(name)
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	node, err := api.Node(ctx, name)
-	if err != nil {
-		r.unknown(checkNodeConditions, "nodes/%s: %v", name, err)
-	} else {
-		r.kubeletVersion(node)
-		r.nodeConditions(node)
-	}
-	if gpuNode := r.gpuNode(ctx, api); gpuNode != nil {
-		r.status(gpuNode)
-	}
-	r.notChecked("the node's own places", "run berth doctor on the node itself, as root")
-	return r.done()
-}
-
 // nodeConditions: Ready should be true, all others false.
 func (r *report) nodeConditions(node *corev1.Node) {
 	bad := 0
@@ -154,9 +135,29 @@ func (r *report) status(node *v1alpha1.GPUNode) {
 			}
 			r.problem(checkCards, cause.Code, "GPU %d (%s) is %s: %s", device.Index, device.UUID, device.Health.State, text)
 		}
+		r.partStatus(&device)
 	}
 	if len(r.out.Findings) == before {
 		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "card"), cmp.Or(node.Status.Driver.Version, "none"))
+	}
+}
+
+// partStatus says what is wrong with the MIG devices of a card and not with the whole card.
+func (r *report) partStatus(device *v1alpha1.GPUDevice) {
+	for _, mig := range device.MIGDevices {
+		if mig.Health == nil {
+			continue
+		}
+		for _, cause := range mig.Health.Causes {
+			if slices.ContainsFunc(device.Health.Causes, func(whole v1alpha1.Cause) bool { return whole.Code == cause.Code }) {
+				continue // A fault of the whole card is in both.
+			}
+			text := cause.Message
+			if held := holders(v1alpha1.GPUDevice{Holders: mig.Holders}); len(held) > 0 {
+				text += "; held by " + some(held)
+			}
+			r.problem(checkCards, cause.Code, "MIG device %d:%d (%s) is %s: %s", device.Index, mig.Index, mig.UUID, mig.Health.State, text)
+		}
 	}
 }
 

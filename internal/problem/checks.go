@@ -124,6 +124,12 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
+			Code: "ALLOCATABLE_DIFFERS", Severity: Error, Area: AreaKubelet, Title: "the kubelet has another number of devices than the agent",
+			Meaning: "The scheduler counts on what the kubelet says is allocatable: pods stay Pending, or come where no device is free. The kubelet has none while no agent serves it. A change takes the kubelet some seconds to publish.",
+			Fix:     "See that the agent's pod runs and is ready; look again after ten seconds; then see the agent's log and the kubelet's (device plugin).",
+			Seen:    seenDoctor,
+		},
+		{
 			Code: "AGENT_NOT_READY", Severity: Error, Area: AreaAgent, Title: "the agent is not ready",
 			Meaning: "It says itself what it waits for.",
 			Fix:     "See the reason, and the agent's log.",

@@ -18,13 +18,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 )
 
 // listLimit is how many pods one answer of a list holds.
 const listLimit = 500
 
 // API reads pods and GPUNodes.
-type API struct{ Client dynamic.Interface }
+type API struct {
+	Client dynamic.Interface
+	// REST reads what is no object, as an agent's metrics through pods/proxy.
+	REST rest.Interface
+	// AgentNamespace has the agent's pods.
+	AgentNamespace string
+}
 
 func pods() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}

@@ -1,0 +1,104 @@
+package evidence
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// DefaultAgentNamespace is where deploy/agent.yaml has the agent's pods.
+	DefaultAgentNamespace = "berth-system"
+	agentLabel            = "app.kubernetes.io/name"
+	agentName             = "berth-agent"
+	metricsPort           = "metrics"
+	maxMetrics            = 16 << 20
+)
+
+// AgentPods are the agent's pods of all nodes. They are looked for in the agent's namespace only: anybody who may make
+// pods may label one as the agent's.
+func (a API) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := a.Client.Resource(pods()).Namespace(a.AgentNamespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel + "=" + agentName})
+	if err != nil {
+		return nil, err
+	}
+	var found []corev1.Pod
+	for i := range list.Items {
+		pod, err := decodePod(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if pod.Labels[agentLabel] == agentName {
+			found = append(found, *pod)
+		}
+	}
+	return found, nil
+}
+
+// AgentPod is the agent's pod of a node: the one that is ready, where there are two during an upgrade.
+func (a API) AgentPod(ctx context.Context, node string) (*corev1.Pod, error) {
+	all, err := a.AgentPods(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the agent's pod of node %s: %w", node, err)
+	}
+	var found *corev1.Pod
+	for i := range all {
+		if pod := &all[i]; pod.Spec.NodeName == node && (found == nil || podReady(pod) && !podReady(found)) {
+			found = pod
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("find the agent's pod of node %s: namespace %s has none there (--agent-namespace names another one)", node, a.AgentNamespace)
+	}
+	return found, nil
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// AgentMetrics reads the metrics of an agent's pod, through the API server.
+func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error) {
+	path := "pods/" + pod.Namespace + "/" + pod.Name + "/proxy/metrics"
+	port := 0
+	for _, container := range pod.Spec.Containers {
+		for _, one := range container.Ports {
+			if one.Name == metricsPort {
+				port = int(one.ContainerPort)
+			}
+		}
+	}
+	switch {
+	case a.REST == nil:
+		return nil, errors.New("read " + path + ": there is no API server to ask")
+	case port == 0:
+		return nil, fmt.Errorf("read %s: the pod has no port named %s, as the one of deploy/agent.yaml has", path, metricsPort)
+	}
+	body, err := a.REST.Get().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name+":"+strconv.Itoa(port), "proxy/metrics").Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read %s (needs get on pods/proxy in namespace %s): %w", path, pod.Namespace, err)
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, maxMetrics))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("understand %s: %w", path, err)
+	}
+	return families, nil
+}

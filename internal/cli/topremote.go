@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+)
+
+// remoteSamples are the devices of a node as its GPUNode has them, with what its agent measured, which is read from the
+// agent's metrics through the API server. Why that was not read is told beside.
+func remoteSamples(ctx context.Context, api *evidence.API, node *v1alpha1.GPUNode) (samples *v1alpha1.GPUSamples, unread error) {
+	samples = samplesOf(node)
+	pod, err := api.AgentPod(ctx, node.Name)
+	if err != nil {
+		return samples, err
+	}
+	families, err := api.AgentMetrics(ctx, pod)
+	if err != nil {
+		return samples, err
+	}
+	addMetrics(samples, families)
+	return samples, nil
+}
+
+// measured finds the series of the agent's page.
+type measured map[string]*dto.MetricFamily
+
+// labelsOf are the labels of a series.
+func labelsOf(m *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, pair := range m.GetLabel() {
+		labels[pair.GetName()] = pair.GetValue()
+	}
+	return labels
+}
+
+func valueOf(m *dto.Metric) float64 {
+	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+}
+
+// of is the value of a device; nil where there is none.
+func (f measured) of(name, uuid string) *float64 {
+	for _, m := range f[name].GetMetric() {
+		if labelsOf(m)["uuid"] == uuid {
+			value := valueOf(m)
+			return &value
+		}
+	}
+	return nil
+}
+
+// alone is the value of a metric with one series; 0 where there is none.
+func (f measured) alone(name string) float64 {
+	for _, m := range f[name].GetMetric() {
+		return valueOf(m)
+	}
+	return 0
+}
+
+// addMetrics lays the measurements over the devices.
+func addMetrics(samples *v1alpha1.GPUSamples, families measured) {
+	const gpu, mig = "berth_gpu_", "berth_gpu_mig_"
+	samples.AgeSeconds = families.alone(gpu + "sample_age_seconds")
+	samples.Seconds = families.alone(gpu + "sample_duration_seconds")
+	if at := families.alone(gpu + "sample_timestamp_seconds"); at > 0 {
+		samples.Time = metav1.NewMicroTime(time.UnixMilli(int64(at * 1000)).UTC())
+	}
+	use := func(out *v1alpha1.GPUSampleUse, prefix, uuid string) {
+		if size := families.of(prefix+"memory_size_bytes", uuid); size != nil {
+			out.MemoryBytes = size
+		}
+		out.MemoryUsedBytes = families.of(prefix+"memory_used_bytes", uuid)
+		out.Active = families.of(prefix+"graphics_engine_active_ratio", uuid)
+		out.Tensor = families.of(prefix+"tensor_active_ratio", uuid)
+		families.addPods(out, uuid)
+	}
+	for i := range samples.Items {
+		s := &samples.Items[i]
+		s.TemperatureCelsius = families.of(gpu+"temperature_celsius", s.UUID)
+		s.MemoryTemperatureCelsius = families.of(gpu+"memory_temperature_celsius", s.UUID)
+		s.PowerWatts = families.of(gpu+"power_usage_watts", s.UUID)
+		s.PowerLimitWatts = families.of(gpu+"power_limit_watts", s.UUID)
+		s.SMClockHertz = families.of(gpu+"sm_clock_hertz", s.UUID)
+		s.Utilization = families.of(gpu+"utilization_ratio", s.UUID)
+		s.MemoryUtilization = families.of(gpu+"memory_utilization_ratio", s.UUID)
+		use(&s.GPUSampleUse, gpu, s.UUID)
+		for k := range s.Devices {
+			use(&s.Devices[k].GPUSampleUse, mig, s.Devices[k].UUID)
+		}
+	}
+}
+
+// addPods adds what the processes of each pod use, and of those that run on the node itself.
+func (f measured) addPods(out *v1alpha1.GPUSampleUse, uuid string) {
+	for _, kind := range []string{"pod", "host"} {
+		prefix := "berth_gpu_" + kind + "_"
+		for _, m := range f[prefix+"processes"].GetMetric() {
+			labels := labelsOf(m)
+			if labels["uuid"] != uuid {
+				continue
+			}
+			of := func(name string) *float64 {
+				for _, other := range f[prefix+name].GetMetric() {
+					if l := labelsOf(other); l["uuid"] == uuid && l["pod_uid"] == labels["pod_uid"] && l["container"] == labels["container"] {
+						value := valueOf(other)
+						return &value
+					}
+				}
+				return nil
+			}
+			processes := int(valueOf(m))
+			pod := podIn(out, v1alpha1.PodSample{Namespace: labels["namespace"], Pod: labels["pod"], Container: labels["container"], PodUID: labels["pod_uid"]})
+			pod.Processes, pod.MemoryUsedBytes, pod.SMUtilization = &processes, of("memory_used_bytes"), of("sm_utilization_ratio")
+		}
+	}
+}
+
+// podIn finds a container among the holders of a device, or adds it as one that does not hold it.
+func podIn(out *v1alpha1.GPUSampleUse, want v1alpha1.PodSample) *v1alpha1.PodSample {
+	for i := range out.Pods {
+		if p := &out.Pods[i]; want.PodUID != "" && p.PodUID == want.PodUID && p.Container == want.Container {
+			return p
+		}
+	}
+	out.Pods = append(out.Pods, want)
+	return &out.Pods[len(out.Pods)-1]
+}
