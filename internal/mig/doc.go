@@ -21,7 +21,8 @@
 //
 // What fits: memory slices are never shared; the compute slices of all instances are at most the
 // card's; a profile has at most Max instances; and of the profiles with all of one kind of media
-// engine (+me, +me.all) there is at most one instance, whichever it is of.
+// engine (+me, +me.all) there is at most one instance, whichever it is of. Beside one with all media engines (+me.all)
+// there are only profiles without any (-me).
 //
 // It guarantees that a plan never destroys an instance that is held; that it keeps
 // every instance that the wanted layout can use too, and touches no card that need not

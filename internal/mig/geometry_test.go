@@ -177,6 +177,13 @@ func (c *checker) create(profile string, start int) error {
 			engines++
 		}
 	}
+	for _, one := range c.instances {
+		for _, pair := range [][2]string{{one.Profile, profile}, {profile, one.Profile}} {
+			if strings.HasSuffix(pair[0], "+me.all") && !strings.HasSuffix(pair[1], "-me") {
+				return fmt.Errorf("create %s at %d: %s has all media engines, and %s wants some", profile, start, pair[0], pair[1])
+			}
+		}
+	}
 	if same > p.Max || compute > c.geometry.ComputeSlices || isMedia(profile) && engines > 0 {
 		return fmt.Errorf("create %s at %d: %d of them, %d compute slices, %d others with media engines", profile, start, same, compute, engines)
 	}

@@ -2,6 +2,7 @@ package mig
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -180,6 +181,23 @@ func TestNothingIsThereWithMIGOff(t *testing.T) {
 	}
 }
 
+// TestAllMediaEngines: a profile with all media engines leaves none to others, so only profiles without any stand beside it.
+func TestAllMediaEngines(t *testing.T) {
+	for _, test := range []struct {
+		beside string
+		fits   bool
+	}{{"1g.24gb-me", true}, {"1g.24gb", false}, {"1g.24gb+gfx", false}, {"2g.48gb", false}, {"2g.48gb-me", true}} {
+		card := Card{Product: "RTX", Capable: true, Enabled: true, Geometry: rtxPro6000()}
+		plan := PlanCard(card, Wanted{Enabled: true, Devices: map[string]int{"1g.24gb+me.all": 1, test.beside: 1}})
+		if (plan.Refused == "") != test.fits {
+			t.Errorf("1g.24gb+me.all beside %s: refused %q, want it to fit: %v", test.beside, plan.Refused, test.fits)
+		}
+		if !test.fits && !strings.Contains(plan.Refused, "-me") {
+			t.Errorf("no advice in %q", plan.Refused)
+		}
+	}
+}
+
 // TestMediaEngines reads the attributes in names of profiles.
 func TestMediaEngines(t *testing.T) {
 	tests := map[string]bool{
@@ -187,8 +205,8 @@ func TestMediaEngines(t *testing.T) {
 		"1g.24gb+gfx+me": true, "1g.24gb+me-gfx": true, "1g.24gb+gfx-me": false, "1g.24gb+memory": false, "": false,
 	}
 	for name, want := range tests {
-		if got := hasMediaEngines(name); got != want {
-			t.Errorf("hasMediaEngines(%q) = %v, want %v", name, got, want)
+		if got := hasAttribute(name, '+', "me", "me.all"); got != want {
+			t.Errorf("media engines of %q: %v, want %v", name, got, want)
 		}
 	}
 }

@@ -107,6 +107,9 @@ func (t *table) tooMuch(counts []int) string {
 	if media > 1 {
 		return fmt.Sprintf("%s: a card has media engines for one +me device, and this asks for %d%s", what, media, end)
 	}
+	if t.starved(counts) {
+		return fmt.Sprintf("%s: a +me.all device has all media engines of the card, so only -me devices can be beside it%s", what, end)
+	}
 	return fmt.Sprintf("%s: there are slices enough, but no way to place them all (%s)%s", what, t.starts(counts), end)
 }
 

@@ -25,8 +25,9 @@ type shape struct {
 	*gpu.MIGProfile
 	// places have the highest start first.
 	places []place
-	// media is set when an instance has all of one kind of the card's media engines.
-	media bool
+	// media is set when an instance has all of one kind of the card's media engines, all when it has all of every
+	// kind, and none when it has no media engine.
+	media, all, none bool
 }
 
 // place is a placement, and the memory slices that it covers.
@@ -46,7 +47,9 @@ func newTable(geometry *gpu.MIGGeometry) *table {
 		if p != geometry.Profile(p.Name) {
 			continue // nobody could say which of the two is meant
 		}
-		s := shape{MIGProfile: p, media: hasMediaEngines(p.Name)}
+		s := shape{
+			MIGProfile: p, media: hasAttribute(p.Name, '+', "me", "me.all"), all: hasAttribute(p.Name, '+', "me.all"), none: hasAttribute(p.Name, '-', "me"),
+		}
 		for _, start := range p.Starts {
 			if start >= 0 && p.Size > 0 && start <= end-p.Size {
 				s.places = append(s.places, place{start, (uint64(1)<<p.Size - 1) << start})
@@ -62,12 +65,17 @@ func newTable(geometry *gpu.MIGGeometry) *table {
 	return t
 }
 
-// hasMediaEngines tells whether a profile's name has one of the attributes +me and +me.all.
-// Attributes follow the first + and are set apart by further ones; -me is the lack of it.
-func hasMediaEngines(name string) bool {
-	_, attributes, _ := strings.Cut(name, "+")
-	for attribute := range strings.SplitSeq(attributes, "+") {
-		if attribute, _, _ = strings.Cut(attribute, "-"); attribute == "me" || attribute == "me.all" {
+// hasAttribute tells whether a profile's name has one of the attributes behind that sign, as in "1g.24gb+gfx-me".
+func hasAttribute(name string, sign byte, attributes ...string) bool {
+	for i := range len(name) {
+		if name[i] != sign {
+			continue
+		}
+		attribute := name[i+1:]
+		if end := strings.IndexAny(attribute, "+-"); end >= 0 {
+			attribute = attribute[:end]
+		}
+		if slices.Contains(attributes, attribute) {
 			return true
 		}
 	}
@@ -114,6 +122,19 @@ func (t *table) sums(counts []int) (memory, compute, media int) {
 	return memory, compute, media
 }
 
+// starved tells whether one of them has all media engines, and another one wants some.
+func (t *table) starved(counts []int) bool {
+	all, some := 0, 0
+	for i, n := range counts {
+		if t.shapes[i].all {
+			all += n
+		} else if !t.shapes[i].none {
+			some += n
+		}
+	}
+	return all > 0 && some > 0
+}
+
 // fits tells whether an empty card has a place for so many of each shape.
 func (t *table) fits(counts []int) bool {
 	for i, n := range counts {
@@ -123,7 +144,7 @@ func (t *table) fits(counts []int) bool {
 		}
 	}
 	memory, compute, media := t.sums(counts)
-	if memory > t.geometry.MemorySlices || compute > t.geometry.ComputeSlices || media > 1 {
+	if memory > t.geometry.MemorySlices || compute > t.geometry.ComputeSlices || media > 1 || t.starved(counts) {
 		return false
 	}
 	for range t.layouts(counts) {
@@ -193,6 +214,10 @@ func (t *table) caps(counts []int) []int {
 		if s.media {
 			caps[i] = min(caps[i], 1-media)
 		}
+		if counts[i]++; t.starved(counts) {
+			caps[i] = min(caps[i], 0)
+		}
+		counts[i]--
 	}
 	return caps
 }

@@ -232,6 +232,8 @@ func (r *round) blame(work []*job, scan error) error {
 			j.err = fmt.Errorf("look at the hardware afterwards: %w", scan)
 		case j.after.card == nil:
 			j.err = errors.New("the GPU is not there any more")
+		case j.after.card.MIG.Unsure:
+			j.err = errors.New("how it is partitioned could not be read completely afterwards")
 		case j.after.busy():
 			j.err = errors.New("the driver said that all went well, but " + bothers(j.after.card, &j.after.plan))
 		}
@@ -249,7 +251,7 @@ func (r *round) compare(work []*job) bool {
 	for _, j := range work {
 		if j.err == nil {
 			j.after = r.consider(j.want, snapshot, held)
-			all = all && !j.after.busy() && j.after.card != nil
+			all = all && !j.after.busy() && j.after.card != nil && !j.after.card.MIG.Unsure
 		}
 	}
 	return all

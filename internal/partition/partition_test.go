@@ -244,28 +244,30 @@ func TestFailureBesideAWait(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestEmptyOrHeld: a scan calls an instance empty whose MIG device a pod holds, and does not list the device. The instance
-// stays until the pod has ended, whatever the layout, and the plan says for whom it waits.
-func TestEmptyOrHeld(t *testing.T) {
-	for _, layout := range []string{"7x1g.10gb", "6x1g.10gb", "1x7g.80gb"} {
-		t.Run(layout, func(t *testing.T) {
-			w := newWorld(t, t.TempDir(), 1)
-			w.be("GPU-0", "7x1g.10gb")
-			if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
+// TestJournalGoodAgain: that the journal was damaged is said until what it may have said is done.
+func TestJournalGoodAgain(t *testing.T) {
+	for name, layout := range map[string]string{"a change is to be done": "1x7g.80gb", "all is done": "off"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), 2)
+			if err := os.WriteFile(filepath.Join(w.dir, JournalFile), []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			w.card("GPU-0").instances[0].device = false
-			w.scan()
-			w.want("GPU-0", layout, "")
-			if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "default/a") {
-				t.Errorf("%s: %s", got.State, got.Message)
+			w.want("GPU-1", layout, "")
+			w.blind = "the kubelet is away"
+			for range 3 {
+				w.reconcile()
+				if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_CORRUPT" {
+					t.Fatalf("faults %v", faults)
+				}
 			}
-			if got := w.card("GPU-0").instances; len(got) == 0 || got[0].GI != 10 {
-				t.Errorf("the instance was removed:\n%s%v", w.picture(), w.trace)
-			}
-			w.end("a")
+			w.blind = ""
 			w.settle()
-			w.reached(w.wants)
+			if faults := w.partition.Faults(); len(faults) != 0 {
+				t.Errorf("faults %v", faults)
+			}
+			if _, err := os.Stat(filepath.Join(w.dir, JournalFile+".bak")); err != nil {
+				t.Errorf("the damaged one was not kept: %v", err)
+			}
 		})
 	}
 }

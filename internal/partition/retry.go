@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/mig"
@@ -14,6 +15,17 @@ type try struct {
 	next   time.Time
 	// message says it of a GPU that was to change; aside of one that waits or is refused.
 	message, aside string
+}
+
+// unsure leaves a GPU as it is of which the last scan could not read all: what it did not read is not absent.
+func (r *round) unsure(j *job) {
+	for _, last := range *r.statuses.Load() {
+		if last.UUID == j.want.UUID && last.State == Applied && reflect.DeepEqual(last.Plan.Wanted, j.want.Wanted) {
+			j.state, j.message = Applied, last.Message
+			return
+		}
+	}
+	j.message = fmt.Sprintf("%s does not change to %s yet: how it is partitioned could not be read completely. It is read again with the next scan.", name(j.card), goal(j.want))
 }
 
 // failed notes a failure and when it is tried again.

@@ -24,6 +24,8 @@ type round struct {
 	jobs    []*job
 	// closed says why nothing may be changed now; empty when it may.
 	closed string
+	// readWell is true when the journal, or that there is none, could be read.
+	readWell bool
 }
 
 // job is a card in a round.
@@ -143,6 +145,7 @@ func (r *round) run() error {
 	}
 	// 6. What has ended is no longer under way.
 	r.publish()
+	r.forgiveJournal()
 	return r.closeJournal()
 }
 
@@ -176,6 +179,9 @@ func (r *round) enter() error {
 const (
 	unreadable = "MIG_JOURNAL_UNREADABLE"
 	unwritable = "MIG_JOURNAL_UNWRITABLE"
+	// These two are of a journal that was put aside.
+	corrupt      = "MIG_JOURNAL_CORRUPT"
+	otherVersion = "MIG_JOURNAL_VERSION"
 )
 
 func (r *round) unusable(code string, err error) {
@@ -198,20 +204,31 @@ func (r *round) readJournal() error {
 			r.closed = cmp.Or(r.closed, fmt.Sprintf("read %s: %v", path, err))
 			return nil
 		}
-		code := "MIG_JOURNAL_CORRUPT"
+		code := corrupt
 		var newer *versionError
 		if errors.As(err, &newer) {
-			code = "MIG_JOURNAL_VERSION"
+			code = otherVersion
 		}
 		r.fault(code, fmt.Sprintf("%s: %v. It was kept as %s.bak. A change that was under way is planned anew from what is wanted now; where nothing is wanted, the card stays as it is.", path, err, path))
 		found = journal{}
 	}
+	r.readWell = err == nil
 	r.mended(unreadable)
 	r.journal = found
 	if r.resumed || r.closed != "" {
 		return nil
 	}
 	return r.takeOver()
+}
+
+// forgiveJournal ends the trouble with a journal that was put aside, in a round that found a good one: when one was written since,
+// or all is as it is wanted, so that nothing depends on what the damaged one said.
+func (r *round) forgiveJournal() {
+	open := slices.ContainsFunc(r.jobs, func(j *job) bool { return j.state != Applied && j.state != Refused })
+	if r.readWell && (len(r.journal.Cards) > 0 || !open) {
+		r.mended(corrupt)
+		r.mended(otherVersion)
+	}
 }
 
 // takeOver makes the changes of the agent before ours.
@@ -353,6 +370,10 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 	}
 	if j.card.Health.State == gpu.Gone {
 		j.message = fmt.Sprintf("%s does not answer. It changes to %s when it does.", name(j.card), goal(want))
+		return j
+	}
+	if j.card.MIG.Unsure {
+		r.unsure(j)
 		return j
 	}
 	now := held.card(j.card)

@@ -79,6 +79,7 @@ type fakeCard struct {
 	needsReset       bool // for a change of the mode
 	enabled, pending bool
 	incapable, gone  bool
+	unsure           bool // the scan could not read all of its partition
 	openers          []Opener
 	instances        []fakeInstance
 }
@@ -223,7 +224,11 @@ func (w *world) look() *gpu.Snapshot {
 			one.MIG.Devices = append(one.MIG.Devices, gpu.MIGDevice{
 				UUID: c.device(in), Profile: in.Profile, Index: i, GI: in.GI, Start: in.Start, Size: in.Size,
 			})
+			if c.unsure {
+				one.MIG.Devices[len(one.MIG.Devices)-1].Start, one.MIG.Devices[len(one.MIG.Devices)-1].Size = 0, 0
+			}
 		}
+		one.MIG.Unsure = c.unsure
 		s.GPUs = append(s.GPUs, one)
 	}
 	return s

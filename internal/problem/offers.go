@@ -120,7 +120,7 @@ func offerProblems() []Problem {
 		},
 		{
 			Code: "MIG_JOURNAL_CORRUPT", Severity: Warning, Area: AreaMIG, Title: "the journal of MIG changes was damaged",
-			Meaning: "It was kept beside as .bak. A change that was under way is planned anew.",
+			Meaning: "It was kept beside as .bak. A change that was under way is planned anew. The problem ends when a new journal was written, or all GPUs are as they are wanted.",
 			Fix:     "Nothing, unless it happens again: then check the disk below the state directory.",
 			Seen:    seenNode,
 		},
