@@ -184,13 +184,14 @@ func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
 	a.liveness = newLiveness(a.clock)
 	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
+	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, "grants"), Log: a.log.With("component", "kubeletsync")}
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
-			ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config),
+			ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config), GrantsDir: grants.Dir,
 		}),
 		Resources: kubelet.NewPodResources(config.KubeletDir), Snapshot: func() *gpu.Snapshot { return a.inventory.Current() },
-		Names: a.resourceNames, TrustEnvironment: trustsEnvironment(config), Clock: a.clock, Log: a.log.With("component", "kubeletsync"),
+		Names: a.resourceNames, Granted: func(id string) []gpu.DeviceKey { return a.ledger.Granted(id) }, GrantsDir: grants.Dir, Clock: a.clock, Log: a.log.With("component", "kubeletsync"),
 	})
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
@@ -201,7 +202,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		return fmt.Errorf("make agent: %w", err)
 	}
 	a.sync = kubeletsync.New(kubeletsync.Deps{
-		Node: node, Ledger: a.ledger, PodsChanged: a.pods.Changed(), Report: a.board.set, Looked: a.report,
+		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.board.set, Looked: a.report,
 	})
 	hook, err := installHook(config)
 	if err != nil {
@@ -216,7 +217,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		Report: a.board.set, Changed: a.wakePlugin, Clock: a.clock,
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
-		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger},
+		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger, grants},
 		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/deviceplugin"
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/kubeletsync"
 	"github.com/berth-gpu/berth/internal/ledger"
 )
 
@@ -64,12 +64,14 @@ func (a *Agent) report(changes ledger.Changes) {
 			Message: fmt.Sprintf("device %s is used by more than one pod (%v): %s", c.Key, c.Pods, c.Why),
 		})
 	}
+	for _, c := range changes.Unmarked {
+		conflicts = append(conflicts, gpu.Cause{
+			Code: "CONTAINER_UNMARKED",
+			Message: fmt.Sprintf("container %s of pod %s/%s (UID %s) requests devices and has %v open, and neither the kubelet's checkpoint nor a grant of this agent says which it was given",
+				c.Name, c.Namespace, c.Pod, c.PodUID, c.Open),
+		})
+	}
 	a.board.set("conflicts", conflicts...)
-}
-
-// trustsEnvironment: where a hook makes the device nodes, no OCI spec shows them.
-func trustsEnvironment(config *v1alpha1.AgentConfig) bool {
-	return !usesCDI(config) && !config.PassDeviceSpecs
 }
 
 // kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that
@@ -80,7 +82,10 @@ func (a *Agent) kubeletRestarted() {
 }
 
 // holders shows the ledger to the device plugin in the device plugin's words.
-type holders struct{ ledger *ledger.Ledger }
+type holders struct {
+	ledger *ledger.Ledger
+	grants *kubeletsync.Grants
+}
 
 // Barred implements deviceplugin.Ledger.
 func (h holders) Barred(resource string, key gpu.DeviceKey) (deviceplugin.Bar, bool) {
@@ -94,6 +99,11 @@ func (h holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 }
 
 // Hold implements deviceplugin.Ledger.
-func (h holders) Hold(resource string, keys []gpu.DeviceKey) error {
-	return h.ledger.Acquire(ledger.Holder{Kind: ledger.Pod, Resource: resource}, keys)
+func (h holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
+	id := kubeletsync.NewGrant()
+	if err := h.ledger.Acquire(ledger.Holder{Kind: ledger.Pod, Resource: resource, Grant: id}, keys); err != nil {
+		return deviceplugin.Mount{}, err
+	}
+	host, container := h.grants.Make(id)
+	return deviceplugin.Mount{HostPath: host, ContainerPath: container}, nil
 }

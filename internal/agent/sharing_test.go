@@ -155,8 +155,8 @@ func TestMPSFollowsItsDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := answer.Envs["CUDA_MPS_PIPE_DIRECTORY"], "/mps/"+id+"/pipe"; got != want || len(answer.Mounts) != 2 {
-		t.Errorf("pipe directory %q and %d mounts, want %q and pipes and shm", got, len(answer.Mounts), want)
+	if got, want := answer.Envs["CUDA_MPS_PIPE_DIRECTORY"], "/mps/"+id+"/pipe"; got != want || len(answer.Mounts) != 3 {
+		t.Errorf("pipe directory %q and %d mounts, want %q, pipes, shm and the grant", got, len(answer.Mounts), want)
 	}
 	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.mps", []string{id + "::0", id + "::2"}); err == nil || !strings.Contains(err.Error(), "maximum request size for shared resources is 1; found 2") {
 		t.Errorf("two shares by MPS gave %v", err)

@@ -41,8 +41,8 @@ type Deps struct {
 	// CDIName makes the qualified CDI name of a device from its UUID or index; needed with
 	// the CDI strategies.
 	CDIName func(id string) string
-	// Mark makes an environment variable that names the devices of an answer, by which a
-	// container is known again when the kubelet has forgotten it; nil marks nothing.
+	// Mark makes an environment variable that names the devices of an answer, for people; nil makes none. A pod can
+	// override it.
 	Mark func(resource string, keys []gpu.DeviceKey) (name, value string)
 	// Extra says what a container needs besides a shared device, whose key has no share; nil for
 	// nothing. It must answer from memory.

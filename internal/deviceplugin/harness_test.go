@@ -146,16 +146,16 @@ func (b *bars) Barred(_ string, key gpu.DeviceKey) (Bar, bool) {
 	return bar, barred
 }
 
-func (b *bars) Hold(resource string, keys []gpu.DeviceKey) error {
+func (b *bars) Hold(resource string, keys []gpu.DeviceKey) (Mount, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
 		if _, barred := b.bars[gpu.DeviceKey{GPU: key.GPU}]; barred {
-			return fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
+			return Mount{}, fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
 		}
 	}
 	b.held = append(b.held, keys...)
-	return nil
+	return Mount{}, nil
 }
 
 func (b *bars) set(i int, bar *Bar) {

@@ -15,8 +15,9 @@ type Ledger interface {
 	// Barred tells whether the device must not be given out as the resource at this moment.
 	Barred(resource string, key gpu.DeviceKey) (Bar, bool)
 	// Hold notes that the kubelet has given the devices of a resource to some container.
-	// Its error names the device, who holds it and what ends that; nothing is held then.
-	Hold(resource string, keys []gpu.DeviceKey) error
+	// Its error names the device, who holds it and what ends that; nothing is held then. The mount, if it has
+	// a path, is read-only and goes into the container, which is recognised by it later.
+	Hold(resource string, keys []gpu.DeviceKey) (Mount, error)
 }
 
 // FreeLedger is a Ledger that wants to know what the kubelet calls free, which tells it
@@ -32,5 +33,5 @@ type FreeLedger interface {
 // openLedger bars nothing.
 type openLedger struct{}
 
-func (openLedger) Barred(string, gpu.DeviceKey) (Bar, bool) { return Bar{}, false }
-func (openLedger) Hold(string, []gpu.DeviceKey) error       { return nil }
+func (openLedger) Barred(string, gpu.DeviceKey) (Bar, bool)    { return Bar{}, false }
+func (openLedger) Hold(string, []gpu.DeviceKey) (Mount, error) { return Mount{}, nil }

@@ -401,10 +401,10 @@ type slowLedger struct {
 	entered, release chan struct{}
 }
 
-func (l *slowLedger) Hold(string, []gpu.DeviceKey) error {
+func (l *slowLedger) Hold(string, []gpu.DeviceKey) (Mount, error) {
 	l.entered <- struct{}{}
 	<-l.release
-	return nil
+	return Mount{}, nil
 }
 
 func TestShutdownLetsCallsEnd(t *testing.T) {

@@ -100,9 +100,15 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 		crowds = append(crowds, v.crowded(picked))
 		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
 	}
-	if err := s.ledger.Hold(s.resource, keys); err != nil {
+	grant, err := s.ledger.Hold(s.resource, keys)
+	if err != nil {
 		s.stats.refusals.Add(1)
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if grant.HostPath != "" {
+		for _, r := range response.ContainerResponses {
+			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: grant.HostPath, ContainerPath: grant.ContainerPath, ReadOnly: true})
+		}
 	}
 	s.stats.allocations.Add(1)
 	for _, crowd := range crowds {

@@ -36,6 +36,8 @@ type Container struct {
 	SpecError string
 	// Devices are the spec's device nodes, by path; HostPath is empty.
 	Devices []gpu.DeviceNode
+	// Grants are the IDs of the grants among the spec's mounts, sorted.
+	Grants []string
 	// Env holds those of the spec's variables that are about GPUs: NVIDIA_*,
 	// CUDA_VISIBLE_DEVICES, CUDA_MPS_*, BERTH_*.
 	Env map[string]string
@@ -65,6 +67,8 @@ type ContainersDeps struct {
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
 	CgroupRoot string
 	Bundles    []Bundle
+	// GrantsDir is the host's folder of grants (see GrantID); empty finds none.
+	GrantsDir string
 }
 
 // Containers finds the living containers of a node: those in whose cgroup a thread lives (see
@@ -166,7 +170,7 @@ func (c *Containers) describe(id string) Container {
 		}
 		path := filepath.Join(bundle.Dir, id, bundle.File)
 		if err == nil {
-			err = result.readSpec(blob)
+			err = result.readSpec(blob, c.deps.GrantsDir)
 		}
 		if err != nil {
 			result.SpecError = fmt.Sprintf("read OCI spec %s: %v", path, err)
@@ -184,12 +188,15 @@ type ociSpec struct {
 		Env []string `json:"env"`
 	} `json:"process"`
 	Annotations map[string]string `json:"annotations"`
-	Linux       struct {
+	Mounts      []struct {
+		Source string `json:"source"`
+	} `json:"mounts"`
+	Linux struct {
 		Devices []specs.LinuxDevice `json:"devices"`
 	} `json:"linux"`
 }
 
-func (c *Container) readSpec(blob []byte) error {
+func (c *Container) readSpec(blob []byte, grantsDir string) error {
 	var spec ociSpec
 	if err := json.Unmarshal(blob, &spec); err != nil {
 		return err
@@ -215,6 +222,13 @@ func (c *Container) readSpec(blob []byte) error {
 		}
 	}
 	slices.SortStableFunc(c.Devices, func(a, b gpu.DeviceNode) int { return strings.Compare(a.Path, b.Path) })
+	c.Grants = nil
+	for _, mount := range spec.Mounts {
+		if id, ok := GrantID(mount.Source, grantsDir); ok && grantsDir != "" {
+			c.Grants = append(c.Grants, id)
+		}
+	}
+	slices.Sort(c.Grants)
 	c.Env = map[string]string{}
 	for name, value := range parseEnvironment(spec.Process.Env) {
 		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name, "CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {

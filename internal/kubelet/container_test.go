@@ -33,60 +33,60 @@ func twoGPUs() *gpu.Snapshot {
 	}}
 }
 
-func TestHeld(t *testing.T) {
-	const name = "BERTH_DEVICES_NVIDIA_COM_GPU"
+const testGrant = "0123456789abcdef0123456789abcdef"
+
+func TestOpen(t *testing.T) {
 	nodes := []gpu.DeviceNode{node("/dev/x", 195, 0), node("/dev/nvidiactl", 195, 255)}
+	whole := gpu.DeviceKey{GPU: gpu0}
 	tests := map[string]struct {
-		env      map[string]string
-		devices  []gpu.DeviceNode
-		trustEnv bool
-		want     []gpu.DeviceKey
-		cards    []gpu.UUID
+		env     map[string]string
+		devices []gpu.DeviceNode
+		want    []gpu.DeviceKey
 	}{
-		"given": {
-			env: map[string]string{name: string(gpu0)}, devices: nodes,
-			want: []gpu.DeviceKey{{GPU: gpu0}}, cards: []gpu.UUID{gpu0},
+		"a GPU":                 {devices: nodes, want: []gpu.DeviceKey{whole}},
+		"its author's variable": {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu1), "NVIDIA_VISIBLE_DEVICES": "all"}, devices: nodes, want: []gpu.DeviceKey{whole}},
+		"only a variable":       {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0), "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}},
+		"a MIG device, whose GPU's node comes with it": {
+			devices: append(nodes[:1:1], node("/dev/nvidia1", 195, 1), node("/c3", 237, 3), node("/c4", 237, 4)),
+			want:    []gpu.DeviceKey{whole, {GPU: gpu1, MIG: mig0}},
 		},
-		"a share": {
-			env: map[string]string{name: string(gpu0) + "#3"}, devices: nodes,
-			want: []gpu.DeviceKey{{GPU: gpu0, Share: 3}}, cards: []gpu.UUID{gpu0},
+		"a GPU with part of a capability": {
+			devices: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1), node("/c3", 237, 3)}, want: []gpu.DeviceKey{{GPU: gpu1}},
 		},
-		"two resources": {
-			env:     map[string]string{name: string(gpu0), "BERTH_DEVICES_NVIDIA_COM_MIG_1G_10GB": string(gpu1) + "/" + string(mig0)},
-			devices: append(nodes, node("/dev/nvidia1", 195, 1), node("/c3", 237, 3), node("/c4", 237, 4)),
-			want:    []gpu.DeviceKey{{GPU: gpu0}, {GPU: gpu1, MIG: mig0}}, cards: []gpu.UUID{gpu0, gpu1},
-		},
-		"MIG device without its capability": {
-			env: map[string]string{name: string(gpu1) + "/" + string(mig1)}, devices: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1), node("/c3", 237, 3)},
-			cards: []gpu.UUID{gpu1},
-		},
-		"MIG device under the wrong GPU": {
-			env: map[string]string{name: string(gpu0) + "/" + string(mig1)}, devices: append(nodes, node("/c", 237, 5), node("/c", 237, 6)),
-			cards: []gpu.UUID{gpu0},
-		},
-		"named but not given":       {env: map[string]string{name: string(gpu1)}, devices: nodes, cards: []gpu.UUID{gpu0}},
-		"given but not named":       {devices: append(nodes, node("/dev/nvidia1", 195, 1)), cards: []gpu.UUID{gpu0, gpu1}},
-		"a GPU that is not there":   {env: map[string]string{name: "GPU-gone"}, devices: nodes, cards: []gpu.UUID{gpu0}},
-		"nonsense":                  {env: map[string]string{name: ",,#"}, devices: nodes, cards: []gpu.UUID{gpu0}},
-		"only visible":              {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu0)}},
-		"only visible, trusted":     {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu0)}, trustEnv: true, want: []gpu.DeviceKey{{GPU: gpu0}}},
-		"all visible, trusted":      {env: map[string]string{"NVIDIA_VISIBLE_DEVICES": "all"}, trustEnv: true},
-		"another visible, trusted":  {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": string(gpu1)}, trustEnv: true},
-		"through a folder, trusted": {env: map[string]string{name: string(gpu0), "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}, trustEnv: true, want: []gpu.DeviceKey{{GPU: gpu0}}},
+		"a capability without the GPU": {devices: []gpu.DeviceNode{node("/c3", 237, 3), node("/c4", 237, 4)}},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
 			c := Container{Env: test.env, Devices: test.devices}
-			if diff := cmp.Diff(test.want, c.Held(twoGPUs(), test.trustEnv)); diff != "" {
-				t.Errorf("held (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.cards, c.GPUs(twoGPUs()), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("cards (-want +got):\n%s", diff)
+			if diff := cmp.Diff(test.want, c.Open(twoGPUs())); diff != "" {
+				t.Errorf("open (-want +got):\n%s", diff)
 			}
 		})
 	}
+}
+
+func TestDevicesEnv(t *testing.T) {
 	if got := DevicesEnv("nvidia.com/mig-1g.10gb.me"); got != "BERTH_DEVICES_NVIDIA_COM_MIG_1G_10GB_ME" {
 		t.Errorf("variable %q", got)
+	}
+}
+
+func TestGrantID(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef"
+	for source, want := range map[string]string{
+		"/run/berth/grants/" + id:           id,
+		"/run/berth/grants/" + id + "/":     "",
+		"/run/berth/grants/" + id[1:]:       "",
+		"/run/berth/grants/" + id[1:] + "G": "",
+		"/run/berth/grants/../grants/" + id: "",
+		"/run/berth/grants":                 "",
+		"/var/run/berth/grants/" + id:       "",
+		"/tmp/run/berth/grants/" + id:       "",
+		"":                                  "",
+	} {
+		if got, ok := GrantID(source, "/run/berth/grants"); got != want || ok != (want != "") {
+			t.Errorf("source %q has the grant %q, want %q", source, got, want)
+		}
 	}
 }
 
@@ -110,9 +110,8 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"process":{"env":["A=1"]},"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":-1}]}}`))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var c Container
-		if c.readSpec(blob) == nil {
-			c.Held(twoGPUs(), true)
-			c.GPUs(twoGPUs())
+		if c.readSpec(blob, "/run/berth/grants") == nil {
+			c.Open(twoGPUs())
 		}
 	})
 }
@@ -130,6 +129,10 @@ func bundle(t *testing.T, run, id, kind, name string, devices []map[string]any, 
 	blob, err := json.Marshal(map[string]any{
 		"ociVersion": "1.2.0", "annotations": annotations,
 		"process": map[string]any{"env": env}, "linux": map[string]any{"devices": devices},
+		"mounts": []map[string]any{
+			{"destination": "/proc", "type": "proc", "source": "proc"},
+			{"destination": "/run/berth/grants/x", "type": "bind", "source": map[bool]string{true: "/run/berth/grants/" + testGrant, false: "/tmp/run/berth/grants/" + testGrant}[name != ""]},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +168,7 @@ func testContainers(t *testing.T, tree *cgroupTree) {
 		{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
 		{"path": "/dev/sda", "type": "b", "major": 195, "minor": 1},
 	}, "HOME=/", "NVIDIA_VISIBLE_DEVICES=void", "BERTH_DEVICES_NVIDIA_COM_GPU="+string(gpu0))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run)})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants"})
 	got, err := containers.Live()
 	if err != nil {
 		t.Fatal(err)
@@ -178,14 +181,12 @@ func testContainers(t *testing.T, tree *cgroupTree) {
 		{
 			ID: id2, PodUID: uid1, Namespace: "default", Pod: "train", Name: "cuda", Spec: spec(id2),
 			Devices: []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/nvidiactl", 195, 255)},
+			Grants:  []string{testGrant},
 			Env:     map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0)},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Container{}, "Cgroup")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
-	}
-	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: gpu0}}, got[1].Held(twoGPUs(), false)); diff != "" {
-		t.Errorf("held (-want +got):\n%s", diff)
 	}
 	of, err := containers.LiveIn(uid1)
 	if diff := cmp.Diff(got, of); diff != "" || err != nil {
@@ -239,7 +240,7 @@ func TestContainersWithoutSpec(t *testing.T) {
 	tree.container("kubepods/pod"+uid1+"/"+id1, 1)
 	tree.container("kubepods/pod"+uid1+"/"+id2, 2)
 	writeBundle(t, run, id2, []byte("{"))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run)})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants"})
 	got, err := containers.Live()
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%v, %v", got, err)

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,9 +9,22 @@ import (
 	"github.com/berth-gpu/berth/internal/gpu"
 )
 
-// devicesEnv is the beginning of the variables by which a container is known to
-// have been given devices by Berth.
+// devicesEnv is the beginning of the variables that say which devices Berth gave a container.
 const devicesEnv = "BERTH_DEVICES"
+
+// grantDigits is the length of a grant's ID: 128 random bits.
+const grantDigits = 32
+
+// GrantID finds the ID of a grant in the source of a container's mount: a folder directly below dir. A grant is the read-only
+// mount that each answer to Allocate has. The runtime writes the sources of all mounts into the OCI spec, where a
+// pod's author can neither override one nor choose one beneath dir without a hostPath volume; and the ID is random.
+func GrantID(source, dir string) (string, bool) {
+	id, below := strings.CutPrefix(source, strings.TrimSuffix(dir, "/")+"/")
+	if !below || len(id) != grantDigits || !isHex(id) {
+		return "", false
+	}
+	return id, true
+}
 
 // maxKeys bounds the devices that one variable may name.
 const maxKeys = 1024
@@ -22,9 +34,8 @@ const maxKeys = 1024
 // own, because the kubelet keeps only one of two values of one name when a
 // container asks for two resources.
 //
-// The variable is needed although the device nodes say which GPUs a container can
-// open: a privileged container, or a monitor that was given all GPUs, can open them
-// and holds none; and shares of a GPU have the same nodes.
+// The variable is for people and for berth trace: the kubelet appends the pod's own variables after it, so that no decision may rest
+// on it. What does is the grant (see GrantID).
 func DevicesEnv(resource string) string {
 	name := []byte(devicesEnv + "_" + resource)
 	for i, c := range name {
@@ -87,44 +98,27 @@ func parseKey(text string) (gpu.DeviceKey, error) {
 	return key, nil
 }
 
-// Held are the devices that a container was given by Berth: those that its
-// variables name (see DevicesEnv) and whose device nodes it was really given. The
-// first alone proves nothing, since a pod's author can set variables; the second
-// cannot be had without a device plugin, unless the container is privileged.
-//
-// With trustEnv, NVIDIA_VISIBLE_DEVICES in the place of nodes is enough. That is for
-// the device list strategies envvar and volume-mounts, where the nodes are made by a
-// hook and are in no spec, and where this variable is what opens a GPU.
-func (c *Container) Held(snapshot *gpu.Snapshot, trustEnv bool) []gpu.DeviceKey {
+// Open are the devices whose nodes the container was given, in the order of keys, whoever gave them: MIG devices, and GPUs none
+// of whose MIG devices it was given, since a container with a MIG device has the node of its GPU as well.
+func (c *Container) Open(snapshot *gpu.Snapshot) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		if !strings.HasPrefix(name, devicesEnv) {
+	for i := range snapshot.GPUs {
+		card := &snapshot.GPUs[i]
+		if !c.opens(snapshot, gpu.DeviceKey{GPU: card.UUID}) {
 			continue
 		}
-		named, err := ParseKeys(c.Env[name])
-		if err != nil {
-			continue // somebody else wrote it: not a device of ours
-		}
-		for _, key := range named {
-			if c.opens(snapshot, key) || trustEnv && c.visible(key) {
+		before := len(keys)
+		for j := range card.MIG.Devices {
+			if key := (gpu.DeviceKey{GPU: card.UUID, MIG: card.MIG.Devices[j].UUID}); c.opens(snapshot, key) {
 				keys = append(keys, key)
 			}
 		}
-	}
-	slices.SortFunc(keys, gpu.CompareKeys)
-	return slices.Compact(keys)
-}
-
-// GPUs are the cards whose device nodes the container was given, in the snapshot's
-// order, whoever gave them.
-func (c *Container) GPUs(snapshot *gpu.Snapshot) []gpu.UUID {
-	var cards []gpu.UUID
-	for i := range snapshot.GPUs {
-		if c.opens(snapshot, gpu.DeviceKey{GPU: snapshot.GPUs[i].UUID}) {
-			cards = append(cards, snapshot.GPUs[i].UUID)
+		if len(keys) == before {
+			keys = append(keys, gpu.DeviceKey{GPU: card.UUID})
 		}
 	}
-	return cards
+	slices.SortFunc(keys, gpu.CompareKeys)
+	return keys
 }
 
 // opens compares by device number, which is what the kernel goes by; a node's
@@ -148,14 +142,4 @@ func (c *Container) opens(snapshot *gpu.Snapshot, key gpu.DeviceKey) bool {
 		}
 	}
 	return true
-}
-
-func (c *Container) visible(key gpu.DeviceKey) bool {
-	for name := range strings.SplitSeq(c.Env["NVIDIA_VISIBLE_DEVICES"], ",") {
-		if gpu.UUID(name) == key.Device() {
-			return true
-		}
-	}
-	// volume-mounts: the variable names a folder; the mounts are in no field here.
-	return c.Env["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
 }

@@ -59,10 +59,11 @@ type NodeDeps struct {
 	Snapshot func() *gpu.Snapshot
 	// Names are the resources under which devices are, or were, allocated.
 	Names func() []string
-	// TrustEnvironment is as for kubelet.Container.Held.
-	TrustEnvironment bool
-	Clock            clock.Clock
-	Log              *slog.Logger
+	// Granted are the devices of a grant, and GrantsDir is the folder of grants on the host.
+	Granted   func(id string) []gpu.DeviceKey
+	GrantsDir string
+	Clock     clock.Clock
+	Log       *slog.Logger
 }
 
 // Node reads from the node what the ledger's decisions rest on. Its methods may be called by several goroutines; they have the
@@ -76,6 +77,8 @@ type Node struct {
 	seen    map[string]bool
 	listed  map[string]time.Time
 	gets    []time.Time
+	// names are Deps.Names at the last reading: Pod must not ask, since the ledger calls it with its mutex held.
+	names []string
 }
 
 // NewNode makes a Node; nothing is read yet.
@@ -93,12 +96,14 @@ func (n *Node) Living() ([]ledger.Container, error) {
 	snapshot := n.deps.Snapshot()
 	var living []ledger.Container
 	for _, c := range found {
-		if !c.Sandbox {
-			living = append(living, ledger.Container{
-				ID: c.ID, PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Name: c.Name,
-				Keys: c.Held(snapshot, n.deps.TrustEnvironment),
-			})
+		if c.Sandbox {
+			continue
 		}
+		container := ledger.Container{ID: c.ID, PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Name: c.Name, Open: c.Open(snapshot)}
+		for _, id := range c.Grants {
+			container.Keys = append(container.Keys, n.deps.Granted(id)...)
+		}
+		living = append(living, container)
 	}
 	return living, nil
 }
@@ -111,12 +116,20 @@ func (n *Node) Assigned() ([]ledger.Assignment, error) {
 	}
 	snapshot := n.deps.Snapshot()
 	names := n.deps.Names()
+	n.mu.Lock()
+	n.names = names
+	n.mu.Unlock()
 	var known []ledger.Assignment
 	for _, from := range checkpoint.Assignments {
 		if !slices.Contains(names, from.Resource) && !ofNode(from.DeviceIDs, snapshot) {
 			continue
 		}
 		assignment := ledger.Assignment{PodUID: from.PodUID, Container: from.Container, Resource: from.Resource}
+		for _, mount := range from.Response.GetMounts() {
+			if id, ok := kubelet.GrantID(mount.GetHostPath(), n.deps.GrantsDir); ok {
+				assignment.Grant = id
+			}
+		}
 		for _, id := range from.DeviceIDs {
 			if key, ok := keyOf(id, snapshot); ok {
 				assignment.Keys = append(assignment.Keys, key)
@@ -161,7 +174,7 @@ func (n *Node) Pod(uid string) ledger.PodFacts {
 	pod, state := n.deps.Pods.Pod(uid)
 	facts := ledger.PodFacts{Namespace: pod.Namespace, Name: pod.Name}
 	for _, c := range pod.Containers {
-		facts.Containers = append(facts.Containers, ledger.PodContainer{Name: c.Name, Init: c.Init, Devices: c.Devices})
+		facts.Containers = append(facts.Containers, ledger.PodContainer{Name: c.Name, Init: c.Init, Devices: n.ours(c.Devices)})
 	}
 	switch state {
 	case podwatch.Ended:
@@ -174,6 +187,22 @@ func (n *Node) Pod(uid string) ledger.PodFacts {
 		facts.State = n.byCgroup(uid, facts.State)
 	}
 	return facts
+}
+
+// ours are those of the resources that are of this node's GPUs.
+func (n *Node) ours(devices map[string]int) map[string]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var own map[string]int
+	for resource, count := range devices {
+		if slices.Contains(n.names, resource) {
+			if own == nil {
+				own = map[string]int{}
+			}
+			own[resource] = count
+		}
+	}
+	return own
 }
 
 // byCgroup says what the pod's cgroup tells of it.

@@ -35,6 +35,7 @@ const (
 type Deps struct {
 	Node   *Node
 	Ledger *ledger.Ledger
+	Grants *Grants
 	// PodsChanged signals a change of the node's pods. Nil never does.
 	PodsChanged <-chan struct{}
 	// Report replaces the problems of a source.
@@ -52,7 +53,9 @@ type Sync struct {
 	living atomic.Pointer[[]ledger.Container]
 	// resolving says that a Resolve is under way, resolved when the last one began.
 	resolving atomic.Bool
-	resolved  time.Time
+	// cleaned is when the folder of grants was last cleaned.
+	cleaned  time.Time
+	resolved time.Time
 }
 
 // New makes a Sync; nothing is read yet.
@@ -154,6 +157,10 @@ func (s *Sync) Look(ctx context.Context) {
 		view.Pods = append(view.Pods, s.pod(uid))
 	}
 	changes := s.deps.Ledger.Reconcile(view)
+	if now := n.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
+		s.cleaned = now
+		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)
+	}
 	if s.deps.Looked != nil {
 		s.deps.Looked(changes)
 	}

@@ -190,8 +190,15 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
+		h := Holding{Key: key, Holder: holder, Since: now, Pending: true}
+		if old := l.records[key]; old != nil && passing[key] != nil {
+			h.Grants = slices.Clone(old.Grants)
+		}
+		if holder.Grant != "" {
+			h.Grants, h.Holder.Grant = append(h.Grants, holder.Grant), ""
+		}
 		l.remove(key)
-		l.put(Holding{Key: key, Holder: holder, Since: now, Pending: true})
+		l.put(h)
 		l.records[key].passed = passing[key]
 	}
 	l.publishPods(holder.Resource, keys)

@@ -41,6 +41,9 @@ type Conflict struct {
 type Changes struct {
 	List      []Change
 	Conflicts []Conflict
+	// Unmarked are living containers of pods that request devices, and have some, of which it is not known how they got
+	// them: the devices count as in use by them.
+	Unmarked []Container
 }
 
 // String prints one change per line.
@@ -48,6 +51,9 @@ func (c Changes) String() string {
 	var b strings.Builder
 	for _, change := range c.List {
 		fmt.Fprintf(&b, "%s %s\n", change.What, change.Holding)
+	}
+	for _, c := range c.Unmarked {
+		fmt.Fprintf(&b, "unmarked %s of pod %s has %v open\n", c.Name, c.PodUID, c.Open)
 	}
 	for _, conflict := range c.Conflicts {
 		fmt.Fprintf(&b, "conflict %s: %s: %s\n", conflict.Key, strings.Join(conflict.Pods, ", "), conflict.Why)
@@ -116,5 +122,5 @@ func (c *Changes) add(what What, h Holding) {
 
 func equal(a, b Holding) bool {
 	return a.Key == b.Key && a.Holder == b.Holder && a.Since.Equal(b.Since) && a.Pending == b.Pending &&
-		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live, b.Live)
+		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live, b.Live) && slices.Equal(a.Grants, b.Grants)
 }

@@ -18,12 +18,14 @@ type join struct {
 	conflicts   []Conflict
 	listedByPod map[string][]Assignment
 	heldByPod   map[string][]gpu.DeviceKey // by the ledger before
+	unmarked    []Container
 }
 
 // listing is one pod's entries for a device.
 type listing struct {
 	pod, resource string
 	containers    []string
+	grants        []string
 }
 
 // use is one pod's living containers on a device.
@@ -87,6 +89,9 @@ func (j *join) list(key gpu.DeviceKey, a Assignment) {
 		entry.containers = append(entry.containers, a.Container)
 		slices.Sort(entry.containers)
 	}
+	if a.Grant != "" && !slices.Contains(entry.grants, a.Grant) {
+		entry.grants = append(entry.grants, a.Grant)
+	}
 	j.listed[key] = entry
 }
 
@@ -110,22 +115,47 @@ func (j *join) findLive() {
 	}
 }
 
+// keysOf are the devices that a container uses. The checkpoint's word counts where it lists the container; otherwise its own
+// grants. A container with neither, whose pod requests devices and which has their nodes, uses them in an unknown size. What
+// the ledger saw this very container use before, it uses still.
 func (j *join) keysOf(c Container) []gpu.DeviceKey {
-	keys := slices.Clone(c.Keys)
+	var keys []gpu.DeviceKey
+	listed := false
 	// Without a name, and with no evidence of its own, any container of the pod may
 	// be the one.
 	nameless := c.Name == "" && len(c.Keys) == 0
 	for _, a := range j.listedByPod[c.PodUID] {
 		if nameless || c.Name != "" && a.Container == c.Name {
 			keys = append(keys, a.Keys...)
+			listed = true
 		}
+	}
+	if !listed {
+		keys = append(keys, c.Keys...)
 	}
 	for _, key := range j.heldByPod[c.PodUID] {
 		if c.on(j.l.records[key].Holding) {
 			keys = append(keys, key)
 		}
 	}
+	if len(keys) == 0 && !listed && len(c.Open) > 0 && j.requestsDevices(c) {
+		j.unmarked = append(j.unmarked, c)
+		keys = append(keys, c.Open...)
+	}
 	return keys
+}
+
+// requestsDevices tells whether a container's pod requests devices of ours. Of a pod that is not known it is assumed
+// when the checkpoint is not known either: then nobody else can say what it uses.
+func (j *join) requestsDevices(c Container) bool {
+	facts := j.l.deps.facts(c.PodUID)
+	if facts.Containers == nil {
+		return !j.checkpoint && facts.State != PodEnded
+	}
+	return slices.ContainsFunc(facts.Containers, func(spec PodContainer) bool {
+		requests := slices.ContainsFunc(slices.Collect(maps.Values(spec.Devices)), func(count int) bool { return count > 0 })
+		return (c.Name == "" || spec.Name == c.Name) && requests
+	})
 }
 
 func (j *join) use(key gpu.DeviceKey, holder Holder, ids ...string) {
@@ -210,6 +240,14 @@ func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding
 	if old.Holder.PodUID != entry.pod && !old.Pending || old.Since.IsZero() {
 		h.Since = j.l.deps.Clock.Now()
 	}
+	if old.Holder.PodUID == entry.pod || old.Pending {
+		h.Grants = slices.Clone(old.Grants)
+	}
+	for _, id := range entry.grants {
+		if !slices.Contains(h.Grants, id) {
+			h.Grants = append(h.Grants, id)
+		}
+	}
 	if old.Holder.PodUID == entry.pod {
 		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
 	}
@@ -287,10 +325,13 @@ func (j *join) confirm(living []Container) {
 func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
 	h := Holding{Key: key, Since: j.l.deps.Clock.Now(), Containers: u.names, Live: u.ids, Holder: Holder{Kind: Orphan, PodUID: u.pod}}
 	if old.Holder.PodUID == u.pod && !old.Since.IsZero() {
-		h.Since, h.Uncounted = old.Since, old.Uncounted
+		h.Since, h.Uncounted, h.Grants = old.Since, old.Uncounted, slices.Clone(old.Grants)
 		h.Containers = union(old.Containers, u.names...)
 		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
 		h.Holder.Container, h.Holder.Resource = old.Holder.Container, old.Holder.Resource
+	}
+	if old.Pending {
+		h.Since, h.Grants, h.Holder.Resource = old.Since, slices.Clone(old.Grants), old.Holder.Resource
 	}
 	j.name(&h.Holder, u)
 	return h

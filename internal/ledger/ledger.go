@@ -43,6 +43,8 @@ type Holder struct {
 	Container string `json:"container,omitempty"`
 	// Resource is the name under which the kubelet gave the device out.
 	Resource string `json:"resource,omitempty"`
+	// Grant is for Acquire only: the ID by which the container that gets the devices is recognised. See Holding.Grants.
+	Grant string `json:"-"`
 }
 
 // same tells whether two holders are one and the same.
@@ -67,6 +69,9 @@ type Holding struct {
 	// Containers are the names of all containers of the pod that may use the
 	// device, sorted: an init container and those after it share theirs.
 	Containers []string `json:"containers,omitempty"`
+	// Grants are the IDs of the grants of this device to the pod, in the order in which they were made: a container has
+	// one as a mount, which its author can neither choose nor override.
+	Grants []string `json:"grants,omitempty"`
 	// Live are the IDs of the containers in which processes lived at the last
 	// look, sorted.
 	Live []string `json:"live,omitempty"`
@@ -295,8 +300,21 @@ func (l *Ledger) Holdings() []Holding {
 	return holdings
 }
 
+// Granted are the devices of a grant, in the order of keys; none for one that this ledger does not know.
+func (l *Ledger) Granted(id string) []gpu.DeviceKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var keys []gpu.DeviceKey
+	for _, key := range l.order {
+		if slices.Contains(l.records[key].Grants, id) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 func (h Holding) clone() Holding {
-	h.Containers, h.Live = slices.Clone(h.Containers), slices.Clone(h.Live)
+	h.Containers, h.Live, h.Grants = slices.Clone(h.Containers), slices.Clone(h.Live), slices.Clone(h.Grants)
 	return h
 }
 

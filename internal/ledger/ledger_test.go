@@ -293,8 +293,12 @@ func keysIn(text string) []gpu.DeviceKey {
 
 func container(f []string) Container {
 	c := Container{ID: f[0], PodUID: f[1], Name: strings.Trim(f[2], "-")}
-	if len(f) > 3 {
-		c.Keys = keysIn(f[3])
+	for _, field := range f[3:] {
+		if open, ok := strings.CutPrefix(field, "open="); ok {
+			c.Open = keysIn(open)
+		} else {
+			c.Keys = keysIn(field)
+		}
 	}
 	return c
 }
@@ -303,7 +307,7 @@ func container(f []string) Container {
 //
 //	listed POD CONTAINER KEYS [RESOURCE]    the checkpoint's entries
 //	unreadable | blind            no checkpoint | no processes
-//	live ID POD CONTAINER|- [KEYS]
+//	live ID POD CONTAINER|- [KEYS] [open=KEYS]
 //	pod POD NAMESPACE/NAME [ended] [devices=N]
 func (s *stage) view(text string) NodeView {
 	var view NodeView

@@ -30,6 +30,8 @@ type NodeView struct {
 type Assignment struct {
 	PodUID, Container, Resource string
 	Keys                        []gpu.DeviceKey
+	// Grant is the ID in the answer to Allocate that the kubelet remembers; empty when there is none.
+	Grant string
 }
 
 // Container is a living container.
@@ -38,9 +40,11 @@ type Container struct {
 	PodUID string
 	// Namespace, Pod and Name are empty when not known.
 	Namespace, Pod, Name string
-	// Keys are the devices that it was given by Berth, as far as it can be told
-	// from the container itself.
+	// Keys are the devices that it was given by Berth, as its grants tell. They count only where the checkpoint does not
+	// list the container.
 	Keys []gpu.DeviceKey
+	// Open are the devices whose nodes it has, whoever gave them.
+	Open []gpu.DeviceKey
 }
 
 // NodePod is what the API says of a pod.
@@ -91,7 +95,7 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	if len(changes.List) > 0 {
 		l.publish()
 	}
-	changes.Conflicts = append(j.conflicts, l.clashes()...)
+	changes.Conflicts, changes.Unmarked = append(j.conflicts, l.clashes()...), j.unmarked
 	l.mu.Unlock()
 	if l.dirty() {
 		_ = l.save() // A failure is a fault, and the next Reconcile tries again.

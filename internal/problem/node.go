@@ -124,6 +124,13 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "CONTAINER_UNMARKED", Severity: Warning, Area: AreaKubelet, Title: "it is not known which devices a running container was given",
+			Meaning: "A container whose pod requests GPUs has the device nodes of some, and neither the kubelet's checkpoint nor the container's mounts say that Berth gave them to it: " +
+				"another device plugin did, or the checkpoint and the ledger were both lost. Those GPUs are allocated to no one else until it ends.",
+			Fix:  "Delete the pod in the message when it may be replaced; see that no other device plugin serves these GPUs.",
+			Seen: seenNode,
+		},
+		{
 			Code: "PODS_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pods of the node cannot be watched",
 			Meaning: "The API server does not answer, or refuses, the agent's watch of this node's pods. A pod then counts as ended when its cgroup is gone; a device whose container is still running stays withheld.",
 			Fix:     "See the error in the message; the agent needs the right to get, list and watch pods, as deploy/agent.yaml gives it.",
