@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -163,6 +164,9 @@ func (a *Agent) unready() string {
 	case <-a.compared:
 	default:
 		return "the first scan of the hardware and the comparison with the kubelet are not finished"
+	}
+	if now := a.watch.Current(); now.Waiting {
+		return strings.Join(append([]string{"the API has not said which configuration is in force"}, now.Forbidden...), "; ")
 	}
 	if a.awaitsFiles() {
 		return "the CDI spec was not compared with the driver's files yet, so nothing is advertised"

@@ -47,6 +47,9 @@ func (a *Agent) noteConfig() {
 	for _, lost := range now.Lost {
 		causes = append(causes, gpu.Cause{Code: lost.Code, Message: lost.Err.Error()})
 	}
+	for _, object := range now.Forbidden {
+		causes = append(causes, gpu.Cause{Code: "CONFIG_FORBIDDEN", Message: object})
+	}
 	if len(now.Restart) > 0 {
 		causes = append(causes, gpu.Cause{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: " + strings.Join(now.Restart, ", ")})
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -60,6 +61,27 @@ func (w *Watcher) followMap(ctx context.Context, name string) {
 	})
 }
 
+// forbid notes that the API server does not let an object be read; an empty message means that it does.
+func (w *Watcher) forbid(object, message string) {
+	w.mu.Lock()
+	changed := w.sources.forbidden[object] != message
+	if changed {
+		next := maps.Clone(w.sources.forbidden)
+		if next == nil {
+			next = map[string]string{}
+		}
+		delete(next, object)
+		if message != "" {
+			next[object] = message
+		}
+		w.sources.forbidden = next
+	}
+	w.mu.Unlock()
+	if changed {
+		poke(w.wake)
+	}
+}
+
 // follow tells take the object as it is, nil when there is none, until ctx ends. An API
 // server that is away is waited for by the informer.
 func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, take func(*unstructured.Unstructured)) {
@@ -78,6 +100,17 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 			return objects.Watch(ctx, options)
 		},
 	}, w.api), &unstructured.Unstructured{}, 0, nil)
+	what := resource.Resource + " " + strings.TrimPrefix(namespace+"/"+name, "/")
+	defer w.forbid(what, "")
+	if err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, reflector, err)
+		if apierrors.IsForbidden(err) {
+			w.forbid(what, err.Error())
+		}
+	}); err != nil {
+		w.deps.Log.Error("an object of the API cannot be followed", "object", what, "error", err)
+		return
+	}
 	var mu sync.Mutex
 	told := false
 	// tell keeps the order: that there is no object is said only before anything else was.
@@ -86,6 +119,7 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 		if found != nil && found.GetName() != name {
 			return
 		}
+		w.forbid(what, "")
 		mu.Lock()
 		defer mu.Unlock()
 		if !first || !told {

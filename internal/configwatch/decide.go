@@ -132,6 +132,10 @@ func (d *decision) decide() error {
 	}
 	d.state.MIG = d.mig()
 	d.state.Lost = d.lost()
+	d.state.Forbidden = nil
+	for _, object := range slices.Sorted(maps.Keys(d.from.forbidden)) {
+		d.state.Forbidden = append(d.state.Forbidden, "the API server does not let the agent read "+object+": "+d.from.forbidden[object])
+	}
 	return nil
 }
 

@@ -91,6 +91,8 @@ type State struct {
 	MIG MIG
 	// Lost are files of an earlier agent that could not be used, until they are written again.
 	Lost []Lost
+	// Forbidden are the objects that the API server does not let the agent read, with what it said, in order.
+	Forbidden []string
 }
 
 // Lost is a file that could not be used.
@@ -144,6 +146,8 @@ type sources struct {
 	file text
 	node nodeAnswer
 	maps map[string]mapAnswer // by NAMESPACE/NAME
+	// forbidden is what the API server said when it refused to let an object be read, by object.
+	forbidden map[string]string
 	// late is true once the API had the time to answer.
 	late bool
 }

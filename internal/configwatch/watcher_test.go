@@ -6,16 +6,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -297,5 +300,30 @@ func TestKilledWhileItChanges(t *testing.T) {
 			last, _ := w.start()
 			w.await(last, "the new one", named("nvidia.com/new"))
 		})
+	}
+}
+
+// TestAConfigMapThatMayNotBeRead is told by name, and over as soon as it may.
+func TestAConfigMapThatMayNotBeRead(t *testing.T) {
+	w := newWorld(t)
+	w.name = "berth-system/configs"
+	w.label(nil)
+	w.configMap("configs", map[string]string{"default": "resourceName: nvidia.com/a\n"})
+	var allowed atomic.Bool
+	w.api.(*fake.FakeDynamicClient).PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if allowed.Load() {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(configMaps().GroupResource(), "", errors.New("no role says so"))
+	})
+	watcher, stop := w.start()
+	defer stop()
+	state := w.await(watcher, "the refusal", func(s State) bool { return len(s.Forbidden) > 0 })
+	if !state.Waiting || len(state.Forbidden) != 1 || !strings.Contains(state.Forbidden[0], "configmaps berth-system/configs: ") {
+		t.Errorf("waiting %v, forbidden %q; want nothing in force and the ConfigMap named", state.Waiting, state.Forbidden)
+	}
+	allowed.Store(true)
+	if state := w.await(watcher, "the key", named("nvidia.com/a")); len(state.Forbidden) > 0 {
+		t.Errorf("still forbidden: %q", state.Forbidden)
 	}
 }

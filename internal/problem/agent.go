@@ -4,6 +4,12 @@ package problem
 func agentProblems() []Problem {
 	return []Problem{
 		{
+			Code: "CONFIG_FORBIDDEN", Severity: Error, Area: AreaConfig, Title: "the agent may not read its configuration",
+			Meaning: "The last good configuration stays in force; an agent that never had one advertises nothing.",
+			Fix:     "Apply deploy/options/config-map.yaml, in the namespace of the ConfigMap.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "CONFIG_REFUSED", Severity: Error, Area: AreaConfig, Title: "the newest configuration is refused",
 			Meaning: "The last good one stays in force.",
 			Fix:     "Correct the line that the message names.",

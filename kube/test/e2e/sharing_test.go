@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/checkpoint"
 
@@ -276,6 +277,15 @@ data:
           replicas: 3
 `
 
+// labelNode sets a label of the Node to a JSON value; null takes it away.
+func (s *sharingRig) labelNode(t *testing.T, key, value string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, key, value)
+	if _, err := s.Client().CoreV1().Nodes().Patch(t.Context(), s.node.Name(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // letAgentRead applies deploy/options/config-map.yaml for another namespace.
 func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
 	t.Helper()
@@ -292,8 +302,8 @@ func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
 }
 
 // testSharingLab goes through that lab on a machine with one GPU: one GPU is one, three when the
-// ConfigMap is there, three pods have the same one, a fourth waits, and without the
-// ConfigMap it is one again.
+// ConfigMap is there, three pods have the same one, a fourth waits, and with the label for the
+// agent's own configuration it is one again.
 func testSharingLab(t *testing.T, s *sharingRig) {
 	machine, err := sim.Open(s.node.SimDir())
 	if err != nil {
@@ -382,7 +392,10 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err := configMaps.Delete(ctx, lab.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// Without the ConfigMap the last good configuration stays; the label asks for the agent's own.
+	s.labelNode(t, labelConfig, `"default"`)
 	s.waitOffers(t, offers{gpuResource: 1})
+	s.labelNode(t, labelConfig, "null")
 
 	// The tests after this one have all cards, and an agent that looks at its file only.
 	if err := machine.Clear(sim.ClearAll); err != nil {
