@@ -35,12 +35,13 @@ func Parse(file string, data []byte, override func(*v1alpha1.AgentConfig)) (*v1a
 	return loaded.Config, err
 }
 
-// Read is Parse with the notes. The file is Berth's AgentConfig, or NVIDIA's when it has a version.
+// Read is Parse with the notes. The file is Berth's AgentConfig, or NVIDIA's when it has a version, or only keys of
+// NVIDIA's file.
 func Read(file string, data []byte, override func(*v1alpha1.AgentConfig)) (Loaded, error) {
 	d := newDecoder(file)
 	document := d.parse(data)
 	config := &v1alpha1.AgentConfig{}
-	if hasKey(document, "version") {
+	if hasKey(document, "version") || nvidiaShaped(document) {
 		config = d.readNVIDIA(document)
 	} else {
 		d.decode(document, config, hints())

@@ -67,8 +67,8 @@ func TestParseRefuses(t *testing.T) {
 			file: "exclude: [\"0\", GPU-1]\n",
 			want: "agent.yaml:1: exclude: unknown key (write a rule for each: gpus: [{select: {index: [0]}, exclude: true}]; uuid and model select too)",
 		},
-		"NVIDIA's file without a version": {
-			file: "flags: {migStrategy: mixed}\n",
+		"NVIDIA's file without a version, and keys of Berth's": {
+			file: "flags: {migStrategy: mixed}\nstandalone: true\n",
 			want: "agent.yaml:1: flags: unknown key (if this is a file of NVIDIA's device plugin, begin it with version: v1)",
 		},
 		"a mig-parted file": {
@@ -121,7 +121,6 @@ func TestParseRefuses(t *testing.T) {
 		"key without a value": {file: "gpus: [{mig: {devices: {1g.10gb: }}}]\n", want: "agent.yaml:1: gpus[0].mig.devices[1g.10gb]: this key has no value (fill it in, or remove it)"},
 		"double key in a map": {file: "migLayouts:\n  a: []\n  a: []\n", want: "agent.yaml:3: migLayouts[a]: this key is given twice (keep one)"},
 		"text for a map":      {file: "migLayouts: all\n", want: `agent.yaml:1: migLayouts: want keys and values, got "all"`},
-		"an alias":            {file: "nodeName: &n a\nresourceName: *n\n", want: "anchors and aliases are not read"},
 		"a list on top":       {file: "- a\n", want: "want keys and values, got a list"},
 		"other version":       {file: "apiVersion: berth.dev/v9\n", want: "agent.yaml:1: apiVersion: want berth.dev/v1alpha1, got berth.dev/v9"},
 		"other kind":          {file: "kind: GPUNode\n", want: "agent.yaml:1: kind: want AgentConfig, got GPUNode"},

@@ -18,6 +18,10 @@
 // are kept: migStrategy none; failRequestsGreaterThanOne false for timeSlicing and true for mps;
 // nvidia.com/ before a name that has no domain. What differs, on purpose:
 //
+//   - resources, rename and devices are followed, with a note for each: NVIDIA's plugin reads and ignores them, so a
+//     node that comes from there may get other resource names.
+//   - A missing version means v1, with a note, in a file that has only keys of NVIDIA's. YAML anchors, aliases and merge
+//     keys are read.
 //   - An unknown key is an error, and so is a key that is spelled in other case.
 //   - replicas: 1 is allowed. timeSlicing beside mps is refused; NVIDIA's plugin takes mps.
 //   - Without deviceListStrategy, Berth's cdi-cri is used, which needs no special container

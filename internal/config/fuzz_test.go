@@ -129,7 +129,7 @@ func TestWrittenOutAndReadAgain(t *testing.T) {
 			case "exclude":
 				rule.Exclude = true
 			case "mig":
-				rule.MIG = &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb+me": rapid.IntRange(0, 7).Draw(t, "devices")}}
+				rule.MIG = &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb+me": rapid.IntRange(1, 7).Draw(t, "devices")}}
 			case "share":
 				rule.Sharing = drawSharing(t, names)
 				fallthrough

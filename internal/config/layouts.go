@@ -28,8 +28,11 @@ func ParseMIGLayouts(file string, data []byte) (map[string][]v1alpha1.MIGLayoutE
 		return nil, err
 	}
 	d.checkVersion(read.Version)
-	if read.Layouts == nil {
+	switch {
+	case read.Layouts == nil:
 		d.reject("mig-configs", "is missing", "write the layouts under mig-configs, each a list of entries under its name")
+	case len(read.Layouts) == 0:
+		d.reject("mig-configs", "there is no layout", "write at least one, such as all-disabled: [{devices: all, mig-enabled: false}]")
 	}
 	d.checkLayouts("mig-configs", read.Layouts)
 	if err := d.err(); err != nil {

@@ -53,9 +53,11 @@ mig-configs:
 func TestMIGLayoutMistakes(t *testing.T) {
 	entry := func(fields string) string { return "version: v1\nmig-configs:\n  a:\n  - {" + fields + "}\n" }
 	tests := map[string]struct{ file, want string }{
-		"no version":      {"mig-configs: {}", " version: is missing (write version: v1)"},
-		"another version": {"version: v2\nmig-configs: {}", `1: version: "v2" is unknown (write version: v1)`},
+		"no version":      {"mig-configs: {a: [{devices: all, mig-enabled: false}]}", " version: is missing (write version: v1)"},
+		"another version": {"version: v2\nmig-configs: {a: [{devices: all, mig-enabled: false}]}", `1: version: "v2" is unknown (write version: v1)`},
 		"no layouts":      {"version: v1", " mig-configs: is missing (write the layouts under mig-configs, each a list of entries under its name)"},
+		"empty layouts":   {"version: v1\nmig-configs: {}", "2: mig-configs: there is no layout (write at least one, such as all-disabled: [{devices: all, mig-enabled: false}])"},
+		"all-zero counts": {entry("devices: all, mig-enabled: true, mig-devices: {1g.10gb: 0, 2g.20gb: 0}"), "4: mig-configs[a][0].mig-devices: every count is 0 (write at least one device, or {} for MIG enabled without devices)"},
 		"unknown key":     {"version: v1\nmig-config: {}", "2: mig-config: unknown key (did you mean mig-configs?)"},
 		"hooks": {
 			"version: v1\nhooks: {}\nmig-configs: {}",

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -171,10 +172,15 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 		"kind":        both,
 		"mig-configs": "a file of mig-parted belongs into a ConfigMap that migConfigMap of Berth's AgentConfig names",
 	})
-	d.checkVersion(file.Version)
+	if file.Version == "" {
+		d.note("version", "is missing, and the file is read as version: v1, as NVIDIA's device plugin does", "write version: v1")
+	} else {
+		d.checkVersion(file.Version)
+	}
 	if len(d.problems) > 0 {
 		return nil
 	}
+	d.nvidiaIgnored(&file)
 	c := &v1alpha1.AgentConfig{
 		ResourceName:                  defaultResourceName,
 		MIGStrategy:                   file.Flags.MIGStrategy,
@@ -208,6 +214,57 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 	d.nvidiaStrategies(&file.Flags.Plugin, c)
 	(&translation{decoder: d, file: &file, config: c}).run()
 	return c
+}
+
+// nvidiaShaped tells whether a file without a version is NVIDIA's: it has only keys that NVIDIA's file has, and one that
+// Berth's does not have.
+func nvidiaShaped(document *yaml.Node) bool {
+	if document == nil || document.Kind != yaml.MappingNode {
+		return false
+	}
+	own := false
+	for i := 0; i+1 < len(document.Content); i += 2 {
+		switch document.Content[i].Value {
+		case "flags", "resources", "sharing":
+			own = true
+		case "imex":
+		default:
+			return false
+		}
+	}
+	return own
+}
+
+// nvidiaIgnored notes the fields that NVIDIA's device plugin reads and then ignores: followed, they may change the
+// names or the number of devices of a node that comes from there.
+func (d *decoder) nvidiaIgnored(file *nvidiaFile) {
+	const followed, check = "is followed; NVIDIA's device plugin ignores it, so ", "remove it to keep what NVIDIA's device plugin advertises"
+	if len(file.Resources.GPUs) > 0 {
+		d.note("resources.gpus", followed+"GPUs may get other resource names than there", check)
+	}
+	if len(file.Resources.MIG) > 0 {
+		d.note("resources.mig", followed+"MIG devices may get other resource names than there", check)
+	}
+	for _, block := range []struct {
+		at   string
+		mode *nvidiaMode
+	}{{"sharing.timeSlicing", file.Sharing.TimeSlicing}, {"sharing.mps", file.Sharing.MPS}} {
+		if block.mode == nil {
+			continue
+		}
+		for i := range block.mode.Resources {
+			at := fmt.Sprintf("%s.resources[%d]", block.at, i)
+			shared := &block.mode.Resources[i]
+			// That name it gives itself with renameByDefault.
+			usual := block.mode.RenameByDefault && strings.TrimPrefix(shared.Rename, nvidiaDomain) == strings.TrimPrefix(shared.Name, nvidiaDomain)+sharedSuffix
+			if shared.Rename != "" && !usual {
+				d.note(at+".rename", followed+"replicas may get another resource name than there", check)
+			}
+			if !reflect.DeepEqual(shared.Devices, nvidiaDevices{}) {
+				d.note(at+".devices", followed+"only these devices are shared, and there all of them", check)
+			}
+		}
+	}
 }
 
 // nvidiaPlatform speaks of the flags that have no field of ours.

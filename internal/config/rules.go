@@ -163,6 +163,9 @@ func builtIn(layout string) bool {
 }
 
 func (d *decoder) checkProfiles(at string, devices map[string]int) {
+	if len(devices) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(devices)), func(n int) bool { return n != 0 }) {
+		d.reject(at, "every count is 0", "write at least one device, or {} for MIG enabled without devices")
+	}
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		field := at + "[" + name + "]"
 		if !profile.MatchString(name) {

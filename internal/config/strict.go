@@ -65,7 +65,7 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 		d.add(second.Line, "", "the file holds a second document", "keep one document per file")
 		return nil
 	}
-	return document.Content[0]
+	return d.expand(document.Content[0])
 }
 
 // decode reads the document into the struct that into points to. Unknown and double keys and
@@ -82,10 +82,6 @@ func (d *decoder) decode(document *yaml.Node, into any, hints map[string]string)
 func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	if field != "" {
 		d.lines[field] = node.Line
-	}
-	if node.Kind == yaml.AliasNode || node.Anchor != "" {
-		d.add(node.Line, field, "anchors and aliases are not read", "write the value out")
-		return
 	}
 	if node.Tag == "!!null" {
 		return // "key:" with nothing behind it keeps the default.

@@ -277,7 +277,7 @@ func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refus
 	if device.rule != "" {
 		sentence += " (rule " + device.rule + ")"
 	}
-	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would be %s: %s", device.kind, device.index, sentence, refused.sentence)})
+	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would not be offered%s: %s", device.kind, device.index, strings.TrimPrefix(sentence, "not offered"), refused.sentence)})
 	r.problems.add(refused.code, device.kind, device.index, sentence+": "+refused.sentence)
 }
 
