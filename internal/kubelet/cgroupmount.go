@@ -190,6 +190,23 @@ func childCgroups(dir string) ([]string, error) {
 	return names, nil
 }
 
+// namesIn are all names in the folder of a cgroup; none when it is gone.
+func namesIn(dir string) ([]string, error) {
+	folder, err := os.Open(dir)
+	if err != nil {
+		if goneCgroup(err) {
+			err = nil
+		}
+		return nil, err
+	}
+	defer folder.Close()
+	names, err := folder.Readdirnames(-1)
+	if err != nil && !goneCgroup(err) {
+		return nil, err
+	}
+	return names, nil
+}
+
 // goneCgroup tells whether an error means that a cgroup was removed meanwhile.
 func goneCgroup(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)

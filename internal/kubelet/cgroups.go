@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,38 +65,60 @@ func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
 
 // Pods lists all pods that have a cgroup, by UID, with their containers by ID.
 func (c *Cgroups) Pods() ([]PodCgroup, error) {
+	var pods []PodCgroup
+	err := c.each(func(root kubepods, uid, path string) error {
+		pod, there, err := root.pod(uid, path)
+		if err != nil {
+			return fmt.Errorf("read cgroup of pod %s: %w", uid, err)
+		}
+		if there {
+			pods = append(pods, pod)
+		}
+		return nil
+	})
+	slices.SortFunc(pods, func(a, b PodCgroup) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
+	return pods, err
+}
+
+// UIDs are the pods that have a cgroup, in order. Nothing of their containers is read.
+func (c *Cgroups) UIDs() ([]string, error) {
+	var uids []string
+	err := c.each(func(_ kubepods, uid, _ string) error {
+		uids = append(uids, uid)
+		return nil
+	})
+	slices.Sort(uids)
+	return slices.Compact(uids), err
+}
+
+// each calls visit for the cgroup of each pod.
+func (c *Cgroups) each(visit func(root kubepods, uid, path string) error) error {
 	roots, err := c.known()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var pods []PodCgroup
 	for _, root := range roots {
 		parents, err := root.parents()
 		if err != nil {
-			return nil, fmt.Errorf("list cgroups of pods: %w", err)
+			return fmt.Errorf("list cgroups of pods: %w", err)
 		}
 		for _, parent := range parents {
-			names, err := childCgroups(parent)
+			names, err := namesIn(parent)
 			if err != nil {
-				return nil, fmt.Errorf("list cgroups of pods: %w", err)
+				return fmt.Errorf("list cgroups of pods: %w", err)
 			}
 			for _, name := range names {
 				uid, ok := podOf(name)
 				if !ok {
 					continue
 				}
-				pod, there, err := root.pod(uid, filepath.Join(parent, name))
-				if err != nil {
-					return nil, fmt.Errorf("read cgroup of pod %s: %w", uid, err)
-				}
-				if there {
-					pods = append(pods, pod)
+				if err := visit(root, uid, filepath.Join(parent, name)); err != nil {
+					return err
 				}
 			}
 		}
 	}
-	slices.SortFunc(pods, func(a, b PodCgroup) int { return strings.Compare(a.UID+a.Path, b.UID+b.Path) })
-	return pods, nil
+	return nil
 }
 
 // Pod reads the cgroup of one pod, at a cost that does not depend on the others. The second
@@ -206,12 +227,12 @@ func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
 		}
 		return PodCgroup{}, false, err
 	}
-	names, err := childCgroups(path)
+	pod := PodCgroup{UID: uid, Path: path}
+	names, err := namesIn(path)
 	if err != nil {
 		return PodCgroup{}, false, err
 	}
-	pod := PodCgroup{UID: uid, Path: path}
-	for _, name := range names {
+	for _, name := range names { // files have no names that could be a container's
 		id, ok := containerOf(name)
 		if !ok {
 			continue
@@ -277,28 +298,40 @@ func eachBelow(path string, visit func(dir string) (bool, error)) (whole bool, e
 // readCgroup reads a file of a cgroup; it is empty when the cgroup was removed, and in
 // version 2 where the cgroup has threads but no processes of its own.
 func readCgroup(dir, name string, limit int64) ([]byte, error) {
-	file, err := os.Open(filepath.Join(dir, name))
+	// Not os.Open: it registers files that can be polled, as these can, with the runtime's poller,
+	// which takes longer than the reading.
+	fd, err := openCgroup(filepath.Join(dir, name))
 	if err != nil {
 		if goneCgroup(err) {
 			return nil, nil
 		}
-		return nil, err
+		return nil, &os.PathError{Op: "open", Path: filepath.Join(dir, name), Err: err}
 	}
-	defer file.Close()
+	defer syscall.Close(fd)
 	blob := make([]byte, 0, 64)
 	for int64(len(blob)) < limit {
 		if len(blob) == cap(blob) {
 			blob = slices.Grow(blob, len(blob))
 		}
-		n, err := file.Read(blob[len(blob):min(int64(cap(blob)), limit)])
-		blob = blob[:len(blob)+n]
+		n, err := syscall.Read(fd, blob[len(blob):min(int64(cap(blob)), limit)])
 		switch {
+		case errors.Is(err, syscall.EINTR):
 		case err == nil && n > 0:
-		case err == nil, errors.Is(err, io.EOF), goneCgroup(err), errors.Is(err, syscall.EOPNOTSUPP):
+			blob = blob[:len(blob)+n]
+		case err == nil, goneCgroup(err), errors.Is(err, syscall.EOPNOTSUPP):
 			return blob, nil
 		default:
-			return nil, err
+			return nil, &os.PathError{Op: "read", Path: filepath.Join(dir, name), Err: err}
 		}
 	}
 	return blob, nil
+}
+
+func openCgroup(path string) (int, error) {
+	for {
+		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		if !errors.Is(err, syscall.EINTR) {
+			return fd, err
+		}
+	}
 }

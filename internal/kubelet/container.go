@@ -121,17 +121,7 @@ func (c *Containers) LiveIn(podUID string) ([]Container, error) {
 }
 
 // PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.
-func (c *Containers) PodUIDs() ([]string, error) {
-	pods, err := c.cgroups.Pods()
-	if err != nil {
-		return nil, err
-	}
-	var uids []string
-	for _, pod := range pods {
-		uids = append(uids, pod.UID)
-	}
-	return slices.Compact(uids), nil
-}
+func (c *Containers) PodUIDs() ([]string, error) { return c.cgroups.UIDs() }
 
 // PIDs are the processes of a living container.
 func (c *Containers) PIDs(container *Container) ([]int, error) {

@@ -41,7 +41,7 @@ func deadLeader() {
 
 // realCgroups is a hierarchy of real cgroups, seen in a mount namespace of the test's thread.
 type realCgroups struct {
-	t *testing.T
+	t testing.TB
 	// proc is a folder like /proc: its mountinfo names only the hierarchy, and its processes
 	// are the real ones.
 	proc string
@@ -51,7 +51,7 @@ type realCgroups struct {
 
 // mountCgroups mounts a hierarchy of the kernel: version 2, or one of version 1 that has a
 // name and no controllers, so that the machine's own cgroups stay as they are.
-func mountCgroups(t *testing.T, version int) *realCgroups {
+func mountCgroups(t testing.TB, version int) *realCgroups {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("not root: cannot mount cgroups")
