@@ -12,13 +12,16 @@ import (
 type question struct {
 	// must and free are devices, the free those that need not be included. Ascending, without doubles.
 	must, free []int
-	// good are the free that may be given out; poor ones only if the good do not
-	// suffice: barred, no longer healthy, or just gone.
-	good, poor []int
+	// good are the free that may be given out. If they do not suffice, doubtful ones are taken: those that
+	// the kubelet's checkpoint lists for another pod, which may have ended. Then poor ones: barred, no
+	// longer healthy, or just gone.
+	good, doubtful, poor []int
 	// mustOther and other are ids that this node does not offer (any more). The kubelet
 	// knows them, so they count.
 	mustOther, other []string
-	size             int
+	// listed are those of the free that the ledger's Offered returned.
+	listed []gpu.DeviceKey
+	size   int
 }
 
 // prefer names exactly size of the available ids, all of must among them: the best by
@@ -33,9 +36,12 @@ func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, e
 	}
 	q.good = make([]int, 0, len(q.free))
 	for _, i := range q.free {
-		if !v.devices[i].Healthy || barred(v.devices[i].Key) {
+		switch key := v.devices[i].Key; {
+		case !v.devices[i].Healthy || barred(key):
 			q.poor = append(q.poor, i)
-		} else {
+		case slices.Contains(q.listed, key):
+			q.doubtful = append(q.doubtful, i)
+		default:
 			q.good = append(q.good, i)
 		}
 	}
@@ -85,12 +91,14 @@ func (v *view) ask(available, must []string, size int) *question {
 // after the ids that are not known, or all there are.
 func (v *view) choose(q *question) []int {
 	want := q.size - len(q.mustOther)
-	if lacking := want - len(q.must) - len(q.good); lacking > 0 {
-		// Every good device is needed; the rest is the best of the poor to go with them.
-		all := len(q.must) + len(q.good) + len(q.poor)
-		return v.best(merge(q.must, q.good), q.poor, min(want, all))
+	must, pool := q.must, q.good
+	for _, worse := range [][]int{q.doubtful, q.poor} {
+		if want > len(must)+len(pool) {
+			// Every better device is needed; the rest is the best of the worse to go with them.
+			must, pool = merge(must, pool), worse
+		}
 	}
-	return v.best(q.must, q.good, want)
+	return v.best(must, pool, min(want, len(must)+len(pool)))
 }
 
 // best completes must with devices of pool. Where placement cannot say, it takes

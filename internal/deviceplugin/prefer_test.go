@@ -46,6 +46,7 @@ func TestPrefer(t *testing.T) {
 	tests := map[string]struct {
 		lost      []int
 		barred    []int
+		listed    []int
 		available []string
 		must      []string
 		size      int
@@ -62,6 +63,9 @@ func TestPrefer(t *testing.T) {
 		"doubles count once":                  {available: append(uuids(0, 1), uuids(0, 1)...), must: uuids(1, 1), size: 2, want: uuids(0, 1)},
 		"a barred card is left out":           {barred: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
 		"a barred card if need be":            {barred: []int{2, 6}, available: uuids(2, 3, 6), size: 2, want: uuids(2, 3)},
+		"a listed card is left out":           {listed: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
+		"a listed card before a barred one":   {barred: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(6)},
+		"good, listed and barred":             {barred: []int{0, 2}, listed: []int{6}, available: uuids(0, 2, 3, 6), size: 3, want: uuids(2, 3, 6)},
 		"a barred must stays":                 {barred: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
 		"a lost card is left out":             {lost: []int{0}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(2, 3)},
 		"a lost card if need be":              {lost: []int{0}, available: uuids(0, 1), size: 2, want: uuids(0, 1)},
@@ -79,7 +83,12 @@ func TestPrefer(t *testing.T) {
 			for _, i := range test.lost {
 				h.setHealthy(i, false)
 			}
-			got, err := viewOf(t, h).preferred(test.available, test.must, test.size, barring(test.barred...))
+			v := viewOf(t, h)
+			q := v.ask(test.available, test.must, test.size)
+			for _, i := range test.listed {
+				q.listed = append(q.listed, gpu.DeviceKey{GPU: uuid(i)})
+			}
+			got, err := v.prefer(q, barring(test.barred...))
 			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
 				t.Fatalf("error %v, want %q", err, test.wantErr)
 			}

@@ -2,7 +2,6 @@ package deviceplugin
 
 import (
 	"context"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -56,16 +55,15 @@ func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugi
 func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	s := e.server
 	v := s.view.Load()
-	var last []gpu.DeviceKey
 	barred := func(key gpu.DeviceKey) bool {
 		_, barred := s.ledger.Barred(s.resource, key)
-		return barred || slices.Contains(last, key)
+		return barred
 	}
 	response := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range request.ContainerRequests {
 		q := v.ask(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
 		if ledger, told := s.ledger.(FreeLedger); told {
-			last = ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
+			q.listed = ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
 		}
 		ids, err := v.prefer(q, barred)
 		if err != nil {

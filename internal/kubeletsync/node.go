@@ -276,14 +276,14 @@ func (n *Node) Ask(questions []ledger.Question) []ledger.Question {
 			case facts.State == ledger.PodEnded || answered[q.PodUID]:
 			case facts.Containers == nil:
 				open, unknown[q.PodUID] = true, true // The watch may bring it.
-			case knowsContainer(facts, q.Containers) && tries[q.PodUID] < maxTries:
+			case knowsContainer(facts, q.All) && tries[q.PodUID] < maxTries:
 				tries[q.PodUID]++
 				gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID)
 				dropped = append(dropped, gone...)
 				answered[q.PodUID] = asked
 				open = open || !asked // The watch may bring its end.
 			case !unknown[q.PodUID]:
-				open = true // Of init containers the kubelet says nothing; the watch may bring the pod's end.
+				open = true // Of a pod with init containers alone the kubelet says nothing; the watch may bring the pod's end.
 			}
 		}
 		if !open {
@@ -324,17 +324,20 @@ func (n *Node) keptByKubelet(ctx context.Context, facts ledger.PodFacts, questio
 		n.deps.Log.Debug("Could not ask the kubelet for the devices of a pod", "pod", facts.Namespace+"/"+facts.Name, "error", err)
 		return nil, false
 	}
-	kept := map[string]bool{}
+	kept, some := map[string]bool{}, map[string]bool{}
 	for _, container := range pod.Containers {
 		for _, devices := range container.Devices {
 			for _, id := range devices.IDs {
-				kept[devices.Resource+" "+id] = true
+				some[devices.Resource], kept[devices.Resource+" "+id] = true, true
 			}
 		}
 	}
+	// The kubelet forgets a pod as a whole. So when it shows nothing for a container that the checkpoint lists, the
+	// entries of init containers, which it never shows, are gone too.
 	var dropped []ledger.Question
 	for _, q := range questions {
-		if q.PodUID == uid && knowsContainer(facts, q.Containers) && !kept[q.Resource+" "+offer.DeviceID(q.Key)] {
+		forgotten := knowsContainer(facts, q.All) && !some[q.Resource]
+		if q.PodUID == uid && (forgotten || knowsContainer(facts, q.Containers) && !kept[q.Resource+" "+offer.DeviceID(q.Key)]) {
 			dropped = append(dropped, q)
 		}
 	}

@@ -129,9 +129,11 @@ func TestPodByCgroup(t *testing.T) {
 func TestAsk(t *testing.T) {
 	ordinary := podwatch.Pod{UID: "p", Namespace: "ns", Name: "pod", Containers: []podwatch.Container{{Name: "first", Init: true}, {Name: "main"}}}
 	question := func(container, device string) ledger.Question {
-		return ledger.Question{PodUID: "p", Containers: []string{container}, Resource: "nvidia.com/gpu", Key: gpu.DeviceKey{GPU: gpu.UUID(device)}}
+		return ledger.Question{PodUID: "p", Containers: []string{container}, All: []string{container}, Resource: "nvidia.com/gpu", Key: gpu.DeviceKey{GPU: gpu.UUID(device)}}
 	}
 	both := []ledger.Question{question("main", "GPU-a"), question("main", "GPU-b")}
+	handedOn := question("first", "GPU-a")
+	handedOn.All = []string{"first", "main"}
 	tests := map[string]struct {
 		world     *world
 		questions []ledger.Question
@@ -160,6 +162,14 @@ func TestAsk(t *testing.T) {
 		"an init container's devices are in no answer": {
 			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
 			questions: []ledger.Question{question("first", "GPU-a")}, within: askWithin, state: ledger.PodLiving,
+		},
+		"the kubelet shows nothing for the other container": {
+			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
+			questions: []ledger.Question{handedOn}, want: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
+		},
+		"the kubelet shows something for the other container": {
+			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
+			questions: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
 		},
 		"the API server says that it is gone": {
 			world: &world{delay: 50 * time.Millisecond}, within: 60 * time.Millisecond, state: ledger.PodEnded,
@@ -210,7 +220,7 @@ func TestGetsAreBounded(t *testing.T) {
 		n := w.node()
 		began := time.Now()
 		for range 100 {
-			n.Ask([]ledger.Question{{PodUID: "p", Containers: []string{"main"}, Resource: "nvidia.com/gpu", Key: gpu.DeviceKey{GPU: "GPU-a"}}})
+			n.Ask([]ledger.Question{{PodUID: "p", Containers: []string{"main"}, All: []string{"main"}, Resource: "nvidia.com/gpu", Key: gpu.DeviceKey{GPU: "GPU-a"}}})
 		}
 		if most := getsPerSecond * (1 + int(time.Since(began)/time.Second)); w.gets > most {
 			t.Errorf("%d Gets in %s, want at most %d", w.gets, time.Since(began), most)

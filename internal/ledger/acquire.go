@@ -114,7 +114,7 @@ func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation
 			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace, Name: x.facts.Name, Containers: x.containers, Since: r.Since}
 		}
 		questions = append(questions, Question{
-			PodUID: x.pod, Namespace: x.facts.Namespace, Pod: x.facts.Name, Containers: x.containers, Resource: x.resource, Key: key,
+			PodUID: x.pod, Namespace: x.facts.Namespace, Pod: x.facts.Name, Containers: x.containers, All: x.all, Resource: x.resource, Key: key,
 		})
 	}
 	if refused != nil {

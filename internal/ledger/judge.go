@@ -40,10 +40,11 @@ type Question struct {
 	PodUID string
 	// Namespace and Pod are empty when they are not known.
 	Namespace, Pod string
-	// Containers are those that the checkpoint lists with the device, sorted.
-	Containers []string
-	Resource   string
-	Key        gpu.DeviceKey
+	// Containers are those that the checkpoint lists with the device, All those that it lists with any device
+	// of the resource, both sorted.
+	Containers, All []string
+	Resource        string
+	Key             gpu.DeviceKey
 }
 
 // entry is what the checkpoint lists of one device for one pod.
