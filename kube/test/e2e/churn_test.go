@@ -26,8 +26,8 @@ import (
 
 // What the environment sets for the tests with large counts:
 //
-//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5
-//	BERTH_SEED    repeats the counts of an earlier run, and its kinds of restart
+//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5; 200 pods beside a foreign List, in place of 24
+//	BERTH_SEED    repeats the random choices of an earlier run
 const (
 	envSoak = "BERTH_SOAK"
 	envSeed = "BERTH_SEED"
@@ -66,13 +66,7 @@ func TestChurn(t *testing.T) {
 	if os.Getenv(envSoak) != "" {
 		pods, restarts, limit = 200, 50, 20*time.Minute
 	}
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(envSeed); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s=%s: want a number", envSeed, text)
-		}
-	}
+	seed := randomSeed(t)
 	c := newChurn(t, r, seed, pods, restarts)
 	t.Logf("%s=%d repeats this: %d pods, restarts of the agent: %s", envSeed, seed, pods, strings.Join(c.kinds, " "))
 	start := time.Now()
@@ -82,6 +76,20 @@ func TestChurn(t *testing.T) {
 	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: %d looks at all containers, at most %d GPUs held at one time, %d pods refused while there was no agent and made again",
 		seed, pods, restarts, ms(time.Since(start)), c.looks, c.most, c.refused)
 	c.checkNothingLeft(t)
+}
+
+// randomSeed is that of the environment, or a new one.
+func randomSeed(t testing.TB) uint64 {
+	t.Helper()
+	text := os.Getenv(envSeed)
+	if text == "" {
+		return uint64(time.Now().UnixNano())
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%s: want a number", envSeed, text)
+	}
+	return seed
 }
 
 func newChurn(t testing.TB, r *rig, seed uint64, pods, restarts int) *churn {

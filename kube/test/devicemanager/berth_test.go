@@ -1,0 +1,303 @@
+package devicemanager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/agent"
+	"github.com/berth-gpu/berth/internal/configwatch"
+	"github.com/berth-gpu/berth/internal/sim"
+)
+
+// The delays of a busy node, and how far a watch of the API is behind.
+func busy() delays {
+	return delays{pull: 60 * time.Millisecond, notice: 20 * time.Millisecond, cleanup: 30 * time.Millisecond, status: 30 * time.Millisecond}
+}
+
+const watchLag = 30 * time.Millisecond
+
+// berthNode is a node with a running kubelet and a running agent with eight GPUs.
+func berthNode(t testing.TB, how delays, before func(ctx context.Context, resource string)) *node {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("skipped: not root: containers need cgroups and device nodes of their own (try: sudo make test)")
+	}
+	n := newNode(t, watchLag, how)
+	n.before = before
+	n.runtime = newRuntime(t, filepath.Join(n.dir, "containerd"))
+	n.startKubelet()
+	if _, err := sim.Create(filepath.Join(n.dir, "sim"), "a100x8-40g"); err != nil {
+		t.Fatal(err)
+	}
+	api, err := dynamic.NewForConfig(&rest.Config{Host: n.cluster.serve(t), QPS: 1000, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.startAgent(api)
+	n.awaitDevices(gpuResource, 8)
+	return n
+}
+
+// startAgent starts an agent that ends with the test.
+func (n *node) startAgent(api dynamic.Interface) {
+	n.t.Helper()
+	watcher, err := configwatch.Open(configwatch.Deps{Override: func(c *v1alpha1.AgentConfig) {
+		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
+		c.KubeletDir, c.StateDir = n.dir, filepath.Join(n.dir, "state")
+		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(n.dir, "cdi"), filepath.Join(n.dir, "hooks"), filepath.Join(n.dir, "mps")
+		c.DeviceListStrategy, c.PassDeviceSpecs = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, true
+		c.ContainerdStateDir, c.CgroupRoot = filepath.Join(n.dir, "containerd"), "/"+n.runtime.root
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	hardware, err := agent.OpenHardware(filepath.Join(n.dir, "sim"), watcher.Base())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(n.dir, "agent.log"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	level := slog.LevelInfo
+	if os.Getenv(envLogs) != "" {
+		level = slog.LevelDebug
+	}
+	made, err := agent.New(agent.Deps{
+		Config: watcher, Hardware: hardware, API: api, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- made.Run(ctx) }()
+	n.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Errorf("the agent ended with %v", err)
+		}
+		log.Close()
+		if n.t.Failed() {
+			n.keepLog(log.Name())
+		}
+	})
+}
+
+// keepLog shows the end of the agent's log, and keeps the whole of it if the environment says where.
+func (n *node) keepLog(path string) {
+	blob, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	if dir := os.Getenv(envLogs); dir != "" {
+		os.WriteFile(filepath.Join(dir, strings.ReplaceAll(n.t.Name(), "/", "-")+".log"), blob, 0o600)
+	}
+	lines := strings.Split(string(blob), "\n")
+	n.t.Logf("the end of the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
+}
+
+// check fails the test for each device with two holders, and for each refusal that was none of a
+// device that another living pod has. With none wanted, for any refusal.
+func (n *node) check(anyRefusal bool) {
+	n.t.Helper()
+	n.mu.Lock()
+	n.t.Logf("%d pods admitted, %d rejected: %s", n.admitted, len(n.rejected), n.truth)
+	n.mu.Unlock()
+	if list := n.truth.doubleHolders; len(list) > 0 {
+		n.t.Errorf("%d devices have two living holders:\n  %s", len(list), firstOf(list, 5))
+	}
+	if list := n.truth.falseRefusals; len(list) > 0 {
+		n.t.Errorf("%d Allocates of free devices were refused:\n  %s", len(list), firstOf(list, 5))
+	}
+	if list := n.truth.refused; !anyRefusal && len(list) > 0 {
+		n.t.Errorf("%d Allocates were refused, want none:\n  %s", len(list), firstOf(list, 5))
+	}
+}
+
+// TestForeignList: pods of all kinds come and go while somebody lists PodResources every 20 ms.
+// No device has two living holders, and only real double offers are refused.
+func TestForeignList(t *testing.T) {
+	count := 300
+	if soak() {
+		count = 10_000
+	}
+	random := rand.New(rand.NewPCG(seed(t), 0))
+	plans := make([]plan, count)
+	for i := range plans {
+		plans[i] = randomPlan(random, i)
+	}
+	// Whatever lies between the kubelet's choice and the end of an Allocate widens the window.
+	slow := func(context.Context, string) { pause(10 * time.Millisecond) }
+	n := berthNode(t, busy(), slow)
+	stop := n.foreign(20 * time.Millisecond)
+	start := time.Now()
+	n.crowd(count, func(i int) plan { return plans[i] })
+	t.Logf("%d pods in %s, %d lists by somebody else", count, time.Since(start).Round(time.Millisecond), stop())
+	if n.truth.doubleOffers == 0 {
+		t.Log("the kubelet offered no device twice")
+	}
+	n.check(true)
+}
+
+// TestNoRefusal: where nobody but us talks to the kubelet, and in all that a node goes through,
+// the agent refuses nothing and no device has two holders.
+func TestNoRefusal(t *testing.T) {
+	jobs := func(name string, end ending) func(*node, *rand.Rand) {
+		return func(n *node, random *rand.Rand) {
+			n.crowd(40, func(i int) plan {
+				return single(fmt.Sprintf("%s-%d", name, i), 1, time.Duration(50+i*37%200)*time.Millisecond, end)
+			})
+		}
+	}
+	initial := func(count int, steps ...step) func(*node, *rand.Rand) {
+		return func(n *node, random *rand.Rand) {
+			n.crowd(count, func(i int) plan {
+				p := single(fmt.Sprintf("pod-%d", i), 1+i%2, 100*time.Millisecond, finish)
+				p.init = steps
+				return p
+			})
+		}
+	}
+	for name, run := range map[string]func(n *node, random *rand.Rand){
+		"all kinds without a foreign List": func(n *node, random *rand.Rand) {
+			plans := make([]plan, 60)
+			for i := range plans {
+				plans[i] = randomPlan(random, i)
+				// A device of which the kubelet has forgotten the pod is a double offer.
+				if plans[i].end == forceDelete {
+					plans[i].end = deleted
+				}
+			}
+			n.crowd(len(plans), func(i int) plan { return plans[i] })
+		},
+		"init container then container": initial(30, step{name: "init", gpus: 1, life: 30 * time.Millisecond}),
+		"larger init container":         initial(20, step{name: "init", gpus: 4, life: 30 * time.Millisecond}),
+		"two init containers":           initial(20, step{name: "a", gpus: 1, life: 20 * time.Millisecond}, step{name: "b", gpus: 2, life: 20 * time.Millisecond}),
+		"init container alone":          func(n *node, random *rand.Rand) { n.crowd(20, initAlone) },
+		"sidecar":                       initial(20, step{name: "sidecar", gpus: 1, sidecar: true}),
+		"init container and sidecar":    initial(20, step{name: "init", gpus: 1, life: 20 * time.Millisecond}, step{name: "sidecar", gpus: 1, sidecar: true}),
+		"container that restarts": func(n *node, random *rand.Rand) {
+			n.crowd(16, func(i int) plan {
+				p := single(fmt.Sprintf("pod-%d", i), 1, 300*time.Millisecond, finish)
+				p.restarts = 3
+				return p
+			})
+		},
+		"finished jobs": jobs("job", finish),
+		"deleted pods":  jobs("pod", deleted),
+		"StatefulSet pod made again under its name": func(n *node, random *rand.Rand) {
+			var group sync.WaitGroup
+			for set := range 8 {
+				group.Go(func() {
+					for range 6 {
+						<-n.create(single(fmt.Sprintf("web-%d", set), 1, 80*time.Millisecond, deleted)).finished
+					}
+				})
+			}
+			group.Wait()
+		},
+		"force deletion": func(n *node, random *rand.Rand) {
+			// Four at a time: there is always another device, which the preference has to find.
+			gate := make(chan struct{}, 4)
+			n.crowd(40, func(i int) plan {
+				p := single(fmt.Sprintf("pod-%d", i), 1, 60*time.Millisecond, forceDelete)
+				p.linger = 150 * time.Millisecond
+				gate <- struct{}{}
+				time.AfterFunc(260*time.Millisecond, func() { <-gate })
+				return p
+			})
+		},
+		"a second plugin that fails": func(n *node, random *rand.Rand) {
+			nics := startStub(n.t, n.dir, nicResource, 8, 5*time.Millisecond)
+			n.awaitDevices(nicResource, 8)
+			n.crowd(40, func(i int) plan {
+				p := single(fmt.Sprintf("pod-%d", i), 1, 80*time.Millisecond, finish)
+				p.main[0].nics = i % 2
+				if i%3 == 0 {
+					nics.fail(errNoLink)
+				} else {
+					nics.fail(nil)
+				}
+				return p
+			})
+		},
+		"kubelet restart with the checkpoint intact": restarts(nil),
+		"kubelet restart with the checkpoint lost": restarts(func(dir string) {
+			os.Remove(filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint"))
+		}),
+		"kubelet restart with the checkpoint damaged": restarts(func(dir string) {
+			path := filepath.Join(dir, "device-plugins", "kubelet_internal_checkpoint")
+			if blob, err := os.ReadFile(path); err == nil {
+				os.WriteFile(path, blob[:len(blob)/2], 0o600)
+			}
+		}),
+		"API away": func(n *node, random *rand.Rand) {
+			jobs("before", finish)(n, random)
+			n.cluster.leave(true)
+			jobs("during", finish)(n, random)
+			jobs("deleted", deleted)(n, random)
+			n.cluster.leave(false)
+			jobs("after", finish)(n, random)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := berthNode(t, busy(), nil)
+			run(n, rand.New(rand.NewPCG(seed(t), 0)))
+			n.workers.Wait()
+			n.check(false)
+		})
+	}
+}
+
+// initAlone is a pod whose init container alone has a GPU, and keeps it in the kubelet's books for
+// as long as the pod lives.
+func initAlone(i int) plan {
+	return plan{
+		name: fmt.Sprintf("pod-%d", i), init: []step{{name: "init", gpus: 1, life: 30 * time.Millisecond}},
+		main: []step{{name: "main"}}, life: 100 * time.Millisecond, end: finish,
+	}
+}
+
+// restarts ends and starts the kubelet while some pods live; new ones come before and after.
+func restarts(damage func(dir string)) func(*node, *rand.Rand) {
+	return func(n *node, random *rand.Rand) {
+		var group sync.WaitGroup
+		for round := range 3 {
+			var living []*pod
+			for i := range 3 {
+				living = append(living, n.create(single(fmt.Sprintf("living-%d-%d", round, i), 1, 10*time.Second, finish)))
+			}
+			p := single(fmt.Sprintf("restarting-%d", round), 1, 400*time.Millisecond, finish)
+			p.restarts = 4
+			living = append(living, n.create(p))
+			for _, p := range living {
+				n.awaitRunning(p)
+			}
+			n.restartKubelet(damage)
+			n.awaitDevices(gpuResource, 8)
+			for i := range 12 {
+				group.Go(func() {
+					<-n.create(single(fmt.Sprintf("new-%d-%d", round, i), 1, 50*time.Millisecond, finish)).finished
+				})
+			}
+			group.Wait()
+			for _, p := range living {
+				p.kill()
+				<-p.finished
+			}
+		}
+	}
+}

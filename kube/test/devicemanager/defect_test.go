@@ -1,0 +1,102 @@
+package devicemanager
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(klog.Logger{})
+	os.Exit(m.Run())
+}
+
+// What the environment sets: BERTH_SOAK=1 for the large counts, BERTH_SEED to repeat a run, and
+// BERTH_LOGS for a folder that keeps the agent's logs of tests that failed, with every step.
+const (
+	envSoak = "BERTH_SOAK"
+	envSeed = "BERTH_SEED"
+	envLogs = "BERTH_LOGS"
+)
+
+func soak() bool { return os.Getenv(envSoak) != "" }
+
+// seed is that of the environment, or a new one; it is printed.
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	value := uint64(time.Now().UnixNano())
+	if text := os.Getenv(envSeed); text != "" {
+		var err error
+		if value, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%s: want a number", envSeed, text)
+		}
+	}
+	t.Logf("%s=%d", envSeed, value)
+	return value
+}
+
+// crowd lets pods come and go on a node, as many at a time as the scheduler sends there.
+func (n *node) crowd(count int, plan func(i int) plan) {
+	next := make(chan int)
+	var group sync.WaitGroup
+	for range 12 {
+		group.Go(func() {
+			for i := range next {
+				<-n.create(plan(i)).finished
+			}
+		})
+	}
+	for i := range count {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	n.workers.Wait()
+}
+
+// TestListLosesReservations shows the kubelet's defect without Berth: a plugin that grants what it
+// is asked for, and pods of 50 to 450 ms. As long as nobody lists, no device has two holders.
+func TestListLosesReservations(t *testing.T) {
+	count := 150
+	if soak() {
+		count = 2000
+	}
+	for _, tc := range []struct {
+		allocate, list time.Duration
+	}{
+		{allocate: 20 * time.Millisecond},
+		{allocate: 20 * time.Millisecond, list: 20 * time.Millisecond},
+		{allocate: 75 * time.Millisecond, list: 250 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("Allocate %s List %s", tc.allocate, tc.list), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed(t), 0))
+			plans := make([]plan, count)
+			for i := range plans {
+				plans[i] = single(fmt.Sprintf("pod-%d", i), 1, time.Duration(50+random.IntN(400))*time.Millisecond, finish)
+			}
+			n := newNode(t, 0, delays{notice: 5 * time.Millisecond, status: 5 * time.Millisecond})
+			n.startKubelet()
+			startStub(t, n.dir, gpuResource, 8, tc.allocate)
+			n.awaitDevices(gpuResource, 8)
+			stop := func() int { return 0 }
+			if tc.list > 0 {
+				stop = n.foreign(tc.list)
+			}
+			n.crowd(count, func(i int) plan { return plans[i] })
+			t.Logf("%d pods admitted, %d rejected: %s (%d lists)", n.admitted, len(n.rejected), n.truth, stop())
+			if tc.list == 0 && n.truth.doubleOffers > 0 {
+				t.Errorf("the kubelet offered a device twice although nobody listed:\n  %s", firstOf(n.truth.doubleHolders, 3))
+			}
+			if tc.list == 20*time.Millisecond && n.truth.doubleOffers == 0 {
+				t.Errorf("the kubelet offered no device twice: the defect is gone, or the harness cannot show it")
+			}
+		})
+	}
+}

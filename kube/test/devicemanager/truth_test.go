@@ -1,0 +1,142 @@
+package devicemanager
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// truth is the harness' own record of who has which device. A pod has a device from the moment
+// at which a plugin granted it until the pod has ended: its admission failed, or its last
+// process was reaped and none will follow. That decides whether a device has two holders. A refusal
+// was right as long as the kubelet itself had not noticed that end. When a kubelet has lost its memory, a container has its
+// device only for as long as its process lives: the next one gets a device of its own.
+type truth struct {
+	mu  sync.Mutex
+	has map[string]map[types.UID]map[string]bool // by device and living pod, the containers
+	// ended are the pods without a process, gone those of which the kubelet knows it.
+	ended, gone map[types.UID]bool
+
+	offers, doubleOffers, grants, refusals int
+	doubleHolders, falseRefusals           []string
+	refused                                []string
+}
+
+func newTruth() *truth {
+	return &truth{has: map[string]map[types.UID]map[string]bool{}, ended: map[types.UID]bool{}, gone: map[types.UID]bool{}}
+}
+
+// offer is one Allocate that the kubelet sent to a plugin.
+type offer struct {
+	pod       types.UID
+	container string
+	devices   []string
+	double    bool
+}
+
+// offered notes an Allocate before the plugin sees it.
+func (t *truth) offered(pod types.UID, container string, devices []string) *offer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := &offer{pod: pod, container: container, devices: slices.Sorted(slices.Values(devices))}
+	o.double = len(t.others(o, t.gone)) > 0
+	t.offers++
+	if o.double {
+		t.doubleOffers++
+	}
+	return o
+}
+
+// answered notes what the plugin answered.
+func (t *truth) answered(o *offer, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.refusals++
+		text := fmt.Sprintf("pod %s container %s devices %v: %v", o.pod, o.container, o.devices, err)
+		t.refused = append(t.refused, text)
+		if !o.double {
+			t.falseRefusals = append(t.falseRefusals, text)
+		}
+		return
+	}
+	t.grants++
+	if t.ended[o.pod] {
+		return
+	}
+	// A pod that ended while the plugin decided is no second holder.
+	for _, other := range t.others(o, t.ended) {
+		t.doubleHolders = append(t.doubleHolders, fmt.Sprintf("pod %s container %s was granted %v while %s", o.pod, o.container, o.devices, other))
+	}
+	for _, device := range o.devices {
+		if t.has[device] == nil {
+			t.has[device] = map[types.UID]map[string]bool{}
+		}
+		if t.has[device][o.pod] == nil {
+			t.has[device][o.pod] = map[string]bool{}
+		}
+		t.has[device][o.pod][o.container] = true
+	}
+}
+
+// others says which devices of an offer other pods have, those that are over left out.
+func (t *truth) others(o *offer, over map[types.UID]bool) []string {
+	var found []string
+	for _, device := range o.devices {
+		for _, pod := range slices.Sorted(maps.Keys(t.has[device])) {
+			if pod != o.pod && !over[pod] {
+				found = append(found, fmt.Sprintf("pod %s had %s", pod, device))
+			}
+		}
+	}
+	return found
+}
+
+// end notes that a pod has no process any more, and gets none.
+func (t *truth) end(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended[pod] = true
+}
+
+// forget notes that the kubelet knows that a pod has ended.
+func (t *truth) forget(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended[pod], t.gone[pod] = true, true
+	for _, pods := range t.has {
+		delete(pods, pod)
+	}
+}
+
+// lose notes that a container has none of its devices any more, while its pod goes on.
+func (t *truth) lose(pod types.UID, container string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, pods := range t.has {
+		delete(pods[pod], container)
+		if len(pods[pod]) == 0 {
+			delete(pods, pod)
+		}
+	}
+}
+
+// String is the count in one line.
+func (t *truth) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return fmt.Sprintf("%d offers of the kubelet, %d of them double; %d grants, %d refusals; %d double holders, %d refusals of free devices",
+		t.offers, t.doubleOffers, t.grants, t.refusals, len(t.doubleHolders), len(t.falseRefusals))
+}
+
+// firstOf shortens a list for a message.
+func firstOf(list []string, n int) string {
+	if len(list) > n {
+		list = append(slices.Clone(list[:n]), fmt.Sprintf("and %d more", len(list)-n))
+	}
+	return strings.Join(list, "\n  ")
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+const (
+	foreignAtOnce = 12
+	foreignEvery  = 20 * time.Millisecond
+)
+
+// TestForeignList: short pods come and go while a monitor lists PodResources every 20 ms, which makes
+// the kubelet offer GPUs of living pods again. No GPU has two living containers. A pod that the
+// agent refused is made again, as a controller would. BERTH_SOAK=1 makes 200 pods in place of 24.
+func TestForeignList(t *testing.T) {
+	r := theNode(t)
+	pods, limit := 24, 2*time.Minute
+	if os.Getenv(envSoak) != "" {
+		pods, limit = 200, 10*time.Minute
+	}
+	seed := randomSeed(t)
+	random := rand.New(rand.NewPCG(seed, 0))
+	lives := make([]time.Duration, pods)
+	for i := range lives {
+		lives[i] = time.Duration(50+random.IntN(400)) * time.Millisecond
+	}
+	ctx := timeout(t, limit)
+	watched := newChurn(t, r, seed, 0, 0)
+	var lists, looks, refused atomic.Int64
+	background, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { r.listForeign(background, &lists) })
+	beside.Go(func() {
+		for ; background.Err() == nil; pauseFor(background, foreignEvery) {
+			// A bundle that is being written cannot be read yet.
+			if living, err := watched.living(); err == nil {
+				watched.checkHolders(living)
+				looks.Add(1)
+			}
+		}
+	})
+	start := time.Now()
+	group, groupContext := errgroup.WithContext(ctx)
+	group.SetLimit(foreignAtOnce)
+	for i, life := range lives {
+		group.Go(func() error {
+			for attempt := 0; ; attempt++ {
+				again, err := r.runShort(groupContext, fmt.Sprintf("foreign-%d-%d", i, attempt), life)
+				if err != nil || !again {
+					return err
+				}
+				refused.Add(1)
+			}
+		})
+	}
+	err := group.Wait()
+	stop()
+	beside.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("seed %d: %d pods in %s beside %d lists: %d looks at all containers, %d pods refused and made again",
+		seed, pods, ms(time.Since(start)), lists.Load(), looks.Load(), refused.Load())
+	if lists.Load() == 0 || looks.Load() == 0 {
+		t.Errorf("%d lists and %d looks, want many", lists.Load(), looks.Load())
+	}
+	r.waitHolders(t, map[string]int{})
+}
+
+// listForeign lists as a monitor does, over a connection of its own.
+func (r *rig) listForeign(ctx context.Context, lists *atomic.Int64) {
+	socket := filepath.Join(r.node.KubeletDir(), "pod-resources", "kubelet.sock")
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	client := podresources.NewPodResourcesListerClient(conn)
+	for ; ctx.Err() == nil; pauseFor(ctx, foreignEvery) {
+		if _, err := client.List(ctx, &podresources.ListPodResourcesRequest{}); err == nil {
+			lists.Add(1)
+		}
+	}
+}
+
+// runShort runs a pod with one GPU to its end and deletes it. It reports whether the kubelet refused it.
+func (r *rig) runShort(ctx context.Context, name string, life time.Duration) (refused bool, err error) {
+	if _, err := r.CreatePod(ctx, podWithGPUs(name, 1, "sleep", life.String())); err != nil {
+		return false, err
+	}
+	err = poll(ctx, "pod "+name+" has ended", func() error {
+		pod, err := r.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		refused = pod.Status.Reason == "UnexpectedAdmissionError"
+		if pod.Status.Phase != corev1.PodSucceeded && !refused {
+			return fmt.Errorf("it is %s: %s", pod.Status.Phase, pod.Status.Message)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	return refused, r.DeletePodAndWait(ctx, metav1.NamespaceDefault, name, -1)
+}
+
+func pauseFor(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
