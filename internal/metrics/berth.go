@@ -17,6 +17,19 @@ const (
 func Berth(in Input) []byte {
 	v := join(in)
 	t := &text{out: make([]byte, 0, 64<<10)}
+	v.berth(t)
+	return t.out
+}
+
+// Catalogue has the kind of each metric that Berth's page can have.
+func Catalogue() map[string]string {
+	t := &text{kinds: map[string]string{}}
+	join(Input{}).berth(t)
+	ageOf(t, 0, 0)
+	return t.kinds
+}
+
+func (v *view) berth(t *text) {
 	names := make([]cardLabels, len(v.cards))
 	for i := range v.cards {
 		names[i] = labelsOf(&v.cards[i])
@@ -27,7 +40,6 @@ func Berth(in Input) []byte {
 	v.health(t, names)
 	v.pods(t)
 	v.sources(t, names)
-	return t.out
 }
 
 // cardLabels are made once for each card.

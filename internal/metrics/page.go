@@ -66,13 +66,18 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t := &text{}
-	t.name(prefix+"sample_age_seconds", gauge, "How old the sample on this page is.")
-	t.series(prefix+"sample_age_seconds", now.age(p.deps.Now()))
-	t.name(prefix+"render_duration_seconds", gauge, "How long the rendering of this page took.")
-	t.series(prefix+"render_duration_seconds", now.took.Seconds())
+	ageOf(t, now.age(p.deps.Now()), now.took.Seconds())
 	// An error here is a client that went away.
 	_, _ = w.Write(now.body)
 	_, _ = w.Write(t.out)
+}
+
+// ageOf writes how old the sample on the page is, in seconds, and how long its rendering took.
+func ageOf(t *text, age, took float64) {
+	t.name(prefix+"sample_age_seconds", gauge, "How old the sample on this page is.")
+	t.series(prefix+"sample_age_seconds", age)
+	t.name(prefix+"render_duration_seconds", gauge, "How long the rendering of this page took.")
+	t.series(prefix+"render_duration_seconds", took)
 }
 
 func (r *rendered) age(now time.Time) float64 { return max(0, now.Sub(r.samples.Time.Time).Seconds()) }

@@ -11,6 +11,8 @@ type text struct {
 	out []byte
 	// head is written before the first series of a name, so that a name without any is not on the page.
 	head []byte
+	// kinds has the kind of each name, with series or without, where it is not nil.
+	kinds map[string]string
 }
 
 type kind string
@@ -22,6 +24,9 @@ const (
 
 // name is a metric: its series are written next.
 func (t *text) name(name string, k kind, help string) {
+	if t.kinds != nil {
+		t.kinds[name] = string(k)
+	}
 	t.head = append(t.head[:0], "# HELP "...)
 	t.head = append(t.head, name...)
 	t.head = append(t.head, ' ')

@@ -94,6 +94,7 @@ func TestAgentAsDaemonSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r) })
+	t.Run("Views", func(t *testing.T) { testViews(t, r) })
 	runAgentTests(t, r)
 	t.Run("WritesOnlyItsOwn", func(t *testing.T) { testAgentWrites(t, r.Cluster, r.node.Name(), pod.podToken(t)) })
 	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, pod) })

@@ -209,7 +209,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 }
 
 // inNode runs one of Berth's programs on the node, with the node's own places.
-func (h *healthLab) inNode(t testing.TB, code int, program string, args ...string) string {
+func (h *rig) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	argv := append([]string{filepath.Join(h.State().Bin, program)}, args...)
@@ -233,7 +233,7 @@ func (h *healthLab) inNode(t testing.TB, code int, program string, args ...strin
 }
 
 // checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
-func (h *healthLab) checkDoctor(t testing.TB, code int, codes ...string) {
+func (h *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	t.Helper()
 	out := h.inNode(t, code, "berth", "doctor", "--sim", h.node.SimDir(), "--kubeconfig", h.AdminKubeconfigInside(), "--node-name", h.node.Name(), "-o", "json")
 	report := &v1alpha1.Doctor{}
