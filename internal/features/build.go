@@ -73,6 +73,7 @@ func (b *builder) node() {
 	if !b.Timestamp.IsZero() {
 		b.set(nvidiaDomain+"gfd.timestamp", strconv.FormatInt(b.Timestamp.Unix(), 10))
 	}
+	b.set(nvidiaDomain+"gpu.present", "true")
 	b.set(nvidiaDomain+"gpu.machine", cmp.Or(fit(clean(b.Host.Machine), maxName), "unknown"))
 	if version := b.Snapshot.Driver.Version; version != "" {
 		b.driver(version)

@@ -41,8 +41,10 @@ func TestBuild(t *testing.T) {
 		want  Labels // among others
 		never []string
 	}{
-		"nothing": {in: Input{}, never: []string{"nvidia.com/gpu.machine"}},
-		"no GPU":  {in: Input{Snapshot: cards()}, never: []string{"nvidia.com/gpu.machine"}},
+		"nothing":     {in: Input{}, never: []string{"nvidia.com/gpu.machine"}},
+		"no GPU":      {in: Input{Snapshot: cards()}, never: []string{"nvidia.com/gpu.machine"}},
+		"present":     {in: Input{Snapshot: cards(h100)}, want: Labels{"nvidia.com/gpu.present": "true"}},
+		"no presence": {in: Input{Snapshot: cards()}, never: []string{"nvidia.com/gpu.present"}},
 		"timestamp": {in: Input{Snapshot: cards(h100), Timestamp: time.Unix(1700000000, 999)},
 			want: Labels{"nvidia.com/gfd.timestamp": "1700000000"}},
 		"versions of three pieces": {in: Input{Snapshot: cards(h100)}, want: Labels{
