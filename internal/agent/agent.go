@@ -119,6 +119,7 @@ type Agent struct {
 	looked atomic.Bool
 	// changed wakes the device plugin, relayout the partitioning.
 	changed, relayout chan struct{}
+	library           *libraryWatch
 	// sample is the last measurement.
 	sample atomic.Pointer[gpu.Sample]
 	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
@@ -155,7 +156,8 @@ func New(deps Deps) (*Agent, error) {
 		a.fault = func(Step) error { return nil }
 	}
 	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: func() { poke(a.board.changed) }}
-	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"))
+	a.library = newLibraryWatch(config.StateDir, deps.BootID, deps.Log.With("component", "library"))
+	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"), a.library.note)
 	rules, err := healthRules(config)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
@@ -259,6 +261,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.inventory.Run(ctx) })
 	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
+	group.Go(func() error { return a.library.run(ctx) })
 	group.Go(func() error { return a.events.run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })

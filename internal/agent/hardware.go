@@ -88,8 +88,8 @@ func OpenHardware(simDir string, config *v1alpha1.AgentConfig) (Hardware, error)
 	}, nil
 }
 
-func (h Hardware) adapter(log *slog.Logger) *nvidia.Adapter {
-	return nvidia.New(nvidia.Deps{Library: h.Library, Roots: h.Roots, MakeNodes: h.MakeNodes, Log: log})
+func (h Hardware) adapter(log *slog.Logger, replaced func(file string)) *nvidia.Adapter {
+	return nvidia.New(nvidia.Deps{Library: h.Library, Roots: h.Roots, MakeNodes: h.MakeNodes, LibraryReplaced: replaced, Log: log})
 }
 
 func (h Hardware) actions(log *slog.Logger) *nvidia.Actions {

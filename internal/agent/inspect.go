@@ -94,7 +94,7 @@ func inspect(ctx context.Context, o *options, config *v1alpha1.AgentConfig) (*in
 	done := make(chan answer, 1)
 	go func() {
 		hardware.MakeNodes = nil // who looks changes nothing
-		adapter := hardware.adapter(o.logger(io.Discard))
+		adapter := hardware.adapter(o.logger(io.Discard), nil)
 		snapshot, err := adapter.Scan(ctx)
 		done <- answer{snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err}
 	}()

@@ -32,6 +32,9 @@ type Deps struct {
 	Log     *slog.Logger
 	// MakeNodes are the roots below whose folder dev device nodes of the driver that are missing are made; none by default.
 	MakeNodes []string
+	// LibraryReplaced is told of the library file that a new process would open, when the driver does not work with the one that this
+	// process has, or was gone and is back, and that is another file. It must not block.
+	LibraryReplaced func(file string)
 	// Now tells the time; time.Now when nil.
 	Now func() time.Time
 }
@@ -87,6 +90,10 @@ type Adapter struct {
 	makeNodes []string
 	notMade   map[string]string
 
+	libraryReplaced func(file string)
+	// away is true while the driver is gone.
+	away bool
+
 	// kernelLog is Watch's, and stays open from one to the next.
 	kernelLog kernelLog
 
@@ -121,12 +128,13 @@ func New(deps Deps) *Adapter {
 		links:   map[gpu.UUID]*linkReader{},
 		paths:   map[pair]gpu.PCIPath{},
 
-		makeNodes:  slices.Clone(deps.MakeNodes),
-		notMade:    map[string]string{},
-		remembered: map[gpu.UUID]*memories{},
-		geometries: map[gpu.UUID]*geometry{},
-		pulses:     map[gpu.UUID]*pulse{},
-		kernelLog:  kernelLog{dev: tree{deps.Roots.Dev}, log: deps.Log},
+		makeNodes:       slices.Clone(deps.MakeNodes),
+		libraryReplaced: deps.LibraryReplaced,
+		notMade:         map[string]string{},
+		remembered:      map[gpu.UUID]*memories{},
+		geometries:      map[gpu.UUID]*geometry{},
+		pulses:          map[gpu.UUID]*pulse{},
+		kernelLog:       kernelLog{dev: tree{deps.Roots.Dev}, log: deps.Log},
 	}
 }
 
@@ -165,7 +173,12 @@ func (a *Adapter) Scan(ctx context.Context) (gpu.Snapshot, error) {
 
 func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 	a.prepareNodes()
-	if failed := a.open(); failed != nil {
+	failed := a.open()
+	if failed != nil && failed.ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH || failed == nil && a.away {
+		a.checkLibrary()
+	}
+	a.away = failed != nil && gone(failed.ret)
+	if failed != nil {
 		if doubtful(failed.ret) && a.latest != nil && a.latest.Driver.Present() {
 			return a.withoutAnswer(*failed), nil
 		}
@@ -186,9 +199,21 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 		if err := a.awaitClosed(soon); err != nil {
 			a.log.Warn("the driver went away and a call into it has not returned", "error", err)
 		}
+		a.away = true
 		return a.withoutDriver(*broken), nil
 	}
 	return snapshot, nil
+}
+
+// checkLibrary tells of a library file that another process would open.
+func (a *Adapter) checkLibrary() {
+	library, ok := a.library.(interface{ Replaced() (string, bool) })
+	if !ok || a.libraryReplaced == nil {
+		return
+	}
+	if file, replaced := library.Replaced(); replaced {
+		a.libraryReplaced(file)
+	}
 }
 
 // closePatience is how long a scan waits for the end of a session whose driver went away.

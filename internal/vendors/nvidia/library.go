@@ -1,9 +1,12 @@
 package nvidia
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -17,7 +20,7 @@ const libraryName = "libnvidia-ml.so.1"
 //
 // Once found, it stays mapped for the life of the process: go-nvml's calls are bound
 // to its address at their first use. A driver upgraded to another version needs a new
-// process, and says LIB_RM_VERSION_MISMATCH until then.
+// process, and says LIB_RM_VERSION_MISMATCH until then; Deps.LibraryReplaced is told.
 func OpenLibrary(driverRoot string) nvml.Interface {
 	if driverRoot == "" {
 		driverRoot = "/"
@@ -34,6 +37,47 @@ type library struct {
 	mu    sync.Mutex
 	users int
 	found bool
+	// opened is the file that was found.
+	opened libraryIdentity
+}
+
+// libraryIdentity is a version of a file.
+type libraryIdentity struct {
+	path        string
+	inode       uint64
+	size, mtime int64
+}
+
+func (i libraryIdentity) String() string {
+	return fmt.Sprintf("%s (inode %d, %d bytes, of %s)", i.path, i.inode, i.size, time.Unix(0, i.mtime).UTC().Format(time.RFC3339Nano))
+}
+
+// identify finds the file that a new process would open; false when there is none in the folders that are searched.
+func identifyLibrary(root string) (libraryIdentity, bool) {
+	for _, file := range libraryFiles(root) {
+		if !filepath.IsAbs(file) {
+			continue // the dynamic loader finds the same file in one of the folders
+		}
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			file = target
+		}
+		var stat syscall.Stat_t
+		if syscall.Stat(file, &stat) == nil {
+			return libraryIdentity{path: file, inode: stat.Ino, size: stat.Size, mtime: stat.Mtim.Nano()}, true
+		}
+	}
+	return libraryIdentity{}, false
+}
+
+// Replaced names the file that a new process would open, if that is not the one that this process has open.
+func (l *library) Replaced() (file string, replaced bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, ok := identifyLibrary(l.root)
+	if !l.found || !ok || now == l.opened || l.opened == (libraryIdentity{}) {
+		return "", false
+	}
+	return now.String(), true
 }
 
 // Init looks for the library unless it was found before.
@@ -46,6 +90,7 @@ func (l *library) Init() nvml.Return {
 			pin := dl.New(file, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 			if pin.Open() == nil {
 				l.Interface, l.found = candidate, true
+				l.opened, _ = identifyLibrary(l.root)
 				break
 			}
 		}
