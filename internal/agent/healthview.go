@@ -29,6 +29,9 @@ const (
 	healthFieldManager = "berth-agent-health"
 	// healthRetry is the pause after the API server has refused.
 	healthRetry = 5 * time.Second
+	// healthResync is the time between two looks at whether the Node still says so: somebody may have edited it by hand, or
+	// deleted it and let it register again.
+	healthResync = 30 * time.Second
 )
 
 // deviceVerdict is one device as it was last told of.
@@ -49,19 +52,17 @@ func (a *Agent) tellHealth(ctx context.Context) error {
 	hardware := a.inventory.Subscribe()
 	defer hardware.Close()
 	told := map[gpu.UUID]deviceVerdict{}
-	written := ""
 	for {
 		verdicts := verdictsOf(a.inventory.Current())
 		a.tellChanges(told, verdicts)
 		summary := a.healthSummary(verdicts)
 		var again <-chan time.Time
-		if a.api != nil && summary.key() != written {
-			if err := a.writeHealth(ctx, summary); err != nil {
-				a.board.fail("node-health", "NODE_CONDITION", err)
+		if a.api != nil {
+			err := a.writeHealth(ctx, summary)
+			a.board.fail("node-health", "NODE_CONDITION", err)
+			again = a.clock.After(healthResync)
+			if err != nil {
 				again = a.clock.After(healthRetry)
-			} else {
-				a.board.set("node-health")
-				written = summary.key()
 			}
 		}
 		select {
@@ -138,8 +139,6 @@ type nodeHealth struct {
 	message string
 }
 
-func (h nodeHealth) key() string { return fmt.Sprint(h.ok, h.taint, h.message) }
-
 func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
 	var bad []string
 	out := nodeHealth{ok: true}
@@ -173,7 +172,8 @@ func bareNode(name string, status map[string]any) *unstructured.Unstructured {
 	}}
 }
 
-// writeHealth applies the condition and sees to the taint.
+// writeHealth brings the condition and the taint of the Node in line with what it is given. It writes nothing where the Node says so
+// already.
 func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -185,6 +185,9 @@ func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
 	if !h.ok {
 		status, reason = "False", "Unhealthy"
 	}
+	if conditionIs(node, status, reason, h.message) {
+		return setTaint(ctx, a.api, a.config.NodeName, h.taint)
+	}
 	now := a.clock.Now().UTC().Format(time.RFC3339)
 	if _, err := a.api.Resource(nodes()).Apply(ctx, a.config.NodeName, bareNode(a.config.NodeName, map[string]any{
 		"conditions": []any{map[string]any{
@@ -195,6 +198,15 @@ func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
 		return fmt.Errorf("write condition %s of the node: %w", conditionGPUs, err)
 	}
 	return setTaint(ctx, a.api, a.config.NodeName, h.taint)
+}
+
+// conditionIs tells whether the Node has the condition with this content.
+func conditionIs(node *unstructured.Unstructured, status, reason, message string) bool {
+	conditions, _, _ := unstructured.NestedSlice(node.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(one any) bool {
+		condition, ok := one.(map[string]any)
+		return ok && condition["type"] == conditionGPUs && condition["status"] == status && condition["reason"] == reason && condition["message"] == message
+	})
 }
 
 // conditionSince is since when the condition has the status; empty when it has another.
