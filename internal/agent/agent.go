@@ -97,6 +97,7 @@ type Agent struct {
 	units      *units
 	sharing    *sharing
 	partition  *partition.Partition
+	resetter   *resetter
 	// labels is nil where no labels are wanted.
 	labels *features.Publisher
 	// staleLabels are the places that an earlier choice may have left labels in.
@@ -242,9 +243,14 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	program := deps.Hardware.smi(a.log.With("room", "smi"))
 	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
 	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
+	hardware := cards{
+		actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset,
+		report: a.inventory.Report, now: a.clock.Now,
+	}
+	a.resetter = a.newResetter(hardware, actions)
 	a.partition = partition.New(partition.Deps{
 		Dir: a.config.PersistentDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware:  cards{actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset},
+		Hardware:  hardware,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
 		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {
@@ -272,6 +278,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.tellHealth(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.metricsPage(ctx) })
+	group.Go(func() error { return a.forgetResets(ctx) })
 	group.Go(func() error { return a.pods.Run(ctx) })
 	group.Go(func() error {
 		select {

@@ -107,6 +107,9 @@ type cards struct {
 	program *smi.SMI
 	// wereReset is told of GPUs that were reset: they have lost their settings.
 	wereReset func([]gpu.UUID)
+	// report tells the inventory of a reset.
+	report func(context.Context, gpu.Event) error
+	now    func() time.Time
 }
 
 var _ partition.Hardware = cards{}
@@ -161,15 +164,24 @@ func (c cards) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
 }
 
 // Reset implements partition.Hardware. A card is reset only while nobody has it open, this
-// agent's own scans included.
+// agent's own scans included. The inventory is told of it once it may look again.
 func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {
 	resume, err := c.adapter.Suspend(ctx)
 	if err != nil {
 		return fmt.Errorf("reset GPUs: %w", err)
 	}
-	defer resume()
-	defer c.wereReset(ids)
-	return c.program.ResetGPUs(ctx, ids)
+	err = c.program.ResetGPUs(ctx, ids)
+	c.wereReset(ids)
+	resume()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := c.report(ctx, gpu.Event{GPU: id, GI: gpu.NoInstance, CI: gpu.NoInstance, Reset: true, Time: c.now()}); err != nil {
+			return fmt.Errorf("reset GPUs: %w", err)
+		}
+	}
+	return nil
 }
 
 // Touch implements partition.Hardware.

@@ -54,6 +54,8 @@ type sharing struct {
 	mu sync.Mutex
 	// quiesced are cards whose daemon must end although their units still want it.
 	quiesced map[gpu.UUID]bool
+	// resetting are those of them that are being reset by hand, until that has ended.
+	resetting map[gpu.UUID]bool
 }
 
 // sliceSetter is nvidia-smi, which alone can set a time slice.
@@ -68,7 +70,8 @@ func newSharing(slices sliceSetter, daemons *mps.Client, stateDir, bootID string
 			Path: filepath.Join(stateDir, sliceFile), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: bootID,
 		},
 		check: sliceCheck, setAt: map[gpu.UUID]time.Time{},
-		wake: make(chan struct{}, 1), resend: make(chan struct{}, 1), asks: make(chan chan error), quiesced: map[gpu.UUID]bool{},
+		wake: make(chan struct{}, 1), resend: make(chan struct{}, 1), asks: make(chan chan error),
+		quiesced: map[gpu.UUID]bool{}, resetting: map[gpu.UUID]bool{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
 	asked := "its supervisor was not asked yet"
@@ -296,7 +299,7 @@ func (a *Agent) daemonsWanted() []mps.Wanted {
 	wanted := []mps.Wanted{}
 	for _, unit := range a.mpsUnits() {
 		card := snapshot.GPU(unit.Key.GPU)
-		if card == nil || a.sharing.quiesced[unit.Key.GPU] {
+		if card == nil || a.sharing.quiesced[unit.Key.GPU] || a.sharing.resetting[unit.Key.GPU] {
 			continue
 		}
 		wanted = append(wanted, mps.Wanted{

@@ -44,6 +44,7 @@ where it runs on one; with one of the two it works with less.`,
   berth topo node-0                         how a node's GPUs are linked
   berth top                                 how busy this node's GPUs are, live
   berth doctor                              what is wrong with this node, and what to do
+  berth reset 3                             on a node: reset a GPU, and offer it again
   berth mig plan node-0 all-balanced        what a MIG layout would change
   berth sim create /tmp/node --profile a100x8-40g
                                             a simulated node to try it all on`,
@@ -58,7 +59,7 @@ where it runs on one; with one of the two it works with less.`,
 	root.SetErr(deps.Err)
 	versioncommand.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newTopCommand(deps), newDoctorCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
+		newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
 	return root
 }
 

@@ -81,7 +81,7 @@ func Update(in Input) Record {
 	out.Levels = levels(in, scanned)
 	out.hear(&in)
 	if !scanned || !in.Answers {
-		if out.blocked(&in.Rules) {
+		if out.unsure() || out.blocked(&in.Rules) {
 			out.Standing = breakRuns(out.Standing)
 		}
 		return out

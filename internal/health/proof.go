@@ -75,9 +75,7 @@ func (r *Record) holdOff(s *Standing) time.Duration {
 // look notes what a scan in which the card answers says about each standing error. Only scans that began after the
 // last report say something.
 func (r *Record) look(in *Input) {
-	// Where answers are missing, the recovery action may be that of an earlier scan.
-	unsure := slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool { return level.Code == "GPU_READ_FAILED" })
-	clean := r.Recovery == gpu.RecoveryNone && !unsure && !r.blocked(&in.Rules)
+	clean := r.Recovery == gpu.RecoveryNone && !r.unsure() && !r.blocked(&in.Rules)
 	for i := range r.Standing {
 		s := &r.Standing[i]
 		if !in.ScanBegan.After(s.Last) {
@@ -94,6 +92,11 @@ func (r *Record) look(in *Input) {
 			s.Clean = in.ScanBegan
 		}
 	}
+}
+
+// unsure tells whether answers are missing: what is known then, the recovery action above all, is from an earlier scan.
+func (r *Record) unsure() bool {
+	return slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool { return level.Code == "GPU_READ_FAILED" })
 }
 
 // blocked tells whether a level cause keeps the card from being offered.

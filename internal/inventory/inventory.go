@@ -77,6 +77,7 @@ type Inventory struct {
 	current atomic.Pointer[gpu.Snapshot]
 	ready   chan struct{}
 	refresh chan chan error
+	reports chan gpu.Event
 	// write replaces the file of Deps.Keep.
 	write func(path string, blob []byte) error
 
@@ -107,6 +108,7 @@ func New(deps Deps) *Inventory {
 		deps:          deps,
 		ready:         make(chan struct{}),
 		refresh:       make(chan chan error),
+		reports:       make(chan gpu.Event),
 		subscriptions: map[*Subscription]struct{}{},
 		write:         writeHealth,
 	}
@@ -135,6 +137,16 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("refresh inventory: no scan has finished: %w", ctx.Err())
 		}
+	}
+}
+
+// Report hands in an event that this program caused, such as a reset of a GPU. It needs Run to run.
+func (i *Inventory) Report(ctx context.Context, event gpu.Event) error {
+	select {
+	case i.reports <- event:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("report an event to the inventory: %w", ctx.Err())
 	}
 }
 

@@ -107,6 +107,8 @@ func (i *Inventory) Run(ctx context.Context) error {
 			l.scanIsLate()
 		case event := <-l.events:
 			l.eventCame(event)
+		case event := <-i.reports:
+			l.eventCame(event)
 		case err := <-l.watchDone:
 			l.watchReturned(err)
 		case <-l.retry.C():
@@ -234,7 +236,7 @@ func (l *loop) eventCame(event gpu.Event) {
 		level = slog.LevelWarn
 	}
 	l.deps.Log.Log(context.Background(), level, "hardware event",
-		"gpu", event.GPU, "xid", event.XID, "sxid", event.SXID, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
+		"gpu", event.GPU, "xid", event.XID, "sxid", event.SXID, "reset", event.Reset, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
 	if !l.soonSet {
 		l.soonSet = true
 		l.soon.Reset(afterEvent)

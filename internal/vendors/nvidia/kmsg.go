@@ -31,7 +31,9 @@ type notice struct {
 	pci gpu.PCIAddress
 	// xid or sxid is the code; an SXID is only reported when it was fatal.
 	xid, sxid uint64
-	detail    string
+	// reset tells that the GPU was reset.
+	reset  bool
+	detail string
 }
 
 // The forms of the driver's lines, from their first byte: the kernel quotes what users choose, such as the name of a program, in
@@ -41,6 +43,8 @@ var (
 	xidLine  = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:[0-9a-fA-F]+)?\): ([0-9]{1,3})(?:$|,\s*(?s:(.*))$)`)
 	sxidLine = regexp.MustCompile(`^nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?` + pciPattern + `\): ([0-9]{1,5}),\s*(?s:(.*))$`)
 	offLine  = regexp.MustCompile(`^NVRM: (?:The NVIDIA )?GPU (?:at PCI:)?` + pciPattern + `[^0-9a-fA-F](?s:.*)fallen off the bus`)
+	// resetLine is what the kernel's PCI core writes when a device was reset, after the name of its driver or of its bus.
+	resetLine = regexp.MustCompile(`^(?:nvidia|pci) ` + pciPattern + `: reset done$`)
 )
 
 // pciPattern is an address. It alone is longer than what a program's name leaves of its 15 bytes.
@@ -62,6 +66,10 @@ func parseNotice(text string) (notice, bool) {
 	}
 	if found := offLine.FindStringSubmatch(text); found != nil {
 		return noticeOf(found[1], strconv.Itoa(xidFallenOff), "fallen off the bus", false)
+	}
+	if found := resetLine.FindStringSubmatch(text); found != nil {
+		pci, err := gpu.ParsePCIAddress(found[1])
+		return notice{pci: pci, reset: true}, err == nil
 	}
 	return notice{}, false
 }

@@ -23,6 +23,11 @@ func TestParseNotice(t *testing.T) {
 	}{
 		"xid": {"NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen off the bus.",
 			notice{pci: at(0x1b), xid: 79, detail: "pid=1234, name=python, GPU has fallen off the bus."}, true},
+		"a reset":             {"nvidia 0000:1b:00.0: reset done", notice{pci: at(0x1b), reset: true}, true},
+		"a reset, unbound":    {"pci 0000:1b:00.0: reset done", notice{pci: at(0x1b), reset: true}, true},
+		"another one's reset": {"vfio-pci 0000:1b:00.0: reset done", notice{}, false},
+		"a quoted reset":      {"process 'nvidia 0000:1b:00.0: reset done", notice{}, false},
+		"more than a reset":   {"nvidia 0000:1b:00.0: reset done (comm)", notice{}, false},
 		"with the function":   {"NVRM: Xid (PCI:0000:1b:00.0): 62, text", notice{pci: at(0x1b), xid: 62, detail: "text"}, true},
 		"without PCI":         {"NVRM: Xid (0000:1b:00): 119", notice{pci: at(0x1b), xid: 119}, true},
 		"long domain":         {"NVRM: Xid (PCI:00000000:1B:00): 31, pid='<unknown>'", notice{pci: at(0x1b), xid: 31, detail: "pid='<unknown>'"}, true},

@@ -263,7 +263,7 @@ func (w *watch) understand(data nvml.EventData) *gpu.Event {
 // heard turns a notice of the kernel's log into an event; false when it is of a GPU that is not known. A fatal
 // error of an NVSwitch concerns every card.
 func (l *watchList) heard(told notice) (gpu.Event, bool) {
-	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, XID: told.xid, SXID: told.sxid, Log: true, Detail: told.detail}
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, XID: told.xid, SXID: told.sxid, Reset: told.reset, Log: true, Detail: told.detail}
 	if told.sxid != 0 {
 		return event, true
 	}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/cli/evidence"
+	"github.com/berth-gpu/berth/internal/pages"
+	"github.com/spf13/cobra"
+)
+
+func newResetCommand(deps Deps) *cobra.Command {
+	var out output
+	var socket string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "reset GPU",
+		Short: "Reset a GPU of this node, and offer it again",
+		Long: `reset asks this node's berth-agent to reset a GPU. It needs root.
+
+The GPU is an index, a UUID or its beginning, or a PCI bus ID, as berth gpus lists them. Nobody may use it: the command
+names the pods that hold it and the programs that have it open, and with --wait it waits for their end. The agent then
+takes the GPU out of service, closes the driver, resets the GPU, looks at it again, and offers it if it is
+well. A reset destroys the GPU's MIG devices; the agent makes them again where a layout asks for them.`,
+		Example: `  berth reset 3
+  berth reset GPU-5f1c0e6a
+  berth reset 0000:3b:00.0 --wait 10m          wait for the pods that use it
+  berth reset 3 -o json | jq .state`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("reset: name one GPU, by index, UUID or PCI bus ID (berth gpus --node-local lists them)")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			if wait < 0 {
+				return usagef("--wait %s: want a positive duration", wait)
+			}
+			progress := deps.Out
+			if out.format != "table" {
+				progress = deps.Err
+			}
+			result, err := askReset(cmd.Context(), socket, args[0], wait, func(message string) { fmt.Fprintln(progress, message) })
+			if err != nil {
+				return &hintError{err, "fix: run this as root on a node where berth-agent runs; give --agent SOCKET if its state directory is elsewhere"}
+			}
+			if err := out.print(deps.Out, result, func(io.Writer) error { return nil }); err != nil {
+				return err
+			}
+			if !result.Done {
+				return errors.New(result.Error)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for those who use the GPU; by default not at all")
+	cmd.Flags().StringVar(&socket, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
+	out.bind(cmd.Flags())
+	return cmd
+}
+
+// askReset has an agent reset a GPU, and hands on each step when it is taken.
+func askReset(ctx context.Context, socket, reference string, wait time.Duration, tell func(string)) (*v1alpha1.GPUReset, error) {
+	query := url.Values{"gpu": {reference}, "wait": {wait.String()}}
+	response, err := pages.Client{Socket: socket}.Do(ctx, http.MethodPost, "/v1/reset?"+query.Encode(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("reset GPU %s: %w", reference, err)
+	}
+	defer response.Body.Close()
+	lines := json.NewDecoder(response.Body)
+	for {
+		var line v1alpha1.GPUResetLine
+		if err := lines.Decode(&line); err != nil {
+			return nil, fmt.Errorf("reset GPU %s: the agent's answer ended before the reset did: %w", reference, err)
+		}
+		if line.Step != nil {
+			tell(line.Step.Message)
+		}
+		if line.Result != nil {
+			return line.Result, nil
+		}
+	}
+}
