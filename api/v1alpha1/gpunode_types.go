@@ -144,6 +144,9 @@ type GPUDevice struct {
 	// DeviceID is the PCI device and vendor ID, 0xDDDDVVVV, by which layouts filter.
 	// +optional
 	DeviceID string `json:"deviceID,omitempty"`
+	// SubsystemID is the PCI subsystem device and vendor ID, 0xSSSSVVVV, by which layouts can filter too.
+	// +optional
+	SubsystemID string `json:"subsystemID,omitempty"`
 	// +optional
 	// +listType=atomic
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`

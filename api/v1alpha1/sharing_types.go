@@ -126,7 +126,7 @@ type MIGSettings struct {
 
 // MIGLayoutEntry is one entry of a layout of mig-parted: the last that names a card decides.
 type MIGLayoutEntry struct {
-	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE; empty means any.
+	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE, or with the subsystem 0xDDDDVVVV:0xSSSSVVVV; empty means any.
 	DeviceFilter StringOrList `json:"device-filter,omitempty"`
 	// Devices are all, or indices.
 	Devices AllOrIndices `json:"devices"`

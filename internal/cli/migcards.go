@@ -18,6 +18,7 @@ func cardsOf(node *v1alpha1.GPUNode) []mig.Card {
 		device := &node.Status.Devices[i]
 		card := gpu.GPU{
 			UUID: gpu.UUID(device.UUID), Index: device.Index, Product: device.Product, DeviceID: deviceID(device.DeviceID),
+			SubsystemID: deviceID(device.SubsystemID),
 			MIG: gpu.MIG{
 				Capable: len(device.MIGProfiles) > 0 || device.MIGEnabled, Enabled: device.MIGEnabled,
 				ModeNeedsReset: device.MIGModeNeedsReset, Geometry: geometryOf(device.MIGProfiles),

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/mig"
@@ -66,7 +67,7 @@ func (d *decoder) checkLayouts(at string, layouts map[string][]v1alpha1.MIGLayou
 func (d *decoder) checkLayoutEntry(at string, e *v1alpha1.MIGLayoutEntry) {
 	for i, id := range e.DeviceFilter {
 		if !deviceID.MatchString(id) {
-			d.reject(fmt.Sprintf("%s.device-filter[%d]", at, i), strconv.Quote(id)+" is not the PCI ID of a model", "write device and vendor as 0xDDDDVVVV, such as \"0x233010DE\"")
+			d.reject(fmt.Sprintf("%s.device-filter[%d]", at, i), strconv.Quote(id)+" is not the PCI ID of a model", "write device and vendor as 0xDDDDVVVV, such as \"0x233010DE\", or with the subsystem as 0xDDDDVVVV:0xSSSSVVVV")
 		}
 	}
 	if !e.Devices.All && e.Devices.Indices == nil {
@@ -90,8 +91,14 @@ func Layout(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
 	for _, from := range entries {
 		entry := mig.Entry{All: from.Devices.All, Indices: from.Devices.Indices, Enabled: from.MIGEnabled, Devices: from.MIGDevices}
 		for _, filter := range from.DeviceFilter {
-			if id, err := strconv.ParseUint(filter, 0, 32); err == nil {
+			device, board, onBoard := strings.Cut(filter, ":")
+			id, err1 := strconv.ParseUint(device, 0, 32)
+			subsystem, err2 := strconv.ParseUint(board, 0, 32)
+			switch {
+			case err1 == nil && !onBoard:
 				entry.DeviceIDs = append(entry.DeviceIDs, uint32(id))
+			case err1 == nil && err2 == nil:
+				entry.Boards = append(entry.Boards, mig.Board{DeviceID: uint32(id), SubsystemID: uint32(subsystem)})
 			}
 		}
 		layout = append(layout, entry)

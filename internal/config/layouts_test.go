@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/mig"
 )
 
 func TestParseMIGLayouts(t *testing.T) {
@@ -119,5 +120,28 @@ func TestMIGLayoutMistakes(t *testing.T) {
 				t.Errorf("ParseMIGLayouts gave\n%v\nwant\n%s", err, want)
 			}
 		})
+	}
+}
+
+// TestDeviceFilterWithSubsystem: mig-parted since v0.15 tells boards of one model apart by their subsystem.
+func TestDeviceFilterWithSubsystem(t *testing.T) {
+	layouts, err := ParseMIGLayouts("layouts", []byte(`version: v1
+mig-configs:
+  a:
+  - device-filter: ["0x233010DE:0x16C110DE", "0x20B210DE"]
+    devices: all
+    mig-enabled: false
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := Layout(layouts["a"])
+	for _, test := range []struct {
+		device, subsystem uint32
+		named             bool
+	}{{0x233010DE, 0x16C110DE, true}, {0x233010DE, 0x16C210DE, false}, {0x20B210DE, 0, true}, {0x20B010DE, 0x16C110DE, false}} {
+		if _, named := layout.Wanted(mig.Card{DeviceID: test.device, SubsystemID: test.subsystem, Capable: true}); named != test.named {
+			t.Errorf("%#x:%#x is named: %v, want %v", test.device, test.subsystem, named, test.named)
+		}
 	}
 }

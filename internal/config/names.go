@@ -28,7 +28,7 @@ var (
 	migIndex  = regexp.MustCompile(`^(0|[1-9][0-9]{0,3}):(0|[1-9][0-9]{0,3})$`)
 	profile   = regexp.MustCompile(`^([1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb((?:\+(?:me\.all|[a-z]+))*(?:-[a-z]+)*)$`)
 	inPattern = regexp.MustCompile(`^[0-9a-z.+*-]+$`)
-	deviceID  = regexp.MustCompile(`^0[xX][0-9a-fA-F]{8}$`)
+	deviceID  = regexp.MustCompile(`^0[xX][0-9a-fA-F]{8}(:0[xX][0-9a-fA-F]{8})?$`)
 )
 
 const (

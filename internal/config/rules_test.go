@@ -198,7 +198,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"layout for a model": {
 			`migLayouts: {a: [{device-filter: A100, devices: all, mig-enabled: false}]}`,
-			`migLayouts[a][0].device-filter[0]: "A100" is not the PCI ID of a model (write device and vendor as 0xDDDDVVVV, such as "0x233010DE")`,
+			`migLayouts[a][0].device-filter[0]: "A100" is not the PCI ID of a model (write device and vendor as 0xDDDDVVVV, such as "0x233010DE", or with the subsystem as 0xDDDDVVVV:0xSSSSVVVV)`,
 		},
 	}
 	for name, tc := range tests {

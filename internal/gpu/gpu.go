@@ -14,7 +14,9 @@ type GPU struct {
 	Minor int        `json:"minor"`
 	PCI   PCIAddress `json:"pciBusID"`
 	// DeviceID is the PCI device and vendor ID, 0xDDDDVVVV (0x20B010DE is an A100).
-	DeviceID          uint32  `json:"deviceID,omitempty"`
+	DeviceID uint32 `json:"deviceID,omitempty"`
+	// SubsystemID is that of the board, 0xSSSSVVVV.
+	SubsystemID       uint32  `json:"subsystemID,omitempty"`
 	Product           string  `json:"product"`
 	Architecture      string  `json:"architecture"`
 	ComputeCapability Version `json:"computeCapability"`

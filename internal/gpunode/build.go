@@ -110,6 +110,9 @@ func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[g
 	if card.DeviceID != 0 {
 		made.DeviceID = fmt.Sprintf("0x%08X", card.DeviceID)
 	}
+	if card.SubsystemID != 0 {
+		made.SubsystemID = fmt.Sprintf("0x%08X", card.SubsystemID)
+	}
 	if card.Clique != (gpu.Clique{}) {
 		made.Clique = fmt.Sprintf("%s.%d", card.Clique.ClusterUUID, card.Clique.ID)
 	}

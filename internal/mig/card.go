@@ -11,7 +11,7 @@ import (
 // MIG devices of it. The MIG devices of one GPU instance become one Instance.
 func CardOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) Card {
 	c := Card{
-		UUID: card.UUID, Index: card.Index, Product: card.Product, DeviceID: card.DeviceID,
+		UUID: card.UUID, Index: card.Index, Product: card.Product, DeviceID: card.DeviceID, SubsystemID: card.SubsystemID,
 		Capable: card.MIG.Capable, Enabled: card.MIG.Enabled, ModeNeedsReset: card.MIG.ModeNeedsReset,
 		Geometry: card.MIG.Geometry,
 		Holders:  holders(gpu.DeviceKey{GPU: card.UUID}),

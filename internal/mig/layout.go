@@ -10,8 +10,10 @@ type Layout []Entry
 
 // Entry says what the cards that it names are to be.
 type Entry struct {
-	// DeviceIDs (0xDDDDVVVV) are the models it is for; empty means every model.
+	// DeviceIDs (0xDDDDVVVV) are the models it is for, and Boards the models with certain boards; without both it is for
+	// every model.
 	DeviceIDs []uint32
+	Boards    []Board
 	// All names every card that can do MIG. Otherwise Indices are the cards; one that cannot
 	// do MIG is refused there when Enabled.
 	All     bool
@@ -21,8 +23,15 @@ type Entry struct {
 	Devices map[string]int
 }
 
+// Board is a model on a certain board: PCI IDs 0xDDDDVVVV of the device and 0xSSSSVVVV of its subsystem.
+type Board struct{ DeviceID, SubsystemID uint32 }
+
+// filtered tells whether the entry is for certain models only.
+func (e *Entry) filtered() bool { return len(e.DeviceIDs) > 0 || len(e.Boards) > 0 }
+
 func (e *Entry) names(card *Card) bool {
-	if len(e.DeviceIDs) > 0 && !slices.Contains(e.DeviceIDs, card.DeviceID) {
+	board := Board{card.DeviceID, card.SubsystemID}
+	if e.filtered() && !slices.Contains(e.DeviceIDs, card.DeviceID) && !slices.Contains(e.Boards, board) {
 		return false
 	}
 	if e.All {
@@ -66,7 +75,7 @@ func PlanNode(cards []Card, layout Layout) []CardPlan {
 func (l Layout) missing(cards []Card) []int {
 	var missing []int
 	for _, e := range l {
-		if e.All || len(e.DeviceIDs) > 0 {
+		if e.All || e.filtered() {
 			continue
 		}
 		for _, index := range e.Indices {

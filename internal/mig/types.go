@@ -24,11 +24,12 @@ type Instance struct {
 type Card struct {
 	UUID  gpu.UUID
 	Index int
-	// Product and DeviceID (0xDDDDVVVV) are what layouts select by.
-	Product  string
-	DeviceID uint32
-	Capable  bool
-	Enabled  bool
+	// Product, DeviceID (0xDDDDVVVV) and SubsystemID (0xSSSSVVVV) are what layouts select by.
+	Product     string
+	DeviceID    uint32
+	SubsystemID uint32
+	Capable     bool
+	Enabled     bool
 	// ModeNeedsReset is true where a change of the mode takes a GPU reset.
 	ModeNeedsReset bool
 	Geometry       gpu.MIGGeometry

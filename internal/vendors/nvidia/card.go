@@ -94,7 +94,7 @@ func (a *Adapter) readCard(who found) *card {
 	q := &question{card: who.uuid, at: a.at, log: a.log}
 	m := a.memories(who.uuid)
 	m.silent = 0
-	c := &card{device: who.device, gpu: gpu.GPU{UUID: who.uuid, Index: who.index, PCI: who.pci, DeviceID: who.deviceID}}
+	c := &card{device: who.device, gpu: gpu.GPU{UUID: who.uuid, Index: who.index, PCI: who.pci, DeviceID: who.deviceID, SubsystemID: who.subsystemID}}
 	known := a.readFacts(q, c, m, who)
 	c.gpu.Minor, c.gpu.Product, c.gpu.Architecture = known.minor, known.product, known.architecture
 	c.gpu.ComputeCapability, c.gpu.MemoryBytes, c.gpu.NUMANode = known.capability, known.memory, known.numa

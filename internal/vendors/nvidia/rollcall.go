@@ -34,6 +34,8 @@ type found struct {
 	pci    gpu.PCIAddress
 	// deviceID is the PCI device and vendor ID, 0xDDDDVVVV.
 	deviceID uint32
+	// subsystemID is that of the board, 0xSSSSVVVV.
+	subsystemID uint32
 }
 
 // failure is an index for which NVML did not give an identity.
@@ -111,7 +113,7 @@ func (a *Adapter) identify(index int, expected gpu.UUID) (found, *failure) {
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetUUID", ret, &pci)
 	}
-	return found{index: index, device: device, uuid: gpu.UUID(uuid), pci: pci, deviceID: info.PciDeviceId}, nil
+	return found{index: index, device: device, uuid: gpu.UUID(uuid), pci: pci, deviceID: info.PciDeviceId, subsystemID: info.PciSubSystemId}, nil
 }
 
 // addressOf prefers the text that NVML prints; its numbers lack the function.
