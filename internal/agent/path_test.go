@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -93,15 +95,16 @@ type obstacle struct {
 // obstacles are everything that may hang while an XID is on its way.
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
-		"nothing":                      {hang: func(*bench) func() { return func() {} }},
-		"CDI spec":                     {hang: hangCDI},
-		"configuration file":           {prepare: configureNothing, hang: hangConfigFile},
-		"config.last-good":             {prepare: gatedConfig, hang: hangConfigKept},
-		"MIG mode of another GPU":      {prepare: configureNothing, hang: hangMIG("SetMigMode")},
-		"MIG instances of another GPU": {prepare: configureNothing, hang: hangMIG("CreateGpuInstanceWithPlacement")},
-		"log":                          {prepare: gatedLog, hang: func(b *bench) func() { b.gate.shut(); return b.gate.open }},
-		"units.json":                   {prepare: gatedUnits, hang: hangUnits},
-		"API server":                   {prepare: func(b *bench) { b.api = newHangingAPI(b.t, func(*http.Request) bool { return true }) }, hang: hangAPI},
+		"nothing":                           {hang: func(*bench) func() { return func() {} }},
+		"CDI spec":                          {hang: hangCDI},
+		"configuration file":                {prepare: configureNothing, hang: hangConfigFile},
+		"reset beside a sampler that hangs": {prepare: configureNothing, hang: hangReset},
+		"config.last-good":                  {prepare: gatedConfig, hang: hangConfigKept},
+		"MIG mode of another GPU":           {prepare: configureNothing, hang: hangMIG("SetMigMode")},
+		"MIG instances of another GPU":      {prepare: configureNothing, hang: hangMIG("CreateGpuInstanceWithPlacement")},
+		"log":                               {prepare: gatedLog, hang: func(b *bench) func() { b.gate.shut(); return b.gate.open }},
+		"units.json":                        {prepare: gatedUnits, hang: hangUnits},
+		"API server":                        {prepare: func(b *bench) { b.api = newHangingAPI(b.t, func(*http.Request) bool { return true }) }, hang: hangAPI},
 		"label write": {prepare: func(b *bench) {
 			b.api = newHangingAPI(b.t, func(r *http.Request) bool { return r.Method == http.MethodPatch })
 		}, hang: hangAPI},
@@ -188,17 +191,30 @@ func hangMIG(call string) func(*bench) func() {
 		if err := b.machine.Inject(sim.Fault{GPU: "1", Hang: call}); err != nil {
 			b.t.Fatal(err)
 		}
-		b.configure("standalone: true\ngpus: [{select: {index: [1]}, mig: {devices: {1g.5gb: 7}}}]\n")
-		awaitTrue(b.t, "the change of GPU 1", func() bool {
-			return slices.ContainsFunc(b.agent.partition.Statuses(), func(s partition.Status) bool { return s.State == partition.Changing })
-		})
-		time.Sleep(time.Second) // it is in the call
+		b.startChange(1)
 		return func() {
 			if err := b.machine.Clear("1"); err != nil {
 				b.t.Error(err)
 			}
 		}
 	}
+}
+
+// hangReset lets the sampler hang in one GPU and has another one reset, for which the library is to be unloaded.
+func hangReset(b *bench) func() {
+	release := hangCall("GetUtilizationRates")(b)
+	b.startChange(0)
+	return release
+}
+
+// startChange asks for MIG on a GPU and waits until the change is under way.
+func (b *bench) startChange(index int) {
+	b.t.Helper()
+	b.configure(fmt.Sprintf("standalone: true\ngpus: [{select: {index: [%d]}, mig: {devices: {1g.5gb: 7}}}]\n", index))
+	awaitTrue(b.t, "the change", func() bool {
+		return slices.ContainsFunc(b.agent.partition.Statuses(), func(s partition.Status) bool { return s.State == partition.Changing })
+	})
+	time.Sleep(time.Second) // it is in the call
 }
 
 func gatedUnits(b *bench) {
@@ -289,7 +305,9 @@ func (b *bench) report(slot string, xid uint64, id string) time.Duration {
 func startBeside(t testing.TB, o obstacle) *bench {
 	t.Helper()
 	b := newIdleBench(t, "a100x8-40g")
-	b.override = func(c *v1alpha1.AgentConfig) { c.NodeName = "node" }
+	b.override = func(c *v1alpha1.AgentConfig) {
+		c.NodeName, c.SampleInterval = "node", &metav1.Duration{Duration: 500 * time.Millisecond}
+	}
 	if o.prepare != nil {
 		o.prepare(b)
 	}
