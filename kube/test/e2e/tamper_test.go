@@ -58,7 +58,7 @@ func testTraceDisagrees(t *testing.T, w *tracer) {
 		"checkpoint has one less asked": {(*lie).oneLess, "DevicesDiffer", "pod spec", "2 asked for"},
 		"AllocResp":                     {(*lie).inAnswer, "DevicesDiffer", "AllocResp", to},
 		"PodResources":                  {(*lie).inPodResources, "DevicesDiffer", "PodResources", to},
-		"PodResources has a rival":      {(*lie).rival, "TwoHolders", "PodResources", "held by default/rival, container main"},
+		"checkpoint has a rival":        {(*lie).rival, "TwoHolders", "checkpoint", "held by uid " + rivalUID + ", container main"},
 		"pod status":                    {(*lie).inPodStatus, "DevicesDiffer", "pod status", to},
 		"ledger":                        {(*lie).inLedger, "DevicesDiffer", "ledger", to},
 		"GPUNode":                       {(*lie).inGPUNode, "DevicesDiffer", "GPUNode", to},
@@ -188,18 +188,18 @@ func (l *lie) inAnswer(t testing.TB) map[string]string {
 	})
 }
 
-// fakeKubelet answers List with what a test makes of the real kubelet's answer.
+// fakeKubelet answers Get with what a test makes of the real kubelet's answer.
 type fakeKubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
-	answer *podresources.ListPodResourcesResponse
+	answer *podresources.GetPodResourcesResponse
 }
 
-func (f *fakeKubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (f *fakeKubelet) Get(context.Context, *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
 	return f.answer, nil
 }
 
-// listed is a kubelet's directory with the real checkpoint and a changed PodResources.
-func (l *lie) listed(t testing.TB, change func(*podresources.ListPodResourcesResponse)) map[string]string {
+// inPodResources is a kubelet that answers for the pod with another GPU.
+func (l *lie) inPodResources(t testing.TB) map[string]string {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+filepath.Join(l.node.KubeletDir(), "pod-resources", "kubelet.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -207,11 +207,15 @@ func (l *lie) listed(t testing.TB, change func(*podresources.ListPodResourcesRes
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	answer, err := podresources.NewPodResourcesListerClient(conn).List(t.Context(), &podresources.ListPodResourcesRequest{})
+	answer, err := podresources.NewPodResourcesListerClient(conn).Get(t.Context(), &podresources.GetPodResourcesRequest{PodNamespace: l.pod.Namespace, PodName: l.pod.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	change(answer)
+	for _, container := range answer.PodResources.Containers {
+		for _, devices := range container.Devices {
+			l.swap(devices.DeviceIds)
+		}
+	}
 	dir := l.copyCheckpoint(t, nil)
 	if err := os.Mkdir(filepath.Join(dir, "pod-resources"), 0o755); err != nil {
 		t.Fatal(err)
@@ -227,28 +231,14 @@ func (l *lie) listed(t testing.TB, change func(*podresources.ListPodResourcesRes
 	return map[string]string{"--kubelet-dir": dir}
 }
 
-func (l *lie) inPodResources(t testing.TB) map[string]string {
-	return l.listed(t, func(answer *podresources.ListPodResourcesResponse) {
-		for _, pod := range answer.PodResources {
-			for _, container := range pod.Containers {
-				for _, devices := range container.Devices {
-					if pod.Name == l.pod.Name {
-						l.swap(devices.DeviceIds)
-					}
-				}
-			}
-		}
-	})
-}
+// rivalUID is a pod that the checkpoint lists beside the one that has the GPU.
+const rivalUID = "99999999-9999-9999-9999-999999999999"
 
 func (l *lie) rival(t testing.TB) map[string]string {
-	return l.listed(t, func(answer *podresources.ListPodResourcesResponse) {
-		answer.PodResources = append(answer.PodResources, &podresources.PodResources{
-			Namespace: metav1.NamespaceDefault, Name: "rival",
-			Containers: []*podresources.ContainerResources{{Name: "main", Devices: []*podresources.ContainerDevices{
-				{ResourceName: gpuResource, DeviceIds: []string{l.from.UUID}},
-			}}},
-		})
+	return l.changed(t, func(all []checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry {
+		rival := *l.entry(t, all)
+		rival.PodUID = rivalUID
+		return append(all, rival)
 	})
 }
 
@@ -336,6 +326,10 @@ func (l *lie) changeGPUNode(t testing.TB, change func(from, to *v1alpha1.GPUDevi
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := l.mode.Start(ctx); err != nil {
+			t.Error(err)
+		}
+		// The next one would see this lie as well.
+		if err := poll(ctx, "the GPUNode names the pod", func() error { return l.published(ctx) }); err != nil {
 			t.Error(err)
 		}
 	})

@@ -54,16 +54,19 @@ func traced(t testing.TB) *tracer {
 // waitPublished waits until the GPUNode object names the pod as the holder of its GPUs.
 func (w *tracer) waitPublished(t testing.TB) {
 	t.Helper()
-	waitUntil(t, 15*time.Second, "the GPUNode names the pod", func(ctx context.Context) error {
-		node, err := w.gpuNode(ctx)
-		if err != nil {
-			return err
-		}
-		if held := heldBy(node, w.pod); !slices.Equal(held, w.uuids) {
-			return fmt.Errorf("it gives the pod %v, the kubelet gave it %v", held, w.uuids)
-		}
-		return nil
-	})
+	waitUntil(t, 15*time.Second, "the GPUNode names the pod", w.published)
+}
+
+// published tells whether the GPUNode object names the pod as the holder of its GPUs, and nobody else.
+func (w *tracer) published(ctx context.Context) error {
+	node, err := w.gpuNode(ctx)
+	if err != nil {
+		return err
+	}
+	if held := heldBy(node, w.pod); !slices.Equal(held, w.uuids) {
+		return fmt.Errorf("it gives the pod %v, the kubelet gave it %v", held, w.uuids)
+	}
+	return nil
 }
 
 // heldBy are the GPUs that a GPUNode gives to a pod, sorted.
