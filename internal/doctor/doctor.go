@@ -38,6 +38,8 @@ type Deps struct {
 	MPSRoot string
 	// Agent is the agent's socket; empty leaves it out.
 	Agent string
+	// RuncVersion is the version of a runc; nil reads it from the program.
+	RuncVersion func(path string) (string, error)
 	// Simulated hardware has no links in /dev/char.
 	Simulated bool
 	// Node is the node's name in the API; empty takes the agent's word.

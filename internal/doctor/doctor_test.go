@@ -155,6 +155,21 @@ func (h *host) migDevice() {
 	}
 }
 
+// noLinks makes a host with systemd and runc whose devices have no links; the empty version is one that is not known.
+func (h *host) noLinks(runc string, systemd int) {
+	h.t.Helper()
+	h.remove("/dev/char")
+	h.must(os.MkdirAll(h.path("/run/systemd/system"), 0o755))
+	h.write(fmt.Sprintf("/usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-%d.so", systemd), "")
+	h.write("/usr/bin/runc", "")
+	h.deps.RuncVersion = func(path string) (string, error) {
+		if runc == "" {
+			return "", errors.New("the program does not carry its version")
+		}
+		return runc, nil
+	}
+}
+
 // linkDevices makes the links in /dev/char.
 func (h *host) linkDevices() {
 	h.must(os.MkdirAll(h.path("/dev/char"), 0o755))
@@ -262,8 +277,33 @@ func TestFaults(t *testing.T) {
 		}, []string{"problem DEVICE_NODE_WRONG"}, "/dev/nvidia-uvm is 12:0, the driver's is "},
 		"file in place of a node": {func(h *host) { h.write("/dev/nvidia2", "") },
 			[]string{"problem DEVICE_NODE_WRONG"}, "is no character device; the driver's is 195:2"},
-		"no links": {func(h *host) { h.remove("/dev/char") },
+		"no links, old runc": {func(h *host) { h.noLinks("1.1.5", 255) },
 			[]string{"problem DEV_CHAR_LINK_MISSING"}, "10 of 10 nodes have none"},
+		"no links, old systemd":   {func(h *host) { h.noLinks("1.3.0", 239) }, []string{"problem DEV_CHAR_LINK_MISSING"}, "systemd is of version 239"},
+		"no links, not needed":    {func(h *host) { h.noLinks("1.1.12", 255) }, nil, ""},
+		"no links, not yet":       {func(h *host) { h.noLinks("1.1.2", 255) }, nil, ""},
+		"no links, runc unknown":  {func(h *host) { h.noLinks("", 255) }, nil, ""},
+		"no links and no systemd": {func(h *host) { h.remove("/dev/char") }, nil, ""},
+		"no links, without CDI": {func(h *host) {
+			h.noLinks("1.3.0", 255)
+			h.agent.Config.Config = &v1alpha1.AgentConfig{DeviceListStrategy: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}}
+		}, []string{"problem DEV_CHAR_LINK_MISSING"}, "without CDI"},
+		"NVIDIA's runtime is containerd's default": {func(h *host) {
+			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'gpu'\n"+
+				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gpu.options]\nBinaryName = '/usr/local/nvidia/toolkit/nvidia-container-runtime'\n")
+		}, []string{"problem RUNTIME_NVIDIA_DEFAULT"}, "NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU"},
+		"NVIDIA's runtime is there and not the default": {func(h *host) {
+			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'runc'\n"+
+				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n")
+		}, nil, ""},
+		"NVIDIA's runtime heeds no variables": {func(h *host) {
+			h.write(runConfig, "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'nvidia'\n")
+			h.write("/etc/nvidia-container-runtime/config.toml", "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
+		}, nil, ""},
+		"NVIDIA's runtime is CRI-O's default": {func(h *host) {
+			h.remove(runConfig)
+			h.write("/etc/crio/crio.conf.d/99-nvidia.conf", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n")
+		}, []string{"problem RUNTIME_NVIDIA_DEFAULT"}, "99-nvidia.conf is nvidia"},
 		"half a MIG device": {func(h *host) {
 			h.remove("/proc/driver/nvidia/capabilities/gpu3/mig/gi9/ci0")
 		}, []string{"problem GPU_INSTANCE_EMPTY"}, "gpu3/mig/gi9"},

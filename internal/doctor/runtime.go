@@ -24,6 +24,9 @@ type containerdConfig struct {
 	dirs     []string
 	sources  []string
 	dirsFrom string
+	// runtime is the default runtime, and programs are those of the runtimes by name.
+	runtime, runtimeFrom string
+	programs             map[string]string
 }
 
 // runtime checks that the container runtime injects CDI devices, and from where.
@@ -44,7 +47,7 @@ func (c *checker) containerd(ctx context.Context) bool {
 	if found, err := exists(c.deps.HostRoot, path); err == nil && !found {
 		return false
 	}
-	config := &containerdConfig{}
+	config := &containerdConfig{programs: map[string]string{}}
 	if err := config.read(c.deps.HostRoot, path, 0); err != nil {
 		if denied(err) {
 			c.unknown(checkContainerd, "%s: %s", path, reason(err))
@@ -53,6 +56,7 @@ func (c *checker) containerd(ctx context.Context) bool {
 		c.problem(checkContainerd, "RUNTIME_CONFIG_INVALID", "%v", err)
 		return true
 	}
+	c.defaultRuntime(checkContainerd, config.runtime, config.programs[config.runtime], config.runtimeFrom)
 	files := strings.Join(config.sources, ", ")
 	switch {
 	case config.enabled != nil && !*config.enabled:
@@ -132,6 +136,10 @@ func (k *containerdConfig) read(root, path string, depth int) error {
 		if dirs := texts(section.Get("cdi_spec_dirs")); len(dirs) > 0 {
 			k.dirs, k.dirsFrom = dirs, path
 		}
+		if name, ok := section.GetPath([]string{"containerd", "default_runtime_name"}).(string); ok && name != "" {
+			k.runtime, k.runtimeFrom = name, path
+		}
+		k.addPrograms(section)
 	}
 	if depth >= maxImports {
 		return nil
@@ -207,7 +215,7 @@ func (c *checker) crio() bool {
 		return false
 	}
 	var dirs []string
-	from := ""
+	from, runtime, runtimeFrom, programs := "", "", "", map[string]string{}
 	for _, path := range files {
 		tree, err := readTOML(c.deps.HostRoot, path)
 		switch {
@@ -221,7 +229,18 @@ func (c *checker) crio() bool {
 		if found := texts(tree.GetPath([]string{"crio", "runtime", "cdi_spec_dirs"})); len(found) > 0 {
 			dirs, from = found, path
 		}
+		if name, ok := tree.GetPath([]string{"crio", "runtime", "default_runtime"}).(string); ok && name != "" {
+			runtime, runtimeFrom = name, path
+		}
+		if runtimes, ok := tree.GetPath([]string{"crio", "runtime", "runtimes"}).(*toml.Tree); ok {
+			for _, name := range runtimes.Keys() {
+				if program, ok := runtimes.GetPath([]string{name, "runtime_path"}).(string); ok {
+					programs[name] = program
+				}
+			}
+		}
 	}
+	c.defaultRuntime(checkCRIO, runtime, programs[runtime], runtimeFrom)
 	if c.reads(checkCRIO, dirs, from) {
 		c.ok(checkCRIO, "injects CDI devices (%s)", some(files))
 	}

@@ -29,8 +29,14 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "DEV_CHAR_LINK_MISSING", Severity: Warning, Area: AreaDriver, Title: "a device node has no link in /dev/char",
-			Meaning: "With systemd cgroups, systemctl daemon-reload takes a device away from running containers that has no link /dev/char/MAJOR:MINOR.",
+			Meaning: "With systemd cgroups, systemctl daemon-reload takes a device away from running containers that has no link /dev/char/MAJOR:MINOR: under runc 1.1.3 to 1.1.6, under systemd before 240, and where devices are given without CDI (deviceListStrategy envvar or volume-mounts). Elsewhere the links are not needed and not asked for.",
 			Fix:     "Make the links: nvidia-ctk system create-dev-char-symlinks --create-all, or a udev rule of the driver's package.",
+			Seen:    seenDoctor,
+		},
+		{
+			Code: "RUNTIME_NVIDIA_DEFAULT", Severity: Warning, Area: AreaCDI, Title: "the NVIDIA runtime is the default runtime",
+			Meaning: "Every container of the node runs under it, and it obeys the environment: an image or a pod with NVIDIA_VISIBLE_DEVICES=all opens every GPU, whoever holds it, without asking for one.",
+			Fix:     "Make runc the default runtime again; Berth needs no other one. Or set accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml.",
 			Seen:    seenDoctor,
 		},
 		{

@@ -43,7 +43,11 @@ func document() []byte {
 	}
 	out.WriteString(xidHead)
 	for _, x := range health.XIDs() {
-		fmt.Fprintf(&out, "| %d | `%s` | %s | %s |\n", x.Code, x.Mnemonic, x.Class, x.Meaning)
+		class := string(x.Class)
+		if health.DefaultIgnoredXIDs()[x.Code] && x.Class != health.Ignore {
+			class = "ignore by default; " + class + " where it is counted"
+		}
+		fmt.Fprintf(&out, "| %d | `%s` | %s | %s |\n", x.Code, x.Mnemonic, class, x.Meaning)
 	}
 	return []byte(out.String())
 }

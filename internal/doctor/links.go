@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml"
+)
+
+// firstSystemd is the first systemd that takes a device by its number although it has no link in /dev/char.
+const firstSystemd = 240
+
+// charLinks says whether links in /dev/char that are missing are needed.
+func (c *checker) charLinks(missing string) {
+	if why := c.agentSays.withoutCDI(); why != "" {
+		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; %s", missing, why)
+		return
+	}
+	if found, err := exists(c.deps.HostRoot, "/run/systemd/system"); err == nil && !found {
+		c.notChecked(checkCharLinks, "they are not needed: the node does not run systemd")
+		return
+	}
+	systemd := c.systemdVersion()
+	runc, err := c.runcVersion()
+	switch {
+	case systemd > 0 && systemd < firstSystemd:
+		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; systemd is of version %d", missing, systemd)
+	case err != nil:
+		c.notChecked(checkCharLinks, "%s; only runc 1.1.3 to 1.1.6 needs them, and which one is here is not known: %v", missing, err)
+	case skipsDevices(runc):
+		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; runc is of version %s", missing, runc)
+	default:
+		c.ok(checkCharLinks, "not needed: runc is of version %s", runc)
+	}
+}
+
+// skipsDevices tells whether a runc leaves devices without a link out of what it tells systemd: 1.1.3 to 1.1.6 do.
+func skipsDevices(version string) bool {
+	rest, ok := strings.CutPrefix(version, "1.1.")
+	digits := regexp.MustCompile(`^[0-9]+`).FindString(rest)
+	patch, err := strconv.Atoi(digits)
+	return ok && err == nil && patch >= 3 && patch <= 6
+}
+
+// systemdVersion is read from the names of its libraries; 0 where they do not say.
+func (c *checker) systemdVersion() int {
+	for _, pattern := range []string{"/usr/lib/systemd/libsystemd-shared-*.so", "/usr/lib/*/systemd/libsystemd-shared-*.so", "/lib/systemd/libsystemd-shared-*.so"} {
+		for _, path := range hostGlob(c.deps.HostRoot, pattern) {
+			if version, err := strconv.Atoi(regexp.MustCompile(`[0-9]+`).FindString(filepath.Base(path))); err == nil {
+				return version
+			}
+		}
+	}
+	return 0
+}
+
+// runcVersion is that of the host's runc.
+func (c *checker) runcVersion() (string, error) {
+	read := c.deps.RuncVersion
+	if read == nil {
+		read = builtVersion
+	}
+	for _, path := range []string{"/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc", "/usr/local/bin/runc"} {
+		full, err := beneath(c.deps.HostRoot, path)
+		if err != nil {
+			continue
+		}
+		if found, err := exists(c.deps.HostRoot, path); err != nil || !found {
+			continue
+		}
+		version, err := read(full)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		return version, nil
+	}
+	return "", errors.New("there is no runc in the usual folders")
+}
+
+// builtVersion reads what Go's linker was told of the version of a program, which only a run of it would say otherwise.
+func builtVersion(path string) (string, error) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for _, setting := range info.Settings {
+		if setting.Key != "-ldflags" {
+			continue
+		}
+		if found := regexp.MustCompile(`main\.version=v?([0-9]+\.[0-9]+\.[0-9]+)`).FindStringSubmatch(setting.Value); found != nil {
+			return found[1], nil
+		}
+	}
+	if version := strings.TrimPrefix(info.Main.Version, "v"); strings.HasPrefix(version, "1.") {
+		return version, nil
+	}
+	return "", errors.New("the program does not carry its version")
+}
+
+// addPrograms notes the programs of the runtimes that a section of containerd's configuration names.
+func (k *containerdConfig) addPrograms(section *toml.Tree) {
+	runtimes, ok := section.GetPath([]string{"containerd", "runtimes"}).(*toml.Tree)
+	if !ok {
+		return
+	}
+	for _, name := range runtimes.Keys() {
+		if program, ok := runtimes.GetPath([]string{name, "options", "BinaryName"}).(string); ok {
+			k.programs[name] = program
+		}
+	}
+}
+
+// defaultRuntime says when the NVIDIA runtime is the default one: it obeys variables that every image can set.
+func (c *checker) defaultRuntime(check, name, program, from string) {
+	if !strings.Contains(filepath.Base(program), "nvidia-container-runtime") && !(program == "" && strings.HasPrefix(name, "nvidia")) {
+		return
+	}
+	const config = "/etc/nvidia-container-runtime/config.toml"
+	if tree, err := readTOML(c.deps.HostRoot, config); err == nil {
+		if accepts, ok := tree.Get("accept-nvidia-visible-devices-envvar-when-unprivileged").(bool); ok && !accepts {
+			c.ok(check, "the NVIDIA runtime (%s) is the default in %s, and heeds NVIDIA_VISIBLE_DEVICES of privileged containers only (%s)", name, from, config)
+			return
+		}
+	}
+	c.problem(check, "RUNTIME_NVIDIA_DEFAULT", "the default runtime in %s is %s: NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU", from, name)
+}
