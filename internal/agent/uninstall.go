@@ -52,7 +52,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	for _, name := range []string{
-		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak",
+		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", resetLock,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
