@@ -249,7 +249,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	}
 	a.resetter = a.newResetter(hardware, actions)
 	a.partition = partition.New(partition.Deps{
-		Dir: a.config.PersistentDir, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
+		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  hardware,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },

@@ -28,7 +28,8 @@
 // is recorded before the first change, in the journal: which cards are under way, to
 // what, and who said so. A card of the journal that is wanted otherwise meanwhile becomes
 // that, which is how a change is undone; one that nobody wants anything of any more is
-// finished. The journal is gone when nothing is under way.
+// finished. The journal is gone when nothing is under way. Its folder has to outlive a reboot; one of another
+// Node, by the Node's UID, is void.
 //
 // Beside the journal is its lock file. The agent that changes something holds the lock for as
 // long, and the kernel drops it when the agent dies. Its text is the generation: one more for each change,

@@ -37,6 +37,8 @@ type journal struct {
 	Generation int64  `json:"generation"`
 	// Owner is the agent that carries it out, or did when it died.
 	Owner string `json:"owner"`
+	// NodeUID is the UID of the Node that it belongs to; empty when that was not known.
+	NodeUID string `json:"nodeUID,omitempty"`
 	// Cards are in the order of their UUID.
 	Cards []entry `json:"cards"`
 }

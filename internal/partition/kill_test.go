@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -177,7 +180,23 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestRebootInTheMiddle loses the ledger, every instance, and the mode where the card does not keep it.
+// runIsEmpty loses what the agent keeps below /run, and keeps what is in /var/lib/berth: the journal and its lock.
+func (w *world) runIsEmpty() {
+	entries, err := os.ReadDir(w.dir)
+	if err != nil {
+		w.t.Fatalf("empty /run: %v", err)
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), JournalFile) || entry.Name() == LockFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(w.dir, entry.Name())); err != nil {
+			w.t.Fatalf("empty /run: %v", err)
+		}
+	}
+}
+
+// TestRebootInTheMiddle loses all of /run, every instance, and the mode where the card does not keep it.
 func TestRebootInTheMiddle(t *testing.T) {
 	for name, s := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -188,6 +207,7 @@ func TestRebootInTheMiddle(t *testing.T) {
 				w.killAt = at
 				w.reconcile()
 				w.bury()
+				w.runIsEmpty()
 				w.boot, w.pods = "another boot", map[string]*fakePod{}
 				for _, c := range w.cards {
 					c.enabled, c.instances = c.pending && c.needsReset, nil

@@ -76,6 +76,8 @@ type Deps struct {
 	// Openers, if any, are the programs that have a GPU open now, without what Berth itself runs: Quiesce ends that.
 	// It is asked before a GPU that needs a reset is changed.
 	Openers func(ctx context.Context, card gpu.UUID) ([]Opener, error)
+	// NodeUID, if any, is the UID of our Node, empty while it is not known. A journal of another Node is void.
+	NodeUID func() string
 	// Notify, if any, is called when Statuses has changed; it must not block.
 	Notify func()
 	// Clock is the real one when nil.

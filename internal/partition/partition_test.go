@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,6 +206,39 @@ func TestInterrupted(t *testing.T) {
 	w.breaks = nil
 	w.settle()
 	w.reached([]Want{{UUID: "GPU-0", Wanted: wanted("1x7g.80gb")}})
+}
+
+// TestJournalOfAnotherNode: a change that was under way on another Node, whose disk this one has, is not carried out.
+func TestJournalOfAnotherNode(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("our UID is known: %v", known), func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), 1)
+			w.bury()
+			d, err := openDesk(w.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j := journal{
+				Format: journalFormat, Version: journalVersion, Generation: 1, Owner: "before", NodeUID: "uid-1",
+				Cards: []entry{{UUID: "GPU-0", Wanted: wanted("7x1g.10gb")}},
+			}
+			if err := d.write(j, func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			d.close()
+			if known {
+				w.node = "uid-2"
+			}
+			w.birth()
+			w.settle()
+			if changed := w.card("GPU-0").enabled; changed == known {
+				t.Errorf("the GPU was partitioned: %v, want %v", changed, !known)
+			}
+			if _, err := os.Stat(filepath.Join(w.dir, JournalFile)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the journal is left: %v", err)
+			}
+		})
+	}
 }
 
 // TestFailureBesideAWait: an empty instance that cannot be removed is reported while its GPU waits for a pod, until it

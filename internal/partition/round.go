@@ -218,7 +218,22 @@ func (r *round) readJournal() error {
 	if r.resumed || r.closed != "" {
 		return nil
 	}
+	if uid := r.nodeUID(); uid != "" && found.NodeUID != "" && found.NodeUID != uid {
+		r.deps.Log.Warn("a MIG change of another Node is not carried out", "its UID", found.NodeUID, "ours", uid)
+		r.journal = journal{}
+		if err := r.writeJournal(false, StepTakenOver); err != nil {
+			return err
+		}
+	}
 	return r.takeOver()
+}
+
+// nodeUID is the UID of our Node; empty when it is not known.
+func (r *round) nodeUID() string {
+	if r.deps.NodeUID == nil {
+		return ""
+	}
+	return r.deps.NodeUID()
 }
 
 // forgiveJournal ends the trouble with a journal that was put aside, in a round that found a good one: when one was written since,
@@ -261,6 +276,7 @@ func (r *round) writeJournal(anew bool, done Step) error {
 			}
 			r.journal.Format, r.journal.Version = journalFormat, journalVersion
 			r.journal.Generation, r.journal.Owner = generation, r.deps.Owner
+			r.journal.NodeUID = cmp.Or(r.nodeUID(), r.journal.NodeUID)
 		}
 		return r.desk.write(r.journal, func() error { return r.step(StepJournalTorn) })
 	}()

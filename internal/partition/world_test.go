@@ -40,9 +40,11 @@ type checker interface {
 // world is a node: cards, a kubelet in a few lines, the real ledger, and an agent that can be killed.
 // It watches over what must never happen.
 type world struct {
-	t     checker
-	dir   string
-	boot  string
+	t    checker
+	dir  string
+	boot string
+	// node is the UID of our Node; empty while it is not known.
+	node  string
 	clock hastyClock
 	cards []*fakeCard
 	// shares is how many shares each device of a card is offered in; 0 for whole.
@@ -132,7 +134,8 @@ func (w *world) birth() {
 	w.partition = New(Deps{
 		Dir: w.dir, Owner: fmt.Sprintf("agent-%d", w.lives), Hardware: hardware{w}, Inventory: inventory{w}, Ledger: livingLedger{w, book},
 		Devices: w.devices, Blind: func() string { return w.blind }, Quiesce: w.quiesce, Openers: w.openers, Notify: func() { w.notes++ },
-		Clock: w.clock, Log: quiet(), Fault: w.fault,
+		NodeUID: func() string { return w.node },
+		Clock:   w.clock, Log: quiet(), Fault: w.fault,
 	})
 	w.compare()
 }
