@@ -23,37 +23,55 @@
 // # What kubelet 1.37 does, as far as a device plugin can tell
 //
 // Read in k8s.io/kubernetes v1.37.1, pkg/kubelet; "manager" is
-// cm/devicemanager/manager.go. The ledger's rules stand on these.
+// cm/devicemanager/manager.go. The ledger's rules stand on these. TestFacts and
+// TestFactsOfRestarts (kube/test/devicemanager) try them with the kubelet's own device
+// manager, except where "read" says that it was only read.
 //
 //   - At admission each container is allocated in turn, init containers first
 //     (manager.Allocate). A device that a plain init container got is reused for
-//     the containers after it (devicesToReuse): it reaches the plugin as a second
-//     Allocate of the same ID, and as must-include in GetPreferredAllocation.
+//     the containers after it (devicesToReuse), first of all others. If that suffices, it
+//     reaches the plugin by a bare Allocate of the same ID; if not, as must-include in
+//     GetPreferredAllocation too. A sidecar's devices are never reused.
 //   - Allocation comes before the check of counts: the admit handler that
-//     allocates stands before the predicates (kubelet.go, admitHandlers). A pod can
+//     allocates stands before the predicates (read: kubelet.go, admitHandlers). A pod can
 //     therefore be rejected after its Allocate. Its entry stays in memory, and
 //     mostly in the file, until the next allocation of any pod.
 //   - The file is written once after all resources of one container were
-//     allocated (allocateContainerResources), and after each device list. When
-//     another plugin's Allocate fails, our entry is in memory but not in the file.
-//   - There is no deallocation. A pod's entries go when the pod is not active at
+//     allocated (allocateContainerResources), and after each device list of any plugin. So during
+//     an Allocate it has all pods that were admitted before, and still those that have ended, which
+//     the memory no longer has. When another plugin's Allocate fails, our entry is in memory and not in
+//     the file, until the next device list brings it there for a pod that was rejected.
+//   - There is no deallocation. A pod's entries go, all at once, when the pod is not active at
 //     the next allocation, or at a PodResources List (UpdateAllocatedDevices).
 //     Active excludes finished pods, and pods deleted from the API with no grace,
-//     even while their processes still run. List changes the memory only, so the
-//     file can name finished pods for long.
-//   - A device in memory is never offered again, except for reuse within its pod
-//     during admission, before a container of that pod runs. So an Allocate of a
-//     device on which a container lives means that the kubelet has lost or dropped
-//     that container's pod.
+//     even while their processes still run (read: kubelet_pods.go, isPodInactive). A pod becomes
+//     inactive before its cgroup is removed and before the API says so. List changes the memory only,
+//     so the file can name finished pods for long.
+//   - A device in memory is not offered again, except for reuse within its pod
+//     during admission, before a container of that pod runs; with one exception, a
+//     defect (docs/upstream/kubelet-list-loses-reservation.md). The kubelet reserves
+//     a device (allocatedDevices) before the Allocate and notes the pod after it. A List in between
+//     recomputes the reservations from the pods noted, if any pod has ended since the last time, and the
+//     next pods are offered the device of a living pod until the next recomputation. The file
+//     then lists it for two living pods. A List does no harm while no pod has ended, and Get never does. So an
+//     Allocate of a device on which a container lives means that the kubelet has lost or dropped
+//     that container's pod, or its reservation.
+//   - An error from Allocate makes the kubelet recompute the reservations too; after it the device is
+//     not offered again as long as its pod is active.
+//   - An allocation by a pod's worker (below) during an admission ends the kubelet by a panic
+//     (assignment to entry in nil map, removeContainerAllocatedResources): the worker's
+//     drops the reuse map of the other pod. By then the file has what was granted. So two Allocates that
+//     overlap in time never both come to an end.
+//   - PodResources, List and Get, never shows a plain init container.
 //   - At start the file is read once. Missing or unreadable: the kubelet goes on
 //     with no memory (Start, readCheckpoint). While it runs, loss of the file has
 //     no effect: the next write restores it.
-//   - After a restart every pod is admitted again (HandlePodAdditions). An entry
+//   - After a restart every pod is admitted again (read: HandlePodAdditions). An entry
 //     that is remembered needs no Allocate. Without one, a container that the
 //     runtime reports as running is left alone as long as not all pod sources were
 //     seen (isContainerAlreadyRunning): no Allocate, no entry. A container that is
 //     not running at that time, such as a finished init container, is allocated
-//     anew if the plugin has registered by then; if it has not, and the file was
+//     again if the plugin has registered by then; if it has not, and the file was
 //     lost, the resource is unknown and the container is passed over in silence
 //     (isDevicePluginResource); if the file was intact, the pod is rejected ("no
 //     healthy devices present"). So a plugin has to register at once.

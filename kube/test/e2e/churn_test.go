@@ -26,7 +26,7 @@ import (
 
 // What the environment sets for the tests with large counts:
 //
-//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5; 200 pods beside a foreign List, in place of 24
+//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5; 200 pods beside a foreign List, in place of 12
 //	BERTH_SEED    repeats the random choices of an earlier run
 const (
 	envSoak = "BERTH_SOAK"
