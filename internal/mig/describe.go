@@ -216,6 +216,9 @@ func describeSteps(text *strings.Builder, plan *CardPlan) {
 	if plan.Reset {
 		say("reset the GPU")
 	}
+	if plan.Unplanned {
+		say("plan the devices: this driver names MIG profiles only while MIG is on")
+	}
 	for _, one := range plan.Create {
 		say("create %s at slice %d", one.Profile, one.Start)
 	}

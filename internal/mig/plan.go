@@ -10,6 +10,10 @@ import (
 func PlanCard(card Card, wanted Wanted) CardPlan {
 	plan := CardPlan{UUID: card.UUID, Index: card.Index, Wanted: wanted}
 	t := newTable(&card.Geometry)
+	if card.Capable && !card.Enabled && wanted.Enabled && len(wanted.Devices) > 0 && len(t.shapes) == 0 {
+		plan.Unplanned = true
+		wanted.Devices = nil
+	}
 	if plan.Refused = refusal(t, &card, wanted); plan.Refused != "" {
 		return plan
 	}

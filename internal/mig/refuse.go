@@ -57,7 +57,7 @@ func product(card *Card) string {
 // unknown says that the card has no such profile, and which it has.
 func (t *table) unknown(card *Card, name string) string {
 	if len(t.shapes) == 0 {
-		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; some drivers do so only while MIG is on: apply all-enabled first", name, product(card))
+		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; run the agent privileged, or update the driver", name, product(card))
 	}
 	known := t.names()
 	if compute, whole, ok := strings.Cut(name, "c."); ok && !strings.Contains(compute, "g") && slices.Contains(known, whole) {

@@ -70,6 +70,9 @@ type CardPlan struct {
 	// SetMode is set when the mode changes; Reset when that takes a GPU reset.
 	SetMode *bool `json:"setMode,omitempty"`
 	Reset   bool  `json:"reset,omitempty"`
+	// Unplanned is set when the driver names the card's profiles only while MIG is on (R535 and older): the devices are planned
+	// once it is.
+	Unplanned bool `json:"unplanned,omitempty"`
 	// Keep, Destroy and Create are in the order of Start; they are carried out as Destroy, mode,
 	// Create. While there are Blockers nothing is carried out.
 	Keep    []Instance `json:"keep,omitempty"`

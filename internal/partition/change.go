@@ -234,7 +234,7 @@ func (r *round) blame(work []*job, scan error) error {
 			j.err = errors.New("the GPU is not there any more")
 		case j.after.card.MIG.Unsure:
 			j.err = errors.New("how it is partitioned could not be read completely afterwards")
-		case j.after.busy():
+		case !j.asPlanned():
 			j.err = errors.New("the driver said that all went well, but " + bothers(j.after.card, &j.after.plan))
 		}
 	}
@@ -251,10 +251,17 @@ func (r *round) compare(work []*job) bool {
 	for _, j := range work {
 		if j.err == nil {
 			j.after = r.consider(j.want, snapshot, held)
-			all = all && !j.after.busy() && j.after.card != nil && !j.after.card.MIG.Unsure
+			all = all && j.asPlanned() && j.after.card != nil && !j.after.card.MIG.Unsure
 		}
 	}
 	return all
+}
+
+// asPlanned tells whether the card is as it should be after the work: done, or with its mode, when its devices could not be
+// planned before.
+func (j *job) asPlanned() bool {
+	modeOnly := j.plan.Unplanned && j.after.card != nil && j.after.card.MIG.Enabled
+	return modeOnly || !j.after.busy()
 }
 
 // finish gives back what was held for the work.

@@ -32,7 +32,12 @@ type node struct {
 
 func newNode(t *testing.T, profile string) *node {
 	t.Helper()
-	m, err := sim.Create(filepath.Join(t.TempDir(), "machine"), profile)
+	return newNodeWith(t, profile, sim.Options{})
+}
+
+func newNodeWith(t *testing.T, profile string, options sim.Options) *node {
+	t.Helper()
+	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "machine"), profile, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +186,29 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 				}
 				statuses, _ := n.life(wants, nil, 0)
 				n.are(t, statuses, wants)
+			}
+		})
+	}
+}
+
+// TestOldDriver: a driver that names MIG profiles only in MIG mode gets a card from MIG off to a layout, and back.
+func TestOldDriver(t *testing.T) {
+	for profile, devices := range map[string]map[string]int{"a30x4": {"1g.6gb": 2, "2g.12gb": 1}, "gb200x4": {"1g.23gb": 2, "3g.93gb": 1}} {
+		t.Run(profile, func(t *testing.T) {
+			n := newNodeWith(t, profile, sim.Options{MIGProfilesInMIGMode: true})
+			card := n.Current().GPUs[0]
+			if len(card.MIG.Geometry.Profiles) > 0 {
+				t.Fatalf("the driver names profiles with MIG off: %v", card.MIG.Geometry)
+			}
+			wants := []partition.Want{{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: devices}}}
+			statuses, _ := n.life(wants, nil, 0)
+			n.are(t, statuses, wants)
+			off := []partition.Want{{UUID: card.UUID}}
+			statuses, _ = n.life(off, nil, 0)
+			n.are(t, statuses, off)
+			wants[0].Wanted.Devices = map[string]int{"9g.99gb": 1}
+			if statuses, _ = n.life(wants, nil, 0); statuses[0].State != partition.Refused || !strings.Contains(statuses[0].Message, "9g.99gb") {
+				t.Errorf("a profile that is not there: %+v", statuses)
 			}
 		})
 	}

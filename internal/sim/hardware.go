@@ -38,6 +38,8 @@ type hardware struct {
 	Switches []pciSwitch    `json:"switches,omitempty"`
 	// Extras are the drivers beside the GPU's (profile.Machine).
 	Extras []string `json:"extras,omitempty"`
+	// MIGProfilesInMIGMode is as in Options.
+	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
 	// NodesError says why there are no device nodes; empty when there are.
 	NodesError string `json:"nodesError,omitempty"`
 }

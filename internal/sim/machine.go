@@ -21,6 +21,8 @@ type Options struct {
 	Seed string
 	// NoDeviceNodes leaves out the device nodes, which otherwise are made when the process may.
 	NoDeviceNodes bool
+	// MIGProfilesInMIGMode is a driver that names the MIG profiles of a GPU only while its MIG mode is on (R535 and older).
+	MIGProfilesInMIGMode bool
 	// ProcDevices is the list of device numbers in use on this host; empty means /proc/devices.
 	ProcDevices string
 }
@@ -83,6 +85,7 @@ func CreateWith(dir, profileName string, options Options) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	hw.MIGProfilesInMIGMode = options.MIGProfilesInMIGMode
 	return install(dir, hw)
 }
 

@@ -118,6 +118,9 @@ func (d *device) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInf
 	if enum < 0 || enum >= nvml.GPU_INSTANCE_PROFILE_COUNT {
 		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
 	}
+	if c.view.hw.MIGProfilesInMIGMode && !c.state.MIGEnabled {
+		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
+	}
 	for _, p := range c.card.Geometry.Profiles {
 		if p.Enum == enum {
 			return nvml.GpuInstanceProfileInfo{
