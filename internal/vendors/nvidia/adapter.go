@@ -35,6 +35,8 @@ type Deps struct {
 	// LibraryReplaced is told of the library file that a new process would open, when the driver does not work with the one that this
 	// process has, or was gone and is back, and that is another file. It must not block.
 	LibraryReplaced func(file string)
+	// CallDeadline is how long a scan waits for one GPU; zero is 5 s.
+	CallDeadline time.Duration
 	// Now tells the time; time.Now when nil.
 	Now func() time.Time
 }
@@ -42,12 +44,10 @@ type Deps struct {
 // Adapter reads NVIDIA GPUs. Scan and Watch may run side by side, each of them once
 // at a time.
 type Adapter struct {
+	// work is what reading GPUs takes; only the scan uses it, and readers that it started.
+	*work
 	library nvml.Interface
-	proc    tree
-	sys     tree
-	dev     tree
 	log     *slog.Logger
-	now     func() time.Time
 
 	// mu guards the session pointer and who uses a session; it is never held during a call.
 	mu sync.Mutex
@@ -66,29 +66,21 @@ type Adapter struct {
 	latest   *gpu.Snapshot
 	session  *session // nil while there is no driver
 	sessions int
-	// known are the cards of the last scan by UUID, the Gone ones included.
-	known map[gpu.UUID]gpu.GPU
 	// cards are those of the last scan of this session, as far as it has handles of them.
 	cards map[gpu.UUID]*card
-	// remembered outlasts a session, since it says what was known.
-	remembered map[gpu.UUID]*memories
-	// migChanged are GPUs of which MIGChanged told.
-	migChanged sync.Map
+	// hung are the readers of GPUs that have not returned, hungIdentity those of GPUs that have not said who they are, by
+	// NVML's index.
+	hung         map[gpu.UUID]*gpuReader
+	hungIdentity map[int]*gpuReader
+	callDeadline time.Duration
+	// migTold is work's migChanged, for those outside the scan.
+	migTold *sync.Map
 	// silent counts the scans in a row in which the driver did not answer for no lasting reason.
 	silent int
-	links  map[gpu.UUID]*linkReader
 	// formerPaths are the paths of the session before.
 	paths, formerPaths map[pair]gpu.PCIPath
-	// geometries outlast a session, since they belong to the card and the driver's version.
-	geometries map[gpu.UUID]*geometry
-	// pulses are what the checks remember of each card.
-	pulses map[gpu.UUID]*pulse
 	// last is the topology of the last scan and what it was computed from.
 	last topologyMemo
-
-	// makeNodes are Deps.MakeNodes, notMade why a node could not be made, by its path.
-	makeNodes []string
-	notMade   map[string]string
 
 	libraryReplaced func(file string)
 	// away is true while the driver is gone.
@@ -115,25 +107,23 @@ func New(deps Deps) *Adapter {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
+	if deps.CallDeadline <= 0 {
+		deps.CallDeadline = defaultCallDeadline
+	}
+	migTold := &sync.Map{}
 	return &Adapter{
-		now:     deps.Now,
-		library: deps.Library,
-		proc:    tree{deps.Roots.Proc},
-		sys:     tree{deps.Roots.Sys},
-		dev:     tree{deps.Roots.Dev},
-		log:     deps.Log,
-		known:   map[gpu.UUID]gpu.GPU{},
-		scan:    make(chan struct{}, 1),
-		cards:   map[gpu.UUID]*card{},
-		links:   map[gpu.UUID]*linkReader{},
-		paths:   map[pair]gpu.PCIPath{},
-
-		makeNodes:       slices.Clone(deps.MakeNodes),
+		migTold: migTold,
+		work: &work{
+			library: deps.Library, log: deps.Log, now: deps.Now,
+			proc: tree{deps.Roots.Proc}, sys: tree{deps.Roots.Sys}, dev: tree{deps.Roots.Dev},
+			known: map[gpu.UUID]gpu.GPU{}, remembered: map[gpu.UUID]*memories{}, links: map[gpu.UUID]*linkReader{},
+			geometries: map[gpu.UUID]*geometry{}, pulses: map[gpu.UUID]*pulse{},
+			makeNodes: slices.Clone(deps.MakeNodes), notMade: map[string]string{}, migChanged: migTold,
+		},
+		library: deps.Library, log: deps.Log, scan: make(chan struct{}, 1),
+		cards: map[gpu.UUID]*card{}, paths: map[pair]gpu.PCIPath{},
+		hung: map[gpu.UUID]*gpuReader{}, hungIdentity: map[int]*gpuReader{}, callDeadline: deps.CallDeadline,
 		libraryReplaced: deps.LibraryReplaced,
-		notMade:         map[string]string{},
-		remembered:      map[gpu.UUID]*memories{},
-		geometries:      map[gpu.UUID]*geometry{},
-		pulses:          map[gpu.UUID]*pulse{},
 		kernelLog:       kernelLog{dev: tree{deps.Roots.Dev}, log: deps.Log},
 	}
 }
@@ -235,7 +225,7 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 		if err := ctx.Err(); err != nil {
 			return gpu.Snapshot{}, nil, err
 		}
-		c := a.readCard(found)
+		c := a.readInTime(found)
 		if c.broken != nil {
 			return gpu.Snapshot{}, c.broken, nil
 		}

@@ -90,8 +90,8 @@ func (q *question) miss(call string, ret nvml.Return) {
 }
 
 // readCard asks a card everything.
-func (a *Adapter) readCard(who found) *card {
-	q := &question{card: who.uuid, at: a.at, log: a.log}
+func (a *work) readCard(who found, at func(gpu.UUID, string)) *card {
+	q := &question{card: who.uuid, at: at, log: a.log}
 	m := a.memories(who.uuid)
 	m.silent = 0
 	c := &card{device: who.device, gpu: gpu.GPU{UUID: who.uuid, Index: who.index, PCI: who.pci, DeviceID: who.deviceID, SubsystemID: who.subsystemID}}
@@ -116,7 +116,7 @@ func (a *Adapter) readCard(who found) *card {
 
 // lose turns a card that stopped answering in the middle into a lost one: as it was
 // in the last scan, or else as the driver lists it.
-func (c *card) lose(a *Adapter, why *failure) {
+func (c *card) lose(a *work, why *failure) {
 	before, ok := a.known[c.gpu.UUID]
 	for _, listed := range a.procCards(nil) {
 		if !ok && listed.UUID == c.gpu.UUID {
@@ -133,7 +133,7 @@ func (c *card) lose(a *Adapter, why *failure) {
 }
 
 // readFacts asks once for each card and session, or until every answer came.
-func (a *Adapter) readFacts(q *question, c *card, m *memories, who found) facts {
+func (a *work) readFacts(q *question, c *card, m *memories, who found) facts {
 	if m.facts.value.pci != who.pci {
 		m.facts = memory[facts]{}
 	}
@@ -143,7 +143,7 @@ func (a *Adapter) readFacts(q *question, c *card, m *memories, who found) facts 
 	return settled(q, c, &m.facts, true, func() facts { return a.askFacts(q, who) })
 }
 
-func (a *Adapter) askFacts(q *question, who found) facts {
+func (a *work) askFacts(q *question, who found) facts {
 	d := who.device
 	f := facts{pci: who.pci, minor: -1, numa: a.sys.numaNode(who.pci)}
 	minor, ok := ask(q, "nvmlDeviceGetMinorNumber", d.GetMinorNumber)
@@ -196,7 +196,7 @@ func architecture(family nvml.DeviceArchitecture) string {
 }
 
 // readFabric asks for the card's registration with an NVLink fabric; zero for a card that has none.
-func (a *Adapter) readFabric(q *question, d nvml.Device) nvml.GpuFabricInfo {
+func (a *work) readFabric(q *question, d nvml.Device) nvml.GpuFabricInfo {
 	if !a.exports("nvmlDeviceGetGpuFabricInfo") {
 		return nvml.GpuFabricInfo{}
 	}

@@ -29,7 +29,7 @@ func checks() []check {
 }
 
 // check asks a card how it is, and which life of it this is.
-func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Recovery, gpu.Life) {
+func (a *work) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Recovery, gpu.Life) {
 	p := a.pulse(c.gpu.UUID)
 	var causes []gpu.Cause
 	for _, one := range checks() {
@@ -61,7 +61,7 @@ func (a *Adapter) check(q *question, c *card, m *memories) ([]gpu.Cause, gpu.Rec
 }
 
 // lifeOf reads what tells this life of the card from another one.
-func (a *Adapter) lifeOf(q *question, d nvml.Device, read map[uint32]uint64) gpu.Life {
+func (a *work) lifeOf(q *question, d nvml.Device, read map[uint32]uint64) gpu.Life {
 	life := gpu.Life{Driver: a.sys.module(driverModule)}
 	life.Energy, life.EnergyKnown = read[nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION]
 	mode, ok := ask(q, "nvmlDeviceGetPersistenceMode", d.GetPersistenceMode)

@@ -30,7 +30,7 @@ type profile struct {
 
 // readGeometry asks once for each card and version of the driver, or until every answer came. Old drivers
 // answer in MIG mode only, so a card without answers is asked again when its mode changes.
-func (a *Adapter) readGeometry(q *question, who found, parent facts, enabled bool) (*geometry, *failure) {
+func (a *work) readGeometry(q *question, who found, parent facts, enabled bool) (*geometry, *failure) {
 	version := a.session.driver.Version
 	have := a.geometries[who.uuid]
 	if have != nil && have.driver == version && (len(have.Profiles) > 0 || have.enabled == enabled) {

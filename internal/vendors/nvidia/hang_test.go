@@ -114,3 +114,74 @@ func TestKernelLogWhileSuspended(t *testing.T) {
 	defer resume()
 	within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[5].UUID)) })
 }
+
+// TestHungGPU: a GPU of which a call hangs, in any scan, holds up neither the others nor itself once the call has returned. In the
+// first scan of a process it is not offered, and the others are.
+func TestHungGPU(t *testing.T) {
+	for _, call := range []string{"GetMigMode", "GetTotalEccErrors", "DeviceGetHandleByIndex", sim.AllCalls} {
+		t.Run(call, func(t *testing.T) {
+			m, known := hasty(t, "a100x8-40g")
+			before := scan(t, known)
+			sick := before.GPUs[2].UUID
+			inject(t, m, sim.Fault{GPU: string(sick), Hang: call})
+			fresh := hastyOn(t, m)
+			for name, a := range map[string]*nvidia.Adapter{"known": known, "new process": fresh} {
+				for range 3 {
+					within(t, "Scan", func() {
+						got := scan(t, a)
+						if len(got.GPUs) != 8 || len(got.Faults) > 0 {
+							t.Errorf("%s: %d GPUs, faults %v", name, len(got.GPUs), got.Faults)
+							return
+						}
+						for _, g := range got.GPUs {
+							codes := ""
+							for _, c := range g.Health.Causes {
+								codes += c.Code
+							}
+							if g.UUID == sick && (codes != "NVML_TIMEOUT" || !g.Health.Partial || !g.MIG.Unsure) {
+								t.Errorf("%s: the sick GPU is %+v", name, g.Health)
+							}
+							if g.UUID == sick && name == "new process" && !g.MIG.Unknown {
+								t.Errorf("%s: the sick GPU's partition is said to be known", name)
+							}
+							if g.UUID != sick && (codes != "" || g.Health.Partial) {
+								t.Errorf("%s: %s is %+v", name, g.UUID, g.Health)
+							}
+						}
+					})
+				}
+			}
+			inject(t, m, sim.Fault{GPU: string(before.GPUs[4].UUID), ECC: 1})
+			if got := scan(t, known); len(got.GPUs[4].Health.Causes) == 0 {
+				t.Error("another GPU's fault is not seen")
+			}
+			clearFaults(t, m, sim.ClearAll)
+			for name, a := range map[string]*nvidia.Adapter{"known": known, "new process": fresh} {
+				deadline := time.Now().Add(20 * time.Second)
+				for {
+					got := scan(t, a)
+					if len(got.GPUs) == 8 && got.GPUs[2].UUID == sick && len(got.GPUs[2].Health.Causes) == 0 && !got.GPUs[2].MIG.Unsure {
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("%s: the repaired GPU is %+v", name, got.GPUs[2])
+					}
+				}
+			}
+		})
+	}
+}
+
+// hasty is a machine with an adapter that waits little.
+func hasty(t *testing.T, profile string) (*sim.Machine, *nvidia.Adapter) {
+	t.Helper()
+	m, _ := machine(t, profile)
+	return m, hastyOn(t, m)
+}
+
+func hastyOn(t *testing.T, m *sim.Machine) *nvidia.Adapter {
+	t.Helper()
+	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: rootsOf(m), CallDeadline: 300 * time.Millisecond})
+	t.Cleanup(a.Close)
+	return a
+}

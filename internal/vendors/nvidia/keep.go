@@ -61,7 +61,7 @@ type migAnswers struct {
 }
 
 // memories finds what is remembered of a GPU.
-func (a *Adapter) memories(id gpu.UUID) *memories {
+func (a *work) memories(id gpu.UUID) *memories {
 	m := a.remembered[id]
 	if m == nil {
 		m = &memories{checks: map[string][]gpu.Cause{}}
@@ -72,7 +72,7 @@ func (a *Adapter) memories(id gpu.UUID) *memories {
 
 // MIGChanged tells that somebody changes the MIG mode or the MIG devices of a GPU: what earlier scans said of them is not
 // relied on any more.
-func (a *Adapter) MIGChanged(id gpu.UUID) { a.migChanged.Store(id, true) }
+func (a *Adapter) MIGChanged(id gpu.UUID) { a.migTold.Store(id, true) }
 
 // section asks questions that belong together; missing is the first answer that did not come for no lasting reason. It is the
 // caller's to note.
@@ -161,7 +161,7 @@ func causesOf(doubts []doubt) []gpu.Cause {
 func withoutDoubts(causes []gpu.Cause) []gpu.Cause {
 	var out []gpu.Cause
 	for _, c := range causes {
-		if c.Code != codeReadFailed && c.Code != codeUnreadable {
+		if c.Code != codeReadFailed && c.Code != codeUnreadable && c.Code != codeTimeout {
 			out = append(out, c)
 		}
 	}
@@ -181,7 +181,11 @@ func (a *Adapter) silentCard(id gpu.UUID, index int, why failure) *card {
 	c.gpu.MIG.Unsure = true
 	c.gpu.Health.Partial = true
 	d := doubt{why: why, failed: m.silent, kept: true, unreadable: !current || m.silent >= maxFailed}
-	c.gpu.Health.Causes = append(withoutDoubts(c.gpu.Health.Causes), causesOf([]doubt{d})...)
+	news := causesOf([]doubt{d})
+	if why.hung {
+		news = []gpu.Cause{timeoutCause(why.call, a.callDeadline)}
+	}
+	c.gpu.Health.Causes = append(withoutDoubts(c.gpu.Health.Causes), news...)
 	return c
 }
 
@@ -203,7 +207,7 @@ func (a *Adapter) withoutAnswer(why failure) gpu.Snapshot {
 }
 
 // listedInstances is what the driver's files list of a GPU's instances, as in "gi1/ci0 gi2/ci0"; empty where they do not say.
-func (a *Adapter) listedInstances(minor int) string {
+func (a *work) listedInstances(minor int) string {
 	folder := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", minor))
 	var listed []string
 	for _, name := range a.proc.names(folder) {

@@ -46,7 +46,7 @@ func (a *Adapter) controlWanted() []wantedNode {
 }
 
 // driverMajor is the major of /dev/nvidiactl and /dev/nvidiaN, by the names that drivers have had for it.
-func (a *Adapter) driverMajor() uint32 {
+func (a *work) driverMajor() uint32 {
 	for _, name := range []string{"nvidia", "nvidiactl", "nvidia-frontend"} {
 		if major := a.majorOf(name); major != 0 {
 			return major
@@ -78,7 +78,7 @@ func (a *Adapter) prepareNodes() {
 	}
 }
 
-func (a *Adapter) makeGPUNode(minor int) {
+func (a *work) makeGPUNode(minor int) {
 	if minor >= 0 {
 		a.makeNode(wantedNode{name: "nvidia" + strconv.Itoa(minor), major: a.driverMajor(), minor: uint32(minor), mode: defaultNodeMode})
 	}
@@ -86,7 +86,7 @@ func (a *Adapter) makeGPUNode(minor int) {
 
 // makeNode makes a device node that is missing, or that has the numbers of a module that was loaded before, below each root
 // that the adapter may write to.
-func (a *Adapter) makeNode(node wantedNode) {
+func (a *work) makeNode(node wantedNode) {
 	if len(a.makeNodes) == 0 || node.major == 0 {
 		return
 	}

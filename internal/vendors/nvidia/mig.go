@@ -19,7 +19,7 @@ const maxMIG = 64
 // each scan: a MIG UUID may come back for a device of another shape. When an answer is missing, all of it is what the last
 // complete answers were, so that a GPU is never half of one layout and half of another, and never whole because its
 // mode was not told.
-func (a *Adapter) readMIG(q *question, c *card, m *memories, who found, parent facts) gpu.MIG {
+func (a *work) readMIG(q *question, c *card, m *memories, who found, parent facts) gpu.MIG {
 	_, changed := a.migChanged.LoadAndDelete(who.uuid)
 	listed := a.listedInstances(parent.minor)
 	if changed || listed != m.mig.value.listed {
@@ -40,7 +40,7 @@ func (a *Adapter) readMIG(q *question, c *card, m *memories, who found, parent f
 
 // askMIG asks for the mode and the devices. What the GPU can be partitioned into is another matter: without it nobody can plan,
 // and what is there can be given out.
-func (a *Adapter) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeless *failure) {
+func (a *work) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeless *failure) {
 	d := who.device
 	if !a.exports("nvmlDeviceGetMigMode") {
 		return gpu.MIG{}, nil
@@ -84,7 +84,7 @@ func (a *Adapter) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shape
 
 // readEmpty finds the GPU instances without a compute instance. The driver's files only name candidates, so that a GPU
 // without any, the usual case, costs no call: they may be masked or half read. NVML decides.
-func (a *Adapter) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry, devices []gpu.MIGDevice) []gpu.GPUInstance {
+func (a *work) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry, devices []gpu.MIGDevice) []gpu.GPUInstance {
 	folder := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", parent.minor))
 	var ids []int
 	for _, name := range a.proc.names(folder) {
@@ -142,7 +142,7 @@ func numbered(name, kind string) (int, bool) {
 }
 
 // readMIGDevice reads one MIG device; false when it vanished meanwhile.
-func (a *Adapter) readMIGDevice(q *question, d, device nvml.Device, parent facts, shape *geometry) (gpu.MIGDevice, bool) {
+func (a *work) readMIGDevice(q *question, d, device nvml.Device, parent facts, shape *geometry) (gpu.MIGDevice, bool) {
 	uuid, ok1 := ask(q, "nvmlDeviceGetUUID", device.GetUUID)
 	gi, ok2 := ask(q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
 	ci, ok3 := ask(q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)

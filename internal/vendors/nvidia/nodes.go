@@ -36,7 +36,7 @@ func deviceNumber(info fs.FileInfo) (uint64, bool) {
 // node describes the device node at a path such as "nvidia0" below dev. The numbers
 // are those of the real inode. When there is none, or it is no character device, they
 // are the given ones and HostPath stays empty, which says that this host cannot open it.
-func (a *Adapter) node(name string, major, minor uint32) gpu.DeviceNode {
+func (a *work) node(name string, major, minor uint32) gpu.DeviceNode {
 	node := gpu.DeviceNode{Path: path.Join("/dev", name), Major: major, Minor: minor}
 	if realMajor, realMinor, ok, _ := a.dev.characterDevice(path.Join("dev", name)); ok {
 		node.Major, node.Minor = realMajor, realMinor
@@ -47,7 +47,7 @@ func (a *Adapter) node(name string, major, minor uint32) gpu.DeviceNode {
 
 // cardNodes are the nodes that open one card: /dev/nvidiaN, then the DRM nodes that
 // sysfs names for its PCI device and that exist.
-func (a *Adapter) cardNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
+func (a *work) cardNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
 	var nodes []gpu.DeviceNode
 	a.makeGPUNode(minor)
 	if minor >= 0 {
@@ -98,7 +98,7 @@ func (a *Adapter) controlNodes() []gpu.DeviceNode {
 }
 
 // majorOf finds a driver's major in /proc/devices; 0 when it has none.
-func (a *Adapter) majorOf(driver string) uint32 {
+func (a *work) majorOf(driver string) uint32 {
 	content, err := a.proc.read("devices")
 	if err != nil {
 		return 0
@@ -126,7 +126,7 @@ func parseDevices(content []byte, driver string) uint32 {
 // capabilityNodes are the two nodes of a MIG device: of the GPU instance, then of the
 // compute instance. Without them a container cannot use it. The driver says their
 // minors in /proc/driver/nvidia/capabilities.
-func (a *Adapter) capabilityNodes(minor, gi, ci int) []gpu.DeviceNode {
+func (a *work) capabilityNodes(minor, gi, ci int) []gpu.DeviceNode {
 	instance := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig/gi%d", minor, gi))
 	caps := a.majorOf(capsDriver)
 	var nodes []gpu.DeviceNode

@@ -66,7 +66,7 @@ const (
 )
 
 // readLinks counts a card's active links.
-func (a *Adapter) readLinks(q *question, who found) linkCounts {
+func (a *work) readLinks(q *question, who found) linkCounts {
 	reader := a.links[who.uuid]
 	if reader == nil {
 		reader = &linkReader{remotes: map[int]remote{}}
@@ -141,7 +141,7 @@ func (r *linkReader) active(q *question, d nvml.Device) []int {
 }
 
 // remote finds out where a link leads, once for each link.
-func (a *Adapter) remote(q *question, d nvml.Device, reader *linkReader, number int) remote {
+func (a *work) remote(q *question, d nvml.Device, reader *linkReader, number int) remote {
 	if end, ok := reader.remotes[number]; ok {
 		return end
 	}

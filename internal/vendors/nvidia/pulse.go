@@ -56,7 +56,7 @@ type total struct {
 }
 
 // pulse is the memory of a card, for the scan that runs.
-func (a *Adapter) pulse(id gpu.UUID) *pulse {
+func (a *work) pulse(id gpu.UUID) *pulse {
 	p := a.pulses[id]
 	if p == nil {
 		p = &pulse{hot: map[string]bool{}, throttled: map[string]*lasting{}, wereUp: map[int]bool{}}

@@ -44,6 +44,8 @@ type failure struct {
 	call  string
 	ret   nvml.Return
 	pci   *gpu.PCIAddress
+	// hung is true for a call that has not returned.
+	hung bool
 }
 
 // enumerate calls the roll: NVML's indices first, then the names of those missing. broken says that the driver went
@@ -65,7 +67,7 @@ func (a *Adapter) enumerate() (roll rollCall, broken *gpu.Cause, missing *failur
 	}
 	var failures []failure
 	for index := range count {
-		card, failed := a.identify(index, before[index])
+		card, failed := a.identifyInTime(index, before[index])
 		switch {
 		case failed == nil:
 			roll.answering = append(roll.answering, card)
@@ -90,22 +92,22 @@ func again[T any](call func() (T, nvml.Return)) (T, nvml.Return) {
 
 // identify asks one index for a handle, a place and a name. expected is who was there
 // before, which is only told to Doing.
-func (a *Adapter) identify(index int, expected gpu.UUID) (found, *failure) {
+func (a *work) identify(index int, expected gpu.UUID, at func(gpu.UUID, string)) (found, *failure) {
 	fail := func(call string, ret nvml.Return, pci *gpu.PCIAddress) (found, *failure) {
 		return found{}, &failure{index: index, call: call, ret: ret, pci: pci}
 	}
-	a.at(expected, "nvmlDeviceGetHandleByIndex")
+	at(expected, "nvmlDeviceGetHandleByIndex")
 	device, ret := again(func() (nvml.Device, nvml.Return) { return a.library.DeviceGetHandleByIndex(index) })
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetHandleByIndex", ret, nil)
 	}
-	a.at(expected, "nvmlDeviceGetPciInfo")
+	at(expected, "nvmlDeviceGetPciInfo")
 	info, ret := again(device.GetPciInfo)
 	if ret != nvml.SUCCESS {
 		return fail("nvmlDeviceGetPciInfo", ret, nil)
 	}
 	pci := addressOf(info)
-	a.at(expected, "nvmlDeviceGetUUID")
+	at(expected, "nvmlDeviceGetUUID")
 	uuid, ret := again(device.GetUUID)
 	if ret == nvml.SUCCESS && uuid == "" {
 		ret = nvml.ERROR_UNKNOWN
@@ -171,6 +173,11 @@ func (a *Adapter) nameTheMissing(roll *rollCall, failures []failure, count int) 
 				continue
 			}
 			m.card.MIG.Unsure, m.card.MIG.Unknown = true, true
+			if m.why.hung {
+				m.card.Health = gpu.Health{Partial: true, Causes: []gpu.Cause{timeoutCause(m.why.call, a.callDeadline)}}
+				roll.lost = append(roll.lost, m.card)
+				continue
+			}
 		}
 		m.card.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{a.lostCause(m.card.PCI, m.why)}}
 		roll.lost = append(roll.lost, m.card)
@@ -221,7 +228,7 @@ func (a *Adapter) missing(roll *rollCall) []missingCard {
 // /proc/driver/nvidia/gpus/0000:1b:00.0/information, except at the addresses that are
 // known to answer. The UUID is empty when the driver
 // has not read it from the card (it then prints question marks).
-func (a *Adapter) procCards(except map[gpu.PCIAddress]bool) []gpu.GPU {
+func (a *work) procCards(except map[gpu.PCIAddress]bool) []gpu.GPU {
 	const folder = "driver/nvidia/gpus"
 	var cards []gpu.GPU
 	for _, name := range a.proc.names(folder) {
@@ -262,7 +269,7 @@ func parseInformation(content []byte) (gpu.GPU, bool) {
 }
 
 // lostCause says why a card does not answer; why is nil when NVML does not count it.
-func (a *Adapter) lostCause(address gpu.PCIAddress, why *failure) gpu.Cause {
+func (a *work) lostCause(address gpu.PCIAddress, why *failure) gpu.Cause {
 	evidence := "the driver no longer counts it"
 	code := "GPU_LOST"
 	if why != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -24,6 +25,8 @@ type session struct {
 	driver  gpu.Driver
 	// cudaAsked is true once the question for the CUDA version was answered.
 	cudaAsked bool
+	// symbols guards has.
+	symbols sync.Mutex
 	// has remembers which functions the loaded library exports.
 	has map[string]bool
 }
@@ -62,6 +65,8 @@ func (a *Adapter) detach() {
 	a.mu.Lock()
 	s := a.session
 	a.session = nil
+	a.work = a.work.clone()
+	a.work.session = nil
 	if s != nil {
 		s.closing = true
 		a.ending = append(a.ending, s)
@@ -147,6 +152,7 @@ func (a *Adapter) open() *failure {
 	a.readCUDA(next)
 	a.mu.Lock()
 	a.session, a.sessions = next, next.number
+	a.work.session = next
 	a.mu.Unlock()
 	a.log.Info("driver found", "version", version, "cuda", next.driver.CUDA.String())
 	return nil
@@ -186,7 +192,9 @@ func (a *Adapter) forgetSession() {
 
 // exports tells whether the loaded library has a function. go-nvml ends the process
 // on a call of one that it has not.
-func (a *Adapter) exports(symbol string) bool {
+func (a *work) exports(symbol string) bool {
+	a.session.symbols.Lock()
+	defer a.session.symbols.Unlock()
 	have, asked := a.session.has[symbol]
 	if !asked {
 		extensions := a.library.Extensions()
