@@ -262,3 +262,20 @@ func BenchmarkCgroups(b *testing.B) {
 		}
 	}
 }
+
+// FuzzParseCgroupMounts: any text gives mounts with a folder, the same ones each time.
+func FuzzParseCgroupMounts(f *testing.F) {
+	f.Add("1 0 0:1 /../.. /sys/fs/cgroup rw shared:1 - cgroup2 cgroup2 rw\n")
+	f.Add(`1 0 0:1 /a /my\040cgroups rw - cgroup cgroup rw,devices`)
+	f.Fuzz(func(t *testing.T, text string) {
+		mounts := parseCgroupMounts(text)
+		for _, mount := range mounts {
+			if mount.dir == "" {
+				t.Fatalf("%q gave a mount without a folder", text)
+			}
+		}
+		if diff := cmp.Diff(mounts, parseCgroupMounts(text), cmp.AllowUnexported(cgroupMount{})); diff != "" {
+			t.Fatalf("%q:\n%s", text, diff)
+		}
+	})
+}

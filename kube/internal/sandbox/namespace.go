@@ -68,7 +68,9 @@ func enterNamespace(pid int) error {
 // borrowed are the directories that a node mounts over and that a machine
 // without Kubernetes lacks. Those made here hold a mark, so that the last
 // sandbox that needs them removes them, whichever made them.
-func borrowed() []string { return []string{"/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc/cdi"} }
+func borrowed() []string {
+	return []string{"/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc/cdi"}
+}
 
 const borrowMark = ".made-by-berth-sandbox"
 
