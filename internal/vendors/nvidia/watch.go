@@ -14,8 +14,9 @@ import (
 
 const (
 	// waitMillis bounds one wait for an event, and with it how long the end of a
-	// context goes unnoticed.
-	waitMillis = 250
+	// context and a line of the kernel's log go unnoticed: a fault is to reach the
+	// kubelet within 100 ms also where only the log tells of it, as during a reset.
+	waitMillis = 50
 	// lostPause is the pause after a wait that a lost card spoiled, since such waits
 	// return at once.
 	lostPause = time.Second
