@@ -211,12 +211,9 @@ func TestNoRefusal(t *testing.T) {
 		},
 		"force deletion": func(n *node, random *rand.Rand) {
 			// Four at a time: there is always another device, which the preference has to find.
-			gate := make(chan struct{}, 4)
-			n.crowd(40, func(i int) plan {
+			n.crowdOf(4, 40, func(i int) plan {
 				p := single(fmt.Sprintf("pod-%d", i), 1, 60*time.Millisecond, forceDelete)
 				p.linger = 150 * time.Millisecond
-				gate <- struct{}{}
-				time.AfterFunc(260*time.Millisecond, func() { <-gate })
 				return p
 			})
 		},

@@ -42,10 +42,13 @@ func seed(t testing.TB) uint64 {
 }
 
 // crowd lets pods come and go on a node, as many at a time as the scheduler sends there.
-func (n *node) crowd(count int, plan func(i int) plan) {
+func (n *node) crowd(count int, plan func(i int) plan) { n.crowdOf(12, count, plan) }
+
+// crowdOf is crowd with at most some pods that are not over, which counts their processes.
+func (n *node) crowdOf(most, count int, plan func(i int) plan) {
 	next := make(chan int)
 	var group sync.WaitGroup
-	for range 12 {
+	for range most {
 		group.Go(func() {
 			for i := range next {
 				<-n.create(plan(i)).finished

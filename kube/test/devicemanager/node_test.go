@@ -225,8 +225,9 @@ func (n *node) work(p *pod) {
 		n.up.RUnlock()
 		time.Sleep(p.plan.linger)
 	}
-	n.stopContainers(p)
+	// Noted before the processes are killed: afterwards a grant that follows at once would come first.
 	n.truth.end(p.UID)
+	n.stopContainers(p)
 	pause(n.delays.notice)
 	n.up.RLock()
 	n.mu.Lock()
