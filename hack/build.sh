@@ -36,7 +36,7 @@ progress() {
 	# The sleeps have no output of ours: they may outlive the script, and keep no pipe open.
 	sleep "$after" >/dev/null 2>&1
 	# Which packages the build has to compile, by the build's own rules. It waits for downloads.
-	go list -C "$dir" -trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" &
+	go list -C "$dir" -trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
 	while sleep "$every" >/dev/null 2>&1; do
 		if [ ! -e "$list" ]; then
 			say "$name: downloading modules, $(grep -c '^go: downloading' "$log") so far"

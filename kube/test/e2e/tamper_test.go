@@ -58,7 +58,7 @@ func testTraceDisagrees(t *testing.T, w *tracer) {
 		"checkpoint has one less asked": {(*lie).oneLess, "DevicesDiffer", "pod spec", "2 asked for"},
 		"AllocResp":                     {(*lie).inAnswer, "DevicesDiffer", "AllocResp", to},
 		"PodResources":                  {(*lie).inPodResources, "DevicesDiffer", "PodResources", to},
-		"checkpoint has a rival":        {(*lie).rival, "TwoHolders", "checkpoint", "held by uid " + rivalUID + ", container main"},
+		"checkpoint has a rival":        {(*lie).rival, "TwoHolders", "checkpoint", "held by " + rivalUID + ", container main"},
 		"pod status":                    {(*lie).inPodStatus, "DevicesDiffer", "pod status", to},
 		"ledger":                        {(*lie).inLedger, "DevicesDiffer", "ledger", to},
 		"GPUNode":                       {(*lie).inGPUNode, "DevicesDiffer", "GPUNode", to},
@@ -238,6 +238,7 @@ func (l *lie) rival(t testing.TB) map[string]string {
 	return l.changed(t, func(all []checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry {
 		rival := *l.entry(t, all)
 		rival.PodUID = rivalUID
+		rival.DeviceIDs = checkpoint.DevicesPerNUMA{-1: {l.from.UUID}} // one less, or it would be the same pod by what it has
 		return append(all, rival)
 	})
 }
