@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	_ "unsafe" // for go:linkname
@@ -141,13 +142,13 @@ func (m *manager) stop() {
 
 // allocate is what admission does for a container.
 func (m *manager) allocate(ctx context.Context, pod *v1.Pod, container *v1.Container) error {
-	ctx = context.WithValue(quiet(ctx), askerKey{}, asker{pod.UID, container.Name})
+	ctx = context.WithValue(quiet(ctx), askerKey{}, askerOf(pod, container))
 	return m.Allocate(ctx, pod, container, lifecycle.AddOperation)
 }
 
 // options is what a pod's worker asks before it starts a container.
 func (m *manager) options(ctx context.Context, pod *v1.Pod, container *v1.Container) (*devicemanager.DeviceRunContainerOptions, error) {
-	ctx = context.WithValue(quiet(ctx), askerKey{}, asker{pod.UID, container.Name})
+	ctx = context.WithValue(quiet(ctx), askerKey{}, askerOf(pod, container))
 	return m.GetDeviceRunContainerOptions(ctx, pod, container)
 }
 
@@ -157,8 +158,17 @@ type (
 	asker    struct {
 		pod       types.UID
 		container string
+		// init is true for a plain init container.
+		init bool
 	}
 )
+
+func askerOf(pod *v1.Pod, container *v1.Container) asker {
+	plain := slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
+		return c.Name == container.Name && c.RestartPolicy == nil
+	})
+	return asker{pod.UID, container.Name, plain}
+}
 
 // watchedPlugins connects plugins to the manager and lets the harness see their Allocates.
 type watchedPlugins struct {
@@ -193,7 +203,7 @@ func (w watchedCalls) Allocate(ctx context.Context, request *pluginapi.AllocateR
 		return w.DevicePluginClient.Allocate(ctx, request, opts...)
 	}
 	who, _ := ctx.Value(askerKey{}).(asker)
-	offer := w.deps.watch.offered(who.pod, who.container, request.ContainerRequests[0].DevicesIds)
+	offer := w.deps.watch.offered(who, request.ContainerRequests[0].DevicesIds)
 	response, err := w.DevicePluginClient.Allocate(ctx, request, opts...)
 	w.deps.watch.answered(offer, err)
 	return response, err

@@ -32,17 +32,16 @@ func newTruth() *truth {
 
 // offer is one Allocate that the kubelet sent to a plugin.
 type offer struct {
-	pod       types.UID
-	container string
-	devices   []string
-	double    bool
+	asker
+	devices []string
+	double  bool
 }
 
 // offered notes an Allocate before the plugin sees it.
-func (t *truth) offered(pod types.UID, container string, devices []string) *offer {
+func (t *truth) offered(who asker, devices []string) *offer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := &offer{pod: pod, container: container, devices: slices.Sorted(slices.Values(devices))}
+	o := &offer{asker: who, devices: slices.Sorted(slices.Values(devices))}
 	o.double = len(t.others(o, t.gone)) > 0
 	t.offers++
 	if o.double {
@@ -79,17 +78,20 @@ func (t *truth) answered(o *offer, err error) {
 		if t.has[device][o.pod] == nil {
 			t.has[device][o.pod] = map[string]bool{}
 		}
-		t.has[device][o.pod][o.container] = true
+		t.has[device][o.pod][o.container] = o.init
 	}
 }
 
-// others says which devices of an offer other pods have, those that are over left out.
+// others says which devices of an offer other pods have, or other containers of the same pod that do not hand them
+// on. Pods that are over are left out.
 func (t *truth) others(o *offer, over map[types.UID]bool) []string {
 	var found []string
 	for _, device := range o.devices {
 		for _, pod := range slices.Sorted(maps.Keys(t.has[device])) {
-			if pod != o.pod && !over[pod] {
-				found = append(found, fmt.Sprintf("pod %s had %s", pod, device))
+			for container, handsOn := range t.has[device][pod] {
+				if pod != o.pod && !over[pod] || pod == o.pod && container != o.container && !handsOn {
+					found = append(found, fmt.Sprintf("container %s of pod %s had %s", container, pod, device))
+				}
 			}
 		}
 	}
