@@ -170,6 +170,7 @@ func New(deps Deps) (*Agent, error) {
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
 		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
+		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
 	})
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ const (
 	sliceFile = "timeslices.json"
 	// sliceRetry is the pause after nvidia-smi has failed.
 	sliceRetry = 5 * time.Second
-	// sliceCheck is the time after which a time slice is set again: a GPU loses it at any reset and load of the driver, and
-	// not all of these can be seen.
+	// sliceCheck is the time after which a time slice is set again: a GPU loses it at any reset and load of the driver. Most
+	// are seen by a scan, but not those of a GPU that does not count its energy, for one.
 	sliceCheck = 30 * time.Second
 	// sliceUnknown stands in the file for a slice that is being set, or whose record is lost.
 	sliceUnknown = "?"

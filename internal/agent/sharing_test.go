@@ -259,6 +259,22 @@ func TestTimeSlicesComeBack(t *testing.T) {
 	b.awaitSlice(1, "Short")
 }
 
+// TestTimeSlicesAfterAResetByOthers: a scan that finds another life of a GPU is enough, it does not take a check.
+func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	for range 2 { // A second reset is another life again.
+		if err := b.machine.ResetGPUs("1"); err != nil {
+			t.Fatal(err)
+		}
+		b.awaitSlice(1, "Short")
+	}
+}
+
 // TestTimeSlicesAfterALoadedDriver: it does not take a check to find out.
 func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	b := newIdleBench(t, "t4x4")

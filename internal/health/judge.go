@@ -98,7 +98,7 @@ func Update(in Input) Record {
 			out.forget(s)
 		}
 	}
-	if out.renewed(&in) {
+	if in.Renewed() {
 		out.Incidents = nil
 	}
 	out.Standing, out.Life = stay, in.Life

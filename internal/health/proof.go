@@ -168,9 +168,10 @@ func (r *Record) repaired(s *Standing, in *Input) bool {
 	return r.Recovery == "" && class == RestartApp && in.ScanBegan.After(s.Last.Add(Probation)) && !r.blocked(&in.Rules)
 }
 
-// renewed tells whether the scan is of another life of the card than the last one.
-func (r *Record) renewed(in *Input) bool {
-	return in.Previous.Gone || in.Previous.Life.EndedBefore(in.Life)
+// Renewed tells whether the scan is of another life of the GPU than the last one: it was reset, or got its driver again,
+// or was away.
+func (in *Input) Renewed() bool {
+	return !in.ScanBegan.IsZero() && in.Answers && (in.Previous.Gone || in.Previous.Life.EndedBefore(in.Life))
 }
 
 // actionLine is the text of an XID 154, as in "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)".

@@ -68,6 +68,9 @@ type Deps struct {
 	Keep, BootID string
 	// KeepLost is called when that file could not be used; nil for nobody.
 	KeepLost func(cause gpu.Cause)
+	// Renewed is called with the GPUs that a scan found in another life than the one before: they were reset, or got their
+	// driver again, by whomever, and have lost their settings. It must not block; nil for nobody.
+	Renewed func(gpus []gpu.UUID)
 }
 
 // Inventory is the node's hardware as last known. Make it with New and start it with

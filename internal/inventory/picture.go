@@ -81,8 +81,9 @@ func (p *picture) proves() bool {
 }
 
 // scanned applies a scan that began at began and is known since now. What a late one
-// was waiting for stays under suspicion until a scan returns in time.
-func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
+// was waiting for stays under suspicion until a scan returns in time. It returns the GPUs that are in another life than
+// in the scan before.
+func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) (renewed []gpu.UUID) {
 	p.failure = nil
 	if !late {
 		p.timeout = nil
@@ -94,7 +95,7 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
 		if card.Health.Partial {
 			proof = time.Time{} // it adds causes, and removes none
 		}
-		next[card.UUID] = health.Update(health.Input{
+		input := health.Input{
 			Previous:  p.record(card.UUID),
 			ScanBegan: proof,
 			Seen:      p.seen(card),
@@ -106,13 +107,18 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) {
 			Events:    p.eventsOf(card.UUID),
 			Now:       now,
 			Rules:     p.rules,
-		})
+		}
+		if input.Renewed() {
+			renewed = append(renewed, card.UUID)
+		}
+		next[card.UUID] = health.Update(input)
 		delete(p.restored, card.UUID)
 	}
 	before := p.records
 	p.scan, p.records = scan, next
 	p.forgetEvents(before, began)
 	p.keepFaults(now)
+	return renewed
 }
 
 func instances(card *gpu.GPU) []health.Instance {

@@ -194,8 +194,11 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		l.picture.failed(result.err, now)
 		l.show()
 	default:
-		l.picture.scanned(result.snapshot, result.began, now, late)
+		renewed := l.picture.scanned(result.snapshot, result.began, now, late)
 		l.show()
+		if l.deps.Renewed != nil && len(renewed) > 0 {
+			l.deps.Renewed(renewed)
+		}
 		l.announceReady()
 		l.startWatch(ctx)
 	}
