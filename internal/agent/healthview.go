@@ -136,12 +136,28 @@ func (a *Agent) tellChanges(told, verdicts map[gpu.UUID]deviceVerdict) {
 type nodeHealth struct {
 	ok      bool
 	taint   bool
+	reason  string
 	message string
+}
+
+// The reasons of the condition. Draining: what is not offered still serves the pods that have it, and nothing is worse.
+const (
+	reasonHealthy   = "Healthy"
+	reasonDraining  = string(gpu.Draining)
+	reasonUnhealthy = "Unhealthy"
+)
+
+// status is the condition's status.
+func (h nodeHealth) status() string {
+	if h.ok {
+		return "True"
+	}
+	return "False"
 }
 
 func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
 	var bad []string
-	out := nodeHealth{ok: true}
+	out := nodeHealth{ok: true, reason: reasonHealthy}
 	for _, v := range verdicts {
 		if v.state == gpu.Healthy {
 			continue
@@ -149,7 +165,13 @@ func (a *Agent) healthSummary(verdicts map[gpu.UUID]deviceVerdict) nodeHealth {
 		// A taint for a GPU that works on would keep pods from the node's other GPUs, for as long as a tenant's program
 		// makes errors, or for as long as a pod that has a draining GPU runs.
 		out.taint = out.taint || a.config.TaintUnhealthy && v.state.Worse(gpu.Draining)
-		out.ok = out.ok && v.state == gpu.Degraded
+		out.ok = out.ok && !v.state.Worse(gpu.Degraded)
+		switch {
+		case v.state.Worse(gpu.Draining):
+			out.reason = reasonUnhealthy
+		case v.state == gpu.Draining && out.reason == reasonHealthy:
+			out.reason = reasonDraining
+		}
 		bad = append(bad, v.name+" is "+string(v.state))
 	}
 	slices.Sort(bad)
@@ -181,10 +203,7 @@ func (a *Agent) writeHealth(ctx context.Context, h nodeHealth) error {
 	if err != nil {
 		return fmt.Errorf("read the node, to write its condition %s: %w", conditionGPUs, err)
 	}
-	status, reason := "True", "Healthy"
-	if !h.ok {
-		status, reason = "False", "Unhealthy"
-	}
+	status, reason := h.status(), h.reason
 	if conditionIs(node, status, reason, h.message) {
 		return setTaint(ctx, a.api, a.config.NodeName, h.taint)
 	}

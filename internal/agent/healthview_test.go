@@ -13,6 +13,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/gpu"
 )
 
 // TestNodeHealthIsLevelTriggered: the condition and the taint are written again after someone has edited them or the Node
@@ -45,7 +46,7 @@ func TestNodeHealthIsLevelTriggered(t *testing.T) {
 		return true, current, api.Tracker().Update(nodes(), current, "")
 	})
 	a := &Agent{api: api, config: &v1alpha1.AgentConfig{NodeName: "node"}, clock: testingclock.NewFakeClock(time.Unix(1000, 0))}
-	sick := nodeHealth{taint: true, message: "GPU 3 is Unhealthy"}
+	sick := nodeHealth{taint: true, reason: "Unhealthy", message: "GPU 3 is Unhealthy"}
 	writes := func() int {
 		count := 0
 		for _, action := range api.Actions() {
@@ -90,5 +91,36 @@ func TestNodeHealthIsLevelTriggered(t *testing.T) {
 	check("after the Node was made again", 2)
 	if applied != 3 {
 		t.Errorf("the condition was applied %d times, want 3", applied)
+	}
+}
+
+// TestNodeHealthReason: the condition says Draining while nothing is worse than that, so that a GPU that waits for its pods can
+// be told from one that takes them down.
+func TestNodeHealthReason(t *testing.T) {
+	tests := map[string]struct {
+		states         []gpu.State
+		status, reason string
+		taint          bool
+	}{
+		"no GPU":                 {nil, "True", "Healthy", false},
+		"healthy":                {[]gpu.State{gpu.Healthy}, "True", "Healthy", false},
+		"degraded":               {[]gpu.State{gpu.Degraded, gpu.Healthy}, "True", "Healthy", false},
+		"draining":               {[]gpu.State{gpu.Healthy, gpu.Draining}, "False", "Draining", false},
+		"degraded and draining":  {[]gpu.State{gpu.Degraded, gpu.Draining}, "False", "Draining", false},
+		"draining and unhealthy": {[]gpu.State{gpu.Draining, gpu.Unhealthy}, "False", "Unhealthy", true},
+		"gone":                   {[]gpu.State{gpu.Gone, gpu.Draining}, "False", "Unhealthy", true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			verdicts := map[gpu.UUID]deviceVerdict{}
+			for i, state := range tc.states {
+				verdicts[gpu.UUID(rune('a'+i))] = deviceVerdict{name: string(rune('a' + i)), state: state}
+			}
+			a := &Agent{config: &v1alpha1.AgentConfig{TaintUnhealthy: true}}
+			got := a.healthSummary(verdicts)
+			if got.status() != tc.status || got.reason != tc.reason || got.taint != tc.taint {
+				t.Errorf("status %s, reason %s, taint %v; want %s, %s, %v", got.status(), got.reason, got.taint, tc.status, tc.reason, tc.taint)
+			}
+		})
 	}
 }
