@@ -12,8 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/vendors/nvidia"
 )
 
-func key(id string) gpu.DeviceKey { return gpu.DeviceKey{GPU: gpu.UUID(id)} }
-
 func TestBoard(t *testing.T) {
 	clock := testingclock.NewFakePassiveClock(time.Unix(100, 0))
 	b := newBoard(clock, slog.New(slog.DiscardHandler))

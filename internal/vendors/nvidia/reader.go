@@ -43,10 +43,10 @@ type work struct {
 }
 
 // clone shares what is remembered of each GPU, and nothing else that changes.
-func (w *work) clone() *work {
-	out := *w
-	out.known, out.remembered, out.links = maps.Clone(w.known), maps.Clone(w.remembered), maps.Clone(w.links)
-	out.geometries, out.pulses, out.notMade = maps.Clone(w.geometries), maps.Clone(w.pulses), maps.Clone(w.notMade)
+func (a *work) clone() *work {
+	out := *a
+	out.known, out.remembered, out.links = maps.Clone(a.known), maps.Clone(a.remembered), maps.Clone(a.links)
+	out.geometries, out.pulses, out.notMade = maps.Clone(a.geometries), maps.Clone(a.pulses), maps.Clone(a.notMade)
 	return &out
 }
 

@@ -209,16 +209,16 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 }
 
 // inNode runs one of Berth's programs on the node, with the node's own places.
-func (h *rig) inNode(t testing.TB, code int, program string, args ...string) string {
+func (r *rig) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	argv := append([]string{filepath.Join(h.State().Bin, program)}, args...)
+	argv := append([]string{filepath.Join(r.State().Bin, program)}, args...)
 	// Berth wants cgroup v2, and says so of a machine that has not. What the tests are about is the rest.
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
 		const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`
 		argv = append([]string{"unshare", "--mount", "sh", "-c", pretend, "sh"}, argv...)
 	}
-	err := h.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...)
+	err := r.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut}, argv...)
 	var exit interface{ ExitCode() int }
 	got := 0
 	if errors.As(err, &exit) {
@@ -233,9 +233,9 @@ func (h *rig) inNode(t testing.TB, code int, program string, args ...string) str
 }
 
 // checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
-func (h *rig) checkDoctor(t testing.TB, code int, codes ...string) {
+func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	t.Helper()
-	out := h.inNode(t, code, "berth", "doctor", "--sim", h.node.SimDir(), "--kubeconfig", h.AdminKubeconfigInside(), "--node-name", h.node.Name(), "-o", "json")
+	out := r.inNode(t, code, "berth", "doctor", "--sim", r.node.SimDir(), "--kubeconfig", r.AdminKubeconfigInside(), "--node-name", r.node.Name(), "-o", "json")
 	report := &v1alpha1.Doctor{}
 	if err := json.Unmarshal([]byte(out), report); err != nil {
 		t.Errorf("berth doctor: %v\n%s", err, out)
