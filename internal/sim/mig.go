@@ -54,6 +54,7 @@ func giFits(gpu *card, st *cardState, p *profile.GIProfile, start int) bool {
 		return false
 	}
 	same, compute := 0, p.ComputeSlices
+	engines := p.Media()
 	for _, gi := range st.Instances {
 		if start < gi.Start+gi.Size && gi.Start < start+p.Size {
 			return false
@@ -63,9 +64,10 @@ func giFits(gpu *card, st *cardState, p *profile.GIProfile, start int) bool {
 		}
 		if other := giProfile(gpu, gi.Profile); other != nil {
 			compute += other.ComputeSlices
+			engines = engines.Add(other.Media())
 		}
 	}
-	return same < p.Max && compute <= gpu.Geometry.ComputeSlices
+	return same < p.Max && compute <= gpu.Geometry.ComputeSlices && engines.Within(gpu.Geometry.Media())
 }
 
 // giPlacement is where the driver puts an instance when it may choose: at the highest free place,

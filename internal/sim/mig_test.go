@@ -122,6 +122,8 @@ func TestMIGLayouts(t *testing.T) {
 		"two threes":   {"h100x8", []string{"3g.40gb", "3g.40gb"}, "1@0:4 2@4:4"},
 		"seven ones":   {"a100x8-80g", slices.Repeat([]string{"1g.10gb"}, 7), "7@0:1 8@1:1 9@2:1 10@3:1 11@4:1 12@5:1 13@6:1"},
 		"whole":        {"b200x8", []string{"7g.180gb"}, "0@0:8"},
+		"twelfths":     {"rtxpro6000x8", []string{"2g.48gb", "1g.24gb", "1g.24gb+gfx"}, "2@6:6 3@0:3 4@3:3"},
+		"all engines":  {"rtxpro6000x8", []string{"1g.24gb+me.all", "2g.48gb-me", "1g.24gb-me"}, "1@0:6 5@6:3 6@9:3"},
 		"A30 quarters": {"a30x4", slices.Repeat([]string{"1g.6gb"}, 4), "3@0:1 4@1:1 5@2:1 6@3:1"},
 	}
 	for name, test := range tests {
@@ -147,6 +149,22 @@ func TestMIGLayouts(t *testing.T) {
 				t.Errorf("layout (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestMediaEnginesAreNotShared: beside an instance with all media engines only one without any fits.
+func TestMediaEnginesAreNotShared(t *testing.T) {
+	m := newMachine(t, "rtxpro6000x8")
+	d := gpu(t, open(t, m), 0)
+	enableMIG(t, d)
+	if _, ret := d.CreateGpuInstance(profileInfo(t, m, d, 0, "1g.24gb+me.all")); ret != nvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	for _, p := range m.hw.GPUs[0].Geometry.Profiles {
+		without := strings.HasSuffix(p.Name, "-me")
+		if n, ret := d.GetGpuInstanceRemainingCapacity(profileInfo(t, m, d, 0, p.Name)); ret != nvml.SUCCESS || (n > 0) != without {
+			t.Errorf("%d more of %s fit (%v), without media engines: %v", n, p.Name, ret, without)
+		}
 	}
 }
 
@@ -184,7 +202,7 @@ func TestMIGComputeInstances(t *testing.T) {
 
 // twin is MIG with the memory slices as an array of owners.
 type twin struct {
-	slices  [8]int
+	slices  [12]int
 	owned   map[int]*profile.GIProfile
 	compute int
 }
@@ -195,18 +213,21 @@ func (w *twin) fits(g *geometry, p *profile.GIProfile, start int) bool {
 			return false
 		}
 	}
-	same := 0
+	// The profile with all compute slices has all decoders and JPEG engines; of the optical flow accelerator there is one.
+	same, decoders, jpeg, ofa := 0, p.Decoder, p.JPEG, p.OFA
 	for _, other := range w.owned {
 		if other.ID == p.ID {
 			same++
 		}
+		decoders, jpeg, ofa = decoders+other.Decoder, jpeg+other.JPEG, ofa+other.OFA
 	}
-	return same < p.Max && w.compute+p.ComputeSlices <= g.ComputeSlices
+	whole := g.Profiles[slices.IndexFunc(g.Profiles, func(p profile.GIProfile) bool { return p.ComputeSlices == g.ComputeSlices })]
+	return same < p.Max && w.compute+p.ComputeSlices <= g.ComputeSlices && decoders <= whole.Decoder && jpeg <= whole.JPEG && ofa <= 1
 }
 
 // TestMIGNeverOverlaps makes and destroys instances at random, beside the twin.
 func TestMIGNeverOverlaps(t *testing.T) {
-	for _, name := range []string{"a30-24gb", "a100-40gb", "h100-80gb", "gb200-186gb"} {
+	for _, name := range []string{"a30-24gb", "a100-40gb", "h100-80gb", "gb200-186gb", "rtx-pro-6000-96gb"} {
 		g, err := profile.LoadGeometry(name)
 		if err != nil {
 			t.Fatal(err)

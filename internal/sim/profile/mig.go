@@ -30,12 +30,40 @@ type GIProfile struct {
 	OFA     uint32 `json:"ofa"`
 }
 
+// Media counts media engines, of an instance or of a GPU. Instances do not share them.
+type Media struct {
+	Decoder, JPEG, OFA uint32
+}
+
+// Media are the media engines of an instance.
+func (p *GIProfile) Media() Media { return Media{Decoder: p.Decoder, JPEG: p.JPEG, OFA: p.OFA} }
+
+// Add is the sum of both.
+func (m Media) Add(other Media) Media {
+	return Media{Decoder: m.Decoder + other.Decoder, JPEG: m.JPEG + other.JPEG, OFA: m.OFA + other.OFA}
+}
+
+// Within tells whether there are no more of each kind than in all.
+func (m Media) Within(all Media) bool {
+	return m.Decoder <= all.Decoder && m.JPEG <= all.JPEG && m.OFA <= all.OFA
+}
+
 // Geometry is how a model can be partitioned.
 type Geometry struct {
 	Profiles []GIProfile `json:"profiles"`
 	// ComputeSlices and MemorySlices are what the whole GPU has.
 	ComputeSlices int `json:"computeSlices"`
 	MemorySlices  int `json:"memorySlices"`
+}
+
+// Media are the media engines of the whole GPU: those of the profile with the most of each kind.
+func (g *Geometry) Media() Media {
+	var all Media
+	for i := range g.Profiles {
+		one := g.Profiles[i].Media()
+		all = Media{Decoder: max(all.Decoder, one.Decoder), JPEG: max(all.JPEG, one.JPEG), OFA: max(all.OFA, one.OFA)}
+	}
+	return all
 }
 
 // LoadGeometry reads the table of one model (Model.MIG).
