@@ -119,7 +119,7 @@ func (o *options) bind(cmd *cobra.Command) {
 	flags.StringVar(&o.flags.KubeletDir, "kubelet-dir", "", "the kubelet's root directory; sockets are under device-plugins and pod-resources (default /var/lib/kubelet)")
 	flags.StringVar(&o.flags.CDIDir, "cdi-dir", "", "where the CDI spec is written (default /var/run/cdi)")
 	flags.StringVar(&o.flags.HookDir, "hook-dir", "", "where the CDI hook program is installed (default /opt/berth/bin)")
-	flags.StringVar(&o.flags.StateDir, "state-dir", "", "where the ledger is kept (default /run/berth)")
+	flags.StringVar(&o.flags.StateDir, "state-dir", "", "where the ledger, the agent's sockets and what else a reboot makes void are kept (default /run/berth)")
 	flags.StringVar(&o.flags.PersistentDir, "persistent-dir", "", "where journals and the last good configuration are kept, over a reboot (default /var/lib/berth)")
 	flags.StringVar(&o.flags.MPSRoot, "mps-root", "", "where MPS daemons have their pipes and shared memory, and berth-agent mps its socket (default /run/berth/mps)")
 	flags.StringVar(&o.flags.HostRoot, "host-root", "", "where the host's / is mounted, for an agent in a container (default /)")
@@ -193,8 +193,9 @@ found by --instance and --state-dir, which are those that it was started with.`,
 func newUninstallCommand(o *options, out io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove what agents left on this node: sockets, CDI spec, hook, ledger, GPUNode",
+		Short: "Remove what agents left on this node and in the API: sockets, CDI spec, hook, state, labels, GPUNode",
 		Long: `Remove what agents left on this node and in the API. Stop the agent first.
+What MPS supervisors left stays, and so do the folders STATE-DIR/grants and STATE-DIR/library.json, until the next boot.
 Running containers keep their devices. Until another agent is installed no GPU is
 advertised, and a pod that was given one before cannot start again.`,
 		Example: "  berth-agent uninstall\n  berth-agent uninstall --standalone   # leave the API alone",

@@ -3,8 +3,10 @@
 //
 // # What it guarantees
 //
-// Allocate and GetPreferredAllocation answer from an immutable view in memory: no hardware
-// call, no file, no lock held while anything waits. Every open ListAndWatch stream sees
+// Allocate and GetPreferredAllocation answer from an immutable view in memory, without a
+// hardware call and without a lock that is held while anything waits. The ledger may read files
+// ([Deps.Ledger]): the kubelet's checkpoint and cgroups, when one of the devices is not known to be
+// free, and it makes a folder for the mount that marks the container. ListAndWatch reads none. Every open ListAndWatch stream sees
 // every change, since the device list is a versioned value that each stream compares with
 // what it has sent, never a message that streams could take from one another. A cancelled
 // stream ends at once. A change to one resource touches no other: neither its socket nor

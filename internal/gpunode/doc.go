@@ -9,9 +9,9 @@
 //
 // # Access
 //
-// The agent needs, on the cluster: get, create, patch and update on
-// gpunodes.berth.dev; get on nodes (for the owner reference); and, only if it is to
-// install the definition itself, get, create and update on
-// customresourcedefinitions. A GPUNode names the pods of all tenants that hold its
+// The agent needs, on the cluster: get, create and patch on gpunodes.berth.dev, and delete for
+// "berth-agent uninstall"; get on nodes (for the owner reference); get on
+// customresourcedefinitions; and, only if it is to install the definition itself, which
+// deploy/agent.yaml does not let it, create and update on those. A GPUNode names the pods of all tenants that hold its
 // cards: give get, list and watch on gpunodes to nobody who may not know them.
 package gpunode

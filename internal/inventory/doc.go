@@ -2,8 +2,8 @@
 // a projection of: it scans, judges, and tells subscribers that the picture changed.
 //
 // It guarantees that
-//   - every hardware call is made by a goroutine of its own, of which there are at most
-//     two (one scan, one watch), however many calls hang;
+//   - Scan and Watch of the Source are called by goroutines of their own, at most one of each at a
+//     time, however long a call hangs;
 //   - Current never blocks and never returns nil, and what it returns never changes;
 //   - a new snapshot is published only when something in it is different;
 //   - a subscriber that reads Current after each signal ends with the last snapshot;

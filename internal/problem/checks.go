@@ -168,7 +168,7 @@ func checkProblems() []Problem {
 		{
 			Code: "CONDITION_FALSE", Severity: Warning, Area: AreaConfig, Title: "a condition of the GPUNode is not met",
 			Meaning: "The newest configuration is refused, or a MIG layout waits or failed.",
-			Fix:     "See the condition's message; berth mig status shows how far the cards are.",
+			Fix:     "See the condition's message (kubectl describe gpunode NODE); for a MIG layout, berth mig plan NODE LAYOUT says who is in the way.",
 			Seen:    "berth doctor NODE",
 		},
 	}

@@ -121,19 +121,19 @@ func offerProblems() []Problem {
 		{
 			Code: "MIG_JOURNAL_CORRUPT", Severity: Warning, Area: AreaMIG, Title: "the journal of MIG changes was damaged",
 			Meaning: "It was kept beside as .bak. A change that was under way is planned anew. The problem ends when a new journal was written, or all GPUs are as they are wanted.",
-			Fix:     "Nothing, unless it happens again: then check the disk below the state directory.",
+			Fix:     "Nothing, unless it happens again: then check the disk below /var/lib/berth (persistentDir).",
 			Seen:    seenNode,
 		},
 		{
 			Code: "MIG_JOURNAL_UNREADABLE", Severity: Error, Area: AreaMIG, Title: "the journal of MIG changes cannot be read",
 			Meaning: "MIG layouts are not changed until it can: it says whether a change was under way.",
-			Fix:     "See that the agent may read and write its state directory, and that the disk below it works.",
+			Fix:     "See that the agent may read and write /var/lib/berth (persistentDir), and that the disk below it works.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "MIG_JOURNAL_UNWRITABLE", Severity: Error, Area: AreaMIG, Title: "the journal of MIG changes cannot be written",
 			Meaning: "MIG layouts are not changed until it can: without it a crash in the middle could not be repaired.",
-			Fix:     "Make the agent's state directory writable, and its disk not full.",
+			Fix:     "Make /var/lib/berth (persistentDir) writable, and its disk not full.",
 			Seen:    seenNode,
 		},
 		{
