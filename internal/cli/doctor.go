@@ -50,7 +50,7 @@ Each problem has a code; docs/problems.md has them all. The exit code is 0 for a
   berth doctor node-0                       from a laptop
   berth doctor --sim /tmp/node              of a simulated node
   berth doctor -o json | jq '.findings[] | select(.status == "problem")'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: atMostOneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 )
@@ -22,6 +24,14 @@ func (o *output) check() error {
 		return nil
 	}
 	return usagef("-o %s: there are table, json and yaml", o.format)
+}
+
+// atMostOneNode is for commands that take the name of a node, or none for this one.
+func atMostOneNode(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usagef("%s: name one node, or none for this node; got %d: %s", cmd.Name(), len(args), strings.Join(args, ", "))
+	}
+	return nil
 }
 
 // print writes the object, or has the table written.

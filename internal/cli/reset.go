@@ -35,7 +35,7 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
   berth reset 3 -o json | jq .state`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("reset: name one GPU, by index, UUID or PCI bus ID (berth gpus --node-local lists them)")
+				return usagef("reset: name one GPU, by index, UUID or PCI bus ID (berth gpus --node-local lists them); got %d arguments", len(args))
 			}
 			return nil
 		},
@@ -44,7 +44,7 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
 				return err
 			}
 			if wait < 0 {
-				return usagef("--wait %s: want a positive duration", wait)
+				return usagef("--wait %s: want a positive duration, as in 10m; leave it out not to wait", wait)
 			}
 			progress := deps.Out
 			if out.format != "table" {
@@ -52,7 +52,7 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
 			}
 			result, err := askReset(cmd.Context(), socket, args[0], wait, func(message string) { fmt.Fprintln(progress, message) })
 			if err != nil {
-				return &hintError{err, "fix: run this as root on a node where berth-agent runs; give --agent SOCKET if its state directory is elsewhere"}
+				return err
 			}
 			if err := out.print(deps.Out, result, func(io.Writer) error { return nil }); err != nil {
 				return err
@@ -63,7 +63,7 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for those who use the GPU; by default not at all")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for those who use the GPU, 24h at most; by default not at all")
 	cmd.Flags().StringVar(&socket, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
 	out.bind(cmd.Flags())
 	return cmd
@@ -73,15 +73,25 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
 func askReset(ctx context.Context, socket, reference string, wait time.Duration, tell func(string)) (*v1alpha1.GPUReset, error) {
 	query := url.Values{"gpu": {reference}, "wait": {wait.String()}}
 	response, err := pages.Client{Socket: socket}.Do(ctx, http.MethodPost, "/v1/reset?"+query.Encode(), nil)
-	if err != nil {
+	var refused *pages.RefusedError
+	switch {
+	case errors.As(err, &refused):
 		return nil, fmt.Errorf("reset GPU %s: %w", reference, err)
+	case err != nil:
+		return nil, &hintError{
+			fmt.Errorf("reset GPU %s: %w", reference, err),
+			"fix: run this as root on a node where berth-agent runs; give --agent SOCKET if its state directory is elsewhere",
+		}
 	}
 	defer response.Body.Close()
 	lines := json.NewDecoder(response.Body)
 	for {
 		var line v1alpha1.GPUResetLine
 		if err := lines.Decode(&line); err != nil {
-			return nil, fmt.Errorf("reset GPU %s: the agent's answer ended before the reset did: %w", reference, err)
+			return nil, &hintError{
+				fmt.Errorf("reset GPU %s: the agent's answer ended before the reset did: %w", reference, err),
+				"fix: see the agent's log, and the GPU's state with berth gpus --node-local; then try again",
+			}
 		}
 		if line.Step != nil {
 			tell(line.Step.Message)

@@ -39,7 +39,7 @@ from the metrics of the agent's pod, through the API server (get on pods/proxy i
   berth top --interval 5s
   berth top node-0                          from a laptop
   berth top -o json | jq '.items[] | select(.utilization < 0.1 and .pods != null) | .uuid'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: atMostOneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err

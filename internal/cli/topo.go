@@ -25,7 +25,7 @@ the NUMA node of each GPU, from the node's GPUNode object, from this node itself
 		Example: `  berth topo node-0
   berth topo --node-local
   berth topo --sim /tmp/node`,
-		Args: cobra.MaximumNArgs(1),
+		Args: atMostOneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
 				return err

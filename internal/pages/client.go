@@ -58,8 +58,13 @@ func (c Client) Do(ctx context.Context, method, page string, body io.Reader) (*h
 	}
 	defer response.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // What was read until an error is what is known.
-	return nil, fmt.Errorf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status, strings.TrimSpace(string(text)))
+	return nil, &RefusedError{fmt.Sprintf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status, strings.TrimSpace(string(text)))}
 }
+
+// RefusedError is an answer of the agent other than 2xx, with what the agent says.
+type RefusedError struct{ text string }
+
+func (e *RefusedError) Error() string { return e.text }
 
 func (c Client) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{

@@ -67,12 +67,15 @@ func (t *TransientError) check(node bool) error {
 	if _, ok := returnCodes()[t.Error]; !ok {
 		return fmt.Errorf("transient error %q of %s: want one of %s", t.Error, t.Call, strings.Join(TransientErrors(), ", "))
 	}
-	if t.Times < 0 || t.Skip < 0 {
-		return fmt.Errorf("transient error of %s: want how often, a number from 1 on, or none for until cleared", t.Call)
+	if t.Times < 0 {
+		return fmt.Errorf("transient error of %s, %d times: want a number from 1 on, or none to fail until cleared", t.Call, t.Times)
 	}
-	what, known := "nvml.Device", slices.Concat(deviceCalls(), instanceCalls(), libraryCalls(), []string{AllCalls})
+	if t.Skip < 0 {
+		return fmt.Errorf("transient error of %s after %d calls: want 0 or more calls that work before the first one fails", t.Call, t.Skip)
+	}
+	what, example, known := "nvml.Device", "GetMigMode", slices.Concat(deviceCalls(), instanceCalls(), libraryCalls(), []string{AllCalls})
 	if node {
-		what, known = "the library", nodeCalls()
+		what, example, known = "the library", "DeviceGetCount", nodeCalls()
 	}
 	if slices.Contains(known, t.Call) {
 		return nil
@@ -80,7 +83,10 @@ func (t *TransientError) check(node bool) error {
 	if near := spelling.Nearest(t.Call, known); near != "" {
 		return fmt.Errorf("transient error of %s: no such call of %s; did you mean %q?", t.Call, what, near)
 	}
-	return fmt.Errorf("transient error of %s: no such call of %s", t.Call, what)
+	if node && slices.Contains(deviceCalls(), t.Call) {
+		return fmt.Errorf("transient error of %s: no such call of the library; it is a call of a GPU, so name the GPU with --gpu", t.Call)
+	}
+	return fmt.Errorf("transient error of %s: no such call of %s; want the name of a call in go-nvml, such as %s", t.Call, what, example)
 }
 
 // add puts the error where calls look for it.
