@@ -87,8 +87,8 @@ type AgentConfig struct {
 
 	// PollInterval is the time between two scans. Default 5s.
 	PollInterval *metav1.Duration `json:"pollInterval,omitempty"`
-	// ScanDeadline is how long a call into the driver may hang before it is
-	// reported. Default 10s.
+	// ScanDeadline is how long a scan may take before the call that it is in is reported.
+	// Default 10s. A scan goes on without a GPU that has not answered for 5s, and reports it.
 	ScanDeadline *metav1.Duration `json:"scanDeadline,omitempty"`
 	// HealthClasses say for a cause by its code (XID94, NVLINK_DOWN) how bad it is, in
 	// place of the catalogue: ignore, degrade, restart-app, drain, inspect, reset or reboot. The

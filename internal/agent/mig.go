@@ -25,7 +25,7 @@ const (
 	migInterval = time.Second
 	// layoutStep is the time between two looks at whether it is known.
 	layoutStep = 20 * time.Millisecond
-	// migFieldManager owns the one label of the Node that the agent writes.
+	// migFieldManager owns the label nvidia.com/mig.config.state; those about the GPUs have another one.
 	migFieldManager = "berth-agent-mig"
 )
 

@@ -26,8 +26,8 @@
 //
 // # What it must not import
 //
-// Of this house internal/gpu and internal/offer, of Kubernetes apimachinery and client-go, and no
-// library of a vendor.
+// Any package of Berth but internal/gpu and internal/offer, any of Kubernetes but apimachinery and client-go,
+// and the library of a vendor.
 //
 // # Access
 //

@@ -1,4 +1,4 @@
-// Package gpu is the vocabulary of the house: GPUs, MIG devices, links, health
+// Package gpu is the vocabulary of Berth: GPUs, MIG devices, links, health
 // and the snapshot of a whole node, as plain values.
 //
 // It guarantees that its values carry no behaviour beyond parsing, printing,

@@ -23,8 +23,8 @@
 //     or not, when the kubelet has freed the device and we had not noticed, or an init
 //     container's device is used again within its pod; otherwise it is refused (see "A device that is
 //     offered twice").
-//   - A holding ends when the kubelet no longer lists it and no process of its
-//     container lives. Deletion of the pod alone ends nothing.
+//   - A holding ends when the kubelet no longer lists it, or its pod has ended, and no process of
+//     its container lives. While one lives, deletion of the pod ends nothing.
 //   - Listed without a process (not started yet, crash loop, finished but not
 //     deleted) stays held and bars nobody: as long as the kubelet remembers
 //     a device it offers it to nobody else.
