@@ -51,11 +51,15 @@
 //
 //	control.sock        the supervisor's socket, 0600
 //	lock                held by the supervisor that runs
-//	wanted.json         what is wanted
-//	<UUID>/state.json   the journal of a GPU: previous compute mode, process
+//	wanted.json         what is wanted, in the form of internal/statefile
+//	<UUID>/state.json   the journal of a GPU, in that form too: previous compute mode, process
 //	<UUID>/pipe         CUDA_MPS_PIPE_DIRECTORY
 //	<UUID>/log          CUDA_MPS_LOG_DIRECTORY: control.log, server.log, and daemon.log with the daemon's output
 //	<UUID>/shm          /dev/shm of the daemon and its clients
+//
+// Of these two files a damaged one, and one of a newer version, is kept with .bak behind its name and reported in the log, the
+// journal's also in the status. Without wanted.json the journals say what ran, and that goes on. When both are lost a daemon is left as it
+// is, and its clients with it, until the agent says what it wants.
 //
 // In a container the root must be mounted with mountPropagation Bidirectional, so that the host (and through it the
 // clients' containers) sees the tmpfs, and with hostPID, since the daemon tells its clients apart by PID.

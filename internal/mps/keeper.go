@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 const (
@@ -37,8 +38,8 @@ type keeper struct {
 
 	journal *record
 	daemon  *daemon
-	// remark is worth knowing of a daemon that is Ready.
-	remark string
+	// remark and lost are worth knowing of a daemon that is Ready; lost is what became of the journal of an earlier supervisor.
+	remark, lost string
 	// answered is what the daemon said when the limits were last set.
 	answered Answer
 	// failures count since the daemon was last Ready for a while; the next attempt is not before
@@ -88,12 +89,14 @@ func (k *keeper) run(ctx context.Context) {
 
 // recover learns what an earlier supervisor left of this GPU.
 func (k *keeper) recover(ctx context.Context) {
-	journal, err := readRecord(k.deps.Root, k.gpu)
-	if err != nil {
-		journal = k.rebuild(ctx, err)
+	journal, read := recordOf(k.deps.Root, k.gpu).Load()
+	switch {
+	case read.Lost():
+		k.journal = k.rebuild(ctx, read)
+	case read.State == statefile.Present:
+		k.journal = &journal
 	}
-	k.journal = journal
-	d, err := k.adopt(k.gpu, journal)
+	d, err := k.adopt(k.gpu, k.journal)
 	switch {
 	case err != nil:
 		k.deps.Log.Error("MPS daemon of an earlier supervisor not looked for", "gpu", k.gpu, "error", err)
@@ -112,16 +115,14 @@ func (k *keeper) recover(ctx context.Context) {
 
 // rebuild makes up for a journal that was lost: nobody but us sets exclusive process on a GPU that we have a
 // folder for, so the mode before is taken to be the default.
-func (k *keeper) rebuild(ctx context.Context, cause error) *record {
-	k.deps.Log.Error("journal of MPS lost; the compute mode before MPS is taken to be the default", "gpu", k.gpu, "error", cause)
-	if errors.Is(cause, errCorrupt) {
-		_ = setAside(recordPath(k.deps.Root, k.gpu))
-	}
+func (k *keeper) rebuild(ctx context.Context, read statefile.Result) *record {
+	k.lost = fmt.Sprintf("%s: %v; the compute mode before MPS is taken to be the default", read.Code(), read.Err)
+	k.deps.Log.Error("journal of MPS lost; the compute mode before MPS is taken to be the default", "gpu", k.gpu, "code", read.Code(), "error", read.Err)
 	mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
 	if err != nil || mode == modeExclusiveProcess {
 		mode = modeDefault
 	}
-	return &record{Version: fileVersion, Wanted: Wanted{GPU: k.gpu}, PreviousMode: mode}
+	return &record{Wanted: Wanted{GPU: k.gpu}, PreviousMode: mode}
 }
 
 // converge does what is to be done now, and says when to look again; done ends the keeper.
@@ -134,6 +135,8 @@ func (k *keeper) converge(ctx context.Context) (pause time.Duration, done bool) 
 	var err error
 	pause = checkEvery
 	switch {
+	case want == nil && k.isUndecided(k.gpu):
+		k.show(Starting, "what is wanted of it is lost: it is left as it is until the agent says what it wants")
 	case want == nil:
 		if err = k.stop(ctx); err == nil {
 			return 0, k.retire(k.gpu)
@@ -176,7 +179,7 @@ func (k *keeper) fail(want *Wanted, err error) time.Duration {
 func (k *keeper) show(state State, reason string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, wanted := k.wishes[k.gpu]; !wanted || k.closing {
+	if _, wanted := k.wishes[k.gpu]; !wanted && !k.undecided[k.gpu] || k.closing {
 		state = Stopping
 	}
 	k.note(k.gpu, func(st *Status) {
@@ -273,7 +276,7 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 		k.deps.Log.Info("MPS daemon ready", "gpu", k.gpu, "index", want.Index, "replicas", want.Replicas, "pid", k.daemon.handle.pid,
 			"pinnedMemoryMiB", want.PinnedMemoryMiB, "activeThreadPercentage", want.ActiveThreadPercentage, "answeredMemory", k.answered.PinnedMemory)
 	}
-	k.show(Ready, strings.Join(slices.DeleteFunc([]string{k.remark, remark}, func(text string) bool { return text == "" }), "; "))
+	k.show(Ready, strings.Join(slices.DeleteFunc([]string{k.remark, remark, k.lost}, func(text string) bool { return text == "" }), "; "))
 	return nil
 }
 

@@ -71,7 +71,7 @@ func (k *keeper) begin(ctx context.Context, want Wanted) error {
 		if err != nil {
 			return fmt.Errorf("read compute mode of %s: %w", k.gpu, err)
 		}
-		k.journal = &record{Version: fileVersion, PreviousMode: mode}
+		k.journal = &record{PreviousMode: mode}
 	}
 	k.journal.Wanted, k.journal.PID, k.journal.StartTime = want, 0, 0
 	return k.write()
@@ -89,7 +89,7 @@ func makeDirectory(dir string, mode os.FileMode) error {
 }
 
 func (k *keeper) write() error {
-	if err := writeJSON(recordPath(k.deps.Root, k.gpu), k.journal); err != nil {
+	if err := recordOf(k.deps.Root, k.gpu).Save(*k.journal); err != nil {
 		return err
 	}
 	return k.deps.Fault(StateWritten)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 // steps are the named steps, each with how often it comes before the daemon is Ready, and whether it
@@ -175,7 +177,7 @@ func TestAdoptionToStop(t *testing.T) {
 	s.set(want)
 	kill()
 	s.stop()
-	n.check(writeJSON(filepath.Join(n.root, wantedName), wantedFile{Version: fileVersion, Generation: 7}))
+	n.check(wantedIn(n.root).Save(wantedFile{Generation: 7}))
 	s = n.start(n.deps())
 	s.await("nothing left", nothing)
 	n.clean(want.GPU, modeDefault)
@@ -214,10 +216,10 @@ func TestNumberOfAStranger(t *testing.T) {
 	n.check(err)
 	want := n.want(0)
 	n.check(os.MkdirAll(filepath.Join(n.root, string(want.GPU)), 0o711))
-	n.check(writeJSON(recordPath(n.root, want.GPU), record{
-		Version: fileVersion, Wanted: want, PreviousMode: modeDefault, PID: stranger.Process.Pid, StartTime: at.start,
+	n.check(recordOf(n.root, want.GPU).Save(record{
+		Wanted: want, PreviousMode: modeDefault, PID: stranger.Process.Pid, StartTime: at.start,
 	}))
-	n.check(writeJSON(filepath.Join(n.root, wantedName), wantedFile{Version: fileVersion, Generation: 1, Wanted: []Wanted{want}}))
+	n.check(wantedIn(n.root).Save(wantedFile{Generation: 1, Wanted: []Wanted{want}}))
 	s := n.start(n.deps())
 	if st := s.await("Ready", allReady(want))[0]; st.PID == stranger.Process.Pid {
 		t.Error("the stranger was adopted")
@@ -238,10 +240,12 @@ func TestDaemonOfAnotherJournal(t *testing.T) {
 			st := s.set(want)[0]
 			kill()
 			s.stop()
-			journal, err := readRecord(n.root, want.GPU)
-			n.check(err)
-			edit(journal)
-			n.check(writeJSON(recordPath(n.root, want.GPU), journal))
+			journal, read := recordOf(n.root, want.GPU).Read()
+			if read.State != statefile.Present {
+				t.Fatal(read)
+			}
+			edit(&journal)
+			n.check(recordOf(n.root, want.GPU).Save(journal))
 			s = n.start(n.deps())
 			now := s.await("Ready", allReady(want))[0]
 			if pids := n.family(want.GPU); now.PID == st.PID || len(pids) != 1 || pids[0] != now.PID {
@@ -283,15 +287,19 @@ func TestHoldNoStranger(t *testing.T) {
 
 // TestCorruptFiles: whatever is lost, the daemon and its clients go on, and a stop leaves nothing.
 func TestCorruptFiles(t *testing.T) {
+	stranger := Wanted{GPU: "GPU-x", Replicas: 1, PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}
+	outside := stranger
+	outside.GPU = "GPU-/../../x"
 	tests := map[string]struct{ wanted, journal string }{
-		"wanted is empty":             {wanted: "-"},
-		"wanted is cut off":           {wanted: `{"version": 1, "generation`},
-		"wanted is of tomorrow":       {wanted: `{"version": 2, "generation": 1, "wanted": []}`},
-		"wanted has an unknown field": {wanted: `{"version": 1, "generation": 1, "wanted": [], "x": 1}`},
-		"wanted leaves the root":      {wanted: `{"version": 1, "generation": 1, "wanted": [{"gpu": "GPU-/../../x", "index": 0, "replicas": 1, "pinnedMemoryMiB": -1, "activeThreadPercentage": 1, "multiUser": true}]}`},
-		"the journal is empty":        {journal: "-"},
-		"the journal is of another":   {journal: `{"version": 1, "wanted": {"gpu": "GPU-x", "index": 0, "replicas": 1, "pinnedMemoryMiB": -1, "activeThreadPercentage": 1, "multiUser": true}, "previousComputeMode": 0}`},
-		"the journal is noise":        {journal: strings.Repeat("noise", maxFile)},
+		"wanted is empty":            {wanted: "-"},
+		"wanted is cut off":          {wanted: `{"format":"berth-mps-wanted","version":1,"crc`},
+		"wanted is of tomorrow":      {wanted: `{"format":"berth-mps-wanted","version":2,"crc32c":1,"content":{}}`},
+		"wanted is of another form":  {wanted: `{"version": 1, "generation": 1, "wanted": []}`},
+		"wanted leaves the root":     {wanted: enveloped(t, wantedIn("/"), wantedFile{Generation: 1, Wanted: []Wanted{outside}})},
+		"the journal is empty":       {journal: "-"},
+		"the journal is of another":  {journal: enveloped(t, recordOf("/", "GPU-x"), record{Wanted: stranger})},
+		"the journal is noise":       {journal: strings.Repeat("noise", maxFile)},
+		"the journal is of tomorrow": {journal: `{"format":"berth-mps-gpu","version":2,"crc32c":1,"content":{}}`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -301,19 +309,40 @@ func TestCorruptFiles(t *testing.T) {
 			st := s.set(want)[0]
 			kill()
 			s.stop()
-			for path, content := range map[string]string{filepath.Join(n.root, wantedName): tc.wanted, recordPath(n.root, want.GPU): tc.journal} {
+			files := map[string]string{filepath.Join(n.root, wantedName): tc.wanted, recordOf(n.root, want.GPU).Path: tc.journal}
+			for path, content := range files {
 				if content != "" {
 					n.check(os.WriteFile(path, []byte(strings.TrimPrefix(content, "-")), 0o600))
 				}
 			}
 			s = n.start(n.deps())
-			if now := s.await("Ready", allReady(want))[0]; now.PID != st.PID {
+			now := s.await("Ready", allReady(want))[0]
+			if now.PID != st.PID {
 				t.Errorf("process %d became %d", st.PID, now.PID)
+			}
+			for path, content := range files {
+				if kept, err := os.ReadFile(path + ".bak"); content != "" && (err != nil || string(kept) != strings.TrimPrefix(content, "-")) {
+					t.Errorf("%s was not kept: %d bytes, %v", path, len(kept), err)
+				}
+			}
+			if reported := strings.Contains(now.Reason, "STATE_"); reported != (tc.journal != "") {
+				t.Errorf("the status says %q", now.Reason)
 			}
 			s.set()
 			n.clean(want.GPU, modeDefault)
 		})
 	}
+}
+
+// enveloped is a file with a content that its writer would refuse.
+func enveloped[T any](t *testing.T, file statefile.File[T], content T) string {
+	t.Helper()
+	file.Check = nil
+	blob, err := file.Encode(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(blob)
 }
 
 // TestLeftovers: what a daemon leaves behind that died is ended before the next one starts, and so is what is
@@ -351,4 +380,58 @@ func TestLeftovers(t *testing.T) {
 	}
 	ended(late)
 	s.set()
+}
+
+// TestBothFilesLost: when it is not known any more what is wanted of a daemon, it serves its clients on until the agent says so.
+func TestBothFilesLost(t *testing.T) {
+	n := newNode(t)
+	s, _, kill := n.process(victim{})
+	want := n.want(0)
+	st := s.set(want)[0]
+	program := n.client(want.GPU, 1)
+	program.until("ready")
+	kill()
+	s.stop()
+	for _, path := range []string{filepath.Join(n.root, wantedName), recordOf(n.root, want.GPU).Path} {
+		n.check(os.WriteFile(path, []byte("{"), 0o600))
+	}
+	s = n.start(n.deps())
+	s.await("undecided", inState(Starting, "what is wanted of it is lost"))
+	if pids := n.family(want.GPU); len(pids) == 0 || !slices.Contains(pids, st.PID) {
+		t.Errorf("processes %v, want %d among them", pids, st.PID)
+	}
+	if now := s.set(want)[0]; now.PID != st.PID {
+		t.Errorf("process %d became %d", st.PID, now.PID)
+	}
+	select {
+	case line, open := <-program.lines:
+		t.Errorf("the client heard %q, %v", line, open)
+	default:
+	}
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestChangedOnDisk: a digit that a bad disk has changed is damage and no other wish, and the damaged file is kept.
+func TestChangedOnDisk(t *testing.T) {
+	n := newNode(t)
+	s, _, kill := n.process(victim{})
+	want := n.want(0)
+	s.set(want)
+	kill()
+	s.stop()
+	path := filepath.Join(n.root, wantedName)
+	blob, err := os.ReadFile(path)
+	n.check(err)
+	spoilt := strings.Replace(string(blob), fmt.Sprint(want.PinnedMemoryMiB), "9000", 1)
+	n.check(os.WriteFile(path, []byte(spoilt), 0o600))
+	s = n.start(n.deps())
+	if limits := s.await("Ready", inState(Ready))[0].Limits; limits != want.limits() {
+		t.Errorf("limits %+v, want %+v", limits, want.limits())
+	}
+	if kept, err := os.ReadFile(path + ".bak"); err != nil || string(kept) != spoilt {
+		t.Errorf("kept %q, %v, want %q", kept, err, spoilt)
+	}
+	s.set()
+	n.clean(want.GPU, modeDefault)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/gpu"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 // ComputeModes reads and sets the compute mode of GPUs, in NVML's numbers (nvmlDeviceGetComputeMode,
@@ -67,6 +67,8 @@ type Supervisor struct {
 	wishes  map[gpu.UUID]Wanted
 	status  map[gpu.UUID]Status
 	keepers map[gpu.UUID]*keeper
+	// undecided are the GPUs of which it is lost what was wanted, until the agent says it.
+	undecided map[gpu.UUID]bool
 	// changed is closed, and replaced, at each change of status.
 	changed chan struct{}
 	// spawn starts a keeper; it is set while Run runs.
@@ -201,39 +203,40 @@ func (s *Supervisor) control(id gpu.UUID) control {
 	return control{program: s.deps.Program, pipe: PipeDir(s.deps.Root, id), log: LogDir(s.deps.Root, id)}
 }
 
-// load reads what is wanted. If that is lost, the journals say what last ran, and that stays.
+// load reads what is wanted. If that is lost, the journals say what last ran, and that stays; where the journal is lost too, nothing
+// is done until the agent says what it wants.
 func (s *Supervisor) load() error {
-	file, err := readWanted(s.deps.Root)
+	file, read := wantedIn(s.deps.Root).Load()
 	switch {
-	case err == nil:
+	case read.State == statefile.Present:
 		s.accept(file)
 		return nil
-	case errors.Is(err, errCorrupt):
-		path := filepath.Join(s.deps.Root, wantedName)
-		if aside := setAside(path); aside != nil {
-			return fmt.Errorf("%w; it could not be kept: %w", err, aside)
-		}
-		s.deps.Log.Error("what was wanted of MPS is lost; what ran last goes on until the agent says what it wants", "error", err, "kept", path+".bak")
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
+	case read.State == statefile.Unreadable:
+		return read.Err
+	case read.Lost():
+		s.deps.Log.Error("what was wanted of MPS is lost; what ran last goes on until the agent says what it wants", "code", read.Code(), "error", read.Err)
 	}
 	ids, err := cards(s.deps.Root)
 	if err != nil {
 		return err
 	}
-	file = wantedFile{Version: fileVersion}
+	undecided := map[gpu.UUID]bool{}
 	for _, id := range ids {
-		if journal, err := readRecord(s.deps.Root, id); err == nil && journal != nil {
+		switch journal, read := recordOf(s.deps.Root, id).Read(); {
+		case read.State == statefile.Present:
 			file.Wanted = append(file.Wanted, journal.Wanted)
+		case read.Lost():
+			undecided[id] = true
 		}
 	}
 	s.accept(file)
+	s.undecided = undecided
 	return nil
 }
 
 func (s *Supervisor) accept(file wantedFile) {
 	s.wanted = file
-	s.wishes = map[gpu.UUID]Wanted{}
+	s.wishes, s.undecided = map[gpu.UUID]Wanted{}, nil
 	for _, want := range file.Wanted {
 		s.wishes[want.GPU] = want
 	}
@@ -251,8 +254,8 @@ func (s *Supervisor) set(set []Wanted) (int64, error) {
 	if slices.Equal(set, s.wanted.Wanted) && s.wanted.Generation > 0 {
 		return s.wanted.Generation, nil
 	}
-	file := wantedFile{Version: fileVersion, Generation: s.wanted.Generation + 1, Wanted: set}
-	if err := writeJSON(filepath.Join(s.deps.Root, wantedName), file); err != nil {
+	file := wantedFile{Generation: s.wanted.Generation + 1, Wanted: set}
+	if err := wantedIn(s.deps.Root).Save(file); err != nil {
 		return 0, err
 	}
 	if err := s.deps.Fault(WantedWritten); err != nil {
@@ -286,7 +289,7 @@ func (s *Supervisor) keep(id gpu.UUID) {
 	k := &keeper{Supervisor: s, gpu: id, wake: make(chan struct{}, 1)}
 	s.keepers[id] = k
 	state := Starting
-	if _, ok := s.wishes[id]; !ok {
+	if _, ok := s.wishes[id]; !ok && !s.undecided[id] {
 		state = Stopping
 	}
 	s.note(id, func(st *Status) { st.State = state })
@@ -314,6 +317,13 @@ func (s *Supervisor) wish(id gpu.UUID) *Wanted {
 		return &want
 	}
 	return nil
+}
+
+// isUndecided tells whether it is not known what is wanted of a GPU.
+func (s *Supervisor) isUndecided(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.undecided[id]
 }
 
 // note changes a status; it is called with the lock held.

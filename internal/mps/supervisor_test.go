@@ -73,7 +73,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	}
 	modes := map[string]os.FileMode{
 		SocketPath(n.root): os.ModeSocket | 0o600, n.root: os.ModeDir | 0o711, filepath.Join(n.root, wantedName): 0o600,
-		recordPath(n.root, want.GPU): 0o600, PipeDir(n.root, want.GPU): os.ModeDir | 0o755, LogDir(n.root, want.GPU): os.ModeDir | 0o755,
+		recordOf(n.root, want.GPU).Path: 0o600, PipeDir(n.root, want.GPU): os.ModeDir | 0o755, LogDir(n.root, want.GPU): os.ModeDir | 0o755,
 		ShmDir(n.root, want.GPU): os.ModeDir | os.ModeSticky | 0o777,
 	}
 	for path, want := range modes {
