@@ -23,8 +23,8 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "DEVICE_NODE_WRONG", Severity: Error, Area: AreaDriver, Title: "a device node has the wrong numbers",
-			Meaning: "The node opens another device or none. A node that was made before the module was loaded anew looks like this.",
-			Fix:     "Delete it and make it again: nvidia-modprobe -c MINOR -u.",
+			Meaning: "The node opens another device or none. A node that was made before the module was loaded again looks like this. The agent makes such nodes of the driver again where it may.",
+			Fix:     "See that the agent runs privileged with the host's /dev below its host root; or delete the node and make it again: nvidia-modprobe -c MINOR -u.",
 			Seen:    seenDoctor,
 		},
 		{

@@ -5,7 +5,7 @@ func nodeProblems() []Problem {
 	return []Problem{
 		{
 			Code: "DEVICE_NODE_MISSING", Severity: Error, Area: AreaDriver, Title: "a device node of the driver is missing",
-			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl or /dev/nvidia-uvm no CUDA program can start in any pod of the node; after a boot nobody makes these nodes unless a display or a CUDA program on the host does. The agent makes what is missing where it may.",
+			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl or /dev/nvidia-uvm no CUDA program can start in any pod of the node; after a boot nobody makes these nodes unless a display or a CUDA program on the host does. The agent makes what is missing where it may; control nodes not where the driver's parameter ModifyDeviceFiles is 0.",
 			Fix:     "See the message: load the module (modprobe nvidia-uvm), make the node (nvidia-modprobe -u -c MINOR on the host), or run the agent privileged with the host's /dev below its host root.",
 			Seen:    seenNode + ", or berth doctor on the node",
 		},
