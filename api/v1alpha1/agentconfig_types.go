@@ -110,7 +110,8 @@ type AgentConfig struct {
 	// DCGMHostnameLabel is the label with the node's name under dcgm-exporter's names: Hostname, as all its
 	// releases have it, or hostname, as its main branch does. Default Hostname.
 	DCGMHostnameLabel string `json:"dcgmHostnameLabel,omitempty"`
-	// IgnoredXIDs are further XIDs that say nothing about a card's health.
+	// IgnoredXIDs are further XIDs that say nothing about a GPU's health. A change takes effect at the
+	// next start.
 	IgnoredXIDs []uint64 `json:"ignoredXIDs,omitempty"`
 	// NodeName is the node's name in the API. Default: NODE_NAME, then the host name.
 	NodeName string `json:"nodeName,omitempty"`

@@ -6,7 +6,7 @@
 //     that is built in, and overrides;
 //   - a verdict recovers by itself once there is proof that its causes are gone, and never improves without such proof,
 //     a restart of the process included, as long as its Record was kept;
-//   - an error of one MIG instance concerns that one, unless it takes a reset of the card.
+//   - an error of one MIG instance concerns that one, unless it takes a drain or a reset of the GPU, or a reboot.
 //
 // It is pure: it must not import anything but the standard library and the other pure rooms, and it
 // reads no clock.

@@ -59,7 +59,7 @@ func cardProblems() []Problem {
 		},
 		{
 			Code: "NVML_TIMEOUT", Severity: Error, Area: AreaGPU, Title: "the driver hangs",
-			Meaning: "A call into the driver has not returned within its deadline. What is shown of the cards is from before; the kubelet and the metrics are served on.",
+			Meaning: "A call into the driver has not returned within its deadline. A GPU that it is about is shown as it was last seen and not offered, and the other GPUs are scanned on; after a call about the whole node, what is shown of all GPUs is from before. The kubelet and the metrics are served on.",
 			Fix:     "Look for XIDs in the kernel log and for programs in state D. If the call does not return, drain and reboot the node.",
 			Seen:    "the health of the card that was asked, or status.problems of GPUNode",
 		},
