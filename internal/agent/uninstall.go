@@ -70,7 +70,7 @@ func removeState(dir string) error {
 
 func removePersistent(dir string) error {
 	for _, name := range []string{
-		partition.JournalFile, partition.JournalFile + ".bak", partition.JournalFile + ".tmp", partition.LockFile,
+		partition.JournalFile, partition.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -1,13 +1,12 @@
 package partition
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,29 +15,25 @@ import (
 
 	"github.com/berth-gpu/berth/internal/gpu"
 	"github.com/berth-gpu/berth/internal/mig"
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 const (
-	// JournalFile and LockFile are the names in Deps.Dir. While it is written the journal's name ends in
-	// .tmp, and one that made no sense is kept as .bak.
+	// JournalFile and LockFile are the names in Deps.Dir. The journal has the form of internal/statefile.
 	JournalFile = "mig-change.json"
 	LockFile    = "mig-change.lock"
 
 	journalFormat  = "berth-mig-change"
 	journalVersion = 1
-	// maxJournal bounds the file in bytes; 16 cards with seven instances each have about 30 KiB.
-	maxJournal = 4 << 20
 )
 
 // journal is what is under way.
 type journal struct {
-	Format     string `json:"format"`
-	Version    int    `json:"version"`
-	Generation int64  `json:"generation"`
+	Generation int64 `json:"generation"`
 	// Owner is the agent that carries it out, or did when it died.
 	Owner string `json:"owner"`
-	// NodeUID is the UID of the Node that it belongs to; empty when that was not known.
-	NodeUID string `json:"nodeUID,omitempty"`
+	// NodeUID is the UID of the Node that it belongs to; empty when that was not known. The file's envelope has it.
+	NodeUID string `json:"-"`
 	// Cards are in the order of their UUID.
 	Cards []entry `json:"cards"`
 }
@@ -53,41 +48,22 @@ type entry struct {
 	Plan mig.CardPlan `json:"plan"`
 }
 
-// parseJournal reads a journal's content.
-func parseJournal(blob []byte) (journal, error) {
-	var j journal
-	decoder := json.NewDecoder(bytes.NewReader(blob))
-	if err := decoder.Decode(&j); err != nil {
-		return journal{}, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return journal{}, errors.New("something follows the journal")
-	}
-	switch {
-	case j.Format != journalFormat:
-		return journal{}, fmt.Errorf("format %q is no MIG journal", j.Format)
-	case j.Version > journalVersion:
-		return journal{}, &versionError{j.Version}
-	case j.Version < 1 || j.Generation < 1:
-		return journal{}, fmt.Errorf("version %d, generation %d", j.Version, j.Generation)
+// check refuses a journal that makes no sense.
+func (j journal) check() error {
+	if j.Generation < 1 {
+		return fmt.Errorf("generation %d", j.Generation)
 	}
 	for i, card := range j.Cards {
 		if card.UUID == "" || i > 0 && j.Cards[i-1].UUID >= card.UUID {
-			return journal{}, fmt.Errorf("card %q is out of order", card.UUID)
+			return fmt.Errorf("card %q is out of order", card.UUID)
 		}
 		for profile, count := range card.Wanted.Devices {
 			if profile == "" || count < 0 || !card.Wanted.Enabled {
-				return journal{}, fmt.Errorf("card %s cannot have %d of %q", card.UUID, count, profile)
+				return fmt.Errorf("card %s cannot have %d of %q", card.UUID, count, profile)
 			}
 		}
 	}
-	return j, nil
-}
-
-type versionError struct{ version int }
-
-func (e *versionError) Error() string {
-	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent knows", e.version, journalVersion)
+	return nil
 }
 
 func (j *journal) put(e entry) {
@@ -166,37 +142,28 @@ func (d *desk) next() (int64, error) {
 	return next, nil
 }
 
-// read gives the journal; one without cards when there is none.
-func (d *desk) read() (journal, error) {
-	file, err := d.root.Open(JournalFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return journal{}, nil
+// file is the journal's file. It is of no boot: what was under way is brought to its end after one.
+func (d *desk) file() statefile.File[journal] {
+	return statefile.File[journal]{
+		Path: filepath.Join(d.dir, JournalFile), What: "the MIG change under way", Format: journalFormat, Version: journalVersion, Check: journal.check,
 	}
-	if err != nil {
-		return journal{}, &unreadableError{err}
-	}
-	defer file.Close()
-	blob, err := io.ReadAll(io.LimitReader(file, maxJournal+1))
-	if err != nil {
-		return journal{}, &unreadableError{err}
-	}
-	if len(blob) > maxJournal {
-		return journal{}, fmt.Errorf("more than %d bytes", maxJournal)
-	}
-	j, err := parseJournal(blob)
-	if err == nil {
-		d.generation = max(d.generation, j.Generation)
-	}
-	return j, err
 }
 
-// unreadableError is one of the disk, as opposed to what the file says.
-type unreadableError struct{ error }
-
-func (e *unreadableError) Unwrap() error { return e.error }
-
-// keep puts the journal out of the way.
-func (d *desk) keep() error { return d.root.Rename(JournalFile, JournalFile+".bak") }
+// read gives the journal; one without cards when there is none, or none that can be used. That one is kept beside; if it
+// cannot be, it counts as unreadable, so that it is not overwritten.
+func (d *desk) read() (journal, statefile.Result) {
+	j, result := d.file().Read()
+	if result.State == statefile.Damaged || result.State == statefile.Newer {
+		_, kept := d.file().Load()
+		if _, err := d.root.Lstat(JournalFile); err == nil {
+			kept = statefile.Result{State: statefile.Unreadable, Err: fmt.Errorf("%w; it could not be kept as %s", result.Err, d.file().Backup())}
+		}
+		result = kept
+	}
+	j.NodeUID = result.NodeUID
+	d.generation = max(d.generation, j.Generation)
+	return j, result
+}
 
 // write replaces the journal: after a crash, of the machine too, the old or the new one
 // is there. Without cards there is none.
@@ -207,36 +174,15 @@ func (d *desk) write(j journal, torn func() error) error {
 		}
 		return d.sync()
 	}
-	blob, err := json.MarshalIndent(j, "", "  ")
-	if err != nil {
-		return err
+	file := d.file()
+	file.NodeUID = j.NodeUID
+	file.Fault = func(at statefile.Step) error {
+		if at != statefile.StepTorn {
+			return nil
+		}
+		return torn()
 	}
-	temporary := JournalFile + ".tmp"
-	file, err := d.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	half := len(blob) / 2
-	_, err = file.Write(blob[:half])
-	if err == nil {
-		err = torn()
-	}
-	if err == nil {
-		_, err = file.Write(append(blob[half:], '\n'))
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if closing := file.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		return err // what is left is overwritten by the next write
-	}
-	if err := d.root.Rename(temporary, JournalFile); err != nil {
-		return err
-	}
-	return d.sync()
+	return file.Save(j)
 }
 
 // sync makes names last.

@@ -187,7 +187,7 @@ func (w *world) runIsEmpty() {
 		w.t.Fatalf("empty /run: %v", err)
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), JournalFile) || entry.Name() == LockFile {
+		if strings.HasPrefix(strings.TrimPrefix(entry.Name(), "."), JournalFile) || entry.Name() == LockFile {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(w.dir, entry.Name())); err != nil {

@@ -2,9 +2,10 @@ package partition
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/berth-gpu/berth/internal/statefile"
 )
 
 func (r *round) unusable(code string, err error) {
@@ -12,30 +13,20 @@ func (r *round) unusable(code string, err error) {
 }
 
 func (r *round) readJournal() error {
-	path := r.deps.Dir + "/" + JournalFile
-	found, err := r.desk.read()
-	var disk *unreadableError
-	switch {
-	case errors.As(err, &disk):
-		r.unusable(unreadable, err)
-		r.closed = cmp.Or(r.closed, fmt.Sprintf("read %s: %v", path, err))
+	found, result := r.desk.read()
+	switch result.State {
+	case statefile.Unreadable:
+		r.fault(unreadable, fmt.Sprintf("%v. MIG layouts are not changed until that works.", result.Err))
+		r.closed = cmp.Or(r.closed, result.Err.Error())
 		return nil
-	case err != nil:
-		if keeping := r.desk.keep(); keeping != nil {
-			err = fmt.Errorf("%w; it could not be kept as %s.bak: %w", err, path, keeping)
-			r.unusable(unreadable, err)
-			r.closed = cmp.Or(r.closed, fmt.Sprintf("read %s: %v", path, err))
-			return nil
-		}
+	case statefile.Damaged, statefile.Newer:
 		code := corrupt
-		var newer *versionError
-		if errors.As(err, &newer) {
+		if result.State == statefile.Newer {
 			code = otherVersion
 		}
-		r.fault(code, fmt.Sprintf("%s: %v. It was kept as %s.bak. A change that was under way is planned anew from what is wanted now; where nothing is wanted, the card stays as it is.", path, err, path))
-		found = journal{}
+		r.fault(code, fmt.Sprintf("%v. A change that was under way is planned anew from what is wanted now; where nothing is wanted, the card stays as it is.", result.Err))
 	}
-	r.readWell = err == nil
+	r.readWell = !result.Lost()
 	r.mended(unreadable)
 	r.journal = found
 	if r.resumed || r.closed != "" {
@@ -97,7 +88,6 @@ func (r *round) writeJournal(anew bool, done Step) error {
 			if err != nil {
 				return err
 			}
-			r.journal.Format, r.journal.Version = journalFormat, journalVersion
 			r.journal.Generation, r.journal.Owner = generation, r.deps.Owner
 			r.journal.NodeUID = cmp.Or(r.nodeUID(), r.journal.NodeUID)
 		}

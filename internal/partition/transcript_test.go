@@ -1,6 +1,8 @@
 package partition
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -129,7 +131,11 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		if errors.Is(err, os.ErrNotExist) {
 			return "none\n"
 		}
-		return string(blob)
+		var shown bytes.Buffer
+		if err := json.Indent(&shown, blob, "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		return shown.String()
 	case "spoil":
 		if err := os.WriteFile(filepath.Join(w.dir, JournalFile), []byte(d.Input), 0o600); err != nil {
 			t.Fatal(err)

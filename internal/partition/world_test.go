@@ -438,7 +438,7 @@ func (w *world) clean() {
 			w.t.Fatalf("maintenance is left:\n%s%v", w.picture(), w.trace)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(w.dir, JournalFile+"*")); len(left) > 0 && !slices.Equal(left, []string{filepath.Join(w.dir, JournalFile+".tmp")}) {
+	if left, _ := filepath.Glob(filepath.Join(w.dir, JournalFile+"*")); len(left) > 0 {
 		w.t.Fatalf("files are left: %v; %v", left, w.trace)
 	}
 }
