@@ -115,7 +115,7 @@ type Agent struct {
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
-	// looked is true since the ledger was first compared; compared is closed a moment
+	// looked is true since the ledger was first compared and the layout was waited for; compared is closed a moment
 	// later, when the first units are settled too.
 	looked atomic.Bool
 	// changed wakes the device plugin, relayout the partitioning.

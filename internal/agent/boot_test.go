@@ -49,9 +49,10 @@ func TestBootWithoutAPI(t *testing.T) {
 	b.override = func(c *v1alpha1.AgentConfig) {
 		c.Standalone, c.NodeName, c.Labels.Output = false, "node-0", v1alpha1.LabelsNone
 	}
-	b.client = fakeAPI(false, map[string]string{configwatch.LabelMIG: "all-1g.10gb"})
-	_, end := b.startUntil()
-	b.awaitOf("nvidia.com/mig-1g.10gb", healthy(56))
+	b.client = fakeAPI(false, map[string]string{configwatch.LabelMIG: "all-3g.40gb"})
+	agent, end := b.startUntil()
+	b.agent = agent
+	b.awaitOf("nvidia.com/mig-3g.40gb", healthy(16))
 	end()
 
 	if err := errors.Join(b.machine.Reboot(), os.RemoveAll(filepath.Join(b.dir, "state"))); err != nil {
@@ -68,7 +69,7 @@ func TestBootWithoutAPI(t *testing.T) {
 	t.Cleanup(b.kubelet.Stop)
 	b.client, b.boot = fakeAPI(true, nil), "the second boot"
 	b.agent = b.start()
-	b.awaitOf("nvidia.com/mig-1g.10gb", healthy(56))
+	b.awaitOf("nvidia.com/mig-3g.40gb", healthy(16))
 	if whole := b.kubelet.State("nvidia.com/gpu"); whole.Accepted > 0 {
 		t.Errorf("GPUs were advertised whole: %d registrations", whole.Accepted)
 	}

@@ -25,8 +25,9 @@ func (a *Agent) shadow(ctx context.Context) error {
 	case <-a.inventory.Ready():
 	}
 	a.sync.Look(ctx)
-	a.looked.Store(true)
+	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
 	a.awaitLayout(ctx)
+	a.looked.Store(true)
 	a.settle()
 	a.askDaemons(ctx)
 	close(a.compared)

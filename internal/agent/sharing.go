@@ -42,6 +42,8 @@ type sharing struct {
 	// not in it, as one that was away or was reset, gets its slice again.
 	check time.Duration
 	setAt map[gpu.UUID]time.Time
+	// resets counts the resets that were seen: one that comes while a slice is being set may have taken it away.
+	resets int
 	// wake and resend have a token whenever the units or the quiesced GPUs have changed, for the time slices
 	// and for the set of daemons; asks are answered when a set is with the supervisor.
 	wake, resend chan struct{}
@@ -132,6 +134,7 @@ func (s *sharing) slicesToCheck() bool {
 // wereReset makes the time slices of GPUs unknown.
 func (s *sharing) wereReset(cards []gpu.UUID) {
 	s.mu.Lock()
+	s.resets++
 	for _, card := range cards {
 		delete(s.setAt, card)
 	}
@@ -147,15 +150,21 @@ func (s *sharing) believed(card gpu.UUID, now time.Time) bool {
 	return known && now.Sub(at) < s.check
 }
 
-// believe notes that a GPU has its time slice; believing the zero time, that it is not known to.
-func (s *sharing) believe(card gpu.UUID, at time.Time) {
+// doubt notes that a GPU is not known to have its time slice, and returns the number of resets so far.
+func (s *sharing) doubt(card gpu.UUID) (resets int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at.IsZero() {
-		delete(s.setAt, card)
-		return
+	delete(s.setAt, card)
+	return s.resets
+}
+
+// believe notes that a GPU has its time slice, unless a reset was seen since doubt returned that number.
+func (s *sharing) believe(card gpu.UUID, at time.Time, resets int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resets == resets {
+		s.setAt[card] = at
 	}
-	s.setAt[card] = at
 }
 
 // setSlices gives each GPU the time slice that is wanted, and again when it may have lost it. A GPU is in the
@@ -181,7 +190,7 @@ func (a *Agent) setSlices(ctx context.Context) error {
 		slice := wanted[card]
 		switch {
 		case away(present, card):
-			a.sharing.believe(card, time.Time{})
+			a.sharing.doubt(card)
 			continue // It has the default when it comes back, or we are asked again.
 		case slice == set[card] && (slice == "" || slice == sliceUnknown || a.sharing.believed(card, a.clock.Now())):
 			continue
@@ -198,7 +207,7 @@ func (a *Agent) setSlices(ctx context.Context) error {
 // setSlice sets one GPU's time slice, the empty one being the default, and notes it in the file. When died is true nothing
 // more may be done.
 func (a *Agent) setSlice(ctx context.Context, set map[gpu.UUID]string, card gpu.UUID, slice string) (died bool, err error) {
-	a.sharing.believe(card, time.Time{})
+	resets := a.sharing.doubt(card)
 	again := set[card] == slice
 	if !again && set[card] != sliceUnknown {
 		// What the card has is not known from here on; nothing equals a question mark.
@@ -218,7 +227,7 @@ func (a *Agent) setSlice(ctx context.Context, set map[gpu.UUID]string, card gpu.
 		delete(set, card)
 	} else {
 		set[card] = slice
-		a.sharing.believe(card, now)
+		a.sharing.believe(card, now, resets)
 	}
 	if err := a.fault(StepSliceSet); err != nil {
 		return true, err

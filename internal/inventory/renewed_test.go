@@ -3,6 +3,7 @@ package inventory_test
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,10 +19,15 @@ import (
 func TestRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
+		var mu sync.Mutex
 		var reported []string
 		i := inventory.New(inventory.Deps{
 			Source: s, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler), Poll: time.Second,
-			Renewed: func(gpus []gpu.UUID) { reported = append(reported, fmt.Sprint(gpus)) },
+			Renewed: func(gpus []gpu.UUID) {
+				mu.Lock()
+				defer mu.Unlock()
+				reported = append(reported, fmt.Sprint(gpus))
+			},
 		})
 		go i.Run(t.Context())
 		counted := func(energy uint64) gpu.Life { return gpu.Life{EnergyKnown: true, Persistent: true, Energy: energy} }
@@ -32,9 +38,13 @@ func TestRenewed(t *testing.T) {
 					s.snapshot.GPUs[at].Life = life
 				}
 			})
+			mu.Lock()
 			reported = nil
+			mu.Unlock()
 			time.Sleep(3 * time.Second)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if got := fmt.Sprint(reported); got != want {
 				t.Errorf("%s: reported %s, want %s", what, got, want)
 			}
