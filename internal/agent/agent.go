@@ -188,7 +188,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
 	a.liveness = newLiveness(a.clock)
 	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
-	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, "grants"), Log: a.log.With("component", "kubeletsync")}
+	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, grantsFolder), Log: a.log.With("component", "kubeletsync")}
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
@@ -382,6 +382,9 @@ func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string
 	}
 	return ""
 }
+
+// grantsFolder has a folder for each answer to Allocate, below the state directory.
+const grantsFolder = "grants"
 
 // healthFile carries what is known of the cards' health over a restart.
 const healthFile = "health.json"

@@ -195,7 +195,7 @@ func newUninstallCommand(o *options, out io.Writer) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove what agents left on this node and in the API: sockets, CDI spec, hook, state, labels, GPUNode",
 		Long: `Remove what agents left on this node and in the API. Stop the agent first.
-What MPS supervisors left stays, and so do the folders STATE-DIR/grants and STATE-DIR/library.json, until the next boot.
+What MPS supervisors left stays, until the next boot.
 Running containers keep their devices. Until another agent is installed no GPU is
 advertised, and a pod that was given one before cannot start again.`,
 		Example: "  berth-agent uninstall\n  berth-agent uninstall --standalone   # leave the API alone",

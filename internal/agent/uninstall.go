@@ -58,14 +58,35 @@ func removeState(dir string) error {
 			return err
 		}
 	}
-	for _, name := range []string{unitsFile, sliceFile, healthFile} {
+	for _, name := range []string{unitsFile, sliceFile, healthFile, libraryFile} {
 		if err := statefile.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
+	// A container that runs keeps its mount, and a runtime makes the folder of a grant again when it needs it.
+	if err := removeEmpty(filepath.Join(dir, grantsFolder)); err != nil {
+		return err
+	}
 	// The folder goes when it is empty; what others put there stays.
 	_ = os.Remove(dir)
 	return nil
+}
+
+// removeEmpty removes a folder of empty folders.
+func removeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(dir)
 }
 
 func removePersistent(dir string) error {

@@ -15,7 +15,7 @@ func staticFields() []string {
 		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix",
 		"driverRoot", "devRoot", "hostRoot", "kubeletDir", "cdiDir", "hookDir", "containerdStateDir", "cgroupRoot",
 		"mpsRoot", "stateDir", "persistentDir", "metricsListen", "pollInterval", "scanDeadline", "nodeName", "standalone",
-		"healthClasses", "taintUnhealthy", "labels", "sampleInterval", "dcgmNames", "dcgmHostnameLabel",
+		"healthClasses", "ignoredXIDs", "taintUnhealthy", "labels", "sampleInterval", "dcgmNames", "dcgmHostnameLabel",
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func TestEveryFieldIsStaticOrLive(t *testing.T) {
 	live := []string{
 		"resourceName", "sharedDevicesAllocationPolicy", "migStrategy", "gpus", "migDevices", "migLayouts", "migConfigMap",
-		"gds", "gdrcopy", "mofed", "imex", "ignoredXIDs",
+		"gds", "gdrcopy", "mofed", "imex",
 	}
 	var fields []string
 	of := reflect.TypeFor[v1alpha1.AgentConfig]()

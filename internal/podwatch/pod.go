@@ -15,7 +15,7 @@ type Pod struct {
 	UID, Namespace, Name string
 	// Finished is true when the phase is Succeeded or Failed.
 	Finished bool
-	// Static is true for a static pod, which the API server knows through its mirror.
+	// Static is true for a static pod, which the API server knows at most through its mirror. It follows from the form of the UID.
 	Static bool
 	// Containers are in the order in which the kubelet allocates devices: init containers and sidecars
 	// in the order of the specification, then the others.

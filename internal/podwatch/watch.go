@@ -233,7 +233,8 @@ func (w *Watch) Pod(uid string) (Pod, State) {
 	case len(objects) == 0 && w.ended[uid]:
 		return Pod{UID: uid}, Ended
 	case len(objects) != 1:
-		return Pod{UID: uid}, Unknown
+		// A static pod without a mirror, or with a forged one beside it, is a static pod all the same.
+		return Pod{UID: uid, Static: isStaticUID(uid)}, Unknown
 	}
 	pod := w.pods[objects[0]]
 	switch {

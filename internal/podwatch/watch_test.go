@@ -128,8 +128,8 @@ func TestMirrors(t *testing.T) {
 	if err := w.Resolve(t.Context(), []string{static, victim}); err != nil {
 		t.Fatal(err)
 	}
-	if _, state := w.Pod(static); state != Unknown {
-		t.Errorf("without a mirror the static pod is in state %v, want unknown", state)
+	if got, state := w.Pod(static); state != Unknown || !got.Static {
+		t.Errorf("without a mirror the static pod is %+v in state %v, want a static pod of which nothing else is known", got, state)
 	}
 	if _, state := w.Pod(victim); state != Living {
 		t.Errorf("the victim is in state %v, want living", state)

@@ -57,8 +57,7 @@ func (a *work) driverMajor() uint32 {
 
 // prepareNodes makes the control nodes and those of the GPUs that the driver lists, before NVML opens them.
 func (a *Adapter) prepareNodes() {
-	params, err := a.proc.read(driverParams)
-	if err != nil || len(a.makeNodes) == 0 || fields(params)["ModifyDeviceFiles"] == "0" {
+	if len(a.makeNodes) == 0 || !a.mayMakeNodes() {
 		return
 	}
 	for _, node := range a.controlWanted() {
@@ -79,9 +78,15 @@ func (a *Adapter) prepareNodes() {
 }
 
 func (a *work) makeGPUNode(minor int) {
-	if minor >= 0 {
+	if minor >= 0 && len(a.makeNodes) > 0 && a.mayMakeNodes() {
 		a.makeNode(wantedNode{name: "nvidia" + strconv.Itoa(minor), major: a.driverMajor(), minor: uint32(minor), mode: defaultNodeMode})
 	}
+}
+
+// mayMakeNodes tells whether the driver's parameters are there and do not forbid that programs make its device nodes.
+func (a *work) mayMakeNodes() bool {
+	params, err := a.proc.read(driverParams)
+	return err == nil && fields(params)["ModifyDeviceFiles"] != "0"
 }
 
 // makeNode makes a device node that is missing, or that has the numbers of a module that was loaded before, below each root
