@@ -70,7 +70,9 @@ metadata: {name: %[3]s, namespace: %[1]s}
 data:
   config.yaml: |
     version: v1
-    mig-configs: {}
+    mig-configs:
+      nothing-partitioned:
+      - {devices: all, mig-enabled: false}
 `, agentNamespace, configMap, layoutsMap, strings.ReplaceAll(agentSettings(plainConfig), "\n", "\n    "))
 	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
