@@ -124,6 +124,7 @@ func (a *Agent) settled() {
 	a.sharing.poke()
 	a.cdi.Poke()
 	a.noteDaemons()
+	poke(a.board.changed) // The GPUNode and the labels show the units.
 }
 
 func poke(wake chan struct{}) {
