@@ -237,7 +237,7 @@ const rivalUID = "99999999-9999-9999-9999-999999999999"
 func (l *lie) rival(t testing.TB) map[string]string {
 	return l.changed(t, func(all []checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry {
 		rival := *l.entry(t, all)
-		rival.PodUID = rivalUID
+		rival.PodUID, rival.AllocResp = rivalUID, nil
 		rival.DeviceIDs = checkpoint.DevicesPerNUMA{-1: {l.from.UUID}} // one less, or it would be the same pod by what it has
 		return append(all, rival)
 	})
@@ -312,6 +312,20 @@ func (l *lie) inGPUNode(t testing.TB) map[string]string {
 	return nil
 }
 
+// described tells whether the GPUNode object gives the GPU from the address that it has.
+func (l *lie) described(ctx context.Context) error {
+	node, err := l.gpuNode(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range node.Status.Devices {
+		if d.UUID == l.from.UUID && !strings.EqualFold(d.PCIBusID, l.from.PCIBusID) {
+			return fmt.Errorf("it says that %s is at %s", d.UUID, d.PCIBusID)
+		}
+	}
+	return nil
+}
+
 func (l *lie) describedInGPUNode(t testing.TB) map[string]string {
 	l.changeGPUNode(t, func(from, _ *v1alpha1.GPUDevice) { from.PCIBusID = "0000:ff:00.0" })
 	return nil
@@ -330,7 +344,7 @@ func (l *lie) changeGPUNode(t testing.TB, change func(from, to *v1alpha1.GPUDevi
 			t.Error(err)
 		}
 		// The next one would see this lie as well.
-		if err := poll(ctx, "the GPUNode names the pod", func() error { return l.published(ctx) }); err != nil {
+		if err := poll(ctx, "the GPUNode is right again", func() error { return errors.Join(l.published(ctx), l.described(ctx)) }); err != nil {
 			t.Error(err)
 		}
 	})
