@@ -370,9 +370,14 @@ func TestLedgerHearsWhatIsFree(t *testing.T) {
 	if err != nil || !slices.Equal(ids, uuids(2, 3)) {
 		t.Errorf("preferred %v, %v; card 2 is free again", ids, err)
 	}
+	told := slices.Clone(ledger.told)
+	ledger.last = []gpu.DeviceKey{{GPU: uuid(2)}}
+	if ids, err = k.Preferred(context.Background(), resource, uuids(2, 3, 5), nil, 2); err != nil || !slices.Equal(ids, uuids(3, 5)) {
+		t.Errorf("preferred %v, %v; GPU 2 is listed for another pod, and comes last", ids, err)
+	}
 	want := []gpu.DeviceKey{{GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(5)}}
-	if !slices.Equal(ledger.told, want) {
-		t.Errorf("the ledger was told %v, want %v", ledger.told, want)
+	if !slices.Equal(told, want) {
+		t.Errorf("the ledger was told %v, want %v", told, want)
 	}
 }
 
