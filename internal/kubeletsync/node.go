@@ -26,6 +26,8 @@ const (
 	askStep = 10 * time.Millisecond
 	// maxTries bounds the Gets for one pod in one Ask.
 	maxTries = 3
+	// freshFor is how long a look at the pods' cgroups shows that a pod was never started.
+	freshFor = time.Second
 	// getsPerSecond bounds the Gets to the kubelet, which allows 100 per second to all its clients together.
 	getsPerSecond = 10
 )
@@ -72,10 +74,12 @@ type Node struct {
 	deps NodeDeps
 
 	mu sync.Mutex
-	// cgroups are the pods that had a cgroup at the last look, and since when listed ones had none.
+	// present are the pods that had a cgroup at the last look, which was at looked; seen are those that had one at any;
+	// listed says since when pods are listed.
 	present map[string]bool
 	seen    map[string]bool
 	listed  map[string]time.Time
+	looked  time.Time
 	gets    []time.Time
 	// names are Deps.Names at the last reading: Pod must not ask, since the ledger calls it with its mutex held.
 	names []string
@@ -91,6 +95,9 @@ func NewNode(deps NodeDeps) *Node {
 func (n *Node) Living() ([]ledger.Container, error) {
 	found, err := n.deps.Containers.Live()
 	if err != nil {
+		return nil, err
+	}
+	if err := n.lookAtCgroups(); err != nil {
 		return nil, err
 	}
 	snapshot := n.deps.Snapshot()
@@ -182,6 +189,7 @@ func (n *Node) Pod(uid string) ledger.PodFacts {
 	case podwatch.Living:
 		facts.State = ledger.PodLiving
 	}
+	facts.Unstarted = n.unstarted(uid)
 	answers, _ := n.deps.Pods.Current()
 	if facts.State != ledger.PodEnded && (pod.Static || !answers) {
 		facts.State = n.byCgroup(uid, facts.State)
@@ -219,18 +227,37 @@ func (n *Node) byCgroup(uid string, otherwise ledger.PodState) ledger.PodState {
 	return otherwise
 }
 
-// noteCgroups reads which pods have a cgroup. What was seen of pods that are not listed any more is forgotten.
-func (n *Node) noteCgroups(listed []string) error {
+// unstarted tells whether the pod was never seen with a cgroup. On a node that shows no pod's cgroup, as with
+// --cgroups-per-qos=false, no pod is.
+func (n *Node) unstarted(uid string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.present) > 0 && n.deps.Clock.Since(n.looked) <= freshFor && !n.present[uid] && !n.seen[uid]
+}
+
+// lookAtCgroups reads which pods have a cgroup.
+func (n *Node) lookAtCgroups() error {
+	before := n.deps.Clock.Now()
 	uids, err := n.deps.Containers.PodUIDs()
 	if err != nil {
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.present = map[string]bool{}
+	n.looked, n.present = before, map[string]bool{}
 	for _, uid := range uids {
 		n.present[uid], n.seen[uid] = true, true
 	}
+	return nil
+}
+
+// noteCgroups reads which pods have a cgroup. What was seen of pods that are not listed any more is forgotten.
+func (n *Node) noteCgroups(listed []string) error {
+	if err := n.lookAtCgroups(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	before := n.listed
 	n.listed = map[string]time.Time{}
 	for _, uid := range listed {

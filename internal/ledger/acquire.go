@@ -90,7 +90,7 @@ func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation
 		l.notice(j)
 	}
 	passing := map[gpu.DeviceKey][]string{}
-	listed := collectEvidence(seen.assignments, keys, l.deps.facts)
+	listed := collectEvidence(seen.view.Assignments, keys, l.deps.facts)
 	var questions []Question
 	var refused error
 	for _, key := range keys {
@@ -250,7 +250,7 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 		l.notice(j)
 	}
 	var last []gpu.DeviceKey
-	listed := collectEvidence(seen.assignments, held, l.deps.facts)
+	listed := collectEvidence(seen.view.Assignments, held, l.deps.facts)
 	for _, key := range held {
 		if r := l.records[key]; r == nil || !r.ofKubelet(resource) {
 			continue
@@ -315,16 +315,15 @@ func (h Holding) lifeless() Holding {
 
 // observation is what was read for one decision.
 type observation struct {
-	view        NodeView
-	assignments []Assignment
-	readable    bool
-	dropped     []Question
+	view     NodeView
+	readable bool
 }
 
 // observe reads the containers and then the checkpoint; in this order, as for NodeView. It is called
 // without the mutex. Dropped are entries that the kubelet is known to have removed from its memory.
 func (l *Ledger) observe(dropped []Question) observation {
-	seen := observation{dropped: dropped}
+	var seen observation
+	seen.view.dropped = dropped
 	seen.view.CheckpointErr, seen.view.ContainersErr = errNotRead, errNotRead
 	if l.deps.Look != nil {
 		seen.view.Containers, seen.view.ContainersErr = l.deps.Look()
@@ -333,27 +332,21 @@ func (l *Ledger) observe(dropped []Question) observation {
 		}
 	}
 	if l.deps.Assigned != nil {
-		seen.assignments, seen.view.CheckpointErr = l.deps.Assigned()
+		seen.view.Assignments, seen.view.CheckpointErr = l.deps.Assigned()
 		seen.readable = seen.view.CheckpointErr == nil
 	}
-	for _, a := range seen.assignments {
+	for _, a := range seen.view.Assignments {
 		if l.deps.facts(a.PodUID).State == PodEnded {
-			continue
+			seen.view.Pods = append(seen.view.Pods, NodePod{UID: a.PodUID, Ended: true})
 		}
-		a.Keys = slices.DeleteFunc(slices.Clone(a.Keys), func(key gpu.DeviceKey) bool { return seen.gone(a.PodUID, a.Resource, key) })
-		seen.view.Assignments = append(seen.view.Assignments, a)
 	}
 	return seen
-}
-
-func (o *observation) gone(pod, resource string, key gpu.DeviceKey) bool {
-	return slices.ContainsFunc(o.dropped, func(q Question) bool { return q.PodUID == pod && q.Resource == resource && q.Key == key })
 }
 
 // marked are the entries about a key, those marked that the kubelet has dropped.
 func (o *observation) marked(key gpu.DeviceKey, entries []entry) []entry {
 	for i, x := range entries {
-		entries[i].dropped = o.gone(x.pod, x.resource, key)
+		entries[i].dropped = o.view.hasDropped(x.pod, x.resource, key)
 	}
 	return entries
 }

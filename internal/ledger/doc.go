@@ -53,6 +53,8 @@
 //	lists it for init containers only, and a later container of that| granted, once per container: the kubelet hands
 //	  pod requests the resource and has no entry yet, and the       |   such a device on with a bare Allocate
 //	  kubelet has not called the device free since it was granted   |
+//	the same, and the pod never had a cgroup                        | granted: the Allocate is the pod's own, or the
+//	                                                                |   pod was rejected in admission
 //	lists it for another pod, living or unknown                     | refused (ListedError), after Deps.Ask
 //
 // A refusal costs one pod its admission, and makes the kubelet set its reservations to what it remembers. A device given

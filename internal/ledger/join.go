@@ -16,7 +16,7 @@ type join struct {
 	listed      map[gpu.DeviceKey]listing
 	live        map[gpu.DeviceKey]map[string]*use // by pod UID
 	conflicts   []Conflict
-	listedByPod map[string][]Assignment
+	listedByPod map[string][]Assignment    // with what the kubelet has dropped: a process outlives its entry
 	heldByPod   map[string][]gpu.DeviceKey // by the ledger before
 	unmarked    []Container
 }
@@ -53,10 +53,7 @@ func newJoin(l *Ledger, view NodeView) *join {
 	}
 	if j.checkpoint {
 		for _, a := range view.Assignments {
-			// The kubelet drops these at its next allocation, or has done so in memory.
-			if !j.pods[a.PodUID].Ended {
-				j.listedByPod[a.PodUID] = append(j.listedByPod[a.PodUID], a)
-			}
+			j.listedByPod[a.PodUID] = append(j.listedByPod[a.PodUID], a)
 		}
 	}
 	j.findLive()
@@ -66,9 +63,14 @@ func newJoin(l *Ledger, view NodeView) *join {
 
 func (j *join) findListed() {
 	for _, pod := range slices.Sorted(maps.Keys(j.listedByPod)) {
+		if j.pods[pod].Ended {
+			continue // The kubelet drops its entries at the next allocation, or has done so in memory.
+		}
 		for _, a := range j.listedByPod[pod] {
 			for _, key := range a.Keys {
-				j.list(key, a)
+				if !j.view.hasDropped(pod, a.Resource, key) {
+					j.list(key, a)
+				}
 			}
 		}
 	}

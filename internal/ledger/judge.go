@@ -23,6 +23,9 @@ type PodFacts struct {
 	Namespace, Name string
 	// Containers are in the order in which the kubelet allocates; nil when they are not known.
 	Containers []PodContainer
+	// Unstarted says that a look at the cgroups within the last second found none of the pod, nor did any
+	// earlier one: the kubelet has not finished its admission, or has rejected it.
+	Unstarted bool
 }
 
 // PodContainer is a container of a pod's specification.
@@ -93,8 +96,12 @@ func (e *evidence) objection() *entry {
 // passesOn tells whether the kubelet can be handing the device from an init container to a later
 // container of the same pod: it does so with a bare Allocate. That needs a later container that
 // requests the resource and has none of it yet; and it happens once per container.
+//
+// The kubelet admits pods one after the other and lists all containers of one before the next. So for a pod
+// with such a later container that was never started, an Allocate is either its own or comes after its
+// rejection; in both cases the device is free, whatever the kubelet has said of it.
 func (e *evidence) passesOn(x *entry) bool {
-	if e.offered || slices.Equal(e.passed, x.holders()) {
+	if !x.facts.Unstarted && (e.offered || slices.Equal(e.passed, x.holders())) {
 		return false
 	}
 	last := -1

@@ -87,7 +87,7 @@ func (s *stage) run(d *datadriven.TestData) string {
 		s.view(d.Input)
 		s.containers, s.dead = containers, dead
 		return ""
-	case "know": // POD living|ended|unknown [CONTAINER[:init]=DEVICES]...
+	case "know": // POD living|ended|unknown|unstarted [CONTAINER[:init]=DEVICES]...
 		s.know(d.Input)
 		return ""
 	case "kubelet-dropped": // POD KEY, a line each: what PodResources Get does not show
@@ -220,7 +220,7 @@ func (s *stage) know(text string) {
 	s.facts = map[string]PodFacts{}
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		facts := PodFacts{State: map[string]PodState{"living": PodLiving, "ended": PodEnded}[f[1]], Namespace: "default", Name: strings.ToLower(f[0])}
+		facts := PodFacts{State: map[string]PodState{"living": PodLiving, "ended": PodEnded}[f[1]], Namespace: "default", Name: strings.ToLower(f[0]), Unstarted: f[1] == "unstarted"}
 		for _, c := range f[2:] {
 			name, devices, _ := strings.Cut(c, "=")
 			name, init := strings.CutSuffix(name, ":init")

@@ -69,6 +69,7 @@ type twinPod struct {
 	active     bool // the kubelet's list has it; without, only its processes are left
 	late       bool // it has ended, and the agent has not learned it yet
 	rejected   bool
+	admitted   bool // it has, or had, a cgroup
 	containers []*twinContainer
 }
 
@@ -179,7 +180,7 @@ func (w *twin) facts(uid string) PodFacts {
 	if p == nil || !p.active && !p.late {
 		return PodFacts{State: PodEnded}
 	}
-	facts := PodFacts{State: PodLiving}
+	facts := PodFacts{State: PodLiving, Unstarted: !p.admitted}
 	for _, c := range p.containers {
 		facts.Containers = append(facts.Containers, PodContainer{Name: c.name, Init: c.init, Devices: map[string]int{c.resource: c.wants}})
 	}
@@ -344,6 +345,7 @@ func (w *twin) admit(p *twinPod) {
 			reuse[c.resource] = slices.DeleteFunc(reuse[c.resource], func(k gpu.DeviceKey) bool { return slices.Contains(given.keys, k) })
 		}
 	}
+	p.admitted = true
 }
 
 func (w *twin) newPod(*rapid.T) {

@@ -24,6 +24,13 @@ type NodeView struct {
 	ContainersErr error
 	// Pods are what is known of pods from elsewhere; none need be.
 	Pods []NodePod
+	// dropped are entries of Assignments that the kubelet, asked for them, does not have any more.
+	dropped []Question
+}
+
+// hasDropped tells whether the kubelet has removed an entry that its checkpoint still lists.
+func (v *NodeView) hasDropped(pod, resource string, key gpu.DeviceKey) bool {
+	return slices.ContainsFunc(v.dropped, func(q Question) bool { return q.PodUID == pod && q.Resource == resource && q.Key == key })
 }
 
 // Assignment is what the kubelet gave to one container of one resource.
