@@ -49,6 +49,9 @@ type MIGDeviceSelector struct {
 	UUID []string `json:"uuid,omitempty"`
 	// Profile are names such as 1g.10gb, in which * stands for anything.
 	Profile []string `json:"profile,omitempty"`
+	// NamedAsGPU selects MIG devices only while the node's hardware meets migStrategy single, so that they are
+	// advertised under the name of the GPUs.
+	NamedAsGPU bool `json:"namedAsGPU,omitempty"`
 	// Count takes the first so many of those that the rest selects and no earlier rule
 	// took; 0 takes all.
 	// +kubebuilder:validation:Minimum=0

@@ -91,7 +91,7 @@ func offerSettings(config *v1alpha1.AgentConfig) offer.Settings {
 		settings.MIGDevices = append(settings.MIGDevices, offer.MIGRule{
 			Select: offer.MIGSelect{
 				GPU: rule.Select.GPU, Index: rule.Select.Index, UUID: uuids(rule.Select.UUID),
-				Profile: rule.Select.Profile, Count: rule.Select.Count,
+				Profile: rule.Select.Profile, NamedAsGPU: rule.Select.NamedAsGPU, Count: rule.Select.Count,
 			},
 			ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing),
 		})

@@ -249,7 +249,7 @@ sharing:
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategySingle
 				c.GPUs = gpus{{Sharing: timeSliced(4)}}
-				c.MIGDevices = migs{{Sharing: onMIG(timeSliced(4))}}
+				c.MIGDevices = migs{{Select: v1alpha1.MIGDeviceSelector{NamedAsGPU: true}, Sharing: onMIG(timeSliced(4))}}
 			},
 		},
 		"single: a list of both kinds": {
@@ -257,7 +257,7 @@ sharing:
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategySingle
 				c.GPUs = gpus{{Select: v1alpha1.GPUSelector{Index: []int{0}}, Sharing: timeSliced(4)}}
-				c.MIGDevices = migs{{Select: v1alpha1.MIGDeviceSelector{Index: []string{"1:0", "1:2"}}, Sharing: onMIG(timeSliced(4))}}
+				c.MIGDevices = migs{{Select: v1alpha1.MIGDeviceSelector{Index: []string{"1:0", "1:2"}, NamedAsGPU: true}, Sharing: onMIG(timeSliced(4))}}
 			},
 		},
 		"single with MPS": {

@@ -243,7 +243,7 @@ func coversGPUs(wide, narrow *v1alpha1.GPUSelector) bool {
 }
 
 func coversMIGDevices(wide, narrow *v1alpha1.MIGDeviceSelector) bool {
-	return wide.Count == 0 && covers(wide.GPU, narrow.GPU) && covers(wide.Index, narrow.Index) &&
+	return wide.Count == 0 && (!wide.NamedAsGPU || narrow.NamedAsGPU) && covers(wide.GPU, narrow.GPU) && covers(wide.Index, narrow.Index) &&
 		covers(wide.UUID, narrow.UUID) && coversPatterns(wide.Profile, narrow.Profile)
 }
 

@@ -249,6 +249,8 @@ func (t *translation) migRules(n naming) {
 	if n.at != "" {
 		base.ResourceName = n.name
 	}
+	// Where the hardware does not meet single, MIG devices have names of their own, which the entry does not give.
+	base.Select.NamedAsGPU = n.at == "" && t.config.MIGStrategy == v1alpha1.MIGStrategySingle
 	if n.pattern != "" && n.pattern != "*" {
 		base.Select.Profile = []string{n.pattern}
 	}

@@ -109,14 +109,15 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	byPart := decide(len(parts), len(settings.MIGDevices),
 		func(rule int) int { return settings.MIGDevices[rule].Select.Count },
 		func(rule, i int) bool {
-			return settings.MIGDevices[rule].Select.matches(parts[i].card, parts[i].part)
+			s := &settings.MIGDevices[rule].Select
+			return (single || !s.NamedAsGPU) && s.matches(parts[i].card, parts[i].part)
 		})
 	for i, one := range parts {
 		r.part(one, byPart[i], single)
 	}
 	r.compareKinds()
 	cardRuleProblems(&r.problems, cards, settings.GPUs, decided)
-	migRuleProblems(&r.problems, cards, settings.MIGDevices, parts, byPart, settings.MIGStrategy)
+	migRuleProblems(&r.problems, cards, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
 	r.units = ordered(cards, r.units)
 	return r
 }

@@ -134,7 +134,7 @@ func cardRuleProblems(p *problems, cards []card, rules []GPURule, decided []int)
 }
 
 // migRuleProblems is the same for MIG devices.
-func migRuleProblems(p *problems, cards []card, rules []MIGRule, offered []slice, decided []int, strategy string) {
+func migRuleProblems(p *problems, cards []card, rules []MIGRule, offered []slice, decided []int, strategy string, single bool) {
 	if len(cards) == 0 {
 		return
 	}
@@ -153,6 +153,9 @@ func migRuleProblems(p *problems, cards []card, rules []MIGRule, offered []slice
 		if strategy == MIGNone {
 			p.say(RuleUnused, fmt.Sprintf("rule %s has no effect, since migStrategy none offers no MIG devices; remove it, or set migStrategy: mixed", name))
 			continue
+		}
+		if s.NamedAsGPU && !single {
+			continue // MIGNotSingle says why, if it has to.
 		}
 		unknown := missing(numbers(s.GPU), gpus, "GPU index")
 		unknown = append(unknown, missing(s.Index, indices, "index")...)

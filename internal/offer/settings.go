@@ -76,6 +76,8 @@ type MIGSelect struct {
 	UUID []gpu.UUID
 	// Profile are names such as 1g.10gb, in which * stands for anything.
 	Profile []string
+	// NamedAsGPU selects only while the hardware meets MIGSingle.
+	NamedAsGPU bool
 	// Count is as in GPUSelect.
 	Count int
 }
