@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -117,5 +118,28 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		if left, err := os.ReadDir(dir); err == nil {
 			t.Errorf("left in %s: %v", dir, left)
 		}
+	}
+}
+
+// TestUninstallRemovesMIGState: the label goes by an apply of its own field manager, so that another writer's stays, and a
+// Node that does not exist is not made.
+func TestUninstallRemovesMIGState(t *testing.T) {
+	applied := 0
+	api := fakeAPI(false, map[string]string{configwatch.LabelMIGState: "success"})
+	api.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchActionImpl)
+		if patch.GetPatchType() != types.ApplyPatchType || patch.PatchOptions.FieldManager != migFieldManager || strings.Contains(string(patch.GetPatch()), configwatch.LabelMIGState) {
+			t.Errorf("unexpected patch %s by %q: %s", patch.GetPatchType(), patch.PatchOptions.FieldManager, patch.GetPatch())
+		}
+		applied++
+		return true, &unstructured.Unstructured{}, nil
+	})
+	for _, name := range []string{"node-0", "no-such-node"} {
+		if err := removeMIGState(t.Context(), api, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if applied != 1 {
+		t.Errorf("%d applies, want one, to the Node that exists", applied)
 	}
 }

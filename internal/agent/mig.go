@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/config"
@@ -253,20 +254,26 @@ func (a *Agent) migState(statuses []partition.Status, problems []gpu.Cause) (sta
 func (a *Agent) writeMIGState(ctx context.Context, state string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	err := applyMIGState(ctx, a.api, a.config.NodeName, state)
+	if err != nil {
+		err = fmt.Errorf("write label %s of the node: %w", configwatch.LabelMIGState, err)
+	}
+	a.board.fail("mig-state", "NODE_LABEL", err)
+	return err == nil
+}
+
+// applyMIGState writes the label to the Node, or removes it when the state is empty.
+func applyMIGState(ctx context.Context, api dynamic.Interface, name, state string) error {
 	labels := map[string]any{}
 	if state != "" {
 		labels[configwatch.LabelMIGState] = state
 	}
 	node := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Node",
-		"metadata": map[string]any{"name": a.config.NodeName, "labels": labels},
+		"metadata": map[string]any{"name": name, "labels": labels},
 	}}
-	_, err := a.api.Resource(nodes()).Apply(ctx, a.config.NodeName, node, metav1.ApplyOptions{FieldManager: migFieldManager, Force: true})
-	if err != nil {
-		err = fmt.Errorf("write label %s of the node: %w", configwatch.LabelMIGState, err)
-	}
-	a.board.fail("mig-state", "NODE_LABEL", err)
-	return err == nil
+	_, err := api.Resource(nodes()).Apply(ctx, name, node, metav1.ApplyOptions{FieldManager: migFieldManager, Force: true})
+	return err
 }
 
 // noteMIG tells condition, events and log how far the cards are.

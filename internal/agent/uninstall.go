@@ -36,6 +36,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
 		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
+		{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return removeMIGState(ctx, api, config.NodeName) }},
 		{"condition and taint of Node " + config.NodeName, func() error { return removeHealth(ctx, api, config.NodeName) }},
 		{"GPUNode " + config.NodeName, func() error { return removeObject(ctx, api, config.NodeName) }},
 	}
@@ -127,6 +128,22 @@ func removeLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// removeMIGState removes the label if the agent wrote it; mig-manager's stays.
+func removeMIGState(ctx context.Context, api dynamic.Interface, name string) error {
+	if api == nil {
+		return nil
+	}
+	// An apply to a Node that does not exist would create it.
+	_, err := api.Resource(nodes()).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		err = applyMIGState(ctx, api, name, "")
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func removeObject(ctx context.Context, api dynamic.Interface, node string) error {
