@@ -92,21 +92,21 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		source, target string
 		want           bool
 	}{
-		"pure room and Kubernetes":    {"internal/placement", "k8s.io/api/core/v1", true},
-		"pure room and an edge":       {"internal/trace", module + "/internal/kubelet", true},
-		"pure room and a pure room":   {"internal/trace", module + "/internal/gpu", false},
-		"pure room and the library":   {"internal/health", "time", false},
-		"adapter and Kubernetes":      {"internal/vendors/nvidia", "k8s.io/client-go/rest", true},
-		"adapter and NVML":            {"internal/vendors/nvidia", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		"adapter and the inventory":   {"internal/vendors/nvidia", module + "/internal/inventory", true},
-		"front end and front end":     {"internal/deviceplugin", module + "/internal/dra", true},
-		"edge and the agent":          {"internal/ledger", module + "/internal/agent", true},
+		"pure room and Kubernetes":    {"internal/core/placement", "k8s.io/api/core/v1", true},
+		"pure room and an edge":       {"internal/core/trace", module + "/internal/kubelet", true},
+		"pure room and a pure room":   {"internal/core/trace", module + "/internal/gpu", false},
+		"pure room and the library":   {"internal/core/health", "time", false},
+		"adapter and Kubernetes":      {"internal/hardware/nvidia", "k8s.io/client-go/rest", true},
+		"adapter and NVML":            {"internal/hardware/nvidia", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		"adapter and the inventory":   {"internal/hardware/nvidia", module + "/internal/inventory", true},
+		"front end and front end":     {"internal/node/deviceplugin", module + "/internal/dra", true},
+		"edge and the agent":          {"internal/node/ledger", module + "/internal/agent", true},
 		"program and the agent":       {"cmd/berth-agent", module + "/internal/agent", false},
-		"exec in the device plugin":   {"internal/deviceplugin", "os/exec", true},
-		"exec in the MPS supervisor":  {"internal/mps", "os/exec", false},
-		"exec beside nvidia-smi":      {"internal/vendors/nvidia/smi", "os/exec", false},
-		"the old logger":              {"internal/agent", "log", true},
-		"front end and its own parts": {"internal/deviceplugin", module + "/internal/deviceplugin/wire", false},
+		"exec in the device plugin":   {"internal/node/deviceplugin", "os/exec", true},
+		"exec in the MPS supervisor":  {"internal/node/mps", "os/exec", false},
+		"exec beside nvidia-smi":      {"internal/hardware/nvidia/smi", "os/exec", false},
+		"the old logger":              {"internal/node/agent", "log", true},
+		"front end and its own parts": {"internal/node/deviceplugin", module + "/internal/deviceplugin/wire", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -73,7 +73,7 @@ build() {
 # What the programs say as their version: the last tag, and the commit.
 number=$(git describe --tags --dirty 2>/dev/null || true)
 commit=$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || true)
-stamp="-X github.com/berth-gpu/berth/internal/version.number=$number -X github.com/berth-gpu/berth/internal/version.commit=$commit"
+stamp="-X github.com/berth-gpu/berth/internal/core/version.number=$number -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
 
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"

@@ -1,15 +1,18 @@
-// Command berth-agent runs on each GPU node; see internal/agent.
+// Command berth-agent runs on each GPU node; see internal/node/agent.
 package main
 
 import (
 	"fmt"
 	"os"
 
-	"github.com/berth-gpu/berth/internal/agent"
+	"github.com/berth-gpu/berth/internal/cli/version"
+	"github.com/berth-gpu/berth/internal/node/agent"
 )
 
 func main() {
-	if err := agent.NewCommand(os.Stdout, os.Stderr).Execute(); err != nil {
+	root := agent.NewCommand(os.Stdout, os.Stderr)
+	version.AddTo(root)
+	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-agent:", err)
 		os.Exit(1)
 	}

@@ -8,7 +8,7 @@
 //	go build -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' ./cmd/berth-cdi-hook
 //
 // because a hook that does not load on the host's libc keeps every GPU container
-// from starting. (CGO_ENABLED=0 cannot link it: see internal/cdi/hook.)
+// from starting. (CGO_ENABLED=0 cannot link it: see internal/node/cdi/hook.)
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/berth-gpu/berth/internal/cdi/hook"
+	"github.com/berth-gpu/berth/internal/node/cdi/hook"
 )
 
 func main() {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/mig"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
 // cardsOf are a node's cards for the planner, as its GPUNode shows them. GPU instances

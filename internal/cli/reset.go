@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/pages"
+	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/spf13/cobra"
 )
 

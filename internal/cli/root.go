@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
-	versioncommand "github.com/berth-gpu/berth/internal/version/command"
+	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/spf13/cobra"
 )
 
@@ -57,7 +57,7 @@ where it runs on one; with one of the two it works with less.`,
 	}
 	root.SetOut(deps.Out)
 	root.SetErr(deps.Err)
-	versioncommand.AddTo(root)
+	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
 		newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
 	return root

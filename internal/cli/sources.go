@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/sim"
-	"github.com/berth-gpu/berth/internal/trace"
-	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/dynamic"

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/gpunode"
-	"github.com/berth-gpu/berth/internal/term"
+	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/spf13/cobra"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
 // traceObject is the picture as the versioned object that is printed.

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/term"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
 // traceTable prints a trace for people: disagreements first, then a tree of each pod

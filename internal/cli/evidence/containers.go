@@ -13,8 +13,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"golang.org/x/sys/unix"
 )
 

@@ -1,10 +1,10 @@
-// Package evidence collects, for internal/trace, what the places on a node and the
+// Package evidence collects, for internal/core/trace, what the places on a node and the
 // API say about pods and GPUs.
 //
 // It guarantees that a place which cannot be read becomes an Unread with the reason,
 // never an error that hides the other places; that nothing is changed; that inputs
 // are bounded; and that of a container's environment only variables about GPUs leave
-// it. It wires: internal/kubelet, internal/cdi, internal/vendors/nvidia, the simulator
+// it. It wires: internal/node/kubelet, internal/node/cdi, internal/hardware/nvidia, the simulator
 // and the API are read here and nowhere above.
 package evidence
 
@@ -12,9 +12,9 @@ import (
 	"context"
 	"path/filepath"
 
-	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/pages"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
 // Places are where a node's facts are read. Empty texts are places that are not there.

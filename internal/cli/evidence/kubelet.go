@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/cli/evidence"
-	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/sim"
-	"github.com/berth-gpu/berth/internal/trace"
-	"github.com/berth-gpu/berth/internal/vendors/nvidia"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 func machine(t *testing.T, seed string) *sim.Machine {

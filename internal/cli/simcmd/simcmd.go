@@ -1,7 +1,7 @@
 // Package simcmd holds the commands of berth sim: make a simulated machine, break it, repair it, look at it.
 //
 // It guarantees that everything it prints to out is either a table for people or a versioned
-// object. It must not import anything of Berth but internal/sim.
+// object. It must not import anything of Berth but internal/hardware/sim.
 package simcmd
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 // NewCommand is berth sim with its subcommands. Tables and objects go to out, notes to errOut.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 func TestMain(m *testing.M) {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-gpu/berth/internal/pages"
+	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
 // agentPrefix starts the name of every agent process of a node: the first is

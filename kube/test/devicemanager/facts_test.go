@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
 // facts is a kubelet with a stub of eight GPUs, and what a fact is tried with.
@@ -147,7 +147,7 @@ func (f *facts) allocates() int { asked, _ := f.gpus.calls(); return len(asked) 
 
 func one(name string, gpus int) plan { return single(name, gpus, 0, finish) }
 
-// TestFacts tries each fact of the package comment of internal/kubelet on which a safety property
+// TestFacts tries each fact of the package comment of internal/node/kubelet on which a safety property
 // rests, with the kubelet's own code.
 func TestFacts(t *testing.T) {
 	for fact, try := range map[string]func(f *facts){

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 

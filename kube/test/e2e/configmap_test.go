@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 // changeWithin is far above what a change of the configuration takes on an idle machine, which

@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
 // TestLivingContainers: what the cgroups of a real kubelet and runc say of containers that run,

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 

@@ -20,9 +20,9 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/checkpoint"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/gpu"
-	"github.com/berth-gpu/berth/internal/kubelet"
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/offer"
+	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
 // shown is what berth trace and berth gpus have to say of a pod's share of a device.

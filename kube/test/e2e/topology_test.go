@@ -13,8 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/berth-gpu/berth/internal/kubelet"
-	"github.com/berth-gpu/berth/internal/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
 // placement is a row of pods on a node of its own: the first, and then the others at once.

@@ -18,9 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/metrics"
-	"github.com/berth-gpu/berth/internal/pages"
-	"github.com/berth-gpu/berth/internal/trace"
+	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/node/metrics"
+	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
 // testViews: what deploy/agent.yaml serves is what berth on the node, berth on a laptop and Prometheus need.

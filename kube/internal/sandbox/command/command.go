@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	versioncommand "github.com/berth-gpu/berth/internal/version/command"
+	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
@@ -52,7 +52,7 @@ behind.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	versioncommand.AddTo(root)
+	version.AddTo(root)
 	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
 	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir), execCommand(dir), logsCommand(dir), imageCommand(), fakeCRICommand())
 	return root

@@ -1,0 +1,117 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/pages"
+)
+
+const (
+	checkAgent = "agent"
+	checkCards = "cards"
+	defaultMPS = "/run/berth/mps"
+)
+
+// agentAnswer is what the agent's pages said.
+type agentAnswer struct {
+	// err is why there is no answer; ready is "yes" or what the agent waits for.
+	err   error
+	Ready string `json:"ready"`
+	Node  string `json:"node"`
+	// Inventory is nil before the first scan.
+	Inventory *gpu.Snapshot `json:"inventory"`
+	Problems  []gpu.Cause   `json:"problems"`
+	Config    struct {
+		Config *v1alpha1.AgentConfig `json:"config"`
+	} `json:"config"`
+}
+
+// withoutCDI says why CDI plays no role here; empty when it may.
+func (a *agentAnswer) withoutCDI() string {
+	config := a.Config.Config
+	if config == nil || slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDICRI) ||
+		slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDIAnnotations) {
+		return ""
+	}
+	return "the agent's configuration gives devices to containers without CDI (deviceListStrategy)"
+}
+
+// askAgent reads /debug/state.
+func (c *checker) askAgent(ctx context.Context) {
+	if c.deps.Agent == "" {
+		return
+	}
+	text, err := pages.Client{Socket: c.deps.Agent}.Get(ctx, "/debug/state")
+	if err == nil {
+		if err = json.Unmarshal(text, &c.agentSays); err != nil {
+			err = fmt.Errorf("understand the answer of %s: %w", c.deps.Agent, err)
+		}
+	}
+	c.agentSays.err = err
+	c.out.Node = cmp.Or(c.out.Node, c.agentSays.Node)
+}
+
+func (c *checker) mpsRoot() string {
+	if config := c.agentSays.Config.Config; config != nil && config.MPSRoot != "" {
+		return config.MPSRoot
+	}
+	return cmp.Or(c.deps.MPSRoot, defaultMPS)
+}
+
+// agent says how the agent is, and what it says of the node.
+func (c *checker) agent() {
+	if c.deps.Agent == "" {
+		c.notChecked(checkAgent, "no socket of it was given")
+		return
+	}
+	says := &c.agentSays
+	if says.err != nil {
+		c.problem(checkAgent, "AGENT_UNREACHABLE", "%v", says.err)
+		return
+	}
+	if says.Ready == "yes" {
+		c.ok(checkAgent, "%s: it is ready", c.deps.Agent)
+	} else {
+		c.problem(checkAgent, "AGENT_NOT_READY", "%s: %s", c.deps.Agent, cmp.Or(says.Ready, "it does not say whether it is ready"))
+	}
+	for _, cause := range says.Problems {
+		c.problem(checkAgent, cause.Code, "%s", cause.Message)
+	}
+	if says.Inventory == nil {
+		return
+	}
+	bad := 0
+	for _, card := range says.Inventory.GPUs {
+		if len(card.Health.Causes) > 0 {
+			bad++
+		}
+		for _, cause := range card.Health.Causes {
+			c.problem(checkCards, cause.Code, "GPU %d (%s): %s", card.Index, card.UUID, cause.Message)
+		}
+		for _, device := range card.MIG.Devices {
+			for _, cause := range device.Health.Causes {
+				if slices.ContainsFunc(card.Health.Causes, func(whole gpu.Cause) bool { return whole.Code == cause.Code }) {
+					continue // A fault of the whole card is in both.
+				}
+				bad++
+				c.problem(checkCards, cause.Code, "MIG device %d:%d (%s): %s", card.Index, device.Index, device.UUID, cause.Message)
+			}
+		}
+	}
+	if bad == 0 {
+		c.ok(checkCards, "%s, nothing is wrong with them", count(len(says.Inventory.GPUs), "card"))
+	}
+}
+
+// uuids are those of the cards, sorted, as a text to compare and print.
+func uuids(list []string) string {
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,25 @@
+package version
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	build "github.com/berth-gpu/berth/internal/core/version"
+)
+
+// TestAddTo: the command and the flag say the same.
+func TestAddTo(t *testing.T) {
+	want := "berth-x " + build.Current().String() + "\n"
+	for _, argument := range []string{"version", "--version"} {
+		var out strings.Builder
+		root := &cobra.Command{Use: "berth-x", RunE: func(*cobra.Command, []string) error { return nil }}
+		AddTo(root)
+		root.SetOut(&out)
+		root.SetArgs([]string{argument})
+		if err := root.Execute(); err != nil || out.String() != want {
+			t.Errorf("%s: %q, %v, want %q", argument, out.String(), err, want)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package health
+
+import (
+	_ "embed"
+	"encoding/csv"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Class is what a fault asks for, and with it the verdict on the device that has it.
+type Class string
+
+// The classes.
+const (
+	// Ignore says nothing of the device's health.
+	Ignore Class = "ignore"
+	// Degrade is told; the device is given out all the same.
+	Degrade Class = "degrade"
+	// RestartApp ends the application; the device is well once the driver says so.
+	RestartApp Class = "restart-app"
+	// Drain asks for a reset once the GPU is free; new pods do not get the device.
+	Drain Class = "drain"
+	// Inspect asks for a person.
+	Inspect Class = "inspect"
+	// Reset asks for a reset of the GPU, Reboot for a restart of the node.
+	Reset  Class = "reset"
+	Reboot Class = "reboot"
+)
+
+// Classes are all classes, mildest first.
+func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Drain, Inspect, Reset, Reboot} }
+
+// State is the verdict on a device that has a fault of the class.
+func (c Class) State() gpu.State {
+	switch c {
+	case Ignore:
+		return gpu.Healthy
+	case Degrade:
+		return gpu.Degraded
+	case Drain:
+		return gpu.Draining
+	case Reset:
+		return gpu.NeedsReset
+	case Reboot:
+		return gpu.NeedsReboot
+	}
+	return gpu.Unhealthy
+}
+
+// wholeCard tells whether a fault of the class concerns the whole card wherever in the card it
+// happened: a reset takes every MIG device with it.
+func (c Class) wholeCard() bool { return c == Drain || c.needsRepair() }
+
+// needsRepair tells whether the hardware needs something done to it, so that time alone repairs nothing.
+func (c Class) needsRepair() bool { return c == Reset || c == Reboot }
+
+// XID is what is known of one error code of the driver.
+type XID struct {
+	Code     uint64
+	Mnemonic string
+	Class    Class
+	// Meaning says in a few words what happened.
+	Meaning string
+}
+
+//go:embed xids.csv
+var xidTable string
+
+var catalogue = sync.OnceValue(func() []XID {
+	table, err := parseXIDs(xidTable)
+	if err != nil {
+		panic("the table of XIDs that is built in: " + err.Error())
+	}
+	return table
+})
+
+// XIDs is the catalogue in the order of the codes, as a slice that the caller may change.
+func XIDs() []XID { return slices.Clone(catalogue()) }
+
+// LookupXID finds a code. One that is not in the catalogue asks for a person: what nobody knows is not
+// harmless.
+func LookupXID(code uint64) XID {
+	table := catalogue()
+	at, ok := slices.BinarySearchFunc(table, code, func(x XID, code uint64) int {
+		switch {
+		case x.Code < code:
+			return -1
+		case x.Code > code:
+			return 1
+		}
+		return 0
+	})
+	if ok {
+		return table[at]
+	}
+	return XID{Code: code, Class: Inspect, Meaning: "a code that is not in the catalogue"}
+}
+
+// parseXIDs reads code, mnemonic, class and meaning, with a heading, codes ascending.
+func parseXIDs(text string) ([]XID, error) {
+	rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var table []XID
+	for i, row := range rows {
+		if i == 0 {
+			continue
+		}
+		if len(row) != 4 {
+			return nil, fmt.Errorf("line %d: %d fields; want 4", i+1, len(row))
+		}
+		code, err := strconv.ParseUint(row[0], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: code %q is no number", i+1, row[0])
+		}
+		if len(table) > 0 && table[len(table)-1].Code >= code {
+			return nil, fmt.Errorf("line %d: code %d is out of order", i+1, code)
+		}
+		if !slices.Contains(Classes(), Class(row[2])) {
+			return nil, fmt.Errorf("line %d: class %q; want one of %v", i+1, row[2], Classes())
+		}
+		table = append(table, XID{Code: code, Mnemonic: row[1], Class: Class(row[2]), Meaning: row[3]})
+	}
+	return table, nil
+}
+
+// recover is what makes an XID of the class go, in a sentence.
+func (c Class) recover() string {
+	switch c {
+	case RestartApp:
+		return "Restart what used the device; it is given out again once a scan finds nothing to repair."
+	case Drain:
+		return "Let the pods that use the GPU end, then reset it: berth reset."
+	case Reset:
+		return "Reset the GPU: berth reset. It is offered again once a scan after the reset finds nothing to repair."
+	case Reboot:
+		return "Reboot the node."
+	}
+	return "Have the hardware and the driver looked at; the device is given out again once a scan finds nothing to repair, or after a reset."
+}

@@ -1,0 +1,78 @@
+package health
+
+import (
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// SameFault is how far apart an XID 48 and an XID 94 of one memory error may be.
+const SameFault = 5 * time.Second
+
+// The XIDs of memory errors: the double-bit error, and the one that says that it was contained.
+const (
+	xidDoubleBit = 48
+	xidContained = 94
+)
+
+// Contains tells whether a GPU of a compute capability contains memory errors: an uncorrectable error ends the programs
+// that use the memory, and the rest of the GPU works on. GA100 (8.0) does, the other GPUs of Ampere and Ada (8.x) do
+// not, and GH100 (9.0) and all later ones do.
+func Contains(capability gpu.Version) bool {
+	return capability == gpu.Version{Major: 8} || capability.Major >= 9
+}
+
+// containedClass is what a memory error in DRAM asks for on a GPU that contains such errors:
+//
+//	recovery action   class     state
+//	None              degrade   Degraded: offered; the row is remapped with the next reset, whenever that is
+//	DrainAndReset     drain     Draining: not offered to new pods, running ones and MIG siblings keep their devices
+//	any other, or     reset     NeedsReset
+//	not known
+//
+// The causes ECC_DOUBLE_BIT (errors in DRAM alone), ROW_REMAP_PENDING and RECOVERY_ACTION, and an XID 48 that comes with an
+// XID 94, follow it. Errors in SRAM (ECC_SRAM_UNCORRECTABLE) and errors that were not contained (XID 95) do not.
+func containedClass(recovery gpu.Recovery) Class {
+	switch recovery {
+	case gpu.RecoveryNone:
+		return Degrade
+	case gpu.RecoveryDrainAndReset:
+		return Drain
+	}
+	return Reset
+}
+
+// class is what a standing error asks for now.
+func (r *Record) class(s *Standing, rules *Rules) Class {
+	if s.SXID != 0 {
+		if rules.Checks.NoXIDs {
+			return Ignore
+		}
+		return Reset
+	}
+	class := rules.classOfXID(s.XID, s.Decoded)
+	if _, overridden := rules.Overrides[XIDCode(s.XID)]; overridden || class == Ignore {
+		return class
+	}
+	switch {
+	case s.XID == xidDoubleBit && r.Contains && s.With94:
+		return containedClass(r.Recovery)
+	case s.XID == xidFallenOff && class == Reboot && s.Answered >= enoughAnswers:
+		return Reset
+	}
+	return class
+}
+
+// state is the verdict on a device that has an error of the class. An error that ends an application leaves a healthy
+// GPU where the driver says that nothing needs repair, and one that only waits to be free where it says that.
+func (r *Record) state(class Class) gpu.State {
+	if class == RestartApp {
+		switch {
+		case r.Recovery == gpu.RecoveryNone:
+			return gpu.Degraded
+		case r.Recovery == gpu.RecoveryDrainAndReset && r.Contains:
+			return gpu.Draining
+		}
+	}
+	return class.State()
+}

@@ -1,0 +1,192 @@
+package health
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// The hold-off of an error that takes a reset or a reboot, where the driver says all the time that nothing needs
+// repair: the driver may be right, or its diagnosis may not be finished (it waits for three timeouts of 45 seconds
+// of the GSP firmware), or it may never say anything else.
+const (
+	// HoldOff is how long after the first report the scans must have been clean. It doubles with each incident, up
+	// to MaxHoldOff.
+	HoldOff    = 5 * time.Minute
+	MaxHoldOff = time.Hour
+	// OneIncident is how close together reports of one code are one incident.
+	OneIncident = time.Minute
+)
+
+// xidActionChanged is the XID with which the driver reports another recovery action.
+const xidActionChanged = 154
+
+// xidFallenOff is the XID of a GPU that has fallen off the bus.
+const xidFallenOff = 79
+
+// enoughAnswers is in how many scans a GPU must have answered that is said to have fallen off the bus, to be one that
+// has not.
+const enoughAnswers = 2
+
+// Incident counts how often an error that takes a reset or a reboot was reported since the last proven repair.
+type Incident struct {
+	XID   uint64    `json:"xid,omitempty"`
+	SXID  uint64    `json:"sxid,omitempty"`
+	Count int       `json:"count"`
+	Last  time.Time `json:"last"`
+}
+
+// count notes a report. One that was counted already is not counted again.
+func (r *Record) count(fresh *Standing, rules *Rules) {
+	if !r.class(fresh, rules).needsRepair() {
+		return
+	}
+	at := slices.IndexFunc(r.Incidents, func(i Incident) bool { return i.XID == fresh.XID && i.SXID == fresh.SXID })
+	switch {
+	case at < 0 && len(r.Incidents) < maxStanding:
+		r.Incidents = append(r.Incidents, Incident{XID: fresh.XID, SXID: fresh.SXID, Count: 1, Last: fresh.Last})
+	case at >= 0 && fresh.Last.After(r.Incidents[at].Last):
+		if fresh.Last.Sub(r.Incidents[at].Last) > OneIncident {
+			r.Incidents[at].Count++
+		}
+		r.Incidents[at].Last = fresh.Last
+	}
+}
+
+// forget drops the incidents of an error that was really repaired.
+func (r *Record) forget(s *Standing) {
+	r.Incidents = slices.DeleteFunc(r.Incidents, func(i Incident) bool { return i.XID == s.XID && i.SXID == s.SXID })
+}
+
+// holdOff is how long the scans after an error must be clean.
+func (r *Record) holdOff(s *Standing) time.Duration {
+	wait := HoldOff
+	for _, i := range r.Incidents {
+		for n := 1; i.XID == s.XID && i.SXID == s.SXID && n < i.Count && wait < MaxHoldOff; n++ {
+			wait *= 2
+		}
+	}
+	return min(wait, MaxHoldOff)
+}
+
+// look notes what a scan in which the card answers says about each standing error. Only scans that began after the
+// last report say something.
+func (r *Record) look(in *Input) {
+	clean := r.Recovery == gpu.RecoveryNone && !r.unsure() && !r.blocked(&in.Rules)
+	for i := range r.Standing {
+		s := &r.Standing[i]
+		if !in.ScanBegan.After(s.Last) {
+			continue
+		}
+		s.Answered = min(s.Answered+1, enoughAnswers)
+		if r.Recovery != "" && r.Recovery != gpu.RecoveryNone {
+			s.Acted = true
+		}
+		switch {
+		case !clean:
+			s.Clean = time.Time{}
+		case s.Clean.IsZero() && in.ScanBegan.After(s.Last.Add(Settle)):
+			s.Clean = in.ScanBegan
+		}
+	}
+}
+
+// unsure tells whether answers are missing: what is known then, the recovery action above all, is from an earlier scan.
+func (r *Record) unsure() bool {
+	return slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool { return level.Code == "GPU_READ_FAILED" })
+}
+
+// blocked tells whether a level cause keeps the card from being offered.
+func (r *Record) blocked(rules *Rules) bool {
+	return r.Gone || slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool {
+		return !(gpu.Health{State: r.fact(rules, level.Code).Class.State()}).OK()
+	})
+}
+
+// breakRuns ends the runs of clean scans.
+func breakRuns(standing []Standing) []Standing {
+	for i := range standing {
+		standing[i].Clean = time.Time{}
+	}
+	return standing
+}
+
+// reset notes that the GPU was reset at some time: each error from before is repaired if the next scan finds a card
+// that answers.
+func (r *Record) reset(at time.Time) {
+	for i := range r.Standing {
+		if s := &r.Standing[i]; !s.Last.After(at) {
+			s.Reset = at
+		}
+	}
+	r.Incidents = nil
+}
+
+// acted notes that the driver named a recovery action at some time.
+func (r *Record) acted(at time.Time) {
+	for i := range r.Standing {
+		if s := &r.Standing[i]; !s.Last.After(at) {
+			s.Acted = true
+		}
+	}
+}
+
+// repaired tells whether a scan in which the card answers proves that an error is repaired. These are the proofs:
+//
+//	any error               the card was gone and answers again: it comes back only through a reset, another load of the
+//	                        driver or another power-up
+//	any error               a reset or a load of the driver was seen since the last report, by an event or by another Life
+//	reset, reboot           the recovery action is None after the driver had named one since the last report
+//	reset, reboot           the recovery action is None, and all scans were clean for the hold-off
+//	other classes           the recovery action is None more than Settle after the last report
+//	other classes           the MIG instance of the error is gone
+//	an application's error  the driver cannot name recovery actions, and nothing else is wrong after Probation
+//
+// A driver that cannot name recovery actions proves nothing about an error that takes a reset: it stands until one is
+// seen.
+func (r *Record) repaired(s *Standing, in *Input) bool {
+	class := r.class(s, &in.Rules)
+	switch {
+	case in.Previous.Gone && in.ScanBegan.After(s.Last):
+		return true
+	case !s.Reset.IsZero() && in.ScanBegan.After(s.Reset):
+		return true
+	case s.Life.EndedBefore(in.Life):
+		return true
+	case !in.ScanBegan.After(s.Last.Add(Settle)):
+		return false
+	case s.Missing && missing(s, in.Instances) && !class.wholeCard():
+		return true
+	case r.Recovery == gpu.RecoveryNone && class.needsRepair():
+		return s.Acted || !s.Clean.IsZero() && !in.ScanBegan.Before(s.Clean.Add(r.holdOff(s)))
+	case r.Recovery == gpu.RecoveryNone:
+		return true
+	}
+	return r.Recovery == "" && class == RestartApp && in.ScanBegan.After(s.Last.Add(Probation)) && !r.blocked(&in.Rules)
+}
+
+// Renewed tells whether the scan is of another life of the GPU than the last one: it was reset, or got its driver again,
+// or was away.
+func (in *Input) Renewed() bool {
+	return !in.ScanBegan.IsZero() && in.Answers && (in.Previous.Gone || in.Previous.Life.EndedBefore(in.Life))
+}
+
+// actionLine is the text of an XID 154, as in "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+var actionLine = regexp.MustCompile(`^GPU recovery action changed from 0x([0-9a-fA-F]{1,8}) \([^)]*\) to 0x([0-9a-fA-F]{1,8}) \(`)
+
+// actionNamed tells whether the text of an XID 154 says that the action is, or was until now, another one than None.
+func actionNamed(detail string) bool {
+	found := actionLine.FindStringSubmatch(detail)
+	if found == nil {
+		return false
+	}
+	for _, digits := range found[1:] {
+		if action, err := strconv.ParseUint(digits, 16, 32); err == nil && action != 0 {
+			return true
+		}
+	}
+	return false
+}

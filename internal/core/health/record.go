@@ -1,0 +1,200 @@
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Record is what is known of a card between two judgements. The zero value is a card seen for the
+// first time. It is a plain value that can be kept over a restart.
+type Record struct {
+	// Standing are the errors that were reported and not yet disproved, at most maxStanding.
+	Standing []Standing `json:"standing,omitempty"`
+	// Levels are the causes that the last scan found, each with the Since of its first scan.
+	Levels []gpu.Cause `json:"levels,omitempty"`
+	// Gone is true for a card that did not answer the last scan.
+	Gone     bool         `json:"gone,omitempty"`
+	Recovery gpu.Recovery `json:"recovery,omitempty"`
+	// Contains tells whether the GPU contains memory errors, Contained when it last reported one that it did.
+	Contains  bool      `json:"contains,omitempty"`
+	Contained time.Time `json:"contained,omitzero"`
+	// Life is the GPU's life in the last scan in which it answered.
+	Life gpu.Life `json:"life,omitzero"`
+	// Incidents outlast the errors that they count, at most maxStanding.
+	Incidents []Incident `json:"incidents,omitempty"`
+}
+
+// clone is a copy that shares nothing that changes.
+func (r *Record) clone() Record {
+	out := *r
+	out.Standing, out.Levels, out.Incidents = slices.Clone(r.Standing), slices.Clone(r.Levels), slices.Clone(r.Incidents)
+	return out
+}
+
+// Restored is a record that an earlier process kept, as one that reads it at some time takes it: nothing in it is later.
+// A clock that was set back would otherwise hold a device for as long.
+func (r *Record) Restored(now time.Time) Record {
+	out := r.clone()
+	clamp := func(t *time.Time) {
+		if t.After(now) {
+			*t = now
+		}
+	}
+	clamp(&out.Contained)
+	for i := range out.Standing {
+		s := &out.Standing[i]
+		clamp(&s.First)
+		clamp(&s.Last)
+		clamp(&s.Reset)
+		clamp(&s.Clean)
+	}
+	for i := range out.Incidents {
+		clamp(&out.Incidents[i].Last)
+	}
+	return out
+}
+
+// Idle tells whether nothing is known of the card that a restart must not forget.
+func (r *Record) Idle() bool { return len(r.Standing) == 0 && len(r.Incidents) == 0 && !r.Gone }
+
+// Standing is an error that was reported and is not yet disproved.
+type Standing struct {
+	// XID or SXID is the code, the other one 0.
+	XID  uint64 `json:"xid,omitempty"`
+	SXID uint64 `json:"sxid,omitempty"`
+	// GI and CI are the MIG instance concerned, or gpu.NoInstance.
+	GI int `json:"gi"`
+	CI int `json:"ci"`
+	// First and Last are when it was reported first and last.
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	// Log is true while only the kernel's log said it.
+	Log bool `json:"log,omitempty"`
+	// Decoded is the class that the details of the report gave; empty where there were none.
+	Decoded Class `json:"decoded,omitempty"`
+	// Missing is true when the last scan did not find the MIG instance.
+	Missing bool `json:"missing,omitempty"`
+
+	// Since the last report: Reset is when the GPU was seen to be reset, Acted whether the driver named a recovery action,
+	// Clean when the present run of clean scans began, Answered in how many scans the card answered, at most
+	// enoughAnswers.
+	Reset    time.Time `json:"reset,omitzero"`
+	Acted    bool      `json:"acted,omitempty"`
+	Clean    time.Time `json:"clean,omitzero"`
+	Answered int       `json:"answered,omitempty"`
+	// With94 is true when an XID 94 came with it.
+	With94 bool `json:"with94,omitempty"`
+	// Life is the GPU's life in the last scan before the report.
+	Life gpu.Life `json:"life,omitzero"`
+}
+
+// code is the code of its cause.
+func (s *Standing) code() string {
+	if s.SXID != 0 {
+		return fmt.Sprintf("SXID%d", s.SXID)
+	}
+	return XIDCode(s.XID)
+}
+
+// concerns tells whether the error concerns a device; the whole card is gpu.NoInstance twice.
+func (s *Standing) concerns(class Class, gi, ci int) bool {
+	switch {
+	case s.GI == gpu.NoInstance || class.wholeCard():
+		return true
+	case gi != s.GI:
+		return false
+	}
+	return s.CI == gpu.NoInstance || ci == s.CI
+}
+
+func (s *Standing) cause(class Class) gpu.Cause {
+	cause := gpu.Cause{Code: s.code(), Since: s.First, Recover: class.recover()}
+	where := ""
+	if s.Log {
+		where = " in the kernel log"
+	}
+	switch {
+	case s.GI != gpu.NoInstance && s.CI != gpu.NoInstance:
+		where += fmt.Sprintf(" on its MIG instance GI %d CI %d", s.GI, s.CI)
+	case s.GI != gpu.NoInstance:
+		where += fmt.Sprintf(" on its GPU instance %d", s.GI)
+	}
+	if s.SXID != 0 {
+		cause.Message = fmt.Sprintf("an NVSwitch reported the fatal SXID %d%s", s.SXID, where)
+	} else {
+		cause.Message = fmt.Sprintf("the driver reported XID %d%s: %s", s.XID, where, LookupXID(s.XID).Meaning)
+	}
+	return cause
+}
+
+// Whole is the verdict on the card. An error that concerns one of its MIG devices only is not in it.
+func (r *Record) Whole(rules Rules) gpu.Health {
+	return r.verdict(&rules, gpu.NoInstance, gpu.NoInstance)
+}
+
+// MIG is the verdict on one of the card's MIG devices, with all that concerns the whole card.
+func (r *Record) MIG(rules Rules, gi, ci int) gpu.Health { return r.verdict(&rules, gi, ci) }
+
+func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
+	out := gpu.Health{State: gpu.Healthy, Recovery: r.Recovery}
+	worsen := func(state gpu.State) {
+		if state.Worse(out.State) {
+			out.State = state
+		}
+	}
+	add := func(cause gpu.Cause, state gpu.State) {
+		out.Causes = append(out.Causes, cause)
+		worsen(state)
+	}
+	for i := range r.Standing {
+		s := &r.Standing[i]
+		class := r.class(s, rules)
+		if class == Ignore || !s.concerns(class, gi, ci) {
+			continue
+		}
+		// A code that several instances reported is one cause on each of them, and one on the card.
+		if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.code() }) {
+			worsen(r.state(class))
+			continue
+		}
+		add(s.cause(class), r.state(class))
+	}
+	for _, level := range r.Levels {
+		fact := r.fact(rules, level.Code)
+		if fact.Class == Ignore && !r.Gone {
+			continue
+		}
+		level.Recover = cmp.Or(level.Recover, fact.Recover)
+		add(level, fact.Class.State())
+	}
+	slices.SortFunc(out.Causes, CompareCauses)
+	if r.Gone {
+		out.State = gpu.Gone
+	}
+	return out
+}
+
+// fact is what is known of a level cause under the rules.
+func (r *Record) fact(rules *Rules, code string) Fact {
+	fact := lookupFact(code, r.Recovery, r.Contains)
+	if class, ok := rules.Overrides[code]; ok {
+		fact.Class = class
+	} else if rules.Checks.NoFacts {
+		fact.Class = Ignore
+	}
+	return fact
+}
+
+// Has tells whether an error stands, on any part of the card.
+func (r *Record) Has(xid, sxid uint64) bool {
+	return slices.ContainsFunc(r.Standing, func(s Standing) bool { return s.XID == xid && s.SXID == sxid })
+}
+
+// CompareCauses orders causes by Since, Code and Message.
+func CompareCauses(a, b gpu.Cause) int {
+	return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+}

@@ -1,0 +1,46 @@
+package mig
+
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// CardOf is a card of a snapshot. Holders names those that hold a device or a share of it, as
+// phrases for people in a fixed order; asked for a whole card it must not name those that hold only
+// MIG devices of it. The MIG devices of one GPU instance become one Instance.
+func CardOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) Card {
+	c := Card{
+		UUID: card.UUID, Index: card.Index, Product: card.Product, DeviceID: card.DeviceID, SubsystemID: card.SubsystemID,
+		Capable: card.MIG.Capable, Enabled: card.MIG.Enabled, ModeNeedsReset: card.MIG.ModeNeedsReset,
+		Geometry: card.MIG.Geometry,
+		Holders:  holders(gpu.DeviceKey{GPU: card.UUID}),
+	}
+	position := map[int]int{}
+	for i := range card.MIG.Devices {
+		device := &card.MIG.Devices[i]
+		names := holders(gpu.DeviceKey{GPU: card.UUID, MIG: device.UUID})
+		if at, known := position[device.GI]; known {
+			one := &c.Instances[at]
+			one.Siblings = append(one.Siblings, device.UUID)
+			one.Holders = slices.Clone(one.Holders)
+			for _, name := range names {
+				if !slices.Contains(one.Holders, name) {
+					one.Holders = append(one.Holders, name)
+				}
+			}
+			continue
+		}
+		position[device.GI] = len(c.Instances)
+		c.Instances = append(c.Instances, Instance{
+			UUID: device.UUID, GI: device.GI, Profile: device.Profile, Start: device.Start, Size: device.Size, Holders: names,
+		})
+	}
+	for _, empty := range card.MIG.Empty {
+		if _, device := position[empty.GI]; device {
+			continue // an instance with a device is not empty
+		}
+		c.Instances = append(c.Instances, Instance{GI: empty.GI, Profile: empty.Profile, Start: empty.Start, Size: empty.Size})
+	}
+	return c
+}

@@ -1,0 +1,148 @@
+package mig
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/spelling"
+)
+
+// HardwareLayouts are the layouts that follow from a node's cards, by the names of mig-parted:
+//
+//	all-disabled   MIG off; on every node
+//	all-enabled    MIG on, and no devices
+//	all-PROFILE    as many devices of the profile as a card can have, + written as .
+//	all-balanced   on cards of 7 compute slices two 1g, a 2g and a 3g; on those of 4 two 1g and a 2g
+//
+// The last two name only the cards that have the profiles; where not all cards that can do
+// MIG have the same devices, the entries are for the models concerned.
+func HardwareLayouts(cards []Card) map[string]Layout {
+	layouts := map[string]Layout{"all-disabled": {{All: true}}}
+	models := modelsOf(cards)
+	if len(models) == 0 {
+		return layouts
+	}
+	layouts["all-enabled"] = Layout{{All: true, Enabled: true, Devices: map[string]int{}}}
+	// devices are what each model gets, by the layout's name.
+	devices := map[string][]map[string]int{}
+	set := func(name string, model int, wanted map[string]int) {
+		if devices[name] == nil {
+			devices[name] = make([]map[string]int, len(models))
+		}
+		devices[name][model] = wanted
+	}
+	for m := range models {
+		t := models[m].table
+		for i := range t.shapes {
+			counts := make([]int, len(t.shapes))
+			counts[i] = t.shapes[i].Max
+			if n := t.most(counts)[i]; n > 0 {
+				name := t.shapes[i].Name
+				set("all-"+strings.ReplaceAll(name, "+", "."), m, map[string]int{name: n})
+			}
+		}
+		if balanced := t.balanced(); balanced != nil {
+			set("all-balanced", m, balanced)
+		}
+	}
+	for name, wanted := range devices {
+		layouts[name] = layoutOf(models, wanted)
+	}
+	return layouts
+}
+
+// model is a kind of card that can do MIG.
+type model struct {
+	deviceID uint32
+	table    *table
+}
+
+// modelsOf are the kinds among the cards, in the order of their device IDs.
+func modelsOf(cards []Card) []model {
+	var models []model
+	for i := range cards {
+		c := &cards[i]
+		if c.Capable && !slices.ContainsFunc(models, func(m model) bool { return m.deviceID == c.DeviceID }) {
+			models = append(models, model{c.DeviceID, newTable(&c.Geometry)})
+		}
+	}
+	slices.SortFunc(models, func(a, b model) int { return cmp.Compare(a.deviceID, b.deviceID) })
+	return models
+}
+
+// layoutOf has an entry for each kind of wanted devices; models with nil are not named.
+func layoutOf(models []model, wanted []map[string]int) Layout {
+	var layout Layout
+	for m, devices := range wanted {
+		if devices == nil {
+			continue
+		}
+		at := slices.IndexFunc(layout, func(e Entry) bool { return maps.Equal(e.Devices, devices) })
+		if at < 0 {
+			at = len(layout)
+			layout = append(layout, Entry{All: true, Enabled: true, Devices: devices})
+		}
+		layout[at].DeviceIDs = append(layout[at].DeviceIDs, models[m].deviceID)
+	}
+	if len(layout) == 1 && len(layout[0].DeviceIDs) == len(models) {
+		layout[0].DeviceIDs = nil
+	}
+	return layout
+}
+
+// balanced is the mixed layout of a card; nil for a card that mig-parted has none for.
+func (t *table) balanced() map[string]int {
+	var sizes []int
+	switch t.geometry.ComputeSlices {
+	case 7:
+		sizes = []int{1, 1, 2, 3}
+	case 4:
+		sizes = []int{1, 1, 2}
+	default:
+		return nil
+	}
+	devices := map[string]int{}
+	for _, size := range sizes {
+		name := t.plain(size)
+		if name == "" {
+			return nil
+		}
+		devices[name]++
+	}
+	if !t.fits(t.counts(devices)) {
+		return nil
+	}
+	return devices
+}
+
+// plain is the profile without attributes of so many compute slices; of several, the one that a
+// card can have the most of.
+func (t *table) plain(computeSlices int) string {
+	name, most := "", 0
+	for i := range t.shapes {
+		s := &t.shapes[i]
+		if s.ComputeSlices == computeSlices && s.Max > most && !strings.ContainsAny(s.Name, "+-") {
+			name, most = s.Name, s.Max
+		}
+	}
+	return name
+}
+
+// LayoutNames are the names of layouts, in order.
+func LayoutNames(layouts map[string]Layout) []string { return slices.Sorted(maps.Keys(layouts)) }
+
+// FindLayout finds a layout by name; the error says which names there are.
+func FindLayout(layouts map[string]Layout, name string) (Layout, error) {
+	if layout, ok := layouts[name]; ok {
+		return layout, nil
+	}
+	known := LayoutNames(layouts)
+	hint := ""
+	if nearest := spelling.Nearest(name, known); nearest != "" {
+		hint = fmt.Sprintf("did you mean %s? ", nearest)
+	}
+	return nil, fmt.Errorf("no MIG layout %q: %sthere are %s", name, hint, strings.Join(known, ", "))
+}

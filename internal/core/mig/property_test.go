@@ -1,0 +1,308 @@
+package mig
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// devicesKey writes devices in one way; profiles with none of them do not count.
+func devicesKey(devices map[string]int) string {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		if devices[name] != 0 {
+			fmt.Fprintf(&text, "%s:%d ", name, devices[name])
+		}
+	}
+	return text.String()
+}
+
+// chooser draws numbers below n.
+type chooser func(n int) int
+
+// furnish fills a card with a random layout, random holders, and now and then with what is in no layout.
+func furnish(card *Card, choose chooser) {
+	card.Enabled = choose(8) != 0
+	if choose(6) == 0 {
+		card.Holders = []string{fmt.Sprintf("whole-%d", choose(2))}
+	}
+	if !card.Enabled {
+		return
+	}
+	c := checkerOf(*card)
+	for range choose(10) {
+		p := card.Geometry.Profiles[choose(len(card.Geometry.Profiles))]
+		if len(p.Starts) > 0 {
+			_ = c.create(p.Name, p.Starts[choose(len(p.Starts))]) // what does not fit is left out
+		}
+	}
+	density := choose(4)
+	for i := range c.instances {
+		one := &c.instances[i]
+		one.GI = 20 + i // not the order of starts
+		switch choose(12) {
+		case 0:
+			one.UUID = ""
+			continue
+		case 1:
+			one.Siblings = []gpu.UUID{one.UUID + ".1"}
+		case 2:
+			one.Profile = "1c." + one.Profile
+		}
+		for range choose(3) {
+			if holder := fmt.Sprintf("ns/pod-%d", choose(6)); choose(3) < density && !slices.Contains(one.Holders, holder) {
+				one.Holders = append(one.Holders, holder)
+			}
+		}
+	}
+	card.Instances = c.instances
+}
+
+// drawWanted draws a layout: often one that has much of what there is, mostly one that fits, at
+// times anything.
+func drawWanted(card *Card, choose chooser) Wanted {
+	wanted := Wanted{Enabled: choose(10) != 0, Devices: map[string]int{}}
+	if !wanted.Enabled {
+		return wanted
+	}
+	anything := func() string { return card.Geometry.Profiles[choose(len(card.Geometry.Profiles))].Name }
+	if choose(5) == 0 {
+		for range choose(4) {
+			wanted.Devices[anything()] = choose(5)
+		}
+		return wanted
+	}
+	c := &checker{geometry: card.Geometry, enabled: true}
+	add := func(name string) {
+		if p := card.Geometry.Profile(name); p != nil && len(p.Starts) > 0 {
+			_ = c.create(name, p.Starts[choose(len(p.Starts))]) // what does not fit is left out
+		}
+	}
+	for range choose(3) {
+		add(anything())
+	}
+	if choose(2) == 0 {
+		for _, one := range card.Instances {
+			add(one.Profile)
+		}
+	}
+	for range choose(16) {
+		add(anything())
+	}
+	wanted.Devices = c.devices()
+	return wanted
+}
+
+// checkAgainstTwin compares a plan with what an exhaustive search says of all layouts.
+func checkAgainstTwin(card Card, wanted Wanted, w *twin) error {
+	plan := PlanCard(card, wanted)
+	seen := card
+	if !card.Enabled {
+		seen.Instances = nil
+	}
+	want, fits := w.best(&seen, wanted.Devices)
+	if fits == (plan.Refused != "") {
+		return fmt.Errorf("refused %q, fits %v", plan.Refused, fits)
+	}
+	if !fits {
+		return nil
+	}
+	if got := w.judge(&seen, planned(plan)); got.compare(want) != 0 {
+		return fmt.Errorf("plan has %+v, the best is %+v", got, want)
+	}
+	inTheWay := map[string]bool{}
+	for _, b := range plan.Blockers {
+		if b.Instance.Profile == "" {
+			continue // the holders of the whole card
+		}
+		for _, name := range b.Holders {
+			inTheWay[name] = true
+		}
+	}
+	if len(inTheWay) != want.holders {
+		return fmt.Errorf("%d holders of devices are in the way, the fewest are %d", len(inTheWay), want.holders)
+	}
+	return nil
+}
+
+// soak is how many times as much the random tests do.
+func soak() int {
+	if os.Getenv("BERTH_SOAK") != "" {
+		return 10
+	}
+	return 1
+}
+
+// TestOddCardsAgainstTwin compares plans for cards that nobody builds with an exhaustive search.
+func TestOddCardsAgainstTwin(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 20))
+	outcomes := map[string]int{}
+	for round := range 10000 * soak() {
+		card := Card{UUID: "GPU-odd", Capable: true, Geometry: oddGeometry(random.IntN)}
+		furnish(&card, random.IntN)
+		wanted := drawWanted(&card, random.IntN)
+		outcome, err := checkAll(card, wanted, newTwin(card.Geometry))
+		if err != nil {
+			t.Fatalf("round %d: %v\n%s", round, err, Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card}))
+		}
+		outcomes[outcome]++
+	}
+	t.Logf("[walks] %d changes", 10000*soak())
+	checkOutcomes(t, outcomes)
+}
+
+// checkOutcomes fails when the random cards and layouts no longer lead to all outcomes.
+func checkOutcomes(t *testing.T, outcomes map[string]int) {
+	t.Helper()
+	for _, outcome := range []string{"refused", "waits", "changed", "nothing to do"} {
+		if outcomes[outcome] < 10 {
+			t.Errorf("only %d were %s: the test has grown blind", outcomes[outcome], outcome)
+		}
+	}
+}
+
+// checkAll looks at a plan from all sides.
+func checkAll(card Card, wanted Wanted, w *twin) (outcome string, err error) {
+	if err := checkAgainstTwin(card, wanted, w); err != nil {
+		return "", err
+	}
+	return checkChange(card, wanted)
+}
+
+// TestRandomLayouts takes every kind of card from random layouts to random layouts with random
+// holders, 1,000 times each, and compares the plans with an exhaustive search; BERTH_SOAK=1 makes
+// it ten times as many.
+func TestRandomLayouts(t *testing.T) {
+	for i, k := range cardKinds() {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(uint64(i), 20))
+			outcomes := map[string]int{}
+			w := newTwin(k.geometry)
+			for round := range 1000 * soak() {
+				card := k.card(0)
+				furnish(&card, random.IntN)
+				wanted := drawWanted(&card, random.IntN)
+				outcome, err := checkAll(card, wanted, w)
+				if err != nil {
+					t.Fatalf("round %d: %v\n%s", round, err, Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card}))
+				}
+				outcomes[outcome]++
+			}
+			t.Logf("[walks] %d changes", 1000*soak())
+			checkOutcomes(t, outcomes)
+		})
+	}
+}
+
+// checkChange plans a change, carries it out once nobody is in the way, and plans it again.
+func checkChange(card Card, wanted Wanted) (outcome string, err error) {
+	plan := PlanCard(card, wanted)
+	if plan.Refused != "" {
+		if plan.Changes() || len(plan.Keep)+len(plan.Blockers) > 0 {
+			return "", fmt.Errorf("refused, and yet it does something: %+v", plan)
+		}
+		return "refused", nil
+	}
+	if err := checkBooks(card, plan); err != nil {
+		return "", err
+	}
+	outcome = "changed"
+	if !plan.Changes() {
+		outcome = "nothing to do"
+	}
+	if len(plan.Blockers) > 0 {
+		outcome = "waits"
+		foretold := plan
+		card = withoutBlockers(card, plan)
+		plan = PlanCard(card, wanted)
+		if len(plan.Blockers) > 0 || len(plan.Destroy) != len(foretold.Destroy) {
+			return "", fmt.Errorf("after those in the way had ended: %d more are, and %d instead of %d instances are destroyed",
+				len(plan.Blockers), len(plan.Destroy), len(foretold.Destroy))
+		}
+	}
+	c := checkerOf(card)
+	if err := c.carryOut(plan); err != nil {
+		return "", err
+	}
+	if c.enabled != wanted.Enabled || devicesKey(c.devices()) != devicesKey(wanted.Devices) || len(c.instances) != len(planned(plan)) {
+		return "", fmt.Errorf("it became MIG %v with %v", c.enabled, c.devices())
+	}
+	after := card
+	after.Enabled, after.Instances = c.enabled, c.instances
+	if again := PlanCard(after, wanted); again.Changes() || again.Refused != "" || len(again.Blockers) > 0 || !Matches(after, wanted) {
+		return "", fmt.Errorf("planned again from the result: %+v", again)
+	}
+	return outcome, nil
+}
+
+// checkBooks looks at what a plan takes from whom.
+func checkBooks(card Card, plan CardPlan) error {
+	if card.Enabled && len(plan.Keep)+len(plan.Destroy) != len(card.Instances) {
+		return fmt.Errorf("%d kept and %d destroyed of %d", len(plan.Keep), len(plan.Destroy), len(card.Instances))
+	}
+	for _, one := range plan.Destroy {
+		named := slices.ContainsFunc(plan.Blockers, func(b Blocker) bool {
+			return b.Instance.GI == one.GI && slices.Equal(b.Holders, one.Holders)
+		})
+		if len(one.Holders) > 0 && !named {
+			return fmt.Errorf("%s is held and destroyed, and nobody is in the way", one.Profile)
+		}
+		if one.UUID != "" && len(card.Holders) > 0 && len(plan.Blockers) == 0 {
+			return fmt.Errorf("%s is destroyed although the card is held", one.Profile)
+		}
+	}
+	if plan.SetMode != nil && len(card.Holders) > 0 && len(plan.Blockers) == 0 {
+		return fmt.Errorf("the mode changes although the card is held")
+	}
+	order := func(a, b int) int { return a - b }
+	starts := make([][]int, 3)
+	for _, one := range plan.Keep {
+		starts[0] = append(starts[0], one.Start)
+	}
+	for _, one := range plan.Destroy {
+		starts[1] = append(starts[1], one.Start)
+	}
+	for _, one := range plan.Create {
+		starts[2] = append(starts[2], one.Start)
+	}
+	for _, list := range starts {
+		if !slices.IsSortedFunc(list, order) {
+			return fmt.Errorf("not in the order of starts: %v", list)
+		}
+	}
+	return nil
+}
+
+func withoutBlockers(card Card, plan CardPlan) Card {
+	endHolders(&card, func(name string) bool {
+		return slices.ContainsFunc(plan.Blockers, func(b Blocker) bool { return slices.Contains(b.Holders, name) })
+	})
+	return card
+}
+
+// TestSameInputSamePlan gives the instances and their holders in another order.
+func TestSameInputSamePlan(t *testing.T) {
+	k := kindOf(t, "a100-40")
+	rapid.Check(t, func(t *rapid.T) {
+		choose := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }
+		card := k.card(0)
+		furnish(&card, choose)
+		wanted := drawWanted(&card, choose)
+		other := card
+		other.Instances = rapid.Permutation(card.Instances).Draw(t, "order")
+		other.Geometry.Profiles = rapid.Permutation(card.Geometry.Profiles).Draw(t, "profiles")
+		got, want := Describe([]CardPlan{PlanCard(other, wanted)}, []Card{other}), Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card})
+		if got != want {
+			t.Fatalf("got\n%s\nwant\n%s", got, want)
+		}
+	})
+}

@@ -1,0 +1,215 @@
+package mig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// TestTranscripts plays the transcripts in testdata. Commands:
+//
+//	card KIND [index=N] [off] [incapable] [silent] [holders=(…)]
+//	                      add a card of the kind, silent when the driver does not tell its
+//	                      geometry; each line below is an instance: PROFILE@START
+//	                      [incomplete] [sibling] [HOLDER…]
+//	plan [off] [indices=(…)]
+//	                      print Describe of the plan for all cards, or those; the devices are
+//	                      below, a line each: PROFILE COUNT
+//	do                    carry the last plan out, as a driver would allow it
+//	end HOLDER…           those let go of what they hold
+//	layouts               print the layouts that follow from the hardware
+//	apply NAME            plan one of those
+//	reset                 take all cards out
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		n := &node{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "card":
+				n.cards = append(n.cards, readCard(t, d, len(n.cards)))
+				return ""
+			case "plan":
+				return n.plan(readLayout(t, d))
+			case "do":
+				return n.carryOut()
+			case "end":
+				n.end(d.CmdArgs)
+				return ""
+			case "layouts":
+				return n.layouts()
+			case "apply":
+				layout, err := FindLayout(HardwareLayouts(n.cards), d.CmdArgs[0].Key)
+				if err != nil {
+					return err.Error() + "\n"
+				}
+				return n.plan(layout)
+			case "reset":
+				n.cards, n.plans = nil, nil
+				return ""
+			}
+			d.Fatalf(t, "unknown command %s", d.Cmd)
+			return ""
+		})
+	})
+}
+
+// node is what a transcript works on.
+type node struct {
+	cards []Card
+	plans []CardPlan
+}
+
+func (n *node) plan(layout Layout) string {
+	n.plans = PlanNode(n.cards, layout)
+	return Describe(n.plans, n.cards)
+}
+
+func (n *node) carryOut() string {
+	for _, plan := range n.plans {
+		i := slices.IndexFunc(n.cards, func(c Card) bool { return c.UUID == plan.UUID })
+		if i < 0 || plan.Refused != "" || len(plan.Blockers) > 0 {
+			continue
+		}
+		c := checkerOf(n.cards[i])
+		if err := c.carryOut(plan); err != nil {
+			return err.Error() + "\n"
+		}
+		n.cards[i].Enabled, n.cards[i].Instances = c.enabled, c.instances
+	}
+	return ""
+}
+
+func (n *node) end(args []datadriven.CmdArg) {
+	for i := range n.cards {
+		endHolders(&n.cards[i], func(name string) bool {
+			return slices.ContainsFunc(args, func(a datadriven.CmdArg) bool { return a.Key == name })
+		})
+	}
+}
+
+// endHolders takes the holders that ended off a card, which then shares no memory with what it was.
+func endHolders(card *Card, ended func(name string) bool) {
+	card.Holders = slices.DeleteFunc(slices.Clone(card.Holders), ended)
+	card.Instances = slices.Clone(card.Instances)
+	for j := range card.Instances {
+		one := &card.Instances[j]
+		one.Holders = slices.DeleteFunc(slices.Clone(one.Holders), ended)
+	}
+}
+
+func (n *node) layouts() string {
+	var text strings.Builder
+	layouts := HardwareLayouts(n.cards)
+	for _, name := range LayoutNames(layouts) {
+		fmt.Fprintf(&text, "%s\n", name)
+		for _, e := range layouts[name] {
+			fmt.Fprintf(&text, "  %s\n", entryText(e))
+		}
+	}
+	return text.String()
+}
+
+func entryText(e Entry) string {
+	var parts []string
+	for _, id := range e.DeviceIDs {
+		parts = append(parts, fmt.Sprintf("0x%08X", id))
+	}
+	if e.All {
+		parts = append(parts, "all")
+	}
+	if !e.Enabled {
+		return strings.Join(append(parts, "off"), " ")
+	}
+	parts = append(parts, "on")
+	for _, name := range slices.Sorted(maps.Keys(e.Devices)) {
+		parts = append(parts, fmt.Sprintf("%s:%d", name, e.Devices[name]))
+	}
+	return strings.Join(parts, " ")
+}
+
+func readCard(t *testing.T, d *datadriven.TestData, index int) Card {
+	t.Helper()
+	kind := kindOf(t, d.CmdArgs[0].Key)
+	d.MaybeScanArgs(t, "index", &index)
+	card := kind.card(index)
+	if d.HasArg("off") {
+		card.Enabled = false
+	}
+	if d.HasArg("incapable") {
+		card.Capable, card.Enabled, card.Geometry = false, false, gpu.MIGGeometry{}
+	}
+	if d.HasArg("silent") {
+		card.Geometry = gpu.MIGGeometry{}
+	}
+	for _, arg := range d.CmdArgs {
+		if arg.Key == "holders" {
+			card.Holders = arg.Vals
+		}
+	}
+	for i, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		profile, place, ok := strings.Cut(fields[0], "@")
+		start, err := strconv.Atoi(place)
+		if !ok || err != nil {
+			d.Fatalf(t, "%q: want PROFILE@START", line)
+		}
+		one := Instance{UUID: gpu.UUID(fmt.Sprintf("MIG-%d-%d", index, i)), GI: i + 1, Profile: profile, Start: start, Size: 1}
+		_, whole, smaller := strings.Cut(profile, "c.")
+		if !smaller {
+			whole = profile
+		}
+		if p := card.Geometry.Profile(whole); p != nil {
+			one.Size = p.Size
+		}
+		for _, word := range fields[1:] {
+			switch word {
+			case "incomplete":
+				one.UUID = ""
+			case "sibling":
+				one.Siblings = append(one.Siblings, gpu.UUID(fmt.Sprintf("MIG-%d-%d.1", index, i)))
+			default:
+				one.Holders = append(one.Holders, word)
+			}
+		}
+		card.Instances = append(card.Instances, one)
+	}
+	return card
+}
+
+func readLayout(t *testing.T, d *datadriven.TestData) Layout {
+	t.Helper()
+	first := Entry{Enabled: !d.HasArg("off"), All: true, Devices: map[string]int{}}
+	for _, arg := range d.CmdArgs {
+		if arg.Key != "indices" {
+			continue
+		}
+		first.All = false
+		for i := range arg.Vals {
+			var index int
+			arg.Scan(t, i, &index)
+			first.Indices = append(first.Indices, index)
+		}
+	}
+	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		count, err := strconv.Atoi(fields[len(fields)-1])
+		if err != nil {
+			d.Fatalf(t, "%q: want PROFILE COUNT", line)
+		}
+		first.Devices[fields[0]] = count
+	}
+	return Layout{first}
+}

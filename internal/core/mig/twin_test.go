@@ -1,0 +1,151 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// twin plans one card in the plainest way: it lists every set of instances that a card can
+// have, by trying to add each to what there is, and looks at all of them. It shares no code with
+// the package beyond the types.
+type twin struct {
+	geometry gpu.MIGGeometry
+	// all are the sets that fit, by their devices.
+	all map[string][][]Placed
+	// rooms are the remembered answers of room.
+	rooms map[string][]int
+}
+
+func newTwin(geometry gpu.MIGGeometry) *twin {
+	w := &twin{geometry: geometry, all: map[string][][]Placed{}, rooms: map[string][]int{}}
+	var every []Placed
+	for _, p := range geometry.Profiles {
+		for _, start := range p.Starts {
+			every = append(every, Placed{Profile: p.Name, Start: start, Size: p.Size})
+		}
+	}
+	w.grow(nil, every)
+	return w
+}
+
+// grow records a set and those that further instances lead to.
+func (w *twin) grow(set, rest []Placed) {
+	key := devicesKey(countPlaced(set))
+	w.all[key] = append(w.all[key], slices.Clone(set))
+	for i, one := range rest {
+		if w.canAdd(set, one) {
+			w.grow(append(slices.Clone(set), one), rest[i+1:])
+		}
+	}
+}
+
+func (w *twin) canAdd(set []Placed, one Placed) bool {
+	c := checker{geometry: w.geometry, enabled: true}
+	for _, there := range set {
+		c.instances = append(c.instances, Instance{UUID: "there", Profile: there.Profile, Start: there.Start, Size: there.Size})
+	}
+	return c.create(one.Profile, one.Start) == nil
+}
+
+func countPlaced(set []Placed) map[string]int {
+	devices := map[string]int{}
+	for _, one := range set {
+		devices[one.Profile]++
+	}
+	return devices
+}
+
+// verdict is what the goals say of a plan.
+type verdict struct {
+	holders, destroyed, held int
+	starts                   []int
+	// room is negated, so that less is better as it is for the others.
+	room []int
+}
+
+func (v verdict) compare(u verdict) int {
+	a := slices.Concat([]int{v.holders, v.destroyed, v.held}, v.starts, v.room)
+	b := slices.Concat([]int{u.holders, u.destroyed, u.held}, u.starts, u.room)
+	return slices.Compare(a, b)
+}
+
+// judge says what a set of instances would do to a card.
+func (w *twin) judge(card *Card, set []Placed) verdict {
+	var v verdict
+	names := map[string]bool{}
+	for _, one := range card.Instances {
+		stays := one.UUID != "" && len(one.Siblings) == 0 &&
+			slices.Contains(set, Placed{Profile: one.Profile, Start: one.Start, Size: one.Size})
+		if stays {
+			continue
+		}
+		v.destroyed++
+		for _, name := range one.Holders {
+			names[name] = true
+		}
+		if len(one.Holders) > 0 {
+			v.held++
+			v.starts = append(v.starts, one.Start)
+		}
+	}
+	v.holders = len(names)
+	slices.Sort(v.starts)
+	v.room = w.room(set)
+	return v
+}
+
+// room is how many further instances of each profile fit beside a set, negated.
+func (w *twin) room(set []Placed) []int {
+	ordered := slices.Clone(set)
+	slices.SortFunc(ordered, func(a, b Placed) int { return a.Start - b.Start })
+	key := fmt.Sprint(ordered)
+	if w.rooms[key] == nil {
+		for _, p := range w.largestFirst() {
+			w.rooms[key] = append(w.rooms[key], -w.further(set, p, p.Starts))
+		}
+	}
+	return w.rooms[key]
+}
+
+// best is the best verdict on any set with those devices; false when none fits.
+func (w *twin) best(card *Card, devices map[string]int) (verdict, bool) {
+	var best verdict
+	sets := w.all[devicesKey(devices)]
+	for i, set := range sets {
+		if v := w.judge(card, set); i == 0 || v.compare(best) < 0 {
+			best = v
+		}
+	}
+	return best, len(sets) > 0
+}
+
+func (w *twin) largestFirst() []gpu.MIGProfile {
+	profiles := slices.Clone(w.geometry.Profiles)
+	slices.SortFunc(profiles, func(a, b gpu.MIGProfile) int {
+		return slices.Compare([]int{-a.Size, -a.ComputeSlices, a.Number}, []int{-b.Size, -b.ComputeSlices, b.Number})
+	})
+	return profiles
+}
+
+// further is the most instances of a profile that can be added at some of the starts.
+func (w *twin) further(set []Placed, p gpu.MIGProfile, starts []int) int {
+	most := 0
+	for i, start := range starts {
+		one := Placed{Profile: p.Name, Start: start, Size: p.Size}
+		if w.canAdd(set, one) {
+			most = max(most, 1+w.further(append(slices.Clone(set), one), p, starts[i+1:]))
+		}
+	}
+	return most
+}
+
+// planned is the set of instances that a plan leads to.
+func planned(plan CardPlan) []Placed {
+	set := slices.Clone(plan.Create)
+	for _, one := range plan.Keep {
+		set = append(set, Placed{Profile: one.Profile, Start: one.Start, Size: one.Size})
+	}
+	return set
+}

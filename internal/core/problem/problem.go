@@ -1,0 +1,132 @@
+package problem
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/health"
+)
+
+// Severity is how bad a problem is.
+type Severity string
+
+const (
+	// Info is worth knowing; nothing has to be done.
+	Info Severity = "info"
+	// Warning is something that does not work as wanted, while the node's GPUs do.
+	Warning Severity = "warning"
+	// Error keeps a GPU, or all of them, from being used rightly.
+	Error Severity = "error"
+)
+
+// Area is what a problem is about.
+type Area string
+
+// The areas, in the order in which documents list them.
+const (
+	AreaGPU     Area = "GPUs"
+	AreaDriver  Area = "driver"
+	AreaCDI     Area = "CDI"
+	AreaRuntime Area = "container runtime"
+	AreaKubelet Area = "kubelet"
+	AreaSharing Area = "offers and sharing"
+	AreaMIG     Area = "MIG"
+	AreaConfig  Area = "configuration"
+	AreaAgent   Area = "agent"
+)
+
+// Areas lists the areas in that order.
+func Areas() []Area {
+	return []Area{AreaGPU, AreaDriver, AreaCDI, AreaRuntime, AreaKubelet, AreaSharing, AreaMIG, AreaConfig, AreaAgent}
+}
+
+// Problem is an entry of the catalogue.
+type Problem struct {
+	// Code is the stable name.
+	Code     string
+	Severity Severity
+	Area     Area
+	// Title is what is wrong, in a few words.
+	Title string
+	// Meaning says what follows from it, in plain sentences.
+	Meaning string
+	// Fix says what to do.
+	Fix string
+	// Seen says where it is shown.
+	Seen string
+}
+
+// Where a problem is shown.
+const (
+	// seenCard is for what is wrong with one card.
+	seenCard = "the card's health in GPUNode, berth gpus, berth trace, berth doctor NODE"
+	// seenNode is for what is wrong with the node.
+	seenNode = "status.problems of GPUNode, the agent's log and /debug/state, berth doctor NODE"
+	// seenDoctor is for what only the checks on the node find.
+	seenDoctor = "berth doctor, on the node"
+)
+
+// XIDPattern is the entry that stands for all codes XID1, XID2 and so on.
+const XIDPattern = "XIDn"
+
+// All lists the catalogue, by area and code.
+func All() []Problem {
+	list := slices.Concat(cardProblems(), nodeProblems(), offerProblems(), agentProblems(), checkProblems())
+	areas := Areas()
+	slices.SortFunc(list, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))
+	})
+	return list
+}
+
+// Find looks a code up. For an XID it is the entry XIDn with what is known of the number put in.
+func Find(code string) (Problem, bool) {
+	list := All()
+	number, isXID := health.XIDOf(code)
+	wanted := code
+	if isXID {
+		wanted = XIDPattern
+	}
+	at := slices.IndexFunc(list, func(p Problem) bool { return p.Code == wanted })
+	if at < 0 {
+		return Problem{}, false
+	}
+	found := list[at]
+	if isXID {
+		known := health.LookupXID(number)
+		found.Code, found.Severity = code, severityOf(known.Class)
+		found.Title = fmt.Sprintf("the driver reported XID %d: %s", number, known.Meaning)
+		found.Fix = fixOf(known.Class)
+	}
+	return found, true
+}
+
+func severityOf(class health.Class) Severity {
+	switch class {
+	case health.Ignore:
+		return Info
+	case health.Degrade:
+		return Warning
+	}
+	return Error
+}
+
+// fixOf is what to do about an XID of a class.
+func fixOf(class health.Class) string {
+	switch class {
+	case health.Ignore:
+		return "Nothing for the card: look at the application that it happened in."
+	case health.Degrade:
+		return "Have the GPU looked at when it is free; it is offered all the same."
+	case health.RestartApp:
+		return "Restart the application. The GPU is offered all the while where the driver says that nothing needs repair, and otherwise again once it says so."
+	case health.Drain:
+		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX."
+	case health.Reset:
+		return "Drain the GPU and reset it on its node: berth reset INDEX. It is offered again after that."
+	case health.Reboot:
+		return "Drain and reboot the node; power it off and on if the card stays away."
+	}
+	return "Drain the card and look the number up in NVIDIA's XID catalogue; if in doubt reset the card, and have it looked at if that does not help."
+}

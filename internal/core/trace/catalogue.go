@@ -1,0 +1,231 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// gpuMajor is the major number of /dev/nvidiaN and of NVIDIA's control nodes; minors
+// from controlMinor up are control nodes.
+const (
+	gpuMajor     = 195
+	controlMinor = 240
+)
+
+// catalogue knows devices by every name that a source may use.
+type catalogue struct {
+	facts   map[gpu.UUID][]DeviceFact
+	uuids   []gpu.UUID // sorted
+	byIndex map[string]gpu.UUID
+	byMinor map[int64]gpu.UUID
+	byNode  map[[2]int64]gpu.UUID // MIG nodes and further nodes of a card, by numbers
+	cdi     map[string][]CDIFact
+}
+
+// newCatalogue prefers the hardware's own word for an index or a minor over the
+// GPUNode's, which may be older.
+func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
+	c := &catalogue{
+		facts: map[gpu.UUID][]DeviceFact{}, byIndex: map[string]gpu.UUID{}, byMinor: map[int64]gpu.UUID{},
+		byNode: map[[2]int64]gpu.UUID{}, cdi: map[string][]CDIFact{},
+	}
+	sorted := slices.Clone(devices)
+	slices.SortStableFunc(sorted, func(a, b DeviceFact) int { return b.Source.Kind.rank() - a.Source.Kind.rank() })
+	for _, fact := range sorted {
+		c.facts[fact.UUID] = append(c.facts[fact.UUID], fact)
+		addOnce(c.byIndex, fact.Index, fact.UUID)
+		if fact.Parent == "" && fact.Minor >= 0 {
+			addOnce(c.byMinor, int64(fact.Minor), fact.UUID)
+		}
+		for _, node := range fact.Nodes {
+			if node.Major >= 0 {
+				addOnce(c.byNode, [2]int64{node.Major, node.Minor}, fact.UUID)
+			}
+		}
+	}
+	c.learnFromSpecs(specs)
+	for id := range c.facts {
+		c.uuids = append(c.uuids, id)
+	}
+	slices.SortFunc(c.uuids, c.compare)
+	for _, spec := range specs {
+		c.cdi[spec.Name] = append(c.cdi[spec.Name], spec)
+	}
+	return c
+}
+
+// learnFromSpecs takes the card of a node from the CDI specs where no inventory was
+// read: a name that is a card's UUID and has one node that opens a card.
+func (c *catalogue) learnFromSpecs(specs []CDIFact) {
+	if len(c.byMinor) > 0 {
+		return
+	}
+	for _, spec := range specs {
+		id := cdiDevice(spec.Name)
+		var minors []int64
+		for _, node := range spec.Nodes {
+			if minor, is := gpuMinor(node); is {
+				minors = append(minors, minor)
+			}
+		}
+		if strings.HasPrefix(id, "GPU-") && len(minors) == 1 {
+			addOnce(c.byMinor, minors[0], gpu.UUID(id))
+		}
+	}
+}
+
+func addOnce[K comparable](m map[K]gpu.UUID, key K, id gpu.UUID) {
+	if _, ok := m[key]; !ok {
+		m[key] = id
+	}
+}
+
+// compare orders devices by index, those without one last, then by UUID.
+func (c *catalogue) compare(a, b gpu.UUID) int {
+	return cmp.Or(compareIndex(c.index(a), c.index(b)), strings.Compare(string(a), string(b)))
+}
+
+func (c *catalogue) index(id gpu.UUID) string {
+	for _, fact := range c.facts[id] {
+		if fact.Index != "" {
+			return fact.Index
+		}
+	}
+	return ""
+}
+
+func compareIndex(a, b string) int {
+	number := func(text string) (int, int) {
+		card, mig, _ := strings.Cut(text, ":")
+		n, err := strconv.Atoi(card)
+		if err != nil {
+			return 1 << 30, -1
+		}
+		m, err := strconv.Atoi(mig)
+		if err != nil {
+			m = -1
+		}
+		return n, m
+	}
+	an, am := number(a)
+	bn, bm := number(b)
+	return cmp.Or(an-bn, am-bm)
+}
+
+func (c *catalogue) parent(id gpu.UUID) gpu.UUID {
+	for _, fact := range c.facts[id] {
+		if fact.Parent != "" {
+			return fact.Parent
+		}
+	}
+	return ""
+}
+
+// isUUID tells whether an ID names silicon by itself.
+func isUUID(id string) bool { return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") }
+
+// resolve turns a kubelet device ID, an index or "all" into devices. known is false
+// when an index cannot be looked up because no inventory was read.
+func (c *catalogue) resolve(id string) (devices []gpu.UUID, known bool) {
+	id, _, _ = strings.Cut(id, "::")
+	if isUUID(id) {
+		return []gpu.UUID{gpu.UUID(id)}, true
+	}
+	if found, ok := c.byIndex[id]; ok {
+		return []gpu.UUID{found}, true
+	}
+	return nil, false
+}
+
+// cdiDevice is the part of a qualified CDI name that names the device.
+func cdiDevice(name string) string {
+	if i := strings.LastIndexByte(name, '='); i >= 0 {
+		return name[i+1:]
+	}
+	return name
+}
+
+// ofNode finds the device that a node opens; primary is true for /dev/nvidiaN
+// itself, which a MIG device's container has too.
+func (c *catalogue) ofNode(node Node) (id gpu.UUID, primary, ok bool) {
+	if minor, is := gpuMinor(node); is {
+		id, ok = c.byMinor[minor]
+		return id, true, ok
+	}
+	if node.Major < 0 {
+		return "", false, false
+	}
+	id, ok = c.byNode[[2]int64{node.Major, node.Minor}]
+	return id, false, ok
+}
+
+// gpuMinor is N of a node that opens a GPU, by its numbers where they are known,
+// otherwise by its path.
+func gpuMinor(node Node) (int64, bool) {
+	if node.Major >= 0 {
+		return node.Minor, node.Major == gpuMajor && node.Minor < controlMinor
+	}
+	digits, ok := strings.CutPrefix(node.Path, "/dev/nvidia")
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(digits, 10, 32)
+	return n, err == nil && n >= 0
+}
+
+// nodeSet is what device nodes say.
+type nodeSet struct {
+	// devices are those that the nodes open; a node that the inventory does not know
+	// is there by its path and numbers.
+	devices []gpu.UUID
+	// any is true when a node opens a card at all.
+	any bool
+	// vague is true when there is nothing to look a node up in.
+	vague bool
+}
+
+// ofNodes is the set of devices that nodes open. A card whose MIG device is among
+// them is not itself in the set: its own node comes with each of its MIG devices.
+func (c *catalogue) ofNodes(nodes []Node) nodeSet {
+	var cards, set []gpu.UUID
+	any := false
+	partitioned := map[gpu.UUID]bool{}
+	for _, node := range nodes {
+		id, primary, ok := c.ofNode(node)
+		switch {
+		case primary && ok:
+			cards = append(cards, id)
+		case primary:
+			cards = append(cards, gpu.UUID(fmt.Sprintf("%s of no known GPU", NodeText(node))))
+		case ok && c.parent(id) != "":
+			set = append(set, id)
+			partitioned[c.parent(id)] = true
+		}
+		any = any || primary
+	}
+	for _, card := range cards {
+		if !partitioned[card] {
+			set = append(set, card)
+		}
+	}
+	return nodeSet{devices: c.sorted(set), any: any, vague: any && len(c.byMinor) == 0}
+}
+
+func (c *catalogue) sorted(set []gpu.UUID) []gpu.UUID {
+	set = slices.Clone(set)
+	slices.SortFunc(set, c.compare)
+	return slices.Compact(set)
+}
+
+// NodeText is a node in a line: path (major:minor), or the path alone.
+func NodeText(node Node) string {
+	if node.Major < 0 {
+		return node.Path
+	}
+	return fmt.Sprintf("%s (%d:%d)", node.Path, node.Major, node.Minor)
+}

@@ -1,0 +1,252 @@
+package trace
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// describe fills in what a container was given, each thing with its sources.
+func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []claim) {
+	container.Devices = j.held(said)
+	for _, answer := range state.answers {
+		j.describeAnswer(container, answer)
+	}
+	nodes := j.nodesOfNames(container.CDINames)
+	for _, answer := range state.answers {
+		nodes = addNodes(nodes, answer.Nodes, answer.Source)
+	}
+	for _, fact := range facts {
+		for _, variable := range fact.Env {
+			if RelevantEnv(variable.Name) {
+				container.Env = addFact(container.Env, variable.Name, variable.Value, fact.Source)
+			}
+		}
+		for _, mount := range fact.Mounts {
+			container.Mounts = addFact(container.Mounts, mount.Path, mount.HostPath, fact.Source)
+		}
+		nodes = addNodes(nodes, gpuNodes(fact.Nodes), fact.Source)
+	}
+	nodes = mergePaths(nodes)
+	j.compareNodes(container, state, nodes)
+	j.handOut(container, nodes)
+	sortFacts(container.CDINames, container.Env, container.Mounts, container.Annotations)
+}
+
+func (j *joiner) describeAnswer(container *Container, answer AnswerFact) {
+	for _, variable := range answer.Env {
+		container.Env = addFact(container.Env, variable.Name, variable.Value, answer.Source)
+	}
+	for _, mount := range answer.Mounts {
+		container.Mounts = addFact(container.Mounts, mount.Path, mount.HostPath, answer.Source)
+	}
+	names := slices.Clone(answer.CDINames)
+	for _, annotation := range answer.Annotations {
+		container.Annotations = addFact(container.Annotations, annotation.Name, annotation.Value, answer.Source)
+		if strings.Contains(annotation.Value, "=") {
+			names = append(names, strings.Split(annotation.Value, ",")...)
+		}
+	}
+	for _, name := range sortedTexts(names) {
+		container.CDINames = addFact(container.CDINames, "", name, answer.Source)
+		for _, spec := range j.catalogue.cdi[name] {
+			container.CDINames = addFact(container.CDINames, "", name, spec.Source)
+		}
+	}
+}
+
+// nodesOfNames are the device nodes that the CDI specs give to the names.
+func (j *joiner) nodesOfNames(names []Fact) []NodeFact {
+	var nodes []NodeFact
+	for _, name := range names {
+		for _, spec := range j.catalogue.cdi[name.Value] {
+			nodes = addNodes(nodes, spec.Nodes, spec.Source)
+		}
+	}
+	return nodes
+}
+
+// held are the devices that any source gives to the container.
+func (j *joiner) held(said []claim) []Device {
+	var all []gpu.UUID
+	for _, one := range said {
+		all = append(all, one.set...)
+	}
+	var devices []Device
+	for _, id := range j.catalogue.sorted(all) {
+		if !isUUID(string(id)) {
+			continue // a node of no known card: it is said where claims are compared
+		}
+		device := j.device(id)
+		device.Sources = nil
+		for _, one := range said {
+			if !slices.Contains(one.set, id) {
+				continue
+			}
+			device.Sources = append(device.Sources, one.source)
+			if device.Resource == "" {
+				device.Resource = one.resource
+			}
+			device.IDs = append(device.IDs, otherNames(id, one.ids)...)
+		}
+		device.Sources = sortSources(device.Sources)
+		device.IDs = sortedTexts(device.IDs)
+		devices = append(devices, device)
+	}
+	return devices
+}
+
+// otherNames are the replica IDs among a source's names for a device.
+func otherNames(id gpu.UUID, ids []string) []string {
+	var names []string
+	for _, name := range ids {
+		if base, _, replica := strings.Cut(name, "::"); replica && base == string(id) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// handOut gives each device its nodes and CDI names; the rest stays with the container.
+func (j *joiner) handOut(container *Container, nodes []NodeFact) {
+	for _, node := range nodes {
+		owner := j.owner(container.Devices, node.Node)
+		if owner == nil {
+			container.Nodes = append(container.Nodes, node)
+			continue
+		}
+		for _, fact := range j.catalogue.facts[owner.UUID] {
+			if slices.Contains(fact.Nodes, node.Node) {
+				node.Sources = sortSources(append(node.Sources, fact.Source))
+			}
+		}
+		owner.Nodes = append(owner.Nodes, node)
+	}
+	for i := range container.Devices {
+		device := &container.Devices[i]
+		for _, name := range container.CDINames {
+			id := cdiDevice(name.Value)
+			if named, known := j.catalogue.resolve(id); (known && slices.Contains(named, device.UUID)) || mpsDaemon(id) == device.UUID {
+				device.CDINames = append(device.CDINames, name)
+			}
+		}
+		sortNodes(device.Nodes)
+	}
+	sortNodes(container.Nodes)
+}
+
+// owner is the device that a node belongs to: its own card, or the MIG device on it.
+func (j *joiner) owner(devices []Device, node Node) *Device {
+	id, primary, ok := j.catalogue.ofNode(node)
+	if !ok {
+		return nil
+	}
+	for i := range devices {
+		if devices[i].UUID == id || (primary && devices[i].Parent == id) {
+			return &devices[i]
+		}
+	}
+	return nil
+}
+
+// RelevantEnv tells whether a variable has to do with GPUs. Collectors drop all
+// others: a container's environment holds secrets.
+func RelevantEnv(name string) bool {
+	for _, prefix := range [...]string{"NVIDIA_", "CUDA_", "BERTH_"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// RelevantMounts keeps the mounts that have to do with GPUs. Shared memory does when it
+// comes from beside the pipes of an MPS daemon.
+func RelevantMounts(mounts []Mount) []Mount {
+	beside := map[string]bool{}
+	for _, mount := range mounts {
+		if pipesOf(mount.Path) != "" {
+			beside[path.Dir(mount.HostPath)] = true
+		}
+	}
+	var relevant []Mount
+	for _, mount := range mounts {
+		found := mount.Path == mpsShm && beside[path.Dir(mount.HostPath)]
+		for _, part := range [...]string{"nvidia", "libcuda", "/mps"} {
+			found = found || strings.Contains(mount.Path, part) || strings.Contains(mount.HostPath, part)
+		}
+		if found {
+			relevant = append(relevant, mount)
+		}
+	}
+	return relevant
+}
+
+// gpuNodes leaves out /dev/null and its like.
+func gpuNodes(nodes []Node) []Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return !RelevantNode(n) })
+}
+
+// RelevantNode tells whether a device node has to do with GPUs.
+func RelevantNode(node Node) bool {
+	return strings.HasPrefix(node.Path, "/dev/nvidia") || strings.HasPrefix(node.Path, "/dev/dri/") || node.Major == gpuMajor
+}
+
+func addNodes(nodes []NodeFact, more []Node, source Source) []NodeFact {
+	for _, node := range more {
+		i := slices.IndexFunc(nodes, func(n NodeFact) bool { return n.Node == node })
+		if i < 0 {
+			nodes = append(nodes, NodeFact{Node: node, Sources: []Source{source}})
+			continue
+		}
+		nodes[i].Sources = sortSources(append(nodes[i].Sources, source))
+	}
+	return nodes
+}
+
+// mergePaths lets a node that a source names by path alone count for the numbered
+// node of that path.
+func mergePaths(nodes []NodeFact) []NodeFact {
+	var merged []NodeFact
+	for _, node := range nodes {
+		if node.Major >= 0 {
+			merged = append(merged, node)
+		}
+	}
+	for _, bare := range nodes {
+		if bare.Major >= 0 {
+			continue
+		}
+		found := false
+		for i := range merged {
+			if merged[i].Path == bare.Path {
+				merged[i].Sources = sortSources(append(merged[i].Sources, bare.Sources...))
+				found = true
+			}
+		}
+		if !found {
+			merged = append(merged, bare)
+		}
+	}
+	return merged
+}
+
+func sortNodes(nodes []NodeFact) {
+	slices.SortFunc(nodes, func(a, b NodeFact) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	})
+}
+
+func sortFacts(lists ...[]Fact) {
+	for _, facts := range lists {
+		slices.SortStableFunc(facts, func(a, b Fact) int {
+			if c := strings.Compare(a.Name, b.Name); c != 0 {
+				return c
+			}
+			return strings.Compare(a.Value, b.Value)
+		})
+	}
+}

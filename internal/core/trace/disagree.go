@@ -1,0 +1,311 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+func (j *joiner) disagree(d Disagreement) {
+	j.trace.Disagreements = append(j.trace.Disagreements, d)
+}
+
+// Nothing is the value of a claim that a container holds no device.
+const Nothing = "nothing"
+
+// compareClaims finds sources that give one container different devices.
+func (j *joiner) compareClaims(pod *podState, c *containerState, said []claim) {
+	var groups []Fact
+	for _, one := range said {
+		if !one.vague {
+			groups = addFact(groups, "", setText(one.set), one.source)
+		}
+	}
+	if len(groups) > 1 {
+		j.disagree(Disagreement{Code: DevicesDiffer, Pod: pod.ref, Container: c.name, Claims: groups})
+	}
+}
+
+func setText(set []gpu.UUID) string {
+	if len(set) == 0 {
+		return Nothing
+	}
+	return strings.Join(texts(set), ", ")
+}
+
+func texts(set []gpu.UUID) []string {
+	out := make([]string, len(set))
+	for i, id := range set {
+		out[i] = string(id)
+	}
+	return out
+}
+
+// compareCounts finds containers that hold more or fewer devices than they asked for.
+func (j *joiner) compareCounts(pod *podState, c *containerState, asked []Fact) {
+	for _, ask := range asked {
+		held := []Fact{{Value: ask.Value + " asked for", Sources: ask.Sources}}
+		differs := false
+		ids := map[Source][]string{}
+		var order []Source
+		for _, fact := range c.assignments {
+			if fact.Resource != ask.Name {
+				continue
+			}
+			if ids[fact.Source] == nil {
+				order = append(order, fact.Source)
+			}
+			ids[fact.Source] = append(ids[fact.Source], fact.IDs...)
+		}
+		for _, source := range order {
+			count := strconv.Itoa(len(sortedTexts(ids[source])))
+			differs = differs || count != ask.Value
+			held = addFact(held, "", count+" held", source)
+		}
+		if differs {
+			j.disagree(Disagreement{Code: CountDiffers, Pod: pod.ref, Container: c.name, Claims: held})
+		}
+	}
+}
+
+// compareNodes finds device nodes to which two sources give different numbers, and
+// CDI names that no spec defines although specs were read.
+func (j *joiner) compareNodes(container *Container, state *containerState, nodes []NodeFact) {
+	ref := Ref{}
+	if len(state.answers) > 0 {
+		ref = j.directory.resolve(state.answers[0].Pod)
+	} else if len(state.facts) > 0 {
+		ref = j.directory.resolve(state.facts[0].Pod)
+	}
+	numbers := map[string][]Fact{}
+	var paths []string
+	for _, node := range nodes {
+		if node.Major < 0 {
+			continue
+		}
+		if numbers[node.Path] == nil {
+			paths = append(paths, node.Path)
+		}
+		for _, source := range node.Sources {
+			numbers[node.Path] = addFact(numbers[node.Path], "", NodeText(node.Node), source)
+		}
+	}
+	slices.Sort(paths)
+	for _, path := range paths {
+		if len(numbers[path]) > 1 {
+			j.disagree(Disagreement{Code: DeviceNodeDiffers, Pod: ref, Container: state.name, Claims: numbers[path]})
+		}
+	}
+	for _, source := range j.evidence.Read {
+		if source.Kind != CDISpec {
+			continue
+		}
+		for _, name := range container.CDINames {
+			if len(j.catalogue.cdi[name.Value]) == 0 {
+				j.disagree(Disagreement{Code: CDINameUnknown, Pod: ref, Container: state.name, Claims: []Fact{
+					{Value: name.Value, Sources: name.Sources},
+					{Value: "no device of that name", Sources: []Source{source}},
+				}})
+			}
+		}
+		break // one read place is enough to know: all specs are read or none
+	}
+}
+
+// checkDevices finds devices that two sources describe differently, and CDI names with
+// another card's node.
+func (j *joiner) checkDevices() {
+	for i := range j.trace.Devices {
+		device := &j.trace.Devices[i]
+		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile, FactPlacement, FactParent, FactMemory, FactHost} {
+			if values := factsNamed(device.Facts, name); len(values) > 1 {
+				j.disagree(Disagreement{Code: FactDiffers, Device: device.UUID, Claims: values})
+			}
+		}
+	}
+	names := make([]string, 0, len(j.catalogue.cdi))
+	for name := range j.catalogue.cdi {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		j.checkName(name)
+	}
+}
+
+func factsNamed(facts []Fact, name string) []Fact {
+	var named []Fact
+	for _, fact := range facts {
+		if fact.Name == name {
+			named = append(named, fact)
+		}
+	}
+	return named
+}
+
+// checkName compares the card node that a CDI spec gives to a name with the card that the name means.
+func (j *joiner) checkName(name string) {
+	meant, known := j.catalogue.resolve(cdiDevice(name))
+	if !known || len(meant) != 1 || len(j.catalogue.facts[meant[0]]) == 0 {
+		return
+	}
+	card := cmp.Or(j.catalogue.parent(meant[0]), meant[0])
+	fact := j.catalogue.facts[meant[0]][0]
+	for _, spec := range j.catalogue.cdi[name] {
+		for _, node := range spec.Nodes {
+			owner, primary, ok := j.catalogue.ofNode(node)
+			if !primary || (ok && owner == card) {
+				continue
+			}
+			means := cmp.Or(string(owner), "no known GPU")
+			j.disagree(Disagreement{Code: DeviceNodeDiffers, Device: meant[0], Claims: []Fact{
+				{Value: fmt.Sprintf("%s is %s, which is %s", name, NodeText(node), means), Sources: []Source{spec.Source}},
+				{Value: fmt.Sprintf("%s is /dev/nvidia%d", meant[0], fact.Minor), Sources: []Source{fact.Source}},
+			}})
+		}
+	}
+}
+
+// checkExistence asks every inventory that covers the pod's node, and was read to the
+// end, for the devices of its containers.
+func (j *joiner) checkExistence(pod *Pod, local bool) {
+	for _, container := range pod.Containers {
+		if pod.Done() || container.State == StateTerminated {
+			continue
+		}
+		for _, device := range container.Devices {
+			for _, source := range j.evidence.Read {
+				covers := (source.Kind == NVML && local) || (source.Kind == GPUNode && pod.Node.Value != "" && gpuNodeHost(source) == pod.Node.Value)
+				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
+					j.disagree(Disagreement{
+						Code: DeviceUnknown, Pod: pod.Ref, Container: container.Name, Device: device.UUID,
+						Claims: []Fact{
+							{Value: string(device.UUID), Sources: device.Sources},
+							{Value: "no such device", Sources: []Source{source}},
+						},
+					})
+				}
+			}
+		}
+	}
+}
+
+// holding is one container's hold on a device, for the search of conflicts.
+type holding struct {
+	pod       Ref
+	container string
+	sources   []Source
+	shares    []string
+}
+
+// checkHolders finds devices that two pods hold at once and do not share. Containers
+// that have ended hold nothing.
+func (j *joiner) checkHolders() {
+	holders := map[gpu.UUID][]holding{}
+	var order []gpu.UUID
+	for i := range j.trace.Pods {
+		pod := &j.trace.Pods[i]
+		for _, container := range pod.Containers {
+			if pod.Done() || container.State == StateTerminated {
+				continue
+			}
+			for _, device := range container.Devices {
+				if holders[device.UUID] == nil {
+					order = append(order, device.UUID)
+				}
+				holders[device.UUID] = append(holders[device.UUID], holding{pod.Ref, container.Name, device.Sources, device.IDs})
+			}
+		}
+	}
+	for _, id := range j.catalogue.sorted(order) {
+		var claims []Fact
+		for _, one := range holders[id] {
+			if slices.ContainsFunc(holders[id], func(other holding) bool { return conflicts(one, other) }) {
+				value := fmt.Sprintf("held by %s, container %s", one.pod, one.container)
+				claims = append(claims, Fact{Value: value, Sources: one.sources})
+			}
+		}
+		if len(claims) > 1 {
+			j.disagree(Disagreement{Code: TwoHolders, Device: id, Claims: claims})
+		}
+	}
+}
+
+func conflicts(a, b holding) bool {
+	if a.pod == b.pod {
+		return false
+	}
+	if len(a.shares) == 0 || len(b.shares) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(a.shares, func(id string) bool { return slices.Contains(b.shares, id) })
+}
+
+// sortDisagreements puts what hurts most first, then orders by pod, container, device and claims.
+func sortDisagreements(list []Disagreement) {
+	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, MPSOtherGPU, MPSNotJoined, CountDiffers, NodeDiffers, DeviceNodeDiffers, CDINameUnknown, FactDiffers}
+	slices.SortStableFunc(list, func(a, b Disagreement) int {
+		return cmp.Or(slices.Index(order[:], a.Code)-slices.Index(order[:], b.Code),
+			compareRefs(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(string(a.Device), string(b.Device)),
+			strings.Compare(a.Message(), b.Message()))
+	})
+}
+
+// Message is the disagreement in a sentence: whom it concerns, and who says what.
+func (d *Disagreement) Message() string {
+	parts := make([]string, len(d.Claims))
+	for i, claim := range d.Claims {
+		parts[i] = SourcesText(claim.Sources) + ": " + claim.Value
+	}
+	return d.Head() + ": " + strings.Join(parts, "; ")
+}
+
+// Head says whom the disagreement concerns and what it is, without the claims.
+func (d *Disagreement) Head() string {
+	container := fmt.Sprintf("pod %s, container %s", d.Pod, d.Container)
+	switch d.Code {
+	case DevicesDiffer:
+		return container + ": the sources give it different devices"
+	case CountDiffers:
+		return container + ": it does not hold what it asked for"
+	case TwoHolders:
+		return fmt.Sprintf("%s has more than one holder", d.Device)
+	case NodeDiffers:
+		return fmt.Sprintf("pod %s: the sources place it on different nodes", d.Pod)
+	case DeviceUnknown:
+		return container + ": it was given a device that is not there"
+	case FactDiffers:
+		return fmt.Sprintf("%s: the sources differ in its %s", d.Device, d.Claims[0].Name)
+	case DeviceNodeDiffers:
+		if d.Device != "" {
+			return fmt.Sprintf("%s: the CDI spec opens another card", d.Device)
+		}
+		return container + ": one device node has different numbers"
+	case MPSNotJoined:
+		return fmt.Sprintf("%s: it shares %s by MPS and is not joined to its daemon, so no limit is enforced", container, d.Device)
+	case MPSOtherGPU:
+		return fmt.Sprintf("%s: it is joined to the MPS daemon of %s, which it does not hold", container, d.Device)
+	case CDINameUnknown:
+		return container + ": its CDI name is in no CDI spec, so it cannot be started again"
+	}
+	return string(d.Code)
+}
+
+// SourcesText lists the kinds of sources, with the field where it is known, each once.
+func SourcesText(sources []Source) string {
+	var texts []string
+	for _, source := range sources {
+		text := string(source.Kind)
+		if source.Field != "" {
+			text += " (" + source.Field + ")"
+		}
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, ", ")
+}

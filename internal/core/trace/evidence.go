@@ -1,0 +1,293 @@
+package trace
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Kind is a sort of place that facts are read from.
+type Kind string
+
+// The places, in the order of a request's way through a cluster.
+const (
+	PodSpec      Kind = "pod spec"     // the pod's spec in the API
+	PodStatus    Kind = "pod status"   // allocatedResourcesStatus (KEP-4680), conditions, what containers wait for
+	Events       Kind = "events"       // the events about a pod
+	Directory    Kind = "pod dir"      // names of the kubelet's own pod and log directories
+	Checkpoint   Kind = "checkpoint"   // kubelet_internal_checkpoint
+	AllocResp    Kind = "AllocResp"    // the device plugin's answer, kept in the checkpoint
+	PodResources Kind = "PodResources" // the kubelet's podresources/v1 socket
+	Ledger       Kind = "ledger"       // the agent's book of holders
+	GPUNode      Kind = "GPUNode"      // gpunodes.berth.dev
+	CDISpec      Kind = "CDI spec"     // files below /etc/cdi and /var/run/cdi
+	OCISpec      Kind = "OCI spec"     // the config.json that the runtime was started with
+	Process      Kind = "container"    // /proc of a process in the container
+	NVML         Kind = "NVML"         // the hardware inventory
+)
+
+// rank orders kinds by the way of a request.
+func (k Kind) rank() int {
+	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode, CDISpec, OCISpec, Process, NVML}
+	for i, kind := range order {
+		if kind == k {
+			return i
+		}
+	}
+	return len(order)
+}
+
+// Source is where a fact was read.
+type Source struct {
+	Kind Kind
+	// Path is the file, the socket, the object or the call.
+	Path string
+	// Field is the part of it, where one place says a thing in more than one way.
+	Field string
+}
+
+// CompareSources orders sources by the way of a request, then by path.
+func CompareSources(a, b Source) int {
+	if c := a.Kind.rank() - b.Kind.rank(); c != 0 {
+		return c
+	}
+	if c := strings.Compare(string(a.Kind), string(b.Kind)); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Path, b.Path); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Field, b.Field)
+}
+
+func sortSources(sources []Source) []Source {
+	slices.SortFunc(sources, CompareSources)
+	return slices.Compact(sources)
+}
+
+// Unread is a source that was not read, and why.
+type Unread struct {
+	Source Source
+	Why    string
+}
+
+// Evidence is everything that was collected. The order within each list is of no meaning.
+type Evidence struct {
+	// Host is the Kubernetes node whose own files were read; empty when none were,
+	// or when nobody knows its name.
+	Host string
+	// Read are the sources that were read to the end, so that what they do not say
+	// is known too.
+	Read        []Source
+	Unread      []Unread
+	Pods        []PodFact
+	Waits       []WaitFact
+	Assignments []AssignmentFact
+	Answers     []AnswerFact
+	Containers  []ContainerFact
+	Processes   []ProcessFact
+	CDI         []CDIFact
+	Devices     []DeviceFact
+}
+
+// Ref names a pod. The checkpoint knows only UIDs, PodResources only names.
+type Ref struct{ UID, Namespace, Name string }
+
+func (r Ref) named() bool { return r.Name != "" }
+
+// String is namespace/name, or the UID where the name is not known.
+func (r Ref) String() string {
+	if r.named() {
+		return r.Namespace + "/" + r.Name
+	}
+	return r.UID
+}
+
+// Role is a container's place in its pod.
+type Role string
+
+// The roles. A sidecar is an init container that is restarted always.
+const (
+	RoleInit      Role = "init"
+	RoleSidecar   Role = "sidecar"
+	RoleApp       Role = "app"
+	RoleEphemeral Role = "ephemeral"
+)
+
+// The states of a container that matter here.
+const (
+	StateRunning    = "running"
+	StateTerminated = "terminated"
+	StateWaiting    = "waiting"
+)
+
+// PodFact is what one source says of a pod.
+type PodFact struct {
+	Source Source
+	Ref    Ref
+	// Node is where it was scheduled to; empty when the source does not say.
+	Node string
+	// Phase is Pending, Running, Succeeded, Failed; empty when the source does not say.
+	Phase      string
+	Containers []PodContainer
+}
+
+// WaitFact is a reason that a source gives why a pod does not run.
+type WaitFact struct {
+	Source Source
+	Pod    Ref
+	// Order is the place among the reasons of its source; the rest of the order is that of the
+	// sources.
+	Order int
+	// Name is the condition, the container or the event that has the reason.
+	Name string
+	Text string
+}
+
+// PodContainer is a container as a pod's spec and status know it.
+type PodContainer struct {
+	Name  string
+	Role  Role
+	State string
+	// Asked are the resources with a count that are devices of a node.
+	Asked []Ask
+}
+
+// Ask is a number of devices asked for.
+type Ask struct {
+	Resource string
+	Count    int64
+}
+
+// AssignmentFact says that a container holds devices.
+type AssignmentFact struct {
+	Source    Source
+	Pod       Ref
+	Container string
+	Resource  string
+	// IDs are the source's own names: UUIDs, UUID::n for replicas, or indices.
+	IDs []string
+}
+
+// EnvVar is one environment variable.
+type EnvVar struct{ Name, Value string }
+
+// Mount is a host path in a container.
+type Mount struct{ HostPath, Path string }
+
+// Node is a device node; both numbers are Unknown where a source gives only the path.
+type Node struct {
+	Path         string
+	Major, Minor int64
+}
+
+// Unknown is the number of a device node that a source does not give.
+const Unknown = -1
+
+// AnswerFact is what the device plugin answered to Allocate.
+type AnswerFact struct {
+	Source      Source
+	Pod         Ref
+	Container   string
+	Resource    string
+	Env         []EnvVar
+	Mounts      []Mount
+	Nodes       []Node
+	CDINames    []string
+	Annotations []EnvVar
+}
+
+// ContainerFact is what a container has, from the OCI spec it was started with or
+// from a process in it.
+type ContainerFact struct {
+	Source Source
+	// ID is the runtime's.
+	ID        string
+	Pod       Ref
+	Container string
+	State     string
+	PIDs      []int
+	// Privileged containers have every device node of the host, which says nothing
+	// about what they were given.
+	Privileged bool
+	Env        []EnvVar
+	Nodes      []Node
+	// Mounts are those that have to do with GPUs.
+	Mounts []Mount
+	// NoNodes and NoEnv are true when the source could not see the one or the other.
+	NoNodes, NoEnv bool
+}
+
+// ProcessFact places a process.
+type ProcessFact struct {
+	Source      Source
+	PID         int
+	ContainerID string
+	PodUID      string
+}
+
+// CDIFact is one device of a CDI spec.
+type CDIFact struct {
+	Source Source
+	// Name is vendor/class=device.
+	Name  string
+	Nodes []Node
+	Env   []EnvVar
+}
+
+// DeviceFact is what one source says of a card or a MIG device. Empty texts and
+// Unknown numbers are what the source does not say.
+type DeviceFact struct {
+	Source Source
+	// Host is the Kubernetes node, where the source knows it.
+	Host string
+	UUID gpu.UUID
+	// Parent is the card of a MIG device.
+	Parent       gpu.UUID
+	Index        string // N, or N:M for a MIG device
+	Minor        int    // N of /dev/nvidiaN; that of the card for a MIG device
+	PCI          string
+	Product      string
+	Architecture string
+	Capability   string
+	MemoryBytes  uint64
+	NUMANode     int // -1: the kernel does not say
+	Profile      string
+	// Instance is where a MIG device is on its card.
+	Instance InstanceFact
+	// Sharing says how containers share the device.
+	Sharing SharingFact
+	Health  string
+	// Nodes are the device nodes that open this device and no other one.
+	Nodes []Node
+}
+
+// InstanceFact places a MIG device on its card. The zero value, which has no Size, is what
+// the source does not say.
+type InstanceFact struct {
+	GI, CI int
+	// Start and Size are in memory slices.
+	Start, Size int
+}
+
+// The modes of sharing, as GPUNode objects write them.
+const (
+	ModeTimeSlicing = "timeSlicing"
+	ModeMPS         = "mps"
+)
+
+// SharingFact says how containers share a device. An empty Mode is a device that is not
+// shared, or of which the source does not say.
+type SharingFact struct {
+	Mode     string
+	Replicas int
+	// TimeSlice is empty for the driver's default.
+	TimeSlice string
+	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each
+	// client process; a value that is not positive is no limit.
+	PinnedMemoryMiB        int64
+	ActiveThreadPercentage int
+	// Draining says why nothing more of the device is given out.
+	Draining string
+}

@@ -1,0 +1,242 @@
+package trace
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// world draws evidence of a node on which most sources agree and some do not.
+func world(t *rapid.T) Evidence {
+	cards := rapid.IntRange(1, 5).Draw(t, "cards")
+	var e Evidence
+	for i := range cards {
+		e.Devices = append(e.Devices, DeviceFact{
+			Source: Source{Kind: NVML}, UUID: card(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
+			Nodes:   []Node{{fmt.Sprintf("/dev/nvidia%d", i), gpuMajor, int64(i)}},
+			Sharing: SharingFact{Mode: rapid.SampledFrom([]string{"", ModeTimeSlicing, ModeMPS}).Draw(t, "mode"), Replicas: 4},
+		})
+		e.CDI = append(e.CDI, CDIFact{Source: Source{Kind: CDISpec}, Name: "k/gpu=" + string(card(i)), Nodes: e.Devices[i].Nodes})
+	}
+	set := rapid.SliceOfNDistinct(rapid.IntRange(0, cards-1), 1, cards, rapid.ID[int])
+	for p := range rapid.IntRange(1, 3).Draw(t, "pods") {
+		ref := Ref{UID: fmt.Sprintf("u%d", p), Namespace: "ns", Name: fmt.Sprintf("p%d", p)}
+		if rapid.Bool().Draw(t, "named") {
+			e.Pods = append(e.Pods, PodFact{Source: Source{Kind: PodSpec}, Ref: ref, Node: "node", Phase: "Running"})
+		} else {
+			e.Pods = append(e.Pods, PodFact{Source: Source{Kind: Directory}, Ref: ref})
+		}
+		truth := set.Draw(t, "truth")
+		view := func(label string) []int {
+			if rapid.IntRange(0, 9).Draw(t, label+" lies") == 0 {
+				return set.Draw(t, label)
+			}
+			return truth
+		}
+		uid := Ref{UID: ref.UID}
+		e.Assignments = append(e.Assignments,
+			AssignmentFact{Source{Kind: Checkpoint}, uid, "main", "nvidia.com/gpu", names(view("checkpoint"))},
+			AssignmentFact{Source{Kind: PodStatus}, ref, "main", "nvidia.com/gpu", names(view("status"))},
+			AssignmentFact{Source{Kind: Ledger}, uid, "main", "nvidia.com/gpu", names(view("ledger"))})
+		answer := AnswerFact{Source: Source{Kind: AllocResp}, Pod: uid, Container: "main", Resource: "nvidia.com/gpu"}
+		for _, name := range names(view("answer")) {
+			answer.CDINames = append(answer.CDINames, "k/gpu="+name)
+		}
+		e.Answers = append(e.Answers, answer)
+		fact := ContainerFact{Source: Source{Kind: Process}, ID: "c" + ref.UID, Pod: uid, Container: "main", PIDs: []int{p + 1}}
+		for _, i := range view("container") {
+			fact.Nodes = append(fact.Nodes, e.Devices[i].Nodes...)
+		}
+		e.Containers = append(e.Containers, fact)
+	}
+	return e
+}
+
+func card(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
+
+func names(set []int) []string {
+	var out []string
+	for _, i := range set {
+		out = append(out, string(card(i)))
+	}
+	return out
+}
+
+func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		evidence := world(t)
+		want := Join(evidence)
+		random := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
+		shuffled := merge(evidence, evidence) // and saying a thing twice says no more
+		shuffle(random, shuffled.Pods)
+		shuffle(random, shuffled.Assignments)
+		shuffle(random, shuffled.Answers)
+		shuffle(random, shuffled.Containers)
+		shuffle(random, shuffled.CDI)
+		shuffle(random, shuffled.Devices)
+		if diff := cmp.Diff(want, Join(shuffled)); diff != "" {
+			t.Fatalf("trace depends on the order of the evidence (-first +shuffled):\n%s", diff)
+		}
+	})
+}
+
+func shuffle[T any](random *rand.Rand, list []T) {
+	random.Shuffle(len(list), func(i, k int) { list[i], list[k] = list[k], list[i] })
+}
+
+// TestTwin checks the join against the plainest way to do it: for each pod, the set
+// of every source as one text, different texts disagree; for each card, the pods
+// that any source gives it to, more than one conflict.
+func TestTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		evidence := world(t)
+		said, holders := map[string]map[string]bool{}, map[gpu.UUID]map[string]bool{}
+		add := func(pod string, set []string) {
+			slices.Sort(set)
+			if said[pod] == nil {
+				said[pod] = map[string]bool{}
+			}
+			said[pod][strings.Join(set, ",")] = true
+			for _, id := range set {
+				if holders[gpu.UUID(id)] == nil {
+					holders[gpu.UUID(id)] = map[string]bool{}
+				}
+				holders[gpu.UUID(id)][pod] = true
+			}
+		}
+		for _, fact := range evidence.Assignments {
+			add(fact.Pod.UID, slices.Clone(fact.IDs))
+		}
+		for _, fact := range evidence.Answers {
+			add(fact.Pod.UID, strings.Split(strings.ReplaceAll(strings.Join(fact.CDINames, ","), "k/gpu=", ""), ","))
+		}
+		for _, fact := range evidence.Containers {
+			var set []string
+			for _, node := range fact.Nodes {
+				set = append(set, strings.Replace(node.Path, "/dev/nvidia", "GPU-", 1))
+			}
+			add(fact.Pod.UID, set)
+		}
+		want := map[string]bool{}
+		for pod, sets := range said {
+			if len(sets) > 1 {
+				want["differ "+pod] = true
+			}
+		}
+		for id, pods := range holders {
+			if len(pods) > 1 {
+				want["holders "+string(id)] = true
+			}
+		}
+		got := map[string]bool{}
+		for _, d := range Join(evidence).Disagreements {
+			switch d.Code {
+			case DevicesDiffer:
+				got["differ "+d.Pod.UID] = true
+			case TwoHolders:
+				got["holders "+string(d.Device)] = true
+			default:
+				t.Fatalf("unexpected: %s", d.Message())
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("disagreements (-twin +join):\n%s", diff)
+		}
+	})
+}
+
+func TestNamesByDevices(t *testing.T) {
+	entry := func(pod Ref, container string, ids ...string) Entry {
+		return Entry{Pod: pod, Container: container, Resource: "nvidia.com/gpu", IDs: ids}
+	}
+	uid := func(uid string) Ref { return Ref{UID: uid} }
+	name := func(name string) Ref { return Ref{Namespace: "ns", Name: name} }
+	tests := map[string]struct {
+		byUID, byName []Entry
+		want          map[string]Ref
+	}{
+		"the devices name the pod": {
+			byUID:  []Entry{entry(uid("u1"), "main", "a", "b"), entry(uid("u2"), "main", "c")},
+			byName: []Entry{entry(name("p"), "main", "b", "a")},
+			want:   map[string]Ref{"u1": {UID: "u1", Namespace: "ns", Name: "p"}},
+		},
+		"init container is named by its pod's app container": {
+			byUID:  []Entry{entry(uid("u1"), "init", "a"), entry(uid("u1"), "main", "a")},
+			byName: []Entry{entry(name("p"), "main", "a")},
+			want:   map[string]Ref{"u1": {UID: "u1", Namespace: "ns", Name: "p"}},
+		},
+		"one name for two UIDs names neither": {
+			byUID:  []Entry{entry(uid("u1"), "main", "a"), entry(uid("u2"), "main", "a")},
+			byName: []Entry{entry(name("p"), "main", "a")},
+			want:   map[string]Ref{},
+		},
+		"two names for one UID name it not": {
+			byUID:  []Entry{entry(uid("u1"), "main", "a")},
+			byName: []Entry{entry(name("p"), "main", "a"), entry(name("q"), "main", "a")},
+			want:   map[string]Ref{},
+		},
+		"another container is another holder": {
+			byUID:  []Entry{entry(uid("u1"), "main", "a")},
+			byName: []Entry{entry(name("p"), "side", "a")},
+			want:   map[string]Ref{},
+		},
+		"no devices, no name": {
+			byUID:  []Entry{entry(uid("u1"), "main")},
+			byName: []Entry{entry(name("p"), "main")},
+			want:   map[string]Ref{},
+		},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, NamesByDevices(test.byUID, test.byName)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"default/demo", "default/train-0", "ml/demo", "kube-system/etcd"}
+	tests := map[string]struct {
+		text string
+		want []string
+	}{
+		"other namespace": {"default/demo", []string{"default/demo", "ml/demo"}},
+		"a letter":        {"default/trian-0", []string{"default/train-0"}},
+		"part of it":      {"train", []string{"default/train-0"}},
+		"nothing like it": {"zzzzzzzzzz", nil},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			got := Nearest(test.text, names, 2)
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func BenchmarkJoin(b *testing.B) {
+	var e Evidence
+	for i := range 16 {
+		e.Devices = append(e.Devices, DeviceFact{Source: Source{Kind: NVML}, UUID: card(i), Index: fmt.Sprint(i), Minor: i})
+	}
+	for p := range 100 {
+		ref := Ref{UID: fmt.Sprintf("u%d", p), Namespace: "ns", Name: fmt.Sprintf("p%d", p)}
+		e.Pods = append(e.Pods, PodFact{Source: Source{Kind: PodSpec}, Ref: ref})
+		ids := []string{fmt.Sprintf("%s::%d", card(p%16), p/16)}
+		for _, kind := range []Kind{Checkpoint, PodResources, PodStatus, Ledger} {
+			e.Assignments = append(e.Assignments, AssignmentFact{Source{Kind: kind}, ref, "main", "nvidia.com/gpu", ids})
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Join(e)
+	}
+}

@@ -1,0 +1,228 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/spelling"
+)
+
+// Query is where a trace starts: exactly one of a pod, a device, a process.
+type Query struct {
+	// Pod by UID, or by namespace and name.
+	Pod Ref
+	// Device is a GPU's or MIG device's UUID, or the beginning of one that fits no other.
+	Device gpu.UUID
+	PID    int
+}
+
+// String is the query in words.
+func (q Query) String() string {
+	switch {
+	case q.PID > 0:
+		return fmt.Sprintf("pid %d", q.PID)
+	case q.Device != "":
+		return string(q.Device)
+	}
+	return "pod " + q.Pod.String()
+}
+
+// NotFoundError says that no source knows what was asked for.
+type NotFoundError struct {
+	Query Query
+	// Nearest are names that do exist and resemble it, best first.
+	Nearest []string
+	// Why says more, where more is known.
+	Why string
+}
+
+func (e *NotFoundError) Error() string {
+	text := fmt.Sprintf("find %s: no source knows it", e.Query)
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text
+}
+
+// Select keeps the part of the picture that a query leads to.
+func (t *Trace) Select(query Query) (*Trace, error) {
+	switch {
+	case query.PID > 0:
+		return t.selectProcess(query)
+	case query.Device != "":
+		return t.selectDevice(query)
+	}
+	return t.selectPod(query, query.Pod)
+}
+
+func (t *Trace) selectPod(query Query, ref Ref) (*Trace, error) {
+	var pods []Pod
+	var names []string
+	for _, pod := range t.Pods {
+		if (ref.UID != "" && pod.Ref.UID == ref.UID) ||
+			(ref.UID == "" && pod.Ref.Namespace == ref.Namespace && pod.Ref.Name == ref.Name) {
+			pods = append(pods, pod)
+		}
+		names = append(names, pod.Ref.String())
+	}
+	if len(pods) == 0 {
+		return nil, &NotFoundError{Query: query, Nearest: Nearest(ref.String(), names, 3)}
+	}
+	return t.part(query, withoutFormer(pods), nil), nil
+}
+
+// withoutFormer leaves out the pods of one name of which nothing but a folder is left, unless
+// all are such: the kubelet removes the folders of deleted pods late.
+func withoutFormer(pods []Pod) []Pod {
+	present := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
+		return len(p.Containers) == 0 && !slices.ContainsFunc(p.Sources, func(s Source) bool { return s.Kind != Directory })
+	})
+	if len(present) == 0 {
+		return pods
+	}
+	return present
+}
+
+func (t *Trace) selectDevice(query Query) (*Trace, error) {
+	var known []gpu.UUID
+	for _, device := range t.Devices {
+		known = append(known, device.UUID)
+	}
+	for _, pod := range t.Pods {
+		for _, container := range pod.Containers {
+			for _, device := range container.Devices {
+				known = append(known, device.UUID)
+			}
+		}
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	match, err := matchDevice(query, known)
+	if err != nil {
+		return nil, err
+	}
+	wanted := func(d Device) bool { return d.UUID == match || d.Parent == match }
+	var pods []Pod
+	for _, pod := range t.Pods {
+		pod.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool { return !slices.ContainsFunc(c.Devices, wanted) })
+		for i := range pod.Containers {
+			pod.Containers[i].Devices = slices.DeleteFunc(slices.Clone(pod.Containers[i].Devices), func(d Device) bool { return !wanted(d) })
+		}
+		if len(pod.Containers) > 0 {
+			pods = append(pods, pod)
+		}
+	}
+	var devices []Device
+	for _, device := range t.Devices {
+		if wanted(device) {
+			devices = append(devices, device)
+		}
+	}
+	query.Device = match
+	return t.part(query, pods, devices), nil
+}
+
+// matchDevice accepts the beginning of a UUID, as long as it fits one device only.
+func matchDevice(query Query, known []gpu.UUID) (gpu.UUID, error) {
+	var matches []gpu.UUID
+	var names []string
+	for _, id := range known {
+		if id == query.Device {
+			return id, nil
+		}
+		if strings.HasPrefix(string(id), string(query.Device)) {
+			matches = append(matches, id)
+		}
+		names = append(names, string(id))
+	}
+	switch len(matches) {
+	case 1:
+		return matches[0], nil
+	case 0:
+		return "", &NotFoundError{Query: query, Nearest: Nearest(string(query.Device), names, 3)}
+	}
+	return "", &NotFoundError{Query: query, Nearest: texts(matches), Why: fmt.Sprintf("%d devices begin like that", len(matches))}
+}
+
+func (t *Trace) selectProcess(query Query) (*Trace, error) {
+	i := slices.IndexFunc(t.Processes, func(p ProcessFact) bool { return p.PID == query.PID })
+	if i < 0 {
+		return nil, &NotFoundError{Query: query, Why: "it is not in /proc, or no container runs it"}
+	}
+	process := t.Processes[i]
+	if process.PodUID == "" {
+		return nil, &NotFoundError{Query: query, Why: "it belongs to no pod"}
+	}
+	for _, pod := range t.Pods {
+		if pod.Ref.UID != process.PodUID {
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool {
+			return !slices.Contains(c.PIDs, query.PID) && (process.ContainerID == "" || c.ID != process.ContainerID)
+		})
+		if len(own) > 0 {
+			pod.Containers = own // otherwise no source names its container: show them all
+		}
+		found := t.part(query, []Pod{pod}, nil)
+		found.Processes = []ProcessFact{process}
+		return found, nil
+	}
+	found := t.part(query, []Pod{{Ref: Ref{UID: process.PodUID}, Sources: []Source{process.Source}}}, nil)
+	found.Processes = []ProcessFact{process}
+	return found, nil
+}
+
+// part is the picture with these pods and devices, and the disagreements about them.
+func (t *Trace) part(query Query, pods []Pod, devices []Device) *Trace {
+	concerned := map[gpu.UUID]bool{}
+	names := map[Ref]map[string]bool{}
+	for _, pod := range pods {
+		names[pod.Ref] = map[string]bool{"": true}
+		for _, container := range pod.Containers {
+			names[pod.Ref][container.Name] = true
+			for _, device := range container.Devices {
+				concerned[device.UUID] = true
+				concerned[device.Parent] = true
+			}
+		}
+	}
+	for _, device := range devices {
+		concerned[device.UUID] = true
+	}
+	delete(concerned, "")
+	found := &Trace{Subject: query.String(), Pods: pods, Devices: devices, Read: t.Read, Unread: t.Unread}
+	for _, d := range t.Disagreements {
+		if names[d.Pod][d.Container] || (d.Pod == Ref{} && concerned[d.Device]) {
+			found.Disagreements = append(found.Disagreements, d)
+		}
+	}
+	return found
+}
+
+// Nearest are up to limit of the names that resemble a text, best first: those that
+// contain it, then those few edits away.
+func Nearest(text string, names []string, limit int) []string {
+	type scored struct {
+		name string
+		cost int
+	}
+	var near []scored
+	for _, name := range sortedTexts(names) {
+		cost := spelling.Distance(text, name)
+		if strings.Contains(name, text) || strings.HasSuffix(name, "/"+text[strings.LastIndexByte(text, '/')+1:]) {
+			cost = 0
+		}
+		if cost <= spelling.Tolerance(text) {
+			near = append(near, scored{name, cost})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b scored) int { return cmp.Compare(a.cost, b.cost) })
+	var out []string
+	for _, one := range near[:min(limit, len(near))] {
+		out = append(out, one.name)
+	}
+	return out
+}

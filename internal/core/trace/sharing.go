@@ -1,0 +1,355 @@
+package trace
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// How a container is joined to an MPS daemon.
+const (
+	mpsNames    = "mps-" // begins the daemon's name in a CDI spec, before the GPU's UUID
+	mpsPipe     = "CUDA_MPS_PIPE_DIRECTORY"
+	mpsMemory   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	mpsThreads  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	mpsShm      = "/dev/shm"
+	fieldPipe   = "env " + mpsPipe
+	gpuUUIDMark = "GPU-"
+)
+
+// mpsDaemon is the GPU of a daemon's name in a CDI spec; empty for any other name.
+func mpsDaemon(id string) gpu.UUID {
+	if card, ok := strings.CutPrefix(id, mpsNames); ok && isUUID(card) {
+		return gpu.UUID(card)
+	}
+	return ""
+}
+
+// pipesOf is the GPU that a directory of pipes names, /mps/UUID/pipe; empty for another path.
+func pipesOf(path string) gpu.UUID {
+	rest, ok := strings.CutPrefix(path, "/mps/")
+	card, last, is := strings.Cut(rest, "/")
+	if !ok || !is || last != "pipe" || !strings.HasPrefix(card, gpuUUIDMark) {
+		return ""
+	}
+	return gpu.UUID(card)
+}
+
+// text says where the instance is, and what that gives.
+func (i InstanceFact) text() string {
+	switch i.Size {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("GI %d, CI %d, memory slice %d", i.GI, i.CI, i.Start)
+	}
+	return fmt.Sprintf("GI %d, CI %d, memory slices %d-%d", i.GI, i.CI, i.Start, i.Start+i.Size-1)
+}
+
+// text says how the device is shared, and what is enforced. Time-slicing limits nothing;
+// of MPS only what the server was told holds, for each client process by itself.
+func (s SharingFact) text() string {
+	switch s.Mode {
+	case "":
+		return ""
+	case ModeTimeSlicing:
+		text := "time-slicing: not limited, not isolated"
+		if s.TimeSlice != "" {
+			text += ", time slices " + s.TimeSlice
+		}
+		return text
+	case ModeMPS:
+		var limits []string
+		if s.PinnedMemoryMiB > 0 {
+			limits = append(limits, mebibytes(s.PinnedMemoryMiB)+" pinned memory")
+		}
+		if s.ActiveThreadPercentage > 0 && s.ActiveThreadPercentage < 100 {
+			limits = append(limits, strconv.Itoa(s.ActiveThreadPercentage)+" % threads")
+		}
+		if len(limits) == 0 {
+			return "MPS: no limit is enforced"
+		}
+		return "MPS: enforced per client process: " + strings.Join(limits, ", ")
+	}
+	return s.Mode
+}
+
+func mebibytes(n int64) string {
+	if n%1024 == 0 {
+		return strconv.FormatInt(n/1024, 10) + " GiB"
+	}
+	return strconv.FormatInt(n, 10) + " MiB"
+}
+
+// shares says of each device which shares the container has and by what means, and
+// whether it is joined to the MPS daemons that it should be.
+func (j *joiner) shares(pod *podState, container *Container, state *containerState, facts []ContainerFact) {
+	expected := j.daemons(container, state)
+	for i := range container.Devices {
+		device := &container.Devices[i]
+		j.shareNumbers(device, state)
+		daemon, joined := expected[device.UUID]
+		if !joined {
+			continue
+		}
+		if len(factsNamed(device.Facts, FactSharing)) == 0 {
+			device.Facts = append(device.Facts, Fact{Name: FactSharing, Value: "MPS: the limits are those of its daemon", Sources: daemon})
+		}
+		for _, variable := range container.Env {
+			if variable.Name == mpsMemory || variable.Name == mpsThreads {
+				device.Facts = append(device.Facts, Fact{Name: FactAdvisory, Value: variable.Name + "=" + variable.Value, Sources: variable.Sources})
+			}
+		}
+	}
+	if pod.done() || len(facts) == 0 || !state.live() {
+		return
+	}
+	j.checkDaemons(pod, container, facts, expected)
+}
+
+// shareNumbers adds which shares of the device the container has.
+func (j *joiner) shareNumbers(device *Device, state *containerState) {
+	if len(device.IDs) == 0 {
+		return
+	}
+	var sources []Source
+	for _, fact := range state.assignments {
+		if slices.ContainsFunc(fact.IDs, func(id string) bool { return slices.Contains(device.IDs, id) }) {
+			sources = append(sources, fact.Source)
+		}
+	}
+	of := ""
+	for _, fact := range j.catalogue.facts[device.UUID] {
+		if fact.Sharing.Replicas > 0 && of == "" {
+			of = fmt.Sprintf(" of %d", fact.Sharing.Replicas)
+			sources = append(sources, fact.Source)
+		}
+	}
+	var numbers []int
+	for _, id := range device.IDs {
+		_, digits, _ := strings.Cut(id, "::")
+		if n, err := strconv.Atoi(digits); err == nil {
+			numbers = append(numbers, n+1)
+		}
+	}
+	slices.Sort(numbers)
+	var texts []string
+	for _, n := range numbers {
+		texts = append(texts, strconv.Itoa(n))
+	}
+	if len(texts) > 0 {
+		device.Facts = append(device.Facts, Fact{Name: FactShare, Value: strings.Join(texts, ", ") + of, Sources: sortSources(sources)})
+	}
+}
+
+// daemons are the GPUs whose MPS daemon the container should be joined to, each with who
+// says so: the plugin's answer, or a GPUNode that shares a device of the container by MPS.
+func (j *joiner) daemons(container *Container, state *containerState) map[gpu.UUID][]Source {
+	expected := map[gpu.UUID][]Source{}
+	add := func(card gpu.UUID, source Source) {
+		if card != "" {
+			expected[card] = sortSources(append(expected[card], source))
+		}
+	}
+	for _, answer := range state.answers {
+		for _, name := range answer.CDINames {
+			add(mpsDaemon(cdiDevice(name)), answer.Source)
+		}
+		for _, annotation := range answer.Annotations {
+			for name := range strings.SplitSeq(annotation.Value, ",") {
+				if strings.Contains(name, "=") {
+					add(mpsDaemon(cdiDevice(name)), answer.Source)
+				}
+			}
+		}
+		for _, variable := range answer.Env {
+			if variable.Name == mpsPipe {
+				add(pipesOf(variable.Value), answer.Source)
+			}
+		}
+	}
+	for _, device := range container.Devices {
+		for _, fact := range j.catalogue.facts[device.UUID] {
+			if fact.Sharing.Mode == ModeMPS && len(device.IDs) > 0 {
+				add(device.UUID, fact.Source)
+			}
+		}
+	}
+	return expected
+}
+
+// checkDaemons compares the daemons that a container should be joined to with those that
+// it is joined to: by its environment, and by its mounts where the source has them.
+func (j *joiner) checkDaemons(pod *podState, container *Container, facts []ContainerFact, expected map[gpu.UUID][]Source) {
+	var cards []gpu.UUID
+	for card := range expected {
+		cards = append(cards, card)
+	}
+	for _, card := range j.catalogue.sorted(cards) {
+		var lacks []Fact
+		for _, fact := range facts {
+			for _, lack := range missing(fact, card) {
+				lacks = addFact(lacks, "", lack.Value, lack.Sources[0])
+			}
+		}
+		if len(lacks) > 0 {
+			said := Fact{Value: "a share of " + string(card) + " by MPS", Sources: expected[card]}
+			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: card, Claims: append([]Fact{said}, lacks...)})
+		}
+	}
+	held := Fact{}
+	for _, device := range container.Devices {
+		held.Value = strings.Join(nonEmpty(held.Value, "holds "+string(device.UUID)), ", ")
+		held.Sources = sortSources(append(held.Sources, device.Sources...))
+	}
+	if len(container.Devices) == 0 {
+		return
+	}
+	others := map[gpu.UUID][]Fact{}
+	var order []gpu.UUID
+	for _, fact := range facts {
+		for _, joined := range joins(fact) {
+			card := gpu.UUID(joined.Name)
+			if slices.ContainsFunc(container.Devices, func(d Device) bool { return d.UUID == card }) {
+				continue
+			}
+			if others[card] == nil {
+				order = append(order, card)
+			}
+			others[card] = addFact(others[card], "", joined.Value, joined.Sources[0])
+		}
+	}
+	for _, card := range j.catalogue.sorted(order) {
+		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: card, Claims: append([]Fact{held}, others[card]...)})
+	}
+}
+
+// missing is what a container lacks of what joins it to the daemon of a card.
+func missing(fact ContainerFact, card gpu.UUID) []Fact {
+	var lacks []Fact
+	source := fact.Source
+	if !fact.NoEnv {
+		source.Field = fieldPipe
+		if value := lastValue(fact.Env, mpsPipe); value == "" {
+			lacks = append(lacks, Fact{Value: "no " + mpsPipe, Sources: []Source{source}})
+		}
+	}
+	if fact.Source.Kind != OCISpec {
+		return lacks // a process's mounts are not read
+	}
+	source.Field = fieldMounts
+	pipes := "/mps/" + string(card) + "/pipe"
+	for _, wanted := range [...]struct{ path, text string }{{pipes, "no mount of the pipes at " + pipes}, {mpsShm, "no mount of its shared memory at " + mpsShm}} {
+		if !slices.ContainsFunc(fact.Mounts, func(m Mount) bool { return m.Path == wanted.path }) {
+			lacks = append(lacks, Fact{Value: wanted.text, Sources: []Source{source}})
+		}
+	}
+	return lacks
+}
+
+// joins are the cards to whose daemons a container is joined: each as a Fact with the
+// card as its name.
+func joins(fact ContainerFact) []Fact {
+	var found []Fact
+	source := fact.Source
+	if card := pipesOf(lastValue(fact.Env, mpsPipe)); card != "" {
+		source.Field = fieldPipe
+		found = append(found, Fact{Name: string(card), Value: mpsPipe + "=" + lastValue(fact.Env, mpsPipe), Sources: []Source{source}})
+	}
+	source.Field = fieldMounts
+	for _, mount := range fact.Mounts {
+		if pipesOf(mount.Path) == "" {
+			continue
+		}
+		for _, card := range [...]gpu.UUID{pipesOf(mount.Path), cardOfPath(mount.HostPath)} {
+			if card != "" {
+				found = append(found, Fact{Name: string(card), Value: mount.HostPath + " mounted at " + mount.Path, Sources: []Source{source}})
+			}
+		}
+	}
+	return found
+}
+
+// cardOfPath is the first part of a path that is a card's UUID.
+func cardOfPath(path string) gpu.UUID {
+	for part := range strings.SplitSeq(path, "/") {
+		if strings.HasPrefix(part, gpuUUIDMark) {
+			return gpu.UUID(part)
+		}
+	}
+	return ""
+}
+
+func lastValue(env []EnvVar, name string) string {
+	value := ""
+	for _, variable := range env {
+		if variable.Name == name {
+			value = variable.Value
+		}
+	}
+	return value
+}
+
+// company says for each device in a container's hands which other pods use it too, and
+// which use other MIG devices of its card. Containers that have ended use nothing.
+func (j *joiner) company() {
+	type user struct {
+		pod     Ref
+		device  *Device
+		sources []Source
+	}
+	var users []user
+	for i := range j.trace.Pods {
+		pod := &j.trace.Pods[i]
+		for k := range pod.Containers {
+			container := &pod.Containers[k]
+			if pod.Done() || container.State == StateTerminated {
+				continue
+			}
+			for d := range container.Devices {
+				users = append(users, user{pod.Ref, &container.Devices[d], container.Devices[d].Sources})
+			}
+		}
+	}
+	byCard := map[gpu.UUID][]user{}
+	for _, one := range users {
+		card := cardOf(one.device)
+		byCard[card] = append(byCard[card], one)
+	}
+	for _, one := range users {
+		same, beside := Fact{Name: FactSharedWith}, Fact{Name: FactNeighbours}
+		for _, other := range byCard[cardOf(one.device)] {
+			if other.pod == one.pod {
+				continue
+			}
+			fact, text := &same, other.pod.String()
+			switch {
+			case other.device.UUID == one.device.UUID && (len(one.device.IDs) > 0 || len(factsNamed(one.device.Facts, FactSharing)) > 0):
+			case other.device.UUID != one.device.UUID && other.device.Parent != "" && one.device.Parent != "":
+				fact = &beside
+			default:
+				continue // one that is not shared, or a card and a part of it: a conflict, which is said elsewhere
+			}
+			if !slices.Contains(strings.Split(fact.Value, ", "), text) {
+				fact.Value = strings.Join(nonEmpty(fact.Value, text), ", ")
+			}
+			fact.Sources = sortSources(append(slices.Clone(fact.Sources), other.sources...))
+		}
+		for _, fact := range [...]Fact{same, beside} {
+			if fact.Value != "" {
+				one.device.Facts = append(one.device.Facts, fact)
+			}
+		}
+	}
+}
+
+// cardOf is the card that a device is, or is a part of.
+func cardOf(device *Device) gpu.UUID {
+	if device.Parent != "" {
+		return device.Parent
+	}
+	return device.UUID
+}

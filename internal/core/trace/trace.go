@@ -1,0 +1,128 @@
+package trace
+
+import "github.com/berth-gpu/berth/internal/core/gpu"
+
+// Trace is the joined picture, or the part of it that a Query leads to.
+type Trace struct {
+	// Subject is the query in words; empty for the whole picture.
+	Subject       string
+	Disagreements []Disagreement
+	// Pods are ordered by namespace, name and UID.
+	Pods []Pod
+	// Devices are all devices that any source knows, held or not, ordered by index.
+	// Select keeps those of a query for a GPU only.
+	Devices []Device
+	// Processes are ordered by PID.
+	Processes []ProcessFact
+	Read      []Source
+	Unread    []Unread
+}
+
+// Fact is a value with the places that say so.
+type Fact struct {
+	Name    string
+	Value   string
+	Sources []Source
+}
+
+// Pod is one pod, known by UID wherever a source knows it.
+type Pod struct {
+	Ref     Ref
+	Phase   string
+	Node    Fact
+	Sources []Source
+	// Waiting are the reasons why a pod that is not Running does not run.
+	Waiting    []Fact
+	Containers []Container
+}
+
+// Done tells whether the pod will not run again.
+func (p *Pod) Done() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
+
+// Container is one container: what it asked for and what it got.
+type Container struct {
+	Name  string
+	Role  Role
+	ID    string
+	State string
+	PIDs  []int
+	// Asked are resource names with counts.
+	Asked   []Fact
+	Devices []Device
+	// Nodes belong to none of Devices: control nodes, or nodes of other cards.
+	Nodes       []NodeFact
+	CDINames    []Fact
+	Env         []Fact
+	Mounts      []Fact
+	Annotations []Fact
+}
+
+// Device is a card or a MIG device with what is known of it.
+type Device struct {
+	UUID gpu.UUID
+	// Parent is the card of a MIG device.
+	Parent gpu.UUID
+	// IDs are the kubelet's names for it, where they are not the UUID.
+	IDs      []string
+	Resource string
+	// Sources say that the container holds it, or, outside a container, that it exists.
+	Sources  []Source
+	Facts    []Fact
+	CDINames []Fact
+	Nodes    []NodeFact
+}
+
+// Fact finds a fact's value by name; empty when there is none.
+func (d *Device) Fact(name string) string {
+	for _, fact := range d.Facts {
+		if fact.Name == name {
+			return fact.Value
+		}
+	}
+	return ""
+}
+
+// NodeFact is a device node with the places that say so.
+type NodeFact struct {
+	Node
+	Sources []Source
+}
+
+// Code is the stable name of a sort of disagreement.
+type Code string
+
+// What can disagree.
+const (
+	// DevicesDiffer: two sources give one container different devices.
+	DevicesDiffer Code = "DevicesDiffer"
+	// CountDiffers: a container holds more or fewer devices than it asked for.
+	CountDiffers Code = "CountDiffers"
+	// TwoHolders: two containers of different pods hold one device that is not shared.
+	TwoHolders Code = "TwoHolders"
+	// NodeDiffers: two sources place one pod on different Kubernetes nodes.
+	NodeDiffers Code = "NodeDiffers"
+	// DeviceUnknown: a container was given a device that the hardware does not have.
+	DeviceUnknown Code = "DeviceUnknown"
+	// FactDiffers: two sources describe one device differently.
+	FactDiffers Code = "FactDiffers"
+	// DeviceNodeDiffers: two sources give one device node different numbers, or one
+	// device different nodes.
+	DeviceNodeDiffers Code = "DeviceNodeDiffers"
+	// CDINameUnknown: a container was given a CDI name that no spec defines.
+	CDINameUnknown Code = "CDINameUnknown"
+	// MPSNotJoined: a container has a share of a GPU by MPS, and not what joins it to the
+	// GPU's daemon, so that nothing limits it.
+	MPSNotJoined Code = "MPSNotJoined"
+	// MPSOtherGPU: a container is joined to the MPS daemon of a GPU that it does not hold.
+	MPSOtherGPU Code = "MPSOtherGPU"
+)
+
+// Disagreement is one thing of which sources say different things.
+type Disagreement struct {
+	Code      Code
+	Pod       Ref
+	Container string
+	Device    gpu.UUID
+	// Claims are what is said, by whom: two at least, in the order of the sources.
+	Claims []Fact
+}

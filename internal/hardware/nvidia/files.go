@@ -1,0 +1,176 @@
+package nvidia
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// maxFile bounds what is read of a kernel file.
+const maxFile = 64 << 10
+
+// tree is a folder that names inside cannot leave, symbolic links included.
+type tree struct{ root string }
+
+// read returns a file's content, at most maxFile bytes of it.
+func (t tree) read(name string) ([]byte, error) {
+	file, err := os.OpenInRoot(t.root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxFile))
+}
+
+// line returns a file's content without the blanks around it; empty when it cannot be read.
+func (t tree) line(name string) string {
+	content, err := t.read(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+// names lists a folder in order; empty when it cannot be read.
+func (t tree) names(name string) []string {
+	folder, err := os.OpenInRoot(t.root, name)
+	if err != nil {
+		return nil
+	}
+	defer folder.Close()
+	names, err := folder.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	slices.Sort(names)
+	return names
+}
+
+// stat follows links beneath the root.
+func (t tree) stat(name string) (fs.FileInfo, error) {
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.Stat(name)
+}
+
+// readlink returns the text of a symbolic link; empty when name is none.
+func (t tree) readlink(name string) string {
+	root, err := os.OpenRoot(t.root)
+	if err != nil {
+		return ""
+	}
+	defer root.Close()
+	target, err := root.Readlink(name)
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+// characterDevice returns the numbers of a device node. found tells whether there is
+// a file of that name, device or not.
+func (t tree) characterDevice(name string) (major, minor uint32, device, found bool) {
+	info, err := t.stat(name)
+	if err != nil {
+		return 0, 0, false, false
+	}
+	number, ok := deviceNumber(info)
+	if !ok {
+		return 0, 0, false, true
+	}
+	return unix.Major(number), unix.Minor(number), true, true
+}
+
+// presence is what sysfs says of a PCI device.
+type presence int
+
+const (
+	unclear presence = iota // there is no sysfs to ask
+	present
+	absent
+)
+
+const pciDevices = "bus/pci/devices"
+
+func pciFolder(address gpu.PCIAddress) string { return path.Join(pciDevices, address.String()) }
+
+// driverModule is the kernel module of the driver.
+const driverModule = "nvidia"
+
+// module names one load of a kernel module: sysfs gives the folder of each load an inode that no other one has. Empty
+// for a module that is not loaded.
+func (t tree) module(name string) string {
+	info, err := t.stat(path.Join("module", name))
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return strconv.FormatUint(stat.Ino, 10)
+}
+
+// hasPCI asks sysfs whether the machine has a device at an address.
+func (t tree) hasPCI(address gpu.PCIAddress) presence {
+	_, err := t.stat(pciFolder(address))
+	switch {
+	case err == nil:
+		return present
+	case !errors.Is(err, fs.ErrNotExist):
+		return unclear
+	}
+	if _, err := t.stat(pciDevices); err != nil {
+		return unclear
+	}
+	return absent
+}
+
+// offBus tells whether the device's configuration space reads as all ones, which is
+// what the root port answers for a device that is no longer there.
+func (t tree) offBus(address gpu.PCIAddress) bool {
+	content, err := t.read(path.Join(pciFolder(address), "config"))
+	return err == nil && len(content) >= 4 && string(content[:4]) == "\xff\xff\xff\xff"
+}
+
+// numaNode reads the NUMA node of a PCI device.
+func (t tree) numaNode(address gpu.PCIAddress) int {
+	node, err := strconv.Atoi(t.line(path.Join(pciFolder(address), "numa_node")))
+	if err != nil || node < 0 {
+		return gpu.NoNUMANode
+	}
+	return node
+}
+
+// fields reads the "Name: value" lines of the driver's files under /proc; the first
+// line of a name counts.
+func fields(content []byte) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(string(content)) {
+		name, value, ok := strings.Cut(line, ":")
+		name = strings.TrimSpace(name)
+		if _, have := values[name]; ok && !have {
+			values[name] = strings.TrimSpace(value)
+		}
+	}
+	return values
+}
+
+func comparePCI(a, b gpu.PCIAddress) int {
+	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Bus, b.Bus),
+		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Function, b.Function))
+}

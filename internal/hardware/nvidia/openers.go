@@ -1,0 +1,166 @@
+package nvidia
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Opener is a process of the host that has a GPU open, or that NVML lists as using it.
+type Opener struct {
+	PID int
+	// Program is the name of the process (/proc/PID/comm); empty when it is not known.
+	Program string
+	// Parent is the process that started it; 0 when it is not known.
+	Parent int
+}
+
+// maxProgram bounds what is read of a program's name; the kernel's own limit is 16 bytes.
+const maxProgram = 64
+
+// Openers finds the processes that have a GPU open, in the order of their PIDs: by the device nodes among their file
+// descriptors, and by NVML's process lists. This process is left out. What cannot be read is an error, since somebody may
+// be there.
+func (a *Actions) Openers(card *gpu.GPU) ([]Opener, error) {
+	pids, err := a.openedNodes(card)
+	if err != nil {
+		return nil, fmt.Errorf("find who has GPU %s open: %w", card.UUID, err)
+	}
+	listed, err := a.listed(card.UUID)
+	if err != nil {
+		return nil, err
+	}
+	pids = append(pids, listed...)
+	slices.Sort(pids)
+	var openers []Opener
+	for _, pid := range slices.Compact(pids) {
+		if pid != os.Getpid() {
+			openers = append(openers, Opener{PID: pid, Program: a.program(pid), Parent: a.parent(pid)})
+		}
+	}
+	return openers, nil
+}
+
+// openedNodes are the processes with a file descriptor of one of the GPU's device nodes. The numbers of the device count:
+// in a container the node may have any name.
+func (a *Actions) openedNodes(card *gpu.GPU) ([]int, error) {
+	names, err := os.ReadDir(a.proc)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		pid, err := strconv.Atoi(name.Name())
+		if err != nil || pid <= 0 {
+			continue
+		}
+		opened, err := a.opens(pid, card)
+		if err != nil {
+			return nil, err
+		}
+		if opened {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// opens tells whether a process has one of the GPU's nodes open; one that ends meanwhile has not.
+func (a *Actions) opens(pid int, card *gpu.GPU) (bool, error) {
+	folder := filepath.Join(a.proc, strconv.Itoa(pid), "fd")
+	descriptors, err := os.ReadDir(folder)
+	if ended(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read file descriptors of process %d: %w", pid, err)
+	}
+	for _, descriptor := range descriptors {
+		var at unix.Statx_t
+		// Without a question to the file system behind it, which may be one of the process's own making.
+		if unix.Statx(unix.AT_FDCWD, filepath.Join(folder, descriptor.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &at) != nil {
+			continue // closed meanwhile
+		}
+		if at.Mode&unix.S_IFMT != unix.S_IFCHR {
+			continue
+		}
+		if slices.ContainsFunc(card.Nodes, func(n gpu.DeviceNode) bool { return n.Major == at.Rdev_major && n.Minor == at.Rdev_minor }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ended tells whether an error means that the process is not there any more.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
+// listed are the processes that NVML lists for a GPU.
+func (a *Actions) listed(uuid gpu.UUID) ([]int, error) {
+	var pids []int
+	err := a.run(uuid, "list the processes", nil, func(act *action) error {
+		for _, list := range []struct {
+			call string
+			ask  func() ([]nvml.ProcessInfo, nvml.Return)
+		}{
+			{"nvmlDeviceGetComputeRunningProcesses", act.device.GetComputeRunningProcesses},
+			{"nvmlDeviceGetGraphicsRunningProcesses", act.device.GetGraphicsRunningProcesses},
+		} {
+			processes, ret := list.ask()
+			if unsupported(ret) {
+				continue
+			}
+			if ret != nvml.SUCCESS {
+				return act.fail(list.call, ret, "")
+			}
+			for _, p := range processes {
+				pids = append(pids, int(p.Pid))
+			}
+		}
+		return nil
+	})
+	return pids, err
+}
+
+// program is the name of a process, on one line.
+func (a *Actions) program(pid int) string {
+	name, err := tree{a.proc}.read(filepath.Join(strconv.Itoa(pid), "comm"))
+	if err != nil {
+		return ""
+	}
+	text := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimSpace(string(name)), ""))
+	return text[:min(len(text), maxProgram)]
+}
+
+// parent reads who started a process.
+func (a *Actions) parent(pid int) int {
+	text, err := tree{a.proc}.read(filepath.Join(strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0
+	}
+	// The second field is the program's name in parentheses and may contain both.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0
+	}
+	return parent
+}

@@ -1,0 +1,163 @@
+package nvidia
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// mig finds the MIG devices of the card, with their memory.
+func (r *reader) mig() {
+	if !r.has("nvmlDeviceGetMigMode") || !r.has("nvmlDeviceGetGpuInstanceId") || !r.has("nvmlDeviceGetComputeInstanceId") {
+		return
+	}
+	mode, ok := ask(r.q, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
+		current, _, ret := r.device.GetMigMode()
+		return current, ret
+	})
+	if !ok || mode != nvml.DEVICE_MIG_ENABLE {
+		return
+	}
+	r.migOn = true
+	count, _ := ask(r.q, "nvmlDeviceGetMaxMigDeviceCount", r.device.GetMaxMigDeviceCount)
+	for index := range min(count, maxMIG) {
+		// The numbering has holes: NOT_FOUND does not mean the end.
+		device, ok := ask(r.q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+			return r.device.GetMigDeviceHandleByIndex(index)
+		})
+		if !ok {
+			continue
+		}
+		uuid, ok1 := ask(r.q, "nvmlDeviceGetUUID", device.GetUUID)
+		gi, ok2 := ask(r.q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
+		ci, ok3 := ask(r.q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
+		if ok1 && ok2 && ok3 {
+			one := gpu.DeviceSample{UUID: gpu.UUID(uuid), GI: gi, CI: ci}
+			r.readMemory(device, &one.Readings)
+			r.out.Devices = append(r.out.Devices, one)
+		}
+	}
+}
+
+// profiled are the GPM metrics with what they measure: percentages, and MiB/s for the bus.
+func profiled() []struct {
+	id    nvml.GpmMetricId
+	m     gpu.Measure
+	scale float64
+} {
+	return []struct {
+		id    nvml.GpmMetricId
+		m     gpu.Measure
+		scale float64
+	}{
+		{nvml.GPM_METRIC_GRAPHICS_UTIL, gpu.GraphicsActive, percent},
+		{nvml.GPM_METRIC_SM_UTIL, gpu.SMActive, percent},
+		{nvml.GPM_METRIC_SM_OCCUPANCY, gpu.SMOccupancy, percent},
+		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, gpu.TensorActive, percent},
+		{nvml.GPM_METRIC_DRAM_BW_UTIL, gpu.DRAMActive, percent},
+		{nvml.GPM_METRIC_FP64_UTIL, gpu.FP64Active, percent},
+		{nvml.GPM_METRIC_FP32_UTIL, gpu.FP32Active, percent},
+		{nvml.GPM_METRIC_FP16_UTIL, gpu.FP16Active, percent},
+		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, gpu.PCIeTransmit, bytesOfMiB},
+		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, gpu.PCIeReceive, bytesOfMiB},
+	}
+}
+
+// profiling reads GPM, which Hopper and later have: of the card, or of each GPU instance. Its numbers
+// are between two samples, so the first pass has none.
+func (r *reader) profiling() {
+	for _, symbol := range []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"} {
+		if !r.has(symbol) {
+			return
+		}
+	}
+	if r.card.profilable == nil {
+		support, ok := ask(r.q, "nvmlGpmQueryDeviceSupport", r.device.GpmQueryDeviceSupport)
+		if !ok && r.q.missing != nil {
+			return
+		}
+		yes := ok && support.IsSupportedDevice != 0
+		r.card.profilable = &yes
+	}
+	if !*r.card.profilable {
+		return
+	}
+	present := map[int]bool{}
+	if !r.migOn {
+		present[gpu.NoInstance] = true
+		r.profile(gpu.NoInstance, &r.out.Readings)
+	}
+	for i := range r.out.Devices {
+		one := &r.out.Devices[i]
+		if !present[one.GI] {
+			present[one.GI] = true
+			r.profile(one.GI, &one.Readings)
+			continue
+		}
+		for _, other := range r.out.Devices[:i] { // compute instances of one GPU instance share its numbers
+			if other.GI == one.GI {
+				copyProfile(&one.Readings, &other.Readings)
+				break
+			}
+		}
+	}
+	for gi, sample := range r.card.profiling {
+		if !present[gi] {
+			sample.Free()
+			delete(r.card.profiling, gi)
+		}
+	}
+}
+
+func copyProfile(to, from *gpu.Readings) {
+	for _, one := range profiled() {
+		if value, ok := from.Get(one.m); ok {
+			to.Set(one.m, value)
+		}
+	}
+}
+
+// profile takes a sample and compares it with the last.
+func (r *reader) profile(gi int, into *gpu.Readings) {
+	library := r.sampler.adapter.library
+	now, ok := ask(r.q, "nvmlGpmSampleAlloc", library.GpmSampleAlloc)
+	if !ok {
+		return
+	}
+	call := "nvmlGpmSampleGet"
+	if gi != gpu.NoInstance {
+		call = "nvmlGpmMigSampleGet"
+	}
+	_, ok = ask(r.q, call, func() (struct{}, nvml.Return) {
+		if gi == gpu.NoInstance {
+			return struct{}{}, now.Get(r.device)
+		}
+		return struct{}{}, now.MigGet(r.device, gi)
+	})
+	if !ok {
+		now.Free()
+		return
+	}
+	before := r.card.profiling[gi]
+	r.card.profiling[gi] = now
+	if before == nil {
+		return
+	}
+	defer before.Free()
+	wanted := profiled()
+	// The type is large (20 kB), and go-nvml copies it a few times; it is gone after the pass.
+	request := &nvml.GpmMetricsGetType{NumMetrics: uint32(len(wanted)), Sample1: before, Sample2: now}
+	for i, one := range wanted {
+		request.Metrics[i].MetricId = uint32(one.id)
+	}
+	if _, ok := ask(r.q, "nvmlGpmMetricsGet", func() (struct{}, nvml.Return) {
+		return struct{}{}, library.GpmMetricsGet(request)
+	}); !ok {
+		return
+	}
+	for i, one := range wanted {
+		if nvml.Return(request.Metrics[i].NvmlReturn) == nvml.SUCCESS {
+			into.Set(one.m, inUnit(request.Metrics[i].Value, one.scale))
+		}
+	}
+}

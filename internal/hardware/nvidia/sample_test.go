@@ -1,0 +1,270 @@
+package nvidia_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+)
+
+// sampler is one on a machine that was scanned.
+func sampler(t testing.TB, a *nvidia.Adapter) *nvidia.Sampler {
+	t.Helper()
+	if _, err := a.Scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a.Sampler(nvidia.SamplerDeps{SourceTimeout: time.Second, Interval: 10 * time.Second})
+}
+
+func setWork(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
+	t.Helper()
+	if err := m.SetWork(fmt.Sprint(slot), w); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// failing are the sources of a card that were not read.
+func failing(c gpu.CardSample) (names []string) {
+	for _, s := range c.Sources {
+		if !s.OK {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// TestSampleUnits: NVML's units become base units.
+func TestSampleUnits(t *testing.T) {
+	m, a := machine(t, "h100x8")
+	setWork(t, m, 2, sim.Work{
+		SM: 80, Memory: 40, Encoder: 3, Decoder: 5, PowerWatts: 650, Joules: 7, PCIeKBps: 3, PCIeReplays: 9, NVLinkKiB: 2,
+		ThrottledMillis: 1500, Programs: []sim.Program{{PID: 5, MemoryMiB: 3, SM: 70, Memory: 30}, {PID: 4, MPS: true, MemoryMiB: 2}},
+	})
+	s := sampler(t, a)
+	s.Sample(t.Context())
+	card := s.Sample(t.Context()).Cards[2]
+	for m, want := range map[gpu.Measure]float64{
+		gpu.ClockSM: 1197e6, gpu.TemperatureGPU: 28, gpu.TemperatureMemory: 30, gpu.PowerUsage: 650, gpu.PowerLimit: 700, gpu.EnergyTotal: 1_000_007,
+		gpu.UtilizationGPU: 0.8, gpu.UtilizationMemory: 0.4, gpu.UtilizationEncoder: 0.03, gpu.UtilizationDecoder: 0.05,
+		gpu.MemoryUsed: 5 << 20, gpu.PCIeReplays: 9, gpu.PCIeTransmit: 3000, gpu.ECCUncorrectedVolatile: 0, gpu.ClockReasons: 0,
+		gpu.ViolationThermal: 1.5, gpu.NVLinkTransmitTotal: 18 * 2048, gpu.NVLinksUp: 18, gpu.NVLinksDown: 0,
+		gpu.GraphicsActive: 0.8, gpu.TensorActive: 0.2, gpu.DRAMActive: 0.4, gpu.RemapFailure: 0, gpu.VGPULicensed: 0,
+	} {
+		if got, ok := card.Get(m); !ok || got < want-1e-9*want || got > want+1e-9*want {
+			t.Errorf("measure %d = %v, %v; want %v", m, got, ok, want)
+		}
+	}
+	want := []gpu.ProcessSample{
+		{PID: 4, GI: gpu.NoInstance, CI: gpu.NoInstance, MemoryKnown: true, MemoryBytes: 2 << 20},
+		{PID: 5, GI: gpu.NoInstance, CI: gpu.NoInstance, MemoryKnown: true, MemoryBytes: 3 << 20, SM: 0.7, Memory: 0.3},
+	}
+	if diff := cmp.Diff(want, card.Processes); diff != "" || !card.ProcessesKnown || !card.ActivityKnown {
+		t.Error(diff, card.ProcessesKnown, card.ActivityKnown)
+	}
+	if names := failing(card); names != nil {
+		t.Errorf("failing: %v", names)
+	}
+}
+
+// TestSampleAbsent: what a card does not have is not read as 0.
+func TestSampleAbsent(t *testing.T) {
+	for name, test := range map[string]struct {
+		profile         string
+		absent, present []gpu.Measure
+	}{
+		"T4": {"t4x4",
+			[]gpu.Measure{gpu.TemperatureMemory, gpu.NVLinkTransmitTotal, gpu.NVLinksUp, gpu.RemapPending, gpu.GraphicsActive},
+			[]gpu.Measure{gpu.RetiredSingleBit, gpu.RetiredPending, gpu.PCIeTransmit}},
+		"A100": {"a100x8-40g",
+			[]gpu.Measure{gpu.RetiredSingleBit, gpu.RetiredPending, gpu.GraphicsActive, gpu.SMActive},
+			[]gpu.Measure{gpu.TemperatureMemory, gpu.RemapPending, gpu.NVLinksUp, gpu.PCIeTransmit}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, a := machine(t, test.profile)
+			s := sampler(t, a)
+			s.Sample(t.Context())
+			card := s.Sample(t.Context()).Cards[0]
+			for _, m := range test.absent {
+				if value, ok := card.Get(m); ok {
+					t.Errorf("measure %d = %v, want none", m, value)
+				}
+			}
+			for _, m := range test.present {
+				if _, ok := card.Get(m); !ok {
+					t.Errorf("measure %d is missing", m)
+				}
+			}
+			if names := failing(card); names != nil {
+				t.Errorf("failing: %v", names) // what is not supported is no failure
+			}
+		})
+	}
+}
+
+// TestSampleHang: a card that hangs costs its own sample only, for as long as it hangs; no goroutine is added to
+// the one that waits, and a hang at the end of the program does not hold it up.
+func TestSampleHang(t *testing.T) {
+	m, a := machine(t, "a100x8-40g")
+	synctest.Test(t, func(t *testing.T) {
+		s := sampler(t, a)
+		inject(t, m, sim.Fault{GPU: "1", Hang: "GetPowerUsage"})
+		for pass := range 3 {
+			began := time.Now()
+			sample := s.Sample(t.Context())
+			if took := time.Since(began); pass == 0 && took < time.Second || took > 2*time.Second {
+				t.Errorf("pass %d took %v", pass, took)
+			}
+			for i, card := range sample.Cards {
+				names := failing(card)
+				if _, ok := card.Get(gpu.PowerUsage); ok == (i == 1) || (len(names) > 0) != (i == 1) {
+					t.Errorf("pass %d, card %d: power known %v, failing %v", pass, i, ok, names)
+				}
+			}
+			hung := sample.Cards[1]
+			_, warm := hung.Get(gpu.TemperatureGPU)
+			if trouble := hung.Sources[len(hung.Sources)-1].Trouble; warm != (pass == 0) || !strings.Contains(trouble, "nvmlDeviceGetPowerUsage has not returned within 1s") {
+				t.Errorf("pass %d: temperature known %v, trouble %q", pass, warm, trouble)
+			}
+		}
+		clearFaults(t, m, "1")
+		time.Sleep(time.Second)
+		if names := failing(s.Sample(t.Context()).Cards[1]); names != nil {
+			t.Errorf("after the hang: failing %v", names)
+		}
+
+		inject(t, m, sim.Fault{GPU: "1", Hang: sim.AllCalls, HangFor: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		time.AfterFunc(100*time.Millisecond, cancel)
+		if err := s.Run(ctx, func(gpu.Sample) { t.Error("a sample that was cut off was handed out") }); err != nil || time.Since(began) > time.Second {
+			t.Errorf("Run = %v after %v", err, time.Since(began))
+		}
+		time.Sleep(10 * time.Minute) // the hung calls of the source return, and the goroutine ends
+	})
+}
+
+// TestSampleRun: one sample at each interval, the first at once.
+func TestSampleRun(t *testing.T) {
+	_, a := machine(t, "t4x4")
+	synctest.Test(t, func(t *testing.T) {
+		s := sampler(t, a)
+		ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+		defer cancel()
+		passes := 0
+		if err := s.Run(ctx, func(sample gpu.Sample) {
+			passes++
+			if len(sample.Cards) != 4 {
+				t.Errorf("pass %d has %d cards", passes, len(sample.Cards))
+			}
+		}); err != nil || passes != 5 {
+			t.Errorf("Run = %v after %d passes, want 5", err, passes)
+		}
+	})
+}
+
+// TestSampleLost: a card that is lost after the scan fails alone.
+func TestSampleLost(t *testing.T) {
+	m, a := machine(t, "a100x8-40g")
+	s := sampler(t, a)
+	inject(t, m, sim.Fault{GPU: "3", LostSilently: true})
+	sample := s.Sample(t.Context())
+	for i, card := range sample.Cards {
+		if (len(failing(card)) > 0) != (i == 3) {
+			t.Errorf("card %d: failing %v", i, failing(card))
+		}
+	}
+	if _, err := a.Scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Sample(t.Context()).Cards); n != 7 {
+		t.Errorf("after a scan %d cards are asked, want 7", n)
+	}
+}
+
+// TestSampleSuspended: while the driver is closed nothing is asked, and afterwards everything is again.
+func TestSampleSuspended(t *testing.T) {
+	_, a := machine(t, "h100x8")
+	if sample := a.Sampler(nvidia.SamplerDeps{}).Sample(t.Context()); len(sample.Cards) != 0 {
+		t.Errorf("before the first scan: %d cards", len(sample.Cards))
+	}
+	s := sampler(t, a)
+	s.Sample(t.Context())
+	resume, err := a.Suspend(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.Sample(t.Context()).Cards); n != 0 {
+		t.Errorf("suspended: %d cards", n)
+	}
+	resume()
+	if _, err := a.Scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	card := s.Sample(t.Context()).Cards[0]
+	if _, ok := card.Get(gpu.GraphicsActive); ok {
+		t.Error("profiling compares with a sample of another session")
+	}
+	if card = s.Sample(t.Context()).Cards[0]; len(failing(card)) > 0 {
+		t.Errorf("failing %v", failing(card))
+	}
+	if _, ok := card.Get(gpu.GraphicsActive); !ok {
+		t.Error("no profiling in the second pass")
+	}
+}
+
+// TestSampleFaults: whatever is broken and repaired between passes, a pass has the cards of the last scan in its
+// order, each source is told of once, and a card without faults is read in full.
+func TestSampleFaults(t *testing.T) {
+	m, a := machine(t, "a100x8-40g")
+	s := sampler(t, a)
+	rapid.Check(t, func(rt *rapid.T) {
+		bad := map[int]bool{}
+		for range rapid.IntRange(0, 4).Draw(rt, "faults") {
+			slot := rapid.IntRange(0, 7).Draw(rt, "slot")
+			bad[slot] = true
+			fault := rapid.SampledFrom([]sim.Fault{{LostSilently: true}, {Lost: true}, {OffBus: true}}).Draw(rt, "fault")
+			fault.GPU = fmt.Sprint(slot)
+			inject(t, m, fault)
+		}
+		sample := s.Sample(t.Context())
+		if len(sample.Cards) != 8 {
+			rt.Fatalf("%d cards", len(sample.Cards))
+		}
+		for i, card := range sample.Cards {
+			names := []string{}
+			for _, source := range card.Sources {
+				names = append(names, source.Name)
+			}
+			if sorted := slices.Sorted(slices.Values(names)); len(slices.Compact(sorted)) != len(names) || len(names) != 12 {
+				rt.Fatalf("card %d has sources %v", i, names)
+			}
+			if (len(failing(card)) > 0) != bad[i] {
+				rt.Fatalf("card %d, broken %v: failing %v", i, bad[i], failing(card))
+			}
+		}
+		clearFaults(t, m, sim.ClearAll)
+	})
+}
+
+// BenchmarkSample is a pass over 8 simulated cards with a process each.
+func BenchmarkSample(b *testing.B) {
+	m, a := machine(b, "h100x8")
+	for slot := range 8 {
+		setWork(b, m, slot, sim.Work{SM: 80, Programs: []sim.Program{{PID: slot + 1, MemoryMiB: 100, SM: 80}}})
+	}
+	s := sampler(b, a)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Sample(b.Context())
+	}
+}

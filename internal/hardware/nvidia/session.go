@@ -1,0 +1,240 @@
+package nvidia
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// session is one use of the driver, from Init to Shutdown. Handles and event sets
+// of one session mean nothing in the next. It ends when nobody is in a call of it any more; the next one may begin before that.
+type session struct {
+	number int
+	// users are those who are in calls, closing tells that there are to be no more; waiting are told of the end, after Shutdown.
+	// Adapter.mu guards all three.
+	users   map[*user]struct{}
+	closing bool
+	waiting []chan struct{}
+	driver  gpu.Driver
+	// cudaAsked is true once the question for the CUDA version was answered.
+	cudaAsked bool
+	// symbols guards has.
+	symbols sync.Mutex
+	// has remembers which functions the loaded library exports.
+	has map[string]bool
+}
+
+// user is somebody who makes calls in a session.
+type user struct {
+	// doing is the call and the GPU that it is about ("" for the node).
+	doing func() (card gpu.UUID, call string)
+}
+
+// enter begins calls in a session; false when it is not the present one. Until leave is called the library stays loaded.
+func (a *Adapter) enter(number int, doing func() (gpu.UUID, string)) (leave func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.session
+	if s == nil || s.number != number {
+		return nil, false
+	}
+	u := &user{doing: doing}
+	s.users[u] = struct{}{}
+	return func() {
+		a.mu.Lock()
+		delete(s.users, u)
+		last := s.closing && len(s.users) == 0
+		a.mu.Unlock()
+		if last {
+			a.shutDown(s)
+		}
+	}, true
+}
+
+// detach ends the session for all who come after, and closes the library as soon as nobody is in a call of the session any more:
+// now, or by who leaves last.
+func (a *Adapter) detach() {
+	a.watched.Store(nil)
+	a.mu.Lock()
+	s := a.session
+	a.session = nil
+	a.work = a.work.clone()
+	a.work.session = nil
+	if s != nil {
+		s.closing = true
+		a.ending = append(a.ending, s)
+	}
+	idle := s != nil && len(s.users) == 0
+	a.mu.Unlock()
+	if s != nil {
+		a.forgetSession()
+	}
+	if idle {
+		a.shutDown(s)
+	}
+}
+
+func (a *Adapter) shutDown(s *session) {
+	if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
+		a.log.Debug("nvmlShutdown failed", "return", say(ret))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending = slices.DeleteFunc(a.ending, func(e *session) bool { return e == s })
+	for _, waiting := range s.waiting {
+		close(waiting)
+	}
+}
+
+// awaitClosed waits until every session that was detached has ended. The error names the call that keeps one open.
+func (a *Adapter) awaitClosed(ctx context.Context) error {
+	a.mu.Lock()
+	ending := slices.Clone(a.ending)
+	ends := make([]chan struct{}, len(ending))
+	for i, s := range ending {
+		ends[i] = make(chan struct{})
+		s.waiting = append(s.waiting, ends[i])
+	}
+	a.mu.Unlock()
+	for i, s := range ending {
+		select {
+		case <-ends[i]:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", a.keptOpenBy(s), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// keptOpenBy says which calls of a session have not returned.
+func (a *Adapter) keptOpenBy(s *session) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var calls []string
+	for u := range s.users {
+		card, call := u.doing()
+		if card != "" {
+			call += " of GPU " + string(card)
+		}
+		calls = append(calls, call)
+	}
+	slices.Sort(calls)
+	if len(calls) == 0 {
+		calls = []string{"nvmlShutdown"}
+	}
+	return strings.Join(calls, ", ") + " has not returned, and no GPU can be reset before it has"
+}
+
+// open makes sure that the library is loaded; otherwise it returns the call that failed.
+func (a *Adapter) open() *failure {
+	if a.session != nil {
+		return nil
+	}
+	a.at("", "nvmlInit")
+	if ret := a.library.Init(); ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
+		return &failure{call: "nvmlInit", ret: ret}
+	}
+	next := &session{number: a.sessions + 1, has: map[string]bool{}, users: map[*user]struct{}{}}
+	a.at("", "nvmlSystemGetDriverVersion")
+	version, ret := a.library.SystemGetDriverVersion()
+	if ret != nvml.SUCCESS {
+		a.library.Shutdown()
+		return &failure{call: "nvmlSystemGetDriverVersion", ret: ret}
+	}
+	next.driver.Version = version
+	a.readCUDA(next)
+	a.mu.Lock()
+	a.session, a.sessions = next, next.number
+	a.work.session = next
+	a.mu.Unlock()
+	a.log.Info("driver found", "version", version, "cuda", next.driver.CUDA.String())
+	return nil
+}
+
+// readCUDA asks for the driver's CUDA version until it is answered. The same driver has the version that it had before.
+func (a *Adapter) readCUDA(s *session) {
+	if s.cudaAsked {
+		return
+	}
+	a.at("", "nvmlSystemGetCudaDriverVersion")
+	cuda, ret := a.library.SystemGetCudaDriverVersion()
+	switch {
+	case ret == nvml.SUCCESS:
+		s.driver.CUDA = gpu.Version{Major: cuda / 1000, Minor: cuda % 1000 / 10}
+	case doubtful(ret):
+		if a.latest != nil && a.latest.Driver.Version == s.driver.Version {
+			s.driver.CUDA = a.latest.Driver.CUDA
+		}
+		return
+	}
+	s.cudaAsked = true
+}
+
+// forgetSession drops what means nothing in another session. What was learned of the GPUs may be different there (another
+// driver, another firmware), so only identities stay, and what to show until there are new answers.
+func (a *Adapter) forgetSession() {
+	for _, m := range a.remembered {
+		m.void()
+	}
+	clear(a.cards)
+	clear(a.links)
+	a.formerPaths = maps.Clone(a.paths)
+	clear(a.paths)
+	clear(a.pulses)
+}
+
+// exports tells whether the loaded library has a function. go-nvml ends the process
+// on a call of one that it has not.
+func (a *work) exports(symbol string) bool {
+	a.session.symbols.Lock()
+	defer a.session.symbols.Unlock()
+	have, asked := a.session.has[symbol]
+	if !asked {
+		extensions := a.library.Extensions()
+		have = extensions == nil || extensions.LookupSymbol(symbol) == nil
+		a.session.has[symbol] = have
+	}
+	return have
+}
+
+// driverMissing is the fault of a node whose driver does not answer, with the fix.
+func driverMissing(call string, ret nvml.Return) *gpu.Cause {
+	fix := "load the NVIDIA driver; it is found without a restart"
+	switch ret {
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		fix = "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or correct the driver root; it is found without a restart"
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		fix = "the loaded kernel module and libnvidia-ml.so.1 are of different versions; reload the module or reboot, and restart this process if the driver was upgraded while it ran"
+	case nvml.ERROR_NO_PERMISSION:
+		fix = "give this process access to /dev/nvidiactl"
+	}
+	cause := unstamped("DRIVER_MISSING", fmt.Sprintf("no NVIDIA driver answers: %s returned %s; %s", call, say(ret), fix))
+	return &cause
+}
+
+// gone tells whether a return code means that the driver, not a card, went away.
+func gone(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIBRARY_NOT_FOUND,
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return true
+	}
+	return false
+}
+
+// unsupported tells whether a return code means that there is nothing to know.
+func unsupported(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT,
+		nvml.ERROR_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,98 @@
+package nvidia
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Suspend closes the driver until resume is called: a GPU cannot be reset while any program has it open, this one
+// included. Until then Scan says what the last scan said, and Watch reads the kernel's log alone. It waits for the calls that
+// are under way, as long as ctx lets it, and then names the GPU and the call that has not returned: scans go on, in another
+// session, and each Suspend fails until that call has returned.
+func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("close the driver: %w", err)
+	}
+	select {
+	case a.scan <- struct{}{}:
+	case <-ctx.Done():
+		card, call := a.Doing()
+		return nil, fmt.Errorf("close the driver: the scan has not returned from %s (GPU %q): %w", call, card, ctx.Err())
+	}
+	defer func() { <-a.scan }()
+	a.closedByUs.Store(true) // before the session ends, so that the watch does not take it for the driver's end
+	defer func() { a.closedByUs.Store(a.suspended > 0) }()
+	err = a.awaitClosed(ctx) // a call of an earlier session keeps the driver open too
+	if err == nil {
+		detached := make(chan struct{})
+		go func() { // the end of the library may hang as any call
+			defer close(detached)
+			a.detach()
+		}()
+		select {
+		case <-detached:
+			err = a.awaitClosed(ctx)
+		case <-ctx.Done():
+			err = fmt.Errorf("nvmlShutdown has not returned: %w", ctx.Err())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("close the driver: %w", err)
+	}
+	if a.suspended == 0 {
+		a.resumed = make(chan struct{})
+	}
+	a.suspended++
+	return sync.OnceFunc(func() {
+		a.scan <- struct{}{}
+		defer func() { <-a.scan }()
+		if a.suspended--; a.suspended == 0 {
+			a.closedByUs.Store(false)
+			close(a.resumed)
+		}
+	}), nil
+}
+
+// whileSuspended is the answer to a scan that must not open the driver; nil when it may. It needs the
+// token of scan, and gives it away while it waits.
+func (a *Adapter) whileSuspended(ctx context.Context) (*gpu.Snapshot, error) {
+	for a.suspended > 0 {
+		if a.latest != nil {
+			return unread(a.latest), nil
+		}
+		resumed := a.resumed
+		<-a.scan
+		var err error
+		select {
+		case <-resumed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		a.scan <- struct{}{}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// unread is what an earlier scan said, marked as no news.
+func unread(latest *gpu.Snapshot) *gpu.Snapshot {
+	out := *latest
+	out.GPUs = slices.Clone(latest.GPUs)
+	for i := range out.GPUs {
+		out.GPUs[i].Health.Partial = true
+	}
+	return &out
+}
+
+func valueOf(snapshot *gpu.Snapshot) gpu.Snapshot {
+	if snapshot == nil {
+		return gpu.Snapshot{}
+	}
+	return *snapshot
+}

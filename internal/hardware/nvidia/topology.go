@@ -1,0 +1,153 @@
+package nvidia
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// pair names two PCI devices in the order of their addresses.
+type pair struct{ low, high gpu.PCIAddress }
+
+func pairOf(a, b gpu.PCIAddress) pair {
+	if comparePCI(a, b) > 0 {
+		a, b = b, a
+	}
+	return pair{a, b}
+}
+
+// topologyNode is everything of a card that the topology depends on.
+type topologyNode struct {
+	uuid    gpu.UUID
+	pci     gpu.PCIAddress
+	answers bool
+	numa    int
+	clique  gpu.Clique
+	links   linkCounts
+}
+
+func (n topologyNode) equal(m topologyNode) bool {
+	return n.uuid == m.uuid && n.pci == m.pci && n.answers == m.answers && n.numa == m.numa &&
+		n.clique == m.clique && n.links.equal(m.links)
+}
+
+// topologyMemo is a topology with what it was computed from.
+type topologyMemo struct {
+	nodes    []topologyNode
+	topology gpu.Topology
+}
+
+// topology is the matrix of the cards, computed only when something it depends on
+// changed; snapshots share it.
+func (a *Adapter) topology(cards []*card) gpu.Topology {
+	nodes := make([]topologyNode, len(cards))
+	for i, c := range cards {
+		nodes[i] = topologyNode{
+			uuid: c.gpu.UUID, pci: c.gpu.PCI, answers: c.device != nil,
+			numa: c.gpu.NUMANode, clique: c.gpu.Clique, links: c.links,
+		}
+	}
+	if a.last.topology != nil && slices.EqualFunc(a.last.nodes, nodes, topologyNode.equal) {
+		return a.last.topology
+	}
+	topology := gpu.NewTopology(len(cards))
+	final := true
+	for i := range cards {
+		for j := range i {
+			link := gpu.Link{}
+			link.NVLinks, link.Switched = joined(nodes[i], nodes[j])
+			path, sure := a.path(cards[i], cards[j])
+			link.Path = path
+			final = final && sure
+			topology.Set(i, j, link)
+		}
+	}
+	a.last = topologyMemo{}
+	if final {
+		a.last = topologyMemo{nodes, topology}
+	}
+	return topology
+}
+
+// path is how two cards are joined by PCIe: what NVML said once, else what sysfs
+// shows. sure is false when NVML may answer better the next time.
+func (a *Adapter) path(x, y *card) (path gpu.PCIPath, sure bool) {
+	key := pairOf(x.gpu.PCI, y.gpu.PCI)
+	if path, ok := a.paths[key]; ok {
+		return path, true
+	}
+	guess := commonAncestor(a.sys.pciChain(x.gpu.PCI), a.sys.pciChain(y.gpu.PCI), x.gpu.NUMANode, y.gpu.NUMANode)
+	if x.device == nil || y.device == nil {
+		return guess, true // asked again when both answer, since the memo depends on it
+	}
+	a.at(x.gpu.UUID, "nvmlDeviceGetTopologyCommonAncestor")
+	level, ret := x.device.GetTopologyCommonAncestor(y.device)
+	switch {
+	case ret == nvml.SUCCESS && pathOf(level) != gpu.PathUnknown:
+		path = pathOf(level)
+	case ret == nvml.SUCCESS || unsupported(ret):
+		path = guess
+	default:
+		if before, ok := a.formerPaths[key]; ok {
+			guess = before
+		}
+		d := doubt{why: failure{call: "nvmlDeviceGetTopologyCommonAncestor", ret: ret}, kept: true}
+		x.gpu.Health.Causes = append(withoutDoubts(x.gpu.Health.Causes), causesOf(append(x.doubts, d))...)
+		return guess, false
+	}
+	a.paths[key] = path
+	return path, true
+}
+
+func pathOf(level nvml.GpuTopologyLevel) gpu.PCIPath {
+	switch level {
+	case nvml.TOPOLOGY_INTERNAL:
+		return gpu.PathSameBoard
+	case nvml.TOPOLOGY_SINGLE:
+		return gpu.PathSingleSwitch
+	case nvml.TOPOLOGY_MULTIPLE:
+		return gpu.PathMultiSwitch
+	case nvml.TOPOLOGY_HOSTBRIDGE:
+		return gpu.PathHostBridge
+	case nvml.TOPOLOGY_NODE:
+		return gpu.PathSameNUMA
+	case nvml.TOPOLOGY_SYSTEM:
+		return gpu.PathSystem
+	}
+	return gpu.PathUnknown
+}
+
+// pciChain is the way from the host bridge down to a device, as in
+// [pci0000:16 0000:16:01.0 0000:17:00.0]; nil when sysfs does not show it.
+func (t tree) pciChain(address gpu.PCIAddress) []string {
+	steps := strings.Split(t.readlink(pciFolder(address)), "/")
+	at := slices.IndexFunc(steps, func(step string) bool { return strings.HasPrefix(step, "pci") && strings.Contains(step, ":") })
+	if at < 0 {
+		return nil
+	}
+	return steps[at:]
+}
+
+// commonAncestor measures two chains the way NVML does. Without a common host bridge
+// the NUMA nodes decide; where the kernel does not know those either, the answer is the
+// farthest, so that nothing is promised.
+func commonAncestor(x, y []string, numaX, numaY int) gpu.PCIPath {
+	shared := 0
+	for shared < min(len(x), len(y)) && x[shared] == y[shared] {
+		shared++
+	}
+	switch {
+	case shared == 0 && numaX == numaY && numaX != gpu.NoNUMANode:
+		return gpu.PathSameNUMA
+	case shared == 0:
+		return gpu.PathSystem
+	case shared == 1:
+		return gpu.PathHostBridge
+	case max(len(x), len(y))-shared <= 2: // a port of the shared switch, then the device
+		return gpu.PathSingleSwitch
+	}
+	return gpu.PathMultiSwitch
+}

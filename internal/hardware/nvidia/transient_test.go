@@ -1,0 +1,293 @@
+package nvidia_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+)
+
+// partitioned is a simulated machine of two GPUs, the first of them with MIG devices and an uncorrectable memory error.
+func partitioned(t testing.TB, profile string) (*sim.Machine, string) {
+	t.Helper()
+	m, a := machine(t, profile)
+	first := scan(t, a)
+	for _, g := range first.GPUs[2:] {
+		if err := m.Inject(sim.Fault{GPU: string(g.UUID), Remove: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := first.GPUs[0].UUID
+	act := nvidia.NewActions(nvidia.Deps{Library: m.NVML()})
+	pending, err := act.SetMIGMode(id, true)
+	if err == nil && pending {
+		err = m.ResetGPUs(string(id))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := scan(t, a).GPUs[0].MIG.Geometry
+	two, three := shape.Profiles[1], shape.Profiles[2]
+	for name, start := range map[string]int{two.Name: two.Starts[0], three.Name: three.Starts[1]} {
+		if _, err := act.CreateMIG(id, name, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Inject(sim.Fault{GPU: string(id), ECC: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return m, string(id)
+}
+
+// scene is a snapshot without the causes that missing answers add; only they may be added.
+func scene(s *gpu.Snapshot) gpu.Snapshot {
+	out := *s
+	out.GPUs = slices.Clone(s.GPUs)
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.MIG.Unsure, g.Health.Partial, g.Life = false, false, gpu.Life{}
+		var causes []gpu.Cause
+		for _, c := range g.Health.Causes {
+			if c.Code != "GPU_READ_FAILED" && c.Code != "GPU_UNREADABLE" {
+				causes = append(causes, c)
+			}
+		}
+		g.Health.Causes = causes
+	}
+	return out
+}
+
+// perScan is how many calls a scan makes, those about a GPU and those of the library together.
+func perScan(t *testing.T, m *sim.Machine) (first, later int) {
+	t.Helper()
+	library := m.NVML()
+	a := nvidia.New(nvidia.Deps{Library: library, Roots: rootsOf(m)})
+	defer a.Close()
+	count := func() int {
+		sum := 0
+		for _, n := range sim.CallsOf(library) {
+			sum += n
+		}
+		return sum
+	}
+	scan(t, a)
+	first = count()
+	scan(t, a)
+	return first, count() - first
+}
+
+// errorKinds are what a driver answers for a moment.
+func errorKinds() []string {
+	return []string{"UNKNOWN", "TIMEOUT", "NOT_READY", "IN_USE", "GPU_IS_LOST"}
+}
+
+// TestOneFailedCall fails each call of a scan once, in each way. The snapshot says what the one before said, with causes added.
+func TestOneFailedCall(t *testing.T) {
+	for _, profile := range []string{"a100x8-40g", "h100x8"} {
+		t.Run(profile, func(t *testing.T) {
+			m, id := partitioned(t, profile)
+			_, calls := perScan(t, m)
+			a := adapterOn(t, m)
+			scan(t, a)
+			before := scan(t, a)
+			want := scene(before)
+			tried := 0
+			for _, kind := range errorKinds() {
+				for skip := range calls {
+					inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: sim.AllCalls, Error: kind, Times: 1, Skip: skip}})
+					got := scan(t, a)
+					if diff := cmp.Diff(want, scene(got)); diff != "" {
+						t.Fatalf("call %d returned %s (-before +during):\n%s", skip, kind, diff)
+					}
+					if !healthy(got, id) {
+						t.Fatalf("call %d returned %s: %+v", skip, kind, got.GPU(gpu.UUID(id)).Health)
+					}
+					if cmp.Equal(before, got) && kind == "UNKNOWN" {
+						calls = skip // a scan asks the GPU no more than that
+						break
+					}
+					tried++
+					if diff := cmp.Diff(before, scan(t, a), anyLife()); diff != "" {
+						t.Fatalf("after call %d returned %s (-before +after):\n%s", skip, kind, diff)
+					}
+				}
+				clearTransients(t, m, id)
+			}
+			t.Logf("%d failures tried, %d calls in a scan", tried, calls)
+			if tried < 100 {
+				t.Errorf("only %d failures were tried", tried)
+			}
+		})
+	}
+}
+
+// healthy tells whether missing answers alone keep no GPU from being given out.
+func healthy(s *gpu.Snapshot, id string) bool {
+	return !slices.ContainsFunc(s.GPU(gpu.UUID(id)).Health.Causes, func(c gpu.Cause) bool { return c.Code == "GPU_UNREADABLE" })
+}
+
+// clearTransients takes the failing calls back and leaves the memory error.
+func clearTransients(t *testing.T, m *sim.Machine, id string) {
+	t.Helper()
+	clearFaults(t, m, id)
+	inject(t, m, sim.Fault{GPU: id, ECC: 1})
+}
+
+// TestOneFailedCallOfTheLibrary fails each call that concerns no GPU once.
+func TestOneFailedCallOfTheLibrary(t *testing.T) {
+	m, id := partitioned(t, "h100x8")
+	for _, kind := range []string{"UNKNOWN", "TIMEOUT", "NOT_READY", "IN_USE"} {
+		for _, call := range []string{"Init", "DeviceGetCount", "SystemGetDriverVersion", "SystemGetCudaDriverVersion"} {
+			t.Run(call+" "+kind, func(t *testing.T) {
+				a := adapterOn(t, m)
+				before := scan(t, a)
+				resume, err := a.Suspend(t.Context()) // the next scan opens the driver again
+				if err != nil {
+					t.Fatal(err)
+				}
+				resume()
+				inject(t, m, sim.Fault{Transient: sim.TransientError{Call: call, Error: kind, Times: 1}})
+				got := scan(t, a)
+				if diff := cmp.Diff(scene(before), scene(got)); diff != "" {
+					t.Errorf("(-before +during):\n%s", diff)
+				}
+				if got.GPU(gpu.UUID(id)).Health.State == gpu.Gone {
+					t.Error("the GPU is gone")
+				}
+				clearFaults(t, m, sim.ClearDriver)
+				if diff := cmp.Diff(before, scan(t, a), anyLife()); diff != "" {
+					t.Errorf("(-before +after):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// TestFirstScanFails fails each call of the first scan of a process once: a partitioned GPU is never said to be a whole one,
+// and the next scan is right.
+func TestFirstScanFails(t *testing.T) {
+	for _, kind := range []string{"UNKNOWN", "GPU_IS_LOST"} {
+		m, id := partitioned(t, "a100x8-40g")
+		want := scan(t, adapterOn(t, m))
+		calls, _ := perScan(t, m)
+		for skip := range calls {
+			inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: sim.AllCalls, Error: kind, Times: 1, Skip: skip}})
+			a := adapterOn(t, m)
+			got := scan(t, a)
+			card := got.GPU(gpu.UUID(id))
+			whole := card != nil && !card.MIG.Unknown && !card.MIG.Unsure && (!card.MIG.Enabled || len(card.MIG.Devices) != len(want.GPUs[0].MIG.Devices))
+			if whole {
+				t.Fatalf("call %d returned %s: the GPU is said to be %+v", skip, kind, card.MIG)
+			}
+			if cmp.Equal(want, got) && kind == "UNKNOWN" {
+				clearTransients(t, m, id)
+				break
+			}
+			if card != nil && card.MIG.Unsure && !card.MIG.Enabled && !card.MIG.Unknown {
+				t.Fatalf("call %d returned %s: nothing says that the GPU may not be whole: %+v", skip, kind, card.MIG)
+			}
+			complete := card != nil && len(card.MIG.Devices) == len(want.GPUs[0].MIG.Devices)
+			if card != nil && card.MIG.Unsure && !complete && healthy(got, id) {
+				t.Fatalf("call %d returned %s: the GPU's partition is not known, and it is given out: %+v", skip, kind, card.Health)
+			}
+			if diff := cmp.Diff(scene(want), scene(scan(t, a))); diff != "" {
+				t.Fatalf("the scan after call %d returned %s (-want +got):\n%s", skip, kind, diff)
+			}
+			a.Close()
+			clearTransients(t, m, id)
+		}
+	}
+}
+
+// TestUnreadable: three scans in a row without an answer, a MIG change, a reset or another driver end what is kept.
+func TestUnreadable(t *testing.T) {
+	const call = "GetMigMode"
+	codesAt := func(t *testing.T, a *nvidia.Adapter, id string) string {
+		t.Helper()
+		card := scan(t, a).GPU(gpu.UUID(id))
+		text := fmt.Sprintf("%d devices", len(card.MIG.Devices))
+		for _, c := range card.Health.Causes {
+			if c.Code == "GPU_READ_FAILED" || c.Code == "GPU_UNREADABLE" {
+				text += " " + c.Code
+			}
+		}
+		return text
+	}
+	expect := func(t *testing.T, a *nvidia.Adapter, id string, want ...string) {
+		t.Helper()
+		for i, text := range want {
+			if got := codesAt(t, a, id); got != text {
+				t.Errorf("scan %d: got %q; want %q", i, got, text)
+			}
+		}
+	}
+	fails := func(t *testing.T, m *sim.Machine, id string) {
+		t.Helper()
+		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: call, Error: "TIMEOUT"}})
+	}
+	const well, kept, out = "2 devices", "2 devices GPU_READ_FAILED", "2 devices GPU_UNREADABLE"
+	t.Run("three scans", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		expect(t, a, id, well)
+		fails(t, m, id)
+		expect(t, a, id, kept, kept, out, out)
+		clearTransients(t, m, id)
+		expect(t, a, id, well)
+		fails(t, m, id)
+		expect(t, a, id, kept)
+	})
+	t.Run("MIG change", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		expect(t, a, id, well)
+		fails(t, m, id)
+		a.MIGChanged(gpu.UUID(id))
+		expect(t, a, id, out)
+	})
+	t.Run("MIG change by others", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		device := scan(t, a).GPU(gpu.UUID(id)).MIG.Devices[0]
+		if err := nvidia.NewActions(nvidia.Deps{Library: m.NVML()}).DestroyMIG(gpu.UUID(id), device.GI); err != nil {
+			t.Fatal(err)
+		}
+		fails(t, m, id)
+		expect(t, a, id, out)
+	})
+	t.Run("another session", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		expect(t, a, id, well)
+		resume, err := a.Suspend(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fails(t, m, id)
+		resume()
+		expect(t, a, id, out)
+	})
+	t.Run("handle", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		expect(t, a, id, well)
+		inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: "DeviceGetHandleByIndex", Error: "UNKNOWN"}})
+		expect(t, a, id, kept, kept, out)
+		clearTransients(t, m, id)
+		expect(t, a, id, well)
+	})
+	t.Run("count", func(t *testing.T) {
+		m, id := partitioned(t, "a100x8-40g")
+		a := adapterOn(t, m)
+		expect(t, a, id, well)
+		inject(t, m, sim.Fault{Transient: sim.TransientError{Call: "DeviceGetCount", Error: "UNKNOWN"}})
+		expect(t, a, id, kept, kept, out)
+		clearFaults(t, m, sim.ClearDriver)
+		expect(t, a, id, well)
+	})
+}

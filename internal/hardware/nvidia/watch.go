@@ -1,0 +1,287 @@
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+const (
+	// waitMillis bounds one wait for an event, and with it how long the end of a
+	// context and a line of the kernel's log go unnoticed: a fault is to reach the
+	// kubelet within 100 ms also where only the log tells of it, as during a reset.
+	waitMillis = 50
+	// lostPause is the pause after a wait that a lost card spoiled, since such waits
+	// return at once.
+	lostPause = time.Second
+	// maxLate bounds what is taken out of an event set before it is freed.
+	maxLate = 256
+)
+
+// wanted are the events that say something of a card's health.
+const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError |
+	nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
+
+var (
+	errNoDriver   = errors.New("watch GPU events: no driver answers yet; a scan has to find one first")
+	errDriverGone = errors.New("watch GPU events: the driver went away")
+)
+
+// watchList are the cards to watch, of one session. A new one replaces it when the
+// set of answering cards changes.
+type watchList struct {
+	session int
+	handles []handle
+	// places are where the cards are, those included that do not answer.
+	places map[gpu.PCIAddress]gpu.UUID
+}
+
+type handle struct {
+	uuid   gpu.UUID
+	device nvml.Device
+}
+
+func (h handle) same(other handle) bool { return h.uuid == other.uuid }
+
+// Watch calls emit for each NVML event: with its XID, or with XID 0 for one that only
+// says that a scan is worth while; and for each fault that the kernel's log tells of. Time is left zero, since NVML gives none. It
+// follows the cards that scans find. It returns nil when ctx ends, and an error when
+// there is no driver or it went away.
+func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	w := &watch{adapter: a}
+	defer w.free()
+	a.kernelLog.open()
+	defer func() {
+		if ctx.Err() != nil {
+			a.kernelLog.close()
+		}
+	}()
+	for ctx.Err() == nil {
+		if a.closedByUs.Load() {
+			w.list, w.set = nil, nil
+			a.hear(emit)
+			sleep(ctx, waitMillis*time.Millisecond)
+			continue
+		}
+		list := a.watched.Load()
+		if list == nil {
+			if w.list == nil {
+				return errNoDriver
+			}
+			return errDriverGone
+		}
+		if list != w.list {
+			late, err := w.register(list)
+			for _, event := range late {
+				emit(event)
+			}
+			if err != nil && !a.closedByUs.Load() {
+				return err
+			}
+		}
+		event, pause, err := w.wait()
+		if err != nil {
+			if a.closedByUs.Load() {
+				continue
+			}
+			return err
+		}
+		if event != nil {
+			emit(*event)
+		}
+		a.hear(emit)
+		if pause > 0 && !sleep(ctx, pause) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// hear hands over what the kernel's log said of the GPUs of the last scan.
+func (a *Adapter) hear(emit func(gpu.Event)) {
+	list := a.places.Load()
+	if list == nil {
+		return
+	}
+	a.kernelLog.drain(func(told notice) {
+		if event, ok := list.heard(told); ok {
+			emit(event)
+		}
+	})
+}
+
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// watch is an event set with what it watches.
+type watch struct {
+	adapter *Adapter
+	list    *watchList
+	set     nvml.EventSet
+	// count is how many cards are registered with the set.
+	count int
+}
+
+// alive runs f while the library cannot be closed, if the session still is list's.
+func (w *watch) alive(list *watchList, f func()) bool {
+	return w.adapter.within(list, func() (gpu.UUID, string) { return "", "nvmlEventSetWait" }, f)
+}
+
+// within runs f in list's session, if that is still the present one. doing says what f is at.
+func (a *Adapter) within(list *watchList, doing func() (gpu.UUID, string), f func()) bool {
+	if list == nil {
+		return false
+	}
+	leave, ok := a.enter(list.session, doing)
+	if !ok {
+		return false
+	}
+	defer leave()
+	f()
+	return true
+}
+
+// register makes a new set before it lets go of the old one, and hands back what the
+// old one still held, so that no event falls between the two. An event may come twice.
+func (w *watch) register(list *watchList) ([]gpu.Event, error) {
+	old := *w
+	var ret nvml.Return
+	alive := w.alive(list, func() {
+		w.list, w.count = list, 0
+		if w.set, ret = w.adapter.library.EventSetCreate(); ret != nvml.SUCCESS {
+			w.set = nil
+			return
+		}
+		for _, h := range list.handles {
+			types, ret := h.device.GetSupportedEventTypes()
+			if types &= wanted; ret != nvml.SUCCESS || types == 0 {
+				continue
+			}
+			if ret := h.device.RegisterEvents(types, w.set); ret != nvml.SUCCESS {
+				w.adapter.log.Warn("no events from this GPU, polling goes on", "gpu", h.uuid, "return", say(ret))
+				continue
+			}
+			w.count++
+		}
+	})
+	late := old.drain()
+	old.free()
+	switch {
+	case !alive:
+		return late, errDriverGone
+	case ret == nvml.SUCCESS || unsupported(ret):
+		return late, nil // without any events there is still the poll
+	}
+	return late, fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", say(ret))
+}
+
+// drain takes what the set holds, without waiting.
+func (w *watch) drain() []gpu.Event {
+	var events []gpu.Event
+	for w.set != nil && len(events) < maxLate {
+		var event *gpu.Event
+		w.alive(w.list, func() {
+			if data, ret := w.set.Wait(0); ret == nvml.SUCCESS {
+				event = w.understand(data)
+			}
+		})
+		if event == nil {
+			break
+		}
+		events = append(events, *event)
+	}
+	return events
+}
+
+// free gives the set back, unless it ended with its session.
+func (w *watch) free() {
+	if w.set != nil {
+		w.alive(w.list, func() { w.set.Free() })
+		w.set = nil
+	}
+}
+
+// wait waits for one event, for a bounded time. It may ask for a pause.
+func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
+	if w.set == nil || w.count == 0 {
+		return nil, waitMillis * time.Millisecond, nil
+	}
+	alive := w.alive(w.list, func() {
+		data, ret := w.set.Wait(waitMillis)
+		switch {
+		case ret == nvml.SUCCESS:
+			event = w.understand(data)
+		case ret == nvml.ERROR_TIMEOUT:
+		case ret == nvml.ERROR_GPU_IS_LOST:
+			// NVML does not say which. A scan will, and then the list is another.
+			event, pause = &gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance}, lostPause
+		default:
+			err = fmt.Errorf("watch GPU events: nvmlEventSetWait returned %s", say(ret))
+		}
+	})
+	if !alive {
+		err = errDriverGone
+	}
+	return event, pause, err
+}
+
+// understand turns NVML's event into ours. A card that cannot say its name any more is
+// known by its handle; failing that, the event concerns every card.
+func (w *watch) understand(data nvml.EventData) *gpu.Event {
+	event := &gpu.Event{GI: instance(data.GpuInstanceId), CI: instance(data.ComputeInstanceId)}
+	if data.EventType&nvml.EventTypeXidCriticalError != 0 {
+		event.XID = data.EventData
+	}
+	if data.Device == nil {
+		return event
+	}
+	if uuid, ret := data.Device.GetUUID(); ret == nvml.SUCCESS {
+		event.GPU = gpu.UUID(uuid)
+		return event
+	}
+	for _, h := range w.list.handles {
+		if sameDevice(h.device, data.Device) {
+			event.GPU = h.uuid
+		}
+	}
+	return event
+}
+
+// heard turns a notice of the kernel's log into an event; false when it is of a GPU that is not known. A fatal
+// error of an NVSwitch concerns every card.
+func (l *watchList) heard(told notice) (gpu.Event, bool) {
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, XID: told.xid, SXID: told.sxid, Reset: told.reset, Log: true, Detail: told.detail}
+	if told.sxid != 0 {
+		return event, true
+	}
+	event.GPU = l.places[told.pci]
+	return event, event.GPU != ""
+}
+
+// sameDevice compares handles; an implementation of nvml.Device may be of a type that
+// Go cannot compare.
+func sameDevice(a, b nvml.Device) bool {
+	t := reflect.TypeOf(a)
+	return t == reflect.TypeOf(b) && t.Comparable() && a == b
+}
+
+func instance(id uint32) int {
+	if id == ^uint32(0) {
+		return gpu.NoInstance
+	}
+	return int(id)
+}

@@ -1,0 +1,424 @@
+package sim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/internal/core/spelling"
+)
+
+// Fault is what to break; the zero value of a field leaves that part alone. Faults add up
+// until Clear.
+type Fault struct {
+	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
+	// and for Busy also a MIG UUID. Only DriverGone and a Transient of the library need none.
+	GPU string
+	// XID is reported to event sets. The card goes on answering, and the driver names a recovery action only where another
+	// field says so. XID 94 counts an uncorrectable error in DRAM, as the driver does when it contains one.
+	XID uint64
+	// LogOnly reports the XID in the kernel's log only, as NVML does not report all of them.
+	LogOnly bool
+	// Log is a line of the kernel's log, as it is.
+	Log string
+	// Lost makes each call answer ERROR_GPU_IS_LOST, and reports XID 79; LostSilently reports nothing.
+	Lost         bool
+	LostSilently bool
+	// OffBus is Lost, and the card's PCI configuration space reads as ones.
+	OffBus bool
+	// ECC adds double-bit errors in DRAM, ECCSRAM uncorrectable errors in SRAM; both report them with XID 48.
+	ECC, ECCSRAM uint64
+	// Temperature in degrees Celsius.
+	Temperature int
+	// RowRemap is "pending" (XID 63) or "failed" (XID 64).
+	RowRemap string
+	// NVLinksDown are the numbers of the links that go down, at both ends where the other end is a GPU. AllNVLinksDown takes all.
+	NVLinksDown    []int
+	AllNVLinksDown bool
+	// RetiredPages is a memory page that waits to be retired, on cards of before Ampere.
+	RetiredPages bool
+	// Throttle is "hw", "thermal" or "power-brake": the hardware holds the clocks down.
+	Throttle string
+	// Fabric is "not-started", "in-progress" or "failed": the card's registration with its NVLink fabric.
+	Fabric string
+	// NVLinkErrors adds to the count of the links' replays.
+	NVLinkErrors uint64
+	// Recovery is the recovery action (NVML field 230) that the driver names, whatever else is wrong: one of
+	// RecoveryActions, or RecoveryUnsupported. It names None until RecoveryAfter has passed. Without it the driver follows
+	// the damage that a scan can find: memory errors, row remapping, links, a lost card.
+	Recovery      string
+	RecoveryAfter time.Duration
+	// Hang names a call of nvml.Device ("GetTemperature"), of the library with this GPU
+	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
+	Hang    string
+	HangFor time.Duration
+	// Transient is a call that fails for a while. Without a GPU it is a call of the library.
+	Transient TransientError
+	// Busy is a process that uses the GPU, or the MIG device: NVML lists it, and what would take the
+	// hardware from it (a reset, another MIG mode, the end of the instance) is refused.
+	Busy bool
+	// Remove takes the card out of the running machine (hot unplug).
+	Remove bool
+	// DriverGone unloads the driver: its files, /proc, nodes and NVML go. Clear("driver") or Clear("all") brings it back.
+	DriverGone bool
+}
+
+// The values of Fault.RowRemap.
+const (
+	RowRemapPending = "pending"
+	RowRemapFailed  = "failed"
+)
+
+// The values of Fault.Throttle.
+const (
+	ThrottleHW         = "hw"
+	ThrottleThermal    = "thermal"
+	ThrottlePowerBrake = "power-brake"
+)
+
+// The values of Fault.Fabric.
+const (
+	FabricNotStarted = "not-started"
+	FabricInProgress = "in-progress"
+	FabricFailed     = "failed"
+)
+
+// RecoveryActions are the values of Fault.Recovery by the number of NVML's.
+func RecoveryActions() []string {
+	return []string{
+		"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset", "recover-imex-domain", "bus-reset", "system-reboot",
+	}
+}
+
+// RecoveryUnsupported in Fault.Recovery is a driver that has no field 230.
+const RecoveryUnsupported = "unsupported"
+
+// AllCalls in Fault.Hang means every call that concerns the GPU.
+const AllCalls = "all"
+
+// The references that Clear takes besides a GPU's.
+const (
+	ClearAll    = "all"
+	ClearDriver = "driver"
+)
+
+// The XIDs that faults report (NVIDIA's XID catalogue).
+const (
+	xidDoubleBitECC   = 48
+	xidRowRemap       = 63
+	xidRowRemapFailed = 64
+	xidNVLink         = 74
+	xidOffBus         = 79
+	xidContained      = 94
+)
+
+// maxTemperature bounds Fault.Temperature: beyond it no sensor reads.
+const maxTemperature = 255
+
+// recovery is the action that the driver names at some time; false when it cannot name any.
+func (c *cardState) recovery(now time.Time) (nvml.DeviceGpuRecoveryAction, bool) {
+	switch at := slices.Index(RecoveryActions(), c.Recovery); {
+	case c.Recovery == RecoveryUnsupported:
+		return 0, false
+	case at >= 0 && now.Before(c.RecoveryFrom):
+		return nvml.GPU_RECOVERY_ACTION_NONE, true
+	case at >= 0:
+		return nvml.DeviceGpuRecoveryAction(at), true
+	}
+	return c.damage(), true
+}
+
+// damage is the strongest action that the state of the hardware asks for. A pending row remap works on, and is repaired
+// by a reset once the card is drained. A driver that reports an XID, and nothing else, names no action by itself.
+func (c *cardState) damage() nvml.DeviceGpuRecoveryAction {
+	switch {
+	case c.Lost:
+		return nvml.GPU_RECOVERY_ACTION_NODE_REBOOT
+	case c.DoubleBitECC > 0 || c.ECCSRAM > 0 || c.RowRemap == RowRemapFailed || len(c.LinksDown) > 0:
+		return nvml.GPU_RECOVERY_ACTION_GPU_RESET
+	case c.RowRemap == RowRemapPending:
+		return nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+	}
+	return nvml.GPU_RECOVERY_ACTION_NONE
+}
+
+// ofNode tells whether the fault concerns no GPU.
+func (f *Fault) ofNode() bool { return f.DriverGone || f.GPU == "" && f.Transient.Call != "" }
+
+// libraryCalls are the calls of the library that reach a GPU by something else than its handle.
+func libraryCalls() []string {
+	return []string{"DeviceGetHandleByIndex", "DeviceGetHandleByPciBusId", "DeviceGetHandleBySerial", "DeviceGetHandleByUUID"}
+}
+
+// check refuses a fault that no hardware can have.
+func (f *Fault) check(hw *hardware, slot int) error {
+	if err := f.Transient.check(f.GPU == ""); err != nil || f.ofNode() {
+		return err
+	}
+	c := &hw.GPUs[slot]
+	if f.RowRemap != "" && f.RowRemap != RowRemapPending && f.RowRemap != RowRemapFailed {
+		return fmt.Errorf("row remap %q: want %s or %s", f.RowRemap, RowRemapPending, RowRemapFailed)
+	}
+	if f.RowRemap != "" && !c.Model.RowRemapper {
+		return fmt.Errorf("row remap: a %s has no row remapper (Ampere and later have); use --ecc", c.Model.Name)
+	}
+	if f.Temperature < 0 || f.Temperature > maxTemperature {
+		return fmt.Errorf("temperature %d: want degrees Celsius from 1 to %d", f.Temperature, maxTemperature)
+	}
+	if (f.AllNVLinksDown || len(f.NVLinksDown) > 0) && len(c.Links) == 0 {
+		return fmt.Errorf("NVLink down: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
+	}
+	for _, link := range f.NVLinksDown {
+		if link < 0 || link >= len(c.Links) {
+			return fmt.Errorf("NVLink %d: GPU %d (%s) has links 0 to %d", link, slot, c.Model.Name, len(c.Links)-1)
+		}
+	}
+	if err := f.checkFacts(c, slot); err != nil {
+		return err
+	}
+	if f.HangFor < 0 {
+		return fmt.Errorf("hang for %s: want a positive duration, or none to hang until cleared", f.HangFor)
+	}
+	return checkCall(f.Hang)
+}
+
+// checkFacts refuses what scans could not find on such a card.
+func (f *Fault) checkFacts(c *card, slot int) error {
+	oneOf := func(what, value string, words ...string) error {
+		if value == "" || slices.Contains(words, value) {
+			return nil
+		}
+		return fmt.Errorf("%s %q: want one of %s", what, value, strings.Join(words, ", "))
+	}
+	switch {
+	case f.RetiredPages && c.Model.RowRemapper:
+		return fmt.Errorf("retired pages: GPU %d (%s) remaps rows instead; use --row-remap", slot, c.Model.Name)
+	case f.Fabric != "" && !c.Fabric.Registered:
+		return fmt.Errorf("fabric: GPU %d (%s) has no NVLink fabric in this machine", slot, c.Model.Name)
+	case f.NVLinkErrors > 0 && len(c.Links) == 0:
+		return fmt.Errorf("NVLink errors: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
+	case strings.ContainsAny(f.Log, "\n\r"):
+		return errors.New("kernel log: one line at a time")
+	case f.RecoveryAfter != 0 && f.Recovery == "":
+		return errors.New("recovery action after a time: say which action")
+	case f.RecoveryAfter < 0:
+		return fmt.Errorf("recovery action after %s: want a positive duration", f.RecoveryAfter)
+	case f.LogOnly && f.XID == 0:
+		return errors.New("kernel log only: say which XID")
+	}
+	return errors.Join(
+		oneOf("throttle", f.Throttle, ThrottleHW, ThrottleThermal, ThrottlePowerBrake),
+		oneOf("fabric", f.Fabric, FabricNotStarted, FabricInProgress, FabricFailed),
+		oneOf("recovery action", f.Recovery, append(RecoveryActions(), RecoveryUnsupported)...),
+	)
+}
+
+func checkCall(call string) error {
+	known := append(append(deviceCalls(), libraryCalls()...), AllCalls)
+	if call == "" || slices.Contains(known, call) {
+		return nil
+	}
+	if near := spelling.Nearest(call, known); near != "" {
+		return fmt.Errorf("hang %q: no such call of nvml.Device; did you mean %q?", call, near)
+	}
+	return fmt.Errorf("hang %q: want a call of nvml.Device such as GetTemperature, one of %s, or %s", call, strings.Join(libraryCalls(), ", "), AllCalls)
+}
+
+// apply changes the state and says which events the hardware reports.
+func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event {
+	if f.DriverGone {
+		st.DriverGone = true
+		for i := range st.GPUs { // no setting outlasts the driver
+			st.GPUs[i].ComputeMode, st.GPUs[i].TimeSlice = 0, 0
+		}
+		return []event{{Type: eventInject, Note: "driver gone"}}
+	}
+	if f.ofNode() {
+		f.Transient.add(st, -1)
+		return []event{{Type: eventInject, Note: f.String()}}
+	}
+	c, gpu := &st.GPUs[at.slot], &hw.GPUs[at.slot]
+	events := []event{{Type: eventInject, GPU: gpu.UUID, Note: f.String()}}
+	report := func(xid uint64) {
+		if !slices.Contains(c.XIDs, xid) {
+			c.XIDs = append(c.XIDs, xid)
+		}
+		kind := eventXID
+		if f.LogOnly {
+			kind = eventLogXID
+		}
+		events = append(events, event{Type: kind, GPU: gpu.UUID, XID: xid, GI: at.gi, CI: at.ci})
+	}
+	if f.Log != "" {
+		events = append(events, event{Type: eventLog, GPU: gpu.UUID, Note: f.Log})
+	}
+	if f.XID != 0 {
+		report(f.XID)
+	}
+	if f.XID == xidContained {
+		c.ContainedECC++
+	}
+	if f.ECC > 0 {
+		c.DoubleBitECC += f.ECC
+		events = append(events, event{Type: eventDoubleBit, GPU: gpu.UUID})
+		report(xidDoubleBitECC)
+	}
+	if f.ECCSRAM > 0 {
+		c.ECCSRAM += f.ECCSRAM
+		events = append(events, event{Type: eventDoubleBit, GPU: gpu.UUID})
+		report(xidDoubleBitECC)
+	}
+	if f.Temperature > 0 {
+		c.Temperature = f.Temperature
+	}
+	switch f.RowRemap {
+	case RowRemapPending:
+		c.RowRemap = f.RowRemap
+		report(xidRowRemap)
+	case RowRemapFailed:
+		c.RowRemap = f.RowRemap
+		report(xidRowRemapFailed)
+	}
+	if f.linksDown(hw, st, at.slot) {
+		report(xidNVLink)
+	}
+	c.RetiredPages = c.RetiredPages || f.RetiredPages
+	c.NVLinkErrors += f.NVLinkErrors
+	c.Throttle = cmp.Or(f.Throttle, c.Throttle)
+	c.Fabric = cmp.Or(f.Fabric, c.Fabric)
+	if f.Recovery != "" {
+		c.Recovery, c.RecoveryFrom = f.Recovery, now.Add(f.RecoveryAfter)
+	}
+	if f.Hang != "" {
+		c.Hangs = append(slices.DeleteFunc(c.Hangs, func(h hang) bool { return h.Call == f.Hang }), hang{Call: f.Hang, For: f.HangFor})
+	}
+	if f.Transient.Call != "" {
+		f.Transient.add(st, at.slot)
+	}
+	if f.Busy {
+		c.occupy(at)
+	}
+	if f.Lost || f.LostSilently || f.OffBus {
+		c.Lost = true
+		c.OffBus = c.OffBus || f.OffBus
+		if !f.LostSilently {
+			report(xidOffBus)
+		}
+	}
+	c.Removed = c.Removed || f.Remove
+	return events
+}
+
+// occupy gives the card, or the MIG instance, to a process.
+func (c *cardState) occupy(at target) {
+	if at.gi == nil {
+		c.Busy = true
+	} else if gi := c.instance(int(*at.gi)); gi != nil {
+		gi.Busy = true
+	}
+}
+
+// linksDown takes down the links, and their other ends.
+func (f *Fault) linksDown(hw *hardware, st *state, slot int) bool {
+	down := f.NVLinksDown
+	if f.AllNVLinksDown {
+		down = nil
+		for link := range hw.GPUs[slot].Links {
+			down = append(down, link)
+		}
+	}
+	add := func(slot, link int) {
+		if c := &st.GPUs[slot]; !slices.Contains(c.LinksDown, link) {
+			c.LinksDown = append(c.LinksDown, link)
+			slices.Sort(c.LinksDown)
+		}
+	}
+	for _, number := range down {
+		add(slot, number)
+		if link := hw.GPUs[slot].Links[number]; link.Peer >= 0 {
+			add(link.Peer, link.PeerLink)
+		}
+	}
+	return len(down) > 0
+}
+
+// String says the fault in words, for the event log.
+func (f *Fault) String() string {
+	var parts []string
+	add := func(when bool, format string, args ...any) {
+		if when {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(f.XID != 0 && !f.LogOnly, "XID %d", f.XID)
+	add(f.XID != 0 && f.LogOnly, "XID %d in the kernel log only", f.XID)
+	add(f.Log != "", "kernel log %q", f.Log)
+	add(f.Lost, "lost")
+	add(f.LostSilently, "lost without an event")
+	add(f.OffBus, "off the bus")
+	add(f.ECC > 0, "%d double-bit ECC errors", f.ECC)
+	add(f.ECCSRAM > 0, "%d uncorrectable ECC errors in SRAM", f.ECCSRAM)
+	add(f.Temperature > 0, "temperature %d", f.Temperature)
+	add(f.RowRemap != "", "row remap %s", f.RowRemap)
+	add(f.AllNVLinksDown, "all NVLinks down")
+	add(len(f.NVLinksDown) > 0, "NVLinks down: %s", numberList(f.NVLinksDown))
+	add(f.RetiredPages, "retired pages pending")
+	add(f.Throttle != "", "throttle %s", f.Throttle)
+	add(f.Fabric != "", "fabric %s", f.Fabric)
+	add(f.NVLinkErrors > 0, "%d NVLink errors", f.NVLinkErrors)
+	add(f.Recovery != "" && f.RecoveryAfter == 0, "recovery action %s", f.Recovery)
+	add(f.Recovery != "" && f.RecoveryAfter != 0, "recovery action %s after %s", f.Recovery, f.RecoveryAfter)
+	add(f.Hang != "" && f.HangFor <= 0, "%s hangs", f.Hang)
+	add(f.Hang != "" && f.HangFor > 0, "%s takes %s", f.Hang, f.HangFor)
+	add(f.Transient.Call != "", "%s", &f.Transient)
+	add(f.Busy, "busy")
+	add(f.Remove, "removed")
+	add(f.DriverGone, "driver gone")
+	return strings.Join(parts, ", ")
+}
+
+// target is what a fault hits: a card, or a MIG instance of it.
+type target struct {
+	slot   int
+	gi, ci *uint32
+}
+
+// find resolves a GPU reference: a slot, a UUID, a PCI bus ID, or a MIG UUID.
+func find(hw *hardware, st *state, ref string) (target, error) {
+	if slot, err := strconv.Atoi(ref); err == nil {
+		if slot < 0 || slot >= len(hw.GPUs) {
+			return target{}, fmt.Errorf("GPU %d: this machine (%s) has GPUs 0 to %d", slot, hw.Profile, len(hw.GPUs)-1)
+		}
+		return target{slot: slot}, nil
+	}
+	for slot := range hw.GPUs {
+		gpu := &hw.GPUs[slot]
+		if strings.EqualFold(ref, gpu.UUID) || strings.EqualFold(ref, gpu.PCI) || strings.EqualFold(ref, nvmlBusID(gpu.PCI)) {
+			return target{slot: slot}, nil
+		}
+		for _, m := range migDevices(gpu, &st.GPUs[slot]) {
+			if strings.EqualFold(ref, m.uuid) {
+				gi, ci := uint32(m.gi.ID), uint32(m.ci.ID)
+				return target{slot: slot, gi: &gi, ci: &ci}, nil
+			}
+		}
+	}
+	if ref == "" {
+		return target{}, errors.New("no GPU named: say which, by number or UUID")
+	}
+	uuids := make([]string, len(hw.GPUs))
+	for slot := range hw.GPUs {
+		uuids[slot] = hw.GPUs[slot].UUID
+	}
+	hint := ""
+	if near := spelling.Nearest(ref, uuids); near != "" {
+		hint = fmt.Sprintf("; did you mean %s?", near)
+	}
+	return target{}, fmt.Errorf("GPU %q: this machine has no such GPU%s (berth sim show lists them)", ref, hint)
+}

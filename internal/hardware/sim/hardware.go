@@ -1,0 +1,210 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
+)
+
+// The driver that every simulated machine has. Its version is in the names of its libraries.
+const (
+	driverVersion = "580.95.05"
+	nvmlVersion   = "13." + driverVersion
+	cudaVersion   = 13000 // as cuDriverGetVersion counts: 1000*major + 10*minor
+)
+
+// hardwareVersion is the version of hardware.json.
+const hardwareVersion = 1
+
+// hardware is what never changes in a machine's life: what was bought. It is written at
+// Create, in full, so that a newer Berth with other profiles sees the same machine.
+type hardware struct {
+	Version  int            `json:"version"`
+	Profile  string         `json:"profile"`
+	Title    string         `json:"title"`
+	Product  string         `json:"product"`
+	Seed     string         `json:"seed"`
+	Driver   string         `json:"driver"`
+	NVML     string         `json:"nvml"`
+	CUDA     int            `json:"cuda"`
+	Majors   majors         `json:"majors"`
+	NUMA     []profile.Node `json:"numa"`
+	GPUs     []card         `json:"gpus"`
+	Switches []pciSwitch    `json:"switches,omitempty"`
+	// Extras are the drivers beside the GPU's (profile.Machine).
+	Extras []string `json:"extras,omitempty"`
+	// MIGProfilesInMIGMode is as in Options.
+	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
+	// NodesError says why there are no device nodes; empty when there are.
+	NodesError string `json:"nodesError,omitempty"`
+}
+
+// card is one GPU. Its position in hardware.GPUs is its slot, which never changes.
+type card struct {
+	UUID     string        `json:"uuid"`
+	Serial   string        `json:"serial"`
+	Minor    int           `json:"minor"`
+	PCI      string        `json:"pci"`
+	Path     []string      `json:"path"`
+	NUMA     int           `json:"numa"`
+	CPUs     string        `json:"cpus"`
+	Model    profile.Model `json:"model"`
+	Links    []nvlink      `json:"links,omitempty"`
+	Fabric   fabric        `json:"fabric,omitzero"`
+	Card     int           `json:"drmCard"`
+	Render   int           `json:"drmRender"`
+	Geometry *geometry     `json:"geometry,omitempty"`
+	// MemoryNUMA is the NUMA node that the card's memory is; -1 when it is none.
+	MemoryNUMA int `json:"memoryNUMA"`
+}
+
+// geometry is how the card can be partitioned (MIG).
+type geometry = profile.Geometry
+
+// nvlink is one link of a card. Peer is the slot at the other end, or -1 for an NVSwitch.
+type nvlink struct {
+	Peer     int    `json:"peer"`
+	PeerLink int    `json:"peerLink,omitempty"`
+	Remote   string `json:"remote"`
+	Device   uint32 `json:"device,omitempty"`
+}
+
+// fabric is what nvmlDeviceGetGpuFabricInfo says. A machine of one node has registered
+// with a fabric manager but has no cluster UUID.
+type fabric struct {
+	Registered  bool   `json:"registered,omitempty"`
+	ClusterUUID string `json:"clusterUUID,omitempty"`
+	Clique      uint32 `json:"clique,omitempty"`
+}
+
+// pciSwitch is an NVSwitch that the host sees on PCI.
+type pciSwitch struct {
+	PCI    string   `json:"pci"`
+	Path   []string `json:"path"`
+	NUMA   int      `json:"numa"`
+	Device uint32   `json:"device"`
+}
+
+// hiddenSwitch is the PCI bus ID at the far end of a link to an NVSwitch that the host does not see.
+const hiddenSwitch = "0000:00:00.0"
+
+// build turns a profile into a machine. UUIDs and serials follow from the seed.
+func build(machine *profile.Machine, seed string, devices majors) (*hardware, error) {
+	models, err := profile.Models()
+	if err != nil {
+		return nil, err
+	}
+	hw := &hardware{
+		Version: hardwareVersion, Profile: machine.Name, Title: machine.Title, Product: machine.Product, Seed: seed,
+		Driver: driverVersion, NVML: nvmlVersion, CUDA: cudaVersion, Majors: devices, NUMA: machine.NUMA,
+		Extras: machine.Extras,
+	}
+	hw.Majors.keep(hw.Extras)
+	for slot, place := range machine.GPUs {
+		model := models[place.Model]
+		one := card{
+			UUID: "GPU-" + uuidOf(seed, machine.Name, "gpu", fmt.Sprint(slot)), Serial: serialOf(seed, machine.Name, slot),
+			Minor: slot, PCI: place.PCI, Path: place.Path, NUMA: place.NUMA, CPUs: cpusOf(machine, place.NUMA), Model: model,
+			// The first DRM card of a server is its management controller's.
+			Card: slot + 1, Render: 128 + slot, MemoryNUMA: -1,
+		}
+		if place.MemoryNUMA != nil {
+			one.MemoryNUMA = *place.MemoryNUMA
+		}
+		if model.Fabric {
+			one.Fabric = fabric{Registered: true}
+			if machine.Clique != nil {
+				one.Fabric.ClusterUUID, one.Fabric.Clique = machine.Clique.ClusterUUID, machine.Clique.ID
+			}
+		}
+		if model.MIG != "" {
+			if one.Geometry, err = profile.LoadGeometry(model.MIG); err != nil {
+				return nil, err
+			}
+		}
+		hw.GPUs = append(hw.GPUs, one)
+	}
+	linkSwitches(hw, machine.Switch)
+	linkMesh(hw, machine.Mesh)
+	return hw, nil
+}
+
+func cpusOf(machine *profile.Machine, node int) string {
+	for _, n := range machine.NUMA {
+		if n.ID == node {
+			return n.CPUs
+		}
+	}
+	return ""
+}
+
+func linkSwitches(hw *hardware, spec *profile.NVSwitch) {
+	if spec == nil {
+		return
+	}
+	for _, place := range spec.PCI {
+		hw.Switches = append(hw.Switches, pciSwitch{PCI: place.PCI, Path: place.Path, NUMA: spec.NUMA, Device: spec.Device})
+	}
+	for slot := range hw.GPUs {
+		for i, count := range spec.Links {
+			remote := hiddenSwitch
+			if len(spec.PCI) > 0 {
+				remote = spec.PCI[i].PCI
+			}
+			for range count {
+				hw.GPUs[slot].Links = append(hw.GPUs[slot].Links, nvlink{Peer: -1, Remote: remote, Device: spec.Device})
+			}
+		}
+	}
+}
+
+// linkMesh numbers each card's links by peer, so that link m of a pair is the m-th at both ends.
+func linkMesh(hw *hardware, mesh [][]int) {
+	first := func(slot, peer int) int { // the number of the slot's first link to the peer
+		n := 0
+		for _, count := range mesh[slot][:peer] {
+			n += count
+		}
+		return n
+	}
+	for slot, row := range mesh {
+		for peer, count := range row {
+			for m := range count {
+				hw.GPUs[slot].Links = append(hw.GPUs[slot].Links, nvlink{
+					Peer: peer, PeerLink: first(peer, slot) + m, Remote: hw.GPUs[peer].PCI, Device: hw.GPUs[peer].Model.PCIDevice,
+				})
+			}
+		}
+	}
+}
+
+// digest is the source of everything that looks random.
+func digest(parts ...string) [sha256.Size]byte {
+	return sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+}
+
+// uuidOf makes a UUID that follows from its parts.
+func uuidOf(parts ...string) string {
+	sum := digest(parts...)
+	text := hex.EncodeToString(sum[:16])
+	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+}
+
+func serialOf(seed, name string, slot int) string {
+	sum := digest(seed, name, "serial", fmt.Sprint(slot))
+	return fmt.Sprintf("165%010d", binary.BigEndian.Uint64(sum[:8])%10_000_000_000)
+}
+
+// libraryFolder is where Debian keeps the libraries of the architecture that this binary runs on:
+// containers run here, whatever machine is simulated.
+func libraryFolder() string {
+	if runtime.GOARCH == "arm64" {
+		return "usr/lib/aarch64-linux-gnu"
+	}
+	return "usr/lib/x86_64-linux-gnu"
+}

@@ -1,0 +1,427 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/health"
+	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
+	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/features"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/metrics"
+	"github.com/berth-gpu/berth/internal/node/mps"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/partition"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
+)
+
+// Deps is what an Agent is made of.
+type Deps struct {
+	// Config is the configuration with all that follows its changes; Run runs it.
+	Config   *configwatch.Watcher
+	Hardware Hardware
+	// API is nil for an agent that publishes nothing (standalone).
+	API   dynamic.Interface
+	Clock clock.WithTicker
+	Log   *slog.Logger
+	// BootID voids the ledger of an earlier boot; empty means the machine's own.
+	BootID string
+	// Instance tells this agent from another one of the node, as there is during an upgrade;
+	// empty means $POD_NAME, then the host's name.
+	Instance string
+	// Fault is called at each step of a change; an error stops the change there, as death
+	// would. For tests.
+	Fault func(Step) error
+}
+
+// Step is a moment of a change at which a test can stop the agent. Those of a changed
+// configuration are configwatch's, those of MIG partition's, those of MPS mps's.
+type Step string
+
+// The steps.
+const (
+	// StepUnitsKept: the new uses of the devices are on disk and not yet in force.
+	StepUnitsKept Step = "units kept"
+	// StepSliceNoted: a time slice is about to be set.
+	StepSliceNoted Step = "time slice noted"
+	// StepSliceSet: it is set and not yet noted as done.
+	StepSliceSet Step = "time slice set"
+)
+
+// Agent is the node side of Berth. Make it with New, start it with Run.
+type Agent struct {
+	// config is what the start settled; what changes later is watch's.
+	config *v1alpha1.AgentConfig
+	watch  *configwatch.Watcher
+	api    dynamic.Interface
+	clock  clock.WithTicker
+	log    *slog.Logger
+	fault  func(Step) error
+	// devRoot is where this process sees the root of dev/.
+	devRoot string
+	// sys is the root of sysfs; began is when this agent did.
+	sys      string
+	began    time.Time
+	instance string
+	// simulated is the directory of simulated hardware; empty for a real driver.
+	simulated string
+
+	board      *board
+	events     *nodeEvents
+	conditions *conditions
+	inventory  *inventory.Inventory
+	units      *units
+	sharing    *sharing
+	partition  *partition.Partition
+	resetter   *resetter
+	// labels is nil where no labels are wanted.
+	labels *features.Publisher
+	// staleLabels are the places that an earlier choice may have left labels in.
+	staleLabels []features.Writer
+	sampler     *nvidia.Sampler
+	page        *metrics.Page
+	xids        *xidCounts
+	ledger      *ledger.Ledger
+	liveness    *liveness
+	pods        *podwatch.Watch
+	sync        *kubeletsync.Sync
+	cdi         *cdisync.Syncer
+	plugin      *deviceplugin.Manager
+	publisher   *gpunode.Publisher
+
+	// compared is closed when the ledger was first compared with the node.
+	compared chan struct{}
+	// looked is true since the ledger was first compared and the layout was waited for; compared is closed a moment
+	// later, when the first units are settled too.
+	looked atomic.Bool
+	// changed wakes the device plugin, relayout the partitioning.
+	changed, relayout chan struct{}
+	library           *libraryWatch
+	// sample is the last measurement.
+	sample atomic.Pointer[gpu.Sample]
+	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
+	// the goroutine that publishes.
+	hostFacts *features.Host
+	hostCards []gpu.PCIAddress
+}
+
+// New wires an agent. It opens the ledger and touches nothing else.
+func New(deps Deps) (*Agent, error) {
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.BootID == "" {
+		id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return nil, fmt.Errorf("make agent: read boot ID: %w", err)
+		}
+		deps.BootID = strings.TrimSpace(string(id))
+	}
+	config := deps.Config.Base()
+	a := &Agent{
+		simulated: deps.Hardware.Simulated,
+		instance:  cmp.Or(deps.Instance, defaultInstance()),
+		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
+		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
+		board:    newBoard(deps.Clock, deps.Log),
+		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
+		compared: make(chan struct{}),
+		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
+	}
+	a.units = openUnits(config.StateDir, deps.BootID, a.stateLost)
+	if a.fault == nil {
+		a.fault = func(Step) error { return nil }
+	}
+	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: func() { poke(a.board.changed) }}
+	a.library = newLibraryWatch(config.StateDir, deps.BootID, deps.Log.With("component", "library"))
+	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"), a.library.note)
+	rules, err := healthRules(config)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a.sampler = adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("room", "nvidia")})
+	a.inventory = inventory.New(inventory.Deps{
+		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
+		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
+		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
+		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
+		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
+		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
+	})
+	if err := a.wireHolders(deps); err != nil {
+		return nil, err
+	}
+	a.wireChanges(deps, adapter)
+	if err := a.wireLabels(); err != nil {
+		return nil, err
+	}
+	a.page = metrics.NewPage(metrics.PageDeps{Own: newRegistry(a), DCGMNames: config.DCGMNames})
+	return a, nil
+}
+
+// wireHolders makes the parts that give devices out: ledger, CDI and device plugin.
+func (a *Agent) wireHolders(deps Deps) error {
+	config := a.config
+	a.liveness = newLiveness(a.clock)
+	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
+	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, grantsFolder), Log: a.log.With("component", "kubeletsync")}
+	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
+		KubeletDir: config.KubeletDir, Pods: a.pods,
+		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
+			ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config), GrantsDir: grants.Dir,
+		}),
+		Resources: kubelet.NewPodResources(config.KubeletDir), Snapshot: func() *gpu.Snapshot { return a.inventory.Current() },
+		Names: a.resourceNames, Granted: func(id string) []gpu.DeviceKey { return a.ledger.Granted(id) }, GrantsDir: grants.Dir, Clock: a.clock, Log: a.log.With("component", "kubeletsync"),
+	})
+	var err error
+	a.ledger, err = ledger.Open(ledger.Deps{
+		Path: filepath.Join(config.StateDir, "ledger"), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
+		Look: node.Living, Assigned: node.Assigned, Pod: node.Pod, Ask: node.Ask,
+	})
+	if err != nil {
+		return fmt.Errorf("make agent: %w", err)
+	}
+	a.sync = kubeletsync.New(kubeletsync.Deps{
+		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.board.set, Looked: a.report,
+	})
+	hook, err := installHook(config)
+	if err != nil {
+		return fmt.Errorf("make agent: %w", err)
+	}
+	a.cdi = cdisync.New(cdisync.Deps{
+		Writer: cdi.New(cdi.Deps{
+			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
+			Clock: a.clock, Log: a.log.With("room", "cdi"),
+		}),
+		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.cdiExtras,
+		Report: a.board.set, Changed: a.wakePlugin, Clock: a.clock,
+	})
+	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
+		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger, grants},
+		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
+		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
+		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
+		Extra: a.extra, Told: func(resource, message string) { a.events.warning("SharesOfOneGPU", message) },
+		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
+	})
+	if err != nil {
+		return fmt.Errorf("make agent: %w", err)
+	}
+	if a.api != nil {
+		a.publisher = gpunode.NewPublisher(gpunode.Deps{
+			Client: gpunode.NewClient(a.api), NodeName: config.NodeName, Clock: a.clock, Log: a.log.With("room", "gpunode"),
+		})
+	}
+	return nil
+}
+
+// wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
+func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
+	program := deps.Hardware.smi(a.log.With("room", "smi"))
+	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
+	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
+	hardware := cards{
+		actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset,
+		report: a.inventory.Report, now: a.clock.Now,
+	}
+	a.resetter = a.newResetter(hardware, actions)
+	a.partition = partition.New(partition.Deps{
+		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
+		Hardware:  hardware,
+		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
+		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
+		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {
+			return a.openers(ctx, actions, card)
+		},
+		Clock: a.clock, Log: a.log.With("room", "partition"),
+	})
+}
+
+// Run works until ctx ends. It returns an error only for what no waiting would
+// mend; a missing driver, kubelet or API server are waited for.
+func (a *Agent) Run(ctx context.Context) error {
+	defer a.ledger.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.inventory.Run(ctx) })
+	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
+	group.Go(func() error { return a.library.run(ctx) })
+	group.Go(func() error { return a.events.run(ctx) })
+	group.Go(func() error { return a.reconfigure(ctx) })
+	group.Go(func() error { return a.repartition(ctx) })
+	group.Go(func() error { return a.share(ctx) })
+	group.Go(func() error { return a.sendDaemons(ctx) })
+	group.Go(func() error { return a.measure(ctx) })
+	group.Go(func() error { return a.label(ctx) })
+	group.Go(func() error { return a.tellHealth(ctx) })
+	group.Go(func() error { return a.pages(ctx) })
+	group.Go(func() error { return a.metricsPage(ctx) })
+	group.Go(func() error { return a.forgetResets(ctx) })
+	group.Go(func() error { return a.pods.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.compared: // Before, the device plugin's loop does not run.
+		}
+		return a.liveness.run(ctx, a.checks())
+	})
+	group.Go(func() error { return a.shadow(ctx) })
+	group.Go(func() error { return a.project(ctx) })
+	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
+	// daemons, of which nothing is known before.
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run} {
+		group.Go(func() error {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-a.compared:
+			}
+			return run(ctx)
+		})
+	}
+	if a.publisher != nil {
+		group.Go(func() error { return a.publisher.Run(ctx) })
+		group.Go(func() error { a.ensureDefinition(ctx); return nil })
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	a.log.Info("stopped; nothing was removed, containers keep their devices")
+	return nil
+}
+
+// advertised is what the device plugin shows at this moment. It is on the path from a fault to the kubelet:
+// no file, API or hardware call, and no lock that is held over one.
+func (a *Agent) advertised() deviceplugin.State {
+	config := a.watch.Current().Config
+	state := deviceplugin.State{
+		Snapshot: a.inventory.Current(), Offers: a.offers(),
+		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
+		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED},
+	}
+	if injection := a.cdi.Current(); injection != nil {
+		state.Features.IMEXChannels = injection.IMEXChannels
+	}
+	return state
+}
+
+// offers are the units as the kubelet's devices. It leaves out what the container runtime
+// could not inject yet: a device that was found a moment ago is in the inventory before
+// it is in the CDI spec. Shares through MPS are unhealthy without their daemon.
+func (a *Agent) offers() []offer.Offer {
+	if a.awaitsFiles() {
+		return nil
+	}
+	offers := offer.Build(a.inventory.Current(), a.units.now())
+	cdi := usesCDI(a.config)
+	var known map[string]bool
+	if injection := a.cdi.Current(); injection != nil {
+		known = injection.Names
+	}
+	var ready []offer.Offer
+	for _, o := range offers {
+		var devices []offer.Device
+		for _, device := range o.Devices {
+			if cdi && !known[string(device.Key.Device())] {
+				continue
+			}
+			if why := a.unshareable(&device, cdi, known); why != "" && device.Healthy {
+				device.Healthy, device.Reason = false, why
+			}
+			devices = append(devices, device)
+		}
+		if len(devices) > 0 {
+			o.Devices = devices
+			ready = append(ready, o)
+		}
+	}
+	return ready
+}
+
+// awaitsFiles reports whether nothing can be advertised because the host's files, on which injection depends,
+// were not looked at yet.
+func (a *Agent) awaitsFiles() bool {
+	depends := usesCDI(a.config) || len(a.watch.Current().Config.IMEX.ChannelIDs) > 0
+	return depends && a.cdi.Current() == nil
+}
+
+// unshareable says why an MPS share cannot be given out at this moment.
+func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string]bool) string {
+	if device.Mode != offer.MPS {
+		return ""
+	}
+	if why := a.withoutDaemon(device.Key.GPU); why != "" {
+		return why
+	}
+	if usesCDI && !known[cdi.MPSName(device.Key.GPU)] {
+		return "the directories of its MPS daemon are not in the CDI spec yet"
+	}
+	return ""
+}
+
+// grantsFolder has a folder for each answer to Allocate, below the state directory.
+const grantsFolder = "grants"
+
+// healthFile carries what is known of the cards' health over a restart.
+const healthFile = "health.json"
+
+// healthRules are what counts against a card, and how much.
+func healthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {
+	checks, err := health.ParseChecks(os.Getenv("DP_DISABLE_HEALTHCHECKS"), os.Getenv("DP_ENABLE_HEALTHCHECKS"))
+	if err != nil {
+		return health.Rules{}, err
+	}
+	overrides := health.Overrides{}
+	for code, class := range config.HealthClasses {
+		overrides[code] = health.Class(class)
+	}
+	return health.Rules{Checks: checks, Overrides: overrides}, nil
+}
+
+// wireLabels makes the publisher of labels, and takes away what an earlier choice of the
+// place has left elsewhere.
+func (a *Agent) wireLabels() error {
+	chosen, others, err := labelWriters(a.config, labelPlaces(a.config, a.api))
+	if err != nil {
+		return fmt.Errorf("make agent: %w", err)
+	}
+	a.staleLabels = others
+	if chosen != nil {
+		a.labels = features.NewPublisher(features.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
+	}
+	return nil
+}
+
+func ignoredXIDs(more []uint64) map[uint64]bool {
+	ignored := health.DefaultIgnoredXIDs()
+	for _, xid := range more {
+		ignored[xid] = true
+	}
+	return ignored
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

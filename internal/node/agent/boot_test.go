@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+)
+
+// fakeAPI is an API server with one Node; with away it answers nothing.
+func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
+	node := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "node-0", "uid": "uid-0"},
+	}}
+	node.SetLabels(labels)
+	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		nodes():                                 "NodeList",
+		{Version: "v1", Resource: "configmaps"}: "ConfigMapList",
+		{Version: "v1", Resource: "pods"}:       "PodList",
+		v1alpha1.GPUNodes():                     "GPUNodeList",
+	}, node)
+	if away {
+		api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("the API server is away")
+		})
+		api.PrependWatchReactor("*", clienttesting.DefaultWatchReactor(nil, errors.New("the API server is away")))
+	}
+	return api
+}
+
+// TestBootWithoutAPI: GPUs of Hopper lose their MIG mode at a boot. While the API is away, the label that was known last
+// counts: no GPU is advertised whole, and the layout is made again.
+func TestBootWithoutAPI(t *testing.T) {
+	b := newIdleBench(t, "h100x8")
+	b.override = func(c *v1alpha1.AgentConfig) {
+		c.Standalone, c.NodeName, c.Labels.Output = false, "node-0", v1alpha1.LabelsNone
+	}
+	b.client = fakeAPI(false, map[string]string{configwatch.LabelMIG: "all-3g.40gb"})
+	agent, end := b.startUntil()
+	b.agent = agent
+	b.awaitOf("nvidia.com/mig-3g.40gb", healthy(16))
+	end()
+
+	if err := errors.Join(b.machine.Reboot(), os.RemoveAll(filepath.Join(b.dir, "state"))); err != nil {
+		t.Fatal(err)
+	}
+	b.kubelet.Stop()
+	if err := os.RemoveAll(b.kubeletDir()); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if b.kubelet, err = fakekubelet.Start(b.kubeletDir(), fakekubelet.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.kubelet.Stop)
+	b.client, b.boot = fakeAPI(true, nil), "the second boot"
+	b.agent = b.start()
+	b.awaitOf("nvidia.com/mig-3g.40gb", healthy(16))
+	if whole := b.kubelet.State("nvidia.com/gpu"); whole.Accepted > 0 {
+		t.Errorf("GPUs were advertised whole: %d registrations", whole.Accepted)
+	}
+}
+
+// TestManifestKeepsWhatOutlivesAReboot: the folder that has to outlive a reboot is one of the host, and none of /run, which a
+// reboot empties; the state that a reboot makes void is there.
+func TestManifestKeepsWhatOutlivesAReboot(t *testing.T) {
+	spec := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0].Spec.Template.Spec
+	on := func(dir string) string {
+		for _, mount := range spec.Containers[0].VolumeMounts {
+			for _, volume := range spec.Volumes {
+				if mount.MountPath == dir && volume.Name == mount.Name && volume.HostPath != nil && !mount.ReadOnly {
+					return volume.HostPath.Path
+				}
+			}
+		}
+		return ""
+	}
+	if got := on(config.DefaultPersistentDir); got != config.DefaultPersistentDir || strings.HasPrefix(got, "/run/") {
+		t.Errorf("%s is the host's %q", config.DefaultPersistentDir, got)
+	}
+	if got := on(config.DefaultStateDir); got != config.DefaultStateDir || !strings.HasPrefix(got, "/run/") {
+		t.Errorf("%s is the host's %q", config.DefaultStateDir, got)
+	}
+}
+
+// TestUninstallLeavesNothing: neither folder of the agent's state is left.
+func TestUninstallLeavesNothing(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}]\n")
+	agent, end := b.startUntil()
+	b.awaitSlice(1, "Long")
+	settings := agent.config
+	end()
+	for _, dir := range []string{settings.StateDir, settings.PersistentDir} {
+		if _, err := os.Stat(dir); err != nil {
+			t.Fatalf("the test shows nothing: %v", err)
+		}
+	}
+	if err := uninstall(t.Context(), settings, nil, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{settings.StateDir, settings.PersistentDir} {
+		if left, err := os.ReadDir(dir); err == nil {
+			t.Errorf("left in %s: %v", dir, left)
+		}
+	}
+}
+
+// TestUninstallRemovesMIGState: the label goes by an apply of its own field manager, so that another writer's stays, and a
+// Node that does not exist is not made.
+func TestUninstallRemovesMIGState(t *testing.T) {
+	applied := 0
+	api := fakeAPI(false, map[string]string{configwatch.LabelMIGState: "success"})
+	api.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchActionImpl)
+		if patch.GetPatchType() != types.ApplyPatchType || patch.PatchOptions.FieldManager != migFieldManager || strings.Contains(string(patch.GetPatch()), configwatch.LabelMIGState) {
+			t.Errorf("unexpected patch %s by %q: %s", patch.GetPatchType(), patch.PatchOptions.FieldManager, patch.GetPatch())
+		}
+		applied++
+		return true, &unstructured.Unstructured{}, nil
+	})
+	for _, name := range []string{"node-0", "no-such-node"} {
+		if err := removeMIGState(t.Context(), api, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if applied != 1 {
+		t.Errorf("%d applies, want one, to the Node that exists", applied)
+	}
+}

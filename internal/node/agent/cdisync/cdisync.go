@@ -1,0 +1,203 @@
+// Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an
+// actor of its own, because a step of it may take as long as the file systems that it reads.
+//
+// What wakes it: a change of the inventory; Poke, when the units, the configuration or the MPS daemons have changed;
+// and a tick every minute, since the driver's files change without any of these.
+//
+// What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
+// [Injection], which is what the spec on disk can inject.
+//
+// What it never waits for: the API server, the driver, the ledger, the kubelet. All file calls are made by one
+// goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that
+// hangs leaves the last spec in force and is reported as CDI_SPEC_KEPT.
+package cdisync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/inventory"
+)
+
+const (
+	// Resync is how often the spec is compared with the driver's files without a reason.
+	Resync = time.Minute
+	// Deadline is how long one comparison may take before it is reported.
+	Deadline = 20 * time.Second
+)
+
+// Writer renders and writes the spec; *[cdi.Writer] is one.
+type Writer interface {
+	Sync(ctx context.Context, snapshot *gpu.Snapshot, extras cdi.Extras) (changed bool, err error)
+	Problems() []gpu.Cause
+}
+
+var _ Writer = (*cdi.Writer)(nil)
+
+// Hardware is the inventory.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *inventory.Subscription
+}
+
+// Deps are what a Syncer is made of.
+type Deps struct {
+	Writer Writer
+	// Dir is the CDI directory that Writer writes to.
+	Dir string
+	// DevRoot is where this process sees the root of dev/.
+	DevRoot  string
+	Hardware Hardware
+	// Extras are what the configuration adds to the spec; from memory.
+	Extras func() cdi.Extras
+	// Report replaces the problems of a source; it must not block.
+	Report func(source string, problems ...gpu.Cause)
+	// Changed is called when Current has changed; it must not block.
+	Changed func()
+	Clock   clock.WithTicker
+}
+
+// Injection is what containers can be given, as the files said when they were last read.
+type Injection struct {
+	// Names are the unqualified names of the devices in the CDI spec on disk.
+	Names map[string]bool
+	// IMEXChannels are those of the configured IMEX channels that the node has.
+	IMEXChannels []int
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct {
+	deps    Deps
+	wake    chan struct{}
+	current atomic.Pointer[Injection]
+}
+
+// New makes a Syncer; it touches nothing.
+func New(deps Deps) *Syncer {
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	return &Syncer{deps: deps, wake: make(chan struct{}, 1)}
+}
+
+// Current is what can be injected now; nil before the first comparison has ended.
+func (s *Syncer) Current() *Injection { return s.current.Load() }
+
+// Poke says that Extras may have changed. It never waits.
+func (s *Syncer) Poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// outcome is what one comparison found.
+type outcome struct {
+	injection Injection
+	// unreadable says that the spec could not be read back; the names are not known then.
+	unreadable error
+	problems   []gpu.Cause
+}
+
+// Run compares until ctx ends, and returns nil at once even while a file call hangs.
+func (s *Syncer) Run(ctx context.Context) error {
+	hardware := s.deps.Hardware.Subscribe()
+	defer hardware.Close()
+	resync := s.deps.Clock.NewTicker(Resync)
+	defer resync.Stop()
+	done := make(chan outcome, 1)
+	var late <-chan time.Time
+	// due: something has changed since the last comparison began. known: a scan was published.
+	due, known, running := false, false, false
+	for {
+		if due && known && !running {
+			due, running, late = false, true, s.deps.Clock.After(Deadline)
+			go func() { done <- s.compare(ctx) }()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+			due, known = true, true
+		case <-s.wake:
+			due = true
+		case <-resync.C():
+			due = true
+		case <-late:
+			late = nil
+			s.deps.Report("cdi", gpu.Cause{Code: "CDI_SPEC_KEPT", Message: fmt.Sprintf("the CDI spec is not compared with the driver's files: "+
+				"a file call below %s or %s has not returned within %s; the last spec stays in force", s.deps.Dir, s.deps.DevRoot, Deadline)})
+		case result := <-done:
+			running, late = false, nil
+			s.apply(result)
+		}
+	}
+}
+
+// compare makes all the file calls.
+func (s *Syncer) compare(ctx context.Context) outcome {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	extras := s.deps.Extras()
+	var result outcome
+	result.injection.IMEXChannels = s.channels(extras.IMEXChannels)
+	// An error is among the problems.
+	_, _ = s.deps.Writer.Sync(ctx, s.deps.Hardware.Current(), extras)
+	result.problems = s.deps.Writer.Problems()
+	spec, err := cdi.ReadSpec(s.deps.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		result.unreadable = err
+		return result
+	}
+	result.injection.Names = map[string]bool{}
+	if spec != nil {
+		for _, device := range spec.Devices {
+			result.injection.Names[device.Name] = true
+		}
+	}
+	return result
+}
+
+// channels are the wanted IMEX channels whose node is there; the spec's problems name the others.
+func (s *Syncer) channels(wanted []int) []int {
+	var there []int
+	for _, channel := range wanted {
+		node := filepath.Join(s.deps.DevRoot, "dev/nvidia-caps-imex-channels", "channel"+strconv.Itoa(channel))
+		if _, err := os.Stat(node); err == nil {
+			there = append(there, channel)
+		}
+	}
+	return there
+}
+
+// apply reports the problems, and tells when something else can be injected than before.
+func (s *Syncer) apply(result outcome) {
+	s.deps.Report("cdi", result.problems...)
+	before := s.current.Load()
+	next := result.injection
+	if result.unreadable != nil {
+		s.deps.Report("cdi-spec", gpu.Cause{Code: "CDI_SPEC_UNREADABLE", Message: result.unreadable.Error()})
+		if before != nil {
+			next.Names = before.Names
+		}
+	} else {
+		s.deps.Report("cdi-spec")
+	}
+	if before != nil && reflect.DeepEqual(*before, next) {
+		return
+	}
+	s.current.Store(&next)
+	s.deps.Changed()
+}

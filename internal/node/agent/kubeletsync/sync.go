@@ -1,0 +1,239 @@
+package kubeletsync
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
+)
+
+const (
+	// lookInterval is the time between two looks at the node without a reason: a
+	// container that ends writes no file that could be watched.
+	lookInterval = 2 * time.Second
+	// busyInterval is the same while an orphan keeps a device from everyone, and for
+	// busyAfter since a device was allocated: its container is about to start.
+	busyInterval = 250 * time.Millisecond
+	busyAfter    = 5 * time.Second
+	// settle is how long a burst of events is waited out before a look.
+	settle = 20 * time.Millisecond
+	// resolveInterval is the time between two consistent lists for pods that the watch has never seen.
+	resolveInterval = time.Second
+	resolveWithin   = 2 * time.Second
+)
+
+// Deps are what a Sync needs.
+type Deps struct {
+	Node   *Node
+	Ledger *ledger.Ledger
+	Grants *Grants
+	// PodsChanged signals a change of the node's pods. Nil never does.
+	PodsChanged <-chan struct{}
+	// Report replaces the problems of a source.
+	Report func(source string, causes ...gpu.Cause)
+	// Looked is called after each look with the changes that it made. It may be nil.
+	Looked func(ledger.Changes)
+}
+
+// Sync keeps the ledger in line with the kubelet. Look is for one goroutine.
+type Sync struct {
+	deps Deps
+	// unsure says why the last look did not show what the kubelet remembers; empty when it did.
+	unsure atomic.Pointer[string]
+	// living are the containers of the last look that could read them.
+	living atomic.Pointer[[]ledger.Container]
+	// resolving says that a Resolve is under way, resolved when the last one began.
+	resolving atomic.Bool
+	// cleaned is when the folder of grants was last cleaned.
+	cleaned  time.Time
+	resolved time.Time
+}
+
+// New makes a Sync; nothing is read yet.
+func New(deps Deps) *Sync {
+	s := &Sync{deps: deps}
+	before := "the ledger was not compared with the kubelet yet"
+	s.unsure.Store(&before)
+	s.living.Store(&[]ledger.Container{})
+	return s
+}
+
+// Unsure says why it is not known what the kubelet remembers; empty when it is known.
+func (s *Sync) Unsure() string { return *s.unsure.Load() }
+
+// Containers are those that lived at the last look. They are only read.
+func (s *Sync) Containers() []ledger.Container { return *s.living.Load() }
+
+// Run looks whenever something has changed, until ctx ends. The first look is the caller's.
+func (s *Sync) Run(ctx context.Context) error {
+	clock := s.deps.Node.deps.Clock
+	checkpoint := s.watchCheckpoint(ctx)
+	holdings := s.deps.Ledger.Subscribe()
+	defer holdings.Close()
+	allocated := clock.Now()
+	for {
+		interval := lookInterval
+		if len(s.deps.Ledger.Barred()) > 0 || clock.Since(allocated) < busyAfter {
+			interval = busyInterval
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-checkpoint:
+		case <-s.deps.PodsChanged:
+		case <-holdings.C():
+			allocated = clock.Now()
+		case <-clock.After(interval):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-clock.After(settle):
+		}
+		s.Look(ctx)
+	}
+}
+
+// watchCheckpoint signals changes of the kubelet's checkpoint. Where it cannot watch,
+// the looks from time to time remain.
+func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	path := filepath.Join(s.deps.Node.deps.KubeletDir, kubelet.CheckpointFile)
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watcher.Add(filepath.Dir(path))
+	}
+	if err != nil {
+		s.deps.Node.deps.Log.Warn("Polling the kubelet's checkpoint, since it cannot be watched", "error", err)
+		return changed
+	}
+	go func() {
+		defer watcher.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event := <-watcher.Events:
+				if event.Name != path {
+					continue
+				}
+				select {
+				case changed <- struct{}{}:
+				default:
+				}
+			case <-watcher.Errors: // An overflow; the next look comes soon.
+			}
+		}
+	}()
+	return changed
+}
+
+// Look reads the node and brings the ledger in line with it. The order counts: containers before the
+// checkpoint (see ledger.NodeView).
+func (s *Sync) Look(ctx context.Context) {
+	n := s.deps.Node
+	var view ledger.NodeView
+	view.Containers, view.ContainersErr = n.Living()
+	if view.ContainersErr == nil {
+		seen := view.Containers
+		s.living.Store(&seen)
+	}
+	s.report("processes", "PROCESSES_UNREADABLE", view.ContainersErr)
+	view.Assignments, view.CheckpointErr = n.Assigned()
+	s.noteCheckpoint(view.CheckpointErr)
+	uids := s.uids(view)
+	s.report("pod-cgroups", "PROCESSES_UNREADABLE", n.noteCgroups(uids))
+	s.resolve(ctx, uids)
+	for _, uid := range uids {
+		view.Pods = append(view.Pods, s.pod(uid))
+	}
+	changes := s.deps.Ledger.Reconcile(view)
+	if now := n.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
+		s.cleaned = now
+		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)
+	}
+	if s.deps.Looked != nil {
+		s.deps.Looked(changes)
+	}
+}
+
+// uids are the pods of the checkpoint and of the ledger, sorted.
+func (s *Sync) uids(view ledger.NodeView) []string {
+	var uids []string
+	for _, a := range view.Assignments {
+		uids = append(uids, a.PodUID)
+	}
+	for _, h := range s.deps.Ledger.Holdings() {
+		if h.Holder.PodUID != "" {
+			uids = append(uids, h.Holder.PodUID)
+		}
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
+}
+
+// resolve looks for pods that the watch has never seen, now and then. Nothing waits for it: its result is a change of the pods.
+func (s *Sync) resolve(ctx context.Context, uids []string) {
+	n := s.deps.Node
+	answers, failure := n.deps.Pods.Current()
+	s.report("pods", "PODS_UNKNOWN", failure)
+	unknown := slices.DeleteFunc(slices.Clone(uids), func(uid string) bool {
+		_, state := n.deps.Pods.Pod(uid)
+		return state != podwatch.Unknown
+	})
+	if !answers || len(unknown) == 0 || n.deps.Clock.Since(s.resolved) < resolveInterval || !s.resolving.CompareAndSwap(false, true) {
+		return
+	}
+	s.resolved = n.deps.Clock.Now()
+	go func() {
+		defer s.resolving.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, resolveWithin)
+		defer cancel()
+		if err := n.deps.Pods.Resolve(ctx, unknown); err != nil {
+			n.deps.Log.Debug("Could not look for pods that the watch has not seen", "error", err)
+		}
+	}()
+}
+
+// pod is what the ledger is given of a pod.
+func (s *Sync) pod(uid string) ledger.NodePod {
+	n := s.deps.Node
+	facts := n.Pod(uid)
+	pod := ledger.NodePod{UID: uid, Namespace: facts.Namespace, Name: facts.Name, Ended: facts.State == ledger.PodEnded}
+	known, _ := n.deps.Pods.Pod(uid)
+	for _, resource := range n.deps.Names() {
+		pod.Devices += known.Counted[resource]
+	}
+	return pod
+}
+
+// noteCheckpoint makes a damaged file a problem. A missing one is not: a kubelet that never
+// had a device plugin has none.
+func (s *Sync) noteCheckpoint(err error) {
+	unsure := ""
+	if err != nil && !errors.Is(err, kubelet.ErrNoCheckpoint) {
+		unsure = "the kubelet's checkpoint cannot be read: " + err.Error()
+	}
+	s.unsure.Store(&unsure)
+	if errors.Is(err, kubelet.ErrNoCheckpoint) {
+		err = nil
+	}
+	s.report("checkpoint", "CHECKPOINT_UNREADABLE", err)
+}
+
+func (s *Sync) report(source, code string, err error) {
+	if err == nil {
+		s.deps.Report(source)
+		return
+	}
+	s.deps.Report(source, gpu.Cause{Code: code, Message: err.Error()})
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+)
+
+// manifest reads the objects of a kind from a file of deploy/.
+func manifest[T any](t *testing.T, file, kind string) []T {
+	t.Helper()
+	f, err := os.Open(filepath.Join("..", "..", "deploy", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var found []T
+	for decoder := yaml.NewYAMLOrJSONDecoder(f, 4096); ; {
+		var o unstructured.Unstructured
+		if err := decoder.Decode(&o.Object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if o.GetKind() != kind {
+			continue
+		}
+		var object T
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &object, true); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found = append(found, object)
+	}
+	if len(found) == 0 {
+		t.Fatalf("%s has no %s", file, kind)
+	}
+	return found
+}
+
+// TestTheOwnTaintKeepsNoProgramOfBerthAway: with taintUnhealthy an agent taints its own Node. Neither the agent, which takes the
+// taint off again, nor the MPS supervisor may be kept away by it, whatever its effect.
+func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
+	for _, file := range []string{"agent.yaml", "mps.yaml"} {
+		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
+		for _, taint := range []corev1.Taint{
+			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
+			{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
+		} {
+			tolerated := slices.ContainsFunc(spec.Tolerations, func(x corev1.Toleration) bool {
+				return (x.Key == taint.Key || x.Key == "") && (x.Effect == "" || x.Effect == taint.Effect) && x.Operator == corev1.TolerationOpExists
+			})
+			if !tolerated {
+				t.Errorf("deploy/%s does not tolerate %s:%s", file, taint.Key, taint.Effect)
+			}
+		}
+	}
+}
+
+// quoted are the texts of a list in an expression.
+var quoted = regexp.MustCompile(`'([^']*)'`)
+
+// TestPolicyAllowsTheAgentsLabels compares the labels that the policy lets an agent write with those of docs/labels.md, which another
+// test compares with the code; and with those that the agent obeys, which it may not write.
+func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
+	lists := map[string][]string{}
+	for _, policy := range manifest[admissionv1.ValidatingAdmissionPolicy](t, "agent.yaml", "ValidatingAdmissionPolicy") {
+		if policy.Name != "berth-agent-node" {
+			continue
+		}
+		for _, variable := range policy.Spec.Variables {
+			for _, match := range quoted.FindAllStringSubmatch(variable.Expression, -1) {
+				lists[variable.Name] = append(lists[variable.Name], match[1])
+			}
+		}
+	}
+	allowed := func(label string) bool {
+		return slices.Contains(lists["ownLabels"], label) ||
+			slices.ContainsFunc(lists["ownLabelPrefixes"], func(p string) bool { return strings.HasPrefix(label, p) })
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "labels.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := []string{configwatch.LabelMIGState}
+	for _, match := range regexp.MustCompile("(?m)^\\| `([^`]+/[^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, strings.NewReplacer("<profile>", "1g.10gb", "<model>", "Tesla-T4").Replace(match[1]))
+	}
+	if len(documented) < 60 {
+		t.Fatalf("docs/labels.md has only %d labels", len(documented))
+	}
+	for _, label := range documented {
+		if !allowed(label) {
+			t.Errorf("the policy forbids %s, which the agent writes", label)
+		}
+	}
+	for _, label := range lists["ownLabels"] {
+		if !slices.Contains(documented, label) {
+			t.Errorf("the policy allows %s, which the agent does not write", label)
+		}
+	}
+	for _, label := range []string{
+		configwatch.LabelConfig, configwatch.LabelNVIDIAConfig, configwatch.LabelMIG, "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.operands",
+		"kubernetes.io/hostname", "node-role.kubernetes.io/control-plane", "topology.kubernetes.io/zone", "nvidia.com/gpu", "berth.dev/anything",
+	} {
+		if allowed(label) {
+			t.Errorf("the policy allows %s, which is not the agent's to write", label)
+		}
+	}
+}

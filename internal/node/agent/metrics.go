@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-gpu/berth/internal/core/version"
+)
+
+// collector computes the agent's own metrics at each scrape from what is in
+// memory. The metrics of the GPUs themselves are not here.
+type collector struct {
+	agent *Agent
+
+	devices, healthy, registered, streams *prometheus.Desc
+	allocations, refusals, registrations  *prometheus.Desc
+	holdings, build, problems             *prometheus.Desc
+}
+
+func newRegistry(agent *Agent) *prometheus.Registry {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("berth_"+name, help, labels, nil)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(&collector{
+		agent:         agent,
+		devices:       describe("device_plugin_devices", "Devices advertised to the kubelet.", "resource"),
+		healthy:       describe("device_plugin_healthy_devices", "Devices advertised to the kubelet as healthy.", "resource"),
+		registered:    describe("device_plugin_registered", "1 while the kubelet keeps a stream open to this agent.", "resource"),
+		streams:       describe("device_plugin_streams", "Open ListAndWatch streams.", "resource"),
+		allocations:   describe("device_plugin_allocations_total", "Allocate calls that were answered.", "resource"),
+		refusals:      describe("device_plugin_refusals_total", "Calls that ended in an error.", "resource"),
+		registrations: describe("device_plugin_registrations_total", "Registrations that the kubelet took.", "resource"),
+		holdings:      describe("holdings", "Devices held, by kind of holder.", "kind"),
+		build:         describe("build_info", "1; the labels say which build of the agent this is.", "version", "commit", "go_version"),
+		problems:      describe("problem", "1 for each problem of the node that stands.", "code"),
+	})
+	return registry
+}
+
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		c.devices, c.healthy, c.registered, c.streams, c.allocations, c.refusals, c.registrations, c.holdings, c.build, c.problems,
+	} {
+		out <- desc
+	}
+}
+
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	counter := func(desc *prometheus.Desc, value uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...)
+	}
+	for _, s := range c.agent.plugin.Stats() {
+		gauge(c.devices, float64(s.Devices), s.Resource)
+		gauge(c.healthy, float64(s.Healthy), s.Resource)
+		gauge(c.registered, truth(s.Registered), s.Resource)
+		gauge(c.streams, float64(s.Streams), s.Resource)
+		counter(c.allocations, s.Allocations, s.Resource)
+		counter(c.refusals, s.Refusals, s.Resource)
+		counter(c.registrations, s.Registrations, s.Resource)
+	}
+	kinds := map[string]int{}
+	for _, holding := range c.agent.ledger.Holdings() {
+		kinds[string(holding.Holder.Kind)]++
+	}
+	for kind, n := range kinds {
+		gauge(c.holdings, float64(n), kind)
+	}
+	build := version.Current()
+	gauge(c.build, 1, build.Version, build.Commit, build.Go)
+	codes := map[string]bool{}
+	for _, problem := range c.agent.problems() {
+		if !codes[problem.Code] {
+			codes[problem.Code] = true
+			gauge(c.problems, 1, problem.Code)
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

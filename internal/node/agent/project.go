@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/version"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/mps"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// project keeps the projections that wait for nothing equal to inventory and ledger until ctx ends: the
+// settled units, and what the publishers of GPUNode, labels and metrics are to show. It writes the units' file, so
+// nothing that must be fast depends on it: the device plugin, the CDI spec and the health on the Node have
+// subscriptions of their own.
+func (a *Agent) project(ctx context.Context) error {
+	hardware := a.inventory.Subscribe()
+	defer hardware.Close()
+	holdings := a.ledger.Subscribe()
+	defer holdings.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+			a.settled()
+		case <-holdings.C():
+			// A device that waited for its holder may have become free.
+			a.settled()
+		case <-a.board.changed:
+		}
+		a.publish()
+		a.publishLabels(a.inventory.Current())
+		a.render()
+	}
+}
+
+// wakePlugin says that there may be something new to advertise besides what the device plugin
+// has subscribed to: units, configuration, the CDI spec, MPS daemons.
+func (a *Agent) wakePlugin() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// problems are all troubles of the node that belong to no card.
+func (a *Agent) problems() []gpu.Cause {
+	causes := append([]gpu.Cause(nil), a.inventory.Current().Faults...)
+	causes = append(causes, a.ledger.Faults()...)
+	return append(causes, a.board.all()...)
+}
+
+// publish hands the GPUNode to its publisher, which writes it when it can.
+func (a *Agent) publish() {
+	if a.publisher == nil {
+		return
+	}
+	select {
+	case <-a.compared:
+	default:
+		return // The holders are not known yet, and "nobody" would be a lie.
+	}
+	snapshot := *a.inventory.Current()
+	snapshot.Faults = a.problems()
+	// Nobody knows the pod of a pending holding yet.
+	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
+	now := a.watch.Current()
+	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
+		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
+		Excluded: excluded(&snapshot, now.Config),
+		Config:   v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+	}))
+}
+
+// excluded are the cards that the configuration leaves alone.
+func excluded(snapshot *gpu.Snapshot, config *v1alpha1.AgentConfig) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for card, rule := range offer.DecidingRules(snapshot, offerSettings(config).GPUs) {
+		out[card] = config.GPUs[rule].Exclude
+	}
+	return out
+}
+
+// offered says as what each device is given out, in the words of the API.
+func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
+	out := map[gpu.UUID]v1alpha1.DeviceOffer{}
+	for _, unit := range units {
+		use := unit.Use
+		made := v1alpha1.DeviceOffer{
+			Resource: use.Resource, Sharing: string(use.Mode), Replicas: use.Replicas, TimeSlice: use.TimeSlice, Draining: unit.Draining,
+		}
+		if use.Mode == offer.MPS {
+			made.PinnedMemoryMiB, made.ActiveThreadPercentage = use.PinnedMemoryMiB, use.ActiveThreadPercentage
+		}
+		out[unit.Key.Device()] = made
+	}
+	return out
+}
+
+// cdiExtras are what the configuration adds to the CDI spec.
+func (a *Agent) cdiExtras() cdi.Extras {
+	config := a.watch.Current().Config
+	extras := cdi.Extras{
+		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
+		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
+	}
+	for _, unit := range a.mpsUnits() {
+		id := unit.Key.GPU
+		if a.withoutDaemon(id) == "" {
+			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(a.config.MPSRoot, id), ShmDir: mps.ShmDir(a.config.MPSRoot, id)})
+		}
+	}
+	return extras
+}
+
+// extra is what a container with a share needs besides the device.
+func (a *Agent) extra(key gpu.DeviceKey, mode offer.Mode) deviceplugin.Extra {
+	if mode != offer.MPS {
+		return deviceplugin.Extra{}
+	}
+	pipe := cdi.MPSPipePath(key.GPU)
+	return deviceplugin.Extra{
+		CDIName: cdi.QualifiedName(cdi.MPSName(key.GPU)),
+		Envs:    map[string]string{cdi.MPSPipeVariable: pipe},
+		Mounts: []deviceplugin.Mount{
+			{HostPath: mps.PipeDir(a.config.MPSRoot, key.GPU), ContainerPath: pipe},
+			{HostPath: mps.ShmDir(a.config.MPSRoot, key.GPU), ContainerPath: cdi.MPSShmPath},
+		},
+	}
+}
+
+// ensureDefinition installs the CRD until it is there or may not be.
+func (a *Agent) ensureDefinition(ctx context.Context) {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := gpunode.EnsureDefinition(ctx, a.api, a.log)
+		a.board.fail("definition", "GPUNODE_DEFINITION", err)
+		if err == nil || errors.Is(err, gpunode.ErrNotPermitted) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.clock.After(wait):
+		}
+	}
+}

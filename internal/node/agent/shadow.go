@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// askTimeout bounds one question to the API server or another program.
+const askTimeout = 2 * time.Second
+
+// shadow keeps the ledger equal to what the kubelet remembers and what lives,
+// until ctx ends. It opens the agent's other parts once the ledger was compared with the node.
+func (a *Agent) shadow(ctx context.Context) error {
+	// Without the hardware no device node could be told from another.
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.inventory.Ready():
+	}
+	a.sync.Look(ctx)
+	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
+	a.awaitLayout(ctx)
+	a.looked.Store(true)
+	a.settle()
+	a.askDaemons(ctx)
+	close(a.compared)
+	a.publish()
+	a.wakePlugin()
+	return a.sync.Run(ctx)
+}
+
+// resourceNames are the names under which devices are allocated, or were to those that
+// hold them, sorted.
+func (a *Agent) resourceNames() []string {
+	var names []string
+	for _, unit := range a.units.now() {
+		names = append(names, unit.Use.Resource)
+	}
+	for _, h := range a.ledger.Holdings() {
+		if h.Holder.Resource != "" {
+			names = append(names, h.Holder.Resource)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (a *Agent) report(changes ledger.Changes) {
+	for _, change := range changes.List {
+		if change.What != ledger.Updated {
+			a.log.Info("holding "+string(change.What), "holding", change.Holding.String())
+		}
+	}
+	var conflicts []gpu.Cause
+	for _, c := range changes.Conflicts {
+		conflicts = append(conflicts, gpu.Cause{
+			Code:    "DEVICE_CONFLICT",
+			Message: fmt.Sprintf("device %s is used by more than one pod (%v): %s", c.Key, c.Pods, c.Why),
+		})
+	}
+	for _, c := range changes.Unmarked {
+		conflicts = append(conflicts, gpu.Cause{
+			Code: "CONTAINER_UNMARKED",
+			Message: fmt.Sprintf("container %s of pod %s/%s (UID %s) requests devices and has %v open, and neither the kubelet's checkpoint nor a grant of this agent says which it was given",
+				c.Name, c.Namespace, c.Pod, c.PodUID, c.Open),
+		})
+	}
+	a.board.set("conflicts", conflicts...)
+}
+
+// kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that
+// this makes to the ledger leads to the next look.
+func (a *Agent) kubeletRestarted() {
+	a.log.Info("Kubelet restarted; devices in use are withheld until its checkpoint is read")
+	a.ledger.Distrust()
+}
+
+// holders shows the ledger to the device plugin in the device plugin's words.
+type holders struct {
+	ledger *ledger.Ledger
+	grants *kubeletsync.Grants
+}
+
+// Barred implements deviceplugin.Ledger.
+func (h holders) Barred(resource string, key gpu.DeviceKey) (deviceplugin.Bar, bool) {
+	bar, barred := h.ledger.BarredBy(resource, key)
+	return deviceplugin.Bar{Unhealthy: bar.Unseen}, barred
+}
+
+// Offered implements deviceplugin.FreeLedger.
+func (h holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	return h.ledger.Offered(resource, keys)
+}
+
+// Hold implements deviceplugin.Ledger.
+func (h holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
+	id := kubeletsync.NewGrant()
+	if err := h.ledger.Acquire(ledger.Holder{Kind: ledger.Pod, Resource: resource, Grant: id}, keys); err != nil {
+		return deviceplugin.Mount{}, err
+	}
+	host, container := h.grants.Make(id)
+	return deviceplugin.Mount{HostPath: host, ContainerPath: container}, nil
+}

@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/mps"
+)
+
+// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == simulatedCommand {
+		switch os.Args[2] {
+		case simulatedSMI:
+			os.Exit(tools.SMI(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
+		case mpsControl:
+			os.Exit(tools.MPSControl(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// configure writes the agent's file; a running agent follows it.
+func (b *bench) configure(text string) {
+	b.t.Helper()
+	b.file = filepath.Join(b.dir, "agent.yaml")
+	if err := os.WriteFile(b.file, []byte(text), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// configured is a bench whose agent starts with a file.
+func configured(t *testing.T, profile, text string) *bench {
+	t.Helper()
+	b := newIdleBench(t, profile)
+	b.configure(text)
+	b.agent = b.start()
+	return b
+}
+
+// awaitOf waits for a resource's devices.
+func (b *bench) awaitOf(resource string, wanted func(fakekubelet.State) bool) fakekubelet.State {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.kubelet.Await(ctx, resource, wanted); err != nil {
+		state, _ := json.MarshalIndent(b.agent.debugState(), "", " ")
+		b.t.Logf("the agent's state is %s", state)
+		b.t.Fatal(err)
+	}
+	return b.kubelet.State(resource)
+}
+
+const matrix = `
+standalone: true
+gpus:
+- {select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, resourceName: nvidia.com/gpu.shared, timeSlice: long}}
+- {select: {index: [3]}, mig: {devices: {1g.5gb: 7}}}
+migDevices:
+- {select: {profile: [1g.5gb]}, sharing: {mode: timeSlicing, replicas: 4}}
+`
+
+// TestAllModesSideBySide: whole, time-sliced and MIG with 28 shares, on one machine; then
+// the file is edited, and only what changed is touched.
+func TestAllModesSideBySide(t *testing.T) {
+	b := configured(t, "h100x8", strings.ReplaceAll(matrix, "1g.5gb", "1g.10gb"))
+	whole := b.awaitOf("nvidia.com/gpu", healthy(6))
+	b.awaitOf("nvidia.com/gpu.shared", healthy(4))
+	slices28 := b.awaitOf("nvidia.com/mig-1g.10gb", healthy(28))
+	b.awaitSlice(1, "Long")
+
+	b.configure(strings.ReplaceAll(strings.ReplaceAll(matrix, "1g.5gb", "1g.10gb"), "index: [1]", "index: [2]"))
+	b.awaitSlice(1, "Default")
+	b.awaitSlice(2, "Long")
+	b.awaitOf("nvidia.com/gpu.shared", func(s fakekubelet.State) bool {
+		return len(s.Healthy) == 4 && strings.HasPrefix(s.Healthy[0], string(b.uuid(2)))
+	})
+	// The same number of whole GPUs, one of them another; the MIG devices saw nothing of it.
+	b.awaitOf("nvidia.com/gpu", func(s fakekubelet.State) bool { return slices.Contains(s.Healthy, string(b.uuid(1))) })
+	after := b.kubelet.State("nvidia.com/mig-1g.10gb")
+	if len(after.From) != len(slices28.From) || after.Accepted != slices28.Accepted {
+		t.Errorf("the MIG devices were sent %d times and registered %d times, before %d and %d", len(after.From), after.Accepted, len(slices28.From), slices28.Accepted)
+	}
+	if after := b.kubelet.State("nvidia.com/gpu"); after.Accepted != whole.Accepted {
+		t.Errorf("whole GPUs were registered %d times, before %d", after.Accepted, whole.Accepted)
+	}
+}
+
+// awaitSlice waits until the driver has a time slice for the card of that index.
+func (b *bench) awaitSlice(index int, want string) {
+	b.t.Helper()
+	awaitTrue(b.t, "time slice "+want, func() bool {
+		shown, err := b.machine.Show()
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return shown.GPUs[index].TimeSlice == want || want == "Default" && shown.GPUs[index].TimeSlice == ""
+	})
+}
+
+func (b *bench) uuid(index int) gpu.UUID { return gpu.UUID(inventoryOf(b.t, b.machine)[index]) }
+
+func awaitTrue(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(20 * time.Second); !is(); {
+		if time.Now().After(limit) {
+			t.Fatalf("never saw %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// TestBadEditLeavesTheLastGoodOne and is told as a problem.
+func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
+	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
+	b.awaitOf("nvidia.com/gpu", healthy(8))
+	b.configure("standalone: true\ngpus: [{sharing: {mode: timeSlicing, replica: 3}}]\n")
+	awaitTrue(t, "the refusal", func() bool { return b.agent.debugState().Config.Refused != "" })
+	if refused := b.agent.debugState().Config.Refused; !strings.Contains(refused, "agent.yaml:2: gpus[0].sharing.replica: unknown key (did you mean replicas?)") {
+		t.Errorf("refused with %s", refused)
+	}
+	if got := b.kubelet.State("nvidia.com/gpu"); len(got.Healthy) != 8 || got.Lowest != 8 {
+		t.Errorf("%d devices are healthy, at worst %d; want 8 all the time", len(got.Healthy), got.Lowest)
+	}
+	b.configure("standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 3}}]\n")
+	b.awaitOf("nvidia.com/gpu", healthy(12))
+}
+
+// TestMPSFollowsItsDaemon: shares are healthy while the daemon is ready, whatever becomes
+// of it or of its supervisor.
+func TestMPSFollowsItsDaemon(t *testing.T) {
+	b := configured(t, "t4x4", "standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 3, resourceName: nvidia.com/gpu.mps}}]\n")
+	b.awaitOf("nvidia.com/gpu", healthy(3))
+	state := b.awaitOf("nvidia.com/gpu.mps", func(s fakekubelet.State) bool { return len(s.Healthy)+len(s.Unhealthy) == 3 })
+	if len(state.Healthy) > 0 {
+		t.Errorf("%v are healthy without a supervisor", state.Healthy)
+	}
+	stop := b.supervise()
+	b.awaitOf("nvidia.com/gpu.mps", healthy(3))
+	id := string(b.uuid(2))
+	answer, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.mps", []string{id + "::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := answer.Envs["CUDA_MPS_PIPE_DIRECTORY"], "/mps/"+id+"/pipe"; got != want || len(answer.Mounts) != 3 {
+		t.Errorf("pipe directory %q and %d mounts, want %q, pipes, shm and the grant", got, len(answer.Mounts), want)
+	}
+	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.mps", []string{id + "::0", id + "::2"}); err == nil || !strings.Contains(err.Error(), "maximum request size for shared resources is 1; found 2") {
+		t.Errorf("two shares by MPS gave %v", err)
+	}
+	stop()
+	b.awaitOf("nvidia.com/gpu.mps", healthy(0))
+	stop = b.supervise()
+	b.awaitOf("nvidia.com/gpu.mps", healthy(3))
+	b.configure("standalone: true\n")
+	// Somebody may still hold the share that was allocated above, until the checkpoint has not shown it.
+	awaitTrue(t, "the end of the daemon or of its use", func() bool {
+		units := b.agent.units.now()
+		return units[2].Use.Mode == "" || units[2].Draining != ""
+	})
+	stop()
+}
+
+// supervise runs an MPS supervisor until stop is called.
+func (b *bench) supervise() (stop func()) {
+	b.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
+	supervisor, err := mps.New(mps.Deps{
+		Root: filepath.Join(b.dir, "mps"), Program: []string{self, simulatedCommand, mpsControl, b.machine.Dir()},
+		ComputeMode: computeModes{actions}, Log: (&options{}).logger(b.t.Output()),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- supervisor.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			if err := <-done; err != nil {
+				b.t.Errorf("the supervisor ended with %v", err)
+			}
+		}
+	}
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// TestTimeSliceOfADeadAgent: an agent that dies around the setting of a time slice leaves
+// it as it was or noted, so that the next one ends with what is wanted.
+func TestTimeSliceOfADeadAgent(t *testing.T) {
+	for _, step := range []Step{StepUnitsKept, StepSliceNoted, StepSliceSet} {
+		t.Run(string(step), func(t *testing.T) {
+			b := newIdleBench(t, "t4x4")
+			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
+			reached := make(chan struct{}, 1)
+			b.fault = func(at Step) error {
+				if at != step {
+					return nil
+				}
+				poke(reached)
+				return context.Canceled
+			}
+			_, end := b.startUntil()
+			<-reached
+			end()
+			b.fault = nil
+			// The next start is asked for no sharing at all.
+			b.configure("standalone: true\n")
+			b.agent = b.start()
+			b.awaitOf("nvidia.com/gpu", healthy(4))
+			b.awaitSlice(1, "Default")
+			awaitTrue(t, "that nothing is noted any more", func() bool {
+				set, result := b.agent.sharing.set.Read()
+				return !result.Lost() && len(set) == 0
+			})
+		})
+	}
+}
+
+const twoSlices = `
+standalone: true
+gpus:
+- {select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}
+- {select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}
+`
+
+// TestTimeSlicesComeBack: a reset and a load of the driver take the time slice away, whoever makes them, and it is set again.
+func TestTimeSlicesComeBack(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = 50 * time.Millisecond }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	if err := b.machine.ResetGPUs("1"); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitSlice(1, "Short")
+}
+
+// TestTimeSlicesAfterAResetByOthers: a scan that finds another life of a GPU is enough, it does not take a check.
+func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	for range 2 { // A second reset is another life again.
+		if err := b.machine.ResetGPUs("1"); err != nil {
+			t.Fatal(err)
+		}
+		b.awaitSlice(1, "Short")
+	}
+}
+
+// TestTimeSlicesAfterALoadedDriver: it does not take a check to find out.
+func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
+	b.agent = b.start()
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
+		t.Fatal(err)
+	}
+	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.inventory.Current().Driver.Present() })
+	if err := b.machine.Clear(sim.ClearDriver); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitSlice(1, "Short")
+	b.awaitSlice(2, "Long")
+}
+
+// TestTimeSliceThatCannotBeSet keeps no other GPU from its own.
+func TestTimeSliceThatCannotBeSet(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure(twoSlices)
+	refused := make(chan struct{}, 1)
+	b.tune = func(a *Agent) {
+		a.sharing.slices = refuser{sliceSetter: a.sharing.slices, gpu: func() gpu.UUID { return a.inventory.Current().GPUs[1].UUID }, refused: refused}
+	}
+	b.agent = b.start()
+	<-refused
+	b.awaitSlice(2, "Long")
+	awaitTrue(t, "that the problem is shown", func() bool {
+		return slices.ContainsFunc(b.agent.board.all(), func(c gpu.Cause) bool { return c.Code == "TIME_SLICE" })
+	})
+}
+
+// refuser is nvidia-smi that cannot set the time slice of one GPU.
+type refuser struct {
+	sliceSetter
+	gpu     func() gpu.UUID
+	refused chan struct{}
+}
+
+func (r refuser) SetTimeSlice(ctx context.Context, card gpu.UUID, slice string) error {
+	if card == r.gpu() {
+		poke(r.refused)
+		return errors.New("Unable to set timeslice: Unknown Error")
+	}
+	return r.sliceSetter.SetTimeSlice(ctx, card, slice)
+}
+
+var _ sliceSetter = (*smi.SMI)(nil)

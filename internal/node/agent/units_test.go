@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// TestLostUnitsKeepHeldDevices: the file that says what each GPU is used for is damaged, or of a newer Berth, while a
+// pod has a time-sliced share. The GPU must not become something else before the pod has gone.
+func TestLostUnitsKeepHeldDevices(t *testing.T) {
+	for name, spoil := range map[string]func([]byte) []byte{
+		"damaged": func(b []byte) []byte { return b[:len(b)-9] },
+		"newer":   func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":1`), []byte(`"version":2`), 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newIdleBench(t, "t4x4")
+			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, timeSlice: long, resourceName: nvidia.com/gpu.shared}}]\n")
+			_, end := b.startUntil()
+			b.awaitOf("nvidia.com/gpu.shared", healthy(4))
+			b.awaitSlice(1, "Long")
+			held := string(b.uuid(1)) + "::2"
+			if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.shared", []string{held}); err != nil {
+				t.Fatal(err)
+			}
+			end()
+
+			path := filepath.Join(b.dir, "state", unitsFile)
+			blob, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, spoil(blob), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: mps, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
+			b.supervise()
+			b.agent = b.start()
+			awaitTrue(t, "units", func() bool { return len(b.agent.units.now()) == 4 })
+			unit := b.agent.units.now()[1]
+			if unit.Use.Mode == offer.MPS || !strings.Contains(unit.Draining, "waits for") {
+				t.Fatalf("the held GPU is %v, draining %q; want what it was, until it is free", unit.Use, unit.Draining)
+			}
+			// The share that is held stays listed, and nothing more is allocated beside it.
+			b.awaitOf("nvidia.com/gpu.shared", func(s fakekubelet.State) bool {
+				return len(s.Healthy) == 0 && slices.Contains(s.Unhealthy, held)
+			})
+			b.awaitOf("nvidia.com/gpu", healthy(3))
+			b.awaitSlice(1, "Long") // The slice of a GPU in use is not touched.
+			awaitTrue(t, "the problem", func() bool { return hasProblem(b.agent, "STATE_") })
+			if kept, err := os.ReadFile(path + ".bak"); err != nil || !bytes.Equal(kept, spoil(blob)) {
+				t.Errorf("the file was not kept: %v", err)
+			}
+		})
+	}
+}
+
+// TestLostUnitsKeepDaemons: the same for a share of MPS: its daemon, the end of which would be that of its clients, runs
+// on although time slicing is wanted.
+func TestLostUnitsKeepDaemons(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.supervise()
+	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: mps, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
+	first, end := b.startUntil()
+	b.awaitOf("nvidia.com/gpu.shared", healthy(4))
+	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.shared", []string{string(b.uuid(1)) + "::0"}); err != nil {
+		t.Fatal(err)
+	}
+	before := (*first.sharing.statuses.Load())[b.uuid(1)]
+	end()
+	if err := os.WriteFile(filepath.Join(b.dir, "state", unitsFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
+	b.agent = b.start()
+	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.units.now()) == 4 && *b.agent.sharing.away.Load() == "" })
+	statuses, err := b.agent.sharing.daemons.Status(t.Context())
+	if err != nil || len(statuses) != 1 || statuses[0].PID != before.PID || statuses[0].Limits != before.Limits {
+		t.Errorf("daemons %+v, %v; want the one that served before: %+v", statuses, err, before)
+	}
+	if unit := b.agent.units.now()[1]; unit.Use.Mode != offer.Unknown {
+		t.Errorf("the held GPU is %v", unit.Use)
+	}
+}
+
+func hasProblem(a *Agent, code string) bool {
+	for _, cause := range a.board.all() {
+		if strings.HasPrefix(cause.Code, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestLostSlicesAreSetAgain: without the record of the slices that were set, each GPU gets the one that is wanted.
+func TestLostSlicesAreSetAgain(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
+	_, end := b.startUntil()
+	b.awaitSlice(1, "Short")
+	end()
+	path := filepath.Join(b.dir, "state", sliceFile)
+	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.configure("standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
+	b.agent = b.start()
+	b.awaitSlice(1, "Default")
+	b.awaitSlice(2, "Short")
+	if _, err := os.Stat(path + ".bak"); err != nil {
+		t.Errorf("the file was not kept: %v", err)
+	}
+}

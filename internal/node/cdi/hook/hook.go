@@ -1,0 +1,60 @@
+// Package hook is the program that container runtimes run as CDI hook: the
+// container toolkit's hooks behind one command line.
+//
+// It guarantees that a hook it does not know is a warning and not a container that
+// cannot start, so that a spec written by another version of Berth does no harm.
+//
+// It must not import internal/node/cdi or any other room: it runs on the host once per
+// hook and container, so it stays small. The toolkit's update-ldcache reaches go-nvml
+// through its configuration package although no hook of ours ever calls NVML, so
+// cgo is needed to link it; a static link (see cmd/berth-cdi-hook) makes it
+// independent of the host's libc all the same.
+package hook
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/commands"
+	"github.com/urfave/cli/v3"
+
+	"github.com/berth-gpu/berth/internal/core/version"
+)
+
+// Run runs the hook named by args[1] with the arguments after it. The container's
+// state comes on stdin (OCI runtime spec, "POSIX-platform Hooks"). An error means
+// that the hook did not do its work.
+func Run(ctx context.Context, log *slog.Logger, args []string) error {
+	return command(log).Run(ctx, args)
+}
+
+// Names are the hooks that the binary knows, sorted.
+func Names() []string {
+	var names []string
+	for _, c := range command(slog.New(slog.DiscardHandler)).Commands {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func command(log *slog.Logger) *cli.Command {
+	return commands.ConfigureCDIHookCommand(logger{log}, &cli.Command{
+		Name:    "berth-cdi-hook",
+		Version: version.Current().String(),
+		Usage:   "CDI hooks, which a container runtime runs while it creates a GPU container",
+	})
+}
+
+// logger gives the toolkit the logger interface that it wants.
+type logger struct{ log *slog.Logger }
+
+func (l logger) Tracef(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }
+func (l logger) Debugf(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }
+func (l logger) Infof(format string, args ...any)    { l.log.Info(fmt.Sprintf(format, args...)) }
+func (l logger) Warningf(format string, args ...any) { l.log.Warn(fmt.Sprintf(format, args...)) }
+func (l logger) Errorf(format string, args ...any)   { l.log.Error(fmt.Sprintf(format, args...)) }

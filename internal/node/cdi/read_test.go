@@ -1,0 +1,222 @@
+package cdi
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+func TestParseSpec(t *testing.T) {
+	for name, test := range map[string]struct{ data, want string }{
+		"empty":       {"", "unexpected end of JSON input"},
+		"truncated":   {`{"cdiVersion":"0.5.0","kind":"k8s.berth.dev/gpu","devices":[{"na`, "unexpected end of JSON input"},
+		"not a spec":  {`{"hello":1}`, "this is not a CDI spec"},
+		"wrong type":  {`{"cdiVersion":"0.5.0","kind":"a/b","devices":7}`, "cannot unmarshal"},
+		"two of one":  {`{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0"},{"name":"0"}]}`, `the name "0" of another`},
+		"no name":     {`{"cdiVersion":"0.5.0","kind":"a/b","devices":[{}]}`, "has no name"},
+		"null inside": {`{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"deviceNodes":[null],"mounts":[null],"hooks":[null]}}]}`, ""},
+		"unknown":     {`{"cdiVersion":"9.9.9","kind":"a/b","fromTheFuture":[1]}`, ""},
+		"too large":   {strings.Repeat(" ", maxSpecBytes) + "{}", "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseSpec([]byte(test.data))
+			if text := errorText(err); (test.want == "") != (err == nil) || !strings.Contains(text, test.want) {
+				t.Errorf("error is %q, want %q", text, test.want)
+			}
+		})
+	}
+}
+
+func TestReadSpecErrors(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, FileName)
+	if err := os.WriteFile(file, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSpec(dir); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("the error does not name the file: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadSpec(dir); err == nil || !strings.Contains(err.Error(), "escapes") {
+		t.Errorf("a link out of the directory was followed: %v", err)
+	}
+}
+
+func TestInjectedUnknown(t *testing.T) {
+	spec, err := ParseSpec([]byte(`{"cdiVersion":"0.5.0","kind":"k8s.berth.dev/gpu","devices":[{"name":"0"}],"containerEdits":{"env":["A=1"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := spec.Injected("0", "1"); err == nil || !strings.Contains(err.Error(), "find CDI device 1") {
+		t.Errorf("error is %v", err)
+	}
+	if _, ok := spec.Device(QualifiedName("0")); !ok {
+		t.Error("a qualified name is not found")
+	}
+	if edits, err := spec.Injected(); err != nil || len(edits.Env) != 0 {
+		t.Errorf("no device was asked for, and yet: %v %v", edits, err)
+	}
+}
+
+func FuzzParseSpec(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(files) == 0 {
+		f.Fatal("no seeds", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+		f.Add(data[:len(data)/2])
+	}
+	f.Add([]byte(`{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"deviceNodes":[null,{"major":-1}],"env":["","=","A"]}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		spec, err := ParseSpec(data)
+		if err != nil {
+			return
+		}
+		_ = spec.Describe()
+		for _, d := range spec.Devices {
+			if _, err := spec.Injected(d.Name, d.Name); err != nil {
+				t.Errorf("device %q of the spec is not found: %v", d.Name, err)
+			}
+		}
+	})
+}
+
+// TestAnySnapshot: whatever the inventory says, the CDI library takes the spec, each
+// GPU that has its node is there under its UUID with that node alone, and nothing else is.
+func TestAnySnapshot(t *testing.T) {
+	m := newMachine(t, 0)
+	nodes := map[int]gpu.DeviceNode{}
+	for i := range 6 {
+		nodes[i] = m.node(fmt.Sprintf("nvidia%d", i), 195, uint32(i))
+	}
+	w := m.writer()
+	w.discover = func(string) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil }
+	states := []gpu.State{"", gpu.Healthy, gpu.Unhealthy, gpu.Gone}
+	rapid.Check(t, func(r *rapid.T) {
+		snapshot := &gpu.Snapshot{Driver: m.snapshot.Driver, Control: m.snapshot.Control}
+		want := map[string]string{}
+		for i := range rapid.IntRange(0, 6).Draw(r, "gpus") {
+			card := gpu.GPU{
+				UUID:   uuid(i),
+				Index:  rapid.IntRange(0, 6).Draw(r, "index"), // may be that of another
+				Health: gpu.Health{State: rapid.SampledFrom(states).Draw(r, "state")},
+			}
+			switch rapid.SampledFrom([]string{"there", "missing", "unknown", "badname"}).Draw(r, "node") {
+			case "there":
+				card.Nodes = []gpu.DeviceNode{nodes[i]}
+				want[string(card.UUID)] = nodes[i].Path
+			case "missing":
+				card.Nodes = []gpu.DeviceNode{{Path: "/dev/nvidia99", HostPath: m.path("dev/nvidia99"), Major: 195, Minor: 99}}
+			case "badname":
+				card.UUID = gpu.UUID(rapid.SampledFrom([]string{"", "GPU-", "GPU/1", "-1", "a b"}).Draw(r, "uuid"))
+				card.Nodes = []gpu.DeviceNode{nodes[i]}
+			}
+			snapshot.GPUs = append(snapshot.GPUs, card)
+		}
+		data, err := w.Render(t.Context(), snapshot, Extras{})
+		if err != nil {
+			if len(want) > 0 {
+				r.Fatalf("render: %v", err)
+			}
+			return
+		}
+		again, _ := w.Render(t.Context(), snapshot, Extras{})
+		if string(data) != string(again) {
+			r.Fatal("two renderings differ")
+		}
+		file := filepath.Join(m.dir, FileName)
+		m.check(os.MkdirAll(m.dir, 0o755))
+		m.check(os.WriteFile(file, data, 0o644))
+		if _, err := cdilib.ReadSpec(file, 0); err != nil {
+			r.Fatalf("the CDI library does not take it: %v\n%s", err, data)
+		}
+		spec, err := ReadSpec(m.dir)
+		if err != nil {
+			r.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, d := range spec.Devices {
+			if strings.HasPrefix(d.Name, "GPU-") {
+				got[d.Name] = d.Nodes[0].Path
+			}
+			if d.Name != All && len(d.Nodes) != 1 {
+				r.Fatalf("device %s has nodes %v", d.Name, d.Nodes)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			r.Fatalf("GPUs by UUID (-want +got):\n%s", diff)
+		}
+		all, _ := spec.Device(All)
+		for _, node := range want {
+			if !slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == node }) {
+				r.Fatalf("%s is not in all: %v", node, all.Nodes)
+			}
+		}
+	})
+}
+
+func BenchmarkSyncUnchanged(b *testing.B) {
+	m := newMachine(b, 8)
+	w := m.writer()
+	m.sync(w)
+	b.ReportAllocs()
+	for b.Loop() {
+		if m.sync(w) {
+			b.Fatal("written")
+		}
+	}
+}
+
+func BenchmarkFirstRender(b *testing.B) {
+	m := newMachine(b, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.render(m.writer())
+	}
+}
+
+func BenchmarkReadSpec(b *testing.B) {
+	m := newMachine(b, 8)
+	m.sync(m.writer())
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ReadSpec(m.dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestReaderKeepsMajors guards the conversion of numbers: a spec of someone else may hold any.
+func TestReaderKeepsMajors(t *testing.T) {
+	for number, want := range map[int64]int{-1: 0, 0: 1, 195: 1, 1<<20 - 1: 1, 1 << 20: 0, 1 << 40: 0} {
+		data, _ := json.Marshal(specs.Spec{Version: "0.5.0", Kind: Kind, Devices: []specs.Device{{Name: "0",
+			ContainerEdits: specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/x", Major: number}}}}}})
+		spec, err := ParseSpec(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(spec.Devices[0].Nodes); got != want {
+			t.Errorf("major %d: %d nodes, want %d", number, got, want)
+		}
+	}
+}

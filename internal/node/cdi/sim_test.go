@@ -1,0 +1,272 @@
+package cdi
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/google/go-cmp/cmp"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+// simulated is a machine whose tree and snapshot are those of simulated hardware, read by the real
+// adapter.
+type simulated struct {
+	*machine
+	hardware *sim.Machine
+	adapter  *nvidia.Adapter
+}
+
+func newSimulated(t testing.TB, profile string) *simulated {
+	t.Helper()
+	t.Setenv("XDG_DATA_DIRS", "")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The same UUIDs and majors wherever the test runs.
+	devices := filepath.Join(dir, "devices")
+	if err := os.WriteFile(devices, []byte("Character devices:\n  1 mem\n\nBlock devices:\n  7 loop\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	hardware, err := sim.CreateWith(filepath.Join(dir, "sim"), profile, sim.Options{Seed: profile, ProcDevices: devices})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := hardware.Root()
+	s := &simulated{
+		machine:  &machine{t: t, root: root, dir: filepath.Join(dir, "cdi")},
+		hardware: hardware,
+		adapter: nvidia.New(nvidia.Deps{Library: hardware.NVML(), Roots: nvidia.Roots{
+			Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
+		}}),
+	}
+	s.executable("opt/berth/berth-cdi-hook-0123456789ab")
+	s.hook = s.path("opt/berth/berth-cdi-hook-0123456789ab")
+	s.scan()
+	return s
+}
+
+func (s *simulated) scan() {
+	s.t.Helper()
+	snapshot, err := s.adapter.Scan(s.t.Context())
+	s.check(err)
+	s.snapshot = &snapshot
+}
+
+func (s *simulated) writer() *Writer {
+	deps := s.deps()
+	deps.Library = s.hardware.NVML()
+	return New(deps)
+}
+
+// TestSimulatedMachines compares the specs of simulated machines with golden files, and asks
+// the CDI library for each of their devices.
+func TestSimulatedMachines(t *testing.T) {
+	for name, test := range map[string]struct {
+		profile string
+		change  func(s *simulated)
+	}{
+		"a100x8-40g": {profile: "a100x8-40g"},
+		"l40sx8":     {profile: "l40sx8"},
+		"mixed-one-lost": {profile: "mixed", change: func(s *simulated) {
+			s.check(s.hardware.Inject(sim.Fault{GPU: "3", Lost: true}))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSimulated(t, test.profile)
+			if test.change != nil {
+				test.change(s)
+				s.scan()
+			}
+			w := s.writer()
+			s.sync(w)
+			data, err := os.ReadFile(w.Path())
+			s.check(err)
+			spec, err := ReadSpec(s.dir)
+			s.check(err)
+			if !s.realNodes() || runtime.GOARCH != "amd64" {
+				t.Log("the bytes are not compared: this machine has other paths, or does not allow device nodes")
+			} else {
+				golden(t, "sim-"+name+".json", s.normal(data))
+			}
+			if len(w.Problems()) > 0 {
+				t.Errorf("problems: %v", w.Problems())
+			}
+			for i := range s.snapshot.GPUs {
+				card := &s.snapshot.GPUs[i]
+				want := slices.Clone(control)
+				for _, node := range card.Nodes {
+					want = append(want, node.Path)
+				}
+				slices.Sort(want)
+				for _, name := range []string{string(card.UUID), fmt.Sprint(card.Index)} {
+					if diff := cmp.Diff(want, devicePaths(inject(t, s.dir, name))); diff != "" {
+						t.Errorf("%s (-want +got):\n%s", name, diff)
+					}
+				}
+			}
+			if want := 2*len(s.snapshot.GPUs) + 1; len(spec.Devices) != want {
+				t.Errorf("%d devices, want %d", len(spec.Devices), want)
+			}
+		})
+	}
+}
+
+// partition puts a simulated card into MIG mode with two instances of 3 slices.
+func (s *simulated) partition(index int) {
+	s.t.Helper()
+	ok := func(what string, ret nvml.Return) {
+		s.t.Helper()
+		if ret != nvml.SUCCESS {
+			s.t.Fatalf("%s: %v", what, nvml.ErrorString(ret))
+		}
+	}
+	library := s.hardware.NVML()
+	ok("init", library.Init())
+	defer func() { _ = library.Shutdown() }()
+	device, ret := library.DeviceGetHandleByIndex(index)
+	ok("get device", ret)
+	_, ret = device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
+	ok("set MIG mode", ret)
+	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // what an Ampere card waits for
+	device, ret = library.DeviceGetHandleByIndex(index)
+	ok("get device again", ret)
+	for range 2 {
+		profile, ret := device.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE)
+		ok("get profile", ret)
+		instance, ret := device.CreateGpuInstance(&profile)
+		ok("create GPU instance", ret)
+		compute, ret := instance.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_3_SLICE, 0)
+		ok("get compute profile", ret)
+		_, ret = instance.CreateComputeInstance(&compute)
+		ok("create compute instance", ret)
+	}
+	s.scan()
+}
+
+// TestSimulatedMIG: a MIG device is its card's node and its two capabilities, and the card
+// as a whole is no device any more.
+func TestSimulatedMIG(t *testing.T) {
+	s := newSimulated(t, "a100x8-40g")
+	if !s.realNodes() {
+		t.Skip("skipped: making device nodes is not allowed here")
+	}
+	w := s.writer()
+	s.sync(w)
+	s.partition(1)
+	if !s.sync(w) {
+		t.Error("the spec was not written anew")
+	}
+	if len(w.Problems()) > 0 {
+		t.Errorf("problems: %v", w.Problems())
+	}
+	card := &s.snapshot.GPUs[1]
+	if len(card.MIG.Devices) != 2 {
+		t.Fatalf("MIG devices: %+v", card.MIG)
+	}
+	seen := map[string]bool{}
+	for i := range card.MIG.Devices {
+		mig := &card.MIG.Devices[i]
+		want := append(slices.Clone(control), "/dev/nvidia1", mig.Nodes[0].Path, mig.Nodes[1].Path)
+		slices.Sort(want)
+		for _, name := range []string{string(mig.UUID), fmt.Sprintf("1:%d", mig.Index)} {
+			if diff := cmp.Diff(want, devicePaths(inject(t, s.dir, name))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+		for _, node := range mig.Nodes {
+			if seen[node.Path] || !strings.HasPrefix(node.Path, "/dev/nvidia-caps/") {
+				t.Errorf("capability node %s", node.Path)
+			}
+			seen[node.Path] = true
+		}
+	}
+	spec, err := ReadSpec(s.dir)
+	s.check(err)
+	for _, name := range []string{"1", string(card.UUID)} {
+		if _, ok := spec.Device(name); ok {
+			t.Errorf("the partitioned card is device %s", name)
+		}
+	}
+	spec.Path = FileName
+	golden(t, "sim-mig.txt", []byte(spec.Describe()))
+}
+
+// TestEveryProfile: the CDI library takes the spec of every profile, and no problem is reported.
+func TestEveryProfile(t *testing.T) {
+	for _, profile := range sim.Profiles() {
+		t.Run(profile, func(t *testing.T) {
+			s := newSimulated(t, profile)
+			w := s.writer()
+			s.sync(w)
+			if _, err := cdilib.ReadSpec(w.Path(), 0); err != nil {
+				t.Error(err)
+			}
+			if len(w.Problems()) > 0 {
+				t.Errorf("problems: %v", w.Problems())
+			}
+			all := devicePaths(inject(t, s.dir, All))
+			for i := range s.snapshot.GPUs {
+				if node := s.snapshot.GPUs[i].Nodes[0].Path; !slices.Contains(all, node) {
+					t.Errorf("%s is not in all: %v", node, all)
+				}
+			}
+		})
+	}
+}
+
+// TestLifeOfAMachine: cards and the driver come and go, and the spec follows or stays.
+func TestLifeOfAMachine(t *testing.T) {
+	s := newSimulated(t, "a100x8-40g")
+	w := s.writer()
+	step := func(what string, want bool, problems string) {
+		t.Helper()
+		s.scan()
+		if got := s.sync(w); got != want {
+			t.Errorf("%s: written is %v, want %v", what, got, want)
+		}
+		if got := codes(w.Problems()); got != problems {
+			t.Errorf("%s: problems are %q, want %q", what, got, problems)
+		}
+	}
+	step("start", true, "")
+	first, err := os.ReadFile(w.Path())
+	s.check(err)
+	step("nothing happened", false, "")
+	s.check(s.hardware.Inject(sim.Fault{GPU: "2", LostSilently: true}))
+	step("a card is lost, its node stays", false, "")
+	s.check(s.hardware.Clear("2"))
+	step("it is back", false, "")
+	s.check(s.hardware.Inject(sim.Fault{GPU: "5", Remove: true}))
+	s.scan()
+	s.sync(w)
+	spec, err := ReadSpec(s.dir)
+	s.check(err)
+	if all, _ := spec.Device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
+		t.Error("a card that was taken out is in the spec")
+	}
+	s.check(s.hardware.Clear(sim.ClearAll))
+	step("it is put in again", true, "")
+	if last, err := os.ReadFile(w.Path()); err != nil || string(last) != string(first) {
+		t.Error("the spec is not what it was, byte for byte")
+	}
+	s.check(s.hardware.Inject(sim.Fault{DriverGone: true}))
+	step("the driver is gone", false, "CDI_SPEC_KEPT")
+	if last, err := os.ReadFile(w.Path()); err != nil || string(last) != string(first) {
+		t.Error("the spec did not stay")
+	}
+	s.check(s.hardware.Clear(sim.ClearDriver))
+	step("the driver is back", false, "")
+	if !strings.Contains(string(first), "libcuda.so.") {
+		t.Error("the spec has no libcuda")
+	}
+}

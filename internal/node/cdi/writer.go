@@ -1,0 +1,229 @@
+package cdi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"k8s.io/utils/clock"
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Why there is nothing to write. An existing spec stays in place.
+var (
+	ErrNoDriver  = errors.New("no NVIDIA driver answers on this node")
+	ErrNoDevices = errors.New("no GPU of this node has a device node")
+)
+
+// Roots are paths as this process sees them.
+type Roots struct {
+	// Driver is where the driver is installed: "/" on a plain host,
+	// "/run/nvidia/driver" for a driver container, DIR/root for simulated hardware.
+	// Paths in a container are relative to it.
+	Driver string
+	// Dev is the root of /dev/nvidia* for nodes whose HostPath the inventory does not
+	// give; Driver when empty.
+	Dev string
+	// Host is where this process sees the host's "/", such as "/host" in a
+	// DaemonSet; "/" when empty. Paths below it are written to the spec without it.
+	Host string
+}
+
+// Deps is what a Writer needs.
+type Deps struct {
+	// Dir is the CDI directory, such as /var/run/cdi.
+	Dir   string
+	Roots Roots
+	// Library is handed to nvcdi, which would only ask it for the driver version; that
+	// is answered from the snapshot, so that no call can hang. May be nil.
+	Library nvml.Interface
+	// HookPath is the hook binary (see InstallHook), as this process or the host sees it;
+	// empty for a spec without hooks.
+	HookPath string
+	// LibraryPaths are the only places searched for driver libraries; the usual ones when empty.
+	LibraryPaths []string
+	// DisabledHooks are names of hooks to leave out, such as "update-ldcache", or "all".
+	DisabledHooks []string
+	// Clock tells the age of what an interrupted write left; the real one when nil.
+	Clock clock.PassiveClock
+	Log   *slog.Logger
+}
+
+// Writer renders the spec and keeps the file up to date. Its methods may be called
+// at the same time.
+type Writer struct {
+	deps Deps
+	host hostView
+	// discover finds the driver's files and hooks: nvcdi, or a test's stand-in.
+	discover func(driverVersion string) (*specs.ContainerEdits, error)
+	// step is told each step of a write, so that a test can stop the program there.
+	step func(name string)
+
+	rendering chan struct{} // holds a token while a rendering runs, be it abandoned
+	syncing   chan struct{} // holds a token while Sync or Remove runs
+	cache     commonCache   // owned by the rendering
+
+	mu       sync.Mutex
+	problems []gpu.Cause
+}
+
+// New makes a Writer. It touches nothing on the machine.
+func New(deps Deps) *Writer {
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.RealClock{}
+	}
+	if deps.Roots.Dev == "" {
+		deps.Roots.Dev = deps.Roots.Driver
+	}
+	host := newHostView(deps.Roots.Host)
+	if deps.HookPath != "" {
+		deps.HookPath = host.toHost(deps.HookPath)
+	}
+	w := &Writer{
+		deps:      deps,
+		host:      host,
+		step:      func(string) {},
+		rendering: make(chan struct{}, 1),
+		syncing:   make(chan struct{}, 1),
+	}
+	w.discover = w.nvcdi
+	return w
+}
+
+// Problems are what was left out of the spec by the last Sync, and why, or why
+// the last spec was kept. Since is not set.
+func (w *Writer) Problems() []gpu.Cause {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.problems)
+}
+
+// Render gives the bytes of the spec for a snapshot with the extras and writes nothing. The first
+// call per driver version searches the driver's files, a few ms; later
+// ones only check that they are still there. It returns when ctx ends even if the
+// file system hangs. Errors: ErrNoDriver, ErrNoDevices, or what nvcdi said.
+func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) ([]byte, error) {
+	r := w.render(ctx, snapshot, extras)
+	return r.data, r.err
+}
+
+// Sync brings the file in line with the snapshot and the extras and tells whether it was
+// written. Call it at start, when the inventory or the configuration changes, and from time to
+// time: driver files and sockets come and go without a change of the inventory. Nothing to write (no driver, no
+// GPU) is not an error: the last spec stays and Problems says so. After an error the last
+// spec is in force too.
+func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) (changed bool, err error) {
+	if err := acquire(ctx, w.syncing, "another sync"); err != nil {
+		return false, fmt.Errorf("sync CDI spec: %w", err)
+	}
+	defer func() { <-w.syncing }()
+
+	r := w.render(ctx, snapshot, extras)
+	switch {
+	case errors.Is(r.err, ErrNoDriver), errors.Is(r.err, ErrNoDevices):
+		w.report(append(r.problems, kept(r.err)))
+		return false, nil
+	case r.err != nil:
+		w.report(append(r.problems, kept(r.err)))
+		return false, fmt.Errorf("sync CDI spec: %w", r.err)
+	}
+	w.report(r.problems)
+	w.removeLeftovers()
+	if current, err := readFile(w.deps.Dir); err == nil && bytes.Equal(current, r.data) {
+		return false, nil
+	}
+	if err := w.write(r.data); err != nil {
+		w.report(append(r.problems, kept(err)))
+		return false, fmt.Errorf("sync CDI spec: %w", err)
+	}
+	w.deps.Log.Info("wrote CDI spec", "path", w.Path(), "bytes", len(r.data))
+	return true, nil
+}
+
+func kept(err error) gpu.Cause {
+	return gpu.Cause{Code: "CDI_SPEC_KEPT", Message: "the CDI spec was not written anew; one written earlier stays in force: " + err.Error()}
+}
+
+// report remembers the problems. Who reads Problems logs them.
+func (w *Writer) report(problems []gpu.Cause) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = problems
+}
+
+type rendered struct {
+	data     []byte
+	problems []gpu.Cause
+	err      error
+}
+
+// render runs in a goroutine of its own, since nothing can interrupt a stat on a
+// file system that hangs. One that hangs is left behind, and holds its token.
+func (w *Writer) render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) rendered {
+	if err := acquire(ctx, w.rendering, "an earlier search of the driver's files"); err != nil {
+		return rendered{err: err}
+	}
+	done := make(chan rendered, 1)
+	go func() {
+		defer func() { <-w.rendering }()
+		done <- w.renderNow(snapshot, extras)
+	}()
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+		return rendered{err: fmt.Errorf("search driver files in %s: %w", w.deps.Roots.Driver, ctx.Err())}
+	}
+}
+
+func acquire(ctx context.Context, token chan struct{}, holder string) error {
+	select {
+	case token <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case token <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s: %w", holder, ctx.Err())
+	}
+}
+
+func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
+	if !snapshot.Driver.Present() {
+		return rendered{err: ErrNoDriver}
+	}
+	// 1. One device per GPU and MIG device that has its nodes.
+	check := &checker{host: w.host, dev: w.deps.Roots.Dev, hook: w.hookFor("create-symlinks")}
+	devices := check.devices(snapshot)
+	if len(devices) == 0 {
+		return rendered{problems: check.problems, err: ErrNoDevices}
+	}
+	// 2. What all of them share: the driver's files and hooks, the control nodes.
+	found, err := w.commonEdits(snapshot.Driver.Version, check)
+	if err != nil {
+		return rendered{problems: check.problems, err: err}
+	}
+	common := check.common(found, snapshot.Control)
+	// 3. What the configuration adds.
+	check.addFeatures(&common, &extras, w.deps.Roots.Driver)
+	devices = append(devices, check.mps(extras.MPS)...)
+	// 4. The oldest version that has all that is used: older runtimes refuse newer specs.
+	spec := &specs.Spec{Kind: Kind, Devices: devices, ContainerEdits: common}
+	if spec.Version, err = specs.MinimumRequiredVersion(spec); err != nil {
+		return rendered{problems: check.problems, err: fmt.Errorf("find CDI version: %w", err)}
+	}
+	data, err := json.MarshalIndent(spec, "", "  ")
+	return rendered{data: append(data, '\n'), problems: check.problems, err: err}
+}

@@ -1,0 +1,28 @@
+// Command schemagen writes the JSON schema of AgentConfig, for editors and for checks
+// before a file reaches a node. Names, types, the values of enumerations and the
+// descriptions come from the source of api/v1alpha1.
+//
+// It must not be imported; go generate runs it, in internal/node/config.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+// The places, from internal/node/config.
+const (
+	source = "../../../api/v1alpha1"
+	target = "../../../charts/berth/schema/agentconfig.schema.json"
+)
+
+func main() {
+	text, err := generate(source)
+	if err == nil {
+		err = os.WriteFile(target, text, 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "schemagen:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,301 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/spelling"
+)
+
+// maxBytes bounds a config file; a full one of every field is under 10 KiB.
+const maxBytes = 1 << 20
+
+// decoder fills a struct from YAML by its json tags and remembers where each
+// field stood, so that later checks can name the line too.
+type decoder struct {
+	file  string
+	lines map[string]int
+	// origins say where a field of the configuration comes from in a file of another
+	// shape, so that one set of checks speaks of what the user wrote.
+	origins map[string]string
+	// hints are fixes for unknown keys, by path.
+	hints map[string]string
+	// root is the type of the whole file.
+	root     reflect.Type
+	problems []Problem
+	filed    map[Problem]bool
+	notes    []string
+}
+
+// reader is a type that reads its own YAML.
+type reader interface {
+	read(d *decoder, node *yaml.Node, field string)
+}
+
+func newDecoder(file string) *decoder {
+	return &decoder{file: file, lines: map[string]int{}, origins: map[string]string{}, filed: map[Problem]bool{}}
+}
+
+// parse reads one YAML (or JSON) document; nil stands for an empty file or one with a problem.
+func (d *decoder) parse(data []byte) *yaml.Node {
+	if len(data) > maxBytes {
+		d.add(0, "", fmt.Sprintf("the file has %d bytes, at most %d are read", len(data), maxBytes), "")
+		return nil
+	}
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	var document, second yaml.Node
+	switch err := reader.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "), "check the indentation and quotes above this line")
+		return nil
+	}
+	if err := reader.Decode(&second); !errors.Is(err, io.EOF) {
+		d.add(second.Line, "", "the file holds a second document", "keep one document per file")
+		return nil
+	}
+	return d.expand(document.Content[0])
+}
+
+// decode reads the document into the struct that into points to. Unknown and double keys and
+// wrong types are errors with their line.
+func (d *decoder) decode(document *yaml.Node, into any, hints map[string]string) {
+	if document == nil {
+		return // An empty file means all defaults.
+	}
+	value := reflect.ValueOf(into).Elem()
+	d.root, d.hints = value.Type(), hints
+	d.fill(document, value, "")
+}
+
+func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
+	if field != "" {
+		d.lines[field] = node.Line
+	}
+	if node.Tag == "!!null" {
+		return // "key:" with nothing behind it keeps the default.
+	}
+	if into.Kind() == reflect.Pointer {
+		into.Set(reflect.New(into.Type().Elem()))
+		into = into.Elem()
+	}
+	if own, ok := into.Addr().Interface().(reader); ok {
+		own.read(d, node, field)
+		return
+	}
+	switch {
+	case into.Type() == reflect.TypeFor[v1alpha1.StringOrList]():
+		d.fillTexts(node, into, field)
+	case leaf(into):
+		d.fillLeaf(node, into, field)
+	case into.Kind() == reflect.Struct:
+		d.fillStruct(node, into, field)
+	case into.Kind() == reflect.Slice:
+		d.fillList(node, into, field)
+	case into.Kind() == reflect.Map:
+		d.fillMap(node, into, field)
+	default:
+		d.fillLeaf(node, into, field)
+	}
+}
+
+// leaf tells whether a type reads itself, whatever its kind (a duration, all-or-indices).
+func leaf(value reflect.Value) bool {
+	_, ok := value.Addr().Interface().(json.Unmarshaler)
+	return ok
+}
+
+func (d *decoder) fillStruct(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.MappingNode {
+		d.add(node.Line, field, "want keys and values, got "+describe(node), "")
+		return
+	}
+	fields := map[string]reflect.Value{}
+	var known []string
+	collectFields(into, fields, &known)
+	d.eachKey(node, func(key, value *yaml.Node) {
+		path := join(field, key.Value)
+		target, ok := fields[key.Value]
+		if !ok {
+			d.add(key.Line, path, "unknown key", d.unknown(path, key.Value, known))
+			return
+		}
+		d.fill(value, target, path)
+		d.lines[path] = key.Line
+	}, func(key string) string { return join(field, key) })
+}
+
+// eachKey visits the keys of a mapping but the double ones, which are problems.
+func (d *decoder) eachKey(node *yaml.Node, visit func(key, value *yaml.Node), path func(string) string) {
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
+		switch {
+		case key.Kind != yaml.ScalarNode || !printable(key.Value):
+			d.add(key.Line, path("?"), "a key is printable text, got "+describe(key), "")
+		case seen[key.Value]:
+			d.add(key.Line, path(key.Value), "this key is given twice", "keep one")
+		default:
+			visit(key, node.Content[i+1])
+		}
+		seen[key.Value] = true
+	}
+}
+
+// unknown says what to write instead of a key that is not known here: what the hints say,
+// the place where a key of this very name belongs, or the nearest name.
+func (d *decoder) unknown(path, key string, known []string) string {
+	if hint, ok := d.hints[path]; ok {
+		return hint
+	}
+	if places := d.places(key); len(places) == 1 && spelling.Nearest(key, known) == "" {
+		return "it belongs to " + places[0]
+	}
+	return suggestion(key, known)
+}
+
+// places are the paths of the file's type that end with key.
+func (d *decoder) places(key string) []string {
+	var found []string
+	walkKeys(d.root, "", func(parent, name string) {
+		if name == key && !slices.Contains(found, parent) {
+			found = append(found, parent)
+		}
+	})
+	return found
+}
+
+func walkKeys(t reflect.Type, path string, visit func(parent, name string)) {
+	switch t.Kind() {
+	case reflect.Pointer:
+		walkKeys(t.Elem(), path, visit)
+	case reflect.Slice:
+		walkKeys(t.Elem(), path+"[]", visit)
+	case reflect.Map:
+		walkKeys(t.Elem(), path+"[NAME]", visit)
+	case reflect.Struct:
+		if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+			return
+		}
+		fields := map[string]reflect.Value{}
+		var names []string
+		collectFields(reflect.New(t).Elem(), fields, &names)
+		for _, name := range names {
+			visit(path, name)
+			walkKeys(fields[name].Type(), join(path, name), visit)
+		}
+	}
+}
+
+func collectFields(value reflect.Value, fields map[string]reflect.Value, known *[]string) {
+	for i := range value.NumField() {
+		tag, options, _ := strings.Cut(value.Type().Field(i).Tag.Get("json"), ",")
+		if tag == "" && strings.Contains(options, "inline") {
+			collectFields(value.Field(i), fields, known)
+			continue
+		}
+		if tag != "" && tag != "-" {
+			fields[tag] = value.Field(i)
+			*known = append(*known, tag)
+		}
+	}
+}
+
+func (d *decoder) fillList(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.SequenceNode {
+		d.add(node.Line, field, "want a list, got "+describe(node), "write it as [a, b] or as lines that begin with \"- \"")
+		return
+	}
+	list := reflect.MakeSlice(into.Type(), len(node.Content), len(node.Content))
+	for i, item := range node.Content {
+		path := field + "[" + strconv.Itoa(i) + "]"
+		if item.Tag == "!!null" {
+			// A rule that a template left empty would select everything.
+			d.add(item.Line, path, "this entry is empty", "fill it in, or remove it")
+			continue
+		}
+		d.fill(item, list.Index(i), path)
+	}
+	into.Set(list)
+}
+
+// fillTexts reads a text or a list of texts.
+func (d *decoder) fillTexts(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.ScalarNode {
+		d.fillList(node, into, field)
+		return
+	}
+	one := reflect.MakeSlice(into.Type(), 1, 1)
+	d.fill(node, one.Index(0), field)
+	into.Set(one)
+}
+
+func (d *decoder) fillMap(node *yaml.Node, into reflect.Value, field string) {
+	if node.Kind != yaml.MappingNode {
+		d.add(node.Line, field, "want keys and values, got "+describe(node), "")
+		return
+	}
+	at := func(key string) string { return field + "[" + key + "]" }
+	entries := reflect.MakeMap(into.Type())
+	d.eachKey(node, func(key, value *yaml.Node) {
+		path := at(key.Value)
+		if value.Tag == "!!null" {
+			d.add(key.Line, path, "this key has no value", "fill it in, or remove it")
+			return
+		}
+		entry := reflect.New(into.Type().Elem()).Elem()
+		d.fill(value, entry, path)
+		d.lines[path] = key.Line
+		entries.SetMapIndex(reflect.ValueOf(key.Value), entry)
+	}, at)
+	into.Set(entries)
+}
+
+// fillLeaf goes through JSON, so that a type has one set of rules for both formats.
+func (d *decoder) fillLeaf(node *yaml.Node, into reflect.Value, field string) {
+	value, err := plain(node)
+	if err != nil {
+		d.add(node.Line, field, err.Error(), "")
+		return
+	}
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(text, into.Addr().Interface())
+	}
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		fix := ""
+		if into.Kind() == reflect.String {
+			fix = "put it in quotes: \"" + node.Value + "\""
+		}
+		d.add(node.Line, field, fmt.Sprintf("want %s, got %s", kindName(into.Type()), describe(node)), fix)
+	case err != nil:
+		d.add(node.Line, field, err.Error(), "")
+	}
+}
+
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "text"
+	case reflect.Uint64:
+		return "a whole number from 0"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	}
+	return "a value of type " + t.Name()
+}

@@ -1,0 +1,373 @@
+package configwatch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/spelling"
+	"github.com/berth-gpu/berth/internal/node/config"
+)
+
+// layoutsKey is the key of a ConfigMap of MIG layouts, mig-manager's.
+const layoutsKey = "config.yaml"
+
+// backToDefaults is the value of the node's label that asks for the configuration of an agent without a ConfigMap,
+// unless the ConfigMap has a key of that name.
+const backToDefaults = "default"
+
+// candidate is a configuration as it was read, not yet known to be good.
+type candidate struct {
+	source, data string
+}
+
+// decision computes the next state from what the sources say.
+type decision struct {
+	*Watcher
+	from  sources
+	judge Judge
+	state State
+}
+
+// first settles what the start settles. A file that was edited since the last start is not in force before
+// the hardware was scanned: until then the last good one is.
+func (w *Watcher) first() error {
+	w.remember()
+	w.sources.file = readText(w.deps.File)
+	file := candidate{source: w.deps.File, data: w.sources.file.data}
+	loaded, err := w.parse(file, nil)
+	if w.sources.file.err != "" {
+		err = errors.New(w.sources.file.err)
+	}
+	last := w.recall(w.deps.File)
+	switch {
+	case err == nil:
+		w.base = loaded.Config
+	case last == nil:
+		return w.withLost(err)
+	default:
+		// The settings of the last start, so that a bad edit takes no GPU from the cluster.
+		if loaded, _ = w.parse(*last, nil); loaded.Config == nil {
+			return err
+		}
+		w.base = loaded.Config
+	}
+	if w.deps.Connect != nil {
+		var unconnected error
+		if w.api, unconnected = w.deps.Connect(w.base); unconnected != nil {
+			return unconnected
+		}
+	}
+	w.say(loaded)
+	d := &decision{Watcher: w, from: w.sources, state: State{Config: w.base, Source: w.deps.File, Notes: loaded.Notes}}
+	if d.state.Waiting = w.api != nil && w.deps.ConfigMap != ""; d.state.Waiting {
+		last = w.recall(w.deps.ConfigMap)
+	}
+	if last != nil && err == nil && *last != file {
+		if before, bad := w.parse(*last, w.base); bad == nil {
+			config.ForceStatic(before.Config, w.base)
+			w.say(before)
+			d.state = State{Config: before.Config, Source: last.source, Notes: before.Notes}
+		}
+	}
+	d.state.MIG = d.mig()
+	d.state.Lost = w.lost()
+	if err != nil {
+		d.refuse(err)
+	}
+	w.current.Store(&d.state)
+	fresh := w.deps.ConfigMap == "" && err == nil && last == nil
+	if fresh && (w.deps.File != "" || w.memory.haveConfig) {
+		return w.keep(file)
+	}
+	return nil
+}
+
+// withLost adds to an error that the last good configuration, which might have helped, could not be read.
+func (w *Watcher) withLost(err error) error {
+	if result, ok := w.memory.lost[KeptFile]; ok {
+		return fmt.Errorf("%w; %w", err, result.Err)
+	}
+	return err
+}
+
+// lost lists the files that could not be used.
+func (w *Watcher) lost() []Lost {
+	var list []Lost
+	for _, name := range slices.Sorted(maps.Keys(w.memory.lost)) {
+		result := w.memory.lost[name]
+		list = append(list, Lost{Code: result.Code(), Err: result.Err})
+	}
+	return list
+}
+
+// parse reads a candidate. Values that only a start can change come from base, when there is one.
+func (w *Watcher) parse(from candidate, base *v1alpha1.AgentConfig) (config.Loaded, error) {
+	return config.Read(from.source, []byte(from.data), func(c *v1alpha1.AgentConfig) {
+		if base != nil {
+			config.InheritStatic(c, base)
+		}
+		if w.deps.Override != nil {
+			w.deps.Override(c)
+		}
+	})
+}
+
+// decide computes the state from what the sources last said.
+func (d *decision) decide() error {
+	d.keepLabels(d.from.node)
+	next, known, err := d.wanted()
+	switch {
+	case err != nil:
+		d.refuse(err)
+	case known:
+		if err := d.enforce(next); err != nil {
+			return err
+		}
+	}
+	d.state.MIG = d.mig()
+	d.state.Lost = d.lost()
+	d.state.Forbidden = nil
+	for _, object := range slices.Sorted(maps.Keys(d.from.forbidden)) {
+		d.state.Forbidden = append(d.state.Forbidden, "the API server does not let the agent read "+object+": "+d.from.forbidden[object])
+	}
+	return nil
+}
+
+// wanted is the configuration that the sources ask for; known is false while the API has
+// not answered.
+func (d *decision) wanted() (candidate, bool, error) {
+	if d.deps.ConfigMap != "" && d.api != nil {
+		answer := d.from.maps[d.deps.ConfigMap]
+		if !answer.known || !d.from.node.known {
+			return candidate{}, false, nil
+		}
+		key, err := d.key(answer)
+		if err != nil {
+			return candidate{}, true, err
+		}
+		if key != "" {
+			return candidate{source: d.deps.ConfigMap + "/" + key, data: answer.data[key]}, true, nil
+		}
+	}
+	if d.from.file.err != "" {
+		return candidate{}, true, errors.New(d.from.file.err)
+	}
+	return candidate{source: d.deps.File, data: d.from.file.data}, true, nil
+}
+
+// key is the ConfigMap's key for this node; empty when nothing chooses one and none was in force before, which
+// leaves the file.
+func (d *decision) key(from mapAnswer) (string, error) {
+	for _, label := range []string{LabelConfig, LabelNVIDIAConfig} {
+		name := d.from.node.labels[label]
+		if name == "" {
+			continue
+		}
+		if _, ok := from.data[name]; ok {
+			return name, nil
+		}
+		if name == backToDefaults {
+			return "", nil
+		}
+		return "", fmt.Errorf("label %s=%s of the node names no key of ConfigMap %s (%s)", label, name, d.deps.ConfigMap, from.advice(name))
+	}
+	if name := d.deps.DefaultKey; name != "" {
+		if _, ok := from.data[name]; ok {
+			return name, nil
+		}
+		return "", fmt.Errorf("--default-config %s names no key of ConfigMap %s (%s)", name, d.deps.ConfigMap, from.advice(name))
+	}
+	if _, ok := from.data["default"]; ok {
+		return "default", nil
+	}
+	keys := from.keys()
+	if len(keys) == 1 {
+		return keys[0], nil
+	}
+	_, lost := d.memory.lost[KeptFile]
+	if last := d.recall(d.deps.ConfigMap); last == nil && !lost {
+		return "", nil // No key was ever in force.
+	}
+	const fix = "name a key with the node's label " + LabelConfig + "; " + LabelConfig + "=" + backToDefaults + " goes back to the agent's own configuration"
+	switch {
+	case !from.exists:
+		return "", fmt.Errorf("ConfigMap %s does not exist any more (create it, or %s)", d.deps.ConfigMap, fix)
+	case len(keys) == 0:
+		return "", fmt.Errorf("ConfigMap %s has no keys any more (add one, or %s)", d.deps.ConfigMap, fix)
+	}
+	return "", fmt.Errorf("ConfigMap %s has the keys %s and nothing chooses one (call one default, or %s)", d.deps.ConfigMap, strings.Join(keys, ", "), fix)
+}
+
+func (m mapAnswer) keys() []string {
+	var keys []string
+	for key := range m.data {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (m mapAnswer) advice(name string) string {
+	switch keys := m.keys(); {
+	case !m.exists:
+		return "it does not exist; create it"
+	case len(keys) == 0:
+		return "it has no keys"
+	default:
+		if near := spelling.Nearest(name, keys); near != "" {
+			return "did you mean " + near + "?"
+		}
+		return "it has " + strings.Join(keys, ", ")
+	}
+}
+
+// enforce makes a candidate the configuration in force if it is good, and the hardware can have it.
+func (d *decision) enforce(next candidate) error {
+	loaded, err := d.parse(next, d.base)
+	if err != nil {
+		d.refuse(err)
+		return nil
+	}
+	parsed := loaded.Config
+	restart := config.Static(d.base, parsed)
+	config.ForceStatic(parsed, d.base)
+	if next.source != d.state.Source || d.state.Waiting || !reflect.DeepEqual(parsed, d.state.Config) {
+		if d.judge != nil && !d.state.Waiting {
+			refused, known := d.judge.Refuse(d.state.Config, parsed)
+			if !known {
+				return nil // The last good one stays in force until the hardware was scanned.
+			}
+			if refused != nil {
+				d.refuse(fmt.Errorf("%s: %w", describe(next.source), refused))
+				return nil
+			}
+		}
+		if err := d.fault(StepRead); err != nil {
+			return err
+		}
+		d.keepOrWarn(next)
+		if err := d.fault(StepKept); err != nil {
+			return err
+		}
+		d.deps.Log.Info("configuration in force", "source", describe(next.source))
+		d.say(loaded)
+	} else if !d.isKept(next) && (next.source != "" || d.memory.haveConfig) {
+		d.keepOrWarn(next)
+	}
+	d.state = State{Config: parsed, Source: next.source, Notes: loaded.Notes, Restart: restart, MIG: d.state.MIG}
+	return nil
+}
+
+// say logs what is worth knowing of a configuration that is good.
+func (w *Watcher) say(loaded config.Loaded) {
+	for _, note := range loaded.Notes {
+		w.deps.Log.Warn("configuration", "note", note)
+	}
+}
+
+// keepOrWarn writes down what is in force. It takes effect all the same when that fails; only a restart with a bad
+// successor would miss it.
+func (d *decision) keepOrWarn(good candidate) {
+	if err := d.keep(good); err != nil && err.Error() != d.lastKeep {
+		d.deps.Log.Warn("the configuration could not be kept for a restart", "error", err)
+		d.lastKeep = err.Error()
+	}
+}
+
+func (d *decision) refuse(err error) {
+	if d.state.Refused == nil || d.state.Refused.Error() != err.Error() {
+		d.deps.Log.Error("configuration refused, the last good one stays in force", "error", err, "in force", describe(d.state.Source))
+	}
+	d.state.Refused = err
+	// When the last good one is lost, the defaults must not take its place.
+	_, lost := d.memory.lost[KeptFile]
+	d.state.Waiting = d.state.Waiting && lost
+}
+
+// mig is what the Node and the ConfigMap of layouts say. While the API is away, what they said last counts, once the
+// API had the time to answer.
+func (d *decision) mig() MIG {
+	next := MIG{Known: d.from.node.known || d.api == nil, Layout: d.from.node.labels[LabelMIG]}
+	if !next.Known && d.memory.labels != nil {
+		next.Layout = d.memory.labels[LabelMIG]
+		next.Known, next.Remembered = d.from.late, !d.from.late
+	}
+	name := d.state.Config.MIGConfigMap
+	switch {
+	case name == "":
+		return next
+	case d.api == nil:
+		next.Err = fmt.Errorf("read MIG layouts: ConfigMap %s cannot be read without an API server (write the layouts into migLayouts of the file)", name)
+		next.Unread = true
+		return next
+	}
+	answer := d.from.maps[name]
+	source := name + "/" + layoutsKey
+	text, ok := answer.data[layoutsKey]
+	var err error
+	switch {
+	case !answer.known:
+		next.Known = next.Known && d.from.late && d.memory.layouts.Source == source
+	case !ok:
+		err = fmt.Errorf("read MIG layouts: ConfigMap %s has no key %s (%s)", name, layoutsKey, answer.advice(layoutsKey))
+	default:
+		if next.Layouts, err = config.ParseMIGLayouts(source, []byte(text)); err == nil {
+			d.keepLayouts(source, text)
+			return next
+		}
+	}
+	next.Err = err
+	if d.memory.layouts.Source == source {
+		// They were good when they were kept.
+		next.Layouts, _ = config.ParseMIGLayouts(source, []byte(d.memory.layouts.Data))
+	}
+	next.Unread = next.Layouts == nil
+	return next
+}
+
+func (w *Watcher) fault(step Step) error {
+	if w.deps.Fault == nil {
+		return nil
+	}
+	return w.deps.Fault(step)
+}
+
+func describe(source string) string {
+	if source == "" {
+		return "defaults and flags"
+	}
+	return source
+}
+
+// readText reads a file for comparison; a missing one is an error too.
+func readText(path string) text {
+	if path == "" {
+		return text{}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return text{err: fmt.Sprintf("read config: %v (the path comes from --config)", err)}
+	}
+	return text{data: string(data)}
+}
+
+// same compares states; errors by what they say.
+func same(a, b State) bool {
+	said := func(err error) string {
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	if said(a.Refused) != said(b.Refused) || said(a.MIG.Err) != said(b.MIG.Err) {
+		return false
+	}
+	a.Refused, b.Refused, a.MIG.Err, b.MIG.Err = nil, nil, nil, nil
+	return reflect.DeepEqual(a, b)
+}

@@ -1,0 +1,136 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+const (
+	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
+	// volumeRoot is where NVIDIA's container runtime looks for mounts that name devices.
+	volumeRoot = "/var/run/nvidia-container-devices"
+	// annotationPlugin begins the name of the CDI annotation, plugin_unique.
+	annotationPlugin = "berth-device-plugin"
+	// maxAnnotationName is what the part of a key after the slash may have.
+	maxAnnotationName = 63
+)
+
+// pick finds the devices of a request in the order of the offer, each once. It fails
+// for a device that the node does not offer or that is not healthy, which a kubelet
+// asks for only when something changed while it was deciding.
+func (v *view) pick(ids []string) ([]int, error) {
+	picked := make([]int, 0, len(ids))
+	for _, id := range ids {
+		i, known := v.byID[id]
+		if !known {
+			return nil, fmt.Errorf("invalid allocation request for %q: unknown device %q: it is none of the %d that this node offers now; delete the pod, its replacement will get another", v.resource, id, len(v.devices))
+		}
+		if d := &v.devices[i]; !d.Healthy {
+			return nil, fmt.Errorf("invalid allocation request for %q: device %q (index %s) is unhealthy: %s; delete the pod, its replacement will get another", v.resource, id, d.Index, d.Reason)
+		}
+		picked = append(picked, i)
+	}
+	slices.Sort(picked)
+	return slices.Compact(picked), nil
+}
+
+// keys adds the picked devices' keys to list.
+func (v *view) keys(list []gpu.DeviceKey, picked []int) []gpu.DeviceKey {
+	for _, i := range picked {
+		list = append(list, v.devices[i].Key)
+	}
+	return list
+}
+
+// answer tells the container's runtime about the picked devices. Replicas of one card
+// are the same card to a container, so it is named once.
+func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateResponse {
+	visible := make([]string, 0, len(picked))
+	distinct := make([]*device, 0, len(picked))
+	for _, i := range picked {
+		if d := &v.devices[i]; !slices.Contains(visible, d.visible) {
+			visible = append(visible, d.visible)
+			distinct = append(distinct, d)
+		}
+	}
+	extras := w.extrasOf(distinct)
+	names := w.cdiNames(distinct, extras)
+	response := &pluginapi.ContainerAllocateResponse{}
+	for _, strategy := range w.strategy.List {
+		switch strategy {
+		case CDICRI:
+			for _, name := range names {
+				response.CdiDevices = append(response.CdiDevices, &pluginapi.CDIDevice{Name: name})
+			}
+		case CDIAnnotations:
+			response.Annotations = map[string]string{annotationKey(w.strategy.AnnotationPrefix, v.resource): strings.Join(names, ",")}
+		case EnvVar:
+			// Mounts decide where both are asked for, and they need this value.
+			if !w.strategy.has(VolumeMounts) {
+				response.Envs = map[string]string{envVisibleDevices: strings.Join(visible, ",")}
+			}
+		case VolumeMounts:
+			response.Envs = map[string]string{envVisibleDevices: volumeRoot}
+			for _, name := range visible {
+				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: volumeRoot + "/" + name, HostPath: "/dev/null"})
+			}
+		}
+	}
+	if !w.strategy.usesCDI() {
+		w.tell(response, extras, &v.features)
+	}
+	if w.mark != nil {
+		if response.Envs == nil {
+			response.Envs = map[string]string{}
+		}
+		name, value := w.mark(v.resource, v.keys(nil, picked))
+		response.Envs[name] = value
+	}
+	if w.strategy.PassDeviceSpecs {
+		response.Devices = slices.Clone(v.control)
+		for _, d := range distinct {
+			for _, spec := range d.specs {
+				// Two MIG devices of a card share the card's own node.
+				if !slices.ContainsFunc(response.Devices, func(s *pluginapi.DeviceSpec) bool { return s.ContainerPath == spec.ContainerPath }) {
+					response.Devices = append(response.Devices, spec)
+				}
+			}
+		}
+	}
+	return response
+}
+
+// cdiNames are the CDI devices of an answer, those of the devices first.
+func (w *viewer) cdiNames(devices []*device, extras []Extra) []string {
+	if !w.strategy.usesCDI() {
+		return nil
+	}
+	names := make([]string, 0, len(devices)+len(extras))
+	for _, d := range devices {
+		names = append(names, d.cdiName)
+	}
+	for _, extra := range extras {
+		if extra.CDIName != "" && !slices.Contains(names, extra.CDIName) {
+			names = append(names, extra.CDIName)
+		}
+	}
+	return names
+}
+
+// annotationKey is one per resource: a container has at most one answer for each, and
+// the kubelet keeps one of two annotations with the same key.
+func annotationKey(prefix, resource string) string {
+	name := annotationPlugin + "_" + strings.ReplaceAll(resource, "/", "_")
+	if len(name) > maxAnnotationName {
+		hash := fnv.New64a()
+		hash.Write([]byte(resource))
+		name = fmt.Sprintf("%s_%016x", annotationPlugin, hash.Sum64())
+	}
+	return prefix + name
+}

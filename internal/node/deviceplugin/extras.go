@@ -1,0 +1,114 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// Features are what every container with a device gets besides. They are told to NVIDIA's container
+// runtime by the list strategies that are not CDI; with CDI they are in the spec.
+type Features struct {
+	GDS, GDRCopy, MOFED bool
+	// IMEXChannels are the channels that the node has and containers get.
+	IMEXChannels []int
+}
+
+// Extra is what a container needs besides a device that it shares in some mode.
+type Extra struct {
+	// CDIName is the qualified name of a CDI device that brings it all; it is asked for beside
+	// the device's own with the CDI strategies, and Envs and Mounts are answered with the others.
+	CDIName string
+	Envs    map[string]string
+	Mounts  []Mount
+}
+
+// Mount is a directory of the host in a container, to read and write.
+type Mount struct {
+	HostPath, ContainerPath string
+}
+
+const (
+	envGDS     = "NVIDIA_GDS"
+	envGDRCopy = "NVIDIA_GDRCOPY"
+	envMOFED   = "NVIDIA_MOFED"
+	envIMEX    = "NVIDIA_IMEX_CHANNELS"
+	enabled    = "enabled"
+	// imexNode is followed by the channel's number.
+	imexNode = "/dev/nvidia-caps-imex-channels/channel"
+)
+
+// extrasOf are what the devices need besides, each once.
+func (w *viewer) extrasOf(devices []*device) []Extra {
+	if w.extra == nil {
+		return nil
+	}
+	var extras []Extra
+	for _, d := range devices {
+		if d.Mode == offer.Whole {
+			continue
+		}
+		// A share's extra is that of its device, which may be picked in several shares.
+		key := d.Key
+		key.Share = 0
+		extras = append(extras, w.extra(key, d.Mode))
+	}
+	return extras
+}
+
+// tell adds extras and features to an answer without CDI.
+func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, extras []Extra, features *Features) {
+	envs := map[string]string{}
+	for _, extra := range extras {
+		maps.Copy(envs, extra.Envs)
+		for _, mount := range extra.Mounts {
+			response.Mounts = append(response.Mounts, &pluginapi.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath})
+		}
+	}
+	for name, wanted := range map[string]bool{envGDS: features.GDS, envGDRCopy: features.GDRCopy, envMOFED: features.MOFED} {
+		if wanted {
+			envs[name] = enabled
+		}
+	}
+	if len(features.IMEXChannels) > 0 {
+		if w.strategy.has(VolumeMounts) {
+			for _, channel := range features.IMEXChannels {
+				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", volumeRoot, channel), HostPath: "/dev/null"})
+			}
+		} else {
+			channels := make([]string, 0, len(features.IMEXChannels))
+			for _, channel := range features.IMEXChannels {
+				channels = append(channels, strconv.Itoa(channel))
+			}
+			envs[envIMEX] = strings.Join(channels, ",")
+		}
+	}
+	if len(envs) > 0 && response.Envs == nil {
+		response.Envs = map[string]string{}
+	}
+	maps.Copy(response.Envs, envs)
+}
+
+// channelSpecs are the nodes of the IMEX channels, on the host where the other nodes are.
+func (f *Features) channelSpecs(control []gpu.DeviceNode) []*pluginapi.DeviceSpec {
+	nodes := make([]gpu.DeviceNode, 0, len(f.IMEXChannels))
+	for _, channel := range f.IMEXChannels {
+		path := imexNode + strconv.Itoa(channel)
+		node := gpu.DeviceNode{Path: path, HostPath: path}
+		at := slices.IndexFunc(control, func(c gpu.DeviceNode) bool { return c.HostPath != "" })
+		if at >= 0 {
+			if root, ok := strings.CutSuffix(control[at].HostPath, control[at].Path); ok {
+				node.HostPath = root + path
+			}
+		}
+		nodes = append(nodes, node)
+	}
+	return specsOf(nodes)
+}

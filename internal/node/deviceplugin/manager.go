@@ -1,0 +1,319 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// Manager runs one server for each resource that the node offers.
+type Manager struct {
+	deps   Deps
+	timing timing
+	dir    string
+	viewer *viewer
+	// prepare makes the chooser for a node.
+	prepare func(gpu.Topology, []int) (Chooser, error)
+
+	mu      sync.Mutex
+	servers map[string]*running
+
+	// chooser is for the node that it was last made for.
+	chooser      Chooser
+	chooserLinks gpu.Topology
+	chooserNUMA  []int
+	// refused are resources that cannot be served, with the reason last logged.
+	refused map[string]string
+	// attempts are the sockets that resources no longer served have used up.
+	attempts map[string]int
+	// leaving are the servers of such resources until they have left the kubelet; left has a token when
+	// one has.
+	leaving map[string]*running
+	left    chan struct{}
+	// instance is set by Run.
+	instance string
+	// pings are answered by the loop of Run.
+	pings chan struct{}
+}
+
+// running is a server with its goroutine.
+type running struct {
+	*server
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// New checks the dependencies and completes them with defaults. It touches nothing; Run
+// does the work.
+func New(deps Deps) (*Manager, error) {
+	if err := deps.complete(); err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
+		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
+		leaving: make(map[string]*running), left: make(chan struct{}, 1), pings: make(chan struct{}),
+		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
+	}
+	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, extra: deps.Extra, linger: m.timing.linger}
+	return m, nil
+}
+
+// Run serves until ctx ends, and returns when every server has left the kubelet. It fails
+// only when the directory of the sockets cannot be had. That the kubelet is not there, or
+// goes and comes, is no error.
+func (m *Manager) Run(ctx context.Context) error {
+	// The kubelet makes the directory with the same mode, should it be the later one.
+	if err := os.MkdirAll(m.dir, 0o750); err != nil {
+		return fmt.Errorf("run device plugin: %w", err)
+	}
+	m.instance = m.chooseInstance()
+	removeAbandoned(m.dir, m.deps.Clock.Now(), m.timing.staleSocket, m.deps.Log)
+
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer m.stopAll()
+	watch := &dirWatch{dir: m.dir, timing: m.timing, clock: m.deps.Clock, log: m.deps.Log, changed: m.pokeAll}
+	tasks.Go(func() { watch.run(ctx) })
+	hardware, closeHardware := signals(m.deps.Hardware)
+	defer closeHardware()
+	holdings, closeHoldings := signals(m.deps.Holdings)
+	defer closeHoldings()
+	for {
+		m.forgetLeft()
+		expiry := m.apply(ctx, m.deps.State())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware:
+		case <-holdings:
+		case <-m.deps.Changed:
+		case <-m.left:
+		case <-m.after(expiry):
+		case <-m.pings:
+		}
+	}
+}
+
+// Ping returns when the loop of Run has taken notice of it, or ctx has ended.
+func (m *Manager) Ping(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case m.pings <- struct{}{}:
+	}
+}
+
+// signals subscribes; without a source there is never a signal.
+func signals(subscribe func() Subscription) (changed <-chan struct{}, end func()) {
+	if subscribe == nil {
+		return nil, func() {}
+	}
+	subscription := subscribe()
+	return subscription.C(), subscription.Close
+}
+
+func (m *Manager) after(at time.Time) <-chan time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return m.deps.Clock.After(max(0, at.Sub(m.deps.Clock.Now())))
+}
+
+func (m *Manager) chooseInstance() string {
+	if m.deps.Instance != "" {
+		return m.deps.Instance
+	}
+	var names []string
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		m.deps.Log.Warn("cannot read the kubelet's device plugin directory", "error", err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return nextInstance(m.deps.Clock.Now(), names)
+}
+
+// apply brings the servers to what the state offers, touching only those that differ.
+// It returns when the first vanished device has lingered; zero when there is none.
+func (m *Manager) apply(ctx context.Context, state State) time.Time {
+	if state.Snapshot == nil {
+		state.Snapshot = &gpu.Snapshot{}
+	}
+	chooser, now := m.chooserFor(state.Snapshot), m.deps.Clock.Now()
+	offered := make(map[string]bool, len(state.Offers))
+	for _, o := range state.Offers {
+		if offered[o.Resource] {
+			m.deps.Log.Error("a resource is offered twice; the first offer counts", "resource", o.Resource)
+			continue
+		}
+		offered[o.Resource] = true
+		m.serve(ctx, o, state, chooser, now)
+	}
+	var expiry time.Time
+	for _, r := range m.list() {
+		if !offered[r.resource] {
+			m.fade(r, now)
+		}
+		if at := r.view.Load().nextExpiry(m.timing.linger); !at.IsZero() && (expiry.IsZero() || at.Before(expiry)) {
+			expiry = at
+		}
+	}
+	return expiry
+}
+
+// serve starts or updates the server of an offer.
+func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser Chooser, now time.Time) {
+	m.mu.Lock()
+	r := m.servers[o.Resource]
+	m.mu.Unlock()
+	if r != nil {
+		r.update(m.viewer.build(o, state, chooser, r.view.Load(), now))
+		return
+	}
+	if m.leaving[o.Resource] != nil {
+		return // No path is registered twice, and its last one is not known yet.
+	}
+	first := m.viewer.build(o, state, chooser, nil, now)
+	name, err := m.nameFor(o.Resource)
+	if err != nil {
+		if m.refused[o.Resource] != err.Error() {
+			m.deps.Log.Error("cannot serve a resource", "resource", o.Resource, "error", err)
+			m.refused[o.Resource] = err.Error()
+		}
+		return
+	}
+	s := newServer(&m.deps, m.timing, m.viewer, m.dir, o.Resource, name, first)
+	own, stop := context.WithCancel(ctx)
+	r = &running{server: s, stop: stop, done: make(chan struct{})}
+	m.mu.Lock()
+	m.servers[o.Resource] = r
+	m.mu.Unlock()
+	go func() {
+		defer close(r.done)
+		s.run(own)
+	}()
+}
+
+// nameFor is the name of a resource's socket before the first attempt; a resource that was
+// served before goes on counting, since no path is registered twice.
+func (m *Manager) nameFor(resource string) (socketName, error) {
+	part, err := resourcePart(m.dir, resource)
+	return socketName{part: part, instance: m.instance, attempt: m.attempts[resource]}, err
+}
+
+// fade takes a resource away that is no longer offered: first its devices are unhealthy,
+// then there are none, then the server leaves the kubelet. It does not wait for that, which
+// may take seconds and removes a file.
+func (m *Manager) fade(r *running, now time.Time) {
+	v := m.viewer.build(offer.Offer{Resource: r.resource}, State{}, nil, r.view.Load(), now)
+	r.update(v)
+	if len(v.devices) > 0 {
+		return
+	}
+	m.mu.Lock()
+	delete(m.servers, r.resource)
+	m.mu.Unlock()
+	r.removing.Store(true)
+	r.stop()
+	m.leaving[r.resource] = r
+	go func() {
+		<-r.done
+		select {
+		case m.left <- struct{}{}:
+		default:
+		}
+	}()
+}
+
+// forgetLeft notes which servers have left the kubelet; their resources may be served again.
+func (m *Manager) forgetLeft() {
+	for resource, r := range m.leaving {
+		select {
+		case <-r.done:
+			delete(m.leaving, resource)
+			m.attempts[resource] = r.name.attempt
+			m.deps.Log.Info("stopped serving a resource that is no longer offered", "resource", resource)
+		default:
+		}
+	}
+}
+
+// chooserFor prepares placement when the links between the cards, or their NUMA nodes, are
+// others than before. Without it, devices are taken in the order of the offer.
+func (m *Manager) chooserFor(snapshot *gpu.Snapshot) Chooser {
+	numa := make([]int, len(snapshot.GPUs))
+	for i := range snapshot.GPUs {
+		numa[i] = snapshot.GPUs[i].NUMANode
+	}
+	same := slices.Equal(numa, m.chooserNUMA) && slices.EqualFunc(snapshot.Topology, m.chooserLinks,
+		func(a, b []gpu.Link) bool { return slices.Equal(a, b) })
+	if same && m.chooserNUMA != nil {
+		return m.chooser
+	}
+	m.chooser, m.chooserLinks, m.chooserNUMA = nil, snapshot.Topology, numa
+	if len(numa) == 0 {
+		return nil
+	}
+	chooser, err := m.prepare(snapshot.Topology, numa)
+	if err != nil {
+		m.deps.Log.Error("cannot compare sets of GPUs; devices are taken in the order of their index", "error", err)
+		return nil
+	}
+	m.chooser = &memo{chooser: chooser}
+	return m.chooser
+}
+
+// list has the servers in the order of their resources.
+func (m *Manager) list() []*running {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*running, 0, len(m.servers))
+	for _, r := range m.servers {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b *running) int { return strings.Compare(a.resource, b.resource) })
+	return list
+}
+
+func (m *Manager) pokeAll() {
+	for _, r := range m.list() {
+		r.poke()
+	}
+}
+
+// stopAll lets all servers leave the kubelet at the same time.
+func (m *Manager) stopAll() {
+	list := m.list()
+	for _, r := range list {
+		r.stop()
+	}
+	for _, r := range list {
+		<-r.done
+	}
+	for _, r := range m.leaving {
+		<-r.done
+	}
+}
+
+// Stats are the counts of every resource, ordered by name.
+func (m *Manager) Stats() []Stats {
+	list := m.list()
+	stats := make([]Stats, 0, len(list))
+	for _, r := range list {
+		stats = append(stats, r.stats.read(r.resource))
+	}
+	return stats
+}
+
+// SocketDir is where the sockets are.
+func (m *Manager) SocketDir() string { return filepath.Clean(m.dir) }

@@ -1,0 +1,154 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/placement"
+)
+
+// question is one request for a preference, sorted into what the view knows of it.
+type question struct {
+	// must and free are devices, the free those that need not be included. Ascending, without doubles.
+	must, free []int
+	// good are the free that may be given out. If they do not suffice, doubtful ones are taken: those that
+	// the kubelet's checkpoint lists for another pod, which may have ended. Then poor ones: barred, no
+	// longer healthy, or just gone.
+	good, doubtful, poor []int
+	// mustOther and other are ids that this node does not offer (any more). The kubelet
+	// knows them, so they count.
+	mustOther, other []string
+	// listed are those of the free that the ledger's Offered returned.
+	listed []gpu.DeviceKey
+	size   int
+}
+
+// prefer names exactly size of the available ids, all of must among them: the best by
+// placement among the devices that may be given out, and others only when there are not
+// enough of those. One lost or barred device is therefore never an error. It fails only
+// when no answer of that size exists.
+func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, error) {
+	required := len(q.must) + len(q.mustOther)
+	offered := required + len(q.free) + len(q.other)
+	if q.size < required || q.size > offered {
+		return nil, fmt.Errorf("prefer %d devices of %q: %d must be among them and %d are available: the number must lie between the two", q.size, v.resource, required, offered)
+	}
+	q.good = make([]int, 0, len(q.free))
+	for _, i := range q.free {
+		switch key := v.devices[i].Key; {
+		case !v.devices[i].Healthy || barred(key):
+			q.poor = append(q.poor, i)
+		case slices.Contains(q.listed, key):
+			q.doubtful = append(q.doubtful, i)
+		default:
+			q.good = append(q.good, i)
+		}
+	}
+	ids := make([]string, 0, q.size)
+	for _, i := range v.choose(q) {
+		ids = append(ids, v.devices[i].ID)
+	}
+	ids = append(ids, q.mustOther...)
+	return append(ids, q.other[:q.size-len(ids)]...), nil
+}
+
+// ask sorts a request.
+func (v *view) ask(available, must []string, size int) *question {
+	q := &question{size: size}
+	const inMust, isFree = 1, 2
+	marks := make([]uint8, len(v.devices))
+	for _, id := range must {
+		if i, known := v.byID[id]; known {
+			marks[i] = inMust
+		} else {
+			q.mustOther = append(q.mustOther, id)
+		}
+	}
+	for _, id := range available {
+		if i, known := v.byID[id]; known {
+			if marks[i] != inMust {
+				marks[i] = isFree
+			}
+		} else if !slices.Contains(q.mustOther, id) {
+			q.other = append(q.other, id)
+		}
+	}
+	q.free = make([]int, 0, min(len(available), len(marks)))
+	for i, mark := range marks {
+		switch mark {
+		case inMust:
+			q.must = append(q.must, i)
+		case isFree:
+			q.free = append(q.free, i)
+		}
+	}
+	q.mustOther, q.other = tidy(q.mustOther), tidy(q.other)
+	return q
+}
+
+// choose gives the known devices of the answer, ascending: as many as the size leaves
+// after the ids that are not known, or all there are.
+func (v *view) choose(q *question) []int {
+	want := q.size - len(q.mustOther)
+	must, pool := q.must, q.good
+	for _, worse := range [][]int{q.doubtful, q.poor} {
+		if want > len(must)+len(pool) {
+			// Every better device is needed; the rest is the best of the worse to go with them.
+			must, pool = merge(must, pool), worse
+		}
+	}
+	return v.best(must, pool, min(want, len(must)+len(pool)))
+}
+
+// best completes must with devices of pool. Where placement cannot say, it takes
+// them in the order of the offer.
+func (v *view) best(must, pool []int, size int) []int {
+	if size == len(must) || size == len(must)+len(pool) {
+		return merge(must, pool[:size-len(must)])
+	}
+	if v.shares != nil {
+		if chosen, ok := v.shares.choose(must, pool, size); ok {
+			return chosen
+		}
+	}
+	if v.chooser != nil {
+		required, ok := v.positions(must)
+		others, ok2 := v.positions(pool)
+		if ok && ok2 {
+			if chosen, err := v.chooser.Choose(required|others, required, size); err == nil {
+				return v.devicesAt(chosen)
+			}
+		}
+	}
+	return merge(must, pool[:size-len(must)])
+}
+
+// positions is false when a device has no position: one that has just vanished.
+func (v *view) positions(devices []int) (placement.Set, bool) {
+	var set placement.Set
+	for _, i := range devices {
+		p := v.devices[i].position
+		if p < 0 {
+			return 0, false
+		}
+		set |= 1 << p
+	}
+	return set, true
+}
+
+func (v *view) devicesAt(set placement.Set) []int {
+	list := make([]int, 0, set.Len())
+	for p := range set.Positions() {
+		list = append(list, v.at[p])
+	}
+	return tidy(list)
+}
+
+func merge(a, b []int) []int { return tidy(slices.Concat(a, b)) }
+
+// tidy sorts a list and removes doubles, in place.
+func tidy[E int | string](list []E) []E {
+	slices.Sort(list)
+	return slices.Compact(list)
+}

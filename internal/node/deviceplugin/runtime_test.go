@@ -1,0 +1,179 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// shared is a rule that offers cards in time-sliced shares.
+func shared(name string, replicas int, cards ...int) offer.GPURule {
+	return offer.GPURule{
+		Select:  offer.GPUSelect{Index: cards},
+		Sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: replicas, ResourceName: name},
+	}
+}
+
+// TestUnchangedResourcesAreLeftAlone: whatever changes at run time, a resource that it does not
+// concern keeps its socket and its stream, and nothing is sent on it.
+func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
+	dir, h := kubeletDir(t), machine(9)
+	var names []string
+	var rules []offer.GPURule
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("nvidia.com/shared-%d", i))
+		rules = append(rules, shared(names[i], 4, i))
+	}
+	rules[7].Select.Index = []int{7, 8}
+	h.settings[0].GPUs = rules
+	k := startKubelet(t, dir, fakekubelet.Options{})
+	startAgent(t, dir, h, func(m *Manager) {
+		m.deps.Instance = "a"
+		m.viewer.strategy = Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}
+	})
+	for i, name := range names {
+		awaitResource(t, k, name, healthy(4*len(rules[i].Select.Index)))
+	}
+	reconfigure := func(rules []offer.GPURule) {
+		h.change(func(h *hardware) { h.settings[0].GPUs = rules })
+	}
+	ctx := context.Background()
+
+	steps := []struct {
+		what string
+		do   func()
+	}{
+		{"more shares of one", func() {
+			rules[0].Sharing.Replicas = 6
+			reconfigure(slices.Clone(rules))
+			awaitResource(t, k, names[0], healthy(6))
+		}},
+		{"another name", func() {
+			rules[0].Sharing.ResourceName = "nvidia.com/renamed"
+			reconfigure(slices.Clone(rules))
+			awaitResource(t, k, "nvidia.com/renamed", healthy(6))
+			awaitResource(t, k, names[0], func(s fakekubelet.State) bool { return s.Primary == "" })
+		}},
+		{"another policy", func() {
+			h.change(func(h *hardware) { h.policy = placement.Packed })
+			available := k.State(names[7]).Healthy
+			eventually(t, "shares are packed", func() bool {
+				ids, err := k.Preferred(ctx, names[7], available, nil, 2)
+				return err == nil && slices.Equal(ids, []string{"GPU-07::0", "GPU-07::1"})
+			})
+		}},
+		{"features", func() {
+			h.change(func(h *hardware) { h.features = Features{GDS: true, IMEXChannels: []int{0}} })
+			eventually(t, "containers are told", func() bool {
+				answer, err := k.Allocate(ctx, names[1], []string{"GPU-01::3"})
+				return err == nil && answer.Envs[envGDS] == enabled && answer.Envs[envIMEX] == "0"
+			})
+		}},
+		{"refusing many", func() {
+			rules[7].Sharing.RefuseMany = true
+			reconfigure(slices.Clone(rules))
+			eventually(t, "two are refused", func() bool {
+				_, err := k.Allocate(ctx, names[7], []string{"GPU-07::0", "GPU-08::0"})
+				return err != nil && strings.Contains(err.Error(), "maximum request size for shared resources is 1; found 2")
+			})
+		}},
+		{"a card is lost", func() {
+			h.setHealthy(0, false)
+			awaitResource(t, k, "nvidia.com/renamed", healthy(0))
+		}},
+		{"one is excluded", func() {
+			rules[0].Exclude = true
+			reconfigure(slices.Clone(rules))
+			awaitResource(t, k, "nvidia.com/renamed", func(s fakekubelet.State) bool { return s.Primary == "" })
+		}},
+	}
+	before := make(map[string]fakekubelet.State)
+	for _, name := range names[1:] {
+		before[name] = k.State(name)
+	}
+	sockets := ourSockets(t, dir, names[1:])
+	for _, step := range steps {
+		step.do()
+		for _, name := range names[1:] {
+			got := k.State(name)
+			if len(got.From) != 1 || got.Attempts != 1 || got.Lowest != before[name].Lowest || !slices.Equal(got.Endpoints, before[name].Endpoints) {
+				t.Errorf("%s: %s was registered %d times and sent %d lists; now %+v", step.what, name, got.Attempts, len(got.From), got)
+			}
+		}
+		if now := ourSockets(t, dir, names[1:]); len(now) != 7 || !maps.Equal(sockets, now) {
+			t.Errorf("%s: the sockets were %v and are %v", step.what, sockets, now)
+		}
+	}
+}
+
+// ourSockets are the sockets of resources with their inodes.
+func ourSockets(t *testing.T, dir string, names []string) map[string]fileID {
+	t.Helper()
+	entries, err := os.ReadDir(pluginDir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets := make(map[string]fileID)
+	for _, entry := range entries {
+		name, ok := parseSocketName(entry.Name())
+		if ok && slices.Contains(names, "nvidia.com/"+name.part) {
+			sockets[entry.Name()] = identify(pluginDir(dir) + "/" + entry.Name())
+		}
+	}
+	return sockets
+}
+
+// TestUserIsTold when two shares of one container are of one card, once they are given.
+func TestUserIsTold(t *testing.T) {
+	dir, h, ledger := kubeletDir(t), machine(2), &bars{}
+	h.settings[0].GPUs = []offer.GPURule{shared(resource, 4, 0, 1)}
+	k := startKubelet(t, dir, fakekubelet.Options{})
+	var mu sync.Mutex
+	var told []string
+	startAgent(t, dir, h, func(m *Manager) {
+		m.deps.Ledger = ledger
+		m.deps.Told = func(resource, message string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, resource+": "+message)
+		}
+	})
+	await(t, k, healthy(8))
+	ctx := context.Background()
+	free := k.State(resource).Healthy
+	both, err := k.Preferred(ctx, resource, free, nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Allocate(ctx, resource, both); err != nil {
+		t.Fatal(err)
+	}
+	second, err := k.Preferred(ctx, resource, []string{"GPU-01::1", "GPU-01::2", "GPU-01::3"}, nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Allocate(ctx, resource, second); err != nil {
+		t.Fatal(err)
+	}
+	ledger.set(0, &Bar{})
+	if _, err := k.Allocate(ctx, resource, []string{"GPU-00::1", "GPU-00::2"}); err == nil {
+		t.Error("a barred card was given out")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := []string{"nvidia.com/gpu: container asked for 2 of nvidia.com/gpu and both are on GPU 1 (GPU-01): it gets no more of that than with one share; ask for one, or let other GPUs have shares free"}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("told differs (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,132 @@
+package deviceplugin
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// options are told at registration and when asked. PreStartRequired would make
+// containers fail to restart after the kubelet has lost its checkpoint.
+func options() *pluginapi.DevicePluginOptions {
+	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+}
+
+// GetDevicePluginOptions implements v1beta1.DevicePlugin.
+func (e *endpoint) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return options(), nil
+}
+
+// ListAndWatch implements v1beta1.DevicePlugin: it sends the list, and again whenever it
+// has changed, until the kubelet goes or the endpoint is closed.
+func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
+	e.join()
+	defer e.leave()
+	var sent uint64
+	for closing := false; ; {
+		now := e.server.board.read()
+		if !now.mute && now.version != sent {
+			if err := stream.Send(now.list); err != nil {
+				return err
+			}
+			sent = now.version
+			e.server.stats.lists.Add(1)
+			continue
+		}
+		if closing {
+			return nil
+		}
+		select {
+		case <-now.next:
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-e.closing.Done():
+			// What was posted before the end is still said.
+			closing = true
+		}
+	}
+}
+
+// GetPreferredAllocation implements v1beta1.DevicePlugin.
+func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	s := e.server
+	v := s.view.Load()
+	barred := func(key gpu.DeviceKey) bool {
+		_, barred := s.ledger.Barred(s.resource, key)
+		return barred
+	}
+	response := &pluginapi.PreferredAllocationResponse{}
+	for _, r := range request.ContainerRequests {
+		q := v.ask(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
+		if ledger, told := s.ledger.(FreeLedger); told {
+			q.listed = ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
+		}
+		ids, err := v.prefer(q, barred)
+		if err != nil {
+			s.stats.refusals.Add(1)
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+	}
+	s.stats.prefers.Add(1)
+	return response, nil
+}
+
+// Allocate implements v1beta1.DevicePlugin. The kubelet shows its error on the pod, which
+// then has failed for good.
+func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	s := e.server
+	v := s.view.Load()
+	response := &pluginapi.AllocateResponse{}
+	var keys []gpu.DeviceKey
+	var crowds []string
+	for _, r := range request.ContainerRequests {
+		picked, err := v.pick(r.DevicesIds)
+		code := codes.NotFound
+		if err == nil {
+			code, err = codes.InvalidArgument, v.limit(picked)
+		}
+		if err != nil {
+			s.stats.refusals.Add(1)
+			return nil, status.Error(code, err.Error())
+		}
+		keys = v.keys(keys, picked)
+		crowds = append(crowds, v.crowded(picked))
+		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
+	}
+	grant, err := s.ledger.Hold(s.resource, keys)
+	if err != nil {
+		s.stats.refusals.Add(1)
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if grant.HostPath != "" {
+		for _, r := range response.ContainerResponses {
+			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: grant.HostPath, ContainerPath: grant.ContainerPath, ReadOnly: true})
+		}
+	}
+	s.stats.allocations.Add(1)
+	for _, crowd := range crowds {
+		s.tell(crowd)
+	}
+	return response, nil
+}
+
+// tell says what a container did not get; nothing when it got everything.
+func (s *server) tell(message string) {
+	if message == "" {
+		return
+	}
+	s.log.Warn(message)
+	if s.told != nil {
+		s.told(s.resource, message)
+	}
+}
+
+// PreStartContainer implements v1beta1.DevicePlugin. There is nothing to do.
+func (e *endpoint) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	return &pluginapi.PreStartContainerResponse{}, nil
+}

@@ -1,0 +1,199 @@
+package deviceplugin
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// view is all that the calls for one resource need to know, prepared when something
+// changed and never changed itself.
+type view struct {
+	resource string
+	devices  []device
+	byID     map[string]int
+	// control are the nodes that each container gets with its devices.
+	control []*pluginapi.DeviceSpec
+	// chooser picks among positions; nil where the devices are not one per position.
+	chooser Chooser
+	// at is the device of each position.
+	at [placement.MaxGPUs]int
+	// shares is how to choose where they are not.
+	shares *shares
+	// refuseMany refuses a container more than one device.
+	refuseMany bool
+	features   Features
+}
+
+// device is a device of the offer with its answers prepared.
+type device struct {
+	offer.Device
+	// position is the card's place in the snapshot; -1 when it has none.
+	position int
+	// visible is the name that the container's runtime is told: UUID or index.
+	visible  string
+	cdiName  string
+	specs    []*pluginapi.DeviceSpec
+	topology *pluginapi.TopologyInfo
+	// vanished is when the device was no longer offered; zero while it is.
+	vanished time.Time
+}
+
+// viewer makes views.
+type viewer struct {
+	strategy Strategy
+	cdiName  func(string) string
+	mark     func(string, []gpu.DeviceKey) (name, value string)
+	extra    func(gpu.DeviceKey, offer.Mode) Extra
+	linger   time.Duration
+}
+
+// build makes the view of one offer. Devices of the previous view (nil for none) that are
+// no longer offered follow the offered ones until they have lingered.
+func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *view, now time.Time) *view {
+	v := &view{
+		resource: o.Resource, byID: make(map[string]int, len(o.Devices)),
+		refuseMany: o.RefuseMany, features: state.Features,
+	}
+	snapshot := state.Snapshot
+	if snapshot == nil {
+		snapshot = &gpu.Snapshot{}
+	}
+	for i := range o.Devices {
+		if _, double := v.byID[o.Devices[i].ID]; !double {
+			v.add(w.prepare(&o.Devices[i], snapshot))
+		}
+	}
+	if w.strategy.PassDeviceSpecs {
+		v.control = append(specsOf(snapshot.Control), state.Features.channelSpecs(snapshot.Control)...)
+	}
+	if previous != nil {
+		v.keepVanished(previous, now, w.linger)
+	}
+	if !v.place(chooser) {
+		v.shares = newShares(v.devices, state.Policy)
+	}
+	return v
+}
+
+func (v *view) add(d device) {
+	v.byID[d.ID] = len(v.devices)
+	v.devices = append(v.devices, d)
+}
+
+func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration) {
+	gone := slices.Clone(previous.devices)
+	slices.SortFunc(gone, func(a, b device) int { return strings.Compare(a.ID, b.ID) })
+	for _, d := range gone {
+		if _, offered := v.byID[d.ID]; offered {
+			continue
+		}
+		if d.vanished.IsZero() {
+			d.vanished, d.Healthy, d.Reason, d.position = now, false, "it has just left the node", -1
+		}
+		if now.Sub(d.vanished) < linger {
+			v.add(d)
+		}
+	}
+}
+
+// nextExpiry is when the first vanished device has lingered; zero when there is none.
+func (v *view) nextExpiry(linger time.Duration) time.Time {
+	var first time.Time
+	for i := range v.devices {
+		if at := v.devices[i].vanished; !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if first.IsZero() {
+		return first
+	}
+	return first.Add(linger)
+}
+
+// place lets the chooser decide if every offered device is a whole card with a position of its own,
+// and tells whether that is so.
+func (v *view) place(chooser Chooser) bool {
+	var taken placement.Set
+	for i := range v.devices {
+		d := &v.devices[i]
+		if !d.vanished.IsZero() {
+			continue
+		}
+		if d.position < 0 || d.position >= placement.MaxGPUs || taken.Has(d.position) || d.Key.MIG != "" || d.Mode != offer.Whole {
+			return false
+		}
+		taken |= placement.SetOf(d.position)
+		v.at[d.position] = i
+	}
+	v.chooser = chooser
+	return true
+}
+
+func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
+	d := device{Device: *o, position: -1, visible: string(o.Key.Device())}
+	if w.strategy.ID == ByIndex {
+		d.visible = o.Index
+	}
+	if w.strategy.usesCDI() {
+		d.cdiName = w.cdiName(d.visible)
+	}
+	if o.NUMANode >= 0 {
+		d.topology = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(o.NUMANode)}}}
+	}
+	i := slices.IndexFunc(snapshot.GPUs, func(card gpu.GPU) bool { return card.UUID == o.Key.GPU })
+	if i < 0 {
+		return d
+	}
+	d.position = i
+	if w.strategy.PassDeviceSpecs {
+		card := &snapshot.GPUs[i]
+		d.specs = specsOf(card.Nodes)
+		for _, part := range card.MIG.Devices {
+			if o.Key.MIG != "" && part.UUID == o.Key.MIG {
+				d.specs = append(d.specs, specsOf(part.Nodes)...)
+			}
+		}
+	}
+	return d
+}
+
+// specsOf passes on NVIDIA's own nodes; the DRM nodes of a card are left to CDI, as in
+// the field.
+func specsOf(nodes []gpu.DeviceNode) []*pluginapi.DeviceSpec {
+	var specs []*pluginapi.DeviceSpec
+	for _, node := range nodes {
+		if !strings.HasPrefix(node.Path, "/dev/nvidia") {
+			continue
+		}
+		host := node.HostPath
+		if host == "" {
+			host = node.Path
+		}
+		specs = append(specs, &pluginapi.DeviceSpec{ContainerPath: node.Path, HostPath: host, Permissions: "rw"})
+	}
+	return specs
+}
+
+// list is what the kubelet is told: every device with its health, which also says what
+// the ledger bars and the scheduler does not know of.
+func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
+	response := &pluginapi.ListAndWatchResponse{Devices: make([]*pluginapi.Device, len(v.devices))}
+	healthy := 0
+	for i := range v.devices {
+		d := &v.devices[i]
+		health := pluginapi.Unhealthy
+		if bar, barred := ledger.Barred(v.resource, d.Key); d.Healthy && !(barred && bar.Unhealthy) {
+			health = pluginapi.Healthy
+			healthy++
+		}
+		response.Devices[i] = &pluginapi.Device{ID: d.ID, Health: health, Topology: d.topology}
+	}
+	return response, healthy
+}

@@ -1,0 +1,235 @@
+package gpunode
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Holding is one holder's hold on one device, as the ledger knows it. Holdings that
+// are still pending are not given: nobody knows their pod.
+type Holding struct {
+	Key gpu.DeviceKey
+	// Kind is Pod, Claim, Maintenance or Orphan.
+	Kind                                        string
+	Namespace, Pod, PodUID, Container, Resource string
+}
+
+// Input is everything that an object is made of.
+type Input struct {
+	// AgentVersion is the version of the agent that publishes the object.
+	AgentVersion string
+	Snapshot     *gpu.Snapshot
+	Holdings     []Holding
+	// Offered says as what each GPU and MIG device is given out; one that is not in it is
+	// not given out.
+	Offered map[gpu.UUID]v1alpha1.DeviceOffer
+	// Excluded are the cards that the configuration leaves alone.
+	Excluded map[gpu.UUID]bool
+	// Config is the configuration in force.
+	Config v1alpha1.GPUConfigStatus
+	// Conditions are taken over as they are: who judges them knows when they turned.
+	Conditions []metav1.Condition
+}
+
+// Build makes the object of a node. It is a pure function: the order of the holdings
+// and conditions does not matter, and holdings of devices that the snapshot does not have
+// are left out.
+func Build(nodeName string, in Input) *v1alpha1.GPUNode {
+	snapshot := in.Snapshot
+	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode)}
+	node.Name = nodeName
+	status := &node.Status
+	status.AgentVersion = in.AgentVersion
+	if snapshot.Driver.Present() {
+		status.Driver.Version = snapshot.Driver.Version
+		if snapshot.Driver.CUDA != (gpu.Version{}) {
+			status.Driver.CUDAVersion = snapshot.Driver.CUDA.String()
+		}
+	}
+	holders := holdersOf(in.Holdings)
+	for i := range snapshot.GPUs {
+		made := device(&snapshot.GPUs[i], holders, in.Offered)
+		made.Excluded = in.Excluded[snapshot.GPUs[i].UUID]
+		status.Devices = append(status.Devices, made)
+	}
+	status.Topology = matrix(snapshot.Topology)
+	status.Problems = causes(snapshot.Faults)
+	status.Summary = summary(status.Devices)
+	status.Config = in.Config
+	status.Conditions = conditions(in.Conditions)
+	return node
+}
+
+// conditions are ordered by type. Like all times of the API they have whole seconds.
+func conditions(list []metav1.Condition) []metav1.Condition {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].LastTransitionTime = metav1.NewTime(list[i].LastTransitionTime.UTC().Truncate(time.Second))
+	}
+	slices.SortFunc(list, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	return list
+}
+
+// holdersOf orders the holders of each device by pod, container and share.
+func holdersOf(holdings []Holding) map[gpu.UUID][]v1alpha1.Holder {
+	holders := map[gpu.UUID][]v1alpha1.Holder{}
+	for _, h := range holdings {
+		holders[h.Key.Device()] = append(holders[h.Key.Device()], v1alpha1.Holder{
+			Kind: h.Kind, Namespace: h.Namespace, Pod: h.Pod, PodUID: h.PodUID,
+			Container: h.Container, Resource: h.Resource, Share: h.Key.Share,
+		})
+	}
+	for id := range holders {
+		slices.SortFunc(holders[id], compareHolders)
+		holders[id] = slices.Compact(holders[id])
+	}
+	return holders
+}
+
+func compareHolders(a, b v1alpha1.Holder) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID),
+		strings.Compare(a.Container, b.Container), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Resource, b.Resource),
+		cmp.Compare(a.Share, b.Share))
+}
+
+func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[gpu.UUID]v1alpha1.DeviceOffer) v1alpha1.GPUDevice {
+	made := v1alpha1.GPUDevice{
+		UUID: string(card.UUID), Index: card.Index, Minor: card.Minor, PCIBusID: card.PCI.String(),
+		Product: card.Product, Architecture: card.Architecture, ComputeCapability: card.ComputeCapability.String(),
+		MemoryBytes: int64(card.MemoryBytes), NUMANode: card.NUMANode, Health: health(card.Health),
+		MIGEnabled: card.MIG.Enabled, MIGModeNeedsReset: card.MIG.ModeNeedsReset, MIGProfiles: profiles(card.MIG.Geometry),
+		Offered: offerOf(card.UUID, offered), Holders: holders[card.UUID],
+	}
+	if card.DeviceID != 0 {
+		made.DeviceID = fmt.Sprintf("0x%08X", card.DeviceID)
+	}
+	if card.SubsystemID != 0 {
+		made.SubsystemID = fmt.Sprintf("0x%08X", card.SubsystemID)
+	}
+	if card.Clique != (gpu.Clique{}) {
+		made.Clique = fmt.Sprintf("%s.%d", card.Clique.ClusterUUID, card.Clique.ID)
+	}
+	for _, mig := range card.MIG.Devices {
+		made.MIGDevices = append(made.MIGDevices, v1alpha1.MIGDevice{
+			UUID: string(mig.UUID), Profile: mig.Profile, Index: mig.Index, GI: mig.GI, CI: mig.CI,
+			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes), Health: partHealth(mig.Health),
+			Offered: offerOf(mig.UUID, offered), Holders: holders[mig.UUID],
+		})
+	}
+	return made
+}
+
+// offerOf is a copy of its own, since the object outlives the map.
+func offerOf(id gpu.UUID, offered map[gpu.UUID]v1alpha1.DeviceOffer) *v1alpha1.DeviceOffer {
+	if offer, ok := offered[id]; ok {
+		return &offer
+	}
+	return nil
+}
+
+func profiles(geometry gpu.MIGGeometry) []v1alpha1.MIGProfile {
+	var list []v1alpha1.MIGProfile
+	for _, profile := range geometry.Profiles {
+		list = append(list, v1alpha1.MIGProfile{
+			Name: profile.Name, ComputeSlices: profile.ComputeSlices, Size: profile.Size,
+			Starts: slices.Clone(profile.Starts), Max: profile.Max,
+		})
+	}
+	return list
+}
+
+func health(h gpu.Health) v1alpha1.DeviceHealth {
+	return v1alpha1.DeviceHealth{State: string(cmp.Or(h.State, gpu.Healthy)), Causes: causes(h.Causes), Recovery: string(h.Recovery)}
+}
+
+// partHealth is absent for a MIG device that nothing was said of.
+func partHealth(h gpu.Health) *v1alpha1.DeviceHealth {
+	if h.State == "" {
+		return nil
+	}
+	made := health(h)
+	return &made
+}
+
+// causes keeps whole seconds: the API's times have no more, and an object that comes
+// back must equal the one that was sent.
+func causes(list []gpu.Cause) []v1alpha1.Cause {
+	var out []v1alpha1.Cause
+	for _, cause := range list {
+		made := v1alpha1.Cause{Code: cause.Code, Message: cause.Message, Recover: cause.Recover}
+		if !cause.Since.IsZero() {
+			since := metav1.NewTime(cause.Since.UTC().Truncate(time.Second))
+			made.Since = &since
+		}
+		out = append(out, made)
+	}
+	return out
+}
+
+// Self is the letter of a card's link to itself.
+const Self = "X"
+
+func matrix(topology gpu.Topology) []string {
+	var rows []string
+	for i, links := range topology {
+		cells := make([]string, len(links))
+		for k, link := range links {
+			cells[k] = link.Letters()
+			if i == k {
+				cells[k] = Self
+			}
+		}
+		rows = append(rows, strings.Join(cells, " "))
+	}
+	return rows
+}
+
+func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
+	sum := v1alpha1.GPUSummary{GPUs: len(devices), Model: model(devices)}
+	for i := range devices {
+		healthy := gpu.Health{State: gpu.State(devices[i].Health.State)}.OK()
+		held := Held(&devices[i])
+		if held {
+			sum.Held++
+		}
+		if !healthy {
+			sum.Unhealthy++
+		}
+		if healthy && !held {
+			sum.Free++
+		}
+	}
+	return sum
+}
+
+// Held tells whether anybody holds the card, a share or a part of it.
+func Held(device *v1alpha1.GPUDevice) bool {
+	return len(device.Holders) > 0 || slices.ContainsFunc(device.MIGDevices, func(m v1alpha1.MIGDevice) bool { return len(m.Holders) > 0 })
+}
+
+// model is the one product of a node, or each with its count, most first.
+func model(devices []v1alpha1.GPUDevice) string {
+	counts := map[string]int{}
+	var products []string
+	for _, device := range devices {
+		if counts[device.Product] == 0 {
+			products = append(products, device.Product)
+		}
+		counts[device.Product]++
+	}
+	if len(products) < 2 {
+		return strings.Join(products, "")
+	}
+	slices.SortFunc(products, func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	for i, product := range products {
+		products[i] = fmt.Sprintf("%dx %s", counts[product], product)
+	}
+	return strings.Join(products, ", ")
+}

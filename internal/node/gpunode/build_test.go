@@ -1,0 +1,127 @@
+package gpunode
+
+import (
+	"flag"
+	"math/rand"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func card(i int) gpu.GPU {
+	return gpu.GPU{
+		UUID: gpu.UUID("GPU-" + string(rune('a'+i))), Index: i, Minor: i, PCI: gpu.PCIAddress{Bus: uint8(7 + i)},
+		Product: "NVIDIA A100-SXM4-40GB", Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8},
+		MemoryBytes: 40 << 30, NUMANode: i / 2,
+	}
+}
+
+func snapshot() *gpu.Snapshot {
+	s := &gpu.Snapshot{
+		Driver:   gpu.Driver{Version: "570.1", CUDA: gpu.Version{Major: 12, Minor: 8}},
+		GPUs:     []gpu.GPU{card(0), card(1), card(2), card(3)},
+		Topology: gpu.NewTopology(4),
+		Faults:   []gpu.Cause{{Code: "NVML_TIMEOUT", Message: "a call took too long"}},
+	}
+	for i := range 4 {
+		for k := range i {
+			s.Topology.Set(i, k, gpu.Link{Path: gpu.PathSystem})
+		}
+	}
+	s.Topology.Set(0, 1, gpu.Link{NVLinks: 12, Switched: true})
+	s.GPUs[2].Health = gpu.Health{State: gpu.Unhealthy, Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{
+		{Code: "XID79", Message: "fell off the bus", Since: time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC), Recover: "Reboot the node."},
+	}}
+	s.GPUs[0].Health = gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "THROTTLE_THERMAL", Message: "it is hot"}}}
+	s.GPUs[3].Product = "Tesla T4"
+	s.GPUs[3].Clique = gpu.Clique{ClusterUUID: "c1", ID: 2}
+	s.GPUs[1].DeviceID = 0x20B010DE
+	s.GPUs[1].MIG = gpu.MIG{
+		Capable: true, Enabled: true, ModeNeedsReset: true,
+		Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30, Health: gpu.Health{
+			State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94", Message: "a memory error"}},
+		}}},
+		Geometry: gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
+			{Name: "1g.5gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7, MemoryBytes: 5 << 30},
+			{Name: "3g.20gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2, MemoryBytes: 20 << 30},
+		}},
+	}
+	return s
+}
+
+func input() Input {
+	return Input{
+		AgentVersion: "v1.2.3",
+		Snapshot:     snapshot(), Holdings: holdings(),
+		Offered: map[gpu.UUID]v1alpha1.DeviceOffer{
+			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long", Draining: "becomes MPS once ml/a has ended"},
+			"GPU-d": {Resource: "nvidia.com/gpu", Sharing: "mps", Replicas: 8, PinnedMemoryMiB: 5120, ActiveThreadPercentage: 12},
+			"MIG-1": {Resource: "nvidia.com/mig-1g.5gb"},
+			"GPU-x": {Resource: "nvidia.com/gpu"},
+		},
+		Config: v1alpha1.GPUConfigStatus{Source: "berth-system/berth/node.yaml", MIGLayout: "all-1g.5gb", MIGConfigMap: "berth-system/mig"},
+		Conditions: []metav1.Condition{
+			{Type: "MIGApplied", Status: "False", Reason: "Waiting", Message: "waits for ml/a", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC))},
+			{Type: "ConfigAccepted", Status: "True", Reason: "Accepted", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 9, 0, 0, 0, time.UTC))},
+		},
+	}
+}
+
+func holdings() []Holding {
+	return []Holding{
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Kind: "Pod", Namespace: "ml", Pod: "b", PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Kind: "Pod", Namespace: "ml", Pod: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"},
+		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Kind: "Orphan", PodUID: "u3", Container: "main"},
+		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Kind: "Pod", PodUID: "u4"},
+	}
+}
+
+func TestBuildGolden(t *testing.T) {
+	got, err := yaml.Marshal(Build("node-0", input()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/gpunode.yaml"
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("run with -update to accept (-want +got):\n%s", diff)
+	}
+}
+
+func TestBuildIgnoresOrder(t *testing.T) {
+	want := Build("node-0", input())
+	random := rand.New(rand.NewSource(1))
+	for range 20 {
+		shuffled := append(holdings(), holdings()...)
+		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
+		other := input()
+		other.Holdings = shuffled
+		random.Shuffle(len(other.Conditions), func(i, k int) { other.Conditions[i], other.Conditions[k] = other.Conditions[k], other.Conditions[i] })
+		if diff := cmp.Diff(want, Build("node-0", other)); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestBuildOfNothing(t *testing.T) {
+	node := Build("node-0", Input{Snapshot: &gpu.Snapshot{}})
+	if node.Status.Driver.Version != "" || node.Status.Summary.GPUs != 0 || node.Name != "node-0" {
+		t.Errorf("got %+v", node)
+	}
+}

@@ -1,0 +1,108 @@
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/inventory"
+)
+
+// source is a scripted node: what a scan finds, how long it takes, what the watch says.
+type source struct {
+	mu       sync.Mutex
+	snapshot gpu.Snapshot
+	err      error
+	// takes is how long a scan takes; hang makes it wait for release.
+	takes   time.Duration
+	hang    bool
+	release chan struct{}
+	doing   gpu.UUID
+	call    string
+
+	scans, running, most int
+	watches              int
+	events               chan gpu.Event
+	watchErr             chan error
+}
+
+func newSource(cards int) *source {
+	s := &source{events: make(chan gpu.Event), watchErr: make(chan error), release: make(chan struct{})}
+	s.snapshot = nodeOf(cards)
+	return s
+}
+
+// nodeOf is a healthy node with so many cards.
+func nodeOf(cards int) gpu.Snapshot {
+	s := gpu.Snapshot{Driver: gpu.Driver{Version: "1"}, Topology: gpu.NewTopology(cards)}
+	for i := range cards {
+		s.GPUs = append(s.GPUs, gpu.GPU{UUID: idOf(i), Index: i, Health: gpu.Health{Recovery: gpu.RecoveryNone}})
+	}
+	return s
+}
+
+func idOf(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
+
+// set changes what later scans find.
+func (s *source) set(change func(*source)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *source) Scan(ctx context.Context) (gpu.Snapshot, error) {
+	s.mu.Lock()
+	s.scans++
+	s.running++
+	s.most = max(s.most, s.running)
+	takes, hang, release := s.takes, s.hang, s.release
+	s.mu.Unlock()
+	if hang {
+		<-release
+	}
+	if takes > 0 {
+		time.Sleep(takes)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	out := s.snapshot
+	out.GPUs = append([]gpu.GPU(nil), s.snapshot.GPUs...)
+	return out, s.err
+}
+
+func (s *source) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	s.mu.Lock()
+	s.watches++
+	s.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.watchErr:
+			return err
+		case event := <-s.events:
+			emit(event)
+		}
+	}
+}
+
+func (s *source) Doing() (gpu.UUID, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doing, s.call
+}
+
+var errBroken = errors.New("read the node: it is on fire")
+
+// rescan asks for a scan and does not wait for its end; inside a bubble of synctest.
+func rescan(i *inventory.Inventory) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go i.Refresh(ctx)
+	synctest.Wait()
+}

@@ -1,0 +1,229 @@
+package kubelet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// maxSpec bounds an OCI spec in bytes; a large one has about 100 KiB.
+const maxSpec = 8 << 20
+
+// Container is a container of a pod in which at least one thread lives.
+//
+// What comes from the OCI spec was written by the container runtime before the
+// container started: the container cannot change it. What of it the pod's author
+// can choose is the environment only.
+type Container struct {
+	ID     string
+	PodUID string
+	// Namespace, Pod and Name are empty when the spec was not found, or when the
+	// runtime does not write them into it (docker).
+	Namespace, Pod, Name string
+	// Sandbox is true for the pod's own (pause) container.
+	Sandbox bool
+	// Spec is where the OCI spec was read; empty when SpecError says why it was not.
+	Spec      string
+	SpecError string
+	// Devices are the spec's device nodes, by path; HostPath is empty.
+	Devices []gpu.DeviceNode
+	// Grants are the IDs of the grants among the spec's mounts, sorted.
+	Grants []string
+	// Env holds those of the spec's variables that are about GPUs: NVIDIA_*,
+	// CUDA_VISIBLE_DEVICES, CUDA_MPS_*, BERTH_*.
+	Env map[string]string
+	// Cgroup is the path of the container's cgroup, for Containers.PIDs.
+	Cgroup string
+}
+
+// Bundle is where a runtime keeps its containers' OCI specs: Dir/<id>/File.
+type Bundle struct{ Dir, File string }
+
+// DefaultBundles are the places of containerd, of docker on containerd, and of CRI-O,
+// beneath the folder that holds the host's /run.
+func DefaultBundles(run string) []Bundle {
+	tasks := filepath.Join(run, "containerd", "io.containerd.runtime.v2.task")
+	return []Bundle{
+		{Dir: filepath.Join(tasks, "k8s.io"), File: "config.json"},
+		{Dir: filepath.Join(tasks, "moby"), File: "config.json"},
+		{Dir: filepath.Join(run, "containers", "storage", "overlay-containers"), File: filepath.Join("userdata", "config.json")},
+	}
+}
+
+// ContainersDeps are what Containers reads from.
+type ContainersDeps struct {
+	// ProcRoot is the host's /proc, where the mounts of the cgroups are found. This process
+	// must be in the host's PID namespace.
+	ProcRoot string
+	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
+	CgroupRoot string
+	Bundles    []Bundle
+	// GrantsDir is the host's folder of grants (see GrantID); empty finds none.
+	GrantsDir string
+}
+
+// Containers finds the living containers of a node: those in whose cgroup a thread lives (see
+// Cgroups). It remembers their specs, which never change. It may be used by several goroutines.
+type Containers struct {
+	deps    ContainersDeps
+	cgroups *Cgroups
+
+	mu    sync.Mutex
+	known map[string]Container // by ID; those whose spec was read
+}
+
+// NewContainers makes a reader; nothing is read yet.
+func NewContainers(deps ContainersDeps) *Containers {
+	return &Containers{deps: deps, cgroups: NewCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
+}
+
+// Live lists the containers in which a thread lives, by pod UID and ID. A spec that
+// cannot be read is no error of Live: see Container.SpecError.
+func (c *Containers) Live() ([]Container, error) {
+	pods, err := c.cgroups.Pods()
+	if err != nil {
+		return nil, err
+	}
+	living := map[string]bool{}
+	var result []Container
+	for _, pod := range pods {
+		for _, container := range c.living(pod) {
+			living[container.ID] = true
+			result = append(result, container)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.known {
+		if !living[id] {
+			delete(c.known, id)
+		}
+	}
+	return result, nil
+}
+
+// LiveIn is Live for one pod: it costs what that pod has, whatever else the node has.
+func (c *Containers) LiveIn(podUID string) ([]Container, error) {
+	pod, _, err := c.cgroups.Pod(podUID)
+	if err != nil {
+		return nil, err
+	}
+	return c.living(pod), nil
+}
+
+// PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.
+func (c *Containers) PodUIDs() ([]string, error) { return c.cgroups.UIDs() }
+
+// PIDs are the processes of a living container.
+func (c *Containers) PIDs(container *Container) ([]int, error) {
+	return c.cgroups.PIDs(container.Cgroup)
+}
+
+// living are the containers of a pod that live, with their specs.
+func (c *Containers) living(pod PodCgroup) []Container {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var result []Container
+	for _, cgroup := range pod.Containers {
+		if !cgroup.Populated {
+			continue
+		}
+		container, ok := c.known[cgroup.ID]
+		if !ok {
+			container = c.describe(cgroup.ID)
+			if container.Spec != "" {
+				c.known[cgroup.ID] = container
+			}
+		}
+		container.PodUID, container.Cgroup = pod.UID, cgroup.Path
+		result = append(result, container)
+	}
+	return result
+}
+
+func (c *Containers) describe(id string) Container {
+	result := Container{ID: id, SpecError: "no runtime has its bundle"}
+	for _, bundle := range c.deps.Bundles {
+		// The ID comes out of a cgroup's name and was checked to be hexadecimal.
+		blob, err := readInRoot(bundle.Dir, filepath.Join(id, bundle.File), maxSpec)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		path := filepath.Join(bundle.Dir, id, bundle.File)
+		if err == nil {
+			err = result.readSpec(blob, c.deps.GrantsDir)
+		}
+		if err != nil {
+			result.SpecError = fmt.Sprintf("read OCI spec %s: %v", path, err)
+			return result
+		}
+		result.Spec, result.SpecError = path, ""
+		return result
+	}
+	return result
+}
+
+// ociSpec are the parts of an OCI runtime spec that matter here.
+type ociSpec struct {
+	Process struct {
+		Env []string `json:"env"`
+	} `json:"process"`
+	Annotations map[string]string `json:"annotations"`
+	Mounts      []struct {
+		Source string `json:"source"`
+	} `json:"mounts"`
+	Linux struct {
+		Devices []specs.LinuxDevice `json:"devices"`
+	} `json:"linux"`
+}
+
+func (c *Container) readSpec(blob []byte, grantsDir string) error {
+	var spec ociSpec
+	if err := json.Unmarshal(blob, &spec); err != nil {
+		return err
+	}
+	first := func(names ...string) string {
+		for _, name := range names {
+			if value := spec.Annotations[name]; value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+	// containerd's name first, then CRI-O's.
+	c.Namespace = first("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
+	c.Pod = first("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+	c.Name = first("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
+	c.Sandbox = first("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType") == "sandbox"
+	c.Devices = nil
+	for _, device := range spec.Linux.Devices {
+		// A negative or huge number is nonsense, and no device of ours.
+		if device.Type == "c" && device.Major >= 0 && device.Minor >= 0 && device.Major <= 1<<31 && device.Minor <= 1<<31 {
+			c.Devices = append(c.Devices, gpu.DeviceNode{Path: device.Path, Major: uint32(device.Major), Minor: uint32(device.Minor)})
+		}
+	}
+	slices.SortStableFunc(c.Devices, func(a, b gpu.DeviceNode) int { return strings.Compare(a.Path, b.Path) })
+	c.Grants = nil
+	for _, mount := range spec.Mounts {
+		if id, ok := GrantID(mount.Source, grantsDir); ok && grantsDir != "" {
+			c.Grants = append(c.Grants, id)
+		}
+	}
+	slices.Sort(c.Grants)
+	c.Env = map[string]string{}
+	for name, value := range parseEnvironment(spec.Process.Env) {
+		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name, "CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {
+			c.Env[name] = value
+		}
+	}
+	return nil
+}

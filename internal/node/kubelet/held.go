@@ -1,0 +1,145 @@
+package kubelet
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// devicesEnv is the beginning of the variables that say which devices Berth gave a container.
+const devicesEnv = "BERTH_DEVICES"
+
+// grantDigits is the length of a grant's ID: 128 random bits.
+const grantDigits = 32
+
+// GrantID finds the ID of a grant in the source of a container's mount: a folder directly below dir. A grant is the read-only
+// mount that each answer to Allocate has. The runtime writes the sources of all mounts into the OCI spec, where a
+// pod's author can neither override one nor choose one beneath dir without a hostPath volume; and the ID is random.
+func GrantID(source, dir string) (string, bool) {
+	id, below := strings.CutPrefix(source, strings.TrimSuffix(dir, "/")+"/")
+	if !below || len(id) != grantDigits || !isHex(id) {
+		return "", false
+	}
+	return id, true
+}
+
+// maxKeys bounds the devices that one variable may name.
+const maxKeys = 1024
+
+// DevicesEnv is the variable that the answer to Allocate has to carry for a
+// resource, with FormatKeys of the devices as its value. Each resource has its
+// own, because the kubelet keeps only one of two values of one name when a
+// container asks for two resources.
+//
+// The variable is for people and for berth trace: the kubelet appends the pod's own variables after it, so that no decision may rest
+// on it. What does is the grant (see GrantID).
+func DevicesEnv(resource string) string {
+	name := []byte(devicesEnv + "_" + resource)
+	for i, c := range name {
+		switch {
+		case c >= 'a' && c <= 'z':
+			name[i] = c - 'a' + 'A'
+		case c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		default:
+			name[i] = '_'
+		}
+	}
+	return string(name)
+}
+
+// FormatKeys prints keys in order, comma between them; ParseKeys reads it.
+func FormatKeys(keys []gpu.DeviceKey) string {
+	sorted := slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
+	texts := make([]string, len(sorted))
+	for i, key := range sorted {
+		texts[i] = key.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// ParseKeys reads the value of a DevicesEnv variable: GPU[/MIG][#share], comma
+// between them.
+func ParseKeys(text string) ([]gpu.DeviceKey, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if strings.Count(text, ",") >= maxKeys {
+		return nil, fmt.Errorf("parse devices: more than %d", maxKeys)
+	}
+	var keys []gpu.DeviceKey
+	for part := range strings.SplitSeq(text, ",") {
+		key, err := parseKey(part)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+func parseKey(text string) (gpu.DeviceKey, error) {
+	device, share, shared := strings.Cut(text, "#")
+	card, mig, partitioned := strings.Cut(device, "/")
+	key := gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(mig)}
+	number := 0
+	if shared {
+		var err error
+		if number, err = strconv.Atoi(share); err != nil || number < 1 || strconv.Itoa(number) != share {
+			return gpu.DeviceKey{}, fmt.Errorf("parse device %q: the share has to be a number from 1", text)
+		}
+	}
+	key.Share = number
+	if card == "" || partitioned && mig == "" {
+		return gpu.DeviceKey{}, fmt.Errorf("parse device %q: want GPU[/MIG][#share]", text)
+	}
+	return key, nil
+}
+
+// Open are the devices whose nodes the container was given, in the order of keys, whoever gave them: MIG devices, and GPUs none
+// of whose MIG devices it was given, since a container with a MIG device has the node of its GPU as well.
+func (c *Container) Open(snapshot *gpu.Snapshot) []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	for i := range snapshot.GPUs {
+		card := &snapshot.GPUs[i]
+		if !c.opens(snapshot, gpu.DeviceKey{GPU: card.UUID}) {
+			continue
+		}
+		before := len(keys)
+		for j := range card.MIG.Devices {
+			if key := (gpu.DeviceKey{GPU: card.UUID, MIG: card.MIG.Devices[j].UUID}); c.opens(snapshot, key) {
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) == before {
+			keys = append(keys, gpu.DeviceKey{GPU: card.UUID})
+		}
+	}
+	slices.SortFunc(keys, gpu.CompareKeys)
+	return keys
+}
+
+// opens compares by device number, which is what the kernel goes by; a node's
+// path in a container is of no meaning.
+func (c *Container) opens(snapshot *gpu.Snapshot, key gpu.DeviceKey) bool {
+	card := snapshot.GPU(key.GPU)
+	if card == nil || len(card.Nodes) == 0 {
+		return false
+	}
+	needed := []gpu.DeviceNode{card.Nodes[0]}
+	if key.MIG != "" {
+		parent, device := snapshot.Device(key.MIG)
+		if parent != card || device == nil {
+			return false
+		}
+		needed = append(needed, device.Nodes...)
+	}
+	for _, node := range needed {
+		if !slices.ContainsFunc(c.Devices, func(d gpu.DeviceNode) bool { return d.Major == node.Major && d.Minor == node.Minor }) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,454 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Acquire takes devices for a holder, all or none. It fails with *BarredError,
+// which names the first device that cannot be had, or with *ListedError.
+//
+// For a Pod (from Allocate, which knows the resource and nothing else) the devices are refused that are
+// barred, that a container uses, and that the kubelet's checkpoint lists for another living pod; see
+// the package comment. The grant is pending, bars other sizes at once, and goes to the file with
+// the next Reconcile only: replacing a file costs up to a millisecond on a disk, and there is
+// nothing to lose, as the kubelet writes a file of its own about this very grant before it
+// starts the container. For a Claim and Maintenance any holding of another holder is in the
+// way, and a grant that could not be written is taken back.
+//
+// Taking again what the same holder has is no error.
+func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
+	keys = slices.Clone(keys)
+	slices.SortFunc(keys, gpu.CompareKeys)
+	keys = slices.Compact(keys)
+	var err error
+	switch holder.Kind {
+	case Pod:
+		err = l.acquireForPod(holder, keys)
+	case Claim, Maintenance:
+		err = l.acquireDurably(holder, keys)
+	default:
+		err = fmt.Errorf("a holder of kind %q cannot ask for devices", holder.Kind)
+	}
+	if err != nil {
+		return fmt.Errorf("acquire devices: %w", err)
+	}
+	return nil
+}
+
+// acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
+// not known to be free.
+func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
+	l.mu.Lock()
+	if l.certain && l.free(holder.Resource, keys) {
+		l.grant(holder, keys, nil)
+		l.mu.Unlock()
+		l.subs.notify()
+		return nil
+	}
+	l.mu.Unlock()
+	var dropped []Question
+	for round := 1; ; round++ {
+		seen := l.observe(dropped)
+		l.mu.Lock()
+		before := l.edits
+		questions, err := l.tryForPod(holder, keys, seen)
+		changed := l.edits != before
+		l.mu.Unlock()
+		switch {
+		case err == nil:
+			l.subs.notify()
+			return nil
+		case changed:
+			l.saveAndNotify() // what was found out about others stays true
+		}
+		if len(questions) == 0 || round == 2 || l.deps.Ask == nil {
+			return err
+		}
+		dropped = l.deps.Ask(questions)
+	}
+}
+
+// free tells whether the ledger has nothing about the devices that keeps them from a pod.
+func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
+	table := l.bars.Load()
+	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
+		_, barred := table.by(resource, key)
+		return barred || l.records[key] != nil
+	})
+}
+
+// tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
+// change that.
+func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation) ([]Question, error) {
+	j := newJoin(l, seen.view)
+	defer l.publish()
+	if !l.certain {
+		l.notice(j)
+	}
+	passing := map[gpu.DeviceKey][]string{}
+	listed := collectEvidence(seen.view.Assignments, keys, l.deps.facts)
+	var questions []Question
+	var refused error
+	for _, key := range keys {
+		if blocking := l.blocker(j, holder, key); blocking != nil {
+			return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: blocking.clone()}
+		}
+		r := l.records[key]
+		if r == nil {
+			continue
+		}
+		e := evidence{readable: seen.readable, entries: seen.marked(key, listed[key]), offered: r.offered, passed: r.passed}
+		x := e.objection()
+		if x == nil {
+			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].bars() {
+				return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: l.records[key].clone()}
+			}
+			passing[key] = e.passing()
+			continue
+		}
+		if refused == nil {
+			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace, Name: x.facts.Name, Containers: x.containers, Since: r.Since}
+		}
+		questions = append(questions, Question{
+			PodUID: x.pod, Namespace: x.facts.Namespace, Pod: x.facts.Name, Containers: x.containers, All: x.all, Resource: x.resource, Key: key,
+		})
+	}
+	if refused != nil {
+		return questions, refused
+	}
+	l.grant(holder, keys, passing)
+	return nil, nil
+}
+
+// acquireDurably is for claims and maintenance: the grant is in the file when it returns.
+func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
+	if !l.store.leads() {
+		return ErrSuperseded
+	}
+	// The containers are read only when an orphan, which may have ended, is in the way.
+	var seen *observation
+	for {
+		l.mu.Lock()
+		blocking, key := l.firstInTheWay(holder, keys)
+		if blocking == nil {
+			break // with the mutex held
+		}
+		if blocking.Holder.Kind != Orphan || seen != nil && !l.revisit(newJoin(l, seen.view), blocking.Key, false) {
+			err := &BarredError{Key: key, Holding: blocking.clone()}
+			l.publish()
+			l.mu.Unlock()
+			return err
+		}
+		l.mu.Unlock()
+		if seen == nil {
+			now := l.observe(nil)
+			seen = &now
+		}
+	}
+	var changed []gpu.DeviceKey
+	for _, key := range keys {
+		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+			continue
+		}
+		l.put(Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()})
+		changed = append(changed, key)
+	}
+	l.publish()
+	l.mu.Unlock()
+	if len(changed) == 0 {
+		return nil
+	}
+	defer l.subs.notify()
+	err := l.save()
+	if err != nil {
+		l.mu.Lock()
+		for _, key := range changed {
+			if r := l.records[key]; r != nil && r.Holder.same(holder) {
+				l.remove(key)
+			}
+		}
+		l.publish()
+		l.mu.Unlock()
+	}
+	return err
+}
+
+func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, gpu.DeviceKey) {
+	for _, key := range keys {
+		if h := l.inTheWay(holder, key); h != nil {
+			return h, key
+		}
+	}
+	return nil, gpu.DeviceKey{}
+}
+
+// grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
+func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+	now := l.deps.Clock.Now()
+	for _, key := range keys {
+		h := Holding{Key: key, Holder: holder, Since: now, Pending: true}
+		if old := l.records[key]; old != nil && passing[key] != nil {
+			h.Grants = slices.Clone(old.Grants)
+		}
+		if holder.Grant != "" {
+			h.Grants, h.Holder.Grant = append(h.Grants, holder.Grant), ""
+		}
+		l.remove(key)
+		l.put(h)
+		l.records[key].passed = passing[key]
+	}
+	l.publishPods(holder.Resource, keys)
+}
+
+// blocker looks for what keeps holder from having key; nil when nothing does. Orphans that turn
+// out to have ended are removed on the way.
+func (l *Ledger) blocker(j *join, holder Holder, key gpu.DeviceKey) *Holding {
+	for {
+		blocking := l.inTheWay(holder, key)
+		if blocking == nil || blocking.Holder.Kind != Orphan {
+			return blocking
+		}
+		free := blocking.Key == key && !otherUse(blocking.Holder.Resource, holder.Resource)
+		if !l.revisit(j, blocking.Key, free) {
+			return blocking
+		}
+	}
+}
+
+// inTheWay finds the first holding that keeps holder from having key, as far as is known.
+func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
+	for _, other := range onCard(l.order, key.GPU) {
+		if h := &l.records[other].Holding; h.blocks(holder, key) {
+			return h
+		}
+	}
+	return nil
+}
+
+// Offered tells the ledger that the kubelet calls these devices of a resource free, as it does
+// in GetPreferredAllocation with those that need not be included. Each of them that a container
+// uses is then an orphan's, unless the kubelet's checkpoint lists it; each whose container has ended meanwhile
+// is free. So the answer of BarredBy is right at this moment, however old the last Reconcile is.
+//
+// The result are the devices that an Allocate would refuse because the checkpoint lists them for
+// another pod, in the order of keys: they are to be preferred last. Devices without a holding cost nothing,
+// unless the last Reconcile had no checkpoint.
+func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	held := l.noteOffered(resource, keys)
+	if held == nil {
+		return nil
+	}
+	seen := l.observe(nil)
+	l.mu.Lock()
+	before := l.edits
+	j := newJoin(l, seen.view)
+	if !l.certain {
+		l.notice(j)
+	}
+	var last []gpu.DeviceKey
+	listed := collectEvidence(seen.view.Assignments, held, l.deps.facts)
+	for _, key := range held {
+		if r := l.records[key]; r == nil || !r.ofKubelet(resource) {
+			continue
+		}
+		e := evidence{readable: seen.readable, entries: listed[key], offered: true}
+		if e.objection() != nil {
+			last = append(last, key)
+		} else {
+			l.revisit(j, key, true)
+		}
+	}
+	changed := l.edits != before
+	if changed {
+		l.publish()
+	}
+	l.mu.Unlock()
+	if changed {
+		l.saveAndNotify()
+	}
+	return last
+}
+
+// noteOffered gives those of the keys that the ledger has for the kubelet's pods; nil when nothing has to be
+// looked at.
+func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var held []gpu.DeviceKey
+	for _, key := range keys {
+		if r := l.records[key]; r != nil && r.ofKubelet(resource) {
+			r.offered = true
+			held = append(held, key)
+		}
+	}
+	if held == nil && !l.certain {
+		held = []gpu.DeviceKey{}
+	}
+	return held
+}
+
+// ofKubelet tells whether the kubelet's word on a device of the resource is about this holding. If it gave the
+// device out as another resource, it is not.
+func (r *record) ofKubelet(resource string) bool {
+	return (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && !otherUse(r.Holder.Resource, resource)
+}
+
+// notice takes in the containers on devices without a holding. There are such only when the ledger
+// cannot know what it missed: since the last Reconcile had no checkpoint.
+func (l *Ledger) notice(j *join) {
+	for _, key := range slices.SortedFunc(maps.Keys(j.live), gpu.CompareKeys) {
+		if l.records[key] == nil {
+			l.revisit(j, key, false)
+		}
+	}
+}
+
+// lifeless is a holding whose containers have all ended, and which the kubelet may remember.
+func (h Holding) lifeless() Holding {
+	h.Holder.Kind, h.Live, h.Uncounted = Pod, nil, false
+	return h
+}
+
+// observation is what was read for one decision.
+type observation struct {
+	view     NodeView
+	readable bool
+}
+
+// observe reads the containers and then the checkpoint; in this order, as for NodeView. It is called
+// without the mutex. Dropped are entries that the kubelet is known to have removed from its memory.
+func (l *Ledger) observe(dropped []Question) observation {
+	var seen observation
+	seen.view.dropped = dropped
+	seen.view.CheckpointErr, seen.view.ContainersErr = errNotRead, errNotRead
+	if l.deps.Look != nil {
+		seen.view.Containers, seen.view.ContainersErr = l.deps.Look()
+		if seen.view.ContainersErr != nil {
+			l.deps.Log.Warn("Could not read the running containers for the ledger", "error", seen.view.ContainersErr)
+		}
+	}
+	if l.deps.Assigned != nil {
+		seen.view.Assignments, seen.view.CheckpointErr = l.deps.Assigned()
+		seen.readable = seen.view.CheckpointErr == nil
+	}
+	for _, a := range seen.view.Assignments {
+		if l.deps.facts(a.PodUID).State == PodEnded {
+			seen.view.Pods = append(seen.view.Pods, NodePod{UID: a.PodUID, Ended: true})
+		}
+	}
+	return seen
+}
+
+// marked are the entries about a key, those marked that the kubelet has dropped.
+func (o *observation) marked(key gpu.DeviceKey, entries []entry) []entry {
+	for i, x := range entries {
+		entries[i].dropped = o.view.hasDropped(x.pod, x.resource, key)
+	}
+	return entries
+}
+
+// facts is Deps.Pod; without one nothing is known.
+func (d *Deps) facts(uid string) PodFacts {
+	if d.Pod == nil {
+		return PodFacts{}
+	}
+	return d.Pod(uid)
+}
+
+// on tells whether the container uses what h is about.
+func (c *Container) on(h Holding) bool {
+	if slices.Contains(c.Keys, h.Key) {
+		return true
+	}
+	if c.PodUID != h.Holder.PodUID {
+		return false
+	}
+	// An orphan is particular containers; when those are dead it is over, and one that
+	// starts again under the same name has got other devices.
+	if h.Holder.Kind == Orphan || len(c.Keys) > 0 {
+		return slices.Contains(h.Live, c.ID)
+	}
+	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
+}
+
+// saveAndNotify is called without the mutex after holdings have changed. A write that fails is a fault, and the next Reconcile
+// tries again.
+func (l *Ledger) saveAndNotify() {
+	_ = l.save()
+	l.subs.notify()
+}
+
+// Release ends the holder's hold on the keys, or on all that it holds when keys is nil.
+// What it does not hold is left alone. For claims and maintenance; pods are released by
+// Reconcile. An error means that the release stands in memory only.
+func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
+	l.mu.Lock()
+	if keys == nil {
+		keys = l.order
+	}
+	changed := false
+	for _, key := range slices.Clone(keys) {
+		if held, ok := l.records[key]; ok && held.Holder.same(holder) {
+			l.remove(key)
+			changed = true
+		}
+	}
+	if changed {
+		l.publish()
+	}
+	l.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	l.subs.notify()
+	if err := l.save(); err != nil {
+		return fmt.Errorf("release devices: %w", err)
+	}
+	return nil
+}
+
+// Adopt records as fact that the holder has the devices, for what was found to exist
+// already: claims that the kubelet says are prepared. It overrides pods and orphans, and
+// fails with *BarredError when another claim or maintenance has one, in whatever size; the
+// others are adopted all the same.
+func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
+	l.mu.Lock()
+	before := l.edits
+	keys = slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
+	now := l.deps.Clock.Now()
+	var refused error
+	for _, key := range keys {
+		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+			continue
+		}
+		if other := l.reserved(holder, key); other != nil {
+			if refused == nil {
+				refused = fmt.Errorf("adopt devices: %w", &BarredError{Key: key, Holding: other.clone()})
+			}
+			continue
+		}
+		l.put(Holding{Key: key, Holder: holder, Since: now})
+	}
+	l.publish()
+	changed := l.edits != before
+	l.mu.Unlock()
+	if changed {
+		l.saveAndNotify()
+	}
+	return refused
+}
+
+// reserved finds what another claim or maintenance holds of a device; nil for nothing.
+func (l *Ledger) reserved(holder Holder, key gpu.DeviceKey) *Holding {
+	for _, other := range onCard(l.order, key.GPU) {
+		h := &l.records[other].Holding
+		if (h.Holder.Kind == Claim || h.Holder.Kind == Maintenance) && h.blocks(holder, key) {
+			return h
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Bar says what keeps a device from being given out.
+type Bar struct {
+	// Through is the device whose holding is in the way: the same one, or one of another size.
+	Through gpu.DeviceKey
+	// Kind is whose holding it is.
+	Kind Kind
+	// Unseen says that neither the kubelet nor the scheduler counts the device as taken. Reported
+	// healthy it attracts pods that then have to be refused; so it is to be reported unhealthy.
+	Unseen bool
+}
+
+// barTable answers what bars a device. It is never changed after it was published, so
+// that readers need no lock; a new one shares the cards that are as before.
+type barTable struct{ cards map[gpu.UUID]*cardBars }
+
+// cardBars is what is held of one card, as far as it bars anything.
+type cardBars struct {
+	whole deviceBars
+	parts []deviceBars // the MIG devices of which anything is held, by UUID
+}
+
+// deviceBars is what is held of a card outside its MIG devices, or of a MIG device.
+type deviceBars struct {
+	mig gpu.UUID
+	// unshared is who has the device as a whole, share who has the first share that is held.
+	unshared, share *Holding
+	// barring are the shares that bar themselves.
+	barring map[int]*Holding
+	// uses are the first holding, and the first under another resource's name than that one.
+	uses [2]*Holding
+}
+
+func (d *deviceBars) first() *Holding {
+	if d.unshared != nil {
+		return d.unshared
+	}
+	return d.share
+}
+
+// part finds a MIG device; nil when nothing of it is held.
+func (c *cardBars) part(mig gpu.UUID) *deviceBars {
+	for i := range c.parts {
+		if c.parts[i].mig == mig {
+			return &c.parts[i]
+		}
+	}
+	return nil
+}
+
+func (d *deviceBars) add(h *Holding) {
+	if h.Key.Share == 0 {
+		d.unshared = h
+	} else {
+		if d.share == nil {
+			d.share = h
+		}
+		if h.bars() {
+			if d.barring == nil {
+				d.barring = map[int]*Holding{}
+			}
+			d.barring[h.Key.Share] = h
+		}
+	}
+	switch {
+	case h.Holder.Resource == "":
+	case d.uses[0] == nil:
+		d.uses[0] = h
+	case d.uses[1] == nil && d.uses[0].Holder.Resource != h.Holder.Resource:
+		d.uses[1] = h
+	}
+}
+
+// newBarTable takes records in the order of keys.
+func newBarTable(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *barTable {
+	t := &barTable{cards: map[gpu.UUID]*cardBars{}}
+	for len(order) > 0 {
+		mine := onCard(order, order[0].GPU)
+		t.cards[order[0].GPU] = newCardBars(mine, records)
+		order = order[len(mine):]
+	}
+	return t
+}
+
+func newCardBars(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *cardBars {
+	c := &cardBars{}
+	for _, key := range order {
+		device := &c.whole
+		if key.MIG != "" {
+			if n := len(c.parts); n == 0 || c.parts[n-1].mig != key.MIG {
+				c.parts = append(c.parts, deviceBars{mig: key.MIG})
+			}
+			device = &c.parts[len(c.parts)-1]
+		}
+		device.add(&records[key].Holding)
+	}
+	return c
+}
+
+// onCard is the part of the order that is about one card.
+func onCard(order []gpu.DeviceKey, card gpu.UUID) []gpu.DeviceKey {
+	compare := func(key gpu.DeviceKey, card gpu.UUID) int { return strings.Compare(string(key.GPU), string(card)) }
+	from, _ := slices.BinarySearchFunc(order, card, compare)
+	length := slices.IndexFunc(order[from:], func(key gpu.DeviceKey) bool { return key.GPU != card })
+	if length < 0 {
+		return order[from:]
+	}
+	return order[from : from+length]
+}
+
+// by answers as blocks does, for a pod.
+func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
+	c := t.cards[key.GPU]
+	if c == nil {
+		return Bar{}, false
+	}
+	device := &c.whole
+	if key.MIG != "" {
+		if h := c.whole.first(); h != nil {
+			return unseen(h), true
+		}
+		if device = c.part(key.MIG); device == nil {
+			return Bar{}, false
+		}
+	} else if len(c.parts) > 0 {
+		return unseen(c.parts[0].first()), true
+	}
+	return device.by(resource, key.Share)
+}
+
+func unseen(h *Holding) Bar { return Bar{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
+
+// by is about a device of which no other part of the card is in the way.
+func (d *deviceBars) by(resource string, share int) (Bar, bool) {
+	other, own := d.share, d.unshared
+	if share > 0 {
+		other, own = d.unshared, d.barring[share]
+	}
+	if other != nil {
+		return unseen(other), true
+	}
+	for _, h := range d.uses {
+		if h != nil && otherUse(h.Holder.Resource, resource) {
+			return unseen(h), true
+		}
+	}
+	if own == nil || !own.bars() {
+		return Bar{}, false
+	}
+	return Bar{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != Orphan || own.Uncounted}, true
+}
+
+// covers tells whether the table bars what a pod's holding bars, and nothing that it does not.
+func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
+	c := t.cards[key.GPU]
+	if c == nil {
+		return false
+	}
+	device := &c.whole
+	if key.MIG != "" {
+		if device = c.part(key.MIG); device == nil {
+			return false
+		}
+	}
+	held := device.unshared != nil && !device.unshared.bars()
+	if key.Share > 0 {
+		held = device.share != nil && device.barring[key.Share] == nil
+	}
+	use := ""
+	if device.uses[0] != nil {
+		use = device.uses[0].Holder.Resource
+	}
+	return held && use == resource
+}
+
+// otherUse tells whether two names are known to be of two resources.
+func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
+
+// blocks tells whether a holding keeps a holder from having a device; the rules are in the
+// package's comment.
+func (h *Holding) blocks(holder Holder, key gpu.DeviceKey) bool {
+	switch {
+	case holder.Kind != Pod:
+		return h.Key.Overlaps(key) && !h.Holder.same(holder)
+	case h.Key != key && h.Key.Overlaps(key):
+		return true
+	case h.Key == key && h.bars():
+		return true
+	}
+	return h.Key.GPU == key.GPU && h.Key.MIG == key.MIG && otherUse(h.Holder.Resource, holder.Resource)
+}
+
+// BarredBy tells what keeps a device from being given out to a pod as a resource: any holding on a
+// device of another size that shares its silicon, any but a pod's on the device itself, and one of
+// the device under another resource's name. It takes no lock, allocates nothing, and
+// costs the same however much is held.
+func (l *Ledger) BarredBy(resource string, key gpu.DeviceKey) (Bar, bool) {
+	return l.bars.Load().by(resource, key)
+}
+
+// Barred are all holdings that bar their own device, by key. The map is the caller's.
+func (l *Ledger) Barred() map[gpu.DeviceKey]Holding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	barred := map[gpu.DeviceKey]Holding{}
+	for key, r := range l.records {
+		if r.bars() {
+			barred[key] = r.clone()
+		}
+	}
+	return barred
+}
+
+// publish makes the records visible to BarredBy.
+func (l *Ledger) publish() { l.bars.Store(newBarTable(l.order, l.records)) }
+
+// publishPods makes a pod's new holdings visible. That costs something only if they bar what was
+// not barred: the first share of a device does, the next does not.
+func (l *Ledger) publishPods(resource string, keys []gpu.DeviceKey) {
+	table := l.bars.Load()
+	var fresh map[gpu.UUID]*cardBars
+	for _, key := range keys {
+		if table.covers(resource, key) {
+			continue
+		}
+		if fresh == nil {
+			fresh = maps.Clone(table.cards)
+			table = &barTable{cards: fresh}
+		}
+		fresh[key.GPU] = newCardBars(onCard(l.order, key.GPU), l.records)
+	}
+	if fresh != nil {
+		l.bars.Store(table)
+	}
+}

@@ -1,0 +1,107 @@
+package ledger
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// TestTableAgreesWithRules holds the published table, however it came about, against the rules
+// asked of every holding.
+func TestTableAgreesWithRules(t *testing.T) {
+	resources := []string{"", "a", "b", "c"}
+	var keys []gpu.DeviceKey
+	for _, card := range []string{"G0", "G1"} {
+		for _, device := range []string{"", "#1", "#2", "/M1", "/M1#1", "/M1#2", "/M2", "/M2#3"} {
+			keys = append(keys, key(card+device))
+		}
+	}
+	dir, run := t.TempDir(), 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		l, err := Open(Deps{Path: filepath.Join(dir, fmt.Sprint(run)), BootID: "boot", Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		some := func() []gpu.DeviceKey { return rapid.SliceOfN(rapid.SampledFrom(keys), 1, 3).Draw(t, "keys") }
+		name := func() string { return rapid.SampledFrom([]string{"A", "B"}).Draw(t, "name") }
+		resource := func() string { return rapid.SampledFrom(resources).Draw(t, "resource") }
+		t.Repeat(map[string]func(*rapid.T){
+			"pod":      func(*rapid.T) { _ = l.Acquire(Holder{Kind: Pod, Resource: resource()}, some()) },
+			"pod too":  func(*rapid.T) { _ = l.Acquire(Holder{Kind: Pod, Resource: resource()}, some()) },
+			"claim":    func(*rapid.T) { _ = l.Acquire(claim(name()), some()) },
+			"adopt":    func(*rapid.T) { _ = l.Adopt(claim(name()), some()) },
+			"maintain": func(*rapid.T) { _ = l.Acquire(Holder{Kind: Maintenance, ID: name()}, some()) },
+			"release":  func(*rapid.T) { _ = l.Release(claim(name()), nil) },
+			"reconcile": func(t *rapid.T) {
+				uid := name()
+				view := NodeView{Assignments: []Assignment{{PodUID: uid, Container: "c", Resource: resource(), Keys: some()}}}
+				if rapid.Bool().Draw(t, "alive") {
+					view.Containers = []Container{{ID: "c" + uid, PodUID: uid, Name: "other", Keys: some()}}
+					view.Pods = []NodePod{{UID: uid, Devices: 1}}
+				}
+				l.Reconcile(view)
+			},
+			"": func(t *rapid.T) {
+				for _, key := range keys {
+					for _, resource := range resources {
+						checkBar(t, l, resource, key)
+					}
+				}
+			},
+		})
+	})
+}
+
+func checkBar(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
+	through, unseen := map[gpu.DeviceKey]bool{}, false
+	for _, h := range l.Holdings() {
+		if h.blocks(Holder{Kind: Pod, Resource: resource}, key) {
+			through[h.Key] = true
+			counted := h.Key == key && h.Holder.Kind == Orphan && !h.Uncounted && !otherUse(h.Holder.Resource, resource)
+			unseen = unseen || !counted
+		}
+	}
+	bar, barred := l.BarredBy(resource, key)
+	if barred != (len(through) > 0) || barred && !through[bar.Through] || bar.Unseen != unseen {
+		t.Fatalf("%s as %q: %v, %v, but in the way are %v (unseen %v)\n%v", key, resource, bar, barred, through, unseen, l.Holdings())
+	}
+	if barred && bar.Kind != l.records[bar.Through].Holder.Kind {
+		t.Fatalf("%s as %q: %v, but that is %v", key, resource, bar, l.records[bar.Through].Holding)
+	}
+}
+
+// TestOverlap is the whole of what is meant by sizes.
+func TestOverlap(t *testing.T) {
+	tests := map[string]struct {
+		a, b string
+		want bool
+	}{
+		"a card and itself":                    {"G0", "G0", true},
+		"two cards":                            {"G0", "G1", false},
+		"a card and its share":                 {"G0", "G0#1", true},
+		"two shares":                           {"G0#1", "G0#2", false},
+		"a share and itself":                   {"G0#1", "G0#1", true},
+		"a card and its MIG device":            {"G0", "G0/M1", true},
+		"a card and a share of its MIG device": {"G0", "G0/M1#1", true},
+		"a share of the card and a MIG device": {"G0#1", "G0/M1", true},
+		"a share of each":                      {"G0#1", "G0/M1#1", true},
+		"two MIG devices":                      {"G0/M1", "G0/M2", false},
+		"a MIG device and another's share":     {"G0/M1", "G0/M2#1", false},
+		"a MIG device and its share":           {"G0/M1", "G0/M1#1", true},
+		"shares of two MIG devices":            {"G0/M1#1", "G0/M2#1", false},
+		"MIG devices of one name on two cards": {"G0/M1", "G1/M1", false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if key(test.a).Overlaps(key(test.b)) != test.want || key(test.b).Overlaps(key(test.a)) != test.want {
+				t.Errorf("Overlaps(%s, %s), want %v", test.a, test.b, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,353 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// join brings together what the ledger has and what the node shows.
+type join struct {
+	l           *Ledger
+	view        NodeView
+	checkpoint  bool // is known
+	pods        map[string]NodePod
+	listed      map[gpu.DeviceKey]listing
+	live        map[gpu.DeviceKey]map[string]*use // by pod UID
+	conflicts   []Conflict
+	listedByPod map[string][]Assignment    // with what the kubelet has dropped: a process outlives its entry
+	heldByPod   map[string][]gpu.DeviceKey // by the ledger before
+	unmarked    []Container
+}
+
+// listing is one pod's entries for a device.
+type listing struct {
+	pod, resource string
+	containers    []string
+	grants        []string
+}
+
+// use is one pod's living containers on a device.
+type use struct {
+	pod, namespace, podName string
+	ids, names              []string
+}
+
+func newJoin(l *Ledger, view NodeView) *join {
+	j := &join{
+		l: l, view: view, checkpoint: view.CheckpointErr == nil,
+		pods:        map[string]NodePod{},
+		listed:      map[gpu.DeviceKey]listing{},
+		live:        map[gpu.DeviceKey]map[string]*use{},
+		listedByPod: map[string][]Assignment{},
+		heldByPod:   map[string][]gpu.DeviceKey{},
+	}
+	for _, key := range l.order {
+		if h := l.records[key].Holder; h.Kind == Pod || h.Kind == Orphan {
+			j.heldByPod[h.PodUID] = append(j.heldByPod[h.PodUID], key)
+		}
+	}
+	for _, pod := range view.Pods {
+		j.pods[pod.UID] = pod
+	}
+	if j.checkpoint {
+		for _, a := range view.Assignments {
+			j.listedByPod[a.PodUID] = append(j.listedByPod[a.PodUID], a)
+		}
+	}
+	j.findLive()
+	j.findListed()
+	return j
+}
+
+func (j *join) findListed() {
+	for _, pod := range slices.Sorted(maps.Keys(j.listedByPod)) {
+		if j.pods[pod].Ended {
+			continue // The kubelet drops its entries at the next allocation, or has done so in memory.
+		}
+		for _, a := range j.listedByPod[pod] {
+			for _, key := range a.Keys {
+				if !j.view.hasDropped(pod, a.Resource, key) {
+					j.list(key, a)
+				}
+			}
+		}
+	}
+}
+
+func (j *join) list(key gpu.DeviceKey, a Assignment) {
+	entry, taken := j.listed[key]
+	if taken && entry.pod != a.PodUID {
+		// A kubelet does not do this. The one that lives, or else was there before, is right.
+		j.conflicts = append(j.conflicts, Conflict{Key: key, Pods: []string{entry.pod, a.PodUID}, Why: "the checkpoint lists it for both"})
+		if j.live[key][a.PodUID] == nil || j.live[key][entry.pod] != nil {
+			return
+		}
+		entry = listing{}
+	}
+	entry.pod, entry.resource = a.PodUID, a.Resource
+	if !slices.Contains(entry.containers, a.Container) {
+		entry.containers = append(entry.containers, a.Container)
+		slices.Sort(entry.containers)
+	}
+	if a.Grant != "" && !slices.Contains(entry.grants, a.Grant) {
+		entry.grants = append(entry.grants, a.Grant)
+	}
+	j.listed[key] = entry
+}
+
+// findLive says which devices have living containers. Three things show that a
+// container uses a device: its own evidence; that the kubelet gave it to the container
+// of that name; that the ledger saw this very container on it before.
+func (j *join) findLive() {
+	if j.view.ContainersErr != nil {
+		for _, key := range j.l.order {
+			if h := j.l.records[key].Holding; len(h.Live) > 0 {
+				j.use(key, h.Holder, h.Live...)
+			}
+		}
+		return
+	}
+	for _, c := range j.view.Containers {
+		holder := Holder{PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Container: c.Name}
+		for _, key := range j.keysOf(c) {
+			j.use(key, holder, c.ID)
+		}
+	}
+}
+
+// keysOf are the devices that a container uses. The checkpoint's word counts where it lists the container; otherwise its own
+// grants. A container with neither, whose pod requests devices and which has their nodes, uses them in an unknown size. What
+// the ledger saw this very container use before, it uses still.
+func (j *join) keysOf(c Container) []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	listed := false
+	// Without a name, and with no evidence of its own, any container of the pod may
+	// be the one.
+	nameless := c.Name == "" && len(c.Keys) == 0
+	for _, a := range j.listedByPod[c.PodUID] {
+		if nameless || c.Name != "" && a.Container == c.Name {
+			keys = append(keys, a.Keys...)
+			listed = true
+		}
+	}
+	if !listed {
+		keys = append(keys, c.Keys...)
+	}
+	for _, key := range j.heldByPod[c.PodUID] {
+		if c.on(j.l.records[key].Holding) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 && !listed && len(c.Open) > 0 && j.requestsDevices(c) {
+		j.unmarked = append(j.unmarked, c)
+		keys = append(keys, c.Open...)
+	}
+	return keys
+}
+
+// requestsDevices tells whether a container's pod requests devices of ours. Of a pod that is not known it is assumed
+// when the checkpoint is not known either: then nobody else can say what it uses.
+func (j *join) requestsDevices(c Container) bool {
+	facts := j.l.deps.facts(c.PodUID)
+	if facts.Containers == nil {
+		return !j.checkpoint && facts.State != PodEnded
+	}
+	return slices.ContainsFunc(facts.Containers, func(spec PodContainer) bool {
+		requests := slices.ContainsFunc(slices.Collect(maps.Values(spec.Devices)), func(count int) bool { return count > 0 })
+		return (c.Name == "" || spec.Name == c.Name) && requests
+	})
+}
+
+func (j *join) use(key gpu.DeviceKey, holder Holder, ids ...string) {
+	if j.live[key] == nil {
+		j.live[key] = map[string]*use{}
+	}
+	u := j.live[key][holder.PodUID]
+	if u == nil {
+		u = &use{pod: holder.PodUID}
+		j.live[key][holder.PodUID] = u
+	}
+	if holder.Pod != "" {
+		u.namespace, u.podName = holder.Namespace, holder.Pod
+	}
+	u.ids = union(u.ids, ids...)
+	if holder.Container != "" {
+		u.names = union(u.names, holder.Container)
+	}
+}
+
+// union keeps a sorted list of different texts.
+func union(list []string, more ...string) []string {
+	list = append(slices.Clone(list), more...)
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func (j *join) keys() []gpu.DeviceKey {
+	all := slices.Clone(j.l.order)
+	all = slices.AppendSeq(all, maps.Keys(j.listed))
+	all = slices.AppendSeq(all, maps.Keys(j.live))
+	slices.SortFunc(all, gpu.CompareKeys)
+	return slices.Compact(all)
+}
+
+// next is the state of a key after this look; false when it has no holder. With free the kubelet calls
+// the device free at this moment. It is the one place where the state of a holding is decided:
+//
+//	state        | listed for a pod | in use by containers | neither
+//	Claim, Maint.| same             | same                 | same
+//	none         | Pod              | Orphan               | none
+//	Pod          | Pod              | Orphan               | none; Pod while it waits (see waits)
+//	Orphan       | Pod              | Orphan               | none; Pod when the checkpoint is not known
+//	             |                  |                      | and the kubelet does not call it free
+func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
+	var old Holding
+	if r, ok := j.l.records[key]; ok {
+		old = r.Holding
+	}
+	if old.Holder.Kind == Claim || old.Holder.Kind == Maintenance {
+		j.report(key, old.Holder.ID, "", "held by "+string(old.Holder.Kind))
+		return old, true
+	}
+	if entry, ok := j.listed[key]; ok {
+		j.report(key, entry.pod, entry.pod, "the kubelet gave it to the first, the others live on it")
+		return j.remembered(key, old, entry), true
+	}
+	if u := j.user(key, old.Holder.PodUID); u != nil {
+		return j.orphan(key, old, u), true
+	}
+	if old.Holder.Kind == Orphan && !j.checkpoint && !free {
+		return old.lifeless(), true
+	}
+	return old.lifeless(), old.Holder.Kind == Pod && j.waits(old)
+}
+
+// report notes the living containers on a device that is somebody else's.
+func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
+	pods := []string{owner}
+	for _, pod := range slices.Sorted(maps.Keys(j.live[key])) {
+		if pod != except {
+			pods = append(pods, pod)
+		}
+	}
+	if len(pods) > 1 {
+		j.conflicts = append(j.conflicts, Conflict{Key: key, Pods: pods, Why: why})
+	}
+}
+
+func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding {
+	h := Holding{Key: key, Since: old.Since, Containers: entry.containers, Holder: Holder{Kind: Pod, PodUID: entry.pod, Resource: entry.resource}}
+	if old.Holder.PodUID != entry.pod && !old.Pending || old.Since.IsZero() {
+		h.Since = j.l.deps.Clock.Now()
+	}
+	if old.Holder.PodUID == entry.pod || old.Pending {
+		h.Grants = slices.Clone(old.Grants)
+	}
+	for _, id := range entry.grants {
+		if !slices.Contains(h.Grants, id) {
+			h.Grants = append(h.Grants, id)
+		}
+	}
+	if old.Holder.PodUID == entry.pod {
+		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
+	}
+	h.Holder.Container = entry.containers[0]
+	if u := j.live[key][entry.pod]; u != nil {
+		h.Live = u.ids
+		j.name(&h.Holder, u)
+	}
+	j.name(&h.Holder, nil)
+	return h
+}
+
+// name fills in what the container and the API say of the pod.
+func (j *join) name(h *Holder, u *use) {
+	if u != nil && u.podName != "" {
+		h.Namespace, h.Pod = u.namespace, u.podName
+	}
+	if u != nil && len(u.names) > 0 {
+		h.Container = u.names[0]
+	}
+	if pod, ok := j.pods[h.PodUID]; ok && pod.Name != "" {
+		h.Namespace, h.Pod = pod.Namespace, pod.Name
+	}
+}
+
+// user is the pod whose containers live on a device: the holder's if any of its containers does, or the
+// first. Nil when no container lives on it.
+func (j *join) user(key gpu.DeviceKey, holder string) *use {
+	pods := slices.Sorted(maps.Keys(j.live[key]))
+	if len(pods) == 0 {
+		return nil
+	}
+	if i := slices.Index(pods, holder); i > 0 {
+		pods[0], pods[i] = pods[i], pods[0]
+	}
+	if len(pods) > 1 {
+		j.conflicts = append(j.conflicts, Conflict{Key: key, Pods: pods, Why: "all live on it, the kubelet lists none"})
+	}
+	return j.live[key][pods[0]]
+}
+
+// newOrphans tells whether any device would become an orphan's that is not one's already. Then the containers
+// have to be read again, since one can have ended, and the kubelet dropped it, between the reading of
+// the containers and that of the checkpoint.
+func (j *join) newOrphans() bool {
+	for key, pods := range j.live {
+		if _, listed := j.listed[key]; listed {
+			continue
+		}
+		r, held := j.l.records[key]
+		if !held || r.Holder.Kind != Orphan && r.Holder.Kind != Claim && r.Holder.Kind != Maintenance || r.Holder.Kind == Orphan && pods[r.Holder.PodUID] == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// confirm drops the uses of containers that have ended since they were read.
+func (j *join) confirm(living []Container) {
+	for key, pods := range j.live {
+		for pod, u := range pods {
+			u.ids = slices.DeleteFunc(u.ids, func(id string) bool {
+				return !slices.ContainsFunc(living, func(c Container) bool { return c.ID == id })
+			})
+			if len(u.ids) == 0 {
+				delete(pods, pod)
+			}
+		}
+		if len(pods) == 0 {
+			delete(j.live, key)
+		}
+	}
+}
+
+func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
+	h := Holding{Key: key, Since: j.l.deps.Clock.Now(), Containers: u.names, Live: u.ids, Holder: Holder{Kind: Orphan, PodUID: u.pod}}
+	if old.Holder.PodUID == u.pod && !old.Since.IsZero() {
+		h.Since, h.Uncounted, h.Grants = old.Since, old.Uncounted, slices.Clone(old.Grants)
+		h.Containers = union(old.Containers, u.names...)
+		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
+		h.Holder.Container, h.Holder.Resource = old.Holder.Container, old.Holder.Resource
+	}
+	if old.Pending {
+		h.Since, h.Grants, h.Holder.Resource = old.Since, slices.Clone(old.Grants), old.Holder.Resource
+	}
+	j.name(&h.Holder, u)
+	return h
+}
+
+// waits tells whether a holding that is neither listed nor alive stays for now.
+func (j *join) waits(old Holding) bool {
+	age := j.l.deps.Clock.Since(old.Since)
+	switch {
+	case old.Pending && j.checkpoint:
+		return age < j.l.deps.PendingLimit
+	case old.Pending:
+		return age < j.l.deps.UnknownLimit
+	}
+	// The kubelet may well remember it; only the file is unreadable.
+	return !j.checkpoint && !j.pods[old.Holder.PodUID].Ended
+}

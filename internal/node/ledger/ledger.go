@@ -1,0 +1,361 @@
+package ledger
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// Kind says on whose behalf a device is held.
+type Kind string
+
+// The kinds. All but Pod bar their device; all bar other sizes of it.
+const (
+	// Pod: the kubelet's device manager gave the device to a container.
+	Pod Kind = "Pod"
+	// Claim: a ResourceClaim that the DRA driver prepared.
+	Claim Kind = "Claim"
+	// Maintenance: Berth itself changes the device.
+	Maintenance Kind = "Maintenance"
+	// Orphan: a container lives on the device, and the kubelet does not list it.
+	Orphan Kind = "Orphan"
+)
+
+// Holder is who holds a device.
+type Holder struct {
+	Kind Kind `json:"kind"`
+	// ID tells holders of kind Claim (the claim's UID) and Maintenance (what it is) apart.
+	ID string `json:"id,omitempty"`
+	// PodUID is empty for a pending holding, whose pod is not known yet.
+	PodUID    string `json:"podUID,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	// Container is the one that uses the device now, or the first of those that may.
+	Container string `json:"container,omitempty"`
+	// Resource is the name under which the kubelet gave the device out.
+	Resource string `json:"resource,omitempty"`
+	// Grant is for Acquire only: the ID by which the container that gets the devices is recognised. See Holding.Grants.
+	Grant string `json:"-"`
+}
+
+// same tells whether two holders are one and the same.
+func (h Holder) same(other Holder) bool {
+	if h.Kind != other.Kind || h.ID != other.ID {
+		return false
+	}
+	return h.Kind != Pod && h.Kind != Orphan || h.PodUID == other.PodUID
+}
+
+// Holding is one holder's hold on one device.
+type Holding struct {
+	Key    gpu.DeviceKey `json:"key"`
+	Holder Holder        `json:"holder"`
+	Since  time.Time     `json:"since"`
+	// Pending is true from Allocate until the kubelet's checkpoint lists the device.
+	Pending bool `json:"pending,omitempty"`
+	// Uncounted is true for an orphan that the scheduler does not count: its pod has
+	// ended, or counts for other devices. Reported healthy, such a device attracts
+	// pods that then have to be refused; so it is to be reported unhealthy.
+	Uncounted bool `json:"uncounted,omitempty"`
+	// Containers are the names of all containers of the pod that may use the
+	// device, sorted: an init container and those after it share theirs.
+	Containers []string `json:"containers,omitempty"`
+	// Grants are the IDs of the grants of this device to the pod, in the order in which they were made: a container has
+	// one as a mount, which its author can neither choose nor override.
+	Grants []string `json:"grants,omitempty"`
+	// Live are the IDs of the containers in which processes lived at the last
+	// look, sorted.
+	Live []string `json:"live,omitempty"`
+}
+
+func (h Holding) bars() bool { return h.Holder.Kind != Pod }
+
+// BarredError says that a device cannot be had.
+type BarredError struct {
+	Key gpu.DeviceKey
+	// Resource is as what a pod was to have it.
+	Resource string
+	// Holding is what bars it; its key is another one when the device is held in another
+	// size, or one of its shares as another resource.
+	Holding Holding
+}
+
+// Error names the device, the holder, and what ends the holding.
+func (e *BarredError) Error() string {
+	device := fmt.Sprintf("device %s", e.Key)
+	if e.Holding.Key != e.Key {
+		device += fmt.Sprintf(" (through %s)", e.Holding.Key)
+	}
+	h := e.Holding.Holder
+	if otherUse(h.Resource, e.Resource) {
+		device += fmt.Sprintf(", wanted as %s and given out as %s,", e.Resource, h.Resource)
+	}
+	since := e.Holding.Since.UTC().Format(time.RFC3339)
+	switch h.Kind {
+	case Orphan:
+		return fmt.Sprintf("%s is still in use since %s by %s, which the kubelet no longer lists; it is free when that container's last process has ended (on the node: crictl stop %s)",
+			device, since, h.container(), first(e.Holding.Live))
+	case Claim:
+		return fmt.Sprintf("%s is held since %s by ResourceClaim %s; it is free when the claim is released", device, since, h.ID)
+	case Maintenance:
+		return fmt.Sprintf("%s is under maintenance since %s (%s); it is free when that is done", device, since, h.ID)
+	}
+	if h.PodUID == "" {
+		return fmt.Sprintf("%s was allocated at %s to a pod that the kubelet has not named yet; it is free when that pod ends or fails", device, since)
+	}
+	return fmt.Sprintf("%s is held since %s by %s; it is free when that pod ends", device, since, h.container())
+}
+
+func (h Holder) container() string {
+	pod := h.PodUID
+	if h.Pod != "" {
+		pod = h.Namespace + "/" + h.Pod + " (UID " + h.PodUID + ")"
+	}
+	if h.Container == "" {
+		return "a container of pod " + pod
+	}
+	return "container " + h.Container + " of pod " + pod
+}
+
+func first(ids []string) string {
+	if len(ids) == 0 {
+		return "<id>"
+	}
+	return ids[0]
+}
+
+// ListedError says that a device was refused because the kubelet's checkpoint lists it for another pod that has not
+// ended: the kubelet has lost its record of that and offered the device a second time.
+type ListedError struct {
+	Key      gpu.DeviceKey
+	Resource string
+	// Pod is the UID of the other pod; Namespace and Name are empty when they are not known.
+	Pod, Namespace, Name string
+	Containers           []string
+	Since                time.Time
+}
+
+// Error names the device, the pod that has it, the evidence and what follows.
+func (e *ListedError) Error() string {
+	h := Holder{PodUID: e.Pod, Namespace: e.Namespace, Pod: e.Name, Container: e.Containers[0]}
+	return fmt.Sprintf("device %s is allocated to %s since %s: the kubelet's checkpoint lists it, and that pod has not ended. The kubelet has offered it a second time; "+
+		"with this refusal it corrects its record, and the next pod gets a free device",
+		e.Key, h.container(), e.Since.UTC().Format(time.RFC3339))
+}
+
+// ErrSuperseded says that a newer agent on this node writes the ledger.
+var ErrSuperseded = errors.New("another agent on this node has taken over the ledger")
+
+// Defaults of Deps.
+const (
+	DefaultPendingLimit = 30 * time.Second
+	DefaultUnknownLimit = 5 * time.Minute
+)
+
+// Deps are what a ledger needs.
+type Deps struct {
+	// Path is the file; its folder is made if need be. Path.lock and Path.tmp are used too.
+	Path string
+	// BootID is /proc/sys/kernel/random/boot_id. A file with another one is void.
+	BootID string
+	Clock  clock.PassiveClock // real time when nil
+	Log    *slog.Logger       // slog.Default when nil
+	// Look lists the containers in which a process lives at this moment, as for
+	// NodeView. It is asked when a device is wanted that has a holder, or any while the checkpoint is not
+	// known, and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
+	// ledger's mutex. Nil, or an error, trusts the last Reconcile.
+	Look func() ([]Container, error)
+	// Assigned reads what the kubelet's checkpoint lists at this moment, for the same occasions and after Look. It is
+	// called without the mutex. Nil, or an error, means that the checkpoint is not known.
+	Assigned func() ([]Assignment, error)
+	// Pod says what is known of a pod, from memory. It is called with the mutex held. Nil knows nothing.
+	Pod func(uid string) PodFacts
+	// Ask finds out more about devices that would have to be refused because the checkpoint lists them, and returns those
+	// that the kubelet does not have for their pod any more. What it learns of the pods themselves, Pod says
+	// afterwards. It is called without the mutex, at most once per Acquire, and bounds its own time.
+	Ask func([]Question) []Question
+	// Follow opens the file without taking over.
+	Follow bool
+	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how
+	// long while the checkpoint cannot be read. Zero takes the defaults.
+	PendingLimit, UnknownLimit time.Duration
+	// Fault is called at each step of a write; an error stops the write there, as
+	// death would. For tests.
+	Fault func(Step) error
+}
+
+// Ledger is the node's ledger. All methods may be called by several goroutines. No method reads or writes a
+// file, or calls Look, Assigned or Ask, while it holds the mutex.
+type Ledger struct {
+	deps  Deps
+	bars  atomic.Pointer[barTable]
+	store *store
+	// saving lets one write to the file happen at a time. It is taken before mu.
+	saving sync.Mutex
+
+	mu      sync.Mutex
+	records map[gpu.DeviceKey]*record
+	order   []gpu.DeviceKey // the keys of records, sorted
+	edits   uint64          // counts the changes of records
+	written uint64          // edits at the last write of the file
+	certain bool            // the last Reconcile had the checkpoint
+	faults  map[string]gpu.Cause
+	subs    subscribers
+}
+
+// record is a holding with its line of the file.
+type record struct {
+	Holding
+	line []byte
+	// offered and passed are as in evidence; they are not kept in the file.
+	offered bool
+	passed  []string
+}
+
+// Open reads the ledger's file and takes over the writing. A file of another boot
+// counts as none. One that is corrupt, or of a newer format, is kept as Path.bak; the
+// ledger then starts empty and Faults says so. Errors are those of the file
+// system, and a file of a newer format that cannot be kept.
+func Open(deps Deps) (*Ledger, error) {
+	deps.Clock = cmp.Or[clock.PassiveClock](deps.Clock, clock.RealClock{})
+	deps.Log = cmp.Or(deps.Log, slog.Default())
+	deps.PendingLimit = cmp.Or(deps.PendingLimit, DefaultPendingLimit)
+	deps.UnknownLimit = cmp.Or(deps.UnknownLimit, DefaultUnknownLimit)
+	store, err := openStore(deps.Path, deps.Fault)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}}
+	l.publish()
+	if deps.Follow {
+		err = l.store.follow(l.load)
+	} else {
+		err = l.takeOver()
+	}
+	if err != nil {
+		store.close()
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	return l, nil
+}
+
+// TakeOver makes this ledger the one that writes, and reads what the one before
+// it wrote. To be called when the agent's device plugin is about to register.
+func (l *Ledger) TakeOver() error {
+	if err := l.takeOver(); err != nil {
+		return fmt.Errorf("take over ledger: %w", err)
+	}
+	l.subs.notify()
+	return nil
+}
+
+func (l *Ledger) takeOver() error {
+	l.saving.Lock()
+	err := l.store.takeOver(l.load)
+	l.saving.Unlock()
+	if err != nil {
+		return err
+	}
+	// An empty ledger writes its file too, so that trouble with the disk shows now.
+	_ = l.save()
+	return nil
+}
+
+// Close writes what is not written yet and gives up the files; nothing on disk is
+// removed.
+func (l *Ledger) Close() error {
+	if l.dirty() {
+		_ = l.save()
+	}
+	return l.store.close()
+}
+
+// dirty tells whether the memory has what the file does not have.
+func (l *Ledger) dirty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.edits != l.written
+}
+
+// Writes tells whether this ledger is the one that writes the file.
+func (l *Ledger) Writes() bool { return l.store.leads() }
+
+// Holdings lists all holdings in the order of their keys.
+func (l *Ledger) Holdings() []Holding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holdings := make([]Holding, 0, len(l.order))
+	for _, key := range l.order {
+		holdings = append(holdings, l.records[key].clone())
+	}
+	return holdings
+}
+
+// Granted are the devices of a grant, in the order of keys; none for one that this ledger does not know.
+func (l *Ledger) Granted(id string) []gpu.DeviceKey {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var keys []gpu.DeviceKey
+	for _, key := range l.order {
+		if slices.Contains(l.records[key].Grants, id) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func (h Holding) clone() Holding {
+	h.Containers, h.Live, h.Grants = slices.Clone(h.Containers), slices.Clone(h.Live), slices.Clone(h.Grants)
+	return h
+}
+
+// Faults are standing troubles with the file, by code: LEDGER_CORRUPT,
+// LEDGER_VERSION, LEDGER_UNWRITABLE.
+func (l *Ledger) Faults() []gpu.Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	faults := make([]gpu.Cause, 0, len(l.faults))
+	for _, fault := range l.faults {
+		faults = append(faults, fault)
+	}
+	slices.SortFunc(faults, func(a, b gpu.Cause) int { return cmp.Compare(a.Code, b.Code) })
+	return faults
+}
+
+func (l *Ledger) fault(code, message string) {
+	if old, ok := l.faults[code]; ok && old.Message == message {
+		return
+	}
+	l.faults[code] = gpu.Cause{Code: code, Message: message, Since: l.deps.Clock.Now()}
+	l.deps.Log.Error("ledger", "code", code, "problem", message)
+}
+
+// put and remove change one record; the caller saves and publishes.
+func (l *Ledger) put(h Holding) {
+	i, found := slices.BinarySearchFunc(l.order, h.Key, gpu.CompareKeys)
+	r := &record{Holding: h}
+	if found {
+		r.offered, r.passed = l.records[h.Key].offered, l.records[h.Key].passed
+	} else {
+		l.order = slices.Insert(l.order, i, h.Key)
+	}
+	l.records[h.Key] = r
+	l.edits++
+}
+
+func (l *Ledger) remove(key gpu.DeviceKey) {
+	if i, found := slices.BinarySearchFunc(l.order, key, gpu.CompareKeys); found {
+		l.order = slices.Delete(l.order, i, i+1)
+		delete(l.records, key)
+		l.edits++
+	}
+}

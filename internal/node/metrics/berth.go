@@ -1,0 +1,236 @@
+package metrics
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+const (
+	prefix    = "berth_gpu_"
+	migPrefix = "berth_gpu_mig_"
+)
+
+// Berth renders the input in Berth's vocabulary.
+func Berth(in Input) []byte {
+	v := join(in)
+	t := &text{out: make([]byte, 0, 64<<10)}
+	v.berth(t)
+	return t.out
+}
+
+// Catalogue has the kind of each metric that Berth's page can have.
+func Catalogue() map[string]string {
+	t := &text{kinds: map[string]string{}}
+	join(Input{}).berth(t)
+	ageOf(t, 0, 0)
+	return t.kinds
+}
+
+func (v *view) berth(t *text) {
+	names := make([]cardLabels, len(v.cards))
+	for i := range v.cards {
+		names[i] = labelsOf(&v.cards[i])
+	}
+	v.identity(t, names)
+	v.meters(t, names)
+	v.clockReasons(t, names)
+	v.health(t, names)
+	v.pods(t)
+	v.sources(t, names)
+}
+
+// cardLabels are made once for each card.
+type cardLabels struct {
+	card    string
+	devices []string
+}
+
+func labelsOf(c *cardView) cardLabels {
+	l := cardLabels{card: labels("uuid", string(c.UUID), "index", strconv.Itoa(c.Index))}
+	for i := range c.devices {
+		d := &c.devices[i]
+		l.devices = append(l.devices, labels("uuid", string(d.UUID),
+			"index", strconv.Itoa(c.Index)+":"+strconv.Itoa(d.Index), "profile", d.Profile))
+	}
+	return l
+}
+
+func (v *view) identity(t *text, names []cardLabels) {
+	t.name(prefix+"info", gauge, "1 for each GPU of the node, with what does not change.")
+	for i := range v.cards {
+		c := &v.cards[i]
+		t.series(prefix+"info", 1, names[i].card, labels("pci_bus_id", c.PCI.String(), "model", c.Product,
+			"architecture", c.Architecture, "node", v.in.Node))
+	}
+	t.name(migPrefix+"info", gauge, "1 for each MIG device of the node, with the card that it is a part of.")
+	for i := range v.cards {
+		for j := range v.cards[i].devices {
+			d := &v.cards[i].devices[j]
+			t.series(migPrefix+"info", 1, names[i].devices[j], labels("gpu_uuid", string(v.cards[i].UUID),
+				"gi", strconv.Itoa(d.GI), "ci", strconv.Itoa(d.CI), "node", v.in.Node))
+		}
+	}
+	t.name("berth_driver_info", gauge, "1, with the version of the NVIDIA driver.")
+	if v.in.Snapshot != nil && v.in.Snapshot.Driver.Present() {
+		t.series("berth_driver_info", 1, labels("version", v.in.Snapshot.Driver.Version, "cuda", v.in.Snapshot.Driver.CUDA.String(), "node", v.in.Node))
+	}
+	t.name(prefix+"allocation_info", gauge, "1 for each device that a container holds: uuid is the device's, gpu_uuid the card's.")
+	each := func(held []Holding) {
+		for _, h := range held {
+			t.series(prefix+"allocation_info", 1, labels("uuid", string(h.Key.Device()), "gpu_uuid", string(h.Key.GPU),
+				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Resource), ownerLabels(h.Owner))
+		}
+	}
+	for i := range v.cards {
+		each(v.cards[i].use.holdings)
+		for j := range v.cards[i].devices {
+			each(v.cards[i].devices[j].use.holdings)
+		}
+	}
+}
+
+func ownerLabels(o Owner) string {
+	return labels("namespace", o.Namespace, "pod", o.Pod, "container", o.Container, "pod_uid", o.PodUID)
+}
+
+func (v *view) meters(t *text, names []cardLabels) {
+	for _, m := range meters() {
+		t.name(prefix+m.name, m.kind, m.help)
+		for i := range v.cards {
+			for _, p := range m.parts {
+				if value, ok := v.cards[i].sample.Get(p.measure); ok {
+					t.series(prefix+m.name, value, names[i].card, p.label)
+				}
+			}
+		}
+		if !m.mig {
+			continue
+		}
+		t.name(migPrefix+m.name, m.kind, m.help)
+		for i := range v.cards {
+			for j := range v.cards[i].devices {
+				if value, ok := v.cards[i].devices[j].sample.Get(m.parts[0].measure); ok {
+					t.series(migPrefix+m.name, value, names[i].devices[j])
+				}
+			}
+		}
+	}
+}
+
+func (v *view) clockReasons(t *text, names []cardLabels) {
+	const name = prefix + "clocks_held_down"
+	t.name(name, gauge, "1 for each reason that holds the clocks below what they could be.")
+	for i := range v.cards {
+		bits, ok := v.cards[i].sample.Get(gpu.ClockReasons)
+		if !ok {
+			continue
+		}
+		for _, reason := range reasons() {
+			t.series(name, oneIf(uint64(bits)&reason.bit != 0), names[i].card, labels("reason", reason.name))
+		}
+	}
+}
+
+func (v *view) health(t *text, names []cardLabels) {
+	t.name(prefix+"healthy", gauge, "1 while the GPU may be given out.")
+	for i := range v.cards {
+		t.series(prefix+"healthy", oneIf(v.cards[i].Health.OK()), names[i].card)
+	}
+	t.name(migPrefix+"healthy", gauge, "1 while the MIG device may be given out.")
+	for i := range v.cards {
+		for j := range v.cards[i].devices {
+			t.series(migPrefix+"healthy", oneIf(v.cards[i].devices[j].Health.OK()), names[i].devices[j])
+		}
+	}
+	t.name(prefix+"health_state", gauge, "1 for the state that the GPU is in, 0 for the others.")
+	for i := range v.cards {
+		now := cmp.Or(v.cards[i].Health.State, gpu.Healthy)
+		for _, state := range states() {
+			t.series(prefix+"health_state", oneIf(state == now), names[i].card, labels("state", string(state)))
+		}
+	}
+	t.name(prefix+"health_cause", gauge, "1 for each cause that stands against the GPU.")
+	for i := range v.cards {
+		var codes []string
+		for _, cause := range v.cards[i].Health.Causes {
+			codes = append(codes, cause.Code)
+		}
+		slices.Sort(codes)
+		for _, code := range slices.Compact(codes) {
+			t.series(prefix+"health_cause", 1, names[i].card, labels("code", code))
+		}
+	}
+	t.name(prefix+"xid_errors_total", counter, "XIDs that the driver reported since the agent began to count.")
+	for i := range v.cards {
+		for _, x := range v.cards[i].xids {
+			t.series(prefix+"xid_errors_total", float64(x.Count), names[i].card, labels("xid", strconv.FormatUint(x.XID, 10)))
+		}
+	}
+}
+
+// pods writes what the processes of each pod use. What runs on the node itself has names of its own, so that
+// pods can be summed.
+func (v *view) pods(t *text) {
+	numbers := []struct {
+		name, help string
+		value      func(share) (float64, bool)
+	}{
+		{"processes", "Processes that compute on the device.", func(s share) (float64, bool) { return float64(s.processes), true }},
+		{"memory_used_bytes", "Memory that the processes use.", func(s share) (float64, bool) { return float64(s.memory), s.memoryKnown }},
+		{"sm_utilization_ratio", "Use of the multiprocessors by the processes.", func(s share) (float64, bool) { return s.sm, s.activityKnown }},
+		{"memory_utilization_ratio", "Use of the memory's bandwidth by the processes.", func(s share) (float64, bool) { return s.bandwidth, s.activityKnown }},
+	}
+	for _, host := range []bool{false, true} {
+		before := prefix + "pod_"
+		if host {
+			before = prefix + "host_"
+		}
+		for _, number := range numbers {
+			t.name(before+number.name, gauge, number.help)
+			each := func(device gpu.UUID, shares []share) {
+				for _, s := range shares {
+					value, known := number.value(s)
+					if s.host != host || !known {
+						continue
+					}
+					owner := ""
+					if !host {
+						owner = ownerLabels(s.Owner)
+					}
+					t.series(before+number.name, value, labels("uuid", string(device)), owner)
+				}
+			}
+			for i := range v.cards {
+				c := &v.cards[i]
+				each(c.UUID, c.use.shares)
+				for j := range c.devices {
+					each(c.devices[j].UUID, c.devices[j].use.shares)
+				}
+			}
+		}
+	}
+}
+
+func (v *view) sources(t *text, names []cardLabels) {
+	t.name(prefix+"source_success", gauge, "1 if the last reading of the source succeeded in time.")
+	for i := range v.cards {
+		for _, s := range v.cards[i].sample.Sources {
+			t.series(prefix+"source_success", oneIf(s.OK), names[i].card, labels("source", s.Name))
+		}
+	}
+	t.name(prefix+"source_duration_seconds", gauge, "How long the last reading of the source took.")
+	for i := range v.cards {
+		for _, s := range v.cards[i].sample.Sources {
+			t.series(prefix+"source_duration_seconds", s.Took.Seconds(), names[i].card, labels("source", s.Name))
+		}
+	}
+	t.name(prefix+"sample_duration_seconds", gauge, "How long the last pass over all GPUs took.")
+	t.series(prefix+"sample_duration_seconds", v.in.Sample.Took.Seconds())
+	t.name(prefix+"sample_timestamp_seconds", gauge, "When the last pass ended.")
+	if !v.in.Sample.Time.IsZero() {
+		t.series(prefix+"sample_timestamp_seconds", float64(v.in.Sample.Time.UnixMilli())/1000)
+	}
+}

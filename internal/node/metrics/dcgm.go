@@ -1,0 +1,273 @@
+package metrics
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// The names of the label with the node's name: every release of dcgm-exporter writes the first, its main branch the second.
+const (
+	HostnameReleased = "Hostname"
+	HostnameNext     = "hostname"
+)
+
+// field is one of dcgm-exporter's default counters.
+type field struct {
+	name string
+	kind kind
+	help string
+	// of says how the number follows from the readings.
+	of func(*gpu.Readings) (float64, bool)
+	// mig tells that a GPU instance has it of its own.
+	mig bool
+	// adds tells that the series of one GPU add up to the GPU's value.
+	adds bool
+	// part says what a holder's part of a shared device is, where that is known; nil for what has no parts.
+	part func(r *gpu.Readings, s share) (float64, bool)
+}
+
+// scaled is a measure in another unit.
+func scaled(m gpu.Measure, scale float64) func(*gpu.Readings) (float64, bool) {
+	return func(r *gpu.Readings) (float64, bool) {
+		value, ok := r.Get(m)
+		return value * scale, ok
+	}
+}
+
+// whole is scaled to a whole number, as NVML had it.
+func whole(m gpu.Measure, scale float64) func(*gpu.Readings) (float64, bool) {
+	return func(r *gpu.Readings) (float64, bool) {
+		value, ok := r.Get(m)
+		return math.Round(value * scale), ok
+	}
+}
+
+const mebibyte = 1.0 / (1 << 20)
+
+// fields are dcgm-exporter's default counters (its default-counters.csv and dcp-metrics-included.csv) that NVML and GPM
+// can provide, with its names and units. DCGM_FI_DEV_XID_ERRORS has labels of its own and is not here.
+func fields() []field {
+	return []field{
+		{name: "DCGM_FI_DEV_SM_CLOCK", kind: gauge, help: "SM clock (MHz).", of: whole(gpu.ClockSM, 1e-6)},
+		{name: "DCGM_FI_DEV_MEM_CLOCK", kind: gauge, help: "Memory clock (MHz).", of: whole(gpu.ClockMemory, 1e-6)},
+		{name: "DCGM_FI_DEV_MEMORY_TEMP", kind: gauge, help: "Memory temperature (C).", of: scaled(gpu.TemperatureMemory, 1)},
+		{name: "DCGM_FI_DEV_GPU_TEMP", kind: gauge, help: "GPU temperature (C).", of: scaled(gpu.TemperatureGPU, 1)},
+		{name: "DCGM_FI_DEV_POWER_USAGE", kind: gauge, help: "Power draw (W).", of: scaled(gpu.PowerUsage, 1)},
+		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", kind: counter, help: "Energy since the driver was loaded (mJ).", of: whole(gpu.EnergyTotal, 1000)},
+		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", kind: counter, help: "PCIe retries.", of: scaled(gpu.PCIeReplays, 1)},
+		{name: "DCGM_FI_DEV_GPU_UTIL", kind: gauge, help: "GPU utilization (%).", of: whole(gpu.UtilizationGPU, 100)},
+		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", kind: gauge, help: "Memory utilization (%).", of: whole(gpu.UtilizationMemory, 100)},
+		{name: "DCGM_FI_DEV_ENC_UTIL", kind: gauge, help: "Encoder utilization (%).", of: whole(gpu.UtilizationEncoder, 100)},
+		{name: "DCGM_FI_DEV_DEC_UTIL", kind: gauge, help: "Decoder utilization (%).", of: whole(gpu.UtilizationDecoder, 100)},
+		{name: "DCGM_FI_DEV_FB_FREE", kind: gauge, help: "Free memory (MiB).", of: whole(gpu.MemoryFree, mebibyte), mig: true, adds: true, part: freePart},
+		{name: "DCGM_FI_DEV_FB_USED", kind: gauge, help: "Used memory (MiB).", of: whole(gpu.MemoryUsed, mebibyte), mig: true, adds: true, part: usedPart},
+		{name: "DCGM_FI_DEV_FB_RESERVED", kind: gauge, help: "Memory kept by the driver (MiB).", of: whole(gpu.MemoryReserved, mebibyte)},
+		{name: "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", kind: counter, help: "Rows remapped for uncorrectable errors.", of: scaled(gpu.RemappedUncorrectable, 1)},
+		{name: "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", kind: counter, help: "Rows remapped for correctable errors.", of: scaled(gpu.RemappedCorrectable, 1)},
+		{name: "DCGM_FI_DEV_ROW_REMAP_FAILURE", kind: gauge, help: "Whether remapping of rows has failed.", of: scaled(gpu.RemapFailure, 1)},
+		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", kind: counter, help: "Data sent and received over all NVLinks (KiB).", of: nvlinkTotal},
+		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", kind: gauge, help: "vGPU licence status.", of: scaled(gpu.VGPULicensed, 1)},
+		{name: "DCGM_FI_PROF_GR_ENGINE_ACTIVE", kind: gauge, help: "Ratio of time the graphics engine is active.", of: scaled(gpu.GraphicsActive, 1), mig: true},
+		{name: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", kind: gauge, help: "Ratio of cycles the tensor pipe is active.", of: scaled(gpu.TensorActive, 1), mig: true},
+		{name: "DCGM_FI_PROF_DRAM_ACTIVE", kind: gauge, help: "Ratio of cycles the memory interface is active.", of: scaled(gpu.DRAMActive, 1), mig: true},
+		{name: "DCGM_FI_PROF_PCIE_TX_BYTES", kind: gauge, help: "Data sent over PCIe (bytes/s).", of: whole(gpu.PCIeTransmit, 1)},
+		{name: "DCGM_FI_PROF_PCIE_RX_BYTES", kind: gauge, help: "Data received over PCIe (bytes/s).", of: whole(gpu.PCIeReceive, 1)},
+	}
+}
+
+// nvlinkTotal is in NVML's unit: DCGM passes on the sum of its counters.
+func nvlinkTotal(r *gpu.Readings) (float64, bool) {
+	sent, ok1 := r.Get(gpu.NVLinkTransmitTotal)
+	received, ok2 := r.Get(gpu.NVLinkReceiveTotal)
+	return math.Round((sent + received) / 1024), ok1 && ok2
+}
+
+// usedPart is the memory that the holder's processes use.
+func usedPart(_ *gpu.Readings, s share) (float64, bool) {
+	return math.Round(float64(s.memory) * mebibyte), s.memoryKnown
+}
+
+// freePart divides the free memory, which nobody owns, as the used memory is divided: used/(used+free) of each series
+// is then that of the whole GPU.
+func freePart(r *gpu.Readings, s share) (float64, bool) {
+	free, known1 := r.Get(gpu.MemoryFree)
+	used, known2 := r.Get(gpu.MemoryUsed)
+	if !known1 || !known2 || !s.memoryKnown || used == 0 {
+		return 0, known1 && known2 && s.memoryKnown
+	}
+	return math.Round(free * float64(s.memory) / used * mebibyte), true
+}
+
+// DCGM renders the input in dcgm-exporter's vocabulary. What adds up, such as memory, has on a GPU that several pods
+// share one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
+// series for each GPU, with pod labels where one pod alone has it; the pods' parts are under berth_gpu_pod_*. As
+// in dcgm-exporter a GPU instance of a partitioned GPU has series of its own.
+func DCGM(in Input) []byte {
+	v := join(in)
+	t := &text{out: make([]byte, 0, 64<<10)}
+	version := ""
+	if in.Snapshot != nil {
+		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Driver.Version)
+	}
+	host := labels(cmp.Or(in.DCGMHostnameLabel, HostnameReleased), in.Node)
+	cards := make([]target, len(v.cards))
+	instances := make([][]target, len(v.cards))
+	for i := range v.cards {
+		c := &v.cards[i]
+		cards[i] = target{readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c), "", host, version}}
+		instances[i] = c.instances(cards[i].labels)
+	}
+	for _, f := range fields() {
+		t.name(f.name, f.kind, f.help)
+		for i := range cards {
+			if !f.mig || len(instances[i]) == 0 {
+				f.series(t, &cards[i])
+				continue
+			}
+			sum := 0.0
+			for j := range instances[i] {
+				sum += f.series(t, &instances[i][j])
+			}
+			// The rest of a partitioned card; its own number beside its parts' would be counted twice in a sum.
+			if value, ok := f.of(cards[i].readings); ok && f.adds && value >= sum {
+				t.series(f.name, value-sum, cards[i].labels...)
+			}
+		}
+	}
+	v.dcgmXIDs(t, cards)
+	return t.out
+}
+
+// target is what series are written of: a GPU, or a GPU instance of a partitioned one.
+type target struct {
+	readings *gpu.Readings
+	use      *use
+	labels   []string
+}
+
+// series writes what a target has of a field, and returns the sum.
+func (f *field) series(t *text, on *target) float64 {
+	value, ok := f.of(on.readings)
+	if !ok {
+		return 0
+	}
+	if !on.use.shared() {
+		pod := ""
+		if owner, held := on.use.holder(); held {
+			pod = podLabels(owner)
+		}
+		t.series(f.name, value, append(on.labels, pod)...)
+		return value
+	}
+	rest := value
+	type known struct {
+		owner Owner
+		value float64
+	}
+	var parts []known
+	for _, s := range on.use.shares {
+		if f.part == nil || s.host {
+			continue
+		}
+		if part, ok := f.part(on.readings, s); ok {
+			parts = append(parts, known{s.Owner, part})
+			rest -= part
+		}
+	}
+	if rest < 0 {
+		// The processes were asked at another moment than the GPU.
+		parts, rest = nil, value
+	}
+	for _, part := range parts {
+		t.series(f.name, part.value, append(on.labels, podLabels(part.owner))...)
+	}
+	t.series(f.name, rest, on.labels...)
+	return value
+}
+
+// instances are the GPU instances of a partitioned card. Compute instances of one GPU instance share its memory and its
+// readings, and are one target.
+func (c *cardView) instances(card []string) []target {
+	var targets []target
+	at := map[int]int{}
+	for i := range c.devices {
+		d := &c.devices[i]
+		if k, there := at[d.GI]; there {
+			targets[k].use = merged(targets[k].use, &d.use)
+			continue
+		}
+		at[d.GI] = len(targets)
+		instance := labels("GPU_I_PROFILE", instanceProfile(d.Profile), "GPU_I_ID", strconv.Itoa(d.GI))
+		targets = append(targets, target{readings: &d.sample.Readings, use: &d.use, labels: []string{card[0], instance, card[2], card[3]}})
+	}
+	return targets
+}
+
+// instanceProfile is the profile of the GPU instance of a MIG device: 2g.20gb of 1c.2g.20gb.
+func instanceProfile(profile string) string {
+	if first, rest, found := strings.Cut(profile, "."); found && strings.HasSuffix(first, "c") {
+		return rest
+	}
+	return profile
+}
+
+// merged is the use of two compute instances of one GPU instance.
+func merged(a, b *use) *use {
+	m := &use{holdings: slices.Concat(a.holdings, b.holdings), shares: slices.Clone(a.shares)}
+	for _, s := range b.shares {
+		i := slices.IndexFunc(m.shares, func(o share) bool { return o.Owner == s.Owner && o.host == s.host })
+		if i < 0 {
+			m.shares = append(m.shares, s)
+			continue
+		}
+		one := &m.shares[i]
+		one.memory += s.memory
+		one.memoryKnown = one.memoryKnown && s.memoryKnown
+	}
+	return m
+}
+
+func podLabels(o Owner) string {
+	return labels("pod", o.Pod, "namespace", o.Namespace, "container", o.Container)
+}
+
+func dcgmLabels(c *cardView) string {
+	return labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
+		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)
+}
+
+// nvmlBusID has eight digits of the domain and capital letters.
+func nvmlBusID(a gpu.PCIAddress) string {
+	const digits = "0123456789ABCDEF"
+	out := make([]byte, 0, 16)
+	for shift := 28; shift >= 0; shift -= 4 {
+		out = append(out, digits[a.Domain>>shift&15])
+	}
+	for _, part := range []uint8{a.Bus, a.Device} {
+		out = append(out, ':', digits[part>>4], digits[part&15])
+	}
+	return string(append(out, '.', digits[a.Function&15]))
+}
+
+// dcgmXIDs writes the last XID of each card that was asked, 0 for none.
+func (v *view) dcgmXIDs(t *text, cards []target) {
+	const name = "DCGM_FI_DEV_XID_ERRORS"
+	t.name(name, gauge, "Last XID that was reported.")
+	for i := range v.cards {
+		last := XIDCount{}
+		if xids := v.cards[i].xids; len(xids) > 0 {
+			last = slices.MaxFunc(xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
+		}
+		pod := ""
+		if owner, held := cards[i].use.holder(); held {
+			pod = podLabels(owner)
+		}
+		t.series(name, float64(last.XID), append(cards[i].labels, pod,
+			labels("err_code", strconv.FormatUint(last.XID, 10), "err_msg", xidMessage(last.XID)))...)
+	}
+}

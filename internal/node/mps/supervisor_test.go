@@ -1,0 +1,484 @@
+package mps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// clean fails unless nothing of a card is left, and its compute mode is what it was.
+func (n *node) clean(id gpu.UUID, mode int) {
+	n.t.Helper()
+	if got := n.mode(id); got != mode {
+		n.t.Errorf("compute mode of %s is %d, want %d", id, got, mode)
+	}
+	if left, err := os.ReadDir(filepath.Join(n.root, string(id))); err == nil {
+		n.t.Errorf("the folder of %s is left: %v", id, left)
+	}
+	if pids := n.family(id); len(pids) > 0 {
+		n.t.Errorf("processes of %s are left: %v", id, pids)
+	}
+}
+
+// TestUmask: under a strict umask, clients of other users can enter the folders of a daemon all the same.
+func TestUmask(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	s.set(want)
+	for _, dir := range []string{PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU), ShmDir(n.root, want.GPU)} {
+		list := exec.Command("/bin/ls", dir)
+		list.Dir = "/"
+		list.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := list.CombinedOutput(); err != nil {
+			t.Errorf("another user lists %s: %v: %s", dir, err, out)
+		}
+	}
+	s.set()
+}
+
+func TestLifeOfADaemon(t *testing.T) {
+	n := newNode(t)
+	const before = int(nvml.COMPUTEMODE_PROHIBITED)
+	n.setMode(n.cards[2], before)
+	s := n.start(n.deps())
+	want := n.want(2)
+	st := s.set(want)[0]
+
+	if got := n.mode(want.GPU); got != modeExclusiveProcess {
+		t.Errorf("compute mode %d, want exclusive process", got)
+	}
+	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+		t.Errorf("processes %v, the status says %d", pids, st.PID)
+	}
+	if !strings.Contains(st.Reason, "/dev/shm") {
+		t.Errorf("nobody says that /dev/shm is not private: %q", st.Reason)
+	}
+	modes := map[string]os.FileMode{
+		SocketPath(n.root): os.ModeSocket | 0o600, n.root: os.ModeDir | 0o711, filepath.Join(n.root, wantedName): 0o600,
+		recordOf(n.root, want.GPU).Path: 0o600, PipeDir(n.root, want.GPU): os.ModeDir | 0o755, LogDir(n.root, want.GPU): os.ModeDir | 0o755,
+		ShmDir(n.root, want.GPU): os.ModeDir | os.ModeSticky | 0o777,
+	}
+	for path, want := range modes {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, want)
+		}
+	}
+	// One GPU, which is device 0, with the limits.
+	granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 1000M\nactive_thread_percentage 25.0\nready", want.GPU)
+	program := n.client(want.GPU, 1000)
+	if got := program.until("ready"); got != granted {
+		t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
+	}
+	program.end()
+
+	s.set()
+	n.clean(want.GPU, before)
+
+	// The end of the supervisor is the end of its daemons, and what is wanted stays.
+	s.set(want)
+	s.stop()
+	n.clean(want.GPU, before)
+	again := n.start(n.deps())
+	again.await("Ready without being asked", allReady(want))
+	again.set()
+}
+
+// TestEightGPUs: each has a daemon of its own, with limits of its own.
+func TestEightGPUs(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	var set []Wanted
+	for i := range n.cards {
+		want := n.want(i)
+		want.Replicas, want.ActiveThreadPercentage, want.PinnedMemoryMiB = i+1, 10*(i+1), int64(1000*(i+1))
+		set = append(set, want)
+	}
+	s.set(set...)
+	now, err := s.client.Status(t.Context())
+	n.check(err)
+	pids := map[int]bool{}
+	for i, st := range now {
+		if i > 0 && now[i-1].GPU >= st.GPU {
+			t.Error("the statuses are out of order")
+		}
+		pids[st.PID] = true
+	}
+	if len(pids) != len(n.cards) {
+		t.Errorf("%d processes for %d GPUs", len(pids), len(n.cards))
+	}
+	for _, want := range set {
+		granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready", want.GPU, want.PinnedMemoryMiB, want.ActiveThreadPercentage)
+		if got := n.granted(want.GPU); got != granted {
+			t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
+		}
+	}
+	// One that goes takes no other with it.
+	kept := n.family(set[1].GPU)
+	s.set(set[1:]...)
+	if got := n.family(set[1].GPU); len(got) != 1 || got[0] != kept[0] {
+		t.Errorf("the daemon of an unchanged GPU is %v, was %v", got, kept)
+	}
+	n.clean(set[0].GPU, modeDefault)
+}
+
+// TestDeathAndReturn: a daemon that dies is started again with growing pauses, which a while of health resets.
+func TestDeathAndReturn(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	st := s.set(want)[0]
+	die := func(pause time.Duration) {
+		t.Helper()
+		n.clock.forget()
+		n.check(syscall.Kill(st.PID, syscall.SIGKILL))
+		failed := s.await("Failed", inState(Failed, "signal: killed", "daemon.log ends with", "tried again in "+pause.String()))[0]
+		if failed.PID != 0 || failed.Limits != (Limits{}) {
+			t.Errorf("a dead daemon has %+v", failed)
+		}
+		n.clock.pass(t, pause)
+		was := st
+		st = s.await("Ready again", allReady(want))[0]
+		if st.PID == was.PID || st.Restarts != was.Restarts+1 {
+			t.Errorf("after the restart %+v, before %+v", st, was)
+		}
+	}
+	die(time.Second)
+	die(2 * time.Second)
+	die(4 * time.Second)
+	for range 3 {
+		n.clock.pass(t, checkEvery)
+	}
+	die(time.Second)
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}
+
+func TestBackoffIsBounded(t *testing.T) {
+	for failures, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+		if got := backoff(failures); got != want {
+			t.Errorf("backoff(%d) = %s, want %s", failures, got, want)
+		}
+	}
+}
+
+// TestChangedLimits: the daemon, its server and its clients stay; the next client has the new limits.
+func TestChangedLimits(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	st := s.set(want)[0]
+	first := n.client(want.GPU, 1)
+	first.until("ready")
+	want.PinnedMemoryMiB, want.ActiveThreadPercentage = 2048, 50
+	if now := s.set(want)[0]; now.PID != st.PID {
+		t.Errorf("process %d became %d", st.PID, now.PID)
+	}
+	granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 2048M\nactive_thread_percentage 50.0\nready", want.GPU)
+	if got := n.granted(want.GPU); got != granted {
+		t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
+	}
+	select {
+	case line, open := <-first.lines:
+		t.Errorf("the first client heard %q, %v", line, open)
+	default:
+	}
+	first.end()
+	// What somebody else changes is set again at the next check.
+	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU)}.ask(t.Context(), answerTime, "set_default_active_thread_percentage 99")
+	n.check(err)
+	n.setMode(want.GPU, modeDefault)
+	n.clock.pass(t, checkEvery)
+	s.await("Ready again", allReady(want))
+	if got := n.mode(want.GPU); got != modeExclusiveProcess {
+		t.Errorf("compute mode %d", got)
+	}
+	s.set()
+}
+
+// TestUsers: with the multi-user server all run together; without it a second user waits.
+func TestUsers(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	s.set(want)
+	a, b := n.client(want.GPU, 1000), n.client(want.GPU, 2000)
+	a.until("ready")
+	if got := b.until("ready"); !strings.HasSuffix(got, "ready") {
+		t.Errorf("the second user is told %q", got)
+	}
+
+	// The change waits for the clients.
+	n.clock.forget()
+	want.MultiUser = false
+	s.ask(want)
+	s.await("waiting for clients", inState(Starting, "waits for 2 client processes"))
+	b.end()
+	n.clock.pass(t, idleEvery)
+	s.await("waiting for one client", inState(Starting, "waits for 1 client processes"))
+	a.end()
+	n.clock.pass(t, idleEvery)
+	s.await("Ready for one user", allReady(want))
+
+	a = n.client(want.GPU, 1000)
+	a.until("ready")
+	b = n.client(want.GPU, 2000)
+	if got := b.until("waiting"); got != "waiting: clients of user 1000 run" {
+		t.Errorf("the second user is told %q", got)
+	}
+	a.end()
+	if got := b.until("ready"); !strings.HasSuffix(got, "ready") {
+		t.Errorf("after the first user the second is told %q", got)
+	}
+	b.end()
+	s.set()
+}
+
+// TestNoLimit: a limit is not set, and one that was set goes only with its daemon.
+func TestNoLimit(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	st := s.set(want)[0]
+	want.PinnedMemoryMiB = NoLimit
+	now := s.set(want)[0]
+	if now.PID == st.PID {
+		t.Error("the daemon that has a limit stayed")
+	}
+	granted := fmt.Sprintf("device 0 %s\nactive_thread_percentage 25.0\nready", want.GPU)
+	if got := n.granted(want.GPU); got != granted {
+		t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
+	}
+	s.set()
+}
+
+// broken is ComputeModes that fail while told to.
+type broken struct {
+	ComputeModes
+	err chan error
+}
+
+func (b broken) SetComputeMode(ctx context.Context, id gpu.UUID, mode int) error {
+	select {
+	case err := <-b.err:
+		return err
+	default:
+		return b.ComputeModes.SetComputeMode(ctx, id, mode)
+	}
+}
+
+// TestWhatCanGoWrong: each failure is told, undone, and tried again.
+func TestWhatCanGoWrong(t *testing.T) {
+	tests := map[string]struct {
+		break_ func(n *node, deps *Deps)
+		repair func(n *node, deps *Deps)
+		want   []string
+	}{
+		"no program": {
+			break_: func(_ *node, deps *Deps) { deps.Program[0] = "/nowhere/nvidia-cuda-mps-control" },
+			repair: func(_ *node, deps *Deps) { deps.Program[0] = self() },
+			want:   []string{"start /nowhere/nvidia-cuda-mps-control", "no such file", "driver"},
+		},
+		"a GPU that is partitioned": {
+			break_: func(n *node, _ *Deps) { n.mig(nvml.DEVICE_MIG_ENABLE) },
+			repair: func(n *node, _ *Deps) { n.mig(nvml.DEVICE_MIG_DISABLE) },
+			want:   []string{"the control daemon", "exit status 1", "partitioned (MIG)", "-multiuser-server"},
+		},
+		"the compute mode": {
+			break_: func(_ *node, deps *Deps) {
+				b := broken{deps.ComputeMode, make(chan error, 1)}
+				b.err <- errors.New("no permission")
+				deps.ComputeMode = b
+			},
+			repair: func(*node, *Deps) {},
+			want:   []string{"set compute mode", "no permission"},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			deps := n.deps()
+			tc.break_(n, &deps)
+			s := n.start(deps)
+			want := n.want(0)
+			s.ask(want)
+			s.await("Failed", inState(Failed, append(tc.want, "tried again in 1s")...))
+			tc.repair(n, &deps)
+			n.clock.pass(t, time.Second)
+			st := s.await("Ready", allReady(want))[0]
+			if st.Restarts != 1 {
+				t.Errorf("restarts %d", st.Restarts)
+			}
+			s.set()
+			n.clean(want.GPU, modeDefault)
+		})
+	}
+}
+
+func (n *node) mig(mode int) {
+	n.t.Helper()
+	device, ret := n.modes.library.DeviceGetHandleByUUID(string(n.cards[0]))
+	if ret == nvml.SUCCESS {
+		ret, _ = device.SetMigMode(mode)
+	}
+	if ret != nvml.SUCCESS {
+		n.t.Fatal(ret)
+	}
+}
+
+// TestStopThatFails: the daemon is gone, the rest is tried again.
+func TestStopThatFails(t *testing.T) {
+	n := newNode(t)
+	deps := n.deps()
+	b := broken{deps.ComputeMode, make(chan error, 1)}
+	deps.ComputeMode = b
+	s := n.start(deps)
+	want := n.want(0)
+	s.set(want)
+	b.err <- errors.New("GPU is lost")
+	n.clock.forget()
+	s.ask()
+	s.await("Stopping", inState(Stopping, "restore compute mode", "GPU is lost", "tried again in 1s"))
+	n.clock.pass(t, time.Second)
+	s.await("nothing left", nothing)
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestWantedAgainWhileItStops: the last word counts.
+func TestWantedAgainWhileItStops(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	for range 5 {
+		s.ask(want)
+		s.ask()
+	}
+	s.set(want)
+	if pids := n.family(want.GPU); len(pids) != 1 {
+		t.Errorf("processes %v", pids)
+	}
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}
+
+// TestSilentDaemon: one that lives without answering is given time, then ended.
+func TestSilentDaemon(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	st := s.set(want)[0]
+	n.check(os.Remove(filepath.Join(PipeDir(n.root, want.GPU), "control")))
+	n.clock.pass(t, checkEvery)
+	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60} {
+		s.await("Failed", inState(Failed, "does not answer", fmt.Sprintf("tried again in %s", pause*time.Second)))
+		n.clock.pass(t, pause*time.Second)
+	}
+	s.await("ended", inState(Failed, "was ended after 2m0s without an answer"))
+	n.clock.pass(t, time.Second)
+	if now := s.await("Ready", allReady(want))[0]; now.PID == st.PID {
+		t.Error("the silent daemon is still there")
+	}
+	s.set()
+}
+
+// TestOneSupervisor: the second one on a root is refused, and does no harm.
+func TestOneSupervisor(t *testing.T) {
+	n := newNode(t)
+	s := n.start(n.deps())
+	want := n.want(0)
+	st := s.set(want)[0]
+	second, err := New(n.deps())
+	n.check(err)
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another supervisor") {
+		t.Errorf("the second supervisor says %v", err)
+	}
+	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+		t.Errorf("processes %v, want %d", pids, st.PID)
+	}
+	s.set()
+}
+
+func TestNewRefuses(t *testing.T) {
+	n := newNode(t)
+	tests := map[string]struct {
+		edit func(*Deps)
+		want string
+	}{
+		"no root":          {func(d *Deps) { d.Root = "" }, "needs a root"},
+		"no compute modes": {func(d *Deps) { d.ComputeMode = nil }, "compute modes"},
+		"a long root":      {func(d *Deps) { d.Root = "/" + strings.Repeat("x", 60) }, "choose a shorter root"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			deps := n.deps()
+			tc.edit(&deps)
+			if _, err := New(deps); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestPrivateSharedMemory: the daemon's /dev/shm is a tmpfs of its own, which is the one that clients get, and which
+// goes with it. All of it happens in a mount namespace of this test.
+func TestPrivateSharedMemory(t *testing.T) {
+	probe := exec.Command("/bin/true")
+	probe.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if err := probe.Run(); err != nil {
+		t.Skipf("this process may not make a mount namespace: %v", err)
+	}
+	n := newNode(t)
+	s, _, _ := n.process(victim{Shim: true})
+	want, other := n.want(0), n.want(1)
+	s.set(other)
+	now := s.set(want, other)
+	for _, st := range now {
+		if strings.Contains(st.Reason, "/dev/shm") {
+			t.Errorf("status says %q", st.Reason)
+		}
+		table, err := os.ReadFile(procFile(st.PID, "mountinfo"))
+		n.check(err)
+		if !strings.Contains(string(table), " / /dev/shm rw,nosuid,nodev,noexec,relatime") {
+			t.Errorf("mounts of the daemon:\n%s", table)
+		}
+		// The same memory under both names, as seen by the daemon.
+		inside := procFile(st.PID, "root")
+		n.check(os.WriteFile(filepath.Join(inside, "dev/shm", "hello"), []byte(st.GPU), 0o644))
+		content, err := os.ReadFile(filepath.Join(inside, ShmDir(n.root, st.GPU), "hello"))
+		if err != nil || string(content) != string(st.GPU) {
+			t.Errorf("what the daemon writes reads %q, %v", content, err)
+		}
+		var at unix.Statfs_t
+		n.check(unix.Statfs(filepath.Join(inside, "dev/shm"), &at))
+		if size := at.Blocks * uint64(at.Bsize); at.Type != unix.TMPFS_MAGIC || size < shmSize() || size > shmSize()+1<<16 {
+			t.Errorf("file system %x of %d bytes, want a tmpfs of %d", at.Type, size, shmSize())
+		}
+	}
+	s.set(want)
+	// The other daemon's namespace keeps nothing of a GPU that is gone.
+	pid := n.family(want.GPU)[0]
+	table, err := os.ReadFile(procFile(pid, "mountinfo"))
+	n.check(err)
+	if strings.Contains(string(table), string(other.GPU)) {
+		t.Errorf("mounts of the daemon that stayed:\n%s", table)
+	}
+	s.set()
+	n.clean(want.GPU, modeDefault)
+}

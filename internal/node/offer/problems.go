@@ -1,0 +1,49 @@
+package offer
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// problems collects what cannot be had. Devices with the same trouble share one problem.
+type problems struct{ list []problem }
+
+type problem struct {
+	code string
+	// kind and subjects are of what: "GPU" with indices, "MIG device" with N:M.
+	kind     string
+	subjects []string
+	sentence string
+}
+
+// add says a sentence about one device; it follows the device's name.
+func (p *problems) add(code, kind, subject, sentence string) {
+	at := slices.IndexFunc(p.list, func(have problem) bool {
+		return have.code == code && have.kind == kind && have.sentence == sentence
+	})
+	if at < 0 {
+		p.list = append(p.list, problem{code: code, kind: kind, sentence: sentence})
+		at = len(p.list) - 1
+	}
+	p.list[at].subjects = append(p.list[at].subjects, subject)
+}
+
+// say adds a sentence about no device in particular.
+func (p *problems) say(code, sentence string) {
+	p.list = append(p.list, problem{code: code, sentence: sentence})
+}
+
+// causes are in the order in which they were found.
+func (p *problems) causes() []gpu.Cause {
+	var causes []gpu.Cause
+	for _, one := range p.list {
+		message := one.sentence
+		if one.kind != "" {
+			message = one.kind + " " + strings.Join(one.subjects, ", ") + ": " + message
+		}
+		causes = append(causes, gpu.Cause{Code: one.code, Message: message})
+	}
+	return causes
+}

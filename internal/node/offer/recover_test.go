@@ -1,0 +1,43 @@
+package offer
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+func TestRecover(t *testing.T) {
+	key := func(card, part gpu.UUID, share int) gpu.DeviceKey {
+		return gpu.DeviceKey{GPU: card, MIG: part, Share: share}
+	}
+	tests := map[string]struct {
+		held []Held
+		want []Unit
+	}{
+		"nobody holds anything": {},
+		"a whole GPU":           {[]Held{{key("a", "", 0), "x/gpu"}}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
+		"its resource is not known": {
+			[]Held{{key("a", "", 0), ""}}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/default"}}},
+		},
+		"shares of a GPU": {
+			[]Held{{key("a", "", 3), "x/shared"}, {key("a", "", 1), ""}},
+			[]Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/shared", Mode: Unknown, Replicas: 3}}},
+		},
+		"shares of MIG devices are time-sliced": {
+			[]Held{{key("a", "m2", 0), "x/mig"}, {key("a", "m1", 2), "x/mig"}},
+			[]Unit{
+				{Key: key("a", "m1", 0), Use: Use{Resource: "x/mig", Mode: TimeSlicing, Replicas: 2}},
+				{Key: key("a", "m2", 0), Use: Use{Resource: "x/mig"}},
+			},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Recover(tc.held, "x/default")); diff != "" {
+				t.Errorf("Recover (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

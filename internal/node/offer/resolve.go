@@ -1,0 +1,394 @@
+package offer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// The clients that an MPS server can have, which depend on the compute capability.
+const (
+	// MaxMPSReplicas bounds the replicas of a GPU shared by MPS, of any compute capability.
+	MaxMPSReplicas     = 48
+	mpsClientsPreVolta = 16
+	voltaMajor         = 7
+)
+
+// MaxReplicas bounds the replicas of a device: it keeps the list of a whole node within the 4 MiB that the kubelet takes
+// in one message.
+const MaxReplicas = 1000
+
+// slice is a MIG device with its card.
+type slice struct {
+	card *card
+	part *gpu.MIGDevice
+}
+
+// resolver is one call of Resolve.
+type resolver struct {
+	settings Settings
+	problems problems
+	units    []Unit
+	// refused are the devices that are not offered because their settings cannot be had.
+	refused []refusedDevice
+}
+
+// refusedDevice is a device that the settings would take out of the node's offers.
+type refusedDevice struct {
+	key      gpu.DeviceKey
+	sentence string
+}
+
+// Resolve says as what each device of the node is to be given out, and what of the settings
+// cannot be had. Units are in the order of the cards' index, then the MIG devices'.
+//
+// A device whose wish is refused is not offered at all, and its problem says so. Offering it
+// otherwise, such as unshared, would give it to pods that nobody meant it for, perhaps for weeks; and
+// once the settings are right again, that would have to be waited for.
+func Resolve(snapshot *gpu.Snapshot, settings Settings) ([]Unit, []gpu.Cause) {
+	r := resolve(snapshot, settings)
+	return r.units, r.problems.causes()
+}
+
+// Refuse says why the hardware cannot have other settings than those in force: devices that are wanted and can be had now
+// would not be offered, because their new settings cannot be had. It is nil when there is no such device. A device that
+// the new settings exclude is not refused, nor is one that is not offered now.
+func Refuse(snapshot *gpu.Snapshot, inForce, next Settings) error {
+	now := resolve(snapshot, inForce).units
+	var sentences []string
+	for _, refused := range resolve(snapshot, next).refused {
+		if overlapsAny(refused.key, now) {
+			sentences = append(sentences, refused.sentence)
+		}
+	}
+	if len(sentences) == 0 {
+		return nil
+	}
+	if others := len(sentences) - namedHolders; others > 0 {
+		sentences = append(sentences[:namedHolders], fmt.Sprintf("and %d more", others))
+	}
+	return fmt.Errorf("this node's hardware cannot have it: %s", strings.Join(sentences, "; "))
+}
+
+// resolve does the work of Resolve. The units are in the order of the cards.
+func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
+	settings.ResourceName = cmp.Or(settings.ResourceName, DefaultResource)
+	r := &resolver{settings: settings}
+	cards := survey(snapshot, func(kind, index string, id gpu.UUID) {
+		sentence := fmt.Sprintf("it has the UUID %s of another device, so the two cannot be told apart and this one is not offered; look for a fault of the driver", id)
+		if id == "" {
+			sentence = "the driver gives it no UUID, so it cannot be named and is not offered; look for a fault of the driver"
+		}
+		r.problems.add(UUIDUnusable, kind, index, sentence)
+	})
+	decided := decideCards(cards, settings.GPUs)
+	var offered []card
+	var rules []int
+	for i, rule := range decided {
+		if rule == noRule || !settings.GPUs[rule].Exclude {
+			offered, rules = append(offered, cards[i]), append(rules, rule)
+		}
+	}
+	single := settings.MIGStrategy == MIGSingle && r.uniform(offered)
+	var parts []slice
+	for i := range offered {
+		c := &offered[i]
+		if c.MIG.Unknown {
+			continue
+		}
+		if r.partitioned(c) {
+			r.notWhole(c, rules[i])
+			parts = append(parts, r.usable(c)...)
+		} else {
+			r.whole(c, rules[i])
+		}
+	}
+	byPart := decide(len(parts), len(settings.MIGDevices),
+		func(rule int) int { return settings.MIGDevices[rule].Select.Count },
+		func(rule, i int) bool {
+			s := &settings.MIGDevices[rule].Select
+			return (single || !s.NamedAsGPU) && s.matches(parts[i].card, parts[i].part)
+		})
+	for i, one := range parts {
+		r.part(one, byPart[i], single)
+	}
+	r.compareKinds()
+	cardRuleProblems(&r.problems, cards, settings.GPUs, decided)
+	migRuleProblems(&r.problems, cards, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
+	r.units = ordered(cards, r.units)
+	return r
+}
+
+// ordered puts units in the order of the cards.
+func ordered(cards []card, units []Unit) []Unit {
+	var sorted []Unit
+	for i := range cards {
+		sorted = append(sorted, cards[i].unitsOf(units)...)
+	}
+	return sorted
+}
+
+// partitioned tells whether a card is offered by its MIG devices.
+func (r *resolver) partitioned(c *card) bool {
+	return c.MIG.Enabled && r.settings.MIGStrategy != MIGNone
+}
+
+// changing tells whether a card's partition says nothing at the moment.
+func (r *resolver) changing(c *card) bool {
+	_, changing := r.settings.Changing[c.UUID]
+	return changing || c.MIG.Unknown
+}
+
+// uniform tells whether the cards meet MIGSingle. It is a problem if only some do.
+func (r *resolver) uniform(cards []card) bool {
+	var profiles, evidence []string
+	enabled, fit := 0, true
+	for i := range cards {
+		c := &cards[i]
+		if r.changing(c) {
+			continue
+		}
+		switch had := profilesOf(c); {
+		case !c.MIG.Enabled:
+			fit = false
+			evidence = append(evidence, "GPU "+c.index()+" has MIG disabled")
+			continue
+		case len(had) == 0:
+			fit = false
+			evidence = append(evidence, "GPU "+c.index()+" has no MIG device to offer")
+		default:
+			profiles = append(profiles, had...)
+			evidence = append(evidence, "GPU "+c.index()+" has "+and(had))
+		}
+		enabled++
+	}
+	if enabled == 0 || fit && len(unique(profiles)) == 1 && profiles[0] != "" {
+		return enabled > 0
+	}
+	r.problems.say(MIGNotSingle, fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs alike, exclude those that differ, or set migStrategy: mixed",
+		and(evidence), r.settings.ResourceName))
+	return false
+}
+
+// profilesOf are the different profiles of a card's MIG devices, but of partial ones.
+func profilesOf(c *card) []string {
+	var profiles []string
+	for _, part := range c.parts {
+		if !isPartial(part.Profile) {
+			profiles = append(profiles, part.Profile)
+		}
+	}
+	return unique(profiles)
+}
+
+// whole resolves a card that is offered as one piece.
+func (r *resolver) whole(c *card, at int) {
+	if at == noRule {
+		r.offer(c.key(nil), named{"GPU", c.index(), ""}, Use{Resource: r.settings.ResourceName}, refusal{})
+		return
+	}
+	rule := &r.settings.GPUs[at]
+	use, refused := share(cmp.Or(rule.ResourceName, r.settings.ResourceName), &rule.Sharing)
+	if refused.code == "" && use.Mode == MPS {
+		refused = c.limit(&use, rule.Sharing.Replicas)
+	}
+	r.offer(c.key(nil), named{"GPU", c.index(), gpuRule(at)}, use, refused)
+}
+
+// notWhole tells of a wish for the whole of a card that is offered by its MIG devices. Time-slicing
+// is a mistake only if the rule says which card; a rule for all cards means those without MIG.
+func (r *resolver) notWhole(c *card, at int) {
+	if at == noRule {
+		return
+	}
+	rule := &r.settings.GPUs[at]
+	switch {
+	case rule.Sharing.Mode == MPS:
+		r.problems.add(MPSOnMIG, "GPU", c.index(), fmt.Sprintf("MPS, which rule %s wants, is refused on a GPU with MIG enabled; its MIG devices are offered as migDevices says; disable MIG on the GPU, or take it out of the rule", gpuRule(at)))
+	case rule.Sharing.Mode != Whole && rule.Select.named():
+		r.problems.add(SharingNotApplied, "GPU", c.index(), fmt.Sprintf("rule %s shares the whole GPU, which has MIG enabled; its MIG devices are offered as migDevices says; share them there, or disable MIG on the GPU", gpuRule(at)))
+	}
+}
+
+// usable are the MIG devices of a card that can be offered.
+func (r *resolver) usable(c *card) []slice {
+	if len(c.parts) == 0 && !r.changing(c) {
+		r.problems.add(MIGEmpty, "GPU", c.index(), "it has MIG enabled and no MIG devices, so nothing of it is offered; make some with a layout (node label nvidia.com/mig.config), or disable MIG with the layout all-disabled")
+	}
+	var usable []slice
+	for _, part := range c.parts {
+		if isPartial(part.Profile) {
+			r.problems.add(MIGPartialCompute, "MIG device", c.partIndex(part), fmt.Sprintf("its compute instance (%s) is smaller than its GPU instance, whose memory it shares with others, so it is not offered; make a compute instance of the whole GPU instance", part.Profile))
+			continue
+		}
+		usable = append(usable, slice{c, part})
+	}
+	return usable
+}
+
+// part resolves a MIG device.
+func (r *resolver) part(one slice, at int, single bool) {
+	device := named{"MIG device", one.card.partIndex(one.part), ""}
+	var rule MIGRule
+	if at != noRule {
+		rule, device.rule = r.settings.MIGDevices[at], migRule(at)
+	}
+	resource := r.settings.ResourceName
+	if !single {
+		resource = migResource(one.part.Profile)
+	}
+	if rule.ResourceName != "" {
+		resource = rule.ResourceName
+	} else if one.part.Profile == "" {
+		r.problems.add(MIGProfileUnknown, device.kind, device.index, "the driver does not say its profile, so it has no name and is not offered; name it with a rule of migDevices that has a resourceName")
+		return
+	}
+	use, refused := share(resource, &rule.Sharing)
+	switch {
+	case refused.code != "":
+	case use.Mode == MPS:
+		refused = refusal{MPSOnMIG, "MPS is refused on MIG devices; share it by timeSlicing, or make smaller MIG devices"}
+	case use.TimeSlice != "":
+		r.problems.add(TimeSliceOnMIG, device.kind, device.index, fmt.Sprintf("a time slice belongs to a whole GPU, so the device is shared with the driver's default and not with %s; remove timeSlice from rule %s", use.TimeSlice, device.rule))
+		use.TimeSlice = ""
+	}
+	r.offer(one.card.key(one.part), device, use, refused)
+}
+
+// named is what a problem calls a device, and the rule that decides about it, if any.
+type named struct{ kind, index, rule string }
+
+// refusal says why a device is not offered, and what to change; empty when it is.
+type refusal struct{ code, sentence string }
+
+func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refusal) {
+	if refused.code == "" {
+		if why := CheckResource(use.Resource); why != "" {
+			refused = refusal{ResourceNameInvalid, fmt.Sprintf("%q cannot be the name of a resource: %s; set another resourceName", use.Resource, why)}
+		}
+	}
+	if refused.code == "" {
+		r.units = append(r.units, Unit{Key: key, Use: use})
+		return
+	}
+	sentence := "not offered"
+	if device.rule != "" {
+		sentence += " (rule " + device.rule + ")"
+	}
+	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would not be offered%s: %s", device.kind, device.index, strings.TrimPrefix(sentence, "not offered"), refused.sentence)})
+	r.problems.add(refused.code, device.kind, device.index, sentence+": "+refused.sentence)
+}
+
+// share turns a sharing into a use of a device that unshared would be called resource.
+func share(resource string, s *Sharing) (Use, refusal) {
+	if s.Mode == Whole {
+		return Use{Resource: resource}, refusal{}
+	}
+	if s.ResourceName != "" {
+		resource = s.ResourceName
+	} else if s.Rename {
+		resource += sharedSuffix
+	}
+	use := Use{Resource: resource, Mode: s.Mode, Replicas: s.Replicas, RefuseMany: s.RefuseMany}
+	if s.Replicas < 1 {
+		return use, refusal{SharingInvalid, fmt.Sprintf("a device cannot have %d replicas; set replicas to 1 or more, or remove the sharing", s.Replicas)}
+	}
+	if s.Replicas > MaxReplicas {
+		return use, refusal{SharingInvalid, fmt.Sprintf("the kubelet would not take the list of a node with %d replicas per device; set replicas to %d or less", s.Replicas, MaxReplicas)}
+	}
+	switch s.Mode {
+	case TimeSlicing:
+		use.TimeSlice = sliceName(s.TimeSlice)
+		return use, refusal{}
+	case MPS:
+		if s.PinnedMemoryMiB < -1 || s.ActiveThreadPercentage < 0 || s.ActiveThreadPercentage > 100 {
+			return use, refusal{SharingInvalid, fmt.Sprintf("limits of %d MiB and %d %% of the threads mean nothing; set pinnedMemoryMiB to -1 or more, and activeThreadPercentage to 1 to 100", s.PinnedMemoryMiB, s.ActiveThreadPercentage)}
+		}
+		use.PinnedMemoryMiB, use.ActiveThreadPercentage, use.SingleUser = s.PinnedMemoryMiB, s.ActiveThreadPercentage, s.SingleUser
+		return use, refusal{}
+	}
+	return use, refusal{SharingInvalid, fmt.Sprintf("there is no sharing by %q; set mode to %s or %s", s.Mode, TimeSlicing, MPS)}
+}
+
+// limit fills in what a card gives each client of MPS, or says why it has no MPS.
+func (c *card) limit(use *Use, replicas int) refusal {
+	clients := MaxMPSReplicas
+	if c.ComputeCapability.Major < voltaMajor {
+		clients = mpsClientsPreVolta
+	}
+	memory := int64(c.MemoryBytes>>20) / int64(replicas)
+	switch {
+	case c.MIG.Enabled:
+		return refusal{MPSOnMIG, "MPS is refused on a GPU with MIG enabled; disable MIG on the GPU, or take it out of the rule"}
+	case replicas > clients:
+		return refusal{MPSTooManyReplicas, fmt.Sprintf("an MPS server of compute capability %v has at most %d clients, and the rule wants %d replicas; set replicas to %d or less", c.ComputeCapability, clients, replicas, clients)}
+	case use.PinnedMemoryMiB == 0 && memory == 0:
+		return refusal{MPSMemoryUnknown, fmt.Sprintf("its memory (%d MiB as the driver says) cannot be divided among %d replicas; set mps.pinnedMemoryMiB", c.MemoryBytes>>20, replicas)}
+	}
+	if use.PinnedMemoryMiB == 0 {
+		use.PinnedMemoryMiB = memory
+	}
+	if use.ActiveThreadPercentage == 0 {
+		use.ActiveThreadPercentage = 100 / replicas
+	}
+	return refusal{}
+}
+
+// sliceName is the name of a time slice; the driver's default has none.
+func sliceName(name string) string {
+	if name == "default" {
+		return ""
+	}
+	return name
+}
+
+// compareKinds tells of resources whose devices a pod would have to tell apart, and cannot.
+func (r *resolver) compareKinds() {
+	var resources []string
+	for _, unit := range r.units {
+		resources = append(resources, unit.Use.Resource)
+	}
+	for _, resource := range unique(resources) {
+		var kinds []string
+		many, one := false, false
+		for _, unit := range r.units {
+			if unit.Use.Resource != resource {
+				continue
+			}
+			if kind := kindOf(unit); !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+			}
+			many, one = many || !unit.Use.RefuseMany, one || unit.Use.RefuseMany
+		}
+		var sentence string
+		if len(kinds) > 1 {
+			sentence = fmt.Sprintf("resource %s has %s side by side, and a pod that asks for it cannot tell which it gets", resource, and(kinds))
+		}
+		if many && one {
+			if sentence == "" {
+				sentence = fmt.Sprintf("only some devices of resource %s refuse a container that asks for more than one", resource)
+			}
+			sentence += "; one that asks for more than one is refused, whichever it would get"
+		}
+		if sentence != "" {
+			r.problems.say(MixedResource, sentence+"; give each kind a name of its own (resourceName, sharing.resourceName or sharing.renameByDefault)")
+		}
+	}
+}
+
+func kindOf(unit Unit) string {
+	device := "GPUs"
+	if unit.Key.MIG != "" {
+		device = "MIG devices"
+	}
+	switch unit.Use.Mode {
+	case TimeSlicing:
+		return "time-sliced " + device
+	case MPS:
+		return device + " shared by MPS"
+	}
+	return "unshared " + device
+}
