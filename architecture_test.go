@@ -15,29 +15,130 @@ import (
 
 const module = "github.com/berth-gpu/berth"
 
-// pure rooms hold the hard thinking: they import the standard library and each
-// other, nothing else, so that their tests need no machine and no cluster.
-var pure = []string{"gpu", "mig", "placement", "health", "trace", "spelling", "problem"}
-
-// frontEnds speak one kubelet API each; what they share lives in the ledger.
-var frontEnds = []string{"deviceplugin", "dra"}
-
-// wiring may import every room.
-var wiring = []string{"agent", "scheduler", "operator", "cli"}
-
-// room is the first folder below internal/, or the path itself elsewhere.
-func room(path string) string {
-	rest, ok := strings.CutPrefix(path, module+"/internal/")
-	if !ok {
-		return strings.TrimPrefix(path, module+"/")
-	}
-	first, _, _ := strings.Cut(rest, "/")
-	return first
+// rule is a row of the table of imports: what the packages of a path may import. A path ends in a slash when it covers
+// everything below it. An import must be allowed by each row that covers the importing package.
+type rule struct {
+	packages string
+	// berth are the paths of this project that may be imported; nil allows all that other rows allow.
+	berth []string
+	// others are the path prefixes of other modules that may be imported; nil allows all, empty none.
+	others []string
+	// never are path prefixes, of any module or the standard library, that may not be imported.
+	never []string
 }
 
-func load(t *testing.T, mode packages.LoadMode, patterns ...string) []*packages.Package {
+var (
+	none = []string{}
+	// kubernetes leaves out k8s.io/utils and sigs.k8s.io/yaml, which know nothing of it.
+	kubernetes = []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/client-go/", "k8s.io/kubelet/", "k8s.io/kubernetes/", "sigs.k8s.io/controller-runtime/"}
+)
+
+// rules are the import rules of docs/architecture.md and of the package comments.
+var rules = []rule{
+	// The groups: each imports what stands above it.
+	{packages: "api/", berth: []string{"api/"}, others: []string{"k8s.io/apimachinery/"}},
+	{packages: "internal/core/", berth: []string{"internal/core/"}, others: none},
+	{packages: "internal/hardware/", berth: []string{"internal/core/", "internal/hardware/"}, never: kubernetes},
+	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/", "charts/berth/crds"}},
+	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
+	{packages: "internal/cli/", berth: []string{"api/", "internal/", "deploy"}},
+	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/version", "internal/node/agent", "internal/node/agent/command", "internal/node/cdi/hook"}},
+	{packages: "charts/", berth: none, others: none},
+	{packages: "deploy", berth: none, others: none},
+	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
+
+	// Core.
+	{packages: "internal/core/gpu", berth: none},
+	{packages: "internal/core/spelling", berth: none},
+	{packages: "internal/core/version", berth: none},
+
+	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
+	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/nvidia/"}},
+	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu"}},
+	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
+	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
+
+	// Node: no package but the agent knows an adapter or the simulator.
+	{packages: "internal/node/cdi", never: kubernetes},
+	{packages: "internal/node/cdi/hook", berth: []string{"internal/core/version"}},
+	{packages: "internal/node/config", berth: []string{"api/", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
+	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/statefile"}},
+	{packages: "internal/node/deviceplugin/", berth: []string{"internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
+	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
+	{packages: "internal/node/features", berth: []string{"api/", "internal/core/gpu", "internal/node/offer"}, never: []string{nvml}},
+	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger"}},
+	{packages: "internal/node/inventory", berth: []string{"internal/core/", "internal/node/statefile"}, never: kubernetes},
+	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
+	{packages: "internal/node/ledger", berth: []string{"internal/core/"}, others: []string{"github.com/google/renameio/", "golang.org/x/sys/", "k8s.io/utils/clock"}},
+	{packages: "internal/node/mps", berth: []string{"internal/core/", "internal/node/statefile"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
+	{packages: "internal/node/statefile", berth: none, never: kubernetes},
+	{packages: "internal/node/podwatch", never: []string{berth + "internal/node/ledger"}},
+	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},
+	{packages: "internal/node/partition", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
+}
+
+// wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
+var wiring = map[string][]string{
+	"internal/node/agent":   {"cmd/", "internal/node/agent/command", "kube/test/"},
+	"internal/hardware/sim": {"internal/hardware/sim/", "internal/node/agent", "internal/cli/", "kube/"},
+}
+
+// execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
+var execs = []string{"internal/hardware/nvidia/smi", "internal/node/mps", "kube/internal/sandbox/", "kube/test/", "hack/"}
+
+const (
+	berth = module + "/"
+	nvml  = "github.com/NVIDIA/go-nvml"
+)
+
+// below tells whether a path is one of the listed ones: equal to it, or below one that ends in a slash.
+func below(path string, list []string) bool {
+	return slices.ContainsFunc(list, func(entry string) bool {
+		return path == entry || strings.HasSuffix(entry, "/") && strings.HasPrefix(path+"/", entry)
+	})
+}
+
+func prefixed(path string, list []string) bool {
+	return slices.ContainsFunc(list, func(prefix string) bool {
+		return path == prefix || strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")+"/")
+	})
+}
+
+// breaches says which rule the import of target by source breaks; source is relative to the module.
+func breaches(source, target string) string {
+	own, ours := strings.CutPrefix(target, berth)
+	standard := !strings.Contains(strings.Split(target, "/")[0], ".")
+	for _, r := range rules {
+		if !below(source, []string{r.packages}) {
+			continue
+		}
+		switch {
+		case prefixed(target, r.never):
+			return r.packages + " never imports it"
+		case ours && r.berth != nil && own != source && !below(own, r.berth):
+			return r.packages + " imports of Berth only " + strings.Join(r.berth, ", ")
+		case !ours && !standard && r.others != nil && !slices.ContainsFunc(r.others, func(prefix string) bool { return strings.HasPrefix(target, prefix) }):
+			return r.packages + " imports of other modules only " + strings.Join(r.others, ", ")
+		}
+	}
+	for wired, by := range wiring {
+		if ours && own == wired && source != wired && !below(source, by) {
+			return wired + " is imported only by " + strings.Join(by, ", ")
+		}
+	}
+	switch {
+	case target == "os/exec" && !below(source, execs):
+		return "os/exec is for " + strings.Join(execs, ", ")
+	case target == "log" || target == "github.com/sirupsen/logrus":
+		return "log/slog is the one logger"
+	}
+	return ""
+}
+
+func load(t *testing.T, dir string, mode packages.LoadMode, patterns ...string) []*packages.Package {
 	t.Helper()
-	loaded, err := packages.Load(&packages.Config{Mode: mode}, patterns...)
+	loaded, err := packages.Load(&packages.Config{Mode: mode, Dir: dir}, patterns...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,36 +153,39 @@ func load(t *testing.T, mode packages.LoadMode, patterns ...string) []*packages.
 	return loaded
 }
 
-// breaches says which import rule of docs/architecture.md the import of target by source breaks.
-func breaches(source, target string) string {
-	from, to := room(source), room(target)
-	standard := !strings.Contains(strings.Split(target, "/")[0], ".")
-	inHouse := strings.HasPrefix(target, module+"/")
-	switch {
-	case slices.Contains(pure, from) && !standard && !(inHouse && slices.Contains(pure, to)):
-		return "a pure room imports the standard library and other pure rooms only"
-	case from == "vendors" && (strings.HasPrefix(target, "k8s.io/") || strings.HasPrefix(target, "sigs.k8s.io/")):
-		return "a vendor adapter knows its hardware and no Kubernetes"
-	case from == "vendors" && inHouse && to != "vendors" && !slices.Contains(pure, to):
-		return "a vendor adapter imports no other room than the pure ones"
-	case slices.Contains(frontEnds, from) && slices.Contains(frontEnds, to) && from != to:
-		return "front ends never import one another"
-	case inHouse && slices.Contains(wiring, to) && from != to && !strings.HasPrefix(from, "cmd/"):
-		return "only programs import the wiring rooms"
-	case target == "os/exec" && !strings.HasPrefix(source, module+"/internal/vendors/nvidia/smi") && from != "mps":
-		return "os/exec is for nvidia-smi and the MPS supervisor"
-	case target == "log" || target == "github.com/sirupsen/logrus":
-		return "log/slog is the one logger"
+// TestImportRules checks both modules.
+func TestImportRules(t *testing.T) {
+	for dir, prefix := range map[string]string{".": "", "kube": "kube/"} {
+		for _, p := range load(t, dir, packages.NeedName|packages.NeedImports, "./...") {
+			source := prefix + strings.TrimPrefix(strings.TrimPrefix(p.PkgPath, module+"/kube/"), berth)
+			for target := range p.Imports {
+				target = strings.Replace(target, module+"/kube/", berth+"kube/", 1)
+				if why := breaches(source, target); why != "" {
+					t.Errorf("%s imports %s: %s", source, target, why)
+				}
+			}
+		}
 	}
-	return ""
 }
 
-func TestImportRules(t *testing.T) {
-	for _, p := range load(t, packages.NeedName|packages.NeedImports, "./...") {
-		for target := range p.Imports {
-			if why := breaches(p.PkgPath, target); why != "" {
-				t.Errorf("%s imports %s: %s", p.PkgPath, target, why)
-			}
+// TestEveryPackageHasAGroup: below internal/ there are the groups only, and each row of the table covers a package.
+func TestEveryPackageHasAGroup(t *testing.T) {
+	var all []string
+	for dir, prefix := range map[string]string{".": "", "kube": "kube/"} {
+		for _, p := range load(t, dir, packages.NeedName, "./...") {
+			all = append(all, prefix+strings.TrimPrefix(strings.TrimPrefix(p.PkgPath, module+"/kube/"), berth))
+		}
+	}
+	groups := []string{"internal/core/", "internal/hardware/", "internal/node/", "internal/cluster/", "internal/cli/"}
+	for _, path := range all {
+		if strings.HasPrefix(path, "internal/") && !below(path, groups) {
+			t.Errorf("%s is in no group", path)
+		}
+	}
+	later := []string{"internal/cluster/", "internal/node/dra/"}
+	for _, r := range rules {
+		if !slices.Contains(later, r.packages) && !slices.ContainsFunc(all, func(path string) bool { return below(path, []string{r.packages}) }) {
+			t.Errorf("the rule of %s covers no package", r.packages)
 		}
 	}
 }
@@ -92,25 +196,35 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		source, target string
 		want           bool
 	}{
-		"pure room and Kubernetes":    {"internal/core/placement", "k8s.io/api/core/v1", true},
-		"pure room and an edge":       {"internal/core/trace", module + "/internal/kubelet", true},
-		"pure room and a pure room":   {"internal/core/trace", module + "/internal/gpu", false},
-		"pure room and the library":   {"internal/core/health", "time", false},
-		"adapter and Kubernetes":      {"internal/hardware/nvidia", "k8s.io/client-go/rest", true},
-		"adapter and NVML":            {"internal/hardware/nvidia", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		"adapter and the inventory":   {"internal/hardware/nvidia", module + "/internal/inventory", true},
-		"front end and front end":     {"internal/node/deviceplugin", module + "/internal/dra", true},
-		"edge and the agent":          {"internal/node/ledger", module + "/internal/agent", true},
-		"program and the agent":       {"cmd/berth-agent", module + "/internal/agent", false},
-		"exec in the device plugin":   {"internal/node/deviceplugin", "os/exec", true},
-		"exec in the MPS supervisor":  {"internal/node/mps", "os/exec", false},
-		"exec beside nvidia-smi":      {"internal/hardware/nvidia/smi", "os/exec", false},
-		"the old logger":              {"internal/node/agent", "log", true},
-		"front end and its own parts": {"internal/node/deviceplugin", module + "/internal/deviceplugin/wire", false},
+		"core and Kubernetes":           {"internal/core/placement", "k8s.io/api/core/v1", true},
+		"core and node":                 {"internal/core/trace", berth + "internal/node/kubelet", true},
+		"core and core":                 {"internal/core/trace", berth + "internal/core/gpu", false},
+		"core and the standard library": {"internal/core/health", "time", false},
+		"the nouns and core":            {"internal/core/gpu", berth + "internal/core/mig", true},
+		"adapter and Kubernetes":        {"internal/hardware/nvidia", "k8s.io/client-go/rest", true},
+		"adapter and NVML":              {"internal/hardware/nvidia", nvml + "/pkg/nvml", false},
+		"adapter and the simulator":     {"internal/hardware/nvidia", berth + "internal/hardware/sim", true},
+		"adapter and node":              {"internal/hardware/nvidia", berth + "internal/node/inventory", true},
+		"simulator and what it tests":   {"internal/hardware/sim", berth + "internal/core/gpu", true},
+		"front end and front end":       {"internal/node/deviceplugin", berth + "internal/node/dra", true},
+		"front end and its own parts":   {"internal/node/deviceplugin", berth + "internal/node/deviceplugin/wire", false},
+		"ledger and the agent":          {"internal/node/ledger", berth + "internal/node/agent", true},
+		"ledger and Kubernetes":         {"internal/node/ledger", "k8s.io/client-go/rest", true},
+		"ledger and a clock":            {"internal/node/ledger", "k8s.io/utils/clock", false},
+		"node and cli":                  {"internal/node/agent", berth + "internal/cli/term", true},
+		"cluster and node":              {"internal/cluster/operator", berth + "internal/node/ledger", true},
+		"cli and node":                  {"internal/cli", berth + "internal/node/kubelet", false},
+		"cli and the agent":             {"internal/cli", berth + "internal/node/agent", true},
+		"program and the agent":         {"cmd/berth-agent", berth + "internal/node/agent", false},
+		"exec in the device plugin":     {"internal/node/deviceplugin", "os/exec", true},
+		"exec in the MPS supervisor":    {"internal/node/mps", "os/exec", false},
+		"exec beside nvidia-smi":        {"internal/hardware/nvidia/smi", "os/exec", false},
+		"the old logger":                {"internal/node/agent", "log", true},
+		"API types and client-go":       {"api/v1alpha1", "k8s.io/client-go/rest", true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := breaches(module+"/"+tc.source, tc.target); (got != "") != tc.want {
+			if got := breaches(tc.source, tc.target); (got != "") != tc.want {
 				t.Errorf("breaches(%s, %s) = %q, want a breach: %v", tc.source, tc.target, got, tc.want)
 			}
 		})
@@ -120,7 +234,7 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 // TestAgentLinksNoHeavyLibraries keeps the privileged program small: what it
 // links, it must be trusted with.
 func TestAgentLinksNoHeavyLibraries(t *testing.T) {
-	loaded := load(t, packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/berth-agent")
+	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/berth-agent")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
 		for _, banned := range []string{"k8s.io/kubernetes/", "sigs.k8s.io/controller-runtime"} {
 			if strings.HasPrefix(p.PkgPath, banned) {
