@@ -65,7 +65,7 @@ var rules = []rule{
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
-	{packages: "internal/node/features", berth: []string{"api/", "internal/core/gpu", "internal/node/offer"}, never: []string{nvml}},
+	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/node/offer"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger"}},
 	{packages: "internal/node/inventory", berth: []string{"internal/core/", "internal/node/statefile"}, never: kubernetes},
 	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
@@ -75,7 +75,7 @@ var rules = []rule{
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
 	{packages: "internal/node/podwatch", never: []string{berth + "internal/node/ledger"}},
 	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},
-	{packages: "internal/node/partition", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
+	{packages: "internal/node/migapply", never: append(kubernetes, nvml, berth+"internal/node/deviceplugin", berth+"internal/node/inventory")},
 }
 
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.

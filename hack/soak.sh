@@ -23,8 +23,8 @@ walks() {
 walks "10,000 random walks of each property" 10000 -run 'Twin|TestTable|TestChooseOn|TestImprove' ./internal/core/placement ./internal/node/ledger ./internal/node/inventory
 stage "random sequences of faults, 10,000" -count=1 -timeout 60m -run 'TestVerdictsMatchTwin' ./internal/core/health
 walks "plans for random layouts of each kind of GPU against an exhaustive search" 2000 -run '.' ./internal/core/mig
-stage "every MIG layout applied on every simulated machine, killed at each step" -count=1 -timeout 60m -run '^TestLayoutsOnSimulatedMachines$|^TestKilled' ./internal/node/partition
-walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./internal/node/partition
+stage "every MIG layout applied on every simulated machine, killed at each step" -count=1 -timeout 60m -run '^TestLayoutsOnSimulatedMachines$|^TestKilled' ./internal/node/migapply
+walks "100,000 random walks of MIG changes" 100000 -run '^TestConverges$' ./internal/node/migapply
 # Another stage of the harness or the cluster is one more line: stage NAME -C kube ... -run PATTERN PACKAGE.
 stage "10,000 pods against the kubelet's own device manager, beside a foreign List every 20 ms" -v -C kube -count=1 -timeout 60m -run '^TestForeignList$' ./test/devicemanager
 hack/build.sh sandbox

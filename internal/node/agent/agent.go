@@ -27,15 +27,15 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/features"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
-	"github.com/berth-gpu/berth/internal/node/partition"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
@@ -96,12 +96,12 @@ type Agent struct {
 	inventory  *inventory.Inventory
 	units      *units
 	sharing    *sharing
-	partition  *partition.Partition
+	partition  *migapply.Partition
 	resetter   *resetter
 	// labels is nil where no labels are wanted.
-	labels *features.Publisher
+	labels *labels.Publisher
 	// staleLabels are the places that an earlier choice may have left labels in.
-	staleLabels []features.Writer
+	staleLabels []labels.Writer
 	sampler     *nvidia.Sampler
 	page        *metrics.Page
 	xids        *xidCounts
@@ -125,7 +125,7 @@ type Agent struct {
 	sample atomic.Pointer[gpu.Sample]
 	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
 	// the goroutine that publishes.
-	hostFacts *features.Host
+	hostFacts *labels.Host
 	hostCards []gpu.PCIAddress
 }
 
@@ -249,12 +249,12 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		report: a.inventory.Report, now: a.clock.Now,
 	}
 	a.resetter = a.newResetter(hardware, actions)
-	a.partition = partition.New(partition.Deps{
+	a.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  hardware,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
-		Openers: func(ctx context.Context, card gpu.UUID) ([]partition.Opener, error) {
+		Openers: func(ctx context.Context, card gpu.UUID) ([]migapply.Opener, error) {
 			return a.openers(ctx, actions, card)
 		},
 		Clock: a.clock, Log: a.log.With("room", "partition"),
@@ -411,7 +411,7 @@ func (a *Agent) wireLabels() error {
 	}
 	a.staleLabels = others
 	if chosen != nil {
-		a.labels = features.NewPublisher(features.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
+		a.labels = labels.NewPublisher(labels.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
-	"github.com/berth-gpu/berth/internal/node/partition"
 )
 
 // actionTimeout bounds a call about a compute mode.
@@ -112,7 +112,7 @@ type cards struct {
 	now    func() time.Time
 }
 
-var _ partition.Hardware = cards{}
+var _ migapply.Hardware = cards{}
 
 // bounded does a call into the driver, which nothing can interrupt, and waits no longer
 // than ctx.
@@ -139,31 +139,31 @@ func bounded[T any](ctx context.Context, what string, call func() (T, error)) (T
 // hangs has really ended: one that came back late could otherwise remove what a pod has
 // got meanwhile.
 
-// SetMIGMode implements partition.Hardware.
+// SetMIGMode implements migapply.Hardware.
 func (c cards) SetMIGMode(_ context.Context, card gpu.UUID, on bool) (bool, error) {
 	defer c.adapter.MIGChanged(card)
 	return c.actions.SetMIGMode(card, on)
 }
 
-// CreateMIG implements partition.Hardware.
+// CreateMIG implements migapply.Hardware.
 func (c cards) CreateMIG(_ context.Context, card gpu.UUID, profile string, start int) error {
 	defer c.adapter.MIGChanged(card)
 	_, err := c.actions.CreateMIG(card, profile, start)
 	return err
 }
 
-// DestroyMIG implements partition.Hardware.
+// DestroyMIG implements migapply.Hardware.
 func (c cards) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	defer c.adapter.MIGChanged(card)
 	return c.actions.DestroyMIG(card, gi)
 }
 
-// RemoveEmptyMIG implements partition.Hardware.
+// RemoveEmptyMIG implements migapply.Hardware.
 func (c cards) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	return c.actions.RemoveEmptyMIG(card, gi)
 }
 
-// Reset implements partition.Hardware. A card is reset only while nobody has it open, this
+// Reset implements migapply.Hardware. A card is reset only while nobody has it open, this
 // agent's own scans included. The inventory is told of it once it may look again.
 func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {
 	resume, err := c.adapter.Suspend(ctx)
@@ -184,16 +184,16 @@ func (c cards) Reset(ctx context.Context, ids []gpu.UUID) error {
 	return nil
 }
 
-// Touch implements partition.Hardware.
+// Touch implements migapply.Hardware.
 func (c cards) Touch(ctx context.Context) error { return c.program.Touch(ctx) }
 
 // scanned lets the partition wait for the inventory.
 type scanned struct{ inventory *inventory.Inventory }
 
-// Current implements partition.Inventory.
+// Current implements migapply.Inventory.
 func (s scanned) Current() *gpu.Snapshot { return s.inventory.Current() }
 
-// Rescan implements partition.Inventory.
+// Rescan implements migapply.Inventory.
 func (s scanned) Rescan(ctx context.Context) error { return s.inventory.Refresh(ctx) }
 
 // computeModes lets the MPS supervisor change compute modes.

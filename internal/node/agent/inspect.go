@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/cdi"
-	"github.com/berth-gpu/berth/internal/node/features"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -124,9 +124,9 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 		return s.printGPUs(out)
 	case "labels":
 		units, _ := offer.Resolve(&s.snapshot, offerSettings(s.config))
-		labels := features.Build(features.Input{
+		labels := labels.Build(labels.Input{
 			Snapshot: &s.snapshot, Units: units, ResourceName: s.config.ResourceName, MIGStrategy: string(s.config.MIGStrategy),
-			Host: features.ReadHost(s.hardware.Roots.Sys, &s.snapshot),
+			Host: labels.ReadHost(s.hardware.Roots.Sys, &s.snapshot),
 		})
 		if asJSON {
 			return printJSON(out, "Labels", "labels", labels)

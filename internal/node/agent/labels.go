@@ -9,8 +9,8 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/features"
-	"github.com/berth-gpu/berth/internal/node/partition"
+	"github.com/berth-gpu/berth/internal/node/labels"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
 // namespaceFile is where a pod reads its namespace.
@@ -18,12 +18,12 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // labelWriters are the places for labels that the agent can reach: the chosen one, and
 // those that an earlier choice may have left labels in.
-func labelWriters(config *v1alpha1.AgentConfig, places features.Places) (chosen features.Writer, others []features.Writer, err error) {
-	for _, output := range []features.Output{features.OutputNode, features.OutputFile, features.OutputNodeFeature} {
-		if output != features.OutputFile && places.Client == nil {
+func labelWriters(config *v1alpha1.AgentConfig, places labels.Places) (chosen labels.Writer, others []labels.Writer, err error) {
+	for _, output := range []labels.Output{labels.OutputNode, labels.OutputFile, labels.OutputNodeFeature} {
+		if output != labels.OutputFile && places.Client == nil {
 			continue
 		}
-		writer, err := features.NewWriter(output, places)
+		writer, err := labels.NewWriter(output, places)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -37,12 +37,12 @@ func labelWriters(config *v1alpha1.AgentConfig, places features.Places) (chosen 
 }
 
 // labelPlaces are the places of a node's labels.
-func labelPlaces(config *v1alpha1.AgentConfig, api dynamic.Interface) features.Places {
+func labelPlaces(config *v1alpha1.AgentConfig, api dynamic.Interface) labels.Places {
 	namespace := "berth-system"
 	if text, err := os.ReadFile(namespaceFile); err == nil {
 		namespace = string(text)
 	}
-	return features.Places{Client: api, NodeName: config.NodeName, Namespace: namespace, Dir: config.Labels.Dir}
+	return labels.Places{Client: api, NodeName: config.NodeName, Namespace: namespace, Dir: config.Labels.Dir}
 }
 
 // label keeps the labels about the node's GPUs until ctx ends. Nothing is removed then.
@@ -69,7 +69,7 @@ func (a *Agent) publishLabels(snapshot *gpu.Snapshot) {
 	if a.labels == nil || len(snapshot.GPUs) == 0 && !snapshot.Driver.Present() {
 		return
 	}
-	changing := func(s partition.Status) bool { return s.State == partition.Changing }
+	changing := func(s migapply.Status) bool { return s.State == migapply.Changing }
 	if slices.ContainsFunc(a.partition.Statuses(), changing) {
 		return
 	}
@@ -78,17 +78,17 @@ func (a *Agent) publishLabels(snapshot *gpu.Snapshot) {
 		cards[i] = snapshot.GPUs[i].PCI
 	}
 	if a.hostFacts == nil || !slices.Equal(cards, a.hostCards) {
-		facts := features.ReadHost(a.sys, snapshot)
+		facts := labels.ReadHost(a.sys, snapshot)
 		a.hostFacts, a.hostCards = &facts, cards
 	}
 	now := a.watch.Current().Config
-	in := features.Input{
+	in := labels.Input{
 		Snapshot: snapshot, Units: a.units.now(), ResourceName: now.ResourceName,
 		MIGStrategy: string(now.MIGStrategy), Host: *a.hostFacts,
 	}
 	if !a.config.Labels.NoTimestamp {
 		in.Timestamp = a.began
 	}
-	a.labels.Publish(features.Build(in))
+	a.labels.Publish(labels.Build(in))
 	a.board.fail("labels", "LABELS", a.labels.Err())
 }

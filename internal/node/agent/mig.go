@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/offer"
-	"github.com/berth-gpu/berth/internal/node/partition"
 )
 
 const (
@@ -50,7 +50,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
 	written := ""
-	var asked []partition.Want
+	var asked []migapply.Want
 	for {
 		wants, problem := a.migWants()
 		a.board.set("mig-layout", problem...)
@@ -71,7 +71,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 			written = state
 		}
 		var again <-chan time.Time
-		if state != written || slices.ContainsFunc(statuses, func(s partition.Status) bool { return s.State != partition.Applied }) {
+		if state != written || slices.ContainsFunc(statuses, func(s migapply.Status) bool { return s.State != migapply.Applied }) {
 			again = a.clock.After(migInterval)
 		}
 		select {
@@ -87,7 +87,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 
 // migWants is what the cards are to be: by the layout of the Node's label those that it
 // names, by the rules of the configuration the others. Excluded cards are left alone.
-func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
+func (a *Agent) migWants() ([]migapply.Want, []gpu.Cause) {
 	now := a.watch.Current()
 	if !now.MIG.Known || now.Waiting {
 		return nil, nil
@@ -121,7 +121,7 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 		}
 	}
 	deciding := offer.DecidingRules(snapshot, offerSettings(now.Config).GPUs)
-	var wants []partition.Want
+	var wants []migapply.Want
 	for _, card := range cards {
 		rule := v1alpha1.GPURule{}
 		if i, ok := deciding[card.UUID]; ok {
@@ -131,7 +131,7 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 			continue
 		}
 		if wanted, ok := labelled.Wanted(card); ok {
-			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: wanted, Source: fmt.Sprintf("layout %s of label %s", now.MIG.Layout, configwatch.LabelMIG)})
+			wants = append(wants, migapply.Want{UUID: card.UUID, Wanted: wanted, Source: fmt.Sprintf("layout %s of label %s", now.MIG.Layout, configwatch.LabelMIG)})
 			continue
 		}
 		if rule.MIG == nil {
@@ -139,7 +139,7 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 		}
 		source := fmt.Sprintf("gpus[%d].mig of the configuration", deciding[card.UUID])
 		if rule.MIG.Layout == "" {
-			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.MIG.Devices}, Source: source})
+			wants = append(wants, migapply.Want{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.MIG.Devices}, Source: source})
 			continue
 		}
 		layout, err := find(rule.MIG.Layout)
@@ -148,7 +148,7 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 			continue
 		}
 		if wanted, ok := layout.Wanted(card); ok {
-			wants = append(wants, partition.Want{UUID: card.UUID, Wanted: wanted, Source: "layout " + rule.MIG.Layout + " of " + source})
+			wants = append(wants, migapply.Want{UUID: card.UUID, Wanted: wanted, Source: "layout " + rule.MIG.Layout + " of " + source})
 		}
 	}
 	return wants, problems
@@ -159,12 +159,12 @@ func (a *Agent) migWants() ([]partition.Want, []gpu.Cause) {
 // above all, somebody could be given the card that is about to be partitioned.
 func (a *Agent) changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 	statuses := a.partition.Statuses()
-	changing := partition.Pending(statuses)
+	changing := migapply.Pending(statuses)
 	wants, _ := a.migWants()
 	for _, want := range wants {
 		card := snapshot.GPU(want.UUID)
-		given := slices.ContainsFunc(statuses, func(s partition.Status) bool {
-			return s.UUID == want.UUID && (s.State == partition.Failed || s.State == partition.Refused)
+		given := slices.ContainsFunc(statuses, func(s migapply.Status) bool {
+			return s.UUID == want.UUID && (s.State == migapply.Failed || s.State == migapply.Refused)
 		})
 		if card == nil || given || changing[want.UUID] != "" {
 			continue
@@ -197,9 +197,9 @@ func (a *Agent) awaitLayout(ctx context.Context) {
 }
 
 // differs tells whether a card is not as it is wanted.
-func (a *Agent) differs(wants []partition.Want) bool {
+func (a *Agent) differs(wants []migapply.Want) bool {
 	snapshot := a.inventory.Current()
-	return slices.ContainsFunc(wants, func(want partition.Want) bool {
+	return slices.ContainsFunc(wants, func(want migapply.Want) bool {
 		card := snapshot.GPU(want.UUID)
 		if card == nil {
 			return true
@@ -226,7 +226,7 @@ func (a *Agent) layouts(cards []mig.Card, now configwatch.State) map[string]mig.
 
 // migState is what the label of the Node is to say; empty when nobody asks by label, and
 // not known before the Node was read.
-func (a *Agent) migState(statuses []partition.Status, problems []gpu.Cause) (state string, known bool) {
+func (a *Agent) migState(statuses []migapply.Status, problems []gpu.Cause) (state string, known bool) {
 	now := a.watch.Current()
 	if !now.MIG.Known || a.api == nil {
 		return "", false
@@ -240,9 +240,9 @@ func (a *Agent) migState(statuses []partition.Status, problems []gpu.Cause) (sta
 	state = migSuccess
 	for _, s := range statuses {
 		switch s.State {
-		case partition.Failed, partition.Refused:
+		case migapply.Failed, migapply.Refused:
 			return migFailed, true
-		case partition.Applied:
+		case migapply.Applied:
 		default:
 			state = migPending
 		}
@@ -277,7 +277,7 @@ func applyMIGState(ctx context.Context, api dynamic.Interface, name, state strin
 }
 
 // noteMIG tells condition, events and log how far the cards are.
-func (a *Agent) noteMIG(statuses []partition.Status, problems []gpu.Cause) {
+func (a *Agent) noteMIG(statuses []migapply.Status, problems []gpu.Cause) {
 	var failed, waiting []string
 	for _, problem := range problems {
 		failed = append(failed, problem.Message)
@@ -285,10 +285,10 @@ func (a *Agent) noteMIG(statuses []partition.Status, problems []gpu.Cause) {
 	var causes []gpu.Cause
 	for _, s := range statuses {
 		switch s.State {
-		case partition.Failed, partition.Refused:
+		case migapply.Failed, migapply.Refused:
 			failed = append(failed, s.Message)
 			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(s.State)), Message: s.Message})
-		case partition.Waiting, partition.Changing:
+		case migapply.Waiting, migapply.Changing:
 			waiting = append(waiting, s.Message)
 		}
 	}

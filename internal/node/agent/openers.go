@@ -9,12 +9,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
-	"github.com/berth-gpu/berth/internal/node/partition"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
 // openers are the programs that have a GPU open and keep it from being reset, without Berth's own: this agent closes
 // the driver for a reset, and an MPS daemon ends with Quiesce.
-func (a *Agent) openers(ctx context.Context, actions *nvidia.Actions, id gpu.UUID) ([]partition.Opener, error) {
+func (a *Agent) openers(ctx context.Context, actions *nvidia.Actions, id gpu.UUID) ([]migapply.Opener, error) {
 	card := a.inventory.Current().GPU(id)
 	if card == nil {
 		return nil, fmt.Errorf("find who has GPU %s open: the last scan did not find it", id)
@@ -24,13 +24,13 @@ func (a *Agent) openers(ctx context.Context, actions *nvidia.Actions, id gpu.UUI
 		return nil, err
 	}
 	daemon := (*a.sharing.statuses.Load())[id].PID
-	var openers []partition.Opener
+	var openers []migapply.Opener
 	for _, o := range found {
 		if isDaemon(daemon, found, o) {
 			continue
 		}
 		pod := a.podOf(o.PID)
-		openers = append(openers, partition.Opener{PID: o.PID, Program: o.Program, Pod: pod, Stop: howToStop(o, pod)})
+		openers = append(openers, migapply.Opener{PID: o.PID, Program: o.Program, Pod: pod, Stop: howToStop(o, pod)})
 	}
 	return openers, nil
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/partition"
 )
 
 // pageTimeout bounds how slowly a scraper may send its request, in the way of
@@ -43,7 +43,7 @@ type DebugState struct {
 	Holdings  []ledger.Holding     `json:"holdings"`
 	Units     []offer.Unit         `json:"units"`
 	Offers    []offer.Offer        `json:"offers"`
-	MIG       []partition.Status   `json:"mig"`
+	MIG       []migapply.Status    `json:"mig"`
 	MPS       []mps.Status         `json:"mps"`
 	Config    DebugConfig          `json:"config"`
 	Plugin    []deviceplugin.Stats `json:"devicePlugin"`

@@ -28,7 +28,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
-	"github.com/berth-gpu/berth/internal/node/partition"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
 // pathLimit is how long a fault may take to reach the kubelet, far above the few milliseconds
@@ -212,7 +212,7 @@ func (b *bench) startChange(index int) {
 	b.t.Helper()
 	b.configure(fmt.Sprintf("standalone: true\ngpus: [{select: {index: [%d]}, mig: {devices: {1g.5gb: 7}}}]\n", index))
 	awaitTrue(b.t, "the change", func() bool {
-		return slices.ContainsFunc(b.agent.partition.Statuses(), func(s partition.Status) bool { return s.State == partition.Changing })
+		return slices.ContainsFunc(b.agent.partition.Statuses(), func(s migapply.Status) bool { return s.State == migapply.Changing })
 	})
 	time.Sleep(time.Second) // it is in the call
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/ledger"
-	"github.com/berth-gpu/berth/internal/node/partition"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
 const (
@@ -45,7 +45,7 @@ type resetter struct {
 		Release(holder ledger.Holder, keys []gpu.DeviceKey) error
 		Holdings() []ledger.Holding
 	}
-	openers func(context.Context, gpu.UUID) ([]partition.Opener, error)
+	openers func(context.Context, gpu.UUID) ([]migapply.Opener, error)
 	// quiesce ends what Berth runs on the GPU, resume lets it start again.
 	quiesce func(context.Context, gpu.UUID) error
 	resume  func(gpu.UUID)
@@ -60,7 +60,7 @@ type resetter struct {
 func (a *Agent) newResetter(hardware cards, actions *nvidia.Actions) *resetter {
 	return &resetter{
 		current: a.inventory.Current, rescan: a.inventory.Refresh, ledger: a.ledger,
-		openers: func(ctx context.Context, id gpu.UUID) ([]partition.Opener, error) { return a.openers(ctx, actions, id) },
+		openers: func(ctx context.Context, id gpu.UUID) ([]migapply.Opener, error) { return a.openers(ctx, actions, id) },
 		quiesce: func(ctx context.Context, id gpu.UUID) error {
 			a.sharing.mu.Lock()
 			a.sharing.resetting[id] = true

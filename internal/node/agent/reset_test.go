@@ -19,8 +19,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/partition"
 )
 
 // resetLab plays the parts of an agent for a resetter, and notes what is done to them.
@@ -29,7 +29,7 @@ type resetLab struct {
 	did      []string
 	holdings []ledger.Holding
 	// users have the GPU open; each look takes the first of the list away.
-	users    [][]partition.Opener
+	users    [][]migapply.Opener
 	resetErr error
 	health   gpu.Health
 	now      time.Time
@@ -46,7 +46,7 @@ func newResetLab(t *testing.T) *resetLab {
 		},
 		rescan: func(context.Context) error { return note("scan") },
 		ledger: l,
-		openers: func(context.Context, gpu.UUID) ([]partition.Opener, error) {
+		openers: func(context.Context, gpu.UUID) ([]migapply.Opener, error) {
 			if len(l.users) == 0 {
 				return nil, nil
 			}
@@ -87,7 +87,7 @@ func (l *resetLab) Release(holder ledger.Holder, keys []gpu.DeviceKey) error {
 func (l *resetLab) Holdings() []ledger.Holding { return slices.Clone(l.holdings) }
 
 func TestResetSteps(t *testing.T) {
-	dcgm := []partition.Opener{{PID: 7, Program: "dcgm-exporter", Stop: "stop DCGM"}}
+	dcgm := []migapply.Opener{{PID: 7, Program: "dcgm-exporter", Stop: "stop DCGM"}}
 	whole := []string{"take [GPU-aa11]", "quiesce GPU-aa11", "reset GPU-aa11", "scan", "resume GPU-aa11", "give back [GPU-aa11]"}
 	for name, test := range map[string]struct {
 		reference string
@@ -105,10 +105,10 @@ func TestResetSteps(t *testing.T) {
 		"held by a pod": {reference: "0", prepare: func(l *resetLab) {
 			l.holdings = []ledger.Holding{{Key: gpu.DeviceKey{GPU: "GPU-aa11"}, Holder: ledger.Holder{Kind: ledger.Pod, Namespace: "ml", Pod: "train", PodUID: "u"}}}
 		}, err: "GPU 0 (GPU-aa11) is in use: held by pod ml/train (fix: delete the pods that hold it, or wait for the end with --wait)"},
-		"opened": {reference: "0", prepare: func(l *resetLab) { l.users = [][]partition.Opener{dcgm} },
+		"opened": {reference: "0", prepare: func(l *resetLab) { l.users = [][]migapply.Opener{dcgm} },
 			err: "GPU 0 (GPU-aa11) is in use: process 7 (dcgm-exporter) has it open (fix: stop DCGM, or wait for the end with --wait)",
 			did: []string{"take [GPU-aa11]", "give back [GPU-aa11]"}},
-		"opened, and waited for": {reference: "0", wait: time.Minute, prepare: func(l *resetLab) { l.users = [][]partition.Opener{dcgm, dcgm} },
+		"opened, and waited for": {reference: "0", wait: time.Minute, prepare: func(l *resetLab) { l.users = [][]migapply.Opener{dcgm, dcgm} },
 			did: append([]string{"take [GPU-aa11]", "give back [GPU-aa11]", "take [GPU-aa11]", "give back [GPU-aa11]"}, whole...), told: "process 7 (dcgm-exporter) has it open; waiting"},
 		"opened for too long": {reference: "0", wait: 2 * time.Second, prepare: func(l *resetLab) {
 			for range 9 {

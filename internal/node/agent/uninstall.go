@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/pages"
-	"github.com/berth-gpu/berth/internal/node/partition"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -92,7 +92,7 @@ func removeEmpty(dir string) error {
 
 func removePersistent(dir string) error {
 	for _, name := range []string{
-		partition.JournalFile, partition.LockFile,
+		migapply.JournalFile, migapply.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

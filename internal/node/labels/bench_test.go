@@ -1,0 +1,47 @@
+package labels
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// BenchmarkBuild is the labels of a node of 8 GPUs: unpartitioned, of two models, and of 56 MIG devices.
+func BenchmarkBuild(b *testing.B) {
+	for _, profile := range []string{"h100x8", "mixed"} {
+		b.Run(profile, func(b *testing.B) {
+			in := newNode(b, profile).input(offer.Settings{})
+			b.ReportAllocs()
+			for b.Loop() {
+				Build(in)
+			}
+		})
+	}
+	b.Run("56 MIG devices", func(b *testing.B) {
+		s := cards(h100, h100, h100, h100, h100, h100, h100, h100)
+		for i := range s.GPUs {
+			s.GPUs[i].MIG.Enabled = true
+			for k := range 7 {
+				s.GPUs[i].MIG.Devices = append(s.GPUs[i].MIG.Devices, gpu.MIGDevice{UUID: gpu.UUID("MIG-" + string(rune('a'+7*i+k))), Profile: "1g.10gb"})
+			}
+		}
+		units, _ := offer.Resolve(s, offer.Settings{})
+		in := Input{Snapshot: s, Units: units}
+		b.ReportAllocs()
+		for b.Loop() {
+			Build(in)
+		}
+	})
+}
+
+// BenchmarkReadHost is what a scan of 8 GPUs adds to read of sysfs.
+func BenchmarkReadHost(b *testing.B) {
+	n := newNode(b, "h100x8")
+	snapshot, sys := n.scan(), filepath.Join(n.machine.Root(), "sys")
+	b.ReportAllocs()
+	for b.Loop() {
+		ReadHost(sys, snapshot)
+	}
+}

@@ -1,0 +1,94 @@
+package labels
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/renameio/v2"
+)
+
+// fileName is the file's name in the folder of Node Feature Discovery.
+const fileName = "berth-gpu"
+
+// maxFeatureFile bounds what is read back: Node Feature Discovery itself takes 64 KiB.
+const maxFeatureFile = 64 << 10
+
+// fileWriter writes a feature file. The temporary file begins with a dot, and such are not read.
+type fileWriter struct{ dir string }
+
+func (w *fileWriter) Place() string { return "file " + filepath.Join(w.dir, fileName) }
+
+func (w *fileWriter) Read(context.Context) (Labels, error) {
+	file, err := os.OpenInRoot(w.dir, fileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", w.Place(), err)
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxFeatureFile))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", w.Place(), err)
+	}
+	return parseText(content), nil
+}
+
+// parseText reads what Text writes. Lines that it would not write are left out, so that a file that
+// somebody changed differs.
+func parseText(content []byte) Labels {
+	labels := Labels{}
+	for row := range bytes.Lines(content) {
+		if key, value, ok := strings.Cut(strings.TrimSuffix(string(row), "\n"), "="); ok {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
+func (w *fileWriter) Write(_ context.Context, labels Labels) error {
+	if err := os.MkdirAll(w.dir, 0o755); err != nil {
+		return fmt.Errorf("write %s: %w", w.Place(), err)
+	}
+	file, err := renameio.NewPendingFile(filepath.Join(w.dir, fileName), renameio.WithTempDir(w.dir), renameio.WithStaticPermissions(0o644))
+	if err != nil {
+		return fmt.Errorf("write %s: %w", w.Place(), err)
+	}
+	defer func() { _ = file.Cleanup() }()
+	if _, err := file.Write(labels.Text()); err != nil {
+		return fmt.Errorf("write %s: %w", w.Place(), err)
+	}
+	if err := file.CloseAtomicallyReplace(); err != nil {
+		return fmt.Errorf("write %s: %w", w.Place(), err)
+	}
+	return nil
+}
+
+// Remove takes away the file and what killed writers left beside it.
+func (w *fileWriter) Remove(context.Context) error {
+	entries, err := os.ReadDir(w.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", w.Place(), err)
+	}
+	var failed []error
+	for _, entry := range entries {
+		rest, left := strings.CutPrefix(entry.Name(), "."+fileName)
+		if entry.Name() != fileName && !(left && rest != "" && strings.Trim(rest, "0123456789") == "") {
+			continue
+		}
+		if err := os.Remove(filepath.Join(w.dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, fmt.Errorf("remove %s: %w", w.Place(), err))
+		}
+	}
+	return errors.Join(failed...)
+}

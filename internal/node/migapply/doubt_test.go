@@ -1,0 +1,56 @@
+package migapply
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// TestUnsurePartition: a scan that could not read where the instances are is no reason to plan any of them away, and does
+// not make what is applied look otherwise.
+func TestUnsurePartition(t *testing.T) {
+	w := newWorld(t, t.TempDir(), 1)
+	w.be("GPU-0", "7x1g.10gb")
+	w.want("GPU-0", "7x1g.10gb", "")
+	for _, first := range []bool{true, false} {
+		points := w.points
+		w.card("GPU-0").unsure = true
+		w.scan()
+		got := state(t, w.reconcile(), "GPU-0")
+		if first && (got.State != Waiting || !strings.Contains(got.Message, "could not be read")) || !first && got.State != Applied || w.points != points {
+			t.Errorf("first %v: %s: %s; %v", first, got.State, got.Message, w.trace)
+		}
+		w.card("GPU-0").unsure = false
+		w.scan()
+		if got := state(t, w.reconcile(), "GPU-0"); got.State != Applied || w.points != points {
+			t.Errorf("read again: %s: %s; %v", got.State, got.Message, w.trace)
+		}
+	}
+}
+
+// TestEmptyOrHeld: a scan calls an instance empty whose MIG device a pod holds, and does not list the device. The instance
+// stays until the pod has ended, whatever the layout, and the plan says for whom it waits.
+func TestEmptyOrHeld(t *testing.T) {
+	for _, layout := range []string{"7x1g.10gb", "6x1g.10gb", "1x7g.80gb"} {
+		t.Run(layout, func(t *testing.T) {
+			w := newWorld(t, t.TempDir(), 1)
+			w.be("GPU-0", "7x1g.10gb")
+			if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
+				t.Fatal(err)
+			}
+			w.card("GPU-0").instances[0].device = false
+			w.scan()
+			w.want("GPU-0", layout, "")
+			if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "default/a") {
+				t.Errorf("%s: %s", got.State, got.Message)
+			}
+			if got := w.card("GPU-0").instances; len(got) == 0 || got[0].GI != 10 {
+				t.Errorf("the instance was removed:\n%s%v", w.picture(), w.trace)
+			}
+			w.end("a")
+			w.settle()
+			w.reached(w.wants)
+		})
+	}
+}

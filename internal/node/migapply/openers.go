@@ -1,0 +1,115 @@
+package migapply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// openWithin is how long a change waits for programs that have a GPU open before it fails.
+const openWithin = 30 * time.Second
+
+// Opener is a program that has a GPU open. A GPU can be reset only while nobody has it open, and most of those
+// that do are no holders of the ledger: monitoring programs, persistence daemons, displays.
+type Opener struct {
+	PID     int
+	Program string
+	// Pod is NAMESPACE/NAME of the pod that it runs in; empty for a program of the host.
+	Pod string
+	// Stop says how to stop it.
+	Stop string
+}
+
+// openedBy says who has a GPU open: "process 12 (nv-hostengine of pod gpu/dcgm-x) and process 77 (Xorg)".
+func openedBy(openers []Opener) string {
+	var parts []string
+	for _, o := range openers {
+		who := o.Program
+		if who == "" {
+			who = "of unknown name"
+		}
+		if o.Pod != "" {
+			who += " of pod " + o.Pod
+		}
+		parts = append(parts, fmt.Sprintf("process %d (%s)", o.PID, who))
+	}
+	return list(parts)
+}
+
+// toStop says what to do about them.
+func toStop(openers []Opener) string {
+	var parts []string
+	for _, o := range openers {
+		if !slices.Contains(parts, o.Stop) {
+			parts = append(parts, o.Stop)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// awaitClosed looks, before anything is destroyed, whether the GPUs that need a reset can be reset. One that somebody
+// has open waits for a while, and has then failed: what is there serves on.
+func (r *round) awaitClosed() error {
+	for card := range r.opened {
+		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == card && j.plan.Reset && j.state != Applied }) {
+			delete(r.opened, card)
+		}
+	}
+	for _, j := range r.jobs {
+		if !j.ready || !j.plan.Reset || r.deps.Openers == nil {
+			continue
+		}
+		openers, err := r.openers(j.want.UUID)
+		if isStop(err) {
+			return err
+		}
+		switch {
+		case err != nil:
+			j.rest()
+			j.state = Waiting
+			j.message = fmt.Sprintf("%s does not change to %s yet: it is not known who has it open: %v.", name(j.card), goal(j.want), err)
+		case len(openers) == 0:
+			delete(r.opened, j.want.UUID)
+		default:
+			r.waitForOpeners(j, openers)
+		}
+	}
+	return nil
+}
+
+func (r *round) openers(card gpu.UUID) ([]Opener, error) {
+	var openers []Opener
+	err := r.call([]gpu.UUID{card}, "find who has the GPU open", func(ctx context.Context) error {
+		found, err := r.deps.Openers(ctx, card)
+		openers = found
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return openers, nil
+}
+
+func (r *round) waitForOpeners(j *job, openers []Opener) {
+	now := r.deps.Clock.Now()
+	since, known := r.opened[j.want.UUID]
+	if !known {
+		since = now
+		r.opened[j.want.UUID] = now
+	}
+	if now.Sub(since) >= openWithin {
+		j.err = fmt.Errorf("it can be reset only while no program has it open, and %s has had it open for %s: %s. Nothing was changed on it",
+			openedBy(openers), openWithin, toStop(openers))
+		r.failed(j)
+		j.rest()
+		return
+	}
+	j.rest()
+	j.state, j.waits = Waiting, true
+	j.message = fmt.Sprintf("%s changes to %s when no program has it open: %s has, since %s; %s.",
+		name(j.card), goal(j.want), openedBy(openers), since.UTC().Format(time.RFC3339), toStop(openers))
+}

@@ -1,0 +1,118 @@
+package migapply
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// shape says what a card is to be: "MIG with 3x 1g.10gb and 1x 4g.40gb".
+func shape(wanted mig.Wanted) string {
+	if !wanted.Enabled {
+		return "MIG off"
+	}
+	var parts []string
+	for _, profile := range slices.Sorted(maps.Keys(wanted.Devices)) {
+		if n := wanted.Devices[profile]; n > 0 {
+			parts = append(parts, strconv.Itoa(n)+"x "+profile)
+		}
+	}
+	if len(parts) == 0 {
+		return "MIG without devices"
+	}
+	return "MIG with " + list(parts)
+}
+
+// list joins phrases: "a, b and c".
+func list(parts []string) string {
+	if len(parts) < 2 {
+		return strings.Join(parts, "")
+	}
+	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
+}
+
+// goal is the shape with who wants it.
+func goal(want Want) string {
+	if want.Source == "" {
+		return shape(want.Wanted)
+	}
+	return shape(want.Wanted) + " (" + want.Source + ")"
+}
+
+// name is what people call a card.
+func name(card *gpu.GPU) string { return "GPU " + strconv.Itoa(card.Index) }
+
+// ended says what has to happen: "default/a (3g.40gb at 4) and default/b have ended".
+func ended(all []mig.Blocker) string {
+	var parts []string
+	holders := 0
+	for _, b := range all {
+		part := list(b.Holders)
+		if b.Instance.Profile != "" {
+			part += fmt.Sprintf(" (%s at %d)", b.Instance.Profile, b.Instance.Start)
+		}
+		parts = append(parts, part)
+		holders += len(b.Holders)
+	}
+	if holders == 1 {
+		return parts[0] + " has ended"
+	}
+	return list(parts) + " have ended"
+}
+
+// holder names who holds a device.
+func holder(h ledger.Holding) string {
+	pod := "the pod with UID " + h.Holder.PodUID
+	if h.Holder.Pod != "" {
+		pod = h.Holder.Namespace + "/" + h.Holder.Pod
+	}
+	switch {
+	case h.Holder.Kind == ledger.Claim:
+		return "ResourceClaim " + h.Holder.ID
+	case h.Holder.Kind == ledger.Maintenance:
+		return "maintenance " + h.Holder.ID
+	case h.Holder.Kind == ledger.Orphan:
+		return pod + ", forgotten by the kubelet but still running"
+	case h.Holder.PodUID == "":
+		return "a pod that is being admitted"
+	}
+	return pod
+}
+
+// bothers says in what a card is not as wanted: used when the driver said that all went well.
+func bothers(card *gpu.GPU, plan *mig.CardPlan) string {
+	var parts []string
+	if plan.Refused != "" {
+		parts = append(parts, plan.Refused)
+	}
+	if plan.SetMode != nil {
+		parts = append(parts, "MIG is "+onOff(!*plan.SetMode))
+	}
+	if card.MIG.PendingEnabled != card.MIG.Enabled {
+		parts = append(parts, "MIG will be "+onOff(card.MIG.PendingEnabled)+" after the next reset")
+	}
+	for _, gone := range plan.Destroy {
+		parts = append(parts, fmt.Sprintf("%s at %d is still there", cmp.Or(gone.Profile, "an instance"), gone.Start))
+	}
+	for _, missing := range plan.Create {
+		parts = append(parts, fmt.Sprintf("%s at %d is missing", missing.Profile, missing.Start))
+	}
+	for _, empty := range card.MIG.Empty {
+		parts = append(parts, fmt.Sprintf("%s at %d has no compute instance", empty.Profile, empty.Start))
+	}
+	return list(parts)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}

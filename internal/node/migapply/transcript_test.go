@@ -1,0 +1,231 @@
+package migapply
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// TestTranscripts plays the stories in testdata/transcripts. The commands are those of
+// (*world).play.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "node" {
+				cards := 1
+				d.MaybeScanArgs(t, "cards", &cards)
+				w = newWorld(t, t.TempDir(), cards)
+				return ""
+			}
+			w.t = t
+			return w.play(t, d)
+		})
+	})
+}
+
+// play runs a command:
+//
+//	be, want           lines of a card and what it is, or is to be (and who says so)
+//	shares CARD N      its devices are offered in N shares each
+//	run POD KEY        a pod gets a device; end, forget POD; claim, unclaim ID; admit KEY
+//	card CARD gone|back|incapable|out|pending MODE|empty START
+//	blind              says why it is not known who holds what
+//	reconcile          prints the statuses, the cards that leave the offers, and what was done
+//	fail [always]      lines of the calls that fail next (a beginning is enough); work
+//	kill STEP [n=N]    the agent dies at the N-th such step from now
+//	advance DURATION
+//	picture, journal, faults, files; spoil
+func (w *world) play(t *testing.T, d *datadriven.TestData) string {
+	args := func(i int) string { return d.CmdArgs[i].Key }
+	switch d.Cmd {
+	case "be":
+		for line := range strings.Lines(d.Input) {
+			card, what, _ := strings.Cut(strings.TrimSpace(line), " ")
+			w.be(gpu.UUID(card), what)
+		}
+	case "want":
+		for line := range strings.Lines(d.Input) {
+			line, source, _ := strings.Cut(strings.TrimSpace(line), " by ")
+			card, what, _ := strings.Cut(line, " ")
+			w.want(gpu.UUID(card), what, source)
+		}
+	case "shares":
+		w.shares[gpu.UUID(args(0))], _ = strconv.Atoi(args(1))
+	case "run":
+		if err := w.run(args(0), keyOf(args(1))); err != nil {
+			return err.Error() + "\n"
+		}
+	case "claim":
+		if err := w.book.Acquire(ledger.Holder{Kind: ledger.Claim, ID: args(0)}, []gpu.DeviceKey{keyOf(args(1))}); err != nil {
+			return err.Error() + "\n"
+		}
+	case "unclaim":
+		if err := w.book.Release(ledger.Holder{Kind: ledger.Claim, ID: args(0)}, nil); err != nil {
+			return err.Error() + "\n"
+		}
+	case "admit": // the kubelet's checkpoint does not show it yet
+		if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{keyOf(args(0))}); err != nil {
+			return err.Error() + "\n"
+		}
+	case "end":
+		w.end(args(0))
+	case "forget":
+		w.pods[args(0)].orphan = true
+		w.compare()
+	case "card":
+		c := w.card(gpu.UUID(args(0)))
+		switch args(1) {
+		case "gone":
+			c.gone = true
+		case "back":
+			c.gone = false
+		case "incapable":
+			c.incapable = true
+		case "pending":
+			c.pending = args(2) == "on"
+		case "empty":
+			at, _ := strconv.Atoi(args(2))
+			i := slices.IndexFunc(c.instances, func(in fakeInstance) bool { return in.Start == at })
+			c.instances[i].device = false
+		case "out":
+			w.cards = slices.DeleteFunc(w.cards, func(o *fakeCard) bool { return o == c })
+		}
+		w.scan()
+	case "blind":
+		w.blind = strings.TrimSpace(d.Input)
+	case "fail":
+		w.breakNext(strings.Split(strings.TrimSpace(d.Input), "\n"), d.HasArg("always"))
+	case "work":
+		w.breaks = nil
+	case "kill":
+		n := 1
+		d.MaybeScanArgs(t, "n", &n)
+		return w.killNext(t, strings.ReplaceAll(args(0), "-", " "), n)
+	case "advance":
+		by, err := time.ParseDuration(args(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.clock.Step(by)
+	case "reconcile":
+		return w.tell(func() []Status { return w.reconcile() })
+	case "picture":
+		return w.picture()
+	case "journal":
+		blob, err := os.ReadFile(filepath.Join(w.dir, JournalFile))
+		if errors.Is(err, os.ErrNotExist) {
+			return "none\n"
+		}
+		var shown bytes.Buffer
+		if err := json.Indent(&shown, blob, "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		return shown.String()
+	case "spoil":
+		if err := os.WriteFile(filepath.Join(w.dir, JournalFile), []byte(d.Input), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	case "files":
+		entries, err := os.ReadDir(w.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, e := range entries {
+			b.WriteString(e.Name() + "\n")
+		}
+		return b.String()
+	case "faults":
+		var b strings.Builder
+		for _, f := range w.partition.Faults() {
+			fmt.Fprintf(&b, "%s: %s\n", f.Code, strings.ReplaceAll(f.Message, w.dir, "DIR"))
+		}
+		return b.String()
+	default:
+		t.Fatalf("unknown command %q", d.Cmd)
+	}
+	return ""
+}
+
+// tell prints what a Reconcile says and did.
+func (w *world) tell(reconcile func() []Status) string {
+	before, lives, notes := len(w.trace), w.lives, w.notes
+	statuses := reconcile()
+	var b strings.Builder
+	for _, call := range w.trace[before:] {
+		if !strings.HasPrefix(call, "half: ") && !strings.HasPrefix(call, "journal torn") {
+			fmt.Fprintf(&b, "> %s\n", call)
+		}
+	}
+	if w.lives > lives {
+		b.WriteString("(killed)\n")
+		return b.String()
+	}
+	for _, s := range statuses {
+		fmt.Fprintf(&b, "%s %s: %s\n", s.UUID, s.State, strings.ReplaceAll(s.Message, w.dir, "DIR"))
+	}
+	pending := Pending(statuses)
+	for _, id := range slices.Sorted(maps.Keys(pending)) {
+		fmt.Fprintf(&b, "%s leaves the offers\n", id)
+	}
+	if w.notes > notes {
+		fmt.Fprintf(&b, "(told %d times)\n", w.notes-notes)
+	}
+	return b.String()
+}
+
+func (w *world) breakNext(calls []string, always bool) {
+	w.breaks = func(call string) error {
+		i := slices.IndexFunc(calls, func(next string) bool { return strings.HasPrefix(call, next) })
+		if i < 0 {
+			return nil
+		}
+		if !always {
+			calls = slices.Delete(slices.Clone(calls), i, i+1)
+		}
+		return errors.New("Unknown Error")
+	}
+}
+
+// killNext reconciles and dies at the n-th such step.
+func (w *world) killNext(t *testing.T, step string, n int) string {
+	// The points are counted in a life that is not spoiled by dying: on the way, by the trace.
+	seen := 0
+	fault := w.partition.deps.Fault
+	w.partition.deps.Fault = func(s Step) error {
+		if string(s) == step {
+			if seen++; seen == n {
+				w.killAt = w.points + 1
+			}
+		}
+		return fault(s)
+	}
+	out := w.tell(func() []Status { return w.reconcile() })
+	if seen < n {
+		t.Fatalf("%d steps %q, want %d", seen, step, n)
+	}
+	return out
+}
+
+// keyOf reads GPU-0, GPU-0/MIG-0-44, GPU-0#2.
+func keyOf(text string) gpu.DeviceKey {
+	text, share, _ := strings.Cut(text, "#")
+	card, device, _ := strings.Cut(text, "/")
+	n, _ := strconv.Atoi(share)
+	return gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(device), Share: n}
+}

@@ -1,0 +1,444 @@
+package migapply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+
+// hastyClock does not let anybody wait: who wants to sleep finds that the time has passed.
+type hastyClock struct{ *clocktesting.FakeClock }
+
+func (c hastyClock) After(d time.Duration) <-chan time.Time {
+	c.Step(d)
+	fired := make(chan time.Time, 1)
+	fired <- c.Now()
+	return fired
+}
+
+// checker is what a world needs of a test.
+type checker interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// world is a node: cards, a kubelet in a few lines, the real ledger, and an agent that can be killed.
+// It watches over what must never happen.
+type world struct {
+	t    checker
+	dir  string
+	boot string
+	// node is the UID of our Node; empty while it is not known.
+	node  string
+	clock hastyClock
+	cards []*fakeCard
+	// shares is how many shares each device of a card is offered in; 0 for whole.
+	shares map[gpu.UUID]int
+	pods   map[string]*fakePod
+	wants  []Want
+	blind  string
+	busy   []gpu.UUID // what Berth runs something on
+
+	snapshot  *gpu.Snapshot
+	book      *ledger.Ledger
+	partition *Partition
+	lives     int
+	ctx       context.Context
+
+	// points counts the moments at which the agent could die; it dies at the killAt-th.
+	points, killAt int
+	dead           bool
+	cancel         context.CancelFunc
+	// trace are the steps and the calls of the hardware.
+	trace []string
+	// breaks says whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
+	breaks func(call string) error
+	notes  int
+	// changing is true from when the journal is written until all is done.
+	changing bool
+	// breach is the first thing that must never happen.
+	breach string
+}
+
+type fakeCard struct {
+	id               gpu.UUID
+	index            int
+	needsReset       bool // for a change of the mode
+	enabled, pending bool
+	incapable, gone  bool
+	unsure           bool // the scan could not read all of its partition
+	openers          []Opener
+	instances        []fakeInstance
+}
+
+type fakeInstance struct {
+	gpu.GPUInstance
+	device bool // has its compute instance
+	bare   bool // has no device nodes
+}
+
+type fakePod struct {
+	keys   []gpu.DeviceKey
+	orphan bool
+}
+
+func geometry() gpu.MIGGeometry {
+	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
+		{Name: "1g.10gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7},
+		{Name: "2g.20gb", Number: 1, ID: 14, ComputeSlices: 2, Size: 2, Starts: []int{0, 2, 4}, Max: 3},
+		{Name: "3g.40gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2},
+		{Name: "4g.40gb", Number: 3, ID: 5, ComputeSlices: 4, Size: 4, Starts: []int{0}, Max: 1},
+		{Name: "7g.80gb", Number: 4, ID: 0, ComputeSlices: 7, Size: 8, Starts: []int{0}, Max: 1},
+	}}
+}
+
+// newWorld has as many cards; every second one changes its mode without a reset.
+func newWorld(t checker, dir string, cards int) *world {
+	w := &world{
+		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
+		shares: map[gpu.UUID]int{}, pods: map[string]*fakePod{},
+	}
+	for i := range cards {
+		w.cards = append(w.cards, &fakeCard{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
+	}
+	w.scan()
+	w.birth()
+	return w
+}
+
+// birth starts an agent, which first compares its ledger with the node.
+func (w *world) birth() {
+	w.t.Helper()
+	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(w.dir, "ledger"), BootID: w.boot, Clock: w.clock, Log: quiet()})
+	if err != nil {
+		w.t.Fatalf("open ledger: %v", err)
+	}
+	w.book, w.dead, w.changing = book, false, false
+	w.lives++
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.partition = New(Deps{
+		Dir: w.dir, Owner: fmt.Sprintf("agent-%d", w.lives), Hardware: hardware{w}, Inventory: inventory{w}, Ledger: livingLedger{w, book},
+		Devices: w.devices, Blind: func() string { return w.blind }, Quiesce: w.quiesce, Openers: w.openers, Notify: func() { w.notes++ },
+		NodeUID: func() string { return w.node },
+		Clock:   w.clock, Log: quiet(), Fault: w.fault,
+	})
+	w.compare()
+}
+
+// bury ends an agent as the kernel does.
+func (w *world) bury() {
+	w.cancel()
+	if err := w.book.Close(); err != nil {
+		w.t.Fatalf("close ledger: %v", err)
+	}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+var errKilled = errors.New("killed")
+
+// point is a moment at which the agent may die.
+func (w *world) point(what string) bool {
+	w.points++
+	w.trace = append(w.trace, what)
+	w.dead = w.points == w.killAt
+	return w.dead
+}
+
+func (w *world) fault(step Step) error {
+	w.living()
+	w.changing = w.changing || step == StepJournalWritten
+	w.grab()
+	w.changing = w.changing && step != StepRescanned
+	if w.point(string(step)) {
+		return errKilled
+	}
+	return nil
+}
+
+// never notes a breach; the calls of the hardware are not on the test's goroutine.
+func (w *world) never(format string, args ...any) {
+	if w.breach == "" {
+		w.breach = fmt.Sprintf(format, args...)
+	}
+}
+
+func (w *world) living() {
+	if w.dead {
+		w.never("a dead agent does something after %v", w.trace)
+	}
+}
+
+// grab is a pod that tries to get each device that is going while its card changes.
+func (w *world) grab() {
+	for _, status := range w.partition.Statuses() {
+		if !w.changing || status.State != Changing {
+			continue
+		}
+		keys := []gpu.DeviceKey{{GPU: status.UUID}, {GPU: status.UUID, Share: 1}}
+		if status.Plan.SetMode == nil {
+			keys = nil
+		}
+		for _, gone := range status.Plan.Destroy {
+			if gone.UUID != "" {
+				keys = append(keys, gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID}, gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID, Share: 2})
+			}
+		}
+		for _, key := range keys {
+			var barred *ledger.BarredError
+			if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{key}); !errors.As(err, &barred) {
+				w.never("a pod got %s of a card that changes (%v) after %v", key, err, w.trace)
+			}
+		}
+	}
+}
+
+// look is the snapshot that a scan would give.
+func (w *world) look() *gpu.Snapshot {
+	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
+	for _, c := range w.cards {
+		one := gpu.GPU{UUID: c.id, Index: c.index, Product: "NVIDIA A100-SXM4-80GB"}
+		if c.gone {
+			one.Health.State = gpu.Gone
+		}
+		if !c.incapable {
+			one.MIG = gpu.MIG{Capable: true, Enabled: c.enabled, PendingEnabled: c.pending, ModeNeedsReset: c.needsReset, Geometry: geometry()}
+		}
+		for i, in := range c.instances {
+			if !in.device {
+				one.MIG.Empty = append(one.MIG.Empty, in.GPUInstance)
+				continue
+			}
+			one.MIG.Devices = append(one.MIG.Devices, gpu.MIGDevice{
+				UUID: c.device(in), Profile: in.Profile, Index: i, GI: in.GI, Start: in.Start, Size: in.Size,
+			})
+			if c.unsure {
+				one.MIG.Devices[len(one.MIG.Devices)-1].Start, one.MIG.Devices[len(one.MIG.Devices)-1].Size = 0, 0
+			}
+		}
+		one.MIG.Unsure = c.unsure
+		s.GPUs = append(s.GPUs, one)
+	}
+	return s
+}
+
+// device names a MIG device by its place alone, so that one made later can have the name of one
+// destroyed before.
+func (c *fakeCard) device(in fakeInstance) gpu.UUID {
+	return gpu.UUID(fmt.Sprintf("MIG-%d-%d", c.index, in.GI))
+}
+
+func (w *world) scan() { w.snapshot = w.look() }
+
+func (w *world) card(id gpu.UUID) *fakeCard {
+	for _, c := range w.cards {
+		if c.id == id {
+			return c
+		}
+	}
+	w.t.Fatalf("no card %s", id)
+	return nil
+}
+
+// devices are offered as they are: whole, or in shares.
+func (w *world) devices(id gpu.UUID) []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	add := func(key gpu.DeviceKey) {
+		if w.shares[id] == 0 {
+			keys = append(keys, key)
+		}
+		for n := range w.shares[id] {
+			key.Share = n + 1
+			keys = append(keys, key)
+		}
+	}
+	card := w.snapshot.GPU(id)
+	if card == nil {
+		return nil
+	}
+	if !card.MIG.Enabled {
+		add(gpu.DeviceKey{GPU: id})
+	}
+	for _, device := range card.MIG.Devices {
+		add(gpu.DeviceKey{GPU: id, MIG: device.UUID})
+	}
+	return keys
+}
+
+// compare is what the agent does all the time: its ledger follows the kubelet.
+func (w *world) compare() {
+	var view ledger.NodeView
+	for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
+		p := w.pods[pod]
+		if p.orphan {
+			view.Containers = append(view.Containers, ledger.Container{ID: "c-" + pod, PodUID: pod, Namespace: "default", Pod: pod, Name: "main", Keys: p.keys})
+			continue
+		}
+		view.Assignments = append(view.Assignments, ledger.Assignment{PodUID: pod, Container: "main", Keys: p.keys})
+		view.Pods = append(view.Pods, ledger.NodePod{UID: pod, Namespace: "default", Name: pod})
+	}
+	if changes := w.book.Reconcile(view); len(changes.Conflicts) > 0 {
+		w.t.Fatalf("conflicts: %v", changes)
+	}
+}
+
+// run starts a pod on a device, unless it is barred.
+func (w *world) run(pod string, key gpu.DeviceKey) error {
+	if !slices.Contains(w.devices(key.GPU), key) {
+		return fmt.Errorf("%s is not offered", key)
+	}
+	if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{key}); err != nil {
+		return err
+	}
+	w.pods[pod] = &fakePod{keys: []gpu.DeviceKey{key}}
+	w.compare()
+	return nil
+}
+
+func (w *world) end(pod string) {
+	delete(w.pods, pod)
+	w.compare()
+}
+
+// reconcile returns the statuses; when the agent dies in it, the next one is there afterwards.
+func (w *world) reconcile() []Status {
+	w.t.Helper()
+	statuses := w.partition.Reconcile(w.ctx, w.wants)
+	if w.breach != "" {
+		w.t.Fatalf("%s", w.breach)
+	}
+	if w.dead {
+		w.killAt = 0
+		w.bury()
+		w.birth()
+	}
+	return statuses
+}
+
+// settle reconciles until nothing more happens, also not after the pause that follows a failure.
+func (w *world) settle() []Status {
+	w.t.Helper()
+	quiet := 0
+	for range 50 {
+		lives, points := w.lives, w.points
+		statuses := w.reconcile()
+		quiet++
+		if lives != w.lives || points != w.points || slices.ContainsFunc(statuses, func(s Status) bool { return s.State == Failed }) {
+			quiet = 0
+		}
+		if quiet == 2 {
+			return statuses
+		}
+		w.clock.Step(lastRetry)
+	}
+	w.t.Fatalf("never settles: %v; %v", w.partition.Statuses(), w.trace)
+	return nil
+}
+
+// want sets what a card is to be: "off", "on", "2x1g.10gb 1x4g.40gb", or "-" for nothing.
+func (w *world) want(id gpu.UUID, text, source string) {
+	w.wants = slices.DeleteFunc(w.wants, func(o Want) bool { return o.UUID == id })
+	if text != "-" {
+		w.wants = append(w.wants, Want{UUID: id, Wanted: wanted(text), Source: source})
+	}
+}
+
+func wanted(text string) mig.Wanted {
+	if text == "off" {
+		return mig.Wanted{}
+	}
+	out := mig.Wanted{Enabled: true, Devices: map[string]int{}}
+	for _, part := range strings.Fields(text) {
+		var n int
+		var profile string
+		if _, err := fmt.Sscanf(part, "%dx%s", &n, &profile); err == nil {
+			out.Devices[profile] = n
+		}
+	}
+	return out
+}
+
+// be makes a card so at once, by a change without any agent.
+func (w *world) be(id gpu.UUID, text string) {
+	c, to := w.card(id), wanted(text)
+	c.enabled, c.pending, c.instances = to.Enabled, to.Enabled, nil
+	w.scan()
+	plan := mig.PlanCard(mig.CardOf(w.snapshot.GPU(id), func(gpu.DeviceKey) []string { return nil }), to)
+	for _, one := range plan.Create {
+		c.instances = append(c.instances, fakeInstance{
+			GPUInstance: gpu.GPUInstance{GI: 10*one.Size + one.Start, Profile: one.Profile, Start: one.Start, Size: one.Size}, device: true,
+		})
+	}
+	w.scan()
+}
+
+// picture prints the hardware, who holds it, and what is under way.
+func (w *world) picture() string {
+	var b strings.Builder
+	for _, c := range w.cards {
+		fmt.Fprintf(&b, "%s MIG %s", c.id, onOff(c.enabled))
+		if c.pending != c.enabled {
+			fmt.Fprintf(&b, ", %s after a reset", onOff(c.pending))
+		}
+		for _, in := range c.instances {
+			fmt.Fprintf(&b, " %s@%d", in.Profile, in.Start)
+			if !in.device {
+				b.WriteString("(empty)")
+			}
+		}
+		b.WriteString("\n")
+	}
+	for _, h := range w.book.Holdings() {
+		fmt.Fprintf(&b, "held: %s\n", h)
+	}
+	return b.String()
+}
+
+// reached fails unless the cards are as wanted and nothing of the way there is left.
+func (w *world) reached(wants []Want) {
+	w.t.Helper()
+	now := w.look()
+	for _, want := range wants {
+		card := now.GPU(want.UUID)
+		c := mig.CardOf(card, func(gpu.DeviceKey) []string { return nil })
+		if !mig.Matches(c, want.Wanted) || len(card.MIG.Empty) > 0 || card.MIG.PendingEnabled != card.MIG.Enabled {
+			w.t.Fatalf("%s is not %s:\n%s%v", want.UUID, shape(want.Wanted), w.picture(), w.trace)
+		}
+	}
+	for _, c := range w.cards {
+		for _, in := range c.instances {
+			if in.bare {
+				w.t.Fatalf("%s at %d of %s has no device nodes: %v", in.Profile, in.Start, c.id, w.trace)
+			}
+		}
+	}
+	w.clean()
+}
+
+// clean fails when maintenance or a journal is left.
+func (w *world) clean() {
+	w.t.Helper()
+	for _, held := range w.book.Holdings() {
+		if held.Holder.Kind == ledger.Maintenance {
+			w.t.Fatalf("maintenance is left:\n%s%v", w.picture(), w.trace)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(w.dir, JournalFile+"*")); len(left) > 0 {
+		w.t.Fatalf("files are left: %v; %v", left, w.trace)
+	}
+}
