@@ -1,0 +1,87 @@
+package signal
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+// count empties a channel and returns how many signals were in it.
+func count(c <-chan struct{}) int {
+	for n := 0; ; n++ {
+		select {
+		case <-c:
+		default:
+			return n
+		}
+	}
+}
+
+// TestSignal: signalled at first; many calls before a receive are one.
+func TestSignal(t *testing.T) {
+	s := New()
+	if got := count(s.C()); got != 1 {
+		t.Errorf("%d signals at first, want 1", got)
+	}
+	for range 3 {
+		s.Set()
+	}
+	if got := count(s.C()); got != 1 {
+		t.Errorf("%d signals after three calls, want 1", got)
+	}
+}
+
+// TestBroadcast: each subscription is signalled at first and once per change, and not after Close.
+func TestBroadcast(t *testing.T) {
+	var b Broadcast
+	b.Set() // Without subscriptions it does nothing.
+	early := b.Subscribe()
+	if got := count(early.C()); got != 1 {
+		t.Errorf("%d signals at first, want 1", got)
+	}
+	late := b.Subscribe()
+	if got := count(early.C()); got != 0 {
+		t.Errorf("a new subscription signals another one %d times", got)
+	}
+	b.Set()
+	if got, want := count(early.C()), count(late.C()); got != 1 || want != 1 {
+		t.Errorf("signals %d and %d, want 1 each", got, want)
+	}
+	early.Close()
+	early.Close()
+	b.Set()
+	if got := count(early.C()); got != 0 {
+		t.Errorf("%d signals after Close, want none", got)
+	}
+	if got := count(late.C()); got != 1 {
+		t.Errorf("%d signals for the other one, want 1", got)
+	}
+}
+
+// TestReady: it becomes true once, wakes all who wait, and waits no longer than the context.
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReady()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Wait(ended); !errors.Is(err, context.Canceled) || r.Is() {
+			t.Errorf("Wait: %v, Is: %v", err, r.Is())
+		}
+		woken := make(chan error, 2)
+		for range 2 {
+			go func() { woken <- r.Wait(t.Context()) }()
+		}
+		synctest.Wait()
+		r.Set()
+		r.Set()
+		for range 2 {
+			if err := <-woken; err != nil {
+				t.Error(err)
+			}
+		}
+		if <-r.Done(); !r.Is() {
+			t.Error("not ready after Set")
+		}
+	})
+}
