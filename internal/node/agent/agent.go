@@ -37,6 +37,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
+	"github.com/berth-gpu/berth/internal/node/problems"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // Deps is what an Agent is made of.
@@ -90,7 +92,10 @@ type Agent struct {
 	// simulated is the directory of simulated hardware; empty for a real driver.
 	simulated string
 
-	board      *board
+	// problemList holds the problems that belong to no GPU, by source.
+	problemList *problems.List
+	// republish wakes the projections for what they have no subscription of their own.
+	republish  *signal.Signal
 	events     *nodeEvents
 	conditions *conditions
 	inventory  *inventory.Inventory
@@ -147,7 +152,7 @@ func New(deps Deps) (*Agent, error) {
 		instance:  cmp.Or(deps.Instance, defaultInstance()),
 		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
-		board:    newBoard(deps.Clock, deps.Log),
+		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
 		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
 		compared: make(chan struct{}),
 		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
@@ -156,7 +161,7 @@ func New(deps Deps) (*Agent, error) {
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
 	}
-	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: func() { poke(a.board.changed) }}
+	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: a.republish.Set}
 	a.library = newLibraryWatch(config.StateDir, deps.BootID, deps.Log.With("component", "library"))
 	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"), a.library.note)
 	rules, err := healthRules(config)
@@ -206,7 +211,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		return fmt.Errorf("make agent: %w", err)
 	}
 	a.sync = kubeletsync.New(kubeletsync.Deps{
-		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.board.set, Looked: a.report,
+		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set, Looked: a.report,
 	})
 	hook, err := installHook(config)
 	if err != nil {
@@ -218,7 +223,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 			Clock: a.clock, Log: a.log.With("room", "cdi"),
 		}),
 		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.cdiExtras,
-		Report: a.board.set, Changed: a.wakePlugin, Clock: a.clock,
+		Report: a.problemList.Set, Changed: a.wakePlugin, Clock: a.clock,
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger, grants},
@@ -253,7 +258,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  hardware,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
-		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: func() { poke(a.board.changed) },
+		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: a.republish.Set,
 		Openers: func(ctx context.Context, card gpu.UUID) ([]migapply.Opener, error) {
 			return a.openers(ctx, actions, card)
 		},

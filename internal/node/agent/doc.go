@@ -7,7 +7,7 @@
 // compared with the kubelet and the running containers, nor, with a CDI
 // strategy, before the spec on disk can inject it. Every projection is computed
 // anew from inventory, ledger and config; what cannot be computed leaves the last good
-// one in force and is named on the problem board, which the log, the metrics, the
+// one in force and is named on the list of problems, which the log, the metrics, the
 // pages and the GPUNode show alike. A shutdown removes nothing but the sockets of the pages.
 //
 // It guarantees that a fault reaches the kubelet although anything else hangs: between an event of

@@ -59,7 +59,7 @@ func (a *Agent) tellHealth(ctx context.Context) error {
 		var again <-chan time.Time
 		if a.api != nil {
 			err := a.writeHealth(ctx, summary)
-			a.board.fail("node-health", "NODE_CONDITION", err)
+			a.problemList.SetError("node-health", "NODE_CONDITION", err)
 			again = a.clock.After(healthResync)
 			if err != nil {
 				again = a.clock.After(healthRetry)

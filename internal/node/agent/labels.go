@@ -90,5 +90,5 @@ func (a *Agent) publishLabels(snapshot *gpu.Snapshot) {
 		in.Timestamp = a.began
 	}
 	a.labels.Publish(labels.Build(in))
-	a.board.fail("labels", "LABELS", a.labels.Err())
+	a.problemList.SetError("labels", "LABELS", a.labels.Err())
 }

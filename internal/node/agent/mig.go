@@ -53,7 +53,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 	var asked []migapply.Want
 	for {
 		wants, problem := a.migWants()
-		a.board.set("mig-layout", problem...)
+		a.problemList.Set("mig-layout", problem...)
 		// Said before the first change, so that nobody takes the layout before for this one. What has
 		// failed stays failed until something else is wanted.
 		due := a.watch.Current().MIG.Layout != "" && a.differs(wants) && (written != migFailed || !reflect.DeepEqual(wants, asked))
@@ -62,7 +62,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 		}
 		asked = wants
 		statuses := a.partition.Reconcile(ctx, wants)
-		a.board.set("mig-journal", a.partition.Faults()...)
+		a.problemList.Set("mig-journal", a.partition.Faults()...)
 		a.noteMIG(statuses, problem)
 		a.settled()
 		a.unquiesce()
@@ -258,7 +258,7 @@ func (a *Agent) writeMIGState(ctx context.Context, state string) bool {
 	if err != nil {
 		err = fmt.Errorf("write label %s of the node: %w", configwatch.LabelMIGState, err)
 	}
-	a.board.fail("mig-state", "NODE_LABEL", err)
+	a.problemList.SetError("mig-state", "NODE_LABEL", err)
 	return err == nil
 }
 
@@ -292,7 +292,7 @@ func (a *Agent) noteMIG(statuses []migapply.Status, problems []gpu.Cause) {
 			waiting = append(waiting, s.Message)
 		}
 	}
-	a.board.set("mig", causes...)
+	a.problemList.Set("mig", causes...)
 	switch {
 	case len(failed) > 0:
 		a.conditions.set(conditionMIG, metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))

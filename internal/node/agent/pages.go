@@ -70,13 +70,13 @@ func (a *Agent) pages(ctx context.Context) error {
 	}
 	for {
 		err := pages.Serve(ctx, deps, func() {
-			a.board.set("pages")
+			a.problemList.Set("pages")
 			a.log.Info("serving pages", "socket", pages.Own(deps.Dir, deps.Instance))
 		})
 		if err == nil {
 			return nil
 		}
-		a.board.fail("pages", "LISTEN_FAILED", err)
+		a.problemList.SetError("pages", "LISTEN_FAILED", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -95,7 +95,7 @@ func (a *Agent) metricsPage(ctx context.Context) error {
 	mux.Handle("GET /metrics", a.page)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.config.MetricsListen)
 	if err != nil {
-		a.board.fail("metrics", "LISTEN_FAILED", fmt.Errorf("serve metrics: %w (choose another address with --metrics-listen)", err))
+		a.problemList.SetError("metrics", "LISTEN_FAILED", fmt.Errorf("serve metrics: %w (choose another address with --metrics-listen)", err))
 		return nil
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: pageTimeout}
@@ -155,7 +155,7 @@ func (a *Agent) debugState() DebugState {
 		Ready: ready, Node: a.config.NodeName, Simulated: a.simulated,
 		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Units: a.units.now(), Offers: a.offers(),
 		MIG: a.partition.Statuses(), MPS: daemons, Config: config,
-		Plugin: a.plugin.Stats(), Problems: a.board.all(),
+		Plugin: a.plugin.Stats(), Problems: a.problemList.All(),
 	}
 }
 

@@ -1,34 +1,10 @@
 package agent
 
 import (
-	"errors"
-	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/google/go-cmp/cmp"
-	testingclock "k8s.io/utils/clock/testing"
-	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
-
-func TestBoard(t *testing.T) {
-	clock := testingclock.NewFakePassiveClock(time.Unix(100, 0))
-	b := newBoard(clock, slog.New(slog.DiscardHandler))
-	b.fail("cdi", "CDI", errors.New("no space"))
-	b.fail("checkpoint", "CHECKPOINT", errors.New("corrupt"))
-	clock.SetTime(time.Unix(200, 0))
-	b.fail("cdi", "CDI", errors.New("no space")) // It stands, since the first time.
-	b.fail("checkpoint", "CHECKPOINT", nil)
-	want := []gpu.Cause{{Code: "CDI", Message: "no space", Since: time.Unix(100, 0)}}
-	if diff := cmp.Diff(want, b.all()); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
-	}
-	b.set("cdi", gpu.Cause{Code: "CDI", Message: "no driver"})
-	if got := b.all(); len(got) != 1 || !got[0].Since.Equal(time.Unix(200, 0)) {
-		t.Errorf("another problem of the same source is %v, want it to begin now", got)
-	}
-}
 
 // TestMPSDaemonIsNoOpener: the control daemon of the GPU and what it has started are Berth's own, nobody else is.
 func TestMPSDaemonIsNoOpener(t *testing.T) {

@@ -26,6 +26,8 @@ func (a *Agent) project(ctx context.Context) error {
 	defer hardware.Close()
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
+	problems := a.problemList.Subscribe()
+	defer problems.Close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,7 +37,8 @@ func (a *Agent) project(ctx context.Context) error {
 		case <-holdings.C():
 			// A device that waited for its holder may have become free.
 			a.settled()
-		case <-a.board.changed:
+		case <-problems.C():
+		case <-a.republish.C():
 		}
 		a.publish()
 		a.publishLabels(a.inventory.Current())
@@ -56,7 +59,7 @@ func (a *Agent) wakePlugin() {
 func (a *Agent) problems() []gpu.Cause {
 	causes := append([]gpu.Cause(nil), a.inventory.Current().Faults...)
 	causes = append(causes, a.ledger.Faults()...)
-	return append(causes, a.board.all()...)
+	return append(causes, a.problemList.All()...)
 }
 
 // publish hands the GPUNode to its publisher, which writes it when it can.
@@ -142,7 +145,7 @@ func (a *Agent) extra(key gpu.DeviceKey, mode offer.Mode) deviceplugin.Extra {
 func (a *Agent) ensureDefinition(ctx context.Context) {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := gpunode.EnsureDefinition(ctx, a.api, a.log)
-		a.board.fail("definition", "GPUNODE_DEFINITION", err)
+		a.problemList.SetError("definition", "GPUNODE_DEFINITION", err)
 		if err == nil || errors.Is(err, gpunode.ErrNotPermitted) {
 			return
 		}

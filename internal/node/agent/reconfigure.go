@@ -53,7 +53,7 @@ func (a *Agent) noteConfig() {
 	if len(now.Restart) > 0 {
 		causes = append(causes, gpu.Cause{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: " + strings.Join(now.Restart, ", ")})
 	}
-	a.board.set("config", causes...)
+	a.problemList.Set("config", causes...)
 }
 
 // hardwareJudge answers what the hardware cannot have; it implements configwatch.Judge.

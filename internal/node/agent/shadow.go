@@ -72,7 +72,7 @@ func (a *Agent) report(changes ledger.Changes) {
 				c.Name, c.Namespace, c.Pod, c.PodUID, c.Open),
 		})
 	}
-	a.board.set("conflicts", conflicts...)
+	a.problemList.Set("conflicts", conflicts...)
 }
 
 // kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that

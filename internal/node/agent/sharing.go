@@ -105,11 +105,11 @@ func (a *Agent) share(ctx context.Context) error {
 	for {
 		var again <-chan time.Time
 		if err := a.setSlices(ctx); err != nil && ctx.Err() == nil {
-			a.board.fail("timeslice", "TIME_SLICE", err)
+			a.problemList.SetError("timeslice", "TIME_SLICE", err)
 			again = a.clock.After(sliceRetry)
 		} else {
-			a.board.set("timeslice")
-			a.board.set("timeslice-file")
+			a.problemList.Set("timeslice")
+			a.problemList.Set("timeslice-file")
 			if s.slicesToCheck() {
 				again = a.clock.After(s.check)
 			}
@@ -333,7 +333,7 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 	if len(wanted) == 0 && errors.Is(err, mps.ErrUnavailable) {
 		err = nil
 	}
-	a.board.fail("mps", "MPS_SUPERVISOR", err)
+	a.problemList.SetError("mps", "MPS_SUPERVISOR", err)
 	why := ""
 	if err != nil {
 		why = err.Error()
@@ -401,7 +401,7 @@ func (a *Agent) noteDaemons() {
 			causes = append(causes, gpu.Cause{Code: "MPS_DAEMON", Message: fmt.Sprintf("the MPS daemon of %s: %s", s.GPU, s.Reason)})
 		}
 	}
-	a.board.set("mps-daemons", causes...)
+	a.problemList.Set("mps-daemons", causes...)
 }
 
 // withoutDaemon says why shares of a GPU through MPS cannot be given out now; empty when

@@ -306,7 +306,7 @@ func TestTimeSliceThatCannotBeSet(t *testing.T) {
 	<-refused
 	b.awaitSlice(2, "Long")
 	awaitTrue(t, "that the problem is shown", func() bool {
-		return slices.ContainsFunc(b.agent.board.all(), func(c gpu.Cause) bool { return c.Code == "TIME_SLICE" })
+		return slices.ContainsFunc(b.agent.problemList.All(), func(c gpu.Cause) bool { return c.Code == "TIME_SLICE" })
 	})
 }
 

@@ -52,7 +52,7 @@ func openUnits(stateDir, bootID string, lost func(source string, result statefil
 // stands until the source is set again.
 func (a *Agent) stateLost(source string, result statefile.Result, without string) {
 	err := fmt.Errorf("%w; %s", result.Err, without)
-	a.board.fail(source, result.Code(), err)
+	a.problemList.SetError(source, result.Code(), err)
 	a.events.warning(eventStateLost, err.Error())
 }
 
@@ -75,7 +75,7 @@ func (a *Agent) settle() bool {
 	settings := offerSettings(now.Config)
 	settings.Changing = a.changing(snapshot)
 	wanted, problems := offer.Resolve(snapshot, settings)
-	a.board.set("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
+	a.problemList.Set("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
 		// No trouble where one configuration serves unlike nodes; inspect devices tells it.
 		return c.Code == offer.RuleUnused
 	})...)
@@ -89,9 +89,9 @@ func (a *Agent) settle() bool {
 	}
 	// Kept before they take effect, so that no restart forgets a share that somebody may hold.
 	if err := a.units.file.Save(next); err != nil {
-		a.board.fail("units", "STATE_UNWRITABLE", err)
+		a.problemList.SetError("units", "STATE_UNWRITABLE", err)
 	} else {
-		a.board.set("units")
+		a.problemList.Set("units")
 	}
 	if err := a.fault(StepUnitsKept); err != nil {
 		return false
@@ -99,7 +99,7 @@ func (a *Agent) settle() bool {
 	a.units.current.Store(&next)
 	a.units.lost = false
 	if !slices.ContainsFunc(next, func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
-		a.board.set("units-file")
+		a.problemList.Set("units-file")
 	}
 	return true
 }
@@ -124,7 +124,7 @@ func (a *Agent) settled() {
 	a.sharing.poke()
 	a.cdi.Poke()
 	a.noteDaemons()
-	poke(a.board.changed) // The GPUNode and the labels show the units.
+	a.republish.Set() // The GPUNode and the labels show the units.
 }
 
 func poke(wake chan struct{}) {

@@ -90,7 +90,7 @@ func TestLostUnitsKeepDaemons(t *testing.T) {
 }
 
 func hasProblem(a *Agent, code string) bool {
-	for _, cause := range a.board.all() {
+	for _, cause := range a.problemList.All() {
 		if strings.HasPrefix(cause.Code, code) {
 			return true
 		}

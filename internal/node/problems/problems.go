@@ -1,0 +1,93 @@
+// Package problems collects what is wrong on a node besides the health of its GPUs, by the source that found it.
+//
+// It guarantees that each source replaces only its own problems, that a problem keeps its Since for as long as its code and
+// message do not change, that each new problem is logged once, and that subscribers are signalled only when the list has
+// changed. Nothing in it waits for a file, the API or a driver. It must not import anything of Kubernetes but a clock.
+package problems
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// List holds the current problems by source.
+type List struct {
+	clock clock.PassiveClock
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	sources map[string][]gpu.Cause
+	changed signal.Broadcast
+}
+
+// New makes an empty list.
+func New(clock clock.PassiveClock, log *slog.Logger) *List {
+	return &List{clock: clock, log: log, sources: map[string][]gpu.Cause{}}
+}
+
+// Set replaces the problems of source; none means that the source has no problem.
+func (l *List) Set(source string, causes ...gpu.Cause) {
+	added, resolved := l.replace(source, causes)
+	for _, cause := range added {
+		l.log.Warn(cause.Message, "code", cause.Code, "source", source)
+	}
+	if resolved {
+		l.log.Info("problem resolved", "source", source)
+	}
+}
+
+// replace returns the problems that source did not have before, and whether it had some and has none now.
+func (l *List) replace(source string, causes []gpu.Cause) (added []gpu.Cause, resolved bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.sources[source]
+	var next []gpu.Cause
+	for _, cause := range causes {
+		if i := slices.IndexFunc(last, func(c gpu.Cause) bool { return c.Code == cause.Code && c.Message == cause.Message }); i >= 0 {
+			next = append(next, last[i])
+			continue
+		}
+		cause.Since = l.clock.Now()
+		next = append(next, cause)
+		added = append(added, cause)
+	}
+	if len(added) == 0 && len(next) == len(last) {
+		return nil, false
+	}
+	l.sources[source] = next
+	l.changed.Set()
+	return added, len(next) == 0
+}
+
+// SetError makes err the only problem of source; nil means that the source has no problem.
+func (l *List) SetError(source, code string, err error) {
+	if err == nil {
+		l.Set(source)
+		return
+	}
+	l.Set(source, gpu.Cause{Code: code, Message: err.Error()})
+}
+
+// All returns the problems of all sources, ordered by code and message.
+func (l *List) All() []gpu.Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var causes []gpu.Cause
+	for _, list := range l.sources {
+		causes = append(causes, list...)
+	}
+	slices.SortFunc(causes, func(x, y gpu.Cause) int {
+		return cmp.Or(cmp.Compare(x.Code, y.Code), cmp.Compare(x.Message, y.Message))
+	})
+	return causes
+}
+
+// Subscribe returns a subscription that is signalled after each change of the list.
+func (l *List) Subscribe() *signal.Subscription { return l.changed.Subscribe() }
