@@ -23,7 +23,7 @@ import (
 // manifest reads the objects of a kind from a file of deploy/.
 func manifest[T any](t *testing.T, file, kind string) []T {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "deploy", file))
+	f, err := os.Open(filepath.Join("..", "..", "..", "deploy", file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@
 //     time, however long a call hangs;
 //   - Current never blocks and never returns nil, and what it returns never changes;
 //   - a new snapshot is published only when something in it is different;
-//   - a subscriber that reads Current after each signal ends with the last snapshot;
+//   - a subscriber, which is signalled at first, ends with the last snapshot if it reads Current after each signal;
 //   - an event reaches Current and the subscribers at once, without waiting for a scan, a file or another event;
 //   - what is known of the cards' health outlasts a restart of the process, where it is given a file to keep it in.
 //

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // The defaults of Deps.
@@ -78,14 +78,12 @@ type Deps struct {
 type Inventory struct {
 	deps    Deps
 	current atomic.Pointer[gpu.Snapshot]
-	ready   chan struct{}
+	ready   *signal.Ready
+	changed signal.Broadcast
 	refresh chan chan error
 	reports chan gpu.Event
 	// write replaces the file of Deps.Keep.
 	write func(path string, blob []byte) error
-
-	mu            sync.Mutex
-	subscriptions map[*Subscription]struct{}
 }
 
 // New makes an inventory that has seen nothing yet.
@@ -108,12 +106,11 @@ func New(deps Deps) *Inventory {
 		deps.Rules.Checks.Ignored = ignored
 	}
 	inventory := &Inventory{
-		deps:          deps,
-		ready:         make(chan struct{}),
-		refresh:       make(chan chan error),
-		reports:       make(chan gpu.Event),
-		subscriptions: map[*Subscription]struct{}{},
-		write:         writeHealth,
+		deps:    deps,
+		ready:   signal.NewReady(),
+		refresh: make(chan chan error),
+		reports: make(chan gpu.Event),
+		write:   writeHealth,
 	}
 	inventory.current.Store(&gpu.Snapshot{})
 	return inventory
@@ -125,7 +122,7 @@ func (i *Inventory) Current() *gpu.Snapshot { return i.current.Load() }
 
 // Ready is closed when the first scan has returned and its snapshot is published. A
 // first scan that hangs does not close it; its fault is in Current.
-func (i *Inventory) Ready() <-chan struct{} { return i.ready }
+func (i *Inventory) Ready() <-chan struct{} { return i.ready.Done() }
 
 // Refresh returns when a scan that began after the call is published, or with that scan's
 // error, or with ctx's. It needs Run to run.
@@ -153,46 +150,11 @@ func (i *Inventory) Report(ctx context.Context, event gpu.Event) error {
 	}
 }
 
-// Subscription tells one reader that Current changed.
-type Subscription struct {
-	changed   chan struct{}
-	inventory *Inventory
-}
+// Subscribe returns a subscription to changes of Current; its first signal is pending. There is one more signal when
+// Ready is closed.
+func (i *Inventory) Subscribe() *signal.Subscription { return i.changed.Subscribe() }
 
-// Subscribe starts a subscription. When a scan has already been published, it begins
-// signalled, so that a reader needs no separate first look.
-func (i *Inventory) Subscribe() *Subscription {
-	s := &Subscription{changed: make(chan struct{}, 1), inventory: i}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.subscriptions[s] = struct{}{}
-	select {
-	case <-i.ready:
-		s.signal()
-	default:
-	}
-	return s
-}
-
-// C carries a signal when Current changed since the last one was taken. Several
-// changes may share a signal; none is lost.
-func (s *Subscription) C() <-chan struct{} { return s.changed }
-
-// Close ends the subscription; C carries nothing new after it.
-func (s *Subscription) Close() {
-	s.inventory.mu.Lock()
-	defer s.inventory.mu.Unlock()
-	delete(s.inventory.subscriptions, s)
-}
-
-func (s *Subscription) signal() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
-
-// publish makes next the current snapshot if it differs, and tells everyone. It
+// publish makes next the current snapshot if it differs, and signals the subscribers. It
 // returns whether it did.
 func (i *Inventory) publish(next *gpu.Snapshot) bool {
 	last := i.Current()
@@ -201,24 +163,15 @@ func (i *Inventory) publish(next *gpu.Snapshot) bool {
 	}
 	i.current.Store(next)
 	i.deps.Log.Info("hardware changed", "change", Diff(last, next).String())
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for s := range i.subscriptions {
-		s.signal()
-	}
+	i.changed.Set()
 	return true
 }
 
-// announceReady closes Ready once.
+// announceReady closes Ready at its first call. Only the goroutine of Run calls it.
 func (i *Inventory) announceReady() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	select {
-	case <-i.ready:
-	default:
-		close(i.ready)
-		for s := range i.subscriptions {
-			s.signal()
-		}
+	if i.ready.Is() {
+		return
 	}
+	i.ready.Set()
+	i.changed.Set()
 }

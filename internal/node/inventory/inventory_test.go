@@ -70,9 +70,10 @@ func TestScansPollRescanAndPublishOnlyChanges(t *testing.T) {
 		}
 		early := i.Subscribe()
 		defer early.Close()
+		<-early.C() // a new subscription is signalled
 		select {
 		case <-early.C():
-			t.Error("a signal before anything was seen")
+			t.Error("a second signal before anything was seen")
 		case <-i.Ready():
 			t.Error("ready before anything was seen")
 		default:

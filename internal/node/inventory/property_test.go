@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // withoutDeadline hides testing.T's Deadline, which may not be called in a bubble.
@@ -199,7 +200,7 @@ func play(t *rapid.T) {
 }
 
 // take reads Current only when signalled.
-func take(s *inventory.Subscription, i *inventory.Inventory, saw **gpu.Snapshot) {
+func take(s *signal.Subscription, i *inventory.Inventory, saw **gpu.Snapshot) {
 	select {
 	case <-s.C():
 		*saw = i.Current()

@@ -46,7 +46,7 @@ func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
 	if l.certain && l.free(holder.Resource, keys) {
 		l.grant(holder, keys, nil)
 		l.mu.Unlock()
-		l.subs.notify()
+		l.subs.Set()
 		return nil
 	}
 	l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
 		l.mu.Unlock()
 		switch {
 		case err == nil:
-			l.subs.notify()
+			l.subs.Set()
 			return nil
 		case changed:
 			l.saveAndNotify() // what was found out about others stays true
@@ -162,7 +162,7 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 	if len(changed) == 0 {
 		return nil
 	}
-	defer l.subs.notify()
+	defer l.subs.Set()
 	err := l.save()
 	if err != nil {
 		l.mu.Lock()
@@ -379,7 +379,7 @@ func (c *Container) on(h Holding) bool {
 // tries again.
 func (l *Ledger) saveAndNotify() {
 	_ = l.save()
-	l.subs.notify()
+	l.subs.Set()
 }
 
 // Release ends the holder's hold on the keys, or on all that it holds when keys is nil.
@@ -404,7 +404,7 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 	if !changed {
 		return nil
 	}
-	l.subs.notify()
+	l.subs.Set()
 	if err := l.save(); err != nil {
 		return fmt.Errorf("release devices: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // Kind says on whose behalf a device is held.
@@ -209,7 +210,7 @@ type Ledger struct {
 	written uint64          // edits at the last write of the file
 	certain bool            // the last Reconcile had the checkpoint
 	faults  map[string]gpu.Cause
-	subs    subscribers
+	subs    signal.Broadcast
 }
 
 // record is a holding with its line of the file.
@@ -248,13 +249,16 @@ func Open(deps Deps) (*Ledger, error) {
 	return l, nil
 }
 
+// Subscribe returns a subscription to changes of holdings; its first signal is pending.
+func (l *Ledger) Subscribe() *signal.Subscription { return l.subs.Subscribe() }
+
 // TakeOver makes this ledger the one that writes, and reads what the one before
 // it wrote. To be called when the agent's device plugin is about to register.
 func (l *Ledger) TakeOver() error {
 	if err := l.takeOver(); err != nil {
 		return fmt.Errorf("take over ledger: %w", err)
 	}
-	l.subs.notify()
+	l.subs.Set()
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -116,6 +117,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	d.MaybeScanArgs(s.t, "of", &resource)
 	sub := l.Subscribe()
 	defer sub.Close()
+	<-sub.C() // a new subscription is signalled
 	switch d.Cmd {
 	case "offered":
 		last := ""
@@ -178,7 +180,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 }
 
 // told checks that subscribers hear of changes, and only of them.
-func told(sub *Subscription, changes string) string {
+func told(sub *signal.Subscription, changes string) string {
 	select {
 	case <-sub.C():
 		return changes

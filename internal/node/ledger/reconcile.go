@@ -108,7 +108,7 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 		_ = l.save() // A failure is a fault, and the next Reconcile tries again.
 	}
 	if len(changes.List) > 0 {
-		l.subs.notify()
+		l.subs.Set()
 	}
 	return changes
 }

@@ -266,6 +266,7 @@ func TestAtTheSameTime(t *testing.T) {
 	})
 	sub := l.Subscribe()
 	defer sub.Close()
+	<-sub.C() // a new subscription is signalled
 	parts := []func(k gpu.DeviceKey){
 		func(k gpu.DeviceKey) { _ = l.Acquire(pod, []gpu.DeviceKey{k}) },
 		func(k gpu.DeviceKey) {

@@ -28,7 +28,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/cdi"
-	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
@@ -49,7 +49,8 @@ var _ Writer = (*cdi.Writer)(nil)
 // Hardware is the inventory.
 type Hardware interface {
 	Current() *gpu.Snapshot
-	Subscribe() *inventory.Subscription
+	Subscribe() *signal.Subscription
+	Ready() <-chan struct{}
 }
 
 // Deps are what a Syncer is made of.
@@ -119,10 +120,10 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer resync.Stop()
 	done := make(chan outcome, 1)
 	var late <-chan time.Time
-	// due: something has changed since the last comparison began. known: a scan was published.
-	due, known, running := false, false, false
-	for {
-		if due && known && !running {
+	// due: something has changed since the last comparison began.
+	due, running := false, false
+	for ready := s.deps.Hardware.Ready(); ; {
+		if due && ready == nil && !running {
 			due, running, late = false, true, s.deps.Clock.After(Deadline)
 			go func() { done <- s.compare(ctx) }()
 		}
@@ -130,7 +131,9 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-hardware.C():
-			due, known = true, true
+			due = true
+		case <-ready:
+			ready = nil
 		case <-s.wake:
 			due = true
 		case <-resync.C():
