@@ -26,6 +26,9 @@ type slowSupervisor struct {
 	// hold makes the next set wait until it is closed; nil for none.
 	hold    chan struct{}
 	holding chan struct{}
+	// reported is closed when a daemon was reported as ready; with it, an answer to a question is one from before that,
+	// and arrives after it. Nil answers and reports the present.
+	reported chan struct{}
 }
 
 func startSupervisor(t *testing.T, root string) *slowSupervisor {
@@ -53,17 +56,35 @@ func (s *slowSupervisor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("{}"))
 		return
 	}
-	s.mu.Lock()
-	statuses := []mps.Status{}
-	for _, one := range s.wanted {
-		statuses = append(statuses, mps.Status{GPU: one.GPU, State: mps.Ready})
+	watch := filepath.Base(r.URL.Path) == "watch"
+	state := mps.Ready
+	if s.reported != nil && watch {
+		for len(s.statuses(state)) == 0 && r.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	} else if s.reported != nil {
+		state = mps.Starting
+		<-s.reported
+		time.Sleep(50 * time.Millisecond) // The report arrives first.
 	}
-	s.mu.Unlock()
-	_ = json.NewEncoder(w).Encode(map[string]any{"gpus": statuses})
-	if filepath.Base(r.URL.Path) == "watch" {
+	_ = json.NewEncoder(w).Encode(map[string]any{"gpus": s.statuses(state)})
+	if watch {
 		_ = http.NewResponseController(w).Flush()
+		if s.reported != nil {
+			close(s.reported)
+		}
 		<-r.Context().Done()
 	}
+}
+
+func (s *slowSupervisor) statuses(state mps.State) []mps.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	statuses := []mps.Status{}
+	for _, one := range s.wanted {
+		statuses = append(statuses, mps.Status{GPU: one.GPU, State: state})
+	}
+	return statuses
 }
 
 // take makes a set the wanted one when it has waited, as a supervisor does that was busy.
@@ -90,6 +111,19 @@ func (s *slowSupervisor) wants(card gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.wanted, func(w mps.Wanted) bool { return w.GPU == card })
+}
+
+// TestOldAnswerOfTheSupervisor: an answer that was given before the daemon was reported as ready, and arrives after that
+// report, changes nothing. No further report follows that would correct it.
+func TestOldAnswerOfTheSupervisor(t *testing.T) {
+	b := newIdleBench(t, "t4x4")
+	supervisor := startSupervisor(t, filepath.Join(b.dir, "mps"))
+	supervisor.reported = make(chan struct{})
+	b.configure("standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 3, resourceName: nvidia.com/gpu.mps}}]\n")
+	b.agent = b.start()
+	<-supervisor.reported
+	time.Sleep(200 * time.Millisecond) // The answer arrives.
+	b.awaitOf("nvidia.com/gpu.mps", healthy(3))
 }
 
 // TestOneSenderOfWantedDaemons: a set that was sent before a GPU was quiesced, and is slow, must not start the GPU's daemon

@@ -52,6 +52,8 @@ type sharing struct {
 	// take what is wanted, empty when it does.
 	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
 	away     atomic.Pointer[string]
+	// reports counts what the supervisor has reported by itself.
+	reports atomic.Int64
 
 	mu sync.Mutex
 	// quiesced are cards whose daemon must end although their units still want it.
@@ -352,9 +354,10 @@ func (a *Agent) learnDaemons(ctx context.Context) error {
 	if !slices.ContainsFunc(a.units.now(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
 		return nil
 	}
+	reports := a.sharing.reports.Load()
 	statuses, err := a.sharing.daemons.Status(ctx)
 	if err == nil {
-		a.sharing.know(statuses)
+		a.sharing.knowAsked(statuses, reports)
 	}
 	return err
 }
@@ -367,8 +370,27 @@ func (a *Agent) askDaemons(ctx context.Context) {
 	if a.sentDaemons(ctx) != nil {
 		return
 	}
+	reports := a.sharing.reports.Load()
 	if statuses, err := a.sharing.daemons.Status(ctx); err == nil {
-		a.sharing.know(statuses)
+		a.sharing.knowAsked(statuses, reports)
+	}
+}
+
+// knowReported takes what the supervisor reports by itself: each change, in order.
+func (s *sharing) knowReported(statuses []mps.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports.Add(1)
+	s.know(statuses)
+}
+
+// knowAsked takes an answer to a question, unless a report has come since there were that many: the answer may be the
+// older of the two, and the next report comes only with the next change.
+func (s *sharing) knowAsked(statuses []mps.Status, reports int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reports.Load() == reports {
+		s.know(statuses)
 	}
 }
 
@@ -383,7 +405,7 @@ func (s *sharing) know(statuses []mps.Status) {
 // watchDaemons follows what the supervisor says of its daemons.
 func (a *Agent) watchDaemons(ctx context.Context) {
 	a.sharing.daemons.Watch(ctx, func(statuses []mps.Status) {
-		a.sharing.know(statuses)
+		a.sharing.knowReported(statuses)
 		a.noteDaemons()
 		a.wakePlugin()
 		a.cdi.Poke()
