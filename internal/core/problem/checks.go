@@ -17,14 +17,14 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "DRIVER_LIBRARY_VERSION", Severity: Error, Area: AreaDriver, Title: "library and kernel module are of different versions",
-			Meaning: "The driver refuses such a library. This is how a driver looks that was upgraded while the old module stayed loaded.",
+			Meaning: "The driver refuses such a library. The usual reason is a driver upgrade while the old module stays loaded.",
 			Fix:     "Unload and load the module again, or reboot the node; then restart the agent.",
 			Seen:    seenDoctor,
 		},
 		{
 			Code: "DEVICE_NODE_WRONG", Severity: Error, Area: AreaDriver, Title: "a device node has the wrong numbers",
 			Meaning: "The node opens another device or none. A node that was made before the module was loaded again looks like this. The agent makes such nodes of the driver again where it may.",
-			Fix:     "See that the agent runs privileged with the host's /dev below its host root; or delete the node and make it again: nvidia-modprobe -c MINOR -u.",
+			Fix:     "Check that the agent runs privileged with the host's /dev below its host root; or delete the node and make it again: nvidia-modprobe -c MINOR -u.",
 			Seen:    seenDoctor,
 		},
 		{
@@ -35,14 +35,14 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "RUNTIME_NVIDIA_DEFAULT", Severity: Warning, Area: AreaCDI, Title: "the NVIDIA runtime is the default runtime",
-			Meaning: "Every container of the node runs under it, and it obeys the environment: an image or a pod with NVIDIA_VISIBLE_DEVICES=all opens every GPU, whoever holds it, without asking for one.",
+			Meaning: "Every container of the node runs under it, and it obeys the environment: an image or a pod with NVIDIA_VISIBLE_DEVICES=all opens every GPU, whichever pod holds it, without requesting one.",
 			Fix:     "Make runc the default runtime again; Berth needs no other one. Or set accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml.",
 			Seen:    seenDoctor,
 		},
 		{
 			Code: "CDI_SPEC_MISSING", Severity: Error, Area: AreaCDI, Title: "there is no CDI spec of Berth",
 			Meaning: "The runtime cannot inject the devices that the agent answers with.",
-			Fix:     "See that the agent runs and may write /var/run/cdi.",
+			Fix:     "Check that the agent runs and may write /var/run/cdi.",
 			Seen:    seenDoctor,
 		},
 		{
@@ -59,7 +59,7 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "CDI_SPEC_NUMBERS", Severity: Error, Area: AreaCDI, Title: "a CDI spec has other numbers than the device node",
-			Meaning: "Containers get a node that opens another device or none. The spec is from before the module was loaded anew.",
+			Meaning: "Containers get a node that opens another device or none. The spec is from before the module was loaded again.",
 			Fix:     "Have the spec written again: restart the agent for Berth's, nvidia-ctk cdi generate for NVIDIA's.",
 			Seen:    seenDoctor,
 		},
@@ -90,12 +90,12 @@ func checkProblems() []Problem {
 		{
 			Code: "KUBELET_DIR_MISSING", Severity: Error, Area: AreaKubelet, Title: "the kubelet's device plugin directory does not exist",
 			Meaning: "No device plugin can register here.",
-			Fix:     "See that a kubelet runs, and give its root directory with --kubelet-dir.",
+			Fix:     "Check that a kubelet runs, and give its root directory with --kubelet-dir.",
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "KUBELET_SOCKET_DOWN", Severity: Error, Area: AreaKubelet, Title: "a socket of the kubelet is not there or nobody listens on it",
-			Meaning: "Over device-plugins/kubelet.sock the agent registers; over pod-resources/kubelet.sock is learned which pod has what.",
+			Code: "KUBELET_SOCKET_DOWN", Severity: Error, Area: AreaKubelet, Title: "a socket of the kubelet is not there or no process listens on it",
+			Meaning: "Over device-plugins/kubelet.sock the agent registers; over pod-resources/kubelet.sock programs read which pod has which devices.",
 			Fix:     "Start the kubelet; a socket file that is left over is replaced when it starts.",
 			Seen:    seenDoctor,
 		},
@@ -113,14 +113,14 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "GPU_INSTANCE_EMPTY", Severity: Warning, Area: AreaMIG, Title: "a GPU instance has no compute instance",
-			Meaning: "It takes memory slices and nobody can use it: a change of the layout was broken off half way.",
+			Meaning: "It takes memory slices and no container can use it: a change of the layout was broken off half way.",
 			Fix:     "Apply the MIG layout again (berth mig apply), or destroy the instance (nvidia-smi mig -dgi).",
 			Seen:    seenDoctor,
 		},
 		{
 			Code: "MPS_LEFTOVER", Severity: Warning, Area: AreaSharing, Title: "an MPS directory is left over",
-			Meaning: "There are the files of an MPS daemon for a card that the node does not have.",
-			Fix:     "Delete the directory after a look that no MPS daemon uses it.",
+			Meaning: "There are the files of an MPS daemon for a GPU that the node does not have.",
+			Fix:     "Delete the directory once no MPS daemon uses it.",
 			Seen:    seenDoctor,
 		},
 		{
@@ -132,13 +132,13 @@ func checkProblems() []Problem {
 		{
 			Code: "ALLOCATABLE_DIFFERS", Severity: Error, Area: AreaKubelet, Title: "the kubelet has another number of devices than the agent",
 			Meaning: "The scheduler counts on what the kubelet says is allocatable: pods stay Pending, or come where no device is free. The kubelet has none while no agent serves it. A change takes the kubelet some seconds to publish.",
-			Fix:     "See that the agent's pod runs and is ready; look again after ten seconds; then see the agent's log and the kubelet's (device plugin).",
+			Fix:     "Check that the agent's pod runs and is ready; look again after ten seconds; then see the agent's log and the kubelet's (device plugin).",
 			Seen:    seenDoctor,
 		},
 		{
 			Code: "AGENT_NOT_READY", Severity: Error, Area: AreaAgent, Title: "the agent is not ready",
-			Meaning: "It says itself what it waits for.",
-			Fix:     "See the reason, and the agent's log.",
+			Meaning: "Its readiness probe says what it waits for.",
+			Fix:     "Read the reason, and the agent's log.",
 			Seen:    seenDoctor,
 		},
 		{
@@ -149,7 +149,7 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "GPUNODE_STALE", Severity: Warning, Area: AreaAgent, Title: "the GPUNode is not what the node has",
-			Meaning: "It names other cards or another driver than the node: nobody writes it any more, or the agent cannot reach the API server.",
+			Meaning: "It names other GPUs or another driver than the node: the agent no longer writes it, or the agent cannot reach the API server.",
 			Fix:     "See the agent's log; the object is written again at its next start.",
 			Seen:    seenDoctor,
 		},

@@ -5,13 +5,13 @@ func nodeProblems() []Problem {
 	return []Problem{
 		{
 			Code: "DEVICE_NODE_MISSING", Severity: Error, Area: AreaDriver, Title: "a device node of the driver is missing",
-			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl or /dev/nvidia-uvm no CUDA program can start in any pod of the node; after a boot nobody makes these nodes unless a display or a CUDA program on the host does. The agent makes what is missing where it may; control nodes not where the driver's parameter ModifyDeviceFiles is 0.",
+			Meaning: "Programs and containers cannot open the device. Without /dev/nvidiactl or /dev/nvidia-uvm no CUDA program can start in any pod of the node; after a boot these nodes are not created unless a display or a CUDA program on the host does. The agent makes what is missing where it may; control nodes not where the driver's parameter ModifyDeviceFiles is 0.",
 			Fix:     "See the message: load the module (modprobe nvidia-uvm), make the node (nvidia-modprobe -u -c MINOR on the host), or run the agent privileged with the host's /dev below its host root.",
 			Seen:    seenNode + ", or berth doctor on the node",
 		},
 		{
 			Code: "DRIVER_MISSING", Severity: Error, Area: AreaDriver, Title: "no NVIDIA driver answers",
-			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is offered.",
+			Meaning: "The library libnvidia-ml was not found, or the kernel module behind it does not answer, so no GPU is advertised.",
 			Fix:     "Install or load the driver, or correct --driver-root. It is found without a restart; run berth doctor on the node to see what is missing.",
 			Seen:    seenNode,
 		},
@@ -36,19 +36,19 @@ func nodeProblems() []Problem {
 		{
 			Code: "CDI_HOOK_MISSING", Severity: Warning, Area: AreaCDI, Title: "the CDI hook program is not on the host",
 			Meaning: "Containers get their device nodes and the driver's files, but no library links and no refreshed library cache, so programs may not find libcuda.",
-			Fix:     "See that the agent may write its hook directory on the host (hookDir), and that the file there can be executed.",
+			Fix:     "Check that the agent may write its hook directory on the host (hookDir), and that the file there can be executed.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "CDI_IMEX_MISSING", Severity: Warning, Area: AreaCDI, Title: "an IMEX channel that is configured does not exist",
 			Meaning: "Containers run without it.",
-			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and see that nvidia-imex runs.",
+			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and check that nvidia-imex runs.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "CDI_IMEX_REQUIRED", Severity: Error, Area: AreaCDI, Title: "an IMEX channel that is required does not exist",
 			Meaning: "Programs that share memory between nodes will fail.",
-			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and see that nvidia-imex runs.",
+			Fix:     "Make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and check that nvidia-imex runs.",
 			Seen:    seenNode,
 		},
 		{
@@ -64,21 +64,21 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "CDI_MPS_MISSING", Severity: Error, Area: AreaCDI, Title: "the directory of a card's MPS daemon does not exist",
-			Meaning: "No container can join the card's MPS daemon.",
-			Fix:     "See that berth-agent mps runs on the node and shares its directory with the agent.",
+			Code: "CDI_MPS_MISSING", Severity: Error, Area: AreaCDI, Title: "the directory of a GPU's MPS daemon does not exist",
+			Meaning: "No container can join the GPU's MPS daemon.",
+			Fix:     "Check that berth-agent mps runs on the node and shares its directory with the agent.",
 			Seen:    seenNode,
 		},
 		{
-			Code: "CDI_NAME_INVALID", Severity: Error, Area: AreaCDI, Title: "a device's name is none that CDI allows",
+			Code: "CDI_NAME_INVALID", Severity: Error, Area: AreaCDI, Title: "a device's name is not valid in CDI",
 			Meaning: "The device is left out of the CDI spec, and containers cannot ask for it.",
-			Fix:     "Report it, with the UUID in the message.",
+			Fix:     "Report a bug, with the UUID in the message.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "CDI_NAME_TAKEN", Severity: Error, Area: AreaCDI, Title: "two devices have one name",
 			Meaning: "The second is left out of the CDI spec: a name must mean one device.",
-			Fix:     "See which devices the message names; two cards with one UUID are a defect of the hardware or of its virtualisation.",
+			Fix:     "Check which devices the message names; two GPUs with one UUID are a defect of the hardware or of its virtualisation.",
 			Seen:    seenNode,
 		},
 		{
@@ -94,32 +94,32 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "CDI_SPEC_KEPT", Severity: Error, Area: AreaCDI, Title: "the CDI spec could not be written anew",
+			Code: "CDI_SPEC_KEPT", Severity: Error, Area: AreaCDI, Title: "the CDI spec could not be written",
 			Meaning: "An older one stays in force, which may name devices that are gone or lack new ones.",
 			Fix:     "See the error in the message: the CDI directory must be writable and its disk not full. When a file call hangs, look for a network file system among the directories that it names.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "CDI_SPEC_UNREADABLE", Severity: Error, Area: AreaCDI, Title: "the CDI spec cannot be read back",
-			Meaning: "The agent cannot tell which devices a runtime can inject, and offers none of those that it cannot tell.",
+			Meaning: "The agent does not know which devices a runtime can inject, and advertises none of those.",
 			Fix:     "Delete the file that the message names; the agent writes it again.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "DEVICE_CONFLICT", Severity: Error, Area: AreaKubelet, Title: "more than one pod uses a device",
-			Meaning: "Two pods have a device that only one may have, most often since the kubelet lost its checkpoint, or since a container with all devices runs (NVIDIA_VISIBLE_DEVICES=all, privileged).",
+			Meaning: "Two pods have a device that only one may have, most often because the kubelet lost its checkpoint, or because a container with all devices runs (NVIDIA_VISIBLE_DEVICES=all, privileged).",
 			Fix:     "See the pods in the message and delete the one that should not have it.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "CHECKPOINT_UNREADABLE", Severity: Error, Area: AreaKubelet, Title: "the kubelet's checkpoint cannot be read",
-			Meaning: "The agent does not learn which pods hold what, and goes by what it knew.",
-			Fix:     "See that the agent sees the kubelet's directory (--kubelet-dir), and that the file is whole.",
+			Meaning: "The agent cannot read which pods hold which devices, and uses the last state that it read.",
+			Fix:     "Check that the agent sees the kubelet's directory (--kubelet-dir), and that the file is complete.",
 			Seen:    seenNode,
 		},
 		{
 			Code: "PROCESSES_UNREADABLE", Severity: Warning, Area: AreaKubelet, Title: "the node's containers cannot be read",
-			Meaning: "Containers that live on after the kubelet forgot them cannot be found, so their devices are not kept from others.",
+			Meaning: "Containers that still run after the kubelet has forgotten them cannot be found, so their devices are not withheld from other pods.",
 			Fix:     "Give the agent the host's PID namespace, cgroups (/sys/fs/cgroup) and the runtime's state directory, as deploy/agent.yaml does.",
 			Seen:    seenNode,
 		},
@@ -127,7 +127,7 @@ func nodeProblems() []Problem {
 			Code: "CONTAINER_UNMARKED", Severity: Warning, Area: AreaKubelet, Title: "it is not known which devices a running container was given",
 			Meaning: "A container whose pod requests GPUs has the device nodes of some, and neither the kubelet's checkpoint nor the container's mounts say that Berth gave them to it: " +
 				"another device plugin did, or the checkpoint and the ledger were both lost. Those GPUs are allocated to no one else until it ends.",
-			Fix:  "Delete the pod in the message when it may be replaced; see that no other device plugin serves these GPUs.",
+			Fix:  "Delete the pod in the message when it may be replaced; check that no other device plugin serves these GPUs.",
 			Seen: seenNode,
 		},
 		{

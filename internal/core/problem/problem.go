@@ -59,8 +59,8 @@ type Problem struct {
 
 // Where a problem is shown.
 const (
-	// seenCard is for what is wrong with one card.
-	seenCard = "the card's health in GPUNode, berth gpus, berth trace, berth doctor NODE"
+	// seenGPU is for what is wrong with one GPU.
+	seenGPU = "the GPU's health in GPUNode, berth gpus, berth trace, berth doctor NODE"
 	// seenNode is for what is wrong with the node.
 	seenNode = "status.problems of GPUNode, the agent's log and /debug/state, berth doctor NODE"
 	// seenDoctor is for what only the checks on the node find.
@@ -72,7 +72,7 @@ const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.
 func All() []Problem {
-	list := slices.Concat(cardProblems(), nodeProblems(), offerProblems(), agentProblems(), checkProblems())
+	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), agentProblems(), checkProblems())
 	areas := Areas()
 	slices.SortFunc(list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))
@@ -116,17 +116,17 @@ func severityOf(class health.Class) Severity {
 func fixOf(class health.Class) string {
 	switch class {
 	case health.Ignore:
-		return "Nothing for the card: look at the application that it happened in."
+		return "Nothing for the GPU: look at the application that it happened in."
 	case health.Degrade:
-		return "Have the GPU looked at when it is free; it is offered all the same."
+		return "Have the GPU examined when it is free; it stays advertised."
 	case health.RestartApp:
-		return "Restart the application. The GPU is offered all the while where the driver says that nothing needs repair, and otherwise again once it says so."
+		return "Restart the application. The GPU stays advertised while the driver says that nothing needs repair, and is advertised again once it says so."
 	case health.Drain:
 		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX."
 	case health.Reset:
-		return "Drain the GPU and reset it on its node: berth reset INDEX. It is offered again after that."
+		return "Drain the GPU and reset it on its node: berth reset INDEX. It is advertised as healthy again after that."
 	case health.Reboot:
-		return "Drain and reboot the node; power it off and on if the card stays away."
+		return "Drain and reboot the node; power it off and on if the GPU stays away."
 	}
-	return "Drain the card and look the number up in NVIDIA's XID catalogue; if in doubt reset the card, and have it looked at if that does not help."
+	return "Drain the GPU and look the number up in NVIDIA's XID catalogue; if in doubt reset the GPU, and have it examined if that does not help."
 }

@@ -14,7 +14,7 @@ func TestFind(t *testing.T) {
 		code, title string
 		ok          bool
 	}{
-		"level":             {"GPU_LOST", "a card does not answer", true},
+		"level":             {"GPU_LOST", "a GPU does not answer", true},
 		"XID":               {"XID79", "the driver reported XID 79: " + health.LookupXID(79).Meaning, true},
 		"the pattern":       {"XIDn", "the driver reported XIDn", true},
 		"XID and no number": {"XIDs", "", false},
