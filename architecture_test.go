@@ -59,10 +59,11 @@ var rules = []rule{
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.
+	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: none, never: []string{nvml}},
 	{packages: "internal/node/cdi", never: kubernetes},
 	{packages: "internal/node/cdi/hook", berth: []string{"internal/core/version"}},
-	{packages: "internal/node/config", berth: []string{"api/", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
-	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/statefile"}},
+	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
+	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
 	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/node/offer"}, never: []string{nvml}},

@@ -24,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
@@ -66,8 +67,8 @@ type Step string
 
 // The steps.
 const (
-	// StepUnitsKept: the new uses of the devices are on disk and not yet in force.
-	StepUnitsKept Step = "units kept"
+	// StepUnitsKept: the new use of the devices is on disk and not yet in force.
+	StepUnitsKept = Step(allocatable.StepKept)
 	// StepSliceNoted: a time slice is about to be set.
 	StepSliceNoted Step = "time slice noted"
 	// StepSliceSet: it is set and not yet noted as done.
@@ -95,14 +96,14 @@ type Agent struct {
 	// problemList holds the problems that belong to no GPU, by source.
 	problemList *problems.List
 	// republish wakes the projections for what they have no subscription of their own.
-	republish  *signal.Signal
-	events     *nodeEvents
-	conditions *conditions
-	inventory  *inventory.Inventory
-	units      *units
-	sharing    *sharing
-	partition  *migapply.Partition
-	resetter   *resetter
+	republish   *signal.Signal
+	events      *nodeEvents
+	conditions  *conditions
+	inventory   *inventory.Inventory
+	allocatable *allocatable.Devices
+	sharing     *sharing
+	partition   *migapply.Partition
+	resetter    *resetter
 	// labels is nil where no labels are wanted.
 	labels *labels.Publisher
 	// staleLabels are the places that an earlier choice may have left labels in.
@@ -120,9 +121,6 @@ type Agent struct {
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
-	// looked is true since the ledger was first compared and the layout was waited for; compared is closed a moment
-	// later, when the first units are settled too.
-	looked atomic.Bool
 	// changed wakes the device plugin, relayout the partitioning.
 	changed, relayout chan struct{}
 	library           *libraryWatch
@@ -157,7 +155,6 @@ func New(deps Deps) (*Agent, error) {
 		compared: make(chan struct{}),
 		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
 	}
-	a.units = openUnits(config.StateDir, deps.BootID, a.stateLost)
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
 	}
@@ -177,6 +174,7 @@ func New(deps Deps) (*Agent, error) {
 		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
 		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
 	})
+	a.wireAllocatable(deps.BootID)
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err
 	}
@@ -275,6 +273,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
 	group.Go(func() error { return a.library.run(ctx) })
 	group.Go(func() error { return a.events.run(ctx) })
+	group.Go(func() error { return a.allocatable.Run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })
 	group.Go(func() error { return a.share(ctx) })
@@ -341,7 +340,7 @@ func (a *Agent) offers() []offer.Offer {
 	if a.awaitsFiles() {
 		return nil
 	}
-	offers := offer.Build(a.inventory.Current(), a.units.now())
+	offers := offer.Build(a.inventory.Current(), a.allocatable.Units())
 	cdi := usesCDI(a.config)
 	var known map[string]bool
 	if injection := a.cdi.Current(); injection != nil {

@@ -169,7 +169,7 @@ func TestOneSenderOfWantedDaemons(t *testing.T) {
 	if supervisor.overlap {
 		t.Error("two sets were sent at the same time")
 	}
-	if units := offer.MPSUnits(b.agent.units.now()); len(units) != 1 {
+	if units := offer.MPSUnits(b.agent.allocatable.Units()); len(units) != 1 {
 		t.Errorf("%d units of MPS, want 1: the test shows nothing", len(units))
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -123,7 +124,7 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 		}
 		return s.printGPUs(out)
 	case "labels":
-		units, _ := offer.Resolve(&s.snapshot, offerSettings(s.config))
+		units, _ := offer.Resolve(&s.snapshot, config.OfferSettings(s.config))
 		labels := labels.Build(labels.Input{
 			Snapshot: &s.snapshot, Units: units, ResourceName: s.config.ResourceName, MIGStrategy: string(s.config.MIGStrategy),
 			Host: labels.ReadHost(s.hardware.Roots.Sys, &s.snapshot),
@@ -145,7 +146,7 @@ func (s *inspected) print(cmd *cobra.Command, what string, asJSON bool) error {
 		_, err := out.Write(text)
 		return err
 	case "devices":
-		units, problems := offer.Resolve(&s.snapshot, offerSettings(s.config))
+		units, problems := offer.Resolve(&s.snapshot, config.OfferSettings(s.config))
 		for _, problem := range problems {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", problem.Code, problem.Message)
 		}

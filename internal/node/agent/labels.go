@@ -83,7 +83,7 @@ func (a *Agent) publishLabels(snapshot *gpu.Snapshot) {
 	}
 	now := a.watch.Current().Config
 	in := labels.Input{
-		Snapshot: snapshot, Units: a.units.now(), ResourceName: now.ResourceName,
+		Snapshot: snapshot, Units: a.allocatable.Units(), ResourceName: now.ResourceName,
 		MIGStrategy: string(now.MIGStrategy), Host: *a.hostFacts,
 	}
 	if !a.config.Labels.NoTimestamp {

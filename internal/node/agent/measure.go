@@ -87,7 +87,7 @@ func (a *Agent) render() {
 		return
 	}
 	modes := map[gpu.UUID]string{}
-	for _, unit := range a.units.now() {
+	for _, unit := range a.allocatable.Units() {
 		modes[unit.Key.Device()] = modeName(unit.Use.Mode)
 	}
 	in := metrics.Input{

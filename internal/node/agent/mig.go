@@ -64,7 +64,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 		statuses := a.partition.Reconcile(ctx, wants)
 		a.problemList.Set("mig-journal", a.partition.Faults()...)
 		a.noteMIG(statuses, problem)
-		a.settled()
+		a.allocatable.Settle()
 		a.unquiesce()
 		state, known := a.migState(statuses, problem)
 		if known && state != written && a.writeMIGState(ctx, state) {
@@ -120,7 +120,7 @@ func (a *Agent) migWants() ([]migapply.Want, []gpu.Cause) {
 			return nil, problems // Which GPUs it is for is not known: none is changed.
 		}
 	}
-	deciding := offer.DecidingRules(snapshot, offerSettings(now.Config).GPUs)
+	deciding := offer.DecidingRules(snapshot, config.OfferSettings(now.Config).GPUs)
 	var wants []migapply.Want
 	for _, card := range cards {
 		rule := v1alpha1.GPURule{}
@@ -182,7 +182,7 @@ func (a *Agent) changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 // stays away.
 func (a *Agent) awaitLayout(ctx context.Context) {
 	enough := a.clock.After(configwatch.Patience)
-	for len(a.units.now()) == 0 {
+	for len(a.allocatable.Units()) == 0 {
 		if mig := a.watch.Current().MIG; mig.Known || enough == nil && !mig.Remembered {
 			return
 		}

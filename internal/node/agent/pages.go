@@ -145,7 +145,7 @@ func (a *Agent) debugState() DebugState {
 	}
 	var daemons []mps.Status
 	known := *a.sharing.statuses.Load()
-	for _, unit := range offer.MPSUnits(a.units.now()) {
+	for _, unit := range offer.MPSUnits(a.allocatable.Units()) {
 		if status, ok := known[unit.Key.GPU]; ok {
 			daemons = append(daemons, status)
 		}
@@ -153,7 +153,7 @@ func (a *Agent) debugState() DebugState {
 	return DebugState{
 		APIVersion: v1alpha1.GroupVersion().String(), Kind: "AgentState",
 		Ready: ready, Node: a.config.NodeName, Simulated: a.simulated,
-		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Units: a.units.now(), Offers: a.offers(),
+		Inventory: a.inventory.Current(), Holdings: a.ledger.Holdings(), Units: a.allocatable.Units(), Offers: a.offers(),
 		MIG: a.partition.Statuses(), MPS: daemons, Config: config,
 		Plugin: a.plugin.Stats(), Problems: a.problemList.All(),
 	}

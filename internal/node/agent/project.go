@@ -10,6 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -17,10 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// project keeps the projections that wait for nothing equal to inventory and ledger until ctx ends: the
-// settled units, and what the publishers of GPUNode, labels and metrics are to show. It writes the units' file, so
-// nothing that must be fast depends on it: the device plugin, the CDI spec and the health on the Node have
-// subscriptions of their own.
+// project keeps what the publishers of GPUNode, labels and metrics are to show equal to inventory, ledger and settled
+// use until ctx ends, and wakes those that depend on the settled use.
 func (a *Agent) project(ctx context.Context) error {
 	hardware := a.inventory.Subscribe()
 	defer hardware.Close()
@@ -28,15 +27,19 @@ func (a *Agent) project(ctx context.Context) error {
 	defer holdings.Close()
 	problems := a.problemList.Subscribe()
 	defer problems.Close()
+	settled := a.allocatable.Subscribe()
+	defer settled.Close()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hardware.C():
-			a.settled()
 		case <-holdings.C():
-			// A device that waited for its holder may have become free.
-			a.settled()
+		case <-settled.C():
+			a.wakePlugin()
+			a.sharing.poke()
+			a.cdi.Poke()
+			a.noteDaemons()
 		case <-problems.C():
 		case <-a.republish.C():
 		}
@@ -78,17 +81,17 @@ func (a *Agent) publish() {
 	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
 	now := a.watch.Current()
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
-		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.units.now()), Conditions: a.conditions.all(),
+		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.allocatable.Units()), Conditions: a.conditions.all(),
 		Excluded: excluded(&snapshot, now.Config),
 		Config:   v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	}))
 }
 
 // excluded are the cards that the configuration leaves alone.
-func excluded(snapshot *gpu.Snapshot, config *v1alpha1.AgentConfig) map[gpu.UUID]bool {
+func excluded(snapshot *gpu.Snapshot, inForce *v1alpha1.AgentConfig) map[gpu.UUID]bool {
 	out := map[gpu.UUID]bool{}
-	for card, rule := range offer.DecidingRules(snapshot, offerSettings(config).GPUs) {
-		out[card] = config.GPUs[rule].Exclude
+	for card, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce).GPUs) {
+		out[card] = inForce.GPUs[rule].Exclude
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -15,17 +16,17 @@ import (
 // reconfigure applies changes of the configuration until ctx ends. What did not change
 // stays untouched: the units of the same use are equal, and so are the offers made of them.
 func (a *Agent) reconfigure(ctx context.Context) error {
+	changes := a.watch.Subscribe()
+	defer changes.Close()
 	for {
 		a.noteConfig()
-		a.settled()
-		// Policy and features of the device plugin, features of the spec, wanted layouts.
-		a.wakePlugin()
-		a.cdi.Poke()
+		// GPUs whose MIG mode is to change are withheld before the change begins.
+		a.allocatable.Settle()
 		poke(a.relayout)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.watch.Changed():
+		case <-changes.C():
 		}
 	}
 }
@@ -73,55 +74,5 @@ func (j hardwareJudge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool)
 	if !snapshot.Driver.Present() {
 		return nil, false
 	}
-	return offer.Refuse(snapshot, offerSettings(inForce), offerSettings(next)), true
-}
-
-// offerSettings puts the rules of the configuration into the words of the offers.
-func offerSettings(config *v1alpha1.AgentConfig) offer.Settings {
-	settings := offer.Settings{ResourceName: config.ResourceName, MIGStrategy: string(config.MIGStrategy)}
-	for _, rule := range config.GPUs {
-		settings.GPUs = append(settings.GPUs, offer.GPURule{
-			Select: offer.GPUSelect{
-				Index: rule.Select.Index, UUID: uuids(rule.Select.UUID), Model: rule.Select.Model, Count: rule.Select.Count,
-			},
-			Exclude: rule.Exclude, ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing),
-		})
-	}
-	for _, rule := range config.MIGDevices {
-		settings.MIGDevices = append(settings.MIGDevices, offer.MIGRule{
-			Select: offer.MIGSelect{
-				GPU: rule.Select.GPU, Index: rule.Select.Index, UUID: uuids(rule.Select.UUID),
-				Profile: rule.Select.Profile, NamedAsGPU: rule.Select.NamedAsGPU, Count: rule.Select.Count,
-			},
-			ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing),
-		})
-	}
-	return settings
-}
-
-func uuids(names []string) []gpu.UUID {
-	var ids []gpu.UUID
-	for _, name := range names {
-		ids = append(ids, gpu.UUID(name))
-	}
-	return ids
-}
-
-func offerSharing(from *v1alpha1.Sharing) offer.Sharing {
-	if from == nil {
-		return offer.Sharing{}
-	}
-	sharing := offer.Sharing{
-		Mode: offer.Mode(from.Mode), Replicas: from.Replicas, ResourceName: from.ResourceName, Rename: from.RenameByDefault,
-		RefuseMany: from.FailRequestsGreaterThanOne != nil && *from.FailRequestsGreaterThanOne,
-	}
-	if from.TimeSlice != v1alpha1.TimeSliceDefault {
-		sharing.TimeSlice = string(from.TimeSlice)
-	}
-	if from.MPS != nil {
-		sharing.PinnedMemoryMiB = from.MPS.PinnedMemoryMiB
-		sharing.ActiveThreadPercentage = from.MPS.ActiveThreadPercentage
-		sharing.SingleUser = from.MPS.SingleUser
-	}
-	return sharing
+	return offer.Refuse(snapshot, config.OfferSettings(inForce), config.OfferSettings(next)), true
 }

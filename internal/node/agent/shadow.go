@@ -27,8 +27,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 	a.sync.Look(ctx)
 	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
 	a.awaitLayout(ctx)
-	a.looked.Store(true)
-	a.settle()
+	a.allocatable.Begin()
 	a.askDaemons(ctx)
 	close(a.compared)
 	a.publish()
@@ -40,7 +39,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 // hold them, sorted.
 func (a *Agent) resourceNames() []string {
 	var names []string
-	for _, unit := range a.units.now() {
+	for _, unit := range a.allocatable.Units() {
 		names = append(names, unit.Use.Resource)
 	}
 	for _, h := range a.ledger.Holdings() {

@@ -174,7 +174,7 @@ func (s *sharing) believe(card gpu.UUID, at time.Time, resets int) {
 // slice behind. One GPU whose slice cannot be set does not keep it from the others.
 func (a *Agent) setSlices(ctx context.Context) error {
 	wanted := map[gpu.UUID]string{}
-	for _, w := range offer.TimeSlices(a.units.now()) {
+	for _, w := range offer.TimeSlices(a.allocatable.Units()) {
 		wanted[w.GPU] = w.Slice
 	}
 	present := a.inventory.Current()
@@ -182,7 +182,7 @@ func (a *Agent) setSlices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, unit := range a.units.now() {
+	for _, unit := range a.allocatable.Units() {
 		if unit.Use.Mode == offer.Unknown {
 			wanted[unit.Key.GPU] = set[unit.Key.GPU] // Not touched while it is not known what its pods were given.
 		}
@@ -288,9 +288,9 @@ func (a *Agent) slicesSet(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
 // mpsUnits are the units that need an MPS daemon. Of a GPU that is in use while the record of its mode is lost, a daemon
 // that serves tells that it was MPS, and what its clients are limited to.
 func (a *Agent) mpsUnits() []offer.Unit {
-	units := offer.MPSUnits(a.units.now())
+	units := offer.MPSUnits(a.allocatable.Units())
 	statuses := *a.sharing.statuses.Load()
-	for _, unit := range a.units.now() {
+	for _, unit := range a.allocatable.Units() {
 		status, ok := statuses[unit.Key.GPU]
 		if unit.Use.Mode != offer.Unknown || !ok || status.State != mps.Ready {
 			continue
@@ -351,7 +351,7 @@ func (a *Agent) setDaemons(ctx context.Context) error {
 // learnDaemons asks which daemons run when only they can tell whether a GPU in use is shared by MPS: to leave
 // one out of the wanted set would end its clients.
 func (a *Agent) learnDaemons(ctx context.Context) error {
-	if !slices.ContainsFunc(a.units.now(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
+	if !slices.ContainsFunc(a.allocatable.Units(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
 		return nil
 	}
 	reports := a.sharing.reports.Load()

@@ -168,7 +168,7 @@ func TestMPSFollowsItsDaemon(t *testing.T) {
 	b.configure("standalone: true\n")
 	// Somebody may still hold the share that was allocated above, until the checkpoint has not shown it.
 	awaitTrue(t, "the end of the daemon or of its use", func() bool {
-		units := b.agent.units.now()
+		units := b.agent.allocatable.Units()
 		return units[2].Use.Mode == "" || units[2].Draining != ""
 	})
 	stop()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
@@ -59,7 +60,7 @@ func removeState(dir string) error {
 			return err
 		}
 	}
-	for _, name := range []string{unitsFile, sliceFile, healthFile, libraryFile} {
+	for _, name := range []string{allocatable.FileName, sliceFile, healthFile, libraryFile} {
 		if err := statefile.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -31,7 +32,7 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 			}
 			end()
 
-			path := filepath.Join(b.dir, "state", unitsFile)
+			path := filepath.Join(b.dir, "state", allocatable.FileName)
 			blob, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -42,8 +43,8 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: mps, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
 			b.supervise()
 			b.agent = b.start()
-			awaitTrue(t, "units", func() bool { return len(b.agent.units.now()) == 4 })
-			unit := b.agent.units.now()[1]
+			awaitTrue(t, "units", func() bool { return len(b.agent.allocatable.Units()) == 4 })
+			unit := b.agent.allocatable.Units()[1]
 			if unit.Use.Mode == offer.MPS || !strings.Contains(unit.Draining, "waits for") {
 				t.Fatalf("the held GPU is %v, draining %q; want what it was, until it is free", unit.Use, unit.Draining)
 			}
@@ -74,17 +75,17 @@ func TestLostUnitsKeepDaemons(t *testing.T) {
 	}
 	before := (*first.sharing.statuses.Load())[b.uuid(1)]
 	end()
-	if err := os.WriteFile(filepath.Join(b.dir, "state", unitsFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "state", allocatable.FileName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
 	b.agent = b.start()
-	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.units.now()) == 4 && *b.agent.sharing.away.Load() == "" })
+	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.allocatable.Units()) == 4 && *b.agent.sharing.away.Load() == "" })
 	statuses, err := b.agent.sharing.daemons.Status(t.Context())
 	if err != nil || len(statuses) != 1 || statuses[0].PID != before.PID || statuses[0].Limits != before.Limits {
 		t.Errorf("daemons %+v, %v; want the one that served before: %+v", statuses, err, before)
 	}
-	if unit := b.agent.units.now()[1]; unit.Use.Mode != offer.Unknown {
+	if unit := b.agent.allocatable.Units()[1]; unit.Use.Mode != offer.Unknown {
 		t.Errorf("the held GPU is %v", unit.Use)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // Labels of a Node that choose its configuration.
@@ -137,7 +138,7 @@ type Watcher struct {
 	mu      sync.Mutex
 	sources sources
 	wake    chan struct{} // the sources have changed
-	changed chan struct{}
+	changed signal.Broadcast
 	rewatch chan struct{} // Config.MIGConfigMap may be another one
 }
 
@@ -178,7 +179,7 @@ type mapAnswer struct {
 func Open(deps Deps) (*Watcher, error) {
 	deps.Clock = cmp.Or[clock.WithTicker](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
-	w := &Watcher{deps: deps, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), rewatch: make(chan struct{}, 1)}
+	w := &Watcher{deps: deps, wake: make(chan struct{}, 1), rewatch: make(chan struct{}, 1)}
 	w.nodeUID.Store(new(string))
 	if deps.ConfigMap != "" && strings.Count(deps.ConfigMap, "/") != 1 {
 		return nil, fmt.Errorf("find configuration: --config-map %q is not NAMESPACE/NAME", deps.ConfigMap)
@@ -201,8 +202,8 @@ func (w *Watcher) Current() State { return *w.current.Load() }
 // NodeUID is the UID of our Node; empty while it is not known.
 func (w *Watcher) NodeUID() string { return *w.nodeUID.Load() }
 
-// Changed has a token whenever Current has changed.
-func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+// Subscribe signals whenever Current has changed.
+func (w *Watcher) Subscribe() *signal.Subscription { return w.changed.Subscribe() }
 
 // Run follows the sources until ctx ends. Without a judge every configuration suits the hardware.
 func (w *Watcher) Run(ctx context.Context, judge Judge) error {
@@ -313,7 +314,7 @@ func (w *Watcher) decideOnce(judge Judge) {
 		return
 	}
 	w.current.Store(&d.state)
-	poke(w.changed)
+	w.changed.Set()
 	poke(w.rewatch)
 }
 

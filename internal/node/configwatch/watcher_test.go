@@ -126,6 +126,8 @@ func (w *world) start() (watcher *Watcher, stop func()) {
 func (w *world) await(watcher *Watcher, what string, wanted func(State) bool) State {
 	w.t.Helper()
 	limit := time.After(20 * time.Second)
+	changes := watcher.Subscribe()
+	defer changes.Close()
 	for {
 		if state := watcher.Current(); wanted(state) {
 			return state
@@ -133,7 +135,7 @@ func (w *world) await(watcher *Watcher, what string, wanted func(State) bool) St
 		select {
 		case <-limit:
 			w.t.Fatalf("never saw %s; the state is %+v with %+v", what, watcher.Current(), watcher.Current().Config)
-		case <-watcher.Changed():
+		case <-changes.C():
 		}
 	}
 }

@@ -1,0 +1,249 @@
+// Package allocatable owns what can be allocated on the node now: the use of each GPU and partition that is in force. The
+// front ends and everything that is derived from the use (time slices, MPS daemons, the CDI spec, labels, GPUNode) read it
+// from here.
+//
+// It guarantees that a device which is held keeps its resource and its sharing mode until it is released, also over a
+// restart of the agent and when the record of its use is lost; that a change of the use is on disk before it is in force;
+// and that reading the present state makes no file, API or hardware call and takes no lock that is held over one.
+//
+// What wakes it: the inventory, the configuration, and the ledger. It settles the use when the hardware, the settings, the
+// pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of any other
+// device changes none of these and is not followed by a settlement.
+//
+// What it writes: units.json, and the problems of the sources "offers", "units" and "units-file".
+//
+// What it never waits for: the API server, the driver, the kubelet. It waits for the disk; nobody who reads the present
+// state waits for that.
+//
+// It must not import a front end, an adapter or a publisher.
+package allocatable
+
+import (
+	"context"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
+)
+
+// FileName is the name of the file that records the use in force. The kubelet's checkpoint has the names of devices only,
+// and nothing but this file distinguishes a time-sliced replica from an MPS replica of the same name.
+const FileName = "units.json"
+
+// Step is a moment at which a test can stop a settlement.
+type Step string
+
+// The steps.
+const (
+	// StepSettle: the use of the devices is about to be computed.
+	StepSettle Step = "settle units"
+	// StepKept: the new use of the devices is on disk and not yet in force.
+	StepKept Step = "units kept"
+)
+
+// Inventory is the node's hardware.
+type Inventory interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
+// Settings is the configuration.
+type Settings interface {
+	// Current returns the settings in force; known is false while it is not known which are.
+	Current() (settings offer.Settings, known bool)
+	Subscribe() *signal.Subscription
+}
+
+// Holders is the ledger.
+type Holders interface {
+	// Names returns a function that names who holds a device, a part of it, or what it is a part of. Maintenance is no
+	// holder.
+	Names() func(gpu.DeviceKey) []string
+	// Held lists the devices that are held, without maintenance.
+	Held() []offer.Held
+	Subscribe() *signal.Subscription
+}
+
+// Deps are what Devices needs.
+type Deps struct {
+	// StateDir is the folder of the file; content that was written in another boot than BootID is void.
+	StateDir, BootID string
+	Inventory        Inventory
+	Settings         Settings
+	Holders          Holders
+	// Changing returns the GPUs whose MIG configuration is about to change, with the reason.
+	Changing func(*gpu.Snapshot) map[gpu.UUID]string
+	// Report replaces the problems of a source. It must not block.
+	Report func(source string, problems ...gpu.Cause)
+	// Fault is called at each step; an error stops the settlement there. For tests; nil for nothing.
+	Fault func(Step) error
+}
+
+// Devices is the actor. Make it with Open, start it with Run.
+type Devices struct {
+	deps    Deps
+	file    statefile.File[[]offer.Unit]
+	current atomic.Pointer[[]offer.Unit]
+	began   *signal.Ready
+	changed signal.Broadcast
+
+	// settling is held during a settlement, over the write of the file. No reader takes it.
+	settling sync.Mutex
+	// lost is true until the first settlement when there was a file that could not be used.
+	lost bool
+	// unsaved is true while the file does not have the units in force.
+	unsaved bool
+	// last is what the last settlement was made of; nil before the first.
+	last *inputs
+}
+
+// inputs are what a settlement depends on, besides the units that it starts from.
+type inputs struct {
+	snapshot *gpu.Snapshot
+	settings offer.Settings
+	// waiting has the holders of each device that waits for its release.
+	waiting map[gpu.DeviceKey][]string
+}
+
+// File is the record of the use in a state directory.
+func File(stateDir, bootID string) statefile.File[[]offer.Unit] {
+	return statefile.File[[]offer.Unit]{
+		Path: filepath.Join(stateDir, FileName), What: "what each GPU is used for", Format: "berth-units", Version: 1, BootID: bootID,
+	}
+}
+
+// Open reads what was in force before. After a reboot nothing was: no container is left. The result says whether the
+// file could be used; a file that could not is reported by the caller.
+func Open(deps Deps) (*Devices, statefile.Result) {
+	if deps.Fault == nil {
+		deps.Fault = func(Step) error { return nil }
+	}
+	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady()}
+	before, result := d.file.Load()
+	d.current.Store(&before)
+	d.lost = result.Lost()
+	return d, result
+}
+
+// Units returns the use in force. The list must not be changed.
+func (d *Devices) Units() []offer.Unit { return *d.current.Load() }
+
+// Subscribe signals when the use in force or the settings may have changed.
+func (d *Devices) Subscribe() *signal.Subscription { return d.changed.Subscribe() }
+
+// Begin makes the first settlement. Before it, nothing is settled: the caller calls it when it is known who holds what and
+// which MIG layout is wanted.
+func (d *Devices) Begin() {
+	d.began.Set()
+	d.Settle()
+}
+
+// Run settles the use until ctx ends.
+func (d *Devices) Run(ctx context.Context) error {
+	if d.began.Wait(ctx) != nil {
+		return nil
+	}
+	hardware, settings, holders := d.deps.Inventory.Subscribe(), d.deps.Settings.Subscribe(), d.deps.Holders.Subscribe()
+	defer hardware.Close()
+	defer settings.Close()
+	defer holders.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+			d.Settle()
+		case <-holders.C():
+			d.Settle()
+		case <-settings.C():
+			d.Settle()
+			// Settings that do not concern the use, such as the allocation policy, are read by the same subscribers.
+			d.changed.Set()
+		}
+	}
+}
+
+// Settle brings the use in line with the present hardware, settings, MIG changes and holders, and returns when it is in
+// force. It computes nothing while none of these has changed since the last settlement.
+func (d *Devices) Settle() {
+	if !d.began.Is() {
+		return
+	}
+	d.settling.Lock()
+	defer d.settling.Unlock()
+	settings, known := d.deps.Settings.Current()
+	snapshot := d.deps.Inventory.Current()
+	if !known || !snapshot.Driver.Present() {
+		return // What the GPUs are used for outlasts a driver that does not answer for a moment.
+	}
+	settings.Changing = d.deps.Changing(snapshot)
+	now := inputs{snapshot: snapshot, settings: settings, waiting: d.waiting(d.Units())}
+	if d.last != nil && !d.unsaved && reflect.DeepEqual(*d.last, now) {
+		return
+	}
+	if d.deps.Fault(StepSettle) != nil {
+		return
+	}
+	if !d.settle(&now) {
+		return
+	}
+	now.waiting = d.waiting(d.Units())
+	d.last = &now
+}
+
+// settle computes the use and puts it in force. It returns false when a step failed.
+func (d *Devices) settle(now *inputs) bool {
+	wanted, problems := offer.Resolve(now.snapshot, now.settings)
+	d.deps.Report("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
+		// One configuration can serve nodes that differ; inspect devices shows unused rules.
+		return c.Code == offer.RuleUnused
+	})...)
+	before := d.Units()
+	if d.lost {
+		before = offer.Recover(d.deps.Holders.Held(), now.settings.ResourceName)
+	}
+	next := offer.Settle(now.snapshot, wanted, before, d.deps.Holders.Names(), now.settings.Changing)
+	if slices.Equal(before, next) && !d.lost && !d.unsaved {
+		return true
+	}
+	// Saved before it takes effect, so that no restart forgets a replica that may be held.
+	err := d.file.Save(next)
+	d.unsaved = err != nil
+	if err != nil {
+		d.deps.Report("units", gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error()})
+	} else {
+		d.deps.Report("units")
+	}
+	if d.deps.Fault(StepKept) != nil {
+		return false
+	}
+	d.current.Store(&next)
+	d.lost = false
+	if !slices.ContainsFunc(next, func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
+		d.deps.Report("units-file")
+	}
+	d.changed.Set()
+	return true
+}
+
+// waiting returns the holders of each device that waits for its release or for a MIG change.
+func (d *Devices) waiting(units []offer.Unit) map[gpu.DeviceKey][]string {
+	var waiting map[gpu.DeviceKey][]string
+	var names func(gpu.DeviceKey) []string
+	for _, unit := range units {
+		if unit.Draining == "" {
+			continue
+		}
+		if waiting == nil {
+			waiting, names = map[gpu.DeviceKey][]string{}, d.deps.Holders.Names()
+		}
+		waiting[unit.Key] = names(unit.Key)
+	}
+	return waiting
+}
