@@ -24,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -103,7 +104,7 @@ type Agent struct {
 	allocatable *allocatable.Devices
 	sharing     *sharing
 	partition   *migapply.Partition
-	resetter    *resetter
+	resetter    *reset.Resetter
 	// labels is nil where no labels are wanted.
 	labels *labels.Publisher
 	// staleLabels are the places that an earlier choice may have left labels in.
@@ -251,16 +252,20 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset,
 		report: a.inventory.Report, now: a.clock.Now,
 	}
-	a.resetter = a.newResetter(hardware, actions)
+	finder := a.newFinder(actions)
+	a.resetter = reset.New(reset.Deps{
+		Dir: a.config.StateDir, Hardware: a.inventory, Ledger: a.ledger, Openers: finder.Find,
+		Quiesce: a.quiesceForReset, Resume: a.resumeAfterReset,
+		Reset: func(ctx context.Context, id gpu.UUID) error { return hardware.Reset(ctx, []gpu.UUID{id}) },
+		Clock: a.clock, Log: a.log.With("component", "reset"),
+	})
 	a.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  hardware,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: a.republish.Set,
-		Openers: func(ctx context.Context, card gpu.UUID) ([]migapply.Opener, error) {
-			return a.openers(ctx, actions, card)
-		},
-		Clock: a.clock, Log: a.log.With("room", "partition"),
+		Openers: finder.Find,
+		Clock:   a.clock, Log: a.log.With("room", "partition"),
 	})
 }
 
@@ -283,7 +288,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.tellHealth(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.metricsPage(ctx) })
-	group.Go(func() error { return a.forgetResets(ctx) })
 	group.Go(func() error { return a.pods.Run(ctx) })
 	group.Go(func() error {
 		select {
@@ -297,7 +301,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
 	// daemons, of which nothing is known before.
-	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run} {
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.resetter.Run} {
 		group.Go(func() error {
 			select {
 			case <-ctx.Done():

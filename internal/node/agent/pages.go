@@ -113,7 +113,7 @@ func (a *Agent) metricsPage(ctx context.Context) error {
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", a.page)
-	mux.HandleFunc("POST /v1/reset", a.serveReset)
+	mux.Handle("POST /v1/reset", a.resetter)
 	mux.HandleFunc("GET /debug/samples", a.page.ServeSamples)
 	mux.Handle("GET /healthz", a.liveness)
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

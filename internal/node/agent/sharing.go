@@ -478,3 +478,20 @@ func (a *Agent) unquiesce() {
 	a.sharing.mu.Unlock()
 	a.sharing.poke()
 }
+
+// quiesceForReset ends the MPS daemon of a GPU that is about to be reset, until resumeAfterReset.
+func (a *Agent) quiesceForReset(ctx context.Context, id gpu.UUID) error {
+	a.sharing.mu.Lock()
+	a.sharing.resetting[id] = true
+	a.sharing.mu.Unlock()
+	return a.quiesce(ctx, id)
+}
+
+// resumeAfterReset lets the daemon start again.
+func (a *Agent) resumeAfterReset(id gpu.UUID) {
+	a.sharing.mu.Lock()
+	delete(a.sharing.resetting, id)
+	delete(a.sharing.quiesced, id)
+	a.sharing.mu.Unlock()
+	a.sharing.poke()
+}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -54,7 +55,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	for _, name := range []string{
-		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", resetLock,
+		"ledger", "ledger.lock", "ledger.tmp", "ledger.bak", reset.LockFile,
 	} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

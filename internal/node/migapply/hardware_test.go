@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // hardware is the world as the agent's hands feel it.
@@ -166,7 +167,7 @@ func (h hardware) Touch(context.Context) error {
 }
 
 // openers are asked before the first destruction.
-func (w *world) openers(_ context.Context, id gpu.UUID) ([]Opener, error) {
+func (w *world) openers(_ context.Context, id gpu.UUID) ([]openers.Opener, error) {
 	if w.breaks != nil {
 		if err := w.breaks("openers " + string(id)); err != nil {
 			return nil, err

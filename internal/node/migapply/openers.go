@@ -8,26 +8,16 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // openWithin is how long a change waits for programs that have a GPU open before it fails.
 const openWithin = 30 * time.Second
 
-// Opener is a program that has a GPU open. A GPU can be reset only while nobody has it open, and most of those
-// that do are no holders of the ledger: monitoring programs, persistence daemons, displays.
-type Opener struct {
-	PID     int
-	Program string
-	// Pod is NAMESPACE/NAME of the pod that it runs in; empty for a program of the host.
-	Pod string
-	// Stop says how to stop it.
-	Stop string
-}
-
 // openedBy says who has a GPU open: "process 12 (nv-hostengine of pod gpu/dcgm-x) and process 77 (Xorg)".
-func openedBy(openers []Opener) string {
+func openedBy(open []openers.Opener) string {
 	var parts []string
-	for _, o := range openers {
+	for _, o := range open {
 		who := o.Program
 		if who == "" {
 			who = "of unknown name"
@@ -41,9 +31,9 @@ func openedBy(openers []Opener) string {
 }
 
 // toStop says what to do about them.
-func toStop(openers []Opener) string {
+func toStop(open []openers.Opener) string {
 	var parts []string
-	for _, o := range openers {
+	for _, o := range open {
 		if !slices.Contains(parts, o.Stop) {
 			parts = append(parts, o.Stop)
 		}
@@ -63,7 +53,7 @@ func (r *round) awaitClosed() error {
 		if !j.ready || !j.plan.Reset || r.deps.Openers == nil {
 			continue
 		}
-		openers, err := r.openers(j.want.UUID)
+		open, err := r.openers(j.want.UUID)
 		if isStop(err) {
 			return err
 		}
@@ -72,29 +62,29 @@ func (r *round) awaitClosed() error {
 			j.rest()
 			j.state = Waiting
 			j.message = fmt.Sprintf("%s does not change to %s yet: it is not known who has it open: %v.", name(j.card), goal(j.want), err)
-		case len(openers) == 0:
+		case len(open) == 0:
 			delete(r.opened, j.want.UUID)
 		default:
-			r.waitForOpeners(j, openers)
+			r.waitForOpeners(j, open)
 		}
 	}
 	return nil
 }
 
-func (r *round) openers(card gpu.UUID) ([]Opener, error) {
-	var openers []Opener
+func (r *round) openers(card gpu.UUID) ([]openers.Opener, error) {
+	var open []openers.Opener
 	err := r.call([]gpu.UUID{card}, "find who has the GPU open", func(ctx context.Context) error {
 		found, err := r.deps.Openers(ctx, card)
-		openers = found
+		open = found
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return openers, nil
+	return open, nil
 }
 
-func (r *round) waitForOpeners(j *job, openers []Opener) {
+func (r *round) waitForOpeners(j *job, open []openers.Opener) {
 	now := r.deps.Clock.Now()
 	since, known := r.opened[j.want.UUID]
 	if !known {
@@ -103,7 +93,7 @@ func (r *round) waitForOpeners(j *job, openers []Opener) {
 	}
 	if now.Sub(since) >= openWithin {
 		j.err = fmt.Errorf("it can be reset only while no program has it open, and %s has had it open for %s: %s. Nothing was changed on it",
-			openedBy(openers), openWithin, toStop(openers))
+			openedBy(open), openWithin, toStop(open))
 		r.failed(j)
 		j.rest()
 		return
@@ -111,5 +101,5 @@ func (r *round) waitForOpeners(j *job, openers []Opener) {
 	j.rest()
 	j.state, j.waits = Waiting, true
 	j.message = fmt.Sprintf("%s changes to %s when no program has it open: %s has, since %s; %s.",
-		name(j.card), goal(j.want), openedBy(openers), since.UTC().Format(time.RFC3339), toStop(openers))
+		name(j.card), goal(j.want), openedBy(open), since.UTC().Format(time.RFC3339), toStop(open))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // TestOpenGPU: a GPU that a program has open is not touched; it waits, has failed after 30 seconds and serves as it is,
@@ -18,7 +19,7 @@ func TestOpenGPU(t *testing.T) {
 			w := newWorld(t, t.TempDir(), 2)
 			w.be("GPU-0", test.is)
 			before := len(w.card("GPU-0").instances)
-			w.card("GPU-0").openers = []Opener{{PID: 4711, Program: "nv-hostengine", Pod: "gpu/dcgm-x", Stop: "stop DCGM"}}
+			w.card("GPU-0").openers = []openers.Opener{{PID: 4711, Program: "nv-hostengine", Pod: "gpu/dcgm-x", Stop: "stop DCGM"}}
 			w.want("GPU-0", test.want, "layout x")
 			w.want("GPU-1", "1x7g.80gb", "") // needs no reset
 			untouched := func(state State, got Status) {

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // HolderID tells the maintenance of this package from others in the ledger.
@@ -75,7 +76,7 @@ type Deps struct {
 	Quiesce func(ctx context.Context, card gpu.UUID) error
 	// Openers, if any, are the programs that have a GPU open now, without what Berth itself runs: Quiesce ends that.
 	// It is asked before a GPU that needs a reset is changed.
-	Openers func(ctx context.Context, card gpu.UUID) ([]Opener, error)
+	Openers func(ctx context.Context, card gpu.UUID) ([]openers.Opener, error)
 	// NodeUID, if any, is the UID of our Node, empty while it is not known. A journal of another Node is void.
 	NodeUID func() string
 	// Notify, if any, is called when Statuses has changed; it must not block.

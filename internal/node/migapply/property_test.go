@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // TestConverges lets pods come and go, people change their minds, the driver fail and the agent
@@ -103,7 +104,7 @@ func (w *world) event(t *rapid.T, n int) {
 			c.openers = nil
 			return
 		}
-		c.openers = []Opener{{PID: 4711, Program: "nv-hostengine", Stop: "stop it"}}
+		c.openers = []openers.Opener{{PID: 4711, Program: "nv-hostengine", Stop: "stop it"}}
 	case "scan":
 		w.scan()
 	case "wait":

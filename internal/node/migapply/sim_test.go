@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 // node is a simulated machine with everything above it real, down to NVML's interface.
@@ -82,13 +83,13 @@ func (n *node) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
 	return n.actions.RemoveEmptyMIG(card, gi)
 }
 
-func (n *node) openers(_ context.Context, card gpu.UUID) ([]migapply.Opener, error) {
+func (n *node) openers(_ context.Context, card gpu.UUID) ([]openers.Opener, error) {
 	found, err := n.actions.Openers(n.Current().GPU(card))
-	var openers []migapply.Opener
+	var open []openers.Opener
 	for _, o := range found {
-		openers = append(openers, migapply.Opener{PID: o.PID, Program: o.Program})
+		open = append(open, openers.Opener{PID: o.PID, Program: o.Program})
 	}
-	return openers, err
+	return open, err
 }
 
 func (n *node) Reset(_ context.Context, cards []gpu.UUID) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
 var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
@@ -82,7 +83,7 @@ type fakeCard struct {
 	enabled, pending bool
 	incapable, gone  bool
 	unsure           bool // the scan could not read all of its partition
-	openers          []Opener
+	openers          []openers.Opener
 	instances        []fakeInstance
 }
 

@@ -1,0 +1,51 @@
+package reset
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// ServeHTTP serves the command: POST with the parameters gpu and wait. The answer is a line of JSON for each step, and a last one
+// with the result. Before Run the command is refused, since it is not known who holds what.
+func (r *Resetter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	if !r.ready.Is() {
+		http.Error(w, "the agent has not yet compared the ledger with the node; try again in a moment", http.StatusServiceUnavailable)
+		return
+	}
+	wait := time.Duration(0)
+	if text := request.FormValue("wait"); text != "" {
+		var err error
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 || wait > maxWait {
+			http.Error(w, fmt.Sprintf("wait %q: want a duration up to %s, as in 5m", text, maxWait), http.StatusBadRequest)
+			return
+		}
+	}
+	reference := request.FormValue("gpu")
+	if reference == "" {
+		http.Error(w, "no GPU named; give its index, UUID or PCI bus ID", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	encoder := json.NewEncoder(w)
+	send := func(line v1alpha1.GPUResetLine) {
+		_ = encoder.Encode(line) // The client may be gone; a reset that has begun continues.
+		_ = http.NewResponseController(w).Flush()
+	}
+	var steps []v1alpha1.GPUResetStep
+	result, err := r.reset(request.Context(), reference, wait, func(message string) {
+		step := v1alpha1.GPUResetStep{Time: metav1.NewTime(r.deps.Clock.Now()), Message: message}
+		steps = append(steps, step)
+		send(v1alpha1.GPUResetLine{Step: &step})
+	})
+	result.Steps, result.Done = steps, err == nil
+	if err != nil {
+		result.Error = err.Error()
+	}
+	send(v1alpha1.GPUResetLine{Result: &result})
+}
