@@ -76,6 +76,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/reset", berth: []string{"api/", "internal/core/gpu", "internal/node/ledger", "internal/node/openers", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/offer", berth: []string{"internal/core/"}, others: none, never: []string{"os", "net"}},
 	{packages: "internal/node/statefile", berth: none, never: kubernetes},
+	{packages: "internal/node/nodeapi", berth: []string{"api/", "internal/core/gpu", "internal/node/configwatch", "internal/node/signal"}},
 	{packages: "internal/node/problems", berth: []string{"internal/core/gpu", "internal/node/signal"}, never: kubernetes},
 	{packages: "internal/node/podwatch", never: []string{berth + "internal/node/ledger"}},
 	{packages: "internal/node/metrics", never: []string{nvml, berth + "internal/node/agent"}},

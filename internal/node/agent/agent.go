@@ -37,6 +37,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/problems"
@@ -98,8 +99,9 @@ type Agent struct {
 	problemList *problems.List
 	// republish wakes the projections for what they have no subscription of their own.
 	republish   *signal.Signal
-	events      *nodeEvents
-	conditions  *conditions
+	retry       nodeapi.Retry
+	events      *nodeapi.Events
+	conditions  *nodeapi.Conditions
 	inventory   *inventory.Inventory
 	allocatable *allocatable.Devices
 	sharing     *sharing
@@ -152,14 +154,15 @@ func New(deps Deps) (*Agent, error) {
 		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
-		events:   newNodeEvents(deps.API, config.NodeName, deps.Clock, deps.Log),
 		compared: make(chan struct{}),
 		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
 	}
+	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
+	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
+	a.conditions = nodeapi.NewConditions(deps.Clock, a.events.Publish)
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
 	}
-	a.conditions = &conditions{clock: deps.Clock, events: a.events, changed: a.republish.Set}
 	a.library = newLibraryWatch(config.StateDir, deps.BootID, deps.Log.With("component", "library"))
 	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"), a.library.note)
 	rules, err := healthRules(config)
@@ -172,7 +175,7 @@ func New(deps Deps) (*Agent, error) {
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
 		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
-		KeepLost: func(cause gpu.Cause) { a.events.warning(eventStateLost, cause.Message) },
+		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
 	})
 	a.wireAllocatable(deps.BootID)
@@ -229,7 +232,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
-		Extra: a.extra, Told: func(resource, message string) { a.events.warning("SharesOfOneGPU", message) },
+		Extra: a.extra, Told: func(resource, message string) { a.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
 	})
 	if err != nil {
@@ -277,7 +280,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.inventory.Run(ctx) })
 	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
 	group.Go(func() error { return a.library.run(ctx) })
-	group.Go(func() error { return a.events.run(ctx) })
+	group.Go(func() error { return a.events.Run(ctx) })
 	group.Go(func() error { return a.allocatable.Run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })
@@ -313,7 +316,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.publisher != nil {
 		group.Go(func() error { return a.publisher.Run(ctx) })
-		group.Go(func() error { a.ensureDefinition(ctx); return nil })
+		group.Go(func() error { return a.ensureDefinition(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

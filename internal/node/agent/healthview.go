@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
 const (
@@ -110,21 +111,18 @@ func (a *Agent) tellChanges(told, verdicts map[gpu.UUID]deviceVerdict) {
 	for _, id := range changed {
 		now := verdicts[id]
 		if now.state == gpu.Healthy {
-			a.events.normal("GPUHealthy", now.name+" is healthy again")
+			a.events.Publish(nodeapi.GPUHealthy(now.name))
 			continue
 		}
-		text := fmt.Sprintf("%s is %s: %s", now.name, now.state, cmp.Or(now.because, "it does not answer"))
-		card, part := a.inventory.Current().Device(id)
-		if card != nil {
+		var names []string
+		if card, part := a.inventory.Current().Device(id); card != nil {
 			key := gpu.DeviceKey{GPU: card.UUID}
 			if part != nil {
 				key.MIG = part.UUID
 			}
-			if names := holders(key); len(names) > 0 {
-				text += "; held by " + strings.Join(names, ", ")
-			}
+			names = holders(key)
 		}
-		a.events.warning("GPU"+string(now.state), text)
+		a.events.Publish(nodeapi.GPUNotHealthy(now.name, now.state, now.because, names))
 	}
 	clear(told)
 	for id, verdict := range verdicts {

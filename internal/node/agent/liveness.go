@@ -95,6 +95,6 @@ func (a *Agent) checks() map[string]func(context.Context) {
 		"the list of devices":        func(context.Context) { a.advertised() },
 		"the list of problems":       func(context.Context) { a.problems() },
 		"the device plugin's loop":   func(ctx context.Context) { a.plugin.Ping(ctx) },
-		"the conditions of the node": func(context.Context) { a.conditions.all() },
+		"the conditions of the node": func(context.Context) { a.conditions.All() },
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -295,12 +296,12 @@ func (a *Agent) noteMIG(statuses []migapply.Status, problems []gpu.Cause) {
 	a.problemList.Set("mig", causes...)
 	switch {
 	case len(failed) > 0:
-		a.conditions.set(conditionMIG, metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
+		a.conditions.Set(nodeapi.ConditionMIG, metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
 	case len(waiting) > 0:
-		a.conditions.set(conditionMIG, metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
+		a.conditions.Set(nodeapi.ConditionMIG, metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
 	case len(statuses) > 0:
-		a.conditions.set(conditionMIG, metav1.ConditionTrue, "Applied", "every card is partitioned as it is wanted")
+		a.conditions.Set(nodeapi.ConditionMIG, metav1.ConditionTrue, "Applied", "every card is partitioned as it is wanted")
 	default:
-		a.conditions.clear(conditionMIG)
+		a.conditions.Clear(nodeapi.ConditionMIG)
 	}
 }

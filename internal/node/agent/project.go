@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -25,6 +24,8 @@ func (a *Agent) project(ctx context.Context) error {
 	defer hardware.Close()
 	holdings := a.ledger.Subscribe()
 	defer holdings.Close()
+	conditions := a.conditions.Subscribe()
+	defer conditions.Close()
 	problems := a.problemList.Subscribe()
 	defer problems.Close()
 	settled := a.allocatable.Subscribe()
@@ -40,6 +41,7 @@ func (a *Agent) project(ctx context.Context) error {
 			a.sharing.poke()
 			a.cdi.Poke()
 			a.noteDaemons()
+		case <-conditions.C():
 		case <-problems.C():
 		case <-a.republish.C():
 		}
@@ -81,7 +83,7 @@ func (a *Agent) publish() {
 	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
 	now := a.watch.Current()
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
-		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.allocatable.Units()), Conditions: a.conditions.all(),
+		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.allocatable.Units()), Conditions: a.conditions.All(),
 		Excluded: excluded(&snapshot, now.Config),
 		Config:   v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	}))
@@ -145,17 +147,10 @@ func (a *Agent) extra(key gpu.DeviceKey, mode offer.Mode) deviceplugin.Extra {
 }
 
 // ensureDefinition installs the CRD until it is there or may not be.
-func (a *Agent) ensureDefinition(ctx context.Context) {
-	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+func (a *Agent) ensureDefinition(ctx context.Context) error {
+	return a.retry.Do(ctx, func(ctx context.Context) (done bool) {
 		err := gpunode.EnsureDefinition(ctx, a.api, a.log)
 		a.problemList.SetError("definition", "GPUNODE_DEFINITION", err)
-		if err == nil || errors.Is(err, gpunode.ErrNotPermitted) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.clock.After(wait):
-		}
-	}
+		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -37,13 +38,13 @@ func (a *Agent) noteConfig() {
 	var causes []gpu.Cause
 	if now.Refused != nil {
 		causes = append(causes, gpu.Cause{Code: "CONFIG_REFUSED", Message: "configuration refused, the last good one stays in force: " + now.Refused.Error()})
-		a.conditions.set(conditionConfig, metav1.ConditionFalse, "Refused", now.Refused.Error())
+		a.conditions.Set(nodeapi.ConditionConfig, metav1.ConditionFalse, "Refused", now.Refused.Error())
 	} else if !now.Waiting {
 		message := "in force: defaults and flags"
 		if now.Source != "" {
 			message = "in force: " + now.Source
 		}
-		a.conditions.set(conditionConfig, metav1.ConditionTrue, "InForce", message)
+		a.conditions.Set(nodeapi.ConditionConfig, metav1.ConditionTrue, "InForce", message)
 	}
 	for _, lost := range now.Lost {
 		causes = append(causes, gpu.Cause{Code: lost.Code, Message: lost.Err.Error()})

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
@@ -58,7 +59,7 @@ func (s holderSource) Subscribe() *signal.Subscription { return s.agent.ledger.S
 func (a *Agent) stateLost(source string, result statefile.Result, without string) {
 	err := fmt.Errorf("%w; %s", result.Err, without)
 	a.problemList.SetError(source, result.Code(), err)
-	a.events.warning(eventStateLost, err.Error())
+	a.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
 // held are the devices that somebody holds. Berth's own maintenance does not count.

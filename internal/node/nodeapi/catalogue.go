@@ -1,0 +1,54 @@
+package nodeapi
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// maxEventNote is the API's limit of an event's note, in bytes.
+const maxEventNote = 1024
+
+// Event is a Kubernetes event about the node. The functions of this file are all that there are.
+type Event struct{ kind, reason, note string }
+
+func event(kind, reason, note string) Event {
+	if len(note) > maxEventNote {
+		note = strings.ToValidUTF8(note[:maxEventNote-3], "") + "..."
+	}
+	return Event{kind, reason, note}
+}
+
+func normal(reason, note string) Event  { return event(corev1.EventTypeNormal, reason, note) }
+func warning(reason, note string) Event { return event(corev1.EventTypeWarning, reason, note) }
+
+// GPUHealthy says that a device has recovered.
+func GPUHealthy(device string) Event { return normal("GPUHealthy", device+" is healthy again") }
+
+// GPUNotHealthy says that the health of a device has changed to a state other than healthy, why, and who holds the device.
+func GPUNotHealthy(device string, state gpu.State, cause string, holders []string) Event {
+	note := fmt.Sprintf("%s is %s: %s", device, state, cmp.Or(cause, "it does not answer"))
+	if len(holders) > 0 {
+		note += "; held by " + strings.Join(holders, ", ")
+	}
+	return warning("GPU"+string(state), note)
+}
+
+// StateLost says that a state file of the agent could not be used.
+func StateLost(message string) Event { return warning("StateLost", message) }
+
+// SharesOfOneGPU says that a container was allocated several replicas of one GPU.
+func SharesOfOneGPU(message string) Event { return warning("SharesOfOneGPU", message) }
+
+// ConditionChanged says that a condition of the GPUNode has changed.
+func ConditionChanged(kind string, status metav1.ConditionStatus, reason, message string) Event {
+	if status == metav1.ConditionTrue {
+		return normal(kind+reason, message)
+	}
+	return warning(kind+reason, message)
+}

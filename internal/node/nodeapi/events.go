@@ -1,0 +1,122 @@
+package nodeapi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+const (
+	// eventQueue is how many events wait for the API server; further ones are dropped, since the condition and the log
+	// say the same.
+	eventQueue = 64
+	// eventRepeat is how long the same event is not written again.
+	eventRepeat = 10 * time.Minute
+	// eventAttempts is how often the write of an event is attempted.
+	eventAttempts = 5
+)
+
+// Events writes events about the node, equal ones once in ten minutes. Make it with NewEvents, start it with Run.
+type Events struct {
+	api   dynamic.Interface
+	retry Retry
+	log   *slog.Logger
+	queue chan Event
+}
+
+// NewEvents makes a writer of events. Without an API server, api is nil and events are dropped.
+func NewEvents(api dynamic.Interface, retry Retry, log *slog.Logger) *Events {
+	return &Events{api: api, retry: retry, log: log, queue: make(chan Event, eventQueue)}
+}
+
+// Publish queues an event. It never waits; while the queue is full, it drops the event.
+func (e *Events) Publish(event Event) {
+	if e.api == nil {
+		return
+	}
+	select {
+	case e.queue <- event:
+	default:
+	}
+}
+
+// Run writes the events until ctx ends.
+func (e *Events) Run(ctx context.Context) error {
+	written := map[Event]time.Time{}
+	for {
+		var event Event
+		select {
+		case <-ctx.Done():
+			return nil
+		case event = <-e.queue:
+		}
+		now := e.retry.Clock.Now()
+		for old, at := range written {
+			if now.Sub(at) >= eventRepeat {
+				delete(written, old)
+			}
+		}
+		if _, again := written[event]; again {
+			continue
+		}
+		if err := e.write(ctx, event, now); err != nil {
+			if ctx.Err() == nil {
+				e.log.Warn("event not written", "reason", event.reason, "note", event.note, "error", err)
+			}
+			continue
+		}
+		written[event] = now
+	}
+}
+
+// write attempts the write several times, unless the API server refuses the event itself.
+func (e *Events) write(ctx context.Context, event Event, now time.Time) error {
+	object, attempts := e.object(event, now), 0
+	var err error
+	stopped := e.retry.Do(ctx, func(ctx context.Context) bool {
+		attempts++
+		err = e.create(ctx, object)
+		return err == nil || attempts == eventAttempts || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+	})
+	if stopped != nil {
+		return stopped
+	}
+	return err
+}
+
+func (e *Events) create(ctx context.Context, object *unstructured.Unstructured) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	events := schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
+	_, err := e.api.Resource(events).Namespace(metav1.NamespaceDefault).Create(ctx, object, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // An attempt before this one succeeded without an answer.
+	}
+	return err
+}
+
+func (e *Events) object(event Event, now time.Time) *unstructured.Unstructured {
+	node := e.retry.NodeName
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "events.k8s.io/v1", "kind": "Event",
+		"metadata": map[string]any{
+			"name": fmt.Sprintf("%s.%x", node, now.UnixNano()), "namespace": metav1.NamespaceDefault,
+		},
+		"eventTime":           now.UTC().Format(metav1.RFC3339Micro),
+		"reportingController": "berth.dev/agent",
+		"reportingInstance":   node,
+		"action":              event.reason,
+		"reason":              event.reason,
+		// The kubelet names a Node by its name where a UID belongs, and tools look for that.
+		"regarding": map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+		"note":      event.note,
+		"type":      event.kind,
+	}}
+}
