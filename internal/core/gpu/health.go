@@ -50,8 +50,24 @@ const (
 	RecoverySystemReboot  Recovery = "SystemReboot"
 )
 
-// OK tells whether the device may be given out.
-func (h Health) OK() bool { return h.State == "" || h.State == Healthy || h.State == Degraded }
+// OK reports whether the device may be allocated.
+func (h Health) OK() bool { return h.State.Allocatable() }
+
+// Allocatable reports whether a device in the state may be allocated.
+func (s State) Allocatable() bool { return !s.Worse(Degraded) }
+
+// Class returns what a state means for an allocation: Healthy devices are chosen first, Degraded ones when no healthy one is
+// left, Draining ones only stay with those that have them, and Unhealthy ones are not allocated. The states that are
+// worse than Unhealthy differ from it in their remedy.
+func (s State) Class() State {
+	switch {
+	case s == "":
+		return Healthy
+	case s.Worse(Unhealthy):
+		return Unhealthy
+	}
+	return s
+}
 
 // Worse tells whether s is a worse verdict than t. The empty state is Healthy.
 func (s State) Worse(t State) bool { return s.rank() > t.rank() }

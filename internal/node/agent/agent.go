@@ -360,8 +360,8 @@ func (a *Agent) offers() []offer.Offer {
 			if cdi && !known[string(device.Key.Device())] {
 				continue
 			}
-			if why := a.unshareable(&device, cdi, known); why != "" && device.Healthy {
-				device.Healthy, device.Reason = false, why
+			if why := a.unshareable(&device, cdi, known); why != "" && device.Health.Allocatable() {
+				device.Health, device.Reason = gpu.Unhealthy, why
 			}
 			devices = append(devices, device)
 		}

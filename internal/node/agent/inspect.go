@@ -203,9 +203,9 @@ func printOffers(out io.Writer, offers []offer.Offer) error {
 	var rows [][]string
 	for _, o := range offers {
 		for _, device := range o.Devices {
-			state := "Healthy"
-			if !device.Healthy {
-				state = "Unhealthy: " + device.Reason
+			state := string(device.Health)
+			if device.Reason != "" {
+				state += ": " + device.Reason
 			}
 			rows = append(rows, []string{o.Resource, device.ID, device.Index, numa(device.NUMANode), state})
 		}

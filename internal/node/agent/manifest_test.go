@@ -92,7 +92,7 @@ func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 		return slices.Contains(lists["ownLabels"], label) ||
 			slices.ContainsFunc(lists["ownLabelPrefixes"], func(p string) bool { return strings.HasPrefix(label, p) })
 	}
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "labels.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "labels.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (v *view) pick(ids []string) ([]int, error) {
 		if !known {
 			return nil, fmt.Errorf("invalid allocation request for %q: unknown device %q: it is none of the %d that this node offers now; delete the pod, its replacement will get another", v.resource, id, len(v.devices))
 		}
-		if d := &v.devices[i]; !d.Healthy {
+		if d := &v.devices[i]; !d.Health.Allocatable() {
 			return nil, fmt.Errorf("invalid allocation request for %q: device %q (index %s) is unhealthy: %s; delete the pod, its replacement will get another", v.resource, id, d.Index, d.Reason)
 		}
 		picked = append(picked, i)

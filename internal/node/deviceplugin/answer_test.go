@@ -55,7 +55,7 @@ func partitioned() *gpu.Snapshot {
 func mixedOffer() []offer.Device {
 	var devices []offer.Device
 	add := func(key gpu.DeviceKey, index string) {
-		device := offer.Device{ID: offer.DeviceID(key), Key: key, Index: index, Healthy: true}
+		device := offer.Device{ID: offer.DeviceID(key), Key: key, Index: index, Health: gpu.Healthy}
 		switch {
 		case key.GPU == "GPU-02":
 			device.Mode = offer.MPS

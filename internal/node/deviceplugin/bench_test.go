@@ -117,7 +117,7 @@ func shareOffer() offer.Offer {
 	for card := range 8 {
 		for n := range 100 {
 			key := gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("GPU-%08d-aaaa-bbbb-cccc-0123456789ab", card)), Share: n + 1}
-			o.Devices = append(o.Devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: offer.TimeSlicing, Index: fmt.Sprint(card), Healthy: true})
+			o.Devices = append(o.Devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: offer.TimeSlicing, Index: fmt.Sprint(card), Health: gpu.Healthy})
 		}
 	}
 	return o

@@ -22,6 +22,8 @@
 // cards if the policy is distributed and two cards have any free. If they are not, the
 // container gets them all the same, and [Deps.Told] hears of it.
 //
+// A degraded device is chosen when no healthy one is left, or when the healthy ones are MPS replicas of several GPUs.
+//
 // A container can be the client of one MPS daemon only, and each card has its own. So MPS
 // shares are preferred from one card, and an Allocate that mixes cards is refused with that reason;
 // so is one for several devices of an offer that refuses many. What a client needs besides the

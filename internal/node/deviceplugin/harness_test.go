@@ -115,6 +115,12 @@ func (h *hardware) tell() {
 	}
 }
 
+func (h *hardware) degrade(i int) {
+	h.change(func(h *hardware) {
+		h.snapshot.GPUs[i].Health = gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "NVLINK_ERRORS", Message: "500 errors"}}}
+	})
+}
+
 func (h *hardware) setHealthy(i int, healthy bool) {
 	h.change(func(h *hardware) {
 		h.snapshot.GPUs[i].Health = gpu.Health{}

@@ -120,8 +120,12 @@ func TestSlowStreamHoldsUpNobody(t *testing.T) {
 		state.Offers = []offer.Offer{{Resource: resource}}
 		for i := range 2000 {
 			id := gpu.UUID(fmt.Sprintf("GPU-%04d", i))
+			health := gpu.Healthy
+			if i < broken {
+				health = gpu.Unhealthy
+			}
 			state.Offers[0].Devices = append(state.Offers[0].Devices, offer.Device{
-				ID: string(id), Key: gpu.DeviceKey{GPU: id}, NUMANode: gpu.NoNUMANode, Healthy: i >= broken,
+				ID: string(id), Key: gpu.DeviceKey{GPU: id}, NUMANode: gpu.NoNUMANode, Health: health,
 			})
 		}
 		return state

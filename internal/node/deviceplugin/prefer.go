@@ -12,10 +12,10 @@ import (
 type question struct {
 	// must and free are devices, the free those that need not be included. Ascending, without doubles.
 	must, free []int
-	// good are the free that may be given out. If they do not suffice, doubtful ones are taken: those that
-	// the kubelet's checkpoint lists for another pod, which may have ended. Then poor ones: barred, no
-	// longer healthy, or just gone.
-	good, doubtful, poor []int
+	// good are the free devices that are healthy and not blocked. If they do not suffice, fair ones are added, which are
+	// degraded; then doubtful ones, which the kubelet's checkpoint lists for another pod that may have ended; then
+	// poor ones: blocked, not allocatable, or just gone.
+	good, fair, doubtful, poor []int
 	// mustOther and other are ids that this node does not offer (any more). The kubelet
 	// knows them, so they count.
 	mustOther, other []string
@@ -36,11 +36,13 @@ func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, e
 	}
 	q.good = make([]int, 0, len(q.free))
 	for _, i := range q.free {
-		switch key := v.devices[i].Key; {
-		case !v.devices[i].Healthy || barred(key):
+		switch device := &v.devices[i]; {
+		case !device.Health.Allocatable() || barred(device.Key):
 			q.poor = append(q.poor, i)
-		case slices.Contains(q.listed, key):
+		case slices.Contains(q.listed, device.Key):
 			q.doubtful = append(q.doubtful, i)
+		case device.Health == gpu.Degraded:
+			q.fair = append(q.fair, i)
 		default:
 			q.good = append(q.good, i)
 		}
@@ -91,8 +93,12 @@ func (v *view) ask(available, must []string, size int) *question {
 // after the ids that are not known, or all there are.
 func (v *view) choose(q *question) []int {
 	want := q.size - len(q.mustOther)
-	must, pool := q.must, q.good
-	for _, worse := range [][]int{q.doubtful, q.poor} {
+	must, pool, fair := q.must, q.good, q.fair
+	if v.shares != nil && len(fair) > 0 && !v.shares.fitsOneGPU(must, pool, want) && v.shares.fitsOneGPU(must, merge(pool, fair), want) {
+		// Replicas that share a degraded GPU can be allocated together, healthy ones of several GPUs through MPS cannot.
+		pool, fair = merge(pool, fair), nil
+	}
+	for _, worse := range [][]int{fair, q.doubtful, q.poor} {
 		if want > len(must)+len(pool) {
 			// Every better device is needed; the rest is the best of the worse to go with them.
 			must, pool = merge(must, pool), worse

@@ -45,6 +45,7 @@ func barring(indices ...int) func(gpu.DeviceKey) bool {
 func TestPrefer(t *testing.T) {
 	tests := map[string]struct {
 		lost      []int
+		degraded  []int
 		barred    []int
 		listed    []int
 		available []string
@@ -66,6 +67,14 @@ func TestPrefer(t *testing.T) {
 		"a listed card is left out":           {listed: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
 		"a listed card before a barred one":   {barred: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(6)},
 		"good, listed and barred":             {barred: []int{0, 2}, listed: []int{6}, available: uuids(0, 2, 3, 6), size: 3, want: uuids(2, 3, 6)},
+		"a degraded card is left out":         {degraded: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
+		"healthy cards apart before a pair":   {degraded: []int{2, 3}, available: uuids(1, 2, 3, 4), size: 2, want: uuids(1, 4)},
+		"a degraded card if need be":          {degraded: []int{2, 5}, available: uuids(2, 3, 5), size: 2, want: uuids(2, 3)},
+		"the best of the degraded cards":      {degraded: []int{1, 2, 3}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(0, 1)},
+		"only degraded cards":                 {degraded: first(8), available: uuids(1, 2, 3, 5), size: 2, want: uuids(2, 3)},
+		"a degraded card before a listed one": {degraded: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(0)},
+		"a degraded card before a lost one":   {degraded: []int{6}, lost: []int{0}, available: uuids(0, 6), size: 1, want: uuids(6)},
+		"a degraded must stays":               {degraded: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
 		"a barred must stays":                 {barred: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
 		"a lost card is left out":             {lost: []int{0}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(2, 3)},
 		"a lost card if need be":              {lost: []int{0}, available: uuids(0, 1), size: 2, want: uuids(0, 1)},
@@ -82,6 +91,9 @@ func TestPrefer(t *testing.T) {
 			h := machine(8)
 			for _, i := range test.lost {
 				h.setHealthy(i, false)
+			}
+			for _, i := range test.degraded {
+				h.degrade(i)
 			}
 			v := viewOf(t, h)
 			q := v.ask(test.available, test.must, test.size)
@@ -104,11 +116,16 @@ func TestPrefer(t *testing.T) {
 // TestPreferProperties holds for any request that can be answered, with placement and without.
 func TestPreferProperties(t *testing.T) {
 	good := viewOf(t, machine(8))
+	half := machine(8)
+	for i := range 4 {
+		half.degrade(2*i + 1)
+	}
+	degraded := viewOf(t, half)
 	shared := (&viewer{strategy: Strategy{ID: ByUUID}}).build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
 	failing := viewOf(t, machine(8))
 	failing.chooser = brokenChooser{}
 	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.SampledFrom([]*view{good, shared, failing}).Draw(t, "view")
+		v := rapid.SampledFrom([]*view{good, degraded, shared, failing}).Draw(t, "view")
 		ids := []string{"GPU-gone", "GPU-far"}
 		for _, d := range v.devices {
 			ids = append(ids, d.ID)
@@ -127,11 +144,12 @@ func TestPreferProperties(t *testing.T) {
 		if len(got) != size || len(union(got, nil)) != size {
 			t.Fatalf("%v are not %d different ids", got, size)
 		}
-		spare, poor := 0, 0
+		spare, poor, spareHealthy, fair := 0, 0, 0, 0
 		for _, id := range all {
 			taken := slices.Contains(got, id)
 			_, known := v.byID[id]
 			bad := !known || slices.Contains(barredIDs, id)
+			worn := known && v.devices[v.byID[id]].Health == gpu.Degraded
 			switch {
 			case slices.Contains(must, id):
 				if !taken {
@@ -141,7 +159,15 @@ func TestPreferProperties(t *testing.T) {
 				poor++
 			case !taken && !bad:
 				spare++
+				if !worn {
+					spareHealthy++
+				}
+			case taken && worn:
+				fair++
 			}
+		}
+		if fair > 0 && spareHealthy > 0 {
+			t.Fatalf("%v has %d degraded devices although %d healthy ones were left", got, fair, spareHealthy)
 		}
 		if poor > 0 && spare > 0 {
 			t.Fatalf("%v has %d bad devices although %d good ones were left", got, poor, spare)
@@ -222,6 +248,7 @@ func TestList(t *testing.T) {
 	h := machine(4)
 	h.snapshot.GPUs[1].NUMANode = gpu.NoNUMANode
 	h.setHealthy(2, false)
+	h.degrade(1)
 	ledger := &bars{}
 	ledger.set(0, &Bar{})
 	ledger.set(3, &Bar{Unhealthy: true})
@@ -266,7 +293,7 @@ func TestLinger(t *testing.T) {
 		var got []string
 		for _, d := range v.devices {
 			mark := ""
-			if !d.Healthy {
+			if !d.Health.Allocatable() {
 				mark = "-"
 			}
 			got = append(got, mark+d.ID)

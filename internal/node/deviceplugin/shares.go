@@ -78,6 +78,15 @@ func (s *shares) choose(must, pool []int, size int) ([]int, bool) {
 	return s.spread(must, pool, size)
 }
 
+// fitsOneGPU reports whether size devices can be chosen so that no MPS replica is combined with a device of another GPU.
+func (s *shares) fitsOneGPU(must, pool []int, size int) bool {
+	if !s.anyMPS || size <= 1 {
+		return true
+	}
+	_, ok := s.chooseApart(must, pool, size)
+	return ok
+}
+
 // chooseApart takes devices without MPS if they suffice, and otherwise MPS shares of one card.
 func (s *shares) chooseApart(must, pool []int, size int) ([]int, bool) {
 	isMPS := func(i int) bool { return s.mps[i] }

@@ -27,7 +27,7 @@ func unitsOf(t testing.TB, text string) []offer.Device {
 		if _, seen := cards[card]; !seen {
 			cards[card] = len(cards)
 		}
-		device := offer.Device{Key: gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(part)}, Index: fmt.Sprint(cards[card]), Healthy: true}
+		device := offer.Device{Key: gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(part)}, Index: fmt.Sprint(cards[card]), Health: gpu.Healthy}
 		if part != "" {
 			device.Index += ":" + strings.TrimPrefix(part, "MIG-")
 		}
@@ -166,7 +166,7 @@ func drawOffer(t *rapid.T, modes ...offer.Mode) []offer.Device {
 			if mode != offer.Whole {
 				key.Share = n + 1
 			}
-			devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: mode, Healthy: true})
+			devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: mode, Health: gpu.Healthy})
 		}
 	}
 	for c := range rapid.IntRange(1, 4).Draw(t, "cards") {
@@ -258,5 +258,50 @@ func TestChannelSpecs(t *testing.T) {
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("specs differ (-want +got):\n%s", diff)
+	}
+}
+
+// TestPreferDegradedReplicas: replicas of a degraded GPU are chosen when no healthy ones are left, and when the healthy ones
+// could not be allocated together.
+func TestPreferDegradedReplicas(t *testing.T) {
+	const a, b, c = 0, 1, 2
+	id := func(card, n int) string {
+		return offer.DeviceID(gpu.DeviceKey{GPU: uuid(card), Share: n})
+	}
+	tests := map[string]struct {
+		mode      offer.Mode
+		degraded  int
+		available []string
+		size      int
+		want      []string
+	}{
+		"a healthy replica":                       {offer.TimeSlicing, a, []string{id(a, 1), id(b, 1)}, 1, []string{id(b, 1)}},
+		"healthy replicas of one GPU":             {offer.TimeSlicing, a, []string{id(a, 1), id(b, 1), id(b, 2)}, 2, []string{id(b, 1), id(b, 2)}},
+		"a degraded replica besides":              {offer.TimeSlicing, a, []string{id(a, 1), id(a, 2), id(b, 1)}, 2, []string{id(a, 1), id(b, 1)}},
+		"a healthy replica through MPS":           {offer.MPS, a, []string{id(a, 1), id(b, 1)}, 1, []string{id(b, 1)}},
+		"healthy MPS replicas of one GPU":         {offer.MPS, a, []string{id(a, 1), id(a, 2), id(b, 1), id(b, 2), id(c, 1)}, 2, []string{id(b, 1), id(b, 2)}},
+		"one healthy MPS replica is too few":      {offer.MPS, a, []string{id(a, 1), id(a, 2), id(b, 1)}, 2, []string{id(a, 1), id(a, 2)}},
+		"healthy MPS replicas of two GPUs":        {offer.MPS, a, []string{id(a, 1), id(a, 2), id(b, 1), id(c, 1)}, 2, []string{id(a, 1), id(a, 2)}},
+		"no GPU has enough MPS replicas: healthy": {offer.MPS, a, []string{id(a, 1), id(b, 1), id(c, 1)}, 2, []string{id(b, 1), id(c, 1)}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var devices []offer.Device
+			for card := range 3 {
+				health := gpu.Healthy
+				if card == tc.degraded {
+					health = gpu.Degraded
+				}
+				for n := range 2 {
+					key := gpu.DeviceKey{GPU: uuid(card), Share: n + 1}
+					devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: tc.mode, Health: health})
+				}
+			}
+			got, err := viewOfShares(devices, placement.Distributed).preferred(tc.available, nil, tc.size, barring())
+			slices.Sort(got)
+			if err != nil || !slices.Equal(got, tc.want) {
+				t.Errorf("preferred %v, %v; want %v", got, err, tc.want)
+			}
+		})
 	}
 }

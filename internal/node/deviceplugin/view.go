@@ -95,7 +95,7 @@ func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration)
 			continue
 		}
 		if d.vanished.IsZero() {
-			d.vanished, d.Healthy, d.Reason, d.position = now, false, "it has just left the node", -1
+			d.vanished, d.Health, d.Reason, d.position = now, gpu.Unhealthy, "it has just left the node", -1
 		}
 		if now.Sub(d.vanished) < linger {
 			v.add(d)
@@ -189,7 +189,7 @@ func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
 	for i := range v.devices {
 		d := &v.devices[i]
 		health := pluginapi.Unhealthy
-		if bar, barred := ledger.Barred(v.resource, d.Key); d.Healthy && !(barred && bar.Unhealthy) {
+		if bar, barred := ledger.Barred(v.resource, d.Key); d.Health.Allocatable() && !(barred && bar.Unhealthy) {
 			health = pluginapi.Healthy
 			healthy++
 		}

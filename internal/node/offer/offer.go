@@ -22,9 +22,9 @@ type Device struct {
 	Position int
 	// NUMANode is the node of the card's PCI device, or gpu.NoNUMANode.
 	NUMANode int
-	// Healthy tells whether the device may be given out.
-	Healthy bool
-	// Reason says why it is not healthy, as a phrase for people; empty when it is.
+	// Health is the class of the device's health: gpu.Healthy, Degraded, Draining or Unhealthy.
+	Health gpu.State
+	// Reason says why Health is not Healthy, as a phrase for people; empty when it is.
 	Reason string
 }
 
@@ -40,7 +40,7 @@ type Offer struct {
 }
 
 // Build computes the offers of a node from the units in force, ordered by resource name.
-// A draining device is listed and not healthy. A node without any unit has no offers: nothing is
+// A device that waits for its release is listed with the class Draining. A node without any unit has no offers: nothing is
 // advertised before a driver is there. Snapshot and units are only read.
 func Build(snapshot *gpu.Snapshot, units []Unit) []Offer {
 	var offers []Offer
@@ -74,7 +74,10 @@ func (c *card) appendDevices(devices []Device, unit *Unit) []Device {
 			}
 		}
 	}
-	device.Healthy, device.Reason = verdict.OK() && unit.Draining == "", reason(verdict)
+	device.Health, device.Reason = verdict.State.Class(), reason(verdict)
+	if unit.Draining != "" && gpu.Draining.Worse(device.Health) {
+		device.Health = gpu.Draining
+	}
 	if device.Reason != "" && unit.Draining != "" {
 		device.Reason += "; "
 	}
@@ -94,7 +97,7 @@ func (c *card) appendDevices(devices []Device, unit *Unit) []Device {
 
 // reason puts a verdict's causes into one phrase: "XID79: fell off the bus; …".
 func reason(health gpu.Health) string {
-	if health.OK() {
+	if health.State.Class() == gpu.Healthy {
 		return ""
 	}
 	if len(health.Causes) == 0 {

@@ -45,36 +45,36 @@ func TestBuild(t *testing.T) {
 			cards: []gpu.GPU{newCard(10, "GPU-a", 1), newCard(2, "GPU-b", gpu.NoNUMANode)},
 			units: []Unit{unit(whole("GPU-a"), plain), unit(whole("GPU-b"), plain)},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "GPU-b", Key: whole("GPU-b"), Index: "2", Position: 1, NUMANode: gpu.NoNUMANode, Healthy: true},
-				{ID: "GPU-a", Key: whole("GPU-a"), Index: "10", NUMANode: 1, Healthy: true},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "2", Position: 1, NUMANode: gpu.NoNUMANode, Health: gpu.Healthy},
+				{ID: "GPU-a", Key: whole("GPU-a"), Index: "10", NUMANode: 1, Health: gpu.Healthy},
 			}}},
 		},
 		"resources by name": {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0), newCard(1, "GPU-b", 0)},
 			units: []Unit{unit(whole("GPU-a"), Use{Resource: "example.com/z"}), unit(whole("GPU-b"), Use{Resource: "example.com/a"})},
 			want: []Offer{
-				{Resource: "example.com/a", Devices: []Device{{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Healthy: true}}},
-				{Resource: "example.com/z", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Healthy: true}}},
+				{Resource: "example.com/a", Devices: []Device{{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Healthy}}},
+				{Resource: "example.com/z", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Healthy}}},
 			},
 		},
 		"a unit without silicon, and a second of the same": {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
 			units: []Unit{unit(whole("GPU-b"), plain), unit(whole("GPU-a"), plain), unit(whole("GPU-a"), Use{Resource: "example.com/a"})},
-			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Healthy: true}}}},
+			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Healthy}}}},
 		},
 		"a MIG device by its own health": {
 			cards: []gpu.GPU{halfSick},
 			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, plain), unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, plain)},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Healthy: true},
-				{ID: "MIG-y", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Index: "3:1", NUMANode: 1, Reason: "XID94"},
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Degraded, Reason: "THROTTLE_THERMAL"},
+				{ID: "MIG-y", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Index: "3:1", NUMANode: 1, Health: gpu.Unhealthy, Reason: "XID94"},
 			}}},
 		},
 		"one replica is a replica": {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
 			units: []Unit{unit(whole("GPU-a"), Use{Resource: DefaultResource, Mode: TimeSlicing, Replicas: 1})},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: TimeSlicing, Index: "0", Healthy: true},
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: TimeSlicing, Index: "0", Health: gpu.Healthy},
 			}}},
 		},
 		"the strictest refusal decides": {
@@ -84,8 +84,8 @@ func TestBuild(t *testing.T) {
 				unit(whole("GPU-b"), plain),
 			},
 			want: []Offer{{Resource: "nvidia.com/gpu", RefuseMany: true, Devices: []Device{
-				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Healthy: true},
-				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Healthy: true},
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Health: gpu.Healthy},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Healthy},
 			}}},
 		},
 		"MIG devices and their replicas": {
@@ -95,32 +95,32 @@ func TestBuild(t *testing.T) {
 				unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"}),
 			},
 			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
-				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Healthy: true},
-				{ID: "MIG-y::0", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 1}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Healthy: true},
-				{ID: "MIG-y::1", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 2}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Healthy: true},
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Healthy},
+				{ID: "MIG-y::0", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 1}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
+				{ID: "MIG-y::1", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 2}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
 			}}},
 		},
 		"a MIG device is as healthy as its card": {
 			cards: []gpu.GPU{sickParted},
 			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"})},
 			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
-				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Reason: "Unhealthy"},
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Unhealthy, Reason: "Unhealthy"},
 			}}},
 		},
 		"a lost card stays, and says why beside what it waits for": {
 			cards: []gpu.GPU{silent, lost},
 			units: []Unit{unit(whole("GPU-a"), plain), {Key: whole("GPU-b"), Use: plain, Draining: "waits"}},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Reason: "Unhealthy"},
-				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Reason: "XID79: fell off the bus; GPU_LOST; waits"},
+				{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Unhealthy, Reason: "Unhealthy"},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Unhealthy, Reason: "XID79: fell off the bus; GPU_LOST; waits"},
 			}}},
 		},
 		"all replicas of a draining device": {
 			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
 			units: []Unit{{Key: whole("GPU-a"), Use: Use{Resource: DefaultResource, Mode: MPS, Replicas: 2}, Draining: "waits"}},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Reason: "waits"},
-				{ID: "GPU-a::1", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Mode: MPS, Index: "0", Reason: "waits"},
+				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Health: gpu.Draining, Reason: "waits"},
+				{ID: "GPU-a::1", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Mode: MPS, Index: "0", Health: gpu.Draining, Reason: "waits"},
 			}}},
 		},
 	}

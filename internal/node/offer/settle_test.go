@@ -253,12 +253,12 @@ func (w *world) checkOffers() {
 			}
 			ids[device.ID] = true
 			unit := find(w.applied, gpu.DeviceKey{GPU: device.Key.GPU, MIG: device.Key.MIG})
-			if unit.Use.Resource != o.Resource || unit.Use.Mode != device.Mode || device.Healthy != (unit.Draining == "") || device.Healthy != (device.Reason == "") ||
+			if unit.Use.Resource != o.Resource || unit.Use.Mode != device.Mode || (device.Health == gpu.Draining) != (unit.Draining != "") || device.Health.Allocatable() != (device.Reason == "") ||
 				w.snapshot.GPUs[device.Position].UUID != device.Key.GPU || unit.Use.RefuseMany && !o.RefuseMany {
 				w.t.Fatalf("%v is offered by %s as %v", unit, o.Resource, device)
 			}
 			for key := range w.held {
-				if device.Healthy && together(device.Key, key) && device.Key.MIG != key.MIG {
+				if device.Health.Allocatable() && together(device.Key, key) && device.Key.MIG != key.MIG {
 					w.t.Fatalf("%v is offered while %v of it is held", device.Key, key)
 				}
 			}
@@ -295,7 +295,7 @@ func TestSettleOverTime(t *testing.T) {
 				var free []Device
 				for _, o := range Build(w.snapshot, w.applied) {
 					for _, device := range o.Devices {
-						if _, held := w.held[device.Key]; !held && device.Healthy {
+						if _, held := w.held[device.Key]; !held && device.Health.Allocatable() {
 							free = append(free, device)
 						}
 					}

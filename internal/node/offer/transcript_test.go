@@ -202,7 +202,7 @@ func picture(offers []Offer) string {
 	for _, o := range offers {
 		healthy := 0
 		for _, device := range o.Devices {
-			if device.Healthy {
+			if device.Health.Allocatable() {
 				healthy++
 			}
 		}
@@ -222,7 +222,7 @@ func picture(offers []Offer) string {
 				ids += " to " + o.Devices[i+n-1].ID
 			}
 			health := "healthy"
-			if !first.Healthy {
+			if !first.Health.Allocatable() {
 				health = first.Reason
 			}
 			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", first.Index, strings.Repeat("#", n), ids, health)

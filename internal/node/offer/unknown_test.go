@@ -25,7 +25,7 @@ func TestUnknownPartition(t *testing.T) {
 	applied, _ := Resolve(snapshot, Settings{})
 	snapshot.GPUs[0].MIG = gpu.MIG{Unsure: true, Unknown: true}
 	offers = Build(snapshot, Settle(snapshot, wanted, applied, func(gpu.DeviceKey) []string { return nil }, nil))
-	if len(offers) != 1 || len(offers[0].Devices) != 2 || offers[0].Devices[0].Healthy || !offers[0].Devices[1].Healthy {
-		t.Errorf("offered %+v; want GPU-0 listed and not healthy, GPU-1 healthy", offers)
+	if len(offers) != 1 || len(offers[0].Devices) != 2 || offers[0].Devices[0].Health != gpu.Draining || offers[0].Devices[1].Health != gpu.Healthy {
+		t.Errorf("offered %+v; want GPU-0 draining, GPU-1 healthy", offers)
 	}
 }
