@@ -42,7 +42,7 @@ var rules = []rule{
 	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/", "charts/berth/crds"}},
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/", "deploy"}},
-	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/version", "internal/node/agent", "internal/node/agent/command", "internal/node/cdi/hook"}},
+	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/version", "internal/node/agent/command", "internal/node/cdi/hook"}},
 	{packages: "charts/", berth: none, others: none},
 	{packages: "deploy", berth: none, others: none},
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
@@ -53,6 +53,7 @@ var rules = []rule{
 	{packages: "internal/core/version", berth: none},
 
 	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
+	{packages: "internal/hardware/bound", berth: none, others: none},
 	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/nvidia/"}},
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
@@ -85,8 +86,9 @@ var rules = []rule{
 
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
 var wiring = map[string][]string{
-	"internal/node/agent":   {"cmd/", "internal/node/agent/command", "kube/test/"},
-	"internal/hardware/sim": {"internal/hardware/sim/", "internal/node/agent", "internal/cli/", "kube/"},
+	"internal/node/agent":         {"internal/node/agent/command", "kube/test/"},
+	"internal/node/agent/command": {"cmd/"},
+	"internal/hardware/sim":       {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
@@ -220,7 +222,9 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		"cluster and node":              {"internal/cluster/operator", berth + "internal/node/ledger", true},
 		"cli and node":                  {"internal/cli", berth + "internal/node/kubelet", false},
 		"cli and the agent":             {"internal/cli", berth + "internal/node/agent", true},
-		"program and the agent":         {"cmd/berth-agent", berth + "internal/node/agent", false},
+		"program and the agent":         {"cmd/berth-agent", berth + "internal/node/agent", true},
+		"program and its commands":      {"cmd/berth-agent", berth + "internal/node/agent/command", false},
+		"agent and its commands":        {"internal/node/agent", berth + "internal/node/agent/command", true},
 		"exec in the device plugin":     {"internal/node/deviceplugin", "os/exec", true},
 		"exec in the MPS supervisor":    {"internal/node/mps", "os/exec", false},
 		"exec beside nvidia-smi":        {"internal/hardware/nvidia/smi", "os/exec", false},

@@ -1,4 +1,4 @@
-// Command berth-agent runs on each GPU node; see internal/node/agent.
+// Command berth-agent runs on each GPU node; see internal/node/agent/command.
 package main
 
 import (
@@ -6,11 +6,11 @@ import (
 	"os"
 
 	"github.com/berth-gpu/berth/internal/cli/version"
-	"github.com/berth-gpu/berth/internal/node/agent"
+	"github.com/berth-gpu/berth/internal/node/agent/command"
 )
 
 func main() {
-	root := agent.NewCommand(os.Stdout, os.Stderr)
+	root := command.New(os.Stdout, os.Stderr)
 	version.AddTo(root)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-agent:", err)

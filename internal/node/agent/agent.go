@@ -23,7 +23,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
@@ -39,6 +41,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/problems"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -48,16 +51,18 @@ import (
 type Deps struct {
 	// Config is the configuration with all that follows its changes; Run runs it.
 	Config   *configwatch.Watcher
-	Hardware Hardware
+	Hardware hardware.Machine
 	// API is nil for an agent that publishes nothing (standalone).
 	API   dynamic.Interface
 	Clock clock.WithTicker
 	Log   *slog.Logger
 	// BootID voids the ledger of an earlier boot; empty means the machine's own.
 	BootID string
-	// Instance tells this agent from another one of the node, as there is during an upgrade;
-	// empty means $POD_NAME, then the host's name.
+	// Instance distinguishes this agent from another one of the node, as there is during an upgrade; empty means
+	// [pages.DefaultInstance].
 	Instance string
+	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
+	HookSource string
 	// Fault is called at each step of a change; an error stops the change there, as death
 	// would. For tests.
 	Fault func(Step) error
@@ -126,7 +131,7 @@ type Agent struct {
 	compared chan struct{}
 	// changed wakes the device plugin, relayout the partitioning.
 	changed, relayout chan struct{}
-	library           *libraryWatch
+	library           *library.Watch
 	// sample is the last measurement.
 	sample atomic.Pointer[gpu.Sample]
 	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
@@ -150,7 +155,7 @@ func New(deps Deps) (*Agent, error) {
 	config := deps.Config.Base()
 	a := &Agent{
 		simulated: deps.Hardware.Simulated,
-		instance:  cmp.Or(deps.Instance, defaultInstance()),
+		instance:  cmp.Or(deps.Instance, pages.DefaultInstance()),
 		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
@@ -163,9 +168,9 @@ func New(deps Deps) (*Agent, error) {
 	if a.fault == nil {
 		a.fault = func(Step) error { return nil }
 	}
-	a.library = newLibraryWatch(config.StateDir, deps.BootID, deps.Log.With("component", "library"))
-	adapter := deps.Hardware.adapter(deps.Log.With("room", "nvidia"), a.library.note)
-	rules, err := healthRules(config)
+	a.library = library.New(library.Deps{StateDir: config.StateDir, BootID: deps.BootID, Log: deps.Log.With("component", "library")})
+	adapter := deps.Hardware.Adapter(deps.Log.With("component", "nvidia"), a.library.Replaced)
+	rules, err := HealthRules(config)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
@@ -174,7 +179,7 @@ func New(deps Deps) (*Agent, error) {
 		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
-		Keep: filepath.Join(config.StateDir, healthFile), BootID: deps.BootID,
+		Keep: filepath.Join(config.StateDir, inventory.KeepFile), BootID: deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
 	})
@@ -195,7 +200,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
 	a.liveness = newLiveness(a.clock)
 	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
-	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, grantsFolder), Log: a.log.With("component", "kubeletsync")}
+	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, kubeletsync.GrantsFolder), Log: a.log.With("component", "kubeletsync")}
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
@@ -206,7 +211,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	})
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
-		Path: filepath.Join(config.StateDir, "ledger"), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
+		Path: filepath.Join(config.StateDir, ledger.File), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
 		Look: node.Living, Assigned: node.Assigned, Pod: node.Pod, Ask: node.Ask,
 	})
 	if err != nil {
@@ -215,7 +220,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	a.sync = kubeletsync.New(kubeletsync.Deps{
 		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set, Looked: a.report,
 	})
-	hook, err := installHook(config)
+	hook, err := installHook(config, deps.HookSource)
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
 	}
@@ -248,23 +253,22 @@ func (a *Agent) wireHolders(deps Deps) error {
 
 // wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
 func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
-	program := deps.Hardware.smi(a.log.With("room", "smi"))
+	program := deps.Hardware.NVIDIASMI(a.log.With("component", "smi"))
 	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
-	actions := deps.Hardware.actions(a.log.With("room", "nvidia"))
-	hardware := cards{
-		actions: actions, adapter: adapter, program: program, wereReset: a.sharing.wereReset,
-		report: a.inventory.Report, now: a.clock.Now,
-	}
+	actions := deps.Hardware.Actions(a.log.With("component", "nvidia"))
+	gpus := hardware.NewMIG(hardware.MIGDeps{
+		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.sharing.wereReset, Report: a.inventory.Report, Now: a.clock.Now,
+	})
 	finder := a.newFinder(actions)
 	a.resetter = reset.New(reset.Deps{
 		Dir: a.config.StateDir, Hardware: a.inventory, Ledger: a.ledger, Openers: finder.Find,
 		Quiesce: a.quiesceForReset, Resume: a.resumeAfterReset,
-		Reset: func(ctx context.Context, id gpu.UUID) error { return hardware.Reset(ctx, []gpu.UUID{id}) },
+		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
 		Clock: a.clock, Log: a.log.With("component", "reset"),
 	})
 	a.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware:  hardware,
+		Hardware:  gpus,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
 		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: a.republish.Set,
 		Openers: finder.Find,
@@ -279,7 +283,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.inventory.Run(ctx) })
 	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
-	group.Go(func() error { return a.library.run(ctx) })
+	group.Go(func() error { return a.library.Run(ctx) })
 	group.Go(func() error { return a.events.Run(ctx) })
 	group.Go(func() error { return a.allocatable.Run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
@@ -394,14 +398,8 @@ func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string
 	return ""
 }
 
-// grantsFolder has a folder for each answer to Allocate, below the state directory.
-const grantsFolder = "grants"
-
-// healthFile carries what is known of the cards' health over a restart.
-const healthFile = "health.json"
-
-// healthRules are what counts against a card, and how much.
-func healthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {
+// HealthRules are what counts against a card, and how much.
+func HealthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {
 	checks, err := health.ParseChecks(os.Getenv("DP_DISABLE_HEALTHCHECKS"), os.Getenv("DP_ENABLE_HEALTHCHECKS"))
 	if err != nil {
 		return health.Rules{}, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/pages"
@@ -118,7 +120,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: (&options{}).logger(b.logWriter())}
+	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
 	client := b.client
 	if b.api != nil {
 		client = b.api
@@ -131,11 +133,11 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	hardware, err := OpenHardware(b.machine.Dir(), watcher.Base())
+	machine, err := hardware.Open(b.machine.Dir(), watcher.Base())
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	wiring.Config, wiring.Hardware = watcher, hardware
+	wiring.Config, wiring.Hardware = watcher, machine
 	agent, err = New(wiring)
 	if err != nil {
 		b.t.Fatal(err)
@@ -341,7 +343,7 @@ func TestMetricsAlone(t *testing.T) {
 	}
 	// The rest is on the socket.
 	socket := filepath.Join(b.agent.config.StateDir, pages.Name)
-	awaitTrue(t, "an agent that is ready on "+socket, func() bool { return Probe(t.Context(), socket, "readyz") == nil })
+	awaitTrue(t, "an agent that is ready on "+socket, func() bool { return answers(t, socket) })
 	if text, err := (pages.Client{Socket: socket}).Get(t.Context(), "/debug/samples"); err != nil || !strings.Contains(string(text), `"kind":"GPUSamples"`) {
 		t.Errorf("/debug/samples on the socket: %v\n%.200s", err, text)
 	}
@@ -366,4 +368,10 @@ func (b *bench) logWriter() io.Writer {
 		return b.log
 	}
 	return b.t.Output()
+}
+
+// answers reports whether an agent that is ready serves a socket.
+func answers(t testing.TB, socket string) bool {
+	_, err := (pages.Client{Socket: socket}).Get(t.Context(), "/readyz")
+	return err == nil
 }

@@ -2,13 +2,11 @@ package agent
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +15,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 )
@@ -76,51 +73,6 @@ func TestBootWithoutAPI(t *testing.T) {
 	}
 }
 
-// TestManifestKeepsWhatOutlivesAReboot: the folder that has to outlive a reboot is one of the host, and none of /run, which a
-// reboot empties; the state that a reboot makes void is there.
-func TestManifestKeepsWhatOutlivesAReboot(t *testing.T) {
-	spec := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0].Spec.Template.Spec
-	on := func(dir string) string {
-		for _, mount := range spec.Containers[0].VolumeMounts {
-			for _, volume := range spec.Volumes {
-				if mount.MountPath == dir && volume.Name == mount.Name && volume.HostPath != nil && !mount.ReadOnly {
-					return volume.HostPath.Path
-				}
-			}
-		}
-		return ""
-	}
-	if got := on(config.DefaultPersistentDir); got != config.DefaultPersistentDir || strings.HasPrefix(got, "/run/") {
-		t.Errorf("%s is the host's %q", config.DefaultPersistentDir, got)
-	}
-	if got := on(config.DefaultStateDir); got != config.DefaultStateDir || !strings.HasPrefix(got, "/run/") {
-		t.Errorf("%s is the host's %q", config.DefaultStateDir, got)
-	}
-}
-
-// TestUninstallLeavesNothing: neither folder of the agent's state is left.
-func TestUninstallLeavesNothing(t *testing.T) {
-	b := newIdleBench(t, "t4x4")
-	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}]\n")
-	agent, end := b.startUntil()
-	b.awaitSlice(1, "Long")
-	settings := agent.config
-	end()
-	for _, dir := range []string{settings.StateDir, settings.PersistentDir} {
-		if _, err := os.Stat(dir); err != nil {
-			t.Fatalf("the test shows nothing: %v", err)
-		}
-	}
-	if err := uninstall(t.Context(), settings, nil, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{settings.StateDir, settings.PersistentDir} {
-		if left, err := os.ReadDir(dir); err == nil {
-			t.Errorf("left in %s: %v", dir, left)
-		}
-	}
-}
-
 // TestUninstallRemovesMIGState: the label goes by an apply of its own field manager, so that another writer's stays, and a
 // Node that does not exist is not made.
 func TestUninstallRemovesMIGState(t *testing.T) {
@@ -135,7 +87,7 @@ func TestUninstallRemovesMIGState(t *testing.T) {
 		return true, &unstructured.Unstructured{}, nil
 	})
 	for _, name := range []string{"node-0", "no-such-node"} {
-		if err := removeMIGState(t.Context(), api, name); err != nil {
+		if err := RemoveMIGState(t.Context(), api, name); err != nil {
 			t.Error(err)
 		}
 	}

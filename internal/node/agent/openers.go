@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
@@ -13,7 +14,7 @@ func (a *Agent) newFinder(actions *nvidia.Actions) *openers.Finder {
 	return openers.New(openers.Deps{
 		Current: a.inventory.Current,
 		Processes: func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
-			found, err := bounded(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
+			found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
 			var processes []openers.Process
 			for _, p := range found {
 				processes = append(processes, openers.Process{PID: p.PID, Program: p.Program, Parent: p.Parent})

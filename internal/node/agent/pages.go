@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -186,19 +185,4 @@ func (a *Agent) unready() string {
 		}
 	}
 	return ""
-}
-
-// Probe asks the agent with a socket for "healthz" or "readyz"; the error is what it
-// says. It lets an image without a shell have exec probes.
-func Probe(ctx context.Context, socket, page string) error {
-	if _, err := (pages.Client{Socket: socket}).Get(ctx, "/"+page); err != nil {
-		return fmt.Errorf("probe agent: %w", err)
-	}
-	return nil
-}
-
-// defaultInstance tells the agents of one node apart: by pod where there is one.
-func defaultInstance() string {
-	name, _ := os.Hostname() // An error leaves the name empty, which is refused with a hint.
-	return cmp.Or(os.Getenv("POD_NAME"), name)
 }

@@ -181,7 +181,7 @@ func (w gatedWriter) Write(text []byte) (int, error) {
 func gatedLog(b *bench) {
 	b.gate = newGate()
 	queue := logqueue.New(gatedWriter{b.gate, b.t.Output()})
-	b.t.Cleanup(func() { queue.Close(logPatience) })
+	b.t.Cleanup(func() { queue.Close(time.Second) })
 	b.log = queue
 }
 

@@ -23,7 +23,7 @@ func TestResetByCommand(t *testing.T) {
 	}
 	b.await(healthy(7))
 	socket := filepath.Join(b.agent.config.StateDir, pages.Name)
-	awaitTrue(t, "an agent on "+socket, func() bool { return Probe(t.Context(), socket, "readyz") == nil })
+	awaitTrue(t, "an agent on "+socket, func() bool { return answers(t, socket) })
 	ask := func(query string) (v1alpha1.GPUReset, []string) {
 		t.Helper()
 		response, err := pages.Client{Socket: socket}.Do(t.Context(), http.MethodPost, "/v1/reset?"+query, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,20 +16,19 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
-	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
 // TestMain lets this binary stand in for the driver's programs, as berth-agent does.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == simulatedCommand {
-		switch os.Args[2] {
-		case simulatedSMI:
-			os.Exit(tools.SMI(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
-		case mpsControl:
-			os.Exit(tools.MPSControl(os.Args[3], os.Args[4:], os.Stdin, os.Stdout, os.Stderr))
+	if len(os.Args) > 3 && os.Args[1] == hardware.SimulatedCommand {
+		code, err := hardware.RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
+		if err != nil {
+			panic(err)
 		}
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }
@@ -183,8 +183,8 @@ func (b *bench) supervise() (stop func()) {
 	}
 	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
 	supervisor, err := mps.New(mps.Deps{
-		Root: filepath.Join(b.dir, "mps"), Program: []string{self, simulatedCommand, mpsControl, b.machine.Dir()},
-		ComputeMode: computeModes{actions}, Log: (&options{}).logger(b.t.Output()),
+		Root: filepath.Join(b.dir, "mps"), Program: []string{self, hardware.SimulatedCommand, "nvidia-cuda-mps-control", b.machine.Dir()},
+		ComputeMode: hardware.NewComputeModes(actions), Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
 	})
 	if err != nil {
 		b.t.Fatal(err)

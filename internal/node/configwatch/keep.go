@@ -2,6 +2,7 @@ package configwatch
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"path/filepath"
 	"strings"
@@ -163,5 +164,11 @@ func (w *Watcher) persistentDir() string {
 	return cmp.Or(known.PersistentDir, config.DefaultPersistentDir)
 }
 
-// KeptFiles are the names of the files in the persistent directory.
-func KeptFiles() []string { return []string{KeptFile, LayoutsFile, LabelsFile} }
+// Remove removes what a Watcher has written to the persistent directory. It is no error when there is nothing.
+func Remove(persistentDir string) error {
+	var failed []error
+	for _, name := range []string{KeptFile, LayoutsFile, LabelsFile} {
+		failed = append(failed, statefile.Remove(filepath.Join(persistentDir, name)))
+	}
+	return errors.Join(failed...)
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 )
 
@@ -63,7 +64,7 @@ func (n *node) startAgent(api dynamic.Interface) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	hardware, err := agent.OpenHardware(filepath.Join(n.dir, "sim"), watcher.Base())
+	machine, err := hardware.Open(filepath.Join(n.dir, "sim"), watcher.Base())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func (n *node) startAgent(api dynamic.Interface) {
 		level = slog.LevelDebug
 	}
 	made, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: hardware, API: api, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
+		Config: watcher, Hardware: machine, API: api, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
 	})
 	if err != nil {
 		n.t.Fatal(err)

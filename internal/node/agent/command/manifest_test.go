@@ -1,4 +1,4 @@
-package agent
+package command
 
 import (
 	"errors"
@@ -17,13 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/berth-gpu/berth/internal/node/agent"
+	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 )
 
 // manifest reads the objects of a kind from a file of deploy/.
 func manifest[T any](t *testing.T, file, kind string) []T {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "..", "deploy", file))
+	f, err := os.Open(filepath.Join("..", "..", "..", "..", "deploy", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +59,8 @@ func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
 	for _, file := range []string{"agent.yaml", "mps.yaml"} {
 		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
 		for _, taint := range []corev1.Taint{
-			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
-			{Key: taintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
+			{Key: agent.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: agent.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
 			{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
 		} {
 			tolerated := slices.ContainsFunc(spec.Tolerations, func(x corev1.Toleration) bool {
@@ -92,7 +94,7 @@ func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 		return slices.Contains(lists["ownLabels"], label) ||
 			slices.ContainsFunc(lists["ownLabelPrefixes"], func(p string) bool { return strings.HasPrefix(label, p) })
 	}
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "labels.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "labels.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,5 +122,27 @@ func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 		if allowed(label) {
 			t.Errorf("the policy allows %s, which is not the agent's to write", label)
 		}
+	}
+}
+
+// TestManifestKeepsWhatOutlivesAReboot: the folder that has to outlive a reboot is one of the host, and none of /run, which a
+// reboot empties; the state that a reboot makes void is there.
+func TestManifestKeepsWhatOutlivesAReboot(t *testing.T) {
+	spec := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0].Spec.Template.Spec
+	on := func(dir string) string {
+		for _, mount := range spec.Containers[0].VolumeMounts {
+			for _, volume := range spec.Volumes {
+				if mount.MountPath == dir && volume.Name == mount.Name && volume.HostPath != nil && !mount.ReadOnly {
+					return volume.HostPath.Path
+				}
+			}
+		}
+		return ""
+	}
+	if got := on(config.DefaultPersistentDir); got != config.DefaultPersistentDir || strings.HasPrefix(got, "/run/") {
+		t.Errorf("%s is the host's %q", config.DefaultPersistentDir, got)
+	}
+	if got := on(config.DefaultStateDir); got != config.DefaultStateDir || !strings.HasPrefix(got, "/run/") {
+		t.Errorf("%s is the host's %q", config.DefaultStateDir, got)
 	}
 }

@@ -1,0 +1,265 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+)
+
+// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == hardware.SimulatedCommand {
+		code, err := hardware.RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
+		if err != nil {
+			panic(err)
+		}
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// lab is a node with simulated GPUs on which commands run.
+type lab struct {
+	t       *testing.T
+	dir     string
+	machine *sim.Machine
+}
+
+func newLab(t *testing.T, profile string) *lab {
+	t.Helper()
+	// A short name: the address of a Unix socket has at most 108 bytes.
+	dir, err := os.MkdirTemp("", "bc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	machine, err := sim.Create(filepath.Join(dir, "sim"), profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &lab{t: t, dir: dir, machine: machine}
+}
+
+func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
+
+// configure writes the configuration. The strategy envvar needs neither CDI nor root.
+func (l *lab) configure(text string) {
+	l.t.Helper()
+	text = "standalone: true\ndeviceListStrategy: [envvar]\n" + text
+	if err := os.WriteFile(l.path("agent.yaml"), []byte(text), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// run runs a command of berth-agent and returns its output.
+func (l *lab) run(ctx context.Context, args ...string) (out, errOut string, err error) {
+	l.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := New(&stdout, &stderr)
+	for flag, name := range map[string]string{
+		"--sim": "sim", "--kubelet-dir": "k", "--cdi-dir": "cdi", "--hook-dir": "hooks", "--state-dir": "state",
+		"--persistent-dir": "persistent", "--mps-root": "mps",
+	} {
+		args = append(args, flag, l.path(name))
+	}
+	if _, err := os.Stat(l.path("agent.yaml")); err == nil {
+		args = append(args, "--config", l.path("agent.yaml"))
+	}
+	cmd.SetArgs(append(args, "--node-name", "node-0", "--instance", "one"))
+	err = cmd.ExecuteContext(ctx)
+	return stdout.String(), stderr.String(), err
+}
+
+// start runs the agent until stop is called.
+func (l *lab) start() (stop func()) {
+	l.t.Helper()
+	kubelet, err := fakekubelet.Start(l.path("k"), fakekubelet.Options{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(l.t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, log, err := l.run(ctx)
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, log)
+		}
+		ended <- err
+	}()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			l.t.Errorf("the agent ended with %v", err)
+		}
+		kubelet.Stop()
+	}
+}
+
+func (l *lab) await(what string, is func() bool) {
+	l.t.Helper()
+	for range 2000 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	l.t.Fatalf("no %s within 20 s", what)
+}
+
+// left lists what is in a folder; nothing when there is no folder.
+func (l *lab) left(name string) []string {
+	var names []string
+	entries, _ := os.ReadDir(l.path(name))
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// TestUninstallLeavesNothing: after an agent that has set a time slice, uninstall leaves nothing in the folders of its state,
+// and a second uninstall is no error. Files of other programs stay.
+func TestUninstallLeavesNothing(t *testing.T) {
+	l := newLab(t, "t4x4")
+	l.configure("gpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}]\n")
+	stop := l.start()
+	l.await("time slice", func() bool {
+		shown, err := l.machine.Show()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shown.GPUs[1].TimeSlice == "Long"
+	})
+	l.await("ready agent", func() bool {
+		_, _, err := l.run(t.Context(), "probe", "ready")
+		return err == nil
+	})
+	stop()
+	for _, dir := range []string{"state", "persistent"} {
+		if len(l.left(dir)) == 0 {
+			t.Fatalf("the agent has left nothing in %s, so this test shows nothing", dir)
+		}
+	}
+	for range 2 {
+		if out, _, err := l.run(t.Context(), "uninstall"); err != nil || !strings.Contains(out, "removed ledger in "+l.path("state")) {
+			t.Fatalf("uninstall: %v, and the output\n%s", err, out)
+		}
+	}
+	for _, dir := range []string{"state", "persistent"} {
+		if left := l.left(dir); len(left) > 0 {
+			t.Errorf("left in %s: %v", dir, left)
+		}
+	}
+
+	if err := os.MkdirAll(l.path("state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(l.path("state/other"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.run(t.Context(), "uninstall"); err != nil {
+		t.Error(err)
+	}
+	if left := l.left("state"); len(left) != 1 {
+		t.Errorf("left in state: %v, want the file of another program", left)
+	}
+}
+
+// TestUninstallGoesOn: a step that fails is reported with what could not be removed, and the steps after it are done.
+func TestUninstallGoesOn(t *testing.T) {
+	l := newLab(t, "t4x4")
+	l.configure("")
+	if err := os.MkdirAll(l.path("state/ledger/file"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := l.run(t.Context(), "uninstall")
+	if err == nil || !strings.Contains(err.Error(), "remove ledger in "+l.path("state")) {
+		t.Errorf("uninstall: %v, want what could not be removed", err)
+	}
+	if !strings.Contains(out, "removed journals") {
+		t.Errorf("the steps after the failed one were not done:\n%s", out)
+	}
+}
+
+// TestProbe: the error of a probe is what the agent answers.
+func TestProbe(t *testing.T) {
+	l := newLab(t, "t4x4")
+	l.configure("")
+	if _, _, err := l.run(t.Context(), "probe", "healthy"); err == nil || !strings.Contains(err.Error(), "probe agent") {
+		t.Errorf("without an agent: %v", err)
+	}
+	if _, _, err := l.run(t.Context(), "probe", "well"); err == nil || !strings.Contains(err.Error(), "well") {
+		t.Errorf("an unknown argument: %v", err)
+	}
+	stop := l.start()
+	defer stop()
+	for _, page := range []string{"healthy", "ready"} {
+		l.await(page+" agent", func() bool {
+			_, _, err := l.run(t.Context(), "probe", page)
+			return err == nil
+		})
+	}
+}
+
+// TestInspect: each view prints what belongs there, and inspect writes nothing.
+func TestInspect(t *testing.T) {
+	l := newLab(t, "t4x4")
+	l.configure("dcgmNames: true\n")
+	tests := map[string]struct{ table, json string }{
+		"gpus":    {"MODEL", `"kind": "Inventory"`},
+		"devices": {"nvidia.com/gpu", `"kind": "Offers"`},
+		"cdi":     {`"kind": "k8s.berth.dev/gpu"`, `"kind": "k8s.berth.dev/gpu"`},
+		"labels":  {"nvidia.com/gpu.count=4\n", `"nvidia.com/gpu.count": "4"`},
+		"metrics": {"DCGM_FI_DEV_", `"kind": "Samples"`},
+	}
+	for view, want := range tests {
+		t.Run(view, func(t *testing.T) {
+			for format, want := range map[string]string{"table": want.table, "json": want.json} {
+				out, errOut, err := l.run(t.Context(), "inspect", view, "-o", format)
+				if err != nil || !strings.Contains(out, want) {
+					t.Errorf("inspect %s -o %s: %v, want %q in\n%s", view, format, err, want, out)
+				}
+				if hooks := strings.Contains(errOut, "hooks are left out"); hooks != (view == "cdi") {
+					t.Errorf("inspect %s prints to standard error: %s", view, errOut)
+				}
+			}
+		})
+	}
+	for _, dir := range []string{"k", "cdi", "hooks", "state", "persistent", "mps"} {
+		if _, err := os.Stat(l.path(dir)); err == nil {
+			t.Errorf("inspect has created %s", dir)
+		}
+	}
+}
+
+// TestRefusals: errors of the command line say what is accepted.
+func TestRefusals(t *testing.T) {
+	l := newLab(t, "t4x4")
+	tests := map[string]struct {
+		args []string
+		want string
+	}{
+		"a view that does not exist":   {[]string{"inspect", "cards"}, "name one of gpus, devices, cdi, labels, metrics"},
+		"a format that does not exist": {[]string{"inspect", "gpus", "-o", "xml"}, "use table or json"},
+		"a file that does not exist":   {[]string{"inspect", "gpus", "--config", "/nowhere.yaml"}, "/nowhere.yaml"},
+		"an argument of the agent":     {[]string{"gpus"}, "gpus"},
+		"no API server":                {[]string{"uninstall"}, "with --standalone"},
+		"no kubeconfig":                {[]string{"uninstall", "--kubeconfig", "/nowhere"}, "/nowhere"},
+		"a program not simulated":      {[]string{hardware.SimulatedCommand, "nvidia-debugdump", "x"}, "nvidia-debugdump"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := l.run(t.Context(), tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v: %v, want %q", tc.args, err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/node/agent"
+	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/inspect"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/config"
+)
+
+// views returns the names of what inspect can print.
+func views() []string {
+	var names []string
+	for _, view := range inspect.Views() {
+		names = append(names, string(view))
+	}
+	return names
+}
+
+func newInspectCommand(o *options) *cobra.Command {
+	format := "table"
+	cmd := &cobra.Command{
+		Use:   "inspect " + strings.Join(views(), "|"),
+		Short: "Print what the agent would publish, and exit",
+		Long: `Print what the agent would publish from this machine's hardware (or from a
+simulator's) with the given configuration. Nothing is written anywhere.
+
+  gpus     the cards as the inventory sees them
+  devices  what the kubelet would be told: resource, device ID, NUMA node, health
+  cdi      the CDI spec (always JSON)
+  labels   the labels about the GPUs, one KEY=VALUE per line
+  metrics  the GPUs' metrics, as /metrics has them after one measurement`,
+		Example: `  berth-agent inspect gpus
+  berth-agent inspect devices --sim /tmp/gpus --config agent.yaml -o json
+  berth-agent inspect cdi --sim /tmp/gpus
+  berth-agent inspect labels --sim /tmp/gpus`,
+		ValidArgs: views(),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains(views(), args[0]) {
+				return fmt.Errorf("inspect %s: name one of %s, as in berth-agent inspect gpus", strings.Join(args, " "), strings.Join(views(), ", "))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return fmt.Errorf("unknown output format %q: use table or json", format)
+			}
+			config, err := o.load(cmd)
+			if err != nil {
+				return err
+			}
+			deps, err := inspectDeps(o, config, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			result, err := inspect.Look(cmd.Context(), deps)
+			if err != nil {
+				return err
+			}
+			return result.Print(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), inspect.View(args[0]), format == "json")
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", format, "table or json")
+	return cmd
+}
+
+// inspectDeps returns the dependencies of inspect: the same parts that the agent uses, none of which writes anything.
+func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
+	machine, err := hardware.Open(o.sim, settings)
+	if err != nil {
+		return inspect.Deps{}, err
+	}
+	machine.MakeNodes = nil // inspect creates no device nodes
+	rules, err := agent.HealthRules(settings)
+	if err != nil {
+		return inspect.Deps{}, err
+	}
+	return inspect.Deps{
+		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys,
+		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
+			adapter := machine.Adapter(o.logger(io.Discard), nil)
+			snapshot, err := adapter.Scan(ctx)
+			return snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err
+		},
+		Spec: func(ctx context.Context, snapshot *gpu.Snapshot) ([]byte, error) {
+			deps := cdi.Deps{Dir: settings.CDIDir, Roots: machine.CDI, Library: machine.Library, HookPath: installedHook(settings, errOut)}
+			return cdi.New(deps).Render(ctx, snapshot, cdi.Extras{
+				GDS: settings.GDS, GDRCopy: settings.GDRCopy, MOFED: settings.MOFED, IMEXChannels: settings.IMEX.ChannelIDs, IMEXRequired: settings.IMEX.Required,
+			})
+		},
+	}, nil
+}
+
+// installedHook returns the path of the hook program that the agent has installed. inspect does not install it: without it
+// the hooks are left out, which is printed.
+func installedHook(config *v1alpha1.AgentConfig, errOut io.Writer) string {
+	source, err := hookSource()
+	hook := ""
+	if err == nil {
+		hook, err = cdi.InstalledHook(source, config.HookDir)
+	}
+	if err != nil {
+		fmt.Fprintf(errOut, "the hooks are left out: %v; the agent installs their program when it starts\n", err)
+	}
+	return hook
+}

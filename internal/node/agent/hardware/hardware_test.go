@@ -1,0 +1,141 @@
+package hardware
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+)
+
+// TestOpenRealDriver: the paths of an agent in a container are below the mount of the host, except the kernel's own.
+func TestOpenRealDriver(t *testing.T) {
+	machine, err := Open("", &v1alpha1.AgentConfig{HostRoot: "/host", DriverRoot: "/run/nvidia/driver", DevRoot: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := nvidia.Roots{Driver: "/host/run/nvidia/driver", Dev: "/host", Proc: "/proc", Sys: "/sys"}
+	if machine.Roots != want || machine.CDI.Host != "/host" || machine.Simulated != "" {
+		t.Errorf("roots are %+v and %+v, want %+v", machine.Roots, machine.CDI, want)
+	}
+	if !slices.Equal(machine.MakeNodes, []string{"/host", "/"}) {
+		t.Errorf("device nodes are created below %v, want the host's root and the process's own", machine.MakeNodes)
+	}
+	if control := machine.MPSControl; len(control) != 4 || !slices.Equal(control[1:], []string{RootedCommand, want.Driver, mpsControl}) {
+		t.Errorf("the MPS control daemon is started with %q", control)
+	}
+
+	machine, err = Open("", &v1alpha1.AgentConfig{HostRoot: "/", DriverRoot: "/", DevRoot: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if machine.MPSControl != nil || !slices.Equal(machine.MakeNodes, []string{"/"}) {
+		t.Errorf("on the host: MPS control daemon %q, device nodes below %v; want the driver's own and /", machine.MPSControl, machine.MakeNodes)
+	}
+}
+
+// TestOpenSimulated: everything is below the simulator's directory, and the driver's programs are simulated.
+func TestOpenSimulated(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sim")
+	if _, err := Open(dir, &v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("without a machine: %v", err)
+	}
+	if _, err := sim.Create(dir, "t4x4"); err != nil {
+		t.Fatal(err)
+	}
+	machine, err := Open(dir, &v1alpha1.AgentConfig{HostRoot: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{machine.Roots.Driver, machine.Roots.Dev, machine.Roots.Proc, machine.Roots.Sys, machine.CDI.Driver, machine.CDI.Dev} {
+		if !strings.HasPrefix(root, dir+"/") {
+			t.Errorf("%s is not below %s", root, dir)
+		}
+	}
+	snapshot, err := machine.Adapter(slog.New(slog.DiscardHandler), nil).Scan(t.Context())
+	if err != nil || len(snapshot.GPUs) != 4 {
+		t.Errorf("a scan finds %d GPUs and returns %v", len(snapshot.GPUs), err)
+	}
+	var out bytes.Buffer
+	if code, err := RunSimulated(append(machine.SMI[2:], "-L"), nil, &out, &out); code != 0 || err != nil || !strings.Contains(out.String(), string(snapshot.GPUs[0].UUID)) {
+		t.Errorf("nvidia-smi -L returns %d, %v:\n%s", code, err, out.String())
+	}
+	for _, args := range [][]string{nil, {simulatedSMI}, {"nvidia-debugdump", dir}} {
+		if _, err := RunSimulated(args, nil, &out, &out); err == nil {
+			t.Errorf("RunSimulated(%q) returns no error", args)
+		}
+	}
+}
+
+// driver has one GPU, whose compute mode it keeps; with hang set its calls wait.
+type driver struct {
+	mode string
+	hang chan struct{}
+}
+
+func (d *driver) ComputeMode(gpu.UUID) (string, error) {
+	if d.hang != nil {
+		<-d.hang
+	}
+	return d.mode, nil
+}
+
+func (d *driver) SetComputeMode(_ gpu.UUID, mode string) error {
+	if d.hang != nil {
+		<-d.hang
+	}
+	d.mode = mode
+	return nil
+}
+
+// TestComputeModes: each of NVML's numbers leads to its mode and back; others are refused before the driver is called.
+func TestComputeModes(t *testing.T) {
+	fake := &driver{}
+	modes := NewComputeModes(fake)
+	for mode, name := range map[int]string{0: nvidia.ComputeModeDefault, 2: nvidia.ComputeModeProhibited, 3: nvidia.ComputeModeExclusiveProcess} {
+		if err := modes.SetComputeMode(t.Context(), "GPU-1", mode); err != nil || fake.mode != name {
+			t.Errorf("set %d: %v, and the mode %q, want %q", mode, err, fake.mode, name)
+		}
+		if got, err := modes.ComputeMode(t.Context(), "GPU-1"); err != nil || got != mode {
+			t.Errorf("read %q: %d, %v, want %d", name, got, err, mode)
+		}
+	}
+	for _, mode := range []int{-1, 1, 4} {
+		if err := modes.SetComputeMode(t.Context(), "GPU-1", mode); err == nil || fake.mode == "" {
+			t.Errorf("set %d: %v, want a refusal", mode, err)
+		}
+	}
+	fake.mode = "EXCLUSIVE_THREAD"
+	if _, err := modes.ComputeMode(t.Context(), "GPU-1"); err == nil || !strings.Contains(err.Error(), "nvidia-smi -i GPU-1 -c DEFAULT") {
+		t.Errorf("a mode that cannot be restored: %v, want the fix", err)
+	}
+}
+
+// TestComputeModesOfAHungDriver: no call waits longer than its bound, nor longer than its caller.
+func TestComputeModesOfAHungDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		modes := NewComputeModes(&driver{hang: hang})
+		began := time.Now()
+		if _, err := modes.ComputeMode(t.Context(), "GPU-1"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != computeModeTimeout {
+			t.Errorf("read: %v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		if err := modes.SetComputeMode(ctx, "GPU-1", 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("set: %v after %s", err, time.Since(began))
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// node has one GPU that reports its memory and one that does not.
+func node() Deps {
+	return Deps{
+		Config: &v1alpha1.AgentConfig{ScanDeadline: &metav1.Duration{Duration: time.Minute}, ResourceName: "nvidia.com/gpu", NodeName: "node-0"},
+		Scan: func(context.Context) (gpu.Snapshot, gpu.Sample, error) {
+			return gpu.Snapshot{
+				Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}},
+				GPUs: []gpu.GPU{
+					{UUID: "GPU-1", Product: "NVIDIA A100", MemoryBytes: 40 << 30, NUMANode: 1},
+					{UUID: "GPU-2", Index: 1, Product: "NVIDIA A100", NUMANode: gpu.NoNUMANode},
+				},
+			}, gpu.Sample{}, nil
+		},
+		Offers: offer.Settings{ResourceName: "nvidia.com/gpu"},
+		Spec:   func(context.Context, *gpu.Snapshot) ([]byte, error) { return []byte("the spec"), nil },
+	}
+}
+
+func printed(t *testing.T, deps Deps, view View, asJSON bool) string {
+	t.Helper()
+	result, err := Look(t.Context(), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errOut bytes.Buffer
+	if err := result.Print(t.Context(), &out, &errOut, view, asJSON); err != nil {
+		t.Fatal(err)
+	}
+	return out.String() + errOut.String()
+}
+
+// TestPrint: each view has a form for people and one for programs.
+func TestPrint(t *testing.T) {
+	for view, want := range map[View][]string{
+		GPUs:    {"driver 580.95.05, CUDA 13.0", "40960 MiB", "GPU-2"},
+		Devices: {"RESOURCE", "nvidia.com/gpu", "Healthy"},
+		CDI:     {"the spec"},
+		Labels:  {"nvidia.com/gpu.count=2"},
+		Metrics: {"berth_"},
+	} {
+		text := printed(t, node(), view, false)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: %q is missing in\n%s", view, part, text)
+			}
+		}
+		if view == CDI {
+			continue
+		}
+		var object struct{ APIVersion, Kind string }
+		if err := json.Unmarshal([]byte(printed(t, node(), view, true)), &object); err != nil || object.APIVersion != v1alpha1.GroupVersion().String() || object.Kind == "" {
+			t.Errorf("%s as JSON is %+v, %v; want a versioned object", view, object, err)
+		}
+	}
+	result, err := Look(t.Context(), node())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := result.Print(t.Context(), nil, nil, "cards", false); err == nil {
+		t.Error("an unknown view is printed")
+	}
+}
+
+// TestPrintDevicesNamesProblems: a rule that selects nothing is reported beside the list.
+func TestPrintDevicesNamesProblems(t *testing.T) {
+	deps := node()
+	deps.Offers.GPUs = []offer.GPURule{{Select: offer.GPUSelect{Index: []int{9}}, ResourceName: "nvidia.com/other"}}
+	if text := printed(t, deps, Devices, false); !strings.Contains(text, "RULE_DEVICE_UNKNOWN: ") {
+		t.Errorf("the rule is not reported:\n%s", text)
+	}
+}
+
+// TestLookFails: the error of a failed scan, and an error in time for a driver that hangs.
+func TestLookFails(t *testing.T) {
+	deps := node()
+	broken := errors.New("broken")
+	deps.Scan = func(context.Context) (gpu.Snapshot, gpu.Sample, error) { return gpu.Snapshot{}, gpu.Sample{}, broken }
+	if _, err := Look(t.Context(), deps); !errors.Is(err, broken) {
+		t.Errorf("a failed scan: %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		deps.Scan = func(context.Context) (gpu.Snapshot, gpu.Sample, error) {
+			<-hang
+			return gpu.Snapshot{}, gpu.Sample{}, nil
+		}
+		began := time.Now()
+		if _, err := Look(t.Context(), deps); err == nil || !strings.Contains(err.Error(), "within 1m0s") || time.Since(began) != time.Minute {
+			t.Errorf("a scan that hangs: %v after %s", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := Look(ctx, deps); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a caller that leaves: %v", err)
+		}
+	})
+}

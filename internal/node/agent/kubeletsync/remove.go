@@ -1,0 +1,34 @@
+package kubeletsync
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// GrantsFolder is the name of [Grants.Dir] in the agent's state directory.
+const GrantsFolder = "grants"
+
+// Remove removes all grants from a state directory. A running container keeps its mount, and a container runtime creates the
+// folder of a grant again when it needs it. It is no error when there is none.
+func Remove(stateDir string) error {
+	dir := filepath.Join(stateDir, GrantsFolder)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove grants: %w", err)
+	}
+	for _, entry := range entries {
+		if err := os.Remove(filepath.Join(dir, entry.Name())); err != nil {
+			return fmt.Errorf("remove grants: %w", err)
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		return fmt.Errorf("remove grants: %w", err)
+	}
+	return nil
+}

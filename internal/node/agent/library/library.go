@@ -1,0 +1,93 @@
+// Package library ends the agent when the driver was upgraded while it ran: a process can load NVML only once, so the new
+// library needs a new process.
+//
+// It guarantees that the agent ends at most once for each library file, so that a driver that is broken for another reason
+// does not restart the agent forever.
+//
+// What wakes it: Replaced, which the hardware adapter calls. What it writes: the path of the file, to library.json in the
+// state directory, before the agent ends. It waits for nothing else; while that file cannot be written the agent runs on.
+// It must not import the agent or another package below it.
+package library
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/berth-gpu/berth/internal/node/statefile"
+)
+
+// fileName is the file that has the path of the library for which an agent ended.
+const fileName = "library.json"
+
+// Deps are what a Watch is made of.
+type Deps struct {
+	StateDir string
+	// BootID makes a file of an earlier boot void.
+	BootID string
+	Log    *slog.Logger
+}
+
+// Watch ends the agent once per replaced library file. Make it with New, start it with Run.
+type Watch struct {
+	file     statefile.File[string]
+	replaced chan string
+	log      *slog.Logger
+}
+
+// New returns a Watch. It touches no file.
+func New(deps Deps) *Watch {
+	return &Watch{
+		file: statefile.File[string]{
+			Path: filepath.Join(deps.StateDir, fileName), What: "the driver library for which the agent restarted",
+			Format: "library", Version: 1, BootID: deps.BootID,
+		},
+		replaced: make(chan string, 1), log: deps.Log,
+	}
+}
+
+// Replaced reports a library file that a new process would open instead of the one that this process has. It never waits.
+func (w *Watch) Replaced(file string) {
+	select {
+	case w.replaced <- file:
+	default:
+	}
+}
+
+// Run returns an error, which ends the agent, when a new process would open another library. It returns nil when ctx ends.
+func (w *Watch) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case file := <-w.replaced:
+			if err := w.end(file); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// end returns the error that ends the agent for a file, or nil when the agent has to keep running.
+func (w *Watch) end(file string) error {
+	before, result := w.file.Load()
+	err := result.Err
+	if !result.Lost() {
+		if before == file {
+			w.log.Error("Driver library was replaced, and the agent has restarted for this file before", "library", file,
+				"fix", "reload the kernel module or reboot the node, so that both are of one version")
+			return nil
+		}
+		err = w.file.Save(file)
+	}
+	if err != nil {
+		w.log.Error("Driver library was replaced; the agent keeps the old one, since it cannot record a restart",
+			"library", file, "error", err, "fix", "restart the agent's pod")
+		return nil
+	}
+	return fmt.Errorf("the driver was upgraded while the agent ran: the agent ends, so that a new process opens %s; pods keep their GPUs", file)
+}
+
+// Remove removes what a Watch has written to the state directory.
+func Remove(stateDir string) error { return statefile.Remove(filepath.Join(stateDir, fileName)) }
