@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // scan). It names pods of all tenants: whoever may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=2"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=3"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="Cards that the last scan found."
 // +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="Cards that somebody holds, wholly or in part."
@@ -257,13 +257,21 @@ type Cause struct {
 
 // Holder is who holds a device.
 type Holder struct {
-	// Kind is Pod, Claim, Maintenance or Orphan (a container that still runs
-	// although the kubelet has forgotten it).
+	// Kind is Pod, Claim (a ResourceClaim), Maintenance, or Orphan (a pod with a container that uses the
+	// device although the kubelet does not list it).
 	Kind string `json:"kind"`
+	// ID is the UID of the ResourceClaim, or names the maintenance.
+	// +optional
+	ID string `json:"id,omitempty"`
+	// Namespace is that of the pod or the ResourceClaim.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
+	// Pod is the name of the pod; absent for a ResourceClaim.
 	// +optional
 	Pod string `json:"pod,omitempty"`
+	// Claim is the name of the ResourceClaim.
+	// +optional
+	Claim string `json:"claim,omitempty"`
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
 	// +optional

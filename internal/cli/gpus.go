@@ -15,7 +15,6 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
-	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/spf13/cobra"
 )
 
@@ -145,7 +144,7 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 // localNode is the GPUNode that the node's own places amount to.
 func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 	picture := trace.Join(local.Evidence)
-	var holdings []gpunode.Holding
+	var holdings []gpu.Holding
 	for i := range picture.Pods {
 		pod := &picture.Pods[i]
 		for _, container := range pod.Containers {
@@ -153,35 +152,17 @@ func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 				continue
 			}
 			for _, device := range container.Devices {
-				for _, key := range keysOf(device) {
-					holdings = append(holdings, gpunode.Holding{
-						Key: key, Kind: "Pod", Namespace: pod.Ref.Namespace, Pod: pod.Ref.Name,
-						PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
-					})
+				holder := gpu.Holder{
+					Kind: gpu.HolderPod, Namespace: pod.Ref.Namespace, Name: pod.Ref.Name,
+					PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
+				}
+				for _, key := range device.Keys() {
+					holdings = append(holdings, gpu.Holding{Key: key, Holder: holder})
 				}
 			}
 		}
 	}
 	return gpunode.Build(local.Host, gpunode.Input{Snapshot: local.Snapshot, Holdings: holdings})
-}
-
-// keysOf are the shares of a device that a container has, or the device where it is not shared.
-func keysOf(device trace.Device) []gpu.DeviceKey {
-	key := gpu.DeviceKey{GPU: device.UUID}
-	if device.Parent != "" {
-		key = gpu.DeviceKey{GPU: device.Parent, MIG: device.UUID}
-	}
-	var keys []gpu.DeviceKey
-	for _, id := range device.IDs {
-		if _, share, err := offer.ParseDeviceID(id); err == nil && share > 0 {
-			key.Share = share
-			keys = append(keys, key)
-		}
-	}
-	if len(keys) == 0 {
-		return []gpu.DeviceKey{key}
-	}
-	return keys
 }
 
 func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList {
@@ -338,17 +319,11 @@ func holders(list []v1alpha1.Holder, partitioned bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// holderText names a holder: by its pod, or by what it is.
+// holderText names a holder, and says when it is an orphan.
 func holderText(holder v1alpha1.Holder) string {
-	text := holder.Kind
-	switch {
-	case holder.Pod != "":
-		text = holder.Namespace + "/" + holder.Pod
-	case holder.PodUID != "":
-		text = "pod " + holder.PodUID
+	held := gpunode.HolderOf(&holder)
+	if held.Kind == gpu.HolderOrphan {
+		return held.String() + " (orphan)"
 	}
-	if holder.Kind == "Orphan" {
-		text += " (orphan)"
-	}
-	return text
+	return held.String()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/term"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,7 +34,6 @@ const (
 
 const (
 	conditionMIGApplied = "MIGApplied"
-	kindMaintenance     = "Maintenance"
 	// fieldManager owns what berth writes for a person.
 	fieldManager = "berth"
 	// pollInterval is the time between two looks at a node.
@@ -274,7 +274,7 @@ func (a *applier) tooLate(node *v1alpha1.GPUNode) error {
 func (a *applier) evictAll(ctx context.Context, holders []v1alpha1.Holder) error {
 	for _, holder := range holders {
 		name := holderText(holder)
-		if holder.Pod == "" || holder.Kind == "Orphan" {
+		if holder.Pod == "" || gpu.HolderKind(holder.Kind) == gpu.HolderOrphan {
 			a.tell(name, "%s cannot be evicted: it is no pod of the API", name)
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/google/go-cmp/cmp"
@@ -360,11 +361,11 @@ func TestApply(t *testing.T) {
 			world: func(c *cluster) {
 				c.hold("static")
 				device := &c.node.Status.Devices[0]
-				device.Holders = append(device.Holders, v1alpha1.Holder{Kind: "Orphan", Namespace: "ml", Pod: "lost", PodUID: "ul"}, v1alpha1.Holder{Kind: "Claim"}, v1alpha1.Holder{Kind: kindMaintenance})
+				device.Holders = append(device.Holders, v1alpha1.Holder{Kind: "Orphan", Namespace: "ml", Pod: "lost", PodUID: "ul"}, v1alpha1.Holder{Kind: "Claim"}, v1alpha1.Holder{Kind: string(gpu.HolderMaintenance)})
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits")
 			},
 			want: set + "waiting: GPU 0 waits\nml/static cannot be evicted: the kubelet runs it from a file of the node\n" +
-				"ml/lost (orphan) cannot be evicted: it is no pod of the API\nClaim cannot be evicted: it is no pod of the API\n",
+				"ml/lost (orphan) cannot be evicted: it is no pod of the API\nResourceClaim cannot be evicted: it is no pod of the API\n",
 			err: "not there after 2s", code: ExitWrong, took: 2 * time.Second,
 		},
 		"names that would move the cursor": {
@@ -478,7 +479,7 @@ func TestCardsOfGPUNode(t *testing.T) {
 	device := &c.node.Status.Devices[0]
 	device.DeviceID, device.MIGModeNeedsReset, device.MIGEnabled = "0x233010DE", true, true
 	device.MIGDevices = []v1alpha1.MIGDevice{
-		{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1, Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"}, {Kind: kindMaintenance}}},
+		{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1, Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"}, {Kind: string(gpu.HolderMaintenance)}}},
 	}
 	cards := cardsOf(c.node)
 	got := fmt.Sprintf("%s %#x %v %v %v %d/%d %d %v", cards[0].Product, cards[0].DeviceID, cards[0].Capable, cards[0].Enabled,

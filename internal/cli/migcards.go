@@ -78,7 +78,7 @@ func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 	words := map[gpu.UUID][]string{}
 	add := func(id string, holders []v1alpha1.Holder) {
 		for _, holder := range holders {
-			if text := holderText(holder); holder.Kind != kindMaintenance && !slices.Contains(words[gpu.UUID(id)], text) {
+			if text := holderText(holder); gpu.HolderKind(holder.Kind) != gpu.HolderMaintenance && !slices.Contains(words[gpu.UUID(id)], text) {
 				words[gpu.UUID(id)] = append(words[gpu.UUID(id)], text)
 			}
 		}
@@ -104,9 +104,9 @@ func blocking(node *v1alpha1.GPUNode, plans []mig.CardPlan) []v1alpha1.Holder {
 			}
 			for _, holder := range holdersOn(node, concerned) {
 				same := func(h v1alpha1.Holder) bool {
-					return h.PodUID == holder.PodUID && h.Pod == holder.Pod && h.Kind == holder.Kind
+					return h.Kind == holder.Kind && h.ID == holder.ID && h.PodUID == holder.PodUID && h.Pod == holder.Pod
 				}
-				if holder.Kind != kindMaintenance && !slices.ContainsFunc(found, same) {
+				if gpu.HolderKind(holder.Kind) != gpu.HolderMaintenance && !slices.ContainsFunc(found, same) {
 					found = append(found, holder)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
 )
 
 const (
@@ -166,10 +167,7 @@ func holders(device v1alpha1.GPUDevice) []string {
 	var pods []string
 	add := func(list []v1alpha1.Holder) {
 		for _, holder := range list {
-			name := holder.Kind
-			if holder.Pod != "" {
-				name = holder.Namespace + "/" + holder.Pod
-			}
+			name := gpunode.HolderOf(&holder).String()
 			if !slices.Contains(pods, name) {
 				pods = append(pods, name)
 			}

@@ -88,7 +88,7 @@ func TestOfNode(t *testing.T) {
 			f.gpuNode.Status.Devices[0].MIGDevices = []v1alpha1.MIGDevice{{Holders: []v1alpha1.Holder{{Kind: "Orphan"}}}}
 		}, []string{
 			"ok  v1.36.0", "ok  2 conditions of nodes/n", "problem DRIVER_MISSING none", "problem CONDITION_FALSE gpunodes/n, condition ConfigAccepted: line 3",
-			"problem XID48 GPU 0 (GPU-a) is Unhealthy: m; held by Orphan, ml/b",
+			"problem XID48 GPU 0 (GPU-a) is Unhealthy: m; held by an unknown pod, ml/b",
 		}},
 	}
 	for name, tc := range tests {

@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
@@ -77,19 +77,10 @@ func (c *collector) holding(source trace.Source, holding ledger.Holding) {
 	}
 	for _, container := range containers {
 		c.local.Assignments = append(c.local.Assignments, trace.AssignmentFact{
-			Source: source, Pod: trace.Ref{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Pod},
-			Container: container, Resource: holder.Resource, IDs: []string{deviceID(holding.Key)},
+			Source: source, Pod: trace.Ref{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Name},
+			Container: container, Resource: holder.Resource, IDs: []string{offer.DeviceID(holding.Key)},
 		})
 	}
-}
-
-// deviceID is the kubelet's name for a key: shares count from 0 there.
-func deviceID(key gpu.DeviceKey) string {
-	id := string(key.Device())
-	if key.Share > 0 {
-		id += "::" + strconv.Itoa(key.Share-1)
-	}
-	return id
 }
 
 // sameDir tells whether two paths lead to one directory.

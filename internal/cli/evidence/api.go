@@ -11,6 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/offer"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -286,14 +287,10 @@ func addHolders(e *trace.Evidence, source trace.Source, host, id string, holders
 		if holder.PodUID == "" {
 			continue
 		}
-		name := id
-		if holder.Share > 0 {
-			name += "::" + strconv.Itoa(holder.Share-1)
-		}
 		ref := trace.Ref{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Pod}
 		e.Pods = append(e.Pods, trace.PodFact{Source: source, Ref: ref, Node: host})
 		e.Assignments = append(e.Assignments, trace.AssignmentFact{
-			Source: source, Pod: ref, Container: holder.Container, Resource: holder.Resource, IDs: []string{name},
+			Source: source, Pod: ref, Container: holder.Container, Resource: holder.Resource, IDs: []string{offer.DeviceID(gpu.DeviceKey{GPU: gpu.UUID(id), Share: holder.Share})},
 		})
 	}
 }

@@ -129,10 +129,10 @@ func TestMergedPodResources(t *testing.T) {
 func TestHoldings(t *testing.T) {
 	c := &collector{local: &Local{}}
 	source := trace.Source{Kind: trace.Ledger}
-	holder := ledger.Holder{Kind: ledger.Pod, PodUID: "u1", Resource: "nvidia.com/gpu", Container: "main"}
-	c.holding(source, ledger.Holding{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 3}, Holder: holder, Containers: []string{"init", "main"}})
-	c.holding(source, ledger.Holding{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: holder})
-	c.holding(source, ledger.Holding{Key: gpu.DeviceKey{GPU: "GPU-c"}, Pending: true})
+	holder := gpu.Holder{Kind: gpu.HolderPod, PodUID: "u1", Resource: "nvidia.com/gpu", Container: "main"}
+	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 3}, Holder: holder}, Containers: []string{"init", "main"}})
+	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: holder}})
+	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-c"}}, Pending: true})
 	want := []trace.AssignmentFact{
 		{Source: source, Pod: trace.Ref{UID: "u1"}, Container: "init", Resource: "nvidia.com/gpu", IDs: []string{"GPU-a::2"}},
 		{Source: source, Pod: trace.Ref{UID: "u1"}, Container: "main", Resource: "nvidia.com/gpu", IDs: []string{"GPU-a::2"}},

@@ -105,18 +105,6 @@ func (k DeviceKey) String() string {
 	return text
 }
 
-// Overlaps tells whether two holders could not have the two devices at the same time: they
-// share silicon, and are not two shares of one device.
-func (k DeviceKey) Overlaps(other DeviceKey) bool {
-	switch {
-	case k.GPU != other.GPU:
-		return false
-	case k.MIG != other.MIG:
-		return k.MIG == "" || other.MIG == ""
-	}
-	return k.Share == other.Share || k.Share == 0 || other.Share == 0
-}
-
 // CompareKeys orders keys by GPU, MIG device and share.
 func CompareKeys(a, b DeviceKey) int {
 	if c := strings.Compare(string(a.GPU), string(b.GPU)); c != 0 {

@@ -132,7 +132,7 @@ func isUUID(id string) bool { return strings.HasPrefix(id, "GPU-") || strings.Ha
 // resolve turns a kubelet device ID, an index or "all" into devices. known is false
 // when an index cannot be looked up because no inventory was read.
 func (c *catalogue) resolve(id string) (devices []gpu.UUID, known bool) {
-	id, _, _ = strings.Cut(id, "::")
+	id, _, _ = strings.Cut(id, replicaMark)
 	if isUUID(id) {
 		return []gpu.UUID{gpu.UUID(id)}, true
 	}

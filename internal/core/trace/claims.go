@@ -7,6 +7,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
+// replicaMark stands between the UUID and the number of a replica in the kubelet's ID of a device.
+const replicaMark = "::"
+
 // visibleDevices is the variable of the envvar and volume-mounts strategies, and
 // visibleMounts where the latter mounts one path per device.
 const (

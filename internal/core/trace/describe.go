@@ -103,7 +103,7 @@ func (j *joiner) held(said []claim) []Device {
 func otherNames(id gpu.UUID, ids []string) []string {
 	var names []string
 	for _, name := range ids {
-		if base, _, replica := strings.Cut(name, "::"); replica && base == string(id) {
+		if base, _, replica := strings.Cut(name, replicaMark); replica && base == string(id) {
 			names = append(names, name)
 		}
 	}

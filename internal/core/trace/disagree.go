@@ -194,18 +194,18 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 	}
 }
 
-// holding is one container's hold on a device, for the search of conflicts.
-type holding struct {
+// hold is what one container holds of a device: the device itself or replicas of it, with the sources that say so.
+type hold struct {
 	pod       Ref
 	container string
+	keys      []gpu.DeviceKey
 	sources   []Source
-	shares    []string
 }
 
 // checkHolders finds devices that two pods hold at once and do not share. Containers
 // that have ended hold nothing.
 func (j *joiner) checkHolders() {
-	holders := map[gpu.UUID][]holding{}
+	holders := map[gpu.UUID][]hold{}
 	var order []gpu.UUID
 	for i := range j.trace.Pods {
 		pod := &j.trace.Pods[i]
@@ -217,14 +217,14 @@ func (j *joiner) checkHolders() {
 				if holders[device.UUID] == nil {
 					order = append(order, device.UUID)
 				}
-				holders[device.UUID] = append(holders[device.UUID], holding{pod.Ref, container.Name, device.Sources, device.IDs})
+				holders[device.UUID] = append(holders[device.UUID], hold{pod.Ref, container.Name, device.Keys(), device.Sources})
 			}
 		}
 	}
 	for _, id := range j.catalogue.sorted(order) {
 		var claims []Fact
 		for _, one := range holders[id] {
-			if slices.ContainsFunc(holders[id], func(other holding) bool { return conflicts(one, other) }) {
+			if slices.ContainsFunc(holders[id], func(other hold) bool { return conflicts(one, other) }) {
 				value := fmt.Sprintf("held by %s, container %s", one.pod, one.container)
 				claims = append(claims, Fact{Value: value, Sources: one.sources})
 			}
@@ -235,14 +235,8 @@ func (j *joiner) checkHolders() {
 	}
 }
 
-func conflicts(a, b holding) bool {
-	if a.pod == b.pod {
-		return false
-	}
-	if len(a.shares) == 0 || len(b.shares) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(a.shares, func(id string) bool { return slices.Contains(b.shares, id) })
+func conflicts(a, b hold) bool {
+	return a.pod != b.pod && slices.ContainsFunc(a.keys, func(key gpu.DeviceKey) bool { return slices.ContainsFunc(b.keys, key.Overlaps) })
 }
 
 // sortDisagreements puts what hurts most first, then orders by pod, container, device and claims.

@@ -130,8 +130,7 @@ func (j *joiner) shareNumbers(device *Device, state *containerState) {
 	}
 	var numbers []int
 	for _, id := range device.IDs {
-		_, digits, _ := strings.Cut(id, "::")
-		if n, err := strconv.Atoi(digits); err == nil {
+		if n, ok := replicaNumber(id); ok {
 			numbers = append(numbers, n+1)
 		}
 	}

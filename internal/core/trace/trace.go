@@ -1,6 +1,11 @@
 package trace
 
-import "github.com/berth-gpu/berth/internal/core/gpu"
+import (
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
 
 // Trace is the joined picture, or the part of it that a Query leads to.
 type Trace struct {
@@ -70,6 +75,31 @@ type Device struct {
 	Facts    []Fact
 	CDINames []Fact
 	Nodes    []NodeFact
+}
+
+// Keys are the replicas of the device that the container has, or the device itself where it has none.
+func (d *Device) Keys() []gpu.DeviceKey {
+	key := gpu.DeviceKey{GPU: d.UUID}
+	if d.Parent != "" {
+		key = gpu.DeviceKey{GPU: d.Parent, MIG: d.UUID}
+	}
+	var keys []gpu.DeviceKey
+	for _, id := range d.IDs {
+		if n, ok := replicaNumber(id); ok {
+			keys = append(keys, gpu.DeviceKey{GPU: key.GPU, MIG: key.MIG, Share: n + 1})
+		}
+	}
+	if len(keys) == 0 {
+		return []gpu.DeviceKey{key}
+	}
+	return keys
+}
+
+// replicaNumber is n of the kubelet's ID UUID::n for a replica.
+func replicaNumber(id string) (int, bool) {
+	_, digits, _ := strings.Cut(id, replicaMark)
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0
 }
 
 // Fact finds a fact's value by name; empty when there is none.

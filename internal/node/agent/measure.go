@@ -9,7 +9,6 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -95,13 +94,9 @@ func (a *Agent) render() {
 		DCGMHostnameLabel: a.config.DCGMHostnameLabel,
 	}
 	for _, h := range a.holdings() {
-		if h.Pod == "" || h.Kind != string(ledger.Pod) && h.Kind != string(ledger.Claim) && h.Kind != string(ledger.Orphan) {
-			continue
+		if h.Holder.OfPod() && h.Holder.Name != "" {
+			in.Holdings = append(in.Holdings, metrics.Holding{Holding: h, Mode: modes[h.Key.Device()]})
 		}
-		in.Holdings = append(in.Holdings, metrics.Holding{
-			Key: h.Key, Resource: h.Resource, Mode: modes[h.Key.Device()],
-			Owner: metrics.Owner{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container, PodUID: h.PodUID},
-		})
 	}
 	a.page.Render(in)
 }
@@ -122,8 +117,8 @@ func (a *Agent) owners(sample *gpu.Sample) map[int]metrics.Owner {
 	owners := map[int]metrics.Owner{}
 	names := map[string]metrics.Owner{}
 	for _, h := range a.holdings() {
-		if h.PodUID != "" {
-			names[h.PodUID] = metrics.Owner{Namespace: h.Namespace, Pod: h.Pod, PodUID: h.PodUID, Container: h.Container}
+		if h.Holder.PodUID != "" {
+			names[h.Holder.PodUID] = metrics.OwnerOf(h.Holder)
 		}
 	}
 	for i := range sample.Cards {

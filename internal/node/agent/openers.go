@@ -34,8 +34,8 @@ func (a *Agent) podName(uid string) string {
 		}
 	}
 	for _, h := range a.ledger.Holdings() {
-		if h.Holder.PodUID == uid && h.Holder.Pod != "" {
-			return h.Holder.Namespace + "/" + h.Holder.Pod
+		if h.Holder.PodUID == uid && h.Holder.Name != "" {
+			return h.Holder.Namespace + "/" + h.Holder.Name
 		}
 	}
 	return ""

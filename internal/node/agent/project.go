@@ -12,7 +12,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -80,7 +79,7 @@ func (a *Agent) publish() {
 	snapshot := *a.inventory.Current()
 	snapshot.Faults = a.problems()
 	// Nobody knows the pod of a pending holding yet.
-	named := slices.DeleteFunc(a.holdings(), func(h gpunode.Holding) bool { return h.Kind == string(ledger.Pod) && h.PodUID == "" })
+	named := slices.DeleteFunc(a.holdings(), func(h gpu.Holding) bool { return h.Holder.Kind == gpu.HolderPod && h.Holder.PodUID == "" })
 	now := a.watch.Current()
 	a.publisher.Publish(gpunode.Build(a.config.NodeName, gpunode.Input{
 		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: named, Offered: offered(a.allocatable.Units()), Conditions: a.conditions.All(),

@@ -101,7 +101,7 @@ func (h holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 // Hold implements deviceplugin.Ledger.
 func (h holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
 	id := kubeletsync.NewGrant()
-	if err := h.ledger.Acquire(ledger.Holder{Kind: ledger.Pod, Resource: resource, Grant: id}, keys); err != nil {
+	if err := h.ledger.Allocate(resource, id, keys); err != nil {
 		return deviceplugin.Mount{}, err
 	}
 	host, container := h.grants.Make(id)

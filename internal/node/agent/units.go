@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -9,8 +8,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
-	"github.com/berth-gpu/berth/internal/node/gpunode"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -49,7 +46,7 @@ type holderSource struct{ agent *Agent }
 func (s holderSource) Names() func(gpu.DeviceKey) []string { return s.agent.holdersOf() }
 
 // Held implements allocatable.Holders.
-func (s holderSource) Held() []offer.Held { return s.agent.held() }
+func (s holderSource) Held() []gpu.Holding { return s.agent.held() }
 
 // Subscribe implements allocatable.Holders.
 func (s holderSource) Subscribe() *signal.Subscription { return s.agent.ledger.Subscribe() }
@@ -62,15 +59,9 @@ func (a *Agent) stateLost(source string, result statefile.Result, without string
 	a.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
-// held are the devices that somebody holds. Berth's own maintenance does not count.
-func (a *Agent) held() []offer.Held {
-	var held []offer.Held
-	for _, h := range a.ledger.Holdings() {
-		if h.Holder.Kind != ledger.Maintenance {
-			held = append(held, offer.Held{Key: h.Key, Resource: h.Holder.Resource})
-		}
-	}
-	return held
+// held are the devices that are held by anything but Berth's own maintenance.
+func (a *Agent) held() []gpu.Holding {
+	return slices.DeleteFunc(a.holdings(), func(h gpu.Holding) bool { return h.Holder.Kind == gpu.HolderMaintenance })
 }
 
 func poke(wake chan struct{}) {
@@ -93,47 +84,27 @@ func (a *Agent) keysOn(card gpu.UUID) []gpu.DeviceKey {
 	return keys
 }
 
-// holdersOf answers who holds a device, a part of it, or what it is a part of, as phrases
-// for people. Berth's own maintenance does not count.
+// holdersOf returns a function that names the holders of a device, of a part of it and of what it is a part of. Berth's own
+// maintenance does not count.
 func (a *Agent) holdersOf() func(gpu.DeviceKey) []string {
-	named := a.holdings()
+	held := a.held()
 	return func(key gpu.DeviceKey) []string {
-		var phrases []string
-		for _, h := range named {
-			if h.Kind != string(ledger.Maintenance) && sharesSilicon(key, h.Key) {
-				phrases = append(phrases, phrase(h))
+		var names []string
+		for _, h := range held {
+			if key.Unshared().Overlaps(h.Key) {
+				names = append(names, h.Holder.String())
 			}
 		}
-		slices.Sort(phrases)
-		return slices.Compact(phrases)
+		slices.Sort(names)
+		return slices.Compact(names)
 	}
 }
 
-// sharesSilicon tells whether one key is the other, a part of it, or a sibling share.
-func sharesSilicon(a, b gpu.DeviceKey) bool {
-	return a.GPU == b.GPU && (a.MIG == b.MIG || a.MIG == "" || b.MIG == "")
-}
-
-func phrase(h gpunode.Holding) string {
-	switch {
-	case h.Kind == string(ledger.Claim):
-		return "ResourceClaim " + cmp.Or(h.Pod, h.PodUID, "unknown")
-	case h.Pod != "":
-		return h.Namespace + "/" + h.Pod
-	case h.PodUID != "":
-		return "pod " + h.PodUID
-	}
-	return "a pod that is being admitted"
-}
-
-// holdings are the ledger's, in the words of the GPUNode.
-func (a *Agent) holdings() []gpunode.Holding {
-	var named []gpunode.Holding
+// holdings are those of the ledger.
+func (a *Agent) holdings() []gpu.Holding {
+	var all []gpu.Holding
 	for _, h := range a.ledger.Holdings() {
-		named = append(named, gpunode.Holding{
-			Key: h.Key, Kind: string(h.Holder.Kind), Namespace: h.Holder.Namespace, Pod: h.Holder.Pod,
-			PodUID: h.Holder.PodUID, Container: h.Holder.Container, Resource: h.Holder.Resource,
-		})
+		all = append(all, h.Holding)
 	}
-	return named
+	return all
 }

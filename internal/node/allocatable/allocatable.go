@@ -66,7 +66,7 @@ type Holders interface {
 	// holder.
 	Names() func(gpu.DeviceKey) []string
 	// Held lists the devices that are held, without maintenance.
-	Held() []offer.Held
+	Held() []gpu.Holding
 	Subscribe() *signal.Subscription
 }
 

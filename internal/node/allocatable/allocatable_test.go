@@ -121,12 +121,12 @@ func (h holders) Names() func(gpu.DeviceKey) []string {
 	}
 }
 
-func (h holders) Held() []offer.Held {
+func (h holders) Held() []gpu.Holding {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	var held []offer.Held
+	var held []gpu.Holding
 	for key := range h.w.held {
-		held = append(held, offer.Held{Key: key, Resource: "nvidia.com/shared"})
+		held = append(held, gpu.Holding{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/shared"}})
 	}
 	return held
 }

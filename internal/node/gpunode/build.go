@@ -12,21 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Holding is one holder's hold on one device, as the ledger knows it. Holdings that
-// are still pending are not given: nobody knows their pod.
-type Holding struct {
-	Key gpu.DeviceKey
-	// Kind is Pod, Claim, Maintenance or Orphan.
-	Kind                                        string
-	Namespace, Pod, PodUID, Container, Resource string
-}
-
 // Input is everything that an object is made of.
 type Input struct {
 	// AgentVersion is the version of the agent that publishes the object.
 	AgentVersion string
 	Snapshot     *gpu.Snapshot
-	Holdings     []Holding
+	// Holdings are those of the ledger, without the ones of which the pod is not known yet.
+	Holdings []gpu.Holding
 	// Offered says as what each GPU and MIG device is given out; one that is not in it is
 	// not given out.
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
@@ -78,13 +70,10 @@ func conditions(list []metav1.Condition) []metav1.Condition {
 }
 
 // holdersOf orders the holders of each device by pod, container and share.
-func holdersOf(holdings []Holding) map[gpu.UUID][]v1alpha1.Holder {
+func holdersOf(holdings []gpu.Holding) map[gpu.UUID][]v1alpha1.Holder {
 	holders := map[gpu.UUID][]v1alpha1.Holder{}
 	for _, h := range holdings {
-		holders[h.Key.Device()] = append(holders[h.Key.Device()], v1alpha1.Holder{
-			Kind: h.Kind, Namespace: h.Namespace, Pod: h.Pod, PodUID: h.PodUID,
-			Container: h.Container, Resource: h.Resource, Share: h.Key.Share,
-		})
+		holders[h.Key.Device()] = append(holders[h.Key.Device()], holder(h))
 	}
 	for id := range holders {
 		slices.SortFunc(holders[id], compareHolders)
@@ -93,8 +82,29 @@ func holdersOf(holdings []Holding) map[gpu.UUID][]v1alpha1.Holder {
 	return holders
 }
 
+// holder is a holding in the words of the API, which tells the name of a pod from that of a ResourceClaim.
+func holder(h gpu.Holding) v1alpha1.Holder {
+	made := v1alpha1.Holder{
+		Kind: string(h.Holder.Kind), ID: h.Holder.ID, Namespace: h.Holder.Namespace, Pod: h.Holder.Name, PodUID: h.Holder.PodUID,
+		Container: h.Holder.Container, Resource: h.Holder.Resource, Share: h.Key.Share,
+	}
+	if h.Holder.Kind == gpu.HolderClaim {
+		made.Pod, made.Claim = "", h.Holder.Name
+	}
+	return made
+}
+
+// HolderOf is the reverse of what Build writes of a holder.
+func HolderOf(h *v1alpha1.Holder) gpu.Holder {
+	return gpu.Holder{
+		Kind: gpu.HolderKind(h.Kind), ID: h.ID, Namespace: h.Namespace, Name: cmp.Or(h.Pod, h.Claim), PodUID: h.PodUID,
+		Container: h.Container, Resource: h.Resource,
+	}
+}
+
 func compareHolders(a, b v1alpha1.Holder) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID),
+		strings.Compare(a.Claim, b.Claim), strings.Compare(a.ID, b.ID),
 		strings.Compare(a.Container, b.Container), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Resource, b.Resource),
 		cmp.Compare(a.Share, b.Share))
 }

@@ -2,8 +2,11 @@ package gpunode
 
 import (
 	"flag"
+	"fmt"
 	"math/rand"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,12 +78,40 @@ func input() Input {
 	}
 }
 
-func holdings() []Holding {
-	return []Holding{
-		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Kind: "Pod", Namespace: "ml", Pod: "b", PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"},
-		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Kind: "Pod", Namespace: "ml", Pod: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"},
-		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Kind: "Orphan", PodUID: "u3", Container: "main"},
-		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Kind: "Pod", PodUID: "u4"},
+func holdings() []gpu.Holding {
+	return []gpu.Holding{
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "b", PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: "u3", Container: "main"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: "u4"}},
+	}
+}
+
+// TestHoldersKeepTheirNames writes holders of every kind and reads them again.
+func TestHoldersKeepTheirNames(t *testing.T) {
+	in := input()
+	in.Holdings = nil
+	want := []gpu.Holder{
+		{Kind: gpu.HolderMaintenance, ID: "MIG"},
+		{Kind: gpu.HolderPod, Namespace: "ml", Name: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"},
+		{Kind: gpu.HolderClaim, ID: "c1", Namespace: "ml", Name: "train"},
+		{Kind: gpu.HolderClaim, ID: "c2", Namespace: "ml", Name: "train"},
+		{Kind: gpu.HolderOrphan, Namespace: "zoo", Name: "b", PodUID: "u2", Container: "main"},
+	}
+	for _, holder := range want {
+		in.Holdings = append(in.Holdings, gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-a"}, Holder: holder})
+	}
+	var got []gpu.Holder
+	for _, holder := range Build("node-0", in).Status.Devices[0].Holders {
+		got = append(got, HolderOf(&holder))
+		if isClaim := holder.Kind == string(gpu.HolderClaim); isClaim != (holder.Claim != "") || isClaim && holder.Pod != "" {
+			t.Errorf("a holder of kind %s has pod %q and claim %q", holder.Kind, holder.Pod, holder.Claim)
+		}
+	}
+	slices.SortFunc(want, func(a, b gpu.Holder) int { return strings.Compare(fmt.Sprint(a.Kind, a), fmt.Sprint(b.Kind, b)) })
+	slices.SortFunc(got, func(a, b gpu.Holder) int { return strings.Compare(fmt.Sprint(a.Kind, a), fmt.Sprint(b.Kind, b)) })
+	if !slices.Equal(got, want) {
+		t.Errorf("holders are %+v, want %+v", got, want)
 	}
 }
 

@@ -21,13 +21,23 @@ import (
 //
 // Taking again what the same holder has is no error.
 func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
+	return l.acquire(holder, "", keys)
+}
+
+// Allocate acquires devices for a pod that the kubelet has not named yet. Grant is the ID by which the container that
+// gets the devices is recognised; see Holding.Grants.
+func (l *Ledger) Allocate(resource, grant string, keys []gpu.DeviceKey) error {
+	return l.acquire(Holder{Kind: Pod, Resource: resource}, grant, keys)
+}
+
+func (l *Ledger) acquire(holder Holder, grant string, keys []gpu.DeviceKey) error {
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, gpu.CompareKeys)
 	keys = slices.Compact(keys)
 	var err error
 	switch holder.Kind {
 	case Pod:
-		err = l.acquireForPod(holder, keys)
+		err = l.acquireForPod(holder, grant, keys)
 	case Claim, Maintenance:
 		err = l.acquireDurably(holder, keys)
 	default:
@@ -41,10 +51,10 @@ func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
 
 // acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
 // not known to be free.
-func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
+func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	if l.certain && l.free(holder.Resource, keys) {
-		l.grant(holder, keys, nil)
+		l.grant(holder, grant, keys, nil)
 		l.mu.Unlock()
 		l.subs.Set()
 		return nil
@@ -55,7 +65,7 @@ func (l *Ledger) acquireForPod(holder Holder, keys []gpu.DeviceKey) error {
 		seen := l.observe(dropped)
 		l.mu.Lock()
 		before := l.edits
-		questions, err := l.tryForPod(holder, keys, seen)
+		questions, err := l.tryForPod(holder, grant, keys, seen)
 		changed := l.edits != before
 		l.mu.Unlock()
 		switch {
@@ -83,7 +93,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 
 // tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
 // change that.
-func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation) ([]Question, error) {
+func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen observation) ([]Question, error) {
 	j := newJoin(l, seen.view)
 	defer l.publish()
 	if !l.certain {
@@ -120,7 +130,7 @@ func (l *Ledger) tryForPod(holder Holder, keys []gpu.DeviceKey, seen observation
 	if refused != nil {
 		return questions, refused
 	}
-	l.grant(holder, keys, passing)
+	l.grant(holder, grant, keys, passing)
 	return nil, nil
 }
 
@@ -151,10 +161,10 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 	}
 	var changed []gpu.DeviceKey
 	for _, key := range keys {
-		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+		if old, ok := l.records[key]; ok && old.Holder.Same(holder) {
 			continue
 		}
-		l.put(Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()})
+		l.put(Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()}})
 		changed = append(changed, key)
 	}
 	l.publish()
@@ -167,7 +177,7 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 	if err != nil {
 		l.mu.Lock()
 		for _, key := range changed {
-			if r := l.records[key]; r != nil && r.Holder.same(holder) {
+			if r := l.records[key]; r != nil && r.Holder.Same(holder) {
 				l.remove(key)
 			}
 		}
@@ -187,15 +197,15 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 }
 
 // grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
-func (l *Ledger) grant(holder Holder, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
-		h := Holding{Key: key, Holder: holder, Since: now, Pending: true}
+		h := Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}, Pending: true}
 		if old := l.records[key]; old != nil && passing[key] != nil {
 			h.Grants = slices.Clone(old.Grants)
 		}
-		if holder.Grant != "" {
-			h.Grants, h.Holder.Grant = append(h.Grants, holder.Grant), ""
+		if grant != "" {
+			h.Grants = append(h.Grants, grant)
 		}
 		l.remove(key)
 		l.put(h)
@@ -392,7 +402,7 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 	}
 	changed := false
 	for _, key := range slices.Clone(keys) {
-		if held, ok := l.records[key]; ok && held.Holder.same(holder) {
+		if held, ok := l.records[key]; ok && held.Holder.Same(holder) {
 			l.remove(key)
 			changed = true
 		}
@@ -422,7 +432,7 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 	now := l.deps.Clock.Now()
 	var refused error
 	for _, key := range keys {
-		if old, ok := l.records[key]; ok && old.Holder.same(holder) {
+		if old, ok := l.records[key]; ok && old.Holder.Same(holder) {
 			continue
 		}
 		if other := l.reserved(holder, key); other != nil {
@@ -431,7 +441,7 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 			}
 			continue
 		}
-		l.put(Holding{Key: key, Holder: holder, Since: now})
+		l.put(Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}})
 	}
 	l.publish()
 	changed := l.edits != before

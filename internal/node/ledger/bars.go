@@ -190,7 +190,7 @@ func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 func (h *Holding) blocks(holder Holder, key gpu.DeviceKey) bool {
 	switch {
 	case holder.Kind != Pod:
-		return h.Key.Overlaps(key) && !h.Holder.same(holder)
+		return h.Key.Overlaps(key) && !h.Holder.Same(holder)
 	case h.Key != key && h.Key.Overlaps(key):
 		return true
 	case h.Key == key && h.bars():

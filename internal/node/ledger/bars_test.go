@@ -75,33 +75,3 @@ func checkBar(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
 		t.Fatalf("%s as %q: %v, but that is %v", key, resource, bar, l.records[bar.Through].Holding)
 	}
 }
-
-// TestOverlap is the whole of what is meant by sizes.
-func TestOverlap(t *testing.T) {
-	tests := map[string]struct {
-		a, b string
-		want bool
-	}{
-		"a card and itself":                    {"G0", "G0", true},
-		"two cards":                            {"G0", "G1", false},
-		"a card and its share":                 {"G0", "G0#1", true},
-		"two shares":                           {"G0#1", "G0#2", false},
-		"a share and itself":                   {"G0#1", "G0#1", true},
-		"a card and its MIG device":            {"G0", "G0/M1", true},
-		"a card and a share of its MIG device": {"G0", "G0/M1#1", true},
-		"a share of the card and a MIG device": {"G0#1", "G0/M1", true},
-		"a share of each":                      {"G0#1", "G0/M1#1", true},
-		"two MIG devices":                      {"G0/M1", "G0/M2", false},
-		"a MIG device and another's share":     {"G0/M1", "G0/M2#1", false},
-		"a MIG device and its share":           {"G0/M1", "G0/M1#1", true},
-		"shares of two MIG devices":            {"G0/M1#1", "G0/M2#1", false},
-		"MIG devices of one name on two cards": {"G0/M1", "G1/M1", false},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if key(test.a).Overlaps(key(test.b)) != test.want || key(test.b).Overlaps(key(test.a)) != test.want {
-				t.Errorf("Overlaps(%s, %s), want %v", test.a, test.b, test.want)
-			}
-		})
-	}
-}

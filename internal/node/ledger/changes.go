@@ -70,8 +70,8 @@ func (h Holding) String() string {
 			b.WriteString(" " + text)
 		}
 	}
-	if h.Holder.Pod != "" {
-		fmt.Fprintf(&b, " (%s/%s)", h.Holder.Namespace, h.Holder.Pod)
+	if h.Holder.Name != "" {
+		fmt.Fprintf(&b, " (%s/%s)", h.Holder.Namespace, h.Holder.Name)
 	}
 	for _, part := range []struct {
 		name  string
@@ -107,7 +107,7 @@ func diff(before, after map[gpu.DeviceKey]*record) Changes {
 			changes.add(Orphaned, now.Holding)
 		case had && old.Pending && !now.Pending:
 			changes.add(Confirmed, now.Holding)
-		case !had || !old.Holder.same(now.Holder):
+		case !had || !old.Holder.Same(now.Holder):
 			changes.add(Adopted, now.Holding)
 		default:
 			changes.add(Updated, now.Holding)

@@ -110,7 +110,7 @@ func (j *join) findLive() {
 		return
 	}
 	for _, c := range j.view.Containers {
-		holder := Holder{PodUID: c.PodUID, Namespace: c.Namespace, Pod: c.Pod, Container: c.Name}
+		holder := Holder{PodUID: c.PodUID, Namespace: c.Namespace, Name: c.Pod, Container: c.Name}
 		for _, key := range j.keysOf(c) {
 			j.use(key, holder, c.ID)
 		}
@@ -169,8 +169,8 @@ func (j *join) use(key gpu.DeviceKey, holder Holder, ids ...string) {
 		u = &use{pod: holder.PodUID}
 		j.live[key][holder.PodUID] = u
 	}
-	if holder.Pod != "" {
-		u.namespace, u.podName = holder.Namespace, holder.Pod
+	if holder.Name != "" {
+		u.namespace, u.podName = holder.Namespace, holder.Name
 	}
 	u.ids = union(u.ids, ids...)
 	if holder.Container != "" {
@@ -238,7 +238,7 @@ func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
 }
 
 func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding {
-	h := Holding{Key: key, Since: old.Since, Containers: entry.containers, Holder: Holder{Kind: Pod, PodUID: entry.pod, Resource: entry.resource}}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: old.Since, Holder: Holder{Kind: Pod, PodUID: entry.pod, Resource: entry.resource}}, Containers: entry.containers}
 	if old.Holder.PodUID != entry.pod && !old.Pending || old.Since.IsZero() {
 		h.Since = j.l.deps.Clock.Now()
 	}
@@ -251,7 +251,7 @@ func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding
 		}
 	}
 	if old.Holder.PodUID == entry.pod {
-		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
+		h.Holder.Namespace, h.Holder.Name = old.Holder.Namespace, old.Holder.Name
 	}
 	h.Holder.Container = entry.containers[0]
 	if u := j.live[key][entry.pod]; u != nil {
@@ -265,13 +265,13 @@ func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding
 // name fills in what the container and the API say of the pod.
 func (j *join) name(h *Holder, u *use) {
 	if u != nil && u.podName != "" {
-		h.Namespace, h.Pod = u.namespace, u.podName
+		h.Namespace, h.Name = u.namespace, u.podName
 	}
 	if u != nil && len(u.names) > 0 {
 		h.Container = u.names[0]
 	}
 	if pod, ok := j.pods[h.PodUID]; ok && pod.Name != "" {
-		h.Namespace, h.Pod = pod.Namespace, pod.Name
+		h.Namespace, h.Name = pod.Namespace, pod.Name
 	}
 }
 
@@ -325,11 +325,11 @@ func (j *join) confirm(living []Container) {
 }
 
 func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
-	h := Holding{Key: key, Since: j.l.deps.Clock.Now(), Containers: u.names, Live: u.ids, Holder: Holder{Kind: Orphan, PodUID: u.pod}}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: j.l.deps.Clock.Now(), Holder: Holder{Kind: Orphan, PodUID: u.pod}}, Containers: u.names, Live: u.ids}
 	if old.Holder.PodUID == u.pod && !old.Since.IsZero() {
 		h.Since, h.Uncounted, h.Grants = old.Since, old.Uncounted, slices.Clone(old.Grants)
 		h.Containers = union(old.Containers, u.names...)
-		h.Holder.Namespace, h.Holder.Pod = old.Holder.Namespace, old.Holder.Pod
+		h.Holder.Namespace, h.Holder.Name = old.Holder.Namespace, old.Holder.Name
 		h.Holder.Container, h.Holder.Resource = old.Holder.Container, old.Holder.Resource
 	}
 	if old.Pending {

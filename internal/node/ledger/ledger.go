@@ -16,51 +16,23 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// Kind says on whose behalf a device is held.
-type Kind string
+// The types that the ledger shares with everything that shows holders.
+type (
+	Kind   = gpu.HolderKind
+	Holder = gpu.Holder
+)
 
 // The kinds. All but Pod bar their device; all bar other sizes of it.
 const (
-	// Pod: the kubelet's device manager gave the device to a container.
-	Pod Kind = "Pod"
-	// Claim: a ResourceClaim that the DRA driver prepared.
-	Claim Kind = "Claim"
-	// Maintenance: Berth itself changes the device.
-	Maintenance Kind = "Maintenance"
-	// Orphan: a container lives on the device, and the kubelet does not list it.
-	Orphan Kind = "Orphan"
+	Pod         = gpu.HolderPod
+	Claim       = gpu.HolderClaim
+	Maintenance = gpu.HolderMaintenance
+	Orphan      = gpu.HolderOrphan
 )
 
-// Holder is who holds a device.
-type Holder struct {
-	Kind Kind `json:"kind"`
-	// ID tells holders of kind Claim (the claim's UID) and Maintenance (what it is) apart.
-	ID string `json:"id,omitempty"`
-	// PodUID is empty for a pending holding, whose pod is not known yet.
-	PodUID    string `json:"podUID,omitempty"`
-	Namespace string `json:"namespace,omitempty"`
-	Pod       string `json:"pod,omitempty"`
-	// Container is the one that uses the device now, or the first of those that may.
-	Container string `json:"container,omitempty"`
-	// Resource is the name under which the kubelet gave the device out.
-	Resource string `json:"resource,omitempty"`
-	// Grant is for Acquire only: the ID by which the container that gets the devices is recognised. See Holding.Grants.
-	Grant string `json:"-"`
-}
-
-// same tells whether two holders are one and the same.
-func (h Holder) same(other Holder) bool {
-	if h.Kind != other.Kind || h.ID != other.ID {
-		return false
-	}
-	return h.Kind != Pod && h.Kind != Orphan || h.PodUID == other.PodUID
-}
-
-// Holding is one holder's hold on one device.
+// Holding is one holder's hold on one device, with what the ledger knows of it besides. Its JSON form is a line of the file.
 type Holding struct {
-	Key    gpu.DeviceKey `json:"key"`
-	Holder Holder        `json:"holder"`
-	Since  time.Time     `json:"since"`
+	gpu.Holding
 	// Pending is true from Allocate until the kubelet's checkpoint lists the device.
 	Pending bool `json:"pending,omitempty"`
 	// Uncounted is true for an orphan that the scheduler does not count: its pod has
@@ -104,22 +76,23 @@ func (e *BarredError) Error() string {
 	switch h.Kind {
 	case Orphan:
 		return fmt.Sprintf("%s is still in use since %s by %s, which the kubelet no longer lists; it is free when that container's last process has ended (on the node: crictl stop %s)",
-			device, since, h.container(), first(e.Holding.Live))
+			device, since, containerOf(h), first(e.Holding.Live))
 	case Claim:
-		return fmt.Sprintf("%s is held since %s by ResourceClaim %s; it is free when the claim is released", device, since, h.ID)
+		return fmt.Sprintf("%s is held since %s by %s; it is free when the claim is released", device, since, h)
 	case Maintenance:
 		return fmt.Sprintf("%s is under maintenance since %s (%s); it is free when that is done", device, since, h.ID)
 	}
 	if h.PodUID == "" {
 		return fmt.Sprintf("%s was allocated at %s to a pod that the kubelet has not named yet; it is free when that pod ends or fails", device, since)
 	}
-	return fmt.Sprintf("%s is held since %s by %s; it is free when that pod ends", device, since, h.container())
+	return fmt.Sprintf("%s is held since %s by %s; it is free when that pod ends", device, since, containerOf(h))
 }
 
-func (h Holder) container() string {
+// containerOf names a pod's container with the pod's UID.
+func containerOf(h Holder) string {
 	pod := h.PodUID
-	if h.Pod != "" {
-		pod = h.Namespace + "/" + h.Pod + " (UID " + h.PodUID + ")"
+	if h.Name != "" {
+		pod = h.Namespace + "/" + h.Name + " (UID " + h.PodUID + ")"
 	}
 	if h.Container == "" {
 		return "a container of pod " + pod
@@ -147,10 +120,10 @@ type ListedError struct {
 
 // Error names the device, the pod that has it, the evidence and what follows.
 func (e *ListedError) Error() string {
-	h := Holder{PodUID: e.Pod, Namespace: e.Namespace, Pod: e.Name, Container: e.Containers[0]}
+	h := Holder{PodUID: e.Pod, Namespace: e.Namespace, Name: e.Name, Container: e.Containers[0]}
 	return fmt.Sprintf("device %s is allocated to %s since %s: the kubelet's checkpoint lists it, and that pod has not ended. The kubelet has offered it a second time; "+
 		"with this refusal it corrects its record, and the next pod gets a free device",
-		e.Key, h.container(), e.Since.UTC().Format(time.RFC3339))
+		e.Key, containerOf(h), e.Since.UTC().Format(time.RFC3339))
 }
 
 // ErrSuperseded says that a newer agent on this node writes the ledger.

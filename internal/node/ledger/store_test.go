@@ -196,13 +196,81 @@ func TestLockFileEmptied(t *testing.T) {
 	}
 }
 
+// TestFileOfVersion1 reads a file as agents wrote it before the types of holders were shared, and writes the same bytes.
+func TestFileOfVersion1(t *testing.T) {
+	blob, err := os.ReadFile("testdata/ledger.v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parseFile(blob, "boot1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+	want := []Holding{
+		{
+			Holding: gpu.Holding{Key: key("GPU-0"), Since: at, Holder: gpu.Holder{
+				Kind: gpu.HolderPod, PodUID: "11111111-2222-3333-4444-555555555555", Namespace: "default", Name: "train-0",
+				Container: "cuda", Resource: "nvidia.com/gpu",
+			}},
+			Containers: []string{"cuda", "init"}, Grants: []string{"0123456789abcdef0123456789abcdef"}, Live: []string{"c1", "c2"},
+		},
+		{
+			Holding: gpu.Holding{Key: key("GPU-1#2"), Since: at.Add(time.Second), Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/gpu.shared"}},
+			Pending: true, Grants: []string{"fedcba9876543210fedcba9876543210"},
+		},
+		{Holding: gpu.Holding{Key: key("GPU-2/MIG-1"), Since: at, Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-uid"}}},
+		{
+			Holding: gpu.Holding{Key: key("GPU-2/MIG-2#1"), Since: at, Holder: gpu.Holder{
+				Kind: gpu.HolderOrphan, PodUID: "u4", Namespace: "ml", Name: "lost", Container: "main", Resource: "nvidia.com/mig-1g.10gb",
+			}},
+			Uncounted: true, Containers: []string{"main"}, Live: []string{"c4"},
+		},
+		{Holding: gpu.Holding{Key: key("GPU-3"), Since: at, Holder: gpu.Holder{Kind: gpu.HolderMaintenance, ID: "MIG"}}},
+	}
+	if !slices.EqualFunc(got, want, equal) {
+		t.Errorf("holdings are %v, want %v", got, want)
+	}
+	records := map[gpu.DeviceKey]*record{}
+	var order []gpu.DeviceKey
+	for _, h := range got {
+		order = append(order, h.Key)
+		records[h.Key] = &record{Holding: h}
+	}
+	again, err := appendFile(nil, "boot1", order, records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again, blob) {
+		t.Errorf("the file is written as\n%s\nand was\n%s", again, blob)
+	}
+}
+
+// TestClaimKeepsItsName over a restart, and Barred and the refusal have it.
+func TestClaimKeepsItsName(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	holder := gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-uid", Namespace: "ml", Name: "train"}
+	first := openTest(t, path, nil)
+	if err := first.Acquire(holder, []gpu.DeviceKey{key("G0")}); err != nil {
+		t.Fatal(err)
+	}
+	second := openTest(t, path, nil)
+	if got := second.Holdings(); len(got) != 1 || got[0].Holder != holder {
+		t.Errorf("holdings are %v, want one of %v", got, holder)
+	}
+	err := second.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key("G0#1")})
+	if err == nil || !strings.Contains(err.Error(), "by ResourceClaim ml/train;") {
+		t.Errorf("the refusal is %v", err)
+	}
+}
+
 // FuzzParseFile: any content gives holdings in order or one of the known errors, and
 // what is understood is written the same way again.
 func FuzzParseFile(f *testing.F) {
 	records := map[gpu.DeviceKey]*record{}
 	order := []gpu.DeviceKey{key("G0"), key("G1/M1#2")}
 	for _, k := range order {
-		records[k] = &record{Holding: Holding{Key: k, Holder: pod, Since: start, Live: []string{"c1"}}}
+		records[k] = &record{Holding: Holding{Holding: gpu.Holding{Key: k, Holder: pod, Since: start}, Live: []string{"c1"}}}
 	}
 	whole, err := appendFile(nil, "boot1", order, records)
 	if err != nil {

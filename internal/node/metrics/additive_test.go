@@ -199,7 +199,7 @@ func TestDCGMComputeInstances(t *testing.T) {
 		d.Set(gpu.MemoryUsed, 4<<30)
 		d.Set(gpu.MemoryFree, 16<<30)
 		card.Devices = append(card.Devices, d)
-		in.Holdings = append(in.Holdings, metrics.Holding{Key: gpu.DeviceKey{GPU: "GPU-a", MIG: id}, Owner: owner("pod-of-" + string(id))})
+		in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: "GPU-a", MIG: id}, owner("pod-of-"+string(id)), "", ""))
 	}
 	in.Sample.Cards = []gpu.CardSample{card}
 	page := metrics.DCGM(in)

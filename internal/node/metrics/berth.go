@@ -81,7 +81,7 @@ func (v *view) identity(t *text, names []cardLabels) {
 	each := func(held []Holding) {
 		for _, h := range held {
 			t.series(prefix+"allocation_info", 1, labels("uuid", string(h.Key.Device()), "gpu_uuid", string(h.Key.GPU),
-				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Resource), ownerLabels(h.Owner))
+				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Holder.Resource), ownerLabels(h.owner()))
 		}
 	}
 	for i := range v.cards {

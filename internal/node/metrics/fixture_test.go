@@ -84,6 +84,12 @@ func work(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
 	}
 }
 
+// holding is the hold of a pod's container on a device.
+func holding(key gpu.DeviceKey, o metrics.Owner, resource, mode string) metrics.Holding {
+	holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: o.Namespace, Name: o.Pod, Container: o.Container, PodUID: o.PodUID, Resource: resource}
+	return metrics.Holding{Holding: gpu.Holding{Key: key, Holder: holder}, Mode: mode}
+}
+
 func owner(pod string) metrics.Owner {
 	return metrics.Owner{Namespace: "team", Pod: pod, Container: "main", PodUID: "uid-" + pod}
 }
@@ -129,7 +135,7 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 			}
 			in := observe(t, m)
 			hold := func(key gpu.DeviceKey, pod, resource, mode string) {
-				in.Holdings = append(in.Holdings, metrics.Holding{Key: key, Owner: owner(pod), Resource: resource, Mode: mode})
+				in.Holdings = append(in.Holdings, holding(key, owner(pod), resource, mode))
 			}
 			hold(gpu.DeviceKey{GPU: card(4)}, "idle", "nvidia.com/gpu", "exclusive")
 			hold(gpu.DeviceKey{GPU: card(3), Share: 2}, "mps-b", "nvidia.com/gpu.shared", "mps")
@@ -161,7 +167,7 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 					Namespace: "research-large-language-models", Pod: fmt.Sprintf("pretraining-run-0042-worker-%d-x7f9k", slot/4),
 					Container: "trainer", PodUID: fmt.Sprintf("3f1c7b9e-0a4d-4f7e-9a53-5d2e8c6b7a%02d", slot/4),
 				}
-				in.Holdings = append(in.Holdings, metrics.Holding{Key: gpu.DeviceKey{GPU: in.Snapshot.GPUs[slot].UUID}, Owner: o, Resource: "nvidia.com/gpu", Mode: "exclusive"})
+				in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: in.Snapshot.GPUs[slot].UUID}, o, "nvidia.com/gpu", "exclusive"))
 				in.Owners[200+slot] = o
 			}
 			return in

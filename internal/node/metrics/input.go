@@ -24,19 +24,23 @@ type Input struct {
 	Owners map[int]Owner
 }
 
-// Holding is a piece of silicon that a pod's container holds.
+// Holding is a device that a pod's container holds.
 type Holding struct {
-	Key gpu.DeviceKey
-	Owner
-	// Resource is the name that it was asked for by, such as nvidia.com/gpu.
-	Resource string
+	gpu.Holding
 	// Mode says how the device is shared: exclusive, timeslicing or mps.
 	Mode string
 }
 
+func (h Holding) owner() Owner { return OwnerOf(h.Holder) }
+
 // Owner is a container of a pod.
 type Owner struct {
 	Namespace, Pod, Container, PodUID string
+}
+
+// OwnerOf is the container of a pod that holds devices.
+func OwnerOf(h gpu.Holder) Owner {
+	return Owner{Namespace: h.Namespace, Pod: h.Name, Container: h.Container, PodUID: h.PodUID}
 }
 
 func compareOwners(a, b Owner) int {
@@ -96,12 +100,7 @@ type share struct {
 
 // shared tells whether the device's own readings are more than one holder's.
 func (u *use) shared() bool {
-	for _, h := range u.holdings {
-		if h.Key.Share > 0 || h.Owner != u.holdings[0].Owner {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Key.Share > 0 || h.owner() != u.holdings[0].owner() })
 }
 
 // holder is the one owner of a device that is not shared.
@@ -109,7 +108,7 @@ func (u *use) holder() (Owner, bool) {
 	if len(u.holdings) == 0 || u.shared() {
 		return Owner{}, false
 	}
-	return u.holdings[0].Owner, true
+	return u.holdings[0].owner(), true
 }
 
 // join puts together what belongs together, in the order of the snapshot.
@@ -124,7 +123,7 @@ func join(in Input) *view {
 	}
 	for _, held := range holdings {
 		slices.SortFunc(held, func(a, b Holding) int {
-			return cmp.Or(gpu.CompareKeys(a.Key, b.Key), compareOwners(a.Owner, b.Owner), cmp.Compare(a.Resource, b.Resource))
+			return cmp.Or(gpu.CompareKeys(a.Key, b.Key), compareOwners(a.owner(), b.owner()), cmp.Compare(a.Holder.Resource, b.Holder.Resource))
 		})
 	}
 	xids := map[gpu.UUID][]XIDCount{}
@@ -171,7 +170,7 @@ func (u *use) divide(sample *gpu.CardSample, owners map[int]Owner, here func(gpu
 		return &u.shares[len(u.shares)-1]
 	}
 	for _, h := range u.holdings {
-		find(h.Owner, false)
+		find(h.owner(), false)
 	}
 	for _, p := range sample.Processes {
 		if !here(p) {

@@ -119,10 +119,8 @@ func TestPartitionedPageSize(t *testing.T) {
 	in := observe(t, m)
 	for _, card := range in.Snapshot.GPUs {
 		for _, d := range card.MIG.Devices {
-			in.Holdings = append(in.Holdings, metrics.Holding{
-				Key: gpu.DeviceKey{GPU: card.UUID, MIG: d.UUID}, Owner: owner(fmt.Sprintf("serving-%d-%d", card.Index, d.Index)),
-				Resource: "nvidia.com/mig-1g.10gb", Mode: "exclusive",
-			})
+			in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: card.UUID, MIG: d.UUID},
+				owner(fmt.Sprintf("serving-%d-%d", card.Index, d.Index)), "nvidia.com/mig-1g.10gb", "exclusive"))
 		}
 	}
 	if len(in.Holdings) != 56 {

@@ -66,7 +66,7 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 		Active: known(r, gpu.GraphicsActive), Tensor: known(r, gpu.TensorActive),
 	}
 	holds := func(o Owner) bool {
-		return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Owner == o })
+		return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.owner() == o })
 	}
 	pod := func(o Owner) v1alpha1.PodSample {
 		return v1alpha1.PodSample{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, PodUID: o.PodUID, Held: holds(o)}
@@ -85,8 +85,8 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 	}
 	if len(u.shares) == 0 { // the card did not say who is on it; the holders are known all the same
 		for i, h := range u.holdings {
-			if i == 0 || h.Owner != u.holdings[i-1].Owner {
-				out.Pods = append(out.Pods, pod(h.Owner))
+			if i == 0 || h.owner() != u.holdings[i-1].owner() {
+				out.Pods = append(out.Pods, pod(h.owner()))
 			}
 		}
 	}

@@ -37,7 +37,7 @@
 //
 // # What is barred
 //
-// The holder of all this is ledger.Maintenance with HolderID. It holds the whole card
+// The holder of all this is gpu.HolderMaintenance with HolderID. It holds the whole card
 // when the mode changes and when no instance is kept, and otherwise the instances that
 // go; kept instances serve on, and new ones serve when the inventory has seen them. While a card
 // waits it holds the free shares and instances among those that will go. The

@@ -205,12 +205,12 @@ type livingLedger struct {
 	*ledger.Ledger
 }
 
-func (b livingLedger) Acquire(holder ledger.Holder, keys []gpu.DeviceKey) error {
+func (b livingLedger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	b.w.living()
 	return b.Ledger.Acquire(holder, keys)
 }
 
-func (b livingLedger) Release(holder ledger.Holder, keys []gpu.DeviceKey) error {
+func (b livingLedger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	b.w.living()
 	return b.Ledger.Release(holder, keys)
 }

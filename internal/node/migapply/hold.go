@@ -10,7 +10,7 @@ import (
 )
 
 // me is this package in the ledger.
-func me() ledger.Holder { return ledger.Holder{Kind: ledger.Maintenance, ID: HolderID} }
+func me() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: HolderID} }
 
 // holdings are those of the ledger at a moment.
 type holdings struct {
@@ -21,7 +21,7 @@ type holdings struct {
 func (p *Partition) holdings() *holdings {
 	h := &holdings{own: map[gpu.UUID][]gpu.DeviceKey{}}
 	for _, one := range p.deps.Ledger.Holdings() {
-		if one.Holder.Kind == ledger.Maintenance && one.Holder.ID == HolderID {
+		if one.Holder.Kind == gpu.HolderMaintenance && one.Holder.ID == HolderID {
 			h.own[one.Key.GPU] = append(h.own[one.Key.GPU], one.Key)
 			continue
 		}

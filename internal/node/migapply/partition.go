@@ -50,8 +50,8 @@ type Inventory interface {
 
 // Ledger is who holds what.
 type Ledger interface {
-	Acquire(holder ledger.Holder, keys []gpu.DeviceKey) error
-	Release(holder ledger.Holder, keys []gpu.DeviceKey) error
+	Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error
+	Release(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Holdings() []ledger.Holding
 	// Writes tells whether this agent is the one in charge of the node.
 	Writes() bool

@@ -84,7 +84,7 @@ func TestOneAgentAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := w.book.Acquire(ledger.Holder{Kind: ledger.Claim, ID: "x"}, []gpu.DeviceKey{{GPU: "GPU-0"}}); !errors.Is(err, ledger.ErrSuperseded) {
+	if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: "x"}, []gpu.DeviceKey{{GPU: "GPU-0"}}); !errors.Is(err, ledger.ErrSuperseded) {
 		t.Fatalf("the first ledger was not superseded: %v", err)
 	}
 	w.be("GPU-0", "1x1g.10gb")

@@ -142,7 +142,7 @@ func (w *world) judge(statuses []Status) {
 		}
 	}
 	for _, held := range w.book.Holdings() {
-		if held.Holder.Kind == ledger.Maintenance && !waits[held.Key.GPU] {
+		if held.Holder.Kind == gpu.HolderMaintenance && !waits[held.Key.GPU] {
 			w.t.Fatalf("maintenance without a reason:\n%s%v", w.picture(), w.trace)
 		}
 	}

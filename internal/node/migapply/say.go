@@ -69,21 +69,10 @@ func ended(all []mig.Blocker) string {
 
 // holder names who holds a device.
 func holder(h ledger.Holding) string {
-	pod := "the pod with UID " + h.Holder.PodUID
-	if h.Holder.Pod != "" {
-		pod = h.Holder.Namespace + "/" + h.Holder.Pod
+	if h.Holder.Kind == gpu.HolderOrphan {
+		return h.Holder.String() + ", forgotten by the kubelet but still running"
 	}
-	switch {
-	case h.Holder.Kind == ledger.Claim:
-		return "ResourceClaim " + h.Holder.ID
-	case h.Holder.Kind == ledger.Maintenance:
-		return "maintenance " + h.Holder.ID
-	case h.Holder.Kind == ledger.Orphan:
-		return pod + ", forgotten by the kubelet but still running"
-	case h.Holder.PodUID == "":
-		return "a pod that is being admitted"
-	}
-	return pod
+	return h.Holder.String()
 }
 
 // bothers says in what a card is not as wanted: used when the driver said that all went well.

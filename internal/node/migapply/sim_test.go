@@ -129,7 +129,7 @@ func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (la
 	}
 	if killAt == 0 {
 		for _, held := range book.Holdings() {
-			if held.Holder.Kind == ledger.Maintenance {
+			if held.Holder.Kind == gpu.HolderMaintenance {
 				n.t.Errorf("maintenance is left: %s", held)
 			}
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // TestTranscripts plays the stories in testdata/transcripts. The commands are those of
@@ -71,15 +70,15 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			return err.Error() + "\n"
 		}
 	case "claim":
-		if err := w.book.Acquire(ledger.Holder{Kind: ledger.Claim, ID: args(0)}, []gpu.DeviceKey{keyOf(args(1))}); err != nil {
+		if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: args(0)}, []gpu.DeviceKey{keyOf(args(1))}); err != nil {
 			return err.Error() + "\n"
 		}
 	case "unclaim":
-		if err := w.book.Release(ledger.Holder{Kind: ledger.Claim, ID: args(0)}, nil); err != nil {
+		if err := w.book.Release(gpu.Holder{Kind: gpu.HolderClaim, ID: args(0)}, nil); err != nil {
 			return err.Error() + "\n"
 		}
 	case "admit": // the kubelet's checkpoint does not show it yet
-		if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{keyOf(args(0))}); err != nil {
+		if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{keyOf(args(0))}); err != nil {
 			return err.Error() + "\n"
 		}
 	case "end":

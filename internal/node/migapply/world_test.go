@@ -202,7 +202,7 @@ func (w *world) grab() {
 		}
 		for _, key := range keys {
 			var barred *ledger.BarredError
-			if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{key}); !errors.As(err, &barred) {
+			if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); !errors.As(err, &barred) {
 				w.never("a pod got %s of a card that changes (%v) after %v", key, err, w.trace)
 			}
 		}
@@ -303,7 +303,7 @@ func (w *world) run(pod string, key gpu.DeviceKey) error {
 	if !slices.Contains(w.devices(key.GPU), key) {
 		return fmt.Errorf("%s is not offered", key)
 	}
-	if err := w.book.Acquire(ledger.Holder{Kind: ledger.Pod}, []gpu.DeviceKey{key}); err != nil {
+	if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); err != nil {
 		return err
 	}
 	w.pods[pod] = &fakePod{keys: []gpu.DeviceKey{key}}
@@ -435,7 +435,7 @@ func (w *world) reached(wants []Want) {
 func (w *world) clean() {
 	w.t.Helper()
 	for _, held := range w.book.Holdings() {
-		if held.Holder.Kind == ledger.Maintenance {
+		if held.Holder.Kind == gpu.HolderMaintenance {
 			w.t.Fatalf("maintenance is left:\n%s%v", w.picture(), w.trace)
 		}
 	}

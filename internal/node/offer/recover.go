@@ -7,40 +7,32 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Held is a device that somebody holds, with the resource that it was allocated from; the resource is empty when it
-// is not known.
-type Held struct {
-	Key      gpu.DeviceKey
-	Resource string
-}
-
 // Recover computes the units that must have been in force when their record is lost, from the devices that are held.
 // Passed to Settle as applied, they keep each device as it is until its holders have gone. Devices that nobody holds
 // need no record.
 //
 // A whole GPU with replicas is of mode Unknown: the names of the devices do not tell time slicing from MPS. Resource
 // names a device whose resource is not known.
-func Recover(held []Held, resource string) []Unit {
+func Recover(held []gpu.Holding, resource string) []Unit {
 	held = slices.Clone(held)
-	slices.SortFunc(held, func(a, b Held) int {
-		return cmp.Or(gpu.CompareKeys(a.Key, b.Key), cmp.Compare(a.Resource, b.Resource))
+	slices.SortFunc(held, func(a, b gpu.Holding) int {
+		return cmp.Or(gpu.CompareKeys(a.Key, b.Key), cmp.Compare(a.Holder.Resource, b.Holder.Resource))
 	})
 	var units []Unit
 	for _, h := range held {
-		share := h.Key.Share
-		h.Key.Share = 0
-		at := slices.IndexFunc(units, func(u Unit) bool { return u.Key == h.Key })
+		share, key := h.Key.Share, h.Key.Unshared()
+		at := slices.IndexFunc(units, func(u Unit) bool { return u.Key == key })
 		if at < 0 {
 			at = len(units)
-			units = append(units, Unit{Key: h.Key})
+			units = append(units, Unit{Key: key})
 		}
 		use := &units[at].Use
-		use.Resource = cmp.Or(use.Resource, h.Resource)
+		use.Resource = cmp.Or(use.Resource, h.Holder.Resource)
 		if share == 0 {
 			continue
 		}
 		use.Mode, use.Replicas = TimeSlicing, max(use.Replicas, share)
-		if h.Key.MIG == "" {
+		if key.MIG == "" {
 			use.Mode = Unknown
 		}
 	}

@@ -12,21 +12,24 @@ func TestRecover(t *testing.T) {
 	key := func(card, part gpu.UUID, share int) gpu.DeviceKey {
 		return gpu.DeviceKey{GPU: card, MIG: part, Share: share}
 	}
+	hold := func(key gpu.DeviceKey, resource string) gpu.Holding {
+		return gpu.Holding{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: resource}}
+	}
 	tests := map[string]struct {
-		held []Held
+		held []gpu.Holding
 		want []Unit
 	}{
 		"nobody holds anything": {},
-		"a whole GPU":           {[]Held{{key("a", "", 0), "x/gpu"}}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
+		"a whole GPU":           {[]gpu.Holding{hold(key("a", "", 0), "x/gpu")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
 		"its resource is not known": {
-			[]Held{{key("a", "", 0), ""}}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/default"}}},
+			[]gpu.Holding{hold(key("a", "", 0), "")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/default"}}},
 		},
 		"shares of a GPU": {
-			[]Held{{key("a", "", 3), "x/shared"}, {key("a", "", 1), ""}},
+			[]gpu.Holding{hold(key("a", "", 3), "x/shared"), hold(key("a", "", 1), "")},
 			[]Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/shared", Mode: Unknown, Replicas: 3}}},
 		},
 		"shares of MIG devices are time-sliced": {
-			[]Held{{key("a", "m2", 0), "x/mig"}, {key("a", "m1", 2), "x/mig"}},
+			[]gpu.Holding{hold(key("a", "m2", 0), "x/mig"), hold(key("a", "m1", 2), "x/mig")},
 			[]Unit{
 				{Key: key("a", "m1", 0), Use: Use{Resource: "x/mig", Mode: TimeSlicing, Replicas: 2}},
 				{Key: key("a", "m2", 0), Use: Use{Resource: "x/mig"}},

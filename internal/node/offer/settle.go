@@ -87,20 +87,14 @@ func alike(a, b Use) bool {
 	return a.Resource == b.Resource && a.Mode == b.Mode && a.SingleUser == b.SingleUser
 }
 
-// overlaps tells whether two devices share silicon: a whole GPU with everything of it, MIG
-// devices with none of their siblings.
-func overlaps(a, b gpu.DeviceKey) bool {
-	return a.GPU == b.GPU && (a.MIG == b.MIG || a.MIG == "" || b.MIG == "")
-}
-
 func overlapsAny(key gpu.DeviceKey, units []Unit) bool {
-	return slices.ContainsFunc(units, func(u Unit) bool { return overlaps(key, u.Key) })
+	return slices.ContainsFunc(units, func(u Unit) bool { return key.Overlaps(u.Key) })
 }
 
 func overlapping(key gpu.DeviceKey, units []Unit) []Unit {
 	var some []Unit
 	for _, unit := range units {
-		if overlaps(key, unit.Key) {
+		if key.Overlaps(unit.Key) {
 			some = append(some, unit)
 		}
 	}

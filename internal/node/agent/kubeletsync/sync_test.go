@@ -64,12 +64,12 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 		for range 100 {
 			sync.Look(t.Context())
 			holdings := book.Holdings()
-			if len(holdings) != 1 || holdings[0].Holder.PodUID != "p" || holdings[0].Holder.Pod != "pod" {
+			if len(holdings) != 1 || holdings[0].Holder.PodUID != "p" || holdings[0].Holder.Name != "pod" {
 				t.Fatalf("holdings are %v, want one of ns/pod", holdings)
 			}
 			time.Sleep(10 * time.Second)
 		}
-		if err := book.Acquire(ledger.Holder{Kind: ledger.Maintenance, ID: "MIG"}, []gpu.DeviceKey{{GPU: card}}); err == nil {
+		if err := book.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "MIG"}, []gpu.DeviceKey{{GPU: card}}); err == nil {
 			t.Error("maintenance took the GPU of a pod that is starting")
 		}
 		w.mu.Lock()

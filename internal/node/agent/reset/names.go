@@ -9,23 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 )
-
-// holderName names who holds a device.
-func holderName(h ledger.Holder) string {
-	switch {
-	case h.Kind == ledger.Claim:
-		return "ResourceClaim " + h.ID
-	case h.Kind == ledger.Maintenance:
-		return "maintenance (" + h.ID + ")"
-	case h.Pod != "":
-		return "pod " + h.Namespace + "/" + h.Pod
-	case h.PodUID != "":
-		return "the pod with UID " + h.PodUID
-	}
-	return "a pod that is being admitted"
-}
 
 // find returns the GPU with an index, a UUID or the beginning of one, or a PCI bus ID.
 func find(snapshot *gpu.Snapshot, reference string) (*gpu.GPU, error) {

@@ -59,8 +59,8 @@ type Hardware interface {
 
 // Ledger is who holds what.
 type Ledger interface {
-	Acquire(holder ledger.Holder, keys []gpu.DeviceKey) error
-	Release(holder ledger.Holder, keys []gpu.DeviceKey) error
+	Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error
+	Release(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Holdings() []ledger.Holding
 }
 
@@ -142,7 +142,7 @@ func (r *Resetter) releaseStale() error {
 }
 
 // holder is the command in the ledger.
-func holder() ledger.Holder { return ledger.Holder{Kind: ledger.Maintenance, ID: holderID} }
+func holder() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: holderID} }
 
 // reset resets a GPU. It waits up to wait for those who hold the GPU or have it open, and reports each step when it begins.
 // The end of ctx ends the command until the reset itself begins.
@@ -226,7 +226,7 @@ func (r *Resetter) tryAcquire(ctx context.Context, id gpu.UUID) (who, fix string
 		var names []string
 		for _, h := range r.deps.Ledger.Holdings() {
 			if h.Key.GPU == id && h.Holder != holder() {
-				names = append(names, "held by "+holderName(h.Holder))
+				names = append(names, "held by "+h.Holder.String())
 			}
 		}
 		slices.Sort(names)

@@ -80,7 +80,7 @@ func (l *lab) Current() *gpu.Snapshot {
 
 func (l *lab) Refresh(context.Context) error { l.note("scan"); return l.refreshErr }
 
-func (l *lab) Acquire(holder ledger.Holder, keys []gpu.DeviceKey) error {
+func (l *lab) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	if l.barred != nil {
 		return l.barred
 	}
@@ -88,11 +88,11 @@ func (l *lab) Acquire(holder ledger.Holder, keys []gpu.DeviceKey) error {
 		return errors.New("held")
 	}
 	l.note(fmt.Sprint("acquire ", keys))
-	l.holdings = []ledger.Holding{{Key: keys[0], Holder: holder}}
+	l.holdings = []ledger.Holding{{Holding: gpu.Holding{Key: keys[0], Holder: holder}}}
 	return nil
 }
 
-func (l *lab) Release(holder ledger.Holder, keys []gpu.DeviceKey) error {
+func (l *lab) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.note(fmt.Sprint("release ", keys))
 	l.holdings = slices.DeleteFunc(l.holdings, func(h ledger.Holding) bool { return h.Holder == holder })
 	return l.releaseErr
@@ -101,9 +101,9 @@ func (l *lab) Release(holder ledger.Holder, keys []gpu.DeviceKey) error {
 func (l *lab) Holdings() []ledger.Holding { return slices.Clone(l.holdings) }
 
 // heldBy makes somebody hold GPU 0.
-func heldBy(holder ledger.Holder) func(*lab) {
+func heldBy(holder gpu.Holder) func(*lab) {
 	return func(l *lab) {
-		l.holdings = []ledger.Holding{{Key: gpu.DeviceKey{GPU: "GPU-aa11"}, Holder: holder}}
+		l.holdings = []ledger.Holding{{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-aa11"}, Holder: holder}}}
 	}
 }
 
@@ -124,12 +124,12 @@ func TestResetSteps(t *testing.T) {
 		"partitioned": {reference: "0", prepare: func(l *lab) { l.mig = make([]gpu.MIGDevice, 2) }, did: whole, reported: "has 2 MIG devices; the reset destroys them"},
 		"no such GPU": {reference: "7", err: `this node has no GPU "7"; it has 2 GPUs (berth gpus --node-local lists them)`},
 		"two GPUs":    {reference: "GPU-aa", err: `2 GPUs of this node begin with "GPU-aa"; write more of the UUID`},
-		"held by a pod": {reference: "0", prepare: heldBy(ledger.Holder{Kind: ledger.Pod, Namespace: "ml", Pod: "train", PodUID: "u"}),
-			err: "GPU 0 (GPU-aa11) is in use: held by pod ml/train (fix: delete the pods that hold it, or wait until they end with --wait)"},
-		"held by a pod without name":  {reference: "0", prepare: heldBy(ledger.Holder{Kind: ledger.Pod, PodUID: "u"}), err: "held by the pod with UID u"},
-		"held by a pod without UID":   {reference: "0", prepare: heldBy(ledger.Holder{Kind: ledger.Pod}), err: "held by a pod that is being admitted"},
-		"held by a claim":             {reference: "0", prepare: heldBy(ledger.Holder{Kind: ledger.Claim, ID: "c"}), err: "held by ResourceClaim c"},
-		"held by another maintenance": {reference: "0", prepare: heldBy(ledger.Holder{Kind: ledger.Maintenance, ID: "mig"}), err: "held by maintenance (mig)"},
+		"held by a pod": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "train", PodUID: "u"}),
+			err: "GPU 0 (GPU-aa11) is in use: held by ml/train (fix: delete the pods that hold it, or wait until they end with --wait)"},
+		"held by a pod without name":  {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod, PodUID: "u"}), err: "held by pod u"},
+		"held by a pod without UID":   {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod}), err: "held by a pod that is being admitted"},
+		"held by a claim":             {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderClaim, ID: "c"}), err: "held by ResourceClaim c"},
+		"held by another maintenance": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "mig"}), err: "held by maintenance (mig)"},
 		"barred by nobody":            {reference: "0", prepare: func(l *lab) { l.barred = errors.New("read-only") }, err: "take the GPU out of service: read-only"},
 		"opened": {reference: "0", prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm} },
 			err: "GPU 0 (GPU-aa11) is in use: process 7 (dcgm-exporter) has it open (fix: stop DCGM, or wait until they end with --wait)",
