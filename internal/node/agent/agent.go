@@ -218,7 +218,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		return fmt.Errorf("make agent: %w", err)
 	}
 	a.sync = kubeletsync.New(kubeletsync.Deps{
-		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set, Looked: a.report,
+		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set,
 	})
 	hook, err := installHook(config, deps.HookSource)
 	if err != nil {

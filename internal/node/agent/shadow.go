@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -49,29 +48,6 @@ func (a *Agent) resourceNames() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func (a *Agent) report(changes ledger.Changes) {
-	for _, change := range changes.List {
-		if change.What != ledger.Updated {
-			a.log.Info("holding "+string(change.What), "holding", change.Holding.String())
-		}
-	}
-	var conflicts []gpu.Cause
-	for _, c := range changes.Conflicts {
-		conflicts = append(conflicts, gpu.Cause{
-			Code:    "DEVICE_CONFLICT",
-			Message: fmt.Sprintf("device %s is used by more than one pod (%v): %s", c.Key, c.Pods, c.Why),
-		})
-	}
-	for _, c := range changes.Unmarked {
-		conflicts = append(conflicts, gpu.Cause{
-			Code: "CONTAINER_UNMARKED",
-			Message: fmt.Sprintf("container %s of pod %s/%s (UID %s) requests devices and has %v open, and neither the kubelet's checkpoint nor a grant of this agent says which it was given",
-				c.Name, c.Namespace, c.Pod, c.PodUID, c.Open),
-		})
-	}
-	a.problemList.Set("conflicts", conflicts...)
 }
 
 // kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that

@@ -40,8 +40,6 @@ type Deps struct {
 	PodsChanged <-chan struct{}
 	// Report replaces the problems of a source.
 	Report func(source string, causes ...gpu.Cause)
-	// Looked is called after each look with the changes that it made. It may be nil.
-	Looked func(ledger.Changes)
 }
 
 // Sync keeps the ledger in line with the kubelet. Look is for one goroutine.
@@ -161,9 +159,7 @@ func (s *Sync) Look(ctx context.Context) {
 		s.cleaned = now
 		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)
 	}
-	if s.deps.Looked != nil {
-		s.deps.Looked(changes)
-	}
+	s.noteChanges(changes)
 }
 
 // uids are the pods of the checkpoint and of the ledger, sorted.
