@@ -53,7 +53,7 @@ func (l *Ledger) acquire(holder Holder, grant string, keys []gpu.DeviceKey) erro
 // not known to be free.
 func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
-	if l.certain && l.free(holder.Resource, keys) {
+	if !l.blind() && l.free(holder.Resource, keys) {
 		l.grant(holder, grant, keys, nil)
 		l.mu.Unlock()
 		l.subs.Set()
@@ -93,14 +93,12 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 
 // tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
 // change that.
-func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen observation) ([]Question, error) {
-	j := newJoin(l, seen.view)
+func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
+	j := newJoin(l, seen)
 	defer l.publish()
-	if !l.certain {
-		l.notice(j)
-	}
+	l.notice(j)
 	passing := map[gpu.DeviceKey][]string{}
-	listed := collectEvidence(seen.view.Assignments, keys, l.deps.facts)
+	listed := collectEvidence(j.view.Assignments, keys, l.deps.facts)
 	var questions []Question
 	var refused error
 	for _, key := range keys {
@@ -111,7 +109,7 @@ func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, se
 		if r == nil {
 			continue
 		}
-		e := evidence{readable: seen.readable, entries: seen.marked(key, listed[key]), offered: r.offered, passed: r.passed}
+		e := evidence{readable: j.checkpoint, entries: j.view.marked(key, listed[key]), offered: r.offered, passed: r.passed}
 		x := e.objection()
 		if x == nil {
 			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].bars() {
@@ -140,14 +138,14 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 		return ErrSuperseded
 	}
 	// The containers are read only when an orphan, which may have ended, is in the way.
-	var seen *observation
+	var seen *NodeView
 	for {
 		l.mu.Lock()
 		blocking, key := l.firstInTheWay(holder, keys)
 		if blocking == nil {
 			break // with the mutex held
 		}
-		if blocking.Holder.Kind != Orphan || seen != nil && !l.revisit(newJoin(l, seen.view), blocking.Key, false) {
+		if blocking.Holder.Kind != Orphan || seen != nil && !l.revisit(newJoin(l, *seen), blocking.Key, false) {
 			err := &BarredError{Key: key, Holding: blocking.clone()}
 			l.publish()
 			l.mu.Unlock()
@@ -246,7 +244,7 @@ func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
 //
 // The result are the devices that an Allocate would refuse because the checkpoint lists them for
 // another pod, in the order of keys: they are to be preferred last. Devices without a holding cost nothing,
-// unless the last Reconcile had no checkpoint.
+// unless the ledger is blind.
 func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
 	held := l.noteOffered(resource, keys)
 	if held == nil {
@@ -255,17 +253,15 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 	seen := l.observe(nil)
 	l.mu.Lock()
 	before := l.edits
-	j := newJoin(l, seen.view)
-	if !l.certain {
-		l.notice(j)
-	}
+	j := newJoin(l, seen)
+	l.notice(j)
 	var last []gpu.DeviceKey
-	listed := collectEvidence(seen.view.Assignments, held, l.deps.facts)
+	listed := collectEvidence(j.view.Assignments, held, l.deps.facts)
 	for _, key := range held {
 		if r := l.records[key]; r == nil || !r.ofKubelet(resource) {
 			continue
 		}
-		e := evidence{readable: seen.readable, entries: listed[key], offered: true}
+		e := evidence{readable: j.checkpoint, entries: listed[key], offered: true}
 		if e.objection() != nil {
 			last = append(last, key)
 		} else {
@@ -295,7 +291,7 @@ func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.Device
 			held = append(held, key)
 		}
 	}
-	if held == nil && !l.certain {
+	if held == nil && l.blind() {
 		held = []gpu.DeviceKey{}
 	}
 	return held
@@ -307,9 +303,22 @@ func (r *record) ofKubelet(resource string) bool {
 	return (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && !otherUse(r.Holder.Resource, resource)
 }
 
-// notice takes in the containers on devices without a holding. There are such only when the ledger
-// cannot know what it missed: since the last Reconcile had no checkpoint.
+// blind tells whether a device without a holding can be in use: while the checkpoint is not known, and the last look at the
+// containers is too old. It is called with the mutex held.
+func (l *Ledger) blind() bool {
+	if l.certain || l.deps.Look == nil {
+		return false
+	}
+	age := l.deps.Clock.Since(l.looked)
+	return age < 0 || age > MaxLookAge
+}
+
+// notice takes in the containers on devices without a holding when the ledger was blind.
 func (l *Ledger) notice(j *join) {
+	if !l.blind() {
+		return
+	}
+	l.see(j)
 	for _, key := range slices.SortedFunc(maps.Keys(j.live), gpu.CompareKeys) {
 		if l.records[key] == nil {
 			l.revisit(j, key, false)
@@ -323,40 +332,33 @@ func (h Holding) lifeless() Holding {
 	return h
 }
 
-// observation is what was read for one decision.
-type observation struct {
-	view     NodeView
-	readable bool
-}
-
 // observe reads the containers and then the checkpoint; in this order, as for NodeView. It is called
 // without the mutex. Dropped are entries that the kubelet is known to have removed from its memory.
-func (l *Ledger) observe(dropped []Question) observation {
-	var seen observation
-	seen.view.dropped = dropped
-	seen.view.CheckpointErr, seen.view.ContainersErr = errNotRead, errNotRead
+func (l *Ledger) observe(dropped []Question) NodeView {
+	view := l.NewView()
+	view.dropped = dropped
+	view.CheckpointErr, view.ContainersErr = errNotRead, errNotRead
 	if l.deps.Look != nil {
-		seen.view.Containers, seen.view.ContainersErr = l.deps.Look()
-		if seen.view.ContainersErr != nil {
-			l.deps.Log.Warn("Could not read the running containers for the ledger", "error", seen.view.ContainersErr)
+		view.Containers, view.ContainersErr = l.deps.Look()
+		if view.ContainersErr != nil {
+			l.deps.Log.Warn("Could not read the running containers for the ledger", "error", view.ContainersErr)
 		}
 	}
 	if l.deps.Assigned != nil {
-		seen.view.Assignments, seen.view.CheckpointErr = l.deps.Assigned()
-		seen.readable = seen.view.CheckpointErr == nil
+		view.Assignments, view.CheckpointErr = l.deps.Assigned()
 	}
-	for _, a := range seen.view.Assignments {
+	for _, a := range view.Assignments {
 		if l.deps.facts(a.PodUID).State == PodEnded {
-			seen.view.Pods = append(seen.view.Pods, NodePod{UID: a.PodUID, Ended: true})
+			view.Pods = append(view.Pods, NodePod{UID: a.PodUID, Ended: true})
 		}
 	}
-	return seen
+	return view
 }
 
 // marked are the entries about a key, those marked that the kubelet has dropped.
-func (o *observation) marked(key gpu.DeviceKey, entries []entry) []entry {
+func (v *NodeView) marked(key gpu.DeviceKey, entries []entry) []entry {
 	for i, x := range entries {
-		entries[i].dropped = o.view.hasDropped(x.pod, x.resource, key)
+		entries[i].dropped = v.hasDropped(x.pod, x.resource, key)
 	}
 	return entries
 }

@@ -36,6 +36,11 @@
 //     kubelet has restarted), nothing is known of what the kubelet remembers. Every
 //     device with a living container is then an orphan. That costs nothing if the
 //     kubelet does remember: it would not offer them.
+//   - A device without a holding is granted without a look at the node. While the checkpoint is not known, that needs a look
+//     at the containers since Open, TakeOver and Distrust that is at most MaxLookAge old; without one the ledger is
+//     blind, and looks first. The look may miss a container that starts after it, whose device was allocated before the
+//     ledger was opened, or whose grant was dropped: the kubelet remembers it until its pod ends. So the agent looks several
+//     times within MaxLookAge.
 //
 // # A device that is offered twice
 //

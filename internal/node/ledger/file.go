@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strconv"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
@@ -161,7 +162,7 @@ func (l *Ledger) merge(holdings []Holding) {
 			pending = append(pending, h)
 		}
 	}
-	l.records, l.order = map[gpu.DeviceKey]*record{}, nil
+	l.records, l.order, l.looked = map[gpu.DeviceKey]*record{}, nil, time.Time{}
 	for _, h := range holdings {
 		l.put(h)
 	}

@@ -34,7 +34,11 @@ type use struct {
 	ids, names              []string
 }
 
+// newJoin is called with the mutex held. The checkpoint of a view from before a Distrust is of a kubelet that has gone.
 func newJoin(l *Ledger, view NodeView) *join {
+	if view.distrusts != l.distrusts {
+		view.Assignments, view.CheckpointErr = nil, ErrDistrusted
+	}
 	j := &join{
 		l: l, view: view, checkpoint: view.CheckpointErr == nil,
 		pods:        map[string]NodePod{},
@@ -59,6 +63,13 @@ func newJoin(l *Ledger, view NodeView) *join {
 	j.findLive()
 	j.findListed()
 	return j
+}
+
+// see notes when the containers were looked at.
+func (l *Ledger) see(j *join) {
+	if j.view.ContainersErr == nil && j.view.distrusts == l.distrusts {
+		l.looked = j.view.began
+	}
 }
 
 func (j *join) findListed() {

@@ -135,6 +135,10 @@ const (
 	DefaultUnknownLimit = 5 * time.Minute
 )
 
+// MaxLookAge is how long a look at the containers shows that a device without a holding is not in use, while the checkpoint
+// is not known.
+const MaxLookAge = time.Second
+
 // Deps are what a ledger needs.
 type Deps struct {
 	// Path is the file; its folder is made if need be. Path.lock and Path.tmp are used too.
@@ -144,8 +148,8 @@ type Deps struct {
 	Clock  clock.PassiveClock // real time when nil
 	Log    *slog.Logger       // slog.Default when nil
 	// Look lists the containers in which a process lives at this moment, as for
-	// NodeView. It is asked when a device is wanted that has a holder, or any while the checkpoint is not
-	// known, and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
+	// NodeView. It is asked when a device is wanted that has a holder, or any while the ledger is blind (see the package
+	// comment), and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
 	// ledger's mutex. Nil, or an error, trusts the last Reconcile.
 	Look func() ([]Container, error)
 	// Assigned reads what the kubelet's checkpoint lists at this moment, for the same occasions and after Look. It is
@@ -182,8 +186,11 @@ type Ledger struct {
 	edits   uint64          // counts the changes of records
 	written uint64          // edits at the last write of the file
 	certain bool            // the last Reconcile had the checkpoint
-	faults  map[string]gpu.Cause
-	subs    signal.Broadcast
+	// looked is when the last look with readable containers began; zero when there was none since Open, TakeOver or Distrust.
+	looked    time.Time
+	distrusts uint64 // counts the calls of Distrust
+	faults    map[string]gpu.Cause
+	subs      signal.Broadcast
 }
 
 // record is a holding with its line of the file.

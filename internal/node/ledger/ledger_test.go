@@ -85,7 +85,7 @@ func (s *stage) run(d *datadriven.TestData) string {
 		return ""
 	case "checkpoint": // read by the next Allocate or preference, unseen by a reconcile
 		containers, dead := s.containers, s.dead
-		s.view(d.Input)
+		s.view(NodeView{}, d.Input)
 		s.containers, s.dead = containers, dead
 		return ""
 	case "know": // POD living|ended|unknown|unstarted [CONTAINER[:init]=DEVICES]...
@@ -142,7 +142,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	case "distrust":
 		return told(sub, l.Distrust().String())
 	case "reconcile":
-		return told(sub, l.Reconcile(s.view(d.Input)).String())
+		return told(sub, l.Reconcile(s.view(l.NewView(), d.Input)).String())
 	case "takeover":
 		return say(l.TakeOver())
 	case "writes":
@@ -311,8 +311,7 @@ func container(f []string) Container {
 //	unreadable | blind            no checkpoint | no processes
 //	live ID POD CONTAINER|- [KEYS] [open=KEYS]
 //	pod POD NAMESPACE/NAME [ended] [devices=N]
-func (s *stage) view(text string) NodeView {
-	var view NodeView
+func (s *stage) view(view NodeView, text string) NodeView {
 	s.dead = nil
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

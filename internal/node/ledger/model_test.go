@@ -143,8 +143,11 @@ func (w *twin) containers() ([]Container, error) {
 }
 
 // look is what the agent does all the time.
-func (w *twin) look() {
-	var view NodeView
+func (w *twin) look() { w.compare(w.read()) }
+
+// read is the first part of a look.
+func (w *twin) read() NodeView {
+	view := w.ledger.NewView()
 	view.Containers, _ = w.containers()
 	if w.file == nil {
 		view.CheckpointErr = os.ErrNotExist
@@ -155,6 +158,11 @@ func (w *twin) look() {
 			view.Pods = append(view.Pods, NodePod{UID: pod, Ended: true})
 		}
 	}
+	return view
+}
+
+// compare is the second part of a look.
+func (w *twin) compare(view NodeView) {
 	if changes := w.ledger.Reconcile(view); len(changes.Conflicts) > 0 {
 		w.t.Fatalf("conflicts: %v", changes)
 	}
@@ -446,17 +454,25 @@ func (w *twin) deleteGently(*rapid.T) {
 }
 
 func (w *twin) deleteByForce(*rapid.T) {
-	w.remove(w.anyPod("force", func(p *twinPod) bool { return p.active }))
+	p := w.anyPod("force", func(p *twinPod) bool { return p.active })
+	if !w.ledger.certain {
+		w.look() // The agent looks every 250 ms while it has no checkpoint: no pod starts and is deleted meanwhile.
+	}
+	w.remove(p)
 }
 
 func (w *twin) restartKubelet(t *rapid.T) {
 	if rapid.Bool().Draw(t, "checkpoint lost") {
 		w.file = nil
 	}
+	underWay := w.read()
 	w.memory = remembered(w.file)
 	w.reserveRemembered()
 	w.ledger.Distrust()
 	w.write() // the device list arrives
+	if rapid.Bool().Draw(t, "a look was under way") {
+		w.compare(underWay)
+	}
 	if rapid.Bool().Draw(t, "agent is quick") {
 		w.look()
 	}

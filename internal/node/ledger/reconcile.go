@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
@@ -26,6 +27,18 @@ type NodeView struct {
 	Pods []NodePod
 	// dropped are entries of Assignments that the kubelet, asked for them, does not have any more.
 	dropped []Question
+	// distrusts is how often the ledger had been distrusted when the view was made.
+	distrusts uint64
+	// began is when the view was made.
+	began time.Time
+}
+
+// NewView makes a view to be filled in. It is to be called before anything is read: what was read before a Distrust
+// does not end the distrust.
+func (l *Ledger) NewView() NodeView {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return NodeView{distrusts: l.distrusts, began: l.deps.Clock.Now()}
 }
 
 // hasDropped tells whether the kubelet has removed an entry that its checkpoint still lists.
@@ -70,13 +83,18 @@ var ErrDistrusted = errors.New("the kubelet has restarted and its checkpoint was
 var errNotRead = errors.New("not read")
 
 // Distrust is to be called when the kubelet has restarted, before the device
-// plugin registers again. Until a Reconcile has a readable checkpoint, each device
+// plugin registers again. Until a Reconcile has a checkpoint that was read after this call, each device
 // with a living container is barred.
 func (l *Ledger) Distrust() Changes {
-	return l.Reconcile(NodeView{CheckpointErr: ErrDistrusted, ContainersErr: errNotRead})
+	l.mu.Lock()
+	l.distrusts++
+	l.looked = time.Time{}
+	view := NodeView{CheckpointErr: ErrDistrusted, ContainersErr: errNotRead, distrusts: l.distrusts}
+	l.mu.Unlock()
+	return l.Reconcile(view)
 }
 
-// Reconcile brings the ledger in line with the node and says what that changed.
+// Reconcile brings the ledger in line with the node, of which NewView began the view, and says what that changed.
 // The rules are in the package's comment.
 func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.leadAgain()
@@ -92,7 +110,8 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 			j.confirm(living)
 		}
 	}
-	l.certain = view.CheckpointErr == nil
+	l.certain = j.checkpoint
+	l.see(j)
 	before := maps.Clone(l.records)
 	for _, key := range j.keys() {
 		l.revisit(j, key, false)

@@ -20,8 +20,8 @@ const (
 	// lookInterval is the time between two looks at the node without a reason: a
 	// container that ends writes no file that could be watched.
 	lookInterval = 2 * time.Second
-	// busyInterval is the same while an orphan keeps a device from everyone, and for
-	// busyAfter since a device was allocated: its container is about to start.
+	// busyInterval is the same while an orphan keeps a device from everyone, while the checkpoint is not known (see
+	// ledger.MaxLookAge), and for busyAfter since a device was allocated: its container is about to start.
 	busyInterval = 250 * time.Millisecond
 	busyAfter    = 5 * time.Second
 	// settle is how long a burst of events is waited out before a look.
@@ -51,6 +51,8 @@ type Sync struct {
 	living atomic.Pointer[[]ledger.Container]
 	// resolving says that a Resolve is under way, resolved when the last one began.
 	resolving atomic.Bool
+	// uncertain says that the last look had no checkpoint.
+	uncertain bool
 	// cleaned is when the folder of grants was last cleaned.
 	cleaned  time.Time
 	resolved time.Time
@@ -80,7 +82,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	allocated := clock.Now()
 	for {
 		interval := lookInterval
-		if len(s.deps.Ledger.Barred()) > 0 || clock.Since(allocated) < busyAfter {
+		if s.uncertain || len(s.deps.Ledger.Barred()) > 0 || clock.Since(allocated) < busyAfter {
 			interval = busyInterval
 		}
 		select {
@@ -139,7 +141,7 @@ func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
 // checkpoint (see ledger.NodeView).
 func (s *Sync) Look(ctx context.Context) {
 	n := s.deps.Node
-	var view ledger.NodeView
+	view := s.deps.Ledger.NewView()
 	view.Containers, view.ContainersErr = n.Living()
 	if view.ContainersErr == nil {
 		seen := view.Containers
@@ -147,6 +149,7 @@ func (s *Sync) Look(ctx context.Context) {
 	}
 	s.report("processes", "PROCESSES_UNREADABLE", view.ContainersErr)
 	view.Assignments, view.CheckpointErr = n.Assigned()
+	s.uncertain = view.CheckpointErr != nil
 	s.noteCheckpoint(view.CheckpointErr)
 	uids := s.uids(view)
 	s.report("pod-cgroups", "PROCESSES_UNREADABLE", n.noteCgroups(uids))

@@ -1,0 +1,116 @@
+package ledger
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// TestDistrustOutlastsALookUnderWay: a view that was begun before a Distrust does not end it, although its checkpoint could be read.
+func TestDistrustOutlastsALookUnderWay(t *testing.T) {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
+	fill := func(view NodeView) NodeView {
+		view.Assignments = []Assignment{{PodUID: "P", Container: "c", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{key("G0")}}}
+		view.Containers = []Container{{ID: "c1", PodUID: "P", Name: "c", Keys: []gpu.DeviceKey{key("G0")}}}
+		return view
+	}
+	kind := func() Kind { return l.Holdings()[0].Holder.Kind }
+	l.Reconcile(fill(l.NewView()))
+	if kind() != Pod {
+		t.Fatalf("a listed device with a process is held by a %s", kind())
+	}
+	underWay := fill(l.NewView())
+	l.Distrust()
+	if l.Reconcile(underWay); kind() != Orphan {
+		t.Errorf("a look from before the restart of the kubelet made the holder a %s", kind())
+	}
+	if l.Reconcile(fill(l.NewView())); kind() != Pod {
+		t.Errorf("a look from after the restart of the kubelet left the holder a %s", kind())
+	}
+}
+
+// TestReadsPerCall counts what a call reads: nothing for devices without a holding, with the checkpoint known and unknown.
+func TestReadsPerCall(t *testing.T) {
+	type reads struct{ looks, checkpoints int }
+	unknown := errors.New("no checkpoint")
+	tests := map[string]struct {
+		before func(l *Ledger, clock *clocktesting.FakePassiveClock)
+		want   reads
+	}{
+		"never looked": {func(*Ledger, *clocktesting.FakePassiveClock) {}, reads{1, 1}},
+		"looked, checkpoint known": {func(l *Ledger, _ *clocktesting.FakePassiveClock) {
+			l.Reconcile(l.NewView())
+		}, reads{}},
+		"looked long ago, checkpoint known": {func(l *Ledger, clock *clocktesting.FakePassiveClock) {
+			l.Reconcile(l.NewView())
+			clock.SetTime(start.Add(time.Hour))
+		}, reads{}},
+		"looked, checkpoint unknown": {func(l *Ledger, clock *clocktesting.FakePassiveClock) {
+			view := l.NewView()
+			view.CheckpointErr = unknown
+			l.Reconcile(view)
+			clock.SetTime(start.Add(MaxLookAge))
+		}, reads{}},
+		"looked too long ago, checkpoint unknown": {func(l *Ledger, clock *clocktesting.FakePassiveClock) {
+			view := l.NewView()
+			view.CheckpointErr = unknown
+			l.Reconcile(view)
+			clock.SetTime(start.Add(MaxLookAge + 1))
+		}, reads{1, 1}},
+		"the clock was set back, checkpoint unknown": {func(l *Ledger, clock *clocktesting.FakePassiveClock) {
+			view := l.NewView()
+			view.CheckpointErr = unknown
+			l.Reconcile(view)
+			clock.SetTime(start.Add(-time.Hour))
+		}, reads{1, 1}},
+		"containers unreadable, checkpoint unknown": {func(l *Ledger, _ *clocktesting.FakePassiveClock) {
+			view := l.NewView()
+			view.CheckpointErr, view.ContainersErr = unknown, errors.New("no cgroups")
+			l.Reconcile(view)
+		}, reads{1, 1}},
+		"looked, then distrusted": {func(l *Ledger, _ *clocktesting.FakePassiveClock) {
+			l.Reconcile(l.NewView())
+			l.Distrust()
+		}, reads{1, 1}},
+		"looked before the distrust, reconciled after it": {func(l *Ledger, _ *clocktesting.FakePassiveClock) {
+			view := l.NewView()
+			l.Distrust()
+			l.Reconcile(view)
+		}, reads{1, 1}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got reads
+			clock := clocktesting.NewFakePassiveClock(start)
+			open := func() *Ledger {
+				got = reads{}
+				clock.SetTime(start)
+				l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
+					d.Clock = clock
+					d.Look = func() ([]Container, error) { got.looks++; return nil, nil }
+					d.Assigned = func() ([]Assignment, error) { got.checkpoints++; return nil, unknown }
+				})
+				tc.before(l, clock)
+				return l
+			}
+			keys := []gpu.DeviceKey{key("G0"), key("G1")}
+			l := open()
+			if l.Offered("nvidia.com/gpu", keys); got != tc.want {
+				t.Errorf("Offered read %+v, want %+v", got, tc.want)
+			}
+			// What one call has read is not read again by the next.
+			if err := l.Acquire(pod, keys); err != nil || got != tc.want {
+				t.Errorf("Acquire after Offered: %v, read %+v, want %+v", err, got, tc.want)
+			}
+			l = open()
+			if err := l.Acquire(pod, keys); err != nil || got != tc.want {
+				t.Errorf("Acquire: %v, read %+v, want %+v", err, got, tc.want)
+			}
+		})
+	}
+}
