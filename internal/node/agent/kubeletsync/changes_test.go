@@ -26,7 +26,7 @@ func TestNoteChanges(t *testing.T) {
 		}
 	}})
 	key := gpu.DeviceKey{GPU: "GPU-a"}
-	held := ledger.Holding{Key: key, Holder: ledger.Holder{Kind: ledger.Pod, PodUID: "p"}}
+	held := ledger.Holding{Holding: gpu.Holding{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: "p"}}}
 	s.noteChanges(ledger.Changes{
 		List:      []ledger.Change{{What: ledger.Confirmed, Holding: held}, {What: ledger.Updated, Holding: held}, {What: ledger.Released, Holding: held}},
 		Conflicts: []ledger.Conflict{{Key: key, Pods: []string{"p", "q"}, Why: "the checkpoint lists it for both"}},
