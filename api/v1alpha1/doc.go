@@ -6,6 +6,9 @@
 // is what the custom resource definition in charts/berth/crds describes, and it
 // must not import anything but k8s.io/apimachinery.
 //
+// The version is v1alpha1: fields may still be renamed. In a Trace (berth trace -o json), disagreements[].statements was
+// disagreements[].claims until a claim came to mean a ResourceClaim only.
+//
 // +kubebuilder:object:generate=true
 // +groupName=berth.dev
 package v1alpha1

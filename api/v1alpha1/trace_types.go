@@ -56,8 +56,8 @@ type TraceDisagreement struct {
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
 	Device    string `json:"device,omitempty"`
-	// Claims are what is said and by whom, two at least.
-	Claims []TraceFact `json:"claims"`
+	// Statements are what the sources say, each with its sources; at least two.
+	Statements []TraceFact `json:"statements"`
 }
 
 // TracePod is one pod.

@@ -36,7 +36,7 @@ func disagreementObject(d *trace.Disagreement) v1alpha1.TraceDisagreement {
 		pod = d.Pod.String()
 	}
 	return v1alpha1.TraceDisagreement{
-		Code: string(d.Code), Message: d.Head(), Pod: pod, Container: d.Container, Device: string(d.Device), Claims: factObjects(d.Claims),
+		Code: string(d.Code), Message: d.Head(), Pod: pod, Container: d.Container, Device: string(d.Device), Statements: factObjects(d.Statements),
 	}
 }
 

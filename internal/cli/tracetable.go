@@ -59,8 +59,8 @@ func notReadTable(w io.Writer, list []v1alpha1.TraceNotRead) error {
 
 func disagreementNode(d *v1alpha1.TraceDisagreement) *term.Node {
 	node := &term.Node{Text: "DISAGREE " + d.Message}
-	for _, claim := range d.Claims {
-		node.Add(claim.Value, fieldNotes(claim.Sources))
+	for _, statement := range d.Statements {
+		node.Add(statement.Value, fieldNotes(statement.Sources))
 	}
 	return node
 }

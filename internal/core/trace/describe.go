@@ -10,7 +10,7 @@ import (
 )
 
 // describe fills in what a container was given, each thing with its sources.
-func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []claim) {
+func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []statement) {
 	container.Devices = j.held(said)
 	for _, answer := range state.answers {
 		j.describeAnswer(container, answer)
@@ -70,7 +70,7 @@ func (j *joiner) nodesOfNames(names []Fact) []NodeFact {
 }
 
 // held are the devices that any source gives to the container.
-func (j *joiner) held(said []claim) []Device {
+func (j *joiner) held(said []statement) []Device {
 	var all []gpu.UUID
 	for _, one := range said {
 		all = append(all, one.set...)
@@ -78,7 +78,7 @@ func (j *joiner) held(said []claim) []Device {
 	var devices []Device
 	for _, id := range j.catalogue.sorted(all) {
 		if !isUUID(string(id)) {
-			continue // a node of no known card: it is said where claims are compared
+			continue // a node of no known card: it is said where statements are compared
 		}
 		device := j.device(id)
 		device.Sources = nil

@@ -14,11 +14,11 @@ func (j *joiner) disagree(d Disagreement) {
 	j.trace.Disagreements = append(j.trace.Disagreements, d)
 }
 
-// Nothing is the value of a claim that a container holds no device.
+// Nothing is the value of a statement that a container holds no device.
 const Nothing = "nothing"
 
-// compareClaims finds sources that give one container different devices.
-func (j *joiner) compareClaims(pod *podState, c *containerState, said []claim) {
+// compareStatements finds sources that give one container different devices.
+func (j *joiner) compareStatements(pod *podState, c *containerState, said []statement) {
 	var groups []Fact
 	for _, one := range said {
 		if !one.vague {
@@ -26,7 +26,7 @@ func (j *joiner) compareClaims(pod *podState, c *containerState, said []claim) {
 		}
 	}
 	if len(groups) > 1 {
-		j.disagree(Disagreement{Code: DevicesDiffer, Pod: pod.ref, Container: c.name, Claims: groups})
+		j.disagree(Disagreement{Code: DevicesDiffer, Pod: pod.ref, Container: c.name, Statements: groups})
 	}
 }
 
@@ -67,7 +67,7 @@ func (j *joiner) compareCounts(pod *podState, c *containerState, asked []Fact) {
 			held = addFact(held, "", count+" held", source)
 		}
 		if differs {
-			j.disagree(Disagreement{Code: CountDiffers, Pod: pod.ref, Container: c.name, Claims: held})
+			j.disagree(Disagreement{Code: CountDiffers, Pod: pod.ref, Container: c.name, Statements: held})
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (j *joiner) compareNodes(container *Container, state *containerState, nodes
 	slices.Sort(paths)
 	for _, path := range paths {
 		if len(numbers[path]) > 1 {
-			j.disagree(Disagreement{Code: DeviceNodeDiffers, Pod: ref, Container: state.name, Claims: numbers[path]})
+			j.disagree(Disagreement{Code: DeviceNodeDiffers, Pod: ref, Container: state.name, Statements: numbers[path]})
 		}
 	}
 	for _, source := range j.evidence.Read {
@@ -106,7 +106,7 @@ func (j *joiner) compareNodes(container *Container, state *containerState, nodes
 		}
 		for _, name := range container.CDINames {
 			if len(j.catalogue.cdi[name.Value]) == 0 {
-				j.disagree(Disagreement{Code: CDINameUnknown, Pod: ref, Container: state.name, Claims: []Fact{
+				j.disagree(Disagreement{Code: CDINameUnknown, Pod: ref, Container: state.name, Statements: []Fact{
 					{Value: name.Value, Sources: name.Sources},
 					{Value: "no device of that name", Sources: []Source{source}},
 				}})
@@ -123,7 +123,7 @@ func (j *joiner) checkDevices() {
 		device := &j.trace.Devices[i]
 		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile, FactPlacement, FactParent, FactMemory, FactHost} {
 			if values := factsNamed(device.Facts, name); len(values) > 1 {
-				j.disagree(Disagreement{Code: FactDiffers, Device: device.UUID, Claims: values})
+				j.disagree(Disagreement{Code: FactDiffers, Device: device.UUID, Statements: values})
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func (j *joiner) checkName(name string) {
 				continue
 			}
 			means := cmp.Or(string(owner), "no known GPU")
-			j.disagree(Disagreement{Code: DeviceNodeDiffers, Device: meant[0], Claims: []Fact{
+			j.disagree(Disagreement{Code: DeviceNodeDiffers, Device: meant[0], Statements: []Fact{
 				{Value: fmt.Sprintf("%s is %s, which is %s", name, NodeText(node), means), Sources: []Source{spec.Source}},
 				{Value: fmt.Sprintf("%s is /dev/nvidia%d", meant[0], fact.Minor), Sources: []Source{fact.Source}},
 			}})
@@ -183,7 +183,7 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
 					j.disagree(Disagreement{
 						Code: DeviceUnknown, Pod: pod.Ref, Container: container.Name, Device: device.UUID,
-						Claims: []Fact{
+						Statements: []Fact{
 							{Value: string(device.UUID), Sources: device.Sources},
 							{Value: "no such device", Sources: []Source{source}},
 						},
@@ -222,15 +222,15 @@ func (j *joiner) checkHolders() {
 		}
 	}
 	for _, id := range j.catalogue.sorted(order) {
-		var claims []Fact
+		var statements []Fact
 		for _, one := range holders[id] {
 			if slices.ContainsFunc(holders[id], func(other hold) bool { return conflicts(one, other) }) {
 				value := fmt.Sprintf("held by %s, container %s", one.pod, one.container)
-				claims = append(claims, Fact{Value: value, Sources: one.sources})
+				statements = append(statements, Fact{Value: value, Sources: one.sources})
 			}
 		}
-		if len(claims) > 1 {
-			j.disagree(Disagreement{Code: TwoHolders, Device: id, Claims: claims})
+		if len(statements) > 1 {
+			j.disagree(Disagreement{Code: TwoHolders, Device: id, Statements: statements})
 		}
 	}
 }
@@ -239,7 +239,7 @@ func conflicts(a, b hold) bool {
 	return a.pod != b.pod && slices.ContainsFunc(a.keys, func(key gpu.DeviceKey) bool { return slices.ContainsFunc(b.keys, key.Overlaps) })
 }
 
-// sortDisagreements puts what hurts most first, then orders by pod, container, device and claims.
+// sortDisagreements puts what hurts most first, then orders by pod, container, device and statements.
 func sortDisagreements(list []Disagreement) {
 	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, MPSOtherGPU, MPSNotJoined, CountDiffers, NodeDiffers, DeviceNodeDiffers, CDINameUnknown, FactDiffers}
 	slices.SortStableFunc(list, func(a, b Disagreement) int {
@@ -251,14 +251,14 @@ func sortDisagreements(list []Disagreement) {
 
 // Message is the disagreement in a sentence: whom it concerns, and who says what.
 func (d *Disagreement) Message() string {
-	parts := make([]string, len(d.Claims))
-	for i, claim := range d.Claims {
-		parts[i] = SourcesText(claim.Sources) + ": " + claim.Value
+	parts := make([]string, len(d.Statements))
+	for i, statement := range d.Statements {
+		parts[i] = SourcesText(statement.Sources) + ": " + statement.Value
 	}
 	return d.Head() + ": " + strings.Join(parts, "; ")
 }
 
-// Head says whom the disagreement concerns and what it is, without the claims.
+// Head says whom the disagreement concerns and what it is, without the statements.
 func (d *Disagreement) Head() string {
 	container := fmt.Sprintf("pod %s, container %s", d.Pod, d.Container)
 	switch d.Code {
@@ -273,7 +273,7 @@ func (d *Disagreement) Head() string {
 	case DeviceUnknown:
 		return container + ": it was given a device that is not there"
 	case FactDiffers:
-		return fmt.Sprintf("%s: the sources differ in its %s", d.Device, d.Claims[0].Name)
+		return fmt.Sprintf("%s: the sources differ in its %s", d.Device, d.Statements[0].Name)
 	case DeviceNodeDiffers:
 		if d.Device != "" {
 			return fmt.Sprintf("%s: the CDI spec opens another card", d.Device)

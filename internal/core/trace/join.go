@@ -254,7 +254,7 @@ func (j *joiner) pod(state *podState) Pod {
 		pod.Node = hosts[0]
 	}
 	if len(hosts) > 1 {
-		j.disagree(Disagreement{Code: NodeDiffers, Pod: state.ref, Claims: hosts})
+		j.disagree(Disagreement{Code: NodeDiffers, Pod: state.ref, Statements: hosts})
 	}
 	slices.SortStableFunc(state.waits, func(a, b WaitFact) int {
 		return cmp.Or(CompareSources(a.Source, b.Source), cmp.Compare(a.Order, b.Order))
@@ -323,8 +323,8 @@ func (j *joiner) container(pod *podState, state *containerState) (Container, boo
 	if len(container.PIDs) > 0 {
 		container.State = StateRunning
 	}
-	said := j.claims(pod, state)
-	j.compareClaims(pod, state, said)
+	said := j.statements(pod, state)
+	j.compareStatements(pod, state, said)
 	j.compareCounts(pod, state, container.Asked)
 	j.describe(&container, state, facts, said)
 	j.shares(pod, &container, state, facts)

@@ -131,7 +131,7 @@ func (d *directory) nameUnnamed(byUID, byName []Entry) {
 func (j *joiner) containerEntries() []Entry {
 	var list []Entry
 	for _, fact := range j.evidence.Containers {
-		for _, said := range j.containerClaims(fact, nil) {
+		for _, said := range j.containerStatements(fact, nil) {
 			if !said.vague && len(said.set) > 0 {
 				list = append(list, Entry{Pod: fact.Pod, Container: fact.Container, IDs: texts(said.set)})
 				break
@@ -148,7 +148,7 @@ func (j *joiner) physical(entries []Entry) []Entry {
 		if !isGPU(entry.Resource, entry.IDs) {
 			continue
 		}
-		ids := texts(j.claimOf(Source{}, "", entry.IDs).set)
+		ids := texts(j.statementOf(Source{}, "", entry.IDs).set)
 		i := slices.IndexFunc(list, func(e Entry) bool { return e.Pod == entry.Pod && e.Container == entry.Container })
 		if i < 0 {
 			list = append(list, Entry{Pod: entry.Pod, Container: entry.Container, IDs: ids})

@@ -196,7 +196,7 @@ func (j *joiner) checkDaemons(pod *podState, container *Container, facts []Conta
 		}
 		if len(lacks) > 0 {
 			said := Fact{Value: "a share of " + string(card) + " by MPS", Sources: expected[card]}
-			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: card, Claims: append([]Fact{said}, lacks...)})
+			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: card, Statements: append([]Fact{said}, lacks...)})
 		}
 	}
 	held := Fact{}
@@ -222,7 +222,7 @@ func (j *joiner) checkDaemons(pod *podState, container *Container, facts []Conta
 		}
 	}
 	for _, card := range j.catalogue.sorted(order) {
-		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: card, Claims: append([]Fact{held}, others[card]...)})
+		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: card, Statements: append([]Fact{held}, others[card]...)})
 	}
 }
 

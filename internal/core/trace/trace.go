@@ -153,6 +153,6 @@ type Disagreement struct {
 	Pod       Ref
 	Container string
 	Device    gpu.UUID
-	// Claims are what is said, by whom: two at least, in the order of the sources.
-	Claims []Fact
+	// Statements are what is said, by whom: two at least, in the order of the sources.
+	Statements []Fact
 }

@@ -99,7 +99,7 @@ func (l *lie) checkHeadline(t testing.TB, args []string, code, source, value str
 	}
 	said := false
 	for _, d := range found.Disagreements {
-		for _, c := range d.Claims {
+		for _, c := range d.Statements {
 			said = said || slices.Equal(kindsOf(c.Sources), []string{source}) && strings.Contains(c.Value, value)
 		}
 	}

@@ -169,7 +169,7 @@ func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alph
 	}
 	found := decodeTrace(t, got)
 	for _, d := range found.Disagreements {
-		t.Errorf("the sources disagree: %s: %s: %+v", d.Code, d.Message, d.Claims)
+		t.Errorf("the sources disagree: %s: %s: %+v", d.Code, d.Message, d.Statements)
 	}
 	if len(found.Pods) != 1 || found.Pods[0].UID != string(w.pod.UID) || len(found.Pods[0].Containers) != 1 {
 		t.Fatalf("want the one container of pod %s, got %+v", w.pod.UID, found.Pods)

@@ -30,20 +30,20 @@ const (
 	fieldNodes       = "device nodes"
 )
 
-// claim is what one source says a container holds.
-type claim struct {
+// statement is what one source says a container holds.
+type statement struct {
 	source   Source
 	resource string
 	ids      []string
 	set      []gpu.UUID
-	// vague claims name devices by an index that nothing read can look up; they
-	// count as evidence but are not compared.
+	// vague is true for a statement that names a device by an index that no source resolves: it is
+	// evidence, and is not compared.
 	vague bool
 }
 
-// claimOf makes a claim of IDs.
-func (j *joiner) claimOf(source Source, resource string, ids []string) claim {
-	made := claim{source: source, resource: resource, ids: sortedTexts(ids)}
+// statementOf returns the statement of a source that names devices by IDs.
+func (j *joiner) statementOf(source Source, resource string, ids []string) statement {
+	made := statement{source: source, resource: resource, ids: sortedTexts(ids)}
 	for _, id := range made.ids {
 		devices, known := j.catalogue.resolve(id)
 		made.vague = made.vague || !known
@@ -64,25 +64,25 @@ func isGPU(resource string, ids []string) bool {
 	return strings.HasPrefix(resource, "nvidia.com/") || slices.ContainsFunc(ids, isUUID)
 }
 
-// claims are all that is said of a container's devices, in the order of the sources,
+// statements are all that is said of a container's devices, in the order of the sources,
 // the meaningful silences included.
-func (j *joiner) claims(pod *podState, c *containerState) []claim {
-	said := j.assignmentClaims(c)
+func (j *joiner) statements(pod *podState, c *containerState) []statement {
+	said := j.assignmentStatements(c)
 	for _, answer := range c.answers {
-		said = append(said, j.answerClaims(answer)...)
+		said = append(said, j.answerStatements(answer)...)
 	}
 	facts := c.current()
 	for _, fact := range facts {
-		said = append(said, j.containerClaims(fact, c.answers)...)
+		said = append(said, j.containerStatements(fact, c.answers)...)
 	}
 	said = append(said, j.silences(pod, c, said)...)
-	slices.SortStableFunc(said, func(a, b claim) int { return CompareSources(a.source, b.source) })
+	slices.SortStableFunc(said, func(a, b statement) int { return CompareSources(a.source, b.source) })
 	return said
 }
 
-// assignmentClaims has one claim per source, over all of its GPU resources.
-func (j *joiner) assignmentClaims(c *containerState) []claim {
-	var said []claim
+// assignmentStatements has one statement per source, over all of its GPU resources.
+func (j *joiner) assignmentStatements(c *containerState) []statement {
+	var said []statement
 	ids := map[Source][]string{}
 	resource := map[Source]string{}
 	var order []Source
@@ -97,19 +97,19 @@ func (j *joiner) assignmentClaims(c *containerState) []claim {
 		ids[fact.Source] = append(ids[fact.Source], fact.IDs...)
 	}
 	for _, source := range order {
-		said = append(said, j.claimOf(source, resource[source], ids[source]))
+		said = append(said, j.statementOf(source, resource[source], ids[source]))
 	}
 	return said
 }
 
-// answerClaims reads the device plugin's answer in each way that names devices.
-func (j *joiner) answerClaims(answer AnswerFact) []claim {
-	var said []claim
+// answerStatements reads the device plugin's answer in each way that names devices.
+func (j *joiner) answerStatements(answer AnswerFact) []statement {
+	var said []statement
 	say := func(field string, ids []string) {
 		if len(ids) > 0 {
 			source := answer.Source
 			source.Field = field
-			said = append(said, j.claimOf(source, answer.Resource, ids))
+			said = append(said, j.statementOf(source, answer.Resource, ids))
 		}
 	}
 	say(fieldEnv, visible(answer.Env))
@@ -124,7 +124,7 @@ func (j *joiner) answerClaims(answer AnswerFact) []claim {
 	if found := j.catalogue.ofNodes(answer.Nodes); found.any {
 		source := answer.Source
 		source.Field = fieldNodes
-		said = append(said, claim{source: source, resource: answer.Resource, set: found.devices, vague: found.vague})
+		said = append(said, statement{source: source, resource: answer.Resource, set: found.devices, vague: found.vague})
 	}
 	return said
 }
@@ -185,16 +185,16 @@ func cdiDevices(names []string) []string {
 	return ids
 }
 
-// containerClaims reads what a container has. It has to speak where the plugin's
-// answer asked the runtime for something: then having nothing is a claim too.
-func (j *joiner) containerClaims(fact ContainerFact, answers []AnswerFact) []claim {
-	var said []claim
+// containerStatements reads what a container has. It has to speak where the plugin's
+// answer asked the runtime for something: to have nothing is a statement then.
+func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) []statement {
+	var said []statement
 	say := func(field string, read func([]EnvVar) []string) {
 		wanted := slices.ContainsFunc(answers, func(a AnswerFact) bool { return len(read(a.Env)) > 0 })
 		if ids := read(fact.Env); !fact.NoEnv && (len(ids) > 0 || wanted) {
 			source := fact.Source
 			source.Field = field
-			said = append(said, j.claimOf(source, "", ids))
+			said = append(said, j.statementOf(source, "", ids))
 		}
 	}
 	say(fieldEnv, visible)
@@ -209,14 +209,14 @@ func (j *joiner) containerClaims(fact ContainerFact, answers []AnswerFact) []cla
 	if found := j.catalogue.ofNodes(fact.Nodes); found.any || injected {
 		source := fact.Source
 		source.Field = fieldNodes
-		said = append(said, claim{source: source, set: found.devices, vague: found.vague})
+		said = append(said, statement{source: source, set: found.devices, vague: found.vague})
 	}
 	return said
 }
 
-// silences are the claims of sources that were read to the end, would have to name
+// silences are the statements of sources that were read to the end, would have to name
 // the container's devices, and do not.
-func (j *joiner) silences(pod *podState, c *containerState, said []claim) []claim {
+func (j *joiner) silences(pod *podState, c *containerState, said []statement) []statement {
 	spoke := map[Kind]bool{}
 	for _, one := range said {
 		if len(one.set) > 0 || len(one.ids) > 0 {
@@ -226,12 +226,12 @@ func (j *joiner) silences(pod *podState, c *containerState, said []claim) []clai
 	if len(spoke) == 0 || pod.done() || !c.live() {
 		return nil
 	}
-	var silent []claim
+	var silent []statement
 	for _, source := range j.evidence.Read {
 		if spoke[source.Kind] || !j.mustSpeak(source, pod, c, spoke) {
 			continue
 		}
-		silent = append(silent, claim{source: source})
+		silent = append(silent, statement{source: source})
 	}
 	return silent
 }
