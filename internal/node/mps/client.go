@@ -34,22 +34,22 @@ type Client struct {
 }
 
 // Set makes a set of daemons the wanted one; those that are not in it are stopped. When it returns, the
-// supervisor has it on disk, and Status tells of it.
-func (c *Client) Set(ctx context.Context, wanted []Wanted) error {
+// supervisor has it on disk, and reports have the returned generation until another set is accepted.
+func (c *Client) Set(ctx context.Context, wanted []Wanted) (generation int64, err error) {
 	body, err := json.Marshal(request{Wanted: wanted})
 	if err != nil {
-		return fmt.Errorf("set wanted MPS daemons: %w", err)
+		return NoGeneration, fmt.Errorf("set wanted MPS daemons: %w", err)
 	}
 	var reply accepted
 	if err := c.call(ctx, http.MethodPut, wantedURL, body, &reply); err != nil {
-		return fmt.Errorf("set wanted MPS daemons: %w", err)
+		return NoGeneration, fmt.Errorf("set wanted MPS daemons: %w", err)
 	}
-	return nil
+	return reply.Generation, nil
 }
 
 // Status returns the daemons in the order of UUIDs.
 func (c *Client) Status(ctx context.Context) ([]Status, error) {
-	var reply report
+	var reply Report
 	if err := c.call(ctx, http.MethodGet, statusURL, nil, &reply); err != nil {
 		return nil, fmt.Errorf("read status of MPS daemons: %w", err)
 	}
@@ -58,8 +58,8 @@ func (c *Client) Status(ctx context.Context) ([]Status, error) {
 
 // Watch calls see with the daemons as they are, and again whenever that changes, until ctx ends. It
 // connects again when the supervisor goes; if that does not come back soon, see gets the same daemons
-// as Failed with the reason, since they may have ended with it.
-func (c *Client) Watch(ctx context.Context, see func([]Status)) {
+// as Failed with the reason, since they may have ended with it, and NoGeneration.
+func (c *Client) Watch(ctx context.Context, see func(Report)) {
 	clk := c.Clock
 	if clk == nil {
 		clk = clock.RealClock{}
@@ -68,9 +68,9 @@ func (c *Client) Watch(ctx context.Context, see func([]Status)) {
 	var lost time.Time
 	pause, told := clientRetry, false
 	for {
-		err := c.stream(ctx, func(now []Status) {
-			last, lost, pause, told = now, time.Time{}, clientRetry, false
-			see(slices.Clone(now))
+		err := c.stream(ctx, func(now Report) {
+			last, lost, pause, told = now.GPUs, time.Time{}, clientRetry, false
+			see(Report{Generation: now.Generation, GPUs: slices.Clone(now.GPUs)})
 		})
 		if ctx.Err() != nil {
 			return
@@ -79,7 +79,7 @@ func (c *Client) Watch(ctx context.Context, see func([]Status)) {
 			lost = clk.Now()
 		}
 		if clk.Since(lost) >= grace && !told {
-			see(failed(last, err, clk.Now()))
+			see(Report{Generation: NoGeneration, GPUs: failed(last, err, clk.Now())})
 			told = true
 		}
 		timer := clk.NewTimer(pause)
@@ -103,7 +103,7 @@ func failed(last []Status, err error, now time.Time) []Status {
 }
 
 // stream reads reports until the connection ends, which is the error.
-func (c *Client) stream(ctx context.Context, see func([]Status)) error {
+func (c *Client) stream(ctx context.Context, see func(Report)) error {
 	response, err := c.do(ctx, http.MethodGet, watchURL, nil)
 	if err != nil {
 		return err
@@ -112,11 +112,11 @@ func (c *Client) stream(ctx context.Context, see func([]Status)) error {
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxFile)
 	for lines.Scan() {
-		var now report
+		var now Report
 		if err := json.Unmarshal(lines.Bytes(), &now); err != nil {
 			return fmt.Errorf("read report of MPS supervisor: %w", err)
 		}
-		see(now.GPUs)
+		see(now)
 	}
 	err = lines.Err()
 	if err == nil {

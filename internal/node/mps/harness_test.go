@@ -321,7 +321,7 @@ func (n *node) watch(end func()) *running {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.client.Watch(ctx, func(now []Status) { r.seen <- now })
+		r.client.Watch(ctx, func(now Report) { r.seen <- now.GPUs })
 	}()
 	r.stop = sync.OnceFunc(func() {
 		end()
@@ -382,7 +382,7 @@ func (r *running) ask(set ...Wanted) {
 	r.n.t.Helper()
 	limit := time.Now().Add(patience)
 	for {
-		err := r.client.Set(r.n.t.Context(), set)
+		_, err := r.client.Set(r.n.t.Context(), set)
 		if err == nil {
 			return
 		}

@@ -82,7 +82,7 @@ func (n *node) tryToSet(s *running, set ...Wanted) {
 	n.t.Helper()
 	limit := time.Now().Add(patience)
 	for {
-		err := s.client.Set(n.t.Context(), set)
+		_, err := s.client.Set(n.t.Context(), set)
 		// Before it listens, and when it has died; then the set is on disk.
 		_, there := os.Stat(filepath.Join(n.root, wantedName))
 		if err == nil || there == nil && errors.Is(err, ErrUnavailable) {

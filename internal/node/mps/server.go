@@ -32,19 +32,25 @@ const (
 	watchURL  = "/v1/watch"
 )
 
-// request is the body of PUT wanted, report the answer to GET status and each line of GET
-// watch, refusal the body of every error.
+// Report is what the supervisor knows of its daemons.
+type Report struct {
+	// Generation is that of the wanted set which the statuses are about, or NoGeneration.
+	Generation int64 `json:"generation"`
+	// GPUs are the daemons in the order of UUIDs.
+	GPUs []Status `json:"gpus"`
+}
+
+// NoGeneration is the generation of a report that no supervisor made. No set has it.
+const NoGeneration int64 = -1
+
+// request is the body of PUT wanted, accepted the answer to it, refusal the body of every error. A Report is the
+// answer to GET status and each line of GET watch.
 type (
 	request struct {
 		Wanted []Wanted `json:"wanted"`
 	}
 	accepted struct {
 		Generation int64 `json:"generation"`
-	}
-	report struct {
-		// Generation is that of the set which the statuses are about.
-		Generation int64    `json:"generation"`
-		GPUs       []Status `json:"gpus"`
 	}
 	refusal struct {
 		Error string `json:"error"`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -56,7 +57,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if err := s.client.call(t.Context(), http.MethodGet, "/v2/status", nil, &report{}); err == nil || !strings.Contains(err.Error(), "404") {
+	if err := s.client.call(t.Context(), http.MethodGet, "/v2/status", nil, &Report{}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("another version: %v", err)
 	}
 	now, err := s.client.Status(t.Context())
@@ -125,7 +126,7 @@ func TestNoSupervisor(t *testing.T) {
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "`berth-agent mps`") || !strings.Contains(err.Error(), c.Socket) {
 		t.Errorf("Status: %v", err)
 	}
-	if err := c.Set(t.Context(), nil); !errors.Is(err, ErrUnavailable) {
+	if _, err := c.Set(t.Context(), nil); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("Set: %v", err)
 	}
 }
@@ -141,15 +142,23 @@ func TestWatchOutlivesTheSupervisor(t *testing.T) {
 	clk := newTestClock()
 	client := &Client{Socket: SocketPath(n.root), Clock: clk}
 	seen := make(chan []Status, 1000)
+	var generation atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		client.Watch(ctx, func(now []Status) { seen <- now })
+		client.Watch(ctx, func(now Report) {
+			generation.Store(now.Generation)
+			seen <- now.GPUs
+		})
 	}()
 	defer func() { cancel(); <-done }()
 	watcher := &running{n: n, seen: seen}
 	watcher.await("Ready", allReady(want))
+	accepted, err := client.Set(t.Context(), []Wanted{want}) // The same set keeps its generation.
+	if err != nil || accepted != generation.Load() {
+		t.Errorf("generation %d was accepted, %v; reported %d", accepted, err, generation.Load())
+	}
 
 	s.stop()
 	watcher.await("Stopping", inState(Stopping))
@@ -157,10 +166,16 @@ func TestWatchOutlivesTheSupervisor(t *testing.T) {
 		clk.pass(t, pause)
 	}
 	watcher.await("lost", inState(Failed, "the MPS supervisor does not answer", "`berth-agent mps`"))
+	if generation.Load() != NoGeneration {
+		t.Errorf("generation %d without a supervisor", generation.Load())
+	}
 	s = n.start(n.deps())
 	s.await("Ready", allReady(want))
 	clk.pass(t, time.Second)
 	watcher.await("Ready", allReady(want))
+	if generation.Load() != accepted {
+		t.Errorf("generation %d after a restart, accepted was %d", generation.Load(), accepted)
+	}
 	s.set()
 	watcher.await("nothing left", nothing)
 }

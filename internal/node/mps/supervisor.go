@@ -348,10 +348,10 @@ func (s *Supervisor) broadcast() {
 }
 
 // report is the whole picture, in the order of UUIDs, and a channel that is closed when there is a newer one.
-func (s *Supervisor) report() (report, <-chan struct{}) {
+func (s *Supervisor) report() (Report, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := report{Generation: s.wanted.Generation, GPUs: make([]Status, 0, len(s.status))}
+	r := Report{Generation: s.wanted.Generation, GPUs: make([]Status, 0, len(s.status))}
 	for _, st := range s.status {
 		r.GPUs = append(r.GPUs, st)
 	}
