@@ -61,6 +61,8 @@ var rules = []rule{
 
 	// Node: no package but the agent knows an adapter or the simulator.
 	{packages: "internal/node/allocatable", berth: []string{"internal/core/", "internal/node/ledger", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, others: none, never: []string{nvml}},
+	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/cdi", never: kubernetes},
 	{packages: "internal/node/cdi/hook", berth: []string{"internal/core/version"}},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},

@@ -26,7 +26,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
+	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
+	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -69,17 +71,13 @@ type Deps struct {
 }
 
 // Step is a moment of a change at which a test can stop the agent. Those of a changed
-// configuration are configwatch's, those of MIG partition's, those of MPS mps's.
+// configuration are configwatch's, those of MIG partition's, those of MPS mps's, those of time slices timeslice's.
 type Step string
 
 // The steps.
 const (
 	// StepUnitsKept: the new use of the devices is on disk and not yet in force.
 	StepUnitsKept = Step(allocatable.StepKept)
-	// StepSliceNoted: a time slice is about to be set.
-	StepSliceNoted Step = "time slice noted"
-	// StepSliceSet: it is set and not yet noted as done.
-	StepSliceSet Step = "time slice set"
 )
 
 // Agent is the node side of Berth. Make it with New, start it with Run.
@@ -109,7 +107,8 @@ type Agent struct {
 	conditions  *nodeapi.Conditions
 	inventory   *inventory.Inventory
 	allocatable *allocatable.Devices
-	sharing     *sharing
+	timeslices  *timeslice.Syncer
+	mps         *mpssync.Syncer
 	partition   *migapply.Partition
 	resetter    *reset.Resetter
 	// labels is nil where no labels are wanted.
@@ -181,7 +180,7 @@ func New(deps Deps) (*Agent, error) {
 		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
 		Keep: filepath.Join(config.StateDir, inventory.KeepFile), BootID: deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
-		Renewed:  func(gpus []gpu.UUID) { a.sharing.wereReset(gpus) },
+		Renewed:  func(gpus []gpu.UUID) { a.timeslices.WereReset(gpus) },
 	})
 	a.wireAllocatable(deps.BootID)
 	if err := a.wireHolders(deps); err != nil {
@@ -254,23 +253,40 @@ func (a *Agent) wireHolders(deps Deps) error {
 // wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
 func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	program := deps.Hardware.NVIDIASMI(a.log.With("component", "smi"))
-	a.sharing = newSharing(program, &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, a.config.StateDir, deps.BootID)
+	a.timeslices = timeslice.New(timeslice.Deps{
+		Units: a.allocatable.Units, UnitsChanged: a.allocatable.Subscribe, Hardware: a.inventory,
+		Program: program, StateDir: a.config.StateDir, BootID: deps.BootID, FileLost: a.stateLost, Report: a.problemList.Set,
+		Fault: func(step timeslice.Step) error { return a.fault(Step(step)) },
+		Clock: a.clock, Log: a.log.With("component", "timeslice"),
+	})
+	a.mps = mpssync.New(mpssync.Deps{
+		Units: a.allocatable.Units, UnitsChanged: a.allocatable.Subscribe, Hardware: a.inventory,
+		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, Report: a.problemList.Set,
+		Changed: func() {
+			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
+			a.cdi.Poke()
+			a.wakePlugin()
+		},
+		Clock: a.clock,
+	})
 	actions := deps.Hardware.Actions(a.log.With("component", "nvidia"))
 	gpus := hardware.NewMIG(hardware.MIGDeps{
-		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.sharing.wereReset, Report: a.inventory.Report, Now: a.clock.Now,
+		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.timeslices.WereReset, Report: a.inventory.Report, Now: a.clock.Now,
 	})
 	finder := a.newFinder(actions)
 	a.resetter = reset.New(reset.Deps{
 		Dir: a.config.StateDir, Hardware: a.inventory, Ledger: a.ledger, Openers: finder.Find,
-		Quiesce: a.quiesceForReset, Resume: a.resumeAfterReset,
-		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
-		Clock: a.clock, Log: a.log.With("component", "reset"),
+		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForReset, id) },
+		Resume:  func(gpu.UUID) { a.mps.Unquiesce(mpssync.ForReset) },
+		Reset:   func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
+		Clock:   a.clock, Log: a.log.With("component", "reset"),
 	})
 	a.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  gpus,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
-		Blind: a.sync.Unsure, Quiesce: a.quiesce, Notify: a.republish.Set,
+		Blind: a.sync.Unsure, Notify: a.republish.Set,
+		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForMIG, id) },
 		Openers: finder.Find,
 		Clock:   a.clock, Log: a.log.With("room", "partition"),
 	})
@@ -288,8 +304,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.allocatable.Run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
 	group.Go(func() error { return a.repartition(ctx) })
-	group.Go(func() error { return a.share(ctx) })
-	group.Go(func() error { return a.sendDaemons(ctx) })
 	group.Go(func() error { return a.measure(ctx) })
 	group.Go(func() error { return a.label(ctx) })
 	group.Go(func() error { return a.tellHealth(ctx) })
@@ -308,7 +322,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
 	// daemons, of which nothing is known before.
-	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.resetter.Run} {
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run} {
 		group.Go(func() error {
 			select {
 			case <-ctx.Done():
@@ -389,7 +403,7 @@ func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string
 	if device.Mode != offer.MPS {
 		return ""
 	}
-	if why := a.withoutDaemon(device.Key.GPU); why != "" {
+	if why := a.mps.Unready(device.Key.GPU); why != "" {
 		return why
 	}
 	if usesCDI && !known[cdi.MPSName(device.Key.GPU)] {

@@ -53,8 +53,6 @@ type bench struct {
 	boot string
 	// override changes the configuration last; nil for nothing.
 	override func(*v1alpha1.AgentConfig)
-	// tune changes an agent before it runs; nil for nothing.
-	tune func(*Agent)
 	// api is the API server; nil for a standalone agent.
 	api *hangingAPI
 	// log gets the agent's log; nil for the test's.
@@ -141,9 +139,6 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	agent, err = New(wiring)
 	if err != nil {
 		b.t.Fatal(err)
-	}
-	if b.tune != nil {
-		b.tune(agent)
 	}
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -66,7 +67,7 @@ func (a *Agent) repartition(ctx context.Context) error {
 		a.problemList.Set("mig-journal", a.partition.Faults()...)
 		a.noteMIG(statuses, problem)
 		a.allocatable.Settle()
-		a.unquiesce()
+		a.mps.Unquiesce(mpssync.ForMIG)
 		state, known := a.migState(statuses, problem)
 		if known && state != written && a.writeMIGState(ctx, state) {
 			written = state

@@ -21,7 +21,10 @@ func (a *Agent) newFinder(actions *nvidia.Actions) *openers.Finder {
 			}
 			return processes, err
 		},
-		Daemon:  func(id gpu.UUID) int { return (*a.sharing.statuses.Load())[id].PID },
+		Daemon: func(id gpu.UUID) int {
+			daemon, _ := a.mps.Status(id) // Without one the PID is 0.
+			return daemon.PID
+		},
 		PodName: a.podName, ProcRoot: "/proc",
 	})
 }

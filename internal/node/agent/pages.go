@@ -143,9 +143,8 @@ func (a *Agent) debugState() DebugState {
 		config.Refused = now.Refused.Error()
 	}
 	var daemons []mps.Status
-	known := *a.sharing.statuses.Load()
 	for _, unit := range offer.MPSUnits(a.allocatable.Units()) {
-		if status, ok := known[unit.Key.GPU]; ok {
+		if status, ok := a.mps.Status(unit.Key.GPU); ok {
 			daemons = append(daemons, status)
 		}
 	}

@@ -37,9 +37,7 @@ func (a *Agent) project(ctx context.Context) error {
 		case <-holdings.C():
 		case <-settled.C():
 			a.wakePlugin()
-			a.sharing.poke()
 			a.cdi.Poke()
-			a.noteDaemons()
 		case <-conditions.C():
 		case <-problems.C():
 		case <-a.republish.C():
@@ -120,9 +118,9 @@ func (a *Agent) cdiExtras() cdi.Extras {
 		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
 		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
 	}
-	for _, unit := range a.mpsUnits() {
+	for _, unit := range a.mps.Units() {
 		id := unit.Key.GPU
-		if a.withoutDaemon(id) == "" {
+		if a.mps.Unready(id) == "" {
 			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(a.config.MPSRoot, id), ShmDir: mps.ShmDir(a.config.MPSRoot, id)})
 		}
 	}

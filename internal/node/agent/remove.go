@@ -4,20 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/node/statefile"
 )
-
-// RemoveState removes from a state directory what the agent itself keeps there; the packages below it remove their own.
-func RemoveState(stateDir string) error {
-	return statefile.Remove(filepath.Join(stateDir, sliceFile))
-}
 
 // RemoveLabels removes the labels about the GPUs from every place that they may be in; api may be nil.
 func RemoveLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface) error {

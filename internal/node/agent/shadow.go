@@ -27,7 +27,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
 	a.awaitLayout(ctx)
 	a.allocatable.Begin()
-	a.askDaemons(ctx)
+	a.mps.Prepare(ctx)
 	close(a.compared)
 	a.publish()
 	a.wakePlugin()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,9 +15,9 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
@@ -209,7 +210,7 @@ func (b *bench) supervise() (stop func()) {
 // TestTimeSliceOfADeadAgent: an agent that dies around the setting of a time slice leaves
 // it as it was or noted, so that the next one ends with what is wanted.
 func TestTimeSliceOfADeadAgent(t *testing.T) {
-	for _, step := range []Step{StepUnitsKept, StepSliceNoted, StepSliceSet} {
+	for _, step := range []Step{StepUnitsKept, Step(timeslice.Noted), Step(timeslice.Set)} {
 		t.Run(string(step), func(t *testing.T) {
 			b := newIdleBench(t, "t4x4")
 			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
@@ -231,8 +232,8 @@ func TestTimeSliceOfADeadAgent(t *testing.T) {
 			b.awaitOf("nvidia.com/gpu", healthy(4))
 			b.awaitSlice(1, "Default")
 			awaitTrue(t, "that nothing is noted any more", func() bool {
-				set, result := b.agent.sharing.set.Read()
-				return !result.Lost() && len(set) == 0
+				text, err := os.ReadFile(filepath.Join(b.dir, "state", timeslice.FileName))
+				return errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), string(b.uuid(1)))
 			})
 		})
 	}
@@ -245,25 +246,10 @@ gpus:
 - {select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}
 `
 
-// TestTimeSlicesComeBack: a reset and a load of the driver take the time slice away, whoever makes them, and it is set again.
-func TestTimeSlicesComeBack(t *testing.T) {
-	b := newIdleBench(t, "t4x4")
-	b.configure(twoSlices)
-	b.tune = func(a *Agent) { a.sharing.check = 50 * time.Millisecond }
-	b.agent = b.start()
-	b.awaitSlice(1, "Short")
-	b.awaitSlice(2, "Long")
-	if err := b.machine.ResetGPUs("1"); err != nil {
-		t.Fatal(err)
-	}
-	b.awaitSlice(1, "Short")
-}
-
 // TestTimeSlicesAfterAResetByOthers: a scan that finds another life of a GPU is enough, it does not take a check.
 func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
-	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
 	b.agent = b.start()
 	b.awaitSlice(1, "Short")
 	b.awaitSlice(2, "Long")
@@ -279,7 +265,6 @@ func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
-	b.tune = func(a *Agent) { a.sharing.check = time.Hour }
 	b.agent = b.start()
 	b.awaitSlice(1, "Short")
 	b.awaitSlice(2, "Long")
@@ -293,36 +278,3 @@ func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	b.awaitSlice(1, "Short")
 	b.awaitSlice(2, "Long")
 }
-
-// TestTimeSliceThatCannotBeSet keeps no other GPU from its own.
-func TestTimeSliceThatCannotBeSet(t *testing.T) {
-	b := newIdleBench(t, "t4x4")
-	b.configure(twoSlices)
-	refused := make(chan struct{}, 1)
-	b.tune = func(a *Agent) {
-		a.sharing.slices = refuser{sliceSetter: a.sharing.slices, gpu: func() gpu.UUID { return a.inventory.Current().GPUs[1].UUID }, refused: refused}
-	}
-	b.agent = b.start()
-	<-refused
-	b.awaitSlice(2, "Long")
-	awaitTrue(t, "that the problem is shown", func() bool {
-		return slices.ContainsFunc(b.agent.problemList.All(), func(c gpu.Cause) bool { return c.Code == "TIME_SLICE" })
-	})
-}
-
-// refuser is nvidia-smi that cannot set the time slice of one GPU.
-type refuser struct {
-	sliceSetter
-	gpu     func() gpu.UUID
-	refused chan struct{}
-}
-
-func (r refuser) SetTimeSlice(ctx context.Context, card gpu.UUID, slice string) error {
-	if card == r.gpu() {
-		poke(r.refused)
-		return errors.New("Unable to set timeslice: Unknown Error")
-	}
-	return r.sliceSetter.SetTimeSlice(ctx, card, slice)
-}
-
-var _ sliceSetter = (*smi.SMI)(nil)

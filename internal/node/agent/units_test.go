@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -73,15 +75,15 @@ func TestLostUnitsKeepDaemons(t *testing.T) {
 	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.shared", []string{string(b.uuid(1)) + "::0"}); err != nil {
 		t.Fatal(err)
 	}
-	before := (*first.sharing.statuses.Load())[b.uuid(1)]
+	before, _ := first.mps.Status(b.uuid(1))
 	end()
 	if err := os.WriteFile(filepath.Join(b.dir, "state", allocatable.FileName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
 	b.agent = b.start()
-	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.allocatable.Units()) == 4 && *b.agent.sharing.away.Load() == "" })
-	statuses, err := b.agent.sharing.daemons.Status(t.Context())
+	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.allocatable.Units()) == 4 && b.agent.mps.Unready(b.uuid(1)) == "" })
+	statuses, err := (&mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}).Status(t.Context())
 	if err != nil || len(statuses) != 1 || statuses[0].PID != before.PID || statuses[0].Limits != before.Limits {
 		t.Errorf("daemons %+v, %v; want the one that served before: %+v", statuses, err, before)
 	}
@@ -106,7 +108,7 @@ func TestLostSlicesAreSetAgain(t *testing.T) {
 	_, end := b.startUntil()
 	b.awaitSlice(1, "Short")
 	end()
-	path := filepath.Join(b.dir, "state", sliceFile)
+	path := filepath.Join(b.dir, "state", timeslice.FileName)
 	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
+	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -89,8 +90,8 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	err := errors.Join(
-		agent.RemoveState(dir), allocatable.Remove(dir), inventory.Remove(dir), kubeletsync.Remove(dir), ledger.Remove(dir), library.Remove(dir),
-		reset.Remove(dir),
+		allocatable.Remove(dir), inventory.Remove(dir), kubeletsync.Remove(dir), ledger.Remove(dir), library.Remove(dir),
+		reset.Remove(dir), timeslice.Remove(dir),
 	)
 	removeIfEmpty(dir)
 	return err

@@ -1,0 +1,302 @@
+// Package timeslice sets the time slices of GPUs as the settled units want them. It is an actor of its own, because
+// nvidia-smi may take long.
+//
+// What it guarantees: a GPU is in the state file before its time slice is changed and until it has the default again, so no
+// time slice outlasts its configuration, whenever the agent dies. A GPU whose time slice cannot be set does not delay the
+// others.
+//
+// What wakes it: a change of the settled units or of the inventory; [Syncer.WereReset]; and a timer after a failure, or
+// when a time slice is due to be set again. An allocation does not wake it.
+//
+// What it writes: the time slices, through nvidia-smi; the file timeslices.json; and the problems of the sources "timeslice"
+// and "timeslice-file".
+//
+// What it never waits for: the API server, the kubelet, the ledger, the MPS supervisor. Nothing waits for it.
+//
+// The package must not import the agent or another package below it, an adapter, or a front end.
+package timeslice
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
+)
+
+// FileName is the state file with the GPUs whose time slice may not be the driver's default.
+const FileName = "timeslices.json"
+
+const (
+	// retry is the pause after nvidia-smi has failed.
+	retry = 5 * time.Second
+	// recheck is the time after which a time slice is set again. A GPU loses its time slice at every reset and load of
+	// the driver. Most of these are found by a scan, but not those of a GPU that does not count its energy, for example.
+	recheck = 30 * time.Second
+	// unknown stands in the file for a time slice that is being set, or whose record is lost.
+	unknown = "?"
+	// standard is the driver's name for its default.
+	standard = "default"
+)
+
+// Step is a moment of a change at which a test can stop the actor.
+type Step string
+
+// The steps.
+const (
+	// Noted: the file says that a time slice is about to be set.
+	Noted Step = "time slice noted"
+	// Set: the time slice is set, and the file does not say so yet.
+	Set Step = "time slice set"
+)
+
+// Hardware is the inventory.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
+// Program sets time slices; nvidia-smi is the only one that can.
+type Program interface {
+	SetTimeSlice(ctx context.Context, id gpu.UUID, slice string) error
+}
+
+// Deps are what a Syncer is made of.
+type Deps struct {
+	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
+	Units        func() []offer.Unit
+	UnitsChanged func() *signal.Subscription
+	Hardware     Hardware
+	Program      Program
+	// StateDir has the file FileName, which another boot than BootID voids.
+	StateDir, BootID string
+	// FileLost reports that the file could not be used, and what is done without its content.
+	FileLost func(source string, result statefile.Result, without string)
+	// Report replaces the problems of a source; it must not block.
+	Report func(source string, problems ...gpu.Cause)
+	// Fault is called at each step; an error stops the change there. Nil for none.
+	Fault func(Step) error
+	Clock clock.Clock
+	Log   *slog.Logger
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct {
+	deps Deps
+	file statefile.File[map[gpu.UUID]string]
+	wake *signal.Signal
+
+	mu sync.Mutex
+	// setAt is when the time slice of each GPU was set. The time slice of a GPU that is not in it is unknown.
+	setAt map[gpu.UUID]time.Time
+	// resets counts the calls of WereReset: a reset while a time slice is being set may have removed it.
+	resets int
+}
+
+// New makes a Syncer; it touches nothing.
+func New(deps Deps) *Syncer {
+	if deps.Fault == nil {
+		deps.Fault = func(Step) error { return nil }
+	}
+	return &Syncer{
+		deps: deps, wake: signal.New(), setAt: map[gpu.UUID]time.Time{},
+		file: statefile.File[map[gpu.UUID]string]{
+			Path: filepath.Join(deps.StateDir, FileName), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: deps.BootID,
+		},
+	}
+}
+
+// Remove removes the file from a state directory.
+func Remove(stateDir string) error { return statefile.Remove(filepath.Join(stateDir, FileName)) }
+
+// Run keeps the time slices as the units want them until ctx ends. Start it after the first scan.
+func (s *Syncer) Run(ctx context.Context) error {
+	units := s.deps.UnitsChanged()
+	defer units.Close()
+	hardware := s.deps.Hardware.Subscribe()
+	defer hardware.Close()
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-units.C():
+		case <-hardware.C():
+		case <-s.wake.C():
+		case <-again:
+		}
+		switch err := s.apply(ctx); {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.deps.Report("timeslice", gpu.Cause{Code: "TIME_SLICE", Message: err.Error()})
+			again = s.deps.Clock.After(retry)
+		default:
+			s.deps.Report("timeslice")
+			s.deps.Report("timeslice-file")
+			again = nil
+			if s.losable() {
+				again = s.deps.Clock.After(recheck)
+			}
+		}
+	}
+}
+
+// WereReset says that GPUs have lost their time slices. It never waits.
+func (s *Syncer) WereReset(gpus []gpu.UUID) {
+	s.mu.Lock()
+	s.resets++
+	for _, id := range gpus {
+		delete(s.setAt, id)
+	}
+	s.mu.Unlock()
+	s.wake.Set()
+}
+
+// losable tells whether a GPU has a time slice that it may lose.
+func (s *Syncer) losable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.setAt) > 0
+}
+
+// inForce tells whether the GPU can be taken to have the time slice that was set last.
+func (s *Syncer) inForce(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, known := s.setAt[id]
+	return known && s.deps.Clock.Now().Sub(at) < recheck
+}
+
+// doubt records that the time slice of a GPU is unknown, and returns the number of resets so far.
+func (s *Syncer) doubt(id gpu.UUID) (resets int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.setAt, id)
+	return s.resets
+}
+
+// confirm records that a time slice was set, unless there was a reset after doubt returned that number.
+func (s *Syncer) confirm(id gpu.UUID, at time.Time, resets int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resets == resets {
+		s.setAt[id] = at
+	}
+}
+
+// apply gives each GPU the time slice that is wanted, and again when it may have lost it. A GPU whose time slice cannot be
+// set does not delay the others.
+func (s *Syncer) apply(ctx context.Context) error {
+	present, units := s.deps.Hardware.Current(), s.deps.Units()
+	wanted := map[gpu.UUID]string{}
+	for _, w := range offer.TimeSlices(units) {
+		wanted[w.GPU] = w.Slice
+	}
+	noted, err := s.noted(present)
+	if err != nil {
+		return err
+	}
+	for _, unit := range units {
+		if unit.Use.Mode == offer.Unknown {
+			wanted[unit.Key.GPU] = noted[unit.Key.GPU] // Unchanged while it is unknown what its pods were allocated.
+		}
+	}
+	var failures []error
+	for _, id := range keysOf(wanted, noted) {
+		slice := wanted[id]
+		switch {
+		case away(present, id):
+			s.doubt(id)
+			continue // It has the default when it returns, and the inventory changes then.
+		case slice == noted[id] && (slice == "" || slice == unknown || s.inForce(id)):
+			continue
+		}
+		stopped, err := s.set(ctx, noted, id, slice)
+		if stopped {
+			return err
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// set sets the time slice of one GPU, empty for the default, and updates the file. After stopped nothing more may be done.
+func (s *Syncer) set(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID, slice string) (stopped bool, err error) {
+	resets := s.doubt(id)
+	again := noted[id] == slice
+	if !again && noted[id] != unknown {
+		noted[id] = unknown
+		if err := s.file.Save(noted); err != nil {
+			return true, err
+		}
+	}
+	if err := s.deps.Fault(Noted); err != nil {
+		return true, err
+	}
+	now := s.deps.Clock.Now()
+	if err := s.deps.Program.SetTimeSlice(ctx, id, cmp.Or(slice, standard)); err != nil {
+		return false, err
+	}
+	if slice == "" {
+		delete(noted, id)
+	} else {
+		noted[id] = slice
+		s.confirm(id, now, resets)
+	}
+	if err := s.deps.Fault(Set); err != nil {
+		return true, err
+	}
+	if again {
+		return false, nil
+	}
+	if err := s.file.Save(noted); err != nil {
+		return true, err
+	}
+	s.deps.Log.Info("time slice set", "gpu", id, "slice", cmp.Or(slice, standard))
+	return false, nil
+}
+
+// noted reads the file. When its content is lost, the time slice of every GPU is unknown, so that each is set again.
+func (s *Syncer) noted(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
+	noted, result := s.file.Load()
+	if noted == nil {
+		noted = map[gpu.UUID]string{}
+	}
+	if !result.Lost() {
+		return noted, nil
+	}
+	s.deps.FileLost("timeslice-file", result, "the time slice of every GPU is set again")
+	for i := range present.GPUs {
+		noted[present.GPUs[i].UUID] = unknown
+	}
+	return noted, s.file.Save(noted)
+}
+
+// away tells whether a GPU does not answer now, or has no driver.
+func away(snapshot *gpu.Snapshot, id gpu.UUID) bool {
+	found := snapshot.GPU(id)
+	return !snapshot.Driver.Present() || found == nil || found.Health.State == gpu.Gone
+}
+
+// keysOf returns the keys of both maps, sorted.
+func keysOf(a, b map[gpu.UUID]string) []gpu.UUID {
+	var ids []gpu.UUID
+	for _, m := range []map[gpu.UUID]string{a, b} {
+		for id := range m {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
