@@ -30,6 +30,10 @@ func NewCommand(out, errOut io.Writer) *cobra.Command {
 A simulated machine is a folder. berth-agent --sim DIR takes its GPUs from it: through
 NVML, and as the files of a driver below DIR/root. Faults show there as on real hardware,
 in every process that has the folder open.`,
+		Example: `  berth sim create /tmp/node --profile a100x8-40g
+  berth-agent inspect gpus --sim /tmp/node
+  berth sim inject /tmp/node --gpu 3 --xid 79
+  berth sim clear /tmp/node --gpu 3`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

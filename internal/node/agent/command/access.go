@@ -31,7 +31,7 @@ func connect(config *v1alpha1.AgentConfig, kubeconfig string) (dynamic.Interface
 	}
 	access, err := access(kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w (give --kubeconfig FILE, run in a pod with a service account, or work without it: --standalone)", err)
+		return nil, fmt.Errorf("find the API server: %w (use --kubeconfig FILE, run in a pod with a service account, or run without it: --standalone)", err)
 	}
 	access.UserAgent = "berth-agent"
 	client, err := dynamic.NewForConfig(access)

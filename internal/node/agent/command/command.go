@@ -26,37 +26,42 @@ func New(out, errOut io.Writer) *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:   "berth-agent",
-		Short: "Find this node's GPUs, advertise them, give out the right ones, and say who holds them",
+		Short: "Advertise this node's GPUs to the kubelet, allocate them, and publish who holds them",
 		Long: `berth-agent runs on each GPU node. It finds the GPUs, advertises them to the
-kubelet, gives out those that are linked best, writes the CDI spec by which the
-container runtime injects them, and publishes a GPUNode object that says who
-holds which.
+kubelet, allocates the GPUs of a pod so that they have the best links, writes the
+CDI spec with which the container runtime injects them, and publishes a GPUNode
+object that lists the holder of each GPU.
 
-A shutdown removes nothing, so that an upgrade leaves no gap; "berth-agent
-uninstall" does.`,
-		Example: `  # On a node with a driver and a kubelet in their usual places
+The settings come from a file (--config) or a ConfigMap (--config-map). Changes of
+either take effect without a restart. An invalid configuration is reported with its
+line and the fix, and the last valid one stays in force. A flag overrides the
+setting of the same name.
+
+The agent removes nothing when it stops, so that an upgrade has no gap. To remove
+what it created, use berth-agent uninstall.`,
+		Example: `  # On a node with a driver and a kubelet in their default locations
   berth-agent
 
-  # With a file, Berth's own or NVIDIA's (version: v1); edits take effect at once, and a wrong key is
-  # named with its line and the fix while the last good one stays in force
+  # With a configuration file of kind AgentConfig, or in the format of NVIDIA's device plugin (version: v1)
   berth-agent --config /etc/berth/agent.yaml
 
-  # With a ConfigMap whose key the node's label berth.dev/config names
+  # With the key of a ConfigMap that the node label berth.dev/config names
   berth-agent --config-map berth-system/agent-configs
 
-  # Simulated hardware, no API server
+  # On simulated hardware, without an API server
   berth sim create /tmp/gpus --profile a100x8-40g
-  berth-agent --sim /tmp/gpus --standalone --kubelet-dir /tmp/kubelet --cdi-dir /tmp/cdi
+  berth-agent --sim /tmp/gpus --standalone --kubelet-dir /tmp/kubelet --cdi-dir /tmp/cdi \
+    --hook-dir /tmp/hooks --state-dir /tmp/state --persistent-dir /tmp/persistent
 
-  # What would be published, without publishing it
-  berth-agent inspect gpus --sim /tmp/gpus`,
+  # Print what would be published, without publishing it
+  berth-agent inspect gpus`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			// A standard error that nobody reads must not stop whoever logs.
+			// A standard error that no process reads must not block the actors that log.
 			log := logqueue.New(errOut)
 			defer log.Close(logPatience)
 			return run(ctx, o, cmd, o.logger(log))
@@ -70,7 +75,7 @@ uninstall" does.`,
 	return root
 }
 
-// logPatience bounds how long the end waits for the last log lines to be written.
+// logPatience is how long a stopping agent waits until the last log lines are written.
 const logPatience = time.Second
 
 func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) error {

@@ -227,7 +227,7 @@ func TestInspect(t *testing.T) {
 				if err != nil || !strings.Contains(out, want) {
 					t.Errorf("inspect %s -o %s: %v, want %q in\n%s", view, format, err, want, out)
 				}
-				if hooks := strings.Contains(errOut, "hooks are left out"); hooks != (view == "cdi") {
+				if hooks := strings.Contains(errOut, "without its hooks"); hooks != (view == "cdi") {
 					t.Errorf("inspect %s prints to standard error: %s", view, errOut)
 				}
 			}
@@ -247,11 +247,11 @@ func TestRefusals(t *testing.T) {
 		args []string
 		want string
 	}{
-		"a view that does not exist":   {[]string{"inspect", "cards"}, "name one of gpus, devices, cdi, labels, metrics"},
-		"a format that does not exist": {[]string{"inspect", "gpus", "-o", "xml"}, "use table or json"},
+		"a view that does not exist":   {[]string{"inspect", "cards"}, "want one of gpus, devices, cdi, labels, metrics"},
+		"a format that does not exist": {[]string{"inspect", "gpus", "-o", "xml"}, "use -o table or -o json"},
 		"a file that does not exist":   {[]string{"inspect", "gpus", "--config", "/nowhere.yaml"}, "/nowhere.yaml"},
 		"an argument of the agent":     {[]string{"gpus"}, "gpus"},
-		"no API server":                {[]string{"uninstall"}, "with --standalone"},
+		"no API server":                {[]string{"uninstall"}, "--standalone removes only"},
 		"no kubeconfig":                {[]string{"uninstall", "--kubeconfig", "/nowhere"}, "/nowhere"},
 		"a program not simulated":      {[]string{hardware.SimulatedCommand, "nvidia-debugdump", "x"}, "nvidia-debugdump"},
 	}

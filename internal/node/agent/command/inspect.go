@@ -32,29 +32,42 @@ func newInspectCommand(o *options) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "inspect " + strings.Join(views(), "|"),
-		Short: "Print what the agent would publish, and exit",
-		Long: `Print what the agent would publish from this machine's hardware (or from a
-simulator's) with the given configuration. Nothing is written anywhere.
+		Short: "Print what the agent would publish, without publishing it",
+		Long: `Scan the hardware of this machine once, or of a simulator's (--sim), and print what
+the agent would publish from it with the given configuration. Nothing is written,
+advertised or changed.
 
-  gpus     the cards as the inventory sees them
-  devices  what the kubelet would be told: resource, device ID, NUMA node, health
+  gpus     the GPUs with model, PCI bus ID, NUMA node, memory and health
+  devices  the devices that would be advertised to the kubelet: resource, device ID,
+           NUMA node, health
   cdi      the CDI spec (always JSON)
-  labels   the labels about the GPUs, one KEY=VALUE per line
-  metrics  the GPUs' metrics, as /metrics has them after one measurement`,
-		Example: `  berth-agent inspect gpus
+  labels   the node labels about the GPUs, one KEY=VALUE per line
+  metrics  the metrics of the GPUs, as /metrics serves them`,
+		Example: `  # The GPUs of this node
+  berth-agent inspect gpus
+
+  # The devices that a configuration leads to, before it is applied
+  berth-agent inspect devices --config agent.yaml
+
+  # The same on simulated hardware, as JSON
   berth-agent inspect devices --sim /tmp/gpus --config agent.yaml -o json
-  berth-agent inspect cdi --sim /tmp/gpus
-  berth-agent inspect labels --sim /tmp/gpus`,
+
+  # The CDI spec of a driver in a container, seen from another container
+  berth-agent inspect cdi --host-root /host --driver-root /run/nvidia/driver
+
+  # The labels and the metrics of this node
+  berth-agent inspect labels
+  berth-agent inspect metrics --dcgm-names`,
 		ValidArgs: views(),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains(views(), args[0]) {
-				return fmt.Errorf("inspect %s: name one of %s, as in berth-agent inspect gpus", strings.Join(args, " "), strings.Join(views(), ", "))
+				return fmt.Errorf("inspect %q: want one of %s, for example: berth-agent inspect gpus", strings.Join(args, " "), strings.Join(views(), ", "))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "table" && format != "json" {
-				return fmt.Errorf("unknown output format %q: use table or json", format)
+				return fmt.Errorf("output format %q does not exist: use -o table or -o json", format)
 			}
 			config, err := o.load(cmd)
 			if err != nil {
@@ -71,7 +84,7 @@ simulator's) with the given configuration. Nothing is written anywhere.
 			return result.Print(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), inspect.View(args[0]), format == "json")
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", format, "table or json")
+	cmd.Flags().StringVarP(&format, "output", "o", format, "the output `FORMAT`: table or json")
 	return cmd
 }
 
@@ -102,8 +115,8 @@ func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (
 	}, nil
 }
 
-// installedHook returns the path of the hook program that the agent has installed. inspect does not install it: without it
-// the hooks are left out, which is printed.
+// installedHook returns the path of the hook program that an agent has installed, or nothing with a warning: inspect does not
+// install it.
 func installedHook(config *v1alpha1.AgentConfig, errOut io.Writer) string {
 	source, err := hookSource()
 	hook := ""
@@ -111,7 +124,7 @@ func installedHook(config *v1alpha1.AgentConfig, errOut io.Writer) string {
 		hook, err = cdi.InstalledHook(source, config.HookDir)
 	}
 	if err != nil {
-		fmt.Fprintf(errOut, "the hooks are left out: %v; the agent installs their program when it starts\n", err)
+		fmt.Fprintf(errOut, "warning: the CDI spec is printed without its hooks: %v; the agent installs their program when it starts\n", err)
 	}
 	return hook
 }

@@ -19,14 +19,18 @@ const daemonCommand = "mps-daemon"
 func newMPSCommand(o *options, errOut io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mps",
-		Short: "Supervise the MPS daemons of this node, in a process that agent upgrades leave alone",
-		Long: `Supervise one nvidia-cuda-mps-control daemon per GPU that the configuration shares by
-MPS. The agent tells it, over a socket below --mps-root, which are wanted with which
-limits. It runs beside berth-agent, in a DaemonSet of its own that is updated OnDelete
-(deploy/mps.yaml), since its daemons, and with them every client, end with its
-container.`,
-		Example: `  berth-agent mps
-  berth-agent mps --mps-root /run/berth/mps --host-root /host`,
+		Short: "Run the MPS daemons of this node, in a process that survives an upgrade of the agent",
+		Long: `Run one nvidia-cuda-mps-control daemon for each GPU that the configuration shares with
+MPS. The agent sends the list of these GPUs and their limits over a socket in --mps-root.
+
+It runs beside berth-agent in a DaemonSet of its own with the update strategy OnDelete
+(deploy/mps.yaml): the daemons, and with them all their clients, end when its
+container ends.`,
+		Example: `  # In the container of deploy/mps.yaml
+  berth-agent mps --host-root /host
+
+  # On simulated hardware
+  berth-agent mps --sim /tmp/gpus --mps-root /tmp/mps`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := o.load(cmd)
@@ -56,7 +60,7 @@ container.`,
 	}
 }
 
-// newHiddenCommands returns the commands that are for other programs of Berth only.
+// newHiddenCommands returns the commands that only Berth itself starts.
 func newHiddenCommands() []*cobra.Command {
 	return []*cobra.Command{
 		// Becomes the control daemon, with a /dev/shm of its own.

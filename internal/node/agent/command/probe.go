@@ -15,11 +15,14 @@ func newProbeCommand(o *options) *cobra.Command {
 	page := map[string]string{"healthy": "healthz", "ready": "readyz"}
 	return &cobra.Command{
 		Use:   "probe healthy|ready",
-		Short: "Ask the running agent of this container how it is; for the probes of an image without a shell",
-		Long: `Ask the running agent of this container, over the socket of its own, how it is. During an
-upgrade another agent serves the name agent.sock, which is of no use to a probe. The agent is
-found by --instance and --state-dir, which are those that it was started with.`,
-		Example:   "  berth-agent probe ready",
+		Short: "Check whether the agent of this container is healthy or ready, for exec probes",
+		Long: `Check whether the agent of this container is healthy or ready, for the exec probes of
+an image without a shell. The exit code is 0 if it is; otherwise the reason is printed.
+
+The agent is found by --instance and --state-dir, which must be those that it was
+started with. agent.sock is not used: during an upgrade it belongs to the other agent.`,
+		Example: `  berth-agent probe ready
+  berth-agent probe healthy --state-dir /run/berth --instance node-0`,
 		ValidArgs: []string{"healthy", "ready"},
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {

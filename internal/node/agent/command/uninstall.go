@@ -31,13 +31,28 @@ import (
 func newUninstallCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove what agents left on this node and in the API: sockets, CDI spec, hook, state, labels, GPUNode",
-		Long: `Remove what agents left on this node and in the API. Stop the agent first.
-What MPS supervisors left stays, until the next boot.
-Running containers keep their devices. Until another agent is installed no GPU is
-advertised, and a pod that was given one before cannot start again.`,
-		Example: "  berth-agent uninstall\n  berth-agent uninstall --standalone   # leave the API alone",
-		Args:    cobra.NoArgs,
+		Short: "Remove what agents created on this node and in the API",
+		Long: `Remove what agents created on this node and in the API: the device plugin's sockets,
+the CDI spec, the hook programs, the agent's sockets and state, the node's labels,
+condition and taint, and the GPUNode object. A step that fails is reported, and the
+others are still done. It can be repeated.
+
+Stop the agent first, or it creates them again. Running containers keep their GPUs.
+Until an agent runs again no GPU is advertised, and a container that uses a GPU
+through CDI cannot be restarted. The directory of berth-agent mps (--mps-root)
+stays until the next reboot.`,
+		Example: `  # After the DaemonSet was deleted, on the node
+  berth-agent uninstall
+
+  # With the directories that the agent was started with
+  berth-agent uninstall --config /etc/berth/agent.yaml
+
+  # From outside the cluster's pods
+  berth-agent uninstall --kubeconfig /etc/kubernetes/admin.conf --node-name node-0
+
+  # Only the files of this node; the API keeps its objects
+  berth-agent uninstall --standalone`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := o.load(cmd)
 			if err != nil {
@@ -45,7 +60,7 @@ advertised, and a pod that was given one before cannot start again.`,
 			}
 			api, err := connect(config, o.kubeconfig)
 			if err != nil {
-				return fmt.Errorf("%w; with --standalone the API is left alone", err)
+				return fmt.Errorf("%w; --standalone removes only the files of this node", err)
 			}
 			return uninstall(cmd.Context(), config, api, cmd.OutOrStdout())
 		},
