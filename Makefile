@@ -49,7 +49,7 @@ sandbox-build: ## build, and the sandbox with its Kubernetes and containerd
 image: ## the agent's image as a tarball, bin/berth-agent.tar (docker load, ctr image import)
 	@hack/image.sh
 
-generate: ## deep copies, CRDs and the simulator's NVML base, from their sources
+generate: ## deep copies, CRDs, generated documents and the NVML base of the simulator, from their sources
 	@hack/generate.sh
 
 clean: stop ## stop, and remove bin/

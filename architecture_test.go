@@ -89,7 +89,7 @@ var rules = []rule{
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
 var wiring = map[string][]string{
 	"internal/node/agent":         {"internal/node/agent/command", "kube/test/"},
-	"internal/node/agent/command": {"cmd/"},
+	"internal/node/agent/command": {"cmd/", "hack/clidocs"},
 	"internal/hardware/sim":       {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
 }
 

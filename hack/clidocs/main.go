@@ -1,0 +1,47 @@
+// Command clidocs writes docs/cli from the commands of berth and berth-agent: one page per command and an index.
+//
+// It must not be imported; go generate runs it, in its own folder.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+//go:generate go run .
+
+// folder is where the pages are, seen from this package.
+const folder = "../../docs/cli"
+
+func main() {
+	if err := write(folder, pages(programs())); err != nil {
+		fmt.Fprintln(os.Stderr, "clidocs:", err)
+		os.Exit(1)
+	}
+}
+
+// write makes dir hold the pages and no other Markdown file.
+func write(dir string, pages map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	present, err := filepath.Glob(filepath.Join(dir, "*.md"))
+	if err != nil {
+		return err
+	}
+	for _, path := range present {
+		if _, ok := pages[filepath.Base(path)]; ok {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	for name, text := range pages {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
