@@ -6,8 +6,8 @@
 // is what the custom resource definition in charts/berth/crds describes, and it
 // must not import anything but k8s.io/apimachinery.
 //
-// The version is v1alpha1: fields may still be renamed. In a Trace (berth trace -o json), disagreements[].statements was
-// disagreements[].claims until a claim came to mean a ResourceClaim only.
+// The version is v1alpha1: fields may still be renamed. Renamed so far, in what berth prints with -o json and -o yaml:
+// disagreements[].claims of a Trace is disagreements[].statements, since a claim is a ResourceClaim, and cards of a MIGPlan is gpus.
 //
 // +kubebuilder:object:generate=true
 // +groupName=berth.dev

@@ -16,8 +16,8 @@ type MIGPlan struct {
 	// ConfigMap, or "hardware" for one that follows from the cards.
 	LayoutSource string       `json:"layoutSource"`
 	State        MIGPlanState `json:"state"`
-	// Cards are those that the layout names, in the order of their index.
-	Cards []MIGCardPlan `json:"cards"`
+	// GPUs are those that the layout names, in the order of their index.
+	GPUs []MIGPlanGPU `json:"gpus"`
 	// NotRead are definitions of layouts that could not be read, with the reason.
 	NotRead []TraceNotRead `json:"notRead,omitempty"`
 }
@@ -37,9 +37,9 @@ const (
 	MIGPlanRefused MIGPlanState = "Refused"
 )
 
-// MIGCardPlan is what happens to one card. It is carried out in the order destroy, mode,
+// MIGPlanGPU is what happens to one card. It is carried out in the order destroy, mode,
 // create, once there are no blockers.
-type MIGCardPlan struct {
+type MIGPlanGPU struct {
 	UUID  string `json:"uuid,omitempty"`
 	Index int    `json:"index"`
 	// MIGEnabled and Devices, numbers by profile, are what the card is to be.

@@ -59,7 +59,7 @@ file, before they are anywhere in the cluster.`,
 		Example: `  berth mig plan node-0 all-balanced
   berth mig plan node-0 mine --file mig-parted.yaml
   berth mig plan --sim /tmp/node all-1g.10gb
-  berth mig plan node-0 all-disabled -o json | jq '.cards[].blockers'`,
+  berth mig plan node-0 all-disabled -o json | jq '.gpus[].blockers'`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
@@ -200,7 +200,7 @@ var errRefused = errors.New("the layout is refused")
 type migSubject struct {
 	// node is the name; empty for hardware that is no node's.
 	node  string
-	cards []mig.Card
+	cards []mig.GPU
 	// object and api are those of a node that was read from an API server.
 	object *v1alpha1.GPUNode
 	api    *evidence.API
@@ -235,7 +235,7 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 	subject := &migSubject{node: local.Host}
 	holders := holdersOfNode(localNode(local))
 	for i := range local.Snapshot.GPUs {
-		subject.cards = append(subject.cards, mig.CardOf(&local.Snapshot.GPUs[i], holders))
+		subject.cards = append(subject.cards, mig.GPUOf(&local.Snapshot.GPUs[i], holders))
 	}
 	return subject, nil
 }

@@ -97,7 +97,7 @@ func (a *applier) rehearse(node *v1alpha1.GPUNode) error {
 	return nil
 }
 
-func (a *applier) plan(node *v1alpha1.GPUNode) []mig.CardPlan {
+func (a *applier) plan(node *v1alpha1.GPUNode) []mig.GPUPlan {
 	return planNode(cardsOf(node), a.layout, node)
 }
 
@@ -235,10 +235,10 @@ func (a *applier) stands(state string) bool {
 	return a.clock.Since(a.since[state]) >= settleTime
 }
 
-func changes(plans []mig.CardPlan) bool { return len(changing(plans)) > 0 }
+func changes(plans []mig.GPUPlan) bool { return len(changing(plans)) > 0 }
 
 // changing names the cards that are not as they are wanted.
-func changing(plans []mig.CardPlan) []string {
+func changing(plans []mig.GPUPlan) []string {
 	var names []string
 	for i := range plans {
 		if plans[i].Changes() || plans[i].Refused != "" {

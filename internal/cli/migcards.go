@@ -11,9 +11,9 @@ import (
 
 // cardsOf are a node's cards for the planner, as its GPUNode shows them. GPU instances
 // without a compute instance are not in it; there are none but while a layout is applied.
-func cardsOf(node *v1alpha1.GPUNode) []mig.Card {
+func cardsOf(node *v1alpha1.GPUNode) []mig.GPU {
 	holders := holdersOfNode(node)
-	var cards []mig.Card
+	var cards []mig.GPU
 	for i := range node.Status.Devices {
 		device := &node.Status.Devices[i]
 		card := gpu.GPU{
@@ -29,19 +29,19 @@ func cardsOf(node *v1alpha1.GPUNode) []mig.Card {
 				UUID: gpu.UUID(one.UUID), Profile: one.Profile, Index: one.Index, GI: one.GI, CI: one.CI, Start: one.Start, Size: one.Size,
 			})
 		}
-		cards = append(cards, mig.CardOf(&card, holders))
+		cards = append(cards, mig.GPUOf(&card, holders))
 	}
 	return cards
 }
 
 // planNode plans a node's cards, without those that its configuration leaves alone: the
 // agent does not touch them whatever the layout names.
-func planNode(cards []mig.Card, layout mig.Layout, node *v1alpha1.GPUNode) []mig.CardPlan {
+func planNode(cards []mig.GPU, layout mig.Layout, node *v1alpha1.GPUNode) []mig.GPUPlan {
 	plans := mig.PlanNode(cards, layout)
 	if node == nil {
 		return plans
 	}
-	return slices.DeleteFunc(plans, func(plan mig.CardPlan) bool {
+	return slices.DeleteFunc(plans, func(plan mig.GPUPlan) bool {
 		return slices.ContainsFunc(node.Status.Devices, func(d v1alpha1.GPUDevice) bool {
 			return d.Excluded && d.UUID == string(plan.UUID)
 		})
@@ -94,7 +94,7 @@ func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 }
 
 // blocking are the holders in the way of plans, each pod once, in the order of the cards.
-func blocking(node *v1alpha1.GPUNode, plans []mig.CardPlan) []v1alpha1.Holder {
+func blocking(node *v1alpha1.GPUNode, plans []mig.GPUPlan) []v1alpha1.Holder {
 	var found []v1alpha1.Holder
 	for i := range plans {
 		for _, blocker := range plans[i].Blockers {

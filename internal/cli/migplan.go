@@ -15,7 +15,7 @@ import (
 type migPlan struct {
 	subject        *migSubject
 	layout, source string
-	cards          []mig.CardPlan
+	cards          []mig.GPUPlan
 	notRead        []v1alpha1.TraceNotRead
 }
 
@@ -100,11 +100,11 @@ func (p *migPlan) blockers() []string {
 func (p *migPlan) object() *v1alpha1.MIGPlan {
 	object := &v1alpha1.MIGPlan{
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindMIGPlan), Node: p.subject.node, Layout: p.layout, LayoutSource: p.source,
-		State: p.state(), Cards: []v1alpha1.MIGCardPlan{}, NotRead: p.notRead,
+		State: p.state(), GPUs: []v1alpha1.MIGPlanGPU{}, NotRead: p.notRead,
 	}
 	for i := range p.cards {
 		plan := &p.cards[i]
-		card := v1alpha1.MIGCardPlan{
+		card := v1alpha1.MIGPlanGPU{
 			UUID: string(plan.UUID), Index: plan.Index, MIGEnabled: plan.Wanted.Enabled, Devices: plan.Wanted.Devices,
 			Refused: plan.Refused, SetMode: plan.SetMode, Reset: plan.Reset,
 		}
@@ -125,7 +125,7 @@ func (p *migPlan) object() *v1alpha1.MIGPlan {
 			}
 			card.Blockers = append(card.Blockers, blocker)
 		}
-		object.Cards = append(object.Cards, card)
+		object.GPUs = append(object.GPUs, card)
 	}
 	return object
 }

@@ -85,22 +85,22 @@ type Sample struct {
 	// Time is when the pass ended, Took how long it was.
 	Time time.Time
 	Took time.Duration
-	// Cards are those that were asked, in the order of their Index in the last scan. A card that is lost is not here.
-	Cards []CardSample
+	// GPUs are those that were asked, in the order of their Index in the last scan. One that is lost is not here.
+	GPUs []GPUSample
 }
 
-// Card finds a card; nil when it was not asked.
-func (s *Sample) Card(id UUID) *CardSample {
-	for i := range s.Cards {
-		if s.Cards[i].GPU == id {
-			return &s.Cards[i]
+// GPU returns the sample of a GPU; nil when it was not asked.
+func (s *Sample) GPU(id UUID) *GPUSample {
+	for i := range s.GPUs {
+		if s.GPUs[i].GPU == id {
+			return &s.GPUs[i]
 		}
 	}
 	return nil
 }
 
-// CardSample is what was measured of one card.
-type CardSample struct {
+// GPUSample is what was measured of one card.
+type GPUSample struct {
 	GPU UUID
 	Readings
 	// Devices are the card's MIG devices; the memory and profiling measures are theirs too.
@@ -115,7 +115,7 @@ type CardSample struct {
 }
 
 // Clone is a copy that shares nothing that changes.
-func (c *CardSample) Clone() CardSample {
+func (c *GPUSample) Clone() GPUSample {
 	out := *c
 	out.Devices, out.Processes, out.Sources = slices.Clone(c.Devices), slices.Clone(c.Processes), slices.Clone(c.Sources)
 	return out
@@ -137,7 +137,7 @@ type ProcessSample struct {
 	// MemoryKnown is false where the driver does not say how much memory is the process's.
 	MemoryKnown bool
 	MemoryBytes uint64
-	// SM, Memory, Encoder and Decoder are ratios, 0 for an idle process; they mean something if CardSample.ActivityKnown.
+	// SM, Memory, Encoder and Decoder are ratios, 0 for an idle process; they mean something if GPUSample.ActivityKnown.
 	SM, Memory, Encoder, Decoder float64
 }
 

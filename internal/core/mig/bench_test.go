@@ -17,9 +17,9 @@ func mostWays(k cardKind) (devices map[string]int, ways int) {
 	return devices, ways
 }
 
-// BenchmarkPlanCard plans the layout with the most ways of placing it, on a card that is full of
+// BenchmarkPlanGPU plans the layout with the most ways of placing it, on a card that is full of
 // held instances. Ways/op says how many layouts were compared.
-func BenchmarkPlanCard(b *testing.B) {
+func BenchmarkPlanGPU(b *testing.B) {
 	for _, name := range []string{"a30", "a100-40", "rtx-pro-6000"} {
 		b.Run(name, func(b *testing.B) {
 			k := kindOf(b, name)
@@ -34,7 +34,7 @@ func BenchmarkPlanCard(b *testing.B) {
 			devices, ways := mostWays(k)
 			b.ReportAllocs()
 			for b.Loop() {
-				PlanCard(card, Wanted{Enabled: true, Devices: devices})
+				PlanGPU(card, Wanted{Enabled: true, Devices: devices})
 			}
 			b.ReportMetric(float64(ways), "ways/op")
 		})

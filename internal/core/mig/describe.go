@@ -26,14 +26,14 @@ const legend = "= kept  # kept, held  + new  - gone  ! gone once nobody holds it
 
 // Describe prints plans for people and for transcripts: for each card a bar of its memory slices
 // now and then, what is done in which order, and who is in the way.
-func Describe(plans []CardPlan, cards []Card) string {
+func Describe(plans []GPUPlan, cards []GPU) string {
 	if len(plans) == 0 {
 		return "nothing to do: the layout names none of the node's GPUs\n"
 	}
 	var text strings.Builder
 	drawn := false
 	for i := range plans {
-		card := &Card{UUID: plans[i].UUID, Index: plans[i].Index}
+		card := &GPU{UUID: plans[i].UUID, Index: plans[i].Index}
 		for j := range cards {
 			if cards[j].UUID == card.UUID {
 				card = &cards[j]
@@ -54,7 +54,7 @@ func Describe(plans []CardPlan, cards []Card) string {
 	return text.String()
 }
 
-func identity(card *Card) string {
+func identity(card *GPU) string {
 	text := ""
 	if card.Product != "" {
 		text = " " + card.Product
@@ -66,7 +66,7 @@ func identity(card *Card) string {
 }
 
 // summary is a plan in one line.
-func summary(plan *CardPlan) string {
+func summary(plan *GPUPlan) string {
 	switch {
 	case plan.Refused != "":
 		return "refused"
@@ -120,7 +120,7 @@ func (b *bar) draw(name string, start, size int, fill byte) {
 
 // describeBars draws the card now and, when it changes, then; false when there is nothing to
 // draw, because MIG is off and stays off.
-func describeBars(text *strings.Builder, plan *CardPlan, card *Card) bool {
+func describeBars(text *strings.Builder, plan *GPUPlan, card *GPU) bool {
 	now := newBar(cellWidth(plan, card), min(card.Geometry.MemorySlices, maxSlices))
 	then := newBar(now.cell, now.slices)
 	if plan.Refused != "" {
@@ -173,7 +173,7 @@ func keptFill(one Instance) byte {
 }
 
 // cellWidth is such that the names fit in and leave a letter for the fill, within bounds.
-func cellWidth(plan *CardPlan, card *Card) int {
+func cellWidth(plan *GPUPlan, card *GPU) int {
 	width := minCell
 	fit := func(name string, size int) {
 		if size > 0 {
@@ -190,7 +190,7 @@ func cellWidth(plan *CardPlan, card *Card) int {
 }
 
 // describeSteps says what is done, in order, and what it waits for.
-func describeSteps(text *strings.Builder, plan *CardPlan) {
+func describeSteps(text *strings.Builder, plan *GPUPlan) {
 	if plan.Refused != "" {
 		fmt.Fprintf(text, "  %s\n", plan.Refused)
 		return

@@ -24,7 +24,7 @@ func FuzzPlan(f *testing.F) {
 			shape = shape[1:]
 			return value
 		}
-		card := Card{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: next() % 9, ComputeSlices: next()}}
+		card := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: next() % 9, ComputeSlices: next()}}
 		for _, name := range []string{first, second} {
 			p := gpu.MIGProfile{Name: name, Size: next(), ComputeSlices: next(), Max: next()}
 			for range 4 {
@@ -38,7 +38,7 @@ func FuzzPlan(f *testing.F) {
 			})
 		}
 		wanted := Wanted{Enabled: next() >= 0, Devices: map[string]int{first: n, second: m}}
-		plan := PlanCard(card, wanted)
+		plan := PlanGPU(card, wanted)
 		if plan.Refused == "" {
 			if got := len(plan.Keep) + len(plan.Create); wanted.Enabled && got != total(wanted.Devices) {
 				t.Fatalf("%d devices, want %d", got, total(wanted.Devices))
@@ -49,7 +49,7 @@ func FuzzPlan(f *testing.F) {
 		if !utf8.ValidString(first+second) || strings.ContainsAny(first+second, "\n") {
 			return
 		}
-		for line := range strings.Lines(Describe([]CardPlan{plan}, []Card{card})) {
+		for line := range strings.Lines(Describe([]GPUPlan{plan}, []GPU{card})) {
 			if strings.HasPrefix(line, "  now ") && len(line) > 8*maxCell+12 {
 				t.Fatalf("%d letters: %s", len(line), line)
 			}

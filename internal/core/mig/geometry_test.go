@@ -104,8 +104,8 @@ func kindOf(t testing.TB, name string) cardKind {
 	return kinds[i]
 }
 
-func (k cardKind) card(index int) Card {
-	return Card{
+func (k cardKind) card(index int) GPU {
+	return GPU{
 		UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Product: k.product, DeviceID: k.deviceID,
 		Capable: true, Enabled: true, ModeNeedsReset: k.reset, Geometry: k.geometry,
 	}
@@ -136,7 +136,7 @@ type checker struct {
 	made      int
 }
 
-func checkerOf(card Card) *checker {
+func checkerOf(card GPU) *checker {
 	return &checker{geometry: card.Geometry, enabled: card.Enabled, instances: slices.Clone(card.Instances)}
 }
 
@@ -204,7 +204,7 @@ func isMedia(profile string) bool {
 }
 
 // carryOut does what a plan says, in its order.
-func (c *checker) carryOut(plan CardPlan) error {
+func (c *checker) carryOut(plan GPUPlan) error {
 	for _, one := range plan.Destroy {
 		if err := c.destroy(one.GI); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 //
 // The last two name only the cards that have the profiles; where not all cards that can do
 // MIG have the same devices, the entries are for the models concerned.
-func HardwareLayouts(cards []Card) map[string]Layout {
+func HardwareLayouts(cards []GPU) map[string]Layout {
 	layouts := map[string]Layout{"all-disabled": {{All: true}}}
 	models := modelsOf(cards)
 	if len(models) == 0 {
@@ -61,7 +61,7 @@ type model struct {
 }
 
 // modelsOf are the kinds among the cards, in the order of their device IDs.
-func modelsOf(cards []Card) []model {
+func modelsOf(cards []GPU) []model {
 	var models []model
 	for i := range cards {
 		c := &cards[i]

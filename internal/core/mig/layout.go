@@ -29,7 +29,7 @@ type Board struct{ DeviceID, SubsystemID uint32 }
 // filtered tells whether the entry is for certain models only.
 func (e *Entry) filtered() bool { return len(e.DeviceIDs) > 0 || len(e.Boards) > 0 }
 
-func (e *Entry) names(card *Card) bool {
+func (e *Entry) names(card *GPU) bool {
 	board := Board{card.DeviceID, card.SubsystemID}
 	if e.filtered() && !slices.Contains(e.DeviceIDs, card.DeviceID) && !slices.Contains(e.Boards, board) {
 		return false
@@ -43,7 +43,7 @@ func (e *Entry) names(card *Card) bool {
 // Wanted is what the layout wants of a card; false when it does not name it, which leaves the
 // card as it is. Where several entries name a card the last decides, as it does for
 // mig-parted, which applies them in turn.
-func (l Layout) Wanted(card Card) (Wanted, bool) {
+func (l Layout) Wanted(card GPU) (Wanted, bool) {
 	for i := len(l) - 1; i >= 0; i-- {
 		if l[i].names(&card) {
 			return Wanted{Enabled: l[i].Enabled, Devices: l[i].Devices}, true
@@ -55,15 +55,15 @@ func (l Layout) Wanted(card Card) (Wanted, bool) {
 // PlanNode plans the cards that the layout names, in the order given. For an index that no card
 // has there is a refused plan without a UUID at the end, unless the entry is for certain models
 // only, of which the node may have fewer than another.
-func PlanNode(cards []Card, layout Layout) []CardPlan {
-	var plans []CardPlan
+func PlanNode(cards []GPU, layout Layout) []GPUPlan {
+	var plans []GPUPlan
 	for i := range cards {
 		if wanted, named := layout.Wanted(cards[i]); named {
-			plans = append(plans, PlanCard(cards[i], wanted))
+			plans = append(plans, PlanGPU(cards[i], wanted))
 		}
 	}
 	for _, index := range layout.missing(cards) {
-		plans = append(plans, CardPlan{
+		plans = append(plans, GPUPlan{
 			Index:   index,
 			Refused: fmt.Sprintf("the layout names GPU %d, and the node has %s: correct the layout's devices", index, indices(cards)),
 		})
@@ -72,14 +72,14 @@ func PlanNode(cards []Card, layout Layout) []CardPlan {
 }
 
 // missing are the indices that the layout names and no card has, ascending.
-func (l Layout) missing(cards []Card) []int {
+func (l Layout) missing(cards []GPU) []int {
 	var missing []int
 	for _, e := range l {
 		if e.All || e.filtered() {
 			continue
 		}
 		for _, index := range e.Indices {
-			if !slices.ContainsFunc(cards, func(c Card) bool { return c.Index == index }) {
+			if !slices.ContainsFunc(cards, func(c GPU) bool { return c.Index == index }) {
 				missing = append(missing, index)
 			}
 		}
@@ -89,7 +89,7 @@ func (l Layout) missing(cards []Card) []int {
 }
 
 // indices says which cards there are.
-func indices(cards []Card) string {
+func indices(cards []GPU) string {
 	switch len(cards) {
 	case 0:
 		return "none"

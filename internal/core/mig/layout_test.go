@@ -16,7 +16,7 @@ func TestLayoutWanted(t *testing.T) {
 	incapable.Capable = false
 	tests := map[string]struct {
 		layout Layout
-		card   Card
+		card   GPU
 		want   Wanted
 		named  bool
 	}{
@@ -50,8 +50,8 @@ func TestLayoutWanted(t *testing.T) {
 	}
 }
 
-func TestPlanNodeNamesMissingCards(t *testing.T) {
-	cards := []Card{kindOf(t, "a100-40").card(0), kindOf(t, "a100-40").card(1), kindOf(t, "a100-40").card(2)}
+func TestPlanNodeNamesMissingGPUs(t *testing.T) {
+	cards := []GPU{kindOf(t, "a100-40").card(0), kindOf(t, "a100-40").card(1), kindOf(t, "a100-40").card(2)}
 	plans := PlanNode(cards, Layout{
 		{Indices: []int{7, 1, 5, 7}},
 		{DeviceIDs: []uint32{0x233010DE}, Indices: []int{9}}, // a model that the node may lack
@@ -73,7 +73,7 @@ func TestPlanNodeNamesMissingCards(t *testing.T) {
 func TestHardwareLayoutsApply(t *testing.T) {
 	for _, k := range cardKinds() {
 		empty := k.card(0)
-		layouts := HardwareLayouts([]Card{empty})
+		layouts := HardwareLayouts([]GPU{empty})
 		if want := len(k.geometry.Profiles) + 3; len(layouts) != want {
 			t.Errorf("%s has %d layouts, want %d", k.name, len(layouts), want)
 		}
@@ -94,7 +94,7 @@ func TestHardwareLayoutsApply(t *testing.T) {
 				t.Errorf("%s on %s: %s, %v", name, k.name, outcome, err)
 			}
 			c := checkerOf(before)
-			if err := c.carryOut(PlanCard(before, wanted)); err != nil {
+			if err := c.carryOut(PlanGPU(before, wanted)); err != nil {
 				t.Errorf("%s on %s: %v", name, k.name, err)
 			}
 			before.Enabled, before.Instances = c.enabled, c.instances
@@ -102,7 +102,7 @@ func TestHardwareLayoutsApply(t *testing.T) {
 	}
 }
 
-func TestCardOf(t *testing.T) {
+func TestGPUOf(t *testing.T) {
 	k := kindOf(t, "a100-40")
 	all := []string{"default/x", "default/y", "default/else"}
 	held := map[gpu.DeviceKey][]string{
@@ -110,7 +110,7 @@ func TestCardOf(t *testing.T) {
 		{GPU: "GPU-0", MIG: "MIG-b"}: all[:2],
 		{GPU: "GPU-0", MIG: "MIG-c"}: {"default/y", "default/z"},
 	}
-	got := CardOf(&gpu.GPU{
+	got := GPUOf(&gpu.GPU{
 		UUID: "GPU-0", Index: 2, Product: k.product, DeviceID: k.deviceID,
 		MIG: gpu.MIG{
 			Capable: true, Enabled: true, ModeNeedsReset: true, Geometry: k.geometry,
@@ -122,7 +122,7 @@ func TestCardOf(t *testing.T) {
 			Empty: []gpu.GPUInstance{{GI: 9, Profile: "1g.5gb+me", Start: 1, Size: 1}},
 		},
 	}, func(key gpu.DeviceKey) []string { return held[key] })
-	want := Card{
+	want := GPU{
 		UUID: "GPU-0", Index: 2, Product: k.product, DeviceID: k.deviceID,
 		Capable: true, Enabled: true, ModeNeedsReset: true, Geometry: k.geometry,
 		Instances: []Instance{
@@ -145,7 +145,7 @@ func TestCardOf(t *testing.T) {
 // the RTX PRO 5000 in older guides; the balanced layout is of those with. Of two profiles of
 // one name only the first is used.
 func TestPlainProfiles(t *testing.T) {
-	card := Card{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4}}
+	card := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4}}
 	for _, p := range []gpu.MIGProfile{
 		{Name: "1g.12gb-me", ComputeSlices: 1, Size: 1, Starts: upTo(4), Max: 4},
 		{Name: "1g.12gb", ComputeSlices: 1, Size: 1, Starts: upTo(4), Max: 3},
@@ -155,7 +155,7 @@ func TestPlainProfiles(t *testing.T) {
 		p.Number = len(card.Geometry.Profiles)
 		card.Geometry.Profiles = append(card.Geometry.Profiles, p)
 	}
-	layouts := HardwareLayouts([]Card{card})
+	layouts := HardwareLayouts([]GPU{card})
 	wanted, _ := layouts["all-balanced"].Wanted(card)
 	if diff := cmp.Diff(map[string]int{"1g.12gb": 2, "2g.24gb": 1}, wanted.Devices); diff != "" {
 		t.Errorf("all-balanced (-want +got):\n%s", diff)
@@ -172,10 +172,10 @@ func TestNothingIsThereWithMIGOff(t *testing.T) {
 	card := kindOf(t, "a100-40").card(0)
 	card.Enabled = false
 	card.Instances = []Instance{{UUID: "MIG-a", GI: 1, Profile: "1g.5gb", Start: 0, Size: 1, Holders: []string{"default/a"}}}
-	if plan := PlanCard(card, Wanted{}); plan.Changes() || len(plan.Blockers) > 0 {
+	if plan := PlanGPU(card, Wanted{}); plan.Changes() || len(plan.Blockers) > 0 {
 		t.Errorf("off to off: %+v", plan)
 	}
-	plan := PlanCard(card, Wanted{Enabled: true, Devices: map[string]int{"1g.5gb": 1}})
+	plan := PlanGPU(card, Wanted{Enabled: true, Devices: map[string]int{"1g.5gb": 1}})
 	if len(plan.Destroy)+len(plan.Keep)+len(plan.Blockers) > 0 || len(plan.Create) != 1 {
 		t.Errorf("off to on: %+v", plan)
 	}
@@ -187,8 +187,8 @@ func TestAllMediaEngines(t *testing.T) {
 		beside string
 		fits   bool
 	}{{"1g.24gb-me", true}, {"1g.24gb", false}, {"1g.24gb+gfx", false}, {"2g.48gb", false}, {"2g.48gb-me", true}} {
-		card := Card{Product: "RTX", Capable: true, Enabled: true, Geometry: rtxPro6000()}
-		plan := PlanCard(card, Wanted{Enabled: true, Devices: map[string]int{"1g.24gb+me.all": 1, test.beside: 1}})
+		card := GPU{Product: "RTX", Capable: true, Enabled: true, Geometry: rtxPro6000()}
+		plan := PlanGPU(card, Wanted{Enabled: true, Devices: map[string]int{"1g.24gb+me.all": 1, test.beside: 1}})
 		if (plan.Refused == "") != test.fits {
 			t.Errorf("1g.24gb+me.all beside %s: refused %q, want it to fit: %v", test.beside, plan.Refused, test.fits)
 		}

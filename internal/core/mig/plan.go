@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// PlanCard computes what happens to one card, by the goals of the package comment. Turning MIG
+// PlanGPU computes what happens to one card, by the goals of the package comment. Turning MIG
 // off destroys every instance; a change of the mode waits for every holder of the card.
-func PlanCard(card Card, wanted Wanted) CardPlan {
-	plan := CardPlan{UUID: card.UUID, Index: card.Index, Wanted: wanted}
+func PlanGPU(card GPU, wanted Wanted) GPUPlan {
+	plan := GPUPlan{UUID: card.UUID, Index: card.Index, Wanted: wanted}
 	t := newTable(&card.Geometry)
 	if card.Capable && !card.Enabled && wanted.Enabled && len(wanted.Devices) > 0 && len(t.shapes) == 0 {
 		plan.Unplanned = true
@@ -47,7 +47,7 @@ func compareInstances(a, b Instance) int { return cmp.Or(a.Start-b.Start, a.GI-b
 
 // blockers are the holders that a plan takes something from. Who holds a whole card with MIG
 // on may use any of its devices.
-func blockers(card *Card, plan *CardPlan) []Blocker {
+func blockers(card *GPU, plan *GPUPlan) []Blocker {
 	var all []Blocker
 	device := func(one Instance) bool { return one.UUID != "" }
 	if len(card.Holders) > 0 && (plan.SetMode != nil || slices.ContainsFunc(plan.Destroy, device)) {
@@ -62,7 +62,7 @@ func blockers(card *Card, plan *CardPlan) []Blocker {
 }
 
 // Matches tells whether the card is as wanted, so that there is nothing to do.
-func Matches(card Card, wanted Wanted) bool {
-	plan := PlanCard(card, wanted)
+func Matches(card GPU, wanted Wanted) bool {
+	plan := PlanGPU(card, wanted)
 	return plan.Refused == "" && !plan.Changes()
 }

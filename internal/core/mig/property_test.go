@@ -29,7 +29,7 @@ func devicesKey(devices map[string]int) string {
 type chooser func(n int) int
 
 // furnish fills a card with a random layout, random holders, and now and then with what is in no layout.
-func furnish(card *Card, choose chooser) {
+func furnish(card *GPU, choose chooser) {
 	card.Enabled = choose(8) != 0
 	if choose(6) == 0 {
 		card.Holders = []string{fmt.Sprintf("whole-%d", choose(2))}
@@ -68,7 +68,7 @@ func furnish(card *Card, choose chooser) {
 
 // drawWanted draws a layout: often one that has much of what there is, mostly one that fits, at
 // times anything.
-func drawWanted(card *Card, choose chooser) Wanted {
+func drawWanted(card *GPU, choose chooser) Wanted {
 	wanted := Wanted{Enabled: choose(10) != 0, Devices: map[string]int{}}
 	if !wanted.Enabled {
 		return wanted
@@ -102,8 +102,8 @@ func drawWanted(card *Card, choose chooser) Wanted {
 }
 
 // checkAgainstTwin compares a plan with what an exhaustive search says of all layouts.
-func checkAgainstTwin(card Card, wanted Wanted, w *twin) error {
-	plan := PlanCard(card, wanted)
+func checkAgainstTwin(card GPU, wanted Wanted, w *twin) error {
+	plan := PlanGPU(card, wanted)
 	seen := card
 	if !card.Enabled {
 		seen.Instances = nil
@@ -141,17 +141,17 @@ func soak() int {
 	return 1
 }
 
-// TestOddCardsAgainstTwin compares plans for cards that nobody builds with an exhaustive search.
-func TestOddCardsAgainstTwin(t *testing.T) {
+// TestOddGPUsAgainstTwin compares plans for cards that nobody builds with an exhaustive search.
+func TestOddGPUsAgainstTwin(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 20))
 	outcomes := map[string]int{}
 	for round := range 10000 * soak() {
-		card := Card{UUID: "GPU-odd", Capable: true, Geometry: oddGeometry(random.IntN)}
+		card := GPU{UUID: "GPU-odd", Capable: true, Geometry: oddGeometry(random.IntN)}
 		furnish(&card, random.IntN)
 		wanted := drawWanted(&card, random.IntN)
 		outcome, err := checkAll(card, wanted, newTwin(card.Geometry))
 		if err != nil {
-			t.Fatalf("round %d: %v\n%s", round, err, Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card}))
+			t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card}))
 		}
 		outcomes[outcome]++
 	}
@@ -170,7 +170,7 @@ func checkOutcomes(t *testing.T, outcomes map[string]int) {
 }
 
 // checkAll looks at a plan from all sides.
-func checkAll(card Card, wanted Wanted, w *twin) (outcome string, err error) {
+func checkAll(card GPU, wanted Wanted, w *twin) (outcome string, err error) {
 	if err := checkAgainstTwin(card, wanted, w); err != nil {
 		return "", err
 	}
@@ -193,7 +193,7 @@ func TestRandomLayouts(t *testing.T) {
 				wanted := drawWanted(&card, random.IntN)
 				outcome, err := checkAll(card, wanted, w)
 				if err != nil {
-					t.Fatalf("round %d: %v\n%s", round, err, Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card}))
+					t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card}))
 				}
 				outcomes[outcome]++
 			}
@@ -204,8 +204,8 @@ func TestRandomLayouts(t *testing.T) {
 }
 
 // checkChange plans a change, carries it out once nobody is in the way, and plans it again.
-func checkChange(card Card, wanted Wanted) (outcome string, err error) {
-	plan := PlanCard(card, wanted)
+func checkChange(card GPU, wanted Wanted) (outcome string, err error) {
+	plan := PlanGPU(card, wanted)
 	if plan.Refused != "" {
 		if plan.Changes() || len(plan.Keep)+len(plan.Blockers) > 0 {
 			return "", fmt.Errorf("refused, and yet it does something: %+v", plan)
@@ -223,7 +223,7 @@ func checkChange(card Card, wanted Wanted) (outcome string, err error) {
 		outcome = "waits"
 		foretold := plan
 		card = withoutBlockers(card, plan)
-		plan = PlanCard(card, wanted)
+		plan = PlanGPU(card, wanted)
 		if len(plan.Blockers) > 0 || len(plan.Destroy) != len(foretold.Destroy) {
 			return "", fmt.Errorf("after those in the way had ended: %d more are, and %d instead of %d instances are destroyed",
 				len(plan.Blockers), len(plan.Destroy), len(foretold.Destroy))
@@ -238,14 +238,14 @@ func checkChange(card Card, wanted Wanted) (outcome string, err error) {
 	}
 	after := card
 	after.Enabled, after.Instances = c.enabled, c.instances
-	if again := PlanCard(after, wanted); again.Changes() || again.Refused != "" || len(again.Blockers) > 0 || !Matches(after, wanted) {
+	if again := PlanGPU(after, wanted); again.Changes() || again.Refused != "" || len(again.Blockers) > 0 || !Matches(after, wanted) {
 		return "", fmt.Errorf("planned again from the result: %+v", again)
 	}
 	return outcome, nil
 }
 
 // checkBooks looks at what a plan takes from whom.
-func checkBooks(card Card, plan CardPlan) error {
+func checkBooks(card GPU, plan GPUPlan) error {
 	if card.Enabled && len(plan.Keep)+len(plan.Destroy) != len(card.Instances) {
 		return fmt.Errorf("%d kept and %d destroyed of %d", len(plan.Keep), len(plan.Destroy), len(card.Instances))
 	}
@@ -282,7 +282,7 @@ func checkBooks(card Card, plan CardPlan) error {
 	return nil
 }
 
-func withoutBlockers(card Card, plan CardPlan) Card {
+func withoutBlockers(card GPU, plan GPUPlan) GPU {
 	endHolders(&card, func(name string) bool {
 		return slices.ContainsFunc(plan.Blockers, func(b Blocker) bool { return slices.Contains(b.Holders, name) })
 	})
@@ -300,7 +300,7 @@ func TestSameInputSamePlan(t *testing.T) {
 		other := card
 		other.Instances = rapid.Permutation(card.Instances).Draw(t, "order")
 		other.Geometry.Profiles = rapid.Permutation(card.Geometry.Profiles).Draw(t, "profiles")
-		got, want := Describe([]CardPlan{PlanCard(other, wanted)}, []Card{other}), Describe([]CardPlan{PlanCard(card, wanted)}, []Card{card})
+		got, want := Describe([]GPUPlan{PlanGPU(other, wanted)}, []GPU{other}), Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card})
 		if got != want {
 			t.Fatalf("got\n%s\nwant\n%s", got, want)
 		}

@@ -21,7 +21,7 @@ func (t *table) counts(devices map[string]int) []int {
 
 // refusal says why the card cannot be as wanted whoever leaves, and what to change; empty
 // when it can.
-func refusal(t *table, card *Card, wanted Wanted) string {
+func refusal(t *table, card *GPU, wanted Wanted) string {
 	names := slices.Sorted(maps.Keys(wanted.Devices))
 	for _, name := range names {
 		if n := wanted.Devices[name]; n < 0 {
@@ -47,7 +47,7 @@ func refusal(t *table, card *Card, wanted Wanted) string {
 	return t.tooMuch(t.counts(wanted.Devices))
 }
 
-func product(card *Card) string {
+func product(card *GPU) string {
 	if card.Product == "" {
 		return "the card"
 	}
@@ -55,7 +55,7 @@ func product(card *Card) string {
 }
 
 // unknown says that the card has no such profile, and which it has.
-func (t *table) unknown(card *Card, name string) string {
+func (t *table) unknown(card *GPU, name string) string {
 	if len(t.shapes) == 0 {
 		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; run the agent privileged, or update the driver", name, product(card))
 	}

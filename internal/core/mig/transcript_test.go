@@ -62,8 +62,8 @@ func TestTranscripts(t *testing.T) {
 
 // node is what a transcript works on.
 type node struct {
-	cards []Card
-	plans []CardPlan
+	cards []GPU
+	plans []GPUPlan
 }
 
 func (n *node) plan(layout Layout) string {
@@ -73,7 +73,7 @@ func (n *node) plan(layout Layout) string {
 
 func (n *node) carryOut() string {
 	for _, plan := range n.plans {
-		i := slices.IndexFunc(n.cards, func(c Card) bool { return c.UUID == plan.UUID })
+		i := slices.IndexFunc(n.cards, func(c GPU) bool { return c.UUID == plan.UUID })
 		if i < 0 || plan.Refused != "" || len(plan.Blockers) > 0 {
 			continue
 		}
@@ -95,7 +95,7 @@ func (n *node) end(args []datadriven.CmdArg) {
 }
 
 // endHolders takes the holders that ended off a card, which then shares no memory with what it was.
-func endHolders(card *Card, ended func(name string) bool) {
+func endHolders(card *GPU, ended func(name string) bool) {
 	card.Holders = slices.DeleteFunc(slices.Clone(card.Holders), ended)
 	card.Instances = slices.Clone(card.Instances)
 	for j := range card.Instances {
@@ -134,7 +134,7 @@ func entryText(e Entry) string {
 	return strings.Join(parts, " ")
 }
 
-func readCard(t *testing.T, d *datadriven.TestData, index int) Card {
+func readCard(t *testing.T, d *datadriven.TestData, index int) GPU {
 	t.Helper()
 	kind := kindOf(t, d.CmdArgs[0].Key)
 	d.MaybeScanArgs(t, "index", &index)

@@ -72,7 +72,7 @@ func (v verdict) compare(u verdict) int {
 }
 
 // judge says what a set of instances would do to a card.
-func (w *twin) judge(card *Card, set []Placed) verdict {
+func (w *twin) judge(card *GPU, set []Placed) verdict {
 	var v verdict
 	names := map[string]bool{}
 	for _, one := range card.Instances {
@@ -110,7 +110,7 @@ func (w *twin) room(set []Placed) []int {
 }
 
 // best is the best verdict on any set with those devices; false when none fits.
-func (w *twin) best(card *Card, devices map[string]int) (verdict, bool) {
+func (w *twin) best(card *GPU, devices map[string]int) (verdict, bool) {
 	var best verdict
 	sets := w.all[devicesKey(devices)]
 	for i, set := range sets {
@@ -142,7 +142,7 @@ func (w *twin) further(set []Placed, p gpu.MIGProfile, starts []int) int {
 }
 
 // planned is the set of instances that a plan leads to.
-func planned(plan CardPlan) []Placed {
+func planned(plan GPUPlan) []Placed {
 	set := slices.Clone(plan.Create)
 	for _, one := range plan.Keep {
 		set = append(set, Placed{Profile: one.Profile, Start: one.Start, Size: one.Size})

@@ -20,8 +20,8 @@ type Instance struct {
 	Holders []string `json:"holders,omitempty"`
 }
 
-// Card is a GPU as it is.
-type Card struct {
+// GPU is a GPU as it is.
+type GPU struct {
 	UUID  gpu.UUID
 	Index int
 	// Product, DeviceID (0xDDDDVVVV) and SubsystemID (0xSSSSVVVV) are what layouts select by.
@@ -59,8 +59,8 @@ type Blocker struct {
 	Holders  []string `json:"holders"`
 }
 
-// CardPlan is what happens to one card.
-type CardPlan struct {
+// GPUPlan is what happens to one card.
+type GPUPlan struct {
 	UUID   gpu.UUID `json:"uuid"`
 	Index  int      `json:"index"`
 	Wanted Wanted   `json:"wanted"`
@@ -85,6 +85,6 @@ type CardPlan struct {
 }
 
 // Changes tells whether the plan does anything to the card.
-func (p *CardPlan) Changes() bool {
+func (p *GPUPlan) Changes() bool {
 	return p.SetMode != nil || len(p.Destroy) > 0 || len(p.Create) > 0
 }

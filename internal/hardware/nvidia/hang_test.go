@@ -36,7 +36,7 @@ func TestSuspendBesideAHungSample(t *testing.T) {
 	sick := first.GPUs[1].UUID
 	inject(t, m, sim.Fault{GPU: string(sick), Hang: call})
 	sampler := a.Sampler(nvidia.SamplerDeps{SourceTimeout: 50 * time.Millisecond})
-	if sample := sampler.Sample(t.Context()); sample.Card(sick) == nil {
+	if sample := sampler.Sample(t.Context()); sample.GPU(sick) == nil {
 		t.Fatal("no sample")
 	}
 	suspend := func() (func(), error) {

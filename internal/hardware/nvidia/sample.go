@@ -108,7 +108,7 @@ func (s *Sampler) Sample(ctx context.Context) gpu.Sample {
 	if list == nil || !s.begin(list) {
 		return gpu.Sample{Time: s.deps.Now(), Took: s.deps.Now().Sub(started)}
 	}
-	found := make([]gpu.CardSample, len(list.handles))
+	found := make([]gpu.GPUSample, len(list.handles))
 	s.forget(list)
 	var all sync.WaitGroup
 	for i, h := range list.handles {
@@ -120,7 +120,7 @@ func (s *Sampler) Sample(ctx context.Context) gpu.Sample {
 		all.Go(func() { found[i] = s.readInTime(ctx, list, h, card) })
 	}
 	all.Wait()
-	return gpu.Sample{Time: s.deps.Now(), Took: s.deps.Now().Sub(started), Cards: found}
+	return gpu.Sample{Time: s.deps.Now(), Took: s.deps.Now().Sub(started), GPUs: found}
 }
 
 // begin prepares for the session; false when it is over.
@@ -175,7 +175,7 @@ type reader struct {
 	device  nvml.Device
 	card    *sampledCard
 	q       *question
-	out     gpu.CardSample
+	out     gpu.GPUSample
 	// migOn is true once the card is known to be partitioned.
 	migOn bool
 	// call is the NVML call that the reader is in.
@@ -189,14 +189,14 @@ type reader struct {
 // step is a source that was read, with all that is known after it.
 type step struct {
 	status gpu.SourceStatus
-	out    gpu.CardSample
+	out    gpu.GPUSample
 }
 
 // readInTime reads a card source by source, and gives up at the first that takes too long.
-func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, card *sampledCard) gpu.CardSample {
+func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, card *sampledCard) gpu.GPUSample {
 	all := sources()
-	out := gpu.CardSample{GPU: h.uuid}
-	giveUp := func(first int, took time.Duration, why string) gpu.CardSample {
+	out := gpu.GPUSample{GPU: h.uuid}
+	giveUp := func(first int, took time.Duration, why string) gpu.GPUSample {
 		for i, one := range all[first:] {
 			status := gpu.SourceStatus{Name: one.name, Trouble: why}
 			if i == 0 {
@@ -216,7 +216,7 @@ func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, car
 		*card = *newSampledCard(list)
 	}
 	r := &reader{
-		sampler: s, list: list, device: h.device, card: card, out: gpu.CardSample{GPU: h.uuid},
+		sampler: s, list: list, device: h.device, card: card, out: gpu.GPUSample{GPU: h.uuid},
 		steps: make(chan step, len(all)),
 	}
 	r.q = &question{card: h.uuid, log: s.deps.Log, at: func(_ gpu.UUID, call string) { r.call.Store(&call) }}

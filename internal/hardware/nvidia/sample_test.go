@@ -34,7 +34,7 @@ func setWork(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
 }
 
 // failing are the sources of a card that were not read.
-func failing(c gpu.CardSample) (names []string) {
+func failing(c gpu.GPUSample) (names []string) {
 	for _, s := range c.Sources {
 		if !s.OK {
 			names = append(names, s.Name)
@@ -52,7 +52,7 @@ func TestSampleUnits(t *testing.T) {
 	})
 	s := sampler(t, a)
 	s.Sample(t.Context())
-	card := s.Sample(t.Context()).Cards[2]
+	card := s.Sample(t.Context()).GPUs[2]
 	for m, want := range map[gpu.Measure]float64{
 		gpu.ClockSM: 1197e6, gpu.TemperatureGPU: 28, gpu.TemperatureMemory: 30, gpu.PowerUsage: 650, gpu.PowerLimit: 700, gpu.EnergyTotal: 1_000_007,
 		gpu.UtilizationGPU: 0.8, gpu.UtilizationMemory: 0.4, gpu.UtilizationEncoder: 0.03, gpu.UtilizationDecoder: 0.05,
@@ -93,7 +93,7 @@ func TestSampleAbsent(t *testing.T) {
 			_, a := machine(t, test.profile)
 			s := sampler(t, a)
 			s.Sample(t.Context())
-			card := s.Sample(t.Context()).Cards[0]
+			card := s.Sample(t.Context()).GPUs[0]
 			for _, m := range test.absent {
 				if value, ok := card.Get(m); ok {
 					t.Errorf("measure %d = %v, want none", m, value)
@@ -124,13 +124,13 @@ func TestSampleHang(t *testing.T) {
 			if took := time.Since(began); pass == 0 && took < time.Second || took > 2*time.Second {
 				t.Errorf("pass %d took %v", pass, took)
 			}
-			for i, card := range sample.Cards {
+			for i, card := range sample.GPUs {
 				names := failing(card)
 				if _, ok := card.Get(gpu.PowerUsage); ok == (i == 1) || (len(names) > 0) != (i == 1) {
 					t.Errorf("pass %d, card %d: power known %v, failing %v", pass, i, ok, names)
 				}
 			}
-			hung := sample.Cards[1]
+			hung := sample.GPUs[1]
 			_, warm := hung.Get(gpu.TemperatureGPU)
 			if trouble := hung.Sources[len(hung.Sources)-1].Trouble; warm != (pass == 0) || !strings.Contains(trouble, "nvmlDeviceGetPowerUsage has not returned within 1s") {
 				t.Errorf("pass %d: temperature known %v, trouble %q", pass, warm, trouble)
@@ -138,7 +138,7 @@ func TestSampleHang(t *testing.T) {
 		}
 		clearFaults(t, m, "1")
 		time.Sleep(time.Second)
-		if names := failing(s.Sample(t.Context()).Cards[1]); names != nil {
+		if names := failing(s.Sample(t.Context()).GPUs[1]); names != nil {
 			t.Errorf("after the hang: failing %v", names)
 		}
 
@@ -163,8 +163,8 @@ func TestSampleRun(t *testing.T) {
 		passes := 0
 		if err := s.Run(ctx, func(sample gpu.Sample) {
 			passes++
-			if len(sample.Cards) != 4 {
-				t.Errorf("pass %d has %d cards", passes, len(sample.Cards))
+			if len(sample.GPUs) != 4 {
+				t.Errorf("pass %d has %d cards", passes, len(sample.GPUs))
 			}
 		}); err != nil || passes != 5 {
 			t.Errorf("Run = %v after %d passes, want 5", err, passes)
@@ -178,7 +178,7 @@ func TestSampleLost(t *testing.T) {
 	s := sampler(t, a)
 	inject(t, m, sim.Fault{GPU: "3", LostSilently: true})
 	sample := s.Sample(t.Context())
-	for i, card := range sample.Cards {
+	for i, card := range sample.GPUs {
 		if (len(failing(card)) > 0) != (i == 3) {
 			t.Errorf("card %d: failing %v", i, failing(card))
 		}
@@ -186,7 +186,7 @@ func TestSampleLost(t *testing.T) {
 	if _, err := a.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(s.Sample(t.Context()).Cards); n != 7 {
+	if n := len(s.Sample(t.Context()).GPUs); n != 7 {
 		t.Errorf("after a scan %d cards are asked, want 7", n)
 	}
 }
@@ -194,8 +194,8 @@ func TestSampleLost(t *testing.T) {
 // TestSampleSuspended: while the driver is closed nothing is asked, and afterwards everything is again.
 func TestSampleSuspended(t *testing.T) {
 	_, a := machine(t, "h100x8")
-	if sample := a.Sampler(nvidia.SamplerDeps{}).Sample(t.Context()); len(sample.Cards) != 0 {
-		t.Errorf("before the first scan: %d cards", len(sample.Cards))
+	if sample := a.Sampler(nvidia.SamplerDeps{}).Sample(t.Context()); len(sample.GPUs) != 0 {
+		t.Errorf("before the first scan: %d cards", len(sample.GPUs))
 	}
 	s := sampler(t, a)
 	s.Sample(t.Context())
@@ -203,18 +203,18 @@ func TestSampleSuspended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(s.Sample(t.Context()).Cards); n != 0 {
+	if n := len(s.Sample(t.Context()).GPUs); n != 0 {
 		t.Errorf("suspended: %d cards", n)
 	}
 	resume()
 	if _, err := a.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	card := s.Sample(t.Context()).Cards[0]
+	card := s.Sample(t.Context()).GPUs[0]
 	if _, ok := card.Get(gpu.GraphicsActive); ok {
 		t.Error("profiling compares with a sample of another session")
 	}
-	if card = s.Sample(t.Context()).Cards[0]; len(failing(card)) > 0 {
+	if card = s.Sample(t.Context()).GPUs[0]; len(failing(card)) > 0 {
 		t.Errorf("failing %v", failing(card))
 	}
 	if _, ok := card.Get(gpu.GraphicsActive); !ok {
@@ -237,10 +237,10 @@ func TestSampleFaults(t *testing.T) {
 			inject(t, m, fault)
 		}
 		sample := s.Sample(t.Context())
-		if len(sample.Cards) != 8 {
-			rt.Fatalf("%d cards", len(sample.Cards))
+		if len(sample.GPUs) != 8 {
+			rt.Fatalf("%d cards", len(sample.GPUs))
 		}
-		for i, card := range sample.Cards {
+		for i, card := range sample.GPUs {
 			names := []string{}
 			for _, source := range card.Sources {
 				names = append(names, source.Name)

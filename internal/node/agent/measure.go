@@ -121,8 +121,8 @@ func (a *Agent) owners(sample *gpu.Sample) map[int]metrics.Owner {
 			names[h.Holder.PodUID] = metrics.OwnerOf(h.Holder)
 		}
 	}
-	for i := range sample.Cards {
-		for _, process := range sample.Cards[i].Processes {
+	for i := range sample.GPUs {
+		for _, process := range sample.GPUs[i].Processes {
 			found, err := kubelet.ProcessOf("/proc", process.PID)
 			if err != nil {
 				continue // It has ended, or is no container's.

@@ -95,9 +95,9 @@ func (a *Agent) migWants() ([]migapply.Want, []gpu.Cause) {
 		return nil, nil
 	}
 	snapshot := a.inventory.Current()
-	var cards []mig.Card
+	var cards []mig.GPU
 	for i := range snapshot.GPUs {
-		cards = append(cards, mig.CardOf(&snapshot.GPUs[i], nobody))
+		cards = append(cards, mig.GPUOf(&snapshot.GPUs[i], nobody))
 	}
 	layouts := a.layouts(cards, now)
 	var problems []gpu.Cause
@@ -171,7 +171,7 @@ func (a *Agent) changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 		if card == nil || given || changing[want.UUID] != "" {
 			continue
 		}
-		if plan := mig.PlanCard(mig.CardOf(card, nobody), want.Wanted); plan.Refused == "" && plan.SetMode != nil {
+		if plan := mig.PlanGPU(mig.GPUOf(card, nobody), want.Wanted); plan.Refused == "" && plan.SetMode != nil {
 			changing[want.UUID] = "its MIG mode is about to change for " + want.Source
 		}
 	}
@@ -206,7 +206,7 @@ func (a *Agent) differs(wants []migapply.Want) bool {
 		if card == nil {
 			return true
 		}
-		plan := mig.PlanCard(mig.CardOf(card, nobody), want.Wanted)
+		plan := mig.PlanGPU(mig.GPUOf(card, nobody), want.Wanted)
 		return plan.Changes()
 	})
 }
@@ -216,7 +216,7 @@ func nobody(gpu.DeviceKey) []string { return nil }
 
 // layouts are all that have a name here: those of the hardware, over them the
 // configuration's, over them the ConfigMap's.
-func (a *Agent) layouts(cards []mig.Card, now configwatch.State) map[string]mig.Layout {
+func (a *Agent) layouts(cards []mig.GPU, now configwatch.State) map[string]mig.Layout {
 	layouts := mig.HardwareLayouts(cards)
 	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{now.Config.MIGLayouts, now.MIG.Layouts} {
 		for name, entries := range from {

@@ -81,7 +81,7 @@ func TestDCGMAddsUp(t *testing.T) {
 			checked := 0
 			for i := range in.Snapshot.GPUs {
 				card := &in.Snapshot.GPUs[i]
-				sample := in.Sample.Card(card.UUID)
+				sample := in.Sample.GPU(card.UUID)
 				if sample == nil {
 					continue
 				}
@@ -191,7 +191,7 @@ func TestDCGMComputeInstances(t *testing.T) {
 	in := metrics.Input{Node: "node-a", Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 		{UUID: "MIG-1", Profile: "1c.2g.20gb", GI: 3, CI: 0}, {UUID: "MIG-2", Profile: "1c.2g.20gb", GI: 3, CI: 1},
 	}}}}}}
-	card := gpu.CardSample{GPU: "GPU-a"}
+	card := gpu.GPUSample{GPU: "GPU-a"}
 	card.Set(gpu.MemoryUsed, 5<<30)
 	card.Set(gpu.MemoryFree, 35<<30)
 	for _, id := range []gpu.UUID{"MIG-1", "MIG-2"} {
@@ -201,7 +201,7 @@ func TestDCGMComputeInstances(t *testing.T) {
 		card.Devices = append(card.Devices, d)
 		in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: "GPU-a", MIG: id}, owner("pod-of-"+string(id)), "", ""))
 	}
-	in.Sample.Cards = []gpu.CardSample{card}
+	in.Sample.GPUs = []gpu.GPUSample{card}
 	page := metrics.DCGM(in)
 	unique(t, page)
 	used := series(parse(t, page), "DCGM_FI_DEV_FB_USED", "GPU-a")

@@ -66,7 +66,7 @@ type view struct {
 type cardView struct {
 	*gpu.GPU
 	// sample is empty for a card that was not asked.
-	sample  gpu.CardSample
+	sample  gpu.GPUSample
 	devices []deviceView
 	// use is who uses the whole card; with MIG, each device has its own.
 	use  use
@@ -136,7 +136,7 @@ func join(in Input) *view {
 		c.GPU = &in.Snapshot.GPUs[i]
 		c.xids = xids[c.UUID]
 		slices.SortFunc(c.xids, func(a, b XIDCount) int { return cmp.Compare(a.XID, b.XID) })
-		if found := in.Sample.Card(c.UUID); found != nil {
+		if found := in.Sample.GPU(c.UUID); found != nil {
 			c.sample = *found
 		}
 		c.use = use{holdings: holdings[c.UUID]}
@@ -156,7 +156,7 @@ func join(in Input) *view {
 }
 
 // divide gives each process to its owner. A holder without processes uses nothing, which is known too.
-func (u *use) divide(sample *gpu.CardSample, owners map[int]Owner, here func(gpu.ProcessSample) bool) {
+func (u *use) divide(sample *gpu.GPUSample, owners map[int]Owner, here func(gpu.ProcessSample) bool) {
 	if !sample.ProcessesKnown {
 		return
 	}

@@ -139,8 +139,8 @@ func TestPartitionedPageSize(t *testing.T) {
 // TestAbsent: a driver that tells nothing has a page without measurements, not one of zeros.
 func TestAbsent(t *testing.T) {
 	in := worlds()["mixed"](t)
-	for i := range in.Sample.Cards {
-		in.Sample.Cards[i] = gpu.CardSample{GPU: in.Sample.Cards[i].GPU}
+	for i := range in.Sample.GPUs {
+		in.Sample.GPUs[i] = gpu.GPUSample{GPU: in.Sample.GPUs[i].GPU}
 	}
 	for _, page := range []string{string(metrics.Berth(in)), string(metrics.DCGM(in))} {
 		for _, word := range []string{"celsius", "_bytes", "_ratio", "watts", "clock_hertz", "GPU_TEMP", "FB_", "UTIL"} {

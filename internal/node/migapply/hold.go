@@ -44,8 +44,8 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 
 // card is a GPU of a snapshot with those who hold something of it. Of a held MIG device that the scan does not list nobody
 // knows which instance it is of, so it may be any that looks empty.
-func (h *holdings) card(card *gpu.GPU) mig.Card {
-	c := mig.CardOf(card, h.holders)
+func (h *holdings) card(card *gpu.GPU) mig.GPU {
+	c := mig.GPUOf(card, h.holders)
 	var unlisted []string
 	for _, one := range h.others {
 		listed := slices.ContainsFunc(card.MIG.Devices, func(d gpu.MIGDevice) bool { return d.UUID == one.Key.MIG })

@@ -45,7 +45,7 @@ type entry struct {
 	// Source says who wanted it.
 	Source string `json:"source,omitempty"`
 	// Plan is what was planned at the start, for people: what is left is planned anew.
-	Plan mig.CardPlan `json:"plan"`
+	Plan mig.GPUPlan `json:"plan"`
 }
 
 // check refuses a journal that makes no sense.

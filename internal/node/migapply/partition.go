@@ -145,7 +145,7 @@ type Status struct {
 	// Message is a sentence that says it, with those that are waited for.
 	Message string
 	// Plan is what is to be done, or was last planned.
-	Plan mig.CardPlan
+	Plan mig.GPUPlan
 }
 
 // Pending are the cards that must leave the offers because their mode is to change or is

@@ -20,7 +20,7 @@ import (
 
 func TestPending(t *testing.T) {
 	on := true
-	mode := mig.CardPlan{SetMode: &on}
+	mode := mig.GPUPlan{SetMode: &on}
 	for name, test := range map[string]struct {
 		status Status
 		want   map[gpu.UUID]string
@@ -30,8 +30,8 @@ func TestPending(t *testing.T) {
 		"the mode failed":      {Status{State: Failed, Plan: mode}, map[gpu.UUID]string{}},
 		"done":                 {Status{State: Applied}, map[gpu.UUID]string{}},
 		"refused":              {Status{State: Refused}, map[gpu.UUID]string{}},
-		"only instances":       {Status{State: Waiting, Plan: mig.CardPlan{Destroy: []mig.Instance{{GI: 1}}}}, map[gpu.UUID]string{}},
-		"only more instances":  {Status{State: Changing, Plan: mig.CardPlan{Create: []mig.Placed{{Profile: "1g.10gb"}}}}, map[gpu.UUID]string{}},
+		"only instances":       {Status{State: Waiting, Plan: mig.GPUPlan{Destroy: []mig.Instance{{GI: 1}}}}, map[gpu.UUID]string{}},
+		"only more instances":  {Status{State: Changing, Plan: mig.GPUPlan{Create: []mig.Placed{{Profile: "1g.10gb"}}}}, map[gpu.UUID]string{}},
 		"not known what it is": {Status{State: Waiting}, map[gpu.UUID]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ type round struct {
 type job struct {
 	want Want
 	card *gpu.GPU // nil for one that the last scan did not find
-	plan mig.CardPlan
+	plan mig.GPUPlan
 	// state and message are what is so now, or once the work is done.
 	state   State
 	message string
@@ -257,7 +257,7 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 		return j
 	}
 	now := held.card(j.card)
-	j.plan = mig.PlanCard(now, want.Wanted)
+	j.plan = mig.PlanGPU(now, want.Wanted)
 	r.chores(j, now.Instances)
 	switch {
 	case j.plan.Refused != "":

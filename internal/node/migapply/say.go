@@ -76,7 +76,7 @@ func holder(h ledger.Holding) string {
 }
 
 // bothers says in what a card is not as wanted: used when the driver said that all went well.
-func bothers(card *gpu.GPU, plan *mig.CardPlan) string {
+func bothers(card *gpu.GPU, plan *mig.GPUPlan) string {
 	var parts []string
 	if plan.Refused != "" {
 		parts = append(parts, plan.Refused)

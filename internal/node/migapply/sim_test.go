@@ -147,7 +147,7 @@ func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Wa
 			t.Errorf("%s: %s", s.State, s.Message)
 		}
 		card := n.Current().GPU(wants[i].UUID)
-		if !mig.Matches(mig.CardOf(card, nobody), wants[i].Wanted) || len(card.MIG.Empty) > 0 {
+		if !mig.Matches(mig.GPUOf(card, nobody), wants[i].Wanted) || len(card.MIG.Empty) > 0 {
 			t.Errorf("GPU %d is %+v", card.Index, card.MIG)
 		}
 	}
@@ -165,9 +165,9 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 			if profile != "mixed" {
 				cards = cards[:1]
 			}
-			var all []mig.Card
+			var all []mig.GPU
 			for i := range cards {
-				all = append(all, mig.CardOf(&cards[i], nobody))
+				all = append(all, mig.GPUOf(&cards[i], nobody))
 			}
 			layouts := mig.HardwareLayouts(all)
 			names := slices.Sorted(maps.Keys(layouts))

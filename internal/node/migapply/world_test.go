@@ -379,7 +379,7 @@ func (w *world) be(id gpu.UUID, text string) {
 	c, to := w.card(id), wanted(text)
 	c.enabled, c.pending, c.instances = to.Enabled, to.Enabled, nil
 	w.scan()
-	plan := mig.PlanCard(mig.CardOf(w.snapshot.GPU(id), func(gpu.DeviceKey) []string { return nil }), to)
+	plan := mig.PlanGPU(mig.GPUOf(w.snapshot.GPU(id), func(gpu.DeviceKey) []string { return nil }), to)
 	for _, one := range plan.Create {
 		c.instances = append(c.instances, fakeInstance{
 			GPUInstance: gpu.GPUInstance{GI: 10*one.Size + one.Start, Profile: one.Profile, Start: one.Start, Size: one.Size}, device: true,
@@ -416,7 +416,7 @@ func (w *world) reached(wants []Want) {
 	now := w.look()
 	for _, want := range wants {
 		card := now.GPU(want.UUID)
-		c := mig.CardOf(card, func(gpu.DeviceKey) []string { return nil })
+		c := mig.GPUOf(card, func(gpu.DeviceKey) []string { return nil })
 		if !mig.Matches(c, want.Wanted) || len(card.MIG.Empty) > 0 || card.MIG.PendingEnabled != card.MIG.Enabled {
 			w.t.Fatalf("%s is not %s:\n%s%v", want.UUID, shape(want.Wanted), w.picture(), w.trace)
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// CardOf is a card of a snapshot. Holders names those that hold a device or a share of it, as
+// GPUOf is a card of a snapshot. Holders names those that hold a device or a share of it, as
 // phrases for people in a fixed order; asked for a whole card it must not name those that hold only
 // MIG devices of it. The MIG devices of one GPU instance become one Instance.
-func CardOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) Card {
-	c := Card{
+func GPUOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) GPU {
+	c := GPU{
 		UUID: card.UUID, Index: card.Index, Product: card.Product, DeviceID: card.DeviceID, SubsystemID: card.SubsystemID,
 		Capable: card.MIG.Capable, Enabled: card.MIG.Enabled, ModeNeedsReset: card.MIG.ModeNeedsReset,
 		Geometry: card.MIG.Geometry,
