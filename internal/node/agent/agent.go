@@ -24,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
@@ -107,6 +108,7 @@ type Agent struct {
 	conditions  *nodeapi.Conditions
 	inventory   *inventory.Inventory
 	allocatable *allocatable.Devices
+	injection   *injection.Source
 	timeslices  *timeslice.Syncer
 	mps         *mpssync.Syncer
 	partition   *migapply.Partition
@@ -128,9 +130,9 @@ type Agent struct {
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
-	// changed wakes the device plugin, relayout the partitioning.
-	changed, relayout chan struct{}
-	library           *library.Watch
+	// relayout wakes the partitioning.
+	relayout chan struct{}
+	library  *library.Watch
 	// sample is the last measurement.
 	sample atomic.Pointer[gpu.Sample]
 	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
@@ -159,7 +161,7 @@ func New(deps Deps) (*Agent, error) {
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
 		compared: make(chan struct{}),
-		changed:  make(chan struct{}, 1), relayout: make(chan struct{}, 1),
+		relayout: make(chan struct{}, 1),
 	}
 	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
 	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
@@ -228,15 +230,15 @@ func (a *Agent) wireHolders(deps Deps) error {
 			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
 			Clock: a.clock, Log: a.log.With("room", "cdi"),
 		}),
-		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.cdiExtras,
-		Report: a.problemList.Set, Changed: a.wakePlugin, Clock: a.clock,
+		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.injection.Extras,
+		Report: a.problemList.Set, Changed: a.allocatable.InjectionChanged, Clock: a.clock,
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
-		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.changed, Ledger: holders{a.ledger, grants},
+		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.allocatable.Subscribe().C(), Ledger: holders{a.ledger, grants},
 		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
-		Extra: a.extra, Told: func(resource, message string) { a.events.Publish(nodeapi.SharesOfOneGPU(message)) },
+		Told:  func(resource, message string) { a.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
 	})
 	if err != nil {
@@ -254,18 +256,18 @@ func (a *Agent) wireHolders(deps Deps) error {
 func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	program := deps.Hardware.NVIDIASMI(a.log.With("component", "smi"))
 	a.timeslices = timeslice.New(timeslice.Deps{
-		Units: a.allocatable.Units, UnitsChanged: a.allocatable.Subscribe, Hardware: a.inventory,
+		Units: a.allocatable.Units, UnitsChanged: a.allocatable.SubscribeUse, Hardware: a.inventory,
 		Program: program, StateDir: a.config.StateDir, BootID: deps.BootID, FileLost: a.stateLost, Report: a.problemList.Set,
 		Fault: func(step timeslice.Step) error { return a.fault(Step(step)) },
 		Clock: a.clock, Log: a.log.With("component", "timeslice"),
 	})
 	a.mps = mpssync.New(mpssync.Deps{
-		Units: a.allocatable.Units, UnitsChanged: a.allocatable.Subscribe, Hardware: a.inventory,
+		Units: a.allocatable.Units, UnitsChanged: a.allocatable.SubscribeUse, Hardware: a.inventory,
 		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, Report: a.problemList.Set,
 		Changed: func() {
 			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
 			a.cdi.Poke()
-			a.wakePlugin()
+			a.allocatable.InjectionChanged()
 		},
 		Clock: a.clock,
 	})
@@ -358,59 +360,8 @@ func (a *Agent) advertised() deviceplugin.State {
 	return state
 }
 
-// offers are the units as the kubelet's devices. It leaves out what the container runtime
-// could not inject yet: a device that was found a moment ago is in the inventory before
-// it is in the CDI spec. Shares through MPS are unhealthy without their daemon.
-func (a *Agent) offers() []offer.Offer {
-	if a.awaitsFiles() {
-		return nil
-	}
-	offers := offer.Build(a.inventory.Current(), a.allocatable.Units())
-	cdi := usesCDI(a.config)
-	var known map[string]bool
-	if injection := a.cdi.Current(); injection != nil {
-		known = injection.Names
-	}
-	var ready []offer.Offer
-	for _, o := range offers {
-		var devices []offer.Device
-		for _, device := range o.Devices {
-			if cdi && !known[string(device.Key.Device())] {
-				continue
-			}
-			if why := a.unshareable(&device, cdi, known); why != "" && device.Health.Allocatable() {
-				device.Health, device.Reason = gpu.Unhealthy, why
-			}
-			devices = append(devices, device)
-		}
-		if len(devices) > 0 {
-			o.Devices = devices
-			ready = append(ready, o)
-		}
-	}
-	return ready
-}
-
-// awaitsFiles reports whether nothing can be advertised because the host's files, on which injection depends,
-// were not looked at yet.
-func (a *Agent) awaitsFiles() bool {
-	depends := usesCDI(a.config) || len(a.watch.Current().Config.IMEX.ChannelIDs) > 0
-	return depends && a.cdi.Current() == nil
-}
-
-// unshareable says why an MPS share cannot be given out at this moment.
-func (a *Agent) unshareable(device *offer.Device, usesCDI bool, known map[string]bool) string {
-	if device.Mode != offer.MPS {
-		return ""
-	}
-	if why := a.mps.Unready(device.Key.GPU); why != "" {
-		return why
-	}
-	if usesCDI && !known[cdi.MPSName(device.Key.GPU)] {
-		return "the directories of its MPS daemon are not in the CDI spec yet"
-	}
-	return ""
-}
+// offers are the devices that the kubelet gets.
+func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.allocatable.Current()) }
 
 // HealthRules are what counts against a card, and how much.
 func HealthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {

@@ -167,7 +167,7 @@ func (a *Agent) unready() string {
 	if now := a.watch.Current(); now.Waiting {
 		return strings.Join(append([]string{"the API has not said which configuration is in force"}, now.Forbidden...), "; ")
 	}
-	if a.awaitsFiles() {
+	if !a.injection.Known() {
 		return "the CDI spec was not compared with the driver's files yet, so nothing is advertised"
 	}
 	served := map[string]bool{}

@@ -8,11 +8,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/version"
-	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
-	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
-	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -27,7 +24,7 @@ func (a *Agent) project(ctx context.Context) error {
 	defer conditions.Close()
 	problems := a.problemList.Subscribe()
 	defer problems.Close()
-	settled := a.allocatable.Subscribe()
+	settled := a.allocatable.SubscribeUse()
 	defer settled.Close()
 	for {
 		select {
@@ -36,7 +33,6 @@ func (a *Agent) project(ctx context.Context) error {
 		case <-hardware.C():
 		case <-holdings.C():
 		case <-settled.C():
-			a.wakePlugin()
 			a.cdi.Poke()
 		case <-conditions.C():
 		case <-problems.C():
@@ -45,15 +41,6 @@ func (a *Agent) project(ctx context.Context) error {
 		a.publish()
 		a.publishLabels(a.inventory.Current())
 		a.render()
-	}
-}
-
-// wakePlugin says that there may be something new to advertise besides what the device plugin
-// has subscribed to: units, configuration, the CDI spec, MPS daemons.
-func (a *Agent) wakePlugin() {
-	select {
-	case a.changed <- struct{}{}:
-	default:
 	}
 }
 
@@ -109,38 +96,6 @@ func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
 		out[unit.Key.Device()] = made
 	}
 	return out
-}
-
-// cdiExtras are what the configuration adds to the CDI spec.
-func (a *Agent) cdiExtras() cdi.Extras {
-	config := a.watch.Current().Config
-	extras := cdi.Extras{
-		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
-		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
-	}
-	for _, unit := range a.mps.Units() {
-		id := unit.Key.GPU
-		if a.mps.Unready(id) == "" {
-			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(a.config.MPSRoot, id), ShmDir: mps.ShmDir(a.config.MPSRoot, id)})
-		}
-	}
-	return extras
-}
-
-// extra is what a container with a share needs besides the device.
-func (a *Agent) extra(key gpu.DeviceKey, mode offer.Mode) deviceplugin.Extra {
-	if mode != offer.MPS {
-		return deviceplugin.Extra{}
-	}
-	pipe := cdi.MPSPipePath(key.GPU)
-	return deviceplugin.Extra{
-		CDIName: cdi.QualifiedName(cdi.MPSName(key.GPU)),
-		Envs:    map[string]string{cdi.MPSPipeVariable: pipe},
-		Mounts: []deviceplugin.Mount{
-			{HostPath: mps.PipeDir(a.config.MPSRoot, key.GPU), ContainerPath: pipe},
-			{HostPath: mps.ShmDir(a.config.MPSRoot, key.GPU), ContainerPath: cdi.MPSShmPath},
-		},
-	}
 }
 
 // ensureDefinition installs the CRD until it is there or may not be.

@@ -30,7 +30,7 @@ func (a *Agent) shadow(ctx context.Context) error {
 	a.mps.Prepare(ctx)
 	close(a.compared)
 	a.publish()
-	a.wakePlugin()
+	a.allocatable.InjectionChanged()
 	return a.sync.Run(ctx)
 }
 

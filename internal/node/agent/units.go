@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -16,10 +18,21 @@ import (
 
 // wireAllocatable makes the owner of what can be allocated.
 func (a *Agent) wireAllocatable(bootID string) {
+	a.injection = injection.New(injection.Deps{
+		UsesCDI: usesCDI(a.config), MPSRoot: a.config.MPSRoot,
+		Config: func() *v1alpha1.AgentConfig { return a.watch.Current().Config },
+		Names: func() (map[string]bool, bool) {
+			if current := a.cdi.Current(); current != nil {
+				return current.Names, true
+			}
+			return nil, false
+		},
+		MPSUnits: func() []offer.Unit { return a.mps.Units() }, WithoutDaemon: func(id gpu.UUID) string { return a.mps.Unready(id) },
+	})
 	var read statefile.Result
 	a.allocatable, read = allocatable.Open(allocatable.Deps{
 		StateDir: a.config.StateDir, BootID: bootID,
-		Inventory: a.inventory, Settings: settingsSource{a.watch}, Holders: holderSource{a}, Changing: a.changing,
+		Inventory: a.inventory, Settings: settingsSource{a.watch}, Holders: holderSource{a}, Changing: a.changing, Injector: a.injection,
 		Report: a.problemList.Set, Fault: func(step allocatable.Step) error { return a.fault(Step(step)) },
 	})
 	if read.Lost() {

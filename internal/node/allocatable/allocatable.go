@@ -1,6 +1,6 @@
-// Package allocatable owns what can be allocated on the node now: the use of each GPU and partition that is in force. The
-// front ends and everything that is derived from the use (time slices, MPS daemons, the CDI spec, labels, GPUNode) read it
-// from here.
+// Package allocatable owns what can be allocated on the node now, by GPU and partition: the use that is in force, the class
+// of its health, whether it is ready, and what is injected into a container with it. The front ends read it from here, as
+// does everything that is derived from the use: time slices, MPS daemons, the CDI spec, labels, GPUNode.
 //
 // It guarantees that a device which is held keeps its resource and its sharing mode until it is released, also over a
 // restart of the agent and when the record of its use is lost; that a change of the use is on disk before it is in force;
@@ -79,6 +79,7 @@ type Deps struct {
 	Holders          Holders
 	// Changing returns the GPUs whose MIG configuration is about to change, with the reason.
 	Changing func(*gpu.Snapshot) map[gpu.UUID]string
+	Injector Injector
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Fault is called at each step; an error stops the settlement there. For tests; nil for nothing.
@@ -91,7 +92,8 @@ type Devices struct {
 	file    statefile.File[[]offer.Unit]
 	current atomic.Pointer[[]offer.Unit]
 	began   *signal.Ready
-	changed signal.Broadcast
+	// use is signalled when the use or the settings have changed, present also when the Injector has changed.
+	use, present signal.Broadcast
 
 	// settling is held during a settlement, over the write of the file. No reader takes it.
 	settling sync.Mutex
@@ -134,9 +136,6 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 // Units returns the use in force. The list must not be changed.
 func (d *Devices) Units() []offer.Unit { return *d.current.Load() }
 
-// Subscribe signals when the use in force or the settings may have changed.
-func (d *Devices) Subscribe() *signal.Subscription { return d.changed.Subscribe() }
-
 // Begin makes the first settlement. Before it, nothing is settled: the caller calls it when it is known who holds what and
 // which MIG layout is wanted.
 func (d *Devices) Begin() {
@@ -164,7 +163,7 @@ func (d *Devices) Run(ctx context.Context) error {
 		case <-settings.C():
 			d.Settle()
 			// Settings that do not concern the use, such as the allocation policy, are read by the same subscribers.
-			d.changed.Set()
+			d.useChanged()
 		}
 	}
 }
@@ -228,7 +227,7 @@ func (d *Devices) settle(now *inputs) bool {
 	if !slices.ContainsFunc(next, func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
 		d.deps.Report("units-file")
 	}
-	d.changed.Set()
+	d.useChanged()
 	return true
 }
 

@@ -31,6 +31,7 @@ type world struct {
 	held     map[gpu.DeviceKey]string
 	problems map[string][]gpu.Cause
 	fault    func(Step) error
+	injector injector
 	// settlements counts computations, saves the settlements that reached the disk.
 	settlements, saves int
 
@@ -61,7 +62,7 @@ func (w *world) set(change func()) {
 func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
-		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Holders: holders{w},
+		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Holders: holders{w}, Injector: &w.injector,
 		Changing: func(*gpu.Snapshot) map[gpu.UUID]string { w.mu.Lock(); defer w.mu.Unlock(); return w.changing },
 		Report:   func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
 		Fault: func(step Step) error {
@@ -258,7 +259,7 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 					w.set(func() { tc.prepare(w) })
 					synctest.Wait()
 				}
-				changes := d.Subscribe()
+				changes := d.SubscribeUse()
 				defer changes.Close()
 				<-changes.C()
 				w.set(func() { w.settlements, w.saves = 0, 0; tc.event(w) })

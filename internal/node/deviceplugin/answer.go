@@ -59,8 +59,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 			distinct = append(distinct, d)
 		}
 	}
-	extras := w.extrasOf(distinct)
-	names := w.cdiNames(distinct, extras)
+	names := w.cdiNames(distinct)
 	response := &pluginapi.ContainerAllocateResponse{}
 	for _, strategy := range w.strategy.List {
 		switch strategy {
@@ -83,7 +82,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		}
 	}
 	if !w.strategy.usesCDI() {
-		w.tell(response, extras, &v.features)
+		w.tell(response, distinct, &v.features)
 	}
 	if w.mark != nil {
 		if response.Envs == nil {
@@ -107,17 +106,19 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 }
 
 // cdiNames are the CDI devices of an answer, those of the devices first.
-func (w *viewer) cdiNames(devices []*device, extras []Extra) []string {
+func (w *viewer) cdiNames(devices []*device) []string {
 	if !w.strategy.usesCDI() {
 		return nil
 	}
-	names := make([]string, 0, len(devices)+len(extras))
+	names := make([]string, 0, 2*len(devices))
 	for _, d := range devices {
 		names = append(names, d.cdiName)
 	}
-	for _, extra := range extras {
-		if extra.CDIName != "" && !slices.Contains(names, extra.CDIName) {
-			names = append(names, extra.CDIName)
+	for _, d := range devices {
+		for _, name := range d.Injection.CDIDevices {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 	}
 	return names

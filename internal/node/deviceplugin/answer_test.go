@@ -58,7 +58,7 @@ func mixedOffer() []offer.Device {
 		device := offer.Device{ID: offer.DeviceID(key), Key: key, Index: index, Health: gpu.Healthy}
 		switch {
 		case key.GPU == "GPU-02":
-			device.Mode = offer.MPS
+			device.Mode, device.Injection = offer.MPS, mpsInjection(key.GPU)
 		case key.Share > 0:
 			device.Mode = offer.TimeSlicing
 		}
@@ -78,16 +78,13 @@ func mixedOffer() []offer.Device {
 	return devices
 }
 
-// mpsExtra is what the clients of a daemon need.
-func mpsExtra(key gpu.DeviceKey, mode offer.Mode) Extra {
-	if mode != offer.MPS {
-		return Extra{}
-	}
-	pipe := fmt.Sprintf("/mps/%s/pipe", key)
-	return Extra{
-		CDIName: cdiName("mps-" + key.String()),
-		Envs:    map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe},
-		Mounts:  []Mount{{HostPath: "/run" + pipe, ContainerPath: pipe}, {HostPath: fmt.Sprintf("/run/mps/%s/shm", key), ContainerPath: "/dev/shm"}},
+// mpsInjection is what the clients of a daemon need.
+func mpsInjection(card gpu.UUID) offer.Injection {
+	pipe := fmt.Sprintf("/mps/%s/pipe", card)
+	return offer.Injection{
+		CDIDevices: []string{cdiName("mps-" + string(card))},
+		Envs:       map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe},
+		Mounts:     []Mount{{HostPath: "/run" + pipe, ContainerPath: pipe}, {HostPath: fmt.Sprintf("/run/mps/%s/shm", card), ContainerPath: "/dev/shm"}},
 	}
 }
 
@@ -96,7 +93,7 @@ func mpsExtra(key gpu.DeviceKey, mode offer.Mode) Extra {
 //	allocate list=(LIST…) id=uuid|index [specs] [resource=NAME] [prefix=PREFIX] [gds] [gdrcopy] [mofed] [imex] ids=(ID…)
 func TestAnswers(t *testing.T) {
 	datadriven.RunTest(t, "testdata/answers", func(t *testing.T, d *datadriven.TestData) string {
-		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName, Extra: mpsExtra}
+		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName}
 		name := resource
 		var ids []string
 		var features Features

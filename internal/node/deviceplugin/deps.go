@@ -44,9 +44,6 @@ type Deps struct {
 	// Mark makes an environment variable that names the devices of an answer, for people; nil makes none. A pod can
 	// override it.
 	Mark func(resource string, keys []gpu.DeviceKey) (name, value string)
-	// Extra says what a container needs besides a shared device, whose key has no share; nil for
-	// nothing. It must answer from memory.
-	Extra func(key gpu.DeviceKey, mode offer.Mode) Extra
 	// Told is called when a container got less than it may have hoped for: several shares of one
 	// device. It must not block; nil for nobody.
 	Told  func(resource, message string)

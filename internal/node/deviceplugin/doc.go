@@ -27,7 +27,7 @@
 // A container can be the client of one MPS daemon only, and each card has its own. So MPS
 // shares are preferred from one card, and an Allocate that mixes cards is refused with that reason;
 // so is one for several devices of an offer that refuses many. What a client needs besides the
-// device ([Deps.Extra]) goes the way of the device: as a CDI device, or as variables and mounts.
+// device ([offer.Injection]) goes the way of the device: as a CDI device, or as variables and mounts.
 //
 // # One path, one registration
 //

@@ -21,19 +21,8 @@ type Features struct {
 	IMEXChannels []int
 }
 
-// Extra is what a container needs besides a device that it shares in some mode.
-type Extra struct {
-	// CDIName is the qualified name of a CDI device that brings it all; it is asked for beside
-	// the device's own with the CDI strategies, and Envs and Mounts are answered with the others.
-	CDIName string
-	Envs    map[string]string
-	Mounts  []Mount
-}
-
-// Mount is a directory of the host in a container, to read and write.
-type Mount struct {
-	HostPath, ContainerPath string
-}
+// Mount is a directory of the host in a container.
+type Mount = offer.Mount
 
 const (
 	envGDS     = "NVIDIA_GDS"
@@ -45,30 +34,12 @@ const (
 	imexNode = "/dev/nvidia-caps-imex-channels/channel"
 )
 
-// extrasOf are what the devices need besides, each once.
-func (w *viewer) extrasOf(devices []*device) []Extra {
-	if w.extra == nil {
-		return nil
-	}
-	var extras []Extra
-	for _, d := range devices {
-		if d.Mode == offer.Whole {
-			continue
-		}
-		// A share's extra is that of its device, which may be picked in several shares.
-		key := d.Key
-		key.Share = 0
-		extras = append(extras, w.extra(key, d.Mode))
-	}
-	return extras
-}
-
-// tell adds extras and features to an answer without CDI.
-func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, extras []Extra, features *Features) {
+// tell adds injections and features to an answer without CDI.
+func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, devices []*device, features *Features) {
 	envs := map[string]string{}
-	for _, extra := range extras {
-		maps.Copy(envs, extra.Envs)
-		for _, mount := range extra.Mounts {
+	for _, d := range devices {
+		maps.Copy(envs, d.Injection.Envs)
+		for _, mount := range d.Injection.Mounts {
 			response.Mounts = append(response.Mounts, &pluginapi.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath})
 		}
 	}

@@ -64,7 +64,7 @@ func New(deps Deps) (*Manager, error) {
 		leaving: make(map[string]*running), left: make(chan struct{}, 1), pings: make(chan struct{}),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
-	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, extra: deps.Extra, linger: m.timing.linger}
+	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger}
 	return m, nil
 }
 

@@ -50,7 +50,6 @@ type viewer struct {
 	strategy Strategy
 	cdiName  func(string) string
 	mark     func(string, []gpu.DeviceKey) (name, value string)
-	extra    func(gpu.DeviceKey, offer.Mode) Extra
 	linger   time.Duration
 }
 

@@ -4,7 +4,7 @@
 //
 // It takes three steps. Resolve says what settings and hardware want, and what of it cannot be
 // had. Settle says what is in force now: a device that somebody holds keeps its use until it is
-// free. Build makes the kubelet's lists of that.
+// free. Place adds place and health to each unit, and List makes the kubelet's lists of that.
 //
 // It guarantees that the same input gives the same answer in the same order, whatever
 // the order of maps or of earlier calls; that every device keeps its id for as long as its

@@ -8,24 +8,40 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Device is one thing that can be given to a container.
+// Device is what the kubelet can give to a container: a unit that is not shared, or a replica of one.
 type Device struct {
 	// ID is the kubelet's name for the device: the UUID, or UUID::n for a replica.
 	ID string
-	// Key is the house's name for the same thing, the one that the ledger uses.
+	// Key is the key of the same device in the ledger.
 	Key gpu.DeviceKey
 	// Mode is how the device is shared.
 	Mode Mode
 	// Index is what nvidia-smi -L counts: N for a GPU, N:M for a MIG device.
 	Index string
-	// Position is the card's place in the snapshot.
+	// Position is the GPU's position in the snapshot.
 	Position int
-	// NUMANode is the node of the card's PCI device, or gpu.NoNUMANode.
+	// NUMANode is the node of the GPU's PCI device, or gpu.NoNUMANode.
 	NUMANode int
 	// Health is the class of the device's health: gpu.Healthy, Degraded, Draining or Unhealthy.
 	Health gpu.State
 	// Reason says why Health is not Healthy, as a phrase for people; empty when it is.
 	Reason string
+	// Injection is what a container gets with the device; it is shared by the replicas of a unit, and must not be changed.
+	Injection Injection `json:"-"`
+}
+
+// Injection is what a container gets with a device besides what the device's own CDI device brings. A front end uses either
+// the CDI names or the rest.
+type Injection struct {
+	// CDIDevices are the qualified names of further CDI devices.
+	CDIDevices []string
+	Envs       map[string]string
+	Mounts     []Mount
+}
+
+// Mount is a directory of the host in a container.
+type Mount struct {
+	HostPath, ContainerPath string
 }
 
 // Offer is one resource of a node.
@@ -35,59 +51,93 @@ type Offer struct {
 	// RefuseMany refuses a container that asks for more than one device, when that is so for
 	// any unit of the resource: the kubelet chooses, so the strictest decides for all.
 	RefuseMany bool
-	// Devices are in the order of the cards' index, the MIG devices' and the replicas.
+	// Devices are in the order of the GPUs' index, the MIG devices' and the replicas.
 	Devices []Device
 }
 
-// Build computes the offers of a node from the units in force, ordered by resource name.
-// A device that waits for its release is listed with the class Draining. A node without any unit has no offers: nothing is
-// advertised before a driver is there. Snapshot and units are only read.
-func Build(snapshot *gpu.Snapshot, units []Unit) []Offer {
-	var offers []Offer
+// Placed is a unit in force with its place on the node and its health.
+type Placed struct {
+	Unit
+	// Index, Position, NUMANode, Health, Reason and Injection are as in Device.
+	Index     string
+	Position  int
+	NUMANode  int
+	Health    gpu.State
+	Reason    string
+	Injection Injection `json:"-"`
+}
+
+// Place returns the units that the snapshot has, in the order of the GPUs' index, then the MIG devices'. Snapshot and units
+// are only read.
+func Place(snapshot *gpu.Snapshot, units []Unit) []Placed {
+	var placed []Placed
 	cards := survey(snapshot, unheard)
 	for i := range cards {
 		c := &cards[i]
 		for _, unit := range c.unitsOf(units) {
-			at := slices.IndexFunc(offers, func(o Offer) bool { return o.Resource == unit.Use.Resource })
-			if at < 0 {
-				at = len(offers)
-				offers = append(offers, Offer{Resource: unit.Use.Resource})
-			}
-			offers[at].RefuseMany = offers[at].RefuseMany || unit.Use.RefuseMany
-			offers[at].Devices = c.appendDevices(offers[at].Devices, &unit)
+			placed = append(placed, c.place(unit))
 		}
 	}
-	slices.SortFunc(offers, func(a, b Offer) int { return cmp.Compare(a.Resource, b.Resource) })
-	return offers
+	return placed
 }
 
-// appendDevices adds the devices of a unit: one if it is unshared, otherwise its replicas.
-// A MIG device of which nothing was said by itself is as healthy as its card.
-func (c *card) appendDevices(devices []Device, unit *Unit) []Device {
-	device := Device{Key: unit.Key, Mode: unit.Use.Mode, Index: c.index(), Position: c.position, NUMANode: c.NUMANode}
+// place adds place and health to a unit. The health of a MIG device without a verdict of its own is that of its GPU. A unit
+// that waits for its release is draining.
+func (c *card) place(unit Unit) Placed {
+	placed := Placed{Unit: unit, Index: c.index(), Position: c.position, NUMANode: c.NUMANode}
 	verdict := c.Health
 	for _, part := range c.parts {
 		if part.UUID == unit.Key.MIG {
-			device.Index = c.partIndex(part)
+			placed.Index = c.partIndex(part)
 			if part.Health.State != "" {
 				verdict = part.Health
 			}
 		}
 	}
-	device.Health, device.Reason = verdict.State.Class(), reason(verdict)
-	if unit.Draining != "" && gpu.Draining.Worse(device.Health) {
-		device.Health = gpu.Draining
+	placed.Health, placed.Reason = verdict.State.Class(), reason(verdict)
+	if unit.Draining != "" && gpu.Draining.Worse(placed.Health) {
+		placed.Health = gpu.Draining
 	}
-	if device.Reason != "" && unit.Draining != "" {
-		device.Reason += "; "
+	if placed.Reason != "" && unit.Draining != "" {
+		placed.Reason += "; "
 	}
-	device.Reason += unit.Draining
-	if unit.Use.Mode == Whole {
+	placed.Reason += unit.Draining
+	return placed
+}
+
+// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Without units it
+// lists nothing: nothing is advertised before a driver is there.
+func List(placed []Placed) []Offer {
+	var offers []Offer
+	for i := range placed {
+		unit := &placed[i]
+		at := slices.IndexFunc(offers, func(o Offer) bool { return o.Resource == unit.Use.Resource })
+		if at < 0 {
+			at = len(offers)
+			offers = append(offers, Offer{Resource: unit.Use.Resource})
+		}
+		offers[at].RefuseMany = offers[at].RefuseMany || unit.Use.RefuseMany
+		offers[at].Devices = unit.appendDevices(offers[at].Devices)
+	}
+	slices.SortFunc(offers, func(a, b Offer) int { return cmp.Compare(a.Resource, b.Resource) })
+	return offers
+}
+
+// Build returns the kubelet's view of the units in force, before it is known how they reach a container.
+func Build(snapshot *gpu.Snapshot, units []Unit) []Offer { return List(Place(snapshot, units)) }
+
+// appendDevices adds the devices of a unit: one if it is not shared, otherwise its replicas.
+func (p *Placed) appendDevices(devices []Device) []Device {
+	device := Device{
+		Key: p.Key, Mode: p.Use.Mode, Index: p.Index, Position: p.Position, NUMANode: p.NUMANode,
+		Health: p.Health, Reason: p.Reason, Injection: p.Injection,
+	}
+	if p.Use.Mode == Whole {
 		device.ID = DeviceID(device.Key)
 		return append(devices, device)
 	}
-	devices = slices.Grow(devices, unit.Use.Replicas)
-	for share := range unit.Use.Replicas {
+	devices = slices.Grow(devices, p.Use.Replicas)
+	for share := range p.Use.Replicas {
 		device.Key.Share = share + 1
 		device.ID = DeviceID(device.Key)
 		devices = append(devices, device)

@@ -1,0 +1,101 @@
+// Package injection says what reaches a container with each device, and what the configuration adds to the CDI spec. All
+// answers are computed from memory at each call.
+//
+// It guarantees that what is not in the CDI spec on disk is not called injectable, and that a replica through MPS is ready
+// only while its daemon serves.
+//
+// It has no goroutine: nothing wakes it, it writes nothing, and it waits for nothing. It must not import a front end, the
+// inventory or the ledger.
+package injection
+
+import (
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/mps"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// Deps are what a Source needs. The functions must answer from memory.
+type Deps struct {
+	// UsesCDI is true when the container runtime injects devices by their CDI names.
+	UsesCDI bool
+	// MPSRoot is the directory of the MPS daemons.
+	MPSRoot string
+	// Config returns the configuration in force.
+	Config func() *v1alpha1.AgentConfig
+	// Names returns the unqualified names of the devices in the CDI spec on disk. Known is false until it and the other
+	// files of the host were read.
+	Names func() (names map[string]bool, known bool)
+	// MPSUnits returns the units that need an MPS daemon.
+	MPSUnits func() []offer.Unit
+	// WithoutDaemon says why replicas of a GPU through MPS cannot be used now; empty when its daemon is ready.
+	WithoutDaemon func(gpu.UUID) string
+}
+
+// Source answers what can be injected. Make it with New.
+type Source struct{ deps Deps }
+
+// New makes a Source.
+func New(deps Deps) *Source { return &Source{deps} }
+
+// Known reports whether it is known what can be injected. Without a CDI strategy and IMEX channels nothing depends on the
+// host's files.
+func (s *Source) Known() bool {
+	if !s.deps.UsesCDI && len(s.deps.Config().IMEX.ChannelIDs) == 0 {
+		return true
+	}
+	_, known := s.deps.Names()
+	return known
+}
+
+// Injectable reports whether the container runtime can inject a device: it needs the device in the CDI spec, where it
+// injects by CDI.
+func (s *Source) Injectable(key gpu.DeviceKey) bool { return s.has(string(key.Device())) }
+
+func (s *Source) has(name string) bool {
+	if !s.deps.UsesCDI {
+		return true
+	}
+	names, _ := s.deps.Names()
+	return names[name]
+}
+
+// Injection returns what a container gets with a device of a mode besides the device itself, and why that is not possible
+// now; empty when it is.
+func (s *Source) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection, string) {
+	if mode != offer.MPS {
+		return offer.Injection{}, ""
+	}
+	pipe, name := cdi.MPSPipePath(key.GPU), cdi.MPSName(key.GPU)
+	injection := offer.Injection{
+		CDIDevices: []string{cdi.QualifiedName(name)},
+		Envs:       map[string]string{cdi.MPSPipeVariable: pipe},
+		Mounts: []offer.Mount{
+			{HostPath: mps.PipeDir(s.deps.MPSRoot, key.GPU), ContainerPath: pipe},
+			{HostPath: mps.ShmDir(s.deps.MPSRoot, key.GPU), ContainerPath: cdi.MPSShmPath},
+		},
+	}
+	why := s.deps.WithoutDaemon(key.GPU)
+	if why == "" && !s.has(name) {
+		why = "the directories of its MPS daemon are not in the CDI spec yet"
+	}
+	return injection, why
+}
+
+// Extras returns what the configuration adds to the CDI spec. The directories of an MPS daemon are in the spec only while
+// it is ready: before, they may not exist.
+func (s *Source) Extras() cdi.Extras {
+	config := s.deps.Config()
+	extras := cdi.Extras{
+		GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED,
+		IMEXChannels: config.IMEX.ChannelIDs, IMEXRequired: config.IMEX.Required,
+	}
+	for _, unit := range s.deps.MPSUnits() {
+		id := unit.Key.GPU
+		if s.deps.WithoutDaemon(id) == "" {
+			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(s.deps.MPSRoot, id), ShmDir: mps.ShmDir(s.deps.MPSRoot, id)})
+		}
+	}
+	return extras
+}

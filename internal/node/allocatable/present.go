@@ -1,0 +1,75 @@
+package allocatable
+
+import (
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Injector says how devices reach containers. It answers from memory.
+type Injector interface {
+	// Known reports whether it is known what can be injected; it is not before the host's files were read.
+	Known() bool
+	// Injectable reports whether the container runtime can inject a device.
+	Injectable(key gpu.DeviceKey) bool
+	// Injection returns what a container gets with a device of a mode, and why that is not possible now; empty when it is.
+	Injection(key gpu.DeviceKey, mode offer.Mode) (injection offer.Injection, notReady string)
+}
+
+// Device is a GPU or a partition with everything that an allocation of it depends on now, but for its holders. The name for
+// it in Use.Resource is a front end's and means nothing here.
+type Device struct {
+	offer.Placed
+	// Injectable is false while the container runtime cannot inject the device, such as one that was just found.
+	Injectable bool
+	// NotReady says why containers cannot use the device now; empty when they can.
+	NotReady string
+}
+
+// Current returns what can be allocated now, in the order of the GPUs' index, then the MIG devices'. It is computed from
+// memory at each call: the latest snapshot, the use in force, and what can be injected.
+func (d *Devices) Current() []Device {
+	injector := d.deps.Injector
+	if !injector.Known() {
+		return nil
+	}
+	placed := offer.Place(d.deps.Inventory.Current(), d.Units())
+	devices := make([]Device, 0, len(placed))
+	for _, p := range placed {
+		device := Device{Placed: p, Injectable: injector.Injectable(p.Key)}
+		device.Injection, device.NotReady = injector.Injection(p.Key, p.Use.Mode)
+		devices = append(devices, device)
+	}
+	return devices
+}
+
+// Offers is the kubelet's view of devices. It leaves out what cannot be injected: a device that was just found is in the
+// inventory before it is in the CDI spec. A device that is not ready is listed as unhealthy.
+func Offers(devices []Device) []offer.Offer {
+	placed := make([]offer.Placed, 0, len(devices))
+	for _, device := range devices {
+		if !device.Injectable {
+			continue
+		}
+		if device.NotReady != "" && device.Health.Allocatable() {
+			device.Health, device.Reason = gpu.Unhealthy, device.NotReady
+		}
+		placed = append(placed, device.Placed)
+	}
+	return offer.List(placed)
+}
+
+// Subscribe signals when Current may have changed for another reason than the hardware, or the settings have changed.
+func (d *Devices) Subscribe() *signal.Subscription { return d.present.Subscribe() }
+
+// SubscribeUse signals when the use in force or the settings may have changed.
+func (d *Devices) SubscribeUse() *signal.Subscription { return d.use.Subscribe() }
+
+// InjectionChanged says that the Injector has other answers than before. It never waits.
+func (d *Devices) InjectionChanged() { d.present.Set() }
+
+// useChanged signals all subscriptions.
+func (d *Devices) useChanged() {
+	d.use.Set()
+	d.present.Set()
+}
