@@ -25,7 +25,7 @@ test: ## everything that must pass: lint, unit tests with the race detector, fuz
 unit: ## unit tests of both modules with the race detector
 	@hack/unit.sh
 
-lint: ## gofmt, go vet, staticcheck, the import rules
+lint: ## gofmt, go vet, berthlint (staticcheck and others), the import rules
 	@hack/lint.sh
 
 fuzz: ## each fuzz target for FUZZTIME (default 5s)

@@ -305,6 +305,24 @@ func says(file *ast.File) bool {
 	return strings.HasPrefix(text, "Package "+file.Name.Name) || file.Name.Name == "main" && strings.HasPrefix(text, "Command ")
 }
 
+// TestCoreReadsNoClock: what core decides depends on its arguments only, so the time is one of them.
+func TestCoreReadsNoClock(t *testing.T) {
+	for _, path := range goFiles(t) {
+		if !strings.HasPrefix(path, "internal/core/") || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, clock := range []string{"time.Now(", "time.Since(", "time.Until(", "time.After(", "time.NewTimer(", "time.NewTicker(", "time.Sleep("} {
+			if strings.Contains(string(text), clock) {
+				t.Errorf("%s calls %s...): take the time as an argument", path, clock)
+			}
+		}
+	}
+}
+
 // TestFilesStayReadable: a file over 500 lines, or a main over 60, holds more than one thing.
 func TestFilesStayReadable(t *testing.T) {
 	for _, path := range goFiles(t) {

@@ -198,7 +198,7 @@ func TestStagesSelectTests(t *testing.T) {
 		if strings.Contains(stage[0], "-C kube") {
 			module = "../kube"
 		}
-		for _, field := range strings.Fields(stage[2]) {
+		for field := range strings.FieldsSeq(stage[2]) {
 			if !strings.HasPrefix(field, "./") {
 				continue
 			}

@@ -165,7 +165,7 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 	lists := map[string][]any{}
 	objects := map[string]any{}
-	for _, document := range strings.Split(ts.ReadFile(args[0]), "\n---\n") {
+	for document := range strings.SplitSeq(ts.ReadFile(args[0]), "\n---\n") {
 		var object map[string]any
 		ts.Check(yaml.Unmarshal([]byte(document), &object))
 		meta := object["metadata"].(map[string]any)

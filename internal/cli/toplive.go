@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -170,7 +171,7 @@ func (t *terminal) keys(ctx context.Context) <-chan byte {
 		for ctx.Err() == nil {
 			wait := []unix.PollFd{{Fd: int32(t.in.Fd()), Events: unix.POLLIN}}
 			n, err := unix.Poll(wait, keysPause)
-			if n == 0 || err == unix.EINTR {
+			if n == 0 || errors.Is(err, unix.EINTR) {
 				continue
 			}
 			var key [1]byte

@@ -132,8 +132,7 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 		return nil, err
 	}
 	found, err := trace.Join(all).Select(query)
-	var missing *trace.NotFoundError
-	if errors.As(err, &missing) {
+	if missing, ok := errors.AsType[*trace.NotFoundError](err); ok {
 		return nil, notFound(missing, names, all.Unread)
 	}
 	return found, err

@@ -156,8 +156,7 @@ func count(n int, what string) string {
 
 // reason is an error without the path that the text around it has already.
 func reason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err.Error()
 	}
 	return err.Error()

@@ -87,8 +87,7 @@ func dial(ctx context.Context, socket string) error {
 	dialer := net.Dialer{Timeout: patience}
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
-		var call *os.SyscallError
-		if errors.As(err, &call) {
+		if call, ok := errors.AsType[*os.SyscallError](err); ok {
 			return call.Err
 		}
 		return err

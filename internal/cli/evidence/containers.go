@@ -3,6 +3,7 @@ package evidence
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"maps"
@@ -194,7 +195,7 @@ func nodesIn(root *os.Root, dir string) ([]trace.Node, error) {
 	}
 	defer opened.Close()
 	entries, err := opened.Readdirnames(maxDevNodes)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	var nodes []trace.Node

@@ -200,7 +200,7 @@ func readLayout(t *testing.T, d *datadriven.TestData) Layout {
 			first.Indices = append(first.Indices, index)
 		}
 	}
-	for _, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(d.Input), "\n") {
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue

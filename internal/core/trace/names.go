@@ -2,6 +2,7 @@ package trace
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -121,9 +122,7 @@ func (d *directory) nameUnnamed(byUID, byName []Entry) {
 			unnamed = append(unnamed, entry)
 		}
 	}
-	for uid, ref := range NamesByDevices(unnamed, byName) {
-		d.byUID[uid] = ref
-	}
+	maps.Copy(d.byUID, NamesByDevices(unnamed, byName))
 }
 
 // containerEntries are the devices that running containers have, under no resource:

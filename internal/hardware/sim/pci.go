@@ -78,7 +78,7 @@ func ancestor(a, b *card) nvml.GpuTopologyLevel {
 // bitmap sets one bit for each number of a kernel list, in words of 64 bits, as NVML's affinity calls do.
 func bitmap(list string, words int) []uint {
 	out := make([]uint, max(words, 0))
-	for _, part := range strings.Split(list, ",") {
+	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")
 		from, err := strconv.Atoi(first)
 		if err != nil {

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -188,6 +189,5 @@ func TestDeviceNodes(t *testing.T) {
 }
 
 func errorsIsAny(err error, targets ...syscall.Errno) bool {
-	path, ok := err.(*os.PathError)
-	return ok && slices.ContainsFunc(targets, func(target syscall.Errno) bool { return path.Err == target })
+	return slices.ContainsFunc(targets, func(target syscall.Errno) bool { return errors.Is(err, target) })
 }

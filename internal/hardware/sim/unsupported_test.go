@@ -17,12 +17,12 @@ func callAll(of reflect.Type, on any, visit func(method string, answers []nvml.R
 		}
 		method := value.MethodByName(of.Method(i).Name)
 		var args []reflect.Value
-		for j := range method.Type().NumIn() {
-			args = append(args, reflect.Zero(method.Type().In(j)))
+		for in := range method.Type().Ins() {
+			args = append(args, reflect.Zero(in))
 		}
 		var answers []nvml.Return
 		for _, result := range method.Call(args) {
-			if ret, ok := result.Interface().(nvml.Return); ok {
+			if ret, ok := reflect.TypeAssert[nvml.Return](result); ok {
 				answers = append(answers, ret)
 			}
 		}

@@ -33,8 +33,8 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 		code.Write(text)
 	}
 	fields := reflect.TypeFor[v1alpha1.AgentConfig]()
-	for i := range fields.NumField() {
-		if name := fields.Field(i).Name; name != "TypeMeta" && !strings.Contains(code.String(), "onfig."+name) {
+	for field := range fields.Fields() {
+		if name := field.Name; name != "TypeMeta" && !strings.Contains(code.String(), "onfig."+name) {
 			t.Errorf("AgentConfig.%s is used nowhere in the agent", name)
 		}
 	}

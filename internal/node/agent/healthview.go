@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -125,9 +126,7 @@ func (a *Agent) tellChanges(told, verdicts map[gpu.UUID]deviceVerdict) {
 		a.events.Publish(nodeapi.GPUNotHealthy(now.name, now.state, now.because, names))
 	}
 	clear(told)
-	for id, verdict := range verdicts {
-		told[id] = verdict
-	}
+	maps.Copy(told, verdicts)
 }
 
 // nodeHealth is what the Node says of its GPUs.

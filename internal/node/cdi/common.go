@@ -175,6 +175,7 @@ func (v versionOnly) SystemGetDriverVersion() (string, nvml.Return) {
 type quietLogger struct{ log *slog.Logger }
 
 func (l quietLogger) say(format string, args []any) {
+	//lint:ignore sloglint the message is nvcdi's
 	l.log.Debug("nvcdi: " + fmt.Sprintf(format, args...))
 }
 func (l quietLogger) Tracef(format string, args ...any)   { l.say(format, args) }

@@ -100,8 +100,7 @@ func (h hostView) lstat(p string) (nodeInfo, error) {
 }
 
 func reason(err error) string {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err.Error()
 	}
 	return err.Error()

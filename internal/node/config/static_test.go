@@ -22,8 +22,8 @@ func TestEveryFieldIsStaticOrLive(t *testing.T) {
 	}
 	var fields []string
 	of := reflect.TypeFor[v1alpha1.AgentConfig]()
-	for i := range of.NumField() {
-		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" {
+	for field := range of.Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
 			fields = append(fields, name)
 		}
 	}

@@ -90,7 +90,7 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 		into.Set(reflect.New(into.Type().Elem()))
 		into = into.Elem()
 	}
-	if own, ok := into.Addr().Interface().(reader); ok {
+	if own, ok := reflect.TypeAssert[reader](into.Addr()); ok {
 		own.read(d, node, field)
 		return
 	}
@@ -112,7 +112,7 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 
 // leaf tells whether a type reads itself, whatever its kind (a duration, all-or-indices).
 func leaf(value reflect.Value) bool {
-	_, ok := value.Addr().Interface().(json.Unmarshaler)
+	_, ok := reflect.TypeAssert[json.Unmarshaler](value.Addr())
 	return ok
 }
 

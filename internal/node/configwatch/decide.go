@@ -282,7 +282,7 @@ func (d *decision) keepOrWarn(good candidate) {
 
 func (d *decision) refuse(err error) {
 	if d.state.Refused == nil || d.state.Refused.Error() != err.Error() {
-		d.deps.Log.Error("configuration refused, the last good one stays in force", "error", err, "in force", describe(d.state.Source))
+		d.deps.Log.Error("configuration refused, the last good one stays in force", "error", err, "inForce", describe(d.state.Source))
 	}
 	d.state.Refused = err
 	// When the last good one is lost, the defaults must not take its place.

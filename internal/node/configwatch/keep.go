@@ -135,7 +135,7 @@ func (w *Watcher) keepLabels(node nodeAnswer) {
 	w.nodeUID.Store(&node.uid)
 	m := &w.memory
 	if m.owner != "" && m.owner != node.uid {
-		w.deps.Log.Warn("state of another Node is not used", "its UID", m.owner, "ours", node.uid)
+		w.deps.Log.Warn("state of another Node is not used", "uid", m.owner, "own", node.uid)
 		m.haveConfig, m.layouts, m.labels = false, kept{}, nil
 	}
 	changed := m.owner != node.uid

@@ -150,9 +150,11 @@ func (s *server) say(level slog.Level, text string, err error) {
 	}
 	s.loop.said = said
 	if err != nil {
+		//lint:ignore sloglint the callers pass constants
 		s.log.Log(context.Background(), level, text, "error", err)
 		return
 	}
+	//lint:ignore sloglint the callers pass constants
 	s.log.Log(context.Background(), level, text)
 }
 

@@ -120,6 +120,7 @@ func (s *server) tell(message string) {
 	if message == "" {
 		return
 	}
+	//lint:ignore sloglint the message is also the event's
 	s.log.Warn(message)
 	if s.told != nil {
 		s.told(s.resource, message)

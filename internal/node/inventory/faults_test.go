@@ -367,9 +367,9 @@ func TestFaultTableIsWhole(t *testing.T) {
 		}
 	}
 	fields := reflect.TypeFor[sim.Fault]()
-	for i := range fields.NumField() {
-		if !seen[fields.Field(i).Name] {
-			t.Errorf("the table has no fault with %s", fields.Field(i).Name)
+	for field := range fields.Fields() {
+		if !seen[field.Name] {
+			t.Errorf("the table has no fault with %s", field.Name)
 		}
 	}
 }

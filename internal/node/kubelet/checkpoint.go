@@ -98,8 +98,7 @@ func ReadCheckpoint(kubeletDir string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	parsed, err := ParseCheckpoint(blob)
-	var corrupt *CorruptError
-	if errors.As(err, &corrupt) {
+	if corrupt, ok := errors.AsType[*CorruptError](err); ok {
 		corrupt.Path = path
 	}
 	return parsed, err

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,17 +144,17 @@ func (c *realCgroups) clear() {
 		return nil
 	})
 	deadline := time.Now().Add(20 * time.Second)
-	for i := len(dirs) - 1; i >= 0; i-- {
+	for _, dir := range slices.Backward(dirs) {
 		for {
-			err := unix.Rmdir(dirs[i])
+			err := unix.Rmdir(dir)
 			if err == nil || errors.Is(err, unix.ENOENT) {
 				break
 			}
 			if time.Now().After(deadline) {
-				c.t.Errorf("remove %s: %v", dirs[i], err)
+				c.t.Errorf("remove %s: %v", dir, err)
 				return
 			}
-			blob, _ := os.ReadFile(filepath.Join(dirs[i], "cgroup.procs"))
+			blob, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			for pid := range strings.FieldsSeq(string(blob)) {
 				var number int
 				if _, err := fmt.Sscan(pid, &number); err == nil && number > 0 {

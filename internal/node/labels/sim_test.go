@@ -1,6 +1,7 @@
 package labels
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -78,9 +79,7 @@ func TestLostCard(t *testing.T) {
 			if err := n.machine.Inject(sim.Fault{GPU: string(before.Snapshot.GPUs[test.lost].UUID), Lost: true}); err != nil {
 				t.Fatal(err)
 			}
-			for key, value := range test.want {
-				want[key] = value
-			}
+			maps.Copy(want, test.want)
 			for key, value := range test.not {
 				if want[key] != value {
 					t.Errorf("before: %s is %q; want %q", key, want[key], value)

@@ -182,8 +182,7 @@ func (l *Ledger) setAside(cause error) error {
 		return nil
 	}
 	code, verb := "LEDGER_CORRUPT", "was kept"
-	var newer *versionError
-	if errors.As(cause, &newer) {
+	if _, newer := errors.AsType[*versionError](cause); newer {
 		code = "LEDGER_VERSION"
 	}
 	// A follower leaves the file to its writer.

@@ -174,7 +174,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		for _, each := range []int{1, 2, 3, 5} {
 			t.Run(fmt.Sprintf("%s, after %d", name, each), func(t *testing.T) {
 				w := s.begin(t)
-				for life := 0; life < 300; life++ {
+				for life := range 300 {
 					w.killAt = w.points + each + life/10 // some day one lives long enough
 					if w.reconcile(); w.lives == life+1 {
 						break

@@ -338,8 +338,7 @@ func (r *round) holdFor(at **job) error {
 	case j.plan.UUID != "":
 		err = r.hold(j.want.UUID, nil)
 	}
-	var barred *ledger.BarredError
-	if errors.As(err, &barred) {
+	if barred, ok := errors.AsType[*ledger.BarredError](err); ok {
 		// Somebody was faster, or holds what the planner does not see.
 		j = r.consider(j.want, r.deps.Inventory.Current(), r.holdings())
 		if j.ready {

@@ -33,7 +33,7 @@ func (r *round) readJournal() error {
 		return nil
 	}
 	if uid := r.nodeUID(); uid != "" && found.NodeUID != "" && found.NodeUID != uid {
-		r.deps.Log.Warn("a MIG change of another Node is not carried out", "its UID", found.NodeUID, "ours", uid)
+		r.deps.Log.Warn("a MIG change of another Node is not carried out", "uid", found.NodeUID, "own", uid)
 		r.journal = journal{}
 		if err := r.writeJournal(false, StepTakenOver); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (r *round) takeOver() error {
 		}
 		for _, card := range r.journal.Cards {
 			r.unseen[card.UUID], r.untouched[card.UUID] = true, true
-			r.deps.Log.Info("going on with a MIG change", "gpu", card.UUID, "wanted", shape(card.Wanted), "source", card.Source, "begun by", before, "generation", r.journal.Generation)
+			r.deps.Log.Info("going on with a MIG change", "gpu", card.UUID, "wanted", shape(card.Wanted), "source", card.Source, "begunBy", before, "generation", r.journal.Generation)
 		}
 	}
 	r.resumed = true

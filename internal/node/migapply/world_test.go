@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -149,7 +148,7 @@ func (w *world) bury() {
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 var errKilled = errors.New("killed")
 
@@ -364,7 +363,7 @@ func wanted(text string) mig.Wanted {
 		return mig.Wanted{}
 	}
 	out := mig.Wanted{Enabled: true, Devices: map[string]int{}}
-	for _, part := range strings.Fields(text) {
+	for part := range strings.FieldsSeq(text) {
 		var n int
 		var profile string
 		if _, err := fmt.Sscanf(part, "%dx%s", &n, &profile); err == nil {

@@ -36,6 +36,7 @@ func New(clock clock.PassiveClock, log *slog.Logger) *List {
 func (l *List) Set(source string, causes ...gpu.Cause) {
 	added, resolved := l.replace(source, causes)
 	for _, cause := range added {
+		//lint:ignore sloglint the message is the problem's
 		l.log.Warn(cause.Message, "code", cause.Code, "source", source)
 	}
 	if resolved {

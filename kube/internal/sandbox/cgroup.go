@@ -63,7 +63,7 @@ func detectCgroups(mountinfo string) (*cgroupFS, error) {
 func (c *cgroupFS) create(path string) error {
 	for _, root := range c.roots {
 		at := root
-		for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
+		for part := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
 			if c.v2 {
 				c.delegate(at)
 			}
@@ -87,7 +87,7 @@ func (c *cgroupFS) delegate(dir string) {
 	if err != nil {
 		return
 	}
-	for _, name := range strings.Fields(string(have)) {
+	for name := range strings.FieldsSeq(string(have)) {
 		os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+name), 0)
 	}
 }
@@ -149,7 +149,7 @@ func (c *cgroupFS) processes(path string) []int {
 				return nil // a cgroup that is just going away
 			}
 			data, _ := os.ReadFile(filepath.Join(p, "cgroup.procs"))
-			for _, field := range strings.Fields(string(data)) {
+			for field := range strings.FieldsSeq(string(data)) {
 				if pid, err := strconv.Atoi(field); err == nil && pid > 0 && pid != os.Getpid() {
 					pids = append(pids, pid)
 				}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -74,8 +75,8 @@ func (s *State) stopProcesses(ctx context.Context) error {
 		return nil // the PIDs are of another life of the machine
 	}
 	var errs []error
-	for i := len(s.Processes) - 1; i >= 0; i-- {
-		errs = append(errs, s.Processes[i].Stop(ctx, syscall.SIGKILL, 10*time.Second))
+	for _, v := range slices.Backward(s.Processes) {
+		errs = append(errs, v.Stop(ctx, syscall.SIGKILL, 10*time.Second))
 	}
 	return errors.Join(errs...)
 }

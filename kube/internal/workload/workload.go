@@ -203,8 +203,7 @@ func open(path string) string {
 		unix.Close(fd)
 		return "OK"
 	}
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		if name := unix.ErrnoName(errno); name != "" {
 			return name
 		}

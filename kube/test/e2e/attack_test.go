@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,9 +68,7 @@ func TestAttacks(t *testing.T) {
 		r.waitAllocatable(t, len(all))
 		pod := r.run(t, podWithGPUs("rest-"+when, len(all)-len(holders), "sleep", "10m"))[0]
 		rest := map[string]int{"rest-" + when: len(all) - len(holders)}
-		for name, count := range holders {
-			rest[name] = count
-		}
+		maps.Copy(rest, holders)
 		r.waitHolders(t, rest)
 		if err := r.remove(timeout(t, time.Minute), pod); err != nil {
 			t.Fatal(err)

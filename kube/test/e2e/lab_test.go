@@ -442,7 +442,7 @@ func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 			return
 		}
 	}
-	for _, answer := range strings.Fields(first) {
+	for answer := range strings.FieldsSeq(first) {
 		if !strings.HasSuffix(answer, "=ENXIO") {
 			t.Errorf("pod %s: %s, want ENXIO: allowed, and without hardware", pod.Name, answer)
 		}
@@ -453,7 +453,7 @@ func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 // minor numbers and those of the MIG capabilities.
 func (l *lab) nodesOf(t testing.TB, pod *corev1.Pod) (cards, capabilities []string) {
 	t.Helper()
-	for _, answer := range strings.Fields(execIn(t, l.Cluster, pod, "ls", "/dev")) {
+	for answer := range strings.FieldsSeq(execIn(t, l.Cluster, pod, "ls", "/dev")) {
 		if match := gpuNode.FindStringSubmatch("/dev/" + answer); match != nil {
 			cards = append(cards, match[1])
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -133,12 +134,8 @@ func (r *rig) berth(t testing.TB, args ...string) result {
 func (w *tracer) args(replaced map[string]string, subject ...string) []string {
 	args := append([]string{"trace"}, subject...)
 	places := map[string]string{}
-	for flag, place := range w.places {
-		places[flag] = place
-	}
-	for flag, place := range replaced {
-		places[flag] = place
-	}
+	maps.Copy(places, w.places)
+	maps.Copy(places, replaced)
 	for flag, place := range places {
 		args = append(args, flag+"="+place)
 	}

@@ -113,7 +113,7 @@ func parseGIProfile(row []string) (GIProfile, error) {
 		Max: number(8), Size: number(10),
 		Copy: uint32(number(11)), Decoder: uint32(number(12)), JPEG: uint32(number(13)), OFA: uint32(number(14)),
 	}
-	for _, start := range strings.Split(row[9], ";") {
+	for start := range strings.SplitSeq(row[9], ";") {
 		n, err := strconv.Atoi(start)
 		if err != nil && firstErr == nil {
 			firstErr = fmt.Errorf("starts: %w", err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -25,9 +26,7 @@ type mpsLimits struct {
 
 func (l mpsLimits) clone() mpsLimits {
 	memory := map[int]string{}
-	for device, size := range l.memory {
-		memory[device] = size
-	}
+	maps.Copy(memory, l.memory)
 	return mpsLimits{l.threads, memory}
 }
 

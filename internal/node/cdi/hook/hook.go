@@ -51,10 +51,15 @@ func command(log *slog.Logger) *cli.Command {
 }
 
 // logger gives the toolkit the logger interface that it wants.
-type logger struct{ log *slog.Logger }
+type logger struct{ to *slog.Logger }
 
-func (l logger) Tracef(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }
-func (l logger) Debugf(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }
-func (l logger) Infof(format string, args ...any)    { l.log.Info(fmt.Sprintf(format, args...)) }
-func (l logger) Warningf(format string, args ...any) { l.log.Warn(fmt.Sprintf(format, args...)) }
-func (l logger) Errorf(format string, args ...any)   { l.log.Error(fmt.Sprintf(format, args...)) }
+func (l logger) log(level slog.Level, format string, args []any) {
+	//lint:ignore sloglint the message is the toolkit's
+	l.to.Log(context.Background(), level, fmt.Sprintf(format, args...))
+}
+
+func (l logger) Tracef(format string, args ...any)   { l.log(slog.LevelDebug, format, args) }
+func (l logger) Debugf(format string, args ...any)   { l.log(slog.LevelDebug, format, args) }
+func (l logger) Infof(format string, args ...any)    { l.log(slog.LevelInfo, format, args) }
+func (l logger) Warningf(format string, args ...any) { l.log(slog.LevelWarn, format, args) }
+func (l logger) Errorf(format string, args ...any)   { l.log(slog.LevelError, format, args) }

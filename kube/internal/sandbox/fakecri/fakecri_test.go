@@ -57,7 +57,7 @@ func TestRecordsWhatItIsAskedToCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var methods []string
-	for _, line := range bytes.Split(bytes.TrimSpace(data), []byte("\n")) {
+	for line := range bytes.SplitSeq(bytes.TrimSpace(data), []byte("\n")) {
 		var r Record
 		if err := json.Unmarshal(line, &r); err != nil {
 			t.Fatal(err)

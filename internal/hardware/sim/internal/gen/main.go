@@ -67,8 +67,8 @@ func generate() []byte {
 	for _, b := range bases() {
 		fmt.Fprintf(&out, "\n// %s answers every call of nvml.%s that is not simulated.\ntype %s struct{ answer answer }\n\nvar _ nvml.%s = (*%s)(nil)\n\n",
 			b.name, b.of.Name(), b.name, b.of.Name(), b.name)
-		for i := range b.of.NumMethod() {
-			writeMethod(&out, b, b.of.Method(i))
+		for method := range b.of.Methods() {
+			writeMethod(&out, b, method)
 		}
 	}
 	writeCalls(&out)
@@ -81,8 +81,8 @@ func writeMethod(out *bytes.Buffer, b base, method reflect.Method) {
 		return
 	}
 	var params []string
-	for i := range method.Type.NumIn() {
-		params = append(params, "_ "+method.Type.In(i).String())
+	for in := range method.Type.Ins() {
+		params = append(params, "_ "+in.String())
 	}
 	results, returns := results(method.Type)
 	fmt.Fprintf(out, "func (u *%s) %s(%s) (%s) {\n", b.name, method.Name, strings.Join(params, ", "), strings.Join(results, ", "))
@@ -176,8 +176,8 @@ func writeCalls(out *bytes.Buffer) {
 		fmt.Fprintf(out, "}\n}\n")
 	}
 	names := func(of reflect.Type) (names []string) {
-		for i := range of.NumMethod() {
-			names = append(names, of.Method(i).Name)
+		for method := range of.Methods() {
+			names = append(names, method.Name)
 		}
 		return names
 	}
@@ -186,8 +186,7 @@ func writeCalls(out *bytes.Buffer) {
 		append(names(reflect.TypeFor[nvml.GpuInstance]()), names(reflect.TypeFor[nvml.ComputeInstance]())...))
 	// A call that takes a handle is the handle's.
 	library, node := reflect.TypeFor[nvml.Interface](), []string{"EventSetWait"}
-	for i := range library.NumMethod() {
-		call := library.Method(i)
+	for call := range library.Methods() {
 		answers := call.Type.NumOut() > 0 && call.Type.Out(call.Type.NumOut()-1) == reflect.TypeFor[nvml.Return]()
 		handle := call.Type.NumIn() > 0 && handles()[call.Type.In(0)] != ""
 		if answers && !handle && !strings.HasPrefix(call.Name, "DeviceGetHandleBy") {

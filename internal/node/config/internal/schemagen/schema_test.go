@@ -69,10 +69,10 @@ func TestSchemaHasTheKeysOfTheTypes(t *testing.T) {
 		if of.Name() == "AgentConfig" {
 			definition, want = schema, []string{"apiVersion", "kind"}
 		}
-		for i := range of.NumField() {
-			if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" {
+		for field := range of.Fields() {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
 				want = append(want, name)
-				check(of.Field(i).Type)
+				check(field.Type)
 			}
 		}
 		properties, _ := definition["properties"].(object)
