@@ -27,6 +27,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
+	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
@@ -112,6 +113,7 @@ type Agent struct {
 	timeslices  *timeslice.Syncer
 	mps         *mpssync.Syncer
 	partition   *migapply.Partition
+	mig         *migsync.Syncer
 	resetter    *reset.Resetter
 	// labels is nil where no labels are wanted.
 	labels *labels.Publisher
@@ -130,8 +132,6 @@ type Agent struct {
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
-	// relayout wakes the partitioning.
-	relayout chan struct{}
 	library  *library.Watch
 	// sample is the last measurement.
 	sample atomic.Pointer[gpu.Sample]
@@ -161,7 +161,6 @@ func New(deps Deps) (*Agent, error) {
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
 		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
 		compared: make(chan struct{}),
-		relayout: make(chan struct{}, 1),
 	}
 	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
 	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
@@ -292,6 +291,10 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		Openers: finder.Find,
 		Clock:   a.clock, Log: a.log.With("room", "partition"),
 	})
+	a.mig = migsync.New(migsync.Deps{
+		Config: a.watch, Hardware: a.inventory, Ledger: a.ledger, Partition: a.partition, Node: migNode{a},
+		Settle: a.allocatable.Settle, Resume: func() { a.mps.Unquiesce(mpssync.ForMIG) }, Report: a.problemList.Set, Clock: a.clock,
+	})
 }
 
 // Run works until ctx ends. It returns an error only for what no waiting would
@@ -305,7 +308,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.events.Run(ctx) })
 	group.Go(func() error { return a.allocatable.Run(ctx) })
 	group.Go(func() error { return a.reconfigure(ctx) })
-	group.Go(func() error { return a.repartition(ctx) })
 	group.Go(func() error { return a.measure(ctx) })
 	group.Go(func() error { return a.label(ctx) })
 	group.Go(func() error { return a.tellHealth(ctx) })
@@ -324,7 +326,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
 	// daemons, of which nothing is known before.
-	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run} {
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.mig.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run} {
 		group.Go(func() error {
 			select {
 			case <-ctx.Done():

@@ -21,9 +21,6 @@ func (a *Agent) reconfigure(ctx context.Context) error {
 	defer changes.Close()
 	for {
 		a.noteConfig()
-		// GPUs whose MIG mode is to change are withheld before the change begins.
-		a.allocatable.Settle()
-		poke(a.relayout)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -25,7 +25,9 @@ func (a *Agent) shadow(ctx context.Context) error {
 	}
 	a.sync.Look(ctx)
 	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
-	a.awaitLayout(ctx)
+	if len(a.allocatable.Units()) == 0 {
+		a.mig.AwaitLayout(ctx)
+	}
 	a.allocatable.Begin()
 	a.mps.Prepare(ctx)
 	close(a.compared)

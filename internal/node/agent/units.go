@@ -32,8 +32,9 @@ func (a *Agent) wireAllocatable(bootID string) {
 	var read statefile.Result
 	a.allocatable, read = allocatable.Open(allocatable.Deps{
 		StateDir: a.config.StateDir, BootID: bootID,
-		Inventory: a.inventory, Settings: settingsSource{a.watch}, Holders: holderSource{a}, Changing: a.changing, Injector: a.injection,
-		Report: a.problemList.Set, Fault: func(step allocatable.Step) error { return a.fault(Step(step)) },
+		Inventory: a.inventory, Settings: settingsSource{a.watch}, Holders: holderSource{a}, Injector: a.injection,
+		Changing: func(snapshot *gpu.Snapshot) map[gpu.UUID]string { return a.mig.Changing(snapshot) },
+		Report:   a.problemList.Set, Fault: func(step allocatable.Step) error { return a.fault(Step(step)) },
 	})
 	if read.Lost() {
 		a.stateLost("units-file", read, "a GPU that is in use keeps its resource and is not allocated to others until it is free")

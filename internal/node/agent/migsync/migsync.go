@@ -1,0 +1,208 @@
+// Package migsync brings the GPUs to the wanted MIG layout: the one that the Node's label nvidia.com/mig.config names, and for
+// the other GPUs what the rules of the configuration say.
+//
+// It guarantees that nothing is changed on any GPU while the layout of the label is not known; that a GPU whose MIG mode is to
+// change is withheld ([Syncer.Changing]) before the change begins; that the wanted layouts are computed once for each
+// change of the configuration or of the hardware, whoever asks for them; and that the label nvidia.com/mig.config.state says
+// "pending" before the first change for a new layout and "success" only when every GPU has it.
+//
+// What wakes it: the inventory, the configuration, the ledger, and, while a GPU waits or a change has failed, a tick every second.
+//
+// What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout", "mig-journal" and
+// "mig-state"; and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
+//
+// What it never waits for: a holder of a GPU, or a call of the driver beyond the deadline that migapply sets. A write of the label
+// is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other actor waits for this one:
+// Changing is computed from memory.
+//
+// It must not import the agent, a package below it, a vendor's adapter or a front end.
+package migsync
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Interval is the time between two attempts while a GPU waits, or while a change or a write of the label has failed.
+const Interval = time.Second
+
+// Config is the configuration; *[configwatch.Watcher] is one.
+type Config interface {
+	Current() configwatch.State
+	Subscribe() *signal.Subscription
+}
+
+// Hardware is the inventory.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
+// Ledger is who holds what.
+type Ledger interface {
+	Subscribe() *signal.Subscription
+}
+
+// Partition changes GPUs; *[migapply.Partition] is one.
+type Partition interface {
+	Reconcile(ctx context.Context, wants []migapply.Want) []migapply.Status
+	Statuses() []migapply.Status
+	Faults() []gpu.Cause
+}
+
+var _ Partition = (*migapply.Partition)(nil)
+
+// Node is what the API server shows of the node.
+type Node interface {
+	// SetMIGState makes the label nvidia.com/mig.config.state say a state; an empty one removes the label.
+	SetMIGState(ctx context.Context, state string) error
+	// SetMIGCondition sets the condition MIGApplied; an empty status removes it. It must not block.
+	SetMIGCondition(status metav1.ConditionStatus, reason, message string)
+}
+
+// Deps is what a Syncer needs.
+type Deps struct {
+	Config    Config
+	Hardware  Hardware
+	Ledger    Ledger
+	Partition Partition
+	Node      Node
+	// Settle brings the use of the devices in line with Changing, and returns when it is in force.
+	Settle func()
+	// Resume lets the MPS daemons start again that were ended for a change.
+	Resume func()
+	// Report replaces the problems of a source. It must not block.
+	Report func(source string, problems ...gpu.Cause)
+	Clock  clock.Clock
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct {
+	deps  Deps
+	label stateLabel
+	// last is what Partition was last asked for.
+	last []migapply.Want
+
+	planMu sync.Mutex
+	// plan is what the wanted layouts were last computed to be.
+	plan *plan
+	// computed counts the computations.
+	computed atomic.Int64
+}
+
+// New makes a Syncer; it touches nothing.
+func New(deps Deps) *Syncer {
+	return &Syncer{deps: deps, label: stateLabel{node: deps.Node, report: deps.Report}}
+}
+
+// AwaitLayout returns when the label of the Node is known. Without an answer of the API server it waits for
+// [configwatch.Patience]; a label that is remembered from an earlier agent is waited for until it counts.
+//
+// It is for a start at which no use of the devices is in force, as after a reboot. A reboot leaves some GPUs without their MIG mode,
+// and before the label is known they would be advertised whole.
+func (s *Syncer) AwaitLayout(ctx context.Context) {
+	changes := s.deps.Config.Subscribe()
+	defer changes.Close()
+	patience := s.deps.Clock.After(configwatch.Patience)
+	for expired := false; ; {
+		if mig := s.deps.Config.Current().MIG; mig.Known || expired && !mig.Remembered {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-patience:
+			expired = true
+		case <-changes.C():
+		}
+	}
+}
+
+// Run keeps the GPUs partitioned as wanted until ctx ends. The caller starts it when it is known who holds what.
+func (s *Syncer) Run(ctx context.Context) error {
+	hardware, config, holdings := s.deps.Hardware.Subscribe(), s.deps.Config.Subscribe(), s.deps.Ledger.Subscribe()
+	defer hardware.Close()
+	defer config.Close()
+	defer holdings.Close()
+	// The first signal of each is pending; the first attempt is for all three.
+	<-hardware.C()
+	<-config.C()
+	<-holdings.C()
+	for {
+		var again <-chan time.Time
+		if !s.reconcile(ctx) {
+			again = s.deps.Clock.After(Interval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+		case <-config.C():
+		case <-holdings.C():
+		case <-again:
+		}
+	}
+}
+
+// reconcile makes one attempt. It returns whether all GPUs are as wanted and the label says so.
+func (s *Syncer) reconcile(ctx context.Context) (done bool) {
+	plan := s.wanted()
+	s.deps.Report("mig-layout", plan.problems...)
+	changed := !reflect.DeepEqual(plan.wants, s.last)
+	if changed {
+		s.deps.Settle()
+	}
+	if plan.layout != "" && plan.differs {
+		s.label.announce(ctx, changed)
+	}
+	s.last = plan.wants
+	statuses := s.deps.Partition.Reconcile(ctx, plan.wants)
+	s.deps.Report("mig-journal", s.deps.Partition.Faults()...)
+	s.show(statuses, plan.problems)
+	s.deps.Settle()
+	s.deps.Resume()
+	written := s.label.update(ctx, plan, statuses)
+	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
+}
+
+// show makes a problem of each GPU that cannot be as wanted, and a condition of all GPUs.
+func (s *Syncer) show(statuses []migapply.Status, problems []gpu.Cause) {
+	var failed, waiting []string
+	for _, problem := range problems {
+		failed = append(failed, problem.Message)
+	}
+	var causes []gpu.Cause
+	for _, status := range statuses {
+		switch status.State {
+		case migapply.Failed, migapply.Refused:
+			failed = append(failed, status.Message)
+			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(status.State)), Message: status.Message})
+		case migapply.Waiting, migapply.Changing:
+			waiting = append(waiting, status.Message)
+		}
+	}
+	s.deps.Report("mig", causes...)
+	switch {
+	case len(failed) > 0:
+		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
+	case len(waiting) > 0:
+		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
+	case len(statuses) > 0:
+		s.deps.Node.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
+	default:
+		s.deps.Node.SetMIGCondition("", "", "")
+	}
+}

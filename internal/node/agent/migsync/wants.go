@@ -1,0 +1,189 @@
+package migsync
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// inputs are all that the wanted layouts depend on.
+type inputs struct {
+	snapshot *gpu.Snapshot
+	config   *v1alpha1.AgentConfig
+	mig      configwatch.MIG
+	waiting  bool
+}
+
+// same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that their pointers tell.
+func (in inputs) same(other inputs) bool {
+	return in.snapshot == other.snapshot && in.config == other.config && in.waiting == other.waiting && reflect.DeepEqual(in.mig, other.mig)
+}
+
+// plan is what the GPUs are to be. It is never changed.
+type plan struct {
+	of inputs
+	// known is false before the label of the Node and the configuration were read; layout is the label's value, empty when
+	// there is none.
+	known    bool
+	layout   string
+	wants    []migapply.Want
+	problems []gpu.Cause
+	// modes are the GPUs whose MIG mode has to change, with the reason.
+	modes map[gpu.UUID]string
+	// differs is true when a GPU is not as wanted.
+	differs bool
+}
+
+// wanted returns what the GPUs are to be. It is computed only when the configuration or the hardware has changed.
+func (s *Syncer) wanted() *plan {
+	s.planMu.Lock()
+	defer s.planMu.Unlock()
+	now := s.deps.Config.Current()
+	of := inputs{snapshot: s.deps.Hardware.Current(), config: now.Config, mig: now.MIG, waiting: now.Waiting}
+	if s.plan == nil || !s.plan.of.same(of) {
+		s.computed.Add(1)
+		s.plan = compute(of)
+	}
+	return s.plan
+}
+
+// Computed returns how often the wanted layouts were computed.
+func (s *Syncer) Computed() int64 { return s.computed.Load() }
+
+// Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as soon as the
+// change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be given the GPU
+// that is about to be partitioned. It never waits for a call of the driver, a file or the API server.
+func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
+	statuses := s.deps.Partition.Statuses()
+	changing := migapply.Pending(statuses)
+	for id, reason := range s.wanted().modes {
+		given := slices.ContainsFunc(statuses, func(status migapply.Status) bool {
+			return status.UUID == id && (status.State == migapply.Failed || status.State == migapply.Refused)
+		})
+		if snapshot.GPU(id) != nil && !given && changing[id] == "" {
+			changing[id] = reason
+		}
+	}
+	return changing
+}
+
+// compute says what each GPU is to be: by the layout of the Node's label those that it names, by the rules of the configuration
+// the others. Excluded GPUs are left as they are.
+func compute(of inputs) *plan {
+	p := &plan{of: of, known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
+	if !p.known {
+		return p
+	}
+	var gpus []mig.GPU
+	for i := range of.snapshot.GPUs {
+		gpus = append(gpus, mig.GPUOf(&of.snapshot.GPUs[i], noHolders))
+	}
+	p.choose(gpus)
+	p.compare(gpus)
+	return p
+}
+
+// noHolders stands for the holders where they do not matter.
+func noHolders(gpu.DeviceKey) []string { return nil }
+
+func (p *plan) refuse(code string, err error) {
+	p.problems = append(p.problems, gpu.Cause{Code: code, Message: err.Error()})
+}
+
+// choose fills in wants and problems.
+func (p *plan) choose(gpus []mig.GPU) {
+	named := &layouts{of: p.of, byName: layoutsOf(gpus, p.of)}
+	if p.of.mig.Err != nil {
+		p.refuse("MIG_LAYOUTS_REFUSED", p.of.mig.Err)
+	}
+	var labelled mig.Layout
+	if p.layout != "" {
+		var err error
+		if labelled, err = named.find(p.layout); err != nil {
+			p.refuse("MIG_LAYOUT_UNKNOWN", fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, p.layout, err))
+			return // It is not known which GPUs the layout is for: none is changed.
+		}
+	}
+	deciding := offer.DecidingRules(p.of.snapshot, config.OfferSettings(p.of.config).GPUs)
+	for _, device := range gpus {
+		i, ok := deciding[device.UUID]
+		rule := v1alpha1.GPURule{}
+		if ok {
+			rule = p.of.config.GPUs[i]
+		}
+		if rule.Exclude || device.UUID == "" {
+			continue
+		}
+		if wanted, ok := labelled.Wanted(device); ok {
+			p.wants = append(p.wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: fmt.Sprintf("layout %s of label %s", p.layout, configwatch.LabelMIG)})
+			continue
+		}
+		if rule.MIG == nil {
+			continue
+		}
+		want, ok, err := named.byRule(device, rule.MIG, fmt.Sprintf("gpus[%d].mig of the configuration", i))
+		if err != nil {
+			p.refuse("MIG_LAYOUT_UNKNOWN", err)
+		} else if ok {
+			p.wants = append(p.wants, want)
+		}
+	}
+}
+
+// compare fills in modes and differs.
+func (p *plan) compare(gpus []mig.GPU) {
+	for _, want := range p.wants {
+		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
+		change := mig.PlanGPU(gpus[i], want.Wanted)
+		p.differs = p.differs || change.Changes()
+		if change.Refused == "" && change.SetMode != nil {
+			p.modes[want.UUID] = "its MIG mode is about to change for " + want.Source
+		}
+	}
+}
+
+// layouts are all that have a name on this node.
+type layouts struct {
+	of     inputs
+	byName map[string]mig.Layout
+}
+
+// layoutsOf returns the layouts of the hardware, overridden by those of the configuration, overridden by those of the ConfigMap.
+func layoutsOf(gpus []mig.GPU, of inputs) map[string]mig.Layout {
+	all := mig.HardwareLayouts(gpus)
+	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{of.config.MIGLayouts, of.mig.Layouts} {
+		for name, entries := range from {
+			all[name] = config.Layout(entries)
+		}
+	}
+	return all
+}
+
+func (l *layouts) find(name string) (mig.Layout, error) {
+	if l.of.mig.Unread {
+		// The hardware may have a different layout of the same name.
+		return mig.Layout{}, fmt.Errorf("layout %s is not known: no valid content of ConfigMap %s has been read yet", name, l.of.config.MIGConfigMap)
+	}
+	return mig.FindLayout(l.byName, name)
+}
+
+// byRule returns what a rule of the configuration wants of a GPU; ok is false when its layout does not name the GPU.
+func (l *layouts) byRule(device mig.GPU, rule *v1alpha1.MIGSettings, source string) (want migapply.Want, ok bool, err error) {
+	if rule.Layout == "" {
+		return migapply.Want{UUID: device.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.Devices}, Source: source}, true, nil
+	}
+	layout, err := l.find(rule.Layout)
+	if err != nil {
+		return migapply.Want{}, false, fmt.Errorf("%s: %w", source, err)
+	}
+	wanted, ok := layout.Wanted(device)
+	return migapply.Want{UUID: device.UUID, Wanted: wanted, Source: "layout " + rule.Layout + " of " + source}, ok, nil
+}

@@ -1,0 +1,212 @@
+package migsync
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// world is a node with two GPUs that can do MIG, as the fakes of Deps show it. It records what the Syncer does.
+type world struct {
+	*Syncer
+
+	mu       sync.Mutex
+	state    configwatch.State
+	snapshot *gpu.Snapshot
+	// outcome is how far Reconcile gets with a GPU; Applied when it is not in it.
+	outcome  map[gpu.UUID]migapply.State
+	statuses []migapply.Status
+	faults   []gpu.Cause
+	// stateErr refuses writes of the label.
+	stateErr error
+	// hang, when not nil, holds up Reconcile until it is closed.
+	hang chan struct{}
+
+	did        []string
+	reconciles int
+	condition  metav1.Condition
+	problems   map[string][]gpu.Cause
+
+	config, hardware, ledger signal.Broadcast
+}
+
+func geometry() gpu.MIGGeometry {
+	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
+		{Name: "1g.10gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7},
+		{Name: "3g.40gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2},
+	}}
+}
+
+// twoGPUs are GPU-0 and GPU-1, not partitioned.
+func twoGPUs() *gpu.Snapshot {
+	snapshot := &gpu.Snapshot{Driver: gpu.Driver{Version: "580.65.06"}}
+	for i, id := range []gpu.UUID{"GPU-0", "GPU-1"} {
+		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{
+			UUID: id, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry()},
+		})
+	}
+	return snapshot
+}
+
+func newWorld() *world {
+	w := &world{
+		snapshot: twoGPUs(), outcome: map[gpu.UUID]migapply.State{}, problems: map[string][]gpu.Cause{},
+		state: configwatch.State{Config: &v1alpha1.AgentConfig{}, MIG: configwatch.MIG{Known: true}},
+	}
+	w.Syncer = New(Deps{
+		Config: configFake{w}, Hardware: hardwareFake{w}, Ledger: ledgerFake{w}, Partition: partitionFake{w}, Node: nodeFake{w},
+		Settle: func() { w.note("settle") }, Resume: func() { w.note("resume") },
+		Report: func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
+		Clock:  clock.RealClock{},
+	})
+	return w
+}
+
+// start runs the Syncer until the test ends.
+func (w *world) start(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	synctest.Wait()
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) note(what string) { w.set(func() { w.did = append(w.did, what) }) }
+
+// took returns what was done since the last call.
+func (w *world) took() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	did := w.did
+	w.did = nil
+	return did
+}
+
+// reports are the codes of the problems of a source.
+func (w *world) reports(source string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var codes []string
+	for _, cause := range w.problems[source] {
+		codes = append(codes, cause.Code)
+	}
+	return codes
+}
+
+// relabel makes the Node's label name a layout.
+func (w *world) relabel(layout string) {
+	w.set(func() { w.state.MIG.Layout = layout })
+	w.config.Set()
+}
+
+// reconfigure puts a configuration with these rules in force.
+func (w *world) reconfigure(rules ...v1alpha1.GPURule) {
+	w.set(func() { w.state.Config = &v1alpha1.AgentConfig{GPUs: rules} })
+	w.config.Set()
+}
+
+// scan publishes another snapshot.
+func (w *world) scan(change func(*gpu.Snapshot)) {
+	w.set(func() {
+		next := *w.snapshot
+		next.GPUs = slices.Clone(next.GPUs)
+		change(&next)
+		w.snapshot = &next
+	})
+	w.hardware.Set()
+}
+
+type (
+	configFake    struct{ *world }
+	hardwareFake  struct{ *world }
+	ledgerFake    struct{ *world }
+	partitionFake struct{ *world }
+	nodeFake      struct{ *world }
+)
+
+func (f configFake) Current() configwatch.State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state
+}
+
+func (f configFake) Subscribe() *signal.Subscription { return f.config.Subscribe() }
+
+func (f hardwareFake) Current() *gpu.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.snapshot
+}
+
+func (f hardwareFake) Subscribe() *signal.Subscription { return f.hardware.Subscribe() }
+
+func (f ledgerFake) Subscribe() *signal.Subscription { return f.ledger.Subscribe() }
+
+func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []migapply.Status {
+	f.note("reconcile")
+	f.mu.Lock()
+	hang := f.hang
+	f.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reconciles++
+	f.statuses = nil
+	for _, want := range wants {
+		status := migapply.Status{UUID: want.UUID, State: migapply.Applied, Message: string(want.UUID) + " has it."}
+		if outcome := f.outcome[want.UUID]; outcome != "" {
+			status.State, status.Message = outcome, string(want.UUID)+" is "+string(outcome)+"."
+		}
+		f.statuses = append(f.statuses, status)
+	}
+	return slices.Clone(f.statuses)
+}
+
+func (f partitionFake) Statuses() []migapply.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.statuses)
+}
+
+func (f partitionFake) Faults() []gpu.Cause {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.faults
+}
+
+func (f nodeFake) SetMIGState(_ context.Context, state string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stateErr == nil {
+		f.did = append(f.did, "state "+state)
+	}
+	return f.stateErr
+}
+
+func (f nodeFake) SetMIGCondition(status metav1.ConditionStatus, reason, message string) {
+	f.set(func() { f.condition = metav1.Condition{Status: status, Reason: reason, Message: message} })
+}
