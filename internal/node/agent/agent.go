@@ -19,7 +19,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
@@ -33,6 +32,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
@@ -153,6 +153,11 @@ func New(deps Deps) (*Agent, error) {
 		}
 		deps.BootID = strings.TrimSpace(string(id))
 	}
+	rules, err := config.HealthRules(deps.Config.Base(), os.Getenv)
+	if err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	ignored := config.IgnoredXIDs(deps.Config.Base())
 	config := deps.Config.Base()
 	a := &Agent{
 		simulated: deps.Hardware.Simulated,
@@ -170,15 +175,11 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.library = library.New(library.Deps{StateDir: config.StateDir, BootID: deps.BootID, Log: deps.Log.With("component", "library")})
 	adapter := deps.Hardware.Adapter(deps.Log.With("component", "nvidia"), a.library.Replaced)
-	rules, err := HealthRules(config)
-	if err != nil {
-		return nil, fmt.Errorf("make agent: %w", err)
-	}
 	a.sampler = adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("room", "nvidia")})
 	a.inventory = inventory.New(inventory.Deps{
 		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
-		IgnoredXIDs: ignoredXIDs(config.IgnoredXIDs), Rules: rules,
+		IgnoredXIDs: ignored, Rules: rules,
 		Keep: filepath.Join(config.StateDir, inventory.KeepFile), BootID: deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.timeslices.WereReset(gpus) },
@@ -365,19 +366,6 @@ func (a *Agent) advertised() deviceplugin.State {
 // offers are the devices that the kubelet gets.
 func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.allocatable.Current()) }
 
-// HealthRules are what counts against a card, and how much.
-func HealthRules(config *v1alpha1.AgentConfig) (health.Rules, error) {
-	checks, err := health.ParseChecks(os.Getenv("DP_DISABLE_HEALTHCHECKS"), os.Getenv("DP_ENABLE_HEALTHCHECKS"))
-	if err != nil {
-		return health.Rules{}, err
-	}
-	overrides := health.Overrides{}
-	for code, class := range config.HealthClasses {
-		overrides[code] = health.Class(class)
-	}
-	return health.Rules{Checks: checks, Overrides: overrides}, nil
-}
-
 // wireLabels makes the publisher of labels, and takes away what an earlier choice of the
 // place has left elsewhere.
 func (a *Agent) wireLabels() error {
@@ -390,14 +378,6 @@ func (a *Agent) wireLabels() error {
 		a.labels = labels.NewPublisher(labels.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
 	}
 	return nil
-}
-
-func ignoredXIDs(more []uint64) map[uint64]bool {
-	ignored := health.DefaultIgnoredXIDs()
-	for _, xid := range more {
-		ignored[xid] = true
-	}
-	return ignored
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

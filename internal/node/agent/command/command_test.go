@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,9 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/mps"
+	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
 // TestMain lets this binary stand in for the driver's programs, as berth-agent does.
@@ -261,5 +271,107 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%v: %v, want %q", tc.args, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestUninstallFromTheAPI: the objects, the label, the condition and the taint of the agent are removed, those of others stay.
+func TestUninstallFromTheAPI(t *testing.T) {
+	l := newLab(t, "t4x4")
+	api := fakeapi.New(t)
+	config := &v1alpha1.AgentConfig{
+		NodeName: fakeapi.NodeName, KubeletDir: l.path("k"), CDIDir: l.path("cdi"), HookDir: l.path("hooks"), StateDir: l.path("state"),
+		PersistentDir: l.path("persistent"), Labels: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: l.path("features")},
+	}
+	before := api.Node()
+	published := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "GPUNode", "metadata": map[string]any{"name": fakeapi.NodeName},
+	}}
+	if _, err := api.Resource(v1alpha1.GPUNodes()).Create(t.Context(), published, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var out bytes.Buffer
+		if err := uninstall(t.Context(), config, api, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
+			t.Fatalf("uninstall: %v, and the output\n%s", err, out.String())
+		}
+		if _, err := api.Resource(v1alpha1.GPUNodes()).Get(t.Context(), fakeapi.NodeName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the GPUNode is left: %v", err)
+		}
+	}
+	after := api.Node()
+	if diff := cmp.Diff(before.GetLabels(), after.GetLabels()); diff != "" {
+		t.Errorf("labels of others (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Object["spec"], after.Object["spec"]); diff != "" {
+		t.Errorf("taints of others (-before +after):\n%s", diff)
+	}
+
+	api.Intercept(func(clienttesting.Action) (bool, error) { return true, errors.New("the API server does not respond") })
+	var out bytes.Buffer
+	err := uninstall(t.Context(), config, api, &out)
+	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
+		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
+	}
+}
+
+// TestConnect: a client where there is a kubeconfig, none where the agent is standalone.
+func TestConnect(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if api, err := connect(&v1alpha1.AgentConfig{}, file); err != nil || api == nil {
+		t.Errorf("with a kubeconfig: %v, %v", api, err)
+	}
+	if api, err := connect(&v1alpha1.AgentConfig{Standalone: true}, "/nowhere"); err != nil || api != nil {
+		t.Errorf("standalone: %v, %v", api, err)
+	}
+	if _, err := connect(&v1alpha1.AgentConfig{}, ""); err == nil || !strings.Contains(err.Error(), "--kubeconfig FILE") {
+		t.Errorf("outside a pod: %v, want the fix", err)
+	}
+}
+
+// TestMPS: the supervisor serves its socket until it is stopped, without error.
+func TestMPS(t *testing.T) {
+	l := newLab(t, "t4x4")
+	l.configure("")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := l.run(ctx, "mps")
+		ended <- err
+	}()
+	client := mps.Client{Socket: mps.SocketPath(l.path("mps"))}
+	l.await("supervisor", func() bool {
+		_, err := client.Status(t.Context())
+		return err == nil
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("mps ended with %v", err)
+	}
+}
+
+// TestSimulatedProgram: the hidden command runs the simulated driver's program.
+func TestSimulatedProgram(t *testing.T) {
+	l := newLab(t, "t4x4")
+	var out bytes.Buffer
+	cmd := New(&out, &out)
+	cmd.SetArgs([]string{hardware.SimulatedCommand, "nvidia-smi", l.path("sim"), "-L"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || strings.Count(out.String(), "GPU-") != 4 {
+		t.Errorf("nvidia-smi -L: %v\n%s", err, out.String())
+	}
+}
+
+// TestVerbose: --verbose logs at level debug.
+func TestVerbose(t *testing.T) {
+	for verbose, want := range map[bool]bool{true: true, false: false} {
+		var out bytes.Buffer
+		(&options{verbose: verbose}).logger(&out).Debug("a step")
+		if got := out.Len() > 0; got != want {
+			t.Errorf("verbose %v: logged is %v", verbose, got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/node/agent"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/inspect"
 	"github.com/berth-gpu/berth/internal/node/cdi"
@@ -95,7 +95,7 @@ func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (
 		return inspect.Deps{}, err
 	}
 	machine.MakeNodes = nil // inspect creates no device nodes
-	rules, err := agent.HealthRules(settings)
+	rules, err := config.HealthRules(settings, os.Getenv)
 	if err != nil {
 		return inspect.Deps{}, err
 	}

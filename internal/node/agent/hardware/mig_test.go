@@ -1,0 +1,107 @@
+package hardware
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+)
+
+// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == SimulatedCommand {
+		code, err := RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
+		if err != nil {
+			panic(err)
+		}
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// TestMIG takes a simulated A100 from whole to a MIG device and back. Each step is seen by the next scan, and each reset is
+// reported to those who depend on settings of the GPU.
+func TestMIG(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sim")
+	if _, err := sim.Create(dir, "a100x8-40g"); err != nil {
+		t.Fatal(err)
+	}
+	machine, err := Open(dir, &v1alpha1.AgentConfig{HostRoot: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	adapter := machine.Adapter(log, nil)
+	var reset []gpu.UUID
+	var events []gpu.Event
+	lost := errors.New("the inventory has stopped")
+	var report error
+	now := time.Unix(100, 0)
+	mig := NewMIG(MIGDeps{
+		Actions: machine.Actions(log), Adapter: adapter, SMI: machine.NVIDIASMI(log),
+		WereReset: func(ids []gpu.UUID) { reset = append(reset, ids...) },
+		Report:    func(_ context.Context, e gpu.Event) error { events = append(events, e); return report },
+		Now:       func() time.Time { return now },
+	})
+	ctx := t.Context()
+	scan := func() gpu.GPU {
+		t.Helper()
+		snapshot, err := adapter.Scan(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot.GPUs[0]
+	}
+	id := scan().UUID
+
+	pending, err := mig.SetMIGMode(ctx, id, true)
+	if err != nil || !pending {
+		t.Fatalf("SetMIGMode = %v, %v; want a mode that is pending until a reset", pending, err)
+	}
+	if err := mig.Reset(ctx, []gpu.UUID{id}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(reset, []gpu.UUID{id}) || len(events) != 1 || !events[0].Reset || events[0].GPU != id || !events[0].Time.Equal(now) {
+		t.Errorf("after a reset the callbacks got %v and %+v, want the GPU and one event", reset, events)
+	}
+	if got := scan(); !got.MIG.Enabled {
+		t.Errorf("MIG is %+v after the reset, want it enabled", got.MIG)
+	}
+	if err := mig.CreateMIG(ctx, id, "3g.20gb", 0); err != nil {
+		t.Fatal(err)
+	}
+	devices := scan().MIG.Devices
+	if len(devices) != 1 {
+		t.Fatalf("the GPU has the MIG devices %v, want one", devices)
+	}
+	if err := mig.DestroyMIG(ctx, id, devices[0].GI); err != nil {
+		t.Fatal(err)
+	}
+	if left := scan().MIG.Devices; len(left) != 0 {
+		t.Errorf("the GPU has the MIG devices %v, want none", left)
+	}
+	if err := mig.RemoveEmptyMIG(ctx, id, devices[0].GI); err != nil {
+		t.Errorf("a GPU instance that is gone already: %v", err)
+	}
+	if err := mig.Touch(ctx); err != nil {
+		t.Error(err)
+	}
+
+	report = lost
+	if err := mig.Reset(ctx, []gpu.UUID{id}); !errors.Is(err, lost) {
+		t.Errorf("Reset = %v, want that the inventory did not get the event", err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := mig.Reset(ended, []gpu.UUID{id}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Reset = %v with an ended context", err)
+	}
+}
