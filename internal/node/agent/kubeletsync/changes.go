@@ -11,7 +11,8 @@ import (
 func (s *Sync) noteChanges(changes ledger.Changes) {
 	for _, change := range changes.List {
 		if change.What != ledger.Updated {
-			s.deps.Node.deps.Log.Info("Holding changed", "change", string(change.What), "holding", change.Holding.String())
+			//lint:ignore sloglint one of the constants of ledger.What
+			s.deps.Node.deps.Log.Info("Holding "+string(change.What), "holding", change.Holding.String())
 		}
 	}
 	var causes []gpu.Cause
