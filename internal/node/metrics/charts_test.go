@@ -153,7 +153,7 @@ func (v vocabulary) checkQuery(t *testing.T, where, query string) {
 
 func files(t *testing.T, pattern string) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join("..", "..", "charts", "berth", pattern))
+	found, err := filepath.Glob(filepath.Join("..", "..", "..", "charts", "berth", pattern))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%s: %v, %d files", pattern, err, len(found))
 	}
