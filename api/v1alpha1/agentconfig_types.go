@@ -33,10 +33,10 @@ type AgentConfig struct {
 	// each), single (all as ResourceName, when they are all alike), or none (a GPU with MIG
 	// enabled is advertised whole). Default mixed.
 	MIGStrategy MIGStrategy `json:"migStrategy,omitempty"`
-	// GPUs says what to do with each card: the first rule that selects it decides. A card
+	// GPUs says what to do with each GPU: the first rule that selects it decides. A GPU
 	// that no rule selects is given out whole as ResourceName.
 	GPUs []GPURule `json:"gpus,omitempty"`
-	// MIGDevices says the same of MIG devices, of whatever card. One that no rule
+	// MIGDevices says the same of MIG devices, of whatever GPU. One that no rule
 	// selects is given out unshared under the name that MIGStrategy gives it.
 	MIGDevices []MIGDeviceRule `json:"migDevices,omitempty"`
 	// MIGLayouts are named layouts, in the format of mig-parted's mig-configs. Beside them

@@ -10,7 +10,7 @@ type GPUList struct {
 	NotRead []TraceNotRead `json:"notRead,omitempty"`
 }
 
-// GPUListItem is one card and the node that it is in.
+// GPUListItem is one GPU and the node that it is in.
 type GPUListItem struct {
 	Node      string `json:"node"`
 	GPUDevice `json:",inline"`

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GPUNode is what one node's agent says of its GPUs: the cards, their health, how
+// GPUNode is what one node's agent says of its GPUs: the GPUs, their health, how
 // they are joined, and which pod holds which of them. Its name is the node's.
 //
 // The agent is the only writer and nothing in it is wanted state, so there is no
@@ -13,10 +13,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:annotations="berth.dev/schema-version=3"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
-// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="Cards that the last scan found."
-// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="Cards that somebody holds, wholly or in part."
-// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy cards that nobody holds."
-// +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="Cards that are not given out."
+// +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
+// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="GPUs that somebody holds, wholly or in part."
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy GPUs that nobody holds."
+// +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="GPUs that are not given out."
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.summary.model`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,priority=1
@@ -47,10 +47,10 @@ type GPUNodeStatus struct {
 	// Driver is what the NVIDIA driver says of itself; absent when none answers.
 	// +optional
 	Driver GPUDriver `json:"driver,omitzero"`
-	// Summary counts the cards below.
+	// Summary counts the GPUs below.
 	// +optional
 	Summary GPUSummary `json:"summary,omitzero"`
-	// Devices are the physical cards in the order of their index.
+	// Devices are the physical GPUs in the order of their index.
 	// +optional
 	// +listType=atomic
 	Devices []GPUDevice `json:"devices,omitempty"`
@@ -60,7 +60,7 @@ type GPUNodeStatus struct {
 	// +optional
 	// +listType=atomic
 	Topology []string `json:"topology,omitempty"`
-	// Problems are troubles that belong to no card: no driver, a card that could
+	// Problems are troubles that belong to no GPU: no driver, a GPU that could
 	// not be read.
 	// +optional
 	// +listType=atomic
@@ -97,22 +97,22 @@ type GPUDriver struct {
 	CUDAVersion string `json:"cudaVersion,omitempty"`
 }
 
-// GPUSummary counts the cards of a node. A held card can be unhealthy too, so the
+// GPUSummary counts the GPUs of a node. A held GPU can be unhealthy too, so the
 // three counts need not add up to GPUs.
 type GPUSummary struct {
 	GPUs      int `json:"gpus"`
 	Held      int `json:"held"`
 	Free      int `json:"free"`
 	Unhealthy int `json:"unhealthy"`
-	// Model is the product of all cards, or "7x A, 1x B" where they differ.
+	// Model is the product of all GPUs, or "7x A, 1x B" where they differ.
 	// +optional
 	Model string `json:"model,omitempty"`
 }
 
-// GPUDevice is one physical card.
+// GPUDevice is one physical GPU.
 type GPUDevice struct {
 	UUID string `json:"uuid"`
-	// Index is NVML's number, which changes when a card is lost; the UUID does not.
+	// Index is NVML's number, which changes when a GPU is lost; the UUID does not.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN.
 	Minor int `json:"minor"`
@@ -129,12 +129,12 @@ type GPUDevice struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// NUMANode is -1 where the kernel does not say.
 	NUMANode int `json:"numaNode"`
-	// Clique is the NVLink domain of several nodes that the card has joined,
+	// Clique is the NVLink domain of several nodes that the GPU has joined,
 	// CLUSTER-UUID.CLIQUE-ID.
 	// +optional
 	Clique string       `json:"clique,omitempty"`
 	Health DeviceHealth `json:"health"`
-	// MIGEnabled is true when the card is partitioned, even when it has no MIG
+	// MIGEnabled is true when the GPU is partitioned, even when it has no MIG
 	// device yet.
 	// +optional
 	MIGEnabled bool `json:"migEnabled,omitempty"`
@@ -150,17 +150,17 @@ type GPUDevice struct {
 	// +optional
 	// +listType=atomic
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
-	// Excluded is true for a card that the configuration leaves alone.
+	// Excluded is true for a GPU that the configuration leaves alone.
 	// +optional
 	Excluded bool `json:"excluded,omitempty"`
-	// MIGProfiles are what the card can be partitioned into, as the driver tells it.
+	// MIGProfiles are what the GPU can be partitioned into, as the driver tells it.
 	// +optional
 	// +listType=atomic
 	MIGProfiles []MIGProfile `json:"migProfiles,omitempty"`
-	// Offered says as what the card is given out; absent for one that is not.
+	// Offered says as what the GPU is given out; absent for one that is not.
 	// +optional
 	Offered *DeviceOffer `json:"offered,omitempty"`
-	// Holders hold the card or a share of it. Who holds one of its MIG devices is
+	// Holders hold the GPU or a share of it. Who holds one of its MIG devices is
 	// said there.
 	// +optional
 	// +listType=atomic
@@ -180,7 +180,7 @@ type MIGDevice struct {
 	Start       int   `json:"start"`
 	Size        int   `json:"size"`
 	MemoryBytes int64 `json:"memoryBytes"`
-	// Health is the verdict on this MIG device; a fault of the whole card is in it too.
+	// Health is the verdict on this MIG device; a fault of the whole GPU is in it too.
 	// +optional
 	Health *DeviceHealth `json:"health,omitempty"`
 	// Offered says as what the MIG device is given out; absent for one that is not.
@@ -191,7 +191,7 @@ type MIGDevice struct {
 	Holders []Holder `json:"holders,omitempty"`
 }
 
-// MIGProfile is one shape of GPU instance that a card can have.
+// MIGProfile is one shape of GPU instance that a GPU can have.
 type MIGProfile struct {
 	Name          string `json:"name"`
 	ComputeSlices int    `json:"computeSlices"`
@@ -227,7 +227,7 @@ type DeviceOffer struct {
 	Draining string `json:"draining,omitempty"`
 }
 
-// DeviceHealth is the verdict on a card or a MIG device with the evidence for it.
+// DeviceHealth is the verdict on a GPU or a MIG device with the evidence for it.
 type DeviceHealth struct {
 	// State is Healthy, Degraded (offered all the same), Draining (not offered to new pods; running
 	// ones keep it until it can be reset), Unhealthy (not offered until the causes are gone),
@@ -237,7 +237,7 @@ type DeviceHealth struct {
 	// +optional
 	// +listType=atomic
 	Causes []Cause `json:"causes,omitempty"`
-	// Recovery is what the driver says would repair the card, such as GPUReset.
+	// Recovery is what the driver says would repair the GPU, such as GPUReset.
 	// +optional
 	Recovery string `json:"recovery,omitempty"`
 }

@@ -6,14 +6,14 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const KindMIGPlan = "MIGPlan"
 
 // MIGPlan is what berth mig plan prints with -o json and -o yaml: what has to be done to
-// partition a node's cards as a layout wants.
+// partition a node's GPUs as a layout wants.
 type MIGPlan struct {
 	metav1.TypeMeta `json:",inline"`
 	// Node is empty for hardware that is no node's.
 	Node   string `json:"node,omitempty"`
 	Layout string `json:"layout"`
 	// LayoutSource is where the layout is defined: a file, NAMESPACE/NAME/KEY of a
-	// ConfigMap, or "hardware" for one that follows from the cards.
+	// ConfigMap, or "hardware" for one that follows from the GPUs.
 	LayoutSource string       `json:"layoutSource"`
 	State        MIGPlanState `json:"state"`
 	// GPUs are those that the layout names, in the order of their index.
@@ -27,25 +27,25 @@ type MIGPlanState string
 
 // The states of a plan.
 const (
-	// MIGPlanNothing: every card is as the layout wants it.
+	// MIGPlanNothing: every GPU is as the layout wants it.
 	MIGPlanNothing MIGPlanState = "NothingToDo"
 	// MIGPlanReady: it can be carried out now.
 	MIGPlanReady MIGPlanState = "Ready"
-	// MIGPlanWaits: on some card it has to wait for holders.
+	// MIGPlanWaits: on some GPU it has to wait for holders.
 	MIGPlanWaits MIGPlanState = "Waits"
-	// MIGPlanRefused: some card can never be as the layout wants it.
+	// MIGPlanRefused: some GPU can never be as the layout wants it.
 	MIGPlanRefused MIGPlanState = "Refused"
 )
 
-// MIGPlanGPU is what happens to one card. It is carried out in the order destroy, mode,
+// MIGPlanGPU is what happens to one GPU. It is carried out in the order destroy, mode,
 // create, once there are no blockers.
 type MIGPlanGPU struct {
 	UUID  string `json:"uuid,omitempty"`
 	Index int    `json:"index"`
-	// MIGEnabled and Devices, numbers by profile, are what the card is to be.
+	// MIGEnabled and Devices, numbers by profile, are what the GPU is to be.
 	MIGEnabled bool           `json:"migEnabled"`
 	Devices    map[string]int `json:"devices,omitempty"`
-	// Refused says why the card cannot be like that, whoever leaves.
+	// Refused says why the GPU cannot be like that, whoever leaves.
 	Refused string `json:"refused,omitempty"`
 	// SetMode is present when MIG is switched on or off; Reset when that takes a GPU reset.
 	SetMode *bool `json:"setMode,omitempty"`
@@ -77,7 +77,7 @@ type MIGInstance struct {
 
 // MIGBlocker is a holder in the way of a plan.
 type MIGBlocker struct {
-	// Instance is what it holds; absent for the whole card or a share of it.
+	// Instance is what it holds; absent for the whole GPU or a share of it.
 	Instance *MIGInstance `json:"instance,omitempty"`
 	Holders  []string     `json:"holders"`
 }

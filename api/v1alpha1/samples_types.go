@@ -18,14 +18,14 @@ type GPUSamples struct {
 	Items   []GPUSample `json:"items"`
 }
 
-// GPUSample is one card.
+// GPUSample is one GPU.
 type GPUSample struct {
 	UUID    string `json:"uuid"`
 	Index   int    `json:"index"`
 	Product string `json:"product"`
 	// Health is the verdict's state, with the codes of its causes.
 	Health string `json:"health"`
-	// Partitioned is true for a card in MIG mode, which has its holders and its use in Devices.
+	// Partitioned is true for a GPU in MIG mode, which has its holders and its use in Devices.
 	Partitioned bool `json:"partitioned,omitempty"`
 
 	TemperatureCelsius       *float64 `json:"temperatureCelsius,omitempty"`
@@ -76,7 +76,7 @@ type PodSample struct {
 	SMUtilization *float64 `json:"smUtilization,omitempty"`
 }
 
-// SampleTrouble is a source of a card that was not read.
+// SampleTrouble is a source of a GPU that was not read.
 type SampleTrouble struct {
 	Source  string `json:"source"`
 	Message string `json:"message"`

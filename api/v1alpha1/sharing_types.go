@@ -1,20 +1,20 @@
 package v1alpha1
 
-// GPURule is what to do with the cards that it selects.
+// GPURule is what to do with the GPUs that it selects.
 type GPURule struct {
 	Select GPUSelector `json:"select,omitzero"`
-	// Exclude never advertises the card, nor its MIG devices, nor changes anything of it.
+	// Exclude never advertises the GPU, nor its MIG devices, nor changes anything of it.
 	Exclude bool `json:"exclude,omitempty"`
-	// ResourceName is what the whole card is advertised as. Default: the file's.
+	// ResourceName is what the whole GPU is advertised as. Default: the file's.
 	ResourceName string `json:"resourceName,omitempty"`
-	// MIG is the wanted partition; absent leaves the card as it is found. The node's
-	// label nvidia.com/mig.config wins for the cards that its layout names.
+	// MIG is the wanted partition; absent leaves the GPU as it is found. The node's
+	// label nvidia.com/mig.config wins for the GPUs that its layout names.
 	MIG *MIGSettings `json:"mig,omitempty"`
-	// Sharing is how the whole card is shared; absent gives it to one container at a time.
+	// Sharing is how the whole GPU is shared; absent gives it to one container at a time.
 	Sharing *Sharing `json:"sharing,omitempty"`
 }
 
-// GPUSelector selects cards: each list that is given must have an entry that matches.
+// GPUSelector selects GPUs: each list that is given must have an entry that matches.
 // An empty selector selects all.
 type GPUSelector struct {
 	// Index are NVML's numbers, from 0.
@@ -41,9 +41,9 @@ type MIGDeviceRule struct {
 // MIGDeviceSelector selects MIG devices: each list that is given must have an entry that
 // matches. An empty selector selects all.
 type MIGDeviceSelector struct {
-	// GPU are the indices of the cards, from 0.
+	// GPU are the indices of the GPUs, from 0.
 	GPU []int `json:"gpu,omitempty"`
-	// Index are N:M, the card's index and the MIG device's.
+	// Index are N:M, the GPU's index and the MIG device's.
 	Index []string `json:"index,omitempty"`
 	// UUID are full UUIDs, MIG-….
 	UUID []string `json:"uuid,omitempty"`
@@ -106,7 +106,7 @@ const (
 // MPSLimits bound each client process of an MPS daemon.
 type MPSLimits struct {
 	// PinnedMemoryMiB is the most device memory a client process may have. Default: the
-	// card's divided by the replicas; -1 for no limit.
+	// GPU's divided by the replicas; -1 for no limit.
 	// +kubebuilder:validation:Minimum=-1
 	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
 	// ActiveThreadPercentage is the share of the multiprocessors that a client process
@@ -119,7 +119,7 @@ type MPSLimits struct {
 	SingleUser bool `json:"singleUser,omitempty"`
 }
 
-// MIGSettings is the wanted partition of a card: a named layout, or devices.
+// MIGSettings is the wanted partition of a GPU: a named layout, or devices.
 type MIGSettings struct {
 	// Layout is a name of MIGLayouts, of the ConfigMap, or one that the hardware gives.
 	Layout string `json:"layout,omitempty"`
@@ -127,13 +127,13 @@ type MIGSettings struct {
 	Devices map[string]int `json:"devices,omitempty"`
 }
 
-// MIGLayoutEntry is one entry of a layout of mig-parted: the last that names a card decides.
+// MIGLayoutEntry is one entry of a layout of mig-parted: the last that names a GPU decides.
 type MIGLayoutEntry struct {
 	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE, or with the subsystem 0xDDDDVVVV:0xSSSSVVVV; empty means any.
 	DeviceFilter StringOrList `json:"device-filter,omitempty"`
 	// Devices are all, or indices.
 	Devices AllOrIndices `json:"devices"`
-	// MIGEnabled is whether the card is to be partitioned.
+	// MIGEnabled is whether the GPU is to be partitioned.
 	MIGEnabled bool `json:"mig-enabled"`
 	// MIGDevices are numbers of MIG devices by profile; required, though it may be
 	// empty, when MIGEnabled.

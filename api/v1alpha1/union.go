@@ -23,7 +23,7 @@ func (s *StringOrList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// AllOrIndices is "all" or a list of indices of cards.
+// AllOrIndices is "all" or a list of indices of GPUs.
 type AllOrIndices struct {
 	All     bool  `json:"-"`
 	Indices []int `json:"-"`

@@ -4,11 +4,11 @@ package gpu
 // (numa_node reads -1, or is missing).
 const NoNUMANode = -1
 
-// GPU is one physical card as the last scan saw it.
+// GPU is one physical GPU as the last scan saw it.
 type GPU struct {
 	UUID UUID `json:"uuid"`
 	// Index is NVML's enumeration order, which is by PCI bus ID; it changes when a
-	// card is lost, the UUID does not.
+	// GPU is lost, the UUID does not.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber).
 	Minor int        `json:"minor"`
@@ -21,7 +21,7 @@ type GPU struct {
 	Architecture      string  `json:"architecture"`
 	ComputeCapability Version `json:"computeCapability"`
 	MemoryBytes       uint64  `json:"memoryBytes"`
-	// NUMANode is the node of the card's PCI device, or NoNUMANode.
+	// NUMANode is the node of the GPU's PCI device, or NoNUMANode.
 	NUMANode int `json:"numaNode"`
 	// Clique is the NVLink domain (NVL72) that the GPU has joined; zero for none.
 	Clique Clique `json:"clique,omitzero"`
@@ -41,7 +41,7 @@ type Clique struct {
 	ID          uint32 `json:"id,omitempty"`
 }
 
-// MIG says whether the card can be partitioned, whether it is, and into what.
+// MIG says whether the GPU can be partitioned, whether it is, and into what.
 type MIG struct {
 	Capable bool `json:"capable,omitempty"`
 	Enabled bool `json:"enabled,omitempty"`
@@ -53,17 +53,17 @@ type MIG struct {
 	// PendingEnabled is the mode after the next GPU reset.
 	PendingEnabled bool `json:"pendingEnabled,omitempty"`
 	// ModeNeedsReset is true where a change of the mode waits for a GPU reset and then
-	// persists (Ampere); later cards switch at once and forget the mode at a reboot.
+	// persists (Ampere); later GPUs switch at once and forget the mode at a reboot.
 	ModeNeedsReset bool        `json:"modeNeedsReset,omitempty"`
 	Devices        []MIGDevice `json:"devices,omitempty"`
 	// Empty are GPU instances without a compute instance: half made, or half removed.
 	Empty []GPUInstance `json:"empty,omitempty"`
-	// Geometry is what the card can be partitioned into, whatever is there now; zero when
+	// Geometry is what the GPU can be partitioned into, whatever is there now; zero when
 	// it is not capable.
 	Geometry MIGGeometry `json:"geometry,omitzero"`
 }
 
-// GPUInstance is a partition of a card's memory slices.
+// GPUInstance is a partition of a GPU's memory slices.
 type GPUInstance struct {
 	GI int `json:"gi"`
 	// Profile is the name that NVIDIA's tools print, such as "1g.10gb+me".
@@ -73,9 +73,9 @@ type GPUInstance struct {
 	Size  int `json:"size"`
 }
 
-// MIGGeometry is the shape of a card in slices, as the driver tells it at run time.
+// MIGGeometry is the shape of a GPU in slices, as the driver tells it at run time.
 type MIGGeometry struct {
-	// MemorySlices and ComputeSlices are what the whole card has (8 and 7 on an A100).
+	// MemorySlices and ComputeSlices are what the whole GPU has (8 and 7 on an A100).
 	MemorySlices  int `json:"memorySlices,omitempty"`
 	ComputeSlices int `json:"computeSlices,omitempty"`
 	// Profiles are in the order of NVML's profile numbers.
@@ -90,17 +90,17 @@ type MIGProfile struct {
 	// Number is NVML_GPU_INSTANCE_PROFILE_*, ID the number of nvidia-smi mig -lgip.
 	Number int    `json:"number"`
 	ID     uint32 `json:"id"`
-	// ComputeSlices is what an instance takes of the card's compute slices.
+	// ComputeSlices is what an instance takes of the GPU's compute slices.
 	ComputeSlices int `json:"computeSlices"`
 	// Size is what it takes of the memory slices, Starts where it may begin, ascending.
 	Size   int   `json:"size"`
 	Starts []int `json:"starts"`
-	// Max is how many instances of the profile a card can have at one time.
+	// Max is how many instances of the profile a GPU can have at one time.
 	Max         int    `json:"max"`
 	MemoryBytes uint64 `json:"memoryBytes"`
 }
 
-// Profile finds a profile by name; nil when the card has none of that name.
+// Profile finds a profile by name; nil when the GPU has none of that name.
 func (g *MIGGeometry) Profile(name string) *MIGProfile {
 	for i := range g.Profiles {
 		if g.Profiles[i].Name == name {
@@ -127,7 +127,7 @@ type MIGDevice struct {
 	Attributes MIGAttributes `json:"attributes,omitzero"`
 	// Nodes are the two nvidia-caps nodes (GPU instance, compute instance).
 	Nodes []DeviceNode `json:"nodes,omitempty"`
-	// Health is the verdict on this device; a fault of the whole card is in it too.
+	// Health is the verdict on this device; a fault of the whole GPU is in it too.
 	Health Health `json:"health,omitzero"`
 }
 
@@ -171,11 +171,11 @@ type Snapshot struct {
 	// Control are the nodes that every GPU container needs: nvidiactl,
 	// nvidia-uvm, nvidia-uvm-tools, nvidia-modeset, those present.
 	Control []DeviceNode `json:"control,omitempty"`
-	// Faults are troubles that belong to no known GPU: no driver, a card that could not be read.
+	// Faults are troubles that belong to no known GPU: no driver, a GPU that could not be read.
 	Faults []Cause `json:"faults,omitempty"`
 }
 
-// GPU finds a card by UUID; nil when the snapshot has none of that name.
+// GPU finds a GPU by UUID; nil when the snapshot has none of that name.
 func (s *Snapshot) GPU(id UUID) *GPU {
 	for i := range s.GPUs {
 		if s.GPUs[i].UUID == id {
@@ -185,16 +185,16 @@ func (s *Snapshot) GPU(id UUID) *GPU {
 	return nil
 }
 
-// Device finds the card and, for a MIG UUID, the MIG device that id names.
+// Device finds the GPU and, for a MIG UUID, the MIG device that id names.
 func (s *Snapshot) Device(id UUID) (*GPU, *MIGDevice) {
 	for i := range s.GPUs {
-		card := &s.GPUs[i]
-		if card.UUID == id {
-			return card, nil
+		g := &s.GPUs[i]
+		if g.UUID == id {
+			return g, nil
 		}
-		for j := range card.MIG.Devices {
-			if card.MIG.Devices[j].UUID == id {
-				return card, &card.MIG.Devices[j]
+		for j := range g.MIG.Devices {
+			if g.MIG.Devices[j].UUID == id {
+				return g, &g.MIG.Devices[j]
 			}
 		}
 	}

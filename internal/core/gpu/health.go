@@ -28,14 +28,14 @@ type Health struct {
 	State State `json:"state,omitempty"`
 	// Causes are ordered by Since, then Code.
 	Causes []Cause `json:"causes,omitempty"`
-	// Recovery is what the driver says would repair the card; empty when it does not say.
+	// Recovery is what the driver says would repair the GPU; empty when it does not say.
 	Recovery Recovery `json:"recovery,omitempty"`
 	// Partial is true in what a scan says of a GPU that it could not read completely, and of one that it did not ask: it may add
 	// causes, and proves nothing. It is not in a verdict.
 	Partial bool `json:"-"`
 }
 
-// Recovery is what repairs a card (NVML field 230, GPU_RECOVERY_ACTION).
+// Recovery is what repairs a GPU (NVML field 230, GPU_RECOVERY_ACTION).
 type Recovery string
 
 // The values of NVML_FI_DEV_GET_GPU_RECOVERY_ACTION.
@@ -104,9 +104,9 @@ type Cause struct {
 
 // Event is something that the hardware said at a moment, as opposed to what a scan finds.
 type Event struct {
-	// GPU is the card concerned; empty when the driver could not say, which concerns every card.
+	// GPU is the GPU concerned; empty when the driver could not say, which concerns every GPU.
 	GPU UUID
-	// GI and CI are the MIG instance concerned, or NoInstance for the whole card.
+	// GI and CI are the MIG instance concerned, or NoInstance for the whole GPU.
 	GI, CI int
 	// XID is the error code of the NVIDIA driver; 0 for an event that carries none.
 	XID uint64
@@ -122,7 +122,7 @@ type Event struct {
 	Time   time.Time
 }
 
-// NoInstance in an Event's GI or CI means the whole card
+// NoInstance in an Event's GI or CI means the whole GPU
 // (NVML reports 0xFFFFFFFF).
 const NoInstance = -1
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Measure is a quantity of a card or a MIG device that is read again and again. Units are base units.
+// Measure is a quantity of a GPU or a MIG device that is read again and again. Units are base units.
 type Measure int
 
 // The measures. Those that only ever grow (until the driver is loaded anew) are counters; they are named
@@ -32,8 +32,8 @@ const (
 	PCIeReceive                            // bytes per second
 	ECCCorrectedVolatile                   // counter, since the driver was loaded
 	ECCUncorrectedVolatile                 // counter, since the driver was loaded
-	ECCCorrectedAggregate                  // counter, of the card's life
-	ECCUncorrectedAggregate                // counter, of the card's life
+	ECCCorrectedAggregate                  // counter, of the GPU's life
+	ECCUncorrectedAggregate                // counter, of the GPU's life
 	RetiredSingleBit                       // counter, pages
 	RetiredDoubleBit                       // counter, pages
 	RetiredPending                         // 1 while pages wait for a reboot
@@ -80,7 +80,7 @@ func (r *Readings) Set(m Measure, value float64) { r.values[m], r.known[m] = val
 // Get is the reading; false when there is none.
 func (r *Readings) Get(m Measure) (float64, bool) { return r.values[m], r.known[m] }
 
-// Sample is what one pass over a node's cards measured.
+// Sample is what one pass over a node's GPUs measured.
 type Sample struct {
 	// Time is when the pass ended, Took how long it was.
 	Time time.Time
@@ -99,16 +99,16 @@ func (s *Sample) GPU(id UUID) *GPUSample {
 	return nil
 }
 
-// GPUSample is what was measured of one card.
+// GPUSample is what was measured of one GPU.
 type GPUSample struct {
 	GPU UUID
 	Readings
-	// Devices are the card's MIG devices; the memory and profiling measures are theirs too.
+	// Devices are the GPU's MIG devices; the memory and profiling measures are theirs too.
 	Devices []DeviceSample
-	// ProcessesKnown tells whether Processes is what the card said, which may be that there are none.
+	// ProcessesKnown tells whether Processes is what the GPU said, which may be that there are none.
 	ProcessesKnown bool
 	Processes      []ProcessSample
-	// ActivityKnown tells whether the card says how busy each process keeps it; one that it leaves out was idle.
+	// ActivityKnown tells whether the GPU says how busy each process keeps it; one that it leaves out was idle.
 	ActivityKnown bool
 	// Sources say how the reading went.
 	Sources []SourceStatus
@@ -128,7 +128,7 @@ type DeviceSample struct {
 	Readings
 }
 
-// ProcessSample is a process that has the card open for compute.
+// ProcessSample is a process that has the GPU open for compute.
 type ProcessSample struct {
 	// PID is in the process namespace of whoever asked.
 	PID int
@@ -141,7 +141,7 @@ type ProcessSample struct {
 	SM, Memory, Encoder, Decoder float64
 }
 
-// SourceStatus is how one group of questions to a card went.
+// SourceStatus is how one group of questions to a GPU went.
 type SourceStatus struct {
 	Name string
 	OK   bool

@@ -52,9 +52,9 @@ func (c Class) State() gpu.State {
 	return gpu.Unhealthy
 }
 
-// wholeCard tells whether a fault of the class concerns the whole card wherever in the card it
+// wholeGPU tells whether a fault of the class concerns the whole GPU wherever in the GPU it
 // happened: a reset takes every MIG device with it.
-func (c Class) wholeCard() bool { return c == Drain || c.needsRepair() }
+func (c Class) wholeGPU() bool { return c == Drain || c.needsRepair() }
 
 // needsRepair tells whether the hardware needs something done to it, so that time alone repairs nothing.
 func (c Class) needsRepair() bool { return c == Reset || c == Reboot }

@@ -13,7 +13,7 @@ import (
 )
 
 // TestCatalogue plays a short story for each XID and each level cause: on one MIG device, what it, its sibling and
-// the card are then, and after the recovery.
+// the GPU are then, and after the recovery.
 func TestCatalogue(t *testing.T) {
 	datadriven.RunTest(t, "testcatalogue/stories", func(t *testing.T, d *datadriven.TestData) string {
 		var out strings.Builder
@@ -50,7 +50,7 @@ func xidStory(xid uint64) string {
 	event := gpu.Event{XID: xid, GI: 3, CI: 0, Time: second(10)}
 	record := health.Update(health.Input{Events: []gpu.Event{event}, Now: second(10)})
 	here, sibling := record.MIG(health.Rules{}, 3, 0), record.MIG(health.Rules{}, 4, 0)
-	story := fmt.Sprintf("device %s, sibling %s, card %s", here.State, sibling.State, record.Whole(health.Rules{}).State)
+	story := fmt.Sprintf("device %s, sibling %s, GPU %s", here.State, sibling.State, record.Whole(health.Rules{}).State)
 	if len(here.Causes) == 0 {
 		return story
 	}
@@ -80,15 +80,15 @@ func xidStory(xid uint64) string {
 func factStory(code string, recovery gpu.Recovery) string {
 	in := health.Input{ScanBegan: second(1), Now: second(1), Answers: true, Recovery: recovery, Seen: []gpu.Cause{{Code: code, Message: "seen"}}}
 	record := health.Update(in)
-	card, device := record.Whole(health.Rules{}), record.MIG(health.Rules{}, 3, 0)
-	story := fmt.Sprintf("card %s, device %s, offered %v", card.State, device.State, card.OK())
+	g, device := record.Whole(health.Rules{}), record.MIG(health.Rules{}, 3, 0)
+	story := fmt.Sprintf("GPU %s, device %s, offered %v", g.State, device.State, g.OK())
 	in.Contains = true
 	record = health.Update(in)
-	if contained := record.Whole(health.Rules{}); contained.State != card.State {
+	if contained := record.Whole(health.Rules{}); contained.State != g.State {
 		story += fmt.Sprintf(", contained %s, offered %v", contained.State, contained.OK())
 	}
 	record = health.Update(health.Input{Previous: record, ScanBegan: second(6), Now: second(6), Answers: true})
-	return story + fmt.Sprintf("; not found any more %s. %s", record.Whole(health.Rules{}).State, card.Causes[0].Recover)
+	return story + fmt.Sprintf("; not found any more %s. %s", record.Whole(health.Rules{}).State, g.Causes[0].Recover)
 }
 
 func TestParseChecks(t *testing.T) {

@@ -14,7 +14,7 @@ type Fact struct {
 	Recover string
 }
 
-// Facts are the level causes of cards, by code. A code that is not among them is one for a person.
+// Facts are the level causes of GPUs, by code. A code that is not among them is one for a person.
 func Facts() []Fact {
 	const byItself = " It goes with the first scan that no longer finds it."
 	return []Fact{

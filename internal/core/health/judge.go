@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// Settle is how long after an XID a scan must begin to count as proof that the card
+	// Settle is how long after an XID a scan must begin to count as proof that the GPU
 	// is well again. The driver reports an XID before its own diagnosis is finished, so
 	// the recovery action may still read "none" in the first moments.
 	Settle = time.Second
-	// Probation is how long after an XID that only ends an application a card must have been free of other
+	// Probation is how long after an XID that only ends an application a GPU must have been free of other
 	// faults, where the driver cannot say that nothing needs repair.
 	Probation = time.Minute
 	// SameReport is how far apart NVML and the kernel's log may tell of the same XID.
 	SameReport = 2 * time.Second
 )
 
-// maxStanding bounds the errors that events can add to one card. A card with more of them is no
+// maxStanding bounds the errors that events can add to one GPU. A GPU with more of them is no
 // better known by one more.
 const maxStanding = 32
 
-// Instance names a MIG instance of a card.
+// Instance names a MIG instance of a GPU.
 type Instance struct{ GI, CI int }
 
 // Input is everything new that a judgement rests on.
 type Input struct {
-	// Previous is what was known; the zero value for a card seen for the first time.
+	// Previous is what was known; the zero value for a GPU seen for the first time.
 	Previous Record
 	// ScanBegan is when the scan began that Seen, Instances, Recovery, Contains, Life and Answers come from. Zero
 	// means that there was no scan: then Seen only adds to the causes, and the others are not read.
@@ -37,16 +37,16 @@ type Input struct {
 	Seen []gpu.Cause
 	// Instances are the MIG instances that the scan found.
 	Instances []Instance
-	// Recovery is what the driver says would repair the card; empty when it does not
-	// say (drivers before NVML field 230, lost cards).
+	// Recovery is what the driver says would repair the GPU; empty when it does not
+	// say (drivers before NVML field 230, lost GPUs).
 	Recovery gpu.Recovery
 	// Contains tells whether the GPU contains memory errors (Contains).
 	Contains bool
 	// Life is the GPU's life in the scan.
 	Life gpu.Life
-	// Answers tells whether the card answered in the scan.
+	// Answers tells whether the GPU answered in the scan.
 	Answers bool
-	// Events are what the hardware said of this card. They may be older than the scan
+	// Events are what the hardware said of this GPU. They may be older than the scan
 	// and may already be part of Previous: an event counts once.
 	Events []gpu.Event
 	// Now stamps level causes that are new.
@@ -54,7 +54,7 @@ type Input struct {
 	Rules Rules
 }
 
-// Judge is the verdict on a whole card, for those who have no history to keep.
+// Judge is the verdict on a whole GPU, for those who have no history to keep.
 func Judge(in Input) gpu.Health {
 	record := Update(in)
 	return record.Whole(in.Rules)
@@ -64,11 +64,11 @@ func Judge(in Input) gpu.Health {
 //
 //   - A level cause (GPU_LOST, ECC_DOUBLE_BIT and so on) stands while scans find it
 //     and goes with the first scan that does not. Its Since is that of its first scan.
-//   - An error that was reported stands until a scan in which the card answers proves that it is repaired; the proofs
+//   - An error that was reported stands until a scan in which the GPU answers proves that it is repaired; the proofs
 //     are those of Record.repaired.
 //   - An error of a MIG instance goes with the instance too: when two scans, one of them more than Settle after
-//     the report, do not find it. One that needs a reset is the whole card's.
-//   - A card that does not answer is Gone; otherwise the worst cause decides.
+//     the report, do not find it. One that needs a reset is the whole GPU's.
+//   - A GPU that does not answer is Gone; otherwise the worst cause decides.
 func Update(in Input) Record {
 	scanned := !in.ScanBegan.IsZero()
 	out := in.Previous.clone()

@@ -155,7 +155,7 @@ func scanOf(t *testing.T, d *datadriven.TestData, in health.Input) health.Input 
 
 func second(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
 
-// describe prints the card's verdict.
+// describe prints the GPU's verdict.
 func describe(record *health.Record, rules health.Rules) string { return words(record.Whole(rules)) }
 
 func words(h gpu.Health) string {
@@ -191,7 +191,7 @@ func TestXIDOf(t *testing.T) {
 	}
 }
 
-// TestXIDStormIsBounded keeps one card from growing a snapshot without end.
+// TestXIDStormIsBounded keeps one GPU from growing a snapshot without end.
 func TestXIDStormIsBounded(t *testing.T) {
 	var record health.Record
 	for xid := range uint64(500) {

@@ -10,14 +10,14 @@ import (
 // shows, such as an XID of a minute ago, it cannot know.
 func Once(snapshot *gpu.Snapshot, rules Rules, now time.Time) {
 	for i := range snapshot.GPUs {
-		card := &snapshot.GPUs[i]
+		g := &snapshot.GPUs[i]
 		record := Update(Input{
-			Seen: card.Health.Causes, Recovery: card.Health.Recovery, Answers: card.Health.State != gpu.Gone,
+			Seen: g.Health.Causes, Recovery: g.Health.Recovery, Answers: g.Health.State != gpu.Gone,
 			ScanBegan: now, Now: now, Rules: rules,
 		})
-		card.Health = record.Whole(rules)
-		for j := range card.MIG.Devices {
-			part := &card.MIG.Devices[j]
+		g.Health = record.Whole(rules)
+		for j := range g.MIG.Devices {
+			part := &g.MIG.Devices[j]
 			part.Health = record.MIG(rules, part.GI, part.CI)
 		}
 	}

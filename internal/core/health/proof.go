@@ -72,7 +72,7 @@ func (r *Record) holdOff(s *Standing) time.Duration {
 	return min(wait, MaxHoldOff)
 }
 
-// look notes what a scan in which the card answers says about each standing error. Only scans that began after the
+// look notes what a scan in which the GPU answers says about each standing error. Only scans that began after the
 // last report say something.
 func (r *Record) look(in *Input) {
 	clean := r.Recovery == gpu.RecoveryNone && !r.unsure() && !r.blocked(&in.Rules)
@@ -99,7 +99,7 @@ func (r *Record) unsure() bool {
 	return slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool { return level.Code == "GPU_READ_FAILED" })
 }
 
-// blocked tells whether a level cause keeps the card from being offered.
+// blocked tells whether a level cause keeps the GPU from being offered.
 func (r *Record) blocked(rules *Rules) bool {
 	return r.Gone || slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool {
 		return !(gpu.Health{State: r.fact(rules, level.Code).Class.State()}).OK()
@@ -114,7 +114,7 @@ func breakRuns(standing []Standing) []Standing {
 	return standing
 }
 
-// reset notes that the GPU was reset at some time: each error from before is repaired if the next scan finds a card
+// reset notes that the GPU was reset at some time: each error from before is repaired if the next scan finds a GPU
 // that answers.
 func (r *Record) reset(at time.Time) {
 	for i := range r.Standing {
@@ -134,9 +134,9 @@ func (r *Record) acted(at time.Time) {
 	}
 }
 
-// repaired tells whether a scan in which the card answers proves that an error is repaired. These are the proofs:
+// repaired tells whether a scan in which the GPU answers proves that an error is repaired. These are the proofs:
 //
-//	any error               the card was gone and answers again: it comes back only through a reset, another load of the
+//	any error               the GPU was gone and answers again: it comes back only through a reset, another load of the
 //	                        driver or another power-up
 //	any error               a reset or a load of the driver was seen since the last report, by an event or by another Life
 //	reset, reboot           the recovery action is None after the driver had named one since the last report
@@ -158,7 +158,7 @@ func (r *Record) repaired(s *Standing, in *Input) bool {
 		return true
 	case !in.ScanBegan.After(s.Last.Add(Settle)):
 		return false
-	case s.Missing && missing(s, in.Instances) && !class.wholeCard():
+	case s.Missing && missing(s, in.Instances) && !class.wholeGPU():
 		return true
 	case r.Recovery == gpu.RecoveryNone && class.needsRepair():
 		return s.Acted || !s.Clean.IsZero() && !in.ScanBegan.Before(s.Clean.Add(r.holdOff(s)))

@@ -9,14 +9,14 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Record is what is known of a card between two judgements. The zero value is a card seen for the
+// Record is what is known of a GPU between two judgements. The zero value is a GPU seen for the
 // first time. It is a plain value that can be kept over a restart.
 type Record struct {
 	// Standing are the errors that were reported and not yet disproved, at most maxStanding.
 	Standing []Standing `json:"standing,omitempty"`
 	// Levels are the causes that the last scan found, each with the Since of its first scan.
 	Levels []gpu.Cause `json:"levels,omitempty"`
-	// Gone is true for a card that did not answer the last scan.
+	// Gone is true for a GPU that did not answer the last scan.
 	Gone     bool         `json:"gone,omitempty"`
 	Recovery gpu.Recovery `json:"recovery,omitempty"`
 	// Contains tells whether the GPU contains memory errors, Contained when it last reported one that it did.
@@ -58,7 +58,7 @@ func (r *Record) Restored(now time.Time) Record {
 	return out
 }
 
-// Idle tells whether nothing is known of the card that a restart must not forget.
+// Idle tells whether nothing is known of the GPU that a restart must not forget.
 func (r *Record) Idle() bool { return len(r.Standing) == 0 && len(r.Incidents) == 0 && !r.Gone }
 
 // Standing is an error that was reported and is not yet disproved.
@@ -80,7 +80,7 @@ type Standing struct {
 	Missing bool `json:"missing,omitempty"`
 
 	// Since the last report: Reset is when the GPU was seen to be reset, Acted whether the driver named a recovery action,
-	// Clean when the present run of clean scans began, Answered in how many scans the card answered, at most
+	// Clean when the present run of clean scans began, Answered in how many scans the GPU answered, at most
 	// enoughAnswers.
 	Reset    time.Time `json:"reset,omitzero"`
 	Acted    bool      `json:"acted,omitempty"`
@@ -100,10 +100,10 @@ func (s *Standing) code() string {
 	return XIDCode(s.XID)
 }
 
-// concerns tells whether the error concerns a device; the whole card is gpu.NoInstance twice.
+// concerns tells whether the error concerns a device; the whole GPU is gpu.NoInstance twice.
 func (s *Standing) concerns(class Class, gi, ci int) bool {
 	switch {
-	case s.GI == gpu.NoInstance || class.wholeCard():
+	case s.GI == gpu.NoInstance || class.wholeGPU():
 		return true
 	case gi != s.GI:
 		return false
@@ -131,12 +131,12 @@ func (s *Standing) cause(class Class) gpu.Cause {
 	return cause
 }
 
-// Whole is the verdict on the card. An error that concerns one of its MIG devices only is not in it.
+// Whole is the verdict on the GPU. An error that concerns one of its MIG devices only is not in it.
 func (r *Record) Whole(rules Rules) gpu.Health {
 	return r.verdict(&rules, gpu.NoInstance, gpu.NoInstance)
 }
 
-// MIG is the verdict on one of the card's MIG devices, with all that concerns the whole card.
+// MIG is the verdict on one of the GPU's MIG devices, with all that concerns the whole GPU.
 func (r *Record) MIG(rules Rules, gi, ci int) gpu.Health { return r.verdict(&rules, gi, ci) }
 
 func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
@@ -156,7 +156,7 @@ func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 		if class == Ignore || !s.concerns(class, gi, ci) {
 			continue
 		}
-		// A code that several instances reported is one cause on each of them, and one on the card.
+		// A code that several instances reported is one cause on each of them, and one on the GPU.
 		if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.code() }) {
 			worsen(r.state(class))
 			continue
@@ -189,7 +189,7 @@ func (r *Record) fact(rules *Rules, code string) Fact {
 	return fact
 }
 
-// Has tells whether an error stands, on any part of the card.
+// Has tells whether an error stands, on any part of the GPU.
 func (r *Record) Has(xid, sxid uint64) bool {
 	return slices.ContainsFunc(r.Standing, func(s Standing) bool { return s.XID == xid && s.SXID == sxid })
 }

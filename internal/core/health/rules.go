@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// DefaultIgnoredXIDs are the XIDs that say nothing of a card's health, as a new set
+// DefaultIgnoredXIDs are the XIDs that say nothing of a GPU's health, as a new set
 // that the caller may change. Applications cause them, and NVIDIA's device plugin
 // ignores the same: graphics engine exception, MMU fault, stopped channel, preemptive
 // cleanup, video processor exception, context switch timeout.
@@ -18,7 +18,7 @@ func DefaultIgnoredXIDs() map[uint64]bool {
 
 // Checks say which signals count. The zero value is the default: all but DefaultIgnoredXIDs.
 type Checks struct {
-	// NoFacts leaves out what scans find, NoXIDs what the driver reports. A card that does not
+	// NoFacts leaves out what scans find, NoXIDs what the driver reports. A GPU that does not
 	// answer is Gone all the same: nobody could use it.
 	NoFacts, NoXIDs bool
 	// Ignored are XIDs besides DefaultIgnoredXIDs that do not count.

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// report is one error as the twin remembers it; gi is -1 for the whole card.
+// report is one error as the twin remembers it; gi is -1 for the whole GPU.
 type report struct {
 	xid uint64
 	gi  int
@@ -82,7 +82,7 @@ func (w *twin) memory() int {
 	return 4
 }
 
-// rank is what an error gives; whole tells that it concerns the whole card, repair that time alone does not heal it, and
+// rank is what an error gives; whole tells that it concerns the whole GPU, repair that time alone does not heal it, and
 // app that it ends with the application.
 func (w *twin) rank(r *report) (rank int, whole, repair, app bool) {
 	switch r.xid {
@@ -233,7 +233,7 @@ func (w *twin) scan(began time.Time, answers bool, recovery gpu.Recovery, contai
 	w.reports = stay
 }
 
-// verdict prints state and causes; gi is -1 for the card.
+// verdict prints state and causes; gi is -1 for the GPU.
 func (w *twin) verdict(gi int) string {
 	names := []gpu.State{gpu.Healthy, gpu.Degraded, gpu.Draining, gpu.Unhealthy, gpu.NeedsReset, gpu.NeedsReboot}
 	worst := 0
@@ -266,7 +266,7 @@ func summary(h gpu.Health) string {
 	return fmt.Sprint(h.State, codes)
 }
 
-// TestVerdictsMatchTwin plays random sequences of faults, recoveries and restarts on a card with three MIG devices.
+// TestVerdictsMatchTwin plays random sequences of faults, recoveries and restarts on a GPU with three MIG devices.
 func TestVerdictsMatchTwin(t *testing.T) {
 	sequences := 1000
 	if os.Getenv("BERTH_SOAK") != "" {

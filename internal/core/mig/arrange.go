@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// arrangement is a layout that was chosen for a card.
+// arrangement is a layout that was chosen for a GPU.
 type arrangement struct {
-	// kept tells of each instance of the card whether it stays.
+	// kept tells of each instance of the GPU whether it stays.
 	kept []bool
 	// create are the slots with nothing that stays.
 	create []slot

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// mostWays is the layout of a kind of card that can be placed in the most ways, and those.
-func mostWays(k cardKind) (devices map[string]int, ways int) {
+// mostWays is the layout of a kind of GPU that can be placed in the most ways, and those.
+func mostWays(k gpuKind) (devices map[string]int, ways int) {
 	for _, sets := range newTwin(k.geometry).all {
 		if len(sets) > ways || len(sets) == ways && devicesKey(countPlaced(sets[0])) < devicesKey(devices) {
 			devices, ways = countPlaced(sets[0]), len(sets)
@@ -17,16 +17,16 @@ func mostWays(k cardKind) (devices map[string]int, ways int) {
 	return devices, ways
 }
 
-// BenchmarkPlanGPU plans the layout with the most ways of placing it, on a card that is full of
+// BenchmarkPlanGPU plans the layout with the most ways of placing it, on a GPU that is full of
 // held instances. Ways/op says how many layouts were compared.
 func BenchmarkPlanGPU(b *testing.B) {
 	for _, name := range []string{"a30", "a100-40", "rtx-pro-6000"} {
 		b.Run(name, func(b *testing.B) {
 			k := kindOf(b, name)
-			card := k.card(0)
-			small := card.Geometry.Profiles[0]
+			g := k.gpu(0)
+			small := g.Geometry.Profiles[0]
 			for i, start := range small.Starts {
-				card.Instances = append(card.Instances, Instance{
+				g.Instances = append(g.Instances, Instance{
 					UUID: gpu.UUID(fmt.Sprintf("MIG-%d", i)), GI: i, Profile: small.Name, Start: start, Size: small.Size,
 					Holders: []string{fmt.Sprintf("ns/a-%d", i), fmt.Sprintf("ns/b-%d", i), "ns/everywhere", fmt.Sprintf("ns/c-%d", i)},
 				})
@@ -34,7 +34,7 @@ func BenchmarkPlanGPU(b *testing.B) {
 			devices, ways := mostWays(k)
 			b.ReportAllocs()
 			for b.Loop() {
-				PlanGPU(card, Wanted{Enabled: true, Devices: devices})
+				PlanGPU(g, Wanted{Enabled: true, Devices: devices})
 			}
 			b.ReportMetric(float64(ways), "ways/op")
 		})

@@ -24,27 +24,27 @@ const (
 
 const legend = "= kept  # kept, held  + new  - gone  ! gone once nobody holds it  . free\n"
 
-// Describe prints plans for people and for transcripts: for each card a bar of its memory slices
+// Describe prints plans for people and for transcripts: for each GPU a bar of its memory slices
 // now and then, what is done in which order, and who is in the way.
-func Describe(plans []GPUPlan, cards []GPU) string {
+func Describe(plans []GPUPlan, gpus []GPU) string {
 	if len(plans) == 0 {
 		return "nothing to do: the layout names none of the node's GPUs\n"
 	}
 	var text strings.Builder
 	drawn := false
 	for i := range plans {
-		card := &GPU{UUID: plans[i].UUID, Index: plans[i].Index}
-		for j := range cards {
-			if cards[j].UUID == card.UUID {
-				card = &cards[j]
+		g := &GPU{UUID: plans[i].UUID, Index: plans[i].Index}
+		for j := range gpus {
+			if gpus[j].UUID == g.UUID {
+				g = &gpus[j]
 			}
 		}
 		if i > 0 {
 			text.WriteByte('\n')
 		}
-		fmt.Fprintf(&text, "GPU %d%s: %s\n", card.Index, identity(card), summary(&plans[i]))
-		if card.Geometry.MemorySlices > 0 {
-			drawn = describeBars(&text, &plans[i], card) || drawn
+		fmt.Fprintf(&text, "GPU %d%s: %s\n", g.Index, identity(g), summary(&plans[i]))
+		if g.Geometry.MemorySlices > 0 {
+			drawn = describeBars(&text, &plans[i], g) || drawn
 		}
 		describeSteps(&text, &plans[i])
 	}
@@ -54,13 +54,13 @@ func Describe(plans []GPUPlan, cards []GPU) string {
 	return text.String()
 }
 
-func identity(card *GPU) string {
+func identity(g *GPU) string {
 	text := ""
-	if card.Product != "" {
-		text = " " + card.Product
+	if g.Product != "" {
+		text = " " + g.Product
 	}
-	if card.UUID != "" {
-		text += fmt.Sprintf(" (%s)", card.UUID)
+	if g.UUID != "" {
+		text += fmt.Sprintf(" (%s)", g.UUID)
 	}
 	return text
 }
@@ -92,7 +92,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// bar is a picture of a card's memory slices.
+// bar is a picture of a GPU's memory slices.
 type bar struct {
 	cell, slices int
 	text         []byte
@@ -118,13 +118,13 @@ func (b *bar) draw(name string, start, size int, fill byte) {
 	copy(inside[:len(inside)-1], name)
 }
 
-// describeBars draws the card now and, when it changes, then; false when there is nothing to
+// describeBars draws the GPU now and, when it changes, then; false when there is nothing to
 // draw, because MIG is off and stays off.
-func describeBars(text *strings.Builder, plan *GPUPlan, card *GPU) bool {
-	now := newBar(cellWidth(plan, card), min(card.Geometry.MemorySlices, maxSlices))
+func describeBars(text *strings.Builder, plan *GPUPlan, g *GPU) bool {
+	now := newBar(cellWidth(plan, g), min(g.Geometry.MemorySlices, maxSlices))
 	then := newBar(now.cell, now.slices)
 	if plan.Refused != "" {
-		for _, one := range card.Instances {
+		for _, one := range g.Instances {
 			now.draw(one.Profile, one.Start, one.Size, keptFill(one))
 		}
 	}
@@ -142,7 +142,7 @@ func describeBars(text *strings.Builder, plan *GPUPlan, card *GPU) bool {
 	for _, one := range plan.Create {
 		then.draw(one.Profile, one.Start, one.Size, fillNew)
 	}
-	if !card.Enabled && !plan.Changes() {
+	if !g.Enabled && !plan.Changes() {
 		return false
 	}
 	scale := "       "
@@ -150,7 +150,7 @@ func describeBars(text *strings.Builder, plan *GPUPlan, card *GPU) bool {
 		scale += fmt.Sprintf(" %-*d", now.cell-1, i)
 	}
 	text.WriteString(strings.TrimRight(scale, " ") + "\n")
-	describeBar(text, "now ", now, card.Enabled)
+	describeBar(text, "now ", now, g.Enabled)
 	if plan.Changes() {
 		describeBar(text, "then", then, plan.Wanted.Enabled)
 	}
@@ -173,14 +173,14 @@ func keptFill(one Instance) byte {
 }
 
 // cellWidth is such that the names fit in and leave a letter for the fill, within bounds.
-func cellWidth(plan *GPUPlan, card *GPU) int {
+func cellWidth(plan *GPUPlan, g *GPU) int {
 	width := minCell
 	fit := func(name string, size int) {
 		if size > 0 {
 			width = max(width, (len(name)+2+size-1)/size)
 		}
 	}
-	for _, one := range card.Instances {
+	for _, one := range g.Instances {
 		fit(one.Profile, one.Size)
 	}
 	for _, one := range plan.Create {

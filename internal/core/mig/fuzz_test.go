@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// FuzzPlan plans cards and layouts made of anything: no panic, a plan that is not refused can be
+// FuzzPlan plans GPUs and layouts made of anything: no panic, a plan that is not refused can be
 // carried out, and the picture keeps its width.
 func FuzzPlan(f *testing.F) {
 	f.Add("1g.5gb", "1g.5gb+me", 2, 1, []byte{8, 7, 1, 1, 7, 0, 1, 2, 3, 1, 1, 1, 0, 3})
@@ -24,21 +24,21 @@ func FuzzPlan(f *testing.F) {
 			shape = shape[1:]
 			return value
 		}
-		card := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: next() % 9, ComputeSlices: next()}}
+		g := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: next() % 9, ComputeSlices: next()}}
 		for _, name := range []string{first, second} {
 			p := gpu.MIGProfile{Name: name, Size: next(), ComputeSlices: next(), Max: next()}
 			for range 4 {
 				p.Starts = append(p.Starts, next())
 			}
-			card.Geometry.Profiles = append(card.Geometry.Profiles, p)
+			g.Geometry.Profiles = append(g.Geometry.Profiles, p)
 		}
 		for i := range 3 {
-			card.Instances = append(card.Instances, Instance{
+			g.Instances = append(g.Instances, Instance{
 				UUID: gpu.UUID("MIG-" + string(rune('a'+i))), GI: i, Profile: []string{first, second}[i%2], Start: next(), Size: next(),
 			})
 		}
 		wanted := Wanted{Enabled: next() >= 0, Devices: map[string]int{first: n, second: m}}
-		plan := PlanGPU(card, wanted)
+		plan := PlanGPU(g, wanted)
 		if plan.Refused == "" {
 			if got := len(plan.Keep) + len(plan.Create); wanted.Enabled && got != total(wanted.Devices) {
 				t.Fatalf("%d devices, want %d", got, total(wanted.Devices))
@@ -49,7 +49,7 @@ func FuzzPlan(f *testing.F) {
 		if !utf8.ValidString(first+second) || strings.ContainsAny(first+second, "\n") {
 			return
 		}
-		for line := range strings.Lines(Describe([]GPUPlan{plan}, []GPU{card})) {
+		for line := range strings.Lines(Describe([]GPUPlan{plan}, []GPU{g})) {
 			if strings.HasPrefix(line, "  now ") && len(line) > 8*maxCell+12 {
 				t.Fatalf("%d letters: %s", len(line), line)
 			}

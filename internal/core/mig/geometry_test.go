@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The geometries of the cards that can do MIG, as nvidia-smi mig -lgip and -lgipp print them.
+// The geometries of the GPUs that can do MIG, as nvidia-smi mig -lgip and -lgipp print them.
 
 // upTo are the starts from 0 to n-1.
 func upTo(n int) []int {
@@ -21,7 +21,7 @@ func upTo(n int) []int {
 	return starts
 }
 
-// sevenSlices is the geometry of the data centre cards, by the memory in the names of 1g, the 1g of
+// sevenSlices is the geometry of the data centre GPUs, by the memory in the names of 1g, the 1g of
 // double memory (which 2g has too), 3g (and 4g) and 7g.
 func sevenSlices(one, two, four, eight int) gpu.MIGGeometry {
 	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
@@ -67,8 +67,8 @@ func rtxPro6000() gpu.MIGGeometry {
 	return g
 }
 
-// cardKind is a kind of card.
-type cardKind struct {
+// gpuKind is a kind of GPU.
+type gpuKind struct {
 	name, product string
 	deviceID      uint32
 	// reset is set where a change of the mode takes a reset.
@@ -76,8 +76,8 @@ type cardKind struct {
 	geometry gpu.MIGGeometry
 }
 
-func cardKinds() []cardKind {
-	return []cardKind{
+func gpuKinds() []gpuKind {
+	return []gpuKind{
 		{"a30", "NVIDIA A30", 0x20B710DE, true, a30()},
 		{"a100-40", "NVIDIA A100-SXM4-40GB", 0x20B010DE, true, sevenSlices(5, 10, 20, 40)},
 		{"a100-80", "NVIDIA A100-SXM4-80GB", 0x20B210DE, true, sevenSlices(10, 20, 40, 80)},
@@ -94,24 +94,24 @@ func cardKinds() []cardKind {
 	}
 }
 
-func kindOf(t testing.TB, name string) cardKind {
+func kindOf(t testing.TB, name string) gpuKind {
 	t.Helper()
-	kinds := cardKinds()
-	i := slices.IndexFunc(kinds, func(k cardKind) bool { return k.name == name })
+	kinds := gpuKinds()
+	i := slices.IndexFunc(kinds, func(k gpuKind) bool { return k.name == name })
 	if i < 0 {
-		t.Fatalf("no kind of card is called %s", name)
+		t.Fatalf("no kind of GPU is called %s", name)
 	}
 	return kinds[i]
 }
 
-func (k cardKind) card(index int) GPU {
+func (k gpuKind) gpu(index int) GPU {
 	return GPU{
 		UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Product: k.product, DeviceID: k.deviceID,
 		Capable: true, Enabled: true, ModeNeedsReset: k.reset, Geometry: k.geometry,
 	}
 }
 
-// oddGeometry draws a card that nobody builds, on which slices can suffice although no
+// oddGeometry draws a GPU that nobody builds, on which slices can suffice although no
 // way of placing does.
 func oddGeometry(choose chooser) gpu.MIGGeometry {
 	g := gpu.MIGGeometry{MemorySlices: 1 + choose(8), ComputeSlices: 1 + choose(8)}
@@ -128,7 +128,7 @@ func oddGeometry(choose chooser) gpu.MIGGeometry {
 	return g
 }
 
-// checker is a card that takes and refuses instances as a driver does, one call at a time.
+// checker is a GPU that takes and refuses instances as a driver does, one call at a time.
 type checker struct {
 	geometry  gpu.MIGGeometry
 	enabled   bool
@@ -136,8 +136,8 @@ type checker struct {
 	made      int
 }
 
-func checkerOf(card GPU) *checker {
-	return &checker{geometry: card.Geometry, enabled: card.Enabled, instances: slices.Clone(card.Instances)}
+func checkerOf(g GPU) *checker {
+	return &checker{geometry: g.Geometry, enabled: g.Enabled, instances: slices.Clone(g.Instances)}
 }
 
 func (c *checker) destroy(gi int) error {

@@ -6,20 +6,20 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// GPUOf is a card of a snapshot. Holders names those that hold a device or a share of it, as
-// phrases for people in a fixed order; asked for a whole card it must not name those that hold only
+// GPUOf is a GPU of a snapshot. Holders names those that hold a device or a share of it, as
+// phrases for people in a fixed order; asked for a whole GPU it must not name those that hold only
 // MIG devices of it. The MIG devices of one GPU instance become one Instance.
-func GPUOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) GPU {
+func GPUOf(g *gpu.GPU, holders func(gpu.DeviceKey) []string) GPU {
 	c := GPU{
-		UUID: card.UUID, Index: card.Index, Product: card.Product, DeviceID: card.DeviceID, SubsystemID: card.SubsystemID,
-		Capable: card.MIG.Capable, Enabled: card.MIG.Enabled, ModeNeedsReset: card.MIG.ModeNeedsReset,
-		Geometry: card.MIG.Geometry,
-		Holders:  holders(gpu.DeviceKey{GPU: card.UUID}),
+		UUID: g.UUID, Index: g.Index, Product: g.Product, DeviceID: g.DeviceID, SubsystemID: g.SubsystemID,
+		Capable: g.MIG.Capable, Enabled: g.MIG.Enabled, ModeNeedsReset: g.MIG.ModeNeedsReset,
+		Geometry: g.MIG.Geometry,
+		Holders:  holders(gpu.DeviceKey{GPU: g.UUID}),
 	}
 	position := map[int]int{}
-	for i := range card.MIG.Devices {
-		device := &card.MIG.Devices[i]
-		names := holders(gpu.DeviceKey{GPU: card.UUID, MIG: device.UUID})
+	for i := range g.MIG.Devices {
+		device := &g.MIG.Devices[i]
+		names := holders(gpu.DeviceKey{GPU: g.UUID, MIG: device.UUID})
 		if at, known := position[device.GI]; known {
 			one := &c.Instances[at]
 			one.Siblings = append(one.Siblings, device.UUID)
@@ -36,7 +36,7 @@ func GPUOf(card *gpu.GPU, holders func(gpu.DeviceKey) []string) GPU {
 			UUID: device.UUID, GI: device.GI, Profile: device.Profile, Start: device.Start, Size: device.Size, Holders: names,
 		})
 	}
-	for _, empty := range card.MIG.Empty {
+	for _, empty := range g.MIG.Empty {
 		if _, device := position[empty.GI]; device {
 			continue // an instance with a device is not empty
 		}

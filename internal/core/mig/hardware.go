@@ -10,18 +10,18 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// HardwareLayouts are the layouts that follow from a node's cards, by the names of mig-parted:
+// HardwareLayouts are the layouts that follow from a node's GPUs, by the names of mig-parted:
 //
 //	all-disabled   MIG off; on every node
 //	all-enabled    MIG on, and no devices
-//	all-PROFILE    as many devices of the profile as a card can have, + written as .
-//	all-balanced   on cards of 7 compute slices two 1g, a 2g and a 3g; on those of 4 two 1g and a 2g
+//	all-PROFILE    as many devices of the profile as a GPU can have, + written as .
+//	all-balanced   on GPUs of 7 compute slices two 1g, a 2g and a 3g; on those of 4 two 1g and a 2g
 //
-// The last two name only the cards that have the profiles; where not all cards that can do
+// The last two name only the GPUs that have the profiles; where not all GPUs that can do
 // MIG have the same devices, the entries are for the models concerned.
-func HardwareLayouts(cards []GPU) map[string]Layout {
+func HardwareLayouts(gpus []GPU) map[string]Layout {
 	layouts := map[string]Layout{"all-disabled": {{All: true}}}
-	models := modelsOf(cards)
+	models := modelsOf(gpus)
 	if len(models) == 0 {
 		return layouts
 	}
@@ -54,17 +54,17 @@ func HardwareLayouts(cards []GPU) map[string]Layout {
 	return layouts
 }
 
-// model is a kind of card that can do MIG.
+// model is a kind of GPU that can do MIG.
 type model struct {
 	deviceID uint32
 	table    *table
 }
 
-// modelsOf are the kinds among the cards, in the order of their device IDs.
-func modelsOf(cards []GPU) []model {
+// modelsOf are the kinds among the GPUs, in the order of their device IDs.
+func modelsOf(gpus []GPU) []model {
 	var models []model
-	for i := range cards {
-		c := &cards[i]
+	for i := range gpus {
+		c := &gpus[i]
 		if c.Capable && !slices.ContainsFunc(models, func(m model) bool { return m.deviceID == c.DeviceID }) {
 			models = append(models, model{c.DeviceID, newTable(&c.Geometry)})
 		}
@@ -93,7 +93,7 @@ func layoutOf(models []model, wanted []map[string]int) Layout {
 	return layout
 }
 
-// balanced is the mixed layout of a card; nil for a card that mig-parted has none for.
+// balanced is the mixed layout of a GPU; nil for a GPU that mig-parted has none for.
 func (t *table) balanced() map[string]int {
 	var sizes []int
 	switch t.geometry.ComputeSlices {
@@ -119,7 +119,7 @@ func (t *table) balanced() map[string]int {
 }
 
 // plain is the profile without attributes of so many compute slices; of several, the one that a
-// card can have the most of.
+// GPU can have the most of.
 func (t *table) plain(computeSlices int) string {
 	name, most := "", 0
 	for i := range t.shapes {

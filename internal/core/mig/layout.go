@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Layout is a named layout of mig-parted: what each of a node's cards is to be.
+// Layout is a named layout of mig-parted: what each of a node's GPUs is to be.
 type Layout []Entry
 
-// Entry says what the cards that it names are to be.
+// Entry says what the GPUs that it names are to be.
 type Entry struct {
 	// DeviceIDs (0xDDDDVVVV) are the models it is for, and Boards the models with certain boards; without both it is for
 	// every model.
 	DeviceIDs []uint32
 	Boards    []Board
-	// All names every card that can do MIG. Otherwise Indices are the cards; one that cannot
+	// All names every GPU that can do MIG. Otherwise Indices are the GPUs; one that cannot
 	// do MIG is refused there when Enabled.
 	All     bool
 	Indices []int
@@ -29,57 +29,57 @@ type Board struct{ DeviceID, SubsystemID uint32 }
 // filtered tells whether the entry is for certain models only.
 func (e *Entry) filtered() bool { return len(e.DeviceIDs) > 0 || len(e.Boards) > 0 }
 
-func (e *Entry) names(card *GPU) bool {
-	board := Board{card.DeviceID, card.SubsystemID}
-	if e.filtered() && !slices.Contains(e.DeviceIDs, card.DeviceID) && !slices.Contains(e.Boards, board) {
+func (e *Entry) names(g *GPU) bool {
+	board := Board{g.DeviceID, g.SubsystemID}
+	if e.filtered() && !slices.Contains(e.DeviceIDs, g.DeviceID) && !slices.Contains(e.Boards, board) {
 		return false
 	}
 	if e.All {
-		return card.Capable
+		return g.Capable
 	}
-	return slices.Contains(e.Indices, card.Index)
+	return slices.Contains(e.Indices, g.Index)
 }
 
-// Wanted is what the layout wants of a card; false when it does not name it, which leaves the
-// card as it is. Where several entries name a card the last decides, as it does for
+// Wanted is what the layout wants of a GPU; false when it does not name it, which leaves the
+// GPU as it is. Where several entries name a GPU the last decides, as it does for
 // mig-parted, which applies them in turn.
-func (l Layout) Wanted(card GPU) (Wanted, bool) {
+func (l Layout) Wanted(g GPU) (Wanted, bool) {
 	for i := len(l) - 1; i >= 0; i-- {
-		if l[i].names(&card) {
+		if l[i].names(&g) {
 			return Wanted{Enabled: l[i].Enabled, Devices: l[i].Devices}, true
 		}
 	}
 	return Wanted{}, false
 }
 
-// PlanNode plans the cards that the layout names, in the order given. For an index that no card
+// PlanNode plans the GPUs that the layout names, in the order given. For an index that no GPU
 // has there is a refused plan without a UUID at the end, unless the entry is for certain models
 // only, of which the node may have fewer than another.
-func PlanNode(cards []GPU, layout Layout) []GPUPlan {
+func PlanNode(gpus []GPU, layout Layout) []GPUPlan {
 	var plans []GPUPlan
-	for i := range cards {
-		if wanted, named := layout.Wanted(cards[i]); named {
-			plans = append(plans, PlanGPU(cards[i], wanted))
+	for i := range gpus {
+		if wanted, named := layout.Wanted(gpus[i]); named {
+			plans = append(plans, PlanGPU(gpus[i], wanted))
 		}
 	}
-	for _, index := range layout.missing(cards) {
+	for _, index := range layout.missing(gpus) {
 		plans = append(plans, GPUPlan{
 			Index:   index,
-			Refused: fmt.Sprintf("the layout names GPU %d, and the node has %s: correct the layout's devices", index, indices(cards)),
+			Refused: fmt.Sprintf("the layout names GPU %d, and the node has %s: correct the layout's devices", index, indices(gpus)),
 		})
 	}
 	return plans
 }
 
-// missing are the indices that the layout names and no card has, ascending.
-func (l Layout) missing(cards []GPU) []int {
+// missing are the indices that the layout names and no GPU has, ascending.
+func (l Layout) missing(gpus []GPU) []int {
 	var missing []int
 	for _, e := range l {
 		if e.All || e.filtered() {
 			continue
 		}
 		for _, index := range e.Indices {
-			if !slices.ContainsFunc(cards, func(c GPU) bool { return c.Index == index }) {
+			if !slices.ContainsFunc(gpus, func(c GPU) bool { return c.Index == index }) {
 				missing = append(missing, index)
 			}
 		}
@@ -88,17 +88,17 @@ func (l Layout) missing(cards []GPU) []int {
 	return slices.Compact(missing)
 }
 
-// indices says which cards there are.
-func indices(cards []GPU) string {
-	switch len(cards) {
+// indices says which GPUs there are.
+func indices(gpus []GPU) string {
+	switch len(gpus) {
 	case 0:
 		return "none"
 	case 1:
-		return fmt.Sprintf("only GPU %d", cards[0].Index)
+		return fmt.Sprintf("only GPU %d", gpus[0].Index)
 	}
 	var parts []string
-	for i := range cards {
-		parts = append(parts, fmt.Sprint(cards[i].Index))
+	for i := range gpus {
+		parts = append(parts, fmt.Sprint(gpus[i].Index))
 	}
 	return "GPUs " + enumerate(parts)
 }

@@ -12,11 +12,11 @@ import (
 
 func TestLayoutWanted(t *testing.T) {
 	on := map[string]int{"1g.5gb": 7}
-	a100, incapable := kindOf(t, "a100-40").card(0), kindOf(t, "a100-40").card(0)
+	a100, incapable := kindOf(t, "a100-40").gpu(0), kindOf(t, "a100-40").gpu(0)
 	incapable.Capable = false
 	tests := map[string]struct {
 		layout Layout
-		card   GPU
+		gpu    GPU
 		want   Wanted
 		named  bool
 	}{
@@ -42,7 +42,7 @@ func TestLayoutWanted(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, named := tc.layout.Wanted(tc.card)
+			got, named := tc.layout.Wanted(tc.gpu)
 			if diff := cmp.Diff(tc.want, got); diff != "" || named != tc.named {
 				t.Errorf("named %v, want %v; wanted (-want +got):\n%s", named, tc.named, diff)
 			}
@@ -51,8 +51,8 @@ func TestLayoutWanted(t *testing.T) {
 }
 
 func TestPlanNodeNamesMissingGPUs(t *testing.T) {
-	cards := []GPU{kindOf(t, "a100-40").card(0), kindOf(t, "a100-40").card(1), kindOf(t, "a100-40").card(2)}
-	plans := PlanNode(cards, Layout{
+	gpus := []GPU{kindOf(t, "a100-40").gpu(0), kindOf(t, "a100-40").gpu(1), kindOf(t, "a100-40").gpu(2)}
+	plans := PlanNode(gpus, Layout{
 		{Indices: []int{7, 1, 5, 7}},
 		{DeviceIDs: []uint32{0x233010DE}, Indices: []int{9}}, // a model that the node may lack
 	})
@@ -68,11 +68,11 @@ func TestPlanNodeNamesMissingGPUs(t *testing.T) {
 	}
 }
 
-// TestHardwareLayoutsApply applies every layout that follows from the hardware to an empty card of
+// TestHardwareLayoutsApply applies every layout that follows from the hardware to an empty GPU of
 // every kind, and to one that has the layout before it.
 func TestHardwareLayoutsApply(t *testing.T) {
-	for _, k := range cardKinds() {
-		empty := k.card(0)
+	for _, k := range gpuKinds() {
+		empty := k.gpu(0)
 		layouts := HardwareLayouts([]GPU{empty})
 		if want := len(k.geometry.Profiles) + 3; len(layouts) != want {
 			t.Errorf("%s has %d layouts, want %d", k.name, len(layouts), want)
@@ -81,7 +81,7 @@ func TestHardwareLayoutsApply(t *testing.T) {
 		for _, name := range LayoutNames(layouts) {
 			wanted, named := layouts[name].Wanted(empty)
 			if !named {
-				t.Errorf("%s of %s does not name the card", name, k.name)
+				t.Errorf("%s of %s does not name the GPU", name, k.name)
 			}
 			if len(layouts[name][0].DeviceIDs) > 0 {
 				t.Errorf("%s of %s is for certain models, and there is one", name, k.name)
@@ -141,26 +141,26 @@ func TestGPUOf(t *testing.T) {
 	}
 }
 
-// TestPlainProfiles has a card that can have more devices without media engines than with them, as
+// TestPlainProfiles has a GPU that can have more devices without media engines than with them, as
 // the RTX PRO 5000 in older guides; the balanced layout is of those with. Of two profiles of
 // one name only the first is used.
 func TestPlainProfiles(t *testing.T) {
-	card := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4}}
+	g := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4}}
 	for _, p := range []gpu.MIGProfile{
 		{Name: "1g.12gb-me", ComputeSlices: 1, Size: 1, Starts: upTo(4), Max: 4},
 		{Name: "1g.12gb", ComputeSlices: 1, Size: 1, Starts: upTo(4), Max: 3},
 		{Name: "2g.24gb", ComputeSlices: 2, Size: 2, Starts: []int{0, 2}, Max: 2},
 		{Name: "2g.24gb", ComputeSlices: 2, Size: 3, Starts: []int{0}, Max: 1},
 	} {
-		p.Number = len(card.Geometry.Profiles)
-		card.Geometry.Profiles = append(card.Geometry.Profiles, p)
+		p.Number = len(g.Geometry.Profiles)
+		g.Geometry.Profiles = append(g.Geometry.Profiles, p)
 	}
-	layouts := HardwareLayouts([]GPU{card})
-	wanted, _ := layouts["all-balanced"].Wanted(card)
+	layouts := HardwareLayouts([]GPU{g})
+	wanted, _ := layouts["all-balanced"].Wanted(g)
 	if diff := cmp.Diff(map[string]int{"1g.12gb": 2, "2g.24gb": 1}, wanted.Devices); diff != "" {
 		t.Errorf("all-balanced (-want +got):\n%s", diff)
 	}
-	wanted, _ = layouts["all-2g.24gb"].Wanted(card)
+	wanted, _ = layouts["all-2g.24gb"].Wanted(g)
 	if diff := cmp.Diff(map[string]int{"2g.24gb": 2}, wanted.Devices); diff != "" {
 		t.Errorf("all-2g.24gb (-want +got):\n%s", diff)
 	}
@@ -169,13 +169,13 @@ func TestPlainProfiles(t *testing.T) {
 // TestNothingIsThereWithMIGOff: instances that are seen while MIG is off, in the middle of somebody's
 // change, are nobody's to destroy.
 func TestNothingIsThereWithMIGOff(t *testing.T) {
-	card := kindOf(t, "a100-40").card(0)
-	card.Enabled = false
-	card.Instances = []Instance{{UUID: "MIG-a", GI: 1, Profile: "1g.5gb", Start: 0, Size: 1, Holders: []string{"default/a"}}}
-	if plan := PlanGPU(card, Wanted{}); plan.Changes() || len(plan.Blockers) > 0 {
+	g := kindOf(t, "a100-40").gpu(0)
+	g.Enabled = false
+	g.Instances = []Instance{{UUID: "MIG-a", GI: 1, Profile: "1g.5gb", Start: 0, Size: 1, Holders: []string{"default/a"}}}
+	if plan := PlanGPU(g, Wanted{}); plan.Changes() || len(plan.Blockers) > 0 {
 		t.Errorf("off to off: %+v", plan)
 	}
-	plan := PlanGPU(card, Wanted{Enabled: true, Devices: map[string]int{"1g.5gb": 1}})
+	plan := PlanGPU(g, Wanted{Enabled: true, Devices: map[string]int{"1g.5gb": 1}})
 	if len(plan.Destroy)+len(plan.Keep)+len(plan.Blockers) > 0 || len(plan.Create) != 1 {
 		t.Errorf("off to on: %+v", plan)
 	}
@@ -187,8 +187,8 @@ func TestAllMediaEngines(t *testing.T) {
 		beside string
 		fits   bool
 	}{{"1g.24gb-me", true}, {"1g.24gb", false}, {"1g.24gb+gfx", false}, {"2g.48gb", false}, {"2g.48gb-me", true}} {
-		card := GPU{Product: "RTX", Capable: true, Enabled: true, Geometry: rtxPro6000()}
-		plan := PlanGPU(card, Wanted{Enabled: true, Devices: map[string]int{"1g.24gb+me.all": 1, test.beside: 1}})
+		g := GPU{Product: "RTX", Capable: true, Enabled: true, Geometry: rtxPro6000()}
+		plan := PlanGPU(g, Wanted{Enabled: true, Devices: map[string]int{"1g.24gb+me.all": 1, test.beside: 1}})
 		if (plan.Refused == "") != test.fits {
 			t.Errorf("1g.24gb+me.all beside %s: refused %q, want it to fit: %v", test.beside, plan.Refused, test.fits)
 		}

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// PlanGPU computes what happens to one card, by the goals of the package comment. Turning MIG
-// off destroys every instance; a change of the mode waits for every holder of the card.
-func PlanGPU(card GPU, wanted Wanted) GPUPlan {
-	plan := GPUPlan{UUID: card.UUID, Index: card.Index, Wanted: wanted}
-	t := newTable(&card.Geometry)
-	if card.Capable && !card.Enabled && wanted.Enabled && len(wanted.Devices) > 0 && len(t.shapes) == 0 {
+// PlanGPU computes what happens to one GPU, by the goals of the package comment. Turning MIG
+// off destroys every instance; a change of the mode waits for every holder of the GPU.
+func PlanGPU(g GPU, wanted Wanted) GPUPlan {
+	plan := GPUPlan{UUID: g.UUID, Index: g.Index, Wanted: wanted}
+	t := newTable(&g.Geometry)
+	if g.Capable && !g.Enabled && wanted.Enabled && len(wanted.Devices) > 0 && len(t.shapes) == 0 {
 		plan.Unplanned = true
 		wanted.Devices = nil
 	}
-	if plan.Refused = refusal(t, &card, wanted); plan.Refused != "" {
+	if plan.Refused = refusal(t, &g, wanted); plan.Refused != "" {
 		return plan
 	}
-	if card.Enabled != wanted.Enabled {
-		plan.SetMode, plan.Reset = &wanted.Enabled, card.ModeNeedsReset
+	if g.Enabled != wanted.Enabled {
+		plan.SetMode, plan.Reset = &wanted.Enabled, g.ModeNeedsReset
 	}
 	var instances []Instance
-	if card.Enabled {
-		instances = card.Instances // with MIG off there are none
+	if g.Enabled {
+		instances = g.Instances // with MIG off there are none
 	}
 	best, _ := arrange(t, instances, t.counts(wanted.Devices)) // what does not fit was refused
 	for i, kept := range best.kept {
@@ -39,19 +39,19 @@ func PlanGPU(card GPU, wanted Wanted) GPUPlan {
 	slices.SortStableFunc(plan.Keep, compareInstances)
 	slices.SortStableFunc(plan.Destroy, compareInstances)
 	slices.SortFunc(plan.Create, func(a, b Placed) int { return a.Start - b.Start })
-	plan.Blockers = blockers(&card, &plan)
+	plan.Blockers = blockers(&g, &plan)
 	return plan
 }
 
 func compareInstances(a, b Instance) int { return cmp.Or(a.Start-b.Start, a.GI-b.GI) }
 
-// blockers are the holders that a plan takes something from. Who holds a whole card with MIG
+// blockers are the holders that a plan takes something from. Who holds a whole GPU with MIG
 // on may use any of its devices.
-func blockers(card *GPU, plan *GPUPlan) []Blocker {
+func blockers(g *GPU, plan *GPUPlan) []Blocker {
 	var all []Blocker
 	device := func(one Instance) bool { return one.UUID != "" }
-	if len(card.Holders) > 0 && (plan.SetMode != nil || slices.ContainsFunc(plan.Destroy, device)) {
-		all = append(all, Blocker{Holders: card.Holders})
+	if len(g.Holders) > 0 && (plan.SetMode != nil || slices.ContainsFunc(plan.Destroy, device)) {
+		all = append(all, Blocker{Holders: g.Holders})
 	}
 	for _, one := range plan.Destroy {
 		if len(one.Holders) > 0 {
@@ -61,8 +61,8 @@ func blockers(card *GPU, plan *GPUPlan) []Blocker {
 	return all
 }
 
-// Matches tells whether the card is as wanted, so that there is nothing to do.
-func Matches(card GPU, wanted Wanted) bool {
-	plan := PlanGPU(card, wanted)
+// Matches tells whether the GPU is as wanted, so that there is nothing to do.
+func Matches(g GPU, wanted Wanted) bool {
+	plan := PlanGPU(g, wanted)
 	return plan.Refused == "" && !plan.Changes()
 }

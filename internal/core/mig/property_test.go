@@ -28,18 +28,18 @@ func devicesKey(devices map[string]int) string {
 // chooser draws numbers below n.
 type chooser func(n int) int
 
-// furnish fills a card with a random layout, random holders, and now and then with what is in no layout.
-func furnish(card *GPU, choose chooser) {
-	card.Enabled = choose(8) != 0
+// furnish fills a GPU with a random layout, random holders, and now and then with what is in no layout.
+func furnish(g *GPU, choose chooser) {
+	g.Enabled = choose(8) != 0
 	if choose(6) == 0 {
-		card.Holders = []string{fmt.Sprintf("whole-%d", choose(2))}
+		g.Holders = []string{fmt.Sprintf("whole-%d", choose(2))}
 	}
-	if !card.Enabled {
+	if !g.Enabled {
 		return
 	}
-	c := checkerOf(*card)
+	c := checkerOf(*g)
 	for range choose(10) {
-		p := card.Geometry.Profiles[choose(len(card.Geometry.Profiles))]
+		p := g.Geometry.Profiles[choose(len(g.Geometry.Profiles))]
 		if len(p.Starts) > 0 {
 			_ = c.create(p.Name, p.Starts[choose(len(p.Starts))]) // what does not fit is left out
 		}
@@ -63,26 +63,26 @@ func furnish(card *GPU, choose chooser) {
 			}
 		}
 	}
-	card.Instances = c.instances
+	g.Instances = c.instances
 }
 
 // drawWanted draws a layout: often one that has much of what there is, mostly one that fits, at
 // times anything.
-func drawWanted(card *GPU, choose chooser) Wanted {
+func drawWanted(g *GPU, choose chooser) Wanted {
 	wanted := Wanted{Enabled: choose(10) != 0, Devices: map[string]int{}}
 	if !wanted.Enabled {
 		return wanted
 	}
-	anything := func() string { return card.Geometry.Profiles[choose(len(card.Geometry.Profiles))].Name }
+	anything := func() string { return g.Geometry.Profiles[choose(len(g.Geometry.Profiles))].Name }
 	if choose(5) == 0 {
 		for range choose(4) {
 			wanted.Devices[anything()] = choose(5)
 		}
 		return wanted
 	}
-	c := &checker{geometry: card.Geometry, enabled: true}
+	c := &checker{geometry: g.Geometry, enabled: true}
 	add := func(name string) {
-		if p := card.Geometry.Profile(name); p != nil && len(p.Starts) > 0 {
+		if p := g.Geometry.Profile(name); p != nil && len(p.Starts) > 0 {
 			_ = c.create(name, p.Starts[choose(len(p.Starts))]) // what does not fit is left out
 		}
 	}
@@ -90,7 +90,7 @@ func drawWanted(card *GPU, choose chooser) Wanted {
 		add(anything())
 	}
 	if choose(2) == 0 {
-		for _, one := range card.Instances {
+		for _, one := range g.Instances {
 			add(one.Profile)
 		}
 	}
@@ -102,10 +102,10 @@ func drawWanted(card *GPU, choose chooser) Wanted {
 }
 
 // checkAgainstTwin compares a plan with what an exhaustive search says of all layouts.
-func checkAgainstTwin(card GPU, wanted Wanted, w *twin) error {
-	plan := PlanGPU(card, wanted)
-	seen := card
-	if !card.Enabled {
+func checkAgainstTwin(g GPU, wanted Wanted, w *twin) error {
+	plan := PlanGPU(g, wanted)
+	seen := g
+	if !g.Enabled {
 		seen.Instances = nil
 	}
 	want, fits := w.best(&seen, wanted.Devices)
@@ -121,7 +121,7 @@ func checkAgainstTwin(card GPU, wanted Wanted, w *twin) error {
 	inTheWay := map[string]bool{}
 	for _, b := range plan.Blockers {
 		if b.Instance.Profile == "" {
-			continue // the holders of the whole card
+			continue // the holders of the whole GPU
 		}
 		for _, name := range b.Holders {
 			inTheWay[name] = true
@@ -141,17 +141,17 @@ func soak() int {
 	return 1
 }
 
-// TestOddGPUsAgainstTwin compares plans for cards that nobody builds with an exhaustive search.
+// TestOddGPUsAgainstTwin compares plans for GPUs that nobody builds with an exhaustive search.
 func TestOddGPUsAgainstTwin(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 20))
 	outcomes := map[string]int{}
 	for round := range 10000 * soak() {
-		card := GPU{UUID: "GPU-odd", Capable: true, Geometry: oddGeometry(random.IntN)}
-		furnish(&card, random.IntN)
-		wanted := drawWanted(&card, random.IntN)
-		outcome, err := checkAll(card, wanted, newTwin(card.Geometry))
+		g := GPU{UUID: "GPU-odd", Capable: true, Geometry: oddGeometry(random.IntN)}
+		furnish(&g, random.IntN)
+		wanted := drawWanted(&g, random.IntN)
+		outcome, err := checkAll(g, wanted, newTwin(g.Geometry))
 		if err != nil {
-			t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card}))
+			t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(g, wanted)}, []GPU{g}))
 		}
 		outcomes[outcome]++
 	}
@@ -159,7 +159,7 @@ func TestOddGPUsAgainstTwin(t *testing.T) {
 	checkOutcomes(t, outcomes)
 }
 
-// checkOutcomes fails when the random cards and layouts no longer lead to all outcomes.
+// checkOutcomes fails when the random GPUs and layouts no longer lead to all outcomes.
 func checkOutcomes(t *testing.T, outcomes map[string]int) {
 	t.Helper()
 	for _, outcome := range []string{"refused", "waits", "changed", "nothing to do"} {
@@ -170,30 +170,30 @@ func checkOutcomes(t *testing.T, outcomes map[string]int) {
 }
 
 // checkAll looks at a plan from all sides.
-func checkAll(card GPU, wanted Wanted, w *twin) (outcome string, err error) {
-	if err := checkAgainstTwin(card, wanted, w); err != nil {
+func checkAll(g GPU, wanted Wanted, w *twin) (outcome string, err error) {
+	if err := checkAgainstTwin(g, wanted, w); err != nil {
 		return "", err
 	}
-	return checkChange(card, wanted)
+	return checkChange(g, wanted)
 }
 
-// TestRandomLayouts takes every kind of card from random layouts to random layouts with random
+// TestRandomLayouts takes every kind of GPU from random layouts to random layouts with random
 // holders, 1,000 times each, and compares the plans with an exhaustive search; BERTH_SOAK=1 makes
 // it ten times as many.
 func TestRandomLayouts(t *testing.T) {
-	for i, k := range cardKinds() {
+	for i, k := range gpuKinds() {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(i), 20))
 			outcomes := map[string]int{}
 			w := newTwin(k.geometry)
 			for round := range 1000 * soak() {
-				card := k.card(0)
-				furnish(&card, random.IntN)
-				wanted := drawWanted(&card, random.IntN)
-				outcome, err := checkAll(card, wanted, w)
+				g := k.gpu(0)
+				furnish(&g, random.IntN)
+				wanted := drawWanted(&g, random.IntN)
+				outcome, err := checkAll(g, wanted, w)
 				if err != nil {
-					t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card}))
+					t.Fatalf("round %d: %v\n%s", round, err, Describe([]GPUPlan{PlanGPU(g, wanted)}, []GPU{g}))
 				}
 				outcomes[outcome]++
 			}
@@ -204,15 +204,15 @@ func TestRandomLayouts(t *testing.T) {
 }
 
 // checkChange plans a change, carries it out once nobody is in the way, and plans it again.
-func checkChange(card GPU, wanted Wanted) (outcome string, err error) {
-	plan := PlanGPU(card, wanted)
+func checkChange(g GPU, wanted Wanted) (outcome string, err error) {
+	plan := PlanGPU(g, wanted)
 	if plan.Refused != "" {
 		if plan.Changes() || len(plan.Keep)+len(plan.Blockers) > 0 {
 			return "", fmt.Errorf("refused, and yet it does something: %+v", plan)
 		}
 		return "refused", nil
 	}
-	if err := checkBooks(card, plan); err != nil {
+	if err := checkBooks(g, plan); err != nil {
 		return "", err
 	}
 	outcome = "changed"
@@ -222,21 +222,21 @@ func checkChange(card GPU, wanted Wanted) (outcome string, err error) {
 	if len(plan.Blockers) > 0 {
 		outcome = "waits"
 		foretold := plan
-		card = withoutBlockers(card, plan)
-		plan = PlanGPU(card, wanted)
+		g = withoutBlockers(g, plan)
+		plan = PlanGPU(g, wanted)
 		if len(plan.Blockers) > 0 || len(plan.Destroy) != len(foretold.Destroy) {
 			return "", fmt.Errorf("after those in the way had ended: %d more are, and %d instead of %d instances are destroyed",
 				len(plan.Blockers), len(plan.Destroy), len(foretold.Destroy))
 		}
 	}
-	c := checkerOf(card)
+	c := checkerOf(g)
 	if err := c.carryOut(plan); err != nil {
 		return "", err
 	}
 	if c.enabled != wanted.Enabled || devicesKey(c.devices()) != devicesKey(wanted.Devices) || len(c.instances) != len(planned(plan)) {
 		return "", fmt.Errorf("it became MIG %v with %v", c.enabled, c.devices())
 	}
-	after := card
+	after := g
 	after.Enabled, after.Instances = c.enabled, c.instances
 	if again := PlanGPU(after, wanted); again.Changes() || again.Refused != "" || len(again.Blockers) > 0 || !Matches(after, wanted) {
 		return "", fmt.Errorf("planned again from the result: %+v", again)
@@ -245,9 +245,9 @@ func checkChange(card GPU, wanted Wanted) (outcome string, err error) {
 }
 
 // checkBooks looks at what a plan takes from whom.
-func checkBooks(card GPU, plan GPUPlan) error {
-	if card.Enabled && len(plan.Keep)+len(plan.Destroy) != len(card.Instances) {
-		return fmt.Errorf("%d kept and %d destroyed of %d", len(plan.Keep), len(plan.Destroy), len(card.Instances))
+func checkBooks(g GPU, plan GPUPlan) error {
+	if g.Enabled && len(plan.Keep)+len(plan.Destroy) != len(g.Instances) {
+		return fmt.Errorf("%d kept and %d destroyed of %d", len(plan.Keep), len(plan.Destroy), len(g.Instances))
 	}
 	for _, one := range plan.Destroy {
 		named := slices.ContainsFunc(plan.Blockers, func(b Blocker) bool {
@@ -256,12 +256,12 @@ func checkBooks(card GPU, plan GPUPlan) error {
 		if len(one.Holders) > 0 && !named {
 			return fmt.Errorf("%s is held and destroyed, and nobody is in the way", one.Profile)
 		}
-		if one.UUID != "" && len(card.Holders) > 0 && len(plan.Blockers) == 0 {
-			return fmt.Errorf("%s is destroyed although the card is held", one.Profile)
+		if one.UUID != "" && len(g.Holders) > 0 && len(plan.Blockers) == 0 {
+			return fmt.Errorf("%s is destroyed although the GPU is held", one.Profile)
 		}
 	}
-	if plan.SetMode != nil && len(card.Holders) > 0 && len(plan.Blockers) == 0 {
-		return fmt.Errorf("the mode changes although the card is held")
+	if plan.SetMode != nil && len(g.Holders) > 0 && len(plan.Blockers) == 0 {
+		return fmt.Errorf("the mode changes although the GPU is held")
 	}
 	order := func(a, b int) int { return a - b }
 	starts := make([][]int, 3)
@@ -282,11 +282,11 @@ func checkBooks(card GPU, plan GPUPlan) error {
 	return nil
 }
 
-func withoutBlockers(card GPU, plan GPUPlan) GPU {
-	endHolders(&card, func(name string) bool {
+func withoutBlockers(g GPU, plan GPUPlan) GPU {
+	endHolders(&g, func(name string) bool {
 		return slices.ContainsFunc(plan.Blockers, func(b Blocker) bool { return slices.Contains(b.Holders, name) })
 	})
-	return card
+	return g
 }
 
 // TestSameInputSamePlan gives the instances and their holders in another order.
@@ -294,13 +294,13 @@ func TestSameInputSamePlan(t *testing.T) {
 	k := kindOf(t, "a100-40")
 	rapid.Check(t, func(t *rapid.T) {
 		choose := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }
-		card := k.card(0)
-		furnish(&card, choose)
-		wanted := drawWanted(&card, choose)
-		other := card
-		other.Instances = rapid.Permutation(card.Instances).Draw(t, "order")
-		other.Geometry.Profiles = rapid.Permutation(card.Geometry.Profiles).Draw(t, "profiles")
-		got, want := Describe([]GPUPlan{PlanGPU(other, wanted)}, []GPU{other}), Describe([]GPUPlan{PlanGPU(card, wanted)}, []GPU{card})
+		g := k.gpu(0)
+		furnish(&g, choose)
+		wanted := drawWanted(&g, choose)
+		other := g
+		other.Instances = rapid.Permutation(g.Instances).Draw(t, "order")
+		other.Geometry.Profiles = rapid.Permutation(g.Geometry.Profiles).Draw(t, "profiles")
+		got, want := Describe([]GPUPlan{PlanGPU(other, wanted)}, []GPU{other}), Describe([]GPUPlan{PlanGPU(g, wanted)}, []GPU{g})
 		if got != want {
 			t.Fatalf("got\n%s\nwant\n%s", got, want)
 		}

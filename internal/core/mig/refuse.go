@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// counts are the wanted devices by the position of their shape; profiles that the card
+// counts are the wanted devices by the position of their shape; profiles that the GPU
 // does not have are left out.
 func (t *table) counts(devices map[string]int) []int {
 	counts := make([]int, len(t.shapes))
@@ -19,9 +19,9 @@ func (t *table) counts(devices map[string]int) []int {
 	return counts
 }
 
-// refusal says why the card cannot be as wanted whoever leaves, and what to change; empty
+// refusal says why the GPU cannot be as wanted whoever leaves, and what to change; empty
 // when it can.
-func refusal(t *table, card *GPU, wanted Wanted) string {
+func refusal(t *table, g *GPU, wanted Wanted) string {
 	names := slices.Sorted(maps.Keys(wanted.Devices))
 	for _, name := range names {
 		if n := wanted.Devices[name]; n < 0 {
@@ -36,28 +36,28 @@ func refusal(t *table, card *GPU, wanted Wanted) string {
 		}
 		return ""
 	}
-	if !card.Capable {
-		return fmt.Sprintf("%s has no MIG: leave GPU %d out of the layout", product(card), card.Index)
+	if !g.Capable {
+		return fmt.Sprintf("%s has no MIG: leave GPU %d out of the layout", product(g), g.Index)
 	}
 	for _, name := range names {
 		if t.find(name) < 0 {
-			return t.unknown(card, name)
+			return t.unknown(g, name)
 		}
 	}
 	return t.tooMuch(t.counts(wanted.Devices))
 }
 
-func product(card *GPU) string {
-	if card.Product == "" {
-		return "the card"
+func product(g *GPU) string {
+	if g.Product == "" {
+		return "the GPU"
 	}
-	return card.Product
+	return g.Product
 }
 
-// unknown says that the card has no such profile, and which it has.
-func (t *table) unknown(card *GPU, name string) string {
+// unknown says that the GPU has no such profile, and which it has.
+func (t *table) unknown(g *GPU, name string) string {
 	if len(t.shapes) == 0 {
-		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; run the agent privileged, or update the driver", name, product(card))
+		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; run the agent privileged, or update the driver", name, product(g))
 	}
 	known := t.names()
 	if compute, whole, ok := strings.Cut(name, "c."); ok && !strings.Contains(compute, "g") && slices.Contains(known, whole) {
@@ -67,7 +67,7 @@ func (t *table) unknown(card *GPU, name string) string {
 	if nearest := spelling.Nearest(name, known); nearest != "" {
 		hint = fmt.Sprintf("; did you mean %s?", nearest)
 	}
-	return fmt.Sprintf("%s has no profile %q%s It has %s", product(card), name, sentenceEnd(hint), strings.Join(known, ", "))
+	return fmt.Sprintf("%s has no profile %q%s It has %s", product(g), name, sentenceEnd(hint), strings.Join(known, ", "))
 }
 
 // sentenceEnd closes a sentence that has no mark of its own.
@@ -78,7 +78,7 @@ func sentenceEnd(text string) string {
 	return text + "."
 }
 
-// tooMuch says why so many of each shape fit on no card of this kind, even an empty one.
+// tooMuch says why so many of each shape fit on no GPU of this kind, even an empty one.
 func (t *table) tooMuch(counts []int) string {
 	if t.fits(counts) {
 		return ""
@@ -93,7 +93,7 @@ func (t *table) tooMuch(counts []int) string {
 		if sum(counts) == 1 {
 			verb = "needs"
 		}
-		return fmt.Sprintf("%s %s %d memory slices and %d compute slices, and the card has %d and %d%s",
+		return fmt.Sprintf("%s %s %d memory slices and %d compute slices, and the GPU has %d and %d%s",
 			what, verb, memory, compute, t.geometry.MemorySlices, t.geometry.ComputeSlices, end)
 	}
 	for i, n := range counts {
@@ -101,14 +101,14 @@ func (t *table) tooMuch(counts []int) string {
 			if n == sum(counts) {
 				end = "" // it would say the same again
 			}
-			return fmt.Sprintf("%d x %s: the card can have %d of them at most%s", n, s.Name, s.Max, end)
+			return fmt.Sprintf("%d x %s: the GPU can have %d of them at most%s", n, s.Name, s.Max, end)
 		}
 	}
 	if media > 1 {
-		return fmt.Sprintf("%s: a card has media engines for one +me device, and this asks for %d%s", what, media, end)
+		return fmt.Sprintf("%s: a GPU has media engines for one +me device, and this asks for %d%s", what, media, end)
 	}
 	if t.starved(counts) {
-		return fmt.Sprintf("%s: a +me.all device has all media engines of the card, so only -me devices can be beside it%s", what, end)
+		return fmt.Sprintf("%s: a +me.all device has all media engines of the GPU, so only -me devices can be beside it%s", what, end)
 	}
 	return fmt.Sprintf("%s: there are slices enough, but no way to place them all (%s)%s", what, t.starts(counts), end)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxSlices bounds the memory slices of a card (12 at the time of writing); places beyond
+// maxSlices bounds the memory slices of a GPU (12 at the time of writing); places beyond
 // are not used.
 const maxSlices = 64
 
@@ -25,7 +25,7 @@ type shape struct {
 	*gpu.MIGProfile
 	// places have the highest start first.
 	places []place
-	// media is set when an instance has all of one kind of the card's media engines, all when it has all of every
+	// media is set when an instance has all of one kind of the GPU's media engines, all when it has all of every
 	// kind, and none when it has no media engine.
 	media, all, none bool
 }
@@ -97,7 +97,7 @@ func (t *table) names() []string {
 }
 
 // slot is where an instance stands; false for one that no layout has: of another profile than
-// the card's, half made, or with smaller compute instances.
+// the GPU's, half made, or with smaller compute instances.
 func (t *table) slot(one *Instance) (slot, bool) {
 	if one.UUID == "" || len(one.Siblings) > 0 {
 		return slot{}, false
@@ -135,7 +135,7 @@ func (t *table) starved(counts []int) bool {
 	return all > 0 && some > 0
 }
 
-// fits tells whether an empty card has a place for so many of each shape.
+// fits tells whether an empty GPU has a place for so many of each shape.
 func (t *table) fits(counts []int) bool {
 	for i, n := range counts {
 		// The number is looked at first, so that no sum of silly ones overflows.
@@ -153,7 +153,7 @@ func (t *table) fits(counts []int) bool {
 	return false
 }
 
-// most is the most of the wanted devices that an empty card has places for, when the larger
+// most is the most of the wanted devices that an empty GPU has places for, when the larger
 // profiles choose first.
 func (t *table) most(counts []int) []int {
 	most := make([]int, len(counts))
@@ -168,7 +168,7 @@ func (t *table) most(counts []int) []int {
 	return most
 }
 
-// layouts are all ways of placing so many of each shape on the memory slices of an empty card.
+// layouts are all ways of placing so many of each shape on the memory slices of an empty GPU.
 // Those with the higher starts come first, the largest shape's deciding. The slice that is
 // yielded is used again for the next.
 func (t *table) layouts(counts []int) iter.Seq2[[]slot, uint64] {
@@ -200,7 +200,7 @@ func (t *table) layouts(counts []int) iter.Seq2[[]slot, uint64] {
 	}
 }
 
-// caps are how many further instances of each shape a card has compute slices, numbers and
+// caps are how many further instances of each shape a GPU has compute slices, numbers and
 // media engines for, beside so many of each.
 func (t *table) caps(counts []int) []int {
 	_, compute, media := t.sums(counts)

@@ -15,25 +15,25 @@ import (
 
 // TestTranscripts plays the transcripts in testdata. Commands:
 //
-//	card KIND [index=N] [off] [incapable] [silent] [holders=(…)]
-//	                      add a card of the kind, silent when the driver does not tell its
+//	GPU KIND [index=N] [off] [incapable] [silent] [holders=(…)]
+//	                      add a GPU of the kind, silent when the driver does not tell its
 //	                      geometry; each line below is an instance: PROFILE@START
 //	                      [incomplete] [sibling] [HOLDER…]
 //	plan [off] [indices=(…)]
-//	                      print Describe of the plan for all cards, or those; the devices are
+//	                      print Describe of the plan for all GPUs, or those; the devices are
 //	                      below, a line each: PROFILE COUNT
 //	do                    carry the last plan out, as a driver would allow it
 //	end HOLDER…           those let go of what they hold
 //	layouts               print the layouts that follow from the hardware
 //	apply NAME            plan one of those
-//	reset                 take all cards out
+//	reset                 take all GPUs out
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		n := &node{}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
-			case "card":
-				n.cards = append(n.cards, readCard(t, d, len(n.cards)))
+			case "gpu":
+				n.gpus = append(n.gpus, readGPU(t, d, len(n.gpus)))
 				return ""
 			case "plan":
 				return n.plan(readLayout(t, d))
@@ -45,13 +45,13 @@ func TestTranscripts(t *testing.T) {
 			case "layouts":
 				return n.layouts()
 			case "apply":
-				layout, err := FindLayout(HardwareLayouts(n.cards), d.CmdArgs[0].Key)
+				layout, err := FindLayout(HardwareLayouts(n.gpus), d.CmdArgs[0].Key)
 				if err != nil {
 					return err.Error() + "\n"
 				}
 				return n.plan(layout)
 			case "reset":
-				n.cards, n.plans = nil, nil
+				n.gpus, n.plans = nil, nil
 				return ""
 			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
@@ -62,51 +62,51 @@ func TestTranscripts(t *testing.T) {
 
 // node is what a transcript works on.
 type node struct {
-	cards []GPU
+	gpus  []GPU
 	plans []GPUPlan
 }
 
 func (n *node) plan(layout Layout) string {
-	n.plans = PlanNode(n.cards, layout)
-	return Describe(n.plans, n.cards)
+	n.plans = PlanNode(n.gpus, layout)
+	return Describe(n.plans, n.gpus)
 }
 
 func (n *node) carryOut() string {
 	for _, plan := range n.plans {
-		i := slices.IndexFunc(n.cards, func(c GPU) bool { return c.UUID == plan.UUID })
+		i := slices.IndexFunc(n.gpus, func(c GPU) bool { return c.UUID == plan.UUID })
 		if i < 0 || plan.Refused != "" || len(plan.Blockers) > 0 {
 			continue
 		}
-		c := checkerOf(n.cards[i])
+		c := checkerOf(n.gpus[i])
 		if err := c.carryOut(plan); err != nil {
 			return err.Error() + "\n"
 		}
-		n.cards[i].Enabled, n.cards[i].Instances = c.enabled, c.instances
+		n.gpus[i].Enabled, n.gpus[i].Instances = c.enabled, c.instances
 	}
 	return ""
 }
 
 func (n *node) end(args []datadriven.CmdArg) {
-	for i := range n.cards {
-		endHolders(&n.cards[i], func(name string) bool {
+	for i := range n.gpus {
+		endHolders(&n.gpus[i], func(name string) bool {
 			return slices.ContainsFunc(args, func(a datadriven.CmdArg) bool { return a.Key == name })
 		})
 	}
 }
 
-// endHolders takes the holders that ended off a card, which then shares no memory with what it was.
-func endHolders(card *GPU, ended func(name string) bool) {
-	card.Holders = slices.DeleteFunc(slices.Clone(card.Holders), ended)
-	card.Instances = slices.Clone(card.Instances)
-	for j := range card.Instances {
-		one := &card.Instances[j]
+// endHolders takes the holders that ended off a GPU, which then shares no memory with what it was.
+func endHolders(g *GPU, ended func(name string) bool) {
+	g.Holders = slices.DeleteFunc(slices.Clone(g.Holders), ended)
+	g.Instances = slices.Clone(g.Instances)
+	for j := range g.Instances {
+		one := &g.Instances[j]
 		one.Holders = slices.DeleteFunc(slices.Clone(one.Holders), ended)
 	}
 }
 
 func (n *node) layouts() string {
 	var text strings.Builder
-	layouts := HardwareLayouts(n.cards)
+	layouts := HardwareLayouts(n.gpus)
 	for _, name := range LayoutNames(layouts) {
 		fmt.Fprintf(&text, "%s\n", name)
 		for _, e := range layouts[name] {
@@ -134,23 +134,23 @@ func entryText(e Entry) string {
 	return strings.Join(parts, " ")
 }
 
-func readCard(t *testing.T, d *datadriven.TestData, index int) GPU {
+func readGPU(t *testing.T, d *datadriven.TestData, index int) GPU {
 	t.Helper()
 	kind := kindOf(t, d.CmdArgs[0].Key)
 	d.MaybeScanArgs(t, "index", &index)
-	card := kind.card(index)
+	g := kind.gpu(index)
 	if d.HasArg("off") {
-		card.Enabled = false
+		g.Enabled = false
 	}
 	if d.HasArg("incapable") {
-		card.Capable, card.Enabled, card.Geometry = false, false, gpu.MIGGeometry{}
+		g.Capable, g.Enabled, g.Geometry = false, false, gpu.MIGGeometry{}
 	}
 	if d.HasArg("silent") {
-		card.Geometry = gpu.MIGGeometry{}
+		g.Geometry = gpu.MIGGeometry{}
 	}
 	for _, arg := range d.CmdArgs {
 		if arg.Key == "holders" {
-			card.Holders = arg.Vals
+			g.Holders = arg.Vals
 		}
 	}
 	for i, line := range strings.Split(strings.TrimSpace(d.Input), "\n") {
@@ -168,7 +168,7 @@ func readCard(t *testing.T, d *datadriven.TestData, index int) GPU {
 		if !smaller {
 			whole = profile
 		}
-		if p := card.Geometry.Profile(whole); p != nil {
+		if p := g.Geometry.Profile(whole); p != nil {
 			one.Size = p.Size
 		}
 		for _, word := range fields[1:] {
@@ -181,9 +181,9 @@ func readCard(t *testing.T, d *datadriven.TestData, index int) GPU {
 				one.Holders = append(one.Holders, word)
 			}
 		}
-		card.Instances = append(card.Instances, one)
+		g.Instances = append(g.Instances, one)
 	}
-	return card
+	return g
 }
 
 func readLayout(t *testing.T, d *datadriven.TestData) Layout {

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// twin plans one card in the plainest way: it lists every set of instances that a card can
+// twin plans one GPU in the plainest way: it lists every set of instances that a GPU can
 // have, by trying to add each to what there is, and looks at all of them. It shares no code with
 // the package beyond the types.
 type twin struct {
@@ -71,11 +71,11 @@ func (v verdict) compare(u verdict) int {
 	return slices.Compare(a, b)
 }
 
-// judge says what a set of instances would do to a card.
-func (w *twin) judge(card *GPU, set []Placed) verdict {
+// judge says what a set of instances would do to a GPU.
+func (w *twin) judge(g *GPU, set []Placed) verdict {
 	var v verdict
 	names := map[string]bool{}
-	for _, one := range card.Instances {
+	for _, one := range g.Instances {
 		stays := one.UUID != "" && len(one.Siblings) == 0 &&
 			slices.Contains(set, Placed{Profile: one.Profile, Start: one.Start, Size: one.Size})
 		if stays {
@@ -110,11 +110,11 @@ func (w *twin) room(set []Placed) []int {
 }
 
 // best is the best verdict on any set with those devices; false when none fits.
-func (w *twin) best(card *GPU, devices map[string]int) (verdict, bool) {
+func (w *twin) best(g *GPU, devices map[string]int) (verdict, bool) {
 	var best verdict
 	sets := w.all[devicesKey(devices)]
 	for i, set := range sets {
-		if v := w.judge(card, set); i == 0 || v.compare(best) < 0 {
+		if v := w.judge(g, set); i == 0 || v.compare(best) < 0 {
 			best = v
 		}
 	}

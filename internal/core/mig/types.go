@@ -34,12 +34,12 @@ type GPU struct {
 	ModeNeedsReset bool
 	Geometry       gpu.MIGGeometry
 	Instances      []Instance
-	// Holders hold the whole card or shares of it, which a change of the mode and the
+	// Holders hold the whole GPU or shares of it, which a change of the mode and the
 	// destruction of any device must wait for.
 	Holders []string
 }
 
-// Wanted is what a card is to be: MIG off, or on with so many devices of each profile.
+// Wanted is what a GPU is to be: MIG off, or on with so many devices of each profile.
 type Wanted struct {
 	Enabled bool           `json:"enabled"`
 	Devices map[string]int `json:"devices,omitempty"`
@@ -54,23 +54,23 @@ type Placed struct {
 
 // Blocker is a holder in the way of a plan.
 type Blocker struct {
-	// Instance is what it holds; the zero value means the whole card or a share of it.
+	// Instance is what it holds; the zero value means the whole GPU or a share of it.
 	Instance Instance `json:"instance,omitzero"`
 	Holders  []string `json:"holders"`
 }
 
-// GPUPlan is what happens to one card.
+// GPUPlan is what happens to one GPU.
 type GPUPlan struct {
 	UUID   gpu.UUID `json:"uuid"`
 	Index  int      `json:"index"`
 	Wanted Wanted   `json:"wanted"`
-	// Refused says why the layout cannot be had on this card by anybody's leaving: too
-	// many devices, an unknown profile, a card that cannot do MIG. Nothing else is set then.
+	// Refused says why the layout cannot be had on this GPU by anybody's leaving: too
+	// many devices, an unknown profile, a GPU that cannot do MIG. Nothing else is set then.
 	Refused string `json:"refused,omitempty"`
 	// SetMode is set when the mode changes; Reset when that takes a GPU reset.
 	SetMode *bool `json:"setMode,omitempty"`
 	Reset   bool  `json:"reset,omitempty"`
-	// Unplanned is set when the driver names the card's profiles only while MIG is on (R535 and older): the devices are planned
+	// Unplanned is set when the driver names the GPU's profiles only while MIG is on (R535 and older): the devices are planned
 	// once it is.
 	Unplanned bool `json:"unplanned,omitempty"`
 	// Keep, Destroy and Create are in the order of Start; they are carried out as Destroy, mode,
@@ -84,7 +84,7 @@ type GPUPlan struct {
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// Changes tells whether the plan does anything to the card.
+// Changes tells whether the plan does anything to the GPU.
 func (p *GPUPlan) Changes() bool {
 	return p.SetMode != nil || len(p.Destroy) > 0 || len(p.Create) > 0
 }

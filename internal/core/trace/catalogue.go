@@ -23,7 +23,7 @@ type catalogue struct {
 	uuids   []gpu.UUID // sorted
 	byIndex map[string]gpu.UUID
 	byMinor map[int64]gpu.UUID
-	byNode  map[[2]int64]gpu.UUID // MIG nodes and further nodes of a card, by numbers
+	byNode  map[[2]int64]gpu.UUID // MIG nodes and further nodes of a GPU, by numbers
 	cdi     map[string][]CDIFact
 }
 
@@ -59,8 +59,8 @@ func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
 	return c
 }
 
-// learnFromSpecs takes the card of a node from the CDI specs where no inventory was
-// read: a name that is a card's UUID and has one node that opens a card.
+// learnFromSpecs takes the GPU of a node from the CDI specs where no inventory was
+// read: a name that is a GPU's UUID and has one node that opens a GPU.
 func (c *catalogue) learnFromSpecs(specs []CDIFact) {
 	if len(c.byMinor) > 0 {
 		return
@@ -101,8 +101,8 @@ func (c *catalogue) index(id gpu.UUID) string {
 
 func compareIndex(a, b string) int {
 	number := func(text string) (int, int) {
-		card, mig, _ := strings.Cut(text, ":")
-		n, err := strconv.Atoi(card)
+		device, mig, _ := strings.Cut(text, ":")
+		n, err := strconv.Atoi(device)
 		if err != nil {
 			return 1 << 30, -1
 		}
@@ -183,34 +183,34 @@ type nodeSet struct {
 	// devices are those that the nodes open; a node that the inventory does not know
 	// is there by its path and numbers.
 	devices []gpu.UUID
-	// any is true when a node opens a card at all.
+	// any is true when a node opens a GPU at all.
 	any bool
 	// vague is true when there is nothing to look a node up in.
 	vague bool
 }
 
-// ofNodes is the set of devices that nodes open. A card whose MIG device is among
+// ofNodes is the set of devices that nodes open. A GPU whose MIG device is among
 // them is not itself in the set: its own node comes with each of its MIG devices.
 func (c *catalogue) ofNodes(nodes []Node) nodeSet {
-	var cards, set []gpu.UUID
+	var gpus, set []gpu.UUID
 	any := false
 	partitioned := map[gpu.UUID]bool{}
 	for _, node := range nodes {
 		id, primary, ok := c.ofNode(node)
 		switch {
 		case primary && ok:
-			cards = append(cards, id)
+			gpus = append(gpus, id)
 		case primary:
-			cards = append(cards, gpu.UUID(fmt.Sprintf("%s of no known GPU", NodeText(node))))
+			gpus = append(gpus, gpu.UUID(fmt.Sprintf("%s of no known GPU", NodeText(node))))
 		case ok && c.parent(id) != "":
 			set = append(set, id)
 			partitioned[c.parent(id)] = true
 		}
 		any = any || primary
 	}
-	for _, card := range cards {
-		if !partitioned[card] {
-			set = append(set, card)
+	for _, device := range gpus {
+		if !partitioned[device] {
+			set = append(set, device)
 		}
 	}
 	return nodeSet{devices: c.sorted(set), any: any, vague: any && len(c.byMinor) == 0}

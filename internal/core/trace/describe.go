@@ -78,7 +78,7 @@ func (j *joiner) held(said []statement) []Device {
 	var devices []Device
 	for _, id := range j.catalogue.sorted(all) {
 		if !isUUID(string(id)) {
-			continue // a node of no known card: it is said where statements are compared
+			continue // a node of no known GPU: it is said where statements are compared
 		}
 		device := j.device(id)
 		device.Sources = nil
@@ -138,7 +138,7 @@ func (j *joiner) handOut(container *Container, nodes []NodeFact) {
 	sortNodes(container.Nodes)
 }
 
-// owner is the device that a node belongs to: its own card, or the MIG device on it.
+// owner is the device that a node belongs to: its own GPU, or the MIG device on it.
 func (j *joiner) owner(devices []Device, node Node) *Device {
 	id, primary, ok := j.catalogue.ofNode(node)
 	if !ok {

@@ -117,7 +117,7 @@ func (j *joiner) compareNodes(container *Container, state *containerState, nodes
 }
 
 // checkDevices finds devices that two sources describe differently, and CDI names with
-// another card's node.
+// another GPU's node.
 func (j *joiner) checkDevices() {
 	for i := range j.trace.Devices {
 		device := &j.trace.Devices[i]
@@ -147,18 +147,18 @@ func factsNamed(facts []Fact, name string) []Fact {
 	return named
 }
 
-// checkName compares the card node that a CDI spec gives to a name with the card that the name means.
+// checkName compares the device node that a CDI spec gives to a name with the GPU that the name means.
 func (j *joiner) checkName(name string) {
 	meant, known := j.catalogue.resolve(cdiDevice(name))
 	if !known || len(meant) != 1 || len(j.catalogue.facts[meant[0]]) == 0 {
 		return
 	}
-	card := cmp.Or(j.catalogue.parent(meant[0]), meant[0])
+	device := cmp.Or(j.catalogue.parent(meant[0]), meant[0])
 	fact := j.catalogue.facts[meant[0]][0]
 	for _, spec := range j.catalogue.cdi[name] {
 		for _, node := range spec.Nodes {
 			owner, primary, ok := j.catalogue.ofNode(node)
-			if !primary || (ok && owner == card) {
+			if !primary || (ok && owner == device) {
 				continue
 			}
 			means := cmp.Or(string(owner), "no known GPU")
@@ -276,7 +276,7 @@ func (d *Disagreement) Head() string {
 		return fmt.Sprintf("%s: the sources differ in its %s", d.Device, d.Statements[0].Name)
 	case DeviceNodeDiffers:
 		if d.Device != "" {
-			return fmt.Sprintf("%s: the CDI spec opens another card", d.Device)
+			return fmt.Sprintf("%s: the CDI spec opens another GPU", d.Device)
 		}
 		return container + ": one device node has different numbers"
 	case MPSNotJoined:

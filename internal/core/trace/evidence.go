@@ -236,17 +236,17 @@ type CDIFact struct {
 	Env   []EnvVar
 }
 
-// DeviceFact is what one source says of a card or a MIG device. Empty texts and
+// DeviceFact is what one source says of a GPU or a MIG device. Empty texts and
 // Unknown numbers are what the source does not say.
 type DeviceFact struct {
 	Source Source
 	// Host is the Kubernetes node, where the source knows it.
 	Host string
 	UUID gpu.UUID
-	// Parent is the card of a MIG device.
+	// Parent is the GPU of a MIG device.
 	Parent       gpu.UUID
 	Index        string // N, or N:M for a MIG device
-	Minor        int    // N of /dev/nvidiaN; that of the card for a MIG device
+	Minor        int    // N of /dev/nvidiaN; that of the GPU for a MIG device
 	PCI          string
 	Product      string
 	Architecture string
@@ -254,7 +254,7 @@ type DeviceFact struct {
 	MemoryBytes  uint64
 	NUMANode     int // -1: the kernel does not say
 	Profile      string
-	// Instance is where a MIG device is on its card.
+	// Instance is where a MIG device is on its GPU.
 	Instance InstanceFact
 	// Sharing says how containers share the device.
 	Sharing SharingFact
@@ -263,7 +263,7 @@ type DeviceFact struct {
 	Nodes []Node
 }
 
-// InstanceFact places a MIG device on its card. The zero value, which has no Size, is what
+// InstanceFact places a MIG device on its GPU. The zero value, which has no Size, is what
 // the source does not say.
 type InstanceFact struct {
 	GI, CI int

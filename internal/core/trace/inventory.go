@@ -9,30 +9,30 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// DevicesOf turns a scan into evidence: one fact per card and per MIG device.
+// DevicesOf turns a scan into evidence: one fact per GPU and per MIG device.
 func DevicesOf(source Source, host string, snapshot *gpu.Snapshot) []DeviceFact {
 	var facts []DeviceFact
 	for i := range snapshot.GPUs {
-		card := &snapshot.GPUs[i]
+		device := &snapshot.GPUs[i]
 		fact := DeviceFact{
-			Source: source, Host: host, UUID: card.UUID,
-			Index: strconv.Itoa(card.Index), Minor: card.Minor, PCI: card.PCI.String(),
-			Product: card.Product, Architecture: card.Architecture, Capability: card.ComputeCapability.String(),
-			MemoryBytes: card.MemoryBytes, NUMANode: card.NUMANode,
-			Health: HealthText(card.Health), Nodes: nodesOf(card.Nodes),
+			Source: source, Host: host, UUID: device.UUID,
+			Index: strconv.Itoa(device.Index), Minor: device.Minor, PCI: device.PCI.String(),
+			Product: device.Product, Architecture: device.Architecture, Capability: device.ComputeCapability.String(),
+			MemoryBytes: device.MemoryBytes, NUMANode: device.NUMANode,
+			Health: HealthText(device.Health), Nodes: nodesOf(device.Nodes),
 		}
 		facts = append(facts, fact)
-		for j := range card.MIG.Devices {
-			facts = append(facts, migFact(fact, &card.MIG.Devices[j]))
+		for j := range device.MIG.Devices {
+			facts = append(facts, migFact(fact, &device.MIG.Devices[j]))
 		}
 	}
 	return facts
 }
 
-func migFact(card DeviceFact, device *gpu.MIGDevice) DeviceFact {
-	fact := card
-	fact.UUID, fact.Parent = device.UUID, card.UUID
-	fact.Index = fmt.Sprintf("%s:%d", card.Index, device.Index)
+func migFact(g DeviceFact, device *gpu.MIGDevice) DeviceFact {
+	fact := g
+	fact.UUID, fact.Parent = device.UUID, g.UUID
+	fact.Index = fmt.Sprintf("%s:%d", g.Index, device.Index)
 	fact.Profile = device.Profile
 	fact.Instance = InstanceFact{GI: device.GI, CI: device.CI, Start: device.Start, Size: device.Size}
 	fact.MemoryBytes = device.MemoryBytes

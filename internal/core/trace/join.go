@@ -332,7 +332,7 @@ func (j *joiner) container(pod *podState, state *containerState) (Container, boo
 	return container, relevant
 }
 
-// device describes a card or MIG device by all that is known of it.
+// device describes a GPU or MIG device by all that is known of it.
 func (j *joiner) device(id gpu.UUID) Device {
 	device := Device{UUID: id, Parent: j.catalogue.parent(id)}
 	for _, fact := range j.catalogue.facts[id] {
@@ -380,7 +380,7 @@ const (
 	FactMemory       = "memoryBytes"
 	FactHealth       = "health"
 	FactHost         = "node"
-	// FactPlacement is where a MIG device is on its card.
+	// FactPlacement is where a MIG device is on its GPU.
 	FactPlacement = "placement"
 	// FactSharing is how the device is shared and what is enforced.
 	FactSharing = "sharing"
@@ -392,7 +392,7 @@ const (
 	FactAdvisory = "advisory"
 	// FactSharedWith are the other pods that use the same device.
 	FactSharedWith = "sharedWith"
-	// FactNeighbours are the pods that use other MIG devices of the same card.
+	// FactNeighbours are the pods that use other MIG devices of the same GPU.
 	FactNeighbours = "neighbours"
 )
 

@@ -140,7 +140,7 @@ func (j *joiner) containerEntries() []Entry {
 	return list
 }
 
-// physical are entries by card and under no resource, one per container.
+// physical are entries by GPU and under no resource, one per container.
 func (j *joiner) physical(entries []Entry) []Entry {
 	var list []Entry
 	for _, entry := range entries {

@@ -14,17 +14,17 @@ import (
 
 // world draws evidence of a node on which most sources agree and some do not.
 func world(t *rapid.T) Evidence {
-	cards := rapid.IntRange(1, 5).Draw(t, "cards")
+	gpus := rapid.IntRange(1, 5).Draw(t, "GPUs")
 	var e Evidence
-	for i := range cards {
+	for i := range gpus {
 		e.Devices = append(e.Devices, DeviceFact{
-			Source: Source{Kind: NVML}, UUID: card(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
+			Source: Source{Kind: NVML}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
 			Nodes:   []Node{{fmt.Sprintf("/dev/nvidia%d", i), gpuMajor, int64(i)}},
 			Sharing: SharingFact{Mode: rapid.SampledFrom([]string{"", ModeTimeSlicing, ModeMPS}).Draw(t, "mode"), Replicas: 4},
 		})
-		e.CDI = append(e.CDI, CDIFact{Source: Source{Kind: CDISpec}, Name: "k/gpu=" + string(card(i)), Nodes: e.Devices[i].Nodes})
+		e.CDI = append(e.CDI, CDIFact{Source: Source{Kind: CDISpec}, Name: "k/gpu=" + string(deviceID(i)), Nodes: e.Devices[i].Nodes})
 	}
-	set := rapid.SliceOfNDistinct(rapid.IntRange(0, cards-1), 1, cards, rapid.ID[int])
+	set := rapid.SliceOfNDistinct(rapid.IntRange(0, gpus-1), 1, gpus, rapid.ID[int])
 	for p := range rapid.IntRange(1, 3).Draw(t, "pods") {
 		ref := Ref{UID: fmt.Sprintf("u%d", p), Namespace: "ns", Name: fmt.Sprintf("p%d", p)}
 		if rapid.Bool().Draw(t, "named") {
@@ -58,12 +58,12 @@ func world(t *rapid.T) Evidence {
 	return e
 }
 
-func card(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
+func deviceID(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 
 func names(set []int) []string {
 	var out []string
 	for _, i := range set {
-		out = append(out, string(card(i)))
+		out = append(out, string(deviceID(i)))
 	}
 	return out
 }
@@ -91,7 +91,7 @@ func shuffle[T any](random *rand.Rand, list []T) {
 }
 
 // TestTwin checks the join against the plainest way to do it: for each pod, the set
-// of every source as one text, different texts disagree; for each card, the pods
+// of every source as one text, different texts disagree; for each GPU, the pods
 // that any source gives it to, more than one conflict.
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -225,12 +225,12 @@ func TestNearest(t *testing.T) {
 func BenchmarkJoin(b *testing.B) {
 	var e Evidence
 	for i := range 16 {
-		e.Devices = append(e.Devices, DeviceFact{Source: Source{Kind: NVML}, UUID: card(i), Index: fmt.Sprint(i), Minor: i})
+		e.Devices = append(e.Devices, DeviceFact{Source: Source{Kind: NVML}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i})
 	}
 	for p := range 100 {
 		ref := Ref{UID: fmt.Sprintf("u%d", p), Namespace: "ns", Name: fmt.Sprintf("p%d", p)}
 		e.Pods = append(e.Pods, PodFact{Source: Source{Kind: PodSpec}, Ref: ref})
-		ids := []string{fmt.Sprintf("%s::%d", card(p%16), p/16)}
+		ids := []string{fmt.Sprintf("%s::%d", deviceID(p%16), p/16)}
 		for _, kind := range []Kind{Checkpoint, PodResources, PodStatus, Ledger} {
 			e.Assignments = append(e.Assignments, AssignmentFact{Source{Kind: kind}, ref, "main", "nvidia.com/gpu", ids})
 		}

@@ -22,8 +22,8 @@ const (
 
 // mpsDaemon is the GPU of a daemon's name in a CDI spec; empty for any other name.
 func mpsDaemon(id string) gpu.UUID {
-	if card, ok := strings.CutPrefix(id, mpsNames); ok && isUUID(card) {
-		return gpu.UUID(card)
+	if device, ok := strings.CutPrefix(id, mpsNames); ok && isUUID(device) {
+		return gpu.UUID(device)
 	}
 	return ""
 }
@@ -31,11 +31,11 @@ func mpsDaemon(id string) gpu.UUID {
 // pipesOf is the GPU that a directory of pipes names, /mps/UUID/pipe; empty for another path.
 func pipesOf(path string) gpu.UUID {
 	rest, ok := strings.CutPrefix(path, "/mps/")
-	card, last, is := strings.Cut(rest, "/")
-	if !ok || !is || last != "pipe" || !strings.HasPrefix(card, gpuUUIDMark) {
+	device, last, is := strings.Cut(rest, "/")
+	if !ok || !is || last != "pipe" || !strings.HasPrefix(device, gpuUUIDMark) {
 		return ""
 	}
-	return gpu.UUID(card)
+	return gpu.UUID(device)
 }
 
 // text says where the instance is, and what that gives.
@@ -148,9 +148,9 @@ func (j *joiner) shareNumbers(device *Device, state *containerState) {
 // says so: the plugin's answer, or a GPUNode that shares a device of the container by MPS.
 func (j *joiner) daemons(container *Container, state *containerState) map[gpu.UUID][]Source {
 	expected := map[gpu.UUID][]Source{}
-	add := func(card gpu.UUID, source Source) {
-		if card != "" {
-			expected[card] = sortSources(append(expected[card], source))
+	add := func(g gpu.UUID, source Source) {
+		if g != "" {
+			expected[g] = sortSources(append(expected[g], source))
 		}
 	}
 	for _, answer := range state.answers {
@@ -183,20 +183,20 @@ func (j *joiner) daemons(container *Container, state *containerState) map[gpu.UU
 // checkDaemons compares the daemons that a container should be joined to with those that
 // it is joined to: by its environment, and by its mounts where the source has them.
 func (j *joiner) checkDaemons(pod *podState, container *Container, facts []ContainerFact, expected map[gpu.UUID][]Source) {
-	var cards []gpu.UUID
-	for card := range expected {
-		cards = append(cards, card)
+	var gpus []gpu.UUID
+	for g := range expected {
+		gpus = append(gpus, g)
 	}
-	for _, card := range j.catalogue.sorted(cards) {
+	for _, g := range j.catalogue.sorted(gpus) {
 		var lacks []Fact
 		for _, fact := range facts {
-			for _, lack := range missing(fact, card) {
+			for _, lack := range missing(fact, g) {
 				lacks = addFact(lacks, "", lack.Value, lack.Sources[0])
 			}
 		}
 		if len(lacks) > 0 {
-			said := Fact{Value: "a share of " + string(card) + " by MPS", Sources: expected[card]}
-			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: card, Statements: append([]Fact{said}, lacks...)})
+			said := Fact{Value: "a share of " + string(g) + " by MPS", Sources: expected[g]}
+			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: g, Statements: append([]Fact{said}, lacks...)})
 		}
 	}
 	held := Fact{}
@@ -211,23 +211,23 @@ func (j *joiner) checkDaemons(pod *podState, container *Container, facts []Conta
 	var order []gpu.UUID
 	for _, fact := range facts {
 		for _, joined := range joins(fact) {
-			card := gpu.UUID(joined.Name)
-			if slices.ContainsFunc(container.Devices, func(d Device) bool { return d.UUID == card }) {
+			g := gpu.UUID(joined.Name)
+			if slices.ContainsFunc(container.Devices, func(d Device) bool { return d.UUID == g }) {
 				continue
 			}
-			if others[card] == nil {
-				order = append(order, card)
+			if others[g] == nil {
+				order = append(order, g)
 			}
-			others[card] = addFact(others[card], "", joined.Value, joined.Sources[0])
+			others[g] = addFact(others[g], "", joined.Value, joined.Sources[0])
 		}
 	}
-	for _, card := range j.catalogue.sorted(order) {
-		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: card, Statements: append([]Fact{held}, others[card]...)})
+	for _, g := range j.catalogue.sorted(order) {
+		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: g, Statements: append([]Fact{held}, others[g]...)})
 	}
 }
 
-// missing is what a container lacks of what joins it to the daemon of a card.
-func missing(fact ContainerFact, card gpu.UUID) []Fact {
+// missing is what a container lacks of what joins it to the daemon of a GPU.
+func missing(fact ContainerFact, device gpu.UUID) []Fact {
 	var lacks []Fact
 	source := fact.Source
 	if !fact.NoEnv {
@@ -240,7 +240,7 @@ func missing(fact ContainerFact, card gpu.UUID) []Fact {
 		return lacks // a process's mounts are not read
 	}
 	source.Field = fieldMounts
-	pipes := "/mps/" + string(card) + "/pipe"
+	pipes := "/mps/" + string(device) + "/pipe"
 	for _, wanted := range [...]struct{ path, text string }{{pipes, "no mount of the pipes at " + pipes}, {mpsShm, "no mount of its shared memory at " + mpsShm}} {
 		if !slices.ContainsFunc(fact.Mounts, func(m Mount) bool { return m.Path == wanted.path }) {
 			lacks = append(lacks, Fact{Value: wanted.text, Sources: []Source{source}})
@@ -249,31 +249,31 @@ func missing(fact ContainerFact, card gpu.UUID) []Fact {
 	return lacks
 }
 
-// joins are the cards to whose daemons a container is joined: each as a Fact with the
-// card as its name.
+// joins are the GPUs to whose daemons a container is joined: each as a Fact with the
+// GPU as its name.
 func joins(fact ContainerFact) []Fact {
 	var found []Fact
 	source := fact.Source
-	if card := pipesOf(lastValue(fact.Env, mpsPipe)); card != "" {
+	if device := pipesOf(lastValue(fact.Env, mpsPipe)); device != "" {
 		source.Field = fieldPipe
-		found = append(found, Fact{Name: string(card), Value: mpsPipe + "=" + lastValue(fact.Env, mpsPipe), Sources: []Source{source}})
+		found = append(found, Fact{Name: string(device), Value: mpsPipe + "=" + lastValue(fact.Env, mpsPipe), Sources: []Source{source}})
 	}
 	source.Field = fieldMounts
 	for _, mount := range fact.Mounts {
 		if pipesOf(mount.Path) == "" {
 			continue
 		}
-		for _, card := range [...]gpu.UUID{pipesOf(mount.Path), cardOfPath(mount.HostPath)} {
-			if card != "" {
-				found = append(found, Fact{Name: string(card), Value: mount.HostPath + " mounted at " + mount.Path, Sources: []Source{source}})
+		for _, device := range [...]gpu.UUID{pipesOf(mount.Path), gpuOfPath(mount.HostPath)} {
+			if device != "" {
+				found = append(found, Fact{Name: string(device), Value: mount.HostPath + " mounted at " + mount.Path, Sources: []Source{source}})
 			}
 		}
 	}
 	return found
 }
 
-// cardOfPath is the first part of a path that is a card's UUID.
-func cardOfPath(path string) gpu.UUID {
+// gpuOfPath is the first part of a path that is a GPU's UUID.
+func gpuOfPath(path string) gpu.UUID {
 	for part := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(part, gpuUUIDMark) {
 			return gpu.UUID(part)
@@ -293,7 +293,7 @@ func lastValue(env []EnvVar, name string) string {
 }
 
 // company says for each device in a container's hands which other pods use it too, and
-// which use other MIG devices of its card. Containers that have ended use nothing.
+// which use other MIG devices of its GPU. Containers that have ended use nothing.
 func (j *joiner) company() {
 	type user struct {
 		pod     Ref
@@ -313,14 +313,14 @@ func (j *joiner) company() {
 			}
 		}
 	}
-	byCard := map[gpu.UUID][]user{}
+	byGPU := map[gpu.UUID][]user{}
 	for _, one := range users {
-		card := cardOf(one.device)
-		byCard[card] = append(byCard[card], one)
+		device := gpuOf(one.device)
+		byGPU[device] = append(byGPU[device], one)
 	}
 	for _, one := range users {
 		same, beside := Fact{Name: FactSharedWith}, Fact{Name: FactNeighbours}
-		for _, other := range byCard[cardOf(one.device)] {
+		for _, other := range byGPU[gpuOf(one.device)] {
 			if other.pod == one.pod {
 				continue
 			}
@@ -330,7 +330,7 @@ func (j *joiner) company() {
 			case other.device.UUID != one.device.UUID && other.device.Parent != "" && one.device.Parent != "":
 				fact = &beside
 			default:
-				continue // one that is not shared, or a card and a part of it: a conflict, which is said elsewhere
+				continue // one that is not shared, or a GPU and a part of it: a conflict, which is said elsewhere
 			}
 			if !slices.Contains(strings.Split(fact.Value, ", "), text) {
 				fact.Value = strings.Join(nonEmpty(fact.Value, text), ", ")
@@ -345,8 +345,8 @@ func (j *joiner) company() {
 	}
 }
 
-// cardOf is the card that a device is, or is a part of.
-func cardOf(device *Device) gpu.UUID {
+// gpuOf is the GPU that a device is, or is a part of.
+func gpuOf(device *Device) gpu.UUID {
 	if device.Parent != "" {
 		return device.Parent
 	}

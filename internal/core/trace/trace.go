@@ -54,7 +54,7 @@ type Container struct {
 	// Asked are resource names with counts.
 	Asked   []Fact
 	Devices []Device
-	// Nodes belong to none of Devices: control nodes, or nodes of other cards.
+	// Nodes belong to none of Devices: control nodes, or nodes of other GPUs.
 	Nodes       []NodeFact
 	CDINames    []Fact
 	Env         []Fact
@@ -62,10 +62,10 @@ type Container struct {
 	Annotations []Fact
 }
 
-// Device is a card or a MIG device with what is known of it.
+// Device is a GPU or a MIG device with what is known of it.
 type Device struct {
 	UUID gpu.UUID
-	// Parent is the card of a MIG device.
+	// Parent is the GPU of a MIG device.
 	Parent gpu.UUID
 	// IDs are the kubelet's names for it, where they are not the UUID.
 	IDs      []string
