@@ -201,7 +201,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
 	a.liveness = newLiveness(a.clock)
 	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
-	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, kubeletsync.GrantsFolder), Log: a.log.With("component", "kubeletsync")}
+	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, kubeletsync.GrantsFolder), Clock: a.clock, Log: a.log.With("component", "kubeletsync")}
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
@@ -213,7 +213,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
 		Path: filepath.Join(config.StateDir, ledger.File), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
-		Look: node.Living, Assigned: node.Assigned, Pod: node.Pod, Ask: node.Ask,
+		Look: node.Living, LookIn: node.LivingIn, Assigned: node.Assigned, Stamp: node.Stamp, Pod: node.Pod, Ask: node.Ask,
 	})
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)

@@ -78,10 +78,11 @@ func (h holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 
 // Hold implements deviceplugin.Ledger.
 func (h holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
-	id := kubeletsync.NewGrant()
+	id := h.grants.Take()
 	if err := h.ledger.Allocate(resource, id, keys); err != nil {
+		h.grants.Return(id)
 		return deviceplugin.Mount{}, err
 	}
-	host, container := h.grants.Make(id)
+	host, container := h.grants.Paths(id)
 	return deviceplugin.Mount{HostPath: host, ContainerPath: container}, nil
 }

@@ -93,7 +93,7 @@ func (c *Cgroups) UIDs() ([]string, error) {
 
 // each calls visit for the cgroup of each pod.
 func (c *Cgroups) each(visit func(root kubepods, uid, path string) error) error {
-	roots, err := c.known()
+	roots, err := c.known(true)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *Cgroups) each(visit func(root kubepods, uid, path string) error) error 
 // Pod reads the cgroup of one pod, at a cost that does not depend on the others. The second
 // result is false when the pod has none: it was not started yet, or it has ended.
 func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
-	roots, err := c.known()
+	roots, err := c.known(false)
 	if err != nil {
 		return PodCgroup{}, false, err
 	}
@@ -160,17 +160,19 @@ func (c *Cgroups) PIDs(path string) ([]int, error) {
 }
 
 // known are the kubelet's cgroups. They are searched for when none is known, when one is gone
-// and from time to time.
-func (c *Cgroups) known() ([]kubepods, error) {
+// and, by a look at all pods, from time to time.
+func (c *Cgroups) known(all bool) ([]kubepods, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	search := len(c.roots) == 0 || c.looks%searchEvery == 0
+	search := len(c.roots) == 0 || all && c.looks%searchEvery == 0
 	for _, root := range c.roots {
 		if _, err := os.Lstat(root.dir); err != nil {
 			search = true
 		}
 	}
-	c.looks++
+	if all {
+		c.looks++
+	}
 	if search {
 		roots, err := findKubepods(c.procRoot, c.cgroupRoot)
 		if err != nil {

@@ -113,11 +113,17 @@ func (c *Containers) Live() ([]Container, error) {
 
 // LiveIn is Live for one pod: it costs what that pod has, whatever else the node has.
 func (c *Containers) LiveIn(podUID string) ([]Container, error) {
-	pod, _, err := c.cgroups.Pod(podUID)
-	if err != nil {
-		return nil, err
+	living, _, err := c.InPod(podUID)
+	return living, err
+}
+
+// InPod is LiveIn, and tells whether the pod has a cgroup.
+func (c *Containers) InPod(podUID string) (living []Container, there bool, err error) {
+	pod, there, err := c.cgroups.Pod(podUID)
+	if err != nil || !there {
+		return nil, false, err
 	}
-	return c.living(pod), nil
+	return c.living(pod), true, nil
 }
 
 // PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.

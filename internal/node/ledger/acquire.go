@@ -52,9 +52,10 @@ func (l *Ledger) acquire(holder Holder, grant string, keys []gpu.DeviceKey) erro
 // acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
 // not known to be free.
 func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey) error {
+	stamp := l.stamp()
 	l.mu.Lock()
 	if !l.blind() && l.free(holder.Resource, keys) {
-		l.grant(holder, grant, keys, nil)
+		l.grant(holder, grant, stamp, keys, nil)
 		l.mu.Unlock()
 		l.subs.Set()
 		return nil
@@ -62,18 +63,16 @@ func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey
 	l.mu.Unlock()
 	var dropped []Question
 	for round := 1; ; round++ {
-		seen := l.observe(dropped)
-		l.mu.Lock()
+		seen := l.observe(keys, dropped) // returns with the mutex held
 		before := l.edits
-		questions, err := l.tryForPod(holder, grant, keys, seen)
+		questions, err := l.tryForPod(holder, grant, stamp, keys, seen)
 		changed := l.edits != before
 		l.mu.Unlock()
-		switch {
-		case err == nil:
-			l.subs.Set()
+		if err == nil || changed {
+			l.subs.Set() // What was found out about others stays true.
+		}
+		if err == nil {
 			return nil
-		case changed:
-			l.saveAndNotify() // what was found out about others stays true
 		}
 		if len(questions) == 0 || round == 2 || l.deps.Ask == nil {
 			return err
@@ -93,7 +92,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 
 // tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
 // change that.
-func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
+func (l *Ledger) tryForPod(holder Holder, grant, stamp string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
 	j := newJoin(l, seen)
 	defer l.publish()
 	l.notice(j)
@@ -128,7 +127,7 @@ func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, se
 	if refused != nil {
 		return questions, refused
 	}
-	l.grant(holder, grant, keys, passing)
+	l.grant(holder, grant, stamp, keys, passing)
 	return nil, nil
 }
 
@@ -153,7 +152,7 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 		}
 		l.mu.Unlock()
 		if seen == nil {
-			now := l.observe(nil)
+			now := l.observeAll(nil)
 			seen = &now
 		}
 	}
@@ -195,7 +194,7 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 }
 
 // grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
-func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+func (l *Ledger) grant(holder Holder, grant, stamp string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
 		h := Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}, Pending: true}
@@ -207,7 +206,7 @@ func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passin
 		}
 		l.remove(key)
 		l.put(h)
-		l.records[key].passed = passing[key]
+		l.records[key].passed, l.records[key].stamp, l.records[key].users = passing[key], stamp, nil
 	}
 	l.publishPods(holder.Resource, keys)
 }
@@ -250,10 +249,8 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 	if held == nil {
 		return nil
 	}
-	seen := l.observe(nil)
-	l.mu.Lock()
+	j := newJoin(l, l.observe(held, nil)) // observe returns with the mutex held
 	before := l.edits
-	j := newJoin(l, seen)
 	l.notice(j)
 	var last []gpu.DeviceKey
 	listed := collectEvidence(j.view.Assignments, held, l.deps.facts)
@@ -274,7 +271,7 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 	}
 	l.mu.Unlock()
 	if changed {
-		l.saveAndNotify()
+		l.subs.Set()
 	}
 	return last
 }
@@ -330,29 +327,6 @@ func (l *Ledger) notice(j *join) {
 func (h Holding) lifeless() Holding {
 	h.Holder.Kind, h.Live, h.Uncounted = Pod, nil, false
 	return h
-}
-
-// observe reads the containers and then the checkpoint; in this order, as for NodeView. It is called
-// without the mutex. Dropped are entries that the kubelet is known to have removed from its memory.
-func (l *Ledger) observe(dropped []Question) NodeView {
-	view := l.NewView()
-	view.dropped = dropped
-	view.CheckpointErr, view.ContainersErr = errNotRead, errNotRead
-	if l.deps.Look != nil {
-		view.Containers, view.ContainersErr = l.deps.Look()
-		if view.ContainersErr != nil {
-			l.deps.Log.Warn("Could not read the running containers for the ledger", "error", view.ContainersErr)
-		}
-	}
-	if l.deps.Assigned != nil {
-		view.Assignments, view.CheckpointErr = l.deps.Assigned()
-	}
-	for _, a := range view.Assignments {
-		if l.deps.facts(a.PodUID).State == PodEnded {
-			view.Pods = append(view.Pods, NodePod{UID: a.PodUID, Ended: true})
-		}
-	}
-	return view
 }
 
 // marked are the entries about a key, those marked that the kubelet has dropped.

@@ -67,7 +67,7 @@ func newJoin(l *Ledger, view NodeView) *join {
 
 // see notes when the containers were looked at.
 func (l *Ledger) see(j *join) {
-	if j.view.ContainersErr == nil && j.view.distrusts == l.distrusts {
+	if j.view.ContainersErr == nil && !j.view.partial && j.view.distrusts == l.distrusts {
 		l.looked = j.view.began
 	}
 }

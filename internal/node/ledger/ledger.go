@@ -152,9 +152,14 @@ type Deps struct {
 	// comment), and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
 	// ledger's mutex. Nil, or an error, trusts the last Reconcile.
 	Look func() ([]Container, error)
+	// LookIn is Look for some pods. Nil, or an error, makes the ledger use Look.
+	LookIn func(podUIDs []string) ([]Container, error)
 	// Assigned reads what the kubelet's checkpoint lists at this moment, for the same occasions and after Look. It is
 	// called without the mutex. Nil, or an error, means that the checkpoint is not known.
 	Assigned func() ([]Assignment, error)
+	// Stamp identifies the content of the kubelet's checkpoint at this moment, that of a missing one too: two equal ones say
+	// that the kubelet has not written it meanwhile. Empty when that is not known. It is called without the mutex.
+	Stamp func() string
 	// Pod says what is known of a pod, from memory. It is called with the mutex held. Nil knows nothing.
 	Pod func(uid string) PodFacts
 	// Ask finds out more about devices that would have to be refused because the checkpoint lists them, and returns those
@@ -200,6 +205,9 @@ type record struct {
 	// offered and passed are as in evidence; they are not kept in the file.
 	offered bool
 	passed  []string
+	// users are the pods that the last Reconcile found on the device, and stamp is Deps.Stamp from before the grant.
+	users []string
+	stamp string
 }
 
 // Open reads the ledger's file and takes over the writing. A file of another boot
@@ -328,7 +336,8 @@ func (l *Ledger) put(h Holding) {
 	i, found := slices.BinarySearchFunc(l.order, h.Key, gpu.CompareKeys)
 	r := &record{Holding: h}
 	if found {
-		r.offered, r.passed = l.records[h.Key].offered, l.records[h.Key].passed
+		old := l.records[h.Key]
+		r.offered, r.passed, r.users, r.stamp = old.offered, old.passed, old.users, old.stamp
 	} else {
 		l.order = slices.Insert(l.order, i, h.Key)
 	}

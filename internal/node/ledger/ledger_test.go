@@ -201,7 +201,7 @@ func say(err error) string {
 func (s *stage) open(agent string, follow bool) string {
 	l, err := Open(Deps{
 		Path: s.path, BootID: s.boot, Clock: s.clock, Log: quiet(), Follow: follow,
-		Look: s.look, Assigned: s.checkpoint, Pod: func(uid string) PodFacts { return s.facts[uid] }, Ask: s.ask,
+		Look: s.look, LookIn: s.lookIn, Assigned: s.checkpoint, Pod: func(uid string) PodFacts { return s.facts[uid] }, Ask: s.ask,
 	})
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), filepath.Dir(s.path), "DIR") + "\n"
@@ -247,6 +247,11 @@ func (s *stage) look() ([]Container, error) {
 		}
 	}
 	return living, nil
+}
+
+func (s *stage) lookIn(pods []string) ([]Container, error) {
+	living, _ := s.look()
+	return slices.DeleteFunc(living, func(c Container) bool { return !slices.Contains(pods, c.PodUID) }), nil
 }
 
 func (s *stage) spoil(content string) string {

@@ -32,6 +32,7 @@ type twin struct {
 	// container; and its file. A nil file is one that cannot be read.
 	lists        map[string][]gpu.DeviceKey
 	memory, file map[string]map[string]allotted
+	writes       int // of the file
 	// reserved is the kubelet's allocatedDevices, by resource: what it offers to nobody. A List by any client makes it
 	// forget a reservation whose Allocate is under way.
 	reserved map[string][]gpu.DeviceKey
@@ -121,7 +122,7 @@ func (w *twin) reconfigure(t *rapid.T) {
 }
 
 func (w *twin) startAgent() {
-	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers,
+	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers, LookIn: w.containersIn, Stamp: w.stamp,
 		Assigned: w.assigned, Pod: w.facts, Ask: w.ask})
 	if err != nil {
 		w.t.Fatal(err)
@@ -140,6 +141,26 @@ func (w *twin) containers() ([]Container, error) {
 		}
 	}
 	return living, nil
+}
+
+// containersIn are those of some pods.
+func (w *twin) containersIn(uids []string) ([]Container, error) {
+	living, _ := w.containers()
+	return slices.DeleteFunc(living, func(c Container) bool { return !slices.Contains(uids, c.PodUID) }), nil
+}
+
+// stamp counts what was done to the checkpoint; sometimes it is not known.
+func (w *twin) stamp() string {
+	if w.writes%4 == 3 {
+		return ""
+	}
+	return fmt.Sprint(w.writes)
+}
+
+// lose removes the checkpoint.
+func (w *twin) lose() {
+	w.file = nil
+	w.writes++
 }
 
 // look is what the agent does all the time.
@@ -261,7 +282,10 @@ func (w *twin) reserveRemembered() {
 	}
 }
 
-func (w *twin) write() { w.file = remembered(w.memory) }
+func (w *twin) write() {
+	w.file = remembered(w.memory)
+	w.writes++
+}
 
 func remembered(what map[string]map[string]allotted) map[string]map[string]allotted {
 	copied := map[string]map[string]allotted{}
@@ -463,7 +487,7 @@ func (w *twin) deleteByForce(*rapid.T) {
 
 func (w *twin) restartKubelet(t *rapid.T) {
 	if rapid.Bool().Draw(t, "checkpoint lost") {
-		w.file = nil
+		w.lose()
 	}
 	underWay := w.read()
 	w.memory = remembered(w.file)
@@ -497,7 +521,7 @@ func (w *twin) loseCheckpoint(*rapid.T) {
 	if w.sizes {
 		w.look() // it was seen before
 	}
-	w.file = nil
+	w.lose()
 }
 
 // check is the truth: processes of two pods never live on one device, nor on two sizes of it, and

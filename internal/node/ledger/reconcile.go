@@ -31,6 +31,10 @@ type NodeView struct {
 	distrusts uint64
 	// began is when the view was made.
 	began time.Time
+	// partial says that Containers are of pods only, and stamp is Deps.Stamp from before they were read.
+	partial bool
+	pods    []string
+	stamp   string
 }
 
 // NewView makes a view to be filled in. It is to be called before anything is read: what was read before a Distrust
@@ -116,6 +120,7 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	for _, key := range j.keys() {
 		l.revisit(j, key, false)
 	}
+	l.noteUsers(j)
 	l.count(j.pods)
 	changes := diff(before, l.records)
 	if len(changes.List) > 0 {

@@ -331,6 +331,9 @@ func TestBarredByAllocatesNothing(t *testing.T) {
 func TestAtTheSameTime(t *testing.T) {
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
 		d.Look = func() ([]Container, error) { return nil, nil }
+		d.LookIn = func([]string) ([]Container, error) { return nil, nil }
+		d.Assigned = func() ([]Assignment, error) { return nil, nil }
+		d.Stamp = func() string { return "as before" }
 	})
 	sub := l.Subscribe()
 	defer sub.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,8 @@ type Pods interface {
 // Containers shows which containers and pods there are.
 type Containers interface {
 	Live() ([]kubelet.Container, error)
+	// InPod is Live for one pod, and tells whether it has a cgroup.
+	InPod(uid string) (living []kubelet.Container, there bool, err error)
 	// PodUIDs are the pods that have a cgroup.
 	PodUIDs() ([]string, error)
 }
@@ -71,7 +74,8 @@ type NodeDeps struct {
 // Node reads from the node what the ledger's decisions rest on. Its methods may be called by several goroutines; they have the
 // form of the fields of ledger.Deps.
 type Node struct {
-	deps NodeDeps
+	deps       NodeDeps
+	checkpoint *kubelet.CheckpointReader
 
 	mu sync.Mutex
 	// present are the pods that had a cgroup at the last look, which was at looked; seen are those that had one at any;
@@ -80,14 +84,19 @@ type Node struct {
 	seen    map[string]bool
 	listed  map[string]time.Time
 	looked  time.Time
-	gets    []time.Time
+	// alone is when pods were last looked at one by one.
+	alone map[string]time.Time
+	gets  []time.Time
 	// names are Deps.Names at the last reading: Pod must not ask, since the ledger calls it with its mutex held.
 	names []string
 }
 
 // NewNode makes a Node; nothing is read yet.
 func NewNode(deps NodeDeps) *Node {
-	return &Node{deps: deps, present: map[string]bool{}, seen: map[string]bool{}, listed: map[string]time.Time{}}
+	return &Node{
+		deps: deps, checkpoint: kubelet.NewCheckpointReader(deps.KubeletDir),
+		present: map[string]bool{}, seen: map[string]bool{}, listed: map[string]time.Time{}, alone: map[string]time.Time{},
+	}
 }
 
 // Living lists the containers in which a process lives now, with the devices that each
@@ -100,6 +109,32 @@ func (n *Node) Living() ([]ledger.Container, error) {
 	if err := n.lookAtCgroups(); err != nil {
 		return nil, err
 	}
+	return n.convert(found), nil
+}
+
+// LivingIn is Living for some pods: it costs what these have, whatever else the node has.
+func (n *Node) LivingIn(uids []string) ([]ledger.Container, error) {
+	var found []kubelet.Container
+	for _, uid := range uids {
+		before := n.deps.Clock.Now()
+		living, there, err := n.deps.Containers.InPod(uid)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, living...)
+		n.mu.Lock()
+		n.alone[uid] = before
+		if there {
+			n.present[uid], n.seen[uid] = true, true
+		} else {
+			delete(n.present, uid)
+		}
+		n.mu.Unlock()
+	}
+	return n.convert(found), nil
+}
+
+func (n *Node) convert(found []kubelet.Container) []ledger.Container {
 	snapshot := n.deps.Snapshot()
 	var living []ledger.Container
 	for _, c := range found {
@@ -112,12 +147,15 @@ func (n *Node) Living() ([]ledger.Container, error) {
 		}
 		living = append(living, container)
 	}
-	return living, nil
+	return living
 }
+
+// Stamp identifies the content of the kubelet's checkpoint; see [kubelet.CheckpointReader].
+func (n *Node) Stamp() string { return n.checkpoint.Stamp() }
 
 // Assigned are the checkpoint's entries for our resources at this moment.
 func (n *Node) Assigned() ([]ledger.Assignment, error) {
-	checkpoint, err := kubelet.ReadCheckpoint(n.deps.KubeletDir)
+	checkpoint, err := n.checkpoint.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +270,11 @@ func (n *Node) byCgroup(uid string, otherwise ledger.PodState) ledger.PodState {
 func (n *Node) unstarted(uid string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.present) > 0 && n.deps.Clock.Since(n.looked) <= freshFor && !n.present[uid] && !n.seen[uid]
+	looked := n.looked
+	if alone := n.alone[uid]; alone.After(looked) {
+		looked = alone
+	}
+	return len(n.present) > 0 && n.deps.Clock.Since(looked) <= freshFor && !n.present[uid] && !n.seen[uid]
 }
 
 // lookAtCgroups reads which pods have a cgroup.
@@ -245,6 +287,7 @@ func (n *Node) lookAtCgroups() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.looked, n.present = before, map[string]bool{}
+	maps.DeleteFunc(n.alone, func(_ string, at time.Time) bool { return !at.After(before) })
 	for _, uid := range uids {
 		n.present[uid], n.seen[uid] = true, true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -66,6 +67,10 @@ func (w *world) Resolve(ctx context.Context, _ []string) error {
 
 func (w *world) Live() ([]kubelet.Container, error) { return nil, nil }
 func (w *world) PodUIDs() ([]string, error)         { return w.cgroups, nil }
+
+func (w *world) InPod(uid string) ([]kubelet.Container, bool, error) {
+	return nil, slices.Contains(w.cgroups, uid), nil
+}
 
 func (w *world) Get(_ context.Context, namespace, name string) (kubelet.PodDevices, error) {
 	w.gets++

@@ -158,6 +158,7 @@ func (s *Sync) Look(ctx context.Context) {
 		view.Pods = append(view.Pods, s.pod(uid))
 	}
 	changes := s.deps.Ledger.Reconcile(view)
+	s.deps.Grants.Fill()
 	if now := n.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
 		s.cleaned = now
 		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)

@@ -54,12 +54,12 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			Granted:  func(string) []gpu.DeviceKey { return nil }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		})
 		book, err := ledger.Open(ledger.Deps{Path: filepath.Join(dir, "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler),
-			Look: node.Living, Assigned: node.Assigned, Pod: node.Pod, Ask: node.Ask})
+			Look: node.Living, LookIn: node.LivingIn, Assigned: node.Assigned, Stamp: node.Stamp, Pod: node.Pod, Ask: node.Ask})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer book.Close()
-		sync := New(Deps{Node: node, Ledger: book, Grants: &Grants{Dir: filepath.Join(dir, "grants"), Log: slog.New(slog.DiscardHandler)}, Report: func(string, ...gpu.Cause) {}})
+		sync := New(Deps{Node: node, Ledger: book, Grants: &Grants{Dir: filepath.Join(dir, "grants"), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}, Report: func(string, ...gpu.Cause) {}})
 		writeCheckpoint(t, dir, "p", "prepare", string(card))
 		for range 100 {
 			sync.Look(t.Context())
@@ -87,11 +87,11 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 
 // TestCleanGrants: the folder of a grant goes when neither the ledger nor the checkpoint has it, and not while it is young.
 func TestCleanGrants(t *testing.T) {
-	grants := &Grants{Dir: filepath.Join(t.TempDir(), "grants"), Log: slog.New(slog.DiscardHandler)}
-	held, listed, free, young := NewGrant(), NewGrant(), NewGrant(), NewGrant()
+	grants := &Grants{Dir: filepath.Join(t.TempDir(), "grants"), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}
+	held, listed, free, young := grants.make(), grants.make(), grants.make(), grants.make()
 	now := time.Now()
 	for _, id := range []string{held, listed, free, young} {
-		host, container := grants.Make(id)
+		host, container := grants.Paths(id)
 		if host != filepath.Join(grants.Dir, id) || container != "/run/berth/grants/"+id {
 			t.Errorf("grant %s is at %s and %s", id, host, container)
 		}
