@@ -251,6 +251,15 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, ids []string) (*plu
 	return response.ContainerResponses[0], nil
 }
 
+// Options asks the primary endpoint for its options, which is a call that does nothing.
+func (k *Kubelet) Options(ctx context.Context, name string) (*pluginapi.DevicePluginOptions, error) {
+	c, err := k.primary(name)
+	if err != nil {
+		return nil, err
+	}
+	return c.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
+}
+
 func (k *Kubelet) primary(name string) (*client, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
