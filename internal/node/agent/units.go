@@ -45,9 +45,9 @@ func (a *Agent) wireAllocatable(bootID string) {
 type settingsSource struct{ watch *configwatch.Watcher }
 
 // Current implements allocatable.Settings.
-func (s settingsSource) Current() (offer.Settings, bool) {
+func (s settingsSource) Current() (settings offer.Settings, version int, known bool) {
 	now := s.watch.Current()
-	return config.OfferSettings(now.Config), !now.Waiting
+	return config.OfferSettings(now.Config), now.Version, !now.Waiting
 }
 
 // Subscribe implements allocatable.Settings.

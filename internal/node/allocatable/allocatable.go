@@ -55,8 +55,9 @@ type Inventory interface {
 
 // Settings is the configuration.
 type Settings interface {
-	// Current returns the settings in force; known is false while it is not known which are.
-	Current() (settings offer.Settings, known bool)
+	// Current returns the settings in force, and a version that changes with every change of the configuration; known is
+	// false while it is not known which settings are in force.
+	Current() (settings offer.Settings, version int, known bool)
 	Subscribe() *signal.Subscription
 }
 
@@ -103,6 +104,8 @@ type Devices struct {
 	unsaved bool
 	// last is what the last settlement was made of; nil before the first.
 	last *inputs
+	// signalled is the version of the configuration when the subscriptions were last signalled.
+	signalled int
 }
 
 // inputs are what a settlement depends on, besides the units that it starts from.
@@ -126,7 +129,7 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 	if deps.Fault == nil {
 		deps.Fault = func(Step) error { return nil }
 	}
-	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady()}
+	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: -1}
 	before, result := d.file.Load()
 	d.current.Store(&before)
 	d.lost = result.Lost()
@@ -162,21 +165,28 @@ func (d *Devices) Run(ctx context.Context) error {
 			d.Settle()
 		case <-settings.C():
 			d.Settle()
-			// Settings that do not concern the use, such as the allocation policy, are read by the same subscribers.
-			d.useChanged()
 		}
 	}
 }
 
 // Settle brings the use in line with the present hardware, settings, MIG changes and holders, and returns when it is in
-// force. It computes nothing while none of these has changed since the last settlement.
+// force. It computes nothing while none of these has changed since the last settlement. It signals the subscriptions once when the
+// use or the configuration has changed: settings that do not concern the use, such as the allocation policy, are read by
+// the same subscribers.
 func (d *Devices) Settle() {
 	if !d.began.Is() {
 		return
 	}
 	d.settling.Lock()
 	defer d.settling.Unlock()
-	settings, known := d.deps.Settings.Current()
+	settings, version, known := d.deps.Settings.Current()
+	changed := version != d.signalled
+	d.signalled = version
+	defer func() {
+		if changed {
+			d.useChanged()
+		}
+	}()
 	snapshot := d.deps.Inventory.Current()
 	if !known || !snapshot.Driver.Present() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment.
@@ -189,15 +199,17 @@ func (d *Devices) Settle() {
 	if d.deps.Fault(StepSettle) != nil {
 		return
 	}
-	if !d.settle(&now) {
+	settled, err := d.settle(&now)
+	if err != nil {
 		return
 	}
+	changed = changed || settled
 	now.waiting = d.waiting(d.Units())
 	d.last = &now
 }
 
-// settle computes the use and puts it in force. It returns false when a step failed.
-func (d *Devices) settle(now *inputs) bool {
+// settle computes the use and puts it in force. It returns whether the use has changed; the error is that of a step.
+func (d *Devices) settle(now *inputs) (changed bool, err error) {
 	wanted, problems := offer.Resolve(now.snapshot, now.settings)
 	d.deps.Report("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
 		// One configuration can serve nodes that differ; inspect devices shows unused rules.
@@ -209,26 +221,25 @@ func (d *Devices) settle(now *inputs) bool {
 	}
 	next := offer.Settle(now.snapshot, wanted, before, d.deps.Holders.Names(), now.settings.Changing)
 	if slices.Equal(before, next) && !d.lost && !d.unsaved {
-		return true
+		return false, nil
 	}
 	// Saved before it takes effect, so that no restart forgets a replica that may be held.
-	err := d.file.Save(next)
+	err = d.file.Save(next)
 	d.unsaved = err != nil
 	if err != nil {
 		d.deps.Report("units", gpu.Cause{Code: "STATE_UNWRITABLE", Message: err.Error()})
 	} else {
 		d.deps.Report("units")
 	}
-	if d.deps.Fault(StepKept) != nil {
-		return false
+	if err := d.deps.Fault(StepKept); err != nil {
+		return false, err
 	}
 	d.current.Store(&next)
 	d.lost = false
 	if !slices.ContainsFunc(next, func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
 		d.deps.Report("units-file")
 	}
-	d.useChanged()
-	return true
+	return true, nil
 }
 
 // waiting returns the holders of each device that waits for its release or for a MIG change.

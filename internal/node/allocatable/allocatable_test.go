@@ -26,6 +26,7 @@ type world struct {
 	mu       sync.Mutex
 	snapshot *gpu.Snapshot
 	settings offer.Settings
+	version  int
 	unknown  bool
 	changing map[gpu.UUID]string
 	held     map[gpu.DeviceKey]string
@@ -51,6 +52,12 @@ func share(mode offer.Mode, replicas int) offer.Settings {
 	return offer.Settings{GPUs: []offer.GPURule{{
 		Select: offer.GPUSelect{Index: []int{1}}, Sharing: offer.Sharing{Mode: mode, Replicas: replicas, ResourceName: "nvidia.com/shared"},
 	}}}
+}
+
+// edited announces another configuration; it is called with the lock held.
+func (w *world) edited() {
+	w.version++
+	w.config.Set()
 }
 
 func (w *world) set(change func()) {
@@ -98,10 +105,10 @@ func (i inventory) Subscribe() *signal.Subscription { return i.w.hardware.Subscr
 
 type settings struct{ w *world }
 
-func (s settings) Current() (offer.Settings, bool) {
+func (s settings) Current() (offer.Settings, int, bool) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	return s.w.settings, !s.w.unknown
+	return s.w.settings, s.w.version, !s.w.unknown
 }
 func (s settings) Subscribe() *signal.Subscription { return s.w.config.Subscribe() }
 
@@ -156,7 +163,7 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 		initial            offer.Settings
 		prepare, event     func(*world)
 		settlements, saves int
-		signalled          bool
+		signals            int
 		want               string
 	}{
 		"an allocation": {
@@ -169,17 +176,17 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 			want:    wholeNode,
 		},
 		"a rule": {
-			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.config.Set() },
-			settlements: 1, saves: 1, signalled: true,
+			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.edited() },
+			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2)",
 		},
 		"a setting that does not concern the use": {
-			event:     func(w *world) { w.config.Set() },
-			signalled: true, want: wholeNode,
+			event:   func(w *world) { w.edited() },
+			signals: 1, want: wholeNode,
 		},
 		"every subscription at once, and nothing new": {
-			event:     func(w *world) { w.config.Set(); w.hardware.Set(); w.ledger.Set() },
-			signalled: true, want: wholeNode,
+			event:   func(w *world) { w.edited(); w.hardware.Set(); w.ledger.Set() },
+			signals: 1, want: wholeNode,
 		},
 		"a GPU less": {
 			event: func(w *world) {
@@ -188,37 +195,37 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 				w.snapshot = &next
 				w.hardware.Set()
 			},
-			settlements: 1, saves: 1, signalled: true, want: "GPU-a nvidia.com/gpu (unshared)",
+			settlements: 1, saves: 1, signals: 1, want: "GPU-a nvidia.com/gpu (unshared)",
 		},
 		"a driver that does not answer": {
 			event: func(w *world) { w.snapshot = &gpu.Snapshot{}; w.hardware.Set() },
 			want:  wholeNode,
 		},
 		"settings that are not known": {
-			event: func(w *world) { w.unknown = true; w.config.Set() }, signalled: true,
+			event: func(w *world) { w.unknown = true; w.edited() }, signals: 1,
 			want: wholeNode,
 		},
 		"a rule for a held device": {
 			prepare:     func(w *world) { w.held[gpu.DeviceKey{GPU: "GPU-b"}] = "ns/a" },
-			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.config.Set() },
-			settlements: 1, saves: 1, signalled: true,
+			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.edited() },
+			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared) draining: waits for ns/a to end, then becomes nvidia.com/shared (time-sliced x2)",
 		},
 		"the release of a device that waits for it": {
 			prepare: func(w *world) {
 				w.held[gpu.DeviceKey{GPU: "GPU-b"}] = "ns/a"
 				w.settings = share(offer.TimeSlicing, 2)
-				w.config.Set()
+				w.edited()
 			},
 			event:       func(w *world) { clear(w.held); w.ledger.Set() },
-			settlements: 1, saves: 1, signalled: true,
+			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2)",
 		},
 		"an allocation beside a device that waits": {
 			prepare: func(w *world) {
 				w.held[gpu.DeviceKey{GPU: "GPU-b"}] = "ns/a"
 				w.settings = share(offer.TimeSlicing, 2)
-				w.config.Set()
+				w.edited()
 			},
 			event: func(w *world) { w.held[gpu.DeviceKey{GPU: "GPU-a"}] = "ns/b"; w.ledger.Set() },
 			want:  "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared) draining: waits for ns/a to end, then becomes nvidia.com/shared (time-sliced x2)",
@@ -226,8 +233,8 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 		"a second mode for held replicas": {
 			initial:     share(offer.TimeSlicing, 2),
 			prepare:     func(w *world) { w.held[replica] = "ns/a"; w.ledger.Set() },
-			event:       func(w *world) { w.settings = share(offer.MPS, 2); w.config.Set() },
-			settlements: 1, saves: 1, signalled: true,
+			event:       func(w *world) { w.settings = share(offer.MPS, 2); w.edited() },
+			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2) draining: waits for ns/a to end, then becomes nvidia.com/shared (MPS x2)",
 		},
 		"a MIG change that is due": {
@@ -235,7 +242,7 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 				w.changing = map[gpu.UUID]string{"GPU-a": "its MIG mode is about to change"}
 				w.hardware.Set()
 			},
-			settlements: 1, saves: 1, signalled: true,
+			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared) draining: its MIG mode is about to change\nGPU-b nvidia.com/gpu (unshared)",
 		},
 	}
@@ -259,16 +266,28 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 					w.set(func() { tc.prepare(w) })
 					synctest.Wait()
 				}
-				changes := d.SubscribeUse()
-				defer changes.Close()
-				<-changes.C()
+				signals := 0
+				go func() {
+					changes := d.SubscribeUse()
+					defer changes.Close()
+					<-changes.C()
+					for {
+						select {
+						case <-ctx.Done():
+							return
+						case <-changes.C():
+							signals++
+						}
+					}
+				}()
+				synctest.Wait()
 				w.set(func() { w.settlements, w.saves = 0, 0; tc.event(w) })
 				synctest.Wait()
 				if w.settlements != tc.settlements || w.saves != tc.saves {
 					t.Errorf("%d settlements and %d writes, want %d and %d", w.settlements, w.saves, tc.settlements, tc.saves)
 				}
-				if signalled := len(changes.C()) > 0; signalled != tc.signalled {
-					t.Errorf("subscribers were signalled: %v, want %v", signalled, tc.signalled)
+				if signals != tc.signals {
+					t.Errorf("%d signals, want %d", signals, tc.signals)
 				}
 				if diff := cmp.Diff(tc.want, uses(d)); diff != "" {
 					t.Errorf("in force (-want +got):\n%s", diff)

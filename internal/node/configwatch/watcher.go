@@ -75,6 +75,8 @@ const (
 
 // State is what is known at a moment. It is never changed after it was given out.
 type State struct {
+	// Version is higher than that of every State before.
+	Version int
 	// Config is what is in force.
 	Config *v1alpha1.AgentConfig
 	// Source is where it was read: a path, or NAMESPACE/NAME/KEY; empty for all defaults.
@@ -313,6 +315,7 @@ func (w *Watcher) decideOnce(judge Judge) {
 	if same(w.Current(), d.state) {
 		return
 	}
+	d.state.Version++
 	w.current.Store(&d.state)
 	w.changed.Set()
 	poke(w.rewatch)
