@@ -178,13 +178,19 @@ func TestMPSFollowsItsDaemon(t *testing.T) {
 // supervise runs an MPS supervisor until stop is called.
 func (b *bench) supervise() (stop func()) {
 	b.t.Helper()
+	return b.superviseAt(mps.SocketPath(filepath.Join(b.dir, "mps")))
+}
+
+// superviseAt is supervise with another socket than the agent's.
+func (b *bench) superviseAt(socket string) (stop func()) {
+	b.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
 	supervisor, err := mps.New(mps.Deps{
-		Root: filepath.Join(b.dir, "mps"), Program: []string{self, hardware.SimulatedCommand, "nvidia-cuda-mps-control", b.machine.Dir()},
+		Root: filepath.Join(b.dir, "mps"), Socket: socket, Program: []string{self, hardware.SimulatedCommand, "nvidia-cuda-mps-control", b.machine.Dir()},
 		ComputeMode: hardware.NewComputeModes(actions), Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
 	})
 	if err != nil {

@@ -511,6 +511,7 @@ func TestOldAnswer(t *testing.T) {
 		s.mu.Unlock()
 		n.settle(held, replicas(gpuB)) // Asks, and the answer says that the daemon has failed.
 		s.change(func() { s.failed[gpuB] = false })
+		n.settle(replicas(gpuB)) // No reason to ask again.
 		close(late)
 		synctest.Wait()
 		n.wantUnready(gpuB, "")

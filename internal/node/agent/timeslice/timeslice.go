@@ -54,6 +54,8 @@ type Step string
 
 // The steps.
 const (
+	// Begun: a pass over all GPUs begins.
+	Begun Step = "pass over the time slices begun"
 	// Noted: the file says that a time slice is about to be set.
 	Noted Step = "time slice noted"
 	// Set: the time slice is set, and the file does not say so yet.
@@ -198,6 +200,9 @@ func (s *Syncer) confirm(id gpu.UUID, at time.Time, resets int) {
 // apply gives each GPU the time slice that is wanted, and again when it may have lost it. A GPU whose time slice cannot be
 // set does not delay the others.
 func (s *Syncer) apply(ctx context.Context) error {
+	if err := s.deps.Fault(Begun); err != nil {
+		return err
+	}
 	present, units := s.deps.Hardware.Current(), s.deps.Units()
 	wanted := map[gpu.UUID]string{}
 	for _, w := range offer.TimeSlices(units) {
