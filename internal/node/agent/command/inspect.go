@@ -84,7 +84,7 @@ advertised or changed.
 			return result.Print(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), inspect.View(args[0]), format == "json")
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", format, "the output `FORMAT`: table or json")
+	cmd.Flags().StringVarP(&format, "output", "o", format, "print as `FORMAT`: table or json")
 	return cmd
 }
 
