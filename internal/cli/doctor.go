@@ -37,15 +37,18 @@ func newDoctorCommand(deps Deps) *cobra.Command {
 	var mpsRoot string
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE]",
-		Short: "What is wrong with a node, and what to do",
-		Long: `doctor checks the node that it runs on: driver, libraries, device nodes and their links in
+		Short: "Check a node and report each problem with its fix",
+		Long: `Check the node that the command runs on: driver, libraries, device nodes and their links in
 /dev/char, CDI specs, the container runtime's configuration, the kubelet's sockets, cgroups,
-the agent, and what the API has of the node. It changes nothing and asks no GPU, so that a
-hung driver does not hang it. With NODE it says, from anywhere, what the API and the metrics of the
-agent's pod say, which it reads through the API server (get on pods/proxy in its namespace).
+the agent, and what the API has of the node. It changes nothing and does not call the driver,
+so a driver that hangs does not block it.
 
-Each problem has a code; docs/problems.md has them all. The exit code is 0 for a healthy node,
-1 for one with problems, 2 if something could not be checked.`,
+With NODE it reports, from any machine, what the node's API objects and the metrics of the
+agent's pod show. The metrics are read through the API server, which requires the verb get on
+pods/proxy in the agent's namespace.
+
+Each problem has a code, which docs/problems.md explains. The exit code is 0 for a node without
+problems, 1 for a node with problems, 2 if something could not be checked.`,
 		Example: `  berth doctor                              of this node, as root
   berth doctor node-0                       from a laptop
   berth doctor --sim /tmp/node              of a simulated node
@@ -72,7 +75,7 @@ Each problem has a code; docs/problems.md has them all. The exit code is 0 for a
 		},
 	}
 	from.bind(cmd.Flags(), deps)
-	cmd.Flags().StringVar(&mpsRoot, "mps-root", "", "the host's directory of MPS daemons (default: the agent's word, then /run/berth/mps)")
+	cmd.Flags().StringVar(&mpsRoot, "mps-root", "", "the host's directory of MPS daemons (default: the agent's, then /run/berth/mps)")
 	out.bind(cmd.Flags())
 	return cmd
 }

@@ -23,11 +23,13 @@ func newGPUsCommand(deps Deps) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "gpus [NODE...]",
-		Short: "All GPUs of the cluster, or of this node, with their holders",
-		Long: `gpus lists the GPUs of all nodes, their health, and which pod holds which of them, from
-the GPUNode objects that berth-agent publishes. On a node without an API server, or with
---node-local, it lists the node's own GPUs as the agent judges them, with the holders that it and the kubelet know. With
---sim DIR and nothing else it lists simulated hardware, with holders where it is the agent's.`,
+		Short: "List the GPUs of the cluster, or of this node, with their holders",
+		Long: `List the GPUs of all nodes, or of the given ones, with their health and the pods that hold
+them, from the GPUNode objects that berth-agent publishes.
+
+On a node without an API server, or with --node-local, it lists the node's own GPUs: their
+health from the agent, their holders from the agent and the kubelet. With --sim DIR alone it
+lists simulated hardware, with holders if an agent runs on it.`,
 		Example: `  berth gpus
   berth gpus node-0 node-1
   berth gpus --node-local                   of this node, as root

@@ -24,15 +24,15 @@ import (
 func newMIGCommand(deps Deps) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mig",
-		Short: "How a node's GPUs are partitioned: what a layout would change, and changing it",
-		Long: `mig shows what has to be done to partition a node's GPUs as a MIG layout wants, and does it.
+		Short: "Show and apply the MIG layout of a node's GPUs",
+		Long: `Show which changes a MIG layout requires on a node's GPUs, and apply it.
 
-Layouts are those of the ConfigMap that berth-agent follows (in mig-parted's format), those of its
-configuration, and those that follow from the hardware: all-disabled, all-enabled, all-balanced
-and all-PROFILE for each profile.
+A layout is one of the ConfigMap that berth-agent follows (in mig-parted's format), of the
+agent's configuration, or one that every GPU with MIG has: all-disabled, all-enabled,
+all-balanced, and all-PROFILE for each profile.
 
-Exit codes: 0 done, or nothing to do; 1 the layout is refused, or was waited for in vain;
-2 it could not be found out or asked for.`,
+The exit code is 0 if the layout is applied or needs no change, 1 if it is refused or was not
+applied in time, 2 if this could not be determined or requested.`,
 		Example: `  berth mig layouts node-0
   berth mig plan node-0 all-1g.10gb
   berth mig apply node-0 all-1g.10gb`,
@@ -49,13 +49,13 @@ func newMIGPlanCommand(deps Deps) *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use:   "plan NODE LAYOUT",
-		Short: "Show what a MIG layout would change, without changing anything",
-		Long: `plan prints, for each GPU that the layout names, its memory slices now and then: which MIG
-devices stay, which go, where the new ones are made, and who is in the way.
+		Short: "Show what a MIG layout would change, without changing it",
+		Long: `Print, for each GPU that the layout names, its memory slices before and after: which MIG devices
+stay, which are removed, where new ones are created, and which pods or programs block the change.
 
-It reads the node's GPUNode object, or the hardware of this node (--node-local) or of a
-simulated one (--sim), where the layout is the only argument. --file plans with the layouts of a
-file, before they are anywhere in the cluster.`,
+It reads the node's GPUNode object, or the hardware of this node (--node-local) or of a simulated
+one (--sim); then the layout is the only argument. With --file it plans with the layouts of a
+file that need not be in the cluster.`,
 		Example: `  berth mig plan node-0 all-balanced
   berth mig plan node-0 mine --file mig-parted.yaml
   berth mig plan --sim /tmp/node all-1g.10gb
@@ -94,7 +94,7 @@ file, before they are anywhere in the cluster.`,
 	}
 	from.bind(cmd.Flags(), deps)
 	out.bind(cmd.Flags())
-	cmd.Flags().StringVar(&file, "file", "", "a file with layouts, in mig-parted's format; they win over the agent's")
+	cmd.Flags().StringVar(&file, "file", "", "a file with layouts in mig-parted's format, which override the agent's")
 	return cmd
 }
 
@@ -103,7 +103,7 @@ func newMIGLayoutsCommand(deps Deps) *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use:   "layouts NODE",
-		Short: "List the MIG layouts that a node can be asked for",
+		Short: "List the MIG layouts that can be applied to a node",
 		Example: `  berth mig layouts node-0
   berth mig layouts --sim /tmp/node --file mig-parted.yaml`,
 		Args: cobra.MaximumNArgs(1),
@@ -127,7 +127,7 @@ func newMIGLayoutsCommand(deps Deps) *cobra.Command {
 		},
 	}
 	from.bind(cmd.Flags(), deps)
-	cmd.Flags().StringVar(&file, "file", "", "a file with layouts, in mig-parted's format")
+	cmd.Flags().StringVar(&file, "file", "", "a file with layouts in mig-parted's format")
 	return cmd
 }
 
@@ -137,17 +137,18 @@ func newMIGApplyCommand(deps Deps) *cobra.Command {
 	wait := 5 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "apply NODE LAYOUT",
-		Short: "Partition a node's GPUs as a MIG layout wants",
-		Long: `apply prints the plan, asks for the layout by setting the label nvidia.com/mig.config of the
-Node, and waits until berth-agent has applied it (nvidia.com/mig.config.state is success, and
-the GPUNode shows it). Nothing that is held is destroyed: while pods are in the way it says for whom it
-waits, and nothing more of what will go is given out.
+		Short: "Apply a MIG layout to a node's GPUs",
+		Long: `Print the plan, request the layout by setting the label nvidia.com/mig.config of the Node, and
+wait until berth-agent has applied it: nvidia.com/mig.config.state is success and the GPUNode
+shows the layout.
 
-With --force the pods in the way are evicted, by your own rights and under their
-PodDisruptionBudgets, once the agent has taken up the layout. Pods without a controller do not come back.
+A MIG device in use is never removed. While pods block the change the command reports them, and
+devices that will be removed are not allocated to other pods. With --force these pods are
+evicted, with your own permissions and subject to their PodDisruptionBudgets, once the agent has
+accepted the layout. Pods without a controller are not created again.
 
-It does not work on simulated hardware without an agent (there is no --sim), nor with layouts that
-only a file has: the agent would not know them. Put them into its ConfigMap.`,
+It requires an agent: there is no --sim, and a layout that only a file has must first be added to
+the ConfigMap that the agent follows.`,
 		Example: `  berth mig apply node-0 all-1g.10gb
   berth mig apply node-0 all-disabled --force --wait 10m
   berth mig apply node-0 all-balanced --dry-run`,
@@ -187,9 +188,9 @@ only a file has: the agent would not know them. Put them into its ConfigMap.`,
 		},
 	}
 	from.bindKube(cmd.Flags())
-	cmd.Flags().BoolVar(&force, "force", false, "evict the pods in the way")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
-	cmd.Flags().DurationVar(&wait, "wait", wait, "how long to wait until it is applied; 0 does not wait")
+	cmd.Flags().BoolVar(&force, "force", false, "evict the pods that block the change")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, without doing it")
+	cmd.Flags().DurationVar(&wait, "wait", wait, "how long to wait until the layout is applied; 0 does not wait")
 	return cmd
 }
 

@@ -15,7 +15,7 @@ import (
 type output struct{ format string }
 
 func (o *output) bind(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.format, "output", "o", "table", "table, json or yaml")
+	flags.StringVarP(&o.format, "output", "o", "table", "output format: table, json or yaml")
 }
 
 func (o *output) check() error {

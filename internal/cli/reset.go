@@ -22,13 +22,16 @@ func newResetCommand(deps Deps) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "reset GPU",
-		Short: "Reset a GPU of this node, and offer it again",
-		Long: `reset asks this node's berth-agent to reset a GPU. It needs root.
+		Short: "Reset a GPU of this node",
+		Long: `Ask this node's berth-agent to reset a GPU. It requires root.
 
-The GPU is an index, a UUID or its beginning, or a PCI bus ID, as berth gpus lists them. Nobody may use it: the command
-names the pods that hold it and the programs that have it open, and with --wait it waits for their end. The agent then
-takes the GPU out of service, closes the driver, resets the GPU, looks at it again, and offers it if it is
-well. A reset destroys the GPU's MIG devices; the agent makes them again where a layout asks for them.`,
+The GPU is an index, a UUID or the beginning of one, or a PCI bus ID, as berth gpus prints them.
+The GPU must not be in use: the command reports the pods that hold it and the programs that have
+it open. With --wait it waits until these have ended.
+
+The agent withdraws the GPU from allocation, closes the driver, resets the GPU, and advertises it
+again if it is healthy. A reset destroys the MIG devices of the GPU; the agent creates them again
+if a layout requires them.`,
 		Example: `  berth reset 3
   berth reset GPU-5f1c0e6a
   berth reset 0000:3b:00.0 --wait 10m          wait for the pods that use it
@@ -63,7 +66,7 @@ well. A reset destroys the GPU's MIG devices; the agent makes them again where a
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for those who use the GPU, 24h at most; by default not at all")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait until no pod and no program uses the GPU, at most 24h (default: no wait)")
 	cmd.Flags().StringVar(&socket, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
 	out.bind(cmd.Flags())
 	return cmd

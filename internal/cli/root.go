@@ -32,22 +32,23 @@ const (
 func NewRoot(deps Deps) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
-		Short: "Says which GPU a pod got, and who holds which GPU",
-		Long: `berth says which GPU a pod got, where each fact was read, and who holds which GPU.
+		Short: "Show which GPUs a pod was allocated and who holds each GPU",
+		Long: `berth shows which GPUs a pod was allocated, who holds each GPU, and what is wrong with
+a node. Each fact comes with the place where it was read.
 
-It asks the API server where there is a kubeconfig, and reads the node's own files
-where it runs on one; with one of the two it works with less.`,
-		Example: `  berth trace demo                          from the pod to its GPUs
-  berth trace GPU-5c1f2e9b                  from a GPU to its holders
-  berth trace --pid 4711                    from a process on this node to its GPUs
-  berth gpus                                all GPUs of the cluster with their holders
-  berth topo node-0                         how a node's GPUs are linked
-  berth top                                 how busy this node's GPUs are, live
-  berth doctor                              what is wrong with this node, and what to do
-  berth reset 3                             on a node: reset a GPU, and offer it again
+It reads the objects of the API server, where there is a kubeconfig, and the files of
+the node that it runs on. One of the two is enough; what only the other has is left out.`,
+		Example: `  berth trace demo                          the GPUs of a pod
+  berth trace GPU-5c1f2e9b                  the holders of a GPU
+  berth trace --pid 4711                    the GPUs of a process on this node
+  berth gpus                                the GPUs of the cluster with their holders
+  berth topo node-0                         the links between a node's GPUs
+  berth top                                 the utilization of this node's GPUs, live
+  berth doctor                              the problems of this node with their fixes
+  berth reset 3                             reset a GPU of this node
   berth mig plan node-0 all-balanced        what a MIG layout would change
   berth sim create /tmp/node --profile a100x8-40g
-                                            a simulated node to try it all on`,
+                                            a simulated node, to try all of this`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -52,19 +52,19 @@ func (s *sources) hardwareAlone() bool {
 
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	s.bindKube(flags)
-	flags.BoolVar(&s.nodeLocal, "node-local", false, "read this node's places only, ask no API server")
-	flags.StringVar(&s.hostRoot, "host-root", "/", "where the node's / is seen; the defaults of the paths below are beneath it")
+	flags.BoolVar(&s.nodeLocal, "node-local", false, "read only this node's files and sockets, without an API server")
+	flags.StringVar(&s.hostRoot, "host-root", "/", "where the node's root file system is mounted; the defaults of the other paths are below it")
 	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir), "the kubelet's root directory")
 	flags.StringSliceVar(&s.places.CDIDirs, "cdi-dir", evidence.DefaultCDIDirs(), "the directories of CDI specs")
 	flags.StringVar(&s.places.ContainerdState, "containerd-state", evidence.DefaultContainerdState, "containerd's state directory")
-	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs, "the directory of pod logs, whose names hold pods' names and UIDs")
+	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs, "the directory of pod logs, whose names contain the names and UIDs of pods")
 	flags.StringVar(&s.places.Proc, "proc", evidence.DefaultProc, "the host's /proc")
-	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot, where several kubelets share a machine")
+	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot; needed only with several kubelets on one machine")
 	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
-	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace, "the namespace of the agents' pods, whose metrics are read from elsewhere")
-	flags.StringVar(&s.places.Node, "node-name", "", "this node's name in the API (default: the agent's word)")
-	flags.StringVar(&s.sim, "sim", "", "the GPUs of this node are simulated, in this directory")
-	flags.StringVar(&s.driver, "driver-root", "/", "the host's root of the NVIDIA driver's files")
+	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace, "the namespace of the agents' pods, for reading their metrics through the API server")
+	flags.StringVar(&s.places.Node, "node-name", "", "the name of this node's Node object (default: the agent's)")
+	flags.StringVar(&s.sim, "sim", "", "the directory of the simulated hardware of this node")
+	flags.StringVar(&s.driver, "driver-root", "/", "the directory on the host below which the driver's files are")
 	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
 }
 

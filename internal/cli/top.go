@@ -30,11 +30,13 @@ func newTopCommand(deps Deps) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "top [NODE]",
-		Short: "How busy the GPUs of a node are, and with whose work",
-		Long: `top shows each GPU and MIG device with its use and its holders, as the node's agent sampled
-them: live in a terminal (q or ctrl-c ends it), one table otherwise. With NODE, from elsewhere,
-it shows the devices, their health and holders as the node's GPUNode has them, and how busy they are
-from the metrics of the agent's pod, through the API server (get on pods/proxy in its namespace).`,
+		Short: "Show the utilization of a node's GPUs with their holders",
+		Long: `Show the utilization and the holders of each GPU and MIG device, as the node's agent sampled
+them: live in a terminal (q or ctrl-c ends it), otherwise as one table.
+
+With NODE it shows, from any machine, the devices with their health and holders from the
+node's GPUNode, and their utilization from the metrics of the agent's pod. These are read
+through the API server, which requires the verb get on pods/proxy in the agent's namespace.`,
 		Example: `  berth top                                 of this node
   berth top --interval 5s
   berth top node-0                          from a laptop
@@ -68,7 +70,7 @@ from the metrics of the agent's pod, through the API server (get on pods/proxy i
 		},
 	}
 	from.bind(cmd.Flags(), deps)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "the time between two looks, in a terminal")
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "the time between two updates in a terminal")
 	out.bind(cmd.Flags())
 	return cmd
 }

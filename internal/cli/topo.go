@@ -18,10 +18,10 @@ func newTopoCommand(deps Deps) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:   "topo [NODE]",
-		Short: "How the GPUs of a node are linked, as nvidia-smi topo -m prints it",
-		Long: `topo prints the matrix of links between the GPUs of a node, with nvidia-smi's letters and
-the NUMA node of each GPU, from the node's GPUNode object, from this node itself
-(--node-local) or from a simulated one (--sim).`,
+		Short: "Show the links between a node's GPUs, as nvidia-smi topo -m does",
+		Long: `Print the matrix of links between the GPUs of a node, with the abbreviations of nvidia-smi, and
+the NUMA node of each GPU. It reads the node's GPUNode object, the hardware of this node
+(--node-local) or of a simulated one (--sim).`,
 		Example: `  berth topo node-0
   berth topo --node-local
   berth topo --sim /tmp/node`,

@@ -22,18 +22,18 @@ func newTraceCommand(deps Deps) *cobra.Command {
 	pid := 0
 	cmd := &cobra.Command{
 		Use:   "trace POD | GPU-UUID | --pid N",
-		Short: "From a pod to its GPUs, or back, with where each fact was read",
-		Long: `trace follows the way of a request: what the pod asked for, the node it went to, what
-the kubelet gave it (checkpoint, the device plugin's answer, PodResources, the pod's
-status), what the ledger, the GPUNode object and the CDI spec say, what the container
-has, and what the hardware is. Each fact is printed with where it was read.
+		Short: "Show the GPUs of a pod, or the holders of a GPU, with the source of each fact",
+		Long: `Follow a request from the pod to the hardware: what the pod requested, the node it was
+scheduled to, what the kubelet allocated (checkpoint, the device plugin's response,
+PodResources, the pod's status), what the ledger, the GPUNode object and the CDI spec contain,
+what the container has, and what the hardware is. Each fact is printed with its source.
 
-Where two places do not say the same, that is the headline, and the exit code is 1.
-Places that could not be read are listed at the end, with the reason.
+If two sources disagree, that is printed first and the exit code is 1. Sources that could not
+be read are listed at the end with the reason.
 
-From a laptop it asks the API server: the pod, its status, and the GPUNode that
-berth-agent publishes. On the node, as root, it reads the node's own files too; those
-are enough by themselves (--node-local), and a pod may be given by its UID.`,
+From any machine it reads the API server: the pod, its status, and the GPUNode that berth-agent
+publishes. On the node, as root, it also reads the node's own files. These are sufficient
+without an API server (--node-local); the pod can then be given by its UID.`,
 		Example: `  berth trace demo -n ml                    the pod demo in namespace ml
   berth trace ml/demo                       the same
   berth trace GPU-5c1f2e9b                  who holds the GPU whose UUID begins so
@@ -66,7 +66,7 @@ are enough by themselves (--node-local), and a pod may be given by its UID.`,
 	}
 	from.bind(cmd.Flags(), deps)
 	out.bind(cmd.Flags())
-	cmd.Flags().IntVar(&pid, "pid", 0, "start at this process of this node")
+	cmd.Flags().IntVar(&pid, "pid", 0, "show the GPUs of this process of this node")
 	return cmd
 }
 

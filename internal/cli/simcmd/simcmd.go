@@ -24,12 +24,12 @@ import (
 func NewCommand(out, errOut io.Writer) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sim",
-		Short: "Make simulated GPU machines, and break them",
-		Long: `Make simulated GPU machines, and break them.
+		Short: "Create simulated GPU machines and inject faults",
+		Long: `Create simulated GPU machines and inject faults.
 
-A simulated machine is a folder. berth-agent --sim DIR takes its GPUs from it: through
-NVML, and as the files of a driver below DIR/root. Faults show there as on real hardware,
-in every process that has the folder open.`,
+A simulated machine is a directory. berth-agent --sim DIR uses its GPUs through NVML and as the
+files of a driver below DIR/root. A fault is visible as on real hardware, in every process that
+uses the directory.`,
 		Example: `  berth sim create /tmp/node --profile a100x8-40g
   berth-agent inspect gpus --sim /tmp/node
   berth sim inject /tmp/node --gpu 3 --xid 79
@@ -69,12 +69,12 @@ func newCreate(out io.Writer) *cobra.Command {
 	var options sim.Options
 	command := &cobra.Command{
 		Use:   "create DIR --profile PROFILE",
-		Short: "Make a machine in an empty or new folder",
-		Long: `Make a machine in an empty or new folder. A folder that already holds a machine of the
-profile is left as it is.
+		Short: "Create a machine in an empty or new directory",
+		Long: `Create a machine in an empty or new directory. A directory that already has a machine of this
+profile is not changed.
 
-With root (CAP_MKNOD) the machine has device nodes, with numbers that no driver of this
-host answers; without, everything else is there and "berth sim show" says so.`,
+As root (CAP_MKNOD) it also creates device nodes, with numbers that no driver of this host uses.
+Without them everything else works, and "berth sim show" reports it.`,
 		Example: `  berth sim create /tmp/node1 --profile h100x8
   berth sim create /tmp/node2 --profile v100x8-hybrid-mesh --seed rack1-node2`,
 		Args: dirArg,
@@ -91,8 +91,8 @@ host answers; without, everything else is there and "berth sim show" says so.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&profile, "profile", "", "the machine to simulate (berth sim profiles lists them)")
-	flags.StringVar(&options.Seed, "seed", "", "decides the UUIDs and serial numbers (default: the folder's path)")
-	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "leave out the device nodes")
+	flags.StringVar(&options.Seed, "seed", "", "the seed of UUIDs and serial numbers (default: the path of the directory)")
+	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "create no device nodes")
 	return command
 }
 
@@ -102,10 +102,10 @@ func newInject(out io.Writer) *cobra.Command {
 	var links []string
 	command := &cobra.Command{
 		Use:   "inject DIR --gpu N|UUID FAULT...",
-		Short: "Break a GPU, or the driver",
-		Long: `Break a GPU, or the driver. Faults add up until "berth sim clear".
+		Short: "Inject faults into a GPU or the driver",
+		Long: `Inject faults into a GPU or the driver. Faults accumulate until "berth sim clear".
 
-The GPU is a slot number (the NVML index while no card is removed), a UUID, a PCI bus ID, or,
+The GPU is a slot number (the NVML index while no GPU is removed), a UUID, a PCI bus ID, or,
 for --xid and --busy, the UUID of a MIG device.`,
 		Example: `  berth sim inject /tmp/node1 --gpu 3 --xid 79
   berth sim inject /tmp/node1 --gpu GPU-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55 --lost-silently
@@ -143,29 +143,29 @@ for --xid and --busy, the UUID of a MIG device.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&fault.GPU, "gpu", "", "the GPU: slot number, UUID or PCI bus ID")
-	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID (94 also counts a contained error); the driver names a recovery action only with --recovery")
-	flags.BoolVar(&fault.LogOnly, "log-only", false, "report the XID in the kernel's log only")
-	flags.StringVar(&fault.Log, "log", "", "a line of the kernel's log")
+	flags.Uint64Var(&fault.XID, "xid", 0, "report this XID (94 also counts a contained error); the driver reports a recovery action only with --recovery")
+	flags.BoolVar(&fault.LogOnly, "log-only", false, "report the XID only in the kernel log")
+	flags.StringVar(&fault.Log, "log", "", "write this line to the kernel log")
 	flags.BoolVar(&fault.Lost, "lost", false, "the GPU is lost, with XID 79")
 	flags.BoolVar(&fault.LostSilently, "lost-silently", false, "the GPU is lost, without any event")
 	flags.BoolVar(&fault.OffBus, "off-bus", false, "the GPU has fallen off the bus: lost, and PCI config space reads as ones")
-	flags.Uint64Var(&fault.ECC, "ecc", 0, "so many double-bit ECC errors in DRAM, with XID 48")
-	flags.Uint64Var(&fault.ECCSRAM, "ecc-sram", 0, "so many uncorrectable ECC errors in SRAM, with XID 48")
+	flags.Uint64Var(&fault.ECC, "ecc", 0, "this number of double-bit ECC errors in DRAM, with XID 48")
+	flags.Uint64Var(&fault.ECCSRAM, "ecc-sram", 0, "this number of uncorrectable ECC errors in SRAM, with XID 48")
 	flags.IntVar(&fault.Temperature, "temperature", 0, "temperature in degrees Celsius")
-	flags.StringVar(&fault.RowRemap, "row-remap", "", "pending (XID 63) or failed (XID 64)")
-	flags.StringSliceVar(&links, "nvlink-down", nil, "numbers of the NVLinks that go down, or all (XID 74)")
-	flags.Uint64Var(&fault.NVLinkErrors, "nvlink-errors", 0, "so many more replays on the NVLinks")
-	flags.BoolVar(&fault.RetiredPages, "retired-pages", false, "a memory page waits to be retired (cards before Ampere)")
-	flags.StringVar(&fault.Throttle, "throttle", "", "the hardware holds the clocks down: "+sim.ThrottleHW+", "+sim.ThrottleThermal+" or "+sim.ThrottlePowerBrake)
+	flags.StringVar(&fault.RowRemap, "row-remap", "", "row remapping that is pending (XID 63) or failed (XID 64)")
+	flags.StringSliceVar(&links, "nvlink-down", nil, "the numbers of NVLinks that are down, or all (XID 74)")
+	flags.Uint64Var(&fault.NVLinkErrors, "nvlink-errors", 0, "this number of additional replays on the NVLinks")
+	flags.BoolVar(&fault.RetiredPages, "retired-pages", false, "a memory page is pending retirement (GPUs before Ampere)")
+	flags.StringVar(&fault.Throttle, "throttle", "", "the hardware reduces the clocks: "+sim.ThrottleHW+", "+sim.ThrottleThermal+" or "+sim.ThrottlePowerBrake)
 	flags.StringVar(&fault.Fabric, "fabric", "", "registration with the NVLink fabric: "+sim.FabricNotStarted+", "+sim.FabricInProgress+" or "+sim.FabricFailed)
-	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver names, whatever the damage: "+strings.Join(sim.RecoveryActions(), ", ")+"; or "+sim.RecoveryUnsupported+" for a driver that cannot")
-	flags.DurationVar(&fault.RecoveryAfter, "recovery-after", 0, "how long the driver names none before it names that of --recovery")
+	flags.StringVar(&fault.Recovery, "recovery", "", "the recovery action that the driver reports, regardless of the fault: "+strings.Join(sim.RecoveryActions(), ", ")+"; or "+sim.RecoveryUnsupported+" for a driver without this query")
+	flags.DurationVar(&fault.RecoveryAfter, "recovery-after", 0, "how long the driver reports none before it reports the action of --recovery")
 	flags.BoolVar(&fault.Busy, "busy", false, "a process uses the GPU, or the MIG device")
-	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: a call of NVML that hangs (until cleared), or takes so long; \"all\" for all calls of the GPU")
-	flags.StringVar(&transient, "transient", "", "CALL or CALL=TIMES: a call of NVML that fails so often in each process (until cleared), with --error; \"all\" for all calls of the GPU, without --gpu a call of the library such as DeviceGetCount")
-	flags.StringVar(&fault.Transient.Error, "error", "UNKNOWN", "what a call of --transient returns: "+strings.Join(sim.TransientErrors(), ", "))
-	flags.IntVar(&fault.Transient.Skip, "after", 0, "so many calls of --transient work before the first one fails")
-	flags.BoolVar(&fault.Remove, "remove", false, "take the GPU out of the running machine")
+	flags.StringVar(&hang, "hang", "", "CALL or CALL=DURATION: an NVML call that hangs until it is cleared, or takes this long; \"all\" for all calls of the GPU")
+	flags.StringVar(&transient, "transient", "", "CALL or CALL=TIMES: an NVML call that fails this often in each process, or until it is cleared, with --error; \"all\" for all calls of the GPU; without --gpu a call of the library such as DeviceGetCount")
+	flags.StringVar(&fault.Transient.Error, "error", "UNKNOWN", "the error of a call of --transient: "+strings.Join(sim.TransientErrors(), ", "))
+	flags.IntVar(&fault.Transient.Skip, "after", 0, "the number of calls of --transient that succeed before the first one fails")
+	flags.BoolVar(&fault.Remove, "remove", false, "remove the GPU from the running machine")
 	flags.BoolVar(&fault.DriverGone, "driver-gone", false, "unload the driver")
 	return command
 }
@@ -225,9 +225,9 @@ func newClear(out io.Writer) *cobra.Command {
 	var gpu string
 	command := &cobra.Command{
 		Use:   "clear DIR --gpu N|UUID|all|driver",
-		Short: "Repair a GPU, all of them, or the driver",
-		Long: `Repair a GPU, all of them, or the driver: faults go, counters start at zero, a removed card is
-back, the driver is loaded again (with all or driver). MIG layouts stay.`,
+		Short: "Remove the faults of a GPU, of all GPUs, or of the driver",
+		Long: `Remove the faults of a GPU, of all GPUs, or of the driver: counters are reset to zero, a removed
+GPU is present again, and the driver is loaded again (with all or driver). MIG layouts are kept.`,
 		Example: `  berth sim clear /tmp/node1 --gpu 3
   berth sim clear /tmp/node1 --gpu all`,
 		Args: dirArg,
@@ -245,16 +245,16 @@ back, the driver is loaded again (with all or driver). MIG layouts stay.`,
 			return printTable(out, machine)
 		},
 	}
-	command.Flags().StringVar(&gpu, "gpu", "", "slot number, UUID, PCI bus ID, all, or driver")
+	command.Flags().StringVar(&gpu, "gpu", "", "the GPU: slot number, UUID or PCI bus ID; or all, or driver")
 	return command
 }
 
 func newReboot(out io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reboot DIR",
-		Short: "Restart the machine",
-		Long: `Restart the machine: the driver is loaded anew, and faults go, except rows that could not be
-remapped and cards that were taken out. No MIG device and no setting is left.`,
+		Short: "Reboot the machine",
+		Long: `Reboot the machine: the driver is loaded again and faults are removed, except rows that could not
+be remapped and GPUs that were removed. MIG devices and settings are lost.`,
 		Example: "  berth sim reboot /tmp/node1",
 		Args:    dirArg,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -274,7 +274,7 @@ func newShow(out io.Writer) *cobra.Command {
 	var format string
 	command := &cobra.Command{
 		Use:   "show DIR",
-		Short: "Show a machine: GPUs, faults, topology",
+		Short: "Show the GPUs, faults and topology of a machine",
 		Example: `  berth sim show /tmp/node1
   berth sim show /tmp/node1 -o json`,
 		Args: dirArg,
@@ -298,7 +298,7 @@ func newShow(out io.Writer) *cobra.Command {
 			return encoder.Encode(description)
 		},
 	}
-	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	command.Flags().StringVarP(&format, "output", "o", "table", "output format: table or json")
 	return command
 }
 

@@ -18,9 +18,10 @@ func newWork(out io.Writer) *cobra.Command {
 	var programs []string
 	command := &cobra.Command{
 		Use:   "work DIR --gpu N|UUID [WORK...]",
-		Short: "Let programs work on a GPU",
-		Long: `Let programs work on a GPU, as its meters show it. What was set before is replaced; without any
-work the GPU is idle. It stays so until it is set anew, or the GPU is reset or cleared.`,
+		Short: "Set the load of a GPU",
+		Long: `Set the load of a GPU: its utilization, power, traffic and processes. It replaces the load that
+was set before; without any flag the GPU is idle. The load is kept until it is set again, or the
+GPU is reset or cleared.`,
 		Example: `  berth sim work /tmp/node1 --gpu 0 --sm 90 --memory 40 --power 600 --program 4711=20000
   berth sim work /tmp/node1 --gpu 1 --program 4712=4000@MIG-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55
   berth sim work /tmp/node1 --gpu 0`,
@@ -51,17 +52,17 @@ work the GPU is idle. It stays so until it is set anew, or the GPU is reset or c
 	percentage := func(into *uint32, name, usage string) {
 		flags.Var(&percent{into}, name, usage+", in percent")
 	}
-	percentage(&work.SM, "sm", "how busy the multiprocessors are")
-	percentage(&work.Memory, "memory", "how busy the memory is")
-	percentage(&work.Encoder, "encoder", "how busy the video encoders are")
-	percentage(&work.Decoder, "decoder", "how busy the video decoders are")
-	flags.Uint32Var(&work.PowerWatts, "power", 0, "power in watts (default: that of an idle card)")
-	flags.Uint64Var(&work.Joules, "joules", 0, "energy since the driver was loaded")
+	percentage(&work.SM, "sm", "utilization of the multiprocessors")
+	percentage(&work.Memory, "memory", "utilization of the memory")
+	percentage(&work.Encoder, "encoder", "utilization of the video encoders")
+	percentage(&work.Decoder, "decoder", "utilization of the video decoders")
+	flags.Uint32Var(&work.PowerWatts, "power", 0, "power in watts (default: that of an idle GPU)")
+	flags.Uint64Var(&work.Joules, "joules", 0, "energy since the driver was loaded, in joules")
 	flags.Uint32Var(&work.PCIeKBps, "pcie", 0, "PCIe traffic in each direction, in KB/s")
-	flags.Uint32Var(&work.PCIeReplays, "pcie-replays", 0, "PCIe replays so far")
-	flags.Uint64Var(&work.NVLinkKiB, "nvlink", 0, "what each NVLink has sent, and received, so far, in KiB")
-	flags.Uint64Var(&work.ThrottledMillis, "throttled", 0, "how long power and heat have held down the clocks, in milliseconds")
-	flags.StringArrayVar(&programs, "program", nil, "PID=MIB or PID=MIB@MIG-UUID: a process and the memory that it has; may be repeated")
+	flags.Uint32Var(&work.PCIeReplays, "pcie-replays", 0, "PCIe replays since the driver was loaded")
+	flags.Uint64Var(&work.NVLinkKiB, "nvlink", 0, "data that each NVLink has sent, and received, since the driver was loaded, in KiB")
+	flags.Uint64Var(&work.ThrottledMillis, "throttled", 0, "how long the clocks were reduced because of power or temperature, in milliseconds")
+	flags.StringArrayVar(&programs, "program", nil, "PID=MIB or PID=MIB@MIG-UUID: a process and its memory; may be repeated")
 	return command
 }
 
