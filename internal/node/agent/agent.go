@@ -22,6 +22,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
+	"github.com/berth-gpu/berth/internal/node/agent/configsync"
+	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
@@ -230,7 +232,8 @@ func (a *Agent) wireHolders(deps Deps) error {
 			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
 			Clock: a.clock, Log: a.log.With("room", "cdi"),
 		}),
-		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory, Extras: a.injection.Extras,
+		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory,
+		Extras: a.injection.Extras, ExtrasChanged: a.allocatable.SubscribeUse,
 		Report: a.problemList.Set, Changed: a.allocatable.InjectionChanged, Clock: a.clock,
 	})
 	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
@@ -304,11 +307,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.ledger.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.inventory.Run(ctx) })
-	group.Go(func() error { return a.watch.Run(ctx, a.judge()) })
+	group.Go(func() error { return a.watch.Run(ctx, configsync.Judge(a.inventory)) })
 	group.Go(func() error { return a.library.Run(ctx) })
 	group.Go(func() error { return a.events.Run(ctx) })
 	group.Go(func() error { return a.allocatable.Run(ctx) })
-	group.Go(func() error { return a.reconfigure(ctx) })
+	group.Go(func() error {
+		return configsync.New(configsync.Deps{Config: a.watch, Conditions: a.conditions, Report: a.problemList.Set}).Run(ctx)
+	})
 	group.Go(func() error { return a.measure(ctx) })
 	group.Go(func() error { return a.label(ctx) })
 	group.Go(func() error { return a.tellHealth(ctx) })
@@ -339,6 +344,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.publisher != nil {
 		group.Go(func() error { return a.publisher.Run(ctx) })
+		group.Go(func() error {
+			return gpunodesync.New(gpunodesync.Deps{
+				NodeName: a.config.NodeName, Compared: a.compared, Hardware: a.inventory, Ledger: a.ledger, Devices: a.allocatable,
+				Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.publisher.Publish,
+			}).Run(ctx)
+		})
 		group.Go(func() error { return a.ensureDefinition(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

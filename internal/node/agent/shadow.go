@@ -31,7 +31,6 @@ func (a *Agent) shadow(ctx context.Context) error {
 	a.allocatable.Begin()
 	a.mps.Prepare(ctx)
 	close(a.compared)
-	a.publish()
 	a.allocatable.InjectionChanged()
 	return a.sync.Run(ctx)
 }

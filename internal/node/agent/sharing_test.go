@@ -225,7 +225,10 @@ func TestTimeSliceOfADeadAgent(t *testing.T) {
 				if at != step {
 					return nil
 				}
-				poke(reached)
+				select {
+				case reached <- struct{}{}:
+				default:
+				}
 				return context.Canceled
 			}
 			_, end := b.startUntil()

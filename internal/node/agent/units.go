@@ -78,13 +78,6 @@ func (a *Agent) held() []gpu.Holding {
 	return slices.DeleteFunc(a.holdings(), func(h gpu.Holding) bool { return h.Holder.Kind == gpu.HolderMaintenance })
 }
 
-func poke(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}
-
 // keysOn are the keys under which a card is offered now: whole, in parts, in shares.
 func (a *Agent) keysOn(card gpu.UUID) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey

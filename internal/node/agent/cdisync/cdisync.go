@@ -1,8 +1,8 @@
 // Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an
 // actor of its own, because a step of it may take as long as the file systems that it reads.
 //
-// What wakes it: a change of the inventory; Poke, when the units, the configuration or the MPS daemons have changed;
-// and a tick every minute, since the driver's files change without any of these.
+// What wakes it: a change of the inventory, of the use of the devices, or of the configuration; Poke, when the MPS daemons
+// have changed; and a tick every minute, since the driver's files change without any of these.
 //
 // What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
 // [Injection], which is what the spec on disk can inject.
@@ -61,8 +61,9 @@ type Deps struct {
 	// DevRoot is where this process sees the root of dev/.
 	DevRoot  string
 	Hardware Hardware
-	// Extras are what the configuration adds to the spec; from memory.
-	Extras func() cdi.Extras
+	// Extras are what the configuration adds to the spec; from memory. ExtrasChanged subscribes to what they follow from.
+	Extras        func() cdi.Extras
+	ExtrasChanged func() *signal.Subscription
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Changed is called when Current has changed; it must not block.
@@ -116,6 +117,8 @@ type outcome struct {
 func (s *Syncer) Run(ctx context.Context) error {
 	hardware := s.deps.Hardware.Subscribe()
 	defer hardware.Close()
+	extras := s.deps.ExtrasChanged()
+	defer extras.Close()
 	resync := s.deps.Clock.NewTicker(Resync)
 	defer resync.Stop()
 	done := make(chan outcome, 1)
@@ -134,6 +137,8 @@ func (s *Syncer) Run(ctx context.Context) error {
 			due = true
 		case <-ready:
 			ready = nil
+		case <-extras.C():
+			due = true
 		case <-s.wake:
 			due = true
 		case <-resync.C():

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/inventory"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // source is hardware whose scans find what it is given.
@@ -60,6 +61,7 @@ type world struct {
 	source   *source
 	writer   *writer
 	changed  atomic.Int64
+	extras   signal.Broadcast
 	problems map[string][]gpu.Cause
 	end      context.CancelFunc
 	done     chan error
@@ -80,10 +82,11 @@ func newWorld(t *testing.T) *world {
 	w.hardware = inventory.New(inventory.Deps{Source: w.source, Clock: clock.RealClock{}, Poll: time.Hour, Deadline: time.Hour})
 	w.Syncer = cdisync.New(cdisync.Deps{
 		Writer: w.writer, Dir: w.writer.dir, DevRoot: dev, Hardware: w.hardware,
-		Extras:  func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
-		Report:  func(source string, problems ...gpu.Cause) { w.problems[source] = problems },
-		Changed: func() { w.changed.Add(1) },
-		Clock:   clock.RealClock{},
+		Extras:        func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
+		ExtrasChanged: w.extras.Subscribe,
+		Report:        func(source string, problems ...gpu.Cause) { w.problems[source] = problems },
+		Changed:       func() { w.changed.Add(1) },
+		Clock:         clock.RealClock{},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.end = cancel
@@ -133,8 +136,9 @@ func TestOneComparisonPerEvent(t *testing.T) {
 			syncs, changed int64
 		}{
 			{"a poke without effect", w.poke, 1, 0},
-			{"another GPU", func() { w.change("GPU-b") }, 2, 1},
-			{"the tick of a minute", func() { time.Sleep(cdisync.Resync); synctest.Wait() }, 3, 1},
+			{"a change of the use", func() { w.extras.Set(); synctest.Wait() }, 2, 0},
+			{"another GPU", func() { w.change("GPU-b") }, 3, 1},
+			{"the tick of a minute", func() { time.Sleep(cdisync.Resync); synctest.Wait() }, 4, 1},
 		}
 		for _, step := range steps {
 			step.do()

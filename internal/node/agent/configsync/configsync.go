@@ -1,0 +1,126 @@
+// Package configsync reports whether the newest configuration is in force, and judges a new one by the hardware. It applies
+// nothing: whatever depends on the configuration reads it from the watcher and has a subscription of its own.
+//
+// What wakes it: a change of what the watcher knows.
+//
+// What it writes: the condition ConfigAccepted of the GPUNode, and the problems of the source "config".
+//
+// What it never waits for: anything. Watcher, conditions and problems are in memory.
+//
+// It must not import an adapter, the ledger or a front end.
+package configsync
+
+import (
+	"context"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Config is the watcher of the configuration.
+type Config interface {
+	Current() configwatch.State
+	Subscribe() *signal.Subscription
+}
+
+// Conditions are those of the GPUNode.
+type Conditions interface {
+	Set(kind string, status metav1.ConditionStatus, reason, message string)
+}
+
+// Deps are what a Syncer is made of.
+type Deps struct {
+	Config     Config
+	Conditions Conditions
+	// Report replaces the problems of a source. It must not block.
+	Report func(source string, problems ...gpu.Cause)
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct{ deps Deps }
+
+// New makes a Syncer.
+func New(deps Deps) *Syncer { return &Syncer{deps} }
+
+// Run reports until ctx ends.
+func (s *Syncer) Run(ctx context.Context) error {
+	changes := s.deps.Config.Subscribe()
+	defer changes.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes.C():
+			s.sync()
+		}
+	}
+}
+
+// sync reports the present state.
+func (s *Syncer) sync() {
+	now := s.deps.Config.Current()
+	switch {
+	case now.Refused != nil:
+		s.deps.Conditions.Set(nodeapi.ConditionConfig, metav1.ConditionFalse, "Refused", now.Refused.Error())
+	case !now.Waiting:
+		message := "in force: defaults and flags"
+		if now.Source != "" {
+			message = "in force: " + now.Source
+		}
+		s.deps.Conditions.Set(nodeapi.ConditionConfig, metav1.ConditionTrue, "InForce", message)
+	}
+	s.deps.Report("config", problems(now)...)
+}
+
+// problems returns what is wrong with the configuration and with what it is read from.
+func problems(now configwatch.State) []gpu.Cause {
+	var causes []gpu.Cause
+	if now.Refused != nil {
+		causes = append(causes, gpu.Cause{Code: "CONFIG_REFUSED", Message: "configuration refused, the last good one stays in force: " + now.Refused.Error()})
+	}
+	for _, lost := range now.Lost {
+		causes = append(causes, gpu.Cause{Code: lost.Code, Message: lost.Err.Error()})
+	}
+	for _, object := range now.Forbidden {
+		causes = append(causes, gpu.Cause{Code: "CONFIG_FORBIDDEN", Message: object})
+	}
+	if len(now.Restart) > 0 {
+		causes = append(causes, gpu.Cause{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: " + strings.Join(now.Restart, ", ")})
+	}
+	return causes
+}
+
+// Hardware is the inventory.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
+// judge implements configwatch.Judge.
+type judge struct {
+	hardware Hardware
+	changes  *signal.Subscription
+}
+
+// Judge returns what refuses configurations that the hardware cannot have. Its subscription lasts as long as the process.
+func Judge(hardware Hardware) configwatch.Judge { return judge{hardware, hardware.Subscribe()} }
+
+// Changed implements configwatch.Judge.
+func (j judge) Changed() <-chan struct{} { return j.changes.C() }
+
+// Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have.
+func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
+	snapshot := j.hardware.Current()
+	if !snapshot.Driver.Present() {
+		return nil, false
+	}
+	return offer.Refuse(snapshot, config.OfferSettings(inForce), config.OfferSettings(next)), true
+}

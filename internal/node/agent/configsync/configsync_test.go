@@ -1,0 +1,133 @@
+package configsync
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// world is a watcher, the inventory, the conditions and the problems.
+type world struct {
+	mu        sync.Mutex
+	state     configwatch.State
+	snapshot  *gpu.Snapshot
+	condition string
+	problems  []gpu.Cause
+	// syncs counts reports.
+	syncs   int
+	changed signal.Broadcast
+}
+
+type watcher struct{ *world }
+
+func (w watcher) Current() configwatch.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
+}
+
+type hardware struct{ *world }
+
+func (h hardware) Current() *gpu.Snapshot { return h.snapshot }
+
+func (w *world) Subscribe() *signal.Subscription { return w.changed.Subscribe() }
+
+func (w *world) Set(kind string, status metav1.ConditionStatus, reason, message string) {
+	w.condition = strings.Join([]string{kind, string(status), reason, message}, " ")
+}
+
+func (w *world) report(_ string, problems ...gpu.Cause) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = problems
+	w.syncs++
+}
+
+func TestSync(t *testing.T) {
+	refused := errors.New("agent.yaml:2: unknown key")
+	tests := map[string]struct {
+		state     configwatch.State
+		condition string
+		problems  []gpu.Cause
+	}{
+		"defaults":        {condition: "ConfigAccepted True InForce in force: defaults and flags"},
+		"a file":          {state: configwatch.State{Source: "/etc/agent.yaml"}, condition: "ConfigAccepted True InForce in force: /etc/agent.yaml"},
+		"waiting for one": {state: configwatch.State{Waiting: true}},
+		"refused": {
+			state:     configwatch.State{Source: "/etc/agent.yaml", Refused: refused},
+			condition: "ConfigAccepted False Refused agent.yaml:2: unknown key",
+			problems:  []gpu.Cause{{Code: "CONFIG_REFUSED", Message: "configuration refused, the last good one stays in force: agent.yaml:2: unknown key"}},
+		},
+		"everything at once": {
+			state: configwatch.State{
+				Waiting: true, Lost: []configwatch.Lost{{Code: "STATE_DAMAGED", Err: errors.New("config.last-good is damaged")}},
+				Forbidden: []string{"configmaps ns/a: forbidden"}, Restart: []string{"kubeletDir", "cdiDir"},
+			},
+			problems: []gpu.Cause{
+				{Code: "STATE_DAMAGED", Message: "config.last-good is damaged"}, {Code: "CONFIG_FORBIDDEN", Message: "configmaps ns/a: forbidden"},
+				{Code: "CONFIG_RESTART", Message: "changed settings take effect only when the agent starts again: kubeletDir, cdiDir"},
+			},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{problems: []gpu.Cause{{Code: "OLD"}}}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					done <- New(Deps{Config: watcher{w}, Conditions: w, Report: w.report}).Run(ctx)
+				}()
+				synctest.Wait()
+				w.mu.Lock()
+				w.state, w.condition, w.syncs = tc.state, "", 0
+				w.mu.Unlock()
+				w.changed.Set()
+				synctest.Wait()
+				if w.condition != tc.condition || w.syncs != 1 {
+					t.Errorf("condition %q after %d reports, want %q after 1", w.condition, w.syncs, tc.condition)
+				}
+				if diff := cmp.Diff(tc.problems, w.problems); diff != "" {
+					t.Errorf("problems (-want +got):\n%s", diff)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestJudge(t *testing.T) {
+	shared := func(replicas int) *v1alpha1.AgentConfig {
+		return &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Sharing: &v1alpha1.Sharing{Mode: v1alpha1.SharingMode(offer.MPS), Replicas: replicas}}}}
+	}
+	w := &world{snapshot: &gpu.Snapshot{}}
+	j := Judge(hardware{w})
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
+		t.Errorf("without a driver: %v, known %v", refused, known)
+	}
+	<-j.Changed()
+	w.snapshot = &gpu.Snapshot{Driver: gpu.Driver{Version: "580"}, GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7}}}}
+	w.changed.Set()
+	<-j.Changed()
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused == nil || !strings.Contains(refused.Error(), "at most 48 clients") {
+		t.Errorf("100 replicas: %v, known %v", refused, known)
+	}
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(4)); !known || refused != nil {
+		t.Errorf("4 replicas: %v, known %v", refused, known)
+	}
+}

@@ -1,0 +1,156 @@
+// Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration, conditions
+// and problems, and hands it to the publisher, which writes it.
+//
+// What wakes it: a change of any of these.
+//
+// What it writes: nothing. It publishes no object before the ledger was compared with the node, since that would show
+// devices in use as free.
+//
+// What it never waits for: the API server. Everything that it reads is in memory.
+//
+// It must not import an adapter or a front end.
+package gpunodesync
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/version"
+	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Hardware is the inventory.
+type Hardware interface {
+	Current() *gpu.Snapshot
+	Subscribe() *signal.Subscription
+}
+
+// Ledger has the holdings.
+type Ledger interface {
+	Holdings() []ledger.Holding
+	Subscribe() *signal.Subscription
+}
+
+// Devices has the use in force.
+type Devices interface {
+	Units() []offer.Unit
+	SubscribeUse() *signal.Subscription
+}
+
+// Config is the watcher of the configuration.
+type Config interface {
+	Current() configwatch.State
+	Subscribe() *signal.Subscription
+}
+
+// Conditions are those of the GPUNode.
+type Conditions interface {
+	All() []metav1.Condition
+	Subscribe() *signal.Subscription
+}
+
+// Problems are the node's problems that belong to no GPU.
+type Problems interface {
+	All() []gpu.Cause
+	Subscribe() *signal.Subscription
+}
+
+// Deps are what a Syncer is made of.
+type Deps struct {
+	NodeName string
+	// Compared is closed when the ledger was compared with the node.
+	Compared   <-chan struct{}
+	Hardware   Hardware
+	Ledger     Ledger
+	Devices    Devices
+	Config     Config
+	Conditions Conditions
+	Problems   Problems
+	// Publish takes the newest object. It must not block.
+	Publish func(*v1alpha1.GPUNode)
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct{ deps Deps }
+
+// New makes a Syncer.
+func New(deps Deps) *Syncer { return &Syncer{deps} }
+
+// Run publishes until ctx ends.
+func (s *Syncer) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.deps.Compared:
+	}
+	hardware, holdings, use := s.deps.Hardware.Subscribe(), s.deps.Ledger.Subscribe(), s.deps.Devices.SubscribeUse()
+	settings, conditions, problems := s.deps.Config.Subscribe(), s.deps.Conditions.Subscribe(), s.deps.Problems.Subscribe()
+	for _, subscription := range []*signal.Subscription{hardware, holdings, use, settings, conditions, problems} {
+		defer subscription.Close()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hardware.C():
+		case <-holdings.C():
+		case <-use.C():
+		case <-settings.C():
+		case <-conditions.C():
+		case <-problems.C():
+		}
+		s.deps.Publish(s.build())
+	}
+}
+
+// build computes the present object.
+func (s *Syncer) build() *v1alpha1.GPUNode {
+	snapshot := *s.deps.Hardware.Current()
+	snapshot.Faults = s.deps.Problems.All()
+	var holdings []gpu.Holding
+	for _, h := range s.deps.Ledger.Holdings() {
+		// The pod of a pending holding is not known yet.
+		if h.Holder.Kind != gpu.HolderPod || h.Holder.PodUID != "" {
+			holdings = append(holdings, h.Holding)
+		}
+	}
+	now := s.deps.Config.Current()
+	return gpunode.Build(s.deps.NodeName, gpunode.Input{
+		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: holdings, Offered: offered(s.deps.Devices.Units()),
+		Excluded: excluded(&snapshot, now.Config), Conditions: s.deps.Conditions.All(),
+		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
+	})
+}
+
+// excluded returns the GPUs that the configuration excludes.
+func excluded(snapshot *gpu.Snapshot, inForce *v1alpha1.AgentConfig) map[gpu.UUID]bool {
+	out := map[gpu.UUID]bool{}
+	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce).GPUs) {
+		out[id] = inForce.GPUs[rule].Exclude
+	}
+	return out
+}
+
+// offered converts the use of each device to the API's type.
+func offered(units []offer.Unit) map[gpu.UUID]v1alpha1.DeviceOffer {
+	out := map[gpu.UUID]v1alpha1.DeviceOffer{}
+	for _, unit := range units {
+		use := unit.Use
+		made := v1alpha1.DeviceOffer{
+			Resource: use.Resource, Sharing: string(use.Mode), Replicas: use.Replicas, TimeSlice: use.TimeSlice, Draining: unit.Draining,
+		}
+		if use.Mode == offer.MPS {
+			made.PinnedMemoryMiB, made.ActiveThreadPercentage = use.PinnedMemoryMiB, use.ActiveThreadPercentage
+		}
+		out[unit.Key.Device()] = made
+	}
+	return out
+}
