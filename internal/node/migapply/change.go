@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// carryOut does the work of all jobs; what it needs is ours. A card on which something
-// fails drops out, and the others go on.
+// carryOut does the work of all jobs, whose devices are held by now. A GPU on which a step fails drops out, and the others
+// continue.
 func (r *round) carryOut() error {
 	var work []*job
 	for _, j := range r.jobs {
@@ -27,7 +27,7 @@ func (r *round) carryOut() error {
 	}
 	if begun {
 		r.publish()
-		for _, phase := range []func([]*job) error{r.quiesce, r.destroy, r.setModes, r.reset, r.create, r.touch, r.see} {
+		for _, phase := range []func([]*job) error{r.quiesce, r.destroy, r.setModes, r.reset, r.create, r.touch, r.verify} {
 			if err := phase(work); err != nil {
 				return err
 			}
@@ -36,18 +36,18 @@ func (r *round) carryOut() error {
 	return r.finish()
 }
 
-// begin writes the journal; false when that failed, and then nothing must be done.
+// begin writes the journal. When that fails it returns false, and nothing may be changed.
 func (r *round) begin(work []*job) (bool, error) {
-	anew, before := false, r.journal
-	before.Cards = slices.Clone(before.Cards)
+	renew, before := false, r.journal
+	before.GPUs = slices.Clone(before.GPUs)
 	for _, j := range work {
 		j.worked = true
 		if j.ready {
 			r.journal.put(entry{UUID: j.want.UUID, Wanted: j.want.Wanted, Source: j.want.Source, Plan: j.plan})
-			anew = true
+			renew = true
 		}
 	}
-	if anew {
+	if renew {
 		switch err := r.writeJournal(true, StepJournalWritten); {
 		case isStop(err):
 			return false, err
@@ -64,14 +64,14 @@ func (r *round) begin(work []*job) (bool, error) {
 		if len(j.create) > 0 {
 			r.untouched[j.want.UUID] = true
 		}
-		r.deps.Log.Info("MIG change begins", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "generation", r.journal.Generation,
+		r.deps.Log.Info("MIG change started", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "generation", r.journal.Generation,
 			"destroy", len(j.destroy), "mode", j.mode != nil, "create", len(j.create))
 	}
 	return true, nil
 }
 
-// act does one thing on a card. An error of the hardware is the job's and ends its work; the
-// one that is returned is a stopError.
+// act does one step on a GPU. An error of the hardware is recorded in the job and ends its work; the error that is returned is
+// a stopError.
 func (r *round) act(j *job, do func(context.Context) error, done Step, what string, args ...any) error {
 	if j.err != nil {
 		return nil
@@ -94,7 +94,7 @@ func (r *round) quiesce(work []*job) error {
 			continue
 		}
 		quiesce := func(ctx context.Context) error { return r.deps.Quiesce(ctx, j.want.UUID) }
-		if err := r.act(j, quiesce, StepQuiesced, "end what Berth runs on it"); err != nil {
+		if err := r.act(j, quiesce, StepQuiesced, "end the programs of Berth on the GPU"); err != nil {
 			return err
 		}
 	}
@@ -135,32 +135,32 @@ func (r *round) setModes(work []*job) error {
 	return nil
 }
 
-// reset resets all cards that need it in one call, and when that fails one by one: not all need be at fault.
+// reset resets all GPUs that need it in one call, and when that fails one by one, since the cause may concern only one.
 func (r *round) reset(work []*job) error {
-	var cards []gpu.UUID
+	var ids []gpu.UUID
 	var due []*job
 	for _, j := range work {
-		// Taking a pending change back never needs one; and only a whole card that is ours is reset.
+		// Reverting a pending change never needs a reset, and only a GPU that is held as a whole is reset.
 		if j.err == nil && j.needsReset && j.plan.SetMode != nil {
-			cards, due = append(cards, j.want.UUID), append(due, j)
+			ids, due = append(ids, j.want.UUID), append(due, j)
 		}
 	}
 	if len(due) == 0 {
 		return nil
 	}
-	err := r.call(cards, "reset", func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, cards) })
+	err := r.call(ids, "reset", func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, ids) })
 	switch {
 	case isStop(err):
 		return err
 	case err == nil:
 		return r.step(StepReset)
-	case len(due) == 1 || r.hung[cards[0]] != nil:
+	case len(due) == 1 || r.hung[ids[0]] != nil:
 		for _, j := range due {
 			j.err = fmt.Errorf("reset the GPU: %w", err)
 		}
 		return nil
 	}
-	r.deps.Log.Warn("GPUs could not be reset together; trying one by one", "gpus", cards, "error", err)
+	r.deps.Log.Warn("GPUs could not be reset together; trying one by one", "gpus", ids, "error", err)
 	for _, j := range due {
 		reset := func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, []gpu.UUID{j.want.UUID}) }
 		if err := r.act(j, reset, StepReset, "reset the GPU"); err != nil {
@@ -184,9 +184,9 @@ func (r *round) create(work []*job) error {
 	return nil
 }
 
-// touch concerns the node; without it new instances are of no use.
+// touch makes the device nodes, without which new instances cannot be used. It concerns the whole node.
 func (r *round) touch(work []*job) error {
-	err := r.call([]gpu.UUID{everyCard}, "make the device nodes", r.deps.Hardware.Touch)
+	err := r.call([]gpu.UUID{allGPUs}, "make the device nodes", r.deps.Hardware.Touch)
 	if isStop(err) {
 		return err
 	}
@@ -202,9 +202,9 @@ func (r *round) touch(work []*job) error {
 	return nil
 }
 
-// see waits until the inventory shows what was done, of failed cards too.
-func (r *round) see(work []*job) error {
-	for until := r.deps.Clock.Now().Add(seeWithin); ; {
+// verify waits until the inventory shows the changes, also those of failed GPUs.
+func (r *round) verify(work []*job) error {
+	for until := r.deps.Clock.Now().Add(verifyWithin); ; {
 		err := r.rescan()
 		if isStop(err) {
 			return err
@@ -213,29 +213,28 @@ func (r *round) see(work []*job) error {
 			return r.step(StepRescanned)
 		}
 		if !r.deps.Clock.Now().Before(until) {
-			return r.blame(work, err)
+			return r.explain(work, err)
 		}
 		select {
 		case <-r.ctx.Done():
-		case <-r.deps.Clock.After(seePause):
+		case <-r.deps.Clock.After(verifyInterval):
 		}
 	}
 }
 
-// blame says what is wrong with the cards that are not as they should be, or that could not be
-// looked at.
-func (r *round) blame(work []*job, scan error) error {
+// explain sets the error of the GPUs that are not as planned, or that could not be scanned.
+func (r *round) explain(work []*job, scan error) error {
 	for _, j := range work {
 		switch {
 		case j.err != nil:
 		case scan != nil:
-			j.err = fmt.Errorf("look at the hardware afterwards: %w", scan)
-		case j.after.card == nil:
-			j.err = errors.New("the GPU is not there any more")
-		case j.after.card.MIG.Unsure:
-			j.err = errors.New("how it is partitioned could not be read completely afterwards")
+			j.err = fmt.Errorf("scan the hardware after the change: %w", scan)
+		case j.after.device == nil:
+			j.err = errors.New("the GPU is no longer found")
+		case j.after.device.MIG.Unsure:
+			j.err = errors.New("its partitions could not be read completely after the change")
 		case !j.asPlanned():
-			j.err = errors.New("the driver said that all went well, but " + bothers(j.after.card, &j.after.plan))
+			j.err = errors.New("the driver reported success, but " + differences(j.after.device, &j.after.plan))
 		}
 	}
 	if scan != nil {
@@ -244,27 +243,26 @@ func (r *round) blame(work []*job, scan error) error {
 	return r.step(StepRescanned)
 }
 
-// compare tells whether the cards that did not fail are as they should be by now.
+// compare reports whether the GPUs that did not fail are as planned.
 func (r *round) compare(work []*job) bool {
 	snapshot, held := r.deps.Inventory.Current(), r.holdings()
 	all := true
 	for _, j := range work {
 		if j.err == nil {
 			j.after = r.consider(j.want, snapshot, held)
-			all = all && j.asPlanned() && j.after.card != nil && !j.after.card.MIG.Unsure
+			all = all && j.asPlanned() && j.after.device != nil && !j.after.device.MIG.Unsure
 		}
 	}
 	return all
 }
 
-// asPlanned tells whether the card is as it should be after the work: done, or with its mode, when its devices could not be
-// planned before.
+// asPlanned reports whether the GPU is as planned: done, or with its mode, when its devices could not be planned before.
 func (j *job) asPlanned() bool {
-	modeOnly := j.plan.Unplanned && j.after.card != nil && j.after.card.MIG.Enabled
+	modeOnly := j.plan.Unplanned && j.after.device != nil && j.after.device.MIG.Enabled
 	return modeOnly || !j.after.busy()
 }
 
-// finish gives back what was held for the work.
+// finish releases what was held for the work.
 func (r *round) finish() error {
 	for i, j := range r.jobs {
 		if !j.worked {
@@ -273,11 +271,11 @@ func (r *round) finish() error {
 		if j.err != nil {
 			r.failed(j)
 		} else {
-			r.deps.Log.Info("MIG change is done", "gpu", j.want.UUID, "now", shape(j.want.Wanted), "generation", r.journal.Generation)
+			r.deps.Log.Info("MIG change completed", "gpu", j.want.UUID, "now", shape(j.want.Wanted), "generation", r.journal.Generation)
 			delete(r.tries, j.want.UUID)
 			r.jobs[i] = j.after
 		}
-		// What was not looked at since might still be offered though it is gone, or be about to go.
+		// A device that was not scanned since may still be advertised although it is removed or about to be.
 		if j.ready && r.known(j.want.UUID) {
 			if err := r.hold(j.want.UUID, nil); err != nil {
 				return err

@@ -1,46 +1,40 @@
-// Package migapply carries MIG plans out on this node: given what each card is to be,
-// it waits for those in the way, changes the cards, and says how far it is.
+// Package migapply carries out MIG plans on this node: given the wanted MIG devices of each GPU, it waits for the holders that
+// block a change, changes the GPUs, and reports the state of each.
 //
 // It guarantees that
-//   - nothing that is held is destroyed: whatever goes is taken from the ledger first, as
-//     maintenance, and a card of which that fails is left as it is;
-//   - a GPU instance that looks empty is removed only while nobody holds a MIG device of its GPU that the
-//     scan does not list, and never with a compute instance;
-//   - a GPU that has to be reset is not touched while any program has it open: it waits for 30 seconds,
-//     has then failed with the name of the program, serves as it is, and is tried again;
-//   - of a card that waits, what is free and will go is barred, so that it drains;
-//   - cards that nobody wants changed are never touched, nor are kept instances;
+//   - nothing that is held is destroyed: whatever is removed is first taken from the ledger as maintenance, and a GPU for
+//     which that fails is left unchanged;
+//   - a GPU instance that looks empty is removed only while no holder has a MIG device of its GPU that the scan does not
+//     list, and never with a compute instance;
+//   - a GPU that has to be reset is not changed while any program has it open: after 30 seconds the change fails with the
+//     name of the program, the GPU stays in use as it is, and the change is tried again;
+//   - of a GPU that waits, the free devices that will be removed are blocked, so that it drains;
+//   - GPUs without a wanted change are never changed, nor are instances that are kept;
 //   - one agent at a time changes the node, also while an upgrade runs two;
-//   - an agent that dies at any moment leaves nothing for good: the next one finishes
-//     what is wanted then, and lets go of everything else;
-//   - a failed card ends its maintenance, so that what is left of it serves, and keeps no other
-//     card from being finished;
-//   - a call of the hardware that does not return holds up nothing but its own card, which stays
-//     barred until it does.
+//   - an agent that dies at any moment leaves nothing behind: the next one completes what is wanted then, and releases
+//     everything else;
+//   - a failed GPU ends its maintenance, so that its remaining devices can be allocated, and delays no other GPU;
+//   - a hardware call that does not return delays only its own GPU, which stays blocked until the call returns.
 //
-// It must not import Kubernetes, a vendor adapter or a front end: the hardware, the
-// inventory and the ledger are handed in.
+// It must not import Kubernetes, a vendor adapter or a front end: hardware, inventory and ledger are passed in.
 //
-// # How it survives death
+// # How a change survives the death of the agent
 //
-// Reconcile is level-triggered: each call plans anew from what is there to what is wanted,
-// so no step has to be recorded once it is done. What cannot be seen on the hardware
-// is recorded before the first change, in the journal: which cards are under way, to
-// what, and who said so. A card of the journal that is wanted otherwise meanwhile becomes
-// that, which is how a change is undone; one that nobody wants anything of any more is
-// finished. The journal is gone when nothing is under way. Its folder has to outlive a reboot; one of another
-// Node, by the Node's UID, is void.
+// Reconcile is level-triggered: each call plans from the present to the wanted state, so no completed step has to be recorded.
+// What cannot be seen on the hardware is recorded in the journal before the first change: which GPUs are being changed,
+// to what, and who wanted it. A GPU of the journal for which something else is wanted by then is changed to that, which is how
+// a change is undone; a change that is no longer wanted is completed. The journal is removed when no change is in
+// progress. Its folder has to outlive a reboot; the journal of another Node, by the Node's UID, is ignored.
 //
-// Beside the journal is its lock file. The agent that changes something holds the lock for as
-// long, and the kernel drops it when the agent dies. Its text is the generation: one more for each change,
-// and for each taking over of another agent's, for the life of the file.
+// Beside the journal is its lock file. An agent holds the lock while it changes something, and the kernel releases it when
+// the agent dies. The text of the file is the generation, which grows with each change and each takeover of another agent's
+// change, for the life of the file.
 //
-// # What is barred
+// # What is blocked
 //
-// The holder of all this is gpu.HolderMaintenance with HolderID. It holds the whole card
-// when the mode changes and when no instance is kept, and otherwise the instances that
-// go; kept instances serve on, and new ones serve when the inventory has seen them. While a card
-// waits it holds the free shares and instances among those that will go. The
-// ledger's bars are enough for instances; for a change of the mode the whole card has to leave
-// the offers, of which Pending tells.
+// All holdings have the holder gpu.HolderMaintenance with HolderID. It holds the whole GPU when the mode changes and when no
+// instance is kept, and otherwise the instances that are removed; kept instances stay in use, and new ones are
+// advertised when the inventory has seen them. While a GPU waits, it holds the free replicas and instances among those
+// that will be removed. The ledger is enough to block instances; for a change of the mode the whole GPU has to be withheld,
+// which Pending reports.
 package migapply

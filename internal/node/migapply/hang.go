@@ -8,10 +8,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// everyCard stands for all cards in the list of calls that hang.
-const everyCard gpu.UUID = ""
+// allGPUs stands for all GPUs in the list of calls that hang.
+const allGPUs gpu.UUID = ""
 
-// hungCall is a call of the hardware that was left behind: nobody knows what it will still do.
+// hungCall is a hardware call that exceeded its deadline; it may still have an effect.
 type hungCall struct {
 	what  string
 	since time.Time
@@ -22,65 +22,65 @@ func (c *hungCall) String() string {
 	return fmt.Sprintf("the driver has not answered since %s (%s)", c.since.UTC().Format(time.RFC3339), c.what)
 }
 
-// call does something with cards, and leaves it behind when it takes too long. Its error is a
-// stopError when the agent leaves.
-func (r *round) call(cards []gpu.UUID, what string, do func(context.Context) error) error {
+// call runs a hardware call for GPUs, and stops waiting for it after the deadline. The error is a stopError when the agent
+// stops.
+func (r *round) call(ids []gpu.UUID, what string, do func(context.Context) error) error {
 	c := &hungCall{what: what, since: r.deps.Clock.Now()}
 	returned, err := r.await(callWithin, c, do)
 	if !returned {
-		for _, card := range cards {
-			r.hung[card] = c
+		for _, id := range ids {
+			r.hung[id] = c
 		}
 	}
 	return err
 }
 
-// await waits for something that nothing may be able to interrupt, and tells whether it has returned.
+// await waits for a call that may not be interruptible, and reports whether it has returned.
 func (r *round) await(within time.Duration, c *hungCall, do func(context.Context) error) (returned bool, err error) {
 	c.done = make(chan error, 1)
-	patience := r.deps.Clock.NewTimer(within)
-	defer patience.Stop()
+	timer := r.deps.Clock.NewTimer(within)
+	defer timer.Stop()
 	go func() { c.done <- do(r.ctx) }()
 	select {
 	case err := <-c.done:
-		if stop := r.left(); stop != nil {
+		if stop := r.stopped(); stop != nil {
 			return true, stop
 		}
 		return true, err
-	case <-patience.C():
+	case <-timer.C():
 		return false, fmt.Errorf("no answer within %v", within)
 	case <-r.ctx.Done():
 	}
-	bye := r.deps.Clock.NewTimer(farewell)
-	defer bye.Stop()
+	grace := r.deps.Clock.NewTimer(shutdownGrace)
+	defer grace.Stop()
 	select {
 	case <-c.done:
-		return true, r.left()
-	case <-bye.C():
-		return false, r.left()
+		return true, r.stopped()
+	case <-grace.C():
+		return false, r.stopped()
 	}
 }
 
-// hanging gives the call that still hangs on a card; nil when none does. What one that
-// has returned did is unseen.
-func (p *Partition) hanging(card gpu.UUID) *hungCall {
-	c := p.hung[card]
+// hanging returns the call that still hangs on a GPU; nil when there is none. The effect of a call that has returned is
+// unseen.
+func (p *Partition) hanging(id gpu.UUID) *hungCall {
+	c := p.hung[id]
 	if c == nil {
 		return nil
 	}
 	select {
 	case err := <-c.done:
-		c.done <- err // it may hang on other cards too
-		delete(p.hung, card)
-		if card != everyCard {
-			p.unseen[card] = true
+		c.done <- err // It may hang on other GPUs too.
+		delete(p.hung, id)
+		if id != allGPUs {
+			p.unseen[id] = true
 		}
-		p.deps.Log.Info("a call of the hardware has returned late", "gpu", card, "call", c.what, "error", err)
+		p.deps.Log.Info("hardware call returned late", "gpu", id, "call", c.what, "error", err)
 		return nil
 	default:
 		return c
 	}
 }
 
-// known tells whether the inventory shows what was done to a card, and nothing more is to come.
-func (p *Partition) known(card gpu.UUID) bool { return !p.unseen[card] && p.hanging(card) == nil }
+// known reports whether the inventory shows all changes of a GPU, and no call is outstanding.
+func (p *Partition) known(id gpu.UUID) bool { return !p.unseen[id] && p.hanging(id) == nil }

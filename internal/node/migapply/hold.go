@@ -9,10 +9,10 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// me is this package in the ledger.
-func me() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: HolderID} }
+// maintenance is the holder under which this package acquires devices.
+func maintenance() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: HolderID} }
 
-// holdings are those of the ledger at a moment.
+// holdings are the ledger's holdings at a moment.
 type holdings struct {
 	own    map[gpu.UUID][]gpu.DeviceKey
 	others []ledger.Holding
@@ -30,7 +30,7 @@ func (p *Partition) holdings() *holdings {
 	return h
 }
 
-// holders name those who hold a card or MIG device, or a share of it.
+// holders returns the names of those who hold a GPU or MIG device, or a replica of it.
 func (h *holdings) holders(device gpu.DeviceKey) []string {
 	var names []string
 	for _, one := range h.others {
@@ -42,14 +42,14 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 	return slices.Compact(names)
 }
 
-// card is a GPU of a snapshot with those who hold something of it. Of a held MIG device that the scan does not list nobody
-// knows which instance it is of, so it may be any that looks empty.
-func (h *holdings) card(card *gpu.GPU) mig.GPU {
-	c := mig.GPUOf(card, h.holders)
+// withHolders is a GPU of a snapshot with the holders of its devices. A held MIG device that the scan does not list may belong to
+// any instance that looks empty.
+func (h *holdings) withHolders(device *gpu.GPU) mig.GPU {
+	c := mig.GPUOf(device, h.holders)
 	var unlisted []string
 	for _, one := range h.others {
-		listed := slices.ContainsFunc(card.MIG.Devices, func(d gpu.MIGDevice) bool { return d.UUID == one.Key.MIG })
-		if one.Key.GPU == card.UUID && one.Key.MIG != "" && !listed {
+		listed := slices.ContainsFunc(device.MIG.Devices, func(d gpu.MIGDevice) bool { return d.UUID == one.Key.MIG })
+		if one.Key.GPU == device.UUID && one.Key.MIG != "" && !listed {
 			unlisted = append(unlisted, holder(one))
 		}
 	}
@@ -63,13 +63,12 @@ func (h *holdings) card(card *gpu.GPU) mig.GPU {
 	return c
 }
 
-// free tells whether nobody else holds anything of a key's silicon.
+// free reports whether no other holder has a device that overlaps a key.
 func (h *holdings) free(key gpu.DeviceKey) bool {
 	return !slices.ContainsFunc(h.others, func(one ledger.Holding) bool { return key.Overlaps(one.Key) })
 }
 
-// take are the keys that have to be ours before a plan is carried out; none for work that
-// disturbs nobody.
+// take returns the keys that have to be acquired before a plan is carried out; none for work that affects no holder.
 func (j *job) take() []gpu.DeviceKey {
 	if !j.plan.Changes() {
 		return nil
@@ -80,11 +79,10 @@ func (j *job) take() []gpu.DeviceKey {
 	return j.leaving()
 }
 
-// leaving are the MIG devices that the plan destroys. There may be several in one GPU
-// instance, when somebody else made them.
+// leaving returns the MIG devices that the plan destroys. One GPU instance may have several that another program created.
 func (j *job) leaving() []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
-	for _, device := range j.card.MIG.Devices {
+	for _, device := range j.device.MIG.Devices {
 		for _, gone := range j.plan.Destroy {
 			if gone.GI == device.GI {
 				keys = append(keys, gpu.DeviceKey{GPU: j.want.UUID, MIG: device.UUID})
@@ -95,8 +93,8 @@ func (j *job) leaving() []gpu.DeviceKey {
 	return keys
 }
 
-// going are the devices that the plan takes from the offers: in shares where they are offered so, as
-// each share that ends is to be kept from the next pod.
+// going returns the devices that the plan withholds, as replicas where they are advertised so: each replica that is released
+// is kept from the next pod.
 func (r *round) going(j *job) []gpu.DeviceKey {
 	devices := j.leaving()
 	if j.plan.SetMode != nil {
@@ -121,7 +119,7 @@ func (r *round) going(j *job) []gpu.DeviceKey {
 	return keys
 }
 
-// bar takes from the ledger what is free of the devices that will go.
+// bar acquires the free ones among the devices that will be removed.
 func (r *round) bar(j *job) error {
 	now := r.holdings()
 	wanted := slices.DeleteFunc(r.going(j), func(key gpu.DeviceKey) bool { return !now.free(key) })
@@ -131,18 +129,18 @@ func (r *round) bar(j *job) error {
 		if !errors.As(err, &barred) {
 			return err
 		}
-		// Somebody was faster with this one.
+		// Another holder acquired this one first.
 		wanted = slices.DeleteFunc(wanted, func(key gpu.DeviceKey) bool { return key.Overlaps(barred.Key) })
 	}
 }
 
-// hold makes exactly these keys of a card ours. When that fails nothing more is ours than before.
-func (r *round) hold(card gpu.UUID, wanted []gpu.DeviceKey) error {
-	own := r.holdings().own[card]
+// hold makes this package hold exactly these keys of a GPU. When that fails, nothing more is held than before.
+func (r *round) hold(id gpu.UUID, wanted []gpu.DeviceKey) error {
+	own := r.holdings().own[id]
 	missing := without(wanted, own)
 	extra := without(own, wanted)
 	if len(missing) > 0 {
-		if err := r.deps.Ledger.Acquire(me(), missing); err != nil {
+		if err := r.deps.Ledger.Acquire(maintenance(), missing); err != nil {
 			return err
 		}
 		if err := r.step(StepBarred); err != nil {
@@ -156,9 +154,9 @@ func (r *round) release(keys []gpu.DeviceKey) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := r.deps.Ledger.Release(me(), keys); err != nil {
-		// It stands in memory. Should the agent die before the ledger is written again, the next
-		// one finds maintenance without a reason, and ends it.
+	if err := r.deps.Ledger.Release(maintenance(), keys); err != nil {
+		// It is released in memory. When the agent dies before the ledger is written again, the next one finds maintenance
+		// without a reason and ends it.
 		r.deps.Log.Warn("MIG maintenance ended, but the ledger could not be written", "error", err)
 	}
 	return r.step(StepReleased)
@@ -174,11 +172,11 @@ func without(keys, not []gpu.DeviceKey) []gpu.DeviceKey {
 	return left
 }
 
-// releaseStrays ends our maintenance of cards of which nothing is wanted and nothing is under way.
+// releaseStrays ends the maintenance of GPUs for which no change is wanted or in progress.
 func (r *round) releaseStrays() error {
 	var strays []gpu.DeviceKey
-	for card, keys := range r.holdings().own {
-		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == card }) {
+	for id, keys := range r.holdings().own {
+		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == id }) {
 			strays = append(strays, keys...)
 		}
 	}

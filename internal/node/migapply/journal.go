@@ -27,39 +27,39 @@ const (
 	journalVersion = 1
 )
 
-// journal is what is under way.
+// journal has the changes in progress.
 type journal struct {
 	Generation int64 `json:"generation"`
-	// Owner is the agent that carries it out, or did when it died.
+	// Owner is the agent that carries the changes out, or did when it died.
 	Owner string `json:"owner"`
-	// NodeUID is the UID of the Node that it belongs to; empty when that was not known. The file's envelope has it.
+	// NodeUID is the UID of the Node that the journal belongs to; empty when that was not known. It is in the file's envelope.
 	NodeUID string `json:"-"`
-	// Cards are in the order of their UUID.
-	Cards []entry `json:"cards"`
+	// GPUs are in the order of their UUID; the name in the file is that of version 1 of the format.
+	GPUs []entry `json:"cards"`
 }
 
-// entry is a card under way.
+// entry is a GPU that is being changed.
 type entry struct {
 	UUID   gpu.UUID   `json:"uuid"`
 	Wanted mig.Wanted `json:"wanted"`
-	// Source says who wanted it.
+	// Source names who wanted it.
 	Source string `json:"source,omitempty"`
-	// Plan is what was planned at the start, for people: what is left is planned anew.
+	// Plan is what was planned at the start, for readers of the file; the remaining work is planned again.
 	Plan mig.GPUPlan `json:"plan"`
 }
 
-// check refuses a journal that makes no sense.
+// check returns an error for inconsistent content.
 func (j journal) check() error {
 	if j.Generation < 1 {
 		return fmt.Errorf("generation %d", j.Generation)
 	}
-	for i, card := range j.Cards {
-		if card.UUID == "" || i > 0 && j.Cards[i-1].UUID >= card.UUID {
-			return fmt.Errorf("card %q is out of order", card.UUID)
+	for i, e := range j.GPUs {
+		if e.UUID == "" || i > 0 && j.GPUs[i-1].UUID >= e.UUID {
+			return fmt.Errorf("GPU %q is out of order", e.UUID)
 		}
-		for profile, count := range card.Wanted.Devices {
-			if profile == "" || count < 0 || !card.Wanted.Enabled {
-				return fmt.Errorf("card %s cannot have %d of %q", card.UUID, count, profile)
+		for profile, count := range e.Wanted.Devices {
+			if profile == "" || count < 0 || !e.Wanted.Enabled {
+				return fmt.Errorf("GPU %s cannot have %d of %q", e.UUID, count, profile)
 			}
 		}
 	}
@@ -68,28 +68,28 @@ func (j journal) check() error {
 
 func (j *journal) put(e entry) {
 	j.drop(e.UUID)
-	j.Cards = append(j.Cards, e)
-	slices.SortFunc(j.Cards, func(a, b entry) int { return strings.Compare(string(a.UUID), string(b.UUID)) })
+	j.GPUs = append(j.GPUs, e)
+	slices.SortFunc(j.GPUs, func(a, b entry) int { return strings.Compare(string(a.UUID), string(b.UUID)) })
 }
 
-func (j *journal) drop(card gpu.UUID) {
-	j.Cards = slices.DeleteFunc(j.Cards, func(e entry) bool { return e.UUID == card })
+func (j *journal) drop(id gpu.UUID) {
+	j.GPUs = slices.DeleteFunc(j.GPUs, func(e entry) bool { return e.UUID == id })
 }
 
 // errBusy says that another agent holds the lock.
 var errBusy = errors.New("another agent of this node is changing its GPUs")
 
-// desk is the folder with the journal, locked.
-type desk struct {
+// store is the folder with the journal, locked.
+type store struct {
 	root *os.Root
 	dir  string
 	lock *os.File
-	// generation is the highest that was given out.
+	// generation is the highest one so far.
 	generation int64
 }
 
-// openDesk takes the lock; it does not wait for it.
-func openDesk(dir string) (*desk, error) {
+// openStore takes the lock; it does not wait for it.
+func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func openDesk(dir string) (*desk, error) {
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	d := &desk{root: root, dir: dir, lock: lock}
+	d := &store{root: root, dir: dir, lock: lock}
 	// Of the open file, not of the process, so that two agents in one process exclude each other too.
 	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart})
 	switch {
@@ -117,19 +117,19 @@ func openDesk(dir string) (*desk, error) {
 		d.close()
 		return nil, err
 	}
-	// A text that makes no sense counts as 0; the journal's own generation counts too.
+	// A text that is no number counts as 0; the journal's own generation counts too.
 	d.generation, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return d, nil
 }
 
-// close gives the lock back.
-func (d *desk) close() {
+// close releases the lock.
+func (d *store) close() {
 	d.lock.Close()
 	d.root.Close()
 }
 
-// next is a generation that nobody had.
-func (d *desk) next() (int64, error) {
+// next returns a generation that was never used.
+func (d *store) next() (int64, error) {
 	next := max(d.generation, 0) + 1
 	// Fixed width, so that one number overwrites another entirely.
 	if _, err := d.lock.WriteAt(fmt.Appendf(nil, "%019d\n", next), 0); err != nil {
@@ -142,16 +142,16 @@ func (d *desk) next() (int64, error) {
 	return next, nil
 }
 
-// file is the journal's file. It is of no boot: what was under way is brought to its end after one.
-func (d *desk) file() statefile.File[journal] {
+// file is the journal's file. It is valid over a reboot, after which a change in progress is completed.
+func (d *store) file() statefile.File[journal] {
 	return statefile.File[journal]{
-		Path: filepath.Join(d.dir, JournalFile), What: "the MIG change under way", Format: journalFormat, Version: journalVersion, Check: journal.check,
+		Path: filepath.Join(d.dir, JournalFile), What: "the MIG change in progress", Format: journalFormat, Version: journalVersion, Check: journal.check,
 	}
 }
 
-// read gives the journal; one without cards when there is none, or none that can be used. That one is kept beside; if it
-// cannot be, it counts as unreadable, so that it is not overwritten.
-func (d *desk) read() (journal, statefile.Result) {
+// read returns the journal; one without GPUs when there is none, or none that can be used. A file that cannot be used is kept
+// under another name; when that fails it counts as unreadable, so that it is not overwritten.
+func (d *store) read() (journal, statefile.Result) {
 	j, result := d.file().Read()
 	if result.State == statefile.Damaged || result.State == statefile.Newer {
 		_, kept := d.file().Load()
@@ -165,10 +165,10 @@ func (d *desk) read() (journal, statefile.Result) {
 	return j, result
 }
 
-// write replaces the journal: after a crash, of the machine too, the old or the new one
-// is there. Without cards there is none.
-func (d *desk) write(j journal, torn func() error) error {
-	if len(j.Cards) == 0 {
+// write replaces the journal: after a crash, also of the machine, either the old or the new one exists. Without GPUs the file is
+// removed.
+func (d *store) write(j journal, torn func() error) error {
+	if len(j.GPUs) == 0 {
 		if err := d.root.Remove(JournalFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -185,8 +185,8 @@ func (d *desk) write(j journal, torn func() error) error {
 	return file.Save(j)
 }
 
-// sync makes names last.
-func (d *desk) sync() error {
+// sync makes changes of file names durable.
+func (d *store) sync() error {
 	folder, err := d.root.Open(".")
 	if err != nil {
 		return err

@@ -19,10 +19,10 @@ func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"generation":0}`))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var j journal
-		if json.Unmarshal(blob, &j) != nil || j.check() != nil || len(j.Cards) == 0 {
+		if json.Unmarshal(blob, &j) != nil || j.check() != nil || len(j.GPUs) == 0 {
 			return
 		}
-		d, err := openDesk(t.TempDir())
+		d, err := openStore(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,11 +40,11 @@ func FuzzJournal(f *testing.F) {
 func TestJournalChangedOnDisk(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.bury()
-	d, err := openDesk(w.dir)
+	d, err := openStore(w.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := journal{Generation: 1, Owner: "before", Cards: []entry{{UUID: "GPU-0", Wanted: wanted("3x1g.10gb")}}}
+	j := journal{Generation: 1, Owner: "before", GPUs: []entry{{UUID: "GPU-0", Wanted: wanted("3x1g.10gb")}}}
 	if err := d.write(j, func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // openWithin is how long a change waits for programs that have a GPU open before it fails.
 const openWithin = 30 * time.Second
 
-// openedBy says who has a GPU open: "process 12 (nv-hostengine of pod gpu/dcgm-x) and process 77 (Xorg)".
+// openedBy lists programs that have a GPU open: "process 12 (nv-hostengine of pod gpu/dcgm-x) and process 77 (Xorg)".
 func openedBy(open []openers.Opener) string {
 	var parts []string
 	for _, o := range open {
@@ -30,7 +30,7 @@ func openedBy(open []openers.Opener) string {
 	return list(parts)
 }
 
-// toStop says what to do about them.
+// toStop says how to stop them.
 func toStop(open []openers.Opener) string {
 	var parts []string
 	for _, o := range open {
@@ -41,12 +41,12 @@ func toStop(open []openers.Opener) string {
 	return strings.Join(parts, "; ")
 }
 
-// awaitClosed looks, before anything is destroyed, whether the GPUs that need a reset can be reset. One that somebody
-// has open waits for a while, and has then failed: what is there serves on.
+// awaitClosed checks, before anything is destroyed, whether the GPUs that need a reset can be reset. A GPU that a program has
+// open waits for openWithin, and fails then: its present devices stay in use.
 func (r *round) awaitClosed() error {
-	for card := range r.opened {
-		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == card && j.plan.Reset && j.state != Applied }) {
-			delete(r.opened, card)
+	for id := range r.opened {
+		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == id && j.plan.Reset && j.state != Applied }) {
+			delete(r.opened, id)
 		}
 	}
 	for _, j := range r.jobs {
@@ -59,9 +59,9 @@ func (r *round) awaitClosed() error {
 		}
 		switch {
 		case err != nil:
-			j.rest()
+			j.dropWork()
 			j.state = Waiting
-			j.message = fmt.Sprintf("%s does not change to %s yet: it is not known who has it open: %v.", name(j.card), goal(j.want), err)
+			j.message = fmt.Sprintf("%s does not change to %s yet: it is not known who has it open: %v.", name(j.device), goal(j.want), err)
 		case len(open) == 0:
 			delete(r.opened, j.want.UUID)
 		default:
@@ -71,10 +71,10 @@ func (r *round) awaitClosed() error {
 	return nil
 }
 
-func (r *round) openers(card gpu.UUID) ([]openers.Opener, error) {
+func (r *round) openers(id gpu.UUID) ([]openers.Opener, error) {
 	var open []openers.Opener
-	err := r.call([]gpu.UUID{card}, "find who has the GPU open", func(ctx context.Context) error {
-		found, err := r.deps.Openers(ctx, card)
+	err := r.call([]gpu.UUID{id}, "find who has the GPU open", func(ctx context.Context) error {
+		found, err := r.deps.Openers(ctx, id)
 		open = found
 		return err
 	})
@@ -95,11 +95,11 @@ func (r *round) waitForOpeners(j *job, open []openers.Opener) {
 		j.err = fmt.Errorf("it can be reset only while no program has it open, and %s has had it open for %s: %s. Nothing was changed on it",
 			openedBy(open), openWithin, toStop(open))
 		r.failed(j)
-		j.rest()
+		j.dropWork()
 		return
 	}
-	j.rest()
+	j.dropWork()
 	j.state, j.waits = Waiting, true
 	j.message = fmt.Sprintf("%s changes to %s when no program has it open: %s has, since %s; %s.",
-		name(j.card), goal(j.want), openedBy(open), since.UTC().Format(time.RFC3339), toStop(open))
+		name(j.device), goal(j.want), openedBy(open), since.UTC().Format(time.RFC3339), toStop(open))
 }

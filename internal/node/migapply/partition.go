@@ -17,25 +17,23 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// HolderID tells the maintenance of this package from others in the ledger.
+// HolderID distinguishes the maintenance of this package from other maintenance in the ledger.
 const HolderID = "mig"
 
-// Hardware changes cards. A call returns when the driver has answered, and not before: one that
-// takes too long is left behind, and its card is not used until it has returned.
+// Hardware changes GPUs. A call returns when the driver has answered, and not before. When a call takes too long, its GPU is not
+// used until the call has returned.
 type Hardware interface {
-	// SetMIGMode switches MIG; needsReset tells that the card has the mode only after a
-	// reset. Setting the mode that the card has already is no error, also while instances
-	// exist, and takes a pending change back.
-	SetMIGMode(ctx context.Context, card gpu.UUID, on bool) (needsReset bool, err error)
-	// CreateMIG makes a GPU instance that begins at that memory slice, and in it a compute
-	// instance of its whole size.
-	CreateMIG(ctx context.Context, card gpu.UUID, profile string, start int) error
+	// SetMIGMode switches MIG; needsReset is true when the GPU has the mode only after a reset. To set the mode that the GPU
+	// has already is no error, also while instances exist, and reverts a pending change.
+	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (needsReset bool, err error)
+	// CreateMIG creates a GPU instance that begins at that memory slice, and in it a compute instance of its whole size.
+	CreateMIG(ctx context.Context, id gpu.UUID, profile string, start int) error
 	// DestroyMIG removes a GPU instance with its compute instances; none is there afterwards.
-	DestroyMIG(ctx context.Context, card gpu.UUID, gi int) error
+	DestroyMIG(ctx context.Context, id gpu.UUID, gi int) error
 	// RemoveEmptyMIG removes a GPU instance that has no compute instance, and fails when it has one.
-	RemoveEmptyMIG(ctx context.Context, card gpu.UUID, gi int) error
-	// Reset resets these cards and no others.
-	Reset(ctx context.Context, cards []gpu.UUID) error
+	RemoveEmptyMIG(ctx context.Context, id gpu.UUID, gi int) error
+	// Reset resets these GPUs and no others.
+	Reset(ctx context.Context, ids []gpu.UUID) error
 	// Touch makes the device nodes of new instances exist.
 	Touch(ctx context.Context) error
 }
@@ -53,7 +51,7 @@ type Ledger interface {
 	Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Release(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Holdings() []ledger.Holding
-	// Writes tells whether this agent is the one in charge of the node.
+	// Writes reports whether this agent is the one of the node that writes the ledger.
 	Writes() bool
 }
 
@@ -61,23 +59,23 @@ type Ledger interface {
 type Deps struct {
 	// Dir is the folder of the journal; it has to outlive a reboot.
 	Dir string
-	// Owner names this instance of the agent in the journal, for people.
+	// Owner names this instance of the agent in the journal, for its readers.
 	Owner     string
 	Hardware  Hardware
 	Inventory Inventory
 	Ledger    Ledger
-	// Devices are the keys under which a card, its MIG devices and shares are offered now.
-	Devices func(card gpu.UUID) []gpu.DeviceKey
-	// Blind says why it is not known who holds what, such as that the kubelet's checkpoint was
-	// not read yet; empty when it is known. Nothing is changed meanwhile.
+	// Devices returns the keys under which a GPU, its MIG devices and replicas are advertised now.
+	Devices func(id gpu.UUID) []gpu.DeviceKey
+	// Blind returns why it is not known who holds what, such as that the kubelet's checkpoint was not read yet; empty when it
+	// is known. Nothing is changed meanwhile.
 	Blind func() string
-	// Quiesce, if any, ends what Berth itself runs on a card that is about to change its
-	// mode, such as an MPS daemon, which would keep it busy. The card is barred by then.
-	Quiesce func(ctx context.Context, card gpu.UUID) error
-	// Openers, if any, are the programs that have a GPU open now, without what Berth itself runs: Quiesce ends that.
-	// It is asked before a GPU that needs a reset is changed.
-	Openers func(ctx context.Context, card gpu.UUID) ([]openers.Opener, error)
-	// NodeUID, if any, is the UID of our Node, empty while it is not known. A journal of another Node is void.
+	// Quiesce, if any, ends what Berth itself runs on a GPU that is about to change its mode, such as an MPS daemon, which would
+	// keep it busy. The GPU is blocked by then.
+	Quiesce func(ctx context.Context, id gpu.UUID) error
+	// Openers, if any, returns the programs that have a GPU open now, without those that Quiesce ends. It is called before a
+	// GPU that needs a reset is changed.
+	Openers func(ctx context.Context, id gpu.UUID) ([]openers.Opener, error)
+	// NodeUID, if any, is the UID of this Node, empty while it is not known. A journal of another Node is ignored.
 	NodeUID func() string
 	// Notify, if any, is called when Statuses has changed; it must not block.
 	Notify func()
@@ -85,8 +83,7 @@ type Deps struct {
 	Clock clock.Clock
 	// Log is slog's default when nil.
 	Log *slog.Logger
-	// Fault, if not nil, is called after each step. Its error stops everything there, as
-	// death would. For tests.
+	// Fault, if not nil, is called after each step. Its error stops everything there, as the death of the agent would. For tests.
 	Fault func(Step) error
 }
 
@@ -96,61 +93,61 @@ type Step string
 // The steps, in the order of a change. Those before StepJournalWritten leave no trace on the
 // hardware.
 const (
-	StepTakenOver      Step = "taken over"      // the journal that was found has this agent as its owner
-	StepBarred         Step = "barred"          // devices of a card were taken from the ledger
+	StepTakenOver      Step = "taken over"      // the journal of another agent has this agent as its owner
+	StepBarred         Step = "barred"          // devices of a GPU were acquired in the ledger
 	StepJournalTorn    Step = "journal torn"    // half of the new journal is written, beside the old
 	StepJournalWritten Step = "journal written" // and the new one is in force
-	StepQuiesced       Step = "quiesced"        // for each card that changes its mode
+	StepQuiesced       Step = "quiesced"        // for each GPU that changes its mode
 	StepDestroyed      Step = "destroyed"       // for each instance
-	StepModeSet        Step = "mode set"        // for each card that changes its mode
+	StepModeSet        Step = "mode set"        // for each GPU that changes its mode
 	StepReset          Step = "reset"
 	StepCreated        Step = "created" // for each instance
 	StepTouched        Step = "touched"
-	StepRescanned      Step = "rescanned" // the inventory shows what became of it
-	StepReleased       Step = "released"  // devices of a card were given back to the ledger
+	StepRescanned      Step = "rescanned" // the inventory shows the result
+	StepReleased       Step = "released"  // devices of a GPU were released in the ledger
 	StepJournalRemoved Step = "journal removed"
 )
 
-// Want is what a card is to be.
+// Want is the wanted partition of a GPU.
 type Want struct {
 	UUID   gpu.UUID
 	Wanted mig.Wanted
-	// Source says who wants it, for people: "layout all-1g.10gb of label nvidia.com/mig.config".
+	// Source names who wants it, for messages: "layout all-1g.10gb of label nvidia.com/mig.config".
 	Source string
 }
 
-// State is how far a card is.
+// State is the progress of a GPU.
 type State string
 
 // The states.
 const (
-	// Applied: the card is as wanted.
+	// Applied: the GPU is as wanted.
 	Applied State = "Applied"
-	// Waiting: it changes when somebody has ended, or something is known.
+	// Waiting: it changes when a holder has ended, or when something is known.
 	Waiting State = "Waiting"
 	// Changing: it is being changed at this moment.
 	Changing State = "Changing"
 	// Failed: the hardware refused a step. It is tried again.
 	Failed State = "Failed"
-	// Refused: the card cannot be that, whoever leaves.
+	// Refused: the GPU cannot have the wanted partition, whoever releases it.
 	Refused State = "Refused"
 )
 
-// Status is how far a card is that is to be something.
+// Status is the progress of a GPU with a wanted partition.
 type Status struct {
 	UUID gpu.UUID
-	// Index is -1 for a card that the last scan did not find.
+	// Index is -1 for a GPU that the last scan did not find.
 	Index int
 	State State
-	// Message is a sentence that says it, with those that are waited for.
+	// Message describes the state in a sentence, with the holders that block the change.
 	Message string
 	// Plan is what is to be done, or was last planned.
 	Plan mig.GPUPlan
 }
 
-// Pending are the cards that must leave the offers because their mode is to change or is
-// changing, with the reason. A card of which only instances change is not among
-// them: what is kept of it serves on, and what goes is barred in the ledger.
+// Pending returns the GPUs that must be withheld because their mode is about to change or is changing, with the reason. A GPU of
+// which only instances change is not among them: kept instances stay in use, and those that are removed are blocked
+// in the ledger.
 func Pending(statuses []Status) map[gpu.UUID]string {
 	pending := map[gpu.UUID]string{}
 	for i := range statuses {
@@ -162,39 +159,39 @@ func Pending(statuses []Status) map[gpu.UUID]string {
 	return pending
 }
 
-// Partition carries MIG plans out.
+// Partition carries out MIG plans.
 type Partition struct {
 	deps     Deps
 	statuses atomic.Pointer[[]Status]
 
 	mu sync.Mutex // one Reconcile at a time
-	// resumed is set when the journal of the life before was looked at.
+	// resumed is set once the journal of the previous agent was read.
 	resumed bool
-	// unseen are cards that were changed since the last scan.
+	// unseen are GPUs that were changed since the last scan.
 	unseen map[gpu.UUID]bool
-	// untouched are cards whose new instances may be without device nodes.
+	// untouched are GPUs whose new instances may lack device nodes.
 	untouched map[gpu.UUID]bool
-	// hung are the calls that were left behind, by card.
+	// hung are the calls that exceeded their deadline, by GPU.
 	hung  map[gpu.UUID]*hungCall
 	tries map[gpu.UUID]*try
-	// opened is since when a GPU that needs a reset is seen open.
+	// opened is the time since which a program has had a GPU open that needs a reset.
 	opened map[gpu.UUID]time.Time
 
 	faultsMu sync.Mutex
 	faults   map[string]gpu.Cause
 }
 
-// The pauses after failures, and the patience with the hardware and the inventory.
+// The pauses after failures, and the deadlines of hardware and inventory.
 const (
-	firstRetry = time.Second
-	lastRetry  = time.Minute
-	seePause   = 200 * time.Millisecond
-	seeWithin  = 10 * time.Second
-	scanWithin = 30 * time.Second
-	// callWithin is more than the slowest call takes, which is the reset of a card.
+	firstRetry     = time.Second
+	lastRetry      = time.Minute
+	verifyInterval = 200 * time.Millisecond
+	verifyWithin   = 10 * time.Second
+	scanWithin     = 30 * time.Second
+	// callWithin is more than the slowest call takes, which is the reset of a GPU.
 	callWithin = 5 * time.Minute
-	// farewell is how long the agent waits for a call when it leaves.
-	farewell = time.Second
+	// shutdownGrace is how long the agent waits for a call when it stops.
+	shutdownGrace = time.Second
 )
 
 // New makes a Partition; it does nothing before Reconcile.
@@ -209,11 +206,10 @@ func New(deps Deps) *Partition {
 	return p
 }
 
-// Statuses are those of the last Reconcile, or of the one that runs, in the order of
-// the cards' index. It never waits.
+// Statuses returns those of the last Reconcile, or of the one that runs, in the order of the GPUs' index. It never waits.
 func (p *Partition) Statuses() []Status { return slices.Clone(*p.statuses.Load()) }
 
-// Faults are standing troubles with the journal, by code: MIG_JOURNAL_CORRUPT,
+// Faults returns the present problems with the journal, by code: MIG_JOURNAL_CORRUPT,
 // MIG_JOURNAL_VERSION, MIG_JOURNAL_UNWRITABLE.
 func (p *Partition) Faults() []gpu.Cause {
 	p.faultsMu.Lock()
@@ -236,7 +232,7 @@ func (p *Partition) fault(code, message string) {
 	p.deps.Log.Error("MIG journal", "code", code, "problem", message)
 }
 
-func (p *Partition) mended(code string) {
+func (p *Partition) clearFault(code string) {
 	p.faultsMu.Lock()
 	defer p.faultsMu.Unlock()
 	delete(p.faults, code)

@@ -145,7 +145,7 @@ func TestDriverLies(t *testing.T) {
 		return nil
 	}
 	got := state(t, w.reconcile(), "GPU-1")
-	want := "GPU 1 could not be changed to MIG with 1x 7g.80gb: the driver said that all went well, but 7g.80gb at 0 is missing. It is tried again at 2026-09-01T12:00:11Z, or at once when something else is wanted."
+	want := "GPU 1 could not be changed to MIG with 1x 7g.80gb: the driver reported success, but 7g.80gb at 0 is missing. It is tried again at 2026-09-01T12:00:11Z, or at once when something else is wanted."
 	if diff := cmp.Diff(want, got.Message); got.State != Failed || diff != "" {
 		t.Errorf("%s (-want +got):\n%s", got.State, diff)
 	}
@@ -167,7 +167,7 @@ func TestBackoff(t *testing.T) {
 		for strings.Count(strings.Join(w.trace, "\n"), "reset [") == resets {
 			w.clock.SetTime(at)
 			w.reconcile()
-			at = at.Add(seePause)
+			at = at.Add(verifyInterval)
 		}
 		pauses = append(pauses, w.partition.tries["GPU-0"].next.Sub(w.clock.Now()).String())
 	}
@@ -214,13 +214,13 @@ func TestJournalOfAnotherNode(t *testing.T) {
 		t.Run(fmt.Sprintf("our UID is known: %v", known), func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), 1)
 			w.bury()
-			d, err := openDesk(w.dir)
+			d, err := openStore(w.dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			j := journal{
 				Generation: 1, Owner: "before", NodeUID: "uid-1",
-				Cards: []entry{{UUID: "GPU-0", Wanted: wanted("7x1g.10gb")}},
+				GPUs: []entry{{UUID: "GPU-0", Wanted: wanted("7x1g.10gb")}},
 			}
 			if err := d.write(j, func() error { return nil }); err != nil {
 				t.Fatal(err)
@@ -409,7 +409,7 @@ func TestHungCall(t *testing.T) {
 	}
 	w.clock.Step(lastRetry)
 	got = w.reconcile()
-	want := "GPU 1 does not change to MIG with 1x 7g.80gb (layout x): the driver has not answered since 2026-09-01T12:00:00Z (destroy 1g.10gb at 5 (GPU instance 15)). Until then nothing more is done with it, and what was to change is not given out."
+	want := "GPU 1 does not change to MIG with 1x 7g.80gb (layout x): the driver has not answered since 2026-09-01T12:00:00Z (destroy 1g.10gb at 5 (GPU instance 15)). Until it answers, the GPU is not changed, and the devices that were to change are not allocated."
 	if diff := cmp.Diff(want, state(t, got, "GPU-1").Message); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
 	}

@@ -8,16 +8,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
-// try is what is remembered of a card that failed.
+// try records the failures of a GPU.
 type try struct {
 	wanted mig.Wanted
 	times  int
 	next   time.Time
-	// message says it of a GPU that was to change; aside of one that waits or is refused.
+	// message is the status of a GPU that was to change; aside is added to that of a GPU that waits or is refused.
 	message, aside string
 }
 
-// unsure leaves a GPU as it is of which the last scan could not read all: what it did not read is not absent.
+// unsure leaves a GPU unchanged that the last scan could not read completely: what it did not read may exist.
 func (r *round) unsure(j *job) {
 	for _, last := range *r.statuses.Load() {
 		if last.UUID == j.want.UUID && last.State == Applied && reflect.DeepEqual(last.Plan.Wanted, j.want.Wanted) {
@@ -25,10 +25,10 @@ func (r *round) unsure(j *job) {
 			return
 		}
 	}
-	j.message = fmt.Sprintf("%s does not change to %s yet: how it is partitioned could not be read completely. It is read again with the next scan.", name(j.card), goal(j.want))
+	j.message = fmt.Sprintf("%s does not change to %s yet: its partitions could not be read completely. The next scan reads them again.", name(j.device), goal(j.want))
 }
 
-// failed notes a failure and when it is tried again.
+// failed records a failure and when the change is tried again.
 func (r *round) failed(j *job) {
 	t := r.tries[j.want.UUID]
 	if t == nil {
@@ -39,14 +39,14 @@ func (r *round) failed(j *job) {
 	t.times++
 	t.next = r.deps.Clock.Now().Add(pause)
 	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is tried again at %s, or at once when something else is wanted.",
-		name(j.card), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
+		name(j.device), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
 	t.aside = fmt.Sprintf("Meanwhile this failed, and is tried again at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
 	t.report(j)
 	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "error", j.err, "times", t.times, "next", pause)
 }
 
-// report adds a failure to what is said of the GPU. One that waits, or that cannot be as wanted, stays so:
-// what failed there is only what disturbs nobody.
+// report adds a failure to the status of a GPU. A GPU that waits or is refused stays so, since what failed there is only work that
+// affects no holder.
 func (t *try) report(j *job) {
 	switch {
 	case j.ready:

@@ -18,7 +18,7 @@ import (
 type round struct {
 	*Partition
 	ctx     context.Context
-	desk    *desk
+	store   *store
 	journal journal
 	wants   []Want
 	jobs    []*job
@@ -28,28 +28,27 @@ type round struct {
 	readWell bool
 }
 
-// job is a card in a round.
+// job is a GPU in a round.
 type job struct {
-	want Want
-	card *gpu.GPU // nil for one that the last scan did not find
-	plan mig.GPUPlan
-	// state and message are what is so now, or once the work is done.
+	want   Want
+	device *gpu.GPU // nil for a GPU that the last scan did not find
+	plan   mig.GPUPlan
+	// state and message are the present ones, or those after the work is done.
 	state   State
 	message string
-	// destroy, mode and create are the work that can be done now; ready says that it is
-	// the whole plan. Otherwise it is what disturbs nobody: instances without a device are removed, a
-	// pending change of the mode that is not wanted is taken back.
+	// destroy, mode and create are the work that can be done now; ready is true when it is the whole plan. Otherwise it
+	// affects no holder: instances without a device are removed, and a pending change of the mode that is not wanted is
+	// reverted.
 	ready   bool
 	destroy []mig.Instance
 	mode    *bool
 	create  []mig.Placed
-	touch   bool // of instances that are there already
-	// waits is true when somebody is in the way of the plan.
+	touch   bool // for instances that exist already
+	// waits is true when a holder or a program blocks the plan.
 	waits bool
 	// needsReset is set when the mode waits for a reset.
 	needsReset bool
-	// worked is set once the work has begun; then err says what went wrong, and
-	// otherwise after is the card as it is now.
+	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is none.
 	worked bool
 	err    error
 	after  *job
@@ -59,10 +58,10 @@ func (j *job) busy() bool {
 	return len(j.destroy) > 0 || j.mode != nil || len(j.create) > 0 || j.touch
 }
 
-// rest drops the work.
-func (j *job) rest() { j.ready, j.destroy, j.mode, j.create, j.touch = false, nil, nil, nil, false }
+// dropWork drops the work.
+func (j *job) dropWork() { j.ready, j.destroy, j.mode, j.create, j.touch = false, nil, nil, nil, false }
 
-// stopError ends a round on the spot, as death would: the agent leaves, or a test kills it.
+// stopError ends a round immediately, as the death of the agent would: the agent stops, or a test stops it.
 type stopError struct{ error }
 
 func (e *stopError) Unwrap() error { return e.error }
@@ -72,36 +71,34 @@ func isStop(err error) bool {
 	return errors.As(err, &stop)
 }
 
-// step says that a step is done; its error is a stopError.
+// step reports that a step is done; its error is a stopError.
 func (r *round) step(done Step) error {
 	if r.deps.Fault != nil {
 		if err := r.deps.Fault(done); err != nil {
 			return &stopError{err}
 		}
 	}
-	return r.left()
+	return r.stopped()
 }
 
-// left tells whether the agent leaves.
-func (r *round) left() error {
+// stopped returns a stopError when the agent stops.
+func (r *round) stopped() error {
 	if err := r.ctx.Err(); err != nil {
 		return &stopError{err}
 	}
 	return nil
 }
 
-// Reconcile brings the cards closer to what is wanted, as far as can be done now, and says
-// how far each is, in the order of their index. It is to be called when wants, the inventory, the ledger
-// or what Deps.Blind says have changed, and every few seconds as long as a card is not
-// Applied. Cards without a want are left alone. While cards are changed it takes as
-// long as the hardware does; Statuses then shows them. When ctx ends it stops at the
-// next step, and the next agent goes on.
+// Reconcile brings the GPUs as close to what is wanted as is possible now, and returns the status of each in the order of
+// their index. Call it when wants, the inventory, the ledger or the result of Deps.Blind have changed, and every few seconds
+// as long as a GPU is not Applied. GPUs without a want are left unchanged. While GPUs are changed it takes as long as the
+// hardware does; Statuses shows the progress. When ctx ends it stops at the next step, and the next agent continues.
 func (p *Partition) Reconcile(ctx context.Context, wants []Want) []Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &round{Partition: p, ctx: ctx, wants: wants}
 	if err := r.run(); err != nil {
-		p.deps.Log.Info("MIG changes are interrupted; the next agent goes on", "why", err)
+		p.deps.Log.Info("MIG changes were interrupted; the next agent continues", "reason", err)
 	}
 	return p.Statuses()
 }
@@ -110,13 +107,13 @@ func (p *Partition) Reconcile(ctx context.Context, wants []Want) []Status {
 func (r *round) run() error {
 	// 1. One agent at a time.
 	err := r.enter()
-	if r.desk != nil {
-		defer r.desk.close()
+	if r.store != nil {
+		defer r.store.close()
 	}
 	if err != nil {
 		return err
 	}
-	// 2. What is to be done, on a picture that is not older than our own last change.
+	// 2. Plan, on a snapshot that is not older than the last change of this agent.
 	r.planAll()
 	if len(r.unseen) > 0 || slices.ContainsFunc(r.jobs, (*job).busy) {
 		if err = r.rescan(); isStop(err) {
@@ -131,28 +128,28 @@ func (r *round) run() error {
 		r.publish()
 		return nil
 	}
-	// 3. A GPU that cannot be reset now is not changed now.
+	// 3. Postpone GPUs that cannot be reset now.
 	if err := r.awaitClosed(); err != nil {
 		return err
 	}
-	// 4. Take what changes from the ledger, or what is free of it; let go of the rest.
+	// 4. Acquire what changes from the ledger, or the free part of it; release the rest.
 	if err := r.holdAll(); err != nil {
 		return err
 	}
-	// 5. Do it.
+	// 5. Carry the plans out.
 	if err := r.carryOut(); err != nil {
 		return err
 	}
-	// 6. What has ended is no longer under way.
+	// 6. Remove completed changes from the journal.
 	r.publish()
-	r.forgiveJournal()
+	r.clearJournalFaults()
 	return r.closeJournal()
 }
 
-// enter takes the lock and reads the journal, or says why nothing may be changed.
+// enter takes the lock and reads the journal, or sets closed to the reason why nothing may be changed.
 func (r *round) enter() error {
 	if !r.deps.Ledger.Writes() {
-		r.closed = "another agent of this node is in charge"
+		r.closed = "another agent of this node writes the ledger"
 		return nil
 	}
 	if r.deps.Blind != nil {
@@ -160,31 +157,31 @@ func (r *round) enter() error {
 			r.closed = "it is not known who holds what: " + why
 		}
 	}
-	if c := r.hanging(everyCard); c != nil {
+	if c := r.hanging(allGPUs); c != nil {
 		r.closed = c.String()
 	}
-	desk, err := openDesk(r.deps.Dir)
+	store, err := openStore(r.deps.Dir)
 	if err != nil {
 		r.closed = err.Error()
 		if !errors.Is(err, errBusy) {
-			r.unusable(unreadable, err)
+			r.journalFault(unreadable, err)
 		}
 		return nil
 	}
-	r.desk = desk
+	r.store = store
 	return r.readJournal()
 }
 
-// The codes of troubles with the disk.
+// The codes of problems with the journal.
 const (
 	unreadable = "MIG_JOURNAL_UNREADABLE"
 	unwritable = "MIG_JOURNAL_UNWRITABLE"
-	// These two are of a journal that was put aside.
+	// The codes of a journal that was kept aside.
 	corrupt      = "MIG_JOURNAL_CORRUPT"
 	otherVersion = "MIG_JOURNAL_VERSION"
 )
 
-// rescan looks at the hardware; afterwards nothing is unseen.
+// rescan scans the hardware; afterwards nothing is unseen.
 func (r *round) rescan() error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
@@ -195,7 +192,7 @@ func (r *round) rescan() error {
 	return err
 }
 
-// planAll makes the jobs: of what is wanted, and of what is under way and not wanted otherwise.
+// planAll makes the jobs: from what is wanted, and from changes in progress of other GPUs.
 func (r *round) planAll() {
 	r.jobs = nil
 	snapshot, held := r.deps.Inventory.Current(), r.holdings()
@@ -206,104 +203,104 @@ func (r *round) planAll() {
 			r.jobs = append(r.jobs, r.consider(want, snapshot, held))
 		}
 	}
-	for _, card := range r.journal.Cards {
-		// A card that is gone while others answer was taken out.
-		gone := snapshot.Driver.Present() && snapshot.GPU(card.UUID) == nil
-		if !known[card.UUID] && !gone {
-			want := Want{UUID: card.UUID, Wanted: card.Wanted, Source: card.Source}
+	for _, e := range r.journal.GPUs {
+		// A GPU that is not found while the driver answers was removed.
+		gone := snapshot.Driver.Present() && snapshot.GPU(e.UUID) == nil
+		if !known[e.UUID] && !gone {
+			want := Want{UUID: e.UUID, Wanted: e.Wanted, Source: e.Source}
 			r.jobs = append(r.jobs, r.consider(want, snapshot, held))
 		}
 	}
 	slices.SortStableFunc(r.jobs, func(a, b *job) int {
 		return cmp.Or(cmp.Compare(uint(a.index()), uint(b.index())), strings.Compare(string(a.want.UUID), string(b.want.UUID)))
 	})
-	for card := range r.tries {
-		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == card }) {
-			delete(r.tries, card)
+	for id := range r.tries {
+		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == id }) {
+			delete(r.tries, id)
 		}
 	}
 }
 
 func (j *job) index() int {
-	if j.card == nil {
+	if j.device == nil {
 		return -1
 	}
-	return j.card.Index
+	return j.device.Index
 }
 
-// consider says what is to be done with a card, and whether it can be done now.
+// consider returns what is to be done with a GPU, and whether it can be done now.
 func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job {
-	j := &job{want: want, card: snapshot.GPU(want.UUID), state: Waiting}
+	j := &job{want: want, device: snapshot.GPU(want.UUID), state: Waiting}
 	failed := r.tries[want.UUID]
 	if failed != nil && !reflect.DeepEqual(failed.wanted, want.Wanted) {
 		delete(r.tries, want.UUID)
 		failed = nil
 	}
-	if j.card == nil {
-		j.message = fmt.Sprintf("%s is not there: the last scan did not find it. It changes to %s when it is back.", want.UUID, goal(want))
+	if j.device == nil {
+		j.message = fmt.Sprintf("%s was not found by the last scan. It changes to %s when it is found again.", want.UUID, goal(want))
 		return j
 	}
 	if c := r.hanging(want.UUID); c != nil {
 		j.state = Failed
-		j.message = fmt.Sprintf("%s does not change to %s: %v. Until then nothing more is done with it, and what was to change is not given out.", name(j.card), goal(want), c)
+		j.message = fmt.Sprintf("%s does not change to %s: %v. Until it answers, the GPU is not changed, and the devices that were to change are not allocated.", name(j.device), goal(want), c)
 		return j
 	}
-	if j.card.Health.State == gpu.Gone {
-		j.message = fmt.Sprintf("%s does not answer. It changes to %s when it does.", name(j.card), goal(want))
+	if j.device.Health.State == gpu.Gone {
+		j.message = fmt.Sprintf("%s does not answer. It changes to %s when it does.", name(j.device), goal(want))
 		return j
 	}
-	if j.card.MIG.Unsure {
+	if j.device.MIG.Unsure {
 		r.unsure(j)
 		return j
 	}
-	now := held.card(j.card)
+	now := held.withHolders(j.device)
 	j.plan = mig.PlanGPU(now, want.Wanted)
-	r.chores(j, now.Instances)
+	r.addCleanups(j, now.Instances)
 	switch {
 	case j.plan.Refused != "":
 		j.state = Refused
-		j.message = fmt.Sprintf("%s cannot have %s: %s.", name(j.card), goal(want), strings.TrimSuffix(j.plan.Refused, "."))
+		j.message = fmt.Sprintf("%s cannot have %s: %s.", name(j.device), goal(want), strings.TrimSuffix(j.plan.Refused, "."))
 	case len(j.plan.Blockers) > 0:
 		j.waits = true
-		j.message = fmt.Sprintf("%s changes to %s when %s.", name(j.card), goal(want), ended(j.plan.Blockers))
+		j.message = fmt.Sprintf("%s changes to %s when %s.", name(j.device), goal(want), ended(j.plan.Blockers))
 	case !j.plan.Changes() && !j.busy():
 		j.state = Applied
-		j.message = fmt.Sprintf("%s has %s.", name(j.card), goal(want))
+		j.message = fmt.Sprintf("%s has %s.", name(j.device), goal(want))
 		delete(r.tries, want.UUID)
 	default:
 		j.ready, j.state = true, Changing
 		j.destroy = union(j.plan.Destroy, j.destroy)
 		j.create = j.plan.Create
 		j.mode = cmp.Or(j.mode, j.plan.SetMode)
-		j.message = fmt.Sprintf("%s is being changed to %s.", name(j.card), goal(want))
+		j.message = fmt.Sprintf("%s is being changed to %s.", name(j.device), goal(want))
 	}
 	switch {
 	case r.closed != "" && (j.ready || r.unseen[want.UUID]):
 		j.state = Waiting
-		j.message = fmt.Sprintf("%s does not change to %s yet: %s.", name(j.card), goal(want), r.closed)
-		j.rest()
+		j.message = fmt.Sprintf("%s does not change to %s yet: %s.", name(j.device), goal(want), r.closed)
+		j.dropWork()
 	case failed != nil && r.deps.Clock.Now().Before(failed.next):
 		failed.report(j)
-		j.rest()
+		j.dropWork()
 	}
 	return j
 }
 
-// chores finds the work that disturbs nobody and waits for nobody.
-func (r *round) chores(j *job, instances []mig.Instance) {
+// addCleanups adds the work that affects no holder and waits for none.
+func (r *round) addCleanups(j *job, instances []mig.Instance) {
 	for i := range instances {
 		if instances[i].UUID == "" && len(instances[i].Holders) == 0 {
 			j.destroy = append(j.destroy, instances[i])
 		}
 	}
-	on := j.card.MIG.Enabled
-	if j.plan.Refused == "" && j.want.Wanted.Enabled == on && j.card.MIG.PendingEnabled != on {
+	on := j.device.MIG.Enabled
+	if j.plan.Refused == "" && j.want.Wanted.Enabled == on && j.device.MIG.PendingEnabled != on {
 		j.mode = &on
 	}
-	j.touch = r.untouched[j.want.UUID] && len(j.card.MIG.Devices) > 0
+	j.touch = r.untouched[j.want.UUID] && len(j.device.MIG.Devices) > 0
 }
 
-// union are the instances of both lists, by their number.
+// union returns the instances of both lists, by their number.
 func union(a, b []mig.Instance) []mig.Instance {
 	all := slices.Clone(a)
 	for _, one := range b {
@@ -314,7 +311,7 @@ func union(a, b []mig.Instance) []mig.Instance {
 	return all
 }
 
-// holdAll takes for each job what it needs.
+// holdAll acquires the devices that each job needs.
 func (r *round) holdAll() error {
 	if err := r.releaseStrays(); err != nil {
 		return err
@@ -339,19 +336,19 @@ func (r *round) holdFor(at **job) error {
 		err = r.hold(j.want.UUID, nil)
 	}
 	if barred, ok := errors.AsType[*ledger.BarredError](err); ok {
-		// Somebody was faster, or holds what the planner does not see.
+		// A holder was faster, or holds a device that the planner does not see.
 		j = r.consider(j.want, r.deps.Inventory.Current(), r.holdings())
 		if j.ready {
-			j.rest()
+			j.dropWork()
 			j.state, j.waits = Waiting, true
-			j.message = fmt.Sprintf("%s changes to %s when this has ended: %v.", name(j.card), goal(j.want), barred)
+			j.message = fmt.Sprintf("%s changes to %s when this holding has ended: %v.", name(j.device), goal(j.want), barred)
 		}
 		*at, err = j, r.bar(j)
 	}
 	if err != nil && !isStop(err) {
-		j.rest()
+		j.dropWork()
 		j.state = Waiting
-		j.message = fmt.Sprintf("%s does not change to %s yet: %v.", name(j.card), goal(j.want), err)
+		j.message = fmt.Sprintf("%s does not change to %s yet: %v.", name(j.device), goal(j.want), err)
 		return nil
 	}
 	return err

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// shape says what a card is to be: "MIG with 3x 1g.10gb and 1x 4g.40gb".
+// shape describes a wanted partition: "MIG with 3x 1g.10gb and 1x 4g.40gb".
 func shape(wanted mig.Wanted) string {
 	if !wanted.Enabled {
 		return "MIG off"
@@ -38,7 +38,7 @@ func list(parts []string) string {
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }
 
-// goal is the shape with who wants it.
+// goal is the shape with the source that wants it.
 func goal(want Want) string {
 	if want.Source == "" {
 		return shape(want.Wanted)
@@ -46,10 +46,10 @@ func goal(want Want) string {
 	return shape(want.Wanted) + " (" + want.Source + ")"
 }
 
-// name is what people call a card.
-func name(card *gpu.GPU) string { return "GPU " + strconv.Itoa(card.Index) }
+// name is the name of a GPU in messages.
+func name(device *gpu.GPU) string { return "GPU " + strconv.Itoa(device.Index) }
 
-// ended says what has to happen: "default/a (3g.40gb at 4) and default/b have ended".
+// ended describes what has to happen first: "default/a (3g.40gb at 4) and default/b have ended".
 func ended(all []mig.Blocker) string {
 	var parts []string
 	holders := 0
@@ -70,13 +70,13 @@ func ended(all []mig.Blocker) string {
 // holder names who holds a device.
 func holder(h ledger.Holding) string {
 	if h.Holder.Kind == gpu.HolderOrphan {
-		return h.Holder.String() + ", forgotten by the kubelet but still running"
+		return h.Holder.String() + ", no longer known to the kubelet but still running"
 	}
 	return h.Holder.String()
 }
 
-// bothers says in what a card is not as wanted: used when the driver said that all went well.
-func bothers(card *gpu.GPU, plan *mig.GPUPlan) string {
+// differences describes how a GPU differs from the plan although the driver reported success.
+func differences(device *gpu.GPU, plan *mig.GPUPlan) string {
 	var parts []string
 	if plan.Refused != "" {
 		parts = append(parts, plan.Refused)
@@ -84,16 +84,16 @@ func bothers(card *gpu.GPU, plan *mig.GPUPlan) string {
 	if plan.SetMode != nil {
 		parts = append(parts, "MIG is "+onOff(!*plan.SetMode))
 	}
-	if card.MIG.PendingEnabled != card.MIG.Enabled {
-		parts = append(parts, "MIG will be "+onOff(card.MIG.PendingEnabled)+" after the next reset")
+	if device.MIG.PendingEnabled != device.MIG.Enabled {
+		parts = append(parts, "MIG will be "+onOff(device.MIG.PendingEnabled)+" after the next reset")
 	}
 	for _, gone := range plan.Destroy {
-		parts = append(parts, fmt.Sprintf("%s at %d is still there", cmp.Or(gone.Profile, "an instance"), gone.Start))
+		parts = append(parts, fmt.Sprintf("%s at %d still exists", cmp.Or(gone.Profile, "an instance"), gone.Start))
 	}
 	for _, missing := range plan.Create {
 		parts = append(parts, fmt.Sprintf("%s at %d is missing", missing.Profile, missing.Start))
 	}
-	for _, empty := range card.MIG.Empty {
+	for _, empty := range device.MIG.Empty {
 		parts = append(parts, fmt.Sprintf("%s at %d has no compute instance", empty.Profile, empty.Start))
 	}
 	return list(parts)
