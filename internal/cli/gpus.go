@@ -258,7 +258,7 @@ func partHealth(health *v1alpha1.DeviceHealth) string {
 	return evidence.HealthText(*health)
 }
 
-// offers tells whether anything says as what the card or a part of it is given out.
+// offers tells whether anything says as what the GPU or a part of it is given out.
 func offers(d *v1alpha1.GPUDevice) bool {
 	return d.Offered != nil || slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return m.Offered != nil })
 }
@@ -283,7 +283,7 @@ func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string
 	return fmt.Sprintf("%s x%d, %d held", mode, offered.Replicas, len(shares))
 }
 
-// memorySlices says where a MIG device is on its card.
+// memorySlices says where a MIG device is on its GPU.
 func memorySlices(start, size int) string {
 	if size <= 1 {
 		return fmt.Sprintf("slice %d", start)
@@ -307,7 +307,7 @@ func numa(node int) string {
 }
 
 // holders are the pods that hold a device, each once; "-" for nobody, and nothing
-// for a card whose holders stand at its MIG devices.
+// for a GPU whose holders stand at its MIG devices.
 func holders(list []v1alpha1.Holder, partitioned bool) string {
 	var texts []string
 	for _, holder := range list {

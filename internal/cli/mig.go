@@ -200,8 +200,8 @@ var errRefused = errors.New("the layout is refused")
 // migSubject is the hardware that a plan is for.
 type migSubject struct {
 	// node is the name; empty for hardware that is no node's.
-	node  string
-	cards []mig.GPU
+	node string
+	gpus []mig.GPU
 	// object and api are those of a node that was read from an API server.
 	object *v1alpha1.GPUNode
 	api    *evidence.API
@@ -236,7 +236,7 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 	subject := &migSubject{node: local.Host}
 	holders := holdersOfNode(localNode(local))
 	for i := range local.Snapshot.GPUs {
-		subject.cards = append(subject.cards, mig.GPUOf(&local.Snapshot.GPUs[i], holders))
+		subject.gpus = append(subject.gpus, mig.GPUOf(&local.Snapshot.GPUs[i], holders))
 	}
 	return subject, nil
 }
@@ -257,5 +257,5 @@ func migSubjectOfNode(ctx context.Context, api *evidence.API, name string) (*mig
 	if err != nil {
 		return nil, err
 	}
-	return &migSubject{node: name, cards: cardsOf(node), object: node, api: api}, nil
+	return &migSubject{node: name, gpus: gpusOf(node), object: node, api: api}, nil
 }

@@ -98,7 +98,7 @@ func (a *applier) rehearse(node *v1alpha1.GPUNode) error {
 }
 
 func (a *applier) plan(node *v1alpha1.GPUNode) []mig.GPUPlan {
-	return planNode(cardsOf(node), a.layout, node)
+	return planNode(gpusOf(node), a.layout, node)
 }
 
 // apply sets the label and waits.
@@ -237,7 +237,7 @@ func (a *applier) stands(state string) bool {
 
 func changes(plans []mig.GPUPlan) bool { return len(changing(plans)) > 0 }
 
-// changing names the cards that are not as they are wanted.
+// changing names the GPUs that are not as they are wanted.
 func changing(plans []mig.GPUPlan) []string {
 	var names []string
 	for i := range plans {

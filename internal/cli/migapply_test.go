@@ -137,7 +137,7 @@ func (c *cluster) state(label string, status metav1.ConditionStatus, message str
 	c.label(labelMIGState, label)
 }
 
-// hold lets pods hold the card; nobody when none is named.
+// hold lets pods hold the GPU; nobody when none is named.
 func (c *cluster) hold(names ...string) {
 	c.node.Status.Devices[0].Holders = nil
 	for _, name := range names {
@@ -147,7 +147,7 @@ func (c *cluster) hold(names ...string) {
 	c.publish()
 }
 
-// partitioned is the card as the layout wants it.
+// partitioned is the GPU as the layout wants it.
 func (c *cluster) partitioned() {
 	device := &c.node.Status.Devices[0]
 	device.MIGEnabled, device.MIGDevices = true, []v1alpha1.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1}}
@@ -264,7 +264,7 @@ func TestApply(t *testing.T) {
 			},
 			want: set + "waiting for berth-agent on node-0\nwaiting: GPU 0 changes\n" + applied, took: 6 * time.Second,
 		},
-		"a card that the agent leaves alone": {
+		"a GPU that the agent leaves alone": {
 			world: func(c *cluster) { c.after(0.5, func() { c.state(stateSuccess, metav1.ConditionTrue, "") }) },
 			want:  set + waiting + "waiting for berth-agent on node-0\napplied, as the agent of node-0 says; it leaves alone: GPU 0\n", took: 4 * time.Second,
 		},
@@ -472,20 +472,20 @@ func TestMIGExitCodes(t *testing.T) {
 	}
 }
 
-// TestCardsOfGPUNode: what the planner is told of a node is what it would be told of the
+// TestGPUsOfGPUNode: what the planner is told of a node is what it would be told of the
 // hardware itself.
-func TestCardsOfGPUNode(t *testing.T) {
+func TestGPUsOfGPUNode(t *testing.T) {
 	c := newCluster(t)
 	device := &c.node.Status.Devices[0]
 	device.DeviceID, device.MIGModeNeedsReset, device.MIGEnabled = "0x233010DE", true, true
 	device.MIGDevices = []v1alpha1.MIGDevice{
 		{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1, Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"}, {Kind: string(gpu.HolderMaintenance)}}},
 	}
-	cards := cardsOf(c.node)
-	got := fmt.Sprintf("%s %#x %v %v %v %d/%d %d %v", cards[0].Product, cards[0].DeviceID, cards[0].Capable, cards[0].Enabled,
-		cards[0].ModeNeedsReset, cards[0].Geometry.MemorySlices, cards[0].Geometry.ComputeSlices, len(cards[0].Geometry.Profiles), cards[0].Instances)
+	gpus := gpusOf(c.node)
+	got := fmt.Sprintf("%s %#x %v %v %v %d/%d %d %v", gpus[0].Product, gpus[0].DeviceID, gpus[0].Capable, gpus[0].Enabled,
+		gpus[0].ModeNeedsReset, gpus[0].Geometry.MemorySlices, gpus[0].Geometry.ComputeSlices, len(gpus[0].Geometry.Profiles), gpus[0].Instances)
 	want := "H100 0x233010de true true true 8/7 2 [{MIG-1 7 1g.10gb 6 1 [] [ml/a]}]"
 	if got != want {
-		t.Errorf("card is %s, want %s", got, want)
+		t.Errorf("GPU is %s, want %s", got, want)
 	}
 }

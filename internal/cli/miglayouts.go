@@ -18,7 +18,7 @@ import (
 const (
 	// layoutsKey is the key of a ConfigMap of layouts.
 	layoutsKey = "config.yaml"
-	// ofHardware is the source of layouts that follow from the cards.
+	// ofHardware is the source of layouts that follow from the GPUs.
 	ofHardware = "hardware"
 )
 
@@ -45,7 +45,7 @@ func (s *layoutSet) add(source string, layouts map[string][]v1alpha1.MIGLayoutEn
 // layouts are those of the hardware, over them those of the agent's configuration, over
 // them those of its ConfigMap: the order of the agent. With a file it is the file's over the hardware's.
 func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, error) {
-	set := &layoutSet{byName: mig.HardwareLayouts(s.cards), source: map[string]string{}}
+	set := &layoutSet{byName: mig.HardwareLayouts(s.gpus), source: map[string]string{}}
 	for name := range set.byName {
 		set.source[name] = ofHardware
 	}
@@ -104,7 +104,7 @@ func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key
 	set.add(source, layouts)
 }
 
-// plan plans the cards for a layout of the set.
+// plan plans the GPUs for a layout of the set.
 func (s *layoutSet) plan(subject *migSubject, name string) (*migPlan, error) {
 	layout, err := mig.FindLayout(s.byName, name)
 	if err != nil {
@@ -120,10 +120,10 @@ func (s *layoutSet) plan(subject *migSubject, name string) (*migPlan, error) {
 		}
 		return nil, fmt.Errorf("find layout of %s: %w", orElse(subject.node, "this hardware"), err)
 	}
-	if len(subject.cards) == 0 {
+	if len(subject.gpus) == 0 {
 		return nil, errors.New("plan layout: there are no GPUs")
 	}
 	return &migPlan{
-		subject: subject, layout: name, source: s.source[name], cards: planNode(subject.cards, layout, subject.object), notRead: s.notRead,
+		subject: subject, layout: name, source: s.source[name], gpus: planNode(subject.gpus, layout, subject.object), notRead: s.notRead,
 	}, nil
 }

@@ -15,20 +15,20 @@ import (
 type migPlan struct {
 	subject        *migSubject
 	layout, source string
-	cards          []mig.GPUPlan
+	gpus           []mig.GPUPlan
 	notRead        []v1alpha1.TraceNotRead
 }
 
-// state is the worst of the cards'.
+// state is the worst of the GPUs'.
 func (p *migPlan) state() v1alpha1.MIGPlanState {
 	state := v1alpha1.MIGPlanNothing
-	for i := range p.cards {
-		switch card := &p.cards[i]; {
-		case card.Refused != "":
+	for i := range p.gpus {
+		switch device := &p.gpus[i]; {
+		case device.Refused != "":
 			return v1alpha1.MIGPlanRefused
-		case len(card.Blockers) > 0:
+		case len(device.Blockers) > 0:
 			state = v1alpha1.MIGPlanWaits
-		case card.Changes() && state == v1alpha1.MIGPlanNothing:
+		case device.Changes() && state == v1alpha1.MIGPlanNothing:
 			state = v1alpha1.MIGPlanReady
 		}
 	}
@@ -44,10 +44,10 @@ func (p *migPlan) print(w io.Writer) error {
 	} else {
 		fmt.Fprintf(&text, "defined by %s\n\n", p.source)
 	}
-	if len(p.cards) == 0 {
+	if len(p.gpus) == 0 {
 		text.WriteString("it names no GPU that is here\n")
 	}
-	text.WriteString(mig.Describe(p.cards, p.subject.cards))
+	text.WriteString(mig.Describe(p.gpus, p.subject.gpus))
 	text.WriteString("\n" + p.conclusion() + "\n")
 	// Products and pods' names come from elsewhere; the picture's own line ends stay.
 	for line := range strings.Lines(text.String()) {
@@ -81,11 +81,11 @@ func (p *migPlan) conclusion() string {
 	return text
 }
 
-// blockers are the holders in the way, each once, in the order of the cards.
+// blockers are the holders in the way, each once, in the order of the GPUs.
 func (p *migPlan) blockers() []string {
 	var all []string
-	for i := range p.cards {
-		for _, blocker := range p.cards[i].Blockers {
+	for i := range p.gpus {
+		for _, blocker := range p.gpus[i].Blockers {
 			for _, holder := range blocker.Holders {
 				if !slices.Contains(all, holder) {
 					all = append(all, holder)
@@ -102,20 +102,20 @@ func (p *migPlan) object() *v1alpha1.MIGPlan {
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindMIGPlan), Node: p.subject.node, Layout: p.layout, LayoutSource: p.source,
 		State: p.state(), GPUs: []v1alpha1.MIGPlanGPU{}, NotRead: p.notRead,
 	}
-	for i := range p.cards {
-		plan := &p.cards[i]
-		card := v1alpha1.MIGPlanGPU{
+	for i := range p.gpus {
+		plan := &p.gpus[i]
+		device := v1alpha1.MIGPlanGPU{
 			UUID: string(plan.UUID), Index: plan.Index, MIGEnabled: plan.Wanted.Enabled, Devices: plan.Wanted.Devices,
 			Refused: plan.Refused, SetMode: plan.SetMode, Reset: plan.Reset,
 		}
 		for k := range plan.Keep {
-			card.Keep = append(card.Keep, instanceObject(&plan.Keep[k]))
+			device.Keep = append(device.Keep, instanceObject(&plan.Keep[k]))
 		}
 		for k := range plan.Destroy {
-			card.Destroy = append(card.Destroy, instanceObject(&plan.Destroy[k]))
+			device.Destroy = append(device.Destroy, instanceObject(&plan.Destroy[k]))
 		}
 		for _, one := range plan.Create {
-			card.Create = append(card.Create, v1alpha1.MIGPlaced{Profile: one.Profile, Start: one.Start, Size: one.Size})
+			device.Create = append(device.Create, v1alpha1.MIGPlaced{Profile: one.Profile, Start: one.Start, Size: one.Size})
 		}
 		for _, one := range plan.Blockers {
 			blocker := v1alpha1.MIGBlocker{Holders: one.Holders}
@@ -123,9 +123,9 @@ func (p *migPlan) object() *v1alpha1.MIGPlan {
 				instance := instanceObject(&one.Instance)
 				blocker.Instance = &instance
 			}
-			card.Blockers = append(card.Blockers, blocker)
+			device.Blockers = append(device.Blockers, blocker)
 		}
-		object.GPUs = append(object.GPUs, card)
+		object.GPUs = append(object.GPUs, device)
 	}
 	return object
 }

@@ -170,7 +170,7 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	return samples
 }
 
-// topTable prints a row for each card and each MIG device.
+// topTable prints a row for each GPU and each MIG device.
 func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
 	if len(samples.Items) == 0 {
 		_, err := fmt.Fprintln(w, "no GPUs")
@@ -244,8 +244,8 @@ func memoryUse(use v1alpha1.GPUSampleUse) string {
 	return used + "/" + whole + " GiB"
 }
 
-// podUse names the pods of a device, each once, with the part of the card's time that it took where
-// that is known; "-" for nobody, and nothing for a card whose holders stand at its MIG devices.
+// podUse names the pods of a device, each once, with the part of the GPU's time that it took where
+// that is known; "-" for nobody, and nothing for a GPU whose holders stand at its MIG devices.
 func podUse(pods []v1alpha1.PodSample, partitioned bool) string {
 	var texts []string
 	for _, pod := range pods {

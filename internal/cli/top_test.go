@@ -26,7 +26,7 @@ func (f *fakeScreen) size() (int, int)                 { return f.rows, f.column
 func (f *fakeScreen) keys(context.Context) <-chan byte { return f.typed }
 func (f *fakeScreen) restore()                         { f.restored++ }
 
-func oneCard(busy float64) *v1alpha1.GPUSamples {
+func oneGPU(busy float64) *v1alpha1.GPUSamples {
 	return &v1alpha1.GPUSamples{Node: "node-0", AgeSeconds: 0.25, Items: []v1alpha1.GPUSample{
 		{Index: 0, Product: "H100", Health: "Healthy", Utilization: &busy},
 	}}
@@ -67,7 +67,7 @@ func TestTopLive(t *testing.T) {
 							return nil, err
 						}
 					}
-					return oneCard(float64(9+looks) / 100), nil
+					return oneGPU(float64(9+looks) / 100), nil
 				}
 				var out strings.Builder
 				done := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestTopLiveNeedsAFirstLook(t *testing.T) {
 
 // TestFrameFits: a frame has at most the rows and columns of the screen.
 func TestFrameFits(t *testing.T) {
-	samples := oneCard(0.5)
+	samples := oneGPU(0.5)
 	for i := range 40 {
 		samples.Items = append(samples.Items, v1alpha1.GPUSample{Index: i + 1, Product: "Größe", Health: "Healthy\x1b[2J"})
 	}

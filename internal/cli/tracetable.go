@@ -180,7 +180,7 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 func sharingText(d *v1alpha1.TraceDevice, fact v1alpha1.TraceFact) string {
 	switch fact.Name {
 	case trace.FactPlacement:
-		return fact.Value + ": isolated from the card's other MIG devices"
+		return fact.Value + ": isolated from the GPU's other MIG devices"
 	case trace.FactShare:
 		return "share " + fact.Value
 	case trace.FactSharing:
@@ -192,7 +192,7 @@ func sharingText(d *v1alpha1.TraceDevice, fact v1alpha1.TraceFact) string {
 	case trace.FactSharedWith:
 		return "shares " + deviceName(d) + " with " + fact.Value
 	case trace.FactNeighbours:
-		return "other MIG devices of the card: " + fact.Value
+		return "other MIG devices of the GPU: " + fact.Value
 	}
 	return ""
 }

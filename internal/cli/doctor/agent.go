@@ -15,7 +15,7 @@ import (
 
 const (
 	checkAgent = "agent"
-	checkCards = "cards"
+	checkGPUs  = "GPUs"
 	defaultMPS = "/run/berth/mps"
 )
 
@@ -88,29 +88,29 @@ func (c *checker) agent() {
 		return
 	}
 	bad := 0
-	for _, card := range says.Inventory.GPUs {
-		if len(card.Health.Causes) > 0 {
+	for _, g := range says.Inventory.GPUs {
+		if len(g.Health.Causes) > 0 {
 			bad++
 		}
-		for _, cause := range card.Health.Causes {
-			c.problem(checkCards, cause.Code, "GPU %d (%s): %s", card.Index, card.UUID, cause.Message)
+		for _, cause := range g.Health.Causes {
+			c.problem(checkGPUs, cause.Code, "GPU %d (%s): %s", g.Index, g.UUID, cause.Message)
 		}
-		for _, device := range card.MIG.Devices {
+		for _, device := range g.MIG.Devices {
 			for _, cause := range device.Health.Causes {
-				if slices.ContainsFunc(card.Health.Causes, func(whole gpu.Cause) bool { return whole.Code == cause.Code }) {
-					continue // A fault of the whole card is in both.
+				if slices.ContainsFunc(g.Health.Causes, func(whole gpu.Cause) bool { return whole.Code == cause.Code }) {
+					continue // A fault of the whole GPU is in both.
 				}
 				bad++
-				c.problem(checkCards, cause.Code, "MIG device %d:%d (%s): %s", card.Index, device.Index, device.UUID, cause.Message)
+				c.problem(checkGPUs, cause.Code, "MIG device %d:%d (%s): %s", g.Index, device.Index, device.UUID, cause.Message)
 			}
 		}
 	}
 	if bad == 0 {
-		c.ok(checkCards, "%s, nothing is wrong with them", count(len(says.Inventory.GPUs), "card"))
+		c.ok(checkGPUs, "%s, nothing is wrong with them", count(len(says.Inventory.GPUs), "GPU"))
 	}
 }
 
-// uuids are those of the cards, sorted, as a text to compare and print.
+// uuids are those of the GPUs, sorted, as a text to compare and print.
 func uuids(list []string) string {
 	slices.Sort(list)
 	return strings.Join(list, ", ")

@@ -34,7 +34,7 @@ type Deps struct {
 	CDIDirs []string
 	// ContainerdState is containerd's state directory, with its socket.
 	ContainerdState string
-	// MPSRoot has a directory per card that is shared by MPS. The agent's word goes first.
+	// MPSRoot has a directory per GPU that is shared by MPS. The agent's word goes first.
 	MPSRoot string
 	// Agent is the agent's socket; empty leaves it out.
 	Agent string
@@ -84,7 +84,7 @@ type checker struct {
 	agentSays agentAnswer
 	// version is the loaded driver's; empty when none is.
 	version string
-	cards   []procCard
+	gpus    []procGPU
 	// berthSpecDir is the CDI directory that has Berth's spec.
 	berthSpecDir string
 }
@@ -146,7 +146,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// count is "1 card" or "3 cards".
+// count is "1 GPU" or "3 GPUs".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -144,7 +144,7 @@ func (h *host) listen(name string) net.Listener {
 	return listener
 }
 
-// migDevice adds what the driver shows of a MIG device of card 3.
+// migDevice adds what the driver shows of a MIG device of GPU 3.
 func (h *host) migDevice() {
 	var info unix.Stat_t
 	h.must(unix.Stat(h.path("/dev/nvidia-caps/nvidia-cap1"), &info))
@@ -228,7 +228,7 @@ func TestHealthyNode(t *testing.T) {
 	for _, f := range got.Findings {
 		fmt.Fprintf(&text, "%s: %s\n", f.Check, strings.ReplaceAll(f.Evidence, h.root, ""))
 	}
-	want := `driver: version 580.95.05, 4 cards (/proc/driver/nvidia/version)
+	want := `driver: version 580.95.05, 4 GPUs (/proc/driver/nvidia/version)
 libraries: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1, version 580.95.05
 libraries: /usr/lib/x86_64-linux-gnu/libcuda.so.1, version 580.95.05
 device nodes: 10 nodes below /dev, with the driver's numbers
@@ -240,9 +240,9 @@ kubelet: /var/lib/kubelet/device-plugins/kubelet.sock answers
 kubelet: /var/lib/kubelet/pod-resources/kubelet.sock answers
 cgroup: version 2 (/sys/fs/cgroup/cgroup.controllers)
 agent: /run/berth/agent.sock: it is ready
-cards: 4 cards, nothing is wrong with them
+GPUs: 4 GPUs, nothing is wrong with them
 kubelet version: v1.37.1
-GPUNode: gpunodes/node-0 has the node's 4 cards
+GPUNode: gpunodes/node-0 has the node's 4 GPUs
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
@@ -307,8 +307,8 @@ func TestFaults(t *testing.T) {
 		"half a MIG device": {func(h *host) {
 			h.remove("/proc/driver/nvidia/capabilities/gpu3/mig/gi9/ci0")
 		}, []string{"problem GPU_INSTANCE_EMPTY"}, "gpu3/mig/gi9"},
-		"MPS of a card that is gone": {func(h *host) { h.write("/run/berth/mps/GPU-gone/pipe/control", "") },
-			[]string{"problem MPS_LEFTOVER"}, "/run/berth/mps/GPU-gone: no card"},
+		"MPS of a GPU that is gone": {func(h *host) { h.write("/run/berth/mps/GPU-gone/pipe/control", "") },
+			[]string{"problem MPS_LEFTOVER"}, "/run/berth/mps/GPU-gone: no GPU"},
 		"spec missing":  {func(h *host) { h.remove(specFile) }, []string{"problem CDI_SPEC_MISSING"}, "no file of kind k8s.berth.dev/gpu"},
 		"spec is torn":  {func(h *host) { h.write(specFile, `{"cdiVersion":`) }, []string{"problem CDI_SPEC_INVALID", "problem CDI_SPEC_MISSING"}, "parse CDI spec"},
 		"spec is stale": {func(h *host) { h.write(specFile, spec(`{"path": "/dev/nvidia99"}`, lib+"/libcuda.so.550")) }, []string{"problem CDI_SPEC_PATH"}, "names 2 of 2 files that do not exist: /dev/nvidia99, /usr/lib"},
@@ -365,14 +365,14 @@ func TestFaults(t *testing.T) {
 		"agent complains": {func(h *host) {
 			h.agent.Problems = []gpu.Cause{{Code: "CONFIG_REFUSED", Message: "line 3"}}
 		}, []string{"problem CONFIG_REFUSED"}, "line 3"},
-		"a card is lost": {func(h *host) {
+		"a GPU is lost": {func(h *host) {
 			h.agent.Inventory.GPUs[2] = gpu.GPU{Index: 2, UUID: "GPU-x", Health: gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "XID79", Message: "off"}}}}
 		}, []string{"problem XID79"}, "GPU 2 (GPU-x): off"},
 		"a MIG device has a fault": {func(h *host) {
 			h.agent.Inventory.GPUs[3].MIG.Devices = []gpu.MIGDevice{{Index: 1, UUID: "MIG-x", Health: gpu.Health{Causes: []gpu.Cause{{Code: "XID94", Message: "contained"}}}}}
 		}, []string{"problem XID94"}, "MIG device 0:1 (MIG-x): contained"},
-		"no GPUNode":             {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
-		"GPUNode of other cards": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] }, []string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},
+		"no GPUNode":            {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
+		"GPUNode of other GPUs": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] }, []string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},
 		"GPUNode of another driver": {func(h *host) { h.api.gpuNode.Status.Driver.Version = "550.1" },
 			[]string{"problem GPUNODE_STALE"}, "has driver 550.1, the node 580.95.05"},
 		"API does not answer": {func(h *host) { h.api.err = errors.New("timeout") }, []string{"unknown"}, "timeout"},

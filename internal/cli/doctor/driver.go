@@ -27,8 +27,8 @@ const (
 // nvidiaMajor is what Linux gives NVIDIA's driver for /dev/nvidiaN, nvidiactl (255) and nvidia-modeset (254).
 const nvidiaMajor = 195
 
-// procCard is a card as the driver lists it below /proc.
-type procCard struct {
+// procGPU is a GPU as the driver lists it below /proc.
+type procGPU struct {
 	address, uuid string
 	minor         uint32
 }
@@ -49,8 +49,8 @@ func (c *checker) driver() {
 		c.unknown(checkDriver, "%s names no version: %q", path, strings.TrimSpace(string(content[:min(len(content), 120)])))
 		return
 	}
-	c.cards = c.procCards()
-	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.cards), "card"), path)
+	c.gpus = c.procGPUs()
+	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.gpus), "GPU"), path)
 }
 
 // moduleVersion reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build".
@@ -59,14 +59,14 @@ func moduleVersion(content []byte) string {
 	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(first)
 }
 
-// procCards are the cards below /proc/driver/nvidia/gpus, without those that the driver was told to leave alone.
-func (c *checker) procCards() []procCard {
+// procGPUs are the GPUs below /proc/driver/nvidia/gpus, without those that the driver was told to leave alone.
+func (c *checker) procGPUs() []procGPU {
 	dir := filepath.Join(c.deps.Proc, "driver/nvidia/gpus")
 	list, err := names(dir)
 	if err != nil {
 		return nil
 	}
-	var cards []procCard
+	var gpus []procGPU
 	for _, name := range list {
 		content, err := readFile(filepath.Join(dir, name, "information"))
 		if err != nil {
@@ -77,9 +77,9 @@ func (c *checker) procCards() []procCard {
 		if err != nil || strings.EqualFold(values["GPU Excluded"], "yes") {
 			continue
 		}
-		cards = append(cards, procCard{address: name, uuid: values["GPU UUID"], minor: uint32(minor)})
+		gpus = append(gpus, procGPU{address: name, uuid: values["GPU UUID"], minor: uint32(minor)})
 	}
-	return cards
+	return gpus
 }
 
 // libraryFolders are where distributions and driver images put the driver's libraries.
@@ -134,7 +134,7 @@ type wantedNode struct {
 	optional bool
 }
 
-// wantedNodes lists them: those of all programs, of each card, and of each MIG capability.
+// wantedNodes lists them: those of all programs, of each GPU, and of each MIG capability.
 func (c *checker) wantedNodes() []wantedNode {
 	majors := c.majors()
 	nvidia := uint32(nvidiaMajor)
@@ -147,8 +147,8 @@ func (c *checker) wantedNodes() []wantedNode {
 	if uvm, ok := majors["nvidia-uvm"]; ok {
 		wanted = append(wanted, wantedNode{name: "nvidia-uvm", number: number{uvm, 0}}, wantedNode{name: "nvidia-uvm-tools", number: number{uvm, 1}, optional: true})
 	}
-	for _, card := range c.cards {
-		wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia%d", card.minor), number: number{nvidia, card.minor}})
+	for _, device := range c.gpus {
+		wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia%d", device.minor), number: number{nvidia, device.minor}})
 	}
 	caps, ok := majors["nvidia-caps"]
 	if !ok {
@@ -267,7 +267,7 @@ func (c *checker) gpuInstances() {
 	c.ok(checkInstances, "%s, each with a compute instance", count(len(instances), "GPU instance"))
 }
 
-// mpsLeftovers finds directories of MPS daemons for cards that the node does not have.
+// mpsLeftovers finds directories of MPS daemons for GPUs that the node does not have.
 func (c *checker) mpsLeftovers() {
 	root, err := beneath(c.deps.HostRoot, c.mpsRoot())
 	if err != nil {
@@ -282,18 +282,18 @@ func (c *checker) mpsLeftovers() {
 		c.unknown(checkMPS, "%s: %s", root, reason(err))
 		return
 	case c.version == "":
-		c.notChecked(checkMPS, "no driver says which cards there are")
+		c.notChecked(checkMPS, "no driver says which GPUs there are")
 		return
 	}
 	var left []string
 	for _, name := range list {
-		known := slices.ContainsFunc(c.cards, func(card procCard) bool { return card.uuid == name })
+		known := slices.ContainsFunc(c.gpus, func(device procGPU) bool { return device.uuid == name })
 		if strings.HasPrefix(name, "GPU-") && !known {
 			left = append(left, filepath.Join(root, name))
 		}
 	}
 	if len(left) > 0 {
-		c.problem(checkMPS, "MPS_LEFTOVER", "%s: no card of the node has that UUID", some(left))
+		c.problem(checkMPS, "MPS_LEFTOVER", "%s: no GPU of the node has that UUID", some(left))
 		return
 	}
 	c.ok(checkMPS, "nothing left over in %s", root)

@@ -49,17 +49,17 @@ func (c *checker) api(ctx context.Context) {
 	for _, device := range gpuNode.Status.Devices {
 		api = append(api, device.UUID)
 	}
-	for _, card := range c.cards {
-		here = append(here, card.uuid)
+	for _, g := range c.gpus {
+		here = append(here, g.uuid)
 	}
 	path := v1alpha1.GPUNodeResource + "/" + gpuNode.Name
 	switch driver := gpuNode.Status.Driver.Version; {
 	case driver != c.version:
 		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has driver %s, the node %s", path, cmp.Or(driver, "none"), cmp.Or(c.version, "none"))
 	case uuids(api) != uuids(here):
-		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the cards %s; the driver lists %s", path, cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
+		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the GPUs %s; the driver lists %s", path, cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
 	default:
-		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "card"))
+		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "GPU"))
 	}
 }
 
@@ -134,16 +134,16 @@ func (r *report) status(node *v1alpha1.GPUNode) {
 			if held := holders(device); len(held) > 0 {
 				text += "; held by " + some(held)
 			}
-			r.problem(checkCards, cause.Code, "GPU %d (%s) is %s: %s", device.Index, device.UUID, device.Health.State, text)
+			r.problem(checkGPUs, cause.Code, "GPU %d (%s) is %s: %s", device.Index, device.UUID, device.Health.State, text)
 		}
 		r.partStatus(&device)
 	}
 	if len(r.out.Findings) == before {
-		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "card"), cmp.Or(node.Status.Driver.Version, "none"))
+		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "GPU"), cmp.Or(node.Status.Driver.Version, "none"))
 	}
 }
 
-// partStatus says what is wrong with the MIG devices of a card and not with the whole card.
+// partStatus says what is wrong with the MIG devices of a GPU and not with the whole GPU.
 func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 	for _, mig := range device.MIGDevices {
 		if mig.Health == nil {
@@ -151,18 +151,18 @@ func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 		}
 		for _, cause := range mig.Health.Causes {
 			if slices.ContainsFunc(device.Health.Causes, func(whole v1alpha1.Cause) bool { return whole.Code == cause.Code }) {
-				continue // A fault of the whole card is in both.
+				continue // A fault of the whole GPU is in both.
 			}
 			text := cause.Message
 			if held := holders(v1alpha1.GPUDevice{Holders: mig.Holders}); len(held) > 0 {
 				text += "; held by " + some(held)
 			}
-			r.problem(checkCards, cause.Code, "MIG device %d:%d (%s) is %s: %s", device.Index, mig.Index, mig.UUID, mig.Health.State, text)
+			r.problem(checkGPUs, cause.Code, "MIG device %d:%d (%s) is %s: %s", device.Index, mig.Index, mig.UUID, mig.Health.State, text)
 		}
 	}
 }
 
-// holders are the pods that hold a card or a part of it, each once.
+// holders are the pods that hold a GPU or a part of it, each once.
 func holders(device v1alpha1.GPUDevice) []string {
 	var pods []string
 	add := func(list []v1alpha1.Holder) {

@@ -72,14 +72,14 @@ func TestOfNode(t *testing.T) {
 		fault func(*fakeAPI)
 		want  []string
 	}{
-		"healthy":      {func(*fakeAPI) {}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
+		"healthy":      {func(*fakeAPI) {}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
 		"no such node": {func(f *fakeAPI) { f.node, f.gpuNode = nil, nil }, []string{`unknown  nodes/n: nodes "n" not found`, `problem GPUNODE_MISSING gpunodes/n: gpunodes.berth.dev "n" not found`}},
 		"node is gone": {func(f *fakeAPI) {
 			f.node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-		}, []string{"ok  v1.36.0", "problem NODE_NOT_READY nodes/n, condition Ready is Unknown: NodeStatusUnknown", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
+		}, []string{"ok  v1.36.0", "problem NODE_NOT_READY nodes/n, condition Ready is Unknown: NodeStatusUnknown", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
 		"disk pressure": {func(f *fakeAPI) {
 			f.node.Status.Conditions[1] = corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionTrue, Message: "full"}
-		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full", "ok  gpunodes/n: 1 card, driver 580.1, no problem"}},
+		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
 		"agent's word": {func(f *fakeAPI) {
 			f.gpuNode.Status.Problems = []v1alpha1.Cause{{Code: "DRIVER_MISSING", Message: "none", Since: &since}}
 			f.gpuNode.Status.Conditions = []metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionFalse, Message: "line 3"}}

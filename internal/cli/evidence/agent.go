@@ -91,7 +91,7 @@ func sameDir(a, b string) bool {
 }
 
 // hardware takes the agent's inventory, whose verdicts follow from what it saw over time, and
-// scans the cards besides. Where no agent answers the scan alone counts, with what it shows.
+// scans the GPUs besides. Where no agent answers the scan alone counts, with what it shows.
 func (c *collector) hardware(ctx context.Context) {
 	known := map[gpu.UUID]bool{}
 	if c.local.Snapshot != nil {

@@ -247,19 +247,19 @@ func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 	source := gpuNodeSource(node.Name)
 	e.Read = append(e.Read, source)
 	for i := range node.Status.Devices {
-		card := &node.Status.Devices[i]
+		device := &node.Status.Devices[i]
 		fact := trace.DeviceFact{
-			Source: source, Host: node.Name, UUID: gpu.UUID(card.UUID), Index: strconv.Itoa(card.Index), Minor: card.Minor,
-			PCI: card.PCIBusID, Product: card.Product, Architecture: card.Architecture, Capability: card.ComputeCapability,
-			MemoryBytes: uint64(card.MemoryBytes), NUMANode: card.NUMANode, Health: HealthText(card.Health),
-			Sharing: sharingFact(card.Offered),
+			Source: source, Host: node.Name, UUID: gpu.UUID(device.UUID), Index: strconv.Itoa(device.Index), Minor: device.Minor,
+			PCI: device.PCIBusID, Product: device.Product, Architecture: device.Architecture, Capability: device.ComputeCapability,
+			MemoryBytes: uint64(device.MemoryBytes), NUMANode: device.NUMANode, Health: HealthText(device.Health),
+			Sharing: sharingFact(device.Offered),
 		}
 		e.Devices = append(e.Devices, fact)
-		addHolders(e, source, node.Name, card.UUID, card.Holders)
-		for _, mig := range card.MIGDevices {
+		addHolders(e, source, node.Name, device.UUID, device.Holders)
+		for _, mig := range device.MIGDevices {
 			part := fact
-			part.UUID, part.Parent = gpu.UUID(mig.UUID), gpu.UUID(card.UUID)
-			part.Index = fmt.Sprintf("%d:%d", card.Index, mig.Index)
+			part.UUID, part.Parent = gpu.UUID(mig.UUID), gpu.UUID(device.UUID)
+			part.Index = fmt.Sprintf("%d:%d", device.Index, mig.Index)
 			part.Profile, part.MemoryBytes = mig.Profile, uint64(mig.MemoryBytes)
 			part.Instance = trace.InstanceFact{GI: mig.GI, CI: mig.CI, Start: mig.Start, Size: mig.Size}
 			part.Sharing = sharingFact(mig.Offered)

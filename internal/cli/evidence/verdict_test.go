@@ -85,11 +85,11 @@ func TestAgentsVerdict(t *testing.T) {
 	}.Collect(t.Context())
 	texts := healthOf(local)
 	for i, text := range want {
-		card := local.Snapshot.GPUs[i]
-		if got := trace.HealthText(card.Health); got != text {
+		device := local.Snapshot.GPUs[i]
+		if got := trace.HealthText(device.Health); got != text {
 			t.Errorf("GPU %d is %s, want %s", i, got, text)
 		}
-		if got := texts[card.UUID]; len(got) != 1 || got[0] != text {
+		if got := texts[device.UUID]; len(got) != 1 || got[0] != text {
 			t.Errorf("the facts call GPU %d %q, want %q alone", i, got, text)
 		}
 	}

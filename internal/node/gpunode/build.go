@@ -22,7 +22,7 @@ type Input struct {
 	// Offered says as what each GPU and MIG device is given out; one that is not in it is
 	// not given out.
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
-	// Excluded are the cards that the configuration leaves alone.
+	// Excluded are the GPUs that the configuration leaves alone.
 	Excluded map[gpu.UUID]bool
 	// Config is the configuration in force.
 	Config v1alpha1.GPUConfigStatus
@@ -109,24 +109,24 @@ func compareHolders(a, b v1alpha1.Holder) int {
 		cmp.Compare(a.Share, b.Share))
 }
 
-func device(card *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[gpu.UUID]v1alpha1.DeviceOffer) v1alpha1.GPUDevice {
+func device(g *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[gpu.UUID]v1alpha1.DeviceOffer) v1alpha1.GPUDevice {
 	made := v1alpha1.GPUDevice{
-		UUID: string(card.UUID), Index: card.Index, Minor: card.Minor, PCIBusID: card.PCI.String(),
-		Product: card.Product, Architecture: card.Architecture, ComputeCapability: card.ComputeCapability.String(),
-		MemoryBytes: int64(card.MemoryBytes), NUMANode: card.NUMANode, Health: health(card.Health),
-		MIGEnabled: card.MIG.Enabled, MIGModeNeedsReset: card.MIG.ModeNeedsReset, MIGProfiles: profiles(card.MIG.Geometry),
-		Offered: offerOf(card.UUID, offered), Holders: holders[card.UUID],
+		UUID: string(g.UUID), Index: g.Index, Minor: g.Minor, PCIBusID: g.PCI.String(),
+		Product: g.Product, Architecture: g.Architecture, ComputeCapability: g.ComputeCapability.String(),
+		MemoryBytes: int64(g.MemoryBytes), NUMANode: g.NUMANode, Health: health(g.Health),
+		MIGEnabled: g.MIG.Enabled, MIGModeNeedsReset: g.MIG.ModeNeedsReset, MIGProfiles: profiles(g.MIG.Geometry),
+		Offered: offerOf(g.UUID, offered), Holders: holders[g.UUID],
 	}
-	if card.DeviceID != 0 {
-		made.DeviceID = fmt.Sprintf("0x%08X", card.DeviceID)
+	if g.DeviceID != 0 {
+		made.DeviceID = fmt.Sprintf("0x%08X", g.DeviceID)
 	}
-	if card.SubsystemID != 0 {
-		made.SubsystemID = fmt.Sprintf("0x%08X", card.SubsystemID)
+	if g.SubsystemID != 0 {
+		made.SubsystemID = fmt.Sprintf("0x%08X", g.SubsystemID)
 	}
-	if card.Clique != (gpu.Clique{}) {
-		made.Clique = fmt.Sprintf("%s.%d", card.Clique.ClusterUUID, card.Clique.ID)
+	if g.Clique != (gpu.Clique{}) {
+		made.Clique = fmt.Sprintf("%s.%d", g.Clique.ClusterUUID, g.Clique.ID)
 	}
-	for _, mig := range card.MIG.Devices {
+	for _, mig := range g.MIG.Devices {
 		made.MIGDevices = append(made.MIGDevices, v1alpha1.MIGDevice{
 			UUID: string(mig.UUID), Profile: mig.Profile, Index: mig.Index, GI: mig.GI, CI: mig.CI,
 			Start: mig.Start, Size: mig.Size, MemoryBytes: int64(mig.MemoryBytes), Health: partHealth(mig.Health),
@@ -183,7 +183,7 @@ func causes(list []gpu.Cause) []v1alpha1.Cause {
 	return out
 }
 
-// Self is the letter of a card's link to itself.
+// Self is the letter of a GPU's link to itself.
 const Self = "X"
 
 func matrix(topology gpu.Topology) []string {
@@ -219,7 +219,7 @@ func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
 	return sum
 }
 
-// Held tells whether anybody holds the card, a share or a part of it.
+// Held tells whether anybody holds the GPU, a share or a part of it.
 func Held(device *v1alpha1.GPUDevice) bool {
 	return len(device.Holders) > 0 || slices.ContainsFunc(device.MIGDevices, func(m v1alpha1.MIGDevice) bool { return len(m.Holders) > 0 })
 }

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func card(i int) gpu.GPU {
+func testGPU(i int) gpu.GPU {
 	return gpu.GPU{
 		UUID: gpu.UUID("GPU-" + string(rune('a'+i))), Index: i, Minor: i, PCI: gpu.PCIAddress{Bus: uint8(7 + i)},
 		Product: "NVIDIA A100-SXM4-40GB", Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8},
@@ -30,7 +30,7 @@ func card(i int) gpu.GPU {
 func snapshot() *gpu.Snapshot {
 	s := &gpu.Snapshot{
 		Driver:   gpu.Driver{Version: "570.1", CUDA: gpu.Version{Major: 12, Minor: 8}},
-		GPUs:     []gpu.GPU{card(0), card(1), card(2), card(3)},
+		GPUs:     []gpu.GPU{testGPU(0), testGPU(1), testGPU(2), testGPU(3)},
 		Topology: gpu.NewTopology(4),
 		Faults:   []gpu.Cause{{Code: "NVML_TIMEOUT", Message: "a call took too long"}},
 	}

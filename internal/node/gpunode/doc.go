@@ -13,5 +13,5 @@
 // "berth-agent uninstall"; get on nodes (for the owner reference); get on
 // customresourcedefinitions; and, only if it is to install the definition itself, which
 // deploy/agent.yaml does not let it, create and update on those. A GPUNode names the pods of all tenants that hold its
-// cards: give get, list and watch on gpunodes to nobody who may not know them.
+// GPUs: give get, list and watch on gpunodes to nobody who may not know them.
 package gpunode

@@ -84,7 +84,7 @@ func publishing(t *testing.T, api *fakeAPI, body func(*Publisher)) {
 func object(gpus int) *v1alpha1.GPUNode {
 	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
 	for i := range gpus {
-		s.GPUs = append(s.GPUs, card(i))
+		s.GPUs = append(s.GPUs, testGPU(i))
 	}
 	return Build("node-0", Input{Snapshot: s})
 }

@@ -117,7 +117,7 @@ func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 	}
 	for format, value := range map[string]string{
 		"%s": w.uuids[0], "%s ": want.sharing, "%s: isolated": want.placement, "share %s": want.share,
-		"shares " + name + " with %s": names(want.with), "other MIG devices of the card: %s": names(want.neighbours),
+		"shares " + name + " with %s": names(want.with), "other MIG devices of the GPU: %s": names(want.neighbours),
 	} {
 		if line := fmt.Sprintf(format, value); value != "" && !strings.Contains(text.out, line) {
 			t.Errorf("berth trace should say %q:\n%s", line, text.out)

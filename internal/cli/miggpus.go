@@ -9,14 +9,14 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
-// cardsOf are a node's cards for the planner, as its GPUNode shows them. GPU instances
+// gpusOf are a node's GPUs for the planner, as its GPUNode shows them. GPU instances
 // without a compute instance are not in it; there are none but while a layout is applied.
-func cardsOf(node *v1alpha1.GPUNode) []mig.GPU {
+func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 	holders := holdersOfNode(node)
-	var cards []mig.GPU
+	var gpus []mig.GPU
 	for i := range node.Status.Devices {
 		device := &node.Status.Devices[i]
-		card := gpu.GPU{
+		g := gpu.GPU{
 			UUID: gpu.UUID(device.UUID), Index: device.Index, Product: device.Product, DeviceID: deviceID(device.DeviceID),
 			SubsystemID: deviceID(device.SubsystemID),
 			MIG: gpu.MIG{
@@ -25,19 +25,19 @@ func cardsOf(node *v1alpha1.GPUNode) []mig.GPU {
 			},
 		}
 		for _, one := range device.MIGDevices {
-			card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
+			g.MIG.Devices = append(g.MIG.Devices, gpu.MIGDevice{
 				UUID: gpu.UUID(one.UUID), Profile: one.Profile, Index: one.Index, GI: one.GI, CI: one.CI, Start: one.Start, Size: one.Size,
 			})
 		}
-		cards = append(cards, mig.GPUOf(&card, holders))
+		gpus = append(gpus, mig.GPUOf(&g, holders))
 	}
-	return cards
+	return gpus
 }
 
-// planNode plans a node's cards, without those that its configuration leaves alone: the
+// planNode plans a node's GPUs, without those that its configuration leaves alone: the
 // agent does not touch them whatever the layout names.
-func planNode(cards []mig.GPU, layout mig.Layout, node *v1alpha1.GPUNode) []mig.GPUPlan {
-	plans := mig.PlanNode(cards, layout)
+func planNode(gpus []mig.GPU, layout mig.Layout, node *v1alpha1.GPUNode) []mig.GPUPlan {
+	plans := mig.PlanNode(gpus, layout)
 	if node == nil {
 		return plans
 	}
@@ -57,7 +57,7 @@ func deviceID(text string) uint32 {
 	return uint32(id)
 }
 
-// geometryOf is the shape of a card by its profiles: the largest of them take it all.
+// geometryOf is the shape of a GPU by its profiles: the largest of them take it all.
 func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
 	var geometry gpu.MIGGeometry
 	for i, profile := range profiles {
@@ -72,7 +72,7 @@ func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
 	return geometry
 }
 
-// holdersOfNode answers who holds a card or a MIG device of a node, or a share of it, in
+// holdersOfNode answers who holds a GPU or a MIG device of a node, or a share of it, in
 // words. Berth's own maintenance is in nobody's way.
 func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 	words := map[gpu.UUID][]string{}
@@ -93,7 +93,7 @@ func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 	return func(key gpu.DeviceKey) []string { return words[key.Device()] }
 }
 
-// blocking are the holders in the way of plans, each pod once, in the order of the cards.
+// blocking are the holders in the way of plans, each pod once, in the order of the GPUs.
 func blocking(node *v1alpha1.GPUNode, plans []mig.GPUPlan) []v1alpha1.Holder {
 	var found []v1alpha1.Holder
 	for i := range plans {
