@@ -2,6 +2,7 @@
 # The linters, all from Go modules: gofmt, go vet, and hack/berthlint (staticcheck,
 # errorlint, gocyclo, sloglint, modernize; staticcheck.conf says which checks).
 # The import rules and the package comments are ordinary tests: architecture_test.go.
+# Last, that generated files are fresh: hack/fresh.sh.
 source "$(dirname "$0")/lib.sh"
 need_go
 berthlint=$BIN/berthlint
@@ -16,3 +17,4 @@ for module in . kube hack/berthlint; do
 	packages=$(go list -C "$module" ./... | grep -v /cmd/hyperkube)
 	(cd "$module" && go vet $packages && "$berthlint" $packages)
 done
+hack/fresh.sh
