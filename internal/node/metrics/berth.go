@@ -21,12 +21,26 @@ func Berth(in Input) []byte {
 	return t.out
 }
 
-// Catalogue has the kind of each metric that Berth's page can have.
-func Catalogue() map[string]string {
-	t := &text{kinds: map[string]string{}}
+// Metric describes one metric of a page.
+type Metric struct {
+	Name, Kind, Help string
+	// Labels are the names of all labels that a series can have.
+	Labels []string
+}
+
+// Catalogue lists each metric that Berth's page can have.
+func Catalogue() []Metric {
+	t := &text{catalogue: []Metric{}}
 	join(Input{}).berth(t)
 	ageOf(t, 0, 0)
-	return t.kinds
+	return t.catalogue
+}
+
+// DCGMCatalogue lists each metric that the page can have under dcgm-exporter's names.
+func DCGMCatalogue() []Metric {
+	t := &text{catalogue: []Metric{}}
+	join(Input{}).dcgm(t)
+	return t.catalogue
 }
 
 func (v *view) berth(t *text) {
@@ -59,13 +73,13 @@ func labelsOf(c *cardView) cardLabels {
 }
 
 func (v *view) identity(t *text, names []cardLabels) {
-	t.name(prefix+"info", gauge, "1 for each GPU of the node, with what does not change.")
+	t.name(prefix+"info", gauge, "1 for each GPU of the node, with what does not change.", "uuid", "index", "pci_bus_id", "model", "architecture", "node")
 	for i := range v.cards {
 		c := &v.cards[i]
 		t.series(prefix+"info", 1, names[i].card, labels("pci_bus_id", c.PCI.String(), "model", c.Product,
 			"architecture", c.Architecture, "node", v.in.Node))
 	}
-	t.name(migPrefix+"info", gauge, "1 for each MIG device of the node, with the card that it is a part of.")
+	t.name(migPrefix+"info", gauge, "1 for each MIG device of the node, with the GPU that it is a part of.", "uuid", "index", "profile", "gpu_uuid", "gi", "ci", "node")
 	for i := range v.cards {
 		for j := range v.cards[i].devices {
 			d := &v.cards[i].devices[j]
@@ -73,11 +87,11 @@ func (v *view) identity(t *text, names []cardLabels) {
 				"gi", strconv.Itoa(d.GI), "ci", strconv.Itoa(d.CI), "node", v.in.Node))
 		}
 	}
-	t.name("berth_driver_info", gauge, "1, with the version of the NVIDIA driver.")
+	t.name("berth_driver_info", gauge, "1, with the version of the NVIDIA driver.", "version", "cuda", "node")
 	if v.in.Snapshot != nil && v.in.Snapshot.Driver.Present() {
 		t.series("berth_driver_info", 1, labels("version", v.in.Snapshot.Driver.Version, "cuda", v.in.Snapshot.Driver.CUDA.String(), "node", v.in.Node))
 	}
-	t.name(prefix+"allocation_info", gauge, "1 for each device that a container holds: uuid is the device's, gpu_uuid the card's.")
+	t.name(prefix+"allocation_info", gauge, "1 for each device that a container holds: uuid is the device's, gpu_uuid the GPU's.", "uuid", "gpu_uuid", "share", "mode", "resource", "namespace", "pod", "container", "pod_uid")
 	each := func(held []Holding) {
 		for _, h := range held {
 			t.series(prefix+"allocation_info", 1, labels("uuid", string(h.Key.Device()), "gpu_uuid", string(h.Key.GPU),
@@ -98,7 +112,7 @@ func ownerLabels(o Owner) string {
 
 func (v *view) meters(t *text, names []cardLabels) {
 	for _, m := range meters() {
-		t.name(prefix+m.name, m.kind, m.help)
+		t.name(prefix+m.name, m.kind, m.help, append([]string{"uuid", "index"}, m.labels()...)...)
 		for i := range v.cards {
 			for _, p := range m.parts {
 				if value, ok := v.cards[i].sample.Get(p.measure); ok {
@@ -109,7 +123,7 @@ func (v *view) meters(t *text, names []cardLabels) {
 		if !m.mig {
 			continue
 		}
-		t.name(migPrefix+m.name, m.kind, m.help)
+		t.name(migPrefix+m.name, m.kind, m.help, "uuid", "index", "profile")
 		for i := range v.cards {
 			for j := range v.cards[i].devices {
 				if value, ok := v.cards[i].devices[j].sample.Get(m.parts[0].measure); ok {
@@ -122,7 +136,7 @@ func (v *view) meters(t *text, names []cardLabels) {
 
 func (v *view) clockReasons(t *text, names []cardLabels) {
 	const name = prefix + "clocks_held_down"
-	t.name(name, gauge, "1 for each reason that holds the clocks below what they could be.")
+	t.name(name, gauge, "1 for each reason that lowers the clocks, 0 for the others.", "uuid", "index", "reason")
 	for i := range v.cards {
 		bits, ok := v.cards[i].sample.Get(gpu.ClockReasons)
 		if !ok {
@@ -135,24 +149,24 @@ func (v *view) clockReasons(t *text, names []cardLabels) {
 }
 
 func (v *view) health(t *text, names []cardLabels) {
-	t.name(prefix+"healthy", gauge, "1 while the GPU may be given out.")
+	t.name(prefix+"healthy", gauge, "1 while the GPU can be allocated.", "uuid", "index")
 	for i := range v.cards {
 		t.series(prefix+"healthy", oneIf(v.cards[i].Health.OK()), names[i].card)
 	}
-	t.name(migPrefix+"healthy", gauge, "1 while the MIG device may be given out.")
+	t.name(migPrefix+"healthy", gauge, "1 while the MIG device can be allocated.", "uuid", "index", "profile")
 	for i := range v.cards {
 		for j := range v.cards[i].devices {
 			t.series(migPrefix+"healthy", oneIf(v.cards[i].devices[j].Health.OK()), names[i].devices[j])
 		}
 	}
-	t.name(prefix+"health_state", gauge, "1 for the state that the GPU is in, 0 for the others.")
+	t.name(prefix+"health_state", gauge, "1 for the state that the GPU is in, 0 for the others.", "uuid", "index", "state")
 	for i := range v.cards {
 		now := cmp.Or(v.cards[i].Health.State, gpu.Healthy)
 		for _, state := range states() {
 			t.series(prefix+"health_state", oneIf(state == now), names[i].card, labels("state", string(state)))
 		}
 	}
-	t.name(prefix+"health_cause", gauge, "1 for each cause that stands against the GPU.")
+	t.name(prefix+"health_cause", gauge, "1 for each active cause of the health state.", "uuid", "index", "code")
 	for i := range v.cards {
 		var codes []string
 		for _, cause := range v.cards[i].Health.Causes {
@@ -163,7 +177,7 @@ func (v *view) health(t *text, names []cardLabels) {
 			t.series(prefix+"health_cause", 1, names[i].card, labels("code", code))
 		}
 	}
-	t.name(prefix+"xid_errors_total", counter, "XIDs that the driver reported since the agent began to count.")
+	t.name(prefix+"xid_errors_total", counter, "XIDs that the driver reported since the agent started.", "uuid", "index", "xid")
 	for i := range v.cards {
 		for _, x := range v.cards[i].xids {
 			t.series(prefix+"xid_errors_total", float64(x.Count), names[i].card, labels("xid", strconv.FormatUint(x.XID, 10)))
@@ -184,12 +198,12 @@ func (v *view) pods(t *text) {
 		{"memory_utilization_ratio", "Use of the memory's bandwidth by the processes.", func(s share) (float64, bool) { return s.bandwidth, s.activityKnown }},
 	}
 	for _, host := range []bool{false, true} {
-		before := prefix + "pod_"
+		before, names := prefix+"pod_", []string{"uuid", "namespace", "pod", "container", "pod_uid"}
 		if host {
-			before = prefix + "host_"
+			before, names = prefix+"host_", []string{"uuid"}
 		}
 		for _, number := range numbers {
-			t.name(before+number.name, gauge, number.help)
+			t.name(before+number.name, gauge, number.help, names...)
 			each := func(device gpu.UUID, shares []share) {
 				for _, s := range shares {
 					value, known := number.value(s)
@@ -215,13 +229,13 @@ func (v *view) pods(t *text) {
 }
 
 func (v *view) sources(t *text, names []cardLabels) {
-	t.name(prefix+"source_success", gauge, "1 if the last reading of the source succeeded in time.")
+	t.name(prefix+"source_success", gauge, "1 if the last reading of the source succeeded in time.", "uuid", "index", "source")
 	for i := range v.cards {
 		for _, s := range v.cards[i].sample.Sources {
 			t.series(prefix+"source_success", oneIf(s.OK), names[i].card, labels("source", s.Name))
 		}
 	}
-	t.name(prefix+"source_duration_seconds", gauge, "How long the last reading of the source took.")
+	t.name(prefix+"source_duration_seconds", gauge, "How long the last reading of the source took.", "uuid", "index", "source")
 	for i := range v.cards {
 		for _, s := range v.cards[i].sample.Sources {
 			t.series(prefix+"source_duration_seconds", s.Took.Seconds(), names[i].card, labels("source", s.Name))

@@ -108,8 +108,13 @@ func freePart(r *gpu.Readings, s share) (float64, bool) {
 // series for each GPU, with pod labels where one pod alone has it; the pods' parts are under berth_gpu_pod_*. As
 // in dcgm-exporter a GPU instance of a partitioned GPU has series of its own.
 func DCGM(in Input) []byte {
-	v := join(in)
 	t := &text{out: make([]byte, 0, 64<<10)}
+	join(in).dcgm(t)
+	return t.out
+}
+
+func (v *view) dcgm(t *text) {
+	in := v.in
 	version := ""
 	if in.Snapshot != nil {
 		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Driver.Version)
@@ -123,7 +128,7 @@ func DCGM(in Input) []byte {
 		instances[i] = c.instances(cards[i].labels)
 	}
 	for _, f := range fields() {
-		t.name(f.name, f.kind, f.help)
+		t.name(f.name, f.kind, f.help, dcgmLabelNames()...)
 		for i := range cards {
 			if !f.mig || len(instances[i]) == 0 {
 				f.series(t, &cards[i])
@@ -140,7 +145,6 @@ func DCGM(in Input) []byte {
 		}
 	}
 	v.dcgmXIDs(t, cards)
-	return t.out
 }
 
 // target is what series are written of: a GPU, or a GPU instance of a partitioned one.
@@ -236,6 +240,14 @@ func podLabels(o Owner) string {
 	return labels("pod", o.Pod, "namespace", o.Namespace, "container", o.Container)
 }
 
+// dcgmLabelNames returns the names of all labels that a series can have under dcgm-exporter's names.
+func dcgmLabelNames() []string {
+	return []string{
+		"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", HostnameReleased, "DCGM_FI_DRIVER_VERSION",
+		"pod", "namespace", "container",
+	}
+}
+
 func dcgmLabels(c *cardView) string {
 	return labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
 		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)
@@ -257,7 +269,7 @@ func nvmlBusID(a gpu.PCIAddress) string {
 // dcgmXIDs writes the last XID of each card that was asked, 0 for none.
 func (v *view) dcgmXIDs(t *text, cards []target) {
 	const name = "DCGM_FI_DEV_XID_ERRORS"
-	t.name(name, gauge, "Last XID that was reported.")
+	t.name(name, gauge, "Last XID that was reported.", append(dcgmLabelNames(), "err_code", "err_msg")...)
 	for i := range v.cards {
 		last := XIDCount{}
 		if xids := v.cards[i].xids; len(xids) > 0 {

@@ -12,3 +12,5 @@
 //
 // It must not import the wiring rooms or a vendor's adapter.
 package metrics
+
+//go:generate go run ./internal/docgen

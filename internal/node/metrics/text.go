@@ -11,8 +11,8 @@ type text struct {
 	out []byte
 	// head is written before the first series of a name, so that a name without any is not on the page.
 	head []byte
-	// kinds has the kind of each name, with series or without, where it is not nil.
-	kinds map[string]string
+	// catalogue gets each metric, with series or without, unless it is nil.
+	catalogue []Metric
 }
 
 type kind string
@@ -22,10 +22,10 @@ const (
 	counter kind = "counter"
 )
 
-// name is a metric: its series are written next.
-func (t *text) name(name string, k kind, help string) {
-	if t.kinds != nil {
-		t.kinds[name] = string(k)
+// name begins a metric, whose series are written next. The labels are the names of all that a series can have.
+func (t *text) name(name string, k kind, help string, labels ...string) {
+	if t.catalogue != nil {
+		t.catalogue = append(t.catalogue, Metric{Name: name, Kind: string(k), Help: help, Labels: labels})
 	}
 	t.head = append(t.head[:0], "# HELP "...)
 	t.head = append(t.head, name...)

@@ -115,7 +115,10 @@ func testScraped(t *testing.T, r *rig, ip string) {
 		t.Fatalf("%s/metrics: %d (%v)", address, code, err)
 	}
 	page := parseMetrics(t, text)
-	catalogue := metrics.Catalogue()
+	catalogue := map[string]string{}
+	for _, m := range metrics.Catalogue() {
+		catalogue[m.Name] = m.Kind
+	}
 	seen := 0
 	for name, family := range page {
 		kind, known := catalogue[name]

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/node/metrics"
+)
+
+const head = `<!-- Made by go generate ./internal/node/metrics; do not edit. -->
+# Metrics
+
+The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its status socket, and of the address ` + "`metricsListen`" + ` when it is set.
+A value that the hardware does not report has no series; it is never 0. The agent's metrics about itself
+(` + "`berth_device_plugin_*`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
+`
+
+const dcgmHead = `
+## Under dcgm-exporter's names
+
+Only with ` + "`dcgmNames: true`" + `. The labels of a pod are present when one pod holds the device; ` + "`GPU_I_PROFILE` and `GPU_I_ID`" + ` are those of a
+GPU instance. The label with the node's name is ` + "`Hostname`" + `, or the value of ` + "`dcgmHostnameLabel`" + `. All metrics have the labels
+%s; the table has the other ones.
+`
+
+const tableHead = `
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+`
+
+// document returns the page.
+func document() []byte {
+	var out strings.Builder
+	out.WriteString(head + "\n## Berth's names\n")
+	table(&out, metrics.Catalogue())
+	list := metrics.DCGMCatalogue()
+	shared := list[0].Labels
+	fmt.Fprintf(&out, dcgmHead, code(shared))
+	for i := range list {
+		list[i].Labels = slices.DeleteFunc(slices.Clone(list[i].Labels), func(l string) bool { return slices.Contains(shared, l) })
+	}
+	table(&out, list)
+	return []byte(out.String())
+}
+
+func table(out *strings.Builder, list []metrics.Metric) {
+	out.WriteString(tableHead)
+	slices.SortFunc(list, func(a, b metrics.Metric) int { return strings.Compare(a.Name, b.Name) })
+	for _, m := range list {
+		fmt.Fprintf(out, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Kind, unit(m), code(m.Labels), strings.ReplaceAll(m.Help, "|", `\|`))
+	}
+}
+
+// code returns the words as code, separated by commas.
+func code(words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return "`" + strings.Join(words, "`, `") + "`"
+}
+
+// unit follows from the end of a name, as Prometheus' conventions have it. Under dcgm-exporter's names it is in the meaning.
+func unit(m metrics.Metric) string {
+	name := strings.TrimSuffix(m.Name, "_total")
+	units := []struct{ suffix, unit string }{
+		{"_bytes_per_second", "bytes per second"}, {"_bytes", "bytes"}, {"_seconds", "seconds"}, {"_hertz", "hertz"}, {"_celsius", "°C"},
+		{"_watts", "watts"}, {"_joules", "joules"}, {"_ratio", "0 to 1"},
+	}
+	for _, u := range units {
+		if strings.HasSuffix(name, u.suffix) {
+			return u.unit
+		}
+	}
+	switch _, after, named := strings.Cut(m.Help, "("); {
+	case strings.HasPrefix(m.Name, "DCGM_") && named:
+		return strings.TrimSuffix(after, ").")
+	case strings.HasPrefix(m.Help, "1"):
+		return "0 or 1"
+	}
+	return "number"
+}

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestShippedDocumentIsUpToDate(t *testing.T) {
+	shipped, err := os.ReadFile("../../../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(document()), string(shipped)); diff != "" {
+		t.Errorf("run make generate: docs/metrics.md is stale (-want +shipped):\n%s", diff)
+	}
+}
