@@ -7,10 +7,10 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// staticFields are the settings that only a start of the agent can change: paths and
+// StaticFields returns the settings that only a start of the agent can change: paths and
 // sockets that are open by then, and what an agent's clients and containers already rely on.
 // The others take effect while it runs.
-func staticFields() []string {
+func StaticFields() []string {
 	return []string{
 		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix",
 		"driverRoot", "devRoot", "hostRoot", "kubeletDir", "cdiDir", "hookDir", "containerdStateDir", "cgroupRoot",
@@ -23,7 +23,7 @@ func staticFields() []string {
 // at the next start.
 func Static(a, b *v1alpha1.AgentConfig) []string {
 	var differ []string
-	for _, name := range staticFields() {
+	for _, name := range StaticFields() {
 		if !reflect.DeepEqual(fieldOf(a, name).Interface(), fieldOf(b, name).Interface()) {
 			differ = append(differ, name)
 		}
@@ -33,7 +33,7 @@ func Static(a, b *v1alpha1.AgentConfig) []string {
 
 // InheritStatic gives the static fields that c leaves open the values of base.
 func InheritStatic(c, base *v1alpha1.AgentConfig) {
-	for _, name := range staticFields() {
+	for _, name := range StaticFields() {
 		if field := fieldOf(c, name); field.IsZero() {
 			field.Set(fieldOf(base, name))
 		}
@@ -42,7 +42,7 @@ func InheritStatic(c, base *v1alpha1.AgentConfig) {
 
 // ForceStatic gives all static fields of c the values of base.
 func ForceStatic(c, base *v1alpha1.AgentConfig) {
-	for _, name := range staticFields() {
+	for _, name := range StaticFields() {
 		fieldOf(c, name).Set(fieldOf(base, name))
 	}
 }

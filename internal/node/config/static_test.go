@@ -27,7 +27,7 @@ func TestEveryFieldIsStaticOrLive(t *testing.T) {
 			fields = append(fields, name)
 		}
 	}
-	classified := slices.Concat(live, staticFields())
+	classified := slices.Concat(live, StaticFields())
 	slices.Sort(fields)
 	slices.Sort(classified)
 	if diff := cmp.Diff(fields, classified); diff != "" {

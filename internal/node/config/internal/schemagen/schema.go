@@ -31,8 +31,8 @@ type generator struct {
 	defs  object
 }
 
-// generate makes the schema from the Go files of a folder.
-func generate(folder string) ([]byte, error) {
+// read collects the types of the Go files of a folder.
+func read(folder string) (*generator, error) {
 	g := &generator{types: map[string]*ast.TypeSpec{}, docs: map[string]string{}, values: map[string][]string{}, names: map[string]string{}, defs: object{}}
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
@@ -48,6 +48,15 @@ func generate(folder string) ([]byte, error) {
 			return nil, fmt.Errorf("parse source: %w", err)
 		}
 		g.collect(file)
+	}
+	return g, nil
+}
+
+// generate makes the schema from the Go files of a folder.
+func generate(folder string) ([]byte, error) {
+	g, err := read(folder)
+	if err != nil {
+		return nil, err
 	}
 	root, err := g.structure("AgentConfig")
 	if err != nil {
