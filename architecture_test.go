@@ -64,6 +64,10 @@ var rules = []rule{
 	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/cdi", "internal/node/migapply", "internal/node/mps"}, never: kubernetes},
+	{packages: "internal/node/agent/inspect", berth: []string{"api/", "internal/core/", "internal/hardware/bound", "internal/node/labels", "internal/node/metrics", "internal/node/offer"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/logqueue", berth: none, others: none},
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/cdi", never: kubernetes},
@@ -94,6 +98,7 @@ var rules = []rule{
 var wiring = map[string][]string{
 	"internal/node/agent":         {"internal/node/agent/command", "kube/test/"},
 	"internal/node/agent/command": {"cmd/", "hack/clidocs"},
+	"internal/hardware/nvidia":    {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/sim":       {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
 }
 
@@ -110,6 +115,11 @@ func below(path string, list []string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {
 		return path == entry || strings.HasSuffix(entry, "/") && strings.HasPrefix(path+"/", entry)
 	})
+}
+
+// actor tells whether a path is one of a package below internal/node/agent that is wired. command is none: it wires, too.
+func actor(path string) bool {
+	return strings.HasPrefix(path, "internal/node/agent/") && path != "internal/node/agent/command"
 }
 
 func prefixed(path string, list []string) bool {
@@ -139,6 +149,9 @@ func breaches(source, target string) string {
 		if ours && own == wired && source != wired && !below(source, by) {
 			return wired + " is imported only by " + strings.Join(by, ", ")
 		}
+	}
+	if ours && actor(source) && actor(own) && source != own {
+		return "the packages below internal/node/agent never import one another; internal/node/agent wires them"
 	}
 	switch {
 	case target == "os/exec" && !below(source, execs):
@@ -230,6 +243,10 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		"cli and the agent":             {"internal/cli", berth + "internal/node/agent", true},
 		"program and the agent":         {"cmd/berth-agent", berth + "internal/node/agent", true},
 		"program and its commands":      {"cmd/berth-agent", berth + "internal/node/agent/command", false},
+		"node and an adapter":           {"internal/node/inventory", berth + "internal/hardware/nvidia", true},
+		"actor and actor":               {"internal/node/agent/migsync", berth + "internal/node/agent/mpssync", true},
+		"actor and the agent":           {"internal/node/agent/migsync", berth + "internal/node/agent", true},
+		"commands and an actor":         {"internal/node/agent/command", berth + "internal/node/agent/reset", false},
 		"agent and its commands":        {"internal/node/agent", berth + "internal/node/agent/command", true},
 		"exec in the device plugin":     {"internal/node/deviceplugin", "os/exec", true},
 		"exec in the MPS supervisor":    {"internal/node/mps", "os/exec", false},
