@@ -20,8 +20,9 @@ type CheckpointReader struct {
 	kubeletDir string
 
 	mu    sync.Mutex
-	stamp string // of last; empty when there is none
+	stamp string // of last and err; empty when there is none
 	last  *Checkpoint
+	err   error
 }
 
 // NewCheckpointReader makes a reader for the kubelet whose directory is given; nothing is read yet.
@@ -33,19 +34,25 @@ func NewCheckpointReader(kubeletDir string) *CheckpointReader {
 func (r *CheckpointReader) Read() (*Checkpoint, error) {
 	stamp := r.Stamp()
 	r.mu.Lock()
-	last, known := r.last, stamp != "" && stamp == r.stamp
+	last, failed, known := r.last, r.err, stamp != "" && stamp == r.stamp
 	r.mu.Unlock()
 	if known {
-		return last, nil
+		return last, failed
 	}
 	checkpoint, err := ReadCheckpoint(r.kubeletDir)
-	if err != nil || stamp == "" || r.Stamp() != stamp {
+	if stamp == "" || r.Stamp() != stamp || err != nil && !lasting(err) {
 		return checkpoint, err
 	}
 	r.mu.Lock()
-	r.stamp, r.last = stamp, checkpoint
+	r.stamp, r.last, r.err = stamp, checkpoint, err
 	r.mu.Unlock()
-	return checkpoint, nil
+	return checkpoint, err
+}
+
+// lasting tells whether an error stays until the file is written: there is none, or it makes no sense.
+func lasting(err error) bool {
+	var corrupt *CorruptError
+	return errors.Is(err, ErrNoCheckpoint) || errors.As(err, &corrupt)
 }
 
 // Stamp identifies the content of the checkpoint: while it is the same, the kubelet has not written the file. That is known of a

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
@@ -49,15 +50,19 @@ func (l *Ledger) acquire(holder Holder, grant string, keys []gpu.DeviceKey) erro
 	return nil
 }
 
+// notifyAfter is how long after an Allocate or a preference the subscribers are signalled: the kubelet waits for the answer, and
+// asks for a pod's containers and for several pods one after the other. Nobody needs the news sooner, since the device
+// plugin asks the ledger in each call.
+const notifyAfter = 10 * time.Millisecond
+
 // acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
 // not known to be free.
 func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey) error {
-	stamp := l.stamp()
 	l.mu.Lock()
 	if !l.blind() && l.free(holder.Resource, keys) {
-		l.grant(holder, grant, stamp, keys, nil)
+		l.grant(holder, grant, keys, nil)
 		l.mu.Unlock()
-		l.subs.Set()
+		l.subs.SetAfter(notifyAfter)
 		return nil
 	}
 	l.mu.Unlock()
@@ -65,11 +70,11 @@ func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey
 	for round := 1; ; round++ {
 		seen := l.observe(keys, dropped) // returns with the mutex held
 		before := l.edits
-		questions, err := l.tryForPod(holder, grant, stamp, keys, seen)
+		questions, err := l.tryForPod(holder, grant, keys, seen)
 		changed := l.edits != before
 		l.mu.Unlock()
 		if err == nil || changed {
-			l.subs.Set() // What was found out about others stays true.
+			l.subs.SetAfter(notifyAfter) // What was found out about others stays true.
 		}
 		if err == nil {
 			return nil
@@ -92,7 +97,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 
 // tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
 // change that.
-func (l *Ledger) tryForPod(holder Holder, grant, stamp string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
+func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
 	j := newJoin(l, seen)
 	defer l.publish()
 	l.notice(j)
@@ -127,7 +132,7 @@ func (l *Ledger) tryForPod(holder Holder, grant, stamp string, keys []gpu.Device
 	if refused != nil {
 		return questions, refused
 	}
-	l.grant(holder, grant, stamp, keys, passing)
+	l.grant(holder, grant, keys, passing)
 	return nil, nil
 }
 
@@ -194,7 +199,7 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 }
 
 // grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
-func (l *Ledger) grant(holder Holder, grant, stamp string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
 		h := Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}, Pending: true}
@@ -206,7 +211,7 @@ func (l *Ledger) grant(holder Holder, grant, stamp string, keys []gpu.DeviceKey,
 		}
 		l.remove(key)
 		l.put(h)
-		l.records[key].passed, l.records[key].stamp, l.records[key].users = passing[key], stamp, nil
+		l.records[key].passed, l.records[key].stamp, l.records[key].users = passing[key], l.stamp, nil
 	}
 	l.publishPods(holder.Resource, keys)
 }
@@ -271,7 +276,7 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 	}
 	l.mu.Unlock()
 	if changed {
-		l.subs.Set()
+		l.subs.SetAfter(notifyAfter)
 	}
 	return last
 }

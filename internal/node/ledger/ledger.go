@@ -192,7 +192,10 @@ type Ledger struct {
 	written uint64          // edits at the last write of the file
 	certain bool            // the last Reconcile had the checkpoint
 	// looked is when the last look with readable containers began; zero when there was none since Open, TakeOver or Distrust.
-	looked    time.Time
+	looked time.Time
+	// stamp is Deps.Stamp of the last view. As the stamp of a grant it may be too old, which is safe: it then differs from any
+	// later one.
+	stamp     string
 	distrusts uint64 // counts the calls of Distrust
 	faults    map[string]gpu.Cause
 	subs      signal.Broadcast
@@ -205,7 +208,7 @@ type record struct {
 	// offered and passed are as in evidence; they are not kept in the file.
 	offered bool
 	passed  []string
-	// users are the pods that the last Reconcile found on the device, and stamp is Deps.Stamp from before the grant.
+	// users are the pods that the last Reconcile found on the device, and stamp is a Deps.Stamp from before the grant.
 	users []string
 	stamp string
 }

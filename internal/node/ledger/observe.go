@@ -45,7 +45,7 @@ func (l *Ledger) observePods(keys []gpu.DeviceKey, dropped []Question) (NodeView
 		return NodeView{}, false
 	}
 	view := l.NewView()
-	view.dropped, view.stamp = dropped, l.stamp()
+	view.dropped = dropped
 	l.mu.Lock()
 	pods, known := l.suspects(keys, view.stamp)
 	l.mu.Unlock()
@@ -78,14 +78,6 @@ func (l *Ledger) readAssignments(view *NodeView) {
 		}
 		last = a.PodUID
 	}
-}
-
-// stamp is Deps.Stamp.
-func (l *Ledger) stamp() string {
-	if l.deps.Stamp == nil {
-		return ""
-	}
-	return l.deps.Stamp()
 }
 
 // suspects are the pods that can have a container on one of the keys, or on another size of it: the holder, and those that the

@@ -31,18 +31,24 @@ type NodeView struct {
 	distrusts uint64
 	// began is when the view was made.
 	began time.Time
-	// partial says that Containers are of pods only, and stamp is Deps.Stamp from before they were read.
+	// stamp is Deps.Stamp when the view was made.
+	stamp string
+	// partial says that Containers are of pods only.
 	partial bool
 	pods    []string
-	stamp   string
 }
 
 // NewView makes a view to be filled in. It is to be called before anything is read: what was read before a Distrust
 // does not end the distrust.
 func (l *Ledger) NewView() NodeView {
+	stamp := ""
+	if l.deps.Stamp != nil {
+		stamp = l.deps.Stamp()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return NodeView{distrusts: l.distrusts, began: l.deps.Clock.Now()}
+	l.stamp = stamp
+	return NodeView{distrusts: l.distrusts, began: l.deps.Clock.Now(), stamp: stamp}
 }
 
 // hasDropped tells whether the kubelet has removed an entry that its checkpoint still lists.

@@ -9,6 +9,7 @@ package signal
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Signal wakes one receiver. It is signalled when it is made.
@@ -38,6 +39,8 @@ func (s *Signal) C() <-chan struct{} { return s.c }
 type Broadcast struct {
 	mu   sync.Mutex
 	subs map[*Subscription]bool
+	// later says that a SetAfter is under way.
+	later bool
 }
 
 // Subscription is one receiver of a Broadcast. It is signalled when it is made.
@@ -72,6 +75,23 @@ func (b *Broadcast) Set() {
 	for s := range b.subs {
 		s.Set()
 	}
+}
+
+// SetAfter signals all subscriptions after a delay: once for all calls until then. It serves a sender that others wait for,
+// which the receivers would compete with for the processors.
+func (b *Broadcast) SetAfter(delay time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.later {
+		return
+	}
+	b.later = true
+	time.AfterFunc(delay, func() {
+		b.mu.Lock()
+		b.later = false
+		b.mu.Unlock()
+		b.Set()
+	})
 }
 
 // Ready is a condition that becomes true once and stays so.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // count empties a channel and returns how many signals were in it.
@@ -82,6 +83,41 @@ func TestReady(t *testing.T) {
 		}
 		if <-r.Done(); !r.Is() {
 			t.Error("not ready after Set")
+		}
+	})
+}
+
+// TestSetAfter: calls before the delay has passed count as one, and one after it counts again.
+func TestSetAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b Broadcast
+		s := b.Subscribe()
+		defer s.Close()
+		<-s.C()
+		signalled := func() bool {
+			synctest.Wait()
+			select {
+			case <-s.C():
+				return true
+			default:
+				return false
+			}
+		}
+		for range 2 {
+			b.SetAfter(10 * time.Millisecond)
+			time.Sleep(9 * time.Millisecond)
+			b.SetAfter(10 * time.Millisecond)
+			if signalled() {
+				t.Error("signalled before the delay has passed")
+			}
+			time.Sleep(time.Millisecond)
+			if !signalled() {
+				t.Error("not signalled after the delay")
+			}
+			time.Sleep(time.Second)
+			if signalled() {
+				t.Error("signalled twice for two calls within the delay")
+			}
 		}
 	})
 }
