@@ -109,6 +109,7 @@ gpus:
 		passes.Store(0)
 		sets.Store(0)
 		tc.do()
+		awaitTrue(t, "the work for "+tc.event, func() bool { return passes.Load() >= tc.passes && sets.Load() >= tc.sets })
 		time.Sleep(500 * time.Millisecond) // A pass or set too many would come now.
 		if passes.Load() != tc.passes || sets.Load() != tc.sets {
 			t.Errorf("%s: %d passes and %d sets, want %d and %d", tc.event, passes.Load(), sets.Load(), tc.passes, tc.sets)

@@ -74,8 +74,8 @@ migDevices:
 - {select: {profile: [1g.5gb]}, sharing: {mode: timeSlicing, replicas: 4}}
 `
 
-// TestAllModesSideBySide: whole, time-sliced and MIG with 28 shares, on one machine; then
-// the file is edited, and only what changed is touched.
+// TestAllModesSideBySide: whole and time-sliced GPUs and MIG devices with 28 replicas on one machine; an edit of the file changes
+// only what it concerns.
 func TestAllModesSideBySide(t *testing.T) {
 	b := configured(t, "h100x8", strings.ReplaceAll(matrix, "1g.5gb", "1g.10gb"))
 	whole := b.awaitOf("nvidia.com/gpu", healthy(6))
@@ -100,7 +100,7 @@ func TestAllModesSideBySide(t *testing.T) {
 	}
 }
 
-// awaitSlice waits until the driver has a time slice for the card of that index.
+// awaitSlice waits until the GPU with an index has a time slice.
 func (b *bench) awaitSlice(index int, want string) {
 	b.t.Helper()
 	awaitTrue(b.t, "time slice "+want, func() bool {
@@ -124,7 +124,7 @@ func awaitTrue(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// TestBadEditLeavesTheLastGoodOne and is told as a problem.
+// TestBadEditLeavesTheLastGoodOne: a refused edit changes nothing and is reported as a problem.
 func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(8))
@@ -140,8 +140,7 @@ func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b.awaitOf("nvidia.com/gpu", healthy(12))
 }
 
-// TestMPSFollowsItsDaemon: shares are healthy while the daemon is ready, whatever becomes
-// of it or of its supervisor.
+// TestMPSFollowsItsDaemon: MPS replicas are healthy exactly while their daemon is ready, also when it or its supervisor ends.
 func TestMPSFollowsItsDaemon(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 3, resourceName: nvidia.com/gpu.mps}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(3))
@@ -160,14 +159,14 @@ func TestMPSFollowsItsDaemon(t *testing.T) {
 		t.Errorf("pipe directory %q and %d mounts, want %q, pipes, shm and the grant", got, len(answer.Mounts), want)
 	}
 	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.mps", []string{id + "::0", id + "::2"}); err == nil || !strings.Contains(err.Error(), "maximum request size for shared resources is 1; found 2") {
-		t.Errorf("two shares by MPS gave %v", err)
+		t.Errorf("two MPS replicas gave %v", err)
 	}
 	stop()
 	b.awaitOf("nvidia.com/gpu.mps", healthy(0))
 	stop = b.supervise()
 	b.awaitOf("nvidia.com/gpu.mps", healthy(3))
 	b.configure("standalone: true\n")
-	// Somebody may still hold the share that was allocated above, until the checkpoint has not shown it.
+	// The replica that was allocated above is held until the checkpoint does not list it.
 	awaitTrue(t, "the end of the daemon or of its use", func() bool {
 		units := b.agent.allocatable.Units()
 		return units[2].Use.Mode == "" || units[2].Draining != ""
@@ -255,14 +254,14 @@ gpus:
 - {select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}
 `
 
-// TestTimeSlicesAfterAResetByOthers: a scan that finds another life of a GPU is enough, it does not take a check.
+// TestTimeSlicesAfterAResetByOthers: a scan that finds that a GPU was reset is enough; the regular check would come too late.
 func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
 	b.agent = b.start()
 	b.awaitSlice(1, "Short")
 	b.awaitSlice(2, "Long")
-	for range 2 { // A second reset is another life again.
+	for range 2 { // Each reset is found.
 		if err := b.machine.ResetGPUs("1"); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +269,7 @@ func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 	}
 }
 
-// TestTimeSlicesAfterALoadedDriver: it does not take a check to find out.
+// TestTimeSlicesAfterALoadedDriver: a scan that finds the driver again is enough; the regular check would come too late.
 func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
