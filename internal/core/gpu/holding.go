@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -93,3 +94,15 @@ func (k DeviceKey) Overlaps(other DeviceKey) bool {
 
 // Unshared is the device of which the key may be a replica.
 func (k DeviceKey) Unshared() DeviceKey { return DeviceKey{GPU: k.GPU, MIG: k.MIG} }
+
+// HolderNames names the holders of a device, of a part of it and of what it is a part of, sorted. Maintenance is no holder.
+func HolderNames(holdings []Holding, key DeviceKey) []string {
+	var names []string
+	for _, h := range holdings {
+		if h.Holder.Kind != HolderMaintenance && key.Unshared().Overlaps(h.Key) {
+			names = append(names, h.Holder.String())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

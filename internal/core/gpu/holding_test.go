@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -98,6 +99,27 @@ func TestHolderString(t *testing.T) {
 	} {
 		if got := holder.String(); got != want {
 			t.Errorf("%+v is %q, want %q", holder, got, want)
+		}
+	}
+}
+
+func TestHolderNames(t *testing.T) {
+	pod := func(name string) gpu.Holder { return gpu.Holder{Kind: gpu.HolderPod, Namespace: "ns", Name: name} }
+	holdings := []gpu.Holding{
+		{Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Holder: pod("b")},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x", Share: 1}, Holder: pod("a")},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x", Share: 2}, Holder: pod("a")},
+		{Key: gpu.DeviceKey{GPU: "GPU-b"}, Holder: gpu.Holder{Kind: gpu.HolderMaintenance, ID: "reset"}},
+	}
+	for key, want := range map[gpu.DeviceKey][]string{
+		{GPU: "GPU-a"}:                         {"ns/a", "ns/b"},
+		{GPU: "GPU-a", MIG: "MIG-x"}:           {"ns/a"},
+		{GPU: "GPU-a", MIG: "MIG-x", Share: 3}: {"ns/a"},
+		{GPU: "GPU-a", MIG: "MIG-z"}:           nil,
+		{GPU: "GPU-b"}:                         nil,
+	} {
+		if got := gpu.HolderNames(holdings, key); !slices.Equal(got, want) {
+			t.Errorf("holders of %v: %v, want %v", key, got, want)
 		}
 	}
 }

@@ -289,7 +289,7 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	a.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  gpus,
-		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.keysOn,
+		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.allocatable.KeysOn,
 		Blind: a.sync.Unsure, Notify: a.republish.Set,
 		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForMIG, id) },
 		Openers: finder.Find,

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -32,7 +31,7 @@ func (a *Agent) wireAllocatable(bootID string) {
 	var read statefile.Result
 	a.allocatable, read = allocatable.Open(allocatable.Deps{
 		StateDir: a.config.StateDir, BootID: bootID,
-		Inventory: a.inventory, Settings: settingsSource{a.watch}, Holders: holderSource{a}, Injector: a.injection,
+		Inventory: a.inventory, Settings: settingsSource{a.watch}, Ledger: a.ledger, Injector: a.injection,
 		Changing: func(snapshot *gpu.Snapshot) map[gpu.UUID]string { return a.mig.Changing(snapshot) },
 		Report:   a.problemList.Set, Fault: func(step allocatable.Step) error { return a.fault(Step(step)) },
 	})
@@ -53,18 +52,6 @@ func (s settingsSource) Current() (settings offer.Settings, version int, known b
 // Subscribe implements allocatable.Settings.
 func (s settingsSource) Subscribe() *signal.Subscription { return s.watch.Subscribe() }
 
-// holderSource is the ledger as allocatable reads it.
-type holderSource struct{ agent *Agent }
-
-// Names implements allocatable.Holders.
-func (s holderSource) Names() func(gpu.DeviceKey) []string { return s.agent.holdersOf() }
-
-// Held implements allocatable.Holders.
-func (s holderSource) Held() []gpu.Holding { return s.agent.held() }
-
-// Subscribe implements allocatable.Holders.
-func (s holderSource) Subscribe() *signal.Subscription { return s.agent.ledger.Subscribe() }
-
 // stateLost reports a state file that could not be used, and what the agent does without it. The problem
 // stands until the source is set again.
 func (a *Agent) stateLost(source string, result statefile.Result, without string) {
@@ -73,38 +60,10 @@ func (a *Agent) stateLost(source string, result statefile.Result, without string
 	a.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
-// held are the devices that are held by anything but Berth's own maintenance.
-func (a *Agent) held() []gpu.Holding {
-	return slices.DeleteFunc(a.holdings(), func(h gpu.Holding) bool { return h.Holder.Kind == gpu.HolderMaintenance })
-}
-
-// keysOn are the keys under which a card is offered now: whole, in parts, in shares.
-func (a *Agent) keysOn(card gpu.UUID) []gpu.DeviceKey {
-	var keys []gpu.DeviceKey
-	for _, o := range offer.Build(a.inventory.Current(), a.allocatable.Units()) {
-		for _, device := range o.Devices {
-			if device.Key.GPU == card {
-				keys = append(keys, device.Key)
-			}
-		}
-	}
-	return keys
-}
-
-// holdersOf returns a function that names the holders of a device, of a part of it and of what it is a part of. Berth's own
-// maintenance does not count.
+// holdersOf returns a function that names the holders of a device.
 func (a *Agent) holdersOf() func(gpu.DeviceKey) []string {
-	held := a.held()
-	return func(key gpu.DeviceKey) []string {
-		var names []string
-		for _, h := range held {
-			if key.Unshared().Overlaps(h.Key) {
-				names = append(names, h.Holder.String())
-			}
-		}
-		slices.Sort(names)
-		return slices.Compact(names)
-	}
+	holdings := a.holdings()
+	return func(key gpu.DeviceKey) []string { return gpu.HolderNames(holdings, key) }
 }
 
 // holdings are those of the ledger.

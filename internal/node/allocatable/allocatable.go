@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
@@ -61,13 +62,9 @@ type Settings interface {
 	Subscribe() *signal.Subscription
 }
 
-// Holders is the ledger.
-type Holders interface {
-	// Names returns a function that names who holds a device, a part of it, or what it is a part of. Maintenance is no
-	// holder.
-	Names() func(gpu.DeviceKey) []string
-	// Held lists the devices that are held, without maintenance.
-	Held() []gpu.Holding
+// Ledger has the holdings.
+type Ledger interface {
+	Holdings() []ledger.Holding
 	Subscribe() *signal.Subscription
 }
 
@@ -77,7 +74,7 @@ type Deps struct {
 	StateDir, BootID string
 	Inventory        Inventory
 	Settings         Settings
-	Holders          Holders
+	Ledger           Ledger
 	// Changing returns the GPUs whose MIG configuration is about to change, with the reason.
 	Changing func(*gpu.Snapshot) map[gpu.UUID]string
 	Injector Injector
@@ -151,7 +148,7 @@ func (d *Devices) Run(ctx context.Context) error {
 	if d.began.Wait(ctx) != nil {
 		return nil
 	}
-	hardware, settings, holders := d.deps.Inventory.Subscribe(), d.deps.Settings.Subscribe(), d.deps.Holders.Subscribe()
+	hardware, settings, holders := d.deps.Inventory.Subscribe(), d.deps.Settings.Subscribe(), d.deps.Ledger.Subscribe()
 	defer hardware.Close()
 	defer settings.Close()
 	defer holders.Close()
@@ -217,9 +214,10 @@ func (d *Devices) settle(now *inputs) (changed bool, err error) {
 	})...)
 	before := d.Units()
 	if d.lost {
-		before = offer.Recover(d.deps.Holders.Held(), now.settings.ResourceName)
+		before = offer.Recover(d.held(), now.settings.ResourceName)
 	}
-	next := offer.Settle(now.snapshot, wanted, before, d.deps.Holders.Names(), now.settings.Changing)
+	held := d.held()
+	next := offer.Settle(now.snapshot, wanted, before, func(key gpu.DeviceKey) []string { return gpu.HolderNames(held, key) }, now.settings.Changing)
 	if slices.Equal(before, next) && !d.lost && !d.unsaved {
 		return false, nil
 	}
@@ -245,15 +243,26 @@ func (d *Devices) settle(now *inputs) (changed bool, err error) {
 // waiting returns the holders of each device that waits for its release or for a MIG change.
 func (d *Devices) waiting(units []offer.Unit) map[gpu.DeviceKey][]string {
 	var waiting map[gpu.DeviceKey][]string
-	var names func(gpu.DeviceKey) []string
+	var held []gpu.Holding
 	for _, unit := range units {
 		if unit.Draining == "" {
 			continue
 		}
 		if waiting == nil {
-			waiting, names = map[gpu.DeviceKey][]string{}, d.deps.Holders.Names()
+			waiting, held = map[gpu.DeviceKey][]string{}, d.held()
 		}
-		waiting[unit.Key] = names(unit.Key)
+		waiting[unit.Key] = gpu.HolderNames(held, unit.Key)
 	}
 	return waiting
+}
+
+// held returns what the ledger has, without maintenance.
+func (d *Devices) held() []gpu.Holding {
+	var held []gpu.Holding
+	for _, h := range d.deps.Ledger.Holdings() {
+		if h.Holder.Kind != gpu.HolderMaintenance {
+			held = append(held, h.Holding)
+		}
+	}
+	return held
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
@@ -69,7 +70,7 @@ func (w *world) set(change func()) {
 func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
-		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Holders: holders{w}, Injector: &w.injector,
+		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
 		Changing: func(*gpu.Snapshot) map[gpu.UUID]string { w.mu.Lock(); defer w.mu.Unlock(); return w.changing },
 		Report:   func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
 		Fault: func(step Step) error {
@@ -112,33 +113,22 @@ func (s settings) Current() (offer.Settings, int, bool) {
 }
 func (s settings) Subscribe() *signal.Subscription { return s.w.config.Subscribe() }
 
-type holders struct{ w *world }
+type fakeLedger struct{ w *world }
 
-func (h holders) Names() func(gpu.DeviceKey) []string {
-	return func(key gpu.DeviceKey) []string {
-		h.w.mu.Lock()
-		defer h.w.mu.Unlock()
-		var names []string
-		for held, name := range h.w.held {
-			if held.GPU == key.GPU {
-				names = append(names, name)
-			}
+func (l fakeLedger) Holdings() []ledger.Holding {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	var holdings []ledger.Holding
+	for key, name := range l.w.held {
+		holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: "ns", Name: strings.TrimPrefix(name, "ns/"), Resource: "nvidia.com/shared"}
+		if name == "maintenance" {
+			holder = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "reset"}
 		}
-		slices.Sort(names)
-		return names
+		holdings = append(holdings, ledger.Holding{Holding: gpu.Holding{Key: key, Holder: holder}})
 	}
+	return holdings
 }
-
-func (h holders) Held() []gpu.Holding {
-	h.w.mu.Lock()
-	defer h.w.mu.Unlock()
-	var held []gpu.Holding
-	for key := range h.w.held {
-		held = append(held, gpu.Holding{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/shared"}})
-	}
-	return held
-}
-func (h holders) Subscribe() *signal.Subscription { return h.w.ledger.Subscribe() }
+func (l fakeLedger) Subscribe() *signal.Subscription { return l.w.ledger.Subscribe() }
 
 // uses prints the units in force, one per line.
 func uses(d *Devices) string {
@@ -210,6 +200,12 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.edited() },
 			settlements: 1, saves: 1, signals: 1,
 			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared) draining: waits for ns/a to end, then becomes nvidia.com/shared (time-sliced x2)",
+		},
+		"a rule for a device under maintenance": {
+			prepare:     func(w *world) { w.held[gpu.DeviceKey{GPU: "GPU-b"}] = "maintenance" },
+			event:       func(w *world) { w.settings = share(offer.TimeSlicing, 2); w.config.Set() },
+			settlements: 1, saves: 1, signals: 1,
+			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2)",
 		},
 		"the release of a device that waits for it": {
 			prepare: func(w *world) {

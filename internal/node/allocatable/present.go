@@ -59,6 +59,19 @@ func Offers(devices []Device) []offer.Offer {
 	return offer.List(placed)
 }
 
+// KeysOn returns the keys under which devices of a GPU are in use or can be allocated: the GPU, its partitions, or replicas.
+func (d *Devices) KeysOn(id gpu.UUID) []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	for _, o := range offer.Build(d.deps.Inventory.Current(), d.Units()) {
+		for _, device := range o.Devices {
+			if device.Key.GPU == id {
+				keys = append(keys, device.Key)
+			}
+		}
+	}
+	return keys
+}
+
 // Subscribe signals when Current may have changed for another reason than the hardware, or the settings have changed.
 func (d *Devices) Subscribe() *signal.Subscription { return d.present.Subscribe() }
 

@@ -127,3 +127,17 @@ func TestInjectionChanged(t *testing.T) {
 		t.Errorf("%d and %d signals, want 1 and 0", len(present.C()), len(use.C()))
 	}
 }
+
+func TestKeysOn(t *testing.T) {
+	w := newWorld(t)
+	w.settings = share(offer.TimeSlicing, 2)
+	d := w.open()
+	d.Begin()
+	for id, want := range map[gpu.UUID][]gpu.DeviceKey{
+		"GPU-a": {{GPU: "GPU-a"}}, "GPU-b": {{GPU: "GPU-b", Share: 1}, {GPU: "GPU-b", Share: 2}}, "GPU-c": nil,
+	} {
+		if diff := cmp.Diff(want, d.KeysOn(id)); diff != "" {
+			t.Errorf("keys on %s (-want +got):\n%s", id, diff)
+		}
+	}
+}
