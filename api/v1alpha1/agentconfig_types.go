@@ -14,7 +14,7 @@ type AgentConfig struct {
 
 	// ResourceName is what a whole GPU is advertised as. Default nvidia.com/gpu.
 	ResourceName string `json:"resourceName,omitempty"`
-	// DeviceListStrategy says how a container is told its devices: any of cdi-cri,
+	// DeviceListStrategy says how a container gets its devices: any of cdi-cri,
 	// cdi-annotations, envvar, volume-mounts; cdi-cri and cdi-annotations exclude
 	// each other. Default [cdi-cri].
 	DeviceListStrategy []DeviceListStrategy `json:"deviceListStrategy,omitempty"`
@@ -34,10 +34,10 @@ type AgentConfig struct {
 	// enabled is advertised whole). Default mixed.
 	MIGStrategy MIGStrategy `json:"migStrategy,omitempty"`
 	// GPUs says what to do with each GPU: the first rule that selects it decides. A GPU
-	// that no rule selects is given out whole as ResourceName.
+	// that no rule selects is advertised whole as ResourceName.
 	GPUs []GPURule `json:"gpus,omitempty"`
 	// MIGDevices says the same of MIG devices, of whatever GPU. One that no rule
-	// selects is given out unshared under the name that MIGStrategy gives it.
+	// selects is advertised unshared under the name that MIGStrategy gives it.
 	MIGDevices []MIGDeviceRule `json:"migDevices,omitempty"`
 	// MIGLayouts are named layouts, in the format of mig-parted's mig-configs. Beside them
 	// there are those that follow from the hardware: all-disabled, all-enabled,
