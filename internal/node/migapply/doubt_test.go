@@ -15,13 +15,13 @@ func TestUnsurePartition(t *testing.T) {
 	w.want("GPU-0", "7x1g.10gb", "")
 	for _, first := range []bool{true, false} {
 		points := w.points
-		w.card("GPU-0").unsure = true
+		w.gpuOf("GPU-0").unsure = true
 		w.scan()
 		got := state(t, w.reconcile(), "GPU-0")
 		if first && (got.State != Waiting || !strings.Contains(got.Message, "could not be read")) || !first && got.State != Applied || w.points != points {
 			t.Errorf("first %v: %s: %s; %v", first, got.State, got.Message, w.trace)
 		}
-		w.card("GPU-0").unsure = false
+		w.gpuOf("GPU-0").unsure = false
 		w.scan()
 		if got := state(t, w.reconcile(), "GPU-0"); got.State != Applied || w.points != points {
 			t.Errorf("read again: %s: %s; %v", got.State, got.Message, w.trace)
@@ -39,13 +39,13 @@ func TestEmptyOrHeld(t *testing.T) {
 			if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
 				t.Fatal(err)
 			}
-			w.card("GPU-0").instances[0].device = false
+			w.gpuOf("GPU-0").instances[0].device = false
 			w.scan()
 			w.want("GPU-0", layout, "")
 			if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "default/a") {
 				t.Errorf("%s: %s", got.State, got.Message)
 			}
-			if got := w.card("GPU-0").instances; len(got) == 0 || got[0].GI != 10 {
+			if got := w.gpuOf("GPU-0").instances; len(got) == 0 || got[0].GI != 10 {
 				t.Errorf("the instance was removed:\n%s%v", w.picture(), w.trace)
 			}
 			w.end("a")

@@ -48,7 +48,7 @@ func (h hardware) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (bool, err
 	if err := h.call("mode %s %s", id, onOff(on)); err != nil {
 		return false, err
 	}
-	c := h.card(id)
+	c := h.gpuOf(id)
 	if on != c.enabled {
 		if len(c.instances) > 0 {
 			return false, errors.New("In use")
@@ -70,7 +70,7 @@ func (h hardware) CreateMIG(_ context.Context, id gpu.UUID, profile string, at i
 	if err := h.call("create %s %s %d", id, profile, at); err != nil {
 		return err
 	}
-	c, g := h.card(id), geometry()
+	c, g := h.gpuOf(id), geometry()
 	p := g.Profile(profile)
 	if p == nil || !slices.Contains(p.Starts, at) || !c.enabled {
 		h.never("create %s at %d of %s is nonsense; %v", profile, at, id, h.trace)
@@ -103,7 +103,7 @@ func (h hardware) DestroyMIG(_ context.Context, id gpu.UUID, gi int) error {
 	if err := h.call("destroy %s %d", id, gi); err != nil {
 		return err
 	}
-	c := h.card(id)
+	c := h.gpuOf(id)
 	i := slices.IndexFunc(c.instances, func(in fakeInstance) bool { return in.GI == gi })
 	if i < 0 {
 		h.never("destroy instance %d of %s: there is none; %v", gi, id, h.trace)
@@ -124,7 +124,7 @@ func (h hardware) RemoveEmptyMIG(_ context.Context, id gpu.UUID, gi int) error {
 	if err := h.call("remove %s %d", id, gi); err != nil {
 		return err
 	}
-	c := h.card(id)
+	c := h.gpuOf(id)
 	i := slices.IndexFunc(c.instances, func(in fakeInstance) bool { return in.GI == gi })
 	if i < 0 {
 		h.never("remove instance %d of %s: there is none; %v", gi, id, h.trace)
@@ -142,13 +142,13 @@ func (h hardware) Reset(_ context.Context, ids []gpu.UUID) error {
 		return err
 	}
 	for _, id := range ids {
-		if len(h.card(id).openers) > 0 {
+		if len(h.gpuOf(id).openers) > 0 {
 			return errors.New("In use by another client")
 		}
 	}
 	for _, id := range ids {
 		h.unheld(gpu.DeviceKey{GPU: id}, "reset")
-		c := h.card(id)
+		c := h.gpuOf(id)
 		c.enabled, c.instances = c.pending, nil
 	}
 	return h.half("reset")
@@ -158,7 +158,7 @@ func (h hardware) Touch(context.Context) error {
 	if err := h.call("touch"); err != nil {
 		return err
 	}
-	for _, c := range h.cards {
+	for _, c := range h.gpus {
 		for i := range c.instances {
 			c.instances[i].bare = false
 		}
@@ -173,10 +173,10 @@ func (w *world) openers(_ context.Context, id gpu.UUID) ([]openers.Opener, error
 			return nil, err
 		}
 	}
-	return w.card(id).openers, nil
+	return w.gpuOf(id).openers, nil
 }
 
-// quiesce ends what keeps a card busy.
+// quiesce ends what keeps a GPU busy.
 func (w *world) quiesce(_ context.Context, id gpu.UUID) error {
 	if err := (hardware{w}).call("quiesce %s", id); err != nil {
 		return err

@@ -60,7 +60,7 @@ func TestJournalChangedOnDisk(t *testing.T) {
 	}
 	w.birth()
 	w.reconcile()
-	if w.card("GPU-0").enabled {
+	if w.gpuOf("GPU-0").enabled {
 		t.Error("the GPU was partitioned as the damaged journal says")
 	}
 	if kept, err := os.ReadFile(path + ".bak"); err != nil || !bytes.Equal(kept, spoilt) {
@@ -80,8 +80,8 @@ func TestJournalThatCannotBeKept(t *testing.T) {
 	}
 	w.want("GPU-0", "1x7g.80gb", "")
 	w.reconcile()
-	if faults := w.partition.Faults(); w.card("GPU-0").enabled || len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNREADABLE" {
-		t.Errorf("MIG is on: %v; faults %v", w.card("GPU-0").enabled, faults)
+	if faults := w.partition.Faults(); w.gpuOf("GPU-0").enabled || len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNREADABLE" {
+		t.Errorf("MIG is on: %v; faults %v", w.gpuOf("GPU-0").enabled, faults)
 	}
 	if left, err := os.ReadFile(path); err != nil || string(left) != "{" {
 		t.Errorf("the journal is %q, %v", left, err)
@@ -91,7 +91,7 @@ func TestJournalThatCannotBeKept(t *testing.T) {
 	}
 	w.clock.Step(lastRetry)
 	w.settle()
-	if !w.card("GPU-0").enabled || len(w.partition.Faults()) != 0 {
-		t.Errorf("afterwards MIG is on: %v; faults %v", w.card("GPU-0").enabled, w.partition.Faults())
+	if !w.gpuOf("GPU-0").enabled || len(w.partition.Faults()) != 0 {
+		t.Errorf("afterwards MIG is on: %v; faults %v", w.gpuOf("GPU-0").enabled, w.partition.Faults())
 	}
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // story is a node before a change, and the change.
 type story struct {
-	cards   int
+	gpus    int
 	are     map[gpu.UUID]string
 	shares  map[gpu.UUID]int
 	pods    map[string]gpu.DeviceKey
@@ -40,24 +40,24 @@ type story struct {
 
 func stories() map[string]story {
 	return map[string]story{
-		"MIG on, with a reset": {cards: 1, become: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x3g.40gb"}, busy: []gpu.UUID{"GPU-0"}},
-		"MIG on, without":      {cards: 2, become: map[gpu.UUID]string{"GPU-1": "1x7g.80gb"}},
-		"MIG off": {cards: 1, are: map[gpu.UUID]string{"GPU-0": "1x4g.40gb 2x1g.10gb"}, shares: map[gpu.UUID]int{"GPU-0": 2},
+		"MIG on, with a reset": {gpus: 1, become: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x3g.40gb"}, busy: []gpu.UUID{"GPU-0"}},
+		"MIG on, without":      {gpus: 2, become: map[gpu.UUID]string{"GPU-1": "1x7g.80gb"}},
+		"MIG off": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "1x4g.40gb 2x1g.10gb"}, shares: map[gpu.UUID]int{"GPU-0": 2},
 			become: map[gpu.UUID]string{"GPU-0": "off"}},
-		"beside held instances": {cards: 1, are: map[gpu.UUID]string{"GPU-0": "6x1g.10gb"},
+		"beside held instances": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "6x1g.10gb"},
 			pods:   map[string]gpu.DeviceKey{"a": {GPU: "GPU-0", MIG: "MIG-0-14"}, "b": {GPU: "GPU-0", MIG: "MIG-0-15"}},
 			become: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x4g.40gb"}},
-		"beside an orphan, to devices of the old names": {cards: 1, are: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x2g.20gb 1x3g.40gb"},
+		"beside an orphan, to devices of the old names": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x2g.20gb 1x3g.40gb"},
 			pods: map[string]gpu.DeviceKey{"a": {GPU: "GPU-0", MIG: "MIG-0-44"}}, orphan: "a",
 			become: map[gpu.UUID]string{"GPU-0": "4x1g.10gb 1x3g.40gb"}},
-		"what a life before left": {cards: 1, are: map[gpu.UUID]string{"GPU-0": "3x1g.10gb"},
+		"what a life before left": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "3x1g.10gb"},
 			prepare: func(w *world) {
-				w.cards[0].instances[1].device = false
-				w.cards[0].pending = false
+				w.gpus[0].instances[1].device = false
+				w.gpus[0].pending = false
 				w.scan()
 			},
 			become: map[gpu.UUID]string{"GPU-0": "3x1g.10gb"}},
-		"several cards, one of which must not change": {cards: 5,
+		"several GPUs, one of which must not change": {gpus: 5,
 			are:    map[gpu.UUID]string{"GPU-2": "7x1g.10gb", "GPU-3": "1x3g.40gb", "GPU-4": "1x7g.80gb"},
 			pods:   map[string]gpu.DeviceKey{"a": {GPU: "GPU-3", MIG: "MIG-3-44"}, "b": {GPU: "GPU-4", MIG: "MIG-4-80"}},
 			become: map[gpu.UUID]string{"GPU-0": "1x7g.80gb", "GPU-1": "2x3g.40gb", "GPU-2": "off", "GPU-3": "2x3g.40gb"}},
@@ -65,7 +65,7 @@ func stories() map[string]story {
 }
 
 func (s story) begin(t *testing.T) *world {
-	w := newWorld(t, t.TempDir(), s.cards)
+	w := newWorld(t, t.TempDir(), s.gpus)
 	maps.Copy(w.shares, s.shares)
 	for _, id := range slices.Sorted(maps.Keys(s.are)) {
 		w.be(id, s.are[id])
@@ -95,7 +95,7 @@ func (w *world) intact() {
 	now := w.look()
 	for pod, p := range w.pods {
 		for _, key := range p.keys {
-			if card, device := now.Device(key.Device()); card == nil || key.MIG != "" && device == nil {
+			if whole, device := now.Device(key.Device()); whole == nil || key.MIG != "" && device == nil {
 				w.t.Fatalf("%s of pod %s is gone:\n%s%v", key, pod, w.picture(), w.trace)
 			}
 		}
@@ -205,7 +205,7 @@ func (w *world) runIsEmpty() {
 	}
 }
 
-// TestRebootInTheMiddle loses all of /run, every instance, and the mode where the card does not keep it.
+// TestRebootInTheMiddle loses all of /run, every instance, and the mode where the GPU does not keep it.
 func TestRebootInTheMiddle(t *testing.T) {
 	for name, s := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestRebootInTheMiddle(t *testing.T) {
 				w.bury()
 				w.runIsEmpty()
 				w.boot, w.pods = "another boot", map[string]*fakePod{}
-				for _, c := range w.cards {
+				for _, c := range w.gpus {
 					c.enabled, c.instances = c.pending && c.needsReset, nil
 					c.pending = c.enabled
 				}

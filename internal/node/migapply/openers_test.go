@@ -18,13 +18,13 @@ func TestOpenGPU(t *testing.T) {
 		t.Run(test.is+" to "+test.want, func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), 2)
 			w.be("GPU-0", test.is)
-			before := len(w.card("GPU-0").instances)
-			w.card("GPU-0").openers = []openers.Opener{{PID: 4711, Program: "nv-hostengine", Pod: "gpu/dcgm-x", Stop: "stop DCGM"}}
+			before := len(w.gpuOf("GPU-0").instances)
+			w.gpuOf("GPU-0").openers = []openers.Opener{{PID: 4711, Program: "nv-hostengine", Pod: "gpu/dcgm-x", Stop: "stop DCGM"}}
 			w.want("GPU-0", test.want, "layout x")
 			w.want("GPU-1", "1x7g.80gb", "") // needs no reset
 			untouched := func(state State, got Status) {
 				t.Helper()
-				if got.State != state || len(w.card("GPU-0").instances) != before || w.card("GPU-0").pending != w.card("GPU-0").enabled {
+				if got.State != state || len(w.gpuOf("GPU-0").instances) != before || w.gpuOf("GPU-0").pending != w.gpuOf("GPU-0").enabled {
 					t.Errorf("%s, want %s: %s\n%s", got.State, state, got.Message, w.picture())
 				}
 				for _, part := range []string{"process 4711", "nv-hostengine", "gpu/dcgm-x", "stop DCGM"} {
@@ -46,7 +46,7 @@ func TestOpenGPU(t *testing.T) {
 			untouched(Waiting, state(t, w.reconcile(), "GPU-0"))
 			w.clock.Step(time.Second)
 			untouched(Failed, state(t, w.reconcile(), "GPU-0"))
-			if card := w.card("GPU-1"); !card.enabled || len(card.instances) != 1 {
+			if device := w.gpuOf("GPU-1"); !device.enabled || len(device.instances) != 1 {
 				t.Errorf("the other GPU was not changed:\n%s", w.picture())
 			}
 			for range 3 { // the wish stays
@@ -61,7 +61,7 @@ func TestOpenGPU(t *testing.T) {
 				t.Errorf("%s: %s", got.State, got.Message)
 			}
 			w.end("pod")
-			w.card("GPU-0").openers = nil
+			w.gpuOf("GPU-0").openers = nil
 			w.settle()
 			w.reached(w.wants)
 			if n := strings.Count(strings.Join(w.trace, " "), "reset ["); n != 1 {
@@ -77,7 +77,7 @@ func TestOpenersUnknown(t *testing.T) {
 	w.be("GPU-0", "7x1g.10gb")
 	w.want("GPU-0", "off", "")
 	w.breakNext([]string{"openers"}, false)
-	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "who has it open") || len(w.card("GPU-0").instances) != 7 {
+	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "who has it open") || len(w.gpuOf("GPU-0").instances) != 7 {
 		t.Errorf("%s: %s\n%s", got.State, got.Message, w.picture())
 	}
 	w.settle()

@@ -75,7 +75,7 @@ func TestOneAgentAtATime(t *testing.T) {
 			t.Errorf("the second agent within the first one's change: %+v", got)
 		}
 	}
-	if w.card("GPU-0").enabled {
+	if w.gpuOf("GPU-0").enabled {
 		t.Error("both agents changed the node")
 	}
 
@@ -95,7 +95,7 @@ func TestOneAgentAtATime(t *testing.T) {
 			t.Errorf("an agent that was superseded: %+v", got)
 		}
 	}
-	if len(w.card("GPU-0").instances) != 1 || !w.card("GPU-1").enabled {
+	if len(w.gpuOf("GPU-0").instances) != 1 || !w.gpuOf("GPU-1").enabled {
 		t.Errorf("an agent that was superseded changed the node:\n%s", w.picture())
 	}
 }
@@ -134,13 +134,13 @@ func TestHardwareUnseen(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestDriverLies: the call succeeds, and the card is not what it should be.
+// TestDriverLies: the call succeeds, and the GPU is not what it should be.
 func TestDriverLies(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	w.want("GPU-1", "1x7g.80gb", "")
 	w.breaks = func(call string) error {
 		if call == "scan" {
-			w.card("GPU-1").instances = nil
+			w.gpuOf("GPU-1").instances = nil
 		}
 		return nil
 	}
@@ -231,7 +231,7 @@ func TestJournalOfAnotherNode(t *testing.T) {
 			}
 			w.birth()
 			w.settle()
-			if changed := w.card("GPU-0").enabled; changed == known {
+			if changed := w.gpuOf("GPU-0").enabled; changed == known {
 				t.Errorf("the GPU was partitioned: %v, want %v", changed, !known)
 			}
 			if _, err := os.Stat(filepath.Join(w.dir, JournalFile)); !errors.Is(err, fs.ErrNotExist) {
@@ -249,7 +249,7 @@ func TestFailureBesideAWait(t *testing.T) {
 	if err := w.run("a", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-10"}); err != nil {
 		t.Fatal(err)
 	}
-	w.card("GPU-0").instances[6].device = false
+	w.gpuOf("GPU-0").instances[6].device = false
 	w.scan()
 	w.want("GPU-0", "1x7g.80gb", "")
 	removals := 0
@@ -312,7 +312,7 @@ func TestJournalUnwritable(t *testing.T) {
 	// With a UID of that size it could not be read back.
 	w.node = strings.Repeat("x", statefile.DefaultMax)
 	w.want("GPU-1", "1x7g.80gb", "")
-	if got := state(t, w.reconcile(), "GPU-1"); got.State != Failed || w.card("GPU-1").enabled {
+	if got := state(t, w.reconcile(), "GPU-1"); got.State != Failed || w.gpuOf("GPU-1").enabled {
 		t.Errorf("without a journal: %+v", got)
 	}
 	if held := w.book.Holdings(); len(held) > 0 {
@@ -372,7 +372,7 @@ func TestDirUnusable(t *testing.T) {
 	if err := os.Mkdir(lock, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || w.card("GPU-0").pending {
+	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || w.gpuOf("GPU-0").pending {
 		t.Errorf("without a lock: %+v", got)
 	}
 	if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_UNREADABLE" {
@@ -388,7 +388,7 @@ func TestDirUnusable(t *testing.T) {
 	}
 }
 
-// TestHungCall leaves a call behind that does not return; its card is left alone, in maintenance, until it
+// TestHungCall leaves a call behind that does not return; its GPU is left alone, in maintenance, until it
 // does, and the others go on.
 func TestHungCall(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 4)
@@ -432,7 +432,7 @@ func TestHungCall(t *testing.T) {
 func TestHungScan(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "off", "")
-	w.card("GPU-0").enabled, w.card("GPU-0").pending = true, true
+	w.gpuOf("GPU-0").enabled, w.gpuOf("GPU-0").pending = true, true
 	w.scan()
 	release := make(chan struct{})
 	w.breaks = func(call string) error {
@@ -453,10 +453,10 @@ func TestHungScan(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// BenchmarkIdle is what each look costs while all cards are as wanted.
+// BenchmarkIdle is what each look costs while all GPUs are as wanted.
 func BenchmarkIdle(b *testing.B) {
 	w := newWorld(b, b.TempDir(), 8)
-	for _, c := range w.cards {
+	for _, c := range w.gpus {
 		w.be(c.id, "7x1g.10gb")
 		w.want(c.id, "7x1g.10gb", "layout all-1g.10gb")
 		for at := range 6 {

@@ -18,7 +18,7 @@ import (
 
 // TestConverges lets pods come and go, people change their minds, the driver fail and the agent
 // die. At no time is anything lost that is held (the hardware of the world watches over
-// that); once that is over each card is what is wanted, or waits for somebody who is there.
+// that); once that is over each GPU is what is wanted, or waits for somebody who is there.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "partition")
@@ -28,7 +28,7 @@ func TestConverges(t *testing.T) {
 		defer os.RemoveAll(dir)
 		w := newWorld(t, dir, 3)
 		defer func() { w.bury() }()
-		for _, c := range w.cards {
+		for _, c := range w.gpus {
 			w.be(c.id, layout(t))
 			w.shares[c.id] = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "shares")
 		}
@@ -37,7 +37,7 @@ func TestConverges(t *testing.T) {
 			w.intact()
 		}
 		w.breaks, w.killAt = nil, 0
-		for _, c := range w.cards {
+		for _, c := range w.gpus {
 			c.openers = nil
 		}
 		w.scan()
@@ -58,14 +58,14 @@ func layout(t *rapid.T) string {
 
 // event is something that happens on a node.
 func (w *world) event(t *rapid.T, n int) {
-	card := w.cards[rapid.IntRange(0, len(w.cards)-1).Draw(t, "card")].id
+	device := w.gpus[rapid.IntRange(0, len(w.gpus)-1).Draw(t, "gpu")].id
 	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill", "open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
 	case "want":
-		w.want(card, layout(t), fmt.Sprintf("change %d", n))
+		w.want(device, layout(t), fmt.Sprintf("change %d", n))
 	case "unwant":
-		w.want(card, "-", "")
+		w.want(device, "-", "")
 	case "run":
-		offered := w.devices(card)
+		offered := w.devices(device)
 		if len(offered) == 0 {
 			return
 		}
@@ -99,7 +99,7 @@ func (w *world) event(t *rapid.T, n int) {
 	case "kill":
 		w.killAt = w.points + rapid.IntRange(1, 25).Draw(t, "points")
 	case "open":
-		c := w.card(card)
+		c := w.gpuOf(device)
 		if c.openers != nil {
 			c.openers = nil
 			return
@@ -134,7 +134,7 @@ func (w *world) judge(statuses []Status) {
 					}
 				}
 			}
-			if card := now.GPU(s.UUID); len(card.MIG.Empty) > 0 {
+			if device := now.GPU(s.UUID); len(device.MIG.Empty) > 0 {
 				w.t.Fatalf("%s has empty instances:\n%s%v", s.UUID, w.picture(), w.trace)
 			}
 		default:

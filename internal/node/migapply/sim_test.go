@@ -66,25 +66,25 @@ func (n *node) Current() *gpu.Snapshot           { return n.inventory.Current() 
 func (n *node) Rescan(ctx context.Context) error { return n.inventory.Refresh(ctx) }
 func (n *node) Touch(context.Context) error      { return nil }
 
-func (n *node) SetMIGMode(_ context.Context, card gpu.UUID, on bool) (bool, error) {
-	return n.actions.SetMIGMode(card, on)
+func (n *node) SetMIGMode(_ context.Context, device gpu.UUID, on bool) (bool, error) {
+	return n.actions.SetMIGMode(device, on)
 }
 
-func (n *node) CreateMIG(_ context.Context, card gpu.UUID, profile string, start int) error {
-	_, err := n.actions.CreateMIG(card, profile, start)
+func (n *node) CreateMIG(_ context.Context, device gpu.UUID, profile string, start int) error {
+	_, err := n.actions.CreateMIG(device, profile, start)
 	return err
 }
 
-func (n *node) DestroyMIG(_ context.Context, card gpu.UUID, gi int) error {
-	return n.actions.DestroyMIG(card, gi)
+func (n *node) DestroyMIG(_ context.Context, device gpu.UUID, gi int) error {
+	return n.actions.DestroyMIG(device, gi)
 }
 
-func (n *node) RemoveEmptyMIG(_ context.Context, card gpu.UUID, gi int) error {
-	return n.actions.RemoveEmptyMIG(card, gi)
+func (n *node) RemoveEmptyMIG(_ context.Context, device gpu.UUID, gi int) error {
+	return n.actions.RemoveEmptyMIG(device, gi)
 }
 
-func (n *node) openers(_ context.Context, card gpu.UUID) ([]openers.Opener, error) {
-	found, err := n.actions.Openers(n.Current().GPU(card))
+func (n *node) openers(_ context.Context, device gpu.UUID) ([]openers.Opener, error) {
+	found, err := n.actions.Openers(n.Current().GPU(device))
 	var open []openers.Opener
 	for _, o := range found {
 		open = append(open, openers.Opener{PID: o.PID, Program: o.Program})
@@ -92,10 +92,10 @@ func (n *node) openers(_ context.Context, card gpu.UUID) ([]openers.Opener, erro
 	return open, err
 }
 
-func (n *node) Reset(_ context.Context, cards []gpu.UUID) error {
+func (n *node) Reset(_ context.Context, gpus []gpu.UUID) error {
 	var refs []string
-	for _, card := range cards {
-		refs = append(refs, string(card))
+	for _, device := range gpus {
+		refs = append(refs, string(device))
 	}
 	return n.machine.ResetGPUs(refs...)
 }
@@ -146,28 +146,28 @@ func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Wa
 		if s.State != migapply.Applied {
 			t.Errorf("%s: %s", s.State, s.Message)
 		}
-		card := n.Current().GPU(wants[i].UUID)
-		if !mig.Matches(mig.GPUOf(card, nobody), wants[i].Wanted) || len(card.MIG.Empty) > 0 {
-			t.Errorf("GPU %d is %+v", card.Index, card.MIG)
+		device := n.Current().GPU(wants[i].UUID)
+		if !mig.Matches(mig.GPUOf(device, nobody), wants[i].Wanted) || len(device.MIG.Empty) > 0 {
+			t.Errorf("GPU %d is %+v", device.Index, device.MIG)
 		}
 	}
 }
 
 func nobody(gpu.DeviceKey) []string { return nil }
 
-// TestLayoutsOnSimulatedMachines goes through layouts of a card of each kind: all that it can have on the small
+// TestLayoutsOnSimulatedMachines goes through layouts of a GPU of each kind: all that it can have on the small
 // machines, which scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with BERTH_SOAK.
 func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
 			n := newNode(t, profile)
-			cards := n.Current().GPUs
+			gpus := n.Current().GPUs
 			if profile != "mixed" {
-				cards = cards[:1]
+				gpus = gpus[:1]
 			}
 			var all []mig.GPU
-			for i := range cards {
-				all = append(all, mig.GPUOf(&cards[i], nobody))
+			for i := range gpus {
+				all = append(all, mig.GPUOf(&gpus[i], nobody))
 			}
 			layouts := mig.HardwareLayouts(all)
 			names := slices.Sorted(maps.Keys(layouts))
@@ -180,9 +180,9 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 			}
 			for _, name := range names {
 				var wants []migapply.Want
-				for _, card := range all {
-					if wanted, named := layouts[name].Wanted(card); named {
-						wants = append(wants, migapply.Want{UUID: card.UUID, Wanted: wanted, Source: "layout " + name})
+				for _, device := range all {
+					if wanted, named := layouts[name].Wanted(device); named {
+						wants = append(wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: "layout " + name})
 					}
 				}
 				statuses, _ := n.life(wants, nil, 0)
@@ -192,19 +192,19 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	}
 }
 
-// TestOldDriver: a driver that names MIG profiles only in MIG mode gets a card from MIG off to a layout, and back.
+// TestOldDriver: a driver that names MIG profiles only in MIG mode gets a GPU from MIG off to a layout, and back.
 func TestOldDriver(t *testing.T) {
 	for profile, devices := range map[string]map[string]int{"a30x4": {"1g.6gb": 2, "2g.12gb": 1}, "gb200x4": {"1g.23gb": 2, "3g.93gb": 1}} {
 		t.Run(profile, func(t *testing.T) {
 			n := newNodeWith(t, profile, sim.Options{MIGProfilesInMIGMode: true})
-			card := n.Current().GPUs[0]
-			if len(card.MIG.Geometry.Profiles) > 0 {
-				t.Fatalf("the driver names profiles with MIG off: %v", card.MIG.Geometry)
+			device := n.Current().GPUs[0]
+			if len(device.MIG.Geometry.Profiles) > 0 {
+				t.Fatalf("the driver names profiles with MIG off: %v", device.MIG.Geometry)
 			}
-			wants := []migapply.Want{{UUID: card.UUID, Wanted: mig.Wanted{Enabled: true, Devices: devices}}}
+			wants := []migapply.Want{{UUID: device.UUID, Wanted: mig.Wanted{Enabled: true, Devices: devices}}}
 			statuses, _ := n.life(wants, nil, 0)
 			n.are(t, statuses, wants)
-			off := []migapply.Want{{UUID: card.UUID}}
+			off := []migapply.Want{{UUID: device.UUID}}
 			statuses, _ = n.life(off, nil, 0)
 			n.are(t, statuses, off)
 			wants[0].Wanted.Devices = map[string]int{"9g.99gb": 1}
@@ -215,7 +215,7 @@ func TestOldDriver(t *testing.T) {
 	}
 }
 
-// TestKilledOnSimulatedMachines changes a card with a reset and one without, one of them beside a device in use.
+// TestKilledOnSimulatedMachines changes a GPU with a reset and one without, one of them beside a device in use.
 func TestKilledOnSimulatedMachines(t *testing.T) {
 	for profile, devices := range map[string][2]map[string]int{
 		"a30x4":   {{"1g.6gb": 3}, {"2g.12gb": 1, "1g.6gb": 1}},

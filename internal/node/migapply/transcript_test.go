@@ -26,9 +26,9 @@ func TestTranscripts(t *testing.T) {
 		var w *world
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "node" {
-				cards := 1
-				d.MaybeScanArgs(t, "cards", &cards)
-				w = newWorld(t, t.TempDir(), cards)
+				gpus := 1
+				d.MaybeScanArgs(t, "gpus", &gpus)
+				w = newWorld(t, t.TempDir(), gpus)
 				return ""
 			}
 			w.t = t
@@ -39,12 +39,12 @@ func TestTranscripts(t *testing.T) {
 
 // play runs a command:
 //
-//	be, want           lines of a card and what it is, or is to be (and who says so)
+//	be, want           lines of a GPU and what it is, or is to be (and who says so)
 //	shares CARD N      its devices are offered in N shares each
 //	run POD KEY        a pod gets a device; end, forget POD; claim, unclaim ID; admit KEY
-//	card CARD gone|back|incapable|out|pending MODE|empty START
+//	gpu GPU gone|back|incapable|out|pending MODE|empty START
 //	blind              says why it is not known who holds what
-//	reconcile          prints the statuses, the cards that leave the offers, and what was done
+//	reconcile          prints the statuses, the GPUs that leave the offers, and what was done
 //	fail [always]      lines of the calls that fail next (a beginning is enough); work
 //	kill STEP [n=N]    the agent dies at the N-th such step from now
 //	advance DURATION
@@ -54,14 +54,14 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "be":
 		for line := range strings.Lines(d.Input) {
-			card, what, _ := strings.Cut(strings.TrimSpace(line), " ")
-			w.be(gpu.UUID(card), what)
+			device, what, _ := strings.Cut(strings.TrimSpace(line), " ")
+			w.be(gpu.UUID(device), what)
 		}
 	case "want":
 		for line := range strings.Lines(d.Input) {
 			line, source, _ := strings.Cut(strings.TrimSpace(line), " by ")
-			card, what, _ := strings.Cut(line, " ")
-			w.want(gpu.UUID(card), what, source)
+			device, what, _ := strings.Cut(line, " ")
+			w.want(gpu.UUID(device), what, source)
 		}
 	case "shares":
 		w.shares[gpu.UUID(args(0))], _ = strconv.Atoi(args(1))
@@ -86,8 +86,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 	case "forget":
 		w.pods[args(0)].orphan = true
 		w.compare()
-	case "card":
-		c := w.card(gpu.UUID(args(0)))
+	case "gpu":
+		c := w.gpuOf(gpu.UUID(args(0)))
 		switch args(1) {
 		case "gone":
 			c.gone = true
@@ -102,7 +102,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			i := slices.IndexFunc(c.instances, func(in fakeInstance) bool { return in.Start == at })
 			c.instances[i].device = false
 		case "out":
-			w.cards = slices.DeleteFunc(w.cards, func(o *fakeCard) bool { return o == c })
+			w.gpus = slices.DeleteFunc(w.gpus, func(o *fakeGPU) bool { return o == c })
 		}
 		w.scan()
 	case "blind":
@@ -224,7 +224,7 @@ func (w *world) killNext(t *testing.T, step string, n int) string {
 // keyOf reads GPU-0, GPU-0/MIG-0-44, GPU-0#2.
 func keyOf(text string) gpu.DeviceKey {
 	text, share, _ := strings.Cut(text, "#")
-	card, device, _ := strings.Cut(text, "/")
+	id, device, _ := strings.Cut(text, "/")
 	n, _ := strconv.Atoi(share)
-	return gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(device), Share: n}
+	return gpu.DeviceKey{GPU: gpu.UUID(id), MIG: gpu.UUID(device), Share: n}
 }

@@ -37,7 +37,7 @@ type checker interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a node: cards, a kubelet in a few lines, the real ledger, and an agent that can be killed.
+// world is a node: GPUs, a kubelet in a few lines, the real ledger, and an agent that can be killed.
 // It watches over what must never happen.
 type world struct {
 	t    checker
@@ -46,8 +46,8 @@ type world struct {
 	// node is the UID of our Node; empty while it is not known.
 	node  string
 	clock hastyClock
-	cards []*fakeCard
-	// shares is how many shares each device of a card is offered in; 0 for whole.
+	gpus  []*fakeGPU
+	// shares is how many shares each device of a GPU is offered in; 0 for whole.
 	shares map[gpu.UUID]int
 	pods   map[string]*fakePod
 	wants  []Want
@@ -75,7 +75,7 @@ type world struct {
 	breach string
 }
 
-type fakeCard struct {
+type fakeGPU struct {
 	id               gpu.UUID
 	index            int
 	needsReset       bool // for a change of the mode
@@ -107,14 +107,14 @@ func geometry() gpu.MIGGeometry {
 	}}
 }
 
-// newWorld has as many cards; every second one changes its mode without a reset.
-func newWorld(t checker, dir string, cards int) *world {
+// newWorld has as many GPUs; every second one changes its mode without a reset.
+func newWorld(t checker, dir string, gpus int) *world {
 	w := &world{
 		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
 		shares: map[gpu.UUID]int{}, pods: map[string]*fakePod{},
 	}
-	for i := range cards {
-		w.cards = append(w.cards, &fakeCard{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
+	for i := range gpus {
+		w.gpus = append(w.gpus, &fakeGPU{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
 	}
 	w.scan()
 	w.birth()
@@ -184,7 +184,7 @@ func (w *world) living() {
 	}
 }
 
-// grab is a pod that tries to get each device that is going while its card changes.
+// grab is a pod that tries to get each device that is going while its GPU changes.
 func (w *world) grab() {
 	for _, status := range w.partition.Statuses() {
 		if !w.changing || status.State != Changing {
@@ -202,7 +202,7 @@ func (w *world) grab() {
 		for _, key := range keys {
 			var barred *ledger.BarredError
 			if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); !errors.As(err, &barred) {
-				w.never("a pod got %s of a card that changes (%v) after %v", key, err, w.trace)
+				w.never("a pod got %s of a device that changes (%v) after %v", key, err, w.trace)
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func (w *world) grab() {
 // look is the snapshot that a scan would give.
 func (w *world) look() *gpu.Snapshot {
 	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
-	for _, c := range w.cards {
+	for _, c := range w.gpus {
 		one := gpu.GPU{UUID: c.id, Index: c.index, Product: "NVIDIA A100-SXM4-80GB"}
 		if c.gone {
 			one.Health.State = gpu.Gone
@@ -239,19 +239,19 @@ func (w *world) look() *gpu.Snapshot {
 
 // device names a MIG device by its place alone, so that one made later can have the name of one
 // destroyed before.
-func (c *fakeCard) device(in fakeInstance) gpu.UUID {
+func (c *fakeGPU) device(in fakeInstance) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("MIG-%d-%d", c.index, in.GI))
 }
 
 func (w *world) scan() { w.snapshot = w.look() }
 
-func (w *world) card(id gpu.UUID) *fakeCard {
-	for _, c := range w.cards {
+func (w *world) gpuOf(id gpu.UUID) *fakeGPU {
+	for _, c := range w.gpus {
 		if c.id == id {
 			return c
 		}
 	}
-	w.t.Fatalf("no card %s", id)
+	w.t.Fatalf("no device %s", id)
 	return nil
 }
 
@@ -267,14 +267,14 @@ func (w *world) devices(id gpu.UUID) []gpu.DeviceKey {
 			keys = append(keys, key)
 		}
 	}
-	card := w.snapshot.GPU(id)
-	if card == nil {
+	whole := w.snapshot.GPU(id)
+	if whole == nil {
 		return nil
 	}
-	if !card.MIG.Enabled {
+	if !whole.MIG.Enabled {
 		add(gpu.DeviceKey{GPU: id})
 	}
-	for _, device := range card.MIG.Devices {
+	for _, device := range whole.MIG.Devices {
 		add(gpu.DeviceKey{GPU: id, MIG: device.UUID})
 	}
 	return keys
@@ -350,7 +350,7 @@ func (w *world) settle() []Status {
 	return nil
 }
 
-// want sets what a card is to be: "off", "on", "2x1g.10gb 1x4g.40gb", or "-" for nothing.
+// want sets what a GPU is to be: "off", "on", "2x1g.10gb 1x4g.40gb", or "-" for nothing.
 func (w *world) want(id gpu.UUID, text, source string) {
 	w.wants = slices.DeleteFunc(w.wants, func(o Want) bool { return o.UUID == id })
 	if text != "-" {
@@ -373,9 +373,9 @@ func wanted(text string) mig.Wanted {
 	return out
 }
 
-// be makes a card so at once, by a change without any agent.
+// be makes a GPU so at once, by a change without any agent.
 func (w *world) be(id gpu.UUID, text string) {
-	c, to := w.card(id), wanted(text)
+	c, to := w.gpuOf(id), wanted(text)
 	c.enabled, c.pending, c.instances = to.Enabled, to.Enabled, nil
 	w.scan()
 	plan := mig.PlanGPU(mig.GPUOf(w.snapshot.GPU(id), func(gpu.DeviceKey) []string { return nil }), to)
@@ -390,7 +390,7 @@ func (w *world) be(id gpu.UUID, text string) {
 // picture prints the hardware, who holds it, and what is under way.
 func (w *world) picture() string {
 	var b strings.Builder
-	for _, c := range w.cards {
+	for _, c := range w.gpus {
 		fmt.Fprintf(&b, "%s MIG %s", c.id, onOff(c.enabled))
 		if c.pending != c.enabled {
 			fmt.Fprintf(&b, ", %s after a reset", onOff(c.pending))
@@ -409,18 +409,18 @@ func (w *world) picture() string {
 	return b.String()
 }
 
-// reached fails unless the cards are as wanted and nothing of the way there is left.
+// reached fails unless the GPUs are as wanted and nothing of the way there is left.
 func (w *world) reached(wants []Want) {
 	w.t.Helper()
 	now := w.look()
 	for _, want := range wants {
-		card := now.GPU(want.UUID)
-		c := mig.GPUOf(card, func(gpu.DeviceKey) []string { return nil })
-		if !mig.Matches(c, want.Wanted) || len(card.MIG.Empty) > 0 || card.MIG.PendingEnabled != card.MIG.Enabled {
+		device := now.GPU(want.UUID)
+		c := mig.GPUOf(device, func(gpu.DeviceKey) []string { return nil })
+		if !mig.Matches(c, want.Wanted) || len(device.MIG.Empty) > 0 || device.MIG.PendingEnabled != device.MIG.Enabled {
 			w.t.Fatalf("%s is not %s:\n%s%v", want.UUID, shape(want.Wanted), w.picture(), w.trace)
 		}
 	}
-	for _, c := range w.cards {
+	for _, c := range w.gpus {
 		for _, in := range c.instances {
 			if in.bare {
 				w.t.Fatalf("%s at %d of %s has no device nodes: %v", in.Profile, in.Start, c.id, w.trace)
