@@ -2,21 +2,21 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GPUNode is what one node's agent says of its GPUs: the GPUs, their health, how
-// they are joined, and which pod holds which of them. Its name is the node's.
+// GPUNode reports the GPUs of one node: their health, how they are connected, and which pod holds
+// which of them. Its name is the name of the node.
 //
-// The agent is the only writer and nothing in it is wanted state, so there is no
-// spec, and no status subresource either: one write carries the whole. It holds no
-// value that changes by itself (no temperature, no utilisation, no time of the last
-// scan). It names pods of all tenants: whoever may read it sees them.
+// The agent is the only writer and the object contains no desired state, so there is no spec, and
+// no status subresource either: each write replaces the whole object. It has no values that change
+// all the time (no temperature, no utilization, no time of the last scan). It names the pods of all
+// tenants: everyone who may read it sees them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:annotations="berth.dev/schema-version=3"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
-// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="GPUs that somebody holds, wholly or in part."
-// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy GPUs that nobody holds."
-// +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="GPUs that are not given out."
+// +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="GPUs that are held, as a whole or in part."
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.summary.free`,description="Healthy GPUs that are not held."
+// +kubebuilder:printcolumn:name="Unhealthy",type=integer,JSONPath=`.status.summary.unhealthy`,description="GPUs that are not advertised as healthy."
 // +kubebuilder:printcolumn:name="Model",type=string,JSONPath=`.status.summary.model`
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.status.driver.version`
 // +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agentVersion`,priority=1
@@ -39,12 +39,12 @@ type GPUNodeList struct {
 	Items           []GPUNode `json:"items"`
 }
 
-// GPUNodeStatus is the picture of one node.
+// GPUNodeStatus is the observed state of the GPUs of one node.
 type GPUNodeStatus struct {
-	// AgentVersion is the version of the berth-agent that wrote this.
+	// AgentVersion is the version of the berth-agent that wrote the object.
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// Driver is what the NVIDIA driver says of itself; absent when none answers.
+	// Driver is the version of the NVIDIA driver; absent when no driver responds.
 	// +optional
 	Driver GPUDriver `json:"driver,omitzero"`
 	// Summary counts the GPUs below.
@@ -55,12 +55,12 @@ type GPUNodeStatus struct {
 	// +listType=atomic
 	Devices []GPUDevice `json:"devices,omitempty"`
 	// Topology is the matrix of nvidia-smi topo -m, one row per entry of devices,
-	// cells parted by spaces: X (itself), NV# (that many NVLinks), PIX, PXB, PHB,
-	// NODE, SYS, or ? where the driver does not say.
+	// cells separated by spaces: X (the GPU itself), NV# (number of NVLinks), PIX, PXB, PHB,
+	// NODE, SYS, or ? where the driver does not report the link.
 	// +optional
 	// +listType=atomic
 	Topology []string `json:"topology,omitempty"`
-	// Problems are troubles that belong to no GPU: no driver, a GPU that could
+	// Problems are those that concern no single GPU of the list: no driver, or a GPU that could
 	// not be read.
 	// +optional
 	// +listType=atomic
@@ -76,7 +76,7 @@ type GPUNodeStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// GPUConfigStatus is the configuration that the agent works by.
+// GPUConfigStatus is the configuration that the agent applies.
 type GPUConfigStatus struct {
 	// Source is where it was read: a file's path, or NAMESPACE/NAME/KEY of a ConfigMap.
 	// +optional
@@ -89,7 +89,7 @@ type GPUConfigStatus struct {
 	MIGConfigMap string `json:"migConfigMap,omitempty"`
 }
 
-// GPUDriver is a driver with the CUDA version that it brings.
+// GPUDriver is a driver and the CUDA version that it supports.
 type GPUDriver struct {
 	Version string `json:"version"`
 	// CUDAVersion is major.minor.
@@ -97,8 +97,8 @@ type GPUDriver struct {
 	CUDAVersion string `json:"cudaVersion,omitempty"`
 }
 
-// GPUSummary counts the GPUs of a node. A held GPU can be unhealthy too, so the
-// three counts need not add up to GPUs.
+// GPUSummary counts the GPUs of a node. A GPU that is held can be unhealthy too, so the
+// sum of held, free and unhealthy can exceed gpus.
 type GPUSummary struct {
 	GPUs      int `json:"gpus"`
 	Held      int `json:"held"`
@@ -124,21 +124,21 @@ type GPUDevice struct {
 	// ComputeCapability is major.minor.
 	// +optional
 	ComputeCapability string `json:"computeCapability,omitempty"`
-	// MemoryBytes is absent where the GPU does not say, as one that is lost.
+	// MemoryBytes is absent where the GPU does not report it, for example when it is lost.
 	// +optional
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
-	// NUMANode is -1 where the kernel does not say.
+	// NUMANode is -1 where the kernel does not report it.
 	NUMANode int `json:"numaNode"`
-	// Clique is the NVLink domain of several nodes that the GPU has joined,
+	// Clique is the multi-node NVLink domain that the GPU has joined,
 	// CLUSTER-UUID.CLIQUE-ID.
 	// +optional
 	Clique string       `json:"clique,omitempty"`
 	Health DeviceHealth `json:"health"`
-	// MIGEnabled is true when the GPU is partitioned, even when it has no MIG
+	// MIGEnabled is true when MIG mode is on, even when the GPU has no MIG
 	// device yet.
 	// +optional
 	MIGEnabled bool `json:"migEnabled,omitempty"`
-	// MIGModeNeedsReset is true where switching MIG on or off takes a GPU reset.
+	// MIGModeNeedsReset is true where a change of the MIG mode needs a reset of the GPU.
 	// +optional
 	MIGModeNeedsReset bool `json:"migModeNeedsReset,omitempty"`
 	// DeviceID is the PCI device and vendor ID, 0xDDDDVVVV, by which layouts filter.
@@ -150,18 +150,18 @@ type GPUDevice struct {
 	// +optional
 	// +listType=atomic
 	MIGDevices []MIGDevice `json:"migDevices,omitempty"`
-	// Excluded is true for a GPU that the configuration leaves alone.
+	// Excluded is true for a GPU that the configuration excludes: it is not advertised and not changed.
 	// +optional
 	Excluded bool `json:"excluded,omitempty"`
-	// MIGProfiles are what the GPU can be partitioned into, as the driver tells it.
+	// MIGProfiles are the MIG profiles that the driver reports for the GPU.
 	// +optional
 	// +listType=atomic
 	MIGProfiles []MIGProfile `json:"migProfiles,omitempty"`
-	// Offered says as what the GPU is given out; absent for one that is not.
+	// Offered is how the GPU is advertised; absent for one that is not.
 	// +optional
 	Offered *DeviceOffer `json:"offered,omitempty"`
-	// Holders hold the GPU or a share of it. Who holds one of its MIG devices is
-	// said there.
+	// Holders are those of the GPU and of its replicas. The holders of its MIG devices are listed
+	// at the MIG devices.
 	// +optional
 	// +listType=atomic
 	Holders []Holder `json:"holders,omitempty"`
@@ -180,10 +180,10 @@ type MIGDevice struct {
 	Start       int   `json:"start"`
 	Size        int   `json:"size"`
 	MemoryBytes int64 `json:"memoryBytes"`
-	// Health is the verdict on this MIG device; a fault of the whole GPU is in it too.
+	// Health is that of this MIG device, and includes faults of the whole GPU.
 	// +optional
 	Health *DeviceHealth `json:"health,omitempty"`
-	// Offered says as what the MIG device is given out; absent for one that is not.
+	// Offered is how the MIG device is advertised; absent for one that is not.
 	// +optional
 	Offered *DeviceOffer `json:"offered,omitempty"`
 	// +optional
@@ -191,58 +191,58 @@ type MIGDevice struct {
 	Holders []Holder `json:"holders,omitempty"`
 }
 
-// MIGProfile is one shape of GPU instance that a GPU can have.
+// MIGProfile is one kind of GPU instance that a GPU supports.
 type MIGProfile struct {
 	Name          string `json:"name"`
 	ComputeSlices int    `json:"computeSlices"`
-	// Size is in memory slices, Starts are the slices where it may begin.
+	// Size is in memory slices; Starts are the possible first slices.
 	Size int `json:"size"`
 	// +listType=atomic
 	Starts []int `json:"starts"`
 	Max    int   `json:"max"`
 }
 
-// DeviceOffer is as what a device is given out.
+// DeviceOffer is how a device is advertised.
 type DeviceOffer struct {
-	// Resource is the name that pods ask for.
+	// Resource is the name that pods request.
 	Resource string `json:"resource"`
 	// Sharing is timeSlicing or mps; absent for a device that is not shared, and unknown while
-	// replicas are in use whose mode the agent has lost.
+	// replicas are in use for which the agent has no record of the mode.
 	// +optional
 	Sharing string `json:"sharing,omitempty"`
-	// Replicas are how many containers may share it.
+	// Replicas is the number of containers that may share the device.
 	// +optional
 	Replicas int `json:"replicas,omitempty"`
 	// TimeSlice is the length of a time slice, when it is not the driver's default.
 	// +optional
 	TimeSlice string `json:"timeSlice,omitempty"`
-	// PinnedMemoryMiB and ActiveThreadPercentage are enforced by the MPS server for each
+	// PinnedMemoryMiB and ActiveThreadPercentage are limits that the MPS server enforces for each
 	// client process.
 	// +optional
 	PinnedMemoryMiB int64 `json:"pinnedMemoryMiB,omitempty"`
 	// +optional
 	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
-	// Draining says why nothing more of it is given out, and what it waits for.
+	// Draining says why the device is not allocated to further pods, and what it waits for.
 	// +optional
 	Draining string `json:"draining,omitempty"`
 }
 
-// DeviceHealth is the verdict on a GPU or a MIG device with the evidence for it.
+// DeviceHealth is the health of a GPU or a MIG device, with the evidence for it.
 type DeviceHealth struct {
-	// State is Healthy, Degraded (offered all the same), Draining (not offered to new pods; running
-	// ones keep it until it can be reset), Unhealthy (not offered until the causes are gone),
-	// NeedsReset, NeedsReboot (not offered until that was done) or Gone (does not answer at all).
+	// State is Healthy, Degraded (still allocated, with a warning), Draining (not allocated to new pods;
+	// running ones keep it until it can be reset), Unhealthy (not allocated until the causes are gone),
+	// NeedsReset or NeedsReboot (not allocated until that is done), or Gone (does not respond at all).
 	// +kubebuilder:validation:Enum=Healthy;Degraded;Draining;Unhealthy;NeedsReset;NeedsReboot;Gone
 	State string `json:"state"`
 	// +optional
 	// +listType=atomic
 	Causes []Cause `json:"causes,omitempty"`
-	// Recovery is what the driver says would repair the GPU, such as GPUReset.
+	// Recovery is the recovery action that the driver reports, such as GPUReset.
 	// +optional
 	Recovery string `json:"recovery,omitempty"`
 }
 
-// Cause is one reason why something is not well.
+// Cause is one reason for a problem.
 type Cause struct {
 	// Code is a stable name, such as XID79 or GPU_LOST.
 	Code    string `json:"code"`
@@ -250,7 +250,7 @@ type Cause struct {
 	// Since is when it was first seen.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Recover says what makes the cause go.
+	// Recover says what removes the cause.
 	// +optional
 	Recover string `json:"recover,omitempty"`
 }
@@ -276,11 +276,11 @@ type Holder struct {
 	PodUID string `json:"podUID,omitempty"`
 	// +optional
 	Container string `json:"container,omitempty"`
-	// Resource is the name that the pod asked for, such as nvidia.com/gpu.
+	// Resource is the name that the pod requested, such as nvidia.com/gpu.
 	// +optional
 	Resource string `json:"resource,omitempty"`
-	// Share counts the replicas of a shared device from 1; absent for a device that
-	// is not shared.
+	// Share is the number of the replica, from 1; absent for a device that is not
+	// shared.
 	// +optional
 	Share int `json:"share,omitempty"`
 }
