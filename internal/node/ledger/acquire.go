@@ -21,25 +21,25 @@ import (
 // way, and a grant that could not be written is taken back.
 //
 // Taking again what the same holder has is no error.
-func (l *Ledger) Acquire(holder Holder, keys []gpu.DeviceKey) error {
+func (l *Ledger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	return l.acquire(holder, "", keys)
 }
 
 // Allocate acquires devices for a pod that the kubelet has not named yet. Grant is the ID by which the container that
 // gets the devices is recognised; see Holding.Grants.
 func (l *Ledger) Allocate(resource, grant string, keys []gpu.DeviceKey) error {
-	return l.acquire(Holder{Kind: Pod, Resource: resource}, grant, keys)
+	return l.acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, grant, keys)
 }
 
-func (l *Ledger) acquire(holder Holder, grant string, keys []gpu.DeviceKey) error {
+func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) error {
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, gpu.CompareKeys)
 	keys = slices.Compact(keys)
 	var err error
 	switch holder.Kind {
-	case Pod:
+	case gpu.HolderPod:
 		err = l.acquireForPod(holder, grant, keys)
-	case Claim, Maintenance:
+	case gpu.HolderClaim, gpu.HolderMaintenance:
 		err = l.acquireDurably(holder, keys)
 	default:
 		err = fmt.Errorf("a holder of kind %q cannot ask for devices", holder.Kind)
@@ -57,7 +57,7 @@ const notifyAfter = 10 * time.Millisecond
 
 // acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
 // not known to be free.
-func (l *Ledger) acquireForPod(holder Holder, grant string, keys []gpu.DeviceKey) error {
+func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	if !l.blind() && l.free(holder.Resource, keys) {
 		l.grant(holder, grant, keys, nil)
@@ -97,7 +97,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 
 // tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
 // change that.
-func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
+func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
 	j := newJoin(l, seen)
 	defer l.publish()
 	l.notice(j)
@@ -137,7 +137,7 @@ func (l *Ledger) tryForPod(holder Holder, grant string, keys []gpu.DeviceKey, se
 }
 
 // acquireDurably is for claims and maintenance: the grant is in the file when it returns.
-func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
+func (l *Ledger) acquireDurably(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	if !l.store.leads() {
 		return ErrSuperseded
 	}
@@ -149,7 +149,7 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 		if blocking == nil {
 			break // with the mutex held
 		}
-		if blocking.Holder.Kind != Orphan || seen != nil && !l.revisit(newJoin(l, *seen), blocking.Key, false) {
+		if blocking.Holder.Kind != gpu.HolderOrphan || seen != nil && !l.revisit(newJoin(l, *seen), blocking.Key, false) {
 			err := &BarredError{Key: key, Holding: blocking.clone()}
 			l.publish()
 			l.mu.Unlock()
@@ -189,7 +189,7 @@ func (l *Ledger) acquireDurably(holder Holder, keys []gpu.DeviceKey) error {
 	return err
 }
 
-func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, gpu.DeviceKey) {
+func (l *Ledger) firstInTheWay(holder gpu.Holder, keys []gpu.DeviceKey) (*Holding, gpu.DeviceKey) {
 	for _, key := range keys {
 		if h := l.inTheWay(holder, key); h != nil {
 			return h, key
@@ -199,7 +199,7 @@ func (l *Ledger) firstInTheWay(holder Holder, keys []gpu.DeviceKey) (*Holding, g
 }
 
 // grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
-func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
+func (l *Ledger) grant(holder gpu.Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
 		h := Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}, Pending: true}
@@ -218,10 +218,10 @@ func (l *Ledger) grant(holder Holder, grant string, keys []gpu.DeviceKey, passin
 
 // blocker looks for what keeps holder from having key; nil when nothing does. Orphans that turn
 // out to have ended are removed on the way.
-func (l *Ledger) blocker(j *join, holder Holder, key gpu.DeviceKey) *Holding {
+func (l *Ledger) blocker(j *join, holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for {
 		blocking := l.inTheWay(holder, key)
-		if blocking == nil || blocking.Holder.Kind != Orphan {
+		if blocking == nil || blocking.Holder.Kind != gpu.HolderOrphan {
 			return blocking
 		}
 		free := blocking.Key == key && !otherUse(blocking.Holder.Resource, holder.Resource)
@@ -232,7 +232,7 @@ func (l *Ledger) blocker(j *join, holder Holder, key gpu.DeviceKey) *Holding {
 }
 
 // inTheWay finds the first holding that keeps holder from having key, as far as is known.
-func (l *Ledger) inTheWay(holder Holder, key gpu.DeviceKey) *Holding {
+func (l *Ledger) inTheWay(holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for _, other := range onCard(l.order, key.GPU) {
 		if h := &l.records[other].Holding; h.blocks(holder, key) {
 			return h
@@ -302,7 +302,7 @@ func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.Device
 // ofKubelet tells whether the kubelet's word on a device of the resource is about this holding. If it gave the
 // device out as another resource, it is not.
 func (r *record) ofKubelet(resource string) bool {
-	return (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && !otherUse(r.Holder.Resource, resource)
+	return r.Holder.OfPod() && !otherUse(r.Holder.Resource, resource)
 }
 
 // blind tells whether a device without a holding can be in use: while the checkpoint is not known, and the last look at the
@@ -330,7 +330,7 @@ func (l *Ledger) notice(j *join) {
 
 // lifeless is a holding whose containers have all ended, and which the kubelet may remember.
 func (h Holding) lifeless() Holding {
-	h.Holder.Kind, h.Live, h.Uncounted = Pod, nil, false
+	h.Holder.Kind, h.Live, h.Uncounted = gpu.HolderPod, nil, false
 	return h
 }
 
@@ -360,7 +360,7 @@ func (c *Container) on(h Holding) bool {
 	}
 	// An orphan is particular containers; when those are dead it is over, and one that
 	// starts again under the same name has got other devices.
-	if h.Holder.Kind == Orphan || len(c.Keys) > 0 {
+	if h.Holder.Kind == gpu.HolderOrphan || len(c.Keys) > 0 {
 		return slices.Contains(h.Live, c.ID)
 	}
 	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
@@ -376,7 +376,7 @@ func (l *Ledger) saveAndNotify() {
 // Release ends the holder's hold on the keys, or on all that it holds when keys is nil.
 // What it does not hold is left alone. For claims and maintenance; pods are released by
 // Reconcile. An error means that the release stands in memory only.
-func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
+func (l *Ledger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	if keys == nil {
 		keys = l.order
@@ -406,7 +406,7 @@ func (l *Ledger) Release(holder Holder, keys []gpu.DeviceKey) error {
 // already: claims that the kubelet says are prepared. It overrides pods and orphans, and
 // fails with *BarredError when another claim or maintenance has one, in whatever size; the
 // others are adopted all the same.
-func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
+func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	before := l.edits
 	keys = slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
@@ -434,10 +434,10 @@ func (l *Ledger) Adopt(holder Holder, keys []gpu.DeviceKey) error {
 }
 
 // reserved finds what another claim or maintenance holds of a device; nil for nothing.
-func (l *Ledger) reserved(holder Holder, key gpu.DeviceKey) *Holding {
+func (l *Ledger) reserved(holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for _, other := range onCard(l.order, key.GPU) {
 		h := &l.records[other].Holding
-		if (h.Holder.Kind == Claim || h.Holder.Kind == Maintenance) && h.blocks(holder, key) {
+		if (h.Holder.Kind == gpu.HolderClaim || h.Holder.Kind == gpu.HolderMaintenance) && h.blocks(holder, key) {
 			return h
 		}
 	}

@@ -13,7 +13,7 @@ type Bar struct {
 	// Through is the device whose holding is in the way: the same one, or one of another size.
 	Through gpu.DeviceKey
 	// Kind is whose holding it is.
-	Kind Kind
+	Kind gpu.HolderKind
 	// Unseen says that neither the kubelet nor the scheduler counts the device as taken. Reported
 	// healthy it attracts pods that then have to be refused; so it is to be reported unhealthy.
 	Unseen bool
@@ -156,7 +156,7 @@ func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 	if own == nil || !own.bars() {
 		return Bar{}, false
 	}
-	return Bar{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != Orphan || own.Uncounted}, true
+	return Bar{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != gpu.HolderOrphan || own.Uncounted}, true
 }
 
 // covers tells whether the table bars what a pod's holding bars, and nothing that it does not.
@@ -187,9 +187,9 @@ func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 
 // blocks tells whether a holding keeps a holder from having a device; the rules are in the
 // package's comment.
-func (h *Holding) blocks(holder Holder, key gpu.DeviceKey) bool {
+func (h *Holding) blocks(holder gpu.Holder, key gpu.DeviceKey) bool {
 	switch {
-	case holder.Kind != Pod:
+	case holder.Kind != gpu.HolderPod:
 		return h.Key.Overlaps(key) && !h.Holder.Same(holder)
 	case h.Key != key && h.Key.Overlaps(key):
 		return true

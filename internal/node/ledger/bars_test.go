@@ -32,11 +32,11 @@ func TestTableAgreesWithRules(t *testing.T) {
 		name := func() string { return rapid.SampledFrom([]string{"A", "B"}).Draw(t, "name") }
 		resource := func() string { return rapid.SampledFrom(resources).Draw(t, "resource") }
 		t.Repeat(map[string]func(*rapid.T){
-			"pod":      func(*rapid.T) { _ = l.Acquire(Holder{Kind: Pod, Resource: resource()}, some()) },
-			"pod too":  func(*rapid.T) { _ = l.Acquire(Holder{Kind: Pod, Resource: resource()}, some()) },
+			"pod":      func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource()}, some()) },
+			"pod too":  func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource()}, some()) },
 			"claim":    func(*rapid.T) { _ = l.Acquire(claim(name()), some()) },
 			"adopt":    func(*rapid.T) { _ = l.Adopt(claim(name()), some()) },
-			"maintain": func(*rapid.T) { _ = l.Acquire(Holder{Kind: Maintenance, ID: name()}, some()) },
+			"maintain": func(*rapid.T) { _ = l.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: name()}, some()) },
 			"release":  func(*rapid.T) { _ = l.Release(claim(name()), nil) },
 			"reconcile": func(t *rapid.T) {
 				uid := name()
@@ -61,9 +61,9 @@ func TestTableAgreesWithRules(t *testing.T) {
 func checkBar(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
 	through, unseen := map[gpu.DeviceKey]bool{}, false
 	for _, h := range l.Holdings() {
-		if h.blocks(Holder{Kind: Pod, Resource: resource}, key) {
+		if h.blocks(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, key) {
 			through[h.Key] = true
-			counted := h.Key == key && h.Holder.Kind == Orphan && !h.Uncounted && !otherUse(h.Holder.Resource, resource)
+			counted := h.Key == key && h.Holder.Kind == gpu.HolderOrphan && !h.Uncounted && !otherUse(h.Holder.Resource, resource)
 			unseen = unseen || !counted
 		}
 	}

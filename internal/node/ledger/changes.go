@@ -103,7 +103,7 @@ func diff(before, after map[gpu.DeviceKey]*record) Changes {
 			changes.add(Dropped, old.Holding)
 		case had && !has:
 			changes.add(Released, old.Holding)
-		case now.Holder.Kind == Orphan && (!had || old.Holder.Kind != Orphan || old.Holder.PodUID != now.Holder.PodUID):
+		case now.Holder.Kind == gpu.HolderOrphan && (!had || old.Holder.Kind != gpu.HolderOrphan || old.Holder.PodUID != now.Holder.PodUID):
 			changes.add(Orphaned, now.Holding)
 		case had && old.Pending && !now.Pending:
 			changes.add(Confirmed, now.Holding)

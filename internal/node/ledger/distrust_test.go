@@ -19,17 +19,17 @@ func TestDistrustOutlastsALookUnderWay(t *testing.T) {
 		view.Containers = []Container{{ID: "c1", PodUID: "P", Name: "c", Keys: []gpu.DeviceKey{key("G0")}}}
 		return view
 	}
-	kind := func() Kind { return l.Holdings()[0].Holder.Kind }
+	kind := func() gpu.HolderKind { return l.Holdings()[0].Holder.Kind }
 	l.Reconcile(fill(l.NewView()))
-	if kind() != Pod {
+	if kind() != gpu.HolderPod {
 		t.Fatalf("a listed device with a process is held by a %s", kind())
 	}
 	underWay := fill(l.NewView())
 	l.Distrust()
-	if l.Reconcile(underWay); kind() != Orphan {
+	if l.Reconcile(underWay); kind() != gpu.HolderOrphan {
 		t.Errorf("a look from before the restart of the kubelet made the holder a %s", kind())
 	}
-	if l.Reconcile(fill(l.NewView())); kind() != Pod {
+	if l.Reconcile(fill(l.NewView())); kind() != gpu.HolderPod {
 		t.Errorf("a look from after the restart of the kubelet left the holder a %s", kind())
 	}
 }

@@ -117,7 +117,7 @@ func parseHoldings(lines [][]byte) ([]Holding, error) {
 			return nil, &corruptError{line: i + 2, why: err.Error()}
 		}
 		switch h.Holder.Kind {
-		case Pod, Claim, Maintenance, Orphan:
+		case gpu.HolderPod, gpu.HolderClaim, gpu.HolderMaintenance, gpu.HolderOrphan:
 		default:
 			return nil, &corruptError{line: i + 2, why: fmt.Sprintf("kind %q", h.Holder.Kind)}
 		}
@@ -168,7 +168,7 @@ func (l *Ledger) merge(holdings []Holding) {
 	}
 	l.written = l.edits
 	for _, h := range pending {
-		if r := l.records[h.Key]; r == nil || (r.Holder.Kind == Pod || r.Holder.Kind == Orphan) && r.Since.Before(h.Since) {
+		if r := l.records[h.Key]; r == nil || r.Holder.OfPod() && r.Since.Before(h.Since) {
 			l.put(h)
 		}
 	}

@@ -48,7 +48,7 @@ func newJoin(l *Ledger, view NodeView) *join {
 		heldByPod:   map[string][]gpu.DeviceKey{},
 	}
 	for _, key := range l.order {
-		if h := l.records[key].Holder; h.Kind == Pod || h.Kind == Orphan {
+		if h := l.records[key].Holder; h.OfPod() {
 			j.heldByPod[h.PodUID] = append(j.heldByPod[h.PodUID], key)
 		}
 	}
@@ -121,7 +121,7 @@ func (j *join) findLive() {
 		return
 	}
 	for _, c := range j.view.Containers {
-		holder := Holder{PodUID: c.PodUID, Namespace: c.Namespace, Name: c.Pod, Container: c.Name}
+		holder := gpu.Holder{PodUID: c.PodUID, Namespace: c.Namespace, Name: c.Pod, Container: c.Name}
 		for _, key := range j.keysOf(c) {
 			j.use(key, holder, c.ID)
 		}
@@ -171,7 +171,7 @@ func (j *join) requestsDevices(c Container) bool {
 	})
 }
 
-func (j *join) use(key gpu.DeviceKey, holder Holder, ids ...string) {
+func (j *join) use(key gpu.DeviceKey, holder gpu.Holder, ids ...string) {
 	if j.live[key] == nil {
 		j.live[key] = map[string]*use{}
 	}
@@ -218,7 +218,7 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 	if r, ok := j.l.records[key]; ok {
 		old = r.Holding
 	}
-	if old.Holder.Kind == Claim || old.Holder.Kind == Maintenance {
+	if old.Holder.Kind == gpu.HolderClaim || old.Holder.Kind == gpu.HolderMaintenance {
 		j.report(key, old.Holder.ID, "", "held by "+string(old.Holder.Kind))
 		return old, true
 	}
@@ -229,10 +229,10 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 	if u := j.user(key, old.Holder.PodUID); u != nil {
 		return j.orphan(key, old, u), true
 	}
-	if old.Holder.Kind == Orphan && !j.checkpoint && !free {
+	if old.Holder.Kind == gpu.HolderOrphan && !j.checkpoint && !free {
 		return old.lifeless(), true
 	}
-	return old.lifeless(), old.Holder.Kind == Pod && j.waits(old)
+	return old.lifeless(), old.Holder.Kind == gpu.HolderPod && j.waits(old)
 }
 
 // report notes the living containers on a device that is somebody else's.
@@ -249,7 +249,7 @@ func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
 }
 
 func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding {
-	h := Holding{Holding: gpu.Holding{Key: key, Since: old.Since, Holder: Holder{Kind: Pod, PodUID: entry.pod, Resource: entry.resource}}, Containers: entry.containers}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: old.Since, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: entry.pod, Resource: entry.resource}}, Containers: entry.containers}
 	if old.Holder.PodUID != entry.pod && !old.Pending || old.Since.IsZero() {
 		h.Since = j.l.deps.Clock.Now()
 	}
@@ -274,7 +274,7 @@ func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding
 }
 
 // name fills in what the container and the API say of the pod.
-func (j *join) name(h *Holder, u *use) {
+func (j *join) name(h *gpu.Holder, u *use) {
 	if u != nil && u.podName != "" {
 		h.Namespace, h.Name = u.namespace, u.podName
 	}
@@ -311,7 +311,7 @@ func (j *join) newOrphans() bool {
 			continue
 		}
 		r, held := j.l.records[key]
-		if !held || r.Holder.Kind != Orphan && r.Holder.Kind != Claim && r.Holder.Kind != Maintenance || r.Holder.Kind == Orphan && pods[r.Holder.PodUID] == nil {
+		if !held || r.Holder.Kind != gpu.HolderOrphan && r.Holder.Kind != gpu.HolderClaim && r.Holder.Kind != gpu.HolderMaintenance || r.Holder.Kind == gpu.HolderOrphan && pods[r.Holder.PodUID] == nil {
 			return true
 		}
 	}
@@ -336,7 +336,7 @@ func (j *join) confirm(living []Container) {
 }
 
 func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
-	h := Holding{Holding: gpu.Holding{Key: key, Since: j.l.deps.Clock.Now(), Holder: Holder{Kind: Orphan, PodUID: u.pod}}, Containers: u.names, Live: u.ids}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: j.l.deps.Clock.Now(), Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: u.pod}}, Containers: u.names, Live: u.ids}
 	if old.Holder.PodUID == u.pod && !old.Since.IsZero() {
 		h.Since, h.Uncounted, h.Grants = old.Since, old.Uncounted, slices.Clone(old.Grants)
 		h.Containers = union(old.Containers, u.names...)

@@ -16,21 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// The types that the ledger shares with everything that shows holders.
-type (
-	Kind   = gpu.HolderKind
-	Holder = gpu.Holder
-)
-
-// The kinds. All but Pod bar their device; all bar other sizes of it.
-const (
-	Pod         = gpu.HolderPod
-	Claim       = gpu.HolderClaim
-	Maintenance = gpu.HolderMaintenance
-	Orphan      = gpu.HolderOrphan
-)
-
-// Holding is one holder's hold on one device, with what the ledger knows of it besides. Its JSON form is a line of the file.
+// Holding is one holder's hold on one device, with what the ledger knows of it besides. A holding of any kind but a pod's bars
+// its device; each bars devices of other sizes that share its silicon. Its JSON form is a line of the file.
 type Holding struct {
 	gpu.Holding
 	// Pending is true from Allocate until the kubelet's checkpoint lists the device.
@@ -50,7 +37,7 @@ type Holding struct {
 	Live []string `json:"live,omitempty"`
 }
 
-func (h Holding) bars() bool { return h.Holder.Kind != Pod }
+func (h Holding) bars() bool { return h.Holder.Kind != gpu.HolderPod }
 
 // BarredError says that a device cannot be had.
 type BarredError struct {
@@ -74,12 +61,12 @@ func (e *BarredError) Error() string {
 	}
 	since := e.Holding.Since.UTC().Format(time.RFC3339)
 	switch h.Kind {
-	case Orphan:
+	case gpu.HolderOrphan:
 		return fmt.Sprintf("%s is still in use since %s by %s, which the kubelet no longer lists; it is free when that container's last process has ended (on the node: crictl stop %s)",
 			device, since, containerOf(h), first(e.Holding.Live))
-	case Claim:
+	case gpu.HolderClaim:
 		return fmt.Sprintf("%s is held since %s by %s; it is free when the claim is released", device, since, h)
-	case Maintenance:
+	case gpu.HolderMaintenance:
 		return fmt.Sprintf("%s is under maintenance since %s (%s); it is free when that is done", device, since, h.ID)
 	}
 	if h.PodUID == "" {
@@ -89,7 +76,7 @@ func (e *BarredError) Error() string {
 }
 
 // containerOf names a pod's container with the pod's UID.
-func containerOf(h Holder) string {
+func containerOf(h gpu.Holder) string {
 	pod := h.PodUID
 	if h.Name != "" {
 		pod = h.Namespace + "/" + h.Name + " (UID " + h.PodUID + ")"
@@ -120,7 +107,7 @@ type ListedError struct {
 
 // Error names the device, the pod that has it, the evidence and what follows.
 func (e *ListedError) Error() string {
-	h := Holder{PodUID: e.Pod, Namespace: e.Namespace, Name: e.Name, Container: e.Containers[0]}
+	h := gpu.Holder{PodUID: e.Pod, Namespace: e.Namespace, Name: e.Name, Container: e.Containers[0]}
 	return fmt.Sprintf("device %s is allocated to %s since %s: the kubelet's checkpoint lists it, and that pod has not ended. The kubelet has offered it a second time; "+
 		"with this refusal it corrects its record, and the next pod gets a free device",
 		e.Key, containerOf(h), e.Since.UTC().Format(time.RFC3339))

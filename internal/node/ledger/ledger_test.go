@@ -125,19 +125,19 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 		}
 		return told(sub, "") + last
 	case "allocate":
-		return say(l.Acquire(Holder{Kind: Pod, Resource: resource}, keys))
+		return say(l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, keys))
 	case "claim":
-		return say(l.Acquire(Holder{Kind: Claim, ID: id}, keys))
+		return say(l.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: id}, keys))
 	case "maintain":
-		return say(l.Acquire(Holder{Kind: Maintenance, ID: id}, keys))
+		return say(l.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: id}, keys))
 	case "adopt":
-		return say(l.Adopt(Holder{Kind: Claim, ID: id}, keys))
+		return say(l.Adopt(gpu.Holder{Kind: gpu.HolderClaim, ID: id}, keys))
 	case "release":
-		kind := Claim
+		kind := gpu.HolderClaim
 		if d.HasArg("maintenance") {
-			kind = Maintenance
+			kind = gpu.HolderMaintenance
 		}
-		return say(l.Release(Holder{Kind: kind, ID: id}, nil))
+		return say(l.Release(gpu.Holder{Kind: kind, ID: id}, nil))
 	case "distrust":
 		return told(sub, l.Distrust().String())
 	case "reconcile":

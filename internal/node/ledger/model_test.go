@@ -327,7 +327,7 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 		}
 	}
 	w.reserved[c.resource] = append(w.reserved[c.resource], chosen...)
-	err := w.ledger.Acquire(Holder{Kind: Pod, Resource: c.resource}, chosen)
+	err := w.ledger.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: c.resource}, chosen)
 	if rapid.IntRange(0, 3).Draw(w.t, "a client lists") == 0 {
 		for _, p := range w.pods { // and some pod has just ended
 			if p.active && p.rejected {

@@ -203,13 +203,13 @@ func (l *Ledger) leadAgain() {
 func (l *Ledger) count(pods map[string]NodePod) {
 	occupied := map[string]int{}
 	for _, key := range l.order {
-		if h := l.records[key].Holder; h.Kind == Pod || h.Kind == Orphan {
+		if h := l.records[key].Holder; h.OfPod() {
 			occupied[h.PodUID]++
 		}
 	}
 	for _, key := range slices.Backward(l.order) {
 		h := l.records[key].Holding
-		if h.Holder.Kind != Orphan {
+		if h.Holder.Kind != gpu.HolderOrphan {
 			continue
 		}
 		pod, known := pods[h.Holder.PodUID]

@@ -32,9 +32,9 @@ func openTest(t testing.TB, path string, change func(*Deps)) *Ledger {
 	return l
 }
 
-var pod = Holder{Kind: Pod, Resource: "nvidia.com/gpu"}
+var pod = gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/gpu"}
 
-func claim(id string) Holder { return Holder{Kind: Claim, ID: id} }
+func claim(id string) gpu.Holder { return gpu.Holder{Kind: gpu.HolderClaim, ID: id} }
 
 func names(l *Ledger) []string {
 	var all []string
@@ -457,7 +457,7 @@ func BenchmarkReconcile(b *testing.B) {
 			for _, h := range l.Holdings() {
 				c := Container{ID: h.Live[0], PodUID: h.Holder.PodUID, Name: "cuda", Keys: []gpu.DeviceKey{h.Key}}
 				view.Containers = append(view.Containers, c)
-				if h.Holder.Kind == Pod {
+				if h.Holder.Kind == gpu.HolderPod {
 					view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
 				}
 			}
@@ -513,7 +513,7 @@ func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	claimed := make(chan error)
 	go func() { claimed <- l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}) }()
 	for range 100 { // The claim waits for the lock meanwhile.
-		if err := l.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
+		if err := l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
 			t.Fatal(err)
 		}
 		l.Holdings()
@@ -565,7 +565,7 @@ func TestTakeOverCannotRead(t *testing.T) {
 	if err := os.Rename(path+".away", path); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G1")}); err != nil {
+	if err := next.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: "gpu"}, []gpu.DeviceKey{key("G1")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.TakeOver(); err != nil {
@@ -580,7 +580,7 @@ func TestTakeOverCannotRead(t *testing.T) {
 func TestClockSetBack(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(start)
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Clock = clock })
-	if err := l.Acquire(Holder{Kind: Pod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
+	if err := l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
 		t.Fatal(err)
 	}
 	clock.SetTime(start.Add(-5 * time.Hour))
