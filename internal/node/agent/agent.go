@@ -186,7 +186,6 @@ func New(deps Deps) (*Agent, error) {
 		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.timeslices.WereReset(gpus) },
 	})
-	a.wireAllocatable(deps.BootID)
 	if err := a.wireHolders(deps); err != nil {
 		return nil, err
 	}
@@ -220,6 +219,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
 	}
+	a.wireAllocatable(deps.BootID)
 	a.sync = kubeletsync.New(kubeletsync.Deps{
 		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set,
 	})
