@@ -28,6 +28,12 @@ func agentProblems() []Problem {
 			Seen:    "the agent's log and /debug/state",
 		},
 		{
+			Code: "GPUNODE_WRITE", Severity: Warning, Area: AreaAgent, Title: "the GPUNode cannot be written",
+			Meaning: "The API shows the GPUNode that was written last, or none.",
+			Fix:     "See the error in the message. The write is retried; the agent's rights are in deploy/agent.yaml.",
+			Seen:    "the agent's log, the metric berth_problem and /debug/state",
+		},
+		{
 			Code: "LABELS", Severity: Warning, Area: AreaAgent, Title: "the labels about the node's GPUs cannot be written",
 			Meaning: "The labels are older than the node's GPUs; pods that choose nodes by them may not be scheduled here, or be scheduled here and fail.",
 			Fix:     "See the error in the message. It is tried again by itself; docs/labels.md says what each value of labels.output needs.",

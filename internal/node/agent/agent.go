@@ -25,8 +25,10 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
@@ -37,10 +39,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
-	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -105,7 +105,7 @@ type Agent struct {
 	// problemList holds the problems that belong to no GPU, by source.
 	problemList *problems.List
 	// republish wakes the projections for what they have no subscription of their own.
-	republish   *signal.Signal
+	republish   signal.Broadcast
 	retry       nodeapi.Retry
 	events      *nodeapi.Events
 	conditions  *nodeapi.Conditions
@@ -117,30 +117,29 @@ type Agent struct {
 	partition   *migapply.Partition
 	mig         *migsync.Syncer
 	resetter    *reset.Resetter
-	// labels is nil where no labels are wanted.
-	labels *labels.Publisher
-	// staleLabels are the places that an earlier choice may have left labels in.
-	staleLabels []labels.Writer
-	sampler     *nvidia.Sampler
-	page        *metrics.Page
-	xids        *xidCounts
-	ledger      *ledger.Ledger
-	liveness    *liveness
-	pods        *podwatch.Watch
-	sync        *kubeletsync.Sync
-	cdi         *cdisync.Syncer
-	plugin      *deviceplugin.Manager
-	publisher   *gpunode.Publisher
+	// health and labels report to the API; condition, taint, migState and gpuNode are the workers of one object each, nil
+	// without an API server.
+	health    *healthsync.Reporter
+	labels    *labelsync.Syncer
+	condition *nodeapi.Publisher[nodeapi.NodeCondition]
+	taint     *nodeapi.Publisher[bool]
+	migState  *nodeapi.Publisher[string]
+	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
+	sampler   *nvidia.Sampler
+	page      *metrics.Page
+	xids      *xidCounts
+	ledger    *ledger.Ledger
+	liveness  *liveness
+	pods      *podwatch.Watch
+	sync      *kubeletsync.Sync
+	cdi       *cdisync.Syncer
+	plugin    *deviceplugin.Manager
 
 	// compared is closed when the ledger was first compared with the node.
 	compared chan struct{}
 	library  *library.Watch
 	// sample is the last measurement.
 	sample atomic.Pointer[gpu.Sample]
-	// hostFacts are the labels' facts that do not change while hostCards are the cards; of
-	// the goroutine that publishes.
-	hostFacts *labels.Host
-	hostCards []gpu.PCIAddress
 }
 
 // New wires an agent. It opens the ledger and touches nothing else.
@@ -166,8 +165,8 @@ func New(deps Deps) (*Agent, error) {
 		instance:  cmp.Or(deps.Instance, pages.DefaultInstance()),
 		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
 		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
-		problemList: problems.New(deps.Clock, deps.Log), republish: signal.New(),
-		compared: make(chan struct{}),
+		problemList: problems.New(deps.Clock, deps.Log),
+		compared:    make(chan struct{}),
 	}
 	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
 	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
@@ -190,8 +189,8 @@ func New(deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a.wireChanges(deps, adapter)
-	if err := a.wireLabels(); err != nil {
-		return nil, err
+	if err := a.wireAPI(); err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a.page = metrics.NewPage(metrics.PageDeps{Own: newRegistry(a), DCGMNames: config.DCGMNames})
 	return a, nil
@@ -246,11 +245,6 @@ func (a *Agent) wireHolders(deps Deps) error {
 	})
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
-	}
-	if a.api != nil {
-		a.publisher = gpunode.NewPublisher(gpunode.Deps{
-			Client: gpunode.NewClient(a.api), NodeName: config.NodeName, Clock: a.clock, Log: a.log.With("room", "gpunode"),
-		})
 	}
 	return nil
 }
@@ -315,8 +309,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return configsync.New(configsync.Deps{Config: a.watch, Conditions: a.conditions, Report: a.problemList.Set}).Run(ctx)
 	})
 	group.Go(func() error { return a.measure(ctx) })
-	group.Go(func() error { return a.label(ctx) })
-	group.Go(func() error { return a.tellHealth(ctx) })
+	group.Go(func() error { return a.labels.Run(ctx) })
 	group.Go(func() error { return a.pages(ctx) })
 	group.Go(func() error { return a.metricsPage(ctx) })
 	group.Go(func() error { return a.pods.Run(ctx) })
@@ -332,7 +325,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return a.project(ctx) })
 	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
 	// daemons, of which nothing is known before.
-	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.mig.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run} {
+	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.mig.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run, a.health.Run} {
 		group.Go(func() error {
 			select {
 			case <-ctx.Done():
@@ -342,15 +335,16 @@ func (a *Agent) Run(ctx context.Context) error {
 			return run(ctx)
 		})
 	}
-	if a.publisher != nil {
-		group.Go(func() error { return a.publisher.Run(ctx) })
+	if a.api != nil {
+		for _, run := range []func(context.Context) error{a.condition.Run, a.taint.Run, a.migState.Run, a.gpuNode.Run, a.ensureDefinition} {
+			group.Go(func() error { return run(ctx) })
+		}
 		group.Go(func() error {
 			return gpunodesync.New(gpunodesync.Deps{
 				NodeName: a.config.NodeName, Compared: a.compared, Hardware: a.inventory, Ledger: a.ledger, Devices: a.allocatable,
-				Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.publisher.Publish,
+				Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.gpuNode.Publish,
 			}).Run(ctx)
 		})
-		group.Go(func() error { return a.ensureDefinition(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -376,19 +370,5 @@ func (a *Agent) advertised() deviceplugin.State {
 
 // offers are the devices that the kubelet gets.
 func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.allocatable.Current()) }
-
-// wireLabels makes the publisher of labels, and takes away what an earlier choice of the
-// place has left elsewhere.
-func (a *Agent) wireLabels() error {
-	chosen, others, err := labelWriters(a.config, labelPlaces(a.config, a.api))
-	if err != nil {
-		return fmt.Errorf("make agent: %w", err)
-	}
-	a.staleLabels = others
-	if chosen != nil {
-		a.labels = labels.NewPublisher(labels.Deps{Writer: chosen, NodeName: a.config.NodeName, Clock: a.clock, Log: a.log.With("room", "features")})
-	}
-	return nil
-}
 
 func itoa(n int) string { return strconv.Itoa(n) }

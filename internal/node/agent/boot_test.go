@@ -4,13 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -26,7 +24,7 @@ func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
 	}}
 	node.SetLabels(labels)
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		nodes():                                 "NodeList",
+		{Version: "v1", Resource: "nodes"}:      "NodeList",
 		{Version: "v1", Resource: "configmaps"}: "ConfigMapList",
 		{Version: "v1", Resource: "pods"}:       "PodList",
 		v1alpha1.GPUNodes():                     "GPUNodeList",
@@ -70,28 +68,5 @@ func TestBootWithoutAPI(t *testing.T) {
 	b.awaitOf("nvidia.com/mig-3g.40gb", healthy(16))
 	if whole := b.kubelet.State("nvidia.com/gpu"); whole.Accepted > 0 {
 		t.Errorf("GPUs were advertised whole: %d registrations", whole.Accepted)
-	}
-}
-
-// TestUninstallRemovesMIGState: the label goes by an apply of its own field manager, so that another writer's stays, and a
-// Node that does not exist is not made.
-func TestUninstallRemovesMIGState(t *testing.T) {
-	applied := 0
-	api := fakeAPI(false, map[string]string{configwatch.LabelMIGState: "success"})
-	api.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		patch := action.(clienttesting.PatchActionImpl)
-		if patch.GetPatchType() != types.ApplyPatchType || patch.PatchOptions.FieldManager != migFieldManager || strings.Contains(string(patch.GetPatch()), configwatch.LabelMIGState) {
-			t.Errorf("unexpected patch %s by %q: %s", patch.GetPatchType(), patch.PatchOptions.FieldManager, patch.GetPatch())
-		}
-		applied++
-		return true, &unstructured.Unstructured{}, nil
-	})
-	for _, name := range []string{"node-0", "no-such-node"} {
-		if err := RemoveMIGState(t.Context(), api, name); err != nil {
-			t.Error(err)
-		}
-	}
-	if applied != 1 {
-		t.Errorf("%d applies, want one, to the Node that exists", applied)
 	}
 }

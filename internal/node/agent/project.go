@@ -2,14 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// project keeps what labels and metrics are to show in line with inventory, ledger and the use in force, until ctx ends.
+// project keeps what the metrics page is to show in line with inventory, ledger and the use in force, until ctx ends.
 func (a *Agent) project(ctx context.Context) error {
 	hardware := a.inventory.Subscribe()
 	defer hardware.Close()
@@ -19,6 +17,8 @@ func (a *Agent) project(ctx context.Context) error {
 	defer problems.Close()
 	settled := a.allocatable.SubscribeUse()
 	defer settled.Close()
+	republish := a.republish.Subscribe()
+	defer republish.Close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -27,9 +27,8 @@ func (a *Agent) project(ctx context.Context) error {
 		case <-holdings.C():
 		case <-settled.C():
 		case <-problems.C():
-		case <-a.republish.C():
+		case <-republish.C():
 		}
-		a.publishLabels(a.inventory.Current())
 		a.render()
 	}
 }
@@ -48,13 +47,4 @@ func (a *Agent) problems() []gpu.Cause {
 	causes := append([]gpu.Cause(nil), a.inventory.Current().Faults...)
 	causes = append(causes, a.ledger.Faults()...)
 	return append(causes, a.problemList.All()...)
-}
-
-// ensureDefinition installs the CRD until it is there or may not be.
-func (a *Agent) ensureDefinition(ctx context.Context) error {
-	return a.retry.Do(ctx, func(ctx context.Context) (done bool) {
-		err := gpunode.EnsureDefinition(ctx, a.api, a.log)
-		a.problemList.SetError("definition", "GPUNODE_DEFINITION", err)
-		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
-	})
 }

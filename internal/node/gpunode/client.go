@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
@@ -25,37 +24,6 @@ const FieldManager = "berth-agent"
 // schemaVersion is the annotation that orders versions of the definition: an older
 // agent leaves a newer one's alone.
 const schemaVersion = v1alpha1.Group + "/schema-version"
-
-// NewClient makes a Client of a dynamic client.
-func NewClient(client dynamic.Interface) Client { return &dynamicClient{client} }
-
-type dynamicClient struct{ dynamic.Interface }
-
-func (c *dynamicClient) NodeUID(ctx context.Context, name string) (types.UID, error) {
-	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	node, err := c.Resource(nodes).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	return node.GetUID(), nil
-}
-
-func (c *dynamicClient) Get(ctx context.Context, name string) (*v1alpha1.GPUNode, error) {
-	object, err := c.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return Decode(object)
-}
-
-func (c *dynamicClient) Apply(ctx context.Context, node *v1alpha1.GPUNode) error {
-	object, err := encode(node)
-	if err != nil {
-		return err
-	}
-	_, err = c.Resource(v1alpha1.GPUNodes()).Apply(ctx, node.Name, object, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
-	return err
-}
 
 // List reads all GPUNodes, in the order of their names.
 func List(ctx context.Context, client dynamic.Interface) ([]v1alpha1.GPUNode, error) {
@@ -141,7 +109,7 @@ func version(object *unstructured.Unstructured) int {
 	return n
 }
 
-// ErrNotPermitted marks errors that an administrator has to mend.
+// ErrNotPermitted marks errors that an administrator has to fix.
 var ErrNotPermitted = errors.New("the service account may not do this")
 
 func definitionError(verb string, err error) error {

@@ -53,8 +53,8 @@ const (
 	crdPath  = crdsPath + "/gpunodes.berth.dev"
 )
 
-func TestClientApplies(t *testing.T) {
-	node := Owned(Build("node-0", input()), "node-0", "uid-1")
+func TestObjectApplies(t *testing.T) {
+	node := owned(Build("node-0", input()), "node-0", "uid-1")
 	blob, _ := json.Marshal(node)
 	var answer map[string]any
 	_ = json.Unmarshal(blob, &answer)
@@ -63,16 +63,19 @@ func TestClientApplies(t *testing.T) {
 		"GET " + nodePath:          answer,
 		"GET /api/v1/nodes/node-0": map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": "node-0", "uid": "uid-1"}},
 	})
-	client := NewClient(api)
-	if err := client.Apply(t.Context(), node); err != nil {
+	object := NewObject(api, "node-0")
+	if err := object.Write(t.Context(), Build("node-0", input())); err != nil {
 		t.Fatal(err)
 	}
-	want := request{"PATCH", nodePath, "fieldManager=berth-agent&force=true", "application/apply-patch+yaml"}
-	if diff := cmp.Diff(want, (*requests)[0]); diff != "" {
-		t.Errorf("request (-want +got):\n%s", diff)
+	want := []request{
+		{Method: "GET", Path: "/api/v1/nodes/node-0"},
+		{"PATCH", nodePath, "fieldManager=berth-agent&force=true", "application/apply-patch+yaml"},
+	}
+	if diff := cmp.Diff(want, *requests); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 	var sent map[string]any
-	if err := json.Unmarshal([]byte((*bodies)[0]), &sent); err != nil {
+	if err := json.Unmarshal([]byte((*bodies)[1]), &sent); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(answer, sent); diff != "" {
@@ -81,16 +84,12 @@ func TestClientApplies(t *testing.T) {
 	if _, dated := sent["metadata"].(map[string]any)["creationTimestamp"]; dated {
 		t.Error("the body sets creationTimestamp, which is the server's")
 	}
-	uid, err := client.NodeUID(t.Context(), "node-0")
-	if err != nil || uid != "uid-1" {
-		t.Errorf("NodeUID: %q, %v", uid, err)
-	}
-	got, err := client.Get(t.Context(), "node-0")
-	if err != nil {
-		t.Fatal(err)
+	got, found, err := object.Read(t.Context())
+	if err != nil || !found {
+		t.Fatalf("Read: found %v, %v", found, err)
 	}
 	if diff := cmp.Diff(node, got); diff != "" {
-		t.Errorf("Get (-want +got):\n%s", diff)
+		t.Errorf("Read (-want +got):\n%s", diff)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestDefinitionKnowsEveryField(t *testing.T) {
 	if len(columns) != 8 {
 		t.Errorf("columns %v", columns)
 	}
-	blob, err := yaml.Marshal(Owned(Build("node-0", input()), "node-0", "uid"))
+	blob, err := yaml.Marshal(owned(Build("node-0", input()), "node-0", "uid"))
 	if err != nil {
 		t.Fatal(err)
 	}

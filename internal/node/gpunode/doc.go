@@ -1,11 +1,9 @@
-// Package gpunode makes the GPUNode object of a node, gpunodes.berth.dev, from the
-// inventory and the holdings, and keeps the API's copy of it up to date.
+// Package gpunode makes the GPUNode object of a node, gpunodes.berth.dev, from the inventory and the holdings, and reads and
+// writes the API's copy of it.
 //
-// It guarantees that Build gives the same object for the same facts, whatever their
-// order; that a Publisher writes only what changed, at most once per second, and
-// never makes its caller wait; and that nothing volatile is in the object. It must
-// not import other rooms than internal/core/gpu and internal/core/trace (for the join of pod
-// names), and of Kubernetes only apimachinery and client-go.
+// It guarantees that Build gives the same object for the same facts, whatever their order, and that nothing volatile is in
+// the object. A nodeapi.Publisher decides when to write. It must not import other packages of internal/node than ledger and
+// nodeapi, and of Kubernetes only apimachinery and client-go.
 //
 // # Access
 //

@@ -3,16 +3,13 @@
 //
 // Build computes the labels from a snapshot and from the use that each device is in: those that GPU
 // feature discovery writes, key by key and value by value, and Berth's own. A Writer puts them on
-// the Node itself, into a file for Node Feature Discovery, or into a NodeFeature object. A Publisher
-// keeps the place equal to the last labels that it was told. docs/labels.md lists every label.
+// the Node itself, into a file for Node Feature Discovery, or into a NodeFeature object. docs/labels.md lists every label.
 //
 // # What it guarantees
 //
 // The same facts give the same labels, whatever the order of cards and units. Every key and value is one
 // that the API server takes, whatever the driver says. What is not known is absent, never
-// guessed. A Publisher writes only what differs from what the place has, at most
-// once per second, and never makes its caller wait; it removes nothing when it ends, so that no
-// label goes when an agent restarts. Only Remove does, and it removes nothing but what Write put there.
+// guessed. Only Remove removes labels, and none but those that Write wrote; a nodeapi.Publisher decides when to write.
 //
 // # Several models in one node
 //
@@ -26,7 +23,7 @@
 //
 // # What it must not import
 //
-// Any package of Berth but internal/core/gpu and internal/node/offer, any of Kubernetes but apimachinery and client-go,
+// Any package of Berth but api/, internal/core/gpu, internal/node/nodeapi and internal/node/offer, any of Kubernetes but apimachinery and client-go,
 // and the library of a vendor.
 //
 // # Access

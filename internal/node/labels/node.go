@@ -2,94 +2,48 @@ package labels
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
-// fieldManager owns the labels in the managed fields of Nodes and NodeFeatures. It is no other's: a label
-// that is not applied again is taken away by the API server, and nobody else's is.
+// fieldManager owns the labels in the managed fields of Nodes and NodeFeatures. No other program uses its name: a label
+// that is not applied again is removed by the API server, and no other's is.
 const fieldManager = "berth-agent-features"
 
 // nodeWriter writes the labels of a Node.
-type nodeWriter struct {
-	client dynamic.Interface
-	name   string
+type nodeWriter struct{ labels nodeapi.NodeLabels }
+
+func newNodeWriter(client dynamic.Interface, name string) *nodeWriter {
+	return &nodeWriter{nodeapi.NodeLabels{API: client, NodeName: name, FieldManager: fieldManager}}
 }
 
-func (w *nodeWriter) Place() string { return "Node " + w.name }
+func (w *nodeWriter) Place() string { return "Node " + w.labels.NodeName }
 
-func (w *nodeWriter) nodes() dynamic.NamespaceableResourceInterface {
-	return w.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
-}
-
-// Read is the labels that the managed fields call ours. One that somebody changed is not among them.
+// Read returns the labels that the managed fields attribute to the agent. One that somebody changed is not among them.
 func (w *nodeWriter) Read(ctx context.Context) (Labels, error) {
-	node, err := w.nodes().Get(ctx, w.name, metav1.GetOptions{})
+	labels, err := w.labels.Read(ctx)
 	if err != nil {
 		return nil, w.explain("read", err)
 	}
-	return ownLabels(node), nil
-}
-
-func ownLabels(object *unstructured.Unstructured) Labels {
-	labels, have := Labels{}, object.GetLabels()
-	for _, entry := range object.GetManagedFields() {
-		if entry.Manager != fieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.FieldsV1 == nil {
-			continue
-		}
-		var fields struct {
-			Metadata struct {
-				Labels map[string]json.RawMessage `json:"f:labels"`
-			} `json:"f:metadata"`
-		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue // the next write puts them right
-		}
-		for field := range fields.Metadata.Labels {
-			key, ok := strings.CutPrefix(field, "f:")
-			if value, has := have[key]; ok && has {
-				labels[key] = value
-			}
-		}
-	}
-	return labels
+	return labels, nil
 }
 
 func (w *nodeWriter) Write(ctx context.Context, labels Labels) error {
-	return w.explain("write", w.apply(ctx, labels))
+	return w.explain("write", w.labels.Apply(ctx, labels))
 }
 
 func (w *nodeWriter) Remove(ctx context.Context) error {
-	err := w.apply(ctx, nil)
+	err := w.labels.Apply(ctx, nil)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return w.explain("remove", err)
-}
-
-// apply names the UID of the Node, since without it the API server would make a Node that is
-// not there anew.
-func (w *nodeWriter) apply(ctx context.Context, labels Labels) error {
-	node, err := w.nodes().Get(ctx, w.name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	wanted := &unstructured.Unstructured{}
-	wanted.SetAPIVersion("v1")
-	wanted.SetKind("Node")
-	wanted.SetName(w.name)
-	wanted.SetUID(node.GetUID())
-	wanted.SetLabels(labels)
-	_, err = w.nodes().Apply(ctx, w.name, wanted, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-	return err
 }
 
 func (w *nodeWriter) explain(verb string, err error) error {
@@ -104,10 +58,9 @@ func (w *nodeWriter) explain(verb string, err error) error {
 
 // uidOf reads the UID of a Node.
 func uidOf(ctx context.Context, client dynamic.Interface, name string) (types.UID, error) {
-	writer := nodeWriter{client, name}
-	node, err := writer.nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := nodeapi.Nodes(client).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", writer.Place(), err)
+		return "", fmt.Errorf("read Node %s: %w", name, err)
 	}
 	return node.GetUID(), nil
 }

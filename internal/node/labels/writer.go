@@ -9,13 +9,13 @@ import (
 
 // Writer puts labels into one place. It is for one user at a time.
 type Writer interface {
-	// Read is what the place has of what Write put there, also in a former life.
+	// Read returns what the place has of what Write put there, also in a former run of the agent.
 	Read(ctx context.Context) (Labels, error)
-	// Write makes the place say these labels and no others of ours.
+	// Write makes these labels the only ones of the agent in the place.
 	Write(ctx context.Context, labels Labels) error
-	// Remove takes away what Write put there. It is no error when nothing is there.
+	// Remove removes what Write put there. It is no error when nothing is there.
 	Remove(ctx context.Context) error
-	// Place names the place to people.
+	// Place names the place in messages.
 	Place() string
 }
 
@@ -64,7 +64,7 @@ func NewWriter(output Output, places Places) (Writer, error) {
 	case places.NodeName == "":
 		return nil, fmt.Errorf("write labels to the output %s: the name of the node is not known; set NODE_NAME from spec.nodeName", output)
 	case output == OutputNode:
-		return &nodeWriter{places.Client, places.NodeName}, nil
+		return newNodeWriter(places.Client, places.NodeName), nil
 	case places.Namespace == "":
 		return nil, fmt.Errorf("write labels to the output %s: the namespace is not known; set NAMESPACE from metadata.namespace", output)
 	}

@@ -14,6 +14,5 @@
 // What it never waits for: files and the driver. Nothing waits for this package, except a caller of
 // [Publisher.PublishAndWait], for as long as its context allows.
 //
-// It must not import other packages of Berth than api/, internal/core/gpu, and of internal/node only configwatch (names of
-// labels) and signal.
+// It must not import other packages of Berth than internal/core/gpu and internal/node/signal.
 package nodeapi

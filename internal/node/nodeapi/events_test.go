@@ -22,6 +22,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
+var eventsResource = schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
+
 func retry() nodeapi.Retry {
 	return nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName}
 }
@@ -38,12 +40,12 @@ func created(api *fakeapi.Server) []*unstructured.Unstructured {
 }
 
 // withEvents runs body beside a writer of events, in a bubble with its own time.
-func withEvents(t *testing.T, body func(*fakeapi.Server, *nodeapi.Events)) {
+func withEvents(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Events)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := fakeapi.New(t)
 		events := nodeapi.NewEvents(api, retry(), slog.New(slog.DiscardHandler))
 		go events.Run(t.Context())
-		body(api, events)
+		body(t, api, events)
 	})
 }
 
@@ -64,7 +66,7 @@ func TestCatalogue(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			withEvents(t, func(api *fakeapi.Server, events *nodeapi.Events) {
+			withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
 				events.Publish(tc.event)
 				synctest.Wait()
 				got := created(api)
@@ -91,7 +93,7 @@ func TestCatalogue(t *testing.T) {
 
 // TestEqualEventsAreWrittenOnceInTenMinutes also counts: nothing but the creations is asked of the API server.
 func TestEqualEventsAreWrittenOnceInTenMinutes(t *testing.T) {
-	withEvents(t, func(api *fakeapi.Server, events *nodeapi.Events) {
+	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
 		api.ClearActions()
 		for range 19 { // every minute from 0 to 18
 			events.Publish(nodeapi.GPUHealthy("GPU 3"))
@@ -123,16 +125,12 @@ func TestEventIsRetried(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			withEvents(t, func(api *fakeapi.Server, events *nodeapi.Events) {
+			withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
 				var at []time.Duration
 				began := time.Now()
-				api.Intercept(func(action clienttesting.Action) (bool, error) {
-					if action.GetVerb() != "create" {
-						return false, nil
-					}
+				api.Intercept(func(fakeapi.Request) error {
 					at = append(at, time.Since(began))
-					err := tc.answers[min(len(at), len(tc.answers))-1]
-					return err != nil, err
+					return tc.answers[min(len(at), len(tc.answers))-1]
 				})
 				events.Publish(nodeapi.GPUHealthy("GPU 3"))
 				time.Sleep(time.Hour)
@@ -146,7 +144,7 @@ func TestEventIsRetried(t *testing.T) {
 					}
 				}
 				api.Intercept(nil)
-				list, err := api.Resource(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}).List(t.Context(), metav1.ListOptions{})
+				list, err := api.Resource(eventsResource).List(t.Context(), metav1.ListOptions{})
 				if err != nil || len(list.Items) != tc.stored {
 					t.Errorf("%d events are stored, %v; want %d", len(list.Items), err, tc.stored)
 				}
@@ -158,9 +156,9 @@ func TestEventIsRetried(t *testing.T) {
 // TestPublishOfEventsNeverWaits: neither without an API server nor beside one that hangs.
 func TestPublishOfEventsNeverWaits(t *testing.T) {
 	nodeapi.NewEvents(nil, retry(), nil).Publish(nodeapi.GPUHealthy("GPU 3"))
-	withEvents(t, func(api *fakeapi.Server, events *nodeapi.Events) {
+	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
 		release := make(chan struct{})
-		api.Intercept(func(clienttesting.Action) (bool, error) { <-release; return false, nil })
+		api.Intercept(func(fakeapi.Request) error { <-release; return nil })
 		for i := range 200 {
 			events.Publish(nodeapi.GPUHealthy(strings.Repeat("x", i)))
 		}

@@ -192,7 +192,7 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	card := h.card(t, 0)
 	holder := h.run(t, podAsking("sliced", sharedResource, 1))[0]
 	witnesses := h.watchPods(t, holder)
-	before := h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is well")
+	before := h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is healthy")
 
 	want := sharedOffers()
 	delete(want, sharedResource)
@@ -253,7 +253,7 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 		return maps.Equal(counts(now), sharedOffers())
 	}).Sub(mended)
 	t.Logf("cleared: verified and given out again after %s", ms(back))
-	h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is well")
+	h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is healthy")
 	h.waitEvent(t, "GPUHealthy", card.UUID)
 	h.waitTaints(t, taintForeign)
 	h.waitGPUNodeHealth(t, card.UUID, "Healthy", "")

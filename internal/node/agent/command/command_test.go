@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -306,7 +305,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 		t.Errorf("taints of others (-before +after):\n%s", diff)
 	}
 
-	api.Intercept(func(clienttesting.Action) (bool, error) { return true, errors.New("the API server does not respond") })
+	api.Intercept(func(fakeapi.Request) error { return errors.New("the API server does not respond") })
 	var out bytes.Buffer
 	err := uninstall(t.Context(), config, api, &out)
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {

@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/berth-gpu/berth/internal/node/agent"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
 // manifest reads the objects of a kind from a file of deploy/.
@@ -59,8 +59,8 @@ func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
 	for _, file := range []string{"agent.yaml", "mps.yaml"} {
 		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
 		for _, taint := range []corev1.Taint{
-			{Key: agent.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
-			{Key: agent.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
+			{Key: nodeapi.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: nodeapi.TaintUnhealthy, Value: "true", Effect: corev1.TaintEffectNoExecute},
 			{Key: "nvidia.com/gpu", Value: "present", Effect: corev1.TaintEffectNoSchedule},
 		} {
 			tolerated := slices.ContainsFunc(spec.Tolerations, func(x corev1.Toleration) bool {

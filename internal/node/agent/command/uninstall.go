@@ -25,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
@@ -87,8 +88,8 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 	}
 	if api != nil {
 		steps = append(steps,
-			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return agent.RemoveMIGState(ctx, api, config.NodeName) }},
-			step{"condition and taint of Node " + config.NodeName, func() error { return agent.RemoveHealth(ctx, api, config.NodeName) }},
+			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return nodeapi.RemoveMIGState(ctx, api, config.NodeName) }},
+			step{"condition and taint of Node " + config.NodeName, func() error { return nodeapi.RemoveHealth(ctx, api, config.NodeName) }},
 			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
 	}

@@ -12,7 +12,7 @@ import (
 // The values of the label nvidia.com/mig.config.state, as mig-manager writes them.
 const (
 	stateSuccess = "success"
-	statePending = "pending"
+	StatePending = "pending"
 	stateFailed  = "failed"
 )
 
@@ -28,7 +28,7 @@ type stateLabel struct {
 // failed until something else is wanted.
 func (l *stateLabel) announce(ctx context.Context, changed bool) {
 	if l.written != stateFailed || changed {
-		l.write(ctx, statePending)
+		l.write(ctx, StatePending)
 	}
 }
 
@@ -55,7 +55,7 @@ func stateOf(plan *plan, statuses []migapply.Status) string {
 			return stateFailed
 		case migapply.Applied:
 		default:
-			state = statePending
+			state = StatePending
 		}
 	}
 	return state

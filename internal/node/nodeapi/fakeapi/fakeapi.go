@@ -44,9 +44,8 @@ type Server struct {
 	tracker clienttesting.ObjectTracker
 	react   clienttesting.ReactionFunc
 
-	mu sync.Mutex
-	// intercept answers a request in place of the server when it returns true.
-	intercept func(clienttesting.Action) (bool, error)
+	mu        sync.Mutex
+	intercept func(Request) error
 	// applied are the types of conditions that each field manager has applied.
 	applied map[string][]string
 }
@@ -121,9 +120,9 @@ func (s *Server) Edit(patch string) {
 	}
 }
 
-// Intercept makes f see each request first; f answers it with an error, or not at all, by returning true. It is called
-// without a lock and may block.
-func (s *Server) Intercept(f func(clienttesting.Action) (handled bool, err error)) {
+// Intercept makes f see each request before the server does. An error of f is the answer. f may block, and may make requests
+// of its own; nil ends the interception.
+func (s *Server) Intercept(f func(Request) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.intercept = f
@@ -142,14 +141,6 @@ func (s *Server) Writes(resource string) int {
 }
 
 func (s *Server) handle(action clienttesting.Action) (bool, runtime.Object, error) {
-	s.mu.Lock()
-	intercept := s.intercept
-	s.mu.Unlock()
-	if intercept != nil {
-		if handled, err := intercept(action); handled {
-			return true, nil, err
-		}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkVersion(action); err != nil {

@@ -1,0 +1,144 @@
+// Package labelsync computes the labels about the node's GPUs and hands them to their publisher.
+//
+// What it guarantees: the labels follow from the present hardware, use and configuration; while a GPU is being repartitioned,
+// or no driver answers, the last ones stay. Labels that an earlier choice of the output left in another place are removed once
+// at the start. Nothing is removed when it ends.
+//
+// What wakes it: a change of the inventory, of the settled use, of the configuration, or of a MIG change.
+//
+// What it writes: nothing by itself; the publisher writes to the Node, to a NodeFeature or to a feature file. Its outcome is
+// the problem of the source "labels".
+//
+// What it never waits for: the API server, the driver. It reads files of sysfs when the set of GPUs has changed. Nothing waits
+// for it.
+//
+// The package must not import the agent, another package below it, an adapter, or a front end.
+package labelsync
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/labels"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Facts are what the labels depend on besides the hardware.
+type Facts struct {
+	Units                     []offer.Unit
+	ResourceName, MIGStrategy string
+	// Changing is true while a GPU is being repartitioned.
+	Changing bool
+}
+
+// Deps are what a Syncer is made of.
+type Deps struct {
+	Places Places
+	// Hardware is the current inventory; Facts is all else. Both are from memory.
+	Hardware func() *gpu.Snapshot
+	Facts    func() Facts
+	// Changed are the subscriptions to all that Hardware and Facts depend on.
+	Changed []func() *signal.Subscription
+	// Sys is the root of sysfs.
+	Sys string
+	// Timestamp is the value of the label with the time; zero for none.
+	Timestamp time.Time
+	// Report gets the outcome of each write; it must not block.
+	Report func(error)
+	Retry  nodeapi.Retry
+	Log    *slog.Logger
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct {
+	deps Deps
+	// publisher is nil where no labels are wanted.
+	publisher *nodeapi.Publisher[labels.Labels]
+	// host are the facts of sysfs, which do not change while gpus are the GPUs.
+	host *labels.Host
+	gpus []gpu.PCIAddress
+}
+
+// New makes a Syncer; it touches nothing.
+func New(deps Deps) *Syncer {
+	s := &Syncer{deps: deps}
+	if writer := deps.Places.Chosen; writer != nil {
+		s.publisher = nodeapi.NewPublisher(nodeapi.PublisherDeps[labels.Labels]{
+			Read: func(ctx context.Context) (labels.Labels, bool, error) {
+				found, err := writer.Read(ctx)
+				return found, true, err
+			},
+			Write: writer.Write, Equal: maps.Equal[labels.Labels, labels.Labels],
+			Report: deps.Report, Retry: deps.Retry, Log: deps.Log,
+		})
+	}
+	return s
+}
+
+// Run keeps the labels until ctx ends.
+func (s *Syncer) Run(ctx context.Context) error {
+	s.deps.Places.removeStale(ctx, s.deps.Log)
+	if s.publisher == nil {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.publisher.Run(ctx) })
+	wake := signal.New()
+	for _, subscribe := range s.deps.Changed {
+		changes := subscribe()
+		defer changes.Close()
+		group.Go(func() error { return forward(ctx, changes, wake) })
+	}
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-wake.C():
+				s.compute()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// forward signals wake for each signal of changes.
+func forward(ctx context.Context, changes *signal.Subscription, wake *signal.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes.C():
+			wake.Set()
+		}
+	}
+}
+
+// compute hands the labels to their publisher, unless the last ones stay.
+func (s *Syncer) compute() {
+	snapshot, facts := s.deps.Hardware(), s.deps.Facts()
+	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.Driver.Present() {
+		return
+	}
+	gpus := make([]gpu.PCIAddress, len(snapshot.GPUs))
+	for i := range snapshot.GPUs {
+		gpus[i] = snapshot.GPUs[i].PCI
+	}
+	if s.host == nil || !slices.Equal(gpus, s.gpus) {
+		host := labels.ReadHost(s.deps.Sys, snapshot)
+		s.host, s.gpus = &host, gpus
+	}
+	computed := labels.Build(labels.Input{
+		Snapshot: snapshot, Units: facts.Units, ResourceName: facts.ResourceName, MIGStrategy: facts.MIGStrategy,
+		Host: *s.host, Timestamp: s.deps.Timestamp,
+	})
+	s.publisher.Publish(computed)
+}

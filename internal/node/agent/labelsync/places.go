@@ -1,0 +1,86 @@
+package labelsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/labels"
+)
+
+const (
+	// namespaceFile is where a pod reads its namespace; without it, defaultNamespace counts.
+	namespaceFile    = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	defaultNamespace = "berth-system"
+)
+
+// Places are the places for labels that the agent can reach.
+type Places struct {
+	// Chosen is nil where no labels are wanted.
+	Chosen labels.Writer
+	// Others are those in which an earlier choice may have left labels.
+	Others []labels.Writer
+}
+
+// PlacesOf returns the places under a configuration; api is nil without an API server.
+func PlacesOf(config *v1alpha1.AgentConfig, api dynamic.Interface) (Places, error) {
+	namespace := defaultNamespace
+	if text, err := os.ReadFile(namespaceFile); err == nil {
+		namespace = string(text)
+	}
+	all := labels.Places{Client: api, NodeName: config.NodeName, Namespace: namespace, Dir: config.Labels.Dir}
+	var places Places
+	for _, output := range []labels.Output{labels.OutputNode, labels.OutputFile, labels.OutputNodeFeature} {
+		if output != labels.OutputFile && api == nil {
+			continue
+		}
+		writer, err := labels.NewWriter(output, all)
+		if err != nil {
+			return Places{}, err
+		}
+		if string(output) == string(config.Labels.Output) {
+			places.Chosen = writer
+		} else {
+			places.Others = append(places.Others, writer)
+		}
+	}
+	return places, nil
+}
+
+// removeStale removes what an earlier choice of the place left elsewhere.
+func (p Places) removeStale(ctx context.Context, log *slog.Logger) {
+	for _, writer := range p.Others {
+		left, err := writer.Read(ctx)
+		if err == nil && len(left) > 0 {
+			err = writer.Remove(ctx)
+		}
+		// Where a place cannot even be read, as without Node Feature Discovery, nothing was left.
+		if err != nil && ctx.Err() == nil {
+			log.Debug("labels of an earlier output not removed", "place", writer.Place(), "error", err)
+		}
+	}
+}
+
+// Remove removes the labels about the GPUs from every place that they may be in.
+func (p Places) Remove(ctx context.Context) error {
+	all := p.Others
+	if p.Chosen != nil {
+		all = append(all, p.Chosen)
+	}
+	var failed []error
+	for _, writer := range all {
+		left, err := writer.Read(ctx)
+		if err != nil || len(left) == 0 {
+			continue // Without Node Feature Discovery its places cannot even be read.
+		}
+		if err := writer.Remove(ctx); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", writer.Place(), err))
+		}
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,179 @@
+package nodeapi
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+const (
+	// defaultInterval is the least time between two writes of an object.
+	defaultInterval = time.Second
+	// defaultResync is the time between two comparisons with what is there.
+	defaultResync = 10 * time.Minute
+)
+
+// PublisherDeps are what a Publisher is made of.
+type PublisherDeps[T any] struct {
+	// Read returns what is there of what Write wrote, also in a former run of the agent; found is false where the next
+	// value has to be written whatever it is.
+	Read func(context.Context) (value T, found bool, err error)
+	// Write makes what is there equal to the value.
+	Write func(context.Context, T) error
+	Equal func(x, y T) bool
+	// Report gets the outcome of each attempt: why it failed, or nil. It must not block.
+	Report func(error)
+	Retry  Retry
+	Log    *slog.Logger
+	// Interval is the least time between two writes; default 1 s.
+	Interval time.Duration
+	// Resync is the time between two comparisons, after which what was deleted or edited by hand is written again; default
+	// 10 min.
+	Resync time.Duration
+}
+
+// Publisher keeps one object equal to the last value that Publish got. Until the first value it leaves alone what is
+// there. Make it with NewPublisher, start it with Run.
+type Publisher[T any] struct {
+	deps PublisherDeps[T]
+	wake *signal.Signal
+
+	mu     sync.Mutex
+	wanted T
+	// version counts the wanted values; done is the one that the last attempt was for, with its outcome.
+	version, done uint64
+	err           error
+	attempts      signal.Broadcast
+}
+
+// NewPublisher makes a publisher; it touches nothing.
+func NewPublisher[T any](deps PublisherDeps[T]) *Publisher[T] {
+	if deps.Interval <= 0 {
+		deps.Interval = defaultInterval
+	}
+	if deps.Resync <= 0 {
+		deps.Resync = defaultResync
+	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Publisher[T]{deps: deps, wake: signal.New()}
+}
+
+// Publish sets the wanted value, which must not be changed afterwards. It never waits; of several calls between two writes
+// the last one counts.
+func (p *Publisher[T]) Publish(value T) { p.want(value) }
+
+func (p *Publisher[T]) want(value T) (version uint64) {
+	p.mu.Lock()
+	p.wanted = value
+	p.version++
+	version = p.version
+	p.mu.Unlock()
+	p.wake.Set()
+	return version
+}
+
+// PublishAndWait sets the wanted value and waits until it, or a later one, is there. It returns the error of a failed
+// attempt, or that of ctx when that ends first; the value stays wanted all the same.
+func (p *Publisher[T]) PublishAndWait(ctx context.Context, value T) error {
+	attempts := p.attempts.Subscribe()
+	defer attempts.Close()
+	for version := p.want(value); ; {
+		p.mu.Lock()
+		done, err := p.done >= version, p.err
+		p.mu.Unlock()
+		if done {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-attempts.C():
+		}
+	}
+}
+
+// published is what is there, as far as that is known.
+type published[T any] struct {
+	known bool
+	value T
+}
+
+// Run writes until ctx ends, which is the only error that it returns. It removes nothing then.
+func (p *Publisher[T]) Run(ctx context.Context) error {
+	var there published[T]
+	p.compare(ctx, &there) // A restarted agent writes nothing that is there already.
+	resync := p.deps.Retry.Clock.NewTicker(p.deps.Resync)
+	defer resync.Stop()
+	for failures := 0; ; {
+		wrote, err := p.step(ctx, &there)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		pause := time.Duration(0)
+		switch {
+		case err != nil:
+			failures++
+			pause = p.deps.Retry.Pause(failures)
+		case wrote:
+			pause, failures = p.deps.Interval, 0
+		default:
+			failures = 0
+		}
+		if err := sleep(ctx, p.deps.Retry.Clock, pause); err != nil {
+			return err
+		}
+		if failures > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.wake.C():
+		case <-resync.C():
+			p.compare(ctx, &there)
+		}
+	}
+}
+
+// step writes the wanted value if it is not there.
+func (p *Publisher[T]) step(ctx context.Context, there *published[T]) (wrote bool, err error) {
+	p.mu.Lock()
+	wanted, version := p.wanted, p.version
+	p.mu.Unlock()
+	if version == 0 {
+		return false, nil
+	}
+	if !there.known || !p.deps.Equal(there.value, wanted) {
+		wrote = true
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		err = p.deps.Write(ctx, wanted)
+		*there = published[T]{err == nil, wanted} // A failed write may have been done all the same.
+	}
+	if ctx.Err() != nil {
+		return wrote, err
+	}
+	p.deps.Report(err)
+	p.mu.Lock()
+	p.done, p.err = version, err
+	p.mu.Unlock()
+	p.attempts.Set()
+	return wrote, err
+}
+
+// compare reads what is there, so that the next step writes what differs. While that fails, the last known value counts.
+func (p *Publisher[T]) compare(ctx context.Context, there *published[T]) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	value, found, err := p.deps.Read(ctx)
+	if err != nil {
+		p.deps.Log.Debug("object not compared", "error", err)
+		return
+	}
+	*there = published[T]{found, value}
+}
