@@ -126,15 +126,14 @@ func TestComputeModesOfAHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		defer close(hang)
-		modes := NewComputeModes(&driver{hang: hang})
 		began := time.Now()
-		if _, err := modes.ComputeMode(t.Context(), "GPU-1"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != computeModeTimeout {
+		if _, err := NewComputeModes(&driver{hang: hang}).ComputeMode(t.Context(), "GPU-1"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != computeModeTimeout {
 			t.Errorf("read: %v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		if err := modes.SetComputeMode(ctx, "GPU-1", 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+		if err := NewComputeModes(&driver{hang: hang}).SetComputeMode(ctx, "GPU-1", 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("set: %v after %s", err, time.Since(began))
 		}
 	})
