@@ -76,7 +76,7 @@ var rules = []rule{
 	{packages: "internal/node/cdi/hook", berth: []string{"internal/core/version"}},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
-	{packages: "internal/node/deviceplugin/", berth: []string{"internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
+	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
 	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // AgentConfig is the file that berth-agent --config reads. It is strict: an unknown
 // key or a wrong type stops the start. Every field has a default, and a flag of the
@@ -129,6 +133,19 @@ const (
 	StrategyEnvVar         DeviceListStrategy = "envvar"
 	StrategyVolumeMounts   DeviceListStrategy = "volume-mounts"
 )
+
+// DeviceListStrategies returns all strategies.
+func DeviceListStrategies() []DeviceListStrategy {
+	return []DeviceListStrategy{StrategyCDICRI, StrategyCDIAnnotations, StrategyEnvVar, StrategyVolumeMounts}
+}
+
+// UsesCDI reports whether the container runtime injects the devices by their CDI names.
+func (s DeviceListStrategy) UsesCDI() bool { return s == StrategyCDICRI || s == StrategyCDIAnnotations }
+
+// UsesCDI reports whether any strategy of the configuration uses CDI.
+func (c *AgentConfig) UsesCDI() bool {
+	return slices.ContainsFunc(c.DeviceListStrategy, DeviceListStrategy.UsesCDI)
+}
 
 // DeviceIDStrategy is how a container's devices are named to it.
 type DeviceIDStrategy string

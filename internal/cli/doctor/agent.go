@@ -36,8 +36,7 @@ type agentAnswer struct {
 // withoutCDI says why CDI plays no role here; empty when it may.
 func (a *agentAnswer) withoutCDI() string {
 	config := a.Config.Config
-	if config == nil || slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDICRI) ||
-		slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDIAnnotations) {
+	if config == nil || config.UsesCDI() {
 		return ""
 	}
 	return "the agent's configuration gives devices to containers without CDI (deviceListStrategy)"

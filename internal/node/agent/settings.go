@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -15,26 +14,17 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-func usesCDI(config *v1alpha1.AgentConfig) bool {
-	return slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDICRI) ||
-		slices.Contains(config.DeviceListStrategy, v1alpha1.StrategyCDIAnnotations)
-}
-
 func strategy(config *v1alpha1.AgentConfig) deviceplugin.Strategy {
-	s := deviceplugin.Strategy{
+	return deviceplugin.Strategy{
 		ID: deviceplugin.IDStrategy(config.DeviceIDStrategy), PassDeviceSpecs: config.PassDeviceSpecs,
-		AnnotationPrefix: config.CDIAnnotationPrefix,
+		AnnotationPrefix: config.CDIAnnotationPrefix, List: config.DeviceListStrategy,
 	}
-	for _, list := range config.DeviceListStrategy {
-		s.List = append(s.List, deviceplugin.ListStrategy(list))
-	}
-	return s
 }
 
 // installHook installs the hook program where the container runtime can run it: on the host, also when the agent is in a
 // container. Without a CDI strategy nothing needs it.
 func installHook(config *v1alpha1.AgentConfig, source string) (string, error) {
-	if !usesCDI(config) {
+	if !config.UsesCDI() {
 		return "", nil
 	}
 	if _, err := os.Stat(source); err != nil {

@@ -18,7 +18,7 @@ import (
 // wireAllocatable makes the owner of what can be allocated.
 func (a *Agent) wireAllocatable(bootID string) {
 	a.injection = injection.New(injection.Deps{
-		UsesCDI: usesCDI(a.config), MPSRoot: a.config.MPSRoot,
+		UsesCDI: a.config.UsesCDI(), MPSRoot: a.config.MPSRoot,
 		Config: func() *v1alpha1.AgentConfig { return a.watch.Current().Config },
 		Names: func() (map[string]bool, bool) {
 			if current := a.cdi.Current(); current != nil {

@@ -73,9 +73,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 }
 
 func (d *decoder) checkStrategies(c *v1alpha1.AgentConfig) {
-	known := []v1alpha1.DeviceListStrategy{
-		v1alpha1.StrategyCDICRI, v1alpha1.StrategyCDIAnnotations, v1alpha1.StrategyEnvVar, v1alpha1.StrategyVolumeMounts,
-	}
+	known := v1alpha1.DeviceListStrategies()
 	for i, strategy := range c.DeviceListStrategy {
 		oneOf(d, fmt.Sprintf("deviceListStrategy[%d]", i), strategy, known...)
 		if slices.Contains(c.DeviceListStrategy[:i], strategy) {
@@ -87,7 +85,7 @@ func (d *decoder) checkStrategies(c *v1alpha1.AgentConfig) {
 	if cri && annotations {
 		d.reject("deviceListStrategy", "cdi-cri and cdi-annotations exclude each other: the runtime would inject every device twice", "keep cdi-cri, unless your kubelet is older than 1.31")
 	}
-	if c.PassDeviceSpecs && (cri || annotations) {
+	if c.PassDeviceSpecs && c.UsesCDI() {
 		d.reject("passDeviceSpecs", "device specs and CDI exclude each other: the CDI spec already names the device nodes", "remove passDeviceSpecs, or set deviceListStrategy: [envvar]")
 	}
 }

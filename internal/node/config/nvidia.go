@@ -343,7 +343,7 @@ func (d *decoder) nvidiaStrategies(plugin *nvidiaPlugin, c *v1alpha1.AgentConfig
 			strategy := v1alpha1.DeviceListStrategy(strings.TrimSpace(name))
 			c.DeviceListStrategy = append(c.DeviceListStrategy, strategy)
 			cri = cri || strategy == v1alpha1.StrategyCDICRI
-			cdi = cdi || strategy == v1alpha1.StrategyCDICRI || strategy == v1alpha1.StrategyCDIAnnotations
+			cdi = cdi || strategy.UsesCDI()
 		}
 	}
 	if cri {

@@ -8,6 +8,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
@@ -63,18 +64,18 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 	response := &pluginapi.ContainerAllocateResponse{}
 	for _, strategy := range w.strategy.List {
 		switch strategy {
-		case CDICRI:
+		case v1alpha1.StrategyCDICRI:
 			for _, name := range names {
 				response.CdiDevices = append(response.CdiDevices, &pluginapi.CDIDevice{Name: name})
 			}
-		case CDIAnnotations:
+		case v1alpha1.StrategyCDIAnnotations:
 			response.Annotations = map[string]string{annotationKey(w.strategy.AnnotationPrefix, v.resource): strings.Join(names, ",")}
-		case EnvVar:
+		case v1alpha1.StrategyEnvVar:
 			// Mounts decide where both are asked for, and they need this value.
-			if !w.strategy.has(VolumeMounts) {
+			if !w.strategy.has(v1alpha1.StrategyVolumeMounts) {
 				response.Envs = map[string]string{envVisibleDevices: strings.Join(visible, ",")}
 			}
-		case VolumeMounts:
+		case v1alpha1.StrategyVolumeMounts:
 			response.Envs = map[string]string{envVisibleDevices: volumeRoot}
 			for _, name := range visible {
 				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: volumeRoot + "/" + name, HostPath: "/dev/null"})

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -101,7 +102,7 @@ func TestAnswers(t *testing.T) {
 			switch arg.Key {
 			case "list":
 				for _, list := range arg.Vals {
-					deps.Strategy.List = append(deps.Strategy.List, ListStrategy(list))
+					deps.Strategy.List = append(deps.Strategy.List, v1alpha1.DeviceListStrategy(list))
 				}
 			case "id":
 				deps.Strategy.ID = IDStrategy(arg.Vals[0])
@@ -160,11 +161,11 @@ func TestStrategyValidate(t *testing.T) {
 		want     string // a part of the error; empty for none
 	}{
 		"empty":                  {},
-		"all lists":              {strategy: Strategy{List: []ListStrategy{CDICRI, CDIAnnotations, EnvVar, VolumeMounts}, ID: ByIndex, PassDeviceSpecs: true}},
-		"a typing error":         {strategy: Strategy{List: []ListStrategy{"cdi"}}, want: `unknown device list strategy "cdi": use one or more of [cdi-annotations cdi-cri envvar volume-mounts]`},
-		"a double":               {strategy: Strategy{List: []ListStrategy{EnvVar, EnvVar}}, want: "given twice"},
+		"all lists":              {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI, v1alpha1.StrategyCDIAnnotations, v1alpha1.StrategyEnvVar, v1alpha1.StrategyVolumeMounts}, ID: ByIndex, PassDeviceSpecs: true}},
+		"a typing error":         {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{"cdi"}}, want: `unknown device list strategy "cdi": use one or more of [cdi-cri cdi-annotations envvar volume-mounts]`},
+		"a double":               {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar, v1alpha1.StrategyEnvVar}}, want: "given twice"},
 		"another id":             {strategy: Strategy{ID: "name"}, want: `unknown device id strategy "name": use uuid or index`},
-		"specs beside CDI only":  {strategy: Strategy{List: []ListStrategy{CDICRI}, PassDeviceSpecs: true}, want: "drop passDeviceSpecs"},
+		"specs beside CDI only":  {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}, PassDeviceSpecs: true}, want: "drop passDeviceSpecs"},
 		"a prefix without slash": {strategy: Strategy{AnnotationPrefix: "cdi.k8s.io"}, want: "must end in a slash"},
 	}
 	for name, test := range tests {
@@ -196,13 +197,13 @@ func TestNewRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Deps{KubeletDir: "/k", State: state, Strategy: Strategy{List: []ListStrategy{EnvVar}}}); err != nil {
+	if _, err := New(Deps{KubeletDir: "/k", State: state, Strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}}}); err != nil {
 		t.Errorf("envvar needs no CDI names: %v", err)
 	}
 }
 
 func TestDoublyOfferedDevice(t *testing.T) {
-	w := &viewer{strategy: Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}}
+	w := &viewer{strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}}
 	devices := append(mixedOffer()[:2:2], mixedOffer()[0])
 	if v := w.build(offer.Offer{Resource: resource, Devices: devices}, State{Snapshot: partitioned()}, nil, nil, time.Time{}); len(v.devices) != 2 {
 		t.Errorf("%d devices, want 2", len(v.devices))

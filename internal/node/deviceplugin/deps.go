@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -118,7 +119,7 @@ func (d *Deps) complete() error {
 		d.Ledger = openLedger{}
 	}
 	if len(d.Strategy.List) == 0 {
-		d.Strategy.List = []ListStrategy{CDICRI}
+		d.Strategy.List = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}
 	}
 	if d.Strategy.ID == "" {
 		d.Strategy.ID = ByUUID

@@ -9,6 +9,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -49,7 +50,7 @@ func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, devices []*
 		}
 	}
 	if len(features.IMEXChannels) > 0 {
-		if w.strategy.has(VolumeMounts) {
+		if w.strategy.has(v1alpha1.StrategyVolumeMounts) {
 			for _, channel := range features.IMEXChannels {
 				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", volumeRoot, channel), HostPath: "/dev/null"})
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -27,7 +28,7 @@ func viewOf(t testing.TB, h *hardware) *view {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &viewer{strategy: Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}}
+	w := &viewer{strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}}
 	return w.build(h.State().Offers[0], h.State(), node, nil, time.Time{})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -40,7 +41,7 @@ func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	startAgent(t, dir, h, func(m *Manager) {
 		m.deps.Instance = "a"
-		m.viewer.strategy = Strategy{List: []ListStrategy{EnvVar}, ID: ByUUID}
+		m.viewer.strategy = Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}
 	})
 	for i, name := range names {
 		awaitResource(t, k, name, healthy(4*len(rules[i].Select.Index)))

@@ -42,7 +42,7 @@ func document(folder string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-		for i := 0; i < len(types); i++ { // the list grows
+	for i := 0; i < len(types); i++ { // the list grows
 		more, err := g.table(&out, types[i])
 		if err != nil {
 			return nil, err
