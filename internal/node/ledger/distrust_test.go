@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,5 +113,58 @@ func TestReadsPerCall(t *testing.T) {
 				t.Errorf("Acquire: %v, read %+v, want %+v", err, got, tc.want)
 			}
 		})
+	}
+}
+
+// TestReadsPerCallOnHeldDevices: a device with a holder costs a look at the pods that can use it, and one that was just granted
+// none at all while the kubelet has not written its checkpoint.
+func TestReadsPerCallOnHeldDevices(t *testing.T) {
+	var looks int
+	var lookedIn [][]string
+	stamp := "1"
+	facts := map[string]PodFacts{"P": {State: PodEnded}, "Q": {State: PodEnded}}
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
+		d.Look = func() ([]Container, error) { looks++; return nil, nil }
+		d.LookIn = func(pods []string) ([]Container, error) { lookedIn = append(lookedIn, pods); return nil, nil }
+		d.Assigned = func() ([]Assignment, error) { return nil, nil }
+		d.Stamp = func() string { return stamp }
+		d.Pod = func(uid string) PodFacts { return facts[uid] }
+	})
+	entry := func(pod, device string) Assignment {
+		return Assignment{PodUID: pod, Container: "c", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{key(device)}}
+	}
+	view := l.NewView()
+	view.Assignments = []Assignment{entry("P", "G0"), entry("Q", "G1")}
+	l.Reconcile(view)
+
+	steps := []struct {
+		name  string
+		do    func()
+		looks int
+		in    [][]string
+	}{
+		{"of a pod that has finished", func() { l.Offered("nvidia.com/gpu", []gpu.DeviceKey{key("G0")}) }, 0, [][]string{{"P"}}},
+		{"released by the call before", func() { l.Offered("nvidia.com/gpu", []gpu.DeviceKey{key("G0")}) }, 0, nil},
+		{"allocated in place of a pod that has finished", func() {
+			if err := l.Acquire(pod, []gpu.DeviceKey{key("G1")}); err != nil {
+				t.Error(err)
+			}
+		}, 0, [][]string{{"Q"}}},
+		{"granted, checkpoint not written since", func() { l.Offered("nvidia.com/gpu", []gpu.DeviceKey{key("G1")}) }, 0, nil},
+		{"granted, checkpoint written since", func() {
+			stamp = "2"
+			l.Offered("nvidia.com/gpu", []gpu.DeviceKey{key("G1")})
+		}, 1, nil},
+		{"granted, not known whether the checkpoint was written", func() {
+			stamp = ""
+			l.Offered("nvidia.com/gpu", []gpu.DeviceKey{key("G1")})
+		}, 1, nil},
+	}
+	for _, step := range steps {
+		looks, lookedIn = 0, nil
+		step.do()
+		if looks != step.looks || !slices.EqualFunc(lookedIn, step.in, slices.Equal) {
+			t.Errorf("%s: %d looks at all pods and at %v, want %d and %v", step.name, looks, lookedIn, step.looks, step.in)
+		}
 	}
 }

@@ -71,12 +71,15 @@ func (l *Ledger) readAssignments(view *NodeView) {
 	if l.deps.Assigned != nil {
 		view.Assignments, view.CheckpointErr = l.deps.Assigned()
 	}
-	var last string // the entries of a pod follow one another
+	pods := slices.Clone(view.pods)
 	for _, a := range view.Assignments {
-		if a.PodUID != last && l.deps.facts(a.PodUID).State == PodEnded {
-			view.Pods = append(view.Pods, NodePod{UID: a.PodUID, Ended: true})
+		pods = append(pods, a.PodUID)
+	}
+	slices.Sort(pods)
+	for _, uid := range slices.Compact(pods) {
+		if l.deps.facts(uid).State == PodEnded {
+			view.Pods = append(view.Pods, NodePod{UID: uid, Ended: true})
 		}
-		last = a.PodUID
 	}
 }
 
