@@ -233,7 +233,7 @@ func (l *Ledger) blocker(j *join, holder gpu.Holder, key gpu.DeviceKey) *Holding
 
 // inTheWay finds the first holding that keeps holder from having key, as far as is known.
 func (l *Ledger) inTheWay(holder gpu.Holder, key gpu.DeviceKey) *Holding {
-	for _, other := range onCard(l.order, key.GPU) {
+	for _, other := range onGPU(l.order, key.GPU) {
 		if h := &l.records[other].Holding; h.blocks(holder, key) {
 			return h
 		}
@@ -435,7 +435,7 @@ func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 
 // reserved finds what another claim or maintenance holds of a device; nil for nothing.
 func (l *Ledger) reserved(holder gpu.Holder, key gpu.DeviceKey) *Holding {
-	for _, other := range onCard(l.order, key.GPU) {
+	for _, other := range onGPU(l.order, key.GPU) {
 		h := &l.records[other].Holding
 		if (h.Holder.Kind == gpu.HolderClaim || h.Holder.Kind == gpu.HolderMaintenance) && h.blocks(holder, key) {
 			return h

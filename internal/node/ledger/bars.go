@@ -20,16 +20,16 @@ type Bar struct {
 }
 
 // barTable answers what bars a device. It is never changed after it was published, so
-// that readers need no lock; a new one shares the cards that are as before.
-type barTable struct{ cards map[gpu.UUID]*cardBars }
+// that readers need no lock; a new one shares the GPUs that are as before.
+type barTable struct{ gpus map[gpu.UUID]*gpuBars }
 
-// cardBars is what is held of one card, as far as it bars anything.
-type cardBars struct {
+// gpuBars is what is held of one GPU, as far as it bars anything.
+type gpuBars struct {
 	whole deviceBars
 	parts []deviceBars // the MIG devices of which anything is held, by UUID
 }
 
-// deviceBars is what is held of a card outside its MIG devices, or of a MIG device.
+// deviceBars is what is held of a GPU outside its MIG devices, or of a MIG device.
 type deviceBars struct {
 	mig gpu.UUID
 	// unshared is who has the device as a whole, share who has the first share that is held.
@@ -48,7 +48,7 @@ func (d *deviceBars) first() *Holding {
 }
 
 // part finds a MIG device; nil when nothing of it is held.
-func (c *cardBars) part(mig gpu.UUID) *deviceBars {
+func (c *gpuBars) part(mig gpu.UUID) *deviceBars {
 	for i := range c.parts {
 		if c.parts[i].mig == mig {
 			return &c.parts[i]
@@ -82,17 +82,17 @@ func (d *deviceBars) add(h *Holding) {
 
 // newBarTable takes records in the order of keys.
 func newBarTable(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *barTable {
-	t := &barTable{cards: map[gpu.UUID]*cardBars{}}
+	t := &barTable{gpus: map[gpu.UUID]*gpuBars{}}
 	for len(order) > 0 {
-		mine := onCard(order, order[0].GPU)
-		t.cards[order[0].GPU] = newCardBars(mine, records)
+		mine := onGPU(order, order[0].GPU)
+		t.gpus[order[0].GPU] = newGPUBars(mine, records)
 		order = order[len(mine):]
 	}
 	return t
 }
 
-func newCardBars(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *cardBars {
-	c := &cardBars{}
+func newGPUBars(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *gpuBars {
+	c := &gpuBars{}
 	for _, key := range order {
 		device := &c.whole
 		if key.MIG != "" {
@@ -106,11 +106,11 @@ func newCardBars(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *card
 	return c
 }
 
-// onCard is the part of the order that is about one card.
-func onCard(order []gpu.DeviceKey, card gpu.UUID) []gpu.DeviceKey {
-	compare := func(key gpu.DeviceKey, card gpu.UUID) int { return strings.Compare(string(key.GPU), string(card)) }
-	from, _ := slices.BinarySearchFunc(order, card, compare)
-	length := slices.IndexFunc(order[from:], func(key gpu.DeviceKey) bool { return key.GPU != card })
+// onGPU is the part of the order that is about one GPU.
+func onGPU(order []gpu.DeviceKey, device gpu.UUID) []gpu.DeviceKey {
+	compare := func(key gpu.DeviceKey, device gpu.UUID) int { return strings.Compare(string(key.GPU), string(device)) }
+	from, _ := slices.BinarySearchFunc(order, device, compare)
+	length := slices.IndexFunc(order[from:], func(key gpu.DeviceKey) bool { return key.GPU != device })
 	if length < 0 {
 		return order[from:]
 	}
@@ -119,7 +119,7 @@ func onCard(order []gpu.DeviceKey, card gpu.UUID) []gpu.DeviceKey {
 
 // by answers as blocks does, for a pod.
 func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
-	c := t.cards[key.GPU]
+	c := t.gpus[key.GPU]
 	if c == nil {
 		return Bar{}, false
 	}
@@ -139,7 +139,7 @@ func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
 
 func unseen(h *Holding) Bar { return Bar{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
 
-// by is about a device of which no other part of the card is in the way.
+// by is about a device of which no other part of the GPU is in the way.
 func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 	other, own := d.share, d.unshared
 	if share > 0 {
@@ -161,7 +161,7 @@ func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 
 // covers tells whether the table bars what a pod's holding bars, and nothing that it does not.
 func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
-	c := t.cards[key.GPU]
+	c := t.gpus[key.GPU]
 	if c == nil {
 		return false
 	}
@@ -227,16 +227,16 @@ func (l *Ledger) publish() { l.bars.Store(newBarTable(l.order, l.records)) }
 // not barred: the first share of a device does, the next does not.
 func (l *Ledger) publishPods(resource string, keys []gpu.DeviceKey) {
 	table := l.bars.Load()
-	var fresh map[gpu.UUID]*cardBars
+	var fresh map[gpu.UUID]*gpuBars
 	for _, key := range keys {
 		if table.covers(resource, key) {
 			continue
 		}
 		if fresh == nil {
-			fresh = maps.Clone(table.cards)
-			table = &barTable{cards: fresh}
+			fresh = maps.Clone(table.gpus)
+			table = &barTable{gpus: fresh}
 		}
-		fresh[key.GPU] = newCardBars(onCard(l.order, key.GPU), l.records)
+		fresh[key.GPU] = newGPUBars(onGPU(l.order, key.GPU), l.records)
 	}
 	if fresh != nil {
 		l.bars.Store(table)

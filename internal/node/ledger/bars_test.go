@@ -15,9 +15,9 @@ import (
 func TestTableAgreesWithRules(t *testing.T) {
 	resources := []string{"", "a", "b", "c"}
 	var keys []gpu.DeviceKey
-	for _, card := range []string{"G0", "G1"} {
+	for _, g := range []string{"G0", "G1"} {
 		for _, device := range []string{"", "#1", "#2", "/M1", "/M1#1", "/M1#2", "/M2", "/M2#3"} {
-			keys = append(keys, key(card+device))
+			keys = append(keys, key(g+device))
 		}
 	}
 	dir, run := t.TempDir(), 0

@@ -70,13 +70,13 @@
 //
 // # Sizes and names
 //
-// The kubelet knows devices by resource and ID only. That a card, its shares, its
+// The kubelet knows devices by resource and ID only. That a GPU, its shares, its
 // MIG devices and their shares are the same silicon, it does not know, nor does the
 // scheduler. So here the ledger decides, for holders of every kind and from the grant on:
 //
-//   - A holding bars every device of another size that shares its silicon. A card bars all
-//     that is of it; a share of a card bars the card and its MIG devices, a MIG device bars
-//     the card and the card's shares. Shares of one device do not bar one another.
+//   - A holding bars every device of another size that shares its silicon. A GPU bars all
+//     that is of it; a share of a GPU bars the GPU and its MIG devices, a MIG device bars
+//     the GPU and the GPU's shares. Shares of one device do not bar one another.
 //   - A device that was given out as one resource is barred as any other, with all its
 //     shares, until nobody has any of it: after a change of names the kubelet calls free what
 //     it knows to be in use under the old one. So what the kubelet offers, or lists, as one

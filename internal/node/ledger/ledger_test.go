@@ -284,9 +284,9 @@ func (s *stage) list() string {
 // key reads G0, G0/M1, G0#2.
 func key(text string) gpu.DeviceKey {
 	text, share, _ := strings.Cut(text, "#")
-	card, mig, _ := strings.Cut(text, "/")
+	device, mig, _ := strings.Cut(text, "/")
 	n, _ := strconv.Atoi(share)
-	return gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(mig), Share: n}
+	return gpu.DeviceKey{GPU: gpu.UUID(device), MIG: gpu.UUID(mig), Share: n}
 }
 
 func keysIn(text string) []gpu.DeviceKey {

@@ -24,7 +24,7 @@ type twin struct {
 	path   string
 	clock  *clocktesting.FakePassiveClock
 	ledger *Ledger
-	// layouts are what each card is offered as; with sizes they change at any time, whoever
+	// layouts are what each GPU is offered as; with sizes they change at any time, whoever
 	// holds what.
 	layouts []layout
 	sizes   bool
@@ -48,7 +48,7 @@ type allotted struct {
 	keys     []gpu.DeviceKey
 }
 
-// layout is what a card is offered as: a resource, and the devices without the card's name.
+// layout is what a GPU is offered as: a resource, and the devices without the GPU's name.
 type layout struct {
 	resource string
 	devices  []string
@@ -84,7 +84,7 @@ type twinContainer struct {
 	done     bool
 }
 
-// newTwin makes a node of six cards that are given out whole, or of three in changing sizes.
+// newTwin makes a node of six GPUs that are given out whole, or of three in changing sizes.
 func newTwin(t *rapid.T, dir string, sizes bool) *twin {
 	w := &twin{
 		t: t, path: filepath.Join(dir, "ledger"), clock: clocktesting.NewFakePassiveClock(start), sizes: sizes,
@@ -112,10 +112,10 @@ func (w *twin) listDevices(*rapid.T) {
 	}
 }
 
-// reconfigure offers a card as something else. The kubelet may hear of it later.
+// reconfigure offers a GPU as something else. The kubelet may hear of it later.
 func (w *twin) reconfigure(t *rapid.T) {
-	card := rapid.IntRange(0, len(w.layouts)-1).Draw(t, "card")
-	w.layouts[card] = rapid.SampledFrom(twinLayouts).Draw(t, "layout")
+	device := rapid.IntRange(0, len(w.layouts)-1).Draw(t, "GPU")
+	w.layouts[device] = rapid.SampledFrom(twinLayouts).Draw(t, "layout")
 	if rapid.Bool().Draw(t, "told") {
 		w.listDevices(t)
 	}

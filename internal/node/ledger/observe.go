@@ -92,7 +92,7 @@ func (l *Ledger) suspects(keys []gpu.DeviceKey, stamp string) (pods []string, kn
 		return nil, false
 	}
 	for _, key := range keys {
-		for _, other := range onCard(l.order, key.GPU) {
+		for _, other := range onGPU(l.order, key.GPU) {
 			r := l.records[other]
 			// An orphan with another replica is in the way under another resource's name.
 			orphan := r.Holder.Kind == gpu.HolderOrphan && other.MIG == key.MIG

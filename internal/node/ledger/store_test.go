@@ -471,7 +471,7 @@ func BenchmarkReconcile(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireFresh is an Allocate of a device that bars other sizes from now on: a whole card,
+// BenchmarkAcquireFresh is an Allocate of a device that bars other sizes from now on: a whole GPU,
 // and the first share of one.
 func BenchmarkAcquireFresh(b *testing.B) {
 	for name, keys := range map[string][]gpu.DeviceKey{"whole": {{GPU: "H0"}}, "share": {{GPU: "H0", Share: 1}}} {
@@ -483,7 +483,7 @@ func BenchmarkAcquireFresh(b *testing.B) {
 				if err := l.Acquire(pod, keys); err != nil {
 					b.Fatal(err)
 				}
-				l.bars.Store(free) // as if the card had come back
+				l.bars.Store(free) // as if the GPU had come back
 			}
 		})
 	}
