@@ -3,6 +3,7 @@ package gpunode
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,16 +25,16 @@ import (
 // publishing runs body beside the publisher of a GPUNode, in a bubble with its own time.
 func publishing(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Publisher[*v1alpha1.GPUNode], func() error)) {
 	synctest.Test(t, func(t *testing.T) {
-		api, object := fakeapi.New(t), (*Object)(nil)
-		object = NewObject(api, fakeapi.NodeName)
-		var last error
+		api := fakeapi.New(t)
+		object := NewObject(api, fakeapi.NodeName)
+		var last atomic.Pointer[error]
 		publisher := nodeapi.NewPublisher(nodeapi.PublisherDeps[*v1alpha1.GPUNode]{
-			Read: object.Read, Write: object.Write, Equal: Equal, Report: func(err error) { last = err },
+			Read: object.Read, Write: object.Write, Equal: Equal, Report: func(err error) { last.Store(&err) },
 			Retry: nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName},
 		})
 		go publisher.Run(t.Context())
 		synctest.Wait()
-		body(t, api, publisher, func() error { return last })
+		body(t, api, publisher, func() error { return *last.Load() })
 	})
 }
 
@@ -128,6 +129,7 @@ func TestObjectErrors(t *testing.T) {
 				})
 				p.Publish(object(1))
 				time.Sleep(11 * time.Minute)
+				synctest.Wait()
 				if tc.verb == "get" {
 					p.Publish(object(2))
 					time.Sleep(time.Minute)

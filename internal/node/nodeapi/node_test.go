@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,13 +277,13 @@ func TestTaintConflict(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, func(t *testing.T, w *writers) {
-				attempts := 0
+				var attempts atomic.Int64
 				w.Intercept(func(request fakeapi.Request) error {
 					if request.FieldManager != "berth-agent-health" {
 						return nil
 					}
-					if attempts++; attempts <= tc.conflicts {
-						w.Edit(fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`, attempts))
+					if n := int(attempts.Add(1)); n <= tc.conflicts {
+						w.Edit(fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`, n))
 					}
 					return nil
 				})
@@ -291,8 +292,8 @@ func TestTaintConflict(t *testing.T) {
 				w.mu.Lock()
 				problem, reported := w.problems["taint"]
 				w.mu.Unlock()
-				if attempts != tc.attempts || reported != tc.reported {
-					t.Errorf("%d attempts, reported %q; want %d, reported %v", attempts, problem, tc.attempts, tc.reported)
+				if got := int(attempts.Load()); got != tc.attempts || reported != tc.reported {
+					t.Errorf("%d attempts, reported %q; want %d, reported %v", got, problem, tc.attempts, tc.reported)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
