@@ -365,3 +365,20 @@ func TestFilesStayReadable(t *testing.T) {
 		}
 	}
 }
+
+// TestArchitectureNamesEveryPackage: a newcomer finds each package in the table of docs/architecture.md.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range load(t, ".", packages.NeedName, "./internal/...") {
+		path := strings.TrimPrefix(p.PkgPath, berth)
+		parent, name := filepath.Dir(path), filepath.Base(path)
+		inner := strings.Contains(strings.TrimPrefix(path, "internal/"), "internal/")
+		// A package below another one may be named with it, as `smi` or `inspect`.
+		if !inner && !strings.Contains(string(text), "`"+path+"`") && !(strings.Contains(string(text), "`"+parent) && strings.Contains(string(text), "`"+name+"`")) {
+			t.Errorf("docs/architecture.md does not name %s", path)
+		}
+	}
+}
