@@ -370,5 +370,3 @@ func (a *Agent) advertised() deviceplugin.State {
 
 // offers are the devices that the kubelet gets.
 func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.allocatable.Current()) }
-
-func itoa(n int) string { return strconv.Itoa(n) }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/kubelet/checkpoint"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -125,15 +124,6 @@ func crowdedCgroups(b *testing.B, processes int) string {
 		}
 	}
 	return root
-}
-
-// keys are the devices of the ids, which are whole GPUs.
-func (p *pairs) keys() []gpu.DeviceKey {
-	keys := make([]gpu.DeviceKey, 0, len(p.ids))
-	for _, id := range p.ids {
-		keys = append(keys, gpu.DeviceKey{GPU: gpu.UUID(id)})
-	}
-	return keys
 }
 
 // allocateAll gives each GPU to a pod of its own, which lives, and lets the agent see it.
