@@ -20,7 +20,7 @@ var tables = map[string]bool{
 	"sim.condition.field":     true, // NVML field -> its value
 	"tools.parseSMI":          true, // one case for each option of nvidia-smi
 	"tools.mpsDaemon.command": true, // one case for each command of the MPS control daemon
-	"main.run":                true, // one case for each command of the test workload
+	"workload.run":            true, // one case for each command of the test workload
 }
 
 // ceilings are the paths of the functions that had too many when this check was introduced. They may only shrink; a

@@ -70,7 +70,7 @@ func run(args []string, stdout io.Writer) error {
 		return errUsage
 	}
 	command, args := args[0], args[1:]
-	need := map[string]int{"ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "forward": 2, "exit": 1}
+	need := map[string]int{"api": 1, "ls": 1, "cat": 1, "open": 1, "mknod": 3, "stat": 1, "forward": 2, "exit": 1}
 	if len(args) < need[command] {
 		return errUsage
 	}
