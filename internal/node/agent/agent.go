@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,9 +29,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
+	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
+	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
@@ -42,11 +43,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
-	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
-	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/problems"
@@ -86,60 +85,81 @@ const (
 
 // Agent is the node side of Berth. Make it with New, start it with Run.
 type Agent struct {
-	// config is what the start settled; what changes later is watch's.
+	settings
+	sources
+	devices
+	changes
+	reports
+	api
+
+	// compared is set once the ledger was first compared with the node, and the use of the devices is settled.
+	compared *signal.Ready
+}
+
+// settings are what the start settled; what changes later is the watcher's.
+type settings struct {
 	config *v1alpha1.AgentConfig
-	watch  *configwatch.Watcher
-	api    dynamic.Interface
 	clock  clock.WithTicker
 	log    *slog.Logger
 	fault  func(Step) error
-	// devRoot is where this process sees the root of dev/.
-	devRoot string
-	// sys is the root of sysfs; began is when this agent did.
-	sys      string
-	began    time.Time
-	instance string
+	// devRoot is where this process sees the root of dev/, sys the root of sysfs.
+	devRoot, sys string
+	began        time.Time
+	instance     string
 	// simulated is the directory of simulated hardware; empty for a real driver.
 	simulated string
+}
 
-	// problemList holds the problems that belong to no GPU, by source.
-	problemList *problems.List
-	// republish wakes the projections for what they have no subscription of their own.
-	republish   signal.Broadcast
-	retry       nodeapi.Retry
-	events      *nodeapi.Events
-	conditions  *nodeapi.Conditions
-	inventory   *inventory.Inventory
+// sources are the actors that know the node: its hardware, configuration, pods and holders.
+type sources struct {
+	watch     *configwatch.Watcher
+	inventory *inventory.Inventory
+	library   *library.Watch
+	pods      *podwatch.Watch
+	sync      *kubeletsync.Sync
+	ledger    *ledger.Ledger
+}
+
+// devices are what allocates: the devices, what is injected with them, and the front end.
+type devices struct {
 	allocatable *allocatable.Devices
 	injection   *injection.Source
-	timeslices  *timeslice.Syncer
-	mps         *mpssync.Syncer
-	partition   *migapply.Partition
-	mig         *migsync.Syncer
-	resetter    *reset.Resetter
-	// health and labels report to the API; condition, taint, migState and gpuNode are the workers of one object each, nil
-	// without an API server.
-	health    *healthsync.Reporter
-	labels    *labelsync.Syncer
+	cdi         *cdisync.Syncer
+	plugin      *deviceplugin.Manager
+}
+
+// changes are the actors that change the hardware.
+type changes struct {
+	timeslices *timeslice.Syncer
+	mps        *mpssync.Syncer
+	partition  *migapply.Partition
+	mig        *migsync.Syncer
+	resetter   *reset.Resetter
+}
+
+// reports are the actors that show the node's state.
+type reports struct {
+	// problemList holds the problems that belong to no GPU, by source.
+	problemList *problems.List
+	events      *nodeapi.Events
+	conditions  *nodeapi.Conditions
+	health      *healthsync.Reporter
+	labels      *labelsync.Syncer
+	metrics     *metricsync.Syncer
+	server      *serve.Server
+	liveness    *serve.Liveness
+	// partitioned is set when the state of a MIG change has changed.
+	partitioned signal.Broadcast
+}
+
+// api are the workers of one object of the API server each; client and workers are nil without one.
+type api struct {
+	client    dynamic.Interface
+	retry     nodeapi.Retry
 	condition *nodeapi.Publisher[nodeapi.NodeCondition]
 	taint     *nodeapi.Publisher[bool]
 	migState  *nodeapi.Publisher[string]
 	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
-	sampler   *nvidia.Sampler
-	page      *metrics.Page
-	xids      *xidCounts
-	ledger    *ledger.Ledger
-	liveness  *liveness
-	pods      *podwatch.Watch
-	sync      *kubeletsync.Sync
-	cdi       *cdisync.Syncer
-	plugin    *deviceplugin.Manager
-
-	// compared is closed when the ledger was first compared with the node.
-	compared chan struct{}
-	library  *library.Watch
-	// sample is the last measurement.
-	sample atomic.Pointer[gpu.Sample]
 }
 
 // New wires an agent. It opens the ledger and touches nothing else.
@@ -160,14 +180,13 @@ func New(deps Deps) (*Agent, error) {
 	}
 	ignored := config.IgnoredXIDs(deps.Config.Base())
 	config := deps.Config.Base()
-	a := &Agent{
-		simulated: deps.Hardware.Simulated,
-		instance:  cmp.Or(deps.Instance, pages.DefaultInstance()),
-		config:    config, watch: deps.Config, api: deps.API, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev,
-		sys: deps.Hardware.Roots.Sys, began: deps.Clock.Now(), xids: &xidCounts{},
-		problemList: problems.New(deps.Clock, deps.Log),
-		compared:    make(chan struct{}),
+	a := &Agent{compared: signal.NewReady()}
+	a.settings = settings{
+		config: config, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev, sys: deps.Hardware.Roots.Sys,
+		began: deps.Clock.Now(), instance: cmp.Or(deps.Instance, pages.DefaultInstance()), simulated: deps.Hardware.Simulated,
 	}
+	a.watch, a.client = deps.Config, deps.API
+	a.problemList = problems.New(deps.Clock, deps.Log)
 	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
 	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
 	a.conditions = nodeapi.NewConditions(deps.Clock, a.events.Publish)
@@ -176,9 +195,9 @@ func New(deps Deps) (*Agent, error) {
 	}
 	a.library = library.New(library.Deps{StateDir: config.StateDir, BootID: deps.BootID, Log: deps.Log.With("component", "library")})
 	adapter := deps.Hardware.Adapter(deps.Log.With("component", "nvidia"), a.library.Replaced)
-	a.sampler = adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("room", "nvidia")})
+	xids := &metricsync.XIDs{}
 	a.inventory = inventory.New(inventory.Deps{
-		Source: counted{adapter, a.xids}, Clock: deps.Clock, Log: deps.Log.With("room", "inventory"),
+		Source: counted{adapter, xids}, Clock: deps.Clock, Log: deps.Log.With("component", "inventory"),
 		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
 		IgnoredXIDs: ignored, Rules: rules,
 		Keep: filepath.Join(config.StateDir, inventory.KeepFile), BootID: deps.BootID,
@@ -192,15 +211,14 @@ func New(deps Deps) (*Agent, error) {
 	if err := a.wireAPI(); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a.page = metrics.NewPage(metrics.PageDeps{Own: newRegistry(a), DCGMNames: config.DCGMNames})
+	a.wirePages(adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("component", "nvidia")}), xids)
 	return a, nil
 }
 
-// wireHolders makes the parts that give devices out: ledger, CDI and device plugin.
+// wireHolders makes the parts that allocate devices: ledger, CDI and device plugin.
 func (a *Agent) wireHolders(deps Deps) error {
 	config := a.config
-	a.liveness = newLiveness(a.clock)
-	a.pods = podwatch.New(podwatch.Deps{API: a.api, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
+	a.pods = podwatch.New(podwatch.Deps{API: a.client, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
 	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, kubeletsync.GrantsFolder), Clock: a.clock, Log: a.log.With("component", "kubeletsync")}
 	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
 		KubeletDir: config.KubeletDir, Pods: a.pods,
@@ -212,7 +230,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	})
 	var err error
 	a.ledger, err = ledger.Open(ledger.Deps{
-		Path: filepath.Join(config.StateDir, ledger.File), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("room", "ledger"),
+		Path: filepath.Join(config.StateDir, ledger.File), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("component", "ledger"),
 		Look: node.Living, LookIn: node.LivingIn, Assigned: node.Assigned, Stamp: node.Stamp, Pod: node.Pod, Ask: node.Ask,
 	})
 	if err != nil {
@@ -229,7 +247,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 	a.cdi = cdisync.New(cdisync.Deps{
 		Writer: cdi.New(cdi.Deps{
 			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
-			Clock: a.clock, Log: a.log.With("room", "cdi"),
+			Clock: a.clock, Log: a.log.With("component", "cdi"),
 		}),
 		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory,
 		Extras: a.injection.Extras, ExtrasChanged: a.allocatable.SubscribeUse,
@@ -241,7 +259,7 @@ func (a *Agent) wireHolders(deps Deps) error {
 		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
 		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
 		Told:  func(resource, message string) { a.events.Publish(nodeapi.SharesOfOneGPU(message)) },
-		Clock: a.clock, Log: a.log.With("room", "deviceplugin"),
+		Clock: a.clock, Log: a.log.With("component", "deviceplugin"),
 	})
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
@@ -284,10 +302,10 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
 		Hardware:  gpus,
 		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.allocatable.KeysOn,
-		Blind: a.sync.Unsure, Notify: a.republish.Set,
+		Blind: a.sync.Unsure, Notify: a.partitioned.Set,
 		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForMIG, id) },
 		Openers: finder.Find,
-		Clock:   a.clock, Log: a.log.With("room", "partition"),
+		Clock:   a.clock, Log: a.log.With("component", "migapply"),
 	})
 	a.mig = migsync.New(migsync.Deps{
 		Config: a.watch, Hardware: a.inventory, Ledger: a.ledger, Partition: a.partition, Node: migNode{a},
@@ -295,61 +313,72 @@ func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
 	})
 }
 
-// Run works until ctx ends. It returns an error only for what no waiting would
-// mend; a missing driver, kubelet or API server are waited for.
+// actor is one row of the agent's table: what runs, and after what.
+type actor struct {
+	name string
+	// after is what has to be true before it runs; nil for nothing.
+	after *signal.Ready
+	run   func(context.Context) error
+}
+
+// actors are all that the agent runs. What advertises or changes devices, and what shows holders, runs after the comparison of
+// the ledger with the node; the CDI spec too, since it names MPS daemons, of which nothing is known before.
+func (a *Agent) actors() []actor {
+	all := []actor{
+		{name: "inventory", run: a.inventory.Run},
+		{name: "configwatch", run: func(ctx context.Context) error { return a.watch.Run(ctx, configsync.Judge(a.inventory)) }},
+		{name: "library", run: a.library.Run},
+		{name: "podwatch", run: a.pods.Run},
+		{name: "kubeletsync", run: a.follow},
+		{name: "allocatable", run: a.allocatable.Run},
+		{name: "configsync", run: configsync.New(configsync.Deps{Config: a.watch, Conditions: a.conditions, Report: a.problemList.Set}).Run},
+		{name: "cdisync", after: a.compared, run: a.cdi.Run},
+		{name: "deviceplugin", after: a.compared, run: a.plugin.Run},
+		{name: "migsync", after: a.compared, run: a.mig.Run},
+		{name: "reset", after: a.compared, run: a.resetter.Run},
+		{name: "timeslice", after: a.compared, run: a.timeslices.Run},
+		{name: "mpssync", after: a.compared, run: a.mps.Run},
+		{name: "healthsync", after: a.compared, run: a.health.Run},
+		{name: "labelsync", run: a.labels.Run},
+		{name: "metricsync", run: a.metrics.Run},
+		{name: "events", run: a.events.Run},
+		{name: "serve", run: a.server.Run},
+		// Before the comparison the device plugin's loop does not run.
+		{name: "liveness", after: a.compared, run: func(ctx context.Context) error { return a.liveness.Run(ctx, a.checks()) }},
+	}
+	if a.client == nil {
+		return all
+	}
+	return append(all,
+		actor{name: "condition", run: a.condition.Run},
+		actor{name: "taint", run: a.taint.Run},
+		actor{name: "mig-state", run: a.migState.Run},
+		actor{name: "gpunode", run: a.gpuNode.Run},
+		actor{name: "definition", run: a.ensureDefinition},
+		actor{name: "gpunodesync", run: gpunodesync.New(gpunodesync.Deps{
+			NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.inventory, Ledger: a.ledger, Devices: a.allocatable,
+			Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.gpuNode.Publish,
+		}).Run},
+	)
+}
+
+// Run works until ctx ends. It returns an error only for a fault that cannot be repaired while it runs; it waits for a
+// missing driver, kubelet or API server.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.ledger.Close()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.inventory.Run(ctx) })
-	group.Go(func() error { return a.watch.Run(ctx, configsync.Judge(a.inventory)) })
-	group.Go(func() error { return a.library.Run(ctx) })
-	group.Go(func() error { return a.events.Run(ctx) })
-	group.Go(func() error { return a.allocatable.Run(ctx) })
-	group.Go(func() error {
-		return configsync.New(configsync.Deps{Config: a.watch, Conditions: a.conditions, Report: a.problemList.Set}).Run(ctx)
-	})
-	group.Go(func() error { return a.measure(ctx) })
-	group.Go(func() error { return a.labels.Run(ctx) })
-	group.Go(func() error { return a.pages(ctx) })
-	group.Go(func() error { return a.metricsPage(ctx) })
-	group.Go(func() error { return a.pods.Run(ctx) })
-	group.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.compared: // Before, the device plugin's loop does not run.
-		}
-		return a.liveness.run(ctx, a.checks())
-	})
-	group.Go(func() error { return a.shadow(ctx) })
-	group.Go(func() error { return a.project(ctx) })
-	// The order that the package promises: compare first, advertise then. The spec waits too, since it names MPS
-	// daemons, of which nothing is known before.
-	for _, run := range []func(context.Context) error{a.cdi.Run, a.plugin.Run, a.mig.Run, a.resetter.Run, a.timeslices.Run, a.mps.Run, a.health.Run} {
+	for _, actor := range a.actors() {
 		group.Go(func() error {
-			select {
-			case <-ctx.Done():
+			if actor.after != nil && actor.after.Wait(ctx) != nil {
 				return nil
-			case <-a.compared:
 			}
-			return run(ctx)
-		})
-	}
-	if a.api != nil {
-		for _, run := range []func(context.Context) error{a.condition.Run, a.taint.Run, a.migState.Run, a.gpuNode.Run, a.ensureDefinition} {
-			group.Go(func() error { return run(ctx) })
-		}
-		group.Go(func() error {
-			return gpunodesync.New(gpunodesync.Deps{
-				NodeName: a.config.NodeName, Compared: a.compared, Hardware: a.inventory, Ledger: a.ledger, Devices: a.allocatable,
-				Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.gpuNode.Publish,
-			}).Run(ctx)
+			return actor.run(ctx)
 		})
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	a.log.Info("stopped; nothing was removed, containers keep their devices")
+	a.log.Info("Stopped; nothing was removed, and containers keep their devices")
 	return nil
 }
 
@@ -367,6 +396,3 @@ func (a *Agent) advertised() deviceplugin.State {
 	}
 	return state
 }
-
-// offers are the devices that the kubelet gets.
-func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.allocatable.Current()) }

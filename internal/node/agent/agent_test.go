@@ -25,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
+	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/pages"
@@ -271,7 +272,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 	first := b.await(healthy(8))
 	second := b.start()
 	b.await(func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 && s.Primary != first.Primary })
-	<-second.compared
+	<-second.compared.Done()
 	if got := b.kubelet.State(resource); got.Lowest != 8 {
 		t.Errorf("at worst %d of 8 cards were healthy", got.Lowest)
 	}
@@ -280,7 +281,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 func TestPages(t *testing.T) {
 	b := newBench(t, "a30x4")
 	b.await(healthy(4))
-	handler := b.agent.handler()
+	handler := b.agent.server.Handler()
 	get := func(path string) (int, string) {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
@@ -300,7 +301,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("/metrics has no build:\n%s", text)
 	}
 	_, text = get("/debug/state")
-	var state DebugState
+	var state serve.DebugState
 	if err := json.Unmarshal([]byte(text), &state); err != nil || state.Kind != "AgentState" || len(state.Inventory.GPUs) != 4 {
 		t.Errorf("/debug/state: %v\n%s", err, text)
 	}

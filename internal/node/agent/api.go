@@ -27,12 +27,12 @@ func (a *Agent) wireAPI() error {
 		return func(err error) { a.problemList.SetError(source, code, err) }
 	}
 	condition, taint := func(nodeapi.NodeCondition) {}, func(bool) {}
-	if a.api != nil {
-		a.condition = nodeapi.NewNodeCondition(a.api, a.retry, report("node-condition", "NODE_CONDITION"), log)
-		a.taint = nodeapi.NewNodeTaint(a.api, a.retry, report("node-taint", "NODE_CONDITION"), log)
-		a.migState = nodeapi.NewMIGState(a.api, configwatch.LabelMIGState, a.retry, report("mig-state-label", "NODE_LABEL"), log)
+	if a.client != nil {
+		a.condition = nodeapi.NewNodeCondition(a.client, a.retry, report("node-condition", "NODE_CONDITION"), log)
+		a.taint = nodeapi.NewNodeTaint(a.client, a.retry, report("node-taint", "NODE_CONDITION"), log)
+		a.migState = nodeapi.NewMIGState(a.client, configwatch.LabelMIGState, a.retry, report("mig-state-label", "NODE_LABEL"), log)
 		condition, taint = a.condition.Publish, a.taint.Publish
-		object := gpunode.NewObject(a.api, a.config.NodeName)
+		object := gpunode.NewObject(a.client, a.config.NodeName)
 		a.gpuNode = nodeapi.NewPublisher(nodeapi.PublisherDeps[*v1alpha1.GPUNode]{
 			Read: object.Read, Write: object.Write, Equal: gpunode.Equal, Report: report("gpunode", "GPUNODE_WRITE"), Retry: a.retry, Log: log,
 		})
@@ -41,13 +41,13 @@ func (a *Agent) wireAPI() error {
 		Hardware: a.inventory, Holders: func(key gpu.DeviceKey) []string { return a.holdersOf()(key) }, Event: a.events.Publish,
 		Condition: condition, Taint: taint, TaintUnhealthy: a.config.TaintUnhealthy,
 	})
-	places, err := labelsync.PlacesOf(a.config, a.api)
+	places, err := labelsync.PlacesOf(a.config, a.client)
 	if err != nil {
 		return err
 	}
 	labels := labelsync.Deps{
 		Places: places, Hardware: a.inventory.Current, Facts: a.labelFacts,
-		Changed: []func() *signal.Subscription{a.inventory.Subscribe, a.allocatable.SubscribeUse, a.watch.Subscribe, a.republish.Subscribe},
+		Changed: []func() *signal.Subscription{a.inventory.Subscribe, a.allocatable.SubscribeUse, a.watch.Subscribe, a.partitioned.Subscribe},
 		Sys:     a.sys, Report: report("labels", "LABELS"), Retry: a.retry, Log: a.log.With("component", "labelsync"),
 	}
 	if !a.config.Labels.NoTimestamp {
@@ -69,7 +69,7 @@ func (a *Agent) labelFacts() labelsync.Facts {
 // ensureDefinition installs the CRD until it is there or may not be.
 func (a *Agent) ensureDefinition(ctx context.Context) error {
 	return a.retry.Do(ctx, func(ctx context.Context) (done bool) {
-		err := gpunode.EnsureDefinition(ctx, a.api, a.log)
+		err := gpunode.EnsureDefinition(ctx, a.client, a.log)
 		a.problemList.SetError("definition", "GPUNODE_DEFINITION", err)
 		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
 	})

@@ -58,7 +58,7 @@ func (b *bench) awaitOf(resource string, wanted func(fakekubelet.State) bool) fa
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
 	defer cancel()
 	if err := b.kubelet.Await(ctx, resource, wanted); err != nil {
-		state, _ := json.MarshalIndent(b.agent.debugState(), "", " ")
+		state, _ := json.MarshalIndent(b.agent.server.State(), "", " ")
 		b.t.Logf("the agent's state is %s", state)
 		b.t.Fatal(err)
 	}
@@ -129,8 +129,8 @@ func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(8))
 	b.configure("standalone: true\ngpus: [{sharing: {mode: timeSlicing, replica: 3}}]\n")
-	awaitTrue(t, "the refusal", func() bool { return b.agent.debugState().Config.Refused != "" })
-	if refused := b.agent.debugState().Config.Refused; !strings.Contains(refused, "agent.yaml:2: gpus[0].sharing.replica: unknown key (did you mean replicas?)") {
+	awaitTrue(t, "the refusal", func() bool { return b.agent.server.State().Config.Refused != "" })
+	if refused := b.agent.server.State().Config.Refused; !strings.Contains(refused, "agent.yaml:2: gpus[0].sharing.replica: unknown key (did you mean replicas?)") {
 		t.Errorf("refused with %s", refused)
 	}
 	if got := b.kubelet.State("nvidia.com/gpu"); len(got.Healthy) != 8 || got.Lowest != 8 {

@@ -94,6 +94,27 @@ func (b *Broadcast) SetAfter(delay time.Duration) {
 	})
 }
 
+// Join sets wake at each signal of the subscriptions, until ctx ends. It returns when all of them are closed.
+func Join(ctx context.Context, wake *Signal, subscribe ...func() *Subscription) error {
+	var group sync.WaitGroup
+	for _, each := range subscribe {
+		changes := each()
+		group.Go(func() {
+			defer changes.Close()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-changes.C():
+					wake.Set()
+				}
+			}
+		})
+	}
+	group.Wait()
+	return nil
+}
+
 // Ready is a condition that becomes true once and stays so.
 type Ready struct {
 	once sync.Once

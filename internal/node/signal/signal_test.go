@@ -60,6 +60,31 @@ func TestBroadcast(t *testing.T) {
 	}
 }
 
+// TestJoin: each broadcast wakes the one signal; with the context all subscriptions end.
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a, b Broadcast
+		ctx, cancel := context.WithCancel(t.Context())
+		wake, ended := New(), make(chan error)
+		go func() { ended <- Join(ctx, wake, a.Subscribe, b.Subscribe) }()
+		synctest.Wait()
+		if got := count(wake.C()); got != 1 {
+			t.Errorf("%d signals at first, want 1", got)
+		}
+		for name, each := range map[string]*Broadcast{"the first": &a, "the second": &b} {
+			each.Set()
+			synctest.Wait()
+			if got := count(wake.C()); got != 1 {
+				t.Errorf("%d signals after a change of %s, want 1", got, name)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil || len(a.subs)+len(b.subs) != 0 {
+			t.Errorf("Join returned %v and left %d subscriptions", err, len(a.subs)+len(b.subs))
+		}
+	})
+}
+
 // TestReady: it becomes true once, wakes all who wait, and waits no longer than the context.
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

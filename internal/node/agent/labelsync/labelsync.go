@@ -92,11 +92,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.publisher.Run(ctx) })
 	wake := signal.New()
-	for _, subscribe := range s.deps.Changed {
-		changes := subscribe()
-		defer changes.Close()
-		group.Go(func() error { return forward(ctx, changes, wake) })
-	}
+	group.Go(func() error { return signal.Join(ctx, wake, s.deps.Changed...) })
 	group.Go(func() error {
 		for {
 			select {
@@ -108,18 +104,6 @@ func (s *Syncer) Run(ctx context.Context) error {
 		}
 	})
 	return group.Wait()
-}
-
-// forward signals wake for each signal of changes.
-func forward(ctx context.Context, changes *signal.Subscription, wake *signal.Signal) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changes.C():
-			wake.Set()
-		}
-	}
 }
 
 // compute hands the labels to their publisher, unless the last ones stay.

@@ -1,4 +1,4 @@
-package agent
+package serve
 
 import (
 	"context"
@@ -21,22 +21,23 @@ const (
 	livenessLimit = 30 * time.Second
 )
 
-// liveness says whether the parts of the agent still work that wait for nothing outside the process: those whose mutexes and
+// Liveness says whether the parts of the agent still work that wait for nothing outside the process: those whose mutexes and
 // loops a restart can free. What hangs in the driver, a file or the API server is a problem with a code, and no reason to
 // end the process, since the next one would hang as well.
-type liveness struct {
+type Liveness struct {
 	clock clock.Clock
 
 	mu      sync.Mutex
 	waiting map[string]time.Time // since when a check has had no answer
 }
 
-func newLiveness(clock clock.Clock) *liveness {
-	return &liveness{clock: clock, waiting: map[string]time.Time{}}
+// NewLiveness makes one to which nothing has answered yet.
+func NewLiveness(clock clock.Clock) *Liveness {
+	return &Liveness{clock: clock, waiting: map[string]time.Time{}}
 }
 
-// run asks each of the checks again and again until ctx ends. A check that does not answer holds up no other one.
-func (l *liveness) run(ctx context.Context, checks map[string]func(context.Context)) error {
+// Run asks each of the checks again and again until ctx ends. A check that does not answer holds up no other one.
+func (l *Liveness) Run(ctx context.Context, checks map[string]func(context.Context)) error {
 	var group errgroup.Group
 	for name, check := range checks {
 		group.Go(func() error {
@@ -55,7 +56,7 @@ func (l *liveness) run(ctx context.Context, checks map[string]func(context.Conte
 	return group.Wait()
 }
 
-func (l *liveness) note(name string, waiting bool) {
+func (l *Liveness) note(name string, waiting bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if waiting {
@@ -66,7 +67,7 @@ func (l *liveness) note(name string, waiting bool) {
 }
 
 // failure names the parts that have not answered in time; empty when all have.
-func (l *liveness) failure() string {
+func (l *Liveness) failure() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var late []string
@@ -80,21 +81,10 @@ func (l *liveness) failure() string {
 }
 
 // ServeHTTP answers a liveness probe.
-func (l *liveness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (l *Liveness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if why := l.failure(); why != "" {
 		http.Error(w, why, http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = w.Write([]byte("ok\n"))
-}
-
-// checks are what the liveness covers. The device plugin's loop is asked once it runs.
-func (a *Agent) checks() map[string]func(context.Context) {
-	return map[string]func(context.Context){
-		"the ledger":                 func(context.Context) { a.ledger.Holdings() },
-		"the list of devices":        func(context.Context) { a.advertised() },
-		"the list of problems":       func(context.Context) { a.problems() },
-		"the device plugin's loop":   func(ctx context.Context) { a.plugin.Ping(ctx) },
-		"the conditions of the node": func(context.Context) { a.conditions.All() },
-	}
 }

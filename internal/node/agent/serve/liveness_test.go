@@ -1,4 +1,4 @@
-package agent
+package serve
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 // TestLiveness: a part that has not answered for longer than the limit is named; one that answers late, and the others, are not.
 func TestLiveness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLiveness(clock.RealClock{})
+		l := NewLiveness(clock.RealClock{})
 		ctx, cancel := context.WithCancel(t.Context())
 		stuck := make(chan struct{})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = l.run(ctx, map[string]func(context.Context){
+			_ = l.Run(ctx, map[string]func(context.Context){
 				"the ledger":  func(context.Context) { <-stuck },
 				"the problem": func(context.Context) { time.Sleep(20 * time.Second) },
 			})

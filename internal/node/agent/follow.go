@@ -14,29 +14,29 @@ import (
 // askTimeout bounds one question to the API server or another program.
 const askTimeout = 2 * time.Second
 
-// shadow keeps the ledger equal to what the kubelet remembers and what lives,
-// until ctx ends. It opens the agent's other parts once the ledger was compared with the node.
-func (a *Agent) shadow(ctx context.Context) error {
-	// Without the hardware no device node could be told from another.
+// follow keeps the ledger in line with the kubelet and the running containers until ctx ends. Its first look is the start of
+// the agent: what waits for compared runs after it.
+func (a *Agent) follow(ctx context.Context) error {
+	// Without the hardware no device node can be told from another.
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-a.inventory.Ready():
 	}
 	a.sync.Look(ctx)
-	// No other goroutine may settle before the layout is known, or GPUs that are to be partitioned are advertised whole.
+	// Nothing is settled before the layout is known, or GPUs that are to be partitioned would be advertised whole.
 	if len(a.allocatable.Units()) == 0 {
 		a.mig.AwaitLayout(ctx)
 	}
 	a.allocatable.Begin()
 	a.mps.Prepare(ctx)
-	close(a.compared)
+	a.compared.Set()
 	a.allocatable.InjectionChanged()
 	return a.sync.Run(ctx)
 }
 
-// resourceNames are the names under which devices are allocated, or were to those that
-// hold them, sorted.
+// resourceNames returns the names under which devices are allocated now, and those under which held devices were
+// allocated, sorted.
 func (a *Agent) resourceNames() []string {
 	var names []string
 	for _, unit := range a.allocatable.Units() {
@@ -51,14 +51,14 @@ func (a *Agent) resourceNames() []string {
 	return slices.Compact(names)
 }
 
-// kubeletRestarted bars what lives until it is known what the new kubelet remembers; the change that
-// this makes to the ledger leads to the next look.
+// kubeletRestarted blocks the devices that running containers use until it is known what the new kubelet remembers. The
+// change of the ledger leads to the next look.
 func (a *Agent) kubeletRestarted() {
 	a.log.Info("Kubelet restarted; devices in use are withheld until its checkpoint is read")
 	a.ledger.Distrust()
 }
 
-// holders shows the ledger to the device plugin in the device plugin's words.
+// holders adapts the ledger to the device plugin.
 type holders struct {
 	ledger *ledger.Ledger
 	grants *kubeletsync.Grants

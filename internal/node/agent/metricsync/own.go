@@ -1,28 +1,37 @@
-package agent
+package metricsync
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/version"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 )
 
-// collector computes the agent's own metrics at each scrape from what is in
-// memory. The metrics of the GPUs themselves are not here.
+// OwnDeps are what the agent's own metrics are computed from; all answer from memory.
+type OwnDeps struct {
+	Plugin   func() []deviceplugin.Stats
+	Holdings func() []gpu.Holding
+	Problems func() []gpu.Cause
+}
+
+// collector computes the agent's own metrics at each scrape. The metrics of the GPUs themselves are not here.
 type collector struct {
-	agent *Agent
+	deps OwnDeps
 
 	devices, healthy, registered, streams *prometheus.Desc
 	allocations, refusals, registrations  *prometheus.Desc
 	holdings, build, problems             *prometheus.Desc
 }
 
-func newRegistry(agent *Agent) *prometheus.Registry {
+// NewRegistry makes the registry of the agent's own metrics.
+func NewRegistry(deps OwnDeps) *prometheus.Registry {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("berth_"+name, help, labels, nil)
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(&collector{
-		agent:         agent,
+		deps:          deps,
 		devices:       describe("device_plugin_devices", "Devices advertised to the kubelet.", "resource"),
 		healthy:       describe("device_plugin_healthy_devices", "Devices advertised to the kubelet as healthy.", "resource"),
 		registered:    describe("device_plugin_registered", "1 while the kubelet keeps a stream open to this agent.", "resource"),
@@ -52,7 +61,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	counter := func(desc *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...)
 	}
-	for _, s := range c.agent.plugin.Stats() {
+	for _, s := range c.deps.Plugin() {
 		gauge(c.devices, float64(s.Devices), s.Resource)
 		gauge(c.healthy, float64(s.Healthy), s.Resource)
 		gauge(c.registered, truth(s.Registered), s.Resource)
@@ -62,7 +71,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		counter(c.registrations, s.Registrations, s.Resource)
 	}
 	kinds := map[string]int{}
-	for _, holding := range c.agent.ledger.Holdings() {
+	for _, holding := range c.deps.Holdings() {
 		kinds[string(holding.Holder.Kind)]++
 	}
 	for kind, n := range kinds {
@@ -71,7 +80,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	build := version.Current()
 	gauge(c.build, 1, build.Version, build.Commit, build.Go)
 	codes := map[string]bool{}
-	for _, problem := range c.agent.problems() {
+	for _, problem := range c.deps.Problems() {
 		if !codes[problem.Code] {
 			codes[problem.Code] = true
 			gauge(c.problems, 1, problem.Code)

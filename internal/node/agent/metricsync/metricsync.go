@@ -1,0 +1,140 @@
+// Package metricsync keeps the agent's metrics page: it renders the page of the GPUs from the last measurement, and computes
+// the agent's own metrics at each scrape.
+//
+// It guarantees that a scrape waits for no measurement, that the page is rendered by one goroutine, and that an error that
+// NVML and the kernel log both report is counted once ([XIDs]).
+//
+// What wakes it: a measurement; a change of the inventory, of the ledger, of the use in force or of the problems.
+//
+// What it writes: [metrics.Page]. What it never waits for: the API server and the kubelet. It reads the cgroups of the
+// processes that use a GPU. Nothing waits for it.
+//
+// It must not import the agent, another package below it, or an adapter.
+package metricsync
+
+import (
+	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/metrics"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Deps are what a Syncer is made of. All functions answer from memory.
+type Deps struct {
+	NodeName string
+	// DCGMHostnameLabel is the label of dcgm-exporter's metrics with the node's name.
+	DCGMHostnameLabel string
+	// ProcRoot is the host's /proc.
+	ProcRoot string
+	// Sample measures the GPUs until ctx ends, and calls take with each measurement.
+	Sample   func(ctx context.Context, take func(gpu.Sample)) error
+	Hardware func() *gpu.Snapshot
+	Units    func() []offer.Unit
+	Holdings func() []gpu.Holding
+	XIDs     func() []metrics.XIDCount
+	// ContainerName is the name of a running container; empty when it is not known.
+	ContainerName func(id string) string
+	// Changed are the subscriptions to what the page shows besides the measurement.
+	Changed []func() *signal.Subscription
+	Page    *metrics.Page
+}
+
+// Syncer is the actor. Make it with New, start it with Run.
+type Syncer struct {
+	deps Deps
+	wake *signal.Signal
+	last atomic.Pointer[gpu.Sample]
+}
+
+// New makes a Syncer; nothing is measured yet.
+func New(deps Deps) *Syncer { return &Syncer{deps: deps, wake: signal.New()} }
+
+// Run measures and renders until ctx ends.
+func (s *Syncer) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return s.deps.Sample(ctx, func(sample gpu.Sample) {
+			s.last.Store(&sample)
+			s.wake.Set()
+		})
+	})
+	group.Go(func() error { return signal.Join(ctx, s.wake, s.deps.Changed...) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.wake.C():
+				s.render()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// render makes the page; without a measurement there is none yet.
+func (s *Syncer) render() {
+	sample := s.last.Load()
+	if sample == nil {
+		return
+	}
+	modes := map[gpu.UUID]string{}
+	for _, unit := range s.deps.Units() {
+		modes[unit.Key.Device()] = modeName(unit.Use.Mode)
+	}
+	holdings := s.deps.Holdings()
+	in := metrics.Input{
+		Node: s.deps.NodeName, Snapshot: s.deps.Hardware(), Sample: *sample, XIDs: s.deps.XIDs(), Owners: s.owners(sample, holdings),
+		DCGMHostnameLabel: s.deps.DCGMHostnameLabel,
+	}
+	for _, h := range holdings {
+		if h.Holder.OfPod() && h.Holder.Name != "" {
+			in.Holdings = append(in.Holdings, metrics.Holding{Holding: h, Mode: modes[h.Key.Device()]})
+		}
+	}
+	s.deps.Page.Render(in)
+}
+
+// modeName is how a device is shared, in the words of the metrics.
+func modeName(mode offer.Mode) string {
+	switch mode {
+	case offer.TimeSlicing:
+		return "timeslicing"
+	case offer.MPS:
+		return "mps"
+	}
+	return "exclusive"
+}
+
+// owners finds the containers of the processes in a measurement, by their cgroups.
+func (s *Syncer) owners(sample *gpu.Sample, holdings []gpu.Holding) map[int]metrics.Owner {
+	owners, pods := map[int]metrics.Owner{}, map[string]metrics.Owner{}
+	for _, h := range holdings {
+		if h.Holder.PodUID != "" {
+			pods[h.Holder.PodUID] = metrics.OwnerOf(h.Holder)
+		}
+	}
+	for i := range sample.GPUs {
+		for _, process := range sample.GPUs[i].Processes {
+			found, err := kubelet.ProcessOf(s.deps.ProcRoot, process.PID)
+			if err != nil {
+				continue // It has ended, or belongs to no container.
+			}
+			owner, ok := pods[found.PodUID]
+			if !ok {
+				owner = metrics.Owner{PodUID: found.PodUID}
+			}
+			if name := s.deps.ContainerName(found.ContainerID); name != "" {
+				owner.Container = name
+			}
+			owners[process.PID] = owner
+		}
+	}
+	return owners
+}

@@ -1,0 +1,144 @@
+package metricsync
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/metrics"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+const (
+	uid       = "11111111-2222-3333-4444-555555555555"
+	container = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+)
+
+// TestRun: nothing is rendered before the first measurement; each change is shown, also without a new measurement; the
+// processes of a GPU have the names of their pod and container.
+func TestRun(t *testing.T) {
+	proc := t.TempDir()
+	dir := filepath.Join(proc, "7")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cgroup := fmt.Sprintf("0::/kubepods.slice/kubepods-pod%s.slice/cri-containerd-%s.scope\n", strings.ReplaceAll(uid, "-", "_"), container)
+	stat := "7 (train) S" + strings.Repeat(" 1", 49) + "\n"
+	for name, text := range map[string]string{"cgroup": cgroup, "stat": stat} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var changed signal.Broadcast
+		var mode atomic.Value
+		mode.Store(offer.TimeSlicing)
+		samples := make(chan gpu.Sample)
+		page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry()})
+		key := gpu.DeviceKey{GPU: "GPU-a"}
+		s := New(Deps{
+			NodeName: "node-0", ProcRoot: proc, Page: page,
+			Sample: func(ctx context.Context, take func(gpu.Sample)) error {
+				for {
+					select {
+					case <-ctx.Done():
+						return nil
+					case sample := <-samples:
+						take(sample)
+					}
+				}
+			},
+			Hardware: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a"}}} },
+			Units: func() []offer.Unit {
+				return []offer.Unit{{Key: key, Use: offer.Use{Mode: mode.Load().(offer.Mode), Replicas: 2}}}
+			},
+			Holdings: func() []gpu.Holding {
+				return []gpu.Holding{{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: uid, Namespace: "ml", Name: "train"}}}
+			},
+			XIDs: func() []metrics.XIDCount { return nil },
+			ContainerName: func(id string) string {
+				return map[string]string{container: "cuda"}[id]
+			},
+			Changed: []func() *signal.Subscription{changed.Subscribe},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		shown := func() string {
+			synctest.Wait()
+			recorder := httptest.NewRecorder()
+			page.ServeHTTP(recorder, httptest.NewRequest("GET", "/metrics", nil))
+			return recorder.Body.String()
+		}
+		if text := shown(); strings.Contains(text, "GPU-a") {
+			t.Errorf("before a measurement the page shows\n%s", text)
+		}
+		samples <- gpu.Sample{GPUs: []gpu.GPUSample{{GPU: "GPU-a", Processes: []gpu.ProcessSample{{PID: 7}, {PID: 8}}}}}
+		if text := shown(); !strings.Contains(text, `pod="train"`) || !strings.Contains(text, "timeslicing") {
+			t.Errorf("after a measurement the page has no pod train, time-sliced:\n%s", text)
+		}
+		mode.Store(offer.MPS)
+		changed.Set()
+		if text := shown(); !strings.Contains(text, `"mps"`) {
+			t.Errorf("after the change of the use the page has no mode mps:\n%s", text)
+		}
+		if owner := s.owners(s.last.Load(), s.deps.Holdings())[7]; owner.Container != "cuda" || owner.PodUID != uid {
+			t.Errorf("process 7 belongs to %+v", owner)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOwn: the agent's own metrics, with one series for each code of a problem.
+func TestOwn(t *testing.T) {
+	registry := NewRegistry(OwnDeps{
+		Plugin: func() []deviceplugin.Stats {
+			return []deviceplugin.Stats{{Resource: "nvidia.com/gpu", Devices: 8, Healthy: 7, Registered: true, Allocations: 3}}
+		},
+		Holdings: func() []gpu.Holding {
+			return []gpu.Holding{{Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: gpu.Holder{Kind: gpu.HolderPod}}}
+		},
+		Problems: func() []gpu.Cause { return []gpu.Cause{{Code: "A"}, {Code: "A"}, {Code: "B"}} },
+	})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "code" || label.GetName() == "kind" {
+					name += " " + label.GetValue()
+				}
+			}
+			found[name] += value(m)
+		}
+	}
+	for name, want := range map[string]float64{
+		"berth_device_plugin_devices": 8, "berth_device_plugin_healthy_devices": 7, "berth_device_plugin_registered": 1,
+		"berth_device_plugin_allocations_total": 3, "berth_holdings Pod": 2, "berth_problem A": 1, "berth_problem B": 1, "berth_build_info": 1,
+	} {
+		if got, ok := found[name]; !ok || got != want {
+			t.Errorf("%s is %v, want %v; all: %v", name, got, want, found)
+		}
+	}
+}
+
+func value(m *dto.Metric) float64 { return m.GetGauge().GetValue() + m.GetCounter().GetValue() }

@@ -1,0 +1,54 @@
+package metricsync
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/metrics"
+)
+
+// XIDs counts the XIDs of each GPU, before anything judges them. Most errors are reported twice, by NVML and in the kernel
+// log, and some by one of the two only; so the larger count of the two is the number of errors. The zero value is ready for
+// use, by several goroutines.
+type XIDs struct {
+	mu     sync.Mutex
+	counts []xidCount
+}
+
+type xidCount struct {
+	metrics.XIDCount
+	events, lines uint64
+}
+
+// Add counts an event; one without an XID or without a GPU is ignored.
+func (x *XIDs) Add(event gpu.Event) {
+	if event.XID == 0 || event.GPU == "" {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := slices.IndexFunc(x.counts, func(c xidCount) bool { return c.GPU == event.GPU && c.XID == event.XID })
+	if at < 0 {
+		at = len(x.counts)
+		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{GPU: event.GPU, XID: event.XID}})
+	}
+	c := &x.counts[at]
+	if event.Log {
+		c.lines++
+	} else {
+		c.events++
+	}
+	c.Count, c.Last = max(c.events, c.lines), event.Time
+}
+
+// All returns the counts in the order in which the XIDs first came.
+func (x *XIDs) All() []metrics.XIDCount {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var all []metrics.XIDCount
+	for _, c := range x.counts {
+		all = append(all, c.XIDCount)
+	}
+	return all
+}
