@@ -115,6 +115,19 @@ func TestKernelLogWhileSuspended(t *testing.T) {
 	within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[5].UUID)) })
 }
 
+// TestKernelLogAfterResume: the watch does not end between the end of a MIG change or a reset and the next scan, which tells
+// it again which GPUs there are. An XID of that time is in the kernel log.
+func TestKernelLogAfterResume(t *testing.T) {
+	m, a := machine(t, "a100x8-40g")
+	first := scan(t, a)
+	resume, err := a.Suspend(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, resume) // Before the XID.
+	within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[5].UUID)) })
+}
+
 // TestHungGPU: a GPU of which a call hangs, in any scan, holds up neither the others nor itself once the call has returned. In the
 // first scan of a process it is not offered, and the others are.
 func TestHungGPU(t *testing.T) {

@@ -17,7 +17,10 @@ const (
 	// context and a line of the kernel's log go unnoticed: a fault is to reach the
 	// kubelet within 100 ms also where only the log tells of it, as during a reset.
 	waitMillis = 50
-	// lostPause is the pause after a wait that a lost card spoiled, since such waits
+	// suspendedPause is the time between two looks at the kernel log while the driver is closed and the log is the only
+	// source of events.
+	suspendedPause = 20 * time.Millisecond
+	// lostPause is the pause after a wait that a lost GPU spoiled, since such waits
 	// return at once.
 	lostPause = time.Second
 	// maxLate bounds what is taken out of an event set before it is freed.
@@ -62,43 +65,53 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			a.kernelLog.close()
 		}
 	}()
+	// suspended: the adapter has closed the driver, and no scan has listed GPUs to watch since.
+	suspended := false
 	for ctx.Err() == nil {
+		list := a.watched.Load()
 		if a.closedByUs.Load() {
-			w.list, w.set = nil, nil
+			w.list, w.set, suspended = nil, nil, true
+		}
+		if suspended && (list == nil || a.closedByUs.Load()) {
 			a.hear(emit)
-			sleep(ctx, waitMillis*time.Millisecond)
+			sleep(ctx, suspendedPause)
 			continue
 		}
-		list := a.watched.Load()
-		if list == nil {
-			if w.list == nil {
-				return errNoDriver
-			}
-			return errDriverGone
-		}
-		if list != w.list {
-			late, err := w.register(list)
-			for _, event := range late {
-				emit(event)
-			}
-			if err != nil && !a.closedByUs.Load() {
-				return err
-			}
-		}
-		event, pause, err := w.wait()
-		if err != nil {
-			if a.closedByUs.Load() {
-				continue
-			}
+		suspended = false
+		if err := w.step(ctx, list, emit); err != nil && !a.closedByUs.Load() {
 			return err
 		}
-		if event != nil {
-			emit(*event)
+	}
+	return nil
+}
+
+// step waits for one event of the GPUs of list, and hands over what came.
+func (w *watch) step(ctx context.Context, list *watchList, emit func(gpu.Event)) error {
+	if list == nil {
+		if w.list == nil {
+			return errNoDriver
 		}
-		a.hear(emit)
-		if pause > 0 && !sleep(ctx, pause) {
-			return nil
+		return errDriverGone
+	}
+	if list != w.list {
+		late, err := w.register(list)
+		for _, event := range late {
+			emit(event)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	event, pause, err := w.wait()
+	if err != nil {
+		return err
+	}
+	if event != nil {
+		emit(*event)
+	}
+	w.adapter.hear(emit)
+	if pause > 0 {
+		sleep(ctx, pause)
 	}
 	return nil
 }
@@ -116,14 +129,13 @@ func (a *Adapter) hear(emit func(gpu.Event)) {
 	})
 }
 
-func sleep(ctx context.Context, pause time.Duration) bool {
+// sleep returns after the pause, or when ctx ends.
+func sleep(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-timer.C:
-		return true
 	}
 }
 
