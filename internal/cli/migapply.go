@@ -149,7 +149,7 @@ func (a *applier) ask(ctx context.Context) error {
 	return nil
 }
 
-// await looks at the node until the layout is applied, failed, or was waited for in vain.
+// await looks at the node until the layout is applied, failed, or the time for it has passed.
 // Answers that do not come are waited for too.
 func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 	deadline := a.clock.Now().Add(a.wait)

@@ -6,18 +6,18 @@ import "time"
 type State string
 
 const (
-	// Healthy devices are given out.
+	// Healthy devices are allocated.
 	Healthy State = "Healthy"
-	// Degraded devices are given out too, but something about them is worth telling.
+	// Degraded devices are allocated when no Healthy one is left; their cause is reported.
 	Degraded State = "Degraded"
 	// Draining devices are not offered to new pods; the pods that have them keep them, until the GPU is free and can be
 	// reset.
 	Draining State = "Draining"
-	// Unhealthy devices are not given out until their causes are gone.
+	// Unhealthy devices are not allocated until their causes are gone.
 	Unhealthy State = "Unhealthy"
-	// NeedsReset devices are not given out; a reset of the GPU brings them back.
+	// NeedsReset devices are not allocated; a reset of the GPU brings them back.
 	NeedsReset State = "NeedsReset"
-	// NeedsReboot devices are not given out; a reboot of the node brings them back.
+	// NeedsReboot devices are not allocated; a reboot of the node brings them back.
 	NeedsReboot State = "NeedsReboot"
 	// Gone devices do not answer at all: lost, or fallen off the bus.
 	Gone State = "Gone"

@@ -19,7 +19,7 @@ type Class string
 const (
 	// Ignore says nothing of the device's health.
 	Ignore Class = "ignore"
-	// Degrade is told; the device is given out all the same.
+	// Degrade is reported; the device stays allocatable.
 	Degrade Class = "degrade"
 	// RestartApp ends the application; the device is well once the driver says so.
 	RestartApp Class = "restart-app"
@@ -134,7 +134,7 @@ func parseXIDs(text string) ([]XID, error) {
 func (c Class) recover() string {
 	switch c {
 	case RestartApp:
-		return "Restart what used the device; it is given out again once a scan finds nothing to repair."
+		return "Restart what used the device; it is advertised as healthy again once a scan finds nothing to repair."
 	case Drain:
 		return "Let the pods that use the GPU end, then reset it: berth reset."
 	case Reset:
@@ -142,5 +142,5 @@ func (c Class) recover() string {
 	case Reboot:
 		return "Reboot the node."
 	}
-	return "Have the hardware and the driver looked at; the device is given out again once a scan finds nothing to repair, or after a reset."
+	return "Have the hardware and the driver examined; the device is advertised as healthy again once a scan finds nothing to repair, or after a reset."
 }

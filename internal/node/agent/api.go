@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
@@ -38,7 +37,7 @@ func (a *Agent) wireAPI() error {
 		})
 	}
 	a.health = healthsync.New(healthsync.Deps{
-		Hardware: a.inventory, Holders: func(key gpu.DeviceKey) []string { return a.holdersOf()(key) }, Event: a.events.Publish,
+		Hardware: a.inventory, Holders: a.holdersOf, Event: a.events.Publish,
 		Condition: condition, Taint: taint, TaintUnhealthy: a.config.TaintUnhealthy,
 	})
 	places, err := labelsync.PlacesOf(a.config, a.client)
@@ -80,7 +79,7 @@ type migNode struct{ agent *Agent }
 
 // SetMIGState implements migsync.Node. It waits a moment for the API server only before a change: until the label says that
 // the change is pending, its old value could be taken for the outcome. The publisher reports errors, and retries.
-func (n migNode) SetMIGState(ctx context.Context, state string) error {
+func (n migNode) SetMIGState(ctx context.Context, state string) {
 	switch {
 	case n.agent.migState == nil: // A standalone agent has no Node.
 	case state == migsync.StatePending:
@@ -90,7 +89,6 @@ func (n migNode) SetMIGState(ctx context.Context, state string) error {
 	default:
 		n.agent.migState.Publish(state)
 	}
-	return nil
 }
 
 // SetMIGCondition implements migsync.Node.

@@ -17,7 +17,7 @@ const askTimeout = 2 * time.Second
 // follow keeps the ledger in line with the kubelet and the running containers until ctx ends. Its first look is the start of
 // the agent: what waits for compared runs after it.
 func (a *Agent) follow(ctx context.Context) error {
-	// Without the hardware no device node can be told from another.
+	// Without the hardware no device node can be distinguished from another.
 	select {
 	case <-ctx.Done():
 		return nil

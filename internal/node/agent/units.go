@@ -60,11 +60,8 @@ func (a *Agent) stateLost(source string, result statefile.Result, without string
 	a.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
-// holdersOf returns a function that names the holders of a device.
-func (a *Agent) holdersOf() func(gpu.DeviceKey) []string {
-	holdings := a.holdings()
-	return func(key gpu.DeviceKey) []string { return gpu.HolderNames(holdings, key) }
-}
+// holdersOf returns the names of a device's holders.
+func (a *Agent) holdersOf(key gpu.DeviceKey) []string { return gpu.HolderNames(a.holdings(), key) }
 
 // holdings are those of the ledger.
 func (a *Agent) holdings() []gpu.Holding {

@@ -61,7 +61,7 @@ func Read(file string, data []byte, override func(*v1alpha1.AgentConfig)) (Loade
 	return Loaded{Config: config, Notes: d.notes}, nil
 }
 
-// hints say what to write instead of keys that are expected in vain.
+// hints say what to write instead of keys that other programs have and this file does not.
 func hints() map[string]string {
 	const nvidia = "if this is a file of NVIDIA's device plugin, begin it with version: v1"
 	return map[string]string{

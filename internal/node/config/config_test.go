@@ -151,7 +151,7 @@ func TestErrorIsBounded(t *testing.T) {
 	if !errors.As(err, &wrong) || len(wrong.Problems) != 51 {
 		t.Fatalf("Parse gave %v, want 50 problems and the number of the others", err)
 	}
-	if got, want := wrong.Problems[50].String(), "agent.yaml: 10 more problems follow (mend these first)"; got != want {
+	if got, want := wrong.Problems[50].String(), "agent.yaml: 10 more problems follow (fix these first)"; got != want {
 		t.Errorf("the last problem is %q, want %q", got, want)
 	}
 }

@@ -53,7 +53,7 @@ func (d *decoder) err() error {
 	}
 	slices.SortStableFunc(d.problems, func(a, b Problem) int { return a.Line - b.Line })
 	if more := len(d.problems) - maxProblems; more > 0 {
-		last := Problem{File: d.file, What: strconv.Itoa(more) + " more problems follow", Fix: "mend these first"}
+		last := Problem{File: d.file, What: strconv.Itoa(more) + " more problems follow", Fix: "fix these first"}
 		return &Error{Problems: append(d.problems[:maxProblems:maxProblems], last)}
 	}
 	return &Error{Problems: d.problems}

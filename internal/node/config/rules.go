@@ -25,7 +25,7 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 		case rule.Exclude && (rule.ResourceName != "" || rule.MIG != nil || rule.Sharing != nil):
 			d.reject(at+".exclude", "a card that is excluded has no resourceName, mig or sharing", "remove those, or exclude")
 		case rule.MIG != nil && rule.Sharing != nil:
-			d.reject(at+".sharing", "mig and sharing exclude each other: a card with MIG enabled is not given out whole", "share its MIG devices by a rule of migDevices")
+			d.reject(at+".sharing", "mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole", "share its MIG devices by a rule of migDevices")
 		}
 		if rule.MIG != nil {
 			d.checkMIG(at+".mig", rule.MIG, c)

@@ -126,7 +126,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"sharing and MIG": {
 			`gpus: [{mig: {devices: {1g.10gb: 7}}, sharing: {mode: timeSlicing, replicas: 2}}]`,
-			"gpus[0].sharing: mig and sharing exclude each other: a card with MIG enabled is not given out whole (share its MIG devices by a rule of migDevices)",
+			"gpus[0].sharing: mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole (share its MIG devices by a rule of migDevices)",
 		},
 		"profile of no form": {
 			`gpus: [{mig: {devices: {1g10gb: 7}}}]`,

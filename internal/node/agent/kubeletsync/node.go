@@ -294,11 +294,8 @@ func (n *Node) lookAtCgroups() error {
 	return nil
 }
 
-// noteCgroups reads which pods have a cgroup. What was seen of pods that are not listed any more is forgotten.
-func (n *Node) noteCgroups(listed []string) error {
-	if err := n.lookAtCgroups(); err != nil {
-		return err
-	}
+// noteListed notes since when pods are listed. What was seen of pods that are no longer listed is forgotten.
+func (n *Node) noteListed(listed []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := n.listed
@@ -314,7 +311,6 @@ func (n *Node) noteCgroups(listed []string) error {
 			delete(n.seen, uid)
 		}
 	}
-	return nil
 }
 
 // Ask finds out more about devices that the checkpoint lists for pods that are not known to have ended: the watch gets time to
@@ -338,7 +334,8 @@ func (n *Node) Ask(questions []ledger.Question) []ledger.Question {
 	var dropped []ledger.Question
 	answered, unknown, tries := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for {
-		_ = n.noteCgroups(append(n.listedUIDs(), uids...))
+		_ = n.lookAtCgroups() // Without it the last look stands.
+		n.noteListed(append(n.listedUIDs(), uids...))
 		open := false
 		for _, q := range questions {
 			facts := n.Pod(q.PodUID)

@@ -118,9 +118,10 @@ func TestPodByCgroup(t *testing.T) {
 						time.Sleep(20 * time.Second)
 					}
 					w.cgroups = cgroups
-					if err := n.noteCgroups([]string{"p"}); err != nil {
+					if err := n.lookAtCgroups(); err != nil {
 						t.Fatal(err)
 					}
+					n.noteListed([]string{"p"})
 				}
 				if got := n.Pod("p").State; got != tc.want {
 					t.Errorf("state %v, want %v", got, tc.want)

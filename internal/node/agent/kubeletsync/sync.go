@@ -152,7 +152,7 @@ func (s *Sync) Look(ctx context.Context) {
 	s.uncertain = view.CheckpointErr != nil
 	s.noteCheckpoint(view.CheckpointErr)
 	uids := s.uids(view)
-	s.report("pod-cgroups", "PROCESSES_UNREADABLE", n.noteCgroups(uids))
+	n.noteListed(uids)
 	s.resolve(ctx, uids)
 	for _, uid := range uids {
 		view.Pods = append(view.Pods, s.pod(uid))

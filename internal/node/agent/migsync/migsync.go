@@ -8,8 +8,8 @@
 //
 // What wakes it: the inventory, the configuration, the ledger, and, while a GPU waits or a change has failed, a tick every second.
 //
-// What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout", "mig-journal" and
-// "mig-state"; and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
+// What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
+// and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
 //
 // What it never waits for: a holder of a GPU, or a call of the driver beyond the deadline that migapply sets. A write of the label
 // is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other actor waits for this one:
@@ -67,8 +67,9 @@ var _ Partition = (*migapply.Partition)(nil)
 
 // Node is what the API server shows of the node.
 type Node interface {
-	// SetMIGState makes the label nvidia.com/mig.config.state say a state; an empty one removes the label.
-	SetMIGState(ctx context.Context, state string) error
+	// SetMIGState publishes a state as the label nvidia.com/mig.config.state; an empty one removes the label. It may wait a
+	// moment for the write of [StatePending]; it reports and repeats a failed write itself.
+	SetMIGState(ctx context.Context, state string)
 	// SetMIGCondition sets the condition MIGApplied; an empty status removes it. It must not block.
 	SetMIGCondition(status metav1.ConditionStatus, reason, message string)
 }
@@ -105,7 +106,7 @@ type Syncer struct {
 
 // New makes a Syncer; it touches nothing.
 func New(deps Deps) *Syncer {
-	return &Syncer{deps: deps, label: stateLabel{node: deps.Node, report: deps.Report}}
+	return &Syncer{deps: deps, label: stateLabel{node: deps.Node}}
 }
 
 // AwaitLayout returns when the label of the Node is known. Without an answer of the API server it waits for

@@ -2,10 +2,7 @@ package migsync
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
@@ -18,8 +15,7 @@ const (
 
 // stateLabel is the label nvidia.com/mig.config.state of the Node.
 type stateLabel struct {
-	node   Node
-	report func(source string, problems ...gpu.Cause)
+	node Node
 	// written is the state that was last written; empty for none.
 	written string
 }
@@ -37,7 +33,8 @@ func (l *stateLabel) update(ctx context.Context, plan *plan, statuses []migapply
 	if !plan.known {
 		return l.written == ""
 	}
-	return l.write(ctx, stateOf(plan, statuses))
+	l.write(ctx, stateOf(plan, statuses))
+	return true
 }
 
 // stateOf is what the label should say; empty when no label asks for a layout.
@@ -61,15 +58,9 @@ func stateOf(plan *plan, statuses []migapply.Status) string {
 	return state
 }
 
-func (l *stateLabel) write(ctx context.Context, state string) bool {
-	if state == l.written {
-		return true
+func (l *stateLabel) write(ctx context.Context, state string) {
+	if state != l.written {
+		l.node.SetMIGState(ctx, state)
+		l.written = state
 	}
-	if err := l.node.SetMIGState(ctx, state); err != nil {
-		l.report("mig-state", gpu.Cause{Code: "NODE_LABEL", Message: fmt.Sprintf("write label %s of the node: %v", configwatch.LabelMIGState, err)})
-		return false
-	}
-	l.report("mig-state")
-	l.written = state
-	return true
 }

@@ -28,8 +28,6 @@ type world struct {
 	outcome  map[gpu.UUID]migapply.State
 	statuses []migapply.Status
 	faults   []gpu.Cause
-	// stateErr refuses writes of the label.
-	stateErr error
 	// hang, when not nil, holds up Reconcile until it is closed.
 	hang chan struct{}
 
@@ -198,13 +196,10 @@ func (f partitionFake) Faults() []gpu.Cause {
 	return f.faults
 }
 
-func (f nodeFake) SetMIGState(_ context.Context, state string) error {
+func (f nodeFake) SetMIGState(_ context.Context, state string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stateErr == nil {
-		f.did = append(f.did, "state "+state)
-	}
-	return f.stateErr
+	f.did = append(f.did, "state "+state)
 }
 
 func (f nodeFake) SetMIGCondition(status metav1.ConditionStatus, reason, message string) {

@@ -4,7 +4,7 @@
 // It guarantees that a hook it does not know is a warning and not a container that
 // cannot start, so that a spec written by another version of Berth does no harm.
 //
-// It must not import internal/node/cdi or any other room: it runs on the host once per
+// It must not import internal/node/cdi or any other package of Berth but internal/core/version: it runs on the host once per
 // hook and container, so it stays small. The toolkit's update-ldcache reaches go-nvml
 // through its configuration package although no hook of ours ever calls NVML, so
 // cgo is needed to link it; a static link (see cmd/berth-cdi-hook) makes it
