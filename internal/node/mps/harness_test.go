@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -153,40 +154,66 @@ func (m modes) SetComputeMode(_ context.Context, id gpu.UUID, mode int) error {
 // shortTimer is up to where testClock's timers are real: those that poll a real process.
 const shortTimer = 250 * time.Millisecond
 
-// testClock stands still but for the polling of processes, and tells what timers are made.
+// testClock stands still but for the polling of processes, and reports which timers are made.
 type testClock struct {
 	*clocktesting.FakeClock
-	made chan time.Duration
+	made chan *testTimer
+}
+
+// testTimer is a timer of testClock that records that its owner no longer waits for it.
+type testTimer struct {
+	clock.Timer
+	d       time.Duration
+	stopped atomic.Bool
+}
+
+func (t *testTimer) Stop() bool {
+	t.stopped.Store(true)
+	return t.Timer.Stop()
 }
 
 func newTestClock() *testClock {
-	return &testClock{clocktesting.NewFakeClock(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)), make(chan time.Duration, 1000)}
+	return &testClock{clocktesting.NewFakeClock(time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)), make(chan *testTimer, 1000)}
 }
 
 func (c *testClock) NewTimer(d time.Duration) clock.Timer {
 	if d <= shortTimer {
 		return clock.RealClock{}.NewTimer(d)
 	}
-	timer := c.FakeClock.NewTimer(d)
-	c.made <- d
+	timer := &testTimer{Timer: c.FakeClock.NewTimer(d), d: d}
+	c.made <- timer
 	return timer
 }
 
-// pass waits until somebody waits for d, and lets that time pass.
-func (c *testClock) pass(t testing.TB, d time.Duration) {
+// steady is how long, in real time, a goroutine has to wait on a timer to be taken to wait for it: a keeper that was
+// woken meanwhile makes a timer and stops it at once.
+const steady = 20 * time.Millisecond
+
+// await blocks until a goroutine waits for d. A timer that was stopped does not count: its owner does something else.
+func (c *testClock) await(t testing.TB, d time.Duration) {
 	t.Helper()
 	limit := time.After(patience)
 	for {
 		select {
-		case made := <-c.made:
-			if made == d {
-				c.Step(d)
+		case timer := <-c.made:
+			if timer.d != d || timer.stopped.Load() {
+				continue
+			}
+			time.Sleep(steady)
+			if !timer.stopped.Load() {
 				return
 			}
 		case <-limit:
-			t.Fatalf("nobody waits for %s", d)
+			t.Fatalf("no goroutine waits for %s", d)
 		}
 	}
+}
+
+// pass blocks until a goroutine waits for d, and lets that time pass.
+func (c *testClock) pass(t testing.TB, d time.Duration) {
+	t.Helper()
+	c.await(t, d)
+	c.Step(d)
 }
 
 // forget drops the timers that were made so far.
