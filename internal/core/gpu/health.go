@@ -1,6 +1,11 @@
 package gpu
 
-import "time"
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // State is a verdict on a device, from best to worst.
 type State string
@@ -102,16 +107,60 @@ type Cause struct {
 	Recover string `json:"recover,omitempty"`
 }
 
-// Event is something that the hardware said at a moment, as opposed to what a scan finds.
+// The kinds of error codes.
+const (
+	// KindXID is an error code of the NVIDIA driver.
+	KindXID = "xid"
+	// KindSXID is an error code of an NVSwitch; only fatal ones are reported.
+	KindSXID = "sxid"
+)
+
+// Code is an error code that a driver reports. Kind names the numbering, which is the vendor's own. The zero value is no code.
+type Code struct {
+	Kind   string
+	Number uint64
+}
+
+// IsZero reports whether there is no code.
+func (c Code) IsZero() bool { return c == Code{} }
+
+// String returns the code as it is written in causes and messages, such as "XID79"; the empty string for the zero value.
+func (c Code) String() string {
+	if c.IsZero() {
+		return ""
+	}
+	return strings.ToUpper(c.Kind) + strconv.FormatUint(c.Number, 10)
+}
+
+// Compare orders codes by Kind, then Number.
+func (c Code) Compare(other Code) int {
+	return cmp.Or(cmp.Compare(c.Kind, other.Kind), cmp.Compare(c.Number, other.Number))
+}
+
+// XID returns the code of an XID; the zero value for 0, which is no XID.
+func XID(number uint64) Code {
+	if number == 0 {
+		return Code{}
+	}
+	return Code{Kind: KindXID, Number: number}
+}
+
+// SXID returns the code of an NVSwitch's error; the zero value for 0, which is no SXID.
+func SXID(number uint64) Code {
+	if number == 0 {
+		return Code{}
+	}
+	return Code{Kind: KindSXID, Number: number}
+}
+
+// Event is a report by the hardware at one moment, as opposed to what a scan finds.
 type Event struct {
 	// GPU is the GPU concerned; empty when the driver could not say, which concerns every GPU.
 	GPU UUID
 	// GI and CI are the MIG instance concerned, or NoInstance for the whole GPU.
 	GI, CI int
-	// XID is the error code of the NVIDIA driver; 0 for an event that carries none.
-	XID uint64
-	// SXID is the error code of an NVSwitch that was fatal; 0 for any other event.
-	SXID uint64
+	// Code is the error code; zero for an event without one.
+	Code Code
 	// Reset is true when the GPU was reset, or its driver was loaded again, at Time; there is no error code then.
 	Reset bool
 	// Log is true for what only the kernel's log said. It never names a MIG instance, and the driver

@@ -47,7 +47,7 @@ func TestCatalogue(t *testing.T) {
 }
 
 func xidStory(xid uint64) string {
-	event := gpu.Event{XID: xid, GI: 3, CI: 0, Time: second(10)}
+	event := gpu.Event{Code: gpu.XID(xid), GI: 3, CI: 0, Time: second(10)}
 	record := health.Update(health.Input{Events: []gpu.Event{event}, Now: second(10)})
 	here, sibling := record.MIG(health.Rules{}, 3, 0), record.MIG(health.Rules{}, 4, 0)
 	story := fmt.Sprintf("device %s, sibling %s, GPU %s", here.State, sibling.State, record.Whole(health.Rules{}).State)
@@ -131,7 +131,7 @@ func TestParseChecks(t *testing.T) {
 			}{{test.counted, true}, {test.dropped, false}} {
 				for _, xid := range list.codes {
 					record := health.Update(health.Input{
-						Events: []gpu.Event{{XID: xid, GI: gpu.NoInstance, CI: gpu.NoInstance, Time: start}}, Now: start, Rules: rules,
+						Events: []gpu.Event{{Code: gpu.XID(xid), GI: gpu.NoInstance, CI: gpu.NoInstance, Time: start}}, Now: start, Rules: rules,
 					})
 					if verdict := record.Whole(rules); !verdict.OK() != list.want {
 						t.Errorf("XID %d: %s; counts should be %v", xid, verdict.State, list.want)

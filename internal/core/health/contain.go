@@ -42,22 +42,31 @@ func containedClass(recovery gpu.Recovery) Class {
 	return Reset
 }
 
-// class is what a standing error asks for now.
+// class returns what a standing error asks for now. A code of an unknown kind asks for a person.
 func (r *Record) class(s *Standing, rules *Rules) Class {
-	if s.SXID != 0 {
+	switch s.Code.Kind {
+	case gpu.KindXID:
+		return r.classOfXID(s, rules)
+	case gpu.KindSXID:
 		if rules.Checks.NoXIDs {
 			return Ignore
 		}
 		return Reset
 	}
-	class := rules.classOfXID(s.XID, s.Decoded)
-	if _, overridden := rules.Overrides[XIDCode(s.XID)]; overridden || class == Ignore {
+	return Inspect
+}
+
+// classOfXID returns what a standing XID asks for, which depends on the GPU and on the other errors.
+func (r *Record) classOfXID(s *Standing, rules *Rules) Class {
+	xid := s.Code.Number
+	class := rules.classOfXID(xid, s.Decoded)
+	if _, overridden := rules.Overrides[XIDCode(xid)]; overridden || class == Ignore {
 		return class
 	}
 	switch {
-	case s.XID == xidDoubleBit && r.Contains && s.With94:
+	case xid == xidDoubleBit && r.Contains && s.With94:
 		return containedClass(r.Recovery)
-	case s.XID == xidFallenOff && class == Reboot && s.Answered >= enoughAnswers:
+	case xid == xidFallenOff && class == Reboot && s.Answered >= enoughAnswers:
 		return Reset
 	}
 	return class

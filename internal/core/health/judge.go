@@ -115,16 +115,16 @@ func (r *Record) hear(in *Input) {
 		case event.Reset:
 			r.reset(event.Time)
 			continue
-		case event.XID == xidActionChanged && actionNamed(event.Detail):
+		case event.Code == gpu.XID(xidActionChanged) && actionNamed(event.Detail):
 			r.acted(event.Time)
-		case event.XID == xidContained && event.Time.After(r.Contained):
+		case event.Code == gpu.XID(xidContained) && event.Time.After(r.Contained):
 			r.Contained = event.Time
 		}
 		fresh := Standing{
-			XID: event.XID, SXID: event.SXID, GI: event.GI, CI: event.CI, First: event.Time, Last: event.Time,
-			Log: event.Log, Decoded: decode(event.XID, event.Detail), Life: r.Life,
+			Code: event.Code, GI: event.GI, CI: event.CI, First: event.Time, Last: event.Time,
+			Log: event.Log, Decoded: decode(event.Code, event.Detail), Life: r.Life,
 		}
-		if event.XID == 0 && event.SXID == 0 || r.class(&fresh, &in.Rules) == Ignore {
+		if event.Code.IsZero() || r.class(&fresh, &in.Rules) == Ignore {
 			continue
 		}
 		r.count(&fresh, &in.Rules)
@@ -143,7 +143,7 @@ func (r *Record) hear(in *Input) {
 // find finds the standing error that a report is another report of. The kernel's log does not name the MIG
 // instance: what it says at about the time at which NVML reports the same XID is the same.
 func find(standing []Standing, fresh Standing) *Standing {
-	same := func(s *Standing) bool { return s.XID == fresh.XID && s.SXID == fresh.SXID }
+	same := func(s *Standing) bool { return s.Code == fresh.Code }
 	for i := range standing {
 		if s := &standing[i]; same(s) && s.GI == fresh.GI && s.CI == fresh.CI {
 			return s

@@ -108,7 +108,10 @@ func eventOf(t *testing.T, d *datadriven.TestData) gpu.Event {
 	d.ScanArgs(t, "t", &at)
 	d.MaybeScanArgs(t, "gi", &event.GI)
 	d.MaybeScanArgs(t, "ci", &event.CI)
-	event.XID, event.SXID, event.Time = uint64(xid), uint64(sxid), second(at)
+	event.Code, event.Time = gpu.XID(uint64(xid)), second(at)
+	if sxid != 0 {
+		event.Code = gpu.SXID(uint64(sxid))
+	}
 	event.Log, event.Detail = d.HasArg("log"), d.Input
 	return event
 }
@@ -146,7 +149,7 @@ func scanOf(t *testing.T, d *datadriven.TestData, in health.Input) health.Input 
 				if err1 != nil || err2 != nil {
 					d.Fatalf(t, "event %q: want XID@SECOND", value)
 				}
-				in.Events = append(in.Events, gpu.Event{XID: x, Time: second(s), GI: gpu.NoInstance, CI: gpu.NoInstance})
+				in.Events = append(in.Events, gpu.Event{Code: gpu.XID(x), Time: second(s), GI: gpu.NoInstance, CI: gpu.NoInstance})
 			}
 		}
 	}
@@ -196,7 +199,7 @@ func TestXIDStormIsBounded(t *testing.T) {
 	var record health.Record
 	for xid := range uint64(500) {
 		record = health.Update(health.Input{
-			Previous: record, Events: []gpu.Event{{XID: xid, Time: start, GI: gpu.NoInstance, CI: gpu.NoInstance}}, Now: start,
+			Previous: record, Events: []gpu.Event{{Code: gpu.XID(xid), Time: start, GI: gpu.NoInstance, CI: gpu.NoInstance}}, Now: start,
 		})
 	}
 	// Some of the first XIDs ask for no more than a person; that a reboot was asked for too is beyond the bound.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 //go:embed nvlink5.csv
@@ -69,8 +71,9 @@ var linkReport = regexp.MustCompile(`([A-Z][A-Z0-9_]+) .*\(0x([0-9a-fA-F]{1,8}) 
 
 // decode is the class that the details of a report give; empty where they give none, and the code alone has
 // to do. Of several rules that fit, the gravest counts.
-func decode(xid uint64, detail string) Class {
-	if xid < 144 || xid > 150 {
+func decode(code gpu.Code, detail string) Class {
+	xid := code.Number
+	if code.Kind != gpu.KindXID || xid < 144 || xid > 150 {
 		return ""
 	}
 	found := linkReport.FindStringSubmatch(detail)

@@ -33,8 +33,7 @@ const enoughAnswers = 2
 
 // Incident counts how often an error that takes a reset or a reboot was reported since the last proven repair.
 type Incident struct {
-	XID   uint64    `json:"xid,omitempty"`
-	SXID  uint64    `json:"sxid,omitempty"`
+	Code  gpu.Code  `json:"-"` // storedCode
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
 }
@@ -44,10 +43,10 @@ func (r *Record) count(fresh *Standing, rules *Rules) {
 	if !r.class(fresh, rules).needsRepair() {
 		return
 	}
-	at := slices.IndexFunc(r.Incidents, func(i Incident) bool { return i.XID == fresh.XID && i.SXID == fresh.SXID })
+	at := slices.IndexFunc(r.Incidents, func(i Incident) bool { return i.Code == fresh.Code })
 	switch {
 	case at < 0 && len(r.Incidents) < maxStanding:
-		r.Incidents = append(r.Incidents, Incident{XID: fresh.XID, SXID: fresh.SXID, Count: 1, Last: fresh.Last})
+		r.Incidents = append(r.Incidents, Incident{Code: fresh.Code, Count: 1, Last: fresh.Last})
 	case at >= 0 && fresh.Last.After(r.Incidents[at].Last):
 		if fresh.Last.Sub(r.Incidents[at].Last) > OneIncident {
 			r.Incidents[at].Count++
@@ -58,14 +57,14 @@ func (r *Record) count(fresh *Standing, rules *Rules) {
 
 // forget drops the incidents of an error that was really repaired.
 func (r *Record) forget(s *Standing) {
-	r.Incidents = slices.DeleteFunc(r.Incidents, func(i Incident) bool { return i.XID == s.XID && i.SXID == s.SXID })
+	r.Incidents = slices.DeleteFunc(r.Incidents, func(i Incident) bool { return i.Code == s.Code })
 }
 
 // holdOff is how long the scans after an error must be clean.
 func (r *Record) holdOff(s *Standing) time.Duration {
 	wait := HoldOff
 	for _, i := range r.Incidents {
-		for n := 1; i.XID == s.XID && i.SXID == s.SXID && n < i.Count && wait < MaxHoldOff; n++ {
+		for n := 1; i.Code == s.Code && n < i.Count && wait < MaxHoldOff; n++ {
 			wait *= 2
 		}
 	}

@@ -17,7 +17,7 @@ type watched struct {
 func (w *watched) event(xid uint64) {
 	w.record = health.Update(health.Input{
 		Previous: w.record, Now: w.now,
-		Events: []gpu.Event{{XID: xid, GI: gpu.NoInstance, CI: gpu.NoInstance, Time: w.now}},
+		Events: []gpu.Event{{Code: gpu.XID(xid), GI: gpu.NoInstance, CI: gpu.NoInstance, Time: w.now}},
 	})
 }
 

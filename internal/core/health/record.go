@@ -63,9 +63,7 @@ func (r *Record) Idle() bool { return len(r.Standing) == 0 && len(r.Incidents) =
 
 // Standing is an error that was reported and is not yet disproved.
 type Standing struct {
-	// XID or SXID is the code, the other one 0.
-	XID  uint64 `json:"xid,omitempty"`
-	SXID uint64 `json:"sxid,omitempty"`
+	Code gpu.Code `json:"-"` // storedCode
 	// GI and CI are the MIG instance concerned, or gpu.NoInstance.
 	GI int `json:"gi"`
 	CI int `json:"ci"`
@@ -92,14 +90,6 @@ type Standing struct {
 	Life gpu.Life `json:"life,omitzero"`
 }
 
-// code is the code of its cause.
-func (s *Standing) code() string {
-	if s.SXID != 0 {
-		return fmt.Sprintf("SXID%d", s.SXID)
-	}
-	return XIDCode(s.XID)
-}
-
 // concerns tells whether the error concerns a device; the whole GPU is gpu.NoInstance twice.
 func (s *Standing) concerns(class Class, gi, ci int) bool {
 	switch {
@@ -112,7 +102,7 @@ func (s *Standing) concerns(class Class, gi, ci int) bool {
 }
 
 func (s *Standing) cause(class Class) gpu.Cause {
-	cause := gpu.Cause{Code: s.code(), Since: s.First, Recover: class.recover()}
+	cause := gpu.Cause{Code: s.Code.String(), Since: s.First, Recover: class.recover()}
 	where := ""
 	if s.Log {
 		where = " in the kernel log"
@@ -123,10 +113,13 @@ func (s *Standing) cause(class Class) gpu.Cause {
 	case s.GI != gpu.NoInstance:
 		where += fmt.Sprintf(" on its GPU instance %d", s.GI)
 	}
-	if s.SXID != 0 {
-		cause.Message = fmt.Sprintf("an NVSwitch reported the fatal SXID %d%s", s.SXID, where)
-	} else {
-		cause.Message = fmt.Sprintf("the driver reported XID %d%s: %s", s.XID, where, LookupXID(s.XID).Meaning)
+	switch s.Code.Kind {
+	case gpu.KindXID:
+		cause.Message = fmt.Sprintf("the driver reported XID %d%s: %s", s.Code.Number, where, LookupXID(s.Code.Number).Meaning)
+	case gpu.KindSXID:
+		cause.Message = fmt.Sprintf("an NVSwitch reported the fatal SXID %d%s", s.Code.Number, where)
+	default:
+		cause.Message = fmt.Sprintf("the driver reported the error code %s%s", s.Code, where)
 	}
 	return cause
 }
@@ -157,7 +150,7 @@ func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 			continue
 		}
 		// A code that several instances reported is one cause on each of them, and one on the GPU.
-		if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.code() }) {
+		if slices.ContainsFunc(out.Causes, func(c gpu.Cause) bool { return c.Code == s.Code.String() }) {
 			worsen(r.state(class))
 			continue
 		}
@@ -190,8 +183,8 @@ func (r *Record) fact(rules *Rules, code string) Fact {
 }
 
 // Has tells whether an error stands, on any part of the GPU.
-func (r *Record) Has(xid, sxid uint64) bool {
-	return slices.ContainsFunc(r.Standing, func(s Standing) bool { return s.XID == xid && s.SXID == sxid })
+func (r *Record) Has(code gpu.Code) bool {
+	return slices.ContainsFunc(r.Standing, func(s Standing) bool { return s.Code == code })
 }
 
 // CompareCauses orders causes by Since, Code and Message.

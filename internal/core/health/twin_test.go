@@ -303,7 +303,7 @@ func playSequence(t *testing.T, seed uint64, states map[gpu.State]int) {
 			gi := []int{-1, 3, 4, 5}[random.IntN(4)]
 			fmt.Fprintf(&story, "%v event %d on %d\n", now.Sub(start), xid, gi)
 			ci := min(gi, 0)
-			event := gpu.Event{XID: xid, GI: gi, CI: ci, Time: now}
+			event := gpu.Event{Code: gpu.XID(xid), GI: gi, CI: ci, Time: now}
 			record = health.Update(health.Input{Previous: record, Events: []gpu.Event{event}, Now: now})
 			w.event(xid, gi, now)
 		case 2, 3:

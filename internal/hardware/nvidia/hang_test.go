@@ -94,7 +94,7 @@ func oneXID(t *testing.T, m *sim.Machine, a *nvidia.Adapter, id string) {
 	if err := a.Watch(ctx, func(e gpu.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = told || e.XID == 94 && string(e.GPU) == id
+		told = told || e.Code == gpu.XID(94) && string(e.GPU) == id
 		if told {
 			cancel()
 		}

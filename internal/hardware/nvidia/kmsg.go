@@ -29,8 +29,8 @@ const (
 // notice is what a line of the kernel's log says of a GPU or an NVSwitch.
 type notice struct {
 	pci gpu.PCIAddress
-	// xid or sxid is the code; an SXID is only reported when it was fatal.
-	xid, sxid uint64
+	// code is an XID, or the SXID of a fatal error.
+	code gpu.Code
 	// reset tells that the GPU was reset.
 	reset  bool
 	detail string
@@ -86,13 +86,11 @@ func noticeOf(address, code, detail string, nvswitch bool) (notice, bool) {
 	if err != nil || number == 0 {
 		return notice{}, false
 	}
-	told := notice{pci: pci, detail: printable(detail)}
+	found := notice{pci: pci, code: gpu.XID(number), detail: printable(detail)}
 	if nvswitch {
-		told.sxid = number
-	} else {
-		told.xid = number
+		found.code = gpu.SXID(number)
 	}
-	return told, true
+	return found, true
 }
 
 // printable cuts a text short and keeps what can be shown.

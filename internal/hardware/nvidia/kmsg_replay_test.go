@@ -35,7 +35,7 @@ func replay(t *testing.T, name string) []string {
 	}
 	var said []string
 	k.drain(func(told notice) {
-		said = append(said, fmt.Sprintf("%s xid %d sxid %d", told.pci, told.xid, told.sxid))
+		said = append(said, fmt.Sprintf("%s %s", told.pci, told.code))
 	})
 	return said
 }
@@ -54,8 +54,8 @@ func TestForgedKernelLines(t *testing.T) {
 func TestDriversKernelLines(t *testing.T) {
 	const gpu, nvswitch = "0000:07:00.0", "0000:c1:00.0"
 	want := []string{
-		gpu + " xid 79 sxid 0", gpu + " xid 79 sxid 0", gpu + " xid 79 sxid 0", gpu + " xid 154 sxid 0", gpu + " xid 94 sxid 0",
-		nvswitch + " xid 0 sxid 20034",
+		gpu + " XID79", gpu + " XID79", gpu + " XID79", gpu + " XID154", gpu + " XID94",
+		nvswitch + " SXID20034",
 	}
 	if diff := cmp.Diff(want, replay(t, "driver")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

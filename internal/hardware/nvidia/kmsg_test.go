@@ -22,24 +22,24 @@ func TestParseNotice(t *testing.T) {
 		ok   bool
 	}{
 		"xid": {"NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python, GPU has fallen off the bus.",
-			notice{pci: at(0x1b), xid: 79, detail: "pid=1234, name=python, GPU has fallen off the bus."}, true},
+			notice{pci: at(0x1b), code: gpu.XID(79), detail: "pid=1234, name=python, GPU has fallen off the bus."}, true},
 		"a reset":             {"nvidia 0000:1b:00.0: reset done", notice{pci: at(0x1b), reset: true}, true},
 		"a reset, unbound":    {"pci 0000:1b:00.0: reset done", notice{pci: at(0x1b), reset: true}, true},
 		"another one's reset": {"vfio-pci 0000:1b:00.0: reset done", notice{}, false},
 		"a quoted reset":      {"process 'nvidia 0000:1b:00.0: reset done", notice{}, false},
 		"more than a reset":   {"nvidia 0000:1b:00.0: reset done (comm)", notice{}, false},
-		"with the function":   {"NVRM: Xid (PCI:0000:1b:00.0): 62, text", notice{pci: at(0x1b), xid: 62, detail: "text"}, true},
-		"without PCI":         {"NVRM: Xid (0000:1b:00): 119", notice{pci: at(0x1b), xid: 119}, true},
-		"long domain":         {"NVRM: Xid (PCI:00000000:1B:00): 31, pid='<unknown>'", notice{pci: at(0x1b), xid: 31, detail: "pid='<unknown>'"}, true},
+		"with the function":   {"NVRM: Xid (PCI:0000:1b:00.0): 62, text", notice{pci: at(0x1b), code: gpu.XID(62), detail: "text"}, true},
+		"without PCI":         {"NVRM: Xid (0000:1b:00): 119", notice{pci: at(0x1b), code: gpu.XID(119)}, true},
+		"long domain":         {"NVRM: Xid (PCI:00000000:1B:00): 31, pid='<unknown>'", notice{pci: at(0x1b), code: gpu.XID(31), detail: "pid='<unknown>'"}, true},
 		"after other words":   {line: "[  12.5] NVRM: Xid (PCI:0000:1b:00): 48, x"},
 		"a name of 15 bytes":  {line: "NVRM: GPU0:07:0[77]: segfault at 0 ip 0 sp 0 error 6 in GPU has fallen off the bus"},
-		"a MIG instance":      {"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, x", notice{pci: at(0x1b), xid: 94, detail: "x"}, true},
+		"a MIG instance":      {"NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, x", notice{pci: at(0x1b), code: gpu.XID(94), detail: "x"}, true},
 		"XID of four digits":  {line: "NVRM: Xid (PCI:0000:1b:00): 1079, x"},
 		"no comma":            {line: "NVRM: Xid (PCI:0000:1b:00): 79 x"},
-		"fell off":            {"NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
-		"fell off, long form": {"NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:20b0) has fallen off the bus and is not responding to commands.", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
-		"fell off, PCI form":  {"NVRM: GPU at PCI:0000:1b:00: has fallen off the bus", notice{pci: at(0x1b), xid: 79, detail: "fallen off the bus"}, true},
-		"fatal SXID":          {"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", notice{pci: at(0xc1), sxid: 20034, detail: "Fatal, Link 30 LTSSM Fault Up"}, true},
+		"fell off":            {"NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", notice{pci: at(0x1b), code: gpu.XID(79), detail: "fallen off the bus"}, true},
+		"fell off, long form": {"NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:20b0) has fallen off the bus and is not responding to commands.", notice{pci: at(0x1b), code: gpu.XID(79), detail: "fallen off the bus"}, true},
+		"fell off, PCI form":  {"NVRM: GPU at PCI:0000:1b:00: has fallen off the bus", notice{pci: at(0x1b), code: gpu.XID(79), detail: "fallen off the bus"}, true},
+		"fatal SXID":          {"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", notice{pci: at(0xc1), code: gpu.SXID(20034), detail: "Fatal, Link 30 LTSSM Fault Up"}, true},
 		"SXID that is not":    {line: "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress"},
 		"address of nothing":  {line: "NVRM: Xid (PCI:zz): 79, x"},
 		"XID 0":               {line: "NVRM: Xid (PCI:0000:1b:00): 0, x"},
@@ -93,8 +93,8 @@ func FuzzParseNotice(f *testing.F) {
 		if !ok {
 			return
 		}
-		if (told.xid == 0) == (told.sxid == 0) {
-			t.Errorf("%q: %+v has both codes, or none", line, told)
+		if told.code.IsZero() != told.reset {
+			t.Errorf("%q: %+v is neither an error code nor a reset", line, told)
 		}
 		if len(told.detail) > maxDetail || !utf8.ValidString(told.detail) || strings.ContainsAny(told.detail, "\n\r\x00\x1b") {
 			t.Errorf("%q: detail %q is not fit to print", line, told.detail)
@@ -110,7 +110,7 @@ func TestKernelLogIsReadFromNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	take := func(told notice) { said = append(said, fmt.Sprint(told.xid)) }
+	take := func(told notice) { said = append(said, fmt.Sprint(told.code.Number)) }
 	k := kernelLog{dev: tree{root}, log: slog.New(slog.DiscardHandler)}
 	k.drain(take) // there is no log yet
 	write := func(text string) {

@@ -277,7 +277,7 @@ func TestSimulatedEvents(t *testing.T) {
 			inject(t, m, sim.Fault{GPU: string(victim), XID: 79})
 			select {
 			case e := <-events:
-				if e.GPU != victim || e.XID != 79 || e.GI != gpu.NoInstance {
+				if e.GPU != victim || e.Code != gpu.XID(79) || e.GI != gpu.NoInstance {
 					t.Errorf("got %+v; want XID 79 of %s", e, victim)
 				}
 				seen = true

@@ -256,7 +256,7 @@ func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
 func (w *watch) understand(data nvml.EventData) *gpu.Event {
 	event := &gpu.Event{GI: instance(data.GpuInstanceId), CI: instance(data.ComputeInstanceId)}
 	if data.EventType&nvml.EventTypeXidCriticalError != 0 {
-		event.XID = data.EventData
+		event.Code = gpu.XID(data.EventData)
 	}
 	if data.Device == nil {
 		return event
@@ -276,8 +276,8 @@ func (w *watch) understand(data nvml.EventData) *gpu.Event {
 // heard turns a notice of the kernel's log into an event; false when it is of a GPU that is not known. A fatal
 // error of an NVSwitch concerns every card.
 func (l *watchList) heard(told notice) (gpu.Event, bool) {
-	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, XID: told.xid, SXID: told.sxid, Reset: told.reset, Log: true, Detail: told.detail}
-	if told.sxid != 0 {
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, Code: told.code, Reset: told.reset, Log: true, Detail: told.detail}
+	if told.code.Kind == gpu.KindSXID {
 		return event, true
 	}
 	event.GPU = l.places[told.pci]

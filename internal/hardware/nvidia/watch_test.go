@@ -70,8 +70,8 @@ func TestWatch(t *testing.T) {
 		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 94, GpuInstanceId: 3, ComputeInstanceId: 0}
 		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeDoubleBitEccError, GpuInstanceId: whole, ComputeInstanceId: whole}
 		want := []gpu.Event{
-			{GPU: gpu.UUID(first.UUID), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance},
-			{GPU: gpu.UUID(second.UUID), XID: 94, GI: 3},
+			{GPU: gpu.UUID(first.UUID), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance},
+			{GPU: gpu.UUID(second.UUID), Code: gpu.XID(94), GI: 3},
 			{GPU: gpu.UUID(second.UUID), GI: gpu.NoInstance, CI: gpu.NoInstance},
 		}
 		for i := range want {
@@ -89,7 +89,7 @@ func TestWatch(t *testing.T) {
 		// over what that one still holds.
 		n.late <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: whole, ComputeInstanceId: whole}
 		scan(t, a)
-		if got := <-events; got.XID != 31 {
+		if got := <-events; got.Code != gpu.XID(31) {
 			t.Errorf("an event during the change of sets: got %+v; want XID 31", got)
 		}
 		time.Sleep(time.Second)
@@ -101,7 +101,7 @@ func TestWatch(t *testing.T) {
 		}
 		// A wait that a lost card spoils: worth a scan, not worth spinning.
 		n.events <- nvml.EventData{EventType: uint64(nvml.ERROR_GPU_IS_LOST) << 32}
-		if got := <-events; got.XID != 0 || got.GPU != "" {
+		if got := <-events; !got.Code.IsZero() || got.GPU != "" {
 			t.Errorf("a spoiled wait: got %+v; want an event of every card without XID", got)
 		}
 		cancel()

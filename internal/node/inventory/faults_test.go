@@ -337,10 +337,10 @@ func (l *faultLab) play(t *testing.T, acts []act) {
 				copies = 1
 			}
 			for range copies {
-				l.heard(func(e gpu.Event) bool { return e.XID == step.hear })
+				l.heard(func(e gpu.Event) bool { return e.Code == gpu.XID(step.hear) })
 			}
 		case step.log:
-			l.heard(func(e gpu.Event) bool { return e.Log && (e.Reset || e.XID == 154) })
+			l.heard(func(e gpu.Event) bool { return e.Log && (e.Reset || e.Code == gpu.XID(154)) })
 		}
 		l.scans(step.scan)
 		if got := l.verdict(); got != step.want {

@@ -133,7 +133,7 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		rescan(i)
 		synctest.Wait()
 		at := time.Now()
-		s.events <- gpu.Event{GPU: idOf(1), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+		s.events <- gpu.Event{GPU: idOf(1), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		if waited := time.Since(at); waited > time.Millisecond {
 			t.Errorf("published after %v; want at once", waited)
@@ -185,12 +185,12 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 			}
 		})
 		i := running(t, s)
-		s.events <- gpu.Event{XID: 62, GI: gpu.NoInstance, CI: gpu.NoInstance}
+		s.events <- gpu.Event{Code: gpu.XID(62), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		expect(t, i, "event of no card in particular", idOf(0), "NeedsReset XID62")
 		expect(t, i, "event of no card in particular", idOf(1), "NeedsReset XID62")
 		// A card that only the next scan finds: the event waits for it.
-		s.events <- gpu.Event{GPU: idOf(2), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+		s.events <- gpu.Event{GPU: idOf(2), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		s.set(func(s *source) {
 			s.snapshot = nodeOf(3)
@@ -231,7 +231,7 @@ func TestResetSoonAfterAnXID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
 		i := running(t, s)
-		s.events <- gpu.Event{GPU: idOf(0), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+		s.events <- gpu.Event{GPU: idOf(0), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		s.set(func(s *source) { s.snapshot.GPUs[0].Health = gpu.Health{State: gpu.Gone} })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
@@ -281,7 +281,7 @@ func TestHungScan(t *testing.T) {
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				if !test.first {
-					s.events <- gpu.Event{GPU: idOf(0), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+					s.events <- gpu.Event{GPU: idOf(0), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 					synctest.Wait()
 					expect(t, i, "an event meanwhile", idOf(0), "NeedsReboot XID79")
 				}
@@ -410,7 +410,7 @@ func TestWatchIsRetried(t *testing.T) {
 				t.Errorf("%d watches; want 4", s.watches)
 			}
 		})
-		s.events <- gpu.Event{GPU: idOf(0), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+		s.events <- gpu.Event{GPU: idOf(0), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		expect(t, i, "an event of the new watch", idOf(0), "NeedsReboot XID79")
 	})
@@ -491,7 +491,7 @@ func TestPartialScan(t *testing.T) {
 		s := newSource(1)
 		s.snapshot.GPUs[0].Health.Causes = []gpu.Cause{{Code: "ECC_DOUBLE_BIT"}}
 		i := running(t, s)
-		s.events <- gpu.Event{GPU: idOf(0), GI: gpu.NoInstance, CI: gpu.NoInstance, XID: 94}
+		s.events <- gpu.Event{GPU: idOf(0), GI: gpu.NoInstance, CI: gpu.NoInstance, Code: gpu.XID(94)}
 		synctest.Wait()
 		s.set(func(s *source) {
 			s.snapshot.GPUs[0].Health = gpu.Health{

@@ -46,7 +46,7 @@ func TestHealthOutlastsARestart(t *testing.T) {
 		s.set(func(s *source) { s.snapshot.GPUs[1].Health.Recovery = "" })
 		path := filepath.Join(t.TempDir(), "state", "health.json")
 		life(t, s, path, "boot-1", func(i *inventory.Inventory) {
-			s.events <- gpu.Event{GPU: idOf(1), XID: 48, GI: gpu.NoInstance, CI: gpu.NoInstance}
+			s.events <- gpu.Event{GPU: idOf(1), Code: gpu.XID(48), GI: gpu.NoInstance, CI: gpu.NoInstance}
 			synctest.Wait()
 			expect(t, i, "an event", idOf(1), "NeedsReset XID48")
 		})
@@ -73,7 +73,7 @@ func TestHealthOutlastsARestart(t *testing.T) {
 		life(t, s, path, "boot-1", func(i *inventory.Inventory) { expect(t, i, "reset", idOf(1), "Healthy") })
 
 		life(t, s, path, "boot-1", func(i *inventory.Inventory) {
-			s.events <- gpu.Event{GPU: idOf(1), XID: 48, GI: gpu.NoInstance, CI: gpu.NoInstance}
+			s.events <- gpu.Event{GPU: idOf(1), Code: gpu.XID(48), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		})
 		life(t, s, path, "boot-2", func(i *inventory.Inventory) { expect(t, i, "after a reboot", idOf(1), "Healthy") })
 	})
@@ -111,7 +111,7 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 		s := newSource(1)
 		logged := life(t, s, filepath.Join(blocked, "health.json"), "boot", func(i *inventory.Inventory) {
 			for _, xid := range []uint64{48, 62} {
-				s.events <- gpu.Event{GPU: idOf(0), XID: xid, GI: gpu.NoInstance, CI: gpu.NoInstance}
+				s.events <- gpu.Event{GPU: idOf(0), Code: gpu.XID(xid), GI: gpu.NoInstance, CI: gpu.NoInstance}
 				synctest.Wait()
 			}
 			expect(t, i, "events", idOf(0), "NeedsReset XID48 XID62")
@@ -143,7 +143,7 @@ func TestEventsDoNotWaitForTheFile(t *testing.T) {
 		<-subscription.C()
 		for n := range 3 {
 			began := time.Now()
-			s.events <- gpu.Event{GPU: idOf(n), XID: 79, GI: gpu.NoInstance, CI: gpu.NoInstance}
+			s.events <- gpu.Event{GPU: idOf(n), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 			<-subscription.C()
 			expect(t, i, "an event while the file hangs", idOf(n), "NeedsReboot XID79")
 			if took := time.Since(began); took != 0 {

@@ -41,9 +41,9 @@ type timeout struct {
 }
 
 type eventKey struct {
-	card      gpu.UUID
-	xid, sxid uint64
-	gi, ci    int
+	card   gpu.UUID
+	code   gpu.Code
+	gi, ci int
 }
 
 func newPicture(rules health.Rules, restored map[gpu.UUID]health.Record) *picture {
@@ -144,7 +144,7 @@ func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Tim
 	for key, event := range p.recent {
 		record, here := p.records[key.card]
 		_, wasHere := before[key.card]
-		standing := record.Has(key.xid, key.sxid)
+		standing := record.Has(key.code)
 		switch {
 		case began.After(event.Time.Add(health.Settle)), here && !standing, wasHere && !here && began.After(event.Time):
 			delete(p.recent, key)
@@ -173,11 +173,11 @@ func (p *picture) happened(event gpu.Event) {
 }
 
 func (p *picture) remember(card gpu.UUID, event gpu.Event) {
-	if card == "" || event.XID == 0 && event.SXID == 0 || len(p.recent) >= maxRecent {
+	if card == "" || event.Code.IsZero() || len(p.recent) >= maxRecent {
 		return
 	}
 	event.GPU = card
-	p.recent[eventKey{card, event.XID, event.SXID, event.GI, event.CI}] = event
+	p.recent[eventKey{card, event.Code, event.GI, event.CI}] = event
 }
 
 // hung records that a scan has not returned: on the card that it is reading, or on
@@ -239,7 +239,7 @@ func (p *picture) eventsOf(id gpu.UUID) []gpu.Event {
 		}
 	}
 	slices.SortFunc(events, func(a, b gpu.Event) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.XID, b.XID), cmp.Compare(a.SXID, b.SXID),
+		return cmp.Or(a.Time.Compare(b.Time), a.Code.Compare(b.Code),
 			cmp.Compare(a.GI, b.GI), cmp.Compare(a.CI, b.CI))
 	})
 	return events

@@ -166,7 +166,7 @@ func play(t *rapid.T) {
 				continue // waits for the card's scan; a test of its own covers that
 			}
 			xid := rapid.SampledFrom([]uint64{13, 48, 79}).Draw(t, "xid")
-			s.events <- gpu.Event{GPU: id, XID: xid, GI: gpu.NoInstance, CI: gpu.NoInstance}
+			s.events <- gpu.Event{GPU: id, Code: gpu.XID(xid), GI: gpu.NoInstance, CI: gpu.NoInstance}
 			synctest.Wait()
 			w.event(id, xid)
 			// The scan that follows an event finds the same hardware.

@@ -239,7 +239,7 @@ func (l *loop) eventCame(event gpu.Event) {
 		level = slog.LevelWarn
 	}
 	l.deps.Log.Log(context.Background(), level, "hardware event",
-		"gpu", event.GPU, "xid", event.XID, "sxid", event.SXID, "reset", event.Reset, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
+		"gpu", event.GPU, "code", event.Code.String(), "reset", event.Reset, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
 	if !l.soonSet {
 		l.soonSet = true
 		l.soon.Reset(afterEvent)

@@ -23,15 +23,15 @@ type xidCount struct {
 
 // Add counts an event; one without an XID or without a GPU is ignored.
 func (x *XIDs) Add(event gpu.Event) {
-	if event.XID == 0 || event.GPU == "" {
+	if event.Code.Kind != gpu.KindXID || event.GPU == "" {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	at := slices.IndexFunc(x.counts, func(c xidCount) bool { return c.GPU == event.GPU && c.XID == event.XID })
+	at := slices.IndexFunc(x.counts, func(c xidCount) bool { return c.GPU == event.GPU && c.XID == event.Code.Number })
 	if at < 0 {
 		at = len(x.counts)
-		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{GPU: event.GPU, XID: event.XID}})
+		x.counts = append(x.counts, xidCount{XIDCount: metrics.XIDCount{GPU: event.GPU, XID: event.Code.Number}})
 	}
 	c := &x.counts[at]
 	if event.Log {

@@ -9,7 +9,7 @@ import (
 
 // TestXIDs: an error that NVML and the kernel log both report is one.
 func TestXIDs(t *testing.T) {
-	event, line := gpu.Event{GPU: "GPU-a", XID: 94}, gpu.Event{GPU: "GPU-a", XID: 94, Log: true}
+	event, line := gpu.Event{GPU: "GPU-a", Code: gpu.XID(94)}, gpu.Event{GPU: "GPU-a", Code: gpu.XID(94), Log: true}
 	for title, test := range map[string]struct {
 		events []gpu.Event
 		want   uint64
@@ -19,7 +19,7 @@ func TestXIDs(t *testing.T) {
 		"a storm":                        {[]gpu.Event{event, event, line, event, line, line}, 3},
 		"NVML missed one":                {[]gpu.Event{event, line, line}, 2},
 		"the log cannot be read":         {[]gpu.Event{event, event}, 2},
-		"another GPU, and no XID at all": {[]gpu.Event{{GPU: "GPU-b"}, {XID: 94}, event}, 1},
+		"another GPU, and no XID at all": {[]gpu.Event{{GPU: "GPU-b"}, {Code: gpu.XID(94)}, event}, 1},
 	} {
 		t.Run(title, func(t *testing.T) {
 			var counts XIDs
