@@ -146,7 +146,7 @@ func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why strin
 		switch {
 		case got.err != nil:
 			return nil, got.err.Error()
-		case !got.snapshot.Driver.Present():
+		case !got.snapshot.DriverPresent():
 			return nil, "no driver answers"
 		}
 		return &got.snapshot, ""

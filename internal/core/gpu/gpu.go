@@ -1,5 +1,7 @@
 package gpu
 
+import "slices"
+
 // NoNUMANode is the NUMA node of a GPU whose kernel does not say
 // (numa_node reads -1, or is missing).
 const NoNUMANode = -1
@@ -7,6 +9,10 @@ const NoNUMANode = -1
 // GPU is one physical GPU as the last scan saw it.
 type GPU struct {
 	UUID UUID `json:"uuid"`
+	// Vendor is the Traits.Name of the vendor whose driver the GPU has.
+	Vendor string `json:"vendor,omitempty"`
+	// Driver is the driver of this GPU; zero while none answers.
+	Driver Driver `json:"driver,omitzero"`
 	// Index is NVML's enumeration order, which is by PCI bus ID; it changes when a
 	// GPU is lost, the UUID does not.
 	Index int `json:"index"`
@@ -160,19 +166,43 @@ type Driver struct {
 // Present tells whether a driver answered.
 func (d Driver) Present() bool { return d.Version != "" }
 
-// Snapshot is everything that one scan saw of a node. A snapshot is never changed
-// after it was published; readers share it.
-type Snapshot struct {
+// VendorState is what a scan found of one vendor, its GPUs left out.
+type VendorState struct {
+	// Name is the vendor's Traits.Name.
+	Name   string `json:"name"`
 	Driver Driver `json:"driver,omitzero"`
-	// GPUs are in the order of Index.
+	// Shared are the device nodes that every container with a GPU of the vendor needs, those that the host has. GPU.Nodes
+	// are a GPU's own.
+	Shared []DeviceNode `json:"shared,omitempty"`
+	// Scanned is true once a scan of the vendor has returned.
+	Scanned bool `json:"scanned,omitempty"`
+}
+
+// Snapshot is everything that one scan found on a node. It is never changed after it was published; readers share it.
+type Snapshot struct {
+	// Vendors are sorted by name.
+	Vendors []VendorState `json:"vendors,omitempty"`
+	// GPUs are sorted by the vendor's name, then by Index.
 	GPUs []GPU `json:"gpus"`
 	// Topology has one row per entry of GPUs, in the same order.
 	Topology Topology `json:"topology,omitempty"`
-	// Control are the nodes that every GPU container needs: nvidiactl,
-	// nvidia-uvm, nvidia-uvm-tools, nvidia-modeset, those present.
-	Control []DeviceNode `json:"control,omitempty"`
-	// Faults are troubles that belong to no known GPU: no driver, a GPU that could not be read.
+	// Faults belong to no known GPU: no driver, a GPU that could not be read.
 	Faults []Cause `json:"faults,omitempty"`
+}
+
+// Vendor returns the state of a vendor by name; one without a driver when the snapshot does not have it.
+func (s *Snapshot) Vendor(name string) *VendorState {
+	for i := range s.Vendors {
+		if s.Vendors[i].Name == name {
+			return &s.Vendors[i]
+		}
+	}
+	return &VendorState{Name: name}
+}
+
+// DriverPresent reports whether the driver of at least one vendor answered.
+func (s *Snapshot) DriverPresent() bool {
+	return slices.ContainsFunc(s.Vendors, func(v VendorState) bool { return v.Driver.Present() })
 }
 
 // GPU finds a GPU by UUID; nil when the snapshot has none of that name.

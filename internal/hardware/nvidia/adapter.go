@@ -169,7 +169,7 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 	}
 	a.away = failed != nil && gone(failed.ret)
 	if failed != nil {
-		if doubtful(failed.ret) && a.latest != nil && a.latest.Driver.Present() {
+		if doubtful(failed.ret) && a.latestDriver().Present() {
 			return a.withoutAnswer(*failed), nil
 		}
 		return a.withoutDriver(*driverMissing(failed.call, failed.ret)), nil
@@ -237,13 +237,12 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 	slices.SortFunc(cards, func(x, y *card) int { return x.gpu.Index - y.gpu.Index })
 
 	compareLinks(cards)
-	snapshot.Driver = a.session.driver
 	snapshot.Topology = a.topology(cards)
 	snapshot.GPUs = make([]gpu.GPU, len(cards))
 	for i, c := range cards {
 		snapshot.GPUs[i] = c.gpu
 	}
-	snapshot.Control = a.controlNodes()
+	a.complete(&snapshot, a.session.driver)
 	snapshot.Faults = append(roll.faults, a.missingControl()...)
 	a.remember(cards)
 	return snapshot, nil, nil
@@ -251,7 +250,7 @@ func (a *Adapter) read(ctx context.Context) (snapshot gpu.Snapshot, broken *gpu.
 
 // withoutDriver keeps the cards that are still in the machine, as Gone.
 func (a *Adapter) withoutDriver(fault gpu.Cause) gpu.Snapshot {
-	snapshot := gpu.Snapshot{Faults: []gpu.Cause{fault}, Control: a.controlNodes()}
+	snapshot := gpu.Snapshot{Faults: []gpu.Cause{fault}}
 	cards := slices.SortedFunc(maps.Values(a.known), func(x, y gpu.GPU) int { return comparePCI(x.PCI, y.PCI) })
 	for _, c := range cards {
 		if a.sys.hasPCI(c.PCI) == absent {
@@ -268,8 +267,25 @@ func (a *Adapter) withoutDriver(fault gpu.Cause) gpu.Snapshot {
 		gone[i] = &card{gpu: snapshot.GPUs[i]}
 	}
 	snapshot.Topology = a.topology(gone)
+	a.complete(&snapshot, gpu.Driver{})
 	a.watched.Store(nil)
 	return snapshot
+}
+
+// complete adds to a snapshot whose GPUs they are and what they share.
+func (a *Adapter) complete(snapshot *gpu.Snapshot, driver gpu.Driver) {
+	snapshot.Vendors = []gpu.VendorState{{Name: gpu.NVIDIA, Driver: driver, Shared: a.controlNodes(), Scanned: true}}
+	for i := range snapshot.GPUs {
+		snapshot.GPUs[i].Vendor, snapshot.GPUs[i].Driver = gpu.NVIDIA, driver
+	}
+}
+
+// latestDriver returns the driver of the last scan; zero before the first.
+func (a *Adapter) latestDriver() gpu.Driver {
+	if a.latest == nil {
+		return gpu.Driver{}
+	}
+	return a.latest.Vendor(gpu.NVIDIA).Driver
 }
 
 // remember keeps what later scans need: the identity of cards, so that a lost one

@@ -74,8 +74,8 @@ func TestMissingNodesAreMade(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		got := scan(t, a)
-		if len(got.Faults) > 0 || len(got.Control) != 4 {
-			t.Errorf("%s: faults %v, control nodes %v", when, got.Faults, got.Control)
+		if len(got.Faults) > 0 || len(got.Vendor(gpu.NVIDIA).Shared) != 4 {
+			t.Errorf("%s: faults %v, control nodes %v", when, got.Faults, got.Vendor(gpu.NVIDIA).Shared)
 		}
 		for path, numbersWanted := range want {
 			if made := numbers(t, path); made != numbersWanted {

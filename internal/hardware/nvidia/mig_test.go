@@ -104,7 +104,7 @@ func TestDeviceNodes(t *testing.T) {
 		{Path: "/dev/nvidiactl", HostPath: control, Major: 509, Minor: 255},
 		{Path: "/dev/nvidia-uvm", Major: 508},
 	}
-	if diff := cmp.Diff(want, got.Control); diff != "" {
+	if diff := cmp.Diff(want, got.Vendor(gpu.NVIDIA).Shared); diff != "" {
 		t.Errorf("control nodes (-want +got):\n%s", diff)
 	}
 }

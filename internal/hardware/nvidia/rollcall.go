@@ -55,7 +55,7 @@ func (a *Adapter) enumerate() (roll rollCall, broken *gpu.Cause, missing *failur
 	count, ret := a.library.DeviceGetCount()
 	switch {
 	case ret == nvml.SUCCESS:
-	case !gone(ret) && a.latest != nil && a.latest.Driver.Present():
+	case !gone(ret) && a.latestDriver().Present():
 		return rollCall{}, nil, &failure{call: "nvmlDeviceGetCount", ret: ret}
 	default:
 		return rollCall{}, driverMissing("nvmlDeviceGetCount", ret), nil

@@ -27,11 +27,12 @@ func TestScanReadsFacts(t *testing.T) {
 	n.cards[1].fabric = nvml.GpuFabricInfo{ClusterUuid: [16]uint8{1}, CliqueId: 7, State: nvml.GPU_FABRIC_STATE_IN_PROGRESS}
 
 	got := scan(t, n.adapter())
+	driver := gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}
 	want := &gpu.Snapshot{
-		Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}},
+		Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: driver, Scanned: true}},
 		GPUs: []gpu.GPU{
 			{
-				UUID: gpu.UUID(n.cards[0].UUID), PCI: gpu.PCIAddress{Bus: 0x10}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.cards[0].UUID), Vendor: gpu.NVIDIA, Driver: driver, PCI: gpu.PCIAddress{Bus: 0x10}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				Clique: gpu.Clique{ClusterUUID: "0a000000-0000-0000-0000-00000000000b", ID: 7},
 				MIG:    gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
@@ -39,7 +40,7 @@ func TestScanReadsFacts(t *testing.T) {
 				Health: gpu.Health{Recovery: gpu.RecoveryNone},
 			},
 			{
-				UUID: gpu.UUID(n.cards[1].UUID), Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.cards[1].UUID), Vendor: gpu.NVIDIA, Driver: driver, Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				NUMANode: gpu.NoNUMANode,
 				MIG:      gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
@@ -373,8 +374,8 @@ func TestDriverComesAndGoes(t *testing.T) {
 	n.initReturn = nvml.SUCCESS
 	n.library.DriverVersion, n.cards[0].Config.Name = "590.1", "another name for it"
 	expect("back", 2, "")
-	if got := scan(t, a); got.Driver.Version != "590.1" || got.GPUs[0].Product != "another name for it" {
-		t.Errorf("driver %s says %q; want what the new driver says", got.Driver.Version, got.GPUs[0].Product)
+	if got := scan(t, a); got.Vendor(gpu.NVIDIA).Driver.Version != "590.1" || got.GPUs[0].Product != "another name for it" {
+		t.Errorf("driver %s says %q; want what the new driver says", got.Vendor(gpu.NVIDIA).Driver.Version, got.GPUs[0].Product)
 	}
 	n.cards[1].broken = nvml.ERROR_UNINITIALIZED
 	expect("gone in the middle", 2, gpu.Gone, "DRIVER_MISSING")

@@ -169,8 +169,8 @@ func (a *Adapter) readCUDA(s *session) {
 	case ret == nvml.SUCCESS:
 		s.driver.CUDA = gpu.Version{Major: cuda / 1000, Minor: cuda % 1000 / 10}
 	case doubtful(ret):
-		if a.latest != nil && a.latest.Driver.Version == s.driver.Version {
-			s.driver.CUDA = a.latest.Driver.CUDA
+		if latest := a.latestDriver(); latest.Present() && latest.Version == s.driver.Version {
+			s.driver.CUDA = latest.CUDA
 		}
 		return
 	}

@@ -82,7 +82,7 @@ func TestProfiles(t *testing.T) {
 // nodes, which need root.
 func describe(s *gpu.Snapshot) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "driver %s, CUDA %s\n", s.Driver.Version, s.Driver.CUDA)
+	fmt.Fprintf(&out, "driver %s, CUDA %s\n", s.Vendor(gpu.NVIDIA).Driver.Version, s.Vendor(gpu.NVIDIA).Driver.CUDA)
 	for _, g := range s.GPUs {
 		fmt.Fprintf(&out, "%d minor %d, %s, %s, %s %s, %d MiB, NUMA %d", g.Index, g.Minor, g.PCI, g.Product,
 			g.Architecture, g.ComputeCapability, g.MemoryBytes>>20, g.NUMANode)
@@ -238,8 +238,8 @@ func TestSimulatedDriverGoneAndBack(t *testing.T) {
 	inject(t, m, sim.Fault{DriverGone: true})
 	for range 2 {
 		gone := scan(t, a)
-		if len(gone.GPUs) != 4 || gone.Driver.Present() || len(gone.Faults) != 1 || gone.Faults[0].Code != "DRIVER_MISSING" {
-			t.Errorf("driver gone: %d cards, driver %q, faults %v; want 4 Gone, none, DRIVER_MISSING", len(gone.GPUs), gone.Driver.Version, gone.Faults)
+		if len(gone.GPUs) != 4 || gone.DriverPresent() || len(gone.Faults) != 1 || gone.Faults[0].Code != "DRIVER_MISSING" {
+			t.Errorf("driver gone: %d cards, driver %q, faults %v; want 4 Gone, none, DRIVER_MISSING", len(gone.GPUs), gone.Vendor(gpu.NVIDIA).Driver.Version, gone.Faults)
 		}
 	}
 	if fresh := scan(t, adapterOn(t, m)); len(fresh.GPUs) != 0 || len(fresh.Faults) != 1 {
@@ -394,7 +394,7 @@ func TestSimulatedNodes(t *testing.T) {
 			t.Errorf("card %d has %+v; want %s with major %d and two DRM nodes", g.Index, g.Nodes, want, show.Majors.NVIDIA)
 		}
 	}
-	if len(s.Control) != 4 {
-		t.Errorf("control nodes %+v; want four", s.Control)
+	if len(s.Vendor(gpu.NVIDIA).Shared) != 4 {
+		t.Errorf("control nodes %+v; want four", s.Vendor(gpu.NVIDIA).Shared)
 	}
 }

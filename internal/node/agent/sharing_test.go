@@ -279,7 +279,7 @@ func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
 		t.Fatal(err)
 	}
-	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.inventory.Current().Driver.Present() })
+	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.inventory.Current().DriverPresent() })
 	if err := b.machine.Clear(sim.ClearDriver); err != nil {
 		t.Fatal(err)
 	}

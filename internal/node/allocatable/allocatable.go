@@ -185,7 +185,7 @@ func (d *Devices) Settle() {
 		}
 	}()
 	snapshot := d.deps.Inventory.Current()
-	if !known || !snapshot.Driver.Present() {
+	if !known || !snapshot.DriverPresent() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment.
 	}
 	settings.Changing = d.deps.Changing(snapshot)

@@ -41,7 +41,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	snapshot := &gpu.Snapshot{Driver: gpu.Driver{Version: "580.65.06"}}
+	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
 	for i, id := range []gpu.UUID{"GPU-a", "GPU-b"} {
 		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{UUID: id, Index: i, Product: "Tesla T4", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7, Minor: 5}})
 	}

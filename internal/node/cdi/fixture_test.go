@@ -36,7 +36,7 @@ func newMachine(t testing.TB, gpus int) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, root: root, dir: filepath.Join(t.TempDir(), "cdi"), snapshot: &gpu.Snapshot{
-		Driver: gpu.Driver{Version: driverVersion, CUDA: gpu.Version{Major: 12, Minor: 8}},
+		Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: driverVersion, CUDA: gpu.Version{Major: 12, Minor: 8}}}},
 	}}
 	for _, lib := range []string{"libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-opticalflow.so", "libnvidia-allocator.so"} {
 		m.file(libFolder + "/" + lib + "." + driverVersion)
@@ -125,7 +125,8 @@ func (m *machine) realNodes() bool {
 }
 
 func (m *machine) control(name string, major, minor uint32) {
-	m.snapshot.Control = append(m.snapshot.Control, m.node(name, major, minor))
+	nvidia := m.snapshot.Vendor(gpu.NVIDIA)
+	nvidia.Shared = append(nvidia.Shared, m.node(name, major, minor))
 }
 
 func uuid(i int) gpu.UUID {

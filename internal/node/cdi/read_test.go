@@ -113,7 +113,7 @@ func TestAnySnapshot(t *testing.T) {
 	w.discover = func(string) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil }
 	states := []gpu.State{"", gpu.Healthy, gpu.Unhealthy, gpu.Gone}
 	rapid.Check(t, func(r *rapid.T) {
-		snapshot := &gpu.Snapshot{Driver: m.snapshot.Driver, Control: m.snapshot.Control}
+		snapshot := &gpu.Snapshot{Vendors: m.snapshot.Vendors}
 		want := map[string]string{}
 		for i := range rapid.IntRange(0, 6).Draw(r, "gpus") {
 			card := gpu.GPU{

@@ -236,7 +236,7 @@ func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 	}
 	slices.Sort(nodes)
 	var want []string
-	for _, node := range slices.Concat(snapshot.Control, snapshot.GPUs[1].Nodes, snapshot.GPUs[2].Nodes) {
+	for _, node := range slices.Concat(snapshot.Vendor(gpu.NVIDIA).Shared, snapshot.GPUs[1].Nodes, snapshot.GPUs[2].Nodes) {
 		want = append(want, fmt.Sprintf("%s %d:%d", node.Path, node.Major, node.Minor))
 	}
 	slices.Sort(want)
@@ -246,7 +246,7 @@ func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 	if root && got.Forged != "operation not permitted" {
 		t.Errorf("opening a forged /dev/nvidia0: %s, want: operation not permitted", got.Forged)
 	}
-	version := snapshot.Driver.Version
+	version := snapshot.Vendor(gpu.NVIDIA).Driver.Version
 	card, render := filepath.Base(snapshot.GPUs[2].Nodes[1].Path), filepath.Base(snapshot.GPUs[2].Nodes[2].Path)
 	byPath := "/dev/dri/by-path/pci-" + snapshot.GPUs[2].PCI.String()
 	lib := "/" + libFolder + "/"

@@ -201,7 +201,7 @@ func acquire(ctx context.Context, token chan struct{}, holder string) error {
 }
 
 func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
-	if !snapshot.Driver.Present() {
+	if !snapshot.Vendor(gpu.NVIDIA).Driver.Present() {
 		return rendered{err: ErrNoDriver}
 	}
 	// 1. One device per GPU and MIG device that has its nodes.
@@ -211,11 +211,11 @@ func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
 		return rendered{problems: check.problems, err: ErrNoDevices}
 	}
 	// 2. What all of them share: the driver's files and hooks, the control nodes.
-	found, err := w.commonEdits(snapshot.Driver.Version, check)
+	found, err := w.commonEdits(snapshot.Vendor(gpu.NVIDIA).Driver.Version, check)
 	if err != nil {
 		return rendered{problems: check.problems, err: err}
 	}
-	common := check.common(found, snapshot.Control)
+	common := check.common(found, snapshot.Vendor(gpu.NVIDIA).Shared)
 	// 3. What the configuration adds.
 	check.addFeatures(&common, &extras, w.deps.Roots.Driver)
 	devices = append(devices, check.mps(extras.MPS)...)

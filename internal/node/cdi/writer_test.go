@@ -82,7 +82,7 @@ func TestSyncKeeps(t *testing.T) {
 			want:   "no GPU of this node has a device node",
 		},
 		"driver files are of another version": {
-			change:  func(m *machine) { m.snapshot.Driver.Version = "999.99.99" },
+			change:  func(m *machine) { m.snapshot.Vendors[0].Driver.Version = "999.99.99" },
 			wantErr: "find the files of driver 999.99.99",
 			want:    "find the files of driver 999.99.99",
 		},

@@ -42,10 +42,10 @@ type hardware struct {
 func machine(n int) *hardware {
 	h := &hardware{settings: []offer.Settings{{}}}
 	h.snapshot.Topology = gpu.NewTopology(n)
-	h.snapshot.Control = []gpu.DeviceNode{
+	h.snapshot.Vendors = []gpu.VendorState{{Name: gpu.NVIDIA, Shared: []gpu.DeviceNode{
 		{Path: "/dev/nvidiactl", HostPath: "/dev/nvidiactl", Major: 195, Minor: 255},
 		{Path: "/dev/nvidia-uvm", HostPath: "/dev/nvidia-uvm", Major: 510},
-	}
+	}}}
 	for i := range n {
 		h.snapshot.GPUs = append(h.snapshot.GPUs, gpu.GPU{
 			UUID: uuid(i), Index: i, Minor: i, NUMANode: i * 2 / n,

@@ -70,7 +70,8 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 		}
 	}
 	if w.strategy.PassDeviceSpecs {
-		v.control = append(specsOf(snapshot.Control), state.Features.channelSpecs(snapshot.Control)...)
+		shared := snapshot.Vendor(gpu.NVIDIA).Shared
+		v.control = append(specsOf(shared), state.Features.channelSpecs(shared)...)
 	}
 	if previous != nil {
 		v.keepVanished(previous, now, w.linger)

@@ -39,10 +39,10 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	node.Name = nodeName
 	status := &node.Status
 	status.AgentVersion = in.AgentVersion
-	if snapshot.Driver.Present() {
-		status.Driver.Version = snapshot.Driver.Version
-		if snapshot.Driver.CUDA != (gpu.Version{}) {
-			status.Driver.CUDAVersion = snapshot.Driver.CUDA.String()
+	if driver := snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
+		status.Driver.Version = driver.Version
+		if driver.CUDA != (gpu.Version{}) {
+			status.Driver.CUDAVersion = driver.CUDA.String()
 		}
 	}
 	holders := holdersOf(in.Holdings)

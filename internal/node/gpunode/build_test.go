@@ -29,7 +29,7 @@ func testGPU(i int) gpu.GPU {
 
 func snapshot() *gpu.Snapshot {
 	s := &gpu.Snapshot{
-		Driver:   gpu.Driver{Version: "570.1", CUDA: gpu.Version{Major: 12, Minor: 8}},
+		Vendors:  []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "570.1", CUDA: gpu.Version{Major: 12, Minor: 8}}}},
 		GPUs:     []gpu.GPU{testGPU(0), testGPU(1), testGPU(2), testGPU(3)},
 		Topology: gpu.NewTopology(4),
 		Faults:   []gpu.Cause{{Code: "NVML_TIMEOUT", Message: "a call took too long"}},

@@ -39,7 +39,7 @@ func publishing(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Pu
 }
 
 func object(gpus int) *v1alpha1.GPUNode {
-	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
+	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for i := range gpus {
 		s.GPUs = append(s.GPUs, testGPU(i))
 	}

@@ -85,8 +85,7 @@ func Diff(old, new *gpu.Snapshot) Changes {
 	slices.Sort(changes.Changed)
 	slices.Sort(changes.Removed)
 	changes.Links = linksDiffer(old, new, before)
-	changes.Node = old.Driver != new.Driver ||
-		!slices.Equal(old.Control, new.Control) || !slices.Equal(old.Faults, new.Faults)
+	changes.Node = !reflect.DeepEqual(old.Vendors, new.Vendors) || !slices.Equal(old.Faults, new.Faults)
 	return changes
 }
 

@@ -38,7 +38,7 @@ func newSource(cards int) *source {
 
 // nodeOf is a healthy node with so many cards.
 func nodeOf(cards int) gpu.Snapshot {
-	s := gpu.Snapshot{Driver: gpu.Driver{Version: "1"}, Topology: gpu.NewTopology(cards)}
+	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, Topology: gpu.NewTopology(cards)}
 	for i := range cards {
 		s.GPUs = append(s.GPUs, gpu.GPU{UUID: idOf(i), Index: i, Health: gpu.Health{Recovery: gpu.RecoveryNone}})
 	}

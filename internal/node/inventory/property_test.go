@@ -209,7 +209,7 @@ func take(s *signal.Subscription, i *inventory.Inventory, saw **gpu.Snapshot) {
 }
 
 func drawNode(t *rapid.T) gpu.Snapshot {
-	s := gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
+	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for n := range 3 {
 		kind := rapid.SampledFrom([]string{"well", "well", "silent", "sick", "needs reset", "gone", "absent"}).Draw(t, "kind")
 		card := gpu.GPU{UUID: idOf(n), Index: len(s.GPUs), Health: gpu.Health{Recovery: gpu.RecoveryNone}}

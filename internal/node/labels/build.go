@@ -75,10 +75,11 @@ func (b *builder) node() {
 	}
 	b.set(nvidiaDomain+"gpu.present", "true")
 	b.set(nvidiaDomain+"gpu.machine", cmp.Or(fit(clean(b.Host.Machine), maxName), "unknown"))
-	if version := b.Snapshot.Driver.Version; version != "" {
+	driver := b.Snapshot.Vendor(gpu.NVIDIA).Driver
+	if version := driver.Version; version != "" {
 		b.driver(version)
 	}
-	if cuda := b.Snapshot.Driver.CUDA; cuda != (gpu.Version{}) {
+	if cuda := driver.CUDA; cuda != (gpu.Version{}) {
 		b.number(nvidiaDomain+"cuda.runtime-version.major", cuda.Major)
 		b.number(nvidiaDomain+"cuda.runtime-version.minor", cuda.Minor)
 		b.set(nvidiaDomain+"cuda.runtime-version.full", cuda.String())

@@ -14,7 +14,7 @@ const h100 = "NVIDIA H100 80GB HBM3"
 
 // cards is a snapshot of cards of these products, whose UUIDs are GPU-0 and so on.
 func cards(products ...string) *gpu.Snapshot {
-	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}, Topology: gpu.NewTopology(len(products))}
+	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}}, Topology: gpu.NewTopology(len(products))}
 	for i, product := range products {
 		s.GPUs = append(s.GPUs, gpu.GPU{
 			UUID: uuid(i), Index: i, PCI: gpu.PCIAddress{Bus: uint8(i)}, Product: product,
@@ -53,12 +53,12 @@ func TestBuild(t *testing.T) {
 			"nvidia.com/cuda.driver.major": "580", "nvidia.com/cuda.driver.minor": "95", "nvidia.com/cuda.driver.rev": "05",
 			"nvidia.com/cuda.runtime-version.full": "13.0", "nvidia.com/cuda.runtime.major": "13", "nvidia.com/cuda.runtime.minor": "0",
 		}, never: []string{"nvidia.com/gfd.timestamp", "nvidia.com/vgpu.present", "nvidia.com/gpu.clique"}},
-		"versions of two pieces": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Driver.Version = "555.42" })}, want: Labels{
+		"versions of two pieces": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "555.42" })}, want: Labels{
 			"nvidia.com/cuda.driver-version.full": "555.42", "nvidia.com/cuda.driver-version.revision": "", "nvidia.com/cuda.driver.rev": "",
 		}},
-		"version of one piece": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Driver.Version = "devel" })},
+		"version of one piece": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "devel" })},
 			want: Labels{"nvidia.com/cuda.driver-version.full": "devel"}, never: []string{"nvidia.com/cuda.driver-version.major"}},
-		"no driver": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Driver = gpu.Driver{} })},
+		"no driver": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors = nil })},
 			never: []string{"nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.runtime.major"}},
 		"machine": {in: Input{Snapshot: cards(h100), Host: Host{Machine: " PowerEdge  XE9680 (0A1B)™ "}},
 			want: Labels{"nvidia.com/gpu.machine": "PowerEdge-XE9680-0A1B"}},

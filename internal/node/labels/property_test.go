@@ -45,7 +45,7 @@ func anyInput() *rapid.Generator[Input] {
 		in := Input{
 			MIGStrategy: rapid.SampledFrom([]string{"", offer.MIGNone, offer.MIGSingle, offer.MIGMixed}).Draw(t, "strategy"),
 			Host:        Host{Machine: anyText().Draw(t, "machine"), VGPU: &VGPU{Present: rapid.Bool().Draw(t, "vgpu"), DriverVersion: anyText().Draw(t, "host"), DriverBranch: anyText().Draw(t, "branch")}},
-			Snapshot:    &gpu.Snapshot{Driver: gpu.Driver{Version: anyText().Draw(t, "driver")}, Topology: gpu.NewTopology(n)},
+			Snapshot:    &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: anyText().Draw(t, "driver")}}}, Topology: gpu.NewTopology(n)},
 		}
 		for i := range n {
 			card := gpu.GPU{

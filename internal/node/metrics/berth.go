@@ -88,8 +88,10 @@ func (v *view) identity(t *text, names []cardLabels) {
 		}
 	}
 	t.name("berth_driver_info", gauge, "1, with the version of the NVIDIA driver.", "version", "cuda", "node")
-	if v.in.Snapshot != nil && v.in.Snapshot.Driver.Present() {
-		t.series("berth_driver_info", 1, labels("version", v.in.Snapshot.Driver.Version, "cuda", v.in.Snapshot.Driver.CUDA.String(), "node", v.in.Node))
+	if v.in.Snapshot != nil {
+		if driver := v.in.Snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
+			t.series("berth_driver_info", 1, labels("version", driver.Version, "cuda", driver.CUDA.String(), "node", v.in.Node))
+		}
 	}
 	t.name(prefix+"allocation_info", gauge, "1 for each device that a container holds: uuid is the device's, gpu_uuid the GPU's.", "uuid", "gpu_uuid", "share", "mode", "resource", "namespace", "pod", "container", "pod_uid")
 	each := func(held []Holding) {

@@ -117,7 +117,7 @@ func (v *view) dcgm(t *text) {
 	in := v.in
 	version := ""
 	if in.Snapshot != nil {
-		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Driver.Version)
+		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Vendor(gpu.NVIDIA).Driver.Version)
 	}
 	host := labels(cmp.Or(in.DCGMHostnameLabel, HostnameReleased), in.Node)
 	cards := make([]target, len(v.cards))

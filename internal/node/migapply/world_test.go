@@ -210,7 +210,7 @@ func (w *world) grab() {
 
 // look is the snapshot that a scan would give.
 func (w *world) look() *gpu.Snapshot {
-	s := &gpu.Snapshot{Driver: gpu.Driver{Version: "1"}}
+	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for _, c := range w.gpus {
 		one := gpu.GPU{UUID: c.id, Index: c.index, Product: "NVIDIA A100-SXM4-80GB"}
 		if c.gone {

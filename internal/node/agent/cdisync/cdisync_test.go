@@ -105,7 +105,7 @@ func (w *world) change(id gpu.UUID) {
 
 // scan lets the scan under way find one GPU.
 func (w *world) scan(id gpu.UUID) {
-	w.source.found <- gpu.Snapshot{Driver: gpu.Driver{Version: "1"}, GPUs: []gpu.GPU{{UUID: id}}}
+	w.source.found <- gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, GPUs: []gpu.GPU{{UUID: id}}}
 	synctest.Wait()
 }
 

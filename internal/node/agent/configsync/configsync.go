@@ -119,7 +119,7 @@ func (j judge) Changed() <-chan struct{} { return j.changes.C() }
 // Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have.
 func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 	snapshot := j.hardware.Current()
-	if !snapshot.Driver.Present() {
+	if !snapshot.DriverPresent() {
 		return nil, false
 	}
 	return offer.Refuse(snapshot, config.OfferSettings(inForce), config.OfferSettings(next)), true

@@ -121,7 +121,7 @@ func TestJudge(t *testing.T) {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}
 	<-j.Changed()
-	w.snapshot = &gpu.Snapshot{Driver: gpu.Driver{Version: "580"}, GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7}}}}
+	w.snapshot = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7}}}}
 	w.changed.Set()
 	<-j.Changed()
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused == nil || !strings.Contains(refused.Error(), "at most 48 clients") {

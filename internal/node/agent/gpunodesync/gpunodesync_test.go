@@ -88,7 +88,7 @@ func summary(node *v1alpha1.GPUNode) string {
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, d, s, c, p := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}
-		h.value = &gpu.Snapshot{Driver: gpu.Driver{Version: "580"}, GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}}
+		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}}
 		s.value = configwatch.State{Config: &v1alpha1.AgentConfig{}}
 		compared := make(chan struct{})
 		var published []string

@@ -23,7 +23,7 @@ func node() Deps {
 		Config: &v1alpha1.AgentConfig{ScanDeadline: &metav1.Duration{Duration: time.Minute}, ResourceName: "nvidia.com/gpu", NodeName: "node-0"},
 		Scan: func(context.Context) (gpu.Snapshot, gpu.Sample, error) {
 			return gpu.Snapshot{
-				Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}},
+				Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}},
 				GPUs: []gpu.GPU{
 					{UUID: "GPU-1", Product: "NVIDIA A100", MemoryBytes: 40 << 30, NUMANode: 1},
 					{UUID: "GPU-2", Index: 1, Product: "NVIDIA A100", NUMANode: gpu.NoNUMANode},

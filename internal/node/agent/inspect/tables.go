@@ -18,8 +18,8 @@ func printGPUs(out io.Writer, snapshot *gpu.Snapshot) error {
 	for _, fault := range snapshot.Faults {
 		fmt.Fprintf(out, "%s: %s\n", fault.Code, fault.Message)
 	}
-	if snapshot.Driver.Present() {
-		fmt.Fprintf(out, "driver %s, CUDA %s\n", snapshot.Driver.Version, snapshot.Driver.CUDA)
+	if driver := snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
+		fmt.Fprintf(out, "driver %s, CUDA %s\n", driver.Version, driver.CUDA)
 	}
 	var rows [][]string
 	for i := range snapshot.GPUs {

@@ -109,7 +109,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 // compute hands the labels to their publisher, unless the last ones stay.
 func (s *Syncer) compute() {
 	snapshot, facts := s.deps.Hardware(), s.deps.Facts()
-	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.Driver.Present() {
+	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.DriverPresent() {
 		return
 	}
 	gpus := make([]gpu.PCIAddress, len(snapshot.GPUs))

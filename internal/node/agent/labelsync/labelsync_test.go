@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) setGPUs(n int) {
-	w.snapshot = gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}}
+	w.snapshot = gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.1"}}}}
 	for i := range n {
 		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{UUID: gpu.UUID(rune('a' + i)), Index: i, Product: "NVIDIA T4"})
 	}

@@ -48,7 +48,7 @@ func geometry() gpu.MIGGeometry {
 
 // twoGPUs are GPU-0 and GPU-1, not partitioned.
 func twoGPUs() *gpu.Snapshot {
-	snapshot := &gpu.Snapshot{Driver: gpu.Driver{Version: "580.65.06"}}
+	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
 	for i, id := range []gpu.UUID{"GPU-0", "GPU-1"} {
 		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{
 			UUID: id, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry()},

@@ -206,7 +206,7 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.deps.Hardware.Current().Driver.Present() {
+	if !s.deps.Hardware.Current().Vendor(gpu.NVIDIA).Driver.Present() {
 		return nil // An empty set would end every client.
 	}
 	err := s.identify(ctx)

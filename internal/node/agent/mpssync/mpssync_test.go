@@ -153,7 +153,7 @@ type node struct {
 func newNode(t *testing.T, units ...offer.Unit) *node {
 	n := &node{
 		t: t, units: units, problems: map[string]string{}, supervisor: &supervisor{failed: map[gpu.UUID]bool{}, keeps: map[gpu.UUID]bool{}},
-		snapshot: &gpu.Snapshot{Driver: gpu.Driver{Version: "570.1"}, GPUs: []gpu.GPU{{UUID: gpuA}, {UUID: gpuB, Index: 1}}},
+		snapshot: &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "570.1"}}}, GPUs: []gpu.GPU{{UUID: gpuA}, {UUID: gpuB, Index: 1}}},
 	}
 	n.Syncer = mpssync.New(mpssync.Deps{
 		Units: n.read, UnitsChanged: n.unitsChanged.Subscribe, Hardware: n, Supervisor: n.supervisor, Report: n.report,
@@ -228,7 +228,7 @@ func (n *node) settle(units ...offer.Unit) {
 func (n *node) scan(version string) {
 	n.mu.Lock()
 	next := *n.snapshot
-	next.Driver.Version = version
+	next.Vendors = []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: version}}}
 	n.snapshot = &next
 	n.mu.Unlock()
 	n.Set()

@@ -291,7 +291,7 @@ func (s *Syncer) noted(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
 // away tells whether a GPU does not answer now, or has no driver.
 func away(snapshot *gpu.Snapshot, id gpu.UUID) bool {
 	found := snapshot.GPU(id)
-	return !snapshot.Driver.Present() || found == nil || found.Health.State == gpu.Gone
+	return !snapshot.Vendor(gpu.NVIDIA).Driver.Present() || found == nil || found.Health.State == gpu.Gone
 }
 
 // keysOf returns the keys of both maps, sorted.

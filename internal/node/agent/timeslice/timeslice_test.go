@@ -57,7 +57,7 @@ func newNode(t *testing.T) *node {
 }
 
 func snapshotOf(ids ...gpu.UUID) *gpu.Snapshot {
-	snapshot := &gpu.Snapshot{Driver: gpu.Driver{Version: "570.1"}}
+	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "570.1"}}}}
 	for i, id := range ids {
 		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{UUID: id, Index: i})
 	}
@@ -271,7 +271,7 @@ func TestGPUThatReturns(t *testing.T) {
 	gone := snapshotOf(gpuA, gpuB)
 	gone.GPUs[0].Health.State = gpu.Gone
 	noDriver := snapshotOf(gpuA, gpuB)
-	noDriver.Driver = gpu.Driver{}
+	noDriver.Vendors = nil
 	for name, snapshot := range map[string]*gpu.Snapshot{"not found": snapshotOf(gpuB), "gone": gone, "no driver": noDriver} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
