@@ -16,25 +16,25 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ErrUnavailable says that no supervisor answers.
+// ErrUnavailable means that no supervisor responds.
 var ErrUnavailable = errors.New("the MPS supervisor does not answer")
 
 const (
 	clientRetry    = 100 * time.Millisecond
 	clientRetryMax = time.Second
-	// grace is how long Watch waits for a supervisor to come back before it says that the daemons failed.
+	// grace is how long Watch waits for a supervisor to come back before it reports the daemons as Failed.
 	grace = 2 * time.Second
 )
 
-// Client is the agent's side of the supervisor's socket. It needs no making and no closing.
+// Client is the agent's side of the supervisor's socket. It needs no constructor and is not closed.
 type Client struct {
 	Socket string
 	// Clock defaults to the real one.
 	Clock clock.Clock
 }
 
-// Set makes a set of daemons the wanted one; those that are not in it are stopped. When it returns, the
-// supervisor has it on disk, and reports have the returned generation until another set is accepted.
+// Set replaces the wanted set of daemons; daemons that are not in it are stopped. When it returns, the supervisor has
+// stored the set, and reports carry the returned generation until another set is accepted.
 func (c *Client) Set(ctx context.Context, wanted []Wanted) (generation int64, err error) {
 	body, err := json.Marshal(request{Wanted: wanted})
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Client) Set(ctx context.Context, wanted []Wanted) (generation int64, er
 	return reply.Generation, nil
 }
 
-// Status returns the daemons in the order of UUIDs.
+// Status returns the daemons, sorted by UUID.
 func (c *Client) Status(ctx context.Context) ([]Status, error) {
 	var reply Report
 	if err := c.call(ctx, http.MethodGet, statusURL, nil, &reply); err != nil {
@@ -56,21 +56,21 @@ func (c *Client) Status(ctx context.Context) ([]Status, error) {
 	return reply.GPUs, nil
 }
 
-// Watch calls see with the daemons as they are, and again whenever that changes, until ctx ends. It
-// connects again when the supervisor goes; if that does not come back soon, see gets the same daemons
-// as Failed with the reason, since they may have ended with it, and NoGeneration.
-func (c *Client) Watch(ctx context.Context, see func(Report)) {
+// Watch calls onReport with the present status and after every change, until ctx ends. It reconnects when the
+// connection ends. If the supervisor is not back within the grace period, onReport gets the same daemons as Failed,
+// with the reason and NoGeneration, because they may have ended together with the supervisor.
+func (c *Client) Watch(ctx context.Context, onReport func(Report)) {
 	clk := c.Clock
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
 	var last []Status
 	var lost time.Time
-	pause, told := clientRetry, false
+	pause, reported := clientRetry, false
 	for {
 		err := c.stream(ctx, func(now Report) {
-			last, lost, pause, told = now.GPUs, time.Time{}, clientRetry, false
-			see(Report{Generation: now.Generation, GPUs: slices.Clone(now.GPUs)})
+			last, lost, pause, reported = now.GPUs, time.Time{}, clientRetry, false
+			onReport(Report{Generation: now.Generation, GPUs: slices.Clone(now.GPUs)})
 		})
 		if ctx.Err() != nil {
 			return
@@ -78,9 +78,9 @@ func (c *Client) Watch(ctx context.Context, see func(Report)) {
 		if lost.IsZero() {
 			lost = clk.Now()
 		}
-		if clk.Since(lost) >= grace && !told {
-			see(Report{Generation: NoGeneration, GPUs: failed(last, err, clk.Now())})
-			told = true
+		if clk.Since(lost) >= grace && !reported {
+			onReport(Report{Generation: NoGeneration, GPUs: failed(last, err, clk.Now())})
+			reported = true
 		}
 		timer := clk.NewTimer(pause)
 		select {
@@ -93,7 +93,7 @@ func (c *Client) Watch(ctx context.Context, see func(Report)) {
 	}
 }
 
-// failed is what is known of daemons whose supervisor is gone.
+// failed returns the statuses of daemons whose supervisor cannot be reached.
 func failed(last []Status, err error, now time.Time) []Status {
 	out := make([]Status, 0, len(last))
 	for _, st := range last {
@@ -102,8 +102,8 @@ func failed(last []Status, err error, now time.Time) []Status {
 	return out
 }
 
-// stream reads reports until the connection ends, which is the error.
-func (c *Client) stream(ctx context.Context, see func(Report)) error {
+// stream passes reports to onReport until the connection ends, and returns why it ended.
+func (c *Client) stream(ctx context.Context, onReport func(Report)) error {
 	response, err := c.do(ctx, http.MethodGet, watchURL, nil)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (c *Client) stream(ctx context.Context, see func(Report)) error {
 		if err := json.Unmarshal(lines.Bytes(), &now); err != nil {
 			return fmt.Errorf("read report of MPS supervisor: %w", err)
 		}
-		see(now)
+		onReport(now)
 	}
 	err = lines.Err()
 	if err == nil {
@@ -129,7 +129,7 @@ func (c *Client) unavailable(err error) error {
 	return fmt.Errorf("%w at %s: %w; MPS needs `berth-agent mps` to run on this node", ErrUnavailable, c.Socket, err)
 }
 
-// call is one request with an answer.
+// call sends a request and decodes the response.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, reply any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -143,14 +143,14 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, rep
 		return c.unavailable(err)
 	}
 	if err := json.Unmarshal(content, reply); err != nil {
-		return fmt.Errorf("read answer of MPS supervisor: %w", err)
+		return fmt.Errorf("read response of MPS supervisor: %w", err)
 	}
 	return nil
 }
 
-// do makes a request; a response is one of success.
+// do sends a request. It returns an error when the supervisor refuses it.
 func (c *Client) do(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	// Of an http URL only the path counts here.
+	// Requests go to the Unix socket, so only the path of the URL is used.
 	r, err := http.NewRequestWithContext(ctx, method, "http://mps"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -180,5 +180,5 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	if response.StatusCode == http.StatusServiceUnavailable {
 		return nil, c.unavailable(errors.New(why.Error))
 	}
-	return nil, fmt.Errorf("the MPS supervisor refuses (%s): %s", response.Status, why.Error)
+	return nil, fmt.Errorf("the MPS supervisor refused the request (%s): %s", response.Status, why.Error)
 }

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// answerTime is how long a command may take; maxAnswer is what is kept of its answer.
-	answerTime = 10 * time.Second
-	maxAnswer  = 64 << 10
+	// commandTimeout bounds a command; maxAnswer bounds the output that is kept, in bytes.
+	commandTimeout = 10 * time.Second
+	maxAnswer      = 64 << 10
 )
 
-// control gives commands to one daemon.
+// control sends commands to one daemon.
 type control struct {
 	program []string
 	pipe    string
 	log     string
 }
 
-// errUnanswered says that no daemon took the command.
+// errUnanswered means that no daemon accepted the command.
 var errUnanswered = errors.New("the control daemon does not answer")
 
-// ask runs one command and returns its answer. A daemon that is not there is errUnanswered.
+// ask runs one command and returns its output. The error is errUnanswered when no daemon runs.
 func (c control) ask(ctx context.Context, timeout time.Duration, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -36,19 +36,19 @@ func (c control) ask(ctx context.Context, timeout time.Duration, command string)
 	cmd.WaitDelay = time.Second
 	cmd.Env = environment("CUDA_MPS_PIPE_DIRECTORY="+c.pipe, "CUDA_MPS_LOG_DIRECTORY="+c.log)
 	cmd.Stdin = strings.NewReader(command + "\n")
-	var out, complaint limited
-	cmd.Stdout, cmd.Stderr = &out, &complaint
+	var out, errOut limited
+	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
-		said := shorten(strings.TrimSpace(out.String() + " " + complaint.String()))
+		output := shorten(strings.TrimSpace(out.String() + " " + errOut.String()))
 		if ctx.Err() != nil {
-			said = fmt.Sprintf("no answer within %s", timeout)
+			output = fmt.Sprintf("no answer within %s", timeout)
 		}
-		return "", fmt.Errorf("ask %q: %w: %w: %s", command, errUnanswered, err, said)
+		return "", fmt.Errorf("ask %q: %w: %w: %s", command, errUnanswered, err, output)
 	}
 	return strings.TrimSpace(out.String()), nil
 }
 
-// environment is ours without what is meant for CUDA programs, and with entries.
+// environment returns this process's environment without CUDA variables and the mark, plus entries.
 func environment(entries ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -59,7 +59,7 @@ func environment(entries ...string) []string {
 	return append(env, entries...)
 }
 
-// limited keeps the first maxAnswer bytes of what is written.
+// limited is a writer that keeps the first maxAnswer bytes.
 type limited struct{ kept bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -69,7 +69,7 @@ func (l *limited) Write(p []byte) (int, error) {
 
 func (l *limited) String() string { return l.kept.String() }
 
-// setLimits tells the daemon, and its servers, what the next client gets.
+// setLimits sets the limits of the next client, in the daemon and in its running servers.
 func (c control) setLimits(ctx context.Context, limits Limits) error {
 	commands := []string{fmt.Sprintf("set_default_active_thread_percentage %d", limits.ActiveThreadPercentage)}
 	if limits.PinnedMemoryMiB != NoLimit {
@@ -86,7 +86,7 @@ func (c control) setLimits(ctx context.Context, limits Limits) error {
 		}
 	}
 	for _, command := range commands {
-		if _, err := c.ask(ctx, answerTime, command); err != nil {
+		if _, err := c.ask(ctx, commandTimeout, command); err != nil {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (c control) setLimits(ctx context.Context, limits Limits) error {
 }
 
 func (c control) servers(ctx context.Context) ([]int, error) {
-	text, err := c.ask(ctx, answerTime, "get_server_list")
+	text, err := c.ask(ctx, commandTimeout, "get_server_list")
 	return numbers(text), err
 }
 
@@ -103,7 +103,7 @@ func (c control) clients(ctx context.Context) (int, error) {
 	servers, err := c.servers(ctx)
 	count := 0
 	for _, pid := range servers {
-		text, err := c.ask(ctx, answerTime, fmt.Sprintf("get_client_list %d", pid))
+		text, err := c.ask(ctx, commandTimeout, fmt.Sprintf("get_client_list %d", pid))
 		if err != nil {
 			return 0, err
 		}
@@ -112,7 +112,7 @@ func (c control) clients(ctx context.Context) (int, error) {
 	return count, err
 }
 
-// numbers takes the lines that are a number; the others are words for people.
+// numbers returns the lines that are numbers; the other lines of the output are headings.
 func numbers(text string) []int {
 	var found []int
 	for line := range strings.Lines(text) {
@@ -123,10 +123,10 @@ func numbers(text string) []int {
 	return found
 }
 
-// maxSaid bounds what a program says in one of our sentences.
-const maxSaid = 400
+// maxQuoted bounds the program output that is quoted in an error, in bytes.
+const maxQuoted = 400
 
-// shorten makes one printable line of what a program wrote; of a long one the end.
+// shorten turns program output into one printable line. It keeps the end of a long text.
 func shorten(text string) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " | ")
 	text = strings.Map(func(r rune) rune {
@@ -135,8 +135,8 @@ func shorten(text string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(text, " "))
-	if len(text) > maxSaid {
-		text = "..." + strings.ToValidUTF8(text[len(text)-maxSaid:], "")
+	if len(text) > maxQuoted {
+		text = "..." + strings.ToValidUTF8(text[len(text)-maxQuoted:], "")
 	}
 	return text
 }

@@ -19,29 +19,29 @@ import (
 
 const (
 	multiUserFlag = "-multiuser-server"
-	// daemonLog takes what the daemon writes to its standard output and error.
+	// daemonLog is the file of the daemon's standard output and error.
 	daemonLog = "daemon.log"
-	// maxLog is the size at which a log is emptied.
+	// maxLog is the size at which a log is truncated.
 	maxLog = 16 << 20
-	// quitPatience is how long clients have to end once a daemon is to quit; killPatience is how long a
-	// process may take to end after a signal.
-	quitPatience = 10 * time.Second
-	killPatience = 5 * time.Second
+	// quitTimeout is how long clients have to end after a daemon was asked to quit; killTimeout is how long a process
+	// has to end after a signal.
+	quitTimeout = 10 * time.Second
+	killTimeout = 5 * time.Second
 )
 
-// daemon is a control daemon that runs: our child, or one that an earlier supervisor left.
+// daemon is a running control daemon: a child of this process, or one that an earlier supervisor started.
 type daemon struct {
 	handle *handle
 	start  uint64
-	// multiUser is how it was started.
+	// multiUser is true if it was started with -multiuser-server.
 	multiUser bool
-	// exited is closed when it has ended; cause is set by then.
+	// exited is closed when the process has ended; cause is set before that.
 	exited chan struct{}
 	cause  string
 }
 
-// launch starts a control daemon. What it prints goes into a file, not a pipe, so that it does not
-// die of a broken pipe after its supervisor.
+// launch starts a control daemon. Its output goes into a file, not a pipe, so that a broken pipe does not end it after
+// its supervisor has ended.
 func (s *Supervisor) launch(want Wanted, shim []string) (*daemon, error) {
 	logDir := LogDir(s.deps.Root, want.GPU)
 	out, err := os.OpenFile(filepath.Join(logDir, daemonLog), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -63,13 +63,14 @@ func (s *Supervisor) launch(want Wanted, shim []string) (*daemon, error) {
 	)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
-	// A signal that a terminal sends to the supervisor is for the supervisor alone.
+	// A signal that a terminal sends to the supervisor must not reach the daemon.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w (is NVIDIA's driver with its MPS programs mounted into this container?)", s.deps.Program[0], err)
+		return nil, fmt.Errorf("start %s: %w (is NVIDIA's driver with its MPS programs mounted into this container?)",
+			s.deps.Program[0], err)
 	}
 	d := &daemon{multiUser: want.MultiUser, exited: make(chan struct{})}
-	if d.handle, err = holdAny(cmd.Process.Pid); err == nil {
+	if d.handle, err = openChild(cmd.Process.Pid); err == nil {
 		var at stat
 		at, err = readStat(cmd.Process.Pid)
 		d.start = at.start
@@ -77,7 +78,7 @@ func (s *Supervisor) launch(want Wanted, shim []string) (*daemon, error) {
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return nil, fmt.Errorf("take hold of the control daemon: %w", err)
+		return nil, fmt.Errorf("open pidfd of the control daemon: %w", err)
 	}
 	go func() {
 		_ = cmd.Wait()
@@ -87,20 +88,20 @@ func (s *Supervisor) launch(want Wanted, shim []string) (*daemon, error) {
 	return d, nil
 }
 
-// adopt finds the daemon of a GPU that an earlier supervisor left: nil when there is none. What it finds
-// may not answer yet.
+// adopt returns the daemon that an earlier supervisor started for a GPU, or nil when there is none. The daemon may not
+// respond yet.
 func (s *Supervisor) adopt(id gpu.UUID, journal *record) (*daemon, error) {
-	pids, err := family(s.mark(id))
+	pids, err := markedProcesses(s.mark(id))
 	if err != nil {
 		return nil, err
 	}
 	for _, pid := range pids {
-		h, err := hold(pid, s.mark(id))
+		h, err := openProcess(pid, s.mark(id))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // it has ended since
 		}
 		at, err := readStat(pid)
-		// A journal without a process was written before the daemon was started; the mark alone decides then.
+		// A journal without a PID was written before the daemon was started; only the mark decides then.
 		if err != nil || journal != nil && journal.PID != 0 && (journal.PID != pid || journal.StartTime != at.start) {
 			h.close()
 			continue
@@ -108,7 +109,7 @@ func (s *Supervisor) adopt(id gpu.UUID, journal *record) (*daemon, error) {
 		d := &daemon{handle: h, start: at.start, multiUser: hasArgument(pid, multiUserFlag), exited: make(chan struct{})}
 		go func() {
 			if err := h.wait(context.Background()); err == nil {
-				d.cause = "it was not our child, so its exit status is unknown"
+				d.cause = "it was not a child of this supervisor, so its exit status is unknown"
 				close(d.exited)
 			}
 		}()
@@ -117,20 +118,20 @@ func (s *Supervisor) adopt(id gpu.UUID, journal *record) (*daemon, error) {
 	return nil, nil
 }
 
-// sweep kills what is left of the family of a GPU's daemon, such as a server that has outlived it and
-// would keep the GPU from the next.
-func (s *Supervisor) sweep(ctx context.Context, id gpu.UUID) error {
-	pids, err := family(s.mark(id))
+// killLeftovers kills the remaining processes of a GPU's earlier daemon, such as a server that outlived it and would
+// block the GPU for the next daemon.
+func (s *Supervisor) killLeftovers(ctx context.Context, id gpu.UUID) error {
+	pids, err := markedProcesses(s.mark(id))
 	if err != nil {
 		return err
 	}
 	for _, pid := range pids {
-		h, err := hold(pid, s.mark(id))
+		h, err := openProcess(pid, s.mark(id))
 		if err != nil {
 			continue
 		}
-		s.deps.Log.Warn("ending a process that an MPS daemon left", "gpu", id, "pid", pid)
-		err = errors.Join(h.signal(unix.SIGKILL), waitFor(ctx, h, killPatience))
+		s.deps.Log.Warn("Killed a process that an earlier MPS daemon left", "gpu", id, "pid", pid)
+		err = errors.Join(h.signal(unix.SIGKILL), waitFor(ctx, h, killTimeout))
 		h.close()
 		if err != nil {
 			return err
@@ -139,19 +140,19 @@ func (s *Supervisor) sweep(ctx context.Context, id gpu.UUID) error {
 	return nil
 }
 
-// waitFor waits a bounded time for a process to end.
-func waitFor(ctx context.Context, h *handle, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitFor waits for a process to end, at most timeout.
+func waitFor(ctx context.Context, h *handle, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := h.wait(ctx); err != nil {
-		return fmt.Errorf("process %d has not ended within %s", h.pid, patience)
+		return fmt.Errorf("process %d has not ended within %s", h.pid, timeout)
 	}
 	return nil
 }
 
-// gone waits a bounded time for a daemon to end.
-func (d *daemon) gone() bool {
-	timer := time.NewTimer(killPatience)
+// waitExit waits for a daemon to end, at most killTimeout. It reports whether the daemon has ended.
+func (d *daemon) waitExit() bool {
+	timer := time.NewTimer(killTimeout)
 	defer timer.Stop()
 	select {
 	case <-d.exited:
@@ -161,35 +162,36 @@ func (d *daemon) gone() bool {
 	}
 }
 
-// kill ends a daemon that does not hear.
+// kill sends signals to a daemon that does not respond, one after the other, until it has ended.
 func (s *Supervisor) kill(id gpu.UUID, d *daemon, signals ...unix.Signal) error {
 	for _, signal := range signals {
-		s.deps.Log.Warn("ending MPS daemon", "gpu", id, "pid", d.handle.pid, "signal", unix.SignalName(signal))
+		s.deps.Log.Warn("Signalling MPS daemon to end", "gpu", id, "pid", d.handle.pid, "signal", unix.SignalName(signal))
 		if err := d.handle.signal(signal); err != nil {
 			return err
 		}
-		if d.gone() {
+		if d.waitExit() {
 			return nil
 		}
 	}
-	return fmt.Errorf("end MPS daemon of %s: process %d is still there after SIGKILL; it hangs in the driver, which takes a GPU reset or a reboot", id, d.handle.pid)
+	return fmt.Errorf("end MPS daemon of %s: process %d is still there after SIGKILL; it hangs in the driver; reset the GPU or reboot the node",
+		id, d.handle.pid)
 }
 
-// end makes a daemon quit: by command, then by SIGTERM, then by SIGKILL.
+// end stops a daemon: by command, then by SIGTERM, then by SIGKILL.
 func (s *Supervisor) end(ctx context.Context, id gpu.UUID, d *daemon) error {
-	_, err := s.control(id).ask(ctx, quitPatience+answerTime, fmt.Sprintf("quit -t %d", int(quitPatience.Seconds())))
-	if (err == nil || !d.handle.alive()) && d.gone() {
+	_, err := s.control(id).ask(ctx, quitTimeout+commandTimeout, fmt.Sprintf("quit -t %d", int(quitTimeout.Seconds())))
+	if (err == nil || !d.handle.alive()) && d.waitExit() {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.deps.Log.Warn("MPS daemon does not quit when told", "gpu", id, "pid", d.handle.pid, "error", err)
+	s.deps.Log.Warn("MPS daemon did not quit on request", "gpu", id, "pid", d.handle.pid, "error", err)
 	return s.kill(id, d, unix.SIGTERM, unix.SIGKILL)
 }
 
-// lastWords are the end of a daemon's logs: of what it printed, and of its own log if that is something else.
-func lastWords(logDir string) string {
+// logTails quotes the last lines of a daemon's output, and of its own log if that differs.
+func logTails(logDir string) string {
 	printed, logged := shorten(tail(filepath.Join(logDir, daemonLog))), shorten(tail(filepath.Join(logDir, "control.log")))
 	var words []string
 	if printed != "" {
@@ -222,7 +224,7 @@ func tail(path string) string {
 	return strings.Join(lines[max(0, len(lines)-3):], "\n")
 }
 
-// boundLogs empties logs that have grown too large; the daemon goes on writing.
+// boundLogs truncates logs that are larger than maxLog; the daemon continues to write to them.
 func boundLogs(logDir string) {
 	for _, name := range []string{daemonLog, "control.log", "server.log"} {
 		path := filepath.Join(logDir, name)

@@ -30,7 +30,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
 )
 
-// TestMain makes this test binary every program that takes part.
+// TestMain lets this test binary act as every program that the tests start.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch args := os.Args[2:]; os.Args[1] {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, ExecDaemon(args))
 			os.Exit(1)
 		case "mps-supervisor":
-			os.Exit(runVictim(args[0]))
+			os.Exit(runCrashingSupervisor(args[0]))
 		}
 	}
 	// The race detector would let each of those programs sleep for a second at its end.
@@ -53,19 +53,19 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for real processes before it fails.
-const patience = 20 * time.Second
+// timeout is how long a test waits for real processes before it fails.
+const timeout = 20 * time.Second
 
-// victim is a supervisor in a process of its own, which dies when a step is reached for the Nth time.
-type victim struct {
+// crashingSupervisor is a supervisor in its own process, which kills itself when a step is reached for the Nth time.
+type crashingSupervisor struct {
 	Root, Machine string
 	Step          Step
 	Nth           int
 	Shim          bool
 }
 
-func runVictim(text string) int {
-	var v victim
+func runCrashingSupervisor(text string) int {
+	var v crashingSupervisor
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		fmt.Println(err)
 		return 2
@@ -103,7 +103,7 @@ func runVictim(text string) int {
 	if err == nil {
 		ctx, stop := context.WithCancel(context.Background())
 		defer stop()
-		// The end of stdin is the polite way to end it.
+		// Closing stdin ends the supervisor gracefully.
 		go func() {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			stop()
@@ -154,7 +154,8 @@ func (m modes) SetComputeMode(_ context.Context, id gpu.UUID, mode int) error {
 // shortTimer is up to where testClock's timers are real: those that poll a real process.
 const shortTimer = 250 * time.Millisecond
 
-// testClock stands still but for the polling of processes, and reports which timers are made.
+// testClock advances only on Step, except for short timers that poll real processes, and reports the timers that are
+// created.
 type testClock struct {
 	*clocktesting.FakeClock
 	made chan *testTimer
@@ -185,14 +186,14 @@ func (c *testClock) NewTimer(d time.Duration) clock.Timer {
 	return timer
 }
 
-// steady is how long, in real time, a goroutine has to wait on a timer to be taken to wait for it: a keeper that was
-// woken meanwhile makes a timer and stops it at once.
+// steady is how long, in real time, a goroutine must wait on a timer to count as waiting: a keeper that is woken at the
+// same time creates a timer and stops it at once.
 const steady = 20 * time.Millisecond
 
 // await blocks until a goroutine waits for d. A timer that was stopped does not count: its owner does something else.
 func (c *testClock) await(t testing.TB, d time.Duration) {
 	t.Helper()
-	limit := time.After(patience)
+	limit := time.After(timeout)
 	for {
 		select {
 		case timer := <-c.made:
@@ -216,7 +217,7 @@ func (c *testClock) pass(t testing.TB, d time.Duration) {
 	c.Step(d)
 }
 
-// forget drops the timers that were made so far.
+// forget discards the timers that were created until now.
 func (c *testClock) forget() {
 	for {
 		select {
@@ -233,7 +234,7 @@ type node struct {
 	machine *sim.Machine
 	modes   modes
 	root    string
-	cards   []gpu.UUID
+	gpus    []gpu.UUID
 	clock   *testClock
 }
 
@@ -253,14 +254,14 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, card := range show.GPUs {
-		n.cards = append(n.cards, gpu.UUID(card.UUID))
+	for _, simulated := range show.GPUs {
+		n.gpus = append(n.gpus, gpu.UUID(simulated.UUID))
 	}
 	t.Cleanup(func() {
-		for _, id := range n.cards {
-			for _, pid := range n.family(id) {
+		for _, id := range n.gpus {
+			for _, pid := range n.markedProcesses(id) {
 				t.Errorf("process %d of %s is left", pid, id)
-				if h, err := hold(pid, n.mark(id)); err == nil {
+				if h, err := openProcess(pid, n.mark(id)); err == nil {
 					_ = h.signal(syscall.SIGKILL)
 					h.close()
 				}
@@ -286,9 +287,9 @@ func (n *node) mark(id gpu.UUID) string {
 	return fmt.Sprintf("%x:%x:%s", at.Dev, at.Ino, id)
 }
 
-func (n *node) family(id gpu.UUID) []int {
+func (n *node) markedProcesses(id gpu.UUID) []int {
 	n.t.Helper()
-	pids, err := family(n.mark(id))
+	pids, err := markedProcesses(n.mark(id))
 	n.check(err)
 	return pids
 }
@@ -305,9 +306,9 @@ func (n *node) setMode(id gpu.UUID, mode int) {
 	n.check(n.modes.SetComputeMode(n.t.Context(), id, mode))
 }
 
-// want is a plain wish for a card.
+// want returns a wanted daemon with default settings.
 func (n *node) want(index int) Wanted {
-	return Wanted{GPU: n.cards[index], Index: index, Replicas: 4, PinnedMemoryMiB: 1000, ActiveThreadPercentage: 25, MultiUser: true}
+	return Wanted{GPU: n.gpus[index], Index: index, Replicas: 4, PinnedMemoryMiB: 1000, ActiveThreadPercentage: 25, MultiUser: true}
 }
 
 func (n *node) deps() Deps {
@@ -317,7 +318,7 @@ func (n *node) deps() Deps {
 	}
 }
 
-// running is a supervisor, in this process or in another, and somebody who watches it.
+// running is a supervisor, in this process or in another, with a client that watches it.
 type running struct {
 	n      *node
 	client *Client
@@ -341,7 +342,7 @@ func (n *node) start(deps Deps) *running {
 	})
 }
 
-// watch watches whoever supervises the root.
+// watch watches the supervisor of the root.
 func (n *node) watch(end func()) *running {
 	r := &running{n: n, client: &Client{Socket: SocketPath(n.root)}, seen: make(chan []Status, 10000)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -363,7 +364,7 @@ func (n *node) watch(end func()) *running {
 func (r *running) await(what string, good func([]Status) bool) []Status {
 	r.n.t.Helper()
 	var last []Status
-	limit := time.After(patience)
+	limit := time.After(timeout)
 	for {
 		select {
 		case last = <-r.seen:
@@ -376,7 +377,7 @@ func (r *running) await(what string, good func([]Status) bool) []Status {
 	}
 }
 
-// allReady are so many daemons, Ready with what is wanted.
+// allReady reports whether all daemons of the set are Ready with the wanted limits.
 func allReady(set ...Wanted) func([]Status) bool {
 	return func(now []Status) bool {
 		return len(now) == len(set) && !slices.ContainsFunc(now, func(st Status) bool {
@@ -388,7 +389,8 @@ func allReady(set ...Wanted) func([]Status) bool {
 
 func inState(state State, words ...string) func([]Status) bool {
 	return func(now []Status) bool {
-		return len(now) == 1 && now[0].State == state && !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(now[0].Reason, word) })
+		return len(now) == 1 && now[0].State == state && !slices.ContainsFunc(words,
+			func(word string) bool { return !strings.Contains(now[0].Reason, word) })
 	}
 }
 
@@ -404,10 +406,10 @@ func (r *running) set(set ...Wanted) []Status {
 	return r.await("Ready", allReady(set...))
 }
 
-// ask wants a set. A supervisor that has only just been started is given the time to listen.
+// ask sends a wanted set. It waits for a supervisor that has just been started to listen.
 func (r *running) ask(set ...Wanted) {
 	r.n.t.Helper()
-	limit := time.Now().Add(patience)
+	limit := time.Now().Add(timeout)
 	for {
 		_, err := r.client.Set(r.n.t.Context(), set)
 		if err == nil {
@@ -420,7 +422,7 @@ func (r *running) ask(set ...Wanted) {
 }
 
 // process is a supervisor in a process of its own.
-func (n *node) process(v victim) (r *running, died <-chan struct{}, kill func()) {
+func (n *node) process(v crashingSupervisor) (r *running, died <-chan struct{}, kill func()) {
 	n.t.Helper()
 	v.Root, v.Machine = n.root, n.machine.Dir()
 	text, err := json.Marshal(v)
@@ -480,7 +482,7 @@ func (n *node) granted(id gpu.UUID) string {
 	return p.until("ready")
 }
 
-// until returns what a program printed up to a word, or up to its end.
+// until returns the output of a program up to a word, or up to its end.
 func (p *cudaProgram) until(word string) string {
 	var out []string
 	for line := range p.lines {

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// checkEvery is how often a daemon that is Ready is asked whether it still is.
+	// checkEvery is how often a Ready daemon is checked.
 	checkEvery = 30 * time.Second
-	// idleEvery is how often a daemon that has to be started anew is asked for its clients.
-	idleEvery = 5 * time.Second
-	// startPatience is how long a daemon may take to answer, startPoll how often it is asked meanwhile.
-	startPatience = 30 * time.Second
-	startPoll     = 50 * time.Millisecond
-	// silence is how long a daemon may live without an answer before it is ended.
-	silence = 2 * time.Minute
-	// settled is how long a daemon has to be Ready for its earlier failures not to count any more.
+	// clientsEvery is how often the clients of a daemon that has to be restarted are counted.
+	clientsEvery = 5 * time.Second
+	// startTimeout is how long a new daemon may take to respond, startPoll how often it is queried until then.
+	startTimeout = 30 * time.Second
+	startPoll    = 50 * time.Millisecond
+	// unresponsiveTimeout is how long a running daemon may not respond before it is killed.
+	unresponsiveTimeout = 2 * time.Minute
+	// settled is how long a daemon has to be Ready before its failure count is reset.
 	settled = time.Minute
-	// farewell bounds the end of a supervisor; its pod has to have that long.
-	farewell = 45 * time.Second
+	// shutdownTimeout bounds the shutdown of a supervisor; its pod's grace period must be longer.
+	shutdownTimeout = 45 * time.Second
 )
 
-// keeper brings one GPU to what is wanted of it. All but wake belongs to the goroutine of run.
+// keeper reconciles the daemon of one GPU. All fields but wake belong to the goroutine of run.
 type keeper struct {
 	*Supervisor
 	gpu  gpu.UUID
@@ -38,22 +38,23 @@ type keeper struct {
 
 	journal *record
 	daemon  *daemon
-	// remark and lost are worth knowing of a daemon that is Ready; lost is what became of the journal of an earlier supervisor.
+	// remark and lost are shown in the status of a Ready daemon; lost says what happened to the journal of an earlier
+	// supervisor.
 	remark, lost string
-	// answered is what the daemon said when the limits were last set.
+	// answered is what the daemon reported when the limits were last set.
 	answered Answer
-	// failures count since the daemon was last Ready for a while; the next attempt is not before
-	// retryAt, unless something else than tried is wanted by then.
+	// failures counts the failures since the daemon was last Ready for the settled time. The next attempt is at
+	// retryAt, or earlier if the wanted state differs from tried.
 	failures int
 	retryAt  time.Time
 	tried    *Wanted
 	readyAt  time.Time
 	restarts int
-	// silentSince is when a daemon first did not answer.
-	silentSince time.Time
+	// unresponsiveSince is when the daemon first did not respond.
+	unresponsiveSince time.Time
 }
 
-func (k *keeper) poke() {
+func (k *keeper) signal() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
@@ -80,14 +81,14 @@ func (k *keeper) run(ctx context.Context) {
 		case <-k.wake:
 		case <-timer.C():
 		case <-exited:
-			k.died()
+			k.recordExit()
 		}
 		timer.Stop()
 	}
-	k.leave(ctx)
+	k.shutDown(ctx)
 }
 
-// recover learns what an earlier supervisor left of this GPU.
+// recover restores the journal and the daemon that an earlier supervisor left on this GPU.
 func (k *keeper) recover(ctx context.Context) {
 	journal, read := recordOf(k.deps.Root, k.gpu).Load()
 	switch {
@@ -99,13 +100,13 @@ func (k *keeper) recover(ctx context.Context) {
 	d, err := k.adopt(k.gpu, k.journal)
 	switch {
 	case err != nil:
-		k.deps.Log.Error("MPS daemon of an earlier supervisor not looked for", "gpu", k.gpu, "error", err)
+		k.deps.Log.Error("Failed to look for an MPS daemon of an earlier supervisor", "gpu", k.gpu, "error", err)
 	case d == nil:
 	case k.answers(ctx, d):
 		k.daemon = d
-		k.deps.Log.Info("MPS daemon adopted", "gpu", k.gpu, "pid", d.handle.pid)
+		k.deps.Log.Info("Adopted MPS daemon", "gpu", k.gpu, "pid", d.handle.pid)
 	default:
-		k.deps.Log.Warn("MPS daemon of an earlier supervisor does not answer and is ended", "gpu", k.gpu, "pid", d.handle.pid)
+		k.deps.Log.Warn("MPS daemon of an earlier supervisor did not respond and will be ended", "gpu", k.gpu, "pid", d.handle.pid)
 		if err := k.kill(k.gpu, d, unix.SIGKILL); err != nil {
 			k.deps.Log.Error("MPS daemon", "gpu", k.gpu, "error", err)
 		}
@@ -113,11 +114,12 @@ func (k *keeper) recover(ctx context.Context) {
 	}
 }
 
-// rebuild makes up for a journal that was lost: nobody but us sets exclusive process on a GPU that we have a
-// folder for, so the mode before is taken to be the default.
+// rebuild replaces a lost journal. Only this supervisor sets exclusive process on a GPU that has a directory below the
+// root, so the previous mode is assumed to be the default.
 func (k *keeper) rebuild(ctx context.Context, read statefile.Result) *record {
-	k.lost = fmt.Sprintf("%s: %v; the compute mode before MPS is taken to be the default", read.Code(), read.Err)
-	k.deps.Log.Error("journal of MPS lost; the compute mode before MPS is taken to be the default", "gpu", k.gpu, "code", read.Code(), "error", read.Err)
+	k.lost = fmt.Sprintf("%s: %v; the compute mode before MPS is assumed to be the default", read.Code(), read.Err)
+	k.deps.Log.Error("MPS journal is lost; the compute mode before MPS is assumed to be the default", "gpu", k.gpu,
+		"code", read.Code(), "error", read.Err)
 	mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
 	if err != nil || mode == modeExclusiveProcess {
 		mode = modeDefault
@@ -125,9 +127,9 @@ func (k *keeper) rebuild(ctx context.Context, read statefile.Result) *record {
 	return &record{Wanted: Wanted{GPU: k.gpu}, PreviousMode: mode}
 }
 
-// converge does what is to be done now, and says when to look again; done ends the keeper.
+// converge takes the next step and returns how long to wait for the one after it; done ends the keeper.
 func (k *keeper) converge(ctx context.Context) (pause time.Duration, done bool) {
-	want := k.wish(k.gpu)
+	want := k.wantedFor(k.gpu)
 	if rest := k.retryAt.Sub(k.deps.Clock.Now()); rest > 0 && same(want, k.tried) {
 		return rest, false
 	}
@@ -136,7 +138,7 @@ func (k *keeper) converge(ctx context.Context) (pause time.Duration, done bool) 
 	pause = checkEvery
 	switch {
 	case want == nil && k.isUndecided(k.gpu):
-		k.show(Starting, "what is wanted of it is lost: it is left as it is until the agent says what it wants")
+		k.show(Starting, "its wanted state is lost; it is left unchanged until the agent sends a wanted set")
 	case want == nil:
 		if err = k.stop(ctx); err == nil {
 			return 0, k.retire(k.gpu)
@@ -144,7 +146,7 @@ func (k *keeper) converge(ctx context.Context) (pause time.Duration, done bool) 
 	case k.daemon == nil:
 		err = k.start(ctx, *want)
 	case k.needsRestart(*want):
-		pause, err = k.renew(ctx, *want)
+		pause, err = k.restartWhenIdle(ctx, *want)
 	default:
 		err = k.apply(ctx, *want)
 	}
@@ -161,7 +163,7 @@ func same(a, b *Wanted) bool {
 	return a == nil && b == nil || a != nil && b != nil && *a == *b
 }
 
-// fail shows why something could not be done and says when it is tried again.
+// fail publishes an error and returns the pause before the next attempt.
 func (k *keeper) fail(want *Wanted, err error) time.Duration {
 	k.failures++
 	pause := backoff(k.failures)
@@ -170,19 +172,19 @@ func (k *keeper) fail(want *Wanted, err error) time.Duration {
 	if want == nil {
 		state = Stopping
 	}
-	k.show(state, fmt.Sprintf("%v; tried again in %s", err, pause))
+	k.show(state, fmt.Sprintf("%v; next attempt in %s", err, pause))
 	k.deps.Log.Error("MPS daemon", "gpu", k.gpu, "state", state, "error", err, "retry", pause)
 	return pause
 }
 
-// show publishes what is known of the daemon.
+// show publishes the status of the daemon.
 func (k *keeper) show(state State, reason string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, wanted := k.wishes[k.gpu]; !wanted && !k.undecided[k.gpu] || k.closing {
 		state = Stopping
 	}
-	k.note(k.gpu, func(st *Status) {
+	k.updateStatus(k.gpu, func(st *Status) {
 		st.State, st.Reason, st.PID, st.Restarts = state, reason, 0, k.restarts
 		if k.daemon != nil {
 			st.PID = k.daemon.handle.pid
@@ -193,63 +195,64 @@ func (k *keeper) show(state State, reason string) {
 func (k *keeper) showAnswer(answer Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.note(k.gpu, func(st *Status) { st.Answer = answer })
+	k.updateStatus(k.gpu, func(st *Status) { st.Answer = answer })
 }
 
 func (k *keeper) showLimits(limits Limits, answer Answer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.note(k.gpu, func(st *Status) { st.Limits, st.Answer = limits, answer })
+	k.updateStatus(k.gpu, func(st *Status) { st.Limits, st.Answer = limits, answer })
 }
 
-// died takes note of a daemon that ended by itself.
-func (k *keeper) died() {
-	err := k.obituary("ended by itself")
-	if !k.silentSince.IsZero() && k.failures > 0 {
-		k.failures-- // It was asked while it died, and that it did not answer was the same trouble.
+// recordExit publishes that the daemon ended by itself.
+func (k *keeper) recordExit() {
+	err := k.exitError("ended by itself")
+	if !k.unresponsiveSince.IsZero() && k.failures > 0 {
+		k.failures-- // The unanswered command that was counted before has the same cause.
 	}
-	k.forget()
-	k.fail(k.wish(k.gpu), err)
+	k.dropDaemon()
+	k.fail(k.wantedFor(k.gpu), err)
 }
 
-// settle forgives the failures of a daemon that has been Ready for long enough.
+// settle resets the failure count of a daemon that has been Ready for the settled time.
 func (k *keeper) settle() {
 	if !k.readyAt.IsZero() && k.deps.Clock.Since(k.readyAt) >= settled {
 		k.failures = 0
 	}
 }
 
-// obituary says how a daemon ended, and its last words.
-func (k *keeper) obituary(how string) error {
-	return fmt.Errorf("the control daemon (process %d) %s: %s; %s", k.daemon.handle.pid, how, k.daemon.cause, lastWords(LogDir(k.deps.Root, k.gpu)))
+// exitError describes how a daemon ended, with the last lines of its logs.
+func (k *keeper) exitError(how string) error {
+	return fmt.Errorf("the control daemon (process %d) %s: %s; %s", k.daemon.handle.pid, how, k.daemon.cause,
+		logTails(LogDir(k.deps.Root, k.gpu)))
 }
 
-// forget lets go of a daemon that has ended.
-func (k *keeper) forget() {
+// dropDaemon clears the state of a daemon that has ended.
+func (k *keeper) dropDaemon() {
 	k.daemon.handle.close()
-	k.daemon, k.readyAt, k.silentSince = nil, time.Time{}, time.Time{}
+	k.daemon, k.readyAt, k.unresponsiveSince = nil, time.Time{}, time.Time{}
 	k.answered = Answer{}
 	k.showLimits(Limits{}, Answer{})
 }
 
-// answers tells whether a daemon that was found takes commands.
+// answers reports whether a daemon accepts commands.
 func (k *keeper) answers(ctx context.Context, d *daemon) bool {
-	_, err := k.control(k.gpu).ask(ctx, answerTime, "get_default_active_thread_percentage")
+	_, err := k.control(k.gpu).ask(ctx, commandTimeout, "get_default_active_thread_percentage")
 	return err == nil && d.handle.alive()
 }
 
-// apply makes sure of what may change while a daemon runs: that it lives, the compute mode and the limits.
+// apply checks a running daemon and sets what can be changed without a restart: the compute mode and the limits.
 func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	boundLogs(LogDir(k.deps.Root, k.gpu))
 	control := k.control(k.gpu)
 	is, err := control.answer(ctx)
 	if errors.Is(err, errUnanswered) {
-		return k.silent(ctx, err)
+		return k.handleUnresponsive(ctx, err)
 	}
 	if err != nil {
 		return err
 	}
-	k.silentSince = time.Time{}
+	k.unresponsiveSince = time.Time{}
 	k.showAnswer(is)
 	mode, err := k.deps.ComputeMode.ComputeMode(ctx, k.gpu)
 	if err == nil && mode != modeExclusiveProcess {
@@ -258,7 +261,7 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	if err != nil {
 		return fmt.Errorf("set compute mode of %s to exclusive process: %w", k.gpu, err)
 	}
-	// The journal is behind after an adoption, and when the change before was cut off.
+	// The journal is stale after an adoption, and when the previous change was interrupted.
 	fresh := k.journal.Wanted != want || k.journal.PID != k.daemon.handle.pid
 	remark, wrong := is.judge(want.limits())
 	if wrong != nil || fresh || is != k.answered {
@@ -273,14 +276,14 @@ func (k *keeper) apply(ctx context.Context, want Wanted) error {
 	k.settle()
 	if k.readyAt.IsZero() {
 		k.readyAt = k.deps.Clock.Now()
-		k.deps.Log.Info("MPS daemon ready", "gpu", k.gpu, "index", want.Index, "replicas", want.Replicas, "pid", k.daemon.handle.pid,
+		k.deps.Log.Info("MPS daemon is ready", "gpu", k.gpu, "index", want.Index, "replicas", want.Replicas, "pid", k.daemon.handle.pid,
 			"pinnedMemoryMiB", want.PinnedMemoryMiB, "activeThreadPercentage", want.ActiveThreadPercentage, "answeredMemory", k.answered.PinnedMemory)
 	}
 	k.show(Ready, strings.Join(slices.DeleteFunc([]string{k.remark, remark, k.lost}, func(text string) bool { return text == "" }), "; "))
 	return nil
 }
 
-// limit sets limits and asks for them again.
+// limit sets limits and reads them back.
 func (k *keeper) limit(ctx context.Context, limits Limits) (remark string, err error) {
 	control := k.control(k.gpu)
 	if err := control.setLimits(ctx, limits); err != nil {
@@ -298,27 +301,27 @@ func (k *keeper) limit(ctx context.Context, limits Limits) (remark string, err e
 	return remark, k.deps.Fault(LimitsSet)
 }
 
-// silent deals with a daemon that lives and does not answer. It may be busy, and its clients end with it, so
-// it has a while.
-func (k *keeper) silent(ctx context.Context, err error) error {
+// handleUnresponsive handles a daemon that runs and does not respond. It may be busy, and its clients end with it, so
+// it is killed only after unresponsiveTimeout.
+func (k *keeper) handleUnresponsive(ctx context.Context, err error) error {
 	now := k.deps.Clock.Now()
-	if k.silentSince.IsZero() {
-		k.silentSince = now
+	if k.unresponsiveSince.IsZero() {
+		k.unresponsiveSince = now
 	}
 	how := "ended by itself"
 	if k.daemon.handle.alive() {
-		if ctx.Err() != nil || now.Sub(k.silentSince) < silence {
+		if ctx.Err() != nil || now.Sub(k.unresponsiveSince) < unresponsiveTimeout {
 			return err
 		}
-		how = fmt.Sprintf("was ended after %s without an answer", silence)
+		how = fmt.Sprintf("was killed after %s without a response", unresponsiveTimeout)
 		if err := k.kill(k.gpu, k.daemon, unix.SIGKILL); err != nil {
 			return err
 		}
-		// The failures so far were to be answered, and the wait was long enough.
+		// The failures were due to this daemon, so the next one starts without a pause.
 		k.failures = 0
 	}
 	<-k.daemon.exited
-	err = k.obituary(how)
-	k.forget()
+	err = k.exitError(how)
+	k.dropDaemon()
 	return err
 }

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// start brings up the daemon of a GPU that has none:
+// start starts the daemon of a GPU that has none:
 //
-//  1. the directory, and the journal with the compute mode of before;
-//  2. nothing of an earlier daemon is left, neither process nor file;
-//  3. the directories of daemon and clients, and the compute mode;
-//  4. the daemon, and the journal again with its process;
-//  5. as soon as it answers, the limits.
+//  1. the directory, and the journal with the previous compute mode;
+//  2. processes and files of an earlier daemon are removed;
+//  3. the directories of the daemon and its clients, and the compute mode;
+//  4. the daemon, and the journal with its process;
+//  5. the limits, as soon as the daemon responds.
 func (k *keeper) start(ctx context.Context, want Wanted) (err error) {
 	if k.failures > 0 {
 		k.restarts++
@@ -23,7 +23,7 @@ func (k *keeper) start(ctx context.Context, want Wanted) (err error) {
 	if err := k.begin(ctx, want); err != nil {
 		return err
 	}
-	if err := k.sweep(ctx, k.gpu); err != nil {
+	if err := k.killLeftovers(ctx, k.gpu); err != nil {
 		return err
 	}
 	shim, err := k.directories()
@@ -39,23 +39,23 @@ func (k *keeper) start(ctx context.Context, want Wanted) (err error) {
 	if k.daemon, err = k.launch(want, shim); err != nil {
 		return err
 	}
-	k.show(Starting, "the control daemon has not answered yet")
+	k.show(Starting, "the control daemon has not responded yet")
 	err = k.deps.Fault(DaemonStarted)
 	if err == nil {
-		err = k.awake(ctx)
+		err = k.awaitFirstAnswer(ctx)
 	}
 	if err == nil {
 		err = k.apply(ctx, want)
 	}
 	if err != nil && want.MultiUser {
-		err = fmt.Errorf("%w (if this driver's control program does not know %s, set singleUser)", err, multiUserFlag)
+		err = fmt.Errorf("%w (if this driver's control program does not support %s, set singleUser)", err, multiUserFlag)
 	}
 	if err != nil && ctx.Err() == nil && k.daemon != nil {
-		// It has never been Ready, so it has no clients that count.
+		// It has never been Ready, so it has no clients to wait for.
 		if ending := k.end(ctx, k.gpu, k.daemon); ending != nil {
 			return errors.Join(err, ending)
 		}
-		k.forget()
+		k.dropDaemon()
 	}
 	return err
 }
@@ -77,7 +77,7 @@ func (k *keeper) begin(ctx context.Context, want Wanted) error {
 	return k.write()
 }
 
-// makeDirectory makes a directory with that mode, whatever the umask is.
+// makeDirectory creates a directory with this mode, regardless of the umask.
 func makeDirectory(dir string, mode os.FileMode) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
 		return fmt.Errorf("make directory: %w", err)
@@ -95,19 +95,19 @@ func (k *keeper) write() error {
 	return k.deps.Fault(StateWritten)
 }
 
-// directories makes what daemon and clients need and returns the program that gives the daemon its
-// /dev/shm. The folders stay from one daemon to the next, since containers have them mounted.
+// directories creates the directories of the daemon and its clients, and returns the program that mounts the daemon's
+// /dev/shm. The directories are kept from one daemon to the next, because containers have them mounted.
 func (k *keeper) directories() (shim []string, err error) {
 	pipe, shm := PipeDir(k.deps.Root, k.gpu), ShmDir(k.deps.Root, k.gpu)
 	for _, dir := range []string{pipe, LogDir(k.deps.Root, k.gpu), shm} {
 		if dir == shm && mounted(shm) {
-			continue // a mount has the mode that it was made with
+			continue // a mount has the mode that it was created with
 		}
 		if err := makeDirectory(dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	// Sockets of a dead daemon would make its clients, and the next daemon, believe in it.
+	// Sockets of an ended daemon would mislead its clients and the next daemon.
 	stale, err := os.ReadDir(pipe)
 	if err != nil {
 		return nil, fmt.Errorf("clean %s: %w", pipe, err)
@@ -127,7 +127,7 @@ func (k *keeper) directories() (shim []string, err error) {
 	if private {
 		shim = append(append([]string(nil), k.deps.Shim...), shm, "--")
 	} else {
-		k.remark = "its /dev/shm is not private and " + shm + " is a plain directory: this supervisor may not mount, which is enough for simulated hardware only"
+		k.remark = "its /dev/shm is not private, and " + shm + " is a plain directory, because this supervisor may not mount; that is sufficient only for simulated hardware"
 		if err := os.Chmod(shm, 0o777|os.ModeSticky); err != nil {
 			return nil, fmt.Errorf("open %s to clients: %w", shm, err)
 		}
@@ -135,20 +135,21 @@ func (k *keeper) directories() (shim []string, err error) {
 	return shim, errors.Join(label(pipe), label(shm))
 }
 
-// awake journals the process and waits for its first answer.
-func (k *keeper) awake(ctx context.Context) error {
+// awaitFirstAnswer writes the process to the journal and waits for its first response.
+func (k *keeper) awaitFirstAnswer(ctx context.Context) error {
 	k.journal.PID, k.journal.StartTime = k.daemon.handle.pid, k.daemon.start
 	if err := k.write(); err != nil {
 		return err
 	}
-	deadline := k.deps.Clock.Now().Add(startPatience)
+	deadline := k.deps.Clock.Now().Add(startTimeout)
 	for {
-		_, err := k.control(k.gpu).ask(ctx, answerTime, "get_default_active_thread_percentage")
+		_, err := k.control(k.gpu).ask(ctx, commandTimeout, "get_default_active_thread_percentage")
 		if err == nil {
 			return nil
 		}
 		if !k.deps.Clock.Now().Before(deadline) {
-			return fmt.Errorf("the control daemon has not answered within %s: %w; %s", startPatience, err, lastWords(LogDir(k.deps.Root, k.gpu)))
+			return fmt.Errorf("the control daemon did not respond within %s: %w; %s", startTimeout, err,
+				logTails(LogDir(k.deps.Root, k.gpu)))
 		}
 		timer := k.deps.Clock.NewTimer(startPoll)
 		select {
@@ -157,8 +158,8 @@ func (k *keeper) awake(ctx context.Context) error {
 			return ctx.Err()
 		case <-k.daemon.exited:
 			timer.Stop()
-			err := k.obituary("ended before it answered")
-			k.forget()
+			err := k.exitError("ended before it responded")
+			k.dropDaemon()
 			return err
 		case <-timer.C():
 		}

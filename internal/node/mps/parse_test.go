@@ -14,7 +14,8 @@ func TestParseMemory(t *testing.T) {
 		ok           bool
 	}
 	for text, want := range map[string]size{
-		"3G": {3072, 1024, true}, "1408M": {1408, 1, true}, "2g": {2048, 1024, true}, "2GB": {2048, 1024, true}, "1T": {1 << 20, 1 << 20, true},
+		"3G": {3072, 1024, true}, "1408M": {1408, 1, true}, "2g": {2048, 1024, true}, "2GB": {2048, 1024,
+			true}, "1T": {1 << 20, 1 << 20, true},
 		"5 G": {5120, 1024, true}, "0G": {0, 1024, true},
 		"": {}, "G": {}, "-1M": {}, "no limit": {}, "99999999999999999999M": {}, "12": {}, "b": {},
 	} {
@@ -26,7 +27,8 @@ func TestParseMemory(t *testing.T) {
 }
 
 func TestParsePercentage(t *testing.T) {
-	for text, want := range map[string]float64{"25.0": 25, "100": 100, "12.5%": 12.5, "0": 0, "": -1, "NaN": -1, "101": -1, "-1": -1, "Cannot find MPS control daemon process": -1} {
+	for text, want := range map[string]float64{"25.0": 25, "100": 100, "12.5%": 12.5, "0": 0, "": -1, "NaN": -1,
+		"101": -1, "-1": -1, "Cannot find MPS control daemon process": -1} {
 		got, err := parsePercentage(text)
 		if err != nil {
 			got = -1
@@ -53,7 +55,7 @@ func FuzzAnswers(f *testing.F) {
 				t.Errorf("number %d", n)
 			}
 		}
-		if s := shorten(text); len(s) > maxSaid+3 || !utf8.ValidString(s) || strings.ContainsAny(s, "\n\r\x00") {
+		if s := shorten(text); len(s) > maxQuoted+3 || !utf8.ValidString(s) || strings.ContainsAny(s, "\n\r\x00") {
 			t.Errorf("shortened to %q", s)
 		}
 	})
@@ -79,8 +81,8 @@ func TestParseStat(t *testing.T) {
 		"2 (k) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4 1":    true,
 		"1 (a) S 7 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1": false,
 	} {
-		if s, err := parseStat(text); err != nil || s.hollow != want {
-			t.Errorf("%q: hollow %v, %v, want %v", text, s.hollow, err, want)
+		if s, err := parseStat(text); err != nil || s.noEnvironment != want {
+			t.Errorf("%q: noEnvironment %v, %v, want %v", text, s.noEnvironment, err, want)
 		}
 	}
 	own, err := readStat(os.Getpid())
@@ -102,7 +104,8 @@ func FuzzWanted(f *testing.F) {
 			return
 		}
 		for i, w := range set {
-			if rel, err := filepath.Rel("/root", PipeDir("/root", w.GPU)); err != nil || strings.Contains(rel, "..") || strings.Count(rel, "/") != 1 {
+			if rel, err := filepath.Rel("/root", PipeDir("/root", w.GPU)); err != nil || strings.Contains(rel,
+				"..") || strings.Count(rel, "/") != 1 {
 				t.Errorf("%q leaves the root", w.GPU)
 			}
 			if i > 0 && set[i-1].GPU >= w.GPU {
@@ -133,7 +136,8 @@ func TestLogsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	boundLogs(dir)
-	for path, want := range map[string]int64{filepath.Join(dir, daemonLog): 0, filepath.Join(dir, "server.log"): maxLog, outside: maxLog + 1} {
+	for path, want := range map[string]int64{filepath.Join(dir, daemonLog): 0, filepath.Join(dir, "server.log"): maxLog,
+		outside: maxLog + 1} {
 		if info, err := os.Stat(path); err != nil || info.Size() != want {
 			t.Errorf("%s has %d bytes, want %d", path, info.Size(), want)
 		}

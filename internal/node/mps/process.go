@@ -16,45 +16,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markName is the environment variable that proves a process ours. Its value names the supervisor's root by
-// device and inode, which are the same under every path and in every container, and the GPU.
+// markName is the environment variable that identifies the processes of this supervisor. Its value names the
+// supervisor's root by device and inode, which are the same under every path and in every container, and the GPU.
 const markName = "BERTH_MPS_DAEMON"
 
-// handle is a hold on one process: it never means another process that was given the same number.
+// handle refers to one process; it never refers to another process that reuses the PID.
 type handle struct {
 	pid  int
 	file *os.File
 }
 
-// hold takes hold of a process if it was started with the mark. errStranger says that it was not, or that
-// there is no such process.
-func hold(pid int, mark string) (*handle, error) {
-	h, err := holdAny(pid)
+// openProcess opens a process that was started with the mark. It returns errNotOurs when it was not, or when there is
+// no such process.
+func openProcess(pid int, mark string) (*handle, error) {
+	h, err := openChild(pid)
 	if err != nil {
 		return nil, err
 	}
-	// The environment is read under the number, so it counts only if the process still lived afterwards.
+	// The environment is read by PID, so it is valid only if the process was still alive afterwards.
 	if marked(pid, mark) && h.alive() {
 		return h, nil
 	}
 	h.close()
-	return nil, fmt.Errorf("process %d: %w: it has not %s=%s in its environment", pid, errStranger, markName, mark)
+	return nil, fmt.Errorf("process %d: %w: its environment does not contain %s=%s", pid, errNotOurs, markName, mark)
 }
 
-// holdAny is hold for a child that has not been waited for, whose number is its own.
-func holdAny(pid int) (*handle, error) {
+// openChild opens a child that has not been waited for, so its PID cannot have been reused.
+func openChild(pid int) (*handle, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w: %w", pid, errStranger, err)
+		return nil, fmt.Errorf("process %d: %w: %w", pid, errNotOurs, err)
 	}
 	return &handle{pid: pid, file: os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
-var errStranger = errors.New("not a process of this supervisor")
+var errNotOurs = errors.New("not a process of this supervisor")
 
 func (h *handle) close() { h.file.Close() }
 
-// alive is false for a zombie, which has ended and is only not waited for.
+// alive returns false for a zombie, which has ended and has not been waited for.
 func (h *handle) alive() bool {
 	alive := false
 	conn, err := h.file.SyscallConn()
@@ -109,10 +109,10 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// marked tells whether a process was started with the mark.
+// marked reports whether a process was started with the mark.
 func marked(pid int, mark string) bool {
 	// In the middle of exec a process has neither environment nor arguments, for some microseconds. It must not be
-	// overlooked, or a second daemon would be started beside it.
+	// missed, or a second daemon would be started.
 	for range 1000 {
 		content, err := os.ReadFile(procFile(pid, "environ"))
 		if err != nil {
@@ -125,7 +125,7 @@ func marked(pid int, mark string) bool {
 		}
 		arguments, err1 := os.ReadFile(procFile(pid, "cmdline"))
 		at, err2 := readStat(pid)
-		if err1 != nil || err2 != nil || len(arguments) > 0 || at.hollow {
+		if err1 != nil || err2 != nil || len(arguments) > 0 || at.noEnvironment {
 			return false
 		}
 		runtime.Gosched()
@@ -133,8 +133,9 @@ func marked(pid int, mark string) bool {
 	return false
 }
 
-// family lists the living processes with the mark, those first whose parent has none: the daemon before its servers.
-func family(mark string) ([]int, error) {
+// markedProcesses lists the running processes with the mark, those whose parent does not have it first: the daemon
+// before its servers.
+func markedProcesses(mark string) ([]int, error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -155,13 +156,13 @@ func family(mark string) ([]int, error) {
 	return pids, nil
 }
 
-// stat is what is read of /proc/PID/stat.
+// stat holds the fields of /proc/PID/stat that are used here.
 type stat struct {
 	parent int
 	// start is in clock ticks since boot.
 	start uint64
-	// hollow is true for what never has an environment: the dead, and threads of the kernel.
-	hollow bool
+	// noEnvironment is true for zombies and kernel threads, which never have an environment.
+	noEnvironment bool
 }
 
 func readStat(pid int) (stat, error) {
@@ -190,11 +191,11 @@ func parseStat(text string) (stat, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return stat{}, fmt.Errorf("parse process status: %w", err)
 	}
-	s.hollow = bits&kernelThread != 0 || fields[state] == "Z" || fields[state] == "X"
+	s.noEnvironment = bits&kernelThread != 0 || fields[state] == "Z" || fields[state] == "X"
 	return s, nil
 }
 
-// hasArgument tells whether a process was started with an argument.
+// hasArgument reports whether a process was started with an argument.
 func hasArgument(pid int, argument string) bool {
 	content, err := os.ReadFile(procFile(pid, "cmdline"))
 	return err == nil && slices.Contains(strings.Split(string(content), "\x00"), argument)

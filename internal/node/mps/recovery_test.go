@@ -29,8 +29,8 @@ var steps = []struct {
 	{WantedWritten, 2, true}, {Quit, 1, true}, {ModeRestored, 1, true}, {Removed, 1, true},
 }
 
-// TestKilledAtEachStep: wherever a supervisor dies, the next one ends up with what is wanted, once, and
-// a stop afterwards leaves nothing.
+// TestKilledAtEachStep: after a supervisor was killed at any step, the next one reaches the wanted state, and a stop
+// afterwards leaves nothing.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, tc := range steps {
 		t.Run(fmt.Sprintf("%s %d", tc.step, tc.nth), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			const before = int(nvml.COMPUTEMODE_PROHIBITED)
 			want := n.want(0)
 			n.setMode(want.GPU, before)
-			s, died, _ := n.process(victim{Step: tc.step, Nth: tc.nth})
+			s, died, _ := n.process(crashingSupervisor{Step: tc.step, Nth: tc.nth})
 			if tc.stop {
 				s.set(want)
 				n.tryToSet(s)
@@ -53,7 +53,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				s.await("nothing left", nothing)
 			} else {
 				st := s.await("Ready", allReady(want))[0]
-				if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+				if pids := n.markedProcesses(want.GPU); len(pids) != 1 || pids[0] != st.PID {
 					t.Errorf("processes %v, the status says %d", pids, st.PID)
 				}
 				if got := n.mode(want.GPU); got != modeExclusiveProcess {
@@ -80,10 +80,10 @@ func TestKilledAtEachStep(t *testing.T) {
 // tryToSet wants a set of a supervisor that may die of it.
 func (n *node) tryToSet(s *running, set ...Wanted) {
 	n.t.Helper()
-	limit := time.Now().Add(patience)
+	limit := time.Now().Add(timeout)
 	for {
 		_, err := s.client.Set(n.t.Context(), set)
-		// Before it listens, and when it has died; then the set is on disk.
+		// The supervisor may not listen yet, or may be killed already; then the set is on disk.
 		_, there := os.Stat(filepath.Join(n.root, wantedName))
 		if err == nil || there == nil && errors.Is(err, ErrUnavailable) {
 			return
@@ -94,7 +94,7 @@ func (n *node) tryToSet(s *running, set ...Wanted) {
 	}
 }
 
-// TestFailsAtEachStep: an error at a step is told, and the next attempt goes through.
+// TestFailsAtEachStep: an error at a step is reported, and the next attempt succeeds.
 func TestFailsAtEachStep(t *testing.T) {
 	for _, tc := range steps {
 		if tc.step == WantedWritten || tc.step == Removed {
@@ -123,11 +123,11 @@ func TestFailsAtEachStep(t *testing.T) {
 			} else {
 				s.ask(want)
 			}
-			s.await("failed", inState(state, "disk on fire", "tried again in 1s"))
+			s.await("failed", inState(state, "disk on fire", "next attempt in 1s"))
 			n.clock.pass(t, time.Second)
 			if !tc.stop {
 				s.await("Ready", allReady(want))
-				if pids := n.family(want.GPU); len(pids) != 1 {
+				if pids := n.markedProcesses(want.GPU); len(pids) != 1 {
 					t.Errorf("processes %v", pids)
 				}
 				s.ask()
@@ -138,10 +138,10 @@ func TestFailsAtEachStep(t *testing.T) {
 	}
 }
 
-// TestAdoption: a supervisor that is killed disturbs nobody.
+// TestAdoption: killing a supervisor does not disturb daemons and clients.
 func TestAdoption(t *testing.T) {
 	n := newNode(t)
-	s, _, kill := n.process(victim{})
+	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
 	st := s.set(want)[0]
 	program := n.client(want.GPU, 1)
@@ -156,13 +156,13 @@ func TestAdoption(t *testing.T) {
 	}
 	select {
 	case line, open := <-program.lines:
-		t.Errorf("the client heard %q, %v", line, open)
+		t.Errorf("the client received %q, %v", line, open)
 	default:
 	}
-	// An adopted daemon's death is seen like a child's.
+	// An adopted daemon's end is detected like that of a child.
 	n.clock.forget()
 	n.check(syscall.Kill(st.PID, syscall.SIGKILL))
-	s.await("Failed", inState(Failed, "not our child"))
+	s.await("Failed", inState(Failed, "not a child of this supervisor"))
 	n.clock.pass(t, time.Second)
 	s.await("Ready", allReady(want))
 	s.set()
@@ -172,7 +172,7 @@ func TestAdoption(t *testing.T) {
 // TestAdoptionToStop: a daemon that is no longer wanted when its supervisor comes back.
 func TestAdoptionToStop(t *testing.T) {
 	n := newNode(t)
-	s, _, kill := n.process(victim{})
+	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
 	s.set(want)
 	kill()
@@ -186,7 +186,7 @@ func TestAdoptionToStop(t *testing.T) {
 // TestDeadDaemonOfADeadSupervisor: its files do not deceive the next one.
 func TestDeadDaemonOfADeadSupervisor(t *testing.T) {
 	n := newNode(t)
-	s, _, kill := n.process(victim{})
+	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
 	st := s.set(want)[0]
 	kill()
@@ -194,35 +194,35 @@ func TestDeadDaemonOfADeadSupervisor(t *testing.T) {
 	n.check(syscall.Kill(st.PID, syscall.SIGKILL))
 	s = n.start(n.deps())
 	if now := s.await("Ready", allReady(want))[0]; now.PID == st.PID {
-		t.Error("a dead process was adopted")
+		t.Error("an ended process was adopted")
 	}
 	s.set()
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestNumberOfAStranger: a journal whose process number was given to somebody else hurts nobody.
-func TestNumberOfAStranger(t *testing.T) {
+// TestReusedPID: a journal whose PID was reused does no harm to the other process.
+func TestReusedPID(t *testing.T) {
 	n := newNode(t)
-	stranger := exec.Command("/bin/sleep", "1000")
-	n.check(stranger.Start())
+	other := exec.Command("/bin/sleep", "1000")
+	n.check(other.Start())
 	defer func() {
-		if err := stranger.Process.Signal(syscall.Signal(0)); err != nil {
-			t.Errorf("the stranger was ended: %v", err)
+		if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("the other process was ended: %v", err)
 		}
-		_ = stranger.Process.Kill()
-		_ = stranger.Wait()
+		_ = other.Process.Kill()
+		_ = other.Wait()
 	}()
-	at, err := readStat(stranger.Process.Pid)
+	at, err := readStat(other.Process.Pid)
 	n.check(err)
 	want := n.want(0)
 	n.check(os.MkdirAll(filepath.Join(n.root, string(want.GPU)), 0o711))
 	n.check(recordOf(n.root, want.GPU).Save(record{
-		Wanted: want, PreviousMode: modeDefault, PID: stranger.Process.Pid, StartTime: at.start,
+		Wanted: want, PreviousMode: modeDefault, PID: other.Process.Pid, StartTime: at.start,
 	}))
 	n.check(wantedIn(n.root).Save(wantedFile{Generation: 1, Wanted: []Wanted{want}}))
 	s := n.start(n.deps())
-	if st := s.await("Ready", allReady(want))[0]; st.PID == stranger.Process.Pid {
-		t.Error("the stranger was adopted")
+	if st := s.await("Ready", allReady(want))[0]; st.PID == other.Process.Pid {
+		t.Error("the other process was adopted")
 	}
 	s.set()
 }
@@ -235,7 +235,7 @@ func TestDaemonOfAnotherJournal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			s, _, kill := n.process(victim{})
+			s, _, kill := n.process(crashingSupervisor{})
 			want := n.want(0)
 			st := s.set(want)[0]
 			kill()
@@ -248,7 +248,7 @@ func TestDaemonOfAnotherJournal(t *testing.T) {
 			n.check(recordOf(n.root, want.GPU).Save(journal))
 			s = n.start(n.deps())
 			now := s.await("Ready", allReady(want))[0]
-			if pids := n.family(want.GPU); now.PID == st.PID || len(pids) != 1 || pids[0] != now.PID {
+			if pids := n.markedProcesses(want.GPU); now.PID == st.PID || len(pids) != 1 || pids[0] != now.PID {
 				t.Errorf("processes %v, the status says %d, before it was %d", pids, now.PID, st.PID)
 			}
 			s.set()
@@ -257,38 +257,38 @@ func TestDaemonOfAnotherJournal(t *testing.T) {
 	}
 }
 
-// TestHoldNoStranger: nothing can be signalled that was not started with the mark.
-func TestHoldNoStranger(t *testing.T) {
-	stranger := exec.Command("/bin/sleep", "1000")
-	stranger.Env = []string{markName + "=1:2:GPU-other"}
-	if err := stranger.Start(); err != nil {
+// TestOpenProcessNeedsTheMark: a process that was not started with the mark cannot be signalled.
+func TestOpenProcessNeedsTheMark(t *testing.T) {
+	other := exec.Command("/bin/sleep", "1000")
+	other.Env = []string{markName + "=1:2:GPU-other"}
+	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = stranger.Process.Kill()
-		_ = stranger.Wait()
+		_ = other.Process.Kill()
+		_ = other.Wait()
 	}()
-	if h, err := hold(stranger.Process.Pid, "1:2:GPU-mine"); !errors.Is(err, errStranger) {
-		t.Errorf("hold of a stranger: %v, %v", h, err)
+	if h, err := openProcess(other.Process.Pid, "1:2:GPU-mine"); !errors.Is(err, errNotOurs) {
+		t.Errorf("openProcess of another process: %v, %v", h, err)
 	}
-	h, err := hold(stranger.Process.Pid, "1:2:GPU-other")
+	h, err := openProcess(other.Process.Pid, "1:2:GPU-other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer h.close()
-	_ = stranger.Process.Kill()
-	if err := waitFor(t.Context(), h, patience); err != nil || h.alive() {
+	_ = other.Process.Kill()
+	if err := waitFor(t.Context(), h, timeout); err != nil || h.alive() {
 		t.Errorf("after its end: %v, alive %v", err, h.alive())
 	}
-	if again, err := hold(stranger.Process.Pid, "1:2:GPU-other"); !errors.Is(err, errStranger) {
+	if again, err := openProcess(other.Process.Pid, "1:2:GPU-other"); !errors.Is(err, errNotOurs) {
 		t.Errorf("hold of a zombie: %v, %v", again, err)
 	}
 }
 
-// TestCorruptFiles: whatever is lost, the daemon and its clients go on, and a stop leaves nothing.
+// TestCorruptFiles: whichever file is lost, the daemon and its clients continue to run, and a stop leaves nothing.
 func TestCorruptFiles(t *testing.T) {
-	stranger := Wanted{GPU: "GPU-x", Replicas: 1, PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}
-	outside := stranger
+	other := Wanted{GPU: "GPU-x", Replicas: 1, PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}
+	outside := other
 	outside.GPU = "GPU-/../../x"
 	tests := map[string]struct{ wanted, journal string }{
 		"wanted is empty":            {wanted: "-"},
@@ -297,14 +297,14 @@ func TestCorruptFiles(t *testing.T) {
 		"wanted is of another form":  {wanted: `{"version": 1, "generation": 1, "wanted": []}`},
 		"wanted leaves the root":     {wanted: enveloped(t, wantedIn("/"), wantedFile{Generation: 1, Wanted: []Wanted{outside}})},
 		"the journal is empty":       {journal: "-"},
-		"the journal is of another":  {journal: enveloped(t, recordOf("/", "GPU-x"), record{Wanted: stranger})},
+		"the journal is of another":  {journal: enveloped(t, recordOf("/", "GPU-x"), record{Wanted: other})},
 		"the journal is noise":       {journal: strings.Repeat("noise", maxFile)},
 		"the journal is of tomorrow": {journal: `{"format":"berth-mps-gpu","version":2,"crc32c":1,"content":{}}`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			s, _, kill := n.process(victim{})
+			s, _, kill := n.process(crashingSupervisor{})
 			want := n.want(0)
 			st := s.set(want)[0]
 			kill()
@@ -321,7 +321,8 @@ func TestCorruptFiles(t *testing.T) {
 				t.Errorf("process %d became %d", st.PID, now.PID)
 			}
 			for path, content := range files {
-				if kept, err := os.ReadFile(path + ".bak"); content != "" && (err != nil || string(kept) != strings.TrimPrefix(content, "-")) {
+				if kept, err := os.ReadFile(path + ".bak"); content != "" && (err != nil || string(kept) != strings.TrimPrefix(content,
+					"-")) {
 					t.Errorf("%s was not kept: %d bytes, %v", path, len(kept), err)
 				}
 			}
@@ -345,8 +346,8 @@ func enveloped[T any](t *testing.T, file statefile.File[T], content T) string {
 	return string(blob)
 }
 
-// TestLeftovers: what a daemon leaves behind that died is ended before the next one starts, and so is what is
-// found of an earlier supervisor's.
+// TestLeftovers: the remaining processes of an ended daemon are killed before the next one starts, including those of
+// an earlier supervisor.
 func TestLeftovers(t *testing.T) {
 	n := newNode(t)
 	want := n.want(0)
@@ -374,7 +375,7 @@ func TestLeftovers(t *testing.T) {
 	s.await("Failed", inState(Failed))
 	n.clock.pass(t, time.Second)
 	st = s.await("Ready", allReady(want))[0]
-	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+	if pids := n.markedProcesses(want.GPU); len(pids) != 1 || pids[0] != st.PID {
 		late.Process.Kill()
 		t.Errorf("processes %v, want %d", pids, st.PID)
 	}
@@ -382,10 +383,11 @@ func TestLeftovers(t *testing.T) {
 	s.set()
 }
 
-// TestBothFilesLost: when it is not known any more what is wanted of a daemon, it serves its clients on until the agent says so.
+// TestBothFilesLost: a daemon whose wanted state is lost continues to serve its clients until the agent sends a wanted
+// set.
 func TestBothFilesLost(t *testing.T) {
 	n := newNode(t)
-	s, _, kill := n.process(victim{})
+	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
 	st := s.set(want)[0]
 	program := n.client(want.GPU, 1)
@@ -396,8 +398,8 @@ func TestBothFilesLost(t *testing.T) {
 		n.check(os.WriteFile(path, []byte("{"), 0o600))
 	}
 	s = n.start(n.deps())
-	s.await("undecided", inState(Starting, "what is wanted of it is lost"))
-	if pids := n.family(want.GPU); len(pids) == 0 || !slices.Contains(pids, st.PID) {
+	s.await("undecided", inState(Starting, "its wanted state is lost"))
+	if pids := n.markedProcesses(want.GPU); len(pids) == 0 || !slices.Contains(pids, st.PID) {
 		t.Errorf("processes %v, want %d among them", pids, st.PID)
 	}
 	if now := s.set(want)[0]; now.PID != st.PID {
@@ -405,7 +407,7 @@ func TestBothFilesLost(t *testing.T) {
 	}
 	select {
 	case line, open := <-program.lines:
-		t.Errorf("the client heard %q, %v", line, open)
+		t.Errorf("the client received %q, %v", line, open)
 	default:
 	}
 	s.set()
@@ -415,7 +417,7 @@ func TestBothFilesLost(t *testing.T) {
 // TestChangedOnDisk: a digit that a bad disk has changed is damage and no other wish, and the damaged file is kept.
 func TestChangedOnDisk(t *testing.T) {
 	n := newNode(t)
-	s, _, kill := n.process(victim{})
+	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
 	s.set(want)
 	kill()

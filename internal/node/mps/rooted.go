@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programPlaces are where a driver root has nvidia-cuda-mps-control.
+// programPlaces returns the directories of a driver root that may contain nvidia-cuda-mps-control.
 func programPlaces() []string { return []string{"/usr/bin", "/usr/local/bin", "/bin", "/opt/bin"} }
 
-// ExecRooted is the whole of the program that Deps.Program names where the driver is
-// installed below another root than this process's: it becomes the driver's program in that root,
-// whose C library it needs, with the daemon's directories and /dev/shm as they are
-// here. The arguments are ROOT PROGRAM ARGUMENT.... It returns only with an error.
+// ExecRooted is the main function of the program that Deps.Program names when the driver is installed below another
+// root than this process's. It executes the driver's program in that root, whose C library it needs, with the daemon's
+// directories and /dev/shm as they are here. The arguments are ROOT PROGRAM ARGUMENT.... It returns only with an error.
 func ExecRooted(args []string) error {
 	if len(args) < 2 || !filepath.IsAbs(args[0]) || filepath.Base(args[1]) != args[1] {
-		return fmt.Errorf("start program of the driver: the arguments are %q, want ROOT PROGRAM ARGUMENT...; it is started by the supervisor, not by hand", args)
+		return fmt.Errorf("start program of the driver: the arguments are %q, want ROOT PROGRAM ARGUMENT...; the supervisor starts it; do not start it manually",
+			args)
 	}
 	root, name := filepath.Clean(args[0]), args[1]
 	program, err := findBelow(root, name)
 	if err != nil {
 		return err
 	}
-	// A namespace belongs to a thread, and the one that calls exec is the one that stays.
+	// A mount namespace belongs to a thread, and only the thread that calls exec remains.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("start %s: make a mount namespace: %w", name, err)
@@ -41,7 +41,8 @@ func ExecRooted(args []string) error {
 			continue
 		}
 		if err := unix.Mount(dir, filepath.Join(root, dir), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("start %s: show it %s below %s: %w (the directory must be there on the host too: mount it in this container at the host's path)", name, dir, root, err)
+			return fmt.Errorf("start %s: bind %s below %s: %w (the directory must be there on the host too: mount it in this container at the host's path)",
+				name, dir, root, err)
 		}
 	}
 	if err := unix.Chroot(root); err != nil {
@@ -56,7 +57,7 @@ func ExecRooted(args []string) error {
 	return nil
 }
 
-// findBelow gives the path of a program as its root has it.
+// findBelow returns the path of a program relative to its root.
 func findBelow(root, name string) (string, error) {
 	below, err := os.OpenRoot(root)
 	if err != nil {
@@ -72,5 +73,6 @@ func findBelow(root, name string) (string, error) {
 		}
 		looked = append(looked, fmt.Errorf("%s: %w", path, err))
 	}
-	return "", fmt.Errorf("find %s below %s: %w (it comes with the driver; is the driver installed there?)", name, root, errors.Join(looked...))
+	return "", fmt.Errorf("find %s below %s: %w (it comes with the driver; is the driver installed there?)", name, root,
+		errors.Join(looked...))
 }

@@ -60,7 +60,7 @@ func TestExecRooted(t *testing.T) {
 	command := exec.Command(self, "-test.run=^TestExecRooted$")
 	command.Env = []string{"BERTH_TEST_ROOTED=" + root, "BERTH_TEST_INSIDE=1", "CUDA_MPS_PIPE_DIRECTORY=" + pipe}
 	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), "root of its own: yes") {
-		t.Errorf("the program gave %v\n%s", err, out)
+		t.Errorf("the program returned %v\n%s", err, out)
 	}
 }
 
@@ -85,7 +85,8 @@ func TestExecRootedRefuses(t *testing.T) {
 			t.Errorf("ExecRooted(%q) = %v", args, err)
 		}
 	}
-	if err := ExecRooted([]string{t.TempDir(), "nvidia-cuda-mps-control"}); err == nil || !strings.Contains(err.Error(), "is the driver installed there?") {
+	if err := ExecRooted([]string{t.TempDir(), "nvidia-cuda-mps-control"}); err == nil || !strings.Contains(err.Error(),
+		"is the driver installed there?") {
 		t.Errorf("without the program: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bounds of the socket. Its clients are the node's agents, of which there are two during an upgrade.
+// The limits of the socket. Its clients are the node's agents, two of them during an upgrade.
 const (
 	maxConnections = 32
 	maxHeader      = 16 << 10
@@ -32,19 +32,19 @@ const (
 	watchURL  = "/v1/watch"
 )
 
-// Report is what the supervisor knows of its daemons.
+// Report holds the statuses of all daemons.
 type Report struct {
-	// Generation is that of the wanted set which the statuses are about, or NoGeneration.
+	// Generation is the generation of the wanted set that the statuses refer to, or NoGeneration.
 	Generation int64 `json:"generation"`
-	// GPUs are the daemons in the order of UUIDs.
+	// GPUs are the daemons, sorted by UUID.
 	GPUs []Status `json:"gpus"`
 }
 
-// NoGeneration is the generation of a report that no supervisor made. No set has it.
+// NoGeneration is the generation of a report that does not come from a supervisor. No set has it.
 const NoGeneration int64 = -1
 
-// request is the body of PUT wanted, accepted the answer to it, refusal the body of every error. A Report is the
-// answer to GET status and each line of GET watch.
+// request is the body of PUT wanted, accepted the response to it, refusal the body of every error. A Report is the
+// response to GET status and each line of GET watch.
 type (
 	request struct {
 		Wanted []Wanted `json:"wanted"`
@@ -57,7 +57,7 @@ type (
 	}
 )
 
-// serve answers on the socket until ctx ends and leave has returned.
+// serve handles requests on the socket until ctx ends and shutDown has returned.
 func (s *Supervisor) serve(ctx context.Context, leave func()) error {
 	listener, err := s.listen(ctx)
 	if err != nil {
@@ -79,12 +79,13 @@ func (s *Supervisor) serve(ctx context.Context, leave func()) error {
 	return err
 }
 
-// listen makes the socket, which nobody but its owner may open, not even for a moment. The lock
-// on the root makes sure that one which is there is a dead supervisor's.
+// listen creates the socket, which only its owner may open at any time. An existing socket belongs to an ended
+// supervisor, because this one holds the lock on the root.
 func (s *Supervisor) listen(ctx context.Context) (net.Listener, error) {
 	path := s.deps.Socket
 	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("listen on %s: the path has %d characters, and Linux takes %d; choose a shorter one", path, len(path), maxSocketPath)
+		return nil, fmt.Errorf("listen on %s: the path has %d characters, and Linux takes %d; choose a shorter one",
+			path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -151,7 +152,9 @@ func (s *Supervisor) putWanted(w http.ResponseWriter, r *http.Request) {
 	}
 	var wanted request
 	if err := decode(body, &wanted); err != nil {
-		answer(w, http.StatusBadRequest, refusal{fmt.Sprintf("read the request: %v (if the agent is newer than this supervisor, delete the supervisor's pod so that it is updated; that ends its clients)", err)})
+		answer(w, http.StatusBadRequest,
+			refusal{fmt.Sprintf("read the request: %v (if the agent is newer than this supervisor, delete the supervisor's pod so that it is updated; that ends its clients)",
+				err)})
 		return
 	}
 	set, err := checked(wanted.Wanted)
@@ -176,12 +179,12 @@ func (s *Supervisor) getStatus(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, now)
 }
 
-// getWatch writes the report and then each newer one, as lines; of several that come faster than
-// they are read only the last.
+// getWatch writes the report and then each newer one, one per line. Of reports that come faster than they are read it
+// writes only the last.
 func (s *Supervisor) getWatch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
 	control, lines := http.NewResponseController(w), json.NewEncoder(w)
-	// The server's limit is for requests that come slowly; this one has come.
+	// The server's deadline bounds the reading of requests; this one has been read.
 	if control.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
@@ -201,5 +204,5 @@ func (s *Supervisor) getWatch(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the reader has gone; there is nobody to tell
+	_ = json.NewEncoder(w).Encode(body) // the client has closed the connection; the error has no receiver
 }

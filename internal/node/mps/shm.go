@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leastShm is the size of the tmpfs when the machine's memory is unknown.
+// leastShm is the size of the tmpfs, in bytes, when the machine's memory is unknown.
 const leastShm = 64 << 20
 
-// mountShm mounts a tmpfs of half the machine's memory on dir unless there is one. It reports false, with no error, when this
-// process may not mount.
+// mountShm mounts a tmpfs of half the machine's memory on dir unless one is mounted. It returns false without an error
+// when this process may not mount.
 func mountShm(dir string) (bool, error) {
 	if mounted(dir) {
 		return true, nil
@@ -43,7 +43,7 @@ func unmountShm(dir string) error {
 	return nil
 }
 
-// mounted tells whether dir is a file system of its own.
+// mounted reports whether dir is a mount point.
 func mounted(dir string) bool {
 	var own, parent unix.Stat_t
 	return unix.Lstat(dir, &own) == nil && unix.Lstat(filepath.Dir(dir), &parent) == nil && own.Dev != parent.Dev
@@ -68,8 +68,8 @@ func shmSize() uint64 {
 // shareLabel is the SELinux type of files that containers may use.
 const shareLabel = "system_u:object_r:container_file_t:s0"
 
-// label lets the clients' containers use a directory on a host that enforces SELinux. Where files
-// have no label there is nothing to do.
+// label lets the clients' containers use a directory on a host that enforces SELinux. It does nothing where files have
+// no labels.
 func label(dir string) error {
 	const name = "security.selinux"
 	if _, err := unix.Lgetxattr(dir, name, nil); err != nil {
@@ -81,22 +81,24 @@ func label(dir string) error {
 	return nil
 }
 
-// ExecDaemon is the whole of the program that Deps.Shim names: it makes a mount namespace in which SHM is /dev/shm, and
-// becomes the control daemon in it. The arguments are SHM -- PROGRAM ARGUMENT.... It returns only with an error.
+// ExecDaemon is the main function of the program that Deps.Shim names. It creates a mount namespace in which SHM is
+// /dev/shm and executes the control daemon in it. The arguments are SHM -- PROGRAM ARGUMENT.... It returns only with an
+// error.
 func ExecDaemon(args []string) error {
 	if len(args) < 3 || args[1] != "--" {
-		return fmt.Errorf("start MPS daemon: the arguments are %q, want SHM -- PROGRAM ARGUMENT...; it is started by the supervisor, not by hand", args)
+		return fmt.Errorf("start MPS daemon: the arguments are %q, want SHM -- PROGRAM ARGUMENT...; the supervisor starts it; do not start it manually",
+			args)
 	}
 	program, err := exec.LookPath(args[2])
 	if err != nil {
 		return fmt.Errorf("start MPS daemon: %w", err)
 	}
-	// A namespace belongs to a thread, and the one that calls exec is the one that stays.
+	// A mount namespace belongs to a thread, and only the thread that calls exec remains.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("start MPS daemon: make a mount namespace: %w", err)
 	}
-	// A slave sees what the host unmounts, so that a daemon keeps nothing alive that is gone elsewhere.
+	// A slave mount receives the host's unmounts, so that the daemon does not keep unmounted file systems alive.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("start MPS daemon: make mounts private: %w", err)
 	}

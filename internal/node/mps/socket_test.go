@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestRefusals: what is wrong with a set, and what is done about it, is said; the last good set stays.
+// TestRefusals: the error says what is wrong with a set and how to fix it; the last valid set stays in force.
 func TestRefusals(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -46,7 +46,7 @@ func TestRefusals(t *testing.T) {
 		"replicas 0":       {edit(func(w *Wanted) { w.Replicas = 0 }), "replicas is 0"},
 		"index -1":         {edit(func(w *Wanted) { w.Index = -1 }), "index is -1"},
 		"twice":            {string(twice), "wanted twice"},
-		"too many":         {string(tooMany), "the most is 64"},
+		"too many":         {string(tooMany), "at most 64"},
 		"too large":        {`{"wanted": [` + strings.Repeat(" ", maxFile) + `]}`, "too large"},
 	}
 	for name, tc := range tests {
@@ -57,7 +57,8 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if err := s.client.call(t.Context(), http.MethodGet, "/v2/status", nil, &Report{}); err == nil || !strings.Contains(err.Error(), "404") {
+	if err := s.client.call(t.Context(), http.MethodGet, "/v2/status", nil,
+		&Report{}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("another version: %v", err)
 	}
 	now, err := s.client.Status(t.Context())
@@ -97,7 +98,7 @@ func TestGenerations(t *testing.T) {
 	s.set()
 }
 
-// TestManyConnections: one client that opens many does not shut out the agent for ever.
+// TestManyConnections: one client that opens many connections does not lock out the agent permanently.
 func TestManyConnections(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -109,7 +110,7 @@ func TestManyConnections(t *testing.T) {
 		open = append(open, conn)
 	}
 	// The last one is closed by the supervisor, the first ones wait for their request.
-	n.check(open[len(open)-1].SetReadDeadline(time.Now().Add(patience)))
+	n.check(open[len(open)-1].SetReadDeadline(time.Now().Add(timeout)))
 	if _, err := open[len(open)-1].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("one connection too many: %v", err)
 	}
@@ -119,7 +120,7 @@ func TestManyConnections(t *testing.T) {
 	s.ask()
 }
 
-// TestNoSupervisor: the error says what to run.
+// TestNoSupervisor: the error says which program has to run.
 func TestNoSupervisor(t *testing.T) {
 	c := &Client{Socket: filepath.Join(t.TempDir(), "control.sock")}
 	_, err := c.Status(t.Context())
@@ -131,8 +132,8 @@ func TestNoSupervisor(t *testing.T) {
 	}
 }
 
-// TestWatchOutlivesTheSupervisor: the watcher hears that its daemons are lost when the supervisor does not come
-// back, not when it does, and hears of the next one.
+// TestWatchOutlivesTheSupervisor: the watcher reports its daemons as Failed when the supervisor does not come back, not
+// when it does, and receives the reports of the next supervisor.
 func TestWatchOutlivesTheSupervisor(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())

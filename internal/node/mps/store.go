@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// Step names a moment at which the supervisor may die.
+// Step names a point at which tests let the supervisor fail or end.
 type Step string
 
-// The steps, each right after what it names. StateWritten comes twice in the start of a daemon: before
-// anything is changed, and once the process is known.
+// The steps, each directly after the action that it names. StateWritten is reached twice during the start of a daemon:
+// before anything is changed, and when the process is known.
 const (
 	WantedWritten Step = "WantedWritten"
 	StateWritten  Step = "StateWritten"
@@ -32,31 +32,32 @@ const (
 const (
 	wantedName = "wanted.json"
 	recordName = "state.json"
-	// fileVersion is the version of both files.
+	// fileVersion is the format version of both files.
 	fileVersion = 1
-	// maxFile bounds both files, and a request.
+	// maxFile bounds both files and a request, in bytes.
 	maxFile = 1 << 20
 )
 
 // wantedFile is the content of wanted.json.
 type wantedFile struct {
-	// Generation counts the sets that were wanted.
+	// Generation counts the wanted sets.
 	Generation int64    `json:"generation"`
 	Wanted     []Wanted `json:"wanted"`
 }
 
-// record is the journal of one GPU, the content of state.json. It exists from before the first change to after the last.
+// record is the journal of one GPU, the content of state.json. It exists from before the first change until after the
+// last.
 type record struct {
-	// Wanted is what was started last; it stands in for a lost wanted.json.
+	// Wanted is what was started last; it replaces a lost wanted.json.
 	Wanted Wanted `json:"wanted"`
-	// PreviousMode is the compute mode before ours.
+	// PreviousMode is the compute mode before MPS.
 	PreviousMode int `json:"previousComputeMode"`
-	// PID and StartTime (clock ticks since boot) name the daemon; zero while none was started.
+	// PID and StartTime (clock ticks since boot) identify the daemon; both are zero before it was started.
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"startTime,omitempty"`
 }
 
-// wantedIn is wanted.json. It is of no boot: what is wanted stays so until the agent wants something else.
+// wantedIn returns the file wanted.json. It is not bound to a boot: a set is in force until the agent sends another.
 func wantedIn(root string) statefile.File[wantedFile] {
 	return statefile.File[wantedFile]{
 		Path: filepath.Join(root, wantedName), What: "which MPS daemons are wanted", Format: "berth-mps-wanted", Version: fileVersion, Max: maxFile,
@@ -67,13 +68,15 @@ func wantedIn(root string) statefile.File[wantedFile] {
 	}
 }
 
-// recordOf is the journal of a GPU. It is of no boot: a process is adopted only when its environment has our mark too.
+// recordOf returns the journal of a GPU. It is not bound to a boot, because a process is adopted only if its
+// environment has the mark too.
 func recordOf(root string, id gpu.UUID) statefile.File[record] {
 	return statefile.File[record]{
-		Path: filepath.Join(root, string(id), recordName), What: "the journal of MPS on " + string(id), Format: "berth-mps-gpu", Version: fileVersion, Max: maxFile,
+		Path: filepath.Join(root, string(id),
+			recordName), What: "the journal of MPS on " + string(id), Format: "berth-mps-gpu", Version: fileVersion, Max: maxFile,
 		Check: func(r record) error {
 			if r.Wanted.GPU != id {
-				return fmt.Errorf("it is of %q", r.Wanted.GPU)
+				return fmt.Errorf("it belongs to GPU %q", r.Wanted.GPU)
 			}
 			_, err := checked([]Wanted{r.Wanted})
 			return err
@@ -81,7 +84,7 @@ func recordOf(root string, id gpu.UUID) statefile.File[record] {
 	}
 }
 
-// decode takes one JSON value with no unknown field and nothing behind it.
+// decode parses exactly one JSON value without unknown fields.
 func decode(content []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.DisallowUnknownFields()
@@ -94,15 +97,15 @@ func decode(content []byte, into any) error {
 	return nil
 }
 
-// cards lists the GPUs that have a folder below root, in order.
-func cards(root string) ([]gpu.UUID, error) {
+// listGPUs lists the GPUs that have a directory below root, sorted.
+func listGPUs(root string) ([]gpu.UUID, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", root, err)
 	}
 	var ids []gpu.UUID
 	for _, e := range entries {
-		if e.IsDir() && cardName.MatchString(e.Name()) {
+		if e.IsDir() && gpuName.MatchString(e.Name()) {
 			ids = append(ids, gpu.UUID(e.Name()))
 		}
 	}

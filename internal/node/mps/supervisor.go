@@ -26,39 +26,39 @@ type ComputeModes interface {
 	SetComputeMode(ctx context.Context, id gpu.UUID, mode int) error
 }
 
-// The compute modes of NVML that are used here. With exclusive process, a process that misses
-// the daemon gets an error instead of an unlimited GPU.
+// The compute modes of NVML that are used here. With exclusive process, a process that does not use the daemon gets an
+// error instead of an unlimited GPU.
 const (
 	modeDefault          = 0
 	modeExclusiveProcess = 3
 )
 
-// maxSocketPath is what fits into a sockaddr_un.
+// maxSocketPath is the longest path that fits into a sockaddr_un.
 const maxSocketPath = 107
 
-// Deps are what a Supervisor is made of.
+// Deps are the dependencies of a Supervisor.
 type Deps struct {
-	// Root is the folder of everything; see the package comment. It is made when it is not there.
+	// Root is the directory of all files; see the package comment. It is created when missing.
 	Root string
 	// Socket is the path of the socket; default SocketPath(Root).
 	Socket string
 	// Program is the control program with the arguments that come before its own; default nvidia-cuda-mps-control.
 	Program []string
-	// Shim is a program, with arguments, that does ExecDaemon with the arguments that follow. Without it
-	// daemons have the supervisor's /dev/shm, which is enough only for simulated hardware.
+	// Shim is a program, with arguments, that calls ExecDaemon with the arguments that follow. Without it daemons use
+	// the supervisor's /dev/shm, which is sufficient only for simulated hardware.
 	Shim        []string
 	ComputeMode ComputeModes
 	// Clock defaults to the real one.
 	Clock clock.Clock
 	Log   *slog.Logger
-	// Fault, if set, is called at each step; an error fails what is being done.
+	// Fault, if set, is called at each step; its error fails the action.
 	Fault func(Step) error
 }
 
-// Supervisor keeps the daemons that are wanted.
+// Supervisor runs the wanted daemons.
 type Supervisor struct {
 	deps Deps
-	// identity names the root by device and inode.
+	// identity identifies the root by device and inode.
 	identity string
 
 	mu      sync.Mutex
@@ -67,18 +67,18 @@ type Supervisor struct {
 	wishes  map[gpu.UUID]Wanted
 	status  map[gpu.UUID]Status
 	keepers map[gpu.UUID]*keeper
-	// undecided are the GPUs of which it is lost what was wanted, until the agent says it.
+	// undecided holds the GPUs whose wanted state is lost, until the agent sends a wanted set.
 	undecided map[gpu.UUID]bool
-	// changed is closed, and replaced, at each change of status.
+	// changed is closed and replaced at each change of status.
 	changed chan struct{}
 	// spawn starts a keeper; it is set while Run runs.
 	spawn func(*keeper)
 }
 
-// New makes a supervisor; Run does the work.
+// New returns a supervisor; Run does the work.
 func New(deps Deps) (*Supervisor, error) {
 	if deps.Root == "" || deps.ComputeMode == nil {
-		return nil, errors.New("make MPS supervisor: it needs a root folder and a way to set compute modes")
+		return nil, errors.New("create MPS supervisor: Root and ComputeMode must be set")
 	}
 	root, err := filepath.Abs(deps.Root)
 	if err != nil {
@@ -86,7 +86,8 @@ func New(deps Deps) (*Supervisor, error) {
 	}
 	deps.Root = root
 	if path := filepath.Join(PipeDir(root, "GPU-00000000-0000-0000-0000-000000000000"), "control"); len(path) > maxSocketPath {
-		return nil, fmt.Errorf("make MPS supervisor: sockets such as %s have %d characters, and Linux takes %d; choose a shorter root", path, len(path), maxSocketPath)
+		return nil, fmt.Errorf("create MPS supervisor: the path of socket %s has %d characters, Linux allows %d; choose a shorter root",
+			path, len(path), maxSocketPath)
 	}
 	if deps.Socket == "" {
 		deps.Socket = SocketPath(root)
@@ -109,23 +110,23 @@ func New(deps Deps) (*Supervisor, error) {
 	}, nil
 }
 
-// Run keeps the daemons until ctx ends; then it quits them, restores the compute modes and returns nil. It
-// may be called once.
+// Run runs the daemons until ctx ends; then it quits them, restores the compute modes and returns nil. It may be called
+// once.
 func (s *Supervisor) Run(ctx context.Context) error {
 	unlock, err := s.prepare()
 	if err != nil {
 		return fmt.Errorf("run MPS supervisor: %w", err)
 	}
 	defer unlock()
-	// 1. What is wanted, and what is there.
+	// 1. Read the wanted set and list what exists.
 	if err := s.load(); err != nil {
 		return fmt.Errorf("run MPS supervisor: %w", err)
 	}
-	there, err := cards(s.deps.Root)
+	there, err := listGPUs(s.deps.Root)
 	if err != nil {
 		return fmt.Errorf("run MPS supervisor: %w", err)
 	}
-	// 2. One keeper per GPU that has, or is to have, a daemon.
+	// 2. Start one keeper per GPU that has, or should have, a daemon.
 	keeping, stop := context.WithCancel(ctx)
 	defer stop()
 	var keepers sync.WaitGroup
@@ -138,9 +139,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.keep(want.GPU)
 	}
 	s.mu.Unlock()
-	// 3. The socket, until ctx ends.
+	// 3. Serve the socket until ctx ends.
 	err = s.serve(ctx, func() {
-		// 4. The end: no new keepers, and those that are there take their daemons down, in sight of the agent.
+		// 4. Shut down: start no new keepers; the existing ones stop their daemons while the agent still receives
+		//    reports.
 		s.mu.Lock()
 		s.closing = true
 		s.mu.Unlock()
@@ -153,9 +155,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the root ours, and only ours.
+// prepare creates the root and locks it for this supervisor.
 func (s *Supervisor) prepare() (unlock func(), err error) {
-	// Servers run as their clients' user and have to get through, so others may enter but not list.
+	// Servers run as their clients' user and need to traverse the directory, so others may enter it but not list it.
 	if err := os.MkdirAll(s.deps.Root, 0o711); err != nil {
 		return nil, err
 	}
@@ -168,7 +170,8 @@ func (s *Supervisor) prepare() (unlock func(), err error) {
 	}
 	if err := s.lock(file); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("lock %s: %w: another supervisor keeps the daemons of this node; end it first, or give this one another root", file.Name(), err)
+		return nil, fmt.Errorf("lock %s: %w: another supervisor runs the daemons of this node; stop it first, or configure another root",
+			file.Name(), err)
 	}
 	var at unix.Stat_t
 	if err := unix.Stat(s.deps.Root, &at); err != nil {
@@ -176,7 +179,7 @@ func (s *Supervisor) prepare() (unlock func(), err error) {
 		return nil, fmt.Errorf("look at %s: %w", s.deps.Root, err)
 	}
 	s.identity = fmt.Sprintf("%x:%x", at.Dev, at.Ino)
-	// What a writer that was killed has left.
+	// Remove the files of a writer that was killed.
 	half, _ := filepath.Glob(filepath.Join(s.deps.Root, "."+wantedName+"*"))
 	for _, path := range half {
 		_ = os.Remove(path)
@@ -184,8 +187,8 @@ func (s *Supervisor) prepare() (unlock func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// lock takes the lock. One that was killed in the middle of starting a program leaves it locked for as long
-// as that takes, so it is tried for a second.
+// lock acquires the lock. A supervisor that was killed while it started a program leaves it locked until that program
+// runs, so lock retries for one second.
 func (s *Supervisor) lock(file *os.File) error {
 	const tries, pause = 20, 50 * time.Millisecond
 	for try := 1; ; try++ {
@@ -203,8 +206,8 @@ func (s *Supervisor) control(id gpu.UUID) control {
 	return control{program: s.deps.Program, pipe: PipeDir(s.deps.Root, id), log: LogDir(s.deps.Root, id)}
 }
 
-// load reads what is wanted. If that is lost, the journals say what last ran, and that stays; where the journal is lost too, nothing
-// is done until the agent says what it wants.
+// load reads the wanted set. If it is lost, the set is rebuilt from the journals; a GPU whose journal is lost too is
+// left unchanged until the agent sends a wanted set.
 func (s *Supervisor) load() error {
 	file, read := wantedIn(s.deps.Root).Load()
 	switch {
@@ -214,9 +217,10 @@ func (s *Supervisor) load() error {
 	case read.State == statefile.Unreadable:
 		return read.Err
 	case read.Lost():
-		s.deps.Log.Error("what was wanted of MPS is lost; what ran last goes on until the agent says what it wants", "code", read.Code(), "error", read.Err)
+		s.deps.Log.Error("Wanted set of MPS daemons is lost; daemons continue to run until the agent sends a wanted set",
+			"code", read.Code(), "error", read.Err)
 	}
-	ids, err := cards(s.deps.Root)
+	ids, err := listGPUs(s.deps.Root)
 	if err != nil {
 		return err
 	}
@@ -242,9 +246,9 @@ func (s *Supervisor) accept(file wantedFile) {
 	}
 }
 
-var errNotServing = errors.New("the supervisor is ending")
+var errNotServing = errors.New("the supervisor is shutting down")
 
-// set makes a set the wanted one and returns its generation. The set is on disk when it returns.
+// set replaces the wanted set and returns its generation. The set is on disk when it returns.
 func (s *Supervisor) set(set []Wanted) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +267,7 @@ func (s *Supervisor) set(set []Wanted) (int64, error) {
 	}
 	before := s.wishes
 	s.accept(file)
-	s.deps.Log.Info("MPS daemons wanted", "generation", file.Generation, "count", len(set))
+	s.deps.Log.Info("Accepted wanted set of MPS daemons", "generation", file.Generation, "count", len(set))
 	for _, want := range set {
 		s.keep(want.GPU)
 	}
@@ -272,16 +276,16 @@ func (s *Supervisor) set(set []Wanted) (int64, error) {
 		was, had := before[k.gpu]
 		switch {
 		case !is:
-			s.note(k.gpu, func(st *Status) { st.State, st.Reason = Stopping, "it is no longer wanted" })
+			s.updateStatus(k.gpu, func(st *Status) { st.State, st.Reason = Stopping, "it is no longer wanted" })
 		case !had || was.limits() != want.limits():
-			s.note(k.gpu, func(st *Status) { st.State, st.Reason = Starting, "what is wanted of it has changed" })
+			s.updateStatus(k.gpu, func(st *Status) { st.State, st.Reason = Starting, "its wanted state has changed" })
 		}
-		k.poke()
+		k.signal()
 	}
 	return file.Generation, nil
 }
 
-// keep starts the keeper of a GPU unless there is one. It is called with the lock held.
+// keep starts the keeper of a GPU unless it runs. The caller holds the lock.
 func (s *Supervisor) keep(id gpu.UUID) {
 	if s.keepers[id] != nil {
 		return
@@ -292,11 +296,11 @@ func (s *Supervisor) keep(id gpu.UUID) {
 	if _, ok := s.wishes[id]; !ok && !s.undecided[id] {
 		state = Stopping
 	}
-	s.note(id, func(st *Status) { st.State = state })
+	s.updateStatus(id, func(st *Status) { st.State = state })
 	s.spawn(k)
 }
 
-// retire ends a keeper that has nothing left to do, unless something is wanted again.
+// retire ends a keeper that has nothing left to do, unless its daemon is wanted again.
 func (s *Supervisor) retire(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,8 +313,8 @@ func (s *Supervisor) retire(id gpu.UUID) bool {
 	return true
 }
 
-// wish is what is wanted of a GPU; nil for nothing.
-func (s *Supervisor) wish(id gpu.UUID) *Wanted {
+// wantedFor returns the wanted daemon of a GPU, or nil.
+func (s *Supervisor) wantedFor(id gpu.UUID) *Wanted {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if want, ok := s.wishes[id]; ok {
@@ -319,15 +323,15 @@ func (s *Supervisor) wish(id gpu.UUID) *Wanted {
 	return nil
 }
 
-// isUndecided tells whether it is not known what is wanted of a GPU.
+// isUndecided reports whether the wanted state of a GPU is unknown.
 func (s *Supervisor) isUndecided(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.undecided[id]
 }
 
-// note changes a status; it is called with the lock held.
-func (s *Supervisor) note(id gpu.UUID, edit func(*Status)) {
+// updateStatus changes a status. The caller holds the lock.
+func (s *Supervisor) updateStatus(id gpu.UUID, edit func(*Status)) {
 	old, known := s.status[id]
 	now := old
 	now.GPU = id
@@ -347,7 +351,7 @@ func (s *Supervisor) broadcast() {
 	s.changed = make(chan struct{})
 }
 
-// report is the whole picture, in the order of UUIDs, and a channel that is closed when there is a newer one.
+// report returns all statuses, sorted by UUID, and a channel that is closed when a newer report exists.
 func (s *Supervisor) report() (Report, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +363,7 @@ func (s *Supervisor) report() (Report, <-chan struct{}) {
 	return r, s.changed
 }
 
-// backoff is the pause after so many failures in a row.
+// backoff returns the pause after a number of consecutive failures.
 func backoff(failures int) time.Duration {
 	return min(time.Second<<min(max(failures-1, 0), 6), time.Minute)
 }

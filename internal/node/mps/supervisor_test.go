@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// clean fails unless nothing of a card is left, and its compute mode is what it was.
+// clean fails unless nothing of a GPU's daemon is left and its compute mode is restored.
 func (n *node) clean(id gpu.UUID, mode int) {
 	n.t.Helper()
 	if got := n.mode(id); got != mode {
@@ -27,12 +27,12 @@ func (n *node) clean(id gpu.UUID, mode int) {
 	if left, err := os.ReadDir(filepath.Join(n.root, string(id))); err == nil {
 		n.t.Errorf("the folder of %s is left: %v", id, left)
 	}
-	if pids := n.family(id); len(pids) > 0 {
+	if pids := n.markedProcesses(id); len(pids) > 0 {
 		n.t.Errorf("processes of %s are left: %v", id, pids)
 	}
 }
 
-// TestUmask: under a strict umask, clients of other users can enter the folders of a daemon all the same.
+// TestUmask: clients of other users can enter the directories of a daemon even under a strict umask.
 func TestUmask(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -57,7 +57,7 @@ func TestUmask(t *testing.T) {
 func TestLifeOfADaemon(t *testing.T) {
 	n := newNode(t)
 	const before = int(nvml.COMPUTEMODE_PROHIBITED)
-	n.setMode(n.cards[2], before)
+	n.setMode(n.gpus[2], before)
 	s := n.start(n.deps())
 	want := n.want(2)
 	st := s.set(want)[0]
@@ -65,11 +65,11 @@ func TestLifeOfADaemon(t *testing.T) {
 	if got := n.mode(want.GPU); got != modeExclusiveProcess {
 		t.Errorf("compute mode %d, want exclusive process", got)
 	}
-	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+	if pids := n.markedProcesses(want.GPU); len(pids) != 1 || pids[0] != st.PID {
 		t.Errorf("processes %v, the status says %d", pids, st.PID)
 	}
 	if !strings.Contains(st.Reason, "/dev/shm") {
-		t.Errorf("nobody says that /dev/shm is not private: %q", st.Reason)
+		t.Errorf("the status does not say that /dev/shm is not private: %q", st.Reason)
 	}
 	modes := map[string]os.FileMode{
 		SocketPath(n.root): os.ModeSocket | 0o600, n.root: os.ModeDir | 0o711, filepath.Join(n.root, wantedName): 0o600,
@@ -92,7 +92,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	s.set()
 	n.clean(want.GPU, before)
 
-	// The end of the supervisor is the end of its daemons, and what is wanted stays.
+	// The end of the supervisor ends its daemons, and the wanted set is kept.
 	s.set(want)
 	s.stop()
 	n.clean(want.GPU, before)
@@ -106,7 +106,7 @@ func TestEightGPUs(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
 	var set []Wanted
-	for i := range n.cards {
+	for i := range n.gpus {
 		want := n.want(i)
 		want.Replicas, want.ActiveThreadPercentage, want.PinnedMemoryMiB = i+1, 10*(i+1), int64(1000*(i+1))
 		set = append(set, want)
@@ -121,26 +121,28 @@ func TestEightGPUs(t *testing.T) {
 		}
 		pids[st.PID] = true
 	}
-	if len(pids) != len(n.cards) {
-		t.Errorf("%d processes for %d GPUs", len(pids), len(n.cards))
+	if len(pids) != len(n.gpus) {
+		t.Errorf("%d processes for %d GPUs", len(pids), len(n.gpus))
 	}
 	for _, want := range set {
-		granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready", want.GPU, want.PinnedMemoryMiB, want.ActiveThreadPercentage)
+		granted := fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready", want.GPU,
+			want.PinnedMemoryMiB, want.ActiveThreadPercentage)
 		if got := n.granted(want.GPU); got != granted {
 			t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
 		}
 	}
 	// One that goes takes no other with it.
-	kept := n.family(set[1].GPU)
+	kept := n.markedProcesses(set[1].GPU)
 	s.set(set[1:]...)
-	if got := n.family(set[1].GPU); len(got) != 1 || got[0] != kept[0] {
+	if got := n.markedProcesses(set[1].GPU); len(got) != 1 || got[0] != kept[0] {
 		t.Errorf("the daemon of an unchanged GPU is %v, was %v", got, kept)
 	}
 	n.clean(set[0].GPU, modeDefault)
 }
 
-// TestDeathAndReturn: a daemon that dies is started again with growing pauses, which a while of health resets.
-func TestDeathAndReturn(t *testing.T) {
+// TestRestartBackoff: a daemon that ends is restarted with growing pauses, which are reset after it has been Ready for
+// a while.
+func TestRestartBackoff(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
 	want := n.want(0)
@@ -149,9 +151,9 @@ func TestDeathAndReturn(t *testing.T) {
 		t.Helper()
 		n.clock.forget()
 		n.check(syscall.Kill(st.PID, syscall.SIGKILL))
-		failed := s.await("Failed", inState(Failed, "signal: killed", "daemon.log ends with", "tried again in "+pause.String()))[0]
+		failed := s.await("Failed", inState(Failed, "signal: killed", "daemon.log ends with", "next attempt in "+pause.String()))[0]
 		if failed.PID != 0 || failed.Limits != (Limits{}) {
-			t.Errorf("a dead daemon has %+v", failed)
+			t.Errorf("an ended daemon has %+v", failed)
 		}
 		n.clock.pass(t, pause)
 		was := st
@@ -172,7 +174,8 @@ func TestDeathAndReturn(t *testing.T) {
 }
 
 func TestBackoffIsBounded(t *testing.T) {
-	for failures, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+	for failures, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second,
+		6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
 		if got := backoff(failures); got != want {
 			t.Errorf("backoff(%d) = %s, want %s", failures, got, want)
 		}
@@ -197,18 +200,21 @@ func TestChangedLimits(t *testing.T) {
 	}
 	select {
 	case line, open := <-first.lines:
-		t.Errorf("the first client heard %q, %v", line, open)
+		t.Errorf("the first client received %q, %v", line, open)
 	default:
 	}
 	first.end()
-	// What somebody else changes is set again at the next check.
-	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU)}.ask(t.Context(), answerTime, "set_default_active_thread_percentage 99")
+	// A change by another program is reverted at the next check.
+	_, err := control{n.deps().Program, PipeDir(n.root, want.GPU), LogDir(n.root, want.GPU)}.ask(t.Context(),
+		commandTimeout, "set_default_active_thread_percentage 99")
 	n.check(err)
 	n.setMode(want.GPU, modeDefault)
-	// The daemon stays Ready meanwhile, so its status does not show when a check has ended; and the first timer may be of an earlier check.
+	// The daemon stays Ready, so its status does not show when a check has ended; and the first timer may belong to an
+	// earlier check.
 	for checks := 0; n.mode(want.GPU) != modeExclusiveProcess || n.granted(want.GPU) != granted; checks++ {
 		if checks == 5 {
-			t.Fatalf("after %d checks: compute mode %d; a client is granted\n%s\nwant\n%s", checks, n.mode(want.GPU), n.granted(want.GPU), granted)
+			t.Fatalf("after %d checks: compute mode %d; a client is granted\n%s\nwant\n%s", checks, n.mode(want.GPU),
+				n.granted(want.GPU), granted)
 		}
 		n.clock.pass(t, checkEvery)
 	}
@@ -225,30 +231,30 @@ func TestUsers(t *testing.T) {
 	a, b := n.client(want.GPU, 1000), n.client(want.GPU, 2000)
 	a.until("ready")
 	if got := b.until("ready"); !strings.HasSuffix(got, "ready") {
-		t.Errorf("the second user is told %q", got)
+		t.Errorf("the second user received %q", got)
 	}
 
 	// The change waits for the clients.
 	n.clock.forget()
 	want.MultiUser = false
 	s.ask(want)
-	s.await("waiting for clients", inState(Starting, "waits for 2 client processes"))
+	s.await("waiting for clients", inState(Starting, "starts when 2 client processes have ended"))
 	b.end()
-	n.clock.pass(t, idleEvery)
-	s.await("waiting for one client", inState(Starting, "waits for 1 client processes"))
+	n.clock.pass(t, clientsEvery)
+	s.await("waiting for one client", inState(Starting, "starts when 1 client processes have ended"))
 	a.end()
-	n.clock.pass(t, idleEvery)
+	n.clock.pass(t, clientsEvery)
 	s.await("Ready for one user", allReady(want))
 
 	a = n.client(want.GPU, 1000)
 	a.until("ready")
 	b = n.client(want.GPU, 2000)
 	if got := b.until("waiting"); got != "waiting: clients of user 1000 run" {
-		t.Errorf("the second user is told %q", got)
+		t.Errorf("the second user received %q", got)
 	}
 	a.end()
 	if got := b.until("ready"); !strings.HasSuffix(got, "ready") {
-		t.Errorf("after the first user the second is told %q", got)
+		t.Errorf("after the first user the second received %q", got)
 	}
 	b.end()
 	s.set()
@@ -272,7 +278,7 @@ func TestNoLimit(t *testing.T) {
 	s.set()
 }
 
-// broken is ComputeModes that fail while told to.
+// broken is a ComputeModes that fails on request.
 type broken struct {
 	ComputeModes
 	err chan error
@@ -287,8 +293,8 @@ func (b broken) SetComputeMode(ctx context.Context, id gpu.UUID, mode int) error
 	}
 }
 
-// TestWhatCanGoWrong: each failure is told, undone, and tried again.
-func TestWhatCanGoWrong(t *testing.T) {
+// TestFailures: each failure is reported, rolled back and retried.
+func TestFailures(t *testing.T) {
 	tests := map[string]struct {
 		break_ func(n *node, deps *Deps)
 		repair func(n *node, deps *Deps)
@@ -322,7 +328,7 @@ func TestWhatCanGoWrong(t *testing.T) {
 			s := n.start(deps)
 			want := n.want(0)
 			s.ask(want)
-			s.await("Failed", inState(Failed, append(tc.want, "tried again in 1s")...))
+			s.await("Failed", inState(Failed, append(tc.want, "next attempt in 1s")...))
 			tc.repair(n, &deps)
 			n.clock.pass(t, time.Second)
 			st := s.await("Ready", allReady(want))[0]
@@ -337,7 +343,7 @@ func TestWhatCanGoWrong(t *testing.T) {
 
 func (n *node) mig(mode int) {
 	n.t.Helper()
-	device, ret := n.modes.library.DeviceGetHandleByUUID(string(n.cards[0]))
+	device, ret := n.modes.library.DeviceGetHandleByUUID(string(n.gpus[0]))
 	if ret == nvml.SUCCESS {
 		ret, _ = device.SetMigMode(mode)
 	}
@@ -346,8 +352,8 @@ func (n *node) mig(mode int) {
 	}
 }
 
-// TestStopThatFails: the daemon is gone, the rest is tried again.
-func TestStopThatFails(t *testing.T) {
+// TestStopFails: the daemon has ended, the remaining steps are retried.
+func TestStopFails(t *testing.T) {
 	n := newNode(t)
 	deps := n.deps()
 	b := broken{deps.ComputeMode, make(chan error, 1)}
@@ -358,7 +364,7 @@ func TestStopThatFails(t *testing.T) {
 	b.err <- errors.New("GPU is lost")
 	n.clock.forget()
 	s.ask()
-	s.await("Stopping", inState(Stopping, "restore compute mode", "GPU is lost", "tried again in 1s"))
+	s.await("Stopping", inState(Stopping, "restore compute mode", "GPU is lost", "next attempt in 1s"))
 	n.clock.pass(t, time.Second)
 	s.await("nothing left", nothing)
 	n.clean(want.GPU, modeDefault)
@@ -374,15 +380,15 @@ func TestWantedAgainWhileItStops(t *testing.T) {
 		s.ask()
 	}
 	s.set(want)
-	if pids := n.family(want.GPU); len(pids) != 1 {
+	if pids := n.markedProcesses(want.GPU); len(pids) != 1 {
 		t.Errorf("processes %v", pids)
 	}
 	s.set()
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestSilentDaemon: one that lives without answering is given time, then ended.
-func TestSilentDaemon(t *testing.T) {
+// TestUnresponsiveDaemon: a running daemon that does not respond is killed after a timeout.
+func TestUnresponsiveDaemon(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
 	want := n.want(0)
@@ -391,10 +397,10 @@ func TestSilentDaemon(t *testing.T) {
 	n.check(os.Remove(filepath.Join(PipeDir(n.root, want.GPU), "control")))
 	n.clock.Step(checkEvery)
 	for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60} {
-		s.await("Failed", inState(Failed, "does not answer", fmt.Sprintf("tried again in %s", pause*time.Second)))
+		s.await("Failed", inState(Failed, "does not answer", fmt.Sprintf("next attempt in %s", pause*time.Second)))
 		n.clock.pass(t, pause*time.Second)
 	}
-	s.await("ended", inState(Failed, "was ended after 2m0s without an answer"))
+	s.await("ended", inState(Failed, "was killed after 2m0s without a response"))
 	n.clock.pass(t, time.Second)
 	if now := s.await("Ready", allReady(want))[0]; now.PID == st.PID {
 		t.Error("the silent daemon is still there")
@@ -413,7 +419,7 @@ func TestOneSupervisor(t *testing.T) {
 	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another supervisor") {
 		t.Errorf("the second supervisor says %v", err)
 	}
-	if pids := n.family(want.GPU); len(pids) != 1 || pids[0] != st.PID {
+	if pids := n.markedProcesses(want.GPU); len(pids) != 1 || pids[0] != st.PID {
 		t.Errorf("processes %v, want %d", pids, st.PID)
 	}
 	s.set()
@@ -425,8 +431,8 @@ func TestNewRefuses(t *testing.T) {
 		edit func(*Deps)
 		want string
 	}{
-		"no root":          {func(d *Deps) { d.Root = "" }, "needs a root"},
-		"no compute modes": {func(d *Deps) { d.ComputeMode = nil }, "compute modes"},
+		"no root":          {func(d *Deps) { d.Root = "" }, "Root and ComputeMode must be set"},
+		"no compute modes": {func(d *Deps) { d.ComputeMode = nil }, "Root and ComputeMode must be set"},
 		"a long root":      {func(d *Deps) { d.Root = "/" + strings.Repeat("x", 60) }, "choose a shorter root"},
 	}
 	for name, tc := range tests {
@@ -440,8 +446,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestPrivateSharedMemory: the daemon's /dev/shm is a tmpfs of its own, which is the one that clients get, and which
-// goes with it. All of it happens in a mount namespace of this test.
+// TestPrivateSharedMemory: the daemon's /dev/shm is its own tmpfs, which its clients get too, and which is removed with
+// it. The test runs in its own mount namespace.
 func TestPrivateSharedMemory(t *testing.T) {
 	probe := exec.Command("/bin/true")
 	probe.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -449,7 +455,7 @@ func TestPrivateSharedMemory(t *testing.T) {
 		t.Skipf("this process may not make a mount namespace: %v", err)
 	}
 	n := newNode(t)
-	s, _, _ := n.process(victim{Shim: true})
+	s, _, _ := n.process(crashingSupervisor{Shim: true})
 	want, other := n.want(0), n.want(1)
 	s.set(other)
 	now := s.set(want, other)
@@ -476,8 +482,8 @@ func TestPrivateSharedMemory(t *testing.T) {
 		}
 	}
 	s.set(want)
-	// The other daemon's namespace keeps nothing of a GPU that is gone.
-	pid := n.family(want.GPU)[0]
+	// The other daemon's namespace keeps no mount of a removed GPU.
+	pid := n.markedProcesses(want.GPU)[0]
 	table, err := os.ReadFile(procFile(pid, "mountinfo"))
 	n.check(err)
 	if strings.Contains(string(table), string(other.GPU)) {
