@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// BenchmarkCreate makes a machine of 8 GPUs.
+// BenchmarkCreate creates a machine of 8 GPUs.
 func BenchmarkCreate(b *testing.B) {
 	for b.Loop() {
 		if _, err := CreateWith(temporary(b), "h100x8", Options{Seed: "x", NoDeviceNodes: true}); err != nil {
@@ -15,7 +15,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkCall is one call of NVML while nothing changes.
+// BenchmarkCall measures one call of NVML while nothing changes.
 func BenchmarkCall(b *testing.B) {
 	d := gpu(b, open(b, newMachine(b, "h100x8")), 0)
 	b.ReportAllocs()
@@ -26,7 +26,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkInject is a change of the machine: an XID, whose tree stays the same.
+// BenchmarkInject measures a change that leaves the file tree unchanged: an XID.
 func BenchmarkInject(b *testing.B) {
 	m := newMachine(b, "h100x8")
 	for b.Loop() {
@@ -36,7 +36,7 @@ func BenchmarkInject(b *testing.B) {
 	}
 }
 
-// BenchmarkInjectToWait is the way of an XID: from Inject to the return of a waiting event set.
+// BenchmarkInjectToWait measures the latency of an XID, from Inject to the return of a waiting event set.
 func BenchmarkInjectToWait(b *testing.B) {
 	m := newMachine(b, "h100x8")
 	lib := open(b, m)

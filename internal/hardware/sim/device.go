@@ -26,24 +26,24 @@ func newDevice(l *library, slot int) *device {
 	return d
 }
 
-// condition is what a call sees of its card.
-type condition struct {
+// snapshot is the state of one GPU that a call reads.
+type snapshot struct {
 	view  *view
-	card  *card
-	state *cardState
+	gpu   *gpuHardware
+	state *gpuState
 }
 
-// enter begins a call on the card.
-func (d *device) enter(call string) (condition, nvml.Return) {
+// enter starts a call on the GPU: it applies hangs and transient errors and returns the state to read.
+func (d *device) enter(call string) (snapshot, nvml.Return) {
 	v, ret := d.lib.enterGPU(call, d.slot)
 	if v == nil {
-		return condition{}, ret
+		return snapshot{}, ret
 	}
-	return condition{view: v, card: &v.hw.GPUs[d.slot], state: &v.st.GPUs[d.slot]}, ret
+	return snapshot{view: v, gpu: &v.hw.GPUs[d.slot], state: &v.st.GPUs[d.slot]}, ret
 }
 
-// get is a call that reads one value.
-func get[T any](d *device, call string, read func(condition) (T, nvml.Return)) (T, nvml.Return) {
+// get runs a call that reads one value.
+func get[T any](d *device, call string, read func(snapshot) (T, nvml.Return)) (T, nvml.Return) {
 	c, ret := d.enter(call)
 	if ret != nvml.SUCCESS {
 		var zero T
@@ -52,23 +52,23 @@ func get[T any](d *device, call string, read func(condition) (T, nvml.Return)) (
 	return read(c)
 }
 
-// fact is a call that reads a value that every card has.
-func fact[T any](d *device, call string, read func(condition) T) (T, nvml.Return) {
-	return get(d, call, func(c condition) (T, nvml.Return) { return read(c), nvml.SUCCESS })
+// attribute runs a call that reads a value which every GPU has.
+func attribute[T any](d *device, call string, read func(snapshot) T) (T, nvml.Return) {
+	return get(d, call, func(c snapshot) (T, nvml.Return) { return read(c), nvml.SUCCESS })
 }
 
-// GetUUID also answers for a lost card: the library read it when the handle was opened, and
-// that is how programs name the card of an XID 79.
+// GetUUID also succeeds for a lost GPU: NVML reads the UUID when the handle is opened, and programs need it to name the
+// GPU of an XID 79.
 func (d *device) GetUUID() (string, nvml.Return) {
 	c, ret := d.enter("GetUUID")
-	if ret == nvml.SUCCESS || (ret == nvml.ERROR_GPU_IS_LOST && c.card != nil) {
-		return c.card.UUID, nvml.SUCCESS
+	if ret == nvml.SUCCESS || (ret == nvml.ERROR_GPU_IS_LOST && c.gpu != nil) {
+		return c.gpu.UUID, nvml.SUCCESS
 	}
 	return "", ret
 }
 
 func (d *device) GetIndex() (int, nvml.Return) {
-	return get(d, "GetIndex", func(c condition) (int, nvml.Return) {
+	return get(d, "GetIndex", func(c snapshot) (int, nvml.Return) {
 		for index, slot := range c.view.order {
 			if slot == d.slot {
 				return index, nvml.SUCCESS
@@ -79,20 +79,20 @@ func (d *device) GetIndex() (int, nvml.Return) {
 }
 
 func (d *device) GetMinorNumber() (int, nvml.Return) {
-	return fact(d, "GetMinorNumber", func(c condition) int { return c.card.Minor })
+	return attribute(d, "GetMinorNumber", func(c snapshot) int { return c.gpu.Minor })
 }
 
 func (d *device) GetName() (string, nvml.Return) {
-	return fact(d, "GetName", func(c condition) string { return c.card.Model.Name })
+	return attribute(d, "GetName", func(c snapshot) string { return c.gpu.Model.Name })
 }
 
 func (d *device) GetSerial() (string, nvml.Return) {
-	return fact(d, "GetSerial", func(c condition) string { return c.card.Serial })
+	return attribute(d, "GetSerial", func(c snapshot) string { return c.gpu.Serial })
 }
 
 func (d *device) GetBrand() (nvml.BrandType, nvml.Return) {
-	return fact(d, "GetBrand", func(c condition) nvml.BrandType {
-		if c.card.Model.Brand == "Tesla" {
+	return attribute(d, "GetBrand", func(c snapshot) nvml.BrandType {
+		if c.gpu.Model.Brand == "Tesla" {
 			return nvml.BRAND_TESLA
 		}
 		return nvml.BRAND_NVIDIA
@@ -100,8 +100,8 @@ func (d *device) GetBrand() (nvml.BrandType, nvml.Return) {
 }
 
 func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return get(d, "GetArchitecture", func(c condition) (nvml.DeviceArchitecture, nvml.Return) {
-		switch c.card.Model.Architecture {
+	return get(d, "GetArchitecture", func(c snapshot) (nvml.DeviceArchitecture, nvml.Return) {
+		switch c.gpu.Model.Architecture {
 		case "Volta":
 			return nvml.DEVICE_ARCH_VOLTA, nvml.SUCCESS
 		case "Turing":
@@ -120,22 +120,22 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 }
 
 func (d *device) GetCudaComputeCapability() (int, int, nvml.Return) {
-	text, ret := fact(d, "GetCudaComputeCapability", func(c condition) string { return c.card.Model.ComputeCapability })
+	text, ret := attribute(d, "GetCudaComputeCapability", func(c snapshot) string { return c.gpu.Model.ComputeCapability })
 	major, minor, _ := strings.Cut(text, ".")
-	a, _ := strconv.Atoi(major) // our own data, checked by its test
+	a, _ := strconv.Atoi(major) // the profile tests check this format
 	b, _ := strconv.Atoi(minor)
 	return a, b, ret
 }
 
 func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
-	return fact(d, "GetPciInfo", func(c condition) nvml.PciInfo {
-		return pciInfo(c.card.PCI, c.card.Model.PCIDevice, c.card.Model.PCISubsystem)
+	return attribute(d, "GetPciInfo", func(c snapshot) nvml.PciInfo {
+		return pciInfo(c.gpu.PCI, c.gpu.Model.PCIDevice, c.gpu.Model.PCISubsystem)
 	})
 }
 
 func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
-	return fact(d, "GetPciInfoExt", func(c condition) nvml.PciInfoExt {
-		p := pciInfo(c.card.PCI, c.card.Model.PCIDevice, c.card.Model.PCISubsystem)
+	return attribute(d, "GetPciInfoExt", func(c snapshot) nvml.PciInfoExt {
+		p := pciInfo(c.gpu.PCI, c.gpu.Model.PCIDevice, c.gpu.Model.PCISubsystem)
 		return nvml.PciInfoExt{
 			Domain: p.Domain, Bus: p.Bus, Device: p.Device, PciDeviceId: p.PciDeviceId, PciSubSystemId: p.PciSubSystemId,
 			BaseClass: class3D >> 16, SubClass: class3D >> 8 & 0xff, BusId: p.BusId,
@@ -144,56 +144,56 @@ func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
 }
 
 func (d *device) GetMemoryInfo() (nvml.Memory, nvml.Return) {
-	return fact(d, "GetMemoryInfo", func(c condition) nvml.Memory {
-		total, used := c.card.Model.MemoryMiB<<20, c.card.Model.ReservedMiB<<20+c.usedBytes() // v1 counts what the driver keeps as used
+	return attribute(d, "GetMemoryInfo", func(c snapshot) nvml.Memory {
+		total, used := c.gpu.Model.MemoryMiB<<20, c.gpu.Model.ReservedMiB<<20+c.usedBytes() // version 1 counts the driver's reserve as used
 		return nvml.Memory{Total: total, Used: used, Free: total - used}
 	})
 }
 
 func (d *device) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
-	return fact(d, "GetMemoryInfo_v2", func(c condition) nvml.Memory_v2 {
-		total, reserved := c.card.Model.MemoryMiB<<20, c.card.Model.ReservedMiB<<20
+	return attribute(d, "GetMemoryInfo_v2", func(c snapshot) nvml.Memory_v2 {
+		total, reserved := c.gpu.Model.MemoryMiB<<20, c.gpu.Model.ReservedMiB<<20
 		used := c.usedBytes()
 		return nvml.Memory_v2{Total: total, Reserved: reserved, Used: used, Free: total - reserved - used}
 	})
 }
 
 func (d *device) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
-	return fact(d, "GetBAR1MemoryInfo", func(c condition) nvml.BAR1Memory {
+	return attribute(d, "GetBAR1MemoryInfo", func(c snapshot) nvml.BAR1Memory {
 		total := uint64(256 << 20)
-		for total < c.card.Model.MemoryMiB<<20 { // large BAR: the next power of two
+		for total < c.gpu.Model.MemoryMiB<<20 { // a large BAR covers the memory, rounded up to a power of two
 			total *= 2
 		}
 		return nvml.BAR1Memory{Bar1Total: total, Bar1Used: 1 << 20, Bar1Free: total - 1<<20}
 	})
 }
 
-// GetNumaNodeId answers only where the card's memory is a NUMA node, as NVML does.
+// GetNumaNodeId is supported only where the GPU's memory is a NUMA node, as in NVML.
 func (d *device) GetNumaNodeId() (int, nvml.Return) {
-	return get(d, "GetNumaNodeId", func(c condition) (int, nvml.Return) {
-		if c.card.MemoryNUMA < 0 {
+	return get(d, "GetNumaNodeId", func(c snapshot) (int, nvml.Return) {
+		if c.gpu.MemoryNUMA < 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
-		return c.card.MemoryNUMA, nvml.SUCCESS
+		return c.gpu.MemoryNUMA, nvml.SUCCESS
 	})
 }
 
 func (d *device) GetMemoryAffinity(words int, _ nvml.AffinityScope) ([]uint, nvml.Return) {
-	return fact(d, "GetMemoryAffinity", func(c condition) []uint { return bitmap(fmt.Sprint(c.card.NUMA), words) })
+	return attribute(d, "GetMemoryAffinity", func(c snapshot) []uint { return bitmap(fmt.Sprint(c.gpu.NUMA), words) })
 }
 
 func (d *device) GetCpuAffinity(words int) ([]uint, nvml.Return) {
-	return fact(d, "GetCpuAffinity", func(c condition) []uint { return bitmap(c.card.CPUs, words) })
+	return attribute(d, "GetCpuAffinity", func(c snapshot) []uint { return bitmap(c.gpu.CPUs, words) })
 }
 
 func (d *device) GetCpuAffinityWithinScope(words int, _ nvml.AffinityScope) ([]uint, nvml.Return) {
-	return fact(d, "GetCpuAffinityWithinScope", func(c condition) []uint { return bitmap(c.card.CPUs, words) })
+	return attribute(d, "GetCpuAffinityWithinScope", func(c snapshot) []uint { return bitmap(c.gpu.CPUs, words) })
 }
 
 func (d *device) GetAddressingMode() (nvml.DeviceAddressingMode, nvml.Return) {
-	return fact(d, "GetAddressingMode", func(c condition) nvml.DeviceAddressingMode {
+	return attribute(d, "GetAddressingMode", func(c snapshot) nvml.DeviceAddressingMode {
 		mode := nvml.DEVICE_ADDRESSING_MODE_NONE
-		if c.card.Model.Coherent {
+		if c.gpu.Model.Coherent {
 			mode = nvml.DEVICE_ADDRESSING_MODE_ATS
 		}
 		return nvml.DeviceAddressingMode{Value: uint32(mode)}
@@ -201,10 +201,10 @@ func (d *device) GetAddressingMode() (nvml.DeviceAddressingMode, nvml.Return) {
 }
 
 func (d *device) IsMigDeviceHandle() (bool, nvml.Return) {
-	return fact(d, "IsMigDeviceHandle", func(condition) bool { return false })
+	return attribute(d, "IsMigDeviceHandle", func(snapshot) bool { return false })
 }
 
-// other finds the slot behind another handle, which may be wrapped by the caller's own type.
+// other returns the slot of another handle, which may be wrapped by the caller's own type.
 func (d *device) other(handle nvml.Device) (int, nvml.Return) {
 	if handle == nil {
 		return 0, nvml.ERROR_INVALID_ARGUMENT
@@ -224,9 +224,9 @@ func (d *device) other(handle nvml.Device) (int, nvml.Return) {
 	return 0, nvml.ERROR_INVALID_ARGUMENT
 }
 
-// pair is a call about two cards; it finds the fault of either.
-func pair[T any](d *device, call string, handle nvml.Device, read func(a, b condition) T) (T, nvml.Return) {
-	return get(d, call, func(a condition) (T, nvml.Return) {
+// pair runs a call that concerns two GPUs; a fault of either makes it fail.
+func pair[T any](d *device, call string, handle nvml.Device, read func(a, b snapshot) T) (T, nvml.Return) {
+	return get(d, call, func(a snapshot) (T, nvml.Return) {
 		var zero T
 		slot, ret := d.other(handle)
 		if ret != nvml.SUCCESS {
@@ -241,19 +241,19 @@ func pair[T any](d *device, call string, handle nvml.Device, read func(a, b cond
 }
 
 func (d *device) GetTopologyCommonAncestor(handle nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
-	return pair(d, "GetTopologyCommonAncestor", handle, func(a, b condition) nvml.GpuTopologyLevel {
-		if a.card == b.card {
+	return pair(d, "GetTopologyCommonAncestor", handle, func(a, b snapshot) nvml.GpuTopologyLevel {
+		if a.gpu == b.gpu {
 			return nvml.TOPOLOGY_INTERNAL
 		}
-		return ancestor(a.card, b.card)
+		return ancestor(a.gpu, b.gpu)
 	})
 }
 
 func (d *device) GetTopologyNearestGpus(level nvml.GpuTopologyLevel) ([]nvml.Device, nvml.Return) {
-	return fact(d, "GetTopologyNearestGpus", func(c condition) []nvml.Device {
+	return attribute(d, "GetTopologyNearestGpus", func(c snapshot) []nvml.Device {
 		var near []nvml.Device
 		for _, slot := range c.view.order {
-			if slot != d.slot && ancestor(c.card, &c.view.hw.GPUs[slot]) == level {
+			if slot != d.slot && ancestor(c.gpu, &c.view.hw.GPUs[slot]) == level {
 				near = append(near, d.lib.device(slot))
 			}
 		}
@@ -262,8 +262,8 @@ func (d *device) GetTopologyNearestGpus(level nvml.GpuTopologyLevel) ([]nvml.Dev
 }
 
 func (d *device) OnSameBoard(handle nvml.Device) (int, nvml.Return) {
-	return pair(d, "OnSameBoard", handle, func(a, b condition) int {
-		if a.card == b.card {
+	return pair(d, "OnSameBoard", handle, func(a, b snapshot) int {
+		if a.gpu == b.gpu {
 			return 1
 		}
 		return 0
@@ -271,5 +271,5 @@ func (d *device) OnSameBoard(handle nvml.Device) (int, nvml.Return) {
 }
 
 func (d *device) GetMultiGpuBoard() (int, nvml.Return) {
-	return fact(d, "GetMultiGpuBoard", func(condition) int { return 0 })
+	return attribute(d, "GetMultiGpuBoard", func(snapshot) int { return 0 })
 }

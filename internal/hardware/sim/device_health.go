@@ -8,7 +8,7 @@ import (
 )
 
 func (d *device) GetTemperature(sensor nvml.TemperatureSensors) (uint32, nvml.Return) {
-	return get(d, "GetTemperature", func(c condition) (uint32, nvml.Return) {
+	return get(d, "GetTemperature", func(c snapshot) (uint32, nvml.Return) {
 		if sensor != nvml.TEMPERATURE_GPU {
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
@@ -16,45 +16,45 @@ func (d *device) GetTemperature(sensor nvml.TemperatureSensors) (uint32, nvml.Re
 	})
 }
 
-func (c condition) temperature() uint32 {
+func (c snapshot) temperature() uint32 {
 	if c.state.Temperature > 0 {
 		return uint32(c.state.Temperature)
 	}
-	return c.card.Model.IdleTemperature
+	return c.gpu.Model.IdleTemperature
 }
 
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
-	return get(d, "GetTemperatureThreshold", func(c condition) (uint32, nvml.Return) {
+	return get(d, "GetTemperatureThreshold", func(c snapshot) (uint32, nvml.Return) {
 		switch kind {
 		case nvml.TEMPERATURE_THRESHOLD_SHUTDOWN:
-			return c.card.Model.Shutdown, nvml.SUCCESS
+			return c.gpu.Model.Shutdown, nvml.SUCCESS
 		case nvml.TEMPERATURE_THRESHOLD_SLOWDOWN:
-			return c.card.Model.Slowdown, nvml.SUCCESS
+			return c.gpu.Model.Slowdown, nvml.SUCCESS
 		case nvml.TEMPERATURE_THRESHOLD_GPU_MAX:
-			return c.card.Model.MaxTemperature, nvml.SUCCESS
+			return c.gpu.Model.MaxTemperature, nvml.SUCCESS
 		}
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	})
 }
 
-// GetCurrentClocksEventReasons says what holds the clocks down: idleness, or heat.
+// GetCurrentClocksEventReasons returns why the clocks are reduced: the GPU is idle, hot or throttled.
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return fact(d, "GetCurrentClocksEventReasons", condition.clockReasons)
+	return attribute(d, "GetCurrentClocksEventReasons", snapshot.clockReasons)
 }
 
 func (d *device) GetCurrentClocksThrottleReasons() (uint64, nvml.Return) {
-	return fact(d, "GetCurrentClocksThrottleReasons", condition.clockReasons)
+	return attribute(d, "GetCurrentClocksThrottleReasons", snapshot.clockReasons)
 }
 
-func (c condition) clockReasons() uint64 {
+func (c snapshot) clockReasons() uint64 {
 	reasons := uint64(nvml.ClocksEventReasonNone)
 	if c.work().SM == 0 {
 		reasons = nvml.ClocksEventReasonGpuIdle
 	}
-	if c.temperature() >= c.card.Model.MaxTemperature {
+	if c.temperature() >= c.gpu.Model.MaxTemperature {
 		reasons |= nvml.ClocksEventReasonSwThermalSlowdown
 	}
-	if c.temperature() >= c.card.Model.Slowdown {
+	if c.temperature() >= c.gpu.Model.Slowdown {
 		reasons |= nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown
 	}
 	switch c.state.Throttle {
@@ -68,12 +68,12 @@ func (c condition) clockReasons() uint64 {
 	return reasons
 }
 
-// GetTotalEccErrors counts the injected double-bit errors; lifetime and since boot are the same here.
+// GetTotalEccErrors counts injected errors; the simulator does not distinguish lifetime from volatile counters.
 func (d *device) GetTotalEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (uint64, nvml.Return) {
-	return get(d, "GetTotalEccErrors", func(c condition) (uint64, nvml.Return) { return c.eccErrors(kind) })
+	return get(d, "GetTotalEccErrors", func(c snapshot) (uint64, nvml.Return) { return c.eccErrors(kind) })
 }
 
-func (c condition) eccErrors(kind nvml.MemoryErrorType) (uint64, nvml.Return) {
+func (c snapshot) eccErrors(kind nvml.MemoryErrorType) (uint64, nvml.Return) {
 	switch kind {
 	case nvml.MEMORY_ERROR_TYPE_CORRECTED:
 		return 0, nvml.SUCCESS
@@ -83,12 +83,12 @@ func (c condition) eccErrors(kind nvml.MemoryErrorType) (uint64, nvml.Return) {
 	return 0, nvml.ERROR_INVALID_ARGUMENT
 }
 
-// dramErrors are the uncorrectable ones.
-func (c condition) dramErrors() uint64 { return c.state.DoubleBitECC + c.state.ContainedECC }
+// dramErrors returns the number of uncorrectable errors in DRAM.
+func (c snapshot) dramErrors() uint64 { return c.state.DoubleBitECC + c.state.ContainedECC }
 
-// GetMemoryErrorCounter tells errors in DRAM and in SRAM apart.
+// GetMemoryErrorCounter counts errors in DRAM and in SRAM separately.
 func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, _ nvml.EccCounterType, where nvml.MemoryLocation) (uint64, nvml.Return) {
-	return get(d, "GetMemoryErrorCounter", func(c condition) (uint64, nvml.Return) {
+	return get(d, "GetMemoryErrorCounter", func(c snapshot) (uint64, nvml.Return) {
 		number, ret := c.eccErrors(kind)
 		switch where {
 		case nvml.MEMORY_LOCATION_DRAM:
@@ -103,7 +103,7 @@ func (d *device) GetMemoryErrorCounter(kind nvml.MemoryErrorType, _ nvml.EccCoun
 }
 
 func (d *device) GetDetailedEccErrors(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (nvml.EccErrorCounts, nvml.Return) {
-	return get(d, "GetDetailedEccErrors", func(c condition) (nvml.EccErrorCounts, nvml.Return) {
+	return get(d, "GetDetailedEccErrors", func(c snapshot) (nvml.EccErrorCounts, nvml.Return) {
 		n, ret := c.eccErrors(kind)
 		return nvml.EccErrorCounts{DeviceMemory: n - min(n, c.state.ECCSRAM)}, ret
 	})
@@ -117,10 +117,10 @@ func (d *device) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) 
 	return nvml.FEATURE_ENABLED, nvml.FEATURE_ENABLED, nvml.SUCCESS
 }
 
-// GetRemappedRows: corrected, uncorrected, pending, failed.
+// GetRemappedRows returns the corrected and uncorrected rows, and whether a remap is pending or has failed.
 func (d *device) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
 	c, ret := d.enter("GetRemappedRows")
-	if ret == nvml.SUCCESS && !c.card.Model.RowRemapper {
+	if ret == nvml.SUCCESS && !c.gpu.Model.RowRemapper {
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 	if ret != nvml.SUCCESS {
@@ -130,7 +130,7 @@ func (d *device) GetRemappedRows() (int, int, bool, bool, nvml.Return) {
 	return 0, uncorrected, pending, failed, nvml.SUCCESS
 }
 
-func (c condition) remaps() (uncorrected int, pending, failed bool) {
+func (c snapshot) remaps() (uncorrected int, pending, failed bool) {
 	pending, failed = c.state.RowRemap == RowRemapPending, c.state.RowRemap == RowRemapFailed
 	if pending || failed {
 		uncorrected = 1
@@ -139,8 +139,8 @@ func (c condition) remaps() (uncorrected int, pending, failed bool) {
 }
 
 func (d *device) GetRowRemapperHistogram() (nvml.RowRemapperHistogramValues, nvml.Return) {
-	return get(d, "GetRowRemapperHistogram", func(c condition) (nvml.RowRemapperHistogramValues, nvml.Return) {
-		if !c.card.Model.RowRemapper {
+	return get(d, "GetRowRemapperHistogram", func(c snapshot) (nvml.RowRemapperHistogramValues, nvml.Return) {
+		if !c.gpu.Model.RowRemapper {
 			return nvml.RowRemapperHistogramValues{}, nvml.ERROR_NOT_SUPPORTED
 		}
 		const banks = 640
@@ -153,25 +153,25 @@ func (d *device) GetRowRemapperHistogram() (nvml.RowRemapperHistogramValues, nvm
 	})
 }
 
-// GetRetiredPages and GetRetiredPagesPendingStatus answer on cards that retire pages instead of remapping rows.
+// GetRetiredPages and GetRetiredPagesPendingStatus are supported on GPUs that retire pages instead of remapping rows.
 func (d *device) GetRetiredPages(nvml.PageRetirementCause) ([]uint64, nvml.Return) {
-	return get(d, "GetRetiredPages", func(c condition) ([]uint64, nvml.Return) { return nil, c.retiresPages() })
+	return get(d, "GetRetiredPages", func(c snapshot) ([]uint64, nvml.Return) { return nil, c.retiresPages() })
 }
 
 func (d *device) GetRetiredPagesPendingStatus() (nvml.EnableState, nvml.Return) {
-	return get(d, "GetRetiredPagesPendingStatus", func(c condition) (nvml.EnableState, nvml.Return) {
+	return get(d, "GetRetiredPagesPendingStatus", func(c snapshot) (nvml.EnableState, nvml.Return) {
 		return nvml.EnableState(bit(c.state.RetiredPages)), c.retiresPages()
 	})
 }
 
-func (c condition) retiresPages() nvml.Return {
-	if c.card.Model.RowRemapper {
+func (c snapshot) retiresPages() nvml.Return {
+	if c.gpu.Model.RowRemapper {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
 	return nvml.SUCCESS
 }
 
-// GetFieldValues fills each value, or its own return code; the call as a whole succeeds.
+// GetFieldValues sets a value or a return code per field; the call itself succeeds.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	c, ret := d.enter("GetFieldValues")
 	if ret != nvml.SUCCESS {
@@ -195,8 +195,8 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// field reads one field; wide says that it has 64 bits.
-func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
+// field returns the value of one field; wide means that it has 64 bits.
+func (c snapshot) field(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
 	uncorrected, pending, failed := c.remaps()
 	switch id {
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
@@ -218,7 +218,7 @@ func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.R
 	case nvml.FI_DEV_POWER_INSTANT, nvml.FI_DEV_POWER_AVERAGE:
 		return uint64(c.milliwatts()), false, nvml.SUCCESS
 	case nvml.FI_DEV_POWER_CURRENT_LIMIT, nvml.FI_DEV_POWER_DEFAULT_LIMIT, nvml.FI_DEV_POWER_MAX_LIMIT:
-		return uint64(c.card.Model.PowerLimit) * 1000, false, nvml.SUCCESS
+		return uint64(c.gpu.Model.PowerLimit) * 1000, false, nvml.SUCCESS
 	case nvml.FI_DEV_PCIE_REPLAY_COUNTER:
 		return uint64(c.work().PCIeReplays), false, nvml.SUCCESS
 	case nvml.FI_DEV_MEMORY_TEMP:
@@ -227,7 +227,7 @@ func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.R
 		nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, nvml.FI_DEV_PERF_POLICY_LOW_UTILIZATION, nvml.FI_DEV_PERF_POLICY_RELIABILITY:
 		return c.violation(id), true, nvml.SUCCESS
 	}
-	if c.card.Model.RowRemapper {
+	if c.gpu.Model.RowRemapper {
 		switch id {
 		case nvml.FI_DEV_REMAPPED_COR:
 			return 0, false, nvml.SUCCESS
@@ -242,12 +242,12 @@ func (c condition) field(id, scope uint32) (number uint64, wide bool, ret nvml.R
 	return c.linkField(id, scope)
 }
 
-// linkField reads the fields of NVLinks, whose scope is the link's number.
-func (c condition) linkField(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
+// linkField returns a field of an NVLink; the scope is the number of the link.
+func (c snapshot) linkField(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
 	if id == nvml.FI_DEV_NVLINK_LINK_COUNT {
-		return uint64(c.card.Model.NVLinks), false, nvml.SUCCESS
+		return uint64(c.gpu.Model.NVLinks), false, nvml.SUCCESS
 	}
-	if c.card.Model.NVLinks == 0 {
+	if c.gpu.Model.NVLinks == 0 {
 		return 0, false, nvml.ERROR_NOT_SUPPORTED
 	}
 	switch id {
@@ -256,7 +256,7 @@ func (c condition) linkField(id, scope uint32) (number uint64, wide bool, ret nv
 	case nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return 0, true, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_STATE, nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_GET_VERSION:
-		if scope >= uint32(c.card.Model.NVLinks) {
+		if scope >= uint32(c.gpu.Model.NVLinks) {
 			return 0, false, nvml.ERROR_INVALID_ARGUMENT
 		}
 	}
@@ -269,9 +269,9 @@ func (c condition) linkField(id, scope uint32) (number uint64, wide bool, ret nv
 	case nvml.FI_DEV_NVLINK_GET_STATE:
 		return bit(c.up(int(scope))), false, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_SPEED:
-		return uint64(c.card.Model.NVLinkMBps) * bit(c.up(int(scope))), false, nvml.SUCCESS
+		return uint64(c.gpu.Model.NVLinkMBps) * bit(c.up(int(scope))), false, nvml.SUCCESS
 	case nvml.FI_DEV_NVLINK_GET_VERSION:
-		return uint64(c.card.Model.NVLinkVersion), false, nvml.SUCCESS
+		return uint64(c.gpu.Model.NVLinkVersion), false, nvml.SUCCESS
 	}
 	return 0, false, nvml.ERROR_NOT_SUPPORTED
 }

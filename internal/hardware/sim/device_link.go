@@ -8,30 +8,30 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// link is a call about one NVLink. A card without NVLinks does not support it; a number beyond
-// the card's links is an invalid argument, as in NVML.
-func link[T any](d *device, call string, number int, read func(condition, nvlink) (T, nvml.Return)) (T, nvml.Return) {
-	return get(d, call, func(c condition) (T, nvml.Return) {
+// link runs a call on one NVLink. Without NVLinks the call is not supported; a link number that the GPU does not have
+// is an invalid argument, as in NVML.
+func link[T any](d *device, call string, number int, read func(snapshot, nvlink) (T, nvml.Return)) (T, nvml.Return) {
+	return get(d, call, func(c snapshot) (T, nvml.Return) {
 		var zero T
 		switch {
-		case c.card.Model.NVLinks == 0:
+		case c.gpu.Model.NVLinks == 0:
 			return zero, nvml.ERROR_NOT_SUPPORTED
-		case number < 0 || number >= c.card.Model.NVLinks:
+		case number < 0 || number >= c.gpu.Model.NVLinks:
 			return zero, nvml.ERROR_INVALID_ARGUMENT
-		case number >= len(c.card.Links): // the card has the link, nothing is connected to it
+		case number >= len(c.gpu.Links): // the GPU has the link, but nothing is connected to it
 			return read(c, nvlink{Peer: -1})
 		}
-		return read(c, c.card.Links[number])
+		return read(c, c.gpu.Links[number])
 	})
 }
 
-// up tells whether an NVLink carries traffic.
-func (c condition) up(number int) bool {
-	return number < len(c.card.Links) && !slices.Contains(c.state.LinksDown, number) && c.peerAnswers(c.card.Links[number])
+// up reports whether an NVLink carries traffic.
+func (c snapshot) up(number int) bool {
+	return number < len(c.gpu.Links) && !slices.Contains(c.state.LinksDown, number) && c.peerAnswers(c.gpu.Links[number])
 }
 
-// peerAnswers is false when the GPU at the other end is gone: the link trains at both ends or at none.
-func (c condition) peerAnswers(l nvlink) bool {
+// peerAnswers returns false when the GPU at the other end is gone: a link is trained at both ends or at neither.
+func (c snapshot) peerAnswers(l nvlink) bool {
 	if l.Peer < 0 {
 		return true
 	}
@@ -40,7 +40,7 @@ func (c condition) peerAnswers(l nvlink) bool {
 }
 
 func (d *device) GetNvLinkState(number int) (nvml.EnableState, nvml.Return) {
-	return link(d, "GetNvLinkState", number, func(c condition, _ nvlink) (nvml.EnableState, nvml.Return) {
+	return link(d, "GetNvLinkState", number, func(c snapshot, _ nvlink) (nvml.EnableState, nvml.Return) {
 		if c.up(number) {
 			return nvml.FEATURE_ENABLED, nvml.SUCCESS
 		}
@@ -48,10 +48,10 @@ func (d *device) GetNvLinkState(number int) (nvml.EnableState, nvml.Return) {
 	})
 }
 
-// GetNvLinkRemotePciInfo names the other end: a GPU, or an NVSwitch. A switch that the host
-// does not see has bus ID zero. A link that is down has no other end.
+// GetNvLinkRemotePciInfo returns the other end, a GPU or an NVSwitch. A switch that the host cannot see has bus ID
+// zero. A link that is down has no remote end.
 func (d *device) GetNvLinkRemotePciInfo(number int) (nvml.PciInfo, nvml.Return) {
-	return link(d, "GetNvLinkRemotePciInfo", number, func(c condition, l nvlink) (nvml.PciInfo, nvml.Return) {
+	return link(d, "GetNvLinkRemotePciInfo", number, func(c snapshot, l nvlink) (nvml.PciInfo, nvml.Return) {
 		if !c.up(number) {
 			return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -60,7 +60,7 @@ func (d *device) GetNvLinkRemotePciInfo(number int) (nvml.PciInfo, nvml.Return) 
 }
 
 func (d *device) GetNvLinkRemoteDeviceType(number int) (nvml.IntNvLinkDeviceType, nvml.Return) {
-	return link(d, "GetNvLinkRemoteDeviceType", number, func(c condition, l nvlink) (nvml.IntNvLinkDeviceType, nvml.Return) {
+	return link(d, "GetNvLinkRemoteDeviceType", number, func(c snapshot, l nvlink) (nvml.IntNvLinkDeviceType, nvml.Return) {
 		switch {
 		case !c.up(number):
 			return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.ERROR_NOT_SUPPORTED
@@ -72,13 +72,13 @@ func (d *device) GetNvLinkRemoteDeviceType(number int) (nvml.IntNvLinkDeviceType
 }
 
 func (d *device) GetNvLinkVersion(number int) (uint32, nvml.Return) {
-	return link(d, "GetNvLinkVersion", number, func(c condition, _ nvlink) (uint32, nvml.Return) {
-		return c.card.Model.NVLinkVersion, nvml.SUCCESS
+	return link(d, "GetNvLinkVersion", number, func(c snapshot, _ nvlink) (uint32, nvml.Return) {
+		return c.gpu.Model.NVLinkVersion, nvml.SUCCESS
 	})
 }
 
 func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
-	return link(d, "GetNvLinkCapability", number, func(c condition, l nvlink) (uint32, nvml.Return) {
+	return link(d, "GetNvLinkCapability", number, func(c snapshot, l nvlink) (uint32, nvml.Return) {
 		has := false
 		switch capability {
 		case nvml.NVLINK_CAP_P2P_SUPPORTED, nvml.NVLINK_CAP_P2P_ATOMICS, nvml.NVLINK_CAP_VALID:
@@ -96,15 +96,15 @@ func (d *device) GetNvLinkCapability(number int, capability nvml.NvLinkCapabilit
 	})
 }
 
-// GetNvLinkErrorCounter counts nothing: a simulated link is up without errors, or down.
+// GetNvLinkErrorCounter always returns 0: a simulated link is either up without errors or down.
 func (d *device) GetNvLinkErrorCounter(number int, counter nvml.NvLinkErrorCounter) (uint64, nvml.Return) {
-	return link(d, "GetNvLinkErrorCounter", number, func(condition, nvlink) (uint64, nvml.Return) { return 0, nvml.SUCCESS })
+	return link(d, "GetNvLinkErrorCounter", number, func(snapshot, nvlink) (uint64, nvml.Return) { return 0, nvml.SUCCESS })
 }
 
-// GetGpuFabricInfo tells the clique. Cards of before Hopper have no fabric registration.
+// GetGpuFabricInfo returns the clique. Before Hopper, GPUs do not register with a fabric.
 func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
-	return get(d, "GetGpuFabricInfo", func(c condition) (nvml.GpuFabricInfo, nvml.Return) {
-		f := c.card.Fabric
+	return get(d, "GetGpuFabricInfo", func(c snapshot) (nvml.GpuFabricInfo, nvml.Return) {
+		f := c.gpu.Fabric
 		if !f.Registered {
 			return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -141,9 +141,9 @@ func uuidBytes(text string) (out [16]uint8) {
 	return out
 }
 
-// GetP2PStatus: over NVLink when there is one up, over PCIe between all cards.
+// GetP2PStatus reports peer access over NVLink when a link is up, and over PCIe between all GPUs.
 func (d *device) GetP2PStatus(handle nvml.Device, index nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
-	return pair(d, "GetP2PStatus", handle, func(a, b condition) nvml.GpuP2PStatus {
+	return pair(d, "GetP2PStatus", handle, func(a, b snapshot) nvml.GpuP2PStatus {
 		linked := linksBetween(a, b) > 0
 		switch {
 		case index == nvml.P2P_CAPS_INDEX_NVLINK && !linked, index == nvml.P2P_CAPS_INDEX_ATOMICS && !linked:
@@ -155,20 +155,20 @@ func (d *device) GetP2PStatus(handle nvml.Device, index nvml.GpuP2PCapsIndex) (n
 	})
 }
 
-// linksBetween counts the NVLinks that join two cards directly, or that each has up into
-// the fabric that both are on (the smaller number).
-func linksBetween(a, b condition) int {
+// linksBetween counts the NVLinks that connect two GPUs directly. For GPUs on the same fabric it adds the smaller
+// number of links that either has up.
+func linksBetween(a, b snapshot) int {
 	direct, fabricA, fabricB := 0, 0, 0
-	for number, l := range a.card.Links {
+	for number, l := range a.gpu.Links {
 		switch {
 		case !a.up(number):
 		case l.Peer < 0:
 			fabricA++
-		case &a.view.hw.GPUs[l.Peer] == b.card:
+		case &a.view.hw.GPUs[l.Peer] == b.gpu:
 			direct++
 		}
 	}
-	for number, l := range b.card.Links {
+	for number, l := range b.gpu.Links {
 		if l.Peer < 0 && b.up(number) {
 			fabricB++
 		}

@@ -2,35 +2,35 @@ package sim
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// A card with default settings: what metrics and labels read besides identity and health.
+// This file answers the calls about default settings that metrics and labels read, besides identity and health.
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	return fact(d, "GetPowerUsage", func(c condition) uint32 { return c.milliwatts() })
+	return attribute(d, "GetPowerUsage", func(c snapshot) uint32 { return c.milliwatts() })
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return fact(d, "GetEnforcedPowerLimit", condition.powerLimit)
+	return attribute(d, "GetEnforcedPowerLimit", snapshot.powerLimit)
 }
 
 func (d *device) GetPowerManagementLimit() (uint32, nvml.Return) {
-	return fact(d, "GetPowerManagementLimit", condition.powerLimit)
+	return attribute(d, "GetPowerManagementLimit", snapshot.powerLimit)
 }
 
 func (d *device) GetPowerManagementDefaultLimit() (uint32, nvml.Return) {
-	return fact(d, "GetPowerManagementDefaultLimit", condition.powerLimit)
+	return attribute(d, "GetPowerManagementDefaultLimit", snapshot.powerLimit)
 }
 
-func (c condition) powerLimit() uint32 { return c.card.Model.PowerLimit * 1000 }
+func (c snapshot) powerLimit() uint32 { return c.gpu.Model.PowerLimit * 1000 }
 
-// busyPID is the process of Fault.Busy; no kernel gives out so high a number.
+// busyPID is the PID of the process that Fault.Busy simulates; the kernel never assigns a PID this high.
 const busyPID = 1 << 22
 
-// noInstance is what NVML says for a process that uses no MIG instance.
+// noInstance is NVML's value for a process that uses no MIG instance.
 const noInstance = ^uint32(0)
 
-// GetComputeRunningProcesses lists who keeps the card busy, and its MIG instances.
+// GetComputeRunningProcesses lists the compute processes of the GPU and of its MIG instances.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fact(d, "GetComputeRunningProcesses", func(c condition) []nvml.ProcessInfo {
+	return attribute(d, "GetComputeRunningProcesses", func(c snapshot) []nvml.ProcessInfo {
 		var processes []nvml.ProcessInfo
 		if c.state.Busy {
 			processes = append(processes, nvml.ProcessInfo{Pid: busyPID, GpuInstanceId: noInstance, ComputeInstanceId: noInstance})
@@ -45,20 +45,20 @@ func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) 
 }
 
 func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fact(d, "GetGraphicsRunningProcesses", noProcesses)
+	return attribute(d, "GetGraphicsRunningProcesses", noProcesses)
 }
 
 func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return fact(d, "GetMPSComputeRunningProcesses", func(c condition) []nvml.ProcessInfo { return c.workers(true) })
+	return attribute(d, "GetMPSComputeRunningProcesses", func(c snapshot) []nvml.ProcessInfo { return c.workers(true) })
 }
 
-func noProcesses(condition) []nvml.ProcessInfo { return nil }
+func noProcesses(snapshot) []nvml.ProcessInfo { return nil }
 
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return fact(d, "GetComputeMode", func(c condition) nvml.ComputeMode { return nvml.ComputeMode(c.state.ComputeMode) })
+	return attribute(d, "GetComputeMode", func(c snapshot) nvml.ComputeMode { return nvml.ComputeMode(c.state.ComputeMode) })
 }
 
-// SetComputeMode: the exclusive mode by thread is gone since CUDA 8.
+// SetComputeMode does not support EXCLUSIVE_THREAD, which CUDA 8 removed.
 func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
 	if _, ret := d.enter("SetComputeMode"); ret != nvml.SUCCESS {
 		return ret
@@ -70,13 +70,13 @@ func (d *device) SetComputeMode(mode nvml.ComputeMode) nvml.Return {
 	default:
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	return d.change(event{Type: eventSetting, Note: "compute mode " + computeModeName(mode)}, func(c *cardState) nvml.Return {
+	return d.change(event{Type: eventSetting, Note: "compute mode " + computeModeName(mode)}, func(c *gpuState) nvml.Return {
 		c.ComputeMode = int32(mode)
 		return nvml.SUCCESS
 	})
 }
 
-// computeModeName is the word of nvidia-smi -c.
+// computeModeName returns the name of the mode as nvidia-smi -c spells it.
 func computeModeName(mode nvml.ComputeMode) string {
 	switch mode {
 	case nvml.COMPUTEMODE_EXCLUSIVE_PROCESS:
@@ -88,65 +88,65 @@ func computeModeName(mode nvml.ComputeMode) string {
 }
 
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
-	return fact(d, "GetPersistenceMode", func(condition) nvml.EnableState { return nvml.FEATURE_ENABLED })
+	return attribute(d, "GetPersistenceMode", func(snapshot) nvml.EnableState { return nvml.FEATURE_ENABLED })
 }
 
 func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return fact(d, "GetPerformanceState", func(condition) nvml.Pstates { return nvml.PSTATE_0 })
+	return attribute(d, "GetPerformanceState", func(snapshot) nvml.Pstates { return nvml.PSTATE_0 })
 }
 
 func (d *device) GetDisplayActive() (nvml.EnableState, nvml.Return) {
-	return fact(d, "GetDisplayActive", func(condition) nvml.EnableState { return nvml.FEATURE_DISABLED })
+	return attribute(d, "GetDisplayActive", func(snapshot) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
 func (d *device) GetDisplayMode() (nvml.EnableState, nvml.Return) {
-	return fact(d, "GetDisplayMode", func(condition) nvml.EnableState { return nvml.FEATURE_DISABLED })
+	return attribute(d, "GetDisplayMode", func(snapshot) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
 func (d *device) GetVirtualizationMode() (nvml.GpuVirtualizationMode, nvml.Return) {
-	return fact(d, "GetVirtualizationMode", func(condition) nvml.GpuVirtualizationMode { return nvml.GPU_VIRTUALIZATION_MODE_NONE })
+	return attribute(d, "GetVirtualizationMode", func(snapshot) nvml.GpuVirtualizationMode { return nvml.GPU_VIRTUALIZATION_MODE_NONE })
 }
 
 func (d *device) GetVbiosVersion() (string, nvml.Return) {
-	return fact(d, "GetVbiosVersion", func(c condition) string { return c.card.Model.VBIOS })
+	return attribute(d, "GetVbiosVersion", func(c snapshot) string { return c.gpu.Model.VBIOS })
 }
 
 func (d *device) GetGspFirmwareVersion() (string, nvml.Return) {
-	return fact(d, "GetGspFirmwareVersion", func(c condition) string { return c.view.hw.Driver })
+	return attribute(d, "GetGspFirmwareVersion", func(c snapshot) string { return c.view.hw.Driver })
 }
 
 func (d *device) GetNumGpuCores() (int, nvml.Return) {
-	return fact(d, "GetNumGpuCores", func(c condition) int { return c.card.Model.Cores })
+	return attribute(d, "GetNumGpuCores", func(c snapshot) int { return c.gpu.Model.Cores })
 }
 
 func (d *device) GetMemoryBusWidth() (uint32, nvml.Return) {
-	return fact(d, "GetMemoryBusWidth", func(c condition) uint32 { return c.card.Model.BusWidth })
+	return attribute(d, "GetMemoryBusWidth", func(c snapshot) uint32 { return c.gpu.Model.BusWidth })
 }
 
 func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
-	return fact(d, "GetCurrPcieLinkGeneration", condition.pcieGeneration)
+	return attribute(d, "GetCurrPcieLinkGeneration", snapshot.pcieGeneration)
 }
 
 func (d *device) GetMaxPcieLinkGeneration() (int, nvml.Return) {
-	return fact(d, "GetMaxPcieLinkGeneration", condition.pcieGeneration)
+	return attribute(d, "GetMaxPcieLinkGeneration", snapshot.pcieGeneration)
 }
 
 func (d *device) GetGpuMaxPcieLinkGeneration() (int, nvml.Return) {
-	return fact(d, "GetGpuMaxPcieLinkGeneration", condition.pcieGeneration)
+	return attribute(d, "GetGpuMaxPcieLinkGeneration", snapshot.pcieGeneration)
 }
 
-func (c condition) pcieGeneration() int { return c.card.Model.PCIeGeneration }
+func (c snapshot) pcieGeneration() int { return c.gpu.Model.PCIeGeneration }
 
 func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
-	return fact(d, "GetCurrPcieLinkWidth", pcieWidth)
+	return attribute(d, "GetCurrPcieLinkWidth", pcieWidth)
 }
 
 func (d *device) GetMaxPcieLinkWidth() (int, nvml.Return) {
-	return fact(d, "GetMaxPcieLinkWidth", pcieWidth)
+	return attribute(d, "GetMaxPcieLinkWidth", pcieWidth)
 }
 
-func pcieWidth(condition) int { return 16 }
+func pcieWidth(snapshot) int { return 16 }
 
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
-	return fact(d, "GetPcieReplayCounter", func(c condition) int { return int(c.work().PCIeReplays) })
+	return attribute(d, "GetPcieReplayCounter", func(c snapshot) int { return int(c.work().PCIeReplays) })
 }

@@ -6,21 +6,21 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpmSample is a snapshot of the profiling counters of a card or a GPU instance.
+// gpmSample is a snapshot of the profiling counters of a GPU or a GPU instance.
 type gpmSample struct {
 	mu    sync.Mutex
 	freed bool
 	taken *gpmCounters
 }
 
-// gpmCounters are what a sample holds; the simulator keeps the rates themselves.
+// gpmCounters is the content of a sample. The simulator stores rates rather than counters.
 type gpmCounters struct {
 	sm, memory, pcieKBps uint32
 }
 
 var _ nvml.GpmSample = (*gpmSample)(nil)
 
-// GpmSampleAlloc makes an empty sample.
+// GpmSampleAlloc returns an empty sample.
 func (l *library) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
 	if _, ret := l.enter("GpmSampleAlloc"); ret != nvml.SUCCESS {
 		return nil, ret
@@ -30,7 +30,7 @@ func (l *library) GpmSampleAlloc() (nvml.GpmSample, nvml.Return) {
 
 func (s *gpmSample) Free() nvml.Return { return s.set(nil, true) }
 
-// Get fills the sample with the counters of a card that is not partitioned.
+// Get fills the sample with the counters of a GPU that is not partitioned.
 func (s *gpmSample) Get(handle nvml.Device) nvml.Return {
 	d, ok := handle.(*device)
 	if !ok {
@@ -58,8 +58,8 @@ func (s *gpmSample) set(taken *gpmCounters, freed bool) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// gpm begins a profiling call; Hopper and later have it.
-func (d *device) gpm(call string) (condition, nvml.Return) {
+// gpm starts a profiling call; only Hopper and later GPUs support profiling.
+func (d *device) gpm(call string) (snapshot, nvml.Return) {
 	c, ret := d.enter(call)
 	if ret == nvml.SUCCESS && !c.profilable() {
 		ret = nvml.ERROR_NOT_SUPPORTED
@@ -67,12 +67,12 @@ func (d *device) gpm(call string) (condition, nvml.Return) {
 	return c, ret
 }
 
-func (c condition) profilable() bool {
-	return c.card.Model.Architecture == "Hopper" || c.card.Model.Architecture == "Blackwell"
+func (c snapshot) profilable() bool {
+	return c.gpu.Model.Architecture == "Hopper" || c.gpu.Model.Architecture == "Blackwell"
 }
 
 func (d *device) GpmQueryDeviceSupport() (nvml.GpmSupport, nvml.Return) {
-	return fact(d, "GpmQueryDeviceSupport", func(c condition) nvml.GpmSupport {
+	return attribute(d, "GpmQueryDeviceSupport", func(c snapshot) nvml.GpmSupport {
 		return nvml.GpmSupport{Version: nvml.GPM_SUPPORT_VERSION, IsSupportedDevice: uint32(bit(c.profilable()))}
 	})
 }
@@ -115,7 +115,8 @@ func fill(sample nvml.GpmSample, taken gpmCounters) nvml.Return {
 	return own.set(&taken, false)
 }
 
-// GpmMetricsGet tells what happened between two samples. What is not simulated is answered metric by metric.
+// GpmMetricsGet computes the metrics of the interval between two samples. A metric that is not simulated gets a return
+// code of its own.
 func (l *library) GpmMetricsGet(request *nvml.GpmMetricsGetType) nvml.Return {
 	if _, ret := l.enter("GpmMetricsGet"); ret != nvml.SUCCESS {
 		return ret
@@ -145,7 +146,7 @@ func counters(sample nvml.GpmSample) *gpmCounters {
 	return own.taken
 }
 
-// metric is in percent, or for the bus in MiB/s. The parts are typical of training.
+// metric returns a percentage, or MiB/s for the PCIe metrics. The ratios are typical of training.
 func (c *gpmCounters) metric(id nvml.GpmMetricId) (float64, nvml.Return) {
 	sm, memory := float64(c.sm), float64(c.memory)
 	switch id {

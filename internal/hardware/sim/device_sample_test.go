@@ -12,9 +12,10 @@ func TestSetWork(t *testing.T) {
 	d := gpu(t, open(t, m), 1)
 	before, _ := d.GetMemoryInfo_v2()
 	if _, ret := d.GetProcessUtilization(0); ret != nvml.ERROR_NOT_FOUND {
-		t.Errorf("processes of an idle card: %v", ret)
+		t.Errorf("processes of an idle GPU: %v", ret)
 	}
-	if err := m.SetWork("1", Work{SM: 50, PowerWatts: 300, Programs: []Program{{PID: 7, MemoryMiB: 1024, SM: 50}, {PID: 8, MPS: true, MemoryMiB: 1}}}); err != nil {
+	if err := m.SetWork("1", Work{SM: 50, PowerWatts: 300, Programs: []Program{{PID: 7, MemoryMiB: 1024, SM: 50},
+		{PID: 8, MPS: true, MemoryMiB: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	after, _ := d.GetMemoryInfo_v2()
@@ -51,7 +52,7 @@ func TestSetWork(t *testing.T) {
 	}
 }
 
-// TestMeteredInMIG: a partitioned card has no meter of its own, its devices have memory.
+// TestMeteredInMIG checks that a partitioned GPU reports no utilization, and that its MIG devices report memory.
 func TestMeteredInMIG(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	lib := open(t, m)
@@ -86,7 +87,7 @@ func TestMeteredInMIG(t *testing.T) {
 		t.Errorf("metrics: %v, %+v", ret, request.Metrics[:2])
 	}
 	if ret := first.Get(d); ret != nvml.ERROR_NOT_SUPPORTED {
-		t.Errorf("profiling of a partitioned card: %v", ret)
+		t.Errorf("profiling of a partitioned GPU: %v", ret)
 	}
 	if ret := first.Free(); ret != nvml.SUCCESS {
 		t.Error(ret)

@@ -17,11 +17,11 @@ const (
 	elfPage        = 0x1000
 )
 
-// sharedObject makes the smallest valid shared library of that SONAME: ldconfig links it,
-// dlopen loads it, and it exports nothing. Containers find the driver's files by their SONAME.
+// sharedObject returns the smallest valid shared library with that SONAME: ldconfig links it, dlopen loads it, and it
+// exports nothing. Containers find the driver's files by their SONAME.
 //
-// Layout: header, three program headers, symbols (one, empty), strings, hash table, dynamic
-// section, section names, section headers. One segment maps it all.
+// Layout: header, three program headers, symbols (one, empty), strings, hash table, dynamic section, section names,
+// section headers, all mapped by one segment.
 func sharedObject(soname string) []byte {
 	var (
 		strs    = append([]byte{0}, append([]byte(soname), 0)...)
@@ -51,11 +51,14 @@ func sharedObject(soname string) []byte {
 	copy(header.Ident[:], []byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)})
 	programs := []elf.Prog64{
 		{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_W), Filesz: nameOffset, Memsz: nameOffset, Align: elfPage},
-		{Type: uint32(elf.PT_DYNAMIC), Flags: uint32(elf.PF_R | elf.PF_W), Off: dynamic, Vaddr: dynamic, Paddr: dynamic, Filesz: dynamicSize, Memsz: dynamicSize, Align: 8},
+		{Type: uint32(elf.PT_DYNAMIC), Flags: uint32(elf.PF_R | elf.PF_W), Off: dynamic, Vaddr: dynamic,
+			Paddr: dynamic, Filesz: dynamicSize, Memsz: dynamicSize, Align: 8},
 		{Type: uint32(elf.PT_GNU_STACK), Flags: uint32(elf.PF_R | elf.PF_W), Align: 16},
 	}
-	section := func(name uint32, kind elf.SectionType, flags elf.SectionFlag, offset, size uint64, link, info uint32, entry uint64) elf.Section64 {
-		s := elf.Section64{Name: name, Type: uint32(kind), Flags: uint64(flags), Off: offset, Size: size, Link: link, Info: info, Addralign: 8, Entsize: entry}
+	section := func(name uint32, kind elf.SectionType, flags elf.SectionFlag, offset, size uint64, link, info uint32,
+		entry uint64) elf.Section64 {
+		s := elf.Section64{Name: name, Type: uint32(kind), Flags: uint64(flags), Off: offset, Size: size, Link: link,
+			Info: info, Addralign: 8, Entsize: entry}
 		if flags&elf.SHF_ALLOC != 0 {
 			s.Addr = offset
 		}
@@ -72,7 +75,7 @@ func sharedObject(soname string) []byte {
 	var out bytes.Buffer
 	put := func(offset uint64, value any) {
 		out.Write(make([]byte, offset-uint64(out.Len())))
-		_ = binary.Write(&out, binary.LittleEndian, value) // a bytes.Buffer does not fail
+		_ = binary.Write(&out, binary.LittleEndian, value) // bytes.Buffer does not fail
 	}
 	put(0, header)
 	put(elfHeaderSize, programs)

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// event is one line of events.log. Only those with a Type in nvmlType reach NVML's event
-// sets; the others tell a person what was done to the machine.
+// event is one line of events.log. typeOf says which events reach NVML's event sets; the others document what was done
+// to the machine.
 type event struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
 	Type string    `json:"type"`
 	GPU  string    `json:"gpu,omitempty"`
 	XID  uint64    `json:"xid,omitempty"`
-	// GI and CI are the MIG instance concerned; nil for the whole card.
+	// GI and CI are the MIG instance that the event concerns; nil for the whole GPU.
 	GI   *uint32 `json:"gi,omitempty"`
 	CI   *uint32 `json:"ci,omitempty"`
 	Note string  `json:"note,omitempty"`
@@ -39,10 +39,10 @@ const (
 	eventClear     = "clear"
 )
 
-// maxLine bounds a line of the log.
+// maxLine bounds a line of the event log.
 const maxLine = 8 << 10
 
-// logEnd is the offset behind the last complete line.
+// logEnd returns the offset after the last complete line.
 func logEnd(path string) (int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -53,7 +53,7 @@ func logEnd(path string) (int64, error) {
 	return end, err
 }
 
-// lastLine finds the last complete line: its text, and the offset behind it.
+// lastLine returns the last complete line and the offset after it.
 func lastLine(file *os.File) (end int64, line []byte, err error) {
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -72,14 +72,14 @@ func lastLine(file *os.File) (end int64, line []byte, err error) {
 	return from + int64(last) + 1, tail[before+1 : last], nil
 }
 
-// queued is an event with the place in the log behind it.
+// queued is an event with the offset after it in the log.
 type queued struct {
 	event event
 	end   int64
 }
 
-// readEvents reads the complete lines from an offset on, and says where it stopped. A line
-// that is no event is skipped: it never was one of ours.
+// readEvents reads the complete lines from an offset on, and returns where it stopped. It skips lines that are not
+// events.
 func readEvents(path string, offset int64) ([]queued, int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func readEvents(path string, offset int64) ([]queued, int64, error) {
 func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 	var events []queued
 	reader := bufio.NewReaderSize(from, maxLine)
-	var skipped int64 // what was read of a line that is longer than any event
+	var skipped int64 // bytes of a line that is longer than any event
 	for {
 		line, err := reader.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -103,7 +103,7 @@ func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 			continue
 		}
 		if errors.Is(err, io.EOF) {
-			return events, offset, nil // a line still being written is read the next time
+			return events, offset, nil // an incomplete line is read by the next call
 		}
 		if err != nil {
 			return events, offset, err
@@ -117,8 +117,8 @@ func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 	}
 }
 
-// appendEvents writes those events that the log does not have yet, after cutting off what a
-// crash left of a line. The caller holds the lock.
+// appendEvents appends the events that the log does not contain yet, and removes an incomplete line that a crash has
+// left. The caller holds the lock.
 func appendEvents(dir string, outbox []event) error {
 	file, err := os.OpenFile(filepath.Join(dir, eventsFile), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -130,7 +130,7 @@ func appendEvents(dir string, outbox []event) error {
 		return fmt.Errorf("read event log: %w", err)
 	}
 	var last event
-	_ = json.Unmarshal(line, &last) // a log without events has Seq 0
+	_ = json.Unmarshal(line, &last) // without events, Seq is 0
 	var text bytes.Buffer
 	for _, e := range outbox {
 		if e.Seq <= last.Seq {
@@ -151,7 +151,7 @@ func appendEvents(dir string, outbox []event) error {
 	return nil
 }
 
-// logBehind tells whether a crash kept events of the last change from the log.
+// logBehind reports whether events of the last change are missing from the log, as after a crash.
 func logBehind(dir string, st *state) bool {
 	if len(st.Outbox) == 0 {
 		return false

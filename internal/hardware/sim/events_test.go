@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// watch makes an event set with the given cards, for XIDs.
+// watch creates an event set for the XIDs of the given GPUs.
 func watch(t testing.TB, lib nvml.Interface, devices ...nvml.Device) nvml.EventSet {
 	t.Helper()
 	set, ret := lib.EventSetCreate()
@@ -28,7 +28,7 @@ func watch(t testing.TB, lib nvml.Interface, devices ...nvml.Device) nvml.EventS
 	return set
 }
 
-// drain reads the XIDs that are there.
+// drain returns the XIDs that are in the set now.
 func drain(set nvml.EventSet) []string {
 	var got []string
 	for {
@@ -41,10 +41,10 @@ func drain(set nvml.EventSet) []string {
 	}
 }
 
-// TestTwoReaders: the old agent and the new one each see each XID, from the moment they watch.
+// TestTwoReaders checks that two agents each receive every XID from the moment they watch.
 func TestTwoReaders(t *testing.T) {
 	m := newMachine(t, "h100x8")
-	second, err := Open(m.Dir()) // another process
+	second, err := Open(m.Dir()) // as another process does
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestTwoReaders(t *testing.T) {
 	inject(t, m, Fault{GPU: "0", XID: 31})
 	youngSet := watch(t, young, gpu(t, young, 0), gpu(t, young, 1))
 	inject(t, second, Fault{GPU: "1", XID: 79})
-	inject(t, m, Fault{GPU: "5", XID: 48}) // registered by neither
+	inject(t, m, Fault{GPU: "5", XID: 48}) // registered by neither set
 	inject(t, m, Fault{GPU: "0", XID: 94})
 
 	if diff := cmp.Diff([]string{"0:31", "1:79", "0:94"}, drain(oldSet)); diff != "" {
@@ -65,7 +65,7 @@ func TestTwoReaders(t *testing.T) {
 	}
 }
 
-// TestRegisterIsFromNow: what happened to a card before it was registered is not delivered.
+// TestRegisterIsFromNow checks that events from before the registration are not delivered.
 func TestRegisterIsFromNow(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	lib := open(t, m)
@@ -103,7 +103,8 @@ func TestWaitWakes(t *testing.T) {
 	}
 }
 
-// TestEventTypes: ECC reports its own event beside the XID; a set gets the types it asked for.
+// TestEventTypes checks that an ECC error has its own event beside the XID, and that a set gets only the types it asked
+// for.
 func TestEventTypes(t *testing.T) {
 	m := newMachine(t, "a100x8-40g")
 	lib := open(t, m)
@@ -134,7 +135,8 @@ func TestEventTypes(t *testing.T) {
 		if ret != nvml.SUCCESS {
 			break
 		}
-		got = append(got, fmt.Sprintf("%d/%d/%d/%d", data.EventType, data.EventData, int32(data.GpuInstanceId), int32(data.ComputeInstanceId)))
+		got = append(got, fmt.Sprintf("%d/%d/%d/%d", data.EventType, data.EventData, int32(data.GpuInstanceId),
+			int32(data.ComputeInstanceId)))
 	}
 	want := []string{"2/0/-1/-1", "8/48/-1/-1", "256/0/-1/-1", "256/0/-1/-1", "256/0/-1/-1", "8/94/13/0"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -145,7 +147,7 @@ func TestEventTypes(t *testing.T) {
 	}
 }
 
-// TestEventLog: what a person reads there.
+// TestEventLog compares the event log with its golden file.
 func TestEventLog(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	inject(t, m, Fault{GPU: "1", XID: 13, Temperature: 90})

@@ -9,19 +9,19 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// anyInstance is what NVML says for "not a MIG instance".
+// anyInstance is NVML's value for "not a MIG instance".
 const anyInstance = 0xFFFFFFFF
 
-// lookTick is how often a waiting set looks even if no file change woke it.
-const lookTick = 100 * time.Millisecond
+// pollInterval is how often a waiting set checks the log when no file notification arrives.
+const pollInterval = 100 * time.Millisecond
 
-// eventSet reads the event log of the directory from the moment it was made. Each set has its own place in
-// the log, so each sees every event.
+// eventSet reads the event log from the moment it was created. Each set has its own offset in the log, so that every
+// set sees every event.
 type eventSet struct {
 	unsupportedEventSet
 	lib  *library
 	path string
-	// changed says that a file of the directory changed; nil when the kernel gives no watch.
+	// changed delivers changes in the directory; nil when no inotify watch could be created.
 	changed *fsnotify.Watcher
 
 	mu         sync.Mutex
@@ -31,7 +31,7 @@ type eventSet struct {
 	registered map[string][]registration
 }
 
-// registration is what one call of RegisterEvents asked for: from that place in the log on.
+// registration is one call of RegisterEvents: the event types, and the offset in the log from which they are delivered.
 type registration struct {
 	types uint64
 	from  int64
@@ -46,13 +46,14 @@ func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
 	path := filepath.Join(l.machine.dir, eventsFile)
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		// The folder, not the file: a change of state.json (driver gone) must wake too.
+		// It watches the directory, not the log alone: a change of state.json (driver unloaded) must wake a waiting set
+		// too.
 		if err = watcher.Add(l.machine.dir); err != nil {
 			watcher.Close()
 		}
 	}
 	if err != nil {
-		watcher = nil // out of inotify instances: look by tick
+		watcher = nil // no inotify instance is free: rely on the poll interval
 	}
 	end, err := logEnd(path)
 	if err != nil {
@@ -69,7 +70,7 @@ func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
 	return set, nvml.SUCCESS
 }
 
-// Free gives the set's watch back; it may be called more than once.
+// Free closes the set's watch; it may be called more than once.
 func (s *eventSet) Free() nvml.Return {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,9 +83,10 @@ func (s *eventSet) Free() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// supportedEvents are the types of events that a card can report.
-func supportedEvents(c *card) uint64 {
-	types := uint64(nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
+// supportedEvents returns the event types that a GPU can report.
+func supportedEvents(c *gpuHardware) uint64 {
+	types := uint64(nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState |
+		nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
 	if c.Geometry != nil {
 		types |= nvml.EventMigConfigChange
 	}
@@ -92,10 +94,10 @@ func supportedEvents(c *card) uint64 {
 }
 
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fact(d, "GetSupportedEventTypes", func(c condition) uint64 { return supportedEvents(c.card) })
+	return attribute(d, "GetSupportedEventTypes", func(c snapshot) uint64 { return supportedEvents(c.gpu) })
 }
 
-// RegisterEvents adds the card to a set; events from before are not delivered.
+// RegisterEvents adds the GPU to a set; earlier events are not delivered.
 func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	c, ret := d.enter("RegisterEvents")
 	if ret != nvml.SUCCESS {
@@ -105,7 +107,7 @@ func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	switch {
 	case !ok || own.lib != d.lib:
 		return nvml.ERROR_INVALID_ARGUMENT
-	case types&^supportedEvents(c.card) != 0:
+	case types&^supportedEvents(c.gpu) != 0:
 		return nvml.ERROR_NOT_SUPPORTED
 	}
 	end, err := logEnd(own.path)
@@ -114,11 +116,11 @@ func (d *device) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	}
 	own.mu.Lock()
 	defer own.mu.Unlock()
-	own.registered[c.card.UUID] = append(own.registered[c.card.UUID], registration{types: types, from: end})
+	own.registered[c.gpu.UUID] = append(own.registered[c.gpu.UUID], registration{types: types, from: end})
 	return nvml.SUCCESS
 }
 
-// typeOf is NVML's type and datum of an event; 0 for what NVML does not report.
+// typeOf returns NVML's type and data of an event; the type is 0 for events that NVML does not report.
 func typeOf(e event) (kind, data uint64) {
 	switch e.Type {
 	case eventXID:
@@ -131,7 +133,7 @@ func typeOf(e event) (kind, data uint64) {
 	return 0, 0
 }
 
-// wants tells whether the set was registered for the event when it happened.
+// wants reports whether the set was registered for the event when it happened.
 func (s *eventSet) wants(q queued) bool {
 	kind, _ := typeOf(q.event)
 	for _, r := range s.registered[q.event.GPU] {
@@ -142,7 +144,7 @@ func (s *eventSet) wants(q queued) bool {
 	return false
 }
 
-// next is the oldest event not yet delivered.
+// next returns the oldest event that was not delivered yet.
 func (s *eventSet) next() (event, bool, nvml.Return) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,12 +169,12 @@ func (s *eventSet) next() (event, bool, nvml.Return) {
 	return event{}, false, nvml.SUCCESS
 }
 
-// Wait blocks for an event, at most so many milliseconds: then it answers ERROR_TIMEOUT. When the driver goes it answers
-// ERROR_DRIVER_NOT_LOADED.
+// Wait blocks until an event arrives, or returns ERROR_TIMEOUT after timeout milliseconds. When the driver is unloaded
+// it returns ERROR_DRIVER_NOT_LOADED.
 func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 	deadline := time.NewTimer(time.Duration(timeout) * time.Millisecond)
 	defer deadline.Stop()
-	tick := time.NewTicker(lookTick)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	if _, ret := s.lib.enter("EventSetWait"); ret != nvml.SUCCESS {
 		return nvml.EventData{}, ret
@@ -198,7 +200,7 @@ func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 	}
 }
 
-// wakes is never ready when there is no watch.
+// wakes returns the watch's events; without a watch, a nil channel, which is never ready.
 func (s *eventSet) wakes() <-chan fsnotify.Event {
 	if s.changed == nil {
 		return nil
@@ -206,7 +208,7 @@ func (s *eventSet) wakes() <-chan fsnotify.Event {
 	return s.changed.Events
 }
 
-// overflows must be read too, or the watch stops at the first error.
+// overflows returns the watch's errors, which must be received too: the watch stops at the first unread error.
 func (s *eventSet) overflows() <-chan error {
 	if s.changed == nil {
 		return nil
@@ -214,7 +216,7 @@ func (s *eventSet) overflows() <-chan error {
 	return s.changed.Errors
 }
 
-// data is NVML's form of an event.
+// data converts an event to NVML's form.
 func (s *eventSet) data(e event) nvml.EventData {
 	kind, datum := typeOf(e)
 	out := nvml.EventData{EventType: kind, EventData: datum, GpuInstanceId: anyInstance, ComputeInstanceId: anyInstance}

@@ -9,7 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestFactsOfHealth reads back what each fault of a scan's facts changes, and that a repair takes it away.
+// TestFactsOfHealth checks what each fault changes in a scan, and that Clear reverts it.
 func TestFactsOfHealth(t *testing.T) {
 	reasons := func(d nvml.Device) any { r, _ := d.GetCurrentClocksThrottleReasons(); return r }
 	fabric := func(d nvml.Device) any { f, _ := d.GetGpuFabricInfo(); return [2]uint32{uint32(f.State), f.Status} }
@@ -29,7 +29,8 @@ func TestFactsOfHealth(t *testing.T) {
 			idle | nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwPowerBrakeSlowdown},
 		"fabric not started": {"h100x8", Fault{Fabric: FabricNotStarted}, fabric, [2]uint32{uint32(nvml.GPU_FABRIC_STATE_NOT_STARTED), 0}},
 		"fabric in progress": {"h100x8", Fault{Fabric: FabricInProgress}, fabric, [2]uint32{uint32(nvml.GPU_FABRIC_STATE_IN_PROGRESS), 0}},
-		"fabric failed":      {"h100x8", Fault{Fabric: FabricFailed}, fabric, [2]uint32{uint32(nvml.GPU_FABRIC_STATE_COMPLETED), uint32(nvml.ERROR_UNKNOWN)}},
+		"fabric failed": {"h100x8", Fault{Fabric: FabricFailed}, fabric,
+			[2]uint32{uint32(nvml.GPU_FABRIC_STATE_COMPLETED), uint32(nvml.ERROR_UNKNOWN)}},
 		"link errors": {"h100x8", Fault{NVLinkErrors: 7}, func(d nvml.Device) any {
 			number, _ := field(t, d, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, 0)
 			return number
@@ -56,7 +57,7 @@ func TestFactsOfHealth(t *testing.T) {
 	}
 }
 
-// TestKernelLog finds the lines of /dev/kmsg, each once, also when a crash kept one from it.
+// TestKernelLog checks that /dev/kmsg has each line once, also after a crash before the line was written.
 func TestKernelLog(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	lib := open(t, m)
@@ -94,7 +95,7 @@ func TestKernelLog(t *testing.T) {
 		}
 	}
 	check("after the faults")
-	// A crash between the commit and the log.
+	// Simulate a crash between the commit and the log.
 	inject(t, m, Fault{GPU: "0", XID: 62})
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -118,14 +119,14 @@ func TestFactsRefused(t *testing.T) {
 		fault   Fault
 		want    string
 	}{
-		"pages of a new card":  {"h100x8", Fault{RetiredPages: true}, "remaps rows instead"},
+		"pages of an H100":     {"h100x8", Fault{RetiredPages: true}, "remaps rows instead"},
 		"no fabric":            {"t4x4", Fault{Fabric: FabricFailed}, "has no NVLink fabric"},
 		"no links":             {"t4x4", Fault{NVLinkErrors: 1}, "has no NVLinks"},
 		"throttle word":        {"t4x4", Fault{Throttle: "cold"}, `throttle "cold": want one of hw, thermal, power-brake`},
 		"fabric word":          {"h100x8", Fault{Fabric: "up"}, `fabric "up": want one of not-started, in-progress, failed`},
 		"recovery word":        {"t4x4", Fault{Recovery: "pray"}, `recovery action "pray": want one of none, gpu-reset`},
-		"log of two lines":     {"t4x4", Fault{Log: "a\nb"}, "one line at a time"},
-		"log only, of nothing": {"t4x4", Fault{LogOnly: true, Temperature: 50}, "say which XID"},
+		"log of two lines":     {"t4x4", Fault{Log: "a\nb"}, "want one line"},
+		"log only, of nothing": {"t4x4", Fault{LogOnly: true, Temperature: 50}, "want the XID"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.fault.GPU = "0"

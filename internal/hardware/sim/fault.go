@@ -14,58 +14,59 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// Fault is what to break; the zero value of a field leaves that part alone. Faults add up
-// until Clear.
+// Fault is what to break. The zero value of a field changes nothing. Faults accumulate until Clear.
 type Fault struct {
-	// GPU is a slot number ("0", the NVML index while no card is removed), a GPU UUID, or for an XID
-	// and for Busy also a MIG UUID. Only DriverGone and a Transient of the library need none.
+	// GPU is a slot number ("0", the NVML index while no GPU is removed) or a GPU UUID. XID and Busy also accept a MIG
+	// UUID. DriverGone, and a Transient of the library, need no GPU.
 	GPU string
-	// XID is reported to event sets. The card goes on answering, and the driver names a recovery action only where another
-	// field says so. XID 94 counts an uncorrectable error in DRAM, as the driver does when it contains one.
+	// XID is reported to event sets. The GPU keeps working, and the driver reports a recovery action only where another
+	// field requires it. XID 94 counts one uncorrectable error in DRAM, as the driver does when it contains an error.
 	XID uint64
-	// LogOnly reports the XID in the kernel's log only, as NVML does not report all of them.
+	// LogOnly writes the XID to the kernel log only; NVML does not report every XID.
 	LogOnly bool
-	// Log is a line of the kernel's log, as it is.
+	// Log is a line that is written to the kernel log unchanged.
 	Log string
-	// Lost makes each call answer ERROR_GPU_IS_LOST, and reports XID 79; LostSilently reports nothing.
+	// Lost makes every call return ERROR_GPU_IS_LOST and reports XID 79. LostSilently reports no XID.
 	Lost         bool
 	LostSilently bool
-	// OffBus is Lost, and the card's PCI configuration space reads as ones.
+	// OffBus implies Lost; in addition the GPU's PCI configuration space reads as ones.
 	OffBus bool
-	// ECC adds double-bit errors in DRAM, ECCSRAM uncorrectable errors in SRAM; both report them with XID 48.
+	// ECC adds double-bit errors in DRAM, ECCSRAM uncorrectable errors in SRAM. Both also report XID 48.
 	ECC, ECCSRAM uint64
-	// Temperature in degrees Celsius.
+	// Temperature is in degrees Celsius.
 	Temperature int
 	// RowRemap is "pending" (XID 63) or "failed" (XID 64).
 	RowRemap string
-	// NVLinksDown are the numbers of the links that go down, at both ends where the other end is a GPU. AllNVLinksDown takes all.
+	// NVLinksDown lists the links to take down. If the other end is a GPU, that end goes down too. AllNVLinksDown takes
+	// down all links.
 	NVLinksDown    []int
 	AllNVLinksDown bool
-	// RetiredPages is a memory page that waits to be retired, on cards of before Ampere.
+	// RetiredPages sets a memory page pending retirement, on GPUs before Ampere.
 	RetiredPages bool
-	// Throttle is "hw", "thermal" or "power-brake": the hardware holds the clocks down.
+	// Throttle is "hw", "thermal" or "power-brake": the reason why the hardware reduces the clocks.
 	Throttle string
-	// Fabric is "not-started", "in-progress" or "failed": the card's registration with its NVLink fabric.
+	// Fabric is "not-started", "in-progress" or "failed": the state of the GPU's registration with its NVLink fabric.
 	Fabric string
-	// NVLinkErrors adds to the count of the links' replays.
+	// NVLinkErrors is added to the replay counter of the links.
 	NVLinkErrors uint64
-	// Recovery is the recovery action (NVML field 230) that the driver names, whatever else is wrong: one of
-	// RecoveryActions, or RecoveryUnsupported. It names None until RecoveryAfter has passed. Without it the driver follows
-	// the damage that a scan can find: memory errors, row remapping, links, a lost card.
+	// Recovery is the recovery action (NVML field 230) that the driver reports regardless of other faults: one of
+	// RecoveryActions, or RecoveryUnsupported. Until RecoveryAfter has passed the driver reports None. If Recovery is
+	// empty, the action follows from the damage that a scan can find: memory errors, row remapping, links, a lost GPU.
 	Recovery      string
 	RecoveryAfter time.Duration
-	// Hang names a call of nvml.Device ("GetTemperature"), of the library with this GPU
-	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 is until cleared.
+	// Hang is a call of nvml.Device ("GetTemperature"), a call of the library that opens this GPU
+	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 means until Clear.
 	Hang    string
 	HangFor time.Duration
-	// Transient is a call that fails for a while. Without a GPU it is a call of the library.
+	// Transient makes a call fail for a limited time. Without a GPU it is a call of the library.
 	Transient TransientError
-	// Busy is a process that uses the GPU, or the MIG device: NVML lists it, and what would take the
-	// hardware from it (a reset, another MIG mode, the end of the instance) is refused.
+	// Busy simulates a process on the GPU or MIG device: NVML lists it, and operations that need an idle GPU (a reset,
+	// a change of the MIG mode, the destruction of the instance) fail.
 	Busy bool
-	// Remove takes the card out of the running machine (hot unplug).
+	// Remove removes the GPU from the running machine (hot unplug).
 	Remove bool
-	// DriverGone unloads the driver: its files, /proc, nodes and NVML go. Clear("driver") or Clear("all") brings it back.
+	// DriverGone unloads the driver: its files, /proc entries, device nodes and NVML disappear. Clear("driver") or
+	// Clear("all") loads it again.
 	DriverGone bool
 }
 
@@ -89,20 +90,20 @@ const (
 	FabricFailed     = "failed"
 )
 
-// RecoveryActions are the values of Fault.Recovery by the number of NVML's.
+// RecoveryActions lists the values of Fault.Recovery, indexed by NVML's number of the action.
 func RecoveryActions() []string {
 	return []string{
 		"none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset", "recover-imex-domain", "bus-reset", "system-reboot",
 	}
 }
 
-// RecoveryUnsupported in Fault.Recovery is a driver that has no field 230.
+// RecoveryUnsupported as Fault.Recovery simulates a driver without field 230.
 const RecoveryUnsupported = "unsupported"
 
-// AllCalls in Fault.Hang means every call that concerns the GPU.
+// AllCalls as Fault.Hang means every call that concerns the GPU.
 const AllCalls = "all"
 
-// The references that Clear takes besides a GPU's.
+// The arguments of Clear, besides a GPU reference.
 const (
 	ClearAll    = "all"
 	ClearDriver = "driver"
@@ -118,11 +119,11 @@ const (
 	xidContained      = 94
 )
 
-// maxTemperature bounds Fault.Temperature: beyond it no sensor reads.
+// maxTemperature is the upper bound of Fault.Temperature.
 const maxTemperature = 255
 
-// recovery is the action that the driver names at some time; false when it cannot name any.
-func (c *cardState) recovery(now time.Time) (nvml.DeviceGpuRecoveryAction, bool) {
+// recovery returns the action that the driver reports at that time, or false when it cannot report one.
+func (c *gpuState) recovery(now time.Time) (nvml.DeviceGpuRecoveryAction, bool) {
 	switch at := slices.Index(RecoveryActions(), c.Recovery); {
 	case c.Recovery == RecoveryUnsupported:
 		return 0, false
@@ -134,9 +135,9 @@ func (c *cardState) recovery(now time.Time) (nvml.DeviceGpuRecoveryAction, bool)
 	return c.damage(), true
 }
 
-// damage is the strongest action that the state of the hardware asks for. A pending row remap works on, and is repaired
-// by a reset once the card is drained. A driver that reports an XID, and nothing else, names no action by itself.
-func (c *cardState) damage() nvml.DeviceGpuRecoveryAction {
+// damage returns the strongest action that the state of the hardware requires. A GPU with a pending row remap works,
+// and a reset after draining repairs it. An XID alone does not make the driver report an action.
+func (c *gpuState) damage() nvml.DeviceGpuRecoveryAction {
 	switch {
 	case c.Lost:
 		return nvml.GPU_RECOVERY_ACTION_NODE_REBOOT
@@ -148,17 +149,17 @@ func (c *cardState) damage() nvml.DeviceGpuRecoveryAction {
 	return nvml.GPU_RECOVERY_ACTION_NONE
 }
 
-// ofNode tells whether the fault concerns no GPU.
-func (f *Fault) ofNode() bool { return f.DriverGone || f.GPU == "" && f.Transient.Call != "" }
+// ofMachine reports whether the fault concerns the machine rather than a GPU.
+func (f *Fault) ofMachine() bool { return f.DriverGone || f.GPU == "" && f.Transient.Call != "" }
 
-// libraryCalls are the calls of the library that reach a GPU by something else than its handle.
+// libraryCalls lists the calls of the library that open a GPU.
 func libraryCalls() []string {
 	return []string{"DeviceGetHandleByIndex", "DeviceGetHandleByPciBusId", "DeviceGetHandleBySerial", "DeviceGetHandleByUUID"}
 }
 
-// check refuses a fault that no hardware can have.
+// check returns an error for a fault that the hardware cannot have.
 func (f *Fault) check(hw *hardware, slot int) error {
-	if err := f.Transient.check(f.GPU == ""); err != nil || f.ofNode() {
+	if err := f.Transient.check(f.GPU == ""); err != nil || f.ofMachine() {
 		return err
 	}
 	c := &hw.GPUs[slot]
@@ -188,8 +189,8 @@ func (f *Fault) check(hw *hardware, slot int) error {
 	return checkCall(f.Hang)
 }
 
-// checkFacts refuses what scans could not find on such a card.
-func (f *Fault) checkFacts(c *card, slot int) error {
+// checkFacts checks the fields that depend on the GPU model.
+func (f *Fault) checkFacts(c *gpuHardware, slot int) error {
 	oneOf := func(what, value string, words ...string) error {
 		if value == "" || slices.Contains(words, value) {
 			return nil
@@ -204,13 +205,13 @@ func (f *Fault) checkFacts(c *card, slot int) error {
 	case f.NVLinkErrors > 0 && len(c.Links) == 0:
 		return fmt.Errorf("NVLink errors: GPU %d (%s) has no NVLinks in this machine", slot, c.Model.Name)
 	case strings.ContainsAny(f.Log, "\n\r"):
-		return errors.New("kernel log: one line at a time")
+		return errors.New("kernel log: want one line")
 	case f.RecoveryAfter != 0 && f.Recovery == "":
-		return errors.New("recovery action after a time: say which action")
+		return errors.New("recovery action after a time: want the action too")
 	case f.RecoveryAfter < 0:
 		return fmt.Errorf("recovery action after %s: want a positive duration", f.RecoveryAfter)
 	case f.LogOnly && f.XID == 0:
-		return errors.New("kernel log only: say which XID")
+		return errors.New("kernel log only: want the XID too")
 	}
 	return errors.Join(
 		oneOf("throttle", f.Throttle, ThrottleHW, ThrottleThermal, ThrottlePowerBrake),
@@ -227,19 +228,20 @@ func checkCall(call string) error {
 	if near := spelling.Nearest(call, known); near != "" {
 		return fmt.Errorf("hang %q: no such call of nvml.Device; did you mean %q?", call, near)
 	}
-	return fmt.Errorf("hang %q: want a call of nvml.Device such as GetTemperature, one of %s, or %s", call, strings.Join(libraryCalls(), ", "), AllCalls)
+	return fmt.Errorf("hang %q: want a call of nvml.Device such as GetTemperature, one of %s, or %s", call,
+		strings.Join(libraryCalls(), ", "), AllCalls)
 }
 
-// apply changes the state and says which events the hardware reports.
+// apply changes the state and returns the events that the hardware reports.
 func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event {
 	if f.DriverGone {
 		st.DriverGone = true
-		for i := range st.GPUs { // no setting outlasts the driver
+		for i := range st.GPUs { // no setting survives an unload of the driver
 			st.GPUs[i].ComputeMode, st.GPUs[i].TimeSlice = 0, 0
 		}
 		return []event{{Type: eventInject, Note: "driver gone"}}
 	}
-	if f.ofNode() {
+	if f.ofMachine() {
 		f.Transient.add(st, -1)
 		return []event{{Type: eventInject, Note: f.String()}}
 	}
@@ -315,8 +317,8 @@ func (f *Fault) apply(hw *hardware, st *state, at target, now time.Time) []event
 	return events
 }
 
-// occupy gives the card, or the MIG instance, to a process.
-func (c *cardState) occupy(at target) {
+// occupy marks the GPU, or the MIG instance, as used by a process.
+func (c *gpuState) occupy(at target) {
 	if at.gi == nil {
 		c.Busy = true
 	} else if gi := c.instance(int(*at.gi)); gi != nil {
@@ -324,7 +326,7 @@ func (c *cardState) occupy(at target) {
 	}
 }
 
-// linksDown takes down the links, and their other ends.
+// linksDown takes down the links and their other ends.
 func (f *Fault) linksDown(hw *hardware, st *state, slot int) bool {
 	down := f.NVLinksDown
 	if f.AllNVLinksDown {
@@ -348,7 +350,7 @@ func (f *Fault) linksDown(hw *hardware, st *state, slot int) bool {
 	return len(down) > 0
 }
 
-// String says the fault in words, for the event log.
+// String describes the fault for the event log.
 func (f *Fault) String() string {
 	var parts []string
 	add := func(when bool, format string, args ...any) {
@@ -383,13 +385,13 @@ func (f *Fault) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// target is what a fault hits: a card, or a MIG instance of it.
+// target is what a fault affects: a GPU, or one of its MIG instances.
 type target struct {
 	slot   int
 	gi, ci *uint32
 }
 
-// find resolves a GPU reference: a slot, a UUID, a PCI bus ID, or a MIG UUID.
+// find resolves a GPU reference: a slot, a UUID, a PCI bus ID or a MIG UUID.
 func find(hw *hardware, st *state, ref string) (target, error) {
 	if slot, err := strconv.Atoi(ref); err == nil {
 		if slot < 0 || slot >= len(hw.GPUs) {
@@ -410,7 +412,7 @@ func find(hw *hardware, st *state, ref string) (target, error) {
 		}
 	}
 	if ref == "" {
-		return target{}, errors.New("no GPU named: say which, by number or UUID")
+		return target{}, errors.New("no GPU named: give its number or UUID")
 	}
 	uuids := make([]string, len(hw.GPUs))
 	for slot := range hw.GPUs {

@@ -16,7 +16,7 @@ import (
 func TestLost(t *testing.T) {
 	tests := map[string]struct {
 		fault     Fault
-		dead      bool // config space
+		dead      bool // PCI configuration space reads as ones
 		eventsXID uint64
 	}{
 		"with an event": {Fault{GPU: "2", Lost: true}, false, 79},
@@ -47,7 +47,7 @@ func TestLost(t *testing.T) {
 				t.Errorf("a neighbour = %v", ret)
 			}
 			if count, _ := lib.DeviceGetCount(); count != 8 {
-				t.Errorf("count = %d, want 8: a lost card is still counted", count)
+				t.Errorf("count = %d, want 8: a lost GPU is still counted", count)
 			}
 			config, err := os.ReadFile(filepath.Join(m.Root(), "sys/bus/pci/devices/0000:52:00.0/config"))
 			if err != nil || (config[0] == 0xff) != test.dead {
@@ -59,7 +59,7 @@ func TestLost(t *testing.T) {
 			}
 			if ret == nvml.SUCCESS {
 				if uuid, ret := data.Device.GetUUID(); ret != nvml.SUCCESS || uuid != m.hw.GPUs[2].UUID {
-					t.Errorf("the event's card: %s, %v", uuid, ret)
+					t.Errorf("the event's GPU: %s, %v", uuid, ret)
 				}
 			}
 
@@ -100,7 +100,8 @@ func TestRecoveryAction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.fault.GPU = "1"
 			inject(t, m, test.fault)
-			if got, ret := field(t, d, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0); nvml.DeviceGpuRecoveryAction(got) != test.want || ret != nvml.SUCCESS {
+			if got, ret := field(t, d, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
+				0); nvml.DeviceGpuRecoveryAction(got) != test.want || ret != nvml.SUCCESS {
 				t.Errorf("recovery action = %d, %v; want %d", got, ret, test.want)
 			}
 			clearAll(t, m)
@@ -111,7 +112,7 @@ func TestRecoveryAction(t *testing.T) {
 	}
 }
 
-// TestRecoveryActionLags has a driver whose diagnosis takes as long as three timeouts of the GSP firmware.
+// TestRecoveryActionLags simulates a driver whose diagnosis takes as long as three timeouts of the GSP firmware.
 func TestRecoveryActionLags(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	synctest.Test(t, func(t *testing.T) {
@@ -133,14 +134,15 @@ func TestRecoveryActionLags(t *testing.T) {
 	}
 }
 
-// TestErrorCountersTellDRAMFromSRAM has one error of each kind, of which the driver contained one.
+// TestErrorCountersTellDRAMFromSRAM injects one error of each kind; one of them is contained.
 func TestErrorCountersTellDRAMFromSRAM(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	d := gpu(t, open(t, m), 0)
 	inject(t, m, Fault{GPU: "0", ECC: 2, ECCSRAM: 3})
 	inject(t, m, Fault{GPU: "0", XID: 94})
 	for where, want := range map[nvml.MemoryLocation]uint64{nvml.MEMORY_LOCATION_DRAM: 3, nvml.MEMORY_LOCATION_SRAM: 3} {
-		if n, ret := d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, where); n != want || ret != nvml.SUCCESS {
+		if n, ret := d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
+			where); n != want || ret != nvml.SUCCESS {
 			t.Errorf("location %d: %d, %v; want %d", where, n, ret, want)
 		}
 	}
@@ -149,8 +151,8 @@ func TestErrorCountersTellDRAMFromSRAM(t *testing.T) {
 	}
 }
 
-// TestLifeOfACard: a reset begins the counters again, a load of the driver has a module folder of its own.
-func TestLifeOfACard(t *testing.T) {
+// TestLifeOfAGPU checks that a reset restarts the counters, and that each load of the driver has its own module folder.
+func TestLifeOfAGPU(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	lib := open(t, m)
 	energy := func(slot int) uint64 {
@@ -223,11 +225,11 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestNVLinkDown: a link trains at both ends or at none.
+// TestNVLinkDown checks that a link goes down at both ends.
 func TestNVLinkDown(t *testing.T) {
 	m := newMachine(t, "v100x8-hybrid-mesh")
 	lib := open(t, m)
-	inject(t, m, Fault{GPU: "0", NVLinksDown: []int{2}}) // the first of two to GPU 3
+	inject(t, m, Fault{GPU: "0", NVLinksDown: []int{2}}) // the first of two links to GPU 3
 	got := matrix(t, lib)
 	if got[0][3] != 1 || got[3][0] != 1 || got[0][4] != 2 {
 		t.Errorf("links of GPU 0: %v, of GPU 3: %v", got[0], got[3])
@@ -255,7 +257,7 @@ func TestHotRemove(t *testing.T) {
 		t.Errorf("count = %d, want 7", count)
 	}
 	if uuid, _ := gpu(t, lib, 1).GetUUID(); uuid != m.hw.GPUs[2].UUID {
-		t.Errorf("index 1 is %s, want the next card", uuid)
+		t.Errorf("index 1 is %s, want the next GPU", uuid)
 	}
 	if _, ret := held.GetName(); ret != nvml.ERROR_GPU_IS_LOST {
 		t.Errorf("a handle held = %v, want GPU_IS_LOST", ret)
@@ -306,7 +308,7 @@ func TestDriverGone(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(m.Root(), "sys/bus/pci/devices/0000:1b:00.0/vendor")); err != nil {
-		t.Errorf("the card left the bus: %v", err)
+		t.Errorf("the GPU left the bus: %v", err)
 	}
 	if err := m.Clear(ClearDriver); err != nil {
 		t.Fatal(err)
@@ -336,13 +338,13 @@ func checkHang(t *testing.T, m *Machine) {
 		_, ret := d.GetTemperature(nvml.TEMPERATURE_GPU)
 		done <- ret
 	}()
-	if _, ret := d.GetName(); ret != nvml.SUCCESS { // other calls answer
+	if _, ret := d.GetName(); ret != nvml.SUCCESS { // other calls succeed
 		t.Error(ret)
 	}
 	select {
 	case ret := <-done:
 		t.Fatalf("the call returned %v", ret)
-	case <-time.After(time.Hour): // of the bubble
+	case <-time.After(time.Hour): // virtual time
 	}
 	if err := m.Clear("0"); err != nil {
 		t.Fatal(err)

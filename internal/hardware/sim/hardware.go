@@ -11,18 +11,18 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// The driver that every simulated machine has. Its version is in the names of its libraries.
+// The driver of every simulated machine. The names of its libraries contain its version.
 const (
 	driverVersion = "580.95.05"
 	nvmlVersion   = "13." + driverVersion
-	cudaVersion   = 13000 // as cuDriverGetVersion counts: 1000*major + 10*minor
+	cudaVersion   = 13000 // in the format of cuDriverGetVersion: 1000*major + 10*minor
 )
 
-// hardwareVersion is the version of hardware.json.
+// hardwareVersion is the version of the format of hardware.json.
 const hardwareVersion = 1
 
-// hardware is what never changes in a machine's life: what was bought. It is written at
-// Create, in full, so that a newer Berth with other profiles sees the same machine.
+// hardware is the part of a machine that never changes. Create writes it in full, so that a later version of Berth with
+// other profiles opens the same machine.
 type hardware struct {
 	Version  int            `json:"version"`
 	Profile  string         `json:"profile"`
@@ -34,18 +34,18 @@ type hardware struct {
 	CUDA     int            `json:"cuda"`
 	Majors   majors         `json:"majors"`
 	NUMA     []profile.Node `json:"numa"`
-	GPUs     []card         `json:"gpus"`
+	GPUs     []gpuHardware  `json:"gpus"`
 	Switches []pciSwitch    `json:"switches,omitempty"`
-	// Extras are the drivers beside the GPU's (profile.Machine).
+	// Extras are the drivers besides the GPU driver (profile.Machine).
 	Extras []string `json:"extras,omitempty"`
 	// MIGProfilesInMIGMode is as in Options.
 	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
-	// NodesError says why there are no device nodes; empty when there are.
+	// NodesError says why the tree has no device nodes; empty when it has them.
 	NodesError string `json:"nodesError,omitempty"`
 }
 
-// card is one GPU. Its position in hardware.GPUs is its slot, which never changes.
-type card struct {
+// gpuHardware is one GPU. Its index in hardware.GPUs is its slot, which never changes.
+type gpuHardware struct {
 	UUID     string        `json:"uuid"`
 	Serial   string        `json:"serial"`
 	Minor    int           `json:"minor"`
@@ -59,14 +59,14 @@ type card struct {
 	Card     int           `json:"drmCard"`
 	Render   int           `json:"drmRender"`
 	Geometry *geometry     `json:"geometry,omitempty"`
-	// MemoryNUMA is the NUMA node that the card's memory is; -1 when it is none.
+	// MemoryNUMA is the NUMA node that consists of the GPU's memory, or -1.
 	MemoryNUMA int `json:"memoryNUMA"`
 }
 
-// geometry is how the card can be partitioned (MIG).
+// geometry describes how the GPU can be partitioned (MIG).
 type geometry = profile.Geometry
 
-// nvlink is one link of a card. Peer is the slot at the other end, or -1 for an NVSwitch.
+// nvlink is one link of a GPU. Peer is the slot at the other end, or -1 for an NVSwitch.
 type nvlink struct {
 	Peer     int    `json:"peer"`
 	PeerLink int    `json:"peerLink,omitempty"`
@@ -74,15 +74,15 @@ type nvlink struct {
 	Device   uint32 `json:"device,omitempty"`
 }
 
-// fabric is what nvmlDeviceGetGpuFabricInfo says. A machine of one node has registered
-// with a fabric manager but has no cluster UUID.
+// fabric is the content of nvmlDeviceGetGpuFabricInfo. A single-node machine is registered with a fabric manager but
+// has no cluster UUID.
 type fabric struct {
 	Registered  bool   `json:"registered,omitempty"`
 	ClusterUUID string `json:"clusterUUID,omitempty"`
 	Clique      uint32 `json:"clique,omitempty"`
 }
 
-// pciSwitch is an NVSwitch that the host sees on PCI.
+// pciSwitch is an NVSwitch that is visible on the host's PCI bus.
 type pciSwitch struct {
 	PCI    string   `json:"pci"`
 	Path   []string `json:"path"`
@@ -90,10 +90,10 @@ type pciSwitch struct {
 	Device uint32   `json:"device"`
 }
 
-// hiddenSwitch is the PCI bus ID at the far end of a link to an NVSwitch that the host does not see.
+// hiddenSwitch is the remote PCI bus ID of a link to an NVSwitch that is not visible on the host's PCI bus.
 const hiddenSwitch = "0000:00:00.0"
 
-// build turns a profile into a machine. UUIDs and serials follow from the seed.
+// build derives the hardware from a profile, and UUIDs and serial numbers from the seed.
 func build(machine *profile.Machine, seed string, devices majors) (*hardware, error) {
 	models, err := profile.Models()
 	if err != nil {
@@ -107,10 +107,10 @@ func build(machine *profile.Machine, seed string, devices majors) (*hardware, er
 	hw.Majors.keep(hw.Extras)
 	for slot, place := range machine.GPUs {
 		model := models[place.Model]
-		one := card{
+		one := gpuHardware{
 			UUID: "GPU-" + uuidOf(seed, machine.Name, "gpu", fmt.Sprint(slot)), Serial: serialOf(seed, machine.Name, slot),
 			Minor: slot, PCI: place.PCI, Path: place.Path, NUMA: place.NUMA, CPUs: cpusOf(machine, place.NUMA), Model: model,
-			// The first DRM card of a server is its management controller's.
+			// The first DRM device of a server is its management controller.
 			Card: slot + 1, Render: 128 + slot, MemoryNUMA: -1,
 		}
 		if place.MemoryNUMA != nil {
@@ -163,9 +163,9 @@ func linkSwitches(hw *hardware, spec *profile.NVSwitch) {
 	}
 }
 
-// linkMesh numbers each card's links by peer, so that link m of a pair is the m-th at both ends.
+// linkMesh assigns link numbers by peer, so that the m-th link of a pair is the m-th at both ends.
 func linkMesh(hw *hardware, mesh [][]int) {
-	first := func(slot, peer int) int { // the number of the slot's first link to the peer
+	first := func(slot, peer int) int { // the slot's first link to that peer
 		n := 0
 		for _, count := range mesh[slot][:peer] {
 			n += count
@@ -183,12 +183,12 @@ func linkMesh(hw *hardware, mesh [][]int) {
 	}
 }
 
-// digest is the source of everything that looks random.
+// digest is the deterministic source of all values that look random.
 func digest(parts ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 }
 
-// uuidOf makes a UUID that follows from its parts.
+// uuidOf derives a UUID from the parts.
 func uuidOf(parts ...string) string {
 	sum := digest(parts...)
 	text := hex.EncodeToString(sum[:16])
@@ -200,8 +200,8 @@ func serialOf(seed, name string, slot int) string {
 	return fmt.Sprintf("165%010d", binary.BigEndian.Uint64(sum[:8])%10_000_000_000)
 }
 
-// libraryFolder is where Debian keeps the libraries of the architecture that this binary runs on:
-// containers run here, whatever machine is simulated.
+// libraryFolder returns Debian's library directory for the architecture of this binary. Containers run on this host,
+// whichever machine is simulated.
 func libraryFolder() string {
 	if runtime.GOARCH == "arm64" {
 		return "usr/lib/aarch64-linux-gnu"

@@ -9,13 +9,13 @@ import (
 	"strconv"
 )
 
-// kernelLine is what the kernel's log says of an event, in the form of /dev/kmsg; false for one that it says nothing of.
-// The MIG instance is not in it, as on real hardware.
+// kernelLine returns the kernel log's record of an event in the format of /dev/kmsg, or false for an event that is not
+// logged. As on real hardware, it does not name the MIG instance.
 func kernelLine(hw *hardware, e event) (string, bool) {
 	text := ""
 	switch e.Type {
 	case eventXID, eventLogXID:
-		at := slices.IndexFunc(hw.GPUs, func(c card) bool { return c.UUID == e.GPU })
+		at := slices.IndexFunc(hw.GPUs, func(c gpuHardware) bool { return c.UUID == e.GPU })
 		if at < 0 {
 			return "", false
 		}
@@ -29,8 +29,8 @@ func kernelLine(hw *hardware, e event) (string, bool) {
 	return fmt.Sprintf("4,%d,%d,-;%s\n", e.Seq, e.Time.UnixMicro(), text), true
 }
 
-// appendKernelLog writes the lines that the kernel's log does not have yet. A reader follows the file by its offset, so it
-// only grows. The caller holds the lock.
+// appendKernelLog appends the lines that the kernel log does not contain yet. The file only grows, because readers
+// follow it by offset. The caller holds the lock.
 func appendKernelLog(dir string, hw *hardware, outbox []event) error {
 	path := filepath.Join(dir, kmsgFile)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -63,7 +63,7 @@ func appendKernelLog(dir string, hw *hardware, outbox []event) error {
 	return nil
 }
 
-// sequence reads the number of a record; 0 for what is none.
+// sequence returns the sequence number of a record, or 0 if the line is not a record.
 func sequence(line []byte) uint64 {
 	fields := bytes.SplitN(line, []byte(","), 3)
 	if len(fields) < 3 {
@@ -76,7 +76,7 @@ func sequence(line []byte) uint64 {
 	return number
 }
 
-// kernelLogBehind tells whether a crash kept lines of the last change from the kernel's log.
+// kernelLogBehind reports whether lines of the last change are missing from the kernel log, as after a crash.
 func kernelLogBehind(dir string, hw *hardware, st *state) bool {
 	last := uint64(0)
 	for _, e := range st.Outbox {

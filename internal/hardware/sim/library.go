@@ -8,16 +8,18 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// library is one process's handle on the simulated libnvidia-ml. Init and Shutdown count, as in go-nvml.
+// library is one process's handle on the simulated libnvidia-ml. Init and Shutdown are reference-counted, as in
+// go-nvml.
 type library struct {
 	unsupportedLibrary
 	machine *Machine
 
 	mu      sync.Mutex
 	uses    int
-	loads   uint64 // the driver load that Init met
+	loads   uint64 // the driver load that Init saw
 	devices map[int]*device
-	// made counts the calls by name, seen those that an injected error was looked up for, by its number.
+	// made counts the calls by name; seen counts the calls for which an injected error was looked up, by the error's
+	// ID.
 	made map[string]int
 	seen map[uint64]int
 }
@@ -27,10 +29,10 @@ var (
 	_ nvml.ExtendedInterface = (*library)(nil)
 )
 
-// NVML is a fresh library handle, as a process gets by loading libnvidia-ml: Init comes first.
-// Handles of GPUs are comparable: the same GPU of the same library is the same handle.
-// Changes of the machine show at once, cards removed and added included. When the driver was gone,
-// calls answer ERROR_UNINITIALIZED until Init is called again.
+// NVML returns a new library handle, as loading libnvidia-ml does; Init must be called first. Handles of GPUs are
+// comparable: the same GPU of the same library has the same handle. Changes of the machine are visible at once,
+// including removed and added GPUs. After the driver was unloaded, calls return ERROR_UNINITIALIZED until Init is
+// called again.
 func (m *Machine) NVML() nvml.Interface {
 	l := &library{machine: m, devices: map[int]*device{}, made: map[string]int{}, seen: map[uint64]int{}}
 	l.answer = func(call string) nvml.Return {
@@ -40,7 +42,7 @@ func (m *Machine) NVML() nvml.Interface {
 	return l
 }
 
-// orUnsupported is what a call that is not simulated returns on hardware in that condition.
+// orUnsupported is the return code of a call that is not simulated: NOT_SUPPORTED unless the call fails anyway.
 func orUnsupported(ret nvml.Return) nvml.Return {
 	if ret == nvml.SUCCESS {
 		return nvml.ERROR_NOT_SUPPORTED
@@ -48,8 +50,8 @@ func orUnsupported(ret nvml.Return) nvml.Return {
 	return ret
 }
 
-// Init opens the driver. Without one it answers ERROR_LIBRARY_NOT_FOUND: the driver's
-// libraries come and go with it.
+// Init opens the driver. Without a driver it returns ERROR_LIBRARY_NOT_FOUND, because the driver's libraries are
+// missing too.
 func (l *library) Init() nvml.Return {
 	v, err := l.machine.view()
 	if err != nil {
@@ -81,7 +83,7 @@ func (l *library) Shutdown() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// enter begins every call of the library: it tells whether it can answer, and from which state.
+// enter starts every call of the library. It returns the state to read, or the error that the call returns.
 func (l *library) enter(call string) (*view, nvml.Return) {
 	l.note(call)
 	v, ret := l.loaded()
@@ -94,7 +96,7 @@ func (l *library) enter(call string) (*view, nvml.Return) {
 	return v, nvml.SUCCESS
 }
 
-// loaded is the machine's state while the driver is loaded that Init met.
+// loaded returns the machine's state while the driver that Init saw is loaded.
 func (l *library) loaded() (*view, nvml.Return) {
 	l.mu.Lock()
 	uses, loads := l.uses, l.loads
@@ -114,11 +116,11 @@ func (l *library) loaded() (*view, nvml.Return) {
 	return v, nvml.SUCCESS
 }
 
-// hangTick is how often a hung call looks whether the fault was cleared.
+// hangTick is how often a hung call checks whether the fault was cleared.
 const hangTick = 10 * time.Millisecond
 
-// enterGPU begins a call that concerns the card in a slot: it hangs and fails as injected, and finds a
-// card that is lost or removed.
+// enterGPU starts a call that concerns the GPU in a slot: it applies hangs and injected errors, and fails for a lost or
+// removed GPU.
 func (l *library) enterGPU(call string, slot int) (*view, nvml.Return) {
 	l.note(call)
 	started := time.Now()
@@ -142,7 +144,7 @@ func (l *library) enterGPU(call string, slot int) (*view, nvml.Return) {
 	}
 }
 
-func (c *cardState) hangs(call string, waited time.Duration) bool {
+func (c *gpuState) hangs(call string, waited time.Duration) bool {
 	for _, h := range c.Hangs {
 		if (h.Call == call || h.Call == AllCalls) && (h.For == 0 || waited < h.For) {
 			return true
@@ -151,7 +153,7 @@ func (c *cardState) hangs(call string, waited time.Duration) bool {
 	return false
 }
 
-// device is the library's one handle for a slot.
+// device returns the library's handle of a slot; there is one per slot.
 func (l *library) device(slot int) *device {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +184,7 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	return l.open("DeviceGetHandleByIndex", v.order[index])
 }
 
-// open is what each DeviceGetHandleBy… does: a lost card has no handle to give.
+// open implements the DeviceGetHandleBy… calls; they fail for a lost GPU.
 func (l *library) open(call string, slot int) (nvml.Device, nvml.Return) {
 	if _, ret := l.enterGPU(call, slot); ret != nvml.SUCCESS {
 		return nil, ret
@@ -271,13 +273,13 @@ func (l *library) UnitGetCount() (int, nvml.Return) {
 	return 0, ret
 }
 
-// ErrorString says NVML's words for a return code.
+// ErrorString returns NVML's description of a return code.
 func (l *library) ErrorString(ret nvml.Return) string { return ret.Error() }
 
 func (l *library) Extensions() nvml.ExtendedInterface { return l }
 
-// LookupSymbol finds every symbol of NVML but those whose Go calls end in the C library (see
-// the package comment), so that callers that ask first take the other way.
+// LookupSymbol finds every symbol of NVML except those whose Go calls end in the C library (see the package comment),
+// so that callers which check first use the alternative.
 func (l *library) LookupSymbol(symbol string) error {
 	if !strings.HasPrefix(symbol, "nvml") || strings.HasSuffix(symbol, "V") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND

@@ -14,20 +14,20 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// Options are what Create leaves to its caller; the zero value is what a person wants.
+// Options are the optional arguments of CreateWith.
 type Options struct {
-	// Seed decides the UUIDs and serial numbers; empty means the absolute path of the directory, so that
-	// two nodes differ and a machine made again in the same place is the same.
+	// Seed determines the UUIDs and serial numbers. If empty, it is the absolute path of the directory: two nodes
+	// differ, and a machine that is recreated in the same place is the same.
 	Seed string
-	// NoDeviceNodes leaves out the device nodes, which otherwise are made when the process may.
+	// NoDeviceNodes omits the device nodes; otherwise they are created if the process is permitted to.
 	NoDeviceNodes bool
-	// MIGProfilesInMIGMode is a driver that names the MIG profiles of a GPU only while its MIG mode is on (R535 and older).
+	// MIGProfilesInMIGMode simulates a driver that lists a GPU's MIG profiles only in MIG mode (R535 and older).
 	MIGProfilesInMIGMode bool
-	// ProcDevices is the list of device numbers in use on this host; empty means /proc/devices.
+	// ProcDevices is the file that lists the device numbers in use on this host; empty means /proc/devices.
 	ProcDevices string
 }
 
-// Machine is one simulated machine: a state directory.
+// Machine is one simulated machine, stored in a state directory.
 type Machine struct {
 	dir string
 	hw  *hardware
@@ -36,20 +36,20 @@ type Machine struct {
 	cached *view
 }
 
-// view is one version of the machine; it is shared and never changed.
+// view is one version of the machine. It is shared and immutable.
 type view struct {
 	key fileKey
 	hw  *hardware
 	st  *state
-	// order are the slots of the cards in the machine, which is NVML's enumeration.
+	// order lists the slots of the GPUs that are present, in NVML's order of enumeration.
 	order []int
 }
 
-// Profiles are the names that Create takes, sorted.
+// Profiles lists the profile names that Create accepts, sorted.
 func Profiles() []string { return profile.Names() }
 
-// Create makes a machine in dir, which is empty or does not exist. A directory that already
-// holds this profile is opened as it is; any other content is refused.
+// Create creates a machine in dir, which must be empty or not exist. If dir already contains a machine of this profile,
+// Create opens it; other content is an error.
 func Create(dir, profileName string) (*Machine, error) {
 	return CreateWith(dir, profileName, Options{})
 }
@@ -89,7 +89,7 @@ func CreateWith(dir, profileName string, options Options) (*Machine, error) {
 	return install(dir, hw)
 }
 
-// checkFolder refuses a folder that holds something else than a machine, finished or not.
+// checkFolder returns an error if the folder contains anything but a machine, complete or not.
 func checkFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,7 +109,8 @@ func checkFolder(dir string) error {
 		}
 	}
 	if foreign != "" {
-		return fmt.Errorf("create simulated machine in %s: the folder is not empty (it has %s) and holds no simulated machine; name a new folder", dir, foreign)
+		return fmt.Errorf("create simulated machine in %s: the folder is not empty (it has %s) and holds no "+
+			"simulated machine; name a new folder", dir, foreign)
 	}
 	return nil
 }
@@ -120,13 +121,14 @@ func reopen(dir, profileName, seed string) (*Machine, error) {
 		return nil, fmt.Errorf("open simulated machine: %w", err)
 	}
 	if hw.Profile != profileName || (seed != "" && seed != hw.Seed) {
-		return nil, fmt.Errorf("create simulated machine in %s: it already holds a %s (seed %q); name another folder, or delete this one", dir, hw.Profile, hw.Seed)
+		return nil, fmt.Errorf("create simulated machine in %s: it already holds a %s (seed %q); name another "+
+			"folder, or delete this one", dir, hw.Profile, hw.Seed)
 	}
 	m := &Machine{dir: dir, hw: hw}
 	return m, m.repairLocked()
 }
 
-// design decides everything about a machine that never changes.
+// design determines everything about a machine that never changes.
 func design(dir string, spec *profile.Machine, options Options) (*hardware, error) {
 	if options.NoDeviceNodes {
 		hw, err := build(spec, options.Seed, majors{
@@ -151,21 +153,22 @@ func design(dir string, spec *profile.Machine, options Options) (*hardware, erro
 		return nil, err
 	}
 	if err := tryMknod(dir); err != nil {
-		hw.NodesError = fmt.Sprintf("this process may not make device nodes here (mknod: %v); create the machine as root with CAP_MKNOD", err)
+		hw.NodesError = fmt.Sprintf("this process may not make device nodes here (mknod: %v); create the machine "+
+			"as root with CAP_MKNOD", err)
 	}
 	return hw, nil
 }
 
-// tryMknod finds out whether device nodes can be made.
+// tryMknod reports whether device nodes can be created.
 func tryMknod(dir string) error {
 	name := filepath.Join(dir, ".mknod")
 	defer os.Remove(name)
 	return unix.Mknod(name, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 255)))
 }
 
-// install writes the machine; state.json comes last and makes it one.
+// install writes the machine. It writes state.json last: a directory without it is not a machine.
 func install(dir string, hw *hardware) (*Machine, error) {
-	st := &state{Version: stateVersion, DriverLoads: 1, GPUs: make([]cardState, len(hw.GPUs))}
+	st := &state{Version: stateVersion, DriverLoads: 1, GPUs: make([]gpuState, len(hw.GPUs))}
 	if err := writeJSON(filepath.Join(dir, hardwareFile), hw); err != nil {
 		return nil, err
 	}
@@ -184,7 +187,7 @@ func install(dir string, hw *hardware) (*Machine, error) {
 	return &Machine{dir: dir, hw: hw}, nil
 }
 
-// Open opens a machine, and completes what a crash left undone.
+// Open opens a machine, and completes a change that a crash has interrupted.
 func Open(dir string) (*Machine, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -216,7 +219,7 @@ func Open(dir string) (*Machine, error) {
 	return m, m.repairLocked()
 }
 
-// repairLocked makes the log and the tree follow the state.
+// repairLocked brings the logs and the tree in line with the state.
 func (m *Machine) repairLocked() error {
 	st, err := readState(m.dir, len(m.hw.GPUs))
 	if err != nil {
@@ -225,13 +228,13 @@ func (m *Machine) repairLocked() error {
 	return m.follow(st)
 }
 
-// Dir is the state directory, an absolute path.
+// Dir returns the absolute path of the state directory.
 func (m *Machine) Dir() string { return m.dir }
 
-// Root is the root of the machine's file tree: usr, lib, dev, proc and sys.
+// Root returns the root of the machine's file tree: usr, lib, dev, proc and sys.
 func (m *Machine) Root() string { return filepath.Join(m.dir, rootFolder) }
 
-// view is the machine now. It costs one stat while nothing changed.
+// view returns the current version. While nothing changes, it costs one stat.
 func (m *Machine) view() (*view, error) {
 	path := filepath.Join(m.dir, stateFile)
 	key, err := keyOf(path)
@@ -247,7 +250,7 @@ func (m *Machine) view() (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read simulated machine: %w", err)
 	}
-	// The file may be newer than the key: then the next call reads it once more.
+	// If the file is newer than the key, the next call reads it again.
 	m.cached = newView(m.hw, st, key)
 	return m.cached, nil
 }
@@ -262,8 +265,8 @@ func newView(hw *hardware, st *state, key fileKey) *view {
 	return v
 }
 
-// change is every change of a machine: lock, read, change, commit, then let the log and the
-// tree follow.
+// change performs every change of a machine: it takes the lock, reads the state, edits and commits it, and updates the
+// logs and the tree.
 func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 	unlock, err := lock(m.dir)
 	if err != nil {
@@ -274,7 +277,7 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 	if err != nil {
 		return fmt.Errorf("read simulated machine: %w", err)
 	}
-	// An earlier change may have been cut off after its commit; its outbox is about to be replaced.
+	// A crash may have interrupted an earlier change after its commit; its outbox is about to be replaced.
 	if logBehind(m.dir, old) {
 		if err := appendEvents(m.dir, old.Outbox); err != nil {
 			return err
@@ -302,9 +305,9 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 	return m.follow(st)
 }
 
-// follow makes the logs and the tree follow the state. The caller holds the lock.
+// follow brings the logs and the tree in line with the state. The caller holds the lock.
 func (m *Machine) follow(st *state) error {
-	// The driver writes its line to the kernel's log before NVML hears of the error.
+	// As on real hardware, the kernel log has the line before NVML reports the error.
 	if err := appendKernelLog(m.dir, m.hw, st.Outbox); err != nil {
 		return err
 	}
@@ -314,14 +317,14 @@ func (m *Machine) follow(st *state) error {
 	return syncTree(m.dir, m.hw, st)
 }
 
-// Inject breaks something.
+// Inject injects a fault.
 func (m *Machine) Inject(fault Fault) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if fault.String() == "" {
 			return nil, errors.New("no fault named: say what to break")
 		}
 		at := target{}
-		if !fault.ofNode() {
+		if !fault.ofMachine() {
 			var err error
 			if at, err = find(m.hw, st, fault.GPU); err != nil {
 				return nil, err
@@ -338,8 +341,8 @@ func (m *Machine) Inject(fault Fault) error {
 	return nil
 }
 
-// Clear repairs a GPU, or with ClearAll every GPU and the driver, or with ClearDriver the
-// driver: all faults go, counters start at zero, a removed card is back. Its MIG layout and settings stay.
+// Clear repairs a GPU, every GPU and the driver (ClearAll), or the driver (ClearDriver): faults end, counters restart
+// and removed GPUs return. The MIG layout and settings stay.
 func (m *Machine) Clear(gpuRef string) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if gpuRef == ClearDriver || gpuRef == ClearAll {
@@ -353,7 +356,7 @@ func (m *Machine) Clear(gpuRef string) error {
 			return []event{{Type: eventClear, Note: "driver"}}, nil
 		case ClearAll:
 			for slot := range st.GPUs {
-				repairCard(m.hw, st, slot)
+				repairGPU(m.hw, st, slot)
 			}
 			return []event{{Type: eventClear, Note: "all"}}, nil
 		}
@@ -361,7 +364,7 @@ func (m *Machine) Clear(gpuRef string) error {
 		if err != nil {
 			return nil, err
 		}
-		repairCard(m.hw, st, at.slot)
+		repairGPU(m.hw, st, at.slot)
 		return []event{{Type: eventClear, GPU: m.hw.GPUs[at.slot].UUID}}, nil
 	})
 	if err != nil {
@@ -370,8 +373,8 @@ func (m *Machine) Clear(gpuRef string) error {
 	return nil
 }
 
-// repairCard takes all faults from a card, and its NVLinks up at both ends.
-func repairCard(hw *hardware, st *state, slot int) {
+// repairGPU ends all faults of a GPU and brings its NVLinks up at both ends.
+func repairGPU(hw *hardware, st *state, slot int) {
 	c := &st.GPUs[slot]
 	for _, number := range c.LinksDown {
 		if link := hw.GPUs[slot].Links[number]; link.Peer >= 0 {
@@ -379,7 +382,7 @@ func repairCard(hw *hardware, st *state, slot int) {
 			peer.LinksDown = without(peer.LinksDown, link.PeerLink)
 		}
 	}
-	*c = cardState{
+	*c = gpuState{
 		MIGEnabled: c.MIGEnabled, MIGPending: c.MIGPending, Instances: c.Instances,
 		ComputeMode: c.ComputeMode, TimeSlice: c.TimeSlice, Lives: c.Lives + 1,
 	}

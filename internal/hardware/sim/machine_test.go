@@ -49,7 +49,7 @@ func TestCreateAgainKeepsTheMachine(t *testing.T) {
 	}
 }
 
-// files lists the tree on disk as tree() names it.
+// files lists the tree on disk with the names that tree() uses.
 func files(t *testing.T, root string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -68,7 +68,7 @@ func files(t *testing.T, root string) map[string]string {
 	return found
 }
 
-// TestCrashes cuts a change off behind each of its steps, and opens the machine again.
+// TestCrashes interrupts a change after each of its steps and opens the machine again.
 func TestCrashes(t *testing.T) {
 	tests := map[string]func(t *testing.T, m *Machine, before []byte){
 		"state written, nothing else": func(t *testing.T, m *Machine, log []byte) {
@@ -127,8 +127,8 @@ func writeFile(t *testing.T, path string, content []byte) {
 	}
 }
 
-// breakTree leaves the tree as a crash in the middle does: the record has no digest, a file of
-// the old state is back, one of the new is missing.
+// breakTree leaves the tree as a crash during an update does: the record has no digest, one file has the old content,
+// and one is missing.
 func breakTree(t *testing.T, m *Machine) {
 	t.Helper()
 	var record treeRecord
@@ -150,7 +150,7 @@ func breakTree(t *testing.T, m *Machine) {
 	}
 }
 
-// TestCreateAfterCrash: a machine whose creation was cut off is no machine, and can be created.
+// TestCreateAfterCrash checks that an incomplete machine does not open, and that Create completes it.
 func TestCreateAfterCrash(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	want := files(t, m.Root())
@@ -171,7 +171,7 @@ func TestCreateAfterCrash(t *testing.T) {
 	}
 }
 
-// TestConcurrentChanges: no change is lost, whichever process makes it, and readers see whole states.
+// TestConcurrentChanges checks that no change of any process is lost, and that readers see complete states.
 func TestConcurrentChanges(t *testing.T) {
 	m := newMachine(t, "v100x8-hybrid-mesh")
 	lib := open(t, m)
@@ -220,7 +220,7 @@ func TestConcurrentChanges(t *testing.T) {
 			t.Errorf("GPU %d: %v, want %s", w, description.GPUs[w].Faults, want)
 		}
 	}
-	if got := drain(set); len(got) != 2*writers*each { // the XID, and 48 for the ECC error
+	if got := drain(set); len(got) != 2*writers*each { // the XID, and XID 48 for the ECC error
 		t.Errorf("%d XIDs, want %d", len(got), 2*writers*each)
 	}
 	events, _, _ := readEvents(filepath.Join(m.Dir(), eventsFile), 0)

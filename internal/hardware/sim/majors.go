@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// NVIDIA's and DRM's static majors, and the ranges that the kernel gives out on demand
+// The static majors of NVIDIA and DRM, and the ranges that the kernel assigns dynamically
 // (Documentation/admin-guide/devices.txt).
 const (
 	nvidiaMajor       = 195
@@ -23,14 +23,14 @@ const (
 	procDevicesLength = 1 << 20
 )
 
-// majors are the device numbers of the simulated nodes. No driver of this kernel has them,
-// so that opening a simulated node gives ENXIO and never reaches real hardware.
+// majors are the major numbers of the simulated device nodes. No driver of this kernel uses them, so that opening a
+// simulated node returns ENXIO and never reaches real hardware.
 type majors struct {
 	NVIDIA uint32 `json:"nvidia"`
 	UVM    uint32 `json:"nvidiaUVM"`
 	Caps   uint32 `json:"nvidiaCaps"`
 	DRM    uint32 `json:"drm"`
-	// Those of the machine's extras; 0 for what it has not. Verbs stands in for InfiniBand's own number,
+	// The majors of the machine's extras; 0 for an extra that it does not have. Verbs replaces InfiniBand's own major,
 	// which reaches real adapters.
 	GDRCopy uint32 `json:"gdrdrv,omitempty"`
 	GDS     uint32 `json:"nvidiaFS,omitempty"`
@@ -38,7 +38,7 @@ type majors struct {
 	IMEX    uint32 `json:"nvidiaCapsIMEXChannels,omitempty"`
 }
 
-// keep drops the numbers of the extras that a machine has not.
+// keep resets the majors of extras that the machine does not have.
 func (m *majors) keep(extras []string) {
 	for name, number := range map[string]*uint32{
 		profile.GDRCopy: &m.GDRCopy, profile.GDS: &m.GDS, profile.MOFED: &m.Verbs, profile.IMEX: &m.IMEX,
@@ -49,8 +49,8 @@ func (m *majors) keep(extras []string) {
 	}
 }
 
-// chooseMajors picks unused majors. It takes the dynamic ones from the end of the range that the
-// kernel uses last, so that a module loaded later does not come to answer them.
+// chooseMajors returns unused majors. It takes dynamic ones from the end of the range, which the kernel uses last, so
+// that a module loaded later does not get the same major.
 func chooseMajors(procDevices string) (majors, error) {
 	used, err := usedMajors(procDevices)
 	if err != nil {
@@ -58,7 +58,8 @@ func chooseMajors(procDevices string) (majors, error) {
 	}
 	if used[nvidiaMajor] {
 		return majors{}, fmt.Errorf("choose device numbers: major %d is in use according to %s, so this machine has a real NVIDIA driver "+
-			"and simulated nodes would open real GPUs; simulate on a machine without one, or without device nodes (--no-device-nodes)", nvidiaMajor, procDevices)
+			"and simulated nodes would open real GPUs; simulate on a machine without one, or without device nodes "+
+			"(--no-device-nodes)", nvidiaMajor, procDevices)
 	}
 	const needed = 7
 	chosen := majors{NVIDIA: nvidiaMajor, DRM: drmMajor}
@@ -69,17 +70,18 @@ func chooseMajors(procDevices string) (majors, error) {
 		}
 	}
 	if len(free) < needed {
-		return majors{}, fmt.Errorf("choose device numbers: fewer than %d free majors between %d and %d in %s", needed, dynamicFirst, dynamicLast, procDevices)
+		return majors{}, fmt.Errorf("choose device numbers: fewer than %d free majors between %d and %d in %s",
+			needed, dynamicFirst, dynamicLast, procDevices)
 	}
 	chosen.UVM, chosen.Caps = free[0], free[1]
 	chosen.GDRCopy, chosen.GDS, chosen.Verbs, chosen.IMEX = free[3], free[4], free[5], free[6]
-	if used[drmMajor] { // a real display adapter answers there
+	if used[drmMajor] { // a real display adapter uses it
 		chosen.DRM = free[2]
 	}
 	return chosen, nil
 }
 
-// usedMajors reads the character devices of a /proc/devices. A machine without the file uses none.
+// usedMajors returns the majors of the character devices in a /proc/devices; none if the file does not exist.
 func usedMajors(path string) (map[uint32]bool, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,7 +110,7 @@ func parseMajors(text string) map[uint32]bool {
 	return used
 }
 
-// procDevices is what /proc/devices of the simulated machine says.
+// procDevices returns the content of /proc/devices of the simulated machine.
 func (hw *hardware) procDevices(st *state) string {
 	type line struct {
 		major uint32

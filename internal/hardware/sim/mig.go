@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// The rules of MIG, as pure functions over a card and its state: which instances fit where.
+// This file has the rules of MIG as pure functions over a GPU and its state: which instances fit at which place.
 
-// migDevice is a GPU instance with one of its compute instances: what a container can be given.
+// migDevice is a GPU instance with one of its compute instances.
 type migDevice struct {
 	uuid    string
 	gi      gpuInstance
@@ -19,8 +19,8 @@ type migDevice struct {
 	profile *profile.GIProfile
 }
 
-// migDevices are the MIG devices of a card, in the order of GPU and compute instance.
-func migDevices(gpu *card, st *cardState) []migDevice {
+// migDevices returns the MIG devices of a GPU, ordered by GPU instance and compute instance.
+func migDevices(gpu *gpuHardware, st *gpuState) []migDevice {
 	var devices []migDevice
 	for _, gi := range st.Instances {
 		for _, ci := range gi.Compute {
@@ -30,13 +30,13 @@ func migDevices(gpu *card, st *cardState) []migDevice {
 	return devices
 }
 
-// migUUID follows from the card and the instance's numbers: the same layout made again has the same UUIDs.
-func migUUID(gpu *card, gi, ci int) string {
+// migUUID derives the UUID from the GPU and the instance IDs, so that recreating a layout restores its UUIDs.
+func migUUID(gpu *gpuHardware, gi, ci int) string {
 	return "MIG-" + uuidOf(gpu.UUID, "mig", fmt.Sprint(gi), fmt.Sprint(ci))
 }
 
-// giProfile finds a profile by its unique number.
-func giProfile(gpu *card, id uint32) *profile.GIProfile {
+// giProfile returns the profile with that ID.
+func giProfile(gpu *gpuHardware, id uint32) *profile.GIProfile {
 	if gpu.Geometry == nil {
 		return nil
 	}
@@ -48,8 +48,8 @@ func giProfile(gpu *card, id uint32) *profile.GIProfile {
 	return nil
 }
 
-// giFits tells whether an instance of the profile can start at that memory slice, beside those there are.
-func giFits(gpu *card, st *cardState, p *profile.GIProfile, start int) bool {
+// giFits reports whether an instance of the profile can start at that memory slice, given the existing instances.
+func giFits(gpu *gpuHardware, st *gpuState, p *profile.GIProfile, start int) bool {
 	if !slices.Contains(p.Starts, start) {
 		return false
 	}
@@ -70,9 +70,9 @@ func giFits(gpu *card, st *cardState, p *profile.GIProfile, start int) bool {
 	return same < p.Max && compute <= gpu.Geometry.ComputeSlices && engines.Within(gpu.Geometry.Media())
 }
 
-// giPlacement is where the driver puts an instance when it may choose: at the highest free place,
-// which keeps the low ones for the profiles that fit only there.
-func giPlacement(gpu *card, st *cardState, p *profile.GIProfile) (start int, ok bool) {
+// giPlacement returns where the driver places an instance by default: at the highest free place, which keeps the low
+// places free for the profiles that fit nowhere else.
+func giPlacement(gpu *gpuHardware, st *gpuState, p *profile.GIProfile) (start int, ok bool) {
 	for _, start := range slices.Backward(p.Starts) {
 		if giFits(gpu, st, p, start) {
 			return start, true
@@ -81,9 +81,9 @@ func giPlacement(gpu *card, st *cardState, p *profile.GIProfile) (start int, ok 
 	return 0, false
 }
 
-// giRemaining counts how many more instances of the profile fit.
-func giRemaining(gpu *card, st *cardState, p *profile.GIProfile) int {
-	trial := &cardState{Instances: slices.Clone(st.Instances)}
+// giRemaining returns how many more instances of the profile fit.
+func giRemaining(gpu *gpuHardware, st *gpuState, p *profile.GIProfile) int {
+	trial := &gpuState{Instances: slices.Clone(st.Instances)}
 	for n := 0; ; n++ {
 		start, ok := giPlacement(gpu, trial, p)
 		if !ok {
@@ -93,9 +93,9 @@ func giRemaining(gpu *card, st *cardState, p *profile.GIProfile) int {
 	}
 }
 
-// giID numbers instances as the driver does: by the place in the binary tree of memory slices. The
-// whole card is 0, its halves 1 and 2, its quarters 3 to 6, and so on.
-func giID(gpu *card, start, size int) int {
+// giID returns the ID that the driver assigns: the instance's node in the binary tree of memory slices. The whole GPU
+// is 0, its halves are 1 and 2, its quarters 3 to 6, and so on.
+func giID(gpu *gpuHardware, start, size int) int {
 	first, span := 0, gpu.Geometry.MemorySlices
 	for span > size {
 		first, span = 2*first+1, span/2
@@ -104,7 +104,7 @@ func giID(gpu *card, start, size int) int {
 }
 
 // createGI adds an instance to the state.
-func createGI(gpu *card, st *cardState, p *profile.GIProfile, placement *nvml.GpuInstancePlacement) (gpuInstance, nvml.Return) {
+func createGI(gpu *gpuHardware, st *gpuState, p *profile.GIProfile, placement *nvml.GpuInstancePlacement) (gpuInstance, nvml.Return) {
 	start, ok := 0, false
 	if placement != nil {
 		start = int(placement.Start)
@@ -124,8 +124,8 @@ func createGI(gpu *card, st *cardState, p *profile.GIProfile, placement *nvml.Gp
 	return gi, nvml.SUCCESS
 }
 
-// ciSizes are the compute instances that NVML knows, in compute slices, by NVML_COMPUTE_INSTANCE_PROFILE_*,
-// which is also the number that instances carry.
+// ciSizes maps NVML_COMPUTE_INSTANCE_PROFILE_* to the number of compute slices. Instances refer to their profile by the
+// same number.
 func ciSizes() map[uint32]int {
 	return map[uint32]int{
 		nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE: 1, nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE: 2, nvml.COMPUTE_INSTANCE_PROFILE_3_SLICE: 3,
@@ -133,7 +133,7 @@ func ciSizes() map[uint32]int {
 	}
 }
 
-// ciProfile describes a compute instance profile within a GPU instance of p.
+// ciProfile returns a compute instance profile within a GPU instance of profile p.
 func ciProfile(p *profile.GIProfile, id uint32) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	if id >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
@@ -149,7 +149,7 @@ func ciProfile(p *profile.GIProfile, id uint32) (nvml.ComputeInstanceProfileInfo
 	}, nvml.SUCCESS
 }
 
-// ciFits tells whether a compute instance of that size can start at that compute slice.
+// ciFits reports whether a compute instance of that size can start at that compute slice.
 func ciFits(gi *gpuInstance, p *profile.GIProfile, size, start int) bool {
 	if start < 0 || start%size != 0 || start+size > p.ComputeSlices {
 		return false
@@ -162,7 +162,7 @@ func ciFits(gi *gpuInstance, p *profile.GIProfile, size, start int) bool {
 	return true
 }
 
-// createCI adds a compute instance; start < 0 lets the driver choose, which takes the lowest.
+// createCI adds a compute instance. With start < 0 it uses the lowest free slice, as the driver does.
 func createCI(gi *gpuInstance, p *profile.GIProfile, id uint32, start int) (computeInstance, nvml.Return) {
 	info, ret := ciProfile(p, id)
 	if ret != nvml.SUCCESS {

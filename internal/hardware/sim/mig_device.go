@@ -6,16 +6,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// migCapable begins a MIG call on a card; one that cannot be partitioned does not support it.
-func (d *device) migCapable(call string) (condition, nvml.Return) {
+// migCapable starts a MIG call; it is not supported on a GPU that cannot be partitioned.
+func (d *device) migCapable(call string) (snapshot, nvml.Return) {
 	c, ret := d.enter(call)
-	if ret == nvml.SUCCESS && c.card.Geometry == nil {
+	if ret == nvml.SUCCESS && c.gpu.Geometry == nil {
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 	return c, ret
 }
 
-// GetMigMode gives the mode, and the mode after the next reset.
+// GetMigMode returns the current mode, and the mode after the next reset.
 func (d *device) GetMigMode() (int, int, nvml.Return) {
 	c, ret := d.migCapable("GetMigMode")
 	if ret != nvml.SUCCESS {
@@ -24,10 +24,10 @@ func (d *device) GetMigMode() (int, int, nvml.Return) {
 	return int(bit(c.state.MIGEnabled)), int(bit(c.state.MIGEnabled != c.state.MIGPending)), nvml.SUCCESS
 }
 
-// modeNeedsReset tells whether a change of the MIG mode waits for a reset, and then outlasts a reboot.
-func (c *card) modeNeedsReset() bool { return c.Model.Architecture == "Ampere" }
+// modeNeedsReset reports whether a change of the MIG mode takes effect only at a reset, and then survives a reboot.
+func (c *gpuHardware) modeNeedsReset() bool { return c.Model.Architecture == "Ampere" }
 
-// SetMigMode takes effect at once, on Ampere at the next reset. It is refused while instances exist.
+// SetMigMode takes effect at once, on Ampere at the next reset. It fails while instances exist.
 func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	c, ret := d.migCapable("SetMigMode")
 	if ret != nvml.SUCCESS {
@@ -36,8 +36,8 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_DISABLE && mode != nvml.DEVICE_MIG_ENABLE {
 		return nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_INVALID_ARGUMENT
 	}
-	waits := c.card.modeNeedsReset()
-	ret = d.changeMIG("mode", func(st *cardState) nvml.Return {
+	waits := c.gpu.modeNeedsReset()
+	ret = d.changeMIG("mode", func(st *gpuState) nvml.Return {
 		change := st.MIGEnabled != (mode == nvml.DEVICE_MIG_ENABLE)
 		switch {
 		case change && len(st.Instances) > 0:
@@ -60,13 +60,13 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return activation, ret
 }
 
-// changeMIG changes the card's layout in the state directory.
-func (d *device) changeMIG(note string, edit func(c *cardState) nvml.Return) nvml.Return {
+// changeMIG changes the GPU's layout in the state file.
+func (d *device) changeMIG(note string, edit func(c *gpuState) nvml.Return) nvml.Return {
 	return d.change(event{Type: eventMIG, Note: "MIG " + note}, edit)
 }
 
-// change changes the card in the state directory, and logs e if that was not refused.
-func (d *device) change(e event, edit func(c *cardState) nvml.Return) nvml.Return {
+// change changes the state file of the machine, and logs e if edit succeeds.
+func (d *device) change(e event, edit func(c *gpuState) nvml.Return) nvml.Return {
 	e.GPU = d.lib.machine.hw.GPUs[d.slot].UUID
 	err := d.lib.machine.change(func(st *state) ([]event, error) {
 		if ret := edit(&st.GPUs[d.slot]); ret != nvml.SUCCESS {
@@ -84,26 +84,26 @@ func (d *device) change(e event, edit func(c *cardState) nvml.Return) nvml.Retur
 	return nvml.ERROR_UNKNOWN
 }
 
-// GetMaxMigDeviceCount is 0 for a card that cannot be partitioned.
+// GetMaxMigDeviceCount returns 0 for a GPU that cannot be partitioned.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return fact(d, "GetMaxMigDeviceCount", func(c condition) int {
-		if c.card.Geometry == nil {
+	return attribute(d, "GetMaxMigDeviceCount", func(c snapshot) int {
+		if c.gpu.Geometry == nil {
 			return 0
 		}
-		return c.card.Geometry.ComputeSlices
+		return c.gpu.Geometry.ComputeSlices
 	})
 }
 
-// GetMigDeviceHandleByIndex counts MIG devices by GPU and compute instance, without gaps.
+// GetMigDeviceHandleByIndex numbers MIG devices by GPU and compute instance, without gaps.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	c, ret := d.migCapable("GetMigDeviceHandleByIndex")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	if index < 0 || index >= c.card.Geometry.ComputeSlices {
+	if index < 0 || index >= c.gpu.Geometry.ComputeSlices {
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
-	devices := migDevices(c.card, c.state)
+	devices := migDevices(c.gpu, c.state)
 	if index >= len(devices) {
 		return nil, nvml.ERROR_NOT_FOUND
 	}
@@ -121,7 +121,7 @@ func (d *device) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInf
 	if c.view.hw.MIGProfilesInMIGMode && !c.state.MIGEnabled {
 		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 	}
-	for _, p := range c.card.Geometry.Profiles {
+	for _, p := range c.gpu.Geometry.Profiles {
 		if p.Enum == enum {
 			return nvml.GpuInstanceProfileInfo{
 				Id: p.ID, SliceCount: uint32(p.ComputeSlices), InstanceCount: uint32(p.Max), MultiprocessorCount: p.SMs,
@@ -132,17 +132,17 @@ func (d *device) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInf
 	return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
 }
 
-// profileCall begins a call about a profile of GPU instances.
-func (d *device) profileCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
+// profileCall starts a call about a GPU instance profile.
+func (d *device) profileCall(call string, info *nvml.GpuInstanceProfileInfo) (snapshot, nvml.Return) {
 	c, ret := d.migCapable(call)
-	if ret == nvml.SUCCESS && (info == nil || giProfile(c.card, info.Id) == nil) {
+	if ret == nvml.SUCCESS && (info == nil || giProfile(c.gpu, info.Id) == nil) {
 		ret = nvml.ERROR_INVALID_ARGUMENT
 	}
 	return c, ret
 }
 
-// giCall is profileCall for what needs a card in MIG mode.
-func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (condition, nvml.Return) {
+// giCall is profileCall for calls that need MIG mode.
+func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (snapshot, nvml.Return) {
 	c, ret := d.profileCall(call, info)
 	if ret == nvml.SUCCESS && !c.state.MIGEnabled {
 		ret = nvml.ERROR_NOT_SUPPORTED
@@ -150,14 +150,14 @@ func (d *device) giCall(call string, info *nvml.GpuInstanceProfileInfo) (conditi
 	return c, ret
 }
 
-// GetGpuInstancePossiblePlacements lists all placements of the profile, taken ones included, in
-// either mode.
+// GetGpuInstancePossiblePlacements lists all placements of the profile, including occupied ones, whether MIG is on or
+// off.
 func (d *device) GetGpuInstancePossiblePlacements(info *nvml.GpuInstanceProfileInfo) ([]nvml.GpuInstancePlacement, nvml.Return) {
 	c, ret := d.profileCall("GetGpuInstancePossiblePlacements", info)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	p := giProfile(c.card, info.Id)
+	p := giProfile(c.gpu, info.Id)
 	var placements []nvml.GpuInstancePlacement
 	for _, start := range p.Starts {
 		placements = append(placements, nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)})
@@ -170,31 +170,33 @@ func (d *device) GetGpuInstanceRemainingCapacity(info *nvml.GpuInstanceProfileIn
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
-	return giRemaining(c.card, c.state, giProfile(c.card, info.Id)), nvml.SUCCESS
+	return giRemaining(c.gpu, c.state, giProfile(c.gpu, info.Id)), nvml.SUCCESS
 }
 
 func (d *device) CreateGpuInstance(info *nvml.GpuInstanceProfileInfo) (nvml.GpuInstance, nvml.Return) {
 	return d.createInstance("CreateGpuInstance", info, nil)
 }
 
-func (d *device) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
+func (d *device) CreateGpuInstanceWithPlacement(info *nvml.GpuInstanceProfileInfo,
+	placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
 	if placement == nil {
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
 	return d.createInstance("CreateGpuInstanceWithPlacement", info, placement)
 }
 
-func (d *device) createInstance(call string, info *nvml.GpuInstanceProfileInfo, placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
+func (d *device) createInstance(call string, info *nvml.GpuInstanceProfileInfo,
+	placement *nvml.GpuInstancePlacement) (nvml.GpuInstance, nvml.Return) {
 	c, ret := d.giCall(call, info)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	var made gpuInstance
-	ret = d.changeMIG("GPU instance created", func(st *cardState) (ret nvml.Return) {
+	ret = d.changeMIG("GPU instance created", func(st *gpuState) (ret nvml.Return) {
 		if !st.MIGEnabled {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
-		made, ret = createGI(c.card, st, giProfile(c.card, info.Id), placement)
+		made, ret = createGI(c.gpu, st, giProfile(c.gpu, info.Id), placement)
 		return ret
 	})
 	if ret != nvml.SUCCESS {
@@ -229,8 +231,8 @@ func (d *device) GetGpuInstanceById(id int) (nvml.GpuInstance, nvml.Return) {
 	return newInstance(d, id), nvml.SUCCESS
 }
 
-// instance finds a GPU instance by number.
-func (c *cardState) instance(id int) *gpuInstance {
+// instance returns the GPU instance with that ID, or nil.
+func (c *gpuState) instance(id int) *gpuInstance {
 	for i := range c.Instances {
 		if c.Instances[i].ID == id {
 			return &c.Instances[i]
@@ -239,7 +241,7 @@ func (c *cardState) instance(id int) *gpuInstance {
 	return nil
 }
 
-// compute finds a compute instance by number.
+// compute returns the compute instance with that ID, or nil.
 func (gi *gpuInstance) compute(id int) *computeInstance {
 	for i := range gi.Compute {
 		if gi.Compute[i].ID == id {
@@ -249,7 +251,7 @@ func (gi *gpuInstance) compute(id int) *computeInstance {
 	return nil
 }
 
-// migHandle is the handle of a MIG device. Only identity and size can be asked of it, as in NVML.
+// migHandle is the handle of a MIG device. It supports identity, size and memory calls only, as in NVML.
 type migHandle struct {
 	unsupportedDevice
 	parent *device
@@ -263,13 +265,13 @@ func newMIGDevice(l *library, slot, gi, ci int) *migHandle {
 	return &migHandle{unsupportedDevice: unsupportedDevice{answer: parent.answer}, parent: parent, gi: gi, ci: ci}
 }
 
-// enter begins a call on the MIG device; one that was destroyed is not found.
-func (m *migHandle) enter(call string) (condition, migDevice, nvml.Return) {
+// enter starts a call on the MIG device; it returns NOT_FOUND when the device was destroyed.
+func (m *migHandle) enter(call string) (snapshot, migDevice, nvml.Return) {
 	c, ret := m.parent.enter(call)
 	if ret != nvml.SUCCESS {
 		return c, migDevice{}, ret
 	}
-	for _, device := range migDevices(c.card, c.state) {
+	for _, device := range migDevices(c.gpu, c.state) {
 		if device.gi.ID == m.gi && device.ci.ID == m.ci {
 			return c, device, nvml.SUCCESS
 		}
@@ -287,7 +289,7 @@ func (m *migHandle) GetIndex() (int, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
-	for index, device := range migDevices(c.card, c.state) {
+	for index, device := range migDevices(c.gpu, c.state) {
 		if device.gi.ID == m.gi && device.ci.ID == m.ci {
 			return index, nvml.SUCCESS
 		}
@@ -300,11 +302,11 @@ func (m *migHandle) GetName() (string, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return "", ret
 	}
-	return c.card.Model.Name + " MIG " + device.name(), nvml.SUCCESS
+	return c.gpu.Model.Name + " MIG " + device.name(), nvml.SUCCESS
 }
 
-// name is the profile as NVIDIA's tools print it; a compute instance that is smaller than its GPU
-// instance comes first ("1c.3g.20gb").
+// name returns the profile as NVIDIA's tools print it. A compute instance smaller than its GPU instance is a prefix
+// ("1c.3g.20gb").
 func (m *migDevice) name() string {
 	if m.ci.Size < m.profile.ComputeSlices {
 		return string(rune('0'+m.ci.Size)) + "c." + m.profile.Name

@@ -26,7 +26,7 @@ func newInstance(d *device, id int) *instance {
 	return i
 }
 
-// enter begins a call; an instance that was destroyed is not found.
+// enter starts a call; it returns NOT_FOUND when the instance was destroyed.
 func (i *instance) enter(call string) (*gpuInstance, *profile.GIProfile, nvml.Return) {
 	c, ret := i.device.enter(call)
 	if ret != nvml.SUCCESS {
@@ -36,7 +36,7 @@ func (i *instance) enter(call string) (*gpuInstance, *profile.GIProfile, nvml.Re
 	if gi == nil {
 		return nil, nil, nvml.ERROR_NOT_FOUND
 	}
-	return gi, giProfile(c.card, gi.Profile), nvml.SUCCESS
+	return gi, giProfile(c.gpu, gi.Profile), nvml.SUCCESS
 }
 
 func (i *instance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
@@ -50,12 +50,12 @@ func (i *instance) GetInfo() (nvml.GpuInstanceInfo, nvml.Return) {
 	}, nvml.SUCCESS
 }
 
-// Destroy is refused while compute instances exist.
+// Destroy fails while compute instances exist.
 func (i *instance) Destroy() nvml.Return {
 	if _, _, ret := i.enter("Destroy"); ret != nvml.SUCCESS {
 		return ret
 	}
-	return i.device.changeMIG("GPU instance destroyed", func(c *cardState) nvml.Return {
+	return i.device.changeMIG("GPU instance destroyed", func(c *gpuState) nvml.Return {
 		gi := c.instance(i.id)
 		switch {
 		case gi == nil:
@@ -82,7 +82,7 @@ func (i *instance) GetComputeInstanceProfileInfo(enum, engine int) (nvml.Compute
 	return ciProfile(p, uint32(enum))
 }
 
-// ciCall begins a call about a profile of compute instances.
+// ciCall starts a call about a compute instance profile.
 func (i *instance) ciCall(call string, info *nvml.ComputeInstanceProfileInfo) (*gpuInstance, *profile.GIProfile, int, nvml.Return) {
 	gi, p, ret := i.enter(call)
 	if ret != nvml.SUCCESS {
@@ -127,7 +127,8 @@ func (i *instance) CreateComputeInstance(info *nvml.ComputeInstanceProfileInfo) 
 	return i.createCompute("CreateComputeInstance", info, -1)
 }
 
-func (i *instance) CreateComputeInstanceWithPlacement(info *nvml.ComputeInstanceProfileInfo, placement *nvml.ComputeInstancePlacement) (nvml.ComputeInstance, nvml.Return) {
+func (i *instance) CreateComputeInstanceWithPlacement(info *nvml.ComputeInstanceProfileInfo,
+	placement *nvml.ComputeInstancePlacement) (nvml.ComputeInstance, nvml.Return) {
 	if placement == nil {
 		return nil, nvml.ERROR_INVALID_ARGUMENT
 	}
@@ -140,7 +141,7 @@ func (i *instance) createCompute(call string, info *nvml.ComputeInstanceProfileI
 		return nil, ret
 	}
 	var made computeInstance
-	ret = i.device.changeMIG("compute instance created", func(c *cardState) (ret nvml.Return) {
+	ret = i.device.changeMIG("compute instance created", func(c *gpuState) (ret nvml.Return) {
 		gi := c.instance(i.id)
 		if gi == nil {
 			return nvml.ERROR_NOT_FOUND
@@ -212,7 +213,7 @@ func (c *compute) Destroy() nvml.Return {
 	if _, _, ret := c.instance.enter("Destroy"); ret != nvml.SUCCESS {
 		return ret
 	}
-	return c.instance.device.changeMIG("compute instance destroyed", func(st *cardState) nvml.Return {
+	return c.instance.device.changeMIG("compute instance destroyed", func(st *gpuState) nvml.Return {
 		gi := st.instance(c.instance.id)
 		switch {
 		case gi == nil || gi.compute(c.id) == nil:

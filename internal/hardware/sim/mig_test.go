@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// profileInfo is the GPU instance profile of that name.
+// profileInfo returns the GPU instance profile with that name.
 func profileInfo(t testing.TB, m *Machine, d nvml.Device, slot int, name string) *nvml.GpuInstanceProfileInfo {
 	t.Helper()
 	for _, p := range m.hw.GPUs[slot].Geometry.Profiles {
@@ -31,7 +31,7 @@ func profileInfo(t testing.TB, m *Machine, d nvml.Device, slot int, name string)
 	return nil
 }
 
-// enableMIG turns MIG on, with a reset where that takes one.
+// enableMIG turns MIG on and resets the GPU where that is needed.
 func enableMIG(t testing.TB, d nvml.Device) {
 	t.Helper()
 	activation, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
@@ -46,7 +46,7 @@ func enableMIG(t testing.TB, d nvml.Device) {
 	}
 }
 
-// firstMIG turns MIG on and makes the smallest device.
+// firstMIG turns MIG on and creates the smallest MIG device.
 func firstMIG(t testing.TB, d nvml.Device) (nvml.Device, nvml.GpuInstance, nvml.ComputeInstance) {
 	t.Helper()
 	enableMIG(t, d)
@@ -77,7 +77,8 @@ func TestMIGDevice(t *testing.T) {
 	memory, _ := mig.GetMemoryInfo()
 	parent, _ := mig.GetDeviceHandleFromMigDeviceHandle()
 	giInfo, _ := gi.GetInfo()
-	got := fmt.Sprintf("%s, %d MiB, GI %d at %d:%d, parent %v", name, memory.Total>>20, giInfo.Id, giInfo.Placement.Start, giInfo.Placement.Size, parent == d)
+	got := fmt.Sprintf("%s, %d MiB, GI %d at %d:%d, parent %v", name, memory.Total>>20, giInfo.Id,
+		giInfo.Placement.Start, giInfo.Placement.Size, parent == d)
 	if want := "NVIDIA A100-SXM4-40GB MIG 1g.5gb, 4864 MiB, GI 13 at 6:1, parent true"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -86,7 +87,7 @@ func TestMIGDevice(t *testing.T) {
 	} else if again, _ := found.GetUUID(); again != uuid {
 		t.Errorf("by MIG UUID: found %s", again)
 	}
-	// The capability of the instance is where the driver has it: 3 + (GPU*15 + GI)*9.
+	// The driver numbers the instance's capability 3 + (GPU*15 + GI)*9.
 	content, err := os.ReadFile(filepath.Join(m.Root(), "proc/driver/nvidia/capabilities/gpu1/mig/gi13/access"))
 	if err != nil || !strings.HasPrefix(string(content), fmt.Sprintf("DeviceFileMinor: %d\n", 3+(15+13)*9)) {
 		t.Errorf("access file: %q, %v", content, err)
@@ -111,12 +112,12 @@ func TestMIGDevice(t *testing.T) {
 	}
 }
 
-// TestMIGLayouts fills cards as NVIDIA's guide shows.
+// TestMIGLayouts fills GPUs with the layouts of NVIDIA's guide.
 func TestMIGLayouts(t *testing.T) {
 	tests := map[string]struct {
 		machine string
 		create  []string
-		want    string // GI IDs with placements, then what no longer fits
+		want    string // GPU instance IDs with placements, then what no longer fits
 	}{
 		"mixed":        {"a100x8-40g", []string{"1g.5gb", "2g.10gb", "4g.20gb"}, "1@0:4 5@4:2 13@6:1"},
 		"two threes":   {"h100x8", []string{"3g.40gb", "3g.40gb"}, "1@0:4 2@4:4"},
@@ -152,7 +153,7 @@ func TestMIGLayouts(t *testing.T) {
 	}
 }
 
-// TestMediaEnginesAreNotShared: beside an instance with all media engines only one without any fits.
+// TestMediaEnginesAreNotShared checks that an instance with all media engines leaves only instances without any.
 func TestMediaEnginesAreNotShared(t *testing.T) {
 	m := newMachine(t, "rtxpro6000x8")
 	d := gpu(t, open(t, m), 0)
@@ -200,7 +201,7 @@ func TestMIGComputeInstances(t *testing.T) {
 	}
 }
 
-// twin is MIG with the memory slices as an array of owners.
+// twin is an independent model of MIG: an array that names the owner of each memory slice.
 type twin struct {
 	slices  [12]int
 	owned   map[int]*profile.GIProfile
@@ -213,7 +214,7 @@ func (w *twin) fits(g *geometry, p *profile.GIProfile, start int) bool {
 			return false
 		}
 	}
-	// The profile with all compute slices has all decoders and JPEG engines; of the optical flow accelerator there is one.
+	// The profile with all compute slices has all decoders and JPEG engines. A GPU has one optical flow accelerator.
 	same, decoders, jpeg, ofa := 0, p.Decoder, p.JPEG, p.OFA
 	for _, other := range w.owned {
 		if other.ID == p.ID {
@@ -225,7 +226,7 @@ func (w *twin) fits(g *geometry, p *profile.GIProfile, start int) bool {
 	return same < p.Max && w.compute+p.ComputeSlices <= g.ComputeSlices && decoders <= whole.Decoder && jpeg <= whole.JPEG && ofa <= 1
 }
 
-// TestMIGNeverOverlaps makes and destroys instances at random, beside the twin.
+// TestMIGNeverOverlaps creates and destroys instances at random and compares each step with the twin.
 func TestMIGNeverOverlaps(t *testing.T) {
 	for _, name := range []string{"a30-24gb", "a100-40gb", "h100-80gb", "gb200-186gb", "rtx-pro-6000-96gb"} {
 		g, err := profile.LoadGeometry(name)
@@ -237,8 +238,8 @@ func TestMIGNeverOverlaps(t *testing.T) {
 }
 
 func checkLayouts(t *rapid.T, g *geometry) {
-	gpu := &card{UUID: "GPU-x", Geometry: g}
-	st := &cardState{MIGEnabled: true}
+	gpu := &gpuHardware{UUID: "GPU-x", Geometry: g}
+	st := &gpuState{MIGEnabled: true}
 	w := &twin{owned: map[int]*profile.GIProfile{}}
 	for range rapid.IntRange(1, 30).Draw(t, "steps") {
 		if len(st.Instances) > 0 && rapid.IntRange(0, 3).Draw(t, "destroy") == 0 {
@@ -262,8 +263,10 @@ func checkLayouts(t *rapid.T, g *geometry) {
 		}
 		remaining := giRemaining(gpu, st, p)
 		gi, ret := createGI(gpu, st, p, placement)
-		if (ret == nvml.SUCCESS) != possible || (remaining == 0) != !slices.ContainsFunc(p.Starts, func(s int) bool { return w.fits(g, p, s) }) {
-			t.Fatalf("create %s %v: %v, remaining %d; the twin says possible = %v in %v", p.Name, placement, ret, remaining, possible, w.slices)
+		if (ret == nvml.SUCCESS) != possible || (remaining == 0) != !slices.ContainsFunc(p.Starts,
+			func(s int) bool { return w.fits(g, p, s) }) {
+			t.Fatalf("create %s %v: %v, remaining %d; the twin says possible = %v in %v", p.Name, placement, ret,
+				remaining, possible, w.slices)
 		}
 		if ret != nvml.SUCCESS {
 			continue

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// The ways in which an MPS control daemon answers for the limits that were set. The manual shows memory in whole GiB, rounded
-// down; nothing says what other versions do.
+// The ways in which an MPS control daemon reports the limits that were set. NVIDIA's manual shows memory in whole GiB,
+// rounded down; the behaviour of other versions is not documented.
 const (
 	MPSAnswersGiB       = "gib"        // whole GiB, rounded down: 3G after 3840M
 	MPSAnswersGiBUp     = "gib-up"     // whole GiB, rounded up: 4G after 3840M
-	MPSAnswersExact     = "exact"      // as it was set
+	MPSAnswersExact     = "exact"      // the value that was set
 	MPSAnswersSmaller   = "smaller"    // half
 	MPSAnswersLarger    = "larger"     // twice as much
 	MPSAnswersNothing   = "nothing"    // an empty line
@@ -18,14 +18,15 @@ const (
 	MPSAnswersOtherPart = "other-part" // half the percentage of threads
 )
 
-// MPSAnswers are the ways to answer, the first the usual one.
+// MPSAnswers lists the ways to answer; the first is the default.
 func MPSAnswers() []string {
 	return []string{
-		MPSAnswersGiB, MPSAnswersGiBUp, MPSAnswersExact, MPSAnswersSmaller, MPSAnswersLarger, MPSAnswersNothing, MPSAnswersWords, MPSAnswersOtherPart,
+		MPSAnswersGiB, MPSAnswersGiBUp, MPSAnswersExact, MPSAnswersSmaller, MPSAnswersLarger, MPSAnswersNothing,
+		MPSAnswersWords, MPSAnswersOtherPart,
 	}
 }
 
-// SetMPSAnswers chooses how the MPS control daemons of the machine answer, those that run included.
+// SetMPSAnswers sets how the MPS control daemons of the machine answer, including running ones.
 func (m *Machine) SetMPSAnswers(way string) error {
 	if !slices.Contains(MPSAnswers(), way) {
 		return fmt.Errorf("set answers of MPS: %q is none of %v", way, MPSAnswers())

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 )
 
-// TestContainerToolkit: NVIDIA's own library finds the driver's files in the tree.
+// TestContainerToolkit checks that NVIDIA's nvcdi library finds the driver's files in the tree.
 func TestContainerToolkit(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	generator, err := nvcdi.New(

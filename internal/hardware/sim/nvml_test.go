@@ -27,7 +27,7 @@ func TestShowGolden(t *testing.T) {
 	}
 }
 
-// matrix counts NVLinks between GPUs by the PCI bus IDs at their far ends, as a simple adapter does.
+// matrix counts the NVLinks between GPUs by their remote PCI bus IDs, as a simple adapter does.
 func matrix(t *testing.T, lib nvml.Interface) [][]int {
 	t.Helper()
 	count, ret := lib.DeviceGetCount()
@@ -63,7 +63,7 @@ func text(chars []int8) string {
 	return string(out)
 }
 
-// TestHybridMesh: the links of a DGX-1 with V100, as NVIDIA publishes them.
+// TestHybridMesh checks the links of a DGX-1 with V100 against NVIDIA's publication.
 func TestHybridMesh(t *testing.T) {
 	want := [][]int{
 		{0, 1, 1, 2, 2, 0, 0, 0},
@@ -87,17 +87,18 @@ func TestHybridMesh(t *testing.T) {
 		for number, l := range m.hw.GPUs[slot].Links {
 			back := m.hw.GPUs[l.Peer].Links[l.PeerLink]
 			if back.Peer != slot || back.PeerLink != number {
-				t.Errorf("GPU %d link %d goes to GPU %d link %d, which goes to GPU %d link %d", slot, number, l.Peer, l.PeerLink, back.Peer, back.PeerLink)
+				t.Errorf("GPU %d link %d goes to GPU %d link %d, which goes to GPU %d link %d", slot, number, l.Peer,
+					l.PeerLink, back.Peer, back.PeerLink)
 			}
 		}
 	}
 }
 
-// TestNVSwitch: on a switched fabric the far ends are switches, and no GPU is one.
+// TestNVSwitch checks that the remote ends of a switched fabric are switches, never GPUs.
 func TestNVSwitch(t *testing.T) {
 	tests := map[string]struct{ links, switches int }{
 		"a100x8-40g": {12, 6}, "a100x8-80g": {12, 6}, "a100x16": {12, 12}, "h100x8": {18, 4}, "h200x8": {18, 4},
-		"b200x8": {18, 1}, "gb200x4": {18, 1}, // those switches are not on the host's PCI
+		"b200x8": {18, 1}, "gb200x4": {18, 1}, // their switches are not on the host's PCI bus
 	}
 	for name, want := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -156,14 +157,14 @@ func TestNoNVLink(t *testing.T) {
 	if _, ret := d.GetNvLinkState(0); ret != nvml.ERROR_NOT_SUPPORTED {
 		t.Errorf("GetNvLinkState = %v", ret)
 	}
-	// The bridged cards of "mixed" have 12 links, those without a bridge have them unconnected.
+	// The bridged GPUs of "mixed" have 12 connected links; the links of the others are not connected.
 	lib := open(t, newMachine(t, "mixed"))
 	if state, ret := gpu(t, lib, 6).GetNvLinkState(0); ret != nvml.SUCCESS || state != nvml.FEATURE_DISABLED {
 		t.Errorf("unbridged A100: state %v, %v", state, ret)
 	}
 }
 
-// wrapped is a caller's own type around a handle, as go-nvlib makes.
+// wrapped is a caller's own type around a handle, as in go-nvlib.
 type wrapped struct{ nvml.Device }
 
 func TestTopology(t *testing.T) {
@@ -192,7 +193,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// field reads one field value.
+// field returns one field value.
 func field(t *testing.T, d nvml.Device, id, scope uint32) (uint64, nvml.Return) {
 	t.Helper()
 	values := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
@@ -237,7 +238,8 @@ func TestIdentity(t *testing.T) {
 	info, _ := d.GetPciInfo()
 	driver, _ := lib.SystemGetDriverVersion()
 	cuda, _ := lib.SystemGetCudaDriverVersion_v2()
-	got := fmt.Sprintf("%s %d.%d %d MiB %s %08X driver %s cuda %d", name, major, minor, memory.Total>>20, text(info.BusId[:]), info.PciDeviceId, driver, cuda)
+	got := fmt.Sprintf("%s %d.%d %d MiB %s %08X driver %s cuda %d", name, major, minor, memory.Total>>20,
+		text(info.BusId[:]), info.PciDeviceId, driver, cuda)
 	if want := "NVIDIA H100 80GB HBM3 9.0 81559 MiB 00000000:1B:00.0 233010DE driver 580.95.05 cuda 13000"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

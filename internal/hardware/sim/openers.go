@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// Opener is a program of the simulated host that has a GPU open without running anything on it, such as a
-// monitoring program or a display server. NVML lists none of them; /proc/PID/fd does, and the GPU cannot be reset.
+// Opener is a host program that has a GPU open without running anything on it, such as a monitoring program or a
+// display server. NVML does not list it, /proc/PID/fd does, and the GPU cannot be reset.
 type Opener struct {
 	PID     int    `json:"pid"`
 	Program string `json:"program"`
 }
 
-// OpenGPU lets a program open a GPU.
+// OpenGPU simulates that a program opens a GPU.
 func (m *Machine) OpenGPU(gpuRef string, opener Opener) error {
 	if opener.PID <= 0 || opener.Program == "" {
-		return errors.New("open simulated GPU: say which process and which program")
+		return errors.New("open simulated GPU: want a process ID and a program name")
 	}
-	return m.changeOpeners(gpuRef, "opened", func(c *cardState) { c.Openers = append(slices.Clone(c.Openers), opener) })
+	return m.changeOpeners(gpuRef, "opened", func(c *gpuState) { c.Openers = append(slices.Clone(c.Openers), opener) })
 }
 
-// CloseGPU lets a process close a GPU.
+// CloseGPU simulates that a process closes a GPU.
 func (m *Machine) CloseGPU(gpuRef string, pid int) error {
-	return m.changeOpeners(gpuRef, "closed", func(c *cardState) {
+	return m.changeOpeners(gpuRef, "closed", func(c *gpuState) {
 		c.Openers = slices.DeleteFunc(slices.Clone(c.Openers), func(o Opener) bool { return o.PID == pid })
 	})
 }
 
-func (m *Machine) changeOpeners(gpuRef, what string, edit func(*cardState)) error {
+func (m *Machine) changeOpeners(gpuRef, what string, edit func(*gpuState)) error {
 	err := m.change(func(st *state) ([]event, error) {
 		at, err := find(m.hw, st, gpuRef)
 		if err != nil {
@@ -44,7 +44,7 @@ func (m *Machine) changeOpeners(gpuRef, what string, edit func(*cardState)) erro
 	return nil
 }
 
-// addOpeners adds the processes that have a GPU open, as /proc shows them.
+// addOpeners adds the /proc entries of the processes that have a GPU open.
 func addOpeners(b *treeBuilder, hw *hardware, st *state) {
 	descriptors := map[int]int{}
 	for slot := range hw.GPUs {

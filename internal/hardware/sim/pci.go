@@ -7,11 +7,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// nvmlBusID is the bus ID as NVML prints it: eight domain digits, in capitals.
+// nvmlBusID returns the bus ID in NVML's format: eight domain digits, upper case.
 func nvmlBusID(bdf string) string { return "0000" + strings.ToUpper(bdf) }
 
-// sameBusID compares a kernel bus ID with one in any of the forms that NVML takes:
-// domain of four or eight digits or none.
+// sameBusID compares a bus ID of the kernel with one in any format that NVML accepts: with a domain of eight or four
+// digits, or without one.
 func sameBusID(bdf, typed string) bool {
 	typed = strings.ToLower(typed)
 	if strings.Count(typed, ":") == 1 {
@@ -20,7 +20,7 @@ func sameBusID(bdf, typed string) bool {
 	return typed == bdf || typed == "0000"+bdf
 }
 
-// splitBusID splits "0000:1b:00.0"; the profiles and hardware.json hold only such.
+// splitBusID splits a bus ID such as "0000:1b:00.0", the only format in profiles and hardware.json.
 func splitBusID(bdf string) (domain, bus, device uint32) {
 	part := func(from, to int) uint32 {
 		if len(bdf) < to {
@@ -32,7 +32,7 @@ func splitBusID(bdf string) (domain, bus, device uint32) {
 	return part(0, 4), part(5, 7), part(8, 10)
 }
 
-// pciInfo fills NVML's structure for a function.
+// pciInfo returns NVML's structure for a PCI function.
 func pciInfo(bdf string, deviceID, subsystem uint32) nvml.PciInfo {
 	domain, bus, device := splitBusID(bdf)
 	info := nvml.PciInfo{Domain: domain, Bus: bus, Device: device, PciDeviceId: pciID(deviceID), PciSubSystemId: subsystem}
@@ -41,7 +41,7 @@ func pciInfo(bdf string, deviceID, subsystem uint32) nvml.PciInfo {
 	return info
 }
 
-// pciID is NVML's combination of device and vendor; 0 stays 0.
+// pciID returns NVML's combination of device and vendor; 0 stays 0.
 func pciID(device uint32) uint32 {
 	if device == 0 {
 		return 0
@@ -49,15 +49,15 @@ func pciID(device uint32) uint32 {
 	return device<<16 | vendorNVIDIA
 }
 
-// copyText fills a C string.
+// copyText copies the text into a C string.
 func copyText(into []int8, text string) {
 	for i := 0; i < len(text) && i < len(into)-1; i++ {
 		into[i] = int8(text[i])
 	}
 }
 
-// ancestor is the nearest thing on PCIe that two cards share.
-func ancestor(a, b *card) nvml.GpuTopologyLevel {
+// ancestor returns the closest level of the PCIe topology that two GPUs share.
+func ancestor(a, b *gpuHardware) nvml.GpuTopologyLevel {
 	shared := 0
 	for shared < len(a.Path) && shared < len(b.Path) && a.Path[shared] == b.Path[shared] {
 		shared++

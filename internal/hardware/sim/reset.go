@@ -9,16 +9,16 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// ResetError says which GPUs refused a reset, and why; then no GPU was reset.
+// ResetError lists the GPUs that could not be reset, with the reason. In that case no GPU was reset.
 type ResetError struct{ Refused []ResetRefusal }
 
-// ResetRefusal is one GPU, by its PCI bus ID, with NVML's reason.
+// ResetRefusal is one GPU that could not be reset.
 type ResetRefusal struct {
 	PCIBusID string
 	Return   nvml.Return
 }
 
-// Error says all of it in one line.
+// Error returns all refusals in one line.
 func (e *ResetError) Error() string {
 	parts := make([]string, len(e.Refused))
 	for i, r := range e.Refused {
@@ -31,9 +31,8 @@ func (e *ResetError) Error() string {
 	return "reset GPUs: " + strings.Join(parts, "; ")
 }
 
-// ResetGPUs resets GPUs, as nvidia-smi --gpu-reset does: MIG instances and settings go, a MIG mode
-// that waits comes into force, and so do repairs that need a reset. A GPU that a process uses, or that is
-// lost, refuses, and then none is reset.
+// ResetGPUs resets GPUs, as nvidia-smi --gpu-reset does. A reset removes MIG instances and settings, applies a pending
+// MIG mode and completes repairs that need a reset. If one of the GPUs is lost or used by a process, none is reset.
 func (m *Machine) ResetGPUs(refs ...string) error {
 	err := m.change(func(st *state) ([]event, error) {
 		var slots []int
@@ -49,14 +48,14 @@ func (m *Machine) ResetGPUs(refs ...string) error {
 			slots = append(slots, at.slot)
 		}
 		if len(slots) == 0 {
-			return nil, errors.New("reset GPUs: no GPU named: say which, by number or UUID")
+			return nil, errors.New("reset GPUs: no GPU named: give its number or UUID")
 		}
 		if len(refused.Refused) > 0 {
 			return nil, refused
 		}
 		var events []event
 		for _, slot := range slots {
-			resetCard(m.hw, st, slot)
+			resetGPU(m.hw, st, slot)
 			events = append(events, event{Type: eventReset, GPU: m.hw.GPUs[slot].UUID, Note: "GPU reset"})
 		}
 		return events, nil
@@ -64,7 +63,7 @@ func (m *Machine) ResetGPUs(refs ...string) error {
 	return err
 }
 
-func (c *cardState) refusesReset() nvml.Return {
+func (c *gpuState) refusesReset() nvml.Return {
 	switch {
 	case c.Removed || c.Lost:
 		return nvml.ERROR_GPU_IS_LOST
@@ -74,13 +73,13 @@ func (c *cardState) refusesReset() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// resetCard repairs what a reset repairs: volatile error counts, rows that wait to be remapped, links
-// that went down, and XIDs, except where the hardware stays bad.
-func resetCard(hw *hardware, st *state, slot int) {
+// resetGPU clears what a reset repairs: volatile error counts, pending row remaps, links that are down, and XIDs,
+// except for faults that are permanent.
+func resetGPU(hw *hardware, st *state, slot int) {
 	before := st.GPUs[slot]
-	repairCard(hw, st, slot)
+	repairGPU(hw, st, slot)
 	c := &st.GPUs[slot]
-	c.startOver()
+	c.resetSettings()
 	c.Temperature, c.Throttle, c.Hangs = before.Temperature, before.Throttle, before.Hangs
 	reboot := before.Recovery == RecoveryActions()[nvml.GPU_RECOVERY_ACTION_NODE_REBOOT]
 	if reboot || before.Recovery == RecoveryUnsupported {
@@ -96,8 +95,8 @@ func resetCard(hw *hardware, st *state, slot int) {
 	}
 }
 
-// startOver is what a reset and a reboot have in common: no instance and no setting outlasts them.
-func (c *cardState) startOver() {
+// resetSettings removes what survives neither a reset nor a reboot: MIG instances and settings.
+func (c *gpuState) resetSettings() {
 	c.MIGEnabled = c.MIGEnabled != c.MIGPending
 	c.MIGPending, c.Instances = false, nil
 	c.ComputeMode, c.TimeSlice = 0, 0
@@ -112,15 +111,15 @@ func (s *state) loadDriver() {
 	}
 }
 
-// Reboot restarts the machine: the driver is loaded anew, all faults go but rows that could not be remapped
-// and cards that were taken out, and no MIG instance and no setting is left. The MIG mode outlasts it on Ampere only.
+// Reboot restarts the machine and reloads the driver. All faults end except failed row remaps and removed GPUs; MIG
+// instances and settings are gone. The MIG mode survives on Ampere only.
 func (m *Machine) Reboot() error {
 	err := m.change(func(st *state) ([]event, error) {
 		for slot := range st.GPUs {
 			before := st.GPUs[slot]
-			repairCard(m.hw, st, slot)
+			repairGPU(m.hw, st, slot)
 			c := &st.GPUs[slot]
-			c.startOver()
+			c.resetSettings()
 			c.Removed = before.Removed
 			if before.Recovery == RecoveryUnsupported {
 				c.Recovery = before.Recovery
@@ -141,11 +140,11 @@ func (m *Machine) Reboot() error {
 	return nil
 }
 
-// TimeSlices are the words for the time slice of a GPU, by the number of nvidia-smi compute-policy.
+// TimeSlices lists nvidia-smi's names of the time slices, indexed by the number that nvidia-smi compute-policy takes.
 func TimeSlices() []string { return []string{"Default", "Short", "Medium", "Long"} }
 
-// SetTimeSlice sets how long a process has the GPU before the next one's turn, as nvidia-smi
-// compute-policy does. A GPU in MIG mode answers NOT_SUPPORTED (an nvml.Return).
+// SetTimeSlice sets how long a process runs on the GPU before the next one, as nvidia-smi compute-policy does. A GPU in
+// MIG mode returns NOT_SUPPORTED (an nvml.Return).
 func (m *Machine) SetTimeSlice(gpuRef string, slice int) error {
 	err := m.change(func(st *state) ([]event, error) {
 		at, err := find(m.hw, st, gpuRef)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// modes prints a card's MIG mode, now and after the next reset.
+// modes returns a GPU's MIG mode now and after the next reset.
 func modes(t testing.TB, d nvml.Device) string {
 	t.Helper()
 	current, pending, ret := d.GetMigMode()
@@ -23,12 +23,13 @@ func modes(t testing.TB, d nvml.Device) string {
 	return fmt.Sprintf("%d>%d", current, pending)
 }
 
-// TestMIGModeByGeneration: Ampere changes the mode at a reset and keeps it, Hopper changes it at once and forgets it.
+// TestMIGModeByGeneration checks that Ampere changes the mode at a reset and keeps it over a reboot, and that Hopper
+// changes it at once and loses it.
 func TestMIGModeByGeneration(t *testing.T) {
 	for name, test := range map[string]struct {
 		machine    string
 		activation nvml.Return
-		// The modes after each of: on, off, on, reset, reboot, off, reboot.
+		// The modes after each step: on, off, on, reset, reboot, off, reboot.
 		want string
 	}{
 		"A100": {"a100x8-40g", nvml.ERROR_RESET_REQUIRED, "0>1 0>0 0>1 1>1 1>1 1>0 0>0"},
@@ -73,19 +74,20 @@ func TestMIGModeByGeneration(t *testing.T) {
 				t.Errorf("modes (-want +got):\n%s", diff)
 			}
 			if other := modes(t, gpu(t, lib, 0)); other != "0>0" {
-				t.Errorf("another card: %s", other)
+				t.Errorf("another GPU: %s", other)
 			}
 		})
 	}
 }
 
-// TestPlacementsWithoutMIG: placements are to be had with MIG off, instances are not.
+// TestPlacementsWithoutMIG checks that placements can be read with MIG off, and instances cannot be created.
 func TestPlacementsWithoutMIG(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	d := gpu(t, open(t, m), 0)
 	info := profileInfo(t, m, d, 0, "2g.20gb")
 	placements, ret := d.GetGpuInstancePossiblePlacements(info)
-	if diff := cmp.Diff([]nvml.GpuInstancePlacement{{Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}}, placements); diff != "" || ret != nvml.SUCCESS {
+	if diff := cmp.Diff([]nvml.GpuInstancePlacement{{Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}},
+		placements); diff != "" || ret != nvml.SUCCESS {
 		t.Errorf("%v (-want +got):\n%s", ret, diff)
 	}
 	if _, ret := d.CreateGpuInstanceWithPlacement(info, &placements[0]); ret != nvml.ERROR_NOT_SUPPORTED {
@@ -93,11 +95,11 @@ func TestPlacementsWithoutMIG(t *testing.T) {
 	}
 }
 
-// TestReset: what a reset repairs and takes away, on the card that it is for.
+// TestReset checks what a reset repairs and removes, and that it leaves other GPUs alone.
 func TestReset(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault Fault
-		want  string // faults and recovery after the reset
+		want  string // faults and recovery action after the reset
 	}{
 		"ECC":               {Fault{ECC: 2}, " None"},
 		"application XID":   {Fault{XID: 31}, " None"},
@@ -134,13 +136,13 @@ func TestReset(t *testing.T) {
 				t.Errorf("after the reset: %+v; want MIG on without devices, and no settings", g)
 			}
 			if len(shown.GPUs[3].Faults) == 0 {
-				t.Error("another card was reset")
+				t.Error("another GPU was reset")
 			}
 		})
 	}
 }
 
-// TestBusy: what a process uses is not taken from it.
+// TestBusy checks that operations fail on a GPU that a process uses.
 func TestBusy(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	lib := open(t, m)
@@ -164,7 +166,8 @@ func TestBusy(t *testing.T) {
 	}
 	var refusal *ResetError
 	if err := m.ResetGPUs("0", "1", "2", "3"); !errors.As(err, &refusal) ||
-		err.Error() != "reset GPUs: GPU 0000:1b:00.0: a process uses it; GPU 0000:43:00.0: a process uses it; GPU 0000:52:00.0: it is lost" {
+		err.Error() != "reset GPUs: GPU 0000:1b:00.0: a process uses it; GPU 0000:43:00.0: a process uses it; GPU "+
+			"0000:52:00.0: it is lost" {
 		t.Errorf("got %v; want the three that refuse", err)
 	}
 	shown, _ := m.Show()
@@ -195,7 +198,7 @@ func TestResetRefuses(t *testing.T) {
 	}
 }
 
-// TestReboot: faults go, what is broken for good stays, a card that was taken out is not put back.
+// TestReboot checks that a reboot ends faults, keeps permanent ones, and does not bring back a removed GPU.
 func TestReboot(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	firstMIG(t, gpu(t, open(t, m), 0))
@@ -217,7 +220,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestSettings: they outlast Clear and a new process, and are shown.
+// TestSettings checks that settings survive Clear and a new process, and that Show reports them.
 func TestSettings(t *testing.T) {
 	m := newMachine(t, "a100x8-40g")
 	d := gpu(t, open(t, m), 0)
@@ -255,7 +258,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestOldStateDirectory: a machine that was made before there were extras and settings opens as it is.
+// TestOldStateDirectory checks that a machine created before extras and settings existed opens unchanged.
 func TestOldStateDirectory(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	firstMIG(t, gpu(t, open(t, m), 0))
@@ -277,8 +280,8 @@ func TestOldStateDirectory(t *testing.T) {
 				delete(majors, name)
 			}
 		}
-		if cards, ok := object["gpus"].([]any); ok && file == stateFile {
-			for _, c := range cards {
+		if gpus, ok := object["gpus"].([]any); ok && file == stateFile {
+			for _, c := range gpus {
 				for _, name := range []string{"busy", "migPending", "computeMode", "timeSlice"} {
 					delete(c.(map[string]any), name)
 				}
@@ -300,7 +303,8 @@ func TestOldStateDirectory(t *testing.T) {
 	}
 }
 
-// TestExtras: the drivers beside the GPU's have their nodes and numbers, and go with the driver that they need.
+// TestExtras checks the device nodes and numbers of the additional drivers, and that those which need the GPU driver
+// disappear with it.
 func TestExtras(t *testing.T) {
 	listed := func(st *state, hw *hardware) string {
 		var names []string
@@ -316,8 +320,10 @@ func TestExtras(t *testing.T) {
 	for name, test := range map[string]struct{ machine, want, gone, devices string }{
 		"IMEX": {
 			"gb200x4",
-			"dev/gdrdrv dev/infiniband/rdma_cm dev/infiniband/uverbs0 dev/nvidia-caps-imex-channels/channel0 dev/nvidia-fs0 dev/nvidia-fs2 " +
-				"dev/nvidia-fs3 dev/nvidia-fs4 dev/nvidia-fs5 dev/nvidia-fs6 dev/nvidia-fs7 dev/nvidia-fs8 dev/nvidia-fs9 etc/cufile.json run/udev/data/c388:0",
+			"dev/gdrdrv dev/infiniband/rdma_cm dev/infiniband/uverbs0 dev/nvidia-caps-imex-channels/channel0 " +
+				"dev/nvidia-fs0 dev/nvidia-fs2 " +
+				"dev/nvidia-fs3 dev/nvidia-fs4 dev/nvidia-fs5 dev/nvidia-fs6 dev/nvidia-fs7 dev/nvidia-fs8 " +
+				"dev/nvidia-fs9 etc/cufile.json run/udev/data/c388:0",
 			"dev/infiniband/rdma_cm dev/infiniband/uverbs0",
 			"387 gdrdrv\n388 nvidia-fs\n389 infiniband_verbs\n390 nvidia-caps-imex-channels\n",
 		},
@@ -328,7 +334,8 @@ func TestExtras(t *testing.T) {
 			if diff := cmp.Diff(test.want, listed(st, hw)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if !strings.Contains(hw.procDevices(st), test.devices) || test.devices == "" && strings.Contains(hw.procDevices(st), "nvidia-fs") {
+			if !strings.Contains(hw.procDevices(st), test.devices) || test.devices == "" &&
+				strings.Contains(hw.procDevices(st), "nvidia-fs") {
 				t.Errorf("/proc/devices:\n%swant in it:\n%s", hw.procDevices(st), test.devices)
 			}
 			st.DriverGone = true

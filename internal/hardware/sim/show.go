@@ -8,27 +8,27 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Description is a machine as Show reports it: a versioned object.
+// Description is what Show returns about a machine: a versioned object.
 type Description struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Dir        string `json:"dir"`
 	Profile    string `json:"profile"`
 	Title      string `json:"title"`
-	// Driver and CUDA are the versions; DriverLoaded is false while a fault has the driver gone.
+	// Driver and CUDA are versions; DriverLoaded is false while a fault has the driver unloaded.
 	Driver       string `json:"driver"`
 	CUDA         string `json:"cuda"`
 	DriverLoaded bool   `json:"driverLoaded"`
-	// DeviceNodes tells whether the tree has device nodes; NoDeviceNodes says why not.
+	// DeviceNodes is true if the tree has device nodes; NoDeviceNodes says why it has none.
 	DeviceNodes   bool             `json:"deviceNodes"`
 	NoDeviceNodes string           `json:"noDeviceNodes,omitempty"`
 	Majors        MajorNumbers     `json:"majors"`
 	GPUs          []GPUDescription `json:"gpus"`
-	// Topology is nvidia-smi's matrix: one row and column per GPU of GPUs, removed ones included.
+	// Topology is the matrix of nvidia-smi topo -m: one row and column per element of GPUs, including removed ones.
 	Topology [][]string `json:"topology"`
-	// MPSAnswers is how MPS control daemons answer (MPSAnswers).
+	// MPSAnswers is how MPS control daemons answer; see the function MPSAnswers.
 	MPSAnswers string `json:"mpsAnswers,omitempty"`
-	// Events counts the lines of the event log.
+	// Events is the number of events so far.
 	Events uint64 `json:"events"`
 }
 
@@ -40,7 +40,7 @@ type MajorNumbers struct {
 	DRM        uint32 `json:"drm"`
 }
 
-// GPUDescription is one GPU. Slot is its number for Inject and Clear; Index is NVML's, or -1 for a removed card.
+// GPUDescription is one GPU. Slot is its number for Inject and Clear. Index is NVML's, or -1 for a removed GPU.
 type GPUDescription struct {
 	Slot      int    `json:"slot"`
 	Index     int    `json:"index"`
@@ -54,13 +54,13 @@ type GPUDescription struct {
 	// Clique is "clusterUUID.id" on a multi-node fabric.
 	Clique string `json:"clique,omitempty"`
 	MIG    string `json:"mig"`
-	// MIGAfterReset is the mode that waits for a reset.
+	// MIGAfterReset is the pending MIG mode, which the next reset applies.
 	MIGAfterReset string `json:"migAfterReset,omitempty"`
-	// ComputeMode and TimeSlice are as nvidia-smi names them; empty for the default.
+	// ComputeMode and TimeSlice are nvidia-smi's names; empty means the default.
 	ComputeMode string   `json:"computeMode,omitempty"`
 	TimeSlice   string   `json:"timeSlice,omitempty"`
 	Faults      []string `json:"faults,omitempty"`
-	// Recovery is what NVML's field 230 says.
+	// Recovery is the value of NVML's field 230.
 	Recovery   string           `json:"recovery"`
 	MIGDevices []MIGDescription `json:"migDevices,omitempty"`
 }
@@ -71,18 +71,18 @@ type MIGDescription struct {
 	Profile string `json:"profile"`
 	GI      int    `json:"gi"`
 	CI      int    `json:"ci"`
-	// Start and Size are the place of the GPU instance in memory slices.
+	// Start and Size are the placement of the GPU instance in memory slices.
 	Start int `json:"start"`
 	Size  int `json:"size"`
 }
 
-// The version of Description.
+// The kind and version of Description.
 const (
 	APIVersion = "berth.dev/v1alpha1"
 	Kind       = "SimulatedMachine"
 )
 
-// Show describes the machine as it is now.
+// Show describes the machine in its current state.
 func (m *Machine) Show() (Description, error) {
 	v, err := m.view()
 	if err != nil {
@@ -101,31 +101,32 @@ func (m *Machine) Show() (Description, error) {
 	return d, nil
 }
 
-func (v *view) at(slot int) condition {
-	return condition{view: v, card: &v.hw.GPUs[slot], state: &v.st.GPUs[slot]}
+func (v *view) at(slot int) snapshot {
+	return snapshot{view: v, gpu: &v.hw.GPUs[slot], state: &v.st.GPUs[slot]}
 }
 
 func (v *view) describe(slot int) GPUDescription {
 	c := v.at(slot)
 	out := GPUDescription{
-		Slot: slot, Index: -1, UUID: c.card.UUID, Product: c.card.Model.Name, PCIBusID: c.card.PCI, Minor: c.card.Minor,
-		NUMANode: c.card.NUMA, MemoryMiB: c.card.Model.MemoryMiB, MIG: "n/a", Faults: c.state.faults(), Recovery: recoveryName(c.state.recovery(time.Now())),
+		Slot: slot, Index: -1, UUID: c.gpu.UUID, Product: c.gpu.Model.Name, PCIBusID: c.gpu.PCI, Minor: c.gpu.Minor,
+		NUMANode: c.gpu.NUMA, MemoryMiB: c.gpu.Model.MemoryMiB, MIG: "n/a", Faults: c.state.faults(),
+		Recovery: recoveryName(c.state.recovery(time.Now())),
 	}
 	for index, present := range v.order {
 		if present == slot {
 			out.Index = index
 		}
 	}
-	for number := range c.card.Links {
+	for number := range c.gpu.Links {
 		if c.up(number) {
 			out.NVLinks++
 		}
 	}
-	if f := c.card.Fabric; f.ClusterUUID != "" {
+	if f := c.gpu.Fabric; f.ClusterUUID != "" {
 		out.Clique = f.ClusterUUID + "." + strconv.FormatUint(uint64(f.Clique), 10)
 	}
 	mode := map[bool]string{false: "off", true: "on"}
-	if c.card.Geometry != nil {
+	if c.gpu.Geometry != nil {
 		out.MIG = mode[c.state.MIGEnabled]
 	}
 	if c.state.MIGPending {
@@ -137,14 +138,15 @@ func (v *view) describe(slot int) GPUDescription {
 	if c.state.TimeSlice != 0 {
 		out.TimeSlice = TimeSlices()[c.state.TimeSlice]
 	}
-	for _, m := range migDevices(c.card, c.state) {
-		out.MIGDevices = append(out.MIGDevices, MIGDescription{UUID: m.uuid, Profile: m.name(), GI: m.gi.ID, CI: m.ci.ID, Start: m.gi.Start, Size: m.gi.Size})
+	for _, m := range migDevices(c.gpu, c.state) {
+		out.MIGDevices = append(out.MIGDevices, MIGDescription{UUID: m.uuid, Profile: m.name(), GI: m.gi.ID,
+			CI: m.ci.ID, Start: m.gi.Start, Size: m.gi.Size})
 	}
 	return out
 }
 
-// faults says in words what is wrong with the card, in a fixed order.
-func (c *cardState) faults() []string {
+// faults lists the faults of the GPU in a fixed order.
+func (c *gpuState) faults() []string {
 	var out []string
 	add := func(when bool, format string, args ...any) {
 		if when {
@@ -189,7 +191,7 @@ func recoveryName(action nvml.DeviceGpuRecoveryAction, supported bool) string {
 	return names[action]
 }
 
-// letters is the matrix of nvidia-smi topo -m.
+// letters returns the matrix of nvidia-smi topo -m.
 func (v *view) letters() [][]string {
 	rows := make([][]string, len(v.hw.GPUs))
 	for i := range rows {

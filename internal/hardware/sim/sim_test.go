@@ -11,11 +11,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// temporary is a folder for a machine, in memory where the system has such: machines are hundreds of small files.
+// temporary returns a folder for a machine, in memory where possible: a machine has hundreds of small files.
 func temporary(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "sim")
@@ -26,7 +26,7 @@ func temporary(t testing.TB) string {
 	return filepath.Join(dir, "sim")
 }
 
-// newMachine makes a machine without device nodes in a temporary folder.
+// newMachine creates a machine without device nodes in a temporary folder.
 func newMachine(t testing.TB, profileName string) *Machine {
 	t.Helper()
 	m, err := CreateWith(temporary(t), profileName, Options{Seed: "test", NoDeviceNodes: true})
@@ -36,7 +36,7 @@ func newMachine(t testing.TB, profileName string) *Machine {
 	return m
 }
 
-// open initialises a library of the machine.
+// open initializes a library of the machine.
 func open(t testing.TB, m *Machine) nvml.Interface {
 	t.Helper()
 	lib := m.NVML()
@@ -46,7 +46,7 @@ func open(t testing.TB, m *Machine) nvml.Interface {
 	return lib
 }
 
-// gpu is the handle of a GPU.
+// gpu returns the handle of a GPU.
 func gpu(t testing.TB, lib nvml.Interface, index int) nvml.Device {
 	t.Helper()
 	d, ret := lib.DeviceGetHandleByIndex(index)
@@ -70,7 +70,7 @@ func clearAll(t testing.TB, m *Machine) {
 	}
 }
 
-// golden compares text with a file of testdata.
+// golden compares text with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -87,6 +87,6 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; go test -update writes it anew):\n%s", path, diff)
+		t.Errorf("%s (-want +got; go test -update updates it):\n%s", path, diff)
 	}
 }

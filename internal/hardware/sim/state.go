@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The files of a state directory.
+// The files in a state directory.
 const (
 	lockFile     = "lock"
 	hardwareFile = "hardware.json"
@@ -26,94 +26,95 @@ const (
 	rootFolder   = "root"
 )
 
-// stateVersion is the version of state.json.
+// stateVersion is the version of the format of state.json.
 const stateVersion = 1
 
-// maxFile bounds what is read of any file of the directory.
+// maxFile is how much of a file in the directory is read at most.
 const maxFile = 16 << 20
 
-// lockPatience is how long a change waits for another process's change to end.
+// lockPatience is how long a change waits for the lock.
 const lockPatience = 10 * time.Second
 
-// state is what changes: faults, MIG layout and settings. It is the machine's only commit point.
+// state is the part of a machine that changes: faults, MIG layout and settings. Writing it is the only commit point.
 type state struct {
 	Version int `json:"version"`
-	// DriverGone is true while no driver is loaded; DriverLoads counts how often one was.
+	// DriverGone is true while no driver is loaded; DriverLoads counts the loads.
 	DriverGone  bool   `json:"driverGone,omitempty"`
 	DriverLoads uint64 `json:"driverLoads"`
-	// Transients are the errors that calls of the library answer.
+	// Transients are the injected errors of calls of the library.
 	Transients []transient `json:"transients,omitempty"`
-	// MPSAnswers is how MPS control daemons answer; "" is the first of MPSAnswers.
+	// MPSAnswers is how MPS control daemons answer; "" means the first of MPSAnswers.
 	MPSAnswers string `json:"mpsAnswers,omitempty"`
-	// GPUs is by slot.
-	GPUs []cardState `json:"gpus"`
-	// Seq is the number of the last event; Outbox are the events of the last change, which a
-	// crash may have kept from the log.
+	// GPUs is indexed by slot.
+	GPUs []gpuState `json:"gpus"`
+	// Seq is the number of the last event. Outbox has the events of the last change, which may be missing from the log
+	// after a crash.
 	Seq    uint64  `json:"seq"`
 	Outbox []event `json:"outbox,omitempty"`
 }
 
-// cardState is what is wrong with a card, how it is partitioned and how it is set.
-type cardState struct {
+// gpuState has the faults, the MIG layout and the settings of a GPU.
+type gpuState struct {
 	Removed bool `json:"removed,omitempty"`
 	Lost    bool `json:"lost,omitempty"`
 	OffBus  bool `json:"offBus,omitempty"`
-	// XIDs were reported since the last repair.
+	// XIDs are those reported since the last repair.
 	XIDs []uint64 `json:"xids,omitempty"`
-	// DoubleBitECC counts uncorrected errors in DRAM, ContainedECC those of them that were contained, each of the two by
-	// itself, and ECCSRAM uncorrected errors in SRAM.
+	// DoubleBitECC counts uncorrected errors in DRAM that were not contained, ContainedECC those that were, and ECCSRAM
+	// uncorrected errors in SRAM.
 	DoubleBitECC uint64 `json:"doubleBitECC,omitempty"`
 	ContainedECC uint64 `json:"containedECC,omitempty"`
 	ECCSRAM      uint64 `json:"eccSRAM,omitempty"`
-	// Temperature in degrees Celsius; 0 is the idle temperature.
+	// Temperature is in degrees Celsius; 0 means the idle temperature.
 	Temperature int `json:"temperature,omitempty"`
 	// RowRemap is "", "pending" or "failed".
 	RowRemap  string `json:"rowRemap,omitempty"`
 	LinksDown []int  `json:"linksDown,omitempty"`
 	Hangs     []hang `json:"hangs,omitempty"`
-	// Transients are the errors that calls about the card answer.
+	// Transients are the injected errors of calls that concern the GPU.
 	Transients []transient `json:"transients,omitempty"`
-	// The others are as in Fault.
+	// The following fields are as in Fault.
 	RetiredPages bool   `json:"retiredPages,omitempty"`
 	Throttle     string `json:"throttle,omitempty"`
 	Fabric       string `json:"fabric,omitempty"`
 	NVLinkErrors uint64 `json:"nvlinkErrors,omitempty"`
 	Recovery     string `json:"recovery,omitempty"`
-	// RecoveryFrom is when the driver begins to name Recovery.
+	// RecoveryFrom is when the driver starts to report Recovery.
 	RecoveryFrom time.Time `json:"recoveryFrom,omitzero"`
-	// Lives counts the resets of the card and the loads of its driver.
+	// Lives counts the resets of the GPU and the loads of its driver.
 	Lives uint `json:"lives,omitempty"`
 
-	// Busy is a process that uses the card itself.
+	// Busy means that a process uses the GPU itself.
 	Busy bool `json:"busy,omitempty"`
-	// Openers are programs that have the card open; the list is replaced, never changed.
+	// Openers are programs that have the GPU open. The slice is replaced, never modified.
 	Openers []Opener `json:"openers,omitempty"`
-	// Work is what programs do on the card; it is replaced, never changed.
+	// Work is what programs do on the GPU. It is replaced, never modified.
 	Work *Work `json:"work,omitempty"`
 
 	MIGEnabled bool `json:"migEnabled,omitempty"`
 	// MIGPending is true while a change of the mode waits for a reset.
 	MIGPending bool          `json:"migPending,omitempty"`
 	Instances  []gpuInstance `json:"instances,omitempty"`
-	// ComputeMode is NVML's number, TimeSlice that of nvidia-smi compute-policy; 0 is the default of both.
+	// ComputeMode is NVML's number, TimeSlice the number that nvidia-smi compute-policy takes; 0 is the default of
+	// both.
 	ComputeMode int32 `json:"computeMode,omitempty"`
 	TimeSlice   int   `json:"timeSlice,omitempty"`
 }
 
-// hang is a call that does not return in time. For 0 it returns only when the fault is cleared.
+// hang is a call that is delayed by For; 0 means until the fault is cleared.
 type hang struct {
 	Call string        `json:"call"`
 	For  time.Duration `json:"for,omitempty"`
 }
 
-// gpuInstance is a MIG GPU instance, computeInstance a compute instance in it.
+// gpuInstance is a GPU instance, computeInstance a compute instance in it.
 type gpuInstance struct {
 	ID      int               `json:"id"`
 	Profile uint32            `json:"profile"`
 	Start   int               `json:"start"`
 	Size    int               `json:"size"`
 	Compute []computeInstance `json:"compute,omitempty"`
-	// Busy is a process that uses the instance.
+	// Busy means that a process uses the instance.
 	Busy bool `json:"busy,omitempty"`
 }
 
@@ -141,7 +142,7 @@ func (s *state) clone() *state {
 	return &out
 }
 
-// readJSON reads a bounded file of the directory.
+// readJSON reads a file of the directory, up to maxFile.
 func readJSON(path string, into any) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -158,9 +159,9 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces a file by rename, so that readers see the old content or the new. The caller
-// holds the lock. It does not sync to disk: a killed process loses nothing by that, a power cut ends the
-// simulation anyway, and a busy disk would hold up an XID that must be seen within milliseconds.
+// writeJSON replaces a file by rename, so that readers see either the old or the new content. The caller holds the
+// lock. It does not sync to disk: a killed process loses nothing, a power loss ends the simulation anyway, and a busy
+// disk would delay an XID that must be visible within milliseconds.
 func writeJSON(path string, value any) error {
 	content, err := json.MarshalIndent(value, "", " ")
 	if err != nil {
@@ -183,7 +184,8 @@ func readHardware(dir string) (*hardware, error) {
 		return nil, err
 	}
 	if hw.Version != hardwareVersion {
-		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again", hardwareFile, dir, hw.Version, hardwareVersion)
+		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again",
+			hardwareFile, dir, hw.Version, hardwareVersion)
 	}
 	return hw, nil
 }
@@ -194,15 +196,17 @@ func readState(dir string, slots int) (*state, error) {
 		return nil, err
 	}
 	if st.Version != stateVersion {
-		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again", stateFile, dir, st.Version, stateVersion)
+		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again",
+			stateFile, dir, st.Version, stateVersion)
 	}
 	if len(st.GPUs) != slots {
-		return nil, fmt.Errorf("%s in %s has %d GPUs, %s has %d: the files do not belong together; create the machine again", stateFile, dir, len(st.GPUs), hardwareFile, slots)
+		return nil, fmt.Errorf("%s in %s has %d GPUs, %s has %d: the files do not belong together; create the "+
+			"machine again", stateFile, dir, len(st.GPUs), hardwareFile, slots)
 	}
 	return st, nil
 }
 
-// lock takes the directory for a change. The kernel drops it when the process dies.
+// lock takes the lock of the directory. The kernel releases it when the process ends.
 func lock(dir string) (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -216,13 +220,14 @@ func lock(dir string) (unlock func(), err error) {
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
 			file.Close()
-			return nil, fmt.Errorf("lock %s: %w (another process changes this machine; see who has %s open)", dir, err, filepath.Join(dir, lockFile))
+			return nil, fmt.Errorf("lock %s: %w (another process changes this machine; see who has %s open)", dir,
+				err, filepath.Join(dir, lockFile))
 		}
 		time.Sleep(wait)
 	}
 }
 
-// fileKey tells one version of a file from the next. Every change is a rename, so the inode changes too.
+// fileKey distinguishes versions of a file. Every change is a rename, so that the inode changes too.
 type fileKey struct {
 	inode uint64
 	size  int64

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// Title says in one line what a profile is.
+// Title returns a one-line description of a profile.
 func Title(profileName string) (string, error) {
 	machine, err := profile.Load(profileName)
 	if err != nil {
@@ -18,13 +18,14 @@ func Title(profileName string) (string, error) {
 	return machine.Title, nil
 }
 
-// WriteTable prints the machine for people: what it is, its GPUs, its topology.
+// WriteTable writes a table with the machine, its GPUs and its topology.
 func (d *Description) WriteTable(out io.Writer) error {
 	driver := fmt.Sprintf("driver %s, CUDA %s", d.Driver, d.CUDA)
 	if !d.DriverLoaded {
-		driver = "no driver (a fault has it gone)"
+		driver = "no driver (unloaded by a fault)"
 	}
-	nodes := fmt.Sprintf("device nodes: %d (nvidia), %d (nvidia-uvm), %d (nvidia-caps), %d (drm)", d.Majors.NVIDIA, d.Majors.NVIDIAUVM, d.Majors.NVIDIACaps, d.Majors.DRM)
+	nodes := fmt.Sprintf("device nodes: %d (nvidia), %d (nvidia-uvm), %d (nvidia-caps), %d (drm)", d.Majors.NVIDIA,
+		d.Majors.NVIDIAUVM, d.Majors.NVIDIACaps, d.Majors.DRM)
 	if !d.DeviceNodes {
 		nodes = "no device nodes: " + d.NoDeviceNodes
 	}
@@ -60,7 +61,7 @@ func (g *GPUDescription) row() string {
 		g.Slot, index, g.UUID, g.Product, g.PCIBusID, g.NUMANode, g.MemoryMiB, g.NVLinks, g.MIG, g.Recovery, faults)
 }
 
-// settings are those that are not as after a reboot.
+// settings lists the settings that differ from their value after a reboot.
 func (g *GPUDescription) settings() string {
 	var parts []string
 	if g.MIGAfterReset != "" {

@@ -11,18 +11,18 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// TransientError is a call of NVML that answers an error for a while and then works again.
+// TransientError makes a call of NVML fail a number of times before it works again.
 type TransientError struct {
 	// Call is a call of nvml.Device, of a GPU instance or a compute instance ("GetInfo"), AllCalls, or, without a GPU,
-	// a call of the library ("Init", "DeviceGetCount", "EventSetWait"). A call of a MIG device concerns its GPU.
+	// a call of the library ("Init", "DeviceGetCount", "EventSetWait"). A call of a MIG device counts for its GPU.
 	Call string
-	// Error is the name of the answer in nvml.h without NVML_ERROR_: one of TransientErrors.
+	// Error is the name of the return code in nvml.h without NVML_ERROR_: one of TransientErrors.
 	Error string
-	// Times is how many such calls each process sees fail after it saw Skip of them succeed; 0 is until cleared.
+	// Skip calls of each process succeed, then Times calls fail; Times 0 means until Clear.
 	Times, Skip int
 }
 
-// transient is a TransientError in the state. ID tells two injections of the same error apart.
+// transient is a TransientError in the state file. ID distinguishes two injections of the same error.
 type transient struct {
 	ID    uint64      `json:"id"`
 	Call  string      `json:"call"`
@@ -31,7 +31,7 @@ type transient struct {
 	Skip  int         `json:"skip,omitempty"`
 }
 
-// returnCodes are the answers of NVML that can be injected, by their names in nvml.h.
+// returnCodes maps the names in nvml.h to the return codes that can be injected.
 func returnCodes() map[string]nvml.Return {
 	return map[string]nvml.Return{
 		"UNINITIALIZED":           nvml.ERROR_UNINITIALIZED,
@@ -56,10 +56,10 @@ func returnCodes() map[string]nvml.Return {
 	}
 }
 
-// TransientErrors are the values of TransientError.Error, sorted.
+// TransientErrors lists the values of TransientError.Error, sorted.
 func TransientErrors() []string { return slices.Sorted(maps.Keys(returnCodes())) }
 
-// check refuses an error of a call that does not exist; node is true when no GPU was named.
+// check returns an error for a call that does not exist; node is true when no GPU was named.
 func (t *TransientError) check(node bool) error {
 	if t.Call == "" {
 		return nil
@@ -68,10 +68,11 @@ func (t *TransientError) check(node bool) error {
 		return fmt.Errorf("transient error %q of %s: want one of %s", t.Error, t.Call, strings.Join(TransientErrors(), ", "))
 	}
 	if t.Times < 0 {
-		return fmt.Errorf("transient error of %s, %d times: want a number from 1 on, or none to fail until cleared", t.Call, t.Times)
+		return fmt.Errorf("transient error of %s, %d times: want a positive number, or none to fail until cleared", t.Call, t.Times)
 	}
 	if t.Skip < 0 {
-		return fmt.Errorf("transient error of %s after %d calls: want 0 or more calls that work before the first one fails", t.Call, t.Skip)
+		return fmt.Errorf("transient error of %s after %d calls: want 0 or more calls that succeed before the "+
+			"first failure", t.Call, t.Skip)
 	}
 	what, example, known := "nvml.Device", "GetMigMode", slices.Concat(deviceCalls(), instanceCalls(), libraryCalls(), []string{AllCalls})
 	if node {
@@ -89,7 +90,7 @@ func (t *TransientError) check(node bool) error {
 	return fmt.Errorf("transient error of %s: no such call of %s; want the name of a call in go-nvml, such as %s", t.Call, what, example)
 }
 
-// add puts the error where calls look for it.
+// add stores the error in the state of the GPU, or of the machine for calls of the library.
 func (t *TransientError) add(st *state, slot int) {
 	injected := transient{ID: st.Seq + 1, Call: t.Call, Error: returnCodes()[t.Error], Times: t.Times, Skip: t.Skip}
 	if slot < 0 {
@@ -99,7 +100,7 @@ func (t *TransientError) add(st *state, slot int) {
 	st.GPUs[slot].Transients = append(st.GPUs[slot].Transients, injected)
 }
 
-// String says the error in words; empty for none.
+// String describes the error; it returns "" when there is none.
 func (t *TransientError) String() string {
 	if t.Call == "" {
 		return ""
@@ -114,7 +115,7 @@ func (t *TransientError) String() string {
 	return text
 }
 
-// described is the fault that an injected error came from, for people.
+// described returns the description of an injected error in the state.
 func (t *transient) described() string {
 	name := fmt.Sprint(int(t.Error))
 	for word, ret := range returnCodes() {
@@ -125,7 +126,7 @@ func (t *transient) described() string {
 	return (&TransientError{Call: t.Call, Error: name, Times: t.Times, Skip: t.Skip}).String()
 }
 
-// transientAnswer is what a call answers instead of a value; SUCCESS when no injected error is left for it.
+// transientAnswer returns the injected error of a call, or SUCCESS when none applies.
 func (l *library) transientAnswer(injected []transient, call string) nvml.Return {
 	answer := nvml.SUCCESS
 	for i := range injected {
@@ -151,7 +152,7 @@ func (l *library) note(call string) {
 	l.made[call]++
 }
 
-// CallsOf counts the calls that a simulated library has answered since it was made, by name.
+// CallsOf returns how often each call of a simulated library was made, by name.
 func CallsOf(simulated nvml.Interface) map[string]int {
 	l, ok := simulated.(*library)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestTransientOnAnyCall: while every call fails, no call of a handle gives a value, and none panics.
+// TestTransientOnAnyCall checks that, while every call fails, no call returns a value and none panics.
 func TestTransientOnAnyCall(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	lib := open(t, m)
@@ -27,7 +27,7 @@ func TestTransientOnAnyCall(t *testing.T) {
 		answered := 0
 		callAll(handle.of, handle.on, func(method string, answers []nvml.Return) {
 			for _, ret := range answers {
-				// Zero arguments may be refused before the driver is asked.
+				// A call may refuse zero arguments before it asks the driver.
 				if ret != nvml.ERROR_TIMEOUT && ret != nvml.ERROR_INVALID_ARGUMENT {
 					t.Errorf("%T.%s = %v; want TIMEOUT", handle.on, method, ret)
 				}
@@ -55,7 +55,7 @@ func TestTransientOnAnyCall(t *testing.T) {
 	}
 }
 
-// TestTransientCounts: an error comes so often as it was injected, in each process, and after so many calls.
+// TestTransientCounts checks how many calls fail, in each process, and how many succeed before.
 func TestTransientCounts(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	inject(t, m, Fault{GPU: "0", Transient: TransientError{Call: "GetMigMode", Error: "UNKNOWN", Times: 2, Skip: 1}})
@@ -73,7 +73,7 @@ func TestTransientCounts(t *testing.T) {
 	}
 }
 
-// TestTransientOfTheLibrary: calls that concern no GPU fail too, Init among them.
+// TestTransientOfTheLibrary checks that calls which concern no GPU fail too, including Init.
 func TestTransientOfTheLibrary(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	lib := open(t, m)

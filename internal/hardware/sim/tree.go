@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entry is one file of the tree below DIR/root: a regular file, a symbolic link (Target) or a character
-// device (Device). Folders follow from the paths.
+// entry is one file below DIR/root: a regular file, a symbolic link (Target) or a character device (Device). Folders
+// follow from the paths.
 type entry struct {
 	Path    string
 	Mode    fs.FileMode
@@ -29,8 +29,8 @@ type entry struct {
 
 type deviceNumber struct{ Major, Minor uint32 }
 
-// treeRecord is tree.json: what the tree holds, so that what is no longer wanted can be
-// removed without touching files of others. Digest is empty while a change is under way.
+// treeRecord is tree.json: the files that the tree contains, so that obsolete files can be removed without touching
+// foreign ones. Digest is empty while an update is in progress.
 type treeRecord struct {
 	Digest string   `json:"digest"`
 	Paths  []string `json:"paths"`
@@ -55,7 +55,7 @@ func (b *treeBuilder) node(name string, mode fs.FileMode, major, minor uint32) {
 	b.entries = append(b.entries, entry{Path: name, Mode: mode, Device: &deviceNumber{Major: major, Minor: minor}})
 }
 
-// tree is everything below DIR/root, sorted by path: a pure projection of the machine and its state.
+// tree returns everything below DIR/root, sorted by path: a pure function of the machine and its state.
 func tree(hw *hardware, st *state) []entry {
 	b := &treeBuilder{}
 	addSystem(b, hw)
@@ -86,14 +86,14 @@ func treeDigest(entries []entry) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// treeBehind tells whether the tree shows another state than the given one, as after a crash.
+// treeBehind reports whether the tree differs from the given state, as after a crash.
 func treeBehind(dir string, hw *hardware, st *state) bool {
 	var record treeRecord
 	return readJSON(filepath.Join(dir, treeFile), &record) != nil || record.Digest != treeDigest(tree(hw, st))
 }
 
-// syncTree makes DIR/root show the state. It may be cut off at any point and run again. The
-// caller holds the lock.
+// syncTree brings DIR/root in line with the state. It can be interrupted at any point and repeated. The caller holds
+// the lock.
 func syncTree(dir string, hw *hardware, st *state) error {
 	wanted := tree(hw, st)
 	digest := treeDigest(wanted)
@@ -134,12 +134,12 @@ func syncTree(dir string, hw *hardware, st *state) error {
 	return writeJSON(recordPath, treeRecord{Digest: digest, Paths: paths})
 }
 
-// treeRoot is DIR/root with its folders kept open while it is written: walking down from the top
-// for each of several hundred files takes most of the time otherwise.
+// treeRoot is DIR/root during an update. It keeps folders open, because walking down from the root for each of several
+// hundred files would take most of the time.
 type treeRoot struct {
 	top     *os.Root
 	folders map[string]*os.Root
-	// fresh is true while the machine is created: nobody reads it yet, so files need not appear at once.
+	// fresh is true while the machine is created: it has no readers yet, so files need not appear atomically.
 	fresh bool
 }
 
@@ -161,7 +161,7 @@ func (t *treeRoot) close() {
 	}
 }
 
-// folder opens a folder, and makes it if it is missing.
+// folder opens a folder and creates it if it is missing.
 func (t *treeRoot) folder(name string) (*os.Root, error) {
 	if folder, ok := t.folders[name]; ok {
 		return folder, nil
@@ -181,7 +181,7 @@ func (t *treeRoot) folder(name string) (*os.Root, error) {
 	return folder, nil
 }
 
-// write puts one entry in place; readers see the old one or the new one.
+// write replaces one entry atomically: readers see the old or the new content.
 func (t *treeRoot) write(e entry) error {
 	folder, err := t.folder(path.Dir(e.Path))
 	if err != nil {
@@ -198,7 +198,7 @@ func (t *treeRoot) write(e entry) error {
 	}
 	temporary := "." + name + ".new"
 	err = makeEntry(folder, temporary, e)
-	if errors.Is(err, fs.ErrExist) { // a crash left it
+	if errors.Is(err, fs.ErrExist) { // left by a crash
 		if err = folder.Remove(temporary); err == nil {
 			err = makeEntry(folder, temporary, e)
 		}
@@ -234,7 +234,7 @@ func makeNode(root *os.Root, name string, mode fs.FileMode, number deviceNumber)
 	if err := unix.Mknodat(int(folder.Fd()), name, unix.S_IFCHR|uint32(mode.Perm()), dev); err != nil {
 		return fmt.Errorf("make device node: %w", err)
 	}
-	return root.Chmod(name, mode.Perm()) // mknod obeys the umask
+	return root.Chmod(name, mode.Perm()) // mknod applies the umask
 }
 
 func sameEntry(folder *os.Root, name string, e entry) bool {
@@ -259,13 +259,13 @@ func sameEntry(folder *os.Root, name string, e entry) bool {
 	}
 }
 
-// removeEntry removes a path and the folders that it leaves empty.
+// removeEntry removes a file, and the folders that become empty.
 func removeEntry(root *os.Root, name string) error {
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
-		if root.Remove(folder) != nil { // not empty, or gone already
+		if root.Remove(folder) != nil { // not empty, or already removed
 			return nil
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// driverLibraries are the libraries of a data centre driver and the number of their SONAME.
-// libnvidia-sandboxutils is left out: the container toolkit would load it and ask it for devices.
+// driverLibraries lists the libraries of a data center driver with the number of their SONAME. libnvidia-sandboxutils
+// is left out: the container toolkit would load it and query it for devices.
 func driverLibraries() []struct{ name, soname string } {
 	return []struct{ name, soname string }{
 		{"libcuda.so", "1"}, {"libcudadebugger.so", "1"}, {"libnvcuvid.so", "1"}, {"libnvidia-allocator.so", "1"},
@@ -18,7 +18,7 @@ func driverLibraries() []struct{ name, soname string } {
 	}
 }
 
-// addDriverFiles adds what the driver's packages install.
+// addDriverFiles adds the files that the driver's packages install.
 func addDriverFiles(b *treeBuilder, hw *hardware) {
 	folder := libraryFolder()
 	for _, lib := range driverLibraries() {
@@ -31,8 +31,10 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 		}
 		b.entries = append(b.entries, entry{Path: path.Join(folder, full), Mode: 0o755, Content: sharedObject(soname)})
 	}
-	for _, name := range []string{"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
-		b.program("usr/bin/"+name, fmt.Sprintf("#!/bin/sh\n# %s of a simulated driver %s.\necho \"%s: simulated driver %s\"\n", name, hw.Driver, name, hw.Driver))
+	for _, name := range []string{"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control",
+		"nvidia-cuda-mps-server"} {
+		b.program("usr/bin/"+name, fmt.Sprintf("#!/bin/sh\n# %s of a simulated driver %s.\necho \"%s: simulated "+
+			"driver %s\"\n", name, hw.Driver, name, hw.Driver))
 	}
 	for _, name := range []string{"gsp_ga10x.bin", "gsp_tu10x.bin"} {
 		b.file(path.Join("lib/firmware/nvidia", hw.Driver, name), "simulated firmware "+name+" "+hw.Driver+"\n")
@@ -40,8 +42,8 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 	b.file("sys/module/nvidia_uvm/refcnt", "0\n")
 }
 
-// addModule adds the folder of the driver's module, which in sysfs is another inode after each load. The folders of
-// earlier loads stay, so that no file system gives their inodes to a later one.
+// addModule adds the sysfs folder of the driver's module, which has another inode after each load. The folders of
+// earlier loads stay, so that the file system does not reuse their inodes.
 func addModule(b *treeBuilder, hw *hardware, st *state) {
 	folder := func(load uint64) string { return fmt.Sprintf(".nvidia-load-%d", load) }
 	for load := range st.DriverLoads + 1 {
@@ -52,14 +54,16 @@ func addModule(b *treeBuilder, hw *hardware, st *state) {
 	}
 }
 
-// addDriverProc adds what the driver shows below /proc/driver.
+// addDriverProc adds the files below /proc/driver.
 func addDriverProc(b *treeBuilder, hw *hardware, st *state) {
 	architecture := map[string]string{"arm64": "aarch64"}[runtime.GOARCH]
 	if architecture == "" {
 		architecture = "x86_64"
 	}
-	b.file("proc/driver/nvidia/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for %s  %s  Release Build  (simulated)\nGCC version:  simulated\n", architecture, hw.Driver))
-	b.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nEnableMSI: 1\nEnableGpuFirmware: 18\n")
+	b.file("proc/driver/nvidia/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for %s  %s  "+
+		"Release Build  (simulated)\nGCC version:  simulated\n", architecture, hw.Driver))
+	b.file("proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: "+
+		"438\nEnableMSI: 1\nEnableGpuFirmware: 18\n")
 	for slot, gpu := range hw.GPUs {
 		if !st.GPUs[slot].Removed {
 			b.file(path.Join("proc/driver/nvidia/gpus", gpu.PCI, "information"), gpu.information())
@@ -70,15 +74,17 @@ func addDriverProc(b *treeBuilder, hw *hardware, st *state) {
 	}
 	b.file("proc/driver/nvidia-caps/mig-minors", migMinors())
 	capability := func(name string, minor int, mode int) {
-		b.file(path.Join("proc/driver/nvidia/capabilities", name), fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode))
+		b.file(path.Join("proc/driver/nvidia/capabilities", name),
+			fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode))
 	}
 	capability("mig/config", capConfig, 0o400)
 	capability("mig/monitor", capMonitor, 0o444)
 	eachCapability(hw, st, func(name string, minor int) { capability(name, minor, 0o444) })
 }
 
-func (c *card) information() string {
-	return fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t %s\nBus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\n"+
+func (c *gpuHardware) information() string {
+	return fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t %s\nBus Type: \t PCIe\nDMA "+
+		"Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\n"+
 		"Bus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n",
 		c.Model.Name, 128+c.Minor, c.UUID, strings.ToLower(c.Model.VBIOS), c.PCI, c.Minor, driverVersion)
 }
@@ -92,8 +98,8 @@ func (hw *hardware) migCapable() bool {
 	return false
 }
 
-// The minors of /dev/nvidia-caps: two fixed ones, then for each GPU 15 GPU instances of
-// 8 compute instances, in the order of /proc/driver/nvidia-caps/mig-minors.
+// The minor numbers of /dev/nvidia-caps: two fixed ones, then for each GPU 15 GPU instances of 8 compute instances, in
+// the order of /proc/driver/nvidia-caps/mig-minors.
 const (
 	capConfig    = 1
 	capMonitor   = 2
@@ -109,7 +115,7 @@ func giMinor(gpuMinor, gi int) int {
 
 func ciMinor(gpuMinor, gi, ci int) int { return giMinor(gpuMinor, gi) + 1 + ci }
 
-// migMinors is the same on every machine, so it is made once.
+// migMinors is the same on every machine, so it is computed once.
 var migMinors = sync.OnceValue(func() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "config %d\nmonitor %d\n", capConfig, capMonitor)
@@ -124,7 +130,7 @@ var migMinors = sync.OnceValue(func() string {
 	return text.String()
 })
 
-// eachCapability calls back for each MIG instance that exists, with its path below capabilities.
+// eachCapability calls back for each existing MIG instance with its path below capabilities.
 func eachCapability(hw *hardware, st *state, call func(name string, minor int)) {
 	for slot := range hw.GPUs {
 		if st.GPUs[slot].Removed {
@@ -141,7 +147,7 @@ func eachCapability(hw *hardware, st *state, call func(name string, minor int)) 
 	}
 }
 
-// addDeviceNodes adds /dev, with the modes that nvidia-modprobe and udev give.
+// addDeviceNodes adds /dev, with the modes that nvidia-modprobe and udev set.
 func addDeviceNodes(b *treeBuilder, hw *hardware, st *state) {
 	b.node("dev/nvidiactl", 0o666, hw.Majors.NVIDIA, 255)
 	b.node("dev/nvidia-modeset", 0o666, hw.Majors.NVIDIA, 254)

@@ -6,7 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// extra is a driver beside the GPU's: GPUDirect Storage, GDRCopy, Mellanox OFED, IMEX channels.
+// extra is a driver besides the GPU driver: GPUDirect Storage, GDRCopy, Mellanox OFED, IMEX channels.
 type extra struct {
 	// driver is its name in /proc/devices.
 	driver string
@@ -19,10 +19,10 @@ type extraNode struct {
 	minor uint32
 }
 
-// storageNodes is how many nodes nvidia-fs makes.
+// storageNodes is how many device nodes nvidia-fs creates.
 const storageNodes = 16
 
-// extras are those that are loaded; all but InfiniBand's need the GPU's driver.
+// extras returns the loaded drivers; all but InfiniBand's need the GPU driver.
 func (hw *hardware) extras(st *state) []extra {
 	var loaded []extra
 	for _, name := range hw.Extras {
@@ -39,16 +39,19 @@ func (hw *hardware) extras(st *state) []extra {
 			}
 			loaded = append(loaded, storage)
 		case profile.MOFED:
-			// The numbers within the major are those of Linux for uverbs0; rdma_cm is beside it here, since its own is a real one.
-			loaded = append(loaded, extra{"infiniband_verbs", hw.Majors.Verbs, []extraNode{{"dev/infiniband/uverbs0", 192}, {"dev/infiniband/rdma_cm", 255}}})
+			// The minor is the one that Linux uses for uverbs0. rdma_cm has the next minor here, because its own would
+			// reach a real one.
+			loaded = append(loaded, extra{"infiniband_verbs", hw.Majors.Verbs,
+				[]extraNode{{"dev/infiniband/uverbs0", 192}, {"dev/infiniband/rdma_cm", 255}}})
 		case profile.IMEX:
-			loaded = append(loaded, extra{"nvidia-caps-imex-channels", hw.Majors.IMEX, []extraNode{{"dev/nvidia-caps-imex-channels/channel0", 0}}})
+			loaded = append(loaded, extra{"nvidia-caps-imex-channels", hw.Majors.IMEX,
+				[]extraNode{{"dev/nvidia-caps-imex-channels/channel0", 0}}})
 		}
 	}
 	return loaded
 }
 
-// addExtras adds their nodes, and the files that GPUDirect Storage needs in a container.
+// addExtras adds their device nodes, and the files that GPUDirect Storage needs in a container.
 func addExtras(b *treeBuilder, hw *hardware, st *state) {
 	for _, one := range hw.extras(st) {
 		if one.driver == "nvidia-fs" {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// NVIDIA's vendor number, and those of what is between a GPU and its socket.
+// The PCI vendor and device IDs of NVIDIA and of the bridges between a GPU and its socket.
 const (
 	vendorNVIDIA = 0x10de
 	vendorIntel  = 0x8086
@@ -23,7 +23,7 @@ const (
 	classNVSwitch = 0x068000
 )
 
-// addSystem adds the machine's own files: DMI and NUMA.
+// addSystem adds the files of the machine itself: DMI and NUMA.
 func addSystem(b *treeBuilder, hw *hardware) {
 	b.file("sys/class/dmi/id/product_name", hw.Product+"\n")
 	const nodes = "sys/devices/system/node"
@@ -47,7 +47,7 @@ func addSystem(b *treeBuilder, hw *hardware) {
 	}
 }
 
-// numberList prints a kernel list, such as "0-3,8".
+// numberList formats a kernel list, such as "0-3,8".
 func numberList(numbers []int) string {
 	numbers = slices.Sorted(slices.Values(numbers))
 	var parts []string
@@ -66,7 +66,7 @@ func numberList(numbers []int) string {
 	return strings.Join(parts, ",")
 }
 
-// pciFunction is what sysfs shows of one function.
+// pciFunction describes one PCI function in sysfs.
 type pciFunction struct {
 	bdf            string
 	path           []string
@@ -76,10 +76,10 @@ type pciFunction struct {
 	numa           int
 	cpus           string
 	driver         string
-	dead           bool // the device does not answer: reads of its config space give ones
+	dead           bool // the device does not respond: its configuration space reads as ones
 }
 
-// folder is where the function is below /sys/devices, as the kernel nests it.
+// folder returns the function's path below /sys/devices, nested as the kernel does.
 func (f *pciFunction) folder() string {
 	top := f.bdf
 	if len(f.path) > 0 {
@@ -117,7 +117,8 @@ func addPCI(b *treeBuilder, hw *hardware, st *state) {
 			}
 		}
 		addBridges(b, bridges, s.Path, s.NUMA)
-		function := &pciFunction{bdf: s.PCI, path: s.Path, vendor: vendorNVIDIA, device: s.Device, subsystem: vendorNVIDIA, class: classNVSwitch, numa: s.NUMA, cpus: cpus}
+		function := &pciFunction{bdf: s.PCI, path: s.Path, vendor: vendorNVIDIA, device: s.Device,
+			subsystem: vendorNVIDIA, class: classNVSwitch, numa: s.NUMA, cpus: cpus}
 		if !st.DriverGone {
 			function.driver = "nvidia-nvswitch"
 		}
@@ -148,7 +149,7 @@ func addFunction(b *treeBuilder, f *pciFunction) {
 	attribute("device", "0x%04x", f.device)
 	attribute("class", "0x%06x", f.class)
 	attribute("numa_node", "%d", f.numa)
-	if f.class == classBridge { // nobody reads more of a bridge, and a machine has many
+	if f.class == classBridge { // readers need no more of a bridge, and a machine has many
 		return
 	}
 	attribute("subsystem_vendor", "0x%04x", f.subsystem&0xffff)
@@ -166,8 +167,7 @@ func addFunction(b *treeBuilder, f *pciFunction) {
 	b.file(folder+"/uevent", uevent)
 }
 
-// config is the start of the function's configuration space. A device that has fallen off
-// the bus reads as ones.
+// config returns the start of the function's configuration space. A device that has fallen off the bus reads as ones.
 func (f *pciFunction) config() []byte {
 	const size = 64
 	if f.dead {

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// listing prints a tree, one file per line.
+// listing formats a tree, one file per line.
 func listing(entries []entry) string {
 	var out strings.Builder
 	for _, e := range entries {
@@ -35,7 +35,7 @@ func listing(entries []entry) string {
 	return out.String()
 }
 
-// design1 is the hardware of a profile with fixed numbers, without a folder.
+// design1 returns the hardware of a profile with fixed device numbers, without a folder.
 func design1(t *testing.T, name string) (*hardware, *state) {
 	t.Helper()
 	spec, err := profile.Load(name)
@@ -46,7 +46,7 @@ func design1(t *testing.T, name string) (*hardware, *state) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hw, &state{GPUs: make([]cardState, len(hw.GPUs))}
+	return hw, &state{GPUs: make([]gpuState, len(hw.GPUs))}
 }
 
 func TestTreeGolden(t *testing.T) {
@@ -56,7 +56,7 @@ func TestTreeGolden(t *testing.T) {
 	golden(t, "tree-h100x8.txt", listing(tree(hw, st)))
 }
 
-// TestTreeContents: the files that adapters and NVIDIA's own tools read.
+// TestTreeContents checks the files that adapters and NVIDIA's tools read.
 func TestTreeContents(t *testing.T) {
 	hw, st := design1(t, "v100x8-hybrid-mesh")
 	contents := map[string]string{}
@@ -97,7 +97,7 @@ func TestTreeContents(t *testing.T) {
 	}
 }
 
-// TestLinksResolve: each symbolic link of the tree leads to a file of the tree.
+// TestLinksResolve checks that each symbolic link of the tree leads to a file of the tree.
 func TestLinksResolve(t *testing.T) {
 	m := newMachine(t, "a100x16")
 	for name := range files(t, m.Root()) {
@@ -151,7 +151,7 @@ func TestChooseMajors(t *testing.T) {
 	}
 }
 
-// TestDeviceNodes: with the right to make them, the nodes have NVIDIA's numbers and nothing answers.
+// TestDeviceNodes checks that the nodes have NVIDIA's numbers, and that opening one returns ENXIO.
 func TestDeviceNodes(t *testing.T) {
 	if err := tryMknod(t.TempDir()); err != nil {
 		t.Skipf("no device nodes here: mknod: %v", err)
@@ -177,14 +177,14 @@ func TestDeviceNodes(t *testing.T) {
 		if err == nil {
 			file.Close()
 		}
-		// A folder mounted nodev refuses earlier.
+		// In a folder mounted with nodev, open fails earlier.
 		if !errorsIsAny(err, syscall.ENXIO, syscall.EACCES) {
 			t.Errorf("open %s = %v, want ENXIO", name, err)
 		}
 	}
 	inject(t, m, Fault{GPU: "3", Remove: true})
 	if _, err := os.Stat(filepath.Join(m.Root(), "dev/nvidia3")); !os.IsNotExist(err) {
-		t.Errorf("the node of a removed card: %v", err)
+		t.Errorf("the node of a removed GPU: %v", err)
 	}
 }
 

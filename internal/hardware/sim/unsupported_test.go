@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// callAll calls every method of an interface with zero arguments, and tells what each answered.
+// callAll calls every method of an interface with zero arguments and passes the results to visit.
 func callAll(of reflect.Type, on any, visit func(method string, answers []nvml.Return), skip ...string) {
 	value := reflect.ValueOf(on)
 	for i := range of.NumMethod() {
@@ -48,8 +48,9 @@ func TestBasesSupportNothing(t *testing.T) {
 			callAll(base.of, base.on, func(method string, answers []nvml.Return) {
 				calls++
 				for _, ret := range answers {
-					// A call of the library on a nil handle is passed on to nobody.
-					if ret != nvml.ERROR_NOT_SUPPORTED && (base.of != reflect.TypeFor[nvml.Interface]() || ret != nvml.ERROR_INVALID_ARGUMENT) {
+					// A call of the library with a nil handle is not forwarded.
+					if ret != nvml.ERROR_NOT_SUPPORTED && (base.of != reflect.TypeFor[nvml.Interface]() ||
+						ret != nvml.ERROR_INVALID_ARGUMENT) {
 						t.Errorf("%s = %v, want NOT_SUPPORTED", method, ret)
 					}
 				}
@@ -88,7 +89,7 @@ func TestNothingPanics(t *testing.T) {
 	}
 }
 
-// TestNilHandles: the library is asked about no handle, wherever a call takes one.
+// TestNilHandles passes a nil handle to each call that takes one.
 func TestNilHandles(t *testing.T) {
 	lib := open(t, newMachine(t, "t4x4"))
 	callAll(reflect.TypeFor[nvml.Interface](), lib, func(method string, answers []nvml.Return) {
@@ -98,7 +99,7 @@ func TestNilHandles(t *testing.T) {
 	}, "EventSetCreate")
 }
 
-// TestLibraryCallsReachHandles: NVML's C-style calls are the handle's methods.
+// TestLibraryCallsReachHandles checks that NVML's C-style calls are forwarded to the handle's methods.
 func TestLibraryCallsReachHandles(t *testing.T) {
 	lib := open(t, newMachine(t, "a100x8-40g"))
 	d := gpu(t, lib, 3)

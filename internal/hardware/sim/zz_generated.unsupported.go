@@ -14,7 +14,7 @@ func (a answer) to(call string) nvml.Return {
 	return a(call)
 }
 
-// unsupportedLibrary answers every call of nvml.Interface that is not simulated.
+// unsupportedLibrary answers the calls of nvml.Interface that are not simulated.
 type unsupportedLibrary struct{ answer answer }
 
 var _ nvml.Interface = (*unsupportedLibrary)(nil)
@@ -2670,7 +2670,7 @@ func (u *unsupportedLibrary) VgpuTypeGetResolution(_ nvml.VgpuTypeId, _ int) (_ 
 	return
 }
 
-// unsupportedDevice answers every call of nvml.Device that is not simulated.
+// unsupportedDevice answers the calls of nvml.Device that are not simulated.
 type unsupportedDevice struct{ answer answer }
 
 var _ nvml.Device = (*unsupportedDevice)(nil)
@@ -3797,7 +3797,7 @@ func (u *unsupportedDevice) WorkloadPowerProfileUpdateProfiles_v1(_ nvml.PowerPr
 	return
 }
 
-// unsupportedGpuInstance answers every call of nvml.GpuInstance that is not simulated.
+// unsupportedGpuInstance answers the calls of nvml.GpuInstance that are not simulated.
 type unsupportedGpuInstance struct{ answer answer }
 
 var _ nvml.GpuInstance = (*unsupportedGpuInstance)(nil)
@@ -3887,7 +3887,7 @@ func (u *unsupportedGpuInstance) SetVgpuSchedulerState_v2(_ *nvml.VgpuSchedulerS
 	return
 }
 
-// unsupportedComputeInstance answers every call of nvml.ComputeInstance that is not simulated.
+// unsupportedComputeInstance answers the calls of nvml.ComputeInstance that are not simulated.
 type unsupportedComputeInstance struct{ answer answer }
 
 var _ nvml.ComputeInstance = (*unsupportedComputeInstance)(nil)
@@ -3901,7 +3901,7 @@ func (u *unsupportedComputeInstance) GetInfo() (_ nvml.ComputeInstanceInfo, r1 n
 	return
 }
 
-// unsupportedEventSet answers every call of nvml.EventSet that is not simulated.
+// unsupportedEventSet answers the calls of nvml.EventSet that are not simulated.
 type unsupportedEventSet struct{ answer answer }
 
 var _ nvml.EventSet = (*unsupportedEventSet)(nil)

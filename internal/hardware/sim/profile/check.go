@@ -6,23 +6,23 @@ import (
 	"slices"
 )
 
-// check finds what no real machine has. Its findings are mistakes in our own data.
+// check returns an error for data that no real machine has. It finds mistakes in the embedded profiles.
 func (m *Machine) check(models map[string]Model) error {
 	if len(m.GPUs) == 0 {
 		return errors.New("no GPUs")
 	}
-	for i, card := range m.GPUs {
-		if _, ok := models[card.Model]; !ok {
-			return fmt.Errorf("GPU %d: unknown model %q", i, card.Model)
+	for i, gpu := range m.GPUs {
+		if _, ok := models[gpu.Model]; !ok {
+			return fmt.Errorf("GPU %d: unknown model %q", i, gpu.Model)
 		}
-		if len(card.Path) == 0 {
+		if len(gpu.Path) == 0 {
 			return fmt.Errorf("GPU %d: no PCI path", i)
 		}
-		if i > 0 && m.GPUs[i-1].PCI >= card.PCI {
-			return fmt.Errorf("GPU %d: NVML counts GPUs by PCI bus ID, so %s must come before %s", i, card.PCI, m.GPUs[i-1].PCI)
+		if i > 0 && m.GPUs[i-1].PCI >= gpu.PCI {
+			return fmt.Errorf("GPU %d: NVML counts GPUs by PCI bus ID, so %s must come before %s", i, gpu.PCI, m.GPUs[i-1].PCI)
 		}
-		if !m.hasNode(card.NUMA) {
-			return fmt.Errorf("GPU %d: no NUMA node %d", i, card.NUMA)
+		if !m.hasNode(gpu.NUMA) {
+			return fmt.Errorf("GPU %d: no NUMA node %d", i, gpu.NUMA)
 		}
 	}
 	for _, extra := range m.Extras {
@@ -53,9 +53,9 @@ func (m *Machine) checkSwitch(models map[string]Model) error {
 	if len(m.Switch.PCI) > 0 && len(m.Switch.PCI) != len(m.Switch.Links) {
 		return fmt.Errorf("%d NVSwitches on PCI, links for %d", len(m.Switch.PCI), len(m.Switch.Links))
 	}
-	for i, card := range m.GPUs {
-		if have := models[card.Model].NVLinks; have != total {
-			return fmt.Errorf("GPU %d has %d NVLinks, the fabric takes %d", i, have, total)
+	for i, gpu := range m.GPUs {
+		if have := models[gpu.Model].NVLinks; have != total {
+			return fmt.Errorf("GPU %d has %d NVLinks, the fabric uses %d", i, have, total)
 		}
 	}
 	return nil
@@ -80,7 +80,7 @@ func (m *Machine) checkMesh(models map[string]Model) error {
 			used += n
 		}
 		if have := models[m.GPUs[i].Model].NVLinks; used > have {
-			return fmt.Errorf("GPU %d has %d NVLinks, the mesh takes %d", i, have, used)
+			return fmt.Errorf("GPU %d has %d NVLinks, the mesh uses %d", i, have, used)
 		}
 	}
 	return nil

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// GIProfile is one size of GPU instance: a row of nvidia-smi mig -lgip.
+// GIProfile is a size of GPU instance: a row of nvidia-smi mig -lgip.
 type GIProfile struct {
-	// Name is what NVIDIA's tools print after "MIG ", such as "1g.10gb+me".
+	// Name is the name that NVIDIA's tools print after "MIG ", such as "1g.10gb+me".
 	Name string `json:"name"`
-	// Enum is NVML_GPU_INSTANCE_PROFILE_*; ID the unique number that instances carry.
+	// Enum is NVML_GPU_INSTANCE_PROFILE_*; ID is the unique number that instances refer to.
 	Enum int    `json:"enum"`
 	ID   uint32 `json:"id"`
-	// ComputeSlices and MemorySlices are what an instance takes of the GPU.
+	// ComputeSlices and MemorySlices are what an instance occupies of the GPU.
 	ComputeSlices int    `json:"computeSlices"`
 	MemorySlices  int    `json:"memorySlices"`
 	MemoryMiB     uint64 `json:"memoryMiB"`
 	SMs           uint32 `json:"sms"`
 	Max           int    `json:"max"`
-	// Starts are the possible placements, each of Size memory slices.
+	// Starts are the possible placements; each occupies Size memory slices.
 	Starts  []int  `json:"starts"`
 	Size    int    `json:"size"`
 	Copy    uint32 `json:"copy"`
@@ -30,33 +30,33 @@ type GIProfile struct {
 	OFA     uint32 `json:"ofa"`
 }
 
-// Media counts media engines, of an instance or of a GPU. Instances do not share them.
+// Media counts the media engines of an instance or of a GPU. Instances do not share them.
 type Media struct {
 	Decoder, JPEG, OFA uint32
 }
 
-// Media are the media engines of an instance.
+// Media returns the media engines of an instance.
 func (p *GIProfile) Media() Media { return Media{Decoder: p.Decoder, JPEG: p.JPEG, OFA: p.OFA} }
 
-// Add is the sum of both.
+// Add returns the sum.
 func (m Media) Add(other Media) Media {
 	return Media{Decoder: m.Decoder + other.Decoder, JPEG: m.JPEG + other.JPEG, OFA: m.OFA + other.OFA}
 }
 
-// Within tells whether there are no more of each kind than in all.
+// Within reports whether m has at most as many engines of each kind as all.
 func (m Media) Within(all Media) bool {
 	return m.Decoder <= all.Decoder && m.JPEG <= all.JPEG && m.OFA <= all.OFA
 }
 
-// Geometry is how a model can be partitioned.
+// Geometry describes how a model can be partitioned.
 type Geometry struct {
 	Profiles []GIProfile `json:"profiles"`
-	// ComputeSlices and MemorySlices are what the whole GPU has.
+	// ComputeSlices and MemorySlices are those of the whole GPU.
 	ComputeSlices int `json:"computeSlices"`
 	MemorySlices  int `json:"memorySlices"`
 }
 
-// Media are the media engines of the whole GPU: those of the profile with the most of each kind.
+// Media returns the media engines of the whole GPU: the maximum of each kind over the profiles.
 func (g *Geometry) Media() Media {
 	var all Media
 	for i := range g.Profiles {
@@ -92,7 +92,7 @@ func LoadGeometry(name string) (*Geometry, error) {
 		geometry.MemorySlices = max(geometry.MemorySlices, entry.MemorySlices)
 	}
 	if len(geometry.Profiles) == 0 {
-		return nil, fmt.Errorf("find MIG geometry: there is none called %q", name)
+		return nil, fmt.Errorf("find MIG geometry: no geometry is named %q", name)
 	}
 	slices.SortFunc(geometry.Profiles, func(a, b GIProfile) int { return a.Enum - b.Enum })
 	return geometry, nil

@@ -1,8 +1,8 @@
-// Package profile holds the machines that can be simulated, as data: which GPUs on which
-// PCI bus and NUMA node, and how NVLinks join them.
+// Package profile contains the machines that can be simulated, as data: which GPUs are on which PCI bus and NUMA node,
+// and how NVLinks connect them.
 //
-// It guarantees that every profile it returns has been checked (ordered PCI bus IDs,
-// symmetric links, known models). It must not import anything of Berth but spelling: it is data.
+// It guarantees that every profile it returns has been checked (sorted PCI bus IDs, symmetric links, known models). It
+// contains data only, and must not import any package of Berth but spelling.
 package profile
 
 import (
@@ -22,23 +22,23 @@ import (
 //go:embed data
 var files embed.FS
 
-// reserved are the files of data that are no profile.
+// reserved lists the data files that are not profiles.
 func reserved() []string { return []string{"models"} }
 
 // Machine is one profile.
 type Machine struct {
 	Name string `json:"-"`
-	// Title says in one line what the machine is.
+	// Title describes the machine in one line.
 	Title string `json:"title"`
-	// Product is what DMI says (/sys/class/dmi/id/product_name).
+	// Product is the DMI product name (/sys/class/dmi/id/product_name).
 	Product string    `json:"product"`
 	NUMA    []Node    `json:"numa"`
 	GPUs    []GPU     `json:"gpus"`
 	Switch  *NVSwitch `json:"nvswitch,omitempty"`
-	// Mesh counts the NVLinks that join two GPUs directly.
+	// Mesh counts the NVLinks that connect two GPUs directly.
 	Mesh   [][]int `json:"mesh,omitempty"`
 	Clique *Clique `json:"clique,omitempty"`
-	// Extras are the drivers that the machine has beside the GPU's, by their names here.
+	// Extras are the drivers that the machine has besides the GPU driver.
 	Extras []string `json:"extras,omitempty"`
 }
 
@@ -57,18 +57,18 @@ type Node struct {
 	MemoryGiB int    `json:"memoryGiB"`
 }
 
-// GPU is a card in its place. Path are the PCI bridges above it, from the root port down.
+// GPU is a GPU with its location. Path lists the PCI bridges above it, from the root port down.
 type GPU struct {
 	Model string   `json:"model"`
 	PCI   string   `json:"pci"`
 	NUMA  int      `json:"numa"`
 	Path  []string `json:"path"`
-	// MemoryNUMA is the NUMA node that the card's own memory is, on machines where it is one.
+	// MemoryNUMA is the NUMA node that consists of the GPU's own memory, on machines that have one.
 	MemoryNUMA *int `json:"memoryNUMA,omitempty"`
 }
 
-// NVSwitch is a fabric: each GPU has Links[i] links to switch i. A fabric whose switches
-// the host does not see on PCI has one entry in Links and none in PCI.
+// NVSwitch is a fabric: each GPU has Links[i] links to switch i. A fabric whose switches are not visible on the host's
+// PCI bus has one element in Links and none in PCI.
 type NVSwitch struct {
 	Device uint32        `json:"device,omitempty"`
 	NUMA   int           `json:"numa,omitempty"`
@@ -76,19 +76,19 @@ type NVSwitch struct {
 	PCI    []SwitchPlace `json:"pci,omitempty"`
 }
 
-// SwitchPlace is where an NVSwitch is on PCI.
+// SwitchPlace is the PCI location of an NVSwitch.
 type SwitchPlace struct {
 	PCI  string   `json:"pci"`
 	Path []string `json:"path"`
 }
 
-// Clique is the NVLink domain of several nodes that the GPUs belong to.
+// Clique is the multi-node NVLink domain of the GPUs.
 type Clique struct {
 	ClusterUUID string `json:"clusterUUID"`
 	ID          uint32 `json:"id"`
 }
 
-// Model is a product: units are MiB, W, degrees Celsius and MB/s.
+// Model is a product. Units are MiB, W, degrees Celsius and MB/s.
 type Model struct {
 	Name              string `json:"name"`
 	PCIDevice         uint32 `json:"pciDevice"`
@@ -113,17 +113,17 @@ type Model struct {
 	Shutdown        uint32 `json:"shutdown"`
 	MaxTemperature  uint32 `json:"maxTemperature"`
 	VBIOS           string `json:"vbios"`
-	// MIG names the geometry; empty for a card that cannot be partitioned.
+	// MIG is the name of the geometry; empty for a GPU that cannot be partitioned.
 	MIG string `json:"mig,omitempty"`
-	// RowRemapper is false on cards that retire pages instead (before Ampere).
+	// RowRemapper is false for GPUs that retire pages instead (before Ampere).
 	RowRemapper bool `json:"rowRemapper,omitempty"`
-	// Fabric is true for cards that register with a fabric manager through NVML.
+	// Fabric is true for GPUs that register with a fabric manager through NVML.
 	Fabric bool `json:"fabric,omitempty"`
 	// Coherent is true where CPU and GPU share an address space over NVLink-C2C.
 	Coherent bool `json:"coherent,omitempty"`
 }
 
-// Names are the profiles, sorted.
+// Names returns the names of the profiles, sorted.
 func Names() []string {
 	found, _ := fs.Glob(files, "data/*.yaml") // the pattern is constant and well formed
 	names := make([]string, 0, len(found))
@@ -137,7 +137,7 @@ func Names() []string {
 	return names
 }
 
-// Load reads and checks a profile. For an unknown name the error lists the known ones and the nearest.
+// Load reads and checks a profile. For an unknown name, the error lists the known names and suggests the nearest.
 func Load(name string) (*Machine, error) {
 	names := Names()
 	if !slices.Contains(names, name) {
@@ -161,7 +161,7 @@ func Load(name string) (*Machine, error) {
 	return machine, nil
 }
 
-// Models are the products by the names that profiles use.
+// Models returns the products by the names that profiles use.
 func Models() (map[string]Model, error) {
 	models := map[string]Model{}
 	return models, read("data/models.yaml", &models)

@@ -11,7 +11,8 @@ import (
 )
 
 func TestEveryProfileLoads(t *testing.T) {
-	want := []string{"a100x16", "a100x8-40g", "a100x8-80g", "a30x4", "b200x8", "gb200x4", "h100x8", "h200x8", "l40sx8", "mixed", "rtxpro6000x8", "t4x4", "v100x8-hybrid-mesh"}
+	want := []string{"a100x16", "a100x8-40g", "a100x8-80g", "a30x4", "b200x8", "gb200x4", "h100x8", "h200x8",
+		"l40sx8", "mixed", "rtxpro6000x8", "t4x4", "v100x8-hybrid-mesh"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("Names() (-want +got):\n%s", diff)
 	}
@@ -21,9 +22,9 @@ func TestEveryProfileLoads(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		for i, card := range machine.GPUs {
-			if card.Path[len(card.Path)-1][5:7] >= card.PCI[5:7] {
-				t.Errorf("%s GPU %d: the bridge %s is not above bus %s", name, i, card.Path[len(card.Path)-1], card.PCI)
+		for i, gpu := range machine.GPUs {
+			if gpu.Path[len(gpu.Path)-1][5:7] >= gpu.PCI[5:7] {
+				t.Errorf("%s GPU %d: the bridge %s is not above bus %s", name, i, gpu.Path[len(gpu.Path)-1], gpu.PCI)
 			}
 		}
 	}
@@ -38,8 +39,8 @@ func TestUnknownProfileTeaches(t *testing.T) {
 
 func TestCheckFinds(t *testing.T) {
 	models := map[string]Model{"a": {NVLinks: 2}}
-	card := func(pci string) GPU { return GPU{Model: "a", PCI: pci, Path: []string{"0000:00:01.0"}} }
-	two := []GPU{card("0000:01:00.0"), card("0000:02:00.0")}
+	newGPU := func(pci string) GPU { return GPU{Model: "a", PCI: pci, Path: []string{"0000:00:01.0"}} }
+	two := []GPU{newGPU("0000:01:00.0"), newGPU("0000:02:00.0")}
 	node := []Node{{}}
 	tests := map[string]struct {
 		machine Machine
@@ -51,9 +52,9 @@ func TestCheckFinds(t *testing.T) {
 		"out of order":   {Machine{GPUs: []GPU{two[1], two[0]}, NUMA: node}, "must come before"},
 		"no node":        {Machine{GPUs: two}, "no NUMA node"},
 		"asymmetric":     {Machine{GPUs: two, NUMA: node, Mesh: [][]int{{0, 1}, {2, 0}}}, "not symmetric"},
-		"too many links": {Machine{GPUs: two, NUMA: node, Mesh: [][]int{{0, 3}, {3, 0}}}, "the mesh takes 3"},
+		"too many links": {Machine{GPUs: two, NUMA: node, Mesh: [][]int{{0, 3}, {3, 0}}}, "the mesh uses 3"},
 		"unknown extra":  {Machine{GPUs: two, NUMA: node, Extras: []string{"rdma"}}, "unknown extra"},
-		"fabric links":   {Machine{GPUs: two, NUMA: node, Switch: &NVSwitch{Links: []int{3}}}, "the fabric takes 3"},
+		"fabric links":   {Machine{GPUs: two, NUMA: node, Switch: &NVSwitch{Links: []int{3}}}, "the fabric uses 3"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +65,8 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestGeometryNames derives each profile's name from its slices and memory, as NVIDIA's
-// tools do, so that a wrong number in the table shows.
+// TestGeometryNames derives each profile's name from its slices and memory, as NVIDIA's tools do, to detect a wrong
+// number in the table.
 func TestGeometryNames(t *testing.T) {
 	models, err := Models()
 	if err != nil {

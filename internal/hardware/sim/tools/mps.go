@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// The files of the real daemon.
+// The files and messages of the real daemon.
 const (
 	mpsSocket     = "control"
 	mpsPIDFile    = "nvidia-cuda-mps-control.pid"
@@ -24,16 +24,16 @@ const (
 	mpsServerLog  = "server.log"
 )
 
-// mpsMaxLine bounds a line of the protocol between the processes of the stand-in.
+// mpsMaxLine bounds a line of the protocol between the simulated programs.
 const mpsMaxLine = 4096
 
 func mpsPipeDir() string {
 	return cmp.Or(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "/tmp/nvidia-mps")
 }
 
-// MPSControl is nvidia-cuda-mps-control over the simulated machine in dir: with -f the daemon of the GPUs that
-// CUDA_VISIBLE_DEVICES names, with no argument the front end, which takes commands from stdin. The daemon's end
-// by a signal leaves its files, as the real one's does.
+// MPSControl is nvidia-cuda-mps-control on the simulated machine in dir. With -f it runs the daemon for the GPUs in
+// CUDA_VISIBLE_DEVICES; without arguments it is the front end, which reads commands from stdin. A daemon that a signal
+// ends leaves its files behind, as the real one does.
 func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	foreground, multiUser := false, false
 	for _, arg := range args {
@@ -43,7 +43,7 @@ func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Wr
 		case "-multiuser-server":
 			multiUser = true
 		case "-d":
-			fmt.Fprintln(stderr, "this stand-in for nvidia-cuda-mps-control does not run in the background; use -f")
+			fmt.Fprintln(stderr, "this simulated nvidia-cuda-mps-control does not run in the background; use -f")
 			return 1
 		default:
 			fmt.Fprintf(stderr, "unknown option %q; usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]\n", arg)
@@ -64,7 +64,7 @@ func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Wr
 	return 0
 }
 
-// mpsDevices are the UUIDs of the GPUs that a daemon sees.
+// mpsDevices returns the UUIDs of the GPUs that a daemon sees.
 func mpsDevices(dir, visible string) ([]string, error) {
 	machine, err := sim.Open(dir)
 	if err != nil {
@@ -78,19 +78,19 @@ func mpsDevices(dir, visible string) ([]string, error) {
 		return nil, errors.New("no NVIDIA driver is loaded")
 	}
 	var devices []string
-	take := func(card sim.GPUDescription) error {
-		if card.MIG == "on" {
-			return fmt.Errorf("GPU %s is partitioned (MIG); MPS takes whole GPUs", card.UUID)
+	take := func(gpu sim.GPUDescription) error {
+		if gpu.MIG == "on" {
+			return fmt.Errorf("GPU %s is partitioned (MIG); MPS takes whole GPUs", gpu.UUID)
 		}
-		devices = append(devices, card.UUID)
+		devices = append(devices, gpu.UUID)
 		return nil
 	}
 	if visible == "" {
-		for _, card := range show.GPUs {
-			if card.Index < 0 {
-				continue // it is no longer in the machine
+		for _, gpu := range show.GPUs {
+			if gpu.Index < 0 {
+				continue // removed from the machine
 			}
-			if err := take(card); err != nil {
+			if err := take(gpu); err != nil {
 				return nil, err
 			}
 		}
@@ -98,10 +98,10 @@ func mpsDevices(dir, visible string) ([]string, error) {
 	}
 	for name := range strings.SplitSeq(visible, ",") {
 		found := false
-		for _, card := range show.GPUs {
-			if card.Index >= 0 && (card.UUID == name || fmt.Sprint(card.Index) == name) {
+		for _, gpu := range show.GPUs {
+			if gpu.Index >= 0 && (gpu.UUID == name || fmt.Sprint(gpu.Index) == name) {
 				found = true
-				if err := take(card); err != nil {
+				if err := take(gpu); err != nil {
 					return nil, err
 				}
 			}
@@ -113,7 +113,7 @@ func mpsDevices(dir, visible string) ([]string, error) {
 	return devices, nil
 }
 
-// answersOf tells how the machine's daemons answer now.
+// answersOf returns a function that reads how the machine's daemons answer now.
 func answersOf(dir string) func() string {
 	return func() string {
 		machine, err := sim.Open(dir)
@@ -128,7 +128,7 @@ func answersOf(dir string) func() string {
 	}
 }
 
-// mpsFrontEnd passes lines to the daemon and prints its answers.
+// mpsFrontEnd sends lines to the daemon and prints its answers.
 func mpsFrontEnd(stdin io.Reader, stdout, stderr io.Writer) int {
 	lines := bufio.NewScanner(stdin)
 	for lines.Scan() {
@@ -154,7 +154,7 @@ func mpsFrontEnd(stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// runMPSDaemon is a daemon from its start to quit.
+// runMPSDaemon runs a daemon from its start to the quit command.
 func runMPSDaemon(devices []string, multiUser bool, answers func() string, stdout io.Writer) error {
 	pipe := mpsPipeDir()
 	logDir := cmp.Or(os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "/var/log/nvidia-mps")
@@ -192,7 +192,7 @@ func runMPSDaemon(devices []string, multiUser bool, answers func() string, stdou
 	if err != nil {
 		return err
 	}
-	// Clients of every user connect.
+	// Clients of every user may connect.
 	if err := os.Chmod(socket, 0o777); err != nil {
 		return err
 	}

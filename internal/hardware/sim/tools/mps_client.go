@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 )
 
-// MPSClient is a CUDA program as far as MPS is concerned: it connects to the daemon in CUDA_MPS_PIPE_DIRECTORY, prints
-// what it is granted (device, pinned_mem_limit, active_thread_percentage, ready) and stays until the daemon goes, which
-// is status 1, or with -once ends at once. With -uid it says that it is that user.
+// MPSClient simulates a CUDA program that uses MPS: it connects to the daemon in CUDA_MPS_PIPE_DIRECTORY, prints what
+// it is granted (device, pinned_mem_limit, active_thread_percentage, ready) and stays connected until the daemon ends,
+// which gives exit status 1. With -once it exits as soon as it is ready. With -uid it connects as that user.
 func MPSClient(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mps-client", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	uid := flags.Int("uid", os.Getuid(), "the user that it says it is")
-	once := flags.Bool("once", false, "end once it is granted its place")
+	uid := flags.Int("uid", os.Getuid(), "connect as this user ID")
+	once := flags.Bool("once", false, "exit as soon as the client is ready")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// mpsClientLimit is how many clients a server takes (compute capability 7.0 and later).
+// mpsClientLimit is how many clients a server accepts (compute capability 7.0 and later).
 const mpsClientLimit = 48
 
-// mpsLimits are what a client process gets: a percentage and, by device, a size such as 2048M.
+// mpsLimits are the limits of a client process: a percentage and, by device, a size such as 2048M.
 type mpsLimits struct {
 	threads float64
 	memory  map[int]string
@@ -30,7 +30,7 @@ func (l mpsLimits) clone() mpsLimits {
 	return mpsLimits{l.threads, memory}
 }
 
-// mpsServer is what the real daemon starts a process for at the first client.
+// mpsServer represents the process that the real daemon starts for the first client.
 type mpsServer struct {
 	pid, uid int
 	limits   mpsLimits
@@ -42,7 +42,7 @@ type mpsClient struct {
 	conn     net.Conn
 }
 
-// mpsDaemon keeps one server at a time.
+// mpsDaemon runs one server at a time.
 type mpsDaemon struct {
 	devices   []string
 	multiUser bool
@@ -56,9 +56,9 @@ type mpsDaemon struct {
 	current  *mpsServer
 	nextPID  int
 	quitting bool
-	// changed is signalled when a client has gone.
+	// changed is signalled when a client has disconnected.
 	changed *sync.Cond
-	// done is closed when the daemon has quit.
+	// done is closed when the daemon has ended.
 	done chan struct{}
 }
 
@@ -71,12 +71,12 @@ func newMPSDaemon(devices []string, multiUser bool, answers func() string, contr
 	return d
 }
 
-// logf writes one line in the form of the real logs.
+// logf writes one line in the format of the real logs.
 func (d *mpsDaemon) logf(to io.Writer, format string, args ...any) {
 	fmt.Fprintf(to, "[%s Control] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), fmt.Sprintf(format, args...))
 }
 
-// serve takes connections until quit. One begins with a line: "command ..." or "client UID PID".
+// serve accepts connections until quit. A connection starts with a line: "command ..." or "client UID PID".
 func (d *mpsDaemon) serve() {
 	var open sync.WaitGroup
 	for {
@@ -108,7 +108,7 @@ func (d *mpsDaemon) serve() {
 	open.Wait()
 }
 
-// command carries out one command and returns what the front end prints.
+// command executes one command and returns what the front end prints.
 func (d *mpsDaemon) command(words []string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,7 +138,7 @@ func (d *mpsDaemon) command(words []string) string {
 	case "quit":
 		return d.quit(words[1:])
 	}
-	// The commands for one server.
+	// The other commands concern one server.
 	if d.current == nil || arg(1) != strconv.Itoa(d.current.pid) {
 		return "invalid command or server: " + strings.Join(words, " ") + "\n"
 	}
@@ -170,7 +170,7 @@ func setThreads(limits *mpsLimits, text string) string {
 	return fmt.Sprintf("%.1f\n", value)
 }
 
-// memory sets or answers the limit of one of the daemon's own devices.
+// memory sets or returns the memory limit of one of the daemon's own devices.
 func (d *mpsDaemon) memory(limits *mpsLimits, device, size string, set bool) string {
 	number, err := strconv.Atoi(device)
 	if err != nil || number < 0 || number >= len(d.devices) {
@@ -187,7 +187,7 @@ func (d *mpsDaemon) memory(limits *mpsLimits, device, size string, set bool) str
 	return ""
 }
 
-// threads answers a percentage.
+// threads returns the active thread percentage.
 func (d *mpsDaemon) threads(limits *mpsLimits) string {
 	value := limits.threads
 	if d.answers() == sim.MPSAnswersOtherPart {
@@ -196,7 +196,7 @@ func (d *mpsDaemon) threads(limits *mpsLimits) string {
 	return fmt.Sprintf("%.1f\n", value)
 }
 
-// answer is what the daemon says of a size that was set; "" for none.
+// answer returns how the daemon reports a size that was set; "" for none.
 func (d *mpsDaemon) answer(size string) string {
 	mib, err := strconv.ParseUint(strings.TrimRight(size, "MG"), 10, 32)
 	if err != nil {
@@ -234,7 +234,8 @@ func (d *mpsDaemon) ps() string {
 	return out.String()
 }
 
-// quit takes no more clients, waits for those that are there, with -t at most so many seconds, and ends. It is called with the lock held.
+// quit accepts no more clients, waits for the connected ones (with -t at most that many seconds) and ends the daemon.
+// The caller holds the lock.
 func (d *mpsDaemon) quit(args []string) string {
 	if d.quitting {
 		return ""
@@ -257,7 +258,7 @@ func (d *mpsDaemon) quit(args []string) string {
 	return ""
 }
 
-// drop ends the server with all its clients.
+// drop ends the server and disconnects all its clients.
 func (d *mpsDaemon) drop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -268,12 +269,12 @@ func (d *mpsDaemon) drop() {
 	}
 }
 
-// host keeps a client until it, or the daemon, goes.
+// host serves a client until the client disconnects or the daemon ends.
 func (d *mpsDaemon) host(c *mpsClient, from io.Reader) {
 	if !d.admit(c) {
 		return
 	}
-	_, _ = io.Copy(io.Discard, from) // returns when the client goes
+	_, _ = io.Copy(io.Discard, from) // returns when the client disconnects
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.current.clients = slices.DeleteFunc(d.current.clients, func(other *mpsClient) bool { return other == c })
@@ -281,8 +282,8 @@ func (d *mpsDaemon) host(c *mpsClient, from io.Reader) {
 	d.changed.Broadcast()
 }
 
-// admit grants a client its place. Without the multi-user server one of a second user waits until those of the
-// first have gone.
+// admit connects a client to the server. Without the multi-user server, a client of a second user waits until the
+// clients of the first user have disconnected.
 func (d *mpsDaemon) admit(c *mpsClient) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

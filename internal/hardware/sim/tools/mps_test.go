@@ -36,15 +36,15 @@ func newMPSNode(t *testing.T) *mpsNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Paths of sockets are short, so t.TempDir is too long.
+	// A socket path has a short maximum length, and t.TempDir exceeds it.
 	pipe, err := os.MkdirTemp("", "mps")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(pipe) })
 	n := &mpsNode{t: t, machine: machine, pipe: pipe}
-	for _, card := range show.GPUs {
-		n.uuids = append(n.uuids, card.UUID)
+	for _, gpu := range show.GPUs {
+		n.uuids = append(n.uuids, gpu.UUID)
 	}
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", pipe)
 	t.Setenv("CUDA_MPS_LOG_DIRECTORY", t.TempDir())
@@ -89,7 +89,7 @@ func (n *mpsNode) quit() {
 	n.exited = nil
 }
 
-// client connects as a program of a user.
+// client connects as a program of that user.
 func (n *mpsNode) client(uid, pid int) (net.Conn, *bufio.Scanner) {
 	n.t.Helper()
 	conn, err := net.Dial("unix", filepath.Join(n.pipe, mpsSocket))
@@ -101,8 +101,8 @@ func (n *mpsNode) client(uid, pid int) (net.Conn, *bufio.Scanner) {
 	return conn, bufio.NewScanner(conn)
 }
 
-// told reads up to a word, or to the end.
-func told(lines *bufio.Scanner, word string) string {
+// readUntil returns the lines up to the one that contains the word, or to the end.
+func readUntil(lines *bufio.Scanner, word string) string {
 	var out []string
 	for lines.Scan() {
 		out = append(out, lines.Text())
@@ -139,10 +139,11 @@ func TestMPSCommands(t *testing.T) {
 			t.Errorf("%s: %d %q, want %q", step.command, code, out, step.want)
 		}
 	}
-	// The first client makes the server, with the defaults of that moment.
+	// The first client starts the server, with the defaults at that time.
 	_, lines := n.client(1000, 7)
-	if got, want := told(lines, "ready"), "device 0 "+n.uuids[3]+"|pinned_mem_limit 0 2048M|active_thread_percentage 25.0|ready"; got != want {
-		t.Errorf("a client is told %q, want %q", got, want)
+	if got, want := readUntil(lines, "ready"), "device 0 "+n.uuids[3]+"|pinned_mem_limit 0 "+
+		"2048M|active_thread_percentage 25.0|ready"; got != want {
+		t.Errorf("a client gets %q, want %q", got, want)
 	}
 	for _, step := range []struct{ command, want string }{
 		{"get_server_list", "101\n"},
@@ -160,8 +161,8 @@ func TestMPSCommands(t *testing.T) {
 		}
 	}
 	_, lines = n.client(1000, 8)
-	if got := told(lines, "ready"); !strings.Contains(got, "pinned_mem_limit 0 3G|active_thread_percentage 60.0") {
-		t.Errorf("the next client is told %q", got)
+	if got := readUntil(lines, "ready"); !strings.Contains(got, "pinned_mem_limit 0 3G|active_thread_percentage 60.0") {
+		t.Errorf("the next client gets %q", got)
 	}
 }
 
@@ -170,13 +171,13 @@ func TestMPSUsers(t *testing.T) {
 		n := newMPSNode(t)
 		n.start()
 		first, lines := n.client(1000, 1)
-		told(lines, "ready")
+		readUntil(lines, "ready")
 		_, lines = n.client(2000, 2)
-		if got := told(lines, "waiting"); got != "waiting: clients of user 1000 run" {
-			t.Errorf("the second user is told %q", got)
+		if got := readUntil(lines, "waiting"); got != "waiting: clients of user 1000 run" {
+			t.Errorf("the second user gets %q", got)
 		}
 		first.Close()
-		if got := told(lines, "ready"); !strings.HasSuffix(got, "ready") {
+		if got := readUntil(lines, "ready"); !strings.HasSuffix(got, "ready") {
 			t.Errorf("after the first has gone: %q", got)
 		}
 	})
@@ -185,23 +186,23 @@ func TestMPSUsers(t *testing.T) {
 		n.start("-multiuser-server")
 		for uid := range mpsClientLimit {
 			_, lines := n.client(uid, uid+1)
-			if got := told(lines, "ready"); !strings.HasSuffix(got, "ready") {
-				t.Fatalf("client %d is told %q", uid, got)
+			if got := readUntil(lines, "ready"); !strings.HasSuffix(got, "ready") {
+				t.Fatalf("client %d gets %q", uid, got)
 			}
 		}
 		_, lines := n.client(0, 1)
-		if got := told(lines, "refused"); got != "refused: the server has 48 clients" {
-			t.Errorf("client 49 is told %q", got)
+		if got := readUntil(lines, "refused"); got != "refused: the server has 48 clients" {
+			t.Errorf("client 49 gets %q", got)
 		}
 	})
 }
 
-// TestMPSQuit: it waits for clients, for a bounded time if told so, and takes no new ones.
+// TestMPSQuit checks that quit waits for clients, with -t for a limited time, and refuses new ones.
 func TestMPSQuit(t *testing.T) {
 	n := newMPSNode(t)
 	n.start()
 	first, lines := n.client(1, 1)
-	told(lines, "ready")
+	readUntil(lines, "ready")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -209,10 +210,10 @@ func TestMPSQuit(t *testing.T) {
 	}()
 	for {
 		late, lines := n.client(1, 2)
-		refused := told(lines, "ready") == ""
+		refused := readUntil(lines, "ready") == ""
 		late.Close()
 		if refused {
-			break // it is quitting
+			break // the daemon is quitting
 		}
 	}
 	select {
@@ -260,7 +261,8 @@ func TestMPSDaemonRefuses(t *testing.T) {
 				dir = t.TempDir()
 			}
 			var out strings.Builder
-			if code := MPSControl(dir, tc.args, strings.NewReader(""), io.Discard, &out); code != 1 || !strings.Contains(out.String(), tc.want) {
+			if code := MPSControl(dir, tc.args, strings.NewReader(""), io.Discard, &out); code != 1 ||
+				!strings.Contains(out.String(), tc.want) {
 				t.Errorf("%d %q, want %q", code, out.String(), tc.want)
 			}
 		})
@@ -294,10 +296,12 @@ func TestMPSClient(t *testing.T) {
 		t.Errorf("without a daemon: %d %q", code, complaint.String())
 	}
 	n.start()
-	if code := MPSClient([]string{"-once", "-uid", "5"}, &out, &complaint); code != 0 || !strings.HasPrefix(out.String(), "device 0 "+n.uuids[3]+"\n") || !strings.HasSuffix(out.String(), "\nready\n") {
+	if code := MPSClient([]string{"-once", "-uid", "5"}, &out, &complaint); code != 0 ||
+		!strings.HasPrefix(out.String(), "device 0 "+n.uuids[3]+"\n") ||
+		!strings.HasSuffix(out.String(), "\nready\n") {
 		t.Errorf("%d %q", code, out.String())
 	}
-	// One that stays ends with the daemon.
+	// A client that stays ends with the daemon.
 	reader, writer := io.Pipe()
 	ended := make(chan int, 1)
 	complaint.Reset()
@@ -305,7 +309,7 @@ func TestMPSClient(t *testing.T) {
 		ended <- MPSClient(nil, writer, &complaint)
 		writer.Close()
 	}()
-	told(bufio.NewScanner(reader), "ready")
+	readUntil(bufio.NewScanner(reader), "ready")
 	n.quit()
 	if code := <-ended; code != 1 || !strings.Contains(complaint.String(), "has gone") {
 		t.Errorf("after the daemon: %d %q", code, complaint.String())

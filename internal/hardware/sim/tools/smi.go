@@ -31,8 +31,8 @@ type smi struct {
 	out     io.Writer
 }
 
-// SMI is nvidia-smi on the machine in dir: -L, compute-policy (--set-timeslice, --list) and --gpu-reset. It
-// prints to stdout, as nvidia-smi does with its complaints too, and returns the exit code.
+// SMI is nvidia-smi on the machine in dir. It supports -L, compute-policy (--set-timeslice, --list) and --gpu-reset. It
+// prints everything to stdout, including errors, as nvidia-smi does, and returns the exit code.
 func SMI(dir string, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	machine, err := sim.Open(dir)
 	if err != nil {
@@ -66,15 +66,15 @@ func SMI(dir string, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	return s.usage()
 }
 
-// smiOptions is what the arguments ask for: one of list, reset, policies, slice.
+// smiOptions are the parsed arguments: exactly one of list, reset, policies and slice is set.
 type smiOptions struct {
 	list, reset, policies bool
-	// slice is negative when none is given; ids are empty for every GPU.
+	// slice is negative when none is given; an empty ids means every GPU.
 	slice int
 	ids   []string
 }
 
-// parseSMI reads the arguments; false for what nvidia-smi would not take, or this one does not know.
+// parseSMI parses the arguments. It returns false for arguments that nvidia-smi or this simulation does not accept.
 func parseSMI(args []string) (smiOptions, bool) {
 	options := smiOptions{slice: -1}
 	compute := len(args) > 0 && args[0] == "compute-policy"
@@ -124,12 +124,12 @@ func (s *smi) usage() int {
 	return exitUsage
 }
 
-// present are the GPUs that the driver counts.
+// present returns the GPUs that the driver enumerates.
 func (s *smi) present() []sim.GPUDescription {
 	return slices.DeleteFunc(slices.Clone(s.shown.GPUs), func(g sim.GPUDescription) bool { return g.Index < 0 })
 }
 
-// on calls f with the GPUs of those ids (index, UUID or PCI bus ID), in NVML's order.
+// on calls f with the GPUs of those IDs (index, UUID or PCI bus ID), in NVML's order.
 func (s *smi) on(ids []string, f func([]sim.GPUDescription) int) int {
 	gpus := s.present()
 	if len(ids) > 0 {
@@ -154,7 +154,7 @@ func named(g sim.GPUDescription, id string) bool {
 	return id == strconv.Itoa(g.Index) || id == g.UUID || strings.EqualFold(id, g.PCIBusID) || strings.EqualFold(id, busID(g.PCIBusID))
 }
 
-// busID is how nvidia-smi prints it: with eight digits of the domain, in capitals.
+// busID formats a bus ID as nvidia-smi does: eight domain digits, upper case.
 func busID(kernel string) string { return "0000" + strings.ToUpper(kernel) }
 
 func (s *smi) list() int {
@@ -195,7 +195,7 @@ func (s *smi) setTimeSlice(gpus []sim.GPUDescription, slice int) int {
 	return exitOK
 }
 
-// refused says why one GPU did not do what was asked.
+// refused prints why the request failed for one GPU.
 func (s *smi) refused(g sim.GPUDescription, what string, err error) int {
 	var ret nvml.Return
 	if !errors.As(err, &ret) {
@@ -203,7 +203,8 @@ func (s *smi) refused(g sim.GPUDescription, what string, err error) int {
 		return exitOther
 	}
 	if ret == nvml.ERROR_GPU_IS_LOST {
-		fmt.Fprintf(s.out, "Unable to determine the device handle for GPU %s: GPU is lost.  Reboot the system to recover this GPU\n", busID(g.PCIBusID))
+		fmt.Fprintf(s.out, "Unable to determine the device handle for GPU %s: GPU is lost.  Reboot the system to "+
+			"recover this GPU\n", busID(g.PCIBusID))
 		return exitLost
 	}
 	fmt.Fprintf(s.out, "Unable to %s for GPU %s: Not Supported\n", what, busID(g.PCIBusID))

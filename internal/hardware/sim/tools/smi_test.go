@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
 )
 
-// smiMachine makes a machine without device nodes.
+// smiMachine creates a machine without device nodes.
 func smiMachine(t testing.TB, profile string) *sim.Machine {
 	t.Helper()
 	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "sim"), profile, sim.Options{Seed: "smi", NoDeviceNodes: true})
@@ -25,7 +25,7 @@ func smiMachine(t testing.TB, profile string) *sim.Machine {
 	return m
 }
 
-// runSMI runs nvidia-smi and returns its output, with each GPU's UUID as @N, as in args, and its exit code.
+// runSMI runs nvidia-smi. It returns the output, with each GPU's UUID as @N, as in args, and the exit code.
 func runSMI(t testing.TB, m *sim.Machine, args ...string) (string, int) {
 	t.Helper()
 	shown, err := m.Show()
@@ -56,9 +56,11 @@ func runSMI(t testing.TB, m *sim.Machine, args ...string) (string, int) {
 func TestSMI(t *testing.T) {
 	const usage = "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
 	policies := func(values ...string) string {
-		text := "+-------------------------------------+\n| GPU compute policies:               |\n| GPU    Name              Value      |\n|=====================================|\n"
+		text := "+-------------------------------------+\n| GPU compute policies:               |\n" +
+			"| GPU    Name              Value      |\n|=====================================|\n"
 		for i := 0; i < len(values); i += 2 {
-			text += "|   " + values[i] + "    Timeslice         " + (values[i+1] + "          ")[:10] + " |\n+-------------------------------------+\n"
+			text += "|   " + values[i] + "    Timeslice         " + (values[i+1] + "          ")[:10] +
+				" |\n+-------------------------------------+\n"
 		}
 		return text
 	}
@@ -79,26 +81,35 @@ func TestSMI(t *testing.T) {
 			[]sim.Fault{{GPU: "1", Remove: true}}, "-L", 0,
 			"GPU 0: Tesla T4 (UUID: @0)\nGPU 1: Tesla T4 (UUID: @2)\nGPU 2: Tesla T4 (UUID: @3)\n",
 		},
-		"time slice":         {nil, "compute-policy -i @2 --set-timeslice=3", 0, "Timeslice set to Long for GPU 00000000:AF:00.0.\n"},
-		"time slice, spaced": {nil, "compute-policy --id=1,0000:3b:00.0 --set-timeslice 1", 0, "Timeslice set to Short for GPU 00000000:3B:00.0.\nTimeslice set to Short for GPU 00000000:5E:00.0.\n"},
-		"time slice, lost":   {[]sim.Fault{{GPU: "0", Lost: true}}, "compute-policy -i 0 --set-timeslice=0", 15, "Unable to determine the device handle for GPU 00000000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU\n"},
-		"policies":           {nil, "compute-policy --list", 0, policies("0", "Default", "1", "Default", "2", "Default", "3", "Default")},
-		"policies of one":    {nil, "compute-policy -l -i 3", 0, policies("3", "Default")},
-		"no such GPU":        {nil, "--gpu-reset -i @0,@x", 6, "No devices were found\n"},
-		"no such index":      {nil, "compute-policy -i 4 --list", 6, "No devices were found\n"},
-		"reset":              {nil, "--gpu-reset -i @3,@0", 0, "GPU 00000000:3B:00.0 was successfully reset.\nGPU 00000000:D8:00.0 was successfully reset.\nAll done.\n"},
+		"time slice": {nil, "compute-policy -i @2 --set-timeslice=3", 0, "Timeslice set to Long for GPU 00000000:AF:00.0.\n"},
+		"time slice, spaced": {nil, "compute-policy --id=1,0000:3b:00.0 --set-timeslice 1", 0,
+			"Timeslice set to Short for GPU 00000000:3B:00.0.\nTimeslice set to Short for GPU 00000000:5E:00.0.\n"},
+		"time slice, lost": {[]sim.Fault{{GPU: "0", Lost: true}}, "compute-policy -i 0 --set-timeslice=0", 15,
+			"Unable to determine the device handle for GPU 00000000:3B:00.0: GPU is lost.  Reboot the system to " +
+				"recover this GPU\n"},
+		"policies":        {nil, "compute-policy --list", 0, policies("0", "Default", "1", "Default", "2", "Default", "3", "Default")},
+		"policies of one": {nil, "compute-policy -l -i 3", 0, policies("3", "Default")},
+		"no such GPU":     {nil, "--gpu-reset -i @0,@x", 6, "No devices were found\n"},
+		"no such index":   {nil, "compute-policy -i 4 --list", 6, "No devices were found\n"},
+		"reset": {nil, "--gpu-reset -i @3,@0", 0,
+			"GPU 00000000:3B:00.0 was successfully reset.\nGPU 00000000:D8:00.0 was successfully reset.\n" +
+				"All done.\n"},
 		"reset, one in use": {
 			[]sim.Fault{{GPU: "1", Busy: true}}, "--gpu-reset -i 0,1", 255,
-			"The following GPUs could not be reset:\n  GPU 00000000:5E:00.0: In use by another client\n\n1 device is currently being used by one or more other processes " +
-				"(e.g., Fabric Manager, CUDA application, graphics application such as an X server, or a monitoring application such as another instance of nvidia-smi). " +
+			"The following GPUs could not be reset:\n  GPU 00000000:5E:00.0: In use by another client\n\n" +
+				"1 device is currently being used by one or more other processes " +
+				"(e.g., Fabric Manager, CUDA application, graphics application such as an X server, or a " +
+				"monitoring application such as another instance of nvidia-smi). " +
 				"Please first kill all processes using this device and all compute applications running in the system.\n",
 		},
 		"reset, lost": {
-			[]sim.Fault{{GPU: "2", LostSilently: true}}, "-r", 255, "The following GPUs could not be reset:\n  GPU 00000000:AF:00.0: GPU is lost\n",
+			[]sim.Fault{{GPU: "2", LostSilently: true}}, "-r", 255,
+			"The following GPUs could not be reset:\n  GPU 00000000:AF:00.0: GPU is lost\n",
 		},
 		"no driver": {
 			[]sim.Fault{{DriverGone: true}}, "-L", 9,
-			"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n",
+			"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the " +
+				"latest NVIDIA driver is installed and running.\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,8 +127,8 @@ func TestSMI(t *testing.T) {
 	}
 }
 
-// TestSMIOnMIG: the list has MIG devices, a reset brings the waiting mode into force, and a card in MIG
-// mode has no time slice.
+// TestSMIOnMIG checks that the list has MIG devices, that a reset applies the pending mode, and that a GPU in MIG mode
+// has no time slice.
 func TestSMIOnMIG(t *testing.T) {
 	m := smiMachine(t, "a30x4")
 	library := m.NVML()
@@ -151,9 +162,10 @@ func TestSMIWithoutMachine(t *testing.T) {
 	}
 }
 
-// FuzzSMI: no arguments are understood in a way that changes the machine without an exit code 0, and none panics.
+// FuzzSMI checks that no arguments cause a panic, or change the machine without exit code 0.
 func FuzzSMI(f *testing.F) {
-	for _, seed := range []string{"-L", "compute-policy -i 0 --set-timeslice=1", "--gpu-reset -i 0,1", "compute-policy --list", "-i", "=", "--id= -r"} {
+	for _, seed := range []string{"-L", "compute-policy -i 0 --set-timeslice=1", "--gpu-reset -i 0,1",
+		"compute-policy --list", "-i", "=", "--id= -r"} {
 		f.Add(seed)
 	}
 	m := smiMachine(f, "t4x4")
