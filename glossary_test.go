@@ -11,6 +11,7 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"internal/node/offer",
 	"internal/node/mps",
 	"internal/cli/doctor", "internal/cli/evidence", "internal/cli/simcmd", "internal/cli/term", "internal/cli/version",
 	"internal/core", "internal/core/problem/internal/docgen", "internal/core/spelling", "internal/core/version",

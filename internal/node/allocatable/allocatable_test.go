@@ -145,8 +145,8 @@ func uses(d *Devices) string {
 
 const wholeNode = "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared)"
 
-// TestRunSettlesOncePerChange: each event leads to the settlements that it needs and to no other, however often the actor
-// is woken.
+// TestRunSettlesOncePerChange: each event leads to the settlements that it needs and to no other, however often the
+// actor is woken.
 func TestRunSettlesOncePerChange(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 1}
 	tests := map[string]struct {
@@ -319,7 +319,7 @@ func TestRestart(t *testing.T) {
 		"nothing is held": {want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (MPS x2)"},
 		"a damaged file, and a replica that is held": {
 			spoil: func(b []byte) []byte { return b[:len(b)-9] }, held: true, problem: "STATE_DAMAGED",
-			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (shared, it is not known how) draining: waits for ns/a to end, then becomes nvidia.com/shared (MPS x2)",
+			want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (shared, mode unknown) draining: waits for ns/a to end, then becomes nvidia.com/shared (MPS x2)",
 		},
 		"a damaged file, and nothing is held": {
 			spoil: func([]byte) []byte { return []byte("{") }, want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (MPS x2)",

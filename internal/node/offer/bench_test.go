@@ -7,10 +7,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// benchNode has cards of which each is shared by the rules, or partitioned by seven.
-func benchNode(cards int, mig bool) *gpu.Snapshot {
+// benchNode returns GPUs that are each shared by the rules, or partitioned into seven.
+func benchNode(gpus int, mig bool) *gpu.Snapshot {
 	snapshot := &gpu.Snapshot{}
-	for i := range cards {
+	for i := range gpus {
 		c := gpu.GPU{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-%08d-1111-2222-3333-444444444444", i)), Index: i,
 			Product: "NVIDIA A100-SXM4-40GB", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40 << 30,
@@ -18,7 +18,9 @@ func benchNode(cards int, mig bool) *gpu.Snapshot {
 		c.MIG.Enabled = mig
 		for j := range 7 {
 			if mig {
-				c.MIG.Devices = append(c.MIG.Devices, gpu.MIGDevice{UUID: gpu.UUID(fmt.Sprintf("MIG-%04d%04d-1111-2222-3333-444444444444", i, j)), Index: j, Profile: "1g.5gb"})
+				c.MIG.Devices = append(c.MIG.Devices,
+					gpu.MIGDevice{UUID: gpu.UUID(fmt.Sprintf("MIG-%04d%04d-1111-2222-3333-444444444444", i, j)),
+						Index: j, Profile: "1g.5gb"})
 			}
 		}
 		snapshot.GPUs = append(snapshot.GPUs, c)
@@ -34,15 +36,15 @@ func benchSettings(replicas int) Settings {
 	}
 }
 
-// BenchmarkBuild is what a change of anything costs before the kubelet can be told.
+// BenchmarkBuild measures what any change costs before the kubelet gets a new list.
 func BenchmarkBuild(b *testing.B) {
 	for _, bench := range []struct {
-		name            string
-		cards, replicas int
-		mig             bool
+		name           string
+		gpus, replicas int
+		mig            bool
 	}{{"8x100", 8, 100, false}, {"16x7x4", 16, 4, true}} {
 		b.Run(bench.name, func(b *testing.B) {
-			snapshot := benchNode(bench.cards, bench.mig)
+			snapshot := benchNode(bench.gpus, bench.mig)
 			units, _ := Resolve(snapshot, benchSettings(bench.replicas))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -54,7 +56,7 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkSettle resolves and settles 16 cards of seven MIG devices, all of them held.
+// BenchmarkSettle resolves and settles 16 GPUs of seven MIG devices, all of them held.
 func BenchmarkSettle(b *testing.B) {
 	snapshot := benchNode(16, true)
 	applied, _ := Resolve(snapshot, benchSettings(2))

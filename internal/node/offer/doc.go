@@ -1,16 +1,13 @@
-// Package offer says what a node advertises: from the inventory and the settings it computes
-// as what each GPU and MIG device is given out, and from that the resources of the node with
-// the devices of each.
+// Package offer computes what a node advertises: from the inventory and the settings it derives the use of each GPU and
+// MIG device, and from that the resources of the node with the devices of each.
 //
-// It takes three steps. Resolve says what settings and hardware want, and what of it cannot be
-// had. Settle says what is in force now: a device that somebody holds keeps its use until it is
-// free. Place adds place and health to each unit, and List makes the kubelet's lists of that.
+// It takes three steps. Resolve returns the use that the settings ask for, and reports settings that the hardware
+// cannot meet. Settle returns what is in force now: a device in use keeps its use until it is released. Place adds
+// position and health to each unit, and List converts units to the kubelet's lists.
 //
-// It guarantees that the same input gives the same answer in the same order, whatever
-// the order of maps or of earlier calls; that every device keeps its id for as long as its
-// silicon keeps its UUID; that no silicon is ever in force in two sizes, a whole GPU and its MIG
-// devices; and that a device which is held never changes its resource or mode. A setting that
-// cannot be met is a problem and never an error: the rest of the node is offered. It is a pure
-// computation: it does no I/O, reads no clock, and must not import Kubernetes, a vendor's
+// It guarantees that the same input gives the same result in the same order; that a device keeps its ID as long as the
+// hardware keeps its UUID; that a whole GPU and its MIG devices are never in force together; and that a held device
+// does not change its resource or mode. A setting that cannot be met is a problem, not an error: the rest of the node
+// is advertised. It is a pure computation: it does no I/O, reads no clock, and must not import Kubernetes, a vendor's
 // library or a front end.
 package offer

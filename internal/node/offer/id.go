@@ -8,12 +8,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// replicaMark stands between the UUID and the number of a replica in a device id.
+// replicaMark separates the UUID from the number of a replica in a device id.
 const replicaMark = "::"
 
-// DeviceID is the kubelet's name for a piece of silicon: the UUID of the card or MIG
-// device, and for a share UUID::n with n from 0, as the field writes it
-// (a key counts its shares from 1, since 0 means unshared).
+// DeviceID returns the kubelet's ID of a device: the UUID of the GPU or MIG device, and UUID::n for a replica, with n
+// from 0, as NVIDIA's device plugin does (a key counts replicas from 1, since 0 means that the device is not shared).
 func DeviceID(key gpu.DeviceKey) string {
 	if key.Share > 0 {
 		return string(key.Device()) + replicaMark + strconv.Itoa(key.Share-1)
@@ -21,9 +20,8 @@ func DeviceID(key gpu.DeviceKey) string {
 	return string(key.Device())
 }
 
-// ParseDeviceID takes a device id apart: the UUID that it names, and the share in a
-// key's counting (n+1, or 0 for a device that is not shared). It reads exactly what
-// DeviceID writes.
+// ParseDeviceID splits a device ID into the UUID and the number of the replica as a key counts it (n+1, or 0 for a
+// device that is not shared). It accepts exactly the output of DeviceID.
 func ParseDeviceID(id string) (gpu.UUID, int, error) {
 	device, replica, shared := strings.Cut(id, replicaMark)
 	if device == "" {

@@ -28,7 +28,8 @@ func TestDeviceID(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"", "::1", "GPU-a::", "GPU-a::-1", "GPU-a::01", "GPU-a::1::2", "GPU-a::+1", "GPU-a::2147483647", "GPU-a::99999999999"} {
+	for _, bad := range []string{"", "::1", "GPU-a::", "GPU-a::-1", "GPU-a::01", "GPU-a::1::2", "GPU-a::+1",
+		"GPU-a::2147483647", "GPU-a::99999999999"} {
 		if device, share, err := ParseDeviceID(bad); err == nil {
 			t.Errorf("ParseDeviceID(%q) = %q, %d, want an error", bad, device, share)
 		}

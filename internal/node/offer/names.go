@@ -6,46 +6,48 @@ import (
 )
 
 const (
-	// maxResourceName is what the kubelet takes, the domain included.
+	// maxResourceName is the longest name that the kubelet accepts, including the domain.
 	maxResourceName = 63
 	migPrefix       = "nvidia.com/mig-"
 	sharedSuffix    = ".shared"
 )
 
-// migResource is the name of a profile's resource: what adds an attribute is written with a dot,
-// as a resource name has no plus; what takes one away keeps its dash.
+// migResource returns the resource name of a profile. A plus before an attribute becomes a dot, because a resource name
+// has no plus; a minus is kept.
 func migResource(profile string) string {
 	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 
-// isPartial tells whether a profile is of a compute instance smaller than its GPU
-// instance: 1c.3g.20gb is one of the three slices of a 3g.20gb.
+// isPartial reports whether a profile has a compute instance smaller than its GPU instance: 1c.3g.20gb is one of the
+// three slices of a 3g.20gb.
 func isPartial(profile string) bool {
 	slices, _, ok := strings.Cut(profile, "c.")
 	return ok && slices != "" && strings.Trim(slices, "0123456789") == ""
 }
 
-// CheckResource says what the kubelet would refuse a resource name for; empty when nothing.
+// CheckResource returns why the kubelet would refuse a resource name, or an empty string.
 func CheckResource(name string) string {
 	domain, rest, ok := strings.Cut(name, "/")
 	switch {
 	case len(name) > maxResourceName:
-		return fmt.Sprintf("it has %d characters and may have %d, domain and slash included", len(name), maxResourceName)
+		return fmt.Sprintf("it has %d characters, at most %d are allowed including domain and slash", len(name), maxResourceName)
 	case !ok || strings.Contains(rest, "/"):
 		return "it must be a domain, a slash and a name, as in " + DefaultResource
 	case !isSubdomain(domain):
-		return fmt.Sprintf("the domain %q must be lower-case letters, digits, dashes and dots, each part with a letter or digit at both ends", domain)
+		return fmt.Sprintf("the domain %q must be lower-case letters, digits, dashes and dots, each part with a letter or digit at both ends",
+			domain)
 	case !isSubdomain(rest):
-		return fmt.Sprintf("the part %q after the slash must be lower-case letters, digits, dashes and dots, each part with a letter or digit at both ends", rest)
+		return fmt.Sprintf("the part %q after the slash must be lower-case letters, digits, dashes and dots, each part with a letter or digit at both ends",
+			rest)
 	case strings.HasSuffix(domain, "kubernetes.io"):
-		return "domains that end with kubernetes.io are Kubernetes' own"
+		return "domains that end with kubernetes.io are reserved by Kubernetes"
 	case strings.HasPrefix(name, "requests."):
-		return `names that begin with "requests." are those of quotas`
+		return `names that begin with "requests." are reserved for quotas`
 	}
 	return ""
 }
 
-// isSubdomain tells whether text is a DNS-1123 subdomain.
+// isSubdomain reports whether text is a DNS-1123 subdomain.
 func isSubdomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
 		if label == "" || label[0] == '-' || label[len(label)-1] == '-' ||

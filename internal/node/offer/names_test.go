@@ -27,9 +27,9 @@ func TestCheckResource(t *testing.T) {
 		"dash before a dot":   {name: "nvidia.com/a-.b", want: `the part "a-.b"`},
 		"dot at the end":      {name: "nvidia.com/gpu.", want: `the part "gpu."`},
 		"dash in front":       {name: "-nvidia.com/gpu", want: `the domain "-nvidia.com"`},
-		"Kubernetes":          {name: "kubernetes.io/gpu", want: "Kubernetes' own"},
-		"below Kubernetes":    {name: "a.kubernetes.io/gpu", want: "Kubernetes' own"},
-		"looks like a quota":  {name: "requests.nvidia.com/gpu", want: "those of quotas"},
+		"Kubernetes":          {name: "kubernetes.io/gpu", want: "reserved by Kubernetes"},
+		"below Kubernetes":    {name: "a.kubernetes.io/gpu", want: "reserved by Kubernetes"},
+		"looks like a quota":  {name: "requests.nvidia.com/gpu", want: "reserved for quotas"},
 		"looks a bit like it": {name: "requests-nvidia.com/gpu"},
 	}
 	for name, test := range tests {

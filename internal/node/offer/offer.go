@@ -16,7 +16,7 @@ type Device struct {
 	Key gpu.DeviceKey
 	// Mode is how the device is shared.
 	Mode Mode
-	// Index is what nvidia-smi -L counts: N for a GPU, N:M for a MIG device.
+	// Index is the index that nvidia-smi -L shows: N for a GPU, N:M for a MIG device.
 	Index string
 	// Position is the GPU's position in the snapshot.
 	Position int
@@ -24,14 +24,14 @@ type Device struct {
 	NUMANode int
 	// Health is the class of the device's health: gpu.Healthy, Degraded, Draining or Unhealthy.
 	Health gpu.State
-	// Reason says why Health is not Healthy, as a phrase for people; empty when it is.
+	// Reason says why Health is not Healthy, as readable text; it is empty for a Healthy device.
 	Reason string
-	// Injection is what a container gets with the device; it is shared by the replicas of a unit, and must not be changed.
+	// Injection is what a container gets with the device. The replicas of a unit share it, so it must not be changed.
 	Injection Injection `json:"-"`
 }
 
-// Injection is what a container gets with a device besides what the device's own CDI device brings. A front end uses either
-// the CDI names or the rest.
+// Injection is what a container gets with a device in addition to the device's own CDI device. A front end uses either
+// the CDI names or the other fields.
 type Injection struct {
 	// CDIDevices are the qualified names of further CDI devices.
 	CDIDevices []string
@@ -48,14 +48,14 @@ type Mount struct {
 type Offer struct {
 	// Resource is the full extended resource name, such as nvidia.com/gpu.
 	Resource string
-	// RefuseMany refuses a container that asks for more than one device, when that is so for
-	// any unit of the resource: the kubelet chooses, so the strictest decides for all.
+	// RefuseMany refuses a container that requests more than one device. It is set when any unit of the resource has
+	// it, because the kubelet chooses the devices.
 	RefuseMany bool
 	// Devices are in the order of the GPUs' index, the MIG devices' and the replicas.
 	Devices []Device
 }
 
-// Placed is a unit in force with its place on the node and its health.
+// Placed is a unit in force with its position on the node and its health.
 type Placed struct {
 	Unit
 	// Index, Position, NUMANode, Health, Reason and Injection are as in Device.
@@ -67,13 +67,13 @@ type Placed struct {
 	Injection Injection `json:"-"`
 }
 
-// Place returns the units that the snapshot has, in the order of the GPUs' index, then the MIG devices'. Snapshot and units
-// are only read.
+// Place returns the units that the snapshot has, in the order of the GPUs' index, then the MIG devices'. Snapshot and
+// units are only read.
 func Place(snapshot *gpu.Snapshot, units []Unit) []Placed {
 	var placed []Placed
-	cards := survey(snapshot, unheard)
-	for i := range cards {
-		c := &cards[i]
+	gpus := listNamed(snapshot, ignoreUnnamed)
+	for i := range gpus {
+		c := &gpus[i]
 		for _, unit := range c.unitsOf(units) {
 			placed = append(placed, c.place(unit))
 		}
@@ -81,9 +81,9 @@ func Place(snapshot *gpu.Snapshot, units []Unit) []Placed {
 	return placed
 }
 
-// place adds place and health to a unit. The health of a MIG device without a verdict of its own is that of its GPU. A unit
-// that waits for its release is draining.
-func (c *card) place(unit Unit) Placed {
+// place adds position and health to a unit. A MIG device without its own verdict has the health of its GPU. A unit that
+// waits for its release is draining.
+func (c *namedGPU) place(unit Unit) Placed {
 	placed := Placed{Unit: unit, Index: c.index(), Position: c.position, NUMANode: c.NUMANode}
 	verdict := c.Health
 	for _, part := range c.parts {
@@ -105,8 +105,8 @@ func (c *card) place(unit Unit) Placed {
 	return placed
 }
 
-// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Without units it
-// lists nothing: nothing is advertised before a driver is there.
+// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Without units the
+// list is empty: nothing is advertised before a driver is loaded.
 func List(placed []Placed) []Offer {
 	var offers []Offer
 	for i := range placed {
@@ -123,7 +123,7 @@ func List(placed []Placed) []Offer {
 	return offers
 }
 
-// Build returns the kubelet's view of the units in force, before it is known how they reach a container.
+// Build returns the kubelet's view of the units in force, without their injection.
 func Build(snapshot *gpu.Snapshot, units []Unit) []Offer { return List(Place(snapshot, units)) }
 
 // appendDevices adds the devices of a unit: one if it is not shared, otherwise its replicas.
@@ -145,7 +145,7 @@ func (p *Placed) appendDevices(devices []Device) []Device {
 	return devices
 }
 
-// reason puts a verdict's causes into one phrase: "XID79: fell off the bus; …".
+// reason joins a verdict's causes: "XID79: fell off the bus; …".
 func reason(health gpu.Health) string {
 	if health.State.Class() == gpu.Healthy {
 		return ""

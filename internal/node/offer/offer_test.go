@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-func newCard(index int, id gpu.UUID, numa int) gpu.GPU {
+func newGPU(index int, id gpu.UUID, numa int) gpu.GPU {
 	return gpu.GPU{UUID: id, Index: index, NUMANode: numa}
 }
 
@@ -17,13 +17,13 @@ func unit(key gpu.DeviceKey, use Use) Unit { return Unit{Key: key, Use: use} }
 func whole(id gpu.UUID) gpu.DeviceKey { return gpu.DeviceKey{GPU: id} }
 
 func TestBuild(t *testing.T) {
-	lost := newCard(1, "GPU-b", 0)
+	lost := newGPU(1, "GPU-b", 0)
 	lost.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{
 		{Code: "XID79", Message: "fell off the bus"}, {Code: "GPU_LOST"},
 	}}
-	silent := newCard(0, "GPU-a", 0)
-	silent.Health = gpu.Health{State: gpu.Unhealthy}
-	parted := newCard(3, "GPU-a", 1)
+	withoutUUID := newGPU(0, "GPU-a", 0)
+	withoutUUID.Health = gpu.Health{State: gpu.Unhealthy}
+	parted := newGPU(3, "GPU-a", 1)
 	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-y", Index: 1}, {UUID: "MIG-x", Index: 0}}}
 	sickParted := parted
 	sickParted.Health = gpu.Health{State: gpu.Unhealthy}
@@ -35,14 +35,14 @@ func TestBuild(t *testing.T) {
 	plain := Use{Resource: DefaultResource}
 
 	tests := map[string]struct {
-		cards []gpu.GPU
+		gpus  []gpu.GPU
 		units []Unit
 		want  []Offer
 	}{
 		"no driver": {},
-		"no units":  {cards: []gpu.GPU{silent}},
+		"no units":  {gpus: []gpu.GPU{withoutUUID}},
 		"by index, whatever the order of the units": {
-			cards: []gpu.GPU{newCard(10, "GPU-a", 1), newCard(2, "GPU-b", gpu.NoNUMANode)},
+			gpus:  []gpu.GPU{newGPU(10, "GPU-a", 1), newGPU(2, "GPU-b", gpu.NoNUMANode)},
 			units: []Unit{unit(whole("GPU-a"), plain), unit(whole("GPU-b"), plain)},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
 				{ID: "GPU-b", Key: whole("GPU-b"), Index: "2", Position: 1, NUMANode: gpu.NoNUMANode, Health: gpu.Healthy},
@@ -50,35 +50,39 @@ func TestBuild(t *testing.T) {
 			}}},
 		},
 		"resources by name": {
-			cards: []gpu.GPU{newCard(0, "GPU-a", 0), newCard(1, "GPU-b", 0)},
+			gpus:  []gpu.GPU{newGPU(0, "GPU-a", 0), newGPU(1, "GPU-b", 0)},
 			units: []Unit{unit(whole("GPU-a"), Use{Resource: "example.com/z"}), unit(whole("GPU-b"), Use{Resource: "example.com/a"})},
 			want: []Offer{
-				{Resource: "example.com/a", Devices: []Device{{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Healthy}}},
+				{Resource: "example.com/a", Devices: []Device{{ID: "GPU-b", Key: whole("GPU-b"), Index: "1",
+					Position: 1, Health: gpu.Healthy}}},
 				{Resource: "example.com/z", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Healthy}}},
 			},
 		},
 		"a unit without silicon, and a second of the same": {
-			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			gpus:  []gpu.GPU{newGPU(0, "GPU-a", 0)},
 			units: []Unit{unit(whole("GPU-b"), plain), unit(whole("GPU-a"), plain), unit(whole("GPU-a"), Use{Resource: "example.com/a"})},
-			want:  []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Healthy}}}},
+			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{{ID: "GPU-a", Key: whole("GPU-a"), Index: "0",
+				Health: gpu.Healthy}}}},
 		},
 		"a MIG device by its own health": {
-			cards: []gpu.GPU{halfSick},
+			gpus:  []gpu.GPU{halfSick},
 			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, plain), unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, plain)},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
-				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Degraded, Reason: "THROTTLE_THERMAL"},
-				{ID: "MIG-y", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Index: "3:1", NUMANode: 1, Health: gpu.Unhealthy, Reason: "XID94"},
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1,
+					Health: gpu.Degraded, Reason: "THROTTLE_THERMAL"},
+				{ID: "MIG-y", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Index: "3:1", NUMANode: 1,
+					Health: gpu.Unhealthy, Reason: "XID94"},
 			}}},
 		},
 		"one replica is a replica": {
-			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			gpus:  []gpu.GPU{newGPU(0, "GPU-a", 0)},
 			units: []Unit{unit(whole("GPU-a"), Use{Resource: DefaultResource, Mode: TimeSlicing, Replicas: 1})},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
 				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: TimeSlicing, Index: "0", Health: gpu.Healthy},
 			}}},
 		},
 		"the strictest refusal decides": {
-			cards: []gpu.GPU{newCard(0, "GPU-a", 0), newCard(1, "GPU-b", 0)},
+			gpus: []gpu.GPU{newGPU(0, "GPU-a", 0), newGPU(1, "GPU-b", 0)},
 			units: []Unit{
 				unit(whole("GPU-a"), Use{Resource: DefaultResource, Mode: MPS, Replicas: 1, RefuseMany: true}),
 				unit(whole("GPU-b"), plain),
@@ -89,34 +93,38 @@ func TestBuild(t *testing.T) {
 			}}},
 		},
 		"MIG devices and their replicas": {
-			cards: []gpu.GPU{parted},
+			gpus: []gpu.GPU{parted},
 			units: []Unit{
 				unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y"}, Use{Resource: "nvidia.com/mig-1g.5gb", Mode: TimeSlicing, Replicas: 2}),
 				unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"}),
 			},
 			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
 				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Healthy},
-				{ID: "MIG-y::0", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 1}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
-				{ID: "MIG-y::1", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 2}, Mode: TimeSlicing, Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
+				{ID: "MIG-y::0", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 1}, Mode: TimeSlicing,
+					Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
+				{ID: "MIG-y::1", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-y", Share: 2}, Mode: TimeSlicing,
+					Index: "3:1", NUMANode: 1, Health: gpu.Healthy},
 			}}},
 		},
-		"a MIG device is as healthy as its card": {
-			cards: []gpu.GPU{sickParted},
+		"a MIG device is as healthy as its GPU": {
+			gpus:  []gpu.GPU{sickParted},
 			units: []Unit{unit(gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Use{Resource: "nvidia.com/mig-1g.5gb"})},
 			want: []Offer{{Resource: "nvidia.com/mig-1g.5gb", Devices: []Device{
-				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1, Health: gpu.Unhealthy, Reason: "Unhealthy"},
+				{ID: "MIG-x", Key: gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}, Index: "3:0", NUMANode: 1,
+					Health: gpu.Unhealthy, Reason: "Unhealthy"},
 			}}},
 		},
-		"a lost card stays, and says why beside what it waits for": {
-			cards: []gpu.GPU{silent, lost},
+		"a lost GPU stays, with both reasons": {
+			gpus:  []gpu.GPU{withoutUUID, lost},
 			units: []Unit{unit(whole("GPU-a"), plain), {Key: whole("GPU-b"), Use: plain, Draining: "waits"}},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
 				{ID: "GPU-a", Key: whole("GPU-a"), Index: "0", Health: gpu.Unhealthy, Reason: "Unhealthy"},
-				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Unhealthy, Reason: "XID79: fell off the bus; GPU_LOST; waits"},
+				{ID: "GPU-b", Key: whole("GPU-b"), Index: "1", Position: 1, Health: gpu.Unhealthy,
+					Reason: "XID79: fell off the bus; GPU_LOST; waits"},
 			}}},
 		},
 		"all replicas of a draining device": {
-			cards: []gpu.GPU{newCard(0, "GPU-a", 0)},
+			gpus:  []gpu.GPU{newGPU(0, "GPU-a", 0)},
 			units: []Unit{{Key: whole("GPU-a"), Use: Use{Resource: DefaultResource, Mode: MPS, Replicas: 2}, Draining: "waits"}},
 			want: []Offer{{Resource: "nvidia.com/gpu", Devices: []Device{
 				{ID: "GPU-a::0", Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Mode: MPS, Index: "0", Health: gpu.Draining, Reason: "waits"},
@@ -126,7 +134,7 @@ func TestBuild(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := Build(&gpu.Snapshot{GPUs: test.cards}, test.units)
+			got := Build(&gpu.Snapshot{GPUs: test.gpus}, test.units)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("offers differ (-want +got):\n%s", diff)
 			}

@@ -7,18 +7,18 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// problems collects what cannot be had. Devices with the same trouble share one problem.
+// problems collects the settings that cannot be met. Devices with the same problem share one entry.
 type problems struct{ list []problem }
 
 type problem struct {
 	code string
-	// kind and subjects are of what: "GPU" with indices, "MIG device" with N:M.
+	// kind and subjects name the devices: "GPU" with indices, "MIG device" with N:M.
 	kind     string
 	subjects []string
 	sentence string
 }
 
-// add says a sentence about one device; it follows the device's name.
+// add adds a sentence about one device. The sentence follows the device's name.
 func (p *problems) add(code, kind, subject, sentence string) {
 	at := slices.IndexFunc(p.list, func(have problem) bool {
 		return have.code == code && have.kind == kind && have.sentence == sentence
@@ -30,12 +30,12 @@ func (p *problems) add(code, kind, subject, sentence string) {
 	p.list[at].subjects = append(p.list[at].subjects, subject)
 }
 
-// say adds a sentence about no device in particular.
-func (p *problems) say(code, sentence string) {
+// addGeneral adds a sentence that is not about a device.
+func (p *problems) addGeneral(code, sentence string) {
 	p.list = append(p.list, problem{code: code, sentence: sentence})
 }
 
-// causes are in the order in which they were found.
+// causes returns the problems in the order in which they were found.
 func (p *problems) causes() []gpu.Cause {
 	var causes []gpu.Cause
 	for _, one := range p.list {

@@ -7,12 +7,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Recover computes the units that must have been in force when their record is lost, from the devices that are held.
-// Passed to Settle as applied, they keep each device as it is until its holders have gone. Devices that nobody holds
-// need no record.
+// Recover computes the units that were in force from the devices that are held, when the record of them is lost. Passed
+// to Settle as applied, they keep each device unchanged until it is released. Devices that are not held need no record.
 //
-// A whole GPU with replicas is of mode Unknown: the names of the devices do not tell time slicing from MPS. Resource
-// names a device whose resource is not known.
+// A whole GPU with replicas is of mode Unknown: the device IDs do not distinguish time-slicing from MPS. Resource is
+// used for a device whose resource is unknown.
 func Recover(held []gpu.Holding, resource string) []Unit {
 	held = slices.Clone(held)
 	slices.SortFunc(held, func(a, b gpu.Holding) int {

@@ -9,8 +9,8 @@ import (
 )
 
 func TestRecover(t *testing.T) {
-	key := func(card, part gpu.UUID, share int) gpu.DeviceKey {
-		return gpu.DeviceKey{GPU: card, MIG: part, Share: share}
+	key := func(physical, part gpu.UUID, share int) gpu.DeviceKey {
+		return gpu.DeviceKey{GPU: physical, MIG: part, Share: share}
 	}
 	hold := func(key gpu.DeviceKey, resource string) gpu.Holding {
 		return gpu.Holding{Key: key, Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: resource}}
@@ -19,8 +19,8 @@ func TestRecover(t *testing.T) {
 		held []gpu.Holding
 		want []Unit
 	}{
-		"nobody holds anything": {},
-		"a whole GPU":           {[]gpu.Holding{hold(key("a", "", 0), "x/gpu")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
+		"nothing is held": {},
+		"a whole GPU":     {[]gpu.Holding{hold(key("a", "", 0), "x/gpu")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
 		"its resource is not known": {
 			[]gpu.Holding{hold(key("a", "", 0), "")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/default"}}},
 		},

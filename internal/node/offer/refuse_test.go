@@ -9,7 +9,7 @@ import (
 
 // TestRefuse: settings are refused only for a device that is offered now and would not be, because they cannot be had.
 func TestRefuse(t *testing.T) {
-	old, volta := newCard(0, "GPU-0", 0), newCard(1, "GPU-1", 0)
+	old, volta := newGPU(0, "GPU-0", 0), newGPU(1, "GPU-1", 0)
 	old.ComputeCapability, volta.ComputeCapability = gpu.Version{Major: 6}, gpu.Version{Major: 7}
 	old.MemoryBytes, volta.MemoryBytes = 16<<30, 16<<30
 	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{old, volta}}
@@ -34,7 +34,7 @@ func TestRefuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := Refuse(snapshot, tc.inForce, tc.next)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Refuse gave %v, want %q", err, tc.want)
+				t.Errorf("Refuse returned %v, want %q", err, tc.want)
 			}
 		})
 	}

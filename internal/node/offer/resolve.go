@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The clients that an MPS server can have, which depend on the compute capability.
+// The maximum number of clients of an MPS server, which depends on the compute capability.
 const (
 	// MaxMPSReplicas bounds the replicas of a GPU shared by MPS, of any compute capability.
 	MaxMPSReplicas     = 48
@@ -17,13 +17,13 @@ const (
 	voltaMajor         = 7
 )
 
-// MaxReplicas bounds the replicas of a device: it keeps the list of a whole node within the 4 MiB that the kubelet takes
-// in one message.
+// MaxReplicas bounds the replicas of a device: it keeps the list of a node within the kubelet's limit of 4 MiB per
+// message.
 const MaxReplicas = 1000
 
-// slice is a MIG device with its card.
+// slice is a MIG device with its GPU.
 type slice struct {
-	card *card
+	gpu  *namedGPU
 	part *gpu.MIGDevice
 }
 
@@ -32,30 +32,30 @@ type resolver struct {
 	settings Settings
 	problems problems
 	units    []Unit
-	// refused are the devices that are not offered because their settings cannot be had.
+	// refused are the devices that are not advertised because their settings cannot be met.
 	refused []refusedDevice
 }
 
-// refusedDevice is a device that the settings would take out of the node's offers.
+// refusedDevice is a device that the node does not advertise because of the settings.
 type refusedDevice struct {
 	key      gpu.DeviceKey
 	sentence string
 }
 
-// Resolve says as what each device of the node is to be given out, and what of the settings
-// cannot be had. Units are in the order of the cards' index, then the MIG devices'.
+// Resolve returns the wanted use of each device of the node, and the settings that cannot be met. Units are sorted by
+// the index of the GPU, then of the MIG device.
 //
-// A device whose wish is refused is not offered at all, and its problem says so. Offering it
-// otherwise, such as unshared, would give it to pods that nobody meant it for, perhaps for weeks; and
-// once the settings are right again, that would have to be waited for.
+// A device whose settings are refused is not advertised, and its problem says so. Advertising it in another way, such
+// as unshared, could give it to pods that should not have it, possibly for weeks, and corrected settings would have to
+// wait for their end.
 func Resolve(snapshot *gpu.Snapshot, settings Settings) ([]Unit, []gpu.Cause) {
 	r := resolve(snapshot, settings)
 	return r.units, r.problems.causes()
 }
 
-// Refuse says why the hardware cannot have other settings than those in force: devices that are wanted and can be had now
-// would not be offered, because their new settings cannot be had. It is nil when there is no such device. A device that
-// the new settings exclude is not refused, nor is one that is not offered now.
+// Refuse returns an error when the hardware cannot meet new settings: a device that is advertised now would not be
+// advertised, because its new settings cannot be met. A device that the new settings exclude is no reason to refuse,
+// nor is one that is not advertised now.
 func Refuse(snapshot *gpu.Snapshot, inForce, next Settings) error {
 	now := resolve(snapshot, inForce).units
 	var sentences []string
@@ -70,26 +70,27 @@ func Refuse(snapshot *gpu.Snapshot, inForce, next Settings) error {
 	if others := len(sentences) - namedHolders; others > 0 {
 		sentences = append(sentences[:namedHolders], fmt.Sprintf("and %d more", others))
 	}
-	return fmt.Errorf("this node's hardware cannot have it: %s", strings.Join(sentences, "; "))
+	return fmt.Errorf("this node's hardware does not support it: %s", strings.Join(sentences, "; "))
 }
 
-// resolve does the work of Resolve. The units are in the order of the cards.
+// resolve does the work of Resolve. The units are in the order of the GPUs.
 func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	settings.ResourceName = cmp.Or(settings.ResourceName, DefaultResource)
 	r := &resolver{settings: settings}
-	cards := survey(snapshot, func(kind, index string, id gpu.UUID) {
-		sentence := fmt.Sprintf("it has the UUID %s of another device, so the two cannot be told apart and this one is not offered; look for a fault of the driver", id)
+	gpus := listNamed(snapshot, func(kind, index string, id gpu.UUID) {
+		sentence := fmt.Sprintf("it has the UUID %s of another device, so the two cannot be distinguished and this one is not offered; check the driver",
+			id)
 		if id == "" {
-			sentence = "the driver gives it no UUID, so it cannot be named and is not offered; look for a fault of the driver"
+			sentence = "the driver gives it no UUID, so it cannot be named and is not offered; check the driver"
 		}
 		r.problems.add(UUIDUnusable, kind, index, sentence)
 	})
-	decided := decideCards(cards, settings.GPUs)
-	var offered []card
+	decided := decideGPUs(gpus, settings.GPUs)
+	var offered []namedGPU
 	var rules []int
 	for i, rule := range decided {
 		if rule == noRule || !settings.GPUs[rule].Exclude {
-			offered, rules = append(offered, cards[i]), append(rules, rule)
+			offered, rules = append(offered, gpus[i]), append(rules, rule)
 		}
 	}
 	single := settings.MIGStrategy == MIGSingle && r.uniform(offered)
@@ -110,44 +111,44 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 		func(rule int) int { return settings.MIGDevices[rule].Select.Count },
 		func(rule, i int) bool {
 			s := &settings.MIGDevices[rule].Select
-			return (single || !s.NamedAsGPU) && s.matches(parts[i].card, parts[i].part)
+			return (single || !s.NamedAsGPU) && s.matches(parts[i].gpu, parts[i].part)
 		})
 	for i, one := range parts {
 		r.part(one, byPart[i], single)
 	}
 	r.compareKinds()
-	cardRuleProblems(&r.problems, cards, settings.GPUs, decided)
-	migRuleProblems(&r.problems, cards, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
-	r.units = ordered(cards, r.units)
+	gpuRuleProblems(&r.problems, gpus, settings.GPUs, decided)
+	migRuleProblems(&r.problems, gpus, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
+	r.units = ordered(gpus, r.units)
 	return r
 }
 
-// ordered puts units in the order of the cards.
-func ordered(cards []card, units []Unit) []Unit {
+// ordered returns the units in the order of the GPUs.
+func ordered(gpus []namedGPU, units []Unit) []Unit {
 	var sorted []Unit
-	for i := range cards {
-		sorted = append(sorted, cards[i].unitsOf(units)...)
+	for i := range gpus {
+		sorted = append(sorted, gpus[i].unitsOf(units)...)
 	}
 	return sorted
 }
 
-// partitioned tells whether a card is offered by its MIG devices.
-func (r *resolver) partitioned(c *card) bool {
+// partitioned reports whether a GPU is advertised by its MIG devices.
+func (r *resolver) partitioned(c *namedGPU) bool {
 	return c.MIG.Enabled && r.settings.MIGStrategy != MIGNone
 }
 
-// changing tells whether a card's partition says nothing at the moment.
-func (r *resolver) changing(c *card) bool {
+// changing reports whether a GPU is being partitioned, so that its present MIG devices are not meaningful.
+func (r *resolver) changing(c *namedGPU) bool {
 	_, changing := r.settings.Changing[c.UUID]
 	return changing || c.MIG.Unknown
 }
 
-// uniform tells whether the cards meet MIGSingle. It is a problem if only some do.
-func (r *resolver) uniform(cards []card) bool {
+// uniform reports whether the GPUs meet MIGSingle. It adds a problem if only some do.
+func (r *resolver) uniform(gpus []namedGPU) bool {
 	var profiles, evidence []string
 	enabled, fit := 0, true
-	for i := range cards {
-		c := &cards[i]
+	for i := range gpus {
+		c := &gpus[i]
 		if r.changing(c) {
 			continue
 		}
@@ -168,13 +169,14 @@ func (r *resolver) uniform(cards []card) bool {
 	if enabled == 0 || fit && len(unique(profiles)) == 1 && profiles[0] != "" {
 		return enabled > 0
 	}
-	r.problems.say(MIGNotSingle, fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs alike, exclude those that differ, or set migStrategy: mixed",
-		and(evidence), r.settings.ResourceName))
+	r.problems.addGeneral(MIGNotSingle,
+		fmt.Sprintf("migStrategy single needs MIG enabled on all GPUs, with MIG devices of one profile, but %s; until then each MIG device is offered by its profile as under migStrategy mixed, and GPUs without MIG as %s; partition all GPUs changesInUse, exclude those that differ, or set migStrategy: mixed",
+			and(evidence), r.settings.ResourceName))
 	return false
 }
 
-// profilesOf are the different profiles of a card's MIG devices, but of partial ones.
-func profilesOf(c *card) []string {
+// profilesOf returns the distinct profiles of a GPU's MIG devices, without partial ones.
+func profilesOf(c *namedGPU) []string {
 	var profiles []string
 	for _, part := range c.parts {
 		if !isPartial(part.Profile) {
@@ -184,8 +186,8 @@ func profilesOf(c *card) []string {
 	return unique(profiles)
 }
 
-// whole resolves a card that is offered as one piece.
-func (r *resolver) whole(c *card, at int) {
+// whole resolves a GPU that is advertised as a whole.
+func (r *resolver) whole(c *namedGPU, at int) {
 	if at == noRule {
 		r.offer(c.key(nil), named{"GPU", c.index(), ""}, Use{Resource: r.settings.ResourceName}, refusal{})
 		return
@@ -198,30 +200,37 @@ func (r *resolver) whole(c *card, at int) {
 	r.offer(c.key(nil), named{"GPU", c.index(), gpuRule(at)}, use, refused)
 }
 
-// notWhole tells of a wish for the whole of a card that is offered by its MIG devices. Time-slicing
-// is a mistake only if the rule says which card; a rule for all cards means those without MIG.
-func (r *resolver) notWhole(c *card, at int) {
+// notWhole reports a rule that shares the whole of a GPU that is advertised by its MIG devices. For time-slicing it is
+// a problem only if the rule names the GPU; a rule for all GPUs means those without MIG.
+func (r *resolver) notWhole(c *namedGPU, at int) {
 	if at == noRule {
 		return
 	}
 	rule := &r.settings.GPUs[at]
 	switch {
 	case rule.Sharing.Mode == MPS:
-		r.problems.add(MPSOnMIG, "GPU", c.index(), fmt.Sprintf("MPS, which rule %s wants, is refused on a GPU with MIG enabled; its MIG devices are offered as migDevices says; disable MIG on the GPU, or take it out of the rule", gpuRule(at)))
+		r.problems.add(MPSOnMIG, "GPU", c.index(),
+			fmt.Sprintf("MPS, which rule %s wants, is refused on a GPU with MIG enabled; its MIG devices are offered as migDevices says; disable MIG on the GPU, or take it out of the rule",
+				gpuRule(at)))
 	case rule.Sharing.Mode != Whole && rule.Select.named():
-		r.problems.add(SharingNotApplied, "GPU", c.index(), fmt.Sprintf("rule %s shares the whole GPU, which has MIG enabled; its MIG devices are offered as migDevices says; share them there, or disable MIG on the GPU", gpuRule(at)))
+		r.problems.add(SharingNotApplied, "GPU", c.index(),
+			fmt.Sprintf("rule %s shares the whole GPU, which has MIG enabled; its MIG devices are offered as migDevices says; share them there, or disable MIG on the GPU",
+				gpuRule(at)))
 	}
 }
 
-// usable are the MIG devices of a card that can be offered.
-func (r *resolver) usable(c *card) []slice {
+// usable returns the MIG devices of a GPU that can be advertised.
+func (r *resolver) usable(c *namedGPU) []slice {
 	if len(c.parts) == 0 && !r.changing(c) {
-		r.problems.add(MIGEmpty, "GPU", c.index(), "it has MIG enabled and no MIG devices, so nothing of it is offered; make some with a layout (node label nvidia.com/mig.config), or disable MIG with the layout all-disabled")
+		r.problems.add(MIGEmpty, "GPU", c.index(),
+			"it has MIG enabled and no MIG devices, so nothing of it is offered; create some with a layout (node label nvidia.com/mig.config), or disable MIG with the layout all-disabled")
 	}
 	var usable []slice
 	for _, part := range c.parts {
 		if isPartial(part.Profile) {
-			r.problems.add(MIGPartialCompute, "MIG device", c.partIndex(part), fmt.Sprintf("its compute instance (%s) is smaller than its GPU instance, whose memory it shares with others, so it is not offered; make a compute instance of the whole GPU instance", part.Profile))
+			r.problems.add(MIGPartialCompute, "MIG device", c.partIndex(part),
+				fmt.Sprintf("its compute instance (%s) is smaller than its GPU instance, whose memory it shares with others, so it is not offered; create a compute instance of the whole GPU instance",
+					part.Profile))
 			continue
 		}
 		usable = append(usable, slice{c, part})
@@ -231,7 +240,7 @@ func (r *resolver) usable(c *card) []slice {
 
 // part resolves a MIG device.
 func (r *resolver) part(one slice, at int, single bool) {
-	device := named{"MIG device", one.card.partIndex(one.part), ""}
+	device := named{"MIG device", one.gpu.partIndex(one.part), ""}
 	var rule MIGRule
 	if at != noRule {
 		rule, device.rule = r.settings.MIGDevices[at], migRule(at)
@@ -243,31 +252,35 @@ func (r *resolver) part(one slice, at int, single bool) {
 	if rule.ResourceName != "" {
 		resource = rule.ResourceName
 	} else if one.part.Profile == "" {
-		r.problems.add(MIGProfileUnknown, device.kind, device.index, "the driver does not say its profile, so it has no name and is not offered; name it with a rule of migDevices that has a resourceName")
+		r.problems.add(MIGProfileUnknown, device.kind, device.index,
+			"the driver does not report its profile, so it has no name and is not offered; name it with a rule of migDevices that has a resourceName")
 		return
 	}
 	use, refused := share(resource, &rule.Sharing)
 	switch {
 	case refused.code != "":
 	case use.Mode == MPS:
-		refused = refusal{MPSOnMIG, "MPS is refused on MIG devices; share it by timeSlicing, or make smaller MIG devices"}
+		refused = refusal{MPSOnMIG, "MPS is refused on MIG devices; share it by timeSlicing, or create smaller MIG devices"}
 	case use.TimeSlice != "":
-		r.problems.add(TimeSliceOnMIG, device.kind, device.index, fmt.Sprintf("a time slice belongs to a whole GPU, so the device is shared with the driver's default and not with %s; remove timeSlice from rule %s", use.TimeSlice, device.rule))
+		r.problems.add(TimeSliceOnMIG, device.kind, device.index,
+			fmt.Sprintf("a time slice belongs to a whole GPU, so the device is shared with the driver's default and not with %s; remove timeSlice from rule %s",
+				use.TimeSlice, device.rule))
 		use.TimeSlice = ""
 	}
-	r.offer(one.card.key(one.part), device, use, refused)
+	r.offer(one.gpu.key(one.part), device, use, refused)
 }
 
-// named is what a problem calls a device, and the rule that decides about it, if any.
+// named is the name of a device in a problem, and the rule that decides about it, if any.
 type named struct{ kind, index, rule string }
 
-// refusal says why a device is not offered, and what to change; empty when it is.
+// refusal says why a device is not advertised and what to change; it is empty when it is advertised.
 type refusal struct{ code, sentence string }
 
 func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refusal) {
 	if refused.code == "" {
 		if why := CheckResource(use.Resource); why != "" {
-			refused = refusal{ResourceNameInvalid, fmt.Sprintf("%q cannot be the name of a resource: %s; set another resourceName", use.Resource, why)}
+			refused = refusal{ResourceNameInvalid,
+				fmt.Sprintf("%q cannot be the name of a resource: %s; set another resourceName", use.Resource, why)}
 		}
 	}
 	if refused.code == "" {
@@ -278,11 +291,12 @@ func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refus
 	if device.rule != "" {
 		sentence += " (rule " + device.rule + ")"
 	}
-	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would not be offered%s: %s", device.kind, device.index, strings.TrimPrefix(sentence, "not offered"), refused.sentence)})
+	r.refused = append(r.refused, refusedDevice{key, fmt.Sprintf("%s %s would not be offered%s: %s", device.kind,
+		device.index, strings.TrimPrefix(sentence, "not offered"), refused.sentence)})
 	r.problems.add(refused.code, device.kind, device.index, sentence+": "+refused.sentence)
 }
 
-// share turns a sharing into a use of a device that unshared would be called resource.
+// share converts a sharing to the use of a device whose resource would be resource if it were not shared.
 func share(resource string, s *Sharing) (Use, refusal) {
 	if s.Mode == Whole {
 		return Use{Resource: resource}, refusal{}
@@ -294,10 +308,13 @@ func share(resource string, s *Sharing) (Use, refusal) {
 	}
 	use := Use{Resource: resource, Mode: s.Mode, Replicas: s.Replicas, RefuseMany: s.RefuseMany}
 	if s.Replicas < 1 {
-		return use, refusal{SharingInvalid, fmt.Sprintf("a device cannot have %d replicas; set replicas to 1 or more, or remove the sharing", s.Replicas)}
+		return use, refusal{SharingInvalid,
+			fmt.Sprintf("a device cannot have %d replicas; set replicas to 1 or more, or remove the sharing", s.Replicas)}
 	}
 	if s.Replicas > MaxReplicas {
-		return use, refusal{SharingInvalid, fmt.Sprintf("the kubelet would not take the list of a node with %d replicas per device; set replicas to %d or less", s.Replicas, MaxReplicas)}
+		return use, refusal{SharingInvalid,
+			fmt.Sprintf("the kubelet would not accept the list of a node with %d replicas per device; set replicas to %d or less",
+				s.Replicas, MaxReplicas)}
 	}
 	switch s.Mode {
 	case TimeSlicing:
@@ -305,16 +322,18 @@ func share(resource string, s *Sharing) (Use, refusal) {
 		return use, refusal{}
 	case MPS:
 		if s.PinnedMemoryMiB < -1 || s.ActiveThreadPercentage < 0 || s.ActiveThreadPercentage > 100 {
-			return use, refusal{SharingInvalid, fmt.Sprintf("limits of %d MiB and %d %% of the threads mean nothing; set pinnedMemoryMiB to -1 or more, and activeThreadPercentage to 1 to 100", s.PinnedMemoryMiB, s.ActiveThreadPercentage)}
+			return use, refusal{SharingInvalid,
+				fmt.Sprintf("limits of %d MiB and %d %% of the threads are invalid; set pinnedMemoryMiB to -1 or more, and activeThreadPercentage to 1 to 100",
+					s.PinnedMemoryMiB, s.ActiveThreadPercentage)}
 		}
 		use.PinnedMemoryMiB, use.ActiveThreadPercentage, use.SingleUser = s.PinnedMemoryMiB, s.ActiveThreadPercentage, s.SingleUser
 		return use, refusal{}
 	}
-	return use, refusal{SharingInvalid, fmt.Sprintf("there is no sharing by %q; set mode to %s or %s", s.Mode, TimeSlicing, MPS)}
+	return use, refusal{SharingInvalid, fmt.Sprintf("there is no sharing mode %q; set mode to %s or %s", s.Mode, TimeSlicing, MPS)}
 }
 
-// limit fills in what a card gives each client of MPS, or says why it has no MPS.
-func (c *card) limit(use *Use, replicas int) refusal {
+// limit sets the limits of each MPS client, or returns why the GPU cannot be shared by MPS.
+func (c *namedGPU) limit(use *Use, replicas int) refusal {
 	clients := MaxMPSReplicas
 	if c.ComputeCapability.Major < voltaMajor {
 		clients = mpsClientsPreVolta
@@ -324,9 +343,13 @@ func (c *card) limit(use *Use, replicas int) refusal {
 	case c.MIG.Enabled:
 		return refusal{MPSOnMIG, "MPS is refused on a GPU with MIG enabled; disable MIG on the GPU, or take it out of the rule"}
 	case replicas > clients:
-		return refusal{MPSTooManyReplicas, fmt.Sprintf("an MPS server of compute capability %v has at most %d clients, and the rule wants %d replicas; set replicas to %d or less", c.ComputeCapability, clients, replicas, clients)}
+		return refusal{MPSTooManyReplicas,
+			fmt.Sprintf("an MPS server of compute capability %v has at most %d clients, and the rule wants %d replicas; set replicas to %d or less",
+				c.ComputeCapability, clients, replicas, clients)}
 	case use.PinnedMemoryMiB == 0 && memory == 0:
-		return refusal{MPSMemoryUnknown, fmt.Sprintf("its memory (%d MiB as the driver says) cannot be divided among %d replicas; set mps.pinnedMemoryMiB", c.MemoryBytes>>20, replicas)}
+		return refusal{MPSMemoryUnknown,
+			fmt.Sprintf("its memory (%d MiB according to the driver) cannot be divided among %d replicas; set mps.pinnedMemoryMiB",
+				c.MemoryBytes>>20, replicas)}
 	}
 	if use.PinnedMemoryMiB == 0 {
 		use.PinnedMemoryMiB = memory
@@ -337,7 +360,7 @@ func (c *card) limit(use *Use, replicas int) refusal {
 	return refusal{}
 }
 
-// sliceName is the name of a time slice; the driver's default has none.
+// sliceName returns the name of a time slice; the driver's default has an empty name.
 func sliceName(name string) string {
 	if name == "default" {
 		return ""
@@ -345,7 +368,7 @@ func sliceName(name string) string {
 	return name
 }
 
-// compareKinds tells of resources whose devices a pod would have to tell apart, and cannot.
+// compareKinds adds a problem for each resource whose devices differ, since a pod cannot choose among them.
 func (r *resolver) compareKinds() {
 	var resources []string
 	for _, unit := range r.units {
@@ -365,16 +388,17 @@ func (r *resolver) compareKinds() {
 		}
 		var sentence string
 		if len(kinds) > 1 {
-			sentence = fmt.Sprintf("resource %s has %s side by side, and a pod that asks for it cannot tell which it gets", resource, and(kinds))
+			sentence = fmt.Sprintf("resource %s has both %s, and a pod that requests it cannot choose which it gets", resource, and(kinds))
 		}
 		if many && one {
 			if sentence == "" {
-				sentence = fmt.Sprintf("only some devices of resource %s refuse a container that asks for more than one", resource)
+				sentence = fmt.Sprintf("only some devices of resource %s refuse a container that requests more than one", resource)
 			}
-			sentence += "; one that asks for more than one is refused, whichever it would get"
+			sentence += "; a container that requests more than one is refused, whichever it would get"
 		}
 		if sentence != "" {
-			r.problems.say(MixedResource, sentence+"; give each kind a name of its own (resourceName, sharing.resourceName or sharing.renameByDefault)")
+			r.problems.addGeneral(MixedResource,
+				sentence+"; give each kind its own name (resourceName, sharing.resourceName or sharing.renameByDefault)")
 		}
 	}
 }

@@ -12,29 +12,28 @@ import (
 
 const noRule = -1
 
-// DecidingRules says which of the rules decides about each card, by its place in rules. A
-// card that no rule selects is not in it. What a card is partitioned into makes no
-// difference, so that a rule does not move on to the next card when it has changed one.
+// DecidingRules returns the index of the rule that decides about each GPU. A GPU that no rule selects is not in the
+// map. The result does not depend on how a GPU is partitioned, so that a rule does not move on to the next GPU after it
+// has changed one.
 func DecidingRules(snapshot *gpu.Snapshot, rules []GPURule) map[gpu.UUID]int {
-	cards := survey(snapshot, unheard)
-	decided := make(map[gpu.UUID]int, len(cards))
-	for i, rule := range decideCards(cards, rules) {
+	gpus := listNamed(snapshot, ignoreUnnamed)
+	decided := make(map[gpu.UUID]int, len(gpus))
+	for i, rule := range decideGPUs(gpus, rules) {
 		if rule != noRule {
-			decided[cards[i].UUID] = rule
+			decided[gpus[i].UUID] = rule
 		}
 	}
 	return decided
 }
 
-// decideCards is the deciding rule of each card, or noRule.
-func decideCards(cards []card, rules []GPURule) []int {
-	return decide(len(cards), len(rules),
+// decideGPUs returns the deciding rule of each GPU, or noRule.
+func decideGPUs(gpus []namedGPU, rules []GPURule) []int {
+	return decide(len(gpus), len(rules),
 		func(rule int) int { return rules[rule].Select.Count },
-		func(rule, i int) bool { return rules[rule].Select.matches(&cards[i]) })
+		func(rule, i int) bool { return rules[rule].Select.matches(&gpus[i]) })
 }
 
-// decide finds the first rule for each item in turn, of those that have not yet as many
-// items as they count; a count of 0 has no end.
+// decide returns for each item the first matching rule that has fewer items than its count; a count of 0 is unlimited.
 func decide(items, rules int, count func(rule int) int, matches func(rule, item int) bool) []int {
 	decided, taken := make([]int, items), make([]int, rules)
 	for item := range decided {
@@ -50,24 +49,24 @@ func decide(items, rules int, count func(rule int) int, matches func(rule, item 
 	return decided
 }
 
-func (s *GPUSelect) matches(c *card) bool {
+func (s *GPUSelect) matches(c *namedGPU) bool {
 	return (len(s.Index) == 0 || slices.Contains(s.Index, c.Index)) &&
 		(len(s.UUID) == 0 || slices.Contains(s.UUID, c.UUID)) &&
 		matchesAny(s.Model, c.Product)
 }
 
-// named tells whether the selector says which cards it means, not only of what kind.
+// named reports whether the selector names individual GPUs.
 func (s *GPUSelect) named() bool { return len(s.Index)+len(s.UUID) > 0 }
 
-func (s *MIGSelect) matches(c *card, part *gpu.MIGDevice) bool {
+func (s *MIGSelect) matches(c *namedGPU, part *gpu.MIGDevice) bool {
 	return (len(s.GPU) == 0 || slices.Contains(s.GPU, c.Index)) &&
 		(len(s.Index) == 0 || slices.Contains(s.Index, c.partIndex(part))) &&
 		(len(s.UUID) == 0 || slices.Contains(s.UUID, part.UUID) || slices.Contains(s.UUID, oldUUID(c, part))) &&
 		matchesAny(s.Profile, part.Profile)
 }
 
-// oldUUID is a MIG device's name in drivers before 470.
-func oldUUID(c *card, part *gpu.MIGDevice) gpu.UUID {
+// oldUUID returns the UUID that a MIG device has in drivers before 470.
+func oldUUID(c *namedGPU, part *gpu.MIGDevice) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("MIG-%s/%d/%d", c.UUID, part.GI, part.CI))
 }
 
@@ -75,8 +74,8 @@ func matchesAny(patterns []string, text string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(pattern string) bool { return matchPattern(pattern, text) })
 }
 
-// matchPattern tells whether text is what the pattern says, in which * stands for any
-// number of characters. It needs no more steps than the product of the two lengths.
+// matchPattern reports whether text matches the pattern, in which * stands for any number of characters. The number of
+// steps is at most the product of the two lengths.
 func matchPattern(pattern, text string) bool {
 	first, rest, starred := strings.Cut(pattern, "*")
 	if !starred {
@@ -91,7 +90,7 @@ func matchPattern(pattern, text string) bool {
 		if !starred {
 			return strings.HasSuffix(text, piece)
 		}
-		// The first place is as good as any later one: it leaves the most to the rest.
+		// The first match is as good as any later one: it leaves the most text for the rest.
 		at := strings.Index(text, piece)
 		if at < 0 {
 			return false
@@ -100,48 +99,48 @@ func matchPattern(pattern, text string) bool {
 	}
 }
 
-// cardRuleProblems tells of rules that name what is not there, and of rules without effect.
-// Nothing is known of a node that shows no card at all.
-func cardRuleProblems(p *problems, cards []card, rules []GPURule, decided []int) {
-	if len(cards) == 0 {
+// gpuRuleProblems reports rules that name a device that does not exist, and rules without effect. It reports nothing on
+// a node without any GPU.
+func gpuRuleProblems(p *problems, gpus []namedGPU, rules []GPURule, decided []int) {
+	if len(gpus) == 0 {
 		return
 	}
 	var indices, ids, models []string
-	for i := range cards {
-		indices = append(indices, cards[i].index())
-		ids = append(ids, string(cards[i].UUID))
-		models = append(models, cards[i].Product)
+	for i := range gpus {
+		indices = append(indices, gpus[i].index())
+		ids = append(ids, string(gpus[i].UUID))
+		models = append(models, gpus[i].Product)
 	}
 	for i := range rules {
 		s, name := &rules[i].Select, gpuRule(i)
 		unknown := missing(numbers(s.Index), indices, "index")
 		unknown = append(unknown, missing(texts(s.UUID), ids, "UUID")...)
 		if len(unknown) > 0 {
-			p.say(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its GPUs: %s); correct or remove it; berth-agent inspect gpus lists both",
-				name, list(unknown), list(describeCards(cards))))
+			p.addGeneral(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its GPUs: %s); correct or remove it; berth-agent inspect gpus lists both",
+				name, list(unknown), list(describeGPUs(gpus))))
 			continue
 		}
 		if len(s.Model) == 0 && !s.named() || slices.Contains(decided, i) {
 			continue
 		}
-		if slices.ContainsFunc(cards, func(c card) bool { return s.matches(&c) }) {
-			p.say(RuleUnused, fmt.Sprintf("rule %s decides about no GPU, since earlier rules decide about all that it selects; remove it, or put it before them", name))
+		if slices.ContainsFunc(gpus, func(c namedGPU) bool { return s.matches(&c) }) {
+			p.addGeneral(RuleUnused, fmt.Sprintf("rule %s decides about no GPU, because earlier rules decide about all that it selects; remove it, or move it before them", name))
 			continue
 		}
-		p.say(RuleUnused, fmt.Sprintf("rule %s selects no GPU of this node, which has %s%s; that is fine if the file serves other nodes too",
-			name, list(unique(models)), meant(s.Model, models)))
+		p.addGeneral(RuleUnused, fmt.Sprintf("rule %s selects no GPU of this node, which has %s%s; that is fine if the file serves other nodes too",
+			name, list(unique(models)), suggestion(s.Model, models)))
 	}
 }
 
-// migRuleProblems is the same for MIG devices.
-func migRuleProblems(p *problems, cards []card, rules []MIGRule, offered []slice, decided []int, strategy string, single bool) {
-	if len(cards) == 0 {
+// migRuleProblems does the same for MIG devices.
+func migRuleProblems(p *problems, gpus []namedGPU, rules []MIGRule, offered []slice, decided []int, strategy string, single bool) {
+	if len(gpus) == 0 {
 		return
 	}
-	var gpus, indices, ids, profiles []string
-	for i := range cards {
-		c := &cards[i]
-		gpus = append(gpus, c.index())
+	var gpuIndices, indices, ids, profiles []string
+	for i := range gpus {
+		c := &gpus[i]
+		gpuIndices = append(gpuIndices, c.index())
 		for _, part := range c.parts {
 			indices = append(indices, c.partIndex(part))
 			ids = append(ids, string(part.UUID), string(oldUUID(c, part)))
@@ -151,37 +150,37 @@ func migRuleProblems(p *problems, cards []card, rules []MIGRule, offered []slice
 	for i := range rules {
 		s, name := &rules[i].Select, migRule(i)
 		if strategy == MIGNone {
-			p.say(RuleUnused, fmt.Sprintf("rule %s has no effect, since migStrategy none offers no MIG devices; remove it, or set migStrategy: mixed", name))
+			p.addGeneral(RuleUnused, fmt.Sprintf("rule %s has no effect, since migStrategy none offers no MIG devices; remove it, or set migStrategy: mixed", name))
 			continue
 		}
 		if s.NamedAsGPU && !single {
-			continue // MIGNotSingle says why, if it has to.
+			continue // MIGNotSingle reports it where needed.
 		}
-		unknown := missing(numbers(s.GPU), gpus, "GPU index")
+		unknown := missing(numbers(s.GPU), gpuIndices, "GPU index")
 		unknown = append(unknown, missing(s.Index, indices, "index")...)
 		unknown = append(unknown, missing(texts(s.UUID), ids, "UUID")...)
 		if len(unknown) > 0 {
-			p.say(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its MIG devices: %s); correct or remove it, or make the MIG device",
+			p.addGeneral(RuleDeviceUnknown, fmt.Sprintf("rule %s selects %s, which this node does not have (its MIG devices: %s); correct or remove it, or create the MIG device",
 				name, list(unknown), orNone(list(indices))))
 			continue
 		}
 		if len(s.GPU)+len(s.Index)+len(s.UUID)+len(s.Profile) == 0 || slices.Contains(decided, i) {
 			continue
 		}
-		if slices.ContainsFunc(offered, func(one slice) bool { return s.matches(one.card, one.part) }) {
-			p.say(RuleUnused, fmt.Sprintf("rule %s decides about no MIG device, since earlier rules decide about all that it selects; remove it, or put it before them", name))
+		if slices.ContainsFunc(offered, func(one slice) bool { return s.matches(one.gpu, one.part) }) {
+			p.addGeneral(RuleUnused, fmt.Sprintf("rule %s decides about no MIG device, because earlier rules decide about all that it selects; remove it, or move it before them", name))
 			continue
 		}
-		p.say(RuleUnused, fmt.Sprintf("rule %s selects no MIG device that this node offers, which has the profiles %s%s; that is fine if the file serves other nodes or layouts too",
-			name, orNone(list(unique(profiles))), meant(s.Profile, profiles)))
+		p.addGeneral(RuleUnused, fmt.Sprintf("rule %s selects no MIG device that this node offers, which has the profiles %s%s; that is fine if the file serves other nodes or layouts too",
+			name, orNone(list(unique(profiles))), suggestion(s.Profile, profiles)))
 	}
 }
 
-// gpuRule and migRule are the names of rules, as in the file.
+// gpuRule and migRule return the names of rules as in the configuration file.
 func gpuRule(at int) string { return fmt.Sprintf("gpus[%d]", at) }
 func migRule(at int) string { return fmt.Sprintf("migDevices[%d]", at) }
 
-// missing lists what is wanted and not had, as phrases.
+// missing lists the wanted names that do not exist.
 func missing(wanted, had []string, what string) []string {
 	var phrases []string
 	for _, name := range wanted {
@@ -192,8 +191,8 @@ func missing(wanted, had []string, what string) []string {
 	return phrases
 }
 
-// meant suggests a name for a pattern without stars that is near one.
-func meant(patterns, had []string) string {
+// suggestion suggests a similar name for a pattern without stars.
+func suggestion(patterns, had []string) string {
 	for _, pattern := range patterns {
 		near := spelling.Nearest(pattern, had)
 		if near != "" && near != pattern && !strings.Contains(pattern, "*") {
@@ -203,10 +202,10 @@ func meant(patterns, had []string) string {
 	return ""
 }
 
-func describeCards(cards []card) []string {
+func describeGPUs(gpus []namedGPU) []string {
 	var phrases []string
-	for i := range cards {
-		phrases = append(phrases, cards[i].index()+" "+string(cards[i].UUID))
+	for i := range gpus {
+		phrases = append(phrases, gpus[i].index()+" "+string(gpus[i].UUID))
 	}
 	return phrases
 }

@@ -7,69 +7,68 @@ const DefaultResource = "nvidia.com/gpu"
 
 // The values of Settings.MIGStrategy.
 const (
-	// MIGNone offers a GPU with MIG enabled whole.
+	// MIGNone advertises a GPU with MIG enabled as a whole.
 	MIGNone = "none"
-	// MIGSingle offers the MIG devices as Settings.ResourceName. It needs all GPUs to be alike:
-	// each with MIG enabled, each with MIG devices, all of one profile. Where no GPU has MIG
-	// enabled it is the same as MIGNone, and where some have and the rest of it is not met it is the same as
-	// MIGMixed, with a problem: a name of its own is true of every device, whereas the common
-	// name would promise a whole GPU or a slice, nobody could say which.
+	// MIGSingle advertises the MIG devices as Settings.ResourceName. It requires that all GPUs are alike: each has MIG
+	// enabled and MIG devices, all of one profile. Where no GPU has MIG enabled it is the same as MIGNone. Where some
+	// have and the other conditions are not met, it is the same as MIGMixed, with a problem: a profile's own name is
+	// correct for every device, whereas under the common name a pod could get either a whole GPU or a slice.
 	MIGSingle = "single"
-	// MIGMixed offers each MIG device as nvidia.com/mig-PROFILE.
+	// MIGMixed advertises each MIG device as nvidia.com/mig-PROFILE.
 	MIGMixed = "mixed"
 )
 
-// Settings are what an operator chooses. The zero value offers every GPU as
-// DefaultResource and every MIG device as nvidia.com/mig-PROFILE.
+// Settings are the operator's settings. The zero value advertises every GPU as DefaultResource and every MIG device as
+// nvidia.com/mig-PROFILE.
 type Settings struct {
 	// ResourceName is the name for whole GPUs; empty means DefaultResource.
 	ResourceName string
 	// MIGStrategy is one of the three; anything else means MIGMixed.
 	MIGStrategy string
-	// GPUs decide about cards and MIGDevices about MIG devices, the first rule that selects one.
-	// One that no rule selects is given out unshared under its default name.
+	// GPUs decide about GPUs and MIGDevices about MIG devices, the first rule that selects one. A device that no rule
+	// selects is advertised unshared under its default name.
 	GPUs       []GPURule
 	MIGDevices []MIGRule
-	// Changing are the GPUs that are being partitioned anew, as Settle's pending. By what is
-	// left of them meanwhile nothing is judged: not whether MIGSingle is met, which would rename
-	// the devices of all others for a moment, nor whether they are empty.
+	// Changing are the GPUs that are being repartitioned, as Settle's pending. Their present MIG devices are ignored:
+	// for MIGSingle, which would otherwise rename the devices of all other GPUs for a moment, and for the problem that
+	// a GPU has none.
 	Changing map[gpu.UUID]string
 }
 
-// GPURule is what to do with the cards that it selects.
+// GPURule configures the GPUs that it selects.
 type GPURule struct {
 	Select GPUSelect
-	// Exclude never offers the card nor its MIG devices.
+	// Exclude advertises neither the GPU nor its MIG devices.
 	Exclude bool
-	// ResourceName is what the whole card is offered as; empty means the settings' name.
+	// ResourceName is the resource of the whole GPU; empty means the settings' name.
 	ResourceName string
-	// Sharing is how the whole card is shared.
+	// Sharing is how the whole GPU is shared.
 	Sharing Sharing
 }
 
-// GPUSelect selects cards: each list that is not empty must have an entry that matches.
+// GPUSelect selects GPUs: each list that is not empty must have an entry that matches.
 type GPUSelect struct {
 	Index []int
 	UUID  []gpu.UUID
 	// Model are product names, in which * stands for anything.
 	Model []string
-	// Count takes the first so many, by index, of those that the rest selects and no
-	// earlier rule has; 0 takes all.
+	// Count limits the rule to the first GPUs, by index, that the other fields select and no earlier rule has; 0 means
+	// all.
 	Count int
 }
 
-// MIGRule is what to do with the MIG devices that it selects.
+// MIGRule configures the MIG devices that it selects.
 type MIGRule struct {
 	Select MIGSelect
-	// ResourceName is what the device is offered as; empty means what the strategy says.
+	// ResourceName is the resource of the device; empty means the name according to the strategy.
 	ResourceName string
-	// Sharing may not be MPS, and has no time slice: both belong to whole cards.
+	// Sharing may not be MPS and has no time slice: both apply to whole GPUs.
 	Sharing Sharing
 }
 
 // MIGSelect selects MIG devices: each list that is not empty must have an entry that matches.
 type MIGSelect struct {
-	// GPU are the indices of cards, Index the N:M of devices.
+	// GPU are the indices of GPUs, Index the N:M of devices.
 	GPU   []int
 	Index []string
 	// UUID are MIG-…, or in the form of old drivers MIG-GPU-<uuid>/<gi>/<ci>.
@@ -82,21 +81,20 @@ type MIGSelect struct {
 	Count int
 }
 
-// Sharing is how many containers share a device, and how. The zero value shares nothing.
+// Sharing says how many containers share a device, and how. The zero value means that it is not shared.
 type Sharing struct {
 	Mode Mode
 	// Replicas is 1 or more.
 	Replicas int
-	// ResourceName is what the shares are offered as; empty means as the unshared device would
-	// be, with .shared added if Rename.
+	// ResourceName is the resource of the replicas; empty means that of the unshared device, with .shared added if
+	// Rename.
 	ResourceName string
 	Rename       bool
-	// RefuseMany refuses a container that asks for more than one share.
+	// RefuseMany refuses a container that requests more than one replica.
 	RefuseMany bool
 	// TimeSlice is short, medium or long; empty and "default" are the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB bounds each client of MPS; 0 is the card's memory divided by the
-	// replicas, -1 is no bound.
+	// PinnedMemoryMiB bounds each client of MPS; 0 is the GPU's memory divided by the replicas, -1 means no limit.
 	PinnedMemoryMiB int64
 	// ActiveThreadPercentage bounds each client of MPS; 0 is 100 divided by the replicas.
 	ActiveThreadPercentage int
@@ -105,7 +103,7 @@ type Sharing struct {
 
 // The codes of the problems that Resolve finds.
 const (
-	// UUIDUnusable: a device has no UUID, or one that another device has too.
+	// UUIDUnusable: a device has no UUID, or the UUID of another device.
 	UUIDUnusable = "UUID_UNUSABLE"
 	// MIGEmpty: a GPU has MIG enabled and no MIG device.
 	MIGEmpty = "MIG_EMPTY"
@@ -113,7 +111,7 @@ const (
 	MIGNotSingle = "MIG_NOT_SINGLE"
 	// MIGPartialCompute: a MIG device is not the whole of its GPU instance.
 	MIGPartialCompute = "MIG_PARTIAL_COMPUTE"
-	// MIGProfileUnknown: a MIG device cannot be named, since the driver does not say its profile.
+	// MIGProfileUnknown: a MIG device cannot be named, because the driver does not report its profile.
 	MIGProfileUnknown = "MIG_PROFILE_UNKNOWN"
 	// MPSOnMIG: MPS is wanted on a GPU with MIG enabled, or on a MIG device.
 	MPSOnMIG = "MPS_ON_MIG"
@@ -121,19 +119,18 @@ const (
 	MPSTooManyReplicas = "MPS_TOO_MANY_REPLICAS"
 	// MPSMemoryUnknown: there is no memory to divide.
 	MPSMemoryUnknown = "MPS_MEMORY_UNKNOWN"
-	// SharingInvalid: a sharing that means nothing, such as one with no replicas.
+	// SharingInvalid: an invalid sharing, such as one without replicas.
 	SharingInvalid = "SHARING_INVALID"
-	// SharingNotApplied: a rule shares the whole of a card that is not offered whole.
+	// SharingNotApplied: a rule shares the whole of a GPU that is not advertised as a whole.
 	SharingNotApplied = "SHARING_NOT_APPLIED"
 	// TimeSliceOnMIG: a time slice is wanted for a MIG device.
 	TimeSliceOnMIG = "TIME_SLICE_ON_MIG"
 	// ResourceNameInvalid: the kubelet would refuse the name.
 	ResourceNameInvalid = "RESOURCE_NAME_INVALID"
-	// MixedResource: one resource has devices of unlike kinds.
+	// MixedResource: one resource has devices of different kinds.
 	MixedResource = "MIXED_RESOURCE"
 	// RuleDeviceUnknown: a rule names an index or a UUID that the node does not have.
 	RuleDeviceUnknown = "RULE_DEVICE_UNKNOWN"
-	// RuleUnused: a rule decides about no device of this node. That is no fault where one
-	// file serves unlike nodes.
+	// RuleUnused: a rule decides about no device of this node. That is expected where one file serves different nodes.
 	RuleUnused = "RULE_UNUSED"
 )

@@ -7,48 +7,46 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// namedHolders is how many of those that a device waits for are named.
+// namedHolders is how many holders are named in a reason.
 const namedHolders = 3
 
-// Settle says which units are in force: the wanted ones, but for devices that somebody still
-// holds as something else. It needs no memory but applied, which are the units that were in
-// force so far, and asked again it gives the same.
+// Settle returns the units in force: the wanted ones, except for devices that are still held in another use. Its only
+// state is applied, the units that were in force before; a second call with its result returns the same.
 //
-//   - A device with the same resource and mode as so far gets its wanted use at once, also
-//     while it is held: the number of replicas and the limits concern only whoever comes next.
-//   - A device whose resource or mode changes, or which is wanted no longer, keeps its applied
-//     use as long as holders names anybody, and is draining. So does a GPU that is to be
-//     offered by its MIG devices, and a MIG device whose GPU is to be offered whole.
-//   - What is wanted on silicon that such a device occupies is not in force yet.
-//   - A GPU in pending, with the reason as a sentence, or of which nobody knows whether it is partitioned, keeps its applied units, draining,
-//     whether anybody holds them or not. What was not in force is not offered.
-//   - What is no longer in the snapshot is dropped.
+//   - A device that keeps its resource and mode gets its wanted use at once, even while it is held: the number of
+//     replicas and the limits apply only to the next containers.
+//   - A device whose resource or mode changes, or that is no longer wanted, keeps its applied use and drains as long as
+//     it has holders. So does a GPU that is to be advertised by its MIG devices, and a MIG device whose GPU is to be
+//     advertised as a whole.
+//   - A wanted unit that overlaps such a device is not in force yet.
+//   - A GPU in pending (with the reason as a sentence), or whose MIG mode is unknown, keeps its applied units, which
+//     drain whether they are held or not. Units that were not in force are not advertised.
+//   - Devices that are no longer in the snapshot are dropped.
 //
-// holders names, as phrases such as "default/train-0", everybody who holds the device of the
-// key, or a part or share of it. With nothing applied, as at the first start, the wanted
-// units are in force at once.
+// holders returns the names, such as "default/train-0", of all holders of the key's device or of a part or replica of
+// it. Without applied units, as at the first start, the wanted units are in force at once.
 func Settle(snapshot *gpu.Snapshot, wanted, applied []Unit, holders func(gpu.DeviceKey) []string, pending map[gpu.UUID]string) []Unit {
-	cards := survey(snapshot, unheard)
+	gpus := listNamed(snapshot, ignoreUnnamed)
 	var settled []Unit
-	for i := range cards {
-		c := &cards[i]
+	for i := range gpus {
+		c := &gpus[i]
 		want, have := c.unitsOf(wanted), c.unitsOf(applied)
 		var inForce []Unit
 		reason, due := pending[c.UUID]
 		if c.MIG.Unknown && !due {
-			reason, due = "the driver has not said yet whether the GPU is partitioned", true
+			reason, due = "the driver has not reported yet whether the GPU is partitioned", true
 		}
 		if due {
 			inForce = drain(have, reason)
 		} else {
-			inForce = settleCard(want, have, holders)
+			inForce = settleGPU(want, have, holders)
 		}
 		settled = append(settled, c.unitsOf(inForce)...)
 	}
 	return settled
 }
 
-// drain keeps units as they are, but of those that overlap the first.
+// drain returns the units as draining; of units that overlap, only the first.
 func drain(have []Unit, reason string) []Unit {
 	var kept []Unit
 	for _, unit := range have {
@@ -60,16 +58,16 @@ func drain(have []Unit, reason string) []Unit {
 	return kept
 }
 
-// settleCard settles the units of one card.
-func settleCard(want, have []Unit, holders func(gpu.DeviceKey) []string) []Unit {
+// settleGPU settles the units of one GPU.
+func settleGPU(want, have []Unit, holders func(gpu.DeviceKey) []string) []Unit {
 	var inForce []Unit
 	for _, unit := range have {
 		next := overlapping(unit.Key, want)
-		if len(next) > 0 && next[0].Key == unit.Key && alike(next[0].Use, unit.Use) || overlapsAny(unit.Key, inForce) {
+		if len(next) > 0 && next[0].Key == unit.Key && changesInUse(next[0].Use, unit.Use) || overlapsAny(unit.Key, inForce) {
 			continue
 		}
 		if held := unique(holders(unit.Key)); len(held) > 0 {
-			unit.Draining = fmt.Sprintf("waits for %s to end, then %s", people(held), becomes(next))
+			unit.Draining = fmt.Sprintf("waits for %s to end, then %s", firstNames(held), becomes(next))
 			inForce = append(inForce, unit)
 		}
 	}
@@ -81,9 +79,9 @@ func settleCard(want, have []Unit, holders func(gpu.DeviceKey) []string) []Unit 
 	return inForce
 }
 
-// alike tells whether one use can become the other while the device is held. An MPS daemon has
-// to start anew to serve one user instead of several, which would end its clients.
-func alike(a, b Use) bool {
+// changesInUse reports whether one use can change to the other while the device is held. An MPS daemon has to be
+// restarted to serve one user instead of several, which would end its clients.
+func changesInUse(a, b Use) bool {
 	return a.Resource == b.Resource && a.Mode == b.Mode && a.SingleUser == b.SingleUser
 }
 
@@ -101,8 +99,8 @@ func overlapping(key gpu.DeviceKey, units []Unit) []Unit {
 	return some
 }
 
-// people names the first few of a list: "a, b, c and 4 others".
-func people(names []string) string {
+// firstNames joins the first few names of a list: "a, b, c and 4 others".
+func firstNames(names []string) string {
 	if len(names) > namedHolders {
 		others := len(names) - namedHolders
 		names = append(slices.Clone(names[:namedHolders]), fmt.Sprintf("%d others", others))
@@ -122,7 +120,7 @@ func and(names []string) string {
 	return list(names[:last]) + " and " + names[last]
 }
 
-// becomes says what is made of a device's silicon.
+// becomes describes the next use of a device.
 func becomes(next []Unit) string {
 	if len(next) == 0 {
 		return "is offered no longer"

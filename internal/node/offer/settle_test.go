@@ -16,7 +16,7 @@ import (
 
 var profiles = []string{"1g.5gb", "3g.20gb", "1g.5gb+me", "1c.3g.20gb"}
 
-// drawParts partitions a card anew; no MIG UUID is ever used twice.
+// drawParts repartitions a GPU; no MIG UUID is used twice.
 func drawParts(t *rapid.T, c *gpu.GPU, next *int) {
 	c.MIG = gpu.MIG{Enabled: rapid.Bool().Draw(t, "mig")}
 	if !c.MIG.Enabled {
@@ -32,7 +32,7 @@ func drawParts(t *rapid.T, c *gpu.GPU, next *int) {
 
 func drawNode(t *rapid.T, next *int) *gpu.Snapshot {
 	snapshot := &gpu.Snapshot{}
-	for i := range rapid.IntRange(0, 4).Draw(t, "cards") {
+	for i := range rapid.IntRange(0, 4).Draw(t, "GPUs") {
 		c := gpu.GPU{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Index: i,
 			ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40 << 30,
@@ -55,13 +55,15 @@ func drawSettings(t *rapid.T) Settings {
 	settings := Settings{MIGStrategy: rapid.SampledFrom([]string{MIGNone, MIGSingle, MIGMixed}).Draw(t, "strategy")}
 	for range rapid.IntRange(0, 3).Draw(t, "rules") {
 		settings.GPUs = append(settings.GPUs, GPURule{
-			Select:  GPUSelect{Index: rapid.SliceOfN(rapid.IntRange(0, 4), 0, 2).Draw(t, "index"), Count: rapid.IntRange(0, 2).Draw(t, "count")},
+			Select: GPUSelect{Index: rapid.SliceOfN(rapid.IntRange(0, 4), 0, 2).Draw(t, "index"),
+				Count: rapid.IntRange(0, 2).Draw(t, "count")},
 			Exclude: rapid.IntRange(0, 4).Draw(t, "exclude") == 0, Sharing: drawSharing(t),
 		})
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "MIG rules") {
 		settings.MIGDevices = append(settings.MIGDevices, MIGRule{
-			Select:  MIGSelect{Profile: []string{rapid.SampledFrom(append(profiles, "*")).Draw(t, "pattern")}, Count: rapid.IntRange(0, 2).Draw(t, "count")},
+			Select: MIGSelect{Profile: []string{rapid.SampledFrom(append(profiles, "*")).Draw(t, "pattern")},
+				Count: rapid.IntRange(0, 2).Draw(t, "count")},
 			Sharing: drawSharing(t),
 		})
 	}
@@ -81,8 +83,8 @@ func keysOf(snapshot *gpu.Snapshot) []gpu.DeviceKey {
 	return keys
 }
 
-// together tells whether two devices have silicon in common; written without overlaps.
-func together(a, b gpu.DeviceKey) bool {
+// shareHardware reports whether two devices overlap; it is written without the code under test.
+func shareHardware(a, b gpu.DeviceKey) bool {
 	if a.GPU != b.GPU {
 		return false
 	}
@@ -99,25 +101,25 @@ func find(units []Unit, key gpu.DeviceKey) Unit {
 	return Unit{}
 }
 
-// checkShape checks what is true of every list of units in force.
+// checkShape checks the properties of every list of units in force.
 func checkShape(t *rapid.T, snapshot *gpu.Snapshot, units []Unit) {
 	keys := keysOf(snapshot)
 	last := -1
 	for i, unit := range units {
 		at := slices.Index(keys, unit.Key)
 		if at <= last {
-			t.Fatalf("%v is out of order, twice there, or gone: %v", unit.Key, units)
+			t.Fatalf("%v is out of order, duplicate, or not in the snapshot: %v", unit.Key, units)
 		}
 		last = at
 		for _, other := range units[:i] {
-			if together(unit.Key, other.Key) {
+			if shareHardware(unit.Key, other.Key) {
 				t.Fatalf("%v and %v are in force on the same silicon", unit.Key, other.Key)
 			}
 		}
 	}
 }
 
-// TestSettleProperties asks about any state at all, such as a file that was tampered with.
+// TestSettleProperties starts from arbitrary states, such as a file that was edited.
 func TestSettleProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		next := 0
@@ -126,8 +128,9 @@ func TestSettleProperties(t *testing.T) {
 		keys := append(keysOf(snapshot), whole("GPU-lost"), gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-lost"})
 		var applied []Unit
 		consistent := rapid.Bool().Draw(t, "consistent")
-		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(keys), func(k gpu.DeviceKey) gpu.DeviceKey { return k }).Draw(t, "applied") {
-			clash := slices.ContainsFunc(applied, func(u Unit) bool { return together(u.Key, key) })
+		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(keys),
+			func(k gpu.DeviceKey) gpu.DeviceKey { return k }).Draw(t, "applied") {
+			clash := slices.ContainsFunc(applied, func(u Unit) bool { return shareHardware(u.Key, key) })
 			if clash && consistent {
 				continue
 			}
@@ -175,7 +178,7 @@ func TestSettleProperties(t *testing.T) {
 		}
 		for _, unit := range wanted {
 			_, due := pending[unit.Key.GPU]
-			waits := slices.ContainsFunc(settled, func(u Unit) bool { return u.Draining != "" && together(u.Key, unit.Key) })
+			waits := slices.ContainsFunc(settled, func(u Unit) bool { return u.Draining != "" && shareHardware(u.Key, unit.Key) })
 			if find(settled, unit.Key) != unit && !waits && !due {
 				t.Fatalf("%v is wanted, and nothing is in its way", unit)
 			}
@@ -189,21 +192,22 @@ func TestSettleProperties(t *testing.T) {
 			}
 		}
 		if len(held)+len(pending) == 0 && !slices.Equal(settled, wanted) {
-			t.Fatalf("nobody holds anything, and %v is in force instead of %v", settled, wanted)
+			t.Fatalf("nothing is held, and %v is in force instead of %v", settled, wanted)
 		}
 		if again := Settle(snapshot, wanted, settled, holders, pending); !slices.Equal(again, settled) {
-			t.Fatalf("asked again, %v became %v", settled, again)
+			t.Fatalf("the second call changed %v to %v", settled, again)
 		}
-		shuffled := Settle(snapshot, rapid.Permutation(wanted).Draw(t, "wanted"), rapid.Permutation(applied).Draw(t, "applied"), holders, pending)
+		shuffled := Settle(snapshot, rapid.Permutation(wanted).Draw(t, "wanted"),
+			rapid.Permutation(applied).Draw(t, "applied"), holders, pending)
 		if !slices.Equal(shuffled, settled) {
 			t.Fatalf("in another order %v became %v", settled, shuffled)
 		}
 	})
 }
 
-// world is a node in a few lines, with pods that take what is offered, an operator who
-// changes the configuration, and a partitioner.
-type world struct {
+// simNode is a simple model of a node, with pods that allocate what is advertised, an operator who changes the
+// configuration, and a partitioner.
+type simNode struct {
 	t        *rapid.T
 	snapshot *gpu.Snapshot
 	settings Settings
@@ -214,7 +218,7 @@ type world struct {
 	next int
 }
 
-func (w *world) holders(key gpu.DeviceKey) []string {
+func (w *simNode) holders(key gpu.DeviceKey) []string {
 	var names []string
 	for at := range w.held {
 		if at.GPU == key.GPU && (key.MIG == "" || at.MIG == key.MIG) {
@@ -224,12 +228,12 @@ func (w *world) holders(key gpu.DeviceKey) []string {
 	return names
 }
 
-func (w *world) heldKeys() []gpu.DeviceKey {
+func (w *simNode) heldKeys() []gpu.DeviceKey {
 	return slices.SortedFunc(maps.Keys(w.held), gpu.CompareKeys)
 }
 
 // settle brings everything in line, and checks what must be true at all times.
-func (w *world) settle() {
+func (w *simNode) settle() {
 	wanted, _ := Resolve(w.snapshot, w.settings)
 	w.applied = Settle(w.snapshot, wanted, w.applied, w.holders, w.pending)
 	checkShape(w.t, w.snapshot, w.applied)
@@ -242,7 +246,7 @@ func (w *world) settle() {
 	w.checkOffers()
 }
 
-func (w *world) checkOffers() {
+func (w *simNode) checkOffers() {
 	ids := map[string]bool{}
 	shares := 0
 	for _, o := range Build(w.snapshot, w.applied) {
@@ -258,7 +262,7 @@ func (w *world) checkOffers() {
 				w.t.Fatalf("%v is offered by %s as %v", unit, o.Resource, device)
 			}
 			for key := range w.held {
-				if device.Health.Allocatable() && together(device.Key, key) && device.Key.MIG != key.MIG {
+				if device.Health.Allocatable() && shareHardware(device.Key, key) && device.Key.MIG != key.MIG {
 					w.t.Fatalf("%v is offered while %v of it is held", device.Key, key)
 				}
 			}
@@ -273,17 +277,17 @@ func (w *world) checkOffers() {
 	}
 }
 
-// TestSettleOverTime lives through random days of a node.
+// TestSettleOverTime runs random sequences of events on a node.
 func TestSettleOverTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{t: t, held: map[gpu.DeviceKey]Use{}, pending: map[gpu.UUID]string{}}
+		w := &simNode{t: t, held: map[gpu.DeviceKey]Use{}, pending: map[gpu.UUID]string{}}
 		w.snapshot = drawNode(t, &w.next)
 		w.settle()
-		card := func(t *rapid.T) *gpu.GPU {
+		drawGPU := func(t *rapid.T) *gpu.GPU {
 			if len(w.snapshot.GPUs) == 0 {
-				t.Skip("no cards")
+				t.Skip("no GPUs")
 			}
-			return &w.snapshot.GPUs[rapid.IntRange(0, len(w.snapshot.GPUs)-1).Draw(t, "card")]
+			return &w.snapshot.GPUs[rapid.IntRange(0, len(w.snapshot.GPUs)-1).Draw(t, "GPU")]
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) { w.t = t; w.settle() },
@@ -308,19 +312,19 @@ func TestSettleOverTime(t *testing.T) {
 			},
 			"end": func(t *rapid.T) {
 				if len(w.held) == 0 {
-					t.Skip("nobody holds anything")
+					t.Skip("nothing is held")
 				}
 				delete(w.held, rapid.SampledFrom(w.heldKeys()).Draw(t, "key"))
 			},
-			"plan": func(t *rapid.T) { w.pending[card(t).UUID] = "is to be partitioned" },
+			"plan": func(t *rapid.T) { w.pending[drawGPU(t).UUID] = "is to be partitioned" },
 			"partition": func(t *rapid.T) {
-				c := card(t)
+				c := drawGPU(t)
 				if _, due := w.pending[c.UUID]; !due || len(w.holders(whole(c.UUID))) > 0 {
 					t.Skip("not due, or held")
 				}
 				drawParts(t, c, &w.next)
 			},
-			"done": func(t *rapid.T) { delete(w.pending, card(t).UUID) },
+			"done": func(t *rapid.T) { delete(w.pending, drawGPU(t).UUID) },
 			"restart": func(t *rapid.T) {
 				blob, err := json.Marshal(w.applied)
 				if err != nil {
@@ -345,7 +349,7 @@ func TestSettleOverTime(t *testing.T) {
 	})
 }
 
-// TestResolveProperties checks against the settings, said in other words.
+// TestResolveProperties compares the result with an independent evaluation of the settings.
 func TestResolveProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		next := 0
@@ -354,7 +358,7 @@ func TestResolveProperties(t *testing.T) {
 		checkShape(t, snapshot, units)
 		for i, problem := range problems {
 			if problem.Code == "" || problem.Message == "" || slices.Contains(problems[:i], problem) {
-				t.Fatalf("problem %d is empty or said twice: %v", i, problems)
+				t.Fatalf("problem %d is empty or a duplicate: %v", i, problems)
 			}
 		}
 		decided := DecidingRules(snapshot, settings.GPUs)
@@ -382,8 +386,7 @@ func TestResolveProperties(t *testing.T) {
 	})
 }
 
-// firstRule is the rule that decides about a card: the first that selects it and has not
-// had its number of the cards before.
+// firstRule returns the rule that decides about a GPU: the first that selects it and has not reached its count.
 func firstRule(snapshot *gpu.Snapshot, rules []GPURule, i int) int {
 	for r, rule := range rules {
 		had := 0

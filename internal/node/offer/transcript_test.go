@@ -15,15 +15,15 @@ import (
 
 // TestTranscripts plays the transcripts in testdata. Commands:
 //
-//	node                      take the node written below: a line is
+//	node                      set the node from the lines below, each
 //	                          "gpu INDEX UUID [mig] [cc=M.N] [mib=N] [sick] [PRODUCT]", or
-//	                          "part N:M UUID PROFILE" of the card above; - is empty
-//	settings                  take the settings written below, as JSON
-//	resolve                   print what is wanted, and the problems
-//	rules                     print which rule decides about each card
-//	settle [pending=(GPU,…)]  print what is in force; below are the holders: "KEY HOLDER …"
-//	offers                    print the kubelet's lists of what is in force
-//	forget                    nothing is in force any more
+//	                          "part N:M UUID PROFILE" of the preceding GPU; - is empty
+//	settings                  set the settings from the JSON below
+//	resolve                   print the wanted units and the problems
+//	rules                     print the deciding rule of each GPU
+//	settle [pending=(GPU,…)]  print the units in force; below are the holders: "KEY HOLDER …"
+//	offers                    print the kubelet's lists of the units in force
+//	forget                    clear the units in force
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := &script{snapshot: &gpu.Snapshot{}}
@@ -124,7 +124,7 @@ func parseNode(t *testing.T, d *datadriven.TestData) *gpu.Snapshot {
 		}
 		switch fields[0] {
 		case "gpu":
-			snapshot.GPUs = append(snapshot.GPUs, parseCard(t, d, fields))
+			snapshot.GPUs = append(snapshot.GPUs, parseGPU(t, d, fields))
 		case "part":
 			mig := &snapshot.GPUs[len(snapshot.GPUs)-1].MIG
 			_, index, _ := strings.Cut(fields[1], ":")
@@ -144,7 +144,7 @@ func parseNode(t *testing.T, d *datadriven.TestData) *gpu.Snapshot {
 	return snapshot
 }
 
-func parseCard(t *testing.T, d *datadriven.TestData, fields []string) gpu.GPU {
+func parseGPU(t *testing.T, d *datadriven.TestData, fields []string) gpu.GPU {
 	index, err := strconv.Atoi(fields[1])
 	if err != nil {
 		d.Fatalf(t, "%v", err)

@@ -11,29 +11,29 @@ type Mode string
 
 // The modes.
 const (
-	// Whole gives a device to one container at a time.
+	// Whole means that one container at a time uses the device.
 	Whole       Mode = ""
 	TimeSlicing Mode = "timeSlicing"
 	MPS         Mode = "mps"
-	// Unknown is the mode of a GPU with replicas that are in use while the record of its mode is lost. It is never
-	// wanted, and a GPU has it only until its holders have gone.
+	// Unknown is the mode of a GPU whose replicas are in use while the record of its mode is lost. It is never wanted,
+	// and ends when the GPU is released.
 	Unknown Mode = "unknown"
 )
 
-// Use is as what a device is given out. Two uses that are equal need no change; with another
-// resource or mode a device has to be free before it can be given out anew.
+// Use says how a device is advertised. Equal uses need no change; a device must be released before its resource or mode
+// can change.
 type Use struct {
 	// Resource is the full extended resource name.
 	Resource string `json:"resource"`
 	Mode     Mode   `json:"mode,omitempty"`
 	// Replicas are 0 for Whole and 1 or more otherwise.
 	Replicas int `json:"replicas,omitempty"`
-	// RefuseMany refuses a container that asks for more than one share.
+	// RefuseMany refuses a container that requests more than one replica.
 	RefuseMany bool `json:"refuseMany,omitempty"`
 	// TimeSlice is short, medium or long; empty is the driver's default.
 	TimeSlice string `json:"timeSlice,omitempty"`
-	// PinnedMemoryMiB (-1 for no limit) and ActiveThreadPercentage bound each client of MPS;
-	// SingleUser refuses clients of a second UID.
+	// PinnedMemoryMiB (-1 for no limit) and ActiveThreadPercentage limit each client of MPS; SingleUser refuses clients
+	// of a second UID.
 	PinnedMemoryMiB        int64 `json:"pinnedMemoryMiB,omitempty"`
 	ActiveThreadPercentage int   `json:"activeThreadPercentage,omitempty"`
 	SingleUser             bool  `json:"singleUser,omitempty"`
@@ -41,15 +41,15 @@ type Use struct {
 
 // Unit is a GPU or a MIG device with its use.
 type Unit struct {
-	// Key has no share.
+	// Key has no replica.
 	Key gpu.DeviceKey `json:"key"`
 	Use Use           `json:"use"`
-	// Draining says why nothing more of the device is given out, and what it waits for;
-	// empty for one that is in normal use.
+	// Draining says why the device is not allocated any more and what it waits for; it is empty for a device in normal
+	// use.
 	Draining string `json:"draining,omitempty"`
 }
 
-// String says the use to people: "nvidia.com/gpu.shared (time-sliced x4)".
+// String returns the use as readable text: "nvidia.com/gpu.shared (time-sliced x4)".
 func (u Use) String() string {
 	how := "unshared"
 	switch u.Mode {
@@ -61,13 +61,13 @@ func (u Use) String() string {
 			how += ", one user"
 		}
 	case Unknown:
-		how = "shared, it is not known how"
+		how = "shared, mode unknown"
 	}
 	return u.Resource + " (" + how + ")"
 }
 
-// MPSUnits are the units that need an MPS daemon, draining ones too: the daemon's end would
-// be that of its clients.
+// MPSUnits returns the units that need an MPS daemon, including draining ones, because the end of the daemon would end
+// its clients.
 func MPSUnits(units []Unit) []Unit {
 	var some []Unit
 	for _, unit := range units {
@@ -78,15 +78,15 @@ func MPSUnits(units []Unit) []Unit {
 	return some
 }
 
-// TimeSlice is the time slice that a GPU is to have.
+// TimeSlice is the wanted time slice of a GPU.
 type TimeSlice struct {
 	GPU gpu.UUID
 	// Slice is short, medium or long.
 	Slice string
 }
 
-// TimeSlices are the GPUs that are to have another time slice than the driver's default, in
-// the order of units. All others are to have the default.
+// TimeSlices returns the GPUs whose time slice differs from the driver's default, in the order of units. All others get
+// the default.
 func TimeSlices(units []Unit) []TimeSlice {
 	var wanted []TimeSlice
 	for _, unit := range units {

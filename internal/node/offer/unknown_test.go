@@ -6,8 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestUnknownPartition: a GPU of which nobody knows whether it is partitioned is not offered, and what it was applied as is kept
-// for whoever holds it.
+// TestUnknownPartition: a GPU whose MIG mode is unknown is not advertised, and its applied use is kept for its holders.
 func TestUnknownPartition(t *testing.T) {
 	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{
 		{UUID: "GPU-0", MIG: gpu.MIG{Unsure: true, Unknown: true}},

@@ -8,31 +8,31 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// card is a GPU that can be named, with its MIG devices that can be.
-type card struct {
+// GPU is a GPU that can be named, with its MIG devices that can be.
+type namedGPU struct {
 	*gpu.GPU
-	// position is the card's place in the snapshot.
+	// position is the GPU's position in the snapshot.
 	position int
-	// parts are in the order of their index.
+	// parts are sorted by their index.
 	parts []*gpu.MIGDevice
 }
 
-func (c *card) index() string { return strconv.Itoa(c.Index) }
+func (c *namedGPU) index() string { return strconv.Itoa(c.Index) }
 
-func (c *card) partIndex(part *gpu.MIGDevice) string {
+func (c *namedGPU) partIndex(part *gpu.MIGDevice) string {
 	return c.index() + ":" + strconv.Itoa(part.Index)
 }
 
-func (c *card) key(part *gpu.MIGDevice) gpu.DeviceKey {
+func (c *namedGPU) key(part *gpu.MIGDevice) gpu.DeviceKey {
 	if part == nil {
 		return gpu.DeviceKey{GPU: c.UUID}
 	}
 	return gpu.DeviceKey{GPU: c.UUID, MIG: part.UUID}
 }
 
-// unitsOf are the units on the card's silicon: the whole first, then by index. Units of
-// silicon that is gone are left out, as is a second unit of the same device.
-func (c *card) unitsOf(units []Unit) []Unit {
+// unitsOf returns the units of the GPU: the whole GPU first, then MIG devices by index. Units of devices that no longer
+// exist are left out, as is a second unit of the same device.
+func (c *namedGPU) unitsOf(units []Unit) []Unit {
 	var mine []Unit
 	pick := func(key gpu.DeviceKey) {
 		if i := slices.IndexFunc(units, func(u Unit) bool { return u.Key == key }); i >= 0 {
@@ -46,14 +46,13 @@ func (c *card) unitsOf(units []Unit) []Unit {
 	return mine
 }
 
-// survey lists the cards of a node in the order of their index. A device without a UUID
-// cannot be named, and a second one with the same UUID cannot be told from the first;
-// neither is listed, and left hears of it.
-func survey(snapshot *gpu.Snapshot, left func(kind, index string, id gpu.UUID)) []card {
+// listNamed lists the GPUs of a node sorted by index. A device without a UUID cannot be named, and a second one with
+// the same UUID cannot be distinguished from the first; neither is listed, and left is called for it.
+func listNamed(snapshot *gpu.Snapshot, left func(kind, index string, id gpu.UUID)) []namedGPU {
 	if snapshot == nil {
 		return nil
 	}
-	cards := make([]card, 0, len(snapshot.GPUs))
+	gpus := make([]namedGPU, 0, len(snapshot.GPUs))
 	seen := make(map[gpu.UUID]bool, len(snapshot.GPUs))
 	fresh := func(id gpu.UUID) bool {
 		ok := id != "" && !seen[id]
@@ -61,7 +60,7 @@ func survey(snapshot *gpu.Snapshot, left func(kind, index string, id gpu.UUID)) 
 		return ok
 	}
 	for i := range snapshot.GPUs {
-		c := card{GPU: &snapshot.GPUs[i], position: i}
+		c := namedGPU{GPU: &snapshot.GPUs[i], position: i}
 		if !fresh(c.UUID) {
 			left("GPU", c.index(), c.UUID)
 			continue
@@ -77,13 +76,13 @@ func survey(snapshot *gpu.Snapshot, left func(kind, index string, id gpu.UUID)) 
 		slices.SortStableFunc(c.parts, func(a, b *gpu.MIGDevice) int {
 			return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 		})
-		cards = append(cards, c)
+		gpus = append(gpus, c)
 	}
-	slices.SortStableFunc(cards, func(a, b card) int {
+	slices.SortStableFunc(gpus, func(a, b namedGPU) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
-	return cards
+	return gpus
 }
 
-// unheard is for those who do not ask what was left out.
-func unheard(string, string, gpu.UUID) {}
+// ignoreUnnamed is for callers that do not need the devices that were left out.
+func ignoreUnnamed(string, string, gpu.UUID) {}
