@@ -42,7 +42,7 @@ var rules = []rule{
 	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/", "charts/berth/crds"}},
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/", "deploy"}},
-	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/version", "internal/node/agent/command", "internal/node/cdi/hook"}},
+	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/version", "internal/node/agent/command", "internal/hardware/nvidia/cdihook"}},
 	{packages: "charts/", berth: none, others: none},
 	{packages: "deploy", berth: none, others: none},
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
@@ -54,7 +54,10 @@ var rules = []rule{
 
 	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
 	{packages: "internal/hardware/bound", berth: none, others: none},
-	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/nvidia/"}},
+	{packages: "internal/hardware/hostpath", berth: none},
+	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/hostpath", "internal/hardware/nvidia/"}},
+	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
+	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
@@ -74,8 +77,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/node/"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/cdi", never: kubernetes},
-	{packages: "internal/node/cdi/hook", berth: []string{"internal/core/version"}},
+	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
@@ -100,10 +102,11 @@ var rules = []rule{
 
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
 var wiring = map[string][]string{
-	"internal/node/agent":         {"internal/node/agent/command", "kube/test/"},
-	"internal/node/agent/command": {"cmd/", "hack/clidocs"},
-	"internal/hardware/nvidia":    {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
-	"internal/hardware/sim":       {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
+	"internal/node/agent":               {"internal/node/agent/command", "kube/test/"},
+	"internal/node/agent/command":       {"cmd/", "hack/clidocs"},
+	"internal/hardware/nvidia":          {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
+	"internal/hardware/nvidia/cdiedits": {"internal/node/agent/hardware"},
+	"internal/hardware/sim":             {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.

@@ -8,7 +8,7 @@
 //	go build -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' ./cmd/berth-cdi-hook
 //
 // because a hook that does not load on the host's libc keeps every GPU container
-// from starting. (CGO_ENABLED=0 cannot link it: see internal/node/cdi/hook.)
+// from starting. (CGO_ENABLED=0 cannot link it: see internal/hardware/nvidia/cdihook.)
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/berth-gpu/berth/internal/node/cdi/hook"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdihook"
 )
 
 func main() {
@@ -26,7 +26,7 @@ func main() {
 	}
 	// The runtime shows on the pod what a failing hook prints on stderr.
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	if err := hook.Run(context.Background(), log, os.Args); err != nil {
+	if err := cdihook.Run(context.Background(), log, os.Args); err != nil {
 		log.Error("the container is not started because its CDI hook failed", "args", os.Args, "error", err)
 		os.Exit(1)
 	}

@@ -1,6 +1,9 @@
 package gpu
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // NoNUMANode is the NUMA node of a GPU whose kernel does not say
 // (numa_node reads -1, or is missing).
@@ -156,6 +159,9 @@ type DeviceNode struct {
 	Major    uint32 `json:"major"`
 	Minor    uint32 `json:"minor"`
 }
+
+// DRM reports whether the node belongs to the kernel's graphics subsystem: the GPU computes without it.
+func (n DeviceNode) DRM() bool { return strings.HasPrefix(n.Path, "/dev/dri/") }
 
 // Driver is what the driver says of itself. The zero value means that there is none.
 type Driver struct {

@@ -244,10 +244,10 @@ func (a *Agent) wireHolders(deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("make agent: %w", err)
 	}
+	cdiLog := a.log.With("component", "cdi")
 	a.cdi = cdisync.New(cdisync.Deps{
 		Writer: cdi.New(cdi.Deps{
-			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Library: deps.Hardware.Library, HookPath: hook,
-			Clock: a.clock, Log: a.log.With("component", "cdi"),
+			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Vendor: deps.Hardware.CDIEdits(hook, cdiLog), Clock: a.clock, Log: cdiLog,
 		}),
 		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory,
 		Extras: a.injection.Extras, ExtrasChanged: a.allocatable.SubscribeUse,

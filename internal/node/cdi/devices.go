@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/hostpath"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
@@ -15,9 +17,9 @@ import (
 // checker turns what the inventory and nvcdi say into edits, leaving out what is not
 // on the host, and collects what it left out.
 type checker struct {
-	host     hostView
+	host     hostpath.View
 	dev      string
-	hook     func(args ...string) *specs.Hook
+	edits    VendorEdits
 	problems []gpu.Cause
 }
 
@@ -102,25 +104,10 @@ func (c *checker) pieces(snapshot *gpu.Snapshot) []piece {
 		for j := range card.MIG.Devices {
 			mig := &card.MIG.Devices[j]
 			p := piece{uuid: string(mig.UUID), index: fmt.Sprintf("%s:%d", index, mig.Index), card: card}
-			add(p, c.migNodes(card, mig))
+			add(p, c.edits.PartitionNodes(card, mig))
 		}
 	}
 	return pieces
-}
-
-// migNodes are the card's own node and the two capabilities that open the instance
-// behind it; none when one of the kinds is missing, since neither is of use alone.
-func (c *checker) migNodes(card *gpu.GPU, mig *gpu.MIGDevice) []gpu.DeviceNode {
-	nodes := computeNodes(card.Nodes)
-	if len(nodes) == 0 || len(mig.Nodes) == 0 {
-		return nil
-	}
-	nodes = append(nodes, mig.Nodes...)
-	// Only a profile with graphics can use the card's DRM nodes.
-	if strings.Contains(mig.Profile, "gfx") {
-		nodes = append(nodes, drmNodes(card.Nodes)...)
-	}
-	return nodes
 }
 
 // all joins the pieces, each node once, with one hook for all links.
@@ -152,10 +139,10 @@ func (c *checker) addNodes(edits *specs.ContainerEdits, nodes []gpu.DeviceNode, 
 		out, gid, why := c.node(node)
 		if why != "" {
 			c.problem("CDI_NODE_MISSING", "%s: device node %s is left out of the CDI spec: %s", owner, node.Path, why)
-			complete = complete && isDRM(node.Path)
+			complete = complete && node.DRM()
 			continue
 		}
-		compute = compute || !isDRM(node.Path)
+		compute = compute || !node.DRM()
 		edits.DeviceNodes = append(edits.DeviceNodes, out)
 		if gid != 0 && !slices.Contains(edits.AdditionalGIDs, gid) {
 			edits.AdditionalGIDs = append(edits.AdditionalGIDs, gid)
@@ -176,7 +163,7 @@ func (c *checker) node(node gpu.DeviceNode) (out *specs.DeviceNode, gid uint32, 
 	if local == "" {
 		local = path.Join(c.dev, node.Path)
 	}
-	info, err := c.host.lstat(local)
+	info, err := c.host.Device(local)
 	if err != nil {
 		return nil, 0, err.Error()
 	}
@@ -188,18 +175,18 @@ func (c *checker) node(node gpu.DeviceNode) (out *specs.DeviceNode, gid uint32, 
 		// No "m": nothing in the container has to make a node that it was given.
 		Permissions: "rw",
 	}
-	if host := c.host.toHost(local); host != node.Path {
+	if host := c.host.ToHost(local); host != node.Path {
 		out.HostPath = host
 	}
-	if info.char {
+	if info.Char {
 		if out.Major == 0 {
-			out.Major, out.Minor = int64(info.major), int64(info.minor)
+			out.Major, out.Minor = int64(info.Major), int64(info.Minor)
 		}
-		out.FileMode = &info.mode
-		if info.gid != 0 {
-			out.GID = &info.gid
-			if info.mode&0o006 != 0o006 {
-				gid = info.gid
+		out.FileMode = &info.Mode
+		if info.GID != 0 {
+			out.GID = &info.GID
+			if info.Mode&0o006 != 0o006 {
+				gid = info.GID
 			}
 		}
 	}
@@ -213,11 +200,7 @@ func (c *checker) addLinks(edits *specs.ContainerEdits, links []string) {
 	if len(links) == 0 {
 		return
 	}
-	args := make([]string, 0, 2*len(links))
-	for _, link := range links {
-		args = append(args, "--link", link)
-	}
-	if hook := c.hook(args...); hook != nil {
+	if hook := c.edits.Links(links); hook != nil {
 		edits.Hooks = append(edits.Hooks, hook)
 	}
 }
@@ -230,7 +213,7 @@ func byPathLinks(address gpu.PCIAddress, nodes []*specs.DeviceNode) []string {
 		base := path.Base(node.Path)
 		kind := ""
 		switch {
-		case !isDRM(node.Path):
+		case !strings.HasPrefix(node.Path, "/dev/dri/"):
 			continue
 		case strings.HasPrefix(base, "card"):
 			kind = "card"
@@ -244,12 +227,38 @@ func byPathLinks(address gpu.PCIAddress, nodes []*specs.DeviceNode) []string {
 	return links
 }
 
-func isDRM(nodePath string) bool { return strings.HasPrefix(nodePath, "/dev/dri/") }
-
-func drmNodes(nodes []gpu.DeviceNode) []gpu.DeviceNode {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n gpu.DeviceNode) bool { return !isDRM(n.Path) })
+// common returns the edits of every container: what the vendor adds, less what is not on the host, with the device nodes that
+// its GPUs share.
+func (c *checker) common(found *specs.ContainerEdits, shared []gpu.DeviceNode) specs.ContainerEdits {
+	edits := specs.ContainerEdits{Env: slices.Sorted(slices.Values(found.Env)), Mounts: c.mounts(found.Mounts)}
+	edits.Env = slices.Compact(edits.Env)
+	edits.Hooks = found.Hooks // in the vendor's order: links before the library cache
+	c.addNodes(&edits, shared, "every container")
+	return edits
 }
 
-func computeNodes(nodes []gpu.DeviceNode) []gpu.DeviceNode {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n gpu.DeviceNode) bool { return isDRM(n.Path) })
+// mounts keeps the mounts whose host path exists, each container path once, sorted
+// by container path.
+func (c *checker) mounts(found []*specs.Mount) []*specs.Mount {
+	var mounts []*specs.Mount
+	seen := map[string]bool{}
+	for _, m := range found {
+		if seen[m.ContainerPath] {
+			continue
+		}
+		if why := c.host.Missing(m.HostPath); why != "" {
+			c.problem("CDI_PATH_MISSING", "driver file %s is left out of the CDI spec: %s", m.HostPath, why)
+			continue
+		}
+		seen[m.ContainerPath] = true
+		copied := *m
+		copied.HostPath = c.host.ToHost(m.HostPath)
+		mounts = append(mounts, &copied)
+	}
+	sortMounts(mounts)
+	return mounts
+}
+
+func sortMounts(mounts []*specs.Mount) {
+	slices.SortFunc(mounts, func(a, b *specs.Mount) int { return cmp.Compare(a.ContainerPath, b.ContainerPath) })
 }

@@ -3,7 +3,6 @@ package cdi
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -61,7 +60,7 @@ func (c *checker) mps(list []MPSDevice) []specs.Device {
 			c.problem("CDI_NAME_INVALID", "%s gets no CDI device %q: %v", one.GPU, name, err)
 			continue
 		}
-		missing := slices.DeleteFunc([]string{one.PipeDir, one.ShmDir}, c.host.directory)
+		missing := slices.DeleteFunc([]string{one.PipeDir, one.ShmDir}, c.host.Directory)
 		if len(missing) > 0 {
 			c.problem("CDI_MPS_MISSING", "%s gets no CDI device %s, so no container can join its MPS daemon: there is no directory %s on the host; "+
 				"start berth-agent mps, which makes it", one.GPU, name, strings.Join(missing, " and no directory "))
@@ -82,7 +81,7 @@ func (c *checker) mps(list []MPSDevice) []specs.Device {
 // among the pipes, and makes its part of the shared memory. Nothing in it is ever run.
 func (c *checker) shared(hostPath, containerPath string) *specs.Mount {
 	return &specs.Mount{
-		HostPath: c.host.toHost(hostPath), ContainerPath: containerPath,
+		HostPath: c.host.ToHost(hostPath), ContainerPath: containerPath,
 		Options: []string{"rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"},
 	}
 }
@@ -173,7 +172,7 @@ func (c *checker) addFeatureNode(edits *specs.ContainerEdits, node gpu.DeviceNod
 // matching finds the nodes of a pattern below the device root, or else, for a driver that
 // is installed in a root of its own, below the host's: the modules are the kernel's.
 func (c *checker) matching(pattern string) []gpu.DeviceNode {
-	for _, root := range []string{c.dev, c.host.local("/")} {
+	for _, root := range []string{c.dev, c.host.Local("/")} {
 		found, err := filepath.Glob(path.Join(globQuote(root), pattern))
 		if err != nil || len(found) == 0 {
 			continue
@@ -201,23 +200,14 @@ func (c *checker) present(driverRoot string, files []string) []*specs.Mount {
 	var mounts []*specs.Mount
 	for _, file := range files {
 		hostPath := path.Join(driverRoot, file)
-		if c.host.exists(hostPath) == "" {
+		if c.host.Missing(hostPath) == "" {
 			mounts = append(mounts, &specs.Mount{
-				HostPath: c.host.toHost(hostPath), ContainerPath: file,
+				HostPath: c.host.ToHost(hostPath), ContainerPath: file,
 				Options: []string{"ro", "nosuid", "nodev", "rbind", "rprivate"},
 			})
 		}
 	}
 	return mounts
-}
-
-// directory tells whether the host has a directory of that path.
-func (h hostView) directory(p string) bool {
-	if p == "" {
-		return false
-	}
-	info, err := os.Lstat(h.resolve(p))
-	return err == nil && info.IsDir()
 }
 
 func sorted(numbers []int) []int {

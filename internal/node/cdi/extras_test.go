@@ -189,12 +189,12 @@ func TestExtrasOfDriverRoot(t *testing.T) {
 	if !m.realNodes() {
 		t.Skip("skipped: making device nodes is not allowed here")
 	}
-	deps := m.deps()
-	deps.Roots = Roots{Driver: m.root, Dev: m.path("run/nvidia/driver"), Host: m.root}
+	deps := m.edits()
+	deps.DriverRoot, deps.DevRoot, deps.HostRoot = m.root, m.path("run/nvidia/driver"), m.root
 	m.features()
 	one := m.daemon(uuid(0))
 	one.PipeDir, one.ShmDir = strings.TrimPrefix(one.PipeDir, m.root), strings.TrimPrefix(one.ShmDir, m.root)
-	w := New(deps)
+	w := New(m.depsOf(deps))
 	m.syncWith(w, Extras{GDRCopy: true, MPS: []MPSDevice{one}})
 	if len(w.Problems()) > 0 {
 		t.Errorf("problems: %v", w.Problems())

@@ -101,8 +101,8 @@ func (w *Writer) leftovers() []string {
 	return names
 }
 
-// Remove undoes Sync and InstallHook: for uninstalling only, since containers
-// that hold GPUs cannot be restarted without them. What is not there is no error.
+// Remove undoes Sync: for uninstalling only, since containers that hold GPUs cannot be restarted without the spec. A file
+// that does not exist is no error.
 func (w *Writer) Remove() error {
 	w.syncing <- struct{}{}
 	defer func() { <-w.syncing }()
@@ -111,9 +111,6 @@ func (w *Writer) Remove() error {
 		if err := os.Remove(path.Join(w.deps.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			failed = append(failed, fmt.Errorf("remove CDI spec: %w", err))
 		}
-	}
-	if w.deps.HookPath != "" {
-		failed = append(failed, RemoveHooks(path.Dir(w.host.resolve(w.deps.HookPath))))
 	}
 	return errors.Join(failed...)
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdiedits"
 	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
 )
 
 const (
@@ -172,16 +174,35 @@ func (m *machine) mig(i int, profiles ...string) {
 }
 
 func (m *machine) deps() Deps {
+	return m.depsOf(m.edits())
+}
+
+// edits is what NVIDIA's edits are found with.
+func (m *machine) edits() cdiedits.Deps {
+	// Every call of this library that nvcdi is not known to make panics.
+	return cdiedits.Deps{DriverRoot: m.root, DevRoot: m.root, Library: &mock.Interface{}, HookPath: m.hook}
+}
+
+// depsOf is what a Writer with these edits is made of.
+func (m *machine) depsOf(edits cdiedits.Deps) Deps {
 	return Deps{
-		Dir:   m.dir,
-		Roots: Roots{Driver: m.root, Dev: m.root},
-		// Every call of this library that nvcdi is not known to make panics.
-		Library:  &mock.Interface{},
-		HookPath: m.hook,
+		Dir:    m.dir,
+		Roots:  Roots{Driver: edits.DriverRoot, Dev: edits.DevRoot, Host: edits.HostRoot},
+		Vendor: cdiedits.New(edits),
 	}
 }
 
 func (m *machine) writer() *Writer { return New(m.deps()) }
+
+// searching is a Writer whose search for driver files is replaced; real is nvcdi's.
+func (m *machine) searching(search func(version string, real search) (*specs.ContainerEdits, error)) *Writer {
+	real := cdiedits.Nvcdi(m.edits())
+	deps := m.edits()
+	deps.Search = func(version string) (*specs.ContainerEdits, error) { return search(version, real) }
+	return New(m.depsOf(deps))
+}
+
+type search = func(version string) (*specs.ContainerEdits, error)
 
 // render gives the spec, which must be there.
 func (m *machine) render(w *Writer) []byte {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/cdi/hook"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdihook"
 	"github.com/google/go-cmp/cmp"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
@@ -211,7 +211,7 @@ func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.
 	want = nil
 	for _, h := range edits.Hooks {
 		hooks = append(hooks, strings.Join(h.Args, " "))
-		if !slices.Contains(hook.Names(), h.Args[1]) {
+		if !slices.Contains(cdihook.Names(), h.Args[1]) {
 			t.Errorf("berth-cdi-hook does not know the hook %q", h.Args[1])
 		}
 	}

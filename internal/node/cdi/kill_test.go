@@ -19,9 +19,9 @@ import (
 const victimEnv = "BERTH_TEST_CDI_VICTIM"
 
 type victim struct {
-	Step     string
-	Deps     Deps
-	Snapshot *gpu.Snapshot
+	Step            string
+	Root, Dir, Hook string
+	Snapshot        *gpu.Snapshot
 }
 
 func runVictim() {
@@ -34,7 +34,8 @@ func runVictim() {
 		fmt.Println(err)
 		os.Exit(2)
 	}
-	w := New(v.Deps)
+	m := &machine{root: v.Root, dir: v.Dir, hook: v.Hook}
+	w := m.writer()
 	w.step = func(name string) {
 		if name == v.Step {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -62,9 +63,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			m.addGPU(2)
 			specs["new"] = m.render(w)
 
-			deps := m.deps()
-			deps.Library = nil
-			text, err := json.Marshal(victim{step, deps, m.snapshot})
+			text, err := json.Marshal(victim{step, m.root, m.dir, m.hook, m.snapshot})
 			m.check(err)
 			cmd := exec.CommandContext(t.Context(), os.Args[0])
 			cmd.Env = append(os.Environ(), victimEnv+"="+string(text))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdiedits"
 	"github.com/google/go-cmp/cmp"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
@@ -19,7 +20,7 @@ func TestLeftOut(t *testing.T) {
 	for name, test := range map[string]struct {
 		before   func(m *machine) // what was never there
 		after    func(m *machine) // what vanishes after nvcdi found it
-		deps     func(d *Deps)
+		deps     func(d *cdiedits.Deps)
 		problems string
 		absent   string
 		hooks    []string
@@ -50,37 +51,37 @@ func TestLeftOut(t *testing.T) {
 			absent: "berth-cdi-hook", problems: "CDI_HOOK_MISSING",
 		},
 		"no hooks wanted": {
-			deps:   func(d *Deps) { d.HookPath = "" },
+			deps:   func(d *cdiedits.Deps) { d.HookPath = "" },
 			absent: "berth-cdi-hook",
 		},
 		"all hooks disabled": {
-			deps:   func(d *Deps) { d.DisabledHooks = []string{"all"} },
+			deps:   func(d *cdiedits.Deps) { d.DisabledHooks = []string{"all"} },
 			absent: "berth-cdi-hook",
 		},
 		"one hook disabled": {
-			deps:   func(d *Deps) { d.DisabledHooks = []string{"create-symlinks"} },
+			deps:   func(d *cdiedits.Deps) { d.DisabledHooks = []string{"create-symlinks"} },
 			absent: "create-symlinks", hooks: allHooks[2:],
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, 2)
 			m.drm(0)
-			deps := m.deps()
+			deps := m.edits()
 			if test.deps != nil {
 				test.deps(&deps)
 			}
 			if test.before != nil {
 				test.before(m)
 			}
-			w := New(deps)
-			real := w.discover
-			w.discover = func(version string) (*specs.ContainerEdits, error) {
+			real := cdiedits.Nvcdi(deps)
+			deps.Search = func(version string) (*specs.ContainerEdits, error) {
 				edits, err := real(version)
 				if test.after != nil {
 					test.after(m)
 				}
 				return edits, err
 			}
+			w := New(m.depsOf(deps))
 			m.sync(w)
 			data, err := os.ReadFile(w.Path())
 			m.check(err)
@@ -183,15 +184,14 @@ func TestGroups(t *testing.T) {
 // TestLeftOutOfCached: what vanishes while the search is cached is left out and reported at once.
 func TestLeftOutOfCached(t *testing.T) {
 	m := newMachine(t, 1)
-	w := m.writer()
-	w.discover = func(string) (*specs.ContainerEdits, error) {
+	w := m.searching(func(string, search) (*specs.ContainerEdits, error) {
 		return &specs.ContainerEdits{Mounts: []*specs.Mount{
 			{HostPath: m.path("here"), ContainerPath: "/here"},
 			{HostPath: m.path("not/here"), ContainerPath: "/not/here"},
 			{HostPath: m.path("dangling"), ContainerPath: "/dangling"},
 			{HostPath: m.path("again"), ContainerPath: "/here"},
 		}}, nil
-	}
+	})
 	m.file("here")
 	m.file("again")
 	m.link("dangling", "nowhere")

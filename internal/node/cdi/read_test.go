@@ -109,8 +109,7 @@ func TestAnySnapshot(t *testing.T) {
 	for i := range 6 {
 		nodes[i] = m.node(fmt.Sprintf("nvidia%d", i), 195, uint32(i))
 	}
-	w := m.writer()
-	w.discover = func(string) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil }
+	w := m.searching(func(string, search) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil })
 	states := []gpu.State{"", gpu.Healthy, gpu.Unhealthy, gpu.Gone}
 	rapid.Check(t, func(r *rapid.T) {
 		snapshot := &gpu.Snapshot{Vendors: m.snapshot.Vendors}

@@ -126,9 +126,9 @@ func TestContainer(t *testing.T) {
 	}
 	hookPath, err := InstallHook(buildHook(t), m.path("opt/berth"))
 	m.check(err)
-	deps := m.deps()
+	deps := m.edits()
 	deps.HookPath = hookPath
-	w := New(deps)
+	w := New(m.depsOf(deps))
 	m.sync(w)
 
 	for name, change := range map[string]func(*oci.Spec){

@@ -63,9 +63,9 @@ func (s *simulated) scan() {
 }
 
 func (s *simulated) writer() *Writer {
-	deps := s.deps()
+	deps := s.edits()
 	deps.Library = s.hardware.NVML()
-	return New(deps)
+	return New(s.depsOf(deps))
 }
 
 // TestSimulatedMachines compares the specs of simulated machines with golden files, and asks

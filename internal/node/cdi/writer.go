@@ -10,8 +10,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/hostpath"
 	"k8s.io/utils/clock"
 	"tags.cncf.io/container-device-interface/specs-go"
 )
@@ -41,16 +41,8 @@ type Deps struct {
 	// Dir is the CDI directory, such as /var/run/cdi.
 	Dir   string
 	Roots Roots
-	// Library is handed to nvcdi, which would only ask it for the driver version; that
-	// is answered from the snapshot, so that no call can hang. May be nil.
-	Library nvml.Interface
-	// HookPath is the hook binary (see InstallHook), as this process or the host sees it;
-	// empty for a spec without hooks.
-	HookPath string
-	// LibraryPaths are the only places searched for driver libraries; the usual ones when empty.
-	LibraryPaths []string
-	// DisabledHooks are names of hooks to leave out, such as "update-ldcache", or "all".
-	DisabledHooks []string
+	// Vendor finds what containers need besides device nodes; nil for nothing.
+	Vendor VendorEdits
 	// Clock tells the age of what an interrupted write left; the real one when nil.
 	Clock clock.PassiveClock
 	Log   *slog.Logger
@@ -60,15 +52,12 @@ type Deps struct {
 // at the same time.
 type Writer struct {
 	deps Deps
-	host hostView
-	// discover finds the driver's files and hooks: nvcdi, or a test's stand-in.
-	discover func(driverVersion string) (*specs.ContainerEdits, error)
+	host hostpath.View
 	// step is told each step of a write, so that a test can stop the program there.
 	step func(name string)
 
 	rendering chan struct{} // holds a token while a rendering runs, be it abandoned
 	syncing   chan struct{} // holds a token while Sync or Remove runs
-	cache     commonCache   // owned by the rendering
 
 	mu       sync.Mutex
 	problems []gpu.Cause
@@ -85,19 +74,16 @@ func New(deps Deps) *Writer {
 	if deps.Roots.Dev == "" {
 		deps.Roots.Dev = deps.Roots.Driver
 	}
-	host := newHostView(deps.Roots.Host)
-	if deps.HookPath != "" {
-		deps.HookPath = host.toHost(deps.HookPath)
+	if deps.Vendor == nil {
+		deps.Vendor = nothing{}
 	}
-	w := &Writer{
+	return &Writer{
 		deps:      deps,
-		host:      host,
+		host:      hostpath.New(deps.Roots.Host),
 		step:      func(string) {},
 		rendering: make(chan struct{}, 1),
 		syncing:   make(chan struct{}, 1),
 	}
-	w.discover = w.nvcdi
-	return w
 }
 
 // Problems are what was left out of the spec by the last Sync, and why, or why
@@ -111,7 +97,7 @@ func (w *Writer) Problems() []gpu.Cause {
 // Render gives the bytes of the spec for a snapshot with the extras and writes nothing. The first
 // call per driver version searches the driver's files, a few ms; later
 // ones only check that they are still there. It returns when ctx ends even if the
-// file system hangs. Errors: ErrNoDriver, ErrNoDevices, or what nvcdi said.
+// file system hangs. Errors: ErrNoDriver, ErrNoDevices, or that of [VendorEdits].
 func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) ([]byte, error) {
 	r := w.render(ctx, snapshot, extras)
 	return r.data, r.err
@@ -205,17 +191,18 @@ func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
 		return rendered{err: ErrNoDriver}
 	}
 	// 1. One device per GPU and MIG device that has its nodes.
-	check := &checker{host: w.host, dev: w.deps.Roots.Dev, hook: w.hookFor("create-symlinks")}
+	check := &checker{host: w.host, dev: w.deps.Roots.Dev, edits: w.deps.Vendor}
 	devices := check.devices(snapshot)
 	if len(devices) == 0 {
 		return rendered{problems: check.problems, err: ErrNoDevices}
 	}
-	// 2. What all of them share: the driver's files and hooks, the control nodes.
-	found, err := w.commonEdits(snapshot.Vendor(gpu.NVIDIA).Driver.Version, check)
+	// 2. What all of them share: the driver's files and hooks, and device nodes.
+	found, missing, err := w.deps.Vendor.Common(snapshot.Vendor(gpu.NVIDIA).Driver)
+	check.problems = append(check.problems, missing...)
 	if err != nil {
 		return rendered{problems: check.problems, err: err}
 	}
-	common := check.common(found, snapshot.Vendor(gpu.NVIDIA).Shared)
+	common := check.common(&found, snapshot.Vendor(gpu.NVIDIA).Shared)
 	// 3. What the configuration adds.
 	check.addFeatures(&common, &extras, w.deps.Roots.Driver)
 	devices = append(devices, check.mps(extras.MPS)...)

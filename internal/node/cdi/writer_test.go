@@ -151,12 +151,11 @@ func TestRenderWithoutDevices(t *testing.T) {
 // TestSearchIsCached: nvcdi runs once per change of the driver or its folders.
 func TestSearchIsCached(t *testing.T) {
 	m := newMachine(t, 2)
-	w := m.writer()
-	real, searches := w.discover, 0
-	w.discover = func(version string) (*specs.ContainerEdits, error) {
+	searches := 0
+	w := m.searching(func(version string, real search) (*specs.ContainerEdits, error) {
 		searches++
 		return real(version)
-	}
+	})
 	want := func(n int, what string) {
 		t.Helper()
 		m.sync(w)
@@ -185,15 +184,14 @@ func TestSearchIsCached(t *testing.T) {
 // not started a second time beside the first.
 func TestSearchHangs(t *testing.T) {
 	m := newMachine(t, 1)
-	w := m.writer()
-	real, searches := w.discover, 0
+	searches := 0
 	entered, release := make(chan struct{}), make(chan struct{})
-	w.discover = func(version string) (*specs.ContainerEdits, error) {
+	w := m.searching(func(version string, real search) (*specs.ContainerEdits, error) {
 		searches++
 		close(entered)
 		<-release
 		return real(version)
-	}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
 	if _, err := w.Sync(ctx, m.snapshot, Extras{}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), m.root) {
@@ -212,8 +210,7 @@ func TestSearchHangs(t *testing.T) {
 // TestSearchPanics: a driver library that trips nvcdi is an error like any other.
 func TestSearchPanics(t *testing.T) {
 	m := newMachine(t, 1)
-	w := m.writer()
-	w.discover = func(string) (*specs.ContainerEdits, error) { panic("bad library") }
+	w := m.searching(func(string, search) (*specs.ContainerEdits, error) { panic("bad library") })
 	if _, err := w.Sync(t.Context(), m.snapshot, Extras{}); err == nil || !strings.Contains(err.Error(), "bad library") {
 		t.Errorf("error is %v", err)
 	}
@@ -222,9 +219,9 @@ func TestSearchPanics(t *testing.T) {
 // TestHostRoot: an agent in a container sees the host below a folder, the spec must not.
 func TestHostRoot(t *testing.T) {
 	m := newMachine(t, 1)
-	deps := m.deps()
-	deps.Roots.Host = m.root
-	w := New(deps)
+	deps := m.edits()
+	deps.HostRoot = m.root
+	w := New(m.depsOf(deps))
 	// A link as the host means it: absolute, from the host's root.
 	m.remove("run/nvidia-persistenced")
 	m.file("var/lib/sockets/socket")
@@ -301,6 +298,7 @@ func TestRemove(t *testing.T) {
 	m.sync(w)
 	for range 2 { // the second time there is nothing left to remove
 		m.check(w.Remove())
+		m.check(RemoveHooks(m.path("opt/berth")))
 	}
 	left, err := filepath.Glob(m.path("opt/berth/*"))
 	m.check(err)

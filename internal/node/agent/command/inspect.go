@@ -107,7 +107,8 @@ func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (
 			return snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err
 		},
 		Spec: func(ctx context.Context, snapshot *gpu.Snapshot) ([]byte, error) {
-			deps := cdi.Deps{Dir: settings.CDIDir, Roots: machine.CDI, Library: machine.Library, HookPath: installedHook(settings, errOut)}
+			edits := machine.CDIEdits(installedHook(settings, errOut), nil)
+			deps := cdi.Deps{Dir: settings.CDIDir, Roots: machine.CDI, Vendor: edits}
 			return cdi.New(deps).Render(ctx, snapshot, cdi.Extras{
 				GDS: settings.GDS, GDRCopy: settings.GDRCopy, MOFED: settings.MOFED, IMEXChannels: settings.IMEX.ChannelIDs, IMEXRequired: settings.IMEX.Required,
 			})

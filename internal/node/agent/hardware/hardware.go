@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdiedits"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/cdi"
@@ -96,6 +97,13 @@ func (m Machine) Adapter(log *slog.Logger, replaced func(file string)) *nvidia.A
 // Actions returns what changes the hardware through NVML.
 func (m Machine) Actions(log *slog.Logger) *nvidia.Actions {
 	return nvidia.NewActions(nvidia.Deps{Library: m.Library, Roots: m.Roots, Log: log})
+}
+
+// CDIEdits returns what containers get besides device nodes, with the installed hook program; "" for none.
+func (m Machine) CDIEdits(hook string, log *slog.Logger) *cdiedits.Source {
+	return cdiedits.New(cdiedits.Deps{
+		DriverRoot: m.CDI.Driver, DevRoot: m.CDI.Dev, HostRoot: m.CDI.Host, Library: m.Library, HookPath: hook, Log: log,
+	})
 }
 
 // NVIDIASMI returns what changes the hardware through nvidia-smi.

@@ -1,15 +1,15 @@
-// Package hook is the program that container runtimes run as CDI hook: the
+// Package cdihook is the program that container runtimes run as CDI hook: the
 // container toolkit's hooks behind one command line.
 //
 // It guarantees that a hook it does not know is a warning and not a container that
 // cannot start, so that a spec written by another version of Berth does no harm.
 //
-// It must not import internal/node/cdi or any other package of Berth but internal/core/version: it runs on the host once per
+// It must not import any package of Berth but internal/core/version: it runs on the host once per
 // hook and container, so it stays small. The toolkit's update-ldcache reaches go-nvml
 // through its configuration package although no hook of ours ever calls NVML, so
 // cgo is needed to link it; a static link (see cmd/berth-cdi-hook) makes it
 // independent of the host's libc all the same.
-package hook
+package cdihook
 
 import (
 	"context"
