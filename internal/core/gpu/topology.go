@@ -36,20 +36,27 @@ func (p PCIPath) Letters() string {
 	return "?"
 }
 
+// LinkKind is the kind of a direct link between GPUs.
+type LinkKind string
+
+// The kinds of links; empty for GPUs that only PCIe joins.
+const LinkNVLink LinkKind = "nvlink"
+
 // Link is what joins two GPUs.
 type Link struct {
-	// NVLinks counts the active NVLinks between the two; on an NVSwitch fabric, the
-	// links that each of them has into the fabric, since each pair can use them all.
-	NVLinks int `json:"nvlinks,omitempty"`
-	// Switched is true when the NVLinks go through NVSwitches.
+	Kind LinkKind `json:"kind,omitempty"`
+	// Count is the number of active links of that kind between the two; on a fabric of switches, the number of links that
+	// each of them has into the fabric, since each pair can use all of them.
+	Count int `json:"count,omitempty"`
+	// Switched is true when the links go through switches.
 	Switched bool    `json:"switched,omitempty"`
 	Path     PCIPath `json:"path,omitempty"`
 }
 
 // Letters is what nvidia-smi topo -m prints for the link: NV# or the PCIe path.
 func (l Link) Letters() string {
-	if l.NVLinks > 0 {
-		return "NV" + strconv.Itoa(l.NVLinks)
+	if l.Kind == LinkNVLink && l.Count > 0 {
+		return "NV" + strconv.Itoa(l.Count)
 	}
 	return l.Path.Letters()
 }

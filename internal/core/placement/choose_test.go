@@ -30,8 +30,8 @@ func drawMachine(t *rapid.T, smallest, largest int) machine {
 
 func drawLink(t *rapid.T) gpu.Link {
 	return gpu.Link{
-		NVLinks: rapid.SampledFrom([]int{0, 0, 0, 1, 2, 12}).Draw(t, "nvlinks"),
-		Path:    gpu.PCIPath(rapid.IntRange(0, int(gpu.PathSystem)).Draw(t, "path")),
+		Kind: gpu.LinkNVLink, Count: rapid.SampledFrom([]int{0, 0, 0, 1, 2, 12}).Draw(t, "nvlinks"),
+		Path: gpu.PCIPath(rapid.IntRange(0, int(gpu.PathSystem)).Draw(t, "path")),
 	}
 }
 
@@ -235,7 +235,7 @@ func TestChooseAmongMany(t *testing.T) {
 			for j := range i {
 				link := gpu.Link{Path: gpu.PathSystem}
 				if i%4 == j%4 {
-					link.NVLinks = 18
+					link.Kind, link.Count = gpu.LinkNVLink, 18
 				}
 				topology.Set(i, j, link)
 			}
@@ -394,9 +394,9 @@ func TestChooseErrors(t *testing.T) {
 
 func TestNewNodeErrors(t *testing.T) {
 	lopsided := gpu.NewTopology(2)
-	lopsided[0][1].NVLinks = 1
+	lopsided[0][1].Count = 1
 	links := gpu.NewTopology(2)
-	links.Set(0, 1, gpu.Link{NVLinks: 256})
+	links.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 256})
 	path := gpu.NewTopology(2)
 	path.Set(0, 1, gpu.Link{Path: 7})
 	tests := map[string]struct {
@@ -426,7 +426,7 @@ func TestNodeKeepsItsOwnCopy(t *testing.T) {
 	m := loadMachine(t, "v100x8-hybrid-mesh")
 	node := m.node(t)
 	before := node.Describe()
-	m.topology.Set(0, 1, gpu.Link{NVLinks: 6})
+	m.topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 6})
 	m.numa[0] = 7
 	if diff := cmp.Diff(before, node.Describe()); diff != "" {
 		t.Errorf("(-before +after)\n%s", diff)

@@ -14,7 +14,7 @@ func ragged(n int) machine {
 		m.numa[i] = i % 3
 		for j := range i {
 			state = state*1664525 + 1013904223
-			m.topology.Set(i, j, gpu.Link{NVLinks: int(state >> 24 % 20), Path: gpu.PCIPath(state >> 16 % 7)})
+			m.topology.Set(i, j, gpu.Link{Kind: gpu.LinkNVLink, Count: int(state >> 24 % 20), Path: gpu.PCIPath(state >> 16 % 7)})
 		}
 	}
 	return m
@@ -38,7 +38,7 @@ func FuzzChoose(f *testing.F) {
 			m.numa[i] = int(links[i%len(links)]) - 2
 			for j := range i {
 				b := links[(i*7+j)%len(links)]
-				m.topology.Set(i, j, gpu.Link{NVLinks: int(b>>3) - 1, Path: gpu.PCIPath(b & 7)})
+				m.topology.Set(i, j, gpu.Link{Kind: gpu.LinkNVLink, Count: int(b>>3) - 1, Path: gpu.PCIPath(b & 7)})
 			}
 		}
 		node, err := NewNode(m.topology, m.numa)

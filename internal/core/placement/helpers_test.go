@@ -108,7 +108,7 @@ func parseLink(cell string) (gpu.Link, error) {
 		if err != nil {
 			return link, err
 		}
-		link.NVLinks, link.Switched = n, switched
+		link.Kind, link.Count, link.Switched = gpu.LinkNVLink, n, switched
 	} else {
 		path = cell
 	}
@@ -129,7 +129,7 @@ func switchFabric(n, nvlinks int) (gpu.Topology, []int) {
 	for i := range n {
 		numa[i] = i / 4
 		for j := range i {
-			topology.Set(i, j, gpu.Link{NVLinks: nvlinks, Switched: true, Path: gpu.PathSystem})
+			topology.Set(i, j, gpu.Link{Kind: gpu.LinkNVLink, Count: nvlinks, Switched: true, Path: gpu.PathSystem})
 		}
 	}
 	return topology, numa
@@ -139,7 +139,7 @@ func switchFabric(n, nvlinks int) (gpu.Topology, []int) {
 func allNVLinked(topology gpu.Topology, s Set) bool {
 	for i := range s.Positions() {
 		for j := range s.Positions() {
-			if i != j && topology[i][j].NVLinks == 0 {
+			if i != j && topology[i][j].Count == 0 {
 				return false
 			}
 		}

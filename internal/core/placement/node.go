@@ -72,8 +72,8 @@ func validate(topology gpu.Topology, numa []int) error {
 	}
 	for i, row := range topology {
 		for j, link := range row[:i] {
-			if link.NVLinks < 0 || link.NVLinks > maxNVLinks {
-				return fmt.Errorf("GPUs %d and %d have %d NVLinks, want 0 to %d", j, i, link.NVLinks, maxNVLinks)
+			if link.Count < 0 || link.Count > maxNVLinks {
+				return fmt.Errorf("GPUs %d and %d have %d NVLinks, want 0 to %d", j, i, link.Count, maxNVLinks)
 			}
 			if link.Path < gpu.PathUnknown || link.Path > gpu.PathSystem {
 				return fmt.Errorf("GPUs %d and %d have the unknown PCIe path %d", j, i, link.Path)

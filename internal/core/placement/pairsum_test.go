@@ -26,7 +26,7 @@ func PairSum(topology gpu.Topology, set Set) int {
 				sum += 10 * int(gpu.PathSystem-link.Path+1)
 			}
 			if !link.Switched {
-				sum += 100 * link.NVLinks
+				sum += 100 * link.Count
 			}
 		}
 	}
@@ -45,7 +45,7 @@ func bestPairSum(topology gpu.Topology, available, must Set, size int) int {
 func fullyLinked(topology gpu.Topology) bool {
 	for i := range topology {
 		for j := range i {
-			if topology[i][j].NVLinks == 0 || topology[i][j].NVLinks != topology[1][0].NVLinks {
+			if topology[i][j].Count == 0 || topology[i][j].Count != topology[1][0].Count {
 				return false
 			}
 		}

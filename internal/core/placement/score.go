@@ -25,8 +25,8 @@ const (
 // does not count.
 func levelOf(link gpu.Link) Level {
 	switch {
-	case link.NVLinks > 0:
-		return levelNVLink + Level(link.NVLinks) - 1
+	case link.Count > 0:
+		return levelNVLink + Level(link.Count) - 1
 	case link.Path == gpu.PathUnknown:
 		return levelUnknown
 	}
@@ -47,7 +47,7 @@ func (l Level) String() string {
 	case l == levelNone:
 		return "-"
 	case l >= levelNVLink:
-		return gpu.Link{NVLinks: int(l-levelNVLink) + 1}.Letters()
+		return gpu.Link{Kind: gpu.LinkNVLink, Count: int(l-levelNVLink) + 1}.Letters()
 	case l == levelUnknown:
 		return gpu.PathUnknown.Letters()
 	}
@@ -118,7 +118,7 @@ const (
 )
 
 func pairKey(link gpu.Link) key {
-	return key(link.NVLinks)<<nvlinkShift | key(nearness(link.Path))<<pcieShift
+	return key(link.Count)<<nvlinkShift | key(nearness(link.Path))<<pcieShift
 }
 
 func makeKey(bottleneck Level, totals key, numaNodes int) key {

@@ -35,7 +35,7 @@ func newTwin(topology gpu.Topology, numa []int) *twin {
 
 // worth ranks a link: NVLinks from 101 up, PCIe from 6 (PSB) down to 1 (SYS), unknown 0.
 func (w *twin) worth(i, j int) int {
-	if nv := w.topology[i][j].NVLinks; nv > 0 {
+	if nv := w.topology[i][j].Count; nv > 0 {
 		return 100 + nv
 	}
 	return w.pcie(i, j)
@@ -92,7 +92,7 @@ func (w *twin) merit(set []int) []int {
 	for a, i := range set {
 		nodes[w.numa[i]] = true
 		for _, j := range set[a+1:] {
-			nvlinks += w.topology[i][j].NVLinks
+			nvlinks += w.topology[i][j].Count
 			pcie += w.pcie(i, j)
 		}
 	}

@@ -51,8 +51,8 @@ func TestScanReadsFacts(t *testing.T) {
 			},
 		},
 		Topology: gpu.Topology{
-			{{}, {NVLinks: 12, Switched: true, Path: gpu.PathSystem}},
-			{{NVLinks: 12, Switched: true, Path: gpu.PathSystem}, {}},
+			{{}, {Kind: gpu.LinkNVLink, Count: 12, Switched: true, Path: gpu.PathSystem}},
+			{{Kind: gpu.LinkNVLink, Count: 12, Switched: true, Path: gpu.PathSystem}, {}},
 		},
 	}
 	if diff := cmp.Diff(want, got, anyLife()); diff != "" {
@@ -427,7 +427,7 @@ func TestSteadyScanIsCheap(t *testing.T) {
 	}
 	// A link that goes down is seen, and asks no pair again.
 	n.cards[3].links[0].down = true
-	if got := scan(t, a).Topology[0][3].NVLinks; got != 11 {
+	if got := scan(t, a).Topology[0][3].Count; got != 11 {
 		t.Errorf("a link down: the pair has %d links; want 11", got)
 	}
 	if got := n.calls()["GetTopologyCommonAncestor"]; got != 28 {

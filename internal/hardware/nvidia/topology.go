@@ -58,7 +58,9 @@ func (a *Adapter) topology(cards []*card) gpu.Topology {
 	for i := range cards {
 		for j := range i {
 			link := gpu.Link{}
-			link.NVLinks, link.Switched = joined(nodes[i], nodes[j])
+			if link.Count, link.Switched = joined(nodes[i], nodes[j]); link.Count > 0 {
+				link.Kind = gpu.LinkNVLink
+			}
 			path, sure := a.path(cards[i], cards[j])
 			link.Path = path
 			final = final && sure

@@ -20,7 +20,7 @@ func fabric(gpus int) *hardware {
 	h := machine(gpus)
 	for i := range gpus {
 		for j := range i {
-			h.snapshot.Topology.Set(i, j, gpu.Link{NVLinks: 12, Switched: true, Path: gpu.PathSystem})
+			h.snapshot.Topology.Set(i, j, gpu.Link{Kind: gpu.LinkNVLink, Count: 12, Switched: true, Path: gpu.PathSystem})
 		}
 	}
 	return h

@@ -57,7 +57,7 @@ func machine(n int) *hardware {
 		for j := range i {
 			link := gpu.Link{Path: gpu.PathSystem}
 			if j/2 == i/2 {
-				link = gpu.Link{NVLinks: 4, Path: gpu.PathSameNUMA}
+				link = gpu.Link{Kind: gpu.LinkNVLink, Count: 4, Path: gpu.PathSameNUMA}
 			}
 			h.snapshot.Topology.Set(i, j, link)
 		}

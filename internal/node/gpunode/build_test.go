@@ -39,7 +39,7 @@ func snapshot() *gpu.Snapshot {
 			s.Topology.Set(i, k, gpu.Link{Path: gpu.PathSystem})
 		}
 	}
-	s.Topology.Set(0, 1, gpu.Link{NVLinks: 12, Switched: true})
+	s.Topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 12, Switched: true})
 	s.GPUs[2].Health = gpu.Health{State: gpu.Unhealthy, Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{
 		{Code: "XID79", Message: "fell off the bus", Since: time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC), Recover: "Reboot the node."},
 	}}

@@ -425,7 +425,7 @@ func TestRunNeedsASource(t *testing.T) {
 func TestDiff(t *testing.T) {
 	two := nodeOf(2)
 	linked := nodeOf(2)
-	linked.Topology.Set(0, 1, gpu.Link{NVLinks: 4})
+	linked.Topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
 	sick := nodeOf(2)
 	sick.GPUs[1].Health.State = gpu.Unhealthy
 	faulty := nodeOf(2)

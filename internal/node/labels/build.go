@@ -218,7 +218,7 @@ func (b *builder) islands() {
 		group := []int{start}
 		for at := 0; at < len(group); at++ {
 			for next, link := range topology[group[at]] {
-				if link.NVLinks > 0 && !seen[next] {
+				if link.Kind == gpu.LinkNVLink && link.Count > 0 && !seen[next] {
 					seen[next] = true
 					group = append(group, next)
 				}

@@ -102,9 +102,9 @@ func TestBuild(t *testing.T) {
 			s.GPUs[0].Health.State, s.GPUs[1].Health.State = gpu.Degraded, gpu.NeedsReset
 		})}, want: Labels{"berth.dev/gpu.healthy": "2", "berth.dev/gpu.unhealthy": "1", "nvidia.com/gpu.count": "3"}},
 		"islands": {in: Input{Snapshot: with(cards(h100, h100, h100, h100, h100, h100), func(s *gpu.Snapshot) {
-			s.Topology.Set(0, 5, gpu.Link{NVLinks: 4})
-			s.Topology.Set(5, 2, gpu.Link{NVLinks: 4})
-			s.Topology.Set(1, 3, gpu.Link{NVLinks: 4})
+			s.Topology.Set(0, 5, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
+			s.Topology.Set(5, 2, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
+			s.Topology.Set(1, 3, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
 		})}, want: Labels{"berth.dev/nvlink.islands": "2", "berth.dev/nvlink.largest-island": "3"}},
 		"no islands":  {in: Input{Snapshot: cards(h100, h100)}, want: Labels{"berth.dev/nvlink.islands": "0"}, never: []string{"berth.dev/nvlink.largest-island"}},
 		"no topology": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Topology = nil })}, never: []string{"berth.dev/nvlink.islands"}},

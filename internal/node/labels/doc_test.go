@@ -42,7 +42,7 @@ func everything(t *testing.T) []Input {
 		s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb+me", MemoryBytes: 10 << 30, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}}}
 	})
 	joined := with(cards(h100, "A", "A"), func(s *gpu.Snapshot) {
-		s.Topology.Set(0, 1, gpu.Link{NVLinks: 1})
+		s.Topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 1})
 		s.GPUs[0].Clique = gpu.Clique{ClusterUUID: "c", ID: 1}
 	})
 	return []Input{

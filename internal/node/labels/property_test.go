@@ -67,7 +67,7 @@ func anyInput() *rapid.Generator[Input] {
 			in.Units = append(in.Units, unit(i, uses.Draw(t, "use")))
 			for k := range i {
 				if rapid.Bool().Draw(t, "linked") {
-					in.Snapshot.Topology.Set(i, k, gpu.Link{NVLinks: 1})
+					in.Snapshot.Topology.Set(i, k, gpu.Link{Kind: gpu.LinkNVLink, Count: 1})
 				}
 			}
 		}
@@ -113,7 +113,7 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 		for range s.GPUs {
 			for i := range s.GPUs {
 				for k := range s.GPUs {
-					if s.Topology[i][k].NVLinks > 0 && s.GPUs[i].Health.State != gpu.Gone && s.GPUs[k].Health.State != gpu.Gone {
+					if s.Topology[i][k].Count > 0 && s.GPUs[i].Health.State != gpu.Gone && s.GPUs[k].Health.State != gpu.Gone {
 						island[i] = min(island[i], island[k])
 					}
 				}
