@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// arrangement is a layout that was chosen for a GPU.
+// arrangement is the layout that was chosen for a GPU.
 type arrangement struct {
-	// kept tells of each instance of the GPU whether it stays.
+	// kept says, for each instance of the GPU, whether it is kept.
 	kept []bool
-	// create are the slots with nothing that stays.
+	// create lists the slots of the layout that no kept instance occupies.
 	create []slot
 }
 
-// cost is what a layout does to those who are there, in the order of goals that the package
-// comment gives.
+// cost is what a layout costs the current holders, in the order of the goals in the package comment.
 type cost struct {
 	holders, destroyed, held int
-	// starts are those of the held instances that are destroyed.
+	// starts are the starts of the held instances that are destroyed.
 	starts uint64
 }
 
@@ -35,7 +34,7 @@ func (c cost) compare(d cost) int {
 	return 1
 }
 
-// search holds what the comparison of layouts needs.
+// search holds the data for comparing layouts.
 type search struct {
 	table     *table
 	instances []Instance
@@ -78,11 +77,11 @@ func newSearch(t *table, instances []Instance) *search {
 	return s
 }
 
-// arrange finds the best layout with so many of each shape; ok is false when there is none.
+// arrange returns the best layout with that number of devices of each shape; ok is false when there is none.
 func arrange(t *table, instances []Instance, counts []int) (best arrangement, ok bool) {
 	s := newSearch(t, instances)
 	caps := t.caps(counts)
-	room, bestRoom := make([]int, len(t.shapes)), make([]int, len(t.shapes))
+	remaining, bestRemaining := make([]int, len(t.shapes)), make([]int, len(t.shapes))
 	var bestCost cost
 	var bestLayout []slot
 	for layout, used := range t.layouts(counts) {
@@ -94,17 +93,17 @@ func arrange(t *table, instances []Instance, counts []int) (best arrangement, ok
 		if order > 0 {
 			continue
 		}
-		// Of two that are alike, the first has the higher starts.
-		if t.room(room, caps, used); order == 0 && slices.Compare(room, bestRoom) <= 0 {
+		// Of two equal layouts, the first has the higher starts.
+		if t.remaining(remaining, caps, used); order == 0 && slices.Compare(remaining, bestRemaining) <= 0 {
 			continue
 		}
 		ok, bestCost, bestLayout = true, c, append(bestLayout[:0], layout...)
-		room, bestRoom = bestRoom, room
+		remaining, bestRemaining = bestRemaining, remaining
 	}
 	return s.arrangement(bestLayout), ok
 }
 
-// keep marks the instances that a layout has.
+// keep marks the instances that are part of a layout.
 func (s *search) keep(layout []slot) {
 	clear(s.kept)
 	for _, at := range layout {

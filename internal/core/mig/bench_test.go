@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// mostWays is the layout of a kind of GPU that can be placed in the most ways, and those.
+// mostWays returns the layout of a kind of GPU that has the most placements, and their number.
 func mostWays(k gpuKind) (devices map[string]int, ways int) {
 	for _, sets := range newTwin(k.geometry).all {
 		if len(sets) > ways || len(sets) == ways && devicesKey(countPlaced(sets[0])) < devicesKey(devices) {
@@ -17,8 +17,8 @@ func mostWays(k gpuKind) (devices map[string]int, ways int) {
 	return devices, ways
 }
 
-// BenchmarkPlanGPU plans the layout with the most ways of placing it, on a GPU that is full of
-// held instances. Ways/op says how many layouts were compared.
+// BenchmarkPlanGPU plans the layout with the most placements on a GPU that is full of held instances. Ways/op is the
+// number of layouts that were compared.
 func BenchmarkPlanGPU(b *testing.B) {
 	for _, name := range []string{"a30", "a100-40", "rtx-pro-6000"} {
 		b.Run(name, func(b *testing.B) {

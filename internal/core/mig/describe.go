@@ -12,7 +12,7 @@ const (
 	maxCell = 14
 )
 
-// What fills the rest of an instance in a picture, behind its name.
+// The characters that fill the rest of an instance in a picture, after its name.
 const (
 	fillKept    = '='
 	fillHeld    = '#'
@@ -22,10 +22,10 @@ const (
 	fillFree    = '.'
 )
 
-const legend = "= kept  # kept, held  + new  - gone  ! gone once nobody holds it  . free\n"
+const legend = "= kept  # kept, held  + new  - gone  ! gone once it has no holder  . free\n"
 
-// Describe prints plans for people and for transcripts: for each GPU a bar of its memory slices
-// now and then, what is done in which order, and who is in the way.
+// Describe describes plans for people and for transcripts: for each GPU a bar of its memory slices before and after,
+// the steps in order, and the holders that block the plan.
 func Describe(plans []GPUPlan, gpus []GPU) string {
 	if len(plans) == 0 {
 		return "nothing to do: the layout names none of the node's GPUs\n"
@@ -65,7 +65,7 @@ func identity(g *GPU) string {
 	return text
 }
 
-// summary is a plan in one line.
+// summary returns a plan in one line.
 func summary(plan *GPUPlan) string {
 	switch {
 	case plan.Refused != "":
@@ -106,7 +106,7 @@ func newBar(cell, slices int) *bar {
 	return b
 }
 
-// draw puts an instance into the picture, if its place is known.
+// draw adds an instance to the picture, if its placement is known.
 func (b *bar) draw(name string, start, size int, fill byte) {
 	if start < 0 || size <= 0 || start > b.slices-size {
 		return
@@ -118,8 +118,8 @@ func (b *bar) draw(name string, start, size int, fill byte) {
 	copy(inside[:len(inside)-1], name)
 }
 
-// describeBars draws the GPU now and, when it changes, then; false when there is nothing to
-// draw, because MIG is off and stays off.
+// describeBars draws the GPU before and, if it changes, after the plan. It returns false when there is nothing to draw
+// because MIG is off and stays off.
 func describeBars(text *strings.Builder, plan *GPUPlan, g *GPU) bool {
 	now := newBar(cellWidth(plan, g), min(g.Geometry.MemorySlices, maxSlices))
 	then := newBar(now.cell, now.slices)
@@ -172,7 +172,7 @@ func keptFill(one Instance) byte {
 	return fillKept
 }
 
-// cellWidth is such that the names fit in and leave a letter for the fill, within bounds.
+// cellWidth returns a width, within bounds, in which the names fit and one letter is left for the fill.
 func cellWidth(plan *GPUPlan, g *GPU) int {
 	width := minCell
 	fit := func(name string, size int) {
@@ -189,7 +189,7 @@ func cellWidth(plan *GPUPlan, g *GPU) int {
 	return min(width, maxCell)
 }
 
-// describeSteps says what is done, in order, and what it waits for.
+// describeSteps lists what is done, in order, and what it waits for.
 func describeSteps(text *strings.Builder, plan *GPUPlan) {
 	if plan.Refused != "" {
 		fmt.Fprintf(text, "  %s\n", plan.Refused)
@@ -217,14 +217,14 @@ func describeSteps(text *strings.Builder, plan *GPUPlan) {
 		say("reset the GPU")
 	}
 	if plan.Unplanned {
-		say("plan the devices: this driver names MIG profiles only while MIG is on")
+		say("plan the devices: this driver lists MIG profiles only while MIG is on")
 	}
 	for _, one := range plan.Create {
 		say("create %s at slice %d", one.Profile, one.Start)
 	}
 }
 
-// phrase names an instance for people.
+// phrase returns the description of an instance.
 func (one *Instance) phrase() string {
 	text := fmt.Sprintf("%s at slice %d (GI %d", one.Profile, one.Start, one.GI)
 	switch {

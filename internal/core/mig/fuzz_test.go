@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// FuzzPlan plans GPUs and layouts made of anything: no panic, a plan that is not refused can be
-// carried out, and the picture keeps its width.
+// FuzzPlan plans GPUs and layouts made of arbitrary data: none may panic, a plan that is not refused can be executed,
+// and the picture keeps its width.
 func FuzzPlan(f *testing.F) {
 	f.Add("1g.5gb", "1g.5gb+me", 2, 1, []byte{8, 7, 1, 1, 7, 0, 1, 2, 3, 1, 1, 1, 0, 3})
 	f.Add("3g.20gb", "1c.3g.20gb", 1, 1, []byte{8, 7, 4, 3, 2, 0, 4, 9, 9, 4, 1, 1, 4})

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The geometries of the GPUs that can do MIG, as nvidia-smi mig -lgip and -lgipp print them.
+// The geometries of the GPUs that support MIG, as nvidia-smi mig -lgip and -lgipp print them.
 
-// upTo are the starts from 0 to n-1.
+// upTo returns the starts from 0 to n-1.
 func upTo(n int) []int {
 	starts := make([]int, n)
 	for i := range starts {
@@ -21,8 +21,8 @@ func upTo(n int) []int {
 	return starts
 }
 
-// sevenSlices is the geometry of the data centre GPUs, by the memory in the names of 1g, the 1g of
-// double memory (which 2g has too), 3g (and 4g) and 7g.
+// sevenSlices is the geometry of the data center GPUs, by the memory in the names of 1g, the 1g with double memory (the
+// same as that of 2g), 3g (and 4g) and 7g.
 func sevenSlices(one, two, four, eight int) gpu.MIGGeometry {
 	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
 		{Name: fmt.Sprintf("1g.%dgb", one), Number: 0, ID: 19, ComputeSlices: 1, Size: 1, Starts: upTo(7), Max: 7},
@@ -71,7 +71,7 @@ func rtxPro6000() gpu.MIGGeometry {
 type gpuKind struct {
 	name, product string
 	deviceID      uint32
-	// reset is set where a change of the mode takes a reset.
+	// reset is set if a change of the mode needs a reset.
 	reset    bool
 	geometry gpu.MIGGeometry
 }
@@ -111,8 +111,8 @@ func (k gpuKind) gpu(index int) GPU {
 	}
 }
 
-// oddGeometry draws a GPU that nobody builds, on which slices can suffice although no
-// way of placing does.
+// oddGeometry draws a GPU that does not exist, on which the number of slices can suffice although no placement is
+// possible.
 func oddGeometry(choose chooser) gpu.MIGGeometry {
 	g := gpu.MIGGeometry{MemorySlices: 1 + choose(8), ComputeSlices: 1 + choose(8)}
 	names := []string{"1g.1gb", "2g.2gb", "1g.1gb+me", "2g.2gb+me.all"}
@@ -128,7 +128,7 @@ func oddGeometry(choose chooser) gpu.MIGGeometry {
 	return g
 }
 
-// checker is a GPU that takes and refuses instances as a driver does, one call at a time.
+// checker is a GPU that accepts and refuses instances as a driver does, one call at a time.
 type checker struct {
 	geometry  gpu.MIGGeometry
 	enabled   bool
@@ -185,10 +185,11 @@ func (c *checker) create(profile string, start int) error {
 		}
 	}
 	if same > p.Max || compute > c.geometry.ComputeSlices || isMedia(profile) && engines > 0 {
-		return fmt.Errorf("create %s at %d: %d of them, %d compute slices, %d others with media engines", profile, start, same, compute, engines)
+		return fmt.Errorf("create %s at %d: %d of them, %d compute slices, %d others with media engines", profile,
+			start, same, compute, engines)
 	}
 	c.made++
-	// Numbers of instances that are gone come back, as a driver's do; UUIDs do not.
+	// As with a driver, the IDs of destroyed instances are reused; their UUIDs are not.
 	gi := 1
 	for slices.ContainsFunc(c.instances, func(one Instance) bool { return one.GI == gi }) {
 		gi++
@@ -203,7 +204,7 @@ func isMedia(profile string) bool {
 	return strings.HasSuffix(profile, "+me") || strings.HasSuffix(profile, "+me.all")
 }
 
-// carryOut does what a plan says, in its order.
+// carryOut executes a plan in its order.
 func (c *checker) carryOut(plan GPUPlan) error {
 	for _, one := range plan.Destroy {
 		if err := c.destroy(one.GI); err != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// GPUOf is a GPU of a snapshot. Holders names those that hold a device or a share of it, as
-// phrases for people in a fixed order; asked for a whole GPU it must not name those that hold only
-// MIG devices of it. The MIG devices of one GPU instance become one Instance.
+// GPUOf converts a GPU of a snapshot. holders returns the holders of a device or of a replica of it, as phrases for
+// people in a fixed order; for a whole GPU it must leave out the holders of its MIG devices. The MIG devices of one GPU
+// instance become one Instance.
 func GPUOf(g *gpu.GPU, holders func(gpu.DeviceKey) []string) GPU {
 	c := GPU{
 		UUID: g.UUID, Index: g.Index, Product: g.Product, DeviceID: g.DeviceID, SubsystemID: g.SubsystemID,

@@ -10,15 +10,15 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// HardwareLayouts are the layouts that follow from a node's GPUs, by the names of mig-parted:
+// HardwareLayouts returns the layouts that follow from a node's GPUs, by the names that mig-parted uses:
 //
 //	all-disabled   MIG off; on every node
 //	all-enabled    MIG on, and no devices
 //	all-PROFILE    as many devices of the profile as a GPU can have, + written as .
 //	all-balanced   on GPUs of 7 compute slices two 1g, a 2g and a 3g; on those of 4 two 1g and a 2g
 //
-// The last two name only the GPUs that have the profiles; where not all GPUs that can do
-// MIG have the same devices, the entries are for the models concerned.
+// The last two apply only to the GPUs that have the profiles. If not all GPUs with MIG have the same devices, the
+// entries are limited to the models concerned.
 func HardwareLayouts(gpus []GPU) map[string]Layout {
 	layouts := map[string]Layout{"all-disabled": {{All: true}}}
 	models := modelsOf(gpus)
@@ -54,13 +54,13 @@ func HardwareLayouts(gpus []GPU) map[string]Layout {
 	return layouts
 }
 
-// model is a kind of GPU that can do MIG.
+// model is a kind of GPU that supports MIG.
 type model struct {
 	deviceID uint32
 	table    *table
 }
 
-// modelsOf are the kinds among the GPUs, in the order of their device IDs.
+// modelsOf returns the kinds among the GPUs, ordered by device ID.
 func modelsOf(gpus []GPU) []model {
 	var models []model
 	for i := range gpus {
@@ -73,7 +73,7 @@ func modelsOf(gpus []GPU) []model {
 	return models
 }
 
-// layoutOf has an entry for each kind of wanted devices; models with nil are not named.
+// layoutOf returns a layout with an entry for each set of wanted devices; it leaves out models for which that is nil.
 func layoutOf(models []model, wanted []map[string]int) Layout {
 	var layout Layout
 	for m, devices := range wanted {
@@ -93,7 +93,7 @@ func layoutOf(models []model, wanted []map[string]int) Layout {
 	return layout
 }
 
-// balanced is the mixed layout of a GPU; nil for a GPU that mig-parted has none for.
+// balanced returns the mixed layout of a GPU, or nil for a GPU for which mig-parted defines none.
 func (t *table) balanced() map[string]int {
 	var sizes []int
 	switch t.geometry.ComputeSlices {
@@ -118,8 +118,8 @@ func (t *table) balanced() map[string]int {
 	return devices
 }
 
-// plain is the profile without attributes of so many compute slices; of several, the one that a
-// GPU can have the most of.
+// plain returns the profile without attributes that has that many compute slices; of several, the one of which a GPU
+// can have the most.
 func (t *table) plain(computeSlices int) string {
 	name, most := "", 0
 	for i := range t.shapes {
@@ -131,10 +131,10 @@ func (t *table) plain(computeSlices int) string {
 	return name
 }
 
-// LayoutNames are the names of layouts, in order.
+// LayoutNames returns the names of layouts, sorted.
 func LayoutNames(layouts map[string]Layout) []string { return slices.Sorted(maps.Keys(layouts)) }
 
-// FindLayout finds a layout by name; the error says which names there are.
+// FindLayout returns a layout by name; its error lists the existing names.
 func FindLayout(layouts map[string]Layout, name string) (Layout, error) {
 	if layout, ok := layouts[name]; ok {
 		return layout, nil

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Layout is a named layout of mig-parted: what each of a node's GPUs is to be.
+// Layout is a named layout of mig-parted: the wanted state of each of a node's GPUs.
 type Layout []Entry
 
-// Entry says what the GPUs that it names are to be.
+// Entry is the wanted state of the GPUs that it selects.
 type Entry struct {
-	// DeviceIDs (0xDDDDVVVV) are the models it is for, and Boards the models with certain boards; without both it is for
-	// every model.
+	// DeviceIDs (0xDDDDVVVV) selects models, and Boards selects models on certain boards; without both, the entry is
+	// for every model.
 	DeviceIDs []uint32
 	Boards    []Board
-	// All names every GPU that can do MIG. Otherwise Indices are the GPUs; one that cannot
-	// do MIG is refused there when Enabled.
+	// All selects every GPU that supports MIG. Otherwise Indices selects the GPUs; if Enabled is set, one without MIG
+	// is refused.
 	All     bool
 	Indices []int
 	Enabled bool
@@ -26,7 +26,7 @@ type Entry struct {
 // Board is a model on a certain board: PCI IDs 0xDDDDVVVV of the device and 0xSSSSVVVV of its subsystem.
 type Board struct{ DeviceID, SubsystemID uint32 }
 
-// filtered tells whether the entry is for certain models only.
+// filtered reports whether the entry is for certain models only.
 func (e *Entry) filtered() bool { return len(e.DeviceIDs) > 0 || len(e.Boards) > 0 }
 
 func (e *Entry) names(g *GPU) bool {
@@ -40,9 +40,8 @@ func (e *Entry) names(g *GPU) bool {
 	return slices.Contains(e.Indices, g.Index)
 }
 
-// Wanted is what the layout wants of a GPU; false when it does not name it, which leaves the
-// GPU as it is. Where several entries name a GPU the last decides, as it does for
-// mig-parted, which applies them in turn.
+// Wanted returns the state that the layout wants of a GPU, or false when the layout does not select the GPU, which then
+// stays as it is. If several entries select a GPU, the last one applies, as for mig-parted, which applies them in turn.
 func (l Layout) Wanted(g GPU) (Wanted, bool) {
 	for i := len(l) - 1; i >= 0; i-- {
 		if l[i].names(&g) {
@@ -52,9 +51,8 @@ func (l Layout) Wanted(g GPU) (Wanted, bool) {
 	return Wanted{}, false
 }
 
-// PlanNode plans the GPUs that the layout names, in the order given. For an index that no GPU
-// has there is a refused plan without a UUID at the end, unless the entry is for certain models
-// only, of which the node may have fewer than another.
+// PlanNode plans the GPUs that the layout selects, in the given order. For an index without a GPU it appends a refused
+// plan without a UUID, unless the entry is for certain models only: the node may have fewer of those than another node.
 func PlanNode(gpus []GPU, layout Layout) []GPUPlan {
 	var plans []GPUPlan
 	for i := range gpus {
@@ -71,7 +69,7 @@ func PlanNode(gpus []GPU, layout Layout) []GPUPlan {
 	return plans
 }
 
-// missing are the indices that the layout names and no GPU has, ascending.
+// missing returns the indices that the layout names and no GPU has, ascending.
 func (l Layout) missing(gpus []GPU) []int {
 	var missing []int
 	for _, e := range l {
@@ -88,7 +86,7 @@ func (l Layout) missing(gpus []GPU) []int {
 	return slices.Compact(missing)
 }
 
-// indices says which GPUs there are.
+// indices lists the indices of the GPUs.
 func indices(gpus []GPU) string {
 	switch len(gpus) {
 	case 0:

@@ -68,8 +68,8 @@ func TestPlanNodeNamesMissingGPUs(t *testing.T) {
 	}
 }
 
-// TestHardwareLayoutsApply applies every layout that follows from the hardware to an empty GPU of
-// every kind, and to one that has the layout before it.
+// TestHardwareLayoutsApply applies every layout that follows from the hardware to an empty GPU of every kind, and to
+// one with the previous layout.
 func TestHardwareLayoutsApply(t *testing.T) {
 	for _, k := range gpuKinds() {
 		empty := k.gpu(0)
@@ -141,9 +141,9 @@ func TestGPUOf(t *testing.T) {
 	}
 }
 
-// TestPlainProfiles has a GPU that can have more devices without media engines than with them, as
-// the RTX PRO 5000 in older guides; the balanced layout is of those with. Of two profiles of
-// one name only the first is used.
+// TestPlainProfiles uses a GPU that can have more devices without media engines than with them, as the RTX PRO 5000 in
+// older guides; the balanced layout consists of those with media engines. Of two profiles with one name, only the first
+// is used.
 func TestPlainProfiles(t *testing.T) {
 	g := GPU{UUID: "GPU-0", Capable: true, Enabled: true, Geometry: gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4}}
 	for _, p := range []gpu.MIGProfile{
@@ -166,8 +166,8 @@ func TestPlainProfiles(t *testing.T) {
 	}
 }
 
-// TestNothingIsThereWithMIGOff: instances that are seen while MIG is off, in the middle of somebody's
-// change, are nobody's to destroy.
+// TestNothingIsThereWithMIGOff checks that a plan does not destroy instances seen while MIG is off, which belong to a
+// change in progress.
 func TestNothingIsThereWithMIGOff(t *testing.T) {
 	g := kindOf(t, "a100-40").gpu(0)
 	g.Enabled = false
@@ -181,7 +181,7 @@ func TestNothingIsThereWithMIGOff(t *testing.T) {
 	}
 }
 
-// TestAllMediaEngines: a profile with all media engines leaves none to others, so only profiles without any stand beside it.
+// TestAllMediaEngines checks that beside a profile with all media engines only profiles without any fit.
 func TestAllMediaEngines(t *testing.T) {
 	for _, test := range []struct {
 		beside string
@@ -198,7 +198,7 @@ func TestAllMediaEngines(t *testing.T) {
 	}
 }
 
-// TestMediaEngines reads the attributes in names of profiles.
+// TestMediaEngines reads the attributes in the names of profiles.
 func TestMediaEngines(t *testing.T) {
 	tests := map[string]bool{
 		"1g.5gb": false, "1g.5gb+me": true, "1g.24gb+me.all": true, "1g.24gb-me": false, "1g.24gb+gfx": false,

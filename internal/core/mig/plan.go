@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// PlanGPU computes what happens to one GPU, by the goals of the package comment. Turning MIG
-// off destroys every instance; a change of the mode waits for every holder of the GPU.
+// PlanGPU computes what happens to one GPU, by the goals of the package comment. Turning MIG off destroys every
+// instance; a change of the mode waits for every holder of the GPU.
 func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 	plan := GPUPlan{UUID: g.UUID, Index: g.Index, Wanted: wanted}
 	t := newTable(&g.Geometry)
@@ -24,7 +24,7 @@ func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 	if g.Enabled {
 		instances = g.Instances // with MIG off there are none
 	}
-	best, _ := arrange(t, instances, t.counts(wanted.Devices)) // what does not fit was refused
+	best, _ := arrange(t, instances, t.counts(wanted.Devices)) // refusal has returned for devices that do not fit
 	for i, kept := range best.kept {
 		if kept {
 			plan.Keep = append(plan.Keep, instances[i])
@@ -45,8 +45,8 @@ func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 
 func compareInstances(a, b Instance) int { return cmp.Or(a.Start-b.Start, a.GI-b.GI) }
 
-// blockers are the holders that a plan takes something from. Who holds a whole GPU with MIG
-// on may use any of its devices.
+// blockers returns the holders that would lose a device. A holder of a whole GPU with MIG on may use any of its
+// devices.
 func blockers(g *GPU, plan *GPUPlan) []Blocker {
 	var all []Blocker
 	device := func(one Instance) bool { return one.UUID != "" }
@@ -61,7 +61,7 @@ func blockers(g *GPU, plan *GPUPlan) []Blocker {
 	return all
 }
 
-// Matches tells whether the GPU is as wanted, so that there is nothing to do.
+// Matches reports whether the GPU is as wanted, so that there is nothing to do.
 func Matches(g GPU, wanted Wanted) bool {
 	plan := PlanGPU(g, wanted)
 	return plan.Refused == "" && !plan.Changes()

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// devicesKey writes devices in one way; profiles with none of them do not count.
+// devicesKey formats devices in a unique way; profiles with a count of 0 are left out.
 func devicesKey(devices map[string]int) string {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
@@ -28,7 +28,7 @@ func devicesKey(devices map[string]int) string {
 // chooser draws numbers below n.
 type chooser func(n int) int
 
-// furnish fills a GPU with a random layout, random holders, and now and then with what is in no layout.
+// furnish fills a GPU with a random layout and random holders, and sometimes with instances that are in no layout.
 func furnish(g *GPU, choose chooser) {
 	g.Enabled = choose(8) != 0
 	if choose(6) == 0 {
@@ -66,8 +66,8 @@ func furnish(g *GPU, choose chooser) {
 	g.Instances = c.instances
 }
 
-// drawWanted draws a layout: often one that has much of what there is, mostly one that fits, at
-// times anything.
+// drawWanted draws a layout: often one that contains many of the existing instances, mostly one that fits, sometimes an
+// arbitrary one.
 func drawWanted(g *GPU, choose chooser) Wanted {
 	wanted := Wanted{Enabled: choose(10) != 0, Devices: map[string]int{}}
 	if !wanted.Enabled {
@@ -101,7 +101,7 @@ func drawWanted(g *GPU, choose chooser) Wanted {
 	return wanted
 }
 
-// checkAgainstTwin compares a plan with what an exhaustive search says of all layouts.
+// checkAgainstTwin compares a plan with an exhaustive search over all layouts.
 func checkAgainstTwin(g GPU, wanted Wanted, w *twin) error {
 	plan := PlanGPU(g, wanted)
 	seen := g
@@ -133,7 +133,7 @@ func checkAgainstTwin(g GPU, wanted Wanted, w *twin) error {
 	return nil
 }
 
-// soak is how many times as much the random tests do.
+// soak is the factor by which the random tests are extended.
 func soak() int {
 	if os.Getenv("BERTH_SOAK") != "" {
 		return 10
@@ -141,7 +141,7 @@ func soak() int {
 	return 1
 }
 
-// TestOddGPUsAgainstTwin compares plans for GPUs that nobody builds with an exhaustive search.
+// TestOddGPUsAgainstTwin compares plans for GPUs that do not exist with an exhaustive search.
 func TestOddGPUsAgainstTwin(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 20))
 	outcomes := map[string]int{}
@@ -169,7 +169,7 @@ func checkOutcomes(t *testing.T, outcomes map[string]int) {
 	}
 }
 
-// checkAll looks at a plan from all sides.
+// checkAll applies all checks to a plan.
 func checkAll(g GPU, wanted Wanted, w *twin) (outcome string, err error) {
 	if err := checkAgainstTwin(g, wanted, w); err != nil {
 		return "", err
@@ -177,9 +177,8 @@ func checkAll(g GPU, wanted Wanted, w *twin) (outcome string, err error) {
 	return checkChange(g, wanted)
 }
 
-// TestRandomLayouts takes every kind of GPU from random layouts to random layouts with random
-// holders, 1,000 times each, and compares the plans with an exhaustive search; BERTH_SOAK=1 makes
-// it ten times as many.
+// TestRandomLayouts takes every kind of GPU from random layouts to random layouts with random holders, 1,000 times
+// each, and compares the plans with an exhaustive search; BERTH_SOAK=1 makes it ten times as many.
 func TestRandomLayouts(t *testing.T) {
 	for i, k := range gpuKinds() {
 		t.Run(k.name, func(t *testing.T) {
@@ -203,7 +202,7 @@ func TestRandomLayouts(t *testing.T) {
 	}
 }
 
-// checkChange plans a change, carries it out once nobody is in the way, and plans it again.
+// checkChange plans a change, executes it once no holder blocks it, and plans it again.
 func checkChange(g GPU, wanted Wanted) (outcome string, err error) {
 	plan := PlanGPU(g, wanted)
 	if plan.Refused != "" {
@@ -244,7 +243,7 @@ func checkChange(g GPU, wanted Wanted) (outcome string, err error) {
 	return outcome, nil
 }
 
-// checkBooks looks at what a plan takes from whom.
+// checkBooks checks which holders lose a device.
 func checkBooks(g GPU, plan GPUPlan) error {
 	if g.Enabled && len(plan.Keep)+len(plan.Destroy) != len(g.Instances) {
 		return fmt.Errorf("%d kept and %d destroyed of %d", len(plan.Keep), len(plan.Destroy), len(g.Instances))
@@ -254,7 +253,7 @@ func checkBooks(g GPU, plan GPUPlan) error {
 			return b.Instance.GI == one.GI && slices.Equal(b.Holders, one.Holders)
 		})
 		if len(one.Holders) > 0 && !named {
-			return fmt.Errorf("%s is held and destroyed, and nobody is in the way", one.Profile)
+			return fmt.Errorf("%s is held and destroyed, and no holder blocks the plan", one.Profile)
 		}
 		if one.UUID != "" && len(g.Holders) > 0 && len(plan.Blockers) == 0 {
 			return fmt.Errorf("%s is destroyed although the GPU is held", one.Profile)

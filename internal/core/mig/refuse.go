@@ -9,8 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// counts are the wanted devices by the position of their shape; profiles that the GPU
-// does not have are left out.
+// counts returns the wanted devices by the position of their shape; profiles that the GPU does not have are left out.
 func (t *table) counts(devices map[string]int) []int {
 	counts := make([]int, len(t.shapes))
 	for i := range t.shapes {
@@ -19,8 +18,8 @@ func (t *table) counts(devices map[string]int) []int {
 	return counts
 }
 
-// refusal says why the GPU cannot be as wanted whoever leaves, and what to change; empty
-// when it can.
+// refusal returns why the GPU cannot reach the wanted state whichever holders end, and what to change; empty when it
+// can.
 func refusal(t *table, g *GPU, wanted Wanted) string {
 	names := slices.Sorted(maps.Keys(wanted.Devices))
 	for _, name := range names {
@@ -54,14 +53,15 @@ func product(g *GPU) string {
 	return g.Product
 }
 
-// unknown says that the GPU has no such profile, and which it has.
+// unknown says that the GPU has no such profile, and lists those that it has.
 func (t *table) unknown(g *GPU, name string) string {
 	if len(t.shapes) == 0 {
-		return fmt.Sprintf("profile %s: the driver names no MIG profiles of %s; run the agent privileged, or update the driver", name, product(g))
+		return fmt.Sprintf("profile %s: the driver lists no MIG profiles of %s; run the agent privileged, or "+
+			"update the driver", name, product(g))
 	}
 	known := t.names()
 	if compute, whole, ok := strings.Cut(name, "c."); ok && !strings.Contains(compute, "g") && slices.Contains(known, whole) {
-		return fmt.Sprintf("profile %s: compute instances smaller than their GPU instance are not made; say %s", name, whole)
+		return fmt.Sprintf("profile %s: compute instances smaller than their GPU instance are not supported; write %s", name, whole)
 	}
 	hint := ""
 	if nearest := spelling.Nearest(name, known); nearest != "" {
@@ -70,7 +70,7 @@ func (t *table) unknown(g *GPU, name string) string {
 	return fmt.Sprintf("%s has no profile %q%s It has %s", product(g), name, sentenceEnd(hint), strings.Join(known, ", "))
 }
 
-// sentenceEnd closes a sentence that has no mark of its own.
+// sentenceEnd completes a sentence that has no punctuation mark of its own.
 func sentenceEnd(text string) string {
 	if strings.HasSuffix(text, "?") {
 		return text
@@ -78,7 +78,7 @@ func sentenceEnd(text string) string {
 	return text + "."
 }
 
-// tooMuch says why so many of each shape fit on no GPU of this kind, even an empty one.
+// tooMuch returns why that many devices of each shape fit on no GPU of this kind, even an empty one.
 func (t *table) tooMuch(counts []int) string {
 	if t.fits(counts) {
 		return ""
@@ -99,7 +99,7 @@ func (t *table) tooMuch(counts []int) string {
 	for i, n := range counts {
 		if s := &t.shapes[i]; n > s.Max {
 			if n == sum(counts) {
-				end = "" // it would say the same again
+				end = "" // it would repeat the number
 			}
 			return fmt.Sprintf("%d x %s: the GPU can have %d of them at most%s", n, s.Name, s.Max, end)
 		}
@@ -121,7 +121,7 @@ func sum(counts []int) int {
 	return total
 }
 
-// phrase names devices, the largest first: "1 x 3g.20gb and 2 x 1g.5gb".
+// phrase formats devices, the largest first: "1 x 3g.20gb and 2 x 1g.5gb".
 func (t *table) phrase(counts []int) string {
 	var parts []string
 	for i, n := range counts {
@@ -132,7 +132,7 @@ func (t *table) phrase(counts []int) string {
 	return enumerate(parts)
 }
 
-// starts says where each shape may begin.
+// starts lists where each shape may start.
 func (t *table) starts(counts []int) string {
 	var parts []string
 	for i, n := range counts {
@@ -147,7 +147,7 @@ func (t *table) starts(counts []int) string {
 	return strings.Join(parts, "; ")
 }
 
-// enumerate joins parts as a sentence does.
+// enumerate joins parts with commas and "and".
 func enumerate(parts []string) string {
 	if len(parts) < 2 {
 		return strings.Join(parts, "")

@@ -9,23 +9,22 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxSlices bounds the memory slices of a GPU (12 at the time of writing); places beyond
-// are not used.
+// maxSlices bounds the memory slices of a GPU (current GPUs have up to 12); placements beyond it are not used.
 const maxSlices = 64
 
-// table is a geometry made ready for the search.
+// table is a geometry prepared for the search.
 type table struct {
 	geometry *gpu.MIGGeometry
 	// shapes are its profiles, the largest first.
 	shapes []shape
 }
 
-// shape is a profile with the places it can stand at.
+// shape is a profile with its possible placements.
 type shape struct {
 	*gpu.MIGProfile
-	// places have the highest start first.
+	// places are sorted by start, the highest first.
 	places []place
-	// media is set when an instance has all of one kind of the GPU's media engines, all when it has all of every
+	// media is set when an instance has all of the GPU's media engines of one kind, all when it has those of every
 	// kind, and none when it has no media engine.
 	media, all, none bool
 }
@@ -36,7 +35,7 @@ type place struct {
 	mask  uint64
 }
 
-// slot is a place of a shape, both by position.
+// slot is a place of a shape; both are positions.
 type slot struct{ shape, place int }
 
 func newTable(geometry *gpu.MIGGeometry) *table {
@@ -45,10 +44,11 @@ func newTable(geometry *gpu.MIGGeometry) *table {
 	for i := range geometry.Profiles {
 		p := &geometry.Profiles[i]
 		if p != geometry.Profile(p.Name) {
-			continue // nobody could say which of the two is meant
+			continue // the name is ambiguous
 		}
 		s := shape{
-			MIGProfile: p, media: hasAttribute(p.Name, '+', "me", "me.all"), all: hasAttribute(p.Name, '+', "me.all"), none: hasAttribute(p.Name, '-', "me"),
+			MIGProfile: p, media: hasAttribute(p.Name, '+', "me", "me.all"), all: hasAttribute(p.Name, '+', "me.all"),
+			none: hasAttribute(p.Name, '-', "me"),
 		}
 		for _, start := range p.Starts {
 			if start >= 0 && p.Size > 0 && start <= end-p.Size {
@@ -65,7 +65,7 @@ func newTable(geometry *gpu.MIGGeometry) *table {
 	return t
 }
 
-// hasAttribute tells whether a profile's name has one of the attributes behind that sign, as in "1g.24gb+gfx-me".
+// hasAttribute reports whether a profile's name has one of the attributes after that sign, as in "1g.24gb+gfx-me".
 func hasAttribute(name string, sign byte, attributes ...string) bool {
 	for i := range len(name) {
 		if name[i] != sign {
@@ -82,12 +82,12 @@ func hasAttribute(name string, sign byte, attributes ...string) bool {
 	return false
 }
 
-// find is the position of the shape of that name, or -1.
+// find returns the position of the shape with that name, or -1.
 func (t *table) find(name string) int {
 	return slices.IndexFunc(t.shapes, func(s shape) bool { return s.Name == name })
 }
 
-// names are the profiles, the largest first.
+// names lists the profiles, the largest first.
 func (t *table) names() []string {
 	names := make([]string, len(t.shapes))
 	for i := range t.shapes {
@@ -96,8 +96,8 @@ func (t *table) names() []string {
 	return names
 }
 
-// slot is where an instance stands; false for one that no layout has: of another profile than
-// the GPU's, half made, or with smaller compute instances.
+// slot returns the slot that an instance occupies, or false for an instance that is in no layout: of a profile that the
+// GPU does not have, incomplete, or with smaller compute instances.
 func (t *table) slot(one *Instance) (slot, bool) {
 	if one.UUID == "" || len(one.Siblings) > 0 {
 		return slot{}, false
@@ -110,7 +110,7 @@ func (t *table) slot(one *Instance) (slot, bool) {
 	return slot{s, p}, p >= 0
 }
 
-// sums are the slices that so many of each shape take, and how many have media engines.
+// sums returns the slices that the devices take, and how many of them have all media engines of a kind.
 func (t *table) sums(counts []int) (memory, compute, media int) {
 	for i, n := range counts {
 		memory += n * t.shapes[i].Size
@@ -122,7 +122,7 @@ func (t *table) sums(counts []int) (memory, compute, media int) {
 	return memory, compute, media
 }
 
-// starved tells whether one of them has all media engines, and another one wants some.
+// starved reports whether one of the devices has all media engines while another one needs some.
 func (t *table) starved(counts []int) bool {
 	all, some := 0, 0
 	for i, n := range counts {
@@ -135,10 +135,10 @@ func (t *table) starved(counts []int) bool {
 	return all > 0 && some > 0
 }
 
-// fits tells whether an empty GPU has a place for so many of each shape.
+// fits reports whether all devices can be placed on an empty GPU.
 func (t *table) fits(counts []int) bool {
 	for i, n := range counts {
-		// The number is looked at first, so that no sum of silly ones overflows.
+		// The count is checked first, so that the sum of very large counts does not overflow.
 		if n > t.shapes[i].Max || n > len(t.shapes[i].places) {
 			return false
 		}
@@ -153,8 +153,7 @@ func (t *table) fits(counts []int) bool {
 	return false
 }
 
-// most is the most of the wanted devices that an empty GPU has places for, when the larger
-// profiles choose first.
+// most returns as many of the wanted devices as an empty GPU has places for, when larger profiles choose first.
 func (t *table) most(counts []int) []int {
 	most := make([]int, len(counts))
 	for i, n := range counts {
@@ -168,13 +167,12 @@ func (t *table) most(counts []int) []int {
 	return most
 }
 
-// layouts are all ways of placing so many of each shape on the memory slices of an empty GPU.
-// Those with the higher starts come first, the largest shape's deciding. The slice that is
-// yielded is used again for the next.
+// layouts yields all ways of placing the devices on the memory slices of an empty GPU, those with higher starts first,
+// where the largest shape decides. The yielded slice is reused.
 func (t *table) layouts(counts []int) iter.Seq2[[]slot, uint64] {
 	return func(yield func([]slot, uint64) bool) {
 		layout := make([]slot, 0, maxSlices)
-		// extend places n more of a shape, at its places from next on, then the shapes after it.
+		// extend places n more devices of a shape, at its places from next on, and then the following shapes.
 		var extend func(shape, n, next int, used uint64) bool
 		extend = func(shape, n, next int, used uint64) bool {
 			for n == 0 {
@@ -200,8 +198,8 @@ func (t *table) layouts(counts []int) iter.Seq2[[]slot, uint64] {
 	}
 }
 
-// caps are how many further instances of each shape a GPU has compute slices, numbers and
-// media engines for, beside so many of each.
+// caps returns, for each shape, how many further instances the compute slices, the maximum and the media engines permit
+// beside the devices.
 func (t *table) caps(counts []int) []int {
 	_, compute, media := t.sums(counts)
 	caps := make([]int, len(t.shapes))
@@ -222,20 +220,19 @@ func (t *table) caps(counts []int) []int {
 	return caps
 }
 
-// room counts into rooms how many further instances of each shape alone fit beside the used
-// memory slices, no more than caps. The places of a shape are of one size, so taking the free
-// one with the lowest start each time gives the most.
-func (t *table) room(rooms, caps []int, used uint64) {
+// remaining counts how many further instances of each shape alone fit beside the used memory slices, up to caps. The
+// places of a shape have equal size, so taking the free one with the lowest start each time gives the maximum.
+func (t *table) remaining(capacity, caps []int, used uint64) {
 	for i := range t.shapes {
-		rooms[i] = 0
+		capacity[i] = 0
 		taken := used
 		for _, p := range slices.Backward(t.shapes[i].places) {
-			if rooms[i] >= caps[i] {
+			if capacity[i] >= caps[i] {
 				break
 			}
 			if p.mask&taken == 0 {
 				taken |= p.mask
-				rooms[i]++
+				capacity[i]++
 			}
 		}
 	}

@@ -16,17 +16,17 @@ import (
 // TestTranscripts plays the transcripts in testdata. Commands:
 //
 //	GPU KIND [index=N] [off] [incapable] [silent] [holders=(…)]
-//	                      add a GPU of the kind, silent when the driver does not tell its
+//	                      add a GPU of the kind, silent when the driver does not report its
 //	                      geometry; each line below is an instance: PROFILE@START
 //	                      [incomplete] [sibling] [HOLDER…]
 //	plan [off] [indices=(…)]
 //	                      print Describe of the plan for all GPUs, or those; the devices are
 //	                      below, a line each: PROFILE COUNT
-//	do                    carry the last plan out, as a driver would allow it
-//	end HOLDER…           those let go of what they hold
+//	do                    execute the last plan, as far as a driver permits it
+//	end HOLDER…           release what those holders hold
 //	layouts               print the layouts that follow from the hardware
 //	apply NAME            plan one of those
-//	reset                 take all GPUs out
+//	reset                 remove all GPUs
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		n := &node{}
@@ -60,7 +60,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// node is what a transcript works on.
+// node is the state of a transcript.
 type node struct {
 	gpus  []GPU
 	plans []GPUPlan
@@ -94,7 +94,7 @@ func (n *node) end(args []datadriven.CmdArg) {
 	}
 }
 
-// endHolders takes the holders that ended off a GPU, which then shares no memory with what it was.
+// endHolders removes the ended holders from a copy of a GPU that shares no memory with the original.
 func endHolders(g *GPU, ended func(name string) bool) {
 	g.Holders = slices.DeleteFunc(slices.Clone(g.Holders), ended)
 	g.Instances = slices.Clone(g.Instances)

@@ -7,19 +7,18 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// twin plans one GPU in the plainest way: it lists every set of instances that a GPU can
-// have, by trying to add each to what there is, and looks at all of them. It shares no code with
-// the package beyond the types.
+// twin plans one GPU in the simplest way: it lists every set of instances that a GPU can have, by trying to add each
+// profile to each set, and judges all of them. It shares no code with the package beyond the types.
 type twin struct {
 	geometry gpu.MIGGeometry
 	// all are the sets that fit, by their devices.
 	all map[string][][]Placed
-	// rooms are the remembered answers of room.
-	rooms map[string][]int
+	// cached are the results of remaining.
+	cached map[string][]int
 }
 
 func newTwin(geometry gpu.MIGGeometry) *twin {
-	w := &twin{geometry: geometry, all: map[string][][]Placed{}, rooms: map[string][]int{}}
+	w := &twin{geometry: geometry, all: map[string][][]Placed{}, cached: map[string][]int{}}
 	var every []Placed
 	for _, p := range geometry.Profiles {
 		for _, start := range p.Starts {
@@ -57,21 +56,21 @@ func countPlaced(set []Placed) map[string]int {
 	return devices
 }
 
-// verdict is what the goals say of a plan.
+// verdict is the value of a plan by each goal.
 type verdict struct {
 	holders, destroyed, held int
 	starts                   []int
-	// room is negated, so that less is better as it is for the others.
-	room []int
+	// remaining is negated, so that lower is better, as for the other goals.
+	remaining []int
 }
 
 func (v verdict) compare(u verdict) int {
-	a := slices.Concat([]int{v.holders, v.destroyed, v.held}, v.starts, v.room)
-	b := slices.Concat([]int{u.holders, u.destroyed, u.held}, u.starts, u.room)
+	a := slices.Concat([]int{v.holders, v.destroyed, v.held}, v.starts, v.remaining)
+	b := slices.Concat([]int{u.holders, u.destroyed, u.held}, u.starts, u.remaining)
 	return slices.Compare(a, b)
 }
 
-// judge says what a set of instances would do to a GPU.
+// judge returns what a set of instances would do to a GPU.
 func (w *twin) judge(g *GPU, set []Placed) verdict {
 	var v verdict
 	names := map[string]bool{}
@@ -92,24 +91,24 @@ func (w *twin) judge(g *GPU, set []Placed) verdict {
 	}
 	v.holders = len(names)
 	slices.Sort(v.starts)
-	v.room = w.room(set)
+	v.remaining = w.remaining(set)
 	return v
 }
 
-// room is how many further instances of each profile fit beside a set, negated.
-func (w *twin) room(set []Placed) []int {
+// remaining returns how many further instances of each profile fit beside a set, negated.
+func (w *twin) remaining(set []Placed) []int {
 	ordered := slices.Clone(set)
 	slices.SortFunc(ordered, func(a, b Placed) int { return a.Start - b.Start })
 	key := fmt.Sprint(ordered)
-	if w.rooms[key] == nil {
+	if w.cached[key] == nil {
 		for _, p := range w.largestFirst() {
-			w.rooms[key] = append(w.rooms[key], -w.further(set, p, p.Starts))
+			w.cached[key] = append(w.cached[key], -w.further(set, p, p.Starts))
 		}
 	}
-	return w.rooms[key]
+	return w.cached[key]
 }
 
-// best is the best verdict on any set with those devices; false when none fits.
+// best returns the best verdict on any set with those devices, or false when none fits.
 func (w *twin) best(g *GPU, devices map[string]int) (verdict, bool) {
 	var best verdict
 	sets := w.all[devicesKey(devices)]
@@ -129,7 +128,7 @@ func (w *twin) largestFirst() []gpu.MIGProfile {
 	return profiles
 }
 
-// further is the most instances of a profile that can be added at some of the starts.
+// further returns the maximum number of instances of a profile that can be added at some of the starts.
 func (w *twin) further(set []Placed, p gpu.MIGProfile, starts []int) int {
 	most := 0
 	for i, start := range starts {
@@ -141,7 +140,7 @@ func (w *twin) further(set []Placed, p gpu.MIGProfile, starts []int) int {
 	return most
 }
 
-// planned is the set of instances that a plan leads to.
+// planned returns the set of instances that a plan leads to.
 func planned(plan GPUPlan) []Placed {
 	set := slices.Clone(plan.Create)
 	for _, one := range plan.Keep {

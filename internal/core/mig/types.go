@@ -2,7 +2,7 @@ package mig
 
 import "github.com/berth-gpu/berth/internal/core/gpu"
 
-// Instance is one MIG device (a GPU instance with one compute instance of its whole size) that exists.
+// Instance is an existing MIG device: a GPU instance with one compute instance of its whole size.
 type Instance struct {
 	// UUID is empty for a GPU instance without a compute instance.
 	UUID    gpu.UUID `json:"uuid,omitempty"`
@@ -11,16 +11,16 @@ type Instance struct {
 	// Start and Size are in memory slices.
 	Start int `json:"start"`
 	Size  int `json:"size"`
-	// Siblings are the MIG devices of further compute instances in the same GPU instance. They
-	// go with it, and an instance that has some is in no layout.
+	// Siblings are the MIG devices of further compute instances in the same GPU instance. They are destroyed with it,
+	// and an instance with siblings is in no layout.
 	Siblings []gpu.UUID `json:"siblings,omitempty"`
-	// Holders are those that hold it or a sibling, as phrases for people ("default/train-0");
-	// an instance with a holder is never destroyed. One phrase is one holder. An instance that looks empty has
-	// those that may hold it after all.
+	// Holders are the holders of the device or of a sibling, as phrases for people ("default/train-0"); an instance
+	// with a holder is never destroyed. One phrase is one holder. An instance that looks empty has the holders that may
+	// use it after all.
 	Holders []string `json:"holders,omitempty"`
 }
 
-// GPU is a GPU as it is.
+// GPU is the current state of a GPU.
 type GPU struct {
 	UUID  gpu.UUID
 	Index int
@@ -30,31 +30,31 @@ type GPU struct {
 	SubsystemID uint32
 	Capable     bool
 	Enabled     bool
-	// ModeNeedsReset is true where a change of the mode takes a GPU reset.
+	// ModeNeedsReset is true if a change of the mode needs a GPU reset.
 	ModeNeedsReset bool
 	Geometry       gpu.MIGGeometry
 	Instances      []Instance
-	// Holders hold the whole GPU or shares of it, which a change of the mode and the
-	// destruction of any device must wait for.
+	// Holders hold the whole GPU or replicas of it. A change of the mode and the destruction of any device wait for
+	// them.
 	Holders []string
 }
 
-// Wanted is what a GPU is to be: MIG off, or on with so many devices of each profile.
+// Wanted is the wanted state of a GPU: MIG off, or on with a number of devices of each profile.
 type Wanted struct {
 	Enabled bool           `json:"enabled"`
 	Devices map[string]int `json:"devices,omitempty"`
 }
 
-// Placed is an instance to make.
+// Placed is an instance to create.
 type Placed struct {
 	Profile string `json:"profile"`
 	Start   int    `json:"start"`
 	Size    int    `json:"size"`
 }
 
-// Blocker is a holder in the way of a plan.
+// Blocker is a holder that blocks a plan.
 type Blocker struct {
-	// Instance is what it holds; the zero value means the whole GPU or a share of it.
+	// Instance is what it holds; the zero value means the whole GPU or a replica of it.
 	Instance Instance `json:"instance,omitzero"`
 	Holders  []string `json:"holders"`
 }
@@ -64,27 +64,26 @@ type GPUPlan struct {
 	UUID   gpu.UUID `json:"uuid"`
 	Index  int      `json:"index"`
 	Wanted Wanted   `json:"wanted"`
-	// Refused says why the layout cannot be had on this GPU by anybody's leaving: too
-	// many devices, an unknown profile, a GPU that cannot do MIG. Nothing else is set then.
+	// Refused says why this GPU cannot have the layout even when all holders end: too many devices, an unknown profile,
+	// no MIG. Nothing else is set then.
 	Refused string `json:"refused,omitempty"`
-	// SetMode is set when the mode changes; Reset when that takes a GPU reset.
+	// SetMode is set when the mode changes; Reset when that needs a GPU reset.
 	SetMode *bool `json:"setMode,omitempty"`
 	Reset   bool  `json:"reset,omitempty"`
-	// Unplanned is set when the driver names the GPU's profiles only while MIG is on (R535 and older): the devices are planned
-	// once it is.
+	// Unplanned is set when the driver lists the GPU's profiles only while MIG is on (R535 and older): the devices are
+	// planned once it is.
 	Unplanned bool `json:"unplanned,omitempty"`
-	// Keep, Destroy and Create are in the order of Start; they are carried out as Destroy, mode,
-	// Create. While there are Blockers nothing is carried out.
+	// Keep, Destroy and Create are sorted by Start; they are executed in the order Destroy, mode, Create. While there
+	// are Blockers, nothing is executed.
 	Keep    []Instance `json:"keep,omitempty"`
 	Destroy []Instance `json:"destroy,omitempty"`
 	Create  []Placed   `json:"create,omitempty"`
-	// Blockers is the smallest set of holders that must end first; empty when the plan can
-	// be carried out now. Keep, Destroy and Create are then the plan for after they ended, so the
-	// blocking instances are in Destroy.
+	// Blockers is the smallest set of holders that must end first; empty when the plan can be executed now. Keep,
+	// Destroy and Create are then the plan for the time after that, so Destroy contains the blocking instances.
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// Changes tells whether the plan does anything to the GPU.
+// Changes reports whether the plan changes the GPU.
 func (p *GPUPlan) Changes() bool {
 	return p.SetMode != nil || len(p.Destroy) > 0 || len(p.Create) > 0
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkChoose asks for every size while all GPUs are available, which compares the
-// most sets. The worst size is what counts; sets/op says how many were compared.
+// BenchmarkChoose requests every size while all GPUs are available, which compares the most sets. The slowest size is
+// the relevant one; sets/op is the number of sets that were compared.
 func BenchmarkChoose(b *testing.B) {
 	for _, name := range []string{"h100x8", "v100x8-hybrid-mesh", "l40sx8", "a100x16"} {
 		node := loadMachine(b, name).node(b)
@@ -19,8 +19,8 @@ func BenchmarkChoose(b *testing.B) {
 	}
 }
 
-// BenchmarkChooseWorst has the most sets to compare, all of them alike (each has its
-// remainder looked up) and hardly any alike.
+// BenchmarkChooseWorst covers the most sets to compare: all alike (the remainder of each is looked up) and hardly any
+// alike.
 func BenchmarkChooseWorst(b *testing.B) {
 	topology, _ := switchFabric(16, 18)
 	alike, unlike := mustNode(b, topology, nil), ragged(16).node(b)
@@ -28,8 +28,8 @@ func BenchmarkChooseWorst(b *testing.B) {
 	b.Run("unlike/8of16", func(b *testing.B) { benchmarkChoose(b, unlike, unlike.All(), 8) })
 }
 
-// BenchmarkChooseLarge asks nodes without tables: 16 available of 32, which is exact, and
-// 32 available, which is not.
+// BenchmarkChooseLarge measures nodes without tables: 16 available of 32, which is exact, and 32 available, which is
+// not.
 func BenchmarkChooseLarge(b *testing.B) {
 	topology, _ := switchFabric(32, 18)
 	alike, unlike := mustNode(b, topology, nil), ragged(32).node(b)
@@ -51,7 +51,7 @@ func benchmarkChoose(b *testing.B, node *Node, available Set, size int) {
 	}
 }
 
-// BenchmarkNewNode is what an inventory change costs. KiB/node is what a node keeps.
+// BenchmarkNewNode measures the cost of an inventory change. KiB/node is the memory that a node occupies.
 func BenchmarkNewNode(b *testing.B) {
 	for _, name := range []string{"h100x8", "v100x8-hybrid-mesh", "a100x16"} {
 		m := loadMachine(b, name)
@@ -88,7 +88,7 @@ func BenchmarkChooseShares(b *testing.B) {
 	}
 }
 
-// shareRequest asks for replicas of eight GPUs with a hundred each, in no helpful order.
+// shareRequest requests replicas of eight GPUs with a hundred replicas each, in scrambled order.
 func shareRequest(policy Policy, size int) ShareRequest {
 	devices, all := replicas(8, 100)
 	slices.Reverse(all)
@@ -98,7 +98,7 @@ func shareRequest(policy Policy, size int) ShareRequest {
 	}
 }
 
-// TestNoAllocations holds the hot paths to none at all.
+// TestNoAllocations checks that the hot paths do not allocate.
 func TestNoAllocations(t *testing.T) {
 	for _, name := range []string{"h100x8", "v100x8-hybrid-mesh", "a100x16"} {
 		node := loadMachine(t, name).node(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// drawMachine makes a random topology. Few kinds of links make many ties, which is where
-// the later criteria decide; many kinds make many levels.
+// drawMachine creates a random topology. Few kinds of links cause many ties, which the later criteria decide; many
+// kinds cause many levels.
 func drawMachine(t *rapid.T, smallest, largest int) machine {
 	n := rapid.IntRange(smallest, largest).Draw(t, "gpus")
 	kinds := rapid.SliceOfN(rapid.Custom(drawLink), 1, 5).Draw(t, "kinds")
@@ -74,7 +74,7 @@ func TestChooseAgainstTwin(t *testing.T) {
 	}
 }
 
-// TestChooseEveryRequest asks small nodes everything that can be asked.
+// TestChooseEveryRequest makes every possible request to small nodes.
 func TestChooseEveryRequest(t *testing.T) {
 	for gpus := 1; gpus <= 5; gpus++ {
 		t.Run(strconv.Itoa(gpus), rapid.MakeCheck(func(t *rapid.T) {
@@ -98,8 +98,8 @@ func TestChooseEveryRequest(t *testing.T) {
 	}
 }
 
-// TestChooseOnMachinesAgainstTwin asks each known machine for every size, with all GPUs
-// available and with each one missing or included.
+// TestChooseOnMachinesAgainstTwin requests every size from each known machine, with all GPUs available and with each
+// one missing or included.
 func TestChooseOnMachinesAgainstTwin(t *testing.T) {
 	for _, m := range allMachines(t) {
 		t.Run(m.name, func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestChooseOnMachinesAgainstTwin(t *testing.T) {
 	}
 }
 
-// TestChooseOnLargeNode holds the search without tables against the one with them, on
-// machines that are the same but for GPUs that are not available.
+// TestChooseOnLargeNode compares the search without tables with the one that uses them, on machines that differ only in
+// GPUs that are not available.
 func TestChooseOnLargeNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawMachine(t, 3, 12)
@@ -146,7 +146,7 @@ func TestChooseOnLargeNode(t *testing.T) {
 	})
 }
 
-// padded adds GPUs that are joined to nothing, up to 20.
+// padded adds GPUs without links, up to 20.
 func padded(m machine) (gpu.Topology, []int) {
 	topology := gpu.NewTopology(20)
 	numa := append(slices.Clone(m.numa), make([]int, 20-len(m.numa))...)
@@ -162,8 +162,8 @@ func padded(m machine) (gpu.Topology, []int) {
 	return topology, numa
 }
 
-// TestImproveOnMachines holds the inexact way of large nodes against the exact one: on
-// known machines it may miss the nearest PCIe paths, but no NVLink.
+// TestImproveOnMachines compares the heuristic for large nodes with the exact search: on known machines it may miss the
+// nearest PCIe paths, but no NVLink.
 func TestImproveOnMachines(t *testing.T) {
 	for _, m := range allMachines(t) {
 		node := m.node(t)
@@ -183,7 +183,7 @@ func TestImproveOnMachines(t *testing.T) {
 	}
 }
 
-// TestImproveEndsAtABest checks that no exchange of one GPU betters what improve found.
+// TestImproveEndsAtABest checks that no exchange of one GPU improves the result of improve.
 func TestImproveEndsAtABest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawMachine(t, 10, 20)
@@ -202,7 +202,8 @@ func TestImproveEndsAtABest(t *testing.T) {
 					order = comparePacking(node.Packing(node.All()&^other), node.Packing(node.All()&^got))
 				}
 				if order > 0 || order == 0 && other.before(got) {
-					t.Fatalf("%d with %v: %v (%v), but %v is better (%v)\n%s", size, must, got, node.Score(got), other, node.Score(other), node.Describe())
+					t.Fatalf("%d with %v: %v (%v), but %v is better (%v)\n%s", size, must, got, node.Score(got),
+						other, node.Score(other), node.Describe())
 				}
 			}
 		}
@@ -213,8 +214,8 @@ func comparePacking(a, b Packing) int {
 	return slices.Compare([]int{a.Eights, a.Fours, a.Twos}, []int{b.Eights, b.Fours, b.Twos})
 }
 
-// TestChooseAmongMany takes more sets than can be compared: the answer must still be a
-// set that was asked for, the same each time, and perfect where all GPUs are alike.
+// TestChooseAmongMany requests more sets than can be compared: the result must still be valid and deterministic, and
+// optimal where all GPUs are alike.
 func TestChooseAmongMany(t *testing.T) {
 	t.Run("alike", func(t *testing.T) {
 		node := mustNode(t, switchFabricOf(t, 32), nil)
@@ -229,7 +230,7 @@ func TestChooseAmongMany(t *testing.T) {
 		}
 	})
 	t.Run("islands", func(t *testing.T) {
-		// Four fabrics of eight, whose members are every fourth position.
+		// Four fabrics of eight GPUs; the members of each are at every fourth position.
 		topology := gpu.NewTopology(32)
 		for i := range topology {
 			for j := range i {
@@ -281,13 +282,13 @@ func switchFabricOf(t testing.TB, n int) gpu.Topology {
 	return topology
 }
 
-// TestServeFullyLinked takes one container after another from a full node, until it is
-// empty: each must get the best link there is for its size.
+// TestServeFullyLinked allocates GPUs to one container after another until the node is full: each must get the best
+// possible link for its size.
 func TestServeFullyLinked(t *testing.T) {
 	tests := map[string]struct {
 		machine string
 		sizes   []int
-		want    []string // the weakest pair that each may have
+		want    []string // the weakest pair that each container may get
 	}{
 		"cube mesh 4+4":             {"v100x8-hybrid-mesh", []int{4, 4}, []string{"NV1", "NV1"}},
 		"cube mesh 2+2+2+2":         {"v100x8-hybrid-mesh", []int{2, 2, 2, 2}, []string{"NV2", "NV2", "NV2", "NV2"}},
@@ -343,8 +344,8 @@ func weakest(topology gpu.Topology, s Set) string {
 	return level.String()
 }
 
-// TestServeAnyMixFullyLinked serves every sequence of 1, 2 and 4 that fills eight GPUs on
-// one fabric: nothing may be left over and nothing may go without NVLinks.
+// TestServeAnyMixFullyLinked serves every sequence of 1, 2 and 4 that fills eight GPUs on one fabric: every container
+// must get NVLinks, and no GPU may be left over.
 func TestServeAnyMixFullyLinked(t *testing.T) {
 	m := loadMachine(t, "h100x8")
 	node := m.node(t)
@@ -377,7 +378,7 @@ func TestChooseErrors(t *testing.T) {
 		"nothing available":      {0, 0, 1, "choose 1 GPUs: only 0 are available: {}"},
 		"must not available":     {SetOf(0, 1), SetOf(1, 2), 2, "choose 2 GPUs: {2} must be included but are not available: {0,1}"},
 		"must larger than size":  {SetOf(0, 1, 2), SetOf(0, 1), 1, "choose 1 GPUs: 2 must be included: {0,1}"},
-		"GPUs that do not exist": {SetOf(0, 4, 31), 0, 1, "choose 1 GPUs: available names {4,31}, but the node has 4 GPUs, counted from 0"},
+		"GPUs that do not exist": {SetOf(0, 4, 31), 0, 1, "choose 1 GPUs: available has {4,31}, but the node has 4 GPUs, numbered from 0"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -421,7 +422,7 @@ func TestNewNodeErrors(t *testing.T) {
 	}
 }
 
-// TestNodeKeepsItsOwnCopy changes what a node was made from.
+// TestNodeKeepsItsOwnCopy changes the slices that a node was created from.
 func TestNodeKeepsItsOwnCopy(t *testing.T) {
 	m := loadMachine(t, "v100x8-hybrid-mesh")
 	node := m.node(t)
@@ -433,8 +434,7 @@ func TestNodeKeepsItsOwnCopy(t *testing.T) {
 	}
 }
 
-// TestChooseIsDeterministic asks two nodes made from the same inventory the same
-// questions, in opposite order.
+// TestChooseIsDeterministic makes the same requests to two nodes of the same inventory, in opposite order.
 func TestChooseIsDeterministic(t *testing.T) {
 	for _, m := range allMachines(t) {
 		first, second := m.node(t), m.node(t)

@@ -6,9 +6,8 @@ import (
 	"text/tabwriter"
 )
 
-// Describe prints the node for people and for transcripts: the matrix with
-// nvidia-smi's letters, what counts as fully linked, and the best set of each size with
-// its score and with what it leaves.
+// Describe returns a text for people and transcripts: the matrix with nvidia-smi's letters, the definition of fully
+// linked, and the best set of each size with its score and with what remains.
 func (n *Node) Describe() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d GPUs, %d NUMA nodes\n", n.count, len(n.numaGroups))

@@ -20,8 +20,8 @@ func ragged(n int) machine {
 	return m
 }
 
-// FuzzChoose builds nodes from anything and asks them anything: no panic, and whatever is
-// answered without an error is what was asked for.
+// FuzzChoose creates nodes from arbitrary data and makes arbitrary requests: none may panic, and every result without
+// an error must satisfy its request.
 func FuzzChoose(f *testing.F) {
 	f.Add([]byte{8, 1, 2, 3, 4, 5, 6}, uint32(0xff), uint32(1), 4)
 	f.Add([]byte{16, 0x52, 0x31}, uint32(0xffff), uint32(0), 8)

@@ -11,9 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// machine is a topology file: "numa" with a node per GPU, then the matrix. A cell is X, a
-// path (SYS), NVLinks with the path beside them (NV2/PHB), or the same through NVSwitches
-// (NV12s/SYS).
+// machine is a topology file: "numa" with a node per GPU, then the matrix. A cell is X, a path (SYS), NVLinks with the
+// path beside them (NV2/PHB), or the same through NVSwitches (NV12s/SYS).
 type machine struct {
 	name     string
 	topology gpu.Topology
@@ -121,8 +120,7 @@ func parseLink(cell string) (gpu.Link, error) {
 	return link, fmt.Errorf("no such link: %q", cell)
 }
 
-// switchFabric is n GPUs of which each reaches each other through NVSwitches, four to a
-// socket and all alike otherwise.
+// switchFabric is n GPUs connected through NVSwitches, four to a socket and otherwise alike.
 func switchFabric(n, nvlinks int) (gpu.Topology, []int) {
 	topology := gpu.NewTopology(n)
 	numa := make([]int, n)
@@ -135,7 +133,7 @@ func switchFabric(n, nvlinks int) (gpu.Topology, []int) {
 	return topology, numa
 }
 
-// allNVLinked tells whether NVLinks join all pairs of a set, from the matrix alone.
+// allNVLinked reports whether NVLinks connect all pairs of a set, from the matrix alone.
 func allNVLinked(topology gpu.Topology, s Set) bool {
 	for i := range s.Positions() {
 		for j := range s.Positions() {

@@ -1,9 +1,9 @@
 package placement
 
-// This file serves nodes with more GPUs than the tables have room for.
+// This file serves nodes with more GPUs than the tables support.
 
-// searchLimit is how many sets are compared one by one without tables; the choice of
-// 8 out of 16 is below it. That takes about a millisecond.
+// searchLimit is how many sets are compared one by one without tables; choosing 8 of 16 stays below it. That takes
+// about a millisecond.
 const searchLimit = 1 << 14
 
 // chooseLarge is Choose without tables, after its checks and shortcuts.
@@ -14,8 +14,8 @@ func (n *Node) chooseLarge(available, must Set, size int) Set {
 	return n.improve(available, must, size)
 }
 
-// improve grows a set from must, or else from every GPU in turn, and improves it by
-// exchanges; the best of them is the answer.
+// improve grows a set from must, or from every GPU in turn if must is empty, improves each by exchanges, and returns
+// the best.
 func (n *Node) improve(available, must Set, size int) Set {
 	if must != 0 {
 		return n.climb(available, must, n.grow(available, must, size))
@@ -32,7 +32,7 @@ func (n *Node) improve(available, must Set, size int) Set {
 	return best
 }
 
-// choices is the binomial coefficient, or more than searchLimit when it is too large to matter.
+// choices returns the binomial coefficient, or a value above searchLimit when it is larger than that.
 func choices(pool, size int) int {
 	size = min(size, pool-size)
 	count := 1
@@ -49,7 +49,7 @@ func (n *Node) fullKey(available, s Set) key {
 	return n.keyOf(s) | key(n.packingOf(available&^s))
 }
 
-// grow adds, one at a time, the GPU that makes the best set.
+// grow adds one GPU at a time: the one that gives the best set.
 func (n *Node) grow(available, s Set, size int) Set {
 	for s.Len() < size {
 		var best Set
@@ -65,8 +65,8 @@ func (n *Node) grow(available, s Set, size int) Set {
 	return s
 }
 
-// climb exchanges one GPU at a time for a better one while that helps. Each exchange
-// raises the key, or keeps it and lowers the positions, so it ends.
+// climb exchanges one GPU at a time for a better one until no exchange improves the set. It terminates because each
+// exchange raises the key, or keeps the key and lowers the positions.
 func (n *Node) climb(available, must, s Set) Set {
 	best, bestKey := s, n.fullKey(available, s)
 	for {
@@ -86,7 +86,7 @@ func (n *Node) climb(available, must, s Set) Set {
 	}
 }
 
-// estimateLinked finds the levels of fully linked sets by taking such sets greedily.
+// estimateLinked determines the levels of fully linked sets greedily.
 func (n *Node) estimateLinked() {
 	for k, size := range packingSizes {
 		for l := len(n.levels) - 1; l >= 0 && n.linked[k] == levelNone; l-- {
@@ -106,7 +106,7 @@ func (n *Node) estimatePacking(s Set) uint16 {
 	return makePacking(counts)
 }
 
-// countGreedily takes disjoint sets of a size from s, each around the lowest GPU left.
+// countGreedily returns how many disjoint sets of a size it finds in s, each around the lowest remaining GPU.
 func countGreedily(s Set, size int, near *[MaxGPUs]Set) int {
 	count := 0
 	for s.Len() >= size {

@@ -7,12 +7,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// tableGPUs is up to how many GPUs every subset has its entry in the tables. At 16 the
-// tables take 640 KiB; each GPU more doubles them.
+// tableGPUs is the largest number of GPUs for which the tables have an entry per subset. At 16 the tables take 640 KiB;
+// each further GPU doubles them.
 const tableGPUs = 16
 
-// Node answers which GPUs of one node to give out. It never changes, so any number of
-// goroutines may ask it at the same time.
+// Node chooses among the GPUs of one node. It is immutable and safe for concurrent use.
 type Node struct {
 	count    int
 	topology gpu.Topology
@@ -21,21 +20,19 @@ type Node struct {
 	numaGroups []Set                           // the GPUs of each NUMA node
 	pair       [][MaxGPUs]key                  // pairKey of every two GPUs
 	levels     []Level                         // the distinct levels of all pairs, ascending
-	near       [][MaxGPUs]Set                  // near[l][i]: whom GPU i reaches at levels[l] or better
-	linked     [len(packingSizes)]Level        // what each pair of a fully linked set of 8, 4, 2 reaches
+	near       [][MaxGPUs]Set                  // near[l][i]: the GPUs that GPU i reaches at levels[l] or better
+	linked     [len(packingSizes)]Level        // the level of each pair of a fully linked set of 8, 4, 2
 	linkedNear [len(packingSizes)][MaxGPUs]Set // near at those levels; above tableGPUs only
 
 	keys    []key    // by subset; nil above tableGPUs
 	packing []uint16 // by subset; nil above tableGPUs
 }
 
-// NewNode prepares a node. topology has a row per GPU and must be square and
-// symmetric; numa has the NUMA node of each GPU (gpu.NoNUMANode where it is not known),
-// or is nil when none is known. Both are copied. It takes some milliseconds at 16 GPUs, so call it when
-// the inventory changes and not per request.
+// NewNode prepares a node. topology has a row per GPU and must be square and symmetric. numa has the NUMA node of each
+// GPU (gpu.NoNUMANode if unknown), or is nil if all are unknown. Both are copied. NewNode takes some milliseconds at 16
+// GPUs, so call it when the inventory changes and not per request.
 //
-// It fails when the two do not fit each other, when a link is out of range, and for more
-// than MaxGPUs GPUs.
+// It returns an error when topology and numa do not match, when a link is out of range, and for more than MaxGPUs GPUs.
 func NewNode(topology gpu.Topology, numa []int) (*Node, error) {
 	if err := validate(topology, numa); err != nil {
 		return nil, fmt.Errorf("prepare placement: %w", err)
@@ -79,7 +76,7 @@ func validate(topology gpu.Topology, numa []int) error {
 				return fmt.Errorf("GPUs %d and %d have the unknown PCIe path %d", j, i, link.Path)
 			}
 			if back := topology[j][i]; back != link {
-				return fmt.Errorf("the link from GPU %d to %d is %+v, but back it is %+v", i, j, link, back)
+				return fmt.Errorf("the link from GPU %d to %d is %+v, but in reverse it is %+v", i, j, link, back)
 			}
 		}
 	}
@@ -117,7 +114,7 @@ func (n *Node) indexLinks() {
 	}
 }
 
-// reach is, per GPU, the others that it reaches at a level or better.
+// reach returns, per GPU, the other GPUs that it reaches at that level or better.
 func (n *Node) reach(level Level) [MaxGPUs]Set {
 	var near [MaxGPUs]Set
 	for i := range n.count {
@@ -130,17 +127,16 @@ func (n *Node) reach(level Level) [MaxGPUs]Set {
 	return near
 }
 
-// All is the set of all GPUs of the node.
+// All returns the set of all GPUs of the node.
 func (n *Node) All() Set { return Set(uint64(1)<<n.count - 1) }
 
-// Score is what a set is worth by itself. Positions that the node does not have are
-// left out.
+// Score returns the score of a set by itself. Positions that the node does not have are ignored.
 func (n *Node) Score(s Set) Score {
 	return n.keyOf(s & n.All()).score()
 }
 
-// Packing is how many disjoint fully linked sets of 8, 4 and 2 the GPUs of a set hold.
-// Above 16 GPUs it is what taking them greedily finds, which may be less.
+// Packing returns how many disjoint fully linked sets of 8, 4 and 2 a set contains. Above 16 GPUs it counts greedily,
+// which may give less than the maximum.
 func (n *Node) Packing(s Set) Packing {
 	return unpackPacking(n.packingOf(s & n.All()))
 }
@@ -159,7 +155,7 @@ func (n *Node) packingOf(s Set) uint16 {
 	return n.estimatePacking(s)
 }
 
-// totals are the NVLinks and PCIe nearness of all pairs, in their places of a key.
+// totals returns the NVLinks and the PCIe nearness of all pairs, at their positions in a key.
 func (n *Node) totals(s Set) key {
 	var sum key
 	for rest := s; rest != 0; {
@@ -189,13 +185,13 @@ func (n *Node) numaNodes(s Set) int {
 	return count
 }
 
-// bottleneck is the best level whose links alone connect the set; that is the smallest
-// edge of its maximum spanning tree.
+// bottleneck returns the best level whose links alone connect the set; that is the smallest edge of its maximum
+// spanning tree.
 func (n *Node) bottleneck(s Set) Level {
 	if s&(s-1) == 0 {
 		return levelNone
 	}
-	// At the lowest level every pair is joined, so the set is connected there.
+	// At the lowest level every pair is linked, so the set is connected there.
 	low, high := 0, len(n.levels)-1
 	for low < high {
 		middle := (low + high + 1) / 2

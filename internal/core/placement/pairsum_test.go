@@ -10,10 +10,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// PairSum is the objective of NVIDIA's best-effort policy, from its documented numbers:
-// per pair 10 (across CPUs) to 60 (one board) for PCIe and 100 per NVLink. Links into
-// an NVSwitch add nothing there, because the far end is not a GPU. Berth does not
-// choose by it: on a cube mesh a high sum can hide a slow bottleneck.
+// PairSum is the objective of NVIDIA's best-effort policy, from its documented numbers: per pair 10 (across CPUs) to 60
+// (one board) for PCIe and 100 per NVLink. Links to an NVSwitch add nothing there, because the remote end is not a GPU.
+// Berth does not use it, because on a cube mesh a high sum can hide a slow bottleneck.
 func PairSum(topology gpu.Topology, set Set) int {
 	sum := 0
 	for i := range set.Positions() {
@@ -41,7 +40,7 @@ func bestPairSum(topology gpu.Topology, available, must Set, size int) int {
 	return best
 }
 
-// fullyLinked tells whether all pairs have the same number of NVLinks, and some.
+// fullyLinked reports whether all pairs have the same number of NVLinks, and at least one.
 func fullyLinked(topology gpu.Topology) bool {
 	for i := range topology {
 		for j := range i {
@@ -53,9 +52,8 @@ func fullyLinked(topology gpu.Topology) bool {
 	return true
 }
 
-// TestPairSumOnFullFabrics loses nowhere against the best pair sum where all GPUs are
-// linked alike: for all that can be available and included at 8 GPUs, and for a
-// sample at 16.
+// TestPairSumOnFullFabrics checks that, where all GPUs are linked alike, no choice is worse than the best pair sum: for
+// all combinations of available and included GPUs at 8 GPUs, and for a sample at 16.
 func TestPairSumOnFullFabrics(t *testing.T) {
 	fabrics := 0
 	for _, m := range allMachines(t) {
@@ -93,9 +91,8 @@ func checkPairSum(t *testing.T, m machine, node *Node, available, must Set, size
 	}
 }
 
-// TestPairSumReport prints, for every machine, the pair sum of our choice beside the
-// best one for each size, and then how the two compare over all that can be available
-// (a sample at 16 GPUs).
+// TestPairSumReport prints, for every machine, the pair sum of Berth's choice beside the best one for each size, and
+// how the two compare over all sets of available GPUs (a sample at 16 GPUs).
 func TestPairSumReport(t *testing.T) {
 	datadriven.RunTest(t, "testdata/pairsum.txt", func(t *testing.T, d *datadriven.TestData) string {
 		var text strings.Builder

@@ -7,12 +7,11 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxNVLinks bounds what one pair may have; the most so far is 18.
+// maxNVLinks bounds the NVLinks of one pair; current hardware has up to 18.
 const maxNVLinks = 255
 
-// Level is how good one link is: 0 for no link at all (a set of one GPU), then an
-// unknown path, then the PCIe paths from SYS up to PSB, then NVLink counts. One NVLink
-// is above every PCIe path.
+// Level is the quality of one link: 0 for no link (a set of one GPU), then an unknown path, then the PCIe paths from
+// SYS up to PSB, then NVLink counts. One NVLink is better than every PCIe path.
 type Level uint16
 
 const (
@@ -21,8 +20,7 @@ const (
 	levelNVLink        = levelUnknown + Level(gpu.PathSystem) + 1 // one NVLink
 )
 
-// levelOf is the level of a link. An NVLinked pair does not use PCIe, so its path
-// does not count.
+// levelOf returns the level of a link. A pair with NVLinks does not use PCIe, so its path is ignored.
 func levelOf(link gpu.Link) Level {
 	switch {
 	case link.Count > 0:
@@ -33,7 +31,7 @@ func levelOf(link gpu.Link) Level {
 	return levelNVLink - Level(link.Path)
 }
 
-// nearness is 6 for two GPUs on one board down to 1 for SYS, and 0 for unknown.
+// nearness returns 6 for two GPUs on one board down to 1 for SYS, and 0 for unknown.
 func nearness(path gpu.PCIPath) int {
 	if path == gpu.PathUnknown {
 		return 0
@@ -41,7 +39,7 @@ func nearness(path gpu.PCIPath) int {
 	return int(gpu.PathSystem-path) + 1
 }
 
-// String prints nvidia-smi's letters: NV#, PIX, SYS and so on; "-" for no link.
+// String returns nvidia-smi's letters: NV#, PIX, SYS and so on; "-" for no link.
 func (l Level) String() string {
 	switch {
 	case l == levelNone:
@@ -54,21 +52,19 @@ func (l Level) String() string {
 	return gpu.PCIPath(levelNVLink - l).Letters()
 }
 
-// Score is what a set of GPUs is worth by itself, whatever else is available.
+// Score is the value of a set of GPUs by itself, regardless of what else is available.
 type Score struct {
 	// Bottleneck is the smallest edge of the set's maximum spanning tree.
 	Bottleneck Level
 	// NVLinks is the sum of the NVLink counts over all pairs of the set.
 	NVLinks int
-	// PCIe is the sum of PCIe nearness over all pairs: 6 for PSB, 5 PIX, 4 PXB,
-	// 3 PHB, 2 NODE, 1 SYS, 0 unknown.
+	// PCIe is the sum of PCIe nearness over all pairs: 6 for PSB, 5 PIX, 4 PXB, 3 PHB, 2 NODE, 1 SYS, 0 unknown.
 	PCIe int
-	// NUMANodes is how many NUMA nodes the set touches. GPUs whose node is not known
-	// count as one node together.
+	// NUMANodes is how many NUMA nodes the set spans. GPUs with an unknown node count as one node together.
 	NUMANodes int
 }
 
-// Compare is positive when s is the better score, negative when other is.
+// Compare returns a positive number when s is the better score, and a negative one when other is.
 func (s Score) Compare(other Score) int {
 	return cmp.Or(
 		cmp.Compare(s.Bottleneck, other.Bottleneck),
@@ -82,21 +78,19 @@ func (s Score) String() string {
 	return fmt.Sprintf("bottleneck %s, NVLinks %d, PCIe %d, NUMA nodes %d", s.Bottleneck, s.NVLinks, s.PCIe, s.NUMANodes)
 }
 
-// Packing is how many disjoint fully linked sets some GPUs hold, each size counted
-// for itself.
+// Packing is how many disjoint fully linked sets a set contains, counted independently for each size.
 type Packing struct{ Eights, Fours, Twos int }
 
 func (p Packing) String() string {
 	return fmt.Sprintf("8s:%d 4s:%d 2s:%d", p.Eights, p.Fours, p.Twos)
 }
 
-// packingSizes are the sizes of a Packing, in the order in which they count.
+// packingSizes are the sizes of a Packing, in order of priority.
 var packingSizes = [...]int{8, 4, 2}
 
-// A key is a Score and a Packing in one number, better ones higher, so that comparing
-// two sets is comparing two numbers. From the top: bottleneck, NVLinks, PCIe, NUMA nodes
-// (turned round, since fewer are better), eights, fours, twos. Each field holds what 32
-// GPUs with maxNVLinks can reach.
+// A key is a Score and a Packing in one number, so that comparing two sets is comparing two numbers; higher is better.
+// From the top: bottleneck, NVLinks, PCIe, NUMA nodes (inverted, since fewer are better), eights, fours, twos. Each
+// field fits the maximum for 32 GPUs with maxNVLinks.
 type key uint64
 
 const (
@@ -114,7 +108,7 @@ const (
 	levelShift  = nvlinkShift + nvlinkBits
 
 	numaMask  = 1<<numaBits - 1
-	totalMask = key(1<<levelShift - 1<<pcieShift) // NVLinks and PCIe, which add up
+	totalMask = key(1<<levelShift - 1<<pcieShift) // NVLinks and PCIe, which are additive
 )
 
 func pairKey(link gpu.Link) key {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// MaxGPUs is how many GPUs a Set can name.
+// MaxGPUs is the largest number of GPUs in a Set.
 const MaxGPUs = 32
 
 // Set is a set of GPUs by their position in the topology: bit i is position i.
 type Set uint32
 
-// SetOf makes a set of positions; those outside 0 to MaxGPUs-1 are left out.
+// SetOf returns the set of those positions; positions outside 0 to MaxGPUs-1 are ignored.
 func SetOf(positions ...int) Set {
 	var s Set
 	for _, p := range positions {
@@ -24,10 +24,10 @@ func SetOf(positions ...int) Set {
 	return s
 }
 
-// Len is how many GPUs are in the set.
+// Len returns the number of GPUs in the set.
 func (s Set) Len() int { return bits.OnesCount32(uint32(s)) }
 
-// Has tells whether the GPU at a position is in the set.
+// Has reports whether the GPU at that position is in the set.
 func (s Set) Has(position int) bool {
 	return position >= 0 && position < MaxGPUs && s>>position&1 == 1
 }
@@ -43,7 +43,7 @@ func (s Set) Positions() iter.Seq[int] {
 	}
 }
 
-// String prints the positions, as in {0,3}.
+// String returns the positions, as in {0,3}.
 func (s Set) String() string {
 	var text strings.Builder
 	separator := "{"
@@ -59,26 +59,25 @@ func (s Set) String() string {
 	return text.String()
 }
 
-// lowest is the lowest position of a set that is not empty.
+// lowest returns the lowest position of a set that is not empty.
 func (s Set) lowest() int { return bits.TrailingZeros32(uint32(s)) }
 
-// highest is the highest position of a set that is not empty.
+// highest returns the highest position of a set that is not empty.
 func (s Set) highest() int { return bits.Len32(uint32(s)) - 1 }
 
-// before orders sets of equal size by their sorted positions: the lowest position at
-// which the two differ decides.
+// before orders sets of equal size by their sorted positions: the lowest position at which they differ decides.
 func (s Set) before(other Set) bool {
 	differ := s ^ other
 	return s&differ&-differ != 0
 }
 
-// subsets walks the subsets of a pool that have a fixed size; it lives on the stack.
+// subsets iterates over the subsets of a pool that have a fixed size, without allocation.
 type subsets struct {
 	pool, current Set
 	lowest        [MaxGPUs + 1]Set // lowest[t] is the t lowest members of pool
 }
 
-// newSubsets starts at the size lowest members; size is between 1 and pool.Len().
+// newSubsets starts with the size lowest members; size is between 1 and pool.Len().
 func newSubsets(pool Set, size int) subsets {
 	walk := subsets{pool: pool}
 	rest := pool
@@ -90,11 +89,10 @@ func newSubsets(pool Set, size int) subsets {
 	return walk
 }
 
-// next moves to the next subset; false when the last one was reached.
+// next advances to the next subset; it returns false after the last one.
 //
-// The positions outside the pool are filled with ones, so that the carry of the
-// addition runs over them from one member of the pool to the next; the members that
-// the carry cleared come back at the lowest places.
+// The positions outside the pool are filled with ones, so that the carry of the addition passes over them from one
+// member of the pool to the next; the members that the carry cleared are set again at the lowest positions.
 func (w *subsets) next() bool {
 	step := w.current & -w.current
 	moved := ((w.current | ^w.pool) + step) & w.pool

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Policy says how shares (replicas, MIG devices) are taken from several GPUs.
+// Policy says how shares (replicas or MIG devices) are distributed over several GPUs.
 type Policy string
 
 const (
-	// Distributed takes from the GPU that this request has taken least from, then from
-	// the least loaded: two shares of one container come from two GPUs where possible.
+	// Distributed takes from the GPU from which this request has taken least, then from the least loaded: two shares of
+	// one container come from two GPUs where possible.
 	Distributed Policy = "distributed"
-	// Packed takes from the most loaded GPU until it has nothing left.
+	// Packed takes from the most loaded GPU until it has no share left.
 	Packed Policy = "packed"
 )
 
@@ -22,31 +22,30 @@ type Share struct {
 	GPU int
 }
 
-// ShareRequest asks for Size of the available shares.
+// ShareRequest requests Size of the available shares.
 type ShareRequest struct {
-	// Devices are all shares of the resource, in the order of their IDs. Everything else
-	// names a share by its index here.
+	// Devices are all shares of the resource, ordered by ID. The other fields refer to a share by its index here.
 	Devices []Share
-	// Available are the shares that may be taken, in any order; naming one twice is
-	// naming it once. Must are those of them that have to be among the answer.
+	// Available are the shares that may be chosen, in any order; duplicates are ignored. The result includes all of
+	// Must, which is a subset of Available.
 	Available, Must []int
-	// Load is, per physical GPU, how many shares others hold already (Must not counted).
+	// Load is, per physical GPU, how many shares have other holders (Must not counted).
 	Load []int
 	Size int
-	// Policy has no default: the caller decides.
+	// Policy is required.
 	Policy Policy
-	// Buffer, when not nil, lends its memory, and the answer lies in it: it is valid
-	// until the buffer is used again. A buffer serves one call at a time.
+	// Buffer, if not nil, provides memory for the call and for the result, which is valid until the buffer is used
+	// again. A buffer must not be used by two calls at the same time.
 	Buffer *ShareBuffer
 }
 
-// ShareBuffer is memory that ChooseShares uses again; the zero value is ready. Once it has
-// grown to the node's size, a call allocates nothing.
+// ShareBuffer is reusable memory for ChooseShares; the zero value is ready to use. Once it has grown to the node's
+// size, a call does not allocate.
 type ShareBuffer struct {
 	marks []mark
 	next  []int // by share: the next free share of the same GPU
 	gpus  []shareGPU
-	heap  []int // GPUs with a free share, the one to take from first
+	heap  []int // GPUs with a free share, the preferred one first
 	out   []int
 }
 
@@ -58,20 +57,18 @@ const (
 )
 
 type shareGPU struct {
-	load   int // shares held by others
-	picked int // shares taken in this request
+	load   int // shares with other holders
+	picked int // shares chosen in this request
 	first  int // the lowest free share, or noShare
 }
 
 const noShare = -1
 
-// ChooseShares picks shares by the request's policy and gives their indices in ascending
-// order. Among GPUs that are alike it prefers the lowest position, on one GPU the
-// lowest share. With n shares on g GPUs it takes O(n + g + Size log g).
+// ChooseShares chooses shares by the request's policy and returns their indices in ascending order. Among equal GPUs it
+// prefers the lowest position, and on one GPU the lowest share. With n shares on g GPUs it takes O(n + g + Size log g).
 //
-// It fails when Size is not positive or more than what is available, when Must is larger
-// than Size or not part of Available, when an index or a GPU does not exist, and for an
-// unknown policy.
+// It returns an error when Size is not positive or larger than the number of available shares, when Must is larger than
+// Size or not part of Available, when an index or a GPU does not exist, and for an unknown policy.
 func ChooseShares(request ShareRequest) ([]int, error) {
 	buffer := request.Buffer
 	if buffer == nil {
@@ -97,8 +94,8 @@ func ChooseShares(request ShareRequest) ([]int, error) {
 	return buffer.out, nil
 }
 
-// prepare checks the request, takes Must, lists the free shares of each GPU, and says how
-// many are still to take.
+// prepare checks the request, chooses Must, lists the free shares of each GPU, and returns how many remain to be
+// chosen.
 func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
 	if request.Policy != Distributed && request.Policy != Packed {
 		return 0, fmt.Errorf("unknown policy %q, want %q or %q", request.Policy, Distributed, Packed)
@@ -109,7 +106,7 @@ func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
 	b.reset(request)
 	for i, device := range request.Devices {
 		if device.GPU < 0 || device.GPU >= len(b.gpus) {
-			return 0, fmt.Errorf("share %d is on GPU %d, but the load of %d GPUs is given", i, device.GPU, len(b.gpus))
+			return 0, fmt.Errorf("share %d is on GPU %d, but there are loads for %d GPUs", i, device.GPU, len(b.gpus))
 		}
 	}
 	available, err := b.mark(request.Available, 0, free)
@@ -143,8 +140,7 @@ func (b *ShareBuffer) reset(request *ShareRequest) {
 	b.out = slices.Grow(b.out[:0], min(n, request.Size))
 }
 
-// mark moves shares from one mark to another and counts them; those that have the new
-// mark already are skipped.
+// mark changes the mark of shares and returns how many it changed; it skips those that already have the new mark.
 func (b *ShareBuffer) mark(indices []int, from, to mark) (int, error) {
 	count := 0
 	for _, i := range indices {
@@ -162,7 +158,7 @@ func (b *ShareBuffer) mark(indices []int, from, to mark) (int, error) {
 	return count, nil
 }
 
-// list chains the free shares of each GPU in ascending order.
+// list links the free shares of each GPU in ascending order.
 func (b *ShareBuffer) list(devices []Share) {
 	for i, device := range slices.Backward(devices) {
 		owner := &b.gpus[device.GPU]
@@ -175,7 +171,7 @@ func (b *ShareBuffer) list(devices []Share) {
 	}
 }
 
-// preference tells whether to take from GPU i rather than from j.
+// preference reports whether to choose from GPU i rather than from GPU j.
 type preference func(gpus []shareGPU, i, j int) bool
 
 func moreSpread(gpus []shareGPU, i, j int) bool {
@@ -208,7 +204,7 @@ func (b *ShareBuffer) fillHeap(before preference) {
 	}
 }
 
-// take gives out the lowest free share of the preferred GPU.
+// take chooses the lowest free share of the preferred GPU.
 func (b *ShareBuffer) take(before preference) {
 	owner := &b.gpus[b.heap[0]]
 	b.marks[owner.first] = taken

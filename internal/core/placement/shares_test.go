@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twinShares takes one share at a time, sorting all that are free again each time.
+// twinShares chooses one share at a time and sorts all free ones again each time.
 func twinShares(request ShareRequest) []int {
 	chosen := slices.Clone(request.Must)
 	for len(chosen) < request.Size {
@@ -54,7 +54,7 @@ func TestChooseSharesAgainstTwin(t *testing.T) {
 		request.Available = shuffled[:rapid.IntRange(1, len(all)).Draw(t, "available")]
 		request.Must = request.Available[:rapid.IntRange(0, len(request.Available)/2).Draw(t, "must")]
 		request.Size = rapid.IntRange(max(1, len(request.Must)), len(request.Available)).Draw(t, "size")
-		request.Buffer = buffer // what the last request left in it must not matter
+		request.Buffer = buffer // the content of a used buffer must not matter
 		got, err := ChooseShares(request)
 		if err != nil {
 			t.Fatal(err)
@@ -65,8 +65,8 @@ func TestChooseSharesAgainstTwin(t *testing.T) {
 	})
 }
 
-// replicas lists count shares of each of some GPUs. Sorted by ID, replicas of one GPU
-// come together, since an ID begins with the UUID.
+// replicas returns count shares for each of some GPUs. Sorted by ID, the replicas of one GPU are adjacent, because an
+// ID starts with the UUID.
 func replicas(gpus, count int) ([]Share, []int) {
 	var devices []Share
 	var all []int
@@ -79,7 +79,7 @@ func replicas(gpus, count int) ([]Share, []int) {
 	return devices, all
 }
 
-// TestShareTranscripts plays testdata/shares.txt. Its one command:
+// TestShareTranscripts plays testdata/shares.txt. It has one command:
 //
 //	shares policy=P size=N gpus=G replicas=R [load=(…)] [available=(…)] [must=(…)]
 //
@@ -128,16 +128,22 @@ func TestChooseSharesErrors(t *testing.T) {
 		change func(*ShareRequest)
 		want   string
 	}{
-		"policy":             {func(r *ShareRequest) { r.Policy = "spread" }, `choose 2 shares: unknown policy "spread", want "distributed" or "packed"`},
-		"no policy":          {func(r *ShareRequest) { r.Policy = "" }, `choose 2 shares: unknown policy "", want "distributed" or "packed"`},
-		"none":               {func(r *ShareRequest) { r.Size = 0 }, "choose 0 shares: the number must be positive"},
-		"too many":           {func(r *ShareRequest) { r.Size = 5 }, "choose 5 shares: only 4 are available"},
-		"twice is once":      {func(r *ShareRequest) { r.Available = []int{3, 3} }, "choose 2 shares: only 1 are available"},
-		"available unknown":  {func(r *ShareRequest) { r.Available = []int{0, 4} }, "choose 2 shares: available share 4 does not exist, there are 4"},
-		"negative":           {func(r *ShareRequest) { r.Available = []int{-1, 1} }, "choose 2 shares: available share -1 does not exist, there are 4"},
-		"must not available": {func(r *ShareRequest) { r.Available, r.Must = []int{0, 1}, []int{2} }, "choose 2 shares: must be included: share 2 is not available"},
-		"must too large":     {func(r *ShareRequest) { r.Must = []int{0, 1, 2} }, "choose 2 shares: 3 must be included"},
-		"GPU without load":   {func(r *ShareRequest) { r.Load = []int{0} }, "choose 2 shares: share 2 is on GPU 1, but the load of 1 GPUs is given"},
+		"policy": {func(r *ShareRequest) { r.Policy = "spread" },
+			`choose 2 shares: unknown policy "spread", want "distributed" or "packed"`},
+		"no policy": {func(r *ShareRequest) { r.Policy = "" },
+			`choose 2 shares: unknown policy "", want "distributed" or "packed"`},
+		"none":          {func(r *ShareRequest) { r.Size = 0 }, "choose 0 shares: the number must be positive"},
+		"too many":      {func(r *ShareRequest) { r.Size = 5 }, "choose 5 shares: only 4 are available"},
+		"twice is once": {func(r *ShareRequest) { r.Available = []int{3, 3} }, "choose 2 shares: only 1 are available"},
+		"available unknown": {func(r *ShareRequest) { r.Available = []int{0, 4} },
+			"choose 2 shares: available share 4 does not exist, there are 4"},
+		"negative": {func(r *ShareRequest) { r.Available = []int{-1, 1} },
+			"choose 2 shares: available share -1 does not exist, there are 4"},
+		"must not available": {func(r *ShareRequest) { r.Available, r.Must = []int{0, 1}, []int{2} },
+			"choose 2 shares: must be included: share 2 is not available"},
+		"must too large": {func(r *ShareRequest) { r.Must = []int{0, 1, 2} }, "choose 2 shares: 3 must be included"},
+		"GPU without load": {func(r *ShareRequest) { r.Load = []int{0} },
+			"choose 2 shares: share 2 is on GPU 1, but there are loads for 1 GPUs"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ func (n *Node) buildTables() {
 	n.buildPacking(worst)
 }
 
-// worstPair extends the worst pair of rest by the pairs that one more GPU brings.
+// worstPair returns the worst pair of rest plus one more GPU.
 func (n *Node) worstPair(worst Level, newest int, rest Set) Level {
 	for i := range rest.Positions() {
 		level := levelOf(n.topology[newest][i])
@@ -39,7 +39,7 @@ func (n *Node) buildPacking(worst []Level) {
 				best = max(best, level)
 			}
 		}
-		// Any NVLinks do: a pair with one link is linked as well as a pair with two.
+		// Any NVLink suffices: a pair with one link is linked as well as a pair with two.
 		n.linked[k] = min(best, levelNVLink)
 		counts[k] = countDisjoint(worst, size, n.linked[k])
 	}
@@ -48,13 +48,13 @@ func (n *Node) buildPacking(worst []Level) {
 	}
 }
 
-// countDisjoint finds, for every subset, how many disjoint fully linked sets of a size it
-// holds. Either such a choice leaves out some GPU, and then a subset without that GPU
-// holds as many; or it uses all, and then one of its sets has the lowest GPU.
+// countDisjoint returns, for every subset, how many disjoint fully linked sets of that size it contains. Either an
+// optimal choice leaves out some GPU, and a subset without that GPU contains as many; or it uses all GPUs, and one of
+// its sets contains the lowest GPU.
 func countDisjoint(worst []Level, size int, linked Level) []uint8 {
 	counts := make([]uint8, len(worst))
 	if linked == levelNone {
-		return counts // the node has fewer GPUs than that
+		return counts // the node has fewer GPUs
 	}
 	for i := range counts {
 		s := Set(i)
@@ -70,7 +70,7 @@ func countDisjoint(worst []Level, size int, linked Level) []uint8 {
 	return counts
 }
 
-// usesAll tells whether s can be divided into fully linked sets of a size with none left over.
+// usesAll reports whether s can be divided completely into fully linked sets of that size.
 func usesAll(counts []uint8, worst []Level, s Set, size int, linked Level) bool {
 	want := uint8(s.Len()/size - 1)
 	first := s & -s
@@ -85,7 +85,7 @@ func usesAll(counts []uint8, worst []Level, s Set, size int, linked Level) bool 
 	}
 }
 
-// linkedText says what each pair of a fully linked set of packingSizes[k] reaches.
+// linkedText describes the level of each pair of a fully linked set of packingSizes[k].
 func (n *Node) linkedText(k int) string {
 	switch level := n.linked[k]; {
 	case level == levelNone:

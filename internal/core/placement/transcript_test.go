@@ -10,11 +10,11 @@ import (
 
 // TestTranscripts plays the transcripts in testdata. Commands:
 //
-//	node NAME                                     take the machine of testdata/topologies/NAME.txt
-//	matrix                                        take the machine written below the command
+//	node NAME                                     use the machine of testdata/topologies/NAME.txt
+//	matrix                                        use the machine written below the command
 //	describe                                      print Describe
-//	choose size=N [available=(…)] [must=(…)]      print the set, its score and what is left
-//	serve sizes=(…) [available=(…)]               choose one after another from what is left
+//	choose size=N [available=(…)] [must=(…)]      print the set, its score and what remains
+//	serve sizes=(…) [available=(…)]               choose one after another from what remains
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var node *Node

@@ -7,14 +7,14 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// twin answers as Choose should, in the plainest way: every subset is listed as slices of
-// positions, and every property follows its definition in words. It shares no code with
-// the package beyond the types of question and answer.
+// twin is a second implementation of Choose, as simple as possible: it lists every subset as a slice of positions and
+// computes every property from its definition. It shares no code with the package except the types of request and
+// result.
 type twin struct {
 	topology gpu.Topology
 	numa     []int
-	linked   map[int]int    // per size: what each pair of a fully linked set reaches
-	packed   map[string]int // remembered answers of disjoint
+	linked   map[int]int    // per size: the level of each pair of a fully linked set
+	packed   map[string]int // cached results of disjoint
 }
 
 func newTwin(topology gpu.Topology, numa []int) *twin {
@@ -58,7 +58,7 @@ func (w *twin) weakestPair(set []int) int {
 	return weakest
 }
 
-// kruskal is the smallest edge of the maximum spanning tree, or -1 for fewer than two GPUs.
+// kruskal returns the smallest edge of the maximum spanning tree, or -1 for fewer than two GPUs.
 func (w *twin) kruskal(set []int) int {
 	type edge struct{ worth, i, j int }
 	var edges []edge
@@ -86,7 +86,7 @@ func (w *twin) kruskal(set []int) int {
 	return smallest
 }
 
-// merit lists what counts before the remainder, each the higher the better.
+// merit lists the criteria that precede the remainder; higher is better.
 func (w *twin) merit(set []int) []int {
 	nvlinks, pcie, nodes := 0, 0, map[int]bool{}
 	for a, i := range set {
@@ -99,13 +99,13 @@ func (w *twin) merit(set []int) []int {
 	return []int{w.kruskal(set), nvlinks, pcie, -len(nodes)}
 }
 
-// remainder lists how many fully linked sets of 8, 4 and 2 some GPUs hold.
+// remainder lists how many fully linked sets of 8, 4 and 2 a set contains.
 func (w *twin) remainder(rest []int) []int {
 	return []int{w.disjoint(rest, 8), w.disjoint(rest, 4), w.disjoint(rest, 2)}
 }
 
-// disjoint is the most disjoint fully linked sets of a size: the first GPU is in one of
-// them or in none.
+// disjoint returns the maximum number of disjoint fully linked sets of a size: the first GPU is in one of them or in
+// none.
 func (w *twin) disjoint(rest []int, size int) int {
 	if len(rest) < size {
 		return 0
@@ -137,7 +137,7 @@ func (w *twin) choose(available, must []int, size int) []int {
 			continue
 		}
 		remainder := w.remainder(without(available, set))
-		// Sets come in ascending order, so the first of equals has the lowest positions.
+		// Sets come in ascending order, so the first of several equals has the lowest positions.
 		if best == nil || order > 0 || slices.Compare(remainder, bestRemainder) > 0 {
 			best, bestMerit, bestRemainder = set, merit, remainder
 		}

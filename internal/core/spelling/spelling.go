@@ -1,13 +1,12 @@
-// Package spelling finds what somebody meant to type: the nearest of the names that exist.
+// Package spelling finds the name that a user meant to type: the nearest of the names that exist.
 //
-// It guarantees the same answer for the same names in any order but for ties, which go to
-// the first. It must not import anything but the standard library.
+// It guarantees that the result does not depend on the order of the names, except for ties, where the first name wins.
+// It must not import anything but the standard library.
 package spelling
 
 import "strings"
 
-// Nearest is the name that differs from what was typed by the fewest letters, whatever
-// their case; empty when none is near.
+// Nearest returns the name with the smallest distance to the typed text, ignoring case, or "" when none is near.
 func Nearest(typed string, names []string) string {
 	best, distance := "", Tolerance(typed)+1
 	for _, name := range names {
@@ -18,11 +17,10 @@ func Nearest(typed string, names []string) string {
 	return best
 }
 
-// Tolerance is how many edits away a name may be to be near.
+// Tolerance returns the largest distance at which a name counts as near.
 func Tolerance(typed string) int { return max(2, len(typed)/3) }
 
-// Distance counts the single-byte insertions, deletions and replacements that turn a
-// into b (Levenshtein).
+// Distance returns the Levenshtein distance: the single-byte insertions, deletions and replacements that turn a into b.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,7 +1,7 @@
-// Package version says which build of Berth a program is.
+// Package version identifies the build of a program.
 //
-// hack/build.sh stamps the version and the commit at link time; a program that was built by other
-// means takes them from what the go command put into it. It imports nothing of Berth.
+// hack/build.sh sets the version and the commit at link time; a program that was built in another way takes them from
+// the build information that the go command embeds. It imports nothing of Berth.
 package version
 
 import (
@@ -13,12 +13,12 @@ import (
 // Set by the linker (-X); never written otherwise.
 var number, commit string
 
-// unknown stands for what a build does not say.
+// unknown is the value of a property that the build does not record.
 const unknown = "unknown"
 
-// Info is which build a program is. No field is empty.
+// Info identifies a build. No field is empty.
 type Info struct {
-	// Version is a tag such as v0.4.0, or one with the number of commits since; "devel" without one.
+	// Version is a tag such as v0.4.0, or a tag with the number of commits since; "devel" if there is no tag.
 	Version string
 	// Commit is the Git commit, with "-dirty" when files were changed.
 	Commit string
@@ -26,16 +26,16 @@ type Info struct {
 	Go string
 }
 
-// Current is the build of the running program.
+// Current returns the build of the running program.
 func Current() Info {
 	build, _ := debug.ReadBuildInfo()
 	return from(number, commit, build)
 }
 
-// String is the line that `PROGRAM version` prints after the program's name.
+// String returns what `PROGRAM version` prints after the program's name.
 func (i Info) String() string { return fmt.Sprintf("%s (commit %s, %s)", i.Version, i.Commit, i.Go) }
 
-// from joins what the linker and the go command say; the linker's word goes first.
+// from combines the values of the linker and of the go command; the linker's take precedence.
 func from(number, commit string, build *debug.BuildInfo) Info {
 	info := Info{Version: number, Commit: commit}
 	if build != nil {

@@ -18,9 +18,10 @@ func TestFrom(t *testing.T) {
 	}{
 		"stamped":                {"v1.2.3", "def", build("(devel)", revision), "v1.2.3 (commit def, go1.26.8)"},
 		"go build in a checkout": {"", "", build("(devel)", revision), "devel (commit abc, go1.26.8)"},
-		"with changes":           {"", "", build("(devel)", revision, debug.BuildSetting{Key: "vcs.modified", Value: "true"}), "devel (commit abc-dirty, go1.26.8)"},
-		"go install of a tag":    {"", "", build("v1.2.3"), "v1.2.3 (commit unknown, go1.26.8)"},
-		"nothing is known":       {"", "", nil, "devel (commit unknown, unknown)"},
+		"with changes": {"", "", build("(devel)", revision,
+			debug.BuildSetting{Key: "vcs.modified", Value: "true"}), "devel (commit abc-dirty, go1.26.8)"},
+		"go install of a tag": {"", "", build("v1.2.3"), "v1.2.3 (commit unknown, go1.26.8)"},
+		"nothing is known":    {"", "", nil, "devel (commit unknown, unknown)"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
