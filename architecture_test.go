@@ -55,10 +55,10 @@ var rules = []rule{
 	// Hardware: an adapter knows core and its own hardware, and the simulator nothing of what it is tested with.
 	{packages: "internal/hardware/bound", berth: none, others: none},
 	{packages: "internal/hardware/hostpath", berth: none},
-	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/hostpath", "internal/hardware/nvidia/"}},
+	{packages: "internal/hardware/nvidia/", berth: []string{"internal/core/", "internal/hardware/bound", "internal/hardware/hostpath", "internal/hardware/nvidia/"}},
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
-	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu"}},
+	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
@@ -77,7 +77,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/serve", berth: []string{"api/", "internal/core/gpu", "internal/node/"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/mpssync", berth: []string{"internal/core/gpu", "internal/node/mps", "internal/node/offer", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/timeslice", berth: []string{"internal/core/gpu", "internal/node/offer", "internal/node/signal", "internal/node/statefile"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
+	{packages: "internal/node/cdi", berth: []string{"internal/core/gpu", "internal/hardware/bound", "internal/hardware/hostpath"}, never: append(kubernetes, nvml, "github.com/NVIDIA/nvidia-container-toolkit")},
 	{packages: "internal/node/config", berth: []string{"api/", "internal/core/gpu", "internal/core/spelling", "internal/core/mig", "internal/core/health", "internal/node/offer"}},
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/pages"
@@ -125,34 +126,25 @@ func (c *collector) hardware(ctx context.Context) {
 	}
 }
 
-// scan asks the driver, in a goroutine: nothing can interrupt a call that hangs.
+// scan asks the driver, for no longer than scanTimeout: nothing can interrupt a call that hangs.
 func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why string) {
 	if c.places.Hardware == nil {
 		return nil, "there is no simulator and no agent to ask; give --sim DIR on a simulated node"
 	}
-	type answer struct {
-		snapshot gpu.Snapshot
-		err      error
-	}
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	done := make(chan answer, 1)
-	go func() {
-		snapshot, err := c.places.Hardware.Scan(ctx)
-		done <- answer{snapshot, err}
-	}()
-	select {
-	case got := <-done:
-		switch {
-		case got.err != nil:
-			return nil, got.err.Error()
-		case !got.snapshot.DriverPresent():
-			return nil, "no driver answers"
-		}
-		return &got.snapshot, ""
-	case <-ctx.Done():
+	call := bound.Start(func() (gpu.Snapshot, error) { return c.places.Hardware.Scan(ctx) })
+	if !call.Wait(ctx) {
 		return nil, "the driver does not answer within " + scanTimeout.String() + "; see dmesg for NVRM lines"
 	}
+	found, err := call.Result()
+	switch {
+	case err != nil:
+		return nil, err.Error()
+	case !found.DriverPresent():
+		return nil, "no driver answers"
+	}
+	return &found, ""
 }
 
 func (c *collector) inventory(source trace.Source, snapshot *gpu.Snapshot) {

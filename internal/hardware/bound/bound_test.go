@@ -29,3 +29,24 @@ func TestCall(t *testing.T) {
 		}
 	})
 }
+
+// TestPending: a call that is given up is known to have returned once it has.
+func TestPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		hang, broken := make(chan struct{}), errors.New("broken")
+		call := Start(func() (int, error) { <-hang; return 7, broken })
+		if call.Wait(ctx) || call.Returned() {
+			t.Error("the call has returned while it hangs")
+		}
+		close(hang)
+		<-call.Done()
+		if got, err := call.Result(); !call.Returned() || got != 7 || !errors.Is(err, broken) {
+			t.Errorf("Result = %d, %v, returned %v; want what the function returned", got, err, call.Returned())
+		}
+		if !call.Wait(ctx) {
+			t.Error("Wait gives up a call that has returned, because the context has ended")
+		}
+	})
+}

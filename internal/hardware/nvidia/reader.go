@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
 // defaultCallDeadline is how long a scan waits for one GPU.
@@ -54,9 +56,9 @@ func (a *work) clone() *work {
 type gpuReader struct {
 	adapter *Adapter
 	current atomic.Pointer[activity]
-	// abandoned is set when the scan does not wait any more; done is closed when the reader has returned.
+	// abandoned is set when the scan no longer waits for the reader.
 	abandoned atomic.Bool
-	done      chan struct{}
+	reading   *bound.Pending[struct{}]
 }
 
 func (r *gpuReader) at(card gpu.UUID, call string) {
@@ -73,31 +75,20 @@ func (r *gpuReader) doing() (gpu.UUID, string) {
 	return "", "a call"
 }
 
-func (r *gpuReader) over() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // inTime runs read in a goroutine of its own; false when it has not returned in time.
 func (a *Adapter) inTime(read func(w *work, r *gpuReader)) (*gpuReader, bool) {
-	r := &gpuReader{adapter: a, done: make(chan struct{})}
+	r := &gpuReader{adapter: a}
 	leave, _ := a.enter(a.session.number, r.doing)
 	w := a.work
-	go func() {
-		defer leave()
-		defer close(r.done)
-		read(w, r)
+	r.reading = bound.Start(func() (struct{}, error) { read(w, r); return struct{}{}, nil })
+	go func() { // Closing the library may hang too.
+		<-r.reading.Done()
+		leave()
 	}()
-	timer := time.NewTimer(a.callDeadline)
-	defer timer.Stop()
-	select {
-	case <-r.done:
+	ctx, cancel := context.WithTimeout(context.Background(), a.callDeadline)
+	defer cancel()
+	if r.reading.Wait(ctx) {
 		return r, true
-	case <-timer.C:
 	}
 	r.abandoned.Store(true)
 	a.work = w.clone()
@@ -109,7 +100,7 @@ func (a *Adapter) inTime(read func(w *work, r *gpuReader)) (*gpuReader, bool) {
 // identifyInTime identifies the GPU at an index, unless that hangs.
 func (a *Adapter) identifyInTime(index int, expected gpu.UUID) (found, *failure) {
 	r := a.hungIdentity[index]
-	if r == nil || r.over() {
+	if r == nil || r.reading.Returned() {
 		delete(a.hungIdentity, index)
 		var card found
 		var failed *failure
@@ -126,7 +117,7 @@ func (a *Adapter) identifyInTime(index int, expected gpu.UUID) (found, *failure)
 // readInTime reads a GPU, unless that hangs: then it is as it was last seen.
 func (a *Adapter) readInTime(who found) *card {
 	r := a.hung[who.uuid]
-	if r == nil || r.over() {
+	if r == nil || r.reading.Returned() {
 		delete(a.hung, who.uuid)
 		before := a.memories(who.uuid).clone()
 		var read *card

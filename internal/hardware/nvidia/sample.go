@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
 const (
@@ -168,7 +170,7 @@ func sources() []source {
 	}
 }
 
-// reader asks one card in one pass.
+// reader reads one GPU in one pass.
 type reader struct {
 	sampler *Sampler
 	list    *watchList
@@ -176,23 +178,18 @@ type reader struct {
 	card    *sampledCard
 	q       *question
 	out     gpu.GPUSample
-	// migOn is true once the card is known to be partitioned.
+	// migOn is true once the GPU is known to be partitioned.
 	migOn bool
 	// call is the NVML call that the reader is in.
 	call atomic.Pointer[string]
-	// steps has room for all of them, so that a reader never waits for who reads them.
-	steps chan step
-	// abandoned is set when nobody waits for the reader any more.
-	abandoned atomic.Bool
+	// reading is the source that is being read, or was read last.
+	reading *bound.Pending[gpu.SourceStatus]
 }
 
-// step is a source that was read, with all that is known after it.
-type step struct {
-	status gpu.SourceStatus
-	out    gpu.GPUSample
-}
+// errDriverClosed is the error of a source that was not read since the session has ended.
+var errDriverClosed = errors.New("the driver was closed")
 
-// readInTime reads a card source by source, and gives up at the first that takes too long.
+// readInTime reads a GPU source by source, and gives up at the first that takes too long.
 func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, card *sampledCard) gpu.GPUSample {
 	all := sources()
 	out := gpu.GPUSample{GPU: h.uuid}
@@ -207,69 +204,60 @@ func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, car
 		return out
 	}
 	if card.stuck != nil {
-		if !card.stuck.over() {
+		if !card.stuck.reading.Returned() {
 			return giveUp(0, 0, card.stuck.trouble())
 		}
 		card.stuck = nil
 	}
-	if card.session != list.session { // the handles and the clock of another session mean nothing
+	if card.session != list.session { // Handles and clocks are those of one session.
 		*card = *newSampledCard(list)
 	}
-	r := &reader{
-		sampler: s, list: list, device: h.device, card: card, out: gpu.GPUSample{GPU: h.uuid},
-		steps: make(chan step, len(all)),
-	}
+	r := &reader{sampler: s, list: list, device: h.device, card: card, out: gpu.GPUSample{GPU: h.uuid}}
 	r.q = &question{card: h.uuid, log: s.deps.Log, at: func(_ gpu.UUID, call string) { r.call.Store(&call) }}
-	go r.run(all)
-	timer := time.NewTimer(s.deps.SourceTimeout)
-	defer timer.Stop()
-	for i := range all {
-		timer.Reset(s.deps.SourceTimeout)
-		select {
-		case done, ok := <-r.steps:
-			if !ok {
-				return giveUp(i, 0, "the driver was closed")
+	for i, one := range all {
+		if !r.start(ctx, one) {
+			card.stuck = r
+			if ctx.Err() == nil {
+				s.deps.Log.Warn("GPU did not answer in time, its sample ends here", "gpu", h.uuid, "source", one.name, "error", r.trouble())
 			}
-			statuses := append(out.Sources, done.status)
-			out = done.out
-			out.Sources = statuses
-			continue
-		case <-timer.C:
-		case <-ctx.Done():
+			return giveUp(i, s.deps.SourceTimeout, r.trouble())
 		}
-		r.abandoned.Store(true)
-		card.stuck = r
-		if ctx.Err() == nil {
-			s.deps.Log.Warn("a card does not answer in time, its sample ends here", "gpu", h.uuid, "source", all[i].name, "trouble", r.trouble())
+		status, err := r.reading.Result()
+		if err != nil {
+			return giveUp(i, 0, err.Error())
 		}
-		return giveUp(i, s.deps.SourceTimeout, r.trouble())
+		statuses := append(out.Sources, status)
+		out = r.out.Clone()
+		out.Sources = statuses
 	}
 	return out
 }
 
-// run reads all sources, as long as somebody waits for them.
-func (r *reader) run(all []source) {
-	defer close(r.steps)
-	for _, one := range all {
-		if r.abandoned.Load() {
-			return
-		}
-		started := r.sampler.deps.Now()
-		r.q.missing = nil
-		if !r.sampler.adapter.within(r.list, r.doing, func() { one.read(r) }) {
-			return
-		}
-		status := gpu.SourceStatus{Name: one.name, OK: true, Took: r.sampler.deps.Now().Sub(started)}
-		switch {
-		case r.q.lost != nil:
-			status.OK, status.Trouble = false, fmt.Sprintf("%s returned %s", r.q.lost.call, say(r.q.lost.ret))
-		case r.q.broken != nil:
-			status.OK, status.Trouble = false, r.q.broken.Message
-		case r.q.missing != nil:
-			status.OK, status.Trouble = false, "a call failed"
-		}
-		r.steps <- step{status, r.out.Clone()}
+// start reads a source and reports whether it has returned in time.
+func (r *reader) start(ctx context.Context, one source) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.sampler.deps.SourceTimeout)
+	defer cancel()
+	r.reading = bound.Start(func() (gpu.SourceStatus, error) { return r.read(one) })
+	return r.reading.Wait(ctx)
+}
+
+// read reads one source into out.
+func (r *reader) read(one source) (gpu.SourceStatus, error) {
+	started := r.sampler.deps.Now()
+	r.q.missing = nil
+	if !r.sampler.adapter.within(r.list, r.doing, func() { one.read(r) }) {
+		return gpu.SourceStatus{}, errDriverClosed
 	}
+	status := gpu.SourceStatus{Name: one.name, OK: true, Took: r.sampler.deps.Now().Sub(started)}
+	switch {
+	case r.q.lost != nil:
+		status.OK, status.Trouble = false, fmt.Sprintf("%s returned %s", r.q.lost.call, say(r.q.lost.ret))
+	case r.q.broken != nil:
+		status.OK, status.Trouble = false, r.q.broken.Message
+	case r.q.missing != nil:
+		status.OK, status.Trouble = false, "a call failed"
+	}
+	return status, nil
 }
 
 // doing is the card and the call that the reader is in.
@@ -278,20 +266,6 @@ func (r *reader) doing() (gpu.UUID, string) {
 		return r.out.GPU, *name
 	}
 	return r.out.GPU, "a call"
-}
-
-// over tells whether an abandoned reader has ended.
-func (r *reader) over() bool {
-	for {
-		select {
-		case _, more := <-r.steps:
-			if !more {
-				return true
-			}
-		default:
-			return false
-		}
-	}
 }
 
 // trouble says which call has not returned.

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
 // Suspend closes the driver until resume is called: a GPU cannot be reset while any program has it open, this one
@@ -28,15 +29,11 @@ func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 	defer func() { a.closedByUs.Store(a.suspended > 0) }()
 	err = a.awaitClosed(ctx) // a call of an earlier session keeps the driver open too
 	if err == nil {
-		detached := make(chan struct{})
-		go func() { // the end of the library may hang as any call
-			defer close(detached)
-			a.detach()
-		}()
-		select {
-		case <-detached:
+		// The end of the library may hang as any call.
+		detached := bound.Start(func() (struct{}, error) { a.detach(); return struct{}{}, nil })
+		if detached.Wait(ctx) {
 			err = a.awaitClosed(ctx)
-		case <-ctx.Done():
+		} else {
 			err = fmt.Errorf("nvmlShutdown has not returned: %w", ctx.Err())
 		}
 	}

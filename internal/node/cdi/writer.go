@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/hostpath"
 	"k8s.io/utils/clock"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -153,23 +154,21 @@ type rendered struct {
 	err      error
 }
 
-// render runs in a goroutine of its own, since nothing can interrupt a stat on a
-// file system that hangs. One that hangs is left behind, and holds its token.
+// render waits no longer than ctx allows, since nothing can interrupt a stat on a file system that hangs. A search that hangs
+// holds its token.
 func (w *Writer) render(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) rendered {
 	if err := acquire(ctx, w.rendering, "an earlier search of the driver's files"); err != nil {
 		return rendered{err: err}
 	}
-	done := make(chan rendered, 1)
-	go func() {
+	call := bound.Start(func() (rendered, error) {
 		defer func() { <-w.rendering }()
-		done <- w.renderNow(snapshot, extras)
-	}()
-	select {
-	case r := <-done:
-		return r
-	case <-ctx.Done():
+		return w.renderNow(snapshot, extras), nil
+	})
+	if !call.Wait(ctx) {
 		return rendered{err: fmt.Errorf("search driver files in %s: %w", w.deps.Roots.Driver, ctx.Err())}
 	}
+	result, _ := call.Result()
+	return result
 }
 
 func acquire(ctx context.Context, token chan struct{}, holder string) error {

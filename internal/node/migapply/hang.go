@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
 // allGPUs stands for all GPUs in the list of calls that hang.
@@ -15,7 +16,8 @@ const allGPUs gpu.UUID = ""
 type hungCall struct {
 	what  string
 	since time.Time
-	done  chan error
+	// call returns nothing but its error.
+	call *bound.Pending[struct{}]
 }
 
 func (c *hungCall) String() string {
@@ -37,15 +39,15 @@ func (r *round) call(ids []gpu.UUID, what string, do func(context.Context) error
 
 // await waits for a call that may not be interruptible, and reports whether it has returned.
 func (r *round) await(within time.Duration, c *hungCall, do func(context.Context) error) (returned bool, err error) {
-	c.done = make(chan error, 1)
 	timer := r.deps.Clock.NewTimer(within)
 	defer timer.Stop()
-	go func() { c.done <- do(r.ctx) }()
+	c.call = bound.Start(func() (struct{}, error) { return struct{}{}, do(r.ctx) })
 	select {
-	case err := <-c.done:
+	case <-c.call.Done():
 		if stop := r.stopped(); stop != nil {
 			return true, stop
 		}
+		_, err := c.call.Result()
 		return true, err
 	case <-timer.C():
 		return false, fmt.Errorf("no answer within %v", within)
@@ -54,7 +56,7 @@ func (r *round) await(within time.Duration, c *hungCall, do func(context.Context
 	grace := r.deps.Clock.NewTimer(shutdownGrace)
 	defer grace.Stop()
 	select {
-	case <-c.done:
+	case <-c.call.Done():
 		return true, r.stopped()
 	case <-grace.C():
 		return false, r.stopped()
@@ -65,21 +67,16 @@ func (r *round) await(within time.Duration, c *hungCall, do func(context.Context
 // unseen.
 func (p *Partition) hanging(id gpu.UUID) *hungCall {
 	c := p.hung[id]
-	if c == nil {
-		return nil
-	}
-	select {
-	case err := <-c.done:
-		c.done <- err // It may hang on other GPUs too.
-		delete(p.hung, id)
-		if id != allGPUs {
-			p.unseen[id] = true
-		}
-		p.deps.Log.Info("hardware call returned late", "gpu", id, "call", c.what, "error", err)
-		return nil
-	default:
+	if c == nil || !c.call.Returned() {
 		return c
 	}
+	delete(p.hung, id)
+	if id != allGPUs {
+		p.unseen[id] = true
+	}
+	_, err := c.call.Result()
+	p.deps.Log.Info("hardware call returned late", "gpu", id, "call", c.what, "error", err)
+	return nil
 }
 
 // known reports whether the inventory shows all changes of a GPU, and no call is outstanding.

@@ -421,8 +421,7 @@ func TestHungCall(t *testing.T) {
 		t.Error(err)
 	}
 	close(release)
-	<-w.partition.hung["GPU-1"].done
-	w.partition.hung["GPU-1"].done <- nil
+	<-w.partition.hung["GPU-1"].call.Done()
 	w.breaks = nil
 	w.settle()
 	w.reached(w.wants)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
 const (
@@ -59,26 +61,24 @@ func (s *SMI) run(ctx context.Context, limit time.Duration, args ...string) erro
 	}
 	running := fmt.Sprintf("%s (process %d, started %s)", what, command.Process.Pid, began.UTC().Format(time.RFC3339))
 	s.running.Store(&running)
-	ended := make(chan error, 1)
-	go func() {
+	process := bound.Start(func() (struct{}, error) {
 		err := command.Wait()
 		s.running.Store(nil)
 		<-s.slot
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		return s.judge(ctx, what, output, err, time.Since(began))
-	case <-ctx.Done():
-	}
-	patience := time.NewTimer(farewell)
-	defer patience.Stop()
-	select {
-	case err := <-ended:
-		return s.judge(ctx, what, output, err, time.Since(began))
-	case <-patience.C:
+		return struct{}{}, err
+	})
+	if !process.Wait(ctx) && !awaitKilled(process) {
 		return fmt.Errorf("%s: %w, and does not end when it is killed, so the driver hangs; reboot the node%s", running, context.Cause(ctx), output.quote())
 	}
+	_, err := process.Result()
+	return s.judge(ctx, what, output, err, time.Since(began))
+}
+
+// awaitKilled reports whether a process that was killed has ended in time.
+func awaitKilled(process *bound.Pending[struct{}]) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	return process.Wait(ctx)
 }
 
 // command prepares one run. The program and what it starts are a process group, which ends as a whole.
