@@ -26,7 +26,8 @@ func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 		}
 		for _, one := range device.MIGDevices {
 			g.MIG.Devices = append(g.MIG.Devices, gpu.MIGDevice{
-				UUID: gpu.UUID(one.UUID), Profile: one.Profile, Index: one.Index, GI: one.GI, CI: one.CI, Start: one.Start, Size: one.Size,
+				Partition: gpu.Partition{UUID: gpu.UUID(one.UUID), Profile: one.Profile, Index: one.Index},
+				GI:        one.GI, CI: one.CI, Start: one.Start, Size: one.Size,
 			})
 		}
 		gpus = append(gpus, mig.GPUOf(&g, holders))

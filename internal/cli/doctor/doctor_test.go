@@ -369,7 +369,7 @@ func TestFaults(t *testing.T) {
 			h.agent.Inventory.GPUs[2] = gpu.GPU{Index: 2, UUID: "GPU-x", Health: gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "XID79", Message: "off"}}}}
 		}, []string{"problem XID79"}, "GPU 2 (GPU-x): off"},
 		"a MIG device has a fault": {func(h *host) {
-			h.agent.Inventory.GPUs[3].MIG.Devices = []gpu.MIGDevice{{Index: 1, UUID: "MIG-x", Health: gpu.Health{Causes: []gpu.Cause{{Code: "XID94", Message: "contained"}}}}}
+			h.agent.Inventory.GPUs[3].MIG.Devices = []gpu.MIGDevice{{Partition: gpu.Partition{Index: 1, UUID: "MIG-x", Health: gpu.Health{Causes: []gpu.Cause{{Code: "XID94", Message: "contained"}}}}}}
 		}, []string{"problem XID94"}, "MIG device 0:1 (MIG-x): contained"},
 		"no GPUNode":            {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
 		"GPUNode of other GPUs": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] }, []string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},

@@ -119,25 +119,31 @@ func (g *MIGGeometry) Profile(name string) *MIGProfile {
 	return nil
 }
 
+// Partition is what the parts of GPUs of all vendors have in common: a part that is allocated by itself.
+type Partition struct {
+	UUID UUID `json:"uuid"`
+	// Profile is the name that the vendor's tools print for the shape, such as "1g.10gb+me".
+	Profile string `json:"profile"`
+	// Index counts the partitions of a GPU from 0 (M of the MIG device index N:M).
+	Index       int    `json:"index"`
+	MemoryBytes uint64 `json:"memoryBytes"`
+	// Nodes are the device nodes that open this partition, apart from the GPU's (for a MIG device its two nvidia-caps nodes:
+	// GPU instance, compute instance).
+	Nodes []DeviceNode `json:"nodes,omitempty"`
+	// Health is the verdict on this partition; a fault of the whole GPU is in it too.
+	Health Health `json:"health,omitzero"`
+}
+
 // MIGDevice is a GPU instance with its compute instance.
 type MIGDevice struct {
-	UUID UUID `json:"uuid"`
-	// Profile is the name that NVIDIA's tools print, such as "1g.10gb+me".
-	Profile string `json:"profile"`
-	// Index is M of the MIG device index N:M.
-	Index int `json:"index"`
-	GI    int `json:"gi"`
-	CI    int `json:"ci"`
+	Partition
+	GI int `json:"gi"`
+	CI int `json:"ci"`
 	// Start and Size are the GPU instance's placement in memory slices; a Size of 0 means that the driver does not say it.
-	Start       int    `json:"start"`
-	Size        int    `json:"size"`
-	MemoryBytes uint64 `json:"memoryBytes"`
+	Start int `json:"start"`
+	Size  int `json:"size"`
 	// Attributes are what the device computes with; zero where the driver does not say.
 	Attributes MIGAttributes `json:"attributes,omitzero"`
-	// Nodes are the two nvidia-caps nodes (GPU instance, compute instance).
-	Nodes []DeviceNode `json:"nodes,omitempty"`
-	// Health is the verdict on this device; a fault of the whole GPU is in it too.
-	Health Health `json:"health,omitzero"`
 }
 
 // MIGAttributes count what a MIG device has. Compute instances of one GPU instance share its engines.

@@ -115,9 +115,9 @@ func TestGPUOf(t *testing.T) {
 		MIG: gpu.MIG{
 			Capable: true, Enabled: true, ModeNeedsReset: true, Geometry: k.geometry,
 			Devices: []gpu.MIGDevice{
-				{UUID: "MIG-a", Profile: "1g.5gb", GI: 7, Start: 3, Size: 1},
-				{UUID: "MIG-b", Profile: "1c.3g.20gb", GI: 2, CI: 0, Start: 4, Size: 4},
-				{UUID: "MIG-c", Profile: "2c.3g.20gb", GI: 2, CI: 1, Start: 4, Size: 4},
+				{Partition: gpu.Partition{UUID: "MIG-a", Profile: "1g.5gb"}, GI: 7, Start: 3, Size: 1},
+				{Partition: gpu.Partition{UUID: "MIG-b", Profile: "1c.3g.20gb"}, GI: 2, CI: 0, Start: 4, Size: 4},
+				{Partition: gpu.Partition{UUID: "MIG-c", Profile: "2c.3g.20gb"}, GI: 2, CI: 1, Start: 4, Size: 4},
 			},
 			Empty: []gpu.GPUInstance{{GI: 9, Profile: "1g.5gb+me", Start: 1, Size: 1}},
 		},

@@ -149,7 +149,7 @@ func (a *work) readMIGDevice(q *question, d, device nvml.Device, parent facts, s
 	if !ok1 || !ok2 || !ok3 {
 		return gpu.MIGDevice{}, false
 	}
-	one := gpu.MIGDevice{UUID: gpu.UUID(uuid), GI: gi, CI: ci}
+	one := gpu.MIGDevice{Partition: gpu.Partition{UUID: gpu.UUID(uuid)}, GI: gi, CI: ci}
 	attributes, _ := ask(q, "nvmlDeviceGetAttributes", device.GetAttributes)
 	one.MemoryBytes = attributes.MemorySizeMB << 20
 	one.Attributes = gpu.MIGAttributes{

@@ -43,16 +43,15 @@ func TestMIGDevices(t *testing.T) {
 	got := scan(t, n.adapter()).GPUs[0].MIG
 	want := gpu.MIG{Capable: true, Enabled: true, PendingEnabled: true, ModeNeedsReset: true, Geometry: geometryA100(), Devices: []gpu.MIGDevice{
 		{
-			UUID: "MIG-a", Profile: "1g.5gb+me", Index: 0, GI: 7, Start: 6, Size: 1, MemoryBytes: 4864 << 20,
-			Attributes: gpu.MIGAttributes{Multiprocessors: 14, CopyEngines: 1, Decoders: 2, Encoders: 3, JPEGs: 4, OFAs: 5},
-			Nodes: []gpu.DeviceNode{
+			Partition: gpu.Partition{UUID: "MIG-a", Profile: "1g.5gb+me", Index: 0, MemoryBytes: 4864 << 20, Nodes: []gpu.DeviceNode{
 				{Path: "/dev/nvidia-caps/nvidia-cap66", Major: 237, Minor: 66},
 				{Path: "/dev/nvidia-caps/nvidia-cap67", Major: 237, Minor: 67},
-			},
+			}},
+			GI: 7, Start: 6, Size: 1, Attributes: gpu.MIGAttributes{Multiprocessors: 14, CopyEngines: 1, Decoders: 2, Encoders: 3, JPEGs: 4, OFAs: 5},
 		},
-		{UUID: "MIG-b", Profile: "3g.20gb", Index: 2, GI: 2, Size: 4, MemoryBytes: 19968 << 20},
-		{UUID: "MIG-c", Profile: "1g.5gb+me", Index: 3, GI: 8, MemoryBytes: 4864 << 20},
-		{UUID: "MIG-d", Profile: "1c.2g.10gb", Index: 4, GI: 3, CI: 1, MemoryBytes: 9856 << 20},
+		{Partition: gpu.Partition{UUID: "MIG-b", Profile: "3g.20gb", Index: 2, MemoryBytes: 19968 << 20}, GI: 2, Size: 4},
+		{Partition: gpu.Partition{UUID: "MIG-c", Profile: "1g.5gb+me", Index: 3, MemoryBytes: 4864 << 20}, GI: 8},
+		{Partition: gpu.Partition{UUID: "MIG-d", Profile: "1c.2g.10gb", Index: 4, MemoryBytes: 9856 << 20}, GI: 3, CI: 1},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("MIG (-want +got):\n%s", diff)

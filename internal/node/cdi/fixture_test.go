@@ -164,11 +164,11 @@ func (m *machine) mig(i int, profiles ...string) {
 	for j, profile := range profiles {
 		gi := uint32(100*i + 10*j + 3)
 		card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
-			UUID: migUUID(i, j), Profile: profile, Index: j, GI: j,
-			Nodes: []gpu.DeviceNode{
+			Partition: gpu.Partition{UUID: migUUID(i, j), Profile: profile, Index: j, Nodes: []gpu.DeviceNode{
 				m.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", gi), 237, gi),
 				m.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", gi+1), 237, gi+1),
-			},
+			}},
+			GI: j,
 		})
 	}
 }

@@ -43,10 +43,10 @@ func partitioned() *gpu.Snapshot {
 	h := machine(3)
 	for i, id := range []gpu.UUID{"MIG-a", "MIG-b"} {
 		h.snapshot.GPUs[0].MIG.Devices = append(h.snapshot.GPUs[0].MIG.Devices, gpu.MIGDevice{
-			UUID: id, Index: i, Nodes: []gpu.DeviceNode{
+			Partition: gpu.Partition{UUID: id, Index: i, Nodes: []gpu.DeviceNode{
 				{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", 10+i)},
 				{Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", 20+i)},
-			},
+			}},
 		})
 	}
 	return &h.snapshot

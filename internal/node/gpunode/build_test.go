@@ -49,9 +49,12 @@ func snapshot() *gpu.Snapshot {
 	s.GPUs[1].DeviceID = 0x20B010DE
 	s.GPUs[1].MIG = gpu.MIG{
 		Capable: true, Enabled: true, ModeNeedsReset: true,
-		Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.5gb", Size: 1, MemoryBytes: 5 << 30, Health: gpu.Health{
-			State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94", Message: "a memory error"}},
-		}}},
+		Devices: []gpu.MIGDevice{{
+			Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.5gb", MemoryBytes: 5 << 30, Health: gpu.Health{
+				State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94", Message: "a memory error"}},
+			}},
+			Size: 1,
+		}},
 		Geometry: gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
 			{Name: "1g.5gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7, MemoryBytes: 5 << 30},
 			{Name: "3g.20gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2, MemoryBytes: 20 << 30},

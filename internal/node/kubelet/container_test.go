@@ -27,8 +27,8 @@ func twoGPUs() *gpu.Snapshot {
 	return &gpu.Snapshot{GPUs: []gpu.GPU{
 		{UUID: gpu0, Nodes: []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/dri/card1", 226, 1)}},
 		{UUID: gpu1, Nodes: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1)}, MIG: gpu.MIG{Devices: []gpu.MIGDevice{
-			{UUID: mig0, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap3", 237, 3), node("/dev/nvidia-caps/nvidia-cap4", 237, 4)}},
-			{UUID: mig1, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap5", 237, 5), node("/dev/nvidia-caps/nvidia-cap6", 237, 6)}},
+			{Partition: gpu.Partition{UUID: mig0, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap3", 237, 3), node("/dev/nvidia-caps/nvidia-cap4", 237, 4)}}},
+			{Partition: gpu.Partition{UUID: mig1, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap5", 237, 5), node("/dev/nvidia-caps/nvidia-cap6", 237, 6)}}},
 		}}},
 	}}
 }

@@ -24,7 +24,7 @@ func BenchmarkBuild(b *testing.B) {
 		for i := range s.GPUs {
 			s.GPUs[i].MIG.Enabled = true
 			for k := range 7 {
-				s.GPUs[i].MIG.Devices = append(s.GPUs[i].MIG.Devices, gpu.MIGDevice{UUID: gpu.UUID("MIG-" + string(rune('a'+7*i+k))), Profile: "1g.10gb"})
+				s.GPUs[i].MIG.Devices = append(s.GPUs[i].MIG.Devices, gpu.MIGDevice{Partition: gpu.Partition{UUID: gpu.UUID("MIG-" + string(rune('a'+7*i+k))), Profile: "1g.10gb"}})
 			}
 		}
 		units, _ := offer.Resolve(s, offer.Settings{})

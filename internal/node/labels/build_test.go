@@ -109,31 +109,37 @@ func TestBuild(t *testing.T) {
 		"no islands":  {in: Input{Snapshot: cards(h100, h100)}, want: Labels{"berth.dev/nvlink.islands": "0"}, never: []string{"berth.dev/nvlink.largest-island"}},
 		"no topology": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Topology = nil })}, never: []string{"berth.dev/nvlink.islands"}},
 		"partial compute": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
-			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1c.3g.40gb", MemoryBytes: 40 << 30}, {UUID: "MIG-2"}}}
+			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1c.3g.40gb", MemoryBytes: 40 << 30}}, {Partition: gpu.Partition{UUID: "MIG-2"}}}}
 		})}, want: Labels{
 			"nvidia.com/mig-1c.3g.40gb.slices.gi": "3", "nvidia.com/mig-1c.3g.40gb.slices.ci": "1", "nvidia.com/mig-1c.3g.40gb.memory": "40960",
 			"nvidia.com/mig-1c.3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1c.3g.40gb", "nvidia.com/mig-1c.3g.40gb.count": "1",
 		}, never: []string{"nvidia.com/mig-.count"}},
 		"attributes are what each device has": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100, "B"), func(s *gpu.Snapshot) {
-			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb", Attributes: gpu.MIGAttributes{
-				Multiprocessors: 16, CopyEngines: 1, Decoders: 1, Encoders: 9, JPEGs: 1, OFAs: 1,
-			}}}}
-			s.GPUs[1].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-2", Profile: "1g.10gb", Attributes: gpu.MIGAttributes{
-				Multiprocessors: 14, CopyEngines: 2, Decoders: 3, Encoders: 4, JPEGs: 5,
-			}}}}
+			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{
+				Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb"},
+				Attributes: gpu.MIGAttributes{
+					Multiprocessors: 16, CopyEngines: 1, Decoders: 1, Encoders: 9, JPEGs: 1, OFAs: 1,
+				},
+			}}}
+			s.GPUs[1].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{
+				Partition: gpu.Partition{UUID: "MIG-2", Profile: "1g.10gb"},
+				Attributes: gpu.MIGAttributes{
+					Multiprocessors: 14, CopyEngines: 2, Decoders: 3, Encoders: 4, JPEGs: 5,
+				},
+			}}}
 		})}, want: Labels{
 			"nvidia.com/mig-1g.10gb.multiprocessors": "14", "nvidia.com/mig-1g.10gb.engines.copy": "1", "nvidia.com/mig-1g.10gb.engines.decoder": "1",
 			"nvidia.com/mig-1g.10gb.engines.encoder": "4", "nvidia.com/mig-1g.10gb.engines.jpeg": "1", "nvidia.com/mig-1g.10gb.engines.ofa": "0",
 		}},
 		"attributes of one device not known": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
-				{UUID: "MIG-1", Profile: "1g.10gb", Attributes: gpu.MIGAttributes{Multiprocessors: 16}}, {UUID: "MIG-2", Profile: "1g.10gb"},
+				{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb"}, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}, {Partition: gpu.Partition{UUID: "MIG-2", Profile: "1g.10gb"}},
 			}}
 		})}, want: Labels{"nvidia.com/mig-1g.10gb.count": "2"}, never: []string{
 			"nvidia.com/mig-1g.10gb.multiprocessors", "nvidia.com/mig-1g.10gb.engines.copy",
 		}},
 		"profile not known": {in: Input{MIGStrategy: offer.MIGSingle, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
-			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-2"}}}
+			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-2"}}}}
 		})}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "nvidia.com/gpu.sharing-strategy": "", "nvidia.com/gpu.memory": "0"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func documented(t *testing.T) map[string]*regexp.Regexp {
 // everything are inputs that between them have each label.
 func everything(t *testing.T) []Input {
 	partitioned := with(cards(h100), func(s *gpu.Snapshot) {
-		s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb+me", MemoryBytes: 10 << 30, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}}}
+		s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb+me", MemoryBytes: 10 << 30}, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}}}
 	})
 	joined := with(cards(h100, "A", "A"), func(s *gpu.Snapshot) {
 		s.Topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 1})

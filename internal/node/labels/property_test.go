@@ -58,7 +58,7 @@ func anyInput() *rapid.Generator[Input] {
 				id := gpu.UUID(fmt.Sprintf("MIG-%d-%d", i, k))
 				has := rapid.IntRange(0, 3)
 				card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
-					UUID: id, Index: k, Profile: profiles.Draw(t, "profile"), MemoryBytes: rapid.Uint64().Draw(t, "memory"),
+					Partition:  gpu.Partition{UUID: id, Index: k, Profile: profiles.Draw(t, "profile"), MemoryBytes: rapid.Uint64().Draw(t, "memory")},
 					Attributes: gpu.MIGAttributes{Multiprocessors: has.Draw(t, "multiprocessors"), OFAs: has.Draw(t, "OFAs")},
 				})
 				in.Units = append(in.Units, offer.Unit{Key: gpu.DeviceKey{GPU: card.UUID, MIG: id}, Use: uses.Draw(t, "use")})
@@ -165,7 +165,7 @@ func FuzzNames(f *testing.F) {
 		for _, strategy := range []string{offer.MIGNone, offer.MIGSingle, offer.MIGMixed} {
 			s := cards(product, product, "other")
 			part := gpu.DeviceKey{GPU: uuid(0), MIG: "MIG-1"}
-			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: part.MIG, Profile: profile}}}
+			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: part.MIG, Profile: profile}}}}
 			shared := offer.Use{Resource: offer.DefaultResource, Mode: offer.TimeSlicing, Replicas: 1 << 40}
 			labels := Build(Input{Snapshot: s, MIGStrategy: strategy, Host: Host{Machine: machine}, Units: []offer.Unit{unit(1, shared), {Key: part, Use: shared}}})
 			if why := refused(labels); why != "" {

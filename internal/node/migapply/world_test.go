@@ -225,7 +225,8 @@ func (w *world) look() *gpu.Snapshot {
 				continue
 			}
 			one.MIG.Devices = append(one.MIG.Devices, gpu.MIGDevice{
-				UUID: c.device(in), Profile: in.Profile, Index: i, GI: in.GI, Start: in.Start, Size: in.Size,
+				Partition: gpu.Partition{UUID: c.device(in), Profile: in.Profile, Index: i},
+				GI:        in.GI, Start: in.Start, Size: in.Size,
 			})
 			if c.unsure {
 				one.MIG.Devices[len(one.MIG.Devices)-1].Start, one.MIG.Devices[len(one.MIG.Devices)-1].Size = 0, 0

@@ -19,8 +19,9 @@ func benchNode(gpus int, mig bool) *gpu.Snapshot {
 		for j := range 7 {
 			if mig {
 				c.MIG.Devices = append(c.MIG.Devices,
-					gpu.MIGDevice{UUID: gpu.UUID(fmt.Sprintf("MIG-%04d%04d-1111-2222-3333-444444444444", i, j)),
-						Index: j, Profile: "1g.5gb"})
+					gpu.MIGDevice{
+						Partition: gpu.Partition{UUID: gpu.UUID(fmt.Sprintf("MIG-%04d%04d-1111-2222-3333-444444444444", i, j)), Index: j, Profile: "1g.5gb"},
+					})
 			}
 		}
 		snapshot.GPUs = append(snapshot.GPUs, c)

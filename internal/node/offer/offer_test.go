@@ -24,13 +24,13 @@ func TestBuild(t *testing.T) {
 	withoutUUID := newGPU(0, "GPU-a", 0)
 	withoutUUID.Health = gpu.Health{State: gpu.Unhealthy}
 	parted := newGPU(3, "GPU-a", 1)
-	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{UUID: "MIG-y", Index: 1}, {UUID: "MIG-x", Index: 0}}}
+	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-y", Index: 1}}, {Partition: gpu.Partition{UUID: "MIG-x", Index: 0}}}}
 	sickParted := parted
 	sickParted.Health = gpu.Health{State: gpu.Unhealthy}
 	halfSick := parted
 	halfSick.MIG.Devices = []gpu.MIGDevice{
-		{UUID: "MIG-y", Index: 1, Health: gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94"}}}},
-		{UUID: "MIG-x", Index: 0, Health: gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "THROTTLE_THERMAL"}}}},
+		{Partition: gpu.Partition{UUID: "MIG-y", Index: 1, Health: gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID94"}}}}},
+		{Partition: gpu.Partition{UUID: "MIG-x", Index: 0, Health: gpu.Health{State: gpu.Degraded, Causes: []gpu.Cause{{Code: "THROTTLE_THERMAL"}}}}},
 	}
 	plain := Use{Resource: DefaultResource}
 

@@ -25,7 +25,7 @@ func drawParts(t *rapid.T, c *gpu.GPU, next *int) {
 	for i := range rapid.IntRange(0, 3).Draw(t, "parts") {
 		*next++
 		c.MIG.Devices = append(c.MIG.Devices, gpu.MIGDevice{
-			UUID: gpu.UUID(fmt.Sprintf("MIG-%d", *next)), Index: i, Profile: rapid.SampledFrom(profiles).Draw(t, "profile"),
+			Partition: gpu.Partition{UUID: gpu.UUID(fmt.Sprintf("MIG-%d", *next)), Index: i, Profile: rapid.SampledFrom(profiles).Draw(t, "profile")},
 		})
 	}
 }

@@ -132,7 +132,7 @@ func parseNode(t *testing.T, d *datadriven.TestData) *gpu.Snapshot {
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			part := gpu.MIGDevice{UUID: gpu.UUID(fields[2]), Index: m, GI: 7 + m}
+			part := gpu.MIGDevice{Partition: gpu.Partition{UUID: gpu.UUID(fields[2]), Index: m}, GI: 7 + m}
 			if len(fields) > 3 {
 				part.Profile = fields[3]
 			}

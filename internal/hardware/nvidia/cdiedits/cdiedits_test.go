@@ -131,10 +131,10 @@ func TestPartitionNodes(t *testing.T) {
 		partition gpu.MIGDevice
 		want      []string
 	}{
-		"compute":              {g, gpu.MIGDevice{Profile: "1g.10gb", Nodes: caps}, []string{"/dev/nvidia0", caps[0].Path, caps[1].Path}},
-		"graphics":             {g, gpu.MIGDevice{Profile: "1g.10gb+gfx", Nodes: caps}, []string{"/dev/nvidia0", caps[0].Path, caps[1].Path, "/dev/dri/card0"}},
-		"without capabilities": {g, gpu.MIGDevice{Profile: "1g.10gb"}, nil},
-		"without its GPU":      {&gpu.GPU{}, gpu.MIGDevice{Profile: "1g.10gb", Nodes: caps}, nil},
+		"compute":              {g, gpu.MIGDevice{Partition: gpu.Partition{Profile: "1g.10gb", Nodes: caps}}, []string{"/dev/nvidia0", caps[0].Path, caps[1].Path}},
+		"graphics":             {g, gpu.MIGDevice{Partition: gpu.Partition{Profile: "1g.10gb+gfx", Nodes: caps}}, []string{"/dev/nvidia0", caps[0].Path, caps[1].Path, "/dev/dri/card0"}},
+		"without capabilities": {g, gpu.MIGDevice{Partition: gpu.Partition{Profile: "1g.10gb"}}, nil},
+		"without its GPU":      {&gpu.GPU{}, gpu.MIGDevice{Partition: gpu.Partition{Profile: "1g.10gb", Nodes: caps}}, nil},
 	} {
 		var got []string
 		for _, node := range s.PartitionNodes(test.g, &test.partition) {

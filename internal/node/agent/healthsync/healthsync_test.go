@@ -64,7 +64,7 @@ func running(t *testing.T, taint bool, body func(*testing.T, *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{snapshot: gpu.Snapshot{GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0},
-			{UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Devices: []gpu.MIGDevice{{UUID: "MIG-c", Index: 2, Profile: "1g.5gb"}}}},
+			{UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-c", Index: 2, Profile: "1g.5gb"}}}}},
 		}}}
 		r := healthsync.New(healthsync.Deps{
 			Hardware: w, Holders: func(key gpu.DeviceKey) []string { return []string{fmt.Sprintf("holder of %s/%s", key.GPU, key.MIG)} },
