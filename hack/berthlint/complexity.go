@@ -35,7 +35,7 @@ var ceilings = map[string]int{
 	"health.Record.repaired":          18,
 	"image.Read":                      16,
 	"kubelet.Container.readSpec":      18,
-	"kubeletsync.Node.Ask":            16,
+	"nodeview.Reader.Ask":             16,
 	"ledger.Ledger.acquireDurably":    16,
 	"ledger.diff":                     19,
 	"migapply.round.consider":         16,

@@ -3,26 +3,26 @@ package agent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
-	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
+	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
+	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/agent/injection"
@@ -32,6 +32,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/metricsync"
 	"github.com/berth-gpu/berth/internal/node/agent/migsync"
 	"github.com/berth-gpu/berth/internal/node/agent/mpssync"
+	"github.com/berth-gpu/berth/internal/node/agent/nodeview"
+	"github.com/berth-gpu/berth/internal/node/agent/publishers"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
@@ -43,13 +45,17 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/openers"
 	"github.com/berth-gpu/berth/internal/node/pages"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 	"github.com/berth-gpu/berth/internal/node/problems"
 	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
 // Deps is what an Agent is made of.
@@ -68,51 +74,26 @@ type Deps struct {
 	Instance string
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
-	// Fault is called at each step of a change; an error stops the change there, as death
-	// would. For tests.
-	Fault func(Step) error
+	// Fault is called at each step of settlements (allocatable) and time slices (timeslice); an error stops the change there, as the
+	// end of the process would. For tests; nil for nothing.
+	Fault func(step string) error
 }
-
-// Step is a moment of a change at which a test can stop the agent. Those of a changed
-// configuration are configwatch's, those of MIG partition's, those of MPS mps's, those of time slices timeslice's.
-type Step string
-
-// The steps.
-const (
-	// StepUnitsKept: the new use of the devices is on disk and not yet in force.
-	StepUnitsKept = Step(allocatable.StepKept)
-)
 
 // Agent is the node side of Berth. Make it with New, start it with Run.
 type Agent struct {
-	settings
-	sources
-	devices
-	changes
-	reports
-	api
-
+	deps Deps
+	// config is the configuration at the start; what changes later is the watcher's.
+	config  *v1alpha1.AgentConfig
+	node    node
+	devices devices
+	changes changes
+	reports reports
 	// compared is set once the ledger was first compared with the node, and the use of the devices is settled.
 	compared *signal.Ready
 }
 
-// settings are what the start settled; what changes later is the watcher's.
-type settings struct {
-	config *v1alpha1.AgentConfig
-	clock  clock.WithTicker
-	log    *slog.Logger
-	fault  func(Step) error
-	// devRoot is where this process sees the root of dev/, sys the root of sysfs.
-	devRoot, sys string
-	began        time.Time
-	instance     string
-	// simulated is the directory of simulated hardware; empty for a real driver.
-	simulated string
-}
-
-// sources are the actors that know the node: its hardware, configuration, pods and holders.
-type sources struct {
-	watch     *configwatch.Watcher
+// node are the actors that know the node: its hardware, pods and holders.
+type node struct {
 	inventory *inventory.Inventory
 	library   *library.Watch
 	pods      *podwatch.Watch
@@ -135,31 +116,24 @@ type changes struct {
 	partition  *migapply.Partition
 	mig        *migsync.Syncer
 	resetter   *reset.Resetter
-}
-
-// reports are the actors that show the node's state.
-type reports struct {
-	// problemList holds the problems that belong to no GPU, by source.
-	problemList *problems.List
-	events      *nodeapi.Events
-	conditions  *nodeapi.Conditions
-	health      *healthsync.Reporter
-	labels      *labelsync.Syncer
-	metrics     *metricsync.Syncer
-	server      *serve.Server
-	liveness    *serve.Liveness
 	// partitioned is set when the state of a MIG change has changed.
 	partitioned signal.Broadcast
 }
 
-// api are the workers of one object of the API server each; client and workers are nil without one.
-type api struct {
-	client    dynamic.Interface
-	retry     nodeapi.Retry
-	condition *nodeapi.Publisher[nodeapi.NodeCondition]
-	taint     *nodeapi.Publisher[bool]
-	migState  *nodeapi.Publisher[string]
-	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
+// reports are the actors that show the node's state.
+type reports struct {
+	// list holds the problems that belong to no GPU, by source; problems adds those that the inventory and the ledger keep.
+	list       *problems.List
+	problems   problems.Joined
+	events     *nodeapi.Events
+	conditions *nodeapi.Conditions
+	publishers *publishers.Workers
+	health     *healthsync.Reporter
+	labels     *labelsync.Syncer
+	gpuNode    *gpunodesync.Syncer
+	metrics    *metricsync.Syncer
+	server     *serve.Server
+	liveness   *serve.Liveness
 }
 
 // New wires an agent. It opens the ledger and touches nothing else.
@@ -167,232 +141,325 @@ func New(deps Deps) (*Agent, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	if deps.BootID == "" {
-		id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-		if err != nil {
-			return nil, fmt.Errorf("make agent: read boot ID: %w", err)
-		}
-		deps.BootID = strings.TrimSpace(string(id))
+	if deps.Fault == nil {
+		deps.Fault = func(string) error { return nil }
 	}
-	rules, err := config.HealthRules(deps.Config.Base(), os.Getenv)
+	if deps.BootID == "" {
+		id, err := statefile.BootID()
+		if err != nil {
+			return nil, fmt.Errorf("make agent: %w", err)
+		}
+		deps.BootID = id
+	}
+	a := &Agent{deps: deps, config: deps.Config.Base(), compared: signal.NewReady()}
+	a.wireAPI()
+	xids := &metricsync.XIDs{}
+	adapter, err := a.wireHardware(xids)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	ignored := config.IgnoredXIDs(deps.Config.Base())
-	config := deps.Config.Base()
-	a := &Agent{compared: signal.NewReady()}
-	a.settings = settings{
-		config: config, clock: deps.Clock, log: deps.Log, fault: deps.Fault, devRoot: deps.Hardware.Roots.Dev, sys: deps.Hardware.Roots.Sys,
-		began: deps.Clock.Now(), instance: cmp.Or(deps.Instance, pages.DefaultInstance()), simulated: deps.Hardware.Simulated,
-	}
-	a.watch, a.client = deps.Config, deps.API
-	a.problemList = problems.New(deps.Clock, deps.Log)
-	a.retry = nodeapi.Retry{Clock: deps.Clock, NodeName: config.NodeName}
-	a.events = nodeapi.NewEvents(deps.API, a.retry, deps.Log.With("component", "nodeapi"))
-	a.conditions = nodeapi.NewConditions(deps.Clock, a.events.Publish)
-	if a.fault == nil {
-		a.fault = func(Step) error { return nil }
-	}
-	a.library = library.New(library.Deps{StateDir: config.StateDir, BootID: deps.BootID, Log: deps.Log.With("component", "library")})
-	adapter := deps.Hardware.Adapter(deps.Log.With("component", "nvidia"), a.library.Replaced)
-	xids := &metricsync.XIDs{}
-	a.inventory = inventory.New(inventory.Deps{
-		Source: counted{adapter, xids}, Clock: deps.Clock, Log: deps.Log.With("component", "inventory"),
-		Poll: config.PollInterval.Duration, Deadline: config.ScanDeadline.Duration,
-		IgnoredXIDs: ignored, Rules: rules,
-		Keep: filepath.Join(config.StateDir, inventory.KeepFile), BootID: deps.BootID,
-		KeepLost: func(cause gpu.Cause) { a.events.Publish(nodeapi.StateLost(cause.Message)) },
-		Renewed:  func(gpus []gpu.UUID) { a.timeslices.WereReset(gpus) },
-	})
-	if err := a.wireHolders(deps); err != nil {
-		return nil, err
-	}
-	a.wireChanges(deps, adapter)
-	if err := a.wireAPI(); err != nil {
+	folders, err := a.wireLedger()
+	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a.wirePages(adapter.Sampler(nvidia.SamplerDeps{Interval: config.SampleInterval.Duration, Log: deps.Log.With("component", "nvidia")}), xids)
+	if err := a.wireDevices(folders); err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a.wireChanges(adapter)
+	if err := a.wireReports(); err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
+	a.wirePages(adapter, xids)
 	return a, nil
 }
 
-// wireHolders makes the parts that allocate devices: ledger, CDI and device plugin.
-func (a *Agent) wireHolders(deps Deps) error {
-	config := a.config
-	a.pods = podwatch.New(podwatch.Deps{API: a.client, NodeName: config.NodeName, Log: a.log.With("component", "podwatch")})
-	grants := &kubeletsync.Grants{Dir: filepath.Join(config.StateDir, kubeletsync.GrantsFolder), Clock: a.clock, Log: a.log.With("component", "kubeletsync")}
-	node := kubeletsync.NewNode(kubeletsync.NodeDeps{
-		KubeletDir: config.KubeletDir, Pods: a.pods,
+// log is the log of a component.
+func (a *Agent) log(component string) *slog.Logger { return a.deps.Log.With("component", component) }
+
+// wireAPI makes the list of problems and what writes to the API server.
+func (a *Agent) wireAPI() {
+	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
+	a.reports.list = problems.New(a.deps.Clock, a.deps.Log)
+	a.reports.problems = problems.Joined{List: a.reports.list, Others: []func() []gpu.Cause{
+		func() []gpu.Cause { return a.node.inventory.Current().Faults }, func() []gpu.Cause { return a.node.ledger.Faults() },
+	}}
+	a.reports.events = nodeapi.NewEvents(a.deps.API, retry, a.log("nodeapi"))
+	a.reports.conditions = nodeapi.NewConditions(a.deps.Clock, a.reports.events.Publish)
+	a.reports.publishers = publishers.New(publishers.Deps{
+		Client: a.deps.API, NodeName: a.config.NodeName, Retry: retry, Conditions: a.reports.conditions,
+		Report: a.reports.list.SetError, Log: a.log("nodeapi"),
+	})
+}
+
+// stateLost reports a state file that could not be used, and what the agent does without it. The problem stands until the source
+// is set again.
+func (a *Agent) stateLost(source string, result statefile.Result, without string) {
+	err := fmt.Errorf("%w; %s", result.Err, without)
+	a.reports.list.SetError(source, result.Code(), err)
+	a.reports.events.Publish(nodeapi.StateLost(err.Error()))
+}
+
+// wireHardware makes the inventory, whose source it returns.
+func (a *Agent) wireHardware(xids *metricsync.XIDs) (*nvidia.Adapter, error) {
+	rules, err := config.HealthRules(a.config, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
+	adapter := a.deps.Hardware.Adapter(a.log("nvidia"), a.node.library.Replaced)
+	a.node.inventory = inventory.New(inventory.Deps{
+		Source: counted{adapter, xids}, Clock: a.deps.Clock, Log: a.log("inventory"),
+		Poll: a.config.PollInterval.Duration, Deadline: a.config.ScanDeadline.Duration,
+		IgnoredXIDs: config.IgnoredXIDs(a.config), Rules: rules,
+		Keep: filepath.Join(a.config.StateDir, inventory.KeepFile), BootID: a.deps.BootID,
+		KeepLost: func(cause gpu.Cause) { a.reports.events.Publish(nodeapi.StateLost(cause.Message)) },
+		Renewed:  func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
+	})
+	return adapter, nil
+}
+
+// counted is the adapter with its events counted on their way.
+type counted struct {
+	*nvidia.Adapter
+	xids *metricsync.XIDs
+}
+
+// Watch implements inventory.Source.
+func (c counted) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	return c.Adapter.Watch(ctx, func(event gpu.Event) {
+		c.xids.Add(event)
+		emit(event)
+	})
+}
+
+// wireLedger makes the ledger, and its comparison with the kubelet. It returns the folders of grants.
+func (a *Agent) wireLedger() (*grants.Grants, error) {
+	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Log: a.log("podwatch")})
+	folders := grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
+	names := func() []string { return a.devices.allocatable.ResourceNames() }
+	view := nodeview.New(nodeview.Deps{
+		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
-			ProcRoot: "/proc", CgroupRoot: config.CgroupRoot, Bundles: bundles(config), GrantsDir: grants.Dir,
+			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot,
+			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(),
 		}),
-		Resources: kubelet.NewPodResources(config.KubeletDir), Snapshot: func() *gpu.Snapshot { return a.inventory.Current() },
-		Names: a.resourceNames, Granted: func(id string) []gpu.DeviceKey { return a.ledger.Granted(id) }, GrantsDir: grants.Dir, Clock: a.clock, Log: a.log.With("component", "kubeletsync"),
+		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
+		Granted:   func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) },
+		GrantsDir: folders.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
 	})
 	var err error
-	a.ledger, err = ledger.Open(ledger.Deps{
-		Path: filepath.Join(config.StateDir, ledger.File), BootID: deps.BootID, Clock: a.clock, Log: a.log.With("component", "ledger"),
-		Look: node.Living, LookIn: node.LivingIn, Assigned: node.Assigned, Stamp: node.Stamp, Pod: node.Pod, Ask: node.Ask,
+	a.node.ledger, err = ledger.Open(ledger.Deps{
+		Path: filepath.Join(a.config.StateDir, ledger.File), BootID: a.deps.BootID, Clock: a.deps.Clock, Log: a.log("ledger"),
+		Look: view.Living, LookIn: view.LivingIn, Assigned: view.Assigned, Stamp: view.Stamp, Pod: view.Pod, Ask: view.Ask,
 	})
 	if err != nil {
-		return fmt.Errorf("make agent: %w", err)
+		return nil, err
 	}
-	a.wireAllocatable(deps.BootID)
-	a.sync = kubeletsync.New(kubeletsync.Deps{
-		Node: node, Ledger: a.ledger, Grants: grants, PodsChanged: a.pods.Changed(), Report: a.problemList.Set,
+	a.node.sync = kubeletsync.New(kubeletsync.Deps{
+		KubeletDir: a.config.KubeletDir, Node: view, Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: folders,
+		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("kubeletsync"),
 	})
-	hook, err := installHook(config, deps.HookSource)
-	if err != nil {
-		return fmt.Errorf("make agent: %w", err)
-	}
-	cdiLog := a.log.With("component", "cdi")
-	a.cdi = cdisync.New(cdisync.Deps{
-		Writer: cdi.New(cdi.Deps{
-			Dir: config.CDIDir, Roots: deps.Hardware.CDI, Vendor: deps.Hardware.CDIEdits(hook, cdiLog), Clock: a.clock, Log: cdiLog,
-		}),
-		Dir: config.CDIDir, DevRoot: a.devRoot, Hardware: a.inventory,
-		Extras: a.injection.Extras, ExtrasChanged: a.allocatable.SubscribeUse,
-		Report: a.problemList.Set, Changed: a.allocatable.InjectionChanged, Clock: a.clock,
-	})
-	a.plugin, err = deviceplugin.New(deviceplugin.Deps{
-		KubeletDir: config.KubeletDir, State: a.advertised, Changed: a.allocatable.Subscribe().C(), Ledger: holders{a.ledger, grants},
-		Hardware: func() deviceplugin.Subscription { return a.inventory.Subscribe() },
-		Holdings: func() deviceplugin.Subscription { return a.ledger.Subscribe() },
-		Strategy: strategy(config), CDIName: cdi.QualifiedName, Mark: mark, KubeletRestarted: a.kubeletRestarted,
-		Told:  func(resource, message string) { a.events.Publish(nodeapi.SharesOfOneGPU(message)) },
-		Clock: a.clock, Log: a.log.With("component", "deviceplugin"),
-	})
-	if err != nil {
-		return fmt.Errorf("make agent: %w", err)
-	}
-	return nil
+	return folders, nil
 }
 
-// wireChanges makes the parts that change the hardware: MIG, time slices, MPS daemons.
-func (a *Agent) wireChanges(deps Deps, adapter *nvidia.Adapter) {
-	program := deps.Hardware.NVIDIASMI(a.log.With("component", "smi"))
-	a.timeslices = timeslice.New(timeslice.Deps{
-		Units: a.allocatable.Units, UnitsChanged: a.allocatable.SubscribeUse, Hardware: a.inventory,
-		Program: program, StateDir: a.config.StateDir, BootID: deps.BootID, FileLost: a.stateLost, Report: a.problemList.Set,
-		Fault: func(step timeslice.Step) error { return a.fault(Step(step)) },
-		Clock: a.clock, Log: a.log.With("component", "timeslice"),
-	})
-	a.mps = mpssync.New(mpssync.Deps{
-		Units: a.allocatable.Units, UnitsChanged: a.allocatable.SubscribeUse, Hardware: a.inventory,
-		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.clock}, Report: a.problemList.Set,
-		Changed: func() {
-			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
-			a.cdi.Poke()
-			a.allocatable.InjectionChanged()
-		},
-		Clock: a.clock,
-	})
-	actions := deps.Hardware.Actions(a.log.With("component", "nvidia"))
-	gpus := hardware.NewMIG(hardware.MIGDeps{
-		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.timeslices.WereReset, Report: a.inventory.Report, Now: a.clock.Now,
-	})
-	finder := a.newFinder(actions)
-	a.resetter = reset.New(reset.Deps{
-		Dir: a.config.StateDir, Hardware: a.inventory, Ledger: a.ledger, Openers: finder.Find,
-		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForReset, id) },
-		Resume:  func(gpu.UUID) { a.mps.Unquiesce(mpssync.ForReset) },
-		Reset:   func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
-		Clock:   a.clock, Log: a.log.With("component", "reset"),
-	})
-	a.partition = migapply.New(migapply.Deps{
-		Dir: a.config.PersistentDir, NodeUID: a.watch.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware:  gpus,
-		Inventory: scanned{a.inventory}, Ledger: a.ledger, Devices: a.allocatable.KeysOn,
-		Blind: a.sync.Unsure, Notify: a.partitioned.Set,
-		Quiesce: func(ctx context.Context, id gpu.UUID) error { return a.mps.Quiesce(ctx, mpssync.ForMIG, id) },
-		Openers: finder.Find,
-		Clock:   a.clock, Log: a.log.With("component", "migapply"),
-	})
-	a.mig = migsync.New(migsync.Deps{
-		Config: a.watch, Hardware: a.inventory, Ledger: a.ledger, Partition: a.partition, Node: migNode{a},
-		Settle: a.allocatable.Settle, Resume: func() { a.mps.Unquiesce(mpssync.ForMIG) }, Report: a.problemList.Set, Clock: a.clock,
-	})
-}
-
-// actor is one row of the agent's table: what runs, and after what.
-type actor struct {
-	name string
-	// after is what has to be true before it runs; nil for nothing.
-	after *signal.Ready
-	run   func(context.Context) error
-}
-
-// actors are all that the agent runs. What advertises or changes devices, and what shows holders, runs after the comparison of
-// the ledger with the node; the CDI spec too, since it names MPS daemons, of which nothing is known before.
-func (a *Agent) actors() []actor {
-	all := []actor{
-		{name: "inventory", run: a.inventory.Run},
-		{name: "configwatch", run: func(ctx context.Context) error { return a.watch.Run(ctx, configsync.Judge(a.inventory)) }},
-		{name: "library", run: a.library.Run},
-		{name: "podwatch", run: a.pods.Run},
-		{name: "kubeletsync", run: a.follow},
-		{name: "allocatable", run: a.allocatable.Run},
-		{name: "configsync", run: configsync.New(configsync.Deps{Config: a.watch, Conditions: a.conditions, Report: a.problemList.Set}).Run},
-		{name: "cdisync", after: a.compared, run: a.cdi.Run},
-		{name: "deviceplugin", after: a.compared, run: a.plugin.Run},
-		{name: "migsync", after: a.compared, run: a.mig.Run},
-		{name: "reset", after: a.compared, run: a.resetter.Run},
-		{name: "timeslice", after: a.compared, run: a.timeslices.Run},
-		{name: "mpssync", after: a.compared, run: a.mps.Run},
-		{name: "healthsync", after: a.compared, run: a.health.Run},
-		{name: "labelsync", run: a.labels.Run},
-		{name: "metricsync", run: a.metrics.Run},
-		{name: "events", run: a.events.Run},
-		{name: "serve", run: a.server.Run},
-		// Before the comparison the device plugin's loop does not run.
-		{name: "liveness", after: a.compared, run: func(ctx context.Context) error { return a.liveness.Run(ctx, a.checks()) }},
-	}
-	if a.client == nil {
-		return all
-	}
-	return append(all,
-		actor{name: "condition", run: a.condition.Run},
-		actor{name: "taint", run: a.taint.Run},
-		actor{name: "mig-state", run: a.migState.Run},
-		actor{name: "gpunode", run: a.gpuNode.Run},
-		actor{name: "definition", run: a.ensureDefinition},
-		actor{name: "gpunodesync", run: gpunodesync.New(gpunodesync.Deps{
-			NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.inventory, Ledger: a.ledger, Devices: a.allocatable,
-			Config: a.watch, Conditions: a.conditions, Problems: nodeProblems{a}, Publish: a.gpuNode.Publish,
-		}).Run},
-	)
-}
-
-// Run works until ctx ends. It returns an error only for a fault that cannot be repaired while it runs; it waits for a
-// missing driver, kubelet or API server.
-func (a *Agent) Run(ctx context.Context) error {
-	defer a.ledger.Close()
-	group, ctx := errgroup.WithContext(ctx)
-	for _, actor := range a.actors() {
-		group.Go(func() error {
-			if actor.after != nil && actor.after.Wait(ctx) != nil {
-				return nil
+// wireDevices makes what allocates devices: their use, the CDI spec and the device plugin.
+func (a *Agent) wireDevices(folders *grants.Grants) error {
+	a.devices.injection = injection.New(injection.Deps{
+		UsesCDI: a.config.UsesCDI(), MPSRoot: a.config.MPSRoot,
+		Config: func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
+		Names: func() (map[string]bool, bool) {
+			if current := a.devices.cdi.Current(); current != nil {
+				return current.Names, true
 			}
-			return actor.run(ctx)
-		})
+			return nil, false
+		},
+		MPSUnits: func() []offer.Unit { return a.changes.mps.Units() }, WithoutDaemon: func(id gpu.UUID) string { return a.changes.mps.Unready(id) },
+	})
+	var read statefile.Result
+	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config},
+		Ledger: a.node.ledger, Injector: a.devices.injection,
+		Changing: func(snapshot *gpu.Snapshot) map[gpu.UUID]string { return a.changes.mig.Changing(snapshot) },
+		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
+	})
+	if read.Lost() {
+		a.stateLost("units-file", read, "a GPU that is in use keeps its resource and is not allocated to others until it is free")
 	}
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+	hook := ""
+	var err error
+	if a.config.UsesCDI() {
+		if hook, err = cdi.InstallHook(a.deps.HookSource, a.config.HookDir); err != nil {
+			return err
+		}
 	}
-	a.log.Info("Stopped; nothing was removed, and containers keep their devices")
-	return nil
+	a.devices.cdi = cdisync.New(cdisync.Deps{
+		Writer: cdi.New(cdi.Deps{
+			Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi"),
+		}),
+		Dir: a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
+		Extras: a.devices.injection.Extras, ExtrasChanged: a.devices.allocatable.SubscribeUse,
+		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
+	})
+	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
+		KubeletDir: a.config.KubeletDir, State: a.advertised, Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
+		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
+		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
+		Strategy: deviceplugin.Strategy{
+			ID: deviceplugin.IDStrategy(a.config.DeviceIDStrategy), PassDeviceSpecs: a.config.PassDeviceSpecs,
+			AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy,
+		},
+		CDIName: cdi.QualifiedName, Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
+		Told:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
+		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
+	})
+	return err
 }
 
 // advertised is what the device plugin shows at this moment. It is on the path from a fault to the kubelet:
 // no file, API or hardware call, and no lock that is held over one.
 func (a *Agent) advertised() deviceplugin.State {
-	config := a.watch.Current().Config
+	config := a.deps.Config.Current().Config
 	state := deviceplugin.State{
-		Snapshot: a.inventory.Current(), Offers: a.offers(),
+		Snapshot: a.node.inventory.Current(), Offers: a.offers(),
 		Policy:   placement.Policy(config.SharedDevicesAllocationPolicy),
 		Features: deviceplugin.Features{GDS: config.GDS, GDRCopy: config.GDRCopy, MOFED: config.MOFED},
 	}
-	if injection := a.cdi.Current(); injection != nil {
+	if injection := a.devices.cdi.Current(); injection != nil {
 		state.Features.IMEXChannels = injection.IMEXChannels
 	}
 	return state
+}
+
+// offers are the devices that the kubelet gets.
+func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.devices.allocatable.Current()) }
+
+// wireChanges makes the parts that change the hardware: MIG, resets, time slices, MPS daemons.
+func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
+	program := a.deps.Hardware.NVIDIASMI(a.log("smi"))
+	a.changes.timeslices = timeslice.New(timeslice.Deps{
+		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: a.node.inventory,
+		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
+		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) },
+		Clock: a.deps.Clock, Log: a.log("timeslice"),
+	})
+	a.changes.mps = mpssync.New(mpssync.Deps{
+		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: a.node.inventory,
+		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.deps.Clock}, Report: a.reports.list.Set,
+		Changed: func() {
+			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
+			a.devices.cdi.Recheck()
+			a.devices.allocatable.InjectionChanged()
+		},
+		Clock: a.deps.Clock,
+	})
+	actions := a.deps.Hardware.Actions(a.log("nvidia"))
+	gpus := hardware.NewMIG(hardware.MIGDeps{
+		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
+	})
+	finder := a.newFinder(actions)
+	quiesce := func(by mpssync.Quiescer) func(context.Context, gpu.UUID) error {
+		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
+	}
+	a.changes.resetter = reset.New(reset.Deps{
+		Dir: a.config.StateDir, Hardware: a.node.inventory, Ledger: a.node.ledger, Openers: finder.Find,
+		Quiesce: quiesce(mpssync.ForReset), Resume: func(gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForReset) },
+		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
+		Clock: a.deps.Clock, Log: a.log("reset"),
+	})
+	a.changes.partition = migapply.New(migapply.Deps{
+		Dir: a.config.PersistentDir, NodeUID: a.deps.Config.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
+		Hardware: gpus, Inventory: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable.KeysOn,
+		Blind: a.node.sync.Unsure, Notify: a.changes.partitioned.Set, Quiesce: quiesce(mpssync.ForMIG), Openers: finder.Find,
+		Clock: a.deps.Clock, Log: a.log("migapply"),
+	})
+	a.changes.mig = migsync.New(migsync.Deps{
+		Config: a.deps.Config, Hardware: a.node.inventory, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
+		Settle: a.devices.allocatable.Settle, Resume: func() { a.changes.mps.Unquiesce(mpssync.ForMIG) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
+	})
+}
+
+// newFinder makes what finds the programs that keep a GPU from being reset.
+func (a *Agent) newFinder(actions *nvidia.Actions) *openers.Finder {
+	return openers.New(openers.Deps{
+		Current: a.node.inventory.Current,
+		Processes: func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
+			found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
+			var processes []openers.Process
+			for _, p := range found {
+				processes = append(processes, openers.Process{PID: p.PID, Program: p.Program, Parent: p.Parent})
+			}
+			return processes, err
+		},
+		Daemon: func(id gpu.UUID) int {
+			daemon, _ := a.changes.mps.Status(id) // Without one the PID is 0.
+			return daemon.PID
+		},
+		PodName: a.node.sync.PodName, ProcRoot: "/proc",
+	})
+}
+
+// wireReports makes the actors that compute what the API server shows.
+func (a *Agent) wireReports() error {
+	publish := a.reports.publishers
+	a.reports.health = healthsync.New(healthsync.Deps{
+		Hardware: a.node.inventory, Holders: func(key gpu.DeviceKey) []string { return gpu.HolderNames(a.node.ledger.Plain(), key) },
+		Event: a.reports.events.Publish, Condition: publish.SetCondition, Taint: publish.SetTaint, TaintUnhealthy: a.config.TaintUnhealthy,
+	})
+	places, err := labelsync.PlacesOf(a.config, a.deps.API)
+	if err != nil {
+		return err
+	}
+	labels := labelsync.Deps{
+		Places: places, Hardware: a.node.inventory.Current, Facts: a.labelFacts,
+		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.deps.Config.Subscribe, a.changes.partitioned.Subscribe},
+		Sys:     a.deps.Hardware.Roots.Sys, Report: func(err error) { a.reports.list.SetError("labels", "LABELS", err) },
+		Retry: nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}, Log: a.log("labelsync"),
+	}
+	if !a.config.Labels.NoTimestamp {
+		labels.Timestamp = a.deps.Clock.Now()
+	}
+	a.reports.labels = labelsync.New(labels)
+	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
+		NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
+		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: publish.SetGPUNode,
+	})
+	return nil
+}
+
+// labelFacts are what the labels depend on besides the hardware.
+func (a *Agent) labelFacts() labelsync.Facts {
+	config := a.deps.Config.Current().Config
+	return labelsync.Facts{
+		Units: a.devices.allocatable.Units(), ResourceName: config.ResourceName, MIGStrategy: string(config.MIGStrategy),
+		Changing: slices.ContainsFunc(a.changes.partition.Statuses(), func(s migapply.Status) bool { return s.State == migapply.Changing }),
+	}
+}
+
+// wirePages makes the pages, and what they show.
+func (a *Agent) wirePages(adapter *nvidia.Adapter, xids *metricsync.XIDs) {
+	page := metrics.NewPage(metrics.PageDeps{
+		Own: metricsync.NewRegistry(metricsync.OwnDeps{
+			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All,
+		}),
+		DCGMNames: a.config.DCGMNames,
+	})
+	sampler := adapter.Sampler(nvidia.SamplerDeps{Interval: a.config.SampleInterval.Duration, Log: a.log("nvidia")})
+	a.reports.metrics = metricsync.New(metricsync.Deps{
+		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, ProcRoot: "/proc",
+		Sample: sampler.Run, Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
+		XIDs: xids.All, ContainerName: a.node.sync.ContainerName,
+		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},
+		Page:    page,
+	})
+	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
+	a.reports.server = serve.New(serve.Deps{
+		NodeName: a.config.NodeName, Simulated: a.deps.Hardware.Simulated, StateDir: a.config.StateDir,
+		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, Compared: a.compared,
+		State: serve.State{
+			Inventory: a.node.inventory.Current, Holdings: a.node.ledger.Holdings, Units: a.devices.allocatable.Units, Offers: a.offers, MIG: a.changes.partition.Statuses,
+			Daemon: a.changes.mps.Status, Config: a.deps.Config.Current, Plugin: a.devices.plugin.Stats, Problems: a.reports.list.All, InjectionKnown: a.devices.injection.Known,
+		},
+		Metrics: page, Samples: http.HandlerFunc(page.ServeSamples), Reset: a.changes.resetter, Liveness: a.reports.liveness,
+		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("pages"),
+	})
 }

@@ -46,7 +46,7 @@ type bench struct {
 	// file is the agent's configuration; empty for none.
 	file string
 	// fault stops changes at a step, configFault those of the configuration; nil for none.
-	fault       func(Step) error
+	fault       func(string) error
 	configFault func(configwatch.Step) error
 	// client is an API server of a test's own; nil for none.
 	client dynamic.Interface
@@ -281,7 +281,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 func TestPages(t *testing.T) {
 	b := newBench(t, "a30x4")
 	b.await(healthy(4))
-	handler := b.agent.server.Handler()
+	handler := b.agent.reports.server.Handler()
 	get := func(path string) (int, string) {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))

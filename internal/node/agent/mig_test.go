@@ -31,10 +31,10 @@ func TestMIGWantsPerEvent(t *testing.T) {
 		}, 1},
 	}
 	for _, tc := range tests {
-		before := b.agent.mig.Computed()
+		before := b.agent.changes.mig.Computed()
 		tc.do()
 		time.Sleep(500 * time.Millisecond) // A computation too many would come now.
-		if got := b.agent.mig.Computed() - before; got != tc.want {
+		if got := b.agent.changes.mig.Computed() - before; got != tc.want {
 			t.Errorf("%s: the wanted MIG layouts were computed %d times, want %d", tc.event, got, tc.want)
 		}
 	}

@@ -149,9 +149,9 @@ func (p *pairs) allocateAll(b *testing.B) []string {
 	}
 	p.writeCheckpoint(b, entries)
 	p.until(b, "the pods hold the GPUs", func() bool {
-		held := p.agent.ledger.Holdings()
+		held := p.agent.node.ledger.Holdings()
 		return len(held) == len(p.ids) && !slices.ContainsFunc(held, func(h ledger.Holding) bool {
-			_, state := p.agent.pods.Pod(h.Holder.PodUID)
+			_, state := p.agent.node.pods.Pod(h.Holder.PodUID)
 			return h.Pending || !slices.Contains(uids, h.Holder.PodUID) || state != podwatch.Living
 		})
 	})
@@ -168,7 +168,7 @@ func (p *pairs) finishAll(b *testing.B, uids []string) {
 		}
 	}
 	p.until(b, "the watch has seen that the pods ended", func() bool {
-		return !slices.ContainsFunc(uids, func(uid string) bool { _, state := p.agent.pods.Pod(uid); return state != podwatch.Ended })
+		return !slices.ContainsFunc(uids, func(uid string) bool { _, state := p.agent.node.pods.Pod(uid); return state != podwatch.Ended })
 	})
 }
 
@@ -191,7 +191,7 @@ func (p *pairs) until(b *testing.B, what string, done func() bool) {
 	b.Helper()
 	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("waited 10 s until %s; the holdings are %v", what, p.agent.ledger.Holdings())
+			b.Fatalf("waited 10 s until %s; the holdings are %v", what, p.agent.node.ledger.Holdings())
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (p *pairs) measure(b *testing.B, known, finished bool) {
 		uids := p.allocateAll(b)
 		if !finished {
 			p.finishAll(b, uids)
-			p.until(b, "the GPUs are free", func() bool { return len(p.agent.ledger.Holdings()) == 0 })
+			p.until(b, "the GPUs are free", func() bool { return len(p.agent.node.ledger.Holdings()) == 0 })
 			p.writeCheckpoint(b, nil)
 		}
 		if !known {
@@ -222,7 +222,7 @@ func (p *pairs) measure(b *testing.B, known, finished bool) {
 		time.Sleep(300 * time.Millisecond) // until the agent has nothing to do
 		if finished {
 			p.finishAll(b, uids)
-			if len(p.agent.ledger.Holdings()) < len(p.ids) {
+			if len(p.agent.node.ledger.Holdings()) < len(p.ids) {
 				early++ // The agent has released the GPUs already.
 				continue
 			}
@@ -277,5 +277,5 @@ func (p *pairs) measureRefusal(b *testing.B) {
 	}
 	b.ReportMetric(float64(longest.Milliseconds()), "longest-ms")
 	p.finishAll(b, uids)
-	p.until(b, "the GPUs are free", func() bool { return len(p.agent.ledger.Holdings()) == 0 })
+	p.until(b, "the GPUs are free", func() bool { return len(p.agent.node.ledger.Holdings()) == 0 })
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
+	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
@@ -118,14 +119,14 @@ func obstacles() map[string]obstacle {
 func hangCDI(b *bench) func() {
 	path := filepath.Join(b.dir, "cdi", cdi.FileName)
 	// The first comparison may not have ended, which then has no device.
-	awaitTrue(b.t, "the first comparison of the CDI spec", func() bool { return b.agent.cdi.Current() != nil })
+	awaitTrue(b.t, "the first comparison of the CDI spec", func() bool { return b.agent.devices.cdi.Current() != nil })
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		b.t.Fatal(err)
 	}
-	return hangReader(b.t, path, b.agent.cdi.Poke)
+	return hangReader(b.t, path, b.agent.devices.cdi.Recheck)
 }
 
 // hangReader makes a named pipe, and waits until somebody reads it. To read it takes until release.
@@ -212,7 +213,7 @@ func (b *bench) startChange(index int) {
 	b.t.Helper()
 	b.configure(fmt.Sprintf("standalone: true\ngpus: [{select: {index: [%d]}, mig: {devices: {1g.5gb: 7}}}]\n", index))
 	awaitTrue(b.t, "the change", func() bool {
-		return slices.ContainsFunc(b.agent.partition.Statuses(), func(s migapply.Status) bool { return s.State == migapply.Changing })
+		return slices.ContainsFunc(b.agent.changes.partition.Statuses(), func(s migapply.Status) bool { return s.State == migapply.Changing })
 	})
 	time.Sleep(time.Second) // it is in the call
 }
@@ -220,8 +221,8 @@ func (b *bench) startChange(index int) {
 func gatedUnits(b *bench) {
 	b.configure("standalone: true\n")
 	b.gate = newGate()
-	b.fault = func(step Step) error {
-		if step == StepUnitsKept {
+	b.fault = func(step string) error {
+		if step == string(allocatable.StepKept) {
 			b.gate.pass()
 		}
 		return nil

@@ -12,8 +12,8 @@ import (
 func TestSettlementsPerEvent(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	var settlements atomic.Int32
-	b.fault = func(step Step) error {
-		if step == Step(allocatable.StepSettle) {
+	b.fault = func(step string) error {
+		if step == string(allocatable.StepSettle) {
 			settlements.Add(1)
 		}
 		return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
+	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
@@ -58,7 +59,7 @@ func (b *bench) awaitOf(resource string, wanted func(fakekubelet.State) bool) fa
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
 	defer cancel()
 	if err := b.kubelet.Await(ctx, resource, wanted); err != nil {
-		state, _ := json.MarshalIndent(b.agent.server.State(), "", " ")
+		state, _ := json.MarshalIndent(b.agent.reports.server.State(), "", " ")
 		b.t.Logf("the agent's state is %s", state)
 		b.t.Fatal(err)
 	}
@@ -129,8 +130,8 @@ func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(8))
 	b.configure("standalone: true\ngpus: [{sharing: {mode: timeSlicing, replica: 3}}]\n")
-	awaitTrue(t, "the refusal", func() bool { return b.agent.server.State().Config.Refused != "" })
-	if refused := b.agent.server.State().Config.Refused; !strings.Contains(refused, "agent.yaml:2: gpus[0].sharing.replica: unknown key (did you mean replicas?)") {
+	awaitTrue(t, "the refusal", func() bool { return b.agent.reports.server.State().Config.Refused != "" })
+	if refused := b.agent.reports.server.State().Config.Refused; !strings.Contains(refused, "agent.yaml:2: gpus[0].sharing.replica: unknown key (did you mean replicas?)") {
 		t.Errorf("refused with %s", refused)
 	}
 	if got := b.kubelet.State("nvidia.com/gpu"); len(got.Healthy) != 8 || got.Lowest != 8 {
@@ -168,7 +169,7 @@ func TestMPSFollowsItsDaemon(t *testing.T) {
 	b.configure("standalone: true\n")
 	// The replica that was allocated above is held until the checkpoint does not list it.
 	awaitTrue(t, "the end of the daemon or of its use", func() bool {
-		units := b.agent.allocatable.Units()
+		units := b.agent.devices.allocatable.Units()
 		return units[2].Use.Mode == "" || units[2].Draining != ""
 	})
 	stop()
@@ -215,12 +216,12 @@ func (b *bench) superviseAt(socket string) (stop func()) {
 // TestTimeSliceOfADeadAgent: an agent that dies around the setting of a time slice leaves
 // it as it was or noted, so that the next one ends with what is wanted.
 func TestTimeSliceOfADeadAgent(t *testing.T) {
-	for _, step := range []Step{StepUnitsKept, Step(timeslice.Noted), Step(timeslice.Set)} {
-		t.Run(string(step), func(t *testing.T) {
+	for _, step := range []string{string(allocatable.StepKept), string(timeslice.Noted), string(timeslice.Set)} {
+		t.Run(step, func(t *testing.T) {
 			b := newIdleBench(t, "t4x4")
 			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")
 			reached := make(chan struct{}, 1)
-			b.fault = func(at Step) error {
+			b.fault = func(at string) error {
 				if at != step {
 					return nil
 				}
@@ -279,7 +280,7 @@ func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	if err := b.machine.Inject(sim.Fault{DriverGone: true}); err != nil {
 		t.Fatal(err)
 	}
-	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.inventory.Current().DriverPresent() })
+	awaitTrue(t, "that the driver is gone", func() bool { return !b.agent.node.inventory.Current().DriverPresent() })
 	if err := b.machine.Clear(sim.ClearDriver); err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 			b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: mps, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
 			b.supervise()
 			b.agent = b.start()
-			awaitTrue(t, "units", func() bool { return len(b.agent.allocatable.Units()) == 4 })
-			unit := b.agent.allocatable.Units()[1]
+			awaitTrue(t, "units", func() bool { return len(b.agent.devices.allocatable.Units()) == 4 })
+			unit := b.agent.devices.allocatable.Units()[1]
 			if unit.Use.Mode == offer.MPS || !strings.Contains(unit.Draining, "waits for") {
 				t.Fatalf("the held GPU is %v, draining %q; want what it was, until it is free", unit.Use, unit.Draining)
 			}
@@ -75,25 +75,27 @@ func TestLostUnitsKeepDaemons(t *testing.T) {
 	if _, err := b.kubelet.Allocate(t.Context(), "nvidia.com/gpu.shared", []string{string(b.uuid(1)) + "::0"}); err != nil {
 		t.Fatal(err)
 	}
-	before, _ := first.mps.Status(b.uuid(1))
+	before, _ := first.changes.mps.Status(b.uuid(1))
 	end()
 	if err := os.WriteFile(filepath.Join(b.dir, "state", allocatable.FileName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 4, resourceName: nvidia.com/gpu.shared}}]\n")
 	b.agent = b.start()
-	awaitTrue(t, "a set of daemons that was sent", func() bool { return len(b.agent.allocatable.Units()) == 4 && b.agent.mps.Unready(b.uuid(1)) == "" })
+	awaitTrue(t, "a set of daemons that was sent", func() bool {
+		return len(b.agent.devices.allocatable.Units()) == 4 && b.agent.changes.mps.Unready(b.uuid(1)) == ""
+	})
 	statuses, err := (&mps.Client{Socket: mps.SocketPath(filepath.Join(b.dir, "mps"))}).Status(t.Context())
 	if err != nil || len(statuses) != 1 || statuses[0].PID != before.PID || statuses[0].Limits != before.Limits {
 		t.Errorf("daemons %+v, %v; want the one that served before: %+v", statuses, err, before)
 	}
-	if unit := b.agent.allocatable.Units()[1]; unit.Use.Mode != offer.Unknown {
+	if unit := b.agent.devices.allocatable.Units()[1]; unit.Use.Mode != offer.Unknown {
 		t.Errorf("the held GPU is %v", unit.Use)
 	}
 }
 
 func hasProblem(a *Agent, code string) bool {
-	for _, cause := range a.problemList.All() {
+	for _, cause := range a.reports.list.All() {
 		if strings.HasPrefix(cause.Code, code) {
 			return true
 		}

@@ -136,6 +136,22 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 // Units returns the use in force. The list must not be changed.
 func (d *Devices) Units() []offer.Unit { return *d.current.Load() }
 
+// ResourceNames returns the names under which devices are allocated now, and those under which held devices were allocated,
+// sorted.
+func (d *Devices) ResourceNames() []string {
+	var names []string
+	for _, unit := range d.Units() {
+		names = append(names, unit.Use.Resource)
+	}
+	for _, h := range d.deps.Ledger.Holdings() {
+		if h.Holder.Resource != "" {
+			names = append(names, h.Holder.Resource)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // Begin makes the first settlement. Before it, nothing is settled: the caller calls it when it is known who holds what and
 // which MIG layout is wanted.
 func (d *Devices) Begin() {

@@ -25,7 +25,10 @@ var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPr
 // copied once. A copy that is damaged is replaced.
 func InstallHook(srcBinary, destDir string) (path string, err error) {
 	path, sum, err := hookPath(srcBinary, destDir)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("install CDI hook: %w (it belongs beside berth-agent; make build makes both)", err)
+	case err != nil:
 		return "", fmt.Errorf("install CDI hook: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

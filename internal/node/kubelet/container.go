@@ -59,6 +59,17 @@ func DefaultBundles(run string) []Bundle {
 	}
 }
 
+// Bundles are the DefaultBundles of a host, after those of the containerd with the given state directory.
+func Bundles(containerdStateDir, hostRoot string) []Bundle {
+	places := []Bundle{{Dir: filepath.Join(containerdStateDir, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}}
+	for _, place := range DefaultBundles(filepath.Join(hostRoot, "run")) {
+		if place != places[0] {
+			places = append(places, place)
+		}
+	}
+	return places
+}
+
 // ContainersDeps are what Containers reads from.
 type ContainersDeps struct {
 	// ProcRoot is the host's /proc, where the mounts of the cgroups are found. This process

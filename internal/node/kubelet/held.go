@@ -50,6 +50,11 @@ func DevicesEnv(resource string) string {
 	return string(name)
 }
 
+// Mark returns the variable that names the devices of a resource in a container's environment, with its value.
+func Mark(resource string, keys []gpu.DeviceKey) (name, value string) {
+	return DevicesEnv(resource), FormatKeys(keys)
+}
+
 // FormatKeys prints keys in order, comma between them; ParseKeys reads it.
 func FormatKeys(keys []gpu.DeviceKey) string {
 	sorted := slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)

@@ -282,6 +282,15 @@ func (l *Ledger) Holdings() []Holding {
 	return holdings
 }
 
+// Plain lists all holdings as Holdings does, without what only the ledger knows of them.
+func (l *Ledger) Plain() []gpu.Holding {
+	var plain []gpu.Holding
+	for _, h := range l.Holdings() {
+		plain = append(plain, h.Holding)
+	}
+	return plain
+}
+
 // Granted are the devices of a grant, in the order of keys; none for one that this ledger does not know.
 func (l *Ledger) Granted(id string) []gpu.DeviceKey {
 	l.mu.Lock()

@@ -189,7 +189,7 @@ type inventory struct{ *world }
 
 func (i inventory) Current() *gpu.Snapshot { return i.snapshot }
 
-func (i inventory) Rescan(context.Context) error {
+func (i inventory) Refresh(context.Context) error {
 	if i.breaks != nil {
 		if err := i.breaks("scan"); err != nil {
 			return err

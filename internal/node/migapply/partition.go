@@ -41,9 +41,9 @@ type Hardware interface {
 // Inventory is the node's hardware as last seen.
 type Inventory interface {
 	Current() *gpu.Snapshot
-	// Rescan returns when a scan that began after the call can be seen in Current, and fails
+	// Refresh returns when a scan that began after the call can be seen in Current, and fails
 	// when the hardware could not be read or ctx has ended.
-	Rescan(ctx context.Context) error
+	Refresh(ctx context.Context) error
 }
 
 // Ledger is who holds what.

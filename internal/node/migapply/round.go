@@ -185,7 +185,7 @@ const (
 func (r *round) rescan() error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
-	_, err := r.await(scanWithin, &hungCall{}, func(context.Context) error { return r.deps.Inventory.Rescan(ctx) })
+	_, err := r.await(scanWithin, &hungCall{}, func(context.Context) error { return r.deps.Inventory.Refresh(ctx) })
 	if err == nil {
 		clear(r.unseen)
 	}

@@ -62,9 +62,9 @@ func newNodeWith(t *testing.T, profile string, options sim.Options) *node {
 	return n
 }
 
-func (n *node) Current() *gpu.Snapshot           { return n.inventory.Current() }
-func (n *node) Rescan(ctx context.Context) error { return n.inventory.Refresh(ctx) }
-func (n *node) Touch(context.Context) error      { return nil }
+func (n *node) Current() *gpu.Snapshot            { return n.inventory.Current() }
+func (n *node) Refresh(ctx context.Context) error { return n.inventory.Refresh(ctx) }
+func (n *node) Touch(context.Context) error       { return nil }
 
 func (n *node) SetMIGMode(_ context.Context, device gpu.UUID, on bool) (bool, error) {
 	return n.actions.SetMIGMode(device, on)
@@ -139,7 +139,7 @@ func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (la
 
 func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Want) {
 	t.Helper()
-	if err := n.Rescan(t.Context()); err != nil {
+	if err := n.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range statuses {
@@ -271,7 +271,7 @@ func TestMaskedCapabilities(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := n.Rescan(t.Context()); err != nil {
+			if err := n.Refresh(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			_, steps := n.life(wants, nil, 0)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // State says whether a pod can still use its devices.
@@ -44,7 +46,7 @@ type Deps struct {
 // goroutines.
 type Watch struct {
 	deps    Deps
-	changed chan struct{}
+	changed *signal.Signal
 
 	mu sync.Mutex
 	// pods are the API server's objects, by the object's own UID.
@@ -62,13 +64,13 @@ type Watch struct {
 // New makes a Watch; nothing is asked yet.
 func New(deps Deps) *Watch {
 	return &Watch{
-		deps: deps, changed: make(chan struct{}, 1),
+		deps: deps, changed: signal.New(),
 		pods: map[string]Pod{}, byUID: map[string][]string{}, ended: map[string]bool{},
 	}
 }
 
-// Changed has a signal after each change. It has one reader.
-func (w *Watch) Changed() <-chan struct{} { return w.changed }
+// Changed has a signal at first and after each change. It has one reader.
+func (w *Watch) Changed() <-chan struct{} { return w.changed.C() }
 
 // Run watches until ctx ends. Without an API server it only waits.
 func (w *Watch) Run(ctx context.Context) error {
@@ -151,14 +153,7 @@ func (w *Watch) noteCall(err error) {
 	w.current, w.failure = err == nil, err
 	w.mu.Unlock()
 	if changed {
-		w.signal()
-	}
-}
-
-func (w *Watch) signal() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
+		w.changed.Set()
 	}
 }
 
@@ -175,7 +170,7 @@ func (w *Watch) put(object any) {
 	w.byUID[e.pod.UID] = append(w.byUID[e.pod.UID], id)
 	w.pods[id] = e.pod
 	w.mu.Unlock()
-	w.signal()
+	w.changed.Set()
 }
 
 func (w *Watch) drop(object any) {
@@ -196,7 +191,7 @@ func (w *Watch) drop(object any) {
 		}
 	}
 	w.mu.Unlock()
-	w.signal()
+	w.changed.Set()
 }
 
 func (w *Watch) unlink(uid, id string) {
@@ -281,6 +276,6 @@ func (w *Watch) Resolve(ctx context.Context, uids []string) error {
 		}
 	}
 	w.mu.Unlock()
-	w.signal()
+	w.changed.Set()
 	return nil
 }

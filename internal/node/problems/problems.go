@@ -92,3 +92,18 @@ func (l *List) All() []gpu.Cause {
 
 // Subscribe returns a subscription that is signalled after each change of the list.
 func (l *List) Subscribe() *signal.Subscription { return l.changed.Subscribe() }
+
+// Joined is a List together with the problems that others keep, which come first. It is signalled for the List only.
+type Joined struct {
+	*List
+	Others []func() []gpu.Cause
+}
+
+// All returns all problems.
+func (j Joined) All() []gpu.Cause {
+	var causes []gpu.Cause
+	for _, others := range j.Others {
+		causes = append(causes, others()...)
+	}
+	return append(causes, j.List.All()...)
+}

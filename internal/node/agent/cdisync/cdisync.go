@@ -1,7 +1,7 @@
 // Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an
 // actor of its own, because a step of it may take as long as the file systems that it reads.
 //
-// What wakes it: a change of the inventory, of the use of the devices, or of the configuration; Poke, when the MPS daemons
+// What wakes it: a change of the inventory, of the use of the devices, or of the configuration; Recheck, when the MPS daemons
 // have changed; and a tick every minute, since the driver's files change without any of these.
 //
 // What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
@@ -82,7 +82,7 @@ type Injection struct {
 // Syncer is the actor. Make it with New, start it with Run.
 type Syncer struct {
 	deps    Deps
-	wake    chan struct{}
+	wake    *signal.Signal
 	current atomic.Pointer[Injection]
 }
 
@@ -91,19 +91,14 @@ func New(deps Deps) *Syncer {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	return &Syncer{deps: deps, wake: make(chan struct{}, 1)}
+	return &Syncer{deps: deps, wake: signal.New()}
 }
 
 // Current is what can be injected now; nil before the first comparison has ended.
 func (s *Syncer) Current() *Injection { return s.current.Load() }
 
-// Poke says that Extras may have changed. It never waits.
-func (s *Syncer) Poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+// Recheck says that Extras may have changed. It never waits.
+func (s *Syncer) Recheck() { s.wake.Set() }
 
 // outcome is what one comparison found.
 type outcome struct {
@@ -139,7 +134,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 			ready = nil
 		case <-extras.C():
 			due = true
-		case <-s.wake:
+		case <-s.wake.C():
 			due = true
 		case <-resync.C():
 			due = true

@@ -110,7 +110,7 @@ func (w *world) scan(id gpu.UUID) {
 }
 
 func (w *world) poke() {
-	w.Poke()
+	w.Recheck()
 	synctest.Wait()
 }
 

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
-	"github.com/berth-gpu/berth/internal/node/agent"
-	"github.com/berth-gpu/berth/internal/node/agent/kubeletsync"
+	"github.com/berth-gpu/berth/internal/node/agent/grants"
+	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
 	"github.com/berth-gpu/berth/internal/node/agent/reset"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
@@ -84,7 +84,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
 		{"ledger in " + config.StateDir, func() error { return removeState(config.StateDir) }},
 		{"journals and last good configuration in " + config.PersistentDir, func() error { return removePersistent(config.PersistentDir) }},
-		{"labels about the GPUs", func() error { return agent.RemoveLabels(ctx, config, api) }},
+		{"labels about the GPUs", func() error { return removeLabels(ctx, config, api) }},
 	}
 	if api != nil {
 		steps = append(steps,
@@ -106,7 +106,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 
 func removeState(dir string) error {
 	err := errors.Join(
-		allocatable.Remove(dir), inventory.Remove(dir), kubeletsync.Remove(dir), ledger.Remove(dir), library.Remove(dir),
+		allocatable.Remove(dir), inventory.Remove(dir), grants.Remove(dir), ledger.Remove(dir), library.Remove(dir),
 		reset.Remove(dir), timeslice.Remove(dir),
 	)
 	removeIfEmpty(dir)
@@ -117,6 +117,15 @@ func removePersistent(dir string) error {
 	err := errors.Join(migapply.Remove(dir), configwatch.Remove(dir))
 	removeIfEmpty(dir)
 	return err
+}
+
+// removeLabels removes the labels about the GPUs from every place that they may be in; api may be nil.
+func removeLabels(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface) error {
+	places, err := labelsync.PlacesOf(config, api)
+	if err != nil {
+		return err
+	}
+	return places.Remove(ctx)
 }
 
 // removeIfEmpty removes a folder, or leaves it when it has files of other programs.

@@ -124,3 +124,16 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 	}
 	return offer.Refuse(snapshot, config.OfferSettings(inForce), config.OfferSettings(next)), true
 }
+
+// Settings is the configuration as allocatable reads it.
+type Settings struct{ Config Config }
+
+// Current returns the settings of what is advertised, and the version of the configuration; known is false while it is not
+// known which configuration is in force.
+func (s Settings) Current() (settings offer.Settings, version int, known bool) {
+	now := s.Config.Current()
+	return config.OfferSettings(now.Config), now.Version, !now.Waiting
+}
+
+// Subscribe returns a subscription to the configuration.
+func (s Settings) Subscribe() *signal.Subscription { return s.Config.Subscribe() }

@@ -12,7 +12,7 @@ func (s *Sync) noteChanges(changes ledger.Changes) {
 	for _, change := range changes.List {
 		if change.What != ledger.Updated {
 			//lint:ignore sloglint one of the constants of ledger.What
-			s.deps.Node.deps.Log.Info("Holding "+string(change.What), "holding", change.Holding.String())
+			s.deps.Log.Info("Holding "+string(change.What), "holding", change.Holding.String())
 		}
 	}
 	var causes []gpu.Cause

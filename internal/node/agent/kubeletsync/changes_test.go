@@ -17,10 +17,7 @@ import (
 func TestNoteChanges(t *testing.T) {
 	var log bytes.Buffer
 	var reported []gpu.Cause
-	w := &world{}
-	n := w.node()
-	n.deps.Log = slog.New(slog.NewTextHandler(&log, nil))
-	s := New(Deps{Node: n, Report: func(source string, causes ...gpu.Cause) {
+	s := New(Deps{Log: slog.New(slog.NewTextHandler(&log, nil)), Report: func(source string, causes ...gpu.Cause) {
 		if source == "conflicts" {
 			reported = causes
 		}

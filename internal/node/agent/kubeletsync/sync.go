@@ -3,17 +3,20 @@ package kubeletsync
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
@@ -26,20 +29,50 @@ const (
 	busyAfter    = 5 * time.Second
 	// settle is how long a burst of events is waited out before a look.
 	settle = 20 * time.Millisecond
+	// cleanInterval is the time between two looks for grants that are no longer used.
+	cleanInterval = time.Minute
 	// resolveInterval is the time between two consistent lists for pods that the watch has never seen.
 	resolveInterval = time.Second
 	resolveWithin   = 2 * time.Second
 )
 
+// Node is what is read from the node.
+type Node interface {
+	Living() ([]ledger.Container, error)
+	Assigned() ([]ledger.Assignment, error)
+	Pod(uid string) ledger.PodFacts
+	// NoteListed notes which pods the checkpoint and the ledger list.
+	NoteListed(uids []string)
+}
+
+// Pods is the watch of this node's pods.
+type Pods interface {
+	Pod(uid string) (podwatch.Pod, podwatch.State)
+	Resolve(ctx context.Context, uids []string) error
+	Current() (bool, error)
+	// Changed signals a change of the node's pods.
+	Changed() <-chan struct{}
+}
+
+// Grants are the folders of grants.
+type Grants interface {
+	Fill()
+	Clean(holdings []ledger.Holding, assignments []ledger.Assignment, now time.Time)
+}
+
 // Deps are what a Sync needs.
 type Deps struct {
-	Node   *Node
+	KubeletDir string
+	Node       Node
+	Pods       Pods
+	// Names are the resources under which devices are, or were, allocated.
+	Names  func() []string
 	Ledger *ledger.Ledger
-	Grants *Grants
-	// PodsChanged signals a change of the node's pods. Nil never does.
-	PodsChanged <-chan struct{}
-	// Report replaces the problems of a source.
+	Grants Grants
+	// Report replaces the problems of a source. It must not block.
 	Report func(source string, causes ...gpu.Cause)
+	Clock  clock.Clock
+	Log    *slog.Logger
 }
 
 // Sync keeps the ledger in line with the kubelet. Look is for one goroutine.
@@ -70,12 +103,44 @@ func New(deps Deps) *Sync {
 // Unsure says why it is not known what the kubelet remembers; empty when it is known.
 func (s *Sync) Unsure() string { return *s.unsure.Load() }
 
-// Containers are those that lived at the last look. They are only read.
+// Containers are those that were running at the last look. The list must not be changed.
 func (s *Sync) Containers() []ledger.Container { return *s.living.Load() }
+
+// ContainerName returns the name of a container that was running at the last look; empty for another one.
+func (s *Sync) ContainerName(id string) string {
+	for _, c := range s.Containers() {
+		if c.ID == id {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// PodName returns NAMESPACE/NAME of the pod with a UID, as the containers or the ledger name it; empty when neither does.
+func (s *Sync) PodName(uid string) string {
+	for _, c := range s.Containers() {
+		if c.PodUID == uid && c.Pod != "" {
+			return c.Namespace + "/" + c.Pod
+		}
+	}
+	for _, h := range s.deps.Ledger.Holdings() {
+		if h.Holder.PodUID == uid && h.Holder.Name != "" {
+			return h.Holder.Namespace + "/" + h.Holder.Name
+		}
+	}
+	return ""
+}
+
+// KubeletRestarted withholds the devices that running containers use until it is known what the new kubelet remembers. The
+// change of the ledger leads to the next look.
+func (s *Sync) KubeletRestarted() {
+	s.deps.Log.Info("Kubelet restarted; devices in use are withheld until its checkpoint is read")
+	s.deps.Ledger.Distrust()
+}
 
 // Run looks whenever something has changed, until ctx ends. The first look is the caller's.
 func (s *Sync) Run(ctx context.Context) error {
-	clock := s.deps.Node.deps.Clock
+	clock := s.deps.Clock
 	checkpoint := s.watchCheckpoint(ctx)
 	holdings := s.deps.Ledger.Subscribe()
 	defer holdings.Close()
@@ -89,7 +154,7 @@ func (s *Sync) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-checkpoint:
-		case <-s.deps.PodsChanged:
+		case <-s.deps.Pods.Changed():
 		case <-holdings.C():
 			allocated = clock.Now()
 		case <-clock.After(interval):
@@ -99,6 +164,12 @@ func (s *Sync) Run(ctx context.Context) error {
 			return nil
 		case <-clock.After(settle):
 		}
+		for _, changed := range []<-chan struct{}{checkpoint, s.deps.Pods.Changed()} {
+			select {
+			case <-changed: // This look covers it.
+			default:
+			}
+		}
 		s.Look(ctx)
 	}
 }
@@ -106,15 +177,17 @@ func (s *Sync) Run(ctx context.Context) error {
 // watchCheckpoint signals changes of the kubelet's checkpoint. Where it cannot watch,
 // the looks from time to time remain.
 func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
-	changed := make(chan struct{}, 1)
-	path := filepath.Join(s.deps.Node.deps.KubeletDir, kubelet.CheckpointFile)
+	changed := signal.New()
+	path := filepath.Join(s.deps.KubeletDir, kubelet.CheckpointFile)
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		err = watcher.Add(filepath.Dir(path))
+		if err = watcher.Add(filepath.Dir(path)); err != nil {
+			watcher.Close()
+		}
 	}
 	if err != nil {
-		s.deps.Node.deps.Log.Warn("Polling the kubelet's checkpoint, since it cannot be watched", "error", err)
-		return changed
+		s.deps.Log.Warn("Polling the kubelet's checkpoint, since it cannot be watched", "error", err)
+		return changed.C()
 	}
 	go func() {
 		defer watcher.Close()
@@ -123,18 +196,14 @@ func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
 			case <-ctx.Done():
 				return
 			case event := <-watcher.Events:
-				if event.Name != path {
-					continue
-				}
-				select {
-				case changed <- struct{}{}:
-				default:
+				if event.Name == path {
+					changed.Set()
 				}
 			case <-watcher.Errors: // An overflow; the next look comes soon.
 			}
 		}
 	}()
-	return changed
+	return changed.C()
 }
 
 // Look reads the node and brings the ledger in line with it. The order counts: containers before the
@@ -152,14 +221,14 @@ func (s *Sync) Look(ctx context.Context) {
 	s.uncertain = view.CheckpointErr != nil
 	s.noteCheckpoint(view.CheckpointErr)
 	uids := s.uids(view)
-	n.noteListed(uids)
+	n.NoteListed(uids)
 	s.resolve(ctx, uids)
 	for _, uid := range uids {
 		view.Pods = append(view.Pods, s.pod(uid))
 	}
 	changes := s.deps.Ledger.Reconcile(view)
 	s.deps.Grants.Fill()
-	if now := n.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
+	if now := s.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
 		s.cleaned = now
 		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)
 	}
@@ -183,34 +252,32 @@ func (s *Sync) uids(view ledger.NodeView) []string {
 
 // resolve looks for pods that the watch has never seen, now and then. Nothing waits for it: its result is a change of the pods.
 func (s *Sync) resolve(ctx context.Context, uids []string) {
-	n := s.deps.Node
-	answers, failure := n.deps.Pods.Current()
+	answers, failure := s.deps.Pods.Current()
 	s.report("pods", "PODS_UNKNOWN", failure)
 	unknown := slices.DeleteFunc(slices.Clone(uids), func(uid string) bool {
-		_, state := n.deps.Pods.Pod(uid)
+		_, state := s.deps.Pods.Pod(uid)
 		return state != podwatch.Unknown
 	})
-	if !answers || len(unknown) == 0 || n.deps.Clock.Since(s.resolved) < resolveInterval || !s.resolving.CompareAndSwap(false, true) {
+	if !answers || len(unknown) == 0 || s.deps.Clock.Since(s.resolved) < resolveInterval || !s.resolving.CompareAndSwap(false, true) {
 		return
 	}
-	s.resolved = n.deps.Clock.Now()
+	s.resolved = s.deps.Clock.Now()
 	go func() {
 		defer s.resolving.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, resolveWithin)
 		defer cancel()
-		if err := n.deps.Pods.Resolve(ctx, unknown); err != nil {
-			n.deps.Log.Debug("Could not look for pods that the watch has not seen", "error", err)
+		if err := s.deps.Pods.Resolve(ctx, unknown); err != nil {
+			s.deps.Log.Debug("Could not look for pods that the watch has not seen", "error", err)
 		}
 	}()
 }
 
 // pod is what the ledger is given of a pod.
 func (s *Sync) pod(uid string) ledger.NodePod {
-	n := s.deps.Node
-	facts := n.Pod(uid)
+	facts := s.deps.Node.Pod(uid)
 	pod := ledger.NodePod{UID: uid, Namespace: facts.Namespace, Name: facts.Name, Ended: facts.State == ledger.PodEnded}
-	known, _ := n.deps.Pods.Pod(uid)
-	for _, resource := range n.deps.Names() {
+	known, _ := s.deps.Pods.Pod(uid)
+	for _, resource := range s.deps.Names() {
 		pod.Devices += known.Counted[resource]
 	}
 	return pod

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/agent/grants"
+	"github.com/berth-gpu/berth/internal/node/agent/nodeview"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
@@ -41,16 +42,17 @@ func writeCheckpoint(t *testing.T, dir, pod, container, device string) {
 func TestInitContainerKeepsItsDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		card := gpu.UUID("GPU-11ba558d-3437-2335-2fd8-a78c8502f87f")
+		id := gpu.UUID("GPU-11ba558d-3437-2335-2fd8-a78c8502f87f")
 		w := &world{
 			pods: map[string]podwatch.Pod{"p": {UID: "p", Namespace: "ns", Name: "pod", Containers: []podwatch.Container{
 				{Name: "prepare", Init: true, Devices: map[string]int{"nvidia.com/gpu": 1}}, {Name: "main"},
 			}}},
 			states: map[string]podwatch.State{"p": podwatch.Living}, getErr: kubelet.ErrNoPod, cgroups: []string{"p"},
 		}
-		node := NewNode(NodeDeps{
-			KubeletDir: dir, Pods: w, Containers: w, Resources: w, Names: func() []string { return []string{"nvidia.com/gpu"} },
-			Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: card}}} },
+		names := func() []string { return []string{"nvidia.com/gpu"} }
+		node := nodeview.New(nodeview.Deps{
+			KubeletDir: dir, Pods: w, Containers: w, Resources: w, Names: names,
+			Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: id}}} },
 			Granted:  func(string) []gpu.DeviceKey { return nil }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		})
 		book, err := ledger.Open(ledger.Deps{Path: filepath.Join(dir, "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler),
@@ -59,8 +61,11 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer book.Close()
-		sync := New(Deps{Node: node, Ledger: book, Grants: &Grants{Dir: filepath.Join(dir, "grants"), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}, Report: func(string, ...gpu.Cause) {}})
-		writeCheckpoint(t, dir, "p", "prepare", string(card))
+		sync := New(Deps{
+			KubeletDir: dir, Node: node, Pods: w, Names: names, Ledger: book, Grants: grants.New(grants.Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}),
+			Report: func(string, ...gpu.Cause) {}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		})
+		writeCheckpoint(t, dir, "p", "prepare", string(id))
 		for range 100 {
 			sync.Look(t.Context())
 			holdings := book.Holdings()
@@ -69,7 +74,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
-		if err := book.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "MIG"}, []gpu.DeviceKey{{GPU: card}}); err == nil {
+		if err := book.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "MIG"}, []gpu.DeviceKey{{GPU: id}}); err == nil {
 			t.Error("maintenance took the GPU of a pod that is starting")
 		}
 		w.mu.Lock()
@@ -80,39 +85,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			t.Errorf("holdings are %v after the pod has ended", holdings)
 		}
 		if w.gets > 0 {
-			t.Errorf("the kubelet was asked %d times", w.gets)
+			t.Errorf("%d questions to the kubelet, want none", w.gets)
 		}
 	})
-}
-
-// TestCleanGrants: the folder of a grant goes when neither the ledger nor the checkpoint has it, and not while it is young.
-func TestCleanGrants(t *testing.T) {
-	grants := &Grants{Dir: filepath.Join(t.TempDir(), "grants"), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}
-	held, listed, free, young := grants.make(), grants.make(), grants.make(), grants.make()
-	now := time.Now()
-	for _, id := range []string{held, listed, free, young} {
-		host, container := grants.Paths(id)
-		if host != filepath.Join(grants.Dir, id) || container != "/run/berth/grants/"+id {
-			t.Errorf("grant %s is at %s and %s", id, host, container)
-		}
-		if id != young {
-			if err := os.Chtimes(host, now, now.Add(-time.Hour)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	grants.Clean([]ledger.Holding{{Grants: []string{held}}}, []ledger.Assignment{{Grant: listed}}, now)
-	entries, err := os.ReadDir(grants.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var left []string
-	for _, entry := range entries {
-		left = append(left, entry.Name())
-	}
-	want := []string{held, listed, young}
-	slices.Sort(want)
-	if !slices.Equal(left, want) {
-		t.Errorf("left are %v, want %v", left, want)
-	}
 }

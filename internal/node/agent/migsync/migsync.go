@@ -67,9 +67,9 @@ var _ Partition = (*migapply.Partition)(nil)
 
 // Node is what the API server shows of the node.
 type Node interface {
-	// SetMIGState publishes a state as the label nvidia.com/mig.config.state; an empty one removes the label. It may wait a
-	// moment for the write of [StatePending]; it reports and repeats a failed write itself.
-	SetMIGState(ctx context.Context, state string)
+	// SetMIGState publishes a state as the label nvidia.com/mig.config.state; an empty one removes the label. With wait it waits a
+	// moment for the write. It reports and repeats a failed write itself.
+	SetMIGState(ctx context.Context, state string, wait bool)
 	// SetMIGCondition sets the condition MIGApplied; an empty status removes it. It must not block.
 	SetMIGCondition(status metav1.ConditionStatus, reason, message string)
 }

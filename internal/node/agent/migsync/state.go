@@ -9,7 +9,7 @@ import (
 // The values of the label nvidia.com/mig.config.state, as mig-manager writes them.
 const (
 	stateSuccess = "success"
-	StatePending = "pending"
+	statePending = "pending"
 	stateFailed  = "failed"
 )
 
@@ -24,7 +24,7 @@ type stateLabel struct {
 // failed until something else is wanted.
 func (l *stateLabel) announce(ctx context.Context, changed bool) {
 	if l.written != stateFailed || changed {
-		l.write(ctx, StatePending)
+		l.write(ctx, statePending)
 	}
 }
 
@@ -52,7 +52,7 @@ func stateOf(plan *plan, statuses []migapply.Status) string {
 			return stateFailed
 		case migapply.Applied:
 		default:
-			state = StatePending
+			state = statePending
 		}
 	}
 	return state
@@ -60,7 +60,7 @@ func stateOf(plan *plan, statuses []migapply.Status) string {
 
 func (l *stateLabel) write(ctx context.Context, state string) {
 	if state != l.written {
-		l.node.SetMIGState(ctx, state)
+		l.node.SetMIGState(ctx, state, state == statePending)
 		l.written = state
 	}
 }

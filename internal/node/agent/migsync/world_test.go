@@ -196,7 +196,7 @@ func (f partitionFake) Faults() []gpu.Cause {
 	return f.faults
 }
 
-func (f nodeFake) SetMIGState(_ context.Context, state string) {
+func (f nodeFake) SetMIGState(_ context.Context, state string, _ bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.did = append(f.did, "state "+state)

@@ -1,4 +1,4 @@
-package kubeletsync
+package nodeview
 
 import (
 	"context"
@@ -79,8 +79,8 @@ func (w *world) Get(_ context.Context, namespace, name string) (kubelet.PodDevic
 	return pod, w.getErr
 }
 
-func (w *world) node() *Node {
-	return NewNode(NodeDeps{
+func (w *world) node() *Reader {
+	return New(Deps{
 		Pods: w, Containers: w, Resources: w, Snapshot: func() *gpu.Snapshot { return &gpu.Snapshot{} },
 		Names: func() []string { return []string{"nvidia.com/gpu"} }, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -121,7 +121,7 @@ func TestPodByCgroup(t *testing.T) {
 					if err := n.lookAtCgroups(); err != nil {
 						t.Fatal(err)
 					}
-					n.noteListed([]string{"p"})
+					n.NoteListed([]string{"p"})
 				}
 				if got := n.Pod("p").State; got != tc.want {
 					t.Errorf("state %v, want %v", got, tc.want)

@@ -1,4 +1,4 @@
-package kubeletsync
+package grants
 
 import (
 	"errors"
@@ -8,13 +8,10 @@ import (
 	"path/filepath"
 )
 
-// GrantsFolder is the name of [Grants.Dir] in the agent's state directory.
-const GrantsFolder = "grants"
-
 // Remove removes all grants from a state directory. A running container keeps its mount, and a container runtime creates the
 // folder of a grant again when it needs it. It is no error when there is none.
 func Remove(stateDir string) error {
-	dir := filepath.Join(stateDir, GrantsFolder)
+	dir := filepath.Join(stateDir, Folder)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

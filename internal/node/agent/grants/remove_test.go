@@ -1,4 +1,4 @@
-package kubeletsync
+package grants
 
 import (
 	"os"
@@ -12,7 +12,7 @@ func TestRemove(t *testing.T) {
 	if err := Remove(dir); err != nil {
 		t.Errorf("without grants: %v", err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, GrantsFolder, "one"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, Folder, "one"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := Remove(dir); err != nil {
@@ -21,7 +21,7 @@ func TestRemove(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, GrantsFolder, "one", "data"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, Folder, "one", "data"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := Remove(dir); err == nil {

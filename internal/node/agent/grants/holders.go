@@ -1,0 +1,44 @@
+package grants
+
+import (
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// Ledger is who holds what; *[ledger.Ledger] is one.
+type Ledger interface {
+	BarredBy(resource string, key gpu.DeviceKey) (ledger.Bar, bool)
+	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey
+	Allocate(resource, grant string, keys []gpu.DeviceKey) error
+}
+
+// Holders is a ledger in which the device plugin allocates: each allocation gets a grant.
+type Holders struct {
+	Ledger Ledger
+	Grants *Grants
+}
+
+var _ deviceplugin.FreeLedger = Holders{}
+
+// Barred implements deviceplugin.Ledger.
+func (h Holders) Barred(resource string, key gpu.DeviceKey) (deviceplugin.Bar, bool) {
+	bar, barred := h.Ledger.BarredBy(resource, key)
+	return deviceplugin.Bar{Unhealthy: bar.Unseen}, barred
+}
+
+// Offered implements deviceplugin.FreeLedger.
+func (h Holders) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
+	return h.Ledger.Offered(resource, keys)
+}
+
+// Hold implements deviceplugin.Ledger.
+func (h Holders) Hold(resource string, keys []gpu.DeviceKey) (deviceplugin.Mount, error) {
+	id := h.Grants.Take()
+	if err := h.Ledger.Allocate(resource, id, keys); err != nil {
+		h.Grants.Return(id)
+		return deviceplugin.Mount{}, err
+	}
+	host, container := h.Grants.Paths(id)
+	return deviceplugin.Mount{HostPath: host, ContainerPath: container}, nil
+}

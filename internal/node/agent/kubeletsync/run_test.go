@@ -1,0 +1,237 @@
+package kubeletsync
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/podwatch"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+var gpuA = gpu.DeviceKey{GPU: "GPU-11ba558d-3437-2335-2fd8-a78c8502f87f"}
+
+// count returns how many looks are made while do runs and for some time after it.
+func (w *world) count(do func(), after time.Duration) int {
+	var before, now int
+	w.set(func() { before = w.looks })
+	do()
+	time.Sleep(after)
+	w.set(func() { now = w.looks })
+	return now - before
+}
+
+// TestRunLooksPerEvent counts the looks at the node: one for a change of the pods, however often it is signalled; those of a
+// busy node after an allocation; and one every two seconds when nothing happens.
+func TestRunLooksPerEvent(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{changed: signal.New(), assignedErr: kubelet.ErrNoCheckpoint}
+		s, book := w.newSync(t, dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		s.Look(ctx)
+		w.set(func() { w.assignedErr = nil })
+		go func() { ended <- s.Run(ctx) }()
+		time.Sleep(busyAfter + lookInterval)
+		steps := []struct {
+			event string
+			do    func()
+			after time.Duration
+			want  int
+		}{
+			{"nothing", func() {}, 10*lookInterval + 10*settle, 10},
+			{"a change of the pods", func() {
+				for range 3 {
+					w.changed.Set()
+				}
+			}, lookInterval / 2, 1},
+			{"an allocation", func() {
+				if err := book.Allocate("nvidia.com/gpu", "grant", []gpu.DeviceKey{gpuA}); err != nil {
+					t.Error(err)
+				}
+			}, 2 * settle, 1},
+			{"the moments after an allocation", func() {}, 2 * time.Second, int(2 * time.Second / (busyInterval + settle))},
+		}
+		for _, step := range steps {
+			if got := w.count(step.do, step.after); got != step.want {
+				t.Errorf("%s: %d looks, want %d", step.event, got, step.want)
+			}
+			synctest.Wait()
+		}
+		w.set(func() { w.assignedErr = errors.New("torn") })
+		time.Sleep(busyAfter + lookInterval)
+		if got, want := w.count(func() {}, 2*time.Second), int(2*time.Second/(busyInterval+settle)); got != want {
+			t.Errorf("a checkpoint that cannot be read: %d looks, want %d", got, want)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunWatchesTheCheckpoint: a checkpoint that the kubelet replaces is read at once.
+func TestRunWatchesTheCheckpoint(t *testing.T) {
+	w := &world{}
+	dir := t.TempDir()
+	s, _ := w.newSync(t, dir)
+	path := filepath.Join(dir, "kubelet", kubelet.CheckpointFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	changes := s.watchCheckpoint(ctx)
+	<-changes // It is signalled at first.
+	for name, want := range map[string]bool{"other": false, filepath.Base(path): true} {
+		if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", filepath.Join(filepath.Dir(path), name)); err != nil {
+			t.Fatal(err)
+		}
+		wait := 20 * time.Millisecond
+		if want {
+			wait = 10 * time.Second
+		}
+		select {
+		case <-changes:
+			if !want {
+				t.Errorf("%s signals a change of the checkpoint", name)
+			}
+		case <-time.After(wait):
+			if want {
+				t.Error("the checkpoint was replaced, and no change is signalled")
+			}
+		}
+	}
+}
+
+// TestLookReports: what cannot be read is a problem until it can be read again, and says why it is not known what the kubelet
+// remembers. A missing checkpoint is no problem: a kubelet that never had a device plugin has none.
+func TestLookReports(t *testing.T) {
+	w := &world{}
+	s, _ := w.newSync(t, t.TempDir())
+	if s.Unsure() == "" {
+		t.Error("before the first look it is known what the kubelet remembers")
+	}
+	tests := []struct {
+		name   string
+		do     func()
+		unsure bool
+		want   []string
+	}{
+		{"all is well", func() {}, false, nil},
+		{"no checkpoint", func() { w.assignedErr = kubelet.ErrNoCheckpoint }, false, nil},
+		{"a damaged checkpoint", func() { w.assignedErr = errors.New("torn") }, true, []string{"CHECKPOINT_UNREADABLE"}},
+		{"no processes", func() { w.assignedErr, w.livingErr = nil, errors.New("no cgroups") }, false, []string{"PROCESSES_UNREADABLE"}},
+		{"no API server", func() { w.livingErr, w.away = nil, true }, false, []string{"PODS_UNKNOWN"}},
+		{"all is well again", func() { w.away = false }, false, nil},
+	}
+	for _, tc := range tests {
+		w.set(tc.do)
+		s.Look(t.Context())
+		var codes []string
+		for _, causes := range w.problems {
+			for _, cause := range causes {
+				codes = append(codes, cause.Code)
+			}
+		}
+		slices.Sort(codes)
+		if diff := cmp.Diff(tc.want, codes); diff != "" || (s.Unsure() != "") != tc.unsure {
+			t.Errorf("%s: unsure %q, problems (-want +got):\n%s", tc.name, s.Unsure(), diff)
+		}
+	}
+	if w.fills != len(tests) || w.cleans != 1 {
+		t.Errorf("grants were made in advance %d times and cleaned %d times, want %d and once within a minute", w.fills, w.cleans, len(tests))
+	}
+}
+
+// TestLookResolvesUnknownPods: pods that the watch has never seen are looked for at most once per second, and not while the
+// API server does not answer.
+func TestLookResolvesUnknownPods(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			assigned: []ledger.Assignment{
+				{PodUID: "known", Container: "c", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{gpuA}},
+				{PodUID: "unknown", Container: "c", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{{GPU: "GPU-b"}}},
+			},
+			states: map[string]podwatch.State{"known": podwatch.Living},
+		}
+		s, _ := w.newSync(t, dir)
+		look := func() {
+			s.Look(t.Context())
+			synctest.Wait()
+		}
+		look()
+		look()
+		if diff := cmp.Diff([][]string{{"unknown"}}, w.resolved); diff != "" {
+			t.Errorf("resolved (-want +got):\n%s", diff)
+		}
+		time.Sleep(resolveInterval)
+		look()
+		if len(w.resolved) != 2 {
+			t.Errorf("after a second it was resolved %d times, want 2", len(w.resolved))
+		}
+		time.Sleep(resolveInterval)
+		w.away = true
+		look()
+		if len(w.resolved) != 2 {
+			t.Error("pods are looked for while the API server does not answer")
+		}
+	})
+}
+
+// TestNames: a container is named as long as it runs, and a pod also as long as it holds a device.
+func TestNames(t *testing.T) {
+	w := &world{
+		living:   []ledger.Container{{ID: "id", Name: "main", PodUID: "running", Namespace: "ns", Pod: "first"}},
+		assigned: []ledger.Assignment{{PodUID: "holding", Container: "c", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{gpuA}}},
+		pods:     map[string]podwatch.Pod{"holding": {UID: "holding", Namespace: "ns", Name: "second"}},
+		states:   map[string]podwatch.State{"holding": podwatch.Living},
+	}
+	s, _ := w.newSync(t, t.TempDir())
+	s.Look(t.Context())
+	for uid, want := range map[string]string{"running": "ns/first", "holding": "ns/second", "other": ""} {
+		if got := s.PodName(uid); got != want {
+			t.Errorf("pod %s is %q, want %q", uid, got, want)
+		}
+	}
+	for id, want := range map[string]string{"id": "main", "other": ""} {
+		if got := s.ContainerName(id); got != want {
+			t.Errorf("container %s is %q, want %q", id, got, want)
+		}
+	}
+}
+
+// TestKubeletRestarted: a device with a running container is withheld until a checkpoint is read.
+func TestKubeletRestarted(t *testing.T) {
+	w := &world{living: []ledger.Container{{ID: "id", PodUID: "p", Namespace: "ns", Pod: "pod", Name: "main", Keys: []gpu.DeviceKey{gpuA}, Open: []gpu.DeviceKey{gpuA}}}}
+	w.assigned = []ledger.Assignment{{PodUID: "p", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{gpuA}}}
+	w.states = map[string]podwatch.State{"p": podwatch.Living}
+	s, book := w.newSync(t, t.TempDir())
+	s.Look(t.Context())
+	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); barred {
+		t.Fatal("the device of a pod that the checkpoint lists is withheld")
+	}
+	s.KubeletRestarted()
+	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); !barred {
+		t.Error("after a restart of the kubelet the device is not withheld")
+	}
+	s.Look(t.Context())
+	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); barred {
+		t.Error("the device is withheld after the checkpoint was read")
+	}
+}

@@ -1,0 +1,135 @@
+// Package publishers has the workers that write this node's objects to the API server, each object with a worker of its own:
+// the Node's condition, its taint, the label of the MIG state, and the GPUNode with its definition.
+//
+// It guarantees that a write which hangs or fails delays none of another object, that a failed write is repeated and reported
+// as a problem, and that a standalone agent, which has no API server, can set everything and writes nothing.
+//
+// What wakes it: a value that is set; a tick, which restores what others have changed.
+//
+// What it writes: the objects above; the problems of the sources "node-condition", "node-taint", "mig-state-label", "gpunode"
+// and "definition"; and the condition MIGApplied in [nodeapi.Conditions].
+//
+// What it never waits for: files, the driver, the kubelet. Setting a value waits for nothing, except for a MIG state whose caller
+// asks to wait a moment for the write.
+//
+// It must not import the agent, a package below it, an adapter or a front end.
+package publishers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/gpunode"
+	"github.com/berth-gpu/berth/internal/node/nodeapi"
+)
+
+// stateTimeout bounds how long SetMIGState waits for the API server.
+const stateTimeout = 2 * time.Second
+
+// Deps are what Workers are made of.
+type Deps struct {
+	// Client is nil for a standalone agent.
+	Client   dynamic.Interface
+	NodeName string
+	Retry    nodeapi.Retry
+	// Conditions are those of the GPUNode.
+	Conditions *nodeapi.Conditions
+	// Report replaces the problems of a source by an error, or by none. It must not block.
+	Report func(source, code string, err error)
+	Log    *slog.Logger
+}
+
+// Workers writes the objects. Make it with New, start it with Run.
+type Workers struct {
+	deps Deps
+	// The publishers are nil without an API server.
+	condition *nodeapi.Publisher[nodeapi.NodeCondition]
+	taint     *nodeapi.Publisher[bool]
+	migState  *nodeapi.Publisher[string]
+	gpuNode   *nodeapi.Publisher[*v1alpha1.GPUNode]
+}
+
+// New makes Workers; it touches nothing.
+func New(deps Deps) *Workers {
+	w := &Workers{deps: deps}
+	if deps.Client == nil {
+		return w
+	}
+	report := func(source, code string) func(error) {
+		return func(err error) { deps.Report(source, code, err) }
+	}
+	w.condition = nodeapi.NewNodeCondition(deps.Client, deps.Retry, report("node-condition", "NODE_CONDITION"), deps.Log)
+	w.taint = nodeapi.NewNodeTaint(deps.Client, deps.Retry, report("node-taint", "NODE_CONDITION"), deps.Log)
+	w.migState = nodeapi.NewMIGState(deps.Client, configwatch.LabelMIGState, deps.Retry, report("mig-state-label", "NODE_LABEL"), deps.Log)
+	object := gpunode.NewObject(deps.Client, deps.NodeName)
+	w.gpuNode = nodeapi.NewPublisher(nodeapi.PublisherDeps[*v1alpha1.GPUNode]{
+		Read: object.Read, Write: object.Write, Equal: gpunode.Equal, Report: report("gpunode", "GPUNODE_WRITE"), Retry: deps.Retry, Log: deps.Log,
+	})
+	return w
+}
+
+// Run writes what is set until ctx ends. Without an API server it returns at once.
+func (w *Workers) Run(ctx context.Context) error {
+	if w.deps.Client == nil {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{w.condition.Run, w.taint.Run, w.migState.Run, w.gpuNode.Run, w.ensureDefinition} {
+		group.Go(func() error { return run(ctx) })
+	}
+	return group.Wait()
+}
+
+// ensureDefinition installs the definition of GPUNode until it is there, or until the agent lacks the permission.
+func (w *Workers) ensureDefinition(ctx context.Context) error {
+	return w.deps.Retry.Do(ctx, func(ctx context.Context) (done bool) {
+		err := gpunode.EnsureDefinition(ctx, w.deps.Client, w.deps.Log)
+		w.deps.Report("definition", "GPUNODE_DEFINITION", err)
+		return err == nil || errors.Is(err, gpunode.ErrNotPermitted)
+	})
+}
+
+// SetCondition sets the Node's condition GPUsHealthy.
+func (w *Workers) SetCondition(condition nodeapi.NodeCondition) { publish(w.condition, condition) }
+
+// SetTaint sets whether the Node has the taint of an unhealthy GPU.
+func (w *Workers) SetTaint(tainted bool) { publish(w.taint, tainted) }
+
+// SetGPUNode sets the GPUNode, which must not be changed afterwards.
+func (w *Workers) SetGPUNode(object *v1alpha1.GPUNode) { publish(w.gpuNode, object) }
+
+// SetMIGState sets the label nvidia.com/mig.config.state; an empty state removes it. With wait it returns when the label says so,
+// after a failed attempt, or after two seconds.
+func (w *Workers) SetMIGState(ctx context.Context, state string, wait bool) {
+	if !wait || w.migState == nil {
+		publish(w.migState, state)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	_ = w.migState.PublishAndWait(ctx, state) // The publisher reports errors, and repeats the write.
+}
+
+// SetMIGCondition sets the condition MIGApplied of the GPUNode; an empty status removes it.
+func (w *Workers) SetMIGCondition(status metav1.ConditionStatus, reason, message string) {
+	if status == "" {
+		w.deps.Conditions.Clear(nodeapi.ConditionMIG)
+		return
+	}
+	w.deps.Conditions.Set(nodeapi.ConditionMIG, status, reason, message)
+}
+
+// publish sets a value of a publisher, which may be nil.
+func publish[T any](p *nodeapi.Publisher[T], value T) {
+	if p != nil {
+		p.Publish(value)
+	}
+}
