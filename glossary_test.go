@@ -11,6 +11,8 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"internal/node/configwatch",
+	"internal/node/config",
 	"internal/node/offer",
 	"internal/node/mps",
 	"internal/node/agent/grants", "internal/node/agent/nodeview", "internal/node/agent/publishers",

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// checkType accepts a file without apiVersion and kind: the flag says what it is.
+// checkType accepts a file without apiVersion and kind, because the flag implies them.
 func (d *decoder) checkType(c *v1alpha1.AgentConfig) {
 	if want := v1alpha1.GroupVersion().String(); c.APIVersion != "" && c.APIVersion != want {
 		d.reject("apiVersion", fmt.Sprintf("want %s, got %s", want, c.APIVersion), "this agent reads "+want+" only")
@@ -24,7 +24,7 @@ func (d *decoder) checkType(c *v1alpha1.AgentConfig) {
 	}
 }
 
-// check names every combination that the agent could not honour.
+// check reports every combination of settings that the agent cannot support.
 func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	d.checkResource("resourceName", c.ResourceName)
 	d.checkStrategies(c)
@@ -32,7 +32,8 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	oneOf(d, "sharedDevicesAllocationPolicy", c.SharedDevicesAllocationPolicy, v1alpha1.PolicyDistributed, v1alpha1.PolicyPacked)
 	oneOf(d, "migStrategy", c.MIGStrategy, v1alpha1.MIGStrategyNone, v1alpha1.MIGStrategySingle, v1alpha1.MIGStrategyMixed)
 	if !strings.HasSuffix(c.CDIAnnotationPrefix, "/") {
-		d.reject("cdiAnnotationPrefix", strconv.Quote(c.CDIAnnotationPrefix)+" does not end with a slash", "write "+c.CDIAnnotationPrefix+"/")
+		d.reject("cdiAnnotationPrefix", strconv.Quote(c.CDIAnnotationPrefix)+" does not end with a slash",
+			"write "+c.CDIAnnotationPrefix+"/")
 	}
 	d.checkGPURules(c)
 	d.checkMIGDeviceRules(c)
@@ -45,11 +46,12 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	}
 	for _, path := range []struct{ field, value string }{
 		{"driverRoot", c.DriverRoot}, {"devRoot", c.DevRoot}, {"hostRoot", c.HostRoot}, {"kubeletDir", c.KubeletDir},
-		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"persistentDir", c.PersistentDir}, {"containerdStateDir", c.ContainerdStateDir},
+		{"cdiDir", c.CDIDir}, {"hookDir", c.HookDir}, {"stateDir", c.StateDir}, {"persistentDir",
+			c.PersistentDir}, {"containerdStateDir", c.ContainerdStateDir},
 		{"mpsRoot", c.MPSRoot}, {"labels.dir", c.Labels.Dir},
 	} {
 		if path.field == "devRoot" && c.DevRoot == c.DriverRoot {
-			continue // It follows driverRoot, which was looked at.
+			continue // It follows driverRoot, which was checked already.
 		}
 		if !strings.HasPrefix(path.value, "/") {
 			d.reject(path.field, strconv.Quote(path.value)+" is not an absolute path", "begin it with /")
@@ -68,7 +70,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	d.checkLabels(c)
 	d.checkHealthClasses(c.HealthClasses)
 	if c.NodeName == "" && !c.Standalone {
-		d.reject("nodeName", "the node's name is not known", "set it, or NODE_NAME, or standalone: true")
+		d.reject("nodeName", "the node's name is unknown", "set it, or NODE_NAME, or standalone: true")
 	}
 }
 
@@ -113,7 +115,7 @@ func (d *decoder) checkHealthClasses(classes map[string]string) {
 			continue
 		}
 		if xid, ok := health.XIDOf(code); ok && health.XIDCode(xid) != code {
-			d.reject(field, "no cause is written like this", "write "+health.XIDCode(xid))
+			d.reject(field, "this is not the form of a cause", "write "+health.XIDCode(xid))
 		}
 	}
 }

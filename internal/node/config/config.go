@@ -7,17 +7,17 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// Loaded is a configuration, and what is to be said of it.
+// Loaded is a configuration with notes on it.
 type Loaded struct {
 	Config *v1alpha1.AgentConfig
-	// Notes name what a file of NVIDIA's device plugin asks for and what has no effect here,
-	// with file, line, field and the reason.
+	// Notes name settings of an NVIDIA device plugin file that have no effect or another effect here, with file, line,
+	// field and the reason.
 	Notes []string
 }
 
-// Load reads the file and fills in the defaults; an empty path means all defaults.
-// Override, which may be nil, is called in between: command line flags win over
-// the file. The error is an *Error for anything that is wrong inside the file.
+// Load reads the file and fills in the defaults; an empty path means all defaults. Override, which may be nil, is
+// called before the defaults are set, so that command line flags override the file. The error is an *Error for anything
+// that is wrong inside the file.
 func Load(path string, override func(*v1alpha1.AgentConfig)) (*v1alpha1.AgentConfig, error) {
 	var data []byte
 	if path != "" {
@@ -61,14 +61,14 @@ func Read(file string, data []byte, override func(*v1alpha1.AgentConfig)) (Loade
 	return Loaded{Config: config, Notes: d.notes}, nil
 }
 
-// hints say what to write instead of keys that other programs have and this file does not.
+// hints returns what to write instead of keys that exist only in the files of other programs.
 func hints() map[string]string {
 	const nvidia = "if this is a file of NVIDIA's device plugin, begin it with version: v1"
 	return map[string]string{
 		"exclude":     "write a rule for each: gpus: [{select: {index: [0]}, exclude: true}]; uuid and model select too",
 		"flags":       nvidia,
 		"resources":   nvidia,
-		"sharing":     nvidia + "; in Berth's own, sharing belongs to a rule of gpus or migDevices",
+		"sharing":     nvidia + "; in Berth's file, sharing belongs to a rule of gpus or migDevices",
 		"mig-configs": "a file of mig-parted belongs into the ConfigMap that migConfigMap names, its layouts into migLayouts",
 	}
 }

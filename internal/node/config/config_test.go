@@ -63,7 +63,7 @@ func TestParseRefuses(t *testing.T) {
 			file: "resourceName: nvidia.com/" + strings.Repeat("x", 60) + "\n",
 			want: "has 71 characters, at most 63 are allowed",
 		},
-		"the old list of excluded cards": {
+		"the removed list of excluded GPUs": {
 			file: "exclude: [\"0\", GPU-1]\n",
 			want: "agent.yaml:1: exclude: unknown key (write a rule for each: gpus: [{select: {index: [0]}, exclude: true}]; uuid and model select too)",
 		},
@@ -83,9 +83,11 @@ func TestParseRefuses(t *testing.T) {
 			file: "cdiDir: cdi\n",
 			want: `agent.yaml:1: cdiDir: "cdi" is not an absolute path`,
 		},
-		"impatient poll":     {file: "pollInterval: 1ms\n", want: "agent.yaml:1: pollInterval: 1ms is under 100ms"},
-		"impatient samples":  {file: "sampleInterval: 499ms\n", want: "agent.yaml:1: sampleInterval: 499ms is under 500ms (the default is 10s)"},
-		"relative label dir": {file: "labels:\n  dir: features.d\n", want: `agent.yaml:2: labels.dir: "features.d" is not an absolute path (begin it with /)`},
+		"impatient poll": {file: "pollInterval: 1ms\n", want: "agent.yaml:1: pollInterval: 1ms is under 100ms"},
+		"impatient samples": {file: "sampleInterval: 499ms\n",
+			want: "agent.yaml:1: sampleInterval: 499ms is under 500ms (the default is 10s)"},
+		"relative label dir": {file: "labels:\n  dir: features.d\n",
+			want: `agent.yaml:2: labels.dir: "features.d" is not an absolute path (begin it with /)`},
 		"unknown output": {
 			file: "labels: {output: nodefeature}\n",
 			want: `agent.yaml:1: labels.output: "nodefeature" is unknown (did you mean nodeFeature?)`,
@@ -108,30 +110,35 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"XID with a zero before it": {
 			file: "healthClasses: {XID094: reset}\n",
-			want: "agent.yaml:1: healthClasses[XID094]: no cause is written like this (write XID94)",
+			want: "agent.yaml:1: healthClasses[XID094]: this is not the form of a cause (write XID94)",
 		},
-		"not a duration":      {file: "pollInterval: soon\n", want: "agent.yaml:1: pollInterval: "},
-		"broken YAML":         {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML"},
-		"two documents":       {file: "standalone: true\n---\nstandalone: true\n", want: "the file holds a second document"},
-		"key that is a list":  {file: "? [a]\n: b\n", want: "agent.yaml:1: ?: a key is printable text, got a list"},
-		"foreign tag":         {file: "nodeName: !!binary aGk=\n", want: "agent.yaml:1: nodeName: the tag !!binary is not read"},
-		"control character":   {file: "nodeName: \"a\\x07\"\n", want: `agent.yaml:1: nodeName: "a\a" holds a character that cannot be printed`},
-		"infinity":            {file: "ignoredXIDs: [.inf]\n", want: `agent.yaml:1: ignoredXIDs[0]: want a whole number from 0, got ".inf"`},
-		"empty entry":         {file: "gpus:\n-\n", want: "agent.yaml:2: gpus[0]: this entry is empty (fill it in, or remove it)"},
-		"key without a value": {file: "gpus: [{mig: {devices: {1g.10gb: }}}]\n", want: "agent.yaml:1: gpus[0].mig.devices[1g.10gb]: this key has no value (fill it in, or remove it)"},
-		"double key in a map": {file: "migLayouts:\n  a: []\n  a: []\n", want: "agent.yaml:3: migLayouts[a]: this key is given twice (keep one)"},
-		"text for a map":      {file: "migLayouts: all\n", want: `agent.yaml:1: migLayouts: want keys and values, got "all"`},
-		"a list on top":       {file: "- a\n", want: "want keys and values, got a list"},
-		"other version":       {file: "apiVersion: berth.dev/v9\n", want: "agent.yaml:1: apiVersion: want berth.dev/v1alpha1, got berth.dev/v9"},
-		"other kind":          {file: "kind: GPUNode\n", want: "agent.yaml:1: kind: want AgentConfig, got GPUNode"},
-		"far too large":       {file: "# " + strings.Repeat("x", maxBytes), want: "at most 1048576 are read"},
-		"all lines named":     {file: "a1: 1\nnodeName: 7\n", want: "agent.yaml:2: nodeName"},
+		"not a duration":     {file: "pollInterval: soon\n", want: "agent.yaml:1: pollInterval: "},
+		"broken YAML":        {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML"},
+		"two documents":      {file: "standalone: true\n---\nstandalone: true\n", want: "the file holds a second document"},
+		"key that is a list": {file: "? [a]\n: b\n", want: "agent.yaml:1: ?: a key must be printable text, got a list"},
+		"foreign tag":        {file: "nodeName: !!binary aGk=\n", want: "agent.yaml:1: nodeName: the tag !!binary is not read"},
+		"control character": {file: "nodeName: \"a\\x07\"\n",
+			want: `agent.yaml:1: nodeName: "a\a" holds a character that cannot be printed`},
+		"infinity": {file: "ignoredXIDs: [.inf]\n",
+			want: `agent.yaml:1: ignoredXIDs[0]: want a whole number from 0, got ".inf"`},
+		"empty entry": {file: "gpus:\n-\n", want: "agent.yaml:2: gpus[0]: this entry is empty (fill it in, or remove it)"},
+		"key without a value": {file: "gpus: [{mig: {devices: {1g.10gb: }}}]\n",
+			want: "agent.yaml:1: gpus[0].mig.devices[1g.10gb]: this key has no value (fill it in, or remove it)"},
+		"double key in a map": {file: "migLayouts:\n  a: []\n  a: []\n",
+			want: "agent.yaml:3: migLayouts[a]: this key is given twice (keep one)"},
+		"text for a map": {file: "migLayouts: all\n", want: `agent.yaml:1: migLayouts: want keys and values, got "all"`},
+		"a list on top":  {file: "- a\n", want: "want keys and values, got a list"},
+		"other version": {file: "apiVersion: berth.dev/v9\n",
+			want: "agent.yaml:1: apiVersion: want berth.dev/v1alpha1, got berth.dev/v9"},
+		"other kind":      {file: "kind: GPUNode\n", want: "agent.yaml:1: kind: want AgentConfig, got GPUNode"},
+		"far too large":   {file: "# " + strings.Repeat("x", maxBytes), want: "at most 1048576 are read"},
+		"all lines named": {file: "a1: 1\nnodeName: 7\n", want: "agent.yaml:2: nodeName"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse("agent.yaml", []byte(tc.file), nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Parse gave %v\nwant an error with %s", err, tc.want)
+				t.Errorf("Parse returned %v\nwant an error with %s", err, tc.want)
 			}
 		})
 	}
@@ -149,7 +156,7 @@ func TestErrorIsBounded(t *testing.T) {
 	_, err := Parse("agent.yaml", []byte(manyKeys(60)), nil)
 	var wrong *Error
 	if !errors.As(err, &wrong) || len(wrong.Problems) != 51 {
-		t.Fatalf("Parse gave %v, want 50 problems and the number of the others", err)
+		t.Fatalf("Parse returned %v, want 50 problems and the number of the others", err)
 	}
 	if got, want := wrong.Problems[50].String(), "agent.yaml: 10 more problems follow (fix these first)"; got != want {
 		t.Errorf("the last problem is %q, want %q", got, want)
@@ -175,9 +182,10 @@ func TestLabelDefaults(t *testing.T) {
 		file string
 		want v1alpha1.Labels
 	}{
-		"with an API server":     {file: "", want: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: nfd}},
-		"standalone":             {file: "standalone: true", want: v1alpha1.Labels{Output: v1alpha1.LabelsNone, Dir: nfd}},
-		"standalone with a file": {file: "{standalone: true, labels: {output: file}}", want: v1alpha1.Labels{Output: v1alpha1.LabelsFile, Dir: nfd}},
+		"with an API server": {file: "", want: v1alpha1.Labels{Output: v1alpha1.LabelsNode, Dir: nfd}},
+		"standalone":         {file: "standalone: true", want: v1alpha1.Labels{Output: v1alpha1.LabelsNone, Dir: nfd}},
+		"standalone with a file": {file: "{standalone: true, labels: {output: file}}",
+			want: v1alpha1.Labels{Output: v1alpha1.LabelsFile, Dir: nfd}},
 		"all given": {
 			file: "labels: {output: nodeFeature, dir: /a, noTimestamp: true}",
 			want: v1alpha1.Labels{Output: v1alpha1.LabelsNodeFeature, Dir: "/a", NoTimestamp: true},
@@ -217,13 +225,13 @@ func TestFileThenFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.NodeName != "b" || got.DevRoot != "/drv" || got.PollInterval.Duration != time.Second {
-		t.Errorf("Load gave %+v, want the flag's node name, the file's interval, and devRoot to follow driverRoot", got)
+		t.Errorf("Load returned %+v, want the flag's node name, the file's interval, and devRoot to follow driverRoot", got)
 	}
 }
 
 func TestMissingFileNamesTheFlag(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil)
 	if err == nil || !strings.Contains(err.Error(), "--config") {
-		t.Errorf("Load gave %v, want an error that names --config", err)
+		t.Errorf("Load returned %v, want an error that names --config", err)
 	}
 }

@@ -12,9 +12,9 @@ import (
 
 const (
 	kind = "AgentConfig"
-	// DefaultStateDir is where the agent keeps its state when nothing says otherwise.
+	// DefaultStateDir is the agent's default state directory.
 	DefaultStateDir = "/run/berth"
-	// DefaultPersistentDir is where it keeps what has to outlive a reboot.
+	// DefaultPersistentDir is the default directory of state that must survive a reboot.
 	DefaultPersistentDir = "/var/lib/berth"
 	defaultResourceName  = "nvidia.com/gpu"
 	// defaultLabelsDir is where Node Feature Discovery reads files from.
@@ -57,7 +57,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text(&c.DCGMHostnameLabel, "Hostname")
 	output := v1alpha1.LabelsNode
 	if c.Standalone {
-		output = v1alpha1.LabelsNone // The node is out of reach.
+		output = v1alpha1.LabelsNone // There is no API server to write to.
 	}
 	text((*string)(&c.Labels.Output), string(output))
 	text(&c.Labels.Dir, defaultLabelsDir)
@@ -84,7 +84,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 
 func setSharingDefaults(s *v1alpha1.Sharing) {
 	if s.FailRequestsGreaterThanOne == nil {
-		// NVIDIA's defaults: with MPS a second share gives a container nothing.
+		// NVIDIA's defaults: with MPS, a second replica has no effect for a container.
 		fail := s.Mode == v1alpha1.SharingMPS
 		s.FailRequestsGreaterThanOne = &fail
 	}

@@ -7,14 +7,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes bounds a document once its aliases are written out: a few lines of aliases of aliases would fill
-// any memory.
+// maxNodes bounds a document after its aliases are expanded: a few lines of nested aliases could otherwise use all
+// memory.
 const maxNodes = 100_000
 
-// mergeKey takes over the keys of another mapping.
+// mergeKey merges the keys of another mapping.
 const mergeKey = "<<"
 
-// expand writes out aliases and merge keys, so that nobody else meets one. It returns nil when that is refused.
+// expand replaces aliases and merge keys by their values, so that later steps see none. It returns nil when that is
+// refused.
 func (d *decoder) expand(document *yaml.Node) *yaml.Node {
 	e := &expansion{decoder: d}
 	written := e.node(document)
@@ -27,7 +28,7 @@ func (d *decoder) expand(document *yaml.Node) *yaml.Node {
 // expansion is one call of expand.
 type expansion struct {
 	*decoder
-	// within are the anchors that are being written out.
+	// within are the anchors that are being expanded.
 	within []*yaml.Node
 	nodes  int
 	failed bool
@@ -41,14 +42,15 @@ func (e *expansion) refuse(line int, what, fix string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: line}
 }
 
-// node copies a node with what it refers to.
+// node copies a node with the values that it refers to.
 func (e *expansion) node(from *yaml.Node) *yaml.Node {
 	if e.nodes++; e.nodes > maxNodes || e.failed {
-		return e.refuse(from.Line, fmt.Sprintf("the file has more than %d values once its aliases are written out", maxNodes), "use fewer aliases")
+		return e.refuse(from.Line, fmt.Sprintf("the file has more than %d values after its aliases are expanded",
+			maxNodes), "use fewer aliases")
 	}
 	if from.Kind == yaml.AliasNode {
 		if slices.Contains(e.within, from.Alias) {
-			return e.refuse(from.Line, "the anchor "+from.Value+" contains itself", "write the value out")
+			return e.refuse(from.Line, "the anchor "+from.Value+" contains itself", "write the value without an anchor")
 		}
 		e.within = append(e.within, from.Alias)
 		defer func() { e.within = e.within[:len(e.within)-1] }()
@@ -68,7 +70,7 @@ func (e *expansion) node(from *yaml.Node) *yaml.Node {
 	return &to
 }
 
-// mapping copies keys and values; what is merged comes last, and only keys that are not given.
+// mapping copies keys and values; merged keys come last, and only if the mapping does not have them.
 func (e *expansion) mapping(from, to *yaml.Node) {
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(from.Content); i += 2 {
@@ -88,7 +90,7 @@ func (e *expansion) mapping(from, to *yaml.Node) {
 	}
 }
 
-// merge takes over the keys of one mapping, or of a list of them, the first of which wins.
+// merge adds the keys of one mapping, or of a list of mappings, of which the first takes precedence.
 func (e *expansion) merge(source, to *yaml.Node, given map[string]bool) {
 	switch source.Kind {
 	case yaml.MappingNode:
@@ -101,12 +103,12 @@ func (e *expansion) merge(source, to *yaml.Node, given map[string]bool) {
 	case yaml.SequenceNode:
 		for _, one := range source.Content {
 			if one.Kind != yaml.MappingNode {
-				e.refuse(one.Line, "<< takes keys and values, or a list of those, got "+describe(one), "")
+				e.refuse(one.Line, "<< needs keys and values, or a list of those, got "+describe(one), "")
 				return
 			}
 			e.merge(one, to, given)
 		}
 	default:
-		e.refuse(source.Line, "<< takes keys and values, or a list of those, got "+describe(source), "")
+		e.refuse(source.Line, "<< needs keys and values, or a list of those, got "+describe(source), "")
 	}
 }

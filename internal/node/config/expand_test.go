@@ -47,16 +47,16 @@ func TestAnchorsRefused(t *testing.T) {
 		bomb += string(next) + ": &" + string(next) + " [" + strings.Repeat("*"+string(last)+", ", 9) + "*" + string(last) + "]\n"
 	}
 	tests := map[string]struct{ file, want string }{
-		"a bomb":          {bomb, "the file has more than 100000 values once its aliases are written out"},
-		"a loop":          {"gpus: &a [*a]\n", "agent.yaml:1: the anchor a contains itself (write the value out)"},
-		"a merged text":   {"<<: x\n", "<< takes keys and values, or a list of those"},
+		"a bomb":          {bomb, "the file has more than 100000 values after its aliases are expanded"},
+		"a loop":          {"gpus: &a [*a]\n", "agent.yaml:1: the anchor a contains itself (write the value without an anchor)"},
+		"a merged text":   {"<<: x\n", "<< needs keys and values, or a list of those"},
 		"an unknown one":  {"gpus: *a\n", "unknown anchor"},
 		"a wrong content": {"x: &a {replicas: 2}\ngpus: [{sharing: *a}]\n", "agent.yaml:1: x: unknown key"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Parse("agent.yaml", []byte(tc.file), nil); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Parse gave %v, want %s", err, tc.want)
+				t.Errorf("Parse returned %v, want %s", err, tc.want)
 			}
 		})
 	}
@@ -92,7 +92,8 @@ sharing:
 	if diff := cmp.Diff(want, fields); diff != "" {
 		t.Errorf("notes %q (-want +got):\n%s", got.Notes, diff)
 	}
-	for i, name := range []string{"version: is missing", "resources.gpus: is followed", "resources.mig: is followed", "resources[0].rename: is followed", "resources[1].devices: is followed"} {
+	for i, name := range []string{"version: is missing", "resources.gpus: is followed", "resources.mig: is followed",
+		"resources[0].rename: is followed", "resources[1].devices: is followed"} {
 		if len(got.Notes) > i && !strings.Contains(got.Notes[i], name) {
 			t.Errorf("note %q, want %s in it", got.Notes[i], name)
 		}

@@ -69,7 +69,7 @@ func FuzzParseNVIDIA(f *testing.F) {
 		"flags: {gfd: {sleepInterval: 1}, deviceDiscoveryStrategy: nvml}",
 		"resources: {gpus: [{pattern: \"*A*\", name: a}], mig: [{pattern: \"1g.*\", name: b}]}",
 		"flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb.me, replicas: 2, devices: [\"0:1\", " + partUUID + "]}]}}",
-		"sharing: {mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2, devices: [0, " + cardUUID + "]}]}}",
+		"sharing: {mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2, devices: [0, " + wholeUUID + "]}]}}",
 		"sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, rename: b, replicas: 2, devices: 3}]}}",
 	} {
 		f.Add([]byte(seed))

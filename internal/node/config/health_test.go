@@ -19,7 +19,8 @@ func TestHealthRules(t *testing.T) {
 	if err != nil || rules.Overrides["XID94"] != health.Ignore || !rules.Checks.NoXIDs {
 		t.Errorf("rules are %+v, %v; want an ignored XID 94 and no check of XIDs", rules, err)
 	}
-	if rules, err := config.HealthRules(&v1alpha1.AgentConfig{}, environment(nil)); err != nil || rules.Checks.NoXIDs || len(rules.Overrides) > 0 {
+	if rules, err := config.HealthRules(&v1alpha1.AgentConfig{},
+		environment(nil)); err != nil || rules.Checks.NoXIDs || len(rules.Overrides) > 0 {
 		t.Errorf("without settings the rules are %+v, %v", rules, err)
 	}
 	if _, err := config.HealthRules(file, environment(map[string]string{"DP_ENABLE_HEALTHCHECKS": "sixty"})); err == nil {

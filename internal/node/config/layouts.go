@@ -23,7 +23,7 @@ func ParseMIGLayouts(file string, data []byte) (map[string][]v1alpha1.MIGLayoutE
 	d := newDecoder(file)
 	var read layoutFile
 	d.decode(d.parse(data), &read, map[string]string{
-		"hooks": "hooks are not run: Berth stops and starts nothing on the node for a MIG change",
+		"hooks": "hooks are not run: Berth does not stop or start programs of the node for a MIG change",
 	})
 	if err := d.err(); err != nil {
 		return nil, err
@@ -67,7 +67,8 @@ func (d *decoder) checkLayouts(at string, layouts map[string][]v1alpha1.MIGLayou
 func (d *decoder) checkLayoutEntry(at string, e *v1alpha1.MIGLayoutEntry) {
 	for i, id := range e.DeviceFilter {
 		if !deviceID.MatchString(id) {
-			d.reject(fmt.Sprintf("%s.device-filter[%d]", at, i), strconv.Quote(id)+" is not the PCI ID of a model", "write device and vendor as 0xDDDDVVVV, such as \"0x233010DE\", or with the subsystem as 0xDDDDVVVV:0xSSSSVVVV")
+			d.reject(fmt.Sprintf("%s.device-filter[%d]", at, i), strconv.Quote(id)+" is not the PCI ID of a model",
+				"write device and vendor as 0xDDDDVVVV, such as \"0x233010DE\", or with the subsystem as 0xDDDDVVVV:0xSSSSVVVV")
 		}
 	}
 	if !e.Devices.All && e.Devices.Indices == nil {
@@ -85,7 +86,7 @@ func (d *decoder) checkLayoutEntry(at string, e *v1alpha1.MIGLayoutEntry) {
 	d.checkProfiles(at+".mig-devices", e.MIGDevices)
 }
 
-// Layout puts a layout that was read, and so checked, into the planner's form.
+// Layout converts a checked layout to the planner's type.
 func Layout(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
 	var layout mig.Layout
 	for _, from := range entries {

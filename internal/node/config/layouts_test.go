@@ -39,9 +39,11 @@ mig-configs:
 	want := map[string][]v1alpha1.MIGLayoutEntry{
 		"all-disabled": {{Devices: all}},
 		"all-enabled":  {{Devices: all, MIGEnabled: true, MIGDevices: map[string]int{}}},
-		"all-1g.10gb":  {{DeviceFilter: v1alpha1.StringOrList{"0x20B210DE", "0x233010DE"}, Devices: all, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 7}}},
+		"all-1g.10gb": {{DeviceFilter: v1alpha1.StringOrList{"0x20B210DE", "0x233010DE"}, Devices: all,
+			MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 7}}},
 		"half": {
-			{DeviceFilter: v1alpha1.StringOrList{"0x233010DE"}, Devices: some(0, 1), MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb+me": 1, "3g.40gb": 1}},
+			{DeviceFilter: v1alpha1.StringOrList{"0x233010DE"}, Devices: some(0, 1), MIGEnabled: true,
+				MIGDevices: map[string]int{"1g.10gb+me": 1, "3g.40gb": 1}},
 			{Devices: some(2, 3)},
 		},
 	}
@@ -54,15 +56,19 @@ mig-configs:
 func TestMIGLayoutMistakes(t *testing.T) {
 	entry := func(fields string) string { return "version: v1\nmig-configs:\n  a:\n  - {" + fields + "}\n" }
 	tests := map[string]struct{ file, want string }{
-		"no version":      {"mig-configs: {a: [{devices: all, mig-enabled: false}]}", " version: is missing (write version: v1)"},
-		"another version": {"version: v2\nmig-configs: {a: [{devices: all, mig-enabled: false}]}", `1: version: "v2" is unknown (write version: v1)`},
-		"no layouts":      {"version: v1", " mig-configs: is missing (write the layouts under mig-configs, each a list of entries under its name)"},
-		"empty layouts":   {"version: v1\nmig-configs: {}", "2: mig-configs: there is no layout (write at least one, such as all-disabled: [{devices: all, mig-enabled: false}])"},
-		"all-zero counts": {entry("devices: all, mig-enabled: true, mig-devices: {1g.10gb: 0, 2g.20gb: 0}"), "4: mig-configs[a][0].mig-devices: every count is 0 (write at least one device, or {} for MIG enabled without devices)"},
-		"unknown key":     {"version: v1\nmig-config: {}", "2: mig-config: unknown key (did you mean mig-configs?)"},
+		"no version": {"mig-configs: {a: [{devices: all, mig-enabled: false}]}", " version: is missing (write version: v1)"},
+		"another version": {"version: v2\nmig-configs: {a: [{devices: all, mig-enabled: false}]}",
+			`1: version: "v2" is unknown (write version: v1)`},
+		"no layouts": {"version: v1",
+			" mig-configs: is missing (write the layouts under mig-configs, each a list of entries under its name)"},
+		"empty layouts": {"version: v1\nmig-configs: {}",
+			"2: mig-configs: there is no layout (write at least one, such as all-disabled: [{devices: all, mig-enabled: false}])"},
+		"all-zero counts": {entry("devices: all, mig-enabled: true, mig-devices: {1g.10gb: 0, 2g.20gb: 0}"),
+			"4: mig-configs[a][0].mig-devices: every count is 0 (write at least one device, or {} for MIG enabled without devices)"},
+		"unknown key": {"version: v1\nmig-config: {}", "2: mig-config: unknown key (did you mean mig-configs?)"},
 		"hooks": {
 			"version: v1\nhooks: {}\nmig-configs: {}",
-			"2: hooks: unknown key (hooks are not run: Berth stops and starts nothing on the node for a MIG change)",
+			"2: hooks: unknown key (hooks are not run: Berth does not stop or start programs of the node for a MIG change)",
 		},
 		"unknown key of an entry": {
 			entry("devices: all, mig-enable: true"),
@@ -86,7 +92,7 @@ func TestMIGLayoutMistakes(t *testing.T) {
 		},
 		"negative index": {
 			entry("devices: [0, -1], mig-enabled: false"),
-			"4: mig-configs[a][0].devices[1]: -1 is not the index of a card (cards are numbered from 0, see nvidia-smi -L)",
+			"4: mig-configs[a][0].devices[1]: -1 is not the index of a GPU (GPUs are numbered from 0, see nvidia-smi -L)",
 		},
 		"enabled or not": {
 			entry("devices: all"),
@@ -117,13 +123,13 @@ func TestMIGLayoutMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseMIGLayouts("layouts.yaml", []byte(tc.file))
 			if want := "layouts.yaml:" + tc.want; err == nil || err.Error() != want {
-				t.Errorf("ParseMIGLayouts gave\n%v\nwant\n%s", err, want)
+				t.Errorf("ParseMIGLayouts returned\n%v\nwant\n%s", err, want)
 			}
 		})
 	}
 }
 
-// TestDeviceFilterWithSubsystem: mig-parted since v0.15 tells boards of one model apart by their subsystem.
+// TestDeviceFilterWithSubsystem: mig-parted since v0.15 distinguishes boards of one model by their subsystem.
 func TestDeviceFilterWithSubsystem(t *testing.T) {
 	layouts, err := ParseMIGLayouts("layouts", []byte(`version: v1
 mig-configs:

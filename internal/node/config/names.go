@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxResourceName is the longest resource name, domain included, that NVIDIA's
-	// device plugin accepts; the API itself would take a longer domain.
+	// maxResourceName is the longest resource name, including the domain, that NVIDIA's device plugin accepts; the API
+	// accepts longer domains.
 	maxResourceName = 63
 	// sharedSuffix is what renameByDefault adds to a resource name.
 	sharedSuffix = ".shared"
@@ -50,15 +50,15 @@ func (d *decoder) checkResource(field, name string) {
 	}
 }
 
-// checkProfilePattern takes a profile, or a pattern of profiles with *.
+// checkProfilePattern checks a profile, or a pattern of profiles with *.
 func (d *decoder) checkProfilePattern(field, text string) {
 	if !profile.MatchString(text) && (!strings.Contains(text, "*") || !inPattern.MatchString(text)) {
 		d.reject(field, strconv.Quote(text)+" is not the name of a MIG profile", profileForm)
 	}
 }
 
-// profileOfResource turns the part of a resource name behind mig- into the profile:
-// a resource name has no +, so 1g.10gb.me stands for 1g.10gb+me.
+// profileOfResource converts the part of a resource name after mig- to the profile: a resource name has no +, so
+// 1g.10gb.me means 1g.10gb+me.
 func profileOfResource(name string) (string, bool) {
 	size, attributes, ok := strings.Cut(name, "gb")
 	if !ok || strings.Contains(name, "+") {
@@ -74,7 +74,7 @@ func profileOfResource(name string) (string, bool) {
 	return found, profile.MatchString(found)
 }
 
-// matches tells whether text is of the pattern, in which * stands for anything.
+// matches reports whether text matches the pattern, in which * matches anything.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// nvidiaFile is the file of NVIDIA's device plugin and GPU feature discovery, every key of it.
+// nvidiaFile has all keys of the file of NVIDIA's device plugin and GPU feature discovery.
 type nvidiaFile struct {
 	Version   string          `json:"version"`
 	Flags     nvidiaFlags     `json:"flags"`
@@ -100,8 +100,8 @@ func (nvidiaSleep) read(d *decoder, node *yaml.Node, field string) {
 	}
 }
 
-// nvidiaDevices are the devices that an entry of sharing means: all (the zero value), the
-// first so many, or those of a list.
+// nvidiaDevices are the devices that an entry of sharing selects: all (the zero value), a number of devices, or those
+// of a list.
 type nvidiaDevices struct {
 	count            int
 	gpus             []int
@@ -119,7 +119,8 @@ func (n *nvidiaDevices) read(d *decoder, node *yaml.Node, field string) {
 			path := field + "[" + strconv.Itoa(i) + "]"
 			d.lines[path] = item.Line
 			if item.Kind != yaml.ScalarNode || !n.add(item.Value) {
-				d.add(item.Line, path, describe(item)+" is not a device", "write an index as nvidia-smi -L numbers them (a card's 0, a MIG device's \"0:1\"), or a UUID as it prints them")
+				d.add(item.Line, path, describe(item)+" is not a device",
+					"write an index as nvidia-smi -L numbers them (a GPU's 0, a MIG device's \"0:1\"), or a UUID as it prints them")
 			}
 		}
 	case node.Kind == yaml.SequenceNode:
@@ -137,7 +138,7 @@ func (n *nvidiaDevices) read(d *decoder, node *yaml.Node, field string) {
 	}
 }
 
-// add takes one entry of a list.
+// add adds one entry of a list.
 func (n *nvidiaDevices) add(device string) bool {
 	switch {
 	case gpuIndex.MatchString(device):
@@ -159,11 +160,11 @@ func (n *nvidiaDevices) add(device string) bool {
 	return true
 }
 
-// ofGPUs and ofMIGs tell whether the entry can mean devices of that kind.
+// ofGPUs and ofMIGs report whether the entry can select devices of that kind.
 func (n *nvidiaDevices) ofGPUs() bool { return !n.listing || len(n.gpus)+len(n.gpuUUIDs) > 0 }
 func (n *nvidiaDevices) ofMIGs() bool { return !n.listing || len(n.migs)+len(n.migUUIDs) > 0 }
 
-// readNVIDIA reads NVIDIA's file and says the same as a configuration of ours.
+// readNVIDIA reads NVIDIA's file and converts it to a Berth configuration.
 func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 	const both = "a file of NVIDIA's device plugin has a version and no apiVersion or kind, one of Berth has no version: keep one of them"
 	var file nvidiaFile
@@ -216,8 +217,8 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 	return c
 }
 
-// nvidiaShaped tells whether a file without a version is NVIDIA's: it has only keys that NVIDIA's file has, and one that
-// Berth's does not have.
+// nvidiaShaped reports whether a file without a version is NVIDIA's: it has only keys of NVIDIA's file, and at least
+// one that Berth's file does not have.
 func nvidiaShaped(document *yaml.Node) bool {
 	if document == nil || document.Kind != yaml.MappingNode {
 		return false
@@ -235,15 +236,15 @@ func nvidiaShaped(document *yaml.Node) bool {
 	return own
 }
 
-// nvidiaIgnored notes the fields that NVIDIA's device plugin reads and then ignores: followed, they may change the
-// names or the number of devices of a node that comes from there.
+// nvidiaIgnored notes the fields that NVIDIA's device plugin reads and then ignores: with their documented effect they
+// may change the names or the number of devices of a migrated node.
 func (d *decoder) nvidiaIgnored(file *nvidiaFile) {
 	const followed, check = "is followed; NVIDIA's device plugin ignores it, so ", "remove it to keep what NVIDIA's device plugin advertises"
 	if len(file.Resources.GPUs) > 0 {
-		d.note("resources.gpus", followed+"GPUs may get other resource names than there", check)
+		d.note("resources.gpus", followed+"GPUs may get other resource names", check)
 	}
 	if len(file.Resources.MIG) > 0 {
-		d.note("resources.mig", followed+"MIG devices may get other resource names than there", check)
+		d.note("resources.mig", followed+"MIG devices may get other resource names", check)
 	}
 	for _, block := range []struct {
 		at   string
@@ -255,37 +256,41 @@ func (d *decoder) nvidiaIgnored(file *nvidiaFile) {
 		for i := range block.mode.Resources {
 			at := fmt.Sprintf("%s.resources[%d]", block.at, i)
 			shared := &block.mode.Resources[i]
-			// That name it gives itself with renameByDefault.
-			usual := block.mode.RenameByDefault && strings.TrimPrefix(shared.Rename, nvidiaDomain) == strings.TrimPrefix(shared.Name, nvidiaDomain)+sharedSuffix
+			// renameByDefault gives this name anyway.
+			usual := block.mode.RenameByDefault && strings.TrimPrefix(shared.Rename,
+				nvidiaDomain) == strings.TrimPrefix(shared.Name, nvidiaDomain)+sharedSuffix
 			if shared.Rename != "" && !usual {
-				d.note(at+".rename", followed+"replicas may get another resource name than there", check)
+				d.note(at+".rename", followed+"replicas may get another resource name", check)
 			}
 			if !reflect.DeepEqual(shared.Devices, nvidiaDevices{}) {
-				d.note(at+".devices", followed+"only these devices are shared, and there all of them", check)
+				d.note(at+".devices", followed+"only these devices are shared instead of all", check)
 			}
 		}
 	}
 }
 
-// nvidiaPlatform speaks of the flags that have no field of ours.
+// nvidiaPlatform checks the flags that have no field in Berth's configuration.
 func (d *decoder) nvidiaPlatform(flags *nvidiaFlags) {
 	const strategy = "flags.deviceDiscoveryStrategy"
 	switch flags.DeviceDiscoveryStrategy {
 	case "", "auto", "nvml":
 	case "tegra", "vfio":
-		d.reject(strategy, flags.DeviceDiscoveryStrategy+" is not supported: Berth finds its cards through NVML", "write auto or nvml; keep NVIDIA's device plugin on such nodes")
+		d.reject(strategy, flags.DeviceDiscoveryStrategy+" is not supported: Berth finds its GPUs through NVML",
+			"write auto or nvml; keep NVIDIA's device plugin on such nodes")
 	default:
-		d.reject(strategy, fmt.Sprintf("%q is unknown", flags.DeviceDiscoveryStrategy), suggest("write one of", flags.DeviceDiscoveryStrategy, []string{"auto", "nvml"}))
+		d.reject(strategy, fmt.Sprintf("%q is unknown", flags.DeviceDiscoveryStrategy),
+			suggest("write one of", flags.DeviceDiscoveryStrategy, []string{"auto", "nvml"}))
 	}
 	if path := flags.Plugin.CTKPath; path != "" && path != "/usr/bin/nvidia-ctk" {
-		d.note("flags.plugin.nvidiaCTKPath", "has no effect: Berth's CDI spec names a hook program of its own", "see hookDir of Berth's AgentConfig")
+		d.note("flags.plugin.nvidiaCTKPath", "has no effect: Berth's CDI spec names a hook program of its own",
+			"see hookDir of Berth's AgentConfig")
 	}
 }
 
 // labelFile is the name of Berth's file for Node Feature Discovery.
 const labelFile = "berth-gpu"
 
-// nvidiaLabels says where the labels go.
+// nvidiaLabels converts the flags that choose where labels are written.
 func (d *decoder) nvidiaLabels(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
 	const outputFile = "flags.gfd.outputFile"
 	file := flags.GFD.OutputFile
@@ -301,11 +306,11 @@ func (d *decoder) nvidiaLabels(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
 			c.Labels.Dir = path.Dir(file)
 		}
 		if path.Base(file) != labelFile {
-			d.note(outputFile, "Berth's file is called "+labelFile+", in this folder", "delete the one that GPU feature discovery left")
+			d.note(outputFile, "Berth's file is called "+labelFile+", in this directory", "delete the file that GPU feature discovery left")
 		}
 	}
 	if flags.GFD.Oneshot {
-		d.note("flags.gfd.oneshot", "has no effect: the agent keeps the labels right as long as it runs", "")
+		d.note("flags.gfd.oneshot", "has no effect: the agent updates the labels as long as it runs", "")
 	}
 	if d.given("flags.gfd.sleepInterval") {
 		d.note("flags.gfd.sleepInterval", "has no effect: labels are written when they change", "")
@@ -315,16 +320,16 @@ func (d *decoder) nvidiaLabels(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
 	}
 }
 
-// nvidiaHostRoot finds out where the agent sees the host's root from where it sees the driver's.
+// nvidiaHostRoot derives the mount point of the host's root from that of the driver's root.
 func (d *decoder) nvidiaHostRoot(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
 	const field = "flags.plugin.containerDriverRoot"
 	seen := strings.TrimRight(flags.Plugin.ContainerDriverRoot, "/")
 	if seen == "" || seen == "/driver-root" {
-		return // The mount point of NVIDIA's own image says nothing about Berth's.
+		return // The mount point of NVIDIA's image does not apply to Berth's.
 	}
 	host, ok := strings.CutSuffix(seen, strings.TrimRight(flags.DriverRoot, "/"))
 	if !ok {
-		d.note(field, "has no effect: Berth sees the driver's root below the host's, at hostRoot with nvidiaDriverRoot behind it", "mount the host's root into the agent and set --host-root")
+		d.note(field, "has no effect: Berth looks for the driver's root below the host's root, at hostRoot followed by nvidiaDriverRoot", "mount the host's root into the agent and set --host-root")
 		return
 	}
 	c.HostRoot = host
@@ -333,7 +338,7 @@ func (d *decoder) nvidiaHostRoot(flags *nvidiaFlags, c *v1alpha1.AgentConfig) {
 	}
 }
 
-// nvidiaStrategies keeps what NVIDIA's plugin does where several ways are given at once.
+// nvidiaStrategies converts the strategies as NVIDIA's plugin treats combinations of them.
 func (d *decoder) nvidiaStrategies(plugin *nvidiaPlugin, c *v1alpha1.AgentConfig) {
 	const field = "flags.plugin.deviceListStrategy"
 	cdi := len(plugin.DeviceListStrategy) == 0 // Berth's default.
@@ -354,12 +359,14 @@ func (d *decoder) nvidiaStrategies(plugin *nvidiaPlugin, c *v1alpha1.AgentConfig
 			}
 		}
 		if len(kept) < len(c.DeviceListStrategy) {
-			d.note(field, "cdi-annotations has no effect beside cdi-cri: the runtime would inject every device twice", "remove cdi-annotations")
+			d.note(field, "cdi-annotations has no effect beside cdi-cri: the runtime would inject every device twice",
+				"remove cdi-annotations")
 		}
 		c.DeviceListStrategy = kept
 	}
 	c.PassDeviceSpecs = plugin.PassDeviceSpecs && !cdi
 	if plugin.PassDeviceSpecs && cdi {
-		d.note("flags.plugin.passDeviceSpecs", "has no effect with CDI: the CDI spec already names the device nodes", "remove it, or set deviceListStrategy: envvar")
+		d.note("flags.plugin.passDeviceSpecs", "has no effect with CDI: the CDI spec already names the device nodes",
+			"remove it, or set deviceListStrategy: envvar")
 	}
 }

@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	cardUUID = "GPU-11111111-2222-3333-4444-555555555555"
-	partUUID = "MIG-11111111-2222-3333-4444-555555555555"
+	wholeUUID = "GPU-11111111-2222-3333-4444-555555555555"
+	partUUID  = "MIG-11111111-2222-3333-4444-555555555555"
 )
 
 func timeSliced(replicas int) *v1alpha1.Sharing {
 	fail := false
-	return &v1alpha1.Sharing{Mode: v1alpha1.SharingTimeSlicing, Replicas: replicas, FailRequestsGreaterThanOne: &fail, TimeSlice: v1alpha1.TimeSliceDefault}
+	return &v1alpha1.Sharing{Mode: v1alpha1.SharingTimeSlicing, Replicas: replicas, FailRequestsGreaterThanOne: &fail,
+		TimeSlice: v1alpha1.TimeSliceDefault}
 }
 
 // onMIG is what time-slicing is on MIG devices, which have no time slice of their own.
@@ -37,8 +38,8 @@ func renamed(s *v1alpha1.Sharing, name string) *v1alpha1.Sharing {
 	return s
 }
 
-// TestNVIDIAFiles has the shapes of file that NVIDIA documents; want changes what a file
-// with nothing but a version gives.
+// TestNVIDIAFiles has the kinds of files that NVIDIA documents; want changes the configuration of a file that has only
+// a version.
 func TestNVIDIAFiles(t *testing.T) {
 	type gpus = []v1alpha1.GPURule
 	type migs = []v1alpha1.MIGDeviceRule
@@ -119,8 +120,8 @@ imex: {channelIDs: [0], required: true}
 			},
 			notes: []string{
 				"nvidia.yaml:19: flags.plugin.nvidiaCTKPath: has no effect: Berth's CDI spec names a hook program of its own (see hookDir of Berth's AgentConfig)",
-				"nvidia.yaml:26: flags.gfd.outputFile: Berth's file is called berth-gpu, in this folder (delete the one that GPU feature discovery left)",
-				"nvidia.yaml:23: flags.gfd.oneshot: has no effect: the agent keeps the labels right as long as it runs",
+				"nvidia.yaml:26: flags.gfd.outputFile: Berth's file is called berth-gpu, in this directory (delete the file that GPU feature discovery left)",
+				"nvidia.yaml:23: flags.gfd.oneshot: has no effect: the agent updates the labels as long as it runs",
 				"nvidia.yaml:25: flags.gfd.sleepInterval: has no effect: labels are written when they change",
 				"nvidia.yaml:27: flags.gfd.machineTypeFile: has no effect: the machine's name is read from /sys/class/dmi/id/product_name",
 			},
@@ -147,11 +148,13 @@ imex: {channelIDs: [0], required: true}
 			file: "flags: {nvidiaDriverRoot: /run/nvidia/driver, plugin: {containerDriverRoot: /drv}}",
 			want: func(c *v1alpha1.AgentConfig) { c.DriverRoot, c.DevRoot = "/run/nvidia/driver", "/run/nvidia/driver" },
 			notes: []string{
-				"nvidia.yaml:2: flags.plugin.containerDriverRoot: has no effect: Berth sees the driver's root below the host's, at hostRoot with nvidiaDriverRoot behind it (mount the host's root into the agent and set --host-root)",
+				"nvidia.yaml:2: flags.plugin.containerDriverRoot: has no effect: Berth looks for the driver's root below the host's root, at hostRoot followed by nvidiaDriverRoot (mount the host's root into the agent and set --host-root)",
 			},
 		},
-		"sleeping for ever":       {file: "flags: {gfd: {sleepInterval: infinite}}", want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
-		"sleeping in nanoseconds": {file: "flags: {gfd: {sleepInterval: 60000000000}}", want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
+		"sleeping for ever": {file: "flags: {gfd: {sleepInterval: infinite}}",
+			want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
+		"sleeping in nanoseconds": {file: "flags: {gfd: {sleepInterval: 60000000000}}",
+			want: func(*v1alpha1.AgentConfig) {}, notes: sleepNote()},
 		"labels for the worker of NFD, under Berth's name": {
 			file: "flags: {useNodeFeatureAPI: false, gfd: {outputFile: /nfd/features.d/berth-gpu}}",
 			want: func(c *v1alpha1.AgentConfig) {
@@ -231,9 +234,12 @@ sharing:
 				c.GPUs = gpus{{Sharing: timeSliced(8)}}
 				c.MIGDevices = migs{
 					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.5gb"}}, Sharing: onMIG(timeSliced(2))},
-					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.5gb+me.all"}}, Sharing: renamed(onMIG(timeSliced(3)), "nvidia.com/video")},
-					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.24gb-me"}, Index: []string{"1:0"}}, Sharing: onMIG(timeSliced(4))},
-					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.24gb-me"}, UUID: []string{partUUID}}, Sharing: onMIG(timeSliced(4))},
+					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.5gb+me.all"}},
+						Sharing: renamed(onMIG(timeSliced(3)), "nvidia.com/video")},
+					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.24gb-me"}, Index: []string{"1:0"}},
+						Sharing: onMIG(timeSliced(4))},
+					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.24gb-me"}, UUID: []string{partUUID}},
+						Sharing: onMIG(timeSliced(4))},
 				}
 			},
 		},
@@ -244,7 +250,7 @@ sharing:
 				"nvidia.yaml:2: sharing.timeSlicing.resources[1]: has no effect: migStrategy none does not advertise nvidia.com/mig-1g.5gb (set migStrategy: mixed)",
 			},
 		},
-		"single: the name of cards is that of MIG devices": {
+		"single: the name of GPUs is that of MIG devices": {
 			file: "flags: {migStrategy: single}\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}",
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategySingle
@@ -257,7 +263,8 @@ sharing:
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategySingle
 				c.GPUs = gpus{{Select: v1alpha1.GPUSelector{Index: []int{0}}, Sharing: timeSliced(4)}}
-				c.MIGDevices = migs{{Select: v1alpha1.MIGDeviceSelector{Index: []string{"1:0", "1:2"}, NamedAsGPU: true}, Sharing: onMIG(timeSliced(4))}}
+				c.MIGDevices = migs{{Select: v1alpha1.MIGDeviceSelector{Index: []string{"1:0", "1:2"},
+					NamedAsGPU: true}, Sharing: onMIG(timeSliced(4))}}
 			},
 		},
 		"single with MPS": {
@@ -271,15 +278,15 @@ sharing:
 			},
 		},
 		"devices by index and UUID": {
-			file: "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, \"2\", " + cardUUID + "]}]}}",
+			file: "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0, \"2\", " + wholeUUID + "]}]}}",
 			want: func(c *v1alpha1.AgentConfig) {
 				c.GPUs = gpus{
 					{Select: v1alpha1.GPUSelector{Index: []int{0, 2}}, Sharing: timeSliced(4)},
-					{Select: v1alpha1.GPUSelector{UUID: []string{cardUUID}}, Sharing: timeSliced(4)},
+					{Select: v1alpha1.GPUSelector{UUID: []string{wholeUUID}}, Sharing: timeSliced(4)},
 				}
 			},
 		},
-		"some cards in one way, the rest in another": {
+		"some GPUs in one way, the rest in another": {
 			file: "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, devices: [0]}, {name: gpu, replicas: 2, devices: 1}, {name: gpu, replicas: 8, devices: all}]}}",
 			want: func(c *v1alpha1.AgentConfig) {
 				c.GPUs = gpus{
@@ -290,16 +297,16 @@ sharing:
 			},
 		},
 		"a MIG device of an old driver": {
-			file: "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 4, devices: [MIG-" + cardUUID + "/1/0]}]}}",
+			file: "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 4, devices: [MIG-" + wholeUUID + "/1/0]}]}}",
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategyMixed
 				c.MIGDevices = migs{{
-					Select:  v1alpha1.MIGDeviceSelector{Profile: []string{"1g.5gb"}, UUID: []string{"MIG-" + cardUUID + "/1/0"}},
+					Select:  v1alpha1.MIGDeviceSelector{Profile: []string{"1g.5gb"}, UUID: []string{"MIG-" + wholeUUID + "/1/0"}},
 					Sharing: onMIG(timeSliced(4)),
 				}}
 			},
 			notes: []string{
-				"nvidia.yaml:3: sharing.timeSlicing.resources[0].devices: MIG-GPU-… is what drivers before R470 called a MIG device; later ones never do (write MIG-… as nvidia-smi -L prints it)",
+				"nvidia.yaml:3: sharing.timeSlicing.resources[0].devices: MIG-GPU-… is the UUID of a MIG device in drivers before R470; later drivers do not use it (write MIG-… as nvidia-smi -L prints it)",
 			},
 		},
 		"two named resources": {
@@ -312,7 +319,8 @@ sharing: {timeSlicing: {resources: [{name: a100, replicas: 4, devices: [0]}]}}
 `,
 			want: func(c *v1alpha1.AgentConfig) {
 				c.GPUs = gpus{
-					{Select: v1alpha1.GPUSelector{Model: []string{"*A100*"}, Index: []int{0}}, ResourceName: "nvidia.com/a100", Sharing: timeSliced(4)},
+					{Select: v1alpha1.GPUSelector{Model: []string{"*A100*"}, Index: []int{0}},
+						ResourceName: "nvidia.com/a100", Sharing: timeSliced(4)},
 					{Select: v1alpha1.GPUSelector{Model: []string{"*A100*"}}, ResourceName: "nvidia.com/a100"},
 					{ResourceName: "nvidia.com/gpu"},
 				}
@@ -340,7 +348,8 @@ sharing: {timeSlicing: {resources: [{name: small, replicas: 2, devices: 3}, {nam
 			want: func(c *v1alpha1.AgentConfig) {
 				c.MIGStrategy = v1alpha1.MIGStrategyMixed
 				c.MIGDevices = migs{
-					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.*"}, Count: 3}, ResourceName: "nvidia.com/small", Sharing: onMIG(timeSliced(2))},
+					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.*"}, Count: 3},
+						ResourceName: "nvidia.com/small", Sharing: onMIG(timeSliced(2))},
 					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"1g.*"}}, ResourceName: "nvidia.com/small"},
 					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"3g.20gb"}}, ResourceName: "nvidia.com/large"},
 					{Select: v1alpha1.MIGDeviceSelector{Profile: []string{"2g.10gb"}}, Sharing: onMIG(timeSliced(5))},
@@ -373,7 +382,10 @@ sharing: {timeSlicing: {resources: [{name: small, replicas: 2, devices: 3}, {nam
 				t.Errorf("the configuration (-want +got):\n%s", diff)
 			}
 			// TestIgnoredFieldsAreNoted looks at the others.
-			notes := slices.DeleteFunc(got.Notes, func(note string) bool { return strings.Contains(note, "NVIDIA's device plugin ignores it") })
+			notes := slices.DeleteFunc(got.Notes, func(note string) bool {
+				return strings.Contains(note,
+					"NVIDIA's device plugin ignores it")
+			})
 			if diff := cmp.Diff(tc.notes, notes, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the notes (-want +got):\n%s", diff)
 			}
@@ -431,7 +443,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"Tegra": {
 			"flags: {deviceDiscoveryStrategy: tegra}",
-			"2: flags.deviceDiscoveryStrategy: tegra is not supported: Berth finds its cards through NVML (write auto or nvml; keep NVIDIA's device plugin on such nodes)",
+			"2: flags.deviceDiscoveryStrategy: tegra is not supported: Berth finds its GPUs through NVML (write auto or nvml; keep NVIDIA's device plugin on such nodes)",
 		},
 		"unknown discovery": {
 			"flags: {deviceDiscoveryStrategy: nvm}",
@@ -447,11 +459,11 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"both modes": {
 			"sharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n  mps: {resources: [{name: gpu, replicas: 2}]}",
-			"4: sharing.mps: timeSlicing and mps exclude each other in this file (remove one of them; to use both on one node, on different cards, write a file of Berth's own: kind AgentConfig)",
+			"4: sharing.mps: timeSlicing and mps exclude each other in this file (remove one of them; to use both on one node, on different GPUs, write a file of Berth's own: kind AgentConfig)",
 		},
 		"MPS with mixed": {
 			"flags: {migStrategy: mixed}\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
-			"3: sharing.mps: mps is not possible with migStrategy mixed (set migStrategy: none, or, for MPS and MIG on different cards, write a file of Berth's own: kind AgentConfig)",
+			"3: sharing.mps: mps is not possible with migStrategy mixed (set migStrategy: none, or, for MPS and MIG on different GPUs, write a file of Berth's own: kind AgentConfig)",
 		},
 		"MPS on MIG devices": {
 			"sharing: {mps: {resources: [{name: mig-1g.5gb, replicas: 2}]}}",
@@ -471,11 +483,11 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"no replicas": {
 			share("{name: gpu, replicas: 0}"),
-			"2: sharing.timeSlicing.resources[0].replicas: 0 is less than 1 (write how many containers may share a device; 1 shares it with nobody)",
+			"2: sharing.timeSlicing.resources[0].replicas: 0 is less than 1 (write how many containers may share a device; 1 means that it is not shared)",
 		},
 		"fewer than none": {
 			share("{name: gpu, replicas: -1}"),
-			"2: sharing.timeSlicing.resources[0].replicas: -1 is less than 1 (write how many containers may share a device; 1 shares it with nobody)",
+			"2: sharing.timeSlicing.resources[0].replicas: -1 is less than 1 (write how many containers may share a device; 1 means that it is not shared)",
 		},
 		"replicas missing": {
 			share("{name: gpu}"),
@@ -495,7 +507,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"name of no profile": {
 			"flags: {migStrategy: mixed}\n" + share("{name: mig-1g5gb, replicas: 2}"),
-			"3: sharing.timeSlicing.resources[0].name: nvidia.com/mig-1g5gb is of no MIG profile (write it as nvidia-smi mig -lgip prints it, such as 1g.10gb or 1g.10gb+me, with . for each +)",
+			"3: sharing.timeSlicing.resources[0].name: nvidia.com/mig-1g5gb does not match a MIG profile (write it as nvidia-smi mig -lgip prints it, such as 1g.10gb or 1g.10gb+me, with . for each +)",
 		},
 		"name that another one took": {
 			"flags: {migStrategy: mixed}\nresources: {mig: [{pattern: \"1g.*\", name: small}]}\n" + share("{name: mig-1g.5gb, replicas: 2}"),
@@ -507,7 +519,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"name in capitals": {
 			share("{name: gpu, rename: GPU, replicas: 2}"),
-			`2: sharing.timeSlicing.resources[0].rename: "GPU" is not a resource name (write lower-case letters, digits, - and . behind nvidia.com/)`,
+			`2: sharing.timeSlicing.resources[0].rename: "GPU" is not a resource name (write lower-case letters, digits, - and . after nvidia.com/)`,
 		},
 		"long name": {
 			share("{name: gpu, rename: " + long + "xxx, replicas: 2}"),
@@ -527,7 +539,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"pattern missing": {
 			"resources: {gpus: [{name: a}]}",
-			"2: resources.gpus[0].pattern: is missing (write what the name is for; * stands for anything)",
+			"2: resources.gpus[0].pattern: is missing (write the models or profiles that the name is for; * stands for anything)",
 		},
 		"pattern of no profile": {
 			"flags: {migStrategy: mixed}\nresources: {mig: [{pattern: small, name: a}]}",
@@ -535,7 +547,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"unknown device": {
 			"sharing:\n  timeSlicing:\n    resources:\n    - name: gpu\n      replicas: 2\n      devices:\n      - 0\n      - gpu1",
-			`9: sharing.timeSlicing.resources[0].devices[1]: "gpu1" is not a device (write an index as nvidia-smi -L numbers them (a card's 0, a MIG device's "0:1"), or a UUID as it prints them)`,
+			`9: sharing.timeSlicing.resources[0].devices[1]: "gpu1" is not a device (write an index as nvidia-smi -L numbers them (a GPU's 0, a MIG device's "0:1"), or a UUID as it prints them)`,
 		},
 		"unknown devices": {
 			share("{name: gpu, replicas: 2, devices: every}"),
@@ -549,17 +561,17 @@ func TestNVIDIAMistakes(t *testing.T) {
 			share("{name: gpu, replicas: 2, devices: []}"),
 			`2: sharing.timeSlicing.resources[0].devices: an empty list shares nothing (write all, a number, or a list of indices (0, "0:1") and UUIDs)`,
 		},
-		"MIG devices as cards": {
+		"MIG devices as GPUs": {
 			"flags: {migStrategy: mixed}\n" + share("{name: gpu, replicas: 2, devices: [0, \"0:1\"]}"),
 			"3: sharing.timeSlicing.resources[0].devices: the list has MIG devices, which migStrategy mixed does not advertise as nvidia.com/gpu (share them as nvidia.com/mig-PROFILE with migStrategy: mixed)",
 		},
-		"cards as MIG devices": {
+		"GPUs as MIG devices": {
 			"flags: {migStrategy: mixed}\n" + share("{name: mig-1g.5gb, replicas: 2, devices: [0]}"),
-			`3: sharing.timeSlicing.resources[0].devices: the list has whole cards, which are not advertised as nvidia.com/mig-1g.5gb (write MIG devices as "0:1" or by UUID)`,
+			`3: sharing.timeSlicing.resources[0].devices: the list has whole GPUs, which are not advertised as nvidia.com/mig-1g.5gb (write MIG devices as "0:1" or by UUID)`,
 		},
 		"a number across two patterns": {
 			"resources: {gpus: [{pattern: \"*A100*\", name: gpu}]}\n" + share("{name: gpu, replicas: 2, devices: 3}"),
-			"3: sharing.timeSlicing.resources[0].devices: a number of devices cannot be taken across resources.gpus[0] and the default, which all give the name nvidia.com/gpu (list the devices, or write all)",
+			"3: sharing.timeSlicing.resources[0].devices: a number of devices cannot be selected across resources.gpus[0] and the default, which all give the name nvidia.com/gpu (list the devices, or write all)",
 		},
 		"labels in a folder that is not absolute": {
 			"flags: {gfd: {outputFile: features.d/berth-gpu}}",
@@ -574,7 +586,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Read("nvidia.yaml", []byte("version: v1\n"+tc.file), nil)
 			if want := "nvidia.yaml:" + tc.want; err == nil || err.Error() != want {
-				t.Errorf("Read gave\n%v\nwant\n%s", err, want)
+				t.Errorf("Read returned\n%v\nwant\n%s", err, want)
 			}
 		})
 	}
@@ -588,7 +600,7 @@ func TestNVIDIAVersion(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Read("nvidia.yaml", []byte(tc.file), nil); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
-				t.Errorf("Read gave\n%v\nwant\n%s", err, tc.want)
+				t.Errorf("Read returned\n%v\nwant\n%s", err, tc.want)
 			}
 		})
 	}
@@ -596,9 +608,10 @@ func TestNVIDIAVersion(t *testing.T) {
 
 // TestFlagWinsOverNVIDIAFile: the flags are laid over what the file was turned into.
 func TestFlagWinsOverNVIDIAFile(t *testing.T) {
-	got, err := Parse("nvidia.yaml", []byte("version: v1\nflags: {plugin: {containerDriverRoot: /a}}"), func(c *v1alpha1.AgentConfig) { c.HostRoot = "/host" })
+	got, err := Parse("nvidia.yaml", []byte("version: v1\nflags: {plugin: {containerDriverRoot: /a}}"),
+		func(c *v1alpha1.AgentConfig) { c.HostRoot = "/host" })
 	if err != nil || got.HostRoot != "/host" {
-		t.Errorf("Parse gave %+v, %v, want the flag's host root", got, err)
+		t.Errorf("Parse returned %+v, %v, want the flag's host root", got, err)
 	}
 }
 
@@ -608,10 +621,10 @@ func TestNVIDIALabelsStandalone(t *testing.T) {
 	_, err := Read("nvidia.yaml", []byte("version: v1\nflags: {useNodeFeatureAPI: true}"), standalone)
 	const want = "nvidia.yaml:2: flags.useNodeFeatureAPI: nodeFeature is written through the API server, and standalone works without one (set it to false, or leave out standalone)"
 	if err == nil || err.Error() != want {
-		t.Errorf("Read gave\n%v\nwant\n%s", err, want)
+		t.Errorf("Read returned\n%v\nwant\n%s", err, want)
 	}
 	got, err := Parse("nvidia.yaml", []byte("version: v1"), standalone)
 	if err != nil || got.Labels.Output != v1alpha1.LabelsNone {
-		t.Errorf("Parse gave %+v, %v; want labels nowhere", got, err)
+		t.Errorf("Parse returned %+v, %v; want labels nowhere", got, err)
 	}
 }

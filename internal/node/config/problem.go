@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a config file: where, what, and the fix.
+// Problem is one error in a configuration file: its position, what is wrong, and the fix.
 type Problem struct {
 	File string
-	// Line counts from 1; 0 when the trouble is with the file as a whole.
+	// Line counts from 1; it is 0 when the problem concerns the whole file.
 	Line int
 	// Field is the path from the top, such as gpus[0].sharing.replicas.
 	Field string
@@ -32,7 +32,7 @@ func (p Problem) String() string {
 	return text
 }
 
-// Error is all that is wrong with a file, in the order of its lines.
+// Error has all problems of a file, in the order of its lines.
 type Error struct{ Problems []Problem }
 
 func (e *Error) Error() string {
@@ -43,10 +43,10 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxProblems bounds an error, which goes into logs and into a condition of the node's object.
+// maxProblems bounds an error, which is written to logs and to a condition of the node's object.
 const maxProblems = 50
 
-// err gives the problems as one error, or nil.
+// err returns the problems as one error, or nil.
 func (d *decoder) err() error {
 	if len(d.problems) == 0 {
 		return nil
@@ -61,31 +61,31 @@ func (d *decoder) err() error {
 
 func (d *decoder) add(line int, field, what, fix string) {
 	problem := Problem{File: d.file, Line: line, Field: field, What: what, Fix: fix}
-	// One entry of a file of another shape can become several rules, each with its trouble.
+	// One entry of NVIDIA's file can become several rules with the same problem.
 	if !d.filed[problem] {
 		d.filed[problem] = true
 		d.problems = append(d.problems, problem)
 	}
 }
 
-// reject files a problem with a field of the configuration, at its line.
+// reject adds a problem of a field of the configuration, with its line.
 func (d *decoder) reject(field, what, fix string) {
 	field = d.origin(field)
 	d.add(d.line(field), field, what, fix)
 }
 
-// note remarks on a field of the file without refusing it.
+// note adds a note on a field of the file without refusing it.
 func (d *decoder) note(field, what, fix string) {
 	d.notes = append(d.notes, Problem{File: d.file, Line: d.line(field), Field: field, What: what, Fix: fix}.String())
 }
 
-// given tells whether the file has the field.
+// given reports whether the file has the field.
 func (d *decoder) given(field string) bool {
 	_, ok := d.lines[d.origin(field)]
 	return ok
 }
 
-// line is where a field stands, or the nearest that encloses it.
+// line returns the line of a field, or of the nearest field that contains it.
 func (d *decoder) line(field string) int {
 	for ; field != ""; field = parent(field) {
 		if line, ok := d.lines[field]; ok {
@@ -95,7 +95,7 @@ func (d *decoder) line(field string) int {
 	return 0
 }
 
-// origin is what a field of the configuration is called in the file.
+// origin returns the name that a field of the configuration has in the file.
 func (d *decoder) origin(field string) string {
 	for at := field; at != ""; at = parent(at) {
 		if origin, ok := d.origins[at]; ok {
@@ -105,7 +105,7 @@ func (d *decoder) origin(field string) string {
 	return field
 }
 
-// parent cuts the last name or index off a path.
+// parent returns a path without its last name or index.
 func parent(field string) string {
 	return field[:max(0, strings.LastIndexAny(field, ".["))]
 }

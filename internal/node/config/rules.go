@@ -15,7 +15,10 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 	for i := range c.GPUs {
 		rule, at := &c.GPUs[i], fmt.Sprintf("gpus[%d]", i)
 		d.checkGPUSelector(at+".select", &rule.Select)
-		if earlier := slices.IndexFunc(c.GPUs[:i], func(e v1alpha1.GPURule) bool { return coversGPUs(&e.Select, &rule.Select) }); earlier >= 0 {
+		if earlier := slices.IndexFunc(c.GPUs[:i], func(e v1alpha1.GPURule) bool {
+			return coversGPUs(&e.Select,
+				&rule.Select)
+		}); earlier >= 0 {
 			d.rejectUnreachable(at, fmt.Sprintf("gpus[%d]", earlier))
 		}
 		if rule.ResourceName != "" {
@@ -23,7 +26,7 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 		}
 		switch {
 		case rule.Exclude && (rule.ResourceName != "" || rule.MIG != nil || rule.Sharing != nil):
-			d.reject(at+".exclude", "a card that is excluded has no resourceName, mig or sharing", "remove those, or exclude")
+			d.reject(at+".exclude", "an excluded GPU has no resourceName, mig or sharing", "remove those, or exclude")
 		case rule.MIG != nil && rule.Sharing != nil:
 			d.reject(at+".sharing", "mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole", "share its MIG devices by a rule of migDevices")
 		}
@@ -40,12 +43,14 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 
 func (d *decoder) checkMIGDeviceRules(c *v1alpha1.AgentConfig) {
 	if c.MIGStrategy == v1alpha1.MIGStrategyNone && len(c.MIGDevices) > 0 {
-		d.reject("migDevices", "migStrategy none advertises no MIG devices, so these rules would do nothing", "set migStrategy: mixed or single, or remove them")
+		d.reject("migDevices", "migStrategy none advertises no MIG devices, so these rules would do nothing",
+			"set migStrategy: mixed or single, or remove them")
 	}
 	for i := range c.MIGDevices {
 		rule, at := &c.MIGDevices[i], fmt.Sprintf("migDevices[%d]", i)
 		d.checkMIGDeviceSelector(at+".select", &rule.Select)
-		if earlier := slices.IndexFunc(c.MIGDevices[:i], func(e v1alpha1.MIGDeviceRule) bool { return coversMIGDevices(&e.Select, &rule.Select) }); earlier >= 0 {
+		if earlier := slices.IndexFunc(c.MIGDevices[:i],
+			func(e v1alpha1.MIGDeviceRule) bool { return coversMIGDevices(&e.Select, &rule.Select) }); earlier >= 0 {
 			d.rejectUnreachable(at, fmt.Sprintf("migDevices[%d]", earlier))
 		}
 		if rule.ResourceName != "" {
@@ -57,10 +62,11 @@ func (d *decoder) checkMIGDeviceRules(c *v1alpha1.AgentConfig) {
 		}
 		d.checkSharing(at+".sharing", s)
 		if s.Mode == v1alpha1.SharingMPS {
-			d.reject(at+".sharing.mode", "MPS does not run on MIG devices", "use timeSlicing, or mps in a rule of gpus for cards without MIG")
+			d.reject(at+".sharing.mode", "MPS does not run on MIG devices",
+				"use timeSlicing, or mps in a rule of gpus for GPUs without MIG")
 		}
 		if s.TimeSlice != "" {
-			d.reject(at+".sharing.timeSlice", "a time slice is a setting of a whole card, not of its MIG devices", "remove timeSlice")
+			d.reject(at+".sharing.timeSlice", "a time slice is a setting of a whole GPU, not of its MIG devices", "remove timeSlice")
 		}
 		base := rule.ResourceName
 		if base == "" && c.MIGStrategy == v1alpha1.MIGStrategySingle {
@@ -88,7 +94,8 @@ func (d *decoder) checkGPUSelector(at string, s *v1alpha1.GPUSelector) {
 	}
 	for i, model := range s.Model {
 		if model == "" {
-			d.reject(fmt.Sprintf("%s.model[%d]", at, i), "an empty name matches no card", "write it as nvidia-smi -L prints it; * stands for anything")
+			d.reject(fmt.Sprintf("%s.model[%d]", at, i), "an empty name matches no GPU",
+				"write it as nvidia-smi -L prints it; * stands for anything")
 		}
 	}
 	d.checkCount(at+".count", s.Count)
@@ -102,7 +109,8 @@ func (d *decoder) checkMIGDeviceSelector(at string, s *v1alpha1.MIGDeviceSelecto
 	d.checkIndices(at+".gpu", s.GPU)
 	for i, index := range s.Index {
 		if !migIndex.MatchString(index) {
-			d.reject(fmt.Sprintf("%s.index[%d]", at, i), strconv.Quote(index)+" is not the index of a MIG device", "write N:M, the card's index and the MIG device's, such as 0:1")
+			d.reject(fmt.Sprintf("%s.index[%d]", at, i), strconv.Quote(index)+" is not the index of a MIG device",
+				"write N:M, the GPU's index and the MIG device's, such as 0:1")
 		}
 	}
 	for i, uuid := range s.UUID {
@@ -116,7 +124,7 @@ func (d *decoder) checkMIGDeviceSelector(at string, s *v1alpha1.MIGDeviceSelecto
 	d.checkCount(at+".count", s.Count)
 }
 
-// notEmpty refuses a list that a template left empty: it would select everything.
+// notEmpty refuses an empty list, such as from a template, because it would select everything.
 func notEmpty[T any](d *decoder, field string, list []T) {
 	if list != nil && len(list) == 0 {
 		d.reject(field, "an empty list selects nothing", "remove it to select all")
@@ -126,7 +134,8 @@ func notEmpty[T any](d *decoder, field string, list []T) {
 func (d *decoder) checkIndices(field string, indices []int) {
 	for i, index := range indices {
 		if index < 0 {
-			d.reject(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d is not the index of a card", index), "cards are numbered from 0, see nvidia-smi -L")
+			d.reject(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d is not the index of a GPU", index),
+				"GPUs are numbered from 0, see nvidia-smi -L")
 		}
 	}
 }
@@ -137,23 +146,24 @@ func (d *decoder) checkCount(field string, count int) {
 	}
 }
 
-// checkMIG wants a layout that exists, or devices.
+// checkMIG requires a layout that exists, or devices.
 func (d *decoder) checkMIG(at string, m *v1alpha1.MIGSettings, c *v1alpha1.AgentConfig) {
 	switch {
 	case m.Layout != "" && len(m.Devices) > 0:
 		d.reject(at, "layout and devices exclude each other", "keep one")
 	case m.Layout == "" && len(m.Devices) == 0:
-		d.reject(at, "says neither a layout nor devices", "write layout: all-enabled for a card with MIG and no devices, or remove mig to leave the card as it is")
+		d.reject(at, "has neither a layout nor devices",
+			"write layout: all-enabled for a GPU with MIG and no devices, or remove mig to leave the GPU unchanged")
 	case m.Layout != "" && !builtIn(m.Layout) && c.MIGConfigMap == "":
 		if _, ok := c.MIGLayouts[m.Layout]; !ok {
 			known := append(slices.Collect(maps.Keys(c.MIGLayouts)), "all-disabled", "all-enabled", "all-balanced", "all-PROFILE")
-			d.reject(at+".layout", strconv.Quote(m.Layout)+" is no layout", suggest("there are", m.Layout, known))
+			d.reject(at+".layout", strconv.Quote(m.Layout)+" is not a layout", suggest("there are", m.Layout, known))
 		}
 	}
 	d.checkProfiles(at+".devices", m.Devices)
 }
 
-// builtIn tells whether the hardware gives a layout of that name.
+// builtIn reports whether the name is that of a layout that is derived from the hardware.
 func builtIn(layout string) bool {
 	name, ok := strings.CutPrefix(layout, "all-")
 	if _, isProfile := profileOfResource(name); ok && isProfile {
@@ -194,10 +204,12 @@ func (d *decoder) checkSharing(at string, s *v1alpha1.Sharing) {
 		d.reject(at+".mps", "these limits need mode mps: time-slicing limits neither memory nor threads", "set mode: mps, or remove mps")
 	}
 	if memory := s.MPS.PinnedMemoryMiB; memory < -1 || memory == 0 && d.given(at+".mps.pinnedMemoryMiB") {
-		d.reject(at+".mps.pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory), "write MiB, or -1 for no limit, or remove it for an equal part of the card's memory")
+		d.reject(at+".mps.pinnedMemoryMiB", fmt.Sprintf("%d is not a limit", memory),
+			"write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory")
 	}
 	if percent := s.MPS.ActiveThreadPercentage; percent < 0 || percent > 100 || percent == 0 && d.given(at+".mps.activeThreadPercentage") {
-		d.reject(at+".mps.activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent), "remove it for 100 divided by the replicas")
+		d.reject(at+".mps.activeThreadPercentage", fmt.Sprintf("%d is not a percentage from 1 to 100", percent),
+			"remove it for 100 divided by the replicas")
 	}
 }
 
@@ -207,7 +219,8 @@ func (d *decoder) checkTimeSlice(at string, s *v1alpha1.Sharing) {
 	case s.Mode == v1alpha1.SharingMPS:
 		d.reject(at+".timeSlice", "a time slice has no meaning with mode mps", "remove timeSlice, or set mode: timeSlicing")
 	default:
-		oneOf(d, at+".timeSlice", s.TimeSlice, v1alpha1.TimeSliceDefault, v1alpha1.TimeSliceShort, v1alpha1.TimeSliceMedium, v1alpha1.TimeSliceLong)
+		oneOf(d, at+".timeSlice", s.TimeSlice, v1alpha1.TimeSliceDefault, v1alpha1.TimeSliceShort,
+			v1alpha1.TimeSliceMedium, v1alpha1.TimeSliceLong)
 	}
 }
 
@@ -216,18 +229,21 @@ func (d *decoder) checkReplicas(field string, mode v1alpha1.SharingMode, replica
 	case !d.given(field):
 		d.reject(field, "is missing", "write how many containers may share a device")
 	case replicas < 1:
-		d.reject(field, fmt.Sprintf("%d is less than 1", replicas), "write how many containers may share a device; 1 shares it with nobody")
+		d.reject(field, fmt.Sprintf("%d is less than 1", replicas),
+			"write how many containers may share a device; 1 means that it is not shared")
 	case replicas > offer.MaxReplicas:
 		d.reject(field, fmt.Sprintf("%d is more than %d", replicas, offer.MaxReplicas), "write how many containers may share a device")
 	case mode == v1alpha1.SharingMPS && replicas > offer.MaxMPSReplicas:
-		d.reject(field, fmt.Sprintf("%d is more than the %d clients that an MPS server can have", replicas, offer.MaxMPSReplicas), fmt.Sprintf("write %d or less, or share by timeSlicing", offer.MaxMPSReplicas))
+		d.reject(field, fmt.Sprintf("%d is more than the %d clients that an MPS server can have", replicas,
+			offer.MaxMPSReplicas), fmt.Sprintf("write %d or less, or share by timeSlicing", offer.MaxMPSReplicas))
 	}
 }
 
 // checkSharedName checks the name that renameByDefault gives.
 func (d *decoder) checkSharedName(at string, s *v1alpha1.Sharing, base string) {
 	if name := base + sharedSuffix; s.RenameByDefault && s.ResourceName == "" && len(base) <= maxResourceName && len(name) > maxResourceName {
-		d.reject(at+".renameByDefault", fmt.Sprintf("%q has %d characters, at most %d are allowed", name, len(name), maxResourceName), "give a shorter name")
+		d.reject(at+".renameByDefault", fmt.Sprintf("%q has %d characters, at most %d are allowed", name, len(name),
+			maxResourceName), "give a shorter name")
 	}
 }
 
@@ -247,7 +263,7 @@ func coversMIGDevices(wide, narrow *v1alpha1.MIGDeviceSelector) bool {
 		covers(wide.UUID, narrow.UUID) && coversPatterns(wide.Profile, narrow.Profile)
 }
 
-// covers tells whether a list of a selector lets through whatever the other one does.
+// covers reports whether a list of a selector accepts everything that the other one accepts.
 func covers[T comparable](wide, narrow []T) bool {
 	if len(wide) == 0 || len(narrow) == 0 {
 		return len(wide) == 0
@@ -255,8 +271,8 @@ func covers[T comparable](wide, narrow []T) bool {
 	return !slices.ContainsFunc(narrow, func(n T) bool { return !slices.Contains(wide, n) })
 }
 
-// coversPatterns is covers for texts with *. A pattern that matches another one's text, stars
-// and all, matches whatever that one matches: only a star can stand for a star.
+// coversPatterns is covers for patterns with *. A pattern that matches another pattern's text, including its stars,
+// matches everything that the other one matches, because only a star matches a star.
 func coversPatterns(wide, narrow []string) bool {
 	if slices.Contains(wide, "*") {
 		return true

@@ -18,7 +18,7 @@ func TestRulesRefused(t *testing.T) {
 	}{
 		"no replicas": {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 0}}]`,
-			"gpus[0].sharing.replicas: 0 is less than 1 (write how many containers may share a device; 1 shares it with nobody)",
+			"gpus[0].sharing.replicas: 0 is less than 1 (write how many containers may share a device; 1 means that it is not shared)",
 		},
 		"replicas missing": {
 			`gpus: [{sharing: {mode: timeSlicing}}]`,
@@ -54,7 +54,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"MPS on MIG devices": {
 			`migDevices: [{sharing: {mode: mps, replicas: 2}}]`,
-			"migDevices[0].sharing.mode: MPS does not run on MIG devices (use timeSlicing, or mps in a rule of gpus for cards without MIG)",
+			"migDevices[0].sharing.mode: MPS does not run on MIG devices (use timeSlicing, or mps in a rule of gpus for GPUs without MIG)",
 		},
 		"time slice with MPS": {
 			`gpus: [{sharing: {mode: mps, replicas: 2, timeSlice: short}}]`,
@@ -62,7 +62,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"time slice of a MIG device": {
 			`migDevices: [{sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]`,
-			"migDevices[0].sharing.timeSlice: a time slice is a setting of a whole card, not of its MIG devices (remove timeSlice)",
+			"migDevices[0].sharing.timeSlice: a time slice is a setting of a whole GPU, not of its MIG devices (remove timeSlice)",
 		},
 		"unknown time slice": {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 2, timeSlice: shrt}}]`,
@@ -82,7 +82,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"memory limit of no meaning": {
 			`gpus: [{sharing: {mode: mps, replicas: 2, mps: {pinnedMemoryMiB: -2}}}]`,
-			"gpus[0].sharing.mps.pinnedMemoryMiB: -2 is not a limit (write MiB, or -1 for no limit, or remove it for an equal part of the card's memory)",
+			"gpus[0].sharing.mps.pinnedMemoryMiB: -2 is not a limit (write MiB, or -1 for no limit, or remove it for an equal part of the GPU's memory)",
 		},
 		"long name": {
 			`gpus: [{resourceName: ` + long + `xxxx}]`,
@@ -106,23 +106,23 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"neither layout nor devices": {
 			`gpus: [{mig: {}}]`,
-			"gpus[0].mig: says neither a layout nor devices (write layout: all-enabled for a card with MIG and no devices, or remove mig to leave the card as it is)",
+			"gpus[0].mig: has neither a layout nor devices (write layout: all-enabled for a GPU with MIG and no devices, or remove mig to leave the GPU unchanged)",
 		},
 		"unknown layout": {
 			`{migLayouts: {training: [{devices: all, mig-enabled: false}]}, gpus: [{mig: {layout: trainin}}]}`,
-			`gpus[0].mig.layout: "trainin" is no layout (did you mean training?)`,
+			`gpus[0].mig.layout: "trainin" is not a layout (did you mean training?)`,
 		},
 		"misspelled layout of the hardware": {
 			`gpus: [{mig: {layout: all-balance}}]`,
-			`gpus[0].mig.layout: "all-balance" is no layout (did you mean all-balanced?)`,
+			`gpus[0].mig.layout: "all-balance" is not a layout (did you mean all-balanced?)`,
 		},
 		"layout with a profile's own plus": {
 			`gpus: [{mig: {layout: all-1g.10gb+me}}]`,
-			`gpus[0].mig.layout: "all-1g.10gb+me" is no layout (there are: all-PROFILE, all-balanced, all-disabled, all-enabled)`,
+			`gpus[0].mig.layout: "all-1g.10gb+me" is not a layout (there are: all-PROFILE, all-balanced, all-disabled, all-enabled)`,
 		},
 		"excluded and more": {
 			`gpus: [{exclude: true, resourceName: berth.dev/gpu}]`,
-			"gpus[0].exclude: a card that is excluded has no resourceName, mig or sharing (remove those, or exclude)",
+			"gpus[0].exclude: an excluded GPU has no resourceName, mig or sharing (remove those, or exclude)",
 		},
 		"sharing and MIG": {
 			`gpus: [{mig: {devices: {1g.10gb: 7}}, sharing: {mode: timeSlicing, replicas: 2}}]`,
@@ -144,17 +144,17 @@ func TestRulesRefused(t *testing.T) {
 			`gpus: [{select: {uuid: [GPU-0]}}]`,
 			`gpus[0].select.uuid[0]: "GPU-0" is not the UUID of a GPU (write it as nvidia-smi -L prints it)`,
 		},
-		"UUID of a card for a MIG device": {
+		"UUID of a GPU for a MIG device": {
 			`migDevices: [{select: {uuid: [GPU-11111111-2222-3333-4444-555555555555]}}]`,
 			`migDevices[0].select.uuid[0]: "GPU-11111111-2222-3333-4444-555555555555" is not the UUID of a MIG device (write it as nvidia-smi -L prints it)`,
 		},
 		"negative index": {
 			`gpus: [{select: {index: [-1]}}]`,
-			"gpus[0].select.index[0]: -1 is not the index of a card (cards are numbered from 0, see nvidia-smi -L)",
+			"gpus[0].select.index[0]: -1 is not the index of a GPU (GPUs are numbered from 0, see nvidia-smi -L)",
 		},
 		"index of a MIG device": {
 			`migDevices: [{select: {index: ["3"]}}]`,
-			`migDevices[0].select.index[0]: "3" is not the index of a MIG device (write N:M, the card's index and the MIG device's, such as 0:1)`,
+			`migDevices[0].select.index[0]: "3" is not the index of a MIG device (write N:M, the GPU's index and the MIG device's, such as 0:1)`,
 		},
 		"negative count": {
 			`gpus: [{select: {count: -1}}]`,
@@ -205,7 +205,7 @@ func TestRulesRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse("agent.yaml", []byte(tc.file), nil)
 			if want := "agent.yaml:1: " + tc.want; err == nil || err.Error() != want {
-				t.Errorf("Parse gave\n%v\nwant\n%s", err, want)
+				t.Errorf("Parse returned\n%v\nwant\n%s", err, want)
 			}
 		})
 	}

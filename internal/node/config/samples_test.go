@@ -14,9 +14,12 @@ func TestSamples(t *testing.T) {
 		"config-": func(file string, data []byte) error {
 			loaded, err := Read(file, data, nil)
 			// A sample shows what NVIDIA's plugin ignores, too.
-			loaded.Notes = slices.DeleteFunc(loaded.Notes, func(note string) bool { return strings.Contains(note, "NVIDIA's device plugin ignores it") })
+			loaded.Notes = slices.DeleteFunc(loaded.Notes, func(note string) bool {
+				return strings.Contains(note,
+					"NVIDIA's device plugin ignores it")
+			})
 			if err == nil && len(loaded.Notes) > 0 {
-				t.Errorf("the sample has what has no effect: %v", loaded.Notes)
+				t.Errorf("the sample has fields without effect: %v", loaded.Notes)
 			}
 			return err
 		},

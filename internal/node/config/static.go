@@ -7,9 +7,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// StaticFields returns the settings that only a start of the agent can change: paths and
-// sockets that are open by then, and what an agent's clients and containers already rely on.
-// The others take effect while it runs.
+// StaticFields returns the settings that take effect only when the agent starts: paths and sockets that are already
+// open, and settings that clients and containers rely on. The others take effect while it runs.
 func StaticFields() []string {
 	return []string{
 		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix",
@@ -19,8 +18,7 @@ func StaticFields() []string {
 	}
 }
 
-// Static names the fields in which two configurations differ and which take effect only
-// at the next start.
+// Static returns the fields that differ between two configurations and take effect only at the next start.
 func Static(a, b *v1alpha1.AgentConfig) []string {
 	var differ []string
 	for _, name := range StaticFields() {
@@ -31,7 +29,7 @@ func Static(a, b *v1alpha1.AgentConfig) []string {
 	return differ
 }
 
-// InheritStatic gives the static fields that c leaves open the values of base.
+// InheritStatic sets the static fields that are empty in c to the values of base.
 func InheritStatic(c, base *v1alpha1.AgentConfig) {
 	for _, name := range StaticFields() {
 		if field := fieldOf(c, name); field.IsZero() {
@@ -40,14 +38,14 @@ func InheritStatic(c, base *v1alpha1.AgentConfig) {
 	}
 }
 
-// ForceStatic gives all static fields of c the values of base.
+// ForceStatic sets all static fields of c to the values of base.
 func ForceStatic(c, base *v1alpha1.AgentConfig) {
 	for _, name := range StaticFields() {
 		fieldOf(c, name).Set(fieldOf(base, name))
 	}
 }
 
-// fieldOf finds a field by the name that it has in the file.
+// fieldOf returns the field with a name of the file.
 func fieldOf(c *v1alpha1.AgentConfig, name string) reflect.Value {
 	value := reflect.ValueOf(c).Elem()
 	for i := range value.NumField() {

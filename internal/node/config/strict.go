@@ -20,13 +20,13 @@ import (
 // maxBytes bounds a config file; a full one of every field is under 10 KiB.
 const maxBytes = 1 << 20
 
-// decoder fills a struct from YAML by its json tags and remembers where each
-// field stood, so that later checks can name the line too.
+// decoder fills a struct from YAML by its json tags and records the line of each field, so that later checks can report
+// it.
 type decoder struct {
 	file  string
 	lines map[string]int
-	// origins say where a field of the configuration comes from in a file of another
-	// shape, so that one set of checks speaks of what the user wrote.
+	// origins maps fields of the configuration to fields of NVIDIA's file, so that the same checks report the names
+	// that the user wrote.
 	origins map[string]string
 	// hints are fixes for unknown keys, by path.
 	hints map[string]string
@@ -46,7 +46,7 @@ func newDecoder(file string) *decoder {
 	return &decoder{file: file, lines: map[string]int{}, origins: map[string]string{}, filed: map[Problem]bool{}}
 }
 
-// parse reads one YAML (or JSON) document; nil stands for an empty file or one with a problem.
+// parse reads one YAML (or JSON) document. It returns nil for an empty file or one with a problem.
 func (d *decoder) parse(data []byte) *yaml.Node {
 	if len(data) > maxBytes {
 		d.add(0, "", fmt.Sprintf("the file has %d bytes, at most %d are read", len(data), maxBytes), "")
@@ -58,7 +58,8 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err != nil:
-		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "), "check the indentation and quotes above this line")
+		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "),
+			"check the indentation and quotes above this line")
 		return nil
 	}
 	if err := reader.Decode(&second); !errors.Is(err, io.EOF) {
@@ -84,7 +85,7 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 		d.lines[field] = node.Line
 	}
 	if node.Tag == "!!null" {
-		return // "key:" with nothing behind it keeps the default.
+		return // "key:" without a value keeps the default.
 	}
 	if into.Kind() == reflect.Pointer {
 		into.Set(reflect.New(into.Type().Elem()))
@@ -110,7 +111,7 @@ func (d *decoder) fill(node *yaml.Node, into reflect.Value, field string) {
 	}
 }
 
-// leaf tells whether a type reads itself, whatever its kind (a duration, all-or-indices).
+// leaf reports whether a type decodes itself, whatever its kind (a duration, all-or-indices).
 func leaf(value reflect.Value) bool {
 	_, ok := reflect.TypeAssert[json.Unmarshaler](value.Addr())
 	return ok
@@ -136,14 +137,14 @@ func (d *decoder) fillStruct(node *yaml.Node, into reflect.Value, field string) 
 	}, func(key string) string { return join(field, key) })
 }
 
-// eachKey visits the keys of a mapping but the double ones, which are problems.
+// eachKey visits the keys of a mapping, except duplicates, which are problems.
 func (d *decoder) eachKey(node *yaml.Node, visit func(key, value *yaml.Node), path func(string) string) {
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key := node.Content[i]
 		switch {
 		case key.Kind != yaml.ScalarNode || !printable(key.Value):
-			d.add(key.Line, path("?"), "a key is printable text, got "+describe(key), "")
+			d.add(key.Line, path("?"), "a key must be printable text, got "+describe(key), "")
 		case seen[key.Value]:
 			d.add(key.Line, path(key.Value), "this key is given twice", "keep one")
 		default:
@@ -153,8 +154,8 @@ func (d *decoder) eachKey(node *yaml.Node, visit func(key, value *yaml.Node), pa
 	}
 }
 
-// unknown says what to write instead of a key that is not known here: what the hints say,
-// the place where a key of this very name belongs, or the nearest name.
+// unknown returns what to write instead of an unknown key: a hint, the place where a key of this name belongs, or the
+// most similar name.
 func (d *decoder) unknown(path, key string, known []string) string {
 	if hint, ok := d.hints[path]; ok {
 		return hint
@@ -165,7 +166,7 @@ func (d *decoder) unknown(path, key string, known []string) string {
 	return suggestion(key, known)
 }
 
-// places are the paths of the file's type that end with key.
+// places returns the paths of the file's type that end with key.
 func (d *decoder) places(key string) []string {
 	var found []string
 	walkKeys(d.root, "", func(parent, name string) {
@@ -221,7 +222,7 @@ func (d *decoder) fillList(node *yaml.Node, into reflect.Value, field string) {
 	for i, item := range node.Content {
 		path := field + "[" + strconv.Itoa(i) + "]"
 		if item.Tag == "!!null" {
-			// A rule that a template left empty would select everything.
+			// An empty rule, such as from a template, would select everything.
 			d.add(item.Line, path, "this entry is empty", "fill it in, or remove it")
 			continue
 		}

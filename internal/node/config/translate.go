@@ -13,17 +13,16 @@ import (
 
 const nvidiaDomain = "nvidia.com/"
 
-// translation turns the resources and the sharing of NVIDIA's file into rules. NVIDIA names
-// devices first and shares what has a name; here the first rule that selects a device decides
-// both. So each naming becomes the rules of the entries that share its name, and
-// then one that only names what those leave.
+// translation turns the resources and the sharing of NVIDIA's file into rules. NVIDIA's file first names devices and
+// then shares a name; in Berth's the first rule that selects a device decides both. So each naming becomes the rules of
+// the entries that share its name, followed by a rule that names the remaining devices.
 type translation struct {
 	*decoder
 	file   *nvidiaFile
 	config *v1alpha1.AgentConfig
-	// gpus and migs are the namings in their order.
+	// gpus and migs are the namings in the order of the file.
 	gpus, migs []naming
-	// entries are the good ones of the sharing block in mode.
+	// entries are the valid entries of the sharing block in mode.
 	entries []entry
 	mode    v1alpha1.SharingMode
 	block   *nvidiaMode
@@ -31,9 +30,9 @@ type translation struct {
 
 // naming gives a name to devices of a pattern.
 type naming struct {
-	// pattern is empty for all that no other naming took.
+	// pattern is empty for all devices that no other naming selects.
 	pattern, name string
-	// at is where the file says so; empty for the default.
+	// at is the position in the file; empty for the default.
 	at string
 }
 
@@ -41,8 +40,7 @@ type naming struct {
 type entry struct {
 	*nvidiaShared
 	name, rename, at string
-	// named is set once a naming gives the name; gpus and migs when a rule for such
-	// devices came of it.
+	// named is set when a naming has the name; gpus and migs when a rule for such devices was made from it.
 	named, gpus, migs bool
 }
 
@@ -70,7 +68,7 @@ func (t *translation) run() {
 		t.migRules(n)
 	}
 	if slices.ContainsFunc(slices.Concat(t.gpus, t.migs), func(n naming) bool { return n.name == "" }) {
-		return // What an entry means cannot be told before the names are mended.
+		return // The meaning of an entry is unknown until the names are fixed.
 	}
 	for i := range t.entries {
 		t.settle(&t.entries[i])
@@ -83,18 +81,21 @@ func (t *translation) namings(at string, list []nvidiaResource) []naming {
 	for i, r := range list {
 		field := fmt.Sprintf("%s[%d]", at, i)
 		if r.Pattern == "" {
-			t.reject(field+".pattern", "is missing", "write what the name is for; * stands for anything")
+			t.reject(field+".pattern", "is missing", "write the models or profiles that the name is for; * stands for anything")
 		}
 		out = append(out, naming{pattern: r.Pattern, name: t.resource(field+".name", r.Name), at: field})
 	}
 	return out
 }
 
-// reachable leaves out namings that an earlier one leaves nothing.
+// reachable leaves out namings whose devices an earlier one already selects.
 func (t *translation) reachable(all []naming) []naming {
 	var out []naming
 	for _, n := range all {
-		earlier := slices.IndexFunc(out, func(e naming) bool { return n.pattern != "" && matches(e.pattern, n.pattern) || e.pattern == "*" })
+		earlier := slices.IndexFunc(out, func(e naming) bool {
+			return n.pattern != "" && matches(e.pattern,
+				n.pattern) || e.pattern == "*"
+		})
 		switch {
 		case earlier < 0:
 			out = append(out, n)
@@ -105,7 +106,7 @@ func (t *translation) reachable(all []naming) []naming {
 	return out
 }
 
-// resource gives a name its domain; the error is filed.
+// resource adds the domain to a name. It reports an invalid name.
 func (t *translation) resource(field, name string) string {
 	full := nvidiaDomain + strings.TrimPrefix(name, nvidiaDomain)
 	short := strings.TrimPrefix(full, nvidiaDomain)
@@ -113,29 +114,32 @@ func (t *translation) resource(field, name string) string {
 	case name == "":
 		t.reject(field, "is missing", "write a resource name such as nvidia.com/gpu")
 	case strings.Contains(short, "/"):
-		t.reject(field, strconv.Quote(name)+" is of another domain than nvidia.com", "for that, write a file of Berth's own: kind AgentConfig")
+		t.reject(field, strconv.Quote(name)+" is of another domain than nvidia.com",
+			"for that, write a file of Berth's own: kind AgentConfig")
 	case len(full) > maxResourceName:
 		t.reject(field, fmt.Sprintf("%q has %d characters, at most %d are allowed", full, len(full), maxResourceName), "shorten it")
 	case len(validation.IsDNS1123Subdomain(short)) > 0:
-		t.reject(field, strconv.Quote(name)+" is not a resource name", "write lower-case letters, digits, - and . behind nvidia.com/")
+		t.reject(field, strconv.Quote(name)+" is not a resource name", "write lower-case letters, digits, - and . after nvidia.com/")
 	default:
 		return full
 	}
 	return ""
 }
 
-// readSharing takes the block that is given, and its good entries.
+// readSharing reads the sharing block and its valid entries.
 func (t *translation) readSharing() {
 	sharing, at := t.file.Sharing, "sharing.timeSlicing"
 	t.mode, t.block = v1alpha1.SharingTimeSlicing, sharing.TimeSlicing
 	if sharing.MPS != nil {
 		if t.block != nil {
-			t.reject("sharing.mps", "timeSlicing and mps exclude each other in this file", "remove one of them; to use both on one node, on different cards, write a file of Berth's own: kind AgentConfig")
+			t.reject("sharing.mps", "timeSlicing and mps exclude each other in this file",
+				"remove one of them; to use both on one node, on different GPUs, write a file of Berth's own: kind AgentConfig")
 			return
 		}
 		at, t.mode, t.block = "sharing.mps", v1alpha1.SharingMPS, sharing.MPS
 		if t.config.MIGStrategy == v1alpha1.MIGStrategyMixed {
-			t.reject(at, "mps is not possible with migStrategy mixed", "set migStrategy: none, or, for MPS and MIG on different cards, write a file of Berth's own: kind AgentConfig")
+			t.reject(at, "mps is not possible with migStrategy mixed",
+				"set migStrategy: none, or, for MPS and MIG on different GPUs, write a file of Berth's own: kind AgentConfig")
 			return
 		}
 	}
@@ -143,7 +147,8 @@ func (t *translation) readSharing() {
 		return
 	}
 	if len(t.block.Resources) == 0 {
-		t.reject(at+".resources", "names no resource to share", "write at least one, such as {name: nvidia.com/gpu, replicas: 4}, or remove "+at)
+		t.reject(at+".resources", "names no resource to share",
+			"write at least one, such as {name: nvidia.com/gpu, replicas: 4}, or remove "+at)
 	}
 	for i := range t.block.Resources {
 		shared, field := &t.block.Resources[i], fmt.Sprintf("%s.resources[%d]", at, i)
@@ -160,13 +165,13 @@ func (t *translation) readSharing() {
 			continue
 		}
 		if shared.Devices.oldUUID {
-			t.note(field+".devices", "MIG-GPU-… is what drivers before R470 called a MIG device; later ones never do", "write MIG-… as nvidia-smi -L prints it")
+			t.note(field+".devices", "MIG-GPU-… is the UUID of a MIG device in drivers before R470; later drivers do not use it", "write MIG-… as nvidia-smi -L prints it")
 		}
 		t.entries = append(t.entries, e)
 	}
 }
 
-// entriesOf are the entries that share what has the name.
+// entriesOf returns the entries that share the devices with a name.
 func (t *translation) entriesOf(name string) []*entry {
 	var out []*entry
 	for i := range t.entries {
@@ -177,8 +182,7 @@ func (t *translation) entriesOf(name string) []*entry {
 	return out
 }
 
-// countable refuses a count of devices that several namings give one name: each would
-// become a rule that counts for itself.
+// countable refuses a count for a name that several namings give: each of them would become a rule with its own count.
 func (t *translation) countable(e *entry, all []naming) bool {
 	if e.Devices.count == 0 {
 		return true
@@ -190,12 +194,12 @@ func (t *translation) countable(e *entry, all []naming) bool {
 		}
 	}
 	if len(same) > 1 {
-		t.reject(e.at+".devices", fmt.Sprintf("a number of devices cannot be taken across %s, which all give the name %s", strings.Join(same, " and "), e.name), "list the devices, or write all")
+		t.reject(e.at+".devices", fmt.Sprintf("a number of devices cannot be selected across %s, which all give the name %s", strings.Join(same, " and "), e.name), "list the devices, or write all")
 	}
 	return len(same) == 1
 }
 
-// gpuRules makes the rules of cards with one name.
+// gpuRules adds the rules of GPUs with one name.
 func (t *translation) gpuRules(n naming) {
 	base := v1alpha1.GPURule{}
 	if n.at != "" {
@@ -213,7 +217,7 @@ func (t *translation) gpuRules(n naming) {
 		rule := base
 		rule.Sharing = t.share(e)
 		if e.Devices.listing {
-			// A selector wants an entry of each of its lists, NVIDIA's list either.
+			// A selector must match each of its lists, NVIDIA's list any of them.
 			if rule.Select.Index = e.Devices.gpus; rule.Select.Index != nil {
 				t.addGPU(rule, e.at)
 			}
@@ -238,18 +242,18 @@ func (t *translation) addGPU(rule v1alpha1.GPURule, at string) {
 	t.config.GPUs = append(t.config.GPUs, rule)
 }
 
-// cameFrom says what a rule was made of; the keys of an entry are those of our sharing.
+// cameFrom records the origin of a rule; the keys of an entry are those of Berth's sharing.
 func (t *translation) cameFrom(rule, at string) {
 	t.origins[rule], t.origins[rule+".sharing"] = at, at
 }
 
-// migRules makes the rules of MIG devices with one name.
+// migRules adds the rules of MIG devices with one name.
 func (t *translation) migRules(n naming) {
 	base := v1alpha1.MIGDeviceRule{}
 	if n.at != "" {
 		base.ResourceName = n.name
 	}
-	// Where the hardware does not meet single, MIG devices have names of their own, which the entry does not give.
+	// Where the hardware does not meet single, MIG devices have their own names, which the entry does not use.
 	base.Select.NamedAsGPU = n.at == "" && t.config.MIGStrategy == v1alpha1.MIGStrategySingle
 	if n.pattern != "" && n.pattern != "*" {
 		base.Select.Profile = []string{n.pattern}
@@ -265,13 +269,14 @@ func (t *translation) migRules(n naming) {
 			t.note(e.at, "MIG devices stay unshared: MPS does not run on them", "use timeSlicing to share them too")
 		}
 	}
-	left := !slices.ContainsFunc(t.config.MIGDevices, func(r v1alpha1.MIGDeviceRule) bool { return coversMIGDevices(&r.Select, &base.Select) })
+	left := !slices.ContainsFunc(t.config.MIGDevices,
+		func(r v1alpha1.MIGDeviceRule) bool { return coversMIGDevices(&r.Select, &base.Select) })
 	if n.at != "" && left {
 		t.addMIG(base, n.at)
 	}
 }
 
-// migEntry makes the rules of one entry for MIG devices.
+// migEntry adds the rules of one entry for MIG devices.
 func (t *translation) migEntry(rule v1alpha1.MIGDeviceRule, e *entry) {
 	e.migs = true
 	rule.Sharing = t.share(e)
@@ -305,20 +310,22 @@ func (t *translation) share(e *entry) *v1alpha1.Sharing {
 	}
 }
 
-// entryByProfile makes the rules of an entry for nvidia.com/mig-PROFILE, the name that
-// migStrategy mixed gives where resources.mig gives none.
+// entryByProfile adds the rules of an entry for nvidia.com/mig-PROFILE, the name that migStrategy mixed gives where
+// resources.mig gives none.
 func (t *translation) entryByProfile(e *entry, resource string) {
 	name, ok := profileOfResource(resource)
 	taken := slices.IndexFunc(t.migs, func(n naming) bool { return n.pattern == "" || matches(n.pattern, name) })
 	switch {
 	case !ok:
-		t.reject(e.at+".name", e.name+" is of no MIG profile", profileForm+", with . for each +")
+		t.reject(e.at+".name", e.name+" does not match a MIG profile", profileForm+", with . for each +")
 	case t.mode == v1alpha1.SharingMPS:
 		t.reject(e.at+".name", "MPS does not run on MIG devices", "share them by timeSlicing")
 	case t.config.MIGStrategy != v1alpha1.MIGStrategyMixed:
-		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name), "set migStrategy: mixed")
+		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name),
+			"set migStrategy: mixed")
 	case taken >= 0:
-		t.reject(e.at+".name", fmt.Sprintf("nothing is advertised as %s: %s names these MIG devices %s", e.name, t.migs[taken].at, t.migs[taken].name), "write that name")
+		t.reject(e.at+".name", fmt.Sprintf("nothing is advertised as %s: %s names these MIG devices %s", e.name,
+			t.migs[taken].at, t.migs[taken].name), "write that name")
 	case !e.Devices.ofMIGs():
 		t.checkKinds(e)
 	default:
@@ -327,7 +334,7 @@ func (t *translation) entryByProfile(e *entry, resource string) {
 	}
 }
 
-// settle looks after the entries that no naming took.
+// settle handles the entries whose name no naming has.
 func (t *translation) settle(e *entry) {
 	if e.named {
 		t.checkKinds(e)
@@ -341,12 +348,15 @@ func (t *translation) settle(e *entry) {
 	for _, n := range slices.Concat(t.gpus, t.migs) {
 		known = append(known, n.name)
 	}
-	if slices.ContainsFunc(t.file.Resources.MIG, func(r nvidiaResource) bool { return nvidiaDomain+strings.TrimPrefix(r.Name, nvidiaDomain) == e.name }) {
-		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name), "set migStrategy: mixed")
+	if slices.ContainsFunc(t.file.Resources.MIG,
+		func(r nvidiaResource) bool { return nvidiaDomain+strings.TrimPrefix(r.Name, nvidiaDomain) == e.name }) {
+		t.note(e.at, fmt.Sprintf("has no effect: migStrategy %s does not advertise %s", t.config.MIGStrategy, e.name),
+			"set migStrategy: mixed")
 		return
 	}
 	slices.Sort(known)
-	t.reject(e.at+".name", "nothing is advertised as "+e.name, suggest("there are nvidia.com/mig-PROFILE and", e.name, slices.Compact(known)))
+	t.reject(e.at+".name", "nothing is advertised as "+e.name,
+		suggest("there are nvidia.com/mig-PROFILE and", e.name, slices.Compact(known)))
 }
 
 // checkKinds refuses a list that names devices of a kind that does not have the name.
@@ -356,8 +366,9 @@ func (t *translation) checkKinds(e *entry) {
 	case migs > 0 && t.mode == v1alpha1.SharingMPS:
 		t.reject(e.at+".devices", "MPS does not run on MIG devices", "remove them from the list, or use timeSlicing")
 	case gpus > 0 && !e.gpus:
-		t.reject(e.at+".devices", "the list has whole cards, which are not advertised as "+e.name, "write MIG devices as \"0:1\" or by UUID")
+		t.reject(e.at+".devices", "the list has whole GPUs, which are not advertised as "+e.name, "write MIG devices as \"0:1\" or by UUID")
 	case migs > 0 && !e.migs:
-		t.reject(e.at+".devices", fmt.Sprintf("the list has MIG devices, which migStrategy %s does not advertise as %s", t.config.MIGStrategy, e.name), "share them as nvidia.com/mig-PROFILE with migStrategy: mixed")
+		t.reject(e.at+".devices", fmt.Sprintf("the list has MIG devices, which migStrategy %s does not advertise as %s",
+			t.config.MIGStrategy, e.name), "share them as nvidia.com/mig-PROFILE with migStrategy: mixed")
 	}
 }

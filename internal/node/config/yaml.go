@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// plain is a node's value in the types that encoding/json knows.
+// plain returns a node's value in the types of encoding/json.
 func plain(node *yaml.Node) (any, error) {
 	switch node.Kind {
 	case yaml.SequenceNode:
@@ -26,7 +26,7 @@ func plain(node *yaml.Node) (any, error) {
 		}
 		return list, nil
 	case yaml.MappingNode:
-		// No type of ours that reads itself takes one: its own error says what it wants.
+		// No type that decodes itself accepts this; its own error says what it expects.
 		return map[string]any{}, nil
 	}
 	switch tag := node.ShortTag(); tag {
@@ -36,14 +36,14 @@ func plain(node *yaml.Node) (any, error) {
 		if !printable(node.Value) {
 			return nil, fmt.Errorf("%q holds a character that cannot be printed", node.Value)
 		}
-		return node.Value, nil // A date is text to us, as it was typed.
+		return node.Value, nil // A date is read as the text that was written.
 	case "!!bool", "!!int", "!!float":
 		var value any
 		if err := node.Decode(&value); err != nil {
 			return nil, fmt.Errorf("cannot be read: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		}
 		if number, ok := value.(float64); ok && (math.IsNaN(number) || math.IsInf(number, 0)) {
-			return node.Value, nil // JSON has no such number; as text it is of the wrong type.
+			return node.Value, nil // JSON has no such number; as text it has the wrong type.
 		}
 		return value, nil
 	default:
@@ -65,7 +65,7 @@ func describe(node *yaml.Node) string {
 	return strconv.Quote(node.Value)
 }
 
-// hasKey tells whether a document has the key at its top.
+// hasKey reports whether a document has the key at the top level.
 func hasKey(document *yaml.Node, key string) bool {
 	if document == nil || document.Kind != yaml.MappingNode {
 		return false
@@ -78,8 +78,8 @@ func hasKey(document *yaml.Node, key string) bool {
 	return false
 }
 
-// yamlErrorLine takes the line out of "yaml: line 3: …"; the library has no field
-// for it, and leaves it out when it is the first.
+// yamlErrorLine returns the line of "yaml: line 3: …"; the library has no field for it, and omits it for the first
+// line.
 func yamlErrorLine(err error) int {
 	_, rest, ok := strings.Cut(err.Error(), "line ")
 	if !ok {

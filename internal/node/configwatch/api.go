@@ -25,7 +25,7 @@ func configMaps() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 }
 
-// followNode follows the labels of our own Node.
+// followNode follows the labels of the agent's Node.
 func (w *Watcher) followNode(ctx context.Context) {
 	w.follow(ctx, nodes(), "", w.base.NodeName, func(object *unstructured.Unstructured) {
 		answer := nodeAnswer{known: true}
@@ -38,7 +38,7 @@ func (w *Watcher) followNode(ctx context.Context) {
 				}
 			}
 		}
-		w.learn(func(s *sources) { s.node = answer })
+		w.update(func(s *sources) { s.node = answer })
 	})
 }
 
@@ -50,7 +50,7 @@ func (w *Watcher) followMap(ctx context.Context, name string) {
 		if object != nil {
 			answer.data, _, _ = unstructured.NestedStringMap(object.Object, "data")
 		}
-		w.learn(func(s *sources) {
+		w.update(func(s *sources) {
 			next := maps.Clone(s.maps)
 			if next == nil {
 				next = map[string]mapAnswer{}
@@ -61,8 +61,8 @@ func (w *Watcher) followMap(ctx context.Context, name string) {
 	})
 }
 
-// forbid notes that the API server does not let an object be read; an empty message means that it does.
-func (w *Watcher) forbid(object, message string) {
+// setForbidden records that the API server denies reading an object; an empty message means that it allows it.
+func (w *Watcher) setForbidden(object, message string) {
 	w.mu.Lock()
 	changed := w.sources.forbidden[object] != message
 	if changed {
@@ -82,9 +82,10 @@ func (w *Watcher) forbid(object, message string) {
 	}
 }
 
-// follow tells take the object as it is, nil when there is none, until ctx ends. An API
-// server that is away is waited for by the informer.
-func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResource, namespace, name string, take func(*unstructured.Unstructured)) {
+// follow calls take with the object, and with nil when it does not exist, until ctx ends. The informer retries while
+// the API server is not available.
+func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResource, namespace, name string,
+	take func(*unstructured.Unstructured)) {
 	only := fields.OneTermEqualSelector("metadata.name", name).String()
 	objects := dynamic.ResourceInterface(w.api.Resource(resource))
 	if namespace != "" {
@@ -101,11 +102,11 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 		},
 	}, w.api), &unstructured.Unstructured{}, 0, nil)
 	what := resource.Resource + " " + strings.TrimPrefix(namespace+"/"+name, "/")
-	defer w.forbid(what, "")
+	defer w.setForbidden(what, "")
 	if err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
 		if apierrors.IsForbidden(err) {
-			w.forbid(what, err.Error())
+			w.setForbidden(what, err.Error())
 		}
 	}); err != nil {
 		w.deps.Log.Error("an object of the API cannot be followed", "object", what, "error", err)
@@ -113,13 +114,13 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 	}
 	var mu sync.Mutex
 	told := false
-	// tell keeps the order: that there is no object is said only before anything else was.
-	tell := func(object any, first bool) {
+	// report passes on that the object is missing only before any other event.
+	report := func(object any, first bool) {
 		found, _ := object.(*unstructured.Unstructured)
 		if found != nil && found.GetName() != name {
 			return
 		}
-		w.forbid(what, "")
+		w.setForbidden(what, "")
 		mu.Lock()
 		defer mu.Unlock()
 		if !first || !told {
@@ -128,14 +129,14 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 		}
 	}
 	events, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { tell(object, false) },
-		UpdateFunc: func(_, object any) { tell(object, false) },
+		AddFunc:    func(object any) { report(object, false) },
+		UpdateFunc: func(_, object any) { report(object, false) },
 		DeleteFunc: func(object any) {
 			if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 				object = gone.Obj
 			}
 			if was, ok := object.(*unstructured.Unstructured); !ok || was.GetName() == name {
-				tell(nil, false)
+				report(nil, false)
 			}
 		},
 	})
@@ -144,9 +145,9 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 		return
 	}
 	go func() {
-		// Everything that was listed has been told by then; nothing was, if there is no such object.
+		// All listed objects have been reported then; if there was none, the object does not exist.
 		if cache.WaitForCacheSync(ctx.Done(), events.HasSynced) {
-			tell(nil, true)
+			report(nil, true)
 		}
 	}()
 	informer.Run(ctx.Done())

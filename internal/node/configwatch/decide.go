@@ -17,16 +17,16 @@ import (
 // layoutsKey is the key of a ConfigMap of MIG layouts, mig-manager's.
 const layoutsKey = "config.yaml"
 
-// backToDefaults is the value of the node's label that asks for the configuration of an agent without a ConfigMap,
+// defaultsLabel is the value of the node's label that asks for the configuration of an agent without a ConfigMap,
 // unless the ConfigMap has a key of that name.
-const backToDefaults = "default"
+const defaultsLabel = "default"
 
 // candidate is a configuration as it was read, not yet known to be good.
 type candidate struct {
 	source, data string
 }
 
-// decision computes the next state from what the sources say.
+// decision computes the next state from the sources.
 type decision struct {
 	*Watcher
 	from  sources
@@ -34,24 +34,24 @@ type decision struct {
 	state State
 }
 
-// first settles what the start settles. A file that was edited since the last start is not in force before
-// the hardware was scanned: until then the last good one is.
+// first computes the state of the start. A file that was edited since the last start is not in force before the
+// hardware was scanned; until then the last valid one is.
 func (w *Watcher) first() error {
-	w.remember()
+	w.loadKept()
 	w.sources.file = readText(w.deps.File)
 	file := candidate{source: w.deps.File, data: w.sources.file.data}
 	loaded, err := w.parse(file, nil)
 	if w.sources.file.err != "" {
 		err = errors.New(w.sources.file.err)
 	}
-	last := w.recall(w.deps.File)
+	last := w.keptConfig(w.deps.File)
 	switch {
 	case err == nil:
 		w.base = loaded.Config
 	case last == nil:
 		return w.withLost(err)
 	default:
-		// The settings of the last start, so that a bad edit takes no GPU from the cluster.
+		// Use the settings of the last start, so that an invalid edit withdraws no GPU from the cluster.
 		if loaded, _ = w.parse(*last, nil); loaded.Config == nil {
 			return err
 		}
@@ -63,15 +63,15 @@ func (w *Watcher) first() error {
 			return unconnected
 		}
 	}
-	w.say(loaded)
+	w.logNotes(loaded)
 	d := &decision{Watcher: w, from: w.sources, state: State{Config: w.base, Source: w.deps.File, Notes: loaded.Notes}}
 	if d.state.Waiting = w.api != nil && w.deps.ConfigMap != ""; d.state.Waiting {
-		last = w.recall(w.deps.ConfigMap)
+		last = w.keptConfig(w.deps.ConfigMap)
 	}
 	if last != nil && err == nil && *last != file {
 		if before, bad := w.parse(*last, w.base); bad == nil {
 			config.ForceStatic(before.Config, w.base)
-			w.say(before)
+			w.logNotes(before)
 			d.state = State{Config: before.Config, Source: last.source, Notes: before.Notes}
 		}
 	}
@@ -82,7 +82,7 @@ func (w *Watcher) first() error {
 	}
 	w.current.Store(&d.state)
 	fresh := w.deps.ConfigMap == "" && err == nil && last == nil
-	if fresh && (w.deps.File != "" || w.memory.haveConfig) {
+	if fresh && (w.deps.File != "" || w.stored.haveConfig) {
 		return w.keep(file)
 	}
 	return nil
@@ -90,7 +90,7 @@ func (w *Watcher) first() error {
 
 // withLost adds to an error that the last good configuration, which might have helped, could not be read.
 func (w *Watcher) withLost(err error) error {
-	if result, ok := w.memory.lost[KeptFile]; ok {
+	if result, ok := w.stored.lost[KeptFile]; ok {
 		return fmt.Errorf("%w; %w", err, result.Err)
 	}
 	return err
@@ -99,14 +99,14 @@ func (w *Watcher) withLost(err error) error {
 // lost lists the files that could not be used.
 func (w *Watcher) lost() []Lost {
 	var list []Lost
-	for _, name := range slices.Sorted(maps.Keys(w.memory.lost)) {
-		result := w.memory.lost[name]
+	for _, name := range slices.Sorted(maps.Keys(w.stored.lost)) {
+		result := w.stored.lost[name]
 		list = append(list, Lost{Code: result.Code(), Err: result.Err})
 	}
 	return list
 }
 
-// parse reads a candidate. Values that only a start can change come from base, when there is one.
+// parse reads a candidate. Static fields come from base, if there is one.
 func (w *Watcher) parse(from candidate, base *v1alpha1.AgentConfig) (config.Loaded, error) {
 	return config.Read(from.source, []byte(from.data), func(c *v1alpha1.AgentConfig) {
 		if base != nil {
@@ -118,7 +118,7 @@ func (w *Watcher) parse(from candidate, base *v1alpha1.AgentConfig) (config.Load
 	})
 }
 
-// decide computes the state from what the sources last said.
+// decide computes the state from the last content of the sources.
 func (d *decision) decide() error {
 	d.keepLabels(d.from.node)
 	next, known, err := d.wanted()
@@ -134,13 +134,13 @@ func (d *decision) decide() error {
 	d.state.Lost = d.lost()
 	d.state.Forbidden = nil
 	for _, object := range slices.Sorted(maps.Keys(d.from.forbidden)) {
-		d.state.Forbidden = append(d.state.Forbidden, "the API server does not let the agent read "+object+": "+d.from.forbidden[object])
+		d.state.Forbidden = append(d.state.Forbidden,
+			"the API server does not allow the agent to read "+object+": "+d.from.forbidden[object])
 	}
 	return nil
 }
 
-// wanted is the configuration that the sources ask for; known is false while the API has
-// not answered.
+// wanted is the configuration that the sources ask for; known is false until the API has responded.
 func (d *decision) wanted() (candidate, bool, error) {
 	if d.deps.ConfigMap != "" && d.api != nil {
 		answer := d.from.maps[d.deps.ConfigMap]
@@ -161,8 +161,8 @@ func (d *decision) wanted() (candidate, bool, error) {
 	return candidate{source: d.deps.File, data: d.from.file.data}, true, nil
 }
 
-// key is the ConfigMap's key for this node; empty when nothing chooses one and none was in force before, which
-// leaves the file.
+// key returns the ConfigMap's key for this node. It is empty when no key is chosen and none was in force before, so
+// that the file is used.
 func (d *decision) key(from mapAnswer) (string, error) {
 	for _, label := range []string{LabelConfig, LabelNVIDIAConfig} {
 		name := d.from.node.labels[label]
@@ -172,7 +172,7 @@ func (d *decision) key(from mapAnswer) (string, error) {
 		if _, ok := from.data[name]; ok {
 			return name, nil
 		}
-		if name == backToDefaults {
+		if name == defaultsLabel {
 			return "", nil
 		}
 		return "", fmt.Errorf("label %s=%s of the node names no key of ConfigMap %s (%s)", label, name, d.deps.ConfigMap, from.advice(name))
@@ -190,18 +190,19 @@ func (d *decision) key(from mapAnswer) (string, error) {
 	if len(keys) == 1 {
 		return keys[0], nil
 	}
-	_, lost := d.memory.lost[KeptFile]
-	if last := d.recall(d.deps.ConfigMap); last == nil && !lost {
+	_, lost := d.stored.lost[KeptFile]
+	if last := d.keptConfig(d.deps.ConfigMap); last == nil && !lost {
 		return "", nil // No key was ever in force.
 	}
-	const fix = "name a key with the node's label " + LabelConfig + "; " + LabelConfig + "=" + backToDefaults + " goes back to the agent's own configuration"
+	const fix = "name a key with the node's label " + LabelConfig + "; " + LabelConfig + "=" + defaultsLabel + " goes back to the agent's own configuration"
 	switch {
 	case !from.exists:
 		return "", fmt.Errorf("ConfigMap %s does not exist any more (create it, or %s)", d.deps.ConfigMap, fix)
 	case len(keys) == 0:
 		return "", fmt.Errorf("ConfigMap %s has no keys any more (add one, or %s)", d.deps.ConfigMap, fix)
 	}
-	return "", fmt.Errorf("ConfigMap %s has the keys %s and nothing chooses one (call one default, or %s)", d.deps.ConfigMap, strings.Join(keys, ", "), fix)
+	return "", fmt.Errorf("ConfigMap %s has the keys %s and none is chosen (call one default, or %s)", d.deps.ConfigMap,
+		strings.Join(keys, ", "), fix)
 }
 
 func (m mapAnswer) keys() []string {
@@ -227,7 +228,7 @@ func (m mapAnswer) advice(name string) string {
 	}
 }
 
-// enforce makes a candidate the configuration in force if it is good, and the hardware can have it.
+// enforce puts a candidate in force if it is valid and the hardware supports it.
 func (d *decision) enforce(next candidate) error {
 	loaded, err := d.parse(next, d.base)
 	if err != nil {
@@ -241,7 +242,7 @@ func (d *decision) enforce(next candidate) error {
 		if d.judge != nil && !d.state.Waiting {
 			refused, known := d.judge.Refuse(d.state.Config, parsed)
 			if !known {
-				return nil // The last good one stays in force until the hardware was scanned.
+				return nil // The last valid one stays in force until the hardware was scanned.
 			}
 			if refused != nil {
 				d.refuse(fmt.Errorf("%s: %w", describe(next.source), refused))
@@ -256,54 +257,55 @@ func (d *decision) enforce(next candidate) error {
 			return err
 		}
 		d.deps.Log.Info("configuration in force", "source", describe(next.source))
-		d.say(loaded)
-	} else if !d.isKept(next) && (next.source != "" || d.memory.haveConfig) {
+		d.logNotes(loaded)
+	} else if !d.isKept(next) && (next.source != "" || d.stored.haveConfig) {
 		d.keepOrWarn(next)
 	}
 	d.state = State{Config: parsed, Source: next.source, Notes: loaded.Notes, Restart: restart, MIG: d.state.MIG}
 	return nil
 }
 
-// say logs what is worth knowing of a configuration that is good.
-func (w *Watcher) say(loaded config.Loaded) {
+// logNotes logs the notes of a valid configuration.
+func (w *Watcher) logNotes(loaded config.Loaded) {
 	for _, note := range loaded.Notes {
 		w.deps.Log.Warn("configuration", "note", note)
 	}
 }
 
-// keepOrWarn writes down what is in force. It takes effect all the same when that fails; only a restart with a bad
-// successor would miss it.
+// keepOrWarn stores the configuration in force. The configuration takes effect even if that fails; it would be missing
+// only after a restart with an invalid new one.
 func (d *decision) keepOrWarn(good candidate) {
 	if err := d.keep(good); err != nil && err.Error() != d.lastKeep {
-		d.deps.Log.Warn("the configuration could not be kept for a restart", "error", err)
+		d.deps.Log.Warn("failed to store the configuration for a restart", "error", err)
 		d.lastKeep = err.Error()
 	}
 }
 
 func (d *decision) refuse(err error) {
 	if d.state.Refused == nil || d.state.Refused.Error() != err.Error() {
-		d.deps.Log.Error("configuration refused, the last good one stays in force", "error", err, "inForce", describe(d.state.Source))
+		d.deps.Log.Error("configuration refused; the last valid one stays in force", "error", err, "inForce", describe(d.state.Source))
 	}
 	d.state.Refused = err
-	// When the last good one is lost, the defaults must not take its place.
-	_, lost := d.memory.lost[KeptFile]
+	// When the last valid one is lost, the defaults must not replace it.
+	_, lost := d.stored.lost[KeptFile]
 	d.state.Waiting = d.state.Waiting && lost
 }
 
-// mig is what the Node and the ConfigMap of layouts say. While the API is away, what they said last counts, once the
-// API had the time to answer.
+// mig returns the partitioning that the Node and the ConfigMap of layouts ask for. While the API is not available,
+// their last content applies after AnswerTimeout.
 func (d *decision) mig() MIG {
 	next := MIG{Known: d.from.node.known || d.api == nil, Layout: d.from.node.labels[LabelMIG]}
-	if !next.Known && d.memory.labels != nil {
-		next.Layout = d.memory.labels[LabelMIG]
-		next.Known, next.Remembered = d.from.late, !d.from.late
+	if !next.Known && d.stored.labels != nil {
+		next.Layout = d.stored.labels[LabelMIG]
+		next.Known, next.Remembered = d.from.timedOut, !d.from.timedOut
 	}
 	name := d.state.Config.MIGConfigMap
 	switch {
 	case name == "":
 		return next
 	case d.api == nil:
-		next.Err = fmt.Errorf("read MIG layouts: ConfigMap %s cannot be read without an API server (write the layouts into migLayouts of the file)", name)
+		next.Err = fmt.Errorf("read MIG layouts: ConfigMap %s cannot be read without an API server (write the layouts into migLayouts of the file)",
+			name)
 		next.Unread = true
 		return next
 	}
@@ -313,7 +315,7 @@ func (d *decision) mig() MIG {
 	var err error
 	switch {
 	case !answer.known:
-		next.Known = next.Known && d.from.late && d.memory.layouts.Source == source
+		next.Known = next.Known && d.from.timedOut && d.stored.layouts.Source == source
 	case !ok:
 		err = fmt.Errorf("read MIG layouts: ConfigMap %s has no key %s (%s)", name, layoutsKey, answer.advice(layoutsKey))
 	default:
@@ -323,9 +325,9 @@ func (d *decision) mig() MIG {
 		}
 	}
 	next.Err = err
-	if d.memory.layouts.Source == source {
-		// They were good when they were kept.
-		next.Layouts, _ = config.ParseMIGLayouts(source, []byte(d.memory.layouts.Data))
+	if d.stored.layouts.Source == source {
+		// They were valid when they were stored.
+		next.Layouts, _ = config.ParseMIGLayouts(source, []byte(d.stored.layouts.Data))
 	}
 	next.Unread = next.Layouts == nil
 	return next
@@ -357,7 +359,7 @@ func readText(path string) text {
 	return text{data: string(data)}
 }
 
-// same compares states; errors by what they say.
+// same compares states; errors by their message.
 func same(a, b State) bool {
 	said := func(err error) string {
 		if err == nil {

@@ -1,22 +1,26 @@
-// Package configwatch follows where a node's configuration comes from while the agent
-// runs: the file of --config, a key of a ConfigMap that the node's label chooses, the
-// ConfigMap of MIG layouts, and the node's label nvidia.com/mig.config.
+// Package configwatch follows the sources of a node's configuration while the agent runs: the file of --config, a key
+// of a ConfigMap that the node's label chooses, the ConfigMap of MIG layouts, and the node's label
+// nvidia.com/mig.config.
 //
 // It guarantees:
 //
-//   - What it says is in force is complete and consistent.
-//   - A bad new configuration leaves the last good one in force, over a restart and a reboot too (it is kept on disk before
-//     it takes effect), and is named with line, field and fix. Bad is also one that the hardware cannot have for a device
-//     that is offered now, which a Judge tells; before the hardware was scanned the last good one stays in force.
-//   - Once a key of the ConfigMap was in force, a ConfigMap that is gone, has no key, or has several of which nothing
-//     chooses one, is a refusal too. The label's value "default" and a start without --config-map go back to the defaults.
-//   - Bad MIG layouts leave the last good ones in force, over a restart and a reboot. When there were none, State says so.
-//   - While the API does not answer, the labels of the Node that were known last count after Patience.
-//   - What was kept of another Node, by its UID, is void as soon as our Node's UID is known.
-//   - Settings which only a start can change keep their value.
-//   - A change is seen within a second. ConfigMaps are watched through the API, since mounted ones lag by a minute or more.
+//   - The configuration in force is complete and consistent.
+//   - An invalid new configuration leaves the last valid one in force, also after a restart and a reboot (it is stored
+//     on disk before it takes effect), and is reported with line, field and fix. A configuration is also invalid when
+//     the hardware does not support it for a device that is advertised now, which a Judge decides; until the hardware
+//     was scanned the last valid one stays in force.
+//   - After a key of the ConfigMap was in force, a ConfigMap that is missing, has no key, or has several keys of which
+//     none is chosen, is refused too. The label's value "default" and a start without --config-map return to the
+//     defaults.
+//   - Invalid MIG layouts leave the last valid ones in force, also after a restart and a reboot. State reports it when
+//     there were none.
+//   - While the API does not respond, the last known labels of the Node apply after AnswerTimeout.
+//   - What was stored for another Node, by its UID, is discarded when the UID of the agent's Node is known.
+//   - Static settings keep their value until the agent restarts.
+//   - A change takes effect within a second. ConfigMaps are watched through the API, because mounted ones are updated a
+//     minute or more later.
 //
-// Current reads memory only: parsing and writing to the disk are done by one goroutine, which no reader waits for.
+// Current only reads memory: one goroutine parses and writes to disk, and no reader waits for it.
 //
 // It decides nothing about GPUs. It must not import any package but config, spelling, statefile and the public types.
 package configwatch

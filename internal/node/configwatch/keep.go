@@ -22,14 +22,14 @@ const (
 	LabelsFile = "node-labels.json"
 )
 
-// kept is a text with the place where it was read.
+// kept is a text with the source from which it was read.
 type kept struct {
 	Source string `json:"source"`
 	Data   string `json:"data"`
 }
 
-// memory is what earlier agents kept, and what this one has kept since.
-type memory struct {
+// stored is the state that earlier agents and this one have stored.
+type stored struct {
 	config     kept
 	haveConfig bool
 	layouts    kept
@@ -39,7 +39,7 @@ type memory struct {
 	labels map[string]string
 	// owner is the UID of the Node that they belong to; empty when it was never known.
 	owner string
-	// lost are the files that could not be used, by name.
+	// lost has the files that could not be read, by name.
 	lost map[string]statefile.Result
 }
 
@@ -63,9 +63,9 @@ func (w *Watcher) labelsFile() statefile.File[map[string]string] {
 	}
 }
 
-// remember reads what earlier agents kept.
-func (w *Watcher) remember() {
-	m := &w.memory
+// loadKept reads the state that earlier agents stored.
+func (w *Watcher) loadKept() {
+	m := &w.stored
 	m.lost = map[string]statefile.Result{}
 	take := func(name string, result statefile.Result) {
 		m.owner = cmp.Or(m.owner, result.NodeUID)
@@ -86,54 +86,54 @@ func (w *Watcher) remember() {
 	take(LabelsFile, result)
 }
 
-// recall finds what was kept of a source: of a file by its path, of a ConfigMap by its
-// NAMESPACE/NAME. Nil when there is nothing.
-func (w *Watcher) recall(source string) *candidate {
-	of := w.memory.config.Source
-	if source == "" || !w.memory.haveConfig || of != source && !strings.HasPrefix(of, source+"/") {
+// keptConfig returns the stored configuration of a source: of a file by its path, of a ConfigMap by its NAMESPACE/NAME;
+// nil if there is none.
+func (w *Watcher) keptConfig(source string) *candidate {
+	of := w.stored.config.Source
+	if source == "" || !w.stored.haveConfig || of != source && !strings.HasPrefix(of, source+"/") {
 		return nil
 	}
-	return &candidate{source: of, data: w.memory.config.Data}
+	return &candidate{source: of, data: w.stored.config.Data}
 }
 
-// keep writes a good configuration down, before it takes effect.
+// keep stores a valid configuration before it takes effect.
 func (w *Watcher) keep(good candidate) error {
 	next := kept{Source: good.source, Data: good.data}
 	if err := w.configFile().Save(next); err != nil {
 		return err
 	}
-	w.memory.config, w.memory.haveConfig, w.memory.configUID = next, true, w.NodeUID()
-	delete(w.memory.lost, KeptFile)
+	w.stored.config, w.stored.haveConfig, w.stored.configUID = next, true, w.NodeUID()
+	delete(w.stored.lost, KeptFile)
 	return nil
 }
 
-// isKept tells whether a configuration is on disk already, for this Node.
+// isKept reports whether a configuration is already stored for this Node.
 func (w *Watcher) isKept(good candidate) bool {
-	m := &w.memory
+	m := &w.stored
 	return m.haveConfig && m.config == kept{Source: good.source, Data: good.data} && (m.configUID == w.NodeUID() || w.NodeUID() == "")
 }
 
 // keepLayouts writes good MIG layouts down.
 func (w *Watcher) keepLayouts(source, data string) {
 	next := kept{Source: source, Data: data}
-	if next == w.memory.layouts && (w.memory.layoutsUID == w.NodeUID() || w.NodeUID() == "") {
+	if next == w.stored.layouts && (w.stored.layoutsUID == w.NodeUID() || w.NodeUID() == "") {
 		return
 	}
 	if err := w.layoutsFile().Save(next); err != nil {
-		w.deps.Log.Warn("the MIG layouts could not be kept for a restart", "error", err)
+		w.deps.Log.Warn("failed to store the MIG layouts for a restart", "error", err)
 		return
 	}
-	w.memory.layouts, w.memory.layoutsUID = next, w.NodeUID()
-	delete(w.memory.lost, LayoutsFile)
+	w.stored.layouts, w.stored.layoutsUID = next, w.NodeUID()
+	delete(w.stored.lost, LayoutsFile)
 }
 
 // keepLabels writes the Node's labels down. Everything of another Node is void from now on.
 func (w *Watcher) keepLabels(node nodeAnswer) {
 	if !node.known || node.uid == "" {
-		return // A Node that is gone says nothing about what the next one of its name will have.
+		return // A deleted Node does not determine the labels of the next one with its name.
 	}
 	w.nodeUID.Store(&node.uid)
-	m := &w.memory
+	m := &w.stored
 	if m.owner != "" && m.owner != node.uid {
 		w.deps.Log.Warn("state of another Node is not used", "uid", m.owner, "own", node.uid)
 		m.haveConfig, m.layouts, m.labels = false, kept{}, nil
@@ -144,14 +144,14 @@ func (w *Watcher) keepLabels(node nodeAnswer) {
 		return
 	}
 	if err := w.labelsFile().Save(node.labels); err != nil {
-		w.deps.Log.Warn("the labels of the node could not be kept for a restart", "error", err)
+		w.deps.Log.Warn("failed to store the node's labels for a restart", "error", err)
 		return
 	}
 	m.labels = node.labels
 	delete(m.lost, LabelsFile)
 }
 
-// persistentDir is known before there is a configuration, if the flags or nothing say it.
+// persistentDir is known before the configuration if the flags set it or it is the default.
 func (w *Watcher) persistentDir() string {
 	known := w.base
 	if known == nil {
@@ -164,7 +164,7 @@ func (w *Watcher) persistentDir() string {
 	return cmp.Or(known.PersistentDir, config.DefaultPersistentDir)
 }
 
-// Remove removes what a Watcher has written to the persistent directory. It is no error when there is nothing.
+// Remove removes the files of a Watcher from the persistent directory. Missing files are not an error.
 func Remove(persistentDir string) error {
 	var failed []error
 	for _, name := range []string{KeptFile, LayoutsFile, LabelsFile} {

@@ -28,7 +28,8 @@ func TestNoKeyKeepsTheLastGoodConfiguration(t *testing.T) {
 		want   string
 	}{
 		"deleted": {func(w *world) {
-			if err := w.api.Resource(configMaps()).Namespace("berth-system").Delete(w.t.Context(), "configs", metav1.DeleteOptions{}); err != nil {
+			if err := w.api.Resource(configMaps()).Namespace("berth-system").Delete(w.t.Context(), "configs",
+				metav1.DeleteOptions{}); err != nil {
 				w.t.Fatal(err)
 			}
 		}, "does not exist"},
@@ -47,7 +48,8 @@ func TestNoKeyKeepsTheLastGoodConfiguration(t *testing.T) {
 			refused := func(s State) bool { return s.Refused != nil && strings.Contains(s.Refused.Error(), tc.want) }
 			state := w.await(watcher, "the refusal", func(s State) bool { return refused(s) || s.Config.ResourceName != "nvidia.com/only" })
 			if !refused(state) || state.Config.ResourceName != "nvidia.com/only" || state.Source != "berth-system/configs/only" {
-				t.Fatalf("refused with %v, in force is %s of %q; want the last good one", state.Refused, state.Config.ResourceName, state.Source)
+				t.Fatalf("refused with %v, in force is %s of %q; want the last good one", state.Refused,
+					state.Config.ResourceName, state.Source)
 			}
 			stop()
 			again, stop := w.start()
@@ -85,8 +87,8 @@ func TestStartWithoutConfigMapForgetsIt(t *testing.T) {
 
 const twoLayout = "version: v1\nmig-configs:\n  two:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 2}\n"
 
-// TestLayoutsOutliveARestart: a ConfigMap of layouts that is bad when the agent starts leaves the last good ones in force;
-// without any, it is known that no name of a layout means anything.
+// TestLayoutsOutliveARestart: a ConfigMap of layouts that is bad when the agent starts leaves the last good ones in
+// force; without any, it is known that no name of a layout means anything.
 func TestLayoutsOutliveARestart(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"
@@ -128,8 +130,8 @@ func (w *world) own(uid types.UID, labels map[string]string) {
 	})
 }
 
-// TestLabelsOutliveABoot: without the API, the labels and layouts that were known last count, once the API had
-// the time to answer, and not before: what it says is newer.
+// TestLabelsOutliveABoot: without the API, the last known labels and layouts apply after AnswerTimeout and not before,
+// because the API's are newer.
 func TestLabelsOutliveABoot(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"
@@ -153,14 +155,14 @@ func TestLabelsOutliveABoot(t *testing.T) {
 		t.Errorf("at the start: %+v; want a label that is remembered and does not count yet", mig)
 	}
 	awaitWaiters(t, clock)
-	clock.Step(Patience)
+	clock.Step(AnswerTimeout)
 	state := w.await(again, "the label of before", func(s State) bool { return s.MIG.Known })
 	if state.MIG.Layout != "two" || len(state.MIG.Layouts["two"]) != 1 || state.MIG.Remembered {
 		t.Errorf("without the API: %+v, want layout two", state.MIG)
 	}
 	stop()
 
-	// Another Node: what was kept of the one before is void as soon as that is known.
+	// Another Node: the state of the previous one is discarded as soon as that is known.
 	w.api, w.clock = live, nil
 	w.own("uid-2", nil)
 	other, stop := w.start()
@@ -175,12 +177,12 @@ func TestLabelsOutliveABoot(t *testing.T) {
 	w.await(last, "the defaults: on the third Node no key was ever in force", named("nvidia.com/gpu"))
 }
 
-// awaitWaiters waits until somebody waits for the clock.
+// awaitWaiters waits until a goroutine waits for the clock.
 func awaitWaiters(t *testing.T, clock *testingclock.FakeClock) {
 	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); !clock.HasWaiters(); {
 		if time.Now().After(limit) {
-			t.Fatal("nobody waits")
+			t.Fatal("no goroutine waits")
 		}
 		<-time.After(time.Millisecond)
 	}
@@ -215,7 +217,7 @@ func TestReadersNeverWaitForTheDisk(t *testing.T) {
 	w.await(watcher, "the edit", named("nvidia.com/b"))
 }
 
-// judge refuses configurations with a resource name, once it knows the hardware.
+// judge refuses configurations with a resource name when the hardware is known.
 type judge struct {
 	mu      sync.Mutex
 	known   bool
@@ -262,12 +264,12 @@ func TestHardwareRefusesAFile(t *testing.T) {
 	}
 	hardware.look(true, "nvidia.com/b")
 	w.await(again, "the refusal", func(s State) bool { return s.Refused != nil && s.Config.ResourceName == "nvidia.com/a" })
-	hardware.look(true, "") // Other cards.
+	hardware.look(true, "") // Other GPUs.
 	w.await(again, "the file, which suits these", named("nvidia.com/b"))
 }
 
-// TestLostConfigurationIsReported: the last good configuration is damaged. Neither the defaults nor another
-// configuration take its place in silence.
+// TestLostConfigurationIsReported: the last valid configuration is damaged. Neither the defaults nor another
+// configuration replace it without a report.
 func TestLostConfigurationIsReported(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"

@@ -31,19 +31,19 @@ const (
 const (
 	// poll is the time between two looks at the file, which may be a symlink that moves.
 	poll = time.Second
-	// Patience is how long a start waits for the API before the last known labels and layouts count.
-	Patience = 3 * time.Second
+	// AnswerTimeout is how long a start waits for the API before the last known labels and layouts apply.
+	AnswerTimeout = 3 * time.Second
 )
 
-// Judge knows the hardware of the node. It is asked before a new configuration replaces one that is in force.
+// Judge checks a new configuration against the hardware of the node before it replaces the one in force.
 type Judge interface {
-	// Refuse says why the hardware cannot have a configuration: a device that is offered now would be refused. Known is
-	// false before the hardware was scanned; then the question is asked again when Changed has a token.
+	// Refuse returns why the hardware does not support a configuration: a device that is advertised now would be
+	// refused. Known is false before the hardware was scanned; then Refuse is called again when Changed has a token.
 	Refuse(inForce, next *v1alpha1.AgentConfig) (refused error, known bool)
 	Changed() <-chan struct{}
 }
 
-// Deps is what a Watcher needs.
+// Deps are the dependencies of a Watcher.
 type Deps struct {
 	// File is the path of --config; empty for none.
 	File string
@@ -52,8 +52,8 @@ type Deps struct {
 	// Connect finds the API server by the configuration of the start; its answer may be nil,
 	// and it may be nil itself: then only the file is followed.
 	Connect func(*v1alpha1.AgentConfig) (dynamic.Interface, error)
-	// ConfigMap is NAMESPACE/NAME of the one whose keys are configurations; empty for
-	// none. DefaultKey is the key for a node without a label; empty takes "default", or the only key.
+	// ConfigMap is NAMESPACE/NAME of the ConfigMap whose keys are configurations; empty for none. DefaultKey is the key
+	// for a node without a label; empty means "default", or the only key.
 	ConfigMap, DefaultKey string
 	Clock                 clock.WithTicker
 	Log                   *slog.Logger
@@ -67,47 +67,47 @@ type Step string
 
 // The steps.
 const (
-	// StepRead: a new configuration was read and is good; nothing is kept yet.
+	// StepRead: a new configuration was read and is valid; it is not stored yet.
 	StepRead Step = "config read"
 	// StepKept: it is on disk and not yet in force.
 	StepKept Step = "config kept"
 )
 
-// State is what is known at a moment. It is never changed after it was given out.
+// State is a snapshot of the sources and of what follows from them. It is never changed after it was returned.
 type State struct {
 	// Version is higher than that of every State before.
 	Version int
-	// Config is what is in force.
+	// Config is the configuration in force.
 	Config *v1alpha1.AgentConfig
 	// Source is where it was read: a path, or NAMESPACE/NAME/KEY; empty for all defaults.
 	Source string
-	// Notes say what of it has another effect than its writer may expect.
+	// Notes name settings with another effect than their author may expect.
 	Notes []string
-	// Waiting is true while the ConfigMap's answer has never been known: nothing should be
-	// advertised by a configuration that is about to be replaced.
+	// Waiting is true until the ConfigMap was read for the first time: nothing should be advertised by a configuration
+	// that is about to be replaced.
 	Waiting bool
-	// Refused says why the newest configuration is not in force; nil when it is.
+	// Refused is the reason why the newest configuration is not in force; nil when it is.
 	Refused error
-	// Restart are the fields that were changed and take effect only at the next start.
+	// Restart lists the changed fields that take effect only at the next start.
 	Restart []string
-	// MIG is what the node's label asks for.
+	// MIG is the partitioning that the node's label asks for.
 	MIG MIG
-	// Lost are files of an earlier agent that could not be used, until they are written again.
+	// Lost are files of an earlier agent that could not be read, until they are written again.
 	Lost []Lost
-	// Forbidden are the objects that the API server does not let the agent read, with what it said, in order.
+	// Forbidden are the objects that the API server denies reading, with its message, sorted.
 	Forbidden []string
 }
 
-// Lost is a file that could not be used.
+// Lost is a file that could not be read.
 type Lost struct {
 	Code string
 	Err  error
 }
 
-// MIG is what the API says of the node's partition.
+// MIG is the partitioning of the node according to the API.
 type MIG struct {
-	// Known is false until the Node was read, or the API was away for Patience and what it said last is
-	// remembered; nothing follows from an empty Layout before.
+	// Known is false until the Node was read, or the API has not responded for AnswerTimeout and its last content is
+	// stored; before that, an empty Layout means nothing.
 	Known bool
 	// Remembered is true while Known is false and will become true without the API.
 	Remembered bool
@@ -115,17 +115,17 @@ type MIG struct {
 	Layout string
 	// Layouts are those of the ConfigMap that Config.MIGConfigMap names.
 	Layouts map[string][]v1alpha1.MIGLayoutEntry
-	// Unread is true when that ConfigMap is named and no good content of it was ever read: no name of a
-	// layout means anything then.
+	// Unread is true when that ConfigMap is configured and no valid content of it was ever read: layout names cannot be
+	// resolved then.
 	Unread bool
-	// Err says why Layouts are not the newest ones.
+	// Err is the reason why Layouts are not the newest ones.
 	Err error
 }
 
-// Watcher follows the sources. Make it with Open, start it with Run.
+// Watcher follows the sources. Create it with Open, start it with Run.
 type Watcher struct {
 	deps Deps
-	// base is what the start settled: the values that do not change while the agent runs.
+	// base has the static settings, which do not change while the agent runs.
 	base *v1alpha1.AgentConfig
 	api  dynamic.Interface
 
@@ -133,8 +133,8 @@ type Watcher struct {
 	// for parsing or for the disk.
 	current atomic.Pointer[State]
 	nodeUID atomic.Pointer[string]
-	// memory is of the goroutine that decides, as is lastKeep, the last reason why nothing could be kept.
-	memory   memory
+	// stored and lastKeep, the last reason why nothing could be stored, belong to the goroutine that decides.
+	stored   stored
 	lastKeep string
 
 	mu      sync.Mutex
@@ -144,24 +144,24 @@ type Watcher struct {
 	rewatch chan struct{} // Config.MIGConfigMap may be another one
 }
 
-// sources are what each source last said. The maps are replaced, never changed.
+// sources has the last content of each source. The maps are replaced, never changed.
 type sources struct {
 	file text
 	node nodeAnswer
 	maps map[string]mapAnswer // by NAMESPACE/NAME
-	// forbidden is what the API server said when it refused to let an object be read, by object.
+	// forbidden has the message of the API server for each object that it denies reading.
 	forbidden map[string]string
-	// late is true once the API had the time to answer.
-	late bool
+	// timedOut is true after AnswerTimeout.
+	timedOut bool
 }
 
-// text is the last content of the file that was looked at.
+// text is the last content of the file.
 type text struct {
 	data string
 	err  string
 }
 
-// nodeAnswer is what the API last said of our Node.
+// nodeAnswer is the agent's Node as the API last returned it.
 type nodeAnswer struct {
 	known bool
 	// uid is empty when there is no such Node.
@@ -169,15 +169,15 @@ type nodeAnswer struct {
 	labels map[string]string
 }
 
-// mapAnswer is what the API last said of a ConfigMap.
+// mapAnswer is a ConfigMap as the API last returned it.
 type mapAnswer struct {
 	known, exists bool
 	data          map[string]string
 }
 
-// Open finds the configuration to start with: the file's, or when that is bad the last
-// good one that an earlier start kept. With a ConfigMap the last one kept of it is in
-// force until the API answers. It fails when there is no good configuration at all.
+// Open finds the configuration to start with: the file, or the last valid one of an earlier start when the file is
+// invalid. With a ConfigMap its last stored content is in force until the API responds. Open fails when there is no
+// valid configuration.
 func Open(deps Deps) (*Watcher, error) {
 	deps.Clock = cmp.Or[clock.WithTicker](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
@@ -192,13 +192,13 @@ func Open(deps Deps) (*Watcher, error) {
 	return w, nil
 }
 
-// Base is what the start settled: of it, the values that only a start can change.
+// Base returns the configuration of the start, of which only the static fields are valid while the agent runs.
 func (w *Watcher) Base() *v1alpha1.AgentConfig { return w.base }
 
-// API is what Connect found; nil for none.
+// API is the client of the API server; nil for none.
 func (w *Watcher) API() dynamic.Interface { return w.api }
 
-// Current is what is known now.
+// Current returns the present state.
 func (w *Watcher) Current() State { return *w.current.Load() }
 
 // NodeUID is the UID of our Node; empty while it is not known.
@@ -240,7 +240,7 @@ func (w *Watcher) followFile(ctx context.Context) {
 		// The file is read outside of the lock: its file system may hang.
 		if next := readText(w.deps.File); next != last {
 			last = next
-			w.learn(func(s *sources) { s.file = next })
+			w.update(func(s *sources) { s.file = next })
 		}
 	}
 }
@@ -271,24 +271,24 @@ func (w *Watcher) followLayouts(ctx context.Context) {
 	}
 }
 
-// learn takes in what a source said, and wakes the goroutine that decides.
-func (w *Watcher) learn(take func(*sources)) {
+// update records the content of a source and wakes the goroutine that decides.
+func (w *Watcher) update(take func(*sources)) {
 	w.mu.Lock()
 	take(&w.sources)
 	w.mu.Unlock()
 	poke(w.wake)
 }
 
-// decideAll computes the state again whenever a source or the hardware has changed, until ctx ends. Parsing and
-// writing to the disk happen here and nowhere else.
+// decideAll computes the state again whenever a source or the hardware has changed, until ctx ends. Only this goroutine
+// parses and writes to disk.
 func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
 	var hardware <-chan struct{}
 	if judge != nil {
 		hardware = judge.Changed()
 	}
-	var late <-chan time.Time
+	var timedOut <-chan time.Time
 	if w.api != nil {
-		late = w.deps.Clock.After(Patience)
+		timedOut = w.deps.Clock.After(AnswerTimeout)
 	}
 	for {
 		w.decideOnce(judge)
@@ -297,13 +297,13 @@ func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
 			return
 		case <-w.wake:
 		case <-hardware:
-		case <-late:
-			w.learn(func(s *sources) { s.late = true })
+		case <-timedOut:
+			w.update(func(s *sources) { s.timedOut = true })
 		}
 	}
 }
 
-// decideOnce publishes what follows from what the sources say now.
+// decideOnce publishes the state that follows from the sources.
 func (w *Watcher) decideOnce(judge Judge) {
 	w.mu.Lock()
 	from := w.sources

@@ -163,7 +163,7 @@ func TestFileIsFollowed(t *testing.T) {
 		t.Errorf("in force is %s, want the last good one", state.Config.ResourceName)
 	}
 
-	// A restart with the bad file: the last good one is in force, and the refusal is told.
+	// A restart with the invalid file: the last valid one is in force, and the refusal is reported.
 	stop()
 	again, stop := w.start()
 	if got := again.Current(); got.Config.ResourceName != "nvidia.com/b" || got.Refused == nil {
@@ -204,7 +204,8 @@ func TestConfigMapIsChosenByLabel(t *testing.T) {
 	if state := w.await(watcher, "NVIDIA's label", named("nvidia.com/shared")); state.Source != "berth-system/configs/shared" {
 		t.Errorf("source is %s", state.Source)
 	}
-	w.configMap("configs", map[string]string{"default": "resourceName: nvidia.com/default", "shared": "resourceName: nvidia.com/shared2", "mine": "resourceName: nvidia.com/mine"})
+	w.configMap("configs", map[string]string{"default": "resourceName: nvidia.com/default",
+		"shared": "resourceName: nvidia.com/shared2", "mine": "resourceName: nvidia.com/mine"})
 	w.await(watcher, "the edit", named("nvidia.com/shared2"))
 	w.label(map[string]string{LabelNVIDIAConfig: "shared", LabelConfig: "mine"})
 	w.await(watcher, "Berth's label, which wins", named("nvidia.com/mine"))
@@ -219,7 +220,8 @@ func TestConfigMapIsChosenByLabel(t *testing.T) {
 	if err := w.api.Resource(configMaps()).Namespace("berth-system").Delete(t.Context(), "configs", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	state = w.await(watcher, "that the ConfigMap is gone", func(s State) bool { return s.Refused != nil && strings.Contains(s.Refused.Error(), "create it") })
+	state = w.await(watcher, "that the ConfigMap is gone",
+		func(s State) bool { return s.Refused != nil && strings.Contains(s.Refused.Error(), "create it") })
 	if state.Config.ResourceName != "nvidia.com/mine" {
 		t.Errorf("in force is %s, want the last good one", state.Config.ResourceName)
 	}
@@ -234,7 +236,7 @@ func TestConfigMapIsKept(t *testing.T) {
 	watcher, stop := w.start()
 	w.await(watcher, "the only key", named("nvidia.com/only"))
 	stop()
-	again, err := w.open() // not run: nobody asks the API
+	again, err := w.open() // not run: nothing reads the API
 	if err != nil || !named("nvidia.com/only")(again.Current()) {
 		t.Errorf("after a restart: %+v, %v", again.Current(), err)
 	}
@@ -266,8 +268,8 @@ func TestMIGLayouts(t *testing.T) {
 	w.await(watcher, "the other ConfigMap", func(s State) bool { return s.MIG.Err == nil && s.MIG.Layouts["three"] != nil })
 }
 
-// TestKilledWhileItChanges: dead at any step, the next start has either the old or the
-// new configuration, and ends with the new one.
+// TestKilledWhileItChanges: after the agent was killed at any step, the next start has either the old or the new
+// configuration, and ends with the new one.
 func TestKilledWhileItChanges(t *testing.T) {
 	for _, step := range []Step{StepRead, StepKept} {
 		t.Run(string(step), func(t *testing.T) {
@@ -305,7 +307,7 @@ func TestKilledWhileItChanges(t *testing.T) {
 	}
 }
 
-// TestAConfigMapThatMayNotBeRead is told by name, and over as soon as it may.
+// TestAConfigMapThatMayNotBeRead: a ConfigMap that may not be read is reported by name until it may be read.
 func TestAConfigMapThatMayNotBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"
@@ -316,7 +318,7 @@ func TestAConfigMapThatMayNotBeRead(t *testing.T) {
 		if allowed.Load() {
 			return false, nil, nil
 		}
-		return true, nil, apierrors.NewForbidden(configMaps().GroupResource(), "", errors.New("no role says so"))
+		return true, nil, apierrors.NewForbidden(configMaps().GroupResource(), "", errors.New("forbidden by RBAC"))
 	})
 	watcher, stop := w.start()
 	defer stop()

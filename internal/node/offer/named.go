@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// GPU is a GPU that can be named, with its MIG devices that can be.
+// namedGPU is a GPU with a unique UUID, with its MIG devices that have one.
 type namedGPU struct {
 	*gpu.GPU
 	// position is the GPU's position in the snapshot.

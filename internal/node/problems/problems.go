@@ -1,8 +1,9 @@
-// Package problems collects what is wrong on a node besides the health of its GPUs, by the source that found it.
+// Package problems collects the problems of a node other than the health of its GPUs, by their source.
 //
-// It guarantees that each source replaces only its own problems, that a problem keeps its Since for as long as its code and
-// message do not change, that each new problem is logged once, and that subscribers are signalled only when the list has
-// changed. Nothing in it waits for a file, the API or a driver. It must not import anything of Kubernetes but a clock.
+// It guarantees that each source replaces only its own problems, that a problem keeps its Since for as long as its code
+// and message do not change, that each new problem is logged once, and that subscribers are signalled only when the
+// list has changed. Nothing in it waits for a file, the API or a driver. It must not import anything of Kubernetes but
+// a clock.
 package problems
 
 import (
@@ -27,7 +28,7 @@ type List struct {
 	changed signal.Broadcast
 }
 
-// New makes an empty list.
+// New returns an empty list.
 func New(clock clock.PassiveClock, log *slog.Logger) *List {
 	return &List{clock: clock, log: log, sources: map[string][]gpu.Cause{}}
 }
@@ -67,7 +68,7 @@ func (l *List) replace(source string, causes []gpu.Cause) (added []gpu.Cause, re
 	return added, len(next) == 0
 }
 
-// SetError makes err the only problem of source; nil means that the source has no problem.
+// SetError sets err as the only problem of source; nil means that the source has no problem.
 func (l *List) SetError(source, code string, err error) {
 	if err == nil {
 		l.Set(source)

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/problems"
 )
 
-// newList makes a list at time 100 s, with its log.
+// newList returns a list at time 100 s, with its log.
 func newList() (*problems.List, *testingclock.FakePassiveClock, *bytes.Buffer) {
 	clock, text := testingclock.NewFakePassiveClock(time.Unix(100, 0)), &bytes.Buffer{}
 	return problems.New(clock, slog.New(slog.NewTextHandler(text, nil))), clock, text
@@ -58,7 +58,7 @@ func TestSourcesAreIndependentAndOrdered(t *testing.T) {
 	}
 }
 
-// TestChangesAreSignalledAndLoggedOnce: a source that reports the same again wakes nobody and logs nothing.
+// TestChangesAreSignalledAndLoggedOnce: a source that reports the same again wakes no subscriber and logs nothing.
 func TestChangesAreSignalledAndLoggedOnce(t *testing.T) {
 	l, _, text := newList()
 	s := l.Subscribe()

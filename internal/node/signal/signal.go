@@ -1,9 +1,9 @@
-// Package signal has the three ways in which actors wake one another: Signal for one receiver, Broadcast for any number, and
-// Ready for a condition that becomes true once.
+// Package signal has the three ways in which actors wake one another: Signal for one receiver, Broadcast for any
+// number, and Ready for a condition that becomes true once.
 //
 // A signal says that something may have changed, never what: the receiver reads the present state. Signals coalesce, a
-// sender never waits, and a new receiver is signalled at once, so that it needs no first look of its own. The package must
-// not import anything but the standard library.
+// sender never waits, and a new receiver is signalled at once, so that it also reads the initial state. The package
+// must not import anything but the standard library.
 package signal
 
 import (
@@ -17,7 +17,7 @@ type Signal struct {
 	c chan struct{}
 }
 
-// New makes a Signal that is signalled.
+// New returns a Signal that is signalled.
 func New() *Signal {
 	s := &Signal{c: make(chan struct{}, 1)}
 	s.Set()
@@ -39,7 +39,7 @@ func (s *Signal) C() <-chan struct{} { return s.c }
 type Broadcast struct {
 	mu   sync.Mutex
 	subs map[*Subscription]bool
-	// later says that a SetAfter is under way.
+	// later is true while a SetAfter is pending.
 	later bool
 }
 
@@ -61,7 +61,7 @@ func (b *Broadcast) Subscribe() *Subscription {
 	return s
 }
 
-// Close ends the subscription; a signal that is pending stays.
+// Close ends the subscription. A pending signal can still be received.
 func (s *Subscription) Close() {
 	s.from.mu.Lock()
 	defer s.from.mu.Unlock()
@@ -77,8 +77,8 @@ func (b *Broadcast) Set() {
 	}
 }
 
-// SetAfter signals all subscriptions after a delay: once for all calls until then. It serves a sender that others wait for,
-// which the receivers would compete with for the processors.
+// SetAfter signals all subscriptions after a delay, once for all calls until then. It is for a sender that others wait
+// for and that should not compete with the receivers for processor time.
 func (b *Broadcast) SetAfter(delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +121,7 @@ type Ready struct {
 	c    chan struct{}
 }
 
-// NewReady makes a condition that is not true yet.
+// NewReady returns a condition that is not true yet.
 func NewReady() *Ready { return &Ready{c: make(chan struct{})} }
 
 // Set makes the condition true. Later calls do nothing.
@@ -130,7 +130,7 @@ func (r *Ready) Set() { r.once.Do(func() { close(r.c) }) }
 // Done is closed once the condition is true.
 func (r *Ready) Done() <-chan struct{} { return r.c }
 
-// Is tells whether the condition is true.
+// Is reports whether the condition is true.
 func (r *Ready) Is() bool {
 	select {
 	case <-r.c:

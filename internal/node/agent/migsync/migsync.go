@@ -110,14 +110,14 @@ func New(deps Deps) *Syncer {
 }
 
 // AwaitLayout returns when the label of the Node is known. Without an answer of the API server it waits for
-// [configwatch.Patience]; a label that is remembered from an earlier agent is waited for until it counts.
+// [configwatch.AnswerTimeout]; a label that is remembered from an earlier agent is waited for until it counts.
 //
 // It is for a start at which no use of the devices is in force, as after a reboot. A reboot leaves some GPUs without their MIG mode,
 // and before the label is known they would be advertised whole.
 func (s *Syncer) AwaitLayout(ctx context.Context) {
 	changes := s.deps.Config.Subscribe()
 	defer changes.Close()
-	patience := s.deps.Clock.After(configwatch.Patience)
+	patience := s.deps.Clock.After(configwatch.AnswerTimeout)
 	for expired := false; ; {
 		if mig := s.deps.Config.Current().MIG; mig.Known || expired && !mig.Remembered {
 			return

@@ -195,7 +195,7 @@ func TestChangingWhileADriverHangs(t *testing.T) {
 	})
 }
 
-// TestAwaitLayout: a start waits for the label no longer than Patience, unless it is remembered.
+// TestAwaitLayout: a start waits for the label no longer than AnswerTimeout, unless it is remembered.
 func TestAwaitLayout(t *testing.T) {
 	tests := map[string]struct {
 		first configwatch.MIG
@@ -204,7 +204,7 @@ func TestAwaitLayout(t *testing.T) {
 		want  time.Duration
 	}{
 		"known":      {first: configwatch.MIG{Known: true}},
-		"no answer":  {want: configwatch.Patience},
+		"no answer":  {want: configwatch.AnswerTimeout},
 		"remembered": {first: configwatch.MIG{Remembered: true}, later: &configwatch.MIG{Known: true}, want: time.Minute},
 		"cancelled":  {first: configwatch.MIG{Remembered: true}, want: time.Hour},
 	}

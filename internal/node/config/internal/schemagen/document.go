@@ -152,7 +152,7 @@ func (g *generator) fields(name string) []*ast.Field {
 	})
 }
 
-// kind returns the type of a field in words, and the struct that it uses.
+// kind returns the type of a field as text, and the struct that it uses.
 func (g *generator) kind(of ast.Expr) (words, used string) {
 	switch of := of.(type) {
 	case *ast.StarExpr:

@@ -49,7 +49,8 @@ func TestExamplesAreRead(t *testing.T) {
 			t.Errorf("example of %s: %v", key, err)
 		}
 	}
-	for _, name := range []string{"GPURule", "GPUSelector", "MIGDeviceRule", "MIGDeviceSelector", "Sharing", "MPSLimits", "MIGSettings", "MIGLayoutEntry", "IMEX", "Labels"} {
+	for _, name := range []string{"GPURule", "GPUSelector", "MIGDeviceRule", "MIGDeviceSelector", "Sharing",
+		"MPSLimits", "MIGSettings", "MIGLayoutEntry", "IMEX", "Labels"} {
 		for _, field := range g.fields(name) {
 			if key, _, _ := tag(field); !strings.Contains(all.String(), key+":") {
 				t.Errorf("no example uses %s of %s", key, name)

@@ -20,20 +20,21 @@ type object = map[string]any
 
 const marker = "+kubebuilder:validation:"
 
-// generator reads types and writes down those that the root reaches.
+// generator reads types and writes those that are reachable from the root.
 type generator struct {
 	types map[string]*ast.TypeSpec
 	docs  map[string]string
 	// values are the constants of each named type of text.
 	values map[string][]string
-	// names are what fields are called in a file, for descriptions that speak of them.
+	// names maps fields to their names in a file, for descriptions that mention them.
 	names map[string]string
 	defs  object
 }
 
 // read collects the types of the Go files of a folder.
 func read(folder string) (*generator, error) {
-	g := &generator{types: map[string]*ast.TypeSpec{}, docs: map[string]string{}, values: map[string][]string{}, names: map[string]string{}, defs: object{}}
+	g := &generator{types: map[string]*ast.TypeSpec{}, docs: map[string]string{}, values: map[string][]string{},
+		names: map[string]string{}, defs: object{}}
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", folder, err)
@@ -52,7 +53,7 @@ func read(folder string) (*generator, error) {
 	return g, nil
 }
 
-// generate makes the schema from the Go files of a folder.
+// generate returns the schema from the Go files of a folder.
 func generate(folder string) ([]byte, error) {
 	g, err := read(folder)
 	if err != nil {
@@ -75,7 +76,7 @@ func generate(folder string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// collect takes the types and constants of a file.
+// collect adds the types and constants of a file.
 func (g *generator) collect(file *ast.File) {
 	for _, declaration := range file.Decls {
 		group, ok := declaration.(*ast.GenDecl)
@@ -152,7 +153,8 @@ func (g *generator) structure(name string) (object, error) {
 			required = append(required, key)
 		}
 	}
-	schema := object{"type": "object", "additionalProperties": false, "properties": properties, "description": g.describe(g.docs[name], name, name)}
+	schema := object{"type": "object", "additionalProperties": false, "properties": properties,
+		"description": g.describe(g.docs[name], name, name)}
 	if len(required) > 0 {
 		schema["required"] = required
 	}
@@ -192,10 +194,10 @@ func (g *generator) schema(of ast.Expr) (object, error) {
 	return nil, fmt.Errorf("no schema is known for this type")
 }
 
-// reference points to a named type, and writes it down at the first time.
+// reference returns a reference to a named type, and adds its definition on first use.
 func (g *generator) reference(name string) (object, error) {
 	if g.defs[name] == nil {
-		g.defs[name] = object{} // So that a type can reach itself.
+		g.defs[name] = object{} // A type may refer to itself.
 		definition, err := g.definition(name)
 		if err != nil {
 			return nil, err
@@ -209,9 +211,10 @@ func (g *generator) definition(name string) (object, error) {
 	said := g.describe(g.docs[name], name, name)
 	indices := object{"type": "array", "items": object{"type": "integer", "minimum": 0}}
 	switch name {
-	// The unions, whose Go type does not say what it reads.
+	// The unions, whose Go type does not show the accepted values.
 	case "StringOrList":
-		return object{"description": said, "anyOf": []any{object{"type": "string"}, object{"type": "array", "items": object{"type": "string"}}}}, nil
+		return object{"description": said, "anyOf": []any{object{"type": "string"},
+			object{"type": "array", "items": object{"type": "string"}}}}, nil
 	case "AllOrIndices":
 		return object{"description": said, "anyOf": []any{object{"const": "all"}, indices}}, nil
 	}
@@ -221,7 +224,7 @@ func (g *generator) definition(name string) (object, error) {
 	return g.structure(name)
 }
 
-// describe puts a comment into one line, in the words of the file.
+// describe converts a comment to one line with the names of the file.
 func (g *generator) describe(said, name, key string) string {
 	if rest, ok := strings.CutPrefix(said, name+" "); ok {
 		said = key + " " + rest
@@ -234,7 +237,7 @@ func (g *generator) describe(said, name, key string) string {
 	})
 }
 
-// text is a comment in one line, without markers.
+// text returns a comment as one line, without markers.
 func text(comment *ast.CommentGroup) string {
 	var kept []string
 	for line := range strings.Lines(comment.Text()) {
@@ -262,7 +265,7 @@ func limits(comment *ast.CommentGroup, schema object) error {
 	return nil
 }
 
-// tag reads what a field is called in a file.
+// tag returns the name of a field in a file.
 func tag(field *ast.Field) (name string, optional, inline bool) {
 	if field.Tag == nil {
 		return "", false, false

@@ -126,12 +126,13 @@ func TestSamplesAreOfTheSchema(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	schema := schemaOf(t)
 	tests := map[string]struct{ file, want string }{
-		"unknown key":     {`{exclude: ["0"]}`, ".exclude: unknown key"},
-		"wrong type":      {`{gpus: {}}`, ".gpus: want array"},
-		"unknown value":   {`{gpus: [{sharing: {mode: vgpu, replicas: 2}}]}`, ".gpus[0].sharing.mode: none of [timeSlicing mps]"},
-		"missing key":     {`{gpus: [{sharing: {mode: mps}}]}`, ".gpus[0].sharing: replicas is missing"},
-		"too small":       {`{gpus: [{sharing: {mode: mps, replicas: 0}}]}`, ".gpus[0].sharing.replicas: 0 is under 1"},
-		"too large":       {`{gpus: [{sharing: {mode: mps, replicas: 2, mps: {activeThreadPercentage: 101}}}]}`, "activeThreadPercentage: 101 is over 100"},
+		"unknown key":   {`{exclude: ["0"]}`, ".exclude: unknown key"},
+		"wrong type":    {`{gpus: {}}`, ".gpus: want array"},
+		"unknown value": {`{gpus: [{sharing: {mode: vgpu, replicas: 2}}]}`, ".gpus[0].sharing.mode: none of [timeSlicing mps]"},
+		"missing key":   {`{gpus: [{sharing: {mode: mps}}]}`, ".gpus[0].sharing: replicas is missing"},
+		"too small":     {`{gpus: [{sharing: {mode: mps, replicas: 0}}]}`, ".gpus[0].sharing.replicas: 0 is under 1"},
+		"too large": {`{gpus: [{sharing: {mode: mps, replicas: 2, mps: {activeThreadPercentage: 101}}}]}`,
+			"activeThreadPercentage: 101 is over 100"},
 		"neither form":    {`{migLayouts: {a: [{devices: some, mig-enabled: true}]}}`, ".migLayouts.a[0].devices: no form fits"},
 		"no duration":     {`{pollInterval: soon}`, ".pollInterval: does not match"},
 		"another version": {`{apiVersion: v1}`, ".apiVersion: want berth.dev/v1alpha1"},
