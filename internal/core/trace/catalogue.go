@@ -10,25 +10,25 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// gpuMajor is the major number of /dev/nvidiaN and of NVIDIA's control nodes; minors
-// from controlMinor up are control nodes.
+// gpuMajor is the major number of /dev/nvidiaN and of NVIDIA's control nodes; minors from controlMinor up are control
+// nodes.
 const (
 	gpuMajor     = 195
 	controlMinor = 240
 )
 
-// catalogue knows devices by every name that a source may use.
+// catalogue resolves devices by every name that a source may use.
 type catalogue struct {
 	facts   map[gpu.UUID][]DeviceFact
 	uuids   []gpu.UUID // sorted
 	byIndex map[string]gpu.UUID
 	byMinor map[int64]gpu.UUID
-	byNode  map[[2]int64]gpu.UUID // MIG nodes and further nodes of a GPU, by numbers
+	byNode  map[[2]int64]gpu.UUID // nodes of MIG devices and further nodes of a GPU, by numbers
 	cdi     map[string][]CDIFact
 }
 
-// newCatalogue prefers the hardware's own word for an index or a minor over the
-// GPUNode's, which may be older.
+// newCatalogue builds the catalogue. For an index or a minor it prefers the hardware's value over the GPUNode's, which
+// may be older.
 func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
 	c := &catalogue{
 		facts: map[gpu.UUID][]DeviceFact{}, byIndex: map[string]gpu.UUID{}, byMinor: map[int64]gpu.UUID{},
@@ -48,7 +48,7 @@ func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
 			}
 		}
 	}
-	c.learnFromSpecs(specs)
+	c.addSpecs(specs)
 	for id := range c.facts {
 		c.uuids = append(c.uuids, id)
 	}
@@ -59,9 +59,9 @@ func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
 	return c
 }
 
-// learnFromSpecs takes the GPU of a node from the CDI specs where no inventory was
-// read: a name that is a GPU's UUID and has one node that opens a GPU.
-func (c *catalogue) learnFromSpecs(specs []CDIFact) {
+// addSpecs derives the GPU of a device node from the CDI specs if no inventory was read: from a name that is a GPU's
+// UUID and has exactly one node that opens a GPU.
+func (c *catalogue) addSpecs(specs []CDIFact) {
 	if len(c.byMinor) > 0 {
 		return
 	}
@@ -85,7 +85,7 @@ func addOnce[K comparable](m map[K]gpu.UUID, key K, id gpu.UUID) {
 	}
 }
 
-// compare orders devices by index, those without one last, then by UUID.
+// compare orders devices by index, those without an index last, then by UUID.
 func (c *catalogue) compare(a, b gpu.UUID) int {
 	return cmp.Or(compareIndex(c.index(a), c.index(b)), strings.Compare(string(a), string(b)))
 }
@@ -126,11 +126,11 @@ func (c *catalogue) parent(id gpu.UUID) gpu.UUID {
 	return ""
 }
 
-// isUUID tells whether an ID names silicon by itself.
+// isUUID reports whether an ID identifies a device by itself.
 func isUUID(id string) bool { return strings.HasPrefix(id, "GPU-") || strings.HasPrefix(id, "MIG-") }
 
-// resolve turns a kubelet device ID, an index or "all" into devices. known is false
-// when an index cannot be looked up because no inventory was read.
+// resolve converts a kubelet device ID, an index or "all" to devices. known is false when an index cannot be resolved
+// because no inventory was read.
 func (c *catalogue) resolve(id string) (devices []gpu.UUID, known bool) {
 	id, _, _ = strings.Cut(id, replicaMark)
 	if isUUID(id) {
@@ -142,7 +142,7 @@ func (c *catalogue) resolve(id string) (devices []gpu.UUID, known bool) {
 	return nil, false
 }
 
-// cdiDevice is the part of a qualified CDI name that names the device.
+// cdiDevice returns the part of a qualified CDI name that names the device.
 func cdiDevice(name string) string {
 	if i := strings.LastIndexByte(name, '='); i >= 0 {
 		return name[i+1:]
@@ -150,8 +150,8 @@ func cdiDevice(name string) string {
 	return name
 }
 
-// ofNode finds the device that a node opens; primary is true for /dev/nvidiaN
-// itself, which a MIG device's container has too.
+// ofNode returns the device that a node opens. primary is true for /dev/nvidiaN, which the container of a MIG device
+// has too.
 func (c *catalogue) ofNode(node Node) (id gpu.UUID, primary, ok bool) {
 	if minor, is := gpuMinor(node); is {
 		id, ok = c.byMinor[minor]
@@ -164,8 +164,7 @@ func (c *catalogue) ofNode(node Node) (id gpu.UUID, primary, ok bool) {
 	return id, false, ok
 }
 
-// gpuMinor is N of a node that opens a GPU, by its numbers where they are known,
-// otherwise by its path.
+// gpuMinor returns N if the node is /dev/nvidiaN, by its numbers if they are known, otherwise by its path.
 func gpuMinor(node Node) (int64, bool) {
 	if node.Major >= 0 {
 		return node.Minor, node.Major == gpuMajor && node.Minor < controlMinor
@@ -178,19 +177,19 @@ func gpuMinor(node Node) (int64, bool) {
 	return n, err == nil && n >= 0
 }
 
-// nodeSet is what device nodes say.
+// nodeSet is what a list of device nodes shows.
 type nodeSet struct {
-	// devices are those that the nodes open; a node that the inventory does not know
-	// is there by its path and numbers.
+	// devices are those that the nodes open; a node that the inventory does not have is represented by its path and
+	// numbers.
 	devices []gpu.UUID
-	// any is true when a node opens a GPU at all.
+	// any is true when at least one node opens a GPU.
 	any bool
-	// vague is true when there is nothing to look a node up in.
+	// vague is true when no source can resolve a node.
 	vague bool
 }
 
-// ofNodes is the set of devices that nodes open. A GPU whose MIG device is among
-// them is not itself in the set: its own node comes with each of its MIG devices.
+// ofNodes returns the set of devices that nodes open. A GPU is not in the set if one of its MIG devices is: each MIG
+// device comes with the node of its GPU.
 func (c *catalogue) ofNodes(nodes []Node) nodeSet {
 	var gpus, set []gpu.UUID
 	any := false
@@ -222,7 +221,7 @@ func (c *catalogue) sorted(set []gpu.UUID) []gpu.UUID {
 	return slices.Compact(set)
 }
 
-// NodeText is a node in a line: path (major:minor), or the path alone.
+// NodeText formats a node: path (major:minor), or the path alone.
 func NodeText(node Node) string {
 	if node.Major < 0 {
 		return node.Path

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// describe fills in what a container was given, each thing with its sources.
+// describe adds what a container was given, each item with its sources.
 func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []statement) {
 	container.Devices = j.held(said)
 	for _, answer := range state.answers {
@@ -32,7 +32,7 @@ func (j *joiner) describe(container *Container, state *containerState, facts []C
 	}
 	nodes = mergePaths(nodes)
 	j.compareNodes(container, state, nodes)
-	j.handOut(container, nodes)
+	j.assign(container, nodes)
 	sortFacts(container.CDINames, container.Env, container.Mounts, container.Annotations)
 }
 
@@ -58,7 +58,7 @@ func (j *joiner) describeAnswer(container *Container, answer AnswerFact) {
 	}
 }
 
-// nodesOfNames are the device nodes that the CDI specs give to the names.
+// nodesOfNames returns the device nodes that the CDI specs define for the names.
 func (j *joiner) nodesOfNames(names []Fact) []NodeFact {
 	var nodes []NodeFact
 	for _, name := range names {
@@ -69,7 +69,7 @@ func (j *joiner) nodesOfNames(names []Fact) []NodeFact {
 	return nodes
 }
 
-// held are the devices that any source gives to the container.
+// held returns the devices that any source assigns to the container.
 func (j *joiner) held(said []statement) []Device {
 	var all []gpu.UUID
 	for _, one := range said {
@@ -78,7 +78,7 @@ func (j *joiner) held(said []statement) []Device {
 	var devices []Device
 	for _, id := range j.catalogue.sorted(all) {
 		if !isUUID(string(id)) {
-			continue // a node of no known GPU: it is said where statements are compared
+			continue // a node of no known GPU, which is reported where statements are compared
 		}
 		device := j.device(id)
 		device.Sources = nil
@@ -99,7 +99,7 @@ func (j *joiner) held(said []statement) []Device {
 	return devices
 }
 
-// otherNames are the replica IDs among a source's names for a device.
+// otherNames returns the replica IDs among a source's names for a device.
 func otherNames(id gpu.UUID, ids []string) []string {
 	var names []string
 	for _, name := range ids {
@@ -110,8 +110,8 @@ func otherNames(id gpu.UUID, ids []string) []string {
 	return names
 }
 
-// handOut gives each device its nodes and CDI names; the rest stays with the container.
-func (j *joiner) handOut(container *Container, nodes []NodeFact) {
+// assign moves nodes and CDI names to the devices that they belong to; the rest stays with the container.
+func (j *joiner) assign(container *Container, nodes []NodeFact) {
 	for _, node := range nodes {
 		owner := j.owner(container.Devices, node.Node)
 		if owner == nil {
@@ -138,7 +138,7 @@ func (j *joiner) handOut(container *Container, nodes []NodeFact) {
 	sortNodes(container.Nodes)
 }
 
-// owner is the device that a node belongs to: its own GPU, or the MIG device on it.
+// owner returns the device that a node belongs to: its own GPU, or the MIG device on it.
 func (j *joiner) owner(devices []Device, node Node) *Device {
 	id, primary, ok := j.catalogue.ofNode(node)
 	if !ok {
@@ -152,8 +152,8 @@ func (j *joiner) owner(devices []Device, node Node) *Device {
 	return nil
 }
 
-// RelevantEnv tells whether a variable has to do with GPUs. Collectors drop all
-// others: a container's environment holds secrets.
+// RelevantEnv reports whether a variable concerns GPUs. Collectors drop all others, because a container's environment
+// contains secrets.
 func RelevantEnv(name string) bool {
 	for _, prefix := range [...]string{"NVIDIA_", "CUDA_", "BERTH_"} {
 		if strings.HasPrefix(name, prefix) {
@@ -163,8 +163,7 @@ func RelevantEnv(name string) bool {
 	return false
 }
 
-// RelevantMounts keeps the mounts that have to do with GPUs. Shared memory does when it
-// comes from beside the pipes of an MPS daemon.
+// RelevantMounts returns the mounts that concern GPUs. Shared memory does when it belongs to an MPS daemon.
 func RelevantMounts(mounts []Mount) []Mount {
 	beside := map[string]bool{}
 	for _, mount := range mounts {
@@ -185,12 +184,12 @@ func RelevantMounts(mounts []Mount) []Mount {
 	return relevant
 }
 
-// gpuNodes leaves out /dev/null and its like.
+// gpuNodes removes nodes such as /dev/null.
 func gpuNodes(nodes []Node) []Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return !RelevantNode(n) })
 }
 
-// RelevantNode tells whether a device node has to do with GPUs.
+// RelevantNode reports whether a device node concerns GPUs.
 func RelevantNode(node Node) bool {
 	return strings.HasPrefix(node.Path, "/dev/nvidia") || strings.HasPrefix(node.Path, "/dev/dri/") || node.Major == gpuMajor
 }
@@ -207,8 +206,7 @@ func addNodes(nodes []NodeFact, more []Node, source Source) []NodeFact {
 	return nodes
 }
 
-// mergePaths lets a node that a source names by path alone count for the numbered
-// node of that path.
+// mergePaths merges a node that a source names by path alone with the numbered node of that path.
 func mergePaths(nodes []NodeFact) []NodeFact {
 	var merged []NodeFact
 	for _, node := range nodes {

@@ -17,7 +17,7 @@ func (j *joiner) disagree(d Disagreement) {
 // Nothing is the value of a statement that a container holds no device.
 const Nothing = "nothing"
 
-// compareStatements finds sources that give one container different devices.
+// compareStatements reports sources that assign different devices to one container.
 func (j *joiner) compareStatements(pod *podState, c *containerState, said []statement) {
 	var groups []Fact
 	for _, one := range said {
@@ -45,10 +45,10 @@ func texts(set []gpu.UUID) []string {
 	return out
 }
 
-// compareCounts finds containers that hold more or fewer devices than they asked for.
+// compareCounts reports containers that hold more or fewer devices than they requested.
 func (j *joiner) compareCounts(pod *podState, c *containerState, asked []Fact) {
 	for _, ask := range asked {
-		held := []Fact{{Value: ask.Value + " asked for", Sources: ask.Sources}}
+		held := []Fact{{Value: ask.Value + " requested", Sources: ask.Sources}}
 		differs := false
 		ids := map[Source][]string{}
 		var order []Source
@@ -72,8 +72,8 @@ func (j *joiner) compareCounts(pod *podState, c *containerState, asked []Fact) {
 	}
 }
 
-// compareNodes finds device nodes to which two sources give different numbers, and
-// CDI names that no spec defines although specs were read.
+// compareNodes reports device nodes to which two sources assign different numbers, and CDI names that no spec defines
+// although specs were read.
 func (j *joiner) compareNodes(container *Container, state *containerState, nodes []NodeFact) {
 	ref := Ref{}
 	if len(state.answers) > 0 {
@@ -112,16 +112,16 @@ func (j *joiner) compareNodes(container *Container, state *containerState, nodes
 				}})
 			}
 		}
-		break // one read place is enough to know: all specs are read or none
+		break // one source is enough: either all specs were read, or none
 	}
 }
 
-// checkDevices finds devices that two sources describe differently, and CDI names with
-// another GPU's node.
+// checkDevices reports devices that two sources describe differently, and CDI names with the node of another GPU.
 func (j *joiner) checkDevices() {
 	for i := range j.trace.Devices {
 		device := &j.trace.Devices[i]
-		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile, FactPlacement, FactParent, FactMemory, FactHost} {
+		for _, name := range [...]string{FactIndex, FactProduct, FactPCI, FactNUMA, FactMinor, FactProfile,
+			FactPlacement, FactParent, FactMemory, FactHost} {
 			if values := factsNamed(device.Facts, name); len(values) > 1 {
 				j.disagree(Disagreement{Code: FactDiffers, Device: device.UUID, Statements: values})
 			}
@@ -147,7 +147,7 @@ func factsNamed(facts []Fact, name string) []Fact {
 	return named
 }
 
-// checkName compares the device node that a CDI spec gives to a name with the GPU that the name means.
+// checkName compares the device node that a CDI spec defines for a name with the GPU that the name identifies.
 func (j *joiner) checkName(name string) {
 	meant, known := j.catalogue.resolve(cdiDevice(name))
 	if !known || len(meant) != 1 || len(j.catalogue.facts[meant[0]]) == 0 {
@@ -170,8 +170,8 @@ func (j *joiner) checkName(name string) {
 	}
 }
 
-// checkExistence asks every inventory that covers the pod's node, and was read to the
-// end, for the devices of its containers.
+// checkExistence looks up the devices of the pod's containers in every inventory that covers the pod's node and was
+// read completely.
 func (j *joiner) checkExistence(pod *Pod, local bool) {
 	for _, container := range pod.Containers {
 		if pod.Done() || container.State == StateTerminated {
@@ -179,7 +179,8 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 		}
 		for _, device := range container.Devices {
 			for _, source := range j.evidence.Read {
-				covers := (source.Kind == NVML && local) || (source.Kind == GPUNode && pod.Node.Value != "" && gpuNodeHost(source) == pod.Node.Value)
+				covers := (source.Kind == NVML && local) || (source.Kind == GPUNode && pod.Node.Value != "" &&
+					gpuNodeHost(source) == pod.Node.Value)
 				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
 					j.disagree(Disagreement{
 						Code: DeviceUnknown, Pod: pod.Ref, Container: container.Name, Device: device.UUID,
@@ -194,7 +195,7 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 	}
 }
 
-// hold is what one container holds of a device: the device itself or replicas of it, with the sources that say so.
+// hold is what one container holds of a device, the device itself or replicas of it, with the sources.
 type hold struct {
 	pod       Ref
 	container string
@@ -202,8 +203,8 @@ type hold struct {
 	sources   []Source
 }
 
-// checkHolders finds devices that two pods hold at once and do not share. Containers
-// that have ended hold nothing.
+// checkHolders reports devices that two pods hold at the same time without sharing them. Terminated containers hold
+// nothing.
 func (j *joiner) checkHolders() {
 	holders := map[gpu.UUID][]hold{}
 	var order []gpu.UUID
@@ -239,9 +240,10 @@ func conflicts(a, b hold) bool {
 	return a.pod != b.pod && slices.ContainsFunc(a.keys, func(key gpu.DeviceKey) bool { return slices.ContainsFunc(b.keys, key.Overlaps) })
 }
 
-// sortDisagreements puts what hurts most first, then orders by pod, container, device and statements.
+// sortDisagreements sorts by severity, then by pod, container, device and statements.
 func sortDisagreements(list []Disagreement) {
-	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, MPSOtherGPU, MPSNotJoined, CountDiffers, NodeDiffers, DeviceNodeDiffers, CDINameUnknown, FactDiffers}
+	order := [...]Code{TwoHolders, DevicesDiffer, DeviceUnknown, MPSOtherGPU, MPSNotJoined, CountDiffers, NodeDiffers,
+		DeviceNodeDiffers, CDINameUnknown, FactDiffers}
 	slices.SortStableFunc(list, func(a, b Disagreement) int {
 		return cmp.Or(slices.Index(order[:], a.Code)-slices.Index(order[:], b.Code),
 			compareRefs(a.Pod, b.Pod), strings.Compare(a.Container, b.Container), strings.Compare(string(a.Device), string(b.Device)),
@@ -249,7 +251,7 @@ func sortDisagreements(list []Disagreement) {
 	})
 }
 
-// Message is the disagreement in a sentence: whom it concerns, and who says what.
+// Message returns the disagreement in one sentence: what it concerns, and the statements with their sources.
 func (d *Disagreement) Message() string {
 	parts := make([]string, len(d.Statements))
 	for i, statement := range d.Statements {
@@ -258,20 +260,20 @@ func (d *Disagreement) Message() string {
 	return d.Head() + ": " + strings.Join(parts, "; ")
 }
 
-// Head says whom the disagreement concerns and what it is, without the statements.
+// Head returns what the disagreement concerns and what it is, without the statements.
 func (d *Disagreement) Head() string {
 	container := fmt.Sprintf("pod %s, container %s", d.Pod, d.Container)
 	switch d.Code {
 	case DevicesDiffer:
 		return container + ": the sources give it different devices"
 	case CountDiffers:
-		return container + ": it does not hold what it asked for"
+		return container + ": it does not hold what it requested"
 	case TwoHolders:
 		return fmt.Sprintf("%s has more than one holder", d.Device)
 	case NodeDiffers:
 		return fmt.Sprintf("pod %s: the sources place it on different nodes", d.Pod)
 	case DeviceUnknown:
-		return container + ": it was given a device that is not there"
+		return container + ": it was given a device that does not exist"
 	case FactDiffers:
 		return fmt.Sprintf("%s: the sources differ in its %s", d.Device, d.Statements[0].Name)
 	case DeviceNodeDiffers:
@@ -280,16 +282,16 @@ func (d *Disagreement) Head() string {
 		}
 		return container + ": one device node has different numbers"
 	case MPSNotJoined:
-		return fmt.Sprintf("%s: it shares %s by MPS and is not joined to its daemon, so no limit is enforced", container, d.Device)
+		return fmt.Sprintf("%s: it shares %s by MPS and is not connected to its daemon, so no limit is enforced", container, d.Device)
 	case MPSOtherGPU:
-		return fmt.Sprintf("%s: it is joined to the MPS daemon of %s, which it does not hold", container, d.Device)
+		return fmt.Sprintf("%s: it is connected to the MPS daemon of %s, which it does not hold", container, d.Device)
 	case CDINameUnknown:
-		return container + ": its CDI name is in no CDI spec, so it cannot be started again"
+		return container + ": its CDI name is in no CDI spec, so it cannot be restarted"
 	}
 	return string(d.Code)
 }
 
-// SourcesText lists the kinds of sources, with the field where it is known, each once.
+// SourcesText lists the kinds of sources, with the field where it is known, without duplicates.
 func SourcesText(sources []Source) string {
 	var texts []string
 	for _, source := range sources {

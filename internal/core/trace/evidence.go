@@ -7,10 +7,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Kind is a sort of place that facts are read from.
+// Kind is a kind of source.
 type Kind string
 
-// The places, in the order of a request's way through a cluster.
+// The kinds of sources, in the order in which a request passes through a cluster.
 const (
 	PodSpec      Kind = "pod spec"     // the pod's spec in the API
 	PodStatus    Kind = "pod status"   // allocatedResourcesStatus (KEP-4680), conditions, what containers wait for
@@ -19,7 +19,7 @@ const (
 	Checkpoint   Kind = "checkpoint"   // kubelet_internal_checkpoint
 	AllocResp    Kind = "AllocResp"    // the device plugin's answer, kept in the checkpoint
 	PodResources Kind = "PodResources" // the kubelet's podresources/v1 socket
-	Ledger       Kind = "ledger"       // the agent's book of holders
+	Ledger       Kind = "ledger"       // the agent's record of holdings
 	GPUNode      Kind = "GPUNode"      // gpunodes.berth.dev
 	CDISpec      Kind = "CDI spec"     // files below /etc/cdi and /var/run/cdi
 	OCISpec      Kind = "OCI spec"     // the config.json that the runtime was started with
@@ -27,9 +27,10 @@ const (
 	NVML         Kind = "NVML"         // the hardware inventory
 )
 
-// rank orders kinds by the way of a request.
+// rank orders kinds in the order of a request.
 func (k Kind) rank() int {
-	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode, CDISpec, OCISpec, Process, NVML}
+	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode,
+		CDISpec, OCISpec, Process, NVML}
 	for i, kind := range order {
 		if kind == k {
 			return i
@@ -43,11 +44,11 @@ type Source struct {
 	Kind Kind
 	// Path is the file, the socket, the object or the call.
 	Path string
-	// Field is the part of it, where one place says a thing in more than one way.
+	// Field is the part of the source, if one source states something in more than one way.
 	Field string
 }
 
-// CompareSources orders sources by the way of a request, then by path.
+// CompareSources orders sources in the order of a request, then by path.
 func CompareSources(a, b Source) int {
 	if c := a.Kind.rank() - b.Kind.rank(); c != 0 {
 		return c
@@ -66,19 +67,17 @@ func sortSources(sources []Source) []Source {
 	return slices.Compact(sources)
 }
 
-// Unread is a source that was not read, and why.
+// Unread is a source that was not read, with the reason.
 type Unread struct {
 	Source Source
 	Why    string
 }
 
-// Evidence is everything that was collected. The order within each list is of no meaning.
+// Evidence is everything that was collected. The order within each list has no meaning.
 type Evidence struct {
-	// Host is the Kubernetes node whose own files were read; empty when none were,
-	// or when nobody knows its name.
+	// Host is the Kubernetes node whose own files were read; empty when none were read or its name is unknown.
 	Host string
-	// Read are the sources that were read to the end, so that what they do not say
-	// is known too.
+	// Read lists the sources that were read completely, so that the absence of a statement is known too.
 	Read        []Source
 	Unread      []Unread
 	Pods        []PodFact
@@ -91,12 +90,12 @@ type Evidence struct {
 	Devices     []DeviceFact
 }
 
-// Ref names a pod. The checkpoint knows only UIDs, PodResources only names.
+// Ref identifies a pod. The checkpoint has only UIDs, PodResources only names.
 type Ref struct{ UID, Namespace, Name string }
 
 func (r Ref) named() bool { return r.Name != "" }
 
-// String is namespace/name, or the UID where the name is not known.
+// String returns namespace/name, or the UID if the name is unknown.
 func (r Ref) String() string {
 	if r.named() {
 		return r.Namespace + "/" + r.Name
@@ -104,10 +103,10 @@ func (r Ref) String() string {
 	return r.UID
 }
 
-// Role is a container's place in its pod.
+// Role is a container's role in its pod.
 type Role string
 
-// The roles. A sidecar is an init container that is restarted always.
+// The roles. A sidecar is an init container with restart policy Always.
 const (
 	RoleInit      Role = "init"
 	RoleSidecar   Role = "sidecar"
@@ -115,29 +114,29 @@ const (
 	RoleEphemeral Role = "ephemeral"
 )
 
-// The states of a container that matter here.
+// The states of a container.
 const (
 	StateRunning    = "running"
 	StateTerminated = "terminated"
 	StateWaiting    = "waiting"
 )
 
-// PodFact is what one source says of a pod.
+// PodFact is what one source says about a pod.
 type PodFact struct {
 	Source Source
 	Ref    Ref
-	// Node is where it was scheduled to; empty when the source does not say.
+	// Node is the node that the pod is scheduled to; empty when the source does not say.
 	Node string
-	// Phase is Pending, Running, Succeeded, Failed; empty when the source does not say.
+	// Phase is Pending, Running, Succeeded or Failed; empty when the source does not say.
 	Phase      string
 	Containers []PodContainer
 }
 
-// WaitFact is a reason that a source gives why a pod does not run.
+// WaitFact is a reason why a pod does not run, as one source gives it.
 type WaitFact struct {
 	Source Source
 	Pod    Ref
-	// Order is the place among the reasons of its source; the rest of the order is that of the
+	// Order is the position among the reasons of its source; reasons of several sources are in the order of the
 	// sources.
 	Order int
 	// Name is the condition, the container or the event that has the reason.
@@ -145,16 +144,16 @@ type WaitFact struct {
 	Text string
 }
 
-// PodContainer is a container as a pod's spec and status know it.
+// PodContainer is a container in a pod's spec and status.
 type PodContainer struct {
 	Name  string
 	Role  Role
 	State string
-	// Asked are the resources with a count that are devices of a node.
+	// Asked are the requested resources that are devices, with their counts.
 	Asked []Ask
 }
 
-// Ask is a number of devices asked for.
+// Ask is a requested number of devices.
 type Ask struct {
 	Resource string
 	Count    int64
@@ -176,16 +175,16 @@ type EnvVar struct{ Name, Value string }
 // Mount is a host path in a container.
 type Mount struct{ HostPath, Path string }
 
-// Node is a device node; both numbers are Unknown where a source gives only the path.
+// Node is a device node. Both numbers are Unknown if a source has only the path.
 type Node struct {
 	Path         string
 	Major, Minor int64
 }
 
-// Unknown is the number of a device node that a source does not give.
+// Unknown is the number of a device node that a source does not state.
 const Unknown = -1
 
-// AnswerFact is what the device plugin answered to Allocate.
+// AnswerFact is the device plugin's answer to Allocate.
 type AnswerFact struct {
 	Source      Source
 	Pod         Ref
@@ -198,28 +197,26 @@ type AnswerFact struct {
 	Annotations []EnvVar
 }
 
-// ContainerFact is what a container has, from the OCI spec it was started with or
-// from a process in it.
+// ContainerFact is what a container has, from its OCI spec or from a process in it.
 type ContainerFact struct {
 	Source Source
-	// ID is the runtime's.
+	// ID is the container ID of the runtime.
 	ID        string
 	Pod       Ref
 	Container string
 	State     string
 	PIDs      []int
-	// Privileged containers have every device node of the host, which says nothing
-	// about what they were given.
+	// Privileged containers have every device node of the host, so their nodes do not show what they were given.
 	Privileged bool
 	Env        []EnvVar
 	Nodes      []Node
-	// Mounts are those that have to do with GPUs.
+	// Mounts are those that concern GPUs.
 	Mounts []Mount
-	// NoNodes and NoEnv are true when the source could not see the one or the other.
+	// NoNodes and NoEnv are true when the source cannot see device nodes or the environment.
 	NoNodes, NoEnv bool
 }
 
-// ProcessFact places a process.
+// ProcessFact assigns a process to a container.
 type ProcessFact struct {
 	Source      Source
 	PID         int
@@ -236,11 +233,11 @@ type CDIFact struct {
 	Env   []EnvVar
 }
 
-// DeviceFact is what one source says of a GPU or a MIG device. Empty texts and
-// Unknown numbers are what the source does not say.
+// DeviceFact is what one source says about a GPU or a MIG device. Empty strings and Unknown numbers are values that the
+// source does not state.
 type DeviceFact struct {
 	Source Source
-	// Host is the Kubernetes node, where the source knows it.
+	// Host is the Kubernetes node, if the source states it.
 	Host string
 	UUID gpu.UUID
 	// Parent is the GPU of a MIG device.
@@ -254,40 +251,38 @@ type DeviceFact struct {
 	MemoryBytes  uint64
 	NUMANode     int // -1: the kernel does not say
 	Profile      string
-	// Instance is where a MIG device is on its GPU.
+	// Instance is the placement of a MIG device on its GPU.
 	Instance InstanceFact
-	// Sharing says how containers share the device.
+	// Sharing is how containers share the device.
 	Sharing SharingFact
 	Health  string
-	// Nodes are the device nodes that open this device and no other one.
+	// Nodes are the device nodes that open only this device.
 	Nodes []Node
 }
 
-// InstanceFact places a MIG device on its GPU. The zero value, which has no Size, is what
-// the source does not say.
+// InstanceFact is the placement of a MIG device on its GPU. The zero value, which has no Size, means unknown.
 type InstanceFact struct {
 	GI, CI int
 	// Start and Size are in memory slices.
 	Start, Size int
 }
 
-// The modes of sharing, as GPUNode objects write them.
+// The sharing modes, as GPUNode objects write them.
 const (
 	ModeTimeSlicing = "timeSlicing"
 	ModeMPS         = "mps"
 )
 
-// SharingFact says how containers share a device. An empty Mode is a device that is not
-// shared, or of which the source does not say.
+// SharingFact says how containers share a device. An empty Mode means not shared or unknown.
 type SharingFact struct {
 	Mode     string
 	Replicas int
 	// TimeSlice is empty for the driver's default.
 	TimeSlice string
-	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each
-	// client process; a value that is not positive is no limit.
+	// PinnedMemoryMiB and ActiveThreadPercentage are what the MPS server enforces for each client process; a value that
+	// is not positive means no limit.
 	PinnedMemoryMiB        int64
 	ActiveThreadPercentage int
-	// Draining says why nothing more of the device is given out.
+	// Draining is the reason why the device is not allocated to new pods.
 	Draining string
 }

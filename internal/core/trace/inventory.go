@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// DevicesOf turns a scan into evidence: one fact per GPU and per MIG device.
+// DevicesOf converts a scan to evidence: one fact per GPU and per MIG device.
 func DevicesOf(source Source, host string, snapshot *gpu.Snapshot) []DeviceFact {
 	var facts []DeviceFact
 	for i := range snapshot.GPUs {
@@ -51,7 +51,7 @@ func nodesOf(nodes []gpu.DeviceNode) []Node {
 	return out
 }
 
-// HealthText is the verdict in a line: the state, with the codes of what stands against the device.
+// HealthText returns the health in one line: the state, with the codes of the problems.
 func HealthText(health gpu.Health) string {
 	state := string(cmp.Or(health.State, gpu.Healthy))
 	codes := make([]string, 0, len(health.Causes))

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// joiner holds the evidence in a canonical order and what is looked up in it.
+// joiner holds the evidence in canonical order, and indexes of it.
 type joiner struct {
 	evidence  Evidence
 	directory *directory
@@ -19,7 +19,7 @@ type joiner struct {
 	trace     *Trace
 }
 
-// podState gathers what is said of one pod.
+// podState collects what the sources say about one pod.
 type podState struct {
 	ref        Ref
 	facts      []PodFact
@@ -31,19 +31,19 @@ func (p *podState) done() bool {
 	return slices.ContainsFunc(p.facts, func(f PodFact) bool { return f.Phase == "Succeeded" || f.Phase == "Failed" })
 }
 
-// lists tells whether a kind of source knows the container, with or without devices.
+// lists reports whether a kind of source lists the container, with or without devices.
 func (p *podState) lists(kind Kind, container string) bool {
 	return slices.ContainsFunc(p.facts, func(f PodFact) bool {
 		return f.Source.Kind == kind && slices.ContainsFunc(f.Containers, func(c PodContainer) bool { return c.Name == container })
 	})
 }
 
-// isOn tells whether some source places the pod on a Kubernetes node.
+// isOn reports whether a source places the pod on that Kubernetes node.
 func (p *podState) isOn(host string) bool {
 	return slices.ContainsFunc(p.facts, func(f PodFact) bool { return f.Node == host })
 }
 
-// assigned tells whether a source gives any container of the pod a device.
+// assigned reports whether a source assigns a device to any container of the pod.
 func (p *podState) assigned(source Source) bool {
 	for _, c := range p.containers {
 		if slices.ContainsFunc(c.assignments, func(f AssignmentFact) bool { return f.Source == source }) {
@@ -53,8 +53,8 @@ func (p *podState) assigned(source Source) bool {
 	return false
 }
 
-// isLocal tells whether the pod runs on the node whose own files were read: what
-// those do not say of a pod of another node means nothing.
+// isLocal reports whether the pod runs on the node whose own files were read. For a pod of another node, the absence of
+// a statement in those files means nothing.
 func (j *joiner) isLocal(p *podState) bool {
 	if j.evidence.Host != "" && p.isOn(j.evidence.Host) {
 		return true
@@ -70,14 +70,15 @@ func (j *joiner) isLocal(p *podState) bool {
 		return true
 	}
 	for _, c := range p.containers {
-		if len(c.facts) > 0 || len(c.answers) > 0 || slices.ContainsFunc(c.assignments, func(f AssignmentFact) bool { return local(f.Source.Kind) }) {
+		if len(c.facts) > 0 || len(c.answers) > 0 || slices.ContainsFunc(c.assignments,
+			func(f AssignmentFact) bool { return local(f.Source.Kind) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// containerState gathers what is said of one container.
+// containerState collects what the sources say about one container.
 type containerState struct {
 	name        string
 	specs       []PodContainer
@@ -87,7 +88,7 @@ type containerState struct {
 	facts       []ContainerFact
 }
 
-// current leaves out what remains of earlier runs of the container, once one lives.
+// current removes the facts about earlier runs of the container, if one is running.
 func (c *containerState) current() []ContainerFact {
 	alive := map[string]bool{}
 	for _, fact := range c.facts {
@@ -110,8 +111,7 @@ func (c *containerState) live() bool {
 		slices.ContainsFunc(c.specs, func(s PodContainer) bool { return s.State == StateRunning })
 }
 
-// Join makes the whole picture of the evidence. The order of the evidence is of no
-// meaning, and the evidence is not changed.
+// Join returns the whole picture. The order of the evidence does not matter, and the evidence is not changed.
 func Join(evidence Evidence) *Trace {
 	canonical := canonicalise(evidence)
 	j := &joiner{
@@ -133,13 +133,12 @@ func Join(evidence Evidence) *Trace {
 		j.checkExistence(&j.trace.Pods[i], j.isLocal(j.pods[ref]))
 	}
 	j.checkHolders()
-	j.company()
+	j.addSharers()
 	sortDisagreements(j.trace.Disagreements)
 	return j.trace
 }
 
-// canonicalise sorts and deduplicates every list, which makes the join a function of
-// the evidence as a set.
+// canonicalise sorts and deduplicates every list, so that the result depends only on the set of facts.
 func canonicalise(evidence Evidence) Evidence {
 	return Evidence{
 		Host:        evidence.Host,
@@ -179,7 +178,7 @@ func canonicalList[T any](list []T, source func(T) Source) []T {
 	return out
 }
 
-// gather puts every fact to its pod and container.
+// gather assigns every fact to its pod and container.
 func (j *joiner) gather() {
 	for _, fact := range j.evidence.Pods {
 		pod := j.podOf(fact.Ref)
@@ -236,7 +235,7 @@ func (j *joiner) order() []Ref {
 	return refs
 }
 
-// pod joins one pod and notes where its sources disagree.
+// pod joins one pod and records disagreements of its sources.
 func (j *joiner) pod(state *podState) Pod {
 	pod := Pod{Ref: state.ref}
 	var hosts []Fact
@@ -270,8 +269,8 @@ func (j *joiner) pod(state *podState) Pod {
 	return pod
 }
 
-// ordered lists containers as a pod's spec does: init containers and sidecars first,
-// in the order of the spec, then the others; those without a spec by name.
+// ordered sorts containers as the pod's spec does: init containers and sidecars first, in the order of the spec, then
+// the others; containers that are not in the spec come last, by name.
 func (p *podState) ordered() []*containerState {
 	var out []*containerState
 	seen := map[string]bool{}
@@ -296,8 +295,7 @@ func (p *podState) ordered() []*containerState {
 	return append(out, rest...)
 }
 
-// container joins one container; ok is false for one that no source says anything
-// about that has to do with devices.
+// container joins one container; ok is false if no source says anything about it that concerns devices.
 func (j *joiner) container(pod *podState, state *containerState) (Container, bool) {
 	container := Container{Name: state.name}
 	for i, spec := range state.specs {
@@ -332,7 +330,7 @@ func (j *joiner) container(pod *podState, state *containerState) (Container, boo
 	return container, relevant
 }
 
-// device describes a GPU or MIG device by all that is known of it.
+// device returns a GPU or MIG device with all that is known of it.
 func (j *joiner) device(id gpu.UUID) Device {
 	device := Device{UUID: id, Parent: j.catalogue.parent(id)}
 	for _, fact := range j.catalogue.facts[id] {
@@ -380,15 +378,15 @@ const (
 	FactMemory       = "memoryBytes"
 	FactHealth       = "health"
 	FactHost         = "node"
-	// FactPlacement is where a MIG device is on its GPU.
+	// FactPlacement is the placement of a MIG device on its GPU.
 	FactPlacement = "placement"
 	// FactSharing is how the device is shared and what is enforced.
 	FactSharing = "sharing"
-	// FactDraining is why nothing more of the device is given out.
+	// FactDraining is the reason why the device is not allocated to new pods.
 	FactDraining = "draining"
-	// FactShare is which share a container has.
+	// FactShare lists the replicas that a container has.
 	FactShare = "share"
-	// FactAdvisory are limits that the container set for itself.
+	// FactAdvisory are limits that the container has set for itself.
 	FactAdvisory = "advisory"
 	// FactSharedWith are the other pods that use the same device.
 	FactSharedWith = "sharedWith"
@@ -396,7 +394,7 @@ const (
 	FactNeighbours = "neighbours"
 )
 
-// addFact adds a source to the fact of that name and value, or a new fact.
+// addFact adds a source to the fact of that name and value, or adds a new fact.
 func addFact(facts []Fact, name, value string, source Source) []Fact {
 	for i := range facts {
 		if facts[i].Name == name && facts[i].Value == value {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Entry is a container's devices under one resource, as the checkpoint (which knows
-// UIDs) and PodResources (which knows names) both have them.
+// Entry is a container's devices of one resource, which the checkpoint (by UID) and PodResources (by name) both list.
 type Entry struct {
 	Pod       Ref
 	Container string
@@ -22,10 +21,9 @@ func (e Entry) key() string {
 	return e.Container + "\x00" + e.Resource + "\x00" + strings.Join(slices.Compact(ids), "\x00")
 }
 
-// NamesByDevices finds the names of pods that are known by UID only, by what they
-// hold: the kubelet gives a device to one container at a time, so container,
-// resource and device IDs together name the pod. A UID that more than one name
-// would fit stays without one, as does a name that more than one UID would fit.
+// NamesByDevices finds the names of pods that are known only by UID, by their devices: the kubelet assigns a device to
+// one container at a time, so container, resource and device IDs together identify the pod. If more than one name
+// matches a UID, or more than one UID a name, no name is assigned.
 func NamesByDevices(byUID, byName []Entry) map[string]Ref {
 	names := map[string][]Ref{}
 	for _, entry := range byName {
@@ -70,14 +68,13 @@ func compareRefs(a, b Ref) int {
 
 // directory resolves every Ref of the evidence to one identity per pod.
 type directory struct {
-	byUID  map[string]Ref   // full identity of each known UID
+	byUID  map[string]Ref   // complete identity of each known UID
 	byName map[Ref][]string // UIDs of each name, sorted
-	live   map[string]bool  // UIDs that the API or a running container vouches for
-	names  map[Ref]string   // names that devices gave to one of several UIDs
+	live   map[string]bool  // UIDs that the API or a running container confirms
+	names  map[Ref]string   // names that were matched to one of several UIDs by devices
 }
 
-// newDirectory needs the joiner's catalogue to compare devices that sources call
-// by different names.
+// newDirectory uses the joiner's catalogue to compare devices that sources name differently.
 func newDirectory(evidence *Evidence, j *joiner) *directory {
 	d := &directory{byUID: map[string]Ref{}, byName: map[Ref][]string{}, live: map[string]bool{}, names: map[Ref]string{}}
 	for _, ref := range allRefs(evidence) {
@@ -114,7 +111,7 @@ func newDirectory(evidence *Evidence, j *joiner) *directory {
 	return d
 }
 
-// nameUnnamed gives names to UIDs that have none yet.
+// nameUnnamed assigns names to UIDs that have none yet.
 func (d *directory) nameUnnamed(byUID, byName []Entry) {
 	var unnamed []Entry
 	for _, entry := range byUID {
@@ -125,8 +122,8 @@ func (d *directory) nameUnnamed(byUID, byName []Entry) {
 	maps.Copy(d.byUID, NamesByDevices(unnamed, byName))
 }
 
-// containerEntries are the devices that running containers have, under no resource:
-// what names a pod while the checkpoint cannot be read.
+// containerEntries returns the devices of running containers, without a resource: they identify a pod while the
+// checkpoint cannot be read.
 func (j *joiner) containerEntries() []Entry {
 	var list []Entry
 	for _, fact := range j.evidence.Containers {
@@ -140,7 +137,7 @@ func (j *joiner) containerEntries() []Entry {
 	return list
 }
 
-// physical are entries by GPU and under no resource, one per container.
+// physical converts entries to GPUs, without a resource, one entry per container.
 func (j *joiner) physical(entries []Entry) []Entry {
 	var list []Entry
 	for _, entry := range entries {
@@ -158,8 +155,8 @@ func (j *joiner) physical(entries []Entry) []Entry {
 	return list
 }
 
-// matchRecreated tells pods of one name apart by their devices: a pod that was
-// deleted and made again leaves its first UID in the checkpoint for a while.
+// matchRecreated distinguishes pods of one name by their devices: the checkpoint keeps the UID of a deleted pod for a
+// while after a new pod of the same name was created.
 func (d *directory) matchRecreated(byUID, byName []Entry) {
 	holders := map[string][]string{}
 	for _, entry := range byUID {
@@ -182,8 +179,8 @@ func (d *directory) matchRecreated(byUID, byName []Entry) {
 	}
 }
 
-// resolve completes a reference. A name that fits several UIDs goes to the one that
-// holds the same devices, else to the only live one, else it stays a name.
+// resolve completes a reference. A name with several UIDs resolves to the UID that holds the same devices, otherwise to
+// the only live one, otherwise it stays a name.
 func (d *directory) resolve(ref Ref) Ref {
 	if ref.UID != "" {
 		return d.byUID[ref.UID]

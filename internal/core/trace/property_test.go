@@ -73,7 +73,7 @@ func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
 		evidence := world(t)
 		want := Join(evidence)
 		random := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
-		shuffled := merge(evidence, evidence) // and saying a thing twice says no more
+		shuffled := merge(evidence, evidence) // duplicates must not matter
 		shuffle(random, shuffled.Pods)
 		shuffle(random, shuffled.Assignments)
 		shuffle(random, shuffled.Answers)
@@ -90,9 +90,8 @@ func shuffle[T any](random *rand.Rand, list []T) {
 	random.Shuffle(len(list), func(i, k int) { list[i], list[k] = list[k], list[i] })
 }
 
-// TestTwin checks the join against the plainest way to do it: for each pod, the set
-// of every source as one text, different texts disagree; for each GPU, the pods
-// that any source gives it to, more than one conflict.
+// TestTwin compares the join with the simplest implementation: for each pod, every source's devices as one text, where
+// different texts disagree; for each GPU, the pods that any source assigns it to, where more than one is a conflict.
 func TestTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		evidence := world(t)

@@ -10,16 +10,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// Query is where a trace starts: exactly one of a pod, a device, a process.
+// Query is the start of a trace: exactly one of a pod, a device and a process.
 type Query struct {
 	// Pod by UID, or by namespace and name.
 	Pod Ref
-	// Device is a GPU's or MIG device's UUID, or the beginning of one that fits no other.
+	// Device is the UUID of a GPU or MIG device, or a unique prefix of one.
 	Device gpu.UUID
 	PID    int
 }
 
-// String is the query in words.
+// String describes the query.
 func (q Query) String() string {
 	switch {
 	case q.PID > 0:
@@ -30,12 +30,12 @@ func (q Query) String() string {
 	return "pod " + q.Pod.String()
 }
 
-// NotFoundError says that no source knows what was asked for.
+// NotFoundError says that no source knows the subject of the query.
 type NotFoundError struct {
 	Query Query
-	// Nearest are names that do exist and resemble it, best first.
+	// Nearest are similar names that exist, best first.
 	Nearest []string
-	// Why says more, where more is known.
+	// Why gives details, if there are any.
 	Why string
 }
 
@@ -47,7 +47,7 @@ func (e *NotFoundError) Error() string {
 	return text
 }
 
-// Select keeps the part of the picture that a query leads to.
+// Select returns the part of the picture that a query leads to.
 func (t *Trace) Select(query Query) (*Trace, error) {
 	switch {
 	case query.PID > 0:
@@ -74,8 +74,8 @@ func (t *Trace) selectPod(query Query, ref Ref) (*Trace, error) {
 	return t.part(query, withoutFormer(pods), nil), nil
 }
 
-// withoutFormer leaves out the pods of one name of which nothing but a folder is left, unless
-// all are such: the kubelet removes the folders of deleted pods late.
+// withoutFormer removes pods of which only a folder remains, unless all pods of that name are such: the kubelet removes
+// the folders of deleted pods late.
 func withoutFormer(pods []Pod) []Pod {
 	present := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
 		return len(p.Containers) == 0 && !slices.ContainsFunc(p.Sources, func(s Source) bool { return s.Kind != Directory })
@@ -107,9 +107,11 @@ func (t *Trace) selectDevice(query Query) (*Trace, error) {
 	wanted := func(d Device) bool { return d.UUID == match || d.Parent == match }
 	var pods []Pod
 	for _, pod := range t.Pods {
-		pod.Containers = slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool { return !slices.ContainsFunc(c.Devices, wanted) })
+		pod.Containers = slices.DeleteFunc(slices.Clone(pod.Containers),
+			func(c Container) bool { return !slices.ContainsFunc(c.Devices, wanted) })
 		for i := range pod.Containers {
-			pod.Containers[i].Devices = slices.DeleteFunc(slices.Clone(pod.Containers[i].Devices), func(d Device) bool { return !wanted(d) })
+			pod.Containers[i].Devices = slices.DeleteFunc(slices.Clone(pod.Containers[i].Devices),
+				func(d Device) bool { return !wanted(d) })
 		}
 		if len(pod.Containers) > 0 {
 			pods = append(pods, pod)
@@ -125,7 +127,7 @@ func (t *Trace) selectDevice(query Query) (*Trace, error) {
 	return t.part(query, pods, devices), nil
 }
 
-// matchDevice accepts the beginning of a UUID, as long as it fits one device only.
+// matchDevice accepts a prefix of a UUID if it matches one device only.
 func matchDevice(query Query, known []gpu.UUID) (gpu.UUID, error) {
 	var matches []gpu.UUID
 	var names []string
@@ -144,7 +146,7 @@ func matchDevice(query Query, known []gpu.UUID) (gpu.UUID, error) {
 	case 0:
 		return "", &NotFoundError{Query: query, Nearest: Nearest(string(query.Device), names, 3)}
 	}
-	return "", &NotFoundError{Query: query, Nearest: texts(matches), Why: fmt.Sprintf("%d devices begin like that", len(matches))}
+	return "", &NotFoundError{Query: query, Nearest: texts(matches), Why: fmt.Sprintf("%d devices start with that", len(matches))}
 }
 
 func (t *Trace) selectProcess(query Query) (*Trace, error) {
@@ -175,7 +177,7 @@ func (t *Trace) selectProcess(query Query) (*Trace, error) {
 	return found, nil
 }
 
-// part is the picture with these pods and devices, and the disagreements about them.
+// part returns the picture with these pods and devices, and the disagreements about them.
 func (t *Trace) part(query Query, pods []Pod, devices []Device) *Trace {
 	concerned := map[gpu.UUID]bool{}
 	names := map[Ref]map[string]bool{}
@@ -202,8 +204,8 @@ func (t *Trace) part(query Query, pods []Pod, devices []Device) *Trace {
 	return found
 }
 
-// Nearest are up to limit of the names that resemble a text, best first: those that
-// contain it, then those few edits away.
+// Nearest returns up to limit names that resemble a text, best first: those that contain it, then those a few edits
+// away.
 func Nearest(text string, names []string, limit int) []string {
 	type scored struct {
 		name string

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// How a container is joined to an MPS daemon.
+// The names that connect a container to an MPS daemon.
 const (
-	mpsNames    = "mps-" // begins the daemon's name in a CDI spec, before the GPU's UUID
+	mpsNames    = "mps-" // prefix of the daemon's name in a CDI spec, before the GPU's UUID
 	mpsPipe     = "CUDA_MPS_PIPE_DIRECTORY"
 	mpsMemory   = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	mpsThreads  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -20,7 +20,7 @@ const (
 	gpuUUIDMark = "GPU-"
 )
 
-// mpsDaemon is the GPU of a daemon's name in a CDI spec; empty for any other name.
+// mpsDaemon returns the GPU of a daemon's name in a CDI spec, or "" for any other name.
 func mpsDaemon(id string) gpu.UUID {
 	if device, ok := strings.CutPrefix(id, mpsNames); ok && isUUID(device) {
 		return gpu.UUID(device)
@@ -28,7 +28,7 @@ func mpsDaemon(id string) gpu.UUID {
 	return ""
 }
 
-// pipesOf is the GPU that a directory of pipes names, /mps/UUID/pipe; empty for another path.
+// pipesOf returns the GPU of a pipe directory, /mps/UUID/pipe, or "" for another path.
 func pipesOf(path string) gpu.UUID {
 	rest, ok := strings.CutPrefix(path, "/mps/")
 	device, last, is := strings.Cut(rest, "/")
@@ -38,7 +38,7 @@ func pipesOf(path string) gpu.UUID {
 	return gpu.UUID(device)
 }
 
-// text says where the instance is, and what that gives.
+// text describes the placement of the instance.
 func (i InstanceFact) text() string {
 	switch i.Size {
 	case 0:
@@ -49,8 +49,8 @@ func (i InstanceFact) text() string {
 	return fmt.Sprintf("GI %d, CI %d, memory slices %d-%d", i.GI, i.CI, i.Start, i.Start+i.Size-1)
 }
 
-// text says how the device is shared, and what is enforced. Time-slicing limits nothing;
-// of MPS only what the server was told holds, for each client process by itself.
+// text describes how the device is shared and what is enforced. Time-slicing limits nothing; with MPS, only the limits
+// set on the server are enforced, for each client process separately.
 func (s SharingFact) text() string {
 	switch s.Mode {
 	case "":
@@ -84,8 +84,8 @@ func mebibytes(n int64) string {
 	return strconv.FormatInt(n, 10) + " MiB"
 }
 
-// shares says of each device which shares the container has and by what means, and
-// whether it is joined to the MPS daemons that it should be.
+// shares adds to each device which replicas the container has and how they are shared, and checks whether the container
+// is connected to the right MPS daemons.
 func (j *joiner) shares(pod *podState, container *Container, state *containerState, facts []ContainerFact) {
 	expected := j.daemons(container, state)
 	for i := range container.Devices {
@@ -100,7 +100,8 @@ func (j *joiner) shares(pod *podState, container *Container, state *containerSta
 		}
 		for _, variable := range container.Env {
 			if variable.Name == mpsMemory || variable.Name == mpsThreads {
-				device.Facts = append(device.Facts, Fact{Name: FactAdvisory, Value: variable.Name + "=" + variable.Value, Sources: variable.Sources})
+				device.Facts = append(device.Facts, Fact{Name: FactAdvisory,
+					Value: variable.Name + "=" + variable.Value, Sources: variable.Sources})
 			}
 		}
 	}
@@ -110,7 +111,7 @@ func (j *joiner) shares(pod *podState, container *Container, state *containerSta
 	j.checkDaemons(pod, container, facts, expected)
 }
 
-// shareNumbers adds which shares of the device the container has.
+// shareNumbers adds which replicas of the device the container has.
 func (j *joiner) shareNumbers(device *Device, state *containerState) {
 	if len(device.IDs) == 0 {
 		return
@@ -144,8 +145,8 @@ func (j *joiner) shareNumbers(device *Device, state *containerState) {
 	}
 }
 
-// daemons are the GPUs whose MPS daemon the container should be joined to, each with who
-// says so: the plugin's answer, or a GPUNode that shares a device of the container by MPS.
+// daemons returns the GPUs to whose MPS daemon the container should be connected, each with the sources: the plugin's
+// answer, or a GPUNode in which a device of the container is shared by MPS.
 func (j *joiner) daemons(container *Container, state *containerState) map[gpu.UUID][]Source {
 	expected := map[gpu.UUID][]Source{}
 	add := func(g gpu.UUID, source Source) {
@@ -180,8 +181,8 @@ func (j *joiner) daemons(container *Container, state *containerState) map[gpu.UU
 	return expected
 }
 
-// checkDaemons compares the daemons that a container should be joined to with those that
-// it is joined to: by its environment, and by its mounts where the source has them.
+// checkDaemons compares the daemons that a container should be connected to with those that it is connected to: by its
+// environment, and by its mounts if the source has them.
 func (j *joiner) checkDaemons(pod *podState, container *Container, facts []ContainerFact, expected map[gpu.UUID][]Source) {
 	var gpus []gpu.UUID
 	for g := range expected {
@@ -195,8 +196,9 @@ func (j *joiner) checkDaemons(pod *podState, container *Container, facts []Conta
 			}
 		}
 		if len(lacks) > 0 {
-			said := Fact{Value: "a share of " + string(g) + " by MPS", Sources: expected[g]}
-			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: g, Statements: append([]Fact{said}, lacks...)})
+			said := Fact{Value: "a replica of " + string(g) + " by MPS", Sources: expected[g]}
+			j.disagree(Disagreement{Code: MPSNotJoined, Pod: pod.ref, Container: container.Name, Device: g,
+				Statements: append([]Fact{said}, lacks...)})
 		}
 	}
 	held := Fact{}
@@ -222,11 +224,12 @@ func (j *joiner) checkDaemons(pod *podState, container *Container, facts []Conta
 		}
 	}
 	for _, g := range j.catalogue.sorted(order) {
-		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: g, Statements: append([]Fact{held}, others[g]...)})
+		j.disagree(Disagreement{Code: MPSOtherGPU, Pod: pod.ref, Container: container.Name, Device: g,
+			Statements: append([]Fact{held}, others[g]...)})
 	}
 }
 
-// missing is what a container lacks of what joins it to the daemon of a GPU.
+// missing returns what a container lacks to be connected to the daemon of a GPU.
 func missing(fact ContainerFact, device gpu.UUID) []Fact {
 	var lacks []Fact
 	source := fact.Source
@@ -237,11 +240,12 @@ func missing(fact ContainerFact, device gpu.UUID) []Fact {
 		}
 	}
 	if fact.Source.Kind != OCISpec {
-		return lacks // a process's mounts are not read
+		return lacks // a source that is a process does not have its mounts
 	}
 	source.Field = fieldMounts
 	pipes := "/mps/" + string(device) + "/pipe"
-	for _, wanted := range [...]struct{ path, text string }{{pipes, "no mount of the pipes at " + pipes}, {mpsShm, "no mount of its shared memory at " + mpsShm}} {
+	for _, wanted := range [...]struct{ path, text string }{{pipes, "no mount of the pipes at " + pipes},
+		{mpsShm, "no mount of its shared memory at " + mpsShm}} {
 		if !slices.ContainsFunc(fact.Mounts, func(m Mount) bool { return m.Path == wanted.path }) {
 			lacks = append(lacks, Fact{Value: wanted.text, Sources: []Source{source}})
 		}
@@ -249,8 +253,7 @@ func missing(fact ContainerFact, device gpu.UUID) []Fact {
 	return lacks
 }
 
-// joins are the GPUs to whose daemons a container is joined: each as a Fact with the
-// GPU as its name.
+// joins returns the GPUs to whose daemons a container is connected, each as a Fact with the GPU as its name.
 func joins(fact ContainerFact) []Fact {
 	var found []Fact
 	source := fact.Source
@@ -265,14 +268,15 @@ func joins(fact ContainerFact) []Fact {
 		}
 		for _, device := range [...]gpu.UUID{pipesOf(mount.Path), gpuOfPath(mount.HostPath)} {
 			if device != "" {
-				found = append(found, Fact{Name: string(device), Value: mount.HostPath + " mounted at " + mount.Path, Sources: []Source{source}})
+				found = append(found, Fact{Name: string(device), Value: mount.HostPath + " mounted at " + mount.Path,
+					Sources: []Source{source}})
 			}
 		}
 	}
 	return found
 }
 
-// gpuOfPath is the first part of a path that is a GPU's UUID.
+// gpuOfPath returns the first element of a path that is a GPU's UUID.
 func gpuOfPath(path string) gpu.UUID {
 	for part := range strings.SplitSeq(path, "/") {
 		if strings.HasPrefix(part, gpuUUIDMark) {
@@ -292,9 +296,9 @@ func lastValue(env []EnvVar, name string) string {
 	return value
 }
 
-// company says for each device in a container's hands which other pods use it too, and
-// which use other MIG devices of its GPU. Containers that have ended use nothing.
-func (j *joiner) company() {
+// addSharers adds to each device of a container which other pods use it, and which pods use other MIG devices of its
+// GPU. Terminated containers use nothing.
+func (j *joiner) addSharers() {
 	type user struct {
 		pod     Ref
 		device  *Device
@@ -330,7 +334,7 @@ func (j *joiner) company() {
 			case other.device.UUID != one.device.UUID && other.device.Parent != "" && one.device.Parent != "":
 				fact = &beside
 			default:
-				continue // one that is not shared, or a GPU and a part of it: a conflict, which is said elsewhere
+				continue // not shared, or a GPU and a part of it: a conflict, which checkHolders reports
 			}
 			if !slices.Contains(strings.Split(fact.Value, ", "), text) {
 				fact.Value = strings.Join(nonEmpty(fact.Value, text), ", ")
@@ -345,7 +349,7 @@ func (j *joiner) company() {
 	}
 }
 
-// gpuOf is the GPU that a device is, or is a part of.
+// gpuOf returns the GPU of a device: the device itself or its parent.
 func gpuOf(device *Device) gpu.UUID {
 	if device.Parent != "" {
 		return device.Parent

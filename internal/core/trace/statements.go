@@ -7,16 +7,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// replicaMark stands between the UUID and the number of a replica in the kubelet's ID of a device.
+// replicaMark separates the UUID from the replica number in the kubelet's device ID.
 const replicaMark = "::"
 
-// visibleDevices is the variable of the envvar and volume-mounts strategies, and
-// visibleMounts where the latter mounts one path per device.
+// visibleDevices is the variable of the envvar and volume-mounts strategies; visibleMounts is the folder in which the
+// latter mounts one path per device.
 const (
 	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 	visibleMounts  = "/var/run/nvidia-container-devices"
-	// givenDevices begins the variables that Berth's own answer carries, one per
-	// resource: GPU[/MIG][#share], comma between them.
+	// givenDevices is the prefix of the variables in Berth's own answer, one per resource: GPU[/MIG][#share], separated
+	// by commas.
 	givenDevices = "BERTH_DEVICES"
 )
 
@@ -30,14 +30,14 @@ const (
 	fieldNodes       = "device nodes"
 )
 
-// statement is what one source says a container holds.
+// statement is what one source says that a container holds.
 type statement struct {
 	source   Source
 	resource string
 	ids      []string
 	set      []gpu.UUID
-	// vague is true for a statement that names a device by an index that no source resolves: it is
-	// evidence, and is not compared.
+	// vague is true for a statement that names a device by an index that no source can resolve. It is evidence, but it
+	// is not compared.
 	vague bool
 }
 
@@ -59,13 +59,12 @@ func sortedTexts(texts []string) []string {
 	return slices.Compact(texts)
 }
 
-// isGPU tells whether a resource is one of GPUs: by its vendor, or by what its devices are called.
+// isGPU reports whether a resource consists of GPUs, by its vendor or by the IDs of its devices.
 func isGPU(resource string, ids []string) bool {
 	return strings.HasPrefix(resource, "nvidia.com/") || slices.ContainsFunc(ids, isUUID)
 }
 
-// statements are all that is said of a container's devices, in the order of the sources,
-// the meaningful silences included.
+// statements returns all statements about a container's devices in the order of the sources, including implied ones.
 func (j *joiner) statements(pod *podState, c *containerState) []statement {
 	said := j.assignmentStatements(c)
 	for _, answer := range c.answers {
@@ -75,12 +74,12 @@ func (j *joiner) statements(pod *podState, c *containerState) []statement {
 	for _, fact := range facts {
 		said = append(said, j.containerStatements(fact, c.answers)...)
 	}
-	said = append(said, j.silences(pod, c, said)...)
+	said = append(said, j.impliedStatements(pod, c, said)...)
 	slices.SortStableFunc(said, func(a, b statement) int { return CompareSources(a.source, b.source) })
 	return said
 }
 
-// assignmentStatements has one statement per source, over all of its GPU resources.
+// assignmentStatements returns one statement per source, over all of its GPU resources.
 func (j *joiner) assignmentStatements(c *containerState) []statement {
 	var said []statement
 	ids := map[Source][]string{}
@@ -102,7 +101,7 @@ func (j *joiner) assignmentStatements(c *containerState) []statement {
 	return said
 }
 
-// answerStatements reads the device plugin's answer in each way that names devices.
+// answerStatements returns the devices in the device plugin's answer, in each form that names devices.
 func (j *joiner) answerStatements(answer AnswerFact) []statement {
 	var said []statement
 	say := func(field string, ids []string) {
@@ -113,7 +112,7 @@ func (j *joiner) answerStatements(answer AnswerFact) []statement {
 		}
 	}
 	say(fieldEnv, visible(answer.Env))
-	say(fieldGiven, given(answer.Env))
+	say(fieldGiven, berthDevices(answer.Env))
 	say(fieldMounts, mounted(answer.Mounts))
 	say(fieldCDI, cdiDevices(answer.CDINames))
 	for _, annotation := range answer.Annotations {
@@ -129,8 +128,8 @@ func (j *joiner) answerStatements(answer AnswerFact) []statement {
 	return said
 }
 
-// visible is the list in NVIDIA_VISIBLE_DEVICES; nil where the value names no
-// device. The last value counts, as in a process.
+// visible returns the list in NVIDIA_VISIBLE_DEVICES, or nil if the value names no device. As in a process, the last
+// assignment applies.
 func visible(env []EnvVar) []string {
 	value := ""
 	for _, variable := range env {
@@ -148,8 +147,8 @@ func visible(env []EnvVar) []string {
 	return strings.Split(value, ",")
 }
 
-// given are the devices of Berth's own variables, each as the kubelet's ID for it.
-func given(env []EnvVar) []string {
+// berthDevices returns the devices in Berth's own variables, as kubelet device IDs.
+func berthDevices(env []EnvVar) []string {
 	var ids []string
 	for _, variable := range env {
 		if !strings.HasPrefix(variable.Name, givenDevices) || variable.Value == "" {
@@ -174,7 +173,7 @@ func mounted(mounts []Mount) []string {
 	return ids
 }
 
-// cdiDevices leaves out names that bring no device: all, and the daemons of MPS.
+// cdiDevices removes names without a device: all, and the MPS daemons.
 func cdiDevices(names []string) []string {
 	var ids []string
 	for _, name := range names {
@@ -185,8 +184,8 @@ func cdiDevices(names []string) []string {
 	return ids
 }
 
-// containerStatements reads what a container has. It has to speak where the plugin's
-// answer asked the runtime for something: to have nothing is a statement then.
+// containerStatements returns what a container has. If the plugin's answer requested something from the runtime, having
+// nothing is a statement too.
 func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) []statement {
 	var said []statement
 	say := func(field string, read func([]EnvVar) []string) {
@@ -198,7 +197,7 @@ func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) [
 		}
 	}
 	say(fieldEnv, visible)
-	say(fieldGiven, given)
+	say(fieldGiven, berthDevices)
 	if fact.NoNodes || fact.Privileged {
 		return said
 	}
@@ -214,9 +213,9 @@ func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) [
 	return said
 }
 
-// silences are the statements of sources that were read to the end, would have to name
-// the container's devices, and do not.
-func (j *joiner) silences(pod *podState, c *containerState, said []statement) []statement {
+// impliedStatements returns "nothing" for the sources that were read completely, would have to list the container's
+// devices, and do not.
+func (j *joiner) impliedStatements(pod *podState, c *containerState, said []statement) []statement {
 	spoke := map[Kind]bool{}
 	for _, one := range said {
 		if len(one.set) > 0 || len(one.ids) > 0 {
@@ -228,7 +227,7 @@ func (j *joiner) silences(pod *podState, c *containerState, said []statement) []
 	}
 	var silent []statement
 	for _, source := range j.evidence.Read {
-		if spoke[source.Kind] || !j.mustSpeak(source, pod, c, spoke) {
+		if spoke[source.Kind] || !j.mustList(source, pod, c, spoke) {
 			continue
 		}
 		silent = append(silent, statement{source: source})
@@ -236,11 +235,10 @@ func (j *joiner) silences(pod *podState, c *containerState, said []statement) []
 	return silent
 }
 
-// mustSpeak tells whether a source's silence about a live container that others give
-// devices to means that it has none. Only the kubelet's own places bind the agent's:
-// an orphan is in the ledger and not in the checkpoint. The agent names one container
-// of a pod for a device that several of them use in turn.
-func (j *joiner) mustSpeak(source Source, pod *podState, c *containerState, spoke map[Kind]bool) bool {
+// mustList reports whether a source that does not list a live container, to which others assign devices, states thereby
+// that the container has none. Only the kubelet's own sources bind the agent's: an orphan is in the ledger and not in
+// the checkpoint. If several containers of a pod use a device in turn, the agent names only one of them.
+func (j *joiner) mustList(source Source, pod *podState, c *containerState, spoke map[Kind]bool) bool {
 	switch source.Kind {
 	case Checkpoint:
 		return j.isLocal(pod)
@@ -254,7 +252,7 @@ func (j *joiner) mustSpeak(source Source, pod *podState, c *containerState, spok
 	return false
 }
 
-// gpuNodeHost is the Kubernetes node that a GPUNode source describes; its path ends in the name.
+// gpuNodeHost returns the Kubernetes node that a GPUNode source describes; its path ends with the name.
 func gpuNodeHost(source Source) string {
 	return source.Path[strings.LastIndexByte(source.Path, '/')+1:]
 }

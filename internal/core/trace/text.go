@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Describe prints the picture in plain lines, disagreements first, each fact with its
-// sources in brackets. Transcripts and logs use it; people get berth trace.
+// Describe returns the picture as plain lines, disagreements first, each fact with its sources in brackets. It is for
+// transcripts and logs; berth trace formats its own output.
 func (t *Trace) Describe() string {
 	var out strings.Builder
 	line := func(depth int, format string, args ...any) {

@@ -9,13 +9,13 @@ import (
 
 // Trace is the joined picture, or the part of it that a Query leads to.
 type Trace struct {
-	// Subject is the query in words; empty for the whole picture.
+	// Subject is the query as text; empty for the whole picture.
 	Subject       string
 	Disagreements []Disagreement
 	// Pods are ordered by namespace, name and UID.
 	Pods []Pod
-	// Devices are all devices that any source knows, held or not, ordered by index.
-	// Select keeps those of a query for a GPU only.
+	// Devices are all devices that any source lists, held or not, ordered by index. Select keeps only those of a query
+	// for a GPU.
 	Devices []Device
 	// Processes are ordered by PID.
 	Processes []ProcessFact
@@ -23,28 +23,28 @@ type Trace struct {
 	Unread    []Unread
 }
 
-// Fact is a value with the places that say so.
+// Fact is a value with its sources.
 type Fact struct {
 	Name    string
 	Value   string
 	Sources []Source
 }
 
-// Pod is one pod, known by UID wherever a source knows it.
+// Pod is one pod, identified by UID if a source has it.
 type Pod struct {
 	Ref     Ref
 	Phase   string
 	Node    Fact
 	Sources []Source
-	// Waiting are the reasons why a pod that is not Running does not run.
+	// Waiting are the reasons why a pod does not run.
 	Waiting    []Fact
 	Containers []Container
 }
 
-// Done tells whether the pod will not run again.
+// Done reports whether the pod has ended.
 func (p *Pod) Done() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
-// Container is one container: what it asked for and what it got.
+// Container is one container: what it requested and what it got.
 type Container struct {
 	Name  string
 	Role  Role
@@ -62,22 +62,22 @@ type Container struct {
 	Annotations []Fact
 }
 
-// Device is a GPU or a MIG device with what is known of it.
+// Device is a GPU or a MIG device with all that is known of it.
 type Device struct {
 	UUID gpu.UUID
 	// Parent is the GPU of a MIG device.
 	Parent gpu.UUID
-	// IDs are the kubelet's names for it, where they are not the UUID.
+	// IDs are the kubelet's IDs for it, if they differ from the UUID.
 	IDs      []string
 	Resource string
-	// Sources say that the container holds it, or, outside a container, that it exists.
+	// Sources say that the container holds it or, outside a container, that it exists.
 	Sources  []Source
 	Facts    []Fact
 	CDINames []Fact
 	Nodes    []NodeFact
 }
 
-// Keys are the replicas of the device that the container has, or the device itself where it has none.
+// Keys returns the replicas of the device that the container has, or the device itself if there are none.
 func (d *Device) Keys() []gpu.DeviceKey {
 	key := gpu.DeviceKey{GPU: d.UUID}
 	if d.Parent != "" {
@@ -95,14 +95,14 @@ func (d *Device) Keys() []gpu.DeviceKey {
 	return keys
 }
 
-// replicaNumber is n of the kubelet's ID UUID::n for a replica.
+// replicaNumber returns n of the kubelet's replica ID UUID::n.
 func replicaNumber(id string) (int, bool) {
 	_, digits, _ := strings.Cut(id, replicaMark)
 	n, err := strconv.Atoi(digits)
 	return n, err == nil && n >= 0
 }
 
-// Fact finds a fact's value by name; empty when there is none.
+// Fact returns the value of the fact with that name, or "" if there is none.
 func (d *Device) Fact(name string) string {
 	for _, fact := range d.Facts {
 		if fact.Name == name {
@@ -112,20 +112,20 @@ func (d *Device) Fact(name string) string {
 	return ""
 }
 
-// NodeFact is a device node with the places that say so.
+// NodeFact is a device node with its sources.
 type NodeFact struct {
 	Node
 	Sources []Source
 }
 
-// Code is the stable name of a sort of disagreement.
+// Code is the stable name of a kind of disagreement.
 type Code string
 
-// What can disagree.
+// The kinds of disagreements.
 const (
-	// DevicesDiffer: two sources give one container different devices.
+	// DevicesDiffer: two sources assign different devices to one container.
 	DevicesDiffer Code = "DevicesDiffer"
-	// CountDiffers: a container holds more or fewer devices than it asked for.
+	// CountDiffers: a container holds more or fewer devices than it requested.
 	CountDiffers Code = "CountDiffers"
 	// TwoHolders: two containers of different pods hold one device that is not shared.
 	TwoHolders Code = "TwoHolders"
@@ -135,24 +135,23 @@ const (
 	DeviceUnknown Code = "DeviceUnknown"
 	// FactDiffers: two sources describe one device differently.
 	FactDiffers Code = "FactDiffers"
-	// DeviceNodeDiffers: two sources give one device node different numbers, or one
-	// device different nodes.
+	// DeviceNodeDiffers: two sources assign different numbers to one device node, or different nodes to one device.
 	DeviceNodeDiffers Code = "DeviceNodeDiffers"
 	// CDINameUnknown: a container was given a CDI name that no spec defines.
 	CDINameUnknown Code = "CDINameUnknown"
-	// MPSNotJoined: a container has a share of a GPU by MPS, and not what joins it to the
-	// GPU's daemon, so that nothing limits it.
+	// MPSNotJoined: a container has a replica of a GPU that is shared by MPS, and is not connected to the GPU's daemon,
+	// so no limit is enforced.
 	MPSNotJoined Code = "MPSNotJoined"
-	// MPSOtherGPU: a container is joined to the MPS daemon of a GPU that it does not hold.
+	// MPSOtherGPU: a container is connected to the MPS daemon of a GPU that it does not hold.
 	MPSOtherGPU Code = "MPSOtherGPU"
 )
 
-// Disagreement is one thing of which sources say different things.
+// Disagreement is one item about which the sources contradict each other.
 type Disagreement struct {
 	Code      Code
 	Pod       Ref
 	Container string
 	Device    gpu.UUID
-	// Statements are what is said, by whom: two at least, in the order of the sources.
+	// Statements are the contradicting statements, at least two, in the order of the sources.
 	Statements []Fact
 }

@@ -12,14 +12,13 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts replays testdata: lines of evidence in, the picture out. The
-// commands are
+// TestTranscripts plays testdata: lines of evidence in, the picture out. The commands are
 //
 //	evidence       replaces the evidence by the lines below it
 //	trace pod=NS/NAME|uid=UID|gpu=UUID|pid=N [without=(KIND,...)] [line...]
 //
-// where a trace's further lines are added to the evidence for this one trace, after
-// the facts of the kinds in without were taken away.
+// where the further lines of a trace are added to the evidence for this trace only, after the facts of the kinds in
+// without were removed.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var base Evidence
@@ -77,7 +76,7 @@ func kindNames() map[string]Kind {
 	}
 }
 
-// without takes away every fact of a kind.
+// without removes every fact of a kind.
 func without(e Evidence, kind Kind) Evidence {
 	return Evidence{
 		Read:        keep(e.Read, func(s Source) bool { return s.Kind != kind }),
@@ -106,7 +105,7 @@ func merge(a, b Evidence) Evidence {
 	}
 }
 
-// parseEvidence reads one fact per line: KIND key=value ...
+// parseEvidence parses one fact per line: KIND key=value ...
 func parseEvidence(t *testing.T, text string) Evidence {
 	var e Evidence
 	for line := range strings.Lines(text) {
@@ -136,10 +135,12 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 	case "unread":
 		e.Unread = append(e.Unread, Unread{Source: Source{Kind: kindNames()[args["kind"]]}, Why: strings.ReplaceAll(args["why"], "_", " ")})
 	case "spec", "dir":
-		e.Pods = append(e.Pods, PodFact{Source: source, Ref: ref, Node: args["node"], Phase: args["phase"], Containers: parseContainers(t, args["containers"])})
+		e.Pods = append(e.Pods, PodFact{Source: source, Ref: ref, Node: args["node"], Phase: args["phase"],
+			Containers: parseContainers(t, args["containers"])})
 	case "checkpoint", "podresources", "status", "gpunode", "ledger":
 		if args["container"] != "" {
-			e.Assignments = append(e.Assignments, AssignmentFact{source, ref, args["container"], orGPU(args["resource"]), list(args["ids"])})
+			e.Assignments = append(e.Assignments, AssignmentFact{source, ref, args["container"],
+				orGPU(args["resource"]), list(args["ids"])})
 		}
 		if args["container"] != "" && word == "podresources" {
 			e.Pods = append(e.Pods, PodFact{Source: source, Ref: ref, Containers: []PodContainer{{Name: args["container"]}}})
@@ -147,7 +148,8 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 	case "answer":
 		e.Answers = append(e.Answers, AnswerFact{
 			Source: source, Pod: ref, Container: args["container"], Resource: orGPU(args["resource"]), Env: parseEnv(args["env"]),
-			Nodes: parseNodes(t, args["nodes"]), CDINames: list(args["cdi"]), Mounts: parseMounts(args["mounts"]), Annotations: parseEnv(args["annotations"]),
+			Nodes: parseNodes(t, args["nodes"]), CDINames: list(args["cdi"]), Mounts: parseMounts(args["mounts"]),
+			Annotations: parseEnv(args["annotations"]),
 		})
 	case "oci", "proc":
 		fact := ContainerFact{
@@ -167,8 +169,9 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 			source.Kind = GPUNode
 		}
 		e.Devices = append(e.Devices, DeviceFact{
-			Source: source, UUID: gpu.UUID(args["uuid"]), Parent: gpu.UUID(args["parent"]), Index: args["index"], Minor: number(t, args["minor"]),
-			PCI: args["pci"], Product: args["product"], NUMANode: number(t, args["numa"]), Nodes: parseNodes(t, args["nodes"]),
+			Source: source, UUID: gpu.UUID(args["uuid"]), Parent: gpu.UUID(args["parent"]), Index: args["index"],
+			Minor: number(t, args["minor"]),
+			PCI:   args["pci"], Product: args["product"], NUMANode: number(t, args["numa"]), Nodes: parseNodes(t, args["nodes"]),
 			Profile: args["profile"], Instance: parseInstance(t, args["instance"]), Sharing: parseSharing(t, args["sharing"]),
 		})
 	default:
@@ -176,7 +179,7 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 	}
 }
 
-// parseInstance reads GI:CI:start:size.
+// parseInstance parses GI:CI:start:size.
 func parseInstance(t *testing.T, text string) InstanceFact {
 	if text == "" {
 		return InstanceFact{}
@@ -185,15 +188,16 @@ func parseInstance(t *testing.T, text string) InstanceFact {
 	return InstanceFact{GI: number(t, parts[0]), CI: number(t, parts[1]), Start: number(t, parts[2]), Size: number(t, parts[3])}
 }
 
-// parseSharing reads mode:replicas[:MiB[:percent[:time slice[:why it drains]]]].
+// parseSharing parses mode:replicas[:MiB[:percent[:time slice[:why it drains]]]].
 func parseSharing(t *testing.T, text string) SharingFact {
 	if text == "" {
 		return SharingFact{}
 	}
 	parts := append(strings.Split(text, ":"), "", "", "", "", "")
 	return SharingFact{
-		Mode: parts[0], Replicas: number(t, parts[1]), PinnedMemoryMiB: int64(number(t, parts[2])), ActiveThreadPercentage: number(t, parts[3]),
-		TimeSlice: parts[4], Draining: strings.ReplaceAll(parts[5], "_", " "),
+		Mode: parts[0], Replicas: number(t, parts[1]), PinnedMemoryMiB: int64(number(t, parts[2])),
+		ActiveThreadPercentage: number(t, parts[3]),
+		TimeSlice:              parts[4], Draining: strings.ReplaceAll(parts[5], "_", " "),
 	}
 }
 
@@ -209,7 +213,7 @@ func parseRef(text string) Ref {
 	return Ref{Namespace: namespace, Name: name}
 }
 
-// parseContainers reads name:role:state:resource:count, separated by commas.
+// parseContainers parses name:role:state:resource:count, separated by commas.
 func parseContainers(t *testing.T, text string) []PodContainer {
 	var out []PodContainer
 	for _, item := range list(text) {
@@ -223,7 +227,7 @@ func parseContainers(t *testing.T, text string) []PodContainer {
 	return out
 }
 
-// parseNodes reads path@major:minor or path, separated by commas.
+// parseNodes parses path@major:minor or path, separated by commas.
 func parseNodes(t *testing.T, text string) []Node {
 	var out []Node
 	for _, item := range list(text) {
@@ -241,7 +245,7 @@ func parseNodes(t *testing.T, text string) []Node {
 	return out
 }
 
-// parseEnv reads NAME:value;NAME:value.
+// parseEnv parses NAME:value;NAME:value.
 func parseEnv(text string) []EnvVar {
 	var out []EnvVar
 	for item := range strings.SplitSeq(text, ";") {
