@@ -78,7 +78,7 @@ func (w *Watcher) setForbidden(object, message string) {
 	}
 	w.mu.Unlock()
 	if changed {
-		poke(w.wake)
+		notify(w.wake)
 	}
 }
 

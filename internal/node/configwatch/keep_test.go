@@ -240,7 +240,7 @@ func (j *judge) look(known bool, refuse string) {
 	j.mu.Lock()
 	j.known, j.refuse = known, refuse
 	j.mu.Unlock()
-	poke(j.changed)
+	notify(j.changed)
 }
 
 // TestHardwareRefusesAFile: a file that the hardware cannot have is not in force, and before the hardware is known the

@@ -276,7 +276,7 @@ func (w *Watcher) update(take func(*sources)) {
 	w.mu.Lock()
 	take(&w.sources)
 	w.mu.Unlock()
-	poke(w.wake)
+	notify(w.wake)
 }
 
 // decideAll computes the state again whenever a source or the hardware has changed, until ctx ends. Only this goroutine
@@ -318,10 +318,10 @@ func (w *Watcher) decideOnce(judge Judge) {
 	d.state.Version++
 	w.current.Store(&d.state)
 	w.changed.Set()
-	poke(w.rewatch)
+	notify(w.rewatch)
 }
 
-func poke(wake chan struct{}) {
+func notify(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:
