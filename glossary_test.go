@@ -15,7 +15,7 @@ var plainPackages = []string{
 	"internal/node/config",
 	"internal/node/offer",
 	"internal/node/mps",
-	"internal/node/agent/grants", "internal/node/agent/nodeview", "internal/node/agent/publishers",
+	"internal/node/agent/flags", "internal/node/agent/grants", "internal/node/agent/nodeview", "internal/node/agent/publishers",
 	"internal/cli/doctor", "internal/cli/evidence", "internal/cli/simcmd", "internal/cli/term", "internal/cli/version",
 	"internal/core", "internal/core/mig", "internal/core/placement", "internal/core/problem/internal/docgen", "internal/core/spelling", "internal/core/trace", "internal/core/version",
 	"internal/hardware", "internal/hardware/bound", "internal/hardware/nvidia/smi", "internal/hardware/sim",

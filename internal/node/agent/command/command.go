@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent"
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -23,7 +24,7 @@ import (
 
 // New returns the command line of berth-agent.
 func New(out, errOut io.Writer) *cobra.Command {
-	o := &options{}
+	o := &flags.Flags{}
 	root := &cobra.Command{
 		Use:   "berth-agent",
 		Short: "Advertise this node's GPUs to the kubelet, allocate them, and publish who holds them",
@@ -64,12 +65,12 @@ what it created, use berth-agent uninstall.`,
 			// A standard error that no process reads must not block the actors that log.
 			log := logqueue.New(errOut)
 			defer log.Close(logPatience)
-			return run(ctx, o, cmd, o.logger(log))
+			return run(ctx, o, cmd, o.Logger(log))
 		},
 	}
 	root.SetOut(out)
 	root.SetErr(errOut)
-	o.bind(root)
+	o.Bind(root)
 	root.AddCommand(newInspectCommand(o), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, errOut))
 	root.AddCommand(newHiddenCommands()...)
 	return root
@@ -78,16 +79,16 @@ what it created, use berth-agent uninstall.`,
 // logPatience is how long a stopping agent waits until the last log lines are written.
 const logPatience = time.Second
 
-func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) error {
+func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, log *slog.Logger) error {
 	watcher, err := configwatch.Open(configwatch.Deps{
-		File: o.file, Override: o.override(cmd), ConfigMap: o.configMap, DefaultKey: o.defaultKey,
-		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return connect(base, o.kubeconfig) },
+		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
+		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },
 		Log:     log.With("component", "configwatch"),
 	})
 	if err != nil {
 		return err
 	}
-	machine, err := hardware.Open(o.sim, watcher.Base())
+	machine, err := hardware.Open(o.Sim, watcher.Base())
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func run(ctx context.Context, o *options, cmd *cobra.Command, log *slog.Logger) 
 	}
 	a, err := agent.New(agent.Deps{
 		Config: watcher, Hardware: machine, API: watcher.API(), HookSource: hook,
-		Instance: cmp.Or(o.instance, pages.DefaultInstance()), Log: log,
+		Instance: cmp.Or(o.Instance, pages.DefaultInstance()), Log: log,
 	})
 	if err != nil {
 		return err

@@ -313,24 +313,6 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	}
 }
 
-// TestConnect: a client where there is a kubeconfig, none where the agent is standalone.
-func TestConnect(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if api, err := connect(&v1alpha1.AgentConfig{}, file); err != nil || api == nil {
-		t.Errorf("with a kubeconfig: %v, %v", api, err)
-	}
-	if api, err := connect(&v1alpha1.AgentConfig{Standalone: true}, "/nowhere"); err != nil || api != nil {
-		t.Errorf("standalone: %v, %v", api, err)
-	}
-	if _, err := connect(&v1alpha1.AgentConfig{}, ""); err == nil || !strings.Contains(err.Error(), "--kubeconfig FILE") {
-		t.Errorf("outside a pod: %v, want the fix", err)
-	}
-}
-
 // TestMPS: the supervisor serves its socket until it is stopped, without error.
 func TestMPS(t *testing.T) {
 	l := newLab(t, "t4x4")
@@ -361,16 +343,5 @@ func TestSimulatedProgram(t *testing.T) {
 	cmd.SetArgs([]string{hardware.SimulatedCommand, "nvidia-smi", l.path("sim"), "-L"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil || strings.Count(out.String(), "GPU-") != 4 {
 		t.Errorf("nvidia-smi -L: %v\n%s", err, out.String())
-	}
-}
-
-// TestVerbose: --verbose logs at level debug.
-func TestVerbose(t *testing.T) {
-	for verbose, want := range map[bool]bool{true: true, false: false} {
-		var out bytes.Buffer
-		(&options{verbose: verbose}).logger(&out).Debug("a step")
-		if got := out.Len() > 0; got != want {
-			t.Errorf("verbose %v: logged is %v", verbose, got)
-		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/inspect"
 	"github.com/berth-gpu/berth/internal/node/cdi"
@@ -28,7 +29,7 @@ func views() []string {
 	return names
 }
 
-func newInspectCommand(o *options) *cobra.Command {
+func newInspectCommand(o *flags.Flags) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "inspect " + strings.Join(views(), "|"),
@@ -69,7 +70,7 @@ advertised or changed.
 			if format != "table" && format != "json" {
 				return fmt.Errorf("output format %q does not exist: use -o table or -o json", format)
 			}
-			config, err := o.load(cmd)
+			config, err := o.Load(cmd)
 			if err != nil {
 				return err
 			}
@@ -89,8 +90,8 @@ advertised or changed.
 }
 
 // inspectDeps returns the dependencies of inspect: the same parts that the agent uses, none of which writes anything.
-func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
-	machine, err := hardware.Open(o.sim, settings)
+func inspectDeps(o *flags.Flags, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
+	machine, err := hardware.Open(o.Sim, settings)
 	if err != nil {
 		return inspect.Deps{}, err
 	}
@@ -102,7 +103,7 @@ func inspectDeps(o *options, settings *v1alpha1.AgentConfig, errOut io.Writer) (
 	return inspect.Deps{
 		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys,
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
-			adapter := machine.Adapter(o.logger(io.Discard), nil)
+			adapter := machine.Adapter(o.Logger(io.Discard), nil)
 			snapshot, err := adapter.Scan(ctx)
 			return snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err
 		},

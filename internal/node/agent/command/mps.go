@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
@@ -16,7 +17,7 @@ import (
 // daemonCommand is the hidden command that becomes an MPS control daemon.
 const daemonCommand = "mps-daemon"
 
-func newMPSCommand(o *options, errOut io.Writer) *cobra.Command {
+func newMPSCommand(o *flags.Flags, errOut io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mps",
 		Short: "Run the MPS daemons of this node, in a process that survives an upgrade of the agent",
@@ -33,11 +34,11 @@ container ends.`,
   berth-agent mps --sim /tmp/gpus --mps-root /tmp/mps`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := o.load(cmd)
+			config, err := o.Load(cmd)
 			if err != nil {
 				return err
 			}
-			machine, err := hardware.Open(o.sim, config)
+			machine, err := hardware.Open(o.Sim, config)
 			if err != nil {
 				return err
 			}
@@ -45,7 +46,7 @@ container ends.`,
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
 			}
-			log := o.logger(errOut)
+			log := o.Logger(errOut)
 			supervisor, err := mps.New(mps.Deps{
 				Root: config.MPSRoot, Program: machine.MPSControl, Shim: []string{self, daemonCommand},
 				ComputeMode: hardware.NewComputeModes(machine.Actions(log)), Log: log,

@@ -7,11 +7,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-func newProbeCommand(o *options) *cobra.Command {
+func newProbeCommand(o *flags.Flags) *cobra.Command {
 	page := map[string]string{"healthy": "healthz", "ready": "readyz"}
 	return &cobra.Command{
 		Use:   "probe healthy|ready",
@@ -26,8 +27,8 @@ started with. agent.sock is not used: during an upgrade it belongs to the other 
 		ValidArgs: []string{"healthy", "ready"},
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir := cmp.Or(o.flags.StateDir, config.DefaultStateDir)
-			return probe(cmd.Context(), pages.Own(dir, cmp.Or(o.instance, pages.DefaultInstance())), page[args[0]])
+			dir := cmp.Or(o.Config.StateDir, config.DefaultStateDir)
+			return probe(cmd.Context(), pages.Own(dir, cmp.Or(o.Instance, pages.DefaultInstance())), page[args[0]])
 		},
 	}
 }

@@ -9,6 +9,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 )
 
 // TestManifestServesPages: what the DaemonSet serves is what the PodMonitor scrapes, the probes ask and
@@ -32,14 +34,14 @@ func TestManifestServesPages(t *testing.T) {
 	monitor := manifest[podMonitor](t, "podmonitor.yaml", "PodMonitor")[0]
 
 	container := set.Spec.Template.Spec.Containers[0]
-	o, cmd := &options{}, &cobra.Command{}
-	o.bind(cmd)
+	o, cmd := &flags.Flags{}, &cobra.Command{}
+	o.Bind(cmd)
 	if err := cmd.ParseFlags(container.Args); err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := strings.Cut(o.flags.MetricsListen, ":")
+	_, port, _ := strings.Cut(o.Config.MetricsListen, ":")
 	if len(container.Ports) != 1 || container.Ports[0].Name != "metrics" || port != "9835" || container.Ports[0].ContainerPort != 9835 {
-		t.Errorf("the agent listens on %q and the container has the ports %v, want one, metrics, 9835", o.flags.MetricsListen, container.Ports)
+		t.Errorf("the agent listens on %q and the container has the ports %v, want one, metrics, 9835", o.Config.MetricsListen, container.Ports)
 	}
 	if set.Spec.Template.Spec.HostNetwork {
 		t.Error("with the host's network two agents could not serve the port during an upgrade")

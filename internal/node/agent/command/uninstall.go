@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
 	"github.com/berth-gpu/berth/internal/node/agent/library"
@@ -29,7 +30,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-func newUninstallCommand(o *options) *cobra.Command {
+func newUninstallCommand(o *flags.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",
@@ -55,11 +56,11 @@ stays until the next reboot.`,
   berth-agent uninstall --standalone`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := o.load(cmd)
+			config, err := o.Load(cmd)
 			if err != nil {
 				return err
 			}
-			api, err := connect(config, o.kubeconfig)
+			api, err := o.Connect(config)
 			if err != nil {
 				return fmt.Errorf("%w; --standalone removes only the files of this node", err)
 			}

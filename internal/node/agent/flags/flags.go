@@ -1,0 +1,124 @@
+// Package flags has the flags that all commands of berth-agent share, and what follows from them alone: the configuration that a
+// flag overrides, the client of the API server, and the log.
+//
+// It guarantees that every command works on the same configuration: the file, overridden by the flags that were given. It reads
+// the configuration file and the credentials for the API server, writes nothing, and waits for nothing.
+//
+// It must not import the agent or a package below it.
+package flags
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/node/config"
+)
+
+// Flags are the flags that all commands of berth-agent share.
+type Flags struct {
+	File       string
+	Sim        string
+	Kubeconfig string
+	ConfigMap  string
+	DefaultKey string
+	Instance   string
+	Verbose    bool
+	Config     v1alpha1.AgentConfig
+}
+
+// Bind adds a flag for each setting that usually depends on the machine; the others are in the file only.
+func (f *Flags) Bind(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.File, "config", "", "read the settings from `FILE`, of kind AgentConfig or in the format of NVIDIA's device plugin")
+	flags.StringVar(&f.ConfigMap, "config-map", "", "read the settings from the ConfigMap `NAMESPACE/NAME`; each key is a configuration, and the node label berth.dev/config (or nvidia.com/device-plugin.config) selects the key")
+	flags.StringVar(&f.DefaultKey, "default-config", "", "use `KEY` of --config-map for a node without a label (default: the key named default, or the only key)")
+	flags.StringVar(&f.Sim, "sim", "", "use the simulated hardware in `DIR` (berth sim create) instead of the NVIDIA driver")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "connect to the API server with the kubeconfig `FILE` (default: the pod's service account)")
+	flags.BoolVarP(&f.Verbose, "verbose", "v", false, "log at level debug")
+	flags.StringVar(&f.Config.KubeletDir, "kubelet-dir", "", "use the kubelet whose root directory is `DIR` (default /var/lib/kubelet)")
+	flags.StringVar(&f.Config.CDIDir, "cdi-dir", "", "write the CDI spec to `DIR` (default /var/run/cdi)")
+	flags.StringVar(&f.Config.HookDir, "hook-dir", "", "install the CDI hook program in `DIR` (default /opt/berth/bin)")
+	flags.StringVar(&f.Config.StateDir, "state-dir", "", "keep the ledger, the agent's sockets and other state that a reboot invalidates in `DIR` (default /run/berth)")
+	flags.StringVar(&f.Config.PersistentDir, "persistent-dir", "", "keep journals and the last valid configuration, which have to survive a reboot, in `DIR` (default /var/lib/berth)")
+	flags.StringVar(&f.Config.MPSRoot, "mps-root", "", "keep the pipes and the shared memory of MPS daemons and the socket of berth-agent mps in `DIR` (default /run/berth/mps)")
+	flags.StringVar(&f.Config.HostRoot, "host-root", "", "find the host's root file system at `DIR`, for an agent in a container (default /)")
+	flags.StringVar(&f.Config.DriverRoot, "driver-root", "", "find the driver's files below `DIR` of the host (default /)")
+	flags.StringVar(&f.Config.ContainerdStateDir, "containerd-state-dir", "", "read containerd's state from `DIR` (default /run/containerd)")
+	flags.StringVar(&f.Config.CgroupRoot, "cgroup-root", "", "find containers below `CGROUP`, the kubelet's cgroupRoot; needed only with several kubelets on one machine")
+	flags.StringVar(&f.Config.NodeName, "node-name", "", "use the Node object `NAME` (default: $NODE_NAME, then the host name)")
+	flags.StringVar(&f.Instance, "instance", "", "distinguish this agent by `NAME` from another one on the node, as during an upgrade; its socket is agent-NAME.sock in --state-dir (default: $POD_NAME, then the host name)")
+	flags.StringVar(&f.Config.MetricsListen, "metrics-listen", "", "serve /metrics, and nothing else, on `ADDRESS` (default: no address)")
+	flags.BoolVar(&f.Config.DCGMNames, "dcgm-names", false, "also serve the metrics under dcgm-exporter's names and labels")
+	flags.BoolVar(&f.Config.Standalone, "standalone", false, "run without an API server: publish no GPUNode, labels, events or conditions")
+}
+
+// Load returns the configuration of the file, overridden by the flags.
+func (f *Flags) Load(cmd *cobra.Command) (*v1alpha1.AgentConfig, error) {
+	return config.Load(f.File, f.Override(cmd))
+}
+
+// Override returns a function that overrides a configuration with the flags that were given.
+func (f *Flags) Override(cmd *cobra.Command) func(*v1alpha1.AgentConfig) {
+	return func(c *v1alpha1.AgentConfig) {
+		for _, flag := range []struct {
+			from string
+			to   *string
+		}{
+			{f.Config.KubeletDir, &c.KubeletDir}, {f.Config.CDIDir, &c.CDIDir}, {f.Config.HookDir, &c.HookDir},
+			{f.Config.StateDir, &c.StateDir}, {f.Config.PersistentDir, &c.PersistentDir}, {f.Config.HostRoot, &c.HostRoot}, {f.Config.DriverRoot, &c.DriverRoot},
+			{f.Config.ContainerdStateDir, &c.ContainerdStateDir}, {f.Config.CgroupRoot, &c.CgroupRoot},
+			{f.Config.NodeName, &c.NodeName}, {f.Config.MPSRoot, &c.MPSRoot},
+			{f.Config.MetricsListen, &c.MetricsListen},
+		} {
+			if flag.from != "" {
+				*flag.to = flag.from
+			}
+		}
+		if cmd.Flags().Changed("dcgm-names") {
+			c.DCGMNames = f.Config.DCGMNames
+		}
+		if cmd.Flags().Changed("standalone") {
+			c.Standalone = f.Config.Standalone
+		}
+	}
+}
+
+// Logger returns a log in text form; with --verbose at level debug.
+func (f *Flags) Logger(w io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	if f.Verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// Connect returns a client of the API server, or nil when standalone.
+func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error) {
+	if config.Standalone {
+		return nil, nil
+	}
+	to, err := access(f.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w (use --kubeconfig FILE, run in a pod with a service account, or run without it: --standalone)", err)
+	}
+	to.UserAgent = "berth-agent"
+	client, err := dynamic.NewForConfig(to)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	return client, nil
+}
+
+func access(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		return clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	return rest.InClusterConfig()
+}

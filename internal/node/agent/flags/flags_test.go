@@ -1,0 +1,81 @@
+package flags
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+)
+
+// parse returns the flags of a command line.
+func parse(t *testing.T, args ...string) (*Flags, *cobra.Command) {
+	t.Helper()
+	f, cmd := &Flags{}, &cobra.Command{Run: func(*cobra.Command, []string) {}}
+	f.Bind(cmd)
+	cmd.SetArgs(args)
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return f, cmd
+}
+
+// TestLoadOverrides: a flag that is given overrides the file, also with false, and one that is not given leaves it.
+func TestLoadOverrides(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	text := "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\nstandalone: true\ndcgmNames: true\nstateDir: /file/state\ncdiDir: /file/cdi\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, cmd := parse(t, "--config", file, "--state-dir", "/flag/state", "--dcgm-names=false", "--node-name", "node-0")
+	config, err := f.Load(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.StateDir != "/flag/state" || config.CDIDir != "/file/cdi" || config.DCGMNames || !config.Standalone || config.NodeName != "node-0" {
+		t.Errorf("the configuration is %+v", config)
+	}
+	f, cmd = parse(t, "--config", filepath.Join(t.TempDir(), "missing"))
+	if _, err := f.Load(cmd); err == nil {
+		t.Error("a missing file is no error")
+	}
+}
+
+// TestConnect: a standalone agent has no client; without credentials the error names the options; a kubeconfig file is used.
+func TestConnect(t *testing.T) {
+	for _, name := range []string{"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
+		t.Setenv(name, "")
+	}
+	if client, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{Standalone: true}); client != nil || err != nil {
+		t.Errorf("standalone: %v, %v", client, err)
+	}
+	if _, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), "--kubeconfig") || !strings.Contains(err.Error(), "--standalone") {
+		t.Errorf("without credentials: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if client, err := (&Flags{Kubeconfig: file}).Connect(&v1alpha1.AgentConfig{}); client == nil || err != nil {
+		t.Errorf("with a kubeconfig file: %v, %v", client, err)
+	}
+}
+
+// TestLogger: only --verbose shows steps.
+func TestLogger(t *testing.T) {
+	for _, verbose := range []bool{false, true} {
+		var out bytes.Buffer
+		log := (&Flags{Verbose: verbose}).Logger(&out)
+		log.Debug("Step")
+		log.Info("Started")
+		if got := strings.Contains(out.String(), "Step"); got != verbose || !strings.Contains(out.String(), "Started") {
+			t.Errorf("verbose %v logs %q", verbose, out.String())
+		}
+	}
+}
