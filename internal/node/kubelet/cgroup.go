@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Owner is what a cgroup path says about a process.
+// Owner is the pod and container that a cgroup path names.
 type Owner struct {
 	// PodUID has dashes, as in the API; static pods have 32 hexadecimal digits.
 	PodUID string
@@ -15,20 +15,18 @@ type Owner struct {
 	CgroupPath string
 }
 
-// ParseCgroup finds the container in the text of /proc/PID/cgroup, and reports
-// whether there is one.
+// ParseCgroup returns the container in the text of /proc/PID/cgroup, and whether there is one.
 //
-// It understands cgroup v1, v2 and both at once, the cgroupfs and systemd
-// drivers, and the names of containerd, CRI-O and docker:
+// It supports cgroup v1, v2 and hybrid hierarchies, the cgroupfs and systemd drivers, and the names of containerd,
+// CRI-O and docker:
 //
 //	/kubepods/burstable/pod<uid>/<id>
 //	/kubepods.slice/kubepods-pod<uid with _>.slice/cri-containerd-<id>.scope
 //
-// The kubelet may have a cgroupRoot of its own: when one is given, paths outside of it
-// belong to nobody, so that the kubelets of one machine do not take each
-// other's pods for their own. Without, any prefix is accepted, that of another
-// cgroup namespace ("/../..") included. Of pods within pods the outermost counts.
-// CRI-O's monitor (crio-conmon-<id>.scope) is not part of the container.
+// The kubelet may have its own cgroupRoot: if one is given, paths outside of it belong to no container, so that pods of
+// another kubelet of the machine are ignored. Without it, any prefix is accepted, including that of another cgroup
+// namespace ("/../.."). For pods within pods the result is the outermost. CRI-O's monitor (crio-conmon-<id>.scope) is
+// not part of the container.
 func ParseCgroup(text, cgroupRoot string) (Owner, bool) {
 	best, rank := Owner{}, 0
 	for line := range strings.Lines(text) {
@@ -40,10 +38,9 @@ func ParseCgroup(text, cgroupRoot string) (Owner, bool) {
 	return best, rank > 0
 }
 
-// parseCgroupLine reads "hierarchy:controllers:path". The rank is 0 when the line
-// names no container; otherwise lines of a higher rank are to be preferred. A process
-// is in one container only, but a program may have moved it within single v1
-// hierarchies, least likely in those with a controller that limits devices.
+// parseCgroupLine reads "hierarchy:controllers:path". The rank is 0 when the line names no container; otherwise lines
+// of a higher rank take precedence. A process is in one container only, but a program may have moved it within single
+// v1 hierarchies, least likely in those with a controller that limits devices.
 func parseCgroupLine(line, cgroupRoot string) (Owner, int) {
 	hierarchy, rest, ok := strings.Cut(line, ":")
 	if !ok {
@@ -128,7 +125,7 @@ func podOf(part string) (string, bool) {
 	return uid, ok && isPodUID(uid)
 }
 
-// isPodUID accepts a UUID, and the 32 digits that the kubelet makes for static pods.
+// isPodUID accepts a UUID, and the 32 digits that the kubelet generates for static pods.
 func isPodUID(text string) bool {
 	switch len(text) {
 	case 32:
@@ -152,9 +149,8 @@ func containerOf(part string) (string, bool) {
 	return part, IsContainerID(part)
 }
 
-// IsContainerID tells whether text has the form of a container's ID as runtimes
-// make them: 12 to 64 lower-case hexadecimal digits. Such a text is safe as the name of a
-// folder.
+// IsContainerID reports whether text has the form of a container ID: 12 to 64 lower-case hexadecimal digits. Such a
+// text is safe as a directory name.
 func IsContainerID(text string) bool { return len(text) >= 12 && len(text) <= 64 && isHex(text) }
 
 func isHex(text string) bool {

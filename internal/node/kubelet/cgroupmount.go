@@ -21,7 +21,7 @@ const (
 	maxDepth = 12
 )
 
-// kubepods is the cgroup that a kubelet makes for all its pods.
+// kubepods is the cgroup that a kubelet creates for all its pods.
 type kubepods struct {
 	dir string
 	v2  bool
@@ -31,12 +31,12 @@ type kubepods struct {
 type cgroupMount struct {
 	dir  string
 	v2   bool
-	rank int // lower ones are asked first
+	rank int // lower ones are used first
 }
 
-// parseCgroupMounts takes the cgroup hierarchies out of the text of /proc/self/mountinfo, the
-// best first: the one with the controller that limits devices, then version 2, then others;
-// of several mounts of one the one that shows most.
+// parseCgroupMounts returns the cgroup hierarchies in the text of /proc/self/mountinfo in order of preference: the one
+// with the controller that limits devices, then version 2, then others; of several mounts of a hierarchy, the one with
+// the highest root first.
 func parseCgroupMounts(text string) []cgroupMount {
 	var mounts []cgroupMount
 	for line := range strings.Lines(text) {
@@ -67,8 +67,8 @@ func parseCgroupMounts(text string) []cgroupMount {
 	return mounts
 }
 
-// viewpoint orders mounts of one hierarchy: the higher up the root of a mount, the more it
-// shows. Seen from a cgroup namespace, what is above its own cgroup begins with "/..".
+// viewpoint orders mounts of one hierarchy: a mount with a higher root shows more. In a cgroup namespace, paths above
+// its own cgroup begin with "/..".
 func viewpoint(root string) int {
 	const own = 50_000
 	up := 0
@@ -89,8 +89,8 @@ func unescapeMount(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// findKubepods finds the kubelet's cgroups. A machine on which no kubelet has run has none,
-// which is no error; but it is one when only a part of a hierarchy can be seen.
+// findKubepods finds the kubelet's cgroups. It returns none, without an error, on a machine on which no kubelet has
+// run, and an error when only a part of the hierarchy is visible.
 func findKubepods(procRoot, cgroupRoot string) ([]kubepods, error) {
 	blob, err := readBounded(filepath.Join(procRoot, "self", "mountinfo"), maxMountinfo)
 	if err != nil {
@@ -114,8 +114,7 @@ func findKubepods(procRoot, cgroupRoot string) ([]kubepods, error) {
 	return nil, nil
 }
 
-// isRoot tells whether a mount shows the machine's root cgroup, by files that only the root
-// has, or lacks.
+// isRoot reports whether a mount shows the machine's root cgroup, by files that only the root has or lacks.
 func (m cgroupMount) isRoot() bool {
 	if m.v2 {
 		_, err := os.Stat(filepath.Join(m.dir, "cgroup.procs"))
@@ -136,7 +135,8 @@ func searchKubepods(mount cgroupMount, cgroupRoot string) ([]kubepods, error) {
 		var next []string
 		for _, at := range level {
 			if searched++; searched > maxSearched {
-				return nil, fmt.Errorf("%s has more than %d cgroups beside those of pods; set the kubelet's cgroupRoot", mount.dir, maxSearched)
+				return nil, fmt.Errorf("%s has more than %d cgroups beside those of pods; set the kubelet's cgroupRoot",
+					mount.dir, maxSearched)
 			}
 			names, err := childCgroups(filepath.Join(mount.dir, at))
 			if err != nil {
@@ -162,15 +162,16 @@ func searchKubepods(mount cgroupMount, cgroupRoot string) ([]kubepods, error) {
 	return found, nil
 }
 
-// isKubepods: the kubelet's own name, with the systemd driver below a cgroupRoot preceded by it.
+// isKubepods reports whether the name is that of a kubelet's cgroup; with the systemd driver below a cgroupRoot it has
+// the root's name as a prefix.
 func isKubepods(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
 
-// childCgroups are the names of the cgroups directly below one, in order; none when it is gone.
+// childCgroups returns the sorted names of the cgroups directly below a cgroup; none if it was removed.
 func childCgroups(dir string) ([]string, error) {
 	if info, err := os.Lstat(dir); err != nil {
-		if goneCgroup(err) {
+		if isRemoved(err) {
 			return nil, nil
 		}
 		return nil, err
@@ -178,7 +179,7 @@ func childCgroups(dir string) ([]string, error) {
 		return nil, nil // cgroup file systems count the folders below a folder here
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil && !goneCgroup(err) {
+	if err != nil && !isRemoved(err) {
 		return nil, err
 	}
 	var names []string
@@ -190,25 +191,25 @@ func childCgroups(dir string) ([]string, error) {
 	return names, nil
 }
 
-// namesIn are all names in the folder of a cgroup; none when it is gone.
+// namesIn returns all names in the directory of a cgroup; none if it was removed.
 func namesIn(dir string) ([]string, error) {
 	folder, err := os.Open(dir)
 	if err != nil {
-		if goneCgroup(err) {
+		if isRemoved(err) {
 			err = nil
 		}
 		return nil, err
 	}
 	defer folder.Close()
 	names, err := folder.Readdirnames(-1)
-	if err != nil && !goneCgroup(err) {
+	if err != nil && !isRemoved(err) {
 		return nil, err
 	}
 	return names, nil
 }
 
-// goneCgroup tells whether an error means that a cgroup was removed meanwhile.
-func goneCgroup(err error) bool {
+// isRemoved reports whether an error means that a cgroup was removed.
+func isRemoved(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
 

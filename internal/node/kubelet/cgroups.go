@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxNested bounds the cgroups that are read below one container. A container with more
-	// counts as living: only the container itself can have made them.
+	// maxNested bounds the cgroups that are read below one container. A container with more counts as running, because
+	// only the container itself can have created them.
 	maxNested = 500
 	// maxPIDs bounds the text of one cgroup.procs.
 	maxPIDs = 4 << 20
-	// searchEvery is after how many looks the kubelet's cgroups are searched again although
-	// they are known: another one may have come.
+	// searchEvery is the number of listings after which the kubelet's cgroups are searched again although they are
+	// known, because another kubelet may have started.
 	searchEvery = 16
 )
 
@@ -35,20 +35,18 @@ type PodCgroup struct {
 type ContainerCgroup struct {
 	ID   string
 	Path string
-	// Populated is true while a thread lives in the cgroup or below it. That is what holds a
-	// device: a process whose first thread has ended holds it as well, a zombie does not.
+	// Populated is true while a thread runs in the cgroup or below it. Such a thread holds a device, even if the
+	// process's first thread has ended; a zombie does not.
 	Populated bool
 }
 
-// Cgroups tells from the kernel's cgroups which pods and containers there are and which of them
-// live: from cgroup.events in version 2, and in version 1 from cgroup.procs of the
-// cgroup and all below it, in the hierarchy that limits devices. Both are lists that the kernel
-// keeps, so that a process that forks and ends all the time is not missed, and neither costs
-// more on a machine with more processes outside of pods.
+// Cgroups lists pods and containers and whether they run, from the kernel's cgroups: from cgroup.events in version 2,
+// and in version 1 from cgroup.procs of the cgroup and all below it, in the hierarchy that limits devices. The kernel
+// maintains both, so that a process that forks and ends all the time is not missed, and the cost does not depend on
+// processes outside of pods.
 //
-// It must run in the machine's PID namespace: version 1 shows no processes of others. Its
-// methods may be called by several goroutines, wait for nothing but the kernel, and read
-// bounded numbers of cgroups.
+// It must run in the machine's PID namespace: version 1 does not show processes of other namespaces. Its methods may be
+// called concurrently, wait only for the kernel, and read a bounded number of cgroups.
 type Cgroups struct {
 	procRoot, cgroupRoot string
 
@@ -57,8 +55,8 @@ type Cgroups struct {
 	looks int
 }
 
-// NewCgroups makes a reader; nothing is read yet. The mounts are found in
-// procRoot/self/mountinfo. Without a cgroupRoot the pods of every kubelet of the machine count.
+// NewCgroups returns a reader without reading anything. It finds the mounts in procRoot/self/mountinfo. Without a
+// cgroupRoot it includes the pods of every kubelet of the machine.
 func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
 	return &Cgroups{procRoot: procRoot, cgroupRoot: cgroupRoot}
 }
@@ -80,7 +78,7 @@ func (c *Cgroups) Pods() ([]PodCgroup, error) {
 	return pods, err
 }
 
-// UIDs are the pods that have a cgroup, in order. Nothing of their containers is read.
+// UIDs returns the pods that have a cgroup, sorted. It does not read their containers.
 func (c *Cgroups) UIDs() ([]string, error) {
 	var uids []string
 	err := c.each(func(_ kubepods, uid, _ string) error {
@@ -142,8 +140,8 @@ func (c *Cgroups) Pod(uid string) (PodCgroup, bool, error) {
 	return PodCgroup{}, false, nil
 }
 
-// PIDs are the processes in the cgroup at path and below it, in order, as this PID namespace
-// numbers them. A process whose first thread has ended is among them while another one lives.
+// PIDs returns the processes in the cgroup at path and below it, sorted, as numbered in this PID namespace. It includes
+// a process whose first thread has ended while another thread runs.
 func (c *Cgroups) PIDs(path string) ([]int, error) {
 	var pids []int
 	_, err := eachBelow(path, func(dir string) (bool, error) {
@@ -159,8 +157,8 @@ func (c *Cgroups) PIDs(path string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// known are the kubelet's cgroups. They are searched for when none is known, when one is gone
-// and, by a look at all pods, from time to time.
+// known returns the kubelet's cgroups. They are searched for when none is known, when one was removed and, when all
+// pods are listed, from time to time.
 func (c *Cgroups) known(all bool) ([]kubepods, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +222,7 @@ func (k kubepods) pathsOf(uid string) []string {
 // pod reads the cgroup at path; there is none when it was removed.
 func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
 	if _, err := os.Lstat(path); err != nil {
-		if goneCgroup(err) {
+		if isRemoved(err) {
 			err = nil
 		}
 		return PodCgroup{}, false, err
@@ -249,7 +247,7 @@ func (k kubepods) pod(uid, path string) (PodCgroup, bool, error) {
 	return pod, true, nil
 }
 
-// populated tells whether a thread lives in a cgroup or below it.
+// populated reports whether a thread runs in a cgroup or below it.
 func (k kubepods) populated(path string) (bool, error) {
 	if k.v2 {
 		blob, err := readCgroup(path, "cgroup.events", 4<<10)
@@ -265,7 +263,7 @@ func (k kubepods) populated(path string) (bool, error) {
 	}
 	found := false
 	whole, err := eachBelow(path, func(dir string) (bool, error) {
-		// The kernel makes the list when the file is opened and read.
+		// The kernel generates the list when the file is opened and read.
 		blob, err := readCgroup(dir, "cgroup.procs", 32)
 		found = found || len(bytes.TrimSpace(blob)) > 0
 		return !found, err
@@ -297,14 +295,13 @@ func eachBelow(path string, visit func(dir string) (bool, error)) (whole bool, e
 	return true, nil
 }
 
-// readCgroup reads a file of a cgroup; it is empty when the cgroup was removed, and in
-// version 2 where the cgroup has threads but no processes of its own.
+// readCgroup reads a file of a cgroup; the text is empty when the cgroup was removed, and in version 2 where the cgroup
+// has threads but no processes of its own.
 func readCgroup(dir, name string, limit int64) ([]byte, error) {
-	// Not os.Open: it registers files that can be polled, as these can, with the runtime's poller,
-	// which takes longer than the reading.
+	// os.Open would register these files with the runtime's poller, which takes longer than reading them.
 	fd, err := openCgroup(filepath.Join(dir, name))
 	if err != nil {
-		if goneCgroup(err) {
+		if isRemoved(err) {
 			return nil, nil
 		}
 		return nil, &os.PathError{Op: "open", Path: filepath.Join(dir, name), Err: err}
@@ -320,7 +317,7 @@ func readCgroup(dir, name string, limit int64) ([]byte, error) {
 		case errors.Is(err, syscall.EINTR):
 		case err == nil && n > 0:
 			blob = blob[:len(blob)+n]
-		case err == nil, goneCgroup(err), errors.Is(err, syscall.EOPNOTSUPP):
+		case err == nil, isRemoved(err), errors.Is(err, syscall.EOPNOTSUPP):
 			return blob, nil
 		default:
 			return nil, &os.PathError{Op: "read", Path: filepath.Join(dir, name), Err: err}

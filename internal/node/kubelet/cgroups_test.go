@@ -103,16 +103,20 @@ func TestCgroupsOfKubelets(t *testing.T) {
 		root string // the kubelet's cgroupRoot
 		want bool
 	}{
-		"cgroupfs, guaranteed":              {path: "kubepods/pod" + uid1 + "/" + id1, want: true},
-		"cgroupfs, burstable":               {path: "kubepods/burstable/pod" + uid1 + "/" + id1, want: true},
-		"systemd, containerd":               {path: "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", want: true},
-		"systemd, CRI-O":                    {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-" + id1 + ".scope", want: true},
-		"CRI-O's monitor is no container":   {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-conmon-" + id1 + ".scope"},
-		"a prefix, as in kind":              {path: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", want: true},
-		"its own root":                      {path: "berth/node-0/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0", want: true},
-		"its own root, systemd":             {path: "berth.slice/berth-node_0.slice/berth-node_0-kubepods.slice/berth-node_0-kubepods-pod" + under + ".slice/cri-containerd-" + id1 + ".scope", root: "/berth/node-0", want: true},
-		"another kubelet's root":            {path: "berth/node-1/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0"},
-		"a kubelet in a pod, its root":      {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1, root: "/kubelet", want: true},
+		"cgroupfs, guaranteed": {path: "kubepods/pod" + uid1 + "/" + id1, want: true},
+		"cgroupfs, burstable":  {path: "kubepods/burstable/pod" + uid1 + "/" + id1, want: true},
+		"systemd, containerd": {path: "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + under + ".slice/cri-containerd-" + id1 + ".scope",
+			want: true},
+		"systemd, CRI-O":                  {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-" + id1 + ".scope", want: true},
+		"CRI-O's monitor is no container": {path: "kubepods.slice/kubepods-pod" + under + ".slice/crio-conmon-" + id1 + ".scope"},
+		"a prefix, as in kind": {path: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + under + ".slice/cri-containerd-" + id1 + ".scope",
+			want: true},
+		"its own root": {path: "berth/node-0/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0", want: true},
+		"its own root, systemd": {path: "berth.slice/berth-node_0.slice/berth-node_0-kubepods.slice/berth-node_0-kubepods-pod" + under + ".slice/cri-containerd-" + id1 + ".scope",
+			root: "/berth/node-0", want: true},
+		"another kubelet's root": {path: "berth/node-1/kubepods/pod" + uid1 + "/" + id1, root: "/berth/node-0"},
+		"a kubelet in a pod, its root": {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1,
+			root: "/kubelet", want: true},
 		"a pod in a pod, the outer kubelet": {path: "kubepods/pod" + uid2 + "/" + id2 + "/kubelet/kubepods/pod" + uid1 + "/" + id1},
 	}
 	for name, tc := range tests {
@@ -137,14 +141,14 @@ func TestCgroupsOfKubelets(t *testing.T) {
 				}
 				pod, there, err := cgroups.Pod(uid1)
 				if err != nil || (there && len(pod.Containers) == 1 && pod.Containers[0].Populated) != tc.want {
-					t.Errorf("v%d: asked for the one pod: %+v, %v, %v", version, pod, there, err)
+					t.Errorf("v%d: for the one pod: %+v, %v, %v", version, pod, there, err)
 				}
 			}
 		})
 	}
 }
 
-// TestCgroupsUnseen: nothing found is an answer only where the whole hierarchy can be seen.
+// TestCgroupsUnseen: an empty result is valid only where the whole hierarchy is visible.
 func TestCgroupsUnseen(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		tree := newCgroupTree(t, version)
@@ -183,7 +187,7 @@ func TestCgroupsUnseen(t *testing.T) {
 	}
 }
 
-// TestCgroupMounts: which of several mounts is asked first.
+// TestCgroupMounts: the order of preference of several mounts.
 func TestCgroupMounts(t *testing.T) {
 	tests := map[string]struct {
 		lines []string
@@ -198,12 +202,14 @@ func TestCgroupMounts(t *testing.T) {
 			want: []string{"/sys/fs/cgroup/devices", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd"},
 		},
 		"in a container, version 1": {
-			lines: []string{"1 0 0:1 /kubepods/pod1/c1 /sys/fs/cgroup/devices ro - cgroup cgroup rw,devices", "2 0 0:1 / /host/sys/fs/cgroup/devices ro master:1 - cgroup cgroup rw,devices"},
-			want:  []string{"/host/sys/fs/cgroup/devices", "/sys/fs/cgroup/devices"},
+			lines: []string{"1 0 0:1 /kubepods/pod1/c1 /sys/fs/cgroup/devices ro - cgroup cgroup rw,devices",
+				"2 0 0:1 / /host/sys/fs/cgroup/devices ro master:1 - cgroup cgroup rw,devices"},
+			want: []string{"/host/sys/fs/cgroup/devices", "/sys/fs/cgroup/devices"},
 		},
 		"in a cgroup namespace": {
-			lines: []string{"1 0 0:1 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw", "2 0 0:1 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw"},
-			want:  []string{"/host/sys/fs/cgroup", "/sys/fs/cgroup"},
+			lines: []string{"1 0 0:1 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw",
+				"2 0 0:1 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw"},
+			want: []string{"/host/sys/fs/cgroup", "/sys/fs/cgroup"},
 		},
 		"blanks, and nonsense": {
 			lines: []string{`1 0 0:1 / /my\040cgroups rw - cgroup2 cgroup2 rw`, "1 0 - cgroup2", "", "1 0 0:1 / /x rw cgroup2"},
@@ -235,8 +241,8 @@ func TestTooManyCgroupsCountAsLiving(t *testing.T) {
 	}
 }
 
-// BenchmarkCgroups asks real cgroups of 110 pods with three containers each. They are empty, which
-// costs most: version 1 has to look whether there is one below.
+// BenchmarkCgroups reads real cgroups of 110 pods with three containers each. They are empty, which costs most, because
+// version 1 has to read the cgroups below them.
 func BenchmarkCgroups(b *testing.B) {
 	for _, version := range []int{1, 2} {
 		for name, ask := range map[string]func(*Containers) error{
@@ -271,7 +277,7 @@ func FuzzParseCgroupMounts(f *testing.F) {
 		mounts := parseCgroupMounts(text)
 		for _, mount := range mounts {
 			if mount.dir == "" {
-				t.Fatalf("%q gave a mount without a folder", text)
+				t.Fatalf("%q returned a mount without a directory", text)
 			}
 		}
 		if diff := cmp.Diff(mounts, parseCgroupMounts(text), cmp.AllowUnexported(cgroupMount{})); diff != "" {

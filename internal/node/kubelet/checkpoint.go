@@ -17,25 +17,23 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet/checkpoint"
 )
 
-// CheckpointFile is where the checkpoint lies beneath the kubelet's directory.
+// CheckpointFile is the path of the checkpoint below the kubelet's directory.
 const CheckpointFile = "device-plugins/kubelet_internal_checkpoint"
 
 // MaxCheckpoint is the size in bytes beyond which a checkpoint is not read: a
 // thousand times that of a full node.
 const MaxCheckpoint = 64 << 20
 
-// ErrNoCheckpoint says that the kubelet has not written a checkpoint: it has never
-// had a device plugin, or somebody deleted the file. It does not say that the
-// kubelet remembers nothing: a running kubelet keeps all in memory and writes the
-// whole file again at the next Allocate or device list.
+// ErrNoCheckpoint means that there is no checkpoint: the kubelet has never had a device plugin, or the file was
+// deleted. The kubelet may still know its assignments: a running kubelet has them in memory and writes the whole file
+// again at the next Allocate or device list.
 var ErrNoCheckpoint = errors.New("the kubelet has no device checkpoint")
 
-// CorruptError says that a checkpoint could not be understood. It is what a
-// kubelet starting now would find as well, and it would start with no memory of
-// any device that it gave out.
+// CorruptError means that a checkpoint is invalid. A kubelet that starts now would find the same file, and start
+// without its assignments.
 type CorruptError struct {
 	Path string
-	// Offset is the byte at which reading failed; -1 when the whole is wrong.
+	// Offset is the byte at which parsing failed; -1 when the whole file is invalid.
 	Offset int64
 	Why    string
 }
@@ -52,39 +50,37 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("read %s: corrupt%s: %s", path, at, e.Why)
 }
 
-// Assignment is what the kubelet gave one container of one resource.
+// Assignment has the devices of one resource that the kubelet assigned to a container.
 type Assignment struct {
 	PodUID    string
 	Container string
 	Resource  string
-	// DeviceIDs are the device plugin's IDs, sorted, each once.
+	// DeviceIDs are the device plugin's IDs, sorted and unique.
 	DeviceIDs []string
 	// ByNUMA are the same IDs under the NUMA nodes that the plugin named for them
 	// at the time; -1 for none. Each list is sorted.
 	ByNUMA map[int64][]string
-	// Response is what the plugin answered to Allocate; nil when it cannot be decoded.
+	// Response is the plugin's response to Allocate; nil when it cannot be decoded.
 	Response *v1beta1.ContainerAllocateResponse
-	// ResponseError says why Response is nil. A kubelet that starts on such an
-	// entry drops it.
+	// ResponseError is the reason why Response is nil. A kubelet that starts on such an entry drops it.
 	ResponseError string
 }
 
-// Checkpoint is what the kubelet's device manager remembers, init containers included.
+// Checkpoint has the assignments of the kubelet's device manager, including those of init containers.
 type Checkpoint struct {
 	// Assignments are ordered by pod UID, container and resource.
 	Assignments []Assignment
 	// Registered are the healthy device IDs of each resource, sorted.
 	Registered map[string][]string
-	// Verified is true when the checksum is there and right. A file without one is
-	// read, but no kubelet would accept it.
+	// Verified is true when the checksum is present and correct. A file without a checksum is read, but a kubelet would
+	// not accept it.
 	Verified bool
 	// Old is true for the format of kubelets before 1.20.
 	Old bool
 }
 
-// ReadCheckpoint reads the checkpoint of the kubelet whose directory (usually
-// /var/lib/kubelet) is given. The error is ErrNoCheckpoint when there is no file,
-// a *CorruptError when it makes no sense, and otherwise that of the file system.
+// ReadCheckpoint reads the checkpoint of the kubelet whose directory (usually /var/lib/kubelet) is given. The error is
+// ErrNoCheckpoint when there is no file, a *CorruptError when it is invalid, and otherwise that of the file system.
 func ReadCheckpoint(kubeletDir string) (*Checkpoint, error) {
 	path := filepath.Join(kubeletDir, CheckpointFile)
 	blob, err := readInRoot(filepath.Dir(path), filepath.Base(path), MaxCheckpoint)
@@ -141,7 +137,7 @@ func assignment(entry checkpoint.PodDevicesEntry) Assignment {
 	result.DeviceIDs = slices.Compact(result.DeviceIDs)
 	response := &v1beta1.ContainerAllocateResponse{}
 	if err := proto.Unmarshal(entry.AllocResp, response); err != nil {
-		// The text of protobuf's errors varies on purpose between builds; ours does not.
+		// The text of protobuf's errors varies between builds by design; this one does not.
 		result.ResponseError = fmt.Sprintf("AllocResp of %d bytes is no ContainerAllocateResponse", len(entry.AllocResp))
 		return result
 	}
@@ -187,7 +183,7 @@ func readInRoot(dir, name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close()
-	// A pipe in the file's place would block the open for ever.
+	// A pipe in place of the file would block the open forever.
 	info, err := root.Stat(name)
 	if err != nil {
 		return nil, err

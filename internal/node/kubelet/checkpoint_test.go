@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet/checkpoint"
 )
 
-// writeKubelet makes a kubelet directory with the checkpoint given.
+// writeKubelet creates a kubelet directory with a checkpoint.
 func writeKubelet(t testing.TB, content []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,7 +78,8 @@ func TestReadCheckpoint(t *testing.T) {
 		"kubelet 1.37, two pods": {
 			file: "two-pods.json", verified: true,
 			want: []plain{
-				{PodUID: "60921126-5b78-4e9b-867f-371ba9a65349", Container: "init", Resource: "nvidia.com/gpu", DeviceIDs: []string{"GPU-c"}, ByNUMA: map[int64][]string{-1: {"GPU-c"}}},
+				{PodUID: "60921126-5b78-4e9b-867f-371ba9a65349", Container: "init", Resource: "nvidia.com/gpu",
+					DeviceIDs: []string{"GPU-c"}, ByNUMA: map[int64][]string{-1: {"GPU-c"}}},
 				{
 					PodUID: "f2b9f4e5-ba3b-418e-ab8c-c1751a0619d8", Container: "cuda", Resource: "nvidia.com/gpu",
 					DeviceIDs: []string{"GPU-a", "GPU-b"}, ByNUMA: map[int64][]string{0: {"GPU-a", "GPU-b"}, 1: {"GPU-b"}},
@@ -139,10 +140,13 @@ func TestReadBadCheckpoint(t *testing.T) {
 		"other JSON":        {content: `{"some":"thing"}`, offset: -1, why: `has no "Data"`},
 		"null":              {content: `null`, offset: -1, why: `has no "Data"`},
 		"a list":            {content: `[]`, offset: 1, why: "cannot be a JSON array"},
-		"wrong type":        {content: `{"Data":{"PodDeviceEntries":[{"PodUID":7}]}}`, offset: 40, why: "Data.PodDeviceEntries.PodUID cannot be a JSON number"},
-		"a device changed":  {content: strings.Replace(good, "GPU-c", "GPU-d", 1), offset: -1, why: "its checksum is 709635290, its content has"},
-		"devices as text":   {content: `{"Data":{"PodDeviceEntries":[{"DeviceIDs":"x"}]}}`, offset: 45, why: "Data.PodDeviceEntries.DeviceIDs cannot be a JSON string"},
-		"too large":         {content: "large", offset: -1, why: "the limit is 67108864"},
+		"wrong type": {content: `{"Data":{"PodDeviceEntries":[{"PodUID":7}]}}`, offset: 40,
+			why: "Data.PodDeviceEntries.PodUID cannot be a JSON number"},
+		"a device changed": {content: strings.Replace(good, "GPU-c", "GPU-d", 1), offset: -1,
+			why: "its checksum is 709635290, its content has"},
+		"devices as text": {content: `{"Data":{"PodDeviceEntries":[{"DeviceIDs":"x"}]}}`, offset: 45,
+			why: "Data.PodDeviceEntries.DeviceIDs cannot be a JSON string"},
+		"too large": {content: "large", offset: -1, why: "the limit is 67108864"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -210,8 +214,7 @@ func TestBadResponse(t *testing.T) {
 	}
 }
 
-// FuzzParseCheckpoint: any content gives a checkpoint or a *CorruptError whose
-// offset lies within it.
+// FuzzParseCheckpoint: any content results in a checkpoint or a *CorruptError whose offset is within the content.
 func FuzzParseCheckpoint(f *testing.F) {
 	for _, name := range []string{"empty.json", "two-pods.json", "old.json", "seed.json"} {
 		blob := fixture(f, name)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// settled is how old a file has to be for its times to show a later change: the kernel's clock for them ticks 100 times a
-// second at least.
+// settled is how old a file has to be for its times to show a later change: the kernel's clock for them ticks 100 times
+// a second at least.
 const settled = 20 * time.Millisecond
 
 // CheckpointReader reads the kubelet's checkpoint again only when it has changed. It may be used by several goroutines.
@@ -25,7 +25,7 @@ type CheckpointReader struct {
 	err   error
 }
 
-// NewCheckpointReader makes a reader for the kubelet whose directory is given; nothing is read yet.
+// NewCheckpointReader returns a reader for the kubelet with this directory, without reading anything.
 func NewCheckpointReader(kubeletDir string) *CheckpointReader {
 	return &CheckpointReader{kubeletDir: kubeletDir}
 }
@@ -49,14 +49,14 @@ func (r *CheckpointReader) Read() (*Checkpoint, error) {
 	return checkpoint, err
 }
 
-// lasting tells whether an error stays until the file is written: there is none, or it makes no sense.
+// lasting reports whether an error lasts until the file is written: it does not exist, or is invalid.
 func lasting(err error) bool {
 	var corrupt *CorruptError
 	return errors.Is(err, ErrNoCheckpoint) || errors.As(err, &corrupt)
 }
 
-// Stamp identifies the content of the checkpoint: while it is the same, the kubelet has not written the file. That is known of a
-// file, and of the folder where there is none, whose last change is some time ago; empty otherwise.
+// Stamp identifies the content of the checkpoint: while it is the same, the kubelet has not written the file. It is
+// empty when the file, or without a file its directory, was changed too recently to be sure.
 func (r *CheckpointReader) Stamp() string {
 	path := filepath.Join(r.kubeletDir, CheckpointFile)
 	kind := "file"

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet/checkpoint"
 )
 
-// TestCheckpointReader: an unchanged file is read once, a changed one again, and the stamp says which it is.
+// TestCheckpointReader: an unchanged file is read once, a changed one again, and the stamp identifies the content.
 func TestCheckpointReader(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, CheckpointFile)

@@ -18,11 +18,10 @@ import (
 // maxSpec bounds an OCI spec in bytes; a large one has about 100 KiB.
 const maxSpec = 8 << 20
 
-// Container is a container of a pod in which at least one thread lives.
+// Container is a container of a pod in which at least one thread runs.
 //
-// What comes from the OCI spec was written by the container runtime before the
-// container started: the container cannot change it. What of it the pod's author
-// can choose is the environment only.
+// The container runtime wrote the OCI spec before the container started, and the container cannot change it. Of the
+// spec, the pod's author controls only the environment.
 type Container struct {
 	ID     string
 	PodUID string
@@ -31,7 +30,7 @@ type Container struct {
 	Namespace, Pod, Name string
 	// Sandbox is true for the pod's own (pause) container.
 	Sandbox bool
-	// Spec is where the OCI spec was read; empty when SpecError says why it was not.
+	// Spec is the path of the OCI spec; it is empty when SpecError says why it could not be read.
 	Spec      string
 	SpecError string
 	// Devices are the spec's device nodes, by path; HostPath is empty.
@@ -70,7 +69,7 @@ func Bundles(containerdStateDir, hostRoot string) []Bundle {
 	return places
 }
 
-// ContainersDeps are what Containers reads from.
+// ContainersDeps are the sources of Containers.
 type ContainersDeps struct {
 	// ProcRoot is the host's /proc, where the mounts of the cgroups are found. This process
 	// must be in the host's PID namespace.
@@ -78,12 +77,12 @@ type ContainersDeps struct {
 	// CgroupRoot is the kubelet's cgroupRoot; empty accepts any.
 	CgroupRoot string
 	Bundles    []Bundle
-	// GrantsDir is the host's folder of grants (see GrantID); empty finds none.
+	// GrantsDir is the host's directory of grants (see GrantID); if empty, no grants are found.
 	GrantsDir string
 }
 
-// Containers finds the living containers of a node: those in whose cgroup a thread lives (see
-// Cgroups). It remembers their specs, which never change. It may be used by several goroutines.
+// Containers finds the running containers of a node: those in whose cgroup a thread runs (see Cgroups). It caches their
+// specs, which never change. It may be used concurrently.
 type Containers struct {
 	deps    ContainersDeps
 	cgroups *Cgroups
@@ -92,13 +91,13 @@ type Containers struct {
 	known map[string]Container // by ID; those whose spec was read
 }
 
-// NewContainers makes a reader; nothing is read yet.
+// NewContainers returns a reader without reading anything.
 func NewContainers(deps ContainersDeps) *Containers {
 	return &Containers{deps: deps, cgroups: NewCgroups(deps.ProcRoot, deps.CgroupRoot), known: map[string]Container{}}
 }
 
-// Live lists the containers in which a thread lives, by pod UID and ID. A spec that
-// cannot be read is no error of Live: see Container.SpecError.
+// Live lists the containers in which a thread runs, sorted by pod UID and ID. A spec that cannot be read is reported in
+// Container.SpecError, not as an error of Live.
 func (c *Containers) Live() ([]Container, error) {
 	pods, err := c.cgroups.Pods()
 	if err != nil {
@@ -122,13 +121,13 @@ func (c *Containers) Live() ([]Container, error) {
 	return result, nil
 }
 
-// LiveIn is Live for one pod: it costs what that pod has, whatever else the node has.
+// LiveIn is Live for one pod; its cost does not depend on other pods.
 func (c *Containers) LiveIn(podUID string) ([]Container, error) {
 	living, _, err := c.InPod(podUID)
 	return living, err
 }
 
-// InPod is LiveIn, and tells whether the pod has a cgroup.
+// InPod is LiveIn and reports whether the pod has a cgroup.
 func (c *Containers) InPod(podUID string) (living []Container, there bool, err error) {
 	pod, there, err := c.cgroups.Pod(podUID)
 	if err != nil || !there {
@@ -140,12 +139,12 @@ func (c *Containers) InPod(podUID string) (living []Container, there bool, err e
 // PodUIDs are the pods that have a cgroup: a pod that had one and has none any more has ended.
 func (c *Containers) PodUIDs() ([]string, error) { return c.cgroups.UIDs() }
 
-// PIDs are the processes of a living container.
+// PIDs returns the processes of a running container.
 func (c *Containers) PIDs(container *Container) ([]int, error) {
 	return c.cgroups.PIDs(container.Cgroup)
 }
 
-// living are the containers of a pod that live, with their specs.
+// living returns the running containers of a pod, with their specs.
 func (c *Containers) living(pod PodCgroup) []Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +169,7 @@ func (c *Containers) living(pod PodCgroup) []Container {
 func (c *Containers) describe(id string) Container {
 	result := Container{ID: id, SpecError: "no runtime has its bundle"}
 	for _, bundle := range c.deps.Bundles {
-		// The ID comes out of a cgroup's name and was checked to be hexadecimal.
+		// The ID is part of a cgroup's name and was checked to be hexadecimal.
 		blob, err := readInRoot(bundle.Dir, filepath.Join(id, bundle.File), maxSpec)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -223,7 +222,7 @@ func (c *Container) readSpec(blob []byte, grantsDir string) error {
 	c.Sandbox = first("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType") == "sandbox"
 	c.Devices = nil
 	for _, device := range spec.Linux.Devices {
-		// A negative or huge number is nonsense, and no device of ours.
+		// A negative or huge number is invalid and not a device of this node.
 		if device.Type == "c" && device.Major >= 0 && device.Minor >= 0 && device.Major <= 1<<31 && device.Minor <= 1<<31 {
 			c.Devices = append(c.Devices, gpu.DeviceNode{Path: device.Path, Major: uint32(device.Major), Minor: uint32(device.Minor)})
 		}
@@ -238,7 +237,8 @@ func (c *Container) readSpec(blob []byte, grantsDir string) error {
 	slices.Sort(c.Grants)
 	c.Env = map[string]string{}
 	for name, value := range parseEnvironment(spec.Process.Env) {
-		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name, "CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {
+		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name,
+			"CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {
 			c.Env[name] = value
 		}
 	}

@@ -27,8 +27,10 @@ func twoGPUs() *gpu.Snapshot {
 	return &gpu.Snapshot{GPUs: []gpu.GPU{
 		{UUID: gpu0, Nodes: []gpu.DeviceNode{node("/dev/nvidia0", 195, 0), node("/dev/dri/card1", 226, 1)}},
 		{UUID: gpu1, Nodes: []gpu.DeviceNode{node("/dev/nvidia1", 195, 1)}, MIG: gpu.MIG{Devices: []gpu.MIGDevice{
-			{Partition: gpu.Partition{UUID: mig0, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap3", 237, 3), node("/dev/nvidia-caps/nvidia-cap4", 237, 4)}}},
-			{Partition: gpu.Partition{UUID: mig1, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap5", 237, 5), node("/dev/nvidia-caps/nvidia-cap6", 237, 6)}}},
+			{Partition: gpu.Partition{UUID: mig0, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap3", 237, 3),
+				node("/dev/nvidia-caps/nvidia-cap4", 237, 4)}}},
+			{Partition: gpu.Partition{UUID: mig1, Nodes: []gpu.DeviceNode{node("/dev/nvidia-caps/nvidia-cap5", 237, 5),
+				node("/dev/nvidia-caps/nvidia-cap6", 237, 6)}}},
 		}}},
 	}}
 }
@@ -43,10 +45,12 @@ func TestOpen(t *testing.T) {
 		devices []gpu.DeviceNode
 		want    []gpu.DeviceKey
 	}{
-		"a GPU":                 {devices: nodes, want: []gpu.DeviceKey{whole}},
-		"its author's variable": {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu1), "NVIDIA_VISIBLE_DEVICES": "all"}, devices: nodes, want: []gpu.DeviceKey{whole}},
-		"only a variable":       {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0), "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}},
-		"a MIG device, whose GPU's node comes with it": {
+		"a GPU": {devices: nodes, want: []gpu.DeviceKey{whole}},
+		"its author's variable": {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu1),
+			"NVIDIA_VISIBLE_DEVICES": "all"}, devices: nodes, want: []gpu.DeviceKey{whole}},
+		"only a variable": {env: map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": string(gpu0),
+			"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}},
+		"a MIG device, with the device node of its GPU": {
 			devices: append(nodes[:1:1], node("/dev/nvidia1", 195, 1), node("/c3", 237, 3), node("/c4", 237, 4)),
 			want:    []gpu.DeviceKey{whole, {GPU: gpu1, MIG: mig0}},
 		},
@@ -90,7 +94,7 @@ func TestGrantID(t *testing.T) {
 	}
 }
 
-// FuzzParseKeys: what is understood is printed the same way again, but for the order.
+// FuzzParseKeys: keys that are parsed are formatted to the same text, except for the order.
 func FuzzParseKeys(f *testing.F) {
 	f.Add("GPU-a,GPU-b/MIG-c#2")
 	f.Add("#1,/")
@@ -131,7 +135,8 @@ func bundle(t *testing.T, run, id, kind, name string, devices []map[string]any, 
 		"process": map[string]any{"env": env}, "linux": map[string]any{"devices": devices},
 		"mounts": []map[string]any{
 			{"destination": "/proc", "type": "proc", "source": "proc"},
-			{"destination": "/run/berth/grants/x", "type": "bind", "source": map[bool]string{true: "/run/berth/grants/" + testGrant, false: "/tmp/run/berth/grants/" + testGrant}[name != ""]},
+			{"destination": "/run/berth/grants/x", "type": "bind",
+				"source": map[bool]string{true: "/run/berth/grants/" + testGrant, false: "/tmp/run/berth/grants/" + testGrant}[name != ""]},
 		},
 	})
 	if err != nil {
@@ -217,7 +222,7 @@ func testContainers(t *testing.T, tree *cgroupTree) {
 	}
 }
 
-// living are the PIDs of each container.
+// living has the PIDs of each container.
 func living(t *testing.T, containers *Containers) map[string][]int {
 	t.Helper()
 	all, err := containers.Live()

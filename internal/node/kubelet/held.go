@@ -9,15 +9,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// devicesEnv is the beginning of the variables that say which devices Berth gave a container.
+// devicesEnv is the prefix of the variables that name the devices of a container.
 const devicesEnv = "BERTH_DEVICES"
 
 // grantDigits is the length of a grant's ID: 128 random bits.
 const grantDigits = 32
 
-// GrantID finds the ID of a grant in the source of a container's mount: a folder directly below dir. A grant is the read-only
-// mount that each answer to Allocate has. The runtime writes the sources of all mounts into the OCI spec, where a
-// pod's author can neither override one nor choose one beneath dir without a hostPath volume; and the ID is random.
+// GrantID finds the ID of a grant in the source of a container's mount: a folder directly below dir. A grant is the
+// read-only mount that each answer to Allocate has. The runtime writes the sources of all mounts into the OCI spec,
+// where a pod's author can neither override one nor choose one beneath dir without a hostPath volume; and the ID is
+// random.
 func GrantID(source, dir string) (string, bool) {
 	id, below := strings.CutPrefix(source, strings.TrimSuffix(dir, "/")+"/")
 	if !below || len(id) != grantDigits || !isHex(id) {
@@ -29,13 +30,12 @@ func GrantID(source, dir string) (string, bool) {
 // maxKeys bounds the devices that one variable may name.
 const maxKeys = 1024
 
-// DevicesEnv is the variable that the answer to Allocate has to carry for a
-// resource, with FormatKeys of the devices as its value. Each resource has its
-// own, because the kubelet keeps only one of two values of one name when a
-// container asks for two resources.
+// DevicesEnv returns the name of the variable in the response to Allocate for a resource; its value is FormatKeys of
+// the devices. Each resource has its own variable, because the kubelet keeps only one value per name when a container
+// requests two resources.
 //
-// The variable is for people and for berth trace: the kubelet appends the pod's own variables after it, so that no decision may rest
-// on it. What does is the grant (see GrantID).
+// The variable is only for users and berth trace: the kubelet appends the pod's own variables after it, so no decision
+// may depend on it. Decisions use the grant (see GrantID).
 func DevicesEnv(resource string) string {
 	name := []byte(devicesEnv + "_" + resource)
 	for i, c := range name {
@@ -65,8 +65,7 @@ func FormatKeys(keys []gpu.DeviceKey) string {
 	return strings.Join(texts, ",")
 }
 
-// ParseKeys reads the value of a DevicesEnv variable: GPU[/MIG][#share], comma
-// between them.
+// ParseKeys parses the value of a DevicesEnv variable: a list of GPU[/MIG][#replica], separated by commas.
 func ParseKeys(text string) ([]gpu.DeviceKey, error) {
 	if text == "" {
 		return nil, nil
@@ -87,56 +86,55 @@ func ParseKeys(text string) ([]gpu.DeviceKey, error) {
 
 func parseKey(text string) (gpu.DeviceKey, error) {
 	device, share, shared := strings.Cut(text, "#")
-	card, mig, partitioned := strings.Cut(device, "/")
-	key := gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(mig)}
+	whole, mig, partitioned := strings.Cut(device, "/")
+	key := gpu.DeviceKey{GPU: gpu.UUID(whole), MIG: gpu.UUID(mig)}
 	number := 0
 	if shared {
 		var err error
 		if number, err = strconv.Atoi(share); err != nil || number < 1 || strconv.Itoa(number) != share {
-			return gpu.DeviceKey{}, fmt.Errorf("parse device %q: the share has to be a number from 1", text)
+			return gpu.DeviceKey{}, fmt.Errorf("parse device %q: the replica must be a number from 1", text)
 		}
 	}
 	key.Share = number
-	if card == "" || partitioned && mig == "" {
-		return gpu.DeviceKey{}, fmt.Errorf("parse device %q: want GPU[/MIG][#share]", text)
+	if whole == "" || partitioned && mig == "" {
+		return gpu.DeviceKey{}, fmt.Errorf("parse device %q: want GPU[/MIG][#replica]", text)
 	}
 	return key, nil
 }
 
-// Open are the devices whose nodes the container was given, in the order of keys, whoever gave them: MIG devices, and GPUs none
-// of whose MIG devices it was given, since a container with a MIG device has the node of its GPU as well.
+// Open returns the devices whose device nodes the container has, whatever the source, sorted by key: MIG devices, and
+// GPUs of which it has no MIG device, because a container with a MIG device has the node of its GPU too.
 func (c *Container) Open(snapshot *gpu.Snapshot) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	for i := range snapshot.GPUs {
-		card := &snapshot.GPUs[i]
-		if !c.opens(snapshot, gpu.DeviceKey{GPU: card.UUID}) {
+		whole := &snapshot.GPUs[i]
+		if !c.opens(snapshot, gpu.DeviceKey{GPU: whole.UUID}) {
 			continue
 		}
 		before := len(keys)
-		for j := range card.MIG.Devices {
-			if key := (gpu.DeviceKey{GPU: card.UUID, MIG: card.MIG.Devices[j].UUID}); c.opens(snapshot, key) {
+		for j := range whole.MIG.Devices {
+			if key := (gpu.DeviceKey{GPU: whole.UUID, MIG: whole.MIG.Devices[j].UUID}); c.opens(snapshot, key) {
 				keys = append(keys, key)
 			}
 		}
 		if len(keys) == before {
-			keys = append(keys, gpu.DeviceKey{GPU: card.UUID})
+			keys = append(keys, gpu.DeviceKey{GPU: whole.UUID})
 		}
 	}
 	slices.SortFunc(keys, gpu.CompareKeys)
 	return keys
 }
 
-// opens compares by device number, which is what the kernel goes by; a node's
-// path in a container is of no meaning.
+// opens compares device numbers, as the kernel does; the path of a node in a container has no meaning.
 func (c *Container) opens(snapshot *gpu.Snapshot, key gpu.DeviceKey) bool {
-	card := snapshot.GPU(key.GPU)
-	if card == nil || len(card.Nodes) == 0 {
+	whole := snapshot.GPU(key.GPU)
+	if whole == nil || len(whole.Nodes) == 0 {
 		return false
 	}
-	needed := []gpu.DeviceNode{card.Nodes[0]}
+	needed := []gpu.DeviceNode{whole.Nodes[0]}
 	if key.MIG != "" {
 		parent, device := snapshot.Device(key.MIG)
-		if parent != card || device == nil {
+		if parent != whole || device == nil {
 			return false
 		}
 		needed = append(needed, device.Nodes...)

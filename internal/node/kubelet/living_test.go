@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envDeadLeader makes the test program a process whose first thread ends while others live.
-const envDeadLeader = "BERTH_TEST_DEAD_LEADER"
+// envExitedLeader turns the test program into a process whose first thread ends while others run.
+const envExitedLeader = "BERTH_TEST_DEAD_LEADER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envDeadLeader) != "" {
+	if os.Getenv(envExitedLeader) != "" {
 		deadLeader()
 	}
 	goleak.VerifyTestMain(m)
@@ -50,8 +50,8 @@ type realCgroups struct {
 	dir, root string
 }
 
-// mountCgroups mounts a hierarchy of the kernel: version 2, or one of version 1 that has a
-// name and no controllers, so that the machine's own cgroups stay as they are.
+// mountCgroups mounts a hierarchy of the kernel: version 2, or one of version 1 that has a name and no controllers, so
+// that the machine's own cgroups are not changed.
 func mountCgroups(t testing.TB, version int) *realCgroups {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -134,7 +134,7 @@ func (c *realCgroups) start(cgroup, script string, env ...string) *exec.Cmd {
 	return command
 }
 
-// clear ends what lives in the test's cgroups and removes them, the deepest first.
+// clear ends the processes in the test's cgroups and removes them, the deepest first.
 func (c *realCgroups) clear() {
 	var dirs []string
 	_ = filepath.WalkDir(filepath.Join(c.dir, c.root), func(path string, entry os.DirEntry, err error) error {
@@ -166,8 +166,8 @@ func (c *realCgroups) clear() {
 	}
 }
 
-// TestLivingIsWhatTheKernelCounts: real processes that a walk over /proc takes for dead, or
-// misses, in real cgroups of both versions.
+// TestLivingIsWhatTheKernelCounts: real processes that a walk over /proc would treat as ended, or miss, in real cgroups
+// of both versions.
 func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -179,7 +179,7 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 		looks         int
 	}{
 		"plain":                     {script: "echo ready; exec sleep 600", looks: 1},
-		"dead leader":               {script: "exec " + self, env: envDeadLeader + "=1", looks: 1},
+		"dead leader":               {script: "exec " + self, env: envExitedLeader + "=1", looks: 1},
 		"double fork":               {script: "(sleep 600 & ) ; echo ready", looks: 1},
 		"nested":                    {below: "a/b", script: "echo ready; exec sleep 600", looks: 1},
 		"forks every 2 ms and ends": {script: `step() { sleep 0.002; step & }; echo ready; step`, looks: 300},
@@ -200,7 +200,7 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 					}
 					dir := c.container(uid1, id1, tc.below)
 					if lives() {
-						t.Fatal("an empty cgroup counts as a living container")
+						t.Fatal("an empty cgroup counts as a running container")
 					}
 					command := c.start(dir, tc.script, tc.env)
 					if name == "double fork" {
@@ -222,11 +222,11 @@ func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 						}
 					}
 					if missed > 0 {
-						t.Errorf("a living container counted as dead in %d of %d looks", missed, tc.looks)
+						t.Errorf("a running container counted as ended in %d of %d readings", missed, tc.looks)
 					}
 					c.clear()
 					if lives() {
-						t.Error("the container counts as living after its last process has ended")
+						t.Error("the container counts as running after its last process has ended")
 					}
 				})
 			}

@@ -31,11 +31,10 @@ const (
 
 // Errors of PodResources.
 var (
-	// ErrNoPodResources says that nobody serves the socket: the kubelet is down or
-	// has not come up yet.
-	ErrNoPodResources = errors.New("the kubelet does not answer on its PodResources socket")
-	// ErrNoPod says that the kubelet knows no pod of that name.
-	ErrNoPod = errors.New("the kubelet knows no such pod")
+	// ErrNoPodResources means that no process serves the socket: the kubelet is down or has not started yet.
+	ErrNoPodResources = errors.New("the kubelet does not respond on its PodResources socket")
+	// ErrNoPod means that the kubelet has no pod with that name.
+	ErrNoPod = errors.New("the kubelet has no such pod")
 )
 
 // Devices are devices of one resource and, if the plugin named any, their NUMA nodes.
@@ -54,8 +53,8 @@ type ClaimDevice struct {
 	CDINames              []string
 }
 
-// ContainerDevices are what one container has. Plain init containers are never
-// reported by the kubelet; sidecars are.
+// ContainerDevices are the devices of one container. Plain init containers are never reported by the kubelet; sidecars
+// are.
 type ContainerDevices struct {
 	Name string
 	// Devices are ordered by resource, then IDs.
@@ -63,32 +62,31 @@ type ContainerDevices struct {
 	Claims  []ClaimDevice
 }
 
-// PodDevices are what one pod has. The API gives no UID.
+// PodDevices are the devices of one pod. The API gives no UID.
 type PodDevices struct {
 	Namespace, Name string
 	Containers      []ContainerDevices
 }
 
-// PodResources asks the kubelet over its PodResources API, version v1. It has no List, which changes the
-// kubelet's books (see the package comment). The zero
-// value is of no use; make one with NewPodResources. It holds nothing open
-// between calls, so that a kubelet which comes later, or anew, is found at once.
+// PodResources is a client of the kubelet's PodResources API, version v1. It has no List, which changes the kubelet's
+// state (see the package comment). Create it with NewPodResources. It keeps no connection between calls, so that it
+// finds a kubelet that starts later or restarts.
 type PodResources struct {
 	socket  string
 	timeout time.Duration
 }
 
-// NewPodResources makes a client of the kubelet with the directory given.
+// NewPodResources returns a client of the kubelet with this directory.
 func NewPodResources(kubeletDir string) *PodResources {
 	return &PodResources{socket: filepath.Join(kubeletDir, PodResourcesSocket), timeout: podResourcesTimeout}
 }
 
-// Get asks what one pod has. The error is ErrNoPod when the kubelet has no such pod.
+// Get returns the devices of one pod. The error is ErrNoPod when the kubelet has no such pod.
 func (p *PodResources) Get(ctx context.Context, namespace, name string) (PodDevices, error) {
 	var pod PodDevices
 	err := p.call(ctx, func(ctx context.Context, client v1.PodResourcesListerClient) error {
 		reply, err := client.Get(ctx, &v1.GetPodResourcesRequest{PodNamespace: namespace, PodName: name})
-		// The kubelet answers with a bare error, which has no code of its own.
+		// The kubelet responds with a plain error without its own code.
 		if status.Code(err) == codes.Unknown && strings.Contains(err.Error(), "not found") {
 			return ErrNoPod
 		}
@@ -103,8 +101,8 @@ func (p *PodResources) Get(ctx context.Context, namespace, name string) (PodDevi
 	return pod, nil
 }
 
-// Allocatable asks for the healthy devices of all resources, allocated or not, ordered
-// by resource and IDs. The kubelet reports each device by itself.
+// Allocatable returns the healthy devices of all resources, allocated or not, ordered by resource and IDs. The kubelet
+// reports each device separately.
 func (p *PodResources) Allocatable(ctx context.Context) ([]Devices, error) {
 	var devices []Devices
 	err := p.call(ctx, func(ctx context.Context, client v1.PodResourcesListerClient) error {
@@ -124,7 +122,7 @@ func (p *PodResources) call(ctx context.Context, do func(context.Context, v1.Pod
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	// An own dialer takes any path; a "unix:" address would be parsed as a URL.
+	// A custom dialer accepts any path; a "unix:" address would be parsed as a URL.
 	conn, err := grpc.NewClient("passthrough:///kubelet",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", p.socket)

@@ -87,10 +87,12 @@ func TestPodResources(t *testing.T) {
 		t.Fatalf("before the kubelet: %v", err)
 	}
 	lister := &fakeLister{pods: []*v1.PodResources{
-		{Name: "z", Namespace: "default", Containers: []*v1.ContainerResources{{Name: "c", Devices: []*v1.ContainerDevices{device("GPU-b", 1), device("GPU-a")}}}},
+		{Name: "z", Namespace: "default", Containers: []*v1.ContainerResources{{Name: "c",
+			Devices: []*v1.ContainerDevices{device("GPU-b", 1), device("GPU-a")}}}},
 		{Name: "a", Namespace: "default", Containers: []*v1.ContainerResources{{Name: "c", DynamicResources: []*v1.DynamicResource{{
 			ClaimName: "one", ClaimNamespace: "default",
-			ClaimResources: []*v1.ClaimResource{{DriverName: "gpu.berth.dev", PoolName: "node", DeviceName: "gpu-0", CdiDevices: []*v1.CDIDevice{{Name: "k8s.berth.dev/gpu=x"}}}},
+			ClaimResources: []*v1.ClaimResource{{DriverName: "gpu.berth.dev", PoolName: "node", DeviceName: "gpu-0",
+				CdiDevices: []*v1.CDIDevice{{Name: "k8s.berth.dev/gpu=x"}}}},
 		}}}}},
 	}}
 	stop := serve(t, dir, lister)
@@ -99,7 +101,8 @@ func TestPodResources(t *testing.T) {
 			ClaimNamespace: "default", Claim: "one", Driver: "gpu.berth.dev", Pool: "node", Device: "gpu-0", CDINames: []string{"k8s.berth.dev/gpu=x"},
 		}}}}},
 		{Namespace: "default", Name: "z", Containers: []ContainerDevices{{Name: "c", Devices: []Devices{
-			{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
+			{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"},
+				NUMANodes: []int64{1}},
 		}}}},
 	} {
 		got, err := client.Get(ctx, "default", want.Name)
@@ -112,11 +115,12 @@ func TestPodResources(t *testing.T) {
 	}
 	devices, err := client.Allocatable(ctx)
 	if diff := cmp.Diff([]Devices{
-		{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}, NUMANodes: []int64{0, 1}}, {Resource: "nvidia.com/gpu", IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
+		{Resource: "nvidia.com/gpu", IDs: []string{"GPU-a"}, NUMANodes: []int64{0, 1}}, {Resource: "nvidia.com/gpu",
+			IDs: []string{"GPU-b"}, NUMANodes: []int64{1}},
 	}, devices); diff != "" || err != nil {
 		t.Errorf("allocatable: %v (-want +got):\n%s", err, diff)
 	}
-	// The kubelet restarts: the socket is gone, then it is there again.
+	// The kubelet restarts: the socket is removed and created again.
 	stop()
 	if _, err := client.Get(ctx, "default", "z"); !errors.Is(err, ErrNoPodResources) {
 		t.Errorf("after the kubelet: %v", err)
@@ -133,7 +137,7 @@ func TestPodResources(t *testing.T) {
 	}
 }
 
-// TestPodResourcesDeadSocket: a socket that a dead kubelet left behind.
+// TestPodResourcesDeadSocket: a socket that an ended kubelet left.
 func TestPodResourcesDeadSocket(t *testing.T) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, PodResourcesSocket)

@@ -12,16 +12,15 @@ import (
 	"strings"
 )
 
-// The largest texts that are read of one process. The kernel bounds an
-// environment by a quarter of the stack limit, which can be larger; what is
-// beyond is of no use here.
+// The largest texts that are read of one process. The kernel bounds an environment by a quarter of the stack limit,
+// which can be larger; the rest is not needed here.
 const (
 	maxCgroup      = 64 << 10
 	maxStat        = 4 << 10
 	maxEnvironment = 2 << 20
 )
 
-// ErrNotInContainer says that a process belongs to no container of a pod.
+// ErrNotInContainer means that a process does not belong to a container of a pod.
 var ErrNotInContainer = errors.New("the process is in no container of a pod")
 
 // Process is a process of a container.
@@ -35,11 +34,11 @@ type Process struct {
 	StartTime uint64
 }
 
-// ProcessOf says which container and pod a process belongs to: ErrNotInContainer
-// when none, fs.ErrNotExist when there is no such process.
+// ProcessOf returns the container and pod that a process belongs to. The error is ErrNotInContainer when there is none,
+// and fs.ErrNotExist when there is no such process.
 func ProcessOf(procRoot string, pid int) (Process, error) {
-	// The PID can pass to another process between two reads, so the start time is
-	// read on both sides; a second change within microseconds does not happen.
+	// The PID can be reused between two reads, so the start time is read before and after; a second change within
+	// microseconds does not occur.
 	for range 3 {
 		text, err := readProc(procRoot, pid, "cgroup", maxCgroup)
 		if err != nil {
@@ -58,7 +57,8 @@ func ProcessOf(procRoot string, pid int) (Process, error) {
 			return Process{}, err
 		}
 		if bytes.Equal(text, again) {
-			return Process{PID: pid, ContainerID: owner.ContainerID, PodUID: owner.PodUID, CgroupPath: owner.CgroupPath, StartTime: start}, nil
+			return Process{PID: pid, ContainerID: owner.ContainerID, PodUID: owner.PodUID, CgroupPath: owner.CgroupPath,
+				StartTime: start}, nil
 		}
 	}
 	return Process{}, fmt.Errorf("find the pod of process %d: it moves between cgroups: %w", pid, ErrNotInContainer)
@@ -76,9 +76,8 @@ func startTime(procRoot string, pid int) (ticks uint64, err error) {
 	return ticks, nil
 }
 
-// parseStat takes the start time out of /proc/PID/stat. The second field is the
-// program's name in parentheses and may contain both blanks and parentheses, so
-// counting starts after the last one.
+// parseStat returns the start time in /proc/PID/stat. The second field is the program's name in parentheses and may
+// contain both blanks and parentheses, so counting starts after the last parenthesis.
 func parseStat(text string) (ticks uint64, err error) {
 	end := strings.LastIndexByte(text, ')')
 	if end < 0 {
@@ -96,9 +95,8 @@ func parseStat(text string) (ticks uint64, err error) {
 	return ticks, nil
 }
 
-// Environment is the environment that a process was started with, at most 2 MiB of it;
-// of a name that occurs twice the first counts, as for getenv. The process can write
-// over this memory: nothing in it is proof of anything.
+// Environment returns the environment that a process was started with, at most 2 MiB of it; if a name occurs twice the
+// first counts, as for getenv. The process can overwrite this memory, so the environment proves nothing.
 func Environment(procRoot string, pid int) (map[string]string, error) {
 	text, err := readProc(procRoot, pid, "environ", maxEnvironment)
 	if err != nil {
