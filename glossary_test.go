@@ -27,6 +27,7 @@ var plainPackages = []string{
 	"internal/node/agent/timeslice", "internal/node/allocatable", "internal/node/config/internal/schemagen",
 	"internal/node/deviceplugin/fakekubelet", "internal/node/inventory", "internal/node/kubelet/checkpoint",
 	"internal/node/metrics/internal/docgen", "internal/node/nodeapi", "internal/node/nodeapi/fakeapi", "internal/node/openers",
+	"internal/core/gpu", "internal/core/health",
 	"internal/node/pages", "internal/node/podwatch", "internal/node/problems", "internal/node/signal", "internal/node/statefile",
 }
 

@@ -1,8 +1,6 @@
-// Package gpu is the vocabulary of Berth: GPUs, MIG devices, links, health
-// and the snapshot of a whole node, as plain values.
+// Package gpu defines the types that all other packages share: GPUs, MIG devices, links, health, and the snapshot of a whole
+// node.
 //
-// It guarantees that its values carry no behaviour beyond parsing, printing,
-// comparing and looking up; everything above compares snapshots with ordinary
-// equality of their fields. It must not import anything but the standard library: it
-// is the bottom of the pure rooms.
+// It guarantees that its values are plain data, with methods that parse, print, compare and look up. It must not import anything
+// but the standard library.
 package gpu

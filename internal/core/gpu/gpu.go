@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// NoNUMANode is the NUMA node of a GPU whose kernel does not say
-// (numa_node reads -1, or is missing).
+// NoNUMANode is the NUMA node of a GPU for which the kernel reports none (numa_node is -1, or missing).
 const NoNUMANode = -1
 
 // GPU is one physical GPU as the last scan saw it.
@@ -16,8 +15,7 @@ type GPU struct {
 	Vendor string `json:"vendor,omitempty"`
 	// Driver is the driver of this GPU; zero while none answers.
 	Driver Driver `json:"driver,omitzero"`
-	// Index is NVML's enumeration order, which is by PCI bus ID; it changes when a
-	// GPU is lost, the UUID does not.
+	// Index is the position in NVML's enumeration, which is by PCI bus ID. It changes when a GPU is lost; the UUID does not.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN (nvmlDeviceGetMinorNumber).
 	Minor int        `json:"minor"`
@@ -35,40 +33,37 @@ type GPU struct {
 	// Clique is the NVLink domain (NVL72) that the GPU has joined; zero for none.
 	Clique Clique `json:"clique,omitzero"`
 	MIG    MIG    `json:"mig"`
-	// Nodes are the device nodes that open this GPU and nothing else: /dev/nvidiaN
-	// first, then its DRM nodes.
+	// Nodes are the device nodes that open this GPU and nothing else: /dev/nvidiaN first, then its DRM nodes.
 	Nodes  []DeviceNode `json:"nodes,omitempty"`
 	Health Health       `json:"health"`
-	// Life is what a scan read of it. It changes all the time, so a published snapshot does not have it.
+	// Life is what a scan read. It changes with each scan, so a published snapshot does not have it.
 	Life Life `json:"-"`
 }
 
-// Clique is a set of GPUs of several nodes on one NVLink fabric
-// (nvmlDeviceGetGpuFabricInfo).
+// Clique is a set of GPUs of several nodes on one NVLink fabric (nvmlDeviceGetGpuFabricInfo).
 type Clique struct {
 	ClusterUUID string `json:"clusterUUID,omitempty"`
 	ID          uint32 `json:"id,omitempty"`
 }
 
-// MIG says whether the GPU can be partitioned, whether it is, and into what.
+// MIG is whether the GPU can be partitioned, whether it is, and its partitions.
 type MIG struct {
 	Capable bool `json:"capable,omitempty"`
 	Enabled bool `json:"enabled,omitempty"`
-	// Unsure is true when the last scan could not read all of this: it is then what an earlier scan found, or nothing if
-	// there was none. Nobody may plan with it.
+	// Unsure is true when the last scan could not read all of this: it is then the result of an earlier scan, or empty. No change
+	// may be planned with it.
 	Unsure bool `json:"unsure,omitempty"`
-	// Unknown is true when no scan could tell whether the GPU is partitioned: it is offered neither whole nor in parts.
+	// Unknown is true when no scan could read whether the GPU is partitioned: neither the GPU nor its partitions are advertised.
 	Unknown bool `json:"unknown,omitempty"`
 	// PendingEnabled is the mode after the next GPU reset.
 	PendingEnabled bool `json:"pendingEnabled,omitempty"`
-	// ModeNeedsReset is true where a change of the mode waits for a GPU reset and then
-	// persists (Ampere); later GPUs switch at once and forget the mode at a reboot.
+	// ModeNeedsReset is true where a change of the mode takes a GPU reset and then persists (Ampere). Later GPUs switch at once and
+	// lose the mode at a reboot.
 	ModeNeedsReset bool        `json:"modeNeedsReset,omitempty"`
 	Devices        []MIGDevice `json:"devices,omitempty"`
 	// Empty are GPU instances without a compute instance: half made, or half removed.
 	Empty []GPUInstance `json:"empty,omitempty"`
-	// Geometry is what the GPU can be partitioned into, whatever is there now; zero when
-	// it is not capable.
+	// Geometry is what the GPU can be partitioned into; zero when it is not capable of MIG.
 	Geometry MIGGeometry `json:"geometry,omitzero"`
 }
 
@@ -82,7 +77,7 @@ type GPUInstance struct {
 	Size  int `json:"size"`
 }
 
-// MIGGeometry is the shape of a GPU in slices, as the driver tells it at run time.
+// MIGGeometry is the shape of a GPU in slices, as the driver reports it at run time.
 type MIGGeometry struct {
 	// MemorySlices and ComputeSlices are what the whole GPU has (8 and 7 on an A100).
 	MemorySlices  int `json:"memorySlices,omitempty"`
@@ -139,10 +134,10 @@ type MIGDevice struct {
 	Partition
 	GI int `json:"gi"`
 	CI int `json:"ci"`
-	// Start and Size are the GPU instance's placement in memory slices; a Size of 0 means that the driver does not say it.
+	// Start and Size are the GPU instance's placement in memory slices; a Size of 0 means that the driver does not report it.
 	Start int `json:"start"`
 	Size  int `json:"size"`
-	// Attributes are what the device computes with; zero where the driver does not say.
+	// Attributes are the resources of the device; zero where the driver does not report them.
 	Attributes MIGAttributes `json:"attributes,omitzero"`
 }
 
@@ -160,7 +155,7 @@ type MIGAttributes struct {
 type DeviceNode struct {
 	// Path is where a container expects it, such as /dev/nvidia0.
 	Path string `json:"path"`
-	// HostPath is where this host has it, the device root included.
+	// HostPath is its path on this host, including the device root.
 	HostPath string `json:"hostPath,omitempty"`
 	Major    uint32 `json:"major"`
 	Minor    uint32 `json:"minor"`
@@ -169,13 +164,13 @@ type DeviceNode struct {
 // DRM reports whether the node belongs to the kernel's graphics subsystem: the GPU computes without it.
 func (n DeviceNode) DRM() bool { return strings.HasPrefix(n.Path, "/dev/dri/") }
 
-// Driver is what the driver says of itself. The zero value means that there is none.
+// Driver is the version of a driver. The zero value means that there is none.
 type Driver struct {
 	Version string  `json:"version,omitempty"`
 	CUDA    Version `json:"cuda,omitzero"`
 }
 
-// Present tells whether a driver answered.
+// Present reports whether a driver answered.
 func (d Driver) Present() bool { return d.Version != "" }
 
 // VendorState is what a scan found of one vendor, its GPUs left out.
@@ -190,7 +185,7 @@ type VendorState struct {
 	Scanned bool `json:"scanned,omitempty"`
 }
 
-// Snapshot is everything that one scan found on a node. It is never changed after it was published; readers share it.
+// Snapshot is everything that one scan found on a node. It is immutable once published; readers share it.
 type Snapshot struct {
 	// Vendors are sorted by name.
 	Vendors []VendorState `json:"vendors,omitempty"`
@@ -217,7 +212,7 @@ func (s *Snapshot) DriverPresent() bool {
 	return slices.ContainsFunc(s.Vendors, func(v VendorState) bool { return v.Driver.Present() })
 }
 
-// GPU finds a GPU by UUID; nil when the snapshot has none of that name.
+// GPU finds a GPU by UUID; nil when the snapshot does not have it.
 func (s *Snapshot) GPU(id UUID) *GPU {
 	for i := range s.GPUs {
 		if s.GPUs[i].UUID == id {

@@ -15,8 +15,7 @@ const (
 	Healthy State = "Healthy"
 	// Degraded devices are allocated when no Healthy one is left; their cause is reported.
 	Degraded State = "Degraded"
-	// Draining devices are not offered to new pods; the pods that have them keep them, until the GPU is free and can be
-	// reset.
+	// Draining devices are not allocated to new pods; pods keep them until the GPU is free and can be reset.
 	Draining State = "Draining"
 	// Unhealthy devices are not allocated until their causes are gone.
 	Unhealthy State = "Unhealthy"
@@ -33,10 +32,10 @@ type Health struct {
 	State State `json:"state,omitempty"`
 	// Causes are ordered by Since, then Code.
 	Causes []Cause `json:"causes,omitempty"`
-	// Recovery is what the driver says would repair the GPU; empty when it does not say.
+	// Recovery is the action that the driver asks for; empty when it does not report one.
 	Recovery Recovery `json:"recovery,omitempty"`
-	// Partial is true in what a scan says of a GPU that it could not read completely, and of one that it did not ask: it may add
-	// causes, and proves nothing. It is not in a verdict.
+	// Partial is true for a GPU that a scan could not read completely, or did not read: the scan may add causes and proves nothing.
+	// It is not part of a verdict.
 	Partial bool `json:"-"`
 }
 
@@ -62,8 +61,8 @@ func (h Health) OK() bool { return h.State.Allocatable() }
 func (s State) Allocatable() bool { return !s.Worse(Degraded) }
 
 // Class returns what a state means for an allocation: Healthy devices are chosen first, Degraded ones when no healthy one is
-// left, Draining ones only stay with those that have them, and Unhealthy ones are not allocated. The states that are
-// worse than Unhealthy differ from it in their remedy.
+// left, Draining ones only stay with the pods that have them, and Unhealthy ones are not allocated. The states that are worse
+// than Unhealthy differ from it in their remedy.
 func (s State) Class() State {
 	switch {
 	case s == "":
@@ -74,7 +73,7 @@ func (s State) Class() State {
 	return s
 }
 
-// Worse tells whether s is a worse verdict than t. The empty state is Healthy.
+// Worse reports whether s is a worse verdict than t. The empty state is Healthy.
 func (s State) Worse(t State) bool { return s.rank() > t.rank() }
 
 func (s State) rank() int {
@@ -95,7 +94,7 @@ func (s State) rank() int {
 	return 0
 }
 
-// Cause is one reason why something is not well.
+// Cause is one reason for a verdict.
 type Cause struct {
 	// Code is a stable name, such as "XID79", "GPU_LOST", "NVML_TIMEOUT".
 	Code string `json:"code"`
@@ -103,7 +102,7 @@ type Cause struct {
 	Message string `json:"message"`
 	// Since is when it was first seen.
 	Since time.Time `json:"since,omitzero"`
-	// Recover says in a sentence what makes the cause go.
+	// Recover says in a sentence what clears the cause.
 	Recover string `json:"recover,omitempty"`
 }
 
@@ -155,7 +154,7 @@ func SXID(number uint64) Code {
 
 // Event is a report by the hardware at one moment, as opposed to what a scan finds.
 type Event struct {
-	// GPU is the GPU concerned; empty when the driver could not say, which concerns every GPU.
+	// GPU is the GPU concerned; empty when the driver does not name one: the event concerns every GPU then.
 	GPU UUID
 	// GI and CI are the MIG instance concerned, or NoInstance for the whole GPU.
 	GI, CI int
@@ -163,23 +162,21 @@ type Event struct {
 	Code Code
 	// Reset is true when the GPU was reset, or its driver was loaded again, at Time; there is no error code then.
 	Reset bool
-	// Log is true for what only the kernel's log said. It never names a MIG instance, and the driver
-	// may report the same XID by itself.
+	// Log is true for an event that was read from the kernel log. It never names a MIG instance, and NVML may report the same XID.
 	Log bool
-	// Detail is what the kernel's log says after the code; empty for what NVML reports.
+	// Detail is the text after the code in the kernel log; empty for an event that NVML reports.
 	Detail string
 	Time   time.Time
 }
 
-// NoInstance in an Event's GI or CI means the whole GPU
-// (NVML reports 0xFFFFFFFF).
+// NoInstance in an Event's GI or CI means the whole GPU (NVML reports 0xFFFFFFFF).
 const NoInstance = -1
 
-// Life tells one life of a GPU, from a reset or a load of the driver to the next, from another one.
+// Life identifies the time of a GPU from one reset or load of the driver to the next.
 type Life struct {
-	// Driver changes with each load of the driver's kernel module; empty when that is not known.
+	// Driver changes with each load of the driver's kernel module; empty when it is not known.
 	Driver string `json:"driver,omitempty"`
-	// EnergyKnown tells whether Energy, the millijoules used in this life, was read.
+	// EnergyKnown reports whether Energy, the millijoules used in this life, was read.
 	EnergyKnown bool   `json:"energyKnown,omitempty"`
 	Energy      uint64 `json:"energy,omitempty"`
 	// Persistent is true when the driver keeps the GPU initialized while no program uses it. Without that the
@@ -187,12 +184,12 @@ type Life struct {
 	Persistent bool `json:"persistent,omitempty"`
 }
 
-// EndedBefore tells whether a GPU of life l was reset, or got its driver again, before it had the life later. It is
-// false when that is not known.
+// EndedBefore reports whether the GPU was reset, or its driver was loaded again, between l and later. It is false when that is not
+// known.
 func (l Life) EndedBefore(later Life) bool {
 	if l.Driver != "" && later.Driver != "" && l.Driver != later.Driver {
 		return true
 	}
-	// A counter that started over is near zero; a little less is an error of measurement.
+	// A counter that started over is near zero; a small decrease is a measurement error.
 	return l.EnergyKnown && later.EnergyKnown && l.Persistent && later.Persistent && later.Energy < l.Energy/2
 }

@@ -92,7 +92,7 @@ func (k DeviceKey) Overlaps(other DeviceKey) bool {
 	return k.Share == other.Share || k.Share == 0 || other.Share == 0
 }
 
-// Unshared is the device of which the key may be a replica.
+// Unshared returns the device of which the key may be a replica.
 func (k DeviceKey) Unshared() DeviceKey { return DeviceKey{GPU: k.GPU, MIG: k.MIG} }
 
 // HolderNames names the holders of a device, of a part of it and of what it is a part of, sorted. Maintenance is no holder.

@@ -6,15 +6,13 @@ import (
 	"strings"
 )
 
-// UUID names one GPU ("GPU-…") or one MIG device ("MIG-…") for the life of the
-// silicon, as NVML prints it (nvmlDeviceGetUUID).
+// UUID identifies a GPU ("GPU-…") or a MIG device ("MIG-…"), as NVML prints it (nvmlDeviceGetUUID). The UUID of a GPU never changes.
 type UUID string
 
-// IsMIG tells whether the UUID names a MIG device.
+// IsMIG reports whether the UUID names a MIG device.
 func (u UUID) IsMIG() bool { return strings.HasPrefix(string(u), "MIG-") }
 
-// PCIAddress is a PCI bus ID. Its text form is the kernel's,
-// "0000:1b:00.0"; NVML's own form has eight domain digits.
+// PCIAddress is a PCI bus ID. Its text form is the kernel's, "0000:1b:00.0"; NVML's form has eight digits of the domain.
 type PCIAddress struct {
 	Domain   uint32
 	Bus      uint8
@@ -22,7 +20,7 @@ type PCIAddress struct {
 	Function uint8
 }
 
-// ParsePCIAddress reads "0000:1b:00.0" (sysfs) and "00000000:1B:00.0" (NVML).
+// ParsePCIAddress parses "0000:1b:00.0" (sysfs) and "00000000:1B:00.0" (NVML).
 func ParsePCIAddress(text string) (PCIAddress, error) {
 	fail := func() (PCIAddress, error) {
 		return PCIAddress{}, fmt.Errorf("parse PCI bus ID %q: want domain:bus:device.function in hexadecimal, as in 0000:1b:00.0", text)
@@ -49,15 +47,15 @@ func ParsePCIAddress(text string) (PCIAddress, error) {
 	return PCIAddress{Domain: uint32(d), Bus: uint8(b), Device: uint8(v), Function: uint8(f)}, nil
 }
 
-// String prints the kernel's form, the name of the folder in /sys/bus/pci/devices.
+// String returns the kernel's form, which is the name of the directory in /sys/bus/pci/devices.
 func (a PCIAddress) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function)
 }
 
-// MarshalText makes the kernel's form the JSON and YAML form.
+// MarshalText returns the kernel's form, for JSON and YAML.
 func (a PCIAddress) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText reads what ParsePCIAddress reads.
+// UnmarshalText parses text as ParsePCIAddress does.
 func (a *PCIAddress) UnmarshalText(text []byte) error {
 	parsed, err := ParsePCIAddress(string(text))
 	if err == nil {
@@ -74,18 +72,17 @@ type Version struct {
 
 func (v Version) String() string { return strconv.Itoa(v.Major) + "." + strconv.Itoa(v.Minor) }
 
-// DeviceKey names a piece of silicon that can be held: a GPU, a MIG device of it,
-// or one share of either. It never contains an API's name for the piece, so that
-// the device plugin and the DRA driver mean the same thing by the same key.
+// DeviceKey identifies a device that can be held: a GPU, a MIG device, or a replica of either. It contains no name of a kubelet
+// API, so that the device plugin and the DRA driver use the same key for the same device.
 type DeviceKey struct {
 	GPU UUID `json:"gpu"`
 	// MIG is the UUID of the MIG device; empty for a whole GPU.
 	MIG UUID `json:"mig,omitempty"`
-	// Share counts the replicas of a shared device from 1; 0 is the device unshared.
+	// Share is the number of the replica, from 1; 0 for a device that is not shared.
 	Share int `json:"share,omitempty"`
 }
 
-// Device is the UUID that a container sees: of the MIG device if there is one, otherwise of the GPU.
+// Device returns the UUID that a container sees: of the MIG device if there is one, otherwise of the GPU.
 func (k DeviceKey) Device() UUID {
 	if k.MIG != "" {
 		return k.MIG
@@ -93,7 +90,7 @@ func (k DeviceKey) Device() UUID {
 	return k.GPU
 }
 
-// String prints GPU[/MIG][#share].
+// String returns GPU[/MIG][#replica].
 func (k DeviceKey) String() string {
 	text := string(k.GPU)
 	if k.MIG != "" {
@@ -105,7 +102,7 @@ func (k DeviceKey) String() string {
 	return text
 }
 
-// CompareKeys orders keys by GPU, MIG device and share.
+// CompareKeys orders keys by GPU, MIG device and replica.
 func CompareKeys(a, b DeviceKey) int {
 	if c := strings.Compare(string(a.GPU), string(b.GPU)); c != 0 {
 		return c

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// Measure is a quantity of a GPU or a MIG device that is read again and again. Units are base units.
+// Measure is a quantity of a GPU or a MIG device that is read periodically, in base units.
 type Measure int
 
-// The measures. Those that only ever grow (until the driver is loaded anew) are counters; they are named
-// in the plural or end in Total.
+// The measures. Those that only grow until the driver is loaded again are counters; their names are plurals or end in Total.
 const (
 	ClockSM                 Measure = iota // hertz
 	ClockMemory                            // hertz
@@ -25,7 +24,7 @@ const (
 	UtilizationDecoder                     // ratio
 	MemorySize                             // bytes
 	MemoryFree                             // bytes
-	MemoryUsed                             // bytes, what the driver keeps for itself left out
+	MemoryUsed                             // bytes, without what the driver reserves
 	MemoryReserved                         // bytes
 	PCIeReplays                            // counter
 	PCIeTransmit                           // bytes per second
@@ -68,28 +67,28 @@ const (
 	measures
 )
 
-// Readings are the measures that the hardware told; what it did not tell is not among them, and is not zero.
+// Readings are the measures that the hardware reported. A measure that it did not report is absent, not zero.
 type Readings struct {
 	values [measures]float64
 	known  [measures]bool
 }
 
-// Set notes a reading.
+// Set stores a reading.
 func (r *Readings) Set(m Measure, value float64) { r.values[m], r.known[m] = value, true }
 
-// Get is the reading; false when there is none.
+// Get returns a reading; false when there is none.
 func (r *Readings) Get(m Measure) (float64, bool) { return r.values[m], r.known[m] }
 
 // Sample is what one pass over a node's GPUs measured.
 type Sample struct {
-	// Time is when the pass ended, Took how long it was.
+	// Time is when the pass ended, Took its duration.
 	Time time.Time
 	Took time.Duration
-	// GPUs are those that were asked, in the order of their Index in the last scan. One that is lost is not here.
+	// GPUs are those that were read, in the order of their Index in the last scan. A lost GPU is absent.
 	GPUs []GPUSample
 }
 
-// GPU returns the sample of a GPU; nil when it was not asked.
+// GPU returns the sample of a GPU; nil when it was not read.
 func (s *Sample) GPU(id UUID) *GPUSample {
 	for i := range s.GPUs {
 		if s.GPUs[i].GPU == id {
@@ -105,16 +104,16 @@ type GPUSample struct {
 	Readings
 	// Devices are the GPU's MIG devices; the memory and profiling measures are theirs too.
 	Devices []DeviceSample
-	// ProcessesKnown tells whether Processes is what the GPU said, which may be that there are none.
+	// ProcessesKnown reports whether the processes could be listed; the list may be empty.
 	ProcessesKnown bool
 	Processes      []ProcessSample
-	// ActivityKnown tells whether the GPU says how busy each process keeps it; one that it leaves out was idle.
+	// ActivityKnown reports whether the GPU reports the utilization of each process; a process that it leaves out was idle.
 	ActivityKnown bool
-	// Sources say how the reading went.
+	// Sources are the results of the groups of calls.
 	Sources []SourceStatus
 }
 
-// Clone is a copy that shares nothing that changes.
+// Clone returns a copy that shares no mutable state.
 func (c *GPUSample) Clone() GPUSample {
 	out := *c
 	out.Devices, out.Processes, out.Sources = slices.Clone(c.Devices), slices.Clone(c.Processes), slices.Clone(c.Sources)
@@ -130,22 +129,22 @@ type DeviceSample struct {
 
 // ProcessSample is a process that has the GPU open for compute.
 type ProcessSample struct {
-	// PID is in the process namespace of whoever asked.
+	// PID is that in the process namespace of the caller.
 	PID int
 	// GI and CI are the MIG instance, or NoInstance.
 	GI, CI int
-	// MemoryKnown is false where the driver does not say how much memory is the process's.
+	// MemoryKnown is false where the driver does not report the memory of a process.
 	MemoryKnown bool
 	MemoryBytes uint64
-	// SM, Memory, Encoder and Decoder are ratios, 0 for an idle process; they mean something if GPUSample.ActivityKnown.
+	// SM, Memory, Encoder and Decoder are ratios, 0 for an idle process. They are valid if GPUSample.ActivityKnown is set.
 	SM, Memory, Encoder, Decoder float64
 }
 
-// SourceStatus is how one group of questions to a GPU went.
+// SourceStatus is the result of one group of calls for a GPU.
 type SourceStatus struct {
 	Name string
 	OK   bool
 	Took time.Duration
-	// Trouble says why OK is false.
+	// Trouble is the reason why OK is false.
 	Trouble string
 }

@@ -2,8 +2,7 @@ package gpu
 
 import "strconv"
 
-// PCIPath is how far apart two GPUs are on PCIe, nearest first
-// (nvmlGpuTopologyLevel).
+// PCIPath is the distance of two GPUs on PCIe, nearest first (nvmlGpuTopologyLevel).
 type PCIPath int
 
 // The levels of nvmlDeviceGetTopologyCommonAncestor, with nvidia-smi's letters.
@@ -17,7 +16,7 @@ const (
 	PathSystem               // SYS: across the sockets
 )
 
-// Letters is what nvidia-smi topo -m prints for the path.
+// Letters returns what nvidia-smi topo -m prints for the path.
 func (p PCIPath) Letters() string {
 	switch p {
 	case PathSameBoard:
@@ -53,7 +52,7 @@ type Link struct {
 	Path     PCIPath `json:"path,omitempty"`
 }
 
-// Letters is what nvidia-smi topo -m prints for the link: NV# or the PCIe path.
+// Letters returns what nvidia-smi topo -m prints for the link: NV# or the PCIe path.
 func (l Link) Letters() string {
 	if l.Kind == LinkNVLink && l.Count > 0 {
 		return "NV" + strconv.Itoa(l.Count)
@@ -61,11 +60,10 @@ func (l Link) Letters() string {
 	return l.Path.Letters()
 }
 
-// Topology is the square, symmetric matrix of links between the GPUs of a node;
-// the diagonal is zero.
+// Topology is the square, symmetric matrix of links between the GPUs of a node. The diagonal is zero.
 type Topology [][]Link
 
-// NewTopology makes a matrix of n by n empty links.
+// NewTopology returns a matrix of n by n empty links.
 func NewTopology(n int) Topology {
 	rows := make(Topology, n)
 	cells := make([]Link, n*n)

@@ -12,30 +12,30 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Class is what a fault asks for, and with it the verdict on the device that has it.
+// Class is the remedy for a fault. It decides the verdict on the device that has the fault.
 type Class string
 
 // The classes.
 const (
-	// Ignore says nothing of the device's health.
+	// Ignore does not affect the device's health.
 	Ignore Class = "ignore"
-	// Degrade is reported; the device stays allocatable.
+	// Degrade reports the fault; the device can still be allocated.
 	Degrade Class = "degrade"
-	// RestartApp ends the application; the device is well once the driver says so.
+	// RestartApp ends the application; the device is healthy once the driver reports that nothing needs repair.
 	RestartApp Class = "restart-app"
-	// Drain asks for a reset once the GPU is free; new pods do not get the device.
+	// Drain requires a reset once the GPU is free; the device is not allocated to new pods.
 	Drain Class = "drain"
-	// Inspect asks for a person.
+	// Inspect requires a person to examine the device.
 	Inspect Class = "inspect"
-	// Reset asks for a reset of the GPU, Reboot for a restart of the node.
+	// Reset requires a reset of the GPU, Reboot a restart of the node.
 	Reset  Class = "reset"
 	Reboot Class = "reboot"
 )
 
-// Classes are all classes, mildest first.
+// Classes returns all classes, mildest first.
 func Classes() []Class { return []Class{Ignore, Degrade, RestartApp, Drain, Inspect, Reset, Reboot} }
 
-// State is the verdict on a device that has a fault of the class.
+// State returns the verdict on a device that has a fault of the class.
 func (c Class) State() gpu.State {
 	switch c {
 	case Ignore:
@@ -52,19 +52,19 @@ func (c Class) State() gpu.State {
 	return gpu.Unhealthy
 }
 
-// wholeGPU tells whether a fault of the class concerns the whole GPU wherever in the GPU it
-// happened: a reset takes every MIG device with it.
+// wholeGPU reports whether a fault of the class concerns the whole GPU wherever in the GPU it happened: a reset affects every
+// MIG device.
 func (c Class) wholeGPU() bool { return c == Drain || c.needsRepair() }
 
-// needsRepair tells whether the hardware needs something done to it, so that time alone repairs nothing.
+// needsRepair reports whether the fault persists until the hardware is reset.
 func (c Class) needsRepair() bool { return c == Reset || c == Reboot }
 
-// XID is what is known of one error code of the driver.
+// XID is an entry of the catalogue: an error code of the driver.
 type XID struct {
 	Code     uint64
 	Mnemonic string
 	Class    Class
-	// Meaning says in a few words what happened.
+	// Meaning describes the error in a few words.
 	Meaning string
 }
 
@@ -74,16 +74,15 @@ var xidTable string
 var catalogue = sync.OnceValue(func() []XID {
 	table, err := parseXIDs(xidTable)
 	if err != nil {
-		panic("the table of XIDs that is built in: " + err.Error())
+		panic("parse the built-in table of XIDs: " + err.Error())
 	}
 	return table
 })
 
-// XIDs is the catalogue in the order of the codes, as a slice that the caller may change.
+// XIDs returns the catalogue in the order of the codes. The caller may change the slice.
 func XIDs() []XID { return slices.Clone(catalogue()) }
 
-// LookupXID finds a code. One that is not in the catalogue asks for a person: what nobody knows is not
-// harmless.
+// LookupXID returns the entry of a code. A code that is not in the catalogue requires inspection: it may be harmful.
 func LookupXID(code uint64) XID {
 	table := catalogue()
 	at, ok := slices.BinarySearchFunc(table, code, func(x XID, code uint64) int {
@@ -101,7 +100,7 @@ func LookupXID(code uint64) XID {
 	return XID{Code: code, Class: Inspect, Meaning: "a code that is not in the catalogue"}
 }
 
-// parseXIDs reads code, mnemonic, class and meaning, with a heading, codes ascending.
+// parseXIDs parses rows of code, mnemonic, class and meaning, below a header, in ascending order of the codes.
 func parseXIDs(text string) ([]XID, error) {
 	rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 	if err != nil {
@@ -117,7 +116,7 @@ func parseXIDs(text string) ([]XID, error) {
 		}
 		code, err := strconv.ParseUint(row[0], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: code %q is no number", i+1, row[0])
+			return nil, fmt.Errorf("line %d: code %q is not a number", i+1, row[0])
 		}
 		if len(table) > 0 && table[len(table)-1].Code >= code {
 			return nil, fmt.Errorf("line %d: code %d is out of order", i+1, code)
@@ -130,7 +129,7 @@ func parseXIDs(text string) ([]XID, error) {
 	return table, nil
 }
 
-// recover is what makes an XID of the class go, in a sentence.
+// recover says in a sentence what clears an XID of the class.
 func (c Class) recover() string {
 	switch c {
 	case RestartApp:
@@ -138,7 +137,7 @@ func (c Class) recover() string {
 	case Drain:
 		return "Let the pods that use the GPU end, then reset it: berth reset."
 	case Reset:
-		return "Reset the GPU: berth reset. It is offered again once a scan after the reset finds nothing to repair."
+		return "Reset the GPU: berth reset. It is advertised as healthy again once a scan after the reset finds nothing to repair."
 	case Reboot:
 		return "Reboot the node."
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// TestCatalogue plays a short story for each XID and each level cause: on one MIG device, what it, its sibling and
-// the GPU are then, and after the recovery.
+// TestCatalogue records for each XID and each level cause on one MIG device the state of the device, its sibling and the GPU, after
+// the fault and after the recovery.
 func TestCatalogue(t *testing.T) {
 	datadriven.RunTest(t, "testcatalogue/stories", func(t *testing.T, d *datadriven.TestData) string {
 		var out strings.Builder
@@ -81,11 +81,11 @@ func factStory(code string, recovery gpu.Recovery) string {
 	in := health.Input{ScanBegan: second(1), Now: second(1), Answers: true, Recovery: recovery, Seen: []gpu.Cause{{Code: code, Message: "seen"}}}
 	record := health.Update(in)
 	g, device := record.Whole(health.Rules{}), record.MIG(health.Rules{}, 3, 0)
-	story := fmt.Sprintf("GPU %s, device %s, offered %v", g.State, device.State, g.OK())
+	story := fmt.Sprintf("GPU %s, device %s, allocatable %v", g.State, device.State, g.OK())
 	in.Contains = true
 	record = health.Update(in)
 	if contained := record.Whole(health.Rules{}); contained.State != g.State {
-		story += fmt.Sprintf(", contained %s, offered %v", contained.State, contained.OK())
+		story += fmt.Sprintf(", contained %s, allocatable %v", contained.State, contained.OK())
 	}
 	record = health.Update(health.Input{Previous: record, ScanBegan: second(6), Now: second(6), Answers: true})
 	return story + fmt.Sprintf("; not found any more %s. %s", record.Whole(health.Rules{}).State, g.Causes[0].Recover)
@@ -94,7 +94,7 @@ func factStory(code string, recovery gpu.Recovery) string {
 func TestParseChecks(t *testing.T) {
 	for name, test := range map[string]struct {
 		disable, enable string
-		// counted and dropped are XIDs that must and must not count then; facts tells whether level causes do.
+		// counted and dropped are XIDs that must and must not count then; facts reports whether level causes do.
 		counted, dropped []uint64
 		facts            bool
 		err              string
@@ -113,8 +113,8 @@ func TestParseChecks(t *testing.T) {
 		"enable all":                            {disable: "all", enable: "all", counted: []uint64{13, 48}, facts: true},
 		"empty words":                           {disable: ",,48,", dropped: []uint64{48}, facts: true},
 		"enabled, and ignored by the catalogue": {enable: "63", counted: []uint64{63}, facts: true},
-		"a word":                                {disable: "ecc", err: `read DP_DISABLE_HEALTHCHECKS: "ecc" is no XID; want all, xids, or XIDs parted by commas, as in 13,31`},
-		"zero":                                  {enable: "0", err: `read DP_ENABLE_HEALTHCHECKS: "0" is no XID; want all, xids, or XIDs parted by commas, as in 13,31`},
+		"a word":                                {disable: "ecc", err: `read DP_DISABLE_HEALTHCHECKS: "ecc" is not an XID; want all, xids, or XIDs separated by commas, as in 13,31`},
+		"zero":                                  {enable: "0", err: `read DP_ENABLE_HEALTHCHECKS: "0" is not an XID; want all, xids, or XIDs separated by commas, as in 13,31`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checks, err := health.ParseChecks(test.disable, test.enable)
@@ -154,9 +154,9 @@ func TestOverridesCheck(t *testing.T) {
 		"none":         {nil, "<nil>"},
 		"an XID":       {health.Overrides{"XID94": health.Ignore}, "<nil>"},
 		"a fact":       {health.Overrides{"NVLINK_DOWN": health.Reset}, "<nil>"},
-		"no such code": {health.Overrides{"NVLINK": health.Reset}, "override the class of NVLINK: there is no such cause; want XID and a number, or a code such as ECC_DOUBLE_BIT"},
+		"no such code": {health.Overrides{"NVLINK": health.Reset}, "override the class of NVLINK: no such cause exists; want XID and a number, or a code such as ECC_DOUBLE_BIT"},
 		"no such class": {health.Overrides{"XID94": "fatal"},
-			`override the class of XID94: "fatal" is no class; want one of [ignore degrade restart-app drain inspect reset reboot]`},
+			`override the class of XID94: "fatal" is not a class; want one of [ignore degrade restart-app drain inspect reset reboot]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, fmt.Sprint(test.overrides.Check())); diff != "" {

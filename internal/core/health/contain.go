@@ -6,27 +6,27 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// SameFault is how far apart an XID 48 and an XID 94 of one memory error may be.
+// SameFault is the largest distance in time between an XID 48 and an XID 94 of one memory error.
 const SameFault = 5 * time.Second
 
-// The XIDs of memory errors: the double-bit error, and the one that says that it was contained.
+// The XIDs of memory errors: the double-bit error, and the report that it was contained.
 const (
 	xidDoubleBit = 48
 	xidContained = 94
 )
 
-// Contains tells whether a GPU of a compute capability contains memory errors: an uncorrectable error ends the programs
-// that use the memory, and the rest of the GPU works on. GA100 (8.0) does, the other GPUs of Ampere and Ada (8.x) do
-// not, and GH100 (9.0) and all later ones do.
+// Contains reports whether GPUs of a compute capability contain memory errors: an uncorrectable error ends the programs that use
+// the memory, and the rest of the GPU continues to work. GA100 (8.0) does, the other GPUs of Ampere and Ada (8.x) do not, and
+// GH100 (9.0) and all later ones do.
 func Contains(capability gpu.Version) bool {
 	return capability == gpu.Version{Major: 8} || capability.Major >= 9
 }
 
-// containedClass is what a memory error in DRAM asks for on a GPU that contains such errors:
+// containedClass returns the class of a memory error in DRAM on a GPU that contains such errors:
 //
 //	recovery action   class     state
-//	None              degrade   Degraded: offered; the row is remapped with the next reset, whenever that is
-//	DrainAndReset     drain     Draining: not offered to new pods, running ones and MIG siblings keep their devices
+//	None              degrade   Degraded: allocated; the row is remapped with the next reset
+//	DrainAndReset     drain     Draining: not allocated to new pods; running ones and MIG siblings keep their devices
 //	any other, or     reset     NeedsReset
 //	not known
 //
@@ -42,7 +42,7 @@ func containedClass(recovery gpu.Recovery) Class {
 	return Reset
 }
 
-// class returns what a standing error asks for now. A code of an unknown kind asks for a person.
+// class returns the present class of a standing error. A code of an unknown kind requires inspection.
 func (r *Record) class(s *Standing, rules *Rules) Class {
 	switch s.Code.Kind {
 	case gpu.KindXID:
@@ -56,7 +56,7 @@ func (r *Record) class(s *Standing, rules *Rules) Class {
 	return Inspect
 }
 
-// classOfXID returns what a standing XID asks for, which depends on the GPU and on the other errors.
+// classOfXID returns the present class of a standing XID, which depends on the GPU and on its other errors.
 func (r *Record) classOfXID(s *Standing, rules *Rules) Class {
 	xid := s.Code.Number
 	class := rules.classOfXID(xid, s.Decoded)
@@ -72,8 +72,8 @@ func (r *Record) classOfXID(s *Standing, rules *Rules) Class {
 	return class
 }
 
-// state is the verdict on a device that has an error of the class. An error that ends an application leaves a healthy
-// GPU where the driver says that nothing needs repair, and one that only waits to be free where it says that.
+// state returns the verdict on a device that has an error of the class. After an error that ends an application the recovery
+// action decides: None means that nothing needs repair, DrainAndReset that the GPU must become free.
 func (r *Record) state(class Class) gpu.State {
 	if class == RestartApp {
 		switch {

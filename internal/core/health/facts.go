@@ -6,45 +6,45 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Fact is what is known of a level cause: something that scans find as long as it is so.
+// Fact is the catalogue entry of a level cause: a condition that each scan finds for as long as it lasts.
 type Fact struct {
 	Code  string
 	Class Class
-	// Recover says in a sentence what makes it go.
+	// Recover says in a sentence what clears it.
 	Recover string
 }
 
-// Facts are the level causes of GPUs, by code. A code that is not among them is one for a person.
+// Facts returns the level causes of GPUs, by code. A code that is not among them requires inspection.
 func Facts() []Fact {
-	const byItself = " It goes with the first scan that no longer finds it."
+	const byItself = " The first scan that no longer finds it clears it."
 	return []Fact{
 		{"DRIVER_MISSING", Inspect, "Load the NVIDIA driver." + byItself},
 		{"ECC_DOUBLE_BIT", Reset, "Reset the GPU, which sets the count to zero."},
 		{"ECC_SRAM_UNCORRECTABLE", Reset, "Reset the GPU, which sets the count to zero; replace it if the errors come back."},
-		{"FABRIC_ERROR", Inspect, "See to the Fabric Manager and the NVSwitches." + byItself},
+		{"FABRIC_ERROR", Inspect, "Check the Fabric Manager and the NVSwitches." + byItself},
 		{"FABRIC_NOT_READY", Inspect, "Start the Fabric Manager, or wait until it has finished." + byItself},
 		{"GPU_LOST", Reboot, "Reset the GPU, or reboot the node."},
-		{"GPU_READ_FAILED", Degrade, "Nothing, unless it stays: see the error in the message." + byItself},
+		{"GPU_READ_FAILED", Degrade, "Do nothing unless it persists; see the error in the message." + byItself},
 		{"GPU_RESET_REQUIRED", Reset, "Reset the GPU."},
 		{"GPU_UNREADABLE", Inspect, "Reset the GPU, or reboot the node." + byItself},
 		{"NVLINK_DOWN", Degrade, "Reset the GPUs at both ends of the link." + byItself},
-		{"NVLINK_ERRORS", Degrade, "Have the NVLinks looked at." + byItself},
-		{"NVML_TIMEOUT", Inspect, "It goes when the driver answers in time again; if it does not, reboot the node."},
+		{"NVLINK_ERRORS", Degrade, "Have the NVLinks examined." + byItself},
+		{"NVML_TIMEOUT", Inspect, "It clears when the driver answers in time again; if it does not, reboot the node."},
 		{"OFF_BUS", Reboot, "Reboot the node."},
-		{"RECOVERY_ACTION", Inspect, "Do what the driver asks for." + byItself},
+		{"RECOVERY_ACTION", Inspect, "Take the action that the driver reports." + byItself},
 		{"RETIRED_PAGES_PENDING", Reset, "Reset the GPU, so that the pages are retired."},
 		{"ROW_REMAP_FAILURE", Inspect, "Replace the GPU."},
 		{"ROW_REMAP_PENDING", Reset, "Reset the GPU, so that the row is remapped."},
 		{"TEMPERATURE_SHUTDOWN", Inspect, "Cool the GPU." + byItself},
 		{"TEMPERATURE_SLOWDOWN", Degrade, "Cool the GPU." + byItself},
-		{"THROTTLE_HW_SLOWDOWN", Degrade, "See to the power and the cooling of the GPU." + byItself},
-		{"THROTTLE_POWER_BRAKE", Degrade, "See to the power supply of the node." + byItself},
+		{"THROTTLE_HW_SLOWDOWN", Degrade, "Check the power and the cooling of the GPU." + byItself},
+		{"THROTTLE_POWER_BRAKE", Degrade, "Check the power supply of the node." + byItself},
 		{"THROTTLE_THERMAL", Degrade, "Cool the GPU." + byItself},
 	}
 }
 
-// lookupFact finds a level cause. On a GPU that contains memory errors what the driver asks for decides the class of
-// those; that of RECOVERY_ACTION it decides on any GPU.
+// lookupFact returns a level cause. The driver's recovery action decides the class of RECOVERY_ACTION, and of memory errors on a GPU
+// that contains them.
 func lookupFact(code string, recovery gpu.Recovery, contains bool) Fact {
 	facts := Facts()
 	at := slices.IndexFunc(facts, func(f Fact) bool { return f.Code == code })
@@ -74,7 +74,7 @@ func lookupFact(code string, recovery gpu.Recovery, contains bool) Fact {
 	case fact.Class == Drain:
 		fact.Recover = Drain.recover()
 	case fact.Class == Degrade && contains && (code == "ECC_DOUBLE_BIT" || code == "ROW_REMAP_PENDING"):
-		fact.Recover = "Nothing needs to be done now; it goes with the next reset of the GPU."
+		fact.Recover = "Nothing needs to be done now; the next reset of the GPU clears it."
 	}
 	return fact
 }

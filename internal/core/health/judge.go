@@ -8,66 +8,61 @@ import (
 )
 
 const (
-	// Settle is how long after an XID a scan must begin to count as proof that the GPU
-	// is well again. The driver reports an XID before its own diagnosis is finished, so
-	// the recovery action may still read "none" in the first moments.
+	// Settle is how long after an XID a scan must begin to prove that the GPU is repaired. The driver reports an XID before
+	// its diagnosis is finished, so that the recovery action may still be None at first.
 	Settle = time.Second
-	// Probation is how long after an XID that only ends an application a GPU must have been free of other
-	// faults, where the driver cannot say that nothing needs repair.
+	// Probation is how long a GPU must be free of other faults after an XID that only ends an application, where the driver does
+	// not report recovery actions.
 	Probation = time.Minute
-	// SameReport is how far apart NVML and the kernel's log may tell of the same XID.
+	// SameReport is the largest distance in time between the reports of one XID by NVML and in the kernel log.
 	SameReport = 2 * time.Second
 )
 
-// maxStanding bounds the errors that events can add to one GPU. A GPU with more of them is no
-// better known by one more.
+// maxStanding bounds the errors that events can add to one GPU.
 const maxStanding = 32
 
-// Instance names a MIG instance of a GPU.
+// Instance identifies a MIG instance of a GPU.
 type Instance struct{ GI, CI int }
 
-// Input is everything new that a judgement rests on.
+// Input is what Update and Judge derive verdicts from.
 type Input struct {
-	// Previous is what was known; the zero value for a GPU seen for the first time.
+	// Previous is the record so far; the zero value for a new GPU.
 	Previous Record
-	// ScanBegan is when the scan began that Seen, Instances, Recovery, Contains, Life and Answers come from. Zero
-	// means that there was no scan: then Seen only adds to the causes, and the others are not read.
+	// ScanBegan is when the scan began that Seen, Instances, Recovery, Contains, Life and Answers come from. It is zero when
+	// there was no scan: Seen adds to the causes then, and the others are not used.
 	ScanBegan time.Time
-	// Seen are the level causes that the scan found; their Since is not read.
+	// Seen are the level causes that the scan found; their Since is not used.
 	Seen []gpu.Cause
 	// Instances are the MIG instances that the scan found.
 	Instances []Instance
-	// Recovery is what the driver says would repair the GPU; empty when it does not
-	// say (drivers before NVML field 230, lost GPUs).
+	// Recovery is the driver's recovery action; empty when it does not report one (drivers before NVML field 230, lost GPUs).
 	Recovery gpu.Recovery
-	// Contains tells whether the GPU contains memory errors (Contains).
+	// Contains reports whether the GPU contains memory errors; see the function Contains.
 	Contains bool
 	// Life is the GPU's life in the scan.
 	Life gpu.Life
-	// Answers tells whether the GPU answered in the scan.
+	// Answers reports whether the GPU answered in the scan.
 	Answers bool
-	// Events are what the hardware said of this GPU. They may be older than the scan
-	// and may already be part of Previous: an event counts once.
+	// Events are the events of this GPU. They may be older than the scan and may already be part of Previous; each counts once.
 	Events []gpu.Event
-	// Now stamps level causes that are new.
+	// Now is the Since of new level causes.
 	Now   time.Time
 	Rules Rules
 }
 
-// Judge is the verdict on a whole GPU, for those who have no history to keep.
+// Judge returns the verdict on a whole GPU, for callers that keep no record.
 func Judge(in Input) gpu.Health {
 	record := Update(in)
 	return record.Whole(in.Rules)
 }
 
-// Update takes in what is new. The verdicts are those of the record that it returns.
+// Update returns the record with what is new. The verdicts are those of the returned record.
 //
-//   - A level cause (GPU_LOST, ECC_DOUBLE_BIT and so on) stands while scans find it
-//     and goes with the first scan that does not. Its Since is that of its first scan.
-//   - An error that was reported stands until a scan in which the GPU answers proves that it is repaired; the proofs
-//     are those of Record.repaired.
-//   - An error of a MIG instance goes with the instance too: when two scans, one of them more than Settle after
-//     the report, do not find it. One that needs a reset is the whole GPU's.
+//   - A level cause, such as GPU_LOST or ECC_DOUBLE_BIT, stands while scans find it and is cleared by the first scan that does
+//     not. Its Since is the time of the first scan that found it.
+//   - A reported error stands until a scan in which the GPU answers proves that it is repaired; see Record.repaired.
+//   - An error of a MIG instance is also cleared when two scans, one of them more than Settle after the report, do not find the
+//     instance, unless the error needs a reset: it concerns the whole GPU then.
 //   - A GPU that does not answer is Gone; otherwise the worst cause decides.
 func Update(in Input) Record {
 	scanned := !in.ScanBegan.IsZero()
@@ -79,14 +74,14 @@ func Update(in Input) Record {
 		out.Contains = in.Contains
 	}
 	out.Levels = levels(in, scanned)
-	out.hear(&in)
+	out.addEvents(&in)
 	if !scanned || !in.Answers {
 		if out.unsure() || out.blocked(&in.Rules) {
 			out.Standing = breakRuns(out.Standing)
 		}
 		return out
 	}
-	out.look(&in)
+	out.addScan(&in)
 	var stay []Standing
 	for i := range out.Standing {
 		s := &out.Standing[i]
@@ -105,8 +100,8 @@ func Update(in Input) Record {
 	return out
 }
 
-// hear takes in the events.
-func (r *Record) hear(in *Input) {
+// addEvents adds the events of the input.
+func (r *Record) addEvents(in *Input) {
 	r.Standing = slices.DeleteFunc(r.Standing, func(s Standing) bool { return r.class(&s, &in.Rules) == Ignore })
 	events := slices.Clone(in.Events)
 	slices.SortStableFunc(events, func(a, b gpu.Event) int { return a.Time.Compare(b.Time) })
@@ -140,8 +135,8 @@ func (r *Record) hear(in *Input) {
 	}
 }
 
-// find finds the standing error that a report is another report of. The kernel's log does not name the MIG
-// instance: what it says at about the time at which NVML reports the same XID is the same.
+// find returns the standing error that fresh is another report of; nil when it is a new error. The kernel log does not name the MIG
+// instance, so that a line about the same XID at about the time of NVML's report counts as the same error.
 func find(standing []Standing, fresh Standing) *Standing {
 	same := func(s *Standing) bool { return s.Code == fresh.Code }
 	for i := range standing {
@@ -159,7 +154,7 @@ func find(standing []Standing, fresh Standing) *Standing {
 	return nil
 }
 
-// join takes in another report of the same error. What was proven of the error before a later report is proven no more.
+// join adds another report of the same error. A later report voids the proofs so far.
 func (s *Standing) join(other Standing) {
 	if s.Log && !other.Log {
 		s.Log, s.GI, s.CI = false, other.GI, other.CI
@@ -175,15 +170,15 @@ func (s *Standing) join(other Standing) {
 
 func classRank(c Class) int { return slices.Index(Classes(), c) }
 
-// missing tells whether an error is of a MIG instance that is not there.
+// missing reports whether an error is one of a MIG instance that does not exist.
 func missing(s *Standing, found []Instance) bool {
 	return s.GI != gpu.NoInstance && !slices.ContainsFunc(found, func(i Instance) bool {
 		return i.GI == s.GI && (i.CI == s.CI || s.CI == gpu.NoInstance)
 	})
 }
 
-// levels are the level causes that the scan found, each with the Since of
-// its first appearance; without a scan, also those from before.
+// levels returns the level causes that the scan found, each with the Since of its first appearance; without a scan, also the
+// earlier ones.
 func levels(in Input, scanned bool) []gpu.Cause {
 	var causes []gpu.Cause
 	if !scanned {

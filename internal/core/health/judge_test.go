@@ -16,8 +16,8 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTranscripts plays the stories in testdata: each command is one signal, the
-// answer is the verdict after it. Times are seconds since the start.
+// TestTranscripts runs the transcripts in testdata: each command is one signal, the answer is the verdict after it. Times are
+// seconds since the start.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var record health.Record
@@ -57,7 +57,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// restarted is what a new process finds of a record.
+// restarted returns the record that a new process reads.
 func restarted(t *testing.T, record health.Record) health.Record {
 	t.Helper()
 	blob, err := json.Marshal(record)
@@ -194,7 +194,7 @@ func TestXIDOf(t *testing.T) {
 	}
 }
 
-// TestXIDStormIsBounded keeps one GPU from growing a snapshot without end.
+// TestXIDStormIsBounded: many XIDs of one GPU do not grow a snapshot without limit.
 func TestXIDStormIsBounded(t *testing.T) {
 	var record health.Record
 	for xid := range uint64(500) {
@@ -202,8 +202,8 @@ func TestXIDStormIsBounded(t *testing.T) {
 			Previous: record, Events: []gpu.Event{{Code: gpu.XID(xid), Time: start, GI: gpu.NoInstance, CI: gpu.NoInstance}}, Now: start,
 		})
 	}
-	// Some of the first XIDs ask for no more than a person; that a reboot was asked for too is beyond the bound.
+	// The first XIDs only need inspection; the one that needs a reboot is beyond the bound.
 	if verdict := record.Whole(health.Rules{}); len(verdict.Causes) != 32 || verdict.OK() {
-		t.Errorf("got %d causes, state %s; want 32, and not given out", len(verdict.Causes), verdict.State)
+		t.Errorf("got %d causes, state %s; want 32, and not allocated", len(verdict.Causes), verdict.State)
 	}
 }

@@ -30,7 +30,7 @@ type linkRule struct {
 var linkRules = sync.OnceValue(func() []linkRule {
 	rules, err := parseLinkRules(nvlink5Table)
 	if err != nil {
-		panic("the rules of NVLink 5 that are built in: " + err.Error())
+		panic("parse the built-in rules of NVLink 5: " + err.Error())
 	}
 	return rules
 })
@@ -53,24 +53,24 @@ func parseLinkRules(text string) ([]linkRule, error) {
 		for k, into := range numbers {
 			number, err := strconv.ParseUint(row[2+k], 0, 32)
 			if err != nil {
-				return nil, fmt.Errorf("line %d: %q is no number of 32 bits", i+1, row[2+k])
+				return nil, fmt.Errorf("line %d: %q is not a number of 32 bits", i+1, row[2+k])
 			}
 			*into = uint32(number)
 		}
 		if rule.xid, err = strconv.ParseUint(row[0], 10, 64); err != nil {
-			return nil, fmt.Errorf("line %d: XID %q is no number", i+1, row[0])
+			return nil, fmt.Errorf("line %d: XID %q is not a number", i+1, row[0])
 		}
 		rules = append(rules, rule)
 	}
 	return rules, nil
 }
 
-// linkReport reads the unit and the first two words, as in
+// linkReport matches the unit and the first two words, as in
 // "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x004001c6 0x00000000 …)".
 var linkReport = regexp.MustCompile(`([A-Z][A-Z0-9_]+) .*\(0x([0-9a-fA-F]{1,8}) 0x([0-9a-fA-F]{1,8})`)
 
-// decode is the class that the details of a report give; empty where they give none, and the code alone has
-// to do. Of several rules that fit, the gravest counts.
+// decode returns the class that the details of a report give; empty where they give none, and the code alone decides. The gravest
+// of several rules that match counts.
 func decode(code gpu.Code, detail string) Class {
 	xid := code.Number
 	if code.Kind != gpu.KindXID || xid < 144 || xid > 150 {

@@ -6,8 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Once turns the causes that a single scan found into verdicts, in place. What only a history
-// shows, such as an XID of a minute ago, it cannot know.
+// Once replaces the causes that a single scan found by verdicts, in place. The verdicts do not include earlier events, such as XIDs.
 func Once(snapshot *gpu.Snapshot, rules Rules, now time.Time) {
 	for i := range snapshot.GPUs {
 		g := &snapshot.GPUs[i]

@@ -9,26 +9,24 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The hold-off of an error that takes a reset or a reboot, where the driver says all the time that nothing needs
-// repair: the driver may be right, or its diagnosis may not be finished (it waits for three timeouts of 45 seconds
-// of the GSP firmware), or it may never say anything else.
+// The hold-off of an error that takes a reset or a reboot, where the recovery action remains None: the driver may be right, its
+// diagnosis may not be finished (it waits for three timeouts of 45 seconds of the GSP firmware), or it never reports another action.
 const (
-	// HoldOff is how long after the first report the scans must have been clean. It doubles with each incident, up
-	// to MaxHoldOff.
+	// HoldOff is how long the scans must have been clean. It doubles with each incident, up to MaxHoldOff.
 	HoldOff    = 5 * time.Minute
 	MaxHoldOff = time.Hour
-	// OneIncident is how close together reports of one code are one incident.
+	// OneIncident is the largest distance in time between reports of one incident.
 	OneIncident = time.Minute
 )
 
-// xidActionChanged is the XID with which the driver reports another recovery action.
+// xidActionChanged is the XID that reports a change of the recovery action.
 const xidActionChanged = 154
 
 // xidFallenOff is the XID of a GPU that has fallen off the bus.
 const xidFallenOff = 79
 
-// enoughAnswers is in how many scans a GPU must have answered that is said to have fallen off the bus, to be one that
-// has not.
+// enoughAnswers is the number of scans in which a GPU must have answered after the report that it has fallen off the bus, to
+// disprove that report.
 const enoughAnswers = 2
 
 // Incident counts how often an error that takes a reset or a reboot was reported since the last proven repair.
@@ -38,7 +36,7 @@ type Incident struct {
 	Last  time.Time `json:"last"`
 }
 
-// count notes a report. One that was counted already is not counted again.
+// count counts a report as part of an incident. A report that was counted already does not count again.
 func (r *Record) count(fresh *Standing, rules *Rules) {
 	if !r.class(fresh, rules).needsRepair() {
 		return
@@ -55,12 +53,12 @@ func (r *Record) count(fresh *Standing, rules *Rules) {
 	}
 }
 
-// forget drops the incidents of an error that was really repaired.
+// forget drops the incidents of an error that was repaired.
 func (r *Record) forget(s *Standing) {
 	r.Incidents = slices.DeleteFunc(r.Incidents, func(i Incident) bool { return i.Code == s.Code })
 }
 
-// holdOff is how long the scans after an error must be clean.
+// holdOff returns how long the scans after an error must be clean.
 func (r *Record) holdOff(s *Standing) time.Duration {
 	wait := HoldOff
 	for _, i := range r.Incidents {
@@ -71,9 +69,9 @@ func (r *Record) holdOff(s *Standing) time.Duration {
 	return min(wait, MaxHoldOff)
 }
 
-// look notes what a scan in which the GPU answers says about each standing error. Only scans that began after the
-// last report say something.
-func (r *Record) look(in *Input) {
+// addScan updates each standing error by a scan in which the GPU answered. Only a scan that began after the last report of an error
+// counts.
+func (r *Record) addScan(in *Input) {
 	clean := r.Recovery == gpu.RecoveryNone && !r.unsure() && !r.blocked(&in.Rules)
 	for i := range r.Standing {
 		s := &r.Standing[i]
@@ -93,12 +91,12 @@ func (r *Record) look(in *Input) {
 	}
 }
 
-// unsure tells whether answers are missing: what is known then, the recovery action above all, is from an earlier scan.
+// unsure reports whether reads failed: the values, the recovery action above all, are those of an earlier scan then.
 func (r *Record) unsure() bool {
 	return slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool { return level.Code == "GPU_READ_FAILED" })
 }
 
-// blocked tells whether a level cause keeps the GPU from being offered.
+// blocked reports whether a level cause prevents the allocation of the GPU.
 func (r *Record) blocked(rules *Rules) bool {
 	return r.Gone || slices.ContainsFunc(r.Levels, func(level gpu.Cause) bool {
 		return !(gpu.Health{State: r.fact(rules, level.Code).Class.State()}).OK()
@@ -113,8 +111,7 @@ func breakRuns(standing []Standing) []Standing {
 	return standing
 }
 
-// reset notes that the GPU was reset at some time: each error from before is repaired if the next scan finds a GPU
-// that answers.
+// reset records a reset of the GPU: each earlier error is repaired if the GPU answers the next scan.
 func (r *Record) reset(at time.Time) {
 	for i := range r.Standing {
 		if s := &r.Standing[i]; !s.Last.After(at) {
@@ -124,7 +121,7 @@ func (r *Record) reset(at time.Time) {
 	r.Incidents = nil
 }
 
-// acted notes that the driver named a recovery action at some time.
+// acted records that the driver reported a recovery action other than None.
 func (r *Record) acted(at time.Time) {
 	for i := range r.Standing {
 		if s := &r.Standing[i]; !s.Last.After(at) {
@@ -133,19 +130,18 @@ func (r *Record) acted(at time.Time) {
 	}
 }
 
-// repaired tells whether a scan in which the GPU answers proves that an error is repaired. These are the proofs:
+// repaired reports whether a scan in which the GPU answers proves that an error is repaired. These are the proofs:
 //
-//	any error               the GPU was gone and answers again: it comes back only through a reset, another load of the
+//	any error               the GPU was gone and answers again, which takes a reset, another load of the
 //	                        driver or another power-up
 //	any error               a reset or a load of the driver was seen since the last report, by an event or by another Life
-//	reset, reboot           the recovery action is None after the driver had named one since the last report
+//	reset, reboot           the recovery action is None after another one since the last report
 //	reset, reboot           the recovery action is None, and all scans were clean for the hold-off
 //	other classes           the recovery action is None more than Settle after the last report
-//	other classes           the MIG instance of the error is gone
-//	an application's error  the driver cannot name recovery actions, and nothing else is wrong after Probation
+//	other classes           the MIG instance of the error no longer exists
+//	an application's error  the driver does not report recovery actions, and no other fault is found after Probation
 //
-// A driver that cannot name recovery actions proves nothing about an error that takes a reset: it stands until one is
-// seen.
+// A driver that does not report recovery actions proves nothing about an error that takes a reset: it stands until a reset is seen.
 func (r *Record) repaired(s *Standing, in *Input) bool {
 	class := r.class(s, &in.Rules)
 	switch {
@@ -167,16 +163,15 @@ func (r *Record) repaired(s *Standing, in *Input) bool {
 	return r.Recovery == "" && class == RestartApp && in.ScanBegan.After(s.Last.Add(Probation)) && !r.blocked(&in.Rules)
 }
 
-// Renewed tells whether the scan is of another life of the GPU than the last one: it was reset, or got its driver again,
-// or was away.
+// Renewed reports whether the GPU was reset, had its driver loaded again, or was gone since the last scan.
 func (in *Input) Renewed() bool {
 	return !in.ScanBegan.IsZero() && in.Answers && (in.Previous.Gone || in.Previous.Life.EndedBefore(in.Life))
 }
 
-// actionLine is the text of an XID 154, as in "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+// actionLine matches the text of an XID 154, as in "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)".
 var actionLine = regexp.MustCompile(`^GPU recovery action changed from 0x([0-9a-fA-F]{1,8}) \([^)]*\) to 0x([0-9a-fA-F]{1,8}) \(`)
 
-// actionNamed tells whether the text of an XID 154 says that the action is, or was until now, another one than None.
+// actionNamed reports whether the old or the new action in the text of an XID 154 is another one than None.
 func actionNamed(detail string) bool {
 	found := actionLine.FindStringSubmatch(detail)
 	if found == nil {

@@ -30,7 +30,7 @@ func (w *watched) scan(recovery gpu.Recovery) gpu.State {
 	return w.record.Whole(health.Rules{}).State
 }
 
-// back scans until the GPU is offered again and tells after how long; limit when it is not.
+// back scans until the GPU is healthy again and returns how long that took; limit when it is not.
 func (w *watched) back(limit time.Duration, says func(since time.Duration) gpu.Recovery) time.Duration {
 	for began := w.now; ; {
 		w.now = w.now.Add(5 * time.Second)
@@ -51,7 +51,7 @@ func TestNoneIsNoProofByItself(t *testing.T) {
 		w.scan(gpu.RecoveryNone)
 		w.event(xid)
 		if got := w.back(2*time.Hour, none); got < 5*time.Minute || got > 5*time.Minute+15*time.Second {
-			t.Errorf("XID %d, recovery action always None: offered again after %v; want the hold-off of 5 minutes", xid, got)
+			t.Errorf("XID %d, recovery action always None: healthy again after %v; want the hold-off of 5 minutes", xid, got)
 		}
 
 		// The driver names the action with its third timeout and takes it back when the GPU was reset an hour later.
@@ -65,7 +65,7 @@ func TestNoneIsNoProofByItself(t *testing.T) {
 			return gpu.RecoveryGPUReset
 		})
 		if got != time.Hour {
-			t.Errorf("XID %d, recovery action from 135 s to 1 h: offered again after %v; want 1h0m0s", xid, got)
+			t.Errorf("XID %d, recovery action from 135 s to 1 h: healthy again after %v; want 1h0m0s", xid, got)
 		}
 	}
 }

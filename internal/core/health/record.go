@@ -9,17 +9,17 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Record is what is known of a GPU between two judgements. The zero value is a GPU seen for the
-// first time. It is a plain value that can be kept over a restart.
+// Record is the state of a GPU's health between two updates. The zero value is that of a new GPU. It is a plain value that can be
+// kept over a restart.
 type Record struct {
-	// Standing are the errors that were reported and not yet disproved, at most maxStanding.
+	// Standing are the reported errors that are not yet known to be repaired, at most maxStanding.
 	Standing []Standing `json:"standing,omitempty"`
 	// Levels are the causes that the last scan found, each with the Since of its first scan.
 	Levels []gpu.Cause `json:"levels,omitempty"`
 	// Gone is true for a GPU that did not answer the last scan.
 	Gone     bool         `json:"gone,omitempty"`
 	Recovery gpu.Recovery `json:"recovery,omitempty"`
-	// Contains tells whether the GPU contains memory errors, Contained when it last reported one that it did.
+	// Contains reports whether the GPU contains memory errors, Contained is the time of the last XID 94.
 	Contains  bool      `json:"contains,omitempty"`
 	Contained time.Time `json:"contained,omitzero"`
 	// Life is the GPU's life in the last scan in which it answered.
@@ -28,15 +28,15 @@ type Record struct {
 	Incidents []Incident `json:"incidents,omitempty"`
 }
 
-// clone is a copy that shares nothing that changes.
+// clone returns a copy that shares no mutable state.
 func (r *Record) clone() Record {
 	out := *r
 	out.Standing, out.Levels, out.Incidents = slices.Clone(r.Standing), slices.Clone(r.Levels), slices.Clone(r.Incidents)
 	return out
 }
 
-// Restored is a record that an earlier process kept, as one that reads it at some time takes it: nothing in it is later.
-// A clock that was set back would otherwise hold a device for as long.
+// Restored returns a record of an earlier process with no time later than now. Otherwise a clock that was set back would block a
+// device for that long.
 func (r *Record) Restored(now time.Time) Record {
 	out := r.clone()
 	clamp := func(t *time.Time) {
@@ -58,10 +58,10 @@ func (r *Record) Restored(now time.Time) Record {
 	return out
 }
 
-// Idle tells whether nothing is known of the GPU that a restart must not forget.
+// Idle reports whether the record has nothing that must be kept over a restart.
 func (r *Record) Idle() bool { return len(r.Standing) == 0 && len(r.Incidents) == 0 && !r.Gone }
 
-// Standing is an error that was reported and is not yet disproved.
+// Standing is a reported error that is not yet known to be repaired.
 type Standing struct {
 	Code gpu.Code `json:"-"` // storedCode
 	// GI and CI are the MIG instance concerned, or gpu.NoInstance.
@@ -70,27 +70,26 @@ type Standing struct {
 	// First and Last are when it was reported first and last.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Log is true while only the kernel's log said it.
+	// Log is true while only the kernel log reported it.
 	Log bool `json:"log,omitempty"`
-	// Decoded is the class that the details of the report gave; empty where there were none.
+	// Decoded is the class from the details of the report; empty where there were none.
 	Decoded Class `json:"decoded,omitempty"`
 	// Missing is true when the last scan did not find the MIG instance.
 	Missing bool `json:"missing,omitempty"`
 
-	// Since the last report: Reset is when the GPU was seen to be reset, Acted whether the driver named a recovery action,
-	// Clean when the present run of clean scans began, Answered in how many scans the GPU answered, at most
-	// enoughAnswers.
+	// Since the last report: Reset is when the GPU was reset, Acted whether the driver reported a recovery action, Clean when the
+	// present run of clean scans began, Answered the number of scans in which the GPU answered, at most enoughAnswers.
 	Reset    time.Time `json:"reset,omitzero"`
 	Acted    bool      `json:"acted,omitempty"`
 	Clean    time.Time `json:"clean,omitzero"`
 	Answered int       `json:"answered,omitempty"`
-	// With94 is true when an XID 94 came with it.
+	// With94 is true when an XID 94 was reported at about the same time.
 	With94 bool `json:"with94,omitempty"`
 	// Life is the GPU's life in the last scan before the report.
 	Life gpu.Life `json:"life,omitzero"`
 }
 
-// concerns tells whether the error concerns a device; the whole GPU is gpu.NoInstance twice.
+// concerns reports whether the error concerns a MIG device, or the whole GPU for gpu.NoInstance twice.
 func (s *Standing) concerns(class Class, gi, ci int) bool {
 	switch {
 	case s.GI == gpu.NoInstance || class.wholeGPU():
@@ -124,12 +123,12 @@ func (s *Standing) cause(class Class) gpu.Cause {
 	return cause
 }
 
-// Whole is the verdict on the GPU. An error that concerns one of its MIG devices only is not in it.
+// Whole returns the verdict on the GPU, without the errors that concern one of its MIG devices only.
 func (r *Record) Whole(rules Rules) gpu.Health {
 	return r.verdict(&rules, gpu.NoInstance, gpu.NoInstance)
 }
 
-// MIG is the verdict on one of the GPU's MIG devices, with all that concerns the whole GPU.
+// MIG returns the verdict on one of the GPU's MIG devices, including the errors that concern the whole GPU.
 func (r *Record) MIG(rules Rules, gi, ci int) gpu.Health { return r.verdict(&rules, gi, ci) }
 
 func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
@@ -171,7 +170,7 @@ func (r *Record) verdict(rules *Rules, gi, ci int) gpu.Health {
 	return out
 }
 
-// fact is what is known of a level cause under the rules.
+// fact returns the entry of a level cause, with the class that the rules give it.
 func (r *Record) fact(rules *Rules, code string) Fact {
 	fact := lookupFact(code, r.Recovery, r.Contains)
 	if class, ok := rules.Overrides[code]; ok {
@@ -182,7 +181,7 @@ func (r *Record) fact(rules *Rules, code string) Fact {
 	return fact
 }
 
-// Has tells whether an error stands, on any part of the GPU.
+// Has reports whether an error stands, on any part of the GPU.
 func (r *Record) Has(code gpu.Code) bool {
 	return slices.ContainsFunc(r.Standing, func(s Standing) bool { return s.Code == code })
 }

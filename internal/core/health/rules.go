@@ -8,27 +8,25 @@ import (
 	"strings"
 )
 
-// DefaultIgnoredXIDs are the XIDs that say nothing of a GPU's health, as a new set
-// that the caller may change. Applications cause them, and NVIDIA's device plugin
-// ignores the same: graphics engine exception, MMU fault, stopped channel, preemptive
-// cleanup, video processor exception, context switch timeout.
+// DefaultIgnoredXIDs returns the XIDs that do not affect a GPU's health, as a new set that the caller may change. Applications cause
+// them, and NVIDIA's device plugin ignores the same: graphics engine exception, MMU fault, stopped channel, preemptive cleanup,
+// video processor exception, context switch timeout.
 func DefaultIgnoredXIDs() map[uint64]bool {
 	return map[uint64]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
 }
 
-// Checks say which signals count. The zero value is the default: all but DefaultIgnoredXIDs.
+// Checks select the signals that count. The zero value is the default: all but DefaultIgnoredXIDs.
 type Checks struct {
-	// NoFacts leaves out what scans find, NoXIDs what the driver reports. A GPU that does not
-	// answer is Gone all the same: nobody could use it.
+	// NoFacts ignores what scans find, NoXIDs what the driver reports. A GPU that does not answer is Gone all the same.
 	NoFacts, NoXIDs bool
 	// Ignored are XIDs besides DefaultIgnoredXIDs that do not count.
 	Ignored map[uint64]bool
-	// Enabled are XIDs that count whatever the defaults and the rest say.
+	// Enabled are XIDs that always count.
 	Enabled map[uint64]bool
 }
 
-// ParseChecks reads DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin: lists
-// of XIDs parted by commas, or the words xids (every XID) and all (every check). What is enabled wins.
+// ParseChecks parses DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin: lists of XIDs separated by
+// commas, or the words xids (every XID) and all (every check). Enabled ones take precedence.
 func ParseChecks(disable, enable string) (Checks, error) {
 	off, err := parseCheckList("DP_DISABLE_HEALTHCHECKS", disable)
 	if err != nil {
@@ -94,7 +92,7 @@ func parseCheckList(name, text string) (checkList, error) {
 		}
 		code, err := strconv.ParseUint(word, 10, 32)
 		if err != nil || code == 0 {
-			return checkList{}, fmt.Errorf("read %s: %q is no XID; want all, xids, or XIDs parted by commas, as in 13,31", name, word)
+			return checkList{}, fmt.Errorf("read %s: %q is not an XID; want all, xids, or XIDs separated by commas, as in 13,31", name, word)
 		}
 		if list.codes == nil {
 			list.codes = map[uint64]bool{}
@@ -104,7 +102,7 @@ func parseCheckList(name, text string) (checkList, error) {
 	return list, nil
 }
 
-// ignores tells whether an XID does not count.
+// ignores reports whether an XID does not count.
 func (c *Checks) ignores(code uint64) bool {
 	if c.Enabled[code] {
 		return false
@@ -112,30 +110,30 @@ func (c *Checks) ignores(code uint64) bool {
 	return c.NoXIDs || c.Ignored[code] || DefaultIgnoredXIDs()[code]
 }
 
-// Overrides are classes by the code of a cause ("XID94", "NVLINK_DOWN") that hold instead of those of the catalogue.
+// Overrides are classes by the code of a cause ("XID94", "NVLINK_DOWN") that replace those of the catalogue.
 type Overrides map[string]Class
 
-// Check tells which override cannot be meant.
+// Check returns an error for an override of an unknown code or class.
 func (o Overrides) Check() error {
 	for _, code := range slices.Sorted(maps.Keys(o)) {
 		_, xid := XIDOf(code)
 		if !xid && !slices.ContainsFunc(Facts(), func(f Fact) bool { return f.Code == code }) {
-			return fmt.Errorf("override the class of %s: there is no such cause; want XID and a number, or a code such as ECC_DOUBLE_BIT", code)
+			return fmt.Errorf("override the class of %s: no such cause exists; want XID and a number, or a code such as ECC_DOUBLE_BIT", code)
 		}
 		if !slices.Contains(Classes(), o[code]) {
-			return fmt.Errorf("override the class of %s: %q is no class; want one of %v", code, o[code], Classes())
+			return fmt.Errorf("override the class of %s: %q is not a class; want one of %v", code, o[code], Classes())
 		}
 	}
 	return nil
 }
 
-// Rules are what an operator can say about verdicts. The zero value is the default.
+// Rules are what an operator can configure about verdicts. The zero value is the default.
 type Rules struct {
 	Checks    Checks
 	Overrides Overrides
 }
 
-// classOfXID is the class of an XID in force. decoded is the class that its details gave; empty for none.
+// classOfXID returns the class of an XID under the rules. decoded is the class from its details; empty for none.
 func (r *Rules) classOfXID(code uint64, decoded Class) Class {
 	if class, ok := r.Overrides[XIDCode(code)]; ok {
 		return class
@@ -153,10 +151,10 @@ func (r *Rules) classOfXID(code uint64, decoded Class) Class {
 	return class
 }
 
-// XIDCode is the code of an XID's cause, as in "XID79".
+// XIDCode returns the code of an XID's cause, such as "XID79".
 func XIDCode(xid uint64) string { return "XID" + strconv.FormatUint(xid, 10) }
 
-// XIDOf reads the number out of a cause's code; false when the code is no XID's.
+// XIDOf returns the number of an XID from a cause's code; false when the code is not an XID's.
 func XIDOf(code string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(code, "XID")
 	if !ok {

@@ -82,8 +82,8 @@ func (w *twin) memory() int {
 	return 4
 }
 
-// rank is what an error gives; whole tells that it concerns the whole GPU, repair that time alone does not heal it, and
-// app that it ends with the application.
+// rank returns the state that an error gives; whole is true when it concerns the whole GPU, repair when time alone does not clear it,
+// and app when it ends with the application.
 func (w *twin) rank(r *report) (rank int, whole, repair, app bool) {
 	switch r.xid {
 	case 13, 63:
@@ -360,7 +360,7 @@ func playSequence(t *testing.T, seed uint64, states map[gpu.State]int) {
 			}
 			for _, cause := range verdict.Causes {
 				if slices.Contains([]string{"XID119", "XID79", "ROW_REMAP_FAILURE", "ECC_SRAM_UNCORRECTABLE", "RECOVERY_ACTION"}, cause.Code) && verdict.OK() {
-					t.Errorf("GI %d is offered while %s stands, after\n%s", gi, cause.Code, story.String())
+					t.Errorf("GI %d is allocatable while %s stands, after\n%s", gi, cause.Code, story.String())
 				}
 			}
 		}

@@ -102,11 +102,11 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"class of no cause": {
 			file: "healthClasses:\n  XID94: reset\n  BAD_LUCK: reset\n",
-			want: "agent.yaml:3: healthClasses[BAD_LUCK]: override the class of BAD_LUCK: there is no such cause (want XID and a number, or a code such as ECC_DOUBLE_BIT)",
+			want: "agent.yaml:3: healthClasses[BAD_LUCK]: override the class of BAD_LUCK: no such cause exists (want XID and a number, or a code such as ECC_DOUBLE_BIT)",
 		},
 		"no class": {
 			file: "healthClasses: {XID94: resett}\n",
-			want: `agent.yaml:1: healthClasses[XID94]: override the class of XID94: "resett" is no class (want one of [`,
+			want: `agent.yaml:1: healthClasses[XID94]: override the class of XID94: "resett" is not a class (want one of [`,
 		},
 		"XID with a zero before it": {
 			file: "healthClasses: {XID094: reset}\n",
