@@ -24,7 +24,8 @@ import (
 
 // BenchmarkPairs asks a whole agent over the socket as a churning kubelet does: GetPreferredAllocation, Allocate, and at once the next
 // pair, one GPU each, until no GPU is left. It prints medians, and their ratios to an empty call (GetDevicePluginOptions)
-// on the same connection: as many of these follow each series of pairs. The rows:
+// on the same connection: one such call comes before each pair in every other round and after each pair in the others, so that
+// all three meet the same load of the machine. The rows:
 //
 //   - free: the ledger has the GPUs free;
 //   - finished: each GPU was of a pod of its own, which has just finished;
@@ -227,8 +228,15 @@ func (p *pairs) measure(b *testing.B, known, finished bool) {
 				continue
 			}
 		}
+		options := func() error {
+			_, err := p.kubelet.Options(b.Context(), resource)
+			return err
+		}
 		available := slices.Clone(p.ids)
 		for len(available) > 0 {
+			if rounds%2 == 0 {
+				timed(&empty, options)
+			}
 			var chosen []string
 			timed(&preferred, func() (err error) {
 				chosen, err = p.kubelet.Preferred(b.Context(), resource, available, nil, 1)
@@ -239,12 +247,9 @@ func (p *pairs) measure(b *testing.B, known, finished bool) {
 				return err
 			})
 			available = slices.DeleteFunc(available, func(id string) bool { return id == chosen[0] })
-		}
-		for range p.ids {
-			timed(&empty, func() error {
-				_, err := p.kubelet.Options(b.Context(), resource)
-				return err
-			})
+			if rounds%2 != 0 {
+				timed(&empty, options)
+			}
 		}
 	}
 	if len(empty) == 0 {
