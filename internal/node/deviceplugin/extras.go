@@ -2,7 +2,6 @@ package deviceplugin
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,35 +36,43 @@ const (
 
 // tell adds injections and features to an answer without CDI.
 func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, devices []*device, features *Features) {
-	envs := map[string]string{}
+	set := func(name, value string) {
+		if response.Envs == nil {
+			response.Envs = map[string]string{}
+		}
+		response.Envs[name] = value
+	}
 	for _, d := range devices {
-		maps.Copy(envs, d.Injection.Envs)
+		for name, value := range d.Injection.Envs {
+			set(name, value)
+		}
 		for _, mount := range d.Injection.Mounts {
 			response.Mounts = append(response.Mounts, &pluginapi.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath})
 		}
 	}
-	for name, wanted := range map[string]bool{envGDS: features.GDS, envGDRCopy: features.GDRCopy, envMOFED: features.MOFED} {
-		if wanted {
-			envs[name] = enabled
+	if features.GDS {
+		set(envGDS, enabled)
+	}
+	if features.GDRCopy {
+		set(envGDRCopy, enabled)
+	}
+	if features.MOFED {
+		set(envMOFED, enabled)
+	}
+	if len(features.IMEXChannels) == 0 {
+		return
+	}
+	if w.strategy.has(v1alpha1.StrategyVolumeMounts) {
+		for _, channel := range features.IMEXChannels {
+			response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", volumeRoot, channel), HostPath: "/dev/null"})
 		}
+		return
 	}
-	if len(features.IMEXChannels) > 0 {
-		if w.strategy.has(v1alpha1.StrategyVolumeMounts) {
-			for _, channel := range features.IMEXChannels {
-				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", volumeRoot, channel), HostPath: "/dev/null"})
-			}
-		} else {
-			channels := make([]string, 0, len(features.IMEXChannels))
-			for _, channel := range features.IMEXChannels {
-				channels = append(channels, strconv.Itoa(channel))
-			}
-			envs[envIMEX] = strings.Join(channels, ",")
-		}
+	channels := make([]string, 0, len(features.IMEXChannels))
+	for _, channel := range features.IMEXChannels {
+		channels = append(channels, strconv.Itoa(channel))
 	}
-	if len(envs) > 0 && response.Envs == nil {
-		response.Envs = map[string]string{}
-	}
-	maps.Copy(response.Envs, envs)
+	set(envIMEX, strings.Join(channels, ","))
 }
 
 // channelSpecs are the nodes of the IMEX channels, on the host where the other nodes are.

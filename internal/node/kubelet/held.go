@@ -57,6 +57,9 @@ func Mark(resource string, keys []gpu.DeviceKey) (name, value string) {
 
 // FormatKeys prints keys in order, comma between them; ParseKeys reads it.
 func FormatKeys(keys []gpu.DeviceKey) string {
+	if len(keys) == 1 {
+		return keys[0].String()
+	}
 	sorted := slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
 	texts := make([]string, len(sorted))
 	for i, key := range sorted {

@@ -32,9 +32,11 @@ func (l *Ledger) Allocate(resource, grant string, keys []gpu.DeviceKey) error {
 }
 
 func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) error {
-	keys = slices.Clone(keys)
-	slices.SortFunc(keys, gpu.CompareKeys)
-	keys = slices.Compact(keys)
+	if len(keys) > 1 {
+		keys = slices.Clone(keys)
+		slices.SortFunc(keys, gpu.CompareKeys)
+		keys = slices.Compact(keys)
+	}
 	var err error
 	switch holder.Kind {
 	case gpu.HolderPod:
