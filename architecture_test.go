@@ -49,6 +49,7 @@ var rules = []rule{
 
 	// Core.
 	{packages: "internal/core/gpu", berth: none},
+	{packages: "internal/core/labelset", berth: []string{"internal/core/gpu"}},
 	{packages: "internal/core/spelling", berth: none},
 	{packages: "internal/core/version", berth: none},
 
@@ -59,6 +60,7 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/cdiedits", berth: []string{"internal/core/gpu", "internal/hardware/hostpath"}},
 	{packages: "internal/hardware/nvidia/cdihook", berth: []string{"internal/core/version"}},
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
+	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
@@ -88,7 +90,7 @@ var rules = []rule{
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
-	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
+	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/core/labelset", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},
 	{packages: "internal/node/inventory", berth: []string{"internal/core/", "internal/node/signal", "internal/node/statefile"}, never: kubernetes},
 	{packages: "internal/node/kubelet/checkpoint", berth: none, never: []string{"os"}},
@@ -108,11 +110,12 @@ var rules = []rule{
 
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
 var wiring = map[string][]string{
-	"internal/node/agent":               {"internal/node/agent/command", "kube/test/"},
-	"internal/node/agent/command":       {"cmd/", "hack/clidocs"},
-	"internal/hardware/nvidia":          {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
-	"internal/hardware/nvidia/cdiedits": {"internal/node/agent/hardware"},
-	"internal/hardware/sim":             {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
+	"internal/node/agent":                {"internal/node/agent/command", "kube/test/"},
+	"internal/node/agent/command":        {"cmd/", "hack/clidocs"},
+	"internal/hardware/nvidia":           {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
+	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
+	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
+	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.

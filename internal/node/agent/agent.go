@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
@@ -44,6 +45,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -409,16 +411,17 @@ func (a *Agent) wireReports() error {
 	if err != nil {
 		return err
 	}
-	labels := labelsync.Deps{
+	wanted := labelsync.Deps{
 		Places: places, Hardware: a.node.inventory.Current, Facts: a.labelFacts,
 		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.deps.Config.Subscribe, a.changes.partitioned.Subscribe},
+		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     a.deps.Hardware.Roots.Sys, Report: func(err error) { a.reports.list.SetError("labels", "LABELS", err) },
 		Retry: nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}, Log: a.log("labelsync"),
 	}
 	if !a.config.Labels.NoTimestamp {
-		labels.Timestamp = a.deps.Clock.Now()
+		wanted.Timestamp = a.deps.Clock.Now()
 	}
-	a.reports.labels = labelsync.New(labels)
+	a.reports.labels = labelsync.New(wanted)
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
 		NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
 		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: publish.SetGPUNode,

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -15,12 +16,12 @@ func BenchmarkBuild(b *testing.B) {
 			in := newNode(b, profile).input(offer.Settings{})
 			b.ReportAllocs()
 			for b.Loop() {
-				Build(in)
+				build(in)
 			}
 		})
 	}
 	b.Run("56 MIG devices", func(b *testing.B) {
-		s := cards(h100, h100, h100, h100, h100, h100, h100, h100)
+		s := gpus(h100, h100, h100, h100, h100, h100, h100, h100)
 		for i := range s.GPUs {
 			s.GPUs[i].MIG.Enabled = true
 			for k := range 7 {
@@ -31,7 +32,7 @@ func BenchmarkBuild(b *testing.B) {
 		in := Input{Snapshot: s, Units: units}
 		b.ReportAllocs()
 		for b.Loop() {
-			Build(in)
+			build(in)
 		}
 	})
 }
@@ -42,6 +43,6 @@ func BenchmarkReadHost(b *testing.B) {
 	snapshot, sys := n.scan(), filepath.Join(n.machine.Root(), "sys")
 	b.ReportAllocs()
 	for b.Loop() {
-		ReadHost(sys, snapshot)
+		ReadHost(sys, snapshot, gpulabels.Vendor{})
 	}
 }

@@ -4,20 +4,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
 const h100 = "NVIDIA H100 80GB HBM3"
 
-// cards is a snapshot of cards of these products, whose UUIDs are GPU-0 and so on.
-func cards(products ...string) *gpu.Snapshot {
+// gpus is a snapshot of GPUs of these products, whose UUIDs are GPU-0 and so on.
+func gpus(products ...string) *gpu.Snapshot {
 	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}}, Topology: gpu.NewTopology(len(products))}
 	for i, product := range products {
 		s.GPUs = append(s.GPUs, gpu.GPU{
-			UUID: uuid(i), Index: i, PCI: gpu.PCIAddress{Bus: uint8(i)}, Product: product,
+			Vendor: gpu.NVIDIA, UUID: uuid(i), Index: i, PCI: gpu.PCIAddress{Bus: uint8(i)}, Product: product,
 			ComputeCapability: gpu.Version{Major: 9}, MemoryBytes: 80 << 30,
 		})
 	}
@@ -26,7 +24,7 @@ func cards(products ...string) *gpu.Snapshot {
 
 func uuid(i int) gpu.UUID { return gpu.UUID("GPU-" + string(rune('0'+i))) }
 
-// unit is the use of a whole card.
+// unit is the use of a whole GPU.
 func unit(i int, use offer.Use) offer.Unit {
 	return offer.Unit{Key: gpu.DeviceKey{GPU: uuid(i)}, Use: use}
 }
@@ -42,79 +40,79 @@ func TestBuild(t *testing.T) {
 		never []string
 	}{
 		"nothing":     {in: Input{}, never: []string{"nvidia.com/gpu.machine"}},
-		"no GPU":      {in: Input{Snapshot: cards()}, never: []string{"nvidia.com/gpu.machine"}},
-		"present":     {in: Input{Snapshot: cards(h100)}, want: Labels{"nvidia.com/gpu.present": "true"}},
-		"no presence": {in: Input{Snapshot: cards()}, never: []string{"nvidia.com/gpu.present"}},
-		"timestamp": {in: Input{Snapshot: cards(h100), Timestamp: time.Unix(1700000000, 999)},
+		"no GPU":      {in: Input{Snapshot: gpus()}, never: []string{"nvidia.com/gpu.machine"}},
+		"present":     {in: Input{Snapshot: gpus(h100)}, want: Labels{"nvidia.com/gpu.present": "true"}},
+		"no presence": {in: Input{Snapshot: gpus()}, never: []string{"nvidia.com/gpu.present"}},
+		"timestamp": {in: Input{Snapshot: gpus(h100), Timestamp: time.Unix(1700000000, 999)},
 			want: Labels{"nvidia.com/gfd.timestamp": "1700000000"}},
-		"versions of three pieces": {in: Input{Snapshot: cards(h100)}, want: Labels{
+		"versions of three pieces": {in: Input{Snapshot: gpus(h100)}, want: Labels{
 			"nvidia.com/cuda.driver-version.full": "580.95.05", "nvidia.com/cuda.driver-version.major": "580",
 			"nvidia.com/cuda.driver-version.minor": "95", "nvidia.com/cuda.driver-version.revision": "05",
 			"nvidia.com/cuda.driver.major": "580", "nvidia.com/cuda.driver.minor": "95", "nvidia.com/cuda.driver.rev": "05",
 			"nvidia.com/cuda.runtime-version.full": "13.0", "nvidia.com/cuda.runtime.major": "13", "nvidia.com/cuda.runtime.minor": "0",
 		}, never: []string{"nvidia.com/gfd.timestamp", "nvidia.com/vgpu.present", "nvidia.com/gpu.clique"}},
-		"versions of two pieces": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "555.42" })}, want: Labels{
+		"versions of two pieces": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "555.42" })}, want: Labels{
 			"nvidia.com/cuda.driver-version.full": "555.42", "nvidia.com/cuda.driver-version.revision": "", "nvidia.com/cuda.driver.rev": "",
 		}},
-		"version of one piece": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "devel" })},
+		"version of one piece": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) { s.Vendors[0].Driver.Version = "devel" })},
 			want: Labels{"nvidia.com/cuda.driver-version.full": "devel"}, never: []string{"nvidia.com/cuda.driver-version.major"}},
-		"no driver": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Vendors = nil })},
+		"no driver": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) { s.Vendors = nil })},
 			never: []string{"nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.runtime.major"}},
-		"machine": {in: Input{Snapshot: cards(h100), Host: Host{Machine: " PowerEdge  XE9680 (0A1B)™ "}},
+		"machine": {in: Input{Snapshot: gpus(h100), Host: Host{Machine: " PowerEdge  XE9680 (0A1B)™ "}},
 			want: Labels{"nvidia.com/gpu.machine": "PowerEdge-XE9680-0A1B"}},
-		"no machine": {in: Input{Snapshot: cards(h100)}, want: Labels{"nvidia.com/gpu.machine": "unknown"}},
-		"compute":    {in: Input{Snapshot: cards(h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030200}}}, want: Labels{"nvidia.com/gpu.mode": "compute"}},
-		"graphics":   {in: Input{Snapshot: cards(h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030000}}}, want: Labels{"nvidia.com/gpu.mode": "graphics"}},
-		"classes differ": {in: Input{Snapshot: cards(h100, h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030000, "GPU-1": 0x030200}}},
+		"no machine": {in: Input{Snapshot: gpus(h100)}, want: Labels{"nvidia.com/gpu.machine": "unknown"}},
+		"compute":    {in: Input{Snapshot: gpus(h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030200}}}, want: Labels{"nvidia.com/gpu.mode": "compute"}},
+		"graphics":   {in: Input{Snapshot: gpus(h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030000}}}, want: Labels{"nvidia.com/gpu.mode": "graphics"}},
+		"classes differ": {in: Input{Snapshot: gpus(h100, h100), Host: Host{Classes: map[gpu.UUID]uint32{"GPU-0": 0x030000, "GPU-1": 0x030200}}},
 			want: Labels{"nvidia.com/gpu.mode": "unknown"}},
-		"no class":  {in: Input{Snapshot: cards(h100)}, want: Labels{"nvidia.com/gpu.mode": "unknown"}},
-		"no vGPU":   {in: Input{Snapshot: cards(h100), Host: Host{VGPU: &VGPU{}}}, want: Labels{"nvidia.com/vgpu.present": "false"}, never: []string{"nvidia.com/vgpu.host-driver-version"}},
-		"vGPU":      {in: Input{Snapshot: cards(h100), Host: Host{VGPU: &VGPU{Present: true, DriverVersion: "550.90.05", DriverBranch: "r550_00"}}}, want: Labels{"nvidia.com/vgpu.present": "true", "nvidia.com/vgpu.host-driver-version": "550.90.05", "nvidia.com/vgpu.host-driver-branch": "r550_00"}},
-		"unshared":  {in: Input{Snapshot: cards(h100, h100), Units: []offer.Unit{unit(0, whole), unit(1, whole)}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/mps.capable": "false", "nvidia.com/gpu.memory": "81920"}},
-		"shared":    {in: Input{Snapshot: cards(h100), Units: []offer.Unit{unit(0, shared(4, offer.DefaultResource))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}},
-		"renamed":   {in: Input{Snapshot: cards(h100), Units: []offer.Unit{unit(0, shared(4, "nvidia.com/gpu.shared"))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.replicas": "4"}},
-		"own name":  {in: Input{Snapshot: cards(h100), ResourceName: "a.b/gpu", Units: []offer.Unit{unit(0, shared(4, "a.b/gpu"))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"}},
-		"one share": {in: Input{Snapshot: cards(h100), Units: []offer.Unit{unit(0, shared(1, offer.DefaultResource))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none"}},
-		"MPS":       {in: Input{Snapshot: cards(h100), Units: []offer.Unit{unit(0, offer.Use{Resource: offer.DefaultResource, Mode: offer.MPS, Replicas: 8})}}, want: Labels{"nvidia.com/mps.capable": "true", "nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "8"}},
-		"MPS on one of three": {in: Input{Snapshot: cards(h100, h100, h100), Units: []offer.Unit{unit(0, offer.Use{Resource: "x/y", Mode: offer.MPS, Replicas: 8}), unit(1, whole), unit(2, whole)}},
+		"no class":  {in: Input{Snapshot: gpus(h100)}, want: Labels{"nvidia.com/gpu.mode": "unknown"}},
+		"no vGPU":   {in: Input{Snapshot: gpus(h100), Host: Host{VGPU: &VGPU{}}}, want: Labels{"nvidia.com/vgpu.present": "false"}, never: []string{"nvidia.com/vgpu.host-driver-version"}},
+		"vGPU":      {in: Input{Snapshot: gpus(h100), Host: Host{VGPU: &VGPU{Present: true, DriverVersion: "550.90.05", DriverBranch: "r550_00"}}}, want: Labels{"nvidia.com/vgpu.present": "true", "nvidia.com/vgpu.host-driver-version": "550.90.05", "nvidia.com/vgpu.host-driver-branch": "r550_00"}},
+		"unshared":  {in: Input{Snapshot: gpus(h100, h100), Units: []offer.Unit{unit(0, whole), unit(1, whole)}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/mps.capable": "false", "nvidia.com/gpu.memory": "81920"}},
+		"shared":    {in: Input{Snapshot: gpus(h100), Units: []offer.Unit{unit(0, shared(4, offer.DefaultResource))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}},
+		"renamed":   {in: Input{Snapshot: gpus(h100), Units: []offer.Unit{unit(0, shared(4, "nvidia.com/gpu.shared"))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.replicas": "4"}},
+		"own name":  {in: Input{Snapshot: gpus(h100), ResourceName: "a.b/gpu", Units: []offer.Unit{unit(0, shared(4, "a.b/gpu"))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"}},
+		"one share": {in: Input{Snapshot: gpus(h100), Units: []offer.Unit{unit(0, shared(1, offer.DefaultResource))}}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none"}},
+		"MPS":       {in: Input{Snapshot: gpus(h100), Units: []offer.Unit{unit(0, offer.Use{Resource: offer.DefaultResource, Mode: offer.MPS, Replicas: 8})}}, want: Labels{"nvidia.com/mps.capable": "true", "nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "8"}},
+		"MPS on one of three": {in: Input{Snapshot: gpus(h100, h100, h100), Units: []offer.Unit{unit(0, offer.Use{Resource: "x/y", Mode: offer.MPS, Replicas: 8}), unit(1, whole), unit(2, whole)}},
 			want: Labels{"nvidia.com/mps.capable": "true", "nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}},
-		"shared in equal parts": {in: Input{Snapshot: cards(h100, h100), Units: []offer.Unit{unit(0, shared(4, "x/y")), unit(1, shared(2, "x/y"))}},
+		"shared in equal parts": {in: Input{Snapshot: gpus(h100, h100), Units: []offer.Unit{unit(0, shared(4, "x/y")), unit(1, shared(2, "x/y"))}},
 			want: Labels{"nvidia.com/gpu.replicas": "2"}},
-		"excluded cards do not count": {in: Input{Snapshot: cards(h100, h100, h100), Units: []offer.Unit{unit(2, shared(2, "x/y"))}},
+		"excluded GPUs do not count": {in: Input{Snapshot: gpus(h100, h100, h100), Units: []offer.Unit{unit(2, shared(2, "x/y"))}},
 			want: Labels{"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.count": "3"}},
-		"most cards": {in: Input{Snapshot: cards("B", "A", "B")}, want: Labels{
+		"most GPUs": {in: Input{Snapshot: gpus("B", "A", "B")}, want: Labels{
 			"nvidia.com/gpu.product": "B", "nvidia.com/gpu.count": "2", "model.berth.dev/A.count": "1", "model.berth.dev/B.count": "2", "model.berth.dev/B.family": "hopper"}},
-		"equal cards": {in: Input{Snapshot: cards("B", "A", "B", "A")}, want: Labels{"nvidia.com/gpu.product": "A", "nvidia.com/gpu.count": "2"}},
-		"one model":   {in: Input{Snapshot: cards("A")}, never: []string{"model.berth.dev/A.count"}},
-		"no product":  {in: Input{Snapshot: cards("", "")}, want: Labels{"nvidia.com/gpu.count": "2"}, never: []string{"nvidia.com/gpu.product"}},
-		"a product is better than none": {in: Input{Snapshot: cards("", "", "A")}, want: Labels{"nvidia.com/gpu.product": "A", "nvidia.com/gpu.count": "1"},
+		"equal GPUs": {in: Input{Snapshot: gpus("B", "A", "B", "A")}, want: Labels{"nvidia.com/gpu.product": "A", "nvidia.com/gpu.count": "2"}},
+		"one model":  {in: Input{Snapshot: gpus("A")}, never: []string{"model.berth.dev/A.count"}},
+		"no product": {in: Input{Snapshot: gpus("", "")}, want: Labels{"nvidia.com/gpu.count": "2"}, never: []string{"nvidia.com/gpu.product"}},
+		"a product is better than none": {in: Input{Snapshot: gpus("", "", "A")}, want: Labels{"nvidia.com/gpu.product": "A", "nvidia.com/gpu.count": "1"},
 			never: []string{"model.berth.dev/A.count"}},
-		"sharing by model": {in: Input{Snapshot: cards("A", "B"), Units: []offer.Unit{unit(0, whole), unit(1, shared(3, "x/y"))}}, want: Labels{
+		"sharing by model": {in: Input{Snapshot: gpus("A", "B"), Units: []offer.Unit{unit(0, whole), unit(1, shared(3, "x/y"))}}, want: Labels{
 			"model.berth.dev/A.replicas": "1", "model.berth.dev/B.replicas": "3", "model.berth.dev/B.sharing-strategy": "time-slicing"}},
-		"cliques agree":  {in: Input{Snapshot: with(cards(h100, h100, h100), cliques("c.1", "", "c.1"))}, want: Labels{"nvidia.com/gpu.clique": "c.1"}},
-		"cliques differ": {in: Input{Snapshot: with(cards(h100, h100), cliques("c.1", "c.2"))}, never: []string{"nvidia.com/gpu.clique"}},
-		"no memory and no capability": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
+		"cliques agree":  {in: Input{Snapshot: with(gpus(h100, h100, h100), cliques("c.1", "", "c.1"))}, want: Labels{"nvidia.com/gpu.clique": "c.1"}},
+		"cliques differ": {in: Input{Snapshot: with(gpus(h100, h100), cliques("c.1", "c.2"))}, never: []string{"nvidia.com/gpu.clique"}},
+		"no memory and no capability": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].MemoryBytes, s.GPUs[0].ComputeCapability = 0, gpu.Version{}
 		})}, never: []string{"nvidia.com/gpu.memory", "nvidia.com/gpu.family", "nvidia.com/gpu.compute.major"}},
-		"all lost": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.GPUs[0].Health.State = gpu.Gone })}, want: Labels{
+		"all lost": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) { s.GPUs[0].Health.State = gpu.Gone })}, want: Labels{
 			"berth.dev/gpu.healthy": "0", "berth.dev/gpu.unhealthy": "1"}, never: []string{"nvidia.com/gpu.count", "nvidia.com/gpu.product", "nvidia.com/mig.capable"}},
-		"degraded cards are given out": {in: Input{Snapshot: with(cards(h100, h100, h100), func(s *gpu.Snapshot) {
+		"degraded GPUs are advertised": {in: Input{Snapshot: with(gpus(h100, h100, h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].Health.State, s.GPUs[1].Health.State = gpu.Degraded, gpu.NeedsReset
 		})}, want: Labels{"berth.dev/gpu.healthy": "2", "berth.dev/gpu.unhealthy": "1", "nvidia.com/gpu.count": "3"}},
-		"islands": {in: Input{Snapshot: with(cards(h100, h100, h100, h100, h100, h100), func(s *gpu.Snapshot) {
+		"islands": {in: Input{Snapshot: with(gpus(h100, h100, h100, h100, h100, h100), func(s *gpu.Snapshot) {
 			s.Topology.Set(0, 5, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
 			s.Topology.Set(5, 2, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
 			s.Topology.Set(1, 3, gpu.Link{Kind: gpu.LinkNVLink, Count: 4})
 		})}, want: Labels{"berth.dev/nvlink.islands": "2", "berth.dev/nvlink.largest-island": "3"}},
-		"no islands":  {in: Input{Snapshot: cards(h100, h100)}, want: Labels{"berth.dev/nvlink.islands": "0"}, never: []string{"berth.dev/nvlink.largest-island"}},
-		"no topology": {in: Input{Snapshot: with(cards(h100), func(s *gpu.Snapshot) { s.Topology = nil })}, never: []string{"berth.dev/nvlink.islands"}},
-		"partial compute": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
+		"no islands":  {in: Input{Snapshot: gpus(h100, h100)}, want: Labels{"berth.dev/nvlink.islands": "0"}, never: []string{"berth.dev/nvlink.largest-island"}},
+		"no topology": {in: Input{Snapshot: with(gpus(h100), func(s *gpu.Snapshot) { s.Topology = nil })}, never: []string{"berth.dev/nvlink.islands"}},
+		"partial compute": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(gpus(h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1c.3g.40gb", MemoryBytes: 40 << 30}}, {Partition: gpu.Partition{UUID: "MIG-2"}}}}
 		})}, want: Labels{
 			"nvidia.com/mig-1c.3g.40gb.slices.gi": "3", "nvidia.com/mig-1c.3g.40gb.slices.ci": "1", "nvidia.com/mig-1c.3g.40gb.memory": "40960",
 			"nvidia.com/mig-1c.3g.40gb.product": "NVIDIA-H100-80GB-HBM3-MIG-1c.3g.40gb", "nvidia.com/mig-1c.3g.40gb.count": "1",
 		}, never: []string{"nvidia.com/mig-.count"}},
-		"attributes are what each device has": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100, "B"), func(s *gpu.Snapshot) {
+		"attributes are what each device has": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(gpus(h100, "B"), func(s *gpu.Snapshot) {
 			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{
 				Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb"},
 				Attributes: gpu.MIGAttributes{
@@ -131,19 +129,19 @@ func TestBuild(t *testing.T) {
 			"nvidia.com/mig-1g.10gb.multiprocessors": "14", "nvidia.com/mig-1g.10gb.engines.copy": "1", "nvidia.com/mig-1g.10gb.engines.decoder": "1",
 			"nvidia.com/mig-1g.10gb.engines.encoder": "4", "nvidia.com/mig-1g.10gb.engines.jpeg": "1", "nvidia.com/mig-1g.10gb.engines.ofa": "0",
 		}},
-		"attributes of one device not known": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
+		"attributes of one device not known": {in: Input{MIGStrategy: offer.MIGMixed, Snapshot: with(gpus(h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 				{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb"}, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}, {Partition: gpu.Partition{UUID: "MIG-2", Profile: "1g.10gb"}},
 			}}
 		})}, want: Labels{"nvidia.com/mig-1g.10gb.count": "2"}, never: []string{
 			"nvidia.com/mig-1g.10gb.multiprocessors", "nvidia.com/mig-1g.10gb.engines.copy",
 		}},
-		"profile not known": {in: Input{MIGStrategy: offer.MIGSingle, Snapshot: with(cards(h100), func(s *gpu.Snapshot) {
+		"profile not known": {in: Input{MIGStrategy: offer.MIGSingle, Snapshot: with(gpus(h100), func(s *gpu.Snapshot) {
 			s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-2"}}}}
 		})}, want: Labels{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "nvidia.com/gpu.sharing-strategy": "", "nvidia.com/gpu.memory": "0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Build(test.in)
+			got := build(test.in)
 			for key, want := range test.want {
 				if value, ok := got[key]; !ok || value != want {
 					t.Errorf("%s is %q, present %v; want %q", key, value, ok, want)
@@ -163,61 +161,13 @@ func with(s *gpu.Snapshot, change func(*gpu.Snapshot)) *gpu.Snapshot {
 	return s
 }
 
-// cliques gives each card the clique "cluster.N".
+// cliques gives each GPU the clique "cluster.N".
 func cliques(names ...string) func(*gpu.Snapshot) {
 	return func(s *gpu.Snapshot) {
 		for i, name := range names {
 			if name != "" {
 				s.GPUs[i].Clique = gpu.Clique{ClusterUUID: name[:1], ID: uint32(name[2] - '0')}
 			}
-		}
-	}
-}
-
-func TestFamilies(t *testing.T) {
-	got := map[string]string{}
-	for major := range 16 {
-		for _, minor := range []int{0, 5, 9} {
-			v := gpu.Version{Major: major, Minor: minor}
-			got[v.String()] = family(v)
-		}
-	}
-	want := map[string]string{}
-	for major, families := range map[int][3]string{
-		0: {}, 1: {"tesla"}, 2: {"fermi"}, 3: {"kepler"}, 4: {}, 5: {"maxwell"}, 6: {"pascal"}, 7: {"volta", "turing", "turing"},
-		8: {"ampere", "ampere", "ada-lovelace"}, 9: {"hopper"}, 10: {"blackwell"}, 11: {}, 12: {"blackwell"}, 13: {"rubin"}, 14: {}, 15: {},
-	} {
-		for i, minor := range []int{0, 5, 9} {
-			name := families[i]
-			for _, other := range []string{families[0], "undefined"} {
-				if name == "" {
-					name = other
-				}
-			}
-			want[gpu.Version{Major: major, Minor: minor}.String()] = name
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestNames(t *testing.T) {
-	long := "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-for-the-very-patient"
-	for name, test := range map[string]struct{ got, want string }{
-		"clean":              {clean("NVIDIA A100-SXM4-40GB"), "NVIDIA-A100-SXM4-40GB"},
-		"runs of blanks":     {clean(" a   b "), "a-b"},
-		"foreign characters": {clean("(a) ™/é b\t_"), "a-b"},
-		"dropped in a run":   {clean("a / b"), "a-b"},
-		"nothing left":       {clean(" ™ "), ""},
-		"fits":               {fit("abc", 3), "abc"},
-		"cut":                {fit("ab-c", 3), "ab"},
-		"short":              {short(long, 46), "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-W-6662158d"},
-		"not to shorten":     {short("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 46), "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"},
-		"the suffix stays":   {suffixed(long, "-MIG-1g.24gb-SHARED"), "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstat-MIG-1g.24gb-SHARED"},
-	} {
-		if test.got != test.want {
-			t.Errorf("%s: got %q; want %q", name, test.got, test.want)
 		}
 	}
 }

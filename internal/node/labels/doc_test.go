@@ -38,10 +38,10 @@ func documented(t *testing.T) map[string]*regexp.Regexp {
 
 // everything are inputs that between them have each label.
 func everything(t *testing.T) []Input {
-	partitioned := with(cards(h100), func(s *gpu.Snapshot) {
+	partitioned := with(gpus(h100), func(s *gpu.Snapshot) {
 		s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb+me", MemoryBytes: 10 << 30}, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}}}
 	})
-	joined := with(cards(h100, "A", "A"), func(s *gpu.Snapshot) {
+	joined := with(gpus(h100, "A", "A"), func(s *gpu.Snapshot) {
 		s.Topology.Set(0, 1, gpu.Link{Kind: gpu.LinkNVLink, Count: 1})
 		s.GPUs[0].Clique = gpu.Clique{ClusterUUID: "c", ID: 1}
 	})
@@ -50,7 +50,7 @@ func everything(t *testing.T) []Input {
 		newNode(t, "mixed").input(offer.Settings{}),
 		{Snapshot: partitioned, MIGStrategy: offer.MIGSingle, Timestamp: time.Unix(1, 0)},
 		{Snapshot: partitioned, MIGStrategy: offer.MIGMixed},
-		{Snapshot: joined, Host: Host{VGPU: &VGPU{true, "1.2", "b"}}},
+		{Snapshot: joined, Host: Host{VGPU: &VGPU{Present: true, DriverVersion: "1.2", DriverBranch: "b"}}},
 	}
 }
 
@@ -59,7 +59,7 @@ func TestDocumentation(t *testing.T) {
 	keys := documented(t)
 	made := map[string]bool{}
 	for _, in := range everything(t) {
-		for key := range Build(in) {
+		for key := range build(in) {
 			known := false
 			for name, pattern := range keys {
 				if pattern.MatchString(key) {

@@ -17,10 +17,10 @@ import (
 // fileName is the file's name in the folder of Node Feature Discovery.
 const fileName = "berth-gpu"
 
-// maxFeatureFile bounds what is read back: Node Feature Discovery itself takes 64 KiB.
+// maxFeatureFile limits what is read back: Node Feature Discovery itself accepts 64 KiB.
 const maxFeatureFile = 64 << 10
 
-// fileWriter writes a feature file. The temporary file begins with a dot, and such are not read.
+// fileWriter writes a feature file. The name of the temporary file begins with a dot, so that it is not read as one.
 type fileWriter struct{ dir string }
 
 func (w *fileWriter) Place() string { return "file " + filepath.Join(w.dir, fileName) }
@@ -41,8 +41,7 @@ func (w *fileWriter) Read(context.Context) (Labels, error) {
 	return parseText(content), nil
 }
 
-// parseText reads what Text writes. Lines that it would not write are left out, so that a file that
-// somebody changed differs.
+// parseText reads what Text writes. It leaves out lines that Text would not write, so that a file that was changed differs.
 func parseText(content []byte) Labels {
 	labels := Labels{}
 	for row := range bytes.Lines(content) {
@@ -71,7 +70,7 @@ func (w *fileWriter) Write(_ context.Context, labels Labels) error {
 	return nil
 }
 
-// Remove takes away the file and what killed writers left beside it.
+// Remove removes the file, and temporary files of writers that were killed.
 func (w *fileWriter) Remove(context.Context) error {
 	entries, err := os.ReadDir(w.dir)
 	if errors.Is(err, fs.ErrNotExist) {

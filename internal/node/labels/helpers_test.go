@@ -10,11 +10,18 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
+
+// build computes the labels with those about NVIDIA's GPUs.
+func build(in Input) Labels {
+	in.Vendors = []Vendor{gpulabels.Vendor{}}
+	return Build(in)
+}
 
 // golden compares text with a file of testdata.
 func golden(t *testing.T, name, got string) {
@@ -33,7 +40,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; go test -update writes it anew):\n%s", path, diff)
+		t.Errorf("%s (-want +got; go test -update writes it again):\n%s", path, diff)
 	}
 }
 
@@ -87,25 +94,25 @@ func (n *node) input(settings offer.Settings) Input {
 	units, _ := offer.Resolve(snapshot, settings)
 	return Input{
 		Snapshot: snapshot, Units: units, ResourceName: settings.ResourceName, MIGStrategy: settings.MIGStrategy,
-		Host: ReadHost(filepath.Join(n.machine.Root(), "sys"), snapshot),
+		Host: ReadHost(filepath.Join(n.machine.Root(), "sys"), snapshot, gpulabels.Vendor{}),
 	}
 }
 
 // partition switches MIG on and makes devices at the places, by profile.
-func (n *node) partition(card gpu.UUID, places map[int]string) {
+func (n *node) partition(g gpu.UUID, places map[int]string) {
 	n.t.Helper()
-	pending, err := n.actions.SetMIGMode(card, true)
+	pending, err := n.actions.SetMIGMode(g, true)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	if pending {
-		if err := n.machine.ResetGPUs(string(card)); err != nil {
+		if err := n.machine.ResetGPUs(string(g)); err != nil {
 			n.t.Fatal(err)
 		}
 	}
 	for start := range 8 {
 		if profile, ok := places[start]; ok {
-			if _, err := n.actions.CreateMIG(card, profile, start); err != nil {
+			if _, err := n.actions.CreateMIG(g, profile, start); err != nil {
 				n.t.Fatal(err)
 			}
 		}

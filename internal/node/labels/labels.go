@@ -1,90 +1,131 @@
 package labels
 
 import (
-	"bytes"
-	"fmt"
-	"hash/fnv"
-	"maps"
+	"cmp"
 	"slices"
-	"strings"
+	"strconv"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/labelset"
+	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Labels are a node's labels by their full key.
-type Labels map[string]string
+// What labels are made of is declared where the packages of vendors can import it.
+type (
+	Labels = labelset.Labels
+	Host   = labelset.Host
+	VGPU   = labelset.VGPU
+)
 
-// Text is a line key=value for each label, in the order of the keys. It is the form of Node Feature
-// Discovery's feature files.
-func (l Labels) Text() []byte {
-	var out bytes.Buffer
-	for _, key := range slices.Sorted(maps.Keys(l)) {
-		fmt.Fprintf(&out, "%s=%s\n", key, l[key])
-	}
-	return out.Bytes()
+// Vendor computes the labels about the GPUs of one vendor. A package of the vendor implements it; without one, the GPUs are
+// counted among the healthy or unhealthy ones and have no other labels.
+type Vendor interface {
+	// Name returns the vendor's name, as in gpu.GPU.
+	Name() string
+	// Labels returns the labels about the vendor's GPUs. Keys and values must be valid.
+	Labels(in *labelset.Input) labelset.Labels
+	// VirtualGPU reads from the PCI configuration space of a GPU whether it is virtual. It returns an error when the bytes do
+	// not say.
+	VirtualGPU(space []byte) (labelset.VGPU, error)
 }
 
-const (
-	// nvidiaDomain is the domain of GPU feature discovery's labels.
-	nvidiaDomain = "nvidia.com/"
-	// berthDomain is the one of labels that it does not have.
-	berthDomain = "berth.dev/"
-	// modelDomain is the one of labels by model: the name after the slash has room for a model only because
-	// the word is in front of it.
-	modelDomain = "model.berth.dev/"
-)
+// berthDomain is the domain of labels that hold for GPUs of any vendor.
+const berthDomain = "berth.dev/"
 
-const (
-	// maxName is how long a label's value may be, and its key after the slash.
-	maxName = 63
-	// hashLength is the length of the digest that tells shortened names apart, with its dash.
-	hashLength = 9
-)
+// Input is everything that labels are made of.
+type Input struct {
+	Snapshot *gpu.Snapshot
+	// Vendors compute labels about their GPUs. Of two that compute the same key, the first wins.
+	Vendors []Vendor
+	// Units are how the devices are advertised.
+	Units []offer.Unit
+	// ResourceName and MIGStrategy are those of the offer's settings.
+	ResourceName string
+	MIGStrategy  string
+	Host         Host
+	// Timestamp is when the agent started; zero for no label about it.
+	Timestamp time.Time
+}
 
-// clean makes a label's value of what hardware calls itself: what no label may have is dropped, blanks become
-// dashes, and both ends are letters or digits. It is as long as it is; fit and short make it shorter.
-func clean(text string) string {
-	var out strings.Builder
-	blank := false
-	for _, r := range text {
-		switch {
-		case r == ' ':
-			blank = true
-		case isAlphanumeric(r) || strings.ContainsRune("-_.", r):
-			if blank {
-				out.WriteByte('-')
-			}
-			blank = false
-			out.WriteRune(r)
+// Build computes the labels of a node; none for a node without GPUs.
+func Build(in Input) Labels {
+	labels := Labels{}
+	if in.Snapshot == nil || len(in.Snapshot.GPUs) == 0 {
+		return labels
+	}
+	healthy := 0
+	for i := range in.Snapshot.GPUs {
+		if in.Snapshot.GPUs[i].Health.OK() {
+			healthy++
 		}
 	}
-	return strings.TrimFunc(out.String(), isNotAlphanumeric)
-}
-
-// fit cuts a clean text to a length.
-func fit(text string, length int) string {
-	if len(text) <= length {
-		return text
+	labels[berthDomain+"gpu.healthy"] = strconv.Itoa(healthy)
+	labels[berthDomain+"gpu.unhealthy"] = strconv.Itoa(len(in.Snapshot.GPUs) - healthy)
+	common := labelset.Input{
+		Uses: uses(in.Units), ResourceName: cmp.Or(in.ResourceName, offer.DefaultResource), MIGStrategy: in.MIGStrategy,
+		MPS: len(offer.MPSUnits(in.Units)) > 0, Host: in.Host, Timestamp: in.Timestamp,
 	}
-	return strings.TrimRightFunc(text[:max(length, 0)], isNotAlphanumeric)
-}
-
-// short is fit for keys: two names that differ stay different.
-func short(text string, length int) string {
-	if len(text) <= length {
-		return text
+	for _, vendor := range in.Vendors {
+		of := common
+		of.Snapshot = part(in.Snapshot, vendor.Name())
+		if len(of.Snapshot.GPUs) == 0 {
+			continue
+		}
+		for key, value := range vendor.Labels(&of) {
+			if _, taken := labels[key]; !taken {
+				labels[key] = value
+			}
+		}
 	}
-	digest := fnv.New32a()
-	_, _ = digest.Write([]byte(text))
-	return fmt.Sprintf("%s-%08x", fit(text, length-hashLength), digest.Sum32())
+	return labels
 }
 
-// suffixed joins a clean text and a suffix. Where both are too long the text gives way.
-func suffixed(text, suffix string) string {
-	suffix = fit(suffix, maxName-1)
-	return fit(fit(text, maxName-len(suffix))+suffix, maxName)
+// uses converts units. Of two units of one device the first counts.
+func uses(units []offer.Unit) map[gpu.DeviceKey]labelset.Use {
+	all := map[gpu.DeviceKey]labelset.Use{}
+	for _, unit := range units {
+		if _, twice := all[unit.Key]; !twice {
+			all[unit.Key] = labelset.Use{Resource: unit.Use.Resource, Sharing: sharing(unit.Use.Mode), Replicas: unit.Use.Replicas}
+		}
+	}
+	return all
 }
 
-func isAlphanumeric(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+func sharing(mode offer.Mode) string {
+	switch mode {
+	case offer.Unknown:
+		return ""
+	case offer.Whole:
+		return labelset.SharingNone
+	case offer.MPS:
+		return labelset.SharingMPS
+	}
+	return labelset.SharingTime
 }
 
-func isNotAlphanumeric(r rune) bool { return !isAlphanumeric(r) }
+// part returns the part of a snapshot that is about one vendor.
+func part(s *gpu.Snapshot, vendor string) *gpu.Snapshot {
+	own := func(g *gpu.GPU) bool { return g.Vendor == vendor }
+	if !slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return !own(&g) }) {
+		return s
+	}
+	of := &gpu.Snapshot{Vendors: s.Vendors}
+	for i := range s.GPUs {
+		if !own(&s.GPUs[i]) {
+			continue
+		}
+		of.GPUs = append(of.GPUs, s.GPUs[i])
+		if len(s.Topology) != len(s.GPUs) {
+			continue
+		}
+		var row []gpu.Link
+		for k := range s.GPUs {
+			if own(&s.GPUs[k]) {
+				row = append(row, s.Topology[i][k])
+			}
+		}
+		of.Topology = append(of.Topology, row)
+	}
+	return of
+}

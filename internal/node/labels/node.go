@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 )
 
-// fieldManager owns the labels in the managed fields of Nodes and NodeFeatures. No other program uses its name: a label
-// that is not applied again is removed by the API server, and no other's is.
+// fieldManager owns the labels in the managed fields of Nodes and NodeFeatures. No other program uses its name: the API server
+// removes a label of this manager that is not applied again, and none of others.
 const fieldManager = "berth-agent-features"
 
 // nodeWriter writes the labels of a Node.
@@ -25,7 +25,7 @@ func newNodeWriter(client dynamic.Interface, name string) *nodeWriter {
 
 func (w *nodeWriter) Place() string { return "Node " + w.labels.NodeName }
 
-// Read returns the labels that the managed fields attribute to the agent. One that somebody changed is not among them.
+// Read returns the labels that the managed fields attribute to the agent. A label that another program changed is not among them.
 func (w *nodeWriter) Read(ctx context.Context) (Labels, error) {
 	labels, err := w.labels.Read(ctx)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 
 const (
 	nodeFeatureGroup = "nfd.k8s-sigs.io"
-	// nodeFeaturePrefix is before the node in the object's name. It is the one of GPU feature discovery, whose
-	// object is thereby taken over and does not contradict ours.
+	// nodeFeaturePrefix precedes the node in the object's name. It is that of GPU feature discovery, so that its object is
+	// replaced and does not contradict the agent's.
 	nodeFeaturePrefix = "nvidia-features-for-"
 	nodeNameLabel     = "nfd.node.kubernetes.io/node-name"
 )
 
-// nodeFeatureWriter writes a NodeFeature, which goes with its Node.
+// nodeFeatureWriter writes a NodeFeature, which is deleted with its Node.
 type nodeFeatureWriter struct {
 	client              dynamic.Interface
 	nodeName, namespace string
@@ -35,7 +35,7 @@ func (w *nodeFeatureWriter) objects() dynamic.ResourceInterface {
 	return w.client.Resource(schema.GroupVersionResource{Group: nodeFeatureGroup, Version: "v1alpha1", Resource: "nodefeatures"}).Namespace(w.namespace)
 }
 
-// Read finds nothing in an object that is not this Node's, or not as Write makes it.
+// Read returns no labels of an object that belongs to another Node, or is not as Write makes it.
 func (w *nodeFeatureWriter) Read(ctx context.Context) (Labels, error) {
 	object, err := w.objects().Get(ctx, w.name(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -59,7 +59,7 @@ func (w *nodeFeatureWriter) owners(uid types.UID) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: w.nodeName, UID: uid}}
 }
 
-// Write replaces the whole object: labels and owners that GPU feature discovery left in it are not to stay.
+// Write replaces the whole object, with labels and owners that GPU feature discovery left in it.
 func (w *nodeFeatureWriter) Write(ctx context.Context, labels Labels) error {
 	uid, err := uidOf(ctx, w.client, w.nodeName)
 	if err != nil {

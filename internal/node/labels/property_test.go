@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/labelset"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -41,15 +42,15 @@ func anyInput() *rapid.Generator[Input] {
 		}
 	})
 	return rapid.Custom(func(t *rapid.T) Input {
-		n := rapid.IntRange(0, 6).Draw(t, "cards")
+		n := rapid.IntRange(0, 6).Draw(t, "GPUs")
 		in := Input{
 			MIGStrategy: rapid.SampledFrom([]string{"", offer.MIGNone, offer.MIGSingle, offer.MIGMixed}).Draw(t, "strategy"),
 			Host:        Host{Machine: anyText().Draw(t, "machine"), VGPU: &VGPU{Present: rapid.Bool().Draw(t, "vgpu"), DriverVersion: anyText().Draw(t, "host"), DriverBranch: anyText().Draw(t, "branch")}},
 			Snapshot:    &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: anyText().Draw(t, "driver")}}}, Topology: gpu.NewTopology(n)},
 		}
 		for i := range n {
-			card := gpu.GPU{
-				UUID: uuid(i), Index: i, Product: anyText().Draw(t, "product"), ComputeCapability: gpu.Version{Major: rapid.IntRange(0, 14).Draw(t, "major")},
+			g := gpu.GPU{
+				Vendor: gpu.NVIDIA, UUID: uuid(i), Index: i, Product: anyText().Draw(t, "product"), ComputeCapability: gpu.Version{Major: rapid.IntRange(0, 14).Draw(t, "major")},
 				Clique: gpu.Clique{ClusterUUID: anyText().Draw(t, "cluster")},
 				Health: gpu.Health{State: rapid.SampledFrom([]gpu.State{"", gpu.Healthy, gpu.Degraded, gpu.Unhealthy, gpu.Gone}).Draw(t, "state")},
 				MIG:    gpu.MIG{Enabled: rapid.Bool().Draw(t, "enabled")},
@@ -57,13 +58,13 @@ func anyInput() *rapid.Generator[Input] {
 			for k := range rapid.IntRange(0, 3).Draw(t, "devices") {
 				id := gpu.UUID(fmt.Sprintf("MIG-%d-%d", i, k))
 				has := rapid.IntRange(0, 3)
-				card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
+				g.MIG.Devices = append(g.MIG.Devices, gpu.MIGDevice{
 					Partition:  gpu.Partition{UUID: id, Index: k, Profile: profiles.Draw(t, "profile"), MemoryBytes: rapid.Uint64().Draw(t, "memory")},
 					Attributes: gpu.MIGAttributes{Multiprocessors: has.Draw(t, "multiprocessors"), OFAs: has.Draw(t, "OFAs")},
 				})
-				in.Units = append(in.Units, offer.Unit{Key: gpu.DeviceKey{GPU: card.UUID, MIG: id}, Use: uses.Draw(t, "use")})
+				in.Units = append(in.Units, offer.Unit{Key: gpu.DeviceKey{GPU: g.UUID, MIG: id}, Use: uses.Draw(t, "use")})
 			}
-			in.Snapshot.GPUs = append(in.Snapshot.GPUs, card)
+			in.Snapshot.GPUs = append(in.Snapshot.GPUs, g)
 			in.Units = append(in.Units, unit(i, uses.Draw(t, "use")))
 			for k := range i {
 				if rapid.Bool().Draw(t, "linked") {
@@ -75,16 +76,16 @@ func anyInput() *rapid.Generator[Input] {
 	})
 }
 
-// TestAnyInput: whatever the driver says, the labels are valid, and the order of cards and units does not matter.
+// TestAnyInput: whatever the driver says, the labels are valid, and the order of GPUs and units does not matter.
 func TestAnyInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anyInput().Draw(t, "input")
-		labels := Build(in)
+		labels := build(in)
 		if why := refused(labels); why != "" {
 			t.Fatalf("the API server would refuse:\n%s", why)
 		}
 		seed := rapid.Uint64().Draw(t, "seed")
-		if diff := cmp.Diff(labels, Build(shuffled(rand.New(rand.NewPCG(seed, 0)), in))); diff != "" {
+		if diff := cmp.Diff(labels, build(shuffled(rand.New(rand.NewPCG(seed, 0)), in))); diff != "" {
 			t.Fatalf("in another order (-first +then):\n%s", diff)
 		}
 		if diff := cmp.Diff(labels, parseText(labels.Text())); diff != "" {
@@ -98,15 +99,15 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anyInput().Filter(func(in Input) bool { return len(in.Snapshot.GPUs) > 0 }).Draw(t, "input")
 		in.MIGStrategy = offer.MIGNone
-		got, want := Build(in), Labels{}
+		got, want := build(in), Labels{}
 		s, healthy, counts := in.Snapshot, 0, map[string]int{}
-		island := make([]int, len(s.GPUs)) // the lowest card that can be reached
+		island := make([]int, len(s.GPUs)) // the lowest GPU that can be reached
 		for i := range s.GPUs {
 			island[i] = i
 			if s.GPUs[i].Health.OK() {
 				healthy++
 			}
-			if name := clean(s.GPUs[i].Product); name != "" && s.GPUs[i].Health.State != gpu.Gone {
+			if name := labelset.Clean(s.GPUs[i].Product); name != "" && s.GPUs[i].Health.State != gpu.Gone {
 				counts[name]++
 			}
 		}
@@ -131,7 +132,7 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 				largest = max(largest, size)
 			}
 		}
-		if got[nvidiaDomain+"mig.capable"] != "" { // some card answers
+		if got["nvidia.com/mig.capable"] != "" { // some GPU answers
 			want[berthDomain+"nvlink.islands"] = fmt.Sprint(islands)
 			if largest > 0 {
 				want[berthDomain+"nvlink.largest-island"] = fmt.Sprint(largest)
@@ -142,7 +143,7 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 			most = max(most, count)
 		}
 		if most > 0 {
-			want[nvidiaDomain+"gpu.count"] = fmt.Sprint(most)
+			want["nvidia.com/gpu.count"] = fmt.Sprint(most)
 		}
 		for key, value := range want {
 			if got[key] != value {
@@ -163,20 +164,20 @@ func FuzzNames(f *testing.F) {
 	f.Add("a"+strings.Repeat("-", 80)+"b", strings.Repeat("g.", 60), "\x00\xff")
 	f.Fuzz(func(t *testing.T, product, profile, machine string) {
 		for _, strategy := range []string{offer.MIGNone, offer.MIGSingle, offer.MIGMixed} {
-			s := cards(product, product, "other")
+			s := gpus(product, product, "other")
 			part := gpu.DeviceKey{GPU: uuid(0), MIG: "MIG-1"}
 			s.GPUs[0].MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: part.MIG, Profile: profile}}}}
 			shared := offer.Use{Resource: offer.DefaultResource, Mode: offer.TimeSlicing, Replicas: 1 << 40}
-			labels := Build(Input{Snapshot: s, MIGStrategy: strategy, Host: Host{Machine: machine}, Units: []offer.Unit{unit(1, shared), {Key: part, Use: shared}}})
+			labels := build(Input{Snapshot: s, MIGStrategy: strategy, Host: Host{Machine: machine}, Units: []offer.Unit{unit(1, shared), {Key: part, Use: shared}}})
 			if why := refused(labels); why != "" {
 				t.Errorf("the API server would refuse:\n%s", why)
 			}
 			s.GPUs = s.GPUs[:1]
-			if why := refused(Build(Input{Snapshot: s, MIGStrategy: strategy, Units: []offer.Unit{{Key: part, Use: shared}}})); why != "" {
+			if why := refused(build(Input{Snapshot: s, MIGStrategy: strategy, Units: []offer.Unit{{Key: part, Use: shared}}})); why != "" {
 				t.Errorf("the API server would refuse:\n%s", why)
 			}
 		}
-		if a, b := clean(product), clean(profile); a != b && short(a, 46) == short(b, 46) {
+		if a, b := labelset.Clean(product), labelset.Clean(profile); a != b && labelset.Short(a, 46) == labelset.Short(b, 46) {
 			t.Errorf("%q and %q have one key", product, profile)
 		}
 	})

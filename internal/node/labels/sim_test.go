@@ -17,20 +17,20 @@ func TestProfiles(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
 			n := newNode(t, profile)
-			golden(t, "profiles/"+profile, string(Build(n.input(offer.Settings{MIGStrategy: offer.MIGMixed})).Text()))
+			golden(t, "profiles/"+profile, string(build(n.input(offer.Settings{MIGStrategy: offer.MIGMixed})).Text()))
 		})
 	}
 }
 
 // TestMixedIsStable: with two models in a node the labels are the same in each of a hundred passes, each
-// with a scan of its own and cards and units in another order.
+// with a scan of its own and GPUs and units in another order.
 func TestMixedIsStable(t *testing.T) {
 	n := newNode(t, "mixed")
-	want := string(Build(n.input(offer.Settings{})).Text())
+	want := string(build(n.input(offer.Settings{})).Text())
 	random := rand.New(rand.NewPCG(1, 2))
 	for pass := range 100 {
 		in := shuffled(random, n.input(offer.Settings{}))
-		if diff := cmp.Diff(want, string(Build(in).Text())); diff != "" {
+		if diff := cmp.Diff(want, string(build(in).Text())); diff != "" {
 			t.Fatalf("pass %d (-first +now):\n%s", pass, diff)
 		}
 	}
@@ -57,7 +57,7 @@ func shuffled(random *rand.Rand, in Input) Input {
 	return in
 }
 
-// TestLostCard: of the labels of a node that loses a card, only the counts and what the card alone had change.
+// TestLostCard: of the labels of a node that loses a GPU, only the counts and what the GPU alone had change.
 func TestLostCard(t *testing.T) {
 	for profile, test := range map[string]struct {
 		lost      int
@@ -75,7 +75,7 @@ func TestLostCard(t *testing.T) {
 		t.Run(profile, func(t *testing.T) {
 			n := newNode(t, profile)
 			before := n.input(offer.Settings{})
-			want := Build(before)
+			want := build(before)
 			if err := n.machine.Inject(sim.Fault{GPU: string(before.Snapshot.GPUs[test.lost].UUID), Lost: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestLostCard(t *testing.T) {
 				}
 				delete(want, key)
 			}
-			if diff := cmp.Diff(want, Build(n.input(offer.Settings{}))); diff != "" {
+			if diff := cmp.Diff(want, build(n.input(offer.Settings{}))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -98,26 +98,26 @@ func TestPartitions(t *testing.T) {
 	halves := map[int]string{0: "2g.12gb", 2: "2g.12gb"}
 	for name, test := range map[string]struct {
 		strategy string
-		cards    []map[int]string // by index; nil leaves the card whole
+		GPUs     []map[int]string // by index; nil leaves the GPU whole
 		sharing  offer.Sharing
 	}{
-		"none":                {strategy: offer.MIGNone, cards: []map[int]string{halves}},
-		"none all":            {strategy: offer.MIGNone, cards: []map[int]string{halves, halves, halves, halves}},
-		"single":              {strategy: offer.MIGSingle, cards: []map[int]string{halves, halves, halves, halves}},
-		"single shared":       {strategy: offer.MIGSingle, cards: []map[int]string{halves, halves, halves, halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 3}},
+		"none":                {strategy: offer.MIGNone, GPUs: []map[int]string{halves}},
+		"none all":            {strategy: offer.MIGNone, GPUs: []map[int]string{halves, halves, halves, halves}},
+		"single":              {strategy: offer.MIGSingle, GPUs: []map[int]string{halves, halves, halves, halves}},
+		"single shared":       {strategy: offer.MIGSingle, GPUs: []map[int]string{halves, halves, halves, halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 3}},
 		"single without MIG":  {strategy: offer.MIGSingle},
-		"single empty card":   {strategy: offer.MIGSingle, cards: []map[int]string{halves, halves, halves, {}}},
-		"single whole card":   {strategy: offer.MIGSingle, cards: []map[int]string{halves}},
-		"single two profiles": {strategy: offer.MIGSingle, cards: []map[int]string{halves, halves, halves, {0: "4g.24gb"}}},
-		"mixed":               {strategy: offer.MIGMixed, cards: []map[int]string{{0: "1g.6gb+me", 1: "1g.6gb", 2: "2g.12gb"}, {}, halves}},
-		"mixed shared":        {strategy: offer.MIGMixed, cards: []map[int]string{halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 2}},
-		"mixed renamed":       {strategy: offer.MIGMixed, cards: []map[int]string{halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 2, Rename: true}},
+		"single empty GPU":    {strategy: offer.MIGSingle, GPUs: []map[int]string{halves, halves, halves, {}}},
+		"single whole GPU":    {strategy: offer.MIGSingle, GPUs: []map[int]string{halves}},
+		"single two profiles": {strategy: offer.MIGSingle, GPUs: []map[int]string{halves, halves, halves, {0: "4g.24gb"}}},
+		"mixed":               {strategy: offer.MIGMixed, GPUs: []map[int]string{{0: "1g.6gb+me", 1: "1g.6gb", 2: "2g.12gb"}, {}, halves}},
+		"mixed shared":        {strategy: offer.MIGMixed, GPUs: []map[int]string{halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 2}},
+		"mixed renamed":       {strategy: offer.MIGMixed, GPUs: []map[int]string{halves}, sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: 2, Rename: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "a30x4")
-			before := Build(n.input(offer.Settings{MIGStrategy: offer.MIGNone}))
+			before := build(n.input(offer.Settings{MIGStrategy: offer.MIGNone}))
 			snapshot := n.scan()
-			for i, places := range test.cards {
+			for i, places := range test.GPUs {
 				if places != nil {
 					n.partition(snapshot.GPUs[i].UUID, places)
 				}
@@ -126,7 +126,7 @@ func TestPartitions(t *testing.T) {
 			if test.sharing.Replicas > 0 {
 				settings.MIGDevices = []offer.MIGRule{{Sharing: test.sharing}}
 			}
-			after := Build(n.input(settings))
+			after := build(n.input(settings))
 			changed := Labels{}
 			for key, value := range after {
 				if old, ok := before[key]; !ok || old != value {

@@ -7,19 +7,19 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Writer puts labels into one place. It is for one user at a time.
+// Writer writes labels to one place. Its methods must not be called at the same time.
 type Writer interface {
-	// Read returns what the place has of what Write put there, also in a former run of the agent.
+	// Read returns the labels that Write put there and that are still there, those of an earlier process included.
 	Read(ctx context.Context) (Labels, error)
-	// Write makes these labels the only ones of the agent in the place.
+	// Write makes these labels the agent's only ones in the place.
 	Write(ctx context.Context, labels Labels) error
-	// Remove removes what Write put there. It is no error when nothing is there.
+	// Remove removes what Write put there. It is no error when there is nothing.
 	Remove(ctx context.Context) error
 	// Place names the place in messages.
 	Place() string
 }
 
-// Output is where labels go.
+// Output is where labels are written.
 type Output string
 
 // The outputs.
@@ -35,7 +35,7 @@ const (
 // DefaultDir is where Node Feature Discovery reads files from.
 const DefaultDir = "/etc/kubernetes/node-feature-discovery/features.d"
 
-// Places are what Writers are made of.
+// Places are what a Writer needs for each output.
 type Places struct {
 	// Client is for OutputNode and OutputNodeFeature.
 	Client   dynamic.Interface

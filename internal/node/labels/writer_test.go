@@ -180,7 +180,7 @@ func TestNodeWriterLeavesOthersAlone(t *testing.T) {
 	same(t, "removed", c.labels(), Labels{"zone": "a", "nvidia.com/gpu.present": "true"})
 }
 
-// TestNodeWriterMakesNoNode: a Node that was deleted is not made anew by its labels, which name the Node
+// TestNodeWriterMakesNoNode: a Node that was deleted is not created again by its labels, which name the Node
 // that they are of.
 func TestNodeWriterMakesNoNode(t *testing.T) {
 	c := newCluster(t)
@@ -247,7 +247,7 @@ func TestNodeFeature(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 
-	// The object of a Node that was made anew is no longer right.
+	// The object of a Node that was created again is no longer right.
 	if err := c.nodes().Delete(t.Context(), "node-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,13 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/inspect"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/labels"
 )
 
 // views returns the names of what inspect can print.
@@ -101,7 +103,7 @@ func inspectDeps(o *flags.Flags, settings *v1alpha1.AgentConfig, errOut io.Write
 		return inspect.Deps{}, err
 	}
 	return inspect.Deps{
-		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys,
+		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}},
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
 			adapter := machine.Adapter(o.Logger(io.Discard), nil)
 			snapshot, err := adapter.Scan(ctx)

@@ -30,6 +30,8 @@ type Deps struct {
 	Rules health.Rules
 	// Offers are the configuration's rules for what is advertised.
 	Offers offer.Settings
+	// LabelVendors compute the labels about their GPUs.
+	LabelVendors []labels.Vendor
 	// Sys is the root of sysfs.
 	Sys string
 	// Spec renders the CDI spec.
@@ -122,8 +124,8 @@ func (r *Result) printLabels(out io.Writer, asJSON bool) error {
 	config := r.deps.Config
 	units, _ := offer.Resolve(&r.snapshot, r.deps.Offers)
 	built := labels.Build(labels.Input{
-		Snapshot: &r.snapshot, Units: units, ResourceName: config.ResourceName, MIGStrategy: string(config.MIGStrategy),
-		Host: labels.ReadHost(r.deps.Sys, &r.snapshot),
+		Snapshot: &r.snapshot, Vendors: r.deps.LabelVendors, Units: units, ResourceName: config.ResourceName, MIGStrategy: string(config.MIGStrategy),
+		Host: labels.ReadHost(r.deps.Sys, &r.snapshot, r.deps.LabelVendors...),
 	})
 	if asJSON {
 		return printJSON(out, "Labels", "labels", built)

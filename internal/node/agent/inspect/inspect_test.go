@@ -14,6 +14,8 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -25,13 +27,13 @@ func node() Deps {
 			return gpu.Snapshot{
 				Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}},
 				GPUs: []gpu.GPU{
-					{UUID: "GPU-1", Product: "NVIDIA A100", MemoryBytes: 40 << 30, NUMANode: 1},
-					{UUID: "GPU-2", Index: 1, Product: "NVIDIA A100", NUMANode: gpu.NoNUMANode},
+					{Vendor: gpu.NVIDIA, UUID: "GPU-1", Product: "NVIDIA A100", MemoryBytes: 40 << 30, NUMANode: 1},
+					{Vendor: gpu.NVIDIA, UUID: "GPU-2", Index: 1, Product: "NVIDIA A100", NUMANode: gpu.NoNUMANode},
 				},
 			}, gpu.Sample{}, nil
 		},
-		Offers: offer.Settings{ResourceName: "nvidia.com/gpu"},
-		Spec:   func(context.Context, *gpu.Snapshot) ([]byte, error) { return []byte("the spec"), nil },
+		Offers: offer.Settings{ResourceName: "nvidia.com/gpu"}, LabelVendors: []labels.Vendor{gpulabels.Vendor{}},
+		Spec: func(context.Context, *gpu.Snapshot) ([]byte, error) { return []byte("the spec"), nil },
 	}
 }
 

@@ -47,6 +47,8 @@ type Deps struct {
 	Facts    func() Facts
 	// Changed are the subscriptions to all that Hardware and Facts depend on.
 	Changed []func() *signal.Subscription
+	// Vendors compute the labels about their GPUs.
+	Vendors []labels.Vendor
 	// Sys is the root of sysfs.
 	Sys string
 	// Timestamp is the value of the label with the time; zero for none.
@@ -117,11 +119,11 @@ func (s *Syncer) compute() {
 		gpus[i] = snapshot.GPUs[i].PCI
 	}
 	if s.host == nil || !slices.Equal(gpus, s.gpus) {
-		host := labels.ReadHost(s.deps.Sys, snapshot)
+		host := labels.ReadHost(s.deps.Sys, snapshot, s.deps.Vendors...)
 		s.host, s.gpus = &host, gpus
 	}
 	computed := labels.Build(labels.Input{
-		Snapshot: snapshot, Units: facts.Units, ResourceName: facts.ResourceName, MIGStrategy: facts.MIGStrategy,
+		Snapshot: snapshot, Vendors: s.deps.Vendors, Units: facts.Units, ResourceName: facts.ResourceName, MIGStrategy: facts.MIGStrategy,
 		Host: *s.host, Timestamp: s.deps.Timestamp,
 	})
 	s.publisher.Publish(computed)

@@ -17,7 +17,9 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/labelsync"
+	"github.com/berth-gpu/berth/internal/node/labels"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -50,7 +52,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) setGPUs(n int) {
 	w.snapshot = gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.1"}}}}
 	for i := range n {
-		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{UUID: gpu.UUID(rune('a' + i)), Index: i, Product: "NVIDIA T4"})
+		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{Vendor: gpu.NVIDIA, UUID: gpu.UUID(rune('a' + i)), Index: i, Product: "NVIDIA T4"})
 	}
 }
 
@@ -64,6 +66,7 @@ func (w *world) start(t *testing.T) {
 	s := labelsync.New(labelsync.Deps{
 		Places: places, Hardware: func() *gpu.Snapshot { return &w.snapshot }, Facts: func() labelsync.Facts { return w.facts },
 		Changed: []func() *signal.Subscription{w.hardware.Subscribe, w.settings.Subscribe},
+		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     t.TempDir(), Report: func(err error) { w.outcome = err },
 		Retry: nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName}, Log: slog.New(slog.DiscardHandler),
 	})

@@ -1,4 +1,4 @@
-package labels
+package gpulabels
 
 import (
 	"cmp"
@@ -8,39 +8,46 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/core/labelset"
 )
 
-// part is a MIG device with its card.
+// The strategies by which MIG devices are labeled; any other value means mixed.
+const (
+	migNone   = "none"
+	migSingle = "single"
+	migMixed  = "mixed"
+)
+
+// part is a MIG device with its GPU.
 type part struct {
-	card *gpu.GPU
+	gpu *gpu.GPU
 	*gpu.MIGDevice
 }
 
-// mig adds what the strategy asks for.
+// mig adds the labels of the strategy.
 func (b *builder) mig() {
 	switch b.MIGStrategy {
-	case offer.MIGNone:
+	case migNone:
 		return
-	case offer.MIGSingle:
-		b.set(nvidiaDomain+"mig.strategy", offer.MIGSingle)
+	case migSingle:
+		b.set(nvidiaDomain+"mig.strategy", migSingle)
 		b.single()
 	default:
-		b.set(nvidiaDomain+"mig.strategy", offer.MIGMixed)
+		b.set(nvidiaDomain+"mig.strategy", migMixed)
 		b.mixed()
 	}
 }
 
-// single lets the MIG devices stand for the node's GPUs. That takes cards that are all partitioned, and all
-// into one profile; for any other layout the labels promise nothing.
+// single describes MIG devices as the node's GPUs. That requires that all GPUs are partitioned, and into one profile; the labels
+// of any other layout say that it is invalid.
 func (b *builder) single() {
 	var parted []*gpu.GPU
 	valid := true
-	for _, card := range b.cards {
-		if card.MIG.Enabled {
-			parted = append(parted, card)
+	for _, g := range b.gpus {
+		if g.MIG.Enabled {
+			parted = append(parted, g)
 		}
-		valid = valid && card.MIG.Enabled && len(card.MIG.Devices) > 0
+		valid = valid && g.MIG.Enabled && len(g.MIG.Devices) > 0
 	}
 	if len(parted) == 0 {
 		return
@@ -57,7 +64,7 @@ func (b *builder) single() {
 
 func (b *builder) invalid(name string) {
 	if name != "" {
-		b.set(nvidiaDomain+"gpu.product", suffixed(name, "-MIG-INVALID"))
+		b.set(nvidiaDomain+"gpu.product", labelset.Suffixed(name, "-MIG-INVALID"))
 	}
 	for _, key := range []string{"count", "replicas", "memory"} {
 		b.number(nvidiaDomain+"gpu."+key, 0)
@@ -65,47 +72,47 @@ func (b *builder) invalid(name string) {
 	b.set(nvidiaDomain+"gpu.sharing-strategy", "")
 }
 
-// mixed adds labels for each profile beside those of the cards.
+// mixed adds labels for each profile beside those of the GPUs.
 func (b *builder) mixed() {
-	profiles := b.profiles(b.cards)
+	profiles := b.profiles(b.gpus)
 	for _, profile := range slices.Sorted(maps.Keys(profiles)) {
 		if profile != "" {
-			name := "mig-" + short(profile, maxName-len("mig-.sharing-strategy"))
+			name := "mig-" + labelset.Short(profile, labelset.MaxName-len("mig-.sharing-strategy"))
 			b.parts(nvidiaDomain+name+".", profile, profiles[profile], nvidiaDomain+"mig-"+profile)
 		}
 	}
 }
 
-// profiles are the MIG devices of cards by their profile, whose plus is a dot as in names of resources.
-func (b *builder) profiles(cards []*gpu.GPU) map[string][]part {
+// profiles returns the MIG devices of GPUs by their profile, in which a dot replaces the plus, as in resource names.
+func (b *builder) profiles(gpus []*gpu.GPU) map[string][]part {
 	profiles := map[string][]part{}
-	for _, card := range cards {
-		if !card.MIG.Enabled {
+	for _, g := range gpus {
+		if !g.MIG.Enabled {
 			continue
 		}
-		for i := range card.MIG.Devices {
-			device := &card.MIG.Devices[i]
-			profile := clean(strings.ReplaceAll(device.Profile, "+", "."))
-			profiles[profile] = append(profiles[profile], part{card, device})
+		for i := range g.MIG.Devices {
+			device := &g.MIG.Devices[i]
+			profile := labelset.Clean(strings.ReplaceAll(device.Profile, "+", "."))
+			profiles[profile] = append(profiles[profile], part{g, device})
 		}
 	}
 	return profiles
 }
 
-// parts adds what the MIG devices of one profile are. Unshared they would be given out as the resource.
+// parts adds the labels about the MIG devices of one profile. Without sharing they are advertised as the resource.
 func (b *builder) parts(prefix, profile string, parts []part, resource string) {
 	keys := make([]gpu.DeviceKey, len(parts))
 	parents := make([]*gpu.GPU, len(parts))
 	for i, p := range parts {
-		keys[i] = gpu.DeviceKey{GPU: p.card.UUID, MIG: p.UUID}
-		parents[i] = p.card
+		keys[i] = gpu.DeviceKey{GPU: p.gpu.UUID, MIG: p.UUID}
+		parents[i] = p.gpu
 	}
 	shared := b.common(keys, resource)
 	b.number(prefix+"count", len(parts))
 	b.number(prefix+"replicas", shared.replicas)
 	b.set(prefix+"sharing-strategy", shared.strategy)
 	if name := modelsOf(parents)[0].name; name != "" {
-		b.set(prefix+"product", suffixed(name, "-MIG-"+profile+shared.suffix()))
+		b.set(prefix+"product", labelset.Suffixed(name, "-MIG-"+profile+shared.suffix()))
 	}
 	smallest := slices.MinFunc(parts, func(x, y part) int { return cmp.Compare(x.MemoryBytes, y.MemoryBytes) })
 	b.set(prefix+"memory", strconv.FormatUint(smallest.MemoryBytes>>20, 10))
@@ -116,7 +123,7 @@ func (b *builder) parts(prefix, profile string, parts []part, resource string) {
 	}
 }
 
-// attributes adds what each of the MIG devices has at least, unless the driver does not say it of one.
+// attributes adds what each of the MIG devices has at least, unless the driver does not report it for one of them.
 func (b *builder) attributes(prefix string, parts []part) {
 	least := parts[0].Attributes
 	for _, p := range parts {
@@ -138,8 +145,8 @@ func (b *builder) attributes(prefix string, parts []part) {
 	b.number(prefix+"engines.ofa", least.OFAs)
 }
 
-// slicesOf reads how many compute slices the GPU instance and the compute instance of a profile
-// have: 3 and 3 for 3g.20gb, 3 and 1 for 1c.3g.20gb.
+// slicesOf returns how many compute slices the GPU instance and the compute instance of a profile have: 3 and 3 for 3g.20gb,
+// 3 and 1 for 1c.3g.20gb.
 func slicesOf(profile string) (instance, compute int, ok bool) {
 	digits, rest, ok := strings.Cut(profile, "c.")
 	if n, err := strconv.Atoi(digits); ok && err == nil {

@@ -1,4 +1,4 @@
-package labels
+package gpulabels
 
 import (
 	"cmp"
@@ -6,75 +6,54 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/core/labelset"
 )
 
-// Input is everything that labels are made of.
-type Input struct {
-	Snapshot *gpu.Snapshot
-	// Units are as what the devices are given out.
-	Units []offer.Unit
-	// ResourceName and MIGStrategy are those of the offer's settings.
-	ResourceName string
-	MIGStrategy  string
-	Host         Host
-	// Timestamp is the value of gfd.timestamp: when the agent began. Not the moment, which
-	// would make other labels at each call. Zero leaves the label out.
-	Timestamp time.Time
-}
+// Vendor computes the labels about NVIDIA's GPUs.
+type Vendor struct{}
 
-// Build computes the labels of a node; none for a node without GPUs.
-func Build(in Input) Labels {
-	labels := Labels{}
-	if in.Snapshot == nil || len(in.Snapshot.GPUs) == 0 {
-		return labels
-	}
-	b := &builder{Input: in, labels: labels, uses: map[gpu.DeviceKey]offer.Use{}}
-	b.ResourceName = cmp.Or(in.ResourceName, offer.DefaultResource)
-	for _, unit := range in.Units {
-		if _, twice := b.uses[unit.Key]; !twice {
-			b.uses[unit.Key] = unit.Use
-		}
-	}
+// Name returns the vendor's name.
+func (Vendor) Name() string { return gpu.NVIDIA }
+
+// Labels returns the labels about the GPUs of a node.
+func (Vendor) Labels(in *labelset.Input) labelset.Labels {
+	b := &builder{Input: in, labels: labelset.Labels{}}
 	for i := range in.Snapshot.GPUs {
-		if card := &in.Snapshot.GPUs[i]; card.Health.State != gpu.Gone {
-			b.cards = append(b.cards, card)
+		if g := &in.Snapshot.GPUs[i]; g.Health.State != gpu.Gone {
+			b.gpus = append(b.gpus, g)
 		}
 	}
-	slices.SortFunc(b.cards, func(x, y *gpu.GPU) int {
+	slices.SortFunc(b.gpus, func(x, y *gpu.GPU) int {
 		return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.UUID, y.UUID))
 	})
 	b.node()
-	b.health()
-	if len(b.cards) > 0 {
+	if len(b.gpus) > 0 {
 		b.hardware()
 	}
-	return labels
+	return b.labels
 }
 
 // builder is one call of Build.
 type builder struct {
-	Input
-	labels Labels
-	uses   map[gpu.DeviceKey]offer.Use
-	// cards are those that answer, by index.
-	cards []*gpu.GPU
+	*labelset.Input
+	labels labelset.Labels
+	// gpus are those that answer, by index.
+	gpus []*gpu.GPU
 }
 
 func (b *builder) set(key, value string) { b.labels[key] = value }
 
 func (b *builder) number(key string, value int) { b.set(key, strconv.Itoa(value)) }
 
-// node adds what is so whether or not any card answers.
+// node adds the labels that do not depend on whether a GPU answers.
 func (b *builder) node() {
 	if !b.Timestamp.IsZero() {
 		b.set(nvidiaDomain+"gfd.timestamp", strconv.FormatInt(b.Timestamp.Unix(), 10))
 	}
 	b.set(nvidiaDomain+"gpu.present", "true")
-	b.set(nvidiaDomain+"gpu.machine", cmp.Or(fit(clean(b.Host.Machine), maxName), "unknown"))
+	b.set(nvidiaDomain+"gpu.machine", cmp.Or(labelset.Value(b.Host.Machine), "unknown"))
 	driver := b.Snapshot.Vendor(gpu.NVIDIA).Driver
 	if version := driver.Version; version != "" {
 		b.driver(version)
@@ -88,72 +67,60 @@ func (b *builder) node() {
 	}
 	if vgpu := b.Host.VGPU; vgpu != nil {
 		b.set(nvidiaDomain+"vgpu.present", strconv.FormatBool(vgpu.Present))
-		if version := fit(clean(vgpu.DriverVersion), maxName); vgpu.Present && version != "" {
+		if version := labelset.Value(vgpu.DriverVersion); vgpu.Present && version != "" {
 			b.set(nvidiaDomain+"vgpu.host-driver-version", version)
 		}
-		if branch := fit(clean(vgpu.DriverBranch), maxName); vgpu.Present && branch != "" {
+		if branch := labelset.Value(vgpu.DriverBranch); vgpu.Present && branch != "" {
 			b.set(nvidiaDomain+"vgpu.host-driver-branch", branch)
 		}
 	}
 }
 
-// driver adds the version in one piece and in up to three. Two pieces are usual, and then the third is empty.
+// driver adds the version as a whole and in up to three parts. Most versions have two, and then the third is empty.
 func (b *builder) driver(version string) {
-	b.set(nvidiaDomain+"cuda.driver-version.full", fit(clean(version), maxName))
+	b.set(nvidiaDomain+"cuda.driver-version.full", labelset.Value(version))
 	pieces := strings.Split(version, ".")
 	if len(pieces) < 2 || len(pieces) > 3 {
 		return
 	}
 	pieces = append(pieces, "")
 	for i, names := range [][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
-		piece := fit(clean(pieces[i]), maxName)
+		piece := labelset.Value(pieces[i])
 		b.set(nvidiaDomain+"cuda.driver-version."+names[0], piece)
 		b.set(nvidiaDomain+"cuda.driver."+names[1], piece)
 	}
 }
 
-// health counts all cards that the node is known to have, those that do not answer too.
-func (b *builder) health() {
-	healthy := 0
-	for i := range b.Snapshot.GPUs {
-		if b.Snapshot.GPUs[i].Health.OK() {
-			healthy++
-		}
-	}
-	b.number(berthDomain+"gpu.healthy", healthy)
-	b.number(berthDomain+"gpu.unhealthy", len(b.Snapshot.GPUs)-healthy)
-}
-
 func (b *builder) hardware() {
-	capable := slices.ContainsFunc(b.cards, func(card *gpu.GPU) bool { return card.MIG.Capable })
+	capable := slices.ContainsFunc(b.gpus, func(g *gpu.GPU) bool { return g.MIG.Capable })
 	b.set(nvidiaDomain+"mig.capable", strconv.FormatBool(capable))
-	b.set(nvidiaDomain+"mps.capable", strconv.FormatBool(len(offer.MPSUnits(b.Units)) > 0))
+	b.set(nvidiaDomain+"mps.capable", strconv.FormatBool(b.MPS))
 	b.set(nvidiaDomain+"gpu.mode", b.mode())
 	if clique := b.clique(); clique != "" {
 		b.set(nvidiaDomain+"gpu.clique", clique)
 	}
 	b.islands()
-	kinds := modelsOf(b.cards)
+	kinds := modelsOf(b.gpus)
 	b.whole(nvidiaDomain+"gpu.", &kinds[0])
 	if name := kinds[0].name; name != "" {
 		shared := b.sharingOf(&kinds[0])
-		b.set(nvidiaDomain+"gpu.product", suffixed(name, shared.suffix()))
+		b.set(nvidiaDomain+"gpu.product", labelset.Suffixed(name, shared.suffix()))
 	}
 	b.mig()
 	if b.several() {
 		for i := range kinds {
 			if name := kinds[i].name; name != "" {
-				b.whole(modelDomain+short(name, maxName-len(".sharing-strategy"))+".", &kinds[i])
+				b.whole(modelDomain+labelset.Short(name, labelset.MaxName-len(".sharing-strategy"))+".", &kinds[i])
 			}
 		}
 	}
 }
 
-// several tells whether the node has cards of several models, those that do not answer included.
+// several reports whether the node has GPUs of several models, those that do not answer included.
 func (b *builder) several() bool {
 	first := ""
 	for i := range b.Snapshot.GPUs {
-		name := clean(b.Snapshot.GPUs[i].Product)
+		name := labelset.Clean(b.Snapshot.GPUs[i].Product)
 		if first != "" && name != "" && name != first {
 			return true
 		}
@@ -162,12 +129,12 @@ func (b *builder) several() bool {
 	return false
 }
 
-// mode is what all cards are by their PCI class.
+// mode returns what all GPUs are by their PCI class.
 func (b *builder) mode() string {
 	const displayVGA, display3D = 0x0300, 0x0302
-	first := b.Host.Classes[b.cards[0].UUID] >> 8
-	for _, card := range b.cards {
-		if b.Host.Classes[card.UUID]>>8 != first {
+	first := b.Host.Classes[b.gpus[0].UUID] >> 8
+	for _, g := range b.gpus {
+		if b.Host.Classes[g.UUID]>>8 != first {
 			return "unknown"
 		}
 	}
@@ -180,33 +147,33 @@ func (b *builder) mode() string {
 	return "unknown"
 }
 
-// clique is the NVLink domain that all cards with one agree on; empty otherwise.
+// clique returns the NVLink domain that all GPUs with one are in; empty when they differ.
 func (b *builder) clique() string {
 	var common gpu.Clique
-	for _, card := range b.cards {
+	for _, g := range b.gpus {
 		switch {
-		case card.Clique == gpu.Clique{}:
+		case g.Clique == gpu.Clique{}:
 		case common == gpu.Clique{}:
-			common = card.Clique
-		case common != card.Clique:
+			common = g.Clique
+		case common != g.Clique:
 			return ""
 		}
 	}
-	cluster := clean(common.ClusterUUID)
+	cluster := labelset.Clean(common.ClusterUUID)
 	if cluster == "" {
 		return ""
 	}
-	return suffixed(cluster, fmt.Sprintf(".%d", common.ID))
+	return labelset.Suffixed(cluster, fmt.Sprintf(".%d", common.ID))
 }
 
-// islands counts the groups of cards that NVLinks join, directly or over other cards of the group.
+// islands counts the groups of GPUs that NVLinks join, directly or through other GPUs of the group.
 func (b *builder) islands() {
 	topology := b.Snapshot.Topology
 	if len(topology) != len(b.Snapshot.GPUs) {
 		return
 	}
 	seen := make([]bool, len(topology))
-	for i := range seen { // a card that does not answer joins nobody
+	for i := range seen { // a GPU that does not answer is in no group
 		seen[i] = b.Snapshot.GPUs[i].Health.State == gpu.Gone
 	}
 	islands, largest := 0, 0
@@ -235,53 +202,53 @@ func (b *builder) islands() {
 	}
 }
 
-// model is the cards of one product.
+// model is the GPUs of one product.
 type model struct {
-	// name is clean, and empty for cards whose product the driver does not say.
-	name  string
-	cards []*gpu.GPU
+	// name is clean, and empty for GPUs whose product the driver does not report.
+	name string
+	gpus []*gpu.GPU
 }
 
-// modelsOf puts the model with the most cards first, equals in the order of their names, and cards
-// of no known product last.
-func modelsOf(cards []*gpu.GPU) []model {
+// modelsOf returns the models with the most GPUs first, equal ones in the order of their names, and GPUs of an unknown product
+// last.
+func modelsOf(gpus []*gpu.GPU) []model {
 	var kinds []model
-	for _, card := range cards {
-		name := clean(card.Product)
+	for _, g := range gpus {
+		name := labelset.Clean(g.Product)
 		at := slices.IndexFunc(kinds, func(m model) bool { return m.name == name })
 		if at < 0 {
 			at = len(kinds)
 			kinds = append(kinds, model{name: name})
 		}
-		kinds[at].cards = append(kinds[at].cards, card)
+		kinds[at].gpus = append(kinds[at].gpus, g)
 	}
 	slices.SortFunc(kinds, func(x, y model) int {
 		if (x.name == "") != (y.name == "") {
 			return cmp.Compare(y.name, x.name)
 		}
-		return cmp.Or(cmp.Compare(len(y.cards), len(x.cards)), cmp.Compare(x.name, y.name))
+		return cmp.Or(cmp.Compare(len(y.gpus), len(x.gpus)), cmp.Compare(x.name, y.name))
 	})
 	return kinds
 }
 
-// whole adds what the cards of a model are, whether or not they are partitioned.
+// whole adds the labels about the GPUs of a model, whether or not they are partitioned.
 func (b *builder) whole(prefix string, kind *model) {
-	b.number(prefix+"count", len(kind.cards))
+	b.number(prefix+"count", len(kind.gpus))
 	shared := b.sharingOf(kind)
 	b.number(prefix+"replicas", shared.replicas)
 	b.set(prefix+"sharing-strategy", shared.strategy)
-	if at := slices.IndexFunc(kind.cards, func(c *gpu.GPU) bool { return c.MemoryBytes>>20 != 0 }); at >= 0 {
-		b.set(prefix+"memory", strconv.FormatUint(kind.cards[at].MemoryBytes>>20, 10))
+	if at := slices.IndexFunc(kind.gpus, func(g *gpu.GPU) bool { return g.MemoryBytes>>20 != 0 }); at >= 0 {
+		b.set(prefix+"memory", strconv.FormatUint(kind.gpus[at].MemoryBytes>>20, 10))
 	}
-	if at := slices.IndexFunc(kind.cards, func(c *gpu.GPU) bool { return c.ComputeCapability.Major > 0 }); at >= 0 {
-		capability := kind.cards[at].ComputeCapability
+	if at := slices.IndexFunc(kind.gpus, func(g *gpu.GPU) bool { return g.ComputeCapability.Major > 0 }); at >= 0 {
+		capability := kind.gpus[at].ComputeCapability
 		b.set(prefix+"family", family(capability))
 		b.number(prefix+"compute.major", capability.Major)
 		b.number(prefix+"compute.minor", capability.Minor)
 	}
 }
 
-// family is the generation of a card by its compute capability.
+// family returns the generation of a GPU by its compute capability.
 func family(capability gpu.Version) string {
 	major, minor := capability.Major, capability.Minor
 	switch {
