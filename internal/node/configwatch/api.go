@@ -78,7 +78,7 @@ func (w *Watcher) setForbidden(object, message string) {
 	}
 	w.mu.Unlock()
 	if changed {
-		notify(w.wake)
+		w.wake.Set()
 	}
 }
 

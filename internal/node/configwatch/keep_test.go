@@ -240,7 +240,10 @@ func (j *judge) look(known bool, refuse string) {
 	j.mu.Lock()
 	j.known, j.refuse = known, refuse
 	j.mu.Unlock()
-	notify(j.changed)
+	select {
+	case j.changed <- struct{}{}:
+	default:
+	}
 }
 
 // TestHardwareRefusesAFile: a file that the hardware cannot have is not in force, and before the hardware is known the

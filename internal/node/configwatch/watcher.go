@@ -139,9 +139,9 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	sources sources
-	wake    chan struct{} // the sources have changed
+	wake    *signal.Signal // the sources have changed
 	changed signal.Broadcast
-	rewatch chan struct{} // Config.MIGConfigMap may be another one
+	rewatch *signal.Signal // Config.MIGConfigMap may be another one
 }
 
 // sources has the last content of each source. The maps are replaced, never changed.
@@ -181,7 +181,7 @@ type mapAnswer struct {
 func Open(deps Deps) (*Watcher, error) {
 	deps.Clock = cmp.Or[clock.WithTicker](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
-	w := &Watcher{deps: deps, wake: make(chan struct{}, 1), rewatch: make(chan struct{}, 1)}
+	w := &Watcher{deps: deps, wake: signal.New(), rewatch: signal.New()}
 	w.nodeUID.Store(new(string))
 	if deps.ConfigMap != "" && strings.Count(deps.ConfigMap, "/") != 1 {
 		return nil, fmt.Errorf("find configuration: --config-map %q is not NAMESPACE/NAME", deps.ConfigMap)
@@ -260,7 +260,7 @@ func (w *Watcher) followLayouts(ctx context.Context) {
 		for name == w.Current().Config.MIGConfigMap && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
-			case <-w.rewatch:
+			case <-w.rewatch.C():
 			}
 		}
 		cancel()
@@ -276,7 +276,7 @@ func (w *Watcher) update(take func(*sources)) {
 	w.mu.Lock()
 	take(&w.sources)
 	w.mu.Unlock()
-	notify(w.wake)
+	w.wake.Set()
 }
 
 // decideAll computes the state again whenever a source or the hardware has changed, until ctx ends. Only this goroutine
@@ -290,12 +290,13 @@ func (w *Watcher) decideAll(ctx context.Context, judge Judge) {
 	if w.api != nil {
 		timedOut = w.deps.Clock.After(AnswerTimeout)
 	}
+	<-w.wake.C() // The first decision is for the first signal.
 	for {
 		w.decideOnce(judge)
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.wake:
+		case <-w.wake.C():
 		case <-hardware:
 		case <-timedOut:
 			w.update(func(s *sources) { s.timedOut = true })
@@ -318,12 +319,5 @@ func (w *Watcher) decideOnce(judge Judge) {
 	d.state.Version++
 	w.current.Store(&d.state)
 	w.changed.Set()
-	notify(w.rewatch)
-}
-
-func notify(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
+	w.rewatch.Set()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // Manager runs one server for each resource that the node offers.
@@ -38,7 +39,7 @@ type Manager struct {
 	// leaving are the servers of such resources until they have left the kubelet; left has a token when
 	// one has.
 	leaving map[string]*running
-	left    chan struct{}
+	left    *signal.Signal
 	// instance is set by Run.
 	instance string
 	// pings are answered by the loop of Run.
@@ -61,7 +62,7 @@ func New(deps Deps) (*Manager, error) {
 	m := &Manager{
 		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
-		leaving: make(map[string]*running), left: make(chan struct{}, 1), pings: make(chan struct{}),
+		leaving: make(map[string]*running), left: signal.New(), pings: make(chan struct{}),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
 	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger}
@@ -97,7 +98,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-hardware:
 		case <-holdings:
 		case <-m.deps.Changed:
-		case <-m.left:
+		case <-m.left.C():
 		case <-m.after(expiry):
 		case <-m.pings:
 		}
@@ -228,10 +229,7 @@ func (m *Manager) fade(r *running, now time.Time) {
 	m.leaving[r.resource] = r
 	go func() {
 		<-r.done
-		select {
-		case m.left <- struct{}{}:
-		default:
-		}
+		m.left.Set()
 	}()
 }
 

@@ -12,6 +12,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // server is everything about one resource: what it says, its endpoints, and the loop that
@@ -36,7 +38,7 @@ type server struct {
 	peers  *peers
 	stats  counters
 	// look has a token when the loop has something to look at.
-	look chan struct{}
+	look *signal.Signal
 	// removing says that the end of the loop is the end of the resource, not of the agent.
 	removing atomic.Bool
 	retiring sync.WaitGroup
@@ -70,7 +72,7 @@ func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name 
 		ledger: deps.Ledger, viewer: viewer, timing: t, clock: deps.Clock,
 		log:       deps.Log.With("resource", resource),
 		restarted: deps.KubeletRestarted, told: deps.Told,
-		health: health.NewServer(), look: make(chan struct{}, 1),
+		health: health.NewServer(), look: signal.New(),
 	}
 	s.health.SetServingStatus(resource, healthpb.HealthCheckResponse_NOT_SERVING)
 	s.peers = newPeers(dir, resource, s.name, s.clock, s.log, s.poke)
@@ -81,12 +83,7 @@ func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name 
 }
 
 // poke makes the loop look. It never blocks.
-func (s *server) poke() {
-	select {
-	case s.look <- struct{}{}:
-	default:
-	}
-}
+func (s *server) poke() { s.look.Set() }
 
 func (s *server) setView(v *view, healthy int) {
 	s.view.Store(v)
@@ -106,12 +103,13 @@ func (s *server) update(v *view) {
 // run keeps the resource registered until ctx ends.
 func (s *server) run(ctx context.Context) {
 	defer s.end()
+	<-s.look.C() // The first look is for the first signal.
 	for ctx.Err() == nil {
 		seen := s.followPeers(ctx)
 		s.keepRegistered(ctx, seen)
 		select {
 		case <-ctx.Done():
-		case <-s.look:
+		case <-s.look.C():
 		case <-s.alarm():
 		}
 	}

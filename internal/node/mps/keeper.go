@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -34,7 +35,7 @@ const (
 type keeper struct {
 	*Supervisor
 	gpu  gpu.UUID
-	wake chan struct{}
+	wake *signal.Signal
 
 	journal *record
 	daemon  *daemon
@@ -54,14 +55,8 @@ type keeper struct {
 	unresponsiveSince time.Time
 }
 
-func (k *keeper) signal() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
 func (k *keeper) run(ctx context.Context) {
+	<-k.wake.C() // The first step below is for the first signal.
 	k.recover(ctx)
 	for ctx.Err() == nil {
 		pause, done := k.converge(ctx)
@@ -78,7 +73,7 @@ func (k *keeper) run(ctx context.Context) {
 		timer := k.deps.Clock.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-		case <-k.wake:
+		case <-k.wake.C():
 		case <-timer.C():
 		case <-exited:
 			k.recordExit()

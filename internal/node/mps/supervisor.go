@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
@@ -280,7 +281,7 @@ func (s *Supervisor) set(set []Wanted) (int64, error) {
 		case !had || was.limits() != want.limits():
 			s.updateStatus(k.gpu, func(st *Status) { st.State, st.Reason = Starting, "its wanted state has changed" })
 		}
-		k.signal()
+		k.wake.Set()
 	}
 	return file.Generation, nil
 }
@@ -290,7 +291,7 @@ func (s *Supervisor) keep(id gpu.UUID) {
 	if s.keepers[id] != nil {
 		return
 	}
-	k := &keeper{Supervisor: s, gpu: id, wake: make(chan struct{}, 1)}
+	k := &keeper{Supervisor: s, gpu: id, wake: signal.New()}
 	s.keepers[id] = k
 	state := Starting
 	if _, ok := s.wishes[id]; !ok && !s.undecided[id] {
