@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// carryOut does the work of all jobs, whose devices are held by now. A GPU on which a step fails drops out, and the others
-// continue.
+// carryOut does the work of all jobs. Their devices are already held. A GPU on which a step fails is left out of the
+// next steps, and the others continue.
 func (r *round) carryOut() error {
 	var work []*job
 	for _, j := range r.jobs {
@@ -64,14 +64,15 @@ func (r *round) begin(work []*job) (bool, error) {
 		if len(j.create) > 0 {
 			r.untouched[j.want.UUID] = true
 		}
-		r.deps.Log.Info("MIG change started", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "generation", r.journal.Generation,
+		r.deps.Log.Info("MIG change started", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source",
+			j.want.Source, "generation", r.journal.Generation,
 			"destroy", len(j.destroy), "mode", j.mode != nil, "create", len(j.create))
 	}
 	return true, nil
 }
 
-// act does one step on a GPU. An error of the hardware is recorded in the job and ends its work; the error that is returned is
-// a stopError.
+// act does one step on a GPU. An error of the hardware is recorded in the job and ends its work; the error that is
+// returned is a stopError.
 func (r *round) act(j *job, do func(context.Context) error, done Step, what string, args ...any) error {
 	if j.err != nil {
 		return nil
@@ -110,7 +111,8 @@ func (r *round) destroy(work []*job) error {
 				}
 				return r.deps.Hardware.DestroyMIG(ctx, j.want.UUID, gone.GI)
 			}
-			if err := r.act(j, destroy, StepDestroyed, "destroy %s at %d (GPU instance %d)", gone.Profile, gone.Start, gone.GI); err != nil {
+			if err := r.act(j, destroy, StepDestroyed, "destroy %s at %d (GPU instance %d)", gone.Profile, gone.Start,
+				gone.GI); err != nil {
 				return err
 			}
 		}
@@ -184,9 +186,9 @@ func (r *round) create(work []*job) error {
 	return nil
 }
 
-// touch makes the device nodes, without which new instances cannot be used. It concerns the whole node.
+// touch creates the device nodes, without which new instances cannot be used. It applies to the whole node.
 func (r *round) touch(work []*job) error {
-	err := r.call([]gpu.UUID{allGPUs}, "make the device nodes", r.deps.Hardware.Touch)
+	err := r.call([]gpu.UUID{allGPUs}, "create the device nodes", r.deps.Hardware.Touch)
 	if isStop(err) {
 		return err
 	}
@@ -196,7 +198,7 @@ func (r *round) touch(work []*job) error {
 	}
 	for _, j := range work {
 		if j.err == nil && (j.touch || len(j.create) > 0) {
-			j.err = fmt.Errorf("make the device nodes of new instances: %w", err)
+			j.err = fmt.Errorf("create the device nodes of new instances: %w", err)
 		}
 	}
 	return nil
@@ -256,7 +258,8 @@ func (r *round) compare(work []*job) bool {
 	return all
 }
 
-// asPlanned reports whether the GPU is as planned: done, or with its mode, when its devices could not be planned before.
+// asPlanned reports whether the GPU is as planned: done, or with its mode, when its devices could not be planned
+// before.
 func (j *job) asPlanned() bool {
 	modeOnly := j.plan.Unplanned && j.after.device != nil && j.after.device.MIG.Enabled
 	return modeOnly || !j.after.busy()

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestUnsurePartition: a scan that could not read where the instances are is no reason to plan any of them away, and does
-// not make what is applied look otherwise.
+// TestUnsurePartition: after a scan that could not read the placements, no instance is planned to be removed, and an
+// applied GPU is still reported as Applied.
 func TestUnsurePartition(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
@@ -18,7 +18,8 @@ func TestUnsurePartition(t *testing.T) {
 		w.gpuOf("GPU-0").unsure = true
 		w.scan()
 		got := state(t, w.reconcile(), "GPU-0")
-		if first && (got.State != Waiting || !strings.Contains(got.Message, "could not be read")) || !first && got.State != Applied || w.points != points {
+		if first && (got.State != Waiting || !strings.Contains(got.Message,
+			"could not be read")) || !first && got.State != Applied || w.points != points {
 			t.Errorf("first %v: %s: %s; %v", first, got.State, got.Message, w.trace)
 		}
 		w.gpuOf("GPU-0").unsure = false
@@ -29,8 +30,8 @@ func TestUnsurePartition(t *testing.T) {
 	}
 }
 
-// TestEmptyOrHeld: a scan calls an instance empty whose MIG device a pod holds, and does not list the device. The instance
-// stays until the pod has ended, whatever the layout, and the plan says for whom it waits.
+// TestEmptyOrHeld: a scan reports an instance as empty although a pod holds its MIG device, and does not list the
+// device. The instance is kept until the pod has ended, whatever the layout, and the plan names the pod.
 func TestEmptyOrHeld(t *testing.T) {
 	for _, layout := range []string{"7x1g.10gb", "6x1g.10gb", "1x7g.80gb"} {
 		t.Run(layout, func(t *testing.T) {

@@ -9,14 +9,14 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
-// allGPUs stands for all GPUs in the list of calls that hang.
+// allGPUs represents all GPUs in the list of calls that hang.
 const allGPUs gpu.UUID = ""
 
 // hungCall is a hardware call that exceeded its deadline; it may still have an effect.
 type hungCall struct {
 	what  string
 	since time.Time
-	// call returns nothing but its error.
+	// call only returns its error.
 	call *bound.Pending[struct{}]
 }
 
@@ -24,8 +24,8 @@ func (c *hungCall) String() string {
 	return fmt.Sprintf("the driver has not answered since %s (%s)", c.since.UTC().Format(time.RFC3339), c.what)
 }
 
-// call runs a hardware call for GPUs, and stops waiting for it after the deadline. The error is a stopError when the agent
-// stops.
+// call runs a hardware call for GPUs, and stops waiting for it after the deadline. The error is a stopError when the
+// agent stops.
 func (r *round) call(ids []gpu.UUID, what string, do func(context.Context) error) error {
 	c := &hungCall{what: what, since: r.deps.Clock.Now()}
 	returned, err := r.await(callWithin, c, do)

@@ -14,7 +14,7 @@ import (
 // hardware is the world as the agent's hands feel it.
 type hardware struct{ *world }
 
-// call begins a call: it may fail, and some things must never be asked.
+// call begins a call. It may fail, and it stops the test for calls that must never be made.
 func (h hardware) call(format string, args ...any) error {
 	h.living()
 	what := fmt.Sprintf(format, args...)
@@ -35,7 +35,7 @@ func (h hardware) half(what string) error {
 	return nil
 }
 
-// unheld stops the test when somebody else holds what is about to go.
+// unheld stops the test when another holder has a device that is about to be removed.
 func (h hardware) unheld(key gpu.DeviceKey, what string) {
 	for _, held := range h.book.Holdings() {
 		if held.Key.Overlaps(key) && held.Holder.ID != HolderID {
@@ -113,7 +113,7 @@ func (h hardware) DestroyMIG(_ context.Context, id gpu.UUID, gi int) error {
 		h.unheld(gpu.DeviceKey{GPU: id, MIG: c.device(c.instances[i])}, "destroy")
 	}
 	c.instances[i].device = false
-	if err := h.half("device gone, instance there"); err != nil {
+	if err := h.half("device removed, instance present"); err != nil {
 		return err
 	}
 	c.instances = slices.Delete(c.instances, i, i+1)
@@ -166,7 +166,7 @@ func (h hardware) Touch(context.Context) error {
 	return h.half("touched")
 }
 
-// openers are asked before the first destruction.
+// openers are listed before the first instance is destroyed.
 func (w *world) openers(_ context.Context, id gpu.UUID) ([]openers.Opener, error) {
 	if w.breaks != nil {
 		if err := w.breaks("openers " + string(id)); err != nil {
@@ -199,7 +199,7 @@ func (i inventory) Refresh(context.Context) error {
 	return nil
 }
 
-// livingLedger is the ledger, which a dead agent must not touch.
+// livingLedger is the ledger, which an ended agent must not use.
 type livingLedger struct {
 	w *world
 	*ledger.Ledger

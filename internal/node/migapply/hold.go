@@ -42,8 +42,8 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 	return slices.Compact(names)
 }
 
-// withHolders is a GPU of a snapshot with the holders of its devices. A held MIG device that the scan does not list may belong to
-// any instance that looks empty.
+// withHolders is a GPU of a snapshot with the holders of its devices. A held MIG device that the scan does not list may
+// belong to any instance that looks empty.
 func (h *holdings) withHolders(device *gpu.GPU) mig.GPU {
 	c := mig.GPUOf(device, h.holders)
 	var unlisted []string
@@ -79,7 +79,8 @@ func (j *job) take() []gpu.DeviceKey {
 	return j.leaving()
 }
 
-// leaving returns the MIG devices that the plan destroys. One GPU instance may have several that another program created.
+// leaving returns the MIG devices that the plan destroys. One GPU instance may have several that another program
+// created.
 func (j *job) leaving() []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	for _, device := range j.device.MIG.Devices {
@@ -93,8 +94,8 @@ func (j *job) leaving() []gpu.DeviceKey {
 	return keys
 }
 
-// going returns the devices that the plan withholds, as replicas where they are advertised so: each replica that is released
-// is kept from the next pod.
+// going returns the devices that the plan withholds, as replicas where they are advertised as such: each released
+// replica is withheld from the next pod.
 func (r *round) going(j *job) []gpu.DeviceKey {
 	devices := j.leaving()
 	if j.plan.SetMode != nil {
@@ -134,7 +135,7 @@ func (r *round) bar(j *job) error {
 	}
 }
 
-// hold makes this package hold exactly these keys of a GPU. When that fails, nothing more is held than before.
+// hold acquires exactly these keys of a GPU and releases others. When it fails, no more keys are held than before.
 func (r *round) hold(id gpu.UUID, wanted []gpu.DeviceKey) error {
 	own := r.holdings().own[id]
 	missing := without(wanted, own)
@@ -155,9 +156,9 @@ func (r *round) release(keys []gpu.DeviceKey) error {
 		return nil
 	}
 	if err := r.deps.Ledger.Release(maintenance(), keys); err != nil {
-		// It is released in memory. When the agent dies before the ledger is written again, the next one finds maintenance
-		// without a reason and ends it.
-		r.deps.Log.Warn("MIG maintenance ended, but the ledger could not be written", "error", err)
+		// It is released in memory. If the agent ends before the ledger is written again, the next one finds
+		// maintenance without a reason and ends it.
+		r.deps.Log.Warn("Ended MIG maintenance, but failed to write the ledger", "error", err)
 	}
 	return r.step(StepReleased)
 }

@@ -30,9 +30,10 @@ const (
 // journal has the changes in progress.
 type journal struct {
 	Generation int64 `json:"generation"`
-	// Owner is the agent that carries the changes out, or did when it died.
+	// Owner is the agent that carries out the changes, or did before it ended.
 	Owner string `json:"owner"`
-	// NodeUID is the UID of the Node that the journal belongs to; empty when that was not known. It is in the file's envelope.
+	// NodeUID is the UID of the Node that the journal belongs to; empty when that was not known. It is in the file's
+	// envelope.
 	NodeUID string `json:"-"`
 	// GPUs are in the order of their UUID; the name in the file is that of version 1 of the format.
 	GPUs []entry `json:"cards"`
@@ -76,7 +77,7 @@ func (j *journal) drop(id gpu.UUID) {
 	j.GPUs = slices.DeleteFunc(j.GPUs, func(e entry) bool { return e.UUID == id })
 }
 
-// errBusy says that another agent holds the lock.
+// errBusy means that another agent holds the lock.
 var errBusy = errors.New("another agent of this node is changing its GPUs")
 
 // store is the folder with the journal, locked.
@@ -88,7 +89,7 @@ type store struct {
 	generation int64
 }
 
-// openStore takes the lock; it does not wait for it.
+// openStore acquires the lock without waiting for it.
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func openStore(dir string) (*store, error) {
 		d.close()
 		return nil, err
 	}
-	// A text that is no number counts as 0; the journal's own generation counts too.
+	// A text that is not a number counts as 0; the journal's own generation counts too.
 	d.generation, _ = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return d, nil
 }
@@ -149,14 +150,15 @@ func (d *store) file() statefile.File[journal] {
 	}
 }
 
-// read returns the journal; one without GPUs when there is none, or none that can be used. A file that cannot be used is kept
-// under another name; when that fails it counts as unreadable, so that it is not overwritten.
+// read returns the journal; an empty one when there is none or it is invalid. An invalid file is renamed; when that
+// fails it counts as unreadable, so that it is not overwritten.
 func (d *store) read() (journal, statefile.Result) {
 	j, result := d.file().Read()
 	if result.State == statefile.Damaged || result.State == statefile.Newer {
 		_, kept := d.file().Load()
 		if _, err := d.root.Lstat(JournalFile); err == nil {
-			kept = statefile.Result{State: statefile.Unreadable, Err: fmt.Errorf("%w; it could not be kept as %s", result.Err, d.file().Backup())}
+			kept = statefile.Result{State: statefile.Unreadable,
+				Err: fmt.Errorf("%w; it could not be renamed to %s", result.Err, d.file().Backup())}
 		}
 		result = kept
 	}
@@ -165,8 +167,8 @@ func (d *store) read() (journal, statefile.Result) {
 	return j, result
 }
 
-// write replaces the journal: after a crash, also of the machine, either the old or the new one exists. Without GPUs the file is
-// removed.
+// write replaces the journal: after a crash, also of the machine, either the old or the new one exists. Without GPUs
+// the file is removed.
 func (d *store) write(j journal, torn func() error) error {
 	if len(j.GPUs) == 0 {
 		if err := d.root.Remove(JournalFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +187,7 @@ func (d *store) write(j journal, torn func() error) error {
 	return file.Save(j)
 }
 
-// sync makes changes of file names durable.
+// sync writes changes of file names to disk.
 func (d *store) sync() error {
 	folder, err := d.root.Open(".")
 	if err != nil {

@@ -36,7 +36,8 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestJournalChangedOnDisk: a digit that a bad disk has changed is damage and no other layout, and the damaged file is kept.
+// TestJournalChangedOnDisk: a digit that a bad disk has changed is damage and no other layout, and the damaged file is
+// kept.
 func TestJournalChangedOnDisk(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.bury()
@@ -61,7 +62,7 @@ func TestJournalChangedOnDisk(t *testing.T) {
 	w.birth()
 	w.reconcile()
 	if w.gpuOf("GPU-0").enabled {
-		t.Error("the GPU was partitioned as the damaged journal says")
+		t.Error("the GPU was partitioned according to the damaged journal")
 	}
 	if kept, err := os.ReadFile(path + ".bak"); err != nil || !bytes.Equal(kept, spoilt) {
 		t.Errorf("kept %q, %v, want %q", kept, err, spoilt)

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestMain keeps temporary directories in memory where it can: the tests save some 10,000 files, and each save waits for
-// fsync. A kill is simulated by a returned error, so nothing here depends on a disk.
+// TestMain keeps temporary directories in memory where it can: the tests save some 10,000 files, and each save waits
+// for fsync. A kill is simulated by a returned error, so nothing here depends on a disk.
 func TestMain(m *testing.M) {
 	const memory = "/dev/shm"
 	if unix.Access(memory, unix.W_OK|unix.X_OK) == nil {
@@ -89,21 +89,21 @@ func (s story) begin(t *testing.T) *world {
 	return w
 }
 
-// intact fails when a pod's device is gone.
+// intact fails when a pod's device was removed.
 func (w *world) intact() {
 	w.t.Helper()
 	now := w.look()
 	for pod, p := range w.pods {
 		for _, key := range p.keys {
 			if whole, device := now.Device(key.Device()); whole == nil || key.MIG != "" && device == nil {
-				w.t.Fatalf("%s of pod %s is gone:\n%s%v", key, pod, w.picture(), w.trace)
+				w.t.Fatalf("%s of pod %s was removed:\n%s%v", key, pod, w.picture(), w.trace)
 			}
 		}
 	}
 }
 
-// TestKilledAtEachStep kills the agent at each moment of each story, and then lets the next agent
-// find what it was asked for still wanted, no longer wanted, or wanted back.
+// TestKilledAtEachStep kills the agent at each step of each scenario. For the next agent the change is still wanted, no
+// longer wanted, or reverted.
 func TestKilledAtEachStep(t *testing.T) {
 	for name, s := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -168,14 +168,14 @@ func killAt(t *testing.T, s story, at int, then string, before map[gpu.UUID]stri
 	}
 }
 
-// TestKilledAgainAndAgain dies at every moment in turn, until nothing is left to do.
+// TestKilledAgainAndAgain kills each agent one step later than the one before, until nothing is left to do.
 func TestKilledAgainAndAgain(t *testing.T) {
 	for name, s := range stories() {
 		for _, each := range []int{1, 2, 3, 5} {
 			t.Run(fmt.Sprintf("%s, after %d", name, each), func(t *testing.T) {
 				w := s.begin(t)
 				for life := range 300 {
-					w.killAt = w.points + each + life/10 // some day one lives long enough
+					w.killAt = w.points + each + life/10 // one agent runs long enough to finish
 					if w.reconcile(); w.lives == life+1 {
 						break
 					}
@@ -189,7 +189,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	}
 }
 
-// runIsEmpty loses what the agent keeps below /run, and keeps what is in /var/lib/berth: the journal and its lock.
+// runIsEmpty removes the agent's files below /run and keeps those in /var/lib/berth: the journal and its lock.
 func (w *world) runIsEmpty() {
 	entries, err := os.ReadDir(w.dir)
 	if err != nil {

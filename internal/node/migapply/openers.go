@@ -30,7 +30,7 @@ func openedBy(open []openers.Opener) string {
 	return list(parts)
 }
 
-// toStop says how to stop them.
+// toStop explains how to stop them.
 func toStop(open []openers.Opener) string {
 	var parts []string
 	for _, o := range open {
@@ -41,8 +41,8 @@ func toStop(open []openers.Opener) string {
 	return strings.Join(parts, "; ")
 }
 
-// awaitClosed checks, before anything is destroyed, whether the GPUs that need a reset can be reset. A GPU that a program has
-// open waits for openWithin, and fails then: its present devices stay in use.
+// awaitClosed checks, before anything is destroyed, whether the GPUs that need a reset can be reset. A GPU that a
+// program has open waits for openWithin, and fails then: its present devices remain in use.
 func (r *round) awaitClosed() error {
 	for id := range r.opened {
 		if !slices.ContainsFunc(r.jobs, func(j *job) bool { return j.want.UUID == id && j.plan.Reset && j.state != Applied }) {
@@ -92,7 +92,7 @@ func (r *round) waitForOpeners(j *job, open []openers.Opener) {
 		r.opened[j.want.UUID] = now
 	}
 	if now.Sub(since) >= openWithin {
-		j.err = fmt.Errorf("it can be reset only while no program has it open, and %s has had it open for %s: %s. Nothing was changed on it",
+		j.err = fmt.Errorf("it can be reset only while no program has it open, and %s has had it open for %s: %s. The GPU was not changed",
 			openedBy(open), openWithin, toStop(open))
 		r.failed(j)
 		j.dropWork()

@@ -49,12 +49,12 @@ func TestOpenGPU(t *testing.T) {
 			if device := w.gpuOf("GPU-1"); !device.enabled || len(device.instances) != 1 {
 				t.Errorf("the other GPU was not changed:\n%s", w.picture())
 			}
-			for range 3 { // the wish stays
+			for range 3 { // the want is unchanged
 				w.clock.Step(lastRetry)
 				untouched(Failed, state(t, w.reconcile(), "GPU-0"))
 			}
 			if err := w.run("pod", free); err != nil {
-				t.Errorf("the GPU serves nobody: %v", err)
+				t.Errorf("the GPU cannot be allocated: %v", err)
 			}
 			w.clock.Step(lastRetry)
 			if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "default/pod") {
@@ -71,13 +71,14 @@ func TestOpenGPU(t *testing.T) {
 	}
 }
 
-// TestOpenersUnknown: while nobody can tell who has the GPU open, it is not changed.
+// TestOpenersUnknown: a GPU is not changed while the programs that have it open cannot be listed.
 func TestOpenersUnknown(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
 	w.want("GPU-0", "off", "")
 	w.breakNext([]string{"openers"}, false)
-	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message, "who has it open") || len(w.gpuOf("GPU-0").instances) != 7 {
+	if got := state(t, w.reconcile(), "GPU-0"); got.State != Waiting || !strings.Contains(got.Message,
+		"who has it open") || len(w.gpuOf("GPU-0").instances) != 7 {
 		t.Errorf("%s: %s\n%s", got.State, got.Message, w.picture())
 	}
 	w.settle()

@@ -20,13 +20,14 @@ import (
 // HolderID distinguishes the maintenance of this package from other maintenance in the ledger.
 const HolderID = "mig"
 
-// Hardware changes GPUs. A call returns when the driver has answered, and not before. When a call takes too long, its GPU is not
+// Hardware changes GPUs. A call returns only when the driver has responded. When a call takes too long, its GPU is not
 // used until the call has returned.
 type Hardware interface {
-	// SetMIGMode switches MIG; needsReset is true when the GPU has the mode only after a reset. To set the mode that the GPU
-	// has already is no error, also while instances exist, and reverts a pending change.
+	// SetMIGMode switches MIG; needsReset is true when the GPU has the mode only after a reset. To set the mode that
+	// the GPU has already is no error, also while instances exist, and reverts a pending change.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (needsReset bool, err error)
-	// CreateMIG creates a GPU instance that begins at that memory slice, and in it a compute instance of its whole size.
+	// CreateMIG creates a GPU instance that begins at that memory slice, and in it a compute instance of its whole
+	// size.
 	CreateMIG(ctx context.Context, id gpu.UUID, profile string, start int) error
 	// DestroyMIG removes a GPU instance with its compute instances; none is there afterwards.
 	DestroyMIG(ctx context.Context, id gpu.UUID, gi int) error
@@ -34,11 +35,11 @@ type Hardware interface {
 	RemoveEmptyMIG(ctx context.Context, id gpu.UUID, gi int) error
 	// Reset resets these GPUs and no others.
 	Reset(ctx context.Context, ids []gpu.UUID) error
-	// Touch makes the device nodes of new instances exist.
+	// Touch creates the device nodes of new instances.
 	Touch(ctx context.Context) error
 }
 
-// Inventory is the node's hardware as last seen.
+// Inventory is the node's hardware as of the last scan.
 type Inventory interface {
 	Current() *gpu.Snapshot
 	// Refresh returns when a scan that began after the call can be seen in Current, and fails
@@ -55,7 +56,7 @@ type Ledger interface {
 	Writes() bool
 }
 
-// Deps is what a Partition needs.
+// Deps are the dependencies of a Partition.
 type Deps struct {
 	// Dir is the folder of the journal; it has to outlive a reboot.
 	Dir string
@@ -66,14 +67,14 @@ type Deps struct {
 	Ledger    Ledger
 	// Devices returns the keys under which a GPU, its MIG devices and replicas are advertised now.
 	Devices func(id gpu.UUID) []gpu.DeviceKey
-	// Blind returns why it is not known who holds what, such as that the kubelet's checkpoint was not read yet; empty when it
-	// is known. Nothing is changed meanwhile.
+	// Blind returns why the holders are not known, such as that the kubelet's checkpoint was not read yet; empty when
+	// they are known. Nothing is changed while it is not empty.
 	Blind func() string
-	// Quiesce, if any, ends what Berth itself runs on a GPU that is about to change its mode, such as an MPS daemon, which would
-	// keep it busy. The GPU is blocked by then.
+	// Quiesce, if set, ends Berth's own programs on a GPU whose mode is about to change, such as an MPS daemon, which
+	// would keep it in use. The GPU is blocked before the call.
 	Quiesce func(ctx context.Context, id gpu.UUID) error
-	// Openers, if any, returns the programs that have a GPU open now, without those that Quiesce ends. It is called before a
-	// GPU that needs a reset is changed.
+	// Openers, if any, returns the programs that have a GPU open now, without those that Quiesce ends. It is called
+	// before a GPU that needs a reset is changed.
 	Openers func(ctx context.Context, id gpu.UUID) ([]openers.Opener, error)
 	// NodeUID, if any, is the UID of this Node, empty while it is not known. A journal of another Node is ignored.
 	NodeUID func() string
@@ -83,7 +84,8 @@ type Deps struct {
 	Clock clock.Clock
 	// Log is slog's default when nil.
 	Log *slog.Logger
-	// Fault, if not nil, is called after each step. Its error stops everything there, as the death of the agent would. For tests.
+	// Fault, if not nil, is called after each step. Its error stops everything there, as the death of the agent would.
+	// For tests.
 	Fault func(Step) error
 }
 
@@ -112,7 +114,7 @@ const (
 type Want struct {
 	UUID   gpu.UUID
 	Wanted mig.Wanted
-	// Source names who wants it, for messages: "layout all-1g.10gb of label nvidia.com/mig.config".
+	// Source names its origin, for messages: "layout all-1g.10gb of label nvidia.com/mig.config".
 	Source string
 }
 
@@ -129,7 +131,7 @@ const (
 	Changing State = "Changing"
 	// Failed: the hardware refused a step. It is tried again.
 	Failed State = "Failed"
-	// Refused: the GPU cannot have the wanted partition, whoever releases it.
+	// Refused: the GPU cannot have the wanted partition, even when it is released.
 	Refused State = "Refused"
 )
 
@@ -141,13 +143,13 @@ type Status struct {
 	State State
 	// Message describes the state in a sentence, with the holders that block the change.
 	Message string
-	// Plan is what is to be done, or was last planned.
+	// Plan is the present plan, or the last one.
 	Plan mig.GPUPlan
 }
 
-// Pending returns the GPUs that must be withheld because their mode is about to change or is changing, with the reason. A GPU of
-// which only instances change is not among them: kept instances stay in use, and those that are removed are blocked
-// in the ledger.
+// Pending returns the GPUs that must be withheld because their mode is about to change or is changing, with the reason.
+// A GPU of which only instances change is not among them: kept instances stay in use, and those that are removed are
+// blocked in the ledger.
 func Pending(statuses []Status) map[gpu.UUID]string {
 	pending := map[gpu.UUID]string{}
 	for i := range statuses {
@@ -194,7 +196,7 @@ const (
 	shutdownGrace = time.Second
 )
 
-// New makes a Partition; it does nothing before Reconcile.
+// New returns a Partition; it does nothing before Reconcile.
 func New(deps Deps) *Partition {
 	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
@@ -206,7 +208,8 @@ func New(deps Deps) *Partition {
 	return p
 }
 
-// Statuses returns those of the last Reconcile, or of the one that runs, in the order of the GPUs' index. It never waits.
+// Statuses returns those of the last Reconcile, or of the one that runs, in the order of the GPUs' index. It never
+// waits.
 func (p *Partition) Statuses() []Status { return slices.Clone(*p.statuses.Load()) }
 
 // Faults returns the present problems with the journal, by code: MIG_JOURNAL_CORRUPT,

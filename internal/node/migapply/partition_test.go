@@ -25,13 +25,14 @@ func TestPending(t *testing.T) {
 		status Status
 		want   map[gpu.UUID]string
 	}{
-		"the mode waits":       {Status{State: Waiting, Plan: mode}, map[gpu.UUID]string{"GPU-0": "why"}},
-		"the mode changes":     {Status{State: Changing, Plan: mode}, map[gpu.UUID]string{"GPU-0": "why"}},
-		"the mode failed":      {Status{State: Failed, Plan: mode}, map[gpu.UUID]string{}},
-		"done":                 {Status{State: Applied}, map[gpu.UUID]string{}},
-		"refused":              {Status{State: Refused}, map[gpu.UUID]string{}},
-		"only instances":       {Status{State: Waiting, Plan: mig.GPUPlan{Destroy: []mig.Instance{{GI: 1}}}}, map[gpu.UUID]string{}},
-		"only more instances":  {Status{State: Changing, Plan: mig.GPUPlan{Create: []mig.Placed{{Profile: "1g.10gb"}}}}, map[gpu.UUID]string{}},
+		"the mode waits":   {Status{State: Waiting, Plan: mode}, map[gpu.UUID]string{"GPU-0": "why"}},
+		"the mode changes": {Status{State: Changing, Plan: mode}, map[gpu.UUID]string{"GPU-0": "why"}},
+		"the mode failed":  {Status{State: Failed, Plan: mode}, map[gpu.UUID]string{}},
+		"done":             {Status{State: Applied}, map[gpu.UUID]string{}},
+		"refused":          {Status{State: Refused}, map[gpu.UUID]string{}},
+		"only instances":   {Status{State: Waiting, Plan: mig.GPUPlan{Destroy: []mig.Instance{{GI: 1}}}}, map[gpu.UUID]string{}},
+		"only more instances": {Status{State: Changing, Plan: mig.GPUPlan{Create: []mig.Placed{{Profile: "1g.10gb"}}}},
+			map[gpu.UUID]string{}},
 		"not known what it is": {Status{State: Waiting}, map[gpu.UUID]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +61,8 @@ func TestOneAgentAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	w.want("GPU-1", "1x7g.80gb", "")
 	first := w.partition
-	second := New(Deps{Dir: w.dir, Owner: "second", Hardware: first.deps.Hardware, Inventory: first.deps.Inventory, Ledger: first.deps.Ledger, Clock: w.clock, Log: quiet()})
+	second := New(Deps{Dir: w.dir, Owner: "second", Hardware: first.deps.Hardware, Inventory: first.deps.Inventory,
+		Ledger: first.deps.Ledger, Clock: w.clock, Log: quiet()})
 	var inside []Status
 	first.deps.Fault = func(step Step) error {
 		if step == StepModeSet {
@@ -84,7 +86,8 @@ func TestOneAgentAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: "x"}, []gpu.DeviceKey{{GPU: "GPU-0"}}); !errors.Is(err, ledger.ErrSuperseded) {
+	if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: "x"},
+		[]gpu.DeviceKey{{GPU: "GPU-0"}}); !errors.Is(err, ledger.ErrSuperseded) {
 		t.Fatalf("the first ledger was not superseded: %v", err)
 	}
 	w.be("GPU-0", "1x1g.10gb")
@@ -100,8 +103,8 @@ func TestOneAgentAtATime(t *testing.T) {
 	}
 }
 
-// TestHardwareUnseen: while nobody can look at what was done, the devices stay barred, since
-// the last picture still shows those that are gone.
+// TestHardwareUnseen: while the result of a change cannot be scanned, the devices stay blocked, because the last
+// snapshot still has the removed ones.
 func TestHardwareUnseen(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
@@ -119,11 +122,11 @@ func TestHardwareUnseen(t *testing.T) {
 	}
 	for range 3 {
 		if got := state(t, w.reconcile(), "GPU-0"); got.State == Applied || !strings.Contains(got.Message, "the scan hangs") {
-			t.Errorf("nobody can look: %+v", got)
+			t.Errorf("no scan: %+v", got)
 		}
 		var barred *ledger.BarredError
 		if err := w.run("b", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-11"}); !errors.As(err, &barred) {
-			t.Errorf("a pod got a device that is gone: %v", err)
+			t.Errorf("a pod got a removed device: %v", err)
 		}
 		w.clock.Step(lastRetry)
 	}
@@ -134,7 +137,7 @@ func TestHardwareUnseen(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestDriverLies: the call succeeds, and the GPU is not what it should be.
+// TestDriverLies: the call succeeds, but the GPU is not in the wanted state.
 func TestDriverLies(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	w.want("GPU-1", "1x7g.80gb", "")
@@ -145,7 +148,7 @@ func TestDriverLies(t *testing.T) {
 		return nil
 	}
 	got := state(t, w.reconcile(), "GPU-1")
-	want := "GPU 1 could not be changed to MIG with 1x 7g.80gb: the driver reported success, but 7g.80gb at 0 is missing. It is tried again at 2026-09-01T12:00:11Z, or at once when something else is wanted."
+	want := "GPU 1 could not be changed to MIG with 1x 7g.80gb: the driver reported success, but 7g.80gb at 0 is missing. It is retried at 2026-09-01T12:00:11Z, or at once when something else is wanted."
 	if diff := cmp.Diff(want, got.Message); got.State != Failed || diff != "" {
 		t.Errorf("%s (-want +got):\n%s", got.State, diff)
 	}
@@ -184,8 +187,8 @@ func TestBackoff(t *testing.T) {
 	w.reached(wants)
 }
 
-// TestInterrupted: an agent that is told to leave stops at the next step, and a later Reconcile, of
-// the same agent too, goes on.
+// TestInterrupted: an agent that is stopped ends at the next step, and a later Reconcile, also of the same agent,
+// continues.
 func TestInterrupted(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "1x7g.80gb", "")
@@ -208,7 +211,7 @@ func TestInterrupted(t *testing.T) {
 	w.reached([]Want{{UUID: "GPU-0", Wanted: wanted("1x7g.80gb")}})
 }
 
-// TestJournalOfAnotherNode: a change that was under way on another Node, whose disk this one has, is not carried out.
+// TestJournalOfAnotherNode: a change that was in progress on another Node, whose disk this one has, is not carried out.
 func TestJournalOfAnotherNode(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("our UID is known: %v", known), func(t *testing.T) {
@@ -242,7 +245,7 @@ func TestJournalOfAnotherNode(t *testing.T) {
 }
 
 // TestFailureBesideAWait: an empty instance that cannot be removed is reported while its GPU waits for a pod, until it
-// is gone.
+// is removed.
 func TestFailureBesideAWait(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
@@ -263,7 +266,8 @@ func TestFailureBesideAWait(t *testing.T) {
 	for try := 1; try <= 3; try++ {
 		for range 2 { // when it fails, and during the pause
 			got := state(t, w.reconcile(), "GPU-0")
-			if got.State != Waiting || !strings.Contains(got.Message, "default/a") || !strings.Contains(got.Message, "In use by another client") || removals != try {
+			if got.State != Waiting || !strings.Contains(got.Message, "default/a") || !strings.Contains(got.Message,
+				"In use by another client") || removals != try {
 				t.Errorf("try %d, %d removals: %s: %s", try, removals, got.State, got.Message)
 			}
 		}
@@ -278,7 +282,7 @@ func TestFailureBesideAWait(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestJournalGoodAgain: that the journal was damaged is said until what it may have said is done.
+// TestJournalGoodAgain: the damage of the journal is reported until the changes that it may have recorded are complete.
 func TestJournalGoodAgain(t *testing.T) {
 	for name, layout := range map[string]string{"a change is to be done": "1x7g.80gb", "all is done": "off"} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +310,7 @@ func TestJournalGoodAgain(t *testing.T) {
 	}
 }
 
-// TestJournalUnwritable: without the journal the hardware is not touched, and what was barred serves again.
+// TestJournalUnwritable: without the journal the hardware is not changed, and blocked devices are released.
 func TestJournalUnwritable(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	// With a UID of that size it could not be read back.
@@ -330,7 +334,7 @@ func TestJournalUnwritable(t *testing.T) {
 	}
 }
 
-// TestGenerations are one more for each change and each taking over, for ever.
+// TestGenerations: the generation grows by one for each change and each takeover.
 func TestGenerations(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	generation := func() string {
@@ -353,7 +357,7 @@ func TestGenerations(t *testing.T) {
 	if got := generation(); got != "6" { // begun, taken over, begun again
 		t.Errorf("generation %s, want 6", got)
 	}
-	// A lock file that somebody emptied.
+	// A lock file that was truncated.
 	if err := os.Truncate(filepath.Join(w.dir, LockFile), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -388,8 +392,8 @@ func TestDirUnusable(t *testing.T) {
 	}
 }
 
-// TestHungCall leaves a call behind that does not return; its GPU is left alone, in maintenance, until it
-// does, and the others go on.
+// TestHungCall has a call that does not return; its GPU stays in maintenance until it does, and the other GPUs are not
+// affected.
 func TestHungCall(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 4)
 	w.be("GPU-1", "2x1g.10gb")
@@ -427,7 +431,7 @@ func TestHungCall(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestHungScan does not wait for the inventory for ever.
+// TestHungScan: the wait for the inventory is bounded.
 func TestHungScan(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "off", "")
@@ -444,7 +448,7 @@ func TestHungScan(t *testing.T) {
 	}
 	got := state(t, w.reconcile(), "GPU-0")
 	close(release)
-	if got.State != Waiting || !strings.Contains(got.Message, "the hardware does not answer: no answer within 30s") {
+	if got.State != Waiting || !strings.Contains(got.Message, "the hardware does not respond: no answer within 30s") {
 		t.Errorf("while a scan hangs: %+v", got)
 	}
 	w.breaks = nil
@@ -459,7 +463,8 @@ func BenchmarkIdle(b *testing.B) {
 		w.be(c.id, "7x1g.10gb")
 		w.want(c.id, "7x1g.10gb", "layout all-1g.10gb")
 		for at := range 6 {
-			if err := w.run(fmt.Sprint(c.id, at), gpu.DeviceKey{GPU: c.id, MIG: gpu.UUID(fmt.Sprintf("MIG-%d-1%d", c.index, at))}); err != nil {
+			if err := w.run(fmt.Sprint(c.id, at), gpu.DeviceKey{GPU: c.id,
+				MIG: gpu.UUID(fmt.Sprintf("MIG-%d-1%d", c.index, at))}); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// TestConverges lets pods come and go, people change their minds, the driver fail and the agent
-// die. At no time is anything lost that is held (the hardware of the world watches over
-// that); once that is over each GPU is what is wanted, or waits for somebody who is there.
+// TestConverges starts and ends pods, changes the wanted layout, lets the driver fail and kills the agent at random. A
+// held device is never removed (the model's hardware checks it); when the events end each GPU is as wanted, or waits
+// for a holder that exists.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "partition")
@@ -59,7 +59,8 @@ func layout(t *rapid.T) string {
 // event is something that happens on a node.
 func (w *world) event(t *rapid.T, n int) {
 	device := w.gpus[rapid.IntRange(0, len(w.gpus)-1).Draw(t, "gpu")].id
-	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill", "open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
+	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill",
+		"open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
 	case "want":
 		w.want(device, layout(t), fmt.Sprintf("change %d", n))
 	case "unwant":
@@ -74,12 +75,12 @@ func (w *world) event(t *rapid.T, n int) {
 		if slices.ContainsFunc(slices.Collect(maps.Values(w.pods)), func(p *fakePod) bool { return slices.Contains(p.keys, key) }) {
 			return // the kubelet would not
 		}
-		// What the last scan saw can be gone meanwhile only if nobody gets it.
+		// A device of the last scan may have been removed since, but no pod may get it.
 		_, device := w.look().Device(key.Device())
 		if err := w.run(fmt.Sprintf("pod-%d", n), key); err != nil && !errors.As(err, &barred) {
 			t.Fatalf("run on %s: %v", key, err)
 		} else if err == nil && key.MIG != "" && device == nil {
-			t.Fatalf("a pod got %s, which is gone:\n%s%v", key, w.picture(), w.trace)
+			t.Fatalf("a pod got %s, which was removed:\n%s%v", key, w.picture(), w.trace)
 		}
 	case "end", "forget":
 		pods := slices.Sorted(maps.Keys(w.pods))
@@ -94,7 +95,8 @@ func (w *world) event(t *rapid.T, n int) {
 		w.pods[pod].orphan = true
 		w.compare()
 	case "fail":
-		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"create", "destroy", "mode", "reset", "touch", "scan", "quiesce"}), 1, 3).Draw(t, "calls")
+		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"create", "destroy", "mode", "reset", "touch", "scan",
+			"quiesce"}), 1, 3).Draw(t, "calls")
 		w.breakNext(calls, rapid.IntRange(0, 4).Draw(t, "always") == 0)
 	case "kill":
 		w.killAt = w.points + rapid.IntRange(1, 25).Draw(t, "points")
@@ -114,7 +116,7 @@ func (w *world) event(t *rapid.T, n int) {
 	}
 }
 
-// judge looks at a node where nothing more happens.
+// judge checks a node after the last event.
 func (w *world) judge(statuses []Status) {
 	w.t.Helper()
 	now := w.look()
@@ -125,7 +127,7 @@ func (w *world) judge(statuses []Status) {
 		case Waiting:
 			waits[s.UUID] = true
 			if len(s.Plan.Blockers) == 0 {
-				w.t.Fatalf("%s waits for nobody: %s\n%s%v", s.UUID, s.Message, w.picture(), w.trace)
+				w.t.Fatalf("%s waits without a holder: %s\n%s%v", s.UUID, s.Message, w.picture(), w.trace)
 			}
 			for _, blocker := range s.Plan.Blockers {
 				for _, who := range blocker.Holders {

@@ -17,7 +17,7 @@ type try struct {
 	message, aside string
 }
 
-// unsure leaves a GPU unchanged that the last scan could not read completely: what it did not read may exist.
+// unsure leaves a GPU unchanged that the last scan could not read completely: instances that it did not read may exist.
 func (r *round) unsure(j *job) {
 	for _, last := range *r.statuses.Load() {
 		if last.UUID == j.want.UUID && last.State == Applied && reflect.DeepEqual(last.Plan.Wanted, j.want.Wanted) {
@@ -25,7 +25,8 @@ func (r *round) unsure(j *job) {
 			return
 		}
 	}
-	j.message = fmt.Sprintf("%s does not change to %s yet: its partitions could not be read completely. The next scan reads them again.", name(j.device), goal(j.want))
+	j.message = fmt.Sprintf("%s does not change to %s yet: its partitions could not be read completely. The next scan reads them again.",
+		name(j.device), goal(j.want))
 }
 
 // failed records a failure and when the change is tried again.
@@ -38,15 +39,16 @@ func (r *round) failed(j *job) {
 	pause := min(firstRetry<<min(t.times, 10), lastRetry)
 	t.times++
 	t.next = r.deps.Clock.Now().Add(pause)
-	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is tried again at %s, or at once when something else is wanted.",
+	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is retried at %s, or at once when something else is wanted.",
 		name(j.device), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
-	t.aside = fmt.Sprintf("Meanwhile this failed, and is tried again at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
+	t.aside = fmt.Sprintf("This failed and is retried at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
 	t.report(j)
-	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source, "error", j.err, "times", t.times, "next", pause)
+	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source,
+		"error", j.err, "times", t.times, "next", pause)
 }
 
-// report adds a failure to the status of a GPU. A GPU that waits or is refused stays so, since what failed there is only work that
-// affects no holder.
+// report adds a failure to the status of a GPU. A GPU that waits or is refused keeps this state, because only work that
+// affects no holder has failed.
 func (t *try) report(j *job) {
 	switch {
 	case j.ready:

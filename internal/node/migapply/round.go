@@ -22,7 +22,7 @@ type round struct {
 	journal journal
 	wants   []Want
 	jobs    []*job
-	// closed says why nothing may be changed now; empty when it may.
+	// closed is the reason why nothing may be changed now; empty when it may.
 	closed string
 	// readWell is true when the journal, or that there is none, could be read.
 	readWell bool
@@ -48,7 +48,8 @@ type job struct {
 	waits bool
 	// needsReset is set when the mode waits for a reset.
 	needsReset bool
-	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is none.
+	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is
+	// none.
 	worked bool
 	err    error
 	after  *job
@@ -58,7 +59,7 @@ func (j *job) busy() bool {
 	return len(j.destroy) > 0 || j.mode != nil || len(j.create) > 0 || j.touch
 }
 
-// dropWork drops the work.
+// dropWork removes the work of the job.
 func (j *job) dropWork() { j.ready, j.destroy, j.mode, j.create, j.touch = false, nil, nil, nil, false }
 
 // stopError ends a round immediately, as the death of the agent would: the agent stops, or a test stops it.
@@ -89,10 +90,11 @@ func (r *round) stopped() error {
 	return nil
 }
 
-// Reconcile brings the GPUs as close to what is wanted as is possible now, and returns the status of each in the order of
-// their index. Call it when wants, the inventory, the ledger or the result of Deps.Blind have changed, and every few seconds
-// as long as a GPU is not Applied. GPUs without a want are left unchanged. While GPUs are changed it takes as long as the
-// hardware does; Statuses shows the progress. When ctx ends it stops at the next step, and the next agent continues.
+// Reconcile brings the GPUs as close to what is wanted as is possible now, and returns the status of each in the order
+// of their index. Call it when wants, the inventory, the ledger or the result of Deps.Blind have changed, and every few
+// seconds as long as a GPU is not Applied. GPUs without a want are left unchanged. While GPUs are changed it takes as
+// long as the hardware needs; Statuses shows the progress. When ctx ends it stops at the next step, and the next agent
+// continues.
 func (p *Partition) Reconcile(ctx context.Context, wants []Want) []Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +122,7 @@ func (r *round) run() error {
 			return err
 		}
 		if err != nil {
-			r.closed = cmp.Or(r.closed, fmt.Sprintf("the hardware does not answer: %v", err))
+			r.closed = cmp.Or(r.closed, fmt.Sprintf("the hardware does not respond: %v", err))
 		}
 		r.planAll()
 	}
@@ -146,7 +148,7 @@ func (r *round) run() error {
 	return r.closeJournal()
 }
 
-// enter takes the lock and reads the journal, or sets closed to the reason why nothing may be changed.
+// enter acquires the lock and reads the journal, or sets closed to the reason why nothing may be changed.
 func (r *round) enter() error {
 	if !r.deps.Ledger.Writes() {
 		r.closed = "another agent of this node writes the ledger"
@@ -176,7 +178,7 @@ func (r *round) enter() error {
 const (
 	unreadable = "MIG_JOURNAL_UNREADABLE"
 	unwritable = "MIG_JOURNAL_UNWRITABLE"
-	// The codes of a journal that was kept aside.
+	// The codes of a journal that was renamed.
 	corrupt      = "MIG_JOURNAL_CORRUPT"
 	otherVersion = "MIG_JOURNAL_VERSION"
 )
@@ -192,7 +194,7 @@ func (r *round) rescan() error {
 	return err
 }
 
-// planAll makes the jobs: from what is wanted, and from changes in progress of other GPUs.
+// planAll creates the jobs: from what is wanted, and from changes in progress of other GPUs.
 func (r *round) planAll() {
 	r.jobs = nil
 	snapshot, held := r.deps.Inventory.Current(), r.holdings()
@@ -228,7 +230,7 @@ func (j *job) index() int {
 	return j.device.Index
 }
 
-// consider returns what is to be done with a GPU, and whether it can be done now.
+// consider returns the work on a GPU, and whether it can be done now.
 func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job {
 	j := &job{want: want, device: snapshot.GPU(want.UUID), state: Waiting}
 	failed := r.tries[want.UUID]
@@ -242,11 +244,12 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 	}
 	if c := r.hanging(want.UUID); c != nil {
 		j.state = Failed
-		j.message = fmt.Sprintf("%s does not change to %s: %v. Until it answers, the GPU is not changed, and the devices that were to change are not allocated.", name(j.device), goal(want), c)
+		j.message = fmt.Sprintf("%s does not change to %s: %v. Until it answers, the GPU is not changed, and the devices that were to change are not allocated.",
+			name(j.device), goal(want), c)
 		return j
 	}
 	if j.device.Health.State == gpu.Gone {
-		j.message = fmt.Sprintf("%s does not answer. It changes to %s when it does.", name(j.device), goal(want))
+		j.message = fmt.Sprintf("%s does not respond. It changes to %s when it does.", name(j.device), goal(want))
 		return j
 	}
 	if j.device.MIG.Unsure {
@@ -336,7 +339,7 @@ func (r *round) holdFor(at **job) error {
 		err = r.hold(j.want.UUID, nil)
 	}
 	if barred, ok := errors.AsType[*ledger.BarredError](err); ok {
-		// A holder was faster, or holds a device that the planner does not see.
+		// A holder acquired a device first, or holds one that the planner does not list.
 		j = r.consider(j.want, r.deps.Inventory.Current(), r.holdings())
 		if j.ready {
 			j.dropWork()
@@ -354,7 +357,7 @@ func (r *round) holdFor(at **job) error {
 	return err
 }
 
-// publish makes the jobs' states visible.
+// publish publishes the jobs' states.
 func (r *round) publish() {
 	statuses := make([]Status, 0, len(r.jobs))
 	for _, j := range r.jobs {

@@ -24,7 +24,7 @@ func (r *round) readJournal() error {
 		if result.State == statefile.Newer {
 			code = otherVersion
 		}
-		r.fault(code, fmt.Sprintf("%v. A change that was in progress is planned again from what is wanted now; a GPU for which nothing is wanted stays as it is.", result.Err))
+		r.fault(code, fmt.Sprintf("%v. A change that was in progress is planned again from what is wanted now; a GPU for which nothing is wanted is not changed.", result.Err))
 	}
 	r.readWell = !result.Lost()
 	r.clearFault(unreadable)
@@ -50,7 +50,7 @@ func (r *round) nodeUID() string {
 	return r.deps.NodeUID()
 }
 
-// clearJournalFaults ends the problem of a journal that was kept aside, in a round that read a valid one: when one was written
+// clearJournalFaults ends the problem of a renamed journal in a round that read a valid one: when one was written
 // since, or when every GPU is as wanted, so that nothing depends on the damaged one.
 func (r *round) clearJournalFaults() {
 	open := slices.ContainsFunc(r.jobs, func(j *job) bool { return j.state != Applied && j.state != Refused })
@@ -73,7 +73,8 @@ func (r *round) takeOver() error {
 		}
 		for _, e := range r.journal.GPUs {
 			r.unseen[e.UUID], r.untouched[e.UUID] = true, true
-			r.deps.Log.Info("resumed a MIG change", "gpu", e.UUID, "wanted", shape(e.Wanted), "source", e.Source, "begunBy", before, "generation", r.journal.Generation)
+			r.deps.Log.Info("resumed a MIG change", "gpu", e.UUID, "wanted", shape(e.Wanted), "source", e.Source,
+				"begunBy", before, "generation", r.journal.Generation)
 		}
 	}
 	r.resumed = true
@@ -112,8 +113,8 @@ func (r *round) closeJournal() error {
 	}
 	for _, j := range r.jobs {
 		wanted := slices.ContainsFunc(r.wants, func(w Want) bool { return w.UUID == j.want.UUID })
-		// A failure ends a change too when it is still wanted, since it is planned again later; a change that the hardware
-		// does not show is still in progress.
+		// A failure ends a change too when it is still wanted, since it is planned again later; a change that the
+		// hardware does not show is still in progress.
 		ended := j.state == Failed && wanted && r.known(j.want.UUID) && !r.untouched[j.want.UUID]
 		if j.state == Applied || j.state == Refused || ended {
 			r.journal.drop(j.want.UUID)

@@ -47,7 +47,8 @@ func newNodeWith(t *testing.T, profile string, options sim.Options) *node {
 		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
 	}}
 	adapter := nvidia.New(deps)
-	n := &node{t: t, machine: m, actions: nvidia.NewActions(deps), dir: t.TempDir(), inventory: inventory.New(inventory.Deps{Source: adapter})}
+	n := &node{t: t, machine: m, actions: nvidia.NewActions(deps), dir: t.TempDir(),
+		inventory: inventory.New(inventory.Deps{Source: adapter})}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.inventory.Run(ctx) }()
@@ -100,7 +101,7 @@ func (n *node) Reset(_ context.Context, gpus []gpu.UUID) error {
 	return n.machine.ResetGPUs(refs...)
 }
 
-// life runs an agent until it dies or nothing more happens, and returns the last statuses and the steps.
+// life runs an agent until it is killed or nothing is left to do, and returns the last statuses and the steps.
 func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (last []migapply.Status, steps int) {
 	n.t.Helper()
 	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(n.dir, "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler)})
@@ -110,7 +111,8 @@ func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (la
 	defer book.Close()
 	var view ledger.NodeView
 	for i, key := range pods {
-		view.Assignments = append(view.Assignments, ledger.Assignment{PodUID: fmt.Sprintf("pod-%d", i), Container: "main", Keys: []gpu.DeviceKey{key}})
+		view.Assignments = append(view.Assignments, ledger.Assignment{PodUID: fmt.Sprintf("pod-%d", i),
+			Container: "main", Keys: []gpu.DeviceKey{key}})
 	}
 	book.Reconcile(view)
 	killed := errors.New("killed")
@@ -156,7 +158,8 @@ func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Wa
 func nobody(gpu.DeviceKey) []string { return nil }
 
 // TestLayoutsOnSimulatedMachines goes through layouts of a GPU of each kind: all that it can have on the small
-// machines, which scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with BERTH_SOAK.
+// machines, which scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with
+// BERTH_SOAK.
 func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -208,7 +211,8 @@ func TestOldDriver(t *testing.T) {
 			statuses, _ = n.life(off, nil, 0)
 			n.are(t, statuses, off)
 			wants[0].Wanted.Devices = map[string]int{"9g.99gb": 1}
-			if statuses, _ = n.life(wants, nil, 0); statuses[0].State != migapply.Refused || !strings.Contains(statuses[0].Message, "9g.99gb") {
+			if statuses, _ = n.life(wants, nil,
+				0); statuses[0].State != migapply.Refused || !strings.Contains(statuses[0].Message, "9g.99gb") {
 				t.Errorf("a profile that is not there: %+v", statuses)
 			}
 		})
@@ -225,7 +229,8 @@ func TestKilledOnSimulatedMachines(t *testing.T) {
 			n := newNode(t, profile)
 			first, second := n.Current().GPUs[0].UUID, n.Current().GPUs[1].UUID
 			old := []migapply.Want{{UUID: first, Wanted: mig.Wanted{Enabled: true, Devices: devices[0]}}, {UUID: second}}
-			next := []migapply.Want{{UUID: first, Wanted: mig.Wanted{Enabled: true, Devices: devices[1]}}, {UUID: second, Wanted: mig.Wanted{Enabled: true, Devices: devices[0]}}}
+			next := []migapply.Want{{UUID: first, Wanted: mig.Wanted{Enabled: true, Devices: devices[1]}},
+				{UUID: second, Wanted: mig.Wanted{Enabled: true, Devices: devices[0]}}}
 			last := 0
 			for at := 1; last == 0; at++ {
 				statuses, _ := n.life(old, nil, 0)
@@ -241,7 +246,7 @@ func TestKilledOnSimulatedMachines(t *testing.T) {
 				n.are(t, statuses, next)
 				for _, key := range held {
 					if _, device := n.Current().Device(key.MIG); device == nil {
-						t.Fatalf("killed at step %d: %s, which is in use, is gone", at, key)
+						t.Fatalf("killed at step %d: %s, which is in use, was removed", at, key)
 					}
 				}
 			}
@@ -252,8 +257,8 @@ func TestKilledOnSimulatedMachines(t *testing.T) {
 	}
 }
 
-// TestMaskedCapabilities: while /proc/driver/nvidia is masked or half read, and the ledger does not know it either, a
-// MIG device stays: NVML lists it.
+// TestMaskedCapabilities: a MIG device is kept while /proc/driver/nvidia is masked or partly read and the ledger does
+// not have the device, because NVML lists it.
 func TestMaskedCapabilities(t *testing.T) {
 	for _, hidden := range []string{"gi*/ci*", "gi*/*", "gi*"} {
 		t.Run(hidden, func(t *testing.T) {
@@ -282,7 +287,8 @@ func TestMaskedCapabilities(t *testing.T) {
 	}
 }
 
-// TestOpenSimulatedGPU: a program that NVML does not list keeps a GPU from being reset, so its instances stay until it is gone.
+// TestOpenSimulatedGPU: a program that NVML does not list prevents the reset of a GPU, so its instances are kept until
+// the program has ended.
 func TestOpenSimulatedGPU(t *testing.T) {
 	n := newNode(t, "a30x4")
 	first := n.Current().GPUs[0]
@@ -297,7 +303,8 @@ func TestOpenSimulatedGPU(t *testing.T) {
 	}
 	off := []migapply.Want{{UUID: first.UUID}}
 	statuses, _ = n.life(off, nil, 1000)
-	if len(statuses) != 1 || statuses[0].State != migapply.Waiting || !strings.Contains(statuses[0].Message, "process 4711 (nv-hostengine)") {
+	if len(statuses) != 1 || statuses[0].State != migapply.Waiting || !strings.Contains(statuses[0].Message,
+		"process 4711 (nv-hostengine)") {
 		t.Errorf("statuses %+v", statuses)
 	}
 	if got := len(n.Current().GPU(first.UUID).MIG.Devices); got != 4 {

@@ -38,7 +38,7 @@ func list(parts []string) string {
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }
 
-// goal is the shape with the source that wants it.
+// goal returns the shape with the source of the want.
 func goal(want Want) string {
 	if want.Source == "" {
 		return shape(want.Wanted)
@@ -49,7 +49,7 @@ func goal(want Want) string {
 // name is the name of a GPU in messages.
 func name(device *gpu.GPU) string { return "GPU " + strconv.Itoa(device.Index) }
 
-// ended describes what has to happen first: "default/a (3g.40gb at 4) and default/b have ended".
+// ended names the holders that have to end first: "default/a (3g.40gb at 4) and default/b have ended".
 func ended(all []mig.Blocker) string {
 	var parts []string
 	holders := 0

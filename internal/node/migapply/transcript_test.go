@@ -39,14 +39,14 @@ func TestTranscripts(t *testing.T) {
 
 // play runs a command:
 //
-//	be, want           lines of a GPU and what it is, or is to be (and who says so)
-//	shares CARD N      its devices are offered in N shares each
+//	be, want           lines of a GPU and its present, or wanted, shape (and the source)
+//	shares CARD N      its devices are advertised as N replicas each
 //	run POD KEY        a pod gets a device; end, forget POD; claim, unclaim ID; admit KEY
 //	gpu GPU gone|back|incapable|out|pending MODE|empty START
-//	blind              says why it is not known who holds what
-//	reconcile          prints the statuses, the GPUs that leave the offers, and what was done
-//	fail [always]      lines of the calls that fail next (a beginning is enough); work
-//	kill STEP [n=N]    the agent dies at the N-th such step from now
+//	blind              sets why the holders are not known
+//	reconcile          prints the statuses, the GPUs that are withheld, and the calls
+//	fail [always]      lines of the calls that fail next (as prefixes); work
+//	kill STEP [n=N]    the agent is killed at the N-th such step from now
 //	advance DURATION
 //	picture, journal, faults, files; spoil
 func (w *world) play(t *testing.T, d *datadriven.TestData) string {
@@ -161,7 +161,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// tell prints what a Reconcile says and did.
+// tell prints the results and the calls of a Reconcile.
 func (w *world) tell(reconcile func() []Status) string {
 	before, lives, notes := len(w.trace), w.lives, w.notes
 	statuses := reconcile()
@@ -183,7 +183,7 @@ func (w *world) tell(reconcile func() []Status) string {
 		fmt.Fprintf(&b, "%s leaves the offers\n", id)
 	}
 	if w.notes > notes {
-		fmt.Fprintf(&b, "(told %d times)\n", w.notes-notes)
+		fmt.Fprintf(&b, "(signalled %d times)\n", w.notes-notes)
 	}
 	return b.String()
 }
@@ -201,9 +201,9 @@ func (w *world) breakNext(calls []string, always bool) {
 	}
 }
 
-// killNext reconciles and dies at the n-th such step.
+// killNext reconciles and kills the agent at the n-th such step.
 func (w *world) killNext(t *testing.T, step string, n int) string {
-	// The points are counted in a life that is not spoiled by dying: on the way, by the trace.
+	// The points are counted from the trace of an agent that is not killed.
 	seen := 0
 	fault := w.partition.deps.Fault
 	w.partition.deps.Fault = func(s Step) error {

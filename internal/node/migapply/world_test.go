@@ -31,14 +31,14 @@ func (c hastyClock) After(d time.Duration) <-chan time.Time {
 	return fired
 }
 
-// checker is what a world needs of a test.
+// checker is the part of a test that a world uses.
 type checker interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// world is a node: GPUs, a kubelet in a few lines, the real ledger, and an agent that can be killed.
-// It watches over what must never happen.
+// world is a model of a node: GPUs, a simple kubelet, the real ledger, and an agent that can be killed. It checks the
+// invariants.
 type world struct {
 	t    checker
 	dir  string
@@ -60,18 +60,18 @@ type world struct {
 	lives     int
 	ctx       context.Context
 
-	// points counts the moments at which the agent could die; it dies at the killAt-th.
+	// points counts the points at which the agent can be killed; it is killed at the killAt-th.
 	points, killAt int
 	dead           bool
 	cancel         context.CancelFunc
 	// trace are the steps and the calls of the hardware.
 	trace []string
-	// breaks says whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
+	// breaks reports whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
 	breaks func(call string) error
 	notes  int
 	// changing is true from when the journal is written until all is done.
 	changing bool
-	// breach is the first thing that must never happen.
+	// breach is the first violation of an invariant.
 	breach string
 }
 
@@ -180,7 +180,7 @@ func (w *world) never(format string, args ...any) {
 
 func (w *world) living() {
 	if w.dead {
-		w.never("a dead agent does something after %v", w.trace)
+		w.never("a killed agent continues after %v", w.trace)
 	}
 }
 
@@ -196,7 +196,8 @@ func (w *world) grab() {
 		}
 		for _, gone := range status.Plan.Destroy {
 			if gone.UUID != "" {
-				keys = append(keys, gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID}, gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID, Share: 2})
+				keys = append(keys, gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID},
+					gpu.DeviceKey{GPU: status.UUID, MIG: gone.UUID, Share: 2})
 			}
 		}
 		for _, key := range keys {
@@ -217,7 +218,8 @@ func (w *world) look() *gpu.Snapshot {
 			one.Health.State = gpu.Gone
 		}
 		if !c.incapable {
-			one.MIG = gpu.MIG{Capable: true, Enabled: c.enabled, PendingEnabled: c.pending, ModeNeedsReset: c.needsReset, Geometry: geometry()}
+			one.MIG = gpu.MIG{Capable: true, Enabled: c.enabled, PendingEnabled: c.pending,
+				ModeNeedsReset: c.needsReset, Geometry: geometry()}
 		}
 		for i, in := range c.instances {
 			if !in.device {
@@ -287,7 +289,8 @@ func (w *world) compare() {
 	for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
 		p := w.pods[pod]
 		if p.orphan {
-			view.Containers = append(view.Containers, ledger.Container{ID: "c-" + pod, PodUID: pod, Namespace: "default", Pod: pod, Name: "main", Keys: p.keys})
+			view.Containers = append(view.Containers, ledger.Container{ID: "c-" + pod, PodUID: pod,
+				Namespace: "default", Pod: pod, Name: "main", Keys: p.keys})
 			continue
 		}
 		view.Assignments = append(view.Assignments, ledger.Assignment{PodUID: pod, Container: "main", Keys: p.keys})
@@ -298,7 +301,7 @@ func (w *world) compare() {
 	}
 }
 
-// run starts a pod on a device, unless it is barred.
+// run starts a pod on a device, unless it is blocked.
 func (w *world) run(pod string, key gpu.DeviceKey) error {
 	if !slices.Contains(w.devices(key.GPU), key) {
 		return fmt.Errorf("%s is not offered", key)
@@ -316,7 +319,7 @@ func (w *world) end(pod string) {
 	w.compare()
 }
 
-// reconcile returns the statuses; when the agent dies in it, the next one is there afterwards.
+// reconcile returns the statuses; if the agent is killed in it, the next one is started.
 func (w *world) reconcile() []Status {
 	w.t.Helper()
 	statuses := w.partition.Reconcile(w.ctx, w.wants)
@@ -331,7 +334,7 @@ func (w *world) reconcile() []Status {
 	return statuses
 }
 
-// settle reconciles until nothing more happens, also not after the pause that follows a failure.
+// settle reconciles until nothing changes any more, including after the pause that follows a failure.
 func (w *world) settle() []Status {
 	w.t.Helper()
 	quiet := 0
@@ -374,7 +377,7 @@ func wanted(text string) mig.Wanted {
 	return out
 }
 
-// be makes a GPU so at once, by a change without any agent.
+// be sets the shape of a GPU at once, without an agent.
 func (w *world) be(id gpu.UUID, text string) {
 	c, to := w.gpuOf(id), wanted(text)
 	c.enabled, c.pending, c.instances = to.Enabled, to.Enabled, nil
@@ -388,7 +391,7 @@ func (w *world) be(id gpu.UUID, text string) {
 	w.scan()
 }
 
-// picture prints the hardware, who holds it, and what is under way.
+// picture prints the hardware, the holders, and the changes in progress.
 func (w *world) picture() string {
 	var b strings.Builder
 	for _, c := range w.gpus {
@@ -410,7 +413,7 @@ func (w *world) picture() string {
 	return b.String()
 }
 
-// reached fails unless the GPUs are as wanted and nothing of the way there is left.
+// reached fails unless the GPUs are as wanted and no journal or maintenance is left.
 func (w *world) reached(wants []Want) {
 	w.t.Helper()
 	now := w.look()
