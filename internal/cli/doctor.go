@@ -25,7 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What ends berth doctor after its report was printed.
+// These errors end berth doctor after its report was printed.
 var (
 	errProblems      = errors.New("there are problems")
 	errNotAllChecked = errors.New("not everything could be checked")
@@ -80,23 +80,24 @@ problems, 1 for a node with problems, 2 if something could not be checked.`,
 	return cmd
 }
 
-// examine checks the node named by what the API says, or this node itself.
+// examine checks the node with that name from its API objects, or this node itself.
 func examine(ctx context.Context, from *sources, mpsRoot string, args []string) (*v1alpha1.Doctor, error) {
 	api, noAPI := from.api()
 	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
 	if len(args) == 1 {
 		switch {
 		case here:
-			return nil, usagef("doctor %s: a node's name asks the API; leave it out to check this node", args[0])
+			return nil, usagef("doctor %s: a node name is looked up in the API; leave it out to check this node", args[0])
 		case api == nil:
-			return nil, cannot(&hintError{fmt.Errorf("doctor %s: there is no API server to ask: %s", args[0], noAPI),
+			return nil, cannot(&hintError{fmt.Errorf("doctor %s: no API server: %s", args[0], noAPI),
 				"fix: give --kubeconfig FILE, or run berth doctor on the node itself, as root"})
 		}
 		return doctor.OfNode(ctx, nodeReader{api, api.Client}, args[0]), nil
 	}
 	if !here && !from.onNode() {
 		if api != nil {
-			return nil, usagef("doctor: this is no node (there is no %s): say which node, or give --kubelet-dir", filepath.Join(from.places.KubeletDir, "device-plugins"))
+			return nil, usagef("doctor: this is no node (there is no %s): give the name of a node, or --kubelet-dir",
+				filepath.Join(from.places.KubeletDir, "device-plugins"))
 		}
 		return nil, cannot(from.nothingToRead("doctor", noAPI, "  berth doctor --sim DIR                a simulated node"))
 	}
@@ -118,14 +119,15 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 	if from.sim != "" {
 		machine, err := sim.Open(from.sim)
 		if err != nil {
-			return nil, cannot(&hintError{fmt.Errorf("open simulated hardware %s: %w", from.sim, err), "fix: berth sim create " + from.sim + " --profile a100x8-40g"})
+			return nil, cannot(&hintError{fmt.Errorf("open simulated hardware %s: %w", from.sim, err),
+				"fix: berth sim create " + from.sim + " --profile a100x8-40g"})
 		}
 		deps.DriverRoot, deps.Proc, deps.Simulated = machine.Root(), filepath.Join(machine.Root(), "proc"), true
 	}
 	return doctor.Run(ctx, deps), nil
 }
 
-// nodeReader reads nodes and GPUNodes of an API server.
+// nodeReader reads nodes and GPUNodes from an API server.
 type nodeReader struct {
 	*evidence.API
 	client dynamic.Interface
@@ -151,7 +153,7 @@ func (r nodeReader) Node(ctx context.Context, name string) (*corev1.Node, error)
 	return node, nil
 }
 
-// doctorTable prints the findings, and below them what the problems mean and what to do.
+// doctorTable prints the findings and, below them, what the problems mean and how to fix them.
 func doctorTable(w io.Writer, report *v1alpha1.Doctor) error {
 	var rows [][]string
 	var codes []string
@@ -206,7 +208,7 @@ func verdictText(report *v1alpha1.Doctor) string {
 	case v1alpha1.DoctorProblems:
 		return term.Clean(name) + " has problems"
 	case v1alpha1.DoctorUnknown:
-		return "nothing wrong was found of " + term.Clean(name) + ", but not everything could be looked at"
+		return "no problem was found on " + term.Clean(name) + ", but not everything could be checked"
 	}
 	return term.Clean(name) + " is healthy"
 }

@@ -55,8 +55,8 @@ lists simulated hardware, with holders if an agent runs on it.`,
 // whatTop is the command that needs an agent's samples.
 const whatTop = "top"
 
-// gpuNodes are the GPUNode objects of the cluster, or one made of this node's places,
-// and the places that were not read.
+// gpuNodes returns the GPUNode objects of the cluster, or one built from this node's own sources, and the sources that
+// were not read.
 func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) ([]v1alpha1.GPUNode, []trace.Unread, error) {
 	api, noAPI := from.api()
 	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
@@ -82,7 +82,7 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 	if local == nil {
 		alternatives := "  berth " + what + " --sim DIR                  a simulated node"
 		if what == whatTop {
-			// Nobody samples simulated hardware without an agent.
+			// Without an agent, simulated hardware is not sampled.
 			alternatives = "  berth gpus --sim DIR                 the GPUs of a simulated node, without their use"
 		}
 		return nil, nil, from.nothingToRead(what, noAPI, alternatives)
@@ -92,7 +92,8 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 	}
 	node := localNode(local)
 	if len(wanted) > 0 && (len(wanted) > 1 || wanted[0] != node.Name) {
-		return nil, nil, usagef("%s: this is the node %s; leave the name out, or drop the flags that read this node", strings.Join(wanted, " "), orElse(node.Name, "here"))
+		return nil, nil, usagef("%s: this is the node %s; leave the name out, or drop the flags that read this node",
+			strings.Join(wanted, " "), orElse(node.Name, "here"))
 	}
 	var missed []trace.Unread
 	for _, one := range local.Unread {
@@ -114,7 +115,7 @@ func noHardware(what string, local *evidence.Local) error {
 		"fix: run it where the NVIDIA driver or a berth-agent is (--driver-root, --agent), or give --sim DIR"}
 }
 
-// chosen keeps the nodes named; all when none is.
+// chosen returns the nodes with the wanted names, or all nodes if no name is given.
 func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, error) {
 	if len(wanted) == 0 {
 		return nodes, nil
@@ -131,19 +132,19 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 		if slices.Contains(names, name) {
 			continue
 		}
-		err := fmt.Errorf("find GPUNode %s: there is none of that name", name)
+		err := fmt.Errorf("find GPUNode %s: no such object", name)
 		if near := trace.Nearest(name, names, 3); len(near) > 0 {
 			return nil, &hintError{err, "did you mean: " + strings.Join(near, ", ")}
 		}
 		if len(names) > 0 {
-			return nil, &hintError{err, "there are: " + strings.Join(names[:min(len(names), 10)], ", ")}
+			return nil, &hintError{err, "existing: " + strings.Join(names[:min(len(names), 10)], ", ")}
 		}
-		return nil, &hintError{err, "there are no GPUNode objects at all: berth-agent publishes them"}
+		return nil, &hintError{err, "there are no GPUNode objects; berth-agent publishes them"}
 	}
 	return out, nil
 }
 
-// localNode is the GPUNode that the node's own places amount to.
+// localNode returns a GPUNode built from the node's own sources.
 func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 	picture := trace.Join(local.Evidence)
 	var holdings []gpu.Holding
@@ -210,7 +211,7 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 		return err
 	}
 	if len(table.draining) > 0 {
-		root := &term.Node{Text: "draining, nothing more of it is given out:"}
+		root := &term.Node{Text: "draining, not allocated to new pods:"}
 		for _, text := range table.draining {
 			root.Add(text, "")
 		}
@@ -221,14 +222,14 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 	return notReadTable(w, list.NotRead)
 }
 
-// gpuRows are the rows of the table of GPUs, with what is said below it.
+// gpuRows are the rows of the table of GPUs, and the notes below it.
 type gpuRows struct {
 	head     []string
 	rows     [][]string
 	draining []string
 }
 
-// add completes a row: as what the device is offered, where any device says so, and who holds it.
+// add completes a row with the resource that the device is advertised as, if there is any, and with its holders.
 func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder, partitioned bool) {
 	if len(t.head) > len(row)+1 {
 		resource, sharing := "-", "-"
@@ -236,7 +237,7 @@ func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alph
 		case offered != nil:
 			resource, sharing = offered.Resource, sharingColumn(offered, held)
 		case partitioned:
-			resource, sharing = "", "" // its MIG devices are
+			resource, sharing = "", "" // its MIG devices have them
 		}
 		row = append(row, resource, sharing)
 	}
@@ -250,7 +251,7 @@ func (t *gpuRows) add(row []string, offered *v1alpha1.DeviceOffer, held []v1alph
 	}
 }
 
-// partHealth is the verdict on a MIG device; nothing where nothing was said of it.
+// partHealth returns the health of a MIG device, or "" if it is unknown.
 func partHealth(health *v1alpha1.DeviceHealth) string {
 	if health == nil {
 		return ""
@@ -258,12 +259,12 @@ func partHealth(health *v1alpha1.DeviceHealth) string {
 	return evidence.HealthText(*health)
 }
 
-// offers tells whether anything says as what the GPU or a part of it is given out.
+// offers reports whether the GPU or a part of it has a resource to show.
 func offers(d *v1alpha1.GPUDevice) bool {
 	return d.Offered != nil || slices.ContainsFunc(d.MIGDevices, func(m v1alpha1.MIGDevice) bool { return m.Offered != nil })
 }
 
-// sharingColumn is the mode with the number of shares, and how many of them are held.
+// sharingColumn returns the sharing mode with the number of replicas, and how many of them are held.
 func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string {
 	mode := offered.Sharing
 	switch mode {
@@ -283,7 +284,7 @@ func sharingColumn(offered *v1alpha1.DeviceOffer, held []v1alpha1.Holder) string
 	return fmt.Sprintf("%s x%d, %d held", mode, offered.Replicas, len(shares))
 }
 
-// memorySlices says where a MIG device is on its GPU.
+// memorySlices returns the placement of a MIG device on its GPU.
 func memorySlices(start, size int) string {
 	if size <= 1 {
 		return fmt.Sprintf("slice %d", start)
@@ -291,7 +292,7 @@ func memorySlices(start, size int) string {
 	return fmt.Sprintf("slices %d-%d", start, start+size-1)
 }
 
-// memory is "-" for a GPU that does not say how much it has, as one that is lost.
+// memory returns "-" for a GPU whose memory is unknown, such as a lost GPU.
 func memory(bytes int64) string {
 	if bytes == 0 {
 		return "-"
@@ -306,8 +307,8 @@ func numa(node int) string {
 	return fmt.Sprint(node)
 }
 
-// holders are the pods that hold a device, each once; "-" for nobody, and nothing
-// for a GPU whose holders stand at its MIG devices.
+// holders returns the pods that hold a device, without duplicates: "-" for none, and "" for a GPU whose holders are
+// listed with its MIG devices.
 func holders(list []v1alpha1.Holder, partitioned bool) string {
 	var texts []string
 	for _, holder := range list {
@@ -321,7 +322,7 @@ func holders(list []v1alpha1.Holder, partitioned bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// holderText names a holder, and says when it is an orphan.
+// holderText returns the name of a holder, and marks orphans.
 func holderText(holder v1alpha1.Holder) string {
 	held := gpunode.HolderOf(&holder)
 	if held.Kind == gpu.HolderOrphan {

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"berth": func() {
-			// The machine that runs the tests may be a node of some cluster.
+			// The machine that runs the tests may itself be a node of a cluster.
 			deps := Deps{Out: os.Stdout, Err: os.Stderr, Name: "berth", KubeletDir: filepath.Join(os.Getenv("WORK"), "no-kubelet")}
 			os.Exit(Run(context.Background(), deps, os.Args[1:]))
 		},
@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// entry is a line of a checkpoint, readable.
+// entry is a line of a checkpoint in readable form.
 type entry struct {
 	UID, Container, Resource string
 	IDs, CDI                 []string
@@ -90,8 +90,8 @@ func writeEnviron(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(args[1:], "\x00")+"\x00"), 0o600))
 }
 
-// lister answers Get with what a file says: a map of NAMESPACE/NAME to containers to device IDs. It has no List, which
-// nothing may call.
+// lister answers Get from a file: a map of NAMESPACE/NAME to containers to device IDs. It has no List, which must not
+// be called.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	pods []*podresources.PodResources
@@ -146,7 +146,7 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	name := fmt.Sprintf("agent-%d.sock", len(glob(ts, "agent-*.sock")))
 	listener, err := net.Listen("unix", ts.MkAbs(name))
 	ts.Check(err)
-	listener.(*net.UnixListener).SetUnlinkOnClose(false) // So that each has a name of its own.
+	listener.(*net.UnixListener).SetUnlinkOnClose(false) // each server has its own path
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page, ok := pages[r.URL.Path]
 		if !ok {
@@ -160,8 +160,7 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("AGENT", name)
 }
 
-// serveAPI answers gets and lists of the objects in a file, as far as berth asks for them;
-// nobody may write.
+// serveAPI answers gets and lists of the objects in a file, as far as berth makes them. It refuses writes.
 func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 	lists := map[string][]any{}
 	objects := map[string]any{}
@@ -199,10 +198,12 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found"})
+		answer := any(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+			"reason": "NotFound", "message": "not found"})
 		if object, ok := objects[r.URL.Path]; ok {
 			if r.Method == http.MethodPatch {
-				forbid := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "may not patch nodes"}
+				forbid := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+					"reason": "Forbidden", "message": "may not patch nodes"}
 				w.WriteHeader(http.StatusForbidden)
 				object = forbid
 			}
@@ -211,7 +212,8 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": list}
 		} else if strings.HasSuffix(r.URL.Path, "/namespaces/secret/events") {
 			w.WriteHeader(http.StatusForbidden)
-			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "events is forbidden"}
+			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+				"reason": "Forbidden", "message": "events is forbidden"}
 		} else {
 			w.WriteHeader(http.StatusNotFound)
 		}

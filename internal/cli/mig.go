@@ -71,9 +71,9 @@ file that need not be in the cluster.`,
 			}
 			switch len(rest) {
 			case 0:
-				return usagef("mig plan %s: say which layout too; berth mig layouts %s lists them", args[0], args[0])
+				return usagef("mig plan %s: the layout is missing; berth mig layouts %s lists the layouts", args[0], args[0])
 			case 2:
-				return usagef("mig plan %s: this node is read; leave the name %s out", strings.Join(args, " "), args[0])
+				return usagef("mig plan %s: these flags read this node; leave out the name %s", strings.Join(args, " "), args[0])
 			}
 			layouts, err := subject.layouts(cmd.Context(), file)
 			if err != nil {
@@ -113,7 +113,7 @@ func newMIGLayoutsCommand(deps Deps) *cobra.Command {
 				return cannot(err)
 			}
 			if len(rest) > 0 {
-				return usagef("mig layouts %s: this node is read; leave the name out", strings.Join(rest, " "))
+				return usagef("mig layouts %s: these flags read this node; leave out its name", strings.Join(rest, " "))
 			}
 			layouts, err := subject.layouts(cmd.Context(), file)
 			if err != nil {
@@ -182,7 +182,7 @@ the ConfigMap that the agent follows.`,
 				node: args[0], layoutName: args[1], layout: layouts.byName[args[1]], force: force, wait: wait,
 			}
 			if dryRun {
-				return a.rehearse(subject.object)
+				return a.printDryRun(subject.object)
 			}
 			return a.apply(ctx, subject.object)
 		},
@@ -194,21 +194,21 @@ the ConfigMap that the agent follows.`,
 	return cmd
 }
 
-// errRefused ends a command after a plan was printed that is refused.
+// errRefused ends a command after it printed a plan that is refused.
 var errRefused = errors.New("the layout is refused")
 
 // migSubject is the hardware that a plan is for.
 type migSubject struct {
-	// node is the name; empty for hardware that is no node's.
+	// node is its name; empty for hardware that does not belong to a node.
 	node string
 	gpus []mig.GPU
-	// object and api are those of a node that was read from an API server.
+	// object and api are set for a node that was read from an API server.
 	object *v1alpha1.GPUNode
 	api    *evidence.API
 }
 
-// migSubjectOf reads this node where the flags say so, otherwise the node that the first
-// argument names. It returns the arguments that are left.
+// migSubjectOf reads this node if the flags require it, otherwise the node that the first argument names. It returns
+// the remaining arguments.
 func migSubjectOf(ctx context.Context, from *sources, what string, args []string) (*migSubject, []string, error) {
 	if slices.ContainsFunc(localFlags(), from.flags.Changed) {
 		subject, err := migSubjectHere(ctx, from, what)
@@ -219,7 +219,7 @@ func migSubjectOf(ctx context.Context, from *sources, what string, args []string
 		return nil, nil, from.nothingToRead(what, noAPI, "  berth mig plan --sim DIR LAYOUT           a simulated node")
 	}
 	if len(args) == 0 {
-		return nil, nil, usagef("%s: say which node, as in berth %s node-0", what, what)
+		return nil, nil, usagef("%s: the name of a node is missing, as in berth %s node-0", what, what)
 	}
 	subject, err := migSubjectOfNode(ctx, api, args[0])
 	return subject, args[1:], err

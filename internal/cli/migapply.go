@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The labels of a Node by which a layout is asked for, and what became of it.
+// The labels of a Node with the requested layout and with its state.
 const (
 	labelMIG      = "nvidia.com/mig.config"
 	labelMIGState = "nvidia.com/mig.config.state"
@@ -34,12 +34,12 @@ const (
 
 const (
 	conditionMIGApplied = "MIGApplied"
-	// fieldManager owns what berth writes for a person.
+	// fieldManager is the field manager of what berth writes.
 	fieldManager = "berth"
-	// pollInterval is the time between two looks at a node.
+	// pollInterval is the time between two reads of a node's state.
 	pollInterval = time.Second
-	// settleTime is how long the agent's word has to stand before it counts against the
-	// picture: label, condition and picture of a GPUNode are not changed at one moment.
+	// settleTime is how long the agent must report a state before berth acts on it: the label, the condition and the
+	// devices of a GPUNode do not change at the same moment.
 	settleTime = 3 * time.Second
 )
 
@@ -51,7 +51,7 @@ func podsResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 }
 
-// applier asks for a layout and waits until it is there.
+// applier requests a layout and waits until it is applied.
 type applier struct {
 	client           dynamic.Interface
 	clock            clock.Clock
@@ -61,30 +61,30 @@ type applier struct {
 	force            bool
 	wait             time.Duration
 
-	said    string               // the last progress line
-	evicted map[string]bool      // pods that are on their way out
-	told    map[string]string    // what was said last of a pod
-	since   map[string]time.Time // when a state of the node began
+	lastLine string               // the last progress line
+	evicted  map[string]bool      // pods that are being terminated
+	podLines map[string]string    // the last line about each pod
+	since    map[string]time.Time // when a state of the node was first seen
 }
 
-// say prints a line of progress, once as long as it stays the same.
-func (a *applier) say(format string, args ...any) {
-	if text := term.Clean(fmt.Sprintf(format, args...)); text != a.said {
-		a.said = text
+// progress prints a line of progress, unless it repeats the previous one.
+func (a *applier) progress(format string, args ...any) {
+	if text := term.Clean(fmt.Sprintf(format, args...)); text != a.lastLine {
+		a.lastLine = text
 		fmt.Fprintln(a.out, text)
 	}
 }
 
-// tell prints a line about a pod, once as long as it stays the same.
-func (a *applier) tell(pod, format string, args ...any) {
-	if text := term.Clean(fmt.Sprintf(format, args...)); a.told[pod] != text {
-		a.told[pod] = text
+// podProgress prints a line about a pod, unless it repeats the previous one about that pod.
+func (a *applier) podProgress(pod, format string, args ...any) {
+	if text := term.Clean(fmt.Sprintf(format, args...)); a.podLines[pod] != text {
+		a.podLines[pod] = text
 		fmt.Fprintln(a.out, text)
 	}
 }
 
-// rehearse says what apply would do.
-func (a *applier) rehearse(node *v1alpha1.GPUNode) error {
+// printDryRun prints what apply would do.
+func (a *applier) printDryRun(node *v1alpha1.GPUNode) error {
 	fmt.Fprintf(a.out, "dry run: the label %s=%s of Node %s would be set", labelMIG, a.layoutName, a.node)
 	var pods []string
 	for _, holder := range blocking(node, a.plan(node)) {
@@ -103,7 +103,7 @@ func (a *applier) plan(node *v1alpha1.GPUNode) []mig.GPUPlan {
 
 // apply sets the label and waits.
 func (a *applier) apply(ctx context.Context, node *v1alpha1.GPUNode) error {
-	a.evicted, a.told, a.since = map[string]bool{}, map[string]string{}, map[string]time.Time{}
+	a.evicted, a.podLines, a.since = map[string]bool{}, map[string]string{}, map[string]time.Time{}
 	labels, err := a.labels(ctx)
 	if err != nil {
 		return cannot(err)
@@ -112,11 +112,11 @@ func (a *applier) apply(ctx context.Context, node *v1alpha1.GPUNode) error {
 		if a.finished(node, labels) && !changes(a.plan(node)) {
 			return nil
 		}
-		a.say("Node %s already has the label %s=%s", a.node, labelMIG, a.layoutName)
-	} else if err := a.ask(ctx); err != nil {
+		a.progress("Node %s already has the label %s=%s", a.node, labelMIG, a.layoutName)
+	} else if err := a.setLabel(ctx); err != nil {
 		return cannot(err)
 	} else {
-		a.say("set the label %s=%s of Node %s", labelMIG, a.layoutName, a.node)
+		a.progress("set the label %s=%s of Node %s", labelMIG, a.layoutName, a.node)
 	}
 	if a.wait <= 0 {
 		return nil
@@ -124,7 +124,7 @@ func (a *applier) apply(ctx context.Context, node *v1alpha1.GPUNode) error {
 	return a.await(ctx, node)
 }
 
-// labels are those of the Node.
+// labels returns the labels of the Node.
 func (a *applier) labels(ctx context.Context) (map[string]string, error) {
 	node, err := a.client.Resource(nodesResource()).Get(ctx, a.node, metav1.GetOptions{})
 	if err != nil {
@@ -133,15 +133,18 @@ func (a *applier) labels(ctx context.Context) (map[string]string, error) {
 	return node.GetLabels(), nil
 }
 
-// ask sets the label. The label of the state is the agent's: it is not touched.
-func (a *applier) ask(ctx context.Context) error {
+// setLabel sets the label of the wanted layout. The label of the state belongs to the agent and is not changed.
+func (a *applier) setLabel(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{labelMIG: a.layoutName}}})
 	if err != nil {
 		return err
 	}
-	_, err = a.client.Resource(nodesResource()).Patch(ctx, a.node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = a.client.Resource(nodesResource()).Patch(ctx, a.node, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: fieldManager})
 	if apierrors.IsForbidden(err) {
-		return &hintError{fmt.Errorf("set label %s of Node %s: %w", labelMIG, a.node, err), "fix: you need patch on nodes; or ask somebody for: kubectl label --overwrite node " + a.node + " " + labelMIG + "=" + a.layoutName}
+		return &hintError{fmt.Errorf("set label %s of Node %s: %w", labelMIG, a.node, err),
+			"fix: get the permission to patch nodes, or have an administrator run: kubectl label --overwrite node " +
+				a.node + " " + labelMIG + "=" + a.layoutName}
 	}
 	if err != nil {
 		return fmt.Errorf("set label %s of Node %s: %w", labelMIG, a.node, err)
@@ -149,8 +152,7 @@ func (a *applier) ask(ctx context.Context) error {
 	return nil
 }
 
-// await looks at the node until the layout is applied, failed, or the time for it has passed.
-// Answers that do not come are waited for too.
+// await polls the node until the layout is applied, has failed, or the time has passed. It retries reads that fail.
 func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 	deadline := a.clock.Now().Add(a.wait)
 	for {
@@ -165,48 +167,49 @@ func (a *applier) await(ctx context.Context, node *v1alpha1.GPUNode) error {
 		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 			return cannot(fmt.Errorf("wait for %s: %w; the label stays set", a.node, err))
 		case err != nil && ctx.Err() == nil:
-			a.say("no answer, asking again: %v", err)
+			a.progress("the API server did not answer, retrying: %v", err)
 		case err == nil:
-			if done, err := a.look(ctx, node, labels); done || err != nil {
+			if done, err := a.evaluate(ctx, node, labels); done || err != nil {
 				return err
 			}
 		}
 		if left := deadline.Sub(a.clock.Now()); left <= 0 {
-			return a.tooLate(node)
+			return a.timeoutError(node)
 		}
 		select {
 		case <-ctx.Done():
-			return cannot(fmt.Errorf("wait for %s: %w; the label stays set, and the agent goes on", a.node, context.Cause(ctx)))
+			return cannot(fmt.Errorf("wait for %s: %w; the label stays set, and the agent continues", a.node, context.Cause(ctx)))
 		case <-a.clock.After(pollInterval):
 		}
 	}
 }
 
-// look is one look at the node; done ends the waiting.
-func (a *applier) look(ctx context.Context, node *v1alpha1.GPUNode, labels map[string]string) (done bool, err error) {
+// evaluate checks the state of the node once; done ends the waiting.
+func (a *applier) evaluate(ctx context.Context, node *v1alpha1.GPUNode, labels map[string]string) (done bool, err error) {
 	if labels[labelMIG] != a.layoutName {
-		return true, fmt.Errorf("wait for %s: somebody else set its label %s to %q meanwhile", a.node, labelMIG, labels[labelMIG])
+		return true, fmt.Errorf("wait for %s: its label %s was changed to %q", a.node, labelMIG, labels[labelMIG])
 	}
 	if node.Status.Config.MIGLayout != a.layoutName {
-		a.say("waiting for berth-agent on %s to take up the layout", a.node)
+		a.progress("waiting for berth-agent on %s to accept the layout", a.node)
 		return false, nil
 	}
 	plans := a.plan(node)
 	condition := conditionOf(node, conditionMIGApplied)
 	switch {
 	case a.finished(node, labels) && !changes(plans):
-		a.say("applied: the GPUs of %s are partitioned as %s wants", a.node, a.layoutName)
+		a.progress("applied: the GPUs of %s have the layout %s", a.node, a.layoutName)
 		return true, nil
-	case a.finished(node, labels) && a.stands("finished"):
-		a.say("applied, as the agent of %s says; it leaves alone: %s", a.node, strings.Join(changing(plans), ", "))
+	case a.finished(node, labels) && a.lasted("finished"):
+		a.progress("applied, as the agent of %s reports; it does not change: %s", a.node, strings.Join(changing(plans), ", "))
 		return true, nil
-	case labels[labelMIGState] == stateFailed && condition.Status == metav1.ConditionFalse && a.stands(stateFailed):
-		return true, fmt.Errorf("apply %s to %s: it failed: %s", a.layoutName, a.node, orElse(term.Clean(condition.Message), "the agent's log says why"))
+	case labels[labelMIGState] == stateFailed && condition.Status == metav1.ConditionFalse && a.lasted(stateFailed):
+		return true, fmt.Errorf("apply %s to %s: failed: %s", a.layoutName, a.node,
+			orElse(term.Clean(condition.Message), "the agent's log says why"))
 	}
 	if text := condition.Message; condition.Status == metav1.ConditionFalse && text != "" {
-		a.say("waiting: %s", text)
+		a.progress("waiting: %s", text)
 	} else {
-		a.say("waiting for berth-agent on %s", a.node)
+		a.progress("waiting for berth-agent on %s", a.node)
 	}
 	if a.force {
 		return false, a.evictAll(ctx, blocking(node, plans))
@@ -214,7 +217,7 @@ func (a *applier) look(ctx context.Context, node *v1alpha1.GPUNode, labels map[s
 	return false, nil
 }
 
-// finished tells whether the agent says that it has applied the layout.
+// finished reports whether the agent says that it has applied the layout.
 func (a *applier) finished(node *v1alpha1.GPUNode, labels map[string]string) bool {
 	done := labels[labelMIGState] == stateSuccess && node.Status.Config.MIGLayout == a.layoutName &&
 		conditionOf(node, conditionMIGApplied).Status != metav1.ConditionFalse
@@ -227,8 +230,8 @@ func (a *applier) finished(node *v1alpha1.GPUNode, labels map[string]string) boo
 	return done
 }
 
-// stands tells whether a state has been there for a while.
-func (a *applier) stands(state string) bool {
+// lasted reports whether a state has lasted for settleTime.
+func (a *applier) lasted(state string) bool {
 	if a.since[state].IsZero() {
 		a.since[state] = a.clock.Now()
 	}
@@ -237,7 +240,7 @@ func (a *applier) stands(state string) bool {
 
 func changes(plans []mig.GPUPlan) bool { return len(changing(plans)) > 0 }
 
-// changing names the GPUs that are not as they are wanted.
+// changing names the GPUs that do not have the wanted layout.
 func changing(plans []mig.GPUPlan) []string {
 	var names []string
 	for i := range plans {
@@ -257,25 +260,26 @@ func conditionOf(node *v1alpha1.GPUNode, name string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// tooLate says for whom it was waited, and how to take the request back.
-func (a *applier) tooLate(node *v1alpha1.GPUNode) error {
-	reason := "berth-agent has not taken it up; does it run there?"
+// timeoutError returns the error of a timeout: what the change waits for, and how to withdraw the request.
+func (a *applier) timeoutError(node *v1alpha1.GPUNode) error {
+	reason := "berth-agent has not accepted the layout; check that it runs on the node"
 	if node.Status.Config.MIGLayout == a.layoutName {
-		reason = orElse(conditionOf(node, conditionMIGApplied).Message, "berth-agent is at it")
+		reason = orElse(conditionOf(node, conditionMIGApplied).Message, "berth-agent is applying it")
 	}
 	return &hintError{
-		fmt.Errorf("apply %s to %s: not there after %s: %s", a.layoutName, a.node, a.wait, term.Clean(reason)),
-		fmt.Sprintf("it stays asked for, and is applied when nobody is in the way any more; to wait on, run the same again; to take it back: kubectl label node %s %s-", a.node, labelMIG),
+		fmt.Errorf("apply %s to %s: not applied after %s: %s", a.layoutName, a.node, a.wait, term.Clean(reason)),
+		fmt.Sprintf("the request stays, and is carried out when no pod blocks it; to keep waiting, run the command "+
+			"again; to withdraw it: kubectl label node %s %s-", a.node, labelMIG),
 	}
 }
 
-// evictAll evicts the pods in the way that are not on their way out yet. One that a
-// PodDisruptionBudget keeps is asked for again at the next look.
+// evictAll evicts the blocking pods that are not being terminated yet. If a PodDisruptionBudget prevents an eviction,
+// the next round tries again.
 func (a *applier) evictAll(ctx context.Context, holders []v1alpha1.Holder) error {
 	for _, holder := range holders {
 		name := holderText(holder)
 		if holder.Pod == "" || gpu.HolderKind(holder.Kind) == gpu.HolderOrphan {
-			a.tell(name, "%s cannot be evicted: it is no pod of the API", name)
+			a.podProgress(name, "%s cannot be evicted: the API server has no such pod", name)
 			continue
 		}
 		if a.evicted[holder.PodUID+name] {
@@ -293,11 +297,12 @@ func (a *applier) evict(ctx context.Context, holder v1alpha1.Holder, name string
 	fate := ""
 	if pod, err := pods.Get(ctx, holder.Pod, metav1.GetOptions{}); err == nil {
 		if pod.GetAnnotations()["kubernetes.io/config.mirror"] != "" {
-			a.tell(name, "%s cannot be evicted: the kubelet runs it from a file of the node", name)
+			a.podProgress(name, "%s cannot be evicted: it is a static pod of the node", name)
 			return nil
 		}
-		if !slices.ContainsFunc(pod.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }) {
-			fate = "; it has no controller, so it is gone for good"
+		if !slices.ContainsFunc(pod.GetOwnerReferences(),
+			func(o metav1.OwnerReference) bool { return o.Controller != nil && *o.Controller }) {
+			fate = "; it has no controller, so it is not created again"
 		}
 	}
 	eviction := &unstructured.Unstructured{Object: map[string]any{
@@ -309,21 +314,23 @@ func (a *applier) evict(ctx context.Context, holder v1alpha1.Holder, name string
 	switch {
 	case err == nil:
 		a.evicted[holder.PodUID+name] = true
-		a.tell(name, "evicted %s%s", name, fate)
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // it is gone, or another pod has its name
+		a.podProgress(name, "evicted %s%s", name, fate)
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // deleted, or replaced by another pod of that name
 		a.evicted[holder.PodUID+name] = true
 	case apierrors.IsTooManyRequests(err):
-		a.tell(name, "%s is not evicted yet, its PodDisruptionBudget keeps it: %s", name, refusalOf(err))
+		a.podProgress(name, "%s is not evicted yet, its PodDisruptionBudget prevents it: %s", name, refusalOf(err))
 	case apierrors.IsForbidden(err):
-		return cannot(&hintError{fmt.Errorf("evict %s: %w", name, err), "fix: you need create on pods/eviction in namespace " + holder.Namespace + "; the label stays set, without --force the agent waits for the pod"})
+		return cannot(&hintError{fmt.Errorf("evict %s: %w", name, err),
+			"fix: get the permission to create pods/eviction in namespace " + holder.Namespace +
+				"; the label stays set, without --force the agent waits for the pod"})
 	case ctx.Err() != nil:
 	default:
-		a.tell(name, "%s is not evicted yet: %v", name, err)
+		a.podProgress(name, "%s is not evicted yet: %v", name, err)
 	}
 	return nil
 }
 
-// refusalOf is the API's reason with its causes, which name the budget.
+// refusalOf returns the API's reason with its causes, which name the budget.
 func refusalOf(err error) string {
 	text := err.Error()
 	var status apierrors.APIStatus

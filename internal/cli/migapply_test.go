@@ -31,17 +31,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// cluster is a node with an agent, as far as apply can see of it. It runs in a bubble with
-// its own time.
+// cluster simulates a node with an agent, as far as apply can see it, in a synctest bubble.
 type cluster struct {
 	t      *testing.T
 	client *fake.FakeDynamicClient
 	node   *v1alpha1.GPUNode
-	// refusals answer the next evictions.
+	// refusals are the answers to the next evictions.
 	refusals []error
-	// mu is held by what happens at a moment, and by the evictions.
+	// mu guards changes at a point in time, and evictions.
 	mu sync.Mutex
-	// evictions are the pods that were evicted, in order.
+	// evictions lists the evicted pods in order.
 	evictions []string
 }
 
@@ -92,12 +91,13 @@ func pod(name, uid string, owned bool) *unstructured.Unstructured {
 	}}
 	if owned {
 		yes := true
-		object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "x", UID: "x", Controller: &yes}})
+		object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "x",
+			UID: "x", Controller: &yes}})
 	}
 	return object
 }
 
-// publish writes the GPUNode as it is now.
+// publish writes the current GPUNode.
 func (c *cluster) publish() {
 	blob, err := runtime.DefaultUnstructuredConverter.ToUnstructured(c.node.DeepCopy())
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *cluster) label(name, value string) {
 	}
 }
 
-// state is what the agent says of itself.
+// state sets what the agent reports.
 func (c *cluster) state(label string, status metav1.ConditionStatus, message string) {
 	c.node.Status.Config.MIGLayout = "small"
 	c.node.Status.Conditions = []metav1.Condition{{Type: conditionMIGApplied, Status: status, Message: message}}
@@ -137,7 +137,7 @@ func (c *cluster) state(label string, status metav1.ConditionStatus, message str
 	c.label(labelMIGState, label)
 }
 
-// hold lets pods hold the GPU; nobody when none is named.
+// hold sets the pods that hold the GPU; no names means none.
 func (c *cluster) hold(names ...string) {
 	c.node.Status.Devices[0].Holders = nil
 	for _, name := range names {
@@ -147,14 +147,14 @@ func (c *cluster) hold(names ...string) {
 	c.publish()
 }
 
-// partitioned is the GPU as the layout wants it.
+// partitioned sets the GPU to the layout.
 func (c *cluster) partitioned() {
 	device := &c.node.Status.Devices[0]
 	device.MIGEnabled, device.MIGDevices = true, []v1alpha1.MIGDevice{{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1}}
 	c.state(stateSuccess, metav1.ConditionTrue, "")
 }
 
-// after does something at a moment of the bubble's time.
+// after calls do after that many seconds of the bubble's time.
 func (c *cluster) after(seconds float64, do func()) {
 	time.AfterFunc(time.Duration(seconds*float64(time.Second)), func() {
 		c.mu.Lock()
@@ -165,7 +165,8 @@ func (c *cluster) after(seconds float64, do func()) {
 
 func budget() error {
 	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: "DisruptionBudget", Message: "The disruption budget web needs 1 healthy pods and has 1 currently"}}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: "DisruptionBudget",
+		Message: "The disruption budget web needs 1 healthy pods and has 1 currently"}}
 	return err
 }
 
@@ -175,8 +176,8 @@ func forbidden(what string) error {
 
 func TestApply(t *testing.T) {
 	const set = "set the label nvidia.com/mig.config=small of Node node-0\n"
-	const waiting = "waiting for berth-agent on node-0 to take up the layout\n"
-	const applied = "applied: the GPUs of node-0 are partitioned as small wants\n"
+	const waiting = "waiting for berth-agent on node-0 to accept the layout\n"
+	const applied = "applied: the GPUs of node-0 have the layout small\n"
 	tests := map[string]struct {
 		pods      []*unstructured.Unstructured
 		force     bool
@@ -223,30 +224,32 @@ func TestApply(t *testing.T) {
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a")
 				c.after(1.5, c.partitioned)
 			},
-			want: "Node node-0 already has the label nvidia.com/mig.config=small\nwaiting: GPU 0 waits for ml/a\n" + applied, took: 2 * time.Second,
+			want: "Node node-0 already has the label nvidia.com/mig.config=small\nwaiting: GPU 0 waits for ml/a\n" +
+				applied, took: 2 * time.Second,
 		},
 		"without waiting": {
 			wait: -1, want: set,
 		},
-		"waits for a pod, in vain": {
+		"waits for a pod that stays": {
 			wait: 4 * time.Second,
 			world: func(c *cluster) {
 				c.hold("a")
 				c.after(0.5, func() { c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a") })
 			},
 			want: set + waiting + "waiting: GPU 0 waits for ml/a\n",
-			err:  "apply small to node-0: not there after 4s: GPU 0 waits for ml/a\nit stays asked for", code: ExitWrong, took: 4 * time.Second,
+			err:  "apply small to node-0: not applied after 4s: GPU 0 waits for ml/a\nthe request stays",
+			code: ExitWrong, took: 4 * time.Second,
 		},
 		"no agent": {
 			wait: 2 * time.Second, want: set + waiting,
-			err: "berth-agent has not taken it up; does it run there?", code: ExitWrong, took: 2 * time.Second,
+			err: "berth-agent has not accepted the layout; check that it runs on the node", code: ExitWrong, took: 2 * time.Second,
 		},
 		"it fails": {
 			world: func(c *cluster) {
 				c.after(0.5, func() { c.state(stateFailed, metav1.ConditionFalse, "GPU 0: reset: in use by another process") })
 			},
 			want: set + waiting + "waiting: GPU 0: reset: in use by another process\n",
-			err:  "apply small to node-0: it failed: GPU 0: reset: in use by another process", code: ExitWrong, took: 4 * time.Second,
+			err:  "apply small to node-0: failed: GPU 0: reset: in use by another process", code: ExitWrong, took: 4 * time.Second,
 		},
 		"the failure of the layout before": {
 			world: func(c *cluster) {
@@ -266,11 +269,13 @@ func TestApply(t *testing.T) {
 		},
 		"a GPU that the agent leaves alone": {
 			world: func(c *cluster) { c.after(0.5, func() { c.state(stateSuccess, metav1.ConditionTrue, "") }) },
-			want:  set + waiting + "waiting for berth-agent on node-0\napplied, as the agent of node-0 says; it leaves alone: GPU 0\n", took: 4 * time.Second,
+			want: set + waiting + "waiting for berth-agent on node-0\n" +
+				"applied, as the agent of node-0 reports; it does not change: GPU 0\n", took: 4 * time.Second,
 		},
 		"somebody else wants another": {
 			world: func(c *cluster) { c.after(1.5, func() { c.label(labelMIG, "large") }) },
-			want:  set + waiting, err: `somebody else set its label nvidia.com/mig.config to "large" meanwhile`, code: ExitWrong, took: 2 * time.Second,
+			want:  set + waiting, err: `its label nvidia.com/mig.config was changed to "large"`,
+			code: ExitWrong, took: 2 * time.Second,
 		},
 		"the API is away for a while": {
 			world: func(c *cluster) {
@@ -280,7 +285,7 @@ func TestApply(t *testing.T) {
 				})
 				c.after(2.5, func() { back.Store(true); c.partitioned() })
 			},
-			want: set + "no answer, asking again: connection refused\n" + applied, took: 3 * time.Second,
+			want: set + "the API server did not answer, retrying: connection refused\n" + applied, took: 3 * time.Second,
 		},
 		"the node is gone": {
 			world: func(c *cluster) {
@@ -290,9 +295,12 @@ func TestApply(t *testing.T) {
 		},
 		"no right to set the label": {
 			world: func(c *cluster) {
-				c.client.PrependReactor("patch", "nodes", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden("nodes") })
+				c.client.PrependReactor("patch", "nodes", func(kubetesting.Action) (bool, runtime.Object,
+					error) {
+					return true, nil, forbidden("nodes")
+				})
 			},
-			err: "fix: you need patch on nodes", code: ExitUsage,
+			err: "fix: get the permission to patch nodes", code: ExitUsage,
 		},
 		"eviction, only once the agent knows": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true), pod("b", "uid-b", false)}, force: true,
@@ -306,7 +314,8 @@ func TestApply(t *testing.T) {
 				})
 				c.after(4.5, func() { c.hold(); c.partitioned() })
 			},
-			want:      set + waiting + "waiting: GPU 0 waits for ml/a and ml/b\nevicted ml/a\nevicted ml/b; it has no controller, so it is gone for good\n" + applied,
+			want: set + waiting + "waiting: GPU 0 waits for ml/a and ml/b\nevicted ml/a\n" +
+				"evicted ml/b; it has no controller, so it is not created again\n" + applied,
 			evictions: []string{"ml/a uid-a", "ml/b uid-b"}, took: 5 * time.Second,
 		},
 		"a budget keeps the pod for a while": {
@@ -317,7 +326,9 @@ func TestApply(t *testing.T) {
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a")
 				c.after(4.5, func() { c.hold(); c.partitioned() })
 			},
-			want: set + "waiting: GPU 0 waits for ml/a\nml/a is not evicted yet, its PodDisruptionBudget keeps it: Cannot evict pod as it would violate the pod's disruption budget. " +
+			want: set + "waiting: GPU 0 waits for ml/a\n" +
+				"ml/a is not evicted yet, its PodDisruptionBudget prevents it: Cannot evict pod as it would violate " +
+				"the pod's disruption budget. " +
 				"(The disruption budget web needs 1 healthy pods and has 1 currently)\nevicted ml/a\n" + applied,
 			evictions: []string{"ml/a uid-a"}, took: 5 * time.Second,
 		},
@@ -328,9 +339,11 @@ func TestApply(t *testing.T) {
 				c.hold("a")
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a")
 			},
-			want: set + "waiting: GPU 0 waits for ml/a\nml/a is not evicted yet, its PodDisruptionBudget keeps it: Cannot evict pod as it would violate the pod's disruption budget. " +
+			want: set + "waiting: GPU 0 waits for ml/a\n" +
+				"ml/a is not evicted yet, its PodDisruptionBudget prevents it: Cannot evict pod as it would violate " +
+				"the pod's disruption budget. " +
 				"(The disruption budget web needs 1 healthy pods and has 1 currently)\n",
-			err: "not there after 3s", code: ExitWrong, took: 3 * time.Second,
+			err: "not applied after 3s", code: ExitWrong, took: 3 * time.Second,
 		},
 		"no right to evict": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true)}, force: true,
@@ -339,7 +352,7 @@ func TestApply(t *testing.T) {
 				c.hold("a")
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a")
 			},
-			want: set + "waiting: GPU 0 waits for ml/a\n", err: "fix: you need create on pods/eviction in namespace ml", code: ExitUsage,
+			want: set + "waiting: GPU 0 waits for ml/a\n", err: "fix: get the permission to create pods/eviction in namespace ml", code: ExitUsage,
 		},
 		"the pod is gone, and one takes its place": {
 			force: true,
@@ -361,12 +374,13 @@ func TestApply(t *testing.T) {
 			world: func(c *cluster) {
 				c.hold("static")
 				device := &c.node.Status.Devices[0]
-				device.Holders = append(device.Holders, v1alpha1.Holder{Kind: "Orphan", Namespace: "ml", Pod: "lost", PodUID: "ul"}, v1alpha1.Holder{Kind: "Claim"}, v1alpha1.Holder{Kind: string(gpu.HolderMaintenance)})
+				device.Holders = append(device.Holders, v1alpha1.Holder{Kind: "Orphan", Namespace: "ml", Pod: "lost",
+					PodUID: "ul"}, v1alpha1.Holder{Kind: "Claim"}, v1alpha1.Holder{Kind: string(gpu.HolderMaintenance)})
 				c.state("pending", metav1.ConditionFalse, "GPU 0 waits")
 			},
-			want: set + "waiting: GPU 0 waits\nml/static cannot be evicted: the kubelet runs it from a file of the node\n" +
-				"ml/lost (orphan) cannot be evicted: it is no pod of the API\nResourceClaim cannot be evicted: it is no pod of the API\n",
-			err: "not there after 2s", code: ExitWrong, took: 2 * time.Second,
+			want: set + "waiting: GPU 0 waits\nml/static cannot be evicted: it is a static pod of the node\n" +
+				"ml/lost (orphan) cannot be evicted: the API server has no such pod\nResourceClaim cannot be evicted: the API server has no such pod\n",
+			err: "not applied after 2s", code: ExitWrong, took: 2 * time.Second,
 		},
 		"names that would move the cursor": {
 			wait:  time.Second,
@@ -383,7 +397,8 @@ func TestApply(t *testing.T) {
 				}
 				var out bytes.Buffer
 				a := &applier{
-					client: c.client, clock: clock.RealClock{}, out: &out, node: "node-0", layoutName: "small", force: test.force, wait: test.wait,
+					client: c.client, clock: clock.RealClock{}, out: &out, node: "node-0", layoutName: "small",
+					force: test.force, wait: test.wait,
 					layout: mig.Layout{{All: true, Enabled: true, Devices: map[string]int{"1g.10gb": 1}}},
 				}
 				if a.wait == 0 {
@@ -420,7 +435,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestApplyInterrupted: who stops waiting leaves the label, and is told so.
+// TestApplyInterrupted checks that an interrupt leaves the label and says so.
 func TestApplyInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -434,7 +449,7 @@ func TestApplyInterrupted(t *testing.T) {
 	})
 }
 
-// TestMIGExitCodes runs the command as a whole.
+// TestMIGExitCodes runs the whole command.
 func TestMIGExitCodes(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	t.Setenv("HOME", t.TempDir())
@@ -472,14 +487,15 @@ func TestMIGExitCodes(t *testing.T) {
 	}
 }
 
-// TestGPUsOfGPUNode: what the planner is told of a node is what it would be told of the
-// hardware itself.
+// TestGPUsOfGPUNode checks that the planner gets the same data from a GPUNode as from the hardware itself.
 func TestGPUsOfGPUNode(t *testing.T) {
 	c := newCluster(t)
 	device := &c.node.Status.Devices[0]
 	device.DeviceID, device.MIGModeNeedsReset, device.MIGEnabled = "0x233010DE", true, true
 	device.MIGDevices = []v1alpha1.MIGDevice{
-		{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1, Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"}, {Kind: string(gpu.HolderMaintenance)}}},
+		{UUID: "MIG-1", Profile: "1g.10gb", GI: 7, Start: 6, Size: 1,
+			Holders: []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"},
+				{Kind: string(gpu.HolderMaintenance)}}},
 	}
 	gpus := gpusOf(c.node)
 	got := fmt.Sprintf("%s %#x %v %v %v %d/%d %d %v", gpus[0].Product, gpus[0].DeviceID, gpus[0].Capable, gpus[0].Enabled,

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
-// gpusOf are a node's GPUs for the planner, as its GPUNode shows them. GPU instances
-// without a compute instance are not in it; there are none but while a layout is applied.
+// gpusOf returns a node's GPUs for the planner, from its GPUNode. A GPUNode has no GPU instances without a compute
+// instance; they exist only while a layout is applied.
 func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 	holders := holdersOfNode(node)
 	var gpus []mig.GPU
@@ -35,8 +35,8 @@ func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 	return gpus
 }
 
-// planNode plans a node's GPUs, without those that its configuration leaves alone: the
-// agent does not touch them whatever the layout names.
+// planNode plans a node's GPUs, except those that its configuration excludes: the agent does not change them, whatever
+// the layout says.
 func planNode(gpus []mig.GPU, layout mig.Layout, node *v1alpha1.GPUNode) []mig.GPUPlan {
 	plans := mig.PlanNode(gpus, layout)
 	if node == nil {
@@ -49,7 +49,7 @@ func planNode(gpus []mig.GPU, layout mig.Layout, node *v1alpha1.GPUNode) []mig.G
 	})
 }
 
-// deviceID reads 0xDDDDVVVV; 0 for a node whose agent does not say.
+// deviceID parses 0xDDDDVVVV; it returns 0 if the agent does not report it.
 func deviceID(text string) uint32 {
 	id, err := strconv.ParseUint(text, 0, 32)
 	if err != nil {
@@ -58,12 +58,13 @@ func deviceID(text string) uint32 {
 	return uint32(id)
 }
 
-// geometryOf is the shape of a GPU by its profiles: the largest of them take it all.
+// geometryOf derives the shape of a GPU from its profiles: the largest profile uses all of it.
 func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
 	var geometry gpu.MIGGeometry
 	for i, profile := range profiles {
 		geometry.Profiles = append(geometry.Profiles, gpu.MIGProfile{
-			Name: profile.Name, Number: i, ComputeSlices: profile.ComputeSlices, Size: profile.Size, Starts: profile.Starts, Max: profile.Max,
+			Name: profile.Name, Number: i, ComputeSlices: profile.ComputeSlices, Size: profile.Size,
+			Starts: profile.Starts, Max: profile.Max,
 		})
 		geometry.ComputeSlices = max(geometry.ComputeSlices, profile.ComputeSlices)
 		for _, start := range profile.Starts {
@@ -73,13 +74,14 @@ func geometryOf(profiles []v1alpha1.MIGProfile) gpu.MIGGeometry {
 	return geometry
 }
 
-// holdersOfNode answers who holds a GPU or a MIG device of a node, or a share of it, in
-// words. Berth's own maintenance is in nobody's way.
+// holdersOfNode returns a function that lists the holders of a GPU, a MIG device or a replica as text. It leaves out
+// Berth's own maintenance, which blocks nothing.
 func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 	words := map[gpu.UUID][]string{}
 	add := func(id string, holders []v1alpha1.Holder) {
 		for _, holder := range holders {
-			if text := holderText(holder); gpu.HolderKind(holder.Kind) != gpu.HolderMaintenance && !slices.Contains(words[gpu.UUID(id)], text) {
+			if text := holderText(holder); gpu.HolderKind(holder.Kind) != gpu.HolderMaintenance &&
+				!slices.Contains(words[gpu.UUID(id)], text) {
 				words[gpu.UUID(id)] = append(words[gpu.UUID(id)], text)
 			}
 		}
@@ -94,7 +96,7 @@ func holdersOfNode(node *v1alpha1.GPUNode) func(gpu.DeviceKey) []string {
 	return func(key gpu.DeviceKey) []string { return words[key.Device()] }
 }
 
-// blocking are the holders in the way of plans, each pod once, in the order of the GPUs.
+// blocking returns the holders that block plans, without duplicates, in the order of the GPUs.
 func blocking(node *v1alpha1.GPUNode, plans []mig.GPUPlan) []v1alpha1.Holder {
 	var found []v1alpha1.Holder
 	for i := range plans {

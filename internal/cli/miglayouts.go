@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// layoutsKey is the key of a ConfigMap of layouts.
+	// layoutsKey is the key of the layouts in a ConfigMap.
 	layoutsKey = "config.yaml"
 	// ofHardware is the source of layouts that follow from the GPUs.
 	ofHardware = "hardware"
@@ -26,12 +26,11 @@ func configMaps() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 }
 
-// layoutSet are the layouts that can be asked for, each with where it is defined.
+// layoutSet contains the layouts that can be applied, each with its source.
 type layoutSet struct {
 	byName map[string]mig.Layout
 	source map[string]string
-	// notRead are definitions that could not be read, elsewhere one that cannot be read from
-	// here at all.
+	// notRead are sources that could not be read; elsewhere is a source that cannot be read from here.
 	notRead   []v1alpha1.TraceNotRead
 	elsewhere string
 }
@@ -42,8 +41,8 @@ func (s *layoutSet) add(source string, layouts map[string][]v1alpha1.MIGLayoutEn
 	}
 }
 
-// layouts are those of the hardware, over them those of the agent's configuration, over
-// them those of its ConfigMap: the order of the agent. With a file it is the file's over the hardware's.
+// layouts returns the layouts of the hardware, overridden by those of the agent's configuration, overridden by those of
+// its ConfigMap, which is the agent's order. With a file, the file's layouts override those of the hardware.
 func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, error) {
 	set := &layoutSet{byName: mig.HardwareLayouts(s.gpus), source: map[string]string{}}
 	for name := range set.byName {
@@ -66,13 +65,14 @@ func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, erro
 	}
 	status := s.object.Status.Config
 	if parts := strings.SplitN(status.Source, "/", 3); len(parts) == 3 && parts[0] != "" {
-		s.addConfigMap(ctx, set, parts[0]+"/"+parts[1], parts[2], func(source string, data []byte) (map[string][]v1alpha1.MIGLayoutEntry, error) {
-			agent, err := config.Parse(source, data, nil)
-			if err != nil {
-				return nil, err
-			}
-			return agent.MIGLayouts, nil
-		})
+		s.addConfigMap(ctx, set, parts[0]+"/"+parts[1], parts[2],
+			func(source string, data []byte) (map[string][]v1alpha1.MIGLayoutEntry, error) {
+				agent, err := config.Parse(source, data, nil)
+				if err != nil {
+					return nil, err
+				}
+				return agent.MIGLayouts, nil
+			})
 	} else if status.Source != "" {
 		set.elsewhere = "layouts that the agent's own file " + status.Source + " defines cannot be read from here"
 	}
@@ -82,8 +82,9 @@ func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, erro
 	return set, nil
 }
 
-// addConfigMap adds the layouts in a key of a ConfigMap, or why there are none.
-func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key string, parse func(string, []byte) (map[string][]v1alpha1.MIGLayoutEntry, error)) {
+// addConfigMap adds the layouts in a key of a ConfigMap, or the reason why there are none.
+func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key string,
+	parse func(string, []byte) (map[string][]v1alpha1.MIGLayoutEntry, error)) {
 	source := name + "/" + key
 	layouts, err := func() (map[string][]v1alpha1.MIGLayoutEntry, error) {
 		namespace, short, _ := strings.Cut(name, "/")
@@ -93,12 +94,13 @@ func (s *migSubject) addConfigMap(ctx context.Context, set *layoutSet, name, key
 		}
 		text, found, err := unstructured.NestedString(object.Object, "data", key)
 		if err != nil || !found {
-			return nil, fmt.Errorf("it has no key %s", key)
+			return nil, fmt.Errorf("no key %s", key)
 		}
 		return parse(source, []byte(text))
 	}()
 	if err != nil {
-		set.notRead = append(set.notRead, v1alpha1.TraceNotRead{TraceSource: v1alpha1.TraceSource{Kind: "ConfigMap", Path: source}, Why: err.Error()})
+		set.notRead = append(set.notRead, v1alpha1.TraceNotRead{TraceSource: v1alpha1.TraceSource{Kind: "ConfigMap",
+			Path: source}, Why: err.Error()})
 		return
 	}
 	set.add(source, layouts)

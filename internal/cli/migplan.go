@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 )
 
-// migPlan is a plan with what it is for.
+// migPlan is a plan with its context.
 type migPlan struct {
 	subject        *migSubject
 	layout, source string
@@ -19,7 +19,7 @@ type migPlan struct {
 	notRead        []v1alpha1.TraceNotRead
 }
 
-// state is the worst of the GPUs'.
+// state returns the worst state of the GPUs.
 func (p *migPlan) state() v1alpha1.MIGPlanState {
 	state := v1alpha1.MIGPlanNothing
 	for i := range p.gpus {
@@ -35,7 +35,7 @@ func (p *migPlan) state() v1alpha1.MIGPlanState {
 	return state
 }
 
-// print is the plan for people: where the layout comes from, the picture, and what comes of it.
+// print writes the plan for people: the source of the layout, the picture, and the outcome.
 func (p *migPlan) print(w io.Writer) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: layout %s, ", orElse(p.subject.node, "this hardware"), p.layout)
@@ -45,11 +45,11 @@ func (p *migPlan) print(w io.Writer) error {
 		fmt.Fprintf(&text, "defined by %s\n\n", p.source)
 	}
 	if len(p.gpus) == 0 {
-		text.WriteString("it names no GPU that is here\n")
+		text.WriteString("it selects no GPU of this node\n")
 	}
 	text.WriteString(mig.Describe(p.gpus, p.subject.gpus))
 	text.WriteString("\n" + p.conclusion() + "\n")
-	// Products and pods' names come from elsewhere; the picture's own line ends stay.
+	// Product and pod names are untrusted text; the picture's own line ends stay.
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(term.Clean(strings.TrimSuffix(line, "\n")), " ")); err != nil {
 			return err
@@ -61,7 +61,7 @@ func (p *migPlan) print(w io.Writer) error {
 func (p *migPlan) conclusion() string {
 	node := p.subject.node
 	if p.subject.api == nil {
-		node = "" // nobody to ask for it
+		node = "" // there is no node to apply it to
 	}
 	switch p.state() {
 	case v1alpha1.MIGPlanRefused:
@@ -70,9 +70,9 @@ func (p *migPlan) conclusion() string {
 		return "There is nothing to do."
 	case v1alpha1.MIGPlanReady:
 		if node == "" {
-			return "It can be carried out now."
+			return "It can be applied now."
 		}
-		return fmt.Sprintf("It can be carried out now: berth mig apply %s %s", node, p.layout)
+		return fmt.Sprintf("It can be applied now: berth mig apply %s %s", node, p.layout)
 	}
 	text := "It waits for " + strings.Join(p.blockers(), ", ") + "."
 	if node != "" {
@@ -81,7 +81,7 @@ func (p *migPlan) conclusion() string {
 	return text
 }
 
-// blockers are the holders in the way, each once, in the order of the GPUs.
+// blockers returns the blocking holders, without duplicates, in the order of the GPUs.
 func (p *migPlan) blockers() []string {
 	var all []string
 	for i := range p.gpus {
@@ -96,7 +96,7 @@ func (p *migPlan) blockers() []string {
 	return all
 }
 
-// object is the plan as the versioned object that is printed.
+// object returns the plan as the versioned object that is printed.
 func (p *migPlan) object() *v1alpha1.MIGPlan {
 	object := &v1alpha1.MIGPlan{
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindMIGPlan), Node: p.subject.node, Layout: p.layout, LayoutSource: p.source,

@@ -23,18 +23,18 @@ func (o *output) check() error {
 	case "table", "json", "yaml":
 		return nil
 	}
-	return usagef("-o %s: there are table, json and yaml", o.format)
+	return usagef("-o %s: want table, json or yaml", o.format)
 }
 
-// atMostOneNode is for commands that take the name of a node, or none for this one.
+// atMostOneNode validates the arguments of commands that take the name of a node, or none for this node.
 func atMostOneNode(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return usagef("%s: name one node, or none for this node; got %d: %s", cmd.Name(), len(args), strings.Join(args, ", "))
+		return usagef("%s: want one node name, or none for this node; got %d: %s", cmd.Name(), len(args), strings.Join(args, ", "))
 	}
 	return nil
 }
 
-// print writes the object, or has the table written.
+// print writes the object as JSON or YAML, or calls table.
 func (o *output) print(w io.Writer, object any, table func(io.Writer) error) error {
 	switch o.format {
 	case "json":

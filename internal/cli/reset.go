@@ -38,7 +38,8 @@ if a layout requires them.`,
   berth reset 3 -o json | jq .state`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("reset: name one GPU, by index, UUID or PCI bus ID (berth gpus --node-local lists them); got %d arguments", len(args))
+				return usagef("reset: name one GPU, by index, UUID or PCI bus ID (berth gpus --node-local lists "+
+					"them); got %d arguments", len(args))
 			}
 			return nil
 		},
@@ -72,7 +73,7 @@ if a layout requires them.`,
 	return cmd
 }
 
-// askReset has an agent reset a GPU, and hands on each step when it is taken.
+// askReset asks an agent to reset a GPU, and calls step for each step of the reset.
 func askReset(ctx context.Context, socket, reference string, wait time.Duration, tell func(string)) (*v1alpha1.GPUReset, error) {
 	query := url.Values{"gpu": {reference}, "wait": {wait.String()}}
 	response, err := pages.Client{Socket: socket}.Do(ctx, http.MethodPost, "/v1/reset?"+query.Encode(), nil)

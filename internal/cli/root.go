@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Deps are what the command is made of.
+// Deps are the dependencies of the command.
 type Deps struct {
 	Out, Err io.Writer
-	// Name is what the program was called as: berth, or kubectl-berth.
+	// Name is the name that the program was called by: berth, or kubectl-berth.
 	Name string
-	// KubeletDir is where this machine's kubelet would keep its state; empty means
-	// /var/lib/kubelet. Whether it is there decides if this is a node.
+	// KubeletDir is the state directory of this machine's kubelet; empty means /var/lib/kubelet. The machine is a node
+	// if the directory exists.
 	KubeletDir string
 }
 
@@ -25,10 +25,10 @@ type Deps struct {
 const (
 	ExitOK    = 0
 	ExitWrong = 1 // sources disagree, something was not found or is refused, a node has a problem, or an error
-	ExitUsage = 2 // wrong usage; of berth mig and berth doctor also what could not be found out or asked for
+	ExitUsage = 2 // wrong usage; in berth mig and berth doctor also a result that could not be determined or requested
 )
 
-// NewRoot makes the command.
+// NewRoot returns the command.
 func NewRoot(deps Deps) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
@@ -64,7 +64,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	return root
 }
 
-// Run runs the command with arguments and returns the exit code. Errors go to deps.Err.
+// Run executes the command with arguments and returns the exit code. It prints errors to deps.Err.
 func Run(ctx context.Context, deps Deps, args []string) int {
 	root := NewRoot(deps)
 	root.SetArgs(args)
@@ -75,7 +75,7 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	case err == nil:
 		return ExitOK
 	case errors.Is(err, errDisagreement), errors.Is(err, errRefused), errors.Is(err, errProblems):
-		return ExitWrong // the output says it all
+		return ExitWrong // the output is complete
 	case errors.Is(err, errNotAllChecked):
 		return ExitUsage
 	}
@@ -88,7 +88,7 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	return exitCode(err)
 }
 
-// exitCode is that of a command that was called rightly.
+// exitCode returns the exit code of an error that is not a usage error.
 func exitCode(err error) int {
 	var could *cannotError
 	switch {
@@ -100,17 +100,17 @@ func exitCode(err error) int {
 	return ExitWrong
 }
 
-// errDisagreement ends a trace whose sources disagree, after it was printed.
+// errDisagreement ends a trace after it printed a disagreement.
 var errDisagreement = errors.New("the sources disagree")
 
-// usageError is a wrong way to call the command that only running it could find.
+// usageError is a wrong usage that only running the command can detect.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// cannotError is that something could not be found out or asked for, as opposed to refused.
+// cannotError says that something could not be determined or requested, as opposed to refused.
 type cannotError struct{ err error }
 
 func cannot(err error) error { return &cannotError{err} }
@@ -118,7 +118,7 @@ func cannot(err error) error { return &cannotError{err} }
 func (e *cannotError) Error() string { return e.err.Error() }
 func (e *cannotError) Unwrap() error { return e.err }
 
-// hintError is an error with what to do about it.
+// hintError is an error with its fix.
 type hintError struct {
 	err  error
 	hint string

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// apiTimeout bounds each request to an API server, so that one which does not answer
-// costs a trace on the node seconds and not minutes.
+// apiTimeout bounds each request to an API server, so that an unresponsive one delays a trace on the node by seconds,
+// not minutes.
 const apiTimeout = 10 * time.Second
 
 // sources are the flags that say where facts are read.
@@ -35,49 +35,55 @@ type sources struct {
 	driver    string
 	hostRoot  string
 	kube      kubeconfig
-	// agentNamespace has the agent's pods.
+	// agentNamespace is the namespace of the agent's pods.
 	agentNamespace string
 	flags          *pflag.FlagSet
 }
 
-// localFlags are those whose use means that this node's places are to be read.
+// localFlags lists the flags that select this node's own sources.
 func localFlags() []string {
-	return []string{"node-local", "host-root", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc", "cgroup-root", "agent", "sim", "driver-root"}
+	return []string{"node-local", "host-root", "kubelet-dir", "cdi-dir", "containerd-state", "pod-logs", "proc",
+		"cgroup-root", "agent", "sim", "driver-root"}
 }
 
-// hardwareAlone tells whether simulated hardware was asked for and nothing of a node.
+// hardwareAlone reports whether the flags select simulated hardware and no other source of a node.
 func (s *sources) hardwareAlone() bool {
-	return s.flags.Changed("sim") && !slices.ContainsFunc(localFlags(), func(name string) bool { return name != "sim" && s.flags.Changed(name) })
+	return s.flags.Changed("sim") && !slices.ContainsFunc(localFlags(),
+		func(name string) bool { return name != "sim" && s.flags.Changed(name) })
 }
 
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	s.bindKube(flags)
 	flags.BoolVar(&s.nodeLocal, "node-local", false, "read only this node's files and sockets, without an API server")
-	flags.StringVar(&s.hostRoot, "host-root", "/", "where the node's root file system is mounted; the defaults of the other paths are below it")
-	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir), "the kubelet's root directory")
+	flags.StringVar(&s.hostRoot, "host-root", "/",
+		"where the node's root file system is mounted; the defaults of the other paths are below it")
+	flags.StringVar(&s.places.KubeletDir, "kubelet-dir", orElse(deps.KubeletDir, evidence.DefaultKubeletDir),
+		"the kubelet's root directory")
 	flags.StringSliceVar(&s.places.CDIDirs, "cdi-dir", evidence.DefaultCDIDirs(), "the directories of CDI specs")
 	flags.StringVar(&s.places.ContainerdState, "containerd-state", evidence.DefaultContainerdState, "containerd's state directory")
-	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs, "the directory of pod logs, whose names contain the names and UIDs of pods")
+	flags.StringVar(&s.places.PodLogs, "pod-logs", evidence.DefaultPodLogs,
+		"the directory of pod logs, whose names contain the names and UIDs of pods")
 	flags.StringVar(&s.places.Proc, "proc", evidence.DefaultProc, "the host's /proc")
 	flags.StringVar(&s.places.CgroupRoot, "cgroup-root", "", "the kubelet's cgroupRoot; needed only with several kubelets on one machine")
 	flags.StringVar(&s.places.Agent, "agent", evidence.DefaultAgent, "the socket of this node's berth-agent")
-	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace, "the namespace of the agents' pods, for reading their metrics through the API server")
+	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace,
+		"the namespace of the agents' pods, for reading their metrics through the API server")
 	flags.StringVar(&s.places.Node, "node-name", "", "the name of this node's Node object (default: the agent's)")
 	flags.StringVar(&s.sim, "sim", "", "the directory of the simulated hardware of this node")
 	flags.StringVar(&s.driver, "driver-root", "/", "the directory on the host below which the driver's files are")
 	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
 }
 
-// bindKube binds the flags of a command that asks the API server only.
+// bindKube binds the flags of a command that reads only the API server.
 func (s *sources) bindKube(flags *pflag.FlagSet) {
 	s.flags = flags
-	flags.StringVar(&s.kube.file, "kubeconfig", "", "the kubeconfig file (default: KUBECONFIG, ~/.kube/config, then the pod's service account)")
+	flags.StringVar(&s.kube.file, "kubeconfig", "",
+		"the kubeconfig file (default: KUBECONFIG, ~/.kube/config, then the pod's service account)")
 	flags.StringVar(&s.kube.context, "context", "", "the context of the kubeconfig")
 }
 
-// kubeconfig are kubectl's flags. They are read by clientcmd itself: cli-runtime would
-// bring kustomize, which imports plugin, with which the linker binds all symbols at the
-// start, those of an NVML that is not there included.
+// kubeconfig has kubectl's flags. clientcmd reads them directly: cli-runtime would import kustomize, which imports
+// plugin, and the linker then binds all symbols at program start, including those of an NVML that is not installed.
 type kubeconfig struct{ file, context, namespace string }
 
 func (k kubeconfig) loader() clientcmd.ClientConfig {
@@ -88,7 +94,7 @@ func (k kubeconfig) loader() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
-// local reads this node's places, if that was asked for or if this is a node; nil otherwise.
+// local reads this node's sources if the flags select them or if this machine is a node; otherwise it returns nil.
 func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
 	asked := slices.ContainsFunc(localFlags(), s.flags.Changed)
 	if !asked && !s.onNode() {
@@ -104,8 +110,8 @@ func (s *sources) local(ctx context.Context) (*evidence.Local, error) {
 	return places.Collect(ctx), nil
 }
 
-// localGPUs is local for a command about GPUs. Where simulated hardware alone was asked for, and it is
-// not the agent's, nothing that runs on this machine holds it: the hardware is all that is read.
+// localGPUs is local for a command about GPUs. If only simulated hardware is selected and it is not the agent's,
+// nothing on this machine can hold it, so only the hardware is read.
 func (s *sources) localGPUs(ctx context.Context) (*evidence.Local, error) {
 	local, err := s.local(ctx)
 	if err != nil || local == nil || local.OfAgent || !s.hardwareAlone() {
@@ -120,8 +126,8 @@ func (s *sources) localGPUs(ctx context.Context) (*evidence.Local, error) {
 	return local, nil
 }
 
-// rooted are the places with the defaults beneath the host's root. Links are followed
-// within it: /var/run is one to /run, on the host's own root.
+// rooted returns the paths with the defaults below the host's root. Links are resolved within it: /var/run is a link to
+// /run on the host's own root.
 func (s *sources) rooted() (evidence.Places, error) {
 	places := s.places
 	if s.hostRoot == "/" {
@@ -150,13 +156,13 @@ func (s *sources) rooted() (evidence.Places, error) {
 		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs), beneath("agent", &places.Agent))
 }
 
-// onNode tells whether a kubelet keeps its state here.
+// onNode reports whether a kubelet has its state on this machine.
 func (s *sources) onNode() bool {
 	_, err := os.Stat(filepath.Join(s.places.KubeletDir, "device-plugins"))
 	return err == nil || errors.Is(err, fs.ErrPermission)
 }
 
-// hardware finds what to scan: the simulator's directory, or the NVIDIA driver.
+// hardware sets what to scan: the simulator's directory, or the NVIDIA driver.
 func (s *sources) hardware(places *evidence.Places) error {
 	log := slog.New(slog.DiscardHandler)
 	if s.sim == "" {
@@ -171,7 +177,8 @@ func (s *sources) hardware(places *evidence.Places) error {
 	}
 	machine, err := sim.Open(dir)
 	if err != nil {
-		return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err), "fix: berth sim create " + s.sim + " --profile a100x8-40g"}
+		return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err),
+			"fix: berth sim create " + s.sim + " --profile a100x8-40g"}
 	}
 	root := machine.Root()
 	places.Hardware = nvidia.New(nvidia.Deps{
@@ -182,7 +189,7 @@ func (s *sources) hardware(places *evidence.Places) error {
 	return nil
 }
 
-// api is the API server, or the reason why there is none to ask.
+// api returns the API server, or the reason why there is none.
 func (s *sources) api() (*evidence.API, string) {
 	if s.nodeLocal {
 		return nil, "--node-local was given"
@@ -220,7 +227,7 @@ func (s *sources) api() (*evidence.API, string) {
 	return &evidence.API{Client: client, REST: plain, AgentNamespace: orElse(s.agentNamespace, evidence.DefaultAgentNamespace)}, ""
 }
 
-// namespace is that of -n, or of the kubeconfig's context, or default.
+// namespace returns the namespace of -n, of the kubeconfig's context, or default.
 func (s *sources) namespace() string {
 	namespace, _, err := s.kube.loader().Namespace()
 	if err != nil || namespace == "" {
@@ -229,7 +236,7 @@ func (s *sources) namespace() string {
 	return namespace
 }
 
-// nothingToRead is the error of a command that found neither an API nor a node.
+// nothingToRead is the error of a command that found neither an API server nor a node.
 func (s *sources) nothingToRead(what, noAPI, alternatives string) error {
 	return &hintError{
 		fmt.Errorf("%s: nothing to read: no API server (%s), and this is no node (there is no %s)",

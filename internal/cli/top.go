@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// fastest is how often top may ask.
-	fastest = 200 * time.Millisecond
+	// minInterval is the shortest interval between two reads.
+	minInterval = 200 * time.Millisecond
 )
 
 func newTopCommand(deps Deps) *cobra.Command {
@@ -46,8 +46,8 @@ through the API server, which requires the verb get on pods/proxy in the agent's
 			if err := out.check(); err != nil {
 				return err
 			}
-			if interval < fastest {
-				return usagef("--interval %v: want %v or more", interval, fastest)
+			if interval < minInterval {
+				return usagef("--interval %v: want %v or more", interval, minInterval)
 			}
 			read, remote, err := samplesSource(&from, args)
 			if err != nil {
@@ -64,7 +64,7 @@ through the API server, which requires the verb get on pods/proxy in the agent's
 				return err
 			}
 			if unread != nil {
-				fmt.Fprintf(deps.Err, "how busy they are was not read: %s\n", term.Clean(unread.Error()))
+				fmt.Fprintf(deps.Err, "their utilization was not read: %s\n", term.Clean(unread.Error()))
 			}
 			return out.print(deps.Out, samples, func(w io.Writer) error { return topTable(w, samples) })
 		},
@@ -75,21 +75,21 @@ through the API server, which requires the verb get on pods/proxy in the agent's
 	return cmd
 }
 
-// unreadError is why the use of a node's devices was not read, beside samples without it.
+// unreadError says why the utilization of a node's devices was not read; the samples are returned without it.
 type unreadError struct{ err error }
 
 func (e *unreadError) Error() string { return e.err.Error() }
 func (e *unreadError) Unwrap() error { return e.err }
 
-// samplesReader reads the samples of now.
+// samplesReader reads the current samples.
 type samplesReader func(ctx context.Context) (*v1alpha1.GPUSamples, error)
 
-// samplesSource is the agent of this node, or what the API has of another.
+// samplesSource returns a reader of this node's agent, or of the API objects of another node.
 func samplesSource(from *sources, args []string) (read samplesReader, remote bool, err error) {
 	here := slices.ContainsFunc(localFlags(), from.flags.Changed)
 	if len(args) == 0 && (here || from.onNode()) {
 		if from.sim != "" {
-			return nil, false, usagef("top: hardware that no agent runs on is not sampled; give --agent, or see berth gpus --sim %s", from.sim)
+			return nil, false, usagef("top: hardware without an agent is not sampled; give --agent, or see berth gpus --sim %s", from.sim)
 		}
 		places, err := from.rooted()
 		if err != nil {
@@ -98,7 +98,7 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 		return func(ctx context.Context) (*v1alpha1.GPUSamples, error) { return readSamples(ctx, places.Agent) }, false, nil
 	}
 	if len(args) == 1 && here {
-		return nil, false, usagef("top %s: a node's name asks the API; leave it out to ask the agent of this node", args[0])
+		return nil, false, usagef("top %s: a node name is looked up in the API; leave it out to read the agent of this node", args[0])
 	}
 	return func(ctx context.Context) (*v1alpha1.GPUSamples, error) {
 		nodes, _, err := gpuNodes(ctx, from, whatTop, args)
@@ -110,7 +110,7 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 			for _, node := range nodes {
 				names = append(names, node.Name)
 			}
-			return nil, usagef("top: say which node: %s", strings.Join(names, ", "))
+			return nil, usagef("top: want the name of one node: %s", strings.Join(names, ", "))
 		}
 		api, noAPI := from.api()
 		if api == nil {
@@ -124,10 +124,11 @@ func samplesSource(from *sources, args []string) (read samplesReader, remote boo
 	}, true, nil
 }
 
-// readSamples asks an agent.
+// readSamples reads the samples from an agent.
 func readSamples(ctx context.Context, socket string) (*v1alpha1.GPUSamples, error) {
 	fail := func(err error) error {
-		return &hintError{fmt.Errorf("read samples: %w", err), "fix: see that berth-agent runs on this node; give --agent SOCKET if its state directory is elsewhere"}
+		return &hintError{fmt.Errorf("read samples: %w", err),
+			"fix: check that berth-agent runs on this node; give --agent SOCKET if its state directory is elsewhere"}
 	}
 	text, err := pages.Client{Socket: socket}.Get(ctx, "/debug/samples")
 	if err != nil {
@@ -135,7 +136,7 @@ func readSamples(ctx context.Context, socket string) (*v1alpha1.GPUSamples, erro
 	}
 	samples := &v1alpha1.GPUSamples{}
 	if err := json.Unmarshal(text, samples); err != nil {
-		return nil, fail(fmt.Errorf("understand the answer of %s: %w", socket, err))
+		return nil, fail(fmt.Errorf("parse the answer of %s: %w", socket, err))
 	}
 	if samples.Kind != v1alpha1.KindGPUSamples {
 		return nil, fail(fmt.Errorf("the answer is of kind %q, want %s", samples.Kind, v1alpha1.KindGPUSamples))
@@ -143,7 +144,7 @@ func readSamples(ctx context.Context, socket string) (*v1alpha1.GPUSamples, erro
 	return samples, nil
 }
 
-// samplesOf are a node's devices without a reading.
+// samplesOf returns a node's devices without measurements.
 func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	samples := &v1alpha1.GPUSamples{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUSamples), Node: node.Name, Items: []v1alpha1.GPUSample{}}
 	use := func(bytes int64, held []v1alpha1.Holder) v1alpha1.GPUSampleUse {
@@ -152,7 +153,8 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 			out.MemoryBytes = &size
 		}
 		for _, holder := range held {
-			out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: holder.Pod, Container: holder.Container, PodUID: holder.PodUID, Held: true})
+			out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: holder.Pod,
+				Container: holder.Container, PodUID: holder.PodUID, Held: true})
 		}
 		return out
 	}
@@ -163,7 +165,8 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 			Partitioned: device.MIGEnabled, GPUSampleUse: use(device.MemoryBytes, device.Holders),
 		}
 		for _, mig := range device.MIGDevices {
-			sample.Devices = append(sample.Devices, v1alpha1.MIGSample{UUID: mig.UUID, Profile: mig.Profile, Index: mig.Index, Health: partHealth(mig.Health), GPUSampleUse: use(mig.MemoryBytes, mig.Holders)})
+			sample.Devices = append(sample.Devices, v1alpha1.MIGSample{UUID: mig.UUID, Profile: mig.Profile,
+				Index: mig.Index, Health: partHealth(mig.Health), GPUSampleUse: use(mig.MemoryBytes, mig.Holders)})
 		}
 		samples.Items = append(samples.Items, sample)
 	}
@@ -190,7 +193,8 @@ func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
 		for k := range s.Devices {
 			m := &s.Devices[k]
 			rows = append(rows, []string{
-				fmt.Sprintf("%d:%d", s.Index, m.Index), "MIG " + m.Profile, percent(m.Active), memoryUse(m.GPUSampleUse), "", "", m.Health, podUse(m.Pods, false),
+				fmt.Sprintf("%d:%d", s.Index, m.Index), "MIG " + m.Profile, percent(m.Active),
+				memoryUse(m.GPUSampleUse), "", "", m.Health, podUse(m.Pods, false),
 			})
 		}
 	}
@@ -199,7 +203,8 @@ func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
 	}
 	for i := range samples.Items {
 		for _, trouble := range samples.Items[i].Troubles {
-			if _, err := fmt.Fprintf(w, "GPU %d: %s was not read: %s\n", samples.Items[i].Index, term.Clean(trouble.Source), term.Clean(trouble.Message)); err != nil {
+			if _, err := fmt.Fprintf(w, "GPU %d: %s was not read: %s\n", samples.Items[i].Index,
+				term.Clean(trouble.Source), term.Clean(trouble.Message)); err != nil {
 				return err
 			}
 		}
@@ -228,7 +233,7 @@ func power(s *v1alpha1.GPUSample) string {
 	return fmt.Sprintf("%.0f/%.0f W", *s.PowerWatts, *s.PowerLimitWatts)
 }
 
-// memoryUse is used and whole, or the one that is known.
+// memoryUse returns used and total memory, or the one that is known.
 func memoryUse(use v1alpha1.GPUSampleUse) string {
 	const gib = 1 << 30
 	used, whole := "-", "-"
@@ -244,8 +249,8 @@ func memoryUse(use v1alpha1.GPUSampleUse) string {
 	return used + "/" + whole + " GiB"
 }
 
-// podUse names the pods of a device, each once, with the part of the GPU's time that it took where
-// that is known; "-" for nobody, and nothing for a GPU whose holders stand at its MIG devices.
+// podUse names the pods of a device, without duplicates, with the fraction of the GPU's time that each used, if known:
+// "-" for none, and "" for a GPU whose holders are listed with its MIG devices.
 func podUse(pods []v1alpha1.PodSample, partitioned bool) string {
 	var texts []string
 	for _, pod := range pods {

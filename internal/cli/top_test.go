@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// fakeScreen is a terminal of a given size on which typed is typed.
+// fakeScreen is a terminal of a given size, with given input.
 type fakeScreen struct {
 	rows, columns int
 	typed         chan byte
@@ -38,7 +38,7 @@ func TestTopLive(t *testing.T) {
 		"0       H100    %d%%    -        -      -       Healthy   -\x1b[K\x1b[J"
 	gone := errors.New("read samples: connection refused\nfix: see")
 	tests := map[string]struct {
-		reads []error // of the looks after the first, one a second
+		reads []error // results of the reads after the first, one per second
 		end   func(f *fakeScreen, stop func())
 		want  string
 	}{
@@ -51,7 +51,8 @@ func TestTopLive(t *testing.T) {
 		"nobody types": {nil, func(f *fakeScreen, stop func()) { close(f.typed); synctest.Wait(); stop() },
 			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "", 10)},
 		"the agent is away for a while": {[]error{gone, nil}, func(f *fakeScreen, _ func()) { f.typed <- 'q' },
-			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "as it was before: read samples: connection refused", 10) + fmt.Sprintf(whole, "", 12)},
+			fmt.Sprintf(whole, "", 10) + fmt.Sprintf(whole, "last samples: read samples: connection refused",
+				10) + fmt.Sprintf(whole, "", 12)},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestTopLive(t *testing.T) {
 	}
 }
 
-// TestTopLiveNeedsAFirstLook: an error at the start is an error, and the screen stays as it is.
+// TestTopLiveNeedsAFirstLook checks that a first read that fails ends the command and leaves the screen unchanged.
 func TestTopLiveNeedsAFirstLook(t *testing.T) {
 	tty := &fakeScreen{typed: make(chan byte)}
 	var out strings.Builder
@@ -99,7 +100,7 @@ func TestTopLiveNeedsAFirstLook(t *testing.T) {
 	}
 }
 
-// TestFrameFits: a frame has at most the rows and columns of the screen.
+// TestFrameFits checks that a frame has at most the rows and columns of the screen.
 func TestFrameFits(t *testing.T) {
 	samples := oneGPU(0.5)
 	for i := range 40 {
@@ -131,7 +132,7 @@ func TestOpenTerminalWantsOne(t *testing.T) {
 	}
 }
 
-// TestTerminal uses a real one: keys come without Enter, and what was set is set back.
+// TestTerminal uses a real terminal: keys are read without Enter, and its settings are restored.
 func TestTerminal(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/term"
 )
 
-// What terminals understand since the VT100 and xterm.
+// Control sequences that terminals support since the VT100 and xterm.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // another screen, no cursor
+	enterScreen = "\x1b[?1049h\x1b[?25l" // alternate screen, no cursor
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
 	goHome      = "\x1b[H"
 	clearLine   = "\x1b[K"
@@ -27,21 +27,21 @@ const (
 
 // screen is the terminal that top draws on.
 type screen interface {
-	// size is the number of rows and columns.
+	// size returns the number of rows and columns.
 	size() (rows, columns int)
-	// keys gives what is typed until ctx ends.
+	// keys delivers typed keys until ctx ends.
 	keys(ctx context.Context) <-chan byte
-	// restore makes the terminal what it was.
+	// restore restores the settings of the terminal.
 	restore()
 }
 
-// topLive draws until q is typed or ctx ends. An agent that does not answer for a while is
-// said on the screen and asked again.
+// topLive draws until q is typed or ctx ends. While the agent does not answer, it shows the error on the screen and
+// retries.
 func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader, interval time.Duration) error {
 	defer tty.restore()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	// The first look decides whether there is anything to show.
+	// An error of the first read ends the command.
 	samples, err := read(ctx)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader,
 				return nil
 			}
 			if !open {
-				keys = nil // Nobody types any more; ctx ends it.
+				keys = nil // there is no more input; ctx ends the loop
 			}
 			continue
 		case <-tick.C:
@@ -80,15 +80,16 @@ func topLive(ctx context.Context, tty screen, out io.Writer, read samplesReader,
 	}
 }
 
-// frame is a whole screen: a head, the table cut to what fits, and what is wrong.
+// frame returns a whole screen: a header, as much of the table as fits, and the last error.
 func frame(samples *v1alpha1.GPUSamples, trouble string, rows, columns int) string {
 	var table strings.Builder
-	_ = topTable(&table, samples) // A builder takes everything.
-	head := fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(samples.Node, "this node"), len(samples.Items), samples.AgeSeconds)
+	_ = topTable(&table, samples) // strings.Builder does not fail
+	head := fmt.Sprintf("%s   %d GPUs   measured %.1f s ago   q ends", orElse(samples.Node, "this node"),
+		len(samples.Items), samples.AgeSeconds)
 	lines := append([]string{term.Clean(head), ""}, strings.Split(strings.TrimSuffix(table.String(), "\n"), "\n")...)
 	if trouble != "" {
 		first, _, _ := strings.Cut(trouble, "\n")
-		lines[1] = "as it was before: " + term.Clean(first)
+		lines[1] = "last samples: " + term.Clean(first)
 	}
 	if len(lines) > rows && rows > 0 {
 		more := len(lines) - rows + 1
@@ -106,7 +107,7 @@ func frame(samples *v1alpha1.GPUSamples, trouble string, rows, columns int) stri
 	return out.String()
 }
 
-// cut is as much of a line as fits.
+// cut returns as much of a line as fits.
 func cut(line string, columns int) string {
 	if columns <= 0 || utf8.RuneCountInString(line) <= columns {
 		return line
@@ -114,14 +115,14 @@ func cut(line string, columns int) string {
 	return string([]rune(line)[:columns])
 }
 
-// terminal is a real one.
+// terminal is a real terminal.
 type terminal struct {
 	in, out *os.File
 	before  *unix.Termios
 }
 
-// openTerminal is nil where out is no terminal. Keys are read without waiting for Enter and
-// are not shown; ctrl-c stays a signal.
+// openTerminal returns nil if out is not a terminal. Keys are read without waiting for Enter and are not echoed; ctrl-c
+// still sends a signal.
 func openTerminal(in *os.File, out io.Writer) *terminal {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -133,7 +134,7 @@ func openTerminal(in *os.File, out io.Writer) *terminal {
 	t := &terminal{in: in, out: file}
 	before, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
 	if err != nil {
-		return t // Somebody else types, or nobody.
+		return t // the input is not a terminal
 	}
 	quiet := *before
 	quiet.Lflag &^= unix.ICANON | unix.ECHO
@@ -145,7 +146,7 @@ func openTerminal(in *os.File, out io.Writer) *terminal {
 
 func (t *terminal) restore() {
 	if t.before != nil {
-		// What cannot be set back now could not be set back later.
+		// A failure to restore the settings cannot be handled.
 		_ = unix.IoctlSetTermios(int(t.in.Fd()), unix.TCSETS, t.before)
 	}
 }
@@ -158,8 +159,8 @@ func (t *terminal) size() (rows, columns int) {
 	return int(size.Row), int(size.Col)
 }
 
-// keysPause is how long a look for a key may take, and with it the end of the reader.
-const keysPause = 100 // milliseconds
+// keysTimeout is the timeout of one read of keys, which also bounds how long the reader takes to end.
+const keysTimeout = 100 // milliseconds
 
 func (t *terminal) keys(ctx context.Context) <-chan byte {
 	keys := make(chan byte)
@@ -170,7 +171,7 @@ func (t *terminal) keys(ctx context.Context) <-chan byte {
 		defer close(keys)
 		for ctx.Err() == nil {
 			wait := []unix.PollFd{{Fd: int32(t.in.Fd()), Events: unix.POLLIN}}
-			n, err := unix.Poll(wait, keysPause)
+			n, err := unix.Poll(wait, keysTimeout)
 			if n == 0 || errors.Is(err, unix.EINTR) {
 				continue
 			}

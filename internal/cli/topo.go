@@ -53,9 +53,10 @@ func readTopology(ctx context.Context, from *sources, args []string) (*v1alpha1.
 			names = append(names, node.Name)
 		}
 		if len(names) == 0 {
-			return nil, &hintError{fmt.Errorf("topo: there are no GPUNode objects"), "berth-agent publishes them; without: berth topo --node-local on the node, or --sim DIR"}
+			return nil, &hintError{fmt.Errorf("topo: there are no GPUNode objects"),
+				"berth-agent publishes them; without: berth topo --node-local on the node, or --sim DIR"}
 		}
-		return nil, usagef("topo: say which node: %s", strings.Join(names, ", "))
+		return nil, usagef("topo: want the name of one node: %s", strings.Join(names, ", "))
 	}
 	return topologyOf(&nodes[0])
 }
@@ -67,14 +68,17 @@ func topologyOf(node *v1alpha1.GPUNode) (*v1alpha1.GPUTopology, error) {
 		GPUs: []v1alpha1.TopologyGPU{}, Links: [][]string{},
 	}
 	if len(node.Status.Topology) != len(devices) {
-		return nil, fmt.Errorf("read topology of %s: %d GPUs and %d rows of links", orElse(node.Name, "this node"), len(devices), len(node.Status.Topology))
+		return nil, fmt.Errorf("read topology of %s: %d GPUs and %d rows of links", orElse(node.Name, "this node"),
+			len(devices), len(node.Status.Topology))
 	}
 	for i, d := range devices {
 		row := strings.Fields(node.Status.Topology[i])
 		if len(row) != len(devices) {
-			return nil, fmt.Errorf("read topology of %s: row %d has %d links for %d GPUs", orElse(node.Name, "this node"), i, len(row), len(devices))
+			return nil, fmt.Errorf("read topology of %s: row %d has %d links for %d GPUs",
+				orElse(node.Name, "this node"), i, len(row), len(devices))
 		}
-		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Index: d.Index, UUID: d.UUID, Product: d.Product, PCIBusID: d.PCIBusID, NUMANode: d.NUMANode})
+		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Index: d.Index, UUID: d.UUID, Product: d.Product,
+			PCIBusID: d.PCIBusID, NUMANode: d.NUMANode})
 		topology.Links = append(topology.Links, row)
 	}
 	return topology, nil
@@ -98,7 +102,7 @@ func topoTable(w io.Writer, t *v1alpha1.GPUTopology) error {
 	return err
 }
 
-// legend explains the letters that occur.
+// legend explains the abbreviations that occur.
 func legend(links [][]string) string {
 	meanings := [...][2]string{
 		{gpunode.Self, "itself"},

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 )
 
-// remoteSamples are the devices of a node as its GPUNode has them, with what its agent measured, which is read from the
-// agent's metrics through the API server. Why that was not read is told beside.
+// remoteSamples returns the devices of a node from its GPUNode, with the measurements in its agent's metrics, read
+// through the API server. If those could not be read, it returns the samples and an unreadError.
 func remoteSamples(ctx context.Context, api *evidence.API, node *v1alpha1.GPUNode) (samples *v1alpha1.GPUSamples, unread error) {
 	samples = samplesOf(node)
 	pod, err := api.AgentPod(ctx, node.Name)
@@ -27,10 +27,10 @@ func remoteSamples(ctx context.Context, api *evidence.API, node *v1alpha1.GPUNod
 	return samples, nil
 }
 
-// measured finds the series of the agent's page.
+// measured are the metric families of the agent, by name.
 type measured map[string]*dto.MetricFamily
 
-// labelsOf are the labels of a series.
+// labelsOf returns the labels of a series.
 func labelsOf(m *dto.Metric) map[string]string {
 	labels := map[string]string{}
 	for _, pair := range m.GetLabel() {
@@ -43,7 +43,7 @@ func valueOf(m *dto.Metric) float64 {
 	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
 }
 
-// of is the value of a device; nil where there is none.
+// of returns the value for a device, or nil if there is none.
 func (f measured) of(name, uuid string) *float64 {
 	for _, m := range f[name].GetMetric() {
 		if labelsOf(m)["uuid"] == uuid {
@@ -54,7 +54,7 @@ func (f measured) of(name, uuid string) *float64 {
 	return nil
 }
 
-// alone is the value of a metric with one series; 0 where there is none.
+// alone returns the value of a metric with one series, or 0.
 func (f measured) alone(name string) float64 {
 	for _, m := range f[name].GetMetric() {
 		return valueOf(m)
@@ -62,7 +62,7 @@ func (f measured) alone(name string) float64 {
 	return 0
 }
 
-// addMetrics lays the measurements over the devices.
+// addMetrics adds the measurements to the devices.
 func addMetrics(samples *v1alpha1.GPUSamples, families measured) {
 	const gpu, mig = "berth_gpu_", "berth_gpu_mig_"
 	samples.AgeSeconds = families.alone(gpu + "sample_age_seconds")
@@ -95,7 +95,7 @@ func addMetrics(samples *v1alpha1.GPUSamples, families measured) {
 	}
 }
 
-// addPods adds what the processes of each pod use, and of those that run on the node itself.
+// addPods adds the usage of each pod's processes, and of processes of the node itself.
 func (f measured) addPods(out *v1alpha1.GPUSampleUse, uuid string) {
 	for _, kind := range []string{"pod", "host"} {
 		prefix := "berth_gpu_" + kind + "_"
@@ -106,7 +106,8 @@ func (f measured) addPods(out *v1alpha1.GPUSampleUse, uuid string) {
 			}
 			of := func(name string) *float64 {
 				for _, other := range f[prefix+name].GetMetric() {
-					if l := labelsOf(other); l["uuid"] == uuid && l["pod_uid"] == labels["pod_uid"] && l["container"] == labels["container"] {
+					if l := labelsOf(other); l["uuid"] == uuid && l["pod_uid"] == labels["pod_uid"] &&
+						l["container"] == labels["container"] {
 						value := valueOf(other)
 						return &value
 					}
@@ -114,13 +115,14 @@ func (f measured) addPods(out *v1alpha1.GPUSampleUse, uuid string) {
 				return nil
 			}
 			processes := int(valueOf(m))
-			pod := podIn(out, v1alpha1.PodSample{Namespace: labels["namespace"], Pod: labels["pod"], Container: labels["container"], PodUID: labels["pod_uid"]})
+			pod := podIn(out, v1alpha1.PodSample{Namespace: labels["namespace"], Pod: labels["pod"],
+				Container: labels["container"], PodUID: labels["pod_uid"]})
 			pod.Processes, pod.MemoryUsedBytes, pod.SMUtilization = &processes, of("memory_used_bytes"), of("sm_utilization_ratio")
 		}
 	}
 }
 
-// podIn finds a container among the holders of a device, or adds it as one that does not hold it.
+// podIn returns the container among the holders of a device, or adds it as one that does not hold the device.
 func podIn(out *v1alpha1.GPUSampleUse, want v1alpha1.PodSample) *v1alpha1.PodSample {
 	for i := range out.Pods {
 		if p := &out.Pods[i]; want.PodUID != "" && p.PodUID == want.PodUID && p.Container == want.Container {

@@ -70,7 +70,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 	return cmd
 }
 
-// uidPattern is a pod's UID; a static pod's has no dashes.
+// uidPattern matches a pod's UID; the UID of a static pod has no dashes.
 var uidPattern = regexp.MustCompile(`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32})$`)
 
 func parseQuery(args []string, pid int, namespace func() string) (trace.Query, error) {
@@ -82,7 +82,7 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 	case pid > 0:
 		return trace.Query{PID: pid}, nil
 	case len(args) == 0 || args[0] == "":
-		return trace.Query{}, usagef("say what to trace: a pod, a GPU's UUID, or --pid N")
+		return trace.Query{}, usagef("want something to trace: a pod, a GPU's UUID, or --pid N")
 	}
 	name := args[0]
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
@@ -102,8 +102,8 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 	return trace.Query{Pod: trace.Ref{Namespace: namespace(), Name: name}}, nil
 }
 
-// collectTrace reads the node first, since only it knows which pod a process or a
-// UID belongs to, then the API, and joins both.
+// collectTrace reads the node first, because only the node knows which pod a process or a UID belongs to, then the API,
+// and joins both.
 func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
 	from.places.Pod = query.Pod
 	local, err := from.local(ctx)
@@ -117,13 +117,15 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 				"  berth topo --sim DIR                      the links of a simulated node")
 	}
 	if query.PID > 0 && local == nil {
-		return nil, &hintError{fmt.Errorf("trace %s: a process is of one node, and this is none", query), "fix: run it as root on the node that the process is on"}
+		return nil, &hintError{fmt.Errorf("trace %s: processes can only be traced on their node, and this machine "+
+			"is not a node", query), "fix: run it as root on the node that the process is on"}
 	}
 	all := trace.Evidence{}
 	if local != nil {
 		all = local.Evidence
 	} else {
-		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.Checkpoint}, Why: "the node's own files can only be read on the node; this is not a node"})
+		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.Checkpoint},
+			Why: "the node's own files can only be read on the node; this machine is not a node"})
 	}
 	var names []string
 	if api == nil {
@@ -138,8 +140,8 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 	return found, err
 }
 
-// askAPI adds what the API says of the pods that the query leads to. It returns the
-// names of pods that could have been meant when there is no such pod.
+// askAPI adds the API's facts about the pods that the query leads to. If there is no such pod, it returns the names of
+// similar pods.
 func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query) ([]string, error) {
 	switch {
 	case query.Pod.Name != "":
@@ -147,7 +149,7 @@ func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query t
 		if apierrors.IsNotFound(err) {
 			names, listError := api.Names(ctx, query.Pod.Namespace)
 			if listError != nil {
-				names = nil // the pod is not there all the same
+				names = nil // the suggestion is optional
 			}
 			return names, nil
 		}
@@ -158,7 +160,8 @@ func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query t
 		return nil, nil
 	case query.Device != "":
 		if _, err := api.GPUNodes(ctx, all); err != nil && len(all.Read) == 0 {
-			return nil, &hintError{fmt.Errorf("trace %s: list gpunodes: %w", query, err), "a GPU's holders are known to the GPUNode objects of berth-agent, and on the node itself"}
+			return nil, &hintError{fmt.Errorf("trace %s: list gpunodes: %w", query, err),
+				"the holders of a GPU are in the GPUNode objects of berth-agent, and on the node itself"}
 		}
 	}
 	picture := trace.Join(*all)
@@ -168,7 +171,7 @@ func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query t
 	}
 	for _, pod := range found.Pods {
 		if pod.Ref.Name != "" {
-			_, _ = api.Pod(ctx, all, pod.Ref) // an error is in all.Unread
+			_, _ = api.Pod(ctx, all, pod.Ref) // Pod records an error in all.Unread
 		}
 	}
 	if len(found.Pods) == 0 && query.Pod.UID != "" {
@@ -199,7 +202,7 @@ func addGPUNodes(ctx context.Context, api *evidence.API, all *trace.Evidence) {
 	}
 }
 
-// notFound says what was not found, what there is instead, and which places could not be asked.
+// notFound returns the error of a query without a result, with similar names and the sources that could not be read.
 func notFound(missing *trace.NotFoundError, names []string, unread []trace.Unread) error {
 	nearest := slices.Concat(missing.Nearest, trace.Nearest(missing.Query.Pod.String(), names, 3))
 	slices.Sort(nearest)

@@ -5,7 +5,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
-// traceObject is the picture as the versioned object that is printed.
+// traceObject returns the picture as the versioned object that is printed.
 func traceObject(t *trace.Trace) *v1alpha1.Trace {
 	object := &v1alpha1.Trace{
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindTrace), Subject: t.Subject,
@@ -21,7 +21,8 @@ func traceObject(t *trace.Trace) *v1alpha1.Trace {
 	if len(t.Processes) > 0 {
 		process := t.Processes[0]
 		object.Process = &v1alpha1.TraceProcess{
-			PID: process.PID, ContainerID: process.ContainerID, PodUID: process.PodUID, Sources: sourceObjects([]trace.Source{process.Source}),
+			PID: process.PID, ContainerID: process.ContainerID, PodUID: process.PodUID,
+			Sources: sourceObjects([]trace.Source{process.Source}),
 		}
 	}
 	for _, one := range t.Unread {
@@ -36,7 +37,8 @@ func disagreementObject(d *trace.Disagreement) v1alpha1.TraceDisagreement {
 		pod = d.Pod.String()
 	}
 	return v1alpha1.TraceDisagreement{
-		Code: string(d.Code), Message: d.Head(), Pod: pod, Container: d.Container, Device: string(d.Device), Statements: factObjects(d.Statements),
+		Code: string(d.Code), Message: d.Head(), Pod: pod, Container: d.Container, Device: string(d.Device),
+		Statements: factObjects(d.Statements),
 	}
 }
 

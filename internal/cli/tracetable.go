@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
-// traceTable prints a trace for people: disagreements first, then a tree of each pod
-// with a column of where each fact was read, then what was not read.
+// traceTable prints a trace for people: disagreements first, then a tree of each pod with a column of sources, then the
+// sources that were not read.
 func traceTable(w io.Writer, t *v1alpha1.Trace) error {
 	var roots []*term.Node
 	for i := range t.Disagreements {
@@ -22,7 +22,8 @@ func traceTable(w io.Writer, t *v1alpha1.Trace) error {
 		roots = append(roots, &term.Node{})
 	}
 	if p := t.Process; p != nil {
-		roots = append(roots, &term.Node{Text: fmt.Sprintf("pid %d, container %s", p.PID, orElse(p.ContainerID, "unknown")), Note: notes(p.Sources)})
+		roots = append(roots, &term.Node{Text: fmt.Sprintf("pid %d, container %s", p.PID,
+			orElse(p.ContainerID, "unknown")), Note: notes(p.Sources)})
 	}
 	for i := range t.Devices {
 		roots = append(roots, deviceNode(&t.Devices[i]))
@@ -98,7 +99,7 @@ func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 		askSources = append(askSources, ask.Sources...)
 	}
 	if len(asks) > 0 {
-		head += ": asked " + strings.Join(asks, ", ")
+		head += ": requested " + strings.Join(asks, ", ")
 	}
 	node := pod.Add(head, notes(askSources))
 	for i := range c.Devices {
@@ -122,7 +123,7 @@ func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 	}
 }
 
-// shown are the facts of a device that have a place in its line, in this order.
+// shown formats the facts of a device that appear in its own line.
 func shown(name, value string) string {
 	switch name {
 	case trace.FactIndex:
@@ -139,8 +140,8 @@ func shown(name, value string) string {
 	return ""
 }
 
-// deviceNode prints who says that a device is held in its own line, and what it is
-// below, one line per set of sources that say the same.
+// deviceNode prints a device with the sources that say that it is held, and its facts below, one line per set of
+// sources.
 func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 	text := d.UUID
 	if len(d.IDs) > 0 {
@@ -175,20 +176,20 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 	return node
 }
 
-// sharingText is a fact about how a device is shared or partitioned, in a line of its own;
-// empty for any other fact.
+// sharingText formats a fact about how a device is shared or partitioned, which gets its own line; it returns "" for
+// other facts.
 func sharingText(d *v1alpha1.TraceDevice, fact v1alpha1.TraceFact) string {
 	switch fact.Name {
 	case trace.FactPlacement:
 		return fact.Value + ": isolated from the GPU's other MIG devices"
 	case trace.FactShare:
-		return "share " + fact.Value
+		return "replica " + fact.Value
 	case trace.FactSharing:
 		return fact.Value
 	case trace.FactAdvisory:
 		return "advisory, set in the container: " + fact.Value
 	case trace.FactDraining:
-		return "no longer given out: " + fact.Value
+		return "not allocated to new pods: " + fact.Value
 	case trace.FactSharedWith:
 		return "shares " + deviceName(d) + " with " + fact.Value
 	case trace.FactNeighbours:
@@ -197,7 +198,7 @@ func sharingText(d *v1alpha1.TraceDevice, fact v1alpha1.TraceFact) string {
 	return ""
 }
 
-// deviceName is what people call a device: "GPU 1", "MIG device 1:0", or its UUID.
+// deviceName returns the name of a device for people: "GPU 1", "MIG device 1:0", or its UUID.
 func deviceName(d *v1alpha1.TraceDevice) string {
 	for _, fact := range d.Facts {
 		if fact.Name != trace.FactIndex {
@@ -215,7 +216,7 @@ func nodeText(n v1alpha1.TraceNode) string {
 	return trace.NodeText(trace.Node{Path: n.Path, Major: n.Major, Minor: n.Minor})
 }
 
-// notes lists the kinds of sources, each once.
+// notes lists the kinds of sources, without duplicates.
 func notes(sources []v1alpha1.TraceSource) string {
 	var kinds []string
 	for _, source := range sources {
@@ -226,7 +227,7 @@ func notes(sources []v1alpha1.TraceSource) string {
 	return strings.Join(kinds, ", ")
 }
 
-// fieldNotes lists kinds with the field, which matters where one place says two things.
+// fieldNotes lists kinds with the field, if one source states something in more than one way.
 func fieldNotes(sources []v1alpha1.TraceSource) string {
 	plain := make([]trace.Source, len(sources))
 	for i, source := range sources {

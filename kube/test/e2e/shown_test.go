@@ -116,7 +116,7 @@ func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 		t.Errorf("berth trace ends with %d:\n%s%s", text.code, text.out, text.err)
 	}
 	for format, value := range map[string]string{
-		"%s": w.uuids[0], "%s ": want.sharing, "%s: isolated": want.placement, "share %s": want.share,
+		"%s": w.uuids[0], "%s ": want.sharing, "%s: isolated": want.placement, "replica %s": want.share,
 		"shares " + name + " with %s": names(want.with), "other MIG devices of the GPU: %s": names(want.neighbours),
 	} {
 		if line := fmt.Sprintf(format, value); value != "" && !strings.Contains(text.out, line) {
