@@ -40,6 +40,7 @@ func Facts() []Fact {
 		{"THROTTLE_HW_SLOWDOWN", Degrade, "Check the power and the cooling of the GPU." + byItself},
 		{"THROTTLE_POWER_BRAKE", Degrade, "Check the power supply of the node." + byItself},
 		{"THROTTLE_THERMAL", Degrade, "Cool the GPU." + byItself},
+		{"VENDOR_WITHDRAWN", Inspect, "Restart the agent's pod."},
 	}
 }
 

@@ -147,5 +147,11 @@ func gpuProblems() []Problem {
 			Fix:     "Cool the GPU: check fans, airflow and the inlet temperature.",
 			Seen:    seenGPU,
 		},
+		{
+			Code: "VENDOR_WITHDRAWN", Severity: Error, Area: AreaGPU, Title: "the agent has stopped using a vendor's driver",
+			Meaning: "The agent's code for the GPUs of that vendor failed with a panic. It is not called any more, and its GPUs are not allocated to new pods; pods that hold them keep them. The GPUs of other vendors are not affected.",
+			Fix:     "Restart the agent's pod, and report the panic: the agent's log has it with its stack.",
+			Seen:    "the health of the vendor's GPUs, and status.problems of GPUNode",
+		},
 	}
 }

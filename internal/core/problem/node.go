@@ -22,6 +22,12 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "SCAN_REFUSED", Severity: Error, Area: AreaDriver, Title: "the result of a scan cannot be true",
+			Meaning: "What the driver of a vendor reported contradicts itself or the GPUs of another vendor: a UUID that is empty, twice there or another vendor's, device nodes that are not the vendor's, too many GPUs. Nothing of it is used; what is shown of that vendor's GPUs is from before. The GPUs of other vendors are not affected.",
+			Fix:     "See the message for what was found. Report it with the agent's log; the scan is tried again by itself.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "CDI_GDRCOPY_MISSING", Severity: Warning, Area: AreaCDI, Title: "GDRCopy is on and the host has no gdrdrv",
 			Meaning: "Containers get their GPUs without /dev/gdrdrv.",
 			Fix:     "Load the kernel module gdrdrv (package gdrdrv-dkms), or set gdrcopy to false.",

@@ -210,7 +210,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) (*nvidia.Adapter, error) {
 	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
 	adapter := a.deps.Hardware.Adapter(a.log("nvidia"), a.node.library.Replaced)
 	a.node.inventory = inventory.New(inventory.Deps{
-		Source: counted{adapter, xids}, Clock: a.deps.Clock, Log: a.log("inventory"),
+		Vendors: []inventory.Source{counted{adapter, xids}}, Clock: a.deps.Clock, Log: a.log("inventory"),
 		Poll: a.config.PollInterval.Duration, Deadline: a.config.ScanDeadline.Duration,
 		IgnoredXIDs: config.IgnoredXIDs(a.config), Rules: rules,
 		Keep: filepath.Join(a.config.StateDir, inventory.KeepFile), BootID: a.deps.BootID,
@@ -363,14 +363,14 @@ func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
 		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
 	}
 	a.changes.resetter = reset.New(reset.Deps{
-		Dir: a.config.StateDir, Hardware: a.node.inventory, Ledger: a.node.ledger, Openers: finder.Find,
+		Dir: a.config.StateDir, Hardware: a.node.inventory.Of(gpu.NVIDIA), Ledger: a.node.ledger, Openers: finder.Find,
 		Quiesce: quiesce(mpssync.ForReset), Resume: func(gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForReset) },
 		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
 		Clock: a.deps.Clock, Log: a.log("reset"),
 	})
 	a.changes.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.deps.Config.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware: gpus, Inventory: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable.KeysOn,
+		Hardware: gpus, Inventory: a.node.inventory.Of(gpu.NVIDIA), Ledger: a.node.ledger, Devices: a.devices.allocatable.KeysOn,
 		Blind: a.node.sync.Unsure, Notify: a.changes.partitioned.Set, Quiesce: quiesce(mpssync.ForMIG), Openers: finder.Find,
 		Clock: a.deps.Clock, Log: a.log("migapply"),
 	})

@@ -11,16 +11,16 @@ import (
 
 // Changes is what is different between two snapshots.
 type Changes struct {
-	// Added, Changed and Removed name GPUs, each sorted. A card is changed when
+	// Added, Changed and Removed name GPUs, each sorted. A GPU is changed when
 	// anything about it is, its index and its health included, but not its links.
 	Added, Changed, Removed []gpu.UUID
-	// Links is true when two cards that are in both snapshots are joined differently.
+	// Links is true when two GPUs that are in both snapshots are joined differently.
 	Links bool
-	// Node is true when the driver, the control nodes or the node's faults differ.
+	// Node is true when the vendors or the faults that belong to no GPU differ.
 	Node bool
 }
 
-// Empty tells whether nothing changed.
+// Empty reports whether nothing changed.
 func (c Changes) Empty() bool {
 	return len(c.Added)+len(c.Changed)+len(c.Removed) == 0 && !c.Links && !c.Node
 }
@@ -53,7 +53,7 @@ func (c Changes) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// Equal tells whether two snapshots say the same.
+// Equal reports whether two snapshots are the same.
 func Equal(a, b *gpu.Snapshot) bool { return a == b || reflect.DeepEqual(a, b) }
 
 // Diff compares two snapshots; nil counts as an empty one.
@@ -67,13 +67,13 @@ func Diff(old, new *gpu.Snapshot) Changes {
 	var changes Changes
 	before, after := positions(old), positions(new)
 	for i := range new.GPUs {
-		card := &new.GPUs[i]
-		j, known := before[card.UUID]
+		g := &new.GPUs[i]
+		j, known := before[g.UUID]
 		switch {
 		case !known:
-			changes.Added = append(changes.Added, card.UUID)
-		case !reflect.DeepEqual(*card, old.GPUs[j]):
-			changes.Changed = append(changes.Changed, card.UUID)
+			changes.Added = append(changes.Added, g.UUID)
+		case !reflect.DeepEqual(*g, old.GPUs[j]):
+			changes.Changed = append(changes.Changed, g.UUID)
 		}
 	}
 	for i := range old.GPUs {

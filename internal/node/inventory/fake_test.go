@@ -40,7 +40,7 @@ func newSource(cards int) *source {
 func nodeOf(cards int) gpu.Snapshot {
 	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, Topology: gpu.NewTopology(cards)}
 	for i := range cards {
-		s.GPUs = append(s.GPUs, gpu.GPU{UUID: idOf(i), Index: i, Health: gpu.Health{Recovery: gpu.RecoveryNone}})
+		s.GPUs = append(s.GPUs, gpu.GPU{UUID: idOf(i), Vendor: gpu.NVIDIA, Index: i, Health: gpu.Health{Recovery: gpu.RecoveryNone}})
 	}
 	return s
 }
@@ -53,6 +53,8 @@ func (s *source) set(change func(*source)) {
 	defer s.mu.Unlock()
 	change(s)
 }
+
+func (s *source) Traits() gpu.Traits { return gpu.Traits{Name: gpu.NVIDIA, Title: "NVIDIA"} }
 
 func (s *source) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	s.mu.Lock()

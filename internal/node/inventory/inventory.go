@@ -2,9 +2,11 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
 	"github.com/berth-gpu/berth/internal/node/signal"
+	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
 // The defaults of Deps.
@@ -32,11 +35,13 @@ const (
 	farewell = time.Second
 )
 
-// Source is the hardware, usually a vendor adapter.
+// Source is the hardware of one vendor.
 type Source interface {
-	// Scan reads the whole node. In the snapshot, a GPU's health holds the level causes
-	// that this scan found, without Since, and State Gone for a card that did not answer. Partial is true
-	// for a card that it could not read completely: its causes are added, and nothing is taken for repaired.
+	// Traits returns the names of the vendor. It touches no hardware.
+	Traits() gpu.Traits
+	// Scan reads all GPUs of the vendor. In the snapshot, a GPU's health holds the level causes that this scan found,
+	// without Since, and State Gone for a GPU that did not answer. Partial is true for a GPU that it could not read
+	// completely: its causes are added, and none is removed.
 	Scan(ctx context.Context) (gpu.Snapshot, error)
 	// Watch calls emit for each event until ctx ends or the hardware goes away; then it
 	// is called again.
@@ -45,15 +50,17 @@ type Source interface {
 
 // progress is what a Source may offer so that a hung call can be named.
 type progress interface {
-	// Doing is the call that the running scan is in, and its card ("" for the node).
-	Doing() (card gpu.UUID, call string)
+	// Doing returns the call that the running scan is in, and its GPU ("" for the node).
+	Doing() (id gpu.UUID, call string)
 }
 
 // Deps is what an Inventory needs.
 type Deps struct {
-	Source Source
-	Clock  clock.WithTicker
-	Log    *slog.Logger
+	// Vendors are the sources, each with a name of its own. When two report the same UUID, the GPU is that of the vendor
+	// that comes first here.
+	Vendors []Source
+	Clock   clock.WithTicker
+	Log     *slog.Logger
 	// Poll is the time between scans; DefaultPoll when zero.
 	Poll time.Duration
 	// Deadline is how long a scan may take before it counts as hung; DefaultDeadline
@@ -63,13 +70,13 @@ type Deps struct {
 	Rules health.Rules
 	// IgnoredXIDs are further XIDs that are no cause.
 	IgnoredXIDs map[uint64]bool
-	// Keep is the file that carries what is known of the cards' health over a restart of this process; empty
-	// for none. BootID voids what was kept in an earlier boot.
+	// Keep is the file that carries the health records of the GPUs over a restart of this process; empty for none. BootID
+	// invalidates a file of an earlier boot.
 	Keep, BootID string
-	// KeepLost is called when that file could not be used; nil for nobody.
+	// KeepLost, unless nil, is called when that file could not be used.
 	KeepLost func(cause gpu.Cause)
-	// Renewed is called with the GPUs that a scan found in another life than the one before: they were reset, or got their
-	// driver again, by whomever, and have lost their settings. It must not block; nil for nobody.
+	// Renewed, unless nil, is called with the GPUs that a scan found in another life than the one before: they were reset,
+	// or their driver was loaded again, and they have lost their settings. It must not block. Several goroutines may call it.
 	Renewed func(gpus []gpu.UUID)
 }
 
@@ -80,13 +87,12 @@ type Inventory struct {
 	current atomic.Pointer[gpu.Snapshot]
 	ready   *signal.Ready
 	changed signal.Broadcast
-	refresh chan chan error
-	reports chan gpu.Event
+	loops   []*loop
 	// write replaces the file of Deps.Keep.
 	write func(path string, blob []byte) error
 }
 
-// New makes an inventory that has seen nothing yet.
+// New returns an inventory that has scanned nothing yet.
 func New(deps Deps) *Inventory {
 	if deps.Poll <= 0 {
 		deps.Poll = DefaultPoll
@@ -105,73 +111,132 @@ func New(deps Deps) *Inventory {
 		maps.Copy(ignored, deps.Rules.Checks.Ignored)
 		deps.Rules.Checks.Ignored = ignored
 	}
-	inventory := &Inventory{
-		deps:    deps,
-		ready:   signal.NewReady(),
-		refresh: make(chan chan error),
-		reports: make(chan gpu.Event),
-		write:   writeHealth,
-	}
+	inventory := &Inventory{deps: deps, ready: signal.NewReady(), write: writeHealth}
 	inventory.current.Store(&gpu.Snapshot{})
+	for position, source := range deps.Vendors {
+		inventory.loops = append(inventory.loops, newLoop(&inventory.deps, source, position))
+	}
 	return inventory
 }
 
-// Current is the last published snapshot: never nil, shared by all readers, never
+// Current returns the last published snapshot: never nil, shared by all readers, never
 // changed. Before the first scan it is empty.
 func (i *Inventory) Current() *gpu.Snapshot { return i.current.Load() }
 
-// Ready is closed when the first scan has returned and its snapshot is published. A
-// first scan that hangs does not close it; its fault is in Current.
+// Ready is closed when the first scan of each vendor has returned and is published. Once one of them has, a vendor is
+// not waited for whose first scan failed or is later than its deadline, and a withdrawn one never is. The first scan of an
+// only vendor is waited for however long it hangs; its fault is in Current.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready.Done() }
 
-// Refresh returns when a scan that began after the call is published, or with that scan's
-// error, or with ctx's. It needs Run to run.
+// Refresh returns when a scan of each vendor that began after the call is published, or with the error of one of these
+// scans, or with ctx's. Withdrawn vendors are left out. It needs Run to run.
 func (i *Inventory) Refresh(ctx context.Context) error {
-	done := make(chan error, 1)
-	for ask, answer := i.refresh, (chan error)(nil); ; {
-		select {
-		case ask <- done:
-			ask, answer = nil, done
-		case err := <-answer:
-			return err
-		case <-ctx.Done():
-			return fmt.Errorf("refresh inventory: no scan has finished: %w", ctx.Err())
+	answers := make(chan error, len(i.loops))
+	for _, l := range i.loops {
+		go func() { answers <- l.refreshed(ctx) }()
+	}
+	var first error
+	for range i.loops {
+		if err := <-answers; err != nil && first == nil && !errors.Is(err, errWithdrawn) {
+			first = err
 		}
 	}
+	return first
+}
+
+// OfVendor is the inventory for those who work with the GPUs of one vendor: its Refresh waits for no other.
+type OfVendor struct {
+	*Inventory
+	name string
+}
+
+// Of returns the inventory for the vendor of that name.
+func (i *Inventory) Of(vendor string) OfVendor { return OfVendor{i, vendor} }
+
+// Refresh is that of Inventory for one vendor.
+func (o OfVendor) Refresh(ctx context.Context) error {
+	for _, l := range o.loops {
+		if l.traits.Name == o.name {
+			return l.refreshed(ctx)
+		}
+	}
+	return fmt.Errorf("refresh inventory: no vendor is called %q", o.name)
 }
 
 // Report hands in an event that this program caused, such as a reset of a GPU. It needs Run to run.
 func (i *Inventory) Report(ctx context.Context, event gpu.Event) error {
-	select {
-	case i.reports <- event:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("report an event to the inventory: %w", ctx.Err())
+	owner := ""
+	if found, _ := i.Current().Device(event.GPU); found != nil {
+		owner = found.Vendor
 	}
+	for _, l := range i.loops {
+		if owner != "" && l.traits.Name != owner {
+			continue
+		}
+		select {
+		case l.reports <- event:
+		case <-ctx.Done():
+			return fmt.Errorf("report an event to the inventory: %w", ctx.Err())
+		}
+	}
+	return nil
 }
 
 // Subscribe returns a subscription to changes of Current; its first signal is pending. There is one more signal when
 // Ready is closed.
 func (i *Inventory) Subscribe() *signal.Subscription { return i.changed.Subscribe() }
 
-// publish makes next the current snapshot if it differs, and signals the subscribers. It
-// returns whether it did.
-func (i *Inventory) publish(next *gpu.Snapshot) bool {
-	last := i.Current()
-	if Equal(last, next) {
-		return false
+// Run scans and watches until ctx ends, then returns nil. It returns within about a
+// second even while hardware calls hang; those goroutines end when their call returns.
+// Run may be called once.
+func (i *Inventory) Run(ctx context.Context) error {
+	if len(i.loops) == 0 {
+		return fmt.Errorf("run inventory: no hardware source was given")
 	}
-	i.current.Store(next)
-	i.deps.Log.Info("hardware changed", "change", Diff(last, next).String())
-	i.changed.Set()
-	return true
+	restored := i.restore(healthFile(i.deps.Keep, i.deps.BootID))
+	m := newMerger(i, restored)
+	if i.deps.Keep != "" {
+		m.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.deps.Log)
+	}
+	var running sync.WaitGroup
+	for _, l := range i.loops {
+		running.Go(func() { l.run(ctx, m, restored) })
+	}
+	running.Wait()
+	i.leave(m.keeper)
+	return nil
 }
 
-// announceReady closes Ready at its first call. Only the goroutine of Run calls it.
-func (i *Inventory) announceReady() {
-	if i.ready.Is() {
-		return
+// restore reads the health records of an earlier process.
+func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map[gpu.UUID]health.Record {
+	if file.Path == "" {
+		return nil
 	}
-	i.ready.Set()
-	i.changed.Set()
+	records, result := file.Load()
+	if result.Lost() {
+		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", result.Err)
+		if i.deps.KeepLost != nil {
+			i.deps.KeepLost(gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; a fault that was reported before and shows in no scan is forgotten"})
+		}
+	}
+	return restored(records, i.deps.Clock.Now())
+}
+
+// leave waits a little for the file and for the hardware calls in progress.
+func (i *Inventory) leave(keeper *keeper) {
+	patience := i.deps.Clock.NewTimer(farewell)
+	defer patience.Stop()
+	if keeper != nil {
+		select {
+		case <-keeper.end():
+		case <-patience.C():
+			i.deps.Log.Error("leaving while the write of the GPUs' health hangs; a restart may forget faults", "path", i.deps.Keep)
+			return
+		}
+	}
+	for _, l := range i.loops {
+		if !l.leave(patience.C()) {
+			return
+		}
+	}
 }

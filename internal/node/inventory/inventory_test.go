@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // running starts an inventory in the bubble and stops it at the test's end.
 func running(t *testing.T, s *source) *inventory.Inventory {
 	t.Helper()
-	i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}})
+	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- i.Run(ctx) }()
@@ -64,7 +64,7 @@ func expect(t *testing.T, i *inventory.Inventory, when string, id gpu.UUID, want
 func TestScansPollRescanAndPublishOnlyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(2)
-		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}})
+		i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}})
 		if got := i.Current(); got == nil || len(got.GPUs) != 0 {
 			t.Errorf("before Run: %+v; want an empty snapshot", got)
 		}
@@ -361,7 +361,7 @@ func TestShutdownWithAHungCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
 		s.hang = true
-		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}})
+		i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- i.Run(ctx) }()
@@ -379,7 +379,7 @@ func TestShutdownWithAHungCall(t *testing.T) {
 func TestShutdownIsPrompt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
-		i := inventory.New(inventory.Deps{Source: s})
+		i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- i.Run(ctx) }()
@@ -457,7 +457,7 @@ func TestDiff(t *testing.T) {
 func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(2)
-		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}, Poll: time.Hour})
+		i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Poll: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		go i.Run(ctx)
 		<-i.Ready()

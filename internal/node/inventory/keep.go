@@ -9,23 +9,23 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// healthFile is the file that carries what is known of the cards over a restart. A reboot voids all of it, since no
-// fault of the card is carried over one without showing again.
+// healthFile is the file that carries the health records of the GPUs over a restart. It is invalid after a reboot, since a
+// fault that outlasts one is found again.
 func healthFile(path, bootID string) statefile.File[map[gpu.UUID]health.Record] {
 	return statefile.File[map[gpu.UUID]health.Record]{
 		Path: path, What: "what was known of the GPUs' health", Format: "berth-health", Version: 1, BootID: bootID,
 	}
 }
 
-// restored prepares what was read.
-func restored(cards map[gpu.UUID]health.Record, now time.Time) map[gpu.UUID]health.Record {
-	for id, record := range cards {
-		cards[id] = record.Restored(now)
+// restored converts the records of an earlier process.
+func restored(records map[gpu.UUID]health.Record, now time.Time) map[gpu.UUID]health.Record {
+	for id, record := range records {
+		records[id] = record.Restored(now)
 	}
-	return cards
+	return records
 }
 
-// writeHealth replaces the file by what Encode made.
+// writeHealth replaces the file by an encoded one.
 func writeHealth(path string, blob []byte) error { return healthFile(path, "").Write(blob) }
 
 // keeper writes the file in a goroutine of its own, so that a file system that hangs delays no
@@ -43,7 +43,7 @@ func startKeeper(write func([]byte) error, log *slog.Logger) *keeper {
 	return k
 }
 
-// keep hands over the newest content. It never waits. One goroutine calls it.
+// keep hands over the newest content. It never waits. One goroutine at a time calls it.
 func (k *keeper) keep(blob []byte) {
 	select {
 	case <-k.next:
@@ -52,8 +52,7 @@ func (k *keeper) keep(blob []byte) {
 	k.next <- blob
 }
 
-// end asks for no more writes; what it returns is closed when the last one is done. keep must not be
-// called any more.
+// end returns a channel that is closed when the last write is done. keep must not be called after it.
 func (k *keeper) end() <-chan struct{} {
 	close(k.next)
 	return k.done

@@ -23,7 +23,7 @@ func life(t *testing.T, s *source, path, boot string, do func(*inventory.Invento
 	time.Sleep(2 * time.Second) // no process starts at the moment at which another one ends
 	var logged bytes.Buffer
 	i := inventory.New(inventory.Deps{
-		Source: s, Clock: clock.RealClock{}, Keep: path, BootID: boot, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+		Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Keep: path, BootID: boot, Log: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -127,7 +127,7 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 func TestEventsDoNotWaitForTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
-		i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}, Keep: "somewhere", BootID: "boot"})
+		i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Keep: "somewhere", BootID: "boot"})
 		hangs, written := make(chan struct{}), 0
 		var last []byte
 		i.ReplaceWrite(func(_ string, blob []byte) error {

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,12 +16,12 @@ import (
 // that all of it can be tested without goroutines.
 type picture struct {
 	rules health.Rules
-	// scan is the last scan that returned, with health as the adapter saw it.
+	// scan is the last scan that returned, with health as the source reported it.
 	scan gpu.Snapshot
-	// records hold what is known of each card in scan, restored what an earlier process knew of cards that
+	// records hold what is known of each GPU in scan, restored what an earlier process knew of GPUs that
 	// no scan has found yet.
 	records, restored map[gpu.UUID]health.Record
-	// recent is the last event of each card and code. An event is kept until a scan was
+	// recent is the last event of each GPU and code. An event is kept until a scan was
 	// applied that began well after it, since such a scan must not disprove it.
 	recent map[eventKey]gpu.Event
 	// failure is why the last scan came back without a result; nil when it had one.
@@ -34,14 +35,14 @@ type picture struct {
 // maxRecent bounds the events kept between two scans.
 const maxRecent = 4096
 
-// timeout is what a hung scan was waiting for; card is empty for the node.
+// timeout is what a hung scan was waiting for; id is empty for a call that is about no GPU.
 type timeout struct {
-	card  gpu.UUID
+	id    gpu.UUID
 	cause gpu.Cause
 }
 
 type eventKey struct {
-	card   gpu.UUID
+	id     gpu.UUID
 	code   gpu.Code
 	gi, ci int
 }
@@ -55,22 +56,18 @@ func newPicture(rules health.Rules, restored map[gpu.UUID]health.Record) *pictur
 	}
 }
 
-// record is what is known of a card.
-func (p *picture) record(card gpu.UUID) health.Record {
-	if record, ok := p.records[card]; ok {
+// record is what is known of a g.
+func (p *picture) record(id gpu.UUID) health.Record {
+	if record, ok := p.records[id]; ok {
 		return record
 	}
-	return p.restored[card]
+	return p.restored[id]
 }
 
-// all is what to keep over a restart.
-func (p *picture) all() map[gpu.UUID]health.Record {
-	all := maps.Clone(p.records)
-	maps.Copy(all, p.restored)
-	return all
-}
+// all returns a copy of the records.
+func (p *picture) all() map[gpu.UUID]health.Record { return maps.Clone(p.records) }
 
-// proves tells whether proof of a repair is being gathered, which the snapshot does not show.
+// proves reports whether proof of a repair is being gathered, which the snapshot does not show.
 func (p *picture) proves() bool {
 	for _, record := range p.records {
 		if !record.Idle() {
@@ -90,29 +87,29 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) (r
 	}
 	next := make(map[gpu.UUID]health.Record, len(scan.GPUs))
 	for i := range scan.GPUs {
-		card := &scan.GPUs[i]
+		g := &scan.GPUs[i]
 		proof := began
-		if card.Health.Partial {
+		if g.Health.Partial {
 			proof = time.Time{} // it adds causes, and removes none
 		}
 		input := health.Input{
-			Previous:  p.record(card.UUID),
+			Previous:  p.record(g.UUID),
 			ScanBegan: proof,
-			Seen:      p.seen(card),
-			Instances: instances(card),
-			Recovery:  card.Health.Recovery,
-			Contains:  health.Contains(card.ComputeCapability),
-			Life:      card.Life,
-			Answers:   card.Health.State != gpu.Gone,
-			Events:    p.eventsOf(card.UUID),
+			Seen:      p.seen(g),
+			Instances: instances(g),
+			Recovery:  g.Health.Recovery,
+			Contains:  health.Contains(g.ComputeCapability),
+			Life:      g.Life,
+			Answers:   g.Health.State != gpu.Gone,
+			Events:    p.eventsOf(g.UUID),
 			Now:       now,
 			Rules:     p.rules,
 		}
 		if input.Renewed() {
-			renewed = append(renewed, card.UUID)
+			renewed = append(renewed, g.UUID)
 		}
-		next[card.UUID] = health.Update(input)
-		delete(p.restored, card.UUID)
+		next[g.UUID] = health.Update(input)
+		delete(p.restored, g.UUID)
 	}
 	before := p.records
 	p.scan, p.records = scan, next
@@ -121,29 +118,29 @@ func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) (r
 	return renewed
 }
 
-func instances(card *gpu.GPU) []health.Instance {
+func instances(g *gpu.GPU) []health.Instance {
 	var list []health.Instance
-	for i := range card.MIG.Devices {
-		list = append(list, health.Instance{GI: card.MIG.Devices[i].GI, CI: card.MIG.Devices[i].CI})
+	for i := range g.MIG.Devices {
+		list = append(list, health.Instance{GI: g.MIG.Devices[i].GI, CI: g.MIG.Devices[i].CI})
 	}
 	return list
 }
 
-// seen are the level causes of a scanned card, a timeout included.
-func (p *picture) seen(card *gpu.GPU) []gpu.Cause {
-	if p.timeout != nil && p.timeout.card == card.UUID {
-		return append(slices.Clone(card.Health.Causes), p.timeout.cause)
+// seen are the level causes of a scanned GPU, a timeout included.
+func (p *picture) seen(g *gpu.GPU) []gpu.Cause {
+	if p.timeout != nil && p.timeout.id == g.UUID {
+		return append(slices.Clone(g.Health.Causes), p.timeout.cause)
 	}
-	return card.Health.Causes
+	return g.Health.Causes
 }
 
 // forgetEvents drops the events that the scan just applied was late enough to
-// disprove, those that it did disprove, and those of cards that it found removed. before
-// are the cards of the scan before it.
+// disprove, those that it did disprove, and those of GPUs that it found removed. before
+// are the GPUs of the scan before it.
 func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Time) {
 	for key, event := range p.recent {
-		record, here := p.records[key.card]
-		_, wasHere := before[key.card]
+		record, here := p.records[key.id]
+		_, wasHere := before[key.id]
 		standing := record.Has(key.code)
 		switch {
 		case began.After(event.Time.Add(health.Settle)), here && !standing, wasHere && !here && began.After(event.Time):
@@ -152,8 +149,8 @@ func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Tim
 	}
 }
 
-// happened applies an event. An event that names no card concerns every card; one
-// that names a card not scanned yet waits for that scan; one that carries no XID
+// happened applies an event. An event that names no GPU concerns every GPU; one
+// that names a GPU not scanned yet waits for that scan; one that carries no XID
 // changes nothing by itself.
 func (p *picture) happened(event gpu.Event) {
 	p.remember(event.GPU, event)
@@ -172,17 +169,17 @@ func (p *picture) happened(event gpu.Event) {
 	}
 }
 
-func (p *picture) remember(card gpu.UUID, event gpu.Event) {
-	if card == "" || event.Code.IsZero() || len(p.recent) >= maxRecent {
+func (p *picture) remember(id gpu.UUID, event gpu.Event) {
+	if id == "" || event.Code.IsZero() || len(p.recent) >= maxRecent {
 		return
 	}
-	event.GPU = card
-	p.recent[eventKey{card, event.Code, event.GI, event.CI}] = event
+	event.GPU = id
+	p.recent[eventKey{id, event.Code, event.GI, event.CI}] = event
 }
 
-// hung records that a scan has not returned: on the card that it is reading, or on
+// hung records that a scan has not returned: on the GPU that it is reading, or on
 // the node when that is not known.
-func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now time.Time) {
+func (p *picture) hung(id gpu.UUID, call string, deadline time.Duration, now time.Time) {
 	if call == "" {
 		call = "a hardware call"
 	}
@@ -190,15 +187,15 @@ func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now t
 		Code:    "NVML_TIMEOUT",
 		Message: fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline),
 	}
-	if record, known := p.records[card]; known {
-		p.timeout = &timeout{card, cause}
-		p.records[card] = health.Update(health.Input{
+	if record, known := p.records[id]; known {
+		p.timeout = &timeout{id, cause}
+		p.records[id] = health.Update(health.Input{
 			Previous: record, Seen: []gpu.Cause{cause}, Now: now, Rules: p.rules,
 		})
 		return
 	}
-	if card != "" {
-		cause.Message = string(card) + ": " + cause.Message
+	if id != "" {
+		cause.Message = string(id) + ": " + cause.Message
 	}
 	p.timeout = &timeout{"", cause}
 	p.keepFaults(now)
@@ -206,8 +203,27 @@ func (p *picture) hung(card gpu.UUID, call string, deadline time.Duration, now t
 
 // failed records that a scan came back with an error; the last scan stays in force.
 func (p *picture) failed(err error, now time.Time) {
-	p.failure = &gpu.Cause{Code: "SCAN_FAILED", Message: err.Error() + "; what is shown is from before"}
+	code := "SCAN_FAILED"
+	var refused *refusal
+	if errors.As(err, &refused) {
+		code = codeRefused
+	}
+	p.failure = &gpu.Cause{Code: code, Message: err.Error() + "; what is shown is from before"}
 	p.keepFaults(now)
+}
+
+// withdrawn records that the vendor is not called any more: its GPUs are Gone, and nothing is known of its driver.
+func (p *picture) withdrawn(why string, now time.Time) {
+	cause := gpu.Cause{Code: "VENDOR_WITHDRAWN", Message: why + "; its GPUs are not used until the agent is restarted"}
+	scan := p.scan
+	scan.GPUs, scan.Vendors, scan.Faults = slices.Clone(p.scan.GPUs), slices.Clone(p.scan.Vendors), []gpu.Cause{cause}
+	for i := range scan.GPUs {
+		scan.GPUs[i].Driver, scan.GPUs[i].Health = gpu.Driver{}, gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{cause}}
+	}
+	for i := range scan.Vendors {
+		scan.Vendors[i].Driver = gpu.Driver{}
+	}
+	p.scanned(scan, now, now, false)
 }
 
 // keepFaults gives each fault the Since of its first appearance.
@@ -216,7 +232,7 @@ func (p *picture) keepFaults(now time.Time) {
 	if p.failure != nil {
 		faults = append(faults, *p.failure)
 	}
-	if p.timeout != nil && p.timeout.card == "" {
+	if p.timeout != nil && p.timeout.id == "" {
 		faults = append(faults, p.timeout.cause)
 	}
 	for i := range faults {
@@ -234,7 +250,7 @@ func (p *picture) keepFaults(now time.Time) {
 func (p *picture) eventsOf(id gpu.UUID) []gpu.Event {
 	var events []gpu.Event
 	for key, event := range p.recent {
-		if key.card == id {
+		if key.id == id {
 			events = append(events, event)
 		}
 	}
@@ -250,12 +266,12 @@ func (p *picture) snapshot() *gpu.Snapshot {
 	out := p.scan
 	out.GPUs = slices.Clone(p.scan.GPUs)
 	for i := range out.GPUs {
-		card := &out.GPUs[i]
-		record := p.records[card.UUID]
-		card.Health, card.Life = record.Whole(p.rules), gpu.Life{}
-		card.MIG.Devices = slices.Clone(card.MIG.Devices)
-		for k := range card.MIG.Devices {
-			device := &card.MIG.Devices[k]
+		g := &out.GPUs[i]
+		record := p.records[g.UUID]
+		g.Health, g.Life = record.Whole(p.rules), gpu.Life{}
+		g.MIG.Devices = slices.Clone(g.MIG.Devices)
+		for k := range g.MIG.Devices {
+			device := &g.MIG.Devices[k]
 			device.Health = record.MIG(p.rules, device.GI, device.CI)
 		}
 	}

@@ -133,7 +133,7 @@ func TestCurrentMatchesTwin(t *testing.T) {
 func play(t *rapid.T) {
 	s := newSource(0)
 	// A poll of years: only the play makes scans.
-	i := inventory.New(inventory.Deps{Source: s, Clock: clock.RealClock{}, Poll: 10000 * time.Hour})
+	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Poll: 10000 * time.Hour})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { i.Run(ctx); close(ended) }()
@@ -212,7 +212,7 @@ func drawNode(t *rapid.T) gpu.Snapshot {
 	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for n := range 3 {
 		kind := rapid.SampledFrom([]string{"well", "well", "silent", "sick", "needs reset", "gone", "absent"}).Draw(t, "kind")
-		card := gpu.GPU{UUID: idOf(n), Index: len(s.GPUs), Health: gpu.Health{Recovery: gpu.RecoveryNone}}
+		card := gpu.GPU{UUID: idOf(n), Vendor: gpu.NVIDIA, Index: len(s.GPUs), Health: gpu.Health{Recovery: gpu.RecoveryNone}}
 		switch kind {
 		case "silent":
 			card.Health.Recovery = ""

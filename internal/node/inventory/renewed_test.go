@@ -22,7 +22,7 @@ func TestRenewed(t *testing.T) {
 		var mu sync.Mutex
 		var reported []string
 		i := inventory.New(inventory.Deps{
-			Source: s, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler), Poll: time.Second,
+			Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler), Poll: time.Second,
 			Renewed: func(gpus []gpu.UUID) {
 				mu.Lock()
 				defer mu.Unlock()

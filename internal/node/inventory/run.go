@@ -2,33 +2,72 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
+	"runtime/debug"
 	"time"
 
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/health"
-	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// scanResult is what a scan goroutine hands back.
+// errWithdrawn answers a refresh of a vendor that is not called any more.
+var errWithdrawn = errors.New("the vendor was withdrawn after a panic; restart the agent to use its GPUs again")
+
+// scanResult is what a scan goroutine returns.
 type scanResult struct {
 	snapshot gpu.Snapshot
 	err      error
 	began    time.Time
 }
 
-// loop is the state of one Run: one goroutine owns all of it.
-type loop struct {
-	*Inventory
-	picture *picture
+// crash is a panic of a source, as an error.
+type crash struct {
+	value any
+	stack []byte
+}
 
-	results  chan scanResult
-	scanning bool
-	began    time.Time
+func (c *crash) Error() string { return fmt.Sprintf("panic: %v", c.value) }
+
+// guarded calls a function and returns its error, or a *crash when it panicked.
+func guarded(call func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &crash{value, debug.Stack()}
+		}
+	}()
+	return call()
+}
+
+// loop runs the scans and the watch of one vendor: the goroutine of run owns all of it but the channels. Loops share
+// nothing but the merger.
+type loop struct {
+	deps   *Deps
+	log    *slog.Logger
+	source Source
+	traits gpu.Traits
+	// position is that of the source in Deps.Vendors.
+	position int
+	refresh  chan chan error
+	reports  chan gpu.Event
+
+	merger  *merger
+	picture *picture
+	// withdrawn is set after a panic: the source is not called any more. endCalls ends the calls in progress.
+	withdrawn bool
+	endCalls  context.CancelFunc
+	scans     scans
+	watch     watch
+}
+
+// scans is the state of a loop's scans.
+type scans struct {
+	results chan scanResult
+	running bool
+	began   time.Time
 	// again asks for one more scan when the running one returns.
 	again    bool
 	deadline clock.Timer
@@ -37,103 +76,95 @@ type loop struct {
 	// soon starts the scan that follows an event; soonSet while it runs.
 	soon    clock.Timer
 	soonSet bool
+}
 
-	events    chan gpu.Event
-	watchDone chan error
-	watching  bool
+// watch is the state of a loop's watch.
+type watch struct {
+	events  chan gpu.Event
+	done    chan error
+	running bool
 	// resting is true between the end of a watch and its retry.
 	resting   bool
-	watchFrom time.Time
+	from      time.Time
 	backoff   time.Duration
 	retry     clock.Timer
 	lastError string
-	// kept are the records that were handed to keeper last.
-	kept map[gpu.UUID]health.Record
-	// keeper writes the health beside this loop; nil where it is not kept.
-	keeper *keeper
 }
 
-// Run scans and watches until ctx ends, then returns nil. It returns within about a
-// second even while hardware calls hang; those goroutines end when their call returns.
-// Run may be called once.
-func (i *Inventory) Run(ctx context.Context) error {
-	if i.deps.Source == nil {
-		return fmt.Errorf("run inventory: no hardware source was given")
-	}
-	file := healthFile(i.deps.Keep, i.deps.BootID)
+func newLoop(deps *Deps, source Source, position int) *loop {
 	l := &loop{
-		Inventory: i,
-		picture:   newPicture(i.deps.Rules, i.restore(file)),
-		results:   make(chan scanResult, 1),
-		deadline:  idleTimer(i.deps.Clock),
-		soon:      idleTimer(i.deps.Clock),
-		events:    make(chan gpu.Event, 64),
-		watchDone: make(chan error, 1),
-		backoff:   watchRetry,
-		retry:     idleTimer(i.deps.Clock),
+		deps: deps, log: deps.Log, source: source, traits: source.Traits(), position: position,
+		refresh: make(chan chan error), reports: make(chan gpu.Event),
+		scans: scans{results: make(chan scanResult, 1)},
+		watch: watch{events: make(chan gpu.Event, 64), done: make(chan error, 1), backoff: watchRetry},
 	}
-	if i.deps.Keep != "" {
-		l.keeper = startKeeper(func(blob []byte) error { return i.write(i.deps.Keep, blob) }, i.deps.Log)
+	if len(deps.Vendors) > 1 {
+		l.log = deps.Log.With("vendor", l.traits.Name)
 	}
-	defer l.deadline.Stop()
-	defer l.soon.Stop()
-	defer l.retry.Stop()
-	// The context of hardware calls ends with Run, so that a watch returns.
-	calls, cancel := context.WithCancel(ctx)
-	defer cancel()
-	poll := i.deps.Clock.NewTicker(i.deps.Poll)
+	return l
+}
+
+// refreshed returns when a scan that began after the call is published, or with its error or ctx's.
+func (l *loop) refreshed(ctx context.Context) error {
+	done := make(chan error, 1)
+	for ask, answer := l.refresh, (chan error)(nil); ; {
+		select {
+		case ask <- done:
+			ask, answer = nil, done
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("refresh inventory: no scan has finished: %w", ctx.Err())
+		}
+	}
+}
+
+// run scans and watches until ctx ends.
+func (l *loop) run(ctx context.Context, m *merger, restored map[gpu.UUID]health.Record) {
+	stop := ctx.Done()
+	ctx, l.endCalls = context.WithCancel(ctx)
+	defer l.endCalls()
+	l.merger, l.picture = m, newPicture(l.deps.Rules, restored)
+	l.scans.deadline, l.scans.soon, l.watch.retry = idleTimer(l.deps.Clock), idleTimer(l.deps.Clock), idleTimer(l.deps.Clock)
+	defer l.scans.deadline.Stop()
+	defer l.scans.soon.Stop()
+	defer l.watch.retry.Stop()
+	poll := l.deps.Clock.NewTicker(l.deps.Poll)
 	defer poll.Stop()
 
-	l.startScan(calls)
+	l.startScan(ctx)
 	for {
 		select {
-		case <-ctx.Done():
-			cancel()
-			l.leave()
-			return nil
+		case <-stop:
+			return
 		case <-poll.C():
-			l.startScan(calls)
-		case done := <-i.refresh:
-			l.waiting = append(l.waiting, done)
-			l.startScan(calls)
+			l.startScan(ctx)
+		case done := <-l.refresh:
+			l.scans.waiting = append(l.scans.waiting, done)
+			l.startScan(ctx)
 			// One that ran already began too early for it.
-			l.again = l.again || len(l.waiting) > 0
-		case <-l.soon.C():
-			l.soonSet, l.again = false, true
-			l.startScan(calls)
-		case result := <-l.results:
-			l.scanReturned(calls, result)
-		case <-l.deadline.C():
+			l.scans.again = l.scans.again || len(l.scans.waiting) > 0
+		case <-l.scans.soon.C():
+			l.scans.soonSet, l.scans.again = false, true
+			l.startScan(ctx)
+		case result := <-l.scans.results:
+			l.scanReturned(ctx, result)
+		case <-l.scans.deadline.C():
 			l.scanIsLate()
-		case event := <-l.events:
+		case event := <-l.watch.events:
 			l.eventCame(event)
-		case event := <-i.reports:
+		case event := <-l.reports:
 			l.eventCame(event)
-		case err := <-l.watchDone:
+		case err := <-l.watch.done:
 			l.watchReturned(err)
-		case <-l.retry.C():
-			l.resting = false
-			l.startWatch(calls)
+		case <-l.watch.retry.C():
+			l.watch.resting = false
+			l.startWatch(ctx)
 		}
 	}
 }
 
-// restore reads what was known of the cards before this process.
-func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map[gpu.UUID]health.Record {
-	if file.Path == "" {
-		return nil
-	}
-	cards, result := file.Load()
-	if result.Lost() {
-		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", result.Err)
-		if i.deps.KeepLost != nil {
-			i.deps.KeepLost(gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; a fault that was reported before and shows in no scan is forgotten"})
-		}
-	}
-	return restored(cards, i.deps.Clock.Now())
-}
-
-// idleTimer makes a timer that is not running.
+// idleTimer returns a timer that is not running.
 func idleTimer(c clock.Clock) clock.Timer {
 	timer := c.NewTimer(time.Hour)
 	if !timer.Stop() {
@@ -142,164 +173,189 @@ func idleTimer(c clock.Clock) clock.Timer {
 	return timer
 }
 
-// startScan starts a scan unless one runs: a hung call must not collect company.
+// startScan starts a scan unless one runs: there is never more than one call that hangs.
 func (l *loop) startScan(ctx context.Context) {
-	if l.scanning {
+	if l.withdrawn {
+		l.answer(&l.scans.waiting, errWithdrawn)
 		return
 	}
-	l.scanning, l.again = true, false
-	l.served, l.waiting = l.waiting, nil
-	l.deadline.Reset(l.deps.Deadline)
+	if l.scans.running {
+		return
+	}
+	l.scans.running, l.scans.again = true, false
+	l.scans.served, l.scans.waiting = l.scans.waiting, nil
+	l.scans.deadline.Reset(l.deps.Deadline)
 	began := l.deps.Clock.Now()
-	l.began = began
+	l.scans.began = began
 	go func() {
-		snapshot, err := l.deps.Source.Scan(ctx)
-		l.results <- scanResult{snapshot, err, began}
+		result := scanResult{began: began}
+		result.err = guarded(func() (err error) {
+			result.snapshot, err = l.source.Scan(ctx)
+			return err
+		})
+		l.scans.results <- result
 	}()
 }
 
-// show publishes the picture, and has written down what a restart must not forget. It reports whether the picture
-// changed. It does not wait for the file.
-func (l *loop) show() bool {
-	changed := l.publish(l.picture.snapshot())
-	if l.keeper == nil || !changed && !l.picture.proves() {
-		return changed
+// answer sends an error, or nil, to all that wait, and forgets them.
+func (l *loop) answer(waiting *[]chan error, err error) {
+	for _, done := range *waiting {
+		done <- err
 	}
-	records := l.picture.all()
-	if reflect.DeepEqual(records, l.kept) {
-		return changed
-	}
-	l.kept = records
-	blob, err := healthFile(l.deps.Keep, l.deps.BootID).Encode(records)
-	if err != nil {
-		l.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
-		return changed
-	}
-	l.keeper.keep(blob)
-	return changed
+	*waiting = nil
+}
+
+// show publishes the picture. It waits for no file.
+func (l *loop) show(is standing) bool {
+	return l.merger.update(l.position, part{snapshot: l.picture.snapshot(), records: l.picture.all(), proves: l.picture.proves(), standing: is})
 }
 
 // scanReturned applies a scan, a late one too: however slow the driver is, the
 // picture moves on.
 func (l *loop) scanReturned(ctx context.Context, result scanResult) {
-	l.scanning = false
-	l.deadline.Stop()
+	l.scans.running = false
+	l.scans.deadline.Stop()
 	now := l.deps.Clock.Now()
 	late := now.Sub(result.began) >= l.deps.Deadline
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil || l.withdrawn {
 		return
-	case result.err != nil:
-		l.deps.Log.Error("scan failed", "error", result.err)
+	}
+	if result.err == nil {
+		if why := refuse(&result.snapshot, l.traits, l.merger.owner(l.position)); why != "" {
+			result.err = &refusal{why}
+		}
+	}
+	var panicked *crash
+	if errors.As(result.err, &panicked) {
+		l.withdraw("Scan", panicked)
+		return
+	}
+	if result.err != nil {
+		l.log.Error("scan failed", "error", result.err)
 		l.picture.failed(result.err, now)
-		l.show()
-	default:
+		l.show(excused)
+	} else {
 		renewed := l.picture.scanned(result.snapshot, result.began, now, late)
-		l.show()
+		l.show(scanned)
 		if l.deps.Renewed != nil && len(renewed) > 0 {
 			l.deps.Renewed(renewed)
 		}
-		l.announceReady()
 		l.startWatch(ctx)
 	}
-	for _, done := range l.served {
-		done <- result.err
-	}
-	l.served = nil
+	l.answer(&l.scans.served, result.err)
 	if late {
-		l.deps.Log.Info("late scan returned", "took", now.Sub(result.began))
+		l.log.Info("late scan returned", "took", now.Sub(result.began))
 	}
-	if l.again || late {
+	if l.scans.again || late {
 		l.startScan(ctx)
 	}
 }
 
+// withdraw stops all calls of a source that has panicked: nothing is known of its state any more.
+func (l *loop) withdraw(call string, panicked *crash) {
+	if l.withdrawn {
+		return
+	}
+	l.withdrawn = true
+	l.log.Error("vendor withdrawn after a panic", "vendor", l.traits.Name, "call", call, "panic", panicked.value, "stack", string(panicked.stack))
+	l.endCalls()
+	l.picture.withdrawn(fmt.Sprintf("%s of %s panicked: %v", call, l.traits.Title, panicked.value), l.deps.Clock.Now())
+	l.show(withdrawn)
+	l.answer(&l.scans.served, errWithdrawn)
+	l.answer(&l.scans.waiting, errWithdrawn)
+}
+
 func (l *loop) scanIsLate() {
 	now := l.deps.Clock.Now()
-	if !l.scanning || now.Sub(l.began) < l.deps.Deadline {
+	if !l.scans.running || l.withdrawn || now.Sub(l.scans.began) < l.deps.Deadline {
 		return // a tick that was left over from an earlier scan
 	}
-	var card gpu.UUID
+	var id gpu.UUID
 	var call string
-	if source, ok := l.deps.Source.(progress); ok {
-		card, call = source.Doing()
+	if source, ok := l.source.(progress); ok {
+		var panicked *crash
+		if err := guarded(func() error { id, call = source.Doing(); return nil }); errors.As(err, &panicked) {
+			l.withdraw("Doing", panicked)
+			return
+		}
 	}
-	l.deps.Log.Error("scan hangs", "gpu", card, "call", call, "deadline", l.deps.Deadline)
-	l.picture.hung(card, call, l.deps.Deadline, now)
-	l.show()
+	l.log.Error("scan hangs", "gpu", id, "call", call, "deadline", l.deps.Deadline)
+	l.picture.hung(id, call, l.deps.Deadline, now)
+	l.show(excused)
 }
 
 func (l *loop) eventCame(event gpu.Event) {
+	if l.withdrawn {
+		return
+	}
 	if event.Time.IsZero() {
 		event.Time = l.deps.Clock.Now()
 	}
 	l.picture.happened(event)
 	level := slog.LevelDebug // storms of ignored or repeated events must not fill the log
-	if l.show() {
+	if l.show(unchanged) {
 		level = slog.LevelWarn
 	}
-	l.deps.Log.Log(context.Background(), level, "hardware event",
+	l.log.Log(context.Background(), level, "hardware event",
 		"gpu", event.GPU, "code", event.Code.String(), "reset", event.Reset, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
-	if !l.soonSet {
-		l.soonSet = true
-		l.soon.Reset(afterEvent)
+	if !l.scans.soonSet {
+		l.scans.soonSet = true
+		l.scans.soon.Reset(afterEvent)
 	}
 }
 
 // startWatch starts the watch unless it runs or waits for its retry. It needs a
-// first scan, which tells the adapter what there is to watch.
+// first scan, which tells the source what there is to watch.
 func (l *loop) startWatch(ctx context.Context) {
-	if l.watching || l.resting || ctx.Err() != nil {
+	if l.watch.running || l.watch.resting || l.withdrawn || ctx.Err() != nil {
 		return
 	}
-	l.watching, l.watchFrom = true, l.deps.Clock.Now()
+	l.watch.running, l.watch.from = true, l.deps.Clock.Now()
 	go func() {
-		l.watchDone <- l.deps.Source.Watch(ctx, func(event gpu.Event) {
-			select {
-			case l.events <- event:
-			case <-ctx.Done():
-			}
+		l.watch.done <- guarded(func() error {
+			return l.source.Watch(ctx, func(event gpu.Event) {
+				select {
+				case l.watch.events <- event:
+				case <-ctx.Done():
+				}
+			})
 		})
 	}()
 }
 
 func (l *loop) watchReturned(err error) {
-	l.watching, l.resting = false, true
+	l.watch.running, l.watch.resting = false, true
+	var panicked *crash
+	if errors.As(err, &panicked) {
+		l.withdraw("Watch", panicked)
+		return
+	}
 	now := l.deps.Clock.Now()
-	if now.Sub(l.watchFrom) >= l.deps.Poll {
-		l.backoff = watchRetry
+	if now.Sub(l.watch.from) >= l.deps.Poll {
+		l.watch.backoff = watchRetry
 	}
 	text := fmt.Sprint(err)
-	if text != l.lastError {
-		l.deps.Log.Warn("event watch ended, polling goes on", "error", text, "retry", l.backoff)
-		l.lastError = text
+	if text != l.watch.lastError {
+		l.log.Warn("event watch ended, polling goes on", "error", text, "retry", l.watch.backoff)
+		l.watch.lastError = text
 	}
-	l.retry.Reset(l.backoff)
-	l.backoff = min(2*l.backoff, max(l.deps.Poll, watchRetry))
+	l.watch.retry.Reset(l.watch.backoff)
+	l.watch.backoff = min(2*l.watch.backoff, max(l.deps.Poll, watchRetry))
 }
 
-// leave waits a little for the file and for the hardware calls under way.
-func (l *loop) leave() {
-	patience := l.deps.Clock.NewTimer(farewell)
-	defer patience.Stop()
-	if l.keeper != nil {
+// leave waits for the calls in progress until the timer fires. It returns whether they have ended.
+func (l *loop) leave(patience <-chan time.Time) bool {
+	for l.scans.running || l.watch.running {
 		select {
-		case <-l.keeper.end():
-		case <-patience.C():
-			l.deps.Log.Error("leaving while the write of the GPUs' health hangs; a restart may forget faults", "path", l.deps.Keep)
-			return
+		case <-l.scans.results:
+			l.scans.running = false
+		case <-l.watch.done:
+			l.watch.running = false
+		case <-l.watch.events:
+		case <-patience:
+			l.log.Warn("leaving while a hardware call hangs")
+			return false
 		}
 	}
-	for l.scanning || l.watching {
-		select {
-		case <-l.results:
-			l.scanning = false
-		case <-l.watchDone:
-			l.watching = false
-		case <-l.events:
-		case <-patience.C():
-			l.deps.Log.Warn("leaving while a hardware call hangs")
-			return
-		}
-	}
+	return true
 }

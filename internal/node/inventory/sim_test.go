@@ -28,7 +28,7 @@ func onSim(t *testing.T, profile string) (*sim.Machine, *inventory.Inventory) {
 	adapter := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
 		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
 	}})
-	i := inventory.New(inventory.Deps{Source: adapter, Poll: 100 * time.Millisecond, Deadline: time.Second})
+	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{adapter}, Poll: 100 * time.Millisecond, Deadline: time.Second})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- i.Run(ctx) }()

@@ -48,7 +48,7 @@ func newNodeWith(t *testing.T, profile string, options sim.Options) *node {
 	}}
 	adapter := nvidia.New(deps)
 	n := &node{t: t, machine: m, actions: nvidia.NewActions(deps), dir: t.TempDir(),
-		inventory: inventory.New(inventory.Deps{Source: adapter})}
+		inventory: inventory.New(inventory.Deps{Vendors: []inventory.Source{adapter}})}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.inventory.Run(ctx) }()

@@ -23,6 +23,8 @@ import (
 // source is hardware whose scans find what it is given.
 type source struct{ found chan gpu.Snapshot }
 
+func (s *source) Traits() gpu.Traits { return gpu.Traits{Name: gpu.NVIDIA} }
+
 func (s *source) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	select {
 	case snapshot := <-s.found:
@@ -79,7 +81,7 @@ func newWorld(t *testing.T) *world {
 	); err != nil {
 		t.Fatal(err)
 	}
-	w.hardware = inventory.New(inventory.Deps{Source: w.source, Clock: clock.RealClock{}, Poll: time.Hour, Deadline: time.Hour})
+	w.hardware = inventory.New(inventory.Deps{Vendors: []inventory.Source{w.source}, Clock: clock.RealClock{}, Poll: time.Hour, Deadline: time.Hour})
 	w.Syncer = cdisync.New(cdisync.Deps{
 		Writer: w.writer, Dir: w.writer.dir, DevRoot: dev, Hardware: w.hardware,
 		Extras:        func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
@@ -105,7 +107,7 @@ func (w *world) change(id gpu.UUID) {
 
 // scan lets the scan under way find one GPU.
 func (w *world) scan(id gpu.UUID) {
-	w.source.found <- gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, GPUs: []gpu.GPU{{UUID: id}}}
+	w.source.found <- gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, GPUs: []gpu.GPU{{UUID: id, Vendor: gpu.NVIDIA}}}
 	synctest.Wait()
 }
 

@@ -1,0 +1,199 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/health"
+)
+
+// standing says how far the first scan of a vendor has come. A change to unchanged, or from scanned to excused, is none.
+type standing int
+
+const (
+	unchanged standing = iota
+	// excused: the first scan failed, or is later than its deadline.
+	excused
+	scanned
+	withdrawn
+)
+
+// part is what one vendor contributes to the snapshot.
+type part struct {
+	snapshot *gpu.Snapshot
+	records  map[gpu.UUID]health.Record
+	// proves is true while proof of a repair is being gathered, which the snapshot does not show.
+	proves bool
+	standing
+}
+
+// merger joins the parts of the vendors into the published snapshot and the file of health records.
+type merger struct {
+	*Inventory
+	// keeper writes the file; nil where there is none.
+	keeper *keeper
+
+	mu    sync.Mutex
+	parts []part
+	// unclaimed are the records of an earlier process about GPUs that no scan has found yet.
+	unclaimed map[gpu.UUID]health.Record
+	// kept are the records that the keeper got last.
+	kept map[gpu.UUID]health.Record
+}
+
+func newMerger(i *Inventory, restored map[gpu.UUID]health.Record) *merger {
+	m := &merger{Inventory: i, parts: make([]part, len(i.loops)), unclaimed: maps.Clone(restored)}
+	for k := range m.parts {
+		m.parts[k].snapshot = &gpu.Snapshot{}
+	}
+	return m
+}
+
+// update replaces the part of a vendor and publishes the result. It returns whether the snapshot changed. It waits for no
+// file and no hardware.
+func (m *merger) update(position int, next part) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if last := m.parts[position].standing; next.standing == unchanged || next.standing == excused && last == scanned {
+		next.standing = last
+	}
+	m.parts[position] = next
+	for id := range next.records {
+		delete(m.unclaimed, id)
+	}
+	changed := m.publish(m.join())
+	m.keep(changed)
+	if m.settled() && !m.ready.Is() {
+		m.ready.Set()
+		m.changed.Set()
+	}
+	return changed
+}
+
+// publish makes next the current snapshot if it differs, and signals the subscribers. It
+// returns whether it did.
+func (m *merger) publish(next *gpu.Snapshot) bool {
+	last := m.Current()
+	if Equal(last, next) {
+		return false
+	}
+	m.current.Store(next)
+	m.deps.Log.Info("hardware changed", "change", Diff(last, next).String())
+	m.changed.Set()
+	return true
+}
+
+// settled reports whether no first scan has to be waited for.
+func (m *merger) settled() bool {
+	count := map[standing]int{}
+	for i := range m.parts {
+		count[m.parts[i].standing]++
+	}
+	return count[unchanged] == 0 && (count[scanned] > 0 || count[withdrawn] == len(m.parts))
+}
+
+// keep hands the health records to the keeper if they have changed.
+func (m *merger) keep(changed bool) {
+	proves := slices.ContainsFunc(m.parts, func(p part) bool { return p.proves })
+	if m.keeper == nil || !changed && !proves {
+		return
+	}
+	records := maps.Clone(m.unclaimed)
+	if records == nil {
+		records = map[gpu.UUID]health.Record{}
+	}
+	for _, p := range slices.Backward(m.parts) {
+		maps.Copy(records, p.records)
+	}
+	if reflect.DeepEqual(records, m.kept) {
+		return
+	}
+	m.kept = records
+	blob, err := healthFile(m.deps.Keep, m.deps.BootID).Encode(records)
+	if err != nil {
+		m.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
+		return
+	}
+	m.keeper.keep(blob)
+}
+
+// owner returns what names the vendor before position that has reported a GPU or a partition; "" for none.
+func (m *merger) owner(position int) func(gpu.UUID) string {
+	return func(id gpu.UUID) string {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for k := range position {
+			if found, _ := m.parts[k].snapshot.Device(id); found != nil {
+				return m.loops[k].traits.Title
+			}
+		}
+		return ""
+	}
+}
+
+// join returns the snapshot of all vendors.
+func (m *merger) join() *gpu.Snapshot {
+	if len(m.parts) == 1 {
+		return m.parts[0].snapshot
+	}
+	out := &gpu.Snapshot{}
+	var blocks []*gpu.Snapshot
+	taken := map[gpu.UUID]string{}
+	for k := range m.parts {
+		block, title := m.parts[k].snapshot, m.loops[k].traits.Title
+		for _, fault := range block.Faults {
+			fault.Message = title + ": " + fault.Message
+			out.Faults = append(out.Faults, fault)
+		}
+		out.Vendors = append(out.Vendors, block.Vendors...)
+		if id, first := clash(block, taken); first != "" {
+			// The earlier vendor reported the GPU after this one; the next scan of this one is refused.
+			out.Faults = append(out.Faults, gpu.Cause{Code: codeRefused, Message: fmt.Sprintf("%s: none of its GPUs is shown: %s is a GPU of %s", title, id, first)})
+			continue
+		}
+		for i := range block.GPUs {
+			taken[block.GPUs[i].UUID] = title
+		}
+		blocks = append(blocks, block)
+	}
+	slices.SortFunc(out.Vendors, func(a, b gpu.VendorState) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.Faults, health.CompareCauses)
+	slices.SortStableFunc(blocks, func(a, b *gpu.Snapshot) int { return cmp.Compare(vendorOf(a), vendorOf(b)) })
+	for _, block := range blocks {
+		out.GPUs = append(out.GPUs, block.GPUs...)
+	}
+	out.Topology = gpu.NewTopology(len(out.GPUs))
+	first := 0
+	for _, block := range blocks {
+		for i := range block.GPUs {
+			for j := range block.GPUs {
+				out.Topology[first+i][first+j] = link(block, i, j)
+			}
+		}
+		first += len(block.GPUs)
+	}
+	return out
+}
+
+// clash returns a GPU of a part that is taken, and by whom.
+func clash(block *gpu.Snapshot, taken map[gpu.UUID]string) (id gpu.UUID, by string) {
+	for i := range block.GPUs {
+		if title, is := taken[block.GPUs[i].UUID]; is {
+			return block.GPUs[i].UUID, title
+		}
+	}
+	return "", ""
+}
+
+// vendorOf returns the name of the vendor of a part.
+func vendorOf(block *gpu.Snapshot) string {
+	if len(block.Vendors) == 0 {
+		return ""
+	}
+	return block.Vendors[0].Name
+}
