@@ -19,9 +19,9 @@ const (
 	defaultMPS = "/run/berth/mps"
 )
 
-// agentAnswer is what the agent's pages said.
+// agentAnswer is the content of the agent's pages.
 type agentAnswer struct {
-	// err is why there is no answer; ready is "yes" or what the agent waits for.
+	// err says why there is no answer; ready is "yes" or what the agent waits for.
 	err   error
 	Ready string `json:"ready"`
 	Node  string `json:"node"`
@@ -33,7 +33,7 @@ type agentAnswer struct {
 	} `json:"config"`
 }
 
-// withoutCDI says why CDI plays no role here; empty when it may.
+// withoutCDI returns the reason why CDI is not used on this node; empty when it may be used.
 func (a *agentAnswer) withoutCDI() string {
 	config := a.Config.Config
 	if config == nil || config.UsesCDI() {
@@ -50,7 +50,7 @@ func (c *checker) askAgent(ctx context.Context) {
 	text, err := pages.Client{Socket: c.deps.Agent}.Get(ctx, "/debug/state")
 	if err == nil {
 		if err = json.Unmarshal(text, &c.agentSays); err != nil {
-			err = fmt.Errorf("understand the answer of %s: %w", c.deps.Agent, err)
+			err = fmt.Errorf("parse the answer of %s: %w", c.deps.Agent, err)
 		}
 	}
 	c.agentSays.err = err
@@ -64,10 +64,10 @@ func (c *checker) mpsRoot() string {
 	return cmp.Or(c.deps.MPSRoot, defaultMPS)
 }
 
-// agent says how the agent is, and what it says of the node.
+// agent reports the state of the agent, and the problems of the GPUs that it knows.
 func (c *checker) agent() {
 	if c.deps.Agent == "" {
-		c.notChecked(checkAgent, "no socket of it was given")
+		c.notChecked(checkAgent, "no agent socket is configured")
 		return
 	}
 	says := &c.agentSays
@@ -76,9 +76,9 @@ func (c *checker) agent() {
 		return
 	}
 	if says.Ready == "yes" {
-		c.ok(checkAgent, "%s: it is ready", c.deps.Agent)
+		c.ok(checkAgent, "%s: ready", c.deps.Agent)
 	} else {
-		c.problem(checkAgent, "AGENT_NOT_READY", "%s: %s", c.deps.Agent, cmp.Or(says.Ready, "it does not say whether it is ready"))
+		c.problem(checkAgent, "AGENT_NOT_READY", "%s: %s", c.deps.Agent, cmp.Or(says.Ready, "its readiness is unknown"))
 	}
 	for _, cause := range says.Problems {
 		c.problem(checkAgent, cause.Code, "%s", cause.Message)
@@ -97,7 +97,7 @@ func (c *checker) agent() {
 		for _, device := range g.MIG.Devices {
 			for _, cause := range device.Health.Causes {
 				if slices.ContainsFunc(g.Health.Causes, func(whole gpu.Cause) bool { return whole.Code == cause.Code }) {
-					continue // A fault of the whole GPU is in both.
+					continue // a fault of the whole GPU is listed in both
 				}
 				bad++
 				c.problem(checkGPUs, cause.Code, "MIG device %d:%d (%s): %s", g.Index, device.Index, device.UUID, cause.Message)
@@ -105,11 +105,11 @@ func (c *checker) agent() {
 		}
 	}
 	if bad == 0 {
-		c.ok(checkGPUs, "%s, nothing is wrong with them", count(len(says.Inventory.GPUs), "GPU"))
+		c.ok(checkGPUs, "%s without problems", count(len(says.Inventory.GPUs), "GPU"))
 	}
 }
 
-// uuids are those of the GPUs, sorted, as a text to compare and print.
+// uuids formats the UUIDs of GPUs, sorted, for comparing and printing.
 func uuids(list []string) string {
 	slices.Sort(list)
 	return strings.Join(list, ", ")

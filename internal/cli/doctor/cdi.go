@@ -16,11 +16,11 @@ import (
 
 const (
 	checkCDI = "CDI specs"
-	// maxSpecs bounds how many files of a directory are looked at.
+	// maxSpecs bounds how many files of a directory are read.
 	maxSpecs = 256
 )
 
-// cdiSpecs checks each spec of each vendor: the runtime resolves names from all of them.
+// cdiSpecs checks each spec of each vendor, because the runtime resolves names from all of them.
 func (c *checker) cdiSpecs() {
 	before := len(c.out.Findings)
 	specs, devices := 0, 0
@@ -78,7 +78,7 @@ func readSpec(path string) (*cdi.Spec, error) {
 	return cdi.ParseSpec(blob)
 }
 
-// spec checks the paths and numbers of one spec.
+// spec checks the paths and device numbers of one spec.
 func (c *checker) spec(path string, spec *cdi.Spec) {
 	var paths []string
 	var nodes []gpu.DeviceNode
@@ -119,12 +119,12 @@ func (c *checker) spec(path string, spec *cdi.Spec) {
 	}
 }
 
-// numbersDiffer compares the numbers that a spec gives with those of the host's nodes.
+// numbersDiffer compares the device numbers in a spec with those of the host's nodes.
 func (c *checker) numbersDiffer(nodes []gpu.DeviceNode) []string {
 	var differ []string
 	for _, node := range nodes {
 		if node.Major == 0 && node.Minor == 0 {
-			continue // The runtime takes the host's.
+			continue // the runtime uses the host's numbers
 		}
 		full, err := beneath(c.deps.HostRoot, node.HostPath)
 		if err != nil {
@@ -132,15 +132,16 @@ func (c *checker) numbersDiffer(nodes []gpu.DeviceNode) []string {
 		}
 		got, err := characterDevice(full)
 		if err == nil && (got != number{node.Major, node.Minor}) {
-			differ = append(differ, fmt.Sprintf("%s is %d:%d, the spec says %d:%d", node.HostPath, got.major, got.minor, node.Major, node.Minor))
+			differ = append(differ, fmt.Sprintf("%s is %d:%d, the spec says %d:%d", node.HostPath, got.major,
+				got.minor, node.Major, node.Minor))
 		}
 	}
 	slices.Sort(differ)
 	return slices.Compact(differ)
 }
 
-// twice finds devices that another spec of the same directory has too. One directory goes before
-// another, so names in two directories are no clash.
+// twice reports devices that another spec in the same directory defines too. Directories have priorities, so the same
+// name in two directories is not a conflict.
 func (c *checker) twice(path string, spec *cdi.Spec, owners map[string]string) {
 	clashes := map[string][]string{}
 	var files []string

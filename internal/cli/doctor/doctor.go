@@ -17,16 +17,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/problem"
 )
 
-// patience is how long one question to a socket, the agent or the API may take.
+// patience bounds one request to a socket, the agent or the API.
 const patience = 5 * time.Second
 
-// Deps are where the node's places are seen. All paths are of this process.
+// Deps are the locations of the node's files and sockets. All paths are as this process sees them.
 type Deps struct {
-	// HostRoot is where the node's / is seen; CDI specs and the runtime's configuration name files below it.
+	// HostRoot is the path of the host's /; CDI specs and the runtime's configuration name files below it.
 	HostRoot string
-	// DriverRoot holds the driver's files and dev/.
+	// DriverRoot contains the driver's files and dev/.
 	DriverRoot string
-	// Proc is the /proc that knows the driver, Cgroup the host's /sys/fs/cgroup.
+	// Proc is the /proc with the driver's files, Cgroup the host's /sys/fs/cgroup.
 	Proc, Cgroup string
 	// KubeletDir is the kubelet's root directory.
 	KubeletDir string
@@ -34,32 +34,32 @@ type Deps struct {
 	CDIDirs []string
 	// ContainerdState is containerd's state directory, with its socket.
 	ContainerdState string
-	// MPSRoot has a directory per GPU that is shared by MPS. The agent's word goes first.
+	// MPSRoot has a directory per GPU that is shared by MPS. The directory that the agent reports takes precedence.
 	MPSRoot string
-	// Agent is the agent's socket; empty leaves it out.
+	// Agent is the agent's socket; empty skips its checks.
 	Agent string
-	// RuncVersion is the version of a runc; nil reads it from the program.
+	// RuncVersion returns the version of a runc; nil reads it from the program.
 	RuncVersion func(path string) (string, error)
 	// Simulated hardware has no links in /dev/char.
 	Simulated bool
-	// Node is the node's name in the API; empty takes the agent's word.
+	// Node is the node's name in the API; empty uses the name that the agent reports.
 	Node string
 	// API is nil without an API server; NoAPI says why.
 	API   API
 	NoAPI string
 }
 
-// API reads what the API server has of a node.
+// API reads the API objects of a node.
 type API interface {
 	GPUNode(ctx context.Context, name string) (*v1alpha1.GPUNode, error)
 	Node(ctx context.Context, name string) (*corev1.Node, error)
-	// AgentPods are the agent's pods of all nodes.
+	// AgentPods returns the agent's pods of all nodes.
 	AgentPods(ctx context.Context) ([]corev1.Pod, error)
 	// AgentMetrics reads the metrics of an agent's pod.
 	AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error)
 }
 
-// Run checks the node that this process is on.
+// Run checks the node that this process runs on.
 func Run(ctx context.Context, deps Deps) *v1alpha1.Doctor {
 	c := &checker{deps: deps, report: newReport(deps.Node)}
 	c.askAgent(ctx)
@@ -77,15 +77,15 @@ func Run(ctx context.Context, deps Deps) *v1alpha1.Doctor {
 	return c.report.done()
 }
 
-// checker has what one check learnt for those after it.
+// checker has what the checks have found so far.
 type checker struct {
 	deps Deps
 	*report
 	agentSays agentAnswer
-	// version is the loaded driver's; empty when none is.
+	// version is the version of the loaded driver; empty when none is loaded.
 	version string
 	gpus    []procGPU
-	// berthSpecDir is the CDI directory that has Berth's spec.
+	// berthSpecDir is the CDI directory with Berth's spec.
 	berthSpecDir string
 }
 
@@ -97,19 +97,21 @@ func newReport(node string) *report {
 }
 
 func (r *report) ok(check, format string, args ...any) {
-	r.out.Findings = append(r.out.Findings, v1alpha1.DoctorFinding{Check: check, Status: v1alpha1.DoctorOK, Evidence: fmt.Sprintf(format, args...)})
+	r.out.Findings = append(r.out.Findings, v1alpha1.DoctorFinding{Check: check, Status: v1alpha1.DoctorOK,
+		Evidence: fmt.Sprintf(format, args...)})
 }
 
-// unknown is what could not be looked at although it should be there.
+// unknown adds a check that could not be made although its subject should exist.
 func (r *report) unknown(check, format string, args ...any) {
-	r.out.Findings = append(r.out.Findings, v1alpha1.DoctorFinding{Check: check, Status: v1alpha1.DoctorCannotCheck, Evidence: fmt.Sprintf(format, args...)})
+	r.out.Findings = append(r.out.Findings, v1alpha1.DoctorFinding{Check: check, Status: v1alpha1.DoctorCannotCheck,
+		Evidence: fmt.Sprintf(format, args...)})
 }
 
 // problem adds a problem with the catalogue's severity and fix.
 func (r *report) problem(check, code, format string, args ...any) {
 	entry, known := problem.Find(code)
 	if !known {
-		// An agent of another version may know more.
+		// An agent of another version may use codes that this version does not have.
 		entry = problem.Problem{Severity: problem.Error, Fix: "This version of berth does not know the code; see the evidence."}
 	}
 	r.out.Findings = append(r.out.Findings, v1alpha1.DoctorFinding{
@@ -122,7 +124,7 @@ func (r *report) notChecked(check, format string, args ...any) {
 	r.out.NotChecked = append(r.out.NotChecked, v1alpha1.DoctorNotChecked{Check: check, Why: fmt.Sprintf(format, args...)})
 }
 
-// done sums up.
+// done completes the report with a summary.
 func (r *report) done() *v1alpha1.Doctor {
 	r.out.Verdict = v1alpha1.DoctorHealthy
 	for _, finding := range r.out.Findings {
@@ -137,7 +139,7 @@ func (r *report) done() *v1alpha1.Doctor {
 	return &r.out
 }
 
-// some names a few of many.
+// some lists the first names and counts the others.
 func some(names []string) string {
 	const most = 4
 	if len(names) <= most {
@@ -146,7 +148,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// count is "1 GPU" or "3 GPUs".
+// count formats a number with its unit: "1 GPU" or "3 GPUs".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -154,7 +156,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// reason is an error without the path that the text around it has already.
+// reason returns an error without the path, which the surrounding text contains.
 func reason(err error) string {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err.Error()
@@ -162,7 +164,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// denied is an error that a check by root would not have.
+// denied reports whether root would not get the error.
 func denied(err error) bool { return errors.Is(err, os.ErrPermission) }
 
 func orRoot(path string) string { return cmp.Or(path, "/") }

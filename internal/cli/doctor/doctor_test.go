@@ -27,7 +27,7 @@ import (
 
 const agentSocket = "/run/berth/agent.sock"
 
-// host is a healthy node: a simulated machine's tree with what a host has besides.
+// host is a healthy node: a simulated machine's tree with the other files of a host.
 type host struct {
 	t      *testing.T
 	root   string
@@ -58,7 +58,7 @@ func newHost(t *testing.T) *host {
 	if err := unix.Mknod(filepath.Join(t.TempDir(), "probe"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
 		t.Skip("this user may not make device nodes")
 	}
-	// A path to a socket may have 108 bytes.
+	// The path of a socket is limited to 108 bytes.
 	dir, err := os.MkdirTemp("", "doctor")
 	if err != nil {
 		t.Fatal(err)
@@ -92,13 +92,16 @@ func newHost(t *testing.T) *host {
 	t.Cleanup(func() { server.Close() })
 	h.api = &fakeAPI{
 		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0"}, Status: corev1.NodeStatus{
-			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.37.1"},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1"},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}},
 		}},
-		gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "node-0"}, Status: v1alpha1.GPUNodeStatus{Driver: v1alpha1.GPUDriver{Version: "580.95.05"}}},
+		gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "node-0"},
+			Status: v1alpha1.GPUNodeStatus{Driver: v1alpha1.GPUDriver{Version: "580.95.05"}}},
 	}
 	for _, id := range h.uuids() {
-		h.api.gpuNode.Status.Devices = append(h.api.gpuNode.Status.Devices, v1alpha1.GPUDevice{UUID: id, Health: v1alpha1.DeviceHealth{State: "Healthy"}})
+		h.api.gpuNode.Status.Devices = append(h.api.gpuNode.Status.Devices,
+			v1alpha1.GPUDevice{UUID: id, Health: v1alpha1.DeviceHealth{State: "Healthy"}})
 	}
 	h.deps = doctor.Deps{
 		HostRoot: h.root, DriverRoot: h.root, Proc: h.path("/proc"), Cgroup: h.path("/sys/fs/cgroup"),
@@ -144,18 +147,19 @@ func (h *host) listen(name string) net.Listener {
 	return listener
 }
 
-// migDevice adds what the driver shows of a MIG device of GPU 3.
+// migDevice adds the driver's files of a MIG device of GPU 3.
 func (h *host) migDevice() {
 	var info unix.Stat_t
 	h.must(unix.Stat(h.path("/dev/nvidia-caps/nvidia-cap1"), &info))
 	for minor, name := range map[int]string{489: "access", 490: "ci0/access"} {
-		h.write("/proc/driver/nvidia/capabilities/gpu3/mig/gi9/"+name, fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor))
+		h.write("/proc/driver/nvidia/capabilities/gpu3/mig/gi9/"+name,
+			fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor))
 		dev := unix.Mkdev(unix.Major(uint64(info.Rdev)), uint32(minor))
 		h.must(unix.Mknod(h.path(fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor)), unix.S_IFCHR|0o444, int(dev)))
 	}
 }
 
-// noLinks makes a host with systemd and runc whose devices have no links; the empty version is one that is not known.
+// noLinks returns a host with systemd and runc whose devices have no links; an empty version means unknown.
 func (h *host) noLinks(runc string, systemd int) {
 	h.t.Helper()
 	h.remove("/dev/char")
@@ -164,13 +168,13 @@ func (h *host) noLinks(runc string, systemd int) {
 	h.write("/usr/bin/runc", "")
 	h.deps.RuncVersion = func(path string) (string, error) {
 		if runc == "" {
-			return "", errors.New("the program does not carry its version")
+			return "", errors.New("the program does not contain its version")
 		}
 		return runc, nil
 	}
 }
 
-// linkDevices makes the links in /dev/char.
+// linkDevices creates the links in /dev/char.
 func (h *host) linkDevices() {
 	h.must(os.MkdirAll(h.path("/dev/char"), 0o755))
 	for _, pattern := range []string{"nvidia*", "nvidia-caps/*"} {
@@ -202,7 +206,7 @@ func (h *host) uuids() []string {
 	return list
 }
 
-// lines are the findings that are not ok, without the folders of this test.
+// lines returns the findings that are not ok, without the paths of this test.
 func (h *host) lines(d *v1alpha1.Doctor) []string {
 	var out []string
 	for _, f := range d.Findings {
@@ -222,7 +226,8 @@ func TestHealthyNode(t *testing.T) {
 	h := newHost(t)
 	got := h.run()
 	if got.Verdict != v1alpha1.DoctorHealthy || got.Node != "node-0" || len(got.NotChecked) > 0 {
-		t.Errorf("verdict %s of %q, not checked %v; want Healthy of node-0, all checked:\n%v", got.Verdict, got.Node, got.NotChecked, h.lines(got))
+		t.Errorf("verdict %s of %q, not checked %v; want Healthy of node-0, all checked:\n%v", got.Verdict, got.Node,
+			got.NotChecked, h.lines(got))
 	}
 	var text strings.Builder
 	for _, f := range got.Findings {
@@ -239,8 +244,8 @@ containerd: injects CDI devices (by default, /etc/containerd/config.toml)
 kubelet: /var/lib/kubelet/device-plugins/kubelet.sock answers
 kubelet: /var/lib/kubelet/pod-resources/kubelet.sock answers
 cgroup: version 2 (/sys/fs/cgroup/cgroup.controllers)
-agent: /run/berth/agent.sock: it is ready
-GPUs: 4 GPUs, nothing is wrong with them
+agent: /run/berth/agent.sock: ready
+GPUs: 4 GPUs without problems
 kubelet version: v1.37.1
 GPUNode: gpunodes/node-0 has the node's 4 GPUs
 `
@@ -249,7 +254,7 @@ GPUNode: gpunodes/node-0 has the node's 4 GPUs
 	}
 }
 
-// TestFaults breaks one thing at a time.
+// TestFaults injects one fault at a time.
 func TestFaults(t *testing.T) {
 	tests := map[string]struct {
 		fault    func(h *host)
@@ -261,7 +266,7 @@ func TestFaults(t *testing.T) {
 			h.api.gpuNode.Status = v1alpha1.GPUNodeStatus{}
 		}, []string{"problem DRIVER_NOT_LOADED"}, "/proc/driver/nvidia/version does not exist"},
 		"no version": {func(h *host) { h.write("/proc/driver/nvidia/version", "garbage") },
-			[]string{"unknown", "problem GPUNODE_STALE"}, `names no version: "garbage"`},
+			[]string{"unknown", "problem GPUNODE_STALE"}, `contains no version: "garbage"`},
 		"library missing": {func(h *host) { h.remove(lib + "/libcuda.so.1") },
 			[]string{"problem DRIVER_LIBRARY_MISSING", "problem CDI_SPEC_PATH"}, "libcuda.so.1 is in none of the 13 usual folders"},
 		"library of another version": {func(h *host) {
@@ -274,12 +279,13 @@ func TestFaults(t *testing.T) {
 		"node of old numbers": {func(h *host) {
 			h.remove("/dev/nvidia-uvm")
 			h.must(unix.Mknod(h.path("/dev/nvidia-uvm"), unix.S_IFCHR|0o666, int(unix.Mkdev(12, 0))))
-		}, []string{"problem DEVICE_NODE_WRONG"}, "/dev/nvidia-uvm is 12:0, the driver's is "},
+		}, []string{"problem DEVICE_NODE_WRONG"}, "/dev/nvidia-uvm is 12:0, the driver uses "},
 		"file in place of a node": {func(h *host) { h.write("/dev/nvidia2", "") },
-			[]string{"problem DEVICE_NODE_WRONG"}, "is no character device; the driver's is 195:2"},
+			[]string{"problem DEVICE_NODE_WRONG"}, "is not a character device; the driver uses 195:2"},
 		"no links, old runc": {func(h *host) { h.noLinks("1.1.5", 255) },
 			[]string{"problem DEV_CHAR_LINK_MISSING"}, "10 of 10 nodes have none"},
-		"no links, old systemd":   {func(h *host) { h.noLinks("1.3.0", 239) }, []string{"problem DEV_CHAR_LINK_MISSING"}, "systemd is of version 239"},
+		"no links, old systemd": {func(h *host) { h.noLinks("1.3.0", 239) },
+			[]string{"problem DEV_CHAR_LINK_MISSING"}, "systemd is of version 239"},
 		"no links, not needed":    {func(h *host) { h.noLinks("1.1.12", 255) }, nil, ""},
 		"no links, not yet":       {func(h *host) { h.noLinks("1.1.2", 255) }, nil, ""},
 		"no links, runc unknown":  {func(h *host) { h.noLinks("", 255) }, nil, ""},
@@ -290,28 +296,38 @@ func TestFaults(t *testing.T) {
 		}, []string{"problem DEV_CHAR_LINK_MISSING"}, "without CDI"},
 		"NVIDIA's runtime is containerd's default": {func(h *host) {
 			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'gpu'\n"+
-				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gpu.options]\nBinaryName = '/usr/local/nvidia/toolkit/nvidia-container-runtime'\n")
+				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gpu.options]\n"+
+				"BinaryName = '/usr/local/nvidia/toolkit/nvidia-container-runtime'\n")
 		}, []string{"problem RUNTIME_NVIDIA_DEFAULT"}, "NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU"},
 		"NVIDIA's runtime is there and not the default": {func(h *host) {
 			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'runc'\n"+
-				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '/usr/bin/nvidia-container-runtime'\n")
+				"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n"+
+				"BinaryName = '/usr/bin/nvidia-container-runtime'\n")
 		}, nil, ""},
 		"NVIDIA's runtime heeds no variables": {func(h *host) {
-			h.write(runConfig, "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'nvidia'\n")
+			h.write(runConfig, "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n"+
+				"[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'nvidia'\n")
 			h.write("/etc/nvidia-container-runtime/config.toml", "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
 		}, nil, ""},
 		"NVIDIA's runtime is CRI-O's default": {func(h *host) {
 			h.remove(runConfig)
-			h.write("/etc/crio/crio.conf.d/99-nvidia.conf", "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n")
+			h.write("/etc/crio/crio.conf.d/99-nvidia.conf",
+				"[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n"+
+					"runtime_path = \"/usr/bin/nvidia-container-runtime\"\n")
 		}, []string{"problem RUNTIME_NVIDIA_DEFAULT"}, "99-nvidia.conf is nvidia"},
 		"half a MIG device": {func(h *host) {
 			h.remove("/proc/driver/nvidia/capabilities/gpu3/mig/gi9/ci0")
 		}, []string{"problem GPU_INSTANCE_EMPTY"}, "gpu3/mig/gi9"},
 		"MPS of a GPU that is gone": {func(h *host) { h.write("/run/berth/mps/GPU-gone/pipe/control", "") },
 			[]string{"problem MPS_LEFTOVER"}, "/run/berth/mps/GPU-gone: no GPU"},
-		"spec missing":  {func(h *host) { h.remove(specFile) }, []string{"problem CDI_SPEC_MISSING"}, "no file of kind k8s.berth.dev/gpu"},
-		"spec is torn":  {func(h *host) { h.write(specFile, `{"cdiVersion":`) }, []string{"problem CDI_SPEC_INVALID", "problem CDI_SPEC_MISSING"}, "parse CDI spec"},
-		"spec is stale": {func(h *host) { h.write(specFile, spec(`{"path": "/dev/nvidia99"}`, lib+"/libcuda.so.550")) }, []string{"problem CDI_SPEC_PATH"}, "names 2 of 2 files that do not exist: /dev/nvidia99, /usr/lib"},
+		"spec missing": {func(h *host) { h.remove(specFile) }, []string{"problem CDI_SPEC_MISSING"}, "no file of kind k8s.berth.dev/gpu"},
+		"spec is torn": {func(h *host) { h.write(specFile, `{"cdiVersion":`) },
+			[]string{"problem CDI_SPEC_INVALID", "problem CDI_SPEC_MISSING"}, "parse CDI spec"},
+		"spec is stale": {func(h *host) {
+			h.write(specFile, spec(`{"path": "/dev/nvidia99"}`,
+				lib+"/libcuda.so.550"))
+		}, []string{"problem CDI_SPEC_PATH"}, "names 2 of 2 files that do not exist: " +
+			"/dev/nvidia99, /usr/lib"},
 		"spec of old numbers": {func(h *host) {
 			h.write(specFile, spec(`{"path": "/dev/nvidia0", "major": 235, "minor": 0}`, lib+"/libcuda.so.1"))
 		}, []string{"problem CDI_SPEC_NUMBERS"}, "/dev/nvidia0 is 195:0, the spec says 235:0"},
@@ -339,40 +355,53 @@ func TestFaults(t *testing.T) {
 		}, []string{"problem RUNTIME_CONFIG_INVALID"}, "conf.d/pipe: not a regular file"},
 		"containerd: other directories": {func(h *host) {
 			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/etc/cdi']\n")
-		}, []string{"problem RUNTIME_CDI_DIRS"}, "Berth's spec is in /var/run/cdi; cdi_spec_dirs in /etc/containerd/config.toml are /etc/cdi"},
+		}, []string{"problem RUNTIME_CDI_DIRS"}, "Berth's spec is in /var/run/cdi; cdi_spec_dirs in " +
+			"/etc/containerd/config.toml are /etc/cdi"},
 		"containerd: /run is /var/run": {func(h *host) {
 			h.write(runConfig, "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/run/cdi/']\n")
 		}, nil, ""},
-		"containerd: no sense":       {func(h *host) { h.write(runConfig, "version = = 3") }, []string{"problem RUNTIME_CONFIG_INVALID"}, "/etc/containerd/config.toml: (1, "},
-		"containerd: version 2, old": {func(h *host) { h.write(runConfig, "version = 2\n"); h.containerd("1.7.22") }, []string{"problem RUNTIME_CDI_OFF"}, "containerd 1.7.22 does not inject"},
+		"containerd: no sense": {func(h *host) { h.write(runConfig, "version = = 3") },
+			[]string{"problem RUNTIME_CONFIG_INVALID"}, "/etc/containerd/config.toml: (1, "},
+		"containerd: version 2, old": {func(h *host) { h.write(runConfig, "version = 2\n"); h.containerd("1.7.22") },
+			[]string{"problem RUNTIME_CDI_OFF"}, "containerd 1.7.22 does not inject"},
 		"containerd: version 2, new": {func(h *host) { h.write(runConfig, "version = 2\n"); h.containerd("v2.4.2") }, nil, ""},
 		"containerd: version 2, unasked": {func(h *host) { h.write(runConfig, "version = 2\n") },
-			[]string{"unknown"}, "which containerd runs is not known"},
+			[]string{"unknown"}, "the version of containerd is unknown"},
 		"CRI-O: other directories": {func(h *host) {
 			h.remove(runConfig)
 			h.write("/etc/crio/crio.conf.d/10.conf", "[crio.runtime]\ncdi_spec_dirs = ['/opt/cdi']\n")
 		}, []string{"problem RUNTIME_CDI_DIRS"}, "are /opt/cdi"},
-		"no kubelet": {func(h *host) { h.remove("/var/lib/kubelet") }, []string{"problem KUBELET_DIR_MISSING"}, "device-plugins does not exist"},
+		"no kubelet": {func(h *host) { h.remove("/var/lib/kubelet") }, []string{"problem KUBELET_DIR_MISSING"},
+			"device-plugins does not exist"},
 		"kubelet stopped": {func(h *host) {
 			h.plugin.(*net.UnixListener).SetUnlinkOnClose(false)
 			h.plugin.Close()
 		}, []string{"problem KUBELET_SOCKET_DOWN"}, "kubelet.sock: connection refused"},
-		"no PodResources": {func(h *host) { h.remove("/var/lib/kubelet/pod-resources") }, []string{"problem KUBELET_SOCKET_DOWN"}, "no such file"},
-		"kubelet is old":  {func(h *host) { h.api.node.Status.NodeInfo.KubeletVersion = "v1.28.3" }, []string{"problem KUBELET_OLD"}, "kubelet v1.28.3"},
-		"cgroup v1":       {func(h *host) { h.remove("/sys/fs/cgroup/cgroup.controllers") }, []string{"problem CGROUP_V1"}, "does not exist"},
-		"no agent":        {func(h *host) { h.deps.Agent, h.deps.Node = h.path("/run/berth/none.sock"), "node-0" }, []string{"problem AGENT_UNREACHABLE"}, "/run/berth/none.sock does not exist: no berth-agent runs on this node"},
-		"agent waits":     {func(h *host) { h.agent.Ready = "the first scan is not finished" }, []string{"problem AGENT_NOT_READY"}, "the first scan is not finished"},
+		"no PodResources": {func(h *host) { h.remove("/var/lib/kubelet/pod-resources") },
+			[]string{"problem KUBELET_SOCKET_DOWN"}, "no such file"},
+		"kubelet is old": {func(h *host) { h.api.node.Status.NodeInfo.KubeletVersion = "v1.28.3" },
+			[]string{"problem KUBELET_OLD"}, "kubelet v1.28.3"},
+		"cgroup v1": {func(h *host) { h.remove("/sys/fs/cgroup/cgroup.controllers") },
+			[]string{"problem CGROUP_V1"}, "does not exist"},
+		"no agent": {func(h *host) { h.deps.Agent, h.deps.Node = h.path("/run/berth/none.sock"), "node-0" },
+			[]string{"problem AGENT_UNREACHABLE"},
+			"/run/berth/none.sock does not exist: no berth-agent runs on this node"},
+		"agent waits": {func(h *host) { h.agent.Ready = "the first scan is not finished" },
+			[]string{"problem AGENT_NOT_READY"}, "the first scan is not finished"},
 		"agent complains": {func(h *host) {
 			h.agent.Problems = []gpu.Cause{{Code: "CONFIG_REFUSED", Message: "line 3"}}
 		}, []string{"problem CONFIG_REFUSED"}, "line 3"},
 		"a GPU is lost": {func(h *host) {
-			h.agent.Inventory.GPUs[2] = gpu.GPU{Index: 2, UUID: "GPU-x", Health: gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "XID79", Message: "off"}}}}
+			h.agent.Inventory.GPUs[2] = gpu.GPU{Index: 2, UUID: "GPU-x",
+				Health: gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "XID79", Message: "off"}}}}
 		}, []string{"problem XID79"}, "GPU 2 (GPU-x): off"},
 		"a MIG device has a fault": {func(h *host) {
-			h.agent.Inventory.GPUs[3].MIG.Devices = []gpu.MIGDevice{{Partition: gpu.Partition{Index: 1, UUID: "MIG-x", Health: gpu.Health{Causes: []gpu.Cause{{Code: "XID94", Message: "contained"}}}}}}
+			h.agent.Inventory.GPUs[3].MIG.Devices = []gpu.MIGDevice{{Partition: gpu.Partition{Index: 1, UUID: "MIG-x",
+				Health: gpu.Health{Causes: []gpu.Cause{{Code: "XID94", Message: "contained"}}}}}}
 		}, []string{"problem XID94"}, "MIG device 0:1 (MIG-x): contained"},
-		"no GPUNode":            {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
-		"GPUNode of other GPUs": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] }, []string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},
+		"no GPUNode": {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
+		"GPUNode of other GPUs": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] },
+			[]string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},
 		"GPUNode of another driver": {func(h *host) { h.api.gpuNode.Status.Driver.Version = "550.1" },
 			[]string{"problem GPUNODE_STALE"}, "has driver 550.1, the node 580.95.05"},
 		"API does not answer": {func(h *host) { h.api.err = errors.New("timeout") }, []string{"unknown"}, "timeout"},
@@ -396,7 +425,7 @@ func TestFaults(t *testing.T) {
 			want := v1alpha1.DoctorHealthy
 			switch {
 			case slices.Equal(tc.want, []string{"problem CGROUP_V1"}):
-				// Worth knowing, and no reason to call a node ill.
+				// Informational findings do not make a node unhealthy.
 			case strings.Contains(fmt.Sprint(tc.want), "problem"):
 				want = v1alpha1.DoctorProblems
 			case len(tc.want) > 0:
@@ -409,9 +438,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// containerd serves the version of one.
+// containerd serves the version API of a containerd.
 func (h *host) containerd(version string) {
-	// The answer's first field is the version, as in a StringValue.
+	// The first field of the answer is the version, as in a StringValue.
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		if method, _ := grpc.MethodFromServerStream(stream); method != "/containerd.services.version.v1.Version/Version" {
 			return errors.New("unknown method " + method)
@@ -423,7 +452,7 @@ func (h *host) containerd(version string) {
 	h.t.Cleanup(server.Stop)
 }
 
-// TestWhatDoesNotApply is said and is no trouble.
+// TestWhatDoesNotApply checks that checks that do not apply are listed and are not problems.
 func TestWhatDoesNotApply(t *testing.T) {
 	h := newHost(t)
 	h.remove("/dev/char")
@@ -444,7 +473,7 @@ func TestWhatDoesNotApply(t *testing.T) {
 	}
 }
 
-// TestInfoIsNoTrouble: a problem that nobody has to do anything about does not make a node unwell.
+// TestInfoIsNoTrouble checks that a finding of severity info does not make a node unhealthy.
 func TestInfoIsNoTrouble(t *testing.T) {
 	h := newHost(t)
 	h.agent.Problems = []gpu.Cause{{Code: "RULE_UNUSED", Message: "rule 1"}}

@@ -24,10 +24,11 @@ const (
 	checkMPS       = "MPS directories"
 )
 
-// nvidiaMajor is what Linux gives NVIDIA's driver for /dev/nvidiaN, nvidiactl (255) and nvidia-modeset (254).
+// nvidiaMajor is the major number that Linux assigns to NVIDIA's driver for /dev/nvidiaN, nvidiactl (255) and
+// nvidia-modeset (254).
 const nvidiaMajor = 195
 
-// procGPU is a GPU as the driver lists it below /proc.
+// procGPU is a GPU as the driver lists it in /proc.
 type procGPU struct {
 	address, uuid string
 	minor         uint32
@@ -46,20 +47,20 @@ func (c *checker) driver() {
 		return
 	}
 	if c.version = moduleVersion(content); c.version == "" {
-		c.unknown(checkDriver, "%s names no version: %q", path, strings.TrimSpace(string(content[:min(len(content), 120)])))
+		c.unknown(checkDriver, "%s contains no version: %q", path, strings.TrimSpace(string(content[:min(len(content), 120)])))
 		return
 	}
 	c.gpus = c.procGPUs()
 	c.ok(checkDriver, "version %s, %s (%s)", c.version, count(len(c.gpus), "GPU"), path)
 }
 
-// moduleVersion reads "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build".
+// moduleVersion parses "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 Release Build".
 func moduleVersion(content []byte) string {
 	first, _, _ := strings.Cut(string(content), "\n")
 	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(first)
 }
 
-// procGPUs are the GPUs below /proc/driver/nvidia/gpus, without those that the driver was told to leave alone.
+// procGPUs returns the GPUs below /proc/driver/nvidia/gpus, without those that the driver is configured to exclude.
 func (c *checker) procGPUs() []procGPU {
 	dir := filepath.Join(c.deps.Proc, "driver/nvidia/gpus")
 	list, err := names(dir)
@@ -82,7 +83,7 @@ func (c *checker) procGPUs() []procGPU {
 	return gpus
 }
 
-// libraryFolders are where distributions and driver images put the driver's libraries.
+// libraryFolders lists where distributions and driver images install the driver's libraries.
 func libraryFolders() []string {
 	return []string{
 		"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
@@ -93,25 +94,27 @@ func libraryFolders() []string {
 	}
 }
 
-// libraries checks that NVML and CUDA are there, and of the module's version.
+// libraries checks that NVML and CUDA exist and have the module's version.
 func (c *checker) libraries() {
 	for _, name := range []string{"libnvidia-ml.so.1", "libcuda.so.1"} {
 		link, target := c.findLibrary(name)
 		_, version, _ := strings.Cut(filepath.Base(target), ".so.")
 		switch {
 		case link == "":
-			c.problem(checkLibraries, "DRIVER_LIBRARY_MISSING", "%s is in none of the %d usual folders below %s", name, len(libraryFolders()), orRoot(c.deps.DriverRoot))
+			c.problem(checkLibraries, "DRIVER_LIBRARY_MISSING", "%s is in none of the %d usual folders below %s",
+				name, len(libraryFolders()), orRoot(c.deps.DriverRoot))
 		case !strings.Contains(version, "."):
 			c.unknown(checkLibraries, "%s does not lead to a file with a version in its name", link)
 		case c.version != "" && version != c.version:
-			c.problem(checkLibraries, "DRIVER_LIBRARY_VERSION", "%s is of version %s, the loaded kernel module of %s", link, version, c.version)
+			c.problem(checkLibraries, "DRIVER_LIBRARY_VERSION", "%s is of version %s, the loaded kernel module of %s",
+				link, version, c.version)
 		default:
 			c.ok(checkLibraries, "%s, version %s", link, version)
 		}
 	}
 }
 
-// findLibrary is the first file of a name, and what its links lead to below the driver root.
+// findLibrary returns the first file with that name, and the target of its links below the driver root.
 func (c *checker) findLibrary(name string) (link, target string) {
 	root := orRoot(c.deps.DriverRoot)
 	for _, folder := range libraryFolders() {
@@ -126,15 +129,15 @@ func (c *checker) findLibrary(name string) (link, target string) {
 	return "", ""
 }
 
-// wantedNode is a device node that the driver's /proc says there should be.
+// wantedNode is a device node that should exist according to the driver's /proc.
 type wantedNode struct {
 	name string // below dev
 	number
-	// optional nodes may be missing, but not be wrong.
+	// optional nodes may be missing, but must not be wrong.
 	optional bool
 }
 
-// wantedNodes lists them: those of all programs, of each GPU, and of each MIG capability.
+// wantedNodes lists the nodes that all programs, each GPU, and each MIG capability need.
 func (c *checker) wantedNodes() []wantedNode {
 	majors := c.majors()
 	nvidia := uint32(nvidiaMajor)
@@ -143,9 +146,11 @@ func (c *checker) wantedNodes() []wantedNode {
 			nvidia = major
 		}
 	}
-	wanted := []wantedNode{{name: "nvidiactl", number: number{nvidia, 255}}, {name: "nvidia-modeset", number: number{nvidia, 254}, optional: true}}
+	wanted := []wantedNode{{name: "nvidiactl", number: number{nvidia, 255}},
+		{name: "nvidia-modeset", number: number{nvidia, 254}, optional: true}}
 	if uvm, ok := majors["nvidia-uvm"]; ok {
-		wanted = append(wanted, wantedNode{name: "nvidia-uvm", number: number{uvm, 0}}, wantedNode{name: "nvidia-uvm-tools", number: number{uvm, 1}, optional: true})
+		wanted = append(wanted, wantedNode{name: "nvidia-uvm", number: number{uvm, 0}},
+			wantedNode{name: "nvidia-uvm-tools", number: number{uvm, 1}, optional: true})
 	}
 	for _, device := range c.gpus {
 		wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia%d", device.minor), number: number{nvidia, device.minor}})
@@ -166,13 +171,13 @@ func (c *checker) wantedNodes() []wantedNode {
 	return wanted
 }
 
-// capabilityFiles are those of the GPU instances and compute instances that exist.
+// capabilityFiles lists the files of the existing GPU instances and compute instances.
 func (c *checker) capabilityFiles() []string {
 	base := filepath.Join(c.deps.Proc, "driver/nvidia/capabilities")
 	return slices.Concat(glob(base, "gpu*/mig/gi*/access"), glob(base, "gpu*/mig/gi*/ci*/access"))
 }
 
-// majors reads the character devices of /proc/devices.
+// majors reads the character devices from /proc/devices.
 func (c *checker) majors() map[string]uint32 {
 	majors := map[string]uint32{}
 	content, err := readFile(filepath.Join(c.deps.Proc, "devices"))
@@ -192,10 +197,10 @@ func (c *checker) majors() map[string]uint32 {
 	return majors
 }
 
-// deviceNodes checks the nodes, and that each has its link in /dev/char.
+// deviceNodes checks the device nodes, and that each has its link in /dev/char.
 func (c *checker) deviceNodes() {
 	if c.version == "" {
-		c.notChecked(checkNodes, "no driver says which there should be")
+		c.notChecked(checkNodes, "no driver is loaded")
 		return
 	}
 	dev := filepath.Join(orRoot(c.deps.DriverRoot), "dev")
@@ -215,7 +220,7 @@ func (c *checker) deviceNodes() {
 			continue
 		case errors.Is(err, fs.ErrInvalid):
 			wrong = true
-			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is no character device; the driver's is %d:%d", path, want.major, want.minor)
+			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is not a character device; the driver uses %d:%d", path, want.major, want.minor)
 			continue
 		case err != nil:
 			wrong = true
@@ -223,7 +228,8 @@ func (c *checker) deviceNodes() {
 			continue
 		case got != want.number:
 			wrong = true
-			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is %d:%d, the driver's is %d:%d (%s)", path, got.major, got.minor, want.major, want.minor, filepath.Join(c.deps.Proc, "devices"))
+			c.problem(checkNodes, "DEVICE_NODE_WRONG", "%s is %d:%d, the driver uses %d:%d (%s)", path, got.major,
+				got.minor, want.major, want.minor, filepath.Join(c.deps.Proc, "devices"))
 			continue
 		}
 		found++
@@ -247,7 +253,7 @@ func (c *checker) deviceNodes() {
 	}
 }
 
-// gpuInstances finds GPU instances without a compute instance.
+// gpuInstances reports GPU instances without a compute instance.
 func (c *checker) gpuInstances() {
 	instances := glob(c.deps.Proc, "driver/nvidia/capabilities/gpu*/mig/gi*/access")
 	if len(instances) == 0 {
@@ -267,7 +273,7 @@ func (c *checker) gpuInstances() {
 	c.ok(checkInstances, "%s, each with a compute instance", count(len(instances), "GPU instance"))
 }
 
-// mpsLeftovers finds directories of MPS daemons for GPUs that the node does not have.
+// mpsLeftovers reports directories of MPS daemons for GPUs that the node does not have.
 func (c *checker) mpsLeftovers() {
 	root, err := beneath(c.deps.HostRoot, c.mpsRoot())
 	if err != nil {
@@ -282,7 +288,7 @@ func (c *checker) mpsLeftovers() {
 		c.unknown(checkMPS, "%s: %s", root, reason(err))
 		return
 	case c.version == "":
-		c.notChecked(checkMPS, "no driver says which GPUs there are")
+		c.notChecked(checkMPS, "no driver is loaded")
 		return
 	}
 	var left []string

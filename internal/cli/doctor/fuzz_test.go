@@ -7,10 +7,11 @@ import (
 	"testing"
 )
 
-// FuzzContainerdConfig: whatever a configuration holds, the answer is one or an error.
+// FuzzContainerdConfig checks that parsing any configuration returns a result or an error.
 func FuzzContainerdConfig(f *testing.F) {
 	for _, seed := range []string{
-		"version = 3\n", "imports = ['a.toml', '*']\n", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\ncdi_spec_dirs = ['/etc/cdi']\n",
+		"version = 3\n", "imports = ['a.toml', '*']\n",
+		"version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\ncdi_spec_dirs = ['/etc/cdi']\n",
 		"plugins = 1\n", "[plugins]\n'io.containerd.cri.v1.runtime' = []\n", "version = '3'\nimports = 5\n", "a = [1, 'b'",
 	} {
 		f.Add(seed)

@@ -12,17 +12,17 @@ import (
 	"github.com/pelletier/go-toml"
 )
 
-// firstSystemd is the first systemd that takes a device by its number although it has no link in /dev/char.
+// firstSystemd is the first version of systemd that applies device numbers even without a link in /dev/char.
 const firstSystemd = 240
 
-// charLinks says whether links in /dev/char that are missing are needed.
+// charLinks reports missing links in /dev/char if they are needed.
 func (c *checker) charLinks(missing string) {
 	if why := c.agentSays.withoutCDI(); why != "" {
 		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; %s", missing, why)
 		return
 	}
 	if found, err := exists(c.deps.HostRoot, "/run/systemd/system"); err == nil && !found {
-		c.notChecked(checkCharLinks, "they are not needed: the node does not run systemd")
+		c.notChecked(checkCharLinks, "not needed: the node does not run systemd")
 		return
 	}
 	systemd := c.systemdVersion()
@@ -31,7 +31,7 @@ func (c *checker) charLinks(missing string) {
 	case systemd > 0 && systemd < firstSystemd:
 		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; systemd is of version %d", missing, systemd)
 	case err != nil:
-		c.notChecked(checkCharLinks, "%s; only runc 1.1.3 to 1.1.6 needs them, and which one is here is not known: %v", missing, err)
+		c.notChecked(checkCharLinks, "%s; only runc 1.1.3 to 1.1.6 needs them, and the version of runc is unknown: %v", missing, err)
 	case skipsDevices(runc):
 		c.problem(checkCharLinks, "DEV_CHAR_LINK_MISSING", "%s; runc is of version %s", missing, runc)
 	default:
@@ -39,7 +39,8 @@ func (c *checker) charLinks(missing string) {
 	}
 }
 
-// skipsDevices tells whether a runc leaves devices without a link out of what it tells systemd: 1.1.3 to 1.1.6 do.
+// skipsDevices reports whether that version of runc omits devices without a link from the systemd unit: 1.1.3 to 1.1.6
+// do.
 func skipsDevices(version string) bool {
 	rest, ok := strings.CutPrefix(version, "1.1.")
 	digits := regexp.MustCompile(`^[0-9]+`).FindString(rest)
@@ -47,9 +48,10 @@ func skipsDevices(version string) bool {
 	return ok && err == nil && patch >= 3 && patch <= 6
 }
 
-// systemdVersion is read from the names of its libraries; 0 where they do not say.
+// systemdVersion derives the version from the names of systemd's libraries; it returns 0 if they do not contain it.
 func (c *checker) systemdVersion() int {
-	for _, pattern := range []string{"/usr/lib/systemd/libsystemd-shared-*.so", "/usr/lib/*/systemd/libsystemd-shared-*.so", "/lib/systemd/libsystemd-shared-*.so"} {
+	for _, pattern := range []string{"/usr/lib/systemd/libsystemd-shared-*.so",
+		"/usr/lib/*/systemd/libsystemd-shared-*.so", "/lib/systemd/libsystemd-shared-*.so"} {
 		for _, path := range hostGlob(c.deps.HostRoot, pattern) {
 			if version, err := strconv.Atoi(regexp.MustCompile(`[0-9]+`).FindString(filepath.Base(path))); err == nil {
 				return version
@@ -59,7 +61,7 @@ func (c *checker) systemdVersion() int {
 	return 0
 }
 
-// runcVersion is that of the host's runc.
+// runcVersion returns the version of the host's runc.
 func (c *checker) runcVersion() (string, error) {
 	read := c.deps.RuncVersion
 	if read == nil {
@@ -79,10 +81,10 @@ func (c *checker) runcVersion() (string, error) {
 		}
 		return version, nil
 	}
-	return "", errors.New("there is no runc in the usual folders")
+	return "", errors.New("no runc in the usual folders")
 }
 
-// builtVersion reads what Go's linker was told of the version of a program, which only a run of it would say otherwise.
+// builtVersion reads the version of a program that Go's linker has set, without running the program.
 func builtVersion(path string) (string, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -99,10 +101,10 @@ func builtVersion(path string) (string, error) {
 	if version := strings.TrimPrefix(info.Main.Version, "v"); strings.HasPrefix(version, "1.") {
 		return version, nil
 	}
-	return "", errors.New("the program does not carry its version")
+	return "", errors.New("the program does not contain its version")
 }
 
-// addPrograms notes the programs of the runtimes that a section of containerd's configuration names.
+// addPrograms records the programs of the runtimes in a section of containerd's configuration.
 func (k *containerdConfig) addPrograms(section *toml.Tree) {
 	runtimes, ok := section.GetPath([]string{"containerd", "runtimes"}).(*toml.Tree)
 	if !ok {
@@ -115,7 +117,7 @@ func (k *containerdConfig) addPrograms(section *toml.Tree) {
 	}
 }
 
-// defaultRuntime says when the NVIDIA runtime is the default one: it obeys variables that every image can set.
+// defaultRuntime reports when the NVIDIA runtime is the default one: it honours variables that every image can set.
 func (c *checker) defaultRuntime(check, name, program, from string) {
 	if !strings.Contains(filepath.Base(program), "nvidia-container-runtime") && !(program == "" && strings.HasPrefix(name, "nvidia")) {
 		return
@@ -123,9 +125,11 @@ func (c *checker) defaultRuntime(check, name, program, from string) {
 	const config = "/etc/nvidia-container-runtime/config.toml"
 	if tree, err := readTOML(c.deps.HostRoot, config); err == nil {
 		if accepts, ok := tree.Get("accept-nvidia-visible-devices-envvar-when-unprivileged").(bool); ok && !accepts {
-			c.ok(check, "the NVIDIA runtime (%s) is the default in %s, and heeds NVIDIA_VISIBLE_DEVICES of privileged containers only (%s)", name, from, config)
+			c.ok(check, "the NVIDIA runtime (%s) is the default in %s, and honours NVIDIA_VISIBLE_DEVICES in "+
+				"privileged containers only (%s)", name, from, config)
 			return
 		}
 	}
-	c.problem(check, "RUNTIME_NVIDIA_DEFAULT", "the default runtime in %s is %s: NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU", from, name)
+	c.problem(check, "RUNTIME_NVIDIA_DEFAULT",
+		"the default runtime in %s is %s: NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU", from, name)
 }

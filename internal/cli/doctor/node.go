@@ -19,18 +19,18 @@ const (
 	checkGPUNode        = "GPUNode"
 	checkNodeConditions = "node conditions"
 	checkKubeletVersion = "kubelet version"
-	// oldestKubelet is the minor version whose device manager takes CDI devices by default.
+	// oldestKubelet is the first minor version whose device manager accepts CDI devices by default.
 	oldestKubelet = 31
 )
 
-// api compares what the API has of this node with the node itself.
+// api compares the API objects of this node with the node itself.
 func (c *checker) api(ctx context.Context) {
 	if c.deps.API == nil {
-		c.notChecked(checkGPUNode, "%s", cmp.Or(c.deps.NoAPI, "there is no API server"))
+		c.notChecked(checkGPUNode, "%s", cmp.Or(c.deps.NoAPI, "no API server"))
 		return
 	}
 	if c.out.Node == "" {
-		c.notChecked(checkGPUNode, "this node's name is not known; give --node-name")
+		c.notChecked(checkGPUNode, "the name of this node is unknown; give --node-name")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -57,7 +57,8 @@ func (c *checker) api(ctx context.Context) {
 	case driver != c.version:
 		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has driver %s, the node %s", path, cmp.Or(driver, "none"), cmp.Or(c.version, "none"))
 	case uuids(api) != uuids(here):
-		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the GPUs %s; the driver lists %s", path, cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
+		c.problem(checkGPUNode, "GPUNODE_STALE", "%s has the GPUs %s; the driver lists %s", path,
+			cmp.Or(uuids(api), "none"), cmp.Or(uuids(here), "none"))
 	default:
 		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "GPU"))
 	}
@@ -92,11 +93,12 @@ func (r *report) kubeletVersion(node *corev1.Node) {
 	}
 }
 
-// nodeConditions: Ready should be true, all others false.
+// nodeConditions reports conditions with a bad status: Ready should be true, most others false.
 func (r *report) nodeConditions(node *corev1.Node) {
 	bad := 0
 	for _, condition := range node.Status.Conditions {
-		text := "nodes/" + node.Name + ", condition " + string(condition.Type) + " is " + string(condition.Status) + ": " + cmp.Or(condition.Message, condition.Reason, "no reason is given")
+		text := "nodes/" + node.Name + ", condition " + string(condition.Type) + " is " + string(condition.Status) +
+			": " + cmp.Or(condition.Message, condition.Reason, "no reason given")
 		switch {
 		case condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue:
 			bad++
@@ -111,12 +113,12 @@ func (r *report) nodeConditions(node *corev1.Node) {
 	}
 }
 
-// good are conditions that are well when they are true, as Ready is.
+// good reports whether True is the good status of a condition, as it is for Ready.
 func good(kind string) bool {
 	return strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")
 }
 
-// status is what the agent published.
+// status reports the problems that the agent has published.
 func (r *report) status(node *v1alpha1.GPUNode) {
 	before := len(r.out.Findings)
 	path := v1alpha1.GPUNodeResource + "/" + node.Name
@@ -125,7 +127,8 @@ func (r *report) status(node *v1alpha1.GPUNode) {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Status == metav1.ConditionFalse {
-			r.problem(checkGPUNode, "CONDITION_FALSE", "%s, condition %s: %s", path, condition.Type, cmp.Or(condition.Message, condition.Reason))
+			r.problem(checkGPUNode, "CONDITION_FALSE", "%s, condition %s: %s", path, condition.Type,
+				cmp.Or(condition.Message, condition.Reason))
 		}
 	}
 	for _, device := range node.Status.Devices {
@@ -139,11 +142,12 @@ func (r *report) status(node *v1alpha1.GPUNode) {
 		r.partStatus(&device)
 	}
 	if len(r.out.Findings) == before {
-		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "GPU"), cmp.Or(node.Status.Driver.Version, "none"))
+		r.ok(checkGPUNode, "%s: %s, driver %s, no problem", path, count(len(node.Status.Devices), "GPU"),
+			cmp.Or(node.Status.Driver.Version, "none"))
 	}
 }
 
-// partStatus says what is wrong with the MIG devices of a GPU and not with the whole GPU.
+// partStatus reports the problems of a GPU's MIG devices that are not problems of the whole GPU.
 func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 	for _, mig := range device.MIGDevices {
 		if mig.Health == nil {
@@ -151,7 +155,7 @@ func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 		}
 		for _, cause := range mig.Health.Causes {
 			if slices.ContainsFunc(device.Health.Causes, func(whole v1alpha1.Cause) bool { return whole.Code == cause.Code }) {
-				continue // A fault of the whole GPU is in both.
+				continue // a fault of the whole GPU is listed in both
 			}
 			text := cause.Message
 			if held := holders(v1alpha1.GPUDevice{Holders: mig.Holders}); len(held) > 0 {
@@ -162,7 +166,7 @@ func (r *report) partStatus(device *v1alpha1.GPUDevice) {
 	}
 }
 
-// holders are the pods that hold a GPU or a part of it, each once.
+// holders returns the pods that hold a GPU or a part of it, without duplicates.
 func holders(device v1alpha1.GPUDevice) []string {
 	var pods []string
 	add := func(list []v1alpha1.Holder) {

@@ -15,7 +15,7 @@ import (
 
 const checkAllocatable = "allocatable"
 
-// OfNode says what the API and the metrics of the node's agent say of a node, from anywhere.
+// OfNode checks a node from its API objects and the metrics of its agent; it can run on any machine.
 func OfNode(ctx context.Context, api API, name string) *v1alpha1.Doctor {
 	r := newReport(name)
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -35,13 +35,13 @@ func OfNode(ctx context.Context, api API, name string) *v1alpha1.Doctor {
 	if node != nil {
 		r.allocatable(node, gpuNode, said)
 	}
-	r.notChecked("the node's own places", "run berth doctor on the node itself, as root")
+	r.notChecked("the node itself", "run berth doctor on the node itself, as root")
 	return r.done()
 }
 
-// agentSaid is what the metrics of a node's agent say; nil maps where they were not read.
+// agentSaid is what the metrics of a node's agent contain; its maps are nil if they were not read.
 type agentSaid struct {
-	// healthy are the devices that the agent advertises as healthy, by resource.
+	// healthy is the number of devices that the agent advertises as healthy, by resource.
 	healthy map[string]int
 }
 
@@ -53,7 +53,7 @@ func (r *report) agentPod(ctx context.Context, api API) agentSaid {
 		return agentSaid{}
 	}
 	if len(all) == 0 {
-		r.notChecked(checkAgent, "there is no pod of berth-agent where it was looked for; --agent-namespace names another namespace")
+		r.notChecked(checkAgent, "no pod of berth-agent was found; set its namespace with --agent-namespace")
 		return agentSaid{}
 	}
 	var here []*corev1.Pod
@@ -63,10 +63,10 @@ func (r *report) agentPod(ctx context.Context, api API) agentSaid {
 		}
 	}
 	if len(here) == 0 {
-		r.problem(checkAgent, "AGENT_UNREACHABLE", "no pod of berth-agent is on the node, of %d elsewhere", len(all))
+		r.problem(checkAgent, "AGENT_UNREACHABLE", "no pod of berth-agent is on the node; other nodes have %d", len(all))
 		return agentSaid{}
 	}
-	// During an upgrade there are two, and one that is ready is enough.
+	// During an upgrade there are two pods; one ready pod is enough.
 	pod, why := here[0], podUnready(here[0])
 	for _, other := range here[1:] {
 		if reason := podUnready(other); reason == "" {
@@ -91,7 +91,9 @@ func (r *report) agentPod(ctx context.Context, api API) agentSaid {
 	}
 	for _, m := range families["berth_device_plugin_registered"].GetMetric() {
 		if m.GetGauge().GetValue() == 0 {
-			r.problem(checkAgent, "AGENT_NOT_READY", "%s: the kubelet keeps no connection for %s (berth_device_plugin_registered)", path, metricLabel(m, "resource"))
+			r.problem(checkAgent, "AGENT_NOT_READY",
+				"%s: the kubelet has no connection for %s (berth_device_plugin_registered)", path, metricLabel(m,
+					"resource"))
 		}
 	}
 	return said
@@ -106,7 +108,7 @@ func metricLabel(m *dto.Metric, name string) string {
 	return ""
 }
 
-// podUnready says why a pod is not ready; nothing when it is.
+// podUnready returns the reason why a pod is not ready, or "".
 func podUnready(pod *corev1.Pod) string {
 	text := fmt.Sprintf("its phase is %s and it has no condition Ready", cmp.Or(string(pod.Status.Phase), "not known"))
 	for _, condition := range pod.Status.Conditions {
@@ -115,7 +117,8 @@ func podUnready(pod *corev1.Pod) string {
 		case condition.Status == corev1.ConditionTrue:
 			return ""
 		default:
-			text = fmt.Sprintf("condition Ready is %s: %s", condition.Status, cmp.Or(condition.Message, condition.Reason, "no reason is given"))
+			text = fmt.Sprintf("condition Ready is %s: %s", condition.Status,
+				cmp.Or(condition.Message, condition.Reason, "no reason given"))
 		}
 	}
 	for _, status := range pod.Status.ContainerStatuses {
@@ -126,8 +129,8 @@ func podUnready(pod *corev1.Pod) string {
 	return text
 }
 
-// allocatable compares what the kubelet tells the scheduler with the healthy devices: those that the agent advertises, or
-// where its metrics were not read those that the GPUNode offers.
+// allocatable compares the allocatable devices that the kubelet publishes with the healthy devices: those that the
+// agent advertises or, if its metrics were not read, those in the GPUNode.
 func (r *report) allocatable(node *corev1.Node, gpuNode *v1alpha1.GPUNode, said agentSaid) {
 	type bounds struct{ low, high int }
 	want, source := map[string]bounds{}, "the agent advertises"
@@ -151,7 +154,7 @@ func (r *report) allocatable(node *corev1.Node, gpuNode *v1alpha1.GPUNode, said 
 			}
 			switch {
 			case offer.Draining != "":
-				b.high += n // Some of it may be held, and is listed then.
+				b.high += n // an unhealthy device that is held may still be allocatable
 			case (gpu.Health{State: state}).OK():
 				b.low, b.high = b.low+n, b.high+n
 			case state == gpu.Draining:
@@ -176,7 +179,8 @@ func (r *report) allocatable(node *corev1.Node, gpuNode *v1alpha1.GPUNode, said 
 		quantity := node.Status.Allocatable[corev1.ResourceName(resource)]
 		got := int(quantity.Value())
 		if got < b.low || got > b.high {
-			r.problem(checkAllocatable, "ALLOCATABLE_DIFFERS", "nodes/%s has %d of %s allocatable, and %s %s", node.Name, got, resource, source, count(b.low, "healthy device"))
+			r.problem(checkAllocatable, "ALLOCATABLE_DIFFERS", "nodes/%s has %d of %s allocatable, and %s %s",
+				node.Name, got, resource, source, count(b.low, "healthy device"))
 			continue
 		}
 		r.ok(checkAllocatable, "%d of %s, as %s", got, resource, source)

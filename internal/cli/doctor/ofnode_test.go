@@ -61,8 +61,10 @@ func (f *fakeAPI) GPUNode(_ context.Context, name string) (*v1alpha1.GPUNode, er
 func TestOfNode(t *testing.T) {
 	healthy := func() *fakeAPI {
 		return &fakeAPI{
-			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.0"},
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: "BerthGPUsHealthy", Status: corev1.ConditionTrue}}}},
+			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+				Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.0"},
+					Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+						{Type: "BerthGPUsHealthy", Status: corev1.ConditionTrue}}}},
 			gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1alpha1.GPUNodeStatus{
 				Driver: v1alpha1.GPUDriver{Version: "580.1"}, Devices: []v1alpha1.GPUDevice{{UUID: "GPU-a"}}}},
 		}
@@ -72,22 +74,31 @@ func TestOfNode(t *testing.T) {
 		fault func(*fakeAPI)
 		want  []string
 	}{
-		"healthy":      {func(*fakeAPI) {}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
-		"no such node": {func(f *fakeAPI) { f.node, f.gpuNode = nil, nil }, []string{`unknown  nodes/n: nodes "n" not found`, `problem GPUNODE_MISSING gpunodes/n: gpunodes.berth.dev "n" not found`}},
+		"healthy": {func(*fakeAPI) {}, []string{"ok  v1.36.0", "ok  2 conditions of nodes/n",
+			"ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
+		"no such node": {func(f *fakeAPI) { f.node, f.gpuNode = nil, nil },
+			[]string{`unknown  nodes/n: nodes "n" not found`,
+				`problem GPUNODE_MISSING gpunodes/n: gpunodes.berth.dev "n" not found`}},
 		"node is gone": {func(f *fakeAPI) {
-			f.node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-		}, []string{"ok  v1.36.0", "problem NODE_NOT_READY nodes/n, condition Ready is Unknown: NodeStatusUnknown", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
+			f.node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady,
+				Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+		}, []string{"ok  v1.36.0", "problem NODE_NOT_READY nodes/n, condition Ready is Unknown: NodeStatusUnknown",
+			"ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
 		"disk pressure": {func(f *fakeAPI) {
 			f.node.Status.Conditions[1] = corev1.NodeCondition{Type: "DiskPressure", Status: corev1.ConditionTrue, Message: "full"}
-		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full", "ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
+		}, []string{"ok  v1.36.0", "problem NODE_PRESSURE nodes/n, condition DiskPressure is True: full",
+			"ok  gpunodes/n: 1 GPU, driver 580.1, no problem"}},
 		"agent's word": {func(f *fakeAPI) {
 			f.gpuNode.Status.Problems = []v1alpha1.Cause{{Code: "DRIVER_MISSING", Message: "none", Since: &since}}
 			f.gpuNode.Status.Conditions = []metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionFalse, Message: "line 3"}}
-			f.gpuNode.Status.Devices[0].Health = v1alpha1.DeviceHealth{State: "Unhealthy", Causes: []v1alpha1.Cause{{Code: "XID48", Message: "m"}}}
-			f.gpuNode.Status.Devices[0].Holders = []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "b"}, {Kind: "Pod", Namespace: "ml", Pod: "b"}}
+			f.gpuNode.Status.Devices[0].Health = v1alpha1.DeviceHealth{State: "Unhealthy",
+				Causes: []v1alpha1.Cause{{Code: "XID48", Message: "m"}}}
+			f.gpuNode.Status.Devices[0].Holders = []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "b"},
+				{Kind: "Pod", Namespace: "ml", Pod: "b"}}
 			f.gpuNode.Status.Devices[0].MIGDevices = []v1alpha1.MIGDevice{{Holders: []v1alpha1.Holder{{Kind: "Orphan"}}}}
 		}, []string{
-			"ok  v1.36.0", "ok  2 conditions of nodes/n", "problem DRIVER_MISSING none", "problem CONDITION_FALSE gpunodes/n, condition ConfigAccepted: line 3",
+			"ok  v1.36.0", "ok  2 conditions of nodes/n", "problem DRIVER_MISSING none",
+			"problem CONDITION_FALSE gpunodes/n, condition ConfigAccepted: line 3",
 			"problem XID48 GPU 0 (GPU-a) is Unhealthy: m; held by an unknown pod, ml/b",
 		}},
 	}
@@ -98,7 +109,8 @@ func TestOfNode(t *testing.T) {
 			var got []string
 			for _, f := range doctor.OfNode(t.Context(), api, "n").Findings {
 				got = append(got, fmt.Sprintf("%s %s %s", f.Status, f.Code, f.Evidence))
-				if entry, known := problem.Find(f.Code); f.Status == v1alpha1.DoctorProblem && (!known || f.Fix != entry.Fix || f.Fix == "") {
+				if entry, known := problem.Find(f.Code); f.Status == v1alpha1.DoctorProblem &&
+					(!known || f.Fix != entry.Fix || f.Fix == "") {
 					t.Errorf("%s: fix %q, want the catalogue's", f.Code, f.Fix)
 				}
 			}
@@ -109,8 +121,8 @@ func TestOfNode(t *testing.T) {
 	}
 }
 
-// TestOfNodeAgent: whether the agent works is seen from anywhere: by its pod, by what the kubelet has of its devices, and by
-// the health of each MIG device.
+// TestOfNodeAgent checks that problems of the agent are visible from any machine: in its pod, in the kubelet's devices,
+// and in the health of each MIG device.
 func TestOfNodeAgent(t *testing.T) {
 	pod := func(node, name string, ready corev1.ConditionStatus, message string) corev1.Pod {
 		return corev1.Pod{
@@ -121,19 +133,26 @@ func TestOfNodeAgent(t *testing.T) {
 	healthy := func() *fakeAPI {
 		f := &fakeAPI{
 			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
-				NodeInfo:    corev1.NodeSystemInfo{KubeletVersion: "v1.36.0"},
-				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2"), "nvidia.com/mig-1g.5gb": resource.MustParse("1")},
+				NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.36.0"},
+				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2"),
+					"nvidia.com/mig-1g.5gb": resource.MustParse("1")},
 			}},
-			gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1alpha1.GPUNodeStatus{Driver: v1alpha1.GPUDriver{Version: "580.1"}}},
-			pods:    []corev1.Pod{pod("other", "berth-agent-x", corev1.ConditionTrue, ""), pod("n", "berth-agent-a", corev1.ConditionTrue, "")},
-			metrics: "# TYPE berth_device_plugin_healthy_devices gauge\nberth_device_plugin_healthy_devices{resource=\"nvidia.com/gpu\"} 2\n",
+			gpuNode: &v1alpha1.GPUNode{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+				Status: v1alpha1.GPUNodeStatus{Driver: v1alpha1.GPUDriver{Version: "580.1"}}},
+			pods: []corev1.Pod{pod("other", "berth-agent-x", corev1.ConditionTrue, ""),
+				pod("n", "berth-agent-a", corev1.ConditionTrue, "")},
+			metrics: "# TYPE berth_device_plugin_healthy_devices gauge\n" +
+				"berth_device_plugin_healthy_devices{resource=\"nvidia.com/gpu\"} 2\n",
 		}
 		whole := func(index int) v1alpha1.GPUDevice {
-			return v1alpha1.GPUDevice{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"}}
+			return v1alpha1.GPUDevice{Index: index, UUID: fmt.Sprintf("GPU-%d", index),
+				Health: v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/gpu"}}
 		}
-		split := v1alpha1.GPUDevice{Index: 2, UUID: "GPU-2", MIGEnabled: true, Health: v1alpha1.DeviceHealth{State: "Healthy"}, MIGDevices: []v1alpha1.MIGDevice{
-			{UUID: "MIG-0", Health: &v1alpha1.DeviceHealth{State: "Healthy"}, Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/mig-1g.5gb"}},
-		}}
+		split := v1alpha1.GPUDevice{Index: 2, UUID: "GPU-2", MIGEnabled: true,
+			Health: v1alpha1.DeviceHealth{State: "Healthy"}, MIGDevices: []v1alpha1.MIGDevice{
+				{UUID: "MIG-0", Health: &v1alpha1.DeviceHealth{State: "Healthy"},
+					Offered: &v1alpha1.DeviceOffer{Resource: "nvidia.com/mig-1g.5gb"}},
+			}}
 		f.gpuNode.Status.Devices = []v1alpha1.GPUDevice{whole(0), whole(1), split}
 		return f
 	}
@@ -141,7 +160,7 @@ func TestOfNodeAgent(t *testing.T) {
 		fault   func(*fakeAPI)
 		verdict v1alpha1.DoctorVerdict
 		want    []string // the problems
-		has     string   // a part of what is said besides
+		has     string   // part of the other findings
 	}{
 		"healthy": {func(*fakeAPI) {}, v1alpha1.DoctorHealthy, nil, "2 of nvidia.com/gpu, as the agent advertises"},
 		"no right to the metrics": {func(f *fakeAPI) { f.metrics = "" }, v1alpha1.DoctorHealthy, nil,
@@ -158,11 +177,12 @@ func TestOfNodeAgent(t *testing.T) {
 			f.pods = append(f.pods, pod("n", "berth-agent-b", corev1.ConditionFalse, "it starts"))
 		}, v1alpha1.DoctorHealthy, nil, "pods/berth-system/berth-agent-a is ready"},
 		"no agent on this node": {func(f *fakeAPI) { f.pods = f.pods[:1] }, v1alpha1.DoctorProblems,
-			[]string{"AGENT_UNREACHABLE no pod of berth-agent is on the node, of 1 elsewhere"}, ""},
+			[]string{"AGENT_UNREACHABLE no pod of berth-agent is on the node; other nodes have 1"}, ""},
 		"an agent that is no pod": {func(f *fakeAPI) { f.pods = nil }, v1alpha1.DoctorHealthy, nil, "--agent-namespace"},
 		"the kubelet has not all": {func(f *fakeAPI) {
 			f.node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("1")
-		}, v1alpha1.DoctorProblems, []string{"ALLOCATABLE_DIFFERS nodes/n has 1 of nvidia.com/gpu allocatable, and the agent advertises 2 healthy devices"}, ""},
+		}, v1alpha1.DoctorProblems, []string{"ALLOCATABLE_DIFFERS nodes/n has 1 of nvidia.com/gpu allocatable, and " +
+			"the agent advertises 2 healthy devices"}, ""},
 		"an unhealthy GPU is not missed": {func(f *fakeAPI) {
 			f.metrics = ""
 			f.gpuNode.Status.Devices[0].Health = v1alpha1.DeviceHealth{State: "Unhealthy"}
@@ -173,7 +193,8 @@ func TestOfNodeAgent(t *testing.T) {
 			f.gpuNode.Status.Devices[0].Health = v1alpha1.DeviceHealth{State: "Draining"}
 		}, v1alpha1.DoctorHealthy, nil, "2 of nvidia.com/gpu"},
 		"an unhealthy MIG device": {func(f *fakeAPI) {
-			f.gpuNode.Status.Devices[2].MIGDevices[0].Health = &v1alpha1.DeviceHealth{State: "Unhealthy", Causes: []v1alpha1.Cause{{Code: "XID95", Message: "the driver reported XID 95"}}}
+			f.gpuNode.Status.Devices[2].MIGDevices[0].Health = &v1alpha1.DeviceHealth{State: "Unhealthy",
+				Causes: []v1alpha1.Cause{{Code: "XID95", Message: "the driver reported XID 95"}}}
 			f.gpuNode.Status.Devices[2].MIGDevices[0].Holders = []v1alpha1.Holder{{Kind: "Pod", Namespace: "ml", Pod: "a"}}
 		}, v1alpha1.DoctorProblems, []string{"XID95 MIG device 2:0 (MIG-0) is Unhealthy: the driver reported XID 95; held by ml/a"}, ""},
 	}

@@ -17,19 +17,19 @@ const (
 	checkCRIO       = "CRI-O"
 )
 
-// containerdConfig is what a containerd reads of CDI; nil where no file says it.
+// containerdConfig is the part of a containerd configuration that concerns CDI; a field is nil if no file sets it.
 type containerdConfig struct {
 	version  int64
 	enabled  *bool
 	dirs     []string
 	sources  []string
 	dirsFrom string
-	// runtime is the default runtime, and programs are those of the runtimes by name.
+	// runtime is the default runtime; programs are the programs of the runtimes, by name.
 	runtime, runtimeFrom string
 	programs             map[string]string
 }
 
-// runtime checks that the container runtime injects CDI devices, and from where.
+// runtime checks that the container runtime injects CDI devices, and from which directories.
 func (c *checker) runtime(ctx context.Context) {
 	if why := c.agentSays.withoutCDI(); why != "" {
 		c.notChecked("container runtime", "%s", why)
@@ -37,11 +37,12 @@ func (c *checker) runtime(ctx context.Context) {
 	}
 	containerd, crio := c.containerd(ctx), c.crio()
 	if !containerd && !crio {
-		c.notChecked("container runtime", "there is no /etc/containerd/config.toml and no /etc/crio below %s; by themselves containerd 2 and CRI-O inject CDI devices", orRoot(c.deps.HostRoot))
+		c.notChecked("container runtime", "no /etc/containerd/config.toml and no /etc/crio below %s; containerd 2 "+
+			"and CRI-O inject CDI devices by default", orRoot(c.deps.HostRoot))
 	}
 }
 
-// containerd tells whether there is a configuration of it.
+// containerd checks containerd's configuration; it returns false if there is none.
 func (c *checker) containerd(ctx context.Context) bool {
 	const path = "/etc/containerd/config.toml"
 	if found, err := exists(c.deps.HostRoot, path); err == nil && !found {
@@ -65,11 +66,14 @@ func (c *checker) containerd(ctx context.Context) bool {
 	case config.enabled == nil && config.version < 3:
 		version, err := containerdVersion(ctx, filepath.Join(c.deps.ContainerdState, "containerd.sock"))
 		if err != nil {
-			c.unknown(checkContainerd, "%s does not say enable_cdi, and which containerd runs is not known: %s; containerd 1 does not inject CDI devices by itself, containerd 2 does", files, reason(err))
+			c.unknown(checkContainerd, "%s does not set enable_cdi, and the version of containerd is unknown: %s; "+
+				"containerd 2 injects CDI devices by default, containerd 1 does not", files, reason(err))
 			return true
 		}
 		if strings.HasPrefix(strings.TrimPrefix(version, "v"), "1.") {
-			c.problem(checkContainerd, "RUNTIME_CDI_OFF", "containerd %s does not inject CDI devices by itself, and %s does not say enable_cdi", version, files)
+			c.problem(checkContainerd, "RUNTIME_CDI_OFF",
+				"containerd %s does not inject CDI devices by default, and %s does not set "+
+					"enable_cdi", version, files)
 			return true
 		}
 	}
@@ -84,8 +88,8 @@ func (c *checker) containerd(ctx context.Context) bool {
 	return true
 }
 
-// reads tells whether Berth's spec is in one of the directories that the runtime reads; none
-// given are the usual two.
+// reads reports whether Berth's spec is in one of the directories that the runtime reads; without dirs, these are the
+// two default directories.
 func (c *checker) reads(check string, dirs []string, from string) bool {
 	if len(dirs) == 0 || c.berthSpecDir == "" {
 		return true
@@ -100,7 +104,7 @@ func (c *checker) reads(check string, dirs []string, from string) bool {
 	return false
 }
 
-// sameDir knows that /var/run is a link to /run.
+// sameDir compares two directories; it treats /var/run as a link to /run.
 func sameDir(a, b string) bool {
 	plain := func(dir string) string {
 		dir = filepath.Clean(dir)
@@ -112,10 +116,10 @@ func sameDir(a, b string) bool {
 	return plain(a) == plain(b)
 }
 
-// maxImports bounds how deep configuration files import others.
+// maxImports bounds the depth of imports of configuration files.
 const maxImports = 5
 
-// read takes a file, and those that it imports after it: the later word counts.
+// read reads a file and then the files that it imports; later values override earlier ones.
 func (k *containerdConfig) read(root, path string, depth int) error {
 	tree, err := readTOML(root, path)
 	if err != nil {
@@ -160,7 +164,7 @@ func (k *containerdConfig) read(root, path string, depth int) error {
 	return nil
 }
 
-// readTOML reads a file of the host.
+// readTOML reads a TOML file of the host.
 func readTOML(root, path string) (*toml.Tree, error) {
 	full, err := beneath(root, path)
 	if err != nil {
@@ -191,7 +195,7 @@ func hostGlob(root, pattern string) []string {
 	return found
 }
 
-// texts are the strings of a TOML array.
+// texts returns the strings of a TOML array.
 func texts(value any) []string {
 	list, ok := value.([]any)
 	if !ok {
@@ -206,8 +210,8 @@ func texts(value any) []string {
 	return out
 }
 
-// crio tells whether there is a configuration of it. CRI-O injects CDI devices since 1.23, so that
-// only the directories can be wrong.
+// crio checks CRI-O's configuration; it returns false if there is none. CRI-O injects CDI devices since 1.23, so only
+// the directories can be wrong.
 func (c *checker) crio() bool {
 	files := hostGlob(c.deps.HostRoot, "/etc/crio/crio.conf")
 	files = append(files, hostGlob(c.deps.HostRoot, "/etc/crio/crio.conf.d/*")...)

@@ -20,7 +20,7 @@ const (
 	checkCgroup  = "cgroup"
 )
 
-// containerdVersion asks a containerd for its version (containerd.services.version.v1).
+// containerdVersion reads the version from a containerd (containerd.services.version.v1).
 func containerdVersion(ctx context.Context, socket string) (string, error) {
 	if _, err := os.Stat(socket); err != nil {
 		return "", fmt.Errorf("%s: %s", socket, reason(err))
@@ -36,7 +36,7 @@ func containerdVersion(ctx context.Context, socket string) (string, error) {
 	if err := conn.Invoke(ctx, "/containerd.services.version.v1.Version/Version", &emptypb.Empty{}, answer); err != nil {
 		return "", fmt.Errorf("%s: %w", socket, err)
 	}
-	// The answer's first field is the version; a message of no fields keeps it as it came.
+	// The first field of the answer is the version; a message type without fields keeps it as an unknown field.
 	rest := []byte(answer.ProtoReflect().GetUnknown())
 	for len(rest) > 0 {
 		field, kind, n := protowire.ConsumeTag(rest)
@@ -54,10 +54,10 @@ func containerdVersion(ctx context.Context, socket string) (string, error) {
 		}
 		rest = rest[n:]
 	}
-	return "", fmt.Errorf("%s: the answer names no version", socket)
+	return "", fmt.Errorf("%s: the answer contains no version", socket)
 }
 
-// kubelet checks the directory and the two sockets.
+// kubelet checks the kubelet's directory and its two sockets.
 func (c *checker) kubelet(ctx context.Context) {
 	dir := filepath.Join(c.deps.KubeletDir, "device-plugins")
 	_, err := os.Stat(dir)
@@ -82,7 +82,7 @@ func (c *checker) kubelet(ctx context.Context) {
 	}
 }
 
-// dial opens and closes a connection; the error is without the address.
+// dial opens and closes a connection; the error does not contain the address.
 func dial(ctx context.Context, socket string) error {
 	dialer := net.Dialer{Timeout: patience}
 	conn, err := dialer.DialContext(ctx, "unix", socket)
@@ -95,7 +95,7 @@ func dial(ctx context.Context, socket string) error {
 	return conn.Close()
 }
 
-// cgroup checks the version.
+// cgroup checks the cgroup version.
 func (c *checker) cgroup() {
 	path := filepath.Join(c.deps.Cgroup, "cgroup.controllers")
 	_, err := os.Stat(path)

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFile bounds what is read of one file.
+// maxFile is how much of one file is read at most.
 const maxFile = 4 << 20
 
-// readFile reads at most maxFile bytes of a regular file; to open another could wait for ever.
+// readFile reads at most maxFile bytes of a regular file; opening any other kind of file could block.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -34,7 +34,7 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxFile))
 }
 
-// names lists a directory in order.
+// names lists a directory, sorted.
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func names(dir string) ([]string, error) {
 	return list, nil
 }
 
-// beneath is a path of the host as this process sees it; links are followed within the root.
+// beneath converts a path of the host to a path of this process; links are resolved within the root.
 func beneath(root, path string) (string, error) {
 	if orRoot(root) == "/" {
 		return path, nil
@@ -56,7 +56,7 @@ func beneath(root, path string) (string, error) {
 	return securejoin.SecureJoin(root, path)
 }
 
-// exists tells whether a path of the host is there.
+// exists reports whether a path of the host exists.
 func exists(root, path string) (bool, error) {
 	full, err := beneath(root, path)
 	if err != nil {
@@ -72,10 +72,10 @@ func exists(root, path string) (bool, error) {
 	return false, err
 }
 
-// number is a character device's.
+// number is the device number of a character device.
 type number struct{ major, minor uint32 }
 
-// characterDevice reads the numbers of a device node; the error is fs.ErrInvalid for a file that is none.
+// characterDevice returns the numbers of a device node, or fs.ErrInvalid for a file that is not a character device.
 func characterDevice(path string) (number, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -85,11 +85,11 @@ func characterDevice(path string) (number, error) {
 	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
 		return number{}, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrInvalid}
 	}
-	dev := uint64(stat.Rdev) // The type differs between architectures.
+	dev := uint64(stat.Rdev) // the type differs between architectures
 	return number{unix.Major(dev), unix.Minor(dev)}, nil
 }
 
-// fields reads "Name: value" lines.
+// fields parses "Name: value" lines.
 func fields(content []byte) map[string]string {
 	values := map[string]string{}
 	for line := range strings.Lines(string(content)) {
@@ -100,7 +100,7 @@ func fields(content []byte) map[string]string {
 	return values
 }
 
-// glob is filepath.Glob without its error, which only a bad pattern has.
+// glob is filepath.Glob without its error, which only a malformed pattern causes.
 func glob(parts ...string) []string {
 	found, err := filepath.Glob(filepath.Join(parts...))
 	if err != nil {

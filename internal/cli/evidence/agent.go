@@ -29,10 +29,10 @@ type agentState struct {
 	Holdings  []ledger.Holding `json:"holdings"`
 }
 
-// agent reads the ledger and the inventory as the node's agent has them in memory.
+// agent reads the ledger and the inventory from the memory of the node's agent.
 func (c *collector) agent(ctx context.Context) {
 	if c.places.Agent == "" {
-		c.unread(trace.Ledger, "", "no socket of the agent was given")
+		c.unread(trace.Ledger, "", "no agent socket is configured")
 		return
 	}
 	state, err := readAgent(ctx, c.places.Agent)
@@ -46,7 +46,7 @@ func (c *collector) agent(ctx context.Context) {
 	for _, holding := range state.Holdings {
 		c.holding(source, holding)
 	}
-	// Without a simulator that was asked for, the agent's hardware is the node's.
+	// If no simulator was requested, the agent's hardware is the node's.
 	if c.places.Simulated == "" || sameDir(c.places.Simulated, state.Simulated) {
 		c.local.OfAgent, c.local.Snapshot = true, state.Inventory
 	}
@@ -60,13 +60,13 @@ func readAgent(ctx context.Context, socket string) (*agentState, error) {
 	}
 	state := &agentState{}
 	if err := json.Unmarshal(text, state); err != nil {
-		return nil, fmt.Errorf("understand the answer of %s: %w", socket, err)
+		return nil, fmt.Errorf("parse the answer of %s: %w", socket, err)
 	}
 	return state, nil
 }
 
-// holding says for each container of a pod's holding that it holds the device. A
-// pending one has no pod yet and says nothing.
+// holding adds, for each container of a pod's holding, that it holds the device. A pending holding has no pod yet and
+// is skipped.
 func (c *collector) holding(source trace.Source, holding ledger.Holding) {
 	holder := holding.Holder
 	if holder.PodUID == "" {
@@ -84,15 +84,15 @@ func (c *collector) holding(source trace.Source, holding ledger.Holding) {
 	}
 }
 
-// sameDir tells whether two paths lead to one directory.
+// sameDir reports whether two paths lead to the same directory.
 func sameDir(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// hardware takes the agent's inventory, whose verdicts follow from what it saw over time, and
-// scans the GPUs besides. Where no agent answers the scan alone counts, with what it shows.
+// hardware uses the agent's inventory, whose health depends on the history that it has seen, and scans the GPUs in
+// addition. If no agent answers, only the scan is used.
 func (c *collector) hardware(ctx context.Context) {
 	known := map[gpu.UUID]bool{}
 	if c.local.Snapshot != nil {
@@ -102,7 +102,7 @@ func (c *collector) hardware(ctx context.Context) {
 			known[fact.UUID] = true
 		}
 		if c.simulated != c.places.Simulated && c.places.Simulated == "" {
-			return // A driver of this machine is not what the agent works with.
+			return // the agent does not use a driver of this machine
 		}
 	}
 	source := trace.Source{Kind: trace.NVML, Path: c.places.HardwareName}
@@ -121,15 +121,15 @@ func (c *collector) hardware(ctx context.Context) {
 	c.inventory(source, snapshot)
 	for i := range c.local.Devices[at:] {
 		if fact := &c.local.Devices[at+i]; known[fact.UUID] {
-			fact.Health = "" // The agent's word.
+			fact.Health = "" // the agent's health takes precedence
 		}
 	}
 }
 
-// scan asks the driver, for no longer than scanTimeout: nothing can interrupt a call that hangs.
+// scan reads the driver for at most scanTimeout, because a call that hangs cannot be interrupted.
 func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why string) {
 	if c.places.Hardware == nil {
-		return nil, "there is no simulator and no agent to ask; give --sim DIR on a simulated node"
+		return nil, "there is no simulator and no agent; give --sim DIR on a simulated node"
 	}
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()

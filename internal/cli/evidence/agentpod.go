@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// DefaultAgentNamespace is where deploy/agent.yaml has the agent's pods.
+	// DefaultAgentNamespace is the namespace of the agent's pods in deploy/agent.yaml.
 	DefaultAgentNamespace = "berth-system"
 	agentLabel            = "app.kubernetes.io/name"
 	agentName             = "berth-agent"
@@ -25,10 +25,11 @@ const (
 	maxMetrics            = 16 << 20
 )
 
-// AgentPods are the agent's pods of all nodes. They are looked for in the agent's namespace only: anybody who may make
-// pods may label one as the agent's.
+// AgentPods returns the agent's pods of all nodes. It searches the agent's namespace only: in any other namespace,
+// users who can create pods could label one as the agent's.
 func (a API) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := a.Client.Resource(pods()).Namespace(a.AgentNamespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel + "=" + agentName})
+	list, err := a.Client.Resource(pods()).Namespace(a.AgentNamespace).List(ctx,
+		metav1.ListOptions{LabelSelector: agentLabel + "=" + agentName})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (a API) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
 	return found, nil
 }
 
-// AgentPod is the agent's pod of a node: the one that is ready, where there are two during an upgrade.
+// AgentPod returns the agent's pod of a node: the ready one, if there are two during an upgrade.
 func (a API) AgentPod(ctx context.Context, node string) (*corev1.Pod, error) {
 	all, err := a.AgentPods(ctx)
 	if err != nil {
@@ -58,7 +59,8 @@ func (a API) AgentPod(ctx context.Context, node string) (*corev1.Pod, error) {
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("find the agent's pod of node %s: namespace %s has none there (--agent-namespace names another one)", node, a.AgentNamespace)
+		return nil, fmt.Errorf("find the agent's pod of node %s: namespace %s has none there (set the namespace "+
+			"with --agent-namespace)", node, a.AgentNamespace)
 	}
 	return found, nil
 }
@@ -69,7 +71,7 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-// AgentMetrics reads the metrics of an agent's pod, through the API server.
+// AgentMetrics reads the metrics of an agent's pod through the API server.
 func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto.MetricFamily, error) {
 	path := "pods/" + pod.Namespace + "/" + pod.Name + "/proxy/metrics"
 	port := 0
@@ -82,11 +84,12 @@ func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto
 	}
 	switch {
 	case a.REST == nil:
-		return nil, errors.New("read " + path + ": there is no API server to ask")
+		return nil, errors.New("read " + path + ": no API server")
 	case port == 0:
 		return nil, fmt.Errorf("read %s: the pod has no port named %s, as the one of deploy/agent.yaml has", path, metricsPort)
 	}
-	body, err := a.REST.Get().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name+":"+strconv.Itoa(port), "proxy/metrics").Stream(ctx)
+	body, err := a.REST.Get().AbsPath("/api/v1/namespaces", pod.Namespace, "pods", pod.Name+":"+strconv.Itoa(port),
+		"proxy/metrics").Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %s (needs get on pods/proxy in namespace %s): %w", path, pod.Namespace, err)
 	}
@@ -98,7 +101,7 @@ func (a API) AgentMetrics(ctx context.Context, pod *corev1.Pod) (map[string]*dto
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("understand %s: %w", path, err)
+		return nil, fmt.Errorf("parse %s: %w", path, err)
 	}
 	return families, nil
 }

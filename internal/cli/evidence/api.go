@@ -22,15 +22,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// listLimit is how many pods one answer of a list holds.
+// listLimit is the number of pods per page of a list.
 const listLimit = 500
 
 // API reads pods and GPUNodes.
 type API struct {
 	Client dynamic.Interface
-	// REST reads what is no object, as an agent's metrics through pods/proxy.
+	// REST reads resources that are not objects, such as an agent's metrics through pods/proxy.
 	REST rest.Interface
-	// AgentNamespace has the agent's pods.
+	// AgentNamespace is the namespace of the agent's pods.
 	AgentNamespace string
 }
 
@@ -38,8 +38,8 @@ func pods() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 }
 
-// Pod reads one pod and adds what its spec and its status say. The error is that of
-// the API; a pod that is not there is an Unread too, because a node may still run it.
+// Pod reads one pod and adds its spec and status. It returns the API's error; a pod that does not exist is also an
+// Unread, because a node may still run it.
 func (a API) Pod(ctx context.Context, e *trace.Evidence, ref trace.Ref) (*corev1.Pod, error) {
 	path := "pods/" + ref.Namespace + "/" + ref.Name
 	object, err := a.Client.Resource(pods()).Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
@@ -56,7 +56,7 @@ func (a API) Pod(ctx context.Context, e *trace.Evidence, ref trace.Ref) (*corev1
 	return pod, nil
 }
 
-// PodOfUID searches all namespaces for a pod; nil without an error when there is none.
+// PodOfUID searches all namespaces for a pod; it returns nil without an error when there is none.
 func (a API) PodOfUID(ctx context.Context, e *trace.Evidence, uid string) (*corev1.Pod, error) {
 	var found *corev1.Pod
 	err := a.eachPod(ctx, metav1.NamespaceAll, func(pod *corev1.Pod) bool {
@@ -112,8 +112,8 @@ func decodePod(object *unstructured.Unstructured) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podUID is the UID that the kubelet uses: that of a static pod is the hash of its
-// file, and not the UID of its mirror in the API.
+// podUID returns the UID that the kubelet uses: for a static pod it is the hash of its file, not the UID of its mirror
+// pod.
 func podUID(pod *corev1.Pod) string {
 	if hash := pod.Annotations["kubernetes.io/config.hash"]; hash != "" && pod.Annotations["kubernetes.io/config.mirror"] != "" {
 		return hash
@@ -132,18 +132,20 @@ func addPod(e *trace.Evidence, pod *corev1.Pod) {
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			role = trace.RoleSidecar
 		}
-		fact.Containers = append(fact.Containers, trace.PodContainer{Name: c.Name, Role: role, State: states[c.Name], Asked: asked(c.Resources)})
+		fact.Containers = append(fact.Containers, trace.PodContainer{Name: c.Name, Role: role, State: states[c.Name],
+			Asked: asked(c.Resources)})
 	}
 	for _, c := range pod.Spec.Containers {
-		fact.Containers = append(fact.Containers, trace.PodContainer{Name: c.Name, Role: trace.RoleApp, State: states[c.Name], Asked: asked(c.Resources)})
+		fact.Containers = append(fact.Containers, trace.PodContainer{Name: c.Name, Role: trace.RoleApp,
+			State: states[c.Name], Asked: asked(c.Resources)})
 	}
 	e.Read = append(e.Read, source)
 	e.Pods = append(e.Pods, fact)
 	addStatus(e, pod, ref, trace.Source{Kind: trace.PodStatus, Path: path + " allocatedResourcesStatus"})
 }
 
-// asked are the resources of a container that a device plugin can offer: those with
-// a domain of their own, in whole numbers. Limits count, as for the scheduler.
+// asked returns the resources of a container that a device plugin can advertise: those with a domain, in whole numbers.
+// It reads limits, as the scheduler does.
 func asked(resources corev1.ResourceRequirements) []trace.Ask {
 	var asks []trace.Ask
 	for name, quantity := range resources.Limits {
@@ -176,8 +178,8 @@ func statesOf(pod *corev1.Pod) map[string]string {
 	return states
 }
 
-// addStatus reads allocatedResourcesStatus (KEP-4680), which the kubelet writes since
-// 1.36 without our agent. An entry for a claim names no device of a device plugin.
+// addStatus reads allocatedResourcesStatus (KEP-4680), which the kubelet writes since 1.36. An entry for a claim is not
+// a device of a device plugin.
 func addStatus(e *trace.Evidence, pod *corev1.Pod, ref trace.Ref, source trace.Source) {
 	found := false
 	for _, status := range statuses(pod) {
@@ -197,10 +199,11 @@ func addStatus(e *trace.Evidence, pod *corev1.Pod, ref trace.Ref, source trace.S
 		e.Read = append(e.Read, source)
 		return
 	}
-	e.Unread = append(e.Unread, trace.Unread{Source: source, Why: "the pod's status has none: no container holds a device, or the kubelet is older than 1.36"})
+	e.Unread = append(e.Unread, trace.Unread{Source: source,
+		Why: "the pod's status has none: no container holds a device, or the kubelet is older than 1.36"})
 }
 
-// GPUNode reads one node's object; a missing one is an Unread.
+// GPUNode reads one node's object; a missing object is an Unread.
 func (a API) GPUNode(ctx context.Context, e *trace.Evidence, name string) *v1alpha1.GPUNode {
 	object, err := a.Client.Resource(v1alpha1.GPUNodes()).Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
@@ -215,11 +218,12 @@ func (a API) GPUNode(ctx context.Context, e *trace.Evidence, name string) *v1alp
 	return nil
 }
 
-// GPUNodes reads all of them.
+// GPUNodes reads all GPUNode objects.
 func (a API) GPUNodes(ctx context.Context, e *trace.Evidence) ([]v1alpha1.GPUNode, error) {
 	nodes, err := gpunode.List(ctx, a.Client)
 	if err != nil {
-		e.Unread = append(e.Unread, trace.Unread{Source: trace.Source{Kind: trace.GPUNode, Path: v1alpha1.GPUNodeResource}, Why: gpuNodeReason(err)})
+		e.Unread = append(e.Unread, trace.Unread{Source: trace.Source{Kind: trace.GPUNode,
+			Path: v1alpha1.GPUNodeResource}, Why: gpuNodeReason(err)})
 		return nil, err
 	}
 	for i := range nodes {
@@ -231,7 +235,7 @@ func (a API) GPUNodes(ctx context.Context, e *trace.Evidence) ([]v1alpha1.GPUNod
 func gpuNodeReason(err error) string {
 	switch {
 	case apierrors.IsNotFound(err):
-		return "there is none: berth-agent does not run there, or may not publish it"
+		return "not found: berth-agent does not run on the node, or may not publish it"
 	case apierrors.IsForbidden(err):
 		return err.Error() + " (needs get and list on gpunodes.berth.dev)"
 	}
@@ -242,7 +246,7 @@ func gpuNodeSource(name string) trace.Source {
 	return trace.Source{Kind: trace.GPUNode, Path: v1alpha1.GPUNodeResource + "/" + name}
 }
 
-// AddGPUNode adds what a GPUNode says of devices and of their holders.
+// AddGPUNode adds what a GPUNode contains about devices and their holders.
 func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 	source := gpuNodeSource(node.Name)
 	e.Read = append(e.Read, source)
@@ -290,12 +294,13 @@ func addHolders(e *trace.Evidence, source trace.Source, host, id string, holders
 		ref := trace.Ref{UID: holder.PodUID, Namespace: holder.Namespace, Name: holder.Pod}
 		e.Pods = append(e.Pods, trace.PodFact{Source: source, Ref: ref, Node: host})
 		e.Assignments = append(e.Assignments, trace.AssignmentFact{
-			Source: source, Pod: ref, Container: holder.Container, Resource: holder.Resource, IDs: []string{offer.DeviceID(gpu.DeviceKey{GPU: gpu.UUID(id), Share: holder.Share})},
+			Source: source, Pod: ref, Container: holder.Container, Resource: holder.Resource,
+			IDs: []string{offer.DeviceID(gpu.DeviceKey{GPU: gpu.UUID(id), Share: holder.Share})},
 		})
 	}
 }
 
-// HealthText is a verdict in a line.
+// HealthText returns the health in one line.
 func HealthText(health v1alpha1.DeviceHealth) string {
 	plain := gpu.Health{State: gpu.State(health.State)}
 	for _, cause := range health.Causes {

@@ -18,7 +18,7 @@ const (
 	maxCDIFiles = 256
 )
 
-// cdiSpecs reads every spec of every vendor: the runtime resolves names from all of them.
+// cdiSpecs reads every spec of every vendor, because the runtime resolves names from all of them.
 func (c *collector) cdiSpecs() {
 	found := 0
 	for _, dir := range c.places.CDIDirs {
@@ -37,7 +37,7 @@ func (c *collector) cdiSpecs() {
 		}
 	}
 	if found == 0 {
-		c.unread(trace.CDISpec, strings.Join(c.places.CDIDirs, ", "), "there is no CDI spec")
+		c.unread(trace.CDISpec, strings.Join(c.places.CDIDirs, ", "), "no CDI spec")
 	}
 }
 
@@ -72,8 +72,7 @@ func readSpec(path string) (*cdi.Spec, error) {
 	return cdi.ParseSpec(blob)
 }
 
-// specNodes leaves the numbers open where a spec gives none: the runtime then takes
-// those of the host's node.
+// specNodes leaves the numbers unknown where a spec contains none: the runtime then uses those of the host's node.
 func specNodes(nodes []gpu.DeviceNode) []trace.Node {
 	var out []trace.Node
 	for _, node := range nodes {

@@ -27,17 +27,17 @@ const (
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
-// containers reads each living container twice: what the runtime was told (the OCI
-// spec) and what a process in it has.
+// containers reads each running container twice: its OCI spec, and a process in it.
 func (c *collector) containers() {
 	proc := c.places.Proc
 	if proc == "" {
-		c.unread(trace.Process, proc, "no /proc was given")
+		c.unread(trace.Process, proc, "no /proc is configured")
 		return
 	}
 	bundles := kubelet.DefaultBundles("/run")
 	if state := c.places.ContainerdState; state != "" {
-		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"), File: "config.json"}}, bundles...)
+		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"),
+			File: "config.json"}}, bundles...)
 	}
 	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles})
 	living, err := reader.Live()
@@ -54,7 +54,7 @@ func (c *collector) containers() {
 		if err != nil {
 			c.unread(trace.Process, living[i].Cgroup, why(err))
 		}
-		if len(pids) > 0 { // otherwise it has ended meanwhile
+		if len(pids) > 0 { // otherwise the container has ended
 			c.container(&living[i], pids)
 		}
 	}
@@ -73,7 +73,7 @@ func (c *collector) container(container *kubelet.Container, pids []int) {
 		})
 	}
 	if name == "" {
-		return // its processes still lead to the pod
+		return // its processes still identify the pod
 	}
 	if container.Spec == "" {
 		c.unread(trace.OCISpec, container.ID, "pod "+ref.String()+", container "+name+": "+container.SpecError)
@@ -84,8 +84,8 @@ func (c *collector) container(container *kubelet.Container, pids []int) {
 	c.local.Containers = append(c.local.Containers, c.processFact(container, ref, name, pids))
 }
 
-// specFact is what the runtime was told. The variables come from the reader; mounts
-// and whether the container is privileged only a trace wants.
+// specFact returns the content of the OCI spec. The reader provides the variables; only a trace needs the mounts and
+// whether the container is privileged.
 func specFact(container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
 	fact := trace.ContainerFact{
 		Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, ID: container.ID, Pod: ref, Container: name,
@@ -101,8 +101,8 @@ func specFact(container *kubelet.Container, ref trace.Ref, name string, pids []i
 	return fact
 }
 
-// specDetails reads the mounts that have to do with GPUs, and whether the device
-// cgroup lets everything through, which is what privileged comes to.
+// specDetails reads the mounts that concern GPUs, and whether the device cgroup allows every device, which is the
+// effect of privileged.
 func specDetails(path string) (mounts []trace.Mount, privileged bool) {
 	blob, err := readFile(path, maxOCISpec)
 	if err != nil {
@@ -134,14 +134,14 @@ func specDetails(path string) (mounts []trace.Mount, privileged bool) {
 	mounts = trace.RelevantMounts(mounts)
 	for _, rule := range spec.Linux.Resources.Devices {
 		if (rule.Type == "" || rule.Type == "a") && rule.Major == nil && rule.Minor == nil && (rule.Access == "" || rule.Access == "rwm") {
-			privileged = rule.Allow // the last such rule counts
+			privileged = rule.Allow // the last such rule decides
 		}
 	}
 	return mounts, privileged
 }
 
-// processFact is what the container's first process has: the environment that it was
-// started with, and the device nodes in its own /dev.
+// processFact reads the container's first process: the environment that it was started with, and the device nodes in
+// its own /dev.
 func (c *collector) processFact(container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
 	pid := pids[0]
 	path := filepath.Join(c.places.Proc, strconv.Itoa(pid))
@@ -169,8 +169,8 @@ func (c *collector) processFact(container *kubelet.Container, ref trace.Ref, nam
 	return fact
 }
 
-// deviceNodes lists the GPU nodes in a container's /dev. The tree is the container's
-// own, so no link in it is followed out of its root.
+// deviceNodes lists the GPU nodes in a container's /dev. The tree belongs to the container, so no link is followed out
+// of its root.
 func deviceNodes(rootPath string) ([]trace.Node, error) {
 	root, err := os.OpenRoot(rootPath)
 	if err != nil {
@@ -213,8 +213,8 @@ func nodesIn(root *os.Root, dir string) ([]trace.Node, error) {
 	return nodes, nil
 }
 
-// nameByMount finds a container's name where its OCI spec cannot be read: the kubelet
-// mounts a file of .../pods/UID/containers/NAME/ on /dev/termination-log.
+// nameByMount finds a container's name if its OCI spec cannot be read: the kubelet mounts a file of
+// .../pods/UID/containers/NAME/ on /dev/termination-log.
 func (c *collector) nameByMount(pid int) string {
 	file, err := os.Open(filepath.Join(c.places.Proc, strconv.Itoa(pid), "mountinfo"))
 	if err != nil {
@@ -245,7 +245,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, limit))
 }
 
-// numbers are the major and minor number of a device node.
+// numbers returns the major and minor number of a device node.
 func numbers(info fs.FileInfo) (major, minor int64, ok bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -1,11 +1,10 @@
-// Package evidence collects, for internal/core/trace, what the places on a node and the
-// API say about pods and GPUs.
+// Package evidence collects, for internal/core/trace, what the sources on a node and the API contain about pods and
+// GPUs.
 //
-// It guarantees that a place which cannot be read becomes an Unread with the reason,
-// never an error that hides the other places; that nothing is changed; that inputs
-// are bounded; and that of a container's environment only variables about GPUs leave
-// it. It wires: internal/node/kubelet, internal/node/cdi, internal/hardware/nvidia, the simulator
-// and the API are read here and nowhere above.
+// It guarantees that a source that cannot be read becomes an Unread with the reason, never an error that hides the
+// other sources; that nothing is changed; that inputs are bounded; and that of a container's environment it returns
+// only variables about GPUs. It wires internal/node/kubelet, internal/node/cdi, internal/hardware/nvidia, the simulator
+// and the API, so that no package above imports them.
 package evidence
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// Places are where a node's facts are read. Empty texts are places that are not there.
+// Places are the locations of a node's sources. An empty string is a source that does not exist.
 type Places struct {
 	// KubeletDir is the kubelet's root directory, usually /var/lib/kubelet.
 	KubeletDir string
@@ -33,24 +32,24 @@ type Places struct {
 	CgroupRoot string
 	// Agent is the socket of the agent.
 	Agent string
-	// Node is the node's name in the API, where it is known.
+	// Node is the node's name in the API, if it is known.
 	Node string
-	// Pod is the pod that is asked about, where it is known by name: the kubelet is asked for it by that.
+	// Pod is the subject of the trace, if it is a pod whose name is known; the kubelet is queried by name.
 	Pod trace.Ref
-	// Hardware scans the GPUs; nil when there is nothing to scan with.
+	// Hardware scans the GPUs; nil if there is no hardware to scan.
 	Hardware Scanner
-	// HardwareName is what to call it, such as "NVML" or the simulator's directory.
+	// HardwareName is the name of the source, such as "NVML" or the simulator's directory.
 	HardwareName string
-	// Simulated is the simulator's directory, where Hardware is one; absolute.
+	// Simulated is the absolute path of the simulator's directory, if Hardware is a simulator.
 	Simulated string
 }
 
-// Scanner is what Places needs of a hardware adapter.
+// Scanner is the part of a hardware adapter that Places needs.
 type Scanner interface {
 	Scan(ctx context.Context) (gpu.Snapshot, error)
 }
 
-// The usual places of a node.
+// The default locations on a node.
 const (
 	DefaultKubeletDir      = "/var/lib/kubelet"
 	DefaultContainerdState = "/run/containerd"
@@ -59,20 +58,20 @@ const (
 	DefaultAgent           = pages.DefaultSocket
 )
 
-// DefaultCDIDirs are the directories that runtimes read, the later one wins.
+// DefaultCDIDirs returns the directories that runtimes read by default; the later one takes precedence.
 func DefaultCDIDirs() []string { return []string{"/etc/cdi", "/var/run/cdi"} }
 
-// Local is what one node's own places say.
+// Local is the result of reading one node's own sources.
 type Local struct {
 	trace.Evidence
-	// Snapshot is the hardware with the verdicts on it: the agent's, or a scan of its own where
-	// no agent answers; nil when none was read.
+	// Snapshot is the hardware with its health: the agent's or, if no agent answers, that of a new scan; nil when none
+	// was read.
 	Snapshot *gpu.Snapshot
-	// OfAgent tells that the hardware is the agent's, whose pods therefore hold it.
+	// OfAgent is true if the hardware is the agent's, so that pods of the agent's node hold it.
 	OfAgent bool
 }
 
-// Collect reads all places of a node. What cannot be read is in Unread.
+// Collect reads all sources of a node. Unread lists those that could not be read.
 func (p Places) Collect(ctx context.Context) *Local {
 	c := &collector{places: p, local: &Local{}}
 	c.local.Host = p.Node
@@ -99,7 +98,7 @@ func (c *collector) unread(kind trace.Kind, path, why string) {
 	c.local.Unread = append(c.local.Unread, trace.Unread{Source: trace.Source{Kind: kind, Path: path}, Why: why})
 }
 
-// under is dir/name, or empty for no dir.
+// under returns dir/name, or "" if dir is empty.
 func under(dir, name string) string {
 	if dir == "" {
 		return ""

@@ -26,7 +26,8 @@ func TestDeviceNodesOfAContainer(t *testing.T) {
 		}
 	}
 	for path, number := range map[string]uint64{
-		"dev/nvidia3": unix.Mkdev(195, 3), "dev/nvidia-caps/nvidia-cap7": unix.Mkdev(236, 7), "dev/null": unix.Mkdev(1, 3), "etc/nvidia4": unix.Mkdev(195, 4),
+		"dev/nvidia3": unix.Mkdev(195, 3), "dev/nvidia-caps/nvidia-cap7": unix.Mkdev(236, 7),
+		"dev/null": unix.Mkdev(1, 3), "etc/nvidia4": unix.Mkdev(195, 4),
 	} {
 		err := unix.Mknod(filepath.Join(root, path), unix.S_IFCHR|0o600, int(number))
 		if errors.Is(err, unix.EPERM) {
@@ -49,7 +50,8 @@ func TestDeviceNodesOfAContainer(t *testing.T) {
 	}
 }
 
-// A container owns its /dev; a link there must not make a trace read the host's.
+// TestDeviceNodesStayInTheContainer checks that a link in a container's /dev does not make a trace read the host's
+// files.
 func TestDeviceNodesStayInTheContainer(t *testing.T) {
 	for _, target := range []string{"/dev", "../../../../../../dev"} {
 		root := t.TempDir()
@@ -119,7 +121,8 @@ func TestUIDOfAStaticPod(t *testing.T) {
 }
 
 func TestMergedPodResources(t *testing.T) {
-	got := merged([]kubelet.Devices{{Resource: "a", IDs: []string{"1"}}, {Resource: "a", IDs: []string{"2"}}, {Resource: "b", IDs: []string{"3"}}})
+	got := merged([]kubelet.Devices{{Resource: "a", IDs: []string{"1"}}, {Resource: "a", IDs: []string{"2"}},
+		{Resource: "b", IDs: []string{"3"}}})
 	want := []kubelet.Devices{{Resource: "a", IDs: []string{"1", "2"}}, {Resource: "b", IDs: []string{"3"}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -130,7 +133,8 @@ func TestHoldings(t *testing.T) {
 	c := &collector{local: &Local{}}
 	source := trace.Source{Kind: trace.Ledger}
 	holder := gpu.Holder{Kind: gpu.HolderPod, PodUID: "u1", Resource: "nvidia.com/gpu", Container: "main"}
-	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 3}, Holder: holder}, Containers: []string{"init", "main"}})
+	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 3}, Holder: holder},
+		Containers: []string{"init", "main"}})
 	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: holder}})
 	c.holding(source, ledger.Holding{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-c"}}, Pending: true})
 	want := []trace.AssignmentFact{
@@ -143,7 +147,7 @@ func TestHoldings(t *testing.T) {
 	}
 }
 
-// Nothing is there: each place says why, and no error hides the others.
+// TestNothingToRead checks that each missing source gives its reason, and that no error hides the others.
 func TestNothingToRead(t *testing.T) {
 	local := Places{}.Collect(context.Background())
 	if len(local.Read) != 0 {
@@ -156,7 +160,8 @@ func TestNothingToRead(t *testing.T) {
 			t.Errorf("%s does not say why", unread.Source.Kind)
 		}
 	}
-	for _, kind := range []trace.Kind{trace.Checkpoint, trace.PodResources, trace.Directory, trace.CDISpec, trace.Process, trace.Ledger, trace.NVML} {
+	for _, kind := range []trace.Kind{trace.Checkpoint, trace.PodResources, trace.Directory, trace.CDISpec,
+		trace.Process, trace.Ledger, trace.NVML} {
 		if !missing[kind] {
 			t.Errorf("%s is neither read nor said to be missing", kind)
 		}

@@ -15,15 +15,15 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// maxPodDirectories bounds how many pods' directories are listed.
+// maxPodDirectories bounds how many pod directories are listed.
 const maxPodDirectories = 100_000
 
-// checkpoint reads the device manager's checkpoint and the plugin's answers in it.
+// checkpoint reads the device manager's checkpoint and the device plugin's answers in it.
 func (c *collector) checkpoint() {
 	dir := c.places.KubeletDir
 	path := under(dir, kubelet.CheckpointFile)
 	if dir == "" {
-		c.unread(trace.Checkpoint, path, "no kubelet directory was given")
+		c.unread(trace.Checkpoint, path, "no kubelet directory is configured")
 		return
 	}
 	checkpoint, err := kubelet.ReadCheckpoint(dir)
@@ -47,7 +47,8 @@ func (c *collector) checkpoint() {
 	}
 }
 
-func answerFact(source trace.Source, ref trace.Ref, container, resource string, response *v1beta1.ContainerAllocateResponse) trace.AnswerFact {
+func answerFact(source trace.Source, ref trace.Ref, container, resource string,
+	response *v1beta1.ContainerAllocateResponse) trace.AnswerFact {
 	fact := trace.AnswerFact{
 		Source: source, Pod: ref, Container: container, Resource: resource,
 		Env: variables(response.GetEnvs()), Annotations: variables(response.GetAnnotations()),
@@ -64,16 +65,16 @@ func answerFact(source trace.Source, ref trace.Ref, container, resource string, 
 	return fact
 }
 
-// maxGets bounds the questions to the kubelet, which allows 100 per second to all its clients together.
+// maxGets bounds the requests to the kubelet, which allows 100 per second for all its clients together.
 const maxGets = 20
 
-// podResources asks the kubelet over its socket for the pods that its checkpoint lists and whose names are known. It
-// answers for names and no UIDs, and leaves out init containers. It is not asked to list: that would make
-// it forget an allocation that is under way.
+// podResources reads, over the kubelet's socket, the pods that its checkpoint lists and whose names are known. The
+// kubelet answers by name and not by UID, and leaves out init containers. List is not used: it would make the kubelet
+// lose an allocation in progress.
 func (c *collector) podResources(ctx context.Context) {
 	path := under(c.places.KubeletDir, kubelet.PodResourcesSocket)
 	if path == "" {
-		c.unread(trace.PodResources, path, "no kubelet directory was given")
+		c.unread(trace.PodResources, path, "no kubelet directory is configured")
 		return
 	}
 	source := trace.Source{Kind: trace.PodResources, Path: path}
@@ -81,7 +82,7 @@ func (c *collector) podResources(ctx context.Context) {
 	asked, left := 0, 0
 	refs := c.assignedPods()
 	if len(refs) == 0 {
-		c.unread(trace.PodResources, path, "no pod in the checkpoint is known by its name")
+		c.unread(trace.PodResources, path, "no name is known of the pods in the checkpoint")
 		return
 	}
 	for _, ref := range refs {
@@ -111,12 +112,12 @@ func (c *collector) podResources(ctx context.Context) {
 	}
 	c.read(source)
 	if left > 0 {
-		c.unread(trace.PodResources, path, fmt.Sprintf("%d more pods have devices; only %d are asked for at a time", left, maxGets))
+		c.unread(trace.PodResources, path, fmt.Sprintf("%d more pods have devices; at most %d are read", left, maxGets))
 	}
 }
 
-// assignedPods are the names of the pods that the checkpoint lists, as far as a directory or a container tells them, in
-// order.
+// assignedPods returns the names of the pods that the checkpoint lists, sorted, if a directory or a container provides
+// the name.
 func (c *collector) assignedPods() []trace.Ref {
 	listed := map[string]bool{}
 	for _, a := range c.local.Assignments {
@@ -143,7 +144,7 @@ func (c *collector) assignedPods() []trace.Ref {
 	return slices.Compact(refs)
 }
 
-// merged joins the entries of one resource: the kubelet may report each device by itself.
+// merged joins the entries of one resource: the kubelet may report each device separately.
 func merged(devices []kubelet.Devices) []kubelet.Devices {
 	var out []kubelet.Devices
 	for _, one := range devices {
@@ -157,12 +158,12 @@ func merged(devices []kubelet.Devices) []kubelet.Devices {
 	return out
 }
 
-// podDirectories reads names and UIDs of pods off the names of their log directories,
-// NAMESPACE_NAME_UID. They outlive the pod for a while, so their absence means nothing.
+// podDirectories reads the names and UIDs of pods from the names of their log directories, NAMESPACE_NAME_UID. The
+// directories outlive the pod for a while.
 func (c *collector) podDirectories() {
 	path := c.places.PodLogs
 	if path == "" {
-		c.unread(trace.Directory, path, "no directory of pod logs was given")
+		c.unread(trace.Directory, path, "no directory of pod logs is configured")
 		return
 	}
 	dir, err := os.Open(path)
@@ -173,19 +174,20 @@ func (c *collector) podDirectories() {
 	defer dir.Close()
 	names, err := dir.Readdirnames(maxPodDirectories)
 	if err != nil && len(names) == 0 {
-		names = nil // an empty directory says io.EOF
+		names = nil // an empty directory returns io.EOF
 	}
 	source := trace.Source{Kind: trace.Directory, Path: path}
 	c.read(source)
 	for _, name := range names {
-		parts := strings.Split(name, "_") // none of the three may contain the separator
+		parts := strings.Split(name, "_") // none of the three parts contains the separator
 		if len(parts) == 3 {
-			c.local.Pods = append(c.local.Pods, trace.PodFact{Source: source, Ref: trace.Ref{Namespace: parts[0], Name: parts[1], UID: parts[2]}})
+			c.local.Pods = append(c.local.Pods, trace.PodFact{Source: source,
+				Ref: trace.Ref{Namespace: parts[0], Name: parts[1], UID: parts[2]}})
 		}
 	}
 }
 
-// variables turns a map into a list in the order of the names.
+// variables converts a map to a list, sorted by name.
 func variables(m map[string]string) []trace.EnvVar {
 	var list []trace.EnvVar
 	for _, name := range sortedKeys(m) {
@@ -194,8 +196,7 @@ func variables(m map[string]string) []trace.EnvVar {
 	return list
 }
 
-// why is an error as a reason for a reader: what to do about a missing permission
-// comes with it.
+// why formats an error as a reason; for a missing permission it adds the fix.
 func why(err error) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return err.Error() + " (run as root)"

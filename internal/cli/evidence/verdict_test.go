@@ -28,7 +28,8 @@ func machine(t *testing.T, seed string) *sim.Machine {
 func scanner(t *testing.T, m *sim.Machine) *nvidia.Adapter {
 	t.Helper()
 	root := m.Root()
-	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")}})
+	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{Driver: root, Dev: root,
+		Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")}})
 	t.Cleanup(a.Close)
 	return a
 }
@@ -59,7 +60,7 @@ func healthOf(local *evidence.Local) map[gpu.UUID][]string {
 	return texts
 }
 
-// TestAgentsVerdict: what the agent judged over time counts, and not what one scan sees.
+// TestAgentsVerdict checks that the agent's health takes precedence over that of one scan.
 func TestAgentsVerdict(t *testing.T) {
 	m := machine(t, "verdict")
 	hardware := scanner(t, m)
@@ -95,19 +96,20 @@ func TestAgentsVerdict(t *testing.T) {
 	}
 }
 
-// TestScanIsJudged: without an agent the causes of a scan lead to a verdict, and are shown.
+// TestScanIsJudged checks that, without an agent, the scan's causes determine the health and are shown.
 func TestScanIsJudged(t *testing.T) {
 	m := machine(t, "judged")
 	if err := m.Inject(sim.Fault{GPU: "1", RowRemap: "failed"}); err != nil {
 		t.Fatal(err)
 	}
 	local := evidence.Places{Hardware: scanner(t, m), HardwareName: "simulator", Simulated: m.Dir()}.Collect(t.Context())
-	if got := trace.HealthText(local.Snapshot.GPUs[1].Health); !strings.Contains(got, "ROW_REMAP_FAILURE") || strings.HasPrefix(got, "Healthy") {
+	if got := trace.HealthText(local.Snapshot.GPUs[1].Health); !strings.Contains(got, "ROW_REMAP_FAILURE") ||
+		strings.HasPrefix(got, "Healthy") {
 		t.Errorf("a GPU whose rows cannot be remapped is %q", got)
 	}
 }
 
-// TestOtherHardware: the agent's GPUs are not those of a simulator that was asked for, nor the other way round.
+// TestOtherHardware checks that the agent's GPUs are not mixed with those of another simulator.
 func TestOtherHardware(t *testing.T) {
 	agents, asked := machine(t, "agents"), machine(t, "asked")
 	snapshot, err := scanner(t, agents).Scan(t.Context())
@@ -123,7 +125,7 @@ func TestOtherHardware(t *testing.T) {
 	if !same.OfAgent || same.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
 		t.Error("the agent's own hardware is not taken for it")
 	}
-	// Without --sim the agent's hardware is the node's, simulated or not.
+	// Without --sim, the agent's hardware is the node's, simulated or not.
 	node := evidence.Places{Agent: socket, Hardware: scanner(t, asked)}.Collect(t.Context())
 	if !node.OfAgent || node.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
 		t.Error("the node's hardware is not the agent's")

@@ -18,9 +18,8 @@ import (
 // latestEvents is how many events of a waiting pod are shown.
 const latestEvents = 3
 
-// addWaits adds why a pod does not run: its reason and conditions, what its containers wait for,
-// and its latest events, the newest first. A pod that runs or has succeeded has none. Without
-// the right to list events the rest remains.
+// addWaits adds why a pod does not run: its reason and conditions, what its containers wait for, and its latest events,
+// newest first. It adds nothing for a pod that runs or has succeeded. If events may not be listed, it adds the rest.
 func (a API) addWaits(ctx context.Context, e *trace.Evidence, pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodPending && pod.Status.Phase != corev1.PodFailed {
 		return
@@ -69,8 +68,8 @@ func (a API) addWaits(ctx context.Context, e *trace.Evidence, pod *corev1.Pod) {
 	}
 }
 
-// events are the latest events about a pod, the newest first. One of its name that was before it
-// has another UID.
+// events returns the latest events about a pod, newest first. The UID excludes those of an earlier pod with the same
+// name.
 func (a API) events(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "events"}
 	list, err := a.Client.Resource(resource).Namespace(pod.Namespace).List(ctx, metav1.ListOptions{
@@ -93,8 +92,8 @@ func (a API) events(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error
 	return events[:min(len(events), latestEvents)], nil
 }
 
-// lastSeen is when an event was last seen, and timesSeen how often: clients of the old and of
-// the new events API write different fields.
+// lastSeen returns when an event was last seen, and timesSeen how often: clients of the old and of the new events API
+// write different fields.
 func lastSeen(e *corev1.Event) time.Time {
 	last := e.LastTimestamp.Time
 	if e.EventTime.After(last) {

@@ -1,7 +1,7 @@
-// Package simcmd holds the commands of berth sim: make a simulated machine, break it, repair it, look at it.
+// Package simcmd provides the commands of berth sim, which create, break, repair and show simulated machines.
 //
-// It guarantees that everything it prints to out is either a table for people or a versioned
-// object. It must not import anything of Berth but internal/hardware/sim.
+// It guarantees that everything it prints to out is either a table for people or a versioned object. It must not import
+// any package of Berth but internal/hardware/sim.
 package simcmd
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// NewCommand is berth sim with its subcommands. Tables and objects go to out, notes to errOut.
+// NewCommand returns berth sim with its subcommands. Tables and objects go to out, notes to errOut.
 func NewCommand(out, errOut io.Writer) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sim",
@@ -80,7 +80,7 @@ Without them everything else works, and "berth sim show" reports it.`,
 		Args: dirArg,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if profile == "" {
-				return fmt.Errorf("which machine? name one with --profile: %s", strings.Join(sim.Profiles(), ", "))
+				return fmt.Errorf("want the profile of the machine, with --profile: %s", strings.Join(sim.Profiles(), ", "))
 			}
 			machine, err := sim.CreateWith(args[0], profile, options)
 			if err != nil {
@@ -129,7 +129,7 @@ for --xid and --busy, the UUID of a MIG device.`,
 				return err
 			}
 			if fault.GPU == "" && !fault.DriverGone && fault.Transient.Call == "" {
-				return errors.New("which GPU? name it with --gpu, by number or UUID (berth sim show lists them)")
+				return errors.New("want a GPU, with --gpu, by number or UUID (berth sim show lists them)")
 			}
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -170,7 +170,7 @@ for --xid and --busy, the UUID of a MIG device.`,
 	return command
 }
 
-// parseHang reads CALL[=DURATION].
+// parseHang parses CALL[=DURATION].
 func parseHang(text string, fault *sim.Fault) error {
 	if text == "" {
 		return nil
@@ -182,13 +182,13 @@ func parseHang(text string, fault *sim.Fault) error {
 	}
 	parsed, err := time.ParseDuration(duration)
 	if err != nil || parsed <= 0 {
-		return fmt.Errorf("--hang %s: %q is no duration; write for instance %s=30s, or %s to hang until cleared", text, duration, call, call)
+		return fmt.Errorf("--hang %s: %q is not a duration; write for example %s=30s, or %s to hang until cleared", text, duration, call, call)
 	}
 	fault.HangFor = parsed
 	return nil
 }
 
-// parseTransient reads CALL[=TIMES].
+// parseTransient parses CALL[=TIMES].
 func parseTransient(text string, fault *sim.Fault) error {
 	if text == "" {
 		return nil
@@ -200,7 +200,7 @@ func parseTransient(text string, fault *sim.Fault) error {
 	}
 	parsed, err := strconv.Atoi(times)
 	if err != nil || parsed <= 0 {
-		return fmt.Errorf("--transient %s: %q is no number of times; write for instance %s=1, or %s to fail until cleared", text, times, call, call)
+		return fmt.Errorf("--transient %s: %q is not a number; write for example %s=1, or %s to fail until cleared", text, times, call, call)
 	}
 	fault.Transient.Times = parsed
 	return nil
@@ -233,7 +233,7 @@ GPU is present again, and the driver is loaded again (with all or driver). MIG l
 		Args: dirArg,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if gpu == "" {
-				return errors.New("repair what? --gpu takes a number, a UUID, all, or driver")
+				return errors.New("want what to repair, with --gpu: a number, a UUID, all, or driver")
 			}
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -302,10 +302,10 @@ func newShow(out io.Writer) *cobra.Command {
 	return command
 }
 
-// dirArg wants exactly the folder.
+// dirArg accepts exactly one folder.
 func dirArg(command *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("%s: name one folder, the machine's; got %d arguments\nExample:\n%s", command.CommandPath(), len(args), command.Example)
+		return fmt.Errorf("%s: want one folder, that of the machine; got %d arguments\nExample:\n%s", command.CommandPath(), len(args), command.Example)
 	}
 	return nil
 }

@@ -26,12 +26,12 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the commands as people type them.
+// TestScripts runs the commands as users type them.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata", UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != ""})
 }
 
-// TestShowJSON: the object is the description, with its version.
+// TestShowJSON checks that the object is the description, with its version.
 func TestShowJSON(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
 	machine, err := sim.CreateWith(dir, "t4x4", sim.Options{NoDeviceNodes: true})
@@ -57,7 +57,7 @@ func TestShowJSON(t *testing.T) {
 	}
 }
 
-// TestHelpHasExamples: each command shows how it is used.
+// TestHelpHasExamples checks that the help of each command has examples.
 func TestHelpHasExamples(t *testing.T) {
 	for _, command := range NewCommand(os.Stdout, os.Stderr).Commands() {
 		if !strings.Contains(command.Example, "berth sim "+command.Name()) {

@@ -28,7 +28,7 @@ GPU is reset or cleared.`,
 		Args: dirArg,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if gpu == "" {
-				return errors.New("on which GPU? name it with --gpu, by number or UUID (berth sim show lists them)")
+				return errors.New("want a GPU, with --gpu, by number or UUID (berth sim show lists them)")
 			}
 			for _, text := range programs {
 				program, err := parseProgram(text)
@@ -61,17 +61,18 @@ GPU is reset or cleared.`,
 	flags.Uint32Var(&work.PCIeKBps, "pcie", 0, "PCIe traffic in each direction, in KB/s")
 	flags.Uint32Var(&work.PCIeReplays, "pcie-replays", 0, "PCIe replays since the driver was loaded")
 	flags.Uint64Var(&work.NVLinkKiB, "nvlink", 0, "data that each NVLink has sent, and received, since the driver was loaded, in KiB")
-	flags.Uint64Var(&work.ThrottledMillis, "throttled", 0, "how long the clocks were reduced because of power or temperature, in milliseconds")
+	flags.Uint64Var(&work.ThrottledMillis, "throttled", 0,
+		"how long the clocks were reduced because of power or temperature, in milliseconds")
 	flags.StringArrayVar(&programs, "program", nil, "PID=MIB or PID=MIB@MIG-UUID: a process and its memory; may be repeated")
 	return command
 }
 
-// percent is a flag of 0 to 100.
+// percent is a flag with a value of 0 to 100.
 type percent struct{ into *uint32 }
 
 func (p *percent) String() string {
 	if p.into == nil {
-		return "0" // The flag package asks a zero value for its default.
+		return "0" // the flag package prints the zero value as the default
 	}
 	return strconv.FormatUint(uint64(*p.into), 10)
 }
@@ -87,14 +88,15 @@ func (p *percent) Set(text string) error {
 
 func (p *percent) Type() string { return "percent" }
 
-// parseProgram reads PID=MIB[@MIG-UUID].
+// parseProgram parses PID=MIB[@MIG-UUID].
 func parseProgram(text string) (sim.Program, error) {
 	amount, device, _ := strings.Cut(text, "@")
 	number, memory, _ := strings.Cut(amount, "=")
 	pid, err := strconv.ParseUint(number, 10, 31)
 	mib, memoryErr := strconv.ParseUint(memory, 10, 32)
 	if err != nil || memoryErr != nil || pid == 0 {
-		return sim.Program{}, fmt.Errorf("--program %s: want PID=MIB, such as 4711=2000, or PID=MIB@MIG-UUID for a process on a MIG device", text)
+		return sim.Program{}, fmt.Errorf("--program %s: want PID=MIB, such as 4711=2000, or PID=MIB@MIG-UUID for a "+
+			"process on a MIG device", text)
 	}
 	return sim.Program{PID: int(pid), MIG: device, MemoryMiB: mib}, nil
 }

@@ -1,9 +1,8 @@
 // Package term draws tables, trees and matrices as plain text for terminals.
 //
-// It guarantees that the same values give the same bytes, that columns line up by
-// characters (not bytes), and that no text from elsewhere can move the cursor or
-// colour the screen: control characters are printed as \x1b and the like. It must
-// not import anything but the standard library.
+// It guarantees that the same values give the same bytes, that columns are aligned by characters (not bytes), and that
+// untrusted text cannot move the cursor or colour the screen: control characters are printed as \x1b and the like. It
+// must not import anything but the standard library.
 package term
 
 import (
@@ -14,10 +13,10 @@ import (
 	"unicode/utf8"
 )
 
-// gap is what parts two columns.
+// gap separates two columns.
 const gap = "   "
 
-// Clean makes control characters visible, so that a name cannot draw on the terminal.
+// Clean escapes control characters, so that a name cannot draw on the terminal.
 func Clean(text string) string {
 	if !strings.ContainsFunc(text, bad) {
 		return text
@@ -33,7 +32,7 @@ func Clean(text string) string {
 	return out.String()
 }
 
-// bad are control characters and those that turn the direction of writing.
+// bad reports control characters and characters that change the writing direction.
 func bad(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == utf8.RuneError
 }
@@ -42,8 +41,8 @@ func width(text string) int { return utf8.RuneCountInString(text) }
 
 func pad(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// Table prints a head and rows in columns as wide as their widest cell. Rows may be
-// shorter than the head; no line ends in blanks.
+// Table prints a header and rows in columns as wide as their widest cell. Rows may be shorter than the header; no line
+// ends with blanks.
 func Table(w io.Writer, head []string, rows [][]string) error {
 	all := append([][]string{head}, rows...)
 	widths := make([]int, len(head))
@@ -75,24 +74,23 @@ func Table(w io.Writer, head []string, rows [][]string) error {
 	return err
 }
 
-// Node is a line of a tree with what hangs below it. The Note stands in a column of
-// its own to the right.
+// Node is a line of a tree with its children. The Note is printed in a column of its own to the right.
 type Node struct {
 	Text, Note string
 	Children   []*Node
 }
 
-// Add hangs a new node below n.
+// Add adds a child to n and returns it.
 func (n *Node) Add(text, note string) *Node {
 	child := &Node{Text: text, Note: note}
 	n.Children = append(n.Children, child)
 	return child
 }
 
-// maxText bounds how far to the right long lines push the notes of all others.
+// maxText bounds how far long lines shift the notes of all lines to the right.
 const maxText = 76
 
-// Tree prints roots with their branches, notes lined up.
+// Tree prints roots with their branches, with aligned notes.
 func Tree(w io.Writer, roots []*Node) error {
 	type line struct{ text, note string }
 	var lines []line
@@ -125,8 +123,7 @@ func Tree(w io.Writer, roots []*Node) error {
 	return err
 }
 
-// Matrix prints cells under and beside their heads; further columns, such as an
-// affinity, come after the square.
+// Matrix prints cells below and beside their headings; further columns, such as an affinity, follow the square.
 func Matrix(w io.Writer, heads []string, cells [][]string, further []string, more [][]string) error {
 	head := append(append([]string{""}, heads...), further...)
 	rows := make([][]string, len(cells))

@@ -50,7 +50,8 @@ other
 
 func TestMatrix(t *testing.T) {
 	var out strings.Builder
-	if err := Matrix(&out, []string{"GPU0", "GPU1"}, [][]string{{"X", "NV12"}, {"NV12", "X"}}, []string{"NUMA"}, [][]string{{"0"}, {"1"}}); err != nil {
+	if err := Matrix(&out, []string{"GPU0", "GPU1"}, [][]string{{"X", "NV12"}, {"NV12", "X"}}, []string{"NUMA"},
+		[][]string{{"0"}, {"1"}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `       GPU0   GPU1   NUMA

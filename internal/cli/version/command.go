@@ -1,4 +1,4 @@
-// Package version is how programs with a cobra command line print their version.
+// Package version adds the command and the flag that print the version to programs with a cobra command line.
 package version
 
 import (
@@ -9,8 +9,7 @@ import (
 	build "github.com/berth-gpu/berth/internal/core/version"
 )
 
-// AddTo gives a program's root command the command version and the flag --version, which print
-// the same line.
+// AddTo adds the command version and the flag --version, which print the same line, to a program's root command.
 func AddTo(root *cobra.Command) {
 	root.Version = build.Current().String()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")

@@ -9,7 +9,7 @@ import (
 	build "github.com/berth-gpu/berth/internal/core/version"
 )
 
-// TestAddTo: the command and the flag say the same.
+// TestAddTo checks that the command and the flag print the same.
 func TestAddTo(t *testing.T) {
 	want := "berth-x " + build.Current().String() + "\n"
 	for _, argument := range []string{"version", "--version"} {

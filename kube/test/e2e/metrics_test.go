@@ -208,7 +208,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	})
 }
 
-// inNode runs one of Berth's programs on the node, with the node's own places.
+// inNode runs one of Berth's programs on the node, with the node itself.
 func (r *rig) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
