@@ -9,24 +9,23 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Acquire takes devices for a holder, all or none. It fails with *BarredError,
-// which names the first device that cannot be had, or with *ListedError.
+// Acquire takes devices for a holder, all or none. It fails with *BarredError, which names the first device that is
+// blocked, or with *ListedError.
 //
-// For a Pod (from Allocate, which knows the resource and nothing else) the devices are refused that are
-// barred, that a container uses, and that the kubelet's checkpoint lists for another living pod; see
-// the package comment. The grant is pending, bars other sizes at once, and goes to the file with
-// the next Reconcile only: replacing a file costs up to a millisecond on a disk, and there is
-// nothing to lose, as the kubelet writes a file of its own about this very grant before it
-// starts the container. For a Claim and Maintenance any holding of another holder is in the
-// way, and a grant that could not be written is taken back.
+// For a Pod (from Allocate, which only knows the resource) the devices are refused that are blocked, that a container
+// uses, and that the kubelet's checkpoint lists for another running pod; see the package comment. The grant is pending,
+// blocks other sizes at once, and is written to the file only by the next Reconcile: replacing a file takes up to a
+// millisecond on a disk, and nothing is lost, because the kubelet writes the grant to its checkpoint before it starts
+// the container. A Claim or Maintenance is refused by any holding of another holder, and its grant is reverted when it
+// cannot be written.
 //
-// Taking again what the same holder has is no error.
+// Acquiring devices that the holder already has is not an error.
 func (l *Ledger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	return l.acquire(holder, "", keys)
 }
 
-// Allocate acquires devices for a pod that the kubelet has not named yet. Grant is the ID by which the container that
-// gets the devices is recognised; see Holding.Grants.
+// Allocate acquires devices for a pod that the kubelet has not named yet. Grant is the ID that identifies the container
+// that gets the devices; see Holding.Grants.
 func (l *Ledger) Allocate(resource, grant string, keys []gpu.DeviceKey) error {
 	return l.acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, grant, keys)
 }
@@ -44,7 +43,7 @@ func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) 
 	case gpu.HolderClaim, gpu.HolderMaintenance:
 		err = l.acquireDurably(holder, keys)
 	default:
-		err = fmt.Errorf("a holder of kind %q cannot ask for devices", holder.Kind)
+		err = fmt.Errorf("a holder of kind %q cannot acquire devices", holder.Kind)
 	}
 	if err != nil {
 		return fmt.Errorf("acquire devices: %w", err)
@@ -52,9 +51,9 @@ func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) 
 	return nil
 }
 
-// notifyAfter is how long after an Allocate or a preference the subscribers are signalled: the kubelet waits for the answer, and
-// asks for a pod's containers and for several pods one after the other. Nobody needs the news sooner, since the device
-// plugin asks the ledger in each call.
+// notifyAfter is how long after an Allocate or a preference the subscribers are signalled: the kubelet waits for the
+// response, and calls for a pod's containers and for several pods one after the other. No subscriber needs the change
+// earlier, because the device plugin reads the ledger in each call.
 const notifyAfter = 10 * time.Millisecond
 
 // acquireForPod reads what the decision needs without the mutex, and only when one of the devices is
@@ -76,7 +75,7 @@ func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.Devic
 		changed := l.edits != before
 		l.mu.Unlock()
 		if err == nil || changed {
-			l.subs.SetAfter(notifyAfter) // What was found out about others stays true.
+			l.subs.SetAfter(notifyAfter) // What was found about other holders remains valid.
 		}
 		if err == nil {
 			return nil
@@ -88,7 +87,7 @@ func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.Devic
 	}
 }
 
-// free tells whether the ledger has nothing about the devices that keeps them from a pod.
+// free reports whether the ledger has no reason to refuse the devices to a pod.
 func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 	table := l.bars.Load()
 	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
@@ -97,7 +96,7 @@ func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 	})
 }
 
-// tryForPod grants the devices, or says why not. With a *ListedError come the questions whose answers may
+// tryForPod grants the devices, or returns why not. With a *ListedError it returns the questions whose answers may
 // change that.
 func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey, seen NodeView) ([]Question, error) {
 	j := newJoin(l, seen)
@@ -125,7 +124,8 @@ func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey
 			continue
 		}
 		if refused == nil {
-			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace, Name: x.facts.Name, Containers: x.containers, Since: r.Since}
+			refused = &ListedError{Key: key, Resource: holder.Resource, Pod: x.pod, Namespace: x.facts.Namespace,
+				Name: x.facts.Name, Containers: x.containers, Since: r.Since}
 		}
 		questions = append(questions, Question{
 			PodUID: x.pod, Namespace: x.facts.Namespace, Pod: x.facts.Name, Containers: x.containers, All: x.all, Resource: x.resource, Key: key,
@@ -200,7 +200,7 @@ func (l *Ledger) firstInTheWay(holder gpu.Holder, keys []gpu.DeviceKey) (*Holdin
 	return nil, gpu.DeviceKey{}
 }
 
-// grant puts the devices down for a pod that is not known yet. Passing are the holders from which they pass on.
+// grant records the devices for a pod that is not known yet. Passing are the holders whose devices it reuses.
 func (l *Ledger) grant(holder gpu.Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
 	for _, key := range keys {
@@ -218,8 +218,7 @@ func (l *Ledger) grant(holder gpu.Holder, grant string, keys []gpu.DeviceKey, pa
 	l.publishPods(holder.Resource, keys)
 }
 
-// blocker looks for what keeps holder from having key; nil when nothing does. Orphans that turn
-// out to have ended are removed on the way.
+// blocker returns the holding that blocks key for holder, or nil. It removes orphans that have ended.
 func (l *Ledger) blocker(j *join, holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for {
 		blocking := l.inTheWay(holder, key)
@@ -243,14 +242,13 @@ func (l *Ledger) inTheWay(holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	return nil
 }
 
-// Offered tells the ledger that the kubelet calls these devices of a resource free, as it does
-// in GetPreferredAllocation with those that need not be included. Each of them that a container
-// uses is then an orphan's, unless the kubelet's checkpoint lists it; each whose container has ended meanwhile
-// is free. So the answer of BarredBy is right at this moment, however old the last Reconcile is.
+// Offered records that the kubelet considers these devices of a resource free, as it does in GetPreferredAllocation
+// with those that are not must-include. Those that a container uses are then held by an orphan, unless the kubelet's
+// checkpoint lists them; those whose container has ended are free. So the result of BarredBy is correct at this moment,
+// regardless of the age of the last Reconcile.
 //
-// The result are the devices that an Allocate would refuse because the checkpoint lists them for
-// another pod, in the order of keys: they are to be preferred last. Devices without a holding cost nothing,
-// unless the ledger is blind.
+// It returns the devices that an Allocate would refuse because the checkpoint lists them for another pod, sorted by
+// key; they should be preferred last. Devices without a holding cost nothing, unless the ledger is blind.
 func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
 	held := l.noteOffered(resource, keys)
 	if held == nil {
@@ -283,8 +281,7 @@ func (l *Ledger) Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey 
 	return last
 }
 
-// noteOffered gives those of the keys that the ledger has for the kubelet's pods; nil when nothing has to be
-// looked at.
+// noteOffered returns those of the keys that the ledger has for the kubelet's pods; nil when nothing has to be read.
 func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,14 +298,14 @@ func (l *Ledger) noteOffered(resource string, keys []gpu.DeviceKey) []gpu.Device
 	return held
 }
 
-// ofKubelet tells whether the kubelet's word on a device of the resource is about this holding. If it gave the
-// device out as another resource, it is not.
+// ofKubelet reports whether the kubelet's state of a device of the resource applies to this holding. It does not if the
+// device was allocated as another resource.
 func (r *record) ofKubelet(resource string) bool {
 	return r.Holder.OfPod() && !otherUse(r.Holder.Resource, resource)
 }
 
-// blind tells whether a device without a holding can be in use: while the checkpoint is not known, and the last look at the
-// containers is too old. It is called with the mutex held.
+// blind reports whether a device without a holding may be in use: while the checkpoint is not known and the last
+// reading of the containers is too old. The caller holds the mutex.
 func (l *Ledger) blind() bool {
 	if l.certain || l.deps.Look == nil {
 		return false
@@ -317,7 +314,7 @@ func (l *Ledger) blind() bool {
 	return age < 0 || age > MaxLookAge
 }
 
-// notice takes in the containers on devices without a holding when the ledger was blind.
+// notice adds the containers on devices without a holding when the ledger was blind.
 func (l *Ledger) notice(j *join) {
 	if !l.blind() {
 		return
@@ -330,7 +327,7 @@ func (l *Ledger) notice(j *join) {
 	}
 }
 
-// lifeless is a holding whose containers have all ended, and which the kubelet may remember.
+// lifeless is a holding whose containers have all ended, and which the kubelet may still have.
 func (h Holding) lifeless() Holding {
 	h.Holder.Kind, h.Live, h.Uncounted = gpu.HolderPod, nil, false
 	return h
@@ -344,7 +341,7 @@ func (v *NodeView) marked(key gpu.DeviceKey, entries []entry) []entry {
 	return entries
 }
 
-// facts is Deps.Pod; without one nothing is known.
+// facts calls Deps.Pod; without it, nothing is known.
 func (d *Deps) facts(uid string) PodFacts {
 	if d.Pod == nil {
 		return PodFacts{}
@@ -352,7 +349,7 @@ func (d *Deps) facts(uid string) PodFacts {
 	return d.Pod(uid)
 }
 
-// on tells whether the container uses what h is about.
+// on reports whether the container uses the device of h.
 func (c *Container) on(h Holding) bool {
 	if slices.Contains(c.Keys, h.Key) {
 		return true
@@ -360,24 +357,24 @@ func (c *Container) on(h Holding) bool {
 	if c.PodUID != h.Holder.PodUID {
 		return false
 	}
-	// An orphan is particular containers; when those are dead it is over, and one that
-	// starts again under the same name has got other devices.
+	// An orphan consists of particular containers and ends with them; a container that starts again under the same name
+	// has got other devices.
 	if h.Holder.Kind == gpu.HolderOrphan || len(c.Keys) > 0 {
 		return slices.Contains(h.Live, c.ID)
 	}
 	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
 }
 
-// saveAndNotify is called without the mutex after holdings have changed. A write that fails is a fault, and the next Reconcile
-// tries again.
+// saveAndNotify is called without the mutex after holdings have changed. A write that fails is a fault, and the next
+// Reconcile tries again.
 func (l *Ledger) saveAndNotify() {
 	_ = l.save()
 	l.subs.Set()
 }
 
-// Release ends the holder's hold on the keys, or on all that it holds when keys is nil.
-// What it does not hold is left alone. For claims and maintenance; pods are released by
-// Reconcile. An error means that the release stands in memory only.
+// Release ends the holdings of the holder on the keys, or all of them when keys is nil. It ignores devices that the
+// holder does not have. It is for claims and maintenance; Reconcile releases pods. An error means that the release is
+// in memory only.
 func (l *Ledger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	if keys == nil {
@@ -404,10 +401,9 @@ func (l *Ledger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	return nil
 }
 
-// Adopt records as fact that the holder has the devices, for what was found to exist
-// already: claims that the kubelet says are prepared. It overrides pods and orphans, and
-// fails with *BarredError when another claim or maintenance has one, in whatever size; the
-// others are adopted all the same.
+// Adopt records that the holder has the devices, for existing allocations: claims that the kubelet reports as prepared.
+// It overrides pods and orphans, and fails with *BarredError when another claim or maintenance has one of them, in
+// whatever size; the others are still adopted.
 func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
 	before := l.edits
@@ -435,7 +431,7 @@ func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	return refused
 }
 
-// reserved finds what another claim or maintenance holds of a device; nil for nothing.
+// reserved returns the holding of another claim or maintenance on a device, or nil.
 func (l *Ledger) reserved(holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for _, other := range onGPU(l.order, key.GPU) {
 		h := &l.records[other].Holding

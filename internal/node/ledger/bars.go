@@ -8,33 +8,33 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Bar says what keeps a device from being given out.
+// Bar is the reason why a device is blocked.
 type Bar struct {
-	// Through is the device whose holding is in the way: the same one, or one of another size.
+	// Through is the device whose holding blocks: the same one, or one of another size.
 	Through gpu.DeviceKey
-	// Kind is whose holding it is.
+	// Kind is the kind of its holder.
 	Kind gpu.HolderKind
-	// Unseen says that neither the kubelet nor the scheduler counts the device as taken. Reported
-	// healthy it attracts pods that then have to be refused; so it is to be reported unhealthy.
+	// Unseen is true when neither the kubelet nor the scheduler counts the device as allocated. If it were reported
+	// healthy, pods would be scheduled that then have to be refused; so it must be reported unhealthy.
 	Unseen bool
 }
 
-// barTable answers what bars a device. It is never changed after it was published, so
-// that readers need no lock; a new one shares the GPUs that are as before.
+// barTable has the reasons that block devices. It is never changed after it was published, so that readers need no
+// lock; a new table shares the unchanged GPUs.
 type barTable struct{ gpus map[gpu.UUID]*gpuBars }
 
-// gpuBars is what is held of one GPU, as far as it bars anything.
+// gpuBars has the holdings of one GPU that block a device.
 type gpuBars struct {
 	whole deviceBars
-	parts []deviceBars // the MIG devices of which anything is held, by UUID
+	parts []deviceBars // the MIG devices with holdings, by UUID
 }
 
-// deviceBars is what is held of a GPU outside its MIG devices, or of a MIG device.
+// deviceBars has the holdings of a GPU outside its MIG devices, or of a MIG device.
 type deviceBars struct {
 	mig gpu.UUID
-	// unshared is who has the device as a whole, share who has the first share that is held.
+	// unshared is the holding of the device as a whole, share that of the first replica that is held.
 	unshared, share *Holding
-	// barring are the shares that bar themselves.
+	// barring are the replicas that are blocked themselves.
 	barring map[int]*Holding
 	// uses are the first holding, and the first under another resource's name than that one.
 	uses [2]*Holding
@@ -47,7 +47,7 @@ func (d *deviceBars) first() *Holding {
 	return d.share
 }
 
-// part finds a MIG device; nil when nothing of it is held.
+// part returns a MIG device, or nil when it has no holdings.
 func (c *gpuBars) part(mig gpu.UUID) *deviceBars {
 	for i := range c.parts {
 		if c.parts[i].mig == mig {
@@ -80,7 +80,7 @@ func (d *deviceBars) add(h *Holding) {
 	}
 }
 
-// newBarTable takes records in the order of keys.
+// newBarTable needs records sorted by key.
 func newBarTable(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *barTable {
 	t := &barTable{gpus: map[gpu.UUID]*gpuBars{}}
 	for len(order) > 0 {
@@ -139,7 +139,7 @@ func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
 
 func unseen(h *Holding) Bar { return Bar{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
 
-// by is about a device of which no other part of the GPU is in the way.
+// by returns the reason that blocks a device, other than holdings of other parts of the GPU.
 func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 	other, own := d.share, d.unshared
 	if share > 0 {
@@ -159,7 +159,7 @@ func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 	return Bar{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != gpu.HolderOrphan || own.Uncounted}, true
 }
 
-// covers tells whether the table bars what a pod's holding bars, and nothing that it does not.
+// covers reports whether the table blocks exactly what a pod's holding blocks.
 func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
 	c := t.gpus[key.GPU]
 	if c == nil {
@@ -182,11 +182,10 @@ func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
 	return held && use == resource
 }
 
-// otherUse tells whether two names are known to be of two resources.
+// otherUse reports whether two names are known and different.
 func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 
-// blocks tells whether a holding keeps a holder from having a device; the rules are in the
-// package's comment.
+// blocks reports whether a holding blocks a device for a holder; the rules are in the package comment.
 func (h *Holding) blocks(holder gpu.Holder, key gpu.DeviceKey) bool {
 	switch {
 	case holder.Kind != gpu.HolderPod:
@@ -199,15 +198,14 @@ func (h *Holding) blocks(holder gpu.Holder, key gpu.DeviceKey) bool {
 	return h.Key.GPU == key.GPU && h.Key.MIG == key.MIG && otherUse(h.Holder.Resource, holder.Resource)
 }
 
-// BarredBy tells what keeps a device from being given out to a pod as a resource: any holding on a
-// device of another size that shares its silicon, any but a pod's on the device itself, and one of
-// the device under another resource's name. It takes no lock, allocates nothing, and
-// costs the same however much is held.
+// BarredBy returns why a device cannot be allocated to a pod as a resource: any holding on a device of another size on
+// the same hardware, any but a pod's on the device itself, and one of the device as another resource. It takes no lock,
+// allocates no memory, and its cost does not depend on the number of holdings.
 func (l *Ledger) BarredBy(resource string, key gpu.DeviceKey) (Bar, bool) {
 	return l.bars.Load().by(resource, key)
 }
 
-// Barred are all holdings that bar their own device, by key. The map is the caller's.
+// Barred returns all holdings that block their own device, by key. The caller owns the map.
 func (l *Ledger) Barred() map[gpu.DeviceKey]Holding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,8 +221,8 @@ func (l *Ledger) Barred() map[gpu.DeviceKey]Holding {
 // publish makes the records visible to BarredBy.
 func (l *Ledger) publish() { l.bars.Store(newBarTable(l.order, l.records)) }
 
-// publishPods makes a pod's new holdings visible. That costs something only if they bar what was
-// not barred: the first share of a device does, the next does not.
+// publishPods makes a pod's new holdings visible. It has a cost only if they block devices that were not blocked: the
+// first replica of a device does, the next does not.
 func (l *Ledger) publishPods(resource string, keys []gpu.DeviceKey) {
 	table := l.bars.Load()
 	var fresh map[gpu.UUID]*gpuBars

@@ -10,8 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestTableAgreesWithRules holds the published table, however it came about, against the rules
-// asked of every holding.
+// TestTableAgreesWithRules compares the published table with the rules, evaluated for every holding.
 func TestTableAgreesWithRules(t *testing.T) {
 	resources := []string{"", "a", "b", "c"}
 	var keys []gpu.DeviceKey

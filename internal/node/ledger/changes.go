@@ -9,40 +9,39 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// What says what became of a holding.
+// What is the kind of a change.
 type What string
 
 // What can become of a holding in Reconcile.
 const (
 	Confirmed What = "confirmed" // an Allocate got its pod
-	Adopted   What = "adopted"   // the kubelet lists it, or may, and we did not know
-	Orphaned  What = "orphaned"  // it lives, and the kubelet does not list it
-	Released  What = "released"  // nobody lists it, nobody lives on it
+	Adopted   What = "adopted"   // the kubelet lists it, or may, and the ledger did not have it
+	Orphaned  What = "orphaned"  // its container runs, and the kubelet does not list it
+	Released  What = "released"  // the kubelet does not list it, and no process uses it
 	Dropped   What = "dropped"   // an Allocate that the checkpoint never showed
 	Updated   What = "updated"   // the same holder; something else about it
 )
 
-// Change is what became of the holding of one key.
+// Change is a change of the holding of one key.
 type Change struct {
 	What What
 	// Holding is the new state, or the last one for Released and Dropped.
 	Holding Holding
 }
 
-// Conflict is a device that more than one pod holds or uses. That is always
-// somebody's mistake.
+// Conflict is a device that more than one pod holds or uses. It is always an error.
 type Conflict struct {
 	Key  gpu.DeviceKey
 	Pods []string // UIDs, or a claim's; the holder that the ledger keeps is the first
 	Why  string
 }
 
-// Changes are what Reconcile changed, in the order of keys.
+// Changes are the changes of a Reconcile, sorted by key.
 type Changes struct {
 	List      []Change
 	Conflicts []Conflict
-	// Unmarked are living containers of pods that request devices, and have some, of which it is not known how they got
-	// them: the devices count as in use by them.
+	// Unmarked are running containers of pods that request devices and have some from an unknown source; the devices
+	// count as in use by them.
 	Unmarked []Container
 }
 
@@ -122,5 +121,6 @@ func (c *Changes) add(what What, h Holding) {
 
 func equal(a, b Holding) bool {
 	return a.Key == b.Key && a.Holder == b.Holder && a.Since.Equal(b.Since) && a.Pending == b.Pending &&
-		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live, b.Live) && slices.Equal(a.Grants, b.Grants)
+		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live,
+		b.Live) && slices.Equal(a.Grants, b.Grants)
 }

@@ -32,7 +32,7 @@ type fileTrailer struct {
 	CRC      uint32 `json:"crc32c"`
 }
 
-// corruptError says that the file makes no sense, and where.
+// corruptError means that the file is invalid, and has the position.
 type corruptError struct {
 	line int
 	why  string
@@ -40,11 +40,11 @@ type corruptError struct {
 
 func (e *corruptError) Error() string { return fmt.Sprintf("corrupt in line %d: %s", e.line, e.why) }
 
-// versionError says that the file was written by a newer Berth.
+// versionError means that a newer Berth wrote the file.
 type versionError struct{ version int }
 
 func (e *versionError) Error() string {
-	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent knows", e.version, Version)
+	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent supports", e.version, Version)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -78,7 +78,7 @@ func appendFile(buf []byte, bootID string, order []gpu.DeviceKey, records map[gp
 // parseFile reads a file's content. The error is *versionError, *corruptError, or errOtherBoot.
 func parseFile(blob []byte, bootID string) ([]Holding, error) {
 	lines := bytes.SplitAfter(blob, []byte("\n"))
-	// The last element is what follows the last newline: nothing, in a whole file.
+	// The last element is the text after the last newline, which is empty in a complete file.
 	if len(lines) < 3 || len(lines[len(lines)-1]) != 0 {
 		return nil, &corruptError{line: len(lines), why: "the file ends in the middle"}
 	}
@@ -104,7 +104,8 @@ func parseFile(blob []byte, bootID string) ([]Holding, error) {
 	}
 	body := blob[:len(blob)-len(last)]
 	if sum := crc32.Checksum(body, castagnoli); sum != trailer.CRC || trailer.Holdings != len(lines)-2 {
-		return nil, &corruptError{line: len(lines), why: fmt.Sprintf("%d holdings with CRC %d, want %d with %d", len(lines)-2, sum, trailer.Holdings, trailer.CRC)}
+		return nil, &corruptError{line: len(lines), why: fmt.Sprintf("%d holdings with CRC %d, want %d with %d",
+			len(lines)-2, sum, trailer.Holdings, trailer.CRC)}
 	}
 	return parseHoldings(lines[1 : len(lines)-1])
 }
@@ -131,8 +132,8 @@ func parseHoldings(lines [][]byte) ([]Holding, error) {
 
 var errOtherBoot = errors.New("the file is from before this boot")
 
-// load reads the file and returns what puts its content in force. Until then, and when the file cannot be read
-// at this moment, the memory stays as it is. It is called with the store's lock held, without the mutex.
+// load reads the file and returns a function that puts its content in force. Until that is called, and when the file
+// cannot be read, the state in memory is not changed. The caller holds the store's lock, not the mutex.
 func (l *Ledger) load() (func() error, error) {
 	blob, err := l.store.read()
 	if err != nil {
@@ -151,8 +152,8 @@ func (l *Ledger) load() (func() error, error) {
 	}, nil
 }
 
-// merge takes over what another agent wrote. The grants to pods that this one has made since, and
-// that only the kubelet knows besides, stay.
+// merge replaces the state by what another agent wrote. It keeps the grants to pods that this agent has made since,
+// which only the kubelet has besides.
 func (l *Ledger) merge(holdings []Holding) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,7 +176,7 @@ func (l *Ledger) merge(holdings []Holding) {
 	l.publish()
 }
 
-// setAside deals with a file that cannot be used. What is in memory stays.
+// setAside renames an invalid file. The state in memory is not changed.
 func (l *Ledger) setAside(cause error) error {
 	if errors.Is(cause, errOtherBoot) {
 		l.deps.Log.Info("ledger starts empty", "why", cause)
@@ -189,20 +190,20 @@ func (l *Ledger) setAside(cause error) error {
 	if l.store.leads() {
 		if err := l.store.keep(); err != nil {
 			if code == "LEDGER_VERSION" {
-				return fmt.Errorf("%w; it was not overwritten, and could not be kept as %s: %w", cause, l.store.bakPath(), err)
+				return fmt.Errorf("%w; it was not overwritten, and could not be renamed to %s: %w", cause, l.store.bakPath(), err)
 			}
 			verb = "could not be kept (" + err.Error() + ")"
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fault(code, fmt.Sprintf("%s: %v. It %s as %s. Berth starts without it; what is in use is found again in the kubelet's checkpoint and the running containers.",
+	l.fault(code, fmt.Sprintf("%s: %v. It %s as %s. Berth starts without it; devices in use are read from the kubelet's checkpoint and the running containers.",
 		l.deps.Path, cause, verb, l.store.bakPath()))
 	return nil
 }
 
-// save writes the file if this ledger is the writer. It is called without the mutex. A failure is a fault until a
-// later save succeeds; having been superseded is an error, but no fault.
+// save writes the file if this ledger is the writer. It is called without the mutex. A failure is a fault until a later
+// save succeeds; being superseded is an error, but not a fault.
 func (l *Ledger) save() error {
 	l.saving.Lock()
 	defer l.saving.Unlock()
@@ -229,7 +230,7 @@ func (l *Ledger) save() error {
 		l.deps.Log.Info("ledger is written by a newer agent from now on")
 		return err
 	case err != nil:
-		l.fault("LEDGER_UNWRITABLE", fmt.Sprintf("%v. Holdings are kept in memory; they are written when the disk takes them again.", err))
+		l.fault("LEDGER_UNWRITABLE", fmt.Sprintf("%v. Holdings are kept in memory; they are written when the disk can be written again.", err))
 		return err
 	}
 	l.written = edits

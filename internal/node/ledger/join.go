@@ -28,13 +28,14 @@ type listing struct {
 	grants        []string
 }
 
-// use is one pod's living containers on a device.
+// use is the running containers of one pod on a device.
 type use struct {
 	pod, namespace, podName string
 	ids, names              []string
 }
 
-// newJoin is called with the mutex held. The checkpoint of a view from before a Distrust is of a kubelet that has gone.
+// newJoin is called with the mutex held. The checkpoint of a view from before a Distrust is that of an earlier kubelet
+// process.
 func newJoin(l *Ledger, view NodeView) *join {
 	if view.distrusts != l.distrusts {
 		view.Assignments, view.CheckpointErr = nil, ErrDistrusted
@@ -65,7 +66,7 @@ func newJoin(l *Ledger, view NodeView) *join {
 	return j
 }
 
-// see notes when the containers were looked at.
+// see records when the containers were read.
 func (l *Ledger) see(j *join) {
 	if j.view.ContainersErr == nil && !j.view.partial && j.view.distrusts == l.distrusts {
 		l.looked = j.view.began
@@ -90,7 +91,7 @@ func (j *join) findListed() {
 func (j *join) list(key gpu.DeviceKey, a Assignment) {
 	entry, taken := j.listed[key]
 	if taken && entry.pod != a.PodUID {
-		// A kubelet does not do this. The one that lives, or else was there before, is right.
+		// A kubelet does not do this. The running one, or else the earlier one, takes precedence.
 		j.conflicts = append(j.conflicts, Conflict{Key: key, Pods: []string{entry.pod, a.PodUID}, Why: "the checkpoint lists it for both"})
 		if j.live[key][a.PodUID] == nil || j.live[key][entry.pod] != nil {
 			return
@@ -108,9 +109,8 @@ func (j *join) list(key gpu.DeviceKey, a Assignment) {
 	j.listed[key] = entry
 }
 
-// findLive says which devices have living containers. Three things show that a
-// container uses a device: its own evidence; that the kubelet gave it to the container
-// of that name; that the ledger saw this very container on it before.
+// findLive returns the devices with running containers. A container uses a device if its own evidence shows it, if the
+// kubelet assigned it to the container of that name, or if the ledger found this container on it before.
 func (j *join) findLive() {
 	if j.view.ContainersErr != nil {
 		for _, key := range j.l.order {
@@ -128,9 +128,9 @@ func (j *join) findLive() {
 	}
 }
 
-// keysOf are the devices that a container uses. The checkpoint's word counts where it lists the container; otherwise its own
-// grants. A container with neither, whose pod requests devices and which has their nodes, uses them in an unknown size. What
-// the ledger saw this very container use before, it uses still.
+// keysOf returns the devices that a container uses. The checkpoint counts where it lists the container; otherwise its
+// own grants. A container with neither, whose pod requests devices and which has their nodes, uses them in an unknown
+// size. A container continues to use the devices that the ledger found it on before.
 func (j *join) keysOf(c Container) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	listed := false
@@ -158,8 +158,8 @@ func (j *join) keysOf(c Container) []gpu.DeviceKey {
 	return keys
 }
 
-// requestsDevices tells whether a container's pod requests devices of ours. Of a pod that is not known it is assumed
-// when the checkpoint is not known either: then nobody else can say what it uses.
+// requestsDevices reports whether a container's pod requests devices of this plugin. It is assumed of an unknown pod
+// when the checkpoint is not known either, because then there is no other source.
 func (j *join) requestsDevices(c Container) bool {
 	facts := j.l.deps.facts(c.PodUID)
 	if facts.Containers == nil {
@@ -204,8 +204,8 @@ func (j *join) keys() []gpu.DeviceKey {
 	return slices.Compact(all)
 }
 
-// next is the state of a key after this look; false when it has no holder. With free the kubelet calls
-// the device free at this moment. It is the one place where the state of a holding is decided:
+// next returns the state of a key after this reading; false when it has no holder. With free the kubelet considers the
+// device free at this moment. This is the only place where the state of a holding is decided:
 //
 //	state        | listed for a pod | in use by containers | neither
 //	Claim, Maint.| same             | same                 | same
@@ -223,7 +223,7 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 		return old, true
 	}
 	if entry, ok := j.listed[key]; ok {
-		j.report(key, entry.pod, entry.pod, "the kubelet gave it to the first, the others live on it")
+		j.report(key, entry.pod, entry.pod, "the kubelet assigned it to the first, the others run on it")
 		return j.remembered(key, old, entry), true
 	}
 	if u := j.user(key, old.Holder.PodUID); u != nil {
@@ -235,7 +235,7 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 	return old.lifeless(), old.Holder.Kind == gpu.HolderPod && j.waits(old)
 }
 
-// report notes the living containers on a device that is somebody else's.
+// report records the running containers on a device that has another holder.
 func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
 	pods := []string{owner}
 	for _, pod := range slices.Sorted(maps.Keys(j.live[key])) {
@@ -249,7 +249,8 @@ func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
 }
 
 func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding {
-	h := Holding{Holding: gpu.Holding{Key: key, Since: old.Since, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: entry.pod, Resource: entry.resource}}, Containers: entry.containers}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: old.Since,
+		Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: entry.pod, Resource: entry.resource}}, Containers: entry.containers}
 	if old.Holder.PodUID != entry.pod && !old.Pending || old.Since.IsZero() {
 		h.Since = j.l.deps.Clock.Now()
 	}
@@ -273,7 +274,7 @@ func (j *join) remembered(key gpu.DeviceKey, old Holding, entry listing) Holding
 	return h
 }
 
-// name fills in what the container and the API say of the pod.
+// name sets the pod's data from the container and the API.
 func (j *join) name(h *gpu.Holder, u *use) {
 	if u != nil && u.podName != "" {
 		h.Namespace, h.Name = u.namespace, u.podName
@@ -286,8 +287,8 @@ func (j *join) name(h *gpu.Holder, u *use) {
 	}
 }
 
-// user is the pod whose containers live on a device: the holder's if any of its containers does, or the
-// first. Nil when no container lives on it.
+// user returns the pod whose containers run on a device: the holder's if any of its containers does, or the first. It
+// is nil when no container runs on it.
 func (j *join) user(key gpu.DeviceKey, holder string) *use {
 	pods := slices.Sorted(maps.Keys(j.live[key]))
 	if len(pods) == 0 {
@@ -302,9 +303,9 @@ func (j *join) user(key gpu.DeviceKey, holder string) *use {
 	return j.live[key][pods[0]]
 }
 
-// newOrphans tells whether any device would become an orphan's that is not one's already. Then the containers
-// have to be read again, since one can have ended, and the kubelet dropped it, between the reading of
-// the containers and that of the checkpoint.
+// newOrphans reports whether any device would newly be held by an orphan. Then the containers have to be read again,
+// since one can have ended, and the kubelet dropped it, between the reading of the containers and that of the
+// checkpoint.
 func (j *join) newOrphans() bool {
 	for key, pods := range j.live {
 		if _, listed := j.listed[key]; listed {
@@ -336,7 +337,8 @@ func (j *join) confirm(living []Container) {
 }
 
 func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
-	h := Holding{Holding: gpu.Holding{Key: key, Since: j.l.deps.Clock.Now(), Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: u.pod}}, Containers: u.names, Live: u.ids}
+	h := Holding{Holding: gpu.Holding{Key: key, Since: j.l.deps.Clock.Now(),
+		Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: u.pod}}, Containers: u.names, Live: u.ids}
 	if old.Holder.PodUID == u.pod && !old.Since.IsZero() {
 		h.Since, h.Uncounted, h.Grants = old.Since, old.Uncounted, slices.Clone(old.Grants)
 		h.Containers = union(old.Containers, u.names...)
@@ -350,7 +352,7 @@ func (j *join) orphan(key gpu.DeviceKey, old Holding, u *use) Holding {
 	return h
 }
 
-// waits tells whether a holding that is neither listed nor alive stays for now.
+// waits reports whether a holding is kept for now although it is not listed and its containers do not run.
 func (j *join) waits(old Holding) bool {
 	age := j.l.deps.Clock.Since(old.Since)
 	switch {

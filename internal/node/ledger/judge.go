@@ -6,25 +6,25 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// PodState says whether a pod can still use the devices that the kubelet's checkpoint lists for it.
+// PodState is whether a pod can still use the devices that the kubelet's checkpoint lists for it.
 type PodState int
 
-// The states. A pod ends once and for all: a UID is never used again.
+// The states. A pod ends once; a UID is never reused.
 const (
 	PodUnknown PodState = iota
 	PodLiving
 	PodEnded
 )
 
-// PodFacts is what is known of a pod without asking anyone.
+// PodFacts is what is known of a pod without a query.
 type PodFacts struct {
 	State PodState
 	// Namespace and Name are empty when they are not known.
 	Namespace, Name string
 	// Containers are in the order in which the kubelet allocates; nil when they are not known.
 	Containers []PodContainer
-	// Unstarted says that a look at the cgroups within the last second found none of the pod, nor did any
-	// earlier one: the kubelet has not finished its admission, or has rejected it.
+	// Unstarted is true when neither a reading of the cgroups within the last second nor an earlier one found any of
+	// the pod: the kubelet has not finished its admission, or has rejected it.
 	Unstarted bool
 }
 
@@ -38,7 +38,7 @@ type PodContainer struct {
 	Devices map[string]int
 }
 
-// Question asks whether the kubelet still has a device for a pod that its checkpoint lists.
+// Question is whether the kubelet still has a device for a pod that its checkpoint lists.
 type Question struct {
 	PodUID string
 	// Namespace and Pod are empty when they are not known.
@@ -50,36 +50,35 @@ type Question struct {
 	Key             gpu.DeviceKey
 }
 
-// entry is what the checkpoint lists of one device for one pod.
+// entry is the checkpoint's entry of one device for one pod.
 type entry struct {
 	pod, resource string
 	containers    []string // with the device, sorted
 	all           []string // with any device of the resource, sorted
 	facts         PodFacts
-	// dropped says that the kubelet was asked and does not have the device for the pod any more.
+	// dropped is true when a query showed that the kubelet no longer has the device for the pod.
 	dropped bool
 }
 
 // holders identifies an entry: its pod and the containers.
 func (x *entry) holders() []string { return append([]string{x.pod}, x.containers...) }
 
-// evidence is what is known of a device that an Allocate names although the ledger has it for a
-// pod, at a moment when no process uses the device.
+// evidence is what is known of a device that an Allocate names although the ledger has it for a pod, while no process
+// uses the device.
 type evidence struct {
-	// readable is false when the checkpoint could not be read: nothing is known of what the
-	// kubelet remembers, and the kubelet is the only one who can know.
+	// readable is false when the checkpoint could not be read: the kubelet's assignments are unknown.
 	readable bool
 	entries  []entry
-	// offered says that the kubelet has called the device free since it was last granted. It never
-	// does so with a device that passes from an init container to the next one.
+	// offered is true when the kubelet has offered the device as free since it was last granted. It never offers a
+	// device that passes from an init container to the next one.
 	offered bool
 	// passed are the pod and the containers that had entries when the device was last granted as one that
 	// passes on; empty when it never was.
 	passed []string
 }
 
-// objection finds the entry because of which the device must not be granted; nil for none. The
-// table is in the package comment.
+// objection returns the entry because of which the device must not be granted, or nil. The table is in the package
+// comment.
 func (e *evidence) objection() *entry {
 	if !e.readable {
 		return nil
@@ -93,13 +92,13 @@ func (e *evidence) objection() *entry {
 	return nil
 }
 
-// passesOn tells whether the kubelet can be handing the device from an init container to a later
-// container of the same pod: it does so with a bare Allocate. That needs a later container that
-// requests the resource and has none of it yet; and it happens once per container.
+// passesOn reports whether the kubelet may be passing the device from an init container to a later container of the
+// same pod, which it does with a bare Allocate. That requires a later container that requests the resource and has none
+// of it yet, and occurs once per container.
 //
-// The kubelet admits pods one after the other and lists all containers of one before the next. So for a pod
-// with such a later container that was never started, an Allocate is either its own or comes after its
-// rejection; in both cases the device is free, whatever the kubelet has said of it.
+// The kubelet admits pods one after the other and lists all containers of one before the next. So for a pod with such a
+// later container that was never started, an Allocate is either its own or comes after its rejection; in both cases the
+// device is free, whether or not the kubelet has offered it.
 func (e *evidence) passesOn(x *entry) bool {
 	if !x.facts.Unstarted && (e.offered || slices.Equal(e.passed, x.holders())) {
 		return false
@@ -132,8 +131,8 @@ func (e *evidence) passing() []string {
 	return nil
 }
 
-// collectEvidence sorts the checkpoint's entries about the keys. The result has an element for each key of
-// which any entry tells.
+// collectEvidence sorts the checkpoint's entries about the keys. The result has an element for each key that has an
+// entry.
 func collectEvidence(assignments []Assignment, keys []gpu.DeviceKey, facts func(uid string) PodFacts) map[gpu.DeviceKey][]entry {
 	found := map[gpu.DeviceKey][]entry{}
 	for _, key := range keys {

@@ -16,18 +16,18 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// Holding is one holder's hold on one device, with what the ledger knows of it besides. A holding of any kind but a pod's bars
-// its device; each bars devices of other sizes that share its silicon. Its JSON form is a line of the file.
+// Holding is one holder's hold on one device, with the ledger's own data about it. A holding of any kind but a pod's
+// blocks its device; each blocks devices of other sizes on the same hardware. Its JSON form is a line of the file.
 type Holding struct {
 	gpu.Holding
 	// Pending is true from Allocate until the kubelet's checkpoint lists the device.
 	Pending bool `json:"pending,omitempty"`
-	// Uncounted is true for an orphan that the scheduler does not count: its pod has
-	// ended, or counts for other devices. Reported healthy, such a device attracts
-	// pods that then have to be refused; so it is to be reported unhealthy.
+	// Uncounted is true for an orphan that the scheduler does not count: its pod has ended, or counts for other
+	// devices. If it were reported healthy, pods would be scheduled that then have to be refused; so it must be
+	// reported unhealthy.
 	Uncounted bool `json:"uncounted,omitempty"`
-	// Containers are the names of all containers of the pod that may use the
-	// device, sorted: an init container and those after it share theirs.
+	// Containers are the names of all containers of the pod that may use the device, sorted: an init container and
+	// those after it share a device.
 	Containers []string `json:"containers,omitempty"`
 	// Grants are the IDs of the grants of this device to the pod, in the order in which they were made: a container has
 	// one as a mount, which its author can neither choose nor override.
@@ -39,13 +39,13 @@ type Holding struct {
 
 func (h Holding) bars() bool { return h.Holder.Kind != gpu.HolderPod }
 
-// BarredError says that a device cannot be had.
+// BarredError means that a device is blocked.
 type BarredError struct {
 	Key gpu.DeviceKey
-	// Resource is as what a pod was to have it.
+	// Resource is the resource that the pod requested.
 	Resource string
-	// Holding is what bars it; its key is another one when the device is held in another
-	// size, or one of its shares as another resource.
+	// Holding is the holding that blocks it; its key differs when the device is held in another size, or one of its
+	// replicas as another resource.
 	Holding Holding
 }
 
@@ -57,7 +57,7 @@ func (e *BarredError) Error() string {
 	}
 	h := e.Holding.Holder
 	if otherUse(h.Resource, e.Resource) {
-		device += fmt.Sprintf(", wanted as %s and given out as %s,", e.Resource, h.Resource)
+		device += fmt.Sprintf(", wanted as %s and allocated as %s,", e.Resource, h.Resource)
 	}
 	since := e.Holding.Since.UTC().Format(time.RFC3339)
 	switch h.Kind {
@@ -70,7 +70,8 @@ func (e *BarredError) Error() string {
 		return fmt.Sprintf("%s is under maintenance since %s (%s); it is free when that is done", device, since, h.ID)
 	}
 	if h.PodUID == "" {
-		return fmt.Sprintf("%s was allocated at %s to a pod that the kubelet has not named yet; it is free when that pod ends or fails", device, since)
+		return fmt.Sprintf("%s was allocated at %s to a pod that the kubelet has not named yet; it is free when that pod ends or fails",
+			device, since)
 	}
 	return fmt.Sprintf("%s is held since %s by %s; it is free when that pod ends", device, since, containerOf(h))
 }
@@ -94,7 +95,7 @@ func first(ids []string) string {
 	return ids[0]
 }
 
-// ListedError says that a device was refused because the kubelet's checkpoint lists it for another pod that has not
+// ListedError means that a device was refused because the kubelet's checkpoint lists it for another pod that has not
 // ended: the kubelet has lost its record of that and offered the device a second time.
 type ListedError struct {
 	Key      gpu.DeviceKey
@@ -113,7 +114,7 @@ func (e *ListedError) Error() string {
 		e.Key, containerOf(h), e.Since.UTC().Format(time.RFC3339))
 }
 
-// ErrSuperseded says that a newer agent on this node writes the ledger.
+// ErrSuperseded means that a newer agent on this node writes the ledger.
 var ErrSuperseded = errors.New("another agent on this node has taken over the ledger")
 
 // Defaults of Deps.
@@ -122,11 +123,11 @@ const (
 	DefaultUnknownLimit = 5 * time.Minute
 )
 
-// MaxLookAge is how long a look at the containers shows that a device without a holding is not in use, while the checkpoint
-// is not known.
+// MaxLookAge is how long a look at the containers shows that a device without a holding is not in use, while the
+// checkpoint is not known.
 const MaxLookAge = time.Second
 
-// Deps are what a ledger needs.
+// Deps are the dependencies of a ledger.
 type Deps struct {
 	// Path is the file; its folder is made if need be. Path.lock and Path.tmp are used too.
 	Path string
@@ -134,29 +135,31 @@ type Deps struct {
 	BootID string
 	Clock  clock.PassiveClock // real time when nil
 	Log    *slog.Logger       // slog.Default when nil
-	// Look lists the containers in which a process lives at this moment, as for
-	// NodeView. It is asked when a device is wanted that has a holder, or any while the ledger is blind (see the package
-	// comment), and before a holder is called an orphan, since the last Reconcile may be old. It is called without the
-	// ledger's mutex. Nil, or an error, trusts the last Reconcile.
+	// Look lists the containers in which a process runs at this moment, as for NodeView. It is called when a device is
+	// wanted that has a holder, or any device while the ledger is blind (see the package comment), and before a holder
+	// becomes an orphan, since the last Reconcile may be old. It is called without the ledger's mutex. If it is nil or
+	// fails, the last Reconcile is used.
 	Look func() ([]Container, error)
 	// LookIn is Look for some pods. Nil, or an error, makes the ledger use Look.
 	LookIn func(podUIDs []string) ([]Container, error)
-	// Assigned reads what the kubelet's checkpoint lists at this moment, for the same occasions and after Look. It is
-	// called without the mutex. Nil, or an error, means that the checkpoint is not known.
+	// Assigned returns the present entries of the kubelet's checkpoint. It is called in the same cases, after Look,
+	// without the mutex. If it is nil or fails, the checkpoint is not known.
 	Assigned func() ([]Assignment, error)
-	// Stamp identifies the content of the kubelet's checkpoint at this moment, that of a missing one too: two equal ones say
-	// that the kubelet has not written it meanwhile. Empty when that is not known. It is called without the mutex.
+	// Stamp identifies the content of the kubelet's checkpoint at this moment, that of a missing one too: two equal
+	// stamps mean that the kubelet has not written it in between. It is empty when that is not known. It is called
+	// without the mutex.
 	Stamp func() string
-	// Pod says what is known of a pod, from memory. It is called with the mutex held. Nil knows nothing.
+	// Pod returns what is known of a pod, from memory. It is called with the mutex held. If it is nil, nothing is
+	// known.
 	Pod func(uid string) PodFacts
-	// Ask finds out more about devices that would have to be refused because the checkpoint lists them, and returns those
-	// that the kubelet does not have for their pod any more. What it learns of the pods themselves, Pod says
-	// afterwards. It is called without the mutex, at most once per Acquire, and bounds its own time.
+	// Ask queries devices that would have to be refused because the checkpoint lists them, and returns those that the
+	// kubelet no longer has for their pod. What it finds about the pods is in the results of Pod afterwards. It is
+	// called without the mutex, at most once per Acquire, and bounds its own time.
 	Ask func([]Question) []Question
 	// Follow opens the file without taking over.
 	Follow bool
-	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how
-	// long while the checkpoint cannot be read. Zero takes the defaults.
+	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how long while the
+	// checkpoint cannot be read. Zero means the defaults.
 	PendingLimit, UnknownLimit time.Duration
 	// Fault is called at each step of a write; an error stops the write there, as
 	// death would. For tests.
@@ -178,10 +181,11 @@ type Ledger struct {
 	edits   uint64          // counts the changes of records
 	written uint64          // edits at the last write of the file
 	certain bool            // the last Reconcile had the checkpoint
-	// looked is when the last look with readable containers began; zero when there was none since Open, TakeOver or Distrust.
+	// looked is when the last successful reading of the containers began; zero when there was none since Open, TakeOver
+	// or Distrust.
 	looked time.Time
-	// stamp is Deps.Stamp of the last view. As the stamp of a grant it may be too old, which is safe: it then differs from any
-	// later one.
+	// stamp is Deps.Stamp of the last view. As the stamp of a grant it may be too old, which is safe: it then differs
+	// from any later one.
 	stamp     string
 	distrusts uint64 // counts the calls of Distrust
 	faults    map[string]gpu.Cause
@@ -200,9 +204,8 @@ type record struct {
 	stamp string
 }
 
-// Open reads the ledger's file and takes over the writing. A file of another boot
-// counts as none. One that is corrupt, or of a newer format, is kept as Path.bak; the
-// ledger then starts empty and Faults says so. Errors are those of the file
+// Open reads the ledger's file and becomes its writer. A file of another boot is ignored. One that is corrupt, or of a
+// newer format, is kept as Path.bak; the ledger then starts empty and Faults says so. Errors are those of the file
 // system, and a file of a newer format that cannot be kept.
 func Open(deps Deps) (*Ledger, error) {
 	deps.Clock = cmp.Or[clock.PassiveClock](deps.Clock, clock.RealClock{})
@@ -230,8 +233,8 @@ func Open(deps Deps) (*Ledger, error) {
 // Subscribe returns a subscription to changes of holdings; its first signal is pending.
 func (l *Ledger) Subscribe() *signal.Subscription { return l.subs.Subscribe() }
 
-// TakeOver makes this ledger the one that writes, and reads what the one before
-// it wrote. To be called when the agent's device plugin is about to register.
+// TakeOver makes this ledger the writer, and reads what the previous writer wrote. It is called before the agent's
+// device plugin registers.
 func (l *Ledger) TakeOver() error {
 	if err := l.takeOver(); err != nil {
 		return fmt.Errorf("take over ledger: %w", err)
@@ -247,13 +250,12 @@ func (l *Ledger) takeOver() error {
 	if err != nil {
 		return err
 	}
-	// An empty ledger writes its file too, so that trouble with the disk shows now.
+	// An empty ledger writes its file too, so that an error of the disk is detected now.
 	_ = l.save()
 	return nil
 }
 
-// Close writes what is not written yet and gives up the files; nothing on disk is
-// removed.
+// Close writes pending changes and closes the files; it removes nothing from disk.
 func (l *Ledger) Close() error {
 	if l.dirty() {
 		_ = l.save()
@@ -261,14 +263,14 @@ func (l *Ledger) Close() error {
 	return l.store.close()
 }
 
-// dirty tells whether the memory has what the file does not have.
+// dirty reports whether the memory has changes that the file does not have.
 func (l *Ledger) dirty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.edits != l.written
 }
 
-// Writes tells whether this ledger is the one that writes the file.
+// Writes reports whether this ledger is the writer of the file.
 func (l *Ledger) Writes() bool { return l.store.leads() }
 
 // Holdings lists all holdings in the order of their keys.
@@ -282,7 +284,7 @@ func (l *Ledger) Holdings() []Holding {
 	return holdings
 }
 
-// Plain lists all holdings as Holdings does, without what only the ledger knows of them.
+// Plain lists all holdings as Holdings does, without the ledger's own data.
 func (l *Ledger) Plain() []gpu.Holding {
 	var plain []gpu.Holding
 	for _, h := range l.Holdings() {
@@ -291,7 +293,7 @@ func (l *Ledger) Plain() []gpu.Holding {
 	return plain
 }
 
-// Granted are the devices of a grant, in the order of keys; none for one that this ledger does not know.
+// Granted returns the devices of a grant, sorted by key; none for an unknown grant.
 func (l *Ledger) Granted(id string) []gpu.DeviceKey {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -178,14 +178,14 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	return ""
 }
 
-// told checks that subscribers hear of changes, and only of them.
+// told checks that subscribers are signalled for changes, and only for changes.
 func told(sub *signal.Subscription, changes string) string {
 	select {
 	case <-sub.C():
 		return changes
 	default:
 		if changes != "" && !strings.HasPrefix(changes, "conflict") {
-			return changes + "(nobody was told)\n"
+			return changes + "(no subscriber was signalled)\n"
 		}
 		return changes
 	}
@@ -221,7 +221,8 @@ func (s *stage) know(text string) {
 	s.facts = map[string]PodFacts{}
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		facts := PodFacts{State: map[string]PodState{"living": PodLiving, "ended": PodEnded}[f[1]], Namespace: "default", Name: strings.ToLower(f[0]), Unstarted: f[1] == "unstarted"}
+		facts := PodFacts{State: map[string]PodState{"living": PodLiving, "ended": PodEnded}[f[1]],
+			Namespace: "default", Name: strings.ToLower(f[0]), Unstarted: f[1] == "unstarted"}
 		for _, c := range f[2:] {
 			name, devices, _ := strings.Cut(c, "=")
 			name, init := strings.CutSuffix(name, ":init")
@@ -238,7 +239,7 @@ func (s *stage) ask(questions []Question) []Question {
 	})
 }
 
-// look is the containers of the last reconcile, less those that have died since.
+// look returns the containers of the last reconcile without those that have ended since.
 func (s *stage) look() ([]Container, error) {
 	var living []Container
 	for _, c := range s.containers {

@@ -16,29 +16,27 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// twin is a node in a few lines: a kubelet that allocates as 1.37 does (see the
-// facts in internal/node/kubelet), a runtime, and an agent around the ledger. It knows
-// the truth, which is on which devices processes live.
+// twin is a simple model of a node: a kubelet that allocates as 1.37 does (see the facts in internal/node/kubelet), a
+// runtime, and an agent around the ledger. It has the actual state: the devices that processes use.
 type twin struct {
 	t      *rapid.T
 	path   string
 	clock  *clocktesting.FakePassiveClock
 	ledger *Ledger
-	// layouts are what each GPU is offered as; with sizes they change at any time, whoever
-	// holds what.
+	// layouts are the devices that each GPU is advertised as; with sizes they change at any time, whatever is held.
 	layouts []layout
 	sizes   bool
-	// The kubelet: the devices that it was told of, by resource; what it remembers, by pod and
-	// container; and its file. A nil file is one that cannot be read.
+	// The kubelet: its list of devices, by resource; its assignments, by pod and container; and its file. A nil file
+	// cannot be read.
 	lists        map[string][]gpu.DeviceKey
 	memory, file map[string]map[string]allotted
 	writes       int // of the file
-	// reserved is the kubelet's allocatedDevices, by resource: what it offers to nobody. A List by any client makes it
-	// forget a reservation whose Allocate is under way.
+	// reserved is the kubelet's allocatedDevices, by resource, which it does not offer. A List by any client drops a
+	// reservation whose Allocate is in progress.
 	reserved map[string][]gpu.DeviceKey
 	pods     map[string]*twinPod
 	next     int
-	// away says that the agent has no API server. Then what it knows of pods is what it knew before.
+	// away is true while the agent has no API server. Its knowledge of pods is then stale.
 	away bool
 }
 
@@ -48,7 +46,7 @@ type allotted struct {
 	keys     []gpu.DeviceKey
 }
 
-// layout is what a GPU is offered as: a resource, and the devices without the GPU's name.
+// layout is what a GPU is advertised as: a resource, and the devices without the GPU's name.
 type layout struct {
 	resource string
 	devices  []string
@@ -68,7 +66,7 @@ var twinLayouts = []layout{
 type twinPod struct {
 	uid        string
 	active     bool // the kubelet's list has it; without, only its processes are left
-	late       bool // it has ended, and the agent has not learned it yet
+	late       bool // it has ended, and the agent has not been notified yet
 	rejected   bool
 	admitted   bool // it has, or had, a cgroup
 	containers []*twinContainer
@@ -79,12 +77,12 @@ type twinContainer struct {
 	init     bool
 	resource string
 	wants    int
-	id       string // of the living one; empty when none lives
+	id       string // of the running one; empty when none runs
 	uses     []gpu.DeviceKey
 	done     bool
 }
 
-// newTwin makes a node of six GPUs that are given out whole, or of three in changing sizes.
+// newTwin returns a node of six GPUs that are advertised whole, or of three in changing sizes.
 func newTwin(t *rapid.T, dir string, sizes bool) *twin {
 	w := &twin{
 		t: t, path: filepath.Join(dir, "ledger"), clock: clocktesting.NewFakePassiveClock(start), sizes: sizes,
@@ -102,7 +100,7 @@ func newTwin(t *rapid.T, dir string, sizes bool) *twin {
 	return w
 }
 
-// listDevices tells the kubelet what is offered now.
+// listDevices sends the present devices to the kubelet.
 func (w *twin) listDevices(*rapid.T) {
 	w.lists = map[string][]gpu.DeviceKey{}
 	for i, layout := range w.layouts {
@@ -112,7 +110,7 @@ func (w *twin) listDevices(*rapid.T) {
 	}
 }
 
-// reconfigure offers a GPU as something else. The kubelet may hear of it later.
+// reconfigure advertises a GPU in another way. The kubelet may get the list later.
 func (w *twin) reconfigure(t *rapid.T) {
 	device := rapid.IntRange(0, len(w.layouts)-1).Draw(t, "GPU")
 	w.layouts[device] = rapid.SampledFrom(twinLayouts).Draw(t, "layout")
@@ -122,7 +120,8 @@ func (w *twin) reconfigure(t *rapid.T) {
 }
 
 func (w *twin) startAgent() {
-	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers, LookIn: w.containersIn, Stamp: w.stamp,
+	l, err := Open(Deps{Path: w.path, BootID: "boot", Clock: w.clock, Log: quiet(), Look: w.containers,
+		LookIn: w.containersIn, Stamp: w.stamp,
 		Assigned: w.assigned, Pod: w.facts, Ask: w.ask})
 	if err != nil {
 		w.t.Fatal(err)
@@ -149,7 +148,7 @@ func (w *twin) containersIn(uids []string) ([]Container, error) {
 	return slices.DeleteFunc(living, func(c Container) bool { return !slices.Contains(uids, c.PodUID) }), nil
 }
 
-// stamp counts what was done to the checkpoint; sometimes it is not known.
+// stamp counts the changes of the checkpoint; sometimes it is unknown.
 func (w *twin) stamp() string {
 	if w.writes%4 == 3 {
 		return ""
@@ -203,7 +202,7 @@ func (w *twin) assigned() ([]Assignment, error) {
 	return list, nil
 }
 
-// facts is what the agent has learned of a pod.
+// facts returns what the agent knows of a pod.
 func (w *twin) facts(uid string) PodFacts {
 	p := w.pods[uid]
 	if p == nil || !p.active && !p.late {
@@ -216,7 +215,7 @@ func (w *twin) facts(uid string) PodFacts {
 	return facts
 }
 
-// ask is PodResources Get, which knows no init containers; and the API server's news arrive meanwhile.
+// ask is PodResources Get, which does not list init containers; the API server's events arrive at the same time.
 func (w *twin) ask(questions []Question) []Question {
 	if !w.away {
 		w.news(nil)
@@ -224,7 +223,7 @@ func (w *twin) ask(questions []Question) []Question {
 	return slices.DeleteFunc(slices.Clone(questions), func(q Question) bool {
 		p := w.pods[q.PodUID]
 		if p == nil {
-			return true // It has ended, which facts says.
+			return true // It has ended, which facts returns.
 		}
 		inits := !slices.ContainsFunc(p.containers, func(c *twinContainer) bool { return !c.init && slices.Contains(q.Containers, c.name) })
 		return inits || slices.ContainsFunc(slices.Collect(maps.Values(w.memory[q.PodUID])), func(given allotted) bool {
@@ -311,7 +310,7 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 	if len(chosen)+len(free) < c.wants {
 		return fmt.Errorf("unavailable")
 	}
-	// The kubelet asks for a preference only when there is a choice.
+	// The kubelet requests a preference only when there is a choice.
 	var last []gpu.DeviceKey
 	if len(chosen)+len(free) > c.wants && len(chosen) < c.wants {
 		last = w.ledger.Offered(c.resource, free)
@@ -416,8 +415,8 @@ func running(p *twinPod) bool {
 	return slices.ContainsFunc(p.containers, func(c *twinContainer) bool { return c.id != "" })
 }
 
-// startNext starts the container whose turn it is: init first, then the others. One that the
-// kubelet has forgotten is allocated now.
+// startNext starts the next container: init containers first, then the others. One without an entry in the kubelet is
+// allocated now.
 func (w *twin) startNext(*rapid.T) {
 	p := w.anyPod("start", func(p *twinPod) bool { return p.active })
 	for _, c := range p.containers {
@@ -446,13 +445,13 @@ func (w *twin) exit(*rapid.T) {
 	}
 }
 
-// used tells whether a process lives on a device, which the ledger need not have seen where it was not asked.
+// used reports whether a process uses a device; the ledger need not have read that where it was not called.
 func (w *twin) used(key gpu.DeviceKey) bool {
 	living, _ := w.containers()
 	return slices.ContainsFunc(living, func(c Container) bool { return slices.ContainsFunc(c.Keys, key.Overlaps) })
 }
 
-// holds tells whether the kubelet remembers a device for an active pod.
+// holds reports whether the kubelet has a device for an active pod.
 func (w *twin) holds(uid, resource string, key gpu.DeviceKey) bool {
 	p := w.pods[uid]
 	return p != nil && p.active && slices.ContainsFunc(slices.Collect(maps.Values(w.memory[uid])), func(given allotted) bool {
@@ -460,7 +459,7 @@ func (w *twin) holds(uid, resource string, key gpu.DeviceKey) bool {
 	})
 }
 
-// remove ends a pod. The agent may learn it later than the kubelet.
+// remove ends a pod. The agent may be notified later than the kubelet.
 func (w *twin) remove(p *twinPod) {
 	p.active = false
 	p.late = w.away || rapid.Bool().Draw(w.t, "late")
@@ -480,7 +479,7 @@ func (w *twin) deleteGently(*rapid.T) {
 func (w *twin) deleteByForce(*rapid.T) {
 	p := w.anyPod("force", func(p *twinPod) bool { return p.active })
 	if !w.ledger.certain {
-		w.look() // The agent looks every 250 ms while it has no checkpoint: no pod starts and is deleted meanwhile.
+		w.look() // The agent reads the node every 250 ms while it has no checkpoint: no pod starts and is deleted in between.
 	}
 	w.remove(p)
 }
@@ -509,8 +508,8 @@ func (w *twin) restartKubelet(t *rapid.T) {
 
 func (w *twin) restartAgent(t *rapid.T) {
 	w.ledger.Close()
-	// In changing sizes the kubelet's memory alone does not keep pods apart; what has no process yet
-	// is known from one of the two files.
+	// With changing sizes the kubelet's memory alone does not prevent overlaps; a holding without a process must be in
+	// one of the two files.
 	if rapid.Bool().Draw(t, "ledger lost") && !(w.sizes && w.file == nil) {
 		_ = os.Remove(w.path)
 	}
@@ -592,7 +591,7 @@ func TestTwin(t *testing.T) {
 	}
 }
 
-// end lets everything end, after which nothing may be held.
+// end ends all pods, after which no device may be held.
 func (w *twin) end() {
 	clear(w.pods)
 	w.away = false

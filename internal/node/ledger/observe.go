@@ -6,16 +6,16 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// observe reads what a decision about the keys needs, and returns with the mutex held. It reads the containers of those pods that
-// can have one on the keys, and the checkpoint. Only when it cannot name these pods, it reads the containers of all.
-// Dropped are entries that the kubelet is known to have removed from its memory.
+// observe reads the data for a decision about the keys, and returns with the mutex held. It reads the containers of
+// those pods that can have one on the keys, and the checkpoint. Only when it cannot name these pods, it reads the
+// containers of all. Dropped are entries that the kubelet is known to have removed from its memory.
 func (l *Ledger) observe(keys []gpu.DeviceKey, dropped []Question) NodeView {
 	if view, ok := l.observePods(keys, dropped); ok {
 		l.mu.Lock()
 		if pods, known := l.suspects(keys, view.stamp); known && subset(pods, view.pods) {
 			return view
 		}
-		l.mu.Unlock() // A holding has changed meanwhile.
+		l.mu.Unlock() // A holding has changed since.
 	}
 	view := l.observeAll(dropped)
 	l.mu.Lock()
@@ -38,8 +38,9 @@ func (l *Ledger) observeAll(dropped []Question) NodeView {
 	return view
 }
 
-// observePods is observe for the pods that the ledger and the checkpoint name; false when others have to be read, too. It
-// reads the checkpoint before the containers, to name the pods, and again after them, since it counts as NodeView says.
+// observePods is observe for the pods that the ledger and the checkpoint name; false when others have to be read, too.
+// It reads the checkpoint before the containers, to name the pods, and again after them, since it has to be read as
+// NodeView describes.
 func (l *Ledger) observePods(keys []gpu.DeviceKey, dropped []Question) (NodeView, bool) {
 	if l.deps.LookIn == nil || l.deps.Assigned == nil {
 		return NodeView{}, false
@@ -83,10 +84,10 @@ func (l *Ledger) readAssignments(view *NodeView) {
 	}
 }
 
-// suspects are the pods that can have a container on one of the keys, or on another size of it: the holder, and those that the
-// last Reconcile found there. It returns false when that can be any pod: when the ledger is blind, and when the holder is
-// not known yet. A container of a holder that is not known starts after the kubelet has written its checkpoint,
-// so that there is none as long as the stamp is that of the grant. It is called with the mutex held.
+// suspects are the pods that can have a container on one of the keys, or on another size of it: the holder, and those
+// that the last Reconcile found there. It returns false when that can be any pod: when the ledger is blind, and when
+// the holder is not known yet. A container of a holder that is not known starts after the kubelet has written its
+// checkpoint, so that there is none as long as the stamp is that of the grant. It is called with the mutex held.
 func (l *Ledger) suspects(keys []gpu.DeviceKey, stamp string) (pods []string, known bool) {
 	if l.blind() {
 		return nil, false
@@ -137,7 +138,7 @@ func podsOf(assignments []Assignment, keys []gpu.DeviceKey) []string {
 	return slices.Compact(pods)
 }
 
-// subset tells whether a sorted list has all of another one.
+// subset reports whether a sorted list has all elements of another one.
 func subset(of, list []string) bool {
 	return !slices.ContainsFunc(of, func(text string) bool {
 		_, found := slices.BinarySearch(list, text)

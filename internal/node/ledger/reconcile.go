@@ -9,23 +9,21 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// NodeView is what a look at the node found. The containers have to be read before the
-// checkpoint: the kubelet writes the checkpoint before a container starts, so that
-// in this order no container can be there whose entry is not yet.
+// NodeView is the result of a reading of the node. The containers have to be read before the checkpoint: the kubelet
+// writes the checkpoint before a container starts, so that in this order every container has its entry.
 type NodeView struct {
-	// Assignments are what the kubelet's checkpoint lists, with its device IDs
-	// turned into keys.
+	// Assignments are the entries of the kubelet's checkpoint, with device IDs converted to keys.
 	Assignments []Assignment
-	// CheckpointErr says why there are no assignments: the checkpoint is missing,
-	// corrupt or unreadable. Nothing is then known of what the kubelet remembers.
+	// CheckpointErr is the reason why there are no assignments: the checkpoint is missing, corrupt or unreadable. The
+	// kubelet's assignments are then unknown.
 	CheckpointErr error
-	// Containers are those in which a process lives, the pods' sandboxes left out.
+	// Containers are those in which a process runs, without the pods' sandboxes.
 	Containers []Container
-	// ContainersErr says that the processes could not be read. The last look then stands.
+	// ContainersErr is set when the processes could not be read. The last reading then remains valid.
 	ContainersErr error
-	// Pods are what is known of pods from elsewhere; none need be.
+	// Pods is what is known of pods from other sources; it may be empty.
 	Pods []NodePod
-	// dropped are entries of Assignments that the kubelet, asked for them, does not have any more.
+	// dropped are entries of Assignments that the kubelet, when queried, no longer had.
 	dropped []Question
 	// distrusts is how often the ledger had been distrusted when the view was made.
 	distrusts uint64
@@ -33,13 +31,13 @@ type NodeView struct {
 	began time.Time
 	// stamp is Deps.Stamp when the view was made.
 	stamp string
-	// partial says that Containers are of pods only.
+	// partial is true when Containers are only those of pods.
 	partial bool
 	pods    []string
 }
 
-// NewView makes a view to be filled in. It is to be called before anything is read: what was read before a Distrust
-// does not end the distrust.
+// NewView returns a view to be filled in. It must be called before anything is read, because data that was read before
+// a Distrust does not end the distrust.
 func (l *Ledger) NewView() NodeView {
 	stamp := ""
 	if l.deps.Stamp != nil {
@@ -51,12 +49,12 @@ func (l *Ledger) NewView() NodeView {
 	return NodeView{distrusts: l.distrusts, began: l.deps.Clock.Now(), stamp: stamp}
 }
 
-// hasDropped tells whether the kubelet has removed an entry that its checkpoint still lists.
+// hasDropped reports whether the kubelet has removed an entry that its checkpoint still lists.
 func (v *NodeView) hasDropped(pod, resource string, key gpu.DeviceKey) bool {
 	return slices.ContainsFunc(v.dropped, func(q Question) bool { return q.PodUID == pod && q.Resource == resource && q.Key == key })
 }
 
-// Assignment is what the kubelet gave to one container of one resource.
+// Assignment has the devices of one resource that the kubelet assigned to one container.
 type Assignment struct {
 	PodUID, Container, Resource string
 	Keys                        []gpu.DeviceKey
@@ -64,37 +62,36 @@ type Assignment struct {
 	Grant string
 }
 
-// Container is a living container.
+// Container is a running container.
 type Container struct {
 	ID     string
 	PodUID string
 	// Namespace, Pod and Name are empty when not known.
 	Namespace, Pod, Name string
-	// Keys are the devices that it was given by Berth, as its grants tell. They count only where the checkpoint does not
-	// list the container.
+	// Keys are the devices that it got from Berth, according to its grants. They count only where the checkpoint does
+	// not list the container.
 	Keys []gpu.DeviceKey
-	// Open are the devices whose nodes it has, whoever gave them.
+	// Open are the devices whose device nodes it has, whatever the source.
 	Open []gpu.DeviceKey
 }
 
-// NodePod is what the API says of a pod.
+// NodePod is a pod according to the API.
 type NodePod struct {
 	UID, Namespace, Name string
-	// Ended is true for a pod that has finished or was deleted. The kubelet drops it
-	// from memory at its next allocation, and may keep it in its file for long.
+	// Ended is true for a pod that has finished or was deleted. The kubelet drops it from memory at its next
+	// allocation, and may keep it in its file for a long time.
 	Ended bool
 	// Devices is how many devices the scheduler counts for the pod; 0 when not known.
 	Devices int
 }
 
-// ErrDistrusted stands in for a checkpoint after Distrust.
+// ErrDistrusted replaces the checkpoint after Distrust.
 var ErrDistrusted = errors.New("the kubelet has restarted and its checkpoint was not read since")
 
 var errNotRead = errors.New("not read")
 
-// Distrust is to be called when the kubelet has restarted, before the device
-// plugin registers again. Until a Reconcile has a checkpoint that was read after this call, each device
-// with a living container is barred.
+// Distrust must be called when the kubelet has restarted, before the device plugin registers again. Until a Reconcile
+// has a checkpoint that was read after this call, each device with a running container is blocked.
 func (l *Ledger) Distrust() Changes {
 	l.mu.Lock()
 	l.distrusts++
@@ -104,8 +101,8 @@ func (l *Ledger) Distrust() Changes {
 	return l.Reconcile(view)
 }
 
-// Reconcile brings the ledger in line with the node, of which NewView began the view, and says what that changed.
-// The rules are in the package's comment.
+// Reconcile brings the ledger in line with the view of the node, which NewView began, and returns the changes. The
+// rules are in the package comment.
 func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.leadAgain()
 	l.mu.Lock()
@@ -143,7 +140,8 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	return changes
 }
 
-// clamp lets no holding begin in the future: after the clock was set back, its age would not grow for as long.
+// clamp sets the start of holdings in the future to now: after the clock was set back, their age would not grow until
+// then.
 func (l *Ledger) clamp() {
 	now := l.deps.Clock.Now()
 	for _, key := range l.order {
@@ -154,7 +152,7 @@ func (l *Ledger) clamp() {
 	}
 }
 
-// revisit puts one key in the state that follows from what was found, and tells whether that changed it.
+// revisit sets the state of one key from the view, and reports whether it changed.
 func (l *Ledger) revisit(j *join, key gpu.DeviceKey, free bool) bool {
 	next, keep := j.next(key, free)
 	switch old, had := l.records[key]; {
@@ -181,25 +179,26 @@ func (l *Ledger) clashes() []Conflict {
 		}
 		mine, other := l.records[key].Holder, l.records[bar.Through].Holder
 		if a, b := other.ID+other.PodUID, mine.ID+mine.PodUID; a != b {
-			conflicts = append(conflicts, Conflict{Key: key, Pods: []string{a, b}, Why: "the first has " + bar.Through.String() + ", which is of the same silicon"})
+			conflicts = append(conflicts, Conflict{Key: key, Pods: []string{a, b},
+				Why: "the first has " + bar.Through.String() + ", which is on the same hardware"})
 		}
 	}
 	return conflicts
 }
 
-// leadAgain takes the writing back when the agent that took it has died.
+// leadAgain becomes the writer again when the agent that took over has ended.
 func (l *Ledger) leadAgain() {
 	if !l.store.orphaned() {
 		return
 	}
-	l.deps.Log.Info("the newer agent has died; taking over the ledger again")
+	l.deps.Log.Info("Newer agent has ended; taking over the ledger again")
 	if err := l.takeOver(); err != nil {
 		l.deps.Log.Error("take over ledger", "error", err)
 	}
 }
 
-// count finds the orphans that the scheduler does not count: all those of pods that
-// have ended, and of others as many as the pod occupies beyond what it asked for.
+// count marks the orphans that the scheduler does not count: all those of pods that have ended, and of others as many
+// as the pod occupies beyond its request.
 func (l *Ledger) count(pods map[string]NodePod) {
 	occupied := map[string]int{}
 	for _, key := range l.order {

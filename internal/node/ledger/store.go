@@ -18,7 +18,7 @@ import (
 // Step names a moment in the writing of the file at which the program may die.
 type Step string
 
-// The steps, in order. Until StepRename the old file stands, after it the new one.
+// The steps, in order. Until StepRename the old file is in place, after it the new one.
 const (
 	StepLock   Step = "lock"   // before anything
 	StepCreate Step = "create" // the temporary file exists, empty
@@ -27,10 +27,9 @@ const (
 	StepRename Step = "rename" // it has the file's name
 )
 
-// store is the file with its lock. Its lock file says in decimal which epoch
-// writes; byte ranges of it are locked as mutex and as signs of life. Those are
-// open-file-description locks: they end with the process, and they also keep
-// two ledgers of one process apart.
+// store is the file with its lock. Its lock file has the epoch of the writer in decimal; byte ranges of it are locked
+// as a mutex and to show that a process runs. They are open-file-description locks: they end with the process, and also
+// exclude two ledgers of one process.
 type store struct {
 	root  *os.Root
 	name  string
@@ -43,14 +42,14 @@ type store struct {
 	buf        []byte
 }
 
-// lockPatience is how long the lock of another agent is waited for. Its holder keeps it for one write, unless it is stopped.
+// lockTimeout bounds the wait for the lock of another agent. Its holder keeps it for one write, unless it is stopped.
 const (
-	lockPatience = time.Second
-	lockStep     = 2 * time.Millisecond
+	lockTimeout = time.Second
+	lockStep    = 2 * time.Millisecond
 )
 
-// errLocked says that another process has the lock and does not give it up.
-var errLocked = errors.New("another process has held the lock for " + lockPatience.String() + "; if an agent is stopped (state T in ps), end or continue it")
+// errLocked means that another process has the lock and does not release it.
+var errLocked = errors.New("another process has held the lock for " + lockTimeout.String() + "; if an agent is stopped (state T in ps), end or continue it")
 
 // Byte ranges in the lock file, far behind its text.
 const (
@@ -96,9 +95,9 @@ func (s *store) setLock(cmd int, kind int16, at int64) error {
 	}
 }
 
-// locked runs do while no other agent is inside locked. The wait for another one is bounded by lockPatience.
+// locked runs do while no other agent is inside locked. The wait for another one is bounded by lockTimeout.
 func (s *store) locked(do func() error) error {
-	for until := time.Now().Add(lockPatience); ; time.Sleep(lockStep) {
+	for until := time.Now().Add(lockTimeout); ; time.Sleep(lockStep) {
 		err := s.setLock(unix.F_OFD_SETLK, unix.F_WRLCK, mutexByte)
 		if err == nil {
 			break
@@ -128,8 +127,8 @@ func (s *store) follow(load func() (func() error, error)) error {
 	})
 }
 
-// takeOver loads and makes this the writer, with no other write in between. When the file cannot be read, the
-// writer stays who it was.
+// takeOver loads the file and becomes the writer, with no other write in between. When the file cannot be read, the
+// writer does not change.
 func (s *store) takeOver(load func() (func() error, error)) error {
 	return s.locked(func() error {
 		apply, err := load()
@@ -140,7 +139,7 @@ func (s *store) takeOver(load func() (func() error, error)) error {
 			return fmt.Errorf("take over %s.lock: %w", s.path, err)
 		}
 		if err := apply(); err != nil {
-			s.superseded.Store(true) // What is in the file must not be overwritten.
+			s.superseded.Store(true) // The content of the file must not be overwritten.
 			return err
 		}
 		return nil
@@ -153,7 +152,7 @@ func (s *store) lead() error {
 		return err
 	}
 	next := current + 1
-	// Taken already only if somebody emptied the lock file while agents ran.
+	// It is locked already only if the lock file was truncated while agents ran.
 	for errors.Is(s.setLock(unix.F_OFD_SETLK, unix.F_WRLCK, lifeByte+next), unix.EAGAIN) {
 		next++
 	}
@@ -169,7 +168,7 @@ func (s *store) lead() error {
 	return nil
 }
 
-// orphaned tells whether the writer that superseded this one is dead.
+// orphaned reports whether the writer that superseded this one has ended.
 func (s *store) orphaned() bool {
 	if s.epoch.Load() == 0 || !s.superseded.Load() {
 		return false
@@ -185,7 +184,7 @@ func (s *store) orphaned() bool {
 	return probe.Type == unix.F_UNLCK
 }
 
-// readEpoch takes a text that makes no sense for 0: whoever leads next starts anew.
+// readEpoch returns 0 for an invalid text: the next writer starts from there.
 func (s *store) readEpoch() (int64, error) {
 	var text [20]byte
 	n, err := s.lock.ReadAt(text[:], 0)
@@ -217,7 +216,7 @@ func (s *store) read() ([]byte, error) {
 	return blob[:min(len(blob), maxFile)], nil
 }
 
-// keep puts the file out of the way.
+// keep renames the file.
 func (s *store) keep() error { return s.root.Rename(s.name, s.name+".bak") }
 
 // write replaces the file's content, unless another agent leads.
@@ -259,7 +258,7 @@ func (s *store) replace(content []byte) error {
 		err = s.fault(StepClose)
 	}
 	if err != nil {
-		return err // what is left is overwritten by the next write
+		return err // the next write overwrites the rest
 	}
 	if err := s.root.Rename(temporary, s.name); err != nil {
 		return err

@@ -44,9 +44,9 @@ func names(l *Ledger) []string {
 	return all
 }
 
-// TestDeathAtEachStep kills the agent at each step of a write: the next one finds
-// either what was before or what is after, whole.
-func TestDeathAtEachStep(t *testing.T) {
+// TestKilledAtEachStep kills the agent at each step of a write: the next one finds the complete state either before or
+// after the write.
+func TestKilledAtEachStep(t *testing.T) {
 	before, after := []string{"G0 Claim A"}, []string{"G0 Claim A", "G1 Claim B"}
 	tests := map[Step]struct{ want []string }{
 		StepLock:   {want: before},
@@ -73,7 +73,7 @@ func TestDeathAtEachStep(t *testing.T) {
 			}
 			at = step
 			if err := l.Acquire(claim("B"), []gpu.DeviceKey{key("G1")}); !errors.Is(err, died) {
-				t.Fatalf("Acquire said %v, want %v", err, died)
+				t.Fatalf("Acquire returned %v, want %v", err, died)
 			}
 			l.store.close() // Close would write
 			next := openTest(t, path, nil)
@@ -90,8 +90,7 @@ func TestDeathAtEachStep(t *testing.T) {
 	}
 }
 
-// TestDiskFull: an Allocate is granted all the same, a claim is not; the fault stands
-// until a write succeeds.
+// TestDiskFull: an Allocate is granted, a claim is not; the fault remains until a write succeeds.
 func TestDiskFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	full := false
@@ -113,7 +112,8 @@ func TestDiskFull(t *testing.T) {
 	if _, barred := l.BarredBy("nvidia.com/gpu", key("G1")); barred {
 		t.Error("the refused claim bars its device")
 	}
-	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" || !strings.Contains(faults[0].Message, "no space left") {
+	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" || !strings.Contains(faults[0].Message,
+		"no space left") {
 		t.Errorf("faults: %v", faults)
 	}
 	full = false
@@ -126,7 +126,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestNewerVersionIsNotLost: a file of a newer format that cannot be put aside stops the start.
+// TestNewerVersionIsNotLost: the start fails when a file of a newer format cannot be renamed.
 func TestNewerVersionIsNotLost(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ledger")
@@ -140,7 +140,7 @@ func TestNewerVersionIsNotLost(t *testing.T) {
 	}
 	_, err := Open(Deps{Path: path, BootID: "boot1", Log: quiet()})
 	if err == nil || !strings.Contains(err.Error(), "format version 7 is newer than 1") {
-		t.Errorf("Open said %v", err)
+		t.Errorf("Open returned %v", err)
 	}
 	if now, _ := os.ReadFile(path); string(now) != content {
 		t.Errorf("the file was changed to %q", now)
@@ -179,8 +179,8 @@ func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
 	}
 }
 
-// TestLockFileEmptied: somebody emptied the lock file while an agent ran. Later agents
-// can still take over from each other.
+// TestLockFileEmptied: the lock file was truncated while an agent ran. Later agents can still take over from each
+// other.
 func TestLockFileEmptied(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	first := openTest(t, path, nil)
@@ -192,11 +192,12 @@ func TestLockFileEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := first.Acquire(claim("B"), []gpu.DeviceKey{key("G0")}); !errors.Is(err, ErrSuperseded) {
-		t.Errorf("the first agent was told %v", err)
+		t.Errorf("the first agent got %v", err)
 	}
 }
 
-// TestFileOfVersion1 reads a file as agents wrote it before the types of holders were shared, and writes the same bytes.
+// TestFileOfVersion1 reads a file as agents wrote it before the types of holders were shared, and writes the same
+// bytes.
 func TestFileOfVersion1(t *testing.T) {
 	blob, err := os.ReadFile("testdata/ledger.v1")
 	if err != nil {
@@ -216,7 +217,8 @@ func TestFileOfVersion1(t *testing.T) {
 			Containers: []string{"cuda", "init"}, Grants: []string{"0123456789abcdef0123456789abcdef"}, Live: []string{"c1", "c2"},
 		},
 		{
-			Holding: gpu.Holding{Key: key("GPU-1#2"), Since: at.Add(time.Second), Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/gpu.shared"}},
+			Holding: gpu.Holding{Key: key("GPU-1#2"), Since: at.Add(time.Second),
+				Holder: gpu.Holder{Kind: gpu.HolderPod, Resource: "nvidia.com/gpu.shared"}},
 			Pending: true, Grants: []string{"fedcba9876543210fedcba9876543210"},
 		},
 		{Holding: gpu.Holding{Key: key("GPU-2/MIG-1"), Since: at, Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-uid"}}},
@@ -264,8 +266,8 @@ func TestClaimKeepsItsName(t *testing.T) {
 	}
 }
 
-// FuzzParseFile: any content gives holdings in order or one of the known errors, and
-// what is understood is written the same way again.
+// FuzzParseFile: any content results in sorted holdings or one of the known errors, and parsed content is written in
+// the same form.
 func FuzzParseFile(f *testing.F) {
 	records := map[gpu.DeviceKey]*record{}
 	order := []gpu.DeviceKey{key("G0"), key("G1/M1#2")}
@@ -368,11 +370,11 @@ func TestAtTheSameTime(t *testing.T) {
 	select {
 	case <-sub.C():
 	default:
-		t.Error("nobody was told of anything")
+		t.Error("no subscriber was signalled")
 	}
 }
 
-// full makes a ledger with n shares held, the odd ones barred.
+// full returns a ledger with n replicas held, the odd ones blocked.
 func full(t testing.TB, n int) *Ledger {
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
 	var view NodeView
@@ -381,7 +383,8 @@ func full(t testing.TB, n int) *Ledger {
 		c := Container{ID: fmt.Sprintf("c%d", i), PodUID: fmt.Sprintf("P%d", i), Name: "cuda", Keys: []gpu.DeviceKey{k}}
 		view.Containers = append(view.Containers, c)
 		if i%2 == 0 {
-			view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
+			view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda",
+				Resource: "nvidia.com/gpu", Keys: c.Keys})
 		}
 	}
 	l.Reconcile(view)
@@ -401,8 +404,7 @@ func BenchmarkBarredBy(b *testing.B) {
 	}
 }
 
-// BenchmarkOffered is what GetPreferredAllocation asks first, when nobody holds what is
-// offered.
+// BenchmarkOffered measures the first call of GetPreferredAllocation, when the offered devices are not held.
 func BenchmarkOffered(b *testing.B) {
 	l := full(b, 8)
 	var keys []gpu.DeviceKey
@@ -432,7 +434,7 @@ func BenchmarkClaim(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquire is the whole of what Allocate asks of the ledger.
+// BenchmarkAcquire measures all calls of Allocate to the ledger.
 func BenchmarkAcquire(b *testing.B) {
 	for _, n := range []int{8, 16, 800} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
@@ -448,7 +450,7 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 }
 
-// BenchmarkReconcile is a look at a full node at which nothing has changed.
+// BenchmarkReconcile measures a Reconcile of a full node without changes.
 func BenchmarkReconcile(b *testing.B) {
 	for _, n := range []int{8, 800} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
@@ -458,7 +460,8 @@ func BenchmarkReconcile(b *testing.B) {
 				c := Container{ID: h.Live[0], PodUID: h.Holder.PodUID, Name: "cuda", Keys: []gpu.DeviceKey{h.Key}}
 				view.Containers = append(view.Containers, c)
 				if h.Holder.Kind == gpu.HolderPod {
-					view.Assignments = append(view.Assignments, Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
+					view.Assignments = append(view.Assignments,
+						Assignment{PodUID: c.PodUID, Container: "cuda", Resource: "nvidia.com/gpu", Keys: c.Keys})
 				}
 			}
 			b.ReportAllocs()
@@ -489,8 +492,8 @@ func BenchmarkAcquireFresh(b *testing.B) {
 	}
 }
 
-// TestStoppedPeerDelaysNoAllocate: an agent that was stopped while it had the lock. A pod gets its devices at once; a claim
-// fails with the reason, within a bound.
+// TestStoppedPeerDelaysNoAllocate: an agent that was stopped while it had the lock. A pod gets its devices at once; a
+// claim fails with the reason, within a bound.
 func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := openTest(t, path, nil)
@@ -512,7 +515,7 @@ func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	<-held
 	claimed := make(chan error)
 	go func() { claimed <- l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}) }()
-	for range 100 { // The claim waits for the lock meanwhile.
+	for range 100 { // The claim waits for the lock at the same time.
 		if err := l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: "gpu"}, []gpu.DeviceKey{key("G0")}); err != nil {
 			t.Fatal(err)
 		}
@@ -538,8 +541,8 @@ func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	}
 }
 
-// TestTakeOverCannotRead: a file that cannot be read at the moment of an upgrade empties nothing, and the agent that
-// could not read it does not write it.
+// TestTakeOverCannotRead: if the file cannot be read during an upgrade, no state is lost, and the agent that could not
+// read it does not write it.
 func TestTakeOverCannotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	old := openTest(t, path, nil)
@@ -576,7 +579,7 @@ func TestTakeOverCannotRead(t *testing.T) {
 	}
 }
 
-// TestClockSetBack: a grant that seems to lie hours in the future is dropped in its time all the same.
+// TestClockSetBack: a grant with a start hours in the future is still dropped in time.
 func TestClockSetBack(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(start)
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Clock = clock })
