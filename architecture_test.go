@@ -62,6 +62,9 @@ var rules = []rule{
 	{packages: "internal/hardware/nvidia/smi", berth: []string{"internal/core/gpu", "internal/hardware/bound"}},
 	{packages: "internal/hardware/nvidia/gpulabels", berth: []string{"internal/core/gpu", "internal/core/labelset"}, others: none, never: []string{"os"}},
 	{packages: "internal/hardware/sim/", berth: []string{"internal/core/spelling", "internal/hardware/sim/"}},
+	{packages: "internal/hardware/sim/internal/genbridge", berth: none},
+	{packages: "internal/hardware/sim/libnvml", berth: []string{"internal/hardware/sim"}},
+	{packages: "internal/hardware/sim/program", berth: []string{"internal/hardware/sim", "internal/hardware/sim/tools"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.

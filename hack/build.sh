@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the programs into BIN; with the argument "sandbox" also the embedded
-# Kubernetes, containerd and the sandbox.
+# Kubernetes, containerd and the sandbox; with "driver" only the driver of simulated machines.
 source "$(dirname "$0")/lib.sh"
 need_go
 mkdir -p "$BIN"
@@ -75,8 +75,22 @@ number=$(git describe --tags --dirty 2>/dev/null || true)
 commit=$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || true)
 stamp="-X github.com/berth-gpu/berth/internal/core/version.number=$number -X github.com/berth-gpu/berth/internal/core/version.commit=$commit"
 
+# build_driver builds the driver of simulated machines, which `berth sim create` installs: the library exports NVML's functions and nothing
+# else, since it is loaded into Go programs; the programs are static, since they run with the machine's file tree as their root.
+build_driver() {
+	local library=internal/hardware/sim/libnvml
+	build . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,--version-script=$PWD/$library/exports.map'"
+	rm -f "$BIN/libnvidia-ml.so.h"
+	build . berth-sim-tools ./internal/hardware/sim/program -tags=netgo,osusergo -ldflags="-s -w -linkmode external -extldflags '-static -Wl,--no-warnings'"
+}
+if [ "${1:-}" = driver ]; then
+	build_driver
+	exit 0
+fi
+
 build . berth ./cmd/berth -ldflags="$stamp"
 build . berth-agent ./cmd/berth-agent -ldflags="$stamp"
+build_driver
 # Static, since it runs on hosts with an older C library; not without cgo, since the
 # toolkit's hooks reach go-nvml through its configuration package.
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"

@@ -19,13 +19,19 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"berth": func() {
-			// The machine that runs the tests may itself be a node of a cluster.
-			deps := Deps{Out: os.Stdout, Err: os.Stderr, Name: "berth", KubeletDir: filepath.Join(os.Getenv("WORK"), "no-kubelet")}
+			deps := Deps{
+				Out: os.Stdout, Err: os.Stderr, Name: "berth",
+				// The machine that runs the tests may itself be a node of a cluster.
+				KubeletDir:      filepath.Join(os.Getenv("WORK"), "no-kubelet"),
+				SimulatedDriver: func() (sim.Files, error) { return sim.Files{}, nil },
+			}
 			os.Exit(Run(context.Background(), deps, os.Args[1:]))
 		},
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
 	"github.com/berth-gpu/berth/internal/cli/version"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/spf13/cobra"
 )
 
@@ -19,6 +20,15 @@ type Deps struct {
 	// KubeletDir is the state directory of this machine's kubelet; empty means /var/lib/kubelet. The machine is a node
 	// if the directory exists.
 	KubeletDir string
+	// SimulatedDriver finds the driver that a simulated machine gets; nil means the one that was built beside this program.
+	SimulatedDriver func() (sim.Files, error)
+}
+
+func (d Deps) driver() func() (sim.Files, error) {
+	if d.SimulatedDriver == nil {
+		return simcmd.BuiltFiles
+	}
+	return d.SimulatedDriver
 }
 
 // The exit codes.
@@ -60,7 +70,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err))
+		newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
 	return root
 }
 

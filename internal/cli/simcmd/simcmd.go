@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,15 +22,16 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// NewCommand returns berth sim with its subcommands. Tables and objects go to out, notes to errOut.
-func NewCommand(out, errOut io.Writer) *cobra.Command {
+// NewCommand returns berth sim with its subcommands. Tables and objects go to out, notes to errOut; files finds the driver
+// that a machine gets.
+func NewCommand(out, errOut io.Writer, files func() (sim.Files, error)) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sim",
 		Short: "Create simulated GPU machines and inject faults",
 		Long: `Create simulated GPU machines and inject faults.
 
-A simulated machine is a directory. berth-agent --sim DIR uses its GPUs through NVML and as the
-files of a driver below DIR/root. A fault is visible as on real hardware, in every process that
+A simulated machine is a directory. DIR/root has the files of a driver, with a libnvidia-ml.so.1 that
+every program can open, and berth-agent --sim DIR uses them. A fault is visible as on real hardware, in every process that
 uses the directory.`,
 		Example: `  berth sim create /tmp/node --profile a100x8-40g
   berth-agent inspect gpus --sim /tmp/node
@@ -39,7 +42,7 @@ uses the directory.`,
 	}
 	command.SetOut(out)
 	command.SetErr(errOut)
-	command.AddCommand(newCreate(out), newInject(out), newClear(out), newReboot(out), newWork(out), newShow(out), newProfiles(out))
+	command.AddCommand(newCreate(out, files), newInject(out), newClear(out), newReboot(out), newUpgrade(out, files), newWork(out), newShow(out), newProfiles(out))
 	return command
 }
 
@@ -64,7 +67,7 @@ func newProfiles(out io.Writer) *cobra.Command {
 	}
 }
 
-func newCreate(out io.Writer) *cobra.Command {
+func newCreate(out io.Writer, files func() (sim.Files, error)) *cobra.Command {
 	var profile string
 	var options sim.Options
 	command := &cobra.Command{
@@ -82,6 +85,10 @@ Without them everything else works, and "berth sim show" reports it.`,
 			if profile == "" {
 				return fmt.Errorf("want the profile of the machine, with --profile: %s", strings.Join(sim.Profiles(), ", "))
 			}
+			var err error
+			if options.Files, err = files(); err != nil {
+				return err
+			}
 			machine, err := sim.CreateWith(args[0], profile, options)
 			if err != nil {
 				return err
@@ -92,6 +99,7 @@ Without them everything else works, and "berth sim show" reports it.`,
 	flags := command.Flags()
 	flags.StringVar(&profile, "profile", "", "the machine to simulate (berth sim profiles lists them)")
 	flags.StringVar(&options.Seed, "seed", "", "the seed of UUIDs and serial numbers (default: the path of the directory)")
+	flags.StringVar(&options.Driver, "driver", "", "the version of the driver: "+strings.Join(sim.Drivers(), ", ")+" (default: the first)")
 	flags.BoolVar(&options.NoDeviceNodes, "no-device-nodes", false, "create no device nodes")
 	return command
 }
@@ -268,6 +276,50 @@ be remapped and GPUs that were removed. MIG devices and settings are lost.`,
 			return printTable(out, machine)
 		},
 	}
+}
+
+// BuiltFiles finds the files of the driver beside this program, where `make build` puts them.
+func BuiltFiles() (sim.Files, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return sim.Files{}, fmt.Errorf("find the simulated driver: %w", err)
+	}
+	if target, err := filepath.EvalSymlinks(self); err == nil {
+		self = target
+	}
+	return sim.FindFiles(filepath.Dir(self))
+}
+
+func newUpgrade(out io.Writer, files func() (sim.Files, error)) *cobra.Command {
+	var driver string
+	command := &cobra.Command{
+		Use:   "upgrade DIR --driver VERSION",
+		Short: "Install another driver",
+		Long: `Install another driver, or the same one again: its files are replaced, and it is loaded again. A
+process that has the old libnvidia-ml.so.1 open keeps it, and NVML returns LIB_RM_VERSION_MISMATCH
+to it if the version is another.`,
+		Example: "  berth sim upgrade /tmp/node1 --driver " + sim.Drivers()[1],
+		Args:    dirArg,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if driver == "" {
+				return fmt.Errorf("which driver? name its version with --driver: %s", strings.Join(sim.Drivers(), ", "))
+			}
+			machine, err := sim.Open(args[0])
+			if err != nil {
+				return err
+			}
+			installed, err := files()
+			if err != nil {
+				return err
+			}
+			if err := machine.UpgradeDriver(driver, installed); err != nil {
+				return err
+			}
+			return printTable(out, machine)
+		},
+	}
+	command.Flags().StringVar(&driver, "driver", "", "the version of the driver: "+strings.Join(sim.Drivers(), ", "))
+	return command
 }
 
 func newShow(out io.Writer) *cobra.Command {

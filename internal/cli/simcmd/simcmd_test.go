@@ -14,10 +14,13 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
+// noDriver is for machines whose library and programs no test opens.
+func noDriver() (sim.Files, error) { return sim.Files{}, nil }
+
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"sim": func() {
-			command := NewCommand(os.Stdout, os.Stderr)
+			command := NewCommand(os.Stdout, os.Stderr, noDriver)
 			command.SilenceUsage = true
 			if command.Execute() != nil {
 				os.Exit(1)
@@ -39,7 +42,7 @@ func TestShowJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	command := NewCommand(&out, &out)
+	command := NewCommand(&out, &out, noDriver)
 	command.SetArgs([]string{"show", dir, "-o", "json"})
 	if err := command.Execute(); err != nil {
 		t.Fatal(err)
@@ -59,7 +62,7 @@ func TestShowJSON(t *testing.T) {
 
 // TestHelpHasExamples checks that the help of each command has examples.
 func TestHelpHasExamples(t *testing.T) {
-	for _, command := range NewCommand(os.Stdout, os.Stderr).Commands() {
+	for _, command := range NewCommand(os.Stdout, os.Stderr, noDriver).Commands() {
 		if !strings.Contains(command.Example, "berth sim "+command.Name()) {
 			t.Errorf("berth sim %s has no example", command.Name())
 		}

@@ -29,7 +29,7 @@ func actionsOn(m *sim.Machine) *nvidia.Actions {
 func smi(t testing.TB, m *sim.Machine, args ...string) {
 	t.Helper()
 	var output bytes.Buffer
-	if code := tools.SMI(m.Dir(), args, strings.NewReader(""), &output, &output); code != 0 {
+	if code := tools.SMI(m.Root(), args, strings.NewReader(""), &output, &output); code != 0 {
 		t.Fatalf("nvidia-smi %v: exit code %d: %s", args, code, &output)
 	}
 }

@@ -197,6 +197,9 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 
 // field returns the value of one field; wide means that it has 64 bits.
 func (c snapshot) field(id, scope uint32) (number uint64, wide bool, ret nvml.Return) {
+	if below := c.view.hw.FieldsBelow; below > 0 && id >= below {
+		return 0, false, nvml.ERROR_INVALID_ARGUMENT
+	}
 	uncorrected, pending, failed := c.remaps()
 	switch id {
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:

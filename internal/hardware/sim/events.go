@@ -119,8 +119,8 @@ func parseEvents(from io.Reader, offset int64) ([]queued, int64, error) {
 
 // appendEvents appends the events that the log does not contain yet, and removes an incomplete line that a crash has
 // left. The caller holds the lock.
-func appendEvents(dir string, outbox []event) error {
-	file, err := os.OpenFile(filepath.Join(dir, eventsFile), os.O_CREATE|os.O_RDWR, 0o644)
+func appendEvents(root string, outbox []event) error {
+	file, err := os.OpenFile(filepath.Join(root, eventsFile), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return fmt.Errorf("open event log: %w", err)
 	}
@@ -152,11 +152,11 @@ func appendEvents(dir string, outbox []event) error {
 }
 
 // logBehind reports whether events of the last change are missing from the log, as after a crash.
-func logBehind(dir string, st *state) bool {
+func logBehind(root string, st *state) bool {
 	if len(st.Outbox) == 0 {
 		return false
 	}
-	file, err := os.Open(filepath.Join(dir, eventsFile))
+	file, err := os.Open(filepath.Join(root, eventsFile))
 	if err != nil {
 		return true
 	}

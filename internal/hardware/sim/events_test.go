@@ -152,7 +152,7 @@ func TestEventLog(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	inject(t, m, Fault{GPU: "1", XID: 13, Temperature: 90})
 	clearAll(t, m)
-	events, _, err := readEvents(filepath.Join(m.Dir(), eventsFile), 0)
+	events, _, err := readEvents(filepath.Join(m.Root(), eventsFile), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

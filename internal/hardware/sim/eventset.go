@@ -43,12 +43,12 @@ func (l *library) EventSetCreate() (nvml.EventSet, nvml.Return) {
 	if _, ret := l.enter("EventSetCreate"); ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	path := filepath.Join(l.machine.dir, eventsFile)
+	path := filepath.Join(l.machine.root, eventsFile)
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		// It watches the directory, not the log alone: a change of state.json (driver unloaded) must wake a waiting set
 		// too.
-		if err = watcher.Add(l.machine.dir); err != nil {
+		if err = watcher.Add(filepath.Join(l.machine.root, machineFolder)); err != nil {
 			watcher.Close()
 		}
 	}

@@ -11,10 +11,9 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/profile"
 )
 
-// The driver of every simulated machine. The names of its libraries contain its version.
+// The newest driver, the default. The names of its libraries contain its version.
 const (
 	driverVersion = "580.95.05"
-	nvmlVersion   = "13." + driverVersion
 	cudaVersion   = 13000 // in the format of cuDriverGetVersion: 1000*major + 10*minor
 )
 
@@ -40,6 +39,10 @@ type hardware struct {
 	Extras []string `json:"extras,omitempty"`
 	// MIGProfilesInMIGMode is as in Options.
 	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
+	// Without, FieldsBelow and Files are as in release.
+	Without     []string `json:"without,omitempty"`
+	FieldsBelow uint32   `json:"fieldsBelow,omitempty"`
+	Files       string   `json:"files,omitempty"`
 	// NodesError says why the tree has no device nodes; empty when it has them.
 	NodesError string `json:"nodesError,omitempty"`
 }
@@ -101,9 +104,9 @@ func build(machine *profile.Machine, seed string, devices majors) (*hardware, er
 	}
 	hw := &hardware{
 		Version: hardwareVersion, Profile: machine.Name, Title: machine.Title, Product: machine.Product, Seed: seed,
-		Driver: driverVersion, NVML: nvmlVersion, CUDA: cudaVersion, Majors: devices, NUMA: machine.NUMA,
-		Extras: machine.Extras,
+		Majors: devices, NUMA: machine.NUMA, Extras: machine.Extras,
 	}
+	hw.setRelease(releases()[0])
 	hw.Majors.keep(hw.Extras)
 	for slot, place := range machine.GPUs {
 		model := models[place.Model]

@@ -31,8 +31,8 @@ func kernelLine(hw *hardware, e event) (string, bool) {
 
 // appendKernelLog appends the lines that the kernel log does not contain yet. The file only grows, because readers
 // follow it by offset. The caller holds the lock.
-func appendKernelLog(dir string, hw *hardware, outbox []event) error {
-	path := filepath.Join(dir, kmsgFile)
+func appendKernelLog(root string, hw *hardware, outbox []event) error {
+	path := filepath.Join(root, kmsgFile)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write kernel log: %w", err)
 	}
@@ -77,7 +77,7 @@ func sequence(line []byte) uint64 {
 }
 
 // kernelLogBehind reports whether lines of the last change are missing from the kernel log, as after a crash.
-func kernelLogBehind(dir string, hw *hardware, st *state) bool {
+func kernelLogBehind(root string, hw *hardware, st *state) bool {
 	last := uint64(0)
 	for _, e := range st.Outbox {
 		if _, ok := kernelLine(hw, e); ok {
@@ -87,7 +87,7 @@ func kernelLogBehind(dir string, hw *hardware, st *state) bool {
 	if last == 0 {
 		return false
 	}
-	file, err := os.Open(filepath.Join(dir, kmsgFile))
+	file, err := os.Open(filepath.Join(root, kmsgFile))
 	if err != nil {
 		return true
 	}

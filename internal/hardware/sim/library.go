@@ -14,10 +14,14 @@ type library struct {
 	unsupportedLibrary
 	machine *Machine
 
-	mu      sync.Mutex
-	uses    int
-	loads   uint64 // the driver load that Init saw
+	mu    sync.Mutex
+	uses  int
+	loads uint64 // the driver load that Init saw
+	// version is the version of the driver whose library this is; empty when the machine could not be read.
+	version string
 	devices map[int]*device
+	// instances are the handles of MIG devices and instances: one each, as in NVML.
+	instances map[instanceKey]any
 	// made counts the calls by name; seen counts the calls for which an injected error was looked up, by the error's
 	// ID.
 	made map[string]int
@@ -34,7 +38,10 @@ var (
 // including removed and added GPUs. After the driver was unloaded, calls return ERROR_UNINITIALIZED until Init is
 // called again.
 func (m *Machine) NVML() nvml.Interface {
-	l := &library{machine: m, devices: map[int]*device{}, made: map[string]int{}, seen: map[uint64]int{}}
+	l := &library{machine: m, devices: map[int]*device{}, instances: map[instanceKey]any{}, made: map[string]int{}, seen: map[uint64]int{}}
+	if v, err := m.view(); err == nil {
+		l.version = v.hw.Driver
+	}
 	l.answer = func(call string) nvml.Return {
 		_, ret := l.enter(call)
 		return orUnsupported(ret)
@@ -59,6 +66,9 @@ func (l *library) Init() nvml.Return {
 	}
 	if v.st.DriverGone {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
+	}
+	if l.version != "" && l.version != v.hw.Driver {
+		return nvml.ERROR_LIB_RM_VERSION_MISMATCH
 	}
 	l.note("Init")
 	if ret := l.transientAnswer(v.st.Transients, "Init"); ret != nvml.SUCCESS {
@@ -163,6 +173,25 @@ func (l *library) device(slot int) *device {
 		l.devices[slot] = d
 	}
 	return d
+}
+
+// instanceKey names a MIG device or instance: its GPU instance alone (ci is -1), or a compute instance, of which there is a handle and
+// a MIG device.
+type instanceKey struct {
+	slot, gi, ci int
+	device       bool
+}
+
+// handleOf is the library's one handle of a MIG device or instance.
+func handleOf[T any](l *library, key instanceKey, create func() T) T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.instances[key].(T); ok {
+		return known
+	}
+	created := create()
+	l.instances[key] = created
+	return created
 }
 
 func (l *library) DeviceGetCount() (int, nvml.Return) {
@@ -282,6 +311,9 @@ func (l *library) Extensions() nvml.ExtendedInterface { return l }
 // so that callers which check first use the alternative.
 func (l *library) LookupSymbol(symbol string) error {
 	if !strings.HasPrefix(symbol, "nvml") || strings.HasSuffix(symbol, "V") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	if v, err := l.machine.view(); err == nil && v.hw.lacks(symbol) {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return nil

@@ -23,14 +23,19 @@ type Options struct {
 	NoDeviceNodes bool
 	// MIGProfilesInMIGMode simulates a driver that lists a GPU's MIG profiles only in MIG mode (R535 and older).
 	MIGProfilesInMIGMode bool
+	// Driver is the version of the driver, one of Drivers; empty means the newest.
+	Driver string
+	// Files are the driver's files that have code; none for a machine that only this process uses.
+	Files Files
 	// ProcDevices is the file that lists the device numbers in use on this host; empty means /proc/devices.
 	ProcDevices string
 }
 
-// Machine is one simulated machine, stored in a state directory.
+// Machine is one simulated machine, stored in a directory.
 type Machine struct {
-	dir string
-	hw  *hardware
+	// root is the root of its file tree.
+	root string
+	hw   *hardware
 
 	mu     sync.Mutex
 	cached *view
@@ -64,29 +69,38 @@ func CreateWith(dir, profileName string, options Options) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create simulated machine: %w", err)
 	}
+	root := filepath.Join(dir, rootFolder)
 	if err := checkFolder(dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, machineFolder), 0o755); err != nil {
 		return nil, fmt.Errorf("create simulated machine: %w", err)
 	}
-	unlock, err := lock(dir)
+	unlock, err := lock(root)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if _, err := os.Stat(filepath.Join(dir, stateFile)); err == nil {
-		return reopen(dir, profileName, options.Seed)
+	if _, err := os.Stat(filepath.Join(root, stateFile)); err == nil {
+		return reopen(root, profileName, options.Seed)
 	}
 	if options.Seed == "" {
 		options.Seed = dir
 	}
-	hw, err := design(dir, spec, options)
+	driver, err := findRelease(options.Driver)
+	if err != nil {
+		return nil, fmt.Errorf("create simulated machine: %w", err)
+	}
+	hw, err := design(root, spec, options)
 	if err != nil {
 		return nil, err
 	}
-	hw.MIGProfilesInMIGMode = options.MIGProfilesInMIGMode
-	return install(dir, hw)
+	driver.MIGProfilesInMIGMode = driver.MIGProfilesInMIGMode || options.MIGProfilesInMIGMode
+	if err := installFiles(root, &driver, options.Files, 1); err != nil {
+		return nil, err
+	}
+	hw.setRelease(driver)
+	return install(root, hw)
 }
 
 // checkFolder returns an error if the folder contains anything but a machine, complete or not.
@@ -100,13 +114,12 @@ func checkFolder(dir string) error {
 	}
 	foreign := ""
 	for _, e := range entries {
-		switch e.Name() {
-		case hardwareFile, stateFile, "." + hardwareFile + ".new":
-			return nil
-		case lockFile:
-		default:
+		if e.Name() != rootFolder {
 			foreign = e.Name()
 		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, rootFolder, machineFolder)); foreign == "" && len(entries) > 0 && err != nil {
+		foreign = rootFolder
 	}
 	if foreign != "" {
 		return fmt.Errorf("create simulated machine in %s: the folder is not empty (it has %s) and holds no "+
@@ -115,21 +128,21 @@ func checkFolder(dir string) error {
 	return nil
 }
 
-func reopen(dir, profileName, seed string) (*Machine, error) {
-	hw, err := readHardware(dir)
+func reopen(root, profileName, seed string) (*Machine, error) {
+	hw, err := readHardware(root)
 	if err != nil {
 		return nil, fmt.Errorf("open simulated machine: %w", err)
 	}
 	if hw.Profile != profileName || (seed != "" && seed != hw.Seed) {
 		return nil, fmt.Errorf("create simulated machine in %s: it already holds a %s (seed %q); name another "+
-			"folder, or delete this one", dir, hw.Profile, hw.Seed)
+			"folder, or delete this one", root, hw.Profile, hw.Seed)
 	}
-	m := &Machine{dir: dir, hw: hw}
+	m := &Machine{root: root, hw: hw}
 	return m, m.repairLocked()
 }
 
 // design determines everything about a machine that never changes.
-func design(dir string, spec *profile.Machine, options Options) (*hardware, error) {
+func design(root string, spec *profile.Machine, options Options) (*hardware, error) {
 	if options.NoDeviceNodes {
 		hw, err := build(spec, options.Seed, majors{
 			NVIDIA: nvidiaMajor, DRM: drmMajor, UVM: dynamicLast - 1, Caps: dynamicLast,
@@ -152,7 +165,7 @@ func design(dir string, spec *profile.Machine, options Options) (*hardware, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := tryMknod(dir); err != nil {
+	if err := tryMknod(root); err != nil {
 		hw.NodesError = fmt.Sprintf("this process may not make device nodes here (mknod: %v); create the machine "+
 			"as root with CAP_MKNOD", err)
 	}
@@ -160,31 +173,31 @@ func design(dir string, spec *profile.Machine, options Options) (*hardware, erro
 }
 
 // tryMknod reports whether device nodes can be created.
-func tryMknod(dir string) error {
-	name := filepath.Join(dir, ".mknod")
+func tryMknod(root string) error {
+	name := filepath.Join(root, machineFolder, ".mknod")
 	defer os.Remove(name)
 	return unix.Mknod(name, unix.S_IFCHR|0o600, int(unix.Mkdev(nvidiaMajor, 255)))
 }
 
 // install writes the machine. It writes state.json last: a directory without it is not a machine.
-func install(dir string, hw *hardware) (*Machine, error) {
+func install(root string, hw *hardware) (*Machine, error) {
 	st := &state{Version: stateVersion, DriverLoads: 1, GPUs: make([]gpuState, len(hw.GPUs))}
-	if err := writeJSON(filepath.Join(dir, hardwareFile), hw); err != nil {
+	if err := writeJSON(filepath.Join(root, hardwareFile), hw); err != nil {
 		return nil, err
 	}
-	if err := appendEvents(dir, nil); err != nil {
+	if err := appendEvents(root, nil); err != nil {
 		return nil, err
 	}
-	if err := syncTree(dir, hw, st); err != nil {
+	if err := syncTree(root, hw, st); err != nil {
 		return nil, err
 	}
-	if err := appendKernelLog(dir, hw, nil); err != nil {
+	if err := appendKernelLog(root, hw, nil); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(filepath.Join(dir, stateFile), st); err != nil {
+	if err := writeJSON(filepath.Join(root, stateFile), st); err != nil {
 		return nil, err
 	}
-	return &Machine{dir: dir, hw: hw}, nil
+	return &Machine{root: root, hw: hw}, nil
 }
 
 // Open opens a machine, and completes a change that a crash has interrupted.
@@ -193,25 +206,30 @@ func Open(dir string) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open simulated machine: %w", err)
 	}
-	hw, err := readHardware(dir)
+	return OpenRoot(filepath.Join(dir, rootFolder))
+}
+
+// OpenRoot opens the machine whose file tree has that root, which may be mounted elsewhere than it was made.
+func OpenRoot(root string) (*Machine, error) {
+	hw, err := readHardware(root)
 	if err == nil {
-		_, err = keyOf(filepath.Join(dir, stateFile))
+		_, err = keyOf(filepath.Join(root, stateFile))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open simulated machine: %s holds none; make one with: berth sim create %s --profile h100x8", dir, dir)
+		return nil, fmt.Errorf("open simulated machine: %s holds none; make one with: berth sim create %s --profile h100x8", filepath.Dir(root), filepath.Dir(root))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open simulated machine: %w", err)
 	}
-	m := &Machine{dir: dir, hw: hw}
+	m := &Machine{root: root, hw: hw}
 	v, err := m.view()
 	if err != nil {
 		return nil, err
 	}
-	if !logBehind(dir, v.st) && !kernelLogBehind(dir, hw, v.st) && !treeBehind(dir, hw, v.st) {
+	if !logBehind(root, v.st) && !kernelLogBehind(root, hw, v.st) && !treeBehind(root, hw, v.st) {
 		return m, nil
 	}
-	unlock, err := lock(dir)
+	unlock, err := lock(root)
 	if err != nil {
 		return nil, err
 	}
@@ -221,22 +239,22 @@ func Open(dir string) (*Machine, error) {
 
 // repairLocked brings the logs and the tree in line with the state.
 func (m *Machine) repairLocked() error {
-	st, err := readState(m.dir, len(m.hw.GPUs))
+	st, err := readState(m.root, len(m.hw.GPUs))
 	if err != nil {
 		return fmt.Errorf("open simulated machine: %w", err)
 	}
 	return m.follow(st)
 }
 
-// Dir returns the absolute path of the state directory.
-func (m *Machine) Dir() string { return m.dir }
+// Dir returns the absolute path of the directory that Create was given.
+func (m *Machine) Dir() string { return filepath.Dir(m.root) }
 
-// Root returns the root of the machine's file tree: usr, lib, dev, proc and sys.
-func (m *Machine) Root() string { return filepath.Join(m.dir, rootFolder) }
+// Root returns the root of the file tree: usr, lib, dev, proc, sys, and the state of the machine.
+func (m *Machine) Root() string { return m.root }
 
 // view returns the current version. While nothing changes, it costs one stat.
 func (m *Machine) view() (*view, error) {
-	path := filepath.Join(m.dir, stateFile)
+	path := filepath.Join(m.root, stateFile)
 	key, err := keyOf(path)
 	if err != nil {
 		return nil, fmt.Errorf("read simulated machine: %w", err)
@@ -246,7 +264,7 @@ func (m *Machine) view() (*view, error) {
 	if m.cached != nil && m.cached.key == key {
 		return m.cached, nil
 	}
-	st, err := readState(m.dir, len(m.hw.GPUs))
+	st, err := readState(m.root, len(m.hw.GPUs))
 	if err != nil {
 		return nil, fmt.Errorf("read simulated machine: %w", err)
 	}
@@ -256,7 +274,7 @@ func (m *Machine) view() (*view, error) {
 }
 
 func newView(hw *hardware, st *state, key fileKey) *view {
-	v := &view{key: key, hw: hw, st: st}
+	v := &view{key: key, hw: hw.with(st), st: st}
 	for slot := range st.GPUs {
 		if !st.GPUs[slot].Removed {
 			v.order = append(v.order, slot)
@@ -268,23 +286,23 @@ func newView(hw *hardware, st *state, key fileKey) *view {
 // change performs every change of a machine: it takes the lock, reads the state, edits and commits it, and updates the
 // logs and the tree.
 func (m *Machine) change(edit func(st *state) ([]event, error)) error {
-	unlock, err := lock(m.dir)
+	unlock, err := lock(m.root)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	old, err := readState(m.dir, len(m.hw.GPUs))
+	old, err := readState(m.root, len(m.hw.GPUs))
 	if err != nil {
 		return fmt.Errorf("read simulated machine: %w", err)
 	}
 	// A crash may have interrupted an earlier change after its commit; its outbox is about to be replaced.
-	if logBehind(m.dir, old) {
-		if err := appendEvents(m.dir, old.Outbox); err != nil {
+	if logBehind(m.root, old) {
+		if err := appendEvents(m.root, old.Outbox); err != nil {
 			return err
 		}
 	}
-	if kernelLogBehind(m.dir, m.hw, old) {
-		if err := appendKernelLog(m.dir, m.hw, old.Outbox); err != nil {
+	if kernelLogBehind(m.root, m.hw, old) {
+		if err := appendKernelLog(m.root, m.hw, old.Outbox); err != nil {
 			return err
 		}
 	}
@@ -299,7 +317,7 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 		events[i].Seq, events[i].Time = st.Seq, now
 	}
 	st.Outbox = events
-	if err := writeJSON(filepath.Join(m.dir, stateFile), st); err != nil {
+	if err := writeJSON(filepath.Join(m.root, stateFile), st); err != nil {
 		return err
 	}
 	return m.follow(st)
@@ -308,13 +326,13 @@ func (m *Machine) change(edit func(st *state) ([]event, error)) error {
 // follow brings the logs and the tree in line with the state. The caller holds the lock.
 func (m *Machine) follow(st *state) error {
 	// As on real hardware, the kernel log has the line before NVML reports the error.
-	if err := appendKernelLog(m.dir, m.hw, st.Outbox); err != nil {
+	if err := appendKernelLog(m.root, m.hw, st.Outbox); err != nil {
 		return err
 	}
-	if err := appendEvents(m.dir, st.Outbox); err != nil {
+	if err := appendEvents(m.root, st.Outbox); err != nil {
 		return err
 	}
-	return syncTree(m.dir, m.hw, st)
+	return syncTree(m.root, m.hw, st)
 }
 
 // Inject injects a fault.

@@ -72,12 +72,12 @@ func files(t *testing.T, root string) map[string]string {
 func TestCrashes(t *testing.T) {
 	tests := map[string]func(t *testing.T, m *Machine, before []byte){
 		"state written, nothing else": func(t *testing.T, m *Machine, log []byte) {
-			writeFile(t, filepath.Join(m.Dir(), eventsFile), log)
+			writeFile(t, filepath.Join(m.Root(), eventsFile), log)
 			breakTree(t, m)
 		},
 		"half a line of the log": func(t *testing.T, m *Machine, log []byte) {
-			full, _ := os.ReadFile(filepath.Join(m.Dir(), eventsFile))
-			writeFile(t, filepath.Join(m.Dir(), eventsFile), full[:len(log)+10])
+			full, _ := os.ReadFile(filepath.Join(m.Root(), eventsFile))
+			writeFile(t, filepath.Join(m.Root(), eventsFile), full[:len(log)+10])
 			breakTree(t, m)
 		},
 		"log written, tree half done": func(t *testing.T, m *Machine, _ []byte) { breakTree(t, m) },
@@ -93,10 +93,10 @@ func TestCrashes(t *testing.T) {
 			lib := open(t, m)
 			inject(t, m, Fault{GPU: "0", XID: 13})
 			set := watch(t, lib, gpu(t, lib, 0), gpu(t, lib, 1))
-			log, _ := os.ReadFile(filepath.Join(m.Dir(), eventsFile))
+			log, _ := os.ReadFile(filepath.Join(m.Root(), eventsFile))
 			inject(t, m, Fault{GPU: "1", XID: 79, Remove: true})
 			want := files(t, m.Root())
-			wantLog, _ := os.ReadFile(filepath.Join(m.Dir(), eventsFile))
+			wantLog, _ := os.ReadFile(filepath.Join(m.Root(), eventsFile))
 			crash(t, m, log)
 
 			if _, err := Open(m.Dir()); err != nil {
@@ -105,7 +105,7 @@ func TestCrashes(t *testing.T) {
 			if diff := cmp.Diff(want, files(t, m.Root())); diff != "" {
 				t.Errorf("tree (-want +got):\n%s", diff)
 			}
-			gotLog, _ := os.ReadFile(filepath.Join(m.Dir(), eventsFile))
+			gotLog, _ := os.ReadFile(filepath.Join(m.Root(), eventsFile))
 			if diff := cmp.Diff(string(wantLog), string(gotLog)); diff != "" {
 				t.Errorf("log (-want +got):\n%s", diff)
 			}
@@ -132,7 +132,7 @@ func writeFile(t *testing.T, path string, content []byte) {
 func breakTree(t *testing.T, m *Machine) {
 	t.Helper()
 	var record treeRecord
-	path := filepath.Join(m.Dir(), treeFile)
+	path := filepath.Join(m.Root(), treeFile)
 	if err := readJSON(path, &record); err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +154,8 @@ func breakTree(t *testing.T, m *Machine) {
 func TestCreateAfterCrash(t *testing.T) {
 	m := newMachine(t, "t4x4")
 	want := files(t, m.Root())
-	for _, name := range []string{stateFile, "root/proc/devices", treeFile} {
-		if err := os.Remove(filepath.Join(m.Dir(), name)); err != nil {
+	for _, name := range []string{stateFile, "proc/devices", treeFile} {
+		if err := os.Remove(filepath.Join(m.Root(), name)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Open(m.Dir()); err == nil {
@@ -223,7 +223,7 @@ func TestConcurrentChanges(t *testing.T) {
 	if got := drain(set); len(got) != 2*writers*each { // the XID, and XID 48 for the ECC error
 		t.Errorf("%d XIDs, want %d", len(got), 2*writers*each)
 	}
-	events, _, _ := readEvents(filepath.Join(m.Dir(), eventsFile), 0)
+	events, _, _ := readEvents(filepath.Join(m.Root(), eventsFile), 0)
 	for i, q := range events {
 		if q.event.Seq != uint64(i+1) {
 			t.Fatalf("line %d of the log has number %d", i+1, q.event.Seq)

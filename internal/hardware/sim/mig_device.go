@@ -262,7 +262,9 @@ var _ nvml.Device = (*migHandle)(nil)
 
 func newMIGDevice(l *library, slot, gi, ci int) *migHandle {
 	parent := l.device(slot)
-	return &migHandle{unsupportedDevice: unsupportedDevice{answer: parent.answer}, parent: parent, gi: gi, ci: ci}
+	return handleOf(l, instanceKey{slot, gi, ci, true}, func() *migHandle {
+		return &migHandle{unsupportedDevice: unsupportedDevice{answer: parent.answer}, parent: parent, gi: gi, ci: ci}
+	})
 }
 
 // enter starts a call on the MIG device; it returns NOT_FOUND when the device was destroyed.

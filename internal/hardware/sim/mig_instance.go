@@ -18,12 +18,14 @@ type instance struct {
 var _ nvml.GpuInstance = (*instance)(nil)
 
 func newInstance(d *device, id int) *instance {
-	i := &instance{device: d, id: id}
-	i.answer = func(call string) nvml.Return {
-		_, _, ret := i.enter(call)
-		return orUnsupported(ret)
-	}
-	return i
+	return handleOf(d.lib, instanceKey{d.slot, id, -1, false}, func() *instance {
+		i := &instance{device: d, id: id}
+		i.answer = func(call string) nvml.Return {
+			_, _, ret := i.enter(call)
+			return orUnsupported(ret)
+		}
+		return i
+	})
 }
 
 // enter starts a call; it returns NOT_FOUND when the instance was destroyed.
@@ -191,7 +193,9 @@ type compute struct {
 var _ nvml.ComputeInstance = (*compute)(nil)
 
 func newCompute(i *instance, id int) *compute {
-	return &compute{unsupportedComputeInstance: unsupportedComputeInstance{answer: i.answer}, instance: i, id: id}
+	return handleOf(i.device.lib, instanceKey{i.device.slot, i.id, id, false}, func() *compute {
+		return &compute{unsupportedComputeInstance: unsupportedComputeInstance{answer: i.answer}, instance: i, id: id}
+	})
 }
 
 func (c *compute) GetInfo() (nvml.ComputeInstanceInfo, nvml.Return) {

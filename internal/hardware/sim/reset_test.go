@@ -263,7 +263,7 @@ func TestOldStateDirectory(t *testing.T) {
 	m := newMachine(t, "h100x8")
 	firstMIG(t, gpu(t, open(t, m), 0))
 	for file, drop := range map[string][]string{hardwareFile: {"extras"}, stateFile: nil} {
-		path := filepath.Join(m.Dir(), file)
+		path := filepath.Join(m.Root(), file)
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -89,7 +89,7 @@ func (m *Machine) Show() (Description, error) {
 		return Description{}, err
 	}
 	d := Description{
-		APIVersion: APIVersion, Kind: Kind, Dir: m.dir, Profile: v.hw.Profile, Title: v.hw.Title,
+		APIVersion: APIVersion, Kind: Kind, Dir: m.Dir(), Profile: v.hw.Profile, Title: v.hw.Title,
 		Driver: v.hw.Driver, CUDA: fmt.Sprintf("%d.%d", v.hw.CUDA/1000, v.hw.CUDA%1000/10), DriverLoaded: !v.st.DriverGone,
 		DeviceNodes: v.hw.NodesError == "", NoDeviceNodes: v.hw.NodesError,
 		Majors:   MajorNumbers{NVIDIA: v.hw.Majors.NVIDIA, NVIDIAUVM: v.hw.Majors.UVM, NVIDIACaps: v.hw.Majors.Caps, DRM: v.hw.Majors.DRM},

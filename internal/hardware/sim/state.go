@@ -15,16 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The files in a state directory.
+// The files of a machine, below the root of its file tree. What the machine is and its state are in the tree too, so that the
+// driver's library and programs find them wherever the tree is mounted, or as the root of a chroot.
 const (
-	lockFile     = "lock"
-	hardwareFile = "hardware.json"
-	stateFile    = "state.json"
-	eventsFile   = "events.log"
-	treeFile     = "tree.json"
-	kmsgFile     = rootFolder + "/dev/kmsg"
-	rootFolder   = "root"
+	machineFolder = "var/lib/berth-sim"
+	lockFile      = machineFolder + "/lock"
+	hardwareFile  = machineFolder + "/hardware.json"
+	stateFile     = machineFolder + "/state.json"
+	eventsFile    = machineFolder + "/events.log"
+	treeFile      = machineFolder + "/tree.json"
+	kmsgFile      = "dev/kmsg"
 )
+
+// rootFolder is the root of the file tree, in the directory that Create is given.
+const rootFolder = "root"
 
 // stateVersion is the version of the format of state.json.
 const stateVersion = 1
@@ -41,6 +45,8 @@ type state struct {
 	// DriverGone is true while no driver is loaded; DriverLoads counts the loads.
 	DriverGone  bool   `json:"driverGone,omitempty"`
 	DriverLoads uint64 `json:"driverLoads"`
+	// Driver is the driver that was installed after the machine was created; nil while it has its first one.
+	Driver *release `json:"driver,omitempty"`
 	// Transients are the injected errors of calls of the library.
 	Transients []transient `json:"transients,omitempty"`
 	// MPSAnswers is how MPS control daemons answer; "" means the first of MPSAnswers.
@@ -178,39 +184,39 @@ func writeJSON(path string, value any) error {
 	return nil
 }
 
-func readHardware(dir string) (*hardware, error) {
+func readHardware(root string) (*hardware, error) {
 	hw := &hardware{}
-	if err := readJSON(filepath.Join(dir, hardwareFile), hw); err != nil {
+	if err := readJSON(filepath.Join(root, hardwareFile), hw); err != nil {
 		return nil, err
 	}
 	if hw.Version != hardwareVersion {
 		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again",
-			hardwareFile, dir, hw.Version, hardwareVersion)
+			hardwareFile, root, hw.Version, hardwareVersion)
 	}
 	return hw, nil
 }
 
-func readState(dir string, slots int) (*state, error) {
+func readState(root string, slots int) (*state, error) {
 	st := &state{}
-	if err := readJSON(filepath.Join(dir, stateFile), st); err != nil {
+	if err := readJSON(filepath.Join(root, stateFile), st); err != nil {
 		return nil, err
 	}
 	if st.Version != stateVersion {
 		return nil, fmt.Errorf("%s in %s has version %d, this Berth reads version %d; create the machine again",
-			stateFile, dir, st.Version, stateVersion)
+			stateFile, root, st.Version, stateVersion)
 	}
 	if len(st.GPUs) != slots {
 		return nil, fmt.Errorf("%s in %s has %d GPUs, %s has %d: the files do not belong together; create the "+
-			"machine again", stateFile, dir, len(st.GPUs), hardwareFile, slots)
+			"machine again", stateFile, root, len(st.GPUs), hardwareFile, slots)
 	}
 	return st, nil
 }
 
 // lock takes the lock of the directory. The kernel releases it when the process ends.
-func lock(dir string) (unlock func(), err error) {
-	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+func lock(root string) (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("open lock of %s: %w", dir, err)
+		return nil, fmt.Errorf("open lock of %s: %w", root, err)
 	}
 	deadline := time.Now().Add(lockPatience)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -220,8 +226,8 @@ func lock(dir string) (unlock func(), err error) {
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
 			file.Close()
-			return nil, fmt.Errorf("lock %s: %w (another process changes this machine; see who has %s open)", dir,
-				err, filepath.Join(dir, lockFile))
+			return nil, fmt.Errorf("lock %s: %w (another process changes this machine; see who has %s open)", root,
+				err, filepath.Join(root, lockFile))
 		}
 		time.Sleep(wait)
 	}

@@ -17,13 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entry is one file below DIR/root: a regular file, a symbolic link (Target) or a character device (Device). Folders
-// follow from the paths.
+// entry is one file of the tree: a regular file, a symbolic link (Target), a hard link to a file of the tree that is no
+// entry (Same), or a character device (Device). Folders follow from the paths.
 type entry struct {
 	Path    string
 	Mode    fs.FileMode
 	Content []byte
 	Target  string
+	Same    string
 	Device  *deviceNumber
 }
 
@@ -51,12 +52,18 @@ func (b *treeBuilder) link(name, target string) {
 	b.entries = append(b.entries, entry{Path: name, Mode: fs.ModeSymlink, Target: target})
 }
 
+// same adds a hard link: the file keeps its identity while the driver comes and goes.
+func (b *treeBuilder) same(name, file string) {
+	b.entries = append(b.entries, entry{Path: name, Same: file})
+}
+
 func (b *treeBuilder) node(name string, mode fs.FileMode, major, minor uint32) {
 	b.entries = append(b.entries, entry{Path: name, Mode: mode, Device: &deviceNumber{Major: major, Minor: minor}})
 }
 
-// tree returns everything below DIR/root, sorted by path: a pure function of the machine and its state.
+// tree returns everything below the root, sorted by path: a pure function of the machine and its state.
 func tree(hw *hardware, st *state) []entry {
+	hw = hw.with(st)
 	b := &treeBuilder{}
 	addSystem(b, hw)
 	addPCI(b, hw, st)
@@ -78,7 +85,7 @@ func tree(hw *hardware, st *state) []entry {
 func treeDigest(entries []entry) string {
 	sum := sha256.New()
 	for _, e := range entries {
-		fmt.Fprintf(sum, "%s\x00%o\x00%s\x00%x\x00", e.Path, e.Mode, e.Target, sha256.Sum256(e.Content))
+		fmt.Fprintf(sum, "%s\x00%o\x00%s\x00%x\x00", e.Path, e.Mode, e.Target+"\x00"+e.Same, sha256.Sum256(e.Content))
 		if e.Device != nil {
 			fmt.Fprintf(sum, "%d:%d\x00", e.Device.Major, e.Device.Minor)
 		}
@@ -87,17 +94,17 @@ func treeDigest(entries []entry) string {
 }
 
 // treeBehind reports whether the tree differs from the given state, as after a crash.
-func treeBehind(dir string, hw *hardware, st *state) bool {
+func treeBehind(root string, hw *hardware, st *state) bool {
 	var record treeRecord
-	return readJSON(filepath.Join(dir, treeFile), &record) != nil || record.Digest != treeDigest(tree(hw, st))
+	return readJSON(filepath.Join(root, treeFile), &record) != nil || record.Digest != treeDigest(tree(hw, st))
 }
 
-// syncTree brings DIR/root in line with the state. It can be interrupted at any point and repeated. The caller holds
+// syncTree brings the tree in line with the state. It can be interrupted at any point and repeated. The caller holds
 // the lock.
-func syncTree(dir string, hw *hardware, st *state) error {
+func syncTree(root string, hw *hardware, st *state) error {
 	wanted := tree(hw, st)
 	digest := treeDigest(wanted)
-	recordPath := filepath.Join(dir, treeFile)
+	recordPath := filepath.Join(root, treeFile)
 	var old treeRecord
 	if err := readJSON(recordPath, &old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read record of the file tree: %w", err)
@@ -113,28 +120,31 @@ func syncTree(dir string, hw *hardware, st *state) error {
 	if err := writeJSON(recordPath, treeRecord{Paths: union}); err != nil {
 		return err
 	}
-	root, err := openTree(dir)
+	top, err := openTree(root)
 	if err != nil {
 		return err
 	}
-	defer root.close()
-	root.fresh = len(old.Paths) == 0
+	defer top.close()
+	top.fresh = len(old.Paths) == 0
 	for _, name := range union {
 		if _, keep := slices.BinarySearch(paths, name); !keep {
-			if err := removeEntry(root.top, name); err != nil {
+			if err := removeEntry(top.top, name); err != nil {
 				return fmt.Errorf("remove %s from the file tree: %w", name, err)
 			}
 		}
 	}
 	for _, e := range wanted {
-		if err := root.write(e); err != nil {
+		if err := top.write(e); err != nil {
 			return fmt.Errorf("write %s in the file tree: %w", e.Path, err)
 		}
+	}
+	if err := removeOtherFiles(root, hw.with(st)); err != nil {
+		return err
 	}
 	return writeJSON(recordPath, treeRecord{Digest: digest, Paths: paths})
 }
 
-// treeRoot is DIR/root during an update. It keeps folders open, because walking down from the root for each of several
+// treeRoot is the root during an update. It keeps folders open, because walking down from the root for each of several
 // hundred files would take most of the time.
 type treeRoot struct {
 	top     *os.Root
@@ -143,16 +153,12 @@ type treeRoot struct {
 	fresh bool
 }
 
-func openTree(dir string) (*treeRoot, error) {
-	folder := filepath.Join(dir, rootFolder)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return nil, fmt.Errorf("create file tree: %w", err)
-	}
-	root, err := os.OpenRoot(folder)
+func openTree(root string) (*treeRoot, error) {
+	top, err := os.OpenRoot(root)
 	if err != nil {
 		return nil, fmt.Errorf("open file tree: %w", err)
 	}
-	return &treeRoot{top: root, folders: map[string]*os.Root{".": root}}, nil
+	return &treeRoot{top: top, folders: map[string]*os.Root{".": top}}, nil
 }
 
 func (t *treeRoot) close() {
@@ -189,18 +195,18 @@ func (t *treeRoot) write(e entry) error {
 	}
 	name := path.Base(e.Path)
 	if t.fresh {
-		if err := makeEntry(folder, name, e); !errors.Is(err, fs.ErrExist) {
+		if err := t.makeEntry(folder, name, e); !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	if sameEntry(folder, name, e) {
+	if t.sameEntry(folder, name, e) {
 		return nil
 	}
 	temporary := "." + name + ".new"
-	err = makeEntry(folder, temporary, e)
+	err = t.makeEntry(folder, temporary, e)
 	if errors.Is(err, fs.ErrExist) { // left by a crash
 		if err = folder.Remove(temporary); err == nil {
-			err = makeEntry(folder, temporary, e)
+			err = t.makeEntry(folder, temporary, e)
 		}
 	}
 	if err != nil {
@@ -209,10 +215,12 @@ func (t *treeRoot) write(e entry) error {
 	return folder.Rename(temporary, name)
 }
 
-func makeEntry(folder *os.Root, name string, e entry) error {
+func (t *treeRoot) makeEntry(folder *os.Root, name string, e entry) error {
 	switch {
 	case e.Target != "":
 		return folder.Symlink(e.Target, name)
+	case e.Same != "":
+		return t.hardLink(e.Same, folder, name)
 	case e.Device != nil:
 		return makeNode(folder, name, e.Mode, *e.Device)
 	}
@@ -222,6 +230,24 @@ func makeEntry(folder *os.Root, name string, e entry) error {
 	}
 	_, err = file.Write(e.Content)
 	return errors.Join(err, file.Chmod(e.Mode), file.Close())
+}
+
+// hardLink lets a name in a folder be another file of the tree. os.Root links only below itself, and the folder is open.
+func (t *treeRoot) hardLink(file string, folder *os.Root, name string) error {
+	from, err := t.top.Open(path.Dir(file))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := folder.Open(".")
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if err := unix.Linkat(int(from.Fd()), path.Base(file), int(to.Fd()), name, 0); err != nil {
+		return &os.LinkError{Op: "link", Old: file, New: name, Err: err}
+	}
+	return nil
 }
 
 func makeNode(root *os.Root, name string, mode fs.FileMode, number deviceNumber) error {
@@ -237,7 +263,7 @@ func makeNode(root *os.Root, name string, mode fs.FileMode, number deviceNumber)
 	return root.Chmod(name, mode.Perm()) // mknod applies the umask
 }
 
-func sameEntry(folder *os.Root, name string, e entry) bool {
+func (t *treeRoot) sameEntry(folder *os.Root, name string, e entry) bool {
 	info, err := folder.Lstat(name)
 	if err != nil {
 		return false
@@ -246,6 +272,9 @@ func sameEntry(folder *os.Root, name string, e entry) bool {
 	case e.Target != "":
 		target, err := folder.Readlink(name)
 		return err == nil && target == e.Target
+	case e.Same != "":
+		file, err := t.top.Lstat(e.Same)
+		return err == nil && os.SameFile(file, info)
 	case e.Device != nil:
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		return ok && info.Mode()&fs.ModeCharDevice != 0 && info.Mode().Perm() == e.Mode.Perm() &&

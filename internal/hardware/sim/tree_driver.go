@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -29,10 +30,16 @@ func addDriverFiles(b *treeBuilder, hw *hardware) {
 			b.link(path.Join(folder, soname), full)
 			b.link(path.Join(folder, lib.name), soname)
 		}
+		if lib.name == libraryFile && addCode(b, hw, path.Join(folder, full), libraryFile) {
+			continue
+		}
 		b.entries = append(b.entries, entry{Path: path.Join(folder, full), Mode: 0o755, Content: sharedObject(soname)})
 	}
 	for _, name := range []string{"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control",
 		"nvidia-cuda-mps-server"} {
+		if slices.Contains(programNames(), name) && addCode(b, hw, "usr/bin/"+name, programsFile) {
+			continue
+		}
 		b.program("usr/bin/"+name, fmt.Sprintf("#!/bin/sh\n# %s of a simulated driver %s.\necho \"%s: simulated "+
 			"driver %s\"\n", name, hw.Driver, name, hw.Driver))
 	}
@@ -66,7 +73,7 @@ func addDriverProc(b *treeBuilder, hw *hardware, st *state) {
 		"438\nEnableMSI: 1\nEnableGpuFirmware: 18\n")
 	for slot, gpu := range hw.GPUs {
 		if !st.GPUs[slot].Removed {
-			b.file(path.Join("proc/driver/nvidia/gpus", gpu.PCI, "information"), gpu.information())
+			b.file(path.Join("proc/driver/nvidia/gpus", gpu.PCI, "information"), gpu.information(hw.Driver))
 		}
 	}
 	if !hw.migCapable() {
@@ -82,11 +89,11 @@ func addDriverProc(b *treeBuilder, hw *hardware, st *state) {
 	eachCapability(hw, st, func(name string, minor int) { capability(name, minor, 0o444) })
 }
 
-func (c *gpuHardware) information() string {
+func (c *gpuHardware) information(driver string) string {
 	return fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t %s\nBus Type: \t PCIe\nDMA "+
 		"Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\n"+
 		"Bus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n",
-		c.Model.Name, 128+c.Minor, c.UUID, strings.ToLower(c.Model.VBIOS), c.PCI, c.Minor, driverVersion)
+		c.Model.Name, 128+c.Minor, c.UUID, strings.ToLower(c.Model.VBIOS), c.PCI, c.Minor, driver)
 }
 
 func (hw *hardware) migCapable() bool {

@@ -19,6 +19,8 @@ type unsupportedLibrary struct{ answer answer }
 
 var _ nvml.Interface = (*unsupportedLibrary)(nil)
 
+func (u *unsupportedLibrary) unsupported(call string) nvml.Return { return u.answer.to(call) }
+
 func (u *unsupportedLibrary) ComputeInstanceDestroy(a0 nvml.ComputeInstance) (r0 nvml.Return) {
 	if a0 == nil {
 		r0 = nvml.ERROR_INVALID_ARGUMENT
@@ -2675,6 +2677,8 @@ type unsupportedDevice struct{ answer answer }
 
 var _ nvml.Device = (*unsupportedDevice)(nil)
 
+func (u *unsupportedDevice) unsupported(call string) nvml.Return { return u.answer.to(call) }
+
 func (u *unsupportedDevice) ClearAccountingPids() (r0 nvml.Return) {
 	r0 = u.answer.to("ClearAccountingPids")
 	return
@@ -3802,6 +3806,8 @@ type unsupportedGpuInstance struct{ answer answer }
 
 var _ nvml.GpuInstance = (*unsupportedGpuInstance)(nil)
 
+func (u *unsupportedGpuInstance) unsupported(call string) nvml.Return { return u.answer.to(call) }
+
 func (u *unsupportedGpuInstance) CreateComputeInstance(_ *nvml.ComputeInstanceProfileInfo) (_ nvml.ComputeInstance, r1 nvml.Return) {
 	r1 = u.answer.to("CreateComputeInstance")
 	return
@@ -3892,6 +3898,8 @@ type unsupportedComputeInstance struct{ answer answer }
 
 var _ nvml.ComputeInstance = (*unsupportedComputeInstance)(nil)
 
+func (u *unsupportedComputeInstance) unsupported(call string) nvml.Return { return u.answer.to(call) }
+
 func (u *unsupportedComputeInstance) Destroy() (r0 nvml.Return) {
 	r0 = u.answer.to("Destroy")
 	return
@@ -3905,6 +3913,8 @@ func (u *unsupportedComputeInstance) GetInfo() (_ nvml.ComputeInstanceInfo, r1 n
 type unsupportedEventSet struct{ answer answer }
 
 var _ nvml.EventSet = (*unsupportedEventSet)(nil)
+
+func (u *unsupportedEventSet) unsupported(call string) nvml.Return { return u.answer.to(call) }
 
 func (u *unsupportedEventSet) Free() (r0 nvml.Return) {
 	r0 = u.answer.to("Free")

@@ -70,7 +70,7 @@ func runCrashingSupervisor(text string) int {
 		fmt.Println(err)
 		return 2
 	}
-	machine, err := sim.Open(v.Machine)
+	machine, err := sim.OpenRoot(v.Machine)
 	if err != nil {
 		fmt.Println(err)
 		return 2
@@ -313,7 +313,7 @@ func (n *node) want(index int) Wanted {
 
 func (n *node) deps() Deps {
 	return Deps{
-		Root: n.root, Program: []string{self(), "mps-control", n.machine.Dir()}, ComputeMode: n.modes, Clock: n.clock,
+		Root: n.root, Program: []string{self(), "mps-control", n.machine.Root()}, ComputeMode: n.modes, Clock: n.clock,
 		Log: slog.New(slog.NewTextHandler(n.t.Output(), nil)),
 	}
 }
@@ -424,7 +424,7 @@ func (r *running) ask(set ...Wanted) {
 // process is a supervisor in a process of its own.
 func (n *node) process(v crashingSupervisor) (r *running, died <-chan struct{}, kill func()) {
 	n.t.Helper()
-	v.Root, v.Machine = n.root, n.machine.Dir()
+	v.Root, v.Machine = n.root, n.machine.Root()
 	text, err := json.Marshal(v)
 	n.check(err)
 	cmd := exec.Command(self(), "mps-supervisor", string(text))

@@ -68,7 +68,7 @@ gpus:
 // resets are the cards that were reset, in their order.
 func resets(t testing.TB, simDir string) []string {
 	t.Helper()
-	log, err := os.ReadFile(filepath.Join(simDir, "events.log"))
+	log, err := os.ReadFile(filepath.Join(simDir, "root/var/lib/berth-sim/events.log"))
 	if err != nil {
 		t.Fatal(err)
 	}

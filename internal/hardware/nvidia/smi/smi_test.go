@@ -68,7 +68,7 @@ func simulated(t testing.TB, profile string) (*sim.Machine, *SMI) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, standIn(t, "sim", "MACHINE="+m.Dir())
+	return m, standIn(t, "sim", "MACHINE="+m.Root())
 }
 
 func cards(t testing.TB, m *sim.Machine) []sim.GPUDescription {

@@ -31,10 +31,10 @@ func mpsPipeDir() string {
 	return cmp.Or(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "/tmp/nvidia-mps")
 }
 
-// MPSControl is nvidia-cuda-mps-control on the simulated machine in dir. With -f it runs the daemon for the GPUs in
+// MPSControl is nvidia-cuda-mps-control on the simulated machine whose file tree has that root. With -f it runs the daemon for the GPUs in
 // CUDA_VISIBLE_DEVICES; without arguments it is the front end, which reads commands from stdin. A daemon that a signal
 // ends leaves its files behind, as the real one does.
-func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func MPSControl(root string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	foreground, multiUser := false, false
 	for _, arg := range args {
 		switch arg {
@@ -53,9 +53,9 @@ func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Wr
 	if !foreground {
 		return mpsFrontEnd(stdin, stdout, stderr)
 	}
-	devices, err := mpsDevices(dir, os.Getenv("CUDA_VISIBLE_DEVICES"))
+	devices, err := mpsDevices(root, os.Getenv("CUDA_VISIBLE_DEVICES"))
 	if err == nil {
-		err = runMPSDaemon(devices, multiUser, answersOf(dir), stdout)
+		err = runMPSDaemon(devices, multiUser, answersOf(root), stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -65,8 +65,8 @@ func MPSControl(dir string, args []string, stdin io.Reader, stdout, stderr io.Wr
 }
 
 // mpsDevices returns the UUIDs of the GPUs that a daemon sees.
-func mpsDevices(dir, visible string) ([]string, error) {
-	machine, err := sim.Open(dir)
+func mpsDevices(root, visible string) ([]string, error) {
+	machine, err := sim.OpenRoot(root)
 	if err != nil {
 		return nil, err
 	}
@@ -114,9 +114,9 @@ func mpsDevices(dir, visible string) ([]string, error) {
 }
 
 // answersOf returns a function that reads how the machine's daemons answer now.
-func answersOf(dir string) func() string {
+func answersOf(root string) func() string {
 	return func() string {
-		machine, err := sim.Open(dir)
+		machine, err := sim.OpenRoot(root)
 		if err != nil {
 			return ""
 		}

@@ -55,7 +55,7 @@ func newMPSNode(t *testing.T) *mpsNode {
 // control runs the front end.
 func (n *mpsNode) control(lines ...string) (string, int) {
 	var out strings.Builder
-	code := MPSControl(n.machine.Dir(), nil, strings.NewReader(strings.Join(lines, "\n")), &out, &out)
+	code := MPSControl(n.machine.Root(), nil, strings.NewReader(strings.Join(lines, "\n")), &out, &out)
 	return out.String(), code
 }
 
@@ -64,7 +64,7 @@ func (n *mpsNode) start(args ...string) {
 	n.t.Helper()
 	n.exited = make(chan int, 1)
 	go func() {
-		n.exited <- MPSControl(n.machine.Dir(), append([]string{"-f"}, args...), strings.NewReader(""), &n.printed, &n.printed)
+		n.exited <- MPSControl(n.machine.Root(), append([]string{"-f"}, args...), strings.NewReader(""), &n.printed, &n.printed)
 	}()
 	limit := time.Now().Add(20 * time.Second)
 	for {
@@ -256,7 +256,7 @@ func TestMPSDaemonRefuses(t *testing.T) {
 			if tc.edit != nil {
 				tc.edit(n)
 			}
-			dir := n.machine.Dir()
+			dir := n.machine.Root()
 			if dir == "" {
 				dir = t.TempDir()
 			}

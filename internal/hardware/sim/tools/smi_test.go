@@ -39,7 +39,7 @@ func runSMI(t testing.TB, m *sim.Machine, args ...string) (string, int) {
 		args[i] = arg
 	}
 	var stdout, stderr bytes.Buffer
-	code := tools.SMI(m.Dir(), args, strings.NewReader(""), &stdout, &stderr)
+	code := tools.SMI(m.Root(), args, strings.NewReader(""), &stdout, &stderr)
 	if stderr.Len() > 0 {
 		t.Errorf("stderr: %s", &stderr)
 	}
@@ -175,7 +175,7 @@ func FuzzSMI(f *testing.F) {
 			t.Fatal(err)
 		}
 		var output bytes.Buffer
-		code := tools.SMI(m.Dir(), strings.Fields(line), strings.NewReader(""), &output, &output)
+		code := tools.SMI(m.Root(), strings.Fields(line), strings.NewReader(""), &output, &output)
 		after, err := m.Show()
 		if err != nil {
 			t.Fatal(err)

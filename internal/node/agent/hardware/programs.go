@@ -3,6 +3,7 @@ package hardware
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
 )
@@ -30,9 +31,9 @@ func RunSimulated(args []string, in io.Reader, out, errOut io.Writer) (int, erro
 	program, dir, rest := args[0], args[1], args[2:]
 	switch program {
 	case simulatedSMI:
-		return tools.SMI(dir, rest, in, out, errOut), nil
+		return tools.SMI(filepath.Join(dir, "root"), rest, in, out, errOut), nil
 	case mpsControl:
-		return tools.MPSControl(dir, rest, in, out, errOut), nil
+		return tools.MPSControl(filepath.Join(dir, "root"), rest, in, out, errOut), nil
 	}
 	return 0, fmt.Errorf("run simulated program: %q is not simulated; %s and %s are", program, simulatedSMI, mpsControl)
 }

@@ -69,6 +69,7 @@ func generate() []byte {
 		fmt.Fprintf(&out, "\n// %s answers the calls of nvml.%s that are not simulated.\ntype %s struct{ answer "+
 			"answer }\n\nvar _ nvml.%s = (*%s)(nil)\n\n",
 			b.name, b.of.Name(), b.name, b.of.Name(), b.name)
+		fmt.Fprintf(&out, "func (u *%s) unsupported(call string) nvml.Return { return u.answer.to(call) }\n\n", b.name)
 		for method := range b.of.Methods() {
 			writeMethod(&out, b, method)
 		}

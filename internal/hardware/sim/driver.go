@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// release is a version of the driver, and what it lacks of the newest one's interface.
+type release struct {
+	Version string `json:"version"`
+	// CUDA counts as cuDriverGetVersion does: 1000*major + 10*minor.
+	CUDA int `json:"cuda"`
+	// Without are the symbols that libnvidia-ml of this version does not export.
+	Without []string `json:"without,omitempty"`
+	// FieldsBelow is one more than the last field of nvmlDeviceGetFieldValues that it has; 0 is all.
+	FieldsBelow uint32 `json:"fieldsBelow,omitempty"`
+	// MIGProfilesInMIGMode is as in Options.
+	MIGProfilesInMIGMode bool `json:"migProfilesInMIGMode,omitempty"`
+	// Files is the folder of the files with code, below driverFolder; empty when libraries and programs are stand-ins without code.
+	Files string `json:"files,omitempty"`
+}
+
+// driverFolder has the driver's files with code, a folder per installation. The tree has hard links to them, so that a driver that was unloaded
+// comes back with the same files, and one that was upgraded with others.
+const driverFolder = machineFolder + "/driver"
+
+// The files in such a folder.
+const (
+	libraryFile  = "libnvidia-ml.so"
+	programsFile = "programs"
+)
+
+// programNames are the programs of the driver that are simulated.
+func programNames() []string { return []string{"nvidia-smi", "nvidia-cuda-mps-control"} }
+
+// releases are the versions of the driver that can be simulated, the newest first.
+func releases() []release {
+	// The second versions of the functions about MIG, which came after MIG itself.
+	secondMIG := []string{
+		"nvmlDeviceGetAttributes_v2", "nvmlComputeInstanceGetInfo_v2", "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstanceProfileInfoV",
+	}
+	// What came after R535.
+	later := []string{
+		"nvmlDeviceGetNumaNodeId", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo_v4", "nvmlDeviceGetAddressingMode",
+		"nvmlDeviceGetCapabilities", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetPlatformInfo", "nvmlDeviceGetPdi", "nvmlDeviceGetHandleByUUIDV",
+		"nvmlDeviceGetNvLinkInfo", "nvmlSystemGetDriverBranch", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetRemappedRows_v2",
+		"nvmlEventSetWait_v3",
+	}
+	return []release{
+		{Version: driverVersion, CUDA: cudaVersion},
+		{Version: "550.54.15", CUDA: 12040, Without: secondMIG, FieldsBelow: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
+		{Version: "535.183.01", CUDA: 12020, Without: later, FieldsBelow: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, MIGProfilesInMIGMode: true},
+	}
+}
+
+// Drivers are the versions of the driver that can be simulated, the newest first.
+func Drivers() []string {
+	var versions []string
+	for _, one := range releases() {
+		versions = append(versions, one.Version)
+	}
+	return versions
+}
+
+func findRelease(version string) (release, error) {
+	all := releases()
+	if version == "" {
+		return all[0], nil
+	}
+	for _, one := range all {
+		if one.Version == version {
+			return one, nil
+		}
+	}
+	return release{}, fmt.Errorf("driver %s is not simulated; want one of %s", version, strings.Join(Drivers(), ", "))
+}
+
+// with is the machine with the driver that was installed last.
+func (hw *hardware) with(st *state) *hardware {
+	if st.Driver == nil {
+		return hw
+	}
+	upgraded := *hw
+	upgraded.setRelease(*st.Driver)
+	return &upgraded
+}
+
+func (hw *hardware) setRelease(r release) {
+	hw.Driver, hw.NVML, hw.CUDA = r.Version, fmt.Sprintf("%d.%s", r.CUDA/1000, r.Version), r.CUDA
+	hw.MIGProfilesInMIGMode, hw.Without, hw.FieldsBelow, hw.Files = r.MIGProfilesInMIGMode, r.Without, r.FieldsBelow, r.Files
+}
+
+// Files are the driver's files that have code. The zero value is a driver whose files are stand-ins: it can be used in this process only
+// (Machine.NVML).
+type Files struct {
+	// Library is the simulated libnvidia-ml.so.1, Programs the simulated programs in one.
+	Library, Programs string
+}
+
+// FindFiles returns the files as `make build` puts them into a folder. An error names the one that is missing, and the fix.
+func FindFiles(folder string) (Files, error) {
+	files := Files{Library: filepath.Join(folder, "libnvidia-ml.so.1"), Programs: filepath.Join(folder, "berth-sim-tools")}
+	for _, file := range []string{files.Library, files.Programs} {
+		if _, err := os.Stat(file); err != nil {
+			return Files{}, fmt.Errorf("find the simulated driver: there is no %s (build it with: make build)", file)
+		}
+	}
+	return files, nil
+}
+
+// installFiles copies the files below the root, without the symbols that this version does not have. number tells installations apart.
+func installFiles(root string, r *release, files Files, number uint64) error {
+	if files == (Files{}) {
+		return nil
+	}
+	r.Files = fmt.Sprintf("%s-%d", r.Version, number)
+	folder := filepath.Join(root, driverFolder, r.Files)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("install simulated driver: %w", err)
+	}
+	for name, source := range map[string]string{libraryFile: files.Library, programsFile: files.Programs} {
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return fmt.Errorf("install simulated driver: %w", err)
+		}
+		if name == libraryFile {
+			content = withoutSymbols(content, r.Without)
+		}
+		target := filepath.Join(folder, name)
+		if err := os.WriteFile(target+".new", content, 0o755); err != nil {
+			return fmt.Errorf("install simulated driver: %w", err)
+		}
+		if err := os.Rename(target+".new", target); err != nil {
+			return fmt.Errorf("install simulated driver: %w", err)
+		}
+	}
+	return nil
+}
+
+// withoutSymbols renames symbols in the string table of a library, so that nobody finds them by their names.
+func withoutSymbols(library []byte, names []string) []byte {
+	library = bytes.Clone(library)
+	for _, name := range names {
+		from := []byte("\x00" + name + "\x00")
+		for {
+			at := bytes.Index(library, from)
+			if at < 0 {
+				break
+			}
+			library[at+1] = '_'
+		}
+	}
+	return library
+}
+
+// lacks tells whether libnvidia-ml of this driver does not export a symbol.
+func (hw *hardware) lacks(symbol string) bool { return slices.Contains(hw.Without, symbol) }
+
+// UpgradeDriver installs a driver, another version or the same again, and loads it. Processes that have the old library open keep it, and its
+// Init returns LIB_RM_VERSION_MISMATCH if the version is another.
+func (m *Machine) UpgradeDriver(version string, files Files) error {
+	r, err := findRelease(version)
+	if err != nil {
+		return fmt.Errorf("upgrade simulated driver: %w", err)
+	}
+	err = m.change(func(st *state) ([]event, error) {
+		if m.hw.with(st).Files != "" && files == (Files{}) {
+			return nil, errors.New("name the files of the new driver")
+		}
+		if err := installFiles(m.root, &r, files, st.DriverLoads+1); err != nil {
+			return nil, err
+		}
+		st.Driver = &r
+		st.loadDriver()
+		return []event{{Type: eventSetting, Note: "driver " + r.Version}}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("upgrade simulated driver: %w", err)
+	}
+	return nil
+}
+
+// addCode adds the driver's files that have code; false when there are none.
+func addCode(b *treeBuilder, hw *hardware, name, as string) bool {
+	if hw.Files == "" {
+		return false
+	}
+	b.same(name, path.Join(driverFolder, hw.Files, as))
+	return true
+}
+
+// removeOtherFiles removes what earlier installations left; processes that have such a file open keep it.
+func removeOtherFiles(root string, hw *hardware) error {
+	entries, err := os.ReadDir(filepath.Join(root, driverFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove files of the earlier driver: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.Name() == hw.Files {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(root, driverFolder, entry.Name())); err != nil {
+			return fmt.Errorf("remove files of the earlier driver: %w", err)
+		}
+	}
+	return nil
+}
