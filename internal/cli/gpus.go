@@ -107,7 +107,7 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 func noHardware(what string, local *evidence.Local) error {
 	var reasons []string
 	for _, one := range local.Unread {
-		if one.Source.Kind == trace.NVML || one.Source.Kind == trace.Ledger {
+		if one.Source.Kind == trace.Hardware || one.Source.Kind == trace.Ledger {
 			reasons = append(reasons, one.Why)
 		}
 	}
@@ -146,7 +146,7 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 
 // localNode returns a GPUNode built from the node's own sources.
 func localNode(local *evidence.Local) *v1alpha1.GPUNode {
-	picture := trace.Join(local.Evidence)
+	picture := trace.Join(vendors(), local.Evidence)
 	var holdings []gpu.Holding
 	for i := range picture.Pods {
 		pod := &picture.Pods[i]

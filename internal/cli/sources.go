@@ -117,12 +117,12 @@ func (s *sources) localGPUs(ctx context.Context) (*evidence.Local, error) {
 	if err != nil || local == nil || local.OfAgent || !s.hardwareAlone() {
 		return local, err
 	}
-	bare := evidence.Places{Node: s.places.Node}
+	bare := evidence.Places{Node: s.places.Node, Vendors: vendors()}
 	if err := s.hardware(&bare); err != nil {
 		return nil, err
 	}
 	local = bare.Collect(ctx)
-	local.Unread = slices.DeleteFunc(local.Unread, func(one trace.Unread) bool { return one.Source.Kind != trace.NVML })
+	local.Unread = slices.DeleteFunc(local.Unread, func(one trace.Unread) bool { return one.Source.Kind != trace.Hardware })
 	return local, nil
 }
 
@@ -130,6 +130,7 @@ func (s *sources) localGPUs(ctx context.Context) (*evidence.Local, error) {
 // /run on the host's own root.
 func (s *sources) rooted() (evidence.Places, error) {
 	places := s.places
+	places.Vendors = vendors()
 	if s.hostRoot == "/" {
 		return places, nil
 	}
@@ -155,6 +156,9 @@ func (s *sources) rooted() (evidence.Places, error) {
 		beneath("kubelet-dir", &places.KubeletDir), beneath("cdi-dir", dirs...),
 		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs), beneath("agent", &places.Agent))
 }
+
+// vendors returns the vendors whose names the sources of a node can have.
+func vendors() trace.Vendors { return trace.Vendors{nvidia.Traits()} }
 
 // onNode reports whether a kubelet has its state on this machine.
 func (s *sources) onNode() bool {

@@ -133,7 +133,7 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 	} else if names, err = askAPI(ctx, api, &all, query); err != nil {
 		return nil, err
 	}
-	found, err := trace.Join(all).Select(query)
+	found, err := trace.Join(vendors(), all).Select(query)
 	if missing, ok := errors.AsType[*trace.NotFoundError](err); ok {
 		return nil, notFound(missing, names, all.Unread)
 	}
@@ -164,7 +164,7 @@ func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query t
 				"the holders of a GPU are in the GPUNode objects of berth-agent, and on the node itself"}
 		}
 	}
-	picture := trace.Join(*all)
+	picture := trace.Join(vendors(), *all)
 	found, err := picture.Select(query)
 	if err != nil {
 		found = &trace.Trace{}

@@ -96,7 +96,7 @@ func sameDir(a, b string) bool {
 func (c *collector) hardware(ctx context.Context) {
 	known := map[gpu.UUID]bool{}
 	if c.local.Snapshot != nil {
-		source := trace.Source{Kind: trace.NVML, Path: "inventory of the agent, " + c.places.Agent}
+		source := trace.Source{Kind: trace.Hardware, Path: "inventory of the agent, " + c.places.Agent}
 		c.inventory(source, c.local.Snapshot)
 		for _, fact := range c.local.Devices {
 			known[fact.UUID] = true
@@ -105,13 +105,13 @@ func (c *collector) hardware(ctx context.Context) {
 			return // the agent does not use a driver of this machine
 		}
 	}
-	source := trace.Source{Kind: trace.NVML, Path: c.places.HardwareName}
+	source := trace.Source{Kind: trace.Hardware, Path: c.places.HardwareName}
 	snapshot, why := c.scan(ctx)
 	switch {
 	case why != "" && c.local.Snapshot != nil:
 		return
 	case why != "":
-		c.unread(trace.NVML, source.Path, why)
+		c.unread(trace.Hardware, source.Path, why)
 		return
 	case c.local.Snapshot == nil:
 		health.Once(snapshot, health.Rules{}, time.Now())

@@ -39,7 +39,7 @@ func (c *collector) containers() {
 		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"),
 			File: "config.json"}}, bundles...)
 	}
-	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles})
+	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles, Vendors: c.places.Vendors})
 	living, err := reader.Live()
 	if err != nil {
 		c.unread(trace.Process, proc, why(err))
@@ -79,31 +79,31 @@ func (c *collector) container(container *kubelet.Container, pids []int) {
 		c.unread(trace.OCISpec, container.ID, "pod "+ref.String()+", container "+name+": "+container.SpecError)
 	} else {
 		c.local.Pods = append(c.local.Pods, trace.PodFact{Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, Ref: ref})
-		c.local.Containers = append(c.local.Containers, specFact(container, ref, name, pids))
+		c.local.Containers = append(c.local.Containers, specFact(c.places.Vendors, container, ref, name, pids))
 	}
 	c.local.Containers = append(c.local.Containers, c.processFact(container, ref, name, pids))
 }
 
 // specFact returns the content of the OCI spec. The reader provides the variables; only a trace needs the mounts and
 // whether the container is privileged.
-func specFact(container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
+func specFact(vendors trace.Vendors, container *kubelet.Container, ref trace.Ref, name string, pids []int) trace.ContainerFact {
 	fact := trace.ContainerFact{
 		Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, ID: container.ID, Pod: ref, Container: name,
 		State: trace.StateRunning, PIDs: pids, Env: variables(container.Env),
 	}
 	for _, device := range container.Devices {
 		node := trace.Node{Path: device.Path, Major: int64(device.Major), Minor: int64(device.Minor)}
-		if trace.RelevantNode(node) {
+		if vendors.RelevantNode(node) {
 			fact.Nodes = append(fact.Nodes, node)
 		}
 	}
-	fact.Mounts, fact.Privileged = specDetails(container.Spec)
+	fact.Mounts, fact.Privileged = specDetails(vendors, container.Spec)
 	return fact
 }
 
 // specDetails reads the mounts that concern GPUs, and whether the device cgroup allows every device, which is the
 // effect of privileged.
-func specDetails(path string) (mounts []trace.Mount, privileged bool) {
+func specDetails(vendors trace.Vendors, path string) (mounts []trace.Mount, privileged bool) {
 	blob, err := readFile(path, maxOCISpec)
 	if err != nil {
 		return nil, false
@@ -131,7 +131,7 @@ func specDetails(path string) (mounts []trace.Mount, privileged bool) {
 	for _, mount := range spec.Mounts {
 		mounts = append(mounts, trace.Mount{HostPath: mount.Source, Path: mount.Destination})
 	}
-	mounts = trace.RelevantMounts(mounts)
+	mounts = vendors.RelevantMounts(mounts)
 	for _, rule := range spec.Linux.Resources.Devices {
 		if (rule.Type == "" || rule.Type == "a") && rule.Major == nil && rule.Minor == nil && (rule.Access == "" || rule.Access == "rwm") {
 			privileged = rule.Allow // the last such rule decides
@@ -155,31 +155,37 @@ func (c *collector) processFact(container *kubelet.Container, ref trace.Ref, nam
 		c.unread(trace.Process, filepath.Join(path, "environ"), why(err))
 	}
 	for _, variable := range variables(env) {
-		if trace.RelevantEnv(variable.Name) {
+		if c.places.Vendors.RelevantEnv(variable.Name) {
 			fact.Env = append(fact.Env, variable)
 		}
 	}
-	if fact.Nodes, err = deviceNodes(filepath.Join(path, "root")); err != nil {
+	if fact.Nodes, err = deviceNodes(c.places.Vendors, filepath.Join(path, "root")); err != nil {
 		fact.NoNodes = true
 		c.unread(trace.Process, filepath.Join(path, "root", "dev"), why(err))
 	}
 	if container.Spec != "" {
-		_, fact.Privileged = specDetails(container.Spec)
+		_, fact.Privileged = specDetails(c.places.Vendors, container.Spec)
 	}
 	return fact
 }
 
 // deviceNodes lists the GPU nodes in a container's /dev. The tree belongs to the container, so no link is followed out
 // of its root.
-func deviceNodes(rootPath string) ([]trace.Node, error) {
+func deviceNodes(vendors trace.Vendors, rootPath string) ([]trace.Node, error) {
 	root, err := os.OpenRoot(rootPath)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
 	var nodes []trace.Node
-	for _, dir := range [...]string{"dev", "dev/nvidia-caps", "dev/dri"} {
-		found, err := nodesIn(root, dir)
+	dirs := []string{"dev"}
+	for _, vendor := range vendors {
+		for _, folder := range vendor.NodeFolders {
+			dirs = append(dirs, "dev/"+folder)
+		}
+	}
+	for _, dir := range append(dirs, "dev/dri") {
+		found, err := nodesIn(vendors, root, dir)
 		if err != nil && dir == "dev" {
 			return nil, err
 		}
@@ -188,7 +194,7 @@ func deviceNodes(rootPath string) ([]trace.Node, error) {
 	return nodes, nil
 }
 
-func nodesIn(root *os.Root, dir string) ([]trace.Node, error) {
+func nodesIn(vendors trace.Vendors, root *os.Root, dir string) ([]trace.Node, error) {
 	opened, err := root.Open(dir)
 	if err != nil {
 		return nil, err
@@ -206,7 +212,7 @@ func nodesIn(root *os.Root, dir string) ([]trace.Node, error) {
 		}
 		major, minor, ok := numbers(info)
 		node := trace.Node{Path: "/" + dir + "/" + name, Major: major, Minor: minor}
-		if ok && trace.RelevantNode(node) {
+		if ok && vendors.RelevantNode(node) {
 			nodes = append(nodes, node)
 		}
 	}

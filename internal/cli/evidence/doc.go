@@ -36,9 +36,11 @@ type Places struct {
 	Node string
 	// Pod is the subject of the trace, if it is a pod whose name is known; the kubelet is queried by name.
 	Pod trace.Ref
+	// Vendors are the vendors whose names are looked for.
+	Vendors trace.Vendors
 	// Hardware scans the GPUs; nil if there is no hardware to scan.
 	Hardware Scanner
-	// HardwareName is the name of the source, such as "NVML" or the simulator's directory.
+	// HardwareName is the name of the source, such as the driver's library or the simulator's directory.
 	HardwareName string
 	// Simulated is the absolute path of the simulator's directory, if Hardware is a simulator.
 	Simulated string

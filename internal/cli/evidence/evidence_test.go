@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/google/go-cmp/cmp"
@@ -40,7 +41,7 @@ func TestDeviceNodesOfAContainer(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "dev/nvidia9"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := deviceNodes(root)
+	got, err := deviceNodes(trace.Vendors{nvidia.Traits()}, root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestDeviceNodesStayInTheContainer(t *testing.T) {
 		if err := os.Symlink(target, filepath.Join(root, "dev")); err != nil {
 			t.Fatal(err)
 		}
-		if nodes, err := deviceNodes(root); err == nil {
+		if nodes, err := deviceNodes(trace.Vendors{nvidia.Traits()}, root); err == nil {
 			t.Errorf("a link to %s was followed: %v", target, nodes)
 		}
 	}
@@ -84,7 +85,7 @@ func TestPrivileged(t *testing.T) {
 			if err := os.WriteFile(path, []byte(spec), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			mounts, got := specDetails(path)
+			mounts, got := specDetails(trace.Vendors{nvidia.Traits()}, path)
 			if got != test.want {
 				t.Errorf("privileged %v, want %v", got, test.want)
 			}
@@ -161,7 +162,7 @@ func TestNothingToRead(t *testing.T) {
 		}
 	}
 	for _, kind := range []trace.Kind{trace.Checkpoint, trace.PodResources, trace.Directory, trace.CDISpec,
-		trace.Process, trace.Ledger, trace.NVML} {
+		trace.Process, trace.Ledger, trace.Hardware} {
 		if !missing[kind] {
 			t.Errorf("%s is neither read nor said to be missing", kind)
 		}

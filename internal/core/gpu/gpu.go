@@ -162,7 +162,7 @@ type DeviceNode struct {
 }
 
 // DRM reports whether the node belongs to the kernel's graphics subsystem: the GPU computes without it.
-func (n DeviceNode) DRM() bool { return strings.HasPrefix(n.Path, "/dev/dri/") }
+func (n DeviceNode) DRM() bool { return strings.HasPrefix(n.Path, DRMPrefix) }
 
 // Driver is the version of a driver. The zero value means that there is none.
 type Driver struct {

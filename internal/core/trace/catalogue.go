@@ -10,15 +10,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// gpuMajor is the major number of /dev/nvidiaN and of NVIDIA's control nodes; minors from controlMinor up are control
-// nodes.
-const (
-	gpuMajor     = 195
-	controlMinor = 240
-)
-
 // catalogue resolves devices by every name that a source may use.
 type catalogue struct {
+	vendors Vendors
 	facts   map[gpu.UUID][]DeviceFact
 	uuids   []gpu.UUID // sorted
 	byIndex map[string]gpu.UUID
@@ -29,9 +23,10 @@ type catalogue struct {
 
 // newCatalogue builds the catalogue. For an index or a minor it prefers the hardware's value over the GPUNode's, which
 // may be older.
-func newCatalogue(devices []DeviceFact, specs []CDIFact) *catalogue {
+func newCatalogue(vendors Vendors, devices []DeviceFact, specs []CDIFact) *catalogue {
 	c := &catalogue{
-		facts: map[gpu.UUID][]DeviceFact{}, byIndex: map[string]gpu.UUID{}, byMinor: map[int64]gpu.UUID{},
+		vendors: vendors,
+		facts:   map[gpu.UUID][]DeviceFact{}, byIndex: map[string]gpu.UUID{}, byMinor: map[int64]gpu.UUID{},
 		byNode: map[[2]int64]gpu.UUID{}, cdi: map[string][]CDIFact{},
 	}
 	sorted := slices.Clone(devices)
@@ -69,7 +64,7 @@ func (c *catalogue) addSpecs(specs []CDIFact) {
 		id := cdiDevice(spec.Name)
 		var minors []int64
 		for _, node := range spec.Nodes {
-			if minor, is := gpuMinor(node); is {
+			if minor, is := c.vendors.minor(node); is {
 				minors = append(minors, minor)
 			}
 		}
@@ -153,7 +148,7 @@ func cdiDevice(name string) string {
 // ofNode returns the device that a node opens. primary is true for /dev/nvidiaN, which the container of a MIG device
 // has too.
 func (c *catalogue) ofNode(node Node) (id gpu.UUID, primary, ok bool) {
-	if minor, is := gpuMinor(node); is {
+	if minor, is := c.vendors.minor(node); is {
 		id, ok = c.byMinor[minor]
 		return id, true, ok
 	}
@@ -162,19 +157,6 @@ func (c *catalogue) ofNode(node Node) (id gpu.UUID, primary, ok bool) {
 	}
 	id, ok = c.byNode[[2]int64{node.Major, node.Minor}]
 	return id, false, ok
-}
-
-// gpuMinor returns N if the node is /dev/nvidiaN, by its numbers if they are known, otherwise by its path.
-func gpuMinor(node Node) (int64, bool) {
-	if node.Major >= 0 {
-		return node.Minor, node.Major == gpuMajor && node.Minor < controlMinor
-	}
-	digits, ok := strings.CutPrefix(node.Path, "/dev/nvidia")
-	if !ok {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(digits, 10, 32)
-	return n, err == nil && n >= 0
 }
 
 // nodeSet is what a list of device nodes shows.

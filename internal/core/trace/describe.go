@@ -2,7 +2,6 @@ package trace
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strings"
 
@@ -21,14 +20,14 @@ func (j *joiner) describe(container *Container, state *containerState, facts []C
 	}
 	for _, fact := range facts {
 		for _, variable := range fact.Env {
-			if RelevantEnv(variable.Name) {
+			if j.vendors.RelevantEnv(variable.Name) {
 				container.Env = addFact(container.Env, variable.Name, variable.Value, fact.Source)
 			}
 		}
 		for _, mount := range fact.Mounts {
 			container.Mounts = addFact(container.Mounts, mount.Path, mount.HostPath, fact.Source)
 		}
-		nodes = addNodes(nodes, gpuNodes(fact.Nodes), fact.Source)
+		nodes = addNodes(nodes, j.vendors.gpuNodes(fact.Nodes), fact.Source)
 	}
 	nodes = mergePaths(nodes)
 	j.compareNodes(container, state, nodes)
@@ -152,46 +151,9 @@ func (j *joiner) owner(devices []Device, node Node) *Device {
 	return nil
 }
 
-// RelevantEnv reports whether a variable concerns GPUs. Collectors drop all others, because a container's environment
-// contains secrets.
-func RelevantEnv(name string) bool {
-	for _, prefix := range [...]string{"NVIDIA_", "CUDA_", "BERTH_"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// RelevantMounts returns the mounts that concern GPUs. Shared memory does when it belongs to an MPS daemon.
-func RelevantMounts(mounts []Mount) []Mount {
-	beside := map[string]bool{}
-	for _, mount := range mounts {
-		if pipesOf(mount.Path) != "" {
-			beside[path.Dir(mount.HostPath)] = true
-		}
-	}
-	var relevant []Mount
-	for _, mount := range mounts {
-		found := mount.Path == mpsShm && beside[path.Dir(mount.HostPath)]
-		for _, part := range [...]string{"nvidia", "libcuda", "/mps"} {
-			found = found || strings.Contains(mount.Path, part) || strings.Contains(mount.HostPath, part)
-		}
-		if found {
-			relevant = append(relevant, mount)
-		}
-	}
-	return relevant
-}
-
 // gpuNodes removes nodes such as /dev/null.
-func gpuNodes(nodes []Node) []Node {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return !RelevantNode(n) })
-}
-
-// RelevantNode reports whether a device node concerns GPUs.
-func RelevantNode(node Node) bool {
-	return strings.HasPrefix(node.Path, "/dev/nvidia") || strings.HasPrefix(node.Path, "/dev/dri/") || node.Major == gpuMajor
+func (v Vendors) gpuNodes(nodes []Node) []Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return !v.RelevantNode(n) })
 }
 
 func addNodes(nodes []NodeFact, more []Node, source Source) []NodeFact {

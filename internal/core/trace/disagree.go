@@ -164,7 +164,7 @@ func (j *joiner) checkName(name string) {
 			means := cmp.Or(string(owner), "no known GPU")
 			j.disagree(Disagreement{Code: DeviceNodeDiffers, Device: meant[0], Statements: []Fact{
 				{Value: fmt.Sprintf("%s is %s, which is %s", name, NodeText(node), means), Sources: []Source{spec.Source}},
-				{Value: fmt.Sprintf("%s is /dev/nvidia%d", meant[0], fact.Minor), Sources: []Source{fact.Source}},
+				{Value: fmt.Sprintf("%s is %s", meant[0], j.vendors.node(fact)), Sources: []Source{fact.Source}},
 			}})
 		}
 	}
@@ -179,7 +179,7 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 		}
 		for _, device := range container.Devices {
 			for _, source := range j.evidence.Read {
-				covers := (source.Kind == NVML && local) || (source.Kind == GPUNode && pod.Node.Value != "" &&
+				covers := (source.Kind == Hardware && local) || (source.Kind == GPUNode && pod.Node.Value != "" &&
 					gpuNodeHost(source) == pod.Node.Value)
 				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
 					j.disagree(Disagreement{

@@ -24,13 +24,13 @@ const (
 	CDISpec      Kind = "CDI spec"     // files below /etc/cdi and /var/run/cdi
 	OCISpec      Kind = "OCI spec"     // the config.json that the runtime was started with
 	Process      Kind = "container"    // /proc of a process in the container
-	NVML         Kind = "NVML"         // the hardware inventory
+	Hardware     Kind = "NVML"         // the hardware inventory
 )
 
 // rank orders kinds in the order of a request.
 func (k Kind) rank() int {
 	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode,
-		CDISpec, OCISpec, Process, NVML}
+		CDISpec, OCISpec, Process, Hardware}
 	for i, kind := range order {
 		if kind == k {
 			return i

@@ -12,6 +12,7 @@ import (
 
 // joiner holds the evidence in canonical order, and indexes of it.
 type joiner struct {
+	vendors   Vendors
 	evidence  Evidence
 	directory *directory
 	catalogue *catalogue
@@ -112,11 +113,12 @@ func (c *containerState) live() bool {
 }
 
 // Join returns the whole picture. The order of the evidence does not matter, and the evidence is not changed.
-func Join(evidence Evidence) *Trace {
+func Join(vendors Vendors, evidence Evidence) *Trace {
 	canonical := canonicalise(evidence)
 	j := &joiner{
+		vendors:   vendors,
 		evidence:  canonical,
-		catalogue: newCatalogue(canonical.Devices, canonical.CDI),
+		catalogue: newCatalogue(vendors, canonical.Devices, canonical.CDI),
 		pods:      map[Ref]*podState{},
 		trace:     &Trace{Read: canonical.Read, Unread: canonical.Unread, Processes: canonical.Processes},
 	}

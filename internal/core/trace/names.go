@@ -141,7 +141,7 @@ func (j *joiner) containerEntries() []Entry {
 func (j *joiner) physical(entries []Entry) []Entry {
 	var list []Entry
 	for _, entry := range entries {
-		if !isGPU(entry.Resource, entry.IDs) {
+		if !j.vendors.isGPU(entry.Resource, entry.IDs) {
 			continue
 		}
 		ids := texts(j.statementOf(Source{}, "", entry.IDs).set)

@@ -18,8 +18,8 @@ func world(t *rapid.T) Evidence {
 	var e Evidence
 	for i := range gpus {
 		e.Devices = append(e.Devices, DeviceFact{
-			Source: Source{Kind: NVML}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
-			Nodes:   []Node{{fmt.Sprintf("/dev/nvidia%d", i), gpuMajor, int64(i)}},
+			Source: Source{Kind: Hardware}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i, PCI: fmt.Sprintf("0000:%02x:00.0", i),
+			Nodes:   []Node{{fmt.Sprintf("/dev/nvidia%d", i), 195, int64(i)}},
 			Sharing: SharingFact{Mode: rapid.SampledFrom([]string{"", ModeTimeSlicing, ModeMPS}).Draw(t, "mode"), Replicas: 4},
 		})
 		e.CDI = append(e.CDI, CDIFact{Source: Source{Kind: CDISpec}, Name: "k/gpu=" + string(deviceID(i)), Nodes: e.Devices[i].Nodes})
@@ -71,7 +71,7 @@ func names(set []int) []string {
 func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		evidence := world(t)
-		want := Join(evidence)
+		want := Join(testVendors(), evidence)
 		random := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
 		shuffled := merge(evidence, evidence) // duplicates must not matter
 		shuffle(random, shuffled.Pods)
@@ -80,7 +80,7 @@ func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
 		shuffle(random, shuffled.Containers)
 		shuffle(random, shuffled.CDI)
 		shuffle(random, shuffled.Devices)
-		if diff := cmp.Diff(want, Join(shuffled)); diff != "" {
+		if diff := cmp.Diff(want, Join(testVendors(), shuffled)); diff != "" {
 			t.Fatalf("trace depends on the order of the evidence (-first +shuffled):\n%s", diff)
 		}
 	})
@@ -134,7 +134,7 @@ func TestTwin(t *testing.T) {
 			}
 		}
 		got := map[string]bool{}
-		for _, d := range Join(evidence).Disagreements {
+		for _, d := range Join(testVendors(), evidence).Disagreements {
 			switch d.Code {
 			case DevicesDiffer:
 				got["differ "+d.Pod.UID] = true
@@ -224,7 +224,7 @@ func TestNearest(t *testing.T) {
 func BenchmarkJoin(b *testing.B) {
 	var e Evidence
 	for i := range 16 {
-		e.Devices = append(e.Devices, DeviceFact{Source: Source{Kind: NVML}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i})
+		e.Devices = append(e.Devices, DeviceFact{Source: Source{Kind: Hardware}, UUID: deviceID(i), Index: fmt.Sprint(i), Minor: i})
 	}
 	for p := range 100 {
 		ref := Ref{UID: fmt.Sprintf("u%d", p), Namespace: "ns", Name: fmt.Sprintf("p%d", p)}
@@ -236,6 +236,6 @@ func BenchmarkJoin(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		Join(e)
+		Join(testVendors(), e)
 	}
 }

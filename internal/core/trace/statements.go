@@ -10,20 +10,17 @@ import (
 // replicaMark separates the UUID from the replica number in the kubelet's device ID.
 const replicaMark = "::"
 
-// visibleDevices is the variable of the envvar and volume-mounts strategies; visibleMounts is the folder in which the
-// latter mounts one path per device.
 const (
-	visibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	visibleMounts  = "/var/run/nvidia-container-devices"
-	// givenDevices is the prefix of the variables in Berth's own answer, one per resource: GPU[/MIG][#share], separated
-	// by commas.
-	givenDevices = "BERTH_DEVICES"
+	// berthVariables is how the names of Berth's own variables begin; givenDevices of those in its answer, one per resource:
+	// GPU[/MIG][#share], separated by commas.
+	berthVariables = "BERTH_"
+	givenDevices   = berthVariables + "DEVICES"
 )
 
 // The fields of an answer and of a container that name devices.
 const (
-	fieldEnv         = "env " + visibleDevices
-	fieldGiven       = "env " + givenDevices
+	fieldEnv         = "env "
+	fieldGiven       = fieldEnv + givenDevices
 	fieldMounts      = "mounts"
 	fieldCDI         = "cdi_devices"
 	fieldAnnotations = "annotations"
@@ -59,11 +56,6 @@ func sortedTexts(texts []string) []string {
 	return slices.Compact(texts)
 }
 
-// isGPU reports whether a resource consists of GPUs, by its vendor or by the IDs of its devices.
-func isGPU(resource string, ids []string) bool {
-	return strings.HasPrefix(resource, "nvidia.com/") || slices.ContainsFunc(ids, isUUID)
-}
-
 // statements returns all statements about a container's devices in the order of the sources, including implied ones.
 func (j *joiner) statements(pod *podState, c *containerState) []statement {
 	said := j.assignmentStatements(c)
@@ -86,7 +78,7 @@ func (j *joiner) assignmentStatements(c *containerState) []statement {
 	resource := map[Source]string{}
 	var order []Source
 	for _, fact := range c.assignments {
-		if !isGPU(fact.Resource, fact.IDs) {
+		if !j.vendors.isGPU(fact.Resource, fact.IDs) {
 			continue
 		}
 		if _, seen := ids[fact.Source]; !seen {
@@ -111,9 +103,11 @@ func (j *joiner) answerStatements(answer AnswerFact) []statement {
 			said = append(said, j.statementOf(source, answer.Resource, ids))
 		}
 	}
-	say(fieldEnv, visible(answer.Env))
+	for _, name := range j.vendors.variables() {
+		say(fieldEnv+name, visible(name, answer.Env))
+	}
 	say(fieldGiven, berthDevices(answer.Env))
-	say(fieldMounts, mounted(answer.Mounts))
+	say(fieldMounts, j.vendors.mounted(answer.Mounts))
 	say(fieldCDI, cdiDevices(answer.CDINames))
 	for _, annotation := range answer.Annotations {
 		if names := strings.Split(annotation.Value, ","); strings.Contains(annotation.Value, "=") {
@@ -128,12 +122,12 @@ func (j *joiner) answerStatements(answer AnswerFact) []statement {
 	return said
 }
 
-// visible returns the list in NVIDIA_VISIBLE_DEVICES, or nil if the value names no device. As in a process, the last
+// visible returns the list in the variable, such as NVIDIA_VISIBLE_DEVICES, or nil if the value names no device. As in a process, the last
 // assignment applies.
-func visible(env []EnvVar) []string {
+func visible(name string, env []EnvVar) []string {
 	value := ""
 	for _, variable := range env {
-		if variable.Name == visibleDevices {
+		if variable.Name == name {
 			value = variable.Value
 		}
 	}
@@ -162,17 +156,6 @@ func berthDevices(env []EnvVar) []string {
 	return ids
 }
 
-func mounted(mounts []Mount) []string {
-	var ids []string
-	for _, mount := range mounts {
-		id, ok := strings.CutPrefix(mount.Path, visibleMounts+"/")
-		if ok && !strings.Contains(id, "/") {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
 // cdiDevices removes names without a device: all, and the MPS daemons.
 func cdiDevices(names []string) []string {
 	var ids []string
@@ -196,7 +179,9 @@ func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) [
 			said = append(said, j.statementOf(source, "", ids))
 		}
 	}
-	say(fieldEnv, visible)
+	for _, name := range j.vendors.variables() {
+		say(fieldEnv+name, func(env []EnvVar) []string { return visible(name, env) })
+	}
 	say(fieldGiven, berthDevices)
 	if fact.NoNodes || fact.Privileged {
 		return said

@@ -58,7 +58,7 @@ func runTrace(t *testing.T, d *datadriven.TestData, base Evidence) string {
 		}
 	}
 	evidence = merge(evidence, parseEvidence(t, d.Input))
-	selected, err := Join(evidence).Select(query)
+	selected, err := Join(testVendors(), evidence).Select(query)
 	var missing *NotFoundError
 	switch {
 	case errors.As(err, &missing):
@@ -72,7 +72,7 @@ func runTrace(t *testing.T, d *datadriven.TestData, base Evidence) string {
 func kindNames() map[string]Kind {
 	return map[string]Kind{
 		"spec": PodSpec, "status": PodStatus, "dir": Directory, "checkpoint": Checkpoint, "answer": AllocResp,
-		"podresources": PodResources, "ledger": Ledger, "gpunode": GPUNode, "cdi": CDISpec, "oci": OCISpec, "proc": Process, "nvml": NVML,
+		"podresources": PodResources, "ledger": Ledger, "gpunode": GPUNode, "cdi": CDISpec, "oci": OCISpec, "proc": Process, "nvml": Hardware,
 	}
 }
 
@@ -155,7 +155,7 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 		fact := ContainerFact{
 			Source: source, ID: args["id"], Pod: ref, Container: args["container"], Privileged: args["privileged"] == "true",
 			Env: parseEnv(args["env"]), Nodes: parseNodes(t, args["nodes"]), NoNodes: args["nodes"] == "unseen",
-			Mounts: RelevantMounts(parseMounts(args["mounts"])),
+			Mounts: testVendors().RelevantMounts(parseMounts(args["mounts"])),
 		}
 		for _, pid := range list(args["pids"]) {
 			fact.PIDs = append(fact.PIDs, number(t, pid))

@@ -243,7 +243,7 @@ func (a *Agent) wireLedger() (*grants.Grants, error) {
 		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
 			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot,
-			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(),
+			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(), Vendors: []gpu.Traits{nvidia.Traits()},
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
 		Granted:   func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) },

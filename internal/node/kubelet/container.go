@@ -79,6 +79,8 @@ type ContainersDeps struct {
 	Bundles    []Bundle
 	// GrantsDir is the host's directory of grants (see GrantID); if empty, no grants are found.
 	GrantsDir string
+	// Vendors are the vendors whose environment variables a Container has; those of Berth are always included.
+	Vendors []gpu.Traits
 }
 
 // Containers finds the running containers of a node: those in whose cgroup a thread runs (see Cgroups). It caches their
@@ -176,7 +178,7 @@ func (c *Containers) describe(id string) Container {
 		}
 		path := filepath.Join(bundle.Dir, id, bundle.File)
 		if err == nil {
-			err = result.readSpec(blob, c.deps.GrantsDir)
+			err = result.readSpec(blob, c.deps)
 		}
 		if err != nil {
 			result.SpecError = fmt.Sprintf("read OCI spec %s: %v", path, err)
@@ -202,7 +204,7 @@ type ociSpec struct {
 	} `json:"linux"`
 }
 
-func (c *Container) readSpec(blob []byte, grantsDir string) error {
+func (c *Container) readSpec(blob []byte, deps ContainersDeps) error {
 	var spec ociSpec
 	if err := json.Unmarshal(blob, &spec); err != nil {
 		return err
@@ -230,15 +232,16 @@ func (c *Container) readSpec(blob []byte, grantsDir string) error {
 	slices.SortStableFunc(c.Devices, func(a, b gpu.DeviceNode) int { return strings.Compare(a.Path, b.Path) })
 	c.Grants = nil
 	for _, mount := range spec.Mounts {
-		if id, ok := GrantID(mount.Source, grantsDir); ok && grantsDir != "" {
+		if id, ok := GrantID(mount.Source, deps.GrantsDir); ok && deps.GrantsDir != "" {
 			c.Grants = append(c.Grants, id)
 		}
 	}
 	slices.Sort(c.Grants)
 	c.Env = map[string]string{}
 	for name, value := range parseEnvironment(spec.Process.Env) {
-		if strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "BERTH_") || strings.HasPrefix(name,
-			"CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" {
+		if strings.HasPrefix(name, "BERTH_") || slices.ContainsFunc(deps.Vendors, func(t gpu.Traits) bool {
+			return slices.ContainsFunc(t.Assigning, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		}) {
 			c.Env[name] = value
 		}
 	}

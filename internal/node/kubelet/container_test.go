@@ -114,7 +114,7 @@ func FuzzReadSpec(f *testing.F) {
 	f.Add([]byte(`{"process":{"env":["A=1"]},"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":-1}]}}`))
 	f.Fuzz(func(t *testing.T, blob []byte) {
 		var c Container
-		if c.readSpec(blob, "/run/berth/grants") == nil {
+		if c.readSpec(blob, ContainersDeps{GrantsDir: "/run/berth/grants"}) == nil {
 			c.Open(twoGPUs())
 		}
 	})
@@ -173,7 +173,7 @@ func testContainers(t *testing.T, tree *cgroupTree) {
 		{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
 		{"path": "/dev/sda", "type": "b", "major": 195, "minor": 1},
 	}, "HOME=/", "NVIDIA_VISIBLE_DEVICES=void", "BERTH_DEVICES_NVIDIA_COM_GPU="+string(gpu0))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants"})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
 	got, err := containers.Live()
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestContainersWithoutSpec(t *testing.T) {
 	tree.container("kubepods/pod"+uid1+"/"+id1, 1)
 	tree.container("kubepods/pod"+uid1+"/"+id2, 2)
 	writeBundle(t, run, id2, []byte("{"))
-	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants"})
+	containers := NewContainers(ContainersDeps{ProcRoot: tree.proc, Bundles: DefaultBundles(run), GrantsDir: "/run/berth/grants", Vendors: []gpu.Traits{{Assigning: []string{"NVIDIA_"}}}})
 	got, err := containers.Live()
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%v, %v", got, err)
