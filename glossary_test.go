@@ -11,6 +11,7 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"internal/node/gpunode",
 	"internal/node/ledger",
 	"internal/cli",
 	"internal/cli/doctor",

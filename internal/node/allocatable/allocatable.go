@@ -1,19 +1,20 @@
-// Package allocatable owns what can be allocated on the node now, by GPU and partition: the use that is in force, the class
-// of its health, whether it is ready, and what is injected into a container with it. The front ends read it from here, as
-// does everything that is derived from the use: time slices, MPS daemons, the CDI spec, labels, GPUNode.
+// Package allocatable owns what can be allocated on the node now, by GPU and partition: the use that is in force, the
+// class of its health, whether it is ready, and what is injected into a container with it. The front ends read it from
+// here, as does everything that is derived from the use: time slices, MPS daemons, the CDI spec, labels, GPUNode.
 //
 // It guarantees that a device which is held keeps its resource and its sharing mode until it is released, also over a
-// restart of the agent and when the record of its use is lost; that a change of the use is on disk before it is in force;
-// and that reading the present state makes no file, API or hardware call and takes no lock that is held over one.
+// restart of the agent and when the record of its use is lost; that a change of the use is on disk before it is in
+// force; and that reading the present state makes no file, API or hardware call and takes no lock that is held over
+// one.
 //
-// What wakes it: the inventory, the configuration, and the ledger. It settles the use when the hardware, the settings, the
-// pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of any other
-// device changes none of these and is not followed by a settlement.
+// What wakes it: the inventory, the configuration, and the ledger. It settles the use when the hardware, the settings,
+// the pending MIG changes, or the holders of a device that waits for its release have changed. An allocation of any
+// other device changes none of these and is not followed by a settlement.
 //
 // What it writes: units.json, and the problems of the sources "offers", "units" and "units-file".
 //
-// What it never waits for: the API server, the driver, the kubelet. It waits for the disk; nobody who reads the present
-// state waits for that.
+// What it never waits for: the API server, the driver, the kubelet. It waits for the disk; readers of the present state
+// do not.
 //
 // It must not import a front end, an adapter or a publisher.
 package allocatable
@@ -33,8 +34,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// FileName is the name of the file that records the use in force. The kubelet's checkpoint has the names of devices only,
-// and nothing but this file distinguishes a time-sliced replica from an MPS replica of the same name.
+// FileName is the name of the file that records the use in force. The kubelet's checkpoint has the names of devices
+// only, and nothing but this file distinguishes a time-sliced replica from an MPS replica of the same name.
 const FileName = "units.json"
 
 // Step is a moment at which a test can stop a settlement.
@@ -45,7 +46,7 @@ const (
 	// StepSettle: the use of the devices is about to be computed.
 	StepSettle Step = "settle units"
 	// StepKept: the new use of the devices is on disk and not yet in force.
-	StepKept Step = "units kept"
+	StepKept Step = "Stored units"
 )
 
 // Inventory is the node's hardware.
@@ -56,8 +57,8 @@ type Inventory interface {
 
 // Settings is the configuration.
 type Settings interface {
-	// Current returns the settings in force, and a version that changes with every change of the configuration; known is
-	// false while it is not known which settings are in force.
+	// Current returns the settings in force, and a version that changes with every change of the configuration; known
+	// is false while it is not known which settings are in force.
 	Current() (settings offer.Settings, version int, known bool)
 	Subscribe() *signal.Subscription
 }
@@ -68,7 +69,7 @@ type Ledger interface {
 	Subscribe() *signal.Subscription
 }
 
-// Deps are what Devices needs.
+// Deps are the dependencies of Devices.
 type Deps struct {
 	// StateDir is the folder of the file; content that was written in another boot than BootID is void.
 	StateDir, BootID string
@@ -84,7 +85,7 @@ type Deps struct {
 	Fault func(Step) error
 }
 
-// Devices is the actor. Make it with Open, start it with Run.
+// Devices is the actor. Create it with Open, start it with Run.
 type Devices struct {
 	deps    Deps
 	file    statefile.File[[]offer.Unit]
@@ -93,19 +94,19 @@ type Devices struct {
 	// use is signalled when the use or the settings have changed, present also when the Injector has changed.
 	use, present signal.Broadcast
 
-	// settling is held during a settlement, over the write of the file. No reader takes it.
+	// settling is held during a settlement, over the write of the file. No reader locks it.
 	settling sync.Mutex
-	// lost is true until the first settlement when there was a file that could not be used.
+	// lost is true until the first settlement when there was an invalid file.
 	lost bool
 	// unsaved is true while the file does not have the units in force.
 	unsaved bool
-	// last is what the last settlement was made of; nil before the first.
+	// last has the inputs of the last settlement; nil before the first.
 	last *inputs
 	// signalled is the version of the configuration when the subscriptions were last signalled.
 	signalled int
 }
 
-// inputs are what a settlement depends on, besides the units that it starts from.
+// inputs are the inputs of a settlement, besides the units that it starts from.
 type inputs struct {
 	snapshot *gpu.Snapshot
 	settings offer.Settings
@@ -120,8 +121,8 @@ func File(stateDir, bootID string) statefile.File[[]offer.Unit] {
 	}
 }
 
-// Open reads what was in force before. After a reboot nothing was: no container is left. The result says whether the
-// file could be used; a file that could not is reported by the caller.
+// Open reads the units that were in force. After a reboot there are none, because no container is left. The result says
+// whether the file was valid; the caller reports an invalid one.
 func Open(deps Deps) (*Devices, statefile.Result) {
 	if deps.Fault == nil {
 		deps.Fault = func(Step) error { return nil }
@@ -136,8 +137,8 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 // Units returns the use in force. The list must not be changed.
 func (d *Devices) Units() []offer.Unit { return *d.current.Load() }
 
-// ResourceNames returns the names under which devices are allocated now, and those under which held devices were allocated,
-// sorted.
+// ResourceNames returns the names under which devices are allocated now, and those under which held devices were
+// allocated, sorted.
 func (d *Devices) ResourceNames() []string {
 	var names []string
 	for _, unit := range d.Units() {
@@ -152,8 +153,8 @@ func (d *Devices) ResourceNames() []string {
 	return slices.Compact(names)
 }
 
-// Begin makes the first settlement. Before it, nothing is settled: the caller calls it when it is known who holds what and
-// which MIG layout is wanted.
+// Begin makes the first settlement. Before it, nothing is settled: the caller calls it when the holdings and the wanted
+// MIG layout are known.
 func (d *Devices) Begin() {
 	d.began.Set()
 	d.Settle()
@@ -183,9 +184,9 @@ func (d *Devices) Run(ctx context.Context) error {
 }
 
 // Settle brings the use in line with the present hardware, settings, MIG changes and holders, and returns when it is in
-// force. It computes nothing while none of these has changed since the last settlement. It signals the subscriptions once when the
-// use or the configuration has changed: settings that do not concern the use, such as the allocation policy, are read by
-// the same subscribers.
+// force. It computes nothing while none of these has changed since the last settlement. It signals the subscriptions
+// once when the use or the configuration has changed: settings that do not concern the use, such as the allocation
+// policy, are read by the same subscribers.
 func (d *Devices) Settle() {
 	if !d.began.Is() {
 		return
@@ -233,11 +234,14 @@ func (d *Devices) settle(now *inputs) (changed bool, err error) {
 		before = offer.Recover(d.held(), now.settings.ResourceName)
 	}
 	held := d.held()
-	next := offer.Settle(now.snapshot, wanted, before, func(key gpu.DeviceKey) []string { return gpu.HolderNames(held, key) }, now.settings.Changing)
+	next := offer.Settle(now.snapshot, wanted, before, func(key gpu.DeviceKey) []string {
+		return gpu.HolderNames(held,
+			key)
+	}, now.settings.Changing)
 	if slices.Equal(before, next) && !d.lost && !d.unsaved {
 		return false, nil
 	}
-	// Saved before it takes effect, so that no restart forgets a replica that may be held.
+	// It is saved before it takes effect, so that no restart loses a replica that may be held.
 	err = d.file.Save(next)
 	d.unsaved = err != nil
 	if err != nil {

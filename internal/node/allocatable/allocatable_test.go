@@ -43,7 +43,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
 	for i, id := range []gpu.UUID{"GPU-a", "GPU-b"} {
-		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{UUID: id, Index: i, Product: "Tesla T4", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7, Minor: 5}})
+		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{UUID: id, Index: i, Product: "Tesla T4", MemoryBytes: 16 << 30,
+			ComputeCapability: gpu.Version{Major: 7, Minor: 5}})
 	}
 	return &world{t: t, dir: t.TempDir(), snapshot: snapshot, held: map[gpu.DeviceKey]string{}, problems: map[string][]gpu.Cause{}}
 }
@@ -301,19 +302,19 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 	}
 }
 
-// TestRestart: what a new agent does with the file of the one before.
+// TestRestart: a new agent uses the file of the previous one.
 func TestRestart(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 2}
 	tests := map[string]struct {
 		boot string
-		// spoil changes the file; nil leaves it.
+		// spoil changes the file; nil does not.
 		spoil func([]byte) []byte
 		held  bool
 		want  string
-		// problem is what is reported of the file.
+		// problem is the reported problem of the file.
 		problem string
 	}{
-		"the file tells the mode of a replica that is held": {
+		"the file has the mode of a replica that is held": {
 			held: true, want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2) draining: waits for ns/a to end, then becomes nvidia.com/shared (MPS x2)",
 		},
 		"nothing is held": {want: "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (MPS x2)"},
@@ -390,7 +391,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 	w.settings = share(offer.TimeSlicing, 2)
 	d.Settle()
-	if got := uses(d); !strings.Contains(got, "time-sliced x2") || len(w.problems["units"]) != 1 || w.problems["units"][0].Code != "STATE_UNWRITABLE" {
+	if got := uses(d); !strings.Contains(got,
+		"time-sliced x2") || len(w.problems["units"]) != 1 || w.problems["units"][0].Code != "STATE_UNWRITABLE" {
 		t.Errorf("in force: %s; problems %v", got, w.problems)
 	}
 	if err := os.Remove(w.dir); err != nil {
@@ -402,7 +404,7 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// TestStoppedSettlement: what was not completed has no effect, and is settled at the next wake-up.
+// TestStoppedSettlement: an incomplete settlement has no effect, and is repeated at the next wake-up.
 func TestStoppedSettlement(t *testing.T) {
 	for _, step := range []Step{StepSettle, StepKept} {
 		t.Run(string(step), func(t *testing.T) {

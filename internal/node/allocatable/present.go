@@ -6,28 +6,29 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// Injector says how devices reach containers. It answers from memory.
+// Injector returns how devices are injected into containers. It only reads memory.
 type Injector interface {
 	// Known reports whether it is known what can be injected; it is not before the host's files were read.
 	Known() bool
 	// Injectable reports whether the container runtime can inject a device.
 	Injectable(key gpu.DeviceKey) bool
-	// Injection returns what a container gets with a device of a mode, and why that is not possible now; empty when it is.
+	// Injection returns what a container gets with a device of a mode, and why that is not possible now; empty when it
+	// is.
 	Injection(key gpu.DeviceKey, mode offer.Mode) (injection offer.Injection, notReady string)
 }
 
-// Device is a GPU or a partition with everything that an allocation of it depends on now, but for its holders. The name for
-// it in Use.Resource is a front end's and means nothing here.
+// Device is a GPU or a partition with everything that an allocation of it depends on now, except its holders. The name
+// in Use.Resource belongs to a front end and is not interpreted here.
 type Device struct {
 	offer.Placed
 	// Injectable is false while the container runtime cannot inject the device, such as one that was just found.
 	Injectable bool
-	// NotReady says why containers cannot use the device now; empty when they can.
+	// NotReady is the reason why containers cannot use the device now; empty when they can.
 	NotReady string
 }
 
-// Current returns what can be allocated now, in the order of the GPUs' index, then the MIG devices'. It is computed from
-// memory at each call: the latest snapshot, the use in force, and what can be injected.
+// Current returns what can be allocated now, in the order of the GPUs' index, then the MIG devices'. It is computed
+// from memory at each call: the latest snapshot, the use in force, and what can be injected.
 func (d *Devices) Current() []Device {
 	injector := d.deps.Injector
 	if !injector.Known() {
@@ -43,7 +44,7 @@ func (d *Devices) Current() []Device {
 	return devices
 }
 
-// Offers is the kubelet's view of devices. It leaves out what cannot be injected: a device that was just found is in the
+// Offers returns the kubelet's view of devices. It leaves out devices that cannot be injected: a new device is in the
 // inventory before it is in the CDI spec. A device that is not ready is listed as unhealthy.
 func Offers(devices []Device) []offer.Offer {
 	placed := make([]offer.Placed, 0, len(devices))
@@ -59,7 +60,8 @@ func Offers(devices []Device) []offer.Offer {
 	return offer.List(placed)
 }
 
-// KeysOn returns the keys under which devices of a GPU are in use or can be allocated: the GPU, its partitions, or replicas.
+// KeysOn returns the keys under which devices of a GPU are in use or can be allocated: the GPU, its partitions, or
+// replicas.
 func (d *Devices) KeysOn(id gpu.UUID) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	for _, o := range offer.Build(d.deps.Inventory.Current(), d.Units()) {
@@ -78,7 +80,7 @@ func (d *Devices) Subscribe() *signal.Subscription { return d.present.Subscribe(
 // SubscribeUse signals when the use in force or the settings may have changed.
 func (d *Devices) SubscribeUse() *signal.Subscription { return d.use.Subscribe() }
 
-// InjectionChanged says that the Injector has other answers than before. It never waits.
+// InjectionChanged signals that the results of the Injector have changed. It never waits.
 func (d *Devices) InjectionChanged() { d.present.Set() }
 
 // useChanged signals all subscriptions.

@@ -17,22 +17,20 @@ type Input struct {
 	// AgentVersion is the version of the agent that publishes the object.
 	AgentVersion string
 	Snapshot     *gpu.Snapshot
-	// Holdings are those of the ledger, without the ones of which the pod is not known yet.
+	// Holdings are those of the ledger, without the ones whose pod is not known yet.
 	Holdings []gpu.Holding
-	// Offered says as what each GPU and MIG device is given out; one that is not in it is
-	// not given out.
+	// Offered is the use of each advertised GPU and MIG device.
 	Offered map[gpu.UUID]v1alpha1.DeviceOffer
-	// Excluded are the GPUs that the configuration leaves alone.
+	// Excluded are the GPUs that the configuration excludes.
 	Excluded map[gpu.UUID]bool
 	// Config is the configuration in force.
 	Config v1alpha1.GPUConfigStatus
-	// Conditions are taken over as they are: who judges them knows when they turned.
+	// Conditions are copied unchanged, with their transition times.
 	Conditions []metav1.Condition
 }
 
-// Build makes the object of a node. It is a pure function: the order of the holdings
-// and conditions does not matter, and holdings of devices that the snapshot does not have
-// are left out.
+// Build returns the object of a node. It is a pure function. The order of holdings and conditions does not matter, and
+// holdings of devices that the snapshot does not have are left out.
 func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	snapshot := in.Snapshot
 	node := &v1alpha1.GPUNode{TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUNode)}
@@ -69,7 +67,7 @@ func conditions(list []metav1.Condition) []metav1.Condition {
 	return list
 }
 
-// holdersOf orders the holders of each device by pod, container and share.
+// holdersOf returns the holders of each device, sorted by pod, container and replica.
 func holdersOf(holdings []gpu.Holding) map[gpu.UUID][]v1alpha1.Holder {
 	holders := map[gpu.UUID][]v1alpha1.Holder{}
 	for _, h := range holdings {
@@ -82,7 +80,7 @@ func holdersOf(holdings []gpu.Holding) map[gpu.UUID][]v1alpha1.Holder {
 	return holders
 }
 
-// holder is a holding in the words of the API, which tells the name of a pod from that of a ResourceClaim.
+// holder converts a holding to the type of the API, which distinguishes the names of pods and ResourceClaims.
 func holder(h gpu.Holding) v1alpha1.Holder {
 	made := v1alpha1.Holder{
 		Kind: string(h.Holder.Kind), ID: h.Holder.ID, Namespace: h.Holder.Namespace, Pod: h.Holder.Name, PodUID: h.Holder.PodUID,
@@ -136,7 +134,7 @@ func device(g *gpu.GPU, holders map[gpu.UUID][]v1alpha1.Holder, offered map[gpu.
 	return made
 }
 
-// offerOf is a copy of its own, since the object outlives the map.
+// offerOf returns a copy, since the object outlives the map.
 func offerOf(id gpu.UUID, offered map[gpu.UUID]v1alpha1.DeviceOffer) *v1alpha1.DeviceOffer {
 	if offer, ok := offered[id]; ok {
 		return &offer
@@ -159,7 +157,7 @@ func health(h gpu.Health) v1alpha1.DeviceHealth {
 	return v1alpha1.DeviceHealth{State: string(cmp.Or(h.State, gpu.Healthy)), Causes: causes(h.Causes), Recovery: string(h.Recovery)}
 }
 
-// partHealth is absent for a MIG device that nothing was said of.
+// partHealth returns nil for a MIG device without a health verdict.
 func partHealth(h gpu.Health) *v1alpha1.DeviceHealth {
 	if h.State == "" {
 		return nil
@@ -168,8 +166,8 @@ func partHealth(h gpu.Health) *v1alpha1.DeviceHealth {
 	return &made
 }
 
-// causes keeps whole seconds: the API's times have no more, and an object that comes
-// back must equal the one that was sent.
+// causes truncates times to seconds, the precision of the API, so that an object that is read equals the one that was
+// written.
 func causes(list []gpu.Cause) []v1alpha1.Cause {
 	var out []v1alpha1.Cause
 	for _, cause := range list {
@@ -219,7 +217,7 @@ func summary(devices []v1alpha1.GPUDevice) v1alpha1.GPUSummary {
 	return sum
 }
 
-// Held tells whether anybody holds the GPU, a share or a part of it.
+// Held reports whether the GPU, a replica or a partition of it is held.
 func Held(device *v1alpha1.GPUDevice) bool {
 	return len(device.Holders) > 0 || slices.ContainsFunc(device.MIGDevices, func(m v1alpha1.MIGDevice) bool { return len(m.Holders) > 0 })
 }

@@ -68,23 +68,28 @@ func input() Input {
 		AgentVersion: "v1.2.3",
 		Snapshot:     snapshot(), Holdings: holdings(),
 		Offered: map[gpu.UUID]v1alpha1.DeviceOffer{
-			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long", Draining: "becomes MPS once ml/a has ended"},
+			"GPU-a": {Resource: "nvidia.com/gpu.shared", Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
+				Draining: "becomes MPS once ml/a has ended"},
 			"GPU-d": {Resource: "nvidia.com/gpu", Sharing: "mps", Replicas: 8, PinnedMemoryMiB: 5120, ActiveThreadPercentage: 12},
 			"MIG-1": {Resource: "nvidia.com/mig-1g.5gb"},
 			"GPU-x": {Resource: "nvidia.com/gpu"},
 		},
 		Config: v1alpha1.GPUConfigStatus{Source: "berth-system/berth/node.yaml", MIGLayout: "all-1g.5gb", MIGConfigMap: "berth-system/mig"},
 		Conditions: []metav1.Condition{
-			{Type: "MIGApplied", Status: "False", Reason: "Waiting", Message: "waits for ml/a", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC))},
-			{Type: "ConfigAccepted", Status: "True", Reason: "Accepted", LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 9, 0, 0, 0, time.UTC))},
+			{Type: "MIGApplied", Status: "False", Reason: "Waiting", Message: "waits for ml/a",
+				LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 10, 0, 0, 999, time.UTC))},
+			{Type: "ConfigAccepted", Status: "True", Reason: "Accepted",
+				LastTransitionTime: metav1.NewTime(time.Date(2026, 9, 1, 9, 0, 0, 0, time.UTC))},
 		},
 	}
 }
 
 func holdings() []gpu.Holding {
 	return []gpu.Holding{
-		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "b", PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"}},
-		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "a", PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 2}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "b",
+			PodUID: "u2", Container: "main", Resource: "nvidia.com/gpu"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "a",
+			PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"}},
 		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: "u3", Container: "main"}},
 		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: "u4"}},
 	}
@@ -146,7 +151,10 @@ func TestBuildIgnoresOrder(t *testing.T) {
 		random.Shuffle(len(shuffled), func(i, k int) { shuffled[i], shuffled[k] = shuffled[k], shuffled[i] })
 		other := input()
 		other.Holdings = shuffled
-		random.Shuffle(len(other.Conditions), func(i, k int) { other.Conditions[i], other.Conditions[k] = other.Conditions[k], other.Conditions[i] })
+		random.Shuffle(len(other.Conditions), func(i, k int) {
+			other.Conditions[i],
+				other.Conditions[k] = other.Conditions[k], other.Conditions[i]
+		})
 		if diff := cmp.Diff(want, Build("node-0", other)); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}

@@ -21,8 +21,8 @@ import (
 // FieldManager is the agent's name in the objects' managed fields.
 const FieldManager = "berth-agent"
 
-// schemaVersion is the annotation that orders versions of the definition: an older
-// agent leaves a newer one's alone.
+// schemaVersion is the annotation that orders versions of the definition: an older agent does not change a newer
+// definition.
 const schemaVersion = v1alpha1.Group + "/schema-version"
 
 // List reads all GPUNodes, in the order of their names.
@@ -67,16 +67,16 @@ func encode(node *v1alpha1.GPUNode) (*unstructured.Unstructured, error) {
 	return object, nil
 }
 
-// EnsureDefinition creates the definition of gpunodes.berth.dev, or updates one of
-// an earlier version. A newer one stays. Without the permission it says so; the
-// agent works on, only no GPUNode is published until somebody applies the file
-// charts/berth/crds/berth.dev_gpunodes.yaml.
+// EnsureDefinition creates the definition of gpunodes.berth.dev, or updates one of an earlier version. It keeps a newer
+// one. Without the permission it returns an error; the agent continues, but publishes no GPUNode until the file
+// charts/berth/crds/berth.dev_gpunodes.yaml is applied.
 func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.Logger) error {
 	wanted := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(crds.GPUNodes(), &wanted.Object); err != nil {
 		return fmt.Errorf("read the embedded definition: %w", err)
 	}
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	current, err := definitions.Get(ctx, wanted.GetName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -114,7 +114,8 @@ var ErrNotPermitted = errors.New("the service account may not do this")
 
 func definitionError(verb string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s definition of gpunodes.berth.dev: %w: %w; fix: kubectl apply -f charts/berth/crds/berth.dev_gpunodes.yaml, or allow it on customresourcedefinitions", verb, ErrNotPermitted, err)
+		return fmt.Errorf("%s definition of gpunodes.berth.dev: %w: %w; fix: kubectl apply -f charts/berth/crds/berth.dev_gpunodes.yaml, or allow it on customresourcedefinitions",
+			verb, ErrNotPermitted, err)
 	}
 	return fmt.Errorf("%s definition of gpunodes.berth.dev: %w", verb, err)
 }

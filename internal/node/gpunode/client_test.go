@@ -59,9 +59,10 @@ func TestObjectApplies(t *testing.T) {
 	var answer map[string]any
 	_ = json.Unmarshal(blob, &answer)
 	api, requests, bodies := server(t, map[string]any{
-		"PATCH " + nodePath:        answer,
-		"GET " + nodePath:          answer,
-		"GET /api/v1/nodes/node-0": map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": "node-0", "uid": "uid-1"}},
+		"PATCH " + nodePath: answer,
+		"GET " + nodePath:   answer,
+		"GET /api/v1/nodes/node-0": map[string]any{"kind": "Node", "apiVersion": "v1",
+			"metadata": map[string]any{"name": "node-0", "uid": "uid-1"}},
 	})
 	object := NewObject(api, "node-0")
 	if err := object.Write(t.Context(), Build("node-0", input())); err != nil {

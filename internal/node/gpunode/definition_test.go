@@ -7,8 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestDefinitionKnowsEveryField finds a definition that was not generated again: an
-// API server drops fields that the schema does not know.
+// TestDefinitionKnowsEveryField finds a stale definition: an API server drops fields that the schema does not have.
 func TestDefinitionKnowsEveryField(t *testing.T) {
 	var definition struct {
 		Metadata struct{ Name string }
@@ -58,7 +57,7 @@ func walk(t *testing.T, path string, value any, schema map[string]any) {
 		for name, field := range value {
 			known, ok := properties[name].(map[string]any)
 			if !ok {
-				t.Errorf("the definition does not know %s.%s: run go generate in charts/berth/crds", path, name)
+				t.Errorf("the definition does not have %s.%s: run go generate in charts/berth/crds", path, name)
 				continue
 			}
 			walk(t, path+"."+name, field, known)

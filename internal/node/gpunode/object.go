@@ -14,15 +14,15 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Object is the GPUNode of one node in the API. It is what a publisher reads and writes; it is for one user at a time.
+// Object is the GPUNode of one node in the API. A publisher reads and writes it. It is not safe for concurrent use.
 type Object struct {
 	api      dynamic.Interface
 	nodeName string
-	// owner is the UID of the Node, as far as it is known.
+	// owner is the UID of the Node, if known.
 	owner types.UID
 }
 
-// NewObject makes the Object of the node of that name.
+// NewObject returns the Object of the node with this name.
 func NewObject(api dynamic.Interface, nodeName string) *Object {
 	return &Object{api: api, nodeName: nodeName}
 }
@@ -67,11 +67,13 @@ func (o *Object) Write(ctx context.Context, node *v1alpha1.GPUNode) error {
 	if err != nil {
 		return err
 	}
-	if _, err := o.api.Resource(v1alpha1.GPUNodes()).Apply(ctx, o.nodeName, object, metav1.ApplyOptions{FieldManager: FieldManager, Force: true}); err != nil {
+	if _, err := o.api.Resource(v1alpha1.GPUNodes()).Apply(ctx, o.nodeName, object,
+		metav1.ApplyOptions{FieldManager: FieldManager, Force: true}); err != nil {
 		o.owner = "" // The Node may be another one by now.
 		err = fmt.Errorf("write GPUNode %s: %w", o.nodeName, err)
 		if apierrors.IsForbidden(err) {
-			err = fmt.Errorf("%w; fix: bind the agent's service account to a role with get, create, patch and update on gpunodes.berth.dev and get on nodes", err)
+			err = fmt.Errorf("%w; fix: bind the agent's service account to a role with get, create, patch and update on gpunodes.berth.dev and get on nodes",
+				err)
 		}
 		return err
 	}
@@ -86,5 +88,5 @@ func owned(node *v1alpha1.GPUNode, nodeName string, uid types.UID) *v1alpha1.GPU
 	return copied
 }
 
-// Equal tells whether two objects say the same of the node.
+// Equal reports whether two objects have the same content.
 func Equal(x, y *v1alpha1.GPUNode) bool { return equality.Semantic.DeepEqual(x.Status, y.Status) }

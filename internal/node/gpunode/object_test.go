@@ -60,7 +60,7 @@ func stored(t *testing.T, api *fakeapi.Server) *v1alpha1.GPUNode {
 	return node
 }
 
-// TestObjectIsWrittenAgain: after a change by others the GPUNode is what it was, after one write.
+// TestObjectIsWrittenAgain: a change by another client is reverted by one write.
 func TestObjectIsWrittenAgain(t *testing.T) {
 	tests := map[string]struct {
 		harm  func(*testing.T, *fakeapi.Server)
@@ -74,7 +74,8 @@ func TestObjectIsWrittenAgain(t *testing.T) {
 		}, "uid-1"},
 		"edited by hand": {func(t *testing.T, api *fakeapi.Server) {
 			patch := []byte(`{"status":{"devices":[]}}`)
-			if _, err := api.Resource(v1alpha1.GPUNodes()).Patch(t.Context(), fakeapi.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
+			if _, err := api.Resource(v1alpha1.GPUNodes()).Patch(t.Context(), fakeapi.NodeName, types.MergePatchType,
+				patch, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
 				t.Fatal(err)
 			}
 		}, "uid-1"},
@@ -105,7 +106,7 @@ func TestObjectIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestObjectErrors: an error names the object and, where it can be said, the fix; the write is repeated.
+// TestObjectErrors: an error names the object and, if known, the fix; the write is retried.
 func TestObjectErrors(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1alpha1.GPUNodes().GroupResource(), fakeapi.NodeName, errors.New("no role"))
 	tests := map[string]struct {
@@ -164,7 +165,8 @@ func TestObjectErrors(t *testing.T) {
 			t.Errorf("Read: %v", err)
 		}
 		api.Intercept(nil)
-		broken := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode", "metadata": map[string]any{"name": fakeapi.NodeName}, "status": "text"}}
+		broken := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1",
+			"kind": "GPUNode", "metadata": map[string]any{"name": fakeapi.NodeName}, "status": "text"}}
 		if _, err := api.Resource(v1alpha1.GPUNodes()).Create(t.Context(), broken, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -27,10 +27,11 @@ func event(kind, reason, note string) Event {
 func normal(reason, note string) Event  { return event(corev1.EventTypeNormal, reason, note) }
 func warning(reason, note string) Event { return event(corev1.EventTypeWarning, reason, note) }
 
-// GPUHealthy says that a device has recovered.
+// GPUHealthy reports that a device has recovered.
 func GPUHealthy(device string) Event { return normal("GPUHealthy", device+" is healthy again") }
 
-// GPUNotHealthy says that the health of a device has changed to a state other than healthy, why, and who holds the device.
+// GPUNotHealthy reports that the health of a device has changed to a state other than healthy, why, and who holds the
+// device.
 func GPUNotHealthy(device string, state gpu.State, cause string, holders []string) Event {
 	note := fmt.Sprintf("%s is %s: %s", device, state, cmp.Or(cause, "it does not answer"))
 	if len(holders) > 0 {
@@ -39,13 +40,13 @@ func GPUNotHealthy(device string, state gpu.State, cause string, holders []strin
 	return warning("GPU"+string(state), note)
 }
 
-// StateLost says that a state file of the agent could not be used.
+// StateLost reports that a state file of the agent could not be used.
 func StateLost(message string) Event { return warning("StateLost", message) }
 
-// SharesOfOneGPU says that a container was allocated several replicas of one GPU.
+// SharesOfOneGPU reports that a container was allocated several replicas of one GPU.
 func SharesOfOneGPU(message string) Event { return warning("SharesOfOneGPU", message) }
 
-// ConditionChanged says that a condition of the GPUNode has changed.
+// ConditionChanged reports that a condition of the GPUNode has changed.
 func ConditionChanged(kind string, status metav1.ConditionStatus, reason, message string) Event {
 	if status == metav1.ConditionTrue {
 		return normal(kind+reason, message)

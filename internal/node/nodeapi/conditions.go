@@ -21,8 +21,8 @@ const (
 // maxConditionMessage is the API's limit, in bytes.
 const maxConditionMessage = 32768
 
-// Conditions are those of the GPUNode, each with the time at which its status last changed. Each change is an event too.
-// They are only kept here; the object that carries them is published with all else that it shows.
+// Conditions are those of the GPUNode, each with the time at which its status last changed. Each change is an event
+// too. This type only stores them; they are published with the rest of the GPUNode.
 type Conditions struct {
 	clock clock.PassiveClock
 	event func(Event)
@@ -32,7 +32,7 @@ type Conditions struct {
 	changed signal.Broadcast
 }
 
-// NewConditions makes an empty list; event must not block.
+// NewConditions returns an empty list; event must not block.
 func NewConditions(clock clock.PassiveClock, event func(Event)) *Conditions {
 	return &Conditions{clock: clock, event: event}
 }

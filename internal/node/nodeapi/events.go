@@ -23,7 +23,7 @@ const (
 	eventAttempts = 5
 )
 
-// Events writes events about the node, equal ones once in ten minutes. Make it with NewEvents, start it with Run.
+// Events writes events about the node, equal ones once in ten minutes. Create it with NewEvents, start it with Run.
 type Events struct {
 	api   dynamic.Interface
 	retry Retry
@@ -31,7 +31,7 @@ type Events struct {
 	queue chan Event
 }
 
-// NewEvents makes a writer of events. Without an API server, api is nil and events are dropped.
+// NewEvents returns a writer of events. Without an API server, api is nil and events are dropped.
 func NewEvents(api dynamic.Interface, retry Retry, log *slog.Logger) *Events {
 	return &Events{api: api, retry: retry, log: log, queue: make(chan Event, eventQueue)}
 }

@@ -55,13 +55,17 @@ func TestCatalogue(t *testing.T) {
 		event              nodeapi.Event
 		kind, reason, note string
 	}{
-		"healthy":             {nodeapi.GPUHealthy("GPU 3 (x)"), "Normal", "GPUHealthy", "GPU 3 (x) is healthy again"},
-		"unhealthy":           {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Unhealthy, "XID_79: gone", []string{"pod a/b", "pod c/d"}), "Warning", "GPUUnhealthy", "GPU 3 (x) is Unhealthy: XID_79: gone; held by pod a/b, pod c/d"},
-		"gone, no cause":      {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Gone, "", nil), "Warning", "GPUGone", "GPU 3 (x) is Gone: it does not answer"},
-		"state lost":          {nodeapi.StateLost("file damaged"), "Warning", "StateLost", "file damaged"},
-		"replicas":            {nodeapi.SharesOfOneGPU("2 of one"), "Warning", "SharesOfOneGPU", "2 of one"},
-		"condition met":       {nodeapi.ConditionChanged(nodeapi.ConditionConfig, metav1.ConditionTrue, "InForce", "x"), "Normal", "ConfigAcceptedInForce", "x"},
-		"condition not met":   {nodeapi.ConditionChanged(nodeapi.ConditionMIG, metav1.ConditionFalse, "Waiting", "x"), "Warning", "MIGAppliedWaiting", "x"},
+		"healthy": {nodeapi.GPUHealthy("GPU 3 (x)"), "Normal", "GPUHealthy", "GPU 3 (x) is healthy again"},
+		"unhealthy": {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Unhealthy, "XID_79: gone",
+			[]string{"pod a/b", "pod c/d"}), "Warning", "GPUUnhealthy", "GPU 3 (x) is Unhealthy: XID_79: gone; held by pod a/b, pod c/d"},
+		"gone, no cause": {nodeapi.GPUNotHealthy("GPU 3 (x)", gpu.Gone, "", nil), "Warning", "GPUGone",
+			"GPU 3 (x) is Gone: it does not answer"},
+		"state lost": {nodeapi.StateLost("file damaged"), "Warning", "StateLost", "file damaged"},
+		"replicas":   {nodeapi.SharesOfOneGPU("2 of one"), "Warning", "SharesOfOneGPU", "2 of one"},
+		"condition met": {nodeapi.ConditionChanged(nodeapi.ConditionConfig, metav1.ConditionTrue, "InForce", "x"),
+			"Normal", "ConfigAcceptedInForce", "x"},
+		"condition not met": {nodeapi.ConditionChanged(nodeapi.ConditionMIG, metav1.ConditionFalse, "Waiting", "x"),
+			"Warning", "MIGAppliedWaiting", "x"},
 		"a note at the limit": {nodeapi.StateLost(strings.Repeat("é", 600)), "Warning", "StateLost", strings.Repeat("é", 510) + "..."},
 	}
 	for name, tc := range tests {

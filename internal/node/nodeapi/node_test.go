@@ -283,7 +283,8 @@ func TestTaintConflict(t *testing.T) {
 						return nil
 					}
 					if n := int(attempts.Add(1)); n <= tc.conflicts {
-						w.Edit(fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`, n))
+						w.Edit(fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`,
+							n))
 					}
 					return nil
 				})
@@ -297,7 +298,8 @@ func TestTaintConflict(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				want := fmt.Sprintf("Ready=True taint:berth.dev/gpu-unhealthy taint:example.com/%d taint:example.com/other zone=a", tc.conflicts)
+				want := fmt.Sprintf("Ready=True taint:berth.dev/gpu-unhealthy taint:example.com/%d taint:example.com/other zone=a",
+					tc.conflicts)
 				if got := state(t, w.Server); got != want {
 					t.Errorf("the Node has\n%s, want\n%s", got, want)
 				}
@@ -358,7 +360,8 @@ func TestRemove(t *testing.T) {
 		w.state.Publish("success")
 		synctest.Wait()
 		remove := func(api *fakeapi.Server) error {
-			return errors.Join(nodeapi.RemoveHealth(t.Context(), api, fakeapi.NodeName), nodeapi.RemoveMIGState(t.Context(), api, fakeapi.NodeName))
+			return errors.Join(nodeapi.RemoveHealth(t.Context(), api, fakeapi.NodeName),
+				nodeapi.RemoveMIGState(t.Context(), api, fakeapi.NodeName))
 		}
 		for range 2 {
 			if err := remove(w.Server); err != nil {

@@ -20,12 +20,13 @@ import (
 const (
 	// conditionGPUs is the condition of the Node: False while a GPU is not allocated to new pods.
 	conditionGPUs = "GPUsHealthy"
-	// TaintUnhealthy is the key of the taint that keeps pods away from a Node with an unhealthy GPU, where that is configured.
+	// TaintUnhealthy is the key of the taint that keeps pods away from a Node with an unhealthy GPU, where that is
+	// configured.
 	TaintUnhealthy = "berth.dev/gpu-unhealthy"
 	// healthFieldManager owns the condition, and writes the taint.
 	healthFieldManager = "berth-agent-health"
-	// healthResync is the time between two comparisons of the condition and the taint with the Node, which may have been
-	// edited by hand, or deleted and registered again.
+	// healthResync is the time between two comparisons of the condition and the taint with the Node, which may have
+	// been edited by hand, or deleted and registered again.
 	healthResync = 30 * time.Second
 	// conflictAttempts is how often a patch is attempted before a conflict counts as a failure.
 	conflictAttempts = 5
@@ -51,7 +52,7 @@ type nodeCondition struct {
 	clock clock.PassiveClock
 }
 
-// NewNodeCondition makes the publisher of the Node's condition.
+// NewNodeCondition returns the publisher of the Node's condition.
 func NewNodeCondition(api dynamic.Interface, retry Retry, report func(error), log *slog.Logger) *Publisher[NodeCondition] {
 	condition := nodeCondition{api, retry.NodeName, retry.Clock}
 	return NewPublisher(PublisherDeps[NodeCondition]{
@@ -74,7 +75,7 @@ func (c nodeCondition) read(ctx context.Context) (NodeCondition, bool, error) {
 	return NodeCondition{}, false, nil
 }
 
-// write applies the condition. The time of the last transition stays while the status does.
+// write applies the condition. The time of the last transition is kept while the status does not change.
 func (c nodeCondition) write(ctx context.Context, wanted NodeCondition) error {
 	node, err := Nodes(c.api).Get(ctx, c.name, metav1.GetOptions{})
 	if err != nil {
@@ -120,7 +121,7 @@ type nodeTaint struct {
 	name string
 }
 
-// NewNodeTaint makes the publisher of the Node's taint: true for a Node that has it.
+// NewNodeTaint returns the publisher of the Node's taint: true for a Node that has it.
 func NewNodeTaint(api dynamic.Interface, retry Retry, report func(error), log *slog.Logger) *Publisher[bool] {
 	taint := nodeTaint{api, retry.NodeName}
 	return NewPublisher(PublisherDeps[bool]{
@@ -148,8 +149,8 @@ func taintsOf(node *unstructured.Unstructured) (all, others []any) {
 	return all, others
 }
 
-// write adds or removes the taint. A conflict, which says that the Node has changed since it was read, is settled by
-// reading it again at once, a few times; what fails then is retried like all else.
+// write adds or removes the taint. After a conflict, which means that the Node has changed since it was read, it is
+// read again at once, a few times; a further failure is retried like others.
 func (t nodeTaint) write(ctx context.Context, wanted bool) error {
 	err := t.attempt(ctx, wanted)
 	for attempts := 1; apierrors.IsConflict(err) && attempts < conflictAttempts; attempts++ {
@@ -185,8 +186,8 @@ func (t nodeTaint) attempt(ctx context.Context, wanted bool) error {
 	return err
 }
 
-// RemoveHealth removes the condition and the taint from the Node. Without a Node, or without an API server (api is nil),
-// there is nothing to remove.
+// RemoveHealth removes the condition and the taint from the Node. Without a Node, or without an API server (api is
+// nil), there is nothing to remove.
 func RemoveHealth(ctx context.Context, api dynamic.Interface, node string) error {
 	if api == nil {
 		return nil

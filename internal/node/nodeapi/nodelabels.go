@@ -18,8 +18,8 @@ import (
 // migFieldManager owns the label nvidia.com/mig.config.state; the labels about the GPUs have another one.
 const migFieldManager = "berth-agent-mig"
 
-// stateInterval is the least time between two writes of the label of the MIG state: a change that is about to begin waits
-// for its write.
+// stateInterval is the least time between two writes of the label of the MIG state: a change that is about to begin
+// waits for its write.
 const stateInterval = 100 * time.Millisecond
 
 // Nodes is the resource of the Nodes.
@@ -36,16 +36,16 @@ func bareNode(name string) *unstructured.Unstructured {
 	return node
 }
 
-// NodeLabels are the labels of a Node that one field manager owns. A label that is not applied again is removed by the API
-// server, and no other's is.
+// NodeLabels are the labels of a Node that one field manager owns. A label that is not applied again is removed by the
+// API server, and no other's is.
 type NodeLabels struct {
 	API          dynamic.Interface
 	NodeName     string
 	FieldManager string
 }
 
-// Read returns the labels that the managed fields attribute to the field manager. One that somebody changed is not among
-// them.
+// Read returns the labels that the managed fields attribute to the field manager. A label that another client changed
+// is not among them.
 func (l NodeLabels) Read(ctx context.Context) (map[string]string, error) {
 	node, err := Nodes(l.API).Get(ctx, l.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -74,8 +74,8 @@ func (l NodeLabels) Read(ctx context.Context) (map[string]string, error) {
 	return labels, nil
 }
 
-// Apply makes the labels the only ones of the field manager. It names the UID of the Node, since without it the API server
-// would create a Node that does not exist.
+// Apply makes the labels the only ones of the field manager. It names the UID of the Node, since without it the API
+// server would create a Node that does not exist.
 func (l NodeLabels) Apply(ctx context.Context, labels map[string]string) error {
 	node, err := Nodes(l.API).Get(ctx, l.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -110,8 +110,8 @@ func (l stateLabel) write(ctx context.Context, state string) error {
 	return nil
 }
 
-// NewMIGState makes the publisher of the label key, which says what became of the wanted MIG layout. An empty state removes
-// the label if the agent wrote it.
+// NewMIGState returns the publisher of the label key, which has the state of the wanted MIG layout. An empty state
+// removes the label if the agent wrote it.
 func NewMIGState(api dynamic.Interface, key string, retry Retry, report func(error), log *slog.Logger) *Publisher[string] {
 	label := stateLabel{NodeLabels{api, retry.NodeName, migFieldManager}, key}
 	return NewPublisher(PublisherDeps[string]{
@@ -120,8 +120,8 @@ func NewMIGState(api dynamic.Interface, key string, retry Retry, report func(err
 	})
 }
 
-// RemoveMIGState removes the label of the MIG state if the agent wrote it; mig-manager's stays. Without a Node, or without
-// an API server (api is nil), there is nothing to remove.
+// RemoveMIGState removes the label of the MIG state if the agent wrote it; mig-manager's label is kept. Without a Node,
+// or without an API server (api is nil), there is nothing to remove.
 func RemoveMIGState(ctx context.Context, api dynamic.Interface, node string) error {
 	if api == nil {
 		return nil

@@ -12,16 +12,16 @@ import (
 const (
 	// defaultInterval is the least time between two writes of an object.
 	defaultInterval = time.Second
-	// defaultResync is the time between two comparisons with what is there.
+	// defaultResync is the time between two comparisons with the object.
 	defaultResync = 10 * time.Minute
 )
 
-// PublisherDeps are what a Publisher is made of.
+// PublisherDeps are the dependencies of a Publisher.
 type PublisherDeps[T any] struct {
-	// Read returns what is there of what Write wrote, also in a former run of the agent; found is false where the next
-	// value has to be written whatever it is.
+	// Read returns the present value of what Write wrote, also in an earlier run of the agent; found is false when the
+	// next value has to be written in any case.
 	Read func(context.Context) (value T, found bool, err error)
-	// Write makes what is there equal to the value.
+	// Write makes the object equal to the value.
 	Write func(context.Context, T) error
 	Equal func(x, y T) bool
 	// Report gets the outcome of each attempt: why it failed, or nil. It must not block.
@@ -30,13 +30,13 @@ type PublisherDeps[T any] struct {
 	Log    *slog.Logger
 	// Interval is the least time between two writes; default 1 s.
 	Interval time.Duration
-	// Resync is the time between two comparisons, after which what was deleted or edited by hand is written again; default
-	// 10 min.
+	// Resync is the time between two comparisons, after which what was deleted or edited by hand is written again;
+	// default 10 min.
 	Resync time.Duration
 }
 
-// Publisher keeps one object equal to the last value that Publish got. Until the first value it leaves alone what is
-// there. Make it with NewPublisher, start it with Run.
+// Publisher keeps one object equal to the last value that Publish got. Until the first value it does not change the
+// object. Create it with NewPublisher, start it with Run.
 type Publisher[T any] struct {
 	deps PublisherDeps[T]
 	wake *signal.Signal
@@ -49,7 +49,7 @@ type Publisher[T any] struct {
 	attempts      signal.Broadcast
 }
 
-// NewPublisher makes a publisher; it touches nothing.
+// NewPublisher returns a publisher without reading or writing the object.
 func NewPublisher[T any](deps PublisherDeps[T]) *Publisher[T] {
 	if deps.Interval <= 0 {
 		deps.Interval = defaultInterval
@@ -63,8 +63,8 @@ func NewPublisher[T any](deps PublisherDeps[T]) *Publisher[T] {
 	return &Publisher[T]{deps: deps, wake: signal.New()}
 }
 
-// Publish sets the wanted value, which must not be changed afterwards. It never waits; of several calls between two writes
-// the last one counts.
+// Publish sets the wanted value, which must not be changed afterwards. It never waits; of several calls between two
+// writes the last one counts.
 func (p *Publisher[T]) Publish(value T) { p.want(value) }
 
 func (p *Publisher[T]) want(value T) (version uint64) {
@@ -77,8 +77,8 @@ func (p *Publisher[T]) want(value T) (version uint64) {
 	return version
 }
 
-// PublishAndWait sets the wanted value and waits until it, or a later one, is there. It returns the error of a failed
-// attempt, or that of ctx when that ends first; the value stays wanted all the same.
+// PublishAndWait sets the wanted value and waits until it, or a later one, was written. It returns the error of a
+// failed attempt, or that of ctx when that ends first; the value remains wanted.
 func (p *Publisher[T]) PublishAndWait(ctx context.Context, value T) error {
 	attempts := p.attempts.Subscribe()
 	defer attempts.Close()
@@ -97,7 +97,7 @@ func (p *Publisher[T]) PublishAndWait(ctx context.Context, value T) error {
 	}
 }
 
-// published is what is there, as far as that is known.
+// published is the last known value of the object.
 type published[T any] struct {
 	known bool
 	value T
@@ -106,7 +106,7 @@ type published[T any] struct {
 // Run writes until ctx ends, which is the only error that it returns. It removes nothing then.
 func (p *Publisher[T]) Run(ctx context.Context) error {
 	var there published[T]
-	p.compare(ctx, &there) // A restarted agent writes nothing that is there already.
+	p.compare(ctx, &there) // A restarted agent does not write an equal value again.
 	resync := p.deps.Retry.Clock.NewTicker(p.deps.Resync)
 	defer resync.Stop()
 	for failures := 0; ; {
@@ -153,7 +153,7 @@ func (p *Publisher[T]) step(ctx context.Context, there *published[T]) (wrote boo
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		err = p.deps.Write(ctx, wanted)
-		*there = published[T]{err == nil, wanted} // A failed write may have been done all the same.
+		*there = published[T]{err == nil, wanted} // A failed write may still have taken effect.
 	}
 	if ctx.Err() != nil {
 		return wrote, err
@@ -166,7 +166,8 @@ func (p *Publisher[T]) step(ctx context.Context, there *published[T]) (wrote boo
 	return wrote, err
 }
 
-// compare reads what is there, so that the next step writes what differs. While that fails, the last known value counts.
+// compare reads the object, so that the next step writes the difference. While that fails, the last known value is
+// used.
 func (p *Publisher[T]) compare(ctx context.Context, there *published[T]) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -24,7 +24,7 @@ type Retry struct {
 	NodeName string
 }
 
-// Pause is the time to wait after so many failures in a row, of which there is at least one.
+// Pause returns the time to wait after a number of consecutive failures, at least one.
 func (r Retry) Pause(failures int) time.Duration {
 	pause := retryFirst << min(max(failures-1, 0), 6)
 	hash := fnv.New32a()

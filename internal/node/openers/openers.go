@@ -1,12 +1,12 @@
-// Package openers finds the programs that have a GPU open and so keep it from being reset. It names the pod of each one and
-// says how to stop it.
+// Package openers finds the programs that have a GPU open and so keep it from being reset. It names the pod of each one
+// and says how to stop it.
 //
-// It leaves out what Berth itself runs on the GPU: the MPS control daemon with the servers that it started, which Berth ends
-// before a reset. Most of the programs that it returns hold no device in the ledger: monitoring programs, persistence
-// daemons, displays.
+// It leaves out Berth's own programs on the GPU: the MPS control daemon with the servers that it started, which Berth
+// ends before a reset. Most of the programs that it returns hold no device in the ledger: monitoring programs,
+// persistence daemons, displays.
 //
-// A Finder has no state and no goroutine. It must not import a vendor's adapter or Kubernetes: [Deps].Processes lists the
-// processes.
+// A Finder has no state and no goroutine. It must not import a vendor's adapter or Kubernetes: [Deps].Processes lists
+// the processes.
 package openers
 
 import (
@@ -38,7 +38,7 @@ type Process struct {
 	Parent int
 }
 
-// Deps is what a Finder needs.
+// Deps are the dependencies of a Finder.
 type Deps struct {
 	// Current is the inventory's snapshot.
 	Current func() *gpu.Snapshot
@@ -52,10 +52,10 @@ type Deps struct {
 	ProcRoot string
 }
 
-// Finder finds openers. Make it with New.
+// Finder finds openers. Create it with New.
 type Finder struct{ deps Deps }
 
-// New makes a Finder.
+// New returns a Finder.
 func New(deps Deps) *Finder { return &Finder{deps} }
 
 // Find returns the programs that have a GPU open, without Berth's own.
@@ -98,7 +98,8 @@ func isDaemon(daemon int, all []Process, p Process) bool {
 	return false
 }
 
-// podOf is the pod of a process as NAMESPACE/NAME, or its UID where the name is not known; empty for a process of the host.
+// podOf is the pod of a process as NAMESPACE/NAME, or its UID where the name is not known; empty for a process of the
+// host.
 func (f *Finder) podOf(pid int) string {
 	process, err := kubelet.ProcessOf(f.deps.ProcRoot, pid)
 	if err != nil {

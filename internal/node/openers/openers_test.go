@@ -49,7 +49,8 @@ func TestFind(t *testing.T) {
 		"no such GPU": {id: "GPU-b", wantErr: "the last scan did not find the GPU"},
 		"no answer":   {id: "GPU-a", err: refused, wantErr: refused.Error()},
 		"Berth's daemon and its server": {id: "GPU-a", processes: []Process{
-			{PID: 10, Parent: 1, Program: "nvidia-cuda-mps"}, {PID: 11, Parent: 10, Program: "nvidia-cuda-mps"}, {PID: 12, Program: "python"},
+			{PID: 10, Parent: 1, Program: "nvidia-cuda-mps"}, {PID: 11, Parent: 10,
+				Program: "nvidia-cuda-mps"}, {PID: 12, Program: "python"},
 		}, want: []Opener{{PID: 12, Program: "python", Stop: "end process 12"}}},
 		"of the host": {id: "GPU-a", processes: []Process{
 			{PID: 2, Program: "nv-hostengine"}, {PID: 3, Program: "nvidia-persiste"}, {PID: 4, Program: "Xorg"}, {PID: 5},
@@ -59,9 +60,11 @@ func TestFind(t *testing.T) {
 			{PID: 4, Program: "Xorg", Stop: "stop the display (systemctl isolate multi-user.target)"},
 			{PID: 5, Stop: "end process 5"},
 		}},
-		"of pods": {id: "GPU-a", processes: []Process{{PID: 20, Program: "python"}, {PID: 21, Program: "dcgm-exporter"}, {PID: 22, Program: "python"}}, want: []Opener{
+		"of pods": {id: "GPU-a", processes: []Process{{PID: 20, Program: "python"}, {PID: 21, Program: "dcgm-exporter"},
+			{PID: 22, Program: "python"}}, want: []Opener{
 			{PID: 20, Program: "python", Pod: "ml/train", Stop: "delete pod ml/train"},
-			{PID: 21, Program: "dcgm-exporter", Pod: "ml/train", Stop: "remove DCGM from the node (label nvidia.com/gpu.deploy.dcgm-exporter=false and nvidia.com/gpu.deploy.dcgm=false, or delete pod ml/train)"},
+			{PID: 21, Program: "dcgm-exporter", Pod: "ml/train",
+				Stop: "remove DCGM from the node (label nvidia.com/gpu.deploy.dcgm-exporter=false and nvidia.com/gpu.deploy.dcgm=false, or delete pod ml/train)"},
 			{PID: 22, Program: "python", Pod: "with UID " + unknownPod, Stop: "delete pod with UID " + unknownPod},
 		}},
 	}

@@ -20,7 +20,7 @@ const (
 	maxRefusal = 4096
 )
 
-// Client asks an agent over its socket.
+// Client sends requests to an agent over its socket.
 type Client struct {
 	// Socket is the path of the socket.
 	Socket string
@@ -42,8 +42,8 @@ func (c Client) Get(ctx context.Context, page string) ([]byte, error) {
 	return text, nil
 }
 
-// Do sends a request. An answer other than 2xx is an error with what the agent says; the
-// caller closes the body of any other one.
+// Do sends a request. A status other than 2xx is returned as an error with the agent's message; otherwise the caller
+// closes the body.
 func (c Client) Do(ctx context.Context, method, page string, body io.Reader) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+page, body)
 	if err != nil {
@@ -58,10 +58,11 @@ func (c Client) Do(ctx context.Context, method, page string, body io.Reader) (*h
 	}
 	defer response.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // What was read until an error is what is known.
-	return nil, &RefusedError{fmt.Sprintf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status, strings.TrimSpace(string(text)))}
+	return nil, &RefusedError{fmt.Sprintf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status,
+		strings.TrimSpace(string(text)))}
 }
 
-// RefusedError is an answer of the agent other than 2xx, with what the agent says.
+// RefusedError is a response of the agent other than 2xx, with its message.
 type RefusedError struct{ text string }
 
 func (e *RefusedError) Error() string { return e.text }
@@ -75,7 +76,7 @@ func (c Client) http() *http.Client {
 	}}
 }
 
-// explain says what an error of the connection means.
+// explain converts an error of the connection to one with the cause and the fix.
 func (c Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// agent is a server that says its instance.
+// agent is a server that returns its instance.
 type agent struct {
 	name  string
 	clock *clocktesting.FakeClock
@@ -70,7 +70,7 @@ func (a *agent) end(t *testing.T) {
 	a.done = nil
 }
 
-// who asks a socket who serves it.
+// who returns the instance that serves a socket.
 func who(t *testing.T, socket string) string {
 	t.Helper()
 	text, err := pages.Client{Socket: socket}.Get(t.Context(), "/who")
@@ -111,7 +111,8 @@ func TestSocketIsRoots(t *testing.T) {
 	}
 }
 
-// TestPeerIsChecked: whoever gets at the socket in spite of its mode is refused, by the kernel's word on who it is.
+// TestPeerIsChecked: a process that opens the socket in spite of its mode is refused, by its UID according to the
+// kernel.
 func TestPeerIsChecked(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root can become another user")
@@ -134,14 +135,14 @@ func TestPeerIsChecked(t *testing.T) {
 	}
 	asked := make(chan answer, 1)
 	go func() {
-		// The thread ends with the goroutine: nobody else gets one that is not root's.
+		// The thread ends with the goroutine, so that no other goroutine runs on a thread without root.
 		runtime.LockOSThread()
 		const nobody = 65534
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); errno != 0 {
 			asked <- answer{err: errno}
 			return
 		}
-		// Connected and asked on this thread: net's goroutines may run on others.
+		// Connect and send on this thread: net's goroutines may run on others.
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
@@ -162,8 +163,8 @@ func TestPeerIsChecked(t *testing.T) {
 	}
 }
 
-// TestUpgrade: the new agent gets the name when it is ready and not before; the old one's
-// leaving takes nothing away; each agent's own socket is its own all the time.
+// TestUpgrade: the new agent gets the name when it is ready and not before; the end of the old one does not affect it;
+// each agent keeps its own socket all the time.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, pages.Name)
@@ -202,7 +203,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestFailedUpgrade: a new agent that dies after it took the name leaves it to the old one.
+// TestFailedUpgrade: when a new agent ends after it took over the name, the old one takes it back.
 func TestFailedUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	older := start(t, dir, "old", true)
@@ -226,7 +227,7 @@ func TestSameInstance(t *testing.T) {
 	second.becomes(t, dir, "one")
 }
 
-// dead makes a socket as a process that was killed leaves it.
+// dead creates a socket as left by a killed process.
 func dead(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -237,7 +238,7 @@ func dead(t *testing.T, path string) {
 	listener.Close()
 }
 
-// TestStale: what an agent that was killed left is in nobody's way, also when the same instance starts again.
+// TestStale: the files of a killed agent do not block others, also when the same instance starts again.
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"agent-one.sock", "agent-two.sock", pages.Name, ".bind-agent-one.sock", ".bind-agent-one.sock.link"} {
@@ -263,12 +264,14 @@ func TestErrors(t *testing.T) {
 	dead(t, filepath.Join(dir, "dead.sock"))
 	start(t, dir, "one", true)
 	for name, tc := range map[string]struct{ socket, page, want string }{
-		"no agent":    {"none.sock", "/who", "none.sock does not exist: no berth-agent runs on this node"},
-		"dead agent":  {"dead.sock", "/who", "dead.sock: connection refused: the berth-agent that made it has ended"},
-		"its refusal": {pages.Name, "/no", "agent.sock, /no: the agent answers 503 Service Unavailable: not ready: the first scan is not finished"},
+		"no agent":   {"none.sock", "/who", "none.sock does not exist: no berth-agent runs on this node"},
+		"dead agent": {"dead.sock", "/who", "dead.sock: connection refused: the berth-agent that made it has ended"},
+		"its refusal": {pages.Name, "/no",
+			"agent.sock, /no: the agent answers 503 Service Unavailable: not ready: the first scan is not finished"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := (pages.Client{Socket: filepath.Join(dir, tc.socket)}).Get(t.Context(), tc.page); err == nil || err.Error() != filepath.Join(dir, tc.want) {
+			if _, err := (pages.Client{Socket: filepath.Join(dir, tc.socket)}).Get(t.Context(),
+				tc.page); err == nil || err.Error() != filepath.Join(dir, tc.want) {
 				t.Errorf("error %v, want %s", err, filepath.Join(dir, tc.want))
 			}
 		})

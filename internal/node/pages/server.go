@@ -34,24 +34,24 @@ const (
 	headerTimeout = 5 * time.Second
 	dialTimeout   = time.Second
 	maxHeader     = 16 << 10
-	// maxPath is the longest path of a socket that Linux takes.
+	// maxPath is the longest path of a socket on Linux.
 	maxPath = 107
 )
 
-// ServerDeps is what Serve needs.
+// ServerDeps are the dependencies of Serve.
 type ServerDeps struct {
 	// Dir is where the sockets are made.
 	Dir string
-	// Instance tells this agent from another one of the same node.
+	// Instance distinguishes this agent from another one of the same node.
 	Instance string
 	Handler  http.Handler
-	// Ready tells whether the agent is ready to take over from another one.
+	// Ready reports whether the agent is ready to take over from another one.
 	Ready func() bool
 	Clock clock.WithTicker
 	Log   *slog.Logger
 }
 
-// Own is the path of the socket of one agent.
+// Own returns the path of the socket of one agent.
 func Own(dir, instance string) string { return filepath.Join(dir, ownPrefix+instance+ownSuffix) }
 
 // Serve answers on the agent's sockets until ctx ends. listening is called when they are there.
@@ -89,23 +89,24 @@ func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
 type server struct {
 	ServerDeps
 	own, name string
-	// socket is what own is the name of.
+	// socket identifies the socket at own.
 	socket os.FileInfo
-	// taken is true once this agent took the name because it was ready.
+	// taken is true after this agent took over the name because it was ready.
 	taken bool
-	// said is the last error of look, which is logged once.
-	said string
+	// logged is the last error of look, which is logged once.
+	logged string
 }
 
-// listen makes the agent's own socket. It is bound under another name and renamed, so that a
-// socket which an earlier process left there is replaced and there is no moment without one.
+// listen creates the agent's own socket. It is bound under another name and renamed, so that the socket of an earlier
+// process is replaced and the path always exists.
 func (s *server) listen(ctx context.Context) (net.Listener, error) {
 	if s.Instance == "" || s.Instance != filepath.Base(s.Instance) {
 		return nil, fmt.Errorf("%q cannot be part of a file's name; choose another one with --instance", s.Instance)
 	}
 	bound := s.bindName(s.own)
 	if len(bound) > maxPath {
-		return nil, fmt.Errorf("the path %s has %d characters and Linux takes %d; choose a shorter --state-dir or --instance", bound, len(bound), maxPath)
+		return nil, fmt.Errorf("the path %s has %d characters, Linux allows %d; choose a shorter --state-dir or --instance",
+			bound, len(bound), maxPath)
 	}
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func (s *server) bindName(path string) string {
 	return filepath.Join(s.Dir, bindPrefix+filepath.Base(path))
 }
 
-// look takes the name when this agent has just become ready, or when nobody answers there.
+// look takes over the name when this agent has just become ready, or when no process accepts connections there.
 func (s *server) look(ctx context.Context) {
 	err := func() error {
 		if s.leads(s.name) {
@@ -155,13 +156,13 @@ func (s *server) look(ctx context.Context) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != s.said && text != "" {
-		s.Log.Warn("cannot take the name of the agent's socket", "socket", s.name, "error", err)
+	if text != s.logged && text != "" {
+		s.Log.Warn("Failed to take over the name of the agent's socket", "socket", s.name, "error", err)
 	}
-	s.said = text
+	s.logged = text
 }
 
-// take makes the name lead to this agent's socket, whoever had it before.
+// take makes the name refer to this agent's socket.
 func (s *server) take() error {
 	link := s.bindName(s.own) + ".link"
 	if err := remove(link); err != nil {
@@ -180,12 +181,12 @@ func (s *server) take() error {
 func (s *server) leave() {
 	for _, path := range []string{s.name, s.own} {
 		if s.leads(path) {
-			_ = remove(path) // A name that stays is found dead by the next agent.
+			_ = remove(path) // The next agent detects that a remaining name is stale.
 		}
 	}
 }
 
-// leads tells whether a name is one of this agent's socket.
+// leads reports whether a name refers to this agent's socket.
 func (s *server) leads(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && os.SameFile(info, s.socket)
@@ -195,7 +196,7 @@ func (s *server) leads(path string) bool {
 func (s *server) removeDead() {
 	for _, path := range own(s.Dir) {
 		if path != s.own && dead(path) {
-			_ = remove(path) // It harms nobody.
+			_ = remove(path) // It does no harm.
 		}
 	}
 }
@@ -209,16 +210,16 @@ func Remove(dir string) error {
 	return err
 }
 
-// own are the sockets of single agents in dir.
+// own returns the sockets of single agents in dir.
 func own(dir string) []string {
 	paths, err := filepath.Glob(filepath.Join(dir, ownPrefix+"*"+ownSuffix))
 	if err != nil {
-		return nil // dir has characters that mean something to Glob.
+		return nil // dir has characters with a meaning in Glob.
 	}
 	return paths
 }
 
-// answers tells whether somebody accepts connections on a socket.
+// answers reports whether a process accepts connections on a socket.
 func answers(ctx context.Context, path string) bool {
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -228,7 +229,7 @@ func answers(ctx context.Context, path string) bool {
 	return true
 }
 
-// dead tells whether a socket's process has ended. Any other error is no proof of that.
+// dead reports whether an error proves that a socket's process has ended.
 func dead(path string) bool {
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err == nil {
@@ -248,7 +249,7 @@ func remove(path string) error {
 // peerKey is the key of the peer's uid in a connection's context.
 type peerKey struct{}
 
-// withPeer keeps the uid of the process that made the connection, as the kernel says.
+// withPeer stores the UID of the connecting process, according to the kernel.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {

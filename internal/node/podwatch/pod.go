@@ -9,19 +9,20 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// Pod is what Berth needs to know of a pod.
+// Pod has the data of a pod that Berth needs.
 type Pod struct {
-	// UID is the one by which the kubelet knows the pod: for a static pod not the one of its mirror.
+	// UID is the kubelet's UID of the pod: for a static pod it differs from the UID of its mirror.
 	UID, Namespace, Name string
 	// Finished is true when the phase is Succeeded or Failed.
 	Finished bool
-	// Static is true for a static pod, which the API server knows at most through its mirror. It follows from the form of the UID.
+	// Static is true for a static pod, of which the API server has at most a mirror. It follows from the form of the
+	// UID.
 	Static bool
 	// Containers are in the order in which the kubelet allocates devices: init containers and sidecars
 	// in the order of the specification, then the others.
 	Containers []Container
-	// Counted is what the scheduler counts for the pod, by resource, by its own rule for init
-	// containers and sidecars. Only extended resources are in it.
+	// Counted has the devices that the scheduler counts for the pod, by resource, with its rule for init containers and
+	// sidecars. Only extended resources are in it.
 	Counted map[string]int
 }
 
@@ -49,7 +50,7 @@ func parse(object *unstructured.Unstructured) (Pod, error) {
 		Counted:  devices(resourcehelper.PodLimits(&typed, resourcehelper.PodResourcesOptions{})),
 	}
 	// A static pod's UID has 32 hexadecimal digits (kubelet, config/common.go applyDefaults); with any other value the
-	// annotation could name a pod of somebody else.
+	// annotation could name another user's pod.
 	if uid := typed.Annotations[mirrorAnnotation]; isStaticUID(uid) {
 		pod.UID, pod.Static = uid, true
 	}
@@ -65,7 +66,7 @@ func parse(object *unstructured.Unstructured) (Pod, error) {
 	return pod, nil
 }
 
-// devices are the extended resources of a list: those whose name has a domain.
+// devices returns the extended resources of a list: those whose name has a domain.
 func devices(list corev1.ResourceList) map[string]int {
 	var found map[string]int
 	for name, quantity := range list {
@@ -88,7 +89,7 @@ func isExtended(name string) bool {
 	return false
 }
 
-// isStaticUID tells whether a UID has the form that the kubelet gives to static pods.
+// isStaticUID reports whether a UID has the form of a static pod's.
 func isStaticUID(uid string) bool {
 	if len(uid) != 32 {
 		return false

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// State says whether a pod can still use its devices.
+// State is whether a pod can still use its devices.
 type State int
 
 // The states.
@@ -42,8 +42,7 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// Watch knows the pods of a node. Make it with New, start it with Run. Its methods may be called by several
-// goroutines.
+// Watch has the pods of a node. Create it with New, start it with Run. Its methods may be called concurrently.
 type Watch struct {
 	deps    Deps
 	changed *signal.Signal
@@ -51,17 +50,17 @@ type Watch struct {
 	mu sync.Mutex
 	// pods are the API server's objects, by the object's own UID.
 	pods map[string]Pod
-	// byUID counts the objects that say what the pod of a UID is. It is more than one only where a mirror is imitated.
+	// byUID counts the objects that describe the pod of a UID. It is more than one only where a mirror is forged.
 	byUID map[string][]string
-	// ended are UIDs that were seen and are gone; endedOrder has the oldest first.
+	// ended are UIDs that were seen and have ended; endedOrder has the oldest first.
 	ended      map[string]bool
 	endedOrder []string
-	// current says that the last call to the API server was answered.
+	// current is true when the last call to the API server succeeded.
 	current bool
 	failure error
 }
 
-// New makes a Watch; nothing is asked yet.
+// New returns a Watch without calling the API server.
 func New(deps Deps) *Watch {
 	return &Watch{
 		deps: deps, changed: signal.New(),
@@ -99,19 +98,19 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// entry is what the informer keeps of an object.
+// entry is the part of an object that the informer keeps.
 type entry struct {
 	metav1.ObjectMeta
 	pod Pod
 }
 
-// GetObjectKind and DeepCopyObject make an entry an object for the informer; entries are never changed.
+// GetObjectKind and DeepCopyObject implement runtime.Object for the informer; entries are never changed.
 func (e *entry) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject implements runtime.Object.
 func (e *entry) DeepCopyObject() runtime.Object { return e }
 
-// transform keeps of an object what is needed. An object that makes no sense stays unknown.
+// transform reduces an object to an entry. An invalid object remains unknown.
 func transform(object any) (any, error) {
 	raw, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -131,8 +130,8 @@ func (w *Watch) onNode(options metav1.ListOptions) metav1.ListOptions {
 	return options
 }
 
-// list is a consistent one: with an empty resource version the API server asks etcd, so that a pod which is not in the answer
-// was not there when it was asked.
+// list is a consistent one: with an empty resource version the API server asks etcd, so that a pod which is not in the
+// result did not exist at the time of the call.
 func (w *Watch) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	options = w.onNode(options)
 	options.ResourceVersion, options.ResourceVersionMatch = "", ""
@@ -219,7 +218,7 @@ func (w *Watch) end(uid string) {
 	}
 }
 
-// Pod says what is known of the pod of a UID, from memory.
+// Pod returns what is known of the pod of a UID, from memory.
 func (w *Watch) Pod(uid string) (Pod, State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,7 +227,7 @@ func (w *Watch) Pod(uid string) (Pod, State) {
 	case len(objects) == 0 && w.ended[uid]:
 		return Pod{UID: uid}, Ended
 	case len(objects) != 1:
-		// A static pod without a mirror, or with a forged one beside it, is a static pod all the same.
+		// A static pod without a mirror, or with an additional forged one, is still a static pod.
 		return Pod{UID: uid, Static: isStaticUID(uid)}, Unknown
 	}
 	pod := w.pods[objects[0]]
@@ -241,16 +240,16 @@ func (w *Watch) Pod(uid string) (Pod, State) {
 	return pod, Living
 }
 
-// Current tells whether the API server answered when it was last asked. If not, the error says why; it is nil before the
-// first answer, and where there is no API server.
+// Current reports whether the last call to the API server succeeded. If not, the error says why; it is nil before the
+// first response, and where there is no API server.
 func (w *Watch) Current() (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.current, w.failure
 }
 
-// Resolve finds out which of the unknown pods are gone, by one consistent list. Pods whose UIDs the kubelet has, and that
-// the list does not, have ended; static pods excepted.
+// Resolve finds out which of the unknown pods have ended, by one consistent list. Pods whose UIDs the kubelet has, and
+// that the list does not, have ended; static pods excepted.
 func (w *Watch) Resolve(ctx context.Context, uids []string) error {
 	var unknown []string
 	for _, uid := range uids {

@@ -40,7 +40,7 @@ func start(t *testing.T, objects ...runtime.Object) (*Watch, *fake.FakeDynamicCl
 	t.Helper()
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{podsResource: "PodList"}, objects...)
-	// What happens between the fake's list and its watch is lost; a real API server loses nothing.
+	// The fake loses events between its list and its watch; a real API server does not.
 	watching := make(chan struct{}, 100)
 	api.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		stream, err := api.Tracker().Watch(podsResource, action.GetNamespace())
@@ -93,8 +93,8 @@ func TestStates(t *testing.T) {
 	await(t, w, "uid-first", Ended)
 }
 
-// TestMirrors: a static pod's UID is not its mirror's, nothing that happens to a mirror ends it, and no annotation names
-// another kind of pod.
+// TestMirrors: a static pod's UID is not its mirror's, nothing that happens to a mirror ends it, and no annotation
+// names another kind of pod.
 func TestMirrors(t *testing.T) {
 	w, api := start(t, pod("static-node", "uid-mirror", "Running", static), pod("victim", victim, "Running", ""),
 		pod("forged", "uid-forged", "Failed", victim), pod("last", "uid-last", "Running", ""))
@@ -156,10 +156,14 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestCurrent: whether the API server answers is said, with the reason.
+// TestCurrent: the state of the API server is reported, with the reason.
 func TestCurrent(t *testing.T) {
-	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{podsResource: "PodList"})
-	api.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no route") })
+	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{podsResource: "PodList"})
+	api.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil,
+			errors.New("no route")
+	})
 	w := New(Deps{API: api, NodeName: "node", Log: slog.New(slog.DiscardHandler)})
 	if answers, err := w.Current(); answers || err != nil {
 		t.Errorf("before the first call: %v, %v", answers, err)
@@ -180,20 +184,24 @@ func TestParse(t *testing.T) {
 	}{
 		"two containers": {`{"containers": [
 			{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2"}}}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}}]}`, 3,
-			[]Container{{Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}}, {Name: "b", Devices: map[string]int{"nvidia.com/gpu": 1}}}},
+			[]Container{{Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}},
+				{Name: "b", Devices: map[string]int{"nvidia.com/gpu": 1}}}},
 		"an init container needs no more": {`{"initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
 			"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 2,
-			[]Container{{Name: "i", Init: true, Devices: map[string]int{"nvidia.com/gpu": 2}}, {Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}}}},
+			[]Container{{Name: "i", Init: true, Devices: map[string]int{"nvidia.com/gpu": 2}},
+				{Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}}}},
 		"an init container needs more": {`{"initContainers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}}],
 			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 4,
 			[]Container{{Init: true, Devices: map[string]int{"nvidia.com/gpu": 4}}, {Devices: map[string]int{"nvidia.com/gpu": 2}}}},
 		"a sidecar is no init container": {`{"initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
 			"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 3,
-			[]Container{{Name: "s", Devices: map[string]int{"nvidia.com/gpu": 1}}, {Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}}}},
+			[]Container{{Name: "s", Devices: map[string]int{"nvidia.com/gpu": 1}},
+				{Name: "a", Devices: map[string]int{"nvidia.com/gpu": 2}}}},
 		"an init container beside a sidecar": {`{"initContainers": [
 			{"restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}, {"resources": {"limits": {"nvidia.com/gpu": "4"}}}],
 			"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}`, 5,
-			[]Container{{Devices: map[string]int{"nvidia.com/gpu": 1}}, {Init: true, Devices: map[string]int{"nvidia.com/gpu": 4}}, {Devices: map[string]int{"nvidia.com/gpu": 2}}}},
+			[]Container{{Devices: map[string]int{"nvidia.com/gpu": 1}},
+				{Init: true, Devices: map[string]int{"nvidia.com/gpu": 4}}, {Devices: map[string]int{"nvidia.com/gpu": 2}}}},
 		"another resource": {`{"containers": [{"resources": {"limits": {"cpu": "2"}}}]}`, 0, []Container{{}}},
 	}
 	for name, tc := range tests {

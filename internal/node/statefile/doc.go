@@ -1,7 +1,7 @@
 // Package statefile reads and writes the JSON files in which Berth keeps its state on a node.
 //
-// Every such file has one form: an envelope with the format's name, its version, optionally the
-// boot and the node that the content belongs to, a checksum, and the content.
+// All files have the same form: an envelope with the format's name, its version, optionally the boot and the node that
+// the content belongs to, a checksum, and the content.
 //
 //	{"format":"berth-units","version":1,"bootID":"…","nodeUID":"…","crc32c":123,"content":{…}}
 //
@@ -9,13 +9,13 @@
 //
 //   - A reader sees the old content or the new, also after a kill or a power failure at any step of a write:
 //     the content is synced before it gets the file's name, and the folder after that.
-//   - What is read is what was written. A file that is damaged, is too large, has another format, or was written
-//     by a newer Berth is never taken for an empty one: the state says so, with a message for people.
-//   - Such a file is kept beside its old name with ".bak" behind it before anything new is written. There
-//     is one such file per state file, the newest; the message says when it replaced an earlier one.
-//   - A file that cannot be read (an error of the disk) stays where it is.
+//   - A file that is damaged, is too large, has another format, or was written by a newer Berth is never treated as an
+//     empty one: the state reports it, with a readable message.
+//   - Such a file is renamed with the suffix ".bak" before a new one is written. There is one backup per state file,
+//     the newest; the message says when it replaced an earlier one.
+//   - A file that cannot be read (an error of the disk) is not renamed.
 //   - Files are readable and writable by their owner only.
 //
-// What to do without the content is the caller's decision: the caller knows whether "no content" is safe.
-// The package knows no hardware and no Kubernetes, reads no clock, and must not import another package of Berth.
+// What to do without the content is the caller's decision: the caller knows whether "no content" is safe. The package
+// does not depend on hardware or Kubernetes, reads no clock, and must not import another package of Berth.
 package statefile

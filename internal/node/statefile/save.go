@@ -16,7 +16,7 @@ import (
 // Step is a moment of a write at which the process may die.
 type Step string
 
-// The steps, in order. Until StepRenamed the old content stands, from then on the new.
+// The steps, in order. Until StepRenamed the old content is in place, from then on the new.
 const (
 	StepCreated Step = "created" // the temporary file exists, empty
 	StepTorn    Step = "torn"    // half of it is written
@@ -24,8 +24,8 @@ const (
 	StepRenamed Step = "renamed" // it has the file's name
 )
 
-// leftAfter is how much older than the newest write a temporary file must be before it counts as left behind by
-// a process that died: during an upgrade two agents may write at the same time.
+// leftAfter is how much older than the newest write a temporary file must be before it counts as left by a process that
+// has ended: during an upgrade two agents may write at the same time.
 const leftAfter = time.Minute
 
 // Save replaces the content. When it returns without an error, the new content outlasts a power failure.
@@ -37,7 +37,7 @@ func (f File[T]) Save(content T) error {
 	return f.Write(blob)
 }
 
-// Encode makes the bytes of the whole file, for a caller whose content may change before it is written.
+// Encode returns the bytes of the whole file, for a caller whose content may change before it is written.
 func (f File[T]) Encode(content T) ([]byte, error) {
 	blob, err := f.encode(content)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f File[T]) write(blob []byte) error {
 	return syncFolder(dir)
 }
 
-// encode makes the whole file.
+// encode returns the whole file.
 func (f File[T]) encode(content T) ([]byte, error) {
 	if f.Check != nil {
 		if err := f.Check(content); err != nil {
@@ -103,7 +103,7 @@ func (f File[T]) encode(content T) ([]byte, error) {
 	return append(blob, '\n'), nil
 }
 
-// errDied marks a write that a test stopped: what a dead process leaves stays.
+// errDied marks a write that a test stopped: the files of an ended process remain.
 var errDied = errors.New("stopped by a test")
 
 func (f File[T]) step(at Step) error {
@@ -133,7 +133,7 @@ func (f File[T]) fill(file *renameio.PendingFile, blob []byte) error {
 	return f.step(StepWritten)
 }
 
-// sweep removes temporary files that dead writers have left. It compares the file system's own times.
+// sweep removes temporary files of ended writers. It compares the file system's own times.
 func sweep(path string) {
 	newest, err := os.Stat(path)
 	if err != nil {
@@ -146,7 +146,7 @@ func sweep(path string) {
 	}
 }
 
-// leftovers are the temporary files of writers, dead and alive: the name between a dot and digits.
+// leftovers returns the temporary files of ended and running writers: the name between a dot and digits.
 func leftovers(path string) []string {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)
@@ -163,7 +163,7 @@ func leftovers(path string) []string {
 	return paths
 }
 
-// Remove removes a state file, its backup and what dead writers have left. It is no error when there is nothing.
+// Remove removes a state file, its backup and the temporary files of ended writers. Missing files are not an error.
 func Remove(path string) error {
 	var failed []error
 	for _, path := range append(leftovers(path), path, path+backupSuffix) {
@@ -174,7 +174,7 @@ func Remove(path string) error {
 	return errors.Join(failed...)
 }
 
-// syncFolder makes names last.
+// syncFolder syncs the directory, so that names survive a power failure.
 func syncFolder(dir string) error {
 	folder, err := os.Open(dir)
 	if err != nil {

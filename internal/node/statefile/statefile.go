@@ -15,13 +15,13 @@ import (
 // DefaultMax bounds a file in bytes unless File says otherwise.
 const DefaultMax = 4 << 20
 
-// backupSuffix is the end of the name under which a file that cannot be used is kept.
+// backupSuffix is the suffix of the name under which an invalid file is kept.
 const backupSuffix = ".bak"
 
 // File is a state file with content of type T. It is a plain value: copies describe the same file.
 type File[T any] struct {
 	Path string
-	// What says in a few words what the file holds, such as "the use of each GPU"; messages begin with it.
+	// What describes the content briefly, such as "the use of each GPU"; messages begin with it.
 	What string
 	// Format is the name of the content's form, Version its version, from 1.
 	Format  string
@@ -31,7 +31,7 @@ type File[T any] struct {
 	// NodeUID is the UID of the Node that the content belongs to. It voids content of another Node; empty
 	// when it is not known (yet), and then content of any Node is read.
 	NodeUID string
-	// Check refuses content that makes no sense; nil accepts all that can be decoded.
+	// Check refuses invalid content; nil accepts all that can be decoded.
 	Check func(T) error
 	// Max bounds the size in bytes; DefaultMax when zero.
 	Max int64
@@ -40,7 +40,7 @@ type File[T any] struct {
 	Fault func(Step) error
 }
 
-// State says what became of a read.
+// State is the result of a read.
 type State string
 
 // The states. Only Present comes with content.
@@ -52,25 +52,25 @@ const (
 	// OtherBoot and OtherNode: the content is void.
 	OtherBoot State = "from another boot"
 	OtherNode State = "from another node"
-	// Damaged: the file is not what was written, or its content makes no sense.
+	// Damaged: the file is not as it was written, or its content is invalid.
 	Damaged State = "damaged"
 	// Newer: a newer Berth wrote the file.
 	Newer State = "of a newer version"
-	// Unreadable: the disk did not give the file; what it holds is not known.
+	// Unreadable: the disk could not read the file; its content is unknown.
 	Unreadable State = "unreadable"
 )
 
-// Result is what a read found besides the content.
+// Result is the result of a read without the content.
 type Result struct {
 	State State
-	// NodeUID is the Node that the file says it belongs to, also when that voids the content.
+	// NodeUID is the Node that the file belongs to, also when the content is invalid for that reason.
 	NodeUID string
-	// Err says what is wrong and what to do; nil for Present, Absent, OtherBoot and OtherNode.
+	// Err has the error and the fix; nil for Present, Absent, OtherBoot and OtherNode.
 	Err error
 }
 
-// Lost tells whether there was content that could not be had: the caller must not go on as
-// though there had been none.
+// Lost reports whether there was content that could not be read: the caller must not continue as if there had been
+// none.
 func (r Result) Lost() bool { return r.Err != nil }
 
 // Code is the code of the problem that Err is; empty without one.
@@ -107,7 +107,7 @@ func (f File[T]) max() int64 {
 	return DefaultMax
 }
 
-// Backup is where a file that cannot be used is kept.
+// Backup returns the path under which an invalid file is kept.
 func (f File[T]) Backup() string { return f.Path + backupSuffix }
 
 // Load reads the content for the file's writer. A file that cannot be used is moved to Backup, so that
@@ -131,7 +131,7 @@ func (f File[T]) Load() (T, Result) {
 	return content, result
 }
 
-// Read reads the content and changes nothing.
+// Read returns the content and changes nothing.
 func (f File[T]) Read() (T, Result) {
 	var none T
 	blob, err := f.bytes()
@@ -139,7 +139,7 @@ func (f File[T]) Read() (T, Result) {
 	case errors.Is(err, fs.ErrNotExist):
 		return none, Result{State: Absent}
 	case err != nil:
-		return none, Result{State: Unreadable, Err: fmt.Errorf("read %s: %w (check the disk; the file is left as it is)", f.What, err)}
+		return none, Result{State: Unreadable, Err: fmt.Errorf("read %s: %w (check the disk; the file was not changed)", f.What, err)}
 	}
 	return f.decode(blob)
 }
@@ -162,7 +162,7 @@ func (f File[T]) bytes() ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, f.max()+1))
 }
 
-// decode takes a file's bytes apart.
+// decode parses a file.
 func (f File[T]) decode(blob []byte) (T, Result) {
 	var content, none T
 	damaged := func(format string, args ...any) (T, Result) {
@@ -184,7 +184,7 @@ func (f File[T]) decode(blob []byte) (T, Result) {
 	case read.Format != f.Format:
 		return damaged("its format is %q and not %q", read.Format, f.Format)
 	case read.Version > f.Version:
-		// Its content, the checksum included, may have another form: nothing more is read.
+		// Its content, the checksum included, may have another form: no more of it is read.
 		return none, Result{State: Newer, NodeUID: read.NodeUID, Err: fmt.Errorf(
 			"read %s: %s has version %d and this Berth reads up to version %d (a newer Berth ran here before; its state is not used)", f.What, f.Path, read.Version, f.Version)}
 	case read.Version != f.Version:

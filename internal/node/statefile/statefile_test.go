@@ -109,16 +109,26 @@ func TestDamageIsKeptAndReported(t *testing.T) {
 		code  string
 		say   string
 	}{
-		"empty":              {func([]byte) []byte { return nil }, Damaged, "STATE_DAMAGED", "is damaged"},
-		"torn":               {func(b []byte) []byte { return b[:len(b)/2] }, Damaged, "STATE_DAMAGED", "is damaged"},
-		"zeros":              {func(b []byte) []byte { return make([]byte, len(b)) }, Damaged, "STATE_DAMAGED", "is damaged"},
-		"a flipped bit":      {func(b []byte) []byte { return bytes.Replace(b, []byte(`"b"`), []byte(`"c"`), 1) }, Damaged, "STATE_DAMAGED", "checksum"},
-		"something behind":   {func(b []byte) []byte { return append(b, '{') }, Damaged, "STATE_DAMAGED", "is damaged"},
-		"too large":          {func(b []byte) []byte { return append(b, bytes.Repeat([]byte(" "), 5000)...) }, Damaged, "STATE_DAMAGED", "more than 4096 bytes"},
-		"no state file":      {func([]byte) []byte { return []byte(`{"version":1}`) }, Damaged, "STATE_DAMAGED", `format is "" and not "berth-test"`},
-		"no such version":    {func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":2`), []byte(`"version":0`), 1) }, Damaged, "STATE_DAMAGED", "version 0 does not exist"},
-		"a newer version":    {func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":2`), []byte(`"version":3`), 1) }, Newer, "STATE_NEWER", "has version 3 and this Berth reads up to version 2"},
-		"newer, other shape": {func([]byte) []byte { return []byte(`{"format":"berth-test","version":9,"shape":1}`) }, Newer, "STATE_NEWER", "has version 9"},
+		"empty": {func([]byte) []byte { return nil }, Damaged, "STATE_DAMAGED", "is damaged"},
+		"torn":  {func(b []byte) []byte { return b[:len(b)/2] }, Damaged, "STATE_DAMAGED", "is damaged"},
+		"zeros": {func(b []byte) []byte { return make([]byte, len(b)) }, Damaged, "STATE_DAMAGED", "is damaged"},
+		"a flipped bit": {func(b []byte) []byte { return bytes.Replace(b, []byte(`"b"`), []byte(`"c"`), 1) },
+			Damaged, "STATE_DAMAGED", "checksum"},
+		"something behind": {func(b []byte) []byte { return append(b, '{') }, Damaged, "STATE_DAMAGED", "is damaged"},
+		"too large": {func(b []byte) []byte { return append(b, bytes.Repeat([]byte(" "), 5000)...) }, Damaged,
+			"STATE_DAMAGED", "more than 4096 bytes"},
+		"no state file": {func([]byte) []byte { return []byte(`{"version":1}`) }, Damaged, "STATE_DAMAGED",
+			`format is "" and not "berth-test"`},
+		"no such version": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"version":2`),
+				[]byte(`"version":0`), 1)
+		}, Damaged, "STATE_DAMAGED", "version 0 does not exist"},
+		"a newer version": {func(b []byte) []byte {
+			return bytes.Replace(b, []byte(`"version":2`),
+				[]byte(`"version":3`), 1)
+		}, Newer, "STATE_NEWER", "has version 3 and this Berth reads up to version 2"},
+		"newer, other shape": {func([]byte) []byte { return []byte(`{"format":"berth-test","version":9,"shape":1}`) },
+			Newer, "STATE_NEWER", "has version 9"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +151,7 @@ func TestDamageIsKeptAndReported(t *testing.T) {
 			if kept, err := os.ReadFile(f.Backup()); err != nil || !bytes.Equal(kept, spoiled) {
 				t.Errorf("kept %d bytes, %v; want the %d that were there", len(kept), err, len(spoiled))
 			}
-			// A second damaged file takes the place of the first, and says so.
+			// A second damaged file replaces the first, and the message says so.
 			if err := os.WriteFile(f.Path, []byte("second"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +223,7 @@ func TestRefusesToWriteWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// TestKillAtEachStep: whatever the step at which a writer dies, the next reader has the old content or the new one.
+// TestKillAtEachStep: after a writer was killed at any step, the next reader gets the old content or the new one.
 func TestKillAtEachStep(t *testing.T) {
 	next := content{Names: []string{"next"}}
 	for _, first := range []bool{true, false} {
@@ -248,7 +258,7 @@ func TestKillAtEachStep(t *testing.T) {
 				if result.State != state || !cmp.Equal(got, want) {
 					t.Errorf("got %v, %+v; want %v, %q", got, result, want, state)
 				}
-				// The next writer goes on, and takes away what the dead one left a while ago.
+				// The next writer continues, and removes old files of the killed one.
 				for _, left := range leftovers(f.Path) {
 					long := time.Now().Add(-time.Hour)
 					if err := os.Chtimes(left, long, long); err != nil {
@@ -281,8 +291,7 @@ func TestLivingWriterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzRead: no bytes make a reader fail in another way than by saying so, and what it accepts it writes
-// back as the same.
+// FuzzRead: any content results in a state or an error, and accepted content is written back unchanged.
 func FuzzRead(f *testing.F) {
 	file := fileIn(f.TempDir())
 	if err := file.Save(hello); err != nil {
