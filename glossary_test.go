@@ -60,6 +60,7 @@ var plainPackages = []string{
 	"internal/node/config",
 	"internal/node/config/internal/schemagen",
 	"internal/node/configwatch",
+	"internal/node/deviceplugin",
 	"internal/node/deviceplugin/fakekubelet",
 	"internal/node/inventory",
 	"internal/node/kubelet",

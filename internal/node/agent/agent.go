@@ -311,7 +311,7 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 			AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy,
 		},
 		CDIName: cdi.QualifiedName, Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
-		Told:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
+		Warn:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
 	})
 	return err

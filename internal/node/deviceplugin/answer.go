@@ -16,21 +16,20 @@ const (
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 	// volumeRoot is where NVIDIA's container runtime looks for mounts that name devices.
 	volumeRoot = "/var/run/nvidia-container-devices"
-	// annotationPlugin begins the name of the CDI annotation, plugin_unique.
+	// annotationPlugin is the first part of the CDI annotation's name, which is plugin_unique.
 	annotationPlugin = "berth-device-plugin"
-	// maxAnnotationName is what the part of a key after the slash may have.
+	// maxAnnotationName bounds the part of a key after the slash.
 	maxAnnotationName = 63
 )
 
-// pick finds the devices of a request in the order of the offer, each once. It fails
-// for a device that the node does not offer or that is not healthy, which a kubelet
-// asks for only when something changed while it was deciding.
+// pick returns the devices of a request in the order of the offer, each once. It fails for a device that the node does not advertise or
+// that is not healthy, which a kubelet asks for only if that changed during its decision.
 func (v *view) pick(ids []string) ([]int, error) {
 	picked := make([]int, 0, len(ids))
 	for _, id := range ids {
 		i, known := v.byID[id]
 		if !known {
-			return nil, fmt.Errorf("invalid allocation request for %q: unknown device %q: it is none of the %d that this node offers now; delete the pod, its replacement will get another", v.resource, id, len(v.devices))
+			return nil, fmt.Errorf("invalid allocation request for %q: unknown device %q: it is none of the %d that this node advertises now; delete the pod, its replacement will get another", v.resource, id, len(v.devices))
 		}
 		if d := &v.devices[i]; !d.Health.Allocatable() {
 			return nil, fmt.Errorf("invalid allocation request for %q: device %q (index %s) is unhealthy: %s; delete the pod, its replacement will get another", v.resource, id, d.Index, d.Reason)
@@ -41,7 +40,7 @@ func (v *view) pick(ids []string) ([]int, error) {
 	return slices.Compact(picked), nil
 }
 
-// keys adds the picked devices' keys to list.
+// keys appends the picked devices' keys to list.
 func (v *view) keys(list []gpu.DeviceKey, picked []int) []gpu.DeviceKey {
 	for _, i := range picked {
 		list = append(list, v.devices[i].Key)
@@ -49,8 +48,8 @@ func (v *view) keys(list []gpu.DeviceKey, picked []int) []gpu.DeviceKey {
 	return list
 }
 
-// answer tells the container's runtime about the picked devices. Replicas of one card
-// are the same card to a container, so it is named once.
+// answer returns how the container runtime injects the picked devices. Replicas of one GPU are the same GPU in a container, so that it is
+// named once.
 func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateResponse {
 	visible := make([]string, 0, len(picked))
 	distinct := make([]*device, 0, len(picked))
@@ -71,7 +70,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		case v1alpha1.StrategyCDIAnnotations:
 			response.Annotations = map[string]string{annotationKey(w.strategy.AnnotationPrefix, v.resource): strings.Join(names, ",")}
 		case v1alpha1.StrategyEnvVar:
-			// Mounts decide where both are asked for, and they need this value.
+			// Where both are configured, the mounts count, and they need another value.
 			if !w.strategy.has(v1alpha1.StrategyVolumeMounts) {
 				response.Envs = map[string]string{envVisibleDevices: strings.Join(visible, ",")}
 			}
@@ -83,7 +82,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		}
 	}
 	if !w.strategy.usesCDI() {
-		w.tell(response, distinct, &v.features)
+		w.addExtras(response, distinct, &v.features)
 	}
 	if w.mark != nil {
 		if response.Envs == nil {
@@ -96,7 +95,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		response.Devices = slices.Clone(v.control)
 		for _, d := range distinct {
 			for _, spec := range d.specs {
-				// Two MIG devices of a card share the card's own node.
+				// Two MIG devices of a GPU share the GPU's own node.
 				if !slices.ContainsFunc(response.Devices, func(s *pluginapi.DeviceSpec) bool { return s.ContainerPath == spec.ContainerPath }) {
 					response.Devices = append(response.Devices, spec)
 				}
@@ -106,7 +105,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 	return response
 }
 
-// cdiNames are the CDI devices of an answer, those of the devices first.
+// cdiNames are the CDI names of an answer, those of the devices first.
 func (w *viewer) cdiNames(devices []*device) []string {
 	if !w.strategy.usesCDI() {
 		return nil
@@ -125,8 +124,8 @@ func (w *viewer) cdiNames(devices []*device) []string {
 	return names
 }
 
-// annotationKey is one per resource: a container has at most one answer for each, and
-// the kubelet keeps one of two annotations with the same key.
+// annotationKey is one per resource: a container has at most one answer for each, and the kubelet keeps only one of two annotations with
+// the same key.
 func annotationKey(prefix, resource string) string {
 	name := annotationPlugin + "_" + strings.ReplaceAll(resource, "/", "_")
 	if len(name) > maxAnnotationName {

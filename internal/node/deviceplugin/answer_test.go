@@ -38,7 +38,7 @@ func describe(answer *pluginapi.ContainerAllocateResponse) string {
 	return text.String()
 }
 
-// partitioned is a snapshot with a card in two MIG devices and two whole cards.
+// partitioned is a snapshot with a GPU in two MIG devices and two whole GPUs.
 func partitioned() *gpu.Snapshot {
 	h := machine(3)
 	for i, id := range []gpu.UUID{"MIG-a", "MIG-b"} {
@@ -52,7 +52,7 @@ func partitioned() *gpu.Snapshot {
 	return &h.snapshot
 }
 
-// mixedOffer has whole cards, MIG devices, time-sliced replicas of both, and MPS shares.
+// mixedOffer has whole GPUs, MIG devices, time-sliced replicas of both, and MPS replicas.
 func mixedOffer() []offer.Device {
 	var devices []offer.Device
 	add := func(key gpu.DeviceKey, index string) {
@@ -80,16 +80,16 @@ func mixedOffer() []offer.Device {
 }
 
 // mpsInjection is what the clients of a daemon need.
-func mpsInjection(card gpu.UUID) offer.Injection {
-	pipe := fmt.Sprintf("/mps/%s/pipe", card)
+func mpsInjection(id gpu.UUID) offer.Injection {
+	pipe := fmt.Sprintf("/mps/%s/pipe", id)
 	return offer.Injection{
-		CDIDevices: []string{cdiName("mps-" + string(card))},
+		CDIDevices: []string{cdiName("mps-" + string(id))},
 		Envs:       map[string]string{"CUDA_MPS_PIPE_DIRECTORY": pipe},
-		Mounts:     []Mount{{HostPath: "/run" + pipe, ContainerPath: pipe}, {HostPath: fmt.Sprintf("/run/mps/%s/shm", card), ContainerPath: "/dev/shm"}},
+		Mounts:     []Mount{{HostPath: "/run" + pipe, ContainerPath: pipe}, {HostPath: fmt.Sprintf("/run/mps/%s/shm", id), ContainerPath: "/dev/shm"}},
 	}
 }
 
-// TestAnswers compares what a container is told, for each strategy, with testdata/answers.
+// TestAnswers compares the answers of each strategy with testdata/answers.
 //
 //	allocate list=(LIST…) id=uuid|index [specs] [resource=NAME] [prefix=PREFIX] [gds] [gdrcopy] [mofed] [imex] ids=(ID…)
 func TestAnswers(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// fabric is a machine whose cards are on one NVSwitch fabric, as the real ones of 8 and 16 are.
+// fabric is a machine whose GPUs are on one NVSwitch fabric, as real ones with 8 and 16 are.
 func fabric(gpus int) *hardware {
 	h := machine(gpus)
 	for i := range gpus {
@@ -26,9 +26,8 @@ func fabric(gpus int) *hardware {
 	return h
 }
 
-// benchmark runs call against an agent on a real Unix socket and prints p50 and p99. asked
-// counts looks at the state during the calls, which stands for hardware calls: there is
-// no other way from here to the hardware.
+// benchmark runs call against an agent on a real Unix socket and prints p50 and p99. It counts how often the state is read during the
+// calls, which stands for hardware calls: there is no other way from here to the hardware.
 func benchmark(b *testing.B, gpus int, call func(context.Context, pluginapi.DevicePluginClient) error) {
 	benchmarkState(b, fabric(gpus).State(), gpus, call)
 }
@@ -36,13 +35,13 @@ func benchmark(b *testing.B, gpus int, call func(context.Context, pluginapi.Devi
 func benchmarkState(b *testing.B, state State, devices int, call func(context.Context, pluginapi.DevicePluginClient) error) {
 	dir := kubeletDir(b)
 	k := startKubelet(b, dir, fakekubelet.Options{})
-	asked := 0
+	reads := 0
 	startAgent(b, dir, machine(1), func(m *Manager) {
 		m.deps.Instance = "a"
-		m.deps.State = func() State { asked++; return state }
+		m.deps.State = func() State { reads++; return state }
 	})
 	await(b, k, healthy(devices))
-	before, ctx := asked, context.Background()
+	before, ctx := reads, context.Background()
 	client := dial(b, dir, "berth-gpu-a.sock")
 	for range 100 {
 		if err := call(ctx, client); err != nil {
@@ -61,7 +60,7 @@ func benchmarkState(b *testing.B, state State, devices int, call func(context.Co
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
-	b.ReportMetric(float64(asked-before), "hardware-calls")
+	b.ReportMetric(float64(reads-before), "hardware-calls")
 }
 
 func BenchmarkGetPreferredAllocation(b *testing.B) {
@@ -92,17 +91,16 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// BenchmarkPrefer is the part of GetPreferredAllocation without the socket, for a question
-// that was not asked before.
+// BenchmarkPrefer is the part of GetPreferredAllocation without the socket, for a request that is not in the cache.
 func BenchmarkPrefer(b *testing.B) {
 	for _, gpus := range []int{8, 16} {
 		for _, size := range []int{1, 2, 4, 8} {
 			b.Run(fmt.Sprintf("gpus=%d/size=%d", gpus, size), func(b *testing.B) {
 				v, available := viewOf(b, fabric(gpus)), uuids(first(gpus)...)
-				free := barring()
+				free := blocking()
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := v.prefer(v.ask(available, nil, size), free); err != nil {
+					if _, err := v.prefer(v.request(available, nil, size), free); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -111,20 +109,20 @@ func BenchmarkPrefer(b *testing.B) {
 	}
 }
 
-// shareOffer has eight cards with a hundred replicas each.
-func shareOffer() offer.Offer {
+// replicaOffer has eight GPUs with a hundred replicas each.
+func replicaOffer() offer.Offer {
 	o := offer.Offer{Resource: resource}
-	for card := range 8 {
+	for i := range 8 {
 		for n := range 100 {
-			key := gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("GPU-%08d-aaaa-bbbb-cccc-0123456789ab", card)), Share: n + 1}
-			o.Devices = append(o.Devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: offer.TimeSlicing, Index: fmt.Sprint(card), Health: gpu.Healthy})
+			key := gpu.DeviceKey{GPU: gpu.UUID(fmt.Sprintf("GPU-%08d-aaaa-bbbb-cccc-0123456789ab", i)), Share: n + 1}
+			o.Devices = append(o.Devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: offer.TimeSlicing, Index: fmt.Sprint(i), Health: gpu.Healthy})
 		}
 	}
 	return o
 }
 
-// shareIDs are all ids, in no order, as the kubelet names them.
-func shareIDs(o offer.Offer) []string {
+// replicaIDs are all IDs, in no order, as the kubelet names them.
+func replicaIDs(o offer.Offer) []string {
 	ids := make([]string, 0, len(o.Devices))
 	for i := range o.Devices {
 		ids = append(ids, o.Devices[i*37%len(o.Devices)].ID)
@@ -132,12 +130,11 @@ func shareIDs(o offer.Offer) []string {
 	return ids
 }
 
-// BenchmarkPreferShares is what GetPreferredAllocation does for replicas, without the socket: sort
-// the request, and answer it.
-func BenchmarkPreferShares(b *testing.B) {
-	o := shareOffer()
-	ids := shareIDs(o)
-	free := barring()
+// BenchmarkPreferReplicas is GetPreferredAllocation for replicas without the socket.
+func BenchmarkPreferReplicas(b *testing.B) {
+	o := replicaOffer()
+	ids := replicaIDs(o)
+	free := blocking()
 	for _, policy := range []placement.Policy{placement.Distributed, placement.Packed} {
 		for _, mode := range []offer.Mode{offer.TimeSlicing, offer.MPS} {
 			for i := range o.Devices {
@@ -147,7 +144,7 @@ func BenchmarkPreferShares(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s/32of800", policy, mode), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := v.prefer(v.ask(ids, nil, 32), free); err != nil {
+					if _, err := v.prefer(v.request(ids, nil, 32), free); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -156,13 +153,13 @@ func BenchmarkPreferShares(b *testing.B) {
 	}
 }
 
-// BenchmarkShares are whole calls over the socket.
-func BenchmarkShares(b *testing.B) {
-	o := shareOffer()
+// BenchmarkReplicas are whole calls over the socket.
+func BenchmarkReplicas(b *testing.B) {
+	o := replicaOffer()
 	state := State{Snapshot: &gpu.Snapshot{}, Offers: []offer.Offer{o}}
 	b.Run("GetPreferredAllocation/32of800", func(b *testing.B) {
 		request := &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
-			AvailableDeviceIDs: shareIDs(o), AllocationSize: 32,
+			AvailableDeviceIDs: replicaIDs(o), AllocationSize: 32,
 		}}}
 		benchmarkState(b, state, len(o.Devices), func(ctx context.Context, client pluginapi.DevicePluginClient) error {
 			_, err := client.GetPreferredAllocation(ctx, request)
@@ -171,7 +168,7 @@ func BenchmarkShares(b *testing.B) {
 	})
 	for _, size := range []int{1, 32} {
 		b.Run(fmt.Sprintf("Allocate/%d", size), func(b *testing.B) {
-			request := &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: shareIDs(o)[:size]}}}
+			request := &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: replicaIDs(o)[:size]}}}
 			benchmarkState(b, state, len(o.Devices), func(ctx context.Context, client pluginapi.DevicePluginClient) error {
 				_, err := client.Allocate(ctx, request)
 				return err

@@ -10,12 +10,12 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// callCount counts the running calls of an endpoint up to the moment when their answers are
-// on the way, which is later than the end of their handlers. Streams are not calls.
+// callCount counts the running calls of an endpoint until their answers are sent, which is later than the end of their handlers.
+// Streams do not count.
 type callCount struct {
 	mu      sync.Mutex
 	running int
-	// none is closed when no call runs any more; nil when nobody waits.
+	// none is closed when the last call has ended; nil when nothing waits for it.
 	none chan struct{}
 }
 
@@ -55,7 +55,7 @@ func (c *callCount) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.C
 // HandleConn implements stats.Handler.
 func (c *callCount) HandleConn(context.Context, stats.ConnStats) {}
 
-// whenNone is closed when no call runs.
+// whenNone returns a channel that is closed when no call runs.
 func (c *callCount) whenNone() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,9 +68,8 @@ func (c *callCount) whenNone() <-chan struct{} {
 	return none
 }
 
-// endWithUs ends the peers' health streams with the endpoint; the kubelet's look after
-// that themselves, since they have something to say first.
-func (e *endpoint) endWithUs(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// endStreams ends the peers' health streams with the endpoint. The kubelet's streams end themselves, after they have sent the last list.
+func (e *endpoint) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if service == any(e) {
 		return handler(service, stream)
 	}

@@ -19,51 +19,47 @@ type Deps struct {
 	// KubeletDir is the kubelet's root, usually /var/lib/kubelet; the sockets are in its
 	// device-plugins folder.
 	KubeletDir string
-	// Instance orders this agent among others on the node, by comparison of strings of
-	// [0-9a-z]; no two starts may share one. Empty, as usual, means: after every instance whose socket is there now.
+	// Instance orders this agent among others on the node, by comparison of strings of [0-9a-z]; each start needs another one. Empty, as
+	// usual, comes after every instance whose socket exists now.
 	Instance string
-	// State says what to advertise. It is called by one goroutine, after each signal of Hardware,
-	// Holdings or Changed. It must answer from memory and take no lock that is held over
-	// a file, API or hardware call: health reaches the kubelet through it.
+	// State returns what to advertise. It is called by one goroutine, after each signal of Hardware, Holdings or Changed. It must answer
+	// from memory and take no lock that is held over a file, API or hardware call: health reaches the kubelet through it.
 	State func() State
-	// Hardware and Holdings subscribe to what State shows of the hardware, and to the Ledger; nil for
-	// one that never changes. The Manager subscribes itself, so that no other reader's work delays it.
+	// Hardware and Holdings subscribe to what State shows of the hardware, and to the Ledger; nil for one that never changes. The Manager
+	// subscribes itself, so that no other subscriber delays it.
 	Hardware, Holdings func() Subscription
-	// Changed has a token whenever anything else in State has changed; a buffer of one
-	// is enough, since a token only means "look again".
+	// Changed has a token when anything else in State has changed. A buffer of one is enough.
 	Changed <-chan struct{}
-	// Ledger is asked before a device is given out; nil bars nothing.
+	// Ledger is asked before a device is allocated; nil blocks nothing.
 	Ledger Ledger
-	// KubeletRestarted is called before each attempt to register with a kubelet that has
-	// started anew, and may have forgotten what it gave out. It must not block; nil for none.
+	// KubeletRestarted is called before each attempt to register with a kubelet that has restarted, and may have lost its record of
+	// allocations. It must not block; nil for none.
 	KubeletRestarted func()
-	// Strategy is how the chosen devices reach the container.
+	// Strategy is how devices are injected into the container.
 	Strategy Strategy
-	// CDIName makes the qualified CDI name of a device from its UUID or index; needed with
+	// CDIName returns the qualified CDI name of a device from its UUID or index; needed with
 	// the CDI strategies.
 	CDIName func(id string) string
-	// Mark makes an environment variable that names the devices of an answer, for people; nil makes none. A pod can
-	// override it.
+	// Mark returns an environment variable that names the devices of an answer, for users to read; nil for none. A pod can override it.
 	Mark func(resource string, keys []gpu.DeviceKey) (name, value string)
-	// Told is called when a container got less than it may have hoped for: several shares of one
-	// device. It must not block; nil for nobody.
-	Told  func(resource, message string)
+	// Warn is called when a container got several replicas of one device, which give it no more than one. It must not block; nil for none.
+	Warn  func(resource, message string)
 	Clock clock.WithTicker
 	Log   *slog.Logger
 }
 
-// Subscription carries a signal when something has changed since the last one was taken.
+// Subscription delivers a signal when something has changed since the last one was received.
 type Subscription interface {
 	C() <-chan struct{}
 	Close()
 }
 
-// State is what a node advertises at a moment. It is only read.
+// State is what a node advertises at one time. It is only read.
 type State struct {
-	// Snapshot gives the links between the cards and their device nodes.
+	// Snapshot has the GPUs' links and device nodes.
 	Snapshot *gpu.Snapshot
 	Offers   []offer.Offer
-	// Policy is how shares and MIG devices are taken from several cards; empty means distributed.
+	// Policy is how replicas and MIG devices are chosen from several GPUs; empty means distributed.
 	Policy   placement.Policy
 	Features Features
 }
@@ -75,18 +71,18 @@ type Chooser interface {
 
 // timing are the durations that tests shorten.
 type timing struct {
-	register    time.Duration // limit of one Register call
-	retryFirst  time.Duration // wait after the first failed attempt, then doubled
-	retryMax    time.Duration
-	stable      time.Duration // an endpoint that lived this long ended for a new reason
-	deferNewer  time.Duration // how long a living newer instance is given to register first
-	retire      time.Duration // how long a replaced endpoint still answers
-	drain       time.Duration // limit for running calls at the end of an endpoint
-	resend      time.Duration // the second sending after another stream has ended; longer than retire
-	linger      time.Duration // how long a vanished device is listed as unhealthy
-	poll        time.Duration // a look at the directory without an event
-	pollBlind   time.Duration // the same when the directory cannot be watched
-	staleSocket time.Duration // age at which a half-made socket is nobody's
+	register      time.Duration // limit of one Register call
+	retryFirst    time.Duration // wait after the first failed attempt, then doubled
+	retryMax      time.Duration
+	stable        time.Duration // an endpoint that was open this long ended for a new reason
+	deferNewer    time.Duration // how long a newer instance that is alive may take to register first
+	retire        time.Duration // how long a replaced endpoint still answers
+	drain         time.Duration // limit for running calls at the end of an endpoint
+	resend        time.Duration // the second sending after another stream has ended; longer than retire
+	linger        time.Duration // how long a vanished device is listed as unhealthy
+	poll          time.Duration // time between two readings of the directory without an event
+	pollUnwatched time.Duration // the same when the directory cannot be watched
+	staleSocket   time.Duration // age from which a socket that does not listen is abandoned
 }
 
 func defaultTiming() timing {
@@ -94,7 +90,7 @@ func defaultTiming() timing {
 		register: 10 * time.Second, retryFirst: 10 * time.Millisecond, retryMax: 10 * time.Second,
 		stable: 10 * time.Second, deferNewer: time.Second, retire: time.Second, drain: time.Second,
 		resend: 2 * time.Second, linger: 15 * time.Second, poll: 5 * time.Second,
-		pollBlind: 50 * time.Millisecond, staleSocket: time.Minute,
+		pollUnwatched: 50 * time.Millisecond, staleSocket: time.Minute,
 	}
 }
 
@@ -116,7 +112,7 @@ func (d *Deps) complete() error {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	if d.Ledger == nil {
-		d.Ledger = openLedger{}
+		d.Ledger = noLedger{}
 	}
 	if len(d.Strategy.List) == 0 {
 		d.Strategy.List = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}

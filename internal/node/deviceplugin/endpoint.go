@@ -19,8 +19,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// endpoint is one socket with a gRPC server on it: what the kubelet knows a plugin by. It is
-// registered at most once.
+// endpoint is one socket with a gRPC server on it, by which the kubelet identifies a plugin. It is registered at most once.
 type endpoint struct {
 	pluginapi.UnimplementedDevicePluginServer
 	server *server
@@ -31,14 +30,14 @@ type endpoint struct {
 	calls  callCount
 
 	listener net.Listener
-	leaving  atomic.Bool
-	// closing has ended when the streams must; end ends it.
+	stopping atomic.Bool
+	// closing is cancelled by end when the streams have to end.
 	closing context.Context
 	end     context.CancelFunc
 	served  chan struct{}
 
 	mu sync.Mutex
-	// streams that are open, and whether there ever was one.
+	// streams counts the open streams; streamed is true if there was one.
 	streams  int
 	streamed bool
 }
@@ -47,10 +46,10 @@ type endpoint struct {
 // fifth of the time of an empty call. Each open stream occupies one; calls for which none is left get a new goroutine.
 const callWorkers = 8
 
-// flushTime is what the kubelet gets to read a last answer before its stream ends.
+// flushTime is the time in which the kubelet can read a last answer before its stream ends.
 const flushTime = 10 * time.Millisecond
 
-// fileID tells a socket from another one of the same name.
+// fileID distinguishes a socket from another one with the same name.
 type fileID struct {
 	inode  uint64
 	second int64
@@ -59,7 +58,7 @@ type fileID struct {
 
 func (f fileID) absent() bool { return f == fileID{} }
 
-// identify looks at a file; the zero value means that there is none.
+// identify returns the identity of a file; zero when there is none.
 func identify(path string) fileID {
 	var stat unix.Stat_t
 	if err := unix.Lstat(path, &stat); err != nil {
@@ -81,28 +80,26 @@ func openEndpoint(s *server, dir string, name socketName) (*endpoint, error) {
 	}
 	e.closing, e.end = context.WithCancel(context.Background())
 	e.socket = identify(e.path)
-	e.grpc = grpc.NewServer(grpc.StatsHandler(&e.calls), grpc.StreamInterceptor(e.endWithUs), grpc.WaitForHandlers(true),
+	e.grpc = grpc.NewServer(grpc.StatsHandler(&e.calls), grpc.StreamInterceptor(e.endStreams), grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(callWorkers))
 	pluginapi.RegisterDevicePluginServer(e.grpc, e)
 	healthpb.RegisterHealthServer(e.grpc, s.health)
 	go func() {
 		defer close(e.served)
-		if err := e.grpc.Serve(listener); err != nil && !e.leaving.Load() {
-			s.log.Error("device plugin server ended", "socket", e.path, "error", err)
+		if err := e.grpc.Serve(listener); err != nil && !e.stopping.Load() {
+			s.log.Error("Device plugin server ended", "socket", e.path, "error", err)
 		}
 	}()
 	return e, nil
 }
 
-// listen makes a socket that appears under its name only when it accepts connections, so
-// that a name which refuses one is known to be a dead agent's. Nobody but the owner, root as
-// the kubelet is, may connect.
+// listen makes a socket that appears under its name only when it accepts connections, so that one which refuses a connection belongs
+// to an agent that has ended. Only the owner may connect, which is root, as the kubelet is.
 func listen(dir, name string) (net.Listener, error) {
 	bound, path := filepath.Join(dir, bindPrefix+name), filepath.Join(dir, name)
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
-		// The mode of an unbound socket becomes that of its file: there is no moment
-		// in which others could connect.
+		// The mode of an unbound socket becomes that of its file, so that others can connect at no time.
 		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })
 		return errors.Join(err, failed)
 	}}
@@ -117,7 +114,7 @@ func listen(dir, name string) (net.Listener, error) {
 	return listener, nil
 }
 
-// removeSocket removes a socket that nobody needs; its absence is no error.
+// removeSocket removes a socket; its absence is no error.
 func removeSocket(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove socket: %w", err)
@@ -125,42 +122,41 @@ func removeSocket(path string) error {
 	return nil
 }
 
-func (e *endpoint) join() {
+func (e *endpoint) streamOpened() {
 	e.mu.Lock()
 	e.streams++
 	e.streamed = true
 	e.mu.Unlock()
 	e.server.stats.streams.Add(1)
-	e.server.poke()
+	e.server.wake()
 }
 
-func (e *endpoint) leave() {
+func (e *endpoint) streamClosed() {
 	e.mu.Lock()
 	e.streams--
 	e.mu.Unlock()
 	e.server.stats.streams.Add(-1)
-	e.server.poke()
+	e.server.wake()
 }
 
-// state tells how many streams are open and whether there ever was one.
+// state returns how many streams are open, and whether there ever was one.
 func (e *endpoint) state() (open int, ever bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.streams, e.streamed
 }
 
-// close ends the endpoint: running calls first, since a kubelet whose stream ends drops
-// the connection with the calls on it; then the streams; then the rest. It takes at most
-// twice limit and leaves the socket's file.
+// close ends the endpoint: first the running calls, since a kubelet whose stream ends drops the connection with the calls on it; then
+// the streams; then the server. It takes at most twice limit and leaves the socket's file.
 func (e *endpoint) close(limit time.Duration) {
-	// Whoever finds the end of a stream can be sure that the socket refuses.
-	e.leaving.Store(true)
+	// The socket refuses connections before the streams end.
+	e.stopping.Store(true)
 	e.listener.Close()
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	waitFor(e.calls.whenNone(), deadline)
 	if open, _ := e.state(); open > 0 {
-		// An answer is ready before it is sent, and may be sent with the end of the stream.
+		// The end of the stream must not overtake an answer that is being sent.
 		<-e.server.clock.After(flushTime)
 	}
 	e.end()

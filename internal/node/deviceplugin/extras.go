@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Features are what every container with a device gets besides. They are told to NVIDIA's container
-// runtime by the list strategies that are not CDI; with CDI they are in the spec.
+// Features are what every container with a device gets besides. The list strategies that are not CDI pass them to NVIDIA's container
+// runtime; with CDI they are in the spec.
 type Features struct {
 	GDS, GDRCopy, MOFED bool
 	// IMEXChannels are the channels that the node has and containers get.
@@ -34,8 +34,8 @@ const (
 	imexNode = "/dev/nvidia-caps-imex-channels/channel"
 )
 
-// tell adds injections and features to an answer without CDI.
-func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, devices []*device, features *Features) {
+// addExtras adds injections and features to an answer without CDI.
+func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, devices []*device, features *Features) {
 	set := func(name, value string) {
 		if response.Envs == nil {
 			response.Envs = map[string]string{}
@@ -75,7 +75,7 @@ func (w *viewer) tell(response *pluginapi.ContainerAllocateResponse, devices []*
 	set(envIMEX, strings.Join(channels, ","))
 }
 
-// channelSpecs are the nodes of the IMEX channels, on the host where the other nodes are.
+// channelSpecs are the device nodes of the IMEX channels, below the same root of the host as the other nodes.
 func (f *Features) channelSpecs(control []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	nodes := make([]gpu.DeviceNode, 0, len(f.IMEXChannels))
 	for _, channel := range f.IMEXChannels {

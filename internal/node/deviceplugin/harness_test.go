@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	resource = "nvidia.com/gpu"
-	patience = 10 * time.Second
+	resource    = "nvidia.com/gpu"
+	testTimeout = 10 * time.Second
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hardware is a node's cards as the tests change them; several agents may look at it.
+// hardware are a node's GPUs as the tests change them; several agents may read it.
 type hardware struct {
-	mu        sync.Mutex
-	snapshot  gpu.Snapshot
-	settings  []offer.Settings
-	policy    placement.Policy
-	features  Features
-	listeners []chan struct{}
+	mu          sync.Mutex
+	snapshot    gpu.Snapshot
+	settings    []offer.Settings
+	policy      placement.Policy
+	features    Features
+	subscribers []chan struct{}
 }
 
-// machine has n cards in two sockets, joined in pairs by NVLink: 0-1, 2-3, …
+// machine has n GPUs in two sockets, linked in pairs by NVLink: 0-1, 2-3, …
 func machine(n int) *hardware {
 	h := &hardware{settings: []offer.Settings{{}}}
 	h.snapshot.Topology = gpu.NewTopology(n)
@@ -67,7 +67,7 @@ func machine(n int) *hardware {
 
 func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%02d", i)) }
 
-// uuids are the ids of cards by index.
+// uuids are the IDs of GPUs by index.
 func uuids(indices ...int) []string {
 	ids := make([]string, 0, len(indices))
 	for _, i := range indices {
@@ -98,18 +98,18 @@ func (h *hardware) State() State {
 	return state
 }
 
-// change alters the hardware and tells every listener.
+// change alters the hardware and notifies every subscriber.
 func (h *hardware) change(alter func(*hardware)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	alter(h)
-	h.tell()
+	h.notify()
 }
 
-func (h *hardware) tell() {
-	for _, listener := range h.listeners {
+func (h *hardware) notify() {
+	for _, subscriber := range h.subscribers {
 		select {
-		case listener <- struct{}{}:
+		case subscriber <- struct{}{}:
 		default:
 		}
 	}
@@ -125,38 +125,38 @@ func (h *hardware) setHealthy(i int, healthy bool) {
 	h.change(func(h *hardware) {
 		h.snapshot.GPUs[i].Health = gpu.Health{}
 		if !healthy {
-			h.snapshot.GPUs[i].Health = gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID79", Message: "the card has fallen off the bus"}}}
+			h.snapshot.GPUs[i].Health = gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID79", Message: "the GPU has fallen off the bus"}}}
 		}
 	})
 }
 
-func (h *hardware) listen() chan struct{} {
+func (h *hardware) subscribe() chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	listener := make(chan struct{}, 1)
-	h.listeners = append(h.listeners, listener)
-	return listener
+	subscriber := make(chan struct{}, 1)
+	h.subscribers = append(h.subscribers, subscriber)
+	return subscriber
 }
 
-// bars is a ledger for tests, which bars whole cards.
-type bars struct {
-	mu   sync.Mutex
-	bars map[gpu.DeviceKey]Bar
-	held []gpu.DeviceKey
+// blocks is a ledger for tests, which blocks whole GPUs.
+type blocks struct {
+	mu      sync.Mutex
+	blocked map[gpu.DeviceKey]Block
+	held    []gpu.DeviceKey
 }
 
-func (b *bars) Barred(_ string, key gpu.DeviceKey) (Bar, bool) {
+func (b *blocks) Blocked(_ string, key gpu.DeviceKey) (Block, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bar, barred := b.bars[gpu.DeviceKey{GPU: key.GPU}]
-	return bar, barred
+	block, blocked := b.blocked[gpu.DeviceKey{GPU: key.GPU}]
+	return block, blocked
 }
 
-func (b *bars) Hold(resource string, keys []gpu.DeviceKey) (Mount, error) {
+func (b *blocks) Hold(resource string, keys []gpu.DeviceKey) (Mount, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
-		if _, barred := b.bars[gpu.DeviceKey{GPU: key.GPU}]; barred {
+		if _, blocked := b.blocked[gpu.DeviceKey{GPU: key.GPU}]; blocked {
 			return Mount{}, fmt.Errorf("hold %s: it is held by container c of pod ns/p, which still runs; it is free when that container ends", key)
 		}
 	}
@@ -164,20 +164,20 @@ func (b *bars) Hold(resource string, keys []gpu.DeviceKey) (Mount, error) {
 	return Mount{}, nil
 }
 
-func (b *bars) set(i int, bar *Bar) {
+func (b *blocks) set(i int, block *Block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if bar == nil {
-		delete(b.bars, gpu.DeviceKey{GPU: uuid(i)})
+	if block == nil {
+		delete(b.blocked, gpu.DeviceKey{GPU: uuid(i)})
 		return
 	}
-	if b.bars == nil {
-		b.bars = make(map[gpu.DeviceKey]Bar)
+	if b.blocked == nil {
+		b.blocked = make(map[gpu.DeviceKey]Block)
 	}
-	b.bars[gpu.DeviceKey{GPU: uuid(i)}] = *bar
+	b.blocked[gpu.DeviceKey{GPU: uuid(i)}] = *block
 }
 
-// fastTiming is the real one, with the waits that tests sit through made short.
+// fastTiming is the default with short waits.
 func fastTiming() timing {
 	t := defaultTiming()
 	t.deferNewer, t.retire, t.resend, t.linger = 300*time.Millisecond, 30*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
@@ -199,7 +199,7 @@ func startAgent(t testing.TB, dir string, h *hardware, alter func(*Manager)) *ag
 	t.Helper()
 	a := &agent{log: &bytes.Buffer{}, done: make(chan error, 1)}
 	m, err := New(Deps{
-		KubeletDir: dir, State: h.State, Changed: h.listen(), CDIName: cdiName,
+		KubeletDir: dir, State: h.State, Changed: h.subscribe(), CDIName: cdiName,
 		Log: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -217,7 +217,7 @@ func startAgent(t testing.TB, dir string, h *hardware, alter func(*Manager)) *ag
 	t.Cleanup(func() {
 		a.stop(t)
 		if t.Failed() {
-			t.Logf("agent %s said:\n%s", m.instance, a.log)
+			t.Logf("log of agent %s:\n%s", m.instance, a.log)
 		}
 	})
 	return a
@@ -238,7 +238,7 @@ func (a *agent) stop(t testing.TB) {
 			}
 			close(a.done)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("the agent does not end")
 	}
 }
@@ -271,7 +271,7 @@ func await(t testing.TB, k *fakekubelet.Kubelet, wanted func(fakekubelet.State) 
 
 func awaitResource(t testing.TB, k *fakekubelet.Kubelet, name string, wanted func(fakekubelet.State) bool) fakekubelet.State {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := k.Await(ctx, name, wanted); err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func healthy(n int) func(fakekubelet.State) bool {
 	return func(s fakekubelet.State) bool { return s.Primary != "" && len(s.Healthy) == n }
 }
 
-// short is a socket's name without what is the same in all: a.2 for berth-gpu-a.2.sock.
+// short is a socket's name without what all have in common: a.2 for berth-gpu-a.2.sock.
 func short(socket string) string {
 	name, ok := parseSocketName(socket)
 	if !ok {

@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// dial talks to an agent's socket beside the kubelet.
+// dial connects to an agent's socket as another client than the kubelet.
 func dial(t testing.TB, dir, socket string) pluginapi.DevicePluginClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -38,16 +38,16 @@ func dial(t testing.TB, dir, socket string) pluginapi.DevicePluginClient {
 	return pluginapi.NewDevicePluginClient(conn)
 }
 
-// eventually waits for something that nothing tells of.
+// eventually polls for a condition that nothing signals.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	ticker, deadline := time.NewTicker(time.Millisecond), time.After(patience)
+	ticker, deadline := time.NewTicker(time.Millisecond), time.After(testTimeout)
 	defer ticker.Stop()
 	for !holds() {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatalf("%s: not after %v", what, patience)
+			t.Fatalf("%s: not after %v", what, testTimeout)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestEveryStreamSeesEveryChange(t *testing.T) {
 	await(t, k, healthy(8))
 	client := dial(t, dir, "berth-gpu-a.sock")
 	open := func() (pluginapi.DevicePlugin_ListAndWatchClient, context.CancelFunc) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		t.Cleanup(cancel)
 		stream, err := client.ListAndWatch(ctx, &pluginapi.Empty{})
 		if err != nil {
@@ -90,7 +90,7 @@ func TestEveryStreamSeesEveryChange(t *testing.T) {
 		return stream, cancel
 	}
 
-	// Streams that were cancelled once took the updates meant for living ones.
+	// Cancelled streams must take no update from open ones.
 	for range 5 {
 		_, cancel := open()
 		cancel()
@@ -110,7 +110,7 @@ func TestEveryStreamSeesEveryChange(t *testing.T) {
 	}
 }
 
-func TestSlowStreamHoldsUpNobody(t *testing.T) {
+func TestSlowStreamDelaysNoOther(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	// Lists long enough that a stream which is not read soon takes no more.
@@ -135,7 +135,7 @@ func TestSlowStreamHoldsUpNobody(t *testing.T) {
 		m.deps.State = wide
 	})
 	await(t, k, healthy(2000))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	slow, err := dial(t, dir, "berth-gpu-a.sock").ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
@@ -146,7 +146,7 @@ func TestSlowStreamHoldsUpNobody(t *testing.T) {
 		h.change(func(*hardware) { broken.Store(int64(i + 1)) })
 		await(t, k, healthy(2000-i-1))
 	}
-	// It has missed some, and never the last.
+	// It skips some versions, and never the latest.
 	received := 0
 	for {
 		list, err := slow.Recv()
@@ -166,8 +166,8 @@ func TestSlowStreamHoldsUpNobody(t *testing.T) {
 func TestKubeletRestart(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
-	var told atomic.Int64
-	a := startAgent(t, dir, h, func(m *Manager) { m.deps.KubeletRestarted = func() { told.Add(1) } })
+	var calls atomic.Int64
+	a := startAgent(t, dir, h, func(m *Manager) { m.deps.KubeletRestarted = func() { calls.Add(1) } })
 	await(t, k, healthy(8))
 	for round := range 5 {
 		eventually(t, "the registration is known to have worked", func() bool { return a.stat(t).Registrations == uint64(round+1) })
@@ -188,7 +188,7 @@ func TestKubeletRestart(t *testing.T) {
 	}
 	eventually(t, "all registrations are counted", func() bool { return a.stat(t).Registrations == 6 })
 	// More often when an attempt came before the new kubelet listened.
-	if got := told.Load(); got < 5 {
+	if got := calls.Load(); got < 5 {
 		t.Errorf("KubeletRestarted was called %d times for 5 restarts", got)
 	}
 }
@@ -205,26 +205,26 @@ func TestDirectoryRecreated(t *testing.T) {
 	await(t, startKubelet(t, dir, fakekubelet.Options{}), healthy(8))
 }
 
-func TestNoWatchToBeHad(t *testing.T) {
+func TestDirectoryCannotBeWatched(t *testing.T) {
 	w := &dirWatch{
 		dir: pluginDir(kubeletDir(t)), timing: fastTiming(),
 		clock: clock.RealClock{}, log: slog.New(slog.DiscardHandler),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	looks := make(chan struct{})
+	checks := make(chan struct{})
 	w.changed = func() {
 		select {
-		case looks <- struct{}{}:
+		case checks <- struct{}{}:
 		case <-ctx.Done():
 		}
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); w.run(ctx) }()
-	for range 3 { // the directory is not there, so there is nothing to watch
+	for range 3 { // the directory does not exist, so that there is nothing to watch
 		select {
-		case <-looks:
-		case <-time.After(patience):
-			t.Fatal("it does not look without a watch")
+		case <-checks:
+		case <-time.After(testTimeout):
+			t.Fatal("it does not poll without a watch")
 		}
 	}
 	cancel()
@@ -288,7 +288,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 	for range 5 {
 		fresh := startAgent(t, dir, h, patient)
 		await(t, k, func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 })
-		eventually(t, "the old agent falls silent", func() bool { return !old.stat(t).Speaking && fresh.stat(t).Speaking })
+		eventually(t, "the old agent becomes inactive", func() bool { return !old.stat(t).Active && fresh.stat(t).Active })
 		old.stop(t)
 		await(t, k, func(s fakekubelet.State) bool { return len(s.Endpoints) == 1 })
 		old = fresh
@@ -306,14 +306,14 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 	}
 }
 
-func TestOldAgentIsSilent(t *testing.T) {
+func TestOldAgentSendsNothing(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	old := startAgent(t, dir, h, named("a"))
 	await(t, k, healthy(8))
 	fresh := startAgent(t, dir, h, named("b"))
 	await(t, k, func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 })
-	eventually(t, "the old agent falls silent", func() bool { return fresh.stat(t).Speaking && !old.stat(t).Speaking })
+	eventually(t, "the old agent becomes inactive", func() bool { return fresh.stat(t).Active && !old.stat(t).Active })
 	for i := range 5 {
 		h.setHealthy(i, false)
 		await(t, k, healthy(7-i))
@@ -323,47 +323,46 @@ func TestOldAgentIsSilent(t *testing.T) {
 		t.Errorf("lists came from %v", from)
 	}
 	if got := old.stat(t); !got.Registered || got.ListsSent != 1 {
-		t.Errorf("the old agent should stand by, silent: %+v", got)
+		t.Errorf("the old agent should stand by and send nothing: %+v", got)
 	}
-	// Whatever the old one said last, the new one says its list again when it goes.
+	// When the old one ends, the new one sends its list again, since the old one may have sent another one last.
 	before := len(k.State(resource).From)
 	old.stop(t)
 	await(t, k, func(s fakekubelet.State) bool { return len(s.From) > before && len(s.Healthy) == 3 })
 }
 
-// TestStrangerUnderOurName: a socket that looks like a newer agent's and never answers
-// delays the first registration and nothing else.
-func TestStrangerUnderOurName(t *testing.T) {
+// TestForeignSocketWithOurName: a socket that looks like a newer agent's and never answers delays only the first registration.
+func TestForeignSocketWithOurName(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
-	stranger, err := net.Listen("unix", filepath.Join(pluginDir(dir), "berth-gpu-zzz.sock"))
+	foreign, err := net.Listen("unix", filepath.Join(pluginDir(dir), "berth-gpu-zzz.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { stranger.Close() })
+	t.Cleanup(func() { foreign.Close() })
 	startAgent(t, dir, h, nil)
 	await(t, k, healthy(8))
 }
 
-// freeLedger notes what it is told is free.
+// freeLedger records the devices that Offered is called with.
 type freeLedger struct {
-	bars
-	told []gpu.DeviceKey
-	last []gpu.DeviceKey
+	blocks
+	offered []gpu.DeviceKey
+	last    []gpu.DeviceKey
 }
 
 func (l *freeLedger) Offered(_ string, keys []gpu.DeviceKey) []gpu.DeviceKey {
-	l.told = append(l.told, keys...)
+	l.offered = append(l.offered, keys...)
 	l.set(2, nil)
 	return l.last
 }
 
-// TestLedgerHearsWhatIsFree before it is asked what is barred.
-func TestLedgerHearsWhatIsFree(t *testing.T) {
+// TestOfferedComesFirst: the ledger gets the free devices before it is asked which are blocked.
+func TestOfferedComesFirst(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	ledger := &freeLedger{}
-	ledger.set(2, &Bar{})
+	ledger.set(2, &Block{})
 	startAgent(t, dir, h, func(m *Manager) { m.deps.Ledger = ledger })
 	await(t, k, healthy(8))
 	ids, err := k.Preferred(context.Background(), resource, uuids(2, 3, 5), uuids(5), 3)
@@ -372,20 +371,20 @@ func TestLedgerHearsWhatIsFree(t *testing.T) {
 	}
 	ids, err = k.Preferred(context.Background(), resource, uuids(2, 3, 5), nil, 2)
 	if err != nil || !slices.Equal(ids, uuids(2, 3)) {
-		t.Errorf("preferred %v, %v; card 2 is free again", ids, err)
+		t.Errorf("preferred %v, %v; GPU 2 is free again", ids, err)
 	}
-	told := slices.Clone(ledger.told)
+	offered := slices.Clone(ledger.offered)
 	ledger.last = []gpu.DeviceKey{{GPU: uuid(2)}}
 	if ids, err = k.Preferred(context.Background(), resource, uuids(2, 3, 5), nil, 2); err != nil || !slices.Equal(ids, uuids(3, 5)) {
 		t.Errorf("preferred %v, %v; GPU 2 is listed for another pod, and comes last", ids, err)
 	}
 	want := []gpu.DeviceKey{{GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(2)}, {GPU: uuid(3)}, {GPU: uuid(5)}}
-	if !slices.Equal(told, want) {
-		t.Errorf("the ledger was told %v, want %v", told, want)
+	if !slices.Equal(offered, want) {
+		t.Errorf("the ledger was offered %v, want %v", offered, want)
 	}
 }
 
-// TestNewerAgentThatNeverRegisters: somebody must serve the kubelet after its restart.
+// TestNewerAgentThatNeverRegisters: the older one registers after a restart of the kubelet.
 func TestNewerAgentThatNeverRegisters(t *testing.T) {
 	dir, h := kubeletDir(t), machine(8)
 	k := startKubelet(t, dir, fakekubelet.Options{})
@@ -404,9 +403,9 @@ func TestNewerAgentThatNeverRegisters(t *testing.T) {
 	await(t, k, func(s fakekubelet.State) bool { return s.Primary == "berth-gpu-a.2.sock" && len(s.Healthy) == 8 })
 }
 
-// slowLedger holds an Allocate call until it is let go.
+// slowLedger delays an Allocate call until it is released.
 type slowLedger struct {
-	openLedger
+	noLedger
 	entered, release chan struct{}
 }
 
@@ -422,7 +421,7 @@ func TestShutdownLetsCallsEnd(t *testing.T) {
 	ledger := &slowLedger{entered: make(chan struct{}), release: make(chan struct{})}
 	a := startAgent(t, dir, h, func(m *Manager) {
 		m.deps.Ledger = ledger
-		m.timing.drain = patience
+		m.timing.drain = testTimeout
 	})
 	await(t, k, healthy(8))
 	answer := make(chan error, 1)

@@ -28,7 +28,7 @@ type Manager struct {
 	mu      sync.Mutex
 	servers map[string]*running
 
-	// chooser is for the node that it was last made for.
+	// chooser was made for these links and NUMA nodes.
 	chooser      Chooser
 	chooserLinks gpu.Topology
 	chooserNUMA  []int
@@ -36,10 +36,9 @@ type Manager struct {
 	refused map[string]string
 	// attempts are the sockets that resources no longer served have used up.
 	attempts map[string]int
-	// leaving are the servers of such resources until they have left the kubelet; left has a token when
-	// one has.
-	leaving map[string]*running
-	left    *signal.Signal
+	// stopping are the servers of such resources until they have ended; stopped has a token when one has.
+	stopping map[string]*running
+	stopped  *signal.Signal
 	// instance is set by Run.
 	instance string
 	// pings are answered by the loop of Run.
@@ -53,8 +52,7 @@ type running struct {
 	done chan struct{}
 }
 
-// New checks the dependencies and completes them with defaults. It touches nothing; Run
-// does the work.
+// New checks the dependencies and completes them with defaults. It reads and writes nothing.
 func New(deps Deps) (*Manager, error) {
 	if err := deps.complete(); err != nil {
 		return nil, err
@@ -62,18 +60,17 @@ func New(deps Deps) (*Manager, error) {
 	m := &Manager{
 		deps: deps, timing: defaultTiming(), dir: pluginDir(deps.KubeletDir),
 		servers: make(map[string]*running), refused: make(map[string]string), attempts: make(map[string]int),
-		leaving: make(map[string]*running), left: signal.New(), pings: make(chan struct{}),
+		stopping: make(map[string]*running), stopped: signal.New(), pings: make(chan struct{}),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
 	m.viewer = &viewer{strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger}
 	return m, nil
 }
 
-// Run serves until ctx ends, and returns when every server has left the kubelet. It fails
-// only when the directory of the sockets cannot be had. That the kubelet is not there, or
-// goes and comes, is no error.
+// Run serves until ctx ends, and returns when every server has ended. It fails only when the directory of the sockets cannot be made. A
+// kubelet that does not run, or restarts, is no error.
 func (m *Manager) Run(ctx context.Context) error {
-	// The kubelet makes the directory with the same mode, should it be the later one.
+	// The kubelet makes the directory with the same mode if it starts first.
 	if err := os.MkdirAll(m.dir, 0o750); err != nil {
 		return fmt.Errorf("run device plugin: %w", err)
 	}
@@ -83,14 +80,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer m.stopAll()
-	watch := &dirWatch{dir: m.dir, timing: m.timing, clock: m.deps.Clock, log: m.deps.Log, changed: m.pokeAll}
+	watch := &dirWatch{dir: m.dir, timing: m.timing, clock: m.deps.Clock, log: m.deps.Log, changed: m.wakeAll}
 	tasks.Go(func() { watch.run(ctx) })
 	hardware, closeHardware := signals(m.deps.Hardware)
 	defer closeHardware()
 	holdings, closeHoldings := signals(m.deps.Holdings)
 	defer closeHoldings()
 	for {
-		m.forgetLeft()
+		m.removeStopped()
 		expiry := m.apply(ctx, m.deps.State())
 		select {
 		case <-ctx.Done():
@@ -98,14 +95,14 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-hardware:
 		case <-holdings:
 		case <-m.deps.Changed:
-		case <-m.left.C():
+		case <-m.stopped.C():
 		case <-m.after(expiry):
 		case <-m.pings:
 		}
 	}
 }
 
-// Ping returns when the loop of Run has taken notice of it, or ctx has ended.
+// Ping returns when the loop of Run has received it, or ctx has ended.
 func (m *Manager) Ping(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -113,7 +110,7 @@ func (m *Manager) Ping(ctx context.Context) {
 	}
 }
 
-// signals subscribes; without a source there is never a signal.
+// signals subscribes; without a source no signal comes.
 func signals(subscribe func() Subscription) (changed <-chan struct{}, end func()) {
 	if subscribe == nil {
 		return nil, func() {}
@@ -136,7 +133,7 @@ func (m *Manager) chooseInstance() string {
 	var names []string
 	entries, err := os.ReadDir(m.dir)
 	if err != nil {
-		m.deps.Log.Warn("cannot read the kubelet's device plugin directory", "error", err)
+		m.deps.Log.Warn("Could not read the kubelet's device plugin directory", "error", err)
 	}
 	for _, entry := range entries {
 		names = append(names, entry.Name())
@@ -144,8 +141,8 @@ func (m *Manager) chooseInstance() string {
 	return nextInstance(m.deps.Clock.Now(), names)
 }
 
-// apply brings the servers to what the state offers, touching only those that differ.
-// It returns when the first vanished device has lingered; zero when there is none.
+// apply brings the servers in line with the state, and changes only those that differ. It returns when the first vanished device is to be
+// removed; zero when there is none.
 func (m *Manager) apply(ctx context.Context, state State) time.Time {
 	if state.Snapshot == nil {
 		state.Snapshot = &gpu.Snapshot{}
@@ -154,7 +151,7 @@ func (m *Manager) apply(ctx context.Context, state State) time.Time {
 	offered := make(map[string]bool, len(state.Offers))
 	for _, o := range state.Offers {
 		if offered[o.Resource] {
-			m.deps.Log.Error("a resource is offered twice; the first offer counts", "resource", o.Resource)
+			m.deps.Log.Error("Ignored the second offer of a resource", "resource", o.Resource)
 			continue
 		}
 		offered[o.Resource] = true
@@ -163,7 +160,7 @@ func (m *Manager) apply(ctx context.Context, state State) time.Time {
 	var expiry time.Time
 	for _, r := range m.list() {
 		if !offered[r.resource] {
-			m.fade(r, now)
+			m.withdraw(r, now)
 		}
 		if at := r.view.Load().nextExpiry(m.timing.linger); !at.IsZero() && (expiry.IsZero() || at.Before(expiry)) {
 			expiry = at
@@ -181,14 +178,14 @@ func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser
 		r.update(m.viewer.build(o, state, chooser, r.view.Load(), now))
 		return
 	}
-	if m.leaving[o.Resource] != nil {
-		return // No path is registered twice, and its last one is not known yet.
+	if m.stopping[o.Resource] != nil {
+		return // No path is registered twice, and its last one is not known before the old server has ended.
 	}
 	first := m.viewer.build(o, state, chooser, nil, now)
 	name, err := m.nameFor(o.Resource)
 	if err != nil {
 		if m.refused[o.Resource] != err.Error() {
-			m.deps.Log.Error("cannot serve a resource", "resource", o.Resource, "error", err)
+			m.deps.Log.Error("Could not serve a resource", "resource", o.Resource, "error", err)
 			m.refused[o.Resource] = err.Error()
 		}
 		return
@@ -205,17 +202,16 @@ func (m *Manager) serve(ctx context.Context, o offer.Offer, state State, chooser
 	}()
 }
 
-// nameFor is the name of a resource's socket before the first attempt; a resource that was
-// served before goes on counting, since no path is registered twice.
+// nameFor returns the name of a resource's socket before the first attempt. For a resource that was served before, the count of attempts
+// goes on, since no path is registered twice.
 func (m *Manager) nameFor(resource string) (socketName, error) {
 	part, err := resourcePart(m.dir, resource)
 	return socketName{part: part, instance: m.instance, attempt: m.attempts[resource]}, err
 }
 
-// fade takes a resource away that is no longer offered: first its devices are unhealthy,
-// then there are none, then the server leaves the kubelet. It does not wait for that, which
-// may take seconds and removes a file.
-func (m *Manager) fade(r *running, now time.Time) {
+// withdraw removes a resource that is no longer offered: first its devices are unhealthy, then there are none, then the server ends. It
+// does not wait for that, which may take seconds and removes a file.
+func (m *Manager) withdraw(r *running, now time.Time) {
 	v := m.viewer.build(offer.Offer{Resource: r.resource}, State{}, nil, r.view.Load(), now)
 	r.update(v)
 	if len(v.devices) > 0 {
@@ -226,28 +222,28 @@ func (m *Manager) fade(r *running, now time.Time) {
 	m.mu.Unlock()
 	r.removing.Store(true)
 	r.stop()
-	m.leaving[r.resource] = r
+	m.stopping[r.resource] = r
 	go func() {
 		<-r.done
-		m.left.Set()
+		m.stopped.Set()
 	}()
 }
 
-// forgetLeft notes which servers have left the kubelet; their resources may be served again.
-func (m *Manager) forgetLeft() {
-	for resource, r := range m.leaving {
+// removeStopped removes the servers that have ended; their resources may be served again.
+func (m *Manager) removeStopped() {
+	for resource, r := range m.stopping {
 		select {
 		case <-r.done:
-			delete(m.leaving, resource)
+			delete(m.stopping, resource)
 			m.attempts[resource] = r.name.attempt
-			m.deps.Log.Info("stopped serving a resource that is no longer offered", "resource", resource)
+			m.deps.Log.Info("Stopped serving a resource that is no longer offered", "resource", resource)
 		default:
 		}
 	}
 }
 
-// chooserFor prepares placement when the links between the cards, or their NUMA nodes, are
-// others than before. Without it, devices are taken in the order of the offer.
+// chooserFor prepares placement when the links between the GPUs, or their NUMA nodes, have changed. Without it, devices are taken in the
+// order of the offer.
 func (m *Manager) chooserFor(snapshot *gpu.Snapshot) Chooser {
 	numa := make([]int, len(snapshot.GPUs))
 	for i := range snapshot.GPUs {
@@ -264,14 +260,14 @@ func (m *Manager) chooserFor(snapshot *gpu.Snapshot) Chooser {
 	}
 	chooser, err := m.prepare(snapshot.Topology, numa)
 	if err != nil {
-		m.deps.Log.Error("cannot compare sets of GPUs; devices are taken in the order of their index", "error", err)
+		m.deps.Log.Error("Could not compare sets of GPUs; devices are taken in the order of their index", "error", err)
 		return nil
 	}
 	m.chooser = &memo{chooser: chooser}
 	return m.chooser
 }
 
-// list has the servers in the order of their resources.
+// list returns the servers in the order of their resources.
 func (m *Manager) list() []*running {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -283,13 +279,13 @@ func (m *Manager) list() []*running {
 	return list
 }
 
-func (m *Manager) pokeAll() {
+func (m *Manager) wakeAll() {
 	for _, r := range m.list() {
-		r.poke()
+		r.wake()
 	}
 }
 
-// stopAll lets all servers leave the kubelet at the same time.
+// stopAll ends all servers at the same time, and waits for them.
 func (m *Manager) stopAll() {
 	list := m.list()
 	for _, r := range list {
@@ -298,12 +294,12 @@ func (m *Manager) stopAll() {
 	for _, r := range list {
 		<-r.done
 	}
-	for _, r := range m.leaving {
+	for _, r := range m.stopping {
 		<-r.done
 	}
 }
 
-// Stats are the counts of every resource, ordered by name.
+// Stats returns the counts of every resource, ordered by name.
 func (m *Manager) Stats() []Stats {
 	list := m.list()
 	stats := make([]Stats, 0, len(list))
@@ -313,5 +309,5 @@ func (m *Manager) Stats() []Stats {
 	return stats
 }
 
-// SocketDir is where the sockets are.
+// SocketDir returns the directory of the sockets.
 func (m *Manager) SocketDir() string { return filepath.Clean(m.dir) }

@@ -16,14 +16,13 @@ const (
 	// bindPrefix marks a socket that is bound and does not listen yet.
 	bindPrefix = "."
 
-	// maxSocketPath is what sun_path holds, less the final zero.
+	// maxSocketPath is the size of sun_path without the final zero.
 	maxSocketPath = 107
-	// instanceLength is what nanoseconds since 1970 take in base 36, until the year 2120.
+	// instanceLength is the length of nanoseconds since 1970 in base 36, until the year 2120.
 	instanceLength = 12
-	// attemptLength leaves room for 1.6 million registrations.
+	// attemptLength allows 1.6 million registrations.
 	attemptLength = 5
-	// minPart is the room that a resource's part of the name must have at least: a
-	// shortened name with its hash.
+	// minPart is the least length that the resource's part of the name needs: a shortened name with its hash.
 	minPart = 12
 )
 
@@ -31,7 +30,7 @@ const (
 // kubelet's directory.
 func pluginDir(kubeletDir string) string { return filepath.Join(kubeletDir, "device-plugins") }
 
-// socketName is what the name of a socket says: berth-<part>-<instance>[.<attempt>].sock.
+// socketName are the parts of a socket's name: berth-<part>-<instance>[.<attempt>].sock.
 type socketName struct {
 	part, instance string
 	attempt        int
@@ -45,7 +44,7 @@ func (n socketName) String() string {
 	return name + socketSuffix
 }
 
-// parseSocketName reads what String writes.
+// parseSocketName is the inverse of String.
 func parseSocketName(text string) (socketName, bool) {
 	body, ok := strings.CutPrefix(text, socketPrefix)
 	if !ok {
@@ -74,24 +73,23 @@ func isInstance(text string) bool {
 }
 
 // resourcePart is the resource's part of a socket name: the name without nvidia.com/,
-// or with the slash of another domain as @. What does not fit into dir is shortened and told apart by a hash.
+// or with the slash of another domain as @. A name that is too long for dir is shortened and ends in a hash.
 func resourcePart(dir, resource string) (string, error) {
 	rest := len(bindPrefix) + len(socketName{instance: strings.Repeat("0", instanceLength)}.String()) + attemptLength
-	room := maxSocketPath - len(dir) - 1 - rest
-	if room < minPart {
-		return "", fmt.Errorf("name socket of %s: the path of directory %s is %d bytes too long for a Unix socket (%d in all); use a shorter path", resource, dir, minPart-room, maxSocketPath)
+	available := maxSocketPath - len(dir) - 1 - rest
+	if available < minPart {
+		return "", fmt.Errorf("name socket of %s: the path of directory %s is %d bytes too long for a Unix socket (%d in all); use a shorter path", resource, dir, minPart-available, maxSocketPath)
 	}
 	part := strings.ReplaceAll(strings.TrimPrefix(resource, "nvidia.com/"), "/", "@")
-	if len(part) > room {
+	if len(part) > available {
 		hash := fnv.New32a()
 		hash.Write([]byte(part))
-		part = fmt.Sprintf("%s~%08x", part[:room-9], hash.Sum32())
+		part = fmt.Sprintf("%s~%08x", part[:available-9], hash.Sum32())
 	}
 	return part, nil
 }
 
-// nextInstance makes an instance that comes after all in names: from the time, or, when a
-// clock was set back, from the highest one.
+// nextInstance returns an instance that comes after all in names: from the time, or, when a clock was set back, from the highest one.
 func nextInstance(now time.Time, names []string) string {
 	next := uint64(max(now.UnixNano(), 0))
 	for _, text := range names {

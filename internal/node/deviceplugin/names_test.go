@@ -83,7 +83,7 @@ func TestNextInstance(t *testing.T) {
 		names []string
 		above string
 	}{
-		"nobody":                   {nil, ""},
+		"no sockets":               {nil, ""},
 		"others, and an older one": {[]string{"kubelet.sock", socketName{"gpu", nextInstance(now.Add(-1), nil), 1}.String()}, ""},
 		"the same moment":          {[]string{socketName{"gpu", usual, 4}.String()}, usual},
 		"a clock that was set back": {[]string{
@@ -124,7 +124,7 @@ func TestSituation(t *testing.T) {
 		"our socket is gone":              {func(s *situation) { s.there = fileID{} }, reasonSocket},
 		"our socket is another's":         {func(s *situation) { s.there = other }, reasonSocket},
 		"the stream was ended":            {func(s *situation) { s.open = 0 }, reasonStream},
-		"the newer agent died":            {func(s *situation) { s.anew = true }, reasonNewer},
+		"the newer agent died":            {func(s *situation) { s.registerAgain = true }, reasonNewer},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

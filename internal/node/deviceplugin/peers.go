@@ -18,45 +18,43 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// dialLimit is for a socket whose owner takes no connection, and refuses none.
+// dialLimit bounds a connection to a socket whose owner neither accepts nor refuses it.
 const dialLimit = time.Second
 
-// followAgain is the wait before a socket is tried again that somebody holds open without
-// answering as an agent.
+// followAgain is the wait before another connection to a socket that is open and does not answer as an agent does.
 const followAgain = time.Second
 
-// peers are the other instances that serve the same resource, each known by the sockets
-// it has in the directory. A connection is kept to every one, since a connection outlives
-// the socket's name and ends with the process.
+// peers are the other instances that serve the same resource, each identified by its sockets in the directory. A connection is kept to
+// every one, since a connection outlives the socket's name and ends with the process.
 type peers struct {
 	dir, resource string
 	self          socketName
 	clock         clock.WithTicker
 	log           *slog.Logger
-	// changed is called when something is to be seen; it must not block.
+	// changed is called when a peer has changed; it must not block.
 	changed func()
 
 	tasks sync.WaitGroup
 	mu    sync.Mutex
-	// known has a watcher for every socket that was ever seen and is not known to be dead.
+	// known has an entry for every socket that was seen and whose owner has not ended.
 	known map[string]*peer
-	// alive are the instances that the last look found.
+	// alive are the instances that the last update found.
 	alive map[string]bool
 }
 
 // peer is one socket of another instance.
 type peer struct {
-	name     socketName
-	speaking bool
-	// fellSilent says that it stopped speaking, or was first seen silent, since the last look.
-	fellSilent bool
-	ended      bool
+	name   socketName
+	active bool
+	// becameInactive is true if it became inactive, or was first seen inactive, since the last update.
+	becameInactive bool
+	ended          bool
 }
 
-// sighting is what one look at the peers found.
-type sighting struct {
-	newerAlive, newerSpeaks bool
-	// newerDied and olderLeft are changes since the look before.
+// peerChanges is what one update of the peers found.
+type peerChanges struct {
+	newerAlive, newerActive bool
+	// newerDied and olderLeft are changes since the update before.
 	newerDied, olderLeft bool
 }
 
@@ -67,12 +65,11 @@ func newPeers(dir, resource string, self socketName, clock clock.WithTicker, log
 	}
 }
 
-// look compares what was known with what is there. names are the directory's entries, read
-// by names(), which is called after the dead were counted: an instance that moves
-// to another socket has the new one in the directory before the old one ends.
-func (p *peers) look(ctx context.Context, names func() []string) sighting {
-	var seen sighting
-	before := p.takeEnded(&seen)
+// update compares the known peers with the directory. It calls names, which reads the directory's entries, after it has removed the
+// peers that ended: an instance that moves to another socket has the new one in the directory before the old one ends.
+func (p *peers) update(ctx context.Context, names func() []string) peerChanges {
+	var seen peerChanges
+	before := p.removeEnded(&seen)
 	for _, text := range names() {
 		if name, ok := parseSocketName(text); ok && name.part == p.self.part && name.instance != p.self.instance {
 			p.watch(ctx, name)
@@ -85,7 +82,7 @@ func (p *peers) look(ctx context.Context, names func() []string) sighting {
 		p.alive[other.name.instance] = true
 		if p.newer(other.name.instance) {
 			seen.newerAlive = true
-			seen.newerSpeaks = seen.newerSpeaks || other.speaking
+			seen.newerActive = seen.newerActive || other.active
 		}
 	}
 	for instance := range before {
@@ -97,16 +94,16 @@ func (p *peers) look(ctx context.Context, names func() []string) sighting {
 	return seen
 }
 
-// takeEnded forgets the sockets that have ended, notes who fell silent, and returns the
-// instances that were alive at the last look.
-func (p *peers) takeEnded(seen *sighting) map[string]bool {
+// removeEnded removes the sockets that have ended, sets olderLeft if an older instance became inactive, and returns the instances that
+// were alive at the last update.
+func (p *peers) removeEnded(seen *peerChanges) map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for path, other := range p.known {
-		if other.fellSilent && !p.newer(other.name.instance) {
+		if other.becameInactive && !p.newer(other.name.instance) {
 			seen.olderLeft = true
 		}
-		other.fellSilent = false
+		other.becameInactive = false
 		if other.ended {
 			delete(p.known, path)
 		}
@@ -129,7 +126,7 @@ func (p *peers) watch(ctx context.Context, name socketName) {
 	p.known[path] = other
 	p.tasks.Go(func() {
 		for p.follow(ctx, path, other); !p.isGone(path); p.follow(ctx, path, other) {
-			// It is there and does not answer as an agent does. It may yet.
+			// It exists and does not answer as an agent does, but may later.
 			select {
 			case <-ctx.Done():
 				return
@@ -143,9 +140,9 @@ func (p *peers) watch(ctx context.Context, name socketName) {
 	})
 }
 
-// follow keeps what the peer says of itself until its connection ends.
+// follow records whether the peer is active until its connection ends.
 func (p *peers) follow(ctx context.Context, path string, other *peer) {
-	defer p.note(other, false)
+	defer p.setActive(other, false)
 	conn, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), grpc.WithIdleTimeout(0),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -159,20 +156,20 @@ func (p *peers) follow(ctx context.Context, path string, other *peer) {
 	for err == nil {
 		var response *healthpb.HealthCheckResponse
 		if response, err = stream.Recv(); err == nil {
-			p.note(other, response.Status == healthpb.HealthCheckResponse_SERVING)
+			p.setActive(other, response.Status == healthpb.HealthCheckResponse_SERVING)
 		}
 	}
 }
 
-func (p *peers) note(other *peer, speaking bool) {
+func (p *peers) setActive(other *peer, active bool) {
 	p.mu.Lock()
-	other.speaking, other.fellSilent = speaking, !speaking
+	other.active, other.becameInactive = active, !active
 	p.mu.Unlock()
 	p.changed()
 }
 
-// isGone tells whether nobody listens on a socket any more. One that refuses connections
-// is a dead agent's, and is removed.
+// isGone reports whether no process listens on a socket. One that refuses connections belongs to an agent that has ended, and is
+// removed.
 func (p *peers) isGone(path string) bool {
 	conn, err := net.DialTimeout("unix", path, dialLimit)
 	switch {
@@ -180,14 +177,14 @@ func (p *peers) isGone(path string) bool {
 		conn.Close()
 		return false
 	case errors.Is(err, syscall.ECONNREFUSED):
-		p.log.Debug("removing a dead agent's socket", "socket", path)
+		p.log.Debug("Removing the socket of an agent that ended", "socket", path)
 		if err := removeSocket(path); err != nil {
-			p.log.Warn("cannot remove a dead agent's socket", "socket", path, "error", err)
+			p.log.Warn("Could not remove the socket of an agent that ended", "socket", path, "error", err)
 		}
 		return true
 	}
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// wait returns when all watchers have ended, after their context has.
+// wait returns when all goroutines have ended, after their context has.
 func (p *peers) wait() { p.tasks.Wait() }

@@ -8,27 +8,25 @@ import (
 	"github.com/berth-gpu/berth/internal/core/placement"
 )
 
-// question is one request for a preference, sorted into what the view knows of it.
-type question struct {
-	// must and free are devices, the free those that need not be included. Ascending, without doubles.
+// preference is one request for a preference, with the devices of the view that it names.
+type preference struct {
+	// must and free are devices; free are those that need not be included. Ascending, without duplicates.
 	must, free []int
 	// good are the free devices that are healthy and not blocked. If they do not suffice, fair ones are added, which are
 	// degraded; then doubtful ones, which the kubelet's checkpoint lists for another pod that may have ended; then
-	// poor ones: blocked, not allocatable, or just gone.
+	// poor ones: blocked, not allocatable, or just removed.
 	good, fair, doubtful, poor []int
-	// mustOther and other are ids that this node does not offer (any more). The kubelet
-	// knows them, so they count.
+	// mustOther and other are IDs that this node does not advertise, or no longer. The kubelet knows them, so they count.
 	mustOther, other []string
 	// listed are those of the free that the ledger's Offered returned.
 	listed []gpu.DeviceKey
 	size   int
 }
 
-// prefer names exactly size of the available ids, all of must among them: the best by
-// placement among the devices that may be given out, and others only when there are not
-// enough of those. One lost or barred device is therefore never an error. It fails only
-// when no answer of that size exists.
-func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, error) {
+// prefer returns exactly size of the available IDs, all of must among them: the best by placement among the devices that can be
+// allocated, and others only when there are too few of those. One lost or blocked device is therefore never an error. It fails only when
+// no answer of that size exists.
+func (v *view) prefer(q *preference, blocked func(gpu.DeviceKey) bool) ([]string, error) {
 	required := len(q.must) + len(q.mustOther)
 	offered := required + len(q.free) + len(q.other)
 	if q.size < required || q.size > offered {
@@ -37,7 +35,7 @@ func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, e
 	q.good = make([]int, 0, len(q.free))
 	for _, i := range q.free {
 		switch device := &v.devices[i]; {
-		case !device.Health.Allocatable() || barred(device.Key):
+		case !device.Health.Allocatable() || blocked(device.Key):
 			q.poor = append(q.poor, i)
 		case slices.Contains(q.listed, device.Key):
 			q.doubtful = append(q.doubtful, i)
@@ -55,9 +53,9 @@ func (v *view) prefer(q *question, barred func(gpu.DeviceKey) bool) ([]string, e
 	return append(ids, q.other[:q.size-len(ids)]...), nil
 }
 
-// ask sorts a request.
-func (v *view) ask(available, must []string, size int) *question {
-	q := &question{size: size}
+// request finds the devices that a request names.
+func (v *view) request(available, must []string, size int) *preference {
+	q := &preference{size: size}
 	const inMust, isFree = 1, 2
 	marks := make([]uint8, len(v.devices))
 	for _, id := range must {
@@ -89,32 +87,30 @@ func (v *view) ask(available, must []string, size int) *question {
 	return q
 }
 
-// choose gives the known devices of the answer, ascending: as many as the size leaves
-// after the ids that are not known, or all there are.
-func (v *view) choose(q *question) []int {
+// choose returns the known devices of the answer, ascending: as many as the size leaves after the unknown IDs, or all that exist.
+func (v *view) choose(q *preference) []int {
 	want := q.size - len(q.mustOther)
 	must, pool, fair := q.must, q.good, q.fair
-	if v.shares != nil && len(fair) > 0 && !v.shares.fitsOneGPU(must, pool, want) && v.shares.fitsOneGPU(must, merge(pool, fair), want) {
+	if v.groups != nil && len(fair) > 0 && !v.groups.fitsOneGPU(must, pool, want) && v.groups.fitsOneGPU(must, merge(pool, fair), want) {
 		// Replicas that share a degraded GPU can be allocated together, healthy ones of several GPUs through MPS cannot.
 		pool, fair = merge(pool, fair), nil
 	}
 	for _, worse := range [][]int{fair, q.doubtful, q.poor} {
 		if want > len(must)+len(pool) {
-			// Every better device is needed; the rest is the best of the worse to go with them.
+			// All better devices are needed, and the best of the worse ones to go with them.
 			must, pool = merge(must, pool), worse
 		}
 	}
 	return v.best(must, pool, min(want, len(must)+len(pool)))
 }
 
-// best completes must with devices of pool. Where placement cannot say, it takes
-// them in the order of the offer.
+// best completes must with devices of pool. Where placement has no answer, it takes them in the order of the offer.
 func (v *view) best(must, pool []int, size int) []int {
 	if size == len(must) || size == len(must)+len(pool) {
 		return merge(must, pool[:size-len(must)])
 	}
-	if v.shares != nil {
-		if chosen, ok := v.shares.choose(must, pool, size); ok {
+	if v.groups != nil {
+		if chosen, ok := v.groups.choose(must, pool, size); ok {
 			return chosen
 		}
 	}
@@ -130,7 +126,7 @@ func (v *view) best(must, pool []int, size int) []int {
 	return merge(must, pool[:size-len(must)])
 }
 
-// positions is false when a device has no position: one that has just vanished.
+// positions returns false when a device has no position, since it has just vanished.
 func (v *view) positions(devices []int) (placement.Set, bool) {
 	var set placement.Set
 	for _, i := range devices {
@@ -153,7 +149,7 @@ func (v *view) devicesAt(set placement.Set) []int {
 
 func merge(a, b []int) []int { return tidy(slices.Concat(a, b)) }
 
-// tidy sorts a list and removes doubles, in place.
+// tidy sorts a list and removes duplicates, in place.
 func tidy[E int | string](list []E) []E {
 	slices.Sort(list)
 	return slices.Compact(list)

@@ -21,8 +21,8 @@ import (
 func viewOf(t testing.TB, h *hardware) *view {
 	t.Helper()
 	numa := make([]int, 0, len(h.snapshot.GPUs))
-	for _, card := range h.snapshot.GPUs {
-		numa = append(numa, card.NUMANode)
+	for i := range h.snapshot.GPUs {
+		numa = append(numa, h.snapshot.GPUs[i].NUMANode)
 	}
 	node, err := placement.NewNode(h.snapshot.Topology, numa)
 	if err != nil {
@@ -32,12 +32,12 @@ func viewOf(t testing.TB, h *hardware) *view {
 	return w.build(h.State().Offers[0], h.State(), node, nil, time.Time{})
 }
 
-// preferred asks and answers.
-func (v *view) preferred(available, must []string, size int, barred func(gpu.DeviceKey) bool) ([]string, error) {
-	return v.prefer(v.ask(available, must, size), barred)
+// preferred answers a request.
+func (v *view) preferred(available, must []string, size int, blocked func(gpu.DeviceKey) bool) ([]string, error) {
+	return v.prefer(v.request(available, must, size), blocked)
 }
 
-func barring(indices ...int) func(gpu.DeviceKey) bool {
+func blocking(indices ...int) func(gpu.DeviceKey) bool {
 	return func(key gpu.DeviceKey) bool {
 		return slices.ContainsFunc(indices, func(i int) bool { return key.GPU == uuid(i) })
 	}
@@ -47,7 +47,7 @@ func TestPrefer(t *testing.T) {
 	tests := map[string]struct {
 		lost      []int
 		degraded  []int
-		barred    []int
+		blocked   []int
 		listed    []int
 		available []string
 		must      []string
@@ -55,37 +55,37 @@ func TestPrefer(t *testing.T) {
 		want      []string
 		wantErr   string
 	}{
-		"a linked pair":                       {available: uuids(1, 2, 3, 5), size: 2, want: uuids(2, 3)},
-		"a pair keeps other pairs whole":      {available: uuids(0, 1, 2, 3, 4, 5, 6), size: 1, want: uuids(6)},
-		"the must's partner":                  {available: uuids(first(8)...), must: uuids(5), size: 2, want: uuids(4, 5)},
-		"all":                                 {available: uuids(7, 1), size: 2, want: uuids(1, 7)},
-		"none":                                {available: uuids(7, 1), size: 0},
-		"only the must":                       {available: uuids(0, 1, 2), must: uuids(2, 0), size: 2, want: uuids(0, 2)},
-		"a must that is not available":        {available: uuids(0, 1, 2), must: uuids(3), size: 2, want: uuids(2, 3)},
-		"doubles count once":                  {available: append(uuids(0, 1), uuids(0, 1)...), must: uuids(1, 1), size: 2, want: uuids(0, 1)},
-		"a barred card is left out":           {barred: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
-		"a barred card if need be":            {barred: []int{2, 6}, available: uuids(2, 3, 6), size: 2, want: uuids(2, 3)},
-		"a listed card is left out":           {listed: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
-		"a listed card before a barred one":   {barred: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(6)},
-		"good, listed and barred":             {barred: []int{0, 2}, listed: []int{6}, available: uuids(0, 2, 3, 6), size: 3, want: uuids(2, 3, 6)},
-		"a degraded card is left out":         {degraded: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
-		"healthy cards apart before a pair":   {degraded: []int{2, 3}, available: uuids(1, 2, 3, 4), size: 2, want: uuids(1, 4)},
-		"a degraded card if need be":          {degraded: []int{2, 5}, available: uuids(2, 3, 5), size: 2, want: uuids(2, 3)},
-		"the best of the degraded cards":      {degraded: []int{1, 2, 3}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(0, 1)},
-		"only degraded cards":                 {degraded: first(8), available: uuids(1, 2, 3, 5), size: 2, want: uuids(2, 3)},
-		"a degraded card before a listed one": {degraded: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(0)},
-		"a degraded card before a lost one":   {degraded: []int{6}, lost: []int{0}, available: uuids(0, 6), size: 1, want: uuids(6)},
-		"a degraded must stays":               {degraded: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
-		"a barred must stays":                 {barred: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
-		"a lost card is left out":             {lost: []int{0}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(2, 3)},
-		"a lost card if need be":              {lost: []int{0}, available: uuids(0, 1), size: 2, want: uuids(0, 1)},
-		"a card that is gone is left out":     {available: append(uuids(2, 3), "GPU-gone"), size: 2, want: uuids(2, 3)},
-		"a card that is gone if need be":      {available: append(uuids(2), "GPU-gone", "GPU-far"), size: 2, want: append(uuids(2), "GPU-far")},
-		"a must that is gone":                 {available: append(uuids(2, 3), "GPU-gone"), must: []string{"GPU-gone"}, size: 2, want: append(uuids(2), "GPU-gone")},
-		"lost, barred and gone, all together": {lost: []int{0}, barred: []int{1}, available: append(uuids(0, 1), "GPU-gone"), size: 3, want: append(uuids(0, 1), "GPU-gone")},
-		"more than there are":                 {available: uuids(0, 1), size: 3, wantErr: "0 must be among them and 2 are available"},
-		"fewer than must be":                  {available: uuids(0, 1), must: uuids(0, 1), size: 1, wantErr: "2 must be among them"},
-		"a negative number":                   {available: uuids(0, 1), size: -1, wantErr: "prefer -1 devices"},
+		"a linked pair":                        {available: uuids(1, 2, 3, 5), size: 2, want: uuids(2, 3)},
+		"a pair keeps other pairs whole":       {available: uuids(0, 1, 2, 3, 4, 5, 6), size: 1, want: uuids(6)},
+		"the must's partner":                   {available: uuids(first(8)...), must: uuids(5), size: 2, want: uuids(4, 5)},
+		"all":                                  {available: uuids(7, 1), size: 2, want: uuids(1, 7)},
+		"none":                                 {available: uuids(7, 1), size: 0},
+		"only the must":                        {available: uuids(0, 1, 2), must: uuids(2, 0), size: 2, want: uuids(0, 2)},
+		"a must that is not available":         {available: uuids(0, 1, 2), must: uuids(3), size: 2, want: uuids(2, 3)},
+		"duplicates count once":                {available: append(uuids(0, 1), uuids(0, 1)...), must: uuids(1, 1), size: 2, want: uuids(0, 1)},
+		"a blocked GPU is left out":            {blocked: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
+		"a blocked GPU if need be":             {blocked: []int{2, 6}, available: uuids(2, 3, 6), size: 2, want: uuids(2, 3)},
+		"a listed GPU is left out":             {listed: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
+		"a listed GPU before a blocked one":    {blocked: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(6)},
+		"good, listed and blocked":             {blocked: []int{0, 2}, listed: []int{6}, available: uuids(0, 2, 3, 6), size: 3, want: uuids(2, 3, 6)},
+		"a degraded GPU is left out":           {degraded: []int{2}, available: uuids(1, 2, 3, 4, 5), size: 2, want: uuids(4, 5)},
+		"healthy GPUs apart before a pair":     {degraded: []int{2, 3}, available: uuids(1, 2, 3, 4), size: 2, want: uuids(1, 4)},
+		"a degraded GPU if need be":            {degraded: []int{2, 5}, available: uuids(2, 3, 5), size: 2, want: uuids(2, 3)},
+		"the best of the degraded GPUs":        {degraded: []int{1, 2, 3}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(0, 1)},
+		"only degraded GPUs":                   {degraded: first(8), available: uuids(1, 2, 3, 5), size: 2, want: uuids(2, 3)},
+		"a degraded GPU before a listed one":   {degraded: []int{0}, listed: []int{6}, available: uuids(0, 6), size: 1, want: uuids(0)},
+		"a degraded GPU before a lost one":     {degraded: []int{6}, lost: []int{0}, available: uuids(0, 6), size: 1, want: uuids(6)},
+		"a degraded must stays":                {degraded: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
+		"a blocked must stays":                 {blocked: []int{2}, available: uuids(first(4)...), must: uuids(2), size: 2, want: uuids(2, 3)},
+		"a lost GPU is left out":               {lost: []int{0}, available: uuids(0, 1, 2, 3), size: 2, want: uuids(2, 3)},
+		"a lost GPU if need be":                {lost: []int{0}, available: uuids(0, 1), size: 2, want: uuids(0, 1)},
+		"a GPU that is gone is left out":       {available: append(uuids(2, 3), "GPU-gone"), size: 2, want: uuids(2, 3)},
+		"a GPU that is gone if need be":        {available: append(uuids(2), "GPU-gone", "GPU-far"), size: 2, want: append(uuids(2), "GPU-far")},
+		"a must that is gone":                  {available: append(uuids(2, 3), "GPU-gone"), must: []string{"GPU-gone"}, size: 2, want: append(uuids(2), "GPU-gone")},
+		"lost, blocked and gone, all together": {lost: []int{0}, blocked: []int{1}, available: append(uuids(0, 1), "GPU-gone"), size: 3, want: append(uuids(0, 1), "GPU-gone")},
+		"more than there are":                  {available: uuids(0, 1), size: 3, wantErr: "0 must be among them and 2 are available"},
+		"fewer than must be":                   {available: uuids(0, 1), must: uuids(0, 1), size: 1, wantErr: "2 must be among them"},
+		"a negative number":                    {available: uuids(0, 1), size: -1, wantErr: "prefer -1 devices"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -97,11 +97,11 @@ func TestPrefer(t *testing.T) {
 				h.degrade(i)
 			}
 			v := viewOf(t, h)
-			q := v.ask(test.available, test.must, test.size)
+			q := v.request(test.available, test.must, test.size)
 			for _, i := range test.listed {
 				q.listed = append(q.listed, gpu.DeviceKey{GPU: uuid(i)})
 			}
-			got, err := v.prefer(q, barring(test.barred...))
+			got, err := v.prefer(q, blocking(test.blocked...))
 			if (err == nil) != (test.wantErr == "") || err != nil && !strings.Contains(err.Error(), test.wantErr) {
 				t.Fatalf("error %v, want %q", err, test.wantErr)
 			}
@@ -135,10 +135,10 @@ func TestPreferProperties(t *testing.T) {
 		must := rapid.SliceOfNDistinct(rapid.SampledFrom(ids), 0, 4, rapid.ID).Draw(t, "must")
 		all := union(available, must)
 		size := rapid.IntRange(len(must), len(all)).Draw(t, "size")
-		barredIDs := rapid.SliceOfDistinct(rapid.SampledFrom(ids), rapid.ID).Draw(t, "barred")
-		barred := func(key gpu.DeviceKey) bool { return slices.Contains(barredIDs, offer.DeviceID(key)) }
+		blockedIDs := rapid.SliceOfDistinct(rapid.SampledFrom(ids), rapid.ID).Draw(t, "blocked")
+		blocked := func(key gpu.DeviceKey) bool { return slices.Contains(blockedIDs, offer.DeviceID(key)) }
 
-		got, err := v.preferred(available, must, size, barred)
+		got, err := v.preferred(available, must, size, blocked)
 		if err != nil {
 			t.Fatalf("a request that can be answered: %v", err)
 		}
@@ -149,7 +149,7 @@ func TestPreferProperties(t *testing.T) {
 		for _, id := range all {
 			taken := slices.Contains(got, id)
 			_, known := v.byID[id]
-			bad := !known || slices.Contains(barredIDs, id)
+			bad := !known || slices.Contains(blockedIDs, id)
 			worn := known && v.devices[v.byID[id]].Health == gpu.Degraded
 			switch {
 			case slices.Contains(must, id):
@@ -180,7 +180,7 @@ func TestPreferProperties(t *testing.T) {
 		}
 		slices.Reverse(available)
 		slices.Reverse(must)
-		again, err := v.preferred(available, must, size, barred)
+		again, err := v.preferred(available, must, size, blocked)
 		if err != nil || !slices.Equal(got, again) {
 			t.Fatalf("%v, but in another order %v, %v", got, again, err)
 		}
@@ -193,7 +193,7 @@ func (brokenChooser) Choose(placement.Set, placement.Set, int) (placement.Set, e
 	return 0, errors.New("broken")
 }
 
-// countingChooser counts the questions that reach it.
+// countingChooser counts the requests that reach it.
 type countingChooser struct {
 	Chooser
 	asked int
@@ -224,7 +224,7 @@ func TestMemo(t *testing.T) {
 		}
 		before := counting.asked
 		if _, err := m.Choose(available, must, size); err == nil && counting.asked != before {
-			t.Fatal("the same question was asked again")
+			t.Fatal("the same request was not answered from the cache")
 		}
 	})
 }
@@ -239,7 +239,7 @@ func union(a, b []string) []string {
 
 func TestFree(t *testing.T) {
 	v := viewOf(t, machine(4))
-	got := v.keys(nil, v.ask(append(uuids(3, 0, 1, 3), "GPU-gone"), uuids(1), 2).free)
+	got := v.keys(nil, v.request(append(uuids(3, 0, 1, 3), "GPU-gone"), uuids(1), 2).free)
 	if diff := cmp.Diff([]gpu.DeviceKey{{GPU: uuid(0)}, {GPU: uuid(3)}}, got); diff != "" {
 		t.Errorf("free devices differ (-want +got):\n%s", diff)
 	}
@@ -250,9 +250,9 @@ func TestList(t *testing.T) {
 	h.snapshot.GPUs[1].NUMANode = gpu.NoNUMANode
 	h.setHealthy(2, false)
 	h.degrade(1)
-	ledger := &bars{}
-	ledger.set(0, &Bar{})
-	ledger.set(3, &Bar{Unhealthy: true})
+	ledger := &blocks{}
+	ledger.set(0, &Block{})
+	ledger.set(3, &Block{Unhealthy: true})
 	list, healthy := viewOf(t, h).list(ledger)
 	if healthy != 2 {
 		t.Errorf("%d healthy devices, want 2", healthy)

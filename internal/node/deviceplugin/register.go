@@ -16,28 +16,28 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Why a registration is wanted.
+// The reasons for a registration.
 const (
 	reasonFirst   = "it is the first"
-	reasonRestart = "the kubelet has started anew"
-	reasonSocket  = "our socket was removed"
-	reasonStream  = "the kubelet has ended the stream"
-	reasonNewer   = "the newer agent has gone"
+	reasonRestart = "the kubelet restarted"
+	reasonSocket  = "the socket was removed"
+	reasonStream  = "the kubelet ended the stream"
+	reasonNewer   = "the newer agent ended"
 )
 
 // situation is what the decision to register depends on.
 type situation struct {
 	// kubelet is the registration socket now, with the one last registered with.
 	kubelet, registered fileID
-	// endpoint is our current socket, there what is under its name now; both are absent before the first.
+	// endpoint is the current socket, there the file under its name now; both are absent before the first registration.
 	endpoint, there fileID
-	// open counts the kubelet's streams; ever tells whether there was one.
-	open int
-	ever bool
-	anew bool
+	// open counts the kubelet's streams; ever is true if there was one.
+	open          int
+	ever          bool
+	registerAgain bool
 }
 
-// reason says why a registration is wanted; empty when it is not, or cannot be had.
+// reason returns why a registration is needed; empty when it is not, or not possible.
 func (s situation) reason() string {
 	switch {
 	case s.kubelet.absent():
@@ -50,7 +50,7 @@ func (s situation) reason() string {
 		return reasonSocket
 	case s.ever && s.open == 0:
 		return reasonStream
-	case s.anew:
+	case s.registerAgain:
 		return reasonNewer
 	}
 	return ""
@@ -58,9 +58,9 @@ func (s situation) reason() string {
 
 func (s *server) kubeletPath() string { return filepath.Join(s.dir, kubeletSocket) }
 
-// observe looks at the files; nothing is remembered that could be looked at.
+// observe reads the present state of the files and streams.
 func (s *server) observe() situation {
-	now := situation{kubelet: identify(s.kubeletPath()), registered: s.loop.kubelet, anew: s.loop.anew}
+	now := situation{kubelet: identify(s.kubeletPath()), registered: s.loop.kubelet, registerAgain: s.loop.registerAgain}
 	if e := s.loop.current; e != nil {
 		now.endpoint, now.there = e.socket, identify(e.path)
 		now.open, now.ever = e.state()
@@ -68,13 +68,13 @@ func (s *server) observe() situation {
 	return now
 }
 
-// keepRegistered registers when it is wanted and it is our turn. After a failure, and
-// while a newer instance has the precedence, it sets the alarm.
-func (s *server) keepRegistered(ctx context.Context, seen sighting) {
+// keepRegistered registers when that is needed and no newer instance goes first. After a failure, and while a newer instance goes
+// first, it sets the alarm.
+func (s *server) keepRegistered(ctx context.Context, seen peerChanges) {
 	found, loop := s.observe(), &s.loop
 	reason := found.reason()
 	if found.kubelet.absent() {
-		s.say(slog.LevelInfo, "waiting for the kubelet to start", nil)
+		s.logOnce(slog.LevelInfo, "Waiting for the kubelet to start", nil)
 	}
 	if reason == "" {
 		loop.wantedSince, loop.retryAt = time.Time{}, time.Time{}
@@ -83,8 +83,8 @@ func (s *server) keepRegistered(ctx context.Context, seen sighting) {
 	now := s.clock.Now()
 	s.plan(found.kubelet, reason, now)
 	if seen.newerAlive {
-		// It registers by itself. Should it not, somebody must.
-		if turn := loop.wantedSince.Add(s.timing.deferNewer); seen.newerSpeaks {
+		// It registers itself. If it does not in time, this instance does.
+		if turn := loop.wantedSince.Add(s.timing.deferNewer); seen.newerActive {
 			loop.retryAt = time.Time{}
 			return
 		} else if loop.retryAt.Before(turn) {
@@ -94,8 +94,8 @@ func (s *server) keepRegistered(ctx context.Context, seen sighting) {
 	if now.Before(loop.retryAt) {
 		return
 	}
-	if reason == reasonRestart && s.restarted != nil {
-		s.restarted()
+	if reason == reasonRestart && s.kubeletRestarted != nil {
+		s.kubeletRestarted()
 	}
 	if err := s.attempt(ctx, found.kubelet); err != nil && ctx.Err() == nil {
 		s.stats.failures.Add(1)
@@ -103,13 +103,13 @@ func (s *server) keepRegistered(ctx context.Context, seen sighting) {
 		s.stats.lastError.Store(&text)
 		loop.retryAt = s.clock.Now().Add(s.delay())
 		loop.retries++
-		s.say(slog.LevelWarn, "cannot register with the kubelet yet; trying again", err)
+		s.logOnce(slog.LevelWarn, "Could not register with the kubelet; retrying", err)
 	} else if err == nil {
 		s.stats.registrations.Add(1)
 		s.stats.lastError.Store(nil)
-		loop.wantedSince, loop.retryAt, loop.anew = time.Time{}, time.Time{}, false
-		loop.said = ""
-		s.log.Info("registered with the kubelet", "socket", loop.current.path, "because", reason)
+		loop.wantedSince, loop.retryAt, loop.registerAgain = time.Time{}, time.Time{}, false
+		loop.logged = ""
+		s.log.Info("Registered with the kubelet", "socket", loop.current.path, "reason", reason)
 	}
 }
 
@@ -129,8 +129,7 @@ func (s *server) plan(kubelet fileID, reason string, now time.Time) {
 	if now.Sub(loop.current.born) >= s.timing.stable {
 		loop.retries = 0
 	}
-	// Never quite at once: a kubelet before 1.37 that ends a stream is still closing
-	// what it finds under the resource's name.
+	// Always after a delay: a kubelet before 1.37 that ends a stream is still closing what it finds under the resource's name.
 	loop.retryAt = now.Add(s.delay())
 	loop.retries++
 }
@@ -139,16 +138,16 @@ func (s *server) delay() time.Duration {
 	return min(s.timing.retryFirst<<min(s.loop.retries, 20), s.timing.retryMax)
 }
 
-// say logs a state once, however often it is found.
-func (s *server) say(level slog.Level, text string, err error) {
-	said := text
+// logOnce logs a message unless it was the last one.
+func (s *server) logOnce(level slog.Level, text string, err error) {
+	message := text
 	if err != nil {
-		said += err.Error()
+		message += err.Error()
 	}
-	if s.loop.said == said {
+	if s.loop.logged == message {
 		return
 	}
-	s.loop.said = said
+	s.loop.logged = message
 	if err != nil {
 		//lint:ignore sloglint the callers pass constants
 		s.log.Log(context.Background(), level, text, "error", err)
@@ -178,19 +177,19 @@ func (s *server) attempt(ctx context.Context, kubelet fileID) error {
 	if previous != nil {
 		s.retire(ctx, previous)
 	}
-	// The stream may have come before the endpoint was the current one.
-	s.poke()
+	// The stream may have been opened before the endpoint became the current one.
+	s.wake()
 	return nil
 }
 
-// probe tells whether anybody listens for registrations, without using up a path.
+// probe fails if the kubelet does not listen for registrations. It uses up no path.
 func probe(ctx context.Context, path string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {
 		return conn.Close()
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("register with the kubelet: nobody listens on %s: the kubelet is down or just starting", path)
+		return fmt.Errorf("register with the kubelet: no process listens on %s: the kubelet is down or starting", path)
 	}
 	return fmt.Errorf("register with the kubelet: %w", err)
 }
@@ -218,8 +217,8 @@ func (s *server) register(ctx context.Context, e *endpoint) error {
 	return nil
 }
 
-// retire closes a replaced endpoint: at once when no kubelet uses it, otherwise after the
-// calls that were on their way to it have had time to arrive.
+// retire closes a replaced endpoint: at once when no kubelet uses it, otherwise after the calls that the kubelet has sent to it have
+// had time to arrive.
 func (s *server) retire(ctx context.Context, e *endpoint) {
 	finish := func() {
 		e.close(s.timing.drain)
@@ -229,14 +228,14 @@ func (s *server) retire(ctx context.Context, e *endpoint) {
 		finish()
 		return
 	}
-	s.sayAgainLater()
+	s.resendLater()
 	s.retiring.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-s.clock.After(s.timing.retire):
 		}
 		finish()
-		// Both streams may have sent the last list; the one that stays has the last word.
-		s.board.post(nil)
+		// Either stream may have sent its list last; the one that stays sends it again.
+		s.published.update(nil)
 	})
 }

@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// Remove removes every socket of Berth's below the kubelet's directory, for an uninstall.
-// An agent that still runs makes its own again. Nothing of others is touched, and an
-// absent directory is no error.
+// Remove removes all sockets of Berth below the kubelet's directory, for an uninstall. An agent that still runs makes its own again.
+// Other files are kept, and an absent directory is no error.
 func Remove(kubeletDir string) error {
 	dir := pluginDir(kubeletDir)
 	entries, err := os.ReadDir(dir)
@@ -31,14 +30,14 @@ func Remove(kubeletDir string) error {
 	return errors.Join(errs...)
 }
 
-// isOurs tells Berth's sockets, also those that do not listen yet, from anything else.
+// isOurs reports whether an entry is a socket of Berth, including one that does not listen yet.
 func isOurs(entry fs.DirEntry) bool {
 	_, ours := parseSocketName(strings.TrimPrefix(entry.Name(), bindPrefix))
 	return ours && entry.Type() == fs.ModeSocket
 }
 
-// removeAbandoned removes the sockets of dead agents: those that refuse connections, and
-// those that were bound but have not been listening for longer than age. Living ones stay.
+// removeAbandoned removes the sockets of agents that have ended: those that refuse connections, and those that were bound longer than
+// age ago and do not listen.
 func removeAbandoned(dir string, now time.Time, age time.Duration, log *slog.Logger) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -50,7 +49,7 @@ func removeAbandoned(dir string, now time.Time, age time.Duration, log *slog.Log
 			continue
 		}
 		if err := removeSocket(path); err != nil {
-			log.Warn("cannot remove a dead agent's socket", "error", err)
+			log.Warn("Could not remove the socket of an agent that ended", "error", err)
 		}
 	}
 }

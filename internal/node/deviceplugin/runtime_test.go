@@ -18,17 +18,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// shared is a rule that offers cards in time-sliced shares.
-func shared(name string, replicas int, cards ...int) offer.GPURule {
+// shared is a rule that offers GPUs as time-sliced replicas.
+func shared(name string, replicas int, gpus ...int) offer.GPURule {
 	return offer.GPURule{
-		Select:  offer.GPUSelect{Index: cards},
+		Select:  offer.GPUSelect{Index: gpus},
 		Sharing: offer.Sharing{Mode: offer.TimeSlicing, Replicas: replicas, ResourceName: name},
 	}
 }
 
-// TestUnchangedResourcesAreLeftAlone: whatever changes at run time, a resource that it does not
-// concern keeps its socket and its stream, and nothing is sent on it.
-func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
+// TestChangeAffectsNoOtherResource: a change at run time leaves the other resources their sockets and streams, and sends nothing on them.
+func TestChangeAffectsNoOtherResource(t *testing.T) {
 	dir, h := kubeletDir(t), machine(9)
 	var names []string
 	var rules []offer.GPURule
@@ -55,7 +54,7 @@ func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
 		what string
 		do   func()
 	}{
-		{"more shares of one", func() {
+		{"more replicas of one", func() {
 			rules[0].Sharing.Replicas = 6
 			reconfigure(slices.Clone(rules))
 			awaitResource(t, k, names[0], healthy(6))
@@ -69,14 +68,14 @@ func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
 		{"another policy", func() {
 			h.change(func(h *hardware) { h.policy = placement.Packed })
 			available := k.State(names[7]).Healthy
-			eventually(t, "shares are packed", func() bool {
+			eventually(t, "replicas are packed", func() bool {
 				ids, err := k.Preferred(ctx, names[7], available, nil, 2)
 				return err == nil && slices.Equal(ids, []string{"GPU-07::0", "GPU-07::1"})
 			})
 		}},
 		{"features", func() {
 			h.change(func(h *hardware) { h.features = Features{GDS: true, IMEXChannels: []int{0}} })
-			eventually(t, "containers are told", func() bool {
+			eventually(t, "containers get the features", func() bool {
 				answer, err := k.Allocate(ctx, names[1], []string{"GPU-01::3"})
 				return err == nil && answer.Envs[envGDS] == enabled && answer.Envs[envIMEX] == "0"
 			})
@@ -89,7 +88,7 @@ func TestUnchangedResourcesAreLeftAlone(t *testing.T) {
 				return err != nil && strings.Contains(err.Error(), "maximum request size for shared resources is 1; found 2")
 			})
 		}},
-		{"a card is lost", func() {
+		{"a GPU is lost", func() {
 			h.setHealthy(0, false)
 			awaitResource(t, k, "nvidia.com/renamed", healthy(0))
 		}},
@@ -135,19 +134,19 @@ func ourSockets(t *testing.T, dir string, names []string) map[string]fileID {
 	return sockets
 }
 
-// TestUserIsTold when two shares of one container are of one card, once they are given.
-func TestUserIsTold(t *testing.T) {
-	dir, h, ledger := kubeletDir(t), machine(2), &bars{}
+// TestWarning: there is one when two replicas of one container are of one GPU and were allocated.
+func TestWarning(t *testing.T) {
+	dir, h, ledger := kubeletDir(t), machine(2), &blocks{}
 	h.settings[0].GPUs = []offer.GPURule{shared(resource, 4, 0, 1)}
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	var mu sync.Mutex
-	var told []string
+	var warnings []string
 	startAgent(t, dir, h, func(m *Manager) {
 		m.deps.Ledger = ledger
-		m.deps.Told = func(resource, message string) {
+		m.deps.Warn = func(resource, message string) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, resource+": "+message)
+			warnings = append(warnings, resource+": "+message)
 		}
 	})
 	await(t, k, healthy(8))
@@ -167,14 +166,14 @@ func TestUserIsTold(t *testing.T) {
 	if _, err := k.Allocate(ctx, resource, second); err != nil {
 		t.Fatal(err)
 	}
-	ledger.set(0, &Bar{})
+	ledger.set(0, &Block{})
 	if _, err := k.Allocate(ctx, resource, []string{"GPU-00::1", "GPU-00::2"}); err == nil {
-		t.Error("a barred card was given out")
+		t.Error("a blocked GPU was allocated")
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"nvidia.com/gpu: container asked for 2 of nvidia.com/gpu and both are on GPU 1 (GPU-01): it gets no more of that than with one share; ask for one, or let other GPUs have shares free"}
-	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("told differs (-want +got):\n%s", diff)
+	want := []string{"nvidia.com/gpu: container asked for 2 of nvidia.com/gpu and both are on GPU 1 (GPU-01): it gets no more of that than with one replica; ask for one, or let other GPUs have replicas free"}
+	if diff := cmp.Diff(want, warnings); diff != "" {
+		t.Errorf("warnings differ (-want +got):\n%s", diff)
 	}
 }

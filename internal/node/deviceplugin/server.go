@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// server is everything about one resource: what it says, its endpoints, and the loop that
-// keeps it registered. Only the loop changes the fields of its last group.
+// server serves one resource: its device list, its endpoints, and the loop that keeps it registered. Only the loop changes the fields
+// of its last group.
 type server struct {
 	resource string
 	dir      string
@@ -27,63 +27,63 @@ type server struct {
 	timing   timing
 	clock    clock.WithTicker
 	log      *slog.Logger
-	// restarted is told of a new kubelet before it is registered with; nil for nobody.
-	restarted func()
-	// told is told what a container did not get; nil for nobody.
-	told func(resource, message string)
+	// kubeletRestarted is called before each registration with a kubelet that has restarted; nil for none.
+	kubeletRestarted func()
+	// warn is called with what a container did not get; nil for none.
+	warn func(resource, message string)
 
-	view   atomic.Pointer[view]
-	board  *board
-	health *health.Server
-	peers  *peers
-	stats  counters
-	// look has a token when the loop has something to look at.
-	look *signal.Signal
-	// removing says that the end of the loop is the end of the resource, not of the agent.
+	view      atomic.Pointer[view]
+	published *publishedList
+	health    *health.Server
+	peers     *peers
+	stats     counters
+	// woken has a token when the loop has to run again.
+	woken *signal.Signal
+	// removing is true when the loop ends because the resource is no longer offered, not because the agent ends.
 	removing atomic.Bool
 	retiring sync.WaitGroup
 
 	loop loopState
 }
 
-// loopState is what the loop remembers between two looks.
+// loopState is what the loop keeps between two runs.
 type loopState struct {
 	current *endpoint
 	// kubelet is the registration socket that current was registered with.
 	kubelet fileID
 	// tried is the registration socket for which the retries count.
 	tried fileID
-	// anew asks for another registration although nothing looks wrong: a newer instance died.
-	anew bool
+	// registerAgain asks for another registration although no file has changed: a newer instance ended.
+	registerAgain bool
 	// wantedSince is when a registration was first wanted; zero when none is.
 	wantedSince time.Time
 	retryAt     time.Time
 	retries     int
 	resendAt    time.Time
-	// mutedAt is when a newer instance was last seen to begin or to cease to speak.
-	mutedAt time.Time
-	// said is the last thing logged about the registration, which is not said twice.
-	said string
+	// standbyChanged is when a newer instance was last seen to become active or inactive.
+	standbyChanged time.Time
+	// logged is the last message about the registration, which is not logged twice in a row.
+	logged string
 }
 
 func newServer(deps *Deps, t timing, viewer *viewer, dir, resource string, name socketName, first *view) *server {
 	s := &server{
 		resource: resource, dir: dir, name: name,
 		ledger: deps.Ledger, viewer: viewer, timing: t, clock: deps.Clock,
-		log:       deps.Log.With("resource", resource),
-		restarted: deps.KubeletRestarted, told: deps.Told,
-		health: health.NewServer(), look: signal.New(),
+		log:              deps.Log.With("resource", resource),
+		kubeletRestarted: deps.KubeletRestarted, warn: deps.Warn,
+		health: health.NewServer(), woken: signal.New(),
 	}
 	s.health.SetServingStatus(resource, healthpb.HealthCheckResponse_NOT_SERVING)
-	s.peers = newPeers(dir, resource, s.name, s.clock, s.log, s.poke)
+	s.peers = newPeers(dir, resource, s.name, s.clock, s.log, s.wake)
 	list, healthy := first.list(s.ledger)
-	s.board = newBoard(list)
+	s.published = newPublishedList(list)
 	s.setView(first, healthy)
 	return s
 }
 
-// poke makes the loop look. It never blocks.
-func (s *server) poke() { s.look.Set() }
+// wake makes the loop run again. It never blocks.
+func (s *server) wake() { s.woken.Set() }
 
 func (s *server) setView(v *view, healthy int) {
 	s.view.Store(v)
@@ -91,31 +91,31 @@ func (s *server) setView(v *view, healthy int) {
 	s.stats.healthy.Store(int64(healthy))
 }
 
-// update takes a new view into use; the kubelet hears of it only if its list differs.
+// update replaces the view; the streams send its list only if it differs.
 func (s *server) update(v *view) {
 	list, healthy := v.list(s.ledger)
 	s.setView(v, healthy)
-	if !proto.Equal(list, s.board.read().list) {
-		s.board.post(func(b *bulletin) { b.list = list })
+	if !proto.Equal(list, s.published.load().list) {
+		s.published.update(func(v *listVersion) { v.list = list })
 	}
 }
 
 // run keeps the resource registered until ctx ends.
 func (s *server) run(ctx context.Context) {
 	defer s.end()
-	<-s.look.C() // The first look is for the first signal.
+	<-s.woken.C() // The first run needs no signal.
 	for ctx.Err() == nil {
 		seen := s.followPeers(ctx)
 		s.keepRegistered(ctx, seen)
 		select {
 		case <-ctx.Done():
-		case <-s.look.C():
+		case <-s.woken.C():
 		case <-s.alarm():
 		}
 	}
 }
 
-// alarm is when the loop must look without being told; nil for never.
+// alarm delivers when the loop has to run without being woken; nil for never.
 func (s *server) alarm() <-chan time.Time {
 	var first time.Time
 	for _, at := range []time.Time{s.loop.retryAt, s.loop.resendAt} {
@@ -129,10 +129,10 @@ func (s *server) alarm() <-chan time.Time {
 	return s.clock.After(max(0, first.Sub(s.clock.Now())))
 }
 
-// end leaves the kubelet. The socket's file goes only with the resource.
+// end closes the endpoint. The socket's file is removed only when the resource is no longer offered.
 func (s *server) end() {
 	if e := s.loop.current; e != nil {
-		s.lingerMuted()
+		s.lingerInStandby()
 		e.close(s.timing.drain)
 		if s.removing.Load() {
 			s.remove(e)
@@ -141,14 +141,13 @@ func (s *server) end() {
 	s.retiring.Wait()
 	s.peers.wait()
 	s.stats.registered.Store(false)
-	s.stats.speaking.Store(false)
+	s.stats.active.Store(false)
 }
 
-// lingerMuted stays a little if a newer agent has only just taken over: a call that the
-// kubelet had decided to make of this one may still be on its way.
-func (s *server) lingerMuted() {
-	if s.board.read().mute {
-		if left := s.timing.retire - s.clock.Since(s.loop.mutedAt); left > 0 {
+// lingerInStandby waits if a newer agent has just become active: the kubelet may still send a call to this one.
+func (s *server) lingerInStandby() {
+	if s.published.load().standby {
+		if left := s.timing.retire - s.clock.Since(s.loop.standbyChanged); left > 0 {
 			<-s.clock.After(left)
 		}
 	}
@@ -156,58 +155,57 @@ func (s *server) lingerMuted() {
 
 func (s *server) remove(e *endpoint) {
 	if err := removeSocket(e.path); err != nil {
-		s.log.Warn("cannot remove our own socket", "error", err)
+		s.log.Warn("Could not remove a socket of this agent", "error", err)
 	}
 }
 
-// followPeers falls silent while a newer instance speaks, and says the list again when
-// another one may have said something else last.
-func (s *server) followPeers(ctx context.Context) sighting {
-	seen := s.peers.look(ctx, s.names)
-	if mute := s.board.read().mute; mute != seen.newerSpeaks {
-		s.board.post(func(b *bulletin) { b.mute = seen.newerSpeaks })
-		s.loop.mutedAt = s.clock.Now()
-		if seen.newerSpeaks {
-			s.log.Info("a newer agent speaks for this resource now; standing by")
+// followPeers stops sending the list while a newer instance is active, and sends it again when another instance may have sent a
+// different one last.
+func (s *server) followPeers(ctx context.Context) peerChanges {
+	seen := s.peers.update(ctx, s.names)
+	if mute := s.published.load().standby; mute != seen.newerActive {
+		s.published.update(func(v *listVersion) { v.standby = seen.newerActive })
+		s.loop.standbyChanged = s.clock.Now()
+		if seen.newerActive {
+			s.log.Info("A newer agent became active for this resource; this one stands by")
 		} else {
-			s.log.Info("the newer agent is silent; speaking for this resource again")
+			s.log.Info("The newer agent is no longer active; this one serves the resource again")
 		}
 	}
 	now := s.clock.Now()
 	switch {
 	case seen.olderLeft:
-		s.board.post(nil)
-		s.sayAgainLater()
+		s.published.update(nil)
+		s.resendLater()
 	case !s.loop.resendAt.IsZero() && !now.Before(s.loop.resendAt):
-		s.board.post(nil)
+		s.published.update(nil)
 		s.loop.resendAt = time.Time{}
 	}
 	if seen.newerDied {
-		s.loop.anew = s.loop.current != nil
-		s.sayAgainLater()
+		s.loop.registerAgain = s.loop.current != nil
+		s.resendLater()
 	}
-	s.sayStatus(seen)
+	s.publishStatus(seen)
 	return seen
 }
 
-// sayAgainLater is for the end of any other stream of this resource: what it said last may
-// reach the kubelet's books after what we said first.
-func (s *server) sayAgainLater() { s.loop.resendAt = s.clock.Now().Add(s.timing.resend) }
+// resendLater is for the end of any other stream of this resource: the kubelet may process its last list after our first.
+func (s *server) resendLater() { s.loop.resendAt = s.clock.Now().Add(s.timing.resend) }
 
-// sayStatus tells the peers, and metrics, whether this instance speaks.
-func (s *server) sayStatus(seen sighting) {
+// publishStatus shows the peers, and the metrics, whether this instance is active.
+func (s *server) publishStatus(seen peerChanges) {
 	registered := false
 	if e := s.loop.current; e != nil {
 		open, _ := e.state()
 		registered = open > 0
 	}
-	speaks := registered && !seen.newerSpeaks
+	active := registered && !seen.newerActive
 	status := healthpb.HealthCheckResponse_NOT_SERVING
-	if speaks {
+	if active {
 		status = healthpb.HealthCheckResponse_SERVING
 	}
 	s.stats.registered.Store(registered)
-	if s.stats.speaking.Swap(speaks) != speaks {
+	if s.stats.active.Swap(active) != active {
 		s.health.SetServingStatus(s.resource, status)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// options are told at registration and when asked. PreStartRequired would make
-// containers fail to restart after the kubelet has lost its checkpoint.
+// options are those of the registration and of GetDevicePluginOptions. With PreStartRequired, containers would fail to restart after the
+// kubelet has lost its checkpoint.
 func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
@@ -21,15 +21,15 @@ func (e *endpoint) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*p
 	return options(), nil
 }
 
-// ListAndWatch implements v1beta1.DevicePlugin: it sends the list, and again whenever it
-// has changed, until the kubelet goes or the endpoint is closed.
+// ListAndWatch implements v1beta1.DevicePlugin: it sends the list, and again after each change, until the kubelet ends the stream or the
+// endpoint is closed.
 func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
-	e.join()
-	defer e.leave()
+	e.streamOpened()
+	defer e.streamClosed()
 	var sent uint64
 	for closing := false; ; {
-		now := e.server.board.read()
-		if !now.mute && now.version != sent {
+		now := e.server.published.load()
+		if !now.standby && now.version != sent {
 			if err := stream.Send(now.list); err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugi
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-e.closing.Done():
-			// What was posted before the end is still said.
+			// The latest version is sent before the end.
 			closing = true
 		}
 	}
@@ -55,17 +55,17 @@ func (e *endpoint) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugi
 func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	s := e.server
 	v := s.view.Load()
-	barred := func(key gpu.DeviceKey) bool {
-		_, barred := s.ledger.Barred(s.resource, key)
-		return barred
+	blocked := func(key gpu.DeviceKey) bool {
+		_, blocked := s.ledger.Blocked(s.resource, key)
+		return blocked
 	}
 	response := &pluginapi.PreferredAllocationResponse{}
 	for _, r := range request.ContainerRequests {
-		q := v.ask(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
-		if ledger, told := s.ledger.(FreeLedger); told {
+		q := v.request(r.AvailableDeviceIDs, r.MustIncludeDeviceIDs, int(r.AllocationSize))
+		if ledger, ok := s.ledger.(FreeLedger); ok {
 			q.listed = ledger.Offered(s.resource, v.keys(make([]gpu.DeviceKey, 0, len(q.free)), q.free))
 		}
-		ids, err := v.prefer(q, barred)
+		ids, err := v.prefer(q, blocked)
 		if err != nil {
 			s.stats.refusals.Add(1)
 			return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -76,14 +76,13 @@ func (e *endpoint) GetPreferredAllocation(_ context.Context, request *pluginapi.
 	return response, nil
 }
 
-// Allocate implements v1beta1.DevicePlugin. The kubelet shows its error on the pod, which
-// then has failed for good.
+// Allocate implements v1beta1.DevicePlugin. The kubelet shows its error on the pod, which has then failed.
 func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	s := e.server
 	v := s.view.Load()
 	response := &pluginapi.AllocateResponse{}
 	var keys []gpu.DeviceKey
-	var crowds []string
+	var warnings []string
 	for _, r := range request.ContainerRequests {
 		picked, err := v.pick(r.DevicesIds)
 		code := codes.NotFound
@@ -95,7 +94,7 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 			return nil, status.Error(code, err.Error())
 		}
 		keys = v.keys(keys, picked)
-		crowds = append(crowds, v.crowded(picked))
+		warnings = append(warnings, v.sharedWarning(picked))
 		response.ContainerResponses = append(response.ContainerResponses, s.viewer.answer(v, picked))
 	}
 	grant, err := s.ledger.Hold(s.resource, keys)
@@ -109,25 +108,25 @@ func (e *endpoint) Allocate(_ context.Context, request *pluginapi.AllocateReques
 		}
 	}
 	s.stats.allocations.Add(1)
-	for _, crowd := range crowds {
-		s.tell(crowd)
+	for _, warning := range warnings {
+		s.report(warning)
 	}
 	return response, nil
 }
 
-// tell says what a container did not get; nothing when it got everything.
-func (s *server) tell(message string) {
+// report logs a warning about an allocation and passes it on. An empty one is none.
+func (s *server) report(message string) {
 	if message == "" {
 		return
 	}
 	//lint:ignore sloglint the message is also the event's
 	s.log.Warn(message)
-	if s.told != nil {
-		s.told(s.resource, message)
+	if s.warn != nil {
+		s.warn(s.resource, message)
 	}
 }
 
-// PreStartContainer implements v1beta1.DevicePlugin. There is nothing to do.
+// PreStartContainer implements v1beta1.DevicePlugin. It does nothing.
 func (e *endpoint) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	return &pluginapi.PreStartContainerResponse{}, nil
 }

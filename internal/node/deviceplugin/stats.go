@@ -6,13 +6,12 @@ import "sync/atomic"
 // for /debug/state.
 type Stats struct {
 	Resource string `json:"resource"`
-	// Registered says that the kubelet has taken this agent's latest endpoint and keeps a stream open.
+	// Registered is true when the kubelet has accepted this agent's latest endpoint and keeps a stream open.
 	Registered bool `json:"registered"`
-	// Speaking says that it is this agent whose list counts: registered, and no newer
-	// agent speaks.
-	Speaking bool `json:"speaking"`
-	Devices  int  `json:"devices"`
-	// Healthy counts the devices that the kubelet is told are healthy.
+	// Active is true when this agent's list counts: it is registered, and no newer agent is active.
+	Active  bool `json:"active"`
+	Devices int  `json:"devices"`
+	// Healthy counts the devices that are advertised as healthy.
 	Healthy              int    `json:"healthy"`
 	Streams              int    `json:"streams"`
 	Registrations        uint64 `json:"registrations"`
@@ -23,12 +22,12 @@ type Stats struct {
 	Allocations uint64 `json:"allocations"`
 	// Refusals counts Allocate and GetPreferredAllocation calls that ended in an error.
 	Refusals uint64 `json:"refusals"`
-	// LastError is what the last failed attempt to register said; empty once one succeeded.
+	// LastError is the error of the last attempt to register; empty if it succeeded.
 	LastError string `json:"lastError,omitempty"`
 }
 
 type counters struct {
-	registered, speaking                                           atomic.Bool
+	registered, active                                             atomic.Bool
 	devices, healthy, streams                                      atomic.Int64
 	registrations, failures, lists, prefers, allocations, refusals atomic.Uint64
 	lastError                                                      atomic.Pointer[string]
@@ -37,7 +36,7 @@ type counters struct {
 func (c *counters) read(resource string) Stats {
 	s := Stats{
 		Resource:   resource,
-		Registered: c.registered.Load(), Speaking: c.speaking.Load(),
+		Registered: c.registered.Load(), Active: c.active.Load(),
 		Devices: int(c.devices.Load()), Healthy: int(c.healthy.Load()), Streams: int(c.streams.Load()),
 		Registrations: c.registrations.Load(), RegistrationFailures: c.failures.Load(),
 		ListsSent: c.lists.Load(), Preferences: c.prefers.Load(),

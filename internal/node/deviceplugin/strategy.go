@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// IDStrategy is the name by which a device is passed on.
+// IDStrategy is the name by which a device is passed to the container runtime.
 type IDStrategy string
 
 // The values of NVIDIA's device-id-strategy.
@@ -21,8 +21,8 @@ const (
 // DefaultAnnotationPrefix is the prefix that the CDI specification reserves.
 const DefaultAnnotationPrefix = "cdi.k8s.io/"
 
-// Strategy is how the chosen devices reach the container. Several list strategies may be
-// combined. Empty fields mean cdi-cri, uuid and DefaultAnnotationPrefix.
+// Strategy is how devices are injected into the container. Several list strategies may be combined. Empty fields mean cdi-cri, uuid
+// and DefaultAnnotationPrefix.
 type Strategy struct {
 	List []v1alpha1.DeviceListStrategy
 	ID   IDStrategy
@@ -32,7 +32,7 @@ type Strategy struct {
 	AnnotationPrefix string
 }
 
-// Validate says what is wrong with a strategy and how to mend it.
+// Validate returns what is wrong with a strategy and how to fix it.
 func (s Strategy) Validate() error {
 	var errs []error
 	for i, list := range s.List {

@@ -15,40 +15,40 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// TestTranscripts plays the stories in testdata/transcripts: agents and a kubelet come and
-// go, and after each step the kubelet's picture of the node is awaited and printed.
+// TestTranscripts runs the scripts in testdata/transcripts: agents and a kubelet start and end, and after each step the test waits for
+// the kubelet's state, and prints it.
 //
 //	kubelet start [legacy] | stop | kill
 //	agent start NAME [gpus=N] | agent stop NAME
 //	gpu N healthy|unhealthy      for all agents
 //	offer RESOURCE…              what all agents offer
-//	bar N quiet|unhealthy        the ledger bars a card, with or without telling the kubelet
-//	unbar N
-//	remove                       somebody removes our sockets
-//	await [RESOURCE]             the kubelet's picture, once it is as written, or after all patience
-//	sockets                      what is in the directory, likewise
+//	block N quiet|unhealthy      the ledger blocks a GPU, which is advertised as healthy or unhealthy
+//	unblock N
+//	remove                       another process removes our sockets
+//	await [RESOURCE]             the kubelet's state, once it is as written, or after a timeout
+//	sockets                      the files of the directory, likewise
 //	allocate ID… | prefer SIZE ID…
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		story := &story{t: t, dir: kubeletDir(t), hardware: machine(8), ledger: &bars{}, agents: make(map[string]*agent)}
+		script := &script{t: t, dir: kubeletDir(t), hardware: machine(8), ledger: &blocks{}, agents: make(map[string]*agent)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			story.t = t
-			return story.play(d)
+			script.t = t
+			return script.play(d)
 		})
-		story.end()
+		script.end()
 	})
 }
 
-type story struct {
+type script struct {
 	t        *testing.T
 	dir      string
 	hardware *hardware
-	ledger   *bars
+	ledger   *blocks
 	kubelet  *fakekubelet.Kubelet
 	agents   map[string]*agent
 }
 
-func (s *story) end() {
+func (s *script) end() {
 	for _, a := range s.agents {
 		a.stop(s.t)
 	}
@@ -58,7 +58,7 @@ func (s *story) end() {
 }
 
 // play runs one directive; its words are in the first line.
-func (s *story) play(d *datadriven.TestData) string {
+func (s *script) play(d *datadriven.TestData) string {
 	words := make([]string, 0, len(d.CmdArgs))
 	for _, arg := range d.CmdArgs {
 		words = append(words, arg.Key)
@@ -72,8 +72,8 @@ func (s *story) play(d *datadriven.TestData) string {
 		s.hardware.setHealthy(number(words[0]), words[1] == "healthy")
 	case "offer":
 		s.offer(words)
-	case "bar", "unbar":
-		s.bar(words)
+	case "block", "unblock":
+		s.block(words)
 	case "remove":
 		if err := Remove(s.dir); err != nil {
 			return err.Error()
@@ -83,14 +83,14 @@ func (s *story) play(d *datadriven.TestData) string {
 	case "sockets":
 		return s.awaitText(d.Expected, s.sockets)
 	case "allocate", "prefer":
-		return s.ask(d.Cmd, words)
+		return s.request(d.Cmd, words)
 	default:
 		s.t.Fatalf("unknown directive %q", d.Cmd)
 	}
 	return "ok"
 }
 
-func (s *story) playKubelet(words []string) string {
+func (s *script) playKubelet(words []string) string {
 	switch words[0] {
 	case "start":
 		k, err := fakekubelet.Start(s.dir, fakekubelet.Options{Legacy: slices.Contains(words, "legacy")})
@@ -108,7 +108,7 @@ func (s *story) playKubelet(words []string) string {
 	return "ok"
 }
 
-func (s *story) playAgent(words []string) string {
+func (s *script) playAgent(words []string) string {
 	name := words[1]
 	if words[0] == "stop" {
 		s.agents[name].stop(s.t)
@@ -121,7 +121,7 @@ func (s *story) playAgent(words []string) string {
 	return "ok"
 }
 
-func (s *story) offer(resources []string) {
+func (s *script) offer(resources []string) {
 	s.hardware.change(func(h *hardware) {
 		h.settings = nil
 		for _, name := range resources {
@@ -130,12 +130,12 @@ func (s *story) offer(resources []string) {
 	})
 }
 
-func (s *story) bar(words []string) {
-	var bar *Bar
+func (s *script) block(words []string) {
+	var block *Block
 	if len(words) > 1 {
-		bar = &Bar{Unhealthy: words[1] == "unhealthy"}
+		block = &Block{Unhealthy: words[1] == "unhealthy"}
 	}
-	s.ledger.set(number(words[0]), bar)
+	s.ledger.set(number(words[0]), block)
 	s.hardware.change(func(*hardware) {})
 }
 
@@ -145,11 +145,11 @@ func number(text string) int {
 	return n
 }
 
-func (s *story) await(name, expected string) string {
+func (s *script) await(name, expected string) string {
 	if s.kubelet == nil {
 		return "no kubelet\n"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout/2)
 	defer cancel()
 	_ = s.kubelet.Await(ctx, name, func(state fakekubelet.State) bool { return render(state) == expected })
 	return render(s.kubelet.State(name))
@@ -157,7 +157,7 @@ func (s *story) await(name, expected string) string {
 
 func render(state fakekubelet.State) string {
 	var text strings.Builder
-	primary, from := "none", "nobody"
+	primary, from := "none", "none"
 	if state.Primary != "" {
 		primary = short(state.Primary)
 	}
@@ -173,13 +173,12 @@ func render(state fakekubelet.State) string {
 	return text.String()
 }
 
-// awaitText looks again and again until the text is as expected. Nothing tells when a file
-// goes, so this polls.
-func (s *story) awaitText(expected string, look func() string) string {
-	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(patience/2)
+// awaitText polls until the text is as expected.
+func (s *script) awaitText(expected string, read func() string) string {
+	ticker, deadline := time.NewTicker(5*time.Millisecond), time.After(testTimeout/2)
 	defer ticker.Stop()
 	for {
-		text := look()
+		text := read()
 		if text == expected {
 			return text
 		}
@@ -191,7 +190,7 @@ func (s *story) awaitText(expected string, look func() string) string {
 	}
 }
 
-func (s *story) sockets() string {
+func (s *script) sockets() string {
 	entries, err := os.ReadDir(pluginDir(s.dir))
 	if err != nil {
 		return err.Error()
@@ -209,8 +208,8 @@ func (s *story) sockets() string {
 	return text.String()
 }
 
-func (s *story) ask(what string, words []string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (s *script) request(what string, words []string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if what == "prefer" {
 		ids, err := s.kubelet.Preferred(ctx, resource, words[1:], nil, number(words[0]))

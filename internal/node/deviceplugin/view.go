@@ -12,40 +12,39 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// view is all that the calls for one resource need to know, prepared when something
-// changed and never changed itself.
+// view is all that the calls for one resource need. It is built after each change, and never changes itself.
 type view struct {
 	resource string
 	devices  []device
 	byID     map[string]int
-	// control are the nodes that each container gets with its devices.
+	// control are the device nodes that each container gets besides its devices' own.
 	control []*pluginapi.DeviceSpec
 	// chooser picks among positions; nil where the devices are not one per position.
 	chooser Chooser
 	// at is the device of each position.
 	at [placement.MaxGPUs]int
-	// shares is how to choose where they are not.
-	shares *shares
+	// groups chooses where they are not.
+	groups *groupChooser
 	// refuseMany refuses a container more than one device.
 	refuseMany bool
 	features   Features
 }
 
-// device is a device of the offer with its answers prepared.
+// device is a device of the offer with the parts of its answers.
 type device struct {
 	offer.Device
-	// position is the card's place in the snapshot; -1 when it has none.
+	// position is the GPU's place in the snapshot; -1 when it has none.
 	position int
-	// visible is the name that the container's runtime is told: UUID or index.
+	// visible is its name for the container runtime: UUID or index.
 	visible  string
 	cdiName  string
 	specs    []*pluginapi.DeviceSpec
 	topology *pluginapi.TopologyInfo
-	// vanished is when the device was no longer offered; zero while it is.
+	// vanished is since when the device is no longer offered; zero while it is.
 	vanished time.Time
 }
 
-// viewer makes views.
+// viewer builds views.
 type viewer struct {
 	strategy Strategy
 	cdiName  func(string) string
@@ -53,8 +52,8 @@ type viewer struct {
 	linger   time.Duration
 }
 
-// build makes the view of one offer. Devices of the previous view (nil for none) that are
-// no longer offered follow the offered ones until they have lingered.
+// build makes the view of one offer. Devices of the previous view (nil for none) that are no longer offered follow the offered ones for
+// as long as linger says.
 func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *view, now time.Time) *view {
 	v := &view{
 		resource: o.Resource, byID: make(map[string]int, len(o.Devices)),
@@ -77,7 +76,7 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 		v.keepVanished(previous, now, w.linger)
 	}
 	if !v.place(chooser) {
-		v.shares = newShares(v.devices, state.Policy)
+		v.groups = newGroupChooser(v.devices, state.Policy)
 	}
 	return v
 }
@@ -95,7 +94,7 @@ func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration)
 			continue
 		}
 		if d.vanished.IsZero() {
-			d.vanished, d.Health, d.Reason, d.position = now, gpu.Unhealthy, "it has just left the node", -1
+			d.vanished, d.Health, d.Reason, d.position = now, gpu.Unhealthy, "it was removed from the node", -1
 		}
 		if now.Sub(d.vanished) < linger {
 			v.add(d)
@@ -103,7 +102,7 @@ func (v *view) keepVanished(previous *view, now time.Time, linger time.Duration)
 	}
 }
 
-// nextExpiry is when the first vanished device has lingered; zero when there is none.
+// nextExpiry is when the first vanished device leaves the view; zero when there is none.
 func (v *view) nextExpiry(linger time.Duration) time.Time {
 	var first time.Time
 	for i := range v.devices {
@@ -117,8 +116,7 @@ func (v *view) nextExpiry(linger time.Duration) time.Time {
 	return first.Add(linger)
 }
 
-// place lets the chooser decide if every offered device is a whole card with a position of its own,
-// and tells whether that is so.
+// place sets the chooser and returns true if every offered device is a whole GPU with a position of its own.
 func (v *view) place(chooser Chooser) bool {
 	var taken placement.Set
 	for i := range v.devices {
@@ -147,15 +145,15 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 	if o.NUMANode >= 0 {
 		d.topology = &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: int64(o.NUMANode)}}}
 	}
-	i := slices.IndexFunc(snapshot.GPUs, func(card gpu.GPU) bool { return card.UUID == o.Key.GPU })
+	i := slices.IndexFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.UUID == o.Key.GPU })
 	if i < 0 {
 		return d
 	}
 	d.position = i
 	if w.strategy.PassDeviceSpecs {
-		card := &snapshot.GPUs[i]
-		d.specs = specsOf(card.Nodes)
-		for _, part := range card.MIG.Devices {
+		g := &snapshot.GPUs[i]
+		d.specs = specsOf(g.Nodes)
+		for _, part := range g.MIG.Devices {
 			if o.Key.MIG != "" && part.UUID == o.Key.MIG {
 				d.specs = append(d.specs, specsOf(part.Nodes)...)
 			}
@@ -164,7 +162,7 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 	return d
 }
 
-// specsOf passes on NVIDIA's own nodes; the DRM nodes of a card are left to CDI, as in
+// specsOf passes on NVIDIA's own nodes; the DRM nodes of a g are left to CDI, as in
 // the field.
 func specsOf(nodes []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	var specs []*pluginapi.DeviceSpec
@@ -181,15 +179,15 @@ func specsOf(nodes []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	return specs
 }
 
-// list is what the kubelet is told: every device with its health, which also says what
-// the ledger bars and the scheduler does not know of.
+// list returns what is advertised: every device with its health, and how many are healthy. A device that the ledger blocks for a holder
+// that the scheduler does not count is unhealthy.
 func (v *view) list(ledger Ledger) (*pluginapi.ListAndWatchResponse, int) {
 	response := &pluginapi.ListAndWatchResponse{Devices: make([]*pluginapi.Device, len(v.devices))}
 	healthy := 0
 	for i := range v.devices {
 		d := &v.devices[i]
 		health := pluginapi.Unhealthy
-		if bar, barred := ledger.Barred(v.resource, d.Key); d.Health.Allocatable() && !(barred && bar.Unhealthy) {
+		if block, blocked := ledger.Blocked(v.resource, d.Key); d.Health.Allocatable() && !(blocked && block.Unhealthy) {
 			health = pluginapi.Healthy
 			healthy++
 		}

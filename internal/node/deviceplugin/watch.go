@@ -12,9 +12,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// dirWatch says when to look at the directory of the sockets. Its calls are hints: what is
-// there decides. It looks now and then by itself, and often where the kernel gives no
-// watch (a node can run out of them).
+// dirWatch calls changed when the directory of the sockets may have changed: after events, now and then without one, and often where the
+// directory cannot be watched (a node can run out of inotify instances).
 type dirWatch struct {
 	dir     string
 	timing  timing
@@ -23,16 +22,16 @@ type dirWatch struct {
 	changed func()
 
 	watcher *fsnotify.Watcher
-	// watched is the directory that the watcher has; absent when it has none.
+	// watched is the directory that is watched; absent when there is none.
 	watched fileID
-	said    bool
+	warned  bool
 }
 
 // run calls changed after every event until ctx ends.
 func (w *dirWatch) run(ctx context.Context) {
 	defer w.close()
 	for {
-		// First the watch, then the look: what happens between them is seen twice, not never.
+		// The watch comes first, so that no change between the two is missed.
 		w.attach()
 		w.changed()
 		if !w.wait(ctx) {
@@ -41,11 +40,11 @@ func (w *dirWatch) run(ctx context.Context) {
 	}
 }
 
-// wait returns when there is a reason to look; false when ctx has ended.
+// wait returns true when the directory may have changed, and false when ctx has ended.
 func (w *dirWatch) wait(ctx context.Context) bool {
 	var events chan fsnotify.Event
 	var errs chan error
-	pause := w.timing.pollBlind
+	pause := w.timing.pollUnwatched
 	if !w.watched.absent() {
 		events, errs, pause = w.watcher.Events, w.watcher.Errors, w.timing.poll
 	}
@@ -59,7 +58,7 @@ func (w *dirWatch) wait(ctx context.Context) bool {
 			return true
 		case event := <-events:
 			if event.Name == w.dir {
-				// Gone, or made again, and then perhaps with the same inode.
+				// It was removed, or replaced, perhaps by one with the same inode.
 				w.close()
 				return true
 			}
@@ -73,7 +72,7 @@ func (w *dirWatch) wait(ctx context.Context) bool {
 	}
 }
 
-// attach makes the watch, or makes it anew when the directory is another one.
+// attach watches the directory, and replaces the watch when the directory is another one.
 func (w *dirWatch) attach() {
 	now := identifyDir(w.dir)
 	if now.absent() || now == w.watched {
@@ -85,21 +84,21 @@ func (w *dirWatch) attach() {
 	w.close()
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		// The directory's own end is not told everywhere, but by its parent. Where the
-		// parent cannot be watched, the look now and then must do.
+		// Not every kernel reports the removal of the directory itself; its parent does. Where the parent cannot be watched, polling finds
+		// out.
 		_ = watcher.Add(filepath.Dir(w.dir))
 		if err = watcher.Add(w.dir); err != nil {
 			watcher.Close()
 		}
 	}
 	if err != nil {
-		if !w.said {
-			w.log.Warn("cannot watch the kubelet's device plugin directory; looking at it again and again instead (fs.inotify.max_user_instances may be too low)", "directory", w.dir, "error", err)
-			w.said = true
+		if !w.warned {
+			w.log.Warn("Could not watch the kubelet's device plugin directory; polling it instead (fs.inotify.max_user_instances may be too low)", "directory", w.dir, "error", err)
+			w.warned = true
 		}
 		return
 	}
-	w.watcher, w.watched, w.said = watcher, now, false
+	w.watcher, w.watched, w.warned = watcher, now, false
 }
 
 func (w *dirWatch) close() {
@@ -109,8 +108,7 @@ func (w *dirWatch) close() {
 	w.watcher, w.watched = nil, fileID{}
 }
 
-// identifyDir tells a directory from another one of the same name; its times change with
-// its entries and say nothing.
+// identifyDir distinguishes a directory from another one with the same name. Its times do not count, since they change with its entries.
 func identifyDir(path string) fileID {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

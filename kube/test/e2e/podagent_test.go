@@ -370,7 +370,7 @@ func testNothingForbidden(t *testing.T, a *podAgent) {
 			t.Errorf("the API server refused the agent something: %s", line)
 		}
 	}
-	if !strings.Contains(log, "registered with the kubelet") {
+	if !strings.Contains(log, "Registered with the kubelet") {
 		t.Errorf("this is not the agent's log:\n%s", log)
 	}
 }

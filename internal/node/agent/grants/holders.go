@@ -21,10 +21,10 @@ type Holders struct {
 
 var _ deviceplugin.FreeLedger = Holders{}
 
-// Barred implements deviceplugin.Ledger.
-func (h Holders) Barred(resource string, key gpu.DeviceKey) (deviceplugin.Bar, bool) {
-	bar, barred := h.Ledger.BarredBy(resource, key)
-	return deviceplugin.Bar{Unhealthy: bar.Unseen}, barred
+// Blocked implements deviceplugin.Ledger.
+func (h Holders) Blocked(resource string, key gpu.DeviceKey) (deviceplugin.Block, bool) {
+	bar, blocked := h.Ledger.BarredBy(resource, key)
+	return deviceplugin.Block{Unhealthy: bar.Unseen}, blocked
 }
 
 // Offered implements deviceplugin.FreeLedger.

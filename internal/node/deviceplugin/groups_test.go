@@ -17,19 +17,19 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// unitsOf are devices from lines of CARD[/MIG] [timeSlicing|mps N].
-func unitsOf(t testing.TB, text string) []offer.Device {
+// devicesOf reads devices from lines of GPU[/MIG] [timeSlicing|mps N].
+func devicesOf(t testing.TB, text string) []offer.Device {
 	var devices []offer.Device
-	cards := map[string]int{}
+	indices := map[string]int{}
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		card, part, _ := strings.Cut(f[0], "/")
-		if _, seen := cards[card]; !seen {
-			cards[card] = len(cards)
+		id, mig, _ := strings.Cut(f[0], "/")
+		if _, seen := indices[id]; !seen {
+			indices[id] = len(indices)
 		}
-		device := offer.Device{Key: gpu.DeviceKey{GPU: gpu.UUID(card), MIG: gpu.UUID(part)}, Index: fmt.Sprint(cards[card]), Health: gpu.Healthy}
-		if part != "" {
-			device.Index += ":" + strings.TrimPrefix(part, "MIG-")
+		device := offer.Device{Key: gpu.DeviceKey{GPU: gpu.UUID(id), MIG: gpu.UUID(mig)}, Index: fmt.Sprint(indices[id]), Health: gpu.Healthy}
+		if mig != "" {
+			device.Index += ":" + strings.TrimPrefix(mig, "MIG-")
 		}
 		replicas := 0
 		if len(f) > 1 {
@@ -47,19 +47,18 @@ func unitsOf(t testing.TB, text string) []offer.Device {
 	return devices
 }
 
-// TestShareTranscripts plays testdata/shares.
+// TestReplicaTranscripts runs testdata/replicas.
 //
-//	offer [refuse]                              CARD[/MIG] [timeSlicing|mps N], a device or its shares a line
-//	ask N [packed] [must=(ID…)] [barred=(ID…)]  what is preferred of what nobody has, whether it is
-//	                                            refused, and what the user is told
-//	take ID…                                    somebody else has these
-func TestShareTranscripts(t *testing.T) {
+//	offer [refuse]                               GPU[/MIG] [timeSlicing|mps N], a device or its replicas a line
+//	ask N [packed] [must=(ID…)] [blocked=(ID…)]  the preferred of the free devices, the refusal, and the warning
+//	take ID…                                     other containers have these
+func TestReplicaTranscripts(t *testing.T) {
 	var o offer.Offer
 	var taken []string
-	datadriven.RunTest(t, "testdata/shares", func(t *testing.T, d *datadriven.TestData) string {
+	datadriven.RunTest(t, "testdata/replicas", func(t *testing.T, d *datadriven.TestData) string {
 		switch d.Cmd {
 		case "offer":
-			o = offer.Offer{Resource: "nvidia.com/gpu", RefuseMany: d.HasArg("refuse"), Devices: unitsOf(t, d.Input)}
+			o = offer.Offer{Resource: "nvidia.com/gpu", RefuseMany: d.HasArg("refuse"), Devices: devicesOf(t, d.Input)}
 			taken = nil
 			return fmt.Sprintf("%d devices\n", len(o.Devices))
 		case "take":
@@ -69,15 +68,15 @@ func TestShareTranscripts(t *testing.T) {
 			return ""
 		}
 		var policy placement.Policy
-		var must, barred []string
+		var must, blocked []string
 		for _, arg := range d.CmdArgs {
 			switch arg.Key {
 			case "packed":
 				policy = placement.Packed
 			case "must":
 				must = arg.Vals
-			case "barred":
-				barred = arg.Vals
+			case "blocked":
+				blocked = arg.Vals
 			}
 		}
 		v := (&viewer{strategy: Strategy{ID: ByUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
@@ -87,7 +86,7 @@ func TestShareTranscripts(t *testing.T) {
 				available = append(available, device.ID)
 			}
 		}
-		ids, err := v.preferred(available, must, number(d.CmdArgs[0].Key), func(key gpu.DeviceKey) bool { return slices.Contains(barred, offer.DeviceID(key)) })
+		ids, err := v.preferred(available, must, number(d.CmdArgs[0].Key), func(key gpu.DeviceKey) bool { return slices.Contains(blocked, offer.DeviceID(key)) })
 		if err != nil {
 			return err.Error()
 		}
@@ -99,18 +98,18 @@ func TestShareTranscripts(t *testing.T) {
 		if err != nil {
 			return text + err.Error() + "\n"
 		}
-		if told := v.crowded(picked); told != "" {
-			text += told + "\n"
+		if warning := v.sharedWarning(picked); warning != "" {
+			text += warning + "\n"
 		}
 		return text
 	})
 }
 
-// twinShares chooses one device at a time from all that are left: the card by policy, then of the
-// card's share of the answer the MIG device by policy, then the lowest.
-func twinShares(devices []offer.Device, must, pool []int, size int, policy placement.Policy) []int {
-	card := func(i int) string { return string(devices[i].Key.GPU) }
-	part := func(i int) string { return string(devices[i].Key.Device()) }
+// twinChoice chooses one device at a time from all that are left: the GPU by policy, then, for the number of devices from that GPU, the
+// MIG device by policy, then the lowest.
+func twinChoice(devices []offer.Device, must, pool []int, size int, policy placement.Policy) []int {
+	gpuOf := func(i int) string { return string(devices[i].Key.GPU) }
+	deviceOf := func(i int) string { return string(devices[i].Key.Device()) }
 	// grow completes must to size. Groups that are alike count in the order of their first devices.
 	grow := func(must, pool []int, size int, group func(int) string) []int {
 		var order []string
@@ -140,21 +139,21 @@ func twinShares(devices []offer.Device, must, pool []int, size int, policy place
 		return chosen
 	}
 	count := map[string]int{}
-	for _, i := range grow(must, pool, size, card) {
-		count[card(i)]++
+	for _, i := range grow(must, pool, size, gpuOf) {
+		count[gpuOf(i)]++
 	}
 	var all []int
 	for name, n := range count {
 		mine := func(list []int) []int {
-			return slices.DeleteFunc(slices.Clone(list), func(i int) bool { return card(i) != name })
+			return slices.DeleteFunc(slices.Clone(list), func(i int) bool { return gpuOf(i) != name })
 		}
-		all = append(all, grow(mine(must), mine(pool), n, part)...)
+		all = append(all, grow(mine(must), mine(pool), n, deviceOf)...)
 	}
 	slices.Sort(all)
 	return all
 }
 
-// drawOffer makes cards that are whole, shared, or cut into MIG devices of which some are shared.
+// drawOffer makes GPUs that are whole, shared, or partitioned into MIG devices of which some are shared.
 func drawOffer(t *rapid.T, modes ...offer.Mode) []offer.Device {
 	var devices []offer.Device
 	add := func(key gpu.DeviceKey, mode offer.Mode) {
@@ -169,17 +168,17 @@ func drawOffer(t *rapid.T, modes ...offer.Mode) []offer.Device {
 			devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: mode, Health: gpu.Healthy})
 		}
 	}
-	for c := range rapid.IntRange(1, 4).Draw(t, "cards") {
-		card := gpu.DeviceKey{GPU: uuid(c)}
+	for c := range rapid.IntRange(1, 4).Draw(t, "GPUs") {
+		key := gpu.DeviceKey{GPU: uuid(c)}
 		mode := rapid.SampledFrom(modes).Draw(t, "mode")
-		parts := rapid.IntRange(0, 3).Draw(t, "parts")
-		if parts == 0 || mode == offer.MPS {
-			add(card, mode)
+		migs := rapid.IntRange(0, 3).Draw(t, "MIG devices")
+		if migs == 0 || mode == offer.MPS {
+			add(key, mode)
 			continue
 		}
-		for p := range parts {
-			card.MIG = gpu.UUID(fmt.Sprintf("MIG-%d%d", c, p))
-			add(card, rapid.SampledFrom([]offer.Mode{offer.Whole, offer.TimeSlicing}).Draw(t, "part's mode"))
+		for p := range migs {
+			key.MIG = gpu.UUID(fmt.Sprintf("MIG-%d%d", c, p))
+			add(key, rapid.SampledFrom([]offer.Mode{offer.Whole, offer.TimeSlicing}).Draw(t, "MIG device's mode"))
 		}
 	}
 	return devices
@@ -203,37 +202,37 @@ func drawRequest(t *rapid.T, devices []offer.Device) (must, pool []int, size int
 	return must, pool, rapid.IntRange(max(1, len(must)), len(must)+len(pool)).Draw(t, "size")
 }
 
-func viewOfShares(devices []offer.Device, policy placement.Policy) *view {
+func viewOfDevices(devices []offer.Device, policy placement.Policy) *view {
 	return (&viewer{strategy: Strategy{ID: ByUUID}}).build(offer.Offer{Resource: resource, Devices: devices}, State{Policy: policy}, nil, nil, time.Time{})
 }
 
-func TestSharesAgainstTwin(t *testing.T) {
+func TestGroupsAgainstTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices := drawOffer(t, offer.Whole, offer.TimeSlicing)
 		policy := rapid.SampledFrom([]placement.Policy{placement.Distributed, placement.Packed}).Draw(t, "policy")
 		must, pool, size := drawRequest(t, devices)
-		got := viewOfShares(devices, policy).best(must, pool, size)
-		if diff := gocmp.Diff(twinShares(devices, must, pool, size, policy), got); diff != "" {
+		got := viewOfDevices(devices, policy).best(must, pool, size)
+		if diff := gocmp.Diff(twinChoice(devices, must, pool, size, policy), got); diff != "" {
 			t.Fatalf("%d of %v with %v, %s (-twin +got):\n%s", size, pool, must, policy, diff)
 		}
 	})
 }
 
-// TestMPSSharesFromOneCard: a request that can be had without asking two daemons is not refused.
-func TestMPSSharesFromOneCard(t *testing.T) {
+// TestMPSReplicasFromOneGPU: a request that devices without MPS, or one daemon, can serve is not refused.
+func TestMPSReplicasFromOneGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices := drawOffer(t, offer.Whole, offer.TimeSlicing, offer.MPS, offer.MPS)
 		policy := rapid.SampledFrom([]placement.Policy{placement.Distributed, placement.Packed}).Draw(t, "policy")
 		must, pool, size := drawRequest(t, devices)
-		v := viewOfShares(devices, policy)
+		v := viewOfDevices(devices, policy)
 		possible := func(mine func(offer.Device) bool) bool {
 			all := slices.DeleteFunc(slices.Concat(must, pool), func(i int) bool { return !mine(devices[i]) })
 			outside := func(i int) bool { return !mine(devices[i]) }
 			return len(all) >= size && !slices.ContainsFunc(must, outside)
 		}
 		can := size == 1 || possible(func(d offer.Device) bool { return d.Mode != offer.MPS })
-		for card := range 4 {
-			can = can || possible(func(d offer.Device) bool { return d.Mode == offer.MPS && d.Key.GPU == uuid(card) })
+		for i := range 4 {
+			can = can || possible(func(d offer.Device) bool { return d.Mode == offer.MPS && d.Key.GPU == uuid(i) })
 		}
 		got := v.best(must, pool, size)
 		if len(got) != size || !slices.IsSorted(got) {
@@ -265,8 +264,8 @@ func TestChannelSpecs(t *testing.T) {
 // could not be allocated together.
 func TestPreferDegradedReplicas(t *testing.T) {
 	const a, b, c = 0, 1, 2
-	id := func(card, n int) string {
-		return offer.DeviceID(gpu.DeviceKey{GPU: uuid(card), Share: n})
+	id := func(i, n int) string {
+		return offer.DeviceID(gpu.DeviceKey{GPU: uuid(i), Share: n})
 	}
 	tests := map[string]struct {
 		mode      offer.Mode
@@ -287,17 +286,17 @@ func TestPreferDegradedReplicas(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var devices []offer.Device
-			for card := range 3 {
+			for i := range 3 {
 				health := gpu.Healthy
-				if card == tc.degraded {
+				if i == tc.degraded {
 					health = gpu.Degraded
 				}
 				for n := range 2 {
-					key := gpu.DeviceKey{GPU: uuid(card), Share: n + 1}
+					key := gpu.DeviceKey{GPU: uuid(i), Share: n + 1}
 					devices = append(devices, offer.Device{ID: offer.DeviceID(key), Key: key, Mode: tc.mode, Health: health})
 				}
 			}
-			got, err := viewOfShares(devices, placement.Distributed).preferred(tc.available, nil, tc.size, barring())
+			got, err := viewOfDevices(devices, placement.Distributed).preferred(tc.available, nil, tc.size, blocking())
 			slices.Sort(got)
 			if err != nil || !slices.Equal(got, tc.want) {
 				t.Errorf("preferred %v, %v; want %v", got, err, tc.want)
