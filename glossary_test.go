@@ -65,7 +65,7 @@ var plainPackages = []string{
 	"internal/node/inventory",
 	"internal/node/kubelet",
 	"internal/node/kubelet/checkpoint",
-	"internal/node/labels",
+	"internal/node/labels", "internal/node/cdi", "internal/node/metrics",
 	"internal/node/metrics/internal/docgen",
 	"internal/node/migapply",
 	"internal/node/mps",

@@ -14,8 +14,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// checker turns what the inventory and nvcdi say into edits, leaving out what is not
-// on the host, and collects what it left out.
+// checker converts the inventory and the vendor's edits to those of the spec. It leaves out what is not on the host, and collects
+// what it left out.
 type checker struct {
 	host     hostpath.View
 	dev      string
@@ -27,30 +27,27 @@ func (c *checker) problem(code, format string, args ...any) {
 	c.problems = append(c.problems, gpu.Cause{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// piece is what a container can be given: a GPU or a MIG device.
-type piece struct {
+// unit is a GPU or a MIG device: what a container can get.
+type unit struct {
 	uuid  string
 	index string
-	card  *gpu.GPU
+	g     *gpu.GPU
 	edits specs.ContainerEdits
 	links []string
 }
 
-// devices lists each piece by UUID and by index, sorted as they are in the
-// snapshot, and then "all". A GPU that is unhealthy keeps its devices as long as it has
-// its node: containers that hold it may be restarted, and whether it is given out is
-// not decided here.
+// devices returns each unit by UUID and by index, in the order of the snapshot, and then "all". An unhealthy GPU keeps its devices
+// as long as it has its node: containers that hold it may be restarted. Whether it is allocated is not decided here.
 func (c *checker) devices(snapshot *gpu.Snapshot) []specs.Device {
-	pieces := c.pieces(snapshot)
-	if len(pieces) == 0 {
+	units := c.units(snapshot)
+	if len(units) == 0 {
 		return nil
 	}
-	// UUIDs first, then the indices of GPUs that answer: the index of a lost card may
-	// by now be that of another.
-	names := make([][2]string, len(pieces)) // by UUID, by index; "" for none
+	// UUIDs first, then the indices of GPUs that answer: another GPU may have got the index of a lost one.
+	names := make([][2]string, len(units)) // by UUID, by index; "" for none
 	owner := map[string]string{All: All}
 	claim := func(i, kind int, name string) {
-		id := pieces[i].uuid
+		id := units[i].uuid
 		if err := parser.ValidateDeviceName(name); err != nil {
 			c.problem("CDI_NAME_INVALID", "%s gets no CDI device %q: %v", id, name, err)
 		} else if other, taken := owner[name]; taken {
@@ -59,69 +56,68 @@ func (c *checker) devices(snapshot *gpu.Snapshot) []specs.Device {
 			owner[name], names[i][kind] = id, name
 		}
 	}
-	for i := range pieces {
-		claim(i, 0, pieces[i].uuid)
+	for i := range units {
+		claim(i, 0, units[i].uuid)
 	}
 	for _, gone := range []bool{false, true} {
-		for i := range pieces {
-			if (pieces[i].card.Health.State == gpu.Gone) == gone {
-				claim(i, 1, pieces[i].index)
+		for i := range units {
+			if (units[i].g.Health.State == gpu.Gone) == gone {
+				claim(i, 1, units[i].index)
 			}
 		}
 	}
 	var devices []specs.Device
 	for kind := range 2 {
-		for i := range pieces {
+		for i := range units {
 			if name := names[i][kind]; name != "" {
-				devices = append(devices, specs.Device{Name: name, ContainerEdits: pieces[i].edits})
+				devices = append(devices, specs.Device{Name: name, ContainerEdits: units[i].edits})
 			}
 		}
 	}
 	if len(devices) == 0 {
 		return nil
 	}
-	return append(devices, specs.Device{Name: All, ContainerEdits: c.all(pieces)})
+	return append(devices, specs.Device{Name: All, ContainerEdits: c.all(units)})
 }
 
-// pieces are the GPUs, or of a GPU in MIG mode its MIG devices: such a GPU
-// cannot be used as a whole.
-func (c *checker) pieces(snapshot *gpu.Snapshot) []piece {
-	var pieces []piece
-	add := func(p piece, nodes []gpu.DeviceNode) {
+// units returns the GPUs, or the MIG devices of a GPU in MIG mode: such a GPU cannot be used as a whole.
+func (c *checker) units(snapshot *gpu.Snapshot) []unit {
+	var units []unit
+	add := func(p unit, nodes []gpu.DeviceNode) {
 		if c.addNodes(&p.edits, nodes, p.uuid) {
-			p.links = byPathLinks(p.card.PCI, p.edits.DeviceNodes)
+			p.links = byPathLinks(p.g.PCI, p.edits.DeviceNodes)
 			c.addLinks(&p.edits, p.links)
-			pieces = append(pieces, p)
+			units = append(units, p)
 		}
 	}
 	for i := range snapshot.GPUs {
-		card := &snapshot.GPUs[i]
-		index := strconv.Itoa(card.Index)
-		if !card.MIG.Enabled {
-			add(piece{uuid: string(card.UUID), index: index, card: card}, card.Nodes)
+		g := &snapshot.GPUs[i]
+		index := strconv.Itoa(g.Index)
+		if !g.MIG.Enabled {
+			add(unit{uuid: string(g.UUID), index: index, g: g}, g.Nodes)
 			continue
 		}
-		for j := range card.MIG.Devices {
-			mig := &card.MIG.Devices[j]
-			p := piece{uuid: string(mig.UUID), index: fmt.Sprintf("%s:%d", index, mig.Index), card: card}
-			add(p, c.edits.PartitionNodes(card, mig))
+		for j := range g.MIG.Devices {
+			mig := &g.MIG.Devices[j]
+			p := unit{uuid: string(mig.UUID), index: fmt.Sprintf("%s:%d", index, mig.Index), g: g}
+			add(p, c.edits.PartitionNodes(g, mig))
 		}
 	}
-	return pieces
+	return units
 }
 
-// all joins the pieces, each node once, with one hook for all links.
-func (c *checker) all(pieces []piece) specs.ContainerEdits {
+// all returns the edits of all units together, each node once, with one hook for all links.
+func (c *checker) all(units []unit) specs.ContainerEdits {
 	var edits specs.ContainerEdits
 	var links []string
-	for i := range pieces {
-		for _, node := range pieces[i].edits.DeviceNodes {
+	for i := range units {
+		for _, node := range units[i].edits.DeviceNodes {
 			if !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == node.Path }) {
 				edits.DeviceNodes = append(edits.DeviceNodes, node)
 			}
 		}
-		edits.AdditionalGIDs = append(edits.AdditionalGIDs, pieces[i].edits.AdditionalGIDs...)
-		links = append(links, pieces[i].links...)
+		edits.AdditionalGIDs = append(edits.AdditionalGIDs, units[i].edits.AdditionalGIDs...)
+		links = append(links, units[i].links...)
 	}
 	slices.Sort(edits.AdditionalGIDs)
 	edits.AdditionalGIDs = slices.Compact(edits.AdditionalGIDs)
@@ -130,9 +126,8 @@ func (c *checker) all(pieces []piece) specs.ContainerEdits {
 	return edits
 }
 
-// addNodes adds nodes to the edits and tells whether all that matter are there: a
-// GPU without its /dev/nvidiaN, or a MIG device without its capabilities, is
-// no device at all; a missing DRM or control node is only left out.
+// addNodes adds nodes to the edits and reports whether all necessary ones exist: a GPU without its own node, or a MIG device
+// without its capabilities, cannot be used; a missing DRM node, or one that all GPUs share, is left out.
 func (c *checker) addNodes(edits *specs.ContainerEdits, nodes []gpu.DeviceNode, owner string) bool {
 	complete, compute := true, false
 	for _, node := range nodes {
@@ -155,9 +150,9 @@ func (c *checker) addNodes(edits *specs.ContainerEdits, nodes []gpu.DeviceNode, 
 	return complete && compute
 }
 
-// node describes a device node in full (type, major, minor), so that the runtime does
-// not have to find it on the host: a card that vanishes later must not stop
-// containers with "all". gid is the group to join when the node is not open to everyone.
+// node describes a device node completely (type, major, minor), so that the runtime does not have to find it on the host: a GPU that
+// disappears later must not keep containers with "all" from starting. gid is the group to join when not everyone may open the
+// node.
 func (c *checker) node(node gpu.DeviceNode) (out *specs.DeviceNode, gid uint32, why string) {
 	local := node.HostPath
 	if local == "" {
@@ -172,7 +167,7 @@ func (c *checker) node(node gpu.DeviceNode) (out *specs.DeviceNode, gid uint32, 
 		Type:  "c",
 		Major: int64(node.Major),
 		Minor: int64(node.Minor),
-		// No "m": nothing in the container has to make a node that it was given.
+		// No "m": no program in the container has to create a node that exists.
 		Permissions: "rw",
 	}
 	if host := c.host.ToHost(local); host != node.Path {
@@ -205,8 +200,7 @@ func (c *checker) addLinks(edits *specs.ContainerEdits, links []string) {
 	}
 }
 
-// byPathLinks are the stable names of DRM nodes ("target::link"), by which Vulkan and EGL
-// find the card.
+// byPathLinks returns the stable names of DRM nodes ("target::link"), by which Vulkan and EGL find the GPU.
 func byPathLinks(address gpu.PCIAddress, nodes []*specs.DeviceNode) []string {
 	var links []string
 	for _, node := range nodes {
@@ -237,8 +231,7 @@ func (c *checker) common(found *specs.ContainerEdits, shared []gpu.DeviceNode) s
 	return edits
 }
 
-// mounts keeps the mounts whose host path exists, each container path once, sorted
-// by container path.
+// mounts returns the mounts whose host path exists, each container path once, sorted by container path.
 func (c *checker) mounts(found []*specs.Mount) []*specs.Mount {
 	var mounts []*specs.Mount
 	seen := map[string]bool{}

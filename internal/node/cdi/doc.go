@@ -16,19 +16,18 @@
 // It must not import Kubernetes, a vendor's package or the container toolkit, or call NVML.
 package cdi
 
-// The qualified names of Berth's devices: "k8s.berth.dev/gpu=<name>". A vendor of our own
-// keeps them apart from specs that the container toolkit or the GPU operator write
-// on the same node: a device found in two specs is resolved by neither.
+// The qualified names of Berth's devices: "k8s.berth.dev/gpu=<name>". A CDI vendor of its own distinguishes them from specs that
+// the container toolkit or the GPU operator write on the same node: runtimes resolve no device that two specs have.
 const (
 	Vendor = "k8s.berth.dev"
 	Class  = "gpu"
 	Kind   = Vendor + "/" + Class
-	// All names the device that holds every GPU and MIG device of the node.
+	// All is the name of the device with every GPU and MIG device of the node.
 	All = "all"
 	// FileName is the spec's name in the CDI directory.
 	FileName = Vendor + "-" + Class + ".json"
 )
 
-// QualifiedName is what kubelet and the container runtime are told for a device:
-// a GPU or MIG UUID, an index ("0", "0:1") or "all".
+// QualifiedName returns the name by which the kubelet and the container runtime request a device: id is a GPU or MIG UUID, an
+// index ("0", "0:1") or "all".
 func QualifiedName(id string) string { return Kind + "=" + id }

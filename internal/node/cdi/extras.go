@@ -21,11 +21,11 @@ const (
 	MPSShmPath = "/dev/shm"
 )
 
-// MPSName is the name of the device that joins a container to the MPS daemon of a GPU.
-// It is asked for beside the GPU's own device, which brings the device nodes.
+// MPSName returns the name of the device that connects a container to the MPS daemon of a GPU. It is requested beside the GPU's
+// own device, which has the device nodes.
 func MPSName(id gpu.UUID) string { return "mps-" + string(id) }
 
-// MPSPipePath is where the container has the daemon's directory of pipes.
+// MPSPipePath returns the path of the daemon's directory of pipes in the container.
 func MPSPipePath(id gpu.UUID) string { return "/mps/" + string(id) + "/pipe" }
 
 // Extras are what the configuration adds to the devices of the inventory.
@@ -37,7 +37,7 @@ type Extras struct {
 	GDS, GDRCopy, MOFED bool
 	// IMEXChannels are the channels that every container with a GPU gets.
 	IMEXChannels []int
-	// IMEXRequired makes a missing channel a fault instead of a note.
+	// IMEXRequired makes a missing channel an error instead of a warning.
 	IMEXRequired bool
 }
 
@@ -47,8 +47,8 @@ type MPSDevice struct {
 	PipeDir, ShmDir string
 }
 
-// mps makes one device per daemon whose directories are there. A container's mount of a
-// directory that is missing would keep it from starting with an error that names nobody.
+// mps returns one device per daemon whose directories exist. A mount of a missing directory would keep the container from starting
+// with an error that does not name the daemon.
 func (c *checker) mps(list []MPSDevice) []specs.Device {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b MPSDevice) int { return cmp.Compare(a.GPU, b.GPU) })
@@ -77,8 +77,8 @@ func (c *checker) mps(list []MPSDevice) []specs.Device {
 	return devices
 }
 
-// shared mounts a directory that client and server both write to: the client locks a file
-// among the pipes, and makes its part of the shared memory. Nothing in it is ever run.
+// shared mounts a directory that client and server both write to: the client locks a file among the pipes, and creates its part of
+// the shared memory. No program is run from it.
 func (c *checker) shared(hostPath, containerPath string) *specs.Mount {
 	return &specs.Mount{
 		HostPath: c.host.ToHost(hostPath), ContainerPath: containerPath,
@@ -107,8 +107,8 @@ func (e *Extras) features() [3]feature {
 	}
 }
 
-// addFeatures adds to the edits of every container what the switches ask for. What is
-// missing is left out: most containers use none of it, and all of them would not start.
+// addFeatures adds the device nodes of the features that are on to the edits of every container. It leaves out those that are
+// missing: most containers use none of them, and no container would start.
 func (c *checker) addFeatures(edits *specs.ContainerEdits, extras *Extras, driverRoot string) {
 	for _, feature := range extras.features() {
 		if !feature.wanted {
@@ -154,7 +154,7 @@ func (c *checker) addChannel(edits *specs.ContainerEdits, channel int, required 
 	c.problem(code, "%s, but there is no /%s on the host: %s; %s", what, name, consequence, fix)
 }
 
-// addFeatureNode adds one node and tells whether it could.
+// addFeatureNode adds one node and reports whether it exists.
 func (c *checker) addFeatureNode(edits *specs.ContainerEdits, node gpu.DeviceNode, code, what, fix string) bool {
 	out, gid, why := c.node(node)
 	if why != "" {
@@ -169,8 +169,8 @@ func (c *checker) addFeatureNode(edits *specs.ContainerEdits, node gpu.DeviceNod
 	return true
 }
 
-// matching finds the nodes of a pattern below the device root, or else, for a driver that
-// is installed in a root of its own, below the host's: the modules are the kernel's.
+// matching returns the nodes of a pattern below the device root, or else, for a driver that is installed in a root of its own, below
+// the host's: the kernel's modules create them there.
 func (c *checker) matching(pattern string) []gpu.DeviceNode {
 	for _, root := range []string{c.dev, c.host.Local("/")} {
 		found, err := filepath.Glob(path.Join(globQuote(root), pattern))
@@ -190,12 +190,12 @@ func (c *checker) matching(pattern string) []gpu.DeviceNode {
 	return nil
 }
 
-// globQuote keeps a folder's name from being read as a pattern.
+// globQuote escapes the special characters of patterns in a folder's name.
 func globQuote(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
 }
 
-// present mounts those of the files that the driver root has.
+// present returns mounts of those files that the driver root has.
 func (c *checker) present(driverRoot string, files []string) []*specs.Mount {
 	var mounts []*specs.Mount
 	for _, file := range files {

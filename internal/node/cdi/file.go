@@ -14,20 +14,19 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// maxSpecBytes bounds what is read of a spec: 16 GPUs with 7 MIG devices each make one of 200 KB.
+// maxSpecBytes limits what is read of a spec: that of 16 GPUs with 7 MIG devices each has 200 KB.
 const maxSpecBytes = 4 << 20
 
-// leftoverAge is how old a file of an interrupted write is before it is removed:
-// older than any write that an agent beside this one may be in.
+// leftoverAge is the age at which the file of an interrupted write is removed: older than any write of another agent that is still
+// under way.
 const leftoverAge = time.Hour
 
 // Path is the file that Sync writes.
 func (w *Writer) Path() string { return path.Join(w.deps.Dir, FileName) }
 
-// write puts the spec in place with one rename. The temporary file is in the same
-// folder, so that runtimes that watch it for renames only see the new spec, and
-// its name does not end in .json, so that none reads it half written. It is read
-// back with the CDI library before it counts.
+// write replaces the spec with one rename. The temporary file is in the same folder, so that runtimes that watch it for renames see
+// the new spec, and its name does not end in .json, so that none reads it half written. The CDI library must be able
+// to read it before it replaces the last one.
 func (w *Writer) write(data []byte) error {
 	if err := os.MkdirAll(w.deps.Dir, 0o755); err != nil {
 		return fmt.Errorf("make CDI directory: %w", err)
@@ -75,7 +74,7 @@ func readFile(dir string) ([]byte, error) {
 	return data, nil
 }
 
-// removeLeftovers clears away what killed writers left.
+// removeLeftovers removes temporary files of writers that were killed.
 func (w *Writer) removeLeftovers() {
 	for _, name := range w.leftovers() {
 		info, err := os.Lstat(path.Join(w.deps.Dir, name))
@@ -85,7 +84,7 @@ func (w *Writer) removeLeftovers() {
 	}
 }
 
-// leftovers are temporary files of writes: renameio's ".name" and a number.
+// leftovers returns the names of temporary files of writes: renameio's ".name" and a number.
 func (w *Writer) leftovers() []string {
 	entries, err := os.ReadDir(w.deps.Dir)
 	if err != nil {

@@ -149,21 +149,21 @@ func (m *machine) addGPU(i int) *gpu.GPU {
 	return &m.snapshot.GPUs[len(m.snapshot.GPUs)-1]
 }
 
-// drm gives a card DRM nodes.
+// drm gives a GPU DRM nodes.
 func (m *machine) drm(i int) {
-	card := &m.snapshot.GPUs[i]
-	card.Nodes = append(card.Nodes,
+	g := &m.snapshot.GPUs[i]
+	g.Nodes = append(g.Nodes,
 		m.node(fmt.Sprintf("dri/card%d", i), 226, uint32(i)),
 		m.node(fmt.Sprintf("dri/renderD%d", 128+i), 226, uint32(128+i)))
 }
 
-// mig puts a card into MIG mode with one device per profile.
+// mig puts a GPU into MIG mode with one device per profile.
 func (m *machine) mig(i int, profiles ...string) {
-	card := &m.snapshot.GPUs[i]
-	card.MIG = gpu.MIG{Capable: true, Enabled: true}
+	g := &m.snapshot.GPUs[i]
+	g.MIG = gpu.MIG{Capable: true, Enabled: true}
 	for j, profile := range profiles {
 		gi := uint32(100*i + 10*j + 3)
-		card.MIG.Devices = append(card.MIG.Devices, gpu.MIGDevice{
+		g.MIG.Devices = append(g.MIG.Devices, gpu.MIGDevice{
 			Partition: gpu.Partition{UUID: migUUID(i, j), Profile: profile, Index: j, Nodes: []gpu.DeviceNode{
 				m.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", gi), 237, gi),
 				m.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", gi+1), 237, gi+1),

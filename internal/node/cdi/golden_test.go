@@ -16,7 +16,7 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
@@ -121,7 +121,7 @@ func TestSpecs(t *testing.T) {
 			machine: func(t *testing.T) *machine {
 				m := newMachine(t, 4)
 				// 1 is ill, 2 is lost and has its node, 3 is lost and has not, and its index
-				// has gone to a card that was plugged in.
+				// has gone to a GPU that was plugged in.
 				m.snapshot.GPUs[1].Health.State = gpu.Unhealthy
 				m.snapshot.GPUs[2].Health.State = gpu.Gone
 				m.snapshot.GPUs[3].Health.State = gpu.Gone

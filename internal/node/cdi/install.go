@@ -16,13 +16,12 @@ import (
 
 const hookPrefix = "berth-cdi-hook-"
 
-// hookFile matches what InstallHook makes: ".name" and a number is a copy that was interrupted.
+// hookFile matches the files of InstallHook: ".name" and a number is a copy that was interrupted.
 var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPrefix + `[0-9a-f]{12}[0-9]+)$`)
 
-// InstallHook copies the hook binary into destDir, which it makes, and returns the
-// path of the copy. Its name carries a hash of its content: hooks that run are not
-// disturbed, specs of an older agent keep their hook, and the same binary is
-// copied once. A copy that is damaged is replaced.
+// InstallHook copies the hook program into destDir, which it creates, and returns the path of the copy. The name contains a hash of
+// its content: running hooks are not disturbed, specs of an older agent keep their hook, and the same program is copied
+// once. A damaged copy is replaced.
 func InstallHook(srcBinary, destDir string) (path string, err error) {
 	path, sum, err := hookPath(srcBinary, destDir)
 	switch {
@@ -49,7 +48,7 @@ func InstallHook(srcBinary, destDir string) (path string, err error) {
 	return path, nil
 }
 
-// InstalledHook is where InstallHook put this binary; fs.ErrNotExist when it is not there.
+// InstalledHook returns the path of the copy that InstallHook made of this program; fs.ErrNotExist when there is none.
 func InstalledHook(srcBinary, destDir string) (string, error) {
 	path, _, err := hookPath(srcBinary, destDir)
 	if err == nil {
@@ -71,8 +70,7 @@ func hookPath(srcBinary, destDir string) (path string, sum [sha256.Size]byte, er
 	return filepath.Join(destDir, hookPrefix+hex.EncodeToString(sum[:6])), sum, nil
 }
 
-// RemoveHooks removes every version that InstallHook left in a folder, and
-// nothing else, and then the folder if that leaves it empty.
+// RemoveHooks removes every version that InstallHook copied into a folder, and nothing else, and then the folder if it is empty.
 func RemoveHooks(destDir string) error {
 	entries, err := os.ReadDir(destDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +91,7 @@ func RemoveHooks(destDir string) error {
 		left--
 	}
 	if left == 0 && len(failed) == 0 && len(entries) > 0 {
-		_ = os.Remove(destDir) // not ours to insist on
+		_ = os.Remove(destDir) // the folder may belong to others
 	}
 	return errors.Join(failed...)
 }

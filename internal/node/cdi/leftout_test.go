@@ -110,13 +110,13 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestIncompleteMIG: a MIG device is left out unless it has its card's node and both
+// TestIncompleteMIG: a MIG device is left out unless it has its GPU's node and both
 // capabilities; the others stay.
 func TestIncompleteMIG(t *testing.T) {
-	for name, change := range map[string]func(m *machine, card *gpu.GPU){
-		"one capability missing":   func(m *machine, card *gpu.GPU) { m.remove("dev/nvidia-caps/nvidia-cap14") },
-		"capabilities not known":   func(m *machine, card *gpu.GPU) { card.MIG.Devices[1].Nodes = nil },
-		"capability without major": func(m *machine, card *gpu.GPU) { m.plain(&card.MIG.Devices[1].Nodes[0]) },
+	for name, change := range map[string]func(m *machine, g *gpu.GPU){
+		"one capability missing":   func(m *machine, g *gpu.GPU) { m.remove("dev/nvidia-caps/nvidia-cap14") },
+		"capabilities not known":   func(m *machine, g *gpu.GPU) { g.MIG.Devices[1].Nodes = nil },
+		"capability without major": func(m *machine, g *gpu.GPU) { m.plain(&g.MIG.Devices[1].Nodes[0]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, 2)
@@ -145,7 +145,7 @@ func TestIncompleteMIG(t *testing.T) {
 	spec, err := ReadSpec(m.dir)
 	m.check(err)
 	if _, ok := spec.Device("0:0"); ok {
-		t.Error("a MIG device without its card's node is in the spec")
+		t.Error("a MIG device without its GPU's node is in the spec")
 	}
 }
 

@@ -18,13 +18,13 @@ type Spec struct {
 	Path    string
 	Version string
 	Kind    string
-	// Common is added to every container that gets at least one of the devices.
+	// Common are the edits of every container with at least one of the devices.
 	Common Edits
 	// Devices are in the order of the file.
 	Devices []Device
 }
 
-// Device is one name that can be asked for.
+// Device is one name that can be requested.
 type Device struct {
 	// Name is the unqualified name: a UUID, an index, or "all".
 	Name string
@@ -69,8 +69,7 @@ func ReadSpec(dir string) (*Spec, error) {
 	return spec, nil
 }
 
-// ParseSpec reads a CDI spec in JSON. Fields that it does not know are passed over,
-// so that the spec of a newer Berth can be read.
+// ParseSpec reads a CDI spec in JSON. It ignores unknown fields, so that the spec of a newer Berth can be read.
 func ParseSpec(data []byte) (*Spec, error) {
 	if len(data) > maxSpecBytes {
 		return nil, fmt.Errorf("parse CDI spec: larger than %d bytes", maxSpecBytes)
@@ -95,7 +94,7 @@ func ParseSpec(data []byte) (*Spec, error) {
 	return spec, nil
 }
 
-// Device finds a device by its qualified or unqualified name.
+// Device returns a device by its qualified or unqualified name.
 func (s *Spec) Device(name string) (Device, bool) {
 	name = strings.TrimPrefix(name, s.Kind+"=")
 	for _, d := range s.Devices {
@@ -106,9 +105,9 @@ func (s *Spec) Device(name string) (Device, bool) {
 	return Device{}, false
 }
 
-// Injected is what a container gets that asks for these devices: the common edits, then
-// the devices' own in the order asked. As in a container, a path exists once and the later
-// edit wins. An error names the first device that the spec does not have.
+// Injected returns the edits of a container that requests these devices: the common edits, then the devices' own in the order of
+// the request. As in a container, a path exists once and the later edit wins. An error names the first device that the spec
+// does not have.
 func (s *Spec) Injected(names ...string) (Edits, error) {
 	if len(names) == 0 {
 		return Edits{}, nil
@@ -130,7 +129,7 @@ func (s *Spec) Injected(names ...string) (Edits, error) {
 	return all, nil
 }
 
-// lastOfEach keeps of the items with the same key the last, in a new slice.
+// lastOfEach returns a new slice with the last of the items of each key.
 func lastOfEach[T any](items []T, key func(T) string) []T {
 	last := make(map[string]int, len(items))
 	for i, item := range items {
@@ -152,8 +151,8 @@ func (s *Spec) source() string {
 	return "the CDI spec"
 }
 
-// Describe prints the spec for people: the common part by its size, and each group of
-// names that mean the same with its device nodes, or with the mounts of a device without any.
+// Describe returns the spec for people: the common part by its size, and each group of equivalent names with its device nodes, or
+// with the mounts of a device without any.
 func (s *Spec) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  CDI %s  %s\n", s.Kind, s.Version, s.source())
@@ -224,5 +223,5 @@ func editsOf(raw *specs.ContainerEdits) Edits {
 	return edits
 }
 
-// inRange tells whether a device number is one: the kernel has 12 and 20 bits.
+// inRange reports whether a device number is valid: the kernel has 12 and 20 bits.
 func inRange(number int64) bool { return number >= 0 && number < 1<<20 }

@@ -115,22 +115,22 @@ func TestAnySnapshot(t *testing.T) {
 		snapshot := &gpu.Snapshot{Vendors: m.snapshot.Vendors}
 		want := map[string]string{}
 		for i := range rapid.IntRange(0, 6).Draw(r, "gpus") {
-			card := gpu.GPU{
+			g := gpu.GPU{
 				UUID:   uuid(i),
 				Index:  rapid.IntRange(0, 6).Draw(r, "index"), // may be that of another
 				Health: gpu.Health{State: rapid.SampledFrom(states).Draw(r, "state")},
 			}
 			switch rapid.SampledFrom([]string{"there", "missing", "unknown", "badname"}).Draw(r, "node") {
 			case "there":
-				card.Nodes = []gpu.DeviceNode{nodes[i]}
-				want[string(card.UUID)] = nodes[i].Path
+				g.Nodes = []gpu.DeviceNode{nodes[i]}
+				want[string(g.UUID)] = nodes[i].Path
 			case "missing":
-				card.Nodes = []gpu.DeviceNode{{Path: "/dev/nvidia99", HostPath: m.path("dev/nvidia99"), Major: 195, Minor: 99}}
+				g.Nodes = []gpu.DeviceNode{{Path: "/dev/nvidia99", HostPath: m.path("dev/nvidia99"), Major: 195, Minor: 99}}
 			case "badname":
-				card.UUID = gpu.UUID(rapid.SampledFrom([]string{"", "GPU-", "GPU/1", "-1", "a b"}).Draw(r, "uuid"))
-				card.Nodes = []gpu.DeviceNode{nodes[i]}
+				g.UUID = gpu.UUID(rapid.SampledFrom([]string{"", "GPU-", "GPU/1", "-1", "a b"}).Draw(r, "uuid"))
+				g.Nodes = []gpu.DeviceNode{nodes[i]}
 			}
-			snapshot.GPUs = append(snapshot.GPUs, card)
+			snapshot.GPUs = append(snapshot.GPUs, g)
 		}
 		data, err := w.Render(t.Context(), snapshot, Extras{})
 		if err != nil {

@@ -247,7 +247,7 @@ func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 		t.Errorf("opening a forged /dev/nvidia0: %s, want: operation not permitted", got.Forged)
 	}
 	version := snapshot.Vendor(gpu.NVIDIA).Driver.Version
-	card, render := filepath.Base(snapshot.GPUs[2].Nodes[1].Path), filepath.Base(snapshot.GPUs[2].Nodes[2].Path)
+	g, render := filepath.Base(snapshot.GPUs[2].Nodes[1].Path), filepath.Base(snapshot.GPUs[2].Nodes[2].Path)
 	byPath := "/dev/dri/by-path/pci-" + snapshot.GPUs[2].PCI.String()
 	lib := "/" + libFolder + "/"
 	for file, want := range map[string]string{
@@ -256,7 +256,7 @@ func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 		lib + "libcuda.so":            "-> libcuda.so.1",
 		lib + "libnvidia-ml.so.1":     "-> libnvidia-ml.so." + version,
 		"/usr/bin/nvidia-smi":         "file",
-		byPath + "-card":              "-> ../" + card,
+		byPath + "-card":              "-> ../" + g,
 		byPath + "-render":            "-> ../" + render,
 		"/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin":             "file",
 		"/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf": "file",

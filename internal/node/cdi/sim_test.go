@@ -102,13 +102,13 @@ func TestSimulatedMachines(t *testing.T) {
 				t.Errorf("problems: %v", w.Problems())
 			}
 			for i := range s.snapshot.GPUs {
-				card := &s.snapshot.GPUs[i]
+				g := &s.snapshot.GPUs[i]
 				want := slices.Clone(control)
-				for _, node := range card.Nodes {
+				for _, node := range g.Nodes {
 					want = append(want, node.Path)
 				}
 				slices.Sort(want)
-				for _, name := range []string{string(card.UUID), fmt.Sprint(card.Index)} {
+				for _, name := range []string{string(g.UUID), fmt.Sprint(g.Index)} {
 					if diff := cmp.Diff(want, devicePaths(inject(t, s.dir, name))); diff != "" {
 						t.Errorf("%s (-want +got):\n%s", name, diff)
 					}
@@ -121,7 +121,7 @@ func TestSimulatedMachines(t *testing.T) {
 	}
 }
 
-// partition puts a simulated card into MIG mode with two instances of 3 slices.
+// partition puts a simulated GPU into MIG mode with two instances of 3 slices.
 func (s *simulated) partition(index int) {
 	s.t.Helper()
 	ok := func(what string, ret nvml.Return) {
@@ -137,7 +137,7 @@ func (s *simulated) partition(index int) {
 	ok("get device", ret)
 	_, ret = device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	ok("set MIG mode", ret)
-	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // what an Ampere card waits for
+	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // what an Ampere GPU waits for
 	device, ret = library.DeviceGetHandleByIndex(index)
 	ok("get device again", ret)
 	for range 2 {
@@ -153,7 +153,7 @@ func (s *simulated) partition(index int) {
 	s.scan()
 }
 
-// TestSimulatedMIG: a MIG device is its card's node and its two capabilities, and the card
+// TestSimulatedMIG: a MIG device is its GPU's node and its two capabilities, and the GPU
 // as a whole is no device any more.
 func TestSimulatedMIG(t *testing.T) {
 	s := newSimulated(t, "a100x8-40g")
@@ -164,18 +164,18 @@ func TestSimulatedMIG(t *testing.T) {
 	s.sync(w)
 	s.partition(1)
 	if !s.sync(w) {
-		t.Error("the spec was not written anew")
+		t.Error("the spec was not rewritten")
 	}
 	if len(w.Problems()) > 0 {
 		t.Errorf("problems: %v", w.Problems())
 	}
-	card := &s.snapshot.GPUs[1]
-	if len(card.MIG.Devices) != 2 {
-		t.Fatalf("MIG devices: %+v", card.MIG)
+	g := &s.snapshot.GPUs[1]
+	if len(g.MIG.Devices) != 2 {
+		t.Fatalf("MIG devices: %+v", g.MIG)
 	}
 	seen := map[string]bool{}
-	for i := range card.MIG.Devices {
-		mig := &card.MIG.Devices[i]
+	for i := range g.MIG.Devices {
+		mig := &g.MIG.Devices[i]
 		want := append(slices.Clone(control), "/dev/nvidia1", mig.Nodes[0].Path, mig.Nodes[1].Path)
 		slices.Sort(want)
 		for _, name := range []string{string(mig.UUID), fmt.Sprintf("1:%d", mig.Index)} {
@@ -192,9 +192,9 @@ func TestSimulatedMIG(t *testing.T) {
 	}
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
-	for _, name := range []string{"1", string(card.UUID)} {
+	for _, name := range []string{"1", string(g.UUID)} {
 		if _, ok := spec.Device(name); ok {
-			t.Errorf("the partitioned card is device %s", name)
+			t.Errorf("the partitioned g is device %s", name)
 		}
 	}
 	spec.Path = FileName
@@ -224,7 +224,7 @@ func TestEveryProfile(t *testing.T) {
 	}
 }
 
-// TestLifeOfAMachine: cards and the driver come and go, and the spec follows or stays.
+// TestLifeOfAMachine: GPUs and the driver come and go, and the spec follows or stays.
 func TestLifeOfAMachine(t *testing.T) {
 	s := newSimulated(t, "a100x8-40g")
 	w := s.writer()
@@ -243,7 +243,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	s.check(err)
 	step("nothing happened", false, "")
 	s.check(s.hardware.Inject(sim.Fault{GPU: "2", LostSilently: true}))
-	step("a card is lost, its node stays", false, "")
+	step("a g is lost, its node stays", false, "")
 	s.check(s.hardware.Clear("2"))
 	step("it is back", false, "")
 	s.check(s.hardware.Inject(sim.Fault{GPU: "5", Remove: true}))
@@ -252,7 +252,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	spec, err := ReadSpec(s.dir)
 	s.check(err)
 	if all, _ := spec.Device(All); slices.ContainsFunc(all.Nodes, func(n gpu.DeviceNode) bool { return n.Path == "/dev/nvidia5" }) {
-		t.Error("a card that was taken out is in the spec")
+		t.Error("a g that was taken out is in the spec")
 	}
 	s.check(s.hardware.Clear(sim.ClearAll))
 	step("it is put in again", true, "")

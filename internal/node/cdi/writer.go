@@ -44,20 +44,19 @@ type Deps struct {
 	Roots Roots
 	// Vendor finds what containers need besides device nodes; nil for nothing.
 	Vendor VendorEdits
-	// Clock tells the age of what an interrupted write left; the real one when nil.
+	// Clock determines the age of temporary files; the real one when nil.
 	Clock clock.PassiveClock
 	Log   *slog.Logger
 }
 
-// Writer renders the spec and keeps the file up to date. Its methods may be called
-// at the same time.
+// Writer renders the spec and keeps the file up to date. It may be used concurrently.
 type Writer struct {
 	deps Deps
 	host hostpath.View
-	// step is told each step of a write, so that a test can stop the program there.
+	// step is called at each step of a write, so that a test can stop the program there.
 	step func(name string)
 
-	rendering chan struct{} // holds a token while a rendering runs, be it abandoned
+	rendering chan struct{} // holds a token while a rendering runs, even one that nobody waits for
 	syncing   chan struct{} // holds a token while Sync or Remove runs
 
 	mu       sync.Mutex
@@ -87,15 +86,14 @@ func New(deps Deps) *Writer {
 	}
 }
 
-// Problems are what was left out of the spec by the last Sync, and why, or why
-// the last spec was kept. Since is not set.
+// Problems returns what the last Sync left out of the spec, and why, or why the last spec was kept. Since is not set.
 func (w *Writer) Problems() []gpu.Cause {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.problems)
 }
 
-// Render gives the bytes of the spec for a snapshot with the extras and writes nothing. The first
+// Render returns the bytes of the spec for a snapshot with the extras and writes nothing. The first
 // call per driver version searches the driver's files, a few ms; later
 // ones only check that they are still there. It returns when ctx ends even if the
 // file system hangs. Errors: ErrNoDriver, ErrNoDevices, or that of [VendorEdits].
@@ -104,8 +102,7 @@ func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extr
 	return r.data, r.err
 }
 
-// Sync brings the file in line with the snapshot and the extras and tells whether it was
-// written. Call it at start, when the inventory or the configuration changes, and from time to
+// Sync brings the file in line with the snapshot and the extras and reports whether it was written. Call it at start, when the inventory or the configuration changes, and from time to
 // time: driver files and sockets come and go without a change of the inventory. Nothing to write (no driver, no
 // GPU) is not an error: the last spec stays and Problems says so. After an error the last
 // spec is in force too.
@@ -138,10 +135,10 @@ func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras
 }
 
 func kept(err error) gpu.Cause {
-	return gpu.Cause{Code: "CDI_SPEC_KEPT", Message: "the CDI spec was not written anew; one written earlier stays in force: " + err.Error()}
+	return gpu.Cause{Code: "CDI_SPEC_KEPT", Message: "the CDI spec was not rewritten; the last one stays in force: " + err.Error()}
 }
 
-// report remembers the problems. Who reads Problems logs them.
+// report stores the problems. The caller of Problems logs them.
 func (w *Writer) report(problems []gpu.Cause) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

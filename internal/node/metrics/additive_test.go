@@ -80,20 +80,20 @@ func TestDCGMAddsUp(t *testing.T) {
 			families := parse(t, metrics.DCGM(in))
 			checked := 0
 			for i := range in.Snapshot.GPUs {
-				card := &in.Snapshot.GPUs[i]
-				sample := in.Sample.GPU(card.UUID)
+				g := &in.Snapshot.GPUs[i]
+				sample := in.Sample.GPU(g.UUID)
 				if sample == nil {
 					continue
 				}
 				for name, of := range additive {
 					want, known := sample.Get(of.measure)
-					got := series(families, name, card.UUID)
+					got := series(families, name, g.UUID)
 					if !known {
 						continue
 					}
 					checked++
 					if diff := sum(got) - math.Round(want*of.scale); math.Abs(diff) > 0.5 {
-						t.Errorf("%s of GPU %d adds up to %v in %d series, the GPU says %v", name, card.Index, sum(got), len(got), math.Round(want*of.scale))
+						t.Errorf("%s of GPU %d adds up to %v in %d series, the GPU says %v", name, g.Index, sum(got), len(got), math.Round(want*of.scale))
 					}
 				}
 				for name, of := range single {
@@ -102,13 +102,13 @@ func TestDCGMAddsUp(t *testing.T) {
 						continue
 					}
 					checked++
-					got := series(families, name, card.UUID)
+					got := series(families, name, g.UUID)
 					if len(got) != 1 || math.Abs(sum(got)-want*of.scale) > 0.5 {
-						t.Errorf("%s of GPU %d has %d series with the sum %v, want one of %v", name, card.Index, len(got), sum(got), want*of.scale)
+						t.Errorf("%s of GPU %d has %d series with the sum %v, want one of %v", name, g.Index, len(got), sum(got), want*of.scale)
 					}
 				}
-				for _, used := range series(families, "DCGM_FI_DEV_FB_USED", card.UUID) {
-					ratio(t, card, families, used)
+				for _, used := range series(families, "DCGM_FI_DEV_FB_USED", g.UUID) {
+					ratio(t, g, families, used)
 				}
 			}
 			if checked < 8*len(in.Snapshot.GPUs)/2 {
@@ -120,7 +120,7 @@ func TestDCGMAddsUp(t *testing.T) {
 
 // ratio: used / (used + free), as dashboards have it, finds for each series of the one its counterpart with the same
 // labels, and gives the ratio of the GPU or of the GPU instance.
-func ratio(t *testing.T, card *gpu.GPU, families map[string]*dto.MetricFamily, used *dto.Metric) {
+func ratio(t *testing.T, g *gpu.GPU, families map[string]*dto.MetricFamily, used *dto.Metric) {
 	t.Helper()
 	same := func(a, b *dto.Metric) bool {
 		text := func(m *dto.Metric) string {
@@ -134,13 +134,13 @@ func ratio(t *testing.T, card *gpu.GPU, families map[string]*dto.MetricFamily, u
 	}
 	instance := label(used, "GPU_I_ID")
 	var usedAll, freeAll float64
-	for _, m := range series(families, "DCGM_FI_DEV_FB_USED", card.UUID) {
+	for _, m := range series(families, "DCGM_FI_DEV_FB_USED", g.UUID) {
 		if label(m, "GPU_I_ID") == instance {
 			usedAll += value(m)
 		}
 	}
 	var counterpart *dto.Metric
-	for _, m := range series(families, "DCGM_FI_DEV_FB_FREE", card.UUID) {
+	for _, m := range series(families, "DCGM_FI_DEV_FB_FREE", g.UUID) {
 		if label(m, "GPU_I_ID") == instance {
 			freeAll += value(m)
 		}
@@ -149,7 +149,7 @@ func ratio(t *testing.T, card *gpu.GPU, families map[string]*dto.MetricFamily, u
 		}
 	}
 	if counterpart == nil {
-		t.Errorf("FB_USED of GPU %d%s for pod %q has no FB_FREE with the same labels", card.Index, instance, label(used, "pod"))
+		t.Errorf("FB_USED of GPU %d%s for pod %q has no FB_FREE with the same labels", g.Index, instance, label(used, "pod"))
 		return
 	}
 	if value(used) == 0 {
@@ -157,7 +157,7 @@ func ratio(t *testing.T, card *gpu.GPU, families map[string]*dto.MetricFamily, u
 	}
 	got, want := value(used)/(value(used)+value(counterpart)), usedAll/(usedAll+freeAll)
 	if math.Abs(got-want) > 0.01 {
-		t.Errorf("used/(used+free) of GPU %d for pod %q is %.3f, the GPU's is %.3f", card.Index, label(used, "pod"), got, want)
+		t.Errorf("used/(used+free) of GPU %d for pod %q is %.3f, the GPU's is %.3f", g.Index, label(used, "pod"), got, want)
 	}
 }
 
@@ -191,17 +191,17 @@ func TestDCGMComputeInstances(t *testing.T) {
 	in := metrics.Input{Node: "node-a", Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 		{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1c.2g.20gb"}, GI: 3, CI: 0}, {Partition: gpu.Partition{UUID: "MIG-2", Profile: "1c.2g.20gb"}, GI: 3, CI: 1},
 	}}}}}}
-	card := gpu.GPUSample{GPU: "GPU-a"}
-	card.Set(gpu.MemoryUsed, 5<<30)
-	card.Set(gpu.MemoryFree, 35<<30)
+	sample := gpu.GPUSample{GPU: "GPU-a"}
+	sample.Set(gpu.MemoryUsed, 5<<30)
+	sample.Set(gpu.MemoryFree, 35<<30)
 	for _, id := range []gpu.UUID{"MIG-1", "MIG-2"} {
 		d := gpu.DeviceSample{UUID: id}
 		d.Set(gpu.MemoryUsed, 4<<30)
 		d.Set(gpu.MemoryFree, 16<<30)
-		card.Devices = append(card.Devices, d)
+		sample.Devices = append(sample.Devices, d)
 		in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: "GPU-a", MIG: id}, owner("pod-of-"+string(id)), "", ""))
 	}
-	in.Sample.GPUs = []gpu.GPUSample{card}
+	in.Sample.GPUs = []gpu.GPUSample{sample}
 	page := metrics.DCGM(in)
 	unique(t, page)
 	used := series(parse(t, page), "DCGM_FI_DEV_FB_USED", "GPU-a")

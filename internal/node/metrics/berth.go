@@ -44,9 +44,9 @@ func DCGMCatalogue() []Metric {
 }
 
 func (v *view) berth(t *text) {
-	names := make([]cardLabels, len(v.cards))
-	for i := range v.cards {
-		names[i] = labelsOf(&v.cards[i])
+	names := make([]gpuLabels, len(v.gpus))
+	for i := range v.gpus {
+		names[i] = labelsOf(&v.gpus[i])
 	}
 	v.identity(t, names)
 	v.meters(t, names)
@@ -56,14 +56,14 @@ func (v *view) berth(t *text) {
 	v.sources(t, names)
 }
 
-// cardLabels are made once for each card.
-type cardLabels struct {
-	card    string
+// gpuLabels are made once for each GPU.
+type gpuLabels struct {
+	gpu     string
 	devices []string
 }
 
-func labelsOf(c *cardView) cardLabels {
-	l := cardLabels{card: labels("uuid", string(c.UUID), "index", strconv.Itoa(c.Index))}
+func labelsOf(c *gpuView) gpuLabels {
+	l := gpuLabels{gpu: labels("uuid", string(c.UUID), "index", strconv.Itoa(c.Index))}
 	for i := range c.devices {
 		d := &c.devices[i]
 		l.devices = append(l.devices, labels("uuid", string(d.UUID),
@@ -72,18 +72,18 @@ func labelsOf(c *cardView) cardLabels {
 	return l
 }
 
-func (v *view) identity(t *text, names []cardLabels) {
+func (v *view) identity(t *text, names []gpuLabels) {
 	t.name(prefix+"info", gauge, "1 for each GPU of the node, with what does not change.", "uuid", "index", "pci_bus_id", "model", "architecture", "node")
-	for i := range v.cards {
-		c := &v.cards[i]
-		t.series(prefix+"info", 1, names[i].card, labels("pci_bus_id", c.PCI.String(), "model", c.Product,
+	for i := range v.gpus {
+		c := &v.gpus[i]
+		t.series(prefix+"info", 1, names[i].gpu, labels("pci_bus_id", c.PCI.String(), "model", c.Product,
 			"architecture", c.Architecture, "node", v.in.Node))
 	}
 	t.name(migPrefix+"info", gauge, "1 for each MIG device of the node, with the GPU that it is a part of.", "uuid", "index", "profile", "gpu_uuid", "gi", "ci", "node")
-	for i := range v.cards {
-		for j := range v.cards[i].devices {
-			d := &v.cards[i].devices[j]
-			t.series(migPrefix+"info", 1, names[i].devices[j], labels("gpu_uuid", string(v.cards[i].UUID),
+	for i := range v.gpus {
+		for j := range v.gpus[i].devices {
+			d := &v.gpus[i].devices[j]
+			t.series(migPrefix+"info", 1, names[i].devices[j], labels("gpu_uuid", string(v.gpus[i].UUID),
 				"gi", strconv.Itoa(d.GI), "ci", strconv.Itoa(d.CI), "node", v.in.Node))
 		}
 	}
@@ -100,10 +100,10 @@ func (v *view) identity(t *text, names []cardLabels) {
 				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Holder.Resource), ownerLabels(h.owner()))
 		}
 	}
-	for i := range v.cards {
-		each(v.cards[i].use.holdings)
-		for j := range v.cards[i].devices {
-			each(v.cards[i].devices[j].use.holdings)
+	for i := range v.gpus {
+		each(v.gpus[i].use.holdings)
+		for j := range v.gpus[i].devices {
+			each(v.gpus[i].devices[j].use.holdings)
 		}
 	}
 }
@@ -112,13 +112,13 @@ func ownerLabels(o Owner) string {
 	return labels("namespace", o.Namespace, "pod", o.Pod, "container", o.Container, "pod_uid", o.PodUID)
 }
 
-func (v *view) meters(t *text, names []cardLabels) {
+func (v *view) meters(t *text, names []gpuLabels) {
 	for _, m := range meters() {
 		t.name(prefix+m.name, m.kind, m.help, append([]string{"uuid", "index"}, m.labels()...)...)
-		for i := range v.cards {
+		for i := range v.gpus {
 			for _, p := range m.parts {
-				if value, ok := v.cards[i].sample.Get(p.measure); ok {
-					t.series(prefix+m.name, value, names[i].card, p.label)
+				if value, ok := v.gpus[i].sample.Get(p.measure); ok {
+					t.series(prefix+m.name, value, names[i].gpu, p.label)
 				}
 			}
 		}
@@ -126,9 +126,9 @@ func (v *view) meters(t *text, names []cardLabels) {
 			continue
 		}
 		t.name(migPrefix+m.name, m.kind, m.help, "uuid", "index", "profile")
-		for i := range v.cards {
-			for j := range v.cards[i].devices {
-				if value, ok := v.cards[i].devices[j].sample.Get(m.parts[0].measure); ok {
+		for i := range v.gpus {
+			for j := range v.gpus[i].devices {
+				if value, ok := v.gpus[i].devices[j].sample.Get(m.parts[0].measure); ok {
 					t.series(migPrefix+m.name, value, names[i].devices[j])
 				}
 			}
@@ -136,68 +136,68 @@ func (v *view) meters(t *text, names []cardLabels) {
 	}
 }
 
-func (v *view) clockReasons(t *text, names []cardLabels) {
+func (v *view) clockReasons(t *text, names []gpuLabels) {
 	const name = prefix + "clocks_held_down"
 	t.name(name, gauge, "1 for each reason that lowers the clocks, 0 for the others.", "uuid", "index", "reason")
-	for i := range v.cards {
-		bits, ok := v.cards[i].sample.Get(gpu.ClockReasons)
+	for i := range v.gpus {
+		bits, ok := v.gpus[i].sample.Get(gpu.ClockReasons)
 		if !ok {
 			continue
 		}
 		for _, reason := range reasons() {
-			t.series(name, oneIf(uint64(bits)&reason.bit != 0), names[i].card, labels("reason", reason.name))
+			t.series(name, oneIf(uint64(bits)&reason.bit != 0), names[i].gpu, labels("reason", reason.name))
 		}
 	}
 }
 
-func (v *view) health(t *text, names []cardLabels) {
+func (v *view) health(t *text, names []gpuLabels) {
 	t.name(prefix+"healthy", gauge, "1 while the GPU can be allocated.", "uuid", "index")
-	for i := range v.cards {
-		t.series(prefix+"healthy", oneIf(v.cards[i].Health.OK()), names[i].card)
+	for i := range v.gpus {
+		t.series(prefix+"healthy", oneIf(v.gpus[i].Health.OK()), names[i].gpu)
 	}
 	t.name(migPrefix+"healthy", gauge, "1 while the MIG device can be allocated.", "uuid", "index", "profile")
-	for i := range v.cards {
-		for j := range v.cards[i].devices {
-			t.series(migPrefix+"healthy", oneIf(v.cards[i].devices[j].Health.OK()), names[i].devices[j])
+	for i := range v.gpus {
+		for j := range v.gpus[i].devices {
+			t.series(migPrefix+"healthy", oneIf(v.gpus[i].devices[j].Health.OK()), names[i].devices[j])
 		}
 	}
 	t.name(prefix+"health_state", gauge, "1 for the state that the GPU is in, 0 for the others.", "uuid", "index", "state")
-	for i := range v.cards {
-		now := cmp.Or(v.cards[i].Health.State, gpu.Healthy)
+	for i := range v.gpus {
+		now := cmp.Or(v.gpus[i].Health.State, gpu.Healthy)
 		for _, state := range states() {
-			t.series(prefix+"health_state", oneIf(state == now), names[i].card, labels("state", string(state)))
+			t.series(prefix+"health_state", oneIf(state == now), names[i].gpu, labels("state", string(state)))
 		}
 	}
 	t.name(prefix+"health_cause", gauge, "1 for each active cause of the health state.", "uuid", "index", "code")
-	for i := range v.cards {
+	for i := range v.gpus {
 		var codes []string
-		for _, cause := range v.cards[i].Health.Causes {
+		for _, cause := range v.gpus[i].Health.Causes {
 			codes = append(codes, cause.Code)
 		}
 		slices.Sort(codes)
 		for _, code := range slices.Compact(codes) {
-			t.series(prefix+"health_cause", 1, names[i].card, labels("code", code))
+			t.series(prefix+"health_cause", 1, names[i].gpu, labels("code", code))
 		}
 	}
 	t.name(prefix+"xid_errors_total", counter, "XIDs that the driver reported since the agent started.", "uuid", "index", "xid")
-	for i := range v.cards {
-		for _, x := range v.cards[i].xids {
-			t.series(prefix+"xid_errors_total", float64(x.Count), names[i].card, labels("xid", strconv.FormatUint(x.XID, 10)))
+	for i := range v.gpus {
+		for _, x := range v.gpus[i].xids {
+			t.series(prefix+"xid_errors_total", float64(x.Count), names[i].gpu, labels("xid", strconv.FormatUint(x.XID, 10)))
 		}
 	}
 }
 
-// pods writes what the processes of each pod use. What runs on the node itself has names of its own, so that
+// pods writes what the processes of each pod use. Processes of the node itself have names of their own, so that the series of
 // pods can be summed.
 func (v *view) pods(t *text) {
 	numbers := []struct {
 		name, help string
-		value      func(share) (float64, bool)
+		value      func(ownerUse) (float64, bool)
 	}{
-		{"processes", "Processes that compute on the device.", func(s share) (float64, bool) { return float64(s.processes), true }},
-		{"memory_used_bytes", "Memory that the processes use.", func(s share) (float64, bool) { return float64(s.memory), s.memoryKnown }},
-		{"sm_utilization_ratio", "Use of the multiprocessors by the processes.", func(s share) (float64, bool) { return s.sm, s.activityKnown }},
-		{"memory_utilization_ratio", "Use of the memory's bandwidth by the processes.", func(s share) (float64, bool) { return s.bandwidth, s.activityKnown }},
+		{"processes", "Processes that compute on the device.", func(s ownerUse) (float64, bool) { return float64(s.processes), true }},
+		{"memory_used_bytes", "Memory that the processes use.", func(s ownerUse) (float64, bool) { return float64(s.memory), s.memoryKnown }},
+		{"sm_utilization_ratio", "Use of the multiprocessors by the processes.", func(s ownerUse) (float64, bool) { return s.sm, s.activityKnown }},
+		{"memory_utilization_ratio", "Use of the memory's bandwidth by the processes.", func(s ownerUse) (float64, bool) { return s.bandwidth, s.activityKnown }},
 	}
 	for _, host := range []bool{false, true} {
 		before, names := prefix+"pod_", []string{"uuid", "namespace", "pod", "container", "pod_uid"}
@@ -206,8 +206,8 @@ func (v *view) pods(t *text) {
 		}
 		for _, number := range numbers {
 			t.name(before+number.name, gauge, number.help, names...)
-			each := func(device gpu.UUID, shares []share) {
-				for _, s := range shares {
+			each := func(device gpu.UUID, owners []ownerUse) {
+				for _, s := range owners {
 					value, known := number.value(s)
 					if s.host != host || !known {
 						continue
@@ -219,28 +219,28 @@ func (v *view) pods(t *text) {
 					t.series(before+number.name, value, labels("uuid", string(device)), owner)
 				}
 			}
-			for i := range v.cards {
-				c := &v.cards[i]
-				each(c.UUID, c.use.shares)
+			for i := range v.gpus {
+				c := &v.gpus[i]
+				each(c.UUID, c.use.byOwner)
 				for j := range c.devices {
-					each(c.devices[j].UUID, c.devices[j].use.shares)
+					each(c.devices[j].UUID, c.devices[j].use.byOwner)
 				}
 			}
 		}
 	}
 }
 
-func (v *view) sources(t *text, names []cardLabels) {
+func (v *view) sources(t *text, names []gpuLabels) {
 	t.name(prefix+"source_success", gauge, "1 if the last reading of the source succeeded in time.", "uuid", "index", "source")
-	for i := range v.cards {
-		for _, s := range v.cards[i].sample.Sources {
-			t.series(prefix+"source_success", oneIf(s.OK), names[i].card, labels("source", s.Name))
+	for i := range v.gpus {
+		for _, s := range v.gpus[i].sample.Sources {
+			t.series(prefix+"source_success", oneIf(s.OK), names[i].gpu, labels("source", s.Name))
 		}
 	}
 	t.name(prefix+"source_duration_seconds", gauge, "How long the last reading of the source took.", "uuid", "index", "source")
-	for i := range v.cards {
-		for _, s := range v.cards[i].sample.Sources {
-			t.series(prefix+"source_duration_seconds", s.Took.Seconds(), names[i].card, labels("source", s.Name))
+	for i := range v.gpus {
+		for _, s := range v.gpus[i].sample.Sources {
+			t.series(prefix+"source_duration_seconds", s.Took.Seconds(), names[i].gpu, labels("source", s.Name))
 		}
 	}
 	t.name(prefix+"sample_duration_seconds", gauge, "How long the last pass over all GPUs took.")

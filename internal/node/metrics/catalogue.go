@@ -6,23 +6,23 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// meter is a metric that is read from the hardware: one series for each card and each of its parts.
+// meter is a metric that is read from the hardware: one series for each GPU and each of its parts.
 type meter struct {
 	name string
 	kind kind
 	help string
-	// mig tells that MIG devices have it too, as berth_gpu_mig_….
+	// mig is true when MIG devices have it too, as berth_gpu_mig_….
 	mig   bool
 	parts []part
 }
 
-// part is a measure, with the label that tells it from the others of its meter.
+// part is a measure, with the label that distinguishes it from the others of its meter.
 type part struct {
 	measure gpu.Measure
 	label   string
 }
 
-// labels returns the names of the labels that tell the parts from one another.
+// labels returns the names of the labels that distinguish the parts.
 func (m meter) labels() []string {
 	var names []string
 	for pair := range strings.SplitSeq(m.parts[0].label, ",") {
@@ -43,7 +43,7 @@ func parts(label string, each ...any) []part {
 	return out
 }
 
-// meters are what is measured, without berth_gpu_ or berth_gpu_mig_ before the name.
+// meters returns all metrics that are measured, without berth_gpu_ or berth_gpu_mig_ before the name.
 func meters() []meter {
 	return []meter{
 		{name: "sm_clock_hertz", kind: gauge, help: "Clock of the streaming multiprocessors.", parts: one(gpu.ClockSM)},
@@ -98,7 +98,7 @@ func meters() []meter {
 	}
 }
 
-// reasons are the bits of nvmlClocksEventReasons, by what holds the clocks down.
+// reasons returns the bits of nvmlClocksEventReasons with the name of what lowers the clocks.
 func reasons() []struct {
 	bit  uint64
 	name string
@@ -112,7 +112,7 @@ func reasons() []struct {
 	}
 }
 
-// states are the verdicts on a card, from best to worst.
+// states returns the health states of a GPU, from best to worst.
 func states() []gpu.State {
 	return []gpu.State{gpu.Healthy, gpu.Degraded, gpu.Draining, gpu.Unhealthy, gpu.NeedsReset, gpu.NeedsReboot, gpu.Gone}
 }

@@ -21,14 +21,14 @@ type field struct {
 	name string
 	kind kind
 	help string
-	// of says how the number follows from the readings.
+	// of computes the number from the readings.
 	of func(*gpu.Readings) (float64, bool)
-	// mig tells that a GPU instance has it of its own.
+	// mig is true when a GPU instance has its own.
 	mig bool
-	// adds tells that the series of one GPU add up to the GPU's value.
+	// adds is true when the series of one GPU add up to the GPU's value.
 	adds bool
-	// part says what a holder's part of a shared device is, where that is known; nil for what has no parts.
-	part func(r *gpu.Readings, s share) (float64, bool)
+	// part returns a holder's part of a shared device, where it is known; nil for a field without parts.
+	part func(r *gpu.Readings, s ownerUse) (float64, bool)
 }
 
 // scaled is a measure in another unit.
@@ -39,7 +39,7 @@ func scaled(m gpu.Measure, scale float64) func(*gpu.Readings) (float64, bool) {
 	}
 }
 
-// whole is scaled to a whole number, as NVML had it.
+// whole is scaled to a whole number, as NVML reported it.
 func whole(m gpu.Measure, scale float64) func(*gpu.Readings) (float64, bool) {
 	return func(r *gpu.Readings) (float64, bool) {
 		value, ok := r.Get(m)
@@ -88,13 +88,13 @@ func nvlinkTotal(r *gpu.Readings) (float64, bool) {
 }
 
 // usedPart is the memory that the holder's processes use.
-func usedPart(_ *gpu.Readings, s share) (float64, bool) {
+func usedPart(_ *gpu.Readings, s ownerUse) (float64, bool) {
 	return math.Round(float64(s.memory) * mebibyte), s.memoryKnown
 }
 
-// freePart divides the free memory, which nobody owns, as the used memory is divided: used/(used+free) of each series
+// freePart divides the free memory, which has no owner, as the used memory is divided: used/(used+free) of each series
 // is then that of the whole GPU.
-func freePart(r *gpu.Readings, s share) (float64, bool) {
+func freePart(r *gpu.Readings, s ownerUse) (float64, bool) {
 	free, known1 := r.Get(gpu.MemoryFree)
 	used, known2 := r.Get(gpu.MemoryUsed)
 	if !known1 || !known2 || !s.memoryKnown || used == 0 {
@@ -103,8 +103,8 @@ func freePart(r *gpu.Readings, s share) (float64, bool) {
 	return math.Round(free * float64(s.memory) / used * mebibyte), true
 }
 
-// DCGM renders the input in dcgm-exporter's vocabulary. What adds up, such as memory, has on a GPU that several pods
-// share one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
+// DCGM renders the input in dcgm-exporter's vocabulary. On a GPU that several pods share, a field that adds up, such as
+// memory, has one series for each holder whose part is known, and one without pod labels for the rest. Everything else has one
 // series for each GPU, with pod labels where one pod alone has it; the pods' parts are under berth_gpu_pod_*. As
 // in dcgm-exporter a GPU instance of a partitioned GPU has series of its own.
 func DCGM(in Input) []byte {
@@ -120,41 +120,41 @@ func (v *view) dcgm(t *text) {
 		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Vendor(gpu.NVIDIA).Driver.Version)
 	}
 	host := labels(cmp.Or(in.DCGMHostnameLabel, HostnameReleased), in.Node)
-	cards := make([]target, len(v.cards))
-	instances := make([][]target, len(v.cards))
-	for i := range v.cards {
-		c := &v.cards[i]
-		cards[i] = target{readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c), "", host, version}}
-		instances[i] = c.instances(cards[i].labels)
+	targets := make([]target, len(v.gpus))
+	instances := make([][]target, len(v.gpus))
+	for i := range v.gpus {
+		c := &v.gpus[i]
+		targets[i] = target{readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c), "", host, version}}
+		instances[i] = c.instances(targets[i].labels)
 	}
 	for _, f := range fields() {
 		t.name(f.name, f.kind, f.help, dcgmLabelNames()...)
-		for i := range cards {
+		for i := range targets {
 			if !f.mig || len(instances[i]) == 0 {
-				f.series(t, &cards[i])
+				f.series(t, &targets[i])
 				continue
 			}
 			sum := 0.0
 			for j := range instances[i] {
 				sum += f.series(t, &instances[i][j])
 			}
-			// The rest of a partitioned card; its own number beside its parts' would be counted twice in a sum.
-			if value, ok := f.of(cards[i].readings); ok && f.adds && value >= sum {
-				t.series(f.name, value-sum, cards[i].labels...)
+			// The rest of a partitioned GPU: in a sum, its own number would be counted twice beside those of its parts.
+			if value, ok := f.of(targets[i].readings); ok && f.adds && value >= sum {
+				t.series(f.name, value-sum, targets[i].labels...)
 			}
 		}
 	}
-	v.dcgmXIDs(t, cards)
+	v.dcgmXIDs(t, targets)
 }
 
-// target is what series are written of: a GPU, or a GPU instance of a partitioned one.
+// target is what series are written for: a GPU, or a GPU instance of a partitioned one.
 type target struct {
 	readings *gpu.Readings
 	use      *use
 	labels   []string
 }
 
-// series writes what a target has of a field, and returns the sum.
+// series writes the series of a target for a field, and returns their sum.
 func (f *field) series(t *text, on *target) float64 {
 	value, ok := f.of(on.readings)
 	if !ok {
@@ -174,7 +174,7 @@ func (f *field) series(t *text, on *target) float64 {
 		value float64
 	}
 	var parts []known
-	for _, s := range on.use.shares {
+	for _, s := range on.use.byOwner {
 		if f.part == nil || s.host {
 			continue
 		}
@@ -184,7 +184,7 @@ func (f *field) series(t *text, on *target) float64 {
 		}
 	}
 	if rest < 0 {
-		// The processes were asked at another moment than the GPU.
+		// The processes were measured at another moment than the GPU.
 		parts, rest = nil, value
 	}
 	for _, part := range parts {
@@ -194,9 +194,9 @@ func (f *field) series(t *text, on *target) float64 {
 	return value
 }
 
-// instances are the GPU instances of a partitioned card. Compute instances of one GPU instance share its memory and its
+// instances returns the GPU instances of a partitioned GPU. Compute instances of one GPU instance share its memory and its
 // readings, and are one target.
-func (c *cardView) instances(card []string) []target {
+func (c *gpuView) instances(own []string) []target {
 	var targets []target
 	at := map[int]int{}
 	for i := range c.devices {
@@ -207,12 +207,12 @@ func (c *cardView) instances(card []string) []target {
 		}
 		at[d.GI] = len(targets)
 		instance := labels("GPU_I_PROFILE", instanceProfile(d.Profile), "GPU_I_ID", strconv.Itoa(d.GI))
-		targets = append(targets, target{readings: &d.sample.Readings, use: &d.use, labels: []string{card[0], instance, card[2], card[3]}})
+		targets = append(targets, target{readings: &d.sample.Readings, use: &d.use, labels: []string{own[0], instance, own[2], own[3]}})
 	}
 	return targets
 }
 
-// instanceProfile is the profile of the GPU instance of a MIG device: 2g.20gb of 1c.2g.20gb.
+// instanceProfile returns the profile of the GPU instance of a MIG device: 2g.20gb of 1c.2g.20gb.
 func instanceProfile(profile string) string {
 	if first, rest, found := strings.Cut(profile, "."); found && strings.HasSuffix(first, "c") {
 		return rest
@@ -220,16 +220,16 @@ func instanceProfile(profile string) string {
 	return profile
 }
 
-// merged is the use of two compute instances of one GPU instance.
+// merged returns the use of two compute instances of one GPU instance.
 func merged(a, b *use) *use {
-	m := &use{holdings: slices.Concat(a.holdings, b.holdings), shares: slices.Clone(a.shares)}
-	for _, s := range b.shares {
-		i := slices.IndexFunc(m.shares, func(o share) bool { return o.Owner == s.Owner && o.host == s.host })
+	m := &use{holdings: slices.Concat(a.holdings, b.holdings), byOwner: slices.Clone(a.byOwner)}
+	for _, s := range b.byOwner {
+		i := slices.IndexFunc(m.byOwner, func(o ownerUse) bool { return o.Owner == s.Owner && o.host == s.host })
 		if i < 0 {
-			m.shares = append(m.shares, s)
+			m.byOwner = append(m.byOwner, s)
 			continue
 		}
-		one := &m.shares[i]
+		one := &m.byOwner[i]
 		one.memory += s.memory
 		one.memoryKnown = one.memoryKnown && s.memoryKnown
 	}
@@ -248,12 +248,12 @@ func dcgmLabelNames() []string {
 	}
 }
 
-func dcgmLabels(c *cardView) string {
+func dcgmLabels(c *gpuView) string {
 	return labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
 		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)
 }
 
-// nvmlBusID has eight digits of the domain and capital letters.
+// nvmlBusID returns the address in NVML's form, with eight digits of the domain and capital letters.
 func nvmlBusID(a gpu.PCIAddress) string {
 	const digits = "0123456789ABCDEF"
 	out := make([]byte, 0, 16)
@@ -266,20 +266,20 @@ func nvmlBusID(a gpu.PCIAddress) string {
 	return string(append(out, '.', digits[a.Function&15]))
 }
 
-// dcgmXIDs writes the last XID of each card that was asked, 0 for none.
-func (v *view) dcgmXIDs(t *text, cards []target) {
+// dcgmXIDs writes the last XID of each GPU, 0 for none.
+func (v *view) dcgmXIDs(t *text, targets []target) {
 	const name = "DCGM_FI_DEV_XID_ERRORS"
 	t.name(name, gauge, "Last XID that was reported.", append(dcgmLabelNames(), "err_code", "err_msg")...)
-	for i := range v.cards {
+	for i := range v.gpus {
 		last := XIDCount{}
-		if xids := v.cards[i].xids; len(xids) > 0 {
+		if xids := v.gpus[i].xids; len(xids) > 0 {
 			last = slices.MaxFunc(xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
 		}
 		pod := ""
-		if owner, held := cards[i].use.holder(); held {
+		if owner, held := targets[i].use.holder(); held {
 			pod = podLabels(owner)
 		}
-		t.series(name, float64(last.XID), append(cards[i].labels, pod,
+		t.series(name, float64(last.XID), append(targets[i].labels, pod,
 			labels("err_code", strconv.FormatUint(last.XID, 10), "err_msg", xidMessage(last.XID)))...)
 	}
 }

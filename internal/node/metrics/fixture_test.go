@@ -37,7 +37,7 @@ func machine(t testing.TB, profile string) *sim.Machine {
 	return m
 }
 
-// partition gives a card n MIG devices of one slice.
+// partition gives a GPU n MIG devices of one slice.
 func partition(t testing.TB, m *sim.Machine, slot, n int) {
 	t.Helper()
 	library := m.NVML()
@@ -105,13 +105,13 @@ func busy(programs ...sim.Program) sim.Work {
 // worlds are the pages that golden files hold.
 func worlds() map[string]func(t testing.TB) metrics.Input {
 	return map[string]func(t testing.TB) metrics.Input{
-		// One card whole, one partitioned with three devices (one held, one with a process of no pod, one free), one
+		// One GPU whole, one partitioned with three devices (one held, one with a process of no pod, one free), one
 		// time-sliced, one with MPS, one that is held and idle, one lost.
 		"a100-mixed-use": func(t testing.TB) metrics.Input {
 			m := machine(t, "a100x8-40g")
 			partition(t, m, 1, 3)
 			found := observe(t, m)
-			card := func(i int) gpu.UUID { return found.Snapshot.GPUs[i].UUID }
+			id := func(i int) gpu.UUID { return found.Snapshot.GPUs[i].UUID }
 			mig := found.Snapshot.GPUs[1].MIG.Devices
 			work(t, m, 0, busy(sim.Program{PID: 100, MemoryMiB: 30000, SM: 80, Memory: 40}))
 			work(t, m, 1, sim.Work{PowerWatts: 120, Programs: []sim.Program{
@@ -137,21 +137,21 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 			hold := func(key gpu.DeviceKey, pod, resource, mode string) {
 				in.Holdings = append(in.Holdings, holding(key, owner(pod), resource, mode))
 			}
-			hold(gpu.DeviceKey{GPU: card(4)}, "idle", "nvidia.com/gpu", "exclusive")
-			hold(gpu.DeviceKey{GPU: card(3), Share: 2}, "mps-b", "nvidia.com/gpu.shared", "mps")
-			hold(gpu.DeviceKey{GPU: card(3), Share: 1}, "mps-a", "nvidia.com/gpu.shared", "mps")
-			hold(gpu.DeviceKey{GPU: card(2), Share: 1}, "slice-a", "nvidia.com/gpu.shared", "timeslicing")
-			hold(gpu.DeviceKey{GPU: card(2), Share: 3}, "slice-c", "nvidia.com/gpu.shared", "timeslicing")
-			hold(gpu.DeviceKey{GPU: card(2), Share: 2}, "slice-b", "nvidia.com/gpu.shared", "timeslicing")
-			hold(gpu.DeviceKey{GPU: card(1), MIG: mig[0].UUID}, "small", "nvidia.com/mig-1g.5gb", "exclusive")
-			hold(gpu.DeviceKey{GPU: card(0)}, "train", "nvidia.com/gpu", "exclusive")
+			hold(gpu.DeviceKey{GPU: id(4)}, "idle", "nvidia.com/gpu", "exclusive")
+			hold(gpu.DeviceKey{GPU: id(3), Share: 2}, "mps-b", "nvidia.com/gpu.shared", "mps")
+			hold(gpu.DeviceKey{GPU: id(3), Share: 1}, "mps-a", "nvidia.com/gpu.shared", "mps")
+			hold(gpu.DeviceKey{GPU: id(2), Share: 1}, "slice-a", "nvidia.com/gpu.shared", "timeslicing")
+			hold(gpu.DeviceKey{GPU: id(2), Share: 3}, "slice-c", "nvidia.com/gpu.shared", "timeslicing")
+			hold(gpu.DeviceKey{GPU: id(2), Share: 2}, "slice-b", "nvidia.com/gpu.shared", "timeslicing")
+			hold(gpu.DeviceKey{GPU: id(1), MIG: mig[0].UUID}, "small", "nvidia.com/mig-1g.5gb", "exclusive")
+			hold(gpu.DeviceKey{GPU: id(0)}, "train", "nvidia.com/gpu", "exclusive")
 			in.Owners = map[int]metrics.Owner{
 				100: owner("train"), 110: owner("small"), 120: owner("slice-a"), 121: owner("slice-b"), 130: owner("mps-a"), 131: owner("mps-b"),
 			}
 			in.XIDs = []metrics.XIDCount{
-				{GPU: card(7), XID: 79, Count: 1, Last: moment()},
-				{GPU: card(6), XID: 48, Count: 2, Last: moment().Add(-time.Hour)},
-				{GPU: card(6), XID: 13, Count: 7, Last: moment().Add(-time.Minute)},
+				{GPU: id(7), XID: 79, Count: 1, Last: moment()},
+				{GPU: id(6), XID: 48, Count: 2, Last: moment().Add(-time.Hour)},
+				{GPU: id(6), XID: 13, Count: 7, Last: moment().Add(-time.Minute)},
 			}
 			return in
 		},

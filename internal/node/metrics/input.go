@@ -12,9 +12,9 @@ import (
 type Input struct {
 	// Node is the node's name.
 	Node string
-	// Snapshot is the inventory with its verdicts; the identity of every card is taken from it.
+	// Snapshot is the inventory with health states; it determines which GPUs there are.
 	Snapshot *gpu.Snapshot
-	// Sample is the last pass; cards and devices that are not in Snapshot are left out.
+	// Sample is the last measurement; GPUs and devices that are not in Snapshot are left out.
 	Sample   gpu.Sample
 	Holdings []Holding
 	XIDs     []XIDCount
@@ -38,7 +38,7 @@ type Owner struct {
 	Namespace, Pod, Container, PodUID string
 }
 
-// OwnerOf is the container of a pod that holds devices.
+// OwnerOf returns the container of a holder.
 func OwnerOf(h gpu.Holder) Owner {
 	return Owner{Namespace: h.Namespace, Pod: h.Name, Container: h.Container, PodUID: h.PodUID}
 }
@@ -47,28 +47,28 @@ func compareOwners(a, b Owner) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Container, b.Container))
 }
 
-// XIDCount is how often a card reported an XID since the count began.
+// XIDCount is how often a GPU reported an XID since the agent started.
 type XIDCount struct {
 	GPU   gpu.UUID
 	XID   uint64
 	Count uint64
-	// Last is when it was reported last.
+	// Last is when it was last reported.
 	Last time.Time
 }
 
-// view is the input, joined by card and device.
+// view is the input, joined by GPU and device.
 type view struct {
-	in    Input
-	cards []cardView
+	in   Input
+	gpus []gpuView
 }
 
-// cardView is a card with all that is known of it.
-type cardView struct {
+// gpuView is a GPU with everything known about it.
+type gpuView struct {
 	*gpu.GPU
-	// sample is empty for a card that was not asked.
+	// sample is empty for a GPU that was not measured.
 	sample  gpu.GPUSample
 	devices []deviceView
-	// use is who uses the whole card; with MIG, each device has its own.
+	// use is who uses the whole GPU; with MIG, each device has its own.
 	use  use
 	xids []XIDCount
 }
@@ -83,27 +83,27 @@ type deviceView struct {
 // use is who holds a device and what the processes on it do.
 type use struct {
 	holdings []Holding
-	shares   []share
+	byOwner  []ownerUse
 }
 
-// share is one owner's part of a device.
-type share struct {
+// ownerUse is one owner's use of a device.
+type ownerUse struct {
 	Owner
 	// host is true for processes that belong to no pod.
 	host      bool
 	processes int
-	// memoryKnown and activityKnown tell whether every process of the owner is accounted for.
+	// memoryKnown and activityKnown are true when they include every process of the owner.
 	memoryKnown, activityKnown    bool
 	memory                        uint64
 	sm, bandwidth, encode, decode float64
 }
 
-// shared tells whether the device's own readings are more than one holder's.
+// shared reports whether the device's own readings are those of several holders.
 func (u *use) shared() bool {
 	return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Key.Share > 0 || h.owner() != u.holdings[0].owner() })
 }
 
-// holder is the one owner of a device that is not shared.
+// holder returns the only owner of a device that is not shared.
 func (u *use) holder() (Owner, bool) {
 	if len(u.holdings) == 0 || u.shared() {
 		return Owner{}, false
@@ -111,7 +111,7 @@ func (u *use) holder() (Owner, bool) {
 	return u.holdings[0].owner(), true
 }
 
-// join puts together what belongs together, in the order of the snapshot.
+// join assigns holdings, readings and processes to their devices, in the order of the snapshot.
 func join(in Input) *view {
 	v := &view{in: in}
 	if in.Snapshot == nil {
@@ -130,9 +130,9 @@ func join(in Input) *view {
 	for _, x := range in.XIDs {
 		xids[x.GPU] = append(xids[x.GPU], x)
 	}
-	v.cards = make([]cardView, len(in.Snapshot.GPUs))
+	v.gpus = make([]gpuView, len(in.Snapshot.GPUs))
 	for i := range in.Snapshot.GPUs {
-		c := &v.cards[i]
+		c := &v.gpus[i]
 		c.GPU = &in.Snapshot.GPUs[i]
 		c.xids = xids[c.UUID]
 		slices.SortFunc(c.xids, func(a, b XIDCount) int { return cmp.Compare(a.XID, b.XID) })
@@ -155,19 +155,19 @@ func join(in Input) *view {
 	return v
 }
 
-// divide gives each process to its owner. A holder without processes uses nothing, which is known too.
+// divide assigns each process to its owner. A holder without processes uses nothing, and that is known.
 func (u *use) divide(sample *gpu.GPUSample, owners map[int]Owner, here func(gpu.ProcessSample) bool) {
 	if !sample.ProcessesKnown {
 		return
 	}
-	find := func(owner Owner, host bool) *share {
-		for i := range u.shares {
-			if u.shares[i].Owner == owner && u.shares[i].host == host {
-				return &u.shares[i]
+	find := func(owner Owner, host bool) *ownerUse {
+		for i := range u.byOwner {
+			if u.byOwner[i].Owner == owner && u.byOwner[i].host == host {
+				return &u.byOwner[i]
 			}
 		}
-		u.shares = append(u.shares, share{Owner: owner, host: host, memoryKnown: true, activityKnown: sample.ActivityKnown})
-		return &u.shares[len(u.shares)-1]
+		u.byOwner = append(u.byOwner, ownerUse{Owner: owner, host: host, memoryKnown: true, activityKnown: sample.ActivityKnown})
+		return &u.byOwner[len(u.byOwner)-1]
 	}
 	for _, h := range u.holdings {
 		find(h.owner(), false)
@@ -184,7 +184,7 @@ func (u *use) divide(sample *gpu.GPUSample, owners map[int]Owner, here func(gpu.
 		s.sm, s.bandwidth = s.sm+p.SM, s.bandwidth+p.Memory
 		s.encode, s.decode = s.encode+p.Encoder, s.decode+p.Decoder
 	}
-	slices.SortFunc(u.shares, func(a, b share) int {
+	slices.SortFunc(u.byOwner, func(a, b ownerUse) int {
 		if a.host != b.host {
 			return cmp.Compare(oneIf(a.host), oneIf(b.host))
 		}

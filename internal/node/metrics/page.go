@@ -23,7 +23,7 @@ type PageDeps struct {
 	Now func() time.Time
 }
 
-// Page serves what was rendered last. It never waits for a rendering or for hardware.
+// Page serves the bytes of the last rendering. It never waits for a rendering or for hardware.
 type Page struct {
 	deps   PageDeps
 	own    http.Handler
@@ -67,12 +67,12 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t := &text{}
 	ageOf(t, now.age(p.deps.Now()), now.took.Seconds())
-	// An error here is a client that went away.
+	// An error means that the client has disconnected.
 	_, _ = w.Write(now.body)
 	_, _ = w.Write(t.out)
 }
 
-// ageOf writes how old the sample on the page is, in seconds, and how long its rendering took.
+// ageOf writes the age of the sample on the page in seconds, and how long its rendering took.
 func ageOf(t *text, age, took float64) {
 	t.name(prefix+"sample_age_seconds", gauge, "How old the sample on this page is.")
 	t.series(prefix+"sample_age_seconds", age)
@@ -82,7 +82,7 @@ func ageOf(t *text, age, took float64) {
 
 func (r *rendered) age(now time.Time) float64 { return max(0, now.Sub(r.samples.Time.Time).Seconds()) }
 
-// ServeSamples answers with the same sample as a GPUSamples object; 503 before the first.
+// ServeSamples returns the same sample as a GPUSamples object, or 503 before the first one.
 func (p *Page) ServeSamples(w http.ResponseWriter, _ *http.Request) {
 	now := p.latest.Load()
 	if now == nil {
@@ -92,6 +92,6 @@ func (p *Page) ServeSamples(w http.ResponseWriter, _ *http.Request) {
 	samples := now.samples
 	samples.AgeSeconds = now.age(p.deps.Now())
 	w.Header().Set("Content-Type", "application/json")
-	// An error here is a client that went away.
+	// An error means that the client has disconnected.
 	_ = json.NewEncoder(w).Encode(samples)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+var rewrite = flag.Bool("rewrite", false, "write the golden files again")
 
 // maxPage is what 8 GPUs may take, in both vocabularies together.
 const maxPage = 200 << 10
@@ -41,7 +41,7 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("%s (-want +got), go test ./internal/node/metrics -rewrite makes it anew:\n%s", path, diff)
+		t.Errorf("%s (-want +got), go test ./internal/node/metrics -rewrite makes it again:\n%s", path, diff)
 	}
 }
 
@@ -110,17 +110,17 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestPartitionedPageSize: 8 cards with 7 MIG devices each, all held, with profiling.
+// TestPartitionedPageSize: 8 GPUs with 7 MIG devices each, all held, with profiling.
 func TestPartitionedPageSize(t *testing.T) {
 	m := machine(t, "h100x8")
 	for slot := range 8 {
 		partition(t, m, slot, 7)
 	}
 	in := observe(t, m)
-	for _, card := range in.Snapshot.GPUs {
-		for _, d := range card.MIG.Devices {
-			in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: card.UUID, MIG: d.UUID},
-				owner(fmt.Sprintf("serving-%d-%d", card.Index, d.Index)), "nvidia.com/mig-1g.10gb", "exclusive"))
+	for _, g := range in.Snapshot.GPUs {
+		for _, d := range g.MIG.Devices {
+			in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: g.UUID, MIG: d.UUID},
+				owner(fmt.Sprintf("serving-%d-%d", g.Index, d.Index)), "nvidia.com/mig-1g.10gb", "exclusive"))
 		}
 	}
 	if len(in.Holdings) != 56 {

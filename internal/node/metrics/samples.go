@@ -10,21 +10,21 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 )
 
-// Samples is the input as an object for programs and for berth top.
+// Samples returns the input as an object for programs and for berth top.
 func Samples(in Input) v1alpha1.GPUSamples {
 	v := join(in)
 	out := v1alpha1.GPUSamples{
 		TypeMeta: v1alpha1.TypeMeta(v1alpha1.KindGPUSamples),
 		Node:     in.Node, Time: metav1.NewMicroTime(in.Sample.Time.UTC()), Seconds: in.Sample.Took.Seconds(),
-		Items: make([]v1alpha1.GPUSample, 0, len(v.cards)),
+		Items: make([]v1alpha1.GPUSample, 0, len(v.gpus)),
 	}
-	for i := range v.cards {
-		out.Items = append(out.Items, sampleOf(&v.cards[i]))
+	for i := range v.gpus {
+		out.Items = append(out.Items, sampleOf(&v.gpus[i]))
 	}
 	return out
 }
 
-func sampleOf(c *cardView) v1alpha1.GPUSample {
+func sampleOf(c *gpuView) v1alpha1.GPUSample {
 	r := &c.sample.Readings
 	out := v1alpha1.GPUSample{
 		UUID: string(c.UUID), Index: c.Index, Product: c.Product, Partitioned: c.MIG.Enabled,
@@ -71,7 +71,7 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 	pod := func(o Owner) v1alpha1.PodSample {
 		return v1alpha1.PodSample{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, PodUID: o.PodUID, Held: holds(o)}
 	}
-	for _, s := range u.shares {
+	for _, s := range u.byOwner {
 		one := pod(s.Owner)
 		one.Processes = &s.processes
 		if s.memoryKnown {
@@ -83,7 +83,7 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 		}
 		out.Pods = append(out.Pods, one)
 	}
-	if len(u.shares) == 0 { // the card did not say who is on it; the holders are known all the same
+	if len(u.byOwner) == 0 { // the GPU did not report its processes; the holders are known without them
 		for i, h := range u.holdings {
 			if i == 0 || h.owner() != u.holdings[i-1].owner() {
 				out.Pods = append(out.Pods, pod(h.owner()))

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// text builds a page in Prometheus' text format. All series of one name stand together, below its head.
+// text builds a page in Prometheus' text format. All series of one name are together, below its head.
 type text struct {
 	out []byte
-	// head is written before the first series of a name, so that a name without any is not on the page.
+	// head is written before the first series of a name, so that a name without series is not on the page.
 	head []byte
 	// catalogue gets each metric, with series or without, unless it is nil.
 	catalogue []Metric
@@ -59,7 +59,7 @@ func (t *text) series(name string, value float64, labels ...string) {
 	t.out = append(t.out, '\n')
 }
 
-// appendNumber writes whole numbers in full, as counters are read by people too.
+// appendNumber writes whole numbers in full, since people read counters too.
 func appendNumber(out []byte, value float64) []byte {
 	if value == math.Trunc(value) && math.Abs(value) < 1<<53 {
 		return strconv.AppendInt(out, int64(value), 10)
@@ -67,7 +67,7 @@ func appendNumber(out []byte, value float64) []byte {
 	return strconv.AppendFloat(out, value, 'g', -1, 64)
 }
 
-// labels makes the text of labels from names and values in turn.
+// labels returns the text of labels from alternating names and values.
 func labels(pairs ...string) string {
 	size := 0
 	for _, one := range pairs {
