@@ -1,5 +1,4 @@
-// Command berth-sandbox runs a real Kubernetes with simulated GPUs on one
-// machine.
+// Command berth-sandbox runs a real Kubernetes with simulated GPUs on one machine.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// Command hyperkube is one binary that holds etcd and the four Kubernetes
-// programs of the sandbox: they share most of their code, so one link of
-// 200 MB takes the place of five. Its first argument (or the name it is called
-// by) says which one to be.
+// Command hyperkube contains etcd and the four Kubernetes programs of the sandbox in one binary: they share most of
+// their code, so one link of 200 MB replaces five. Its first argument (or the name that it is called by) selects the
+// program.
 package main
 
 import (
@@ -40,7 +39,8 @@ func main() {
 	case "kubelet":
 		run(kubelet.NewKubeletCommand(context.Background()))
 	default:
-		fmt.Fprintf(os.Stderr, "hyperkube: unknown program %q: want etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubelet\n", name)
+		fmt.Fprintf(os.Stderr, "hyperkube: unknown program %q: want etcd, kube-apiserver, kube-controller-manager, "+
+			"kube-scheduler or kubelet\n", name)
 		os.Exit(2)
 	}
 }

@@ -1,4 +1,4 @@
-// Command workload is what the containers of a sandbox run.
+// Command workload is the program that the containers of a sandbox run.
 package main
 
 import (

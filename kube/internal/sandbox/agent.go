@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// agentPrefix starts the name of every agent process of a node: the first is
-// "agent", one started beside it "agent-2", and so on.
+// agentPrefix is the prefix of the names of a node's agent processes: the first is "agent", the next "agent-2", and so
+// on.
 const agentPrefix = "agent"
 
 // procMPS is the name of a node's supervisor of MPS daemons.
@@ -25,8 +25,8 @@ const procMPS = "mps"
 
 const instanceFlag = "--instance"
 
-// makeHardware makes the simulated hardware of the nodes: before anything is
-// started, so that a wrong profile is known at once.
+// makeHardware creates the simulated hardware of the nodes. It runs before any process is started, so that a wrong
+// profile fails early.
 func (c *Cluster) makeHardware(ctx context.Context, o Options, p *progress) error {
 	if o.Profile == "" {
 		return nil
@@ -69,17 +69,18 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 	return nil
 }
 
-// CreateHardware makes the node's simulated hardware. Its UUIDs follow from the
-// name of the node, so they are the same in every sandbox.
+// CreateHardware creates the node's simulated hardware. Its UUIDs are derived from the name of the node, so they are
+// the same in every sandbox.
 func (n Node) CreateHardware(ctx context.Context, profile string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile", profile, "--seed", n.name)
+	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile",
+		profile, "--seed", n.name)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make simulated hardware of %s: %w: %s", n.name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-// AgentArgv is the command line of the node's agent as a process of the host.
+// AgentArgv returns the command line of the node's agent as a process of the host.
 func (n Node) AgentArgv(args ...string) []string {
 	argv := []string{
 		filepath.Join(n.c.state.Bin, "berth-agent"),
@@ -95,8 +96,8 @@ func (n Node) AgentArgv(args ...string) []string {
 	return append(append(argv, n.state().AgentArgs...), args...)
 }
 
-// StartMPS starts the supervisor of MPS daemons, berth-agent mps, in the node's mount namespace
-// and returns at once. A node has one at most.
+// StartMPS starts the supervisor of MPS daemons, berth-agent mps, in the node's mount namespace and returns at once. A
+// node has at most one.
 func (n Node) StartMPS(_ context.Context, args ...string) (Process, error) {
 	if p := n.process(procMPS); p.Alive() {
 		return p, nil
@@ -105,12 +106,11 @@ func (n Node) StartMPS(_ context.Context, args ...string) (Process, error) {
 	return n.start(procMPS, nil, append([]string{argv[0], "mps"}, argv[1:]...)...)
 }
 
-// HookDir is where the node's agent installs its CDI hook, the same inside and outside.
+// HookDir is the directory in which the node's agent installs its CDI hook; the path is the same inside and outside.
 func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
 
-// StartAgent starts an agent in the node's mount namespace, beside those that
-// already run there, and returns at once. It has a socket of its own; see
-// [Node.AgentSocket].
+// StartAgent starts an agent in the node's mount namespace, in addition to running ones, and returns at once. The agent
+// has its own socket; see [Node.AgentSocket].
 func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
 	name := agentPrefix
 	for i := 2; n.process(name).Alive(); i++ {
@@ -119,15 +119,15 @@ func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
 	return n.start(name, nil, n.AgentArgv(append([]string{instanceFlag, name}, args...)...)...)
 }
 
-// AgentSocket is the socket of an agent started by StartAgent as seen from outside.
+// AgentSocket returns the outside path of the socket of an agent that StartAgent started.
 func (n Node) AgentSocket(agent Process) string {
 	return pages.Own(n.AgentDir(), agent.Name)
 }
 
-// AgentDir is the node's /run/berth as seen from outside.
+// AgentDir returns the outside path of the node's /run/berth.
 func (n Node) AgentDir() string { return filepath.Join(n.dir(), "run", "berth") }
 
-// WaitAgentReady waits until an agent says that it is ready.
+// WaitAgentReady waits until an agent reports that it is ready.
 func (n Node) WaitAgentReady(ctx context.Context, agent Process) error {
 	return waitFor(ctx, "berth-agent of "+n.name, []Process{agent}, func(ctx context.Context) error {
 		_, err := pages.Client{Socket: n.AgentSocket(agent)}.Get(ctx, "/readyz")
@@ -135,9 +135,8 @@ func (n Node) WaitAgentReady(ctx context.Context, agent Process) error {
 	})
 }
 
-// waitForDevices gives kubelet the time to write the agent's devices into the
-// node's status. What an agent offers is its own affair, so nothing is no
-// error.
+// waitForDevices gives the kubelet time to publish the agent's devices in the node's status. Which devices an agent
+// advertises is not checked, so having none is not an error.
 func (n Node) waitForDevices(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -152,7 +151,7 @@ func (n Node) waitForDevices(ctx context.Context) {
 	}
 }
 
-// Agents lists the running agents of the node, the oldest first.
+// Agents returns the running agents of the node, oldest first.
 func (n Node) Agents() []Process {
 	var out []Process
 	for _, p := range n.c.snapshot().Processes {
@@ -167,13 +166,13 @@ func isAgent(name string) bool {
 	return name == agentPrefix || strings.HasPrefix(name, agentPrefix+"-")
 }
 
-// KillAgent ends every agent of the node without notice.
+// KillAgent kills every agent of the node with SIGKILL.
 func (n Node) KillAgent(ctx context.Context) error { return n.stopAgents(ctx, syscall.SIGKILL) }
 
-// StopAgent asks every agent of the node to end, and waits until it has.
+// StopAgent terminates every agent of the node, and waits until it has ended.
 func (n Node) StopAgent(ctx context.Context) error { return n.stopAgents(ctx, syscall.SIGTERM) }
 
-// EndAgent sends sig to one agent of the node, and waits until it is gone.
+// EndAgent sends sig to one agent of the node, and waits until it has ended.
 func (n Node) EndAgent(ctx context.Context, agent Process, sig syscall.Signal) error {
 	return n.stop(ctx, agent.Name, sig)
 }

@@ -24,11 +24,11 @@ const (
 	agentAccount   = "berth-agent"
 )
 
-// agentTokenLife is longer than any sandbox lives.
+// agentTokenLife exceeds the lifetime of any sandbox.
 const agentTokenLife = 365 * 24 * time.Hour
 
-// giveAgentsRights applies what deploy/agent.yaml and its options apply, without the DaemonSet: agents that are processes of
-// the host have the account, the rights and the policies of those in pods.
+// giveAgentsRights applies deploy/agent.yaml and its options, without the DaemonSet, so that agents that run as host
+// processes have the account, the permissions and the policies of those in pods.
 func (c *Cluster) giveAgentsRights(ctx context.Context) error {
 	var objects []*unstructured.Unstructured
 	for _, text := range append([][]byte{crds.GPUNodes(), deploy.Agent()}, deploy.Options()...) {
@@ -52,18 +52,19 @@ func (c *Cluster) giveAgentsRights(ctx context.Context) error {
 
 func (n Node) agentKubeconfigPath() string { return n.c.pkiPath("agent-" + n.name + ".conf") }
 
-// writeAgentKubeconfig gives the node's agent a token that is bound to the Node, as that of a pod is: the API server
-// tells the policies the name of the Node.
+// writeAgentKubeconfig gives the node's agent a token that is bound to the Node, like the token of a pod: the API
+// server passes the name of the Node to the policies.
 func (n Node) writeAgentKubeconfig(ctx context.Context) error {
 	node, err := n.c.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("make token of the agent of %s: %w", n.name, err)
 	}
 	seconds := int64(agentTokenLife.Seconds())
-	token, err := n.c.client.CoreV1().ServiceAccounts(agentNamespace).CreateToken(ctx, agentAccount, &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
-	}}, metav1.CreateOptions{})
+	token, err := n.c.client.CoreV1().ServiceAccounts(agentNamespace).CreateToken(ctx, agentAccount,
+		&authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("make token of the agent of %s: %w", n.name, err)
 	}
@@ -84,5 +85,5 @@ func (n Node) writeAgentKubeconfig(ctx context.Context) error {
 	return nil
 }
 
-// AdminKubeconfigInside is an administrator's kubeconfig for programs that run on a node.
+// AdminKubeconfigInside returns an administrator's kubeconfig for programs that run on a node.
 func (c *Cluster) AdminKubeconfigInside() string { return c.pkiPath("admin.conf") }

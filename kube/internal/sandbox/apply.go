@@ -22,8 +22,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// Apply creates or updates the objects in the given files; of a folder, those
-// of its .yaml, .yml and .json files.
+// Apply creates or updates the objects in the given files; for a folder, those in its .yaml, .yml and .json files.
 func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	for _, path := range paths {
 		objects, err := readObjects(path)
@@ -65,7 +64,8 @@ func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Uns
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 		force := true
-		_, err = target.Patch(ctx, o.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "berth-sandbox", Force: &force})
+		_, err = target.Patch(ctx, o.GetName(), types.ApplyPatchType, data,
+			metav1.PatchOptions{FieldManager: "berth-sandbox", Force: &force})
 		if err != nil {
 			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
@@ -73,8 +73,8 @@ func (c *Cluster) ApplyObjects(ctx context.Context, objects ...*unstructured.Uns
 	return nil
 }
 
-// mapping finds the resource of an object. Its kind may come from a definition
-// applied a moment ago, which the API server serves a little later.
+// mapping finds the resource of an object. It retries, because the API server serves a new definition with a short
+// delay.
 func (c *Cluster) mapping(ctx context.Context, o *unstructured.Unstructured) (*meta.RESTMapping, error) {
 	gvk := o.GroupVersionKind()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

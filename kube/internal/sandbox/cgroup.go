@@ -15,21 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupFS is where the machine's cgroups are: one mount per hierarchy with
-// cgroup v1, a single one with v2.
+// cgroupFS describes the mounts of the machine's cgroups: one per hierarchy with cgroup v1, a single one with v2.
 type cgroupFS struct {
 	v2    bool
 	roots []string
-	// beside is the v2 tree of a v1 machine: nothing is made there by us, but
-	// runc leaves its cgroups in it.
+	// beside is the v2 tree of a v1 machine: the sandbox creates nothing in it, but runc does.
 	beside []string
 }
 
-// all are the trees in which something can be found and removed.
+// all returns the trees in which cgroups are searched and removed.
 func (c *cgroupFS) all() []string { return append(slices.Clone(c.roots), c.beside...) }
 
-// detectCgroups reads the mount table. A machine with v1 controllers is a v1
-// machine even where the v2 tree is mounted beside them, as kubelet sees it.
+// detectCgroups reads the mount table. Like the kubelet, it treats a machine with v1 controllers as a v1 machine, even
+// if the v2 tree is mounted too.
 func detectCgroups(mountinfo string) (*cgroupFS, error) {
 	mounts, err := readMounts(mountinfo)
 	if err != nil {
@@ -58,8 +56,8 @@ func detectCgroups(mountinfo string) (*cgroupFS, error) {
 	return nil, errors.New("no cgroup filesystem is mounted")
 }
 
-// create makes the cgroup in every hierarchy, with what kubelet needs in it:
-// CPUs and memory nodes with v1, all controllers with v2.
+// create creates the cgroup in every hierarchy, with the settings that the kubelet needs: CPUs and memory nodes with
+// v1, all controllers with v2.
 func (c *cgroupFS) create(path string) error {
 	for _, root := range c.roots {
 		at := root
@@ -80,8 +78,8 @@ func (c *cgroupFS) create(path string) error {
 	return nil
 }
 
-// delegate hands every controller of a v2 cgroup to its children. One that
-// cannot be handed on is left out; kubelet says which one it misses.
+// delegate enables every controller of a v2 cgroup for its children. It ignores controllers that cannot be delegated;
+// the kubelet reports which one it needs.
 func (c *cgroupFS) delegate(dir string) {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -92,7 +90,7 @@ func (c *cgroupFS) delegate(dir string) {
 	}
 }
 
-// inheritCPUSet fills a new v1 cpuset, which is empty and takes no process.
+// inheritCPUSet initializes a new v1 cpuset, which is empty and accepts no process.
 func inheritCPUSet(parent, child string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		have, err := os.ReadFile(filepath.Join(child, file))
@@ -110,9 +108,8 @@ func inheritCPUSet(parent, child string) error {
 	return nil
 }
 
-// tracking is the hierarchy by which processes are found again. With v1 one
-// is enough, and the others are left as they are so that the limits the
-// machine set for its user stay in force.
+// tracking returns the hierarchy that is used to find processes. With v1 one hierarchy is enough; the others are not
+// changed, so that the limits of the machine's user stay in force.
 func (c *cgroupFS) tracking() string {
 	for _, root := range c.roots {
 		if filepath.Base(root) == "pids" {
@@ -122,7 +119,7 @@ func (c *cgroupFS) tracking() string {
 	return c.roots[0]
 }
 
-// joinThread makes the process that this thread forks next start in the cgroup.
+// joinThread makes the next process that this thread forks start in the cgroup.
 func (c *cgroupFS) joinThread(path string, attr *syscall.SysProcAttr) (leave func(), err error) {
 	dir := filepath.Join(c.tracking(), path)
 	if !c.v2 {
@@ -146,7 +143,7 @@ func (c *cgroupFS) processes(path string) []int {
 	for _, root := range c.all() {
 		filepath.WalkDir(filepath.Join(root, path), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
-				return nil // a cgroup that is just going away
+				return nil // the cgroup is being removed
 			}
 			data, _ := os.ReadFile(filepath.Join(p, "cgroup.procs"))
 			for field := range strings.FieldsSeq(string(data)) {
@@ -161,8 +158,7 @@ func (c *cgroupFS) processes(path string) []int {
 	return slices.Compact(pids)
 }
 
-// kill ends every process at or below the cgroup. It returns those that are
-// still there after the timeout.
+// kill kills every process at or below the cgroup, and returns the processes that still exist after the timeout.
 func (c *cgroupFS) kill(path string, timeout time.Duration) []int {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -171,15 +167,14 @@ func (c *cgroupFS) kill(path string, timeout time.Duration) []int {
 			return pids
 		}
 		for _, pid := range pids {
-			// A PID read from our own cgroup a moment ago; the cgroup is only
-			// left by dying.
+			// The PID was just read from the sandbox's own cgroup, which a process leaves only when it ends.
 			unix.Kill(pid, unix.SIGKILL)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// remove takes the cgroup and everything below it away, in every hierarchy.
+// remove removes the cgroup and everything below it, in every hierarchy.
 func (c *cgroupFS) remove(path string) error {
 	var errs []error
 	for _, root := range c.all() {
@@ -198,7 +193,7 @@ func (c *cgroupFS) remove(path string) error {
 	return errors.Join(errs...)
 }
 
-// removeBusy retries while the kernel still buries a dead process there.
+// removeBusy retries while the kernel still cleans up a dead process in the cgroup.
 func removeBusy(dir string) error {
 	var err error
 	for range 100 {

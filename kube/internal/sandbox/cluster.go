@@ -20,13 +20,13 @@ type Cluster struct {
 	config  *rest.Config
 	client  kubernetes.Interface
 
-	controllers []Process // set by Up only, to notice one that dies meanwhile
+	controllers []Process // set by Up only, to notice one that ends during the start
 
 	mu    sync.Mutex
 	state *State
 }
 
-// Open attaches to the sandbox in dir. It may be stopped or broken; see Status.
+// Open attaches to the sandbox in dir, which may be stopped or broken; see Status.
 func Open(dir string) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -40,7 +40,7 @@ func Open(dir string) (*Cluster, error) {
 	if c.cgroups, err = detectCgroups("/proc/self/mountinfo"); err != nil {
 		return nil, fmt.Errorf("open sandbox: %w", err)
 	}
-	// A sandbox that died before it had a kubeconfig can still be taken down.
+	// A sandbox that died before it had a kubeconfig can still be removed.
 	if _, err := os.Stat(c.KubeconfigPath()); err == nil {
 		if err := c.connect(); err != nil {
 			return nil, err
@@ -54,8 +54,7 @@ func (c *Cluster) connect() error {
 	if err != nil {
 		return fmt.Errorf("read kubeconfig of the sandbox: %w", err)
 	}
-	// The sandbox is on this machine: never through the user's proxy, and no
-	// need to spare its API server.
+	// The sandbox is on this machine: no proxy, and no client-side rate limit.
 	cfg.Proxy = noProxy
 	cfg.QPS, cfg.Burst = 500, 1000
 	client, err := kubernetes.NewForConfig(cfg)
@@ -97,7 +96,7 @@ func (c *Cluster) Node(name string) (Node, error) {
 	return Node{}, fmt.Errorf("the sandbox has no node %q", name)
 }
 
-// State is what the state file says now.
+// State returns the current content of the state file.
 func (c *Cluster) State() State { return *c.snapshot() }
 
 // snapshot reads the state file, which another process may have changed.
@@ -128,15 +127,15 @@ func (c *Cluster) logPath(node, name string) string {
 	return filepath.Join(c.dir, "logs", name+".log")
 }
 
-// Health tells what of the sandbox is not as it should be; nil if all is well.
+// Health returns what is wrong with the sandbox, or nil.
 func (c *Cluster) Health(ctx context.Context) error {
 	s := c.snapshot()
 	var errs []error
 	if s.Phase != phaseReady {
-		errs = append(errs, fmt.Errorf("it is %s: its berth-sandbox up was cut off or still runs", s.Phase))
+		errs = append(errs, fmt.Errorf("it is %s: its berth-sandbox up was interrupted or still runs", s.Phase))
 	}
 	if s.BootID != bootID() {
-		return errors.Join(append(errs, errors.New("the machine was restarted since"))...)
+		return errors.Join(append(errs, errors.New("the machine was restarted"))...)
 	}
 	for _, p := range s.Processes {
 		if !p.Alive() {
@@ -151,7 +150,7 @@ func (c *Cluster) Health(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// anyAlive tells whether at least one process of the sandbox still runs.
+// anyAlive reports whether at least one process of the sandbox runs.
 func (s *State) anyAlive() bool {
 	if s.BootID != bootID() {
 		return false

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// makeCertificates makes every certificate and kubeconfig of the sandbox.
+// makeCertificates creates every certificate and kubeconfig of the sandbox.
 func (c *Cluster) makeCertificates() error {
 	p, err := newPKI(filepath.Join(c.dir, "pki"))
 	if err != nil {
@@ -15,7 +15,8 @@ func (c *Cluster) makeCertificates() error {
 	}
 	steps := []error{
 		p.server("etcd", "etcd", "127.0.0.1", "localhost"),
-		p.server("apiserver", "kube-apiserver", serviceIP, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
+		p.server("apiserver", "kube-apiserver", serviceIP, "127.0.0.1", "localhost", "kubernetes",
+			"kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
 		p.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
 		p.client("front-proxy", "front-proxy-client"),
 		p.client("admin", "berth-sandbox-admin", "system:masters"),
@@ -59,38 +60,44 @@ func (c *Cluster) hyperkube(name string, args ...string) launch {
 	return launch{name: name, argv: append([]string{filepath.Join(c.state.Bin, "hyperkube"), name}, args...)}
 }
 
-// startControlPlane starts etcd, the API server, the controller manager and
-// the scheduler, and waits until pods can be created.
+// startControlPlane starts etcd, the API server, the controller manager and the scheduler, and waits until pods can be
+// created.
 func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	const etcdClients, etcdPeers = "https://127.0.0.1:2379", "https://127.0.0.1:2380"
 	etcd, err := c.start(c.hyperkube("etcd",
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls="+etcdClients, "--advertise-client-urls="+etcdClients,
 		"--listen-peer-urls="+etcdPeers, "--initial-advertise-peer-urls="+etcdPeers, "--initial-cluster=default="+etcdPeers,
-		"--client-cert-auth", "--trusted-ca-file="+c.pkiPath("ca.crt"), "--cert-file="+c.pkiPath("etcd.crt"), "--key-file="+c.pkiPath("etcd.key"),
-		"--peer-client-cert-auth", "--peer-trusted-ca-file="+c.pkiPath("ca.crt"), "--peer-cert-file="+c.pkiPath("etcd.crt"), "--peer-key-file="+c.pkiPath("etcd.key"),
-		// Nothing here has to survive the machine.
+		"--client-cert-auth", "--trusted-ca-file="+c.pkiPath("ca.crt"), "--cert-file="+c.pkiPath("etcd.crt"),
+		"--key-file="+c.pkiPath("etcd.key"),
+		"--peer-client-cert-auth", "--peer-trusted-ca-file="+c.pkiPath("ca.crt"),
+		"--peer-cert-file="+c.pkiPath("etcd.crt"), "--peer-key-file="+c.pkiPath("etcd.key"),
+		// No data has to survive a crash of the machine.
 		"--unsafe-no-fsync", "--log-level=warn",
 	))
 	if err != nil {
 		return err
 	}
 	api, err := c.start(c.hyperkube("kube-apiserver",
-		"--etcd-servers="+etcdClients, "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"), "--etcd-keyfile="+c.pkiPath("etcd.key"),
+		"--etcd-servers="+etcdClients, "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"),
+		"--etcd-keyfile="+c.pkiPath("etcd.key"),
 		"--bind-address="+serviceIP, "--secure-port=443",
-		"--tls-cert-file="+c.pkiPath("apiserver.crt"), "--tls-private-key-file="+c.pkiPath("apiserver.key"), "--client-ca-file="+c.pkiPath("ca.crt"),
+		"--tls-cert-file="+c.pkiPath("apiserver.crt"), "--tls-private-key-file="+c.pkiPath("apiserver.key"),
+		"--client-ca-file="+c.pkiPath("ca.crt"),
 		"--kubelet-certificate-authority="+c.pkiPath("ca.crt"),
-		"--kubelet-client-certificate="+c.pkiPath("apiserver-kubelet-client.crt"), "--kubelet-client-key="+c.pkiPath("apiserver-kubelet-client.key"),
+		"--kubelet-client-certificate="+c.pkiPath("apiserver-kubelet-client.crt"),
+		"--kubelet-client-key="+c.pkiPath("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.pkiPath("sa.pub"), "--service-account-signing-key-file="+c.pkiPath("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--anonymous-auth=false",
 		"--service-cluster-ip-range="+serviceCIDR, "--endpoint-reconciler-type=none",
 		"--allow-privileged=true", "--profiling=false",
-		// For aggregated APIs, and because the controller manager and the
-		// scheduler complain all the time without them.
+		// Aggregated APIs need these flags, and without them the controller manager and the scheduler log errors
+		// continuously.
 		"--requestheader-client-ca-file="+c.pkiPath("ca.crt"), "--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+c.pkiPath("front-proxy.crt"), "--proxy-client-key-file="+c.pkiPath("front-proxy.key"),
 	))
 	if err != nil {
@@ -106,11 +113,13 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 
 	manager, err := c.start(c.hyperkube("kube-controller-manager",
 		"--kubeconfig="+c.pkiPath("controller-manager.conf"),
-		"--authentication-kubeconfig="+c.pkiPath("controller-manager.conf"), "--authorization-kubeconfig="+c.pkiPath("controller-manager.conf"),
+		"--authentication-kubeconfig="+c.pkiPath("controller-manager.conf"),
+		"--authorization-kubeconfig="+c.pkiPath("controller-manager.conf"),
 		"--bind-address=127.0.0.1",
-		"--root-ca-file="+c.pkiPath("ca.crt"), "--service-account-private-key-file="+c.pkiPath("sa.key"), "--use-service-account-credentials",
+		"--root-ca-file="+c.pkiPath("ca.crt"), "--service-account-private-key-file="+c.pkiPath("sa.key"),
+		"--use-service-account-credentials",
 		"--leader-elect=false", "--allocate-node-cidrs=false",
-		// Its start is bounded by its own rate limit.
+		// The default client-side rate limit would slow its start.
 		"--kube-api-qps=1000", "--kube-api-burst=1000",
 	))
 	if err != nil {
@@ -129,8 +138,8 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	return nil
 }
 
-// waitForServiceAccount waits until pods can be created: admission refuses
-// them before the controller manager has made the default service account.
+// waitForServiceAccount waits until pods can be created: admission refuses them until the controller manager has
+// created the default service account.
 func (c *Cluster) waitForServiceAccount(ctx context.Context) error {
 	return waitFor(ctx, "the default service account", c.controllers, func(ctx context.Context) error {
 		_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtimeReady asks the node's container runtime whether it can run pods.
+// runtimeReady checks that the node's container runtime can run pods.
 func (n Node) runtimeReady(ctx context.Context) error {
 	conn, err := n.dialContainerd()
 	if err != nil {

@@ -1,10 +1,8 @@
-// Package sandbox runs a real Kubernetes on one machine: etcd, the API server,
-// the controller manager, the scheduler and, per node, a kubelet with its own
-// containerd. It needs root and runc, pulls nothing, and leaves nothing behind.
+// Package sandbox runs a real Kubernetes on one machine: etcd, the API server, the controller manager, the scheduler
+// and, per node, a kubelet with its own containerd. It needs root and runc, pulls nothing, and leaves nothing behind.
 //
-// Everything it makes lies below one directory and in one cgroup, both named
-// in that directory's state file, so that a sandbox whose maker died can still
-// be found and taken away:
+// Everything that it creates is below one directory and in one cgroup, both recorded in that directory's state file, so
+// that a sandbox whose creator died can still be found and removed:
 //
 //	DIR/state.json            what was started: processes, nodes, addresses
 //	DIR/kubeconfig            cluster-admin access
@@ -18,10 +16,8 @@
 //	DIR/nodes/NAME/log        the node's /var/log
 //	DIR/nodes/NAME/sim        the node's simulated hardware
 //
-// A kubelet's device-plugin directory is hard-coded, so each node lives in a
-// mount namespace of its own in which the directories above are bind-mounted
-// to the usual places. Files and sockets in them are seen from outside in the
-// directories above; what the node mounts itself (the volumes of its pods, the
-// root filesystems of its containers) only through /proc/PID/root, where PID
-// is the node's [Node.PID].
+// A kubelet's device plugin directory is hard-coded, so each node has its own mount namespace, in which the directories
+// above are bind-mounted at the usual paths. From outside, files and sockets in them are visible in the directories
+// above; what the node mounts itself (the volumes of its pods, the root file systems of its containers) is visible only
+// through /proc/PID/root, where PID is the node's [Node.PID].
 package sandbox

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// Down takes the sandbox of a Cluster away.
+// Down removes the sandbox of a Cluster.
 func (c *Cluster) Down(ctx context.Context) error { return Down(ctx, c.dir, nil) }
 
-// Down takes the sandbox in dir away: its processes, mounts, cgroups, network
-// and files, whatever state they are in. It is no error if there is none.
+// Down removes the sandbox in dir: its processes, mounts, cgroups, network and files, whatever state they are in. A
+// missing sandbox is not an error.
 func Down(ctx context.Context, dir string, w io.Writer) error {
 	if w == nil {
 		w = io.Discard
@@ -29,7 +29,7 @@ func Down(ctx context.Context, dir string, w io.Writer) error {
 	s, err := readState(dir)
 	switch {
 	case errors.Is(err, ErrNotRunning):
-		// Only what is named after the directory; its files are not ours.
+		// Only resources named after the directory; its files do not belong to a sandbox.
 		left, err := FindLeftovers(dir)
 		if err != nil {
 			return err
@@ -62,17 +62,16 @@ func Down(ctx context.Context, dir string, w io.Writer) error {
 		return err
 	}
 	if !left.Empty() {
-		return fmt.Errorf("take sandbox down: still there: %s", left)
+		return fmt.Errorf("take sandbox down: still exists: %s", left)
 	}
 	p.step("nothing is left of the sandbox in %s", dir)
 	return nil
 }
 
-// stopProcesses ends the processes that were written down, those that hold
-// state last. Nothing is asked to drain: all of it is thrown away.
+// stopProcesses ends the recorded processes, those with state last. Nothing is drained, because all of it is discarded.
 func (s *State) stopProcesses(ctx context.Context) error {
 	if s.BootID != bootID() {
-		return nil // the PIDs are of another life of the machine
+		return nil // the PIDs are from before a restart of the machine
 	}
 	var errs []error
 	for _, v := range slices.Backward(s.Processes) {
@@ -88,8 +87,8 @@ func (l Leftovers) clear(ctx context.Context) error {
 		return err
 	}
 	for _, pid := range l.Processes {
-		// Found a moment ago in our cgroup or namespace. The start time guards
-		// the few that ended since.
+		// The PIDs were just read from the sandbox's cgroup or namespace. The start time protects against the reuse of
+		// a PID.
 		if t, err := startTime(pid); err == nil {
 			Process{PID: pid, StartTime: t}.Signal(syscall.SIGKILL)
 		}
@@ -119,7 +118,7 @@ func (l Leftovers) clear(ctx context.Context) error {
 	if l.Files == "" {
 		return nil
 	}
-	// Never through a mount: what is mounted there may be the user's.
+	// It never deletes through a mount, because the mounted files may be the user's.
 	mounts, err := readMounts("/proc/self/mountinfo")
 	if err != nil {
 		return err
@@ -127,8 +126,7 @@ func (l Leftovers) clear(ctx context.Context) error {
 	if below := mountsBelow(mounts, l.Files); len(below) > 0 {
 		return fmt.Errorf("remove %s: %v is mounted there", l.Files, below)
 	}
-	// The state file goes last, so that a removal that is cut off can be
-	// taken up again.
+	// The state file is removed last, so that an interrupted removal can be continued.
 	entries, err := os.ReadDir(l.Files)
 	if err != nil {
 		return fmt.Errorf("remove sandbox directory: %w", err)

@@ -14,21 +14,21 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/fakecri"
 )
 
-// RecordPath is where a hollow node's container runtime writes what it was
-// asked to do: lines of [fakecri.Record].
+// RecordPath is the file in which a hollow node's container runtime records its requests: lines of [fakecri.Record].
 func (n Node) RecordPath() string { return filepath.Join(n.dir(), "cri-record.jsonl") }
 
-// startFakeCRI starts the runtime of a hollow node. It listens where containerd
-// would, so that kubelet needs no other configuration.
+// startFakeCRI starts the runtime of a hollow node. It listens on containerd's socket, so that the kubelet needs no
+// other configuration.
 func (n Node) startFakeCRI(ctx context.Context) error {
-	proc, err := n.start(procFakeCRI, nil, filepath.Join(n.c.state.Bin, "berth-sandbox"), "fake-cri", "--socket", containerdSocket, "--record", n.RecordPath())
+	proc, err := n.start(procFakeCRI, nil, filepath.Join(n.c.state.Bin, "berth-sandbox"), "fake-cri", "--socket",
+		containerdSocket, "--record", n.RecordPath())
 	if err != nil {
 		return err
 	}
 	return waitFor(ctx, "fake container runtime of "+n.name, []Process{proc}, n.runtimeReady)
 }
 
-// Records returns what a hollow node's container runtime was asked to do.
+// Records returns the requests to a hollow node's container runtime.
 func (n Node) Records() ([]fakecri.Record, error) {
 	f, err := os.Open(n.RecordPath())
 	if err != nil {
@@ -48,8 +48,8 @@ func (n Node) Records() ([]fakecri.Record, error) {
 	return out, lines.Err()
 }
 
-// CreatedContainers returns the containers that a hollow node was asked to
-// create, in order, with their devices, CDI devices, mounts and environment.
+// CreatedContainers returns the requests to create containers on a hollow node, in order, with devices, CDI devices,
+// mounts and environment.
 func (n Node) CreatedContainers() ([]*runtimeapi.CreateContainerRequest, error) {
 	records, err := n.Records()
 	if err != nil {

@@ -19,12 +19,11 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
-// criNamespace is where containerd keeps what it does for kubelet.
+// criNamespace is containerd's namespace for the kubelet.
 const criNamespace = "k8s.io"
 
-// ContainerdSocket is the node's containerd socket as seen from outside. It is
-// reached through the namespace because a socket's path may have no more than
-// 107 bytes, and a sandbox's directory can be long.
+// ContainerdSocket is the outside path of the node's containerd socket. It leads through /proc/PID/root, because the
+// path of a socket is limited to 107 bytes and a sandbox's directory can be long.
 func (n Node) ContainerdSocket() string { return n.Root() + containerdSocket }
 
 func (n Node) dialContainerd() (*grpc.ClientConn, error) {
@@ -35,8 +34,7 @@ func (n Node) dialContainerd() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// ImportImage gives the node an image from an OCI layout tarball, as made by
-// [image.WriteFile].
+// ImportImage imports an image into the node from an OCI layout tarball, as written by [image.WriteFile].
 func (n Node) ImportImage(ctx context.Context, tarball string) error {
 	img, err := image.ReadFile(tarball)
 	if err != nil {
@@ -54,7 +52,8 @@ func (n Node) ImportImage(ctx context.Context, tarball string) error {
 		}
 	}
 	images := imagesapi.NewImagesClient(conn)
-	rec := &imagesapi.Image{Name: img.Name, Target: &types.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size}}
+	rec := &imagesapi.Image{Name: img.Name, Target: &types.Descriptor{MediaType: img.Target.MediaType,
+		Digest: img.Target.Digest, Size: img.Target.Size}}
 	_, err = images.Create(ctx, &imagesapi.CreateImageRequest{Image: rec})
 	if status.Code(err) == codes.AlreadyExists {
 		_, err = images.Update(ctx, &imagesapi.UpdateImageRequest{Image: rec})
@@ -72,15 +71,16 @@ func writeBlob(ctx context.Context, store contentapi.ContentClient, d image.Desc
 	}
 	const chunk = 1 << 20 // well below gRPC's limit of a message
 	ref := "import-" + filepath.Base(d.Digest)
-	// Marked as roots: the collector may run before the image names them.
+	// Marked as garbage collection roots, because the collector may run before the image refers to them.
 	labels := map[string]string{"containerd.io/gc.root": "berth-sandbox"}
 	for off := 0; ; off += chunk {
 		end := min(off+chunk, len(data))
-		req := &contentapi.WriteContentRequest{Action: contentapi.WriteAction_WRITE, Ref: ref, Offset: int64(off), Data: data[off:end], Total: d.Size, Expected: d.Digest}
+		req := &contentapi.WriteContentRequest{Action: contentapi.WriteAction_WRITE, Ref: ref, Offset: int64(off),
+			Data: data[off:end], Total: d.Size, Expected: d.Digest}
 		if end == len(data) {
 			req.Action, req.Labels = contentapi.WriteAction_COMMIT, labels
 		}
-		// A failed Send says only EOF; the reason comes from Recv.
+		// A failed Send returns only EOF; Recv returns the reason.
 		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) {
 			_, err = stream.Recv()
 		}

@@ -14,8 +14,8 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// RunInside runs a program of the host as if on the node: in its mount and network
-// namespaces, with KUBECONFIG set to one with all rights. Paths must be absolute.
+// RunInside runs a program of the host in the node's mount and network namespaces, with KUBECONFIG set to an
+// administrator's. Paths must be absolute.
 func (n Node) RunInside(ctx context.Context, streams Streams, argv ...string) error {
 	if len(argv) == 0 {
 		return errors.New("run inside node: no command given")

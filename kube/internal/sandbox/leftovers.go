@@ -36,7 +36,7 @@ func readMounts(mountinfo string) ([]mount, error) {
 	return mounts, nil
 }
 
-// parseMount reads "36 35 98:0 /root /point rw,noatime master:1 - ext4 dev opts".
+// parseMount parses "36 35 98:0 /root /point rw,noatime master:1 - ext4 dev opts".
 func parseMount(line string) (mount, bool) {
 	before, after, ok := strings.Cut(line, " - ")
 	fields, tail := strings.Fields(before), strings.Fields(after)
@@ -46,7 +46,7 @@ func parseMount(line string) (mount, bool) {
 	return mount{root: unescapeMount(fields[3]), point: unescapeMount(fields[4]), fsType: tail[0]}, true
 }
 
-// unescapeMount undoes the octal escapes of blanks and backslashes.
+// unescapeMount decodes the octal escapes of blanks and backslashes.
 func unescapeMount(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -76,8 +76,8 @@ func mountsBelow(mounts []mount, dir string) []string {
 	return points
 }
 
-// identity derives from the directory alone what the sandbox in it is called,
-// so that its cgroup is found even without a state file.
+// identity derives the sandbox's name and cgroup from the directory alone, so that its cgroup is found even without a
+// state file.
 func identity(dir string) (id, cgroup string) {
 	h := fnv.New32a()
 	h.Write([]byte(dir))
@@ -85,7 +85,7 @@ func identity(dir string) (id, cgroup string) {
 	return id, "/berth-sandbox-" + id
 }
 
-// Leftovers is what a sandbox still holds on the machine.
+// Leftovers are the resources of a sandbox that still exist on the machine.
 type Leftovers struct {
 	Processes []int
 	Mounts    []string
@@ -93,7 +93,7 @@ type Leftovers struct {
 	Files     string
 }
 
-// Empty tells that nothing is left.
+// Empty reports whether nothing is left.
 func (l Leftovers) Empty() bool {
 	return len(l.Processes) == 0 && len(l.Mounts) == 0 && len(l.Cgroups) == 0 && l.Files == ""
 }
@@ -119,9 +119,8 @@ func (l Leftovers) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// FindLeftovers looks for everything a sandbox in dir may have left: by its
-// cgroup, by the mount tables, and by its directory. It trusts no
-// state file.
+// FindLeftovers finds everything that a sandbox in dir may have left: by its cgroup, the mount tables, and its
+// directory. It does not rely on a state file.
 func FindLeftovers(dir string) (Leftovers, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -152,9 +151,8 @@ func FindLeftovers(dir string) (Leftovers, error) {
 	return l, nil
 }
 
-// namespaceMembers finds the processes that live in a mount namespace of a
-// node: those whose /run is a directory of the sandbox. It catches what left
-// the sandbox's cgroup.
+// namespaceMembers finds the processes in a mount namespace of a node: those whose /run is a directory of the sandbox.
+// This finds processes that have left the sandbox's cgroup.
 func namespaceMembers(proc, dir string) []int {
 	entries, _ := os.ReadDir(proc)
 	var pids []int
@@ -165,11 +163,11 @@ func namespaceMembers(proc, dir string) []int {
 		}
 		mounts, err := readMounts(filepath.Join(proc, e.Name(), "mountinfo"))
 		if err != nil {
-			continue // it ended meanwhile
+			continue // the process has ended
 		}
 		for _, m := range mounts {
-			// The root field starts at the filesystem's own root: where the
-			// sandbox is on a filesystem mounted elsewhere, it is a suffix.
+			// The root field is relative to the file system: if the sandbox is on a file system mounted elsewhere, it
+			// is a suffix of the path.
 			if m.point == runMount && strings.HasSuffix(m.root, "/run") && strings.Contains(m.root, "/nodes/") {
 				head, _, _ := strings.Cut(m.root, "/nodes/")
 				if head != "" && (head == dir || strings.HasSuffix(dir, head) && sameMount(dir, head)) {
@@ -182,8 +180,7 @@ func namespaceMembers(proc, dir string) []int {
 	return pids
 }
 
-// sameMount tells whether head is dir as named from the root of the filesystem
-// that dir is on.
+// sameMount reports whether head is dir as named from the root of the file system that contains dir.
 func sameMount(dir, head string) bool {
 	mounts, err := readMounts("/proc/self/mountinfo")
 	if err != nil {
@@ -199,7 +196,7 @@ func sameMount(dir, head string) bool {
 	return filepath.Join(best.root, rel) == head
 }
 
-// unmountAll detaches the mount points, which come deepest first.
+// unmountAll detaches the mount points, which are sorted deepest first.
 func unmountAll(points []string) error {
 	var errs []error
 	for _, p := range points {

@@ -46,9 +46,11 @@ func TestDetectCgroups(t *testing.T) {
 		table string
 		want  *cgroupFS
 	}{
-		"v1 with v2 beside it": {table, &cgroupFS{roots: []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu,cpuacct"}, beside: []string{"/sys/fs/cgroup/unified"}}},
-		"v2":                   {"32 22 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", &cgroupFS{v2: true, roots: []string{"/sys/fs/cgroup"}}},
-		"none":                 {"22 1 254:0 / / rw - ext4 /dev/vda rw\n", nil},
+		"v1 with v2 beside it": {table, &cgroupFS{roots: []string{"/sys/fs/cgroup/pids",
+			"/sys/fs/cgroup/cpu,cpuacct"}, beside: []string{"/sys/fs/cgroup/unified"}}},
+		"v2": {"32 22 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			&cgroupFS{v2: true, roots: []string{"/sys/fs/cgroup"}}},
+		"none": {"22 1 254:0 / / rw - ext4 /dev/vda rw\n", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := detectCgroups(write(t, filepath.Join(t.TempDir(), "mountinfo"), c.table))
@@ -116,7 +118,7 @@ func TestBorrowedDirs(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := []string{mine, full, theirs}
-	for range 2 { // the second sandbox finds them made
+	for range 2 { // the second sandbox finds existing directories
 		release, err := borrowDirs(dirs)
 		if err != nil {
 			t.Skip("skipped: ", err)
@@ -165,7 +167,8 @@ func TestOptionsRefuse(t *testing.T) {
 }
 
 func TestDecodeObjects(t *testing.T) {
-	got, err := decodeObjects(strings.NewReader("---\n# nothing\n---\nkind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}\n"))
+	got, err := decodeObjects(strings.NewReader("---\n# nothing\n---\nkind: Pod\nmetadata: {name: a}\n---\n" +
+		"kind: Pod\nmetadata: {name: b}\n"))
 	if err != nil || len(got) != 2 || got[1].GetName() != "b" {
 		t.Errorf("two pods: got %v, %v", got, err)
 	}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runMount is where a node's private /run is mounted; /var/run leads there.
+// runMount is where a node's private /run is mounted; /var/run is a link to it.
 const runMount = "/run"
 
-// binds are a node's own directories and where the node has them.
+// binds lists a node's own directories with their paths inside the node.
 func binds(nodeDir string) [][2]string {
 	return [][2]string{
 		{filepath.Join(nodeDir, "kubelet"), "/var/lib/kubelet"},
@@ -26,9 +26,8 @@ func binds(nodeDir string) [][2]string {
 	}
 }
 
-// makeNodeNamespace gives this thread a mount namespace of its own with the
-// node's directories in place. Nothing mounted in it reaches the host, and
-// within it mounts are shared, as kubelet needs for mount propagation.
+// makeNodeNamespace gives this thread its own mount namespace with the node's directories. Its mounts are not visible
+// on the host; within it mounts are shared, which the kubelet needs for mount propagation.
 func makeNodeNamespace(nodeDir string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
@@ -54,8 +53,7 @@ func enterNamespace(pid int) error {
 		return fmt.Errorf("open mount namespace of pid %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	// Threads of a process share their root and working directory; a mount
-	// namespace can only be entered without that.
+	// Threads of a process share their root and working directory, which prevents entering a mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare filesystem attributes: %w", err)
 	}
@@ -65,18 +63,16 @@ func enterNamespace(pid int) error {
 	return nil
 }
 
-// borrowed are the directories that a node mounts over and that a machine
-// without Kubernetes lacks. Those made here hold a mark, so that the last
-// sandbox that needs them removes them, whichever made them.
+// borrowed lists the directories that a node mounts over and that a machine without Kubernetes lacks. A directory
+// created here contains a mark, so that the last sandbox that needs it removes it, whichever created it.
 func borrowed() []string {
 	return []string{"/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc/cdi"}
 }
 
 const borrowMark = ".made-by-berth-sandbox"
 
-// lockBorrowed keeps one sandbox from removing a directory that another is
-// about to mount on. It locks a directory that is always there, so the lock
-// itself leaves no file; it ends with the process at the latest.
+// lockBorrowed prevents a sandbox from removing a directory that another one is about to mount on. It locks a directory
+// that always exists, so the lock leaves no file; the lock ends with the process at the latest.
 func lockBorrowed(how int) (unlock func(), err error) {
 	fd, err := unix.Open("/var/lib", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -89,8 +85,8 @@ func lockBorrowed(how int) (unlock func(), err error) {
 	return func() { unix.Close(fd) }, nil
 }
 
-// borrowDirs makes the directories that are missing. Until release is called
-// no other sandbox removes them; from then on a mount has to be there.
+// borrowDirs creates the missing directories. Until release is called, no other sandbox removes them; after that, a
+// mount must protect them.
 func borrowDirs(dirs []string) (release func(), err error) {
 	unlock, err := lockBorrowed(unix.LOCK_SH)
 	if err != nil {
@@ -112,9 +108,8 @@ func borrowDirs(dirs []string) (release func(), err error) {
 	return unlock, nil
 }
 
-// returnDirs removes directories that were borrowed, hold nothing, and that no
-// process on the machine has a mount on: removing a directory would take the
-// mount of another sandbox away with it.
+// returnDirs removes borrowed directories that are empty and on which no process of the machine has a mount: removing a
+// directory would also remove the mount of another sandbox.
 func returnDirs(dirs []string) error {
 	unlock, err := lockBorrowed(unix.LOCK_EX)
 	if err != nil {
@@ -145,7 +140,7 @@ func mountPointsInUse(proc string, dirs []string) []string {
 	for _, table := range tables {
 		mounts, err := readMounts(table)
 		if err != nil {
-			continue // the process ended meanwhile
+			continue // the process has ended
 		}
 		for _, m := range mounts {
 			if slices.Contains(dirs, m.point) && !slices.Contains(used, m.point) {

@@ -13,30 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sandbox lives in a network namespace of its own, so that it meets no address,
-// port or rule of the machine: inside it every port is the usual one, and nothing
-// of it can be reached from outside but the API server, through a forwarder that
-// listens on 127.0.0.1.
+// A sandbox has its own network namespace, so that it cannot conflict with an address, port or rule of the machine.
+// Inside it every port is the usual one, and nothing in it can be reached from outside except the API server, through a
+// forwarder that listens on 127.0.0.1.
 //
-// Inside is one bridge with 10.64.0.0/16 on it. Node i has the address 10.64.i.1
-// and gives its pods the rest of 10.64.i.0/24; services are 10.64.255.0/24, of
-// which the first, the API server's, is a real address of the bridge, so that
-// clients in pods find it where they expect it although there is no kube-proxy.
-// All pods share one segment, so nothing is routed or translated.
+// Inside is one bridge with 10.64.0.0/16. Node i has the address 10.64.i.1 and assigns the rest of 10.64.i.0/24 to its
+// pods. Services are 10.64.255.0/24; the first address, the API server's, is a real address of the bridge, so that
+// clients in pods reach it although there is no kube-proxy. All pods share one segment, so nothing is routed or
+// translated.
 const (
 	bridge      = "berth0"
 	network     = "10.64"
 	serviceIP   = network + ".255.1"
 	serviceCIDR = network + ".255.0/24"
-	// apiServerInside is where the sandbox's own programs find the API server.
+	// apiServerInside is the address of the API server for the sandbox's own programs.
 	apiServerInside = "https://" + serviceIP + ":443"
 	kubeletPort     = 10250
-	// bridgeMAC is set because a bridge otherwise has the lowest address of its ports, which
-	// changes as pods come and go, and with it the API server is lost to the pods that
-	// have the old one in their ARP tables.
+	// bridgeMAC is set because a bridge otherwise takes the lowest address of its ports. That address changes as pods
+	// come and go, and pods with the old one in their ARP tables would lose the API server.
 	bridgeMAC = "0a:58:0a:40:ff:01"
-	// healthzPorts is the first of the kubelets' healthz ports, which are all on
-	// the namespace's one loopback address.
+	// healthzPorts is the first of the kubelets' healthz ports, which share the namespace's loopback address.
 	healthzPorts = 10300
 )
 
@@ -48,7 +44,7 @@ const (
 
 func nodeIP(index int) string { return fmt.Sprintf("%s.%d.1", network, index) }
 
-// makeNetwork makes the namespace, held by a process, with the bridge in it.
+// makeNetwork creates the namespace, which a process keeps alive, with the bridge in it.
 func (c *Cluster) makeNetwork(ctx context.Context) error {
 	_, err := c.start(launch{
 		name: procNetwork, argv: []string{filepath.Join(c.state.Bin, "workload"), "pause"}, outside: true,
@@ -81,7 +77,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	})
 }
 
-// inNetwork runs f on a thread that is in the sandbox's network namespace.
+// inNetwork runs f on a thread in the sandbox's network namespace.
 func (c *Cluster) inNetwork(f func() error) error {
 	return onFreshThread(func() error {
 		if err := c.enterNetwork(); err != nil {
@@ -108,8 +104,7 @@ func (c *Cluster) enterNetwork() error {
 	return nil
 }
 
-// DialInside connects to an address inside the sandbox's network, which must be an
-// IP address with a port.
+// DialInside connects to an address inside the sandbox's network, which must be an IP address with a port.
 func (c *Cluster) DialInside(ctx context.Context, kind, address string) (net.Conn, error) {
 	var conn net.Conn
 	err := c.inNetwork(func() error {
@@ -120,9 +115,8 @@ func (c *Cluster) DialInside(ctx context.Context, kind, address string) (net.Con
 	return conn, err
 }
 
-// openForwarder chooses the port of 127.0.0.1 at which the API server is seen from
-// outside, and starts what forwards it. The forwarder is inside and inherits a
-// socket that is outside.
+// openForwarder chooses the port of 127.0.0.1 at which the API server is reachable from outside, and starts the
+// forwarder. The forwarder runs inside and inherits a socket from outside.
 func (c *Cluster) openForwarder() error {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -45,27 +45,26 @@ func (n Node) state() NodeState {
 
 func (n Node) dir() string { return filepath.Join(n.c.dir, "nodes", n.name) }
 
-// Hollow tells that the node's container runtime only records.
+// Hollow reports whether the node's container runtime only records.
 func (n Node) Hollow() bool { return n.state().Hollow }
 
-// KubeletDir is the node's /var/lib/kubelet as seen from outside. The volumes
-// of pods are mounts of the node and are seen below Root only.
+// KubeletDir is the outside path of the node's /var/lib/kubelet. The volumes of pods are mounts of the node and are
+// visible below Root only.
 func (n Node) KubeletDir() string { return filepath.Join(n.dir(), "kubelet") }
 
-// CDIDir is the node's /var/run/cdi as seen from outside.
+// CDIDir is the outside path of the node's /var/run/cdi.
 func (n Node) CDIDir() string { return filepath.Join(n.dir(), "run", "cdi") }
 
-// EtcCDIDir is the node's /etc/cdi as seen from outside.
+// EtcCDIDir is the outside path of the node's /etc/cdi.
 func (n Node) EtcCDIDir() string { return filepath.Join(n.dir(), "etc-cdi") }
 
-// SimDir is the node's simulated hardware, the same inside and outside.
+// SimDir is the node's simulated hardware; the path is the same inside and outside.
 func (n Node) SimDir() string { return filepath.Join(n.dir(), "sim") }
 
-// Root is the node's root directory as the node sees it.
+// Root is the node's root directory as its processes see it.
 func (n Node) Root() string { return fmt.Sprintf("/proc/%d/root", n.PID()) }
 
-// PID is a process that lives in the node's mount namespace as long as the
-// node does.
+// PID is a process that stays in the node's mount namespace for the node's lifetime.
 func (n Node) PID() int { return n.process(procHolder).PID }
 
 // Cgroup is the node's cgroup, relative to the root of a hierarchy.
@@ -92,8 +91,7 @@ func (n Node) start(name string, env []string, argv ...string) (Process, error) 
 	}})
 }
 
-// Exec runs a program of the host inside the node's mount namespace and
-// returns what it printed.
+// Exec runs a program of the host inside the node's mount namespace and returns its output.
 func (n Node) Exec(ctx context.Context, argv ...string) ([]byte, error) {
 	if len(argv) == 0 {
 		return nil, errors.New("run in node: no command given")
@@ -113,14 +111,15 @@ func (n Node) Exec(ctx context.Context, argv ...string) ([]byte, error) {
 	return out, nil
 }
 
-// makeNode makes the node's directories, cgroup and mount namespace.
+// makeNode creates the node's directories, cgroup and mount namespace.
 func (n Node) makeNode() error {
-	for _, dir := range []string{"kubelet", "cni/conf", "cni/state", "lib-berth", "etc-cdi", "log", "run/cdi", "run/containerd", "containerd", "config"} {
+	for _, dir := range []string{"kubelet", "cni/conf", "cni/state", "lib-berth", "etc-cdi", "log", "run/cdi",
+		"run/containerd", "containerd", "config"} {
 		if err := os.MkdirAll(filepath.Join(n.dir(), dir), 0o755); err != nil {
 			return fmt.Errorf("make node %s: %w", n.name, err)
 		}
 	}
-	// Nothing of the host's resolver: a sandbox has no name service.
+	// The host's resolver is not used: a sandbox has no name service.
 	if err := os.WriteFile(filepath.Join(n.dir(), "config", "resolv.conf"), nil, 0o644); err != nil {
 		return fmt.Errorf("make node %s: %w", n.name, err)
 	}
@@ -144,8 +143,7 @@ func (n Node) makeNode() error {
 	})
 }
 
-// StartKubelet starts the node's kubelet and waits until it is healthy and
-// takes registrations of device plugins.
+// StartKubelet starts the node's kubelet and waits until it is healthy and accepts registrations of device plugins.
 func (n Node) StartKubelet(ctx context.Context) error {
 	if p := n.process(procKubelet); p.Alive() {
 		return nil
@@ -206,7 +204,7 @@ func (n Node) stop(ctx context.Context, name string, sig syscall.Signal) error {
 	return n.c.update(func(s *State) { s.dropProcess(n.name, name) })
 }
 
-// WaitReady waits until the API server says that the node is ready.
+// WaitReady waits until the API server reports that the node is ready.
 func (n Node) WaitReady(ctx context.Context) error {
 	return waitFor(ctx, "node "+n.name+" to be Ready", []Process{n.process(procKubelet)}, func(ctx context.Context) error {
 		node, err := n.c.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})

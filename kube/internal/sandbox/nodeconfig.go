@@ -29,13 +29,12 @@ func (n Node) kubeletArgv() []string {
 		"--config="+n.config("kubelet.json"),
 		"--kubeconfig="+n.c.pkiPath("kubelet-"+n.name+".conf"),
 		"--hostname-override="+n.name, "--node-ip="+st.IP, "--node-labels="+labels,
-		// At this level kubelet tells how it came to each allocation.
+		// At this level the kubelet logs how it made each allocation.
 		"--v=4",
 	).argv
 }
 
-// writeKubeletConfig writes the node's KubeletConfiguration, with the caller's
-// settings laid over it.
+// writeKubeletConfig writes the node's KubeletConfiguration, merged with the caller's settings.
 func (n Node) writeKubeletConfig(overlay map[string]any) error {
 	st := n.state()
 	cfg := map[string]any{
@@ -65,15 +64,16 @@ func (n Node) writeKubeletConfig(overlay map[string]any) error {
 		"volumePluginDir":     "/var/lib/kubelet/volume-plugins",
 		"serializeImagePulls": false,
 		"maxPods":             250,
-		// Images are imported once and cannot be pulled again, and how full
-		// the host's disk is says nothing about a sandbox.
+		// Images are imported once and cannot be pulled again, and the usage of the host's disk is not relevant to a
+		// sandbox.
 		"imageGCHighThresholdPercent": 100,
-		"evictionHard":                map[string]any{"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
-		// A change of the devices shows in the node's status this soon.
+		"evictionHard": map[string]any{"memory.available": "0%", "nodefs.available": "0%",
+			"nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"},
+		// A change of the devices appears in the node's status within this time.
 		"nodeStatusUpdateFrequency": "2s",
 	}
 	if st.Hollow {
-		// A pod without an opinion goes to a node that really runs it.
+		// The taint keeps pods without a toleration on nodes that run containers.
 		cfg["registerWithTaints"] = []any{map[string]any{"key": HollowLabel, "value": "true", "effect": "NoSchedule"}}
 	}
 	maps.Copy(cfg, overlay)
@@ -87,8 +87,7 @@ func (n Node) writeKubeletConfig(overlay map[string]any) error {
 	return nil
 }
 
-// writeContainerdConfig writes the configuration of the node's containerd and
-// of its pod network.
+// writeContainerdConfig writes the configuration of the node's containerd and of its pod network.
 func (n Node) writeContainerdConfig() error {
 	runc, err := lookPath("runc")
 	if err != nil {
@@ -103,7 +102,7 @@ func (n Node) writeContainerdConfig() error {
 		`version = 3`,
 		`root = ` + q(filepath.Join(n.dir(), "containerd")),
 		`state = "/run/containerd"`,
-		// What a sandbox has no use for; opt would make /opt/containerd.
+		// Plugins that a sandbox does not need; opt would create /opt/containerd.
 		`disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart", "io.containerd.nri.v1.nri", "io.containerd.image-verifier.v1.bindir", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", "io.containerd.internal.v1.tracing"]`,
 		`[plugins."io.containerd.server.v1.grpc"]`,
 		`  address = ` + q(containerdSocket),
@@ -152,8 +151,9 @@ func (n Node) writeCNIConfig() error {
 			"ipam": map[string]any{
 				"type":    "host-local",
 				"dataDir": filepath.Join(n.dir(), "cni", "state", "networks"),
-				"ranges":  []any{[]any{map[string]any{"subnet": network + ".0.0/16", "rangeStart": part + "2", "rangeEnd": part + "254", "gateway": st.IP}}},
-				"routes":  []any{map[string]any{"dst": "0.0.0.0/0"}},
+				"ranges": []any{[]any{map[string]any{"subnet": network + ".0.0/16", "rangeStart": part + "2",
+					"rangeEnd": part + "254", "gateway": st.IP}}},
+				"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
 			},
 		}},
 	}
@@ -167,8 +167,8 @@ func (n Node) writeCNIConfig() error {
 	return nil
 }
 
-// snapshotter is overlayfs where the filesystem below the sandbox can carry
-// one (a container's own overlay often cannot), and plain copies elsewhere.
+// snapshotter returns overlayfs if the file system below the sandbox supports it (a container's own overlay often does
+// not), and native otherwise.
 func snapshotter(nodeDir string) string {
 	probe, err := os.MkdirTemp(nodeDir, "probe-")
 	if err != nil {
@@ -181,7 +181,7 @@ func snapshotter(nodeDir string) string {
 			return "native"
 		}
 	}
-	// Paths below the probe: one with a colon or comma would end the option.
+	// The paths are relative to the probe: a colon or comma in a path would end the option.
 	opts := "lowerdir=" + at("lower") + ",upperdir=" + at("upper") + ",workdir=" + at("work")
 	if err := unix.Mount("overlay", at("merged"), "overlay", 0, opts); err != nil {
 		return "native"

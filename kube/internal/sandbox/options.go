@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// DefaultDir is where a sandbox lives unless told otherwise.
+// DefaultDir is the default directory of a sandbox.
 const DefaultDir = "/var/lib/berth-sandbox"
 
 // Images that every node of a sandbox has. Nothing is ever pulled.
@@ -19,32 +19,29 @@ const (
 	WorkloadImage = "berth.dev/workload:sandbox"
 )
 
-// Options says what [Up] makes.
+// Options are the arguments of [Up].
 type Options struct {
-	// Dir holds everything of the sandbox. Default: DefaultDir.
+	// Dir contains everything of the sandbox. Default: DefaultDir.
 	Dir string
-	// Bin holds hyperkube, containerd, containerd-shim-runc-v2 and workload;
-	// with Profile also berth and berth-agent; with Hollow also berth-sandbox.
-	// Default: the directory of the running executable.
+	// Bin contains hyperkube, containerd, containerd-shim-runc-v2 and workload; with Profile also berth and
+	// berth-agent; with Hollow also berth-sandbox. Default: the directory of the running executable.
 	Bin string
 	// Nodes is the number of nodes that run containers. Default: 1.
 	Nodes int
-	// Hollow is the number of further nodes whose kubelet is real but whose
-	// container runtime only records what it was asked to create. They have
-	// the label and the taint HollowLabel=true:NoSchedule.
+	// Hollow is the number of further nodes whose kubelet is real but whose container runtime only records the
+	// requests. They have the label and the taint HollowLabel=true:NoSchedule.
 	Hollow int
-	// Profile names the simulated hardware of every node, "" for none.
+	// Profile is the simulated hardware of every node, "" for none.
 	Profile string
 	// NoAgent leaves berth-agent out although the nodes have hardware.
 	NoAgent bool
 	// AgentArgs are added to the arguments of every berth-agent.
 	AgentArgs []string
-	// Manifests are files or folders of Kubernetes objects to create before
-	// the agents start.
+	// Manifests are files or folders of Kubernetes objects to create before the agents start.
 	Manifests []string
-	// KubeletConfig is laid over the KubeletConfiguration of every node.
+	// KubeletConfig is merged into the KubeletConfiguration of every node.
 	KubeletConfig map[string]any
-	// Progress gets a line per step. Default: none.
+	// Progress receives a line per step. Default: none.
 	Progress io.Writer
 }
 
@@ -57,10 +54,12 @@ func (o *Options) complete() error {
 		return fmt.Errorf("resolve --dir: %w", err)
 	}
 	o.Dir = dir
-	// These are hidden inside a node by its own mounts.
-	for _, taken := range []string{"/run", "/var/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni", "/var/lib/berth", "/etc", "/proc", "/sys", "/dev"} {
+	// A node's own mounts hide these directories.
+	for _, taken := range []string{"/run", "/var/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni",
+		"/var/lib/berth", "/etc", "/proc", "/sys", "/dev"} {
 		if dir == taken || strings.HasPrefix(dir, taken+"/") {
-			return fmt.Errorf("--dir %s: a sandbox cannot live below %s, because its nodes have a %s of their own; choose another directory, for example %s", dir, taken, taken, DefaultDir)
+			return fmt.Errorf("--dir %s: a sandbox cannot be below %s, because its nodes have their own %s; choose "+
+				"another directory, for example %s", dir, taken, taken, DefaultDir)
 		}
 	}
 	if o.Bin == "" {
@@ -87,7 +86,7 @@ func (o *Options) complete() error {
 
 func (o *Options) wantsAgent() bool { return o.Profile != "" && !o.NoAgent }
 
-// progress prints steps with the seconds since it was made.
+// progress prints steps with the seconds since its creation.
 type progress struct {
 	w     io.Writer
 	start time.Time

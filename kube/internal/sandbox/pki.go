@@ -19,8 +19,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// pki makes the certificates of a sandbox. The CA's key is kept in the
-// directory so that a node can be given a certificate later.
+// pki creates the certificates of a sandbox. The CA's key stays in the directory, so that certificates for nodes can be
+// issued later.
 type pki struct {
 	dir  string
 	cert *x509.Certificate
@@ -39,7 +39,7 @@ func newPKI(dir string) (*pki, error) {
 	if err := p.issue("ca", p.cert, key); err != nil {
 		return nil, err
 	}
-	// Service-account tokens are signed with a key of their own.
+	// Service account tokens are signed with a separate key.
 	sa, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make service-account key: %w", err)
@@ -69,12 +69,12 @@ func template(subject pkix.Name) *x509.Certificate {
 
 func (p *pki) path(name string) string { return filepath.Join(p.dir, name) }
 
-// client makes NAME.crt and NAME.key for a user in the given groups.
+// client creates NAME.crt and NAME.key for a user in the given groups.
 func (p *pki) client(name, user string, groups ...string) error {
 	return p.pair(name, template(pkix.Name{CommonName: user, Organization: groups}))
 }
 
-// server makes NAME.crt and NAME.key for the given DNS names and addresses.
+// server creates NAME.crt and NAME.key for the given DNS names and addresses.
 func (p *pki) server(name, subject string, hosts ...string) error {
 	t := template(pkix.Name{CommonName: subject})
 	for _, h := range hosts {

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// poll is how often the helpers below look again.
+// poll is the polling interval of the helpers below.
 const poll = 50 * time.Millisecond
 
-// CreatePod creates a pod, in the namespace "default" unless it names another.
+// CreatePod creates a pod, in the namespace "default" unless it specifies another.
 func (c *Cluster) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	ns := pod.Namespace
 	if ns == "" {
@@ -30,9 +30,8 @@ func (c *Cluster) CreatePod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, 
 	return made, nil
 }
 
-// DeletePodAndWait deletes a pod and waits until it is gone from the API,
-// which is after its containers have ended. grace is in seconds; -1 takes the
-// pod's own.
+// DeletePodAndWait deletes a pod and waits until the API no longer has it, which is after its containers have ended.
+// grace is in seconds; -1 uses the pod's own.
 func (c *Cluster) DeletePodAndWait(ctx context.Context, ns, name string, grace int64) error {
 	opts := metav1.DeleteOptions{}
 	if grace >= 0 {
@@ -86,7 +85,7 @@ func (c *Cluster) PodLogs(ctx context.Context, ns, pod, container string) (strin
 	return string(data), nil
 }
 
-// ImportImage gives an image to every node that runs containers.
+// ImportImage imports an image into every node that runs containers.
 func (c *Cluster) ImportImage(ctx context.Context, tarball string) error {
 	for _, n := range c.Nodes() {
 		if n.Hollow() {

@@ -11,7 +11,7 @@ import (
 // RequirementsError lists what the machine lacks to run a sandbox.
 type RequirementsError struct{ Missing []Missing }
 
-// Missing is one thing a machine lacks, and how to get it.
+// Missing is one missing requirement, with its fix.
 type Missing struct{ What, Fix string }
 
 func (e *RequirementsError) Error() string {
@@ -26,8 +26,7 @@ func (e *RequirementsError) Error() string {
 // cniDirs are where distributions keep the CNI plugins.
 func cniDirs() []string { return []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"} }
 
-// CheckMachine reports what the machine itself lacks: root, runc and the
-// network tools. It returns nil or a *RequirementsError.
+// CheckMachine returns a *RequirementsError if root, runc or the network tools are missing, or nil.
 func CheckMachine() error {
 	var e RequirementsError
 	if os.Geteuid() != 0 {
@@ -42,7 +41,8 @@ func CheckMachine() error {
 		e.Missing = append(e.Missing, Missing{err.Error(), "apt-get install -y containernetworking-plugins"})
 	}
 	if _, err := detectCgroups("/proc/self/mountinfo"); err != nil {
-		e.Missing = append(e.Missing, Missing{err.Error(), "mount the cgroup filesystem, or run on a machine (or in a privileged container) that has it"})
+		e.Missing = append(e.Missing, Missing{err.Error(),
+			"mount the cgroup filesystem, or run on a machine (or in a privileged container) that has it"})
 	}
 	if len(e.Missing) > 0 {
 		return &e
@@ -84,7 +84,7 @@ func checkBinaries(o Options) error {
 	return nil
 }
 
-// lookPath also looks where a user's PATH often lacks: the sbin directories.
+// lookPath also searches the sbin directories, which a user's PATH often lacks.
 func lookPath(name string) (string, error) {
 	if p, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(p)

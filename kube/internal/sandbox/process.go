@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startTime is field 22 of /proc/PID/stat. Together with the PID it names a
-// process for as long as the machine is up, which a PID alone does not.
+// startTime returns field 22 of /proc/PID/stat. Together with the PID it identifies a process until the machine
+// restarts, which a PID alone does not.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -28,7 +28,7 @@ func startTime(pid int) (uint64, error) {
 }
 
 func parseStartTime(stat []byte) (uint64, error) {
-	// The command name, in parentheses, may itself hold spaces and parentheses.
+	// The command name, in parentheses, may itself contain spaces and parentheses.
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
 		return 0, fmt.Errorf("parse /proc/PID/stat: no command name in %q", stat)
@@ -44,8 +44,7 @@ func parseStartTime(stat []byte) (uint64, error) {
 	return strconv.ParseUint(fields[afterName], 10, 64)
 }
 
-// Alive tells whether the process still runs, and is not another one that got
-// the same PID.
+// Alive reports whether the process runs; it returns false if another process has the same PID.
 func (p Process) Alive() bool {
 	if p.PID == 0 {
 		return false
@@ -59,8 +58,7 @@ func (p Process) Signal(sig syscall.Signal) error {
 	if p.PID == 0 {
 		return os.ErrProcessDone
 	}
-	// The descriptor pins the process: what it names cannot be recycled
-	// between the check and the signal.
+	// The descriptor pins the process: its PID cannot be reused between the check and the signal.
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return os.ErrProcessDone
@@ -72,7 +70,7 @@ func (p Process) Signal(sig syscall.Signal) error {
 	return unix.PidfdSendSignal(fd, sig, nil, 0)
 }
 
-// Stop sends sig and waits until the process is gone; after grace it is killed.
+// Stop sends sig and waits until the process has ended; after grace it is killed.
 func (p Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Duration) error {
 	if p.PID == 0 {
 		return nil
@@ -90,8 +88,8 @@ func (p Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durati
 	}
 	killAt := time.Now().Add(grace)
 	for {
-		// The descriptor is readable once all threads are gone, and with them
-		// the ports and files. /proc calls the process dead a little earlier.
+		// The descriptor becomes readable when all threads have ended and their ports and files are released; /proc
+		// reports the process as dead a little earlier.
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for the end of %s (pid %d): %w", p.Name, p.PID, err)
@@ -120,13 +118,12 @@ type launch struct {
 	outside bool
 	// files are inherited as descriptors from 3.
 	files []*os.File
-	// enter runs on the thread that will fork, for example to change its
-	// mount namespace, which the child inherits.
+	// enter runs on the thread that will fork, for example to change its mount namespace, which the child inherits.
 	enter func() error
 }
 
-// start runs a process that outlives this one, writes it down first, and puts
-// it into the sandbox's cgroup before it can fork.
+// start starts a process that outlives this one. It records the process first, and moves it into the sandbox's cgroup
+// before it can fork.
 func (c *Cluster) start(l launch) (Process, error) {
 	p := Process{Name: l.name, Node: l.node, Argv: l.argv, Log: c.logPath(l.node, l.name)}
 	if err := c.update(func(s *State) { s.setProcess(p) }); err != nil {
@@ -166,18 +163,18 @@ func (c *Cluster) start(l launch) (Process, error) {
 	}
 	p.PID = cmd.Process.Pid
 	p.StartTime, err = startTime(p.PID)
-	// Reaped here when it ends before us; by init otherwise.
+	// This process reaps the child if it ends first; otherwise init does.
 	go cmd.Wait()
 	if err != nil {
-		return p, fmt.Errorf("start %s: it ended at once; see %s", l.name, p.Log)
+		return p, fmt.Errorf("start %s: it ended immediately; see %s", l.name, p.Log)
 	}
 	pidFile := filepath.Join(c.dir, "run", strings.TrimPrefix(l.node+"-"+l.name, "-")+".pid")
 	err = os.WriteFile(pidFile, []byte(strconv.Itoa(p.PID)+"\n"), 0o644)
 	return p, errors.Join(err, c.update(func(s *State) { s.setProcess(p) }))
 }
 
-// childEnv is the environment of every process of the sandbox: none of the
-// caller's, so that a proxy setting or a KUBECONFIG changes nothing.
+// childEnv is the environment of every process of the sandbox. It contains nothing of the caller's, so that a proxy
+// setting or a KUBECONFIG has no effect.
 func (c *Cluster) childEnv() []string {
 	return []string{
 		"PATH=" + c.state.Bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -186,15 +183,15 @@ func (c *Cluster) childEnv() []string {
 	}
 }
 
-// onFreshThread runs f on a thread that is thrown away afterwards, so that f
-// may change the thread's namespaces and cgroup.
+// onFreshThread runs f on a new thread that is discarded afterwards, so that f may change the thread's namespaces and
+// cgroup.
 func onFreshThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot be thrown away, and /proc/self shows its
-			// namespaces. Hold it while another thread does the work.
+			// The main thread cannot be discarded, and /proc/self shows its namespaces. Block it while another thread
+			// runs f.
 			done <- onFreshThread(f)
 			runtime.UnlockOSThread()
 			return
@@ -217,7 +214,7 @@ func tail(path string, lines int) string {
 	return strings.Join(all, "\n")
 }
 
-// waitFor polls ok until it is true, one of the processes dies, or ctx ends.
+// waitFor polls ok until it succeeds, one of the processes ends, or ctx ends.
 func waitFor(ctx context.Context, what string, procs []Process, ok func(context.Context) error) error {
 	var last error
 	for {

@@ -17,15 +17,14 @@ const (
 	maxNodes     = 200
 )
 
-// Phases of a sandbox. Only a Ready one is used; any other can be taken down.
+// Phases of a sandbox. Only a Ready sandbox can be used; any can be removed.
 const (
 	phaseStarting = "starting"
 	phaseReady    = "ready"
 	phaseStopping = "stopping"
 )
 
-// State is DIR/state.json: everything `down` has to know, written before each
-// thing it tells of is made.
+// State is DIR/state.json: everything that `down` needs. Each item is recorded before it is created.
 type State struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
@@ -41,8 +40,7 @@ type State struct {
 	Nodes     []NodeState       `json:"nodes"`
 }
 
-// Process is one process of the sandbox. PID is 0 between the moment it is
-// written down and the moment it runs.
+// Process is one process of the sandbox. PID is 0 from the time it is recorded until it runs.
 type Process struct {
 	Name      string   `json:"name"`
 	Node      string   `json:"node,omitempty"`
@@ -52,7 +50,7 @@ type Process struct {
 	Log       string   `json:"log"`
 }
 
-// NodeState is what a node needs to be started again.
+// NodeState is what is needed to restart a node.
 type NodeState struct {
 	Name        string   `json:"name"`
 	Index       int      `json:"index"`
@@ -63,8 +61,7 @@ type NodeState struct {
 	Profile     string   `json:"profile,omitempty"`
 	AgentArgs   []string `json:"agentArgs,omitempty"`
 
-	// Where the node's own directories are seen from outside. What the node
-	// mounts below them is only seen below Root.
+	// The outside paths of the node's own directories. What the node mounts below them is visible only below Root.
 	KubeletDir string `json:"kubeletDir"`
 	EtcCDI     string `json:"etcCDI"`
 	RunCDI     string `json:"runCDI"`
@@ -87,7 +84,8 @@ func readState(dir string) (*State, error) {
 		return nil, fmt.Errorf("read sandbox state %s: %w", statePath(dir), err)
 	}
 	if s.Version != stateVersion {
-		return nil, fmt.Errorf("read sandbox state %s: version %d, want %d; take it down with the berth-sandbox that made it", statePath(dir), s.Version, stateVersion)
+		return nil, fmt.Errorf("read sandbox state %s: version %d, want %d; take it down with the berth-sandbox "+
+			"that created it", statePath(dir), s.Version, stateVersion)
 	}
 	return &s, nil
 }
@@ -97,8 +95,8 @@ func writeState(dir string, s *State) error {
 	if err != nil {
 		return fmt.Errorf("write sandbox state: %w", err)
 	}
-	// A name of its own per write: a crash leaves at most a stray file that
-	// down removes with the directory, never half a state file.
+	// Each write uses a unique file name: a crash leaves at most a stray file, which down removes with the directory,
+	// and never an incomplete state file.
 	tmp, err := os.CreateTemp(dir, ".state-")
 	if err != nil {
 		return fmt.Errorf("write sandbox state: %w", err)
@@ -114,8 +112,8 @@ func writeState(dir string, s *State) error {
 	return nil
 }
 
-// updateState changes the state file under its lock, so that a test and the
-// command line can work on one sandbox at the same time.
+// updateState changes the state file under its lock, so that a test and the command line can use one sandbox at the
+// same time.
 func updateState(dir string, change func(*State)) (*State, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

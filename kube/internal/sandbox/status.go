@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WriteStatus prints the sandbox for a person. It returns what Health says.
+// WriteStatus prints the status of the sandbox, and returns the result of Health.
 func (c *Cluster) WriteStatus(ctx context.Context, w io.Writer) error {
 	s := c.snapshot()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -23,7 +23,7 @@ func (c *Cluster) WriteStatus(ctx context.Context, w io.Writer) error {
 	health := c.Health(ctx)
 	word := "well"
 	if health != nil {
-		word = "not well"
+		word = "not healthy"
 	}
 	fmt.Fprintf(t, "state\t%s, %s\n\n", s.Phase, word)
 	fmt.Fprintln(t, "NODE\tREADY\tIP\tHARDWARE\tGPUS\tNAMESPACE PID")
@@ -82,7 +82,7 @@ func (c *Cluster) nodeFacts(ctx context.Context, n Node) (ready, gpus string) {
 	return ready, strings.Join(found, " ")
 }
 
-// WriteLogs lists the logs, or prints one, or the last lines of it.
+// WriteLogs lists the logs, or prints one log or its last lines.
 func (c *Cluster) WriteLogs(w io.Writer, process string, lines int) error {
 	paths, err := filepath.Glob(filepath.Join(c.dir, "logs", "*.log"))
 	if err != nil {
@@ -115,8 +115,8 @@ func (c *Cluster) WriteLogs(w io.Writer, process string, lines int) error {
 	return err
 }
 
-// RunFile creates the objects of a file and waits until its pods run or have
-// ended well; while a pod waits it writes why. The error is a *WaitError when ctx ended.
+// RunFile creates the objects of a file and waits until its pods run or have succeeded; while a pod waits it prints
+// why. It returns a *WaitError when ctx ends.
 func (c *Cluster) RunFile(ctx context.Context, w io.Writer, path string) error {
 	objects, err := readObjects(path)
 	if err != nil {

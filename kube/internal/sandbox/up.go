@@ -19,14 +19,14 @@ import (
 
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// sysctls are what kubelet sets on the machine, put back by Down.
+// sysctls lists the settings that the kubelet changes on the machine; Down restores them.
 func sysctls() []string {
-	return []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
+	return []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 }
 
-// Up starts a sandbox. If one already runs in the directory it is returned as
-// it is; if one died there it is cleaned away first. When Up fails, what it
-// made stays for a look at its logs until Down.
+// Up starts a sandbox. It returns a sandbox that already runs in the directory unchanged, and removes one that died
+// there first. When Up fails, what it created stays until Down, so that its logs can be read.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -48,7 +48,8 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	p.step("starting %d node(s) in %s", o.Nodes+o.Hollow, o.Dir)
 	if err := c.bringUp(ctx, o, p); err != nil {
-		return nil, fmt.Errorf("start sandbox: %w\nlogs are in %s; berth-sandbox down --dir %s removes everything", err, filepath.Join(c.dir, "logs"), c.dir)
+		return nil, fmt.Errorf("start sandbox: %w\nlogs are in %s; berth-sandbox down --dir %s removes everything",
+			err, filepath.Join(c.dir, "logs"), c.dir)
 	}
 	if err := c.update(func(s *State) { s.Phase = phaseReady }); err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// existing finds a sandbox that runs in dir, and cleans up one that does not.
+// existing returns a sandbox that runs in dir, and removes one that does not run.
 func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 	if _, err := os.Stat(statePath(dir)); err != nil {
 		left, err := FindLeftovers(dir)
@@ -73,7 +74,7 @@ func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 		}
 		entries, _ := os.ReadDir(dir)
 		if len(entries) > 0 {
-			return nil, fmt.Errorf("%s is not empty and is no sandbox: berth-sandbox down would delete it; choose another --dir", dir)
+			return nil, fmt.Errorf("%s is not empty and is not a sandbox: berth-sandbox down would delete it; choose another --dir", dir)
 		}
 		return nil, nil
 	}
@@ -83,7 +84,8 @@ func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 	}
 	if c.state.Phase == phaseReady && c.state.anyAlive() {
 		if err := c.Health(ctx); err != nil {
-			return nil, fmt.Errorf("a sandbox is running in %s, but not whole:\n%w\nberth-sandbox down --dir %s removes it", dir, err, dir)
+			return nil, fmt.Errorf("the sandbox in %s is running, but incomplete:\n%w\n"+
+				"berth-sandbox down --dir %s removes it", dir, err, dir)
 		}
 		p.step("already running in %s", dir)
 		return c, nil
@@ -92,7 +94,7 @@ func existing(ctx context.Context, dir string, p *progress) (*Cluster, error) {
 	return nil, Down(ctx, dir, nil)
 }
 
-// prepare writes the state file and makes everything that needs no process.
+// prepare writes the state file and creates everything that needs no process.
 func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	cgroups, err := detectCgroups("/proc/self/mountinfo")
 	if err != nil {
@@ -190,7 +192,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 	return c.startAgents(ctx, o, p)
 }
 
-// startRuntimes makes the nodes and starts what runs their containers.
+// startRuntimes creates the nodes and starts their container runtimes.
 func (c *Cluster) startRuntimes(ctx context.Context, o Options, p *progress) error {
 	if err := c.makeNodes(); err != nil {
 		return err
@@ -230,7 +232,7 @@ func (c *Cluster) makeNodes() error {
 	return nil
 }
 
-// startContainerd starts the node's containerd and gives it the images.
+// startContainerd starts the node's containerd and imports the images.
 func (n Node) startContainerd(ctx context.Context) error {
 	if err := n.writeContainerdConfig(); err != nil {
 		return err
@@ -250,7 +252,7 @@ func (n Node) startContainerd(ctx context.Context) error {
 	return nil
 }
 
-// makeImages makes the tarballs of the images that every node gets.
+// makeImages creates the tarballs of the images that every node gets.
 func (c *Cluster) makeImages() error {
 	files := map[string]string{"/workload": filepath.Join(c.state.Bin, "workload")}
 	for name, s := range map[string]image.Spec{
@@ -264,8 +266,7 @@ func (c *Cluster) makeImages() error {
 	return nil
 }
 
-// BuildImage makes a tarball of an image below the sandbox's directory and
-// returns its path, to be given to [Node.ImportImage].
+// BuildImage creates a tarball of an image below the sandbox's directory and returns its path, for [Node.ImportImage].
 func (c *Cluster) BuildImage(s image.Spec) (string, error) {
 	file := strings.Map(func(r rune) rune {
 		if slices.Contains([]rune("/:@"), r) {

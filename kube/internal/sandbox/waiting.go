@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// quietFor is how long a pod may wait before anything is said about it.
+	// quietFor is how long a pod may wait before the reason is printed.
 	quietFor = 2 * time.Second
 	// lastEvents is how many of a pod's events are shown.
 	lastEvents = 3
 )
 
-// WaitError says that a pod was not in a phase in time, and why it waits.
+// WaitError says that a pod did not reach a phase in time, with the reason.
 type WaitError struct {
 	Namespace, Name string
 	Phase           corev1.PodPhase
@@ -33,14 +33,14 @@ func (e *WaitError) Error() string {
 
 func (e *WaitError) Unwrap() error { return e.Err }
 
-// WaitPhase waits until the pod is in the phase. It gives up early when the
-// pod has ended in another one, and says then, as at a timeout, why.
+// WaitPhase waits until the pod is in the phase. It returns early if the pod has ended in another phase. Errors contain
+// the reason why the pod waits.
 func (c *Cluster) WaitPhase(ctx context.Context, ns, name string, phase corev1.PodPhase) (*corev1.Pod, error) {
 	return c.waitPhase(ctx, io.Discard, ns, name, phase)
 }
 
-// waitPhase is WaitPhase, and writes why the pod waits when that takes longer than quietFor,
-// and again whenever the reason changes.
+// waitPhase is WaitPhase. In addition it prints why the pod waits, when that takes longer than quietFor and whenever
+// the reason changes.
 func (c *Cluster) waitPhase(ctx context.Context, w io.Writer, ns, name string, phase corev1.PodPhase) (*corev1.Pod, error) {
 	var pod *corev1.Pod
 	said := ""
@@ -71,7 +71,7 @@ func (c *Cluster) waitPhase(ctx context.Context, w io.Writer, ns, name string, p
 	}
 }
 
-// describePod is a pod's phase with the reasons that its conditions and containers give.
+// describePod returns a pod's phase with the reasons in its conditions and containers.
 func describePod(pod *corev1.Pod) string {
 	var b strings.Builder
 	fmt.Fprint(&b, pod.Status.Phase)
@@ -94,11 +94,12 @@ func describePod(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// podEvents are the last events about a pod, a line each, the latest last.
+// podEvents returns the last events about a pod, one per line, the latest last.
 func (c *Cluster) podEvents(pod *corev1.Pod) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	list, err := c.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID)})
+	list, err := c.client.CoreV1().Events(pod.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(pod.UID)})
 	if err != nil {
 		return "\n  events cannot be read: " + err.Error()
 	}
@@ -112,7 +113,7 @@ func (c *Cluster) podEvents(pod *corev1.Pod) string {
 	return b.String()
 }
 
-// eventTime is when an event was last seen; old and new clients write different fields.
+// eventTime returns when an event was last seen; old and new clients write different fields.
 func eventTime(e *corev1.Event) time.Time {
 	last := e.LastTimestamp.Time
 	if e.EventTime.After(last) {

@@ -14,12 +14,13 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// pendingPod is a pod that no node can take, with more events than are shown.
+// pendingPod is a pod that fits no node, with more events than are shown.
 func pendingPod() (*corev1.Pod, []corev1.Event) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "big", UID: "u1"},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+				Message: "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."},
 		}},
 	}
 	var events []corev1.Event
@@ -36,7 +37,7 @@ func pendingPod() (*corev1.Pod, []corev1.Event) {
 	})
 }
 
-// TestRunSaysWhyAPodWaits: the reason comes after a moment and once, and again with the error.
+// TestRunSaysWhyAPodWaits checks that the reason is printed once, after quietFor, and again with the error.
 func TestRunSaysWhyAPodWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, events := pendingPod()
@@ -60,13 +61,15 @@ func TestRunSaysWhyAPodWaits(t *testing.T) {
 			t.Errorf("printed %q, want %q", out.String(), want)
 		}
 		var waited *WaitError
-		if !errors.As(err, &waited) || !strings.Contains(err.Error(), "not done after 10s") || !strings.Contains(err.Error(), "Insufficient nvidia.com/gpu") || !strings.Contains(err.Error(), "event FailedScheduling") {
+		if !errors.As(err, &waited) || !strings.Contains(err.Error(), "not done after 10s") ||
+			!strings.Contains(err.Error(), "Insufficient nvidia.com/gpu") ||
+			!strings.Contains(err.Error(), "event FailedScheduling") {
 			t.Errorf("error %v", err)
 		}
 	})
 }
 
-// TestRunFollowsAPod: a new reason is printed, and nothing about a pod that runs soon.
+// TestRunFollowsAPod checks that a new reason is printed, and nothing about a pod that soon runs.
 func TestRunFollowsAPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, _ := pendingPod()
@@ -82,13 +85,16 @@ func TestRunFollowsAPod(t *testing.T) {
 				}
 			}()
 		}
-		change(5*time.Second, corev1.PodPending, corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}})
+		change(5*time.Second, corev1.PodPending, corev1.ContainerStatus{Name: "main",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
+				Message: "no such image"}}})
 		change(8*time.Second, corev1.PodRunning, corev1.ContainerStatus{Name: "main"})
 		var out strings.Builder
 		if _, err := c.waitPhase(t.Context(), &out, "default", "big", corev1.PodRunning); err != nil {
 			t.Fatal(err)
 		}
-		if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[1], "container main waits: ImagePullBackOff no such image") {
+		if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 2 ||
+			!strings.Contains(lines[1], "container main waits: ImagePullBackOff no such image") {
 			t.Errorf("printed %q", lines)
 		}
 		var quick strings.Builder

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// accountDir is where kubelet puts the credentials of a pod's service account.
+// accountDir is where the kubelet mounts the credentials of a pod's service account.
 const accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// askAPI asks the API server the way every in-cluster client does: at the
-// address in the environment, with the token and the CA of the service account.
+// askAPI queries the API server as every in-cluster client does: at the address in the environment, with the token and
+// the CA of the service account.
 func askAPI(path string, stdout io.Writer) error {
 	token, err := os.ReadFile(filepath.Join(accountDir, "token"))
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 // beatEvery is the time between two beats.
 const beatEvery = 50 * time.Millisecond
 
-// beat prints a line every 50 ms until SIGTERM: its number, and every NVIDIA device node below
-// dir with what the kernel says to an open. Lines that count on and say the same tell that a
-// container ran all the time and kept its devices.
+// beat prints a line every 50 ms until SIGTERM: its number, and the result of opening each NVIDIA device node below
+// dir. Consecutive lines with equal results show that a container ran all the time and kept its devices.
 func beat(dir string, stdout io.Writer) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

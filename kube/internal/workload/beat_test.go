@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// fewLines takes some lines and then refuses, which ends the program.
+// fewLines accepts some lines and then fails, which ends the program.
 type fewLines struct {
 	lines []string
 	most  int
@@ -24,7 +24,7 @@ func (f *fewLines) Write(line []byte) (int, error) {
 
 func TestBeat(t *testing.T) {
 	dir := t.TempDir()
-	// Not a device, so it is none of those that are opened.
+	// A regular file is not a device, so it is not opened.
 	if err := os.WriteFile(filepath.Join(dir, "nvidia0"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

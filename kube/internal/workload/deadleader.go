@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// deadLeader ends the first thread of the process only: the process is a zombie in /proc, and its
-// other threads keep open what it has open. It ends when it is killed.
+// deadLeader ends only the first thread of the process: the process is a zombie in /proc, and its other threads keep
+// its files open. It ends when it is killed.
 func deadLeader() error {
 	for {
 		runtime.LockOSThread()

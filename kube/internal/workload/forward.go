@@ -8,9 +8,8 @@ import (
 	"strconv"
 )
 
-// forward takes connections on the listening socket that was inherited as
-// descriptor fd and passes them on to address. The two can be in different
-// network namespaces: a socket stays in the one it was made in.
+// forward accepts connections on the listening socket that was inherited as descriptor fd, and forwards them to
+// address. The two can be in different network namespaces: a socket stays in the namespace in which it was created.
 func forward(fd, address string) error {
 	n, err := strconv.Atoi(fd)
 	if err != nil {
@@ -29,7 +28,7 @@ func forward(fd, address string) error {
 	}
 }
 
-// pass joins two connections until both directions have ended.
+// pass connects two connections until both directions have ended.
 func pass(from net.Conn, address string) {
 	defer from.Close()
 	to, err := net.Dial("tcp", address)
@@ -46,7 +45,7 @@ func pass(from net.Conn, address string) {
 	<-done
 }
 
-// half copies one direction and passes its end on, so that the other direction can finish.
+// half copies one direction and closes it at its end, so that the other direction can finish.
 func half(to, from net.Conn) {
 	_, _ = io.Copy(to, from)
 	if tcp, ok := to.(*net.TCPConn); ok {

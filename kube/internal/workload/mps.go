@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// mpsClient is to MPS what a CUDA program is, on simulated hardware: it tells the control daemon who it
-// is, prints what it is granted (device, pinned_mem_limit, active_thread_percentage, ready) and
-// keeps the connection until the daemon or it itself ends.
+// mpsClient simulates a CUDA program for MPS: it connects to the control daemon, prints what it is granted (device,
+// pinned_mem_limit, active_thread_percentage, ready) and stays connected until the daemon or the client ends.
 func mpsClient(stdout io.Writer) error {
 	pipe := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
 	if pipe == "" {
@@ -35,5 +34,5 @@ func mpsClient(stdout io.Writer) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return errors.Join(errors.New("the MPS daemon has gone"), err)
+	return errors.Join(errors.New("the MPS daemon has ended"), err)
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestMPS has a daemon that grants one client its place and goes.
+// TestMPS runs a daemon that accepts one client and ends.
 func TestMPS(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
@@ -33,8 +33,9 @@ func TestMPS(t *testing.T) {
 		heard <- line
 	}()
 	var out, errOut bytes.Buffer
-	if code := Run([]string{"mps"}, &out, &errOut); code != 1 || out.String() != "ready\n" || !strings.Contains(errOut.String(), "has gone") {
-		t.Errorf("want code 1, ready, and that the daemon has gone; got code %d, %q and %q", code, out.String(), errOut.String())
+	if code := Run([]string{"mps"}, &out, &errOut); code != 1 || out.String() != "ready\n" ||
+		!strings.Contains(errOut.String(), "has ended") {
+		t.Errorf("want code 1, ready, and that the daemon has ended; got code %d, %q and %q", code, out.String(), errOut.String())
 	}
 	if got, want := <-heard, fmt.Sprintln("client", os.Getuid(), os.Getpid()); got != want {
 		t.Errorf("the daemon was told %q, want %q", got, want)

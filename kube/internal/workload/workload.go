@@ -1,5 +1,5 @@
-// Package workload is the program of the sandbox's containers. It has no shell
-// and needs no library; with it a test looks at a container from the inside.
+// Package workload is the program of the sandbox's containers. It needs no shell and no library; tests use it to
+// inspect a container from the inside.
 package workload
 
 import (
@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what the program prints when it is called wrongly.
+// Usage is the text that the program prints for a wrong usage.
 const Usage = `usage: workload COMMAND
-  pause                     sleep for ever, reaping children
-  sleep [DURATION]          sleep, for ever without a duration; ends at SIGTERM
+  pause                     sleep forever, reaping children
+  sleep [DURATION]          sleep, forever without a duration; ends at SIGTERM
   env                       print the environment, sorted
   ls DIR                    print the names in a directory
   cat FILE                  print a file
@@ -30,13 +30,13 @@ const Usage = `usage: workload COMMAND
   mknod PATH MAJOR MINOR    make a character device
   stat PATH                 print type, mode and, for a device, major:minor
   devices [DIR]             print DIR/nvidia* (default /dev) with major and minor as JSON
-  beat [DIR]                every 50 ms print a number and what the kernel says to an open of each of these devices
+  beat [DIR]                print a number and the result of opening each of these devices every 50 ms
   mounts                    print the mount points
   forward FD ADDRESS        forward connections to an inherited socket to an address
-  api PATH                  ask the API server as the pod's service account, print the answer
-  mps                       be a client of the simulated MPS daemon in CUDA_MPS_PIPE_DIRECTORY: print what
-                            is granted and stay until the daemon goes; ends at SIGTERM
-  dead-leader               end the first thread and live on in the others; ends at SIGKILL
+  api PATH                  query the API server as the pod's service account, print the answer
+  mps                       connect to the simulated MPS daemon in CUDA_MPS_PIPE_DIRECTORY, print what is
+                            granted, and stay until the daemon ends; ends at SIGTERM
+  dead-leader               end the first thread and continue in the others; ends at SIGKILL
   exit N                    end with this code
 `
 
@@ -131,8 +131,8 @@ func run(args []string, stdout io.Writer) error {
 	return errUsage
 }
 
-// pause is the first process of a pod: it reaps what the pod's containers
-// leave behind when they share its process namespace.
+// pause is the first process of a pod: it reaps orphaned processes of the pod's containers when they share its process
+// namespace.
 func pause() error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGINT, syscall.SIGTERM)
@@ -195,8 +195,7 @@ func cat(file string, stdout io.Writer) error {
 	return err
 }
 
-// open names the answer of the kernel: a device cgroup refuses with EPERM, a
-// device without a driver with ENXIO.
+// open returns the name of the result: a device cgroup refuses with EPERM, a device without a driver with ENXIO.
 func open(path string) string {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -230,8 +229,7 @@ type Device struct {
 	Minor uint32 `json:"minor"`
 }
 
-// Devices lists the NVIDIA device nodes below dir, those in the folder
-// nvidia-caps included.
+// Devices lists the NVIDIA device nodes below dir, including those in the folder nvidia-caps.
 func Devices(dir string) ([]Device, error) {
 	found := []Device{}
 	for _, pattern := range []string{"nvidia*", "nvidia-caps/*", "dri/*"} {

@@ -333,7 +333,7 @@ func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if log, err := m.PodLogs(ctx, pod.Namespace, pod.Name, "main"); err != nil || !strings.Contains(log, "the MPS daemon has gone") {
+		if log, err := m.PodLogs(ctx, pod.Namespace, pod.Name, "main"); err != nil || !strings.Contains(log, "the MPS daemon has ended") {
 			t.Errorf("pod %s is %s and said %q (%v)", ended.Name, ended.Status.Phase, log, err)
 		}
 	}

@@ -40,7 +40,7 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// New makes the command line.
+// New returns the command line.
 func New() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth-sandbox",
@@ -54,7 +54,8 @@ behind.`,
 	}
 	version.AddTo(root)
 	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
-	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir), execCommand(dir), logsCommand(dir), imageCommand(), fakeCRICommand())
+	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir),
+		execCommand(dir), logsCommand(dir), imageCommand(), fakeCRICommand())
 	return root
 }
 
@@ -110,7 +111,7 @@ func downCommand(dir *string) *cobra.Command {
 func statusCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show the sandbox and whether it is well",
+		Short: "Show the sandbox and its health",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := sandbox.Open(*dir)

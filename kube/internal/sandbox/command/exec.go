@@ -26,7 +26,8 @@ the API server (KUBECONFIG is set).`,
 			if err != nil {
 				return err
 			}
-			return node.RunInside(cmd.Context(), sandbox.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()}, args...)
+			return node.RunInside(cmd.Context(), sandbox.Streams{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(),
+				Err: cmd.ErrOrStderr()}, args...)
 		},
 	}
 	cmd.Flags().StringVar(&name, "node", "node-0", "the node")

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/fakecri"
 )
 
-// fakeCRICommand is what a hollow node runs in place of containerd.
+// fakeCRICommand is the runtime that a hollow node runs instead of containerd.
 func fakeCRICommand() *cobra.Command {
 	var socket, record string
 	cmd := &cobra.Command{

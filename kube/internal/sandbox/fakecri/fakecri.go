@@ -1,6 +1,5 @@
-// Package fakecri serves the container runtime interface with a runtime that
-// runs nothing and records what it was asked to do. With it a real kubelet
-// makes a node that costs no containers.
+// Package fakecri serves the container runtime interface with a runtime that runs nothing and records the requests.
+// With it, a real kubelet makes a node without the cost of containers.
 package fakecri
 
 import (
@@ -30,7 +29,7 @@ type Record struct {
 	Error   string          `json:"error,omitempty"`
 }
 
-// recorded are the calls that are written down; the others only ask.
+// recorded reports whether a call is recorded; read-only calls are not.
 func recorded(method string) bool {
 	switch method {
 	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "PullImage":
@@ -73,9 +72,9 @@ func newRuntime() *fake.RemoteRuntime {
 		{Type: runtimeapi.NetworkReady, Status: true},
 	}}
 	r.RuntimeService.FakeLinuxConfiguration = &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}
-	// An image without a size is taken for one that is not there.
+	// The kubelet treats an image without a size as missing.
 	r.ImageService.SetFakeImageSize(1)
-	// kubelet wants to know which filesystem would fill up.
+	// The kubelet needs the file system usage for its eviction manager.
 	usage := []*runtimeapi.FilesystemUsage{{
 		Timestamp: time.Now().UnixNano(),
 		FsId:      &runtimeapi.FilesystemIdentifier{Mountpoint: "/"},
@@ -110,7 +109,7 @@ func (r *recorder) intercept(ctx context.Context, req any, info *grpc.UnaryServe
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if recErr := r.out.Encode(line); recErr != nil {
-		// A gap in the record would be taken for a call that was not made.
+		// A gap in the record would look like a call that was not made.
 		return nil, fmt.Errorf("record %s: %w", method, recErr)
 	}
 	return resp, err

@@ -37,10 +37,11 @@ func TestRecordsWhatItIsAskedToCreate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.CreateContainer(call, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId, SandboxConfig: pod, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: "i"},
-		CDIDevices: []*runtimeapi.CDIDevice{{Name: "k8s.berth.dev/gpu=GPU-1"}},
-	}})
+	_, err = client.CreateContainer(call, &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId,
+		SandboxConfig: pod, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: "i"},
+			CDIDevices: []*runtimeapi.CDIDevice{{Name: "k8s.berth.dev/gpu=GPU-1"}},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

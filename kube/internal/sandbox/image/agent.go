@@ -12,9 +12,8 @@ import (
 // AgentName is the reference of the agent's image in deploy/agent.yaml.
 const AgentName = "berth.dev/agent:dev"
 
-// Agent is the agent's image made of the programs in bin: the agent, the hook that it
-// installs on the host, and of this system only the libraries that a cgo program is
-// linked with: it brings its own C library.
+// Agent returns the agent's image, made of the programs in bin: the agent, the hook that it installs on the host, and
+// the libraries that a cgo program is linked with. It takes nothing else from this system.
 func Agent(bin string) (Spec, error) {
 	files := map[string]string{}
 	for _, name := range []string{"berth-agent", "berth-cdi-hook"} {
@@ -31,8 +30,8 @@ func Agent(bin string) (Spec, error) {
 	return Spec{Name: AgentName, Entrypoint: []string{"/berth-agent"}, Files: files}, nil
 }
 
-// sharedLibraries are the paths of the loader and of all libraries that a program needs to
-// start; none for a static one.
+// sharedLibraries returns the paths of the loader and of all libraries that a program needs to start; none for a static
+// program.
 func sharedLibraries(program string) ([]string, error) {
 	dirs, err := filepath.Glob("/lib/*-linux-gnu")
 	if err != nil {
@@ -71,7 +70,7 @@ func sharedLibraries(program string) ([]string, error) {
 	return paths, nil
 }
 
-// dynamicNeeds are a file's loader and the names of the libraries that it is linked with.
+// dynamicNeeds returns a file's loader and the names of the libraries that it is linked with.
 func dynamicNeeds(path string) (loader string, names []string, err error) {
 	f, err := elf.Open(path)
 	if err != nil {

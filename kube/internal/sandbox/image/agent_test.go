@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestAgent makes the image of programs that are really this test, which is as good an ELF file as any.
+// TestAgent builds the image from copies of the test binary, which serves as an ELF file.
 func TestAgent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package image makes and reads container images as OCI layout tarballs: one
-// static binary, one layer. It stands in for a registry and an image builder
-// where neither is at hand. The same input gives the same bytes.
+// Package image builds and reads container images as OCI layout tarballs with one static binary and one layer. It
+// replaces a registry and an image builder. The same input gives the same bytes.
 package image
 
 import (
@@ -31,12 +30,11 @@ const (
 	containerdName = "io.containerd.image.name"
 )
 
-// Spec says what an image holds.
+// Spec is the content of an image.
 type Spec struct {
 	// Name is the full reference, for example berth.dev/workload:sandbox.
 	Name string
-	// Files are the files of the image: path in the image to path on this
-	// machine. All become executable and owned by root.
+	// Files maps paths in the image to paths on this machine. All files become executable and owned by root.
 	Files map[string]string
 	// Entrypoint, Cmd and Env are the image's defaults.
 	Entrypoint []string
@@ -81,8 +79,7 @@ type config struct {
 	} `json:"rootfs"`
 }
 
-// Write writes the image as an OCI layout tarball, as containerd, podman and
-// skopeo import it.
+// Write writes the image as an OCI layout tarball, as containerd, podman and skopeo import it.
 func Write(w io.Writer, s Spec) error {
 	if s.Name == "" || len(s.Files) == 0 || len(s.Entrypoint) == 0 {
 		return errors.New("write image: a name, at least one file and an entrypoint are needed")
@@ -95,13 +92,14 @@ func Write(w io.Writer, s Spec) error {
 	cfg := config{Architecture: runtime.GOARCH, OS: "linux"}
 	cfg.Config.Entrypoint, cfg.Config.Cmd, cfg.Config.WorkingDir = s.Entrypoint, s.Cmd, "/"
 	cfg.Config.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin:/"}, s.Env...)
-	// The layer is not compressed, so its digest is its content's identity too.
+	// The layer is not compressed, so its digest is also the diff ID.
 	cfg.RootFS.Type, cfg.RootFS.DiffIDs = "layers", []string{layerDesc.Digest}
 	cfgData, err := json.Marshal(cfg)
 	if err != nil {
 		return fmt.Errorf("write image %s: %w", s.Name, err)
 	}
-	manifest, err := json.Marshal(Manifest{SchemaVersion: 2, MediaType: mediaManifest, Config: describe(mediaConfig, cfgData), Layers: []Descriptor{layerDesc}})
+	manifest, err := json.Marshal(Manifest{SchemaVersion: 2, MediaType: mediaManifest,
+		Config: describe(mediaConfig, cfgData), Layers: []Descriptor{layerDesc}})
 	if err != nil {
 		return fmt.Errorf("write image %s: %w", s.Name, err)
 	}
@@ -131,7 +129,7 @@ func Write(w io.Writer, s Spec) error {
 	return nil
 }
 
-// WriteFile writes the image to a file, which is there whole or not at all.
+// WriteFile writes the image to a file atomically.
 func WriteFile(file string, s Spec) error {
 	tmp := file + ".tmp"
 	f, err := os.Create(tmp)
@@ -182,7 +180,8 @@ func layerTar(files map[string]string) ([]byte, error) {
 				return nil, err
 			}
 		}
-		if err := t.WriteHeader(&tar.Header{Name: clean, Mode: 0o755, Size: int64(len(data)), ModTime: epoch(), Format: tar.FormatPAX}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Name: clean, Mode: 0o755, Size: int64(len(data)), ModTime: epoch(),
+			Format: tar.FormatPAX}); err != nil {
 			return nil, err
 		}
 		if _, err := t.Write(data); err != nil {

@@ -58,7 +58,8 @@ func TestWriteAndRead(t *testing.T) {
 		t.Errorf("the layer is not compressed, so its digest is its diff ID: %v, %v", img.Manifest.Layers, cfg.RootFS.DiffIDs)
 	}
 
-	want := map[string]string{"tmp/": "1777", "etc/": "755", "etc/thing.conf": "conf", "usr/": "755", "usr/bin/": "755", "usr/bin/thing": "binary"}
+	want := map[string]string{"tmp/": "1777", "etc/": "755", "etc/thing.conf": "conf", "usr/": "755",
+		"usr/bin/": "755", "usr/bin/thing": "binary"}
 	got := map[string]string{}
 	layer := tar.NewReader(bytes.NewReader(img.Blob(img.Manifest.Layers[0])))
 	for {

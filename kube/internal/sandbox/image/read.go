@@ -17,17 +17,15 @@ type Image struct {
 	blobs    map[string][]byte
 }
 
-// Blob returns the content that a descriptor of the image names.
+// Blob returns the content that a descriptor of the image refers to.
 func (i *Image) Blob(d Descriptor) []byte { return i.blobs[d.Digest] }
 
-// Blobs lists every blob of the image, the manifest last, so that what refers
-// to another comes after it.
+// Blobs returns every blob of the image, the manifest last, so that a blob follows those that it refers to.
 func (i *Image) Blobs() []Descriptor {
 	return append(append([]Descriptor{i.Manifest.Config}, i.Manifest.Layers...), i.Target)
 }
 
-// ReadFile reads an OCI layout tarball with one image in it and checks every
-// blob against its digest.
+// ReadFile reads an OCI layout tarball with one image, and checks every blob against its digest.
 func ReadFile(file string) (*Image, error) {
 	f, err := os.Open(file)
 	if err != nil {
