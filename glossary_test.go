@@ -11,6 +11,11 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"internal/node/agent/logqueue",
+	"internal/node/agent/healthsync",
+	"internal/node/agent/labelsync",
+	"internal/node/agent/metricsync",
+	"internal/node/agent/serve",
 	"internal/node/gpunode",
 	"internal/node/ledger",
 	"internal/cli",

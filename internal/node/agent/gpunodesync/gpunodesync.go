@@ -1,5 +1,5 @@
-// Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration, conditions
-// and problems, and hands it to the publisher, which writes it.
+// Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration,
+// conditions and problems, and passes it to the publisher, which writes it.
 //
 // What wakes it: a change of any of these.
 //
@@ -63,7 +63,7 @@ type Problems interface {
 	Subscribe() *signal.Subscription
 }
 
-// Deps are what a Syncer is made of.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	NodeName string
 	// Compared is closed when the ledger was compared with the node.
@@ -74,14 +74,14 @@ type Deps struct {
 	Config     Config
 	Conditions Conditions
 	Problems   Problems
-	// Publish takes the newest object. It must not block.
+	// Publish receives the newest object. It must not block.
 	Publish func(*v1alpha1.GPUNode)
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct{ deps Deps }
 
-// New makes a Syncer.
+// New returns a Syncer.
 func New(deps Deps) *Syncer { return &Syncer{deps} }
 
 // Run publishes until ctx ends.

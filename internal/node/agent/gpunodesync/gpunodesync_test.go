@@ -88,7 +88,8 @@ func summary(node *v1alpha1.GPUNode) string {
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, d, s, c, p := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}
-		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}}
+		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}},
+			GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}}
 		s.value = configwatch.State{Config: &v1alpha1.AgentConfig{}}
 		compared := make(chan struct{})
 		var published []string
@@ -116,7 +117,8 @@ func TestPublish(t *testing.T) {
 			{func() {
 				d.set([]offer.Unit{
 					{Key: gpu.DeviceKey{GPU: "GPU-a"}, Use: offer.Use{Resource: "nvidia.com/gpu"}},
-					{Key: gpu.DeviceKey{GPU: "GPU-b"}, Use: offer.Use{Resource: "nvidia.com/shared", Mode: offer.MPS, Replicas: 2, PinnedMemoryMiB: 512}},
+					{Key: gpu.DeviceKey{GPU: "GPU-b"}, Use: offer.Use{Resource: "nvidia.com/shared", Mode: offer.MPS,
+						Replicas: 2, PinnedMemoryMiB: 512}},
 				})
 			}, "GPU-a as nvidia.com/gpu  x0 0 MiB\nGPU-b as nvidia.com/shared mps x2 512 MiB\nconfig  layout "},
 			{func() {
@@ -133,8 +135,10 @@ func TestPublish(t *testing.T) {
 					Source: "file", MIG: configwatch.MIG{Layout: "all-1g"},
 				})
 			}, "GPU-a\nGPU-b excluded\nconfig file layout all-1g"},
-			{func() { c.set([]metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionTrue}}) }, "GPU-a\nGPU-b excluded\nConfigAccepted=True\nconfig file layout all-1g"},
-			{func() { p.set([]gpu.Cause{{Code: "CDI_SPEC_KEPT"}}) }, "GPU-a\nGPU-b excluded\nConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
+			{func() { c.set([]metav1.Condition{{Type: "ConfigAccepted", Status: metav1.ConditionTrue}}) },
+				"GPU-a\nGPU-b excluded\nConfigAccepted=True\nconfig file layout all-1g"},
+			{func() { p.set([]gpu.Cause{{Code: "CDI_SPEC_KEPT"}}) },
+				"GPU-a\nGPU-b excluded\nConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
 			{func() { h.set(&gpu.Snapshot{}) }, "ConfigAccepted=True\nCDI_SPEC_KEPT\nconfig file layout all-1g"},
 		}
 		for i, step := range steps {

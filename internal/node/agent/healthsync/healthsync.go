@@ -1,14 +1,14 @@
-// Package healthsync reports the health of the devices to the users of the API: as events, and as the condition and the taint of
-// the Node.
+// Package healthsync reports the health of the devices to the users of the API: as events, and as the condition and the
+// taint of the Node.
 //
-// What it guarantees: each change of a device's health state makes one event, which names the pods that hold the device; a
-// device that is healthy at the start of the agent makes none. The condition and the taint follow from the present states
-// alone ([Summarize]). The taint is wanted only while a device is worse than draining: a GPU that still works must not
-// keep pods from the other GPUs of the Node.
+// What it guarantees: each change of a device's health state leads to one event, which names the pods that hold the
+// device; a device that is healthy at the start of the agent leads to none. The condition and the taint follow from the
+// present states alone ([Summarize]). The taint is wanted only while a device is worse than draining: a GPU that still
+// works must not keep pods from the other GPUs of the Node.
 //
 // What wakes it: a change of the inventory.
 //
-// What it writes: nothing by itself; it hands events, condition and taint to their workers.
+// What it writes: nothing by itself; it passes events, condition and taint to their workers.
 //
 // What it never waits for: anything; the functions in [Deps] must not block.
 //
@@ -33,27 +33,27 @@ type Hardware interface {
 	Subscribe() *signal.Subscription
 }
 
-// Deps are what a Reporter is made of.
+// Deps are the dependencies of a Reporter.
 type Deps struct {
 	Hardware Hardware
 	// Holders returns the names of those that hold a device, a part of it, or the GPU that it is a part of.
 	Holders func(gpu.DeviceKey) []string
 	Event   func(nodeapi.Event)
-	// Condition and Taint get what the Node is to say.
+	// Condition and Taint receive the wanted condition and taint of the Node.
 	Condition func(nodeapi.NodeCondition)
 	Taint     func(bool)
-	// TaintUnhealthy tells whether a taint is wanted at all.
+	// TaintUnhealthy reports whether the configuration wants a taint.
 	TaintUnhealthy bool
 }
 
-// Reporter is the actor. Make it with New, start it with Run.
+// Reporter is the actor. Create it with New, start it with Run.
 type Reporter struct {
 	deps Deps
 	// reported are the states for which events were made.
 	reported map[gpu.UUID]gpu.State
 }
 
-// New makes a Reporter.
+// New returns a Reporter.
 func New(deps Deps) *Reporter { return &Reporter{deps: deps, reported: map[gpu.UUID]gpu.State{}} }
 
 // Run reports until ctx ends. It must not run before the holders are known.
@@ -74,7 +74,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// events makes an event for each device whose state has changed.
+// events publishes an event for each device whose state has changed.
 func (r *Reporter) events(devices []Device) {
 	states := map[gpu.UUID]gpu.State{}
 	for _, device := range devices {
@@ -96,7 +96,7 @@ type Device struct {
 	Key   gpu.DeviceKey
 	Name  string
 	State gpu.State
-	// Causes says why the device is not healthy; empty when that is not known.
+	// Causes returns why the device is not healthy; empty when that is not known.
 	Causes string
 }
 
@@ -108,7 +108,8 @@ func Devices(snapshot *gpu.Snapshot) []Device {
 		for _, cause := range health.Causes {
 			causes = append(causes, cause.Code+": "+cause.Message)
 		}
-		devices = append(devices, Device{ID: id, Key: key, Name: name, State: cmp.Or(health.State, gpu.Healthy), Causes: strings.Join(causes, "; ")})
+		devices = append(devices, Device{ID: id, Key: key, Name: name, State: cmp.Or(health.State, gpu.Healthy),
+			Causes: strings.Join(causes, "; ")})
 	}
 	for i := range snapshot.GPUs {
 		one := &snapshot.GPUs[i]
@@ -123,15 +124,15 @@ func Devices(snapshot *gpu.Snapshot) []Device {
 	return devices
 }
 
-// The reasons of the condition. Draining: devices that are not allocated any more still serve the pods that have them, and
-// nothing is worse.
+// The reasons of the condition. Draining: devices that are not allocated any more still serve the pods that have them,
+// and nothing is worse.
 const (
 	reasonHealthy   = "Healthy"
 	reasonDraining  = string(gpu.Draining)
 	reasonUnhealthy = "Unhealthy"
 )
 
-// Summarize says what the condition of the Node is, and whether a device is so unhealthy that the taint is justified.
+// Summarize returns the condition of the Node, and whether a device is unhealthy enough for the taint.
 func Summarize(devices []Device) (condition nodeapi.NodeCondition, taint bool) {
 	var bad []string
 	condition = nodeapi.NodeCondition{OK: true, Reason: reasonHealthy}

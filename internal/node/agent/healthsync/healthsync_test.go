@@ -14,23 +14,25 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// TestSummarize: the condition says Draining while nothing is worse than that, so that a GPU that waits for its pods can
-// be distinguished from one on which pods fail.
+// TestSummarize: the condition says Draining while nothing is worse than that, so that a GPU that waits for its pods
+// can be distinguished from one on which pods fail.
 func TestSummarize(t *testing.T) {
 	tests := map[string]struct {
 		states  []gpu.State
 		want    nodeapi.NodeCondition
 		tainted bool
 	}{
-		"no GPU":   {nil, nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: "every GPU is healthy"}, false},
-		"healthy":  {[]gpu.State{gpu.Healthy}, nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: "every GPU is healthy"}, false},
-		"degraded": {[]gpu.State{gpu.Degraded, gpu.Healthy}, nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: "a is Degraded"}, false},
+		"no GPU":  {nil, nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: "every GPU is healthy"}, false},
+		"healthy": {[]gpu.State{gpu.Healthy}, nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: "every GPU is healthy"}, false},
+		"degraded": {[]gpu.State{gpu.Degraded, gpu.Healthy}, nodeapi.NodeCondition{OK: true, Reason: "Healthy",
+			Message: "a is Degraded"}, false},
 		"draining": {[]gpu.State{gpu.Healthy, gpu.Draining}, nodeapi.NodeCondition{Reason: "Draining", Message: "b is Draining"}, false},
 		"degraded and draining": {[]gpu.State{gpu.Degraded, gpu.Draining},
 			nodeapi.NodeCondition{Reason: "Draining", Message: "a is Degraded; b is Draining"}, false},
 		"draining and unhealthy": {[]gpu.State{gpu.Draining, gpu.Unhealthy},
 			nodeapi.NodeCondition{Reason: "Unhealthy", Message: "a is Draining; b is Unhealthy"}, true},
-		"gone": {[]gpu.State{gpu.Gone, gpu.Draining}, nodeapi.NodeCondition{Reason: "Unhealthy", Message: "a is Gone; b is Draining"}, true},
+		"gone": {[]gpu.State{gpu.Gone, gpu.Draining}, nodeapi.NodeCondition{Reason: "Unhealthy",
+			Message: "a is Gone; b is Draining"}, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +66,8 @@ func running(t *testing.T, taint bool, body func(*testing.T, *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{snapshot: gpu.Snapshot{GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0},
-			{UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-c", Index: 2, Profile: "1g.5gb"}}}}},
+			{UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-c",
+				Index: 2, Profile: "1g.5gb"}}}}},
 		}}}
 		r := healthsync.New(healthsync.Deps{
 			Hardware: w, Holders: func(key gpu.DeviceKey) []string { return []string{fmt.Sprintf("holder of %s/%s", key.GPU, key.MIG)} },
@@ -78,7 +81,7 @@ func running(t *testing.T, taint bool, body func(*testing.T, *world)) {
 	})
 }
 
-// step makes a change and returns the events that it leads to.
+// step applies a change and returns the resulting events.
 func (w *world) step(change func()) []nodeapi.Event {
 	w.events, w.conditions, w.taints = nil, nil, nil
 	change()
@@ -93,7 +96,8 @@ func TestEvents(t *testing.T) {
 			t.Errorf("healthy devices made %d events at the start", len(w.events))
 		}
 		first, second := &w.snapshot.GPUs[0], &w.snapshot.GPUs[1]
-		sick := gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID_79", Message: "fell off the bus"}, {Code: "B", Message: "x"}}}
+		sick := gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "XID_79", Message: "fell off the bus"},
+			{Code: "B", Message: "x"}}}
 		steps := []struct {
 			name   string
 			change func()
@@ -119,7 +123,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestOneHandoverForOneChange counts: one change of the inventory leads to one condition and one taint, and nothing to none.
+// TestOneHandoverForOneChange counts: one change of the inventory leads to one condition and one taint, and no change
+// to none.
 func TestOneHandoverForOneChange(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("taint wanted %v", wanted), func(t *testing.T) {

@@ -1,11 +1,11 @@
-// Package injection says what reaches a container with each device, and what the configuration adds to the CDI spec. All
-// answers are computed from memory at each call.
+// Package injection computes what a container gets with each device, and what the configuration adds to the CDI spec.
+// All results are computed from memory at each call.
 //
-// It guarantees that what is not in the CDI spec on disk is not called injectable, and that a replica through MPS is ready
-// only while its daemon serves.
+// It guarantees that a device that is not in the CDI spec on disk is not reported as injectable, and that an MPS
+// replica is ready only while its daemon is.
 //
-// It has no goroutine: nothing wakes it, it writes nothing, and it waits for nothing. It must not import a front end, the
-// inventory or the ledger.
+// It has no goroutine: nothing wakes it, it writes nothing, and it waits for nothing. It must not import a front end,
+// the inventory or the ledger.
 package injection
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Deps are what a Source needs. The functions must answer from memory.
+// Deps are the dependencies of a Source. The functions must only read memory.
 type Deps struct {
 	// UsesCDI is true when the container runtime injects devices by their CDI names.
 	UsesCDI bool
@@ -29,18 +29,18 @@ type Deps struct {
 	Names func() (names map[string]bool, known bool)
 	// MPSUnits returns the units that need an MPS daemon.
 	MPSUnits func() []offer.Unit
-	// WithoutDaemon says why replicas of a GPU through MPS cannot be used now; empty when its daemon is ready.
+	// WithoutDaemon returns why MPS replicas of a GPU cannot be used now; empty when its daemon is ready.
 	WithoutDaemon func(gpu.UUID) string
 }
 
-// Source answers what can be injected. Make it with New.
+// Source returns what can be injected. Create it with New.
 type Source struct{ deps Deps }
 
-// New makes a Source.
+// New returns a Source.
 func New(deps Deps) *Source { return &Source{deps} }
 
-// Known reports whether it is known what can be injected. Without a CDI strategy and IMEX channels nothing depends on the
-// host's files.
+// Known reports whether it is known what can be injected. Without a CDI strategy and IMEX channels nothing depends on
+// the host's files.
 func (s *Source) Known() bool {
 	if !s.deps.UsesCDI && len(s.deps.Config().IMEX.ChannelIDs) == 0 {
 		return true
@@ -61,8 +61,8 @@ func (s *Source) has(name string) bool {
 	return names[name]
 }
 
-// Injection returns what a container gets with a device of a mode besides the device itself, and why that is not possible
-// now; empty when it is.
+// Injection returns what a container gets with a device of a mode in addition to the device itself, and why that is not
+// possible now; empty when it is.
 func (s *Source) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection, string) {
 	if mode != offer.MPS {
 		return offer.Injection{}, ""
@@ -83,8 +83,8 @@ func (s *Source) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection,
 	return injection, why
 }
 
-// Extras returns what the configuration adds to the CDI spec. The directories of an MPS daemon are in the spec only while
-// it is ready: before, they may not exist.
+// Extras returns what the configuration adds to the CDI spec. The directories of an MPS daemon are in the spec only
+// while it is ready: before, they may not exist.
 func (s *Source) Extras() cdi.Extras {
 	config := s.deps.Config()
 	extras := cdi.Extras{
@@ -94,7 +94,8 @@ func (s *Source) Extras() cdi.Extras {
 	for _, unit := range s.deps.MPSUnits() {
 		id := unit.Key.GPU
 		if s.deps.WithoutDaemon(id) == "" {
-			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(s.deps.MPSRoot, id), ShmDir: mps.ShmDir(s.deps.MPSRoot, id)})
+			extras.MPS = append(extras.MPS, cdi.MPSDevice{GPU: id, PipeDir: mps.PipeDir(s.deps.MPSRoot, id),
+				ShmDir: mps.ShmDir(s.deps.MPSRoot, id)})
 		}
 	}
 	return extras

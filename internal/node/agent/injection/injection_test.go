@@ -55,7 +55,8 @@ func TestInjection(t *testing.T) {
 		CDIDevices: []string{"k8s.berth.dev/gpu=mps-GPU-a"},
 		Envs:       map[string]string{"CUDA_MPS_PIPE_DIRECTORY": "/mps/GPU-a/pipe"},
 		Mounts: []offer.Mount{
-			{HostPath: "/run/mps/GPU-a/pipe", ContainerPath: "/mps/GPU-a/pipe"}, {HostPath: "/run/mps/GPU-a/shm", ContainerPath: "/dev/shm"},
+			{HostPath: "/run/mps/GPU-a/pipe", ContainerPath: "/mps/GPU-a/pipe"}, {HostPath: "/run/mps/GPU-a/shm",
+				ContainerPath: "/dev/shm"},
 		},
 	}
 	whole, part := gpu.DeviceKey{GPU: "GPU-a"}, gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}
@@ -67,17 +68,24 @@ func TestInjection(t *testing.T) {
 		want       offer.Injection
 		notReady   string
 	}{
-		"without CDI":                  {node: node{}, key: whole, injectable: true},
-		"not in the spec":              {node: node{usesCDI: true, known: true}, key: whole},
-		"in the spec":                  {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}}, key: whole, injectable: true},
-		"a MIG device beside its GPU":  {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}}, key: part},
-		"a MIG device in the spec":     {node: node{usesCDI: true, known: true, names: map[string]bool{"MIG-x": true}}, key: part, injectable: true},
-		"time slicing needs no daemon": {node: node{without: map[gpu.UUID]string{"GPU-a": "no daemon"}}, key: whole, mode: offer.TimeSlicing, injectable: true},
-		"MPS without CDI":              {node: node{}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
-		"MPS without its daemon":       {node: node{without: map[gpu.UUID]string{"GPU-a": "no daemon"}}, key: whole, mode: offer.MPS, injectable: true, want: replicas, notReady: "no daemon"},
-		"MPS before its spec":          {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}}, key: whole, mode: offer.MPS, injectable: true, want: replicas, notReady: "the directories of its MPS daemon are not in the CDI spec yet"},
-		"MPS in the spec":              {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true, "mps-GPU-a": true}}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
-		"a daemon of another GPU":      {node: node{without: map[gpu.UUID]string{"GPU-b": "no daemon"}}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
+		"without CDI":     {node: node{}, key: whole, injectable: true},
+		"not in the spec": {node: node{usesCDI: true, known: true}, key: whole},
+		"in the spec": {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}},
+			key: whole, injectable: true},
+		"a MIG device beside its GPU": {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}}, key: part},
+		"a MIG device in the spec": {node: node{usesCDI: true, known: true, names: map[string]bool{"MIG-x": true}},
+			key: part, injectable: true},
+		"time slicing needs no daemon": {node: node{without: map[gpu.UUID]string{"GPU-a": "no daemon"}}, key: whole,
+			mode: offer.TimeSlicing, injectable: true},
+		"MPS without CDI": {node: node{}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
+		"MPS without its daemon": {node: node{without: map[gpu.UUID]string{"GPU-a": "no daemon"}}, key: whole,
+			mode: offer.MPS, injectable: true, want: replicas, notReady: "no daemon"},
+		"MPS before its spec": {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}},
+			key: whole, mode: offer.MPS, injectable: true, want: replicas, notReady: "the directories of its MPS daemon are not in the CDI spec yet"},
+		"MPS in the spec": {node: node{usesCDI: true, known: true,
+			names: map[string]bool{"GPU-a": true, "mps-GPU-a": true}}, key: whole, mode: offer.MPS, injectable: true, want: replicas},
+		"a daemon of another GPU": {node: node{without: map[gpu.UUID]string{"GPU-b": "no daemon"}}, key: whole,
+			mode: offer.MPS, injectable: true, want: replicas},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,9 @@
-// Package inspect prints what the agent would publish from a machine's hardware with a configuration: GPUs, devices of the
-// kubelet, CDI spec, labels, metrics.
+// Package inspect prints what the agent would publish from a machine's hardware with a configuration: GPUs, devices of
+// the kubelet, CDI spec, labels, metrics.
 //
-// It guarantees that it looks once, waits for the driver no longer than the configuration's scanDeadline, and writes nothing
-// but its output. It is no actor: berth-agent inspect calls it. It must not import the agent or another package below it; what
-// they decide is in [Deps].
+// It guarantees that it scans once, waits for the driver no longer than the configuration's scanDeadline, and writes
+// only its output. It is not an actor: berth-agent inspect calls it. It must not import the agent or another package
+// below it; their decisions are passed in [Deps].
 package inspect
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// Deps are what a look is made with.
+// Deps are the dependencies of Look.
 type Deps struct {
 	Config *v1alpha1.AgentConfig
 	// Scan reads the hardware once. It may hang.
 	Scan func(context.Context) (gpu.Snapshot, gpu.Sample, error)
 	// Rules judge the health of the GPUs.
 	Rules health.Rules
-	// Offers are the configuration's rules for what is advertised.
+	// Offers are the configuration's rules for advertised devices.
 	Offers offer.Settings
 	// LabelVendors compute the labels about their GPUs.
 	LabelVendors []labels.Vendor
@@ -83,7 +83,7 @@ func Look(ctx context.Context, deps Deps) (*Result, error) {
 	return &Result{deps: deps, snapshot: got.snapshot, sample: got.sample}, nil
 }
 
-// Print prints a view to out, as a table or text or as JSON, and to errOut what the view leaves out.
+// Print prints a view to out, as a table or text or as JSON, and problems of the view to errOut.
 func (r *Result) Print(ctx context.Context, out, errOut io.Writer, view View, asJSON bool) error {
 	switch view {
 	case GPUs:

@@ -22,7 +22,8 @@ import (
 // node has one GPU that reports its memory and one that does not.
 func node() Deps {
 	return Deps{
-		Config: &v1alpha1.AgentConfig{ScanDeadline: &metav1.Duration{Duration: time.Minute}, ResourceName: "nvidia.com/gpu", NodeName: "node-0"},
+		Config: &v1alpha1.AgentConfig{ScanDeadline: &metav1.Duration{Duration: time.Minute},
+			ResourceName: "nvidia.com/gpu", NodeName: "node-0"},
 		Scan: func(context.Context) (gpu.Snapshot, gpu.Sample, error) {
 			return gpu.Snapshot{
 				Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}},
@@ -50,7 +51,7 @@ func printed(t *testing.T, deps Deps, view View, asJSON bool) string {
 	return out.String() + errOut.String()
 }
 
-// TestPrint: each view has a form for people and one for programs.
+// TestPrint: each view has a readable form and a JSON form.
 func TestPrint(t *testing.T) {
 	for view, want := range map[View][]string{
 		GPUs:    {"driver 580.95.05, CUDA 13.0", "40960 MiB", "GPU-2"},
@@ -69,7 +70,8 @@ func TestPrint(t *testing.T) {
 			continue
 		}
 		var object struct{ APIVersion, Kind string }
-		if err := json.Unmarshal([]byte(printed(t, node(), view, true)), &object); err != nil || object.APIVersion != v1alpha1.GroupVersion().String() || object.Kind == "" {
+		if err := json.Unmarshal([]byte(printed(t, node(), view, true)),
+			&object); err != nil || object.APIVersion != v1alpha1.GroupVersion().String() || object.Kind == "" {
 			t.Errorf("%s as JSON is %+v, %v; want a versioned object", view, object, err)
 		}
 	}
@@ -82,7 +84,7 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestPrintDevicesNamesProblems: a rule that selects nothing is reported beside the list.
+// TestPrintDevicesNamesProblems: a rule that selects nothing is reported in addition to the list.
 func TestPrintDevicesNamesProblems(t *testing.T) {
 	deps := node()
 	deps.Offers.GPUs = []offer.GPURule{{Select: offer.GPUSelect{Index: []int{9}}, ResourceName: "nvidia.com/other"}}
@@ -107,7 +109,8 @@ func TestLookFails(t *testing.T) {
 			return gpu.Snapshot{}, gpu.Sample{}, nil
 		}
 		began := time.Now()
-		if _, err := Look(t.Context(), deps); err == nil || !strings.Contains(err.Error(), "within 1m0s") || time.Since(began) != time.Minute {
+		if _, err := Look(t.Context(), deps); err == nil || !strings.Contains(err.Error(),
+			"within 1m0s") || time.Since(began) != time.Minute {
 			t.Errorf("a scan that hangs: %v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -1,16 +1,16 @@
-// Package labelsync computes the labels about the node's GPUs and hands them to their publisher.
+// Package labelsync computes the labels about the node's GPUs and passes them to their publisher.
 //
-// What it guarantees: the labels follow from the present hardware, use and configuration; while a GPU is being repartitioned,
-// or no driver answers, the last ones stay. Labels that an earlier choice of the output left in another place are removed once
-// at the start. Nothing is removed when it ends.
+// What it guarantees: the labels follow from the present hardware, use and configuration; while a GPU is being
+// repartitioned, or no driver responds, the last ones are kept. Labels that an earlier choice of the output left in
+// another place are removed once at the start. Nothing is removed when it ends.
 //
 // What wakes it: a change of the inventory, of the settled use, of the configuration, or of a MIG change.
 //
-// What it writes: nothing by itself; the publisher writes to the Node, to a NodeFeature or to a feature file. Its outcome is
-// the problem of the source "labels".
+// What it writes: nothing by itself; the publisher writes to the Node, to a NodeFeature or to a feature file. Its
+// outcome is the problem of the source "labels".
 //
-// What it never waits for: the API server, the driver. It reads files of sysfs when the set of GPUs has changed. Nothing waits
-// for it.
+// What it never waits for: the API server, the driver. It reads files of sysfs when the set of GPUs has changed.
+// Nothing waits for it.
 //
 // The package must not import the agent, another package below it, an adapter, or a front end.
 package labelsync
@@ -31,7 +31,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// Facts are what the labels depend on besides the hardware.
+// Facts are the inputs of the labels besides the hardware.
 type Facts struct {
 	Units                     []offer.Unit
 	ResourceName, MIGStrategy string
@@ -39,7 +39,7 @@ type Facts struct {
 	Changing bool
 }
 
-// Deps are what a Syncer is made of.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	Places Places
 	// Hardware is the current inventory; Facts is all else. Both are from memory.
@@ -59,7 +59,7 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps Deps
 	// publisher is nil where no labels are wanted.
@@ -69,7 +69,7 @@ type Syncer struct {
 	gpus []gpu.PCIAddress
 }
 
-// New makes a Syncer; it touches nothing.
+// New returns a Syncer.
 func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	if writer := deps.Places.Chosen; writer != nil {
@@ -108,7 +108,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// compute hands the labels to their publisher, unless the last ones stay.
+// compute passes the labels to their publisher, unless the last ones are kept.
 func (s *Syncer) compute() {
 	snapshot, facts := s.deps.Hardware(), s.deps.Facts()
 	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.DriverPresent() {

@@ -43,7 +43,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{Server: fakeapi.New(t)}
-	w.config.NodeName, w.config.Labels.Output, w.config.Labels.Dir = fakeapi.NodeName, v1alpha1.LabelsNode, filepath.Join(t.TempDir(), "features.d")
+	w.config.NodeName, w.config.Labels.Output, w.config.Labels.Dir = fakeapi.NodeName, v1alpha1.LabelsNode, filepath.Join(t.TempDir(),
+		"features.d")
 	w.facts.ResourceName, w.facts.MIGStrategy = "nvidia.com/gpu", "none"
 	w.setGPUs(2)
 	return w
@@ -52,7 +53,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) setGPUs(n int) {
 	w.snapshot = gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.1"}}}}
 	for i := range n {
-		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{Vendor: gpu.NVIDIA, UUID: gpu.UUID(rune('a' + i)), Index: i, Product: "NVIDIA T4"})
+		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{Vendor: gpu.NVIDIA, UUID: gpu.UUID(rune('a' + i)), Index: i,
+			Product: "NVIDIA T4"})
 	}
 }
 
@@ -124,7 +126,7 @@ func TestLabelsFollow(t *testing.T) {
 	})
 }
 
-// TestLabelsAreWrittenAgain: after an edit by hand and for a new Node the labels are what they were.
+// TestLabelsAreWrittenAgain: after a manual edit and for a new Node the labels are restored.
 func TestLabelsAreWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -158,7 +160,8 @@ func TestOutcomeIsReported(t *testing.T) {
 	})
 }
 
-// TestOutputs: labels of an earlier choice are removed at the start, nothing is removed at the end, and all is by Remove.
+// TestOutputs: labels of an earlier choice are removed at the start, nothing is removed at the end, and Remove removes
+// all.
 func TestOutputs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -168,7 +171,8 @@ func TestOutputs(t *testing.T) {
 		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), count+"=2\n") {
 			t.Errorf("the feature file has %q, %v", text, err)
 		}
-		features := w.Resource(schema.GroupVersionResource{Group: "nfd.k8s-sigs.io", Version: "v1alpha1", Resource: "nodefeatures"}).Namespace("berth-system")
+		features := w.Resource(schema.GroupVersionResource{Group: "nfd.k8s-sigs.io", Version: "v1alpha1",
+			Resource: "nodefeatures"}).Namespace("berth-system")
 		feature := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeature",
 			"metadata": map[string]any{
@@ -229,7 +233,8 @@ func TestRemove(t *testing.T) {
 // TestPlacesWithoutAPI: only the feature file can be written; another choice is refused where it cannot be made.
 func TestPlacesWithoutAPI(t *testing.T) {
 	config := v1alpha1.AgentConfig{NodeName: "node-0"}
-	for output, want := range map[v1alpha1.LabelOutput]bool{v1alpha1.LabelsFile: true, v1alpha1.LabelsNode: false, v1alpha1.LabelsNone: false} {
+	for output, want := range map[v1alpha1.LabelOutput]bool{v1alpha1.LabelsFile: true, v1alpha1.LabelsNode: false,
+		v1alpha1.LabelsNone: false} {
 		config.Labels.Output = output
 		places, err := labelsync.PlacesOf(&config, nil)
 		if err != nil || (places.Chosen != nil) != want {

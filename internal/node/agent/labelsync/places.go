@@ -52,14 +52,14 @@ func PlacesOf(config *v1alpha1.AgentConfig, api dynamic.Interface) (Places, erro
 	return places, nil
 }
 
-// removeStale removes what an earlier choice of the place left elsewhere.
+// removeStale removes labels that an earlier choice left in another place.
 func (p Places) removeStale(ctx context.Context, log *slog.Logger) {
 	for _, writer := range p.Others {
 		left, err := writer.Read(ctx)
 		if err == nil && len(left) > 0 {
 			err = writer.Remove(ctx)
 		}
-		// Where a place cannot even be read, as without Node Feature Discovery, nothing was left.
+		// A place that cannot be read, as without Node Feature Discovery, has no labels.
 		if err != nil && ctx.Err() == nil {
 			log.Debug("labels of an earlier output not removed", "place", writer.Place(), "error", err)
 		}

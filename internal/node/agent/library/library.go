@@ -1,12 +1,12 @@
-// Package library ends the agent when the driver was upgraded while it ran: a process can load NVML only once, so the new
-// library needs a new process.
+// Package library ends the agent when the driver was upgraded while it ran: a process can load NVML only once, so the
+// new library needs a new process.
 //
-// It guarantees that the agent ends at most once for each library file, so that a driver that is broken for another reason
-// does not restart the agent forever.
+// It guarantees that the agent ends at most once for each library file, so that a driver that is broken for another
+// reason does not restart the agent forever.
 //
-// What wakes it: Replaced, which the hardware adapter calls. What it writes: the path of the file, to library.json in the
-// state directory, before the agent ends. It waits for nothing else; while that file cannot be written the agent runs on.
-// It must not import the agent or another package below it.
+// What wakes it: Replaced, which the hardware adapter calls. What it writes: the path of the file, to library.json in
+// the state directory, before the agent ends. It waits for nothing else; while that file cannot be written the agent
+// continues to run. It must not import the agent or another package below it.
 package library
 
 import (
@@ -21,15 +21,15 @@ import (
 // fileName is the file that has the path of the library for which an agent ended.
 const fileName = "library.json"
 
-// Deps are what a Watch is made of.
+// Deps are the dependencies of a Watch.
 type Deps struct {
 	StateDir string
-	// BootID makes a file of an earlier boot void.
+	// BootID invalidates a file of an earlier boot.
 	BootID string
 	Log    *slog.Logger
 }
 
-// Watch ends the agent once per replaced library file. Make it with New, start it with Run.
+// Watch ends the agent once per replaced library file. Create it with New, start it with Run.
 type Watch struct {
 	file     statefile.File[string]
 	replaced chan string
@@ -47,7 +47,8 @@ func New(deps Deps) *Watch {
 	}
 }
 
-// Replaced reports a library file that a new process would open instead of the one that this process has. It never waits.
+// Replaced reports a library file that a new process would open instead of the one that this process has. It never
+// waits.
 func (w *Watch) Replaced(file string) {
 	select {
 	case w.replaced <- file:
@@ -55,7 +56,8 @@ func (w *Watch) Replaced(file string) {
 	}
 }
 
-// Run returns an error, which ends the agent, when a new process would open another library. It returns nil when ctx ends.
+// Run returns an error, which ends the agent, when a new process would open another library. It returns nil when ctx
+// ends.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		select {
@@ -86,8 +88,9 @@ func (w *Watch) end(file string) error {
 			"library", file, "error", err, "fix", "restart the agent's pod")
 		return nil
 	}
-	return fmt.Errorf("the driver was upgraded while the agent ran: the agent ends, so that a new process opens %s; pods keep their GPUs", file)
+	return fmt.Errorf("the driver was upgraded while the agent ran: the agent ends, so that a new process opens %s; pods keep their GPUs",
+		file)
 }
 
-// Remove removes what a Watch has written to the state directory.
+// Remove removes the files of a Watch from the state directory.
 func Remove(stateDir string) error { return statefile.Remove(filepath.Join(stateDir, fileName)) }

@@ -77,7 +77,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// TestRemove: nothing is left, and nothing to remove is no error.
+// TestRemove: nothing is left, and a missing file is not an error.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

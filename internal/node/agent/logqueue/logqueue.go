@@ -1,9 +1,9 @@
-// Package logqueue writes log lines without making whoever logs wait. The agent's standard error is a pipe to the
-// container runtime; one that does not read it, as while it hangs or starts again, would otherwise stop every
-// goroutine that logs, and with it the path from a fault to the kubelet.
+// Package logqueue writes log lines without blocking the goroutine that logs. The agent's standard error is a pipe to
+// the container runtime; a runtime that does not read it, such as while it hangs or restarts, would otherwise block
+// every goroutine that logs, and with it the path from a fault to the kubelet.
 //
-// What wakes it: a line. What it writes: lines, in their order, by one goroutine. What never waits for it: Write.
-// Lines that find no room are dropped and counted; the count is written as a line once there is room again.
+// What wakes it: a line. What it writes: lines, in their order, by one goroutine. Write never waits. Lines that exceed
+// the capacity are dropped and counted; the count is written as a line when the queue has capacity again.
 package logqueue
 
 import (
@@ -16,7 +16,7 @@ import (
 // maxLines bounds the lines that wait.
 const maxLines = 4096
 
-// Writer is an io.Writer for log lines. Make it with New.
+// Writer is an io.Writer for log lines. Create it with New.
 type Writer struct {
 	out  io.Writer
 	done chan struct{}
@@ -36,7 +36,7 @@ func New(out io.Writer) *Writer {
 	return w
 }
 
-// Write implements io.Writer; it takes one line, always succeeds and never waits for out.
+// Write implements io.Writer; it queues one line, always succeeds and never waits for out.
 func (w *Writer) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,7 +49,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close writes what waits, for at most limit. Lines that come later are dropped.
+// Close writes the queued lines, for at most limit. Later lines are dropped.
 func (w *Writer) Close(limit time.Duration) {
 	w.mu.Lock()
 	w.closed = true
@@ -68,7 +68,7 @@ func (w *Writer) run() {
 	for {
 		lines, dropped, more := w.take()
 		for _, line := range lines {
-			// There is nowhere to report an error of the log.
+			// An error of the log cannot be reported.
 			_, _ = w.out.Write(line)
 		}
 		if dropped > 0 {
@@ -80,7 +80,7 @@ func (w *Writer) run() {
 	}
 }
 
-// take waits for lines; more is false when there will be no others.
+// take waits for lines; more is false after the last one.
 func (w *Writer) take() (lines [][]byte, dropped int, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

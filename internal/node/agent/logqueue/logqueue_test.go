@@ -11,9 +11,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/logqueue"
 )
 
-// TestNobodyWaitsForAPipeThatIsNotRead: whoever logs goes on, the lines that fit come in their order once the pipe is
-// read, and the number of the others is told.
-func TestNobodyWaitsForAPipeThatIsNotRead(t *testing.T) {
+// TestFullPipeDoesNotBlock: logging does not block, the queued lines are written in order when the pipe is read, and
+// the number of dropped lines is reported.
+func TestFullPipeDoesNotBlock(t *testing.T) {
 	reader, pipe := io.Pipe()
 	log := logqueue.New(pipe)
 	const lines = 10000
@@ -24,7 +24,7 @@ func TestNobodyWaitsForAPipeThatIsNotRead(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("%d lines took %s", lines, took)
 	}
-	log.Close(0) // it returns although nobody reads
+	log.Close(0) // it returns although the pipe is not read
 	read := make(chan []byte)
 	go func() {
 		text, _ := io.ReadAll(reader)
@@ -45,8 +45,8 @@ func TestNobodyWaitsForAPipeThatIsNotRead(t *testing.T) {
 	}
 }
 
-// TestCloseWritesWhatWaits: nothing is lost at an ordinary end.
-func TestCloseWritesWhatWaits(t *testing.T) {
+// TestCloseWritesQueuedLines: no line is lost at an ordinary end.
+func TestCloseWritesQueuedLines(t *testing.T) {
 	var out bytes.Buffer
 	log := logqueue.New(&out)
 	var want strings.Builder

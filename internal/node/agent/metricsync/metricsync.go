@@ -1,8 +1,8 @@
-// Package metricsync keeps the agent's metrics page: it renders the page of the GPUs from the last measurement, and computes
-// the agent's own metrics at each scrape.
+// Package metricsync keeps the agent's metrics page: it renders the page of the GPUs from the last measurement, and
+// computes the agent's own metrics at each scrape.
 //
-// It guarantees that a scrape waits for no measurement, that the page is rendered by one goroutine, and that an error that
-// NVML and the kernel log both report is counted once ([XIDs]).
+// It guarantees that a scrape waits for no measurement, that the page is rendered by one goroutine, and that an error
+// that NVML and the kernel log both report is counted once ([XIDs]).
 //
 // What wakes it: a measurement; a change of the inventory, of the ledger, of the use in force or of the problems.
 //
@@ -25,7 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// Deps are what a Syncer is made of. All functions answer from memory.
+// Deps are the dependencies of a Syncer. All functions only read memory.
 type Deps struct {
 	NodeName string
 	// DCGMHostnameLabel is the label of dcgm-exporter's metrics with the node's name.
@@ -45,14 +45,14 @@ type Deps struct {
 	Page    *metrics.Page
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps Deps
 	wake *signal.Signal
 	last atomic.Pointer[gpu.Sample]
 }
 
-// New makes a Syncer; nothing is measured yet.
+// New returns a Syncer.
 func New(deps Deps) *Syncer { return &Syncer{deps: deps, wake: signal.New()} }
 
 // Run measures and renders until ctx ends.
@@ -78,7 +78,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// render makes the page; without a measurement there is none yet.
+// render renders the page; without a measurement there is none yet.
 func (s *Syncer) render() {
 	sample := s.last.Load()
 	if sample == nil {
@@ -101,7 +101,7 @@ func (s *Syncer) render() {
 	s.deps.Page.Render(in)
 }
 
-// modeName is how a device is shared, in the words of the metrics.
+// modeName returns the sharing mode of a device as the metrics name it.
 func modeName(mode offer.Mode) string {
 	switch mode {
 	case offer.TimeSlicing:

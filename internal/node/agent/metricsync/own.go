@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
 )
 
-// OwnDeps are what the agent's own metrics are computed from; all answer from memory.
+// OwnDeps are the sources of the agent's own metrics; all only read memory.
 type OwnDeps struct {
 	Plugin   func() []deviceplugin.Stats
 	Holdings func() []gpu.Holding
@@ -24,7 +24,7 @@ type collector struct {
 	holdings, build, problems             *prometheus.Desc
 }
 
-// NewRegistry makes the registry of the agent's own metrics.
+// NewRegistry returns the registry of the agent's own metrics.
 func NewRegistry(deps OwnDeps) *prometheus.Registry {
 	describe := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("berth_"+name, help, labels, nil)

@@ -8,9 +8,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-// XIDs counts the XIDs of each GPU, before anything judges them. Most errors are reported twice, by NVML and in the kernel
-// log, and some by one of the two only; so the larger count of the two is the number of errors. The zero value is ready for
-// use, by several goroutines.
+// XIDs counts the XIDs of each GPU before they are judged. Most errors are reported twice, by NVML and in the kernel
+// log, and some by one of the two only; so the larger count of the two is the number of errors. The zero value is ready
+// for concurrent use.
 type XIDs struct {
 	mu     sync.Mutex
 	counts []xidCount
@@ -42,7 +42,7 @@ func (x *XIDs) Add(event gpu.Event) {
 	c.Count, c.Last = max(c.events, c.lines), event.Time
 }
 
-// All returns the counts in the order in which the XIDs first came.
+// All returns the counts in the order in which the XIDs first occurred.
 func (x *XIDs) All() []metrics.XIDCount {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,19 +1,21 @@
-// Package migsync brings the GPUs to the wanted MIG layout: the one that the Node's label nvidia.com/mig.config names, and for
-// the other GPUs what the rules of the configuration say.
+// Package migsync brings the GPUs to the wanted MIG layout: the one that the Node's label nvidia.com/mig.config names,
+// and for the other GPUs the one of the configuration's rules.
 //
-// It guarantees that nothing is changed on any GPU while the layout of the label is not known; that a GPU whose MIG mode is to
-// change is withheld ([Syncer.Changing]) before the change begins; that the wanted layouts are computed once for each
-// change of the configuration or of the hardware, whoever asks for them; and that the label nvidia.com/mig.config.state says
-// "pending" before the first change for a new layout and "success" only when every GPU has it.
+// It guarantees that nothing is changed on any GPU while the layout of the label is not known; that a GPU whose MIG
+// mode is to change is withheld ([Syncer.Changing]) before the change begins; that the wanted layouts are computed once
+// for each change of the configuration or of the hardware, whoever asks for them; and that the label
+// nvidia.com/mig.config.state says "pending" before the first change for a new layout and "success" only when every GPU
+// has it.
 //
-// What wakes it: the inventory, the configuration, the ledger, and, while a GPU waits or a change has failed, a tick every second.
+// What wakes it: the inventory, the configuration, the ledger, and, while a GPU waits or a change has failed, a tick
+// every second.
 //
 // What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
 //
-// What it never waits for: a holder of a GPU, or a call of the driver beyond the deadline that migapply sets. A write of the label
-// is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other actor waits for this one:
-// Changing is computed from memory.
+// What it never waits for: a holder of a GPU, or a call of the driver beyond the deadline that migapply sets. A write
+// of the label is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other
+// actor waits for this one: Changing is computed from memory.
 //
 // It must not import the agent, a package below it, a vendor's adapter or a front end.
 package migsync
@@ -65,16 +67,16 @@ type Partition interface {
 
 var _ Partition = (*migapply.Partition)(nil)
 
-// Node is what the API server shows of the node.
+// Node is the node in the API server.
 type Node interface {
-	// SetMIGState publishes a state as the label nvidia.com/mig.config.state; an empty one removes the label. With wait it waits a
-	// moment for the write. It reports and repeats a failed write itself.
+	// SetMIGState publishes a state as the label nvidia.com/mig.config.state; an empty one removes the label. With wait
+	// it waits a moment for the write. It reports and repeats a failed write itself.
 	SetMIGState(ctx context.Context, state string, wait bool)
 	// SetMIGCondition sets the condition MIGApplied; an empty status removes it. It must not block.
 	SetMIGCondition(status metav1.ConditionStatus, reason, message string)
 }
 
-// Deps is what a Syncer needs.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	Config    Config
 	Hardware  Hardware
@@ -90,30 +92,30 @@ type Deps struct {
 	Clock  clock.Clock
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps  Deps
 	label stateLabel
-	// last is what Partition was last asked for.
+	// last is the last input of Partition.
 	last []migapply.Want
 
 	planMu sync.Mutex
-	// plan is what the wanted layouts were last computed to be.
+	// plan has the wanted layouts as last computed.
 	plan *plan
 	// computed counts the computations.
 	computed atomic.Int64
 }
 
-// New makes a Syncer; it touches nothing.
+// New returns a Syncer.
 func New(deps Deps) *Syncer {
 	return &Syncer{deps: deps, label: stateLabel{node: deps.Node}}
 }
 
-// AwaitLayout returns when the label of the Node is known. Without an answer of the API server it waits for
-// [configwatch.AnswerTimeout]; a label that is remembered from an earlier agent is waited for until it counts.
+// AwaitLayout returns when the label of the Node is known. Without a response of the API server it waits for
+// [configwatch.AnswerTimeout], after which the label that an earlier agent stored applies.
 //
-// It is for a start at which no use of the devices is in force, as after a reboot. A reboot leaves some GPUs without their MIG mode,
-// and before the label is known they would be advertised whole.
+// It is called at a start at which no use of the devices is in force, as after a reboot. A reboot leaves some GPUs
+// without their MIG mode, and before the label is known they would be advertised whole.
 func (s *Syncer) AwaitLayout(ctx context.Context) {
 	changes := s.deps.Config.Subscribe()
 	defer changes.Close()
@@ -158,7 +160,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile makes one attempt. It returns whether all GPUs are as wanted and the label says so.
+// reconcile makes one attempt. It reports whether all GPUs are as wanted and the label shows it.
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	plan := s.wanted()
 	s.deps.Report("mig-layout", plan.problems...)
@@ -179,7 +181,7 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
 }
 
-// show makes a problem of each GPU that cannot be as wanted, and a condition of all GPUs.
+// show sets a problem for each GPU that cannot be as wanted, and a condition for all GPUs.
 func (s *Syncer) show(statuses []migapply.Status, problems []gpu.Cause) {
 	var failed, waiting []string
 	for _, problem := range problems {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
-// TestOncePerEvent counts how often the wanted layouts are computed for one event, while another actor asks for Changing at each
-// event as well, and how often the GPUs are compared with them.
+// TestOncePerEvent counts how often the wanted layouts are computed for one event, while another actor also calls
+// Changing at each event, and how often the GPUs are compared with them.
 func TestOncePerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -60,8 +60,8 @@ func TestOncePerEvent(t *testing.T) {
 	})
 }
 
-// TestOrder: what is to change is withheld and announced before the change, and the label says so after it. What was ended for the
-// change starts again only when the devices have their new use.
+// TestOrder: devices that change are withheld and announced before the change, and the label shows the result after it.
+// Programs that were ended for the change start again only when the devices have their new use.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -73,7 +73,8 @@ func TestOrder(t *testing.T) {
 			want  []string
 		}{
 			{"the start", func() {}, []string{"reconcile", "settle", "resume"}},
-			{"a layout", func() { w.relabel("all-disabled") }, []string{"settle", "state pending", "reconcile", "settle", "resume", "state success"}},
+			{"a layout", func() { w.relabel("all-disabled") },
+				[]string{"settle", "state pending", "reconcile", "settle", "resume", "state success"}},
 			{"the change is seen", func() {
 				w.scan(func(s *gpu.Snapshot) { s.GPUs[0].MIG.Enabled = false })
 			}, []string{"reconcile", "settle", "resume"}},
@@ -90,7 +91,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestStateLabel: a failure stays on the label until something else is wanted, although the change is tried again.
+// TestStateLabel: a failure remains on the label until something else is wanted, although the change is retried.
 func TestStateLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -147,7 +148,8 @@ func TestCondition(t *testing.T) {
 		unknown  []string
 	}{
 		"nothing is wanted": {},
-		"applied":           {layout: "all-1g.10gb", want: metav1.Condition{Status: metav1.ConditionTrue, Reason: "Applied", Message: "every GPU is partitioned as wanted"}},
+		"applied": {layout: "all-1g.10gb", want: metav1.Condition{Status: metav1.ConditionTrue,
+			Reason: "Applied", Message: "every GPU is partitioned as wanted"}},
 		"waiting": {
 			layout: "all-1g.10gb", outcome: map[gpu.UUID]migapply.State{"GPU-0": migapply.Waiting, "GPU-1": migapply.Changing},
 			want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Waiting", Message: "GPU-0 is Waiting.; GPU-1 is Changing."},
@@ -158,7 +160,8 @@ func TestCondition(t *testing.T) {
 			problems: []string{"MIG_FAILED"},
 		},
 		"unknown": {
-			layout: "all-9g", want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Failed", Message: "label nvidia.com/mig.config=all-9g: " + unknown("all-9g")},
+			layout: "all-9g", want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Failed",
+				Message: "label nvidia.com/mig.config=all-9g: " + unknown("all-9g")},
 			unknown: []string{"MIG_LAYOUT_UNKNOWN"},
 		},
 	}
@@ -171,7 +174,8 @@ func TestCondition(t *testing.T) {
 			if diff := cmp.Diff(tc.want, w.condition); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
-			for source, want := range map[string][]string{"mig": tc.problems, "mig-layout": tc.unknown, "mig-journal": {"MIG_JOURNAL_CORRUPT"}} {
+			for source, want := range map[string][]string{"mig": tc.problems, "mig-layout": tc.unknown,
+				"mig-journal": {"MIG_JOURNAL_CORRUPT"}} {
 				if diff := cmp.Diff(want, w.reports(source)); diff != "" {
 					t.Errorf("problems of %s (-want +got):\n%s", source, diff)
 				}
@@ -180,7 +184,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// TestChangingWhileADriverHangs: a change that hangs keeps nobody from asking what is withheld.
+// TestChangingWhileADriverHangs: Changing does not wait for a change that hangs.
 func TestChangingWhileADriverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

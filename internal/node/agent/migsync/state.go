@@ -20,15 +20,16 @@ type stateLabel struct {
 	written string
 }
 
-// announce writes "pending" before a change, so that a reader does not take the layout before for the new one. What has failed stays
-// failed until something else is wanted.
+// announce writes "pending" before a change, so that a reader does not mistake the previous layout for the new one. A
+// failure remains until something else is wanted.
 func (l *stateLabel) announce(ctx context.Context, changed bool) {
 	if l.written != stateFailed || changed {
 		l.write(ctx, statePending)
 	}
 }
 
-// update writes how far the GPUs are, and returns whether the label says so. Before the Node was read the label is left alone.
+// update writes the state of the GPUs, and reports whether the label has it. It does not change the label before the
+// Node was read.
 func (l *stateLabel) update(ctx context.Context, plan *plan, statuses []migapply.Status) bool {
 	if !plan.known {
 		return l.written == ""
@@ -37,7 +38,7 @@ func (l *stateLabel) update(ctx context.Context, plan *plan, statuses []migapply
 	return true
 }
 
-// stateOf is what the label should say; empty when no label asks for a layout.
+// stateOf returns the wanted value of the label; empty when no label asks for a layout.
 func stateOf(plan *plan, statuses []migapply.Status) string {
 	switch {
 	case plan.layout == "":

@@ -22,16 +22,17 @@ type inputs struct {
 	waiting  bool
 }
 
-// same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that their pointers tell.
+// same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that comparing
+// pointers suffices.
 func (in inputs) same(other inputs) bool {
 	return in.snapshot == other.snapshot && in.config == other.config && in.waiting == other.waiting && reflect.DeepEqual(in.mig, other.mig)
 }
 
-// plan is what the GPUs are to be. It is never changed.
+// plan has the wanted shapes of the GPUs. It is never changed.
 type plan struct {
 	of inputs
-	// known is false before the label of the Node and the configuration were read; layout is the label's value, empty when
-	// there is none.
+	// known is false before the label of the Node and the configuration were read; layout is the label's value, empty
+	// when there is none.
 	known    bool
 	layout   string
 	wants    []migapply.Want
@@ -58,9 +59,9 @@ func (s *Syncer) wanted() *plan {
 // Computed returns how often the wanted layouts were computed.
 func (s *Syncer) Computed() int64 { return s.computed.Load() }
 
-// Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as soon as the
-// change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be given the GPU
-// that is about to be partitioned. It never waits for a call of the driver, a file or the API server.
+// Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as
+// soon as the change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be
+// given the GPU that is about to be partitioned. It never waits for a call of the driver, a file or the API server.
 func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 	statuses := s.deps.Partition.Statuses()
 	changing := migapply.Pending(statuses)
@@ -75,8 +76,8 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 	return changing
 }
 
-// compute says what each GPU is to be: by the layout of the Node's label those that it names, by the rules of the configuration
-// the others. Excluded GPUs are left as they are.
+// compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
+// from the rules of the configuration for the others. Excluded GPUs are not changed.
 func compute(of inputs) *plan {
 	p := &plan{of: of, known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
 	if !p.known {
@@ -91,14 +92,14 @@ func compute(of inputs) *plan {
 	return p
 }
 
-// noHolders stands for the holders where they do not matter.
+// noHolders is used where the holders do not matter.
 func noHolders(gpu.DeviceKey) []string { return nil }
 
 func (p *plan) refuse(code string, err error) {
 	p.problems = append(p.problems, gpu.Cause{Code: code, Message: err.Error()})
 }
 
-// choose fills in wants and problems.
+// choose sets wants and problems.
 func (p *plan) choose(gpus []mig.GPU) {
 	named := &layouts{of: p.of, byName: layoutsOf(gpus, p.of)}
 	if p.of.mig.Err != nil {
@@ -123,7 +124,8 @@ func (p *plan) choose(gpus []mig.GPU) {
 			continue
 		}
 		if wanted, ok := labelled.Wanted(device); ok {
-			p.wants = append(p.wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: fmt.Sprintf("layout %s of label %s", p.layout, configwatch.LabelMIG)})
+			p.wants = append(p.wants, migapply.Want{UUID: device.UUID, Wanted: wanted,
+				Source: fmt.Sprintf("layout %s of label %s", p.layout, configwatch.LabelMIG)})
 			continue
 		}
 		if rule.MIG == nil {
@@ -156,7 +158,8 @@ type layouts struct {
 	byName map[string]mig.Layout
 }
 
-// layoutsOf returns the layouts of the hardware, overridden by those of the configuration, overridden by those of the ConfigMap.
+// layoutsOf returns the layouts of the hardware, overridden by those of the configuration, overridden by those of the
+// ConfigMap.
 func layoutsOf(gpus []mig.GPU, of inputs) map[string]mig.Layout {
 	all := mig.HardwareLayouts(gpus)
 	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{of.config.MIGLayouts, of.mig.Layouts} {
@@ -170,7 +173,8 @@ func layoutsOf(gpus []mig.GPU, of inputs) map[string]mig.Layout {
 func (l *layouts) find(name string) (mig.Layout, error) {
 	if l.of.mig.Unread {
 		// The hardware may have a different layout of the same name.
-		return mig.Layout{}, fmt.Errorf("layout %s is not known: no valid content of ConfigMap %s has been read yet", name, l.of.config.MIGConfigMap)
+		return mig.Layout{}, fmt.Errorf("layout %s is not known: no valid content of ConfigMap %s has been read yet",
+			name, l.of.config.MIGConfigMap)
 	}
 	return mig.FindLayout(l.byName, name)
 }

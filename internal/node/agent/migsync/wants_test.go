@@ -38,10 +38,12 @@ func TestWants(t *testing.T) {
 	}{
 		"nothing": {of: inputs{mig: configwatch.MIG{Known: true}}},
 		"the label is not known": {of: inputs{
-			mig: configwatch.MIG{Layout: "all-1g.10gb"}, config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven})}},
+			mig: configwatch.MIG{Layout: "all-1g.10gb"}, config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0,
+				&v1alpha1.MIGSettings{Devices: seven})}},
 		}},
 		"the configuration is not known": {of: inputs{
-			waiting: true, mig: configwatch.MIG{Known: true}, config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven})}},
+			waiting: true, mig: configwatch.MIG{Known: true}, config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0,
+				&v1alpha1.MIGSettings{Devices: seven})}},
 		}},
 		"a label": {
 			of: inputs{mig: configwatch.MIG{Known: true, Layout: "all-1g.10gb"}},
@@ -64,10 +66,12 @@ func TestWants(t *testing.T) {
 				mig: configwatch.MIG{Known: true, Layout: "first", Layouts: map[string][]v1alpha1.MIGLayoutEntry{
 					"first": {{Devices: v1alpha1.AllOrIndices{Indices: []int{0}}}},
 				}},
-				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven}), rule(1, &v1alpha1.MIGSettings{Layout: "all-3g.40gb"})}},
+				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven}),
+					rule(1, &v1alpha1.MIGSettings{Layout: "all-3g.40gb"})}},
 			},
 			want: []migapply.Want{
-				{UUID: "GPU-0", Source: "layout first of " + label}, on("GPU-1", "layout all-3g.40gb of gpus[1].mig of the configuration", two),
+				{UUID: "GPU-0", Source: "layout first of " + label}, on("GPU-1",
+					"layout all-3g.40gb of gpus[1].mig of the configuration", two),
 			},
 			modes:   map[gpu.UUID]string{"GPU-1": "its MIG mode is about to change for layout all-3g.40gb of gpus[1].mig of the configuration"},
 			differs: true,
@@ -77,11 +81,13 @@ func TestWants(t *testing.T) {
 				mig: configwatch.MIG{Known: true, Layouts: map[string][]v1alpha1.MIGLayoutEntry{"all-3g.40gb": entry(one)}},
 				config: &v1alpha1.AgentConfig{
 					MIGLayouts: map[string][]v1alpha1.MIGLayoutEntry{"all-3g.40gb": entry(two), "all-1g.10gb": entry(one)},
-					GPUs:       []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Layout: "all-3g.40gb"}), rule(1, &v1alpha1.MIGSettings{Layout: "all-1g.10gb"})},
+					GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Layout: "all-3g.40gb"}),
+						rule(1, &v1alpha1.MIGSettings{Layout: "all-1g.10gb"})},
 				},
 			},
 			want: []migapply.Want{
-				on("GPU-0", "layout all-3g.40gb of gpus[0].mig of the configuration", one), on("GPU-1", "layout all-1g.10gb of gpus[1].mig of the configuration", one),
+				on("GPU-0", "layout all-3g.40gb of gpus[0].mig of the configuration", one), on("GPU-1",
+					"layout all-1g.10gb of gpus[1].mig of the configuration", one),
 			},
 			modes: map[gpu.UUID]string{
 				"GPU-0": "its MIG mode is about to change for layout all-3g.40gb of gpus[0].mig of the configuration",
@@ -91,39 +97,45 @@ func TestWants(t *testing.T) {
 		},
 		"devices of a rule, and an excluded GPU": {
 			of: inputs{
-				mig:    configwatch.MIG{Known: true},
-				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: one}), {Exclude: true, MIG: &v1alpha1.MIGSettings{Devices: one}}}},
+				mig: configwatch.MIG{Known: true},
+				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: one}),
+					{Exclude: true, MIG: &v1alpha1.MIGSettings{Devices: one}}}},
 			},
 			want:    []migapply.Want{on("GPU-0", "gpus[0].mig of the configuration", one)},
 			modes:   map[gpu.UUID]string{"GPU-0": "its MIG mode is about to change for gpus[0].mig of the configuration"},
 			differs: true,
 		},
-		"a rule without MIG": {of: inputs{mig: configwatch.MIG{Known: true}, config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, nil)}}}},
+		"a rule without MIG": {of: inputs{mig: configwatch.MIG{Known: true},
+			config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, nil)}}}},
 		"a label with an unknown layout changes nothing": {
 			of: inputs{
 				mig:    configwatch.MIG{Known: true, Layout: "all-1g.10g"},
 				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Devices: seven})}},
 			},
-			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN", Message: "label nvidia.com/mig.config=all-1g.10g: " + unknown("all-1g.10g")}},
+			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN",
+				Message: "label nvidia.com/mig.config=all-1g.10g: " + unknown("all-1g.10g")}},
 		},
 		"a rule with an unknown layout concerns its GPU": {
 			of: inputs{
-				mig:    configwatch.MIG{Known: true},
-				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Layout: "none"}), rule(1, &v1alpha1.MIGSettings{Layout: "all-disabled"})}},
+				mig: configwatch.MIG{Known: true},
+				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, &v1alpha1.MIGSettings{Layout: "none"}),
+					rule(1, &v1alpha1.MIGSettings{Layout: "all-disabled"})}},
 			},
 			want:     []migapply.Want{{UUID: "GPU-1", Source: "layout all-disabled of gpus[1].mig of the configuration"}},
 			problems: []gpu.Cause{{Code: "MIG_LAYOUT_UNKNOWN", Message: "gpus[0].mig of the configuration: " + unknown("none")}},
 		},
 		"a ConfigMap that was never read": {
-			of: inputs{mig: configwatch.MIG{Known: true, Layout: "all-1g.10gb", Unread: true}, config: &v1alpha1.AgentConfig{MIGConfigMap: "berth/layouts"}},
+			of: inputs{mig: configwatch.MIG{Known: true, Layout: "all-1g.10gb", Unread: true},
+				config: &v1alpha1.AgentConfig{MIGConfigMap: "berth/layouts"}},
 			problems: []gpu.Cause{{
 				Code:    "MIG_LAYOUT_UNKNOWN",
 				Message: "label nvidia.com/mig.config=all-1g.10gb: layout all-1g.10gb is not known: no valid content of ConfigMap berth/layouts has been read yet",
 			}},
 		},
 		"a refused ConfigMap": {
-			of:       inputs{mig: configwatch.MIG{Known: true, Layout: "all-disabled", Err: errors.New("line 3: no such key")}},
-			want:     []migapply.Want{{UUID: "GPU-0", Source: "layout all-disabled of " + label}, {UUID: "GPU-1", Source: "layout all-disabled of " + label}},
+			of: inputs{mig: configwatch.MIG{Known: true, Layout: "all-disabled", Err: errors.New("line 3: no such key")}},
+			want: []migapply.Want{{UUID: "GPU-0", Source: "layout all-disabled of " + label},
+				{UUID: "GPU-1", Source: "layout all-disabled of " + label}},
 			problems: []gpu.Cause{{Code: "MIG_LAYOUTS_REFUSED", Message: "line 3: no such key"}},
 		},
 	}
@@ -152,7 +164,7 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// unknown is what FindLayout says of a layout.
+// unknown is the error of FindLayout for a layout.
 func unknown(name string) string {
 	var gpus []mig.GPU
 	snapshot := twoGPUs()
@@ -163,7 +175,8 @@ func unknown(name string) string {
 	return err.Error()
 }
 
-// TestChanging: a GPU whose mode is to change is withheld before Partition begins, and advertised as it is when the change failed.
+// TestChanging: a GPU whose mode is to change is withheld before Partition begins, and advertised unchanged when the
+// change failed.
 func TestChanging(t *testing.T) {
 	on := true
 	tests := map[string]struct {

@@ -93,7 +93,7 @@ func (w *world) set(change func()) {
 
 func (w *world) note(what string) { w.set(func() { w.did = append(w.did, what) }) }
 
-// took returns what was done since the last call.
+// took returns the actions since the last call.
 func (w *world) took() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

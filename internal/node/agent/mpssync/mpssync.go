@@ -1,18 +1,18 @@
-// Package mpssync sends the wanted set of MPS daemons to the MPS supervisor and knows the states of the daemons. It
-// is an actor of its own, because the supervisor may take long to answer.
+// Package mpssync sends the wanted set of MPS daemons to the MPS supervisor and has the states of the daemons. It is a
+// separate actor, because the supervisor may take long to respond.
 //
 // What it guarantees: only it sends the wanted set, one set at a time and computed when it is sent, so no older set
 // replaces a newer one. A GPU whose daemon is quiesced is in no set until it is unquiesced. While the driver is
 // absent nothing is sent, since an empty set ends every client. A set that the supervisor has accepted is not sent
 // again unless the supervisor reports another one.
 //
-// What wakes it: a change of the settled units or of the inventory; a report of the supervisor; Quiesce and Unquiesce; and a
-// timer after a failure. An allocation does not wake it.
+// What wakes it: a change of the settled units or of the inventory; a report of the supervisor; Quiesce and Unquiesce;
+// and a timer after a failure. An allocation does not wake it.
 //
 // What it writes: the supervisor's wanted set, and the problems of the sources "mps" and "mps-daemons".
 //
-// What it never waits for: the API server, the driver, the kubelet, the ledger. What the device plugin and the CDI spec read
-// ([Syncer.Unready], [Syncer.Units], [Syncer.Status]) is in memory.
+// What it never waits for: the API server, the driver, the kubelet, the ledger. What the device plugin and the CDI spec
+// read ([Syncer.Unready], [Syncer.Units], [Syncer.Status]) is in memory.
 //
 // The package must not import the agent or another package below it, an adapter, or a front end.
 package mpssync
@@ -69,7 +69,7 @@ type Hardware interface {
 	Subscribe() *signal.Subscription
 }
 
-// Deps are what a Syncer is made of.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
 	Units        func() []offer.Unit
@@ -84,17 +84,17 @@ type Deps struct {
 	Clock   clock.Clock
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps Deps
 	wake *signal.Signal
 	// statuses are the daemons as the supervisor reported them last, by GPU.
 	statuses atomic.Pointer[map[gpu.UUID]mps.Status]
-	// missing says why the supervisor has not accepted the wanted set; empty when it has.
+	// missing is the reason why the supervisor has not accepted the wanted set; empty when it has.
 	missing atomic.Pointer[string]
 
-	// sending has a token while a set is computed and sent. It guards accepted and generation, which are the last set that the
-	// supervisor accepted (nil for none) and its generation.
+	// sending has a token while a set is computed and sent. It guards accepted and generation, which are the last set
+	// that the supervisor accepted (nil for none) and its generation.
 	sending    chan struct{}
 	accepted   []mps.Wanted
 	generation int64
@@ -111,13 +111,13 @@ type quiesced struct {
 	id gpu.UUID
 }
 
-// New makes a Syncer; it touches nothing.
+// New returns a Syncer.
 func New(deps Deps) *Syncer {
 	s := &Syncer{
 		deps: deps, wake: signal.New(), sending: make(chan struct{}, 1), reported: mps.NoGeneration, quiesced: map[quiesced]bool{},
 	}
 	s.statuses.Store(&map[gpu.UUID]mps.Status{})
-	missing := "its supervisor was not asked yet"
+	missing := "its supervisor was not queried yet"
 	s.missing.Store(&missing)
 	return s
 }
@@ -163,7 +163,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// see takes a report of the supervisor.
+// see handles a report of the supervisor.
 func (s *Syncer) see(report mps.Report) {
 	s.mu.Lock()
 	s.reports++
@@ -176,7 +176,7 @@ func (s *Syncer) see(report mps.Report) {
 	s.wake.Set()
 }
 
-// know replaces the states of the daemons and tells whether that changed anything. The lock is held.
+// know replaces the states of the daemons and reports whether that changed anything. The lock is held.
 func (s *Syncer) know(statuses []mps.Status) (changed bool) {
 	next := map[gpu.UUID]mps.Status{}
 	for _, status := range statuses {
@@ -190,15 +190,16 @@ func (s *Syncer) reportFailed() {
 	var causes []gpu.Cause
 	for _, unit := range s.Units() {
 		if status, ok := s.Status(unit.Key.GPU); ok && status.State == mps.Failed {
-			causes = append(causes, gpu.Cause{Code: "MPS_DAEMON", Message: fmt.Sprintf("the MPS daemon of %s: %s", status.GPU, status.Reason)})
+			causes = append(causes, gpu.Cause{Code: "MPS_DAEMON",
+				Message: fmt.Sprintf("the MPS daemon of %s: %s", status.GPU, status.Reason)})
 		}
 	}
 	s.deps.Report("mps-daemons", causes...)
 }
 
-// send makes the present wanted set the supervisor's. Unless always is set, it sends nothing when the supervisor has accepted
-// that set and has reported no other one since. Only one call sends at a time. No supervisor is no error while no
-// daemon is wanted.
+// send sends the present wanted set to the supervisor. Unless always is set, it sends nothing when the supervisor has
+// accepted that set and has reported no other one since. Only one call sends at a time. A missing supervisor is not an
+// error while no daemon is wanted.
 func (s *Syncer) send(ctx context.Context, always bool) error {
 	select {
 	case s.sending <- struct{}{}:
@@ -240,14 +241,14 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	return err
 }
 
-// holds tells whether the supervisor has accepted the set and has reported no other one since.
+// holds reports whether the supervisor has accepted the set and has reported no other one since.
 func (s *Syncer) holds(wanted []mps.Wanted) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accepted != nil && slices.Equal(s.accepted, wanted) && s.reported == s.generation
 }
 
-// accept records that the supervisor has accepted the set. A report of a newer one stays.
+// accept records that the supervisor has accepted the set. It keeps a report of a newer one.
 func (s *Syncer) accept(wanted []mps.Wanted, generation int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +258,8 @@ func (s *Syncer) accept(wanted []mps.Wanted, generation int64) {
 	}
 }
 
-// identify reads the states of the daemons when only they tell whether a GPU in use is shared through MPS: a set without
-// it would end its clients.
+// identify reads the states of the daemons when only they show whether a GPU in use is shared through MPS: a set
+// without it would end its clients.
 func (s *Syncer) identify(ctx context.Context) error {
 	if !slices.ContainsFunc(s.deps.Units(), func(u offer.Unit) bool { return u.Use.Mode == offer.Unknown }) {
 		return nil
@@ -266,8 +267,8 @@ func (s *Syncer) identify(ctx context.Context) error {
 	return s.ask(ctx)
 }
 
-// ask reads the states of the daemons. An answer is dropped when a report has arrived since the question: it may be the older
-// of the two, and the next report comes only with the next change.
+// ask reads the states of the daemons. A response is dropped when a report has arrived since the request: it may be
+// older, and the next report comes only with the next change.
 func (s *Syncer) ask(ctx context.Context) error {
 	s.mu.Lock()
 	reports := s.reports
@@ -302,8 +303,8 @@ func (s *Syncer) wanted() []mps.Wanted {
 	return wanted
 }
 
-// Units returns the settled units that need an MPS daemon. For a GPU that is in use while the record of its mode is lost, a
-// ready daemon shows that the mode is MPS, and the limits of its clients.
+// Units returns the settled units that need an MPS daemon. For a GPU that is in use while the record of its mode is
+// lost, a ready daemon shows that the mode is MPS, and the limits of its clients.
 func (s *Syncer) Units() []offer.Unit {
 	all := s.deps.Units()
 	units := offer.MPSUnits(all)
@@ -325,7 +326,7 @@ func (s *Syncer) Status(id gpu.UUID) (mps.Status, bool) {
 	return status, ok
 }
 
-// Unready says why MPS replicas of a GPU cannot be allocated now; empty when its daemon is ready.
+// Unready returns why MPS replicas of a GPU cannot be allocated now; empty when its daemon is ready.
 func (s *Syncer) Unready(id gpu.UUID) string {
 	if why := *s.missing.Load(); why != "" {
 		return "no MPS daemon: " + why
@@ -340,8 +341,8 @@ func (s *Syncer) Unready(id gpu.UUID) string {
 	return ""
 }
 
-// Quiesce ends the MPS daemon of a GPU and waits for that. It is not started again before Unquiesce, which must follow also
-// after an error.
+// Quiesce ends the MPS daemon of a GPU and waits for that. It is not started again before Unquiesce, which must follow
+// also after an error.
 func (s *Syncer) Quiesce(ctx context.Context, by Quiescer, id gpu.UUID) error {
 	s.mu.Lock()
 	s.quiesced[quiesced{by, id}] = true

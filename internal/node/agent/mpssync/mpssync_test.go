@@ -27,7 +27,7 @@ type supervisor struct {
 	mu         sync.Mutex
 	wanted     []mps.Wanted
 	generation int64
-	// gone is an error of every call; nil for none.
+	// gone is the error of every call; nil for none.
 	gone error
 	// failed are the GPUs whose daemons fail; keeps are those whose daemons do not end.
 	failed, keeps map[gpu.UUID]bool
@@ -95,7 +95,9 @@ func (s *supervisor) Watch(ctx context.Context, see func(mps.Report)) {
 func (s *supervisor) statuses() []mps.Status {
 	var statuses []mps.Status
 	for _, want := range s.wanted {
-		status := mps.Status{GPU: want.GPU, State: mps.Ready, PID: 7, Limits: mps.Limits{ActiveThreadPercentage: want.ActiveThreadPercentage, PinnedMemoryMiB: want.PinnedMemoryMiB, MultiUser: want.MultiUser}}
+		status := mps.Status{GPU: want.GPU, State: mps.Ready, PID: 7,
+			Limits: mps.Limits{ActiveThreadPercentage: want.ActiveThreadPercentage,
+				PinnedMemoryMiB: want.PinnedMemoryMiB, MultiUser: want.MultiUser}}
 		if s.failed[want.GPU] {
 			status.State, status.Reason = mps.Failed, "no memory"
 		}
@@ -109,7 +111,7 @@ func (s *supervisor) statuses() []mps.Status {
 	return statuses
 }
 
-// report tells the watcher the present state.
+// report sends the present state to the watcher.
 func (s *supervisor) report() {
 	s.mu.Lock()
 	report, watch, gone := mps.Report{Generation: s.generation, GPUs: s.statuses()}, s.watch, s.gone
@@ -153,7 +155,8 @@ type node struct {
 func newNode(t *testing.T, units ...offer.Unit) *node {
 	n := &node{
 		t: t, units: units, problems: map[string]string{}, supervisor: &supervisor{failed: map[gpu.UUID]bool{}, keeps: map[gpu.UUID]bool{}},
-		snapshot: &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "570.1"}}}, GPUs: []gpu.GPU{{UUID: gpuA}, {UUID: gpuB, Index: 1}}},
+		snapshot: &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "570.1"}}},
+			GPUs: []gpu.GPU{{UUID: gpuA}, {UUID: gpuB, Index: 1}}},
 	}
 	n.Syncer = mpssync.New(mpssync.Deps{
 		Units: n.read, UnitsChanged: n.unitsChanged.Subscribe, Hardware: n, Supervisor: n.supervisor, Report: n.report,
@@ -169,7 +172,8 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 
 // replicas is a GPU with MPS replicas.
 func replicas(id gpu.UUID) offer.Unit {
-	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu.shared", Mode: offer.MPS, Replicas: 4, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 25}}
+	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu.shared", Mode: offer.MPS,
+		Replicas: 4, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 25}}
 }
 
 // start runs the Syncer as the agent does, until the test ends.
@@ -224,7 +228,7 @@ func (n *node) settle(units ...offer.Unit) {
 	synctest.Wait()
 }
 
-// scan makes a driver version the last scan's; empty for no driver.
+// scan sets the driver version of the last scan; empty for no driver.
 func (n *node) scan(version string) {
 	n.mu.Lock()
 	next := *n.snapshot
@@ -248,7 +252,7 @@ func (n *node) wantCounts(event string, sets, changed int) {
 	n.supervisor.sets, n.changed = 0, 0
 }
 
-// wantUnready checks what Unready says; an empty want stands for a GPU whose replicas can be allocated.
+// wantUnready checks the result of Unready; an empty want means that the replicas can be allocated.
 func (n *node) wantUnready(id gpu.UUID, want string) {
 	n.t.Helper()
 	if got := n.Unready(id); want == "" && got != "" || !strings.Contains(got, want) {
@@ -260,7 +264,7 @@ func (n *node) wantUnready(id gpu.UUID, want string) {
 func TestOneSetPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.wantUnready(gpuA, "not asked yet")
+		n.wantUnready(gpuA, "not queried yet")
 		n.start()
 		n.wantCounts("start", 1, 1)
 		n.wantUnready(gpuA, "not started yet")
@@ -311,8 +315,8 @@ func TestPrepareFindsRunningDaemons(t *testing.T) {
 	})
 }
 
-// TestSupervisorThatGoesAndComesBack: while it is gone the problem is reported and the set is retried; a supervisor that has
-// another set than the accepted one gets the wanted one at once.
+// TestSupervisorThatGoesAndComesBack: while it is missing the problem is reported and the set is retried; a supervisor
+// that has another set than the accepted one gets the wanted one at once.
 func TestSupervisorThatGoesAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -332,7 +336,7 @@ func TestSupervisorThatGoesAndComesBack(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		n.wantCounts("two retries", 2, 0)
-		s.change(func() { s.gone, s.wanted, s.generation = nil, nil, 0 }) // Another one, that knows nothing.
+		s.change(func() { s.gone, s.wanted, s.generation = nil, nil, 0 }) // Another one, without a set.
 		n.wantCounts("a supervisor that comes", 1, n.changed)
 		n.wantUnready(gpuA, "")
 		if got := n.problem("mps"); got != "" || !s.wants(gpuA) {
@@ -371,7 +375,7 @@ func TestNoSupervisorIsNeeded(t *testing.T) {
 	})
 }
 
-// TestNoDriver: nothing is sent, since the units are not known to be gone.
+// TestNoDriver: nothing is sent, because the units may still exist.
 func TestNoDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -391,7 +395,8 @@ func TestNoDriver(t *testing.T) {
 	})
 }
 
-// TestQuiesce: the daemon has ended when Quiesce returns, and starts again after Unquiesce of all that have quiesced it.
+// TestQuiesce: the daemon has ended when Quiesce returns, and starts again after Unquiesce of all that have quiesced
+// it.
 func TestQuiesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA), replicas(gpuB))
@@ -435,8 +440,10 @@ func TestQuiesceFails(t *testing.T) {
 		spoil func(*supervisor)
 		want  string
 	}{
-		"a daemon that does not end": {func(s *supervisor) { s.keeps[gpuA] = true }, "end the MPS daemon of GPU-a: it still runs after 30s"},
-		"no supervisor":              {func(s *supervisor) { s.gone = mps.ErrUnavailable }, "end the MPS daemon of GPU-a: the MPS supervisor does not answer"},
+		"a daemon that does not end": {func(s *supervisor) { s.keeps[gpuA] = true },
+			"end the MPS daemon of GPU-a: it still runs after 30s"},
+		"no supervisor": {func(s *supervisor) { s.gone = mps.ErrUnavailable },
+			"end the MPS daemon of GPU-a: the MPS supervisor does not answer"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -454,7 +461,8 @@ func TestQuiesceFails(t *testing.T) {
 	}
 }
 
-// TestOneSender: a set that was sent before a GPU was quiesced, and is slow, does not start the GPU's daemon again afterwards.
+// TestOneSender: a set that was sent before a GPU was quiesced, and is slow, does not start the GPU's daemon again
+// afterwards.
 func TestOneSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -495,8 +503,8 @@ func TestOneSender(t *testing.T) {
 	})
 }
 
-// TestOldAnswer: an answer that was given before a daemon was reported as ready, and arrives after that report, changes
-// nothing. No further report follows that would correct it.
+// TestOldAnswer: a response that was sent before a daemon was reported as ready, and arrives after that report, has no
+// effect. No further report follows that would correct it.
 func TestOldAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := replicas(gpuA)
@@ -509,17 +517,17 @@ func TestOldAnswer(t *testing.T) {
 		s.mu.Lock()
 		s.late = late
 		s.mu.Unlock()
-		n.settle(held, replicas(gpuB)) // Asks, and the answer says that the daemon has failed.
+		n.settle(held, replicas(gpuB)) // Sends a request, and the response says that the daemon has failed.
 		s.change(func() { s.failed[gpuB] = false })
-		n.settle(replicas(gpuB)) // No reason to ask again.
+		n.settle(replicas(gpuB)) // No reason for another request.
 		close(late)
 		synctest.Wait()
 		n.wantUnready(gpuB, "")
 	})
 }
 
-// TestUnknownMode: a ready daemon shows that a GPU in use is shared through MPS, with the limits that its clients have. Nothing is
-// sent while that cannot be asked.
+// TestUnknownMode: a ready daemon shows that a GPU in use is shared through MPS, with the limits that its clients have.
+// Nothing is sent while the daemons cannot be queried.
 func TestUnknownMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := replicas(gpuA)

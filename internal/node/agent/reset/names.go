@@ -26,7 +26,8 @@ func find(snapshot *gpu.Snapshot, reference string) (*gpu.GPU, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fmt.Errorf("this node has no GPU %q; it has %d GPUs (berth gpus --node-local lists them)", reference, len(snapshot.GPUs))
+		return nil, fmt.Errorf("this node has no GPU %q; it has %d GPUs (berth gpus --node-local lists them)",
+			reference, len(snapshot.GPUs))
 	}
 	return nil, fmt.Errorf("%d GPUs of this node begin with %q; write more of the UUID", len(found), reference)
 }

@@ -1,16 +1,17 @@
-// Package reset resets a GPU at the command of the node's administrator (`berth reset GPU`).
+// Package reset resets a GPU on the command of the node's administrator (`berth reset GPU`).
 //
-// It guarantees that a GPU is reset only while no pod holds it, no program has it open and no other agent of the node resets
-// one; that the ledger gives the GPU to no pod meanwhile; and that the GPU leaves maintenance when the command ends, also after the
-// agent died during it.
+// It guarantees that a GPU is reset only while no pod holds it, no program has it open and no other agent of the node
+// resets one; that the ledger allocates the GPU to no pod during that time; and that maintenance of the GPU ends with
+// the command, also after the agent was killed during it.
 //
-// What wakes it: Run releases once what a reset of an earlier agent left in the ledger; after that only the command, over the
-// agent's socket ([Resetter.ServeHTTP]).
+// What wakes it: Run releases once the holdings that a reset of an earlier agent left in the ledger; after that only
+// the command, over the agent's socket ([Resetter.ServeHTTP]).
 //
-// What it writes: holdings of kind maintenance in the ledger, and the file [LockFile]. The reset itself is [Deps].Reset.
+// What it writes: holdings of kind maintenance in the ledger, and the file [LockFile]. The reset itself is
+// [Deps].Reset.
 //
-// What it never waits for: the API server and the kubelet. A command waits for holders and programs as long as it asks, and
-// only the command waits: nothing of the agent waits for this package.
+// What it never waits for: the API server and the kubelet. A command waits for holders and programs as long as it
+// requests; no other part of the agent waits for this package.
 //
 // It must not import the agent, a package below it, a vendor's adapter or the device plugin.
 package reset
@@ -46,7 +47,7 @@ const (
 	checkInterval = time.Second
 	// maxWait bounds how long a command may wait for holders.
 	maxWait = 24 * time.Hour
-	// deadline bounds the reset with everything around it, once the GPU is not in use.
+	// deadline bounds the reset with its preparation and check, once the GPU is not in use.
 	deadline = 5 * time.Minute
 )
 
@@ -64,7 +65,7 @@ type Ledger interface {
 	Holdings() []ledger.Holding
 }
 
-// Deps is what a Resetter needs.
+// Deps are the dependencies of a Resetter.
 type Deps struct {
 	// Dir is the folder of LockFile.
 	Dir      string
@@ -72,7 +73,8 @@ type Deps struct {
 	Ledger   Ledger
 	// Openers returns the programs that have a GPU open, without what Quiesce ends.
 	Openers func(ctx context.Context, id gpu.UUID) ([]openers.Opener, error)
-	// Quiesce ends what Berth itself runs on a GPU, until Resume is called. Resume follows each Quiesce, also one that failed.
+	// Quiesce ends what Berth itself runs on a GPU, until Resume is called. Resume follows each Quiesce, also one that
+	// failed.
 	Quiesce func(ctx context.Context, id gpu.UUID) error
 	Resume  func(id gpu.UUID)
 	// Reset resets a GPU and reports that to the inventory.
@@ -81,17 +83,17 @@ type Deps struct {
 	Log   *slog.Logger
 }
 
-// Resetter is the actor. Make it with New, start it with Run.
+// Resetter is the actor. Create it with New, start it with Run.
 type Resetter struct {
 	deps  Deps
 	ready *signal.Ready
 }
 
-// New makes a Resetter. It refuses commands until Run has begun.
+// New returns a Resetter. It refuses commands until Run has begun.
 func New(deps Deps) *Resetter { return &Resetter{deps: deps, ready: signal.NewReady()} }
 
-// Run releases what a reset that died with its agent left in the ledger, and lets the command be served. It needs the ledger to
-// have been compared with the node, and returns nil at once after that.
+// Run releases the holdings that an interrupted reset of an earlier agent left in the ledger, and enables the command.
+// It needs the ledger to have been compared with the node, and returns nil at once after that.
 func (r *Resetter) Run(context.Context) error {
 	if err := r.releaseStale(); err != nil {
 		r.deps.Log.Warn("could not end the maintenance that an earlier reset left; its GPU stays withheld", "error", err)
@@ -100,10 +102,10 @@ func (r *Resetter) Run(context.Context) error {
 	return nil
 }
 
-// errResetting says that another reset runs.
+// errResetting means that another reset runs.
 var errResetting = errors.New("another GPU of this node is being reset; try again when that is done")
 
-// lock takes the lock of the node. Calling unlock or the end of the process releases it.
+// lock acquires the lock of the node. Calling unlock or the end of the process releases it.
 func (r *Resetter) lock() (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(r.deps.Dir, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -119,7 +121,7 @@ func (r *Resetter) lock() (unlock func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// releaseStale releases what a reset that died with its process left in the ledger.
+// releaseStale releases the holdings of an interrupted reset in the ledger.
 func (r *Resetter) releaseStale() error {
 	unlock, err := r.lock()
 	if errors.Is(err, errResetting) {
@@ -144,8 +146,8 @@ func (r *Resetter) releaseStale() error {
 // holder is the command in the ledger.
 func holder() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: holderID} }
 
-// reset resets a GPU. It waits up to wait for those who hold the GPU or have it open, and reports each step when it begins.
-// The end of ctx ends the command until the reset itself begins.
+// reset resets a GPU. It waits up to wait for those who hold the GPU or have it open, and reports each step when it
+// begins. The end of ctx ends the command until the reset itself begins.
 func (r *Resetter) reset(ctx context.Context, reference string, wait time.Duration, report func(string)) (v1alpha1.GPUReset, error) {
 	result := v1alpha1.GPUReset{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.KindGPUReset},
@@ -163,7 +165,8 @@ func (r *Resetter) reset(ctx context.Context, reference string, wait time.Durati
 	defer unlock()
 	name := fmt.Sprintf("GPU %d (%s)", device.Index, id)
 	if n := len(device.MIG.Devices); n > 0 {
-		report(fmt.Sprintf("%s has %d MIG devices; the reset destroys them, and the agent creates them again where a layout wants them", name, n))
+		report(fmt.Sprintf("%s has %d MIG devices; the reset destroys them, and the agent creates them again where a layout wants them",
+			name, n))
 	}
 	keys := []gpu.DeviceKey{{GPU: id}}
 	if err := r.acquire(ctx, id, name, wait, report); err != nil {
@@ -193,7 +196,7 @@ func (r *Resetter) reset(ctx context.Context, reference string, wait time.Durati
 	return result, err
 }
 
-// acquire takes the GPU in the ledger once it is not in use, waiting up to wait.
+// acquire acquires the GPU in the ledger once it is not in use, waiting up to wait.
 func (r *Resetter) acquire(ctx context.Context, id gpu.UUID, name string, wait time.Duration, report func(string)) error {
 	until := r.deps.Clock.Now().Add(wait)
 	reported := ""
@@ -218,8 +221,8 @@ func (r *Resetter) acquire(ctx context.Context, id gpu.UUID, name string, wait t
 	}
 }
 
-// tryAcquire takes the GPU in the ledger unless it is held or open. Then it returns who uses the GPU and how to end that, and
-// the GPU is not taken.
+// tryAcquire acquires the GPU in the ledger unless it is held or open. In that case it returns the users of the GPU and
+// how to end them.
 func (r *Resetter) tryAcquire(ctx context.Context, id gpu.UUID) (who, fix string, err error) {
 	keys := []gpu.DeviceKey{{GPU: id}}
 	if err := r.deps.Ledger.Acquire(holder(), keys); err != nil {
@@ -253,7 +256,7 @@ func (r *Resetter) tryAcquire(ctx context.Context, id gpu.UUID) (who, fix string
 	return strings.Join(names, "; "), strings.Join(slices.Compact(fixes), "; "), nil
 }
 
-// verify fills in the health of the GPU after its reset. The error says why the reset did not help.
+// verify sets the health of the GPU after its reset. The error says why the reset did not help.
 func (r *Resetter) verify(result *v1alpha1.GPUReset, name string, report func(string)) error {
 	device := r.deps.Hardware.Current().GPU(gpu.UUID(result.UUID))
 	if device == nil {
@@ -262,7 +265,8 @@ func (r *Resetter) verify(result *v1alpha1.GPUReset, name string, report func(st
 	result.State = string(device.Health.State)
 	var causes []string
 	for _, cause := range device.Health.Causes {
-		result.Causes = append(result.Causes, v1alpha1.Cause{Code: cause.Code, Message: cause.Message, Since: since(cause.Since), Recover: cause.Recover})
+		result.Causes = append(result.Causes, v1alpha1.Cause{Code: cause.Code, Message: cause.Message,
+			Since: since(cause.Since), Recover: cause.Recover})
 		causes = append(causes, cause.Code+": "+cause.Message)
 	}
 	if !device.Health.OK() {

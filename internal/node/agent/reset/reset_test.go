@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// lab is a Resetter with fakes around it; it records what is done to them.
+// lab is a Resetter with fakes that record their calls.
 type lab struct {
 	*Resetter
 	did      []string
@@ -32,7 +32,7 @@ type lab struct {
 	// users have the GPU open; each look takes the first entry away.
 	users      [][]openers.Opener
 	openersErr error
-	// barred is the ledger's refusal where nobody holds the GPU.
+	// barred is the ledger's refusal when the GPU is not held.
 	barred     error
 	releaseErr error
 	quiesceErr error
@@ -100,7 +100,7 @@ func (l *lab) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 
 func (l *lab) Holdings() []ledger.Holding { return slices.Clone(l.holdings) }
 
-// heldBy makes somebody hold GPU 0.
+// heldBy adds a holder of GPU 0.
 func heldBy(holder gpu.Holder) func(*lab) {
 	return func(l *lab) {
 		l.holdings = []ledger.Holding{{Holding: gpu.Holding{Key: gpu.DeviceKey{GPU: "GPU-aa11"}, Holder: holder}}}
@@ -118,40 +118,53 @@ func TestResetSteps(t *testing.T) {
 		did       []string
 		reported  string
 	}{
-		"free":        {reference: "0", did: whole, reported: "advertised again"},
-		"by UUID":     {reference: "GPU-aa11", did: whole},
-		"by bus ID":   {reference: "0000:1b:00.0", did: whole},
-		"partitioned": {reference: "0", prepare: func(l *lab) { l.mig = make([]gpu.MIGDevice, 2) }, did: whole, reported: "has 2 MIG devices; the reset destroys them"},
+		"free":      {reference: "0", did: whole, reported: "advertised again"},
+		"by UUID":   {reference: "GPU-aa11", did: whole},
+		"by bus ID": {reference: "0000:1b:00.0", did: whole},
+		"partitioned": {reference: "0", prepare: func(l *lab) { l.mig = make([]gpu.MIGDevice, 2) }, did: whole,
+			reported: "has 2 MIG devices; the reset destroys them"},
 		"no such GPU": {reference: "7", err: `this node has no GPU "7"; it has 2 GPUs (berth gpus --node-local lists them)`},
 		"two GPUs":    {reference: "GPU-aa", err: `2 GPUs of this node begin with "GPU-aa"; write more of the UUID`},
 		"held by a pod": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "train", PodUID: "u"}),
 			err: "GPU 0 (GPU-aa11) is in use: held by ml/train (fix: delete the pods that hold it, or wait until they end with --wait)"},
-		"held by a pod without name":  {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod, PodUID: "u"}), err: "held by pod u"},
-		"held by a pod without UID":   {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod}), err: "held by a pod that is being admitted"},
-		"held by a claim":             {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderClaim, ID: "c"}), err: "held by ResourceClaim c"},
-		"held by another maintenance": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "mig"}), err: "held by maintenance (mig)"},
-		"barred by nobody":            {reference: "0", prepare: func(l *lab) { l.barred = errors.New("read-only") }, err: "take the GPU out of service: read-only"},
+		"held by a pod without name": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod, PodUID: "u"}),
+			err: "held by pod u"},
+		"held by a pod without UID": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderPod}),
+			err: "held by a pod that is being admitted"},
+		"held by a claim": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderClaim, ID: "c"}),
+			err: "held by ResourceClaim c"},
+		"held by another maintenance": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderMaintenance,
+			ID: "mig"}), err: "held by maintenance (mig)"},
+		"refused without a holder": {reference: "0",
+			prepare: func(l *lab) { l.barred = errors.New("read-only") }, err: "take the GPU out of service: read-only"},
 		"opened": {reference: "0", prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm} },
 			err: "GPU 0 (GPU-aa11) is in use: process 7 (dcgm-exporter) has it open (fix: stop DCGM, or wait until they end with --wait)",
 			did: []string{"acquire [GPU-aa11]", "release [GPU-aa11]"}},
 		"openers not known": {reference: "0", prepare: func(l *lab) { l.openersErr = errors.New("no answer") }, err: "no answer",
 			did: []string{"acquire [GPU-aa11]", "release [GPU-aa11]"}},
-		"openers not known, release fails": {reference: "0", prepare: func(l *lab) { l.openersErr, l.releaseErr = errors.New("no answer"), errors.New("disk full") },
+		"openers not known, release fails": {reference: "0", prepare: func(l *lab) {
+			l.openersErr,
+				l.releaseErr = errors.New("no answer"), errors.New("disk full")
+		},
 			err: "no answer\ndisk full"},
 		"opened, and waited for": {reference: "0", wait: time.Minute, prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm, dcgm} },
 			did:      append([]string{"acquire [GPU-aa11]", "release [GPU-aa11]", "acquire [GPU-aa11]", "release [GPU-aa11]"}, whole...),
 			reported: "process 7 (dcgm-exporter) has it open; waiting"},
-		"opened for too long": {reference: "0", wait: 2 * time.Second, prepare: func(l *lab) { l.users = slices.Repeat([][]openers.Opener{dcgm}, 9) },
-			err: "is in use: process 7"},
+		"opened for too long": {reference: "0", wait: 2 * time.Second,
+			prepare: func(l *lab) { l.users = slices.Repeat([][]openers.Opener{dcgm}, 9) },
+			err:     "is in use: process 7"},
 		"daemon does not end": {reference: "0", prepare: func(l *lab) { l.quiesceErr = errors.New("it still runs") }, err: "it still runs",
 			did: []string{"acquire [GPU-aa11]", "quiesce GPU-aa11", "resume GPU-aa11", "release [GPU-aa11]"}},
 		"refused": {reference: "0", prepare: func(l *lab) { l.resetErr = errors.New("nvidia-smi refused") }, err: "nvidia-smi refused",
 			did: []string{"acquire [GPU-aa11]", "quiesce GPU-aa11", "reset GPU-aa11", "resume GPU-aa11", "release [GPU-aa11]"}},
-		"not scanned":    {reference: "0", prepare: func(l *lab) { l.refreshErr = errors.New("no scan") }, did: whole, err: "no scan"},
-		"gone after it":  {reference: "0", prepare: func(l *lab) { l.gone = true }, did: whole, err: "the scan after that does not find it (fix: reboot the node)"},
-		"release failed": {reference: "0", prepare: func(l *lab) { l.releaseErr = errors.New("disk full") }, did: whole, reported: "could not end the maintenance of GPU 0 (GPU-aa11): disk full"},
+		"not scanned": {reference: "0", prepare: func(l *lab) { l.refreshErr = errors.New("no scan") }, did: whole, err: "no scan"},
+		"gone after it": {reference: "0", prepare: func(l *lab) { l.gone = true }, did: whole,
+			err: "the scan after that does not find it (fix: reboot the node)"},
+		"release failed": {reference: "0", prepare: func(l *lab) { l.releaseErr = errors.New("disk full") }, did: whole,
+			reported: "could not end the maintenance of GPU 0 (GPU-aa11): disk full"},
 		"without effect": {reference: "0", prepare: func(l *lab) {
-			l.health = gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "ROW_REMAP_FAILURE", Message: "no rows", Since: time.Unix(1, 0)}}}
+			l.health = gpu.Health{State: gpu.Unhealthy, Causes: []gpu.Cause{{Code: "ROW_REMAP_FAILURE",
+				Message: "no rows", Since: time.Unix(1, 0)}}}
 		}, did: whole, err: "GPU 0 (GPU-aa11): it was reset and is still Unhealthy: ROW_REMAP_FAILURE: no rows"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,8 +209,8 @@ func TestClientGoesAway(t *testing.T) {
 	})
 }
 
-// TestRunEndsAnInterruptedReset: a reset that died leaves a holding in the ledger, which the next agent releases; not while another
-// agent resets.
+// TestRunEndsAnInterruptedReset: an interrupted reset leaves a holding in the ledger, which the next agent releases,
+// but not while another agent resets.
 func TestRunEndsAnInterruptedReset(t *testing.T) {
 	l := newLab(t)
 	heldBy(holder())(l)
@@ -217,7 +230,7 @@ func TestRunEndsAnInterruptedReset(t *testing.T) {
 	}
 }
 
-// TestRunWithoutLock: a state directory that cannot be used keeps the command from resetting, and nothing else.
+// TestRunWithoutLock: an unusable state directory only prevents the reset.
 func TestRunWithoutLock(t *testing.T) {
 	l := newLab(t)
 	if err := os.Remove(l.deps.Dir); err != nil {
@@ -244,7 +257,8 @@ func TestServeHTTP(t *testing.T) {
 	if err := l.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for query, want := range map[string]string{"": "no GPU named", "gpu=0&wait=x": `wait "x"`, "gpu=0&wait=25h": `wait "25h"`, "gpu=0&wait=-1s": `wait "-1s"`} {
+	for query, want := range map[string]string{"": "no GPU named", "gpu=0&wait=x": `wait "x"`,
+		"gpu=0&wait=25h": `wait "25h"`, "gpu=0&wait=-1s": `wait "-1s"`} {
 		if got := post(query); got.Code != http.StatusBadRequest || !strings.Contains(got.Body.String(), want) {
 			t.Errorf("%q: %d %s, want %q", query, got.Code, got.Body, want)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// ServeHTTP serves the command: POST with the parameters gpu and wait. The answer is a line of JSON for each step, and a last one
-// with the result. Before Run the command is refused, since it is not known who holds what.
+// ServeHTTP serves the command: POST with the parameters gpu and wait. The answer is a line of JSON for each step, and
+// a last one with the result. Before Run the command is refused, since it is not known who holds what.
 func (r *Resetter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if !r.ready.Is() {
 		http.Error(w, "the agent has not yet compared the ledger with the node; try again in a moment", http.StatusServiceUnavailable)
@@ -34,7 +34,7 @@ func (r *Resetter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	encoder := json.NewEncoder(w)
 	send := func(line v1alpha1.GPUResetLine) {
-		_ = encoder.Encode(line) // The client may be gone; a reset that has begun continues.
+		_ = encoder.Encode(line) // The client may have disconnected; a reset that has begun continues.
 		_ = http.NewResponseController(w).Flush()
 	}
 	var steps []v1alpha1.GPUResetStep

@@ -16,14 +16,14 @@ import (
 const (
 	// livenessStep is the time between two checks of one loop.
 	livenessStep = 5 * time.Second
-	// livenessLimit is how long a loop may take to answer before the process is to be ended. The loops wait for nothing outside
-	// the process, and answer within milliseconds.
+	// livenessLimit is how long a loop may take to respond before the process should be ended. The loops wait for
+	// nothing outside the process, and respond within milliseconds.
 	livenessLimit = 30 * time.Second
 )
 
-// Liveness says whether the parts of the agent still work that wait for nothing outside the process: those whose mutexes and
-// loops a restart can free. What hangs in the driver, a file or the API server is a problem with a code, and no reason to
-// end the process, since the next one would hang as well.
+// Liveness reports whether the parts of the agent still work that wait for nothing outside the process, and that a
+// restart would repair. A call that hangs in the driver, a file or the API server is a problem with a code and no
+// reason to end the process, since the next one would hang too.
 type Liveness struct {
 	clock clock.Clock
 
@@ -31,12 +31,12 @@ type Liveness struct {
 	waiting map[string]time.Time // since when a check has had no answer
 }
 
-// NewLiveness makes one to which nothing has answered yet.
+// NewLiveness returns a Liveness without responses.
 func NewLiveness(clock clock.Clock) *Liveness {
 	return &Liveness{clock: clock, waiting: map[string]time.Time{}}
 }
 
-// Run asks each of the checks again and again until ctx ends. A check that does not answer holds up no other one.
+// Run repeats each of the checks until ctx ends. A check that does not respond does not delay the others.
 func (l *Liveness) Run(ctx context.Context, checks map[string]func(context.Context)) error {
 	var group errgroup.Group
 	for name, check := range checks {

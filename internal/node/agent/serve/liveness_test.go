@@ -11,7 +11,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// TestLiveness: a part that has not answered for longer than the limit is named; one that answers late, and the others, are not.
+// TestLiveness: a part that has not answered for longer than the limit is named; one that answers late, and the others,
+// are not.
 func TestLiveness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLiveness(clock.RealClock{})

@@ -1,12 +1,12 @@
-// Package serve serves the agent's HTTP pages: all of them on the socket for root of this node, and /metrics alone on an
-// address for Prometheus.
+// Package serve serves the agent's HTTP pages: all of them on the socket for root of this node, and /metrics alone on
+// an address for Prometheus.
 //
-// It guarantees that every page answers from memory, that a command which changes something exists on the socket only, and
-// that a socket or an address that cannot be opened is a problem and does not end the agent: the pods' GPUs matter more than
-// the pages.
+// It guarantees that every page only reads memory, that commands that change something are served on the socket only,
+// and that a socket or an address that cannot be opened is a problem and does not end the agent: the pods' GPUs matter
+// more than the pages.
 //
-// What wakes it: a request. What it writes: the socket in the state directory, and the problems of the sources "pages" and
-// "metrics". What it never waits for: the API server, the driver, the kubelet. Nothing waits for it.
+// What wakes it: a request. What it writes: the socket in the state directory, and the problems of the sources "pages"
+// and "metrics". What it never waits for: the API server, the driver, the kubelet. Nothing waits for it.
 //
 // It must not import the agent, another package below it, or an adapter.
 package serve
@@ -42,12 +42,12 @@ import (
 const (
 	// pageTimeout bounds how slowly a scraper may send its request, as net/http's ReadHeaderTimeout does.
 	pageTimeout = 5 * time.Second
-	// pageRetry is the time between two attempts to make the socket of the pages.
+	// pageRetry is the time between two attempts to create the socket of the pages.
 	pageRetry = 5 * time.Second
 )
 
-// DebugState is what /debug/state shows: the inventory, the ledger, and what was
-// made of them. It names pods of all tenants, so it is on the socket only.
+// DebugState is the content of /debug/state: the inventory, the ledger, and the data derived from them. It names pods
+// of all tenants, so it is on the socket only.
 type DebugState struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -86,11 +86,11 @@ type State struct {
 	Config    func() configwatch.State
 	Plugin    func() []deviceplugin.Stats
 	Problems  func() []gpu.Cause
-	// InjectionKnown tells whether the CDI spec was compared with the driver's files, where that is needed.
+	// InjectionKnown reports whether the CDI spec was compared with the driver's files, where that is needed.
 	InjectionKnown func() bool
 }
 
-// Deps are what a Server is made of.
+// Deps are the dependencies of a Server.
 type Deps struct {
 	NodeName string
 	// Simulated is the directory of the simulated hardware; empty for a real driver.
@@ -110,10 +110,10 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Server is the actor. Make it with New, start it with Run.
+// Server is the actor. Create it with New, start it with Run.
 type Server struct{ deps Deps }
 
-// New makes a Server; nothing listens yet.
+// New returns a Server.
 func New(deps Deps) *Server { return &Server{deps: deps} }
 
 // Run serves until ctx ends.
@@ -171,8 +171,8 @@ func (s *Server) serveMetrics(ctx context.Context) error {
 	return nil
 }
 
-// Handler serves what is on the socket. A command that changes something is registered here, and nowhere else: only root of
-// this node reaches it.
+// Handler serves the pages of the socket. Commands that change something are registered only here, because only root of
+// this node can use the socket.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.deps.Metrics)
@@ -219,7 +219,7 @@ func (s *Server) State() DebugState {
 	}
 }
 
-// unready says what the agent still waits for; empty when it is ready.
+// unready returns what the agent still waits for; empty when it is ready.
 func (s *Server) unready() string {
 	if !s.deps.Compared.Is() {
 		return "the first scan of the hardware and the comparison with the kubelet are not finished"
@@ -234,7 +234,8 @@ func (s *Server) unready() string {
 	for _, stats := range s.deps.State.Plugin() {
 		served[stats.Resource] = true
 		if !stats.Registered {
-			return "the kubelet has not accepted the registration of " + stats.Resource + ": " + cmp.Or(stats.LastError, "no kubelet has answered yet")
+			return "the kubelet has not accepted the registration of " + stats.Resource + ": " + cmp.Or(stats.LastError,
+				"no kubelet has answered yet")
 		}
 	}
 	// An agent that reports ready too early would end the one that it replaces too early.

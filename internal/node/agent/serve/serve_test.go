@@ -41,7 +41,7 @@ type node struct {
 	problems map[string][]gpu.Cause
 }
 
-// server makes a Server of a node that is ready.
+// server returns a Server of a node that is ready.
 func server(t *testing.T, change func(*node, *Deps)) (*Server, *node) {
 	t.Helper()
 	n := &node{
@@ -81,19 +81,30 @@ func get(h http.Handler, method, path string) (int, string) {
 	return recorder.Code, recorder.Body.String()
 }
 
-// TestReadiness: the agent is ready once all that it advertises is served, and says what it waits for until then.
+// TestReadiness: the agent is ready when all advertised resources are served, and reports what it waits for until then.
 func TestReadiness(t *testing.T) {
 	tests := map[string]struct {
 		change func(*node, *Deps)
 		want   string
 	}{
-		"ready":             {nil, ""},
-		"not compared":      {func(_ *node, d *Deps) { d.Compared = signal.NewReady() }, "the comparison with the kubelet are not finished"},
-		"no configuration":  {func(n *node, _ *Deps) { n.config.Waiting, n.config.Forbidden = true, []string{"configmaps"} }, "which configuration is in force; configmaps"},
-		"no CDI spec":       {func(n *node, _ *Deps) { n.injection = false }, "the CDI spec was not compared"},
-		"not registered":    {func(n *node, _ *Deps) { n.plugin[0].Registered = false }, "the registration of nvidia.com/gpu: no kubelet has answered yet"},
-		"refused":           {func(n *node, _ *Deps) { n.plugin[0].Registered, n.plugin[0].LastError = false, "too old" }, "the registration of nvidia.com/gpu: too old"},
-		"one resource late": {func(n *node, _ *Deps) { n.offers = append(n.offers, offer.Offer{Resource: "nvidia.com/mig"}) }, "does not serve nvidia.com/mig yet"},
+		"ready": {nil, ""},
+		"not compared": {func(_ *node, d *Deps) { d.Compared = signal.NewReady() },
+			"the comparison with the kubelet are not finished"},
+		"no configuration": {func(n *node, _ *Deps) {
+			n.config.Waiting, n.config.Forbidden = true,
+				[]string{"configmaps"}
+		}, "which configuration is in force; configmaps"},
+		"no CDI spec": {func(n *node, _ *Deps) { n.injection = false }, "the CDI spec was not compared"},
+		"not registered": {func(n *node, _ *Deps) { n.plugin[0].Registered = false },
+			"the registration of nvidia.com/gpu: no kubelet has answered yet"},
+		"refused": {func(n *node, _ *Deps) {
+			n.plugin[0].Registered, n.plugin[0].LastError = false,
+				"too old"
+		}, "the registration of nvidia.com/gpu: too old"},
+		"one resource late": {func(n *node, _ *Deps) {
+			n.offers = append(n.offers,
+				offer.Offer{Resource: "nvidia.com/mig"})
+		}, "does not serve nvidia.com/mig yet"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +123,8 @@ func TestReadiness(t *testing.T) {
 // TestHandler: the socket has all pages and the command; a command needs POST.
 func TestHandler(t *testing.T) {
 	s, _ := server(t, nil)
-	for path, want := range map[string]string{"GET /metrics": "metrics", "GET /debug/samples": "samples", "GET /healthz": "live", "POST /v1/reset": "reset"} {
+	for path, want := range map[string]string{"GET /metrics": "metrics", "GET /debug/samples": "samples",
+		"GET /healthz": "live", "POST /v1/reset": "reset"} {
 		method, path, _ := strings.Cut(path, " ")
 		if code, body := get(s.Handler(), method, path); code != http.StatusOK || body != want {
 			t.Errorf("%s %s: %d %q, want %q", method, path, code, body, want)
@@ -165,12 +177,13 @@ func TestMetricsAlone(t *testing.T) {
 			}
 		}
 	}
-	for path, want := range map[string]int{"/metrics": http.StatusOK, "/debug/state": http.StatusNotFound, "/v1/reset": http.StatusNotFound, "/healthz": http.StatusNotFound} {
+	for path, want := range map[string]int{"/metrics": http.StatusOK, "/debug/state": http.StatusNotFound,
+		"/v1/reset": http.StatusNotFound, "/healthz": http.StatusNotFound} {
 		if got := fetch(path); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
 	}
-	// The address is taken: a problem, and the socket is served all the same.
+	// The address is taken: a problem, and the socket is still served.
 	second, other := server(t, func(_ *node, d *Deps) { d.MetricsListen, d.Instance = address, "second" })
 	go func() { done <- second.Run(t.Context()) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -1,15 +1,15 @@
-// Package timeslice sets the time slices of GPUs as the settled units want them. It is an actor of its own, because
+// Package timeslice sets the time slices of GPUs that the settled units want. It is a separate actor, because
 // nvidia-smi may take long.
 //
-// What it guarantees: a GPU is in the state file before its time slice is changed and until it has the default again, so no
-// time slice outlasts its configuration, whenever the agent dies. A GPU whose time slice cannot be set does not delay the
-// others.
+// What it guarantees: a GPU is in the state file before its time slice is changed and until it has the default again,
+// so no time slice outlasts its configuration, whenever the agent ends. A GPU whose time slice cannot be set does not
+// delay the others.
 //
 // What wakes it: a change of the settled units or of the inventory; [Syncer.WereReset]; and a timer after a failure, or
 // when a time slice is due to be set again. An allocation does not wake it.
 //
-// What it writes: the time slices, through nvidia-smi; the file timeslices.json; and the problems of the sources "timeslice"
-// and "timeslice-file".
+// What it writes: the time slices, through nvidia-smi; the file timeslices.json; and the problems of the sources
+// "timeslice" and "timeslice-file".
 //
 // What it never waits for: the API server, the kubelet, the ledger, the MPS supervisor. Nothing waits for it.
 //
@@ -41,9 +41,10 @@ const (
 	// retry is the pause after nvidia-smi has failed.
 	retry = 5 * time.Second
 	// recheck is the time after which a time slice is set again. A GPU loses its time slice at every reset and load of
-	// the driver. Most of these are found by a scan, but not those of a GPU that does not count its energy, for example.
+	// the driver. Most of these are found by a scan, but not those of a GPU that does not count its energy, for
+	// example.
 	recheck = 30 * time.Second
-	// unknown stands in the file for a time slice that is being set, or whose record is lost.
+	// unknown is the value in the file for a time slice that is being set, or whose record is lost.
 	unknown = "?"
 	// standard is the driver's name for its default.
 	standard = "default"
@@ -56,9 +57,9 @@ type Step string
 const (
 	// Begun: a pass over all GPUs begins.
 	Begun Step = "pass over the time slices begun"
-	// Noted: the file says that a time slice is about to be set.
+	// Noted: the file records that a time slice is about to be set.
 	Noted Step = "time slice noted"
-	// Set: the time slice is set, and the file does not say so yet.
+	// Set: the time slice is set, and the file does not record it yet.
 	Set Step = "time slice set"
 )
 
@@ -73,7 +74,7 @@ type Program interface {
 	SetTimeSlice(ctx context.Context, id gpu.UUID, slice string) error
 }
 
-// Deps are what a Syncer is made of.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
 	Units        func() []offer.Unit
@@ -82,7 +83,7 @@ type Deps struct {
 	Program      Program
 	// StateDir has the file FileName, which another boot than BootID voids.
 	StateDir, BootID string
-	// FileLost reports that the file could not be used, and what is done without its content.
+	// FileLost reports that the file was invalid, and the consequences.
 	FileLost func(source string, result statefile.Result, without string)
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
@@ -92,7 +93,7 @@ type Deps struct {
 	Log   *slog.Logger
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps Deps
 	file statefile.File[map[gpu.UUID]string]
@@ -105,7 +106,7 @@ type Syncer struct {
 	resets int
 }
 
-// New makes a Syncer; it touches nothing.
+// New returns a Syncer.
 func New(deps Deps) *Syncer {
 	if deps.Fault == nil {
 		deps.Fault = func(Step) error { return nil }
@@ -113,7 +114,8 @@ func New(deps Deps) *Syncer {
 	return &Syncer{
 		deps: deps, wake: signal.New(), setAt: map[gpu.UUID]time.Time{},
 		file: statefile.File[map[gpu.UUID]string]{
-			Path: filepath.Join(deps.StateDir, FileName), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: deps.BootID,
+			Path: filepath.Join(deps.StateDir,
+				FileName), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: deps.BootID,
 		},
 	}
 }
@@ -165,14 +167,14 @@ func (s *Syncer) WereReset(gpus []gpu.UUID) {
 	s.wake.Set()
 }
 
-// losable tells whether a GPU has a time slice that it may lose.
+// losable reports whether a GPU has a time slice that a reset would remove.
 func (s *Syncer) losable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.setAt) > 0
 }
 
-// inForce tells whether the GPU can be taken to have the time slice that was set last.
+// inForce reports whether the GPU can be assumed to have the time slice that was set last.
 func (s *Syncer) inForce(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +199,8 @@ func (s *Syncer) confirm(id gpu.UUID, at time.Time, resets int) {
 	}
 }
 
-// apply gives each GPU the time slice that is wanted, and again when it may have lost it. A GPU whose time slice cannot be
-// set does not delay the others.
+// apply sets the wanted time slice of each GPU, and sets it again when the GPU may have lost it. A GPU whose time slice
+// cannot be set does not delay the others.
 func (s *Syncer) apply(ctx context.Context) error {
 	if err := s.deps.Fault(Begun); err != nil {
 		return err
@@ -236,7 +238,8 @@ func (s *Syncer) apply(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// set sets the time slice of one GPU, empty for the default, and updates the file. After stopped nothing more may be done.
+// set sets the time slice of one GPU, empty for the default, and updates the file. After stopped it must not be called
+// again.
 func (s *Syncer) set(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID, slice string) (stopped bool, err error) {
 	resets := s.doubt(id)
 	again := noted[id] == slice
@@ -288,7 +291,7 @@ func (s *Syncer) noted(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
 	return noted, s.file.Save(noted)
 }
 
-// away tells whether a GPU does not answer now, or has no driver.
+// away reports whether a GPU does not respond now, or has no driver.
 func away(snapshot *gpu.Snapshot, id gpu.UUID) bool {
 	found := snapshot.GPU(id)
 	return !snapshot.Vendor(gpu.NVIDIA).Driver.Present() || found == nil || found.Health.State == gpu.Gone

@@ -25,7 +25,7 @@ import (
 
 const (
 	gpuA, gpuB gpu.UUID = "GPU-a", "GPU-b"
-	// unset is what a GPU has before anything was set.
+	// unset is the time slice of a GPU before one was set.
 	unset = "default"
 )
 
@@ -51,7 +51,8 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, dir: t.TempDir(), slices: map[gpu.UUID]string{gpuA: unset, gpuB: unset}, failing: map[gpu.UUID]bool{}, problems: map[string]string{}}
+	n := &node{t: t, dir: t.TempDir(), slices: map[gpu.UUID]string{gpuA: unset, gpuB: unset},
+		failing: map[gpu.UUID]bool{}, problems: map[string]string{}}
 	n.snapshot = snapshotOf(gpuA, gpuB)
 	return n
 }
@@ -66,7 +67,8 @@ func snapshotOf(ids ...gpu.UUID) *gpu.Snapshot {
 
 // sliced is a GPU with time-sliced replicas.
 func sliced(id gpu.UUID, slice string) offer.Unit {
-	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu", Mode: offer.TimeSlicing, Replicas: 2, TimeSlice: slice}}
+	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu", Mode: offer.TimeSlicing,
+		Replicas: 2, TimeSlice: slice}}
 }
 
 // run starts a Syncer that ends when end is called, or with the test.
@@ -143,7 +145,7 @@ func (n *node) settle(units ...offer.Unit) {
 	synctest.Wait()
 }
 
-// scan makes a snapshot the last scan.
+// scan sets the snapshot of the last scan.
 func (n *node) scan(snapshot *gpu.Snapshot) {
 	n.mu.Lock()
 	n.snapshot = snapshot
@@ -176,7 +178,8 @@ func (n *node) wantCounts(event string, passes, sets int) {
 // wantNoted checks which GPUs the file lists.
 func (n *node) wantNoted(want ...gpu.UUID) {
 	n.t.Helper()
-	file := statefile.File[map[gpu.UUID]string]{Path: filepath.Join(n.dir, timeslice.FileName), Format: "berth-timeslices", Version: 1, BootID: "boot"}
+	file := statefile.File[map[gpu.UUID]string]{Path: filepath.Join(n.dir, timeslice.FileName),
+		Format: "berth-timeslices", Version: 1, BootID: "boot"}
 	noted, result := file.Read()
 	if got := slices.Sorted(maps.Keys(noted)); result.Lost() || !slices.Equal(got, want) {
 		n.t.Errorf("the file lists %v (%v), want %v", got, result.Err, want)
@@ -217,8 +220,8 @@ func TestOnePassPerEvent(t *testing.T) {
 	})
 }
 
-// TestDiesAtEachStep: an agent that dies around the setting of a time slice leaves it as it was or noted, so that the next
-// one ends with what is wanted then.
+// TestDiesAtEachStep: an agent that is killed while it sets a time slice leaves it unchanged or noted, so that the next
+// agent sets the wanted one.
 func TestDiesAtEachStep(t *testing.T) {
 	for _, step := range []timeslice.Step{timeslice.Noted, timeslice.Set} {
 		t.Run(string(step), func(t *testing.T) {
@@ -320,7 +323,7 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// TestLostFile: without the record, each GPU gets what is wanted, and the damaged file is kept.
+// TestLostFile: without the record, the wanted time slice of each GPU is set, and the damaged file is kept.
 func TestLostFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -358,7 +361,7 @@ func TestUnwritableFile(t *testing.T) {
 	})
 }
 
-// TestUnknownMode: the time slice of a GPU in use stays while it is unknown how it is shared.
+// TestUnknownMode: the time slice of a GPU in use is kept while its sharing mode is unknown.
 func TestUnknownMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
