@@ -37,6 +37,7 @@ var plainPackages = []string{
 	"internal/hardware",
 	"internal/hardware/bound",
 	"internal/hardware/hostpath",
+	"internal/hardware/nvidia",
 	"internal/hardware/nvidia/cdiedits",
 	"internal/hardware/nvidia/gpulabels",
 	"internal/hardware/nvidia/smi",

@@ -11,23 +11,23 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The compute modes, by the words of nvidia-smi -c.
+// The compute modes, as nvidia-smi -c names them.
 const (
 	ComputeModeDefault          = "DEFAULT"
 	ComputeModeExclusiveProcess = "EXCLUSIVE_PROCESS"
 	ComputeModeProhibited       = "PROHIBITED"
 )
 
-// The driver numbers GPU instances of a card from 0 to 14, and compute instances in one from 0 to 7
+// The driver numbers GPU instances of a GPU from 0 to 14, and compute instances in one from 0 to 7
 // (/proc/driver/nvidia-caps/mig-minors).
 const (
 	maxGPUInstances     = 15
 	maxComputeInstances = 8
 )
 
-// Actions change GPUs. Each opens NVML for itself and closes it again, so that a call that hangs holds up neither
-// the adapter's scans nor other actions; the caller bounds it. What was changed shows in the next scan. NVML keeps no
-// order between two actions on one GPU: the caller does.
+// Actions change GPUs. Each action initializes NVML and shuts it down again, so that a call that hangs blocks neither the
+// adapter's scans nor other actions; the caller bounds it. The next scan shows the change. The caller must serialize the
+// actions on one GPU.
 type Actions struct {
 	library nvml.Interface
 	// proc is the root of procfs.
@@ -35,7 +35,7 @@ type Actions struct {
 	log  *slog.Logger
 }
 
-// NewActions makes the actions on the hardware of an adapter; it touches nothing yet.
+// NewActions returns the actions on the hardware of an adapter. It makes no calls.
 func NewActions(deps Deps) *Actions {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -43,16 +43,16 @@ func NewActions(deps Deps) *Actions {
 	return &Actions{library: deps.Library, proc: deps.Roots.Proc, log: deps.Log}
 }
 
-// action is one of them under way.
+// action is one action on one GPU.
 type action struct {
 	*Actions
-	// what says it in words, such as "create MIG device 1g.5gb".
+	// what describes the action in errors, such as "create MIG device 1g.5gb".
 	what   string
 	uuid   gpu.UUID
 	device nvml.Device
 }
 
-// run opens NVML, finds the GPU and does the action. symbols are the functions that old libraries lack.
+// run initializes NVML, finds the GPU and runs the action. symbols are the functions that old libraries lack.
 func (a *Actions) run(uuid gpu.UUID, what string, symbols []string, do func(*action) error) error {
 	act := &action{Actions: a, what: what, uuid: uuid}
 	if ret := a.library.Init(); ret != nvml.SUCCESS && ret != nvml.ERROR_ALREADY_INITIALIZED {
@@ -60,7 +60,7 @@ func (a *Actions) run(uuid gpu.UUID, what string, symbols []string, do func(*act
 	}
 	defer func() {
 		if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
-			a.log.Debug("nvmlShutdown failed", "return", say(ret))
+			a.log.Debug("nvmlShutdown failed", "return", codeName(ret))
 		}
 	}()
 	extensions := a.library.Extensions()
@@ -76,13 +76,13 @@ func (a *Actions) run(uuid gpu.UUID, what string, symbols []string, do func(*act
 	return do(act)
 }
 
-// question asks the card of an action.
-func (a *action) question() *question {
-	return &question{card: a.uuid, at: func(gpu.UUID, string) {}, log: a.log}
+// caller returns a caller for the GPU of the action.
+func (a *action) caller() *caller {
+	return &caller{gpu: a.uuid, at: func(gpu.UUID, string) {}, log: a.log}
 }
 
-// SetMIGMode turns MIG on or off. pendingReset is true where that comes into force with the next reset of the
-// GPU. It is refused while MIG devices exist.
+// SetMIGMode turns MIG on or off. pendingReset is true where the change takes effect with the next reset of the GPU. The driver
+// refuses it while MIG devices exist.
 func (a *Actions) SetMIGMode(uuid gpu.UUID, on bool) (pendingReset bool, err error) {
 	word, mode := "off", nvml.DEVICE_MIG_DISABLE
 	if on {
@@ -98,9 +98,9 @@ func (a *Actions) SetMIGMode(uuid gpu.UUID, on bool) (pendingReset bool, err err
 		}
 		activation, ret := act.device.SetMigMode(mode)
 		if ret != nvml.SUCCESS {
-			return act.fail("nvmlDeviceSetMigMode", ret, "destroy the MIG devices first, and end what uses the GPU"+act.users(allInstances))
+			return act.fail("nvmlDeviceSetMigMode", ret, "destroy the MIG devices first, and stop what uses the GPU"+act.users(allInstances))
 		}
-		// The activation's own code differs between machines and drivers; the mode is what counts.
+		// The code of the activation differs between machines and drivers; the mode decides.
 		current, pending, ret = act.device.GetMigMode()
 		switch {
 		case ret != nvml.SUCCESS:
@@ -111,14 +111,13 @@ func (a *Actions) SetMIGMode(uuid gpu.UUID, on bool) (pendingReset bool, err err
 			pendingReset = true
 			return nil
 		}
-		return act.fail("nvmlDeviceSetMigMode (activation)", activation, "end what uses the GPU"+act.users(allInstances))
+		return act.fail("nvmlDeviceSetMigMode (activation)", activation, "stop what uses the GPU"+act.users(allInstances))
 	})
 	return pendingReset, err
 }
 
-// CreateMIG makes a GPU instance of a profile ("1g.5gb+me") at a memory slice, and a compute instance of
-// its whole size in it. It returns the GPU instance's number. When the second cannot be made, the first is
-// taken back.
+// CreateMIG creates a GPU instance of a profile ("1g.5gb+me") at a memory slice, with one compute instance of its whole size,
+// and returns the number of the GPU instance. If the compute instance cannot be created, the GPU instance is destroyed.
 func (a *Actions) CreateMIG(uuid gpu.UUID, profileName string, start int) (gi int, err error) {
 	what := fmt.Sprintf("create MIG device %s at memory slice %d", profileName, start)
 	symbols := []string{"nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"}
@@ -130,7 +129,7 @@ func (a *Actions) CreateMIG(uuid gpu.UUID, profileName string, start int) (gi in
 		placement := nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)}
 		instance, ret := act.device.CreateGpuInstanceWithPlacement(&p.info, &placement)
 		if ret != nvml.SUCCESS {
-			return act.fail("nvmlDeviceCreateGpuInstanceWithPlacement", ret, act.adviceToCreate(ret))
+			return act.fail("nvmlDeviceCreateGpuInstanceWithPlacement", ret, act.createAdvice(ret))
 		}
 		info, ret := instance.GetInfo()
 		if ret != nvml.SUCCESS {
@@ -145,7 +144,7 @@ func (a *Actions) CreateMIG(uuid gpu.UUID, profileName string, start int) (gi in
 	return gi, err
 }
 
-// profile finds a profile of the card that may begin at that slice.
+// profile returns a profile of the GPU by name, if an instance of it can begin at the slice.
 func (a *action) profile(name string, start int) (*profile, error) {
 	memory, ret := a.device.GetMemoryInfo()
 	if ret != nvml.SUCCESS {
@@ -156,13 +155,13 @@ func (a *action) profile(name string, start int) (*profile, error) {
 		return nil, a.fail("nvmlDeviceGetPciInfo", ret, "")
 	}
 	var names []string
-	q := a.question()
+	q := a.caller()
 	for _, p := range readProfiles(q, a.device, pci.PciDeviceId, memory.Total) {
 		switch {
 		case p.Name != name:
 			names = append(names, p.Name)
 		case len(p.Starts) == 0:
-			return nil, fmt.Errorf("%s of GPU %s: the driver does not say where such a device may be; turn MIG on first, and run the agent privileged", a.what, a.uuid)
+			return nil, fmt.Errorf("%s of GPU %s: the driver does not report where such a device can be placed; turn MIG on first, and run the agent privileged", a.what, a.uuid)
 		case !slices.Contains(p.Starts, start):
 			return nil, fmt.Errorf("%s of GPU %s: such a device begins at one of %v", a.what, a.uuid, p.Starts)
 		default:
@@ -175,12 +174,12 @@ func (a *action) profile(name string, start int) (*profile, error) {
 	case q.broken != nil:
 		return nil, fmt.Errorf("%s of GPU %s: %s", a.what, a.uuid, q.broken.Message)
 	case len(names) == 0:
-		return nil, fmt.Errorf("%s of GPU %s: the driver names no profile of MIG devices for it; turn MIG on first", a.what, a.uuid)
+		return nil, fmt.Errorf("%s of GPU %s: the driver reports no MIG profiles for it; turn MIG on first", a.what, a.uuid)
 	}
 	return nil, fmt.Errorf("%s of GPU %s: it has no such profile; it has %s", a.what, a.uuid, strings.Join(names, ", "))
 }
 
-// createCompute makes the compute instance that takes all compute slices of a GPU instance.
+// createCompute creates the compute instance with all compute slices of a GPU instance.
 func (a *action) createCompute(instance nvml.GpuInstance, slices uint32) error {
 	for number := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := instance.GetComputeInstanceProfileInfo(number, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
@@ -196,15 +195,15 @@ func (a *action) createCompute(instance nvml.GpuInstance, slices uint32) error {
 		fmt.Sprintf("the driver has no compute instance of %d slices", slices))
 }
 
-// undo destroys a GPU instance that could not be finished.
+// undo destroys a GPU instance that is incomplete.
 func (a *action) undo(instance nvml.GpuInstance, cause error) error {
 	if ret := instance.Destroy(); ret != nvml.SUCCESS {
-		return fmt.Errorf("%w; the GPU instance without a compute instance could not be destroyed either: nvmlGpuInstanceDestroy returned %s", cause, say(ret))
+		return fmt.Errorf("%w; the GPU instance without a compute instance could not be destroyed either: nvmlGpuInstanceDestroy returned %s", cause, codeName(ret))
 	}
 	return cause
 }
 
-// DestroyMIG destroys a GPU instance with its compute instances. One that is not there is no error.
+// DestroyMIG destroys a GPU instance with its compute instances. It returns nil when the instance does not exist.
 func (a *Actions) DestroyMIG(uuid gpu.UUID, gi int) error {
 	what := fmt.Sprintf("destroy GPU instance %d", gi)
 	return a.run(uuid, what, []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById"}, func(act *action) error {
@@ -221,15 +220,15 @@ func (a *Actions) DestroyMIG(uuid gpu.UUID, gi int) error {
 				return act.fail("nvmlGpuInstanceGetComputeInstanceById", ret, "")
 			}
 			if ret := compute.Destroy(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
-				return act.fail("nvmlComputeInstanceDestroy", ret, "end what uses the MIG device"+act.users(gi))
+				return act.fail("nvmlComputeInstanceDestroy", ret, "stop what uses the MIG device"+act.users(gi))
 			}
 		}
 		return act.destroyInstance(instance, gi)
 	})
 }
 
-// RemoveEmptyMIG destroys a GPU instance that has no compute instance; the driver refuses when it has one (IN_USE). One that
-// is not there is no error.
+// RemoveEmptyMIG destroys a GPU instance that has no compute instance; the driver refuses when it has one (IN_USE). It returns
+// nil when the instance does not exist.
 func (a *Actions) RemoveEmptyMIG(uuid gpu.UUID, gi int) error {
 	what := fmt.Sprintf("remove empty GPU instance %d", gi)
 	return a.run(uuid, what, []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById"}, func(act *action) error {
@@ -241,7 +240,7 @@ func (a *Actions) RemoveEmptyMIG(uuid gpu.UUID, gi int) error {
 	})
 }
 
-// instance finds a GPU instance; nil when it is not there.
+// instance returns a GPU instance; nil when it does not exist.
 func (a *action) instance(gi int) (nvml.GpuInstance, error) {
 	current, _, ret := a.device.GetMigMode()
 	if ret != nvml.SUCCESS {
@@ -262,12 +261,12 @@ func (a *action) instance(gi int) (nvml.GpuInstance, error) {
 
 func (a *action) destroyInstance(instance nvml.GpuInstance, gi int) error {
 	if ret := instance.Destroy(); ret != nvml.SUCCESS && ret != nvml.ERROR_NOT_FOUND {
-		return a.fail("nvmlGpuInstanceDestroy", ret, "end what uses the MIG device"+a.users(gi))
+		return a.fail("nvmlGpuInstanceDestroy", ret, "stop what uses the MIG device"+a.users(gi))
 	}
 	return nil
 }
 
-// ComputeMode reads who may use a GPU: one of the ComputeMode words.
+// ComputeMode returns the compute mode of a GPU, one of the ComputeMode constants.
 func (a *Actions) ComputeMode(uuid gpu.UUID) (string, error) {
 	mode := ""
 	err := a.run(uuid, "read the compute mode", nil, func(act *action) error {
@@ -281,13 +280,13 @@ func (a *Actions) ComputeMode(uuid gpu.UUID) (string, error) {
 	return mode, err
 }
 
-// SetComputeMode sets who may use a GPU, until the next reboot or reset.
+// SetComputeMode sets the compute mode of a GPU. It lasts until the next reboot or reset.
 func (a *Actions) SetComputeMode(uuid gpu.UUID, mode string) error {
 	words := []string{ComputeModeDefault, ComputeModeExclusiveProcess, ComputeModeProhibited}
 	numbers := []nvml.ComputeMode{nvml.COMPUTEMODE_DEFAULT, nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, nvml.COMPUTEMODE_PROHIBITED}
 	i := slices.Index(words, mode)
 	if i < 0 {
-		return fmt.Errorf("set the compute mode of GPU %s: %q is no compute mode; use %s", uuid, mode, strings.Join(words, ", "))
+		return fmt.Errorf("set the compute mode of GPU %s: %q is not a compute mode; use %s", uuid, mode, strings.Join(words, ", "))
 	}
 	return a.run(uuid, "set the compute mode to "+mode, nil, func(act *action) error {
 		if now, ret := act.device.GetComputeMode(); ret == nvml.SUCCESS && now == numbers[i] {

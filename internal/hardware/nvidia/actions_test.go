@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
 )
 
-// actionsOn is a new process's actions.
+// actionsOn returns the actions of a new process.
 func actionsOn(m *sim.Machine) *nvidia.Actions {
 	return nvidia.NewActions(nvidia.Deps{Library: m.NVML()})
 }
@@ -34,7 +34,7 @@ func smi(t testing.TB, m *sim.Machine, args ...string) {
 	}
 }
 
-// must is for the actions that a test only needs to have happened.
+// must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -49,7 +49,7 @@ func mustCreate(t testing.TB, a *nvidia.Actions, uuid gpu.UUID, profile string, 
 	return gi
 }
 
-// devices prints the MIG devices of a card by their places.
+// devices prints the MIG devices of a GPU by their placement.
 func devices(g *gpu.GPU) string {
 	var parts []string
 	for _, d := range g.MIG.Devices {
@@ -59,8 +59,8 @@ func devices(g *gpu.GPU) string {
 	return strings.Join(parts, " ")
 }
 
-// TestWalkAmpere turns MIG on with a reset, fills the card, empties it, and turns MIG off with a reset. The
-// adapter follows, and no other card changes.
+// TestWalkAmpere turns MIG on with a reset, creates and destroys all MIG devices, and turns MIG off with a reset. The scans
+// show it, and no other GPU changes.
 func TestWalkAmpere(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	act := actionsOn(m)
@@ -119,7 +119,7 @@ func TestWalkAmpere(t *testing.T) {
 
 	for _, gi := range instances {
 		must(t, act.DestroyMIG(id, gi))
-		must(t, act.DestroyMIG(id, gi)) // not there is no error
+		must(t, act.DestroyMIG(id, gi)) // it does not exist, which is no error
 	}
 	if pending, err = act.SetMIGMode(id, false); err != nil || !pending {
 		t.Errorf("MIG off: pending %v, %v; want true", pending, err)
@@ -127,18 +127,18 @@ func TestWalkAmpere(t *testing.T) {
 	mode("enabled true, pending false")
 	reset()
 	mode("enabled false, pending false")
-	must(t, act.DestroyMIG(id, 7)) // MIG is off: not there either
+	must(t, act.DestroyMIG(id, 7)) // MIG is off
 }
 
-// TestWalkHopper: the mode changes at once, and is lost in a reboot.
+// TestWalkHopper: the mode changes at once and does not persist over a reboot.
 func TestWalkHopper(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	act := actionsOn(m)
 	id := scan(t, a).GPUs[0].UUID
 	pending, err := act.SetMIGMode(id, true)
 	must(t, err)
-	if card := scan(t, a).GPU(id); pending || !card.MIG.Enabled {
-		t.Errorf("MIG on: pending %v, enabled %v; want it in force", pending, card.MIG.Enabled)
+	if g := scan(t, a).GPU(id); pending || !g.MIG.Enabled {
+		t.Errorf("MIG on: pending %v, enabled %v; want it in force", pending, g.MIG.Enabled)
 	}
 	three := mustCreate(t, act, id, "3g.40gb", 4)
 	mustCreate(t, act, id, "1g.10gb+me", 0)
@@ -152,8 +152,8 @@ func TestWalkHopper(t *testing.T) {
 		t.Errorf("devices %s; want %s", got, want)
 	}
 	must(t, m.Reboot())
-	if card := scan(t, adapterOn(t, m)).GPU(id); card.MIG.Enabled || card.MIG.Devices != nil {
-		t.Errorf("after a reboot: %+v; want MIG off", card.MIG)
+	if g := scan(t, adapterOn(t, m)).GPU(id); g.MIG.Enabled || g.MIG.Devices != nil {
+		t.Errorf("after a reboot: %+v; want MIG off", g.MIG)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestComputeMode(t *testing.T) {
 	}
 }
 
-// TestActionsRefused: what is wrong, NVML's code, and what to do.
+// TestActionsRefused: errors have the reason, NVML's code, and the fix.
 func TestActionsRefused(t *testing.T) {
 	prepared := func(t *testing.T, profile string, layout ...string) (*sim.Machine, *nvidia.Actions, gpu.UUID) {
 		m, a := machine(t, profile)
@@ -200,12 +200,12 @@ func TestActionsRefused(t *testing.T) {
 		code    nvml.Return // SUCCESS for an error that is not NVML's
 		want    string
 	}{
-		"no MIG on this card": {"t4x4", nil, nil, setMode(true), nvml.ERROR_NOT_SUPPORTED, "turn MIG on of GPU GPU-"},
+		"no MIG on this GPU": {"t4x4", nil, nil, setMode(true), nvml.ERROR_NOT_SUPPORTED, "turn MIG on of GPU GPU-"},
 		"MIG off with devices": {
 			"h100x8", []string{"1g.10gb@0"}, nil, setMode(false), nvml.ERROR_IN_USE, "destroy the MIG devices first",
 		},
-		"MIG on while a process uses the card": {
-			"h100x8", nil, &sim.Fault{Busy: true}, setMode(true), nvml.ERROR_IN_USE, "end what uses the GPU (process 4194304)",
+		"MIG on while a process uses the GPU": {
+			"h100x8", nil, &sim.Fault{Busy: true}, setMode(true), nvml.ERROR_IN_USE, "stop what uses the GPU (process 4194304)",
 		},
 		"create where MIG is off": {"h100x8", nil, nil, create("1g.10gb", 0), nvml.ERROR_NOT_SUPPORTED, "turn MIG on first"},
 		"create where something is": {
@@ -214,16 +214,16 @@ func TestActionsRefused(t *testing.T) {
 		},
 		"create at a wrong place": {"h100x8", []string{}, nil, create("2g.20gb", 3), nvml.SUCCESS, "begins at one of [0 2 4]"},
 		"create of a wrong size":  {"h100x8", []string{}, nil, create("2g.10gb", 0), nvml.SUCCESS, "no such profile; it has 1g.10gb, 2g.20gb, 3g.40gb"},
-		"create on a card without": {
-			"t4x4", nil, nil, create("1g.5gb", 0), nvml.SUCCESS, "names no profile",
+		"create on a GPU without": {
+			"t4x4", nil, nil, create("1g.5gb", 0), nvml.SUCCESS, "reports no MIG profiles",
 		},
 		"destroy in use": {
 			"h100x8", []string{"1g.10gb@0"}, &sim.Fault{Busy: true},
 			func(a *nvidia.Actions, id gpu.UUID) error { return a.DestroyMIG(id, 7) }, nvml.ERROR_IN_USE,
-			"destroy GPU instance 7 of GPU GPU-", // and the process: see below
+			"destroy GPU instance 7 of GPU GPU-", // the process is checked below
 		},
 		"lost": {"h100x8", nil, &sim.Fault{LostSilently: true}, setMode(true), nvml.ERROR_GPU_IS_LOST, "reset the GPU or reboot the node"},
-		"no such card": {
+		"no such GPU": {
 			"h100x8", nil, nil, func(a *nvidia.Actions, _ gpu.UUID) error { return a.DestroyMIG("GPU-x", 0) }, nvml.ERROR_NOT_FOUND, "has no such GPU",
 		},
 		"no driver": {"h100x8", nil, &sim.Fault{DriverGone: true}, setMode(true), nvml.ERROR_LIBRARY_NOT_FOUND, "load the NVIDIA driver"},
@@ -261,10 +261,10 @@ func TestActionsRefused(t *testing.T) {
 	}
 }
 
-// halfway is a library whose cards make GPU instances and no compute instances.
+// halfway is a library whose GPUs can create GPU instances but no compute instances.
 type halfway struct {
 	nvml.Interface
-	// destroy is what the end of a GPU instance answers; SUCCESS destroys it.
+	// destroy is the return code of GpuInstance.Destroy; SUCCESS destroys it.
 	destroy nvml.Return
 }
 
@@ -299,8 +299,8 @@ func (i halfwayInstance) Destroy() nvml.Return {
 	return i.GpuInstance.Destroy()
 }
 
-// TestCreateIsUndone: without its compute instance, the GPU instance goes; where it cannot, the error and the
-// next scan say so, and it can be destroyed later.
+// TestCreateIsUndone: a GPU instance without its compute instance is destroyed; where that fails, the error and the next scan
+// show it, and it can be destroyed later.
 func TestCreateIsUndone(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	id := scan(t, a).GPUs[0].UUID
@@ -331,8 +331,9 @@ func TestCreateIsUndone(t *testing.T) {
 	}
 }
 
-// TestHungActionHoldsUpNothing hangs an action; scans and other actions go on, and the driver is closed as often as it was opened.
-func TestHungActionHoldsUpNothing(t *testing.T) {
+// TestHungAction: while an action hangs, scans and other actions continue, and NVML is shut down as often as it was
+// initialized.
+func TestHungAction(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	library := m.NVML()
 	act := nvidia.NewActions(nvidia.Deps{Library: library})
@@ -342,7 +343,7 @@ func TestHungActionHoldsUpNothing(t *testing.T) {
 	go func() { done <- act.SetComputeMode(before.GPUs[0].UUID, nvidia.ComputeModeExclusiveProcess) }()
 	for range 3 {
 		if got := scan(t, a); len(got.Faults) > 0 || len(got.GPUs) != 8 {
-			t.Errorf("got %d cards, faults %v; want 8, none", len(got.GPUs), got.Faults)
+			t.Errorf("got %d GPUs, faults %v; want 8, none", len(got.GPUs), got.Faults)
 		}
 	}
 	must(t, act.SetComputeMode(before.GPUs[0+1].UUID, nvidia.ComputeModeExclusiveProcess))
@@ -368,7 +369,8 @@ func TestActionsOnOldLibrary(t *testing.T) {
 	}
 }
 
-// TestSuspend: while suspended, the library is closed, scans say what the last one said, and afterwards what is.
+// TestSuspend: while suspended, the library is closed and scans return the result of the last one; later scans read the GPUs
+// again.
 func TestSuspend(t *testing.T) {
 	m, _ := machine(t, "a100x8-40g")
 	library := m.NVML()
@@ -381,7 +383,7 @@ func TestSuspend(t *testing.T) {
 	first, err := a.Suspend(t.Context())
 	must(t, err)
 	waiting := make(chan *gpu.Snapshot, 1)
-	go func() { waiting <- scan(t, a) }() // there is nothing to say yet
+	go func() { waiting <- scan(t, a) }() // there is no result yet
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := a.Scan(canceled); !errors.Is(err, context.Canceled) {
@@ -395,7 +397,7 @@ func TestSuspend(t *testing.T) {
 	first()
 	before := <-waiting
 	if len(before.GPUs) != 8 {
-		t.Fatalf("%d cards; want 8", len(before.GPUs))
+		t.Fatalf("%d GPUs; want 8", len(before.GPUs))
 	}
 
 	watched := make(chan error, 1)
@@ -405,7 +407,7 @@ func TestSuspend(t *testing.T) {
 	must(t, err)
 	second, err := a.Suspend(t.Context())
 	must(t, err)
-	stop() // until then it reads the kernel's log
+	stop() // until then it reads the kernel log
 	if err := <-watched; err != nil {
 		t.Errorf("the watch ended with %v", err)
 	}
@@ -417,7 +419,7 @@ func TestSuspend(t *testing.T) {
 		if got := scan(t, a); len(got.GPUs[0].Health.Causes) > 0 || len(got.Faults) > 0 {
 			t.Errorf("while suspended: %+v; want what was before", got.GPUs[0].Health)
 		}
-		resume() // calling it twice is as once, and second still holds
+		resume() // a second call has no effect, and second still holds
 	}
 	second()
 	if got := scan(t, a); len(got.GPUs[0].Health.Causes) == 0 {
@@ -425,15 +427,15 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendWaitsNoLongerThanAsked: a scan that hangs is named.
-func TestSuspendWaitsNoLongerThanAsked(t *testing.T) {
+// TestSuspendDeadline: the error names a scan that hangs.
+func TestSuspendDeadline(t *testing.T) {
 	m, a := machine(t, "t4x4")
-	sick := scan(t, a).GPUs[1].UUID
+	faulty := scan(t, a).GPUs[1].UUID
 	inject(t, m, sim.Fault{GPU: "1", Hang: "GetTotalEccErrors"})
 	done := make(chan struct{})
 	go func() { scan(t, a); close(done) }()
-	for card, call := gpu.UUID(""), ""; card != sick || call != "nvmlDeviceGetTotalEccErrors"; {
-		card, call = a.Doing()
+	for g, call := gpu.UUID(""), ""; g != faulty || call != "nvmlDeviceGetTotalEccErrors"; {
+		g, call = a.Doing()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
@@ -446,11 +448,11 @@ func TestSuspendWaitsNoLongerThanAsked(t *testing.T) {
 	must(t, err)
 	resume()
 	if got := scan(t, a); len(got.GPUs) != 4 || len(got.Faults) > 0 {
-		t.Errorf("%d cards, faults %v; want 4, none", len(got.GPUs), got.Faults)
+		t.Errorf("%d GPUs, faults %v; want 4, none", len(got.GPUs), got.Faults)
 	}
 }
 
-// TestCapabilityFilesFollow: the files that name a MIG device's nodes come and go with it.
+// TestCapabilityFilesFollow: the files that name a MIG device's nodes exist for as long as the device.
 func TestCapabilityFilesFollow(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	act := actionsOn(m)

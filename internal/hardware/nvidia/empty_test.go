@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
 
-// TestEmptyIsNotBelievedFromFiles: the driver's files hide what NVML still has, because they are masked or half read. An
-// instance with a MIG device or a compute instance is not empty then.
-func TestEmptyIsNotBelievedFromFiles(t *testing.T) {
+// TestEmptyInstancesAreCheckedByNVML: an instance with a MIG device or a compute instance is not empty when the driver's files
+// do not list it, because they are masked or partly read.
+func TestEmptyInstancesAreCheckedByNVML(t *testing.T) {
 	for name, hide := range map[string]string{
 		"compute instance without its folder": "gi%d/ci0",
 		"all compute instances masked":        "gi%d/*",
@@ -39,7 +39,7 @@ func TestEmptyIsNotBelievedFromFiles(t *testing.T) {
 				t.Errorf("devices %v, empty %v; want one device, none empty", mig.Devices, mig.Empty)
 			}
 			// NVML does not list the device, and the instance still has its compute instance.
-			hiding := nvidia.New(nvidia.Deps{Library: &listless{Interface: m.NVML()}, Roots: nvidia.Roots{
+			hiding := nvidia.New(nvidia.Deps{Library: &noDeviceList{Interface: m.NVML()}, Roots: nvidia.Roots{
 				Driver: m.Root(), Dev: m.Root(), Proc: filepath.Join(m.Root(), "proc"), Sys: filepath.Join(m.Root(), "sys"),
 			}})
 			t.Cleanup(hiding.Close)
@@ -50,21 +50,21 @@ func TestEmptyIsNotBelievedFromFiles(t *testing.T) {
 	}
 }
 
-// listless is a driver that lists no MIG devices.
-type listless struct{ nvml.Interface }
+// noDeviceList is a driver that lists no MIG devices.
+type noDeviceList struct{ nvml.Interface }
 
-func (l *listless) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+func (l *noDeviceList) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
 	device, ret := l.Interface.DeviceGetHandleByIndex(index)
-	return listlessDevice{device}, ret
+	return noDeviceListDevice{device}, ret
 }
 
-type listlessDevice struct{ nvml.Device }
+type noDeviceListDevice struct{ nvml.Device }
 
-func (listlessDevice) GetMigDeviceHandleByIndex(int) (nvml.Device, nvml.Return) {
+func (noDeviceListDevice) GetMigDeviceHandleByIndex(int) (nvml.Device, nvml.Return) {
 	return nil, nvml.ERROR_NOT_FOUND
 }
 
-// TestRemoveEmptyKeepsCompute: the removal of an empty instance never takes a compute instance with it.
+// TestRemoveEmptyKeepsCompute: the removal of an empty instance never removes a compute instance.
 func TestRemoveEmptyKeepsCompute(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	act := actionsOn(m)
@@ -87,7 +87,7 @@ func TestRemoveEmptyKeepsCompute(t *testing.T) {
 		t.Fatalf("empty %v; want one", empty)
 	}
 	must(t, act.RemoveEmptyMIG(id, empty[0].GI))
-	must(t, act.RemoveEmptyMIG(id, empty[0].GI)) // not there is no error
+	must(t, act.RemoveEmptyMIG(id, empty[0].GI)) // it does not exist, which is no error
 	if mig := scan(t, a).GPU(id).MIG; len(mig.Empty) != 0 || devices(scan(t, a).GPU(id)) != "3g.40gb@4" {
 		t.Errorf("left: %+v", mig)
 	}

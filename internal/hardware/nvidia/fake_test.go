@@ -20,38 +20,38 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
 
-// node is a machine made of go-nvml's mock devices, with the functions that the mock
-// leaves out, and of file trees. What a test breaks, it breaks here.
+// node is a machine of go-nvml's mock devices, with the functions that the mock leaves out, and of file trees. Tests inject
+// their faults here.
 type node struct {
 	library *server.Server
 	roots   nvidia.Roots
-	// cards are those that NVML counts, in its order.
-	cards []*fakeCard
-	// initReturn is what Init answers, callReturn what every other library call does.
+	// gpus are those that NVML counts, in its order.
+	gpus []*fakeGPU
+	// initReturn is the return code of Init, callReturn that of every other library call.
 	initReturn, callReturn nvml.Return
-	missing                map[string]bool // symbols that the library lacks
+	missing                map[string]bool // missing symbols of the library
 	events, late           chan nvml.EventData
 	// now is the adapters' clock; the real one when nil.
 	now      func() time.Time
-	ancestor func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return)
+	ancestor func(x, y *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return)
 }
 
-// fakeCard is one device and what is wrong with it.
-type fakeCard struct {
+// fakeGPU is one device with its faults.
+type fakeGPU struct {
 	*server.Device
 	node     *node
 	pci      string
 	deviceID uint32
-	// broken is what every call on the device answers unless it is SUCCESS.
+	// broken is the return code of every call on the device unless it is SUCCESS.
 	broken nvml.Return
-	// handle is what DeviceGetHandleByIndex answers.
+	// handle is the return code of DeviceGetHandleByIndex.
 	handle          nvml.Return
 	ecc, eccSRAM    uint64
 	pending, failed bool
 	recovery        nvml.DeviceGpuRecoveryAction
 	noRecovery      bool
 	pagesPending    nvml.EnableState
-	pages           nvml.Return // what a card that retires no pages answers
+	pages           nvml.Return // the return code of a GPU that retires no pages
 	temperature     uint32
 	throttle        uint64
 	linkErrors      uint64
@@ -64,7 +64,7 @@ type fakeCard struct {
 type fakeLink struct {
 	to   string
 	down bool
-	// untyped links do not say what is at their end.
+	// untyped links do not report the type of their remote end.
 	untyped bool
 }
 
@@ -77,15 +77,14 @@ type fakeMIG struct {
 	attributes nvml.DeviceAttributes
 }
 
-// newNode makes a machine of the given models, with PCI buses 0x10, 0x20 and so on,
-// the first half of them on NUMA node 0.
+// newNode returns a machine of the given models, with PCI buses 0x10, 0x20 and so on, the first half of them on NUMA node 0.
 func newNode(t testing.TB, models ...gpus.Config) *node {
 	t.Helper()
 	n := &node{
 		library: server.NewServerWithGPUs("580.95.05", "13.580.95.05", 13000),
 		missing: map[string]bool{},
 		events:  make(chan nvml.EventData, 16),
-		ancestor: func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return) {
+		ancestor: func(x, y *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return) {
 			return nvml.TOPOLOGY_SYSTEM, nvml.SUCCESS
 		},
 	}
@@ -97,16 +96,16 @@ func newNode(t testing.TB, models ...gpus.Config) *node {
 	mkdir(t, filepath.Join(n.roots.Proc, "driver/nvidia/gpus"))
 	mkdir(t, filepath.Join(root, "dev"))
 	for i, model := range models {
-		c := n.makeCard(i, model)
-		n.cards = append(n.cards, c)
+		c := n.makeGPU(i, model)
+		n.gpus = append(n.gpus, c)
 		n.plugIn(t, c, i*2/len(models))
 	}
 	n.wire()
 	return n
 }
 
-func (n *node) makeCard(i int, model gpus.Config) *fakeCard {
-	c := &fakeCard{
+func (n *node) makeGPU(i int, model gpus.Config) *fakeGPU {
+	c := &fakeGPU{
 		Device: server.NewDeviceFromConfig(model, i),
 		node:   n,
 		pci:    fmt.Sprintf("0000:%02x:00.0", 0x10*(i+1)),
@@ -119,8 +118,8 @@ func (n *node) makeCard(i int, model gpus.Config) *fakeCard {
 	return c
 }
 
-// plugIn adds a card to sysfs and to the driver's list.
-func (n *node) plugIn(t testing.TB, c *fakeCard, numa int) {
+// plugIn adds a GPU to sysfs and to the driver's list.
+func (n *node) plugIn(t testing.TB, c *fakeGPU, numa int) {
 	t.Helper()
 	at := filepath.Join(n.roots.Sys, "devices/pci0000:00", c.pci)
 	write(t, filepath.Join(at, "numa_node"), fmt.Sprintf("%d\n", numa))
@@ -134,8 +133,8 @@ func (n *node) plugIn(t testing.TB, c *fakeCard, numa int) {
 			c.Config.Name, c.UUID, c.pci, c.Minor))
 }
 
-// pullOut removes a card from the machine.
-func (n *node) pullOut(t testing.TB, c *fakeCard) {
+// pullOut removes a GPU from the machine.
+func (n *node) pullOut(t testing.TB, c *fakeGPU) {
 	t.Helper()
 	for _, path := range []string{
 		filepath.Join(n.roots.Sys, "bus/pci/devices", c.pci),
@@ -155,15 +154,15 @@ func (n *node) wire() {
 	l := n.library
 	l.InitFunc = func() nvml.Return { return n.initReturn }
 	l.SystemGetDriverVersionFunc = func() (string, nvml.Return) { return l.DriverVersion, n.initReturn }
-	l.DeviceGetCountFunc = func() (int, nvml.Return) { return len(n.cards), n.callReturn }
+	l.DeviceGetCountFunc = func() (int, nvml.Return) { return len(n.gpus), n.callReturn }
 	l.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 		if n.callReturn != nvml.SUCCESS {
 			return nil, n.callReturn
 		}
-		if n.cards[i].handle != nvml.SUCCESS {
-			return nil, n.cards[i].handle
+		if n.gpus[i].handle != nvml.SUCCESS {
+			return nil, n.gpus[i].handle
 		}
-		return n.cards[i].Device, nvml.SUCCESS
+		return n.gpus[i].Device, nvml.SUCCESS
 	}
 	l.LookupSymbolFunc = func(name string) error {
 		if n.missing[name] {
@@ -186,8 +185,8 @@ func (n *node) wire() {
 	}
 }
 
-// guarded makes a function answer with the card's trouble.
-func guarded[T any](c *fakeCard, f func() T) func() (T, nvml.Return) {
+// guarded returns a function that returns the GPU's error code, if it has one.
+func guarded[T any](c *fakeGPU, f func() T) func() (T, nvml.Return) {
 	return func() (T, nvml.Return) {
 		if c.broken != nvml.SUCCESS {
 			var none T
@@ -197,7 +196,7 @@ func guarded[T any](c *fakeCard, f func() T) func() (T, nvml.Return) {
 	}
 }
 
-func (c *fakeCard) wire() {
+func (c *fakeGPU) wire() {
 	d := c.Device
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
 		info := busID(c.pci)
@@ -255,9 +254,9 @@ func (c *fakeCard) wire() {
 	}
 	d.GetCurrentClocksThrottleReasonsFunc = guarded(c, func() uint64 { return c.throttle })
 	d.GetTopologyCommonAncestorFunc = func(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
-		for _, card := range c.node.cards {
-			if card.Device == other {
-				return c.node.ancestor(c, card)
+		for _, g := range c.node.gpus {
+			if g.Device == other {
+				return c.node.ancestor(c, g)
 			}
 		}
 		return 0, nvml.ERROR_INVALID_ARGUMENT
@@ -266,7 +265,7 @@ func (c *fakeCard) wire() {
 	c.wireMIG()
 }
 
-func (c *fakeCard) wireLinks() {
+func (c *fakeGPU) wireLinks() {
 	d := c.Device
 	d.GetNvLinkStateFunc = func(i int) (nvml.EnableState, nvml.Return) {
 		switch {
@@ -298,7 +297,7 @@ func (c *fakeCard) wireLinks() {
 	}
 }
 
-func (c *fakeCard) wireMIG() {
+func (c *fakeGPU) wireMIG() {
 	d := c.Device
 	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
 	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
@@ -337,7 +336,7 @@ func (m *fakeMIG) device() nvml.Device {
 	}
 }
 
-// busID prints a PCI address the way NVML does.
+// busID returns a PCI address as NVML does.
 func busID(address string) nvml.PciInfo {
 	var info nvml.PciInfo
 	for i, c := range []byte("0000" + strings.ToUpper(address)) {
@@ -346,9 +345,9 @@ func busID(address string) nvml.PciInfo {
 	return info
 }
 
-// onSwitches gives each card n links into an NVSwitch fabric.
-func onSwitches(n int, cards ...*fakeCard) {
-	for _, c := range cards {
+// onSwitches gives each GPU n links into an NVSwitch fabric.
+func onSwitches(n int, list ...*fakeGPU) {
+	for _, c := range list {
 		c.links = nil
 		for range n {
 			c.links = append(c.links, fakeLink{to: "switch"})
@@ -372,7 +371,7 @@ func (n *node) calls() map[string]int {
 		}
 	}
 	count(&n.library.Interface)
-	for _, c := range n.cards {
+	for _, c := range n.gpus {
 		count(&c.Device.Device)
 	}
 	return counts

@@ -20,7 +20,7 @@ import (
 // maxFile bounds what is read of a kernel file.
 const maxFile = 64 << 10
 
-// tree is a folder that names inside cannot leave, symbolic links included.
+// tree is a directory. Names below it, symbolic links included, cannot leave it.
 type tree struct{ root string }
 
 // read returns a file's content, at most maxFile bytes of it.
@@ -33,7 +33,7 @@ func (t tree) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxFile))
 }
 
-// line returns a file's content without the blanks around it; empty when it cannot be read.
+// line returns a file's content without surrounding blanks; empty when it cannot be read.
 func (t tree) line(name string) string {
 	content, err := t.read(name)
 	if err != nil {
@@ -42,14 +42,14 @@ func (t tree) line(name string) string {
 	return strings.TrimSpace(string(content))
 }
 
-// names lists a folder in order; empty when it cannot be read.
+// names lists a directory in order; empty when it cannot be read.
 func (t tree) names(name string) []string {
-	folder, err := os.OpenInRoot(t.root, name)
+	dir, err := os.OpenInRoot(t.root, name)
 	if err != nil {
 		return nil
 	}
-	defer folder.Close()
-	names, err := folder.Readdirnames(-1)
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (t tree) stat(name string) (fs.FileInfo, error) {
 	return root.Stat(name)
 }
 
-// readlink returns the text of a symbolic link; empty when name is none.
+// readlink returns the text of a symbolic link; empty when name is not one.
 func (t tree) readlink(name string) string {
 	root, err := os.OpenRoot(t.root)
 	if err != nil {
@@ -81,8 +81,7 @@ func (t tree) readlink(name string) string {
 	return target
 }
 
-// characterDevice returns the numbers of a device node. found tells whether there is
-// a file of that name, device or not.
+// characterDevice returns the numbers of a device node. found reports whether a file of that name exists, device or not.
 func (t tree) characterDevice(name string) (major, minor uint32, device, found bool) {
 	info, err := t.stat(name)
 	if err != nil {
@@ -95,11 +94,11 @@ func (t tree) characterDevice(name string) (major, minor uint32, device, found b
 	return unix.Major(number), unix.Minor(number), true, true
 }
 
-// presence is what sysfs says of a PCI device.
+// presence is whether sysfs has a PCI device.
 type presence int
 
 const (
-	unclear presence = iota // there is no sysfs to ask
+	unclear presence = iota // sysfs cannot be read
 	present
 	absent
 )
@@ -111,8 +110,8 @@ func pciFolder(address gpu.PCIAddress) string { return path.Join(pciDevices, add
 // driverModule is the kernel module of the driver.
 const driverModule = "nvidia"
 
-// module names one load of a kernel module: sysfs gives the folder of each load an inode that no other one has. Empty
-// for a module that is not loaded.
+// module identifies one load of a kernel module, by the inode of its directory in sysfs, which differs between loads. It is
+// empty for a module that is not loaded.
 func (t tree) module(name string) string {
 	info, err := t.stat(path.Join("module", name))
 	if err != nil {
@@ -125,7 +124,7 @@ func (t tree) module(name string) string {
 	return strconv.FormatUint(stat.Ino, 10)
 }
 
-// hasPCI asks sysfs whether the machine has a device at an address.
+// hasPCI reports whether sysfs has a device at an address.
 func (t tree) hasPCI(address gpu.PCIAddress) presence {
 	_, err := t.stat(pciFolder(address))
 	switch {
@@ -140,8 +139,8 @@ func (t tree) hasPCI(address gpu.PCIAddress) presence {
 	return absent
 }
 
-// offBus tells whether the device's configuration space reads as all ones, which is
-// what the root port answers for a device that is no longer there.
+// offBus reports whether the device's configuration space reads as all ones, which is what the root port answers for a device
+// that is no longer there.
 func (t tree) offBus(address gpu.PCIAddress) bool {
 	content, err := t.read(path.Join(pciFolder(address), "config"))
 	return err == nil && len(content) >= 4 && string(content[:4]) == "\xff\xff\xff\xff"
@@ -156,8 +155,7 @@ func (t tree) numaNode(address gpu.PCIAddress) int {
 	return node
 }
 
-// fields reads the "Name: value" lines of the driver's files under /proc; the first
-// line of a name counts.
+// fields reads the "Name: value" lines of the driver's files under /proc; the first line of a name counts.
 func fields(content []byte) map[string]string {
 	values := map[string]string{}
 	for line := range strings.Lines(string(content)) {

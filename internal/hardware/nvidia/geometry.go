@@ -10,38 +10,37 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// geometry is what a card can be partitioned into, and what it was read under.
+// geometry is what a GPU can be partitioned into, with the conditions under which it was read.
 type geometry struct {
 	gpu.MIGGeometry
-	// names and suffixes are by the number that instances carry, for every profile of the card, also
-	// where its placements are not to be had.
+	// names and suffixes are by profile ID, for every profile of the GPU, also where the driver does not report its placements.
 	names, suffixes map[uint32]string
 	// driver and enabled are the version and the MIG mode at that time.
 	driver  string
 	enabled bool
 }
 
-// profile is one kind of GPU instance that a card has.
+// profile is one kind of GPU instance that a GPU has.
 type profile struct {
 	gpu.MIGProfile
 	suffix string
 	info   nvml.GpuInstanceProfileInfo
 }
 
-// readGeometry asks once for each card and version of the driver, or until every answer came. Old drivers
-// answer in MIG mode only, so a card without answers is asked again when its mode changes.
-func (a *work) readGeometry(q *question, who found, parent facts, enabled bool) (*geometry, *failure) {
+// readGeometry reads the geometry once for each GPU and version of the driver, or until every call succeeded. Old drivers
+// report it in MIG mode only, so that it is read again when the mode changes.
+func (a *work) readGeometry(q *caller, target identity, parent facts, enabled bool) (*geometry, *failure) {
 	version := a.session.driver.Version
-	have := a.geometries[who.uuid]
+	have := a.geometries[target.uuid]
 	if have != nil && have.driver == version && (len(have.Profiles) > 0 || have.enabled == enabled) {
 		return have, nil
 	}
 	read := &geometry{driver: version, enabled: enabled, names: map[uint32]string{}, suffixes: map[uint32]string{}}
 	if !a.exports("nvmlDeviceGetGpuInstanceProfileInfo") || !a.exports("nvmlDeviceGetGpuInstancePossiblePlacements") {
-		a.geometries[who.uuid] = read
+		a.geometries[target.uuid] = read
 		return read, nil
 	}
-	profiles, missing := section(q, func() []profile { return readProfiles(q, who.device, who.deviceID, parent.memory) })
+	profiles, missing := group(q, func() []profile { return readProfiles(q, target.device, target.deviceID, parent.memory) })
 	for _, p := range profiles {
 		read.names[p.ID], read.suffixes[p.ID] = p.Name, p.suffix
 		if len(p.Starts) == 0 {
@@ -52,17 +51,17 @@ func (a *work) readGeometry(q *question, who found, parent facts, enabled bool) 
 		read.ComputeSlices = max(read.ComputeSlices, p.ComputeSlices)
 	}
 	if missing == nil && q.lost == nil && q.broken == nil && parent.memory > 0 {
-		a.geometries[who.uuid] = read
+		a.geometries[target.uuid] = read
 	}
 	return read, missing
 }
 
-// readProfiles asks a card for its profiles, in the order of NVML's numbers, and where instances of them may begin.
-// A profile whose placements are not to be had, for lack of rights or on an old driver, has no Starts.
-func readProfiles(q *question, d nvml.Device, deviceID uint32, memory uint64) []profile {
+// readProfiles returns the profiles of a GPU, in the order of NVML's numbers, with the slices at which instances may begin. A
+// profile has no Starts when the driver does not report its placements, for lack of privileges or because it is old.
+func readProfiles(q *caller, d nvml.Device, deviceID uint32, memory uint64) []profile {
 	var profiles []profile
 	for number := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		info, ok := ask(q, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
+		info, ok := invoke(q, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
 			return d.GetGpuInstanceProfileInfo(number)
 		})
 		if !ok {
@@ -73,9 +72,9 @@ func readProfiles(q *question, d nvml.Device, deviceID uint32, memory uint64) []
 			Name: profileName(info.SliceCount, info.MemorySizeMB, p.suffix, memory), Number: number, ID: info.Id,
 			ComputeSlices: int(info.SliceCount), MemoryBytes: info.MemorySizeMB << 20,
 		}
-		placements, _ := ask(q, "nvmlDeviceGetGpuInstancePossiblePlacements", func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		placements, _ := invoke(q, "nvmlDeviceGetGpuInstancePossiblePlacements", func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			placements, ret := d.GetGpuInstancePossiblePlacements(&info)
-			if ret == nvml.ERROR_NO_PERMISSION { // asking again would not help
+			if ret == nvml.ERROR_NO_PERMISSION { // a second call would not help
 				ret = nvml.ERROR_NOT_SUPPORTED
 			}
 			return placements, ret
@@ -86,7 +85,7 @@ func readProfiles(q *question, d nvml.Device, deviceID uint32, memory uint64) []
 		}
 		slices.Sort(p.Starts)
 		p.Starts = slices.Compact(p.Starts)
-		p.Max = most(&p, deviceID)
+		p.Max = maxInstances(&p, deviceID)
 		profiles = append(profiles, p)
 	}
 	return profiles
@@ -95,10 +94,10 @@ func readProfiles(q *question, d nvml.Device, deviceID uint32, memory uint64) []
 // deviceA30 is the PCI device of the A30.
 const deviceA30 = 0x20b7
 
-// most is how many instances of a profile a card can have. NVML's count is believed as far as so many
-// find a place side by side. The A30's is wrong: there the places decide, and of the profiles with
-// media engines there is one.
-func most(p *profile, deviceID uint32) int {
+// maxInstances returns how many instances of a profile a GPU can have: NVML's count, bounded by the number of placements that
+// do not overlap. NVML's count for the A30 is wrong: the placements decide there, and there is one instance of a profile with
+// media engines.
+func maxInstances(p *profile, deviceID uint32) int {
 	places, free := 0, 0
 	for _, start := range p.Starts {
 		if start >= free {
@@ -116,8 +115,8 @@ func most(p *profile, deviceID uint32) int {
 	return min(count, places)
 }
 
-// profileName composes a profile's name the way NVIDIA's tools do: the memory is the card's share
-// in eighths, rounded up, of its size in whole GiB.
+// profileName composes a profile's name as NVIDIA's tools do: the memory is the fraction of the GPU's memory in eighths,
+// rounded up, times its size in whole GiB.
 func profileName(slices uint32, memoryMiB uint64, suffix string, total uint64) string {
 	if total == 0 {
 		return ""
@@ -128,7 +127,7 @@ func profileName(slices uint32, memoryMiB uint64, suffix string, total uint64) s
 	return fmt.Sprintf("%dg.%.0fgb%s", slices, gb, suffix)
 }
 
-// suffixOf is the attribute in the name of a profile, by NVML's number of the profile.
+// suffixOf returns the attribute in the name of a profile, by NVML's number of the profile.
 func suffixOf(number int) string {
 	switch number {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
@@ -144,8 +143,8 @@ func suffixOf(number int) string {
 	return ""
 }
 
-// ampere tells whether the card is of the generation whose MIG mode changes at a reset and outlasts a reboot.
+// ampere reports whether the MIG mode of the GPU changes with a reset and persists over a reboot.
 func (f facts) ampere() bool {
-	const major = 8 // of the compute capability; the later 8.9 cannot be partitioned
+	const major = 8 // of the compute capability; GPUs of 8.9 cannot be partitioned
 	return f.architecture == "Ampere" || f.architecture == "" && f.capability.Major == major
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// geometryA100 is what go-nvml's mock says of an A100 40 GB. Its profiles have NVML's numbers for ids.
+// geometryA100 is the geometry of go-nvml's mock of an A100 40 GB. Its profiles have NVML's numbers for IDs.
 func geometryA100() gpu.MIGGeometry {
 	profile := func(name string, number, compute, size, most int, mib uint64, starts ...int) gpu.MIGProfile {
 		return gpu.MIGProfile{
@@ -31,7 +31,7 @@ func geometryA100() gpu.MIGGeometry {
 	}}
 }
 
-// kind is a profile as NVML tells of it.
+// kind is a profile as NVML reports it.
 type kind struct {
 	number        int
 	slices, count uint32
@@ -40,8 +40,8 @@ type kind struct {
 	starts        []uint32
 }
 
-// partitionable makes a card tell of those profiles.
-func partitionable(c *fakeCard, memoryMiB uint64, kinds ...kind) {
+// partitionable gives a GPU those profiles.
+func partitionable(c *fakeGPU, memoryMiB uint64, kinds ...kind) {
 	c.Device.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: memoryMiB << 20}, nvml.SUCCESS }
 	c.Device.GetGpuInstanceProfileInfoFunc = func(number int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
 		for _, k := range kinds {
@@ -65,8 +65,8 @@ func partitionable(c *fakeCard, memoryMiB uint64, kinds ...kind) {
 	}
 }
 
-// picture prints a geometry in one line.
-func picture(g *gpu.MIGGeometry) string {
+// geometryText prints a geometry in one line.
+func geometryText(g *gpu.MIGGeometry) string {
 	parts := []string{fmt.Sprintf("%d/%d", g.MemorySlices, g.ComputeSlices)}
 	for _, p := range g.Profiles {
 		parts = append(parts, fmt.Sprintf("%s %dx%d%v", p.Name, p.Max, p.Size, p.Starts))
@@ -74,8 +74,8 @@ func picture(g *gpu.MIGGeometry) string {
 	return strings.Join(parts, ", ")
 }
 
-// TestGeometryOfOddCards are cards that differ from what is usual.
-func TestGeometryOfOddCards(t *testing.T) {
+// TestUnusualGeometries has GPUs that differ from the usual ones.
+func TestUnusualGeometries(t *testing.T) {
 	for name, test := range map[string]struct {
 		deviceID uint32
 		mib      uint64
@@ -116,21 +116,21 @@ func TestGeometryOfOddCards(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, gpus.A100_SXM4_40GB)
-			n.cards[0].deviceID = test.deviceID
-			partitionable(n.cards[0], test.mib, test.kinds...)
-			card := scan(t, n.adapter()).GPUs[0]
-			if got := picture(&card.MIG.Geometry); got != test.want || len(card.Health.Causes) > 0 {
-				t.Errorf("got  %s, causes %v\nwant %s", got, card.Health.Causes, test.want)
+			n.gpus[0].deviceID = test.deviceID
+			partitionable(n.gpus[0], test.mib, test.kinds...)
+			g := scan(t, n.adapter()).GPUs[0]
+			if got := geometryText(&g.MIG.Geometry); got != test.want || len(g.Health.Causes) > 0 {
+				t.Errorf("got  %s, causes %v\nwant %s", got, g.Health.Causes, test.want)
 			}
 		})
 	}
 }
 
-// TestGeometryIsAskedOnce counts what geometry costs over scans.
-func TestGeometryIsAskedOnce(t *testing.T) {
+// TestGeometryIsReadOnce counts the calls for the geometry over several scans.
+func TestGeometryIsReadOnce(t *testing.T) {
 	const profiles, placements = nvml.GPU_INSTANCE_PROFILE_COUNT, 7
 	n := newNode(t, gpus.A100_SXM4_40GB)
-	c := n.cards[0]
+	c := n.gpus[0]
 	a := n.adapter()
 	asked := func() (int, int) {
 		calls := n.calls()
@@ -148,7 +148,7 @@ func TestGeometryIsAskedOnce(t *testing.T) {
 	for _, step := range []struct {
 		name  string
 		do    func()
-		reads int // so many times was the geometry asked for
+		reads int // the number of reads of the geometry
 		want  bool
 	}{
 		{"busy for a moment", func() { answer(nvml.ERROR_UNKNOWN) }, 2, false},
@@ -191,20 +191,20 @@ func TestGeometryIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestOldLibraryHasNoGeometry: where a call does not exist, it is not made.
+// TestOldLibraryHasNoGeometry: a function that the library lacks is not called.
 func TestOldLibraryHasNoGeometry(t *testing.T) {
 	n := newNode(t, gpus.A100_SXM4_40GB)
 	n.missing["nvmlDeviceGetGpuInstancePossiblePlacements"] = true
-	n.cards[0].Device.GetGpuInstancePossiblePlacementsFunc = nil
+	n.gpus[0].Device.GetGpuInstancePossiblePlacementsFunc = nil
 	a := n.adapter()
 	for range 2 {
 		if mig := scan(t, a).GPUs[0].MIG; !mig.Capable || len(mig.Geometry.Profiles) > 0 {
-			t.Errorf("got %+v; want a capable card without geometry", mig)
+			t.Errorf("got %+v; want a capable GPU without geometry", mig)
 		}
 	}
 }
 
-// TestModeNeedsReset goes by the architecture.
+// TestModeNeedsReset: the architecture decides.
 func TestModeNeedsReset(t *testing.T) {
 	for name, test := range map[string]struct {
 		architecture nvml.DeviceArchitecture
@@ -216,7 +216,7 @@ func TestModeNeedsReset(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, gpus.A100_SXM4_40GB)
-			n.cards[0].Device.GetArchitectureFunc = func() (nvml.DeviceArchitecture, nvml.Return) { return test.architecture, nvml.SUCCESS }
+			n.gpus[0].Device.GetArchitectureFunc = func() (nvml.DeviceArchitecture, nvml.Return) { return test.architecture, nvml.SUCCESS }
 			if got := scan(t, n.adapter()).GPUs[0].MIG.ModeNeedsReset; got != test.want {
 				t.Errorf("ModeNeedsReset = %v, want %v", got, test.want)
 			}
@@ -224,11 +224,10 @@ func TestModeNeedsReset(t *testing.T) {
 	}
 }
 
-// TestEmptyInstances finds GPU instances without a compute instance through the driver's files, and
-// asks NVML about those only.
+// TestEmptyInstances finds GPU instances without a compute instance through the driver's files, and calls NVML for those only.
 func TestEmptyInstances(t *testing.T) {
 	n := newNode(t, gpus.A100_SXM4_40GB)
-	c := n.cards[0]
+	c := n.gpus[0]
 	c.MigMode = nvml.DEVICE_MIG_ENABLE
 	c.mig = []*fakeMIG{
 		{uuid: "MIG-a", name: "A100 MIG 1g.5gb", gi: 7, placement: nvml.GpuInstancePlacement{Start: 6, Size: 1}},
@@ -246,7 +245,7 @@ func TestEmptyInstances(t *testing.T) {
 		write(t, filepath.Join(folder, name), "DeviceFileMinor: 1\n")
 	}
 	a := n.adapter()
-	want := []gpu.GPUInstance{{GI: 2, Profile: "3g.20gb", Start: 4, Size: 4}} // 11 has gone meanwhile
+	want := []gpu.GPUInstance{{GI: 2, Profile: "3g.20gb", Start: 4, Size: 4}} // 11 was destroyed
 	if diff := cmp.Diff(want, scan(t, a).GPUs[0].MIG.Empty); diff != "" {
 		t.Errorf("empty instances (-want +got):\n%s", diff)
 	}

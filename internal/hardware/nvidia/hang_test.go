@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// within fails the test when something takes longer than any of it should.
+// within fails the test when do takes longer than 20 s.
 func within(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -27,16 +27,16 @@ func within(t *testing.T, what string, do func()) {
 	}
 }
 
-// TestSuspendBesideAHungSample: a call of the sampler that hangs makes a Suspend fail, which names it; scans and the watch go on,
-// and a reset is possible once the call has returned.
+// TestSuspendBesideAHungSample: a call of the sampler that hangs makes Suspend fail with its name; scans and the watch
+// continue, and a reset is possible once the call has returned.
 func TestSuspendBesideAHungSample(t *testing.T) {
 	const call = "GetUtilizationRates" // which only the sampler makes
 	m, a := machine(t, "a100x8-40g")
 	first := scan(t, a)
-	sick := first.GPUs[1].UUID
-	inject(t, m, sim.Fault{GPU: string(sick), Hang: call})
+	faulty := first.GPUs[1].UUID
+	inject(t, m, sim.Fault{GPU: string(faulty), Hang: call})
 	sampler := a.Sampler(nvidia.SamplerDeps{SourceTimeout: 50 * time.Millisecond})
-	if sample := sampler.Sample(t.Context()); sample.GPU(sick) == nil {
+	if sample := sampler.Sample(t.Context()); sample.GPU(faulty) == nil {
 		t.Fatal("no sample")
 	}
 	suspend := func() (func(), error) {
@@ -52,7 +52,7 @@ func TestSuspendBesideAHungSample(t *testing.T) {
 				t.Error("suspended, although a call has not returned")
 				return
 			}
-			for _, word := range []string{string(sick), call} {
+			for _, word := range []string{string(faulty), call} {
 				if !strings.Contains(err.Error(), word) {
 					t.Errorf("%v; want %q in it", err, word)
 				}
@@ -65,7 +65,7 @@ func TestSuspendBesideAHungSample(t *testing.T) {
 		})
 		within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[3].UUID)) })
 	}
-	clearFaults(t, m, string(sick))
+	clearFaults(t, m, string(faulty))
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		resume, err := suspend()
@@ -79,7 +79,7 @@ func TestSuspendBesideAHungSample(t *testing.T) {
 	}
 }
 
-// oneXID waits until the watch tells of an XID.
+// oneXID waits until the watch reports an XID.
 func oneXID(t *testing.T, m *sim.Machine, a *nvidia.Adapter, id string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,12 +90,12 @@ func oneXID(t *testing.T, m *sim.Machine, a *nvidia.Adapter, id string) {
 		}
 	})
 	var mu sync.Mutex
-	told := false
+	reported := false
 	if err := a.Watch(ctx, func(e gpu.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = told || e.Code == gpu.XID(94) && string(e.GPU) == id
-		if told {
+		reported = reported || e.Code == gpu.XID(94) && string(e.GPU) == id
+		if reported {
 			cancel()
 		}
 	}); err != nil {
@@ -115,8 +115,8 @@ func TestKernelLogWhileSuspended(t *testing.T) {
 	within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[5].UUID)) })
 }
 
-// TestKernelLogAfterResume: the watch does not end between the end of a MIG change or a reset and the next scan, which tells
-// it again which GPUs there are. An XID of that time is in the kernel log.
+// TestKernelLogAfterResume: the watch does not end between the end of a MIG change or a reset and the next scan, which lists
+// the GPUs to watch. An XID of that time is in the kernel log.
 func TestKernelLogAfterResume(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	first := scan(t, a)
@@ -128,16 +128,16 @@ func TestKernelLogAfterResume(t *testing.T) {
 	within(t, "Watch", func() { oneXID(t, m, a, string(first.GPUs[5].UUID)) })
 }
 
-// TestHungGPU: a GPU of which a call hangs, in any scan, holds up neither the others nor itself once the call has returned. In the
-// first scan of a process it is not offered, and the others are.
+// TestHungGPU: a GPU of which a call hangs delays no other GPU, and is read again once the call has returned. In the first scan
+// of a process it is not advertised, and the others are.
 func TestHungGPU(t *testing.T) {
 	for _, call := range []string{"GetMigMode", "GetTotalEccErrors", "DeviceGetHandleByIndex", sim.AllCalls} {
 		t.Run(call, func(t *testing.T) {
-			m, known := hasty(t, "a100x8-40g")
+			m, known := shortDeadline(t, "a100x8-40g")
 			before := scan(t, known)
-			sick := before.GPUs[2].UUID
-			inject(t, m, sim.Fault{GPU: string(sick), Hang: call})
-			fresh := hastyOn(t, m)
+			faulty := before.GPUs[2].UUID
+			inject(t, m, sim.Fault{GPU: string(faulty), Hang: call})
+			fresh := shortDeadlineOn(t, m)
 			for name, a := range map[string]*nvidia.Adapter{"known": known, "new process": fresh} {
 				for range 3 {
 					within(t, "Scan", func() {
@@ -151,13 +151,13 @@ func TestHungGPU(t *testing.T) {
 							for _, c := range g.Health.Causes {
 								codes += c.Code
 							}
-							if g.UUID == sick && (codes != "NVML_TIMEOUT" || !g.Health.Partial || !g.MIG.Unsure) {
+							if g.UUID == faulty && (codes != "NVML_TIMEOUT" || !g.Health.Partial || !g.MIG.Unsure) {
 								t.Errorf("%s: the sick GPU is %+v", name, g.Health)
 							}
-							if g.UUID == sick && name == "new process" && !g.MIG.Unknown {
+							if g.UUID == faulty && name == "new process" && !g.MIG.Unknown {
 								t.Errorf("%s: the sick GPU's partition is said to be known", name)
 							}
-							if g.UUID != sick && (codes != "" || g.Health.Partial) {
+							if g.UUID != faulty && (codes != "" || g.Health.Partial) {
 								t.Errorf("%s: %s is %+v", name, g.UUID, g.Health)
 							}
 						}
@@ -173,7 +173,7 @@ func TestHungGPU(t *testing.T) {
 				deadline := time.Now().Add(20 * time.Second)
 				for {
 					got := scan(t, a)
-					if len(got.GPUs) == 8 && got.GPUs[2].UUID == sick && len(got.GPUs[2].Health.Causes) == 0 && !got.GPUs[2].MIG.Unsure {
+					if len(got.GPUs) == 8 && got.GPUs[2].UUID == faulty && len(got.GPUs[2].Health.Causes) == 0 && !got.GPUs[2].MIG.Unsure {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -185,14 +185,14 @@ func TestHungGPU(t *testing.T) {
 	}
 }
 
-// hasty is a machine with an adapter that waits little.
-func hasty(t *testing.T, profile string) (*sim.Machine, *nvidia.Adapter) {
+// shortDeadline returns a machine and an adapter with a short deadline.
+func shortDeadline(t *testing.T, profile string) (*sim.Machine, *nvidia.Adapter) {
 	t.Helper()
 	m, _ := machine(t, profile)
-	return m, hastyOn(t, m)
+	return m, shortDeadlineOn(t, m)
 }
 
-func hastyOn(t *testing.T, m *sim.Machine) *nvidia.Adapter {
+func shortDeadlineOn(t *testing.T, m *sim.Machine) *nvidia.Adapter {
 	t.Helper()
 	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: rootsOf(m), CallDeadline: 300 * time.Millisecond})
 	t.Cleanup(a.Close)

@@ -16,44 +16,45 @@ import (
 )
 
 const (
-	// kmsgFile is the kernel's log, beneath the root that holds dev.
+	// kmsgFile is the kernel log, below the root that holds dev.
 	kmsgFile = "dev/kmsg"
-	// maxRecord bounds one record of the log: the kernel's own are shorter.
+	// maxRecord bounds one record of the log. Those of the kernel are shorter.
 	maxRecord = 8 << 10
-	// maxDrain bounds the reads between two looks at NVML's events.
+	// maxDrain bounds the reads between two waits for NVML's events.
 	maxDrain = 512
 	// maxDetail bounds what is kept of a line.
 	maxDetail = 200
 )
 
-// notice is what a line of the kernel's log says of a GPU or an NVSwitch.
+// notice is a report about a GPU or an NVSwitch in a line of the kernel log.
 type notice struct {
 	pci gpu.PCIAddress
 	// code is an XID, or the SXID of a fatal error.
 	code gpu.Code
-	// reset tells that the GPU was reset.
+	// reset is true when the GPU was reset.
 	reset  bool
 	detail string
 }
 
-// The forms of the driver's lines, from their first byte: the kernel quotes what users choose, such as the name of a program, in
-// lines of its own, and begins some of them with the first 15 bytes of a program's name. The word PCI: is missing in some
-// drivers, and so is the function of the address; a line of a MIG instance names it after the address.
+// The forms of the driver's lines, matched from the first byte: lines of the kernel quote text that users choose, such as the
+// name of a program, and some begin with the first 15 bytes of a program's name. Some drivers leave out the word PCI: and the
+// function of the address; a line of a MIG instance names it after the address.
 var (
 	xidLine  = regexp.MustCompile(`^NVRM: Xid \((?:PCI:)?` + pciPattern + `(?: GPU-I:[0-9a-fA-F]+)?\): ([0-9]{1,3})(?:$|,\s*(?s:(.*))$)`)
 	sxidLine = regexp.MustCompile(`^nvidia-nvswitch[0-9]+: SXid \((?:PCI:)?` + pciPattern + `\): ([0-9]{1,5}),\s*(?s:(.*))$`)
 	offLine  = regexp.MustCompile(`^NVRM: (?:The NVIDIA )?GPU (?:at PCI:)?` + pciPattern + `[^0-9a-fA-F](?s:.*)fallen off the bus`)
-	// resetLine is what the kernel's PCI core writes when a device was reset, after the name of its driver or of its bus.
+	// resetLine matches what the kernel's PCI core writes when a device was reset, after the name of its driver or of its bus.
 	resetLine = regexp.MustCompile(`^(?:nvidia|pci) ` + pciPattern + `: reset done$`)
 )
 
-// pciPattern is an address. It alone is longer than what a program's name leaves of its 15 bytes.
+// pciPattern matches an address. It is longer than what fits into the 15 bytes of a program's name behind the beginning of a
+// line.
 const pciPattern = `([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)`
 
 // xidFallenOff is the code of a GPU that has fallen off the bus.
 const xidFallenOff = 79
 
-// parseNotice reads the text of one line; false when it is no report of a fault.
+// parseNotice parses the text of one line; false when it is not a report of a fault or a reset.
 func parseNotice(text string) (notice, bool) {
 	if found := xidLine.FindStringSubmatch(text); found != nil {
 		return noticeOf(found[1], found[2], found[3], false)
@@ -93,7 +94,7 @@ func noticeOf(address, code, detail string, nvswitch bool) (notice, bool) {
 	return found, true
 }
 
-// printable cuts a text short and keeps what can be shown.
+// printable truncates a text and removes what cannot be printed.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {
@@ -107,9 +108,9 @@ func printable(text string) string {
 	return text
 }
 
-// recordText takes the text out of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text"; false for a line that
-// continues the record before it, and for a record that is not the kernel's own: one that a program wrote has another
-// facility, which is the priority without its three lowest bits.
+// recordText returns the text of a line of /dev/kmsg, "priority,sequence,microseconds,flags;text"; false for a line that
+// continues a record, and for a record that the kernel did not write: those of programs have another facility, which is the
+// priority without its three lowest bits.
 func recordText(line string) (string, bool) {
 	prefix, text, ok := strings.Cut(line, ";")
 	fields := strings.Split(prefix, ",")
@@ -120,19 +121,19 @@ func recordText(line string) (string, bool) {
 	return text, err == nil && priority>>3 == 0
 }
 
-// kernelLog reads /dev/kmsg from the moment of its first use on, without ever waiting for it.
+// kernelLog reads what is written to /dev/kmsg after it was opened. It never blocks.
 type kernelLog struct {
 	dev  tree
 	log  *slog.Logger
 	file *os.File
-	// tail is the beginning of a line whose end is not written yet; skip is true while that line is longer than any record.
+	// tail is the beginning of an incomplete line; skip is true while that line is longer than any record.
 	tail []byte
 	skip bool
-	// told is the last trouble that was logged.
-	told string
+	// lastError is the last error that was logged.
+	n string
 }
 
-// open opens the log at its end: what it said before is of faults that scans find, or that are long repaired.
+// open opens the log at its end: earlier lines report faults that scans find, or that were repaired.
 func (k *kernelLog) open() bool {
 	if k.file != nil {
 		return true
@@ -145,14 +146,14 @@ func (k *kernelLog) open() bool {
 		}
 	}
 	if err != nil {
-		if text := err.Error(); text != k.told {
-			k.told = text
-			k.log.Warn("the kernel's log cannot be read; XIDs that NVML does not report are not seen",
+		if text := err.Error(); text != k.n {
+			k.n = text
+			k.log.Warn("could not open the kernel log; XIDs that NVML does not report are missed",
 				"error", err, "fix", "mount /dev/kmsg into this container and give it CAP_SYSLOG")
 		}
 		return false
 	}
-	k.file, k.told = file, ""
+	k.file, k.n = file, ""
 	return true
 }
 
@@ -163,8 +164,8 @@ func (k *kernelLog) close() {
 	}
 }
 
-// drain hands over what was written since the last time.
-func (k *kernelLog) drain(take func(notice)) {
+// drain passes on the notices that were written since the last call.
+func (k *kernelLog) drain(emit func(notice)) {
 	if !k.open() {
 		return
 	}
@@ -173,20 +174,20 @@ func (k *kernelLog) drain(take func(notice)) {
 		n, err := k.read(buffer)
 		switch {
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-			continue // records were overwritten before they were read; the next one is there
+			continue // records were overwritten before they were read
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
 			return
 		case err != nil:
-			k.log.Warn("the kernel's log cannot be read any more, it is opened anew", "error", err)
+			k.log.Warn("could not read the kernel log, opening it again", "error", err)
 			k.close()
 			return
 		}
-		k.lines(buffer[:n], take)
+		k.lines(buffer[:n], emit)
 	}
 }
 
-// lines takes the whole lines out of what was read.
-func (k *kernelLog) lines(chunk []byte, take func(notice)) {
+// lines passes on the notices in the complete lines of what was read.
+func (k *kernelLog) lines(chunk []byte, emit func(notice)) {
 	k.tail = append(k.tail, chunk...)
 	for {
 		line, rest, ok := bytes.Cut(k.tail, []byte("\n"))
@@ -194,8 +195,8 @@ func (k *kernelLog) lines(chunk []byte, take func(notice)) {
 			break
 		}
 		if text, ok := recordText(string(line)); ok && !k.skip {
-			if told, ok := parseNotice(text); ok {
-				take(told)
+			if n, ok := parseNotice(text); ok {
+				emit(n)
 			}
 		}
 		k.tail, k.skip = rest, false
@@ -205,7 +206,7 @@ func (k *kernelLog) lines(chunk []byte, take func(notice)) {
 	}
 }
 
-// read makes one read that does not wait.
+// read makes one read that does not block.
 func (k *kernelLog) read(buffer []byte) (n int, err error) {
 	raw, err := k.file.SyscallConn()
 	if err != nil {
@@ -217,12 +218,12 @@ func (k *kernelLog) read(buffer []byte) (n int, err error) {
 	return n, err
 }
 
-// openInRoot opens a file beneath a root for reads that do not wait.
+// openInRoot opens a file below a root for reads that do not block.
 func openInRoot(root, name string) (*os.File, error) {
-	folder, err := os.OpenRoot(root)
+	dir, err := os.OpenRoot(root)
 	if err != nil {
 		return nil, err
 	}
-	defer folder.Close()
-	return folder.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	defer dir.Close()
+	return dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }

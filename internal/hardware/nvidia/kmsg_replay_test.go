@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// replay reads a recorded /dev/kmsg as the adapter reads the kernel's.
+// replay reads a recorded /dev/kmsg as the adapter reads that of the kernel.
 func replay(t *testing.T, name string) []string {
 	t.Helper()
 	records, err := os.ReadFile(filepath.Join("testdata", "kmsg", name))
@@ -34,23 +34,23 @@ func replay(t *testing.T, name string) []string {
 		t.Fatal(err)
 	}
 	var said []string
-	k.drain(func(told notice) {
-		said = append(said, fmt.Sprintf("%s %s", told.pci, told.code))
+	k.drain(func(n notice) {
+		said = append(said, fmt.Sprintf("%s %s", n.pci, n.code))
 	})
 	return said
 }
 
-// TestForgedKernelLines replays what Linux 6.18 wrote while an unprivileged process ran programs and mounted file systems whose
-// names are the driver's words: an executable stack, segmentation faults under such names (the kernel begins those lines with
-// the first 15 bytes of the name), overlayfs in a user namespace; and what a program of root wrote into /dev/kmsg, to which the
-// kernel gives facility 1.
+// TestForgedKernelLines replays what Linux 6.18 wrote while an unprivileged process ran programs and mounted file systems with
+// names that imitate the driver's lines: an executable stack, segmentation faults under such names (the kernel begins those
+// lines with the first 15 bytes of the name), overlayfs in a user namespace; and what a program of root wrote into /dev/kmsg,
+// to which the kernel gives facility 1.
 func TestForgedKernelLines(t *testing.T) {
 	if said := replay(t, "forged"); len(said) > 0 {
 		t.Errorf("believed %d forged lines: %q", len(said), said)
 	}
 }
 
-// TestDriversKernelLines: the driver's own lines are believed.
+// TestDriversKernelLines: the driver's own lines are reported.
 func TestDriversKernelLines(t *testing.T) {
 	const gpu, nvswitch = "0000:07:00.0", "0000:c1:00.0"
 	want := []string{

@@ -89,15 +89,15 @@ func FuzzParseNotice(f *testing.F) {
 		if !ok {
 			return
 		}
-		told, ok := parseNotice(text)
+		n, ok := parseNotice(text)
 		if !ok {
 			return
 		}
-		if told.code.IsZero() != told.reset {
-			t.Errorf("%q: %+v is neither an error code nor a reset", line, told)
+		if n.code.IsZero() != n.reset {
+			t.Errorf("%q: %+v is neither an error code nor a reset", line, n)
 		}
-		if len(told.detail) > maxDetail || !utf8.ValidString(told.detail) || strings.ContainsAny(told.detail, "\n\r\x00\x1b") {
-			t.Errorf("%q: detail %q is not fit to print", line, told.detail)
+		if len(n.detail) > maxDetail || !utf8.ValidString(n.detail) || strings.ContainsAny(n.detail, "\n\r\x00\x1b") {
+			t.Errorf("%q: detail %q is not fit to print", line, n.detail)
 		}
 	})
 }
@@ -110,9 +110,9 @@ func TestKernelLogIsReadFromNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	take := func(told notice) { said = append(said, fmt.Sprint(told.code.Number)) }
+	emit := func(n notice) { said = append(said, fmt.Sprint(n.code.Number)) }
 	k := kernelLog{dev: tree{root}, log: slog.New(slog.DiscardHandler)}
-	k.drain(take) // there is no log yet
+	k.drain(emit) // there is no log yet
 	write := func(text string) {
 		t.Helper()
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -128,15 +128,15 @@ func TestKernelLogIsReadFromNow(t *testing.T) {
 		return fmt.Sprintf("4,%d,1,-;NVRM: Xid (PCI:0000:1b:00): %d, x\n KEY=value\n", xid, xid)
 	}
 	write(line(10))
-	k.drain(take)
+	k.drain(emit)
 	defer k.close()
 	write(line(11) + line(12) + line(13)[:20])
-	k.drain(take)
+	k.drain(emit)
 	write(line(13)[20:])
-	k.drain(take)
-	k.drain(take)
+	k.drain(emit)
+	k.drain(emit)
 	write(strings.Repeat("x", 3*maxRecord) + "\n" + line(14))
-	k.drain(take)
+	k.drain(emit)
 	if diff := cmp.Diff([]string{"11", "12", "13", "14"}, said); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

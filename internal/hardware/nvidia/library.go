@@ -14,13 +14,12 @@ import (
 
 const libraryName = "libnvidia-ml.so.1"
 
-// OpenLibrary gives the real NVML of a driver root ("/" for the host itself). The
-// library is looked for at each Init, so that it may be installed later; until then
-// Init returns ERROR_LIBRARY_NOT_FOUND.
+// OpenLibrary returns the NVML of a driver root ("/" for the host itself). Each Init looks for the library until it is found,
+// so that it may be installed later; Init returns ERROR_LIBRARY_NOT_FOUND before.
 //
-// Once found, it stays mapped for the life of the process: go-nvml's calls are bound
-// to its address at their first use. A driver upgraded to another version needs a new
-// process, and says LIB_RM_VERSION_MISMATCH until then; Deps.LibraryReplaced is told.
+// A library that was found stays mapped for the life of the process: go-nvml's calls are bound to its address at their first
+// use. A driver that is upgraded to another version needs a new process and returns LIB_RM_VERSION_MISMATCH until then; see
+// Deps.LibraryReplaced.
 func OpenLibrary(driverRoot string) nvml.Interface {
 	if driverRoot == "" {
 		driverRoot = "/"
@@ -28,9 +27,9 @@ func OpenLibrary(driverRoot string) nvml.Interface {
 	return &library{Interface: nvml.New(), root: filepath.Clean(driverRoot)}
 }
 
-// library is NVML that is looked for at Init.
+// library is an NVML that Init loads.
 type library struct {
-	// Interface is replaced only while nobody has it initialised.
+	// Interface is replaced only while it is not initialized.
 	nvml.Interface
 	root string
 
@@ -41,7 +40,7 @@ type library struct {
 	opened libraryIdentity
 }
 
-// libraryIdentity is a version of a file.
+// libraryIdentity identifies a version of a file.
 type libraryIdentity struct {
 	path        string
 	inode       uint64
@@ -52,11 +51,11 @@ func (i libraryIdentity) String() string {
 	return fmt.Sprintf("%s (inode %d, %d bytes, of %s)", i.path, i.inode, i.size, time.Unix(0, i.mtime).UTC().Format(time.RFC3339Nano))
 }
 
-// identify finds the file that a new process would open; false when there is none in the folders that are searched.
+// identifyLibrary finds the file that a new process would open; false when there is none in the directories that are searched.
 func identifyLibrary(root string) (libraryIdentity, bool) {
 	for _, file := range libraryFiles(root) {
 		if !filepath.IsAbs(file) {
-			continue // the dynamic loader finds the same file in one of the folders
+			continue // the dynamic loader finds the same file in one of the directories
 		}
 		if target, err := filepath.EvalSymlinks(file); err == nil {
 			file = target
@@ -69,7 +68,7 @@ func identifyLibrary(root string) (libraryIdentity, bool) {
 	return libraryIdentity{}, false
 }
 
-// Replaced names the file that a new process would open, if that is not the one that this process has open.
+// Replaced returns the file that a new process would open, if that is another one than this process has loaded.
 func (l *library) Replaced() (file string, replaced bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,8 +104,7 @@ func (l *library) Init() nvml.Return {
 	return ret
 }
 
-// Shutdown does nothing while the library is not initialised: go-nvml would end the
-// process.
+// Shutdown does nothing while the library is not initialized: go-nvml would end the process.
 func (l *library) Shutdown() nvml.Return {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,21 +115,21 @@ func (l *library) Shutdown() nvml.Return {
 	return l.Interface.Shutdown()
 }
 
-// libraryFiles lists where the library may be: for the host, what the dynamic loader
-// finds by itself, then the folders that distributions and NVIDIA's driver images use.
+// libraryFiles lists where the library may be: for the host, what the dynamic loader finds, then the directories that
+// distributions and NVIDIA's driver images use.
 func libraryFiles(root string) []string {
 	var files []string
 	if root == "/" {
 		files = append(files, libraryName)
 	}
-	for _, folder := range []string{
+	for _, dir := range []string{
 		"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
 		"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
 		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
 		"usr/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib",
 		"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
 	} {
-		file := filepath.Join(root, folder, libraryName)
+		file := filepath.Join(root, dir, libraryName)
 		if _, err := os.Stat(file); err == nil {
 			files = append(files, file)
 		}

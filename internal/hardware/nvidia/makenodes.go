@@ -13,23 +13,23 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// driverParams is a file that is there while the driver's kernel module is loaded.
+// driverParams is a file that exists while the driver's kernel module is loaded.
 const driverParams = "driver/nvidia/params"
 
-// defaultNodeMode is the mode of the driver's device nodes unless the driver says another.
+// defaultNodeMode is the mode of the driver's device nodes unless the driver names another one.
 const defaultNodeMode = 0o666
 
-// wantedNode is a device node that has to be there, below dev.
+// wantedNode is a device node that must exist below dev.
 type wantedNode struct {
 	name         string
 	major, minor uint32
 	mode         fs.FileMode
-	// needed is true for what every CUDA program opens; missing says why it cannot be made.
+	// needed is true for a node that every CUDA program opens; missing is the reason why it cannot be created.
 	needed  bool
 	missing string
 }
 
-// controlWanted are the control nodes of the modules that are loaded.
+// controlWanted returns the control nodes of the loaded modules.
 func (a *Adapter) controlWanted() []wantedNode {
 	driver := a.driverMajor()
 	nodes := []wantedNode{{name: "nvidiactl", major: driver, minor: nvidiactlMinor, mode: defaultNodeMode, needed: true}}
@@ -45,7 +45,7 @@ func (a *Adapter) controlWanted() []wantedNode {
 		wantedNode{name: "nvidia-uvm-tools", major: uvm, minor: uvmToolsMinor, mode: defaultNodeMode, missing: why})
 }
 
-// driverMajor is the major of /dev/nvidiactl and /dev/nvidiaN, by the names that drivers have had for it.
+// driverMajor returns the major number of /dev/nvidiactl and /dev/nvidiaN. Its name differs between drivers.
 func (a *work) driverMajor() uint32 {
 	for _, name := range []string{"nvidia", "nvidiactl", "nvidia-frontend"} {
 		if major := a.majorOf(name); major != 0 {
@@ -55,7 +55,7 @@ func (a *work) driverMajor() uint32 {
 	return nvidiaMajor
 }
 
-// prepareNodes makes the control nodes and those of the GPUs that the driver lists, before NVML opens them.
+// prepareNodes creates the control nodes and those of the GPUs that the driver lists, before NVML opens them.
 func (a *Adapter) prepareNodes() {
 	if len(a.makeNodes) == 0 || !a.mayMakeNodes() {
 		return
@@ -64,15 +64,15 @@ func (a *Adapter) prepareNodes() {
 		a.makeNode(node)
 	}
 	if a.session != nil {
-		return // the scan makes those of new GPUs
+		return // the scan creates those of new GPUs
 	}
 	for _, name := range a.proc.names("driver/nvidia/gpus") {
 		content, err := a.proc.read(path.Join("driver/nvidia/gpus", name, "information"))
 		if err != nil {
 			continue
 		}
-		if card, ok := parseInformation(content); ok {
-			a.makeGPUNode(card.Minor)
+		if g, ok := parseInformation(content); ok {
+			a.makeGPUNode(g.Minor)
 		}
 	}
 }
@@ -83,14 +83,14 @@ func (a *work) makeGPUNode(minor int) {
 	}
 }
 
-// mayMakeNodes tells whether the driver's parameters are there and do not forbid that programs make its device nodes.
+// mayMakeNodes reports whether the driver is loaded and its parameters allow programs to create its device nodes.
 func (a *work) mayMakeNodes() bool {
 	params, err := a.proc.read(driverParams)
 	return err == nil && fields(params)["ModifyDeviceFiles"] != "0"
 }
 
-// makeNode makes a device node that is missing, or that has the numbers of a module that was loaded before, below each root
-// that the adapter may write to.
+// makeNode creates a device node that is missing, or that has the numbers of an earlier load of a module, below each root of
+// Deps.MakeNodes.
 func (a *work) makeNode(node wantedNode) {
 	if len(a.makeNodes) == 0 || node.major == 0 {
 		return
@@ -101,16 +101,16 @@ func (a *work) makeNode(node wantedNode) {
 		switch {
 		case err != nil && a.notMade[name] != err.Error():
 			a.notMade[name] = err.Error()
-			a.log.Error("a device node is missing and cannot be made", "node", name, "major", node.major, "minor", node.minor, "error", err)
+			a.log.Error("could not create a missing device node", "node", name, "major", node.major, "minor", node.minor, "error", err)
 		case made:
 			delete(a.notMade, name)
-			a.log.Warn("a device node was missing, or of a module that is not loaded any more: it was made",
+			a.log.Warn("created a device node that was missing or had outdated numbers",
 				"node", name, "major", node.major, "minor", node.minor, "mode", fmt.Sprintf("%#o", node.mode))
 		}
 	}
 }
 
-// mknod makes a character device below dev unless it is there. Another kind of file stays.
+// mknod creates a character device below dev unless it exists. A file of another kind stays.
 func (t tree) mknod(node wantedNode) (made bool, err error) {
 	major, minor, device, found := t.characterDevice(path.Join("dev", node.name))
 	if found && (!device || major == node.major && minor == node.minor) {
@@ -121,16 +121,16 @@ func (t tree) mknod(node wantedNode) (made bool, err error) {
 		return false, err
 	}
 	defer root.Close()
-	folder, base := path.Split(path.Join("dev", node.name))
-	if err := root.Mkdir(path.Clean(folder), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	dir, base := path.Split(path.Join("dev", node.name))
+	if err := root.Mkdir(path.Clean(dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
 	if found {
-		if err := root.Remove(path.Join(folder, base)); err != nil {
+		if err := root.Remove(path.Join(dir, base)); err != nil {
 			return false, err
 		}
 	}
-	at, err := root.Open(path.Clean(folder))
+	at, err := root.Open(path.Clean(dir))
 	if err != nil {
 		return false, err
 	}
@@ -140,10 +140,11 @@ func (t tree) mknod(node wantedNode) (made bool, err error) {
 		return false, fmt.Errorf("mknod: %w", err)
 	}
 	// The mode must not depend on this process's umask.
-	return true, root.Chmod(path.Join(folder, base), node.mode)
+	return true, root.Chmod(path.Join(dir, base), node.mode)
 }
 
-// missingControl are the faults of a node whose driver is loaded and that lacks what every CUDA program opens.
+// missingControl returns the faults of a node whose driver is loaded and that lacks a device node that every CUDA program
+// opens.
 func (a *Adapter) missingControl() []gpu.Cause {
 	if _, err := a.proc.read(driverParams); err != nil {
 		return nil
@@ -156,12 +157,12 @@ func (a *Adapter) missingControl() []gpu.Cause {
 		name := path.Join(a.dev.root, "dev", node.name)
 		why := node.missing
 		if failed := a.notMade[name]; failed != "" && why == "" {
-			why = "making it failed: " + failed
+			why = "creating it failed: " + failed
 		}
 		if why == "" {
-			why = "nobody made it; run nvidia-modprobe -u -c 0 on the node, or the agent privileged"
+			why = "it was not created; run nvidia-modprobe -u -c 0 on the node, or the agent privileged"
 		}
-		faults = append(faults, unstamped("DEVICE_NODE_MISSING",
+		faults = append(faults, newCause("DEVICE_NODE_MISSING",
 			fmt.Sprintf("%s is missing, so no CUDA program can start on this node: %s", name, why)))
 	}
 	return faults

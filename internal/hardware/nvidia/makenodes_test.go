@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
 
-// needMknod skips where this process may make no device nodes.
+// needMknod skips the test where this process may not create device nodes.
 func needMknod(t *testing.T) {
 	t.Helper()
 	if err := unix.Mknod(filepath.Join(t.TempDir(), "node"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
@@ -22,7 +22,7 @@ func needMknod(t *testing.T) {
 	}
 }
 
-// numbers are the mode and the device numbers of a node; empty when there is none.
+// numbers returns the mode and the device numbers of a node; zero when there is none.
 func numbers(t *testing.T, path string) [3]uint32 {
 	t.Helper()
 	var stat syscall.Stat_t
@@ -39,8 +39,8 @@ func faultCodes(s *gpu.Snapshot) (codes []string) {
 	return codes
 }
 
-// TestMissingNodesAreMade: after a boot nobody has made the driver's device nodes. The first scan makes them all with the
-// driver's numbers and modes, those of MIG devices too, and a later one those that go, or that are of another load of a module.
+// TestMissingNodesAreMade: the first scan after a boot creates all device nodes of the driver with its numbers and modes, those
+// of MIG devices too; a later scan creates those that were removed, or have the numbers of an earlier load of a module.
 func TestMissingNodesAreMade(t *testing.T) {
 	needMknod(t)
 	m, _ := partitioned(t, "a100x8-40g")
@@ -122,7 +122,7 @@ func TestMissingControlNodeIsAFault(t *testing.T) {
 	}
 }
 
-// TestUVMNotLoaded: what the module is missing for is said.
+// TestUVMNotLoaded: the fault names the missing module.
 func TestUVMNotLoaded(t *testing.T) {
 	m, a := machine(t, "t4x4")
 	path := filepath.Join(m.Root(), "proc/devices")

@@ -12,41 +12,40 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// maxMIG bounds NVML's count of MIG devices of a card (7 at the time of writing).
+// maxMIG bounds NVML's count of MIG devices of a GPU (7 at the time of writing).
 const maxMIG = 64
 
-// readMIG reads the mode and, when it is on, the MIG devices. They are read again at
-// each scan: a MIG UUID may come back for a device of another shape. When an answer is missing, all of it is what the last
-// complete answers were, so that a GPU is never half of one layout and half of another, and never whole because its
-// mode was not told.
-func (a *work) readMIG(q *question, c *card, m *memories, who found, parent facts) gpu.MIG {
-	_, changed := a.migChanged.LoadAndDelete(who.uuid)
+// readMIG reads the mode and, when it is on, the MIG devices. They are read at each scan: a MIG UUID may return for a device of
+// another shape. When a call fails, the result is that of the last complete read, so that a GPU is never a mixture of two
+// layouts, and never counts as unpartitioned because its mode could not be read.
+func (a *work) readMIG(q *caller, c *scannedGPU, m *cache, target identity, parent facts) gpu.MIG {
+	_, changed := a.migChanged.LoadAndDelete(target.uuid)
 	listed := a.listedInstances(parent.minor)
 	if changed || listed != m.mig.value.listed {
-		m.mig.void()
+		m.mig.invalidate()
 	}
-	doubts := len(c.doubts)
-	answers := settled(q, c, &m.mig, true, func() migAnswers {
-		mig, shapeless := a.askMIG(q, who, parent)
-		return migAnswers{mig, listed, shapeless}
+	missingAnswers := len(c.missingAnswers)
+	answers := readCached(q, c, &m.mig, true, func() migAnswers {
+		mig, noGeometry := a.queryMIG(q, target, parent)
+		return migAnswers{mig, listed, noGeometry}
 	})
-	if answers.shapeless != nil {
-		c.doubts = append(c.doubts, doubt{why: *answers.shapeless})
+	if answers.noGeometry != nil {
+		c.missingAnswers = append(c.missingAnswers, missingAnswer{why: *answers.noGeometry})
 	}
-	answers.mig.Unsure = len(c.doubts) > doubts
+	answers.mig.Unsure = len(c.missingAnswers) > missingAnswers
 	answers.mig.Unknown = answers.mig.Unsure && !m.mig.have && !answers.mig.Enabled
 	return answers.mig
 }
 
-// askMIG asks for the mode and the devices. What the GPU can be partitioned into is another matter: without it nobody can plan,
-// and what is there can be given out.
-func (a *work) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeless *failure) {
-	d := who.device
+// queryMIG reads the mode and the devices. A failure to read the geometry is returned apart: the devices can be allocated
+// without it, but no change can be planned.
+func (a *work) queryMIG(q *caller, target identity, parent facts) (_ gpu.MIG, noGeometry *failure) {
+	d := target.device
 	if !a.exports("nvmlDeviceGetMigMode") {
 		return gpu.MIG{}, nil
 	}
 	type modes struct{ current, pending int }
-	mode, ok := ask(q, "nvmlDeviceGetMigMode", func() (modes, nvml.Return) {
+	mode, ok := invoke(q, "nvmlDeviceGetMigMode", func() (modes, nvml.Return) {
 		current, pending, ret := d.GetMigMode()
 		return modes{current, pending}, ret
 	})
@@ -59,15 +58,15 @@ func (a *work) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeles
 		PendingEnabled: mode.pending == nvml.DEVICE_MIG_ENABLE,
 		ModeNeedsReset: parent.ampere(),
 	}
-	shape, shapeless := a.readGeometry(q, who, parent, mig.Enabled)
+	shape, noGeometry := a.readGeometry(q, target, parent, mig.Enabled)
 	mig.Geometry = shape.MIGGeometry
 	if !mig.Enabled {
-		return mig, shapeless
+		return mig, noGeometry
 	}
-	count, _ := ask(q, "nvmlDeviceGetMaxMigDeviceCount", d.GetMaxMigDeviceCount)
+	count, _ := invoke(q, "nvmlDeviceGetMaxMigDeviceCount", d.GetMaxMigDeviceCount)
 	for index := range min(count, maxMIG) {
-		// The numbering has holes: NOT_FOUND does not mean the end.
-		device, ok := ask(q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+		// The numbers have gaps: NOT_FOUND does not mean the end.
+		device, ok := invoke(q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
 			return d.GetMigDeviceHandleByIndex(index)
 		})
 		if !ok {
@@ -79,17 +78,17 @@ func (a *work) askMIG(q *question, who found, parent facts) (_ gpu.MIG, shapeles
 		}
 	}
 	mig.Empty = a.readEmpty(q, d, parent, shape, mig.Devices)
-	return mig, shapeless
+	return mig, noGeometry
 }
 
-// readEmpty finds the GPU instances without a compute instance. The driver's files only name candidates, so that a GPU
-// without any, the usual case, costs no call: they may be masked or half read. NVML decides.
-func (a *work) readEmpty(q *question, d nvml.Device, parent facts, shape *geometry, devices []gpu.MIGDevice) []gpu.GPUInstance {
-	folder := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", parent.minor))
+// readEmpty returns the GPU instances without a compute instance. The driver's files name candidates, so that a GPU without
+// any, the usual case, costs no call; NVML decides, since the files may be masked or partly read.
+func (a *work) readEmpty(q *caller, d nvml.Device, parent facts, shape *geometry, devices []gpu.MIGDevice) []gpu.GPUInstance {
+	dir := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig", parent.minor))
 	var ids []int
-	for _, name := range a.proc.names(folder) {
+	for _, name := range a.proc.names(dir) {
 		id, ok := numbered(name, "gi")
-		computes := slices.ContainsFunc(a.proc.names(path.Join(folder, name)), func(name string) bool {
+		computes := slices.ContainsFunc(a.proc.names(path.Join(dir, name)), func(name string) bool {
 			_, ok := numbered(name, "ci")
 			return ok
 		})
@@ -101,13 +100,13 @@ func (a *work) readEmpty(q *question, d nvml.Device, parent facts, shape *geomet
 	slices.Sort(ids)
 	var empty []gpu.GPUInstance
 	for _, id := range ids {
-		instance, ok := ask(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
+		instance, ok := invoke(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
 			return d.GetGpuInstanceById(id)
 		})
 		if !ok || !withoutCompute(q, instance) {
 			continue
 		}
-		if info, ok := ask(q, "nvmlGpuInstanceGetInfo", instance.GetInfo); ok {
+		if info, ok := invoke(q, "nvmlGpuInstanceGetInfo", instance.GetInfo); ok {
 			empty = append(empty, gpu.GPUInstance{
 				GI: id, Profile: shape.names[info.ProfileId], Start: int(info.Placement.Start), Size: int(info.Placement.Size),
 			})
@@ -116,11 +115,10 @@ func (a *work) readEmpty(q *question, d nvml.Device, parent facts, shape *geomet
 	return empty
 }
 
-// withoutCompute tells whether NVML says of every compute instance that it is not there. Any other answer, an error
-// included, means that there may be one.
-func withoutCompute(q *question, instance nvml.GpuInstance) bool {
+// withoutCompute reports whether NVML returns NOT_FOUND for every compute instance. Any other code means that there may be one.
+func withoutCompute(q *caller, instance nvml.GpuInstance) bool {
 	for id := range maxComputeInstances {
-		absent, _ := ask(q, "nvmlGpuInstanceGetComputeInstanceById", func() (bool, nvml.Return) {
+		absent, _ := invoke(q, "nvmlGpuInstanceGetComputeInstanceById", func() (bool, nvml.Return) {
 			_, ret := instance.GetComputeInstanceById(id)
 			if ret == nvml.ERROR_NOT_FOUND {
 				return true, nvml.SUCCESS
@@ -134,39 +132,39 @@ func withoutCompute(q *question, instance nvml.GpuInstance) bool {
 	return true
 }
 
-// numbered reads the number of a folder such as gi7.
+// numbered returns the number of a directory such as gi7.
 func numbered(name, kind string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, kind)
 	number, err := strconv.ParseUint(digits, 10, 16)
 	return int(number), ok && err == nil
 }
 
-// readMIGDevice reads one MIG device; false when it vanished meanwhile.
-func (a *work) readMIGDevice(q *question, d, device nvml.Device, parent facts, shape *geometry) (gpu.MIGDevice, bool) {
-	uuid, ok1 := ask(q, "nvmlDeviceGetUUID", device.GetUUID)
-	gi, ok2 := ask(q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
-	ci, ok3 := ask(q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
+// readMIGDevice reads one MIG device; false when it no longer exists.
+func (a *work) readMIGDevice(q *caller, d, device nvml.Device, parent facts, shape *geometry) (gpu.MIGDevice, bool) {
+	uuid, ok1 := invoke(q, "nvmlDeviceGetUUID", device.GetUUID)
+	gi, ok2 := invoke(q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
+	ci, ok3 := invoke(q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
 	if !ok1 || !ok2 || !ok3 {
 		return gpu.MIGDevice{}, false
 	}
 	one := gpu.MIGDevice{Partition: gpu.Partition{UUID: gpu.UUID(uuid)}, GI: gi, CI: ci}
-	attributes, _ := ask(q, "nvmlDeviceGetAttributes", device.GetAttributes)
+	attributes, _ := invoke(q, "nvmlDeviceGetAttributes", device.GetAttributes)
 	one.MemoryBytes = attributes.MemorySizeMB << 20
 	one.Attributes = gpu.MIGAttributes{
 		Multiprocessors: int(attributes.MultiprocessorCount), CopyEngines: int(attributes.SharedCopyEngineCount),
 		Decoders: int(attributes.SharedDecoderCount), Encoders: int(attributes.SharedEncoderCount),
 		JPEGs: int(attributes.SharedJpegCount), OFAs: int(attributes.SharedOfaCount),
 	}
-	instance, _ := ask(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
+	instance, _ := invoke(q, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
 		return d.GetGpuInstanceById(gi)
 	})
 	var info nvml.GpuInstanceInfo
 	var placed bool
 	if instance != nil {
-		info, placed = ask(q, "nvmlGpuInstanceGetInfo", instance.GetInfo)
+		info, placed = invoke(q, "nvmlGpuInstanceGetInfo", instance.GetInfo)
 		one.Start, one.Size = int(info.Placement.Start), int(info.Placement.Size)
 	}
-	name, _ := ask(q, "nvmlDeviceGetName", device.GetName)
+	name, _ := invoke(q, "nvmlDeviceGetName", device.GetName)
 	one.Profile = profileInName(name)
 	if one.Profile == "" && placed {
 		one.Profile = profileOf(attributes, shape.suffixes[info.ProfileId], parent.memory)
@@ -175,8 +173,7 @@ func (a *work) readMIGDevice(q *question, d, device nvml.Device, parent facts, s
 	return one, true
 }
 
-// profileInName takes the profile out of a MIG device's name, as in
-// "NVIDIA A100-SXM4-40GB MIG 1g.5gb+me".
+// profileInName returns the profile in a MIG device's name, as in "NVIDIA A100-SXM4-40GB MIG 1g.5gb+me".
 func profileInName(name string) string {
 	_, profile, ok := strings.Cut(name, " MIG ")
 	if profile = strings.TrimSpace(profile); ok && strings.Contains(profile, "g.") && !strings.ContainsAny(profile, " \t\n") {

@@ -16,7 +16,7 @@ import (
 
 func TestMIGDevices(t *testing.T) {
 	n := newNode(t, gpus.A100_SXM4_40GB)
-	c := n.cards[0]
+	c := n.gpus[0]
 	c.MigMode = nvml.DEVICE_MIG_ENABLE
 	attributes := func(g, ci uint32, mib uint64) nvml.DeviceAttributes {
 		return nvml.DeviceAttributes{GpuInstanceSliceCount: g, ComputeInstanceSliceCount: ci, MemorySizeMB: mib}
@@ -30,7 +30,7 @@ func TestMIGDevices(t *testing.T) {
 				MultiprocessorCount: 14, SharedCopyEngineCount: 1, SharedDecoderCount: 2, SharedEncoderCount: 3, SharedJpegCount: 4, SharedOfaCount: 5,
 			},
 		},
-		nil, // the numbering has holes
+		nil, // the numbers have gaps
 		{uuid: "MIG-b", name: "old driver, no profile", gi: 2, profileID: nvml.GPU_INSTANCE_PROFILE_3_SLICE, placement: nvml.GpuInstancePlacement{Size: 4}, attributes: attributes(3, 3, 19968)},
 		{uuid: "MIG-c", gi: 8, profileID: nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, attributes: attributes(1, 1, 4864)},
 		{uuid: "MIG-d", gi: 3, ci: 1, profileID: nvml.GPU_INSTANCE_PROFILE_2_SLICE, attributes: attributes(2, 1, 9856)},
@@ -58,8 +58,7 @@ func TestMIGDevices(t *testing.T) {
 	}
 }
 
-// TestDeviceNodes has real inodes with numbers of their own, a file that is no device,
-// and nodes that are missing.
+// TestDeviceNodes has inodes with numbers of their own, a file that is not a device, and missing nodes.
 func TestDeviceNodes(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
 	dev := filepath.Join(n.roots.Dev, "dev")
@@ -81,7 +80,7 @@ func TestDeviceNodes(t *testing.T) {
 	write(t, filepath.Join(dev, "nvidia-uvm"), "")
 	write(t, filepath.Join(n.roots.Proc, "devices"), "Character devices:\n508 nvidia-uvm\n")
 	for i, name := range []string{"card1", "renderD128", "card1-DP-1", "controlD64"} {
-		folder := filepath.Join(n.roots.Sys, "devices/pci0000:00", n.cards[0].pci, "drm", name)
+		folder := filepath.Join(n.roots.Sys, "devices/pci0000:00", n.gpus[0].pci, "drm", name)
 		write(t, filepath.Join(folder, "dev"), fmt.Sprintf("226:%d\n", i))
 	}
 	render := mknod("dri/renderD128", 226, 128)
@@ -89,15 +88,15 @@ func TestDeviceNodes(t *testing.T) {
 	got := scan(t, n.adapter())
 	want := []gpu.DeviceNode{
 		{Path: "/dev/nvidia0", HostPath: first, Major: 509},
-		// No inode for card1; connectors and the rest are no nodes of a container.
+		// card1 has no inode; connectors are not nodes of a container.
 		{Path: "/dev/dri/renderD128", HostPath: render, Major: 226, Minor: 128},
 	}
 	if diff := cmp.Diff(want, got.GPUs[0].Nodes); diff != "" {
-		t.Errorf("nodes of card 0 (-want +got):\n%s", diff)
+		t.Errorf("nodes of GPU 0 (-want +got):\n%s", diff)
 	}
 	want = []gpu.DeviceNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}}
 	if diff := cmp.Diff(want, got.GPUs[1].Nodes); diff != "" {
-		t.Errorf("nodes of card 1 (-want +got):\n%s", diff)
+		t.Errorf("nodes of GPU 1 (-want +got):\n%s", diff)
 	}
 	want = []gpu.DeviceNode{
 		{Path: "/dev/nvidiactl", HostPath: control, Major: 509, Minor: 255},

@@ -12,8 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// The numbers of the nvidia driver's fixed character devices
-// (Documentation/admin-guide/devices.txt gives 195 to NVIDIA).
+// The numbers of the nvidia driver's fixed character devices (Documentation/admin-guide/devices.txt gives 195 to NVIDIA).
 const (
 	nvidiaMajor     = 195
 	nvidiactlMinor  = 255
@@ -24,7 +23,7 @@ const (
 	capabilitiesDir = "driver/nvidia/capabilities"
 )
 
-// deviceNumber is the device number of a character device.
+// deviceNumber returns the device number of a character device.
 func deviceNumber(info fs.FileInfo) (uint64, bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || info.Mode()&fs.ModeCharDevice == 0 {
@@ -33,9 +32,8 @@ func deviceNumber(info fs.FileInfo) (uint64, bool) {
 	return uint64(stat.Rdev), true // The type differs between architectures.
 }
 
-// node describes the device node at a path such as "nvidia0" below dev. The numbers
-// are those of the real inode. When there is none, or it is no character device, they
-// are the given ones and HostPath stays empty, which says that this host cannot open it.
+// node describes the device node at a path such as "nvidia0" below dev. The numbers are those of the inode. When there is none,
+// or it is not a character device, they are the given ones and HostPath is empty: the host cannot open it.
 func (a *work) node(name string, major, minor uint32) gpu.DeviceNode {
 	node := gpu.DeviceNode{Path: path.Join("/dev", name), Major: major, Minor: minor}
 	if realMajor, realMinor, ok, _ := a.dev.characterDevice(path.Join("dev", name)); ok {
@@ -45,21 +43,21 @@ func (a *work) node(name string, major, minor uint32) gpu.DeviceNode {
 	return node
 }
 
-// cardNodes are the nodes that open one card: /dev/nvidiaN, then the DRM nodes that
-// sysfs names for its PCI device and that exist.
-func (a *work) cardNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
+// gpuNodes returns the nodes that open one GPU: /dev/nvidiaN, then the DRM nodes that sysfs lists for its PCI device and that
+// exist.
+func (a *work) gpuNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
 	var nodes []gpu.DeviceNode
 	a.makeGPUNode(minor)
 	if minor >= 0 {
 		nodes = append(nodes, a.node("nvidia"+strconv.Itoa(minor), nvidiaMajor, uint32(minor)))
 	}
-	folder := path.Join(pciFolder(address), "drm")
-	for _, name := range a.sys.names(folder) {
+	dir := path.Join(pciFolder(address), "drm")
+	for _, name := range a.sys.names(dir) {
 		if !isDRM(name) {
 			continue
 		}
 		var major, number uint32
-		if _, err := fmt.Sscanf(a.sys.line(path.Join(folder, name, "dev")), "%d:%d", &major, &number); err != nil {
+		if _, err := fmt.Sscanf(a.sys.line(path.Join(dir, name, "dev")), "%d:%d", &major, &number); err != nil {
 			continue
 		}
 		if node := a.node(path.Join("dri", name), major, number); node.HostPath != "" {
@@ -69,7 +67,7 @@ func (a *work) cardNodes(address gpu.PCIAddress, minor int) []gpu.DeviceNode {
 	return nodes
 }
 
-// isDRM tells card1 and renderD128 from connectors and the rest.
+// isDRM reports whether a name is that of a DRM node, such as card1 or renderD128, not that of a connector.
 func isDRM(name string) bool {
 	for _, prefix := range []string{"card", "renderD"} {
 		digits, ok := strings.CutPrefix(name, prefix)
@@ -80,7 +78,7 @@ func isDRM(name string) bool {
 	return false
 }
 
-// controlNodes are the nodes that every GPU container needs, those that this host has.
+// controlNodes returns the nodes that every GPU container needs, as far as this host has them.
 func (a *Adapter) controlNodes() []gpu.DeviceNode {
 	uvm := a.majorOf(uvmDriver)
 	var nodes []gpu.DeviceNode
@@ -97,7 +95,7 @@ func (a *Adapter) controlNodes() []gpu.DeviceNode {
 	return nodes
 }
 
-// majorOf finds a driver's major in /proc/devices; 0 when it has none.
+// majorOf returns a driver's major number in /proc/devices; 0 when it has none.
 func (a *work) majorOf(driver string) uint32 {
 	content, err := a.proc.read("devices")
 	if err != nil {
@@ -106,7 +104,7 @@ func (a *work) majorOf(driver string) uint32 {
 	return parseDevices(content, driver)
 }
 
-// parseDevices reads "235 nvidia-caps" below "Character devices:".
+// parseDevices parses lines such as "235 nvidia-caps" below "Character devices:".
 func parseDevices(content []byte, driver string) uint32 {
 	for line := range strings.Lines(string(content)) {
 		if strings.HasPrefix(line, "Block devices") {
@@ -123,9 +121,8 @@ func parseDevices(content []byte, driver string) uint32 {
 	return 0
 }
 
-// capabilityNodes are the two nodes of a MIG device: of the GPU instance, then of the
-// compute instance. Without them a container cannot use it. The driver says their
-// minors in /proc/driver/nvidia/capabilities.
+// capabilityNodes returns the two nodes of a MIG device, of the GPU instance and of the compute instance. A container cannot
+// use the device without them. Their minor numbers are in /proc/driver/nvidia/capabilities.
 func (a *work) capabilityNodes(minor, gi, ci int) []gpu.DeviceNode {
 	instance := path.Join(capabilitiesDir, fmt.Sprintf("gpu%d/mig/gi%d", minor, gi))
 	caps := a.majorOf(capsDriver)

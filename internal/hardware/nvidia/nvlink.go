@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// linkCounts are a card's active NVLinks by where they lead.
+// linkCounts are a GPU's active NVLinks by their remote ends.
 type linkCounts struct {
 	// fabric counts those into NVSwitches.
 	fabric int
@@ -19,7 +19,7 @@ type linkCounts struct {
 	direct []directLinks
 	// up are the numbers of all active links.
 	up []int
-	// exist is true for a card that has NVLinks, active or not.
+	// exist is true for a GPU that has NVLinks, active or not.
 	exist bool
 }
 
@@ -41,12 +41,11 @@ func (c linkCounts) to(peer gpu.PCIAddress) int {
 	return 0
 }
 
-// linkReader remembers what does not change of a card's NVLinks, so that a scan asks
-// only for their states.
+// linkReader keeps the fixed properties of a GPU's NVLinks, so that a scan reads only their states.
 type linkReader struct {
 	// probed is false until every possible link was tried once.
 	probed bool
-	// numbers are the links that the card has.
+	// numbers are the links that the GPU has.
 	numbers []int
 	remotes map[int]remote
 }
@@ -60,26 +59,26 @@ type remote struct {
 type remoteKind int
 
 const (
-	remoteOther remoteKind = iota // no GPU and no switch
+	remoteOther remoteKind = iota // neither a GPU nor a switch
 	remoteSwitch
 	remoteDirect
 )
 
-// readLinks counts a card's active links.
-func (a *work) readLinks(q *question, who found) linkCounts {
-	reader := a.links[who.uuid]
+// readLinks counts a GPU's active links.
+func (a *work) readLinks(q *caller, target identity) linkCounts {
+	reader := a.links[target.uuid]
 	if reader == nil {
 		reader = &linkReader{remotes: map[int]remote{}}
-		a.links[who.uuid] = reader
+		a.links[target.uuid] = reader
 	}
-	active := reader.active(q, who.device)
+	active := reader.active(q, target.device)
 	if q.lost != nil || q.broken != nil {
 		return linkCounts{}
 	}
 	counts := linkCounts{up: active, exist: len(reader.numbers) > 0}
 	direct := map[gpu.PCIAddress]int{}
 	for _, number := range active {
-		switch end := a.remote(q, who.device, reader, number); end.kind {
+		switch end := a.remote(q, target.device, reader, number); end.kind {
 		case remoteSwitch:
 			counts.fabric++
 		case remoteDirect:
@@ -93,10 +92,9 @@ func (a *work) readLinks(q *question, who found) linkCounts {
 	return counts
 }
 
-// active lists the links that are up. The first time it tries all that NVML knows of;
-// later only those that the card turned out to have, or the first one of a card that
-// had none, in case its links came up late.
-func (r *linkReader) active(q *question, d nvml.Device) []int {
+// active lists the links that are up. The first call tries all numbers; later ones only the links that the GPU has, or the
+// first number of a GPU that had none, whose links may come up late.
+func (r *linkReader) active(q *caller, d nvml.Device) []int {
 	numbers := r.numbers
 	switch {
 	case !r.probed:
@@ -111,7 +109,7 @@ func (r *linkReader) active(q *question, d nvml.Device) []int {
 	var has, up []int
 	for _, number := range numbers {
 		var last nvml.Return
-		state, ok := ask(q, "nvmlDeviceGetNvLinkState", func() (nvml.EnableState, nvml.Return) {
+		state, ok := invoke(q, "nvmlDeviceGetNvLinkState", func() (nvml.EnableState, nvml.Return) {
 			var state nvml.EnableState
 			state, last = d.GetNvLinkState(number)
 			return state, last
@@ -125,10 +123,10 @@ func (r *linkReader) active(q *question, d nvml.Device) []int {
 				up = append(up, number)
 			}
 		case !unsupported(last):
-			has = append(has, number) // trouble of the moment: ask again
+			has = append(has, number) // transient: read it again
 		}
 		if probing && last == nvml.ERROR_INVALID_ARGUMENT {
-			break // past the last link of this kind of card
+			break // past the last link of this model
 		}
 	}
 	if probing {
@@ -140,23 +138,23 @@ func (r *linkReader) active(q *question, d nvml.Device) []int {
 	return up
 }
 
-// remote finds out where a link leads, once for each link.
-func (a *work) remote(q *question, d nvml.Device, reader *linkReader, number int) remote {
+// remote returns the remote end of a link. It is read once for each link.
+func (a *work) remote(q *caller, d nvml.Device, reader *linkReader, number int) remote {
 	if end, ok := reader.remotes[number]; ok {
 		return end
 	}
 	kind, typed := nvml.IntNvLinkDeviceType(nvml.NVLINK_DEVICE_TYPE_UNKNOWN), false
 	if a.exports("nvmlDeviceGetNvLinkRemoteDeviceType") {
-		kind, typed = ask(q, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (nvml.IntNvLinkDeviceType, nvml.Return) {
+		kind, typed = invoke(q, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (nvml.IntNvLinkDeviceType, nvml.Return) {
 			return d.GetNvLinkRemoteDeviceType(number)
 		})
 	}
 	if typed && kind == nvml.NVLINK_DEVICE_TYPE_SWITCH {
-		// From the fifth generation on, switches are no PCI devices: no address to ask for.
+		// Switches since the fifth generation are not PCI devices and have no address.
 		reader.remotes[number] = remote{kind: remoteSwitch}
 		return reader.remotes[number]
 	}
-	info, located := ask(q, "nvmlDeviceGetNvLinkRemotePciInfo", func() (nvml.PciInfo, nvml.Return) {
+	info, located := invoke(q, "nvmlDeviceGetNvLinkRemotePciInfo", func() (nvml.PciInfo, nvml.Return) {
 		return d.GetNvLinkRemotePciInfo(number)
 	})
 	if !located {
@@ -173,16 +171,14 @@ func (a *work) remote(q *question, d nvml.Device, reader *linkReader, number int
 	return end
 }
 
-// isBridge tells whether the kernel calls a PCI device a bridge of the class that
-// NVSwitches have (0x0680).
+// isBridge reports whether a PCI device is a bridge of the class that NVSwitches have (0x0680).
 func (t tree) isBridge(address gpu.PCIAddress) bool {
 	return strings.HasPrefix(t.line(path.Join(pciFolder(address), "class")), "0x0680")
 }
 
-// joined is the NVLink part of the link between two cards. Cards on one NVSwitch
-// fabric reach each other with all the links that both have into it; cards that
-// registered with different cliques of the fabric do not reach each other.
-func joined(x, y topologyNode) (count int, switched bool) {
+// linksBetween returns the NVLinks between two GPUs. GPUs on one NVSwitch fabric reach each other with all the links that both
+// have into it; GPUs that registered with different cliques of the fabric do not reach each other.
+func linksBetween(x, y topologyNode) (count int, switched bool) {
 	direct := min(x.links.to(y.pci), y.links.to(x.pci))
 	fabric := min(x.links.fabric, y.links.fabric)
 	none := gpu.Clique{}

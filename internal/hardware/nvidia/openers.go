@@ -29,15 +29,15 @@ type Opener struct {
 // maxProgram bounds what is read of a program's name; the kernel's own limit is 16 bytes.
 const maxProgram = 64
 
-// Openers finds the processes that have a GPU open, in the order of their PIDs: by the device nodes among their file
-// descriptors, and by NVML's process lists. This process is left out. What cannot be read is an error, since somebody may
-// be there.
-func (a *Actions) Openers(card *gpu.GPU) ([]Opener, error) {
-	pids, err := a.openedNodes(card)
+// Openers returns the processes that have a GPU open, in the order of their PIDs, without this process: by the device nodes
+// among their file descriptors, and by NVML's process lists. A process that cannot be read is an error, since it may have the
+// GPU open.
+func (a *Actions) Openers(g *gpu.GPU) ([]Opener, error) {
+	pids, err := a.openedNodes(g)
 	if err != nil {
-		return nil, fmt.Errorf("find who has GPU %s open: %w", card.UUID, err)
+		return nil, fmt.Errorf("find who has GPU %s open: %w", g.UUID, err)
 	}
-	listed, err := a.listed(card.UUID)
+	listed, err := a.listed(g.UUID)
 	if err != nil {
 		return nil, err
 	}
@@ -52,9 +52,9 @@ func (a *Actions) Openers(card *gpu.GPU) ([]Opener, error) {
 	return openers, nil
 }
 
-// openedNodes are the processes with a file descriptor of one of the GPU's device nodes. The numbers of the device count:
-// in a container the node may have any name.
-func (a *Actions) openedNodes(card *gpu.GPU) ([]int, error) {
+// openedNodes returns the processes with a file descriptor of one of the GPU's device nodes. The numbers of the device decide,
+// since the node may have any name in a container.
+func (a *Actions) openedNodes(g *gpu.GPU) ([]int, error) {
 	names, err := os.ReadDir(a.proc)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (a *Actions) openedNodes(card *gpu.GPU) ([]int, error) {
 		if err != nil || pid <= 0 {
 			continue
 		}
-		opened, err := a.opens(pid, card)
+		opened, err := a.opens(pid, g)
 		if err != nil {
 			return nil, err
 		}
@@ -76,10 +76,10 @@ func (a *Actions) openedNodes(card *gpu.GPU) ([]int, error) {
 	return pids, nil
 }
 
-// opens tells whether a process has one of the GPU's nodes open; one that ends meanwhile has not.
-func (a *Actions) opens(pid int, card *gpu.GPU) (bool, error) {
-	folder := filepath.Join(a.proc, strconv.Itoa(pid), "fd")
-	descriptors, err := os.ReadDir(folder)
+// opens reports whether a process has one of the GPU's nodes open; false for a process that has ended.
+func (a *Actions) opens(pid int, g *gpu.GPU) (bool, error) {
+	dir := filepath.Join(a.proc, strconv.Itoa(pid), "fd")
+	descriptors, err := os.ReadDir(dir)
 	if ended(err) {
 		return false, nil
 	}
@@ -88,35 +88,35 @@ func (a *Actions) opens(pid int, card *gpu.GPU) (bool, error) {
 	}
 	for _, descriptor := range descriptors {
 		var at unix.Statx_t
-		// Without a question to the file system behind it, which may be one of the process's own making.
-		if unix.Statx(unix.AT_FDCWD, filepath.Join(folder, descriptor.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &at) != nil {
-			continue // closed meanwhile
+		// DONT_SYNC, since the file system behind it may belong to the process and not answer.
+		if unix.Statx(unix.AT_FDCWD, filepath.Join(dir, descriptor.Name()), unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &at) != nil {
+			continue // closed by now
 		}
 		if at.Mode&unix.S_IFMT != unix.S_IFCHR {
 			continue
 		}
-		if slices.ContainsFunc(card.Nodes, func(n gpu.DeviceNode) bool { return n.Major == at.Rdev_major && n.Minor == at.Rdev_minor }) {
+		if slices.ContainsFunc(g.Nodes, func(n gpu.DeviceNode) bool { return n.Major == at.Rdev_major && n.Minor == at.Rdev_minor }) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// ended tells whether an error means that the process is not there any more.
+// ended reports whether an error means that the process no longer exists.
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// listed are the processes that NVML lists for a GPU.
+// listed returns the processes that NVML lists for a GPU.
 func (a *Actions) listed(uuid gpu.UUID) ([]int, error) {
 	var pids []int
 	err := a.run(uuid, "list the processes", nil, func(act *action) error {
 		for _, list := range []struct {
-			call string
-			ask  func() ([]nvml.ProcessInfo, nvml.Return)
+			call   string
+			invoke func() ([]nvml.ProcessInfo, nvml.Return)
 		}{
 			{"nvmlDeviceGetComputeRunningProcesses", act.device.GetComputeRunningProcesses},
 			{"nvmlDeviceGetGraphicsRunningProcesses", act.device.GetGraphicsRunningProcesses},
 		} {
-			processes, ret := list.ask()
+			processes, ret := list.invoke()
 			if unsupported(ret) {
 				continue
 			}
@@ -132,7 +132,7 @@ func (a *Actions) listed(uuid gpu.UUID) ([]int, error) {
 	return pids, err
 }
 
-// program is the name of a process, on one line.
+// program returns the name of a process, on one line.
 func (a *Actions) program(pid int) string {
 	name, err := tree{a.proc}.read(filepath.Join(strconv.Itoa(pid), "comm"))
 	if err != nil {
@@ -147,7 +147,7 @@ func (a *Actions) program(pid int) string {
 	return text[:min(len(text), maxProgram)]
 }
 
-// parent reads who started a process.
+// parent returns the process that started a process; 0 when it is not known.
 func (a *Actions) parent(pid int) int {
 	text, err := tree{a.proc}.read(filepath.Join(strconv.Itoa(pid), "stat"))
 	if err != nil {

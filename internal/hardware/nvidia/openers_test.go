@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// TestOpeners: who has a GPU's device node open is found, whether NVML lists it or not, and nobody of another GPU.
+// TestOpeners finds the processes that have a GPU's device node open, whether NVML lists them or not, and none of another GPU.
 func TestOpeners(t *testing.T) {
 	m, a := machine(t, "a30x4")
 	roots := nvidia.Roots{Driver: m.Root(), Dev: m.Root(), Proc: filepath.Join(m.Root(), "proc"), Sys: filepath.Join(m.Root(), "sys")}
@@ -30,7 +30,7 @@ func TestOpeners(t *testing.T) {
 		nil,
 		{{PID: 4711, Program: "nv-hostengine"}},
 		{{PID: 77, Program: "Xorg"}, {PID: 4711, Program: "nv-hostengine"}},
-		{{PID: 1 << 22}}, // which NVML lists, and no file of the host does
+		{{PID: 1 << 22}}, // listed by NVML alone
 	} {
 		got, err := act.Openers(&now.GPUs[index])
 		if err != nil {
@@ -42,9 +42,9 @@ func TestOpeners(t *testing.T) {
 	}
 	must(t, m.CloseGPU("1", 4711))
 	if got, err := act.Openers(&now.GPUs[1]); err != nil || len(got) > 0 {
-		t.Errorf("closed: %v, %v; want nobody", got, err)
+		t.Errorf("closed: %v, %v; want none", got, err)
 	}
-	// What cannot be read may be somebody.
+	// A process that cannot be read may have the GPU open.
 	must(t, os.WriteFile(filepath.Join(roots.Proc, "99"), nil, 0o600))
 	if got, err := act.Openers(&now.GPUs[0]); err == nil {
 		t.Errorf("a process that cannot be read: %v; want an error", got)
@@ -59,11 +59,11 @@ func TestOpenersOfTheHost(t *testing.T) {
 	must(t, err)
 	defer null.Close()
 	act := nvidia.NewActions(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{Proc: "/proc"}})
-	card := gpu.GPU{UUID: scan(t, a).GPUs[0].UUID, Nodes: []gpu.DeviceNode{{Path: "/dev/nvidia0", Major: 1, Minor: 3}}} // which is /dev/null
+	g := gpu.GPU{UUID: scan(t, a).GPUs[0].UUID, Nodes: []gpu.DeviceNode{{Path: "/dev/nvidia0", Major: 1, Minor: 3}}} // which is /dev/null
 	child, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{Files: []*os.File{null}})
 	must(t, err)
 	defer func() { _ = child.Kill(); _, _ = child.Wait() }()
-	got, err := act.Openers(&card)
+	got, err := act.Openers(&g)
 	if os.IsPermission(err) {
 		t.Skip("reading the file descriptors of all processes needs root")
 	}

@@ -57,7 +57,7 @@ func TestProfileInName(t *testing.T) {
 	}
 }
 
-// TestLibraryIsFoundLater has no library at first.
+// TestLibraryIsFoundLater: a library that is installed later is found.
 func TestLibraryIsFoundLater(t *testing.T) {
 	root := t.TempDir()
 	l := OpenLibrary(root)
@@ -82,7 +82,7 @@ func TestLibraryIsFoundLater(t *testing.T) {
 	}
 }
 
-// TestTreeCannotBeLeft follows no link out of its root.
+// TestTreeCannotBeLeft: no link leads out of the root.
 func TestTreeCannotBeLeft(t *testing.T) {
 	outside, inside := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("x"), 0o644); err != nil {
@@ -96,12 +96,12 @@ func TestTreeCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestSayNamesCodes keeps the names that people search for.
-func TestSayNamesCodes(t *testing.T) {
-	if got := say(nvml.ERROR_GPU_IS_LOST); got != "GPU_IS_LOST" {
+// TestCodeNames: return codes have the names that users search for.
+func TestCodeNames(t *testing.T) {
+	if got := codeName(nvml.ERROR_GPU_IS_LOST); got != "GPU_IS_LOST" {
 		t.Errorf("got %s", got)
 	}
-	if got := say(nvml.ERROR_CORRUPTED_INFOROM); got != "NVML error 14" {
+	if got := codeName(nvml.ERROR_CORRUPTED_INFOROM); got != "NVML error 14" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -110,12 +110,12 @@ func FuzzParseInformation(f *testing.F) {
 	f.Add([]byte("Model: \t\t NVIDIA A100-SXM4-40GB\nGPU UUID: \t GPU-4404041a-04cf-1ccf-9e70-f139a9b1e23c\nDevice Minor: \t 3\nGPU Excluded:\t No\n"))
 	f.Add([]byte("GPU UUID: \t GPU-????????-????-????-????-????????????\nDevice Minor: 99999999\nGPU Excluded: Yes"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		card, _ := parseInformation(content)
-		if card.UUID != "" && (!strings.HasPrefix(string(card.UUID), "GPU-") || strings.Contains(string(card.UUID), "?")) {
-			t.Errorf("took %q for a UUID", card.UUID)
+		g, _ := parseInformation(content)
+		if g.UUID != "" && (!strings.HasPrefix(string(g.UUID), "GPU-") || strings.Contains(string(g.UUID), "?")) {
+			t.Errorf("took %q for a UUID", g.UUID)
 		}
-		if card.Minor < -1 || card.Minor > 1<<16 {
-			t.Errorf("took %d for a minor", card.Minor)
+		if g.Minor < -1 || g.Minor > 1<<16 {
+			t.Errorf("took %d for a minor", g.Minor)
 		}
 	})
 }

@@ -20,39 +20,39 @@ const defaultCallDeadline = 5 * time.Second
 
 const codeTimeout = "NVML_TIMEOUT"
 
-// work is what reading GPUs takes. A reader that hangs keeps the work that it began with, and the scan goes on with a copy: what
-// such a reader writes when it comes back reaches nobody.
+// work is the state for reading GPUs. A reader that hangs keeps the work that it began with, and the scan continues with a
+// copy, so that late writes of the reader have no effect.
 type work struct {
 	library        nvml.Interface
 	proc, sys, dev tree
 	log            *slog.Logger
 	now            func() time.Time
 	session        *session
-	// known are the cards of the last scan by UUID, the Gone ones included.
+	// known are the GPUs of the last scan by UUID, the Gone ones included.
 	known map[gpu.UUID]gpu.GPU
-	// remembered outlasts a session, since it says what was known.
-	remembered map[gpu.UUID]*memories
-	links      map[gpu.UUID]*linkReader
-	// geometries outlast a session, since they belong to the card and the driver's version.
+	// caches outlast a session: their values are shown until new ones are read.
+	caches map[gpu.UUID]*cache
+	links  map[gpu.UUID]*linkReader
+	// geometries outlast a session, since they belong to the GPU and the driver's version.
 	geometries map[gpu.UUID]*geometry
-	// pulses are what the checks remember of each card.
-	pulses map[gpu.UUID]*pulse
-	// makeNodes are Deps.MakeNodes, notMade why a node could not be made, by its path.
+	// histories are what the checks keep of each GPU.
+	histories map[gpu.UUID]*history
+	// makeNodes are Deps.MakeNodes, notMade the errors of nodes that could not be created, by path.
 	makeNodes []string
 	notMade   map[string]string
-	// migChanged are GPUs of which MIGChanged told.
+	// migChanged are the GPUs for which MIGChanged was called.
 	migChanged *sync.Map
 }
 
-// clone shares what is remembered of each GPU, and nothing else that changes.
+// clone returns a copy that shares the state of each GPU, and no other mutable state.
 func (a *work) clone() *work {
 	out := *a
-	out.known, out.remembered, out.links = maps.Clone(a.known), maps.Clone(a.remembered), maps.Clone(a.links)
-	out.geometries, out.pulses, out.notMade = maps.Clone(a.geometries), maps.Clone(a.pulses), maps.Clone(a.notMade)
+	out.known, out.caches, out.links = maps.Clone(a.known), maps.Clone(a.caches), maps.Clone(a.links)
+	out.geometries, out.histories, out.notMade = maps.Clone(a.geometries), maps.Clone(a.histories), maps.Clone(a.notMade)
 	return &out
 }
 
-// gpuReader asks one GPU, in a goroutine of its own.
+// gpuReader reads one GPU in a goroutine of its own.
 type gpuReader struct {
 	adapter *Adapter
 	current atomic.Pointer[activity]
@@ -61,21 +61,21 @@ type gpuReader struct {
 	reading   *bound.Pending[struct{}]
 }
 
-func (r *gpuReader) at(card gpu.UUID, call string) {
-	r.current.Store(&activity{card, call})
+func (r *gpuReader) at(id gpu.UUID, call string) {
+	r.current.Store(&activity{id, call})
 	if !r.abandoned.Load() {
-		r.adapter.at(card, call)
+		r.adapter.at(id, call)
 	}
 }
 
 func (r *gpuReader) doing() (gpu.UUID, string) {
 	if now := r.current.Load(); now != nil {
-		return now.card, now.call
+		return now.gpu, now.call
 	}
 	return "", "a call"
 }
 
-// inTime runs read in a goroutine of its own; false when it has not returned in time.
+// inTime runs read in a goroutine of its own, and reports whether it has returned within the deadline.
 func (a *Adapter) inTime(read func(w *work, r *gpuReader)) (*gpuReader, bool) {
 	r := &gpuReader{adapter: a}
 	leave, _ := a.enter(a.session.number, r.doing)
@@ -92,70 +92,70 @@ func (a *Adapter) inTime(read func(w *work, r *gpuReader)) (*gpuReader, bool) {
 	}
 	r.abandoned.Store(true)
 	a.work = w.clone()
-	card, call := r.doing()
-	a.log.Error("a GPU does not answer in time, the scan goes on without it", "gpu", card, "call", call, "deadline", a.callDeadline)
+	id, call := r.doing()
+	a.log.Error("GPU did not answer in time, continuing the scan without it", "gpu", id, "call", call, "deadline", a.callDeadline)
 	return r, false
 }
 
-// identifyInTime identifies the GPU at an index, unless that hangs.
-func (a *Adapter) identifyInTime(index int, expected gpu.UUID) (found, *failure) {
+// identifyInTime identifies the GPU at an index; it returns a failure when that hangs.
+func (a *Adapter) identifyInTime(index int, expected gpu.UUID) (identity, *failure) {
 	r := a.hungIdentity[index]
 	if r == nil || r.reading.Returned() {
 		delete(a.hungIdentity, index)
-		var card found
+		var g identity
 		var failed *failure
 		inTime := false
-		if r, inTime = a.inTime(func(w *work, r *gpuReader) { card, failed = w.identify(index, expected, r.at) }); inTime {
-			return card, failed
+		if r, inTime = a.inTime(func(w *work, r *gpuReader) { g, failed = w.identify(index, expected, r.at) }); inTime {
+			return g, failed
 		}
 		a.hungIdentity[index] = r
 	}
 	_, call := r.doing()
-	return found{}, &failure{index: index, call: call, ret: nvml.ERROR_TIMEOUT, hung: true}
+	return identity{}, &failure{index: index, call: call, ret: nvml.ERROR_TIMEOUT, hung: true}
 }
 
-// readInTime reads a GPU, unless that hangs: then it is as it was last seen.
-func (a *Adapter) readInTime(who found) *card {
-	r := a.hung[who.uuid]
+// readInTime reads a GPU. When that hangs, it returns the GPU as it was last read.
+func (a *Adapter) readInTime(target identity) *scannedGPU {
+	r := a.hung[target.uuid]
 	if r == nil || r.reading.Returned() {
-		delete(a.hung, who.uuid)
-		before := a.memories(who.uuid).clone()
-		var read *card
+		delete(a.hung, target.uuid)
+		before := a.cache(target.uuid).clone()
+		var read *scannedGPU
 		inTime := false
-		if r, inTime = a.inTime(func(w *work, r *gpuReader) { read = w.readCard(who, r.at) }); inTime {
+		if r, inTime = a.inTime(func(w *work, r *gpuReader) { read = w.readGPU(target, r.at) }); inTime {
 			return read
 		}
-		a.hung[who.uuid] = r
-		a.remembered[who.uuid] = before
-		delete(a.links, who.uuid)
-		delete(a.pulses, who.uuid)
+		a.hung[target.uuid] = r
+		a.caches[target.uuid] = before
+		delete(a.links, target.uuid)
+		delete(a.histories, target.uuid)
 	}
 	_, call := r.doing()
-	c := &card{gpu: gpu.GPU{UUID: who.uuid, PCI: who.pci, DeviceID: who.deviceID, Minor: -1, NUMANode: a.sys.numaNode(who.pci)}}
-	if last := a.cards[who.uuid]; last != nil {
+	c := &scannedGPU{gpu: gpu.GPU{UUID: target.uuid, PCI: target.pci, DeviceID: target.deviceID, Minor: -1, NUMANode: a.sys.numaNode(target.pci)}}
+	if last := a.gpus[target.uuid]; last != nil {
 		*c = *last
-	} else if known, ok := a.known[who.uuid]; ok {
+	} else if known, ok := a.known[target.uuid]; ok {
 		c.gpu = known
 	} else {
-		for _, listed := range a.procCards(nil) {
-			if listed.UUID == who.uuid {
+		for _, listed := range a.listedGPUs(nil) {
+			if listed.UUID == target.uuid {
 				c.gpu = listed
 			}
 		}
 		c.gpu.MIG.Unknown = true
 	}
-	c.gpu.Index, c.gpu.MIG.Unsure = who.index, true
+	c.gpu.Index, c.gpu.MIG.Unsure = target.index, true
 	c.gpu.Health.Partial = true
-	c.gpu.Health.Causes = append(withoutDoubts(c.gpu.Health.Causes), timeoutCause(call, a.callDeadline))
+	c.gpu.Health.Causes = append(withoutReadFailures(c.gpu.Health.Causes), timeoutCause(call, a.callDeadline))
 	return c
 }
 
 func timeoutCause(call string, deadline time.Duration) gpu.Cause {
-	return unstamped(codeTimeout, fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline))
+	return newCause(codeTimeout, fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline))
 }
 
-// clone is a copy that shares nothing that changes.
-func (m *memories) clone() *memories {
+// clone returns a copy that shares no mutable state.
+func (m *cache) clone() *cache {
 	out := *m
 	out.checks = maps.Clone(m.checks)
 	return &out

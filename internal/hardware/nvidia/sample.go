@@ -26,16 +26,16 @@ const (
 type SamplerDeps struct {
 	// Interval is from the start of one pass to the start of the next.
 	Interval time.Duration
-	// SourceTimeout bounds each source of each card: what takes longer is left out of the sample.
+	// SourceTimeout bounds each source of each GPU: what takes longer is left out of the sample.
 	SourceTimeout time.Duration
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	Log *slog.Logger
 }
 
-// Sampler measures the cards that the adapter's last scan found, within the adapter's session with the
-// driver: a Suspend waits for the source that is being read, and has no samples taken. A source that hangs makes it fail, and holds up
-// no scan.
+// Sampler measures the GPUs that the adapter's last scan found, within the adapter's session with the driver: Suspend waits for
+// the source that is being read, and no samples are taken while the adapter is suspended. A source that hangs makes Suspend
+// fail, and blocks no scan.
 type Sampler struct {
 	adapter *Adapter
 	deps    SamplerDeps
@@ -43,31 +43,30 @@ type Sampler struct {
 	// pass is held during a pass; it guards the rest.
 	pass    sync.Mutex
 	session int
-	cards   map[gpu.UUID]*sampledCard
-	// has remembers which functions the library of this session exports.
+	gpus    map[gpu.UUID]*sampledGPU
+	// has caches which functions the library of this session exports.
 	has map[string]bool
 }
 
-// sampledCard is what is kept of a card between passes. While a reader of it runs, only that reader touches it.
-type sampledCard struct {
+// sampledGPU is what is kept of a GPU between passes. While a reader of it runs, only that reader uses it.
+type sampledGPU struct {
 	session int
-	// stuck is the reader that did not come back in time; nil when there is none.
+	// stuck is the reader that has not returned in time; nil when there is none.
 	stuck *reader
-	// seen is the newest process activity, in NVML's clock (microseconds); watched is true once there was a pass
-	// from which on activity is counted.
+	// seen is the time of the newest process activity, in NVML's clock (microseconds); watched is true after the first pass.
 	seen    uint64
 	watched bool
-	// profiling keeps the last GPM sample of the card and of each GPU instance.
+	// profiling keeps the last GPM sample of the GPU and of each GPU instance.
 	profiling map[int]nvml.GpmSample
-	// profilable is nil until the card was asked whether it supports GPM.
+	// profilable is whether the GPU supports GPM; nil until it was read.
 	profilable *bool
 }
 
-func newSampledCard(list *watchList) *sampledCard {
-	return &sampledCard{session: list.session, profiling: map[int]nvml.GpmSample{}}
+func newSampledGPU(list *watchList) *sampledGPU {
+	return &sampledGPU{session: list.session, profiling: map[int]nvml.GpmSample{}}
 }
 
-// Sampler makes a sampler of the adapter's cards; it asks nothing until Run or Sample.
+// Sampler returns a sampler of the adapter's GPUs. It makes no calls before Run or Sample.
 func (a *Adapter) Sampler(deps SamplerDeps) *Sampler {
 	if deps.Interval <= 0 {
 		deps.Interval = defaultInterval
@@ -81,11 +80,11 @@ func (a *Adapter) Sampler(deps SamplerDeps) *Sampler {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Sampler{adapter: a, deps: deps, cards: map[gpu.UUID]*sampledCard{}}
+	return &Sampler{adapter: a, deps: deps, gpus: map[gpu.UUID]*sampledGPU{}}
 }
 
-// Run takes a sample at each interval and hands it to emit, until ctx ends. A call that hangs holds up
-// neither the next pass nor the end of Run; its goroutine ends when it returns.
+// Run takes a sample at each interval and passes it to emit, until ctx ends. A call that hangs blocks neither the next pass nor
+// the end of Run; its goroutine ends when it returns.
 func (s *Sampler) Run(ctx context.Context, emit func(gpu.Sample)) error {
 	ticker := time.NewTicker(s.deps.Interval)
 	defer ticker.Stop()
@@ -101,7 +100,7 @@ func (s *Sampler) Run(ctx context.Context, emit func(gpu.Sample)) error {
 	return nil
 }
 
-// Sample is one pass. Without a driver, and while the adapter is suspended, it has no cards.
+// Sample makes one pass. The sample has no GPUs without a driver, and while the adapter is suspended.
 func (s *Sampler) Sample(ctx context.Context) gpu.Sample {
 	s.pass.Lock()
 	defer s.pass.Unlock()
@@ -114,20 +113,20 @@ func (s *Sampler) Sample(ctx context.Context) gpu.Sample {
 	s.forget(list)
 	var all sync.WaitGroup
 	for i, h := range list.handles {
-		card := s.cards[h.uuid]
-		if card == nil {
-			card = newSampledCard(list)
-			s.cards[h.uuid] = card
+		sampled := s.gpus[h.uuid]
+		if sampled == nil {
+			sampled = newSampledGPU(list)
+			s.gpus[h.uuid] = sampled
 		}
-		all.Go(func() { found[i] = s.readInTime(ctx, list, h, card) })
+		all.Go(func() { found[i] = s.readInTime(ctx, list, h, sampled) })
 	}
 	all.Wait()
 	return gpu.Sample{Time: s.deps.Now(), Took: s.deps.Now().Sub(started), GPUs: found}
 }
 
-// begin prepares for the session; false when it is over.
+// begin prepares for the session; false when it has ended.
 func (s *Sampler) begin(list *watchList) bool {
-	return s.adapter.within(list, func() (gpu.UUID, string) { return "", "a look-up of functions" }, func() {
+	return s.adapter.within(list, func() (gpu.UUID, string) { return "", "a lookup of functions" }, func() {
 		if s.session == list.session && s.has != nil {
 			return
 		}
@@ -139,14 +138,14 @@ func (s *Sampler) begin(list *watchList) bool {
 	})
 }
 
-// forget drops what is kept of cards that are not there any more.
+// forget drops the state of GPUs that no longer exist.
 func (s *Sampler) forget(list *watchList) {
-	maps.DeleteFunc(s.cards, func(id gpu.UUID, card *sampledCard) bool {
-		return card.stuck == nil && !slices.ContainsFunc(list.handles, func(h handle) bool { return h.uuid == id })
+	maps.DeleteFunc(s.gpus, func(id gpu.UUID, sampled *sampledGPU) bool {
+		return sampled.stuck == nil && !slices.ContainsFunc(list.handles, func(h handle) bool { return h.uuid == id })
 	})
 }
 
-// source is a group of NVML calls that answer one question.
+// source is a group of NVML calls that belong together.
 type source struct {
 	name string
 	read func(*reader)
@@ -175,12 +174,12 @@ type reader struct {
 	sampler *Sampler
 	list    *watchList
 	device  nvml.Device
-	card    *sampledCard
-	q       *question
+	gpu     *sampledGPU
+	q       *caller
 	out     gpu.GPUSample
 	// migOn is true once the GPU is known to be partitioned.
 	migOn bool
-	// call is the NVML call that the reader is in.
+	// call is the NVML call that the reader is making.
 	call atomic.Pointer[string]
 	// reading is the source that is being read, or was read last.
 	reading *bound.Pending[gpu.SourceStatus]
@@ -190,7 +189,7 @@ type reader struct {
 var errDriverClosed = errors.New("the driver was closed")
 
 // readInTime reads a GPU source by source, and gives up at the first that takes too long.
-func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, card *sampledCard) gpu.GPUSample {
+func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, sampled *sampledGPU) gpu.GPUSample {
 	all := sources()
 	out := gpu.GPUSample{GPU: h.uuid}
 	giveUp := func(first int, took time.Duration, why string) gpu.GPUSample {
@@ -203,20 +202,20 @@ func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, car
 		}
 		return out
 	}
-	if card.stuck != nil {
-		if !card.stuck.reading.Returned() {
-			return giveUp(0, 0, card.stuck.trouble())
+	if sampled.stuck != nil {
+		if !sampled.stuck.reading.Returned() {
+			return giveUp(0, 0, sampled.stuck.trouble())
 		}
-		card.stuck = nil
+		sampled.stuck = nil
 	}
-	if card.session != list.session { // Handles and clocks are those of one session.
-		*card = *newSampledCard(list)
+	if sampled.session != list.session { // Handles and clocks are those of one session.
+		*sampled = *newSampledGPU(list)
 	}
-	r := &reader{sampler: s, list: list, device: h.device, card: card, out: gpu.GPUSample{GPU: h.uuid}}
-	r.q = &question{card: h.uuid, log: s.deps.Log, at: func(_ gpu.UUID, call string) { r.call.Store(&call) }}
+	r := &reader{sampler: s, list: list, device: h.device, gpu: sampled, out: gpu.GPUSample{GPU: h.uuid}}
+	r.q = &caller{gpu: h.uuid, log: s.deps.Log, at: func(_ gpu.UUID, call string) { r.call.Store(&call) }}
 	for i, one := range all {
 		if !r.start(ctx, one) {
-			card.stuck = r
+			sampled.stuck = r
 			if ctx.Err() == nil {
 				s.deps.Log.Warn("GPU did not answer in time, its sample ends here", "gpu", h.uuid, "source", one.name, "error", r.trouble())
 			}
@@ -251,7 +250,7 @@ func (r *reader) read(one source) (gpu.SourceStatus, error) {
 	status := gpu.SourceStatus{Name: one.name, OK: true, Took: r.sampler.deps.Now().Sub(started)}
 	switch {
 	case r.q.lost != nil:
-		status.OK, status.Trouble = false, fmt.Sprintf("%s returned %s", r.q.lost.call, say(r.q.lost.ret))
+		status.OK, status.Trouble = false, fmt.Sprintf("%s returned %s", r.q.lost.call, codeName(r.q.lost.ret))
 	case r.q.broken != nil:
 		status.OK, status.Trouble = false, r.q.broken.Message
 	case r.q.missing != nil:
@@ -260,7 +259,7 @@ func (r *reader) read(one source) (gpu.SourceStatus, error) {
 	return status, nil
 }
 
-// doing is the card and the call that the reader is in.
+// doing returns the GPU and the call that the reader is making.
 func (r *reader) doing() (gpu.UUID, string) {
 	if name := r.call.Load(); name != nil {
 		return r.out.GPU, *name
@@ -268,7 +267,7 @@ func (r *reader) doing() (gpu.UUID, string) {
 	return r.out.GPU, "a call"
 }
 
-// trouble says which call has not returned.
+// trouble describes the call that has not returned.
 func (r *reader) trouble() string {
 	call := "the driver"
 	if name := r.call.Load(); name != nil {

@@ -6,12 +6,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// mig finds the MIG devices of the card, with their memory.
+// mig reads the MIG devices of the GPU, with their memory.
 func (r *reader) mig() {
 	if !r.has("nvmlDeviceGetMigMode") || !r.has("nvmlDeviceGetGpuInstanceId") || !r.has("nvmlDeviceGetComputeInstanceId") {
 		return
 	}
-	mode, ok := ask(r.q, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
+	mode, ok := invoke(r.q, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
 		current, _, ret := r.device.GetMigMode()
 		return current, ret
 	})
@@ -19,18 +19,18 @@ func (r *reader) mig() {
 		return
 	}
 	r.migOn = true
-	count, _ := ask(r.q, "nvmlDeviceGetMaxMigDeviceCount", r.device.GetMaxMigDeviceCount)
+	count, _ := invoke(r.q, "nvmlDeviceGetMaxMigDeviceCount", r.device.GetMaxMigDeviceCount)
 	for index := range min(count, maxMIG) {
-		// The numbering has holes: NOT_FOUND does not mean the end.
-		device, ok := ask(r.q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+		// The numbers have gaps: NOT_FOUND does not mean the end.
+		device, ok := invoke(r.q, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
 			return r.device.GetMigDeviceHandleByIndex(index)
 		})
 		if !ok {
 			continue
 		}
-		uuid, ok1 := ask(r.q, "nvmlDeviceGetUUID", device.GetUUID)
-		gi, ok2 := ask(r.q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
-		ci, ok3 := ask(r.q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
+		uuid, ok1 := invoke(r.q, "nvmlDeviceGetUUID", device.GetUUID)
+		gi, ok2 := invoke(r.q, "nvmlDeviceGetGpuInstanceId", device.GetGpuInstanceId)
+		ci, ok3 := invoke(r.q, "nvmlDeviceGetComputeInstanceId", device.GetComputeInstanceId)
 		if ok1 && ok2 && ok3 {
 			one := gpu.DeviceSample{UUID: gpu.UUID(uuid), GI: gi, CI: ci}
 			r.readMemory(device, &one.Readings)
@@ -63,23 +63,23 @@ func profiled() []struct {
 	}
 }
 
-// profiling reads GPM, which Hopper and later have: of the card, or of each GPU instance. Its numbers
-// are between two samples, so the first pass has none.
+// profiling reads GPM, which Hopper and later have: of the GPU, or of each GPU instance. Its numbers are between two samples,
+// so the first pass has none.
 func (r *reader) profiling() {
 	for _, symbol := range []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet"} {
 		if !r.has(symbol) {
 			return
 		}
 	}
-	if r.card.profilable == nil {
-		support, ok := ask(r.q, "nvmlGpmQueryDeviceSupport", r.device.GpmQueryDeviceSupport)
+	if r.gpu.profilable == nil {
+		support, ok := invoke(r.q, "nvmlGpmQueryDeviceSupport", r.device.GpmQueryDeviceSupport)
 		if !ok && r.q.missing != nil {
 			return
 		}
 		yes := ok && support.IsSupportedDevice != 0
-		r.card.profilable = &yes
+		r.gpu.profilable = &yes
 	}
-	if !*r.card.profilable {
+	if !*r.gpu.profilable {
 		return
 	}
 	present := map[int]bool{}
@@ -101,10 +101,10 @@ func (r *reader) profiling() {
 			}
 		}
 	}
-	for gi, sample := range r.card.profiling {
+	for gi, sample := range r.gpu.profiling {
 		if !present[gi] {
 			sample.Free()
-			delete(r.card.profiling, gi)
+			delete(r.gpu.profiling, gi)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func copyProfile(to, from *gpu.Readings) {
 // profile takes a sample and compares it with the last.
 func (r *reader) profile(gi int, into *gpu.Readings) {
 	library := r.sampler.adapter.library
-	now, ok := ask(r.q, "nvmlGpmSampleAlloc", library.GpmSampleAlloc)
+	now, ok := invoke(r.q, "nvmlGpmSampleAlloc", library.GpmSampleAlloc)
 	if !ok {
 		return
 	}
@@ -128,7 +128,7 @@ func (r *reader) profile(gi int, into *gpu.Readings) {
 	if gi != gpu.NoInstance {
 		call = "nvmlGpmMigSampleGet"
 	}
-	_, ok = ask(r.q, call, func() (struct{}, nvml.Return) {
+	_, ok = invoke(r.q, call, func() (struct{}, nvml.Return) {
 		if gi == gpu.NoInstance {
 			return struct{}{}, now.Get(r.device)
 		}
@@ -138,19 +138,19 @@ func (r *reader) profile(gi int, into *gpu.Readings) {
 		now.Free()
 		return
 	}
-	before := r.card.profiling[gi]
-	r.card.profiling[gi] = now
+	before := r.gpu.profiling[gi]
+	r.gpu.profiling[gi] = now
 	if before == nil {
 		return
 	}
 	defer before.Free()
 	wanted := profiled()
-	// The type is large (20 kB), and go-nvml copies it a few times; it is gone after the pass.
+	// The type is large (20 kB), and go-nvml copies it a few times; it is freed after the pass.
 	request := &nvml.GpmMetricsGetType{NumMetrics: uint32(len(wanted)), Sample1: before, Sample2: now}
 	for i, one := range wanted {
 		request.Metrics[i].MetricId = uint32(one.id)
 	}
-	if _, ok := ask(r.q, "nvmlGpmMetricsGet", func() (struct{}, nvml.Return) {
+	if _, ok := invoke(r.q, "nvmlGpmMetricsGet", func() (struct{}, nvml.Return) {
 		return struct{}{}, library.GpmMetricsGet(request)
 	}); !ok {
 		return

@@ -21,7 +21,7 @@ func sampledSymbols() []string {
 	}
 }
 
-// has tells whether the installed library exports a function; go-nvml would end the process on a call of another.
+// has reports whether the installed library exports a function; go-nvml would end the process on a call of another.
 func (r *reader) has(symbol string) bool { return r.sampler.has[symbol] }
 
 const (
@@ -29,7 +29,7 @@ const (
 	percent     = 0.01
 	milli       = 1e-3
 	nano        = 1e-9
-	bytesOfKB   = 1000 // nvmlDeviceGetPcieThroughput says KB/s
+	bytesOfKB   = 1000 // nvmlDeviceGetPcieThroughput returns KB/s
 	bytesOfKiB  = 1024
 	bytesOfMiB  = 1 << 20
 	unavailable = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
@@ -37,14 +37,14 @@ const (
 	maxLinks    = 64
 )
 
-// take reads one number.
-func take[T uint32 | uint64 | int](r *reader, m gpu.Measure, scale float64, call string, f func() (T, nvml.Return)) {
-	if value, ok := ask(r.q, call, f); ok {
+// measure reads one number.
+func measure[T uint32 | uint64 | int](r *reader, m gpu.Measure, scale float64, call string, f func() (T, nvml.Return)) {
+	if value, ok := invoke(r.q, call, f); ok {
 		r.out.Set(m, inUnit(float64(value), scale))
 	}
 }
 
-// inUnit divides where the scale is a part, so that 70 % is 0.7 and not 0.7000000000000001.
+// inUnit divides where the scale is below 1, so that 70 % is 0.7 and not 0.7000000000000001.
 func inUnit(value, scale float64) float64 {
 	if scale < 1 {
 		return value / math.Round(1/scale)
@@ -57,35 +57,35 @@ func (r *reader) clocks() {
 		m    gpu.Measure
 		kind nvml.ClockType
 	}{{gpu.ClockSM, nvml.CLOCK_SM}, {gpu.ClockMemory, nvml.CLOCK_MEM}, {gpu.ClockVideo, nvml.CLOCK_VIDEO}} {
-		take(r, one.m, hertzOfMHz, "nvmlDeviceGetClockInfo", func() (uint32, nvml.Return) { return r.device.GetClockInfo(one.kind) })
+		measure(r, one.m, hertzOfMHz, "nvmlDeviceGetClockInfo", func() (uint32, nvml.Return) { return r.device.GetClockInfo(one.kind) })
 	}
 }
 
 func (r *reader) temperature() {
-	take(r, gpu.TemperatureGPU, 1, "nvmlDeviceGetTemperature", func() (uint32, nvml.Return) {
+	measure(r, gpu.TemperatureGPU, 1, "nvmlDeviceGetTemperature", func() (uint32, nvml.Return) {
 		return r.device.GetTemperature(nvml.TEMPERATURE_GPU)
 	})
 	r.fields(wantedField{id: nvml.FI_DEV_MEMORY_TEMP, m: gpu.TemperatureMemory, scale: 1})
 }
 
 func (r *reader) power() {
-	take(r, gpu.PowerUsage, milli, "nvmlDeviceGetPowerUsage", r.device.GetPowerUsage)
-	take(r, gpu.PowerLimit, milli, "nvmlDeviceGetEnforcedPowerLimit", r.device.GetEnforcedPowerLimit)
+	measure(r, gpu.PowerUsage, milli, "nvmlDeviceGetPowerUsage", r.device.GetPowerUsage)
+	measure(r, gpu.PowerLimit, milli, "nvmlDeviceGetEnforcedPowerLimit", r.device.GetEnforcedPowerLimit)
 	if r.has("nvmlDeviceGetTotalEnergyConsumption") {
-		take(r, gpu.EnergyTotal, milli, "nvmlDeviceGetTotalEnergyConsumption", r.device.GetTotalEnergyConsumption)
+		measure(r, gpu.EnergyTotal, milli, "nvmlDeviceGetTotalEnergyConsumption", r.device.GetTotalEnergyConsumption)
 	}
 }
 
 func (r *reader) utilization() {
-	if rates, ok := ask(r.q, "nvmlDeviceGetUtilizationRates", r.device.GetUtilizationRates); ok {
+	if rates, ok := invoke(r.q, "nvmlDeviceGetUtilizationRates", r.device.GetUtilizationRates); ok {
 		r.out.Set(gpu.UtilizationGPU, inUnit(float64(rates.Gpu), percent))
 		r.out.Set(gpu.UtilizationMemory, inUnit(float64(rates.Memory), percent))
 	}
-	take(r, gpu.UtilizationEncoder, percent, "nvmlDeviceGetEncoderUtilization", func() (uint32, nvml.Return) {
+	measure(r, gpu.UtilizationEncoder, percent, "nvmlDeviceGetEncoderUtilization", func() (uint32, nvml.Return) {
 		share, _, ret := r.device.GetEncoderUtilization()
 		return share, ret
 	})
-	take(r, gpu.UtilizationDecoder, percent, "nvmlDeviceGetDecoderUtilization", func() (uint32, nvml.Return) {
+	measure(r, gpu.UtilizationDecoder, percent, "nvmlDeviceGetDecoderUtilization", func() (uint32, nvml.Return) {
 		share, _, ret := r.device.GetDecoderUtilization()
 		return share, ret
 	})
@@ -93,16 +93,16 @@ func (r *reader) utilization() {
 
 func (r *reader) memory() { r.readMemory(r.device, &r.out.Readings) }
 
-// readMemory prefers the call that tells the driver's own share from what programs use.
+// readMemory prefers the call that separates the memory that the driver reserves from what programs use.
 func (r *reader) readMemory(d nvml.Device, into *gpu.Readings) {
 	if r.has("nvmlDeviceGetMemoryInfo_v2") {
-		if m, ok := ask(r.q, "nvmlDeviceGetMemoryInfo_v2", d.GetMemoryInfo_v2); ok {
+		if m, ok := invoke(r.q, "nvmlDeviceGetMemoryInfo_v2", d.GetMemoryInfo_v2); ok {
 			setMemory(into, m.Total, m.Free, m.Used)
 			into.Set(gpu.MemoryReserved, float64(m.Reserved))
 			return
 		}
 	}
-	if m, ok := ask(r.q, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo); ok {
+	if m, ok := invoke(r.q, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo); ok {
 		setMemory(into, m.Total, m.Free, m.Used)
 	}
 }
@@ -113,20 +113,20 @@ func setMemory(into *gpu.Readings, size, free, used uint64) {
 	into.Set(gpu.MemoryUsed, float64(used))
 }
 
-// processes lists the programs that compute on the card, those that do so through MPS among them.
+// processes lists the programs that compute on the GPU, those that do so through MPS among them.
 func (r *reader) processes() {
-	running, ok := ask(r.q, "nvmlDeviceGetComputeRunningProcesses", r.device.GetComputeRunningProcesses)
+	running, ok := invoke(r.q, "nvmlDeviceGetComputeRunningProcesses", r.device.GetComputeRunningProcesses)
 	if !ok {
 		return
 	}
 	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") {
-		clients, _ := ask(r.q, "nvmlDeviceGetMPSComputeRunningProcesses", r.device.GetMPSComputeRunningProcesses)
+		clients, _ := invoke(r.q, "nvmlDeviceGetMPSComputeRunningProcesses", r.device.GetMPSComputeRunningProcesses)
 		running = append(slices.Clone(running), clients...)
 	}
 	r.out.ProcessesKnown = true
 	busy := r.activity()
 	for _, p := range running {
-		// What NVML says of memory has 64 bits; "not available" is all of them, in either width.
+		// Memory has 64 bits; all of them set means "not available".
 		one := gpu.ProcessSample{PID: int(p.Pid), GI: instance(p.GpuInstanceId), CI: instance(p.ComputeInstanceId)}
 		if p.UsedGpuMemory != unavailable {
 			one.MemoryKnown, one.MemoryBytes = true, p.UsedGpuMemory
@@ -144,13 +144,13 @@ func (r *reader) processes() {
 	r.out.Processes = slices.CompactFunc(r.out.Processes, func(a, b gpu.ProcessSample) bool { return order(a, b) == 0 })
 }
 
-// activity is the newest sample of each process since the last pass. NVML leaves out processes that were idle.
+// activity returns the newest sample of each process since the last pass. NVML leaves out idle processes.
 func (r *reader) activity() map[uint32]nvml.ProcessUtilizationSample {
 	if !r.has("nvmlDeviceGetProcessUtilization") {
 		return nil
 	}
-	samples, ok := ask(r.q, "nvmlDeviceGetProcessUtilization", func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		found, ret := r.device.GetProcessUtilization(r.card.seen)
+	samples, ok := invoke(r.q, "nvmlDeviceGetProcessUtilization", func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		found, ret := r.device.GetProcessUtilization(r.gpu.seen)
 		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INSUFFICIENT_SIZE && len(found) == 0 {
 			return nil, nvml.SUCCESS // nothing was busy
 		}
@@ -159,14 +159,14 @@ func (r *reader) activity() map[uint32]nvml.ProcessUtilizationSample {
 	if !ok {
 		return nil
 	}
-	// The first answer is of a time that nobody knows the length of.
-	r.out.ActivityKnown, r.card.watched = r.card.watched, true
+	// The first answer covers a time of unknown length.
+	r.out.ActivityKnown, r.gpu.watched = r.gpu.watched, true
 	newest := map[uint32]nvml.ProcessUtilizationSample{}
-	since := r.card.seen
+	since := r.gpu.seen
 	for _, one := range samples {
 		if one.TimeStamp > since && one.TimeStamp >= newest[one.Pid].TimeStamp {
 			newest[one.Pid] = one
-			r.card.seen = max(r.card.seen, one.TimeStamp)
+			r.gpu.seen = max(r.gpu.seen, one.TimeStamp)
 		}
 	}
 	if !r.out.ActivityKnown {
@@ -175,7 +175,7 @@ func (r *reader) activity() map[uint32]nvml.ProcessUtilizationSample {
 	return newest
 }
 
-// errors reads what counts a card's wear: ECC, retired pages, remapped rows.
+// errors reads the counters of memory errors: ECC, retired pages, remapped rows.
 func (r *reader) errors() {
 	for _, one := range []struct {
 		m     gpu.Measure
@@ -187,7 +187,7 @@ func (r *reader) errors() {
 		{gpu.ECCCorrectedAggregate, nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC},
 		{gpu.ECCUncorrectedAggregate, nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC},
 	} {
-		take(r, one.m, 1, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) { return r.device.GetTotalEccErrors(one.kind, one.since) })
+		measure(r, one.m, 1, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) { return r.device.GetTotalEccErrors(one.kind, one.since) })
 	}
 	for _, one := range []struct {
 		m     gpu.Measure
@@ -196,13 +196,13 @@ func (r *reader) errors() {
 		{gpu.RetiredSingleBit, nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS},
 		{gpu.RetiredDoubleBit, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR},
 	} {
-		take(r, one.m, 1, "nvmlDeviceGetRetiredPages", func() (int, nvml.Return) {
+		measure(r, one.m, 1, "nvmlDeviceGetRetiredPages", func() (int, nvml.Return) {
 			pages, ret := r.device.GetRetiredPages(one.cause)
 			return len(pages), ret
 		})
 	}
 	if r.has("nvmlDeviceGetRetiredPagesPendingStatus") {
-		take(r, gpu.RetiredPending, 1, "nvmlDeviceGetRetiredPagesPendingStatus", func() (uint32, nvml.Return) {
+		measure(r, gpu.RetiredPending, 1, "nvmlDeviceGetRetiredPagesPendingStatus", func() (uint32, nvml.Return) {
 			pending, ret := r.device.GetRetiredPagesPendingStatus()
 			return uint32(pending), ret
 		})
@@ -214,7 +214,7 @@ func (r *reader) errors() {
 		correctable, uncorrectable int
 		pending, failed            bool
 	}
-	remapped, ok := ask(r.q, "nvmlDeviceGetRemappedRows", func() (rows, nvml.Return) {
+	remapped, ok := invoke(r.q, "nvmlDeviceGetRemappedRows", func() (rows, nvml.Return) {
 		c, u, pending, failed, ret := r.device.GetRemappedRows()
 		return rows{c, u, pending, failed}, ret
 	})
@@ -233,13 +233,13 @@ func oneIf(set bool) float64 {
 	return 0
 }
 
-// limits reads what holds the card down: its clocks, and for how long, and its licence.
+// limits reads what limits the GPU: the reasons and times of throttled clocks, and the licence.
 func (r *reader) limits() {
 	call, reasons := "nvmlDeviceGetCurrentClocksEventReasons", r.device.GetCurrentClocksEventReasons
 	if !r.has(call) { // before driver 535
 		call, reasons = "nvmlDeviceGetCurrentClocksThrottleReasons", r.device.GetCurrentClocksThrottleReasons
 	}
-	take(r, gpu.ClockReasons, 1, call, reasons)
+	measure(r, gpu.ClockReasons, 1, call, reasons)
 	r.fields(
 		wantedField{id: nvml.FI_DEV_PERF_POLICY_POWER, m: gpu.ViolationPower, scale: nano},
 		wantedField{id: nvml.FI_DEV_PERF_POLICY_THERMAL, m: gpu.ViolationThermal, scale: nano},
@@ -249,7 +249,7 @@ func (r *reader) limits() {
 		wantedField{id: nvml.FI_DEV_PERF_POLICY_RELIABILITY, m: gpu.ViolationReliability, scale: nano},
 	)
 	if r.has("nvmlDeviceGetGridLicensableFeatures") {
-		take(r, gpu.VGPULicensed, 1, "nvmlDeviceGetGridLicensableFeatures", func() (int, nvml.Return) {
+		measure(r, gpu.VGPULicensed, 1, "nvmlDeviceGetGridLicensableFeatures", func() (int, nvml.Return) {
 			grid, ret := r.device.GetGridLicensableFeatures()
 			licensed := 0
 			for _, feature := range grid.GridLicensableFeatures[:min(int(grid.LicensableFeaturesCount), len(grid.GridLicensableFeatures))] {
@@ -263,8 +263,8 @@ func (r *reader) limits() {
 }
 
 func (r *reader) pcie() {
-	take(r, gpu.PCIeReplays, 1, "nvmlDeviceGetPcieReplayCounter", r.device.GetPcieReplayCounter)
-	// Each of the two watches the link for 20 ms, so they are asked only where profiling does not tell.
+	measure(r, gpu.PCIeReplays, 1, "nvmlDeviceGetPcieReplayCounter", r.device.GetPcieReplayCounter)
+	// Each of the two calls takes 20 ms, so that they are made only where profiling has no value.
 	if _, known := r.out.Get(gpu.PCIeTransmit); known {
 		return
 	}
@@ -272,11 +272,11 @@ func (r *reader) pcie() {
 		m    gpu.Measure
 		kind nvml.PcieUtilCounter
 	}{{gpu.PCIeTransmit, nvml.PCIE_UTIL_TX_BYTES}, {gpu.PCIeReceive, nvml.PCIE_UTIL_RX_BYTES}} {
-		take(r, one.m, bytesOfKB, "nvmlDeviceGetPcieThroughput", func() (uint32, nvml.Return) { return r.device.GetPcieThroughput(one.kind) })
+		measure(r, one.m, bytesOfKB, "nvmlDeviceGetPcieThroughput", func() (uint32, nvml.Return) { return r.device.GetPcieThroughput(one.kind) })
 	}
 }
 
-// nvlink reads sums over the card's links, and counts those that are up.
+// nvlink reads sums over the GPU's links, and counts those that are up.
 func (r *reader) nvlink() {
 	sums := r.fields(
 		wantedField{id: nvml.FI_DEV_NVLINK_LINK_COUNT, m: noMeasure},
@@ -309,7 +309,7 @@ func (r *reader) nvlink() {
 	}
 }
 
-// noMeasure is for a field that the reader looks at itself.
+// noMeasure is the measure of a field that is not part of the sample.
 const noMeasure = gpu.Measure(-1)
 
 // wantedField is a field of nvmlDeviceGetFieldValues and what it measures.
@@ -324,7 +324,7 @@ type fieldAnswer struct {
 	ok    bool
 }
 
-// fields asks for fields in one call; the answer has one number for each, or none at all.
+// fields reads fields in one call. The result has one number for each, or is nil.
 func (r *reader) fields(wanted ...wantedField) []fieldAnswer {
 	if !r.has("nvmlDeviceGetFieldValues") || len(wanted) == 0 {
 		return nil
@@ -333,14 +333,14 @@ func (r *reader) fields(wanted ...wantedField) []fieldAnswer {
 	for i, one := range wanted {
 		values[i].FieldId, values[i].ScopeId = one.id, one.scope
 	}
-	if _, ok := ask(r.q, "nvmlDeviceGetFieldValues", func() (struct{}, nvml.Return) {
+	if _, ok := invoke(r.q, "nvmlDeviceGetFieldValues", func() (struct{}, nvml.Return) {
 		return struct{}{}, r.device.GetFieldValues(values)
 	}); !ok {
 		return nil
 	}
 	numbers := make([]fieldAnswer, len(wanted))
 	for i, one := range wanted {
-		if !r.q.understand("nvmlDeviceGetFieldValues", nvml.Return(values[i].NvmlReturn)) {
+		if !r.q.accept("nvmlDeviceGetFieldValues", nvml.Return(values[i].NvmlReturn)) {
 			continue
 		}
 		numbers[i] = fieldAnswer{value: fieldNumber(values[i]), ok: true}

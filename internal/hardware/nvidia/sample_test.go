@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// sampler is one on a machine that was scanned.
+// sampler returns a sampler on a machine that was scanned.
 func sampler(t testing.TB, a *nvidia.Adapter) *nvidia.Sampler {
 	t.Helper()
 	if _, err := a.Scan(t.Context()); err != nil {
@@ -33,7 +33,7 @@ func setWork(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
 	}
 }
 
-// failing are the sources of a card that were not read.
+// failing returns the sources of a GPU that were not read.
 func failing(c gpu.GPUSample) (names []string) {
 	for _, s := range c.Sources {
 		if !s.OK {
@@ -52,7 +52,7 @@ func TestSampleUnits(t *testing.T) {
 	})
 	s := sampler(t, a)
 	s.Sample(t.Context())
-	card := s.Sample(t.Context()).GPUs[2]
+	g := s.Sample(t.Context()).GPUs[2]
 	for m, want := range map[gpu.Measure]float64{
 		gpu.ClockSM: 1197e6, gpu.TemperatureGPU: 28, gpu.TemperatureMemory: 30, gpu.PowerUsage: 650, gpu.PowerLimit: 700, gpu.EnergyTotal: 1_000_007,
 		gpu.UtilizationGPU: 0.8, gpu.UtilizationMemory: 0.4, gpu.UtilizationEncoder: 0.03, gpu.UtilizationDecoder: 0.05,
@@ -60,7 +60,7 @@ func TestSampleUnits(t *testing.T) {
 		gpu.ViolationThermal: 1.5, gpu.NVLinkTransmitTotal: 18 * 2048, gpu.NVLinksUp: 18, gpu.NVLinksDown: 0,
 		gpu.GraphicsActive: 0.8, gpu.TensorActive: 0.2, gpu.DRAMActive: 0.4, gpu.RemapFailure: 0, gpu.VGPULicensed: 0,
 	} {
-		if got, ok := card.Get(m); !ok || got < want-1e-9*want || got > want+1e-9*want {
+		if got, ok := g.Get(m); !ok || got < want-1e-9*want || got > want+1e-9*want {
 			t.Errorf("measure %d = %v, %v; want %v", m, got, ok, want)
 		}
 	}
@@ -68,15 +68,15 @@ func TestSampleUnits(t *testing.T) {
 		{PID: 4, GI: gpu.NoInstance, CI: gpu.NoInstance, MemoryKnown: true, MemoryBytes: 2 << 20},
 		{PID: 5, GI: gpu.NoInstance, CI: gpu.NoInstance, MemoryKnown: true, MemoryBytes: 3 << 20, SM: 0.7, Memory: 0.3},
 	}
-	if diff := cmp.Diff(want, card.Processes); diff != "" || !card.ProcessesKnown || !card.ActivityKnown {
-		t.Error(diff, card.ProcessesKnown, card.ActivityKnown)
+	if diff := cmp.Diff(want, g.Processes); diff != "" || !g.ProcessesKnown || !g.ActivityKnown {
+		t.Error(diff, g.ProcessesKnown, g.ActivityKnown)
 	}
-	if names := failing(card); names != nil {
+	if names := failing(g); names != nil {
 		t.Errorf("failing: %v", names)
 	}
 }
 
-// TestSampleAbsent: what a card does not have is not read as 0.
+// TestSampleAbsent: a measure that a GPU does not have is absent, not 0.
 func TestSampleAbsent(t *testing.T) {
 	for name, test := range map[string]struct {
 		profile         string
@@ -93,26 +93,26 @@ func TestSampleAbsent(t *testing.T) {
 			_, a := machine(t, test.profile)
 			s := sampler(t, a)
 			s.Sample(t.Context())
-			card := s.Sample(t.Context()).GPUs[0]
+			g := s.Sample(t.Context()).GPUs[0]
 			for _, m := range test.absent {
-				if value, ok := card.Get(m); ok {
+				if value, ok := g.Get(m); ok {
 					t.Errorf("measure %d = %v, want none", m, value)
 				}
 			}
 			for _, m := range test.present {
-				if _, ok := card.Get(m); !ok {
+				if _, ok := g.Get(m); !ok {
 					t.Errorf("measure %d is missing", m)
 				}
 			}
-			if names := failing(card); names != nil {
-				t.Errorf("failing: %v", names) // what is not supported is no failure
+			if names := failing(g); names != nil {
+				t.Errorf("failing: %v", names) // an unsupported measure is not a failure
 			}
 		})
 	}
 }
 
-// TestSampleHang: a card that hangs costs its own sample only, for as long as it hangs; no goroutine is added to
-// the one that waits, and a hang at the end of the program does not hold it up.
+// TestSampleHang: a GPU that hangs loses its own sample only, for as long as it hangs. No second goroutine waits for it, and a
+// hang does not delay the end of Run.
 func TestSampleHang(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	synctest.Test(t, func(t *testing.T) {
@@ -124,10 +124,10 @@ func TestSampleHang(t *testing.T) {
 			if took := time.Since(began); pass == 0 && took < time.Second || took > 2*time.Second {
 				t.Errorf("pass %d took %v", pass, took)
 			}
-			for i, card := range sample.GPUs {
-				names := failing(card)
-				if _, ok := card.Get(gpu.PowerUsage); ok == (i == 1) || (len(names) > 0) != (i == 1) {
-					t.Errorf("pass %d, card %d: power known %v, failing %v", pass, i, ok, names)
+			for i, g := range sample.GPUs {
+				names := failing(g)
+				if _, ok := g.Get(gpu.PowerUsage); ok == (i == 1) || (len(names) > 0) != (i == 1) {
+					t.Errorf("pass %d, GPU %d: power known %v, failing %v", pass, i, ok, names)
 				}
 			}
 			hung := sample.GPUs[1]
@@ -164,7 +164,7 @@ func TestSampleRun(t *testing.T) {
 		if err := s.Run(ctx, func(sample gpu.Sample) {
 			passes++
 			if len(sample.GPUs) != 4 {
-				t.Errorf("pass %d has %d cards", passes, len(sample.GPUs))
+				t.Errorf("pass %d has %d GPUs", passes, len(sample.GPUs))
 			}
 		}); err != nil || passes != 5 {
 			t.Errorf("Run = %v after %d passes, want 5", err, passes)
@@ -172,30 +172,30 @@ func TestSampleRun(t *testing.T) {
 	})
 }
 
-// TestSampleLost: a card that is lost after the scan fails alone.
+// TestSampleLost: a GPU that is lost after the scan affects no other.
 func TestSampleLost(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	s := sampler(t, a)
 	inject(t, m, sim.Fault{GPU: "3", LostSilently: true})
 	sample := s.Sample(t.Context())
-	for i, card := range sample.GPUs {
-		if (len(failing(card)) > 0) != (i == 3) {
-			t.Errorf("card %d: failing %v", i, failing(card))
+	for i, g := range sample.GPUs {
+		if (len(failing(g)) > 0) != (i == 3) {
+			t.Errorf("GPU %d: failing %v", i, failing(g))
 		}
 	}
 	if _, err := a.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(s.Sample(t.Context()).GPUs); n != 7 {
-		t.Errorf("after a scan %d cards are asked, want 7", n)
+		t.Errorf("after a scan %d GPUs are asked, want 7", n)
 	}
 }
 
-// TestSampleSuspended: while the driver is closed nothing is asked, and afterwards everything is again.
+// TestSampleSuspended: no call is made while the driver is closed, and all sources are read again afterwards.
 func TestSampleSuspended(t *testing.T) {
 	_, a := machine(t, "h100x8")
 	if sample := a.Sampler(nvidia.SamplerDeps{}).Sample(t.Context()); len(sample.GPUs) != 0 {
-		t.Errorf("before the first scan: %d cards", len(sample.GPUs))
+		t.Errorf("before the first scan: %d GPUs", len(sample.GPUs))
 	}
 	s := sampler(t, a)
 	s.Sample(t.Context())
@@ -204,26 +204,26 @@ func TestSampleSuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(s.Sample(t.Context()).GPUs); n != 0 {
-		t.Errorf("suspended: %d cards", n)
+		t.Errorf("suspended: %d GPUs", n)
 	}
 	resume()
 	if _, err := a.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	card := s.Sample(t.Context()).GPUs[0]
-	if _, ok := card.Get(gpu.GraphicsActive); ok {
+	g := s.Sample(t.Context()).GPUs[0]
+	if _, ok := g.Get(gpu.GraphicsActive); ok {
 		t.Error("profiling compares with a sample of another session")
 	}
-	if card = s.Sample(t.Context()).GPUs[0]; len(failing(card)) > 0 {
-		t.Errorf("failing %v", failing(card))
+	if g = s.Sample(t.Context()).GPUs[0]; len(failing(g)) > 0 {
+		t.Errorf("failing %v", failing(g))
 	}
-	if _, ok := card.Get(gpu.GraphicsActive); !ok {
+	if _, ok := g.Get(gpu.GraphicsActive); !ok {
 		t.Error("no profiling in the second pass")
 	}
 }
 
-// TestSampleFaults: whatever is broken and repaired between passes, a pass has the cards of the last scan in its
-// order, each source is told of once, and a card without faults is read in full.
+// TestSampleFaults: with any faults and repairs between passes, a pass has the GPUs of the last scan in its order, each source
+// is reported once, and a GPU without faults is read completely.
 func TestSampleFaults(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	s := sampler(t, a)
@@ -238,25 +238,25 @@ func TestSampleFaults(t *testing.T) {
 		}
 		sample := s.Sample(t.Context())
 		if len(sample.GPUs) != 8 {
-			rt.Fatalf("%d cards", len(sample.GPUs))
+			rt.Fatalf("%d GPUs", len(sample.GPUs))
 		}
-		for i, card := range sample.GPUs {
+		for i, g := range sample.GPUs {
 			names := []string{}
-			for _, source := range card.Sources {
+			for _, source := range g.Sources {
 				names = append(names, source.Name)
 			}
 			if sorted := slices.Sorted(slices.Values(names)); len(slices.Compact(sorted)) != len(names) || len(names) != 12 {
-				rt.Fatalf("card %d has sources %v", i, names)
+				rt.Fatalf("GPU %d has sources %v", i, names)
 			}
-			if (len(failing(card)) > 0) != bad[i] {
-				rt.Fatalf("card %d, broken %v: failing %v", i, bad[i], failing(card))
+			if (len(failing(g)) > 0) != bad[i] {
+				rt.Fatalf("GPU %d, broken %v: failing %v", i, bad[i], failing(g))
 			}
 		}
 		clearFaults(t, m, sim.ClearAll)
 	})
 }
 
-// BenchmarkSample is a pass over 8 simulated cards with a process each.
+// BenchmarkSample is a pass over 8 simulated GPUs with a process each.
 func BenchmarkSample(b *testing.B) {
 	m, a := machine(b, "h100x8")
 	for slot := range 8 {

@@ -19,12 +19,12 @@ import (
 
 func TestScanReadsFacts(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
-	onSwitches(12, n.cards...)
-	write(t, filepath.Join(n.roots.Sys, "devices/pci0000:00", n.cards[1].pci, "numa_node"), "-1\n")
-	n.cards[0].fabric = nvml.GpuFabricInfo{
+	onSwitches(12, n.gpus...)
+	write(t, filepath.Join(n.roots.Sys, "devices/pci0000:00", n.gpus[1].pci, "numa_node"), "-1\n")
+	n.gpus[0].fabric = nvml.GpuFabricInfo{
 		ClusterUuid: [16]uint8{0x0a, 15: 0x0b}, CliqueId: 7, State: nvml.GPU_FABRIC_STATE_COMPLETED,
 	}
-	n.cards[1].fabric = nvml.GpuFabricInfo{ClusterUuid: [16]uint8{1}, CliqueId: 7, State: nvml.GPU_FABRIC_STATE_IN_PROGRESS}
+	n.gpus[1].fabric = nvml.GpuFabricInfo{ClusterUuid: [16]uint8{1}, CliqueId: 7, State: nvml.GPU_FABRIC_STATE_IN_PROGRESS}
 
 	got := scan(t, n.adapter())
 	driver := gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}
@@ -32,7 +32,7 @@ func TestScanReadsFacts(t *testing.T) {
 		Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: driver, Scanned: true}},
 		GPUs: []gpu.GPU{
 			{
-				UUID: gpu.UUID(n.cards[0].UUID), Vendor: gpu.NVIDIA, Driver: driver, PCI: gpu.PCIAddress{Bus: 0x10}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.gpus[0].UUID), Vendor: gpu.NVIDIA, Driver: driver, PCI: gpu.PCIAddress{Bus: 0x10}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				Clique: gpu.Clique{ClusterUUID: "0a000000-0000-0000-0000-00000000000b", ID: 7},
 				MIG:    gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
@@ -40,7 +40,7 @@ func TestScanReadsFacts(t *testing.T) {
 				Health: gpu.Health{Recovery: gpu.RecoveryNone},
 			},
 			{
-				UUID: gpu.UUID(n.cards[1].UUID), Vendor: gpu.NVIDIA, Driver: driver, Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
+				UUID: gpu.UUID(n.gpus[1].UUID), Vendor: gpu.NVIDIA, Driver: driver, Index: 1, Minor: 1, PCI: gpu.PCIAddress{Bus: 0x20}, DeviceID: 0x20b010de, Product: "Mock NVIDIA A100-SXM4-40GB",
 				Architecture: "Ampere", ComputeCapability: gpu.Version{Major: 8}, MemoryBytes: 40960 << 20,
 				NUMANode: gpu.NoNUMANode,
 				MIG:      gpu.MIG{Capable: true, ModeNeedsReset: true, Geometry: geometryA100()},
@@ -60,8 +60,8 @@ func TestScanReadsFacts(t *testing.T) {
 	}
 }
 
-// TestOldLibrary has a library that lacks what newer drivers brought. go-nvml ends the
-// process on such a call; the mock panics.
+// TestOldLibrary has a library that lacks the functions of newer drivers. go-nvml ends the process on a call of a missing
+// function; the mock panics.
 func TestOldLibrary(t *testing.T) {
 	n := newNode(t, gpus.A100_SXM4_40GB)
 	for _, symbol := range []string{
@@ -70,47 +70,47 @@ func TestOldLibrary(t *testing.T) {
 	} {
 		n.missing[symbol] = true
 	}
-	d := n.cards[0].Device
+	d := n.gpus[0].Device
 	d.GetArchitectureFunc, d.GetGpuFabricInfoFunc, d.GetMigModeFunc = nil, nil, nil
 	d.GetRemappedRowsFunc, d.GetNvLinkRemoteDeviceTypeFunc = nil, nil
-	n.cards[0].noRecovery = true
-	n.cards[0].links = []fakeLink{{to: "0000:90:00.0"}}
+	n.gpus[0].noRecovery = true
+	n.gpus[0].links = []fakeLink{{to: "0000:90:00.0"}}
 	got := scan(t, n.adapter())
 	if len(got.GPUs) != 1 || got.GPUs[0].Health.Recovery != "" || len(got.GPUs[0].Health.Causes) > 0 {
-		t.Errorf("got %+v; want one card, healthy, that does not say what would repair it", got.GPUs)
+		t.Errorf("got %+v; want one GPU, healthy, without a recovery action", got.GPUs)
 	}
 }
 
 func TestLevelCauses(t *testing.T) {
 	for name, test := range map[string]struct {
-		trouble  func(*fakeCard)
+		trouble  func(*fakeGPU)
 		want     []string
 		state    gpu.State
 		recovery gpu.Recovery
 	}{
-		"well":              {func(*fakeCard) {}, nil, "", gpu.RecoveryNone},
-		"ecc":               {func(c *fakeCard) { c.ecc = 3 }, []string{"ECC_DOUBLE_BIT"}, "", gpu.RecoveryNone},
-		"row remap pending": {func(c *fakeCard) { c.pending = true }, []string{"ROW_REMAP_PENDING"}, "", gpu.RecoveryNone},
-		"row remap failure": {func(c *fakeCard) { c.failed = true }, []string{"ROW_REMAP_FAILURE"}, "", gpu.RecoveryNone},
+		"well":              {func(*fakeGPU) {}, nil, "", gpu.RecoveryNone},
+		"ecc":               {func(c *fakeGPU) { c.ecc = 3 }, []string{"ECC_DOUBLE_BIT"}, "", gpu.RecoveryNone},
+		"row remap pending": {func(c *fakeGPU) { c.pending = true }, []string{"ROW_REMAP_PENDING"}, "", gpu.RecoveryNone},
+		"row remap failure": {func(c *fakeGPU) { c.failed = true }, []string{"ROW_REMAP_FAILURE"}, "", gpu.RecoveryNone},
 		"recovery action": {
-			func(c *fakeCard) { c.recovery = nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET },
+			func(c *fakeGPU) { c.recovery = nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET },
 			[]string{"RECOVERY_ACTION"}, "", gpu.RecoveryDrainAndReset,
 		},
 		"unknown recovery action": {
-			func(c *fakeCard) { c.recovery = 42 }, []string{"RECOVERY_ACTION"}, "", "Action42",
+			func(c *fakeGPU) { c.recovery = 42 }, []string{"RECOVERY_ACTION"}, "", "Action42",
 		},
-		"lost":        {func(c *fakeCard) { c.broken = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
-		"lost handle": {func(c *fakeCard) { c.handle = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
-		"unreadable":  {func(c *fakeCard) { c.handle = nvml.ERROR_UNKNOWN }, []string{"GPU_READ_FAILED"}, "", gpu.RecoveryNone},
+		"lost":        {func(c *fakeGPU) { c.broken = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
+		"lost handle": {func(c *fakeGPU) { c.handle = nvml.ERROR_GPU_IS_LOST }, []string{"GPU_LOST"}, gpu.Gone, ""},
+		"unreadable":  {func(c *fakeGPU) { c.handle = nvml.ERROR_UNKNOWN }, []string{"GPU_READ_FAILED"}, "", gpu.RecoveryNone},
 		"reset required": {
-			func(c *fakeCard) {
+			func(c *fakeGPU) {
 				c.Device.GetRemappedRowsFunc = func() (int, int, bool, bool, nvml.Return) {
 					return 0, 0, false, false, nvml.ERROR_RESET_REQUIRED
 				}
 			}, []string{"GPU_RESET_REQUIRED"}, "", gpu.RecoveryNone,
 		},
 		"lost in the middle": {
-			func(c *fakeCard) {
+			func(c *fakeGPU) {
 				c.Device.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
 					return 0, nvml.ERROR_GPU_IS_LOST
 				}
@@ -121,7 +121,7 @@ func TestLevelCauses(t *testing.T) {
 			n := newNode(t, gpus.Multiple(3, gpus.A100_SXM4_40GB)...)
 			a := n.adapter()
 			before := scan(t, a)
-			test.trouble(n.cards[1])
+			test.trouble(n.gpus[1])
 			after := scan(t, a)
 			var codes []string
 			for _, cause := range after.GPUs[1].Health.Causes {
@@ -133,33 +133,33 @@ func TestLevelCauses(t *testing.T) {
 			}
 			after.GPUs[1].Health, after.GPUs[1].MIG.Unsure = before.GPUs[1].Health, false
 			if diff := cmp.Diff(before, after); diff != "" {
-				t.Errorf("more than that card's health changed (-before +after):\n%s", diff)
+				t.Errorf("more than that GPU's health changed (-before +after):\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestFacts breaks one card in each way that scans find, one scan after the other, and repairs it.
+// TestFacts injects each fault that scans find into one GPU, and repairs it.
 func TestFacts(t *testing.T) {
 	type step struct {
 		after   time.Duration
-		trouble func(*fakeCard)
+		trouble func(*fakeGPU)
 		want    string
 	}
-	throttle := func(reasons uint64) func(*fakeCard) { return func(c *fakeCard) { c.throttle = reasons } }
-	hot := func(degrees uint32) func(*fakeCard) { return func(c *fakeCard) { c.temperature = degrees } }
-	errors := func(count uint64) func(*fakeCard) { return func(c *fakeCard) { c.linkErrors = count } }
-	link := func(down bool) func(*fakeCard) { return func(c *fakeCard) { c.links[2].down = down } }
-	fabric := func(state uint8, status nvml.Return) func(*fakeCard) {
-		return func(c *fakeCard) { c.fabric = nvml.GpuFabricInfo{State: state, Status: uint32(status)} }
+	throttle := func(reasons uint64) func(*fakeGPU) { return func(c *fakeGPU) { c.throttle = reasons } }
+	hot := func(degrees uint32) func(*fakeGPU) { return func(c *fakeGPU) { c.temperature = degrees } }
+	errors := func(count uint64) func(*fakeGPU) { return func(c *fakeGPU) { c.linkErrors = count } }
+	link := func(down bool) func(*fakeGPU) { return func(c *fakeGPU) { c.links[2].down = down } }
+	fabric := func(state uint8, status nvml.Return) func(*fakeGPU) {
+		return func(c *fakeGPU) { c.fabric = nvml.GpuFabricInfo{State: state, Status: uint32(status)} }
 	}
-	same := func(*fakeCard) {}
+	same := func(*fakeGPU) {}
 	for name, steps := range map[string][]step{
 		"retired pages": {
-			{0, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_ENABLED }, "RETIRED_PAGES_PENDING"},
-			{5 * time.Second, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_DISABLED }, ""},
+			{0, func(c *fakeGPU) { c.pagesPending = nvml.FEATURE_ENABLED }, "RETIRED_PAGES_PENDING"},
+			{5 * time.Second, func(c *fakeGPU) { c.pagesPending = nvml.FEATURE_DISABLED }, ""},
 		},
-		"no pages to retire": {{0, func(c *fakeCard) { c.pagesPending = nvml.FEATURE_ENABLED }, ""}},
+		"no pages to retire": {{0, func(c *fakeGPU) { c.pagesPending = nvml.FEATURE_ENABLED }, ""}},
 		"temperature": {
 			{0, hot(91), ""},
 			{5 * time.Second, hot(92), "TEMPERATURE_SLOWDOWN"},
@@ -210,78 +210,77 @@ func TestFacts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
-			onSwitches(4, n.cards...)
+			onSwitches(4, n.gpus...)
 			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			n.now = func() time.Time { return now }
 			if name == "retired pages" {
-				n.cards[1].pages = nvml.SUCCESS
+				n.gpus[1].pages = nvml.SUCCESS
 			}
 			a := n.adapter()
 			scan(t, a)
 			now = now.Add(5 * time.Second)
 			for i, step := range steps {
 				now = now.Add(step.after)
-				step.trouble(n.cards[1])
+				step.trouble(n.gpus[1])
 				after := scan(t, a)
 				if got := strings.TrimSpace(verdict(after, after.GPUs[1].UUID)); got != step.want {
 					t.Errorf("step %d: got %q; want %q", i, got, step.want)
 				}
 				if got := verdict(after, after.GPUs[0].UUID); got != "" {
-					t.Errorf("step %d: the other card: %q; want nothing", i, got)
+					t.Errorf("step %d: the other GPU: %q; want nothing", i, got)
 				}
 			}
 		})
 	}
 }
 
-// TestLinksAgainstMates finds links that were down before the first scan.
-func TestLinksAgainstMates(t *testing.T) {
+// TestFewerLinksThanPeers finds links that were down before the first scan.
+func TestFewerLinksThanPeers(t *testing.T) {
 	n := newNode(t, gpus.Multiple(3, gpus.A100_SXM4_40GB)...)
-	onSwitches(4, n.cards...)
-	n.cards[1].links[3].down = true
+	onSwitches(4, n.gpus...)
+	n.gpus[1].links[3].down = true
 	first := scan(t, n.adapter())
 	for i, want := range []string{"", " NVLINK_DOWN", ""} {
 		if got := verdict(first, first.GPUs[i].UUID); got != want {
-			t.Errorf("card %d: got %q; want %q", i, got, want)
+			t.Errorf("GPU %d: got %q; want %q", i, got, want)
 		}
 	}
 }
 
-// TestLostCardOfANewProcess starts an adapter when a card is already lost: its name
-// is in the driver's list only.
-func TestLostCardOfANewProcess(t *testing.T) {
+// TestLostGPUOfANewProcess starts an adapter when a GPU is already lost: its UUID is in the driver's list only.
+func TestLostGPUOfANewProcess(t *testing.T) {
 	for name, test := range map[string]struct {
 		trouble func(*testing.T, *node)
 		want    string
 	}{
 		"handle fails": {
-			func(_ *testing.T, n *node) { n.cards[1].handle = nvml.ERROR_GPU_IS_LOST },
+			func(_ *testing.T, n *node) { n.gpus[1].handle = nvml.ERROR_GPU_IS_LOST },
 			"1 GPU-00000001 Gone GPU_LOST",
 		},
 		"off the bus and not counted": {
 			func(t *testing.T, n *node) {
-				write(t, filepath.Join(n.roots.Sys, "devices/pci0000:00", n.cards[1].pci, "config"), "\xff\xff\xff\xff")
-				n.cards = append(n.cards[:1:1], n.cards[2])
+				write(t, filepath.Join(n.roots.Sys, "devices/pci0000:00", n.gpus[1].pci, "config"), "\xff\xff\xff\xff")
+				n.gpus = append(n.gpus[:1:1], n.gpus[2])
 			},
 			"2 GPU-00000001 Gone OFF_BUS", // after the two that NVML counts
 		},
 		"not counted, but alive": {
-			func(_ *testing.T, n *node) { n.cards = append(n.cards[:1:1], n.cards[2]) },
+			func(_ *testing.T, n *node) { n.gpus = append(n.gpus[:1:1], n.gpus[2]) },
 			"fault GPU_NOT_COUNTED",
 		},
 		"never named": {
 			func(t *testing.T, n *node) {
-				n.cards[1].handle = nvml.ERROR_GPU_IS_LOST
-				write(t, filepath.Join(n.roots.Proc, "driver/nvidia/gpus", n.cards[1].pci, "information"),
+				n.gpus[1].handle = nvml.ERROR_GPU_IS_LOST
+				write(t, filepath.Join(n.roots.Proc, "driver/nvidia/gpus", n.gpus[1].pci, "information"),
 					"Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\nDevice Minor: \t 1\n")
 			},
 			"fault GPU_UNIDENTIFIED",
 		},
 		"excluded": {
 			func(t *testing.T, n *node) {
-				write(t, filepath.Join(n.roots.Proc, "driver/nvidia/gpus", n.cards[1].pci, "information"),
-					"GPU UUID: \t "+n.cards[1].UUID+"\nDevice Minor: \t 1\nGPU Excluded:\t Yes\n")
-				n.cards = append(n.cards[:1:1], n.cards[2])
+				write(t, filepath.Join(n.roots.Proc, "driver/nvidia/gpus", n.gpus[1].pci, "information"),
+					"GPU UUID: \t "+n.gpus[1].UUID+"\nDevice Minor: \t 1\nGPU Excluded:\t Yes\n")
+				n.gpus = append(n.gpus[:1:1], n.gpus[2])
 			},
 			"",
 		},
@@ -292,74 +291,74 @@ func TestLostCardOfANewProcess(t *testing.T) {
 			snapshot := scan(t, n.adapter())
 			var got []string
 			well := 0
-			for _, card := range snapshot.GPUs {
-				if card.Health.State == "" {
+			for _, g := range snapshot.GPUs {
+				if g.Health.State == "" {
 					well++
 					continue
 				}
-				got = append(got, fmt.Sprintf("%d %.12s %s %s", card.Index, card.UUID, card.Health.State, card.Health.Causes[0].Code))
+				got = append(got, fmt.Sprintf("%d %.12s %s %s", g.Index, g.UUID, g.Health.State, g.Health.Causes[0].Code))
 			}
 			for _, fault := range snapshot.Faults {
 				got = append(got, "fault "+fault.Code)
 			}
 			if diff := cmp.Diff(test.want, strings.Join(got, "; ")); diff != "" || well != 2 {
-				t.Errorf("%d cards are well, want 2; the rest (-want +got):\n%s", well, diff)
+				t.Errorf("%d GPUs are healthy, want 2; the rest (-want +got):\n%s", well, diff)
 			}
 		})
 	}
 }
 
-// TestRemovedAndAdded takes a card out of the machine and puts it back.
+// TestRemovedAndAdded takes a GPU out of the machine and puts it back.
 func TestRemovedAndAdded(t *testing.T) {
 	n := newNode(t, gpus.Multiple(3, gpus.A100_SXM4_40GB)...)
 	a := n.adapter()
 	before := scan(t, a)
-	all, taken := n.cards, n.cards[1]
+	all, taken := n.gpus, n.gpus[1]
 
-	n.cards = append(n.cards[:1:1], n.cards[2])
+	n.gpus = append(n.gpus[:1:1], n.gpus[2])
 	counted := scan(t, a)
 	if len(counted.GPUs) != 3 || counted.GPUs[2].UUID != gpu.UUID(taken.UUID) || counted.GPUs[2].Health.State != gpu.Gone {
-		t.Errorf("a card that NVML does not count while sysfs has it: got %+v; want it last, Gone", counted.GPUs)
+		t.Errorf("a GPU that NVML does not count while sysfs has it: got %+v; want it last, Gone", counted.GPUs)
 	}
 	n.pullOut(t, taken)
 	if got := scan(t, a); len(got.GPUs) != 2 || len(got.Topology) != 2 || len(got.Faults) != 0 {
-		t.Errorf("a card taken out: got %d cards, faults %v; want 2, none", len(got.GPUs), got.Faults)
+		t.Errorf("a GPU taken out: got %d GPUs, faults %v; want 2, none", len(got.GPUs), got.Faults)
 	}
-	n.cards = all
+	n.gpus = all
 	n.plugIn(t, taken, 0)
 	if diff := cmp.Diff(before, scan(t, a)); diff != "" {
-		t.Errorf("the card put back (-before +after):\n%s", diff)
+		t.Errorf("the GPU put back (-before +after):\n%s", diff)
 	}
 }
 
-// TestReplacedCard has another card in the same slot: the old one is gone for good.
-func TestReplacedCard(t *testing.T) {
+// TestReplacedGPU has another GPU in the same slot: the old one is no longer reported.
+func TestReplacedGPU(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
 	a := n.adapter()
 	scan(t, a)
-	n.cards[1].UUID = "GPU-new"
+	n.gpus[1].UUID = "GPU-new"
 	if got := scan(t, a); len(got.GPUs) != 2 || got.GPUs[1].UUID != "GPU-new" || len(got.Faults) != 0 {
-		t.Errorf("got %+v, faults %v; want the new card in place of the old", got.GPUs, got.Faults)
+		t.Errorf("got %+v, faults %v; want the new GPU in place of the old", got.GPUs, got.Faults)
 	}
 }
 
-// TestDriverComesAndGoes starts without a driver, and lets it go and come back.
+// TestDriverComesAndGoes starts without a driver, which is loaded, unloaded and loaded again.
 func TestDriverComesAndGoes(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
 	a := n.adapter()
-	expect := func(when string, cards int, state gpu.State, faults ...string) {
+	expect := func(when string, list int, state gpu.State, faults ...string) {
 		t.Helper()
 		got := scan(t, a)
 		var codes []string
 		for _, fault := range got.Faults {
 			codes = append(codes, fault.Code)
 		}
-		if diff := cmp.Diff(faults, codes); diff != "" || len(got.GPUs) != cards || len(got.Topology) != cards {
-			t.Errorf("%s: %d cards, want %d; faults (-want +got):\n%s", when, len(got.GPUs), cards, diff)
+		if diff := cmp.Diff(faults, codes); diff != "" || len(got.GPUs) != list || len(got.Topology) != list {
+			t.Errorf("%s: %d GPUs, want %d; faults (-want +got):\n%s", when, len(got.GPUs), list, diff)
 		}
-		for _, card := range got.GPUs {
-			if card.Health.State != state {
-				t.Errorf("%s: card %d is %q, want %q", when, card.Index, card.Health.State, state)
+		for _, g := range got.GPUs {
+			if g.Health.State != state {
+				t.Errorf("%s: GPU %d is %q, want %q", when, g.Index, g.Health.State, state)
 			}
 		}
 	}
@@ -372,26 +371,26 @@ func TestDriverComesAndGoes(t *testing.T) {
 	n.callReturn, n.initReturn = nvml.SUCCESS, nvml.ERROR_DRIVER_NOT_LOADED
 	expect("still gone", 2, gpu.Gone, "DRIVER_MISSING")
 	n.initReturn = nvml.SUCCESS
-	n.library.DriverVersion, n.cards[0].Config.Name = "590.1", "another name for it"
+	n.library.DriverVersion, n.gpus[0].Config.Name = "590.1", "another name for it"
 	expect("back", 2, "")
 	if got := scan(t, a); got.Vendor(gpu.NVIDIA).Driver.Version != "590.1" || got.GPUs[0].Product != "another name for it" {
 		t.Errorf("driver %s says %q; want what the new driver says", got.Vendor(gpu.NVIDIA).Driver.Version, got.GPUs[0].Product)
 	}
-	n.cards[1].broken = nvml.ERROR_UNINITIALIZED
+	n.gpus[1].broken = nvml.ERROR_UNINITIALIZED
 	expect("gone in the middle", 2, gpu.Gone, "DRIVER_MISSING")
-	n.cards[1].broken = nvml.SUCCESS
-	n.pullOut(t, n.cards[0])
+	n.gpus[1].broken = nvml.SUCCESS
+	n.pullOut(t, n.gpus[0])
 	n.initReturn = nvml.ERROR_DRIVER_NOT_LOADED
-	expect("a card taken out meanwhile", 1, gpu.Gone, "DRIVER_MISSING")
+	expect("a GPU removed meanwhile", 1, gpu.Gone, "DRIVER_MISSING")
 	if inits, ends := len(n.library.InitCalls()), len(n.library.ShutdownCalls()); inits != 5 || ends != 2 {
 		t.Errorf("%d Init, %d Shutdown; want 5 (2 of them without success) and 2", inits, ends)
 	}
 }
 
-// TestSteadyScanIsCheap counts what a scan costs once everything is known.
+// TestSteadyScanIsCheap counts the calls of a scan once all fixed values were read.
 func TestSteadyScanIsCheap(t *testing.T) {
 	n := newNode(t, gpus.Multiple(8, gpus.A100_SXM4_40GB)...)
-	onSwitches(12, n.cards...)
+	onSwitches(12, n.gpus...)
 	a := n.adapter()
 	scan(t, a)
 	first := n.calls()
@@ -419,27 +418,27 @@ func TestSteadyScanIsCheap(t *testing.T) {
 		"GetRemappedRows", "GetTotalEccErrors", "GetTemperature", "GetCurrentClocksThrottleReasons", "GetFieldValues", "GetGpuFabricInfo",
 	} {
 		if steady[name] != 8 {
-			t.Errorf("a steady scan calls %s %d times; want once for each card", name, steady[name])
+			t.Errorf("a steady scan calls %s %d times; want once for each GPU", name, steady[name])
 		}
 	}
 	if got := total(steady); got > 8*30 {
-		t.Errorf("a steady scan makes %d calls; want at most 30 for each card", got)
+		t.Errorf("a steady scan makes %d calls; want at most 30 for each GPU", got)
 	}
-	// A link that goes down is seen, and asks no pair again.
-	n.cards[3].links[0].down = true
+	// A link that goes down is found, without further calls for pairs.
+	n.gpus[3].links[0].down = true
 	if got := scan(t, a).Topology[0][3].Count; got != 11 {
 		t.Errorf("a link down: the pair has %d links; want 11", got)
 	}
 	if got := n.calls()["GetTopologyCommonAncestor"]; got != 28 {
 		t.Errorf("a link down: %d pairs asked in all; want still 28", got)
 	}
-	// A new card asks only its own pairs.
-	added := n.makeCard(8, gpus.A100_SXM4_40GB)
+	// A new GPU adds calls for its own pairs only.
+	added := n.makeGPU(8, gpus.A100_SXM4_40GB)
 	n.plugIn(t, added, 1)
-	n.cards = append(n.cards, added)
+	n.gpus = append(n.gpus, added)
 	scan(t, a)
 	if got := n.calls()["GetTopologyCommonAncestor"]; got != 28+8 {
-		t.Errorf("a card more: %d pairs asked in all; want 36", got)
+		t.Errorf("a GPU added: %d pairs asked in all; want 36", got)
 	}
 }
 
@@ -452,31 +451,31 @@ func TestScanEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestDoingNamesTheHungCall asks, from within a call, what the scan is doing.
+// TestDoingNamesTheHungCall calls Doing from within a call.
 func TestDoingNamesTheHungCall(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_SXM4_40GB)...)
 	var a *nvidia.Adapter
-	var card gpu.UUID
+	var g gpu.UUID
 	var call string
-	n.cards[1].Device.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
-		card, call = a.Doing()
+	n.gpus[1].Device.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
+		g, call = a.Doing()
 		return 0, nvml.SUCCESS
 	}
 	a = n.adapter()
 	scan(t, a)
-	if card != gpu.UUID(n.cards[1].UUID) || call != "nvmlDeviceGetTotalEccErrors" {
-		t.Errorf("Doing() = %q, %q; want the second card in nvmlDeviceGetTotalEccErrors", card, call)
+	if g != gpu.UUID(n.gpus[1].UUID) || call != "nvmlDeviceGetTotalEccErrors" {
+		t.Errorf("Doing() = %q, %q; want the second GPU in nvmlDeviceGetTotalEccErrors", g, call)
 	}
-	if card, call := a.Doing(); card != "" || call != "" {
-		t.Errorf("between scans Doing() = %q, %q; want nothing", card, call)
+	if g, call := a.Doing(); g != "" || call != "" {
+		t.Errorf("between scans Doing() = %q, %q; want nothing", g, call)
 	}
 }
 
-// BenchmarkScan8 is a steady scan of 8 switched cards over the mock, which keeps a record
-// of each call: the adapter's own cost is lower.
+// BenchmarkScan8 is a steady scan of 8 switched GPUs over the mock, which keeps a record of each call: the adapter's own cost
+// is lower.
 func BenchmarkScan8(b *testing.B) {
 	n := newNode(b, gpus.Multiple(8, gpus.A100_SXM4_40GB)...)
-	onSwitches(12, n.cards...)
+	onSwitches(12, n.gpus...)
 	a := n.adapter()
 	scan(b, a)
 	before := total(n.calls())

@@ -13,31 +13,31 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// session is one use of the driver, from Init to Shutdown. Handles and event sets
-// of one session mean nothing in the next. It ends when nobody is in a call of it any more; the next one may begin before that.
+// session is one use of the driver, from Init to Shutdown. Handles and event sets are valid in their session only. It ends when
+// its last call has returned; the next session may begin before that.
 type session struct {
 	number int
-	// users are those who are in calls, closing tells that there are to be no more; waiting are told of the end, after Shutdown.
-	// Adapter.mu guards all three.
+	// users are making calls, closing is true when no new ones may begin, and the channels of waiting are closed after
+	// Shutdown. Adapter.mu guards all three.
 	users   map[*user]struct{}
 	closing bool
 	waiting []chan struct{}
 	driver  gpu.Driver
-	// cudaAsked is true once the question for the CUDA version was answered.
+	// cudaAsked is true once the CUDA version was read.
 	cudaAsked bool
 	// symbols guards has.
 	symbols sync.Mutex
-	// has remembers which functions the loaded library exports.
+	// has caches which functions the loaded library exports.
 	has map[string]bool
 }
 
-// user is somebody who makes calls in a session.
+// user makes calls in a session.
 type user struct {
-	// doing is the call and the GPU that it is about ("" for the node).
-	doing func() (card gpu.UUID, call string)
+	// doing returns the call and the GPU that it is about ("" for the node).
+	doing func() (id gpu.UUID, call string)
 }
 
-// enter begins calls in a session; false when it is not the present one. Until leave is called the library stays loaded.
+// enter begins calls in a session; false when it is not the present one. The library stays loaded until leave is called.
 func (a *Adapter) enter(number int, doing func() (gpu.UUID, string)) (leave func(), ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,8 +58,8 @@ func (a *Adapter) enter(number int, doing func() (gpu.UUID, string)) (leave func
 	}, true
 }
 
-// detach ends the session for all who come after, and closes the library as soon as nobody is in a call of the session any more:
-// now, or by who leaves last.
+// detach ends the session for new calls, and closes the library when the last call of the session has returned: at once, or
+// when its last user leaves.
 func (a *Adapter) detach() {
 	a.watched.Store(nil)
 	a.mu.Lock()
@@ -83,7 +83,7 @@ func (a *Adapter) detach() {
 
 func (a *Adapter) shutDown(s *session) {
 	if ret := a.library.Shutdown(); ret != nvml.SUCCESS {
-		a.log.Debug("nvmlShutdown failed", "return", say(ret))
+		a.log.Debug("nvmlShutdown failed", "return", codeName(ret))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,15 +113,15 @@ func (a *Adapter) awaitClosed(ctx context.Context) error {
 	return nil
 }
 
-// keptOpenBy says which calls of a session have not returned.
+// keptOpenBy describes the calls of a session that have not returned.
 func (a *Adapter) keptOpenBy(s *session) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var calls []string
 	for u := range s.users {
-		card, call := u.doing()
-		if card != "" {
-			call += " of GPU " + string(card)
+		id, call := u.doing()
+		if id != "" {
+			call += " of GPU " + string(id)
 		}
 		calls = append(calls, call)
 	}
@@ -132,7 +132,7 @@ func (a *Adapter) keptOpenBy(s *session) string {
 	return strings.Join(calls, ", ") + " has not returned, and no GPU can be reset before it has"
 }
 
-// open makes sure that the library is loaded; otherwise it returns the call that failed.
+// open begins a session unless there is one. It returns the call that failed; nil when none did.
 func (a *Adapter) open() *failure {
 	if a.session != nil {
 		return nil
@@ -154,11 +154,11 @@ func (a *Adapter) open() *failure {
 	a.session, a.sessions = next, next.number
 	a.work.session = next
 	a.mu.Unlock()
-	a.log.Info("driver found", "version", version, "cuda", next.driver.CUDA.String())
+	a.log.Info("found driver", "version", version, "cuda", next.driver.CUDA.String())
 	return nil
 }
 
-// readCUDA asks for the driver's CUDA version until it is answered. The same driver has the version that it had before.
+// readCUDA reads the CUDA version of the driver until that succeeds. The same driver has the same version as before.
 func (a *Adapter) readCUDA(s *session) {
 	if s.cudaAsked {
 		return
@@ -168,7 +168,7 @@ func (a *Adapter) readCUDA(s *session) {
 	switch {
 	case ret == nvml.SUCCESS:
 		s.driver.CUDA = gpu.Version{Major: cuda / 1000, Minor: cuda % 1000 / 10}
-	case doubtful(ret):
+	case transient(ret):
 		if latest := a.latestDriver(); latest.Present() && latest.Version == s.driver.Version {
 			s.driver.CUDA = latest.CUDA
 		}
@@ -177,21 +177,20 @@ func (a *Adapter) readCUDA(s *session) {
 	s.cudaAsked = true
 }
 
-// forgetSession drops what means nothing in another session. What was learned of the GPUs may be different there (another
-// driver, another firmware), so only identities stay, and what to show until there are new answers.
+// forgetSession drops what is valid in one session only. The properties of the GPUs may be different in the next (another
+// driver, another firmware), so that only identities stay, and values to show until they are read again.
 func (a *Adapter) forgetSession() {
-	for _, m := range a.remembered {
-		m.void()
+	for _, m := range a.caches {
+		m.invalidate()
 	}
-	clear(a.cards)
+	clear(a.gpus)
 	clear(a.links)
 	a.formerPaths = maps.Clone(a.paths)
 	clear(a.paths)
-	clear(a.pulses)
+	clear(a.histories)
 }
 
-// exports tells whether the loaded library has a function. go-nvml ends the process
-// on a call of one that it has not.
+// exports reports whether the loaded library has a function. go-nvml ends the process on a call of a missing one.
 func (a *work) exports(symbol string) bool {
 	a.session.symbols.Lock()
 	defer a.session.symbols.Unlock()
@@ -204,7 +203,7 @@ func (a *work) exports(symbol string) bool {
 	return have
 }
 
-// driverMissing is the fault of a node whose driver does not answer, with the fix.
+// driverMissing returns the fault of a node whose driver does not answer, with the fix.
 func driverMissing(call string, ret nvml.Return) *gpu.Cause {
 	fix := "load the NVIDIA driver; it is found without a restart"
 	switch ret {
@@ -215,12 +214,12 @@ func driverMissing(call string, ret nvml.Return) *gpu.Cause {
 	case nvml.ERROR_NO_PERMISSION:
 		fix = "give this process access to /dev/nvidiactl"
 	}
-	cause := unstamped("DRIVER_MISSING", fmt.Sprintf("no NVIDIA driver answers: %s returned %s; %s", call, say(ret), fix))
+	cause := newCause("DRIVER_MISSING", fmt.Sprintf("no NVIDIA driver answers: %s returned %s; %s", call, codeName(ret), fix))
 	return &cause
 }
 
-// gone tells whether a return code means that the driver, not a card, went away.
-func gone(ret nvml.Return) bool {
+// driverGone reports whether a return code means that the driver, not a GPU, went away.
+func driverGone(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIBRARY_NOT_FOUND,
 		nvml.ERROR_LIB_RM_VERSION_MISMATCH:
@@ -229,7 +228,7 @@ func gone(ret nvml.Return) bool {
 	return false
 }
 
-// unsupported tells whether a return code means that there is nothing to know.
+// unsupported reports whether a return code means that there is no value to read.
 func unsupported(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT,

@@ -20,12 +20,12 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// anyLife leaves out of a comparison what changes all the time.
+// anyLife leaves GPU.Life out of a comparison, since it changes with each scan.
 func anyLife() cmp.Option {
 	return cmp.FilterValues(func(_, _ gpu.Life) bool { return true }, cmp.Ignore())
 }
 
-// machine makes a simulated machine and an adapter on it.
+// machine returns a simulated machine and an adapter on it.
 func machine(t testing.TB, profile string) (*sim.Machine, *nvidia.Adapter) {
 	t.Helper()
 	m, err := sim.Create(filepath.Join(t.TempDir(), "machine"), profile)
@@ -35,7 +35,7 @@ func machine(t testing.TB, profile string) (*sim.Machine, *nvidia.Adapter) {
 	return m, adapterOn(t, m)
 }
 
-// adapterOn is a new process's adapter.
+// adapterOn returns the adapter of a new process.
 func adapterOn(t testing.TB, m *sim.Machine) *nvidia.Adapter {
 	a := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: rootsOf(m)})
 	t.Cleanup(a.Close)
@@ -61,8 +61,8 @@ func clearFaults(t *testing.T, m *sim.Machine, ref string) {
 	}
 }
 
-// TestProfiles prints what a scan sees of each simulated machine. Regenerate with
-// go test ./internal/hardware/nvidia -run TestProfiles -rewrite.
+// TestProfiles prints the scan of each simulated machine. Regenerate with go test ./internal/hardware/nvidia -run TestProfiles
+// -rewrite.
 func TestProfiles(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -78,8 +78,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// describe prints a snapshot without what differs between machines: UUIDs, and device
-// nodes, which need root.
+// describe prints a snapshot without what differs between machines: UUIDs, and device nodes, which only root can create.
 func describe(s *gpu.Snapshot) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "driver %s, CUDA %s\n", s.Vendor(gpu.NVIDIA).Driver.Version, s.Vendor(gpu.NVIDIA).Driver.CUDA)
@@ -114,7 +113,7 @@ func describe(s *gpu.Snapshot) string {
 	return out.String()
 }
 
-// shape prints what a card can be partitioned into.
+// shape prints what a GPU can be partitioned into.
 func shape(g *gpu.GPU) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "  %#08x, %d memory and %d compute slices, mode needs reset %v\n",
@@ -126,8 +125,8 @@ func shape(g *gpu.GPU) string {
 	return out.String()
 }
 
-// TestSimulatedFaults breaks the second of eight cards in each way, looks at it from a
-// process that knew it before and from a new one, and repairs it.
+// TestSimulatedFaults injects each fault into the second of eight GPUs, scans it in a process that has scanned it before and in
+// a new one, and repairs it.
 func TestSimulatedFaults(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault    sim.Fault
@@ -156,15 +155,15 @@ func TestSimulatedFaults(t *testing.T) {
 			fault := test.fault
 			fault.GPU = string(victim)
 			inject(t, m, fault)
-			for who, adapter := range map[string]*nvidia.Adapter{"known": a, "new process": adapterOn(t, m)} {
+			for target, adapter := range map[string]*nvidia.Adapter{"known": a, "new process": adapterOn(t, m)} {
 				after := scan(t, adapter)
 				if got := verdict(after, victim); got != test.want {
-					t.Errorf("%s: got %q; want %q", who, got, test.want)
+					t.Errorf("%s: got %q; want %q", target, got, test.want)
 				}
-				if card := after.GPU(victim); card != nil && card.Health.Recovery != test.recovery {
-					t.Errorf("%s: recovery %q; want %q", who, card.Health.Recovery, test.recovery)
+				if g := after.GPU(victim); g != nil && g.Health.Recovery != test.recovery {
+					t.Errorf("%s: recovery %q; want %q", target, g.Health.Recovery, test.recovery)
 				}
-				others(t, who, before, after, victim)
+				others(t, target, before, after, victim)
 			}
 			clearFaults(t, m, string(victim))
 			if diff := cmp.Diff(before, scan(t, a), anyLife()); diff != "" {
@@ -175,40 +174,39 @@ func TestSimulatedFaults(t *testing.T) {
 }
 
 func verdict(s *gpu.Snapshot, id gpu.UUID) string {
-	card := s.GPU(id)
-	if card == nil {
+	g := s.GPU(id)
+	if g == nil {
 		return "removed"
 	}
-	text := string(card.Health.State)
-	for _, cause := range card.Health.Causes {
+	text := string(g.Health.State)
+	for _, cause := range g.Health.Causes {
 		text += " " + cause.Code
 	}
 	return text
 }
 
-// others checks that nothing changed for the cards that nothing happened to, but
-// their index, and their links to each other.
-func others(t *testing.T, who string, before, after *gpu.Snapshot, victim gpu.UUID) {
+// others checks that the other GPUs have not changed, but for their index, nor the links between them.
+func others(t *testing.T, target string, before, after *gpu.Snapshot, victim gpu.UUID) {
 	t.Helper()
 	if len(after.Faults) > 0 {
-		t.Errorf("%s: faults %v; want none", who, after.Faults)
+		t.Errorf("%s: faults %v; want none", target, after.Faults)
 	}
 	at := map[gpu.UUID]int{}
-	for i, card := range after.GPUs {
-		at[card.UUID] = i
+	for i, g := range after.GPUs {
+		at[g.UUID] = i
 	}
-	for i, card := range before.GPUs {
-		if card.UUID == victim {
+	for i, g := range before.GPUs {
+		if g.UUID == victim {
 			continue
 		}
-		now := *after.GPU(card.UUID)
-		now.Index = card.Index
-		if diff := cmp.Diff(card, now, anyLife()); diff != "" {
-			t.Errorf("%s: another card changed (-before +after):\n%s", who, diff)
+		now := *after.GPU(g.UUID)
+		now.Index = g.Index
+		if diff := cmp.Diff(g, now, anyLife()); diff != "" {
+			t.Errorf("%s: another GPU changed (-before +after):\n%s", target, diff)
 		}
 		for j, peer := range before.GPUs {
-			if peer.UUID != victim && before.Topology[i][j] != after.Topology[at[card.UUID]][at[peer.UUID]] {
-				t.Errorf("%s: the link %d-%d changed to %v", who, i, j, after.Topology[at[card.UUID]][at[peer.UUID]])
+			if peer.UUID != victim && before.Topology[i][j] != after.Topology[at[g.UUID]][at[peer.UUID]] {
+				t.Errorf("%s: the link %d-%d changed to %v", target, i, j, after.Topology[at[g.UUID]][at[peer.UUID]])
 			}
 		}
 	}
@@ -239,11 +237,11 @@ func TestSimulatedDriverGoneAndBack(t *testing.T) {
 	for range 2 {
 		gone := scan(t, a)
 		if len(gone.GPUs) != 4 || gone.DriverPresent() || len(gone.Faults) != 1 || gone.Faults[0].Code != "DRIVER_MISSING" {
-			t.Errorf("driver gone: %d cards, driver %q, faults %v; want 4 Gone, none, DRIVER_MISSING", len(gone.GPUs), gone.Vendor(gpu.NVIDIA).Driver.Version, gone.Faults)
+			t.Errorf("driver gone: %d GPUs, driver %q, faults %v; want 4 Gone, none, DRIVER_MISSING", len(gone.GPUs), gone.Vendor(gpu.NVIDIA).Driver.Version, gone.Faults)
 		}
 	}
 	if fresh := scan(t, adapterOn(t, m)); len(fresh.GPUs) != 0 || len(fresh.Faults) != 1 {
-		t.Errorf("a new process without driver: %d cards, faults %v; want 0, DRIVER_MISSING", len(fresh.GPUs), fresh.Faults)
+		t.Errorf("a new process without driver: %d GPUs, faults %v; want 0, DRIVER_MISSING", len(fresh.GPUs), fresh.Faults)
 	}
 	clearFaults(t, m, sim.ClearDriver)
 	if diff := cmp.Diff(before, scan(t, a), anyLife()); diff != "" {
@@ -270,7 +268,7 @@ func TestSimulatedEvents(t *testing.T) {
 			}
 		})
 	}
-	// When the watches have registered is not to be seen from here: repeat until both saw one.
+	// The test cannot see when the watches have registered: repeat until both reported one.
 	victim := ids.GPUs[5].UUID
 	for _, events := range watches {
 		for seen := false; !seen; {
@@ -289,7 +287,7 @@ func TestSimulatedEvents(t *testing.T) {
 	}
 }
 
-// TestSimulatedHang hangs one call on one card; Doing names both while it hangs.
+// TestSimulatedHang hangs one call on one GPU; Doing names both while it hangs.
 func TestSimulatedHang(t *testing.T) {
 	m, a := machine(t, "t4x4")
 	victim := scan(t, a).GPUs[2].UUID
@@ -304,14 +302,14 @@ func TestSimulatedHang(t *testing.T) {
 	}()
 	give := time.After(time.Minute)
 	for call := ""; call != "nvmlDeviceGetTotalEccErrors"; {
-		var card gpu.UUID
-		card, call = a.Doing()
-		if call == "nvmlDeviceGetTotalEccErrors" && card != victim {
-			call = "" // on its way through the others
+		var g gpu.UUID
+		g, call = a.Doing()
+		if call == "nvmlDeviceGetTotalEccErrors" && g != victim {
+			call = "" // it is reading the others
 		}
 		select {
 		case <-give:
-			t.Fatalf("Doing() = %q, %q after a minute; want the hung call", card, call)
+			t.Fatalf("Doing() = %q, %q after a minute; want the hung call", g, call)
 		case <-done:
 			t.Fatal("the scan did not hang")
 		default:
@@ -319,12 +317,12 @@ func TestSimulatedHang(t *testing.T) {
 	}
 	clearFaults(t, m, string(victim))
 	if got := <-done; len(got.GPUs) != 4 || len(got.GPUs[2].Health.Causes) != 0 {
-		t.Errorf("after the hang: %+v; want four cards that are well", got.GPUs)
+		t.Errorf("after the hang: %+v; want four healthy GPUs", got.GPUs)
 	}
 }
 
-// TestSimulatedMIG partitions a card behind the adapter's back and takes it all away
-// again; a running adapter follows.
+// TestSimulatedMIG partitions a GPU without the adapter and removes all instances again; the scans of a running adapter show
+// it.
 func TestSimulatedMIG(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	before := scan(t, a)
@@ -376,8 +374,7 @@ func TestSimulatedMIG(t *testing.T) {
 	}
 }
 
-// TestSimulatedNodes compares the nodes found with the machine's numbers; without root
-// there are none to find.
+// TestSimulatedNodes compares the nodes found with the machine's numbers; only root can create nodes.
 func TestSimulatedNodes(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	show, err := m.Show()
@@ -391,7 +388,7 @@ func TestSimulatedNodes(t *testing.T) {
 	for _, g := range s.GPUs {
 		want := fmt.Sprintf("/dev/nvidia%d", g.Minor)
 		if len(g.Nodes) != 3 || g.Nodes[0].Path != want || g.Nodes[0].Major != show.Majors.NVIDIA || g.Nodes[0].HostPath != filepath.Join(m.Root(), want) {
-			t.Errorf("card %d has %+v; want %s with major %d and two DRM nodes", g.Index, g.Nodes, want, show.Majors.NVIDIA)
+			t.Errorf("GPU %d has %+v; want %s with major %d and two DRM nodes", g.Index, g.Nodes, want, show.Majors.NVIDIA)
 		}
 	}
 	if len(s.Vendor(gpu.NVIDIA).Shared) != 4 {

@@ -10,10 +10,10 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/bound"
 )
 
-// Suspend closes the driver until resume is called: a GPU cannot be reset while any program has it open, this one
-// included. Until then Scan says what the last scan said, and Watch reads the kernel's log alone. It waits for the calls that
-// are under way, as long as ctx lets it, and then names the GPU and the call that has not returned: scans go on, in another
-// session, and each Suspend fails until that call has returned.
+// Suspend closes the driver until resume is called: a GPU cannot be reset while any program has it open, this one included.
+// Until then Scan returns the result of the last scan, and Watch reads the kernel log alone. Suspend waits until ctx ends for
+// the calls that are under way. Its error names the GPU and the call that has not returned: scans continue in another session
+// then, and each Suspend fails until that call has returned.
 func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("close the driver: %w", err)
@@ -21,15 +21,15 @@ func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 	select {
 	case a.scan <- struct{}{}:
 	case <-ctx.Done():
-		card, call := a.Doing()
-		return nil, fmt.Errorf("close the driver: the scan has not returned from %s (GPU %q): %w", call, card, ctx.Err())
+		id, call := a.Doing()
+		return nil, fmt.Errorf("close the driver: the scan has not returned from %s (GPU %q): %w", call, id, ctx.Err())
 	}
 	defer func() { <-a.scan }()
-	a.closedByUs.Store(true) // before the session ends, so that the watch does not take it for the driver's end
+	a.closedByUs.Store(true) // before the session ends, so that the watch does not report that the driver went away
 	defer func() { a.closedByUs.Store(a.suspended > 0) }()
 	err = a.awaitClosed(ctx) // a call of an earlier session keeps the driver open too
 	if err == nil {
-		// The end of the library may hang as any call.
+		// nvmlShutdown may hang too.
 		detached := bound.Start(func() (struct{}, error) { a.detach(); return struct{}{}, nil })
 		if detached.Wait(ctx) {
 			err = a.awaitClosed(ctx)
@@ -54,8 +54,8 @@ func (a *Adapter) Suspend(ctx context.Context) (resume func(), err error) {
 	}), nil
 }
 
-// whileSuspended is the answer to a scan that must not open the driver; nil when it may. It needs the
-// token of scan, and gives it away while it waits.
+// whileSuspended returns the result of a scan while the adapter is suspended; nil when it is not. The caller holds the token of
+// scan, which is released during the wait.
 func (a *Adapter) whileSuspended(ctx context.Context) (*gpu.Snapshot, error) {
 	for a.suspended > 0 {
 		if a.latest != nil {
@@ -77,7 +77,7 @@ func (a *Adapter) whileSuspended(ctx context.Context) (*gpu.Snapshot, error) {
 	return nil, nil
 }
 
-// unread is what an earlier scan said, marked as no news.
+// unread returns the result of an earlier scan, marked as partial.
 func unread(latest *gpu.Snapshot) *gpu.Snapshot {
 	out := *latest
 	out.GPUs = slices.Clone(latest.GPUs)

@@ -19,7 +19,7 @@ func pairOf(a, b gpu.PCIAddress) pair {
 	return pair{a, b}
 }
 
-// topologyNode is everything of a card that the topology depends on.
+// topologyNode is what the topology depends on, of one GPU.
 type topologyNode struct {
 	uuid    gpu.UUID
 	pci     gpu.PCIAddress
@@ -34,17 +34,16 @@ func (n topologyNode) equal(m topologyNode) bool {
 		n.clique == m.clique && n.links.equal(m.links)
 }
 
-// topologyMemo is a topology with what it was computed from.
-type topologyMemo struct {
+// cachedTopology is a topology with its inputs.
+type cachedTopology struct {
 	nodes    []topologyNode
 	topology gpu.Topology
 }
 
-// topology is the matrix of the cards, computed only when something it depends on
-// changed; snapshots share it.
-func (a *Adapter) topology(cards []*card) gpu.Topology {
-	nodes := make([]topologyNode, len(cards))
-	for i, c := range cards {
+// topology returns the matrix of links. It is computed when its inputs have changed; snapshots share it.
+func (a *Adapter) topology(gpus []*scannedGPU) gpu.Topology {
+	nodes := make([]topologyNode, len(gpus))
+	for i, c := range gpus {
 		nodes[i] = topologyNode{
 			uuid: c.gpu.UUID, pci: c.gpu.PCI, answers: c.device != nil,
 			numa: c.gpu.NUMANode, clique: c.gpu.Clique, links: c.links,
@@ -53,37 +52,37 @@ func (a *Adapter) topology(cards []*card) gpu.Topology {
 	if a.last.topology != nil && slices.EqualFunc(a.last.nodes, nodes, topologyNode.equal) {
 		return a.last.topology
 	}
-	topology := gpu.NewTopology(len(cards))
+	topology := gpu.NewTopology(len(gpus))
 	final := true
-	for i := range cards {
+	for i := range gpus {
 		for j := range i {
 			link := gpu.Link{}
-			if link.Count, link.Switched = joined(nodes[i], nodes[j]); link.Count > 0 {
+			if link.Count, link.Switched = linksBetween(nodes[i], nodes[j]); link.Count > 0 {
 				link.Kind = gpu.LinkNVLink
 			}
-			path, sure := a.path(cards[i], cards[j])
+			path, sure := a.path(gpus[i], gpus[j])
 			link.Path = path
 			final = final && sure
 			topology.Set(i, j, link)
 		}
 	}
-	a.last = topologyMemo{}
+	a.last = cachedTopology{}
 	if final {
-		a.last = topologyMemo{nodes, topology}
+		a.last = cachedTopology{nodes, topology}
 	}
 	return topology
 }
 
-// path is how two cards are joined by PCIe: what NVML said once, else what sysfs
-// shows. sure is false when NVML may answer better the next time.
-func (a *Adapter) path(x, y *card) (path gpu.PCIPath, sure bool) {
+// path returns the PCIe path between two GPUs: from NVML, read once, otherwise from sysfs. sure is false after a transient
+// error of NVML.
+func (a *Adapter) path(x, y *scannedGPU) (path gpu.PCIPath, sure bool) {
 	key := pairOf(x.gpu.PCI, y.gpu.PCI)
 	if path, ok := a.paths[key]; ok {
 		return path, true
 	}
 	guess := commonAncestor(a.sys.pciChain(x.gpu.PCI), a.sys.pciChain(y.gpu.PCI), x.gpu.NUMANode, y.gpu.NUMANode)
 	if x.device == nil || y.device == nil {
-		return guess, true // asked again when both answer, since the memo depends on it
+		return guess, true // read again when both answer, which is an input of the cached topology
 	}
 	a.at(x.gpu.UUID, "nvmlDeviceGetTopologyCommonAncestor")
 	level, ret := x.device.GetTopologyCommonAncestor(y.device)
@@ -96,8 +95,8 @@ func (a *Adapter) path(x, y *card) (path gpu.PCIPath, sure bool) {
 		if before, ok := a.formerPaths[key]; ok {
 			guess = before
 		}
-		d := doubt{why: failure{call: "nvmlDeviceGetTopologyCommonAncestor", ret: ret}, kept: true}
-		x.gpu.Health.Causes = append(withoutDoubts(x.gpu.Health.Causes), causesOf(append(x.doubts, d))...)
+		d := missingAnswer{why: failure{call: "nvmlDeviceGetTopologyCommonAncestor", ret: ret}, kept: true}
+		x.gpu.Health.Causes = append(withoutReadFailures(x.gpu.Health.Causes), readFailures(append(x.missingAnswers, d))...)
 		return guess, false
 	}
 	a.paths[key] = path
@@ -122,8 +121,8 @@ func pathOf(level nvml.GpuTopologyLevel) gpu.PCIPath {
 	return gpu.PathUnknown
 }
 
-// pciChain is the way from the host bridge down to a device, as in
-// [pci0000:16 0000:16:01.0 0000:17:00.0]; nil when sysfs does not show it.
+// pciChain returns the devices from the host bridge down to a device, as in [pci0000:16 0000:16:01.0 0000:17:00.0]; nil when
+// sysfs does not have it.
 func (t tree) pciChain(address gpu.PCIAddress) []string {
 	steps := strings.Split(t.readlink(pciFolder(address)), "/")
 	at := slices.IndexFunc(steps, func(step string) bool { return strings.HasPrefix(step, "pci") && strings.Contains(step, ":") })
@@ -133,9 +132,8 @@ func (t tree) pciChain(address gpu.PCIAddress) []string {
 	return steps[at:]
 }
 
-// commonAncestor measures two chains the way NVML does. Without a common host bridge
-// the NUMA nodes decide; where the kernel does not know those either, the answer is the
-// farthest, so that nothing is promised.
+// commonAncestor compares two chains as NVML does. Without a common host bridge the NUMA nodes decide; where those are unknown
+// too, the result is the largest distance.
 func commonAncestor(x, y []string, numaX, numaY int) gpu.PCIPath {
 	shared := 0
 	for shared < min(len(x), len(y)) && x[shared] == y[shared] {

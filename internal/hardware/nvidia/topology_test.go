@@ -50,8 +50,8 @@ func TestTopology(t *testing.T) {
 		"switched, one with fewer links": {
 			gpus.Multiple(3, gpus.A100_SXM4_40GB),
 			func(_ *testing.T, n *node) {
-				onSwitches(12, n.cards...)
-				n.cards[2].links[3].down = true
+				onSwitches(12, n.gpus...)
+				n.gpus[2].links[3].down = true
 			},
 			`X NV12* NV11*
 			 NV12* X NV11*
@@ -59,7 +59,7 @@ func TestTopology(t *testing.T) {
 		},
 		"mixed: the last is on no fabric": {
 			gpus.Multiple(3, gpus.A100_SXM4_40GB),
-			func(_ *testing.T, n *node) { onSwitches(12, n.cards[:2]...) },
+			func(_ *testing.T, n *node) { onSwitches(12, n.gpus[:2]...) },
 			`X NV12* SYS
 			 NV12* X SYS
 			 SYS SYS X`,
@@ -67,7 +67,7 @@ func TestTopology(t *testing.T) {
 		"cube mesh: unequal direct links": {
 			gpus.Multiple(3, gpus.A100_SXM4_40GB),
 			func(_ *testing.T, n *node) {
-				a, b, c := n.cards[0], n.cards[1], n.cards[2]
+				a, b, c := n.gpus[0], n.gpus[1], n.gpus[2]
 				a.links = []fakeLink{{to: b.pci}, {to: b.pci}, {to: c.pci}}
 				b.links = []fakeLink{{to: a.pci}, {to: a.pci}}
 				c.links = []fakeLink{{to: a.pci}}
@@ -79,8 +79,8 @@ func TestTopology(t *testing.T) {
 		"a link that one end calls down": {
 			gpus.Multiple(2, gpus.A100_SXM4_40GB),
 			func(_ *testing.T, n *node) {
-				n.cards[0].links = []fakeLink{{to: n.cards[1].pci}, {to: n.cards[1].pci}}
-				n.cards[1].links = []fakeLink{{to: n.cards[0].pci}, {to: n.cards[0].pci, down: true}}
+				n.gpus[0].links = []fakeLink{{to: n.gpus[1].pci}, {to: n.gpus[1].pci}}
+				n.gpus[1].links = []fakeLink{{to: n.gpus[0].pci}, {to: n.gpus[0].pci, down: true}}
 			},
 			`X NV1
 			 NV1 X`,
@@ -89,7 +89,7 @@ func TestTopology(t *testing.T) {
 			gpus.Multiple(2, gpus.A100_SXM4_40GB),
 			func(t *testing.T, n *node) {
 				write(t, filepath.Join(n.roots.Sys, "bus/pci/devices/0000:c0:00.0/class"), "0x068000\n")
-				for _, c := range n.cards {
+				for _, c := range n.gpus {
 					c.links = []fakeLink{{to: "0000:c0:00.0", untyped: true}}
 				}
 			},
@@ -99,8 +99,8 @@ func TestTopology(t *testing.T) {
 		"two cliques do not reach each other": {
 			gpus.Multiple(3, gpus.H100_SXM5_80GB),
 			func(_ *testing.T, n *node) {
-				onSwitches(18, n.cards...)
-				for i, c := range n.cards {
+				onSwitches(18, n.gpus...)
+				for i, c := range n.gpus {
 					c.fabric = nvml.GpuFabricInfo{State: nvml.GPU_FABRIC_STATE_COMPLETED, ClusterUuid: [16]uint8{1}, CliqueId: uint32(i / 2)}
 				}
 			},
@@ -108,11 +108,11 @@ func TestTopology(t *testing.T) {
 			 NV18* X SYS
 			 SYS SYS X`,
 		},
-		"a lost card has no links": {
+		"a lost GPU has no links": {
 			gpus.Multiple(2, gpus.A100_SXM4_40GB),
 			func(_ *testing.T, n *node) {
-				onSwitches(12, n.cards...)
-				n.cards[1].broken = nvml.ERROR_GPU_IS_LOST
+				onSwitches(12, n.gpus...)
+				n.gpus[1].broken = nvml.ERROR_GPU_IS_LOST
 			},
 			`X PHB
 			 PHB X`, // from sysfs: one host bridge
@@ -120,7 +120,7 @@ func TestTopology(t *testing.T) {
 		"PCIe levels": {
 			gpus.Multiple(4, gpus.A100_PCIE_40GB),
 			func(_ *testing.T, n *node) {
-				n.ancestor = func(x, y *fakeCard) (nvml.GpuTopologyLevel, nvml.Return) {
+				n.ancestor = func(x, y *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return) {
 					level := map[int]nvml.GpuTopologyLevel{
 						1: nvml.TOPOLOGY_SINGLE, 2: nvml.TOPOLOGY_MULTIPLE, 3: nvml.TOPOLOGY_HOSTBRIDGE,
 						4: nvml.TOPOLOGY_NODE, 5: nvml.TOPOLOGY_INTERNAL, 0: nvml.TOPOLOGY_SYSTEM,
@@ -145,7 +145,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestPathFromSysfs has an NVML that does not know the PCIe tree.
+// TestPathFromSysfs has an NVML that does not report the PCIe tree.
 func TestPathFromSysfs(t *testing.T) {
 	for name, test := range map[string]struct {
 		chains [2]string
@@ -170,8 +170,8 @@ func TestPathFromSysfs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, gpus.Multiple(2, gpus.A100_PCIE_40GB)...)
-			n.ancestor = func(_, _ *fakeCard) (nvml.GpuTopologyLevel, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
-			for i, c := range n.cards {
+			n.ancestor = func(_, _ *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+			for i, c := range n.gpus {
 				at := filepath.Join(test.chains[i], c.pci)
 				write(t, filepath.Join(n.roots.Sys, "devices", at, "numa_node"), test.numa[i]+"\n")
 				link := filepath.Join(n.roots.Sys, "bus/pci/devices", c.pci)
@@ -189,11 +189,11 @@ func TestPathFromSysfs(t *testing.T) {
 	}
 }
 
-// TestPathIsAskedAgainAfterTrouble does not keep a guess made while NVML was in trouble.
-func TestPathIsAskedAgainAfterTrouble(t *testing.T) {
+// TestPathIsReadAgain: a path from sysfs is not kept after a transient error of NVML.
+func TestPathIsReadAgain(t *testing.T) {
 	n := newNode(t, gpus.Multiple(2, gpus.A100_PCIE_40GB)...)
 	answer := nvml.ERROR_UNKNOWN
-	n.ancestor = func(_, _ *fakeCard) (nvml.GpuTopologyLevel, nvml.Return) { return nvml.TOPOLOGY_SINGLE, answer }
+	n.ancestor = func(_, _ *fakeGPU) (nvml.GpuTopologyLevel, nvml.Return) { return nvml.TOPOLOGY_SINGLE, answer }
 	a := n.adapter()
 	if got := scan(t, a).Topology[0][1].Path; got != gpu.PathHostBridge {
 		t.Errorf("in trouble: got %s; want PHB from sysfs", got.Letters())

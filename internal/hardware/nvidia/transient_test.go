@@ -44,8 +44,8 @@ func partitioned(t testing.TB, profile string) (*sim.Machine, string) {
 	return m, string(id)
 }
 
-// scene is a snapshot without the causes that missing answers add; only they may be added.
-func scene(s *gpu.Snapshot) gpu.Snapshot {
+// withoutMissing returns a snapshot without the causes that failed calls add; only they may be added.
+func withoutMissing(s *gpu.Snapshot) gpu.Snapshot {
 	out := *s
 	out.GPUs = slices.Clone(s.GPUs)
 	for i := range out.GPUs {
@@ -62,7 +62,7 @@ func scene(s *gpu.Snapshot) gpu.Snapshot {
 	return out
 }
 
-// perScan is how many calls a scan makes, those about a GPU and those of the library together.
+// perScan returns how many calls a scan makes, those about a GPU and those of the library together.
 func perScan(t *testing.T, m *sim.Machine) (first, later int) {
 	t.Helper()
 	library := m.NVML()
@@ -81,12 +81,12 @@ func perScan(t *testing.T, m *sim.Machine) (first, later int) {
 	return first, count() - first
 }
 
-// errorKinds are what a driver answers for a moment.
+// errorKinds returns transient error codes.
 func errorKinds() []string {
 	return []string{"UNKNOWN", "TIMEOUT", "NOT_READY", "IN_USE", "GPU_IS_LOST"}
 }
 
-// TestOneFailedCall fails each call of a scan once, in each way. The snapshot says what the one before said, with causes added.
+// TestOneFailedCall fails each call of a scan once, with each code. The snapshot equals the one before, with causes added.
 func TestOneFailedCall(t *testing.T) {
 	for _, profile := range []string{"a100x8-40g", "h100x8"} {
 		t.Run(profile, func(t *testing.T) {
@@ -95,20 +95,20 @@ func TestOneFailedCall(t *testing.T) {
 			a := adapterOn(t, m)
 			scan(t, a)
 			before := scan(t, a)
-			want := scene(before)
+			want := withoutMissing(before)
 			tried := 0
 			for _, kind := range errorKinds() {
 				for skip := range calls {
 					inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: sim.AllCalls, Error: kind, Times: 1, Skip: skip}})
 					got := scan(t, a)
-					if diff := cmp.Diff(want, scene(got)); diff != "" {
+					if diff := cmp.Diff(want, withoutMissing(got)); diff != "" {
 						t.Fatalf("call %d returned %s (-before +during):\n%s", skip, kind, diff)
 					}
 					if !healthy(got, id) {
 						t.Fatalf("call %d returned %s: %+v", skip, kind, got.GPU(gpu.UUID(id)).Health)
 					}
 					if cmp.Equal(before, got) && kind == "UNKNOWN" {
-						calls = skip // a scan asks the GPU no more than that
+						calls = skip // a scan makes no further calls about the GPU
 						break
 					}
 					tried++
@@ -126,12 +126,12 @@ func TestOneFailedCall(t *testing.T) {
 	}
 }
 
-// healthy tells whether missing answers alone keep no GPU from being given out.
+// healthy reports whether the GPU can be allocated in spite of failed calls.
 func healthy(s *gpu.Snapshot, id string) bool {
 	return !slices.ContainsFunc(s.GPU(gpu.UUID(id)).Health.Causes, func(c gpu.Cause) bool { return c.Code == "GPU_UNREADABLE" })
 }
 
-// clearTransients takes the failing calls back and leaves the memory error.
+// clearTransients clears the failing calls and leaves the memory error.
 func clearTransients(t *testing.T, m *sim.Machine, id string) {
 	t.Helper()
 	clearFaults(t, m, id)
@@ -153,7 +153,7 @@ func TestOneFailedCallOfTheLibrary(t *testing.T) {
 				resume()
 				inject(t, m, sim.Fault{Transient: sim.TransientError{Call: call, Error: kind, Times: 1}})
 				got := scan(t, a)
-				if diff := cmp.Diff(scene(before), scene(got)); diff != "" {
+				if diff := cmp.Diff(withoutMissing(before), withoutMissing(got)); diff != "" {
 					t.Errorf("(-before +during):\n%s", diff)
 				}
 				if got.GPU(gpu.UUID(id)).Health.State == gpu.Gone {
@@ -168,8 +168,8 @@ func TestOneFailedCallOfTheLibrary(t *testing.T) {
 	}
 }
 
-// TestFirstScanFails fails each call of the first scan of a process once: a partitioned GPU is never said to be a whole one,
-// and the next scan is right.
+// TestFirstScanFails fails each call of the first scan of a process once: a partitioned GPU is never reported as unpartitioned,
+// and the next scan is correct.
 func TestFirstScanFails(t *testing.T) {
 	for _, kind := range []string{"UNKNOWN", "GPU_IS_LOST"} {
 		m, id := partitioned(t, "a100x8-40g")
@@ -179,23 +179,23 @@ func TestFirstScanFails(t *testing.T) {
 			inject(t, m, sim.Fault{GPU: id, Transient: sim.TransientError{Call: sim.AllCalls, Error: kind, Times: 1, Skip: skip}})
 			a := adapterOn(t, m)
 			got := scan(t, a)
-			card := got.GPU(gpu.UUID(id))
-			whole := card != nil && !card.MIG.Unknown && !card.MIG.Unsure && (!card.MIG.Enabled || len(card.MIG.Devices) != len(want.GPUs[0].MIG.Devices))
+			g := got.GPU(gpu.UUID(id))
+			whole := g != nil && !g.MIG.Unknown && !g.MIG.Unsure && (!g.MIG.Enabled || len(g.MIG.Devices) != len(want.GPUs[0].MIG.Devices))
 			if whole {
-				t.Fatalf("call %d returned %s: the GPU is said to be %+v", skip, kind, card.MIG)
+				t.Fatalf("call %d returned %s: the GPU is said to be %+v", skip, kind, g.MIG)
 			}
 			if cmp.Equal(want, got) && kind == "UNKNOWN" {
 				clearTransients(t, m, id)
 				break
 			}
-			if card != nil && card.MIG.Unsure && !card.MIG.Enabled && !card.MIG.Unknown {
-				t.Fatalf("call %d returned %s: nothing says that the GPU may not be whole: %+v", skip, kind, card.MIG)
+			if g != nil && g.MIG.Unsure && !g.MIG.Enabled && !g.MIG.Unknown {
+				t.Fatalf("call %d returned %s: nothing says that the GPU may not be whole: %+v", skip, kind, g.MIG)
 			}
-			complete := card != nil && len(card.MIG.Devices) == len(want.GPUs[0].MIG.Devices)
-			if card != nil && card.MIG.Unsure && !complete && healthy(got, id) {
-				t.Fatalf("call %d returned %s: the GPU's partition is not known, and it is given out: %+v", skip, kind, card.Health)
+			complete := g != nil && len(g.MIG.Devices) == len(want.GPUs[0].MIG.Devices)
+			if g != nil && g.MIG.Unsure && !complete && healthy(got, id) {
+				t.Fatalf("call %d returned %s: the GPU's partition is not known, and it is allocated: %+v", skip, kind, g.Health)
 			}
-			if diff := cmp.Diff(scene(want), scene(scan(t, a))); diff != "" {
+			if diff := cmp.Diff(withoutMissing(want), withoutMissing(scan(t, a))); diff != "" {
 				t.Fatalf("the scan after call %d returned %s (-want +got):\n%s", skip, kind, diff)
 			}
 			a.Close()
@@ -204,14 +204,14 @@ func TestFirstScanFails(t *testing.T) {
 	}
 }
 
-// TestUnreadable: three scans in a row without an answer, a MIG change, a reset or another driver end what is kept.
+// TestUnreadable: after three failures in a row, a MIG change, a reset or another driver, cached values are no longer used.
 func TestUnreadable(t *testing.T) {
 	const call = "GetMigMode"
 	codesAt := func(t *testing.T, a *nvidia.Adapter, id string) string {
 		t.Helper()
-		card := scan(t, a).GPU(gpu.UUID(id))
-		text := fmt.Sprintf("%d devices", len(card.MIG.Devices))
-		for _, c := range card.Health.Causes {
+		g := scan(t, a).GPU(gpu.UUID(id))
+		text := fmt.Sprintf("%d devices", len(g.MIG.Devices))
+		for _, c := range g.Health.Causes {
 			if c.Code == "GPU_READ_FAILED" || c.Code == "GPU_UNREADABLE" {
 				text += " " + c.Code
 			}

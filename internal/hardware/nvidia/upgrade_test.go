@@ -18,20 +18,20 @@ type upgradable struct {
 
 func (u *upgradable) Replaced() (string, bool) { return u.file, u.file != "" }
 
-// TestDriverUpgrade: another library file is told of when the driver refuses this one, and when it was gone and is back; never
-// while it works.
+// TestDriverUpgrade: another library file is reported when the driver refuses the loaded one, and when it was away and is back;
+// never while it works.
 func TestDriverUpgrade(t *testing.T) {
 	m, _ := machine(t, "t4x4")
 	library := &upgradable{Interface: m.NVML()}
-	var told []string
-	a := nvidia.New(nvidia.Deps{Library: library, Roots: rootsOf(m), LibraryReplaced: func(file string) { told = append(told, file) }})
+	var reported []string
+	a := nvidia.New(nvidia.Deps{Library: library, Roots: rootsOf(m), LibraryReplaced: func(file string) { reported = append(reported, file) }})
 	defer a.Close()
 	expect := func(when string, want ...string) {
 		t.Helper()
-		told = nil
+		reported = nil
 		scan(t, a)
-		if !slices.Equal(told, want) {
-			t.Errorf("%s: told of %q; want %q", when, told, want)
+		if !slices.Equal(reported, want) {
+			t.Errorf("%s: reported %q; want %q", when, reported, want)
 		}
 	}
 	expect("well")

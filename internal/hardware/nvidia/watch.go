@@ -13,36 +13,33 @@ import (
 )
 
 const (
-	// waitMillis bounds one wait for an event, and with it how long the end of a
-	// context and a line of the kernel's log go unnoticed: a fault is to reach the
-	// kubelet within 100 ms also where only the log tells of it, as during a reset.
+	// waitMillis bounds one wait for an event, and with it the delay until the end of a context or a line of the kernel log is
+	// noticed: a fault must reach the kubelet within 100 ms also where only the log reports it, as during a reset.
 	waitMillis = 50
-	// suspendedPause is the time between two looks at the kernel log while the driver is closed and the log is the only
-	// source of events.
+	// suspendedPause is the time between two reads of the kernel log while the driver is closed and the log is the only source
+	// of events.
 	suspendedPause = 20 * time.Millisecond
-	// lostPause is the pause after a wait that a lost GPU spoiled, since such waits
-	// return at once.
+	// lostPause is the pause after a wait that returned GPU_IS_LOST, since such waits return at once.
 	lostPause = time.Second
 	// maxLate bounds what is taken out of an event set before it is freed.
 	maxLate = 256
 )
 
-// wanted are the events that say something of a card's health.
+// wanted are the events about a GPU's health.
 const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError |
 	nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
 
 var (
-	errNoDriver   = errors.New("watch GPU events: no driver answers yet; a scan has to find one first")
+	errNoDriver   = errors.New("watch GPU events: no scan has found a driver yet")
 	errDriverGone = errors.New("watch GPU events: the driver went away")
 )
 
-// watchList are the cards to watch, of one session. A new one replaces it when the
-// set of answering cards changes.
+// watchList are the GPUs to watch, of one session. A new one replaces it when the set of answering GPUs changes.
 type watchList struct {
 	session int
 	handles []handle
-	// places are where the cards are, those included that do not answer.
-	places map[gpu.PCIAddress]gpu.UUID
+	// addresses are those of all GPUs, including the ones that do not answer.
+	addresses map[gpu.PCIAddress]gpu.UUID
 }
 
 type handle struct {
@@ -52,10 +49,9 @@ type handle struct {
 
 func (h handle) same(other handle) bool { return h.uuid == other.uuid }
 
-// Watch calls emit for each NVML event: with its XID, or with XID 0 for one that only
-// says that a scan is worth while; and for each fault that the kernel's log tells of. Time is left zero, since NVML gives none. It
-// follows the cards that scans find. It returns nil when ctx ends, and an error when
-// there is no driver or it went away.
+// Watch calls emit for each NVML event, with its XID or without a code for an event that only calls for a scan, and for each
+// fault in the kernel log. Time is zero, since NVML reports none. Watch follows the GPUs that scans find. It returns nil when
+// ctx ends, and an error when there is no driver or it went away.
 func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 	w := &watch{adapter: a}
 	defer w.free()
@@ -73,7 +69,7 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 			w.list, w.set, suspended = nil, nil, true
 		}
 		if suspended && (list == nil || a.closedByUs.Load()) {
-			a.hear(emit)
+			a.readKernelLog(emit)
 			sleep(ctx, suspendedPause)
 			continue
 		}
@@ -85,7 +81,7 @@ func (a *Adapter) Watch(ctx context.Context, emit func(gpu.Event)) error {
 	return nil
 }
 
-// step waits for one event of the GPUs of list, and hands over what came.
+// step waits for one event of the GPUs of list and passes it on.
 func (w *watch) step(ctx context.Context, list *watchList, emit func(gpu.Event)) error {
 	if list == nil {
 		if w.list == nil {
@@ -109,21 +105,21 @@ func (w *watch) step(ctx context.Context, list *watchList, emit func(gpu.Event))
 	if event != nil {
 		emit(*event)
 	}
-	w.adapter.hear(emit)
+	w.adapter.readKernelLog(emit)
 	if pause > 0 {
 		sleep(ctx, pause)
 	}
 	return nil
 }
 
-// hear hands over what the kernel's log said of the GPUs of the last scan.
-func (a *Adapter) hear(emit func(gpu.Event)) {
-	list := a.places.Load()
+// readKernelLog passes on the events in the kernel log of the GPUs of the last scan.
+func (a *Adapter) readKernelLog(emit func(gpu.Event)) {
+	list := a.addresses.Load()
 	if list == nil {
 		return
 	}
-	a.kernelLog.drain(func(told notice) {
-		if event, ok := list.heard(told); ok {
+	a.kernelLog.drain(func(n notice) {
+		if event, ok := list.convert(n); ok {
 			emit(event)
 		}
 	})
@@ -139,12 +135,12 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// watch is an event set with what it watches.
+// watch is an event set with the GPUs that are registered with it.
 type watch struct {
 	adapter *Adapter
 	list    *watchList
 	set     nvml.EventSet
-	// count is how many cards are registered with the set.
+	// count is how many GPUs are registered with the set.
 	count int
 }
 
@@ -153,7 +149,7 @@ func (w *watch) alive(list *watchList, f func()) bool {
 	return w.adapter.within(list, func() (gpu.UUID, string) { return "", "nvmlEventSetWait" }, f)
 }
 
-// within runs f in list's session, if that is still the present one. doing says what f is at.
+// within runs f in list's session, if that is still the present one. doing returns the call that f is making.
 func (a *Adapter) within(list *watchList, doing func() (gpu.UUID, string), f func()) bool {
 	if list == nil {
 		return false
@@ -167,8 +163,8 @@ func (a *Adapter) within(list *watchList, doing func() (gpu.UUID, string), f fun
 	return true
 }
 
-// register makes a new set before it lets go of the old one, and hands back what the
-// old one still held, so that no event falls between the two. An event may come twice.
+// register creates a new set before it frees the old one, and returns the events that the old one still held, so that no event
+// is lost. An event may be returned twice.
 func (w *watch) register(list *watchList) ([]gpu.Event, error) {
 	old := *w
 	var ret nvml.Return
@@ -184,7 +180,7 @@ func (w *watch) register(list *watchList) ([]gpu.Event, error) {
 				continue
 			}
 			if ret := h.device.RegisterEvents(types, w.set); ret != nvml.SUCCESS {
-				w.adapter.log.Warn("no events from this GPU, polling goes on", "gpu", h.uuid, "return", say(ret))
+				w.adapter.log.Warn("could not register for GPU events, relying on scans", "gpu", h.uuid, "return", codeName(ret))
 				continue
 			}
 			w.count++
@@ -196,19 +192,19 @@ func (w *watch) register(list *watchList) ([]gpu.Event, error) {
 	case !alive:
 		return late, errDriverGone
 	case ret == nvml.SUCCESS || unsupported(ret):
-		return late, nil // without any events there is still the poll
+		return late, nil // scans still find faults
 	}
-	return late, fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", say(ret))
+	return late, fmt.Errorf("watch GPU events: nvmlEventSetCreate returned %s", codeName(ret))
 }
 
-// drain takes what the set holds, without waiting.
+// drain returns the events in the set, without waiting.
 func (w *watch) drain() []gpu.Event {
 	var events []gpu.Event
 	for w.set != nil && len(events) < maxLate {
 		var event *gpu.Event
 		w.alive(w.list, func() {
 			if data, ret := w.set.Wait(0); ret == nvml.SUCCESS {
-				event = w.understand(data)
+				event = w.convert(data)
 			}
 		})
 		if event == nil {
@@ -219,7 +215,7 @@ func (w *watch) drain() []gpu.Event {
 	return events
 }
 
-// free gives the set back, unless it ended with its session.
+// free frees the set, unless it ended with its session.
 func (w *watch) free() {
 	if w.set != nil {
 		w.alive(w.list, func() { w.set.Free() })
@@ -227,7 +223,7 @@ func (w *watch) free() {
 	}
 }
 
-// wait waits for one event, for a bounded time. It may ask for a pause.
+// wait waits for one event, for a bounded time. pause is how long to wait before the next call.
 func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
 	if w.set == nil || w.count == 0 {
 		return nil, waitMillis * time.Millisecond, nil
@@ -236,13 +232,13 @@ func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
 		data, ret := w.set.Wait(waitMillis)
 		switch {
 		case ret == nvml.SUCCESS:
-			event = w.understand(data)
+			event = w.convert(data)
 		case ret == nvml.ERROR_TIMEOUT:
 		case ret == nvml.ERROR_GPU_IS_LOST:
-			// NVML does not say which. A scan will, and then the list is another.
+			// NVML does not name the GPU. The next scan finds it and changes the list.
 			event, pause = &gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance}, lostPause
 		default:
-			err = fmt.Errorf("watch GPU events: nvmlEventSetWait returned %s", say(ret))
+			err = fmt.Errorf("watch GPU events: nvmlEventSetWait returned %s", codeName(ret))
 		}
 	})
 	if !alive {
@@ -251,9 +247,9 @@ func (w *watch) wait() (event *gpu.Event, pause time.Duration, err error) {
 	return event, pause, err
 }
 
-// understand turns NVML's event into ours. A card that cannot say its name any more is
-// known by its handle; failing that, the event concerns every card.
-func (w *watch) understand(data nvml.EventData) *gpu.Event {
+// convert converts an NVML event. A GPU whose UUID can no longer be read is identified by its handle; otherwise the event
+// concerns every GPU.
+func (w *watch) convert(data nvml.EventData) *gpu.Event {
 	event := &gpu.Event{GI: instance(data.GpuInstanceId), CI: instance(data.ComputeInstanceId)}
 	if data.EventType&nvml.EventTypeXidCriticalError != 0 {
 		event.Code = gpu.XID(data.EventData)
@@ -273,19 +269,18 @@ func (w *watch) understand(data nvml.EventData) *gpu.Event {
 	return event
 }
 
-// heard turns a notice of the kernel's log into an event; false when it is of a GPU that is not known. A fatal
-// error of an NVSwitch concerns every card.
-func (l *watchList) heard(told notice) (gpu.Event, bool) {
-	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, Code: told.code, Reset: told.reset, Log: true, Detail: told.detail}
-	if told.code.Kind == gpu.KindSXID {
+// convert converts a notice of the kernel log; false when it is about an unknown GPU. A fatal error of an NVSwitch concerns
+// every GPU.
+func (l *watchList) convert(n notice) (gpu.Event, bool) {
+	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance, Code: n.code, Reset: n.reset, Log: true, Detail: n.detail}
+	if n.code.Kind == gpu.KindSXID {
 		return event, true
 	}
-	event.GPU = l.places[told.pci]
+	event.GPU = l.addresses[n.pci]
 	return event, event.GPU != ""
 }
 
-// sameDevice compares handles; an implementation of nvml.Device may be of a type that
-// Go cannot compare.
+// sameDevice compares handles; an implementation of nvml.Device may be of a type that is not comparable.
 func sameDevice(a, b nvml.Device) bool {
 	t := reflect.TypeOf(a)
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b

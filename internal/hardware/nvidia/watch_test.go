@@ -15,8 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// waiting makes the event sets of a machine wait for real (in the bubble's time), and
-// counts those that were made and freed.
+// waiting makes the event sets of a machine wait (in the bubble's time), and counts those that were created and freed.
 func (n *node) waiting() (made, freed *atomic.Int32) {
 	made, freed = new(atomic.Int32), new(atomic.Int32)
 	n.library.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
@@ -27,7 +26,7 @@ func (n *node) waiting() (made, freed *atomic.Int32) {
 				if n.callReturn != nvml.SUCCESS {
 					return nvml.EventData{}, n.callReturn
 				}
-				if millis == 0 { // the end of a set: what only it still holds
+				if millis == 0 { // the end of a set: the events that it still holds
 					select {
 					case data := <-n.late:
 						return data, nvml.SUCCESS
@@ -65,7 +64,7 @@ func TestWatch(t *testing.T) {
 		go func() { done <- a.Watch(ctx, func(e gpu.Event) { events <- e }) }()
 
 		const whole = ^uint32(0)
-		first, second := n.cards[0], n.cards[1]
+		first, second := n.gpus[0], n.gpus[1]
 		n.events <- nvml.EventData{Device: first.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: whole, ComputeInstanceId: whole}
 		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 94, GpuInstanceId: 3, ComputeInstanceId: 0}
 		n.events <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeDoubleBitEccError, GpuInstanceId: whole, ComputeInstanceId: whole}
@@ -79,14 +78,13 @@ func TestWatch(t *testing.T) {
 				t.Errorf("event %d (-want +got):\n%s", i, diff)
 			}
 		}
-		// A card that cannot say its name is known by its handle.
+		// A GPU whose UUID cannot be read is identified by its handle.
 		first.broken = nvml.ERROR_GPU_IS_LOST
 		n.events <- nvml.EventData{Device: first.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 79, GpuInstanceId: whole, ComputeInstanceId: whole}
 		if got := <-events; got.GPU != gpu.UUID(first.UUID) {
-			t.Errorf("XID 79 of a lost card: got %+v; want that card's", got)
+			t.Errorf("XID 79 of a lost GPU: got %+v; want that GPU's", got)
 		}
-		// Lost cards are watched no more; a new set comes before the old one goes, and takes
-		// over what that one still holds.
+		// Lost GPUs are no longer watched. A new set is created before the old one is freed, whose events are passed on.
 		n.late <- nvml.EventData{Device: second.Device, EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: whole, ComputeInstanceId: whole}
 		scan(t, a)
 		if got := <-events; got.Code != gpu.XID(31) {
@@ -97,12 +95,12 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%d sets made, %d freed; want 2 and 1", made.Load(), freed.Load())
 		}
 		if got := len(first.Device.RegisterEventsCalls()); got != 1 {
-			t.Errorf("the lost card was registered %d times; want once", got)
+			t.Errorf("the lost GPU was registered %d times; want once", got)
 		}
-		// A wait that a lost card spoils: worth a scan, not worth spinning.
+		// A wait that returns GPU_IS_LOST calls for a scan, and does not spin.
 		n.events <- nvml.EventData{EventType: uint64(nvml.ERROR_GPU_IS_LOST) << 32}
 		if got := <-events; !got.Code.IsZero() || got.GPU != "" {
-			t.Errorf("a spoiled wait: got %+v; want an event of every card without XID", got)
+			t.Errorf("a spoiled wait: got %+v; want an event of every GPU without XID", got)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -114,9 +112,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchEndsWithTheDriver frees no event set of a session that ended: with the real
-// library that is a crash. It runs in real time, since synctest's time stands still
-// while someone waits for a lock.
+// TestWatchEndsWithTheDriver: no event set of a session that ended is freed, which would crash the real library. The test runs
+// in real time, since synctest's time does not advance while a goroutine waits for a lock.
 func TestWatchEndsWithTheDriver(t *testing.T) {
 	n := newNode(t, gpus.A100_SXM4_40GB)
 	made, freed := 0, 0
@@ -139,7 +136,7 @@ func TestWatchEndsWithTheDriver(t *testing.T) {
 		<-inWait
 	}
 
-	// The driver goes in the middle of a wait.
+	// The driver goes away during a wait.
 	watch()
 	answer <- nvml.ERROR_UNINITIALIZED
 	if err := <-done; err == nil {
@@ -149,8 +146,7 @@ func TestWatchEndsWithTheDriver(t *testing.T) {
 		t.Errorf("%d sets made, %d freed; want 1 and 1", made, freed)
 	}
 
-	// The driver goes and another comes while nobody waits: the old set is left alone, and
-	// the cards are registered anew.
+	// The driver is replaced between two waits: the old set is not freed, and the GPUs are registered again.
 	emitting, proceed := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -173,11 +169,11 @@ func TestWatchEndsWithTheDriver(t *testing.T) {
 	}
 }
 
-// TestWatchWithoutEvents has cards that support no events: polling is all there is.
+// TestWatchWithoutEvents has GPUs that support no events: the watch continues without any.
 func TestWatchWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, gpus.A100_SXM4_40GB)
-		n.cards[0].Device.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+		n.gpus[0].Device.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 		a := n.adapter()
 		scan(t, a)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -6,9 +6,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// say prints a return code by its name in nvml.h. NVML's own text needs the library
-// to be loaded and differs between drivers.
-func say(ret nvml.Return) string {
+// codeName returns the name of a return code in nvml.h. NVML's own text needs the library to be loaded and differs between
+// drivers.
+func codeName(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_UNINITIALIZED:
 		return "UNINITIALIZED"

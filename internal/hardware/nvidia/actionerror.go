@@ -8,18 +8,17 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// refusal is an action that NVML did not do. errors.Is finds the return code in it
-// (nvml.ERROR_IN_USE and so on).
-type refusal struct {
+// actionError is the error of an action that NVML refused. It wraps the return code, such as nvml.ERROR_IN_USE.
+type actionError struct {
 	text string
 	ret  nvml.Return
 }
 
-func (r *refusal) Error() string { return r.text }
-func (r *refusal) Unwrap() error { return r.ret }
+func (r *actionError) Error() string { return r.text }
+func (r *actionError) Unwrap() error { return r.ret }
 
-// fail makes the error of a call that was refused. advice is what to do, for that call; the codes that mean the
-// same everywhere have their own.
+// fail returns the error of a call that was refused. advice is the fix for that call; codes that mean the same for every call
+// have a fix of their own.
 func (a *action) fail(call string, ret nvml.Return, advice string) error {
 	switch ret {
 	case nvml.ERROR_NO_PERMISSION:
@@ -34,14 +33,14 @@ func (a *action) fail(call string, ret nvml.Return, advice string) error {
 	if advice != "" {
 		advice = "; " + advice
 	}
-	return &refusal{text: fmt.Sprintf("%s of GPU %s: %s returned %s%s", a.what, a.uuid, call, say(ret), advice), ret: ret}
+	return &actionError{text: fmt.Sprintf("%s of GPU %s: %s returned %s%s", a.what, a.uuid, call, codeName(ret), advice), ret: ret}
 }
 
-// allInstances asks users for those of the whole card.
+// allInstances stands for all GPU instances of a GPU.
 const allInstances = -1
 
-// users names the processes that use a GPU instance, or the card, as far as NVML sees them: for the end of
-// a sentence, empty when it sees none.
+// users returns the processes that NVML lists for a GPU instance or the GPU, as the end of a sentence; empty when it lists
+// none.
 func (a *action) users(gi int) string {
 	processes, ret := a.device.GetComputeRunningProcesses()
 	if ret != nvml.SUCCESS {
@@ -60,8 +59,8 @@ func (a *action) users(gi int) string {
 	return " (process " + strings.Join(pids, ", ") + ")"
 }
 
-// adviceToCreate says why an instance was not made: what is in the way.
-func (a *action) adviceToCreate(ret nvml.Return) string {
+// createAdvice returns the fix for an instance that could not be created.
+func (a *action) createAdvice(ret nvml.Return) string {
 	switch ret {
 	case nvml.ERROR_NOT_SUPPORTED:
 		return "turn MIG on first"
@@ -71,7 +70,7 @@ func (a *action) adviceToCreate(ret nvml.Return) string {
 	return ""
 }
 
-// layout lists the GPU instances of the card by their places.
+// layout lists the GPU instances of the GPU by their placement.
 func (a *action) layout() string {
 	type place struct {
 		start int
@@ -89,7 +88,7 @@ func (a *action) layout() string {
 		}
 	}
 	if len(places) == 0 {
-		return "no GPU instances that NVML tells of"
+		return "no GPU instances that NVML lists"
 	}
 	slices.SortFunc(places, func(x, y place) int { return x.start - y.start })
 	var texts []string
