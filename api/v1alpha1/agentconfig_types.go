@@ -156,6 +156,11 @@ const (
 	IDStrategyIndex DeviceIDStrategy = "index"
 )
 
+// DeviceIDStrategies returns all strategies.
+func DeviceIDStrategies() []DeviceIDStrategy {
+	return []DeviceIDStrategy{IDStrategyUUID, IDStrategyIndex}
+}
+
 // SharePolicy is how shares are taken from several GPUs.
 type SharePolicy string
 

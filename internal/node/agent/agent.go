@@ -303,11 +303,12 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
+		Vendors:    []gpu.Traits{nvidia.Traits()},
 		KubeletDir: a.config.KubeletDir, State: a.advertised, Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
 		Strategy: deviceplugin.Strategy{
-			ID: deviceplugin.IDStrategy(a.config.DeviceIDStrategy), PassDeviceSpecs: a.config.PassDeviceSpecs,
+			ID: a.config.DeviceIDStrategy, PassDeviceSpecs: a.config.PassDeviceSpecs,
 			AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy,
 		},
 		CDIName: cdi.QualifiedName, Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,

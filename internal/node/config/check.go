@@ -28,7 +28,7 @@ func (d *decoder) checkType(c *v1alpha1.AgentConfig) {
 func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	d.checkResource("resourceName", c.ResourceName)
 	d.checkStrategies(c)
-	oneOf(d, "deviceIDStrategy", c.DeviceIDStrategy, v1alpha1.IDStrategyUUID, v1alpha1.IDStrategyIndex)
+	oneOf(d, "deviceIDStrategy", c.DeviceIDStrategy, v1alpha1.DeviceIDStrategies()...)
 	oneOf(d, "sharedDevicesAllocationPolicy", c.SharedDevicesAllocationPolicy, v1alpha1.PolicyDistributed, v1alpha1.PolicyPacked)
 	oneOf(d, "migStrategy", c.MIGStrategy, v1alpha1.MIGStrategyNone, v1alpha1.MIGStrategySingle, v1alpha1.MIGStrategyMixed)
 	if !strings.HasSuffix(c.CDIAnnotationPrefix, "/") {

@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	// volumeRoot is where NVIDIA's container runtime looks for mounts that name devices.
-	volumeRoot = "/var/run/nvidia-container-devices"
 	// annotationPlugin is the first part of the CDI annotation's name, which is plugin_unique.
 	annotationPlugin = "berth-device-plugin"
 	// maxAnnotationName bounds the part of a key after the slash.
@@ -72,17 +69,20 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		case v1alpha1.StrategyEnvVar:
 			// Where both are configured, the mounts count, and they need another value.
 			if !w.strategy.has(v1alpha1.StrategyVolumeMounts) {
-				response.Envs = map[string]string{envVisibleDevices: strings.Join(visible, ",")}
+				response.Envs = v.visibleDevices(strings.Join(visible, ","))
 			}
 		case v1alpha1.StrategyVolumeMounts:
-			response.Envs = map[string]string{envVisibleDevices: volumeRoot}
+			if v.traits.VisibleMounts == "" {
+				continue
+			}
+			response.Envs = v.visibleDevices(v.traits.VisibleMounts)
 			for _, name := range visible {
-				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: volumeRoot + "/" + name, HostPath: "/dev/null"})
+				response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: v.traits.VisibleMounts + "/" + name, HostPath: "/dev/null"})
 			}
 		}
 	}
 	if !w.strategy.usesCDI() {
-		w.addExtras(response, distinct, &v.features)
+		w.addExtras(response, distinct, v)
 	}
 	if w.mark != nil {
 		if response.Envs == nil {

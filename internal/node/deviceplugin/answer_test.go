@@ -94,7 +94,7 @@ func mpsInjection(id gpu.UUID) offer.Injection {
 //	allocate list=(LIST…) id=uuid|index [specs] [resource=NAME] [prefix=PREFIX] [gds] [gdrcopy] [mofed] [imex] ids=(ID…)
 func TestAnswers(t *testing.T) {
 	datadriven.RunTest(t, "testdata/answers", func(t *testing.T, d *datadriven.TestData) string {
-		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName}
+		deps := Deps{KubeletDir: "/var/lib/kubelet", State: func() State { return State{} }, CDIName: cdiName, Vendors: testVendors()}
 		name := resource
 		var ids []string
 		var features Features
@@ -105,7 +105,7 @@ func TestAnswers(t *testing.T) {
 					deps.Strategy.List = append(deps.Strategy.List, v1alpha1.DeviceListStrategy(list))
 				}
 			case "id":
-				deps.Strategy.ID = IDStrategy(arg.Vals[0])
+				deps.Strategy.ID = v1alpha1.DeviceIDStrategy(arg.Vals[0])
 			case "specs":
 				deps.Strategy.PassDeviceSpecs = true
 			case "prefix":
@@ -140,6 +140,7 @@ func TestAnswers(t *testing.T) {
 func TestMark(t *testing.T) {
 	m, err := New(Deps{
 		KubeletDir: "/k", State: func() State { return State{} }, CDIName: cdiName,
+		Vendors: testVendors(),
 		Mark: func(resource string, keys []gpu.DeviceKey) (string, string) {
 			return "MARK", fmt.Sprint(resource, keys)
 		},
@@ -161,7 +162,7 @@ func TestStrategyValidate(t *testing.T) {
 		want     string // a part of the error; empty for none
 	}{
 		"empty":                  {},
-		"all lists":              {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI, v1alpha1.StrategyCDIAnnotations, v1alpha1.StrategyEnvVar, v1alpha1.StrategyVolumeMounts}, ID: ByIndex, PassDeviceSpecs: true}},
+		"all lists":              {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI, v1alpha1.StrategyCDIAnnotations, v1alpha1.StrategyEnvVar, v1alpha1.StrategyVolumeMounts}, ID: v1alpha1.IDStrategyIndex, PassDeviceSpecs: true}},
 		"a typing error":         {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{"cdi"}}, want: `unknown device list strategy "cdi": use one or more of [cdi-cri cdi-annotations envvar volume-mounts]`},
 		"a double":               {strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar, v1alpha1.StrategyEnvVar}}, want: "given twice"},
 		"another id":             {strategy: Strategy{ID: "name"}, want: `unknown device id strategy "name": use uuid or index`},
@@ -184,8 +185,8 @@ func TestNewRefuses(t *testing.T) {
 		deps Deps
 		want string
 	}{
-		"no directory": {Deps{State: state, CDIName: cdiName}, "no kubelet directory"},
-		"no offers":    {Deps{KubeletDir: "/k", CDIName: cdiName}, "no source of offers"},
+		"no directory": {Deps{State: state, CDIName: cdiName, Vendors: testVendors()}, "no kubelet directory"},
+		"no offers":    {Deps{KubeletDir: "/k", CDIName: cdiName, Vendors: testVendors()}, "no source of offers"},
 		"no CDI names": {Deps{KubeletDir: "/k", State: state}, "need the CDI names"},
 		"bad instance": {Deps{KubeletDir: "/k", State: state, CDIName: cdiName, Instance: "A/b"}, `instance "A/b"`},
 		"bad strategy": {Deps{KubeletDir: "/k", State: state, CDIName: cdiName, Strategy: Strategy{ID: "x"}}, "unknown device id strategy"},
@@ -203,7 +204,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestDoublyOfferedDevice(t *testing.T) {
-	w := &viewer{strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}}
+	w := &viewer{vendors: testVendors(), strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: v1alpha1.IDStrategyUUID}}
 	devices := append(mixedOffer()[:2:2], mixedOffer()[0])
 	if v := w.build(offer.Offer{Resource: resource, Devices: devices}, State{Snapshot: partitioned()}, nil, nil, time.Time{}); len(v.devices) != 2 {
 		t.Errorf("%d devices, want 2", len(v.devices))

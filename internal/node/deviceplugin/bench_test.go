@@ -9,6 +9,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
@@ -140,7 +141,7 @@ func BenchmarkPreferReplicas(b *testing.B) {
 			for i := range o.Devices {
 				o.Devices[i].Mode = mode
 			}
-			v := (&viewer{strategy: Strategy{ID: ByUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
+			v := (&viewer{vendors: testVendors(), strategy: Strategy{ID: v1alpha1.IDStrategyUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
 			b.Run(fmt.Sprintf("%s/%s/32of800", policy, mode), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {

@@ -35,6 +35,8 @@ type Deps struct {
 	// KubeletRestarted is called before each attempt to register with a kubelet that has restarted, and may have lost its record of
 	// allocations. It must not block; nil for none.
 	KubeletRestarted func()
+	// Vendors are the names of the vendors whose devices are advertised.
+	Vendors []gpu.Traits
 	// Strategy is how devices are injected into the container.
 	Strategy Strategy
 	// CDIName returns the qualified CDI name of a device from its UUID or index; needed with
@@ -118,7 +120,7 @@ func (d *Deps) complete() error {
 		d.Strategy.List = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}
 	}
 	if d.Strategy.ID == "" {
-		d.Strategy.ID = ByUUID
+		d.Strategy.ID = v1alpha1.IDStrategyUUID
 	}
 	if d.Strategy.AnnotationPrefix == "" {
 		d.Strategy.AnnotationPrefix = DefaultAnnotationPrefix

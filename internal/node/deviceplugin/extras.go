@@ -24,24 +24,18 @@ type Features struct {
 // Mount is a directory of the host in a container.
 type Mount = offer.Mount
 
-const (
-	envGDS     = "NVIDIA_GDS"
-	envGDRCopy = "NVIDIA_GDRCOPY"
-	envMOFED   = "NVIDIA_MOFED"
-	envIMEX    = "NVIDIA_IMEX_CHANNELS"
-	enabled    = "enabled"
-	// imexNode is followed by the channel's number.
-	imexNode = "/dev/nvidia-caps-imex-channels/channel"
-)
+// enabled is the value of a feature's variable.
+const enabled = "enabled"
 
 // addExtras adds injections and features to an answer without CDI.
-func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, devices []*device, features *Features) {
+func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, devices []*device, v *view) {
 	set := func(name, value string) {
 		if response.Envs == nil {
 			response.Envs = map[string]string{}
 		}
 		response.Envs[name] = value
 	}
+	features, variables := &v.features, &v.traits.Features
 	for _, d := range devices {
 		for name, value := range d.Injection.Envs {
 			set(name, value)
@@ -50,21 +44,21 @@ func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, device
 			response.Mounts = append(response.Mounts, &pluginapi.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath})
 		}
 	}
-	if features.GDS {
-		set(envGDS, enabled)
+	if features.GDS && variables.GDS != "" {
+		set(variables.GDS, enabled)
 	}
-	if features.GDRCopy {
-		set(envGDRCopy, enabled)
+	if features.GDRCopy && variables.GDRCopy != "" {
+		set(variables.GDRCopy, enabled)
 	}
-	if features.MOFED {
-		set(envMOFED, enabled)
+	if features.MOFED && variables.MOFED != "" {
+		set(variables.MOFED, enabled)
 	}
-	if len(features.IMEXChannels) == 0 {
+	if len(features.IMEXChannels) == 0 || variables.IMEXChannels == "" {
 		return
 	}
 	if w.strategy.has(v1alpha1.StrategyVolumeMounts) {
 		for _, channel := range features.IMEXChannels {
-			response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", volumeRoot, channel), HostPath: "/dev/null"})
+			response.Mounts = append(response.Mounts, &pluginapi.Mount{ContainerPath: fmt.Sprintf("%s/imex/%d", v.traits.VisibleMounts, channel), HostPath: "/dev/null"})
 		}
 		return
 	}
@@ -72,14 +66,14 @@ func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, device
 	for _, channel := range features.IMEXChannels {
 		channels = append(channels, strconv.Itoa(channel))
 	}
-	set(envIMEX, strings.Join(channels, ","))
+	set(variables.IMEXChannels, strings.Join(channels, ","))
 }
 
 // channelSpecs are the device nodes of the IMEX channels, below the same root of the host as the other nodes.
-func (f *Features) channelSpecs(control []gpu.DeviceNode) []*pluginapi.DeviceSpec {
+func (f *Features) channelSpecs(prefix string, control []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	nodes := make([]gpu.DeviceNode, 0, len(f.IMEXChannels))
 	for _, channel := range f.IMEXChannels {
-		path := imexNode + strconv.Itoa(channel)
+		path := prefix + strconv.Itoa(channel)
 		node := gpu.DeviceNode{Path: path, HostPath: path}
 		at := slices.IndexFunc(control, func(c gpu.DeviceNode) bool { return c.HostPath != "" })
 		if at >= 0 {

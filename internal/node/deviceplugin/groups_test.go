@@ -12,6 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -79,7 +80,7 @@ func TestReplicaTranscripts(t *testing.T) {
 				blocked = arg.Vals
 			}
 		}
-		v := (&viewer{strategy: Strategy{ID: ByUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
+		v := (&viewer{vendors: testVendors(), strategy: Strategy{ID: v1alpha1.IDStrategyUUID}}).build(o, State{Policy: policy}, nil, nil, time.Time{})
 		var available []string
 		for _, device := range slices.Backward(o.Devices) {
 			if !slices.Contains(taken, device.ID) {
@@ -203,7 +204,7 @@ func drawRequest(t *rapid.T, devices []offer.Device) (must, pool []int, size int
 }
 
 func viewOfDevices(devices []offer.Device, policy placement.Policy) *view {
-	return (&viewer{strategy: Strategy{ID: ByUUID}}).build(offer.Offer{Resource: resource, Devices: devices}, State{Policy: policy}, nil, nil, time.Time{})
+	return (&viewer{vendors: testVendors(), strategy: Strategy{ID: v1alpha1.IDStrategyUUID}}).build(offer.Offer{Resource: resource, Devices: devices}, State{Policy: policy}, nil, nil, time.Time{})
 }
 
 func TestGroupsAgainstTwin(t *testing.T) {
@@ -248,7 +249,7 @@ func TestChannelSpecs(t *testing.T) {
 	features := Features{IMEXChannels: []int{0, 7}}
 	control := []gpu.DeviceNode{{Path: "/dev/nvidiactl", HostPath: "/driver/dev/nvidiactl"}}
 	var got []string
-	for _, spec := range features.channelSpecs(control) {
+	for _, spec := range features.channelSpecs("/dev/nvidia-caps-imex-channels/channel", control) {
 		got = append(got, spec.HostPath+" "+spec.ContainerPath)
 	}
 	want := []string{

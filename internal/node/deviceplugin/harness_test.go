@@ -38,6 +38,18 @@ type hardware struct {
 	subscribers []chan struct{}
 }
 
+// testVendors are the names of NVIDIA, and of a vendor without a container runtime.
+func testVendors() []gpu.Traits {
+	return []gpu.Traits{
+		{Name: "other"},
+		{
+			Name: gpu.NVIDIA, VisibleDevices: []string{"NVIDIA_VISIBLE_DEVICES"}, VisibleMounts: "/var/run/nvidia-container-devices",
+			Features:  gpu.FeatureVariables{GDS: "NVIDIA_GDS", GDRCopy: "NVIDIA_GDRCOPY", MOFED: "NVIDIA_MOFED", IMEXChannels: "NVIDIA_IMEX_CHANNELS"},
+			IMEXNodes: "/dev/nvidia-caps-imex-channels/channel",
+		},
+	}
+}
+
 // machine has n GPUs in two sockets, linked in pairs by NVLink: 0-1, 2-3, …
 func machine(n int) *hardware {
 	h := &hardware{settings: []offer.Settings{{}}}
@@ -48,7 +60,7 @@ func machine(n int) *hardware {
 	}}}
 	for i := range n {
 		h.snapshot.GPUs = append(h.snapshot.GPUs, gpu.GPU{
-			UUID: uuid(i), Index: i, Minor: i, NUMANode: i * 2 / n,
+			Vendor: gpu.NVIDIA, UUID: uuid(i), Index: i, Minor: i, NUMANode: i * 2 / n,
 			Nodes: []gpu.DeviceNode{
 				{Path: fmt.Sprintf("/dev/nvidia%d", i), HostPath: fmt.Sprintf("/driver/dev/nvidia%d", i), Major: 195, Minor: uint32(i)},
 				{Path: fmt.Sprintf("/dev/dri/card%d", i), Major: 226, Minor: uint32(i)},
@@ -199,7 +211,7 @@ func startAgent(t testing.TB, dir string, h *hardware, alter func(*Manager)) *ag
 	t.Helper()
 	a := &agent{log: &bytes.Buffer{}, done: make(chan error, 1)}
 	m, err := New(Deps{
-		KubeletDir: dir, State: h.State, Changed: h.subscribe(), CDIName: cdiName,
+		KubeletDir: dir, State: h.State, Changed: h.subscribe(), CDIName: cdiName, Vendors: testVendors(),
 		Log: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {

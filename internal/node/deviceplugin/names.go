@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
 const (
@@ -72,7 +74,7 @@ func isInstance(text string) bool {
 	return text != "" && len(text) <= instanceLength && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// resourcePart is the resource's part of a socket name: the name without nvidia.com/,
+// resourcePart is the resource's part of a socket name: the name without the domain of the default resource,
 // or with the slash of another domain as @. A name that is too long for dir is shortened and ends in a hash.
 func resourcePart(dir, resource string) (string, error) {
 	rest := len(bindPrefix) + len(socketName{instance: strings.Repeat("0", instanceLength)}.String()) + attemptLength
@@ -80,7 +82,8 @@ func resourcePart(dir, resource string) (string, error) {
 	if available < minPart {
 		return "", fmt.Errorf("name socket of %s: the path of directory %s is %d bytes too long for a Unix socket (%d in all); use a shorter path", resource, dir, minPart-available, maxSocketPath)
 	}
-	part := strings.ReplaceAll(strings.TrimPrefix(resource, "nvidia.com/"), "/", "@")
+	domain, _, _ := strings.Cut(offer.DefaultResource, "/")
+	part := strings.ReplaceAll(strings.TrimPrefix(resource, domain+"/"), "/", "@")
 	if len(part) > available {
 		hash := fnv.New32a()
 		hash.Write([]byte(part))

@@ -28,7 +28,7 @@ func viewOf(t testing.TB, h *hardware) *view {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &viewer{strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}}
+	w := &viewer{vendors: testVendors(), strategy: Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: v1alpha1.IDStrategyUUID}}
 	return w.build(h.State().Offers[0], h.State(), node, nil, time.Time{})
 }
 
@@ -122,7 +122,7 @@ func TestPreferProperties(t *testing.T) {
 		half.degrade(2*i + 1)
 	}
 	degraded := viewOf(t, half)
-	shared := (&viewer{strategy: Strategy{ID: ByUUID}}).build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
+	shared := (&viewer{vendors: testVendors(), strategy: Strategy{ID: v1alpha1.IDStrategyUUID}}).build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
 	failing := viewOf(t, machine(8))
 	failing.chooser = brokenChooser{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -272,7 +272,7 @@ func TestList(t *testing.T) {
 
 func TestLinger(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	h, w := machine(3), &viewer{strategy: Strategy{ID: ByUUID}, linger: 15 * time.Second}
+	h, w := machine(3), &viewer{vendors: testVendors(), strategy: Strategy{ID: v1alpha1.IDStrategyUUID}, linger: 15 * time.Second}
 	devices := h.State().Offers[0].Devices
 	v := w.build(offer.Offer{Resource: resource, Devices: devices}, State{Snapshot: &h.snapshot}, nil, nil, begin)
 	steps := []struct {

@@ -40,7 +40,7 @@ func TestChangeAffectsNoOtherResource(t *testing.T) {
 	k := startKubelet(t, dir, fakekubelet.Options{})
 	startAgent(t, dir, h, func(m *Manager) {
 		m.deps.Instance = "a"
-		m.viewer.strategy = Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: ByUUID}
+		m.viewer.strategy = Strategy{List: []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, ID: v1alpha1.IDStrategyUUID}
 	})
 	for i, name := range names {
 		awaitResource(t, k, name, healthy(4*len(rules[i].Select.Index)))
@@ -77,7 +77,7 @@ func TestChangeAffectsNoOtherResource(t *testing.T) {
 			h.change(func(h *hardware) { h.features = Features{GDS: true, IMEXChannels: []int{0}} })
 			eventually(t, "containers get the features", func() bool {
 				answer, err := k.Allocate(ctx, names[1], []string{"GPU-01::3"})
-				return err == nil && answer.Envs[envGDS] == enabled && answer.Envs[envIMEX] == "0"
+				return err == nil && answer.Envs["NVIDIA_GDS"] == enabled && answer.Envs["NVIDIA_IMEX_CHANNELS"] == "0"
 			})
 		}},
 		{"refusing many", func() {

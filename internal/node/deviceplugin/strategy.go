@@ -9,15 +9,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// IDStrategy is the name by which a device is passed to the container runtime.
-type IDStrategy string
-
-// The values of NVIDIA's device-id-strategy.
-const (
-	ByUUID  IDStrategy = "uuid"
-	ByIndex IDStrategy = "index"
-)
-
 // DefaultAnnotationPrefix is the prefix that the CDI specification reserves.
 const DefaultAnnotationPrefix = "cdi.k8s.io/"
 
@@ -25,7 +16,7 @@ const DefaultAnnotationPrefix = "cdi.k8s.io/"
 // and DefaultAnnotationPrefix.
 type Strategy struct {
 	List []v1alpha1.DeviceListStrategy
-	ID   IDStrategy
+	ID   v1alpha1.DeviceIDStrategy
 	// PassDeviceSpecs adds the device nodes themselves, for a CPU manager that
 	// rewrites the device cgroup; only beside envvar or volume-mounts, as CDI carries them already.
 	PassDeviceSpecs  bool
@@ -43,8 +34,8 @@ func (s Strategy) Validate() error {
 			errs = append(errs, fmt.Errorf("device list strategy %q is given twice: name it once", list))
 		}
 	}
-	if s.ID != "" && s.ID != ByUUID && s.ID != ByIndex {
-		errs = append(errs, fmt.Errorf("unknown device id strategy %q: use %s or %s", s.ID, ByUUID, ByIndex))
+	if s.ID != "" && !slices.Contains(v1alpha1.DeviceIDStrategies(), s.ID) {
+		errs = append(errs, fmt.Errorf("unknown device id strategy %q: use %s or %s", s.ID, v1alpha1.IDStrategyUUID, v1alpha1.IDStrategyIndex))
 	}
 	if s.PassDeviceSpecs && !s.has(v1alpha1.StrategyEnvVar) && !s.has(v1alpha1.StrategyVolumeMounts) {
 		errs = append(errs, errors.New("device specs are passed only beside the list strategies envvar and volume-mounts: drop passDeviceSpecs, since CDI carries the device nodes already, or add one of the two"))

@@ -7,6 +7,7 @@ import (
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -28,6 +29,8 @@ type view struct {
 	// refuseMany refuses a container more than one device.
 	refuseMany bool
 	features   Features
+	// traits are the names of the vendor of the devices; zero while no device's GPU is known.
+	traits gpu.Traits
 }
 
 // device is a device of the offer with the parts of its answers.
@@ -46,6 +49,7 @@ type device struct {
 
 // viewer builds views.
 type viewer struct {
+	vendors  []gpu.Traits
 	strategy Strategy
 	cdiName  func(string) string
 	mark     func(string, []gpu.DeviceKey) (name, value string)
@@ -68,9 +72,13 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 			v.add(w.prepare(&o.Devices[i], snapshot))
 		}
 	}
+	v.traits = w.traitsOf(v.devices, snapshot, previous)
 	if w.strategy.PassDeviceSpecs {
-		shared := snapshot.Vendor(gpu.NVIDIA).Shared
-		v.control = append(specsOf(shared), state.Features.channelSpecs(shared)...)
+		shared := snapshot.Vendor(v.traits.Name).Shared
+		v.control = specsOf(shared)
+		if v.traits.IMEXNodes != "" {
+			v.control = append(v.control, state.Features.channelSpecs(v.traits.IMEXNodes, shared)...)
+		}
 	}
 	if previous != nil {
 		v.keepVanished(previous, now, w.linger)
@@ -79,6 +87,34 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 		v.groups = newGroupChooser(v.devices, state.Policy)
 	}
 	return v
+}
+
+// traitsOf returns the names of the vendor of the devices: a resource is of one vendor. While no GPU of them is in the snapshot, those of
+// the previous view stay.
+func (w *viewer) traitsOf(devices []device, snapshot *gpu.Snapshot, previous *view) gpu.Traits {
+	for i := range devices {
+		if at := devices[i].position; at >= 0 && at < len(snapshot.GPUs) {
+			for _, vendor := range w.vendors {
+				if vendor.Name == snapshot.GPUs[at].Vendor {
+					return vendor
+				}
+			}
+			return gpu.Traits{Name: snapshot.GPUs[at].Vendor}
+		}
+	}
+	if previous != nil {
+		return previous.traits
+	}
+	return gpu.Traits{}
+}
+
+// visibleDevices returns the variables that tell a container its devices.
+func (v *view) visibleDevices(value string) map[string]string {
+	envs := make(map[string]string, len(v.traits.VisibleDevices))
+	for _, name := range v.traits.VisibleDevices {
+		envs[name] = value
+	}
+	return envs
 }
 
 func (v *view) add(d device) {
@@ -136,7 +172,7 @@ func (v *view) place(chooser Chooser) bool {
 
 func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 	d := device{Device: *o, position: -1, visible: string(o.Key.Device())}
-	if w.strategy.ID == ByIndex {
+	if w.strategy.ID == v1alpha1.IDStrategyIndex {
 		d.visible = o.Index
 	}
 	if w.strategy.usesCDI() {
@@ -162,12 +198,12 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 	return d
 }
 
-// specsOf passes on NVIDIA's own nodes; the DRM nodes of a g are left to CDI, as in
+// specsOf passes on the vendor's own nodes; the DRM nodes of a GPU are left to CDI, as in
 // the field.
 func specsOf(nodes []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	var specs []*pluginapi.DeviceSpec
 	for _, node := range nodes {
-		if !strings.HasPrefix(node.Path, "/dev/nvidia") {
+		if node.DRM() {
 			continue
 		}
 		host := node.HostPath
