@@ -55,8 +55,12 @@ func scan(t *testing.T, files map[string]*ast.File, set *token.FileSet) *scanner
 func (s *scanner) declarations(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.FuncDecl:
-		if at := position(n.Type); at >= 0 && !slices.Contains(s.takes[n.Name.Name], at) {
-			s.takes[n.Name.Name] = append(s.takes[n.Name.Name], at)
+		s.takesCode(n.Name.Name, n.Type)
+	case *ast.Field:
+		if of, ok := n.Type.(*ast.FuncType); ok {
+			for _, name := range n.Names {
+				s.takesCode(name.Name, of)
+			}
 		}
 	case *ast.GenDecl:
 		if n.Tok != token.CONST {
@@ -82,6 +86,13 @@ func (s *scanner) declarations(n ast.Node) bool {
 		}
 	}
 	return true
+}
+
+// takesCode notes the position of the parameter called code of a function, or of a field that holds one.
+func (s *scanner) takesCode(name string, of *ast.FuncType) {
+	if at := position(of); at >= 0 && !slices.Contains(s.takes[name], at) {
+		s.takes[name] = append(s.takes[name], at)
+	}
 }
 
 // position is that of the parameter called code, -1 without one.
@@ -289,6 +300,7 @@ func TestScanSeesEveryPlace(t *testing.T) {
 		"method":           {`func (t T) say(code string) {}; func f() { t.say("A_B") }`, []string{"A_B"}},
 		"variable":         {`func f() { code, verb := "A_B", "C_D"; code = "E_F" }`, []string{"A_B", "E_F"}},
 		"var":              {`func f() { var code = "A_B" }`, []string{"A_B"}},
+		"field's argument": {`type D struct { Say func(a, code string) }; func f(d D) { d.Say("x", "A_B") }`, []string{"A_B"}},
 		"two of a name":    {`func (a A) say(code string) {}; func (b B) say(x, code string) {}; func f() { a.say("A_B"); b.say("x", "C_D") }`, []string{"A_B", "C_D"}},
 		"not put together": {`func say(code string) {}; func f() { say("some text " + x) }`, nil},
 		"returned":         {`func badCode() string { return "A_B" }`, []string{"A_B"}},
