@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 )
 
-// The delays of a busy node, and how far a watch of the API is behind.
+// busy returns the delays of a busy node, and the lag of a watch of the API.
 func busy() delays {
 	return delays{pull: 60 * time.Millisecond, notice: 20 * time.Millisecond, cleanup: 30 * time.Millisecond, status: 30 * time.Millisecond}
 }
@@ -97,7 +97,7 @@ func (n *node) startAgent(api dynamic.Interface) {
 	})
 }
 
-// keepLog shows the end of the agent's log, and keeps the whole of it if the environment says where.
+// keepLog prints the end of the agent's log, and stores the whole log if the environment names a folder.
 func (n *node) keepLog(path string) {
 	blob, err := os.ReadFile(path)
 	if err != nil {
@@ -110,8 +110,8 @@ func (n *node) keepLog(path string) {
 	n.t.Logf("the end of the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
 }
 
-// check fails the test for each device with two holders, and for each refusal that was none of a
-// device that another living pod has. With none wanted, for any refusal.
+// check fails the test for each device with two holders, and for each refusal of a device that no other living pod has.
+// If anyRefusal is set, it fails for every refusal.
 func (n *node) check(anyRefusal bool) {
 	n.t.Helper()
 	n.mu.Lock()
@@ -128,8 +128,8 @@ func (n *node) check(anyRefusal bool) {
 	}
 }
 
-// TestForeignList: pods of all kinds come and go while somebody lists PodResources every 20 ms.
-// No device has two living holders, and only real double offers are refused.
+// TestForeignList creates and deletes pods of all kinds while another client lists PodResources every 20 ms. No device
+// may have two living holders, and only real double offers may be refused.
 func TestForeignList(t *testing.T) {
 	count := 300
 	if soak() {
@@ -140,21 +140,21 @@ func TestForeignList(t *testing.T) {
 	for i := range plans {
 		plans[i] = randomPlan(random, i)
 	}
-	// Whatever lies between the kubelet's choice and the end of an Allocate widens the window.
+	// A delay between the kubelet's choice and the end of an Allocate widens the race window.
 	slow := func(context.Context, string) { pause(10 * time.Millisecond) }
 	n := berthNode(t, busy(), slow)
 	stop := n.foreign(20 * time.Millisecond)
 	start := time.Now()
 	n.crowd(count, func(i int) plan { return plans[i] })
-	t.Logf("%d pods in %s, %d lists by somebody else", count, time.Since(start).Round(time.Millisecond), stop())
+	t.Logf("%d pods in %s, %d lists by another client", count, time.Since(start).Round(time.Millisecond), stop())
 	if n.truth.doubleOffers == 0 {
 		t.Log("the kubelet offered no device twice")
 	}
 	n.check(true)
 }
 
-// TestNoRefusal: where nobody but us talks to the kubelet, and in all that a node goes through,
-// the agent refuses nothing and no device has two holders.
+// TestNoRefusal checks that, if no other client talks to the kubelet, the agent refuses nothing and no device has two
+// holders, in all situations of a node.
 func TestNoRefusal(t *testing.T) {
 	jobs := func(name string, end ending) func(*node, *rand.Rand) {
 		return func(n *node, random *rand.Rand) {
@@ -177,7 +177,7 @@ func TestNoRefusal(t *testing.T) {
 			plans := make([]plan, 60)
 			for i := range plans {
 				plans[i] = randomPlan(random, i)
-				// A device of which the kubelet has forgotten the pod is a double offer.
+				// A device whose pod the kubelet has forgotten is a double offer.
 				if plans[i].end == forceDelete {
 					plans[i].end = deleted
 				}
@@ -186,10 +186,12 @@ func TestNoRefusal(t *testing.T) {
 		},
 		"init container then container": initial(30, step{name: "init", gpus: 1, life: 30 * time.Millisecond}),
 		"larger init container":         initial(20, step{name: "init", gpus: 4, life: 30 * time.Millisecond}),
-		"two init containers":           initial(20, step{name: "a", gpus: 1, life: 20 * time.Millisecond}, step{name: "b", gpus: 2, life: 20 * time.Millisecond}),
-		"init container alone":          func(n *node, random *rand.Rand) { n.crowd(20, initAlone) },
-		"sidecar":                       initial(20, step{name: "sidecar", gpus: 1, sidecar: true}),
-		"init container and sidecar":    initial(20, step{name: "init", gpus: 1, life: 20 * time.Millisecond}, step{name: "sidecar", gpus: 1, sidecar: true}),
+		"two init containers": initial(20, step{name: "a", gpus: 1, life: 20 * time.Millisecond},
+			step{name: "b", gpus: 2, life: 20 * time.Millisecond}),
+		"init container alone": func(n *node, random *rand.Rand) { n.crowd(20, initAlone) },
+		"sidecar":              initial(20, step{name: "sidecar", gpus: 1, sidecar: true}),
+		"init container and sidecar": initial(20, step{name: "init", gpus: 1, life: 20 * time.Millisecond},
+			step{name: "sidecar", gpus: 1, sidecar: true}),
 		"container that restarts": func(n *node, random *rand.Rand) {
 			n.crowd(16, func(i int) plan {
 				p := single(fmt.Sprintf("pod-%d", i), 1, 300*time.Millisecond, finish)
@@ -211,7 +213,7 @@ func TestNoRefusal(t *testing.T) {
 			group.Wait()
 		},
 		"force deletion": func(n *node, random *rand.Rand) {
-			// Four at a time: there is always another device, which the preference has to find.
+			// Four at a time: another device is always free, and the preference has to find it.
 			n.crowdOf(4, 40, func(i int) plan {
 				p := single(fmt.Sprintf("pod-%d", i), 1, 60*time.Millisecond, forceDelete)
 				p.linger = 150 * time.Millisecond
@@ -260,8 +262,8 @@ func TestNoRefusal(t *testing.T) {
 	}
 }
 
-// initAlone is a pod whose init container alone has a GPU, and keeps it in the kubelet's books for
-// as long as the pod lives.
+// initAlone is a pod in which only an init container has a GPU; the kubelet keeps the GPU assigned for the pod's
+// lifetime.
 func initAlone(i int) plan {
 	return plan{
 		name: fmt.Sprintf("pod-%d", i), init: []step{{name: "init", gpus: 1, life: 30 * time.Millisecond}},
@@ -269,7 +271,7 @@ func initAlone(i int) plan {
 	}
 }
 
-// restarts ends and starts the kubelet while some pods live; new ones come before and after.
+// restarts restarts the kubelet while some pods live; new pods start before and after.
 func restarts(damage func(dir string)) func(*node, *rand.Rand) {
 	return func(n *node, random *rand.Rand) {
 		var group sync.WaitGroup

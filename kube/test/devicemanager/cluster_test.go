@@ -20,10 +20,10 @@ import (
 
 const nodeName = "node-1"
 
-// cluster has the pods as the API shows them. It plays the scheduler, and serves the pods over
-// HTTP as an API server does.
+// cluster has the pods as the API returns them. It simulates the scheduler, and serves the pods over HTTP as an API
+// server does.
 type cluster struct {
-	// lag is the most by which a watch is behind.
+	// lag is the maximum delay of a watch.
 	lag time.Duration
 
 	mu      sync.Mutex
@@ -51,7 +51,7 @@ func newCluster(lag time.Duration) *cluster {
 	return c
 }
 
-// schedule waits until the scheduler would send a pod to the node, and makes it.
+// schedule waits until the scheduler would assign a pod to the node, and creates it.
 func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 		if used+gpus <= capacity() {
 			break
 		}
-		// The capacity changes without a signal.
+		// A change of the capacity has no signal.
 		timer := time.AfterFunc(50*time.Millisecond, c.changed.Broadcast)
 		c.changed.Wait()
 		timer.Stop()
@@ -74,7 +74,7 @@ func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 	c.note("ADDED", pod.DeepCopy())
 }
 
-// update changes a pod, if it is still there.
+// update changes a pod if it still exists.
 func (c *cluster) update(uid types.UID, change func(*v1.Pod)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *cluster) phase(uid types.UID, phase v1.PodPhase) {
 	c.update(uid, func(p *v1.Pod) { p.Status.Phase = phase })
 }
 
-// remove takes a pod's object away.
+// remove removes a pod's object.
 func (c *cluster) remove(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *cluster) note(kind string, pod *v1.Pod) {
 	c.changed.Broadcast()
 }
 
-// terminal tells whether the API calls a pod finished, or does not have it.
+// terminal reports whether a pod is finished or deleted according to the API.
 func (c *cluster) terminal(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *cluster) serve(t testing.TB) (url string) {
 	return "http://" + listener.Addr().String()
 }
 
-// leave makes the API server answer nothing, or answer again; watches end.
+// leave makes the API server stop or resume answering; watches end.
 func (c *cluster) leave(away bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

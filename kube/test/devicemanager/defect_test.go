@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What the environment sets: BERTH_SOAK=1 for the large counts, BERTH_SEED to repeat a run, and
-// BERTH_LOGS for a folder that keeps the agent's logs of tests that failed, with every step.
+// What the environment sets: BERTH_SOAK=1 for the large counts, BERTH_SEED to repeat a run, and BERTH_LOGS for a folder
+// that keeps the agent's logs of tests that failed, with every step.
 const (
 	envSoak = "BERTH_SOAK"
 	envSeed = "BERTH_SEED"
@@ -27,7 +27,7 @@ const (
 
 func soak() bool { return os.Getenv(envSoak) != "" }
 
-// seed is that of the environment, or a new one; it is printed.
+// seed returns the seed in the environment, or a new one, and logs it.
 func seed(t testing.TB) uint64 {
 	t.Helper()
 	value := uint64(time.Now().UnixNano())
@@ -41,10 +41,10 @@ func seed(t testing.TB) uint64 {
 	return value
 }
 
-// crowd lets pods come and go on a node, as many at a time as the scheduler sends there.
+// crowd creates and deletes pods on a node, as many at a time as the scheduler assigns to it.
 func (n *node) crowd(count int, plan func(i int) plan) { n.crowdOf(12, count, plan) }
 
-// crowdOf is crowd with at most some pods that are not over, which counts their processes.
+// crowdOf is crowd with a maximum number of pods that have not ended, which bounds their processes.
 func (n *node) crowdOf(most, count int, plan func(i int) plan) {
 	next := make(chan int)
 	var group sync.WaitGroup
@@ -63,8 +63,8 @@ func (n *node) crowdOf(most, count int, plan func(i int) plan) {
 	n.workers.Wait()
 }
 
-// TestListLosesReservations shows the kubelet's defect without Berth: a plugin that grants what it
-// is asked for, and pods of 50 to 450 ms. As long as nobody lists, no device has two holders.
+// TestListLosesReservations demonstrates the kubelet's defect without Berth, with a plugin that grants every request
+// and pods that live for 50 to 450 ms. As long as no client lists, no device has two holders.
 func TestListLosesReservations(t *testing.T) {
 	count := 150
 	if soak() {
@@ -95,7 +95,7 @@ func TestListLosesReservations(t *testing.T) {
 			n.crowd(count, func(i int) plan { return plans[i] })
 			t.Logf("%d pods admitted, %d rejected: %s (%d lists)", n.admitted, len(n.rejected), n.truth, stop())
 			if tc.list == 0 && n.truth.doubleOffers > 0 {
-				t.Errorf("the kubelet offered a device twice although nobody listed:\n  %s", firstOf(n.truth.doubleHolders, 3))
+				t.Errorf("the kubelet offered a device twice although no client listed:\n  %s", firstOf(n.truth.doubleHolders, 3))
 			}
 			if tc.list == 20*time.Millisecond && n.truth.doubleOffers == 0 {
 				t.Errorf("the kubelet offered no device twice: the defect is gone, or the harness cannot show it")

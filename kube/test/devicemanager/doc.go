@@ -1,21 +1,21 @@
-// Package devicemanager tests Berth's device plugin, ledger and comparison with the node
-// against the kubelet's own device manager and PodResources server.
+// Package devicemanager tests Berth's device plugin, ledger and reconciliation against the kubelet's own device manager
+// and PodResources server.
 //
-// What is real: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager with its checkpoint file and
-// its registration socket, pkg/kubelet/apis/podresources on its socket, the whole Berth agent on
-// simulated hardware, and for each container a process in cgroups of its own.
+// Real are: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager with its checkpoint file and its registration socket,
+// pkg/kubelet/apis/podresources on its socket, the whole Berth agent on simulated hardware, and for each container a
+// process in its own cgroups.
 //
-// What is played: the rest of the kubelet (admission in sequence, a worker per pod, the list of
-// active pods, restarts), the scheduler (which counts what the API says), the container runtime,
-// and an API server that serves pods to the agent.
+// Simulated are: the rest of the kubelet (sequential admission, a worker per pod, the list of active pods, restarts),
+// the scheduler (which counts the pods in the API), the container runtime, and an API server that serves pods to the
+// agent.
 //
-// The harness keeps its own record of which pod got which device and whether that pod lives (see
-// truth). It never asks Berth. It counts
+// The harness keeps its own record of which pod got which device and whether that pod lives (see truth), independently
+// of Berth. It counts
 //
-//   - double offers: the kubelet asks for a device that another living pod has;
-//   - double holders: such an Allocate was granted, and the other pod still lived;
+//   - double offers: the kubelet requests a device that another living pod has;
+//   - double holders: such an Allocate was granted while the other pod still lived;
 //   - refusals, and among them false ones: no living pod had any of the devices.
 //
-// The tests need root, for the cgroups and device nodes. BERTH_SEED repeats a run, and
-// BERTH_SOAK=1 runs 10,000 pods in place of 300.
+// The tests need root, for the cgroups and device nodes. BERTH_SEED repeats a run, and BERTH_SOAK=1 runs 10,000 pods
+// instead of 300. BERTH_SOAK=1 runs 10,000 pods in place of 300.
 package devicemanager

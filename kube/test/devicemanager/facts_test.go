@@ -22,13 +22,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// facts is a kubelet with a stub of eight GPUs, and what a fact is tried with.
+// facts is a kubelet with a stub of eight GPUs, and the state of one check.
 type facts struct {
 	*node
 	gpus *stub
 
 	mu sync.Mutex
-	// during is called once, while the next Allocate is on its way to the plugin.
+	// during is called once, while the next Allocate is in progress.
 	during func()
 }
 
@@ -55,14 +55,14 @@ func (f *facts) plug() {
 	f.awaitDevices(gpuResource, 8)
 }
 
-// meanwhile does something while the next Allocate is under way.
+// meanwhile runs call while the next Allocate is in progress.
 func (f *facts) meanwhile(call func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.during = call
 }
 
-// add makes a pod known to the kubelet, and admits it.
+// add adds a pod to the kubelet, and admits it.
 func (f *facts) add(plan plan) (*pod, error) {
 	p := f.know(plan)
 	return p, f.admit(p)
@@ -92,15 +92,15 @@ func (f *facts) finish(p *pod) {
 	p.terminal = true
 }
 
-// remembers are the devices that the kubelet has in memory for a container.
+// remembers returns the devices that the kubelet has in memory for a container.
 func (f *facts) remembers(p *pod, container string) []string { return f.held(p.UID, container) }
 
-// share tells whether two pods have a device in common.
+// share reports whether two pods have a device in common.
 func (f *facts) share(p, q *pod) bool {
 	return slices.ContainsFunc(f.remembers(p, "main"), func(id string) bool { return slices.Contains(f.remembers(q, "main"), id) })
 }
 
-// file are the devices that the checkpoint lists for a container of a pod.
+// file returns the devices that the checkpoint lists for a container of a pod.
 func (f *facts) file(p *pod, container string) []string {
 	f.t.Helper()
 	checkpoint, err := kubelet.ReadCheckpoint(f.dir)
@@ -118,7 +118,8 @@ func (f *facts) file(p *pod, container string) []string {
 
 func (f *facts) podResources(call func(client podresourcesapi.PodResourcesListerClient) error) {
 	f.t.Helper()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(f.dir, "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(f.dir, "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		defer conn.Close()
 		err = call(podresourcesapi.NewPodResourcesListerClient(conn))
@@ -135,7 +136,7 @@ func (f *facts) list() {
 	})
 }
 
-// want compares; what is a sentence about what was expected.
+// want fails the test if ok is false; what describes the expectation.
 func (f *facts) want(ok bool, what string) {
 	f.t.Helper()
 	if !ok {
@@ -147,8 +148,8 @@ func (f *facts) allocates() int { asked, _ := f.gpus.calls(); return len(asked) 
 
 func one(name string, gpus int) plan { return single(name, gpus, 0, finish) }
 
-// TestFacts tries each fact of the package comment of internal/node/kubelet on which a safety property
-// rests, with the kubelet's own code.
+// TestFacts checks, with the kubelet's own code, each fact in the package comment of internal/node/kubelet that a
+// safety property depends on.
 func TestFacts(t *testing.T) {
 	for fact, try := range map[string]func(f *facts){
 		"an init container's device reaches the plugin again by a bare Allocate": func(f *facts) {
@@ -164,7 +165,8 @@ func TestFacts(t *testing.T) {
 			p.init = []step{{name: "init", gpus: 1}}
 			f.mustAdd(p)
 			asked, preferred := f.gpus.calls()
-			f.want(len(preferred) == 2 && slices.Equal(preferred[1].MustIncludeDeviceIDs, asked[0]), "the second question has the first device as must-include")
+			f.want(len(preferred) == 2 && slices.Equal(preferred[1].MustIncludeDeviceIDs, asked[0]),
+				"the second question has the first device as must-include")
 		},
 		"a sidecar's device is not handed on": func(f *facts) {
 			p := one("p", 1)
@@ -203,7 +205,7 @@ func TestFacts(t *testing.T) {
 			nics := startStub(f.t, f.dir, nicResource, 8, 0)
 			f.awaitDevices(nicResource, 8)
 			nics.fail(errNoLink)
-			// The kubelet takes a container's resources in the order of a Go map.
+			// The kubelet iterates over a container's resources in the order of a Go map.
 			for i := range 100 {
 				both := one("p", 1)
 				both.main[0].nics = 1
@@ -253,7 +255,8 @@ func TestFacts(t *testing.T) {
 			f.meanwhile(func() {
 				f.finish(gone)
 				f.podResources(func(client podresourcesapi.PodResourcesListerClient) error {
-					_, err := client.Get(context.Background(), &podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "first"})
+					_, err := client.Get(context.Background(),
+						&podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "first"})
 					return err
 				})
 				f.want(len(f.remembers(gone, "main")) == 1, "the pod that has ended is still in memory")
@@ -266,7 +269,7 @@ func TestFacts(t *testing.T) {
 			f.want(!f.share(first, second), "the two pods have two devices")
 		},
 		"an allocation by a pod's worker during an admission ends the kubelet by a panic": func(f *facts) {
-			// A worker allocates for a container that starts and has no entry, as after the loss of the file.
+			// A worker allocates for a container that starts without an entry, as after the loss of the file.
 			restarting := f.know(one("restarting", 1))
 			first := f.know(one("first", 1))
 			f.meanwhile(func() {
@@ -300,7 +303,8 @@ func TestFacts(t *testing.T) {
 			made := f.mustAdd(p)
 			f.want(len(f.remembers(made, "init")) == 1, "the kubelet has the device for the init container")
 			f.podResources(func(client podresourcesapi.PodResourcesListerClient) error {
-				answer, err := client.Get(context.Background(), &podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "p"})
+				answer, err := client.Get(context.Background(),
+					&podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "p"})
 				for _, c := range answer.GetPodResources().GetContainers() {
 					f.want(len(c.Devices) == 0 && c.Name != "init", "nothing of it is shown")
 				}
@@ -320,7 +324,8 @@ func TestFacts(t *testing.T) {
 			}
 			f.manager.stop()
 			f.manager = startManager(f.t, managerDeps{dir: f.dir, pods: f.node,
-				affinity: topologymanager.NewFakeManagerWithHint(klog.Logger{}, &topologymanager.TopologyHint{NUMANodeAffinity: affinity, Preferred: true})})
+				affinity: topologymanager.NewFakeManagerWithHint(klog.Logger{},
+					&topologymanager.TopologyHint{NUMANodeAffinity: affinity, Preferred: true})})
 			f.manager.sources.AddSource("api")
 			aligned := newStub(f.dir, gpuResource, 8, 0)
 			aligned.numa, aligned.socket = 2, "aligned.sock"
@@ -342,7 +347,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestFactsOfRestarts tries the facts about a kubelet that has just started.
+// TestFactsOfRestarts checks the facts about a kubelet that has just started.
 func TestFactsOfRestarts(t *testing.T) {
 	lost := func(dir string) { os.Remove(filepath.Join(dir, kubelet.CheckpointFile)) }
 	damaged := func(dir string) {
@@ -352,11 +357,11 @@ func TestFactsOfRestarts(t *testing.T) {
 	}
 	for fact, tc := range map[string]struct {
 		damage func(dir string)
-		// running says that the container runs while the kubelet restarts; registered, that
-		// the plugin registers before the pod is admitted again.
+		// running means that the container runs while the kubelet restarts; registered means that the plugin registers
+		// before the pod is admitted again.
 		running, registered bool
 		wantErr             string
-		// wantHeld is what the kubelet then remembers; wantAllocates how often it asked.
+		// wantHeld is what the kubelet then remembers; wantAllocates is the number of its requests.
 		wantHeld, wantAllocates int
 	}{
 		"intact, running":                      {running: true, wantHeld: 1},
@@ -394,8 +399,7 @@ func TestFactsOfRestarts(t *testing.T) {
 			if got := f.allocates(); got != tc.wantAllocates {
 				t.Errorf("the kubelet allocated %d times, want %d", got, tc.wantAllocates)
 			}
-			// A container that starts later without an entry is allocated for then; an error only
-			// delays it.
+			// The kubelet allocates for a container that starts later without an entry; an error only delays the start.
 			if tc.damage != nil && tc.wantHeld == 0 {
 				if !tc.registered {
 					f.plug()

@@ -31,13 +31,13 @@ import (
 // newManagerImpl is what NewManagerImpl calls with the path of a real node's socket.
 //
 //go:linkname newManagerImpl k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
-func newManagerImpl(logger klog.Logger, socketPath string, topology []cadvisorapi.Node, store topologymanager.Store) (*devicemanager.ManagerImpl, error)
+func newManagerImpl(logger klog.Logger, socketPath string, topology []cadvisorapi.Node,
+	store topologymanager.Store) (*devicemanager.ManagerImpl, error)
 
-// quiet logs nothing.
+// quiet returns a context with a logger that discards everything.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
-// manager is the kubelet's device manager with its PodResources server, over a folder that
-// stands for /var/lib/kubelet.
+// manager is the kubelet's device manager with its PodResources server, over a folder that replaces /var/lib/kubelet.
 type manager struct {
 	*devicemanager.ManagerImpl
 	dir     string
@@ -46,13 +46,13 @@ type manager struct {
 	serving sync.WaitGroup
 }
 
-// managerDeps are what a manager is told by the rest of the kubelet.
+// managerDeps is what the rest of the kubelet passes to a manager.
 type managerDeps struct {
 	dir  string
 	pods podresources.PodsProvider
-	// watch sees each Allocate; nil for nobody.
+	// watch sees each Allocate; nil for none.
 	watch *truth
-	// ids and running are the containers of which the runtime knew at the start.
+	// ids and running are the containers that the runtime had at the start.
 	ids     containermap.ContainerMap
 	running sets.Set[string]
 	// before is called before each Allocate reaches the plugin; nil for nothing.
@@ -61,7 +61,7 @@ type managerDeps struct {
 	affinity topologymanager.Store
 }
 
-// sources tells whether all sources of pods were seen.
+// sources reports whether all sources of pods were seen.
 type sources struct {
 	mu    sync.Mutex
 	ready bool
@@ -79,7 +79,7 @@ func (s *sources) AllReady() bool {
 	return s.ready
 }
 
-// startManager starts a device manager as a kubelet does. No source of pods was seen yet.
+// startManager starts a device manager as a kubelet does, before any source of pods was seen.
 func startManager(t testing.TB, deps managerDeps) *manager {
 	t.Helper()
 	logger := klog.Logger{}
@@ -93,8 +93,8 @@ func startManager(t testing.TB, deps managerDeps) *manager {
 	}
 	m := &manager{ManagerImpl: impl, dir: deps.dir, sources: &sources{}}
 	if deps.watch != nil || deps.before != nil {
-		// The manager hands itself to its registration server as the one that plugins are
-		// connected to; here their calls pass the harness first.
+		// The manager registers itself as the handler of plugin connections at its registration server; here the calls
+		// pass through the harness first.
 		server, err := plugin.NewServer(logger, socket, impl, &watchedPlugins{ManagerImpl: impl, deps: deps})
 		if err != nil {
 			t.Fatal(err)
@@ -132,27 +132,26 @@ func (m *manager) servePodResources(t testing.TB, pods podresources.PodsProvider
 	m.serving.Go(func() { m.server.Serve(listener) })
 }
 
-// stop ends the manager as the end of the kubelet's process does: its streams break and its
-// memory is lost.
+// stop ends the manager as the end of the kubelet's process does: its streams break and its memory is lost.
 func (m *manager) stop() {
 	m.Stop(klog.Logger{})
 	m.server.Stop()
 	m.serving.Wait()
 }
 
-// allocate is what admission does for a container.
+// allocate allocates devices for a container, as admission does.
 func (m *manager) allocate(ctx context.Context, pod *v1.Pod, container *v1.Container) error {
 	ctx = context.WithValue(quiet(ctx), askerKey{}, askerOf(pod, container))
 	return m.Allocate(ctx, pod, container, lifecycle.AddOperation)
 }
 
-// options is what a pod's worker asks before it starts a container.
+// options returns the run options of a container, as a pod's worker requests them before the start.
 func (m *manager) options(ctx context.Context, pod *v1.Pod, container *v1.Container) (*devicemanager.DeviceRunContainerOptions, error) {
 	ctx = context.WithValue(quiet(ctx), askerKey{}, askerOf(pod, container))
 	return m.GetDeviceRunContainerOptions(ctx, pod, container)
 }
 
-// asker is for whom the device manager works, in a context.
+// asker is, in a context, the container for which the device manager works.
 type (
 	askerKey struct{}
 	asker    struct {
@@ -170,7 +169,7 @@ func askerOf(pod *v1.Pod, container *v1.Container) asker {
 	return asker{pod.UID, container.Name, plain}
 }
 
-// watchedPlugins connects plugins to the manager and lets the harness see their Allocates.
+// watchedPlugins connects plugins to the manager and shows their Allocates to the harness.
 type watchedPlugins struct {
 	*devicemanager.ManagerImpl
 	deps managerDeps
@@ -195,7 +194,8 @@ type watchedCalls struct {
 	deps     managerDeps
 }
 
-func (w watchedCalls) Allocate(ctx context.Context, request *pluginapi.AllocateRequest, opts ...grpc.CallOption) (*pluginapi.AllocateResponse, error) {
+func (w watchedCalls) Allocate(ctx context.Context, request *pluginapi.AllocateRequest,
+	opts ...grpc.CallOption) (*pluginapi.AllocateResponse, error) {
 	if w.deps.before != nil {
 		w.deps.before(ctx, w.resource)
 	}
@@ -209,8 +209,7 @@ func (w watchedCalls) Allocate(ctx context.Context, request *pluginapi.AllocateR
 	return response, err
 }
 
-// devices shows the device manager to the PodResources server as the kubelet's container
-// manager does.
+// devices adapts the device manager to the PodResources server, as the kubelet's container manager does.
 type devices struct{ *devicemanager.ManagerImpl }
 
 func (d devices) GetDevices(pod, container string) []*podresourcesapi.ContainerDevices {

@@ -26,7 +26,7 @@ const (
 	nicResource = "example.com/nic"
 )
 
-// node plays what of a kubelet is around its device manager.
+// node simulates the parts of a kubelet around its device manager.
 type node struct {
 	t       testing.TB
 	dir     string
@@ -37,10 +37,10 @@ type node struct {
 	delays  delays
 	before  func(ctx context.Context, resource string)
 
-	// up is held for reading by whatever the kubelet does, and for writing while it is down.
+	// up is locked for reading by every action of the kubelet, and for writing while the kubelet is down.
 	up      sync.RWMutex
 	manager *manager
-	// admission is the loop of the kubelet that admits one pod after the other.
+	// admission serializes the admission of pods, as the kubelet's main loop does.
 	admission sync.Mutex
 	workers   sync.WaitGroup
 
@@ -50,15 +50,15 @@ type node struct {
 	rejected []string
 }
 
-// delays are the most that the parts of the kubelet take; each is random below that.
+// delays are the maximum delays of the parts of the kubelet; each delay is random.
 type delays struct {
 	// pull: from admission until the first container starts.
 	pull time.Duration
-	// notice: from a container's end until the kubelet knows.
+	// notice: from a container's end until the kubelet notices it.
 	notice time.Duration
 	// cleanup: from then until the pod's cgroup is gone.
 	cleanup time.Duration
-	// status: from then until the API says so.
+	// status: from then until the API shows it.
 	status time.Duration
 }
 
@@ -66,17 +66,17 @@ type delays struct {
 type pod struct {
 	*v1.Pod
 	plan plan
-	// killed is closed when the pod is to end before its time.
+	// killed is closed when the pod is to end early.
 	killed   chan struct{}
 	kill     func()
 	finished chan struct{}
-	// of node.mu:
+	// guarded by node.mu:
 	terminal, removed bool
 	containers        []*container
 	ended             []string // IDs of containers that have ended
 }
 
-// newNode is a node whose kubelet is down. Its folder's paths are short enough for sockets.
+// newNode returns a node whose kubelet is down. The paths in its folder are short enough for sockets.
 func newNode(t testing.TB, lag time.Duration, delays delays) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dm")
@@ -95,8 +95,8 @@ func (n *node) startKubelet() {
 	n.t.Cleanup(func() { n.manager.stop() })
 }
 
-// GetActivePods implements podresources.PodsProvider: what the kubelet has from its sources
-// and has not seen end.
+// GetActivePods implements podresources.PodsProvider: the pods of the kubelet's sources that have not ended for the
+// kubelet.
 func (n *node) GetActivePods() []*v1.Pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +132,7 @@ func (n *node) GetPodByName(namespace, name string) (*v1.Pod, bool) {
 	return nil, false
 }
 
-// capacity is what the node's status shows to the scheduler.
+// capacity returns the capacity in the node's status.
 func (n *node) capacity() int {
 	n.up.RLock()
 	defer n.up.RUnlock()
@@ -158,8 +158,8 @@ func (n *node) awaitDevices(resource string, want int) {
 	}
 }
 
-// create waits until the scheduler sends the pod here, and lets the kubelet admit and run it. It
-// returns when admission has decided.
+// create waits until the scheduler assigns the pod to the node, and lets the kubelet admit and run it. It returns when
+// admission has decided.
 func (n *node) create(plan plan) *pod {
 	p := &pod{Pod: plan.pod(), plan: plan, killed: make(chan struct{}), finished: make(chan struct{})}
 	p.kill = sync.OnceFunc(func() { close(p.killed) })
@@ -182,8 +182,7 @@ func (n *node) create(plan plan) *pod {
 	return p
 }
 
-// admit asks for the devices of all containers, those of init containers first. The caller
-// holds admission.
+// admit requests the devices of all containers, those of init containers first. The caller holds admission.
 func (n *node) admit(p *pod) error {
 	for _, container := range append(slices.Clone(p.Spec.InitContainers), p.Spec.Containers...) {
 		if err := n.manager.allocate(context.Background(), p.Pod, &container); err != nil {
@@ -193,7 +192,7 @@ func (n *node) admit(p *pod) error {
 	return nil
 }
 
-// reject fails a pod for good.
+// reject fails a pod permanently.
 func (n *node) reject(p *pod, err error) {
 	n.mu.Lock()
 	n.rejected = append(n.rejected, fmt.Sprintf("pod %s (%s): %v", p.Name, p.UID, err))
@@ -208,7 +207,7 @@ func (n *node) reject(p *pod, err error) {
 	})
 }
 
-// work is a pod's worker: it runs the containers, ends them and tells the API.
+// work is a pod's worker: it runs the containers, ends them and updates the API.
 func (n *node) work(p *pod) {
 	defer close(p.finished)
 	if n.runtime != nil {
@@ -225,7 +224,7 @@ func (n *node) work(p *pod) {
 		n.up.RUnlock()
 		time.Sleep(p.plan.linger)
 	}
-	// Noted before the processes are killed: afterwards a grant that follows at once would come first.
+	// Recorded before the processes are killed: otherwise a grant that follows at once would be recorded first.
 	n.truth.end(p.UID)
 	n.stopContainers(p)
 	pause(n.delays.notice)
@@ -252,8 +251,8 @@ func (n *node) work(p *pod) {
 	n.forget(p)
 }
 
-// runContainers runs the init containers in order, beside them the sidecars, and then the others
-// until the pod's time is over.
+// runContainers runs the init containers in order, beside them the sidecars, and then the others until the pod's time
+// is over.
 func (n *node) runContainers(p *pod) {
 	for i := range p.plan.init {
 		step := &p.plan.init[i]
@@ -285,7 +284,7 @@ func (n *node) runContainers(p *pod) {
 	}
 }
 
-// run starts a container, again and again as the kubelet does; false when the pod is to end.
+// run starts a container, repeatedly as the kubelet does; it returns false when the pod is to end.
 func (n *node) run(p *pod, spec *v1.Container) bool {
 	for {
 		n.up.RLock()
@@ -313,7 +312,7 @@ func (n *node) run(p *pod, spec *v1.Container) bool {
 	}
 }
 
-// stopContainer ends the running container of a name.
+// stopContainer ends the running container of that name.
 func (n *node) stopContainer(p *pod, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -350,15 +349,15 @@ func (n *node) awaitRunning(p *pod) {
 	}
 }
 
-// forget is the end of a pod whose object the kubelet has no use for any more.
+// forget removes the state of a pod whose object the kubelet no longer needs.
 func (n *node) forget(p *pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pods = slices.DeleteFunc(n.pods, func(other *pod) bool { return other == p })
 }
 
-// restartKubelet ends the kubelet and starts another one, which admits all pods again before it
-// has seen all sources. Between the two, damage is done to its folder.
+// restartKubelet ends the kubelet and starts another one, which admits all pods again before it has seen all sources.
+// In between, damage changes its folder.
 func (n *node) restartKubelet(damage func(dir string)) {
 	n.t.Helper()
 	n.up.Lock()
@@ -381,7 +380,7 @@ func (n *node) restartKubelet(damage func(dir string)) {
 	})
 }
 
-// forgetDevices notes that the kubelet remembers nothing of a pod.
+// forgetDevices records that the kubelet has lost the devices of a pod.
 func (n *node) forgetDevices(p *pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -404,7 +403,7 @@ func (n *node) all() []*pod {
 	return slices.Clone(n.pods)
 }
 
-// restartAround restarts the kubelet; first is what it does before it has seen all sources.
+// restartAround restarts the kubelet; first runs before the kubelet has seen all sources.
 func (n *node) restartAround(damage func(dir string), first func()) {
 	n.t.Helper()
 	n.manager.stop()
@@ -427,7 +426,7 @@ func (n *node) restartAround(damage func(dir string), first func()) {
 	n.manager.sources.AddSource("api")
 }
 
-// foreign lists PodResources as a monitor does, until the function that it returns is called.
+// foreign lists PodResources as a monitor does, until the returned function is called.
 func (n *node) foreign(every time.Duration) (stop func() (lists int)) {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -463,14 +462,14 @@ func (p *pod) sleep(d time.Duration) {
 	}
 }
 
-// pause lasts a random part of the time.
+// pause sleeps for a random part of the time.
 func pause(most time.Duration) {
 	if most > 0 {
 		time.Sleep(rand.N(most))
 	}
 }
 
-// held are the devices that the device manager has for a pod's containers, for messages.
+// held returns the devices that the device manager has for a pod's containers, for messages.
 func (n *node) held(uid types.UID, containers ...string) []string {
 	var ids []string
 	for _, name := range containers {

@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// plan is what a pod is and does.
+// plan describes a pod and its life.
 type plan struct {
 	name string
 	// init are the init containers, in order; main are the others.
 	init, main []step
 	// life is how long the containers of main run.
 	life time.Duration
-	// restarts is how often the first container of main ends and starts again meanwhile.
+	// restarts is how often the first container of main restarts in that time.
 	restarts int
 	end      ending
 	// linger is how long the processes outlive a pod that is deleted by force.
@@ -35,14 +35,14 @@ type step struct {
 	sidecar bool
 }
 
-// ending is how a pod goes.
+// ending is how a pod ends.
 type ending string
 
 // The endings.
 const (
 	finish      ending = "finish"       // it succeeds and its object stays
-	deleted     ending = "delete"       // it is deleted and waited for
-	forceDelete ending = "force delete" // its object goes at once, while its processes live
+	deleted     ending = "delete"       // it is deleted gracefully
+	forceDelete ending = "force delete" // its object is deleted at once, while its processes live
 )
 
 // single is a pod of one container.
@@ -50,7 +50,7 @@ func single(name string, gpus int, life time.Duration, end ending) plan {
 	return plan{name: name, main: []step{{name: "main", gpus: gpus}}, life: life, end: end}
 }
 
-// pod makes the object, with a UID of its own.
+// pod returns the object, with a new UID.
 func (p *plan) pod() *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: p.name, UID: types.UID(uuid.NewUUID())},
@@ -82,7 +82,7 @@ func (s *step) container() v1.Container {
 	return v1.Container{Name: s.name, Image: "none", Resources: v1.ResourceRequirements{Limits: limits, Requests: limits}}
 }
 
-// counted is what the scheduler counts for the pod.
+// counted returns what the scheduler counts for the pod.
 func (p *plan) counted() int {
 	sidecars, most := 0, 0
 	for _, s := range p.init {
@@ -100,7 +100,7 @@ func (p *plan) counted() int {
 	return max(most, sum)
 }
 
-// randomPlan is any pod: most have one container, live for 10 to 120 ms and are jobs.
+// randomPlan returns a random pod: most have one container, live for 10 to 120 ms and are jobs.
 func randomPlan(random *rand.Rand, i int) plan {
 	life := time.Duration(10+random.IntN(110)) * time.Millisecond
 	gpus := 1
@@ -114,7 +114,8 @@ func randomPlan(random *rand.Rand, i int) plan {
 	case 1:
 		p.init = []step{{name: "sidecar", gpus: 1, sidecar: true}}
 	case 2:
-		p.init = []step{{name: "first", gpus: 1, life: 10 * time.Millisecond}, {name: "sidecar", gpus: 1, sidecar: true}, {name: "second", gpus: 1, life: 10 * time.Millisecond}}
+		p.init = []step{{name: "first", gpus: 1, life: 10 * time.Millisecond},
+			{name: "sidecar", gpus: 1, sidecar: true}, {name: "second", gpus: 1, life: 10 * time.Millisecond}}
 	case 3:
 		p.main = append(p.main, step{name: "other", gpus: 1})
 	case 4:

@@ -21,8 +21,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 )
 
-// runtime plays the container runtime: a container is a process in cgroups of its own, and a
-// bundle with its OCI spec where containerd keeps them.
+// runtime simulates the container runtime: a container is a process in its own cgroups, and a bundle with its OCI spec
+// where containerd keeps it.
 type runtime struct {
 	t testing.TB
 	// root is the kubelet's cgroupRoot, cgroups its folder.
@@ -31,8 +31,7 @@ type runtime struct {
 	bundles string
 }
 
-// newRuntime makes the cgroups below which all pods are. The state folder stands for
-// /run/containerd.
+// newRuntime creates the cgroups of all pods. The state folder replaces /run/containerd.
 func newRuntime(t testing.TB, state string) *runtime {
 	t.Helper()
 	r := &runtime{
@@ -42,8 +41,8 @@ func newRuntime(t testing.TB, state string) *runtime {
 	if err := os.MkdirAll(r.bundles, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// In version 1 the kubelet's readers look at one hierarchy, that which limits devices; each more
-	// would cost a migration, which takes the kernel milliseconds.
+	// With version 1 the kubelet's readers use one hierarchy, the one that limits devices. Each further hierarchy would
+	// cost a migration, which takes the kernel milliseconds.
 	hierarchy := "/sys/fs/cgroup"
 	if _, err := os.Stat(filepath.Join(hierarchy, "cgroup.controllers")); err != nil {
 		hierarchy = filepath.Join(hierarchy, "devices")
@@ -66,8 +65,7 @@ func (r *runtime) makeCgroup(below string) {
 	}
 }
 
-// removeCgroup waits for the kernel, which calls a cgroup busy for a moment after its last
-// process has ended.
+// removeCgroup waits for the kernel, for which a cgroup stays busy for a moment after its last process has ended.
 func (r *runtime) removeCgroup(below string) {
 	path, deadline := filepath.Join(r.cgroups, below), time.Now().Add(10*time.Second)
 	for {
@@ -88,18 +86,18 @@ func podCgroup(uid types.UID) string { return filepath.Join("kubepods", "pod"+st
 func (r *runtime) makePod(uid types.UID)   { r.makeCgroup(podCgroup(uid)) }
 func (r *runtime) removePod(uid types.UID) { r.removeCgroup(podCgroup(uid)) }
 
-// container is one that was started.
+// container is a container that was started.
 type container struct {
 	runtime *runtime
 	id      string
 	pod     types.UID
 	name    string
 	process *exec.Cmd
-	// forgotten says that the kubelet has lost its memory since the start.
+	// forgotten means that the kubelet has lost its memory since the start.
 	forgotten bool
 }
 
-// start starts a container with what the device plugins answered for it.
+// start starts a container with the device plugins' answers.
 func (r *runtime) start(pod *v1.Pod, name string, options *devicemanager.DeviceRunContainerOptions) (*container, error) {
 	var raw [32]byte
 	for i := range raw {
@@ -140,7 +138,8 @@ func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunCon
 			if mount.ReadOnly {
 				how = "ro"
 			}
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: mount.ContainerPath, Source: mount.HostPath, Type: "bind", Options: []string{"rbind", how}})
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: mount.ContainerPath, Source: mount.HostPath,
+				Type: "bind", Options: []string{"rbind", how}})
 		}
 		for _, device := range options.Devices {
 			var stat syscall.Stat_t
@@ -148,7 +147,8 @@ func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunCon
 				return fmt.Errorf("find device node %s: %w", device.PathOnHost, err)
 			}
 			spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{
-				Path: device.PathInContainer, Type: "c", Major: int64(stat.Rdev >> 8 & 0xfff), Minor: int64(stat.Rdev&0xff | stat.Rdev>>12&0xfff00),
+				Path: device.PathInContainer, Type: "c", Major: int64(stat.Rdev >> 8 & 0xfff),
+				Minor: int64(stat.Rdev&0xff | stat.Rdev>>12&0xfff00),
 			})
 		}
 	}
@@ -169,7 +169,7 @@ func (c *container) stop() {
 	c.process.Wait()
 }
 
-// remove takes away what is left of a stopped container.
+// remove removes what is left of a stopped container.
 func (c *container) remove() {
 	c.runtime.removeCgroup(c.cgroup())
 	if err := os.RemoveAll(filepath.Join(c.runtime.bundles, c.id)); err != nil {

@@ -16,12 +16,12 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// stub is a device plugin without a memory: it grants whatever the kubelet asks for.
+// stub is a device plugin without state: it grants every request.
 type stub struct {
 	pluginapi.UnimplementedDevicePluginServer
 	resource string
 	ids      []string
-	// takes is how long an Allocate lasts.
+	// takes is the duration of an Allocate.
 	takes time.Duration
 
 	// numa puts the devices on NUMA nodes in turn; zero puts them on none.
@@ -49,7 +49,8 @@ func startStub(t testing.TB, dir, resource string, devices int, takes time.Durat
 }
 
 func newStub(dir, resource string, devices int, takes time.Duration) *stub {
-	s := &stub{resource: resource, takes: takes, dir: filepath.Join(dir, "device-plugins"), socket: "stub-" + filepath.Base(resource) + ".sock", ends: make(chan struct{})}
+	s := &stub{resource: resource, takes: takes, dir: filepath.Join(dir, "device-plugins"),
+		socket: "stub-" + filepath.Base(resource) + ".sock", ends: make(chan struct{})}
 	for i := range devices {
 		s.ids = append(s.ids, fmt.Sprintf("%s-%d", filepath.Base(resource), i))
 	}
@@ -68,7 +69,7 @@ func (s *stub) serve(t testing.TB) {
 	t.Cleanup(s.stop)
 }
 
-// stop ends the plugin, and forgets its calls.
+// stop ends the plugin and clears its calls.
 func (s *stub) stop() {
 	s.once.Do(func() { close(s.ends) })
 	s.server.Stop()
@@ -85,7 +86,8 @@ func (s *stub) register(t testing.TB) {
 	}
 	defer conn.Close()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(t.Context(), &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: s.socket, ResourceName: s.resource, Options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true},
+		Version: pluginapi.Version, Endpoint: s.socket, ResourceName: s.resource,
+		Options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +144,8 @@ func (s *stub) Allocate(_ context.Context, request *pluginapi.AllocateRequest) (
 }
 
 // GetPreferredAllocation prefers what must be included and then the first devices.
-func (s *stub) GetPreferredAllocation(_ context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (s *stub) GetPreferredAllocation(_ context.Context,
+	request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	response := &pluginapi.PreferredAllocationResponse{}
@@ -154,12 +157,13 @@ func (s *stub) GetPreferredAllocation(_ context.Context, request *pluginapi.Pref
 				chosen = append(chosen, id)
 			}
 		}
-		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
+		response.ContainerResponses = append(response.ContainerResponses,
+			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
 	}
 	return response, nil
 }
 
-// calls are the Allocates and the GetPreferredAllocations so far.
+// calls returns the Allocates and the GetPreferredAllocations so far.
 func (s *stub) calls() (asked [][]string, preferred []*pluginapi.ContainerPreferredAllocationRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

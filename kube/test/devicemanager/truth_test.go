@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// truth is the harness' own record of who has which device. A pod has a device from the moment
-// at which a plugin granted it until the pod has ended: its admission failed, or its last
-// process was reaped and none will follow. That decides whether a device has two holders. A refusal
-// was right as long as the kubelet itself had not noticed that end. When a kubelet has lost its memory, a container has its
-// device only for as long as its process lives: the next one gets a device of its own.
+// truth is the harness' own record of the holders of each device. A pod has a device from the time at which a plugin
+// granted it until the pod has ended: its admission failed, or its last process was reaped and no other will start.
+// This determines whether a device has two holders. A refusal was right as long as the kubelet had not noticed that
+// end. After a kubelet has lost its memory, a container has its device only as long as its process lives: the next one
+// gets its own.
 type truth struct {
 	mu  sync.Mutex
 	has map[string]map[types.UID]map[string]bool // by device and living pod, the containers
@@ -30,14 +30,14 @@ func newTruth() *truth {
 	return &truth{has: map[string]map[types.UID]map[string]bool{}, ended: map[types.UID]bool{}, gone: map[types.UID]bool{}}
 }
 
-// offer is one Allocate that the kubelet sent to a plugin.
+// offer is one Allocate from the kubelet to a plugin.
 type offer struct {
 	asker
 	devices []string
 	double  bool
 }
 
-// offered notes an Allocate before the plugin sees it.
+// offered records an Allocate before the plugin sees it.
 func (t *truth) offered(who asker, devices []string) *offer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *truth) offered(who asker, devices []string) *offer {
 	return o
 }
 
-// answered notes what the plugin answered.
+// answered records the plugin's answer.
 func (t *truth) answered(o *offer, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,9 +67,10 @@ func (t *truth) answered(o *offer, err error) {
 	if t.ended[o.pod] {
 		return
 	}
-	// A pod that ended while the plugin decided is no second holder.
+	// A pod that ended while the plugin decided is not a second holder.
 	for _, other := range t.others(o, t.ended) {
-		t.doubleHolders = append(t.doubleHolders, fmt.Sprintf("pod %s container %s was granted %v while %s", o.pod, o.container, o.devices, other))
+		t.doubleHolders = append(t.doubleHolders, fmt.Sprintf("pod %s container %s was granted %v while %s", o.pod,
+			o.container, o.devices, other))
 	}
 	for _, device := range o.devices {
 		if t.has[device] == nil {
@@ -82,8 +83,8 @@ func (t *truth) answered(o *offer, err error) {
 	}
 }
 
-// others says which devices of an offer other pods have, or other containers of the same pod that do not hand them
-// on. Pods that are over are left out.
+// others returns which devices of an offer other pods have, or other containers of the same pod that do not pass them
+// on. It ignores pods that are over.
 func (t *truth) others(o *offer, over map[types.UID]bool) []string {
 	var found []string
 	for _, device := range o.devices {
@@ -98,14 +99,14 @@ func (t *truth) others(o *offer, over map[types.UID]bool) []string {
 	return found
 }
 
-// end notes that a pod has no process any more, and gets none.
+// end records that a pod has no process any more and will get none.
 func (t *truth) end(pod types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended[pod] = true
 }
 
-// forget notes that the kubelet knows that a pod has ended.
+// forget records that the kubelet has noticed the end of a pod.
 func (t *truth) forget(pod types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,7 +116,7 @@ func (t *truth) forget(pod types.UID) {
 	}
 }
 
-// lose notes that a container has none of its devices any more, while its pod goes on.
+// lose records that a container has lost its devices while its pod continues.
 func (t *truth) lose(pod types.UID, container string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,11 +128,12 @@ func (t *truth) lose(pod types.UID, container string) {
 	}
 }
 
-// String is the count in one line.
+// String returns the counts in one line.
 func (t *truth) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return fmt.Sprintf("%d offers of the kubelet, %d of them double; %d grants, %d refusals; %d double holders, %d refusals of free devices",
+	return fmt.Sprintf("%d offers of the kubelet, %d of them double; %d grants, %d refusals; %d double holders, %d "+
+		"refusals of free devices",
 		t.offers, t.doubleOffers, t.grants, t.refusals, len(t.doubleHolders), len(t.falseRefusals))
 }
 

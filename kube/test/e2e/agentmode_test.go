@@ -12,23 +12,21 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// gpuResource is the name under which the agent offers whole GPUs, and nodeGPUs how
-// many a node of these tests has.
+// gpuResource is the name under which the agent offers whole GPUs, and nodeGPUs how many a node of these tests has.
 const (
 	gpuResource = "nvidia.com/gpu"
 	nodeGPUs    = 8
 )
 
-// agentMode is one way of running the agent on a node. What the agent promises it has to
-// keep in each of them.
+// agentMode is one way of running the agent on a node. What the agent promises it has to keep in each of them.
 type agentMode interface {
 	Name() string
 	// Start starts the agent; it returns when the agent says that it is ready.
 	Start(ctx context.Context) error
 	// Kill ends the agent with SIGKILL. It stays dead until Start.
 	Kill(ctx context.Context) error
-	// Upgrade starts a new agent beside the old one and asks the old one to leave once
-	// the new one is ready; it returns when the old one is gone.
+	// Upgrade starts a new agent beside the old one and asks the old one to leave once the new one is ready; it returns
+	// when the old one is gone.
 	Upgrade(ctx context.Context) error
 	// Remove takes the agent away in the orderly manner.
 	Remove(ctx context.Context) error
@@ -146,18 +144,18 @@ func (a *hostAgent) Upgrade(ctx context.Context) error {
 	return nil
 }
 
-// uuids maps the minor number of each card to its UUID, as the hardware has it.
+// uuids maps the minor number of each GPU to its UUID, as the hardware has it.
 func (r *rig) uuids(t testing.TB) map[uint32]string {
 	t.Helper()
 	ids := map[uint32]string{}
-	for _, card := range hardware(t, r.node.SimDir()).GPUs {
-		ids[uint32(card.Minor)] = card.UUID
+	for _, gpuInfo := range hardware(t, r.node.SimDir()).GPUs {
+		ids[uint32(gpuInfo.Minor)] = gpuInfo.UUID
 	}
 	return ids
 }
 
-// allocatable is how many GPUs the kubelet calls healthy now. Not from the node's status,
-// which the kubelet writes every two seconds only.
+// allocatable is how many GPUs the kubelet calls healthy now. Not from the node's status, which the kubelet writes
+// every two seconds only.
 func (r *rig) allocatable(ctx context.Context) (int, error) {
 	devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
 	if err != nil {

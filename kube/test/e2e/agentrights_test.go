@@ -64,12 +64,14 @@ func gpuNodes() schema.GroupVersionResource {
 
 // patch is a strategic merge patch of a Node, in a dry run.
 func (a *attacker) patch(name, text string, subresource ...string) error {
-	_, err := a.api.Resource(core("nodes")).Patch(a.t.Context(), name, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresource...)
+	_, err := a.api.Resource(core("nodes")).Patch(a.t.Context(), name, types.StrategicMergePatchType, []byte(text),
+		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresource...)
 	return err
 }
 
 func (a *attacker) patchGPUNode(name string) error {
-	_, err := a.api.Resource(gpuNodes()).Patch(a.t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := a.api.Resource(gpuNodes()).Patch(a.t.Context(), name, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
@@ -78,12 +80,14 @@ func (a *attacker) create(resource schema.GroupVersionResource, namespace, objec
 	if err := json.Unmarshal([]byte(object), &o.Object); err != nil {
 		a.t.Fatal(err)
 	}
-	_, err := a.api.Resource(resource).Namespace(namespace).Create(a.t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := a.api.Resource(resource).Namespace(namespace).Create(a.t.Context(), o,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
 func (a *attacker) delete(resource schema.GroupVersionResource, namespace, name string) error {
-	return a.api.Resource(resource).Namespace(namespace).Delete(a.t.Context(), name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	return a.api.Resource(resource).Namespace(namespace).Delete(a.t.Context(), name,
+		metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
 // event is one of an agent, about any object.
@@ -168,10 +172,12 @@ func attempts() []attempt {
 			return err
 		}},
 		{"delete the policy", false, false, func(a *attacker) error {
-			return a.delete(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"}, "", "berth-agent-node")
+			return a.delete(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+				Resource: "validatingadmissionpolicies"}, "", "berth-agent-node")
 		}},
 		{"delete the policy's binding", false, false, func(a *attacker) error {
-			return a.delete(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}, "", "berth-agent-node")
+			return a.delete(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+				Resource: "validatingadmissionpolicybindings"}, "", "berth-agent-node")
 		}},
 	}
 }
@@ -235,7 +241,8 @@ func makeStrangeNode(t *testing.T, c *sandbox.Cluster) {
 			t.Error(err)
 		}
 	})
-	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode", "metadata": map[string]any{"name": strangeNode}}}
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode",
+		"metadata": map[string]any{"name": strangeNode}}}
 	if _, err := admin.Resource(gpuNodes()).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +251,8 @@ func makeStrangeNode(t *testing.T, c *sandbox.Cluster) {
 // testUnboundToken: a token of the account that names no Node may write nothing.
 func testUnboundToken(t *testing.T, c *sandbox.Cluster, node string) {
 	t.Helper()
-	token, err := c.Client().CoreV1().ServiceAccounts(agentNamespace).CreateToken(t.Context(), agentName, &authv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := c.Client().CoreV1().ServiceAccounts(agentNamespace).CreateToken(t.Context(), agentName,
+		&authv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,9 +57,9 @@ type churn struct {
 // interval is a time in which the agent was away; the last one may have no end yet.
 type interval struct{ from, to time.Time }
 
-// TestChurn: pods with random numbers of GPUs, eight at a time, with restarts of the
-// agent in between. After each, no GPU has two holders among the containers that live, by
-// the OCI specs that they were started with, and what a pod held is free when it is gone.
+// TestChurn: pods with random numbers of GPUs, eight at a time, with restarts of the agent in between. After each, no
+// GPU has two holders among the containers that live, by the OCI specs that they were started with, and what a pod held
+// is free when it is gone.
 func TestChurn(t *testing.T) {
 	r := theNode(t)
 	pods, restarts, limit := 24, 5, 3*time.Minute
@@ -73,7 +73,8 @@ func TestChurn(t *testing.T) {
 	if err := c.run(timeout(t, limit)); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: %d looks at all containers, at most %d GPUs held at one time, %d pods refused while there was no agent and made again",
+	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: %d looks at all containers, at most %d GPUs held "+
+		"at one time, %d pods refused while there was no agent and made again",
 		seed, pods, restarts, ms(time.Since(start)), c.looks, c.most, c.refused)
 	c.checkNothingLeft(t)
 }
@@ -186,9 +187,9 @@ func (c *churn) wasDown(since time.Time) bool {
 	return slices.ContainsFunc(c.down, func(d interval) bool { return d.to.IsZero() || d.to.After(since) })
 }
 
-// serve makes a pod, looks at it and at all others, removes it, and sees that nothing of
-// it is left. A pod that the scheduler sent to the node in the moment in which there was
-// no agent is refused by the kubelet, which no device plugin can prevent; it is made again.
+// serve makes a pod, looks at it and at all others, removes it, and sees that nothing of it is left. A pod that the
+// scheduler sent to the node in the moment in which there was no agent is refused by the kubelet, which no device
+// plugin can prevent; it is made again.
 func (c *churn) serve(ctx context.Context, i int) error {
 	for attempt := 0; ; attempt++ {
 		name := fmt.Sprintf("churn-%d-%d", i, attempt)
@@ -207,8 +208,7 @@ func (c *churn) serve(ctx context.Context, i int) error {
 	}
 }
 
-// withoutAgent tells whether the kubelet refused a pod because nobody answered: not one that
-// the agent itself refused.
+// withoutAgent reports whether the kubelet refused a pod because no agent answered; the agent itself did not refuse it.
 func withoutAgent(pod *corev1.Pod) bool {
 	if pod == nil || pod.Status.Reason != "UnexpectedAdmissionError" {
 		return false
@@ -218,9 +218,8 @@ func withoutAgent(pod *corev1.Pod) bool {
 	})
 }
 
-// admit makes a pod and waits until it runs. How long that takes is not limited here: eight
-// pods ask for more GPUs than there are, and the scheduler lets small pods pass a large one
-// as long as there are small ones.
+// admit makes a pod and waits until it runs. How long that takes is not limited here: eight pods ask for more GPUs than
+// there are, and the scheduler lets small pods pass a large one as long as there are small ones.
 func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, error) {
 	if _, err := c.CreatePod(ctx, podWithGPUs(name, gpus)); err != nil {
 		return nil, err
@@ -228,8 +227,7 @@ func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, 
 	return c.WaitPhase(ctx, metav1.NamespaceDefault, name, corev1.PodRunning)
 }
 
-// lookAt compares what a pod has with what it asked for, and all living containers with
-// one another.
+// lookAt compares what a pod has with what it asked for, and all living containers with one another.
 func (c *churn) lookAt(ctx context.Context, pod *corev1.Pod, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -290,7 +288,8 @@ func (c *churn) checkHolders(living []livingContainer) {
 			other, taken := owner[minor]
 			// The first may have ended before the second was looked at.
 			if taken && lives(other.pid) {
-				c.t.Errorf("GPU %d has two holders: pod %s (container %s) and pod %s (container %s)", minor, other.pod, other.id, l.pod, l.id)
+				c.t.Errorf("GPU %d has two holders: pod %s (container %s) and pod %s (container %s)", minor,
+					other.pod, other.id, l.pod, l.id)
 			}
 			owner[minor] = l
 		}
@@ -304,8 +303,8 @@ type livingContainer struct {
 	gpus    []uint32 // by minor number, ascending
 }
 
-// living reads the OCI specs of all containers of the node that live; those that only hold
-// a pod's namespaces are left out.
+// living reads the OCI specs of all containers of the node that live; those that only hold a pod's namespaces are left
+// out.
 func (c *churn) living() ([]livingContainer, error) {
 	bundles, err := os.ReadDir(c.bundles())
 	if err != nil {
@@ -366,7 +365,7 @@ func lives(pid int) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// removeAndForget removes a pod and waits until nobody holds anything in its name.
+// removeAndForget removes a pod and waits until it holds nothing.
 func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Pod) error {
 	// Also after a failure elsewhere: the sandbox may be one that stays.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -374,7 +373,7 @@ func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Po
 	if err := c.DeletePodAndWait(ctx, metav1.NamespaceDefault, name, -1); err != nil || pod == nil {
 		return err
 	}
-	return poll(ctx, "nobody holds a GPU in the name of pod "+name, func() error {
+	return poll(ctx, "no GPU is held by pod "+name, func() error {
 		node, err := c.gpuNode(ctx)
 		if err != nil {
 			return err

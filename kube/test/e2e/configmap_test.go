@@ -18,8 +18,8 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// changeWithin is far above what a change of the configuration takes on an idle machine, which
-// is logged: two seconds are promised.
+// changeWithin is far above what a change of the configuration takes on an idle machine, which is logged: two seconds
+// are promised.
 const changeWithin = 40 * time.Second
 
 // keyedConfigs are configurations told apart by a resource of their own.
@@ -43,8 +43,8 @@ func sharedGPU(index int, mode, replicas, name string) string {
 `, index, mode, name, replicas)
 }
 
-// testConfigMapAndLabels: the node's labels choose a key of the ConfigMap; each change takes
-// effect by itself; a bad one leaves the last good one in force, also over the agent's death.
+// testConfigMapAndLabels: the node's labels choose a key of the ConfigMap; each change takes effect by itself; a bad
+// one leaves the last good one in force, also over the agent's death.
 func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.setConfigs(t, keyedConfigs(2, "replicas: 5"))
 	whole := nodeGPUs - 1
@@ -53,11 +53,18 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 		change func() time.Time
 		want   map[string]int
 	}{
-		{"NVIDIA's label chooses", func() time.Time { return l.label(t, map[string]string{labelNVIDIAConfig: "a"}) }, map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
-		{"Berth's label wins", func() time.Time { return l.label(t, map[string]string{labelConfig: "b"}) }, map[string]int{gpuResource: whole, "nvidia.com/of-b": 2}},
-		{"the ConfigMap is edited", func() time.Time { return l.setConfigs(t, keyedConfigs(3, "replicas: 5")) }, map[string]int{gpuResource: whole, "nvidia.com/of-b": 3}},
-		{"Berth's label is taken away", func() time.Time { return l.label(t, map[string]string{labelConfig: ""}) }, map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
-		{"NVIDIA's label names another", func() time.Time { return l.label(t, map[string]string{labelNVIDIAConfig: "c"}) }, map[string]int{gpuResource: whole, "nvidia.com/of-c": 5}},
+		{"NVIDIA's label chooses", func() time.Time { return l.label(t, map[string]string{labelNVIDIAConfig: "a"}) },
+			map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
+		{"Berth's label wins", func() time.Time { return l.label(t, map[string]string{labelConfig: "b"}) },
+			map[string]int{gpuResource: whole, "nvidia.com/of-b": 2}},
+		{"the ConfigMap is edited", func() time.Time { return l.setConfigs(t, keyedConfigs(3, "replicas: 5")) },
+			map[string]int{gpuResource: whole, "nvidia.com/of-b": 3}},
+		{"Berth's label is taken away", func() time.Time { return l.label(t, map[string]string{labelConfig: ""}) },
+			map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
+		{"NVIDIA's label names another", func() time.Time {
+			return l.label(t,
+				map[string]string{labelNVIDIAConfig: "c"})
+		}, map[string]int{gpuResource: whole, "nvidia.com/of-c": 5}},
 	}
 	for _, c := range changes {
 		at := c.change()
@@ -70,7 +77,7 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.waitSource(t, "c")
 
 	witnesses := l.watchPods(t, l.run(t, podAsking("held", "nvidia.com/of-c", 1))...)
-	// Another configuration has to wait for it on this card, and on no other.
+	// Another configuration has to wait for it on this GPU, and on no other.
 	l.label(t, map[string]string{labelNVIDIAConfig: "b"})
 	l.waitKubelet(t, map[string]int{gpuResource: whole - 1, "nvidia.com/of-b": 3})
 	l.waitDraining(t, 3, "nvidia.com/of-c", "waits for default/held to end")
@@ -81,7 +88,8 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 
 	// A typo.
 	bad := l.setConfigs(t, keyedConfigs(3, "replicsa: 6"))
-	refused, message := l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, configMap+"/c:10: gpus[0].sharing.replicsa", "did you mean replicas?")
+	refused, message := l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse,
+		configMap+"/c:10: gpus[0].sharing.replicsa", "did you mean replicas?")
 	said := l.waitEvent(t, "ConfigAcceptedRefused", "gpus[0].sharing.replicsa")
 	l.waitProblem(t, "CONFIG_REFUSED", true)
 	l.waitSource(t, "c")
@@ -107,7 +115,8 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, "gpus[0].sharing.replicsa")
 	taken := samples.stop()
 	checkAllOrNothing(t, taken, before)
-	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the death, in %d samples never other ones", ms(back.Sub(killed)), len(taken))
+	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the death, in %d "+
+		"samples never other ones", ms(back.Sub(killed)), len(taken))
 
 	repaired := l.setConfigs(t, keyedConfigs(3, "replicas: 6"))
 	l.waitKubelet(t, map[string]int{gpuResource: whole, "nvidia.com/of-c": 6})
@@ -117,7 +126,7 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.checkUndisturbed(t, witnesses...)
 }
 
-// waitDraining waits until the GPUNode says what a card is still given out as, and why no more of it.
+// waitDraining waits until the GPUNode says what a GPU is still advertised as, and why no more of it.
 func (l *lab) waitDraining(t testing.TB, index int, resource, why string) {
 	t.Helper()
 	waitUntil(t, 20*time.Second, fmt.Sprintf("the GPUNode shows GPU %d as draining", index), func(ctx context.Context) error {
@@ -159,8 +168,8 @@ func (w *offerWatch) first(t testing.TB) map[string][]string {
 	return w.samples[0].offers
 }
 
-// checkAllOrNothing complains about each sample in which a resource has neither the number of
-// devices that it is to have nor, while there was no agent, none.
+// checkAllOrNothing complains about each sample in which a resource has neither the number of devices that it is to
+// have nor, while there was no agent, none.
 func checkAllOrNothing(t testing.TB, samples []offerSample, want map[string]int) {
 	t.Helper()
 	for i, s := range samples {
@@ -169,7 +178,8 @@ func checkAllOrNothing(t testing.TB, samples []offerSample, want map[string]int)
 		}
 		for name, n := range counts(s.offers) {
 			if n != want[name] {
-				t.Errorf("sample %d, %s after the first: %s has %d devices, want %d or none", i, ms(s.at.Sub(samples[0].at)), name, n, want[name])
+				t.Errorf("sample %d, %s after the first: %s has %d devices, want %d or none", i,
+					ms(s.at.Sub(samples[0].at)), name, n, want[name])
 			}
 		}
 	}
@@ -267,24 +277,25 @@ func (l *lab) sameAsHardware(t testing.TB, node *v1alpha1.GPUNode) error {
 	t.Helper()
 	machine := hardware(t, l.node.SimDir())
 	for _, d := range node.Status.Devices {
-		card := cardOf(t, machine, d.UUID)
+		gpuInfo := gpuOf(t, machine, d.UUID)
 		var shown, real []string
 		for _, m := range d.MIGDevices {
 			shown = append(shown, fmt.Sprintf("%s %s at %d", m.UUID, m.Profile, m.Start))
 		}
-		for _, m := range card.MIGDevices {
+		for _, m := range gpuInfo.MIGDevices {
 			real = append(real, fmt.Sprintf("%s %s at %d", m.UUID, m.Profile, m.Start))
 		}
 		slices.Sort(shown)
 		slices.Sort(real)
-		if !slices.Equal(shown, real) || d.MIGEnabled != (card.MIG == "on") {
-			return fmt.Errorf("it shows GPU %d with MIG %v and %q, the hardware has %s and %q", d.Index, d.MIGEnabled, shown, card.MIG, real)
+		if !slices.Equal(shown, real) || d.MIGEnabled != (gpuInfo.MIG == "on") {
+			return fmt.Errorf("it shows GPU %d with MIG %v and %q, the hardware has %s and %q", d.Index, d.MIGEnabled,
+				shown, gpuInfo.MIG, real)
 		}
 	}
 	return nil
 }
 
-// customLayouts is a file of mig-parted's: lists of cards, filters, and a mixed card.
+// customLayouts is a file of mig-parted's: lists of GPUs, filters, and a mixed GPU.
 const customLayouts = `version: v1
 mig-configs:
   custom-mixed:
@@ -324,10 +335,10 @@ func testLayoutByLabel(t *testing.T, l *lab) {
 	others := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
 	l.waitState(t, "pending")
 	_, message = l.waitCondition(t, "MIGApplied", metav1.ConditionFalse, "GPU 4 ", "default/held")
-	t.Logf("all-disabled with a pod on GPU 4: the other cards are whole after %s: %s", ms(others.Sub(asked)), message)
-	for _, card := range hardware(t, l.node.SimDir()).GPUs {
-		if want := map[bool]string{true: "on", false: "off"}[card.Index == 4]; card.MIG != want {
-			t.Errorf("MIG of GPU %d is %s, want %s", card.Index, card.MIG, want)
+	t.Logf("all-disabled with a pod on GPU 4: the other GPUs are whole after %s: %s", ms(others.Sub(asked)), message)
+	for _, gpuInfo := range hardware(t, l.node.SimDir()).GPUs {
+		if want := map[bool]string{true: "on", false: "off"}[gpuInfo.Index == 4]; gpuInfo.MIG != want {
+			t.Errorf("MIG of GPU %d is %s, want %s", gpuInfo.Index, gpuInfo.MIG, want)
 		}
 	}
 	l.checkUndisturbed(t, witnesses...)
@@ -338,18 +349,19 @@ func testLayoutByLabel(t *testing.T, l *lab) {
 	whole := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs})
 	l.waitState(t, "success")
 	l.waitCondition(t, "MIGApplied", metav1.ConditionTrue)
-	t.Logf("the pod ends: the last card is whole %s after its deletion", ms(whole.Sub(ended)))
+	t.Logf("the pod ends: the last GPU is whole %s after its deletion", ms(whole.Sub(ended)))
 }
 
-// testLayoutAfterReboot: cards of Hopper come up without their MIG mode. They get their layout
-// back, and are not given out whole before.
+// testLayoutAfterReboot: GPUs of Hopper come up without their MIG mode. They get their layout back, and are not
+// advertised whole before.
 func testLayoutAfterReboot(t *testing.T, l *lab) {
 	dir := l.withHardware(t, "h100x8").Dir
 	machine, err := sim.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	balanced := map[string]int{"nvidia.com/mig-1g.10gb": 2 * nodeGPUs, "nvidia.com/mig-2g.20gb": nodeGPUs, "nvidia.com/mig-3g.40gb": nodeGPUs}
+	balanced := map[string]int{"nvidia.com/mig-1g.10gb": 2 * nodeGPUs, "nvidia.com/mig-2g.20gb": nodeGPUs,
+		"nvidia.com/mig-3g.40gb": nodeGPUs}
 	l.label(t, map[string]string{labelMIG: "all-balanced"})
 	l.waitKubelet(t, balanced)
 	l.waitState(t, "success")
@@ -373,13 +385,14 @@ func testLayoutAfterReboot(t *testing.T, l *lab) {
 	taken := samples.stop()
 	for _, s := range taken {
 		if whole := s.offers[gpuResource]; len(whole) > 0 {
-			t.Errorf("%s after the start %d cards were to be had whole", ms(s.at.Sub(booted)), len(whole))
+			t.Errorf("%s after the start %d GPUs were to be had whole", ms(s.at.Sub(booted)), len(whole))
 		}
 	}
 	if went := states.stop(); !slices.Equal(went, []string{"success", "pending", "success"}) {
 		t.Errorf("the label went %q, want success, pending, success", went)
 	}
-	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no card was to be had whole", ms(back.Sub(booted)), len(taken))
+	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was to be had "+
+		"whole", ms(back.Sub(booted)), len(taken))
 }
 
 // testReconfigureAsDaemonSet: the rights that deploy/agent.yaml gives are enough for all of it.
@@ -410,7 +423,8 @@ func testReconfigureAsDaemonSet(t *testing.T, l *lab) {
 	l.setConfigs(t, map[string]string{"a": "replicas: 2\n"})
 	l.waitEvent(t, "ConfigAcceptedRefused", configMap+"/a:3: replicas: unknown key")
 	l.setMap(t, layoutsMap, map[string]string{"config.yaml": customLayouts})
-	l.layout(t, "custom-mixed", map[string]int{gpuResource: 1, "nvidia.com/of-a": 4, mig1g: 2, mig2g: 1, mig3g: 5, "nvidia.com/mig-7g.40gb": 3})
+	l.layout(t, "custom-mixed", map[string]int{gpuResource: 1, "nvidia.com/of-a": 4, mig1g: 2, mig2g: 1, mig3g: 5,
+		"nvidia.com/mig-7g.40gb": 3})
 	l.label(t, map[string]string{labelMIG: "no-such"})
 	l.waitState(t, "failed")
 	l.waitEvent(t, "MIGAppliedFailed", "no-such")

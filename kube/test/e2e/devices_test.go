@@ -17,9 +17,9 @@ func TestCapacity(t *testing.T) {
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs)
 }
 
-// TestGPUsOfAContainer: a pod that asks for two GPUs has those two that the kubelet
-// chose and no other, whichever way its container is told. Without NVIDIA's container
-// runtime, envvar and volume-mounts name the GPUs and nobody makes device nodes.
+// TestGPUsOfAContainer: a pod that asks for two GPUs has those two that the kubelet chose and no other, whichever way
+// its container is told. Without NVIDIA's container runtime, envvar and volume-mounts name the GPUs but do not create
+// device nodes.
 func TestGPUsOfAContainer(t *testing.T) {
 	r := theNode(t)
 	// It has the first GPU, so that the first two cannot be the right ones by chance.
@@ -34,14 +34,16 @@ func TestGPUsOfAContainer(t *testing.T) {
 		mounted func(uuids []string) []string
 	}{
 		// NVIDIA's runtime, where it is the default, must add nothing to what CDI gives.
-		"cdi-cri":                   {"", true, true, always("void"), nil},
-		"cdi-annotations":           {"deviceListStrategy: [cdi-annotations]", true, true, always("void"), nil},
-		"envvar":                    {"deviceListStrategy: [envvar]", false, false, byComma, nil},
-		"envvar and device specs":   {"deviceListStrategy: [envvar]\npassDeviceSpecs: true", true, false, byComma, nil},
-		"envvar by index and specs": {"deviceListStrategy: [envvar]\ndeviceIDStrategy: index\npassDeviceSpecs: true", true, false, nil, nil},
-		"volume-mounts": {"deviceListStrategy: [volume-mounts]", false, false, always("/var/run/nvidia-container-devices"), func(uuids []string) []string {
-			return []string{"/var/run/nvidia-container-devices/" + uuids[0], "/var/run/nvidia-container-devices/" + uuids[1]}
-		}},
+		"cdi-cri":                 {"", true, true, always("void"), nil},
+		"cdi-annotations":         {"deviceListStrategy: [cdi-annotations]", true, true, always("void"), nil},
+		"envvar":                  {"deviceListStrategy: [envvar]", false, false, byComma, nil},
+		"envvar and device specs": {"deviceListStrategy: [envvar]\npassDeviceSpecs: true", true, false, byComma, nil},
+		"envvar by index and specs": {"deviceListStrategy: [envvar]\ndeviceIDStrategy: index\npassDeviceSpecs: true",
+			true, false, nil, nil},
+		"volume-mounts": {"deviceListStrategy: [volume-mounts]", false, false,
+			always("/var/run/nvidia-container-devices"), func(uuids []string) []string {
+				return []string{"/var/run/nvidia-container-devices/" + uuids[0], "/var/run/nvidia-container-devices/" + uuids[1]}
+			}},
 	} {
 		t.Run(title, func(t *testing.T) {
 			if test.config != "" {
@@ -95,9 +97,8 @@ func agentConfig(t testing.TB, settings string) string {
 	return path
 }
 
-// checkNodes checks which NVIDIA device nodes a container has, and what the kernel lets
-// it do: its own open as far as the driver, which is not there (ENXIO); nodes of other
-// cards that it makes itself do not open at all (EPERM).
+// checkNodes checks which NVIDIA device nodes a container has, and what the kernel lets it do: its own open as far as
+// the driver, which is not there (ENXIO); nodes of other GPUs that it makes itself do not open at all (EPERM).
 func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	if got := r.gpusIn(t, pod, "main"); !slices.Equal(got, gpus) {
@@ -116,20 +117,20 @@ func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 		}
 	}
 	machine := hardware(t, r.node.SimDir())
-	for _, card := range machine.GPUs {
-		if slices.Contains(gpus, uint32(card.Minor)) {
+	for _, gpuInfo := range machine.GPUs {
+		if slices.Contains(gpus, uint32(gpuInfo.Minor)) {
 			continue
 		}
-		path := fmt.Sprintf("/tmp/gpu%d", card.Minor)
-		execIn(t, r.Cluster, pod, "mknod", path, strconv.Itoa(int(machine.Majors.NVIDIA)), strconv.Itoa(card.Minor))
+		path := fmt.Sprintf("/tmp/gpu%d", gpuInfo.Minor)
+		execIn(t, r.Cluster, pod, "mknod", path, strconv.Itoa(int(machine.Majors.NVIDIA)), strconv.Itoa(gpuInfo.Minor))
 		if got := execIn(t, r.Cluster, pod, "open", path); got != "EPERM" {
-			t.Errorf("open a node made for GPU %d, which the pod was not given: %s, want EPERM", card.Minor, got)
+			t.Errorf("open a node made for GPU %d, which the pod was not given: %s, want EPERM", gpuInfo.Minor, got)
 		}
 	}
 }
 
-// checkDriver checks whether the driver's files are in a container: its libraries, tools
-// and firmware, with the content that they have on the host.
+// checkDriver checks whether the driver's files are in a container: its libraries, tools and firmware, with the content
+// that they have on the host.
 func (r *rig) checkDriver(t testing.TB, pod *corev1.Pod, want bool) {
 	t.Helper()
 	version := hardware(t, r.node.SimDir()).Driver

@@ -21,9 +21,9 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The tests of what Berth says read the node's places by other means than Berth does:
-// the checkpoint with the kubelet's own code, the OCI specs and the simulator's
-// description as plain JSON. A reader that is wrong cannot agree with itself.
+// The tests of what Berth says read the node's places by other means than Berth does: the checkpoint with the kubelet's
+// own code, the OCI specs and the simulator's description as plain JSON. A reader that is wrong cannot agree with
+// itself.
 
 // theNode is the shared sandbox's node with its agent as a process and all GPUs free.
 func theNode(t testing.TB) *rig {
@@ -41,7 +41,8 @@ func theNode(t testing.TB) *rig {
 	for _, pod := range pods.Items {
 		for _, container := range pod.Spec.Containers {
 			if wants := container.Resources.Limits[gpuResource]; !wants.IsZero() {
-				t.Fatalf("pod %s/%s takes %s GPUs of the node; delete it, these tests need them all", pod.Namespace, pod.Name, wants.String())
+				t.Fatalf("pod %s/%s takes %s GPUs of the node; delete it, these tests need them all", pod.Namespace,
+					pod.Name, wants.String())
 			}
 		}
 	}
@@ -138,8 +139,8 @@ func hardware(t testing.TB, dir string) sim.Description {
 	return shown
 }
 
-// cardOf finds a card of a machine by its UUID.
-func cardOf(t testing.TB, d sim.Description, uuid string) sim.GPUDescription {
+// gpuOf finds a GPU of a machine by its UUID.
+func gpuOf(t testing.TB, d sim.Description, uuid string) sim.GPUDescription {
 	t.Helper()
 	i := slices.IndexFunc(d.GPUs, func(g sim.GPUDescription) bool { return g.UUID == uuid })
 	if i < 0 {
@@ -148,12 +149,12 @@ func cardOf(t testing.TB, d sim.Description, uuid string) sim.GPUDescription {
 	return d.GPUs[i]
 }
 
-// minorsOf are the minor numbers of cards, ascending.
+// minorsOf are the minor numbers of GPUs, ascending.
 func minorsOf(t testing.TB, d sim.Description, uuids []string) []uint32 {
 	t.Helper()
 	var found []uint32
 	for _, uuid := range uuids {
-		found = append(found, uint32(cardOf(t, d, uuid).Minor))
+		found = append(found, uint32(gpuOf(t, d, uuid).Minor))
 	}
 	slices.Sort(found)
 	return found
@@ -198,17 +199,18 @@ func (r *rig) envIn(t testing.TB, pod *corev1.Pod) map[string]string {
 func (r *rig) waitNodeStatus(t testing.TB, capacity, allocatable int64) *corev1.Node {
 	t.Helper()
 	var node *corev1.Node
-	waitUntil(t, 15*time.Second, fmt.Sprintf("the node's status shows %d of %d GPUs", allocatable, capacity), func(ctx context.Context) error {
-		var err error
-		if node, err = r.Client().CoreV1().Nodes().Get(ctx, r.node.Name(), metav1.GetOptions{}); err != nil {
-			return err
-		}
-		has, can := node.Status.Capacity[gpuResource], node.Status.Allocatable[gpuResource]
-		if has.Value() != capacity || can.Value() != allocatable {
-			return fmt.Errorf("capacity is %s, allocatable %s", has.String(), can.String())
-		}
-		return nil
-	})
+	waitUntil(t, 15*time.Second, fmt.Sprintf("the node's status shows %d of %d GPUs", allocatable, capacity),
+		func(ctx context.Context) error {
+			var err error
+			if node, err = r.Client().CoreV1().Nodes().Get(ctx, r.node.Name(), metav1.GetOptions{}); err != nil {
+				return err
+			}
+			has, can := node.Status.Capacity[gpuResource], node.Status.Allocatable[gpuResource]
+			if has.Value() != capacity || can.Value() != allocatable {
+				return fmt.Errorf("capacity is %s, allocatable %s", has.String(), can.String())
+			}
+			return nil
+		})
 	return node
 }
 
@@ -247,8 +249,8 @@ func (r *rig) kubeletLogSize(t testing.TB) int64 {
 	return info.Size()
 }
 
-// waitKubeletLog waits until a line of the kubelet's log has all the texts and returns
-// the first such line after the offset.
+// waitKubeletLog waits until a line of the kubelet's log has all the texts and returns the first such line after the
+// offset.
 func (r *rig) waitKubeletLog(t testing.TB, from int64, texts ...string) string {
 	t.Helper()
 	found := ""

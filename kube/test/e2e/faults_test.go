@@ -17,18 +17,17 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// TestFaults: cards break, held and free ones, with and without an event, and are mended
-// again. Each time the kubelet, the scheduler, the pod's status and the GPUNode know of
-// it, and the same agent runs all the time.
+// TestFaults: GPUs break, held and free ones, with and without an event, and are repaired again. Each time the kubelet,
+// the scheduler, the pod's status and the GPUNode know of it, and the same agent runs all the time.
 func TestFaults(t *testing.T) {
 	r := theNode(t)
 	agents := r.node.Agents()
 	pod := r.run(t, podWithGPUs("held", 2))[0]
 	held := r.given(t, pod).uuids
 	var free []string
-	for _, card := range hardware(t, r.node.SimDir()).GPUs {
-		if !slices.Contains(held, card.UUID) {
-			free = append(free, card.UUID)
+	for _, gpuInfo := range hardware(t, r.node.SimDir()).GPUs {
+		if !slices.Contains(held, gpuInfo.UUID) {
+			free = append(free, gpuInfo.UUID)
 		}
 	}
 	machine, err := sim.Open(r.node.SimDir())
@@ -48,27 +47,27 @@ func TestFaults(t *testing.T) {
 	})
 
 	xid, silent := sim.Fault{XID: 79, Recovery: "node-reboot"}, sim.Fault{LostSilently: true}
-	faults := []cardFault{
+	faults := []gpuFault{
 		{"XID 79 on a held GPU", held[0], xid, "NeedsReboot", "XID79"},
 		{"XID 79 on a free GPU", free[0], xid, "NeedsReboot", "XID79"},
 		{"a held GPU lost without an XID", held[1], silent, "Gone", "GPU_LOST"},
 		{"a free GPU lost without an XID", free[1], silent, "Gone", "GPU_LOST"},
 	}
-	// The limits are far above what is measured on an idle machine: an event is known in
-	// milliseconds, silence at the next scan, five seconds later at most.
-	r.breakCards(t, machine, 2*time.Second, faults[0])
-	r.breakCards(t, machine, 2*time.Second, faults[1])
-	r.breakCards(t, machine, 10*time.Second, faults[2:]...)
+	// The limits are far above what is measured on an idle machine: an event is known in milliseconds, silence at the
+	// next scan, five seconds later at most.
+	r.breakGPUs(t, machine, 2*time.Second, faults[0])
+	r.breakGPUs(t, machine, 2*time.Second, faults[1])
+	r.breakGPUs(t, machine, 10*time.Second, faults[2:]...)
 
-	// A container keeps its card, broken or not: to end it is not ours to decide.
+	// A container keeps its GPU, broken or not: to end it is not ours to decide.
 	gpus := minorsOf(t, hardware(t, r.node.SimDir()), held)
 	r.checkUntouched(t, pod, gpus)
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs-int64(len(faults)))
 	for _, uuid := range held {
 		r.waitPodHealth(t, pod, uuid, corev1.ResourceHealthStatusUnhealthy)
 	}
-	// For the scheduler a held GPU that is broken counts twice: as held and as missing. So
-	// two of the four that are left can be had.
+	// For the scheduler a held GPU that is broken counts twice: as held and as missing. So two of the four that are
+	// left can be had.
 	rest := r.run(t, podWithGPUs("rest", nodeGPUs-len(faults)-len(held)))[0]
 	for _, got := range r.given(t, rest).uuids {
 		if !slices.Contains(free[2:], got) {
@@ -76,8 +75,8 @@ func TestFaults(t *testing.T) {
 		}
 	}
 
-	r.mendCards(t, machine, faults[0])
-	r.mendCards(t, machine, faults[1:]...)
+	r.repairGPUs(t, machine, faults[0])
+	r.repairGPUs(t, machine, faults[1:]...)
 	r.checkUntouched(t, pod, gpus)
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs)
 	for _, uuid := range held {
@@ -88,15 +87,15 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// cardFault is a fault of one card and the verdict that it leads to.
-type cardFault struct {
+// gpuFault is a fault of one GPU and the verdict that it leads to.
+type gpuFault struct {
 	name, uuid   string
 	fault        sim.Fault
 	state, cause string
 }
 
-// breakCards injects faults, all at once, and waits until everybody knows.
-func (r *rig) breakCards(t testing.TB, machine *sim.Machine, limit time.Duration, faults ...cardFault) {
+// breakGPUs injects faults, all at once, and waits until kubelet, API and pod status show it.
+func (r *rig) breakGPUs(t testing.TB, machine *sim.Machine, limit time.Duration, faults ...gpuFault) {
 	t.Helper()
 	start := time.Now()
 	for _, f := range faults {
@@ -115,8 +114,8 @@ func (r *rig) breakCards(t testing.TB, machine *sim.Machine, limit time.Duration
 	}
 }
 
-// mendCards takes the faults away, all at once, and waits until everybody knows.
-func (r *rig) mendCards(t testing.TB, machine *sim.Machine, faults ...cardFault) {
+// repairGPUs removes the faults, all at once, and waits until kubelet, API and pod status show it.
+func (r *rig) repairGPUs(t testing.TB, machine *sim.Machine, faults ...gpuFault) {
 	t.Helper()
 	start := time.Now()
 	for _, f := range faults {
@@ -139,8 +138,7 @@ func (r *rig) wantHealthy(ctx context.Context, want int) error {
 	return err
 }
 
-// waitKubeletHealth asks the kubelet every 20 ms until it calls a GPU healthy or not, and
-// returns when.
+// waitKubeletHealth asks the kubelet every 20 ms until it calls a GPU healthy or not, and returns when.
 func (r *rig) waitKubeletHealth(t testing.TB, uuid string, want bool) time.Time {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -173,7 +171,8 @@ func (r *rig) waitGPUNodeHealth(t testing.TB, uuid, state, cause string) time.Ti
 				continue
 			}
 			if d.Health.State == state && (cause == "") == (len(d.Health.Causes) == 0) &&
-				(cause == "" || slices.ContainsFunc(d.Health.Causes, func(c v1alpha1.Cause) bool { return strings.HasPrefix(c.Code, cause) })) {
+				(cause == "" || slices.ContainsFunc(d.Health.Causes,
+					func(c v1alpha1.Cause) bool { return strings.HasPrefix(c.Code, cause) })) {
 				return nil
 			}
 			return fmt.Errorf("it says %+v", d.Health)

@@ -24,9 +24,9 @@ const (
 	foreignEvery  = 20 * time.Millisecond
 )
 
-// TestForeignList: short pods come and go while a monitor lists PodResources every 20 ms, which makes
-// the kubelet offer GPUs of living pods again. No GPU has two living containers. A pod that the
-// agent refused is made again, as a controller would. BERTH_SOAK=1 makes 200 pods in place of 12.
+// TestForeignList: short pods come and go while a monitor lists PodResources every 20 ms, which makes the kubelet offer
+// GPUs of living pods again. No GPU has two living containers. A pod that the agent refused is made again, as a
+// controller would. BERTH_SOAK=1 makes 200 pods in place of 12.
 func TestForeignList(t *testing.T) {
 	r := theNode(t)
 	pods, limit := 12, 2*time.Minute

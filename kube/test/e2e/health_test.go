@@ -18,21 +18,21 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The settings of the agent whose health, labels and metrics are tested. They are short so that the
-// tests are; what they say is what counts.
+// The settings of the agent whose health, labels and metrics are tested. They are short so that the tests are; what
+// they say is what counts.
 const (
 	healthPoll     = 2 * time.Second
 	healthDeadline = 2 * time.Second
 	healthSettings = "pollInterval: 2s\nscanDeadline: 2s\nsampleInterval: 1s\ndcgmNames: true\n"
-	// fourShares makes four shares of GPU 0, partitions GPU 1 and gives the others out whole.
-	fourShares = `gpus:
+	// fourReplicas makes four replicas of GPU 0, partitions GPU 1 and advertises the others whole.
+	fourReplicas = `gpus:
 - select: {index: [0]}
   sharing: {mode: timeSlicing, replicas: 4, renameByDefault: true}
 - select: {index: [1]}
   mig: {devices: {3g.20gb: 1, 1g.5gb: 3}}
 `
-	// plainCards gives all GPUs out whole, whatever they were before.
-	plainCards = "gpus:\n- select: {}\n  mig: {layout: all-disabled}\n"
+	// plainGPUs advertises all GPUs whole, whatever they were before.
+	plainGPUs = "gpus:\n- select: {}\n  mig: {layout: all-disabled}\n"
 	// noticed is far above what an idle machine takes to tell the kubelet of an event.
 	noticed = 2 * time.Second
 	mig1gs  = "nvidia.com/mig-1g.5gb"
@@ -44,11 +44,10 @@ type healthLab struct {
 	file string
 }
 
-// TestHealth breaks the GPUs of one node in every way, and reads what it says of them: verdicts,
-// labels and metrics.
+// TestHealth breaks the GPUs of one node in every way, and reads what it says of them: verdicts, labels and metrics.
 func TestHealth(t *testing.T) {
 	h := &healthLab{file: filepath.Join(t.TempDir(), "agent.yaml")}
-	h.configure(t, plainCards)
+	h.configure(t, plainGPUs)
 	c := ownCluster(t, sandbox.Options{Profile: "a100x8-40g", AgentArgs: []string{"--config", h.file}})
 	h.lab = &lab{rig: &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}}
 	var err error
@@ -60,14 +59,14 @@ func TestHealth(t *testing.T) {
 		want           map[string]int
 		run            func(*testing.T, *healthLab)
 	}{
-		{"Labels", plainCards, map[string]int{gpuResource: 8}, testLabels},
-		{"OneLostOfEight", plainCards, map[string]int{gpuResource: 8}, testOneLost},
-		{"HungCall", plainCards, map[string]int{gpuResource: 8}, testHungCall},
-		{"XIDOfSharedGPU", fourShares, sharedOffers(), testXIDOfSharedGPU},
-		{"XIDOfMIGDevice", fourShares, sharedOffers(), testXIDOfMIGDevice},
-		{"PodsInMetrics", fourShares, sharedOffers(), testPodsInMetrics},
-		{"LabelsOfLayout", fourShares, sharedOffers(), testLabelsOfLayout},
-		{"Uninstall", plainCards, map[string]int{gpuResource: 8}, testUninstallLabels},
+		{"Labels", plainGPUs, map[string]int{gpuResource: 8}, testLabels},
+		{"OneLostOfEight", plainGPUs, map[string]int{gpuResource: 8}, testOneLost},
+		{"HungCall", plainGPUs, map[string]int{gpuResource: 8}, testHungCall},
+		{"XIDOfSharedGPU", fourReplicas, sharedOffers(), testXIDOfSharedGPU},
+		{"XIDOfMIGDevice", fourReplicas, sharedOffers(), testXIDOfMIGDevice},
+		{"PodsInMetrics", fourReplicas, sharedOffers(), testPodsInMetrics},
+		{"LabelsOfLayout", fourReplicas, sharedOffers(), testLabelsOfLayout},
+		{"Uninstall", plainGPUs, map[string]int{gpuResource: 8}, testUninstallLabels},
 	} {
 		ok := t.Run(test.name, func(t *testing.T) {
 			if err := h.machine.Clear(sim.ClearAll); err != nil {
@@ -104,8 +103,8 @@ func (h *healthLab) inject(t testing.TB, fault sim.Fault) time.Time {
 	return at
 }
 
-// mend takes the faults of a card away and returns when.
-func (h *healthLab) mend(t testing.TB, uuid string) time.Time {
+// repair removes the faults of a GPU and returns when.
+func (h *healthLab) repair(t testing.TB, uuid string) time.Time {
 	t.Helper()
 	at := time.Now()
 	if err := h.machine.Clear(uuid); err != nil {
@@ -138,20 +137,21 @@ func (h *healthLab) waitSoon(t testing.TB, limit time.Duration, what string, is 
 func (h *healthLab) waitNodeCondition(t testing.TB, status corev1.ConditionStatus, texts ...string) *corev1.NodeCondition {
 	t.Helper()
 	var found *corev1.NodeCondition
-	waitUntil(t, 15*time.Second, fmt.Sprintf("condition GPUsHealthy of the Node is %s with %q", status, texts), func(ctx context.Context) error {
-		node, err := h.nodeObject(ctx)
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUsHealthy" })
-		if i < 0 {
-			return errors.New("there is none")
-		}
-		if found = &node.Status.Conditions[i]; found.Status != status || !hasAll(found.Message, texts) {
-			return fmt.Errorf("it is %s: %s", found.Status, found.Message)
-		}
-		return nil
-	})
+	waitUntil(t, 15*time.Second, fmt.Sprintf("condition GPUsHealthy of the Node is %s with %q", status, texts),
+		func(ctx context.Context) error {
+			node, err := h.nodeObject(ctx)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "GPUsHealthy" })
+			if i < 0 {
+				return errors.New("there is none")
+			}
+			if found = &node.Status.Conditions[i]; found.Status != status || !hasAll(found.Message, texts) {
+				return fmt.Errorf("it is %s: %s", found.Status, found.Message)
+			}
+			return nil
+		})
 	return found
 }
 
@@ -186,17 +186,17 @@ func (h *healthLab) kill(t testing.TB) {
 	}
 }
 
-// testXIDOfSharedGPU: an XID takes all four shares of a GPU away and nothing else; everybody says so and names the
-// pod; the agent's death changes nothing about it; it all comes back once the card is mended.
+// testXIDOfSharedGPU: an XID takes all four replicas of a GPU away and nothing else; everybody says so and names the
+// pod; the agent's death changes nothing about it; it all comes back once the GPU is repaired.
 func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
-	card := h.card(t, 0)
+	gpuInfo := h.gpuInfo(t, 0)
 	holder := h.run(t, podAsking("sliced", sharedResource, 1))[0]
 	witnesses := h.watchPods(t, holder)
 	before := h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is healthy")
 
 	want := sharedOffers()
 	delete(want, sharedResource)
-	broken := h.inject(t, sim.Fault{GPU: card.UUID, XID: 79, Recovery: "node-reboot"})
+	broken := h.inject(t, sim.Fault{GPU: gpuInfo.UUID, XID: 79, Recovery: "node-reboot"})
 	took := h.waitSoon(t, 10*time.Second, "no share of GPU 0 is healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), want)
 	}).Sub(broken)
@@ -204,14 +204,14 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	if took > noticed {
 		t.Errorf("the kubelet knows after %s, want at most %s", took, noticed)
 	}
-	condition := h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 0 ("+card.UUID+") is NeedsReboot")
+	condition := h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 0 ("+gpuInfo.UUID+") is NeedsReboot")
 	if !condition.LastTransitionTime.After(before.LastTransitionTime.Time) && time.Since(before.LastTransitionTime.Time) > 2*time.Second {
 		t.Errorf("the condition changed at %s, and is False since %s", before.LastTransitionTime, condition.LastTransitionTime)
 	}
-	said := h.waitEvent(t, "GPUNeedsReboot", "GPU 0 ("+card.UUID+")", "XID79", "held by default/sliced").Sub(broken)
+	said := h.waitEvent(t, "GPUNeedsReboot", "GPU 0 ("+gpuInfo.UUID+")", "XID79", "held by default/sliced").Sub(broken)
 	t.Logf("an event on the Node names the pod after %s", ms(said))
-	h.waitGPUNodeHealth(t, card.UUID, "NeedsReboot", "XID79")
-	page := h.waitMetrics(t, "GPU 0 is told unhealthy", func(p metricsPage) error {
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "NeedsReboot", "XID79")
+	page := h.waitMetrics(t, "GPU 0 is reported unhealthy", func(p metricsPage) error {
 		return p.wants(map[string]float64{
 			`berth_gpu_healthy{index="0"}`: 0, `berth_gpu_healthy{index="2"}`: 1,
 			`berth_gpu_health_state{index="0",state="NeedsReboot"}`: 1, `berth_gpu_health_state{index="0",state="Healthy"}`: 0,
@@ -221,7 +221,7 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	if more := page.find("berth_gpu_health_cause", map[string]string{"index": "2"}); len(more) > 0 {
 		t.Errorf("GPU 2 is well and has causes: %v", more)
 	}
-	row := h.rowOf(t, card.UUID)
+	row := h.rowOf(t, gpuInfo.UUID)
 	for _, cell := range []string{"NeedsReboot", "XID79", "default/sliced"} {
 		if !strings.Contains(row, cell) {
 			t.Errorf("berth gpus says %q, which should have %q", row, cell)
@@ -229,9 +229,10 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	}
 	h.checkDoctor(t, 1, "XID79")
 
-	// The agent dies, the fault stands. Beside that it is told to taint the Node, and must leave others' taints alone.
+	// The agent is killed while the fault persists. The new configuration wants the taint of the Node; foreign taints
+	// stay.
 	h.foreignTaint(t)
-	h.configure(t, "taintUnhealthy: true\n"+fourShares)
+	h.configure(t, "taintUnhealthy: true\n"+fourReplicas)
 	samples := h.watchOffers(t)
 	killed := time.Now()
 	h.kill(t)
@@ -239,7 +240,7 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	h.waitScans(t, 2)
 	for _, s := range samples.stop() {
 		if s.err == nil && len(s.offers[sharedResource]) > 0 {
-			t.Errorf("%s after the death of the agent the next one gives out %v", ms(s.at.Sub(killed)), s.offers[sharedResource])
+			t.Errorf("%s after the death of the agent the next one advertises %v", ms(s.at.Sub(killed)), s.offers[sharedResource])
 			break
 		}
 	}
@@ -248,15 +249,15 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	})
 	h.checkUndisturbed(t, witnesses...)
 
-	mended := h.mend(t, card.UUID)
+	repaired := h.repair(t, gpuInfo.UUID)
 	back := h.waitSoon(t, 20*time.Second, "all shares are healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), sharedOffers())
-	}).Sub(mended)
-	t.Logf("cleared: verified and given out again after %s", ms(back))
+	}).Sub(repaired)
+	t.Logf("cleared: verified and advertised again after %s", ms(back))
 	h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is healthy")
-	h.waitEvent(t, "GPUHealthy", card.UUID)
+	h.waitEvent(t, "GPUHealthy", gpuInfo.UUID)
 	h.waitTaints(t, taintForeign)
-	h.waitGPUNodeHealth(t, card.UUID, "Healthy", "")
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Healthy", "")
 	h.checkUndisturbed(t, witnesses...)
 }
 
@@ -270,7 +271,8 @@ func (h *healthLab) foreignTaint(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		node.Spec.Taints = append(slices.DeleteFunc(node.Spec.Taints, func(o corev1.Taint) bool { return o.Key == taintForeign }), taints...)
+		node.Spec.Taints = append(slices.DeleteFunc(node.Spec.Taints,
+			func(o corev1.Taint) bool { return o.Key == taintForeign }), taints...)
 		_, err = h.Client().CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		return err
 	}
@@ -300,18 +302,18 @@ func (h *healthLab) waitScans(t testing.TB, n int) {
 }
 
 // testXIDOfMIGDevice: a contained memory error of one MIG device takes nothing away while the driver asks for nothing.
-// Where it asks for a drain, no new pod gets a device of the card, and all pods go on. One that takes a reset takes them
+// Where it asks for a drain, no new pod gets a device of the GPU, and all pods go on. One that takes a reset takes them
 // all.
 func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	pods := h.run(t, podAsking("part-a", mig1gs, 1), podAsking("part-b", mig1gs, 1))
 	witnesses := h.watchPods(t, pods...)
 	bad := h.idsOf(t, pods[0])[0]
-	card := h.card(t, 1)
+	gpuInfo := h.gpuInfo(t, 1)
 
 	samples := h.watchOffers(t)
 	broken := h.inject(t, sim.Fault{GPU: bad, XID: 94})
 	h.waitEvent(t, "GPUDegraded", bad, "XID94", "held by default/part-a")
-	h.waitGPUNodeHealth(t, card.UUID, "Degraded", "ECC_DOUBLE_BIT")
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Degraded", "ECC_DOUBLE_BIT")
 	h.waitScans(t, 1)
 	for _, s := range samples.stop() {
 		if s.err == nil && !maps.Equal(counts(s.offers), sharedOffers()) {
@@ -326,39 +328,39 @@ func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	gone := sharedOffers()
 	delete(gone, mig1gs)
 	delete(gone, "nvidia.com/mig-3g.20gb")
-	h.inject(t, sim.Fault{GPU: card.UUID, Recovery: "drain-and-reset"})
+	h.inject(t, sim.Fault{GPU: gpuInfo.UUID, Recovery: "drain-and-reset"})
 	h.waitSoon(t, 10*time.Second, "no MIG device of GPU 1 is offered", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), gone)
 	})
-	h.waitGPUNodeHealth(t, card.UUID, "Draining", "RECOVERY_ACTION")
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Draining", "RECOVERY_ACTION")
 	h.checkUndisturbed(t, witnesses...)
-	h.mend(t, card.UUID)
+	h.repair(t, gpuInfo.UUID)
 	h.waitSoon(t, 20*time.Second, "all MIG devices are healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), sharedOffers())
 	})
-	h.waitGPUNodeHealth(t, card.UUID, "Healthy", "")
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Healthy", "")
 
-	// One that takes a reset of the card takes all its MIG devices.
+	// One that takes a reset of the GPU takes all its MIG devices.
 	broken = h.inject(t, sim.Fault{GPU: bad, XID: 95, Recovery: "gpu-reset"})
 	took := h.waitSoon(t, 10*time.Second, "all MIG devices of GPU 1 are unhealthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), gone)
 	}).Sub(broken)
 	t.Logf("XID 95 of a MIG device, which takes a reset: its siblings are unhealthy after %s", ms(took))
-	h.waitGPUNodeHealth(t, card.UUID, "NeedsReset", "XID95")
-	mended := h.mend(t, card.UUID)
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "NeedsReset", "XID95")
+	repaired := h.repair(t, gpuInfo.UUID)
 	took = h.waitSoon(t, 20*time.Second, "all MIG devices are healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), sharedOffers())
-	}).Sub(mended)
-	t.Logf("cleared: verified and given out again after %s", ms(took))
+	}).Sub(repaired)
+	t.Logf("cleared: verified and advertised again after %s", ms(took))
 }
 
-// testOneLost: one GPU of eight goes without a word. It is noticed at the next scan, and the other seven are given out,
+// testOneLost: one GPU of eight goes without a word. It is noticed at the next scan, and the other seven are allocated,
 // measured and labelled as before.
 func testOneLost(t *testing.T, h *healthLab) {
-	card := h.card(t, 7)
-	lost := h.inject(t, sim.Fault{GPU: card.UUID, LostSilently: true})
+	gpuInfo := h.gpuInfo(t, 7)
+	lost := h.inject(t, sim.Fault{GPU: gpuInfo.UUID, LostSilently: true})
 	took := h.waitSoon(t, 20*time.Second, "seven GPUs are healthy", func(now map[string][]string) bool {
-		return len(now[gpuResource]) == nodeGPUs-1 && !slices.Contains(now[gpuResource], card.UUID)
+		return len(now[gpuResource]) == nodeGPUs-1 && !slices.Contains(now[gpuResource], gpuInfo.UUID)
 	}).Sub(lost)
 	t.Logf("a GPU lost without a word: the kubelet knows after %s (the poll is %s)", ms(took), healthPoll)
 	if limit := healthPoll + noticed; took > limit {
@@ -366,11 +368,12 @@ func testOneLost(t *testing.T, h *healthLab) {
 	}
 	h.waitAllocatableOf(t, map[string]int{gpuResource: nodeGPUs - 1})
 	h.waitLabels(t, "seven GPUs", func(labels map[string]string) error {
-		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "7", "berth.dev/gpu.healthy": "7", "berth.dev/gpu.unhealthy": "1"})
+		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "7", "berth.dev/gpu.healthy": "7",
+			"berth.dev/gpu.unhealthy": "1"})
 	})
 	pods := h.run(t, podWithGPUs("rest-a", 4), podWithGPUs("rest-b", 3))
 	for _, pod := range pods {
-		if ids := h.idsOf(t, pod); slices.Contains(ids, card.UUID) {
+		if ids := h.idsOf(t, pod); slices.Contains(ids, gpuInfo.UUID) {
 			t.Errorf("pod %s was given the lost GPU: %v", pod.Name, ids)
 		}
 	}
@@ -393,13 +396,14 @@ func testOneLost(t *testing.T, h *healthLab) {
 	h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 7")
 	h.checkDoctor(t, 1, "GPU_LOST")
 
-	mended := h.mend(t, card.UUID)
+	repaired := h.repair(t, gpuInfo.UUID)
 	took = h.waitSoon(t, 20*time.Second, "eight GPUs are healthy", func(now map[string][]string) bool {
 		return len(now[gpuResource]) == nodeGPUs
-	}).Sub(mended)
+	}).Sub(repaired)
 	t.Logf("found again: the kubelet knows after %s", ms(took))
 	h.waitLabels(t, "eight GPUs", func(labels map[string]string) error {
-		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "8", "berth.dev/gpu.healthy": "8", "berth.dev/gpu.unhealthy": "0"})
+		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "8", "berth.dev/gpu.healthy": "8",
+			"berth.dev/gpu.unhealthy": "0"})
 	})
 	h.waitNodeCondition(t, corev1.ConditionTrue)
 	h.checkDoctor(t, 0)

@@ -45,8 +45,8 @@ func kubeletTests() []agentTest {
 	}
 }
 
-// lossTest restarts the kubelet, with its checkpoint spoiled while it is down, under a pod
-// that runs. Then the node is filled up, and the pod's container has to start again.
+// lossTest restarts the kubelet, with its checkpoint spoiled while it is down, under a pod that runs. Then the node is
+// filled up, and the pod's container has to start again.
 func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 	return func(t *testing.T, r *rig) {
 		first := podWithGPUs("first", 2)
@@ -62,8 +62,7 @@ func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
 
-		// The kubelet asks again for what it has forgotten, and what it then gets is what
-		// nobody else has.
+		// The kubelet asks again for what it has forgotten, and what it then gets is what no other pod has.
 		first = r.restartContainer(t, first)
 		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
@@ -72,8 +71,7 @@ func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 	}
 }
 
-// restartKubelet stops the kubelet, spoils its checkpoint, starts it, and waits until the
-// agent's GPUs are back.
+// restartKubelet stops the kubelet, spoils its checkpoint, starts it, and waits until the agent's GPUs are back.
 func (r *rig) restartKubelet(t testing.TB, spoil func(path string) error) {
 	t.Helper()
 	ctx := timeout(t, time.Minute)
@@ -97,8 +95,7 @@ func (r *rig) restartKubelet(t testing.TB, spoil func(path string) error) {
 	t.Logf("kubelet restarted: %d healthy GPUs %s after its first answer", nodeGPUs, ms(back.Sub(samples[answers].at)))
 }
 
-// restartContainer kills the process of a pod's container and returns the pod when it runs
-// anew.
+// restartContainer kills the process of a pod's container and returns the pod when it runs again.
 func (r *rig) restartContainer(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	old := pod.Status.ContainerStatuses[0]
@@ -113,7 +110,7 @@ func (r *rig) restartContainer(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 		t.Fatalf("kill container %s: %v", old.ContainerID, err)
 	}
 	var now *corev1.Pod
-	waitUntil(t, 40*time.Second, "the container of "+pod.Name+" runs anew", func(ctx context.Context) error {
+	waitUntil(t, 40*time.Second, "the container of "+pod.Name+" runs again", func(ctx context.Context) error {
 		var err error
 		if now, err = r.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
 			return err
@@ -127,9 +124,8 @@ func (r *rig) restartContainer(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	return now
 }
 
-// checkTrace checks that berth trace, run on the node, answers for a running pod, and that
-// the container's own nodes lead it to the right cards. That sources disagree it may
-// say: after the kubelet has lost its memory they do.
+// checkTrace checks that berth trace, run on the node, answers for a running pod, and that the container's own nodes
+// lead it to the right GPUs. That sources disagree it may say: after the kubelet has lost its memory they do.
 func (r *rig) checkTrace(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	found := r.trace(t, pod.Name)
@@ -177,12 +173,11 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	return found
 }
 
-// testInitContainers: a container has the GPUs that the init container before it had; a
-// sidecar, which goes on beside the others, has its own. Then the checkpoint is deleted: the
-// kubelet asks for GPUs for the init container, which finished long ago, as for a stranger,
-// because that one does not run. The pod then occupies more than it is counted for, and what
-// it has too much of must not attract pods that would be refused. (Should the kubelet admit
-// the pod before it knows the resource, it asks for nothing and all is as before.)
+// testInitContainers: a container has the GPUs that the init container before it had; a sidecar, which goes on beside
+// the others, has its own. Then the checkpoint is deleted: the kubelet asks for GPUs for the init container, which
+// finished long ago, as for a stranger, because that one does not run. The pod then occupies more than it is counted
+// for, and what it has too much of must not attract pods that would be refused. (Should the kubelet admit the pod
+// before it knows the resource, it asks for nothing and all is as before.)
 func testInitContainers(t *testing.T, r *rig) {
 	app := podWithGPUs("with-init", 2)
 	first := *app.Spec.Containers[0].DeepCopy()
@@ -241,10 +236,9 @@ func (r *rig) rememberedFor(t testing.TB, pod *corev1.Pod) int {
 	return len(ids)
 }
 
-// testFreeAgain: two kinds of pods that are still there hold nothing any more. One has
-// finished. The other was turned away after it had got its GPUs: the kubelet allocates
-// before it counts CPUs, and this pod comes past the scheduler and asks for too many.
-// And a pod that replaces one of the same name is another pod.
+// testFreeAgain: two kinds of pods that are still there hold nothing any more. One has finished. The other was turned
+// away after it had got its GPUs: the kubelet allocates before it counts CPUs, and this pod comes past the scheduler
+// and asks for too many. And a pod that replaces one of the same name is another pod.
 func testFreeAgain(t *testing.T, r *rig) {
 	done, big := podWithGPUs("done", 3, "devices"), podWithGPUs("too-big", 4)
 	big.Spec.NodeName = r.node.Name()
@@ -291,8 +285,7 @@ func testFreeAgain(t *testing.T, r *rig) {
 	r.waitHolders(t, map[string]int{all.Name: 5, "rest": nodeGPUs - 5})
 }
 
-// waitHolders waits until the node's GPUNode object names these pods as holders and no
-// other, each with so many GPUs.
+// waitHolders waits until the node's GPUNode object names these pods as holders and no other, each with so many GPUs.
 func (r *rig) waitHolders(t testing.TB, want map[string]int) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, fmt.Sprintf("the GPUNode has the holders %v", want), func(ctx context.Context) error {
@@ -326,16 +319,17 @@ func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
 	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node)
 }
 
-// testOrphan: a pod is deleted by force while its process does not end. Nobody counts it any
-// more, and yet its GPUs are not free until the process has ended.
+// testOrphan: a pod is deleted by force while its process does not end. Nobody counts it any more, and yet its GPUs are
+// not free until the process has ended.
 func testOrphan(t *testing.T, r *rig) {
 	stuck := r.run(t, podWithGPUs("stuck", 2))[0]
 	held := r.held(t, stuck)
-	// With a shim that does not answer, the runtime can kill nobody.
+	// With a shim that does not answer, the runtime cannot kill the container.
 	resume := r.freezeShim(t, stuck)
 	deleted := time.Now()
 	none := int64(0)
-	if err := r.Client().CoreV1().Pods(stuck.Namespace).Delete(t.Context(), stuck.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+	if err := r.Client().CoreV1().Pods(stuck.Namespace).Delete(t.Context(), stuck.Name,
+		metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
 		t.Fatal(err)
 	}
 	rest := r.run(t, podWithGPUs("rest", nodeGPUs-2))[0]
@@ -365,8 +359,8 @@ func testOrphan(t *testing.T, r *rig) {
 	checkFull(t, r.held(t, rest, late))
 }
 
-// freezeShim stops the shim above a pod's containers, until the function is called that it
-// returns, at the latest when the test ends.
+// freezeShim stops the shim above a pod's containers, until the function is called that it returns, at the latest when
+// the test ends.
 func (r *rig) freezeShim(t testing.TB, pod *corev1.Pod) (resume func()) {
 	t.Helper()
 	processes, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)

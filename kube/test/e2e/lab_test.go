@@ -37,12 +37,11 @@ const (
 	labelMIG          = "nvidia.com/mig.config"
 	labelMIGState     = "nvidia.com/mig.config.state"
 
-	// plainConfig gives every card out whole, and knows the layouts of a ConfigMap.
+	// plainConfig advertises every GPU whole, and knows the layouts of a ConfigMap.
 	plainConfig = "migConfigMap: " + agentNamespace + "/" + layoutsMap + "\n"
 )
 
-// lab is a sandbox of its own whose agent follows ConfigMaps and labels, beside a
-// supervisor of MPS daemons.
+// lab is a sandbox of its own whose agent follows ConfigMaps and labels, beside a supervisor of MPS daemons.
 type lab struct {
 	*rig
 	supervisor sandbox.Process
@@ -97,7 +96,7 @@ func agentSettings(settings string) string {
 	return "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\n" + settings
 }
 
-// reset brings the node back to eight whole cards, whatever the test before has left.
+// reset brings the node back to eight whole GPUs, whatever the test before has left.
 func (l *lab) reset(t testing.TB) {
 	t.Helper()
 	l.label(t, map[string]string{labelConfig: "", labelNVIDIAConfig: "", labelMIG: "all-disabled"})
@@ -148,7 +147,8 @@ func (l *lab) label(t testing.TB, labels map[string]string) time.Time {
 		t.Fatal(err)
 	}
 	at := time.Now()
-	if _, err := l.Client().CoreV1().Nodes().Patch(t.Context(), l.node.Name(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := l.Client().CoreV1().Nodes().Patch(t.Context(), l.node.Name(), types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return at
@@ -209,8 +209,8 @@ func (l *lab) waitKubelet(t testing.TB, want map[string]int) time.Time {
 	return time.Now()
 }
 
-// waitAllocatableOf waits until the Node's status has exactly these devices of NVIDIA's names
-// to give, as the scheduler sees it.
+// waitAllocatableOf waits until the Node's status has exactly these devices of NVIDIA's names to give, as the scheduler
+// sees it.
 func (l *lab) waitAllocatableOf(t testing.TB, want map[string]int) time.Time {
 	t.Helper()
 	waitUntil(t, 40*time.Second, fmt.Sprintf("the Node's status has %v", want), func(ctx context.Context) error {
@@ -232,26 +232,27 @@ func (l *lab) waitAllocatableOf(t testing.TB, want map[string]int) time.Time {
 	return time.Now()
 }
 
-// waitCondition waits until a condition of the GPUNode has the status and all texts in its
-// message, and returns when, with the message.
+// waitCondition waits until a condition of the GPUNode has the status and all texts in its message, and returns when,
+// with the message.
 func (l *lab) waitCondition(t testing.TB, kind string, status metav1.ConditionStatus, texts ...string) (time.Time, string) {
 	t.Helper()
 	message := ""
-	waitUntil(t, 40*time.Second, fmt.Sprintf("condition %s of the GPUNode is %s with %q", kind, status, texts), func(ctx context.Context) error {
-		node, err := l.gpuNode(ctx)
-		if err != nil {
-			return err
-		}
-		now := meta.FindStatusCondition(node.Status.Conditions, kind)
-		if now == nil {
-			return fmt.Errorf("it has only %v", node.Status.Conditions)
-		}
-		message = now.Message
-		if now.Status != status || !hasAll(message, texts) {
-			return fmt.Errorf("it is %s: %s", now.Status, message)
-		}
-		return nil
-	})
+	waitUntil(t, 40*time.Second, fmt.Sprintf("condition %s of the GPUNode is %s with %q", kind, status, texts),
+		func(ctx context.Context) error {
+			node, err := l.gpuNode(ctx)
+			if err != nil {
+				return err
+			}
+			now := meta.FindStatusCondition(node.Status.Conditions, kind)
+			if now == nil {
+				return fmt.Errorf("it has only %v", node.Status.Conditions)
+			}
+			message = now.Message
+			if now.Status != status || !hasAll(message, texts) {
+				return fmt.Errorf("it is %s: %s", now.Status, message)
+			}
+			return nil
+		})
 	return time.Now(), message
 }
 
@@ -341,12 +342,12 @@ func (l *lab) waitProblem(t testing.TB, code string, want bool) {
 	})
 }
 
-// card describes the card with an index as the hardware has it.
-func (l *lab) card(t testing.TB, index int) sim.GPUDescription {
+// GPU describes the GPU with an index as the hardware has it.
+func (l *lab) gpuInfo(t testing.TB, index int) sim.GPUDescription {
 	t.Helper()
-	for _, card := range hardware(t, l.node.SimDir()).GPUs {
-		if card.Index == index {
-			return card
+	for _, gpuInfo := range hardware(t, l.node.SimDir()).GPUs {
+		if gpuInfo.Index == index {
+			return gpuInfo
 		}
 	}
 	t.Fatalf("the hardware has no GPU %d", index)
@@ -392,8 +393,8 @@ func (l *lab) processOf(t testing.TB, pod *corev1.Pod) kubelet.Process {
 	return found[0]
 }
 
-// checkUndisturbed checks that each pod is the same container and process as before, and that
-// one that beats did so all the time and with the same devices. It returns the longest pause.
+// checkUndisturbed checks that each pod is the same container and process as before, and that one that beats did so all
+// the time and with the same devices. It returns the longest pause.
 func (l *lab) checkUndisturbed(t testing.TB, all ...witness) {
 	t.Helper()
 	for _, w := range all {
@@ -404,7 +405,8 @@ func (l *lab) checkUndisturbed(t testing.TB, all ...witness) {
 		}
 		was, is := w.pod.Status.ContainerStatuses[0], now.Status.ContainerStatuses[0]
 		if now.UID != w.pod.UID || now.Status.Phase != corev1.PodRunning || is.ContainerID != was.ContainerID || is.RestartCount != 0 {
-			t.Errorf("pod %s was container %s and is %s with %d restarts, %s", now.Name, was.ContainerID, is.ContainerID, is.RestartCount, now.Status.Phase)
+			t.Errorf("pod %s was container %s and is %s with %d restarts, %s", now.Name, was.ContainerID,
+				is.ContainerID, is.RestartCount, now.Status.Phase)
 		}
 		if process := l.processOf(t, now); process.PID != w.process.PID || process.StartTime != w.process.StartTime {
 			t.Errorf("pod %s was process %+v and is %+v", now.Name, w.process, process)
@@ -430,8 +432,8 @@ func (l *lab) beats(t testing.TB, pod *corev1.Pod) []string {
 	return lines[:len(lines)-1] // what follows the last newline may be half a line
 }
 
-// checkBeats checks that the beats count on from 1, without one missing, and that at each the
-// same devices could be opened: as far as the driver, which is not there.
+// checkBeats checks that the beats count on from 1, without one missing, and that at each the same devices could be
+// opened: as far as the driver, which is not there.
 func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
 	_, first, _ := strings.Cut(l.beats(t, pod)[0], " ")
@@ -449,17 +451,17 @@ func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 	}
 }
 
-// nodesOf are the device nodes of a pod that tell which piece of which card it has: the cards'
-// minor numbers and those of the MIG capabilities.
-func (l *lab) nodesOf(t testing.TB, pod *corev1.Pod) (cards, capabilities []string) {
+// nodesOf are the device nodes of a pod that tell which piece of which GPU it has: the GPUs' minor numbers and those of
+// the MIG capabilities.
+func (l *lab) nodesOf(t testing.TB, pod *corev1.Pod) (gpuInfos, capabilities []string) {
 	t.Helper()
 	for answer := range strings.FieldsSeq(execIn(t, l.Cluster, pod, "ls", "/dev")) {
 		if match := gpuNode.FindStringSubmatch("/dev/" + answer); match != nil {
-			cards = append(cards, match[1])
+			gpuInfos = append(gpuInfos, match[1])
 		}
 	}
-	if len(cards) > 0 && strings.Contains(execIn(t, l.Cluster, pod, "ls", "/dev"), "nvidia-caps") {
+	if len(gpuInfos) > 0 && strings.Contains(execIn(t, l.Cluster, pod, "ls", "/dev"), "nvidia-caps") {
 		capabilities = strings.Fields(execIn(t, l.Cluster, pod, "ls", "/dev/nvidia-caps"))
 	}
-	return cards, capabilities
+	return gpuInfos, capabilities
 }

@@ -24,7 +24,7 @@ import (
 // labelManager is the field manager of the labels about GPUs.
 const labelManager = "berth-agent-features"
 
-// ownLabels are the labels of a Node that belong to the manager, by the API server's own books.
+// ownLabels are the labels of a Node that belong to the manager, by the API server's managedFields.
 func ownLabels(node *corev1.Node) (map[string]string, error) {
 	own := map[string]string{}
 	for _, entry := range node.ManagedFields {
@@ -94,7 +94,8 @@ func testLabels(t *testing.T, h *healthLab) {
 	if labels["nvidia.com/gfd.timestamp"] == "" {
 		t.Errorf("there is no nvidia.com/gfd.timestamp among %v", labels)
 	}
-	out, err := exec.CommandContext(t.Context(), filepath.Join(h.State().Bin, "berth-agent"), "inspect", "labels", "--sim", h.node.SimDir(), "--config", h.file).Output()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(h.State().Bin, "berth-agent"), "inspect", "labels",
+		"--sim", h.node.SimDir(), "--config", h.file).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,8 @@ func testLabels(t *testing.T, h *healthLab) {
 		t.Errorf("the labels were\n%v\nand are after two restarts of the agent\n%v", had, after)
 	}
 	seen := watch.stop(t)
-	t.Logf("%d labels; over a kill and an orderly restart of the agent %d states of the Node were seen, with all of them", len(labels), seen)
+	t.Logf("%d labels; over a kill and an orderly restart of the agent %d states of the Node were seen, with all "+
+		"of them", len(labels), seen)
 }
 
 func (h *healthLab) driver(t testing.TB) string {
@@ -185,7 +187,7 @@ func (w *labelWatch) stop(t testing.TB) int {
 	return w.states
 }
 
-// testLabelsOfLayout: the labels follow what a card is partitioned into, and how it is shared.
+// testLabelsOfLayout: the labels follow what a GPU is partitioned into, and how it is shared.
 func testLabelsOfLayout(t *testing.T, h *healthLab) {
 	h.waitLabels(t, "the first layout", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{
@@ -205,12 +207,13 @@ func testLabelsOfLayout(t *testing.T, h *healthLab) {
 		})
 	})
 	t.Logf("another MIG layout is in the labels %s after it was asked for", ms(time.Since(start)))
-	h.configure(t, plainCards)
+	h.configure(t, plainGPUs)
 	h.waitAllocatableOf(t, map[string]int{gpuResource: 8})
 	h.configure(t, "gpus:\n- select: {}\n  sharing: {mode: timeSlicing, replicas: 2}\n")
 	h.waitLabels(t, "two shares of each GPU", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{
-			"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-SHARED",
+			"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+			"nvidia.com/gpu.product":       "NVIDIA-A100-SXM4-40GB-SHARED",
 			"nvidia.com/mig-2g.10gb.count": "",
 		})
 	})
@@ -236,7 +239,8 @@ func testUninstallLabels(t *testing.T, h *healthLab) {
 	}
 	var out bytes.Buffer
 	argv := h.node.AgentArgv()
-	if err := h.node.RunInside(ctx, sandbox.Streams{Out: &out, Err: &out}, append([]string{argv[0], "uninstall"}, argv[1:]...)...); err != nil {
+	if err := h.node.RunInside(ctx, sandbox.Streams{Out: &out, Err: &out},
+		append([]string{argv[0], "uninstall"}, argv[1:]...)...); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	after, err := h.nodeObject(ctx)

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// TestLivingContainers: what the cgroups of a real kubelet and runc say of containers that run,
-// whose first thread has ended, and that are gone.
+// TestLivingContainers: what the cgroups of a real kubelet and runc say of containers that run, whose first thread has
+// ended, and that are gone.
 func TestLivingContainers(t *testing.T) {
 	c := cluster(t)
 	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
@@ -44,8 +44,8 @@ func TestLivingContainers(t *testing.T) {
 	if left, err := reader.LiveIn(string(plain.UID)); err != nil || len(left) > 0 {
 		t.Errorf("containers of a pod that is gone: %+v, %v", left, err)
 	}
-	// runc takes a container whose first thread is a zombie for stopped and does not kill it, so
-	// this one lives on without its pod, and would hold its GPUs.
+	// runc takes a container whose first thread is a zombie for stopped and does not kill it, so this one lives on
+	// without its pod, and would hold its GPUs.
 	livingIn(t, reader, dead)
 	if err := syscall.Kill(zombie, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

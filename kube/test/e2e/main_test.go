@@ -28,8 +28,8 @@ const (
 	envBin     = "BERTH_BIN"
 )
 
-// shared is the sandbox that the tests have in common, made by the first that
-// asks. It is set once, here, and never changed.
+// shared is the sandbox that the tests have in common, made by the first that asks. It is set once, here, and never
+// changed.
 var shared = &sharedCluster{}
 
 type sharedCluster struct {
@@ -121,8 +121,7 @@ func cluster(t testing.TB) *sandbox.Cluster {
 	return shared.cluster
 }
 
-// ownCluster makes a sandbox for one test, for those that break it or want
-// other nodes.
+// ownCluster makes a sandbox for one test, for those that break it or want other nodes.
 func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 	t.Helper()
 	needMachine(t)

@@ -107,7 +107,8 @@ func (h *healthLab) waitMetrics(t testing.TB, what string, check func(metricsPag
 
 // optionsOf asks a device plugin's service for its options.
 func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) error {
-	connection, err := grpc.NewClient("unix://"+filepath.Join(kubeletDir, "device-plugins", socket), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix://"+filepath.Join(kubeletDir, "device-plugins", socket),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
@@ -116,17 +117,18 @@ func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) err
 	return err
 }
 
-// testPodsInMetrics: what real processes of real containers use is told by pod, for a whole GPU, a time-sliced
-// one and a MIG device, in both vocabularies and by berth top.
+// testPodsInMetrics: what real processes of real containers use is reported by pod, for a whole GPU, a time-sliced one
+// and a MIG device, in both vocabularies and by berth top.
 func testPodsInMetrics(t *testing.T, h *healthLab) {
-	pods := h.run(t, podAsking("whole", gpuResource, 1), podAsking("slice-a", sharedResource, 1), podAsking("slice-b", sharedResource, 1), podAsking("part", mig1gs, 1))
+	pods := h.run(t, podAsking("whole", gpuResource, 1), podAsking("slice-a", sharedResource, 1),
+		podAsking("slice-b", sharedResource, 1), podAsking("part", mig1gs, 1))
 	const mib = 1 << 20
 	process := map[string]int{}
 	for _, pod := range pods {
 		process[pod.Name] = h.processOf(t, pod).PID
 	}
 	whole, part := h.idsOf(t, pods[0])[0], h.idsOf(t, pods[3])[0]
-	shared, split := h.card(t, 0).UUID, h.card(t, 1).UUID
+	shared, split := h.gpuInfo(t, 0).UUID, h.gpuInfo(t, 1).UUID
 	works := map[string]sim.Work{
 		whole: {SM: 70, Memory: 30, PowerWatts: 250, Programs: []sim.Program{{PID: process["whole"], MemoryMiB: 1000, SM: 70, Memory: 30}}},
 		shared: {SM: 50, Memory: 20, Programs: []sim.Program{
@@ -168,9 +170,10 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{UUID="%s"}`, shared):                                                    50,
 		fmt.Sprintf(`DCGM_FI_DEV_FB_USED{UUID="%s",pod="slice-b"}`, shared):                                       3000,
 	}
-	page := h.waitMetrics(t, "the pods' use is told", func(p metricsPage) error { return p.wants(want) })
-	if got := page.find("DCGM_FI_DEV_FB_USED", map[string]string{"GPU_I_PROFILE": "1g.5gb", "pod": "part", "namespace": "default", "container": "main"}); len(got) != 1 {
-		t.Errorf("the framebuffer of the MIG device of pod part is told %d times: %v", len(got), page["DCGM_FI_DEV_FB_USED"].GetMetric())
+	page := h.waitMetrics(t, "the pods' use is reported", func(p metricsPage) error { return p.wants(want) })
+	if got := page.find("DCGM_FI_DEV_FB_USED", map[string]string{"GPU_I_PROFILE": "1g.5gb", "pod": "part",
+		"namespace": "default", "container": "main"}); len(got) != 1 {
+		t.Errorf("the framebuffer of the MIG device of pod part is reported %d times: %v", len(got), page["DCGM_FI_DEV_FB_USED"].GetMetric())
 	}
 	text, err := h.page(t.Context(), "/metrics")
 	if err != nil {
@@ -201,7 +204,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	h.waitMetrics(t, "pod slice-a is gone", func(p metricsPage) error {
 		for name := range p {
 			if left := p.find(name, map[string]string{"pod": "slice-a"}); len(left) > 0 {
-				return fmt.Errorf("%s is told of it", name)
+				return fmt.Errorf("%s reports it", name)
 			}
 		}
 		return p.wants(map[string]float64{of("berth_gpu_pod_memory_used_bytes", shared, "slice-b"): 3000 * mib})
@@ -235,7 +238,8 @@ func (r *rig) inNode(t testing.TB, code int, program string, args ...string) str
 // checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
 func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	t.Helper()
-	out := r.inNode(t, code, "berth", "doctor", "--sim", r.node.SimDir(), "--kubeconfig", r.AdminKubeconfigInside(), "--node-name", r.node.Name(), "-o", "json")
+	out := r.inNode(t, code, "berth", "doctor", "--sim", r.node.SimDir(), "--kubeconfig", r.AdminKubeconfigInside(),
+		"--node-name", r.node.Name(), "-o", "json")
 	report := &v1alpha1.Doctor{}
 	if err := json.Unmarshal([]byte(out), report); err != nil {
 		t.Errorf("berth doctor: %v\n%s", err, out)
@@ -261,11 +265,11 @@ func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 // testHungCall: the driver hangs for a minute in one call. Nobody who asks the agent something has to wait for it.
 func testHungCall(t *testing.T, h *healthLab) {
 	const patience = time.Second
-	card := h.card(t, 3)
+	gpuInfo := h.gpuInfo(t, 3)
 	h.waitMetrics(t, "the GPUs are measured", func(p metricsPage) error {
 		return p.wants(map[string]float64{`berth_gpu_healthy{index="3"}`: 1})
 	})
-	hung := h.inject(t, sim.Fault{GPU: card.UUID, Hang: sim.AllCalls, HangFor: time.Minute})
+	hung := h.inject(t, sim.Fault{GPU: gpuInfo.UUID, Hang: sim.AllCalls, HangFor: time.Minute})
 	slowest := map[string]time.Duration{}
 	ask := func() []byte {
 		var metrics []byte
@@ -294,14 +298,14 @@ func testHungCall(t *testing.T, h *healthLab) {
 	})
 	t.Logf("a call that hangs: told after %s (the next scan is at most %s away, its deadline is %s)", ms(told), healthPoll, healthDeadline)
 	if limit := healthPoll + healthDeadline + noticed; told > limit {
-		t.Errorf("it is told after %s, want at most %s", told, limit)
+		t.Errorf("it is reported after %s, want at most %s", told, limit)
 	}
-	h.waitGPUNodeHealth(t, card.UUID, "Unhealthy", "NVML_TIMEOUT")
+	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Unhealthy", "NVML_TIMEOUT")
 
 	start := time.Now()
 	pod := h.run(t, podWithGPUs("meanwhile", 1))[0]
 	t.Logf("a pod with a GPU starts in %s meanwhile", ms(time.Since(start)))
-	if ids := h.idsOf(t, pod); slices.Contains(ids, card.UUID) {
+	if ids := h.idsOf(t, pod); slices.Contains(ids, gpuInfo.UUID) {
 		t.Errorf("the pod was given the GPU whose driver hangs")
 	}
 	h.checkService(t, patience)
@@ -317,14 +321,14 @@ func testHungCall(t *testing.T, h *healthLab) {
 	if left > 5*time.Second {
 		t.Errorf("the agent takes %s to leave, want at most 5 s", left)
 	}
-	h.mend(t, card.UUID)
+	h.repair(t, gpuInfo.UUID)
 	if err := h.mode.Start(timeout(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	h.waitKubelet(t, map[string]int{gpuResource: nodeGPUs})
 }
 
-// checkService measures a call of the agent's gRPC service that gives out nothing.
+// checkService measures a call of the agent's gRPC service that allocates nothing.
 func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
 	t.Helper()
 	sockets := h.agentSockets(t)
@@ -338,7 +342,7 @@ func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
 	t.Logf("the device plugin's service answers in %s meanwhile", ms(time.Since(start)))
 }
 
-// BenchmarkAgent says what the agent costs while it measures 8 GPUs every second and nobody does anything.
+// BenchmarkAgent measures the cost of an idle agent that samples 8 GPUs every second.
 func BenchmarkAgent(b *testing.B) {
 	file := filepath.Join(b.TempDir(), "agent.yaml")
 	(&sharingRig{file: file}).configure(b, "sampleInterval: 1s\ndcgmNames: true\n")

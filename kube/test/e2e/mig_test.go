@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// migCard is the card that the MIG tests partition, into migDevices devices of migResource,
-	// each of which is shared among migReplicas.
-	migCard, migDevices, migReplicas = 3, 7, 4
-	migResource                      = "nvidia.com/mig-1g.10gb"
+	// migGPU is the GPU that the MIG tests partition, into migDevices devices of migResource, each of which is shared
+	// among migReplicas.
+	migGPU, migDevices, migReplicas = 3, 7, 4
+	migResource                     = "nvidia.com/mig-1g.10gb"
 
 	migRule = `
 gpus:
@@ -33,17 +33,17 @@ gpus:
 `
 )
 
-// testMIG partitions one card: as what its MIG devices are offered, what a pod with one of them has
-// and has not, and how many pods the card carries.
+// testMIG partitions one GPU: as what its MIG devices are offered, what a pod with one of them has and has not, and how
+// many pods the GPU carries.
 func testMIG(t *testing.T, s *sharingRig) {
-	card := s.machine(t).GPUs[migCard]
+	gpuInfo := s.machine(t).GPUs[migGPU]
 	before := resets(t, s.node.SimDir())
 	s.configure(t, migRule)
 	s.waitOffers(t, offers{gpuResource: 7, migResource: migDevices})
 	s.waitCapacity(t, migResource, migDevices)
-	// An A100 is partitioned after a reset only, and nobody else's card is reset for that.
-	if got := resets(t, s.node.SimDir())[len(before):]; !slices.Equal(got, []string{card.UUID}) {
-		t.Errorf("reset were %v, want %s alone", got, card.UUID)
+	// An A100 is partitioned after a reset only, and no other pod's GPU is reset for that.
+	if got := resets(t, s.node.SimDir())[len(before):]; !slices.Equal(got, []string{gpuInfo.UUID}) {
+		t.Errorf("reset were %v, want %s alone", got, gpuInfo.UUID)
 	}
 	for _, test := range []struct {
 		name string
@@ -52,7 +52,7 @@ func testMIG(t *testing.T, s *sharingRig) {
 		{"ItsNodesAlone", testMIGNodes},
 		{"TwentyEightPods", testMIGPods},
 	} {
-		if !t.Run(test.name, func(t *testing.T) { test.run(t, s, cardOf(t, s.machine(t), card.UUID)) }) {
+		if !t.Run(test.name, func(t *testing.T) { test.run(t, s, gpuOf(t, s.machine(t), gpuInfo.UUID)) }) {
 			t.FailNow()
 		}
 	}
@@ -65,7 +65,7 @@ gpus:
 	s.configure(t, "")
 }
 
-// resets are the cards that were reset, in their order.
+// resets are the GPUs that were reset, in their order.
 func resets(t testing.TB, simDir string) []string {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(simDir, "root/var/lib/berth-sim/events.log"))
@@ -85,21 +85,22 @@ func resets(t testing.TB, simDir string) []string {
 	return found
 }
 
-// migOf finds the MIG device of a UUID on a card.
-func migOf(t testing.TB, card sim.GPUDescription, uuid string) sim.MIGDescription {
+// migOf finds the MIG device of a UUID on a GPU.
+func migOf(t testing.TB, gpuInfo sim.GPUDescription, uuid string) sim.MIGDescription {
 	t.Helper()
-	i := slices.IndexFunc(card.MIGDevices, func(d sim.MIGDescription) bool { return d.UUID == uuid })
+	i := slices.IndexFunc(gpuInfo.MIGDevices, func(d sim.MIGDescription) bool { return d.UUID == uuid })
 	if i < 0 {
-		t.Fatalf("the card %s has no MIG device %s", card.UUID, uuid)
+		t.Fatalf("the GPU %s has no MIG device %s", gpuInfo.UUID, uuid)
 	}
-	return card.MIGDevices[i]
+	return gpuInfo.MIGDevices[i]
 }
 
-// capabilities are the minor numbers of the two nodes below /dev/nvidia-caps that open a MIG
-// device, as the driver says: of its GPU instance and of its compute instance.
-func (r *rig) capabilities(t testing.TB, card sim.GPUDescription, device sim.MIGDescription) []uint32 {
+// capabilities are the minor numbers of the two nodes below /dev/nvidia-caps that open a MIG device, as the driver
+// says: of its GPU instance and of its compute instance.
+func (r *rig) capabilities(t testing.TB, gpuInfo sim.GPUDescription, device sim.MIGDescription) []uint32 {
 	t.Helper()
-	instance := filepath.Join(r.node.SimDir(), "root/proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d/mig/gi%d", card.Minor, device.GI))
+	instance := filepath.Join(r.node.SimDir(), "root/proc/driver/nvidia/capabilities",
+		fmt.Sprintf("gpu%d/mig/gi%d", gpuInfo.Minor, device.GI))
 	var minors []uint32
 	for _, path := range []string{filepath.Join(instance, "access"), filepath.Join(instance, fmt.Sprintf("ci%d", device.CI), "access")} {
 		text, err := os.ReadFile(path)
@@ -129,38 +130,40 @@ func capsOf(nodes []workload.Device) []uint32 {
 	return minors
 }
 
-// placementOf is where a MIG device is on its card, for people.
+// placementOf is where a MIG device is on its GPU, for people.
 func placementOf(d sim.MIGDescription) string {
 	return fmt.Sprintf("GI %d, CI %d, memory slice %d", d.GI, d.CI, d.Start)
 }
 
-// testMIGNodes: a pod with a MIG device has the nodes of the card and of its own instances, and can
-// open nothing else: no sibling, no other card, not what partitions the card.
-func testMIGNodes(t *testing.T, s *sharingRig, card sim.GPUDescription) {
+// testMIGNodes: a pod with a MIG device has the nodes of the GPU and of its own instances, and can open nothing else:
+// no sibling, no other GPU, not what partitions the GPU.
+func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 	pods := s.run(t, podWith("one-slice", migResource, 1), podWith("sibling", migResource, 1))
 	pod := pods[0]
-	mine := migOf(t, card, s.idsOf(t, pod)[0])
-	nodes, own := nodesIn(t, pod), s.capabilities(t, card, mine)
+	mine := migOf(t, gpuInfo, s.idsOf(t, pod)[0])
+	nodes, own := nodesIn(t, pod), s.capabilities(t, gpuInfo, mine)
 	if got := capsOf(nodes); !slices.Equal(got, own) {
-		t.Errorf("below /dev/nvidia-caps the container has the minors %v, want %v of GPU instance %d and compute instance %d", got, own, mine.GI, mine.CI)
+		t.Errorf("below /dev/nvidia-caps the container has the minors %v, want %v of GPU instance %d and compute "+
+			"instance %d", got, own, mine.GI, mine.CI)
 	}
-	// The card's own node, the control nodes, and those of the other cards, which it cannot open.
-	s.checkNodes(t, pod, []uint32{uint32(card.Minor)})
+	// The GPU's own node, the control nodes, and those of the other GPUs, which it cannot open.
+	s.checkNodes(t, pod, []uint32{uint32(gpuInfo.Minor)})
 	machine := s.machine(t)
 	for _, minor := range own {
 		path := fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor)
-		if got := execIn(t, s.Cluster, pod, "stat", path); !strings.HasPrefix(got, "char ") || !strings.HasSuffix(got, fmt.Sprintf(" %d:%d", machine.Majors.NVIDIACaps, minor)) {
+		if got := execIn(t, s.Cluster, pod, "stat", path); !strings.HasPrefix(got, "char ") ||
+			!strings.HasSuffix(got, fmt.Sprintf(" %d:%d", machine.Majors.NVIDIACaps, minor)) {
 			t.Errorf("stat %s: %s, want a character device %d:%d", path, got, machine.Majors.NVIDIACaps, minor)
 		}
 		if got := execIn(t, s.Cluster, pod, "open", path); got != "ENXIO" {
 			t.Errorf("open %s: %s, want ENXIO: allowed, and without hardware", path, got)
 		}
 	}
-	// 1 and 2 are the right to partition cards and to watch the instances of all.
+	// 1 and 2 are the right to partition GPUs and to watch the instances of all.
 	strange := []uint32{1, 2}
-	for _, sibling := range card.MIGDevices {
+	for _, sibling := range gpuInfo.MIGDevices {
 		if sibling.UUID != mine.UUID {
-			strange = append(strange, s.capabilities(t, card, sibling)...)
+			strange = append(strange, s.capabilities(t, gpuInfo, sibling)...)
 		}
 	}
 	if len(strange) != 2+2*(migDevices-1) {
@@ -173,18 +176,18 @@ func testMIGNodes(t *testing.T, s *sharingRig, card sim.GPUDescription) {
 			t.Errorf("open a node made for nvidia-cap%d, which the pod was not given: %s, want EPERM", minor, got)
 		}
 	}
-	i := slices.IndexFunc(card.MIGDevices, func(d sim.MIGDescription) bool { return d.UUID == mine.UUID })
+	i := slices.IndexFunc(gpuInfo.MIGDevices, func(d sim.MIGDescription) bool { return d.UUID == mine.UUID })
 	s.checkShown(t, pod, shown{
-		index: fmt.Sprintf("%d:%d", migCard, i), placement: placementOf(mine), column: migResource, neighbours: pods[1:],
+		index: fmt.Sprintf("%d:%d", migGPU, i), placement: placementOf(mine), column: migResource, neighbours: pods[1:],
 	})
 	if err := s.remove(timeout(t, 30*time.Second), pods...); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// testMIGPods: seven MIG devices of four time slices each carry 28 pods, all started at once, four on
-// each device; a 29th waits.
-func testMIGPods(t *testing.T, s *sharingRig, card sim.GPUDescription) {
+// testMIGPods: seven MIG devices of four time slices each carry 28 pods, all started at once, four on each device; a
+// 29th waits.
+func testMIGPods(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 	s.configure(t, migRule+`
 migDevices:
 - select: {gpu: [3]}
@@ -198,35 +201,38 @@ migDevices:
 	}
 	start := time.Now()
 	pods = s.runMany(t, pods)
-	t.Logf("%d pods on one card run %s after the first was made", total, ms(time.Since(start)))
+	t.Logf("%d pods on one GPU run %s after the first was made", total, ms(time.Since(start)))
 	count, ids := map[string]int{}, map[string]bool{}
 	for _, pod := range pods {
 		id := s.idsOf(t, pod)[0]
 		ids[id] = true
-		mine := migOf(t, card, silicon(id))
+		mine := migOf(t, gpuInfo, silicon(id))
 		count[mine.UUID]++
 		nodes := nodesIn(t, pod)
-		if got, want := capsOf(nodes), s.capabilities(t, card, mine); !slices.Equal(got, want) {
+		if got, want := capsOf(nodes), s.capabilities(t, gpuInfo, mine); !slices.Equal(got, want) {
 			t.Errorf("pod %s was given %s and has the minors %v below /dev/nvidia-caps, want %v", pod.Name, id, got, want)
 		}
-		if i := slices.IndexFunc(nodes, func(d workload.Device) bool { return gpuNode.MatchString(d.Path) && d.Minor != uint32(card.Minor) }); i >= 0 {
-			t.Errorf("pod %s has %s of another card", pod.Name, nodes[i].Path)
+		if i := slices.IndexFunc(nodes, func(d workload.Device) bool {
+			return gpuNode.MatchString(d.Path) &&
+				d.Minor != uint32(gpuInfo.Minor)
+		}); i >= 0 {
+			t.Errorf("pod %s has %s of another GPU", pod.Name, nodes[i].Path)
 		}
 	}
 	if len(ids) != total {
 		t.Errorf("the kubelet gave out %d different shares, want %d", len(ids), total)
 	}
-	for _, device := range card.MIGDevices {
+	for _, device := range gpuInfo.MIGDevices {
 		if count[device.UUID] != migReplicas {
 			t.Errorf("MIG device %s carries %d pods, want %d", device.UUID, count[device.UUID], migReplicas)
 		}
 	}
-	if len(card.MIGDevices) != migDevices || len(count) != migDevices {
+	if len(gpuInfo.MIGDevices) != migDevices || len(count) != migDevices {
 		t.Errorf("%d pods are on the MIG devices %v", total, slices.Sorted(maps.Keys(count)))
 	}
-	first := migOf(t, card, silicon(s.idsOf(t, pods[0])[0]))
+	first := migOf(t, gpuInfo, silicon(s.idsOf(t, pods[0])[0]))
 	want := shown{
-		index: fmt.Sprintf("%d:%d", migCard, slices.Index(card.MIGDevices, first)), placement: placementOf(first),
+		index: fmt.Sprintf("%d:%d", migGPU, slices.Index(gpuInfo.MIGDevices, first)), placement: placementOf(first),
 		share: s.shareOf(t, pods[0], migReplicas), sharing: "time-slicing: not limited, not isolated", column: "time-slicing x4, 4 held",
 	}
 	for _, pod := range pods[1:] {

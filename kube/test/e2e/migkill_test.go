@@ -41,8 +41,8 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// killLayouts change every card: on some of them devices go and come beside those that are
-// held, on others the mode, which on these cards takes a reset.
+// killLayouts change every GPU: on some of them devices go and come beside those that are held, on others the mode,
+// which on these GPUs takes a reset.
 const killLayouts = `version: v1
 mig-configs:
   kill-a:
@@ -74,9 +74,8 @@ const (
 	migJournal       = "mig-change.json"
 )
 
-// testKilledDuringLayouts: the agent dies at random moments of MIG changes, and sometimes
-// its successor too. Each time the node ends with exactly what was asked for, and the pods
-// that run on it notice nothing.
+// testKilledDuringLayouts: the agent dies at random moments of MIG changes, and sometimes its successor too. Each time
+// the node ends with exactly what was asked for, and the pods that run on it notice nothing.
 func testKilledDuringLayouts(t *testing.T, l *lab) {
 	random := seeded(t)
 	rounds := killRounds(6, 60)
@@ -128,7 +127,8 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 	}
 	l.waitAllocatableOf(t, layouts[(rounds-1)%2].want)
 	l.checkUndisturbed(t, witnesses...)
-	t.Logf("a change takes %s; the agent was killed in %d of them, %d times with the journal open, %d times its successor too; from the last death to success %s at most",
+	t.Logf("a change takes %s; the agent was killed in %d of them, %d times with the journal open, %d times its "+
+		"successor too; from the last death to success %s at most",
 		ms(usual), rounds, cut, twice, ms(longest))
 	if cut == 0 {
 		t.Error("not one of the deaths was in the middle of a change, so this has shown nothing")
@@ -186,8 +186,8 @@ func (l *lab) heldDevices(t testing.TB, pods []*corev1.Pod) map[string]string {
 	return held
 }
 
-// checkConverged checks that nothing of a change is left, and that pods hold the same devices
-// as before, in the ledger and on the hardware.
+// checkConverged checks that nothing of a change is left, and that pods hold the same devices as before, in the ledger
+// and on the hardware.
 func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, "nothing of the change is left", func(ctx context.Context) error {
@@ -223,15 +223,16 @@ func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 		t.Fatal(err)
 	}
 	if node.Spec.Unschedulable || len(node.Spec.Taints) > 0 || node.Labels[labelMIGState] != "success" {
-		t.Errorf("the Node is unschedulable: %v, with the taints %v and the state %q", node.Spec.Unschedulable, node.Spec.Taints, node.Labels[labelMIGState])
+		t.Errorf("the Node is unschedulable: %v, with the taints %v and the state %q", node.Spec.Unschedulable,
+			node.Spec.Taints, node.Labels[labelMIGState])
 	}
 	there := map[string]bool{}
-	for _, card := range hardware(t, l.node.SimDir()).GPUs {
-		for _, device := range card.MIGDevices {
+	for _, gpuInfo := range hardware(t, l.node.SimDir()).GPUs {
+		for _, device := range gpuInfo.MIGDevices {
 			there[device.UUID] = true
 		}
-		if card.MIGAfterReset != "" {
-			t.Errorf("the MIG mode of GPU %d waits for a reset", card.Index)
+		if gpuInfo.MIGAfterReset != "" {
+			t.Errorf("the MIG mode of GPU %d waits for a reset", gpuInfo.Index)
 		}
 	}
 	for pod, device := range held {
@@ -244,9 +245,8 @@ func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 // mpsConfig shares GPU 2 by MPS.
 const mpsConfig = plainConfig + "gpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 8, resourceName: " + mpsResource + "}}]\n"
 
-// testKilledDuringMPS: agent and supervisor die while an MPS daemon is started, and the
-// supervisor while it runs. There is never more than one daemon, and its client never
-// notices.
+// testKilledDuringMPS: agent and supervisor die while an MPS daemon is started, and the supervisor while it runs. There
+// is never more than one daemon, and its client never notices.
 func testKilledDuringMPS(t *testing.T, l *lab) {
 	random := seeded(t)
 	with := map[string]int{gpuResource: nodeGPUs - 1, mpsResource: 8}
@@ -259,7 +259,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 		l.waitKubelet(t, without)
 		l.waitDaemons(t, 0)
 		waitUntil(t, 10*time.Second, "GPU 2 has the compute mode that it had before", func(context.Context) error {
-			if mode := l.card(t, 2).ComputeMode; mode != "" {
+			if mode := l.gpuInfo(t, 2).ComputeMode; mode != "" {
 				return fmt.Errorf("it has %s", mode)
 			}
 			return nil

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// mpsCard is the card that the MPS tests share, mpsReplicas among how many, mpsMiB and
-	// mpsThreads what each client process may have of its 81920 MiB and 100 %.
-	mpsCard, mpsReplicas = 2, 3
-	mpsMiB, mpsThreads   = 27306, 33
-	mpsRule              = `
+	// mpsGPU is the GPU that the MPS tests share, mpsReplicas among how many, mpsMiB and mpsThreads what each client
+	// process may have of its 81920 MiB and 100 %.
+	mpsGPU, mpsReplicas = 2, 3
+	mpsMiB, mpsThreads  = 27306, 33
+	mpsRule             = `
 gpus:
 - select: {index: [2]}
   sharing: {mode: mps, replicas: 3, renameByDefault: true}
@@ -34,18 +34,18 @@ gpus:
 	exclusiveProcess = "EXCLUSIVE_PROCESS"
 )
 
-// mpsRig is a node with a card that is shared by MPS.
+// mpsRig is a node with a GPU that is shared by MPS.
 type mpsRig struct {
 	*sharingRig
 	uuid string
 }
 
-// dir is the folder of the card's daemon, as the machine sees it.
+// dir is the folder of the GPU's daemon, as the machine sees it.
 func (m *mpsRig) dir(name string) string {
 	return filepath.Join(m.node.Root(), "run/berth/mps", m.uuid, name)
 }
 
-// daemon is the control daemon of the card, by the file that it writes itself.
+// daemon is the control daemon of the GPU, by the file that it writes itself.
 func (m *mpsRig) daemon() (int, error) {
 	text, err := os.ReadFile(filepath.Join(m.dir("pipe"), "nvidia-cuda-mps-control.pid"))
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *mpsRig) daemon() (int, error) {
 	return pid, err
 }
 
-// isDaemon says why a process is not this card's daemon, and of no other sandbox.
+// isDaemon says why a process is not this GPU's daemon, and of no other sandbox.
 func (m *mpsRig) isDaemon(pid int) error {
 	argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -87,18 +87,18 @@ func (m *mpsRig) mustDaemon(t testing.TB) int {
 	return pid
 }
 
-// computeMode is the card's.
+// computeMode is the GPU's.
 func (m *mpsRig) computeMode(t testing.TB) string {
 	t.Helper()
-	return cardOf(t, m.machine(t), m.uuid).ComputeMode
+	return gpuOf(t, m.machine(t), m.uuid).ComputeMode
 }
 
-// testMPS shares one card by MPS: from a node without a supervisor to clients, the ends of agent and
-// daemon, and back to a card that is not shared.
+// testMPS shares one GPU by MPS: from a node without a supervisor to clients, the ends of agent and daemon, and back to
+// a GPU that is not shared.
 func testMPS(t *testing.T, s *sharingRig) {
-	m := &mpsRig{sharingRig: s, uuid: s.machine(t).GPUs[mpsCard].UUID}
+	m := &mpsRig{sharingRig: s, uuid: s.machine(t).GPUs[mpsGPU].UUID}
 	m.configure(t, mpsRule)
-	// Nobody could serve a client yet.
+	// No daemon can serve a client yet.
 	m.waitOffers(t, offers{gpuResource: 7})
 	m.waitProblem(t, "MPS_SUPERVISOR")
 	if _, err := m.node.StartMPS(t.Context()); err != nil {
@@ -120,8 +120,9 @@ func testMPS(t *testing.T, s *sharingRig) {
 	for i, pod := range clients {
 		m.checkClient(t, pod)
 		m.checkShown(t, pod, shown{
-			index: "2", share: m.shareOf(t, pod, mpsReplicas), sharing: "MPS: enforced per client process: 27306 MiB pinned memory, 33 % threads",
-			column: "MPS x3, 2 held", with: clients[1-i : 2-i],
+			index: "2", share: m.shareOf(t, pod, mpsReplicas),
+			sharing: "MPS: enforced per client process: 27306 MiB pinned memory, 33 % threads",
+			column:  "MPS x3, 2 held", with: clients[1-i : 2-i],
 		})
 	}
 	for _, test := range []struct {
@@ -162,7 +163,7 @@ func (m *mpsRig) granted() string {
 	return fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready\n", m.uuid, mpsMiB, mpsThreads)
 }
 
-// checkClient checks what a client has: the card, the daemon's folder and memory, and the limits.
+// checkClient checks what a client has: the GPU, the daemon's folder and memory, and the limits.
 func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
 	if got := silicon(m.idsOf(t, pod)[0]); got != m.uuid {
@@ -180,7 +181,7 @@ func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 			t.Errorf("%s of pod %s: %v", path, pod.Name, err)
 		}
 	}
-	// The memory is the daemon's too, and of no other card: a file system of its own.
+	// The memory is the daemon's too, and of no other GPU: a file system of its own.
 	if err := sameFile(fmt.Sprintf("/proc/%d/root/dev/shm", m.mustDaemon(t)), m.dir("shm")); err != nil {
 		t.Errorf("/dev/shm of the daemon: %v", err)
 	}
@@ -231,7 +232,8 @@ func (m *mpsRig) checkRunsOn(t testing.TB, pod *corev1.Pod, before int) {
 		t.Fatal(err)
 	}
 	if now.Status.Phase != corev1.PodRunning || now.Status.ContainerStatuses[0].RestartCount != 0 {
-		t.Errorf("pod %s is %s with %d restarts, want it to run on", pod.Name, now.Status.Phase, now.Status.ContainerStatuses[0].RestartCount)
+		t.Errorf("pod %s is %s with %d restarts, want it to run on", pod.Name, now.Status.Phase,
+			now.Status.ContainerStatuses[0].RestartCount)
 		return
 	}
 	if got := mainProcess(t, pod).PID; got != before {
@@ -257,8 +259,7 @@ func testMPSAgentKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	check()
 }
 
-// testMPSAgentUpgraded: a new agent comes beside the old one and then without it; at no moment is a
-// share unhealthy.
+// testMPSAgentUpgraded: a new agent comes beside the old one and then without it; at no moment is a share unhealthy.
 func testMPSAgentUpgraded(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	check := m.watchDaemon(t, clients)
 	want := offers{gpuResource: 7, sharedResource: mpsReplicas}
@@ -309,8 +310,8 @@ func (m *mpsRig) watchDaemon(t testing.TB, clients []*corev1.Pod) (check func())
 	}
 }
 
-// testMPSDaemonKilled: without its daemon no share is given out, and with the next one all are. The
-// clients end with the daemon, as CUDA programs do.
+// testMPSDaemonKilled: without its daemon no share is allocated, and with the next one all are. The clients end with
+// the daemon, as CUDA programs do.
 func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	daemon := m.mustDaemon(t)
 	start := time.Now()
@@ -339,8 +340,8 @@ func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	}
 }
 
-// testMPSEnded: the configuration shares no more. The client that runs keeps its daemon, nobody else
-// gets a share, and when it has ended the card is as it was before all this.
+// testMPSEnded: the configuration shares no more. The client that runs keeps its daemon, no other pod gets a share, and
+// when it has ended the GPU is as it was before all this.
 func testMPSEnded(t *testing.T, m *mpsRig, _ []*corev1.Pod) {
 	last := m.run(t, mpsClient("last"))[0]
 	m.checkClient(t, last)
@@ -349,7 +350,7 @@ func testMPSEnded(t *testing.T, m *mpsRig, _ []*corev1.Pod) {
 	const draining = "waits for default/last to end, then becomes nvidia.com/gpu (unshared)"
 	m.waitDevice(t, m.uuid, "what it waits for", func(d v1alpha1.GPUDevice) error {
 		if d.Offered == nil || d.Offered.Sharing != "mps" || d.Offered.Draining != draining {
-			return fmt.Errorf("it is given out as %+v", d.Offered)
+			return fmt.Errorf("it is advertised as %+v", d.Offered)
 		}
 		return nil
 	})

@@ -85,8 +85,8 @@ func (w *offerWatch) waitFor(t testing.TB, after time.Time, what string, is func
 	return at
 }
 
-// checkSteady complains about each sample in which one of the resources has other devices than
-// in the first, and logs how closely was looked.
+// checkSteady complains about each sample in which one of the resources has other devices than in the first, and logs
+// how closely was looked.
 func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 	t.Helper()
 	if len(samples) == 0 {
@@ -105,7 +105,8 @@ func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 		for _, name := range resources {
 			if was, is := samples[0].offers[name], s.offers[name]; !slices.Equal(was, is) && complaints < 20 {
 				complaints++
-				t.Errorf("sample %d, %s after the first: %s has %d devices %v, want the %d as before", i, ms(s.at.Sub(samples[0].at)), name, len(is), is, len(was))
+				t.Errorf("sample %d, %s after the first: %s has %d devices %v, want the %d as before", i,
+					ms(s.at.Sub(samples[0].at)), name, len(is), is, len(was))
 			}
 		}
 	}
@@ -113,8 +114,8 @@ func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 		strings.Join(resources, ", "), len(samples), ms(samples[len(samples)-1].at.Sub(samples[0].at)), ms(pause))
 }
 
-// arrivals keep creating pods that ask for one device, look at it and end, a worker for each
-// name of a resource that is given.
+// arrivals keep creating pods that ask for one device, look at it and end, a worker for each name of a resource that is
+// given.
 type arrivals struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/command"
 )
 
-// TestPendingPodSaysWhy: with the real scheduler, berth-sandbox run and berth trace say why a pod
-// waits that no node has enough GPUs for.
+// TestPendingPodSaysWhy: with the real scheduler, berth-sandbox run and berth trace say why a pod waits that no node
+// has enough GPUs for.
 func TestPendingPodSaysWhy(t *testing.T) {
 	c := cluster(t)
 	file := filepath.Join(t.TempDir(), "pod.yaml")
@@ -32,7 +32,8 @@ spec:
 	condition := regexp.MustCompile(`PodScheduled=False[:,] Unschedulable: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu`)
 	event := regexp.MustCompile(`event FailedScheduling: 0/1 nodes are available`)
 
-	out, err := exec.CommandContext(ctx, filepath.Join(binDir(t), "berth-sandbox"), "run", "--dir", c.Dir(), "--timeout", "4s", file).CombinedOutput()
+	out, err := exec.CommandContext(ctx, filepath.Join(binDir(t), "berth-sandbox"), "run", "--dir", c.Dir(),
+		"--timeout", "4s", file).CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != command.ExitTimeout {
 		t.Errorf("run ended with %v, want exit code %d", err, command.ExitTimeout)
@@ -41,7 +42,8 @@ spec:
 		t.Errorf("run does not say why the pod waits, once while it waits and once at the end:\n%s", out)
 	}
 
-	out, err = exec.CommandContext(ctx, filepath.Join(binDir(t), "berth"), "trace", "too-many", "--kubeconfig", c.KubeconfigPath()).CombinedOutput()
+	out, err = exec.CommandContext(ctx, filepath.Join(binDir(t), "berth"), "trace", "too-many", "--kubeconfig",
+		c.KubeconfigPath()).CombinedOutput()
 	if err != nil || !condition.Match(out) || !event.Match(out) {
 		t.Errorf("trace does not say why the pod waits: %v\n%s", err, out)
 	}

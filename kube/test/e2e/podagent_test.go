@@ -39,8 +39,8 @@ func repository(path ...string) string {
 	return filepath.Join(append([]string{"..", "..", ".."}, path...)...)
 }
 
-// podAgent is the agent as a DaemonSet's pod, deployed from the file that people use and
-// with the rights that it gives. The test adds only what the sandbox is different in.
+// podAgent is the agent as a DaemonSet's pod, deployed from the file that people use and with the rights that it gives.
+// The test adds only what the sandbox is different in.
 type podAgent struct {
 	r       *rig
 	objects []*unstructured.Unstructured // of the file, the DaemonSet left out
@@ -76,13 +76,14 @@ func newPodAgent(t testing.TB, r *rig) *podAgent {
 	return a
 }
 
-// fitSandbox makes the differences between a sandbox's node and a real one: simulated
-// hardware, a cgroup below which the kubelet keeps its pods, and an /opt that is the machine's.
+// fitSandbox makes the differences between a sandbox's node and a real one: simulated hardware, a cgroup below which
+// the kubelet keeps its pods, and an /opt that is the machine's.
 func (a *podAgent) fitSandbox() {
 	node, spec := a.r.node, &a.set.Spec.Template.Spec
 	agent := &spec.Containers[0]
 	agent.Args = append(agent.Args, "--sim="+node.SimDir(), "--cgroup-root=/"+node.Cgroup(), "--hook-dir="+node.HookDir())
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "sim", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: node.SimDir()}}})
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "sim",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: node.SimDir()}}})
 	agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{Name: "sim", MountPath: node.SimDir()})
 	for i := range spec.Volumes {
 		if spec.Volumes[i].Name == "hooks" {
@@ -189,8 +190,8 @@ func (a *podAgent) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// Kill stops the process before it takes pod and DaemonSet away, so that neither SIGTERM
-// reaches the agent nor the kubelet starts it again, and then kills it.
+// Kill stops the process before it takes pod and DaemonSet away, so that neither SIGTERM reaches the agent nor the
+// kubelet starts it again, and then kills it.
 func (a *podAgent) Kill(ctx context.Context) error {
 	pods, err := a.pods(ctx)
 	if err != nil {
@@ -305,8 +306,8 @@ func signalAll(processes []kubelet.Process, sig syscall.Signal) error {
 	return nil
 }
 
-// testPermissions checks the rights that deploy/agent.yaml gives: all that the agent asks
-// for, and nothing of what an intruder would want.
+// testPermissions checks the rights that deploy/agent.yaml gives: all that the agent asks for, and nothing of what an
+// intruder would want.
 func testPermissions(t *testing.T, r *rig) {
 	tests := map[string]struct {
 		group, resource, verb, name, namespace string
@@ -361,8 +362,8 @@ func testPermissions(t *testing.T, r *rig) {
 	}
 }
 
-// testNothingForbidden checks that what the agent really asked the API server for was
-// granted, after all that it did: "forbidden" is the API server's own word for a refusal.
+// testNothingForbidden checks that what the agent really asked the API server for was granted, after all that it did:
+// "forbidden" is the API server's own word for a refusal.
 func testNothingForbidden(t *testing.T, a *podAgent) {
 	log := a.log()
 	for line := range strings.Lines(log) {

@@ -72,8 +72,7 @@ func (r *rig) remove(ctx context.Context, pods ...*corev1.Pod) error {
 // gpuNode is the path of a GPU's own device node.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia([0-9]+)$`)
 
-// minors are the minor numbers of the GPUs whose nodes a listing by the workload program
-// names, ascending.
+// minors are the minor numbers of the GPUs whose nodes a listing by the workload program names, ascending.
 func minors(t testing.TB, listing string) []uint32 {
 	t.Helper()
 	var devices []workload.Device
@@ -93,8 +92,8 @@ func minors(t testing.TB, listing string) []uint32 {
 	return found
 }
 
-// gpusIn are the GPUs that a running container has, by minor number. A kubelet that has
-// just started knows its pods a moment later only, and refuses until then.
+// gpusIn are the GPUs that a running container has, by minor number. A kubelet that has just started knows its pods a
+// moment later only, and refuses until then.
 func (r *rig) gpusIn(t testing.TB, pod *corev1.Pod, container string) []uint32 {
 	t.Helper()
 	out := ""
@@ -170,8 +169,8 @@ func poll(ctx context.Context, what string, check func() error) error {
 	}
 }
 
-// checkGPUNode checks that the node's object in the API is the agent's own, belongs to the
-// node, and complains about nothing.
+// checkGPUNode checks that the node's object in the API is the agent's own, belongs to the node, and complains about
+// nothing.
 func (r *rig) checkGPUNode(t testing.TB) {
 	t.Helper()
 	owner, err := r.Client().CoreV1().Nodes().Get(t.Context(), r.node.Name(), metav1.GetOptions{})
@@ -193,8 +192,8 @@ func (r *rig) checkGPUNode(t testing.TB) {
 	})
 }
 
-// testGivesDevices: a pod that asks for two GPUs has these two and no other, in every sense:
-// nodes, driver files, and what the kernel lets it open.
+// testGivesDevices: a pod that asks for two GPUs has these two and no other, in every sense: nodes, driver files, and
+// what the kernel lets it open.
 func testGivesDevices(t *testing.T, r *rig) {
 	pod := r.run(t, podWithGPUs("two", 2))[0]
 	gpus := r.gpusIn(t, pod, "main")

@@ -51,9 +51,9 @@ const (
 	mig1gLarge     = "nvidia.com/mig-1g.10gb"
 )
 
-// allModes is GPU 0 whole, 1 time-sliced, 2 shared by MPS and 3 partitioned; the others let
-// pods come and go. The rule of GPU 1 is what is changed. No resource is called as before, so
-// that none has devices that are still on their way out.
+// allModes is GPU 0 whole, 1 time-sliced, 2 shared by MPS and 3 partitioned; the others let pods come and go. The rule
+// of GPU 1 is what is changed. No resource is called as before, so that none has devices that are still on their way
+// out.
 func allModes(ruleOfGPU1 string) string {
 	return plainConfig + `gpus:
 - select: {index: [0]}
@@ -68,11 +68,11 @@ func allModes(ruleOfGPU1 string) string {
   resourceName: ` + spareResource + "\n"
 }
 
-// testAllModesAtOnce: whole, time-sliced, MPS and MIG side by side, each with a pod. GPU 1
-// is then changed from time-sliced to MIG. It waits for its own pod, and nothing else on the node
-// notices anything.
+// testAllModesAtOnce: whole, time-sliced, MPS and MIG side by side, each with a pod. GPU 1 is then changed from
+// time-sliced to MIG. It waits for its own pod, and nothing else on the node notices anything.
 func testAllModesAtOnce(t *testing.T, l *lab) {
-	start := l.setConfigs(t, map[string]string{"default": allModes("sharing: {mode: timeSlicing, replicas: 4, renameByDefault: true, timeSlice: short}")})
+	start := l.setConfigs(t, map[string]string{"default": allModes("sharing: {mode: timeSlicing, replicas: 4, " +
+		"renameByDefault: true, timeSlice: short}")})
 	before := map[string]int{wholeResource: 1, slicedResource: 4, mpsResource: 8, mig3g: 1, mig2g: 1, mig1g: 2, spareResource: 4}
 	ready := l.waitKubelet(t, before)
 	l.waitAllocatableOf(t, before)
@@ -82,16 +82,16 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	pods := l.run(t, podAsking("whole", wholeResource, 1), podAsking("mps", mpsResource, 1, "mps"), podAsking("part", mig2g, 1))
 	holder := l.run(t, podAsking("sliced", slicedResource, 1))[0]
 	for i, pod := range []*corev1.Pod{pods[0], holder, pods[1], pods[2]} {
-		cards, capabilities := l.nodesOf(t, pod)
+		gpuInfos, capabilities := l.nodesOf(t, pod)
 		wantCaps := map[string]int{"part": 2}[pod.Name]
-		if want := []string{strconv.Itoa(l.card(t, i).Minor)}; !slices.Equal(cards, want) || len(capabilities) != wantCaps {
-			t.Errorf("pod %s has the cards %v and capabilities %v, want %v and %d", pod.Name, cards, capabilities, want, wantCaps)
+		if want := []string{strconv.Itoa(l.gpuInfo(t, i).Minor)}; !slices.Equal(gpuInfos, want) || len(capabilities) != wantCaps {
+			t.Errorf("pod %s has the GPUs %v and capabilities %v, want %v and %d", pod.Name, gpuInfos, capabilities, want, wantCaps)
 		}
 	}
 	if pipe := l.envIn(t, pods[1])["CUDA_MPS_PIPE_DIRECTORY"]; pipe == "" || !slices.Contains(l.mountsIn(t, pods[1]), pipe) {
 		t.Errorf("pod mps has CUDA_MPS_PIPE_DIRECTORY=%q, which is no mount point in it", pipe)
 	}
-	if slice := l.card(t, 1).TimeSlice; slice != "Short" {
+	if slice := l.gpuInfo(t, 1).TimeSlice; slice != "Short" {
 		t.Errorf("GPU 1 has the time slice %q, want Short", slice)
 	}
 	witnesses := l.watchPods(t, pods...)
@@ -104,14 +104,15 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 
 	// The switch, which has to wait.
 	edit := l.setConfigs(t, map[string]string{"default": allModes("mig: {devices: {4g.20gb: 1, 1g.10gb: 1}}")})
-	drained := samples.waitFor(t, edit, "no share of GPU 1 is healthy", func(o map[string][]string) bool { return len(o[slicedResource]) == 0 })
+	drained := samples.waitFor(t, edit, "no share of GPU 1 is healthy",
+		func(o map[string][]string) bool { return len(o[slicedResource]) == 0 })
 	named, message := l.waitCondition(t, "MIGApplied", metav1.ConditionFalse, "GPU 1 ", "default/sliced")
 	said := l.waitEvent(t, "MIGAppliedWaiting", "GPU 1 ", "default/sliced")
-	t.Logf("after the edit: %s until no share of GPU 1 is given out any more, %s until the GPUNode says why, %s until an event does: %s",
+	t.Logf("after the edit: %s until no share of GPU 1 is allocated any more, %s until the GPUNode says why, %s until an event does: %s",
 		ms(drained.Sub(edit)), ms(named.Sub(edit)), ms(said.Sub(edit)), message)
 	l.checkNotGiven(t)
-	if card := l.card(t, 1); card.MIG != "off" || card.MIGAfterReset != "" {
-		t.Errorf("GPU 1 is held and its MIG mode is %s, after a reset %q", card.MIG, card.MIGAfterReset)
+	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "off" || gpuInfo.MIGAfterReset != "" {
+		t.Errorf("GPU 1 is held and its MIG mode is %s, after a reset %q", gpuInfo.MIG, gpuInfo.MIGAfterReset)
 	}
 	admitted.waitMore(t, 4)
 	l.checkUndisturbed(t, append(witnesses, waiting...)...)
@@ -128,7 +129,8 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	after := map[string]int{wholeResource: 1, mpsResource: 8, mig3g: 1, mig2g: 1, mig1g: 2, spareResource: 4, mig4g: 1, mig1gLarge: 1}
 	scheduled := l.waitAllocatableOf(t, after)
 	applied, _ := l.waitCondition(t, "MIGApplied", metav1.ConditionTrue)
-	t.Logf("after the holder's deletion: %s until it is gone, %s until the kubelet has the MIG devices, %s until the scheduler has, %s until the GPUNode says so",
+	t.Logf("after the holder's deletion: %s until it is gone, %s until the kubelet has the MIG devices, %s until "+
+		"the scheduler has, %s until the GPUNode says so",
 		ms(gone.Sub(ended)), ms(offered.Sub(ended)), ms(scheduled.Sub(ended)), ms(applied.Sub(ended)))
 	admitted.waitMore(t, 4)
 	admitted.stop(t)
@@ -138,13 +140,13 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	t.Logf("%d pods came and went meanwhile", admitted.count())
 	l.checkUndisturbed(t, witnesses...)
 	touched.check(t, mig4g, mig1gLarge)
-	if card := l.card(t, 1); card.MIG != "on" || len(card.MIGDevices) != 2 || card.TimeSlice != "" {
-		t.Errorf("GPU 1 is %+v, want MIG on with 2 devices and the default time slice", card)
+	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "on" || len(gpuInfo.MIGDevices) != 2 || gpuInfo.TimeSlice != "" {
+		t.Errorf("GPU 1 is %+v, want MIG on with 2 devices and the default time slice", gpuInfo)
 	}
 	newcomer := l.run(t, podAsking("newcomer", mig4g, 1))[0]
-	cards, capabilities := l.nodesOf(t, newcomer)
-	if want := []string{strconv.Itoa(l.card(t, 1).Minor)}; !slices.Equal(cards, want) || len(capabilities) != 2 {
-		t.Errorf("a pod on the new MIG device has the cards %v and capabilities %v, want %v and 2", cards, capabilities, want)
+	gpuInfos, capabilities := l.nodesOf(t, newcomer)
+	if want := []string{strconv.Itoa(l.gpuInfo(t, 1).Minor)}; !slices.Equal(gpuInfos, want) || len(capabilities) != 2 {
+		t.Errorf("a pod on the new MIG device has the GPUs %v and capabilities %v, want %v and 2", gpuInfos, capabilities, want)
 	}
 }
 
@@ -179,8 +181,8 @@ type touched struct {
 	sockets []string
 }
 
-// watchTouched notes registrations, lists and sockets of all resources but some, once
-// nothing of what was before is still on its way out.
+// watchTouched notes registrations, lists and sockets of all resources but some, once nothing of what was before is
+// still on its way out.
 func (l *lab) watchTouched(t testing.TB, but ...string) *touched {
 	t.Helper()
 	waitUntil(t, 20*time.Second, "the agent shows healthy devices only", func(context.Context) error {
@@ -222,8 +224,8 @@ func (l *lab) pluginStats(t testing.TB) map[string]pluginStats {
 	return all
 }
 
-// check checks that the same agent runs, with the same sockets, registrations and lists as
-// before, and beside them only those of added resources.
+// check checks that the same agent runs, with the same sockets, registrations and lists as before, and beside them only
+// those of added resources.
 func (w *touched) check(t testing.TB, added ...string) {
 	t.Helper()
 	if agents := w.l.node.Agents(); len(agents) != 1 || agents[0].PID != w.agent {

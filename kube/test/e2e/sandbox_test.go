@@ -31,8 +31,7 @@ func TestSandboxRunsAPod(t *testing.T) {
 	if out := execIn(t, c, pod, "open", "/dev/null"); out != "OK" {
 		t.Errorf("open /dev/null: want OK, got %q", out)
 	}
-	// The device cgroup is real: a device node that the container makes itself
-	// can be made, but not opened.
+	// The device cgroup is real: a device node that the container makes itself can be made, but not opened.
 	execIn(t, c, pod, "mknod", "/tmp/kmsg", "1", "11")
 	if out := execIn(t, c, pod, "open", "/tmp/kmsg"); out != "EPERM" {
 		t.Errorf("open a self-made /dev/kmsg: want EPERM, got %q", out)
@@ -55,8 +54,8 @@ func TestSandboxTellsHowAPodEnded(t *testing.T) {
 	}
 }
 
-// TestSandboxServesPodsTheAPI asks the API server from a pod of the pod network
-// and from one on the node's, with what every in-cluster client uses.
+// TestSandboxServesPodsTheAPI asks the API server from a pod of the pod network and from one on the node's, with what
+// every in-cluster client uses.
 func TestSandboxServesPodsTheAPI(t *testing.T) {
 	c := cluster(t)
 	for name, hostNetwork := range map[string]bool{"pod-network": false, "host-network": true} {
@@ -148,8 +147,7 @@ func TestSandboxTakesAnImage(t *testing.T) {
 	}
 }
 
-// TestSandboxLeavesNothing takes down a sandbox that has a pod, a hollow node
-// and lost its kubelet to a crash.
+// TestSandboxLeavesNothing takes down a sandbox that has a pod, a hollow node and lost its kubelet to a crash.
 func TestSandboxLeavesNothing(t *testing.T) {
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Hollow: 1})
 	ctx := timeout(t, 2*time.Minute)
@@ -175,8 +173,8 @@ func TestSandboxLeavesNothing(t *testing.T) {
 	if err := c.Health(ctx); err == nil {
 		t.Error("a sandbox whose kubelets are dead says that it is well")
 	}
-	// As after an up that was cut off before it wrote its processes down: only
-	// cgroup, namespaces and names are left to go by.
+	// As after an up that was cut off before it wrote its processes down: only cgroup, namespaces and names are left to
+	// go by.
 	path := filepath.Join(c.Dir(), "state.json")
 	var state map[string]any
 	data, err := os.ReadFile(path)

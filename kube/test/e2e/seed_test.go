@@ -21,8 +21,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// walk is the way from a pod's "nvidia.com/gpu: 1" to a card and back, one step per
-// place that knows something; each step has what the earlier ones found.
+// walk is the way from a pod's "nvidia.com/gpu: 1" to a GPU and back, one step per place that knows something; each
+// step has what the earlier ones found.
 type walk struct {
 	*rig
 	pod    *corev1.Pod
@@ -31,8 +31,8 @@ type walk struct {
 	minor  uint32
 }
 
-// TestWalk goes the whole way on foot, as somebody would who has no Berth: kubectl, the
-// kubelet's log, its directory, and a look into the container.
+// TestWalk follows an allocation without Berth, as an administrator would: kubectl, the kubelet's log, its directory,
+// and a look into the container.
 func TestWalk(t *testing.T) {
 	w := &walk{rig: theNode(t)}
 	w.before = w.kubeletLogSize(t)
@@ -63,8 +63,8 @@ func TestWalk(t *testing.T) {
 // walkCapacity: what the scheduler sees.
 func walkCapacity(t *testing.T, w *walk) { w.waitNodeStatus(t, nodeGPUs, nodeGPUs) }
 
-// walkPodObject: the pod's spec says how many and not which. Its status does since
-// Kubernetes 1.36, which is one of the sources of TestTrace.
+// walkPodObject: the pod's spec says how many and not which. Its status does since Kubernetes 1.36, which is one of the
+// sources of TestTrace.
 func walkPodObject(t *testing.T, w *walk) {
 	pod, err := w.Client().CoreV1().Pods(w.pod.Namespace).Get(t.Context(), w.pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -87,7 +87,8 @@ func walkSockets(t *testing.T, w *walk) {
 	if own := w.agentSockets(t); len(own) != 1 {
 		t.Errorf("sockets of the agent in device-plugins: %v, want one", own)
 	}
-	if info, err := os.Stat(filepath.Join(w.node.KubeletDir(), "device-plugins", "kubelet.sock")); err != nil || info.Mode()&os.ModeSocket == 0 {
+	if info, err := os.Stat(filepath.Join(w.node.KubeletDir(), "device-plugins", "kubelet.sock")); err != nil ||
+		info.Mode()&os.ModeSocket == 0 {
 		t.Errorf("the kubelet's registration socket: %v, %v", info, err)
 	}
 }
@@ -127,7 +128,7 @@ func walkLog(t *testing.T, w *walk) {
 	if w.uuid == "" {
 		t.Fatal("the kubelet's log names no device")
 	}
-	w.minor = uint32(cardOf(t, hardware(t, w.node.SimDir()), w.uuid).Minor)
+	w.minor = uint32(gpuOf(t, hardware(t, w.node.SimDir()), w.uuid).Minor)
 	t.Logf("from the need to the written checkpoint: %s", times[len(times)-1].Sub(times[0]))
 }
 
@@ -166,15 +167,15 @@ func walkCheckpoint(t *testing.T, w *walk) {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, card := range hardware(t, w.node.SimDir()).GPUs {
-		all = append(all, card.UUID)
+	for _, gpuInfo := range hardware(t, w.node.SimDir()).GPUs {
+		all = append(all, gpuInfo.UUID)
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(registered[gpuResource])), slices.Sorted(slices.Values(all))) {
 		t.Errorf("registered devices: %v, want those of the hardware: %v", registered[gpuResource], all)
 	}
 }
 
-// walkDevices: nodes that nobody wrote into the pod.
+// walkDevices checks the device nodes, which are not in the pod spec.
 func walkDevices(t *testing.T, w *walk) {
 	names := strings.Fields(execIn(t, w.Cluster, w.pod, "ls", "/dev"))
 	for _, want := range []string{"nvidia" + strconv.Itoa(int(w.minor)), "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
@@ -185,8 +186,8 @@ func walkDevices(t *testing.T, w *walk) {
 	w.checkUntouched(t, w.pod, []uint32{w.minor})
 }
 
-// walkEnvironment: the UUID that the agent put there; NVIDIA_VISIBLE_DEVICES keeps an
-// NVIDIA runtime from adding its own.
+// walkEnvironment: the UUID that the agent put there; NVIDIA_VISIBLE_DEVICES keeps an NVIDIA runtime from adding its
+// own.
 func walkEnvironment(t *testing.T, w *walk) {
 	env := w.envIn(t, w.pod)
 	for name, want := range map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": w.uuid, "NVIDIA_VISIBLE_DEVICES": "void"} {
@@ -214,13 +215,14 @@ func walkPodResources(t *testing.T, w *walk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pod.Containers) != 1 || len(pod.Containers[0].Devices) != 1 || !slices.Equal(pod.Containers[0].Devices[0].IDs, []string{w.uuid}) {
+	if len(pod.Containers) != 1 || len(pod.Containers[0].Devices) != 1 ||
+		!slices.Equal(pod.Containers[0].Devices[0].IDs, []string{w.uuid}) {
 		t.Errorf("PodResources: %+v, want %s", pod, w.uuid)
 	}
 }
 
-// walkAgentRemoved: a container keeps its nodes without the agent, and nobody gets new
-// ones until an agent has registered, on a socket of its own.
+// walkAgentRemoved: a container keeps its nodes without the agent, and no container gets new ones until an agent has
+// registered, on a socket of its own.
 func walkAgentRemoved(t *testing.T, w *walk) {
 	from, old := w.kubeletLogSize(t), w.agentSockets(t)
 	if err := w.mode.Kill(timeout(t, 30*time.Second)); err != nil {
@@ -257,8 +259,7 @@ func walkAgentRemoved(t *testing.T, w *walk) {
 	}
 }
 
-// walkCorrupted: a kubelet that cannot read its file goes on without it, and with it
-// again when the file is put back.
+// walkCorrupted: a kubelet that cannot read its file goes on without it, and with it again when the file is put back.
 func walkCorrupted(t *testing.T, w *walk) {
 	backup, err := os.ReadFile(w.checkpointPath())
 	if err != nil {
@@ -277,7 +278,8 @@ func walkCorrupted(t *testing.T, w *walk) {
 		if err != nil {
 			return err
 		}
-		if len(pod.Containers) != 1 || len(pod.Containers[0].Devices) != 1 || !slices.Equal(pod.Containers[0].Devices[0].IDs, []string{w.uuid}) {
+		if len(pod.Containers) != 1 || len(pod.Containers[0].Devices) != 1 ||
+			!slices.Equal(pod.Containers[0].Devices[0].IDs, []string{w.uuid}) {
 			return fmt.Errorf("it says %+v", pod)
 		}
 		return nil
@@ -286,8 +288,8 @@ func walkCorrupted(t *testing.T, w *walk) {
 	walkCheckpoint(t, w)
 }
 
-// waitForgotten waits until the kubelet has written a checkpoint without the pod, and the
-// agent has published that the container lives on all the same.
+// waitForgotten waits until the kubelet has written a checkpoint without the pod, and the agent has published that the
+// container lives on all the same.
 func (w *walk) waitForgotten(t testing.TB) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, "the kubelet has forgotten the pod and the GPUNode has not", func(ctx context.Context) error {

@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 
-// sharedResource is what renameByDefault makes of shares of whole GPUs.
+// sharedResource is what renameByDefault makes of replicas of whole GPUs.
 const sharedResource = gpuResource + ".shared"
 
 // sharingRig is a node whose agent follows a file, which the tests change.
@@ -36,8 +36,8 @@ type sharingRig struct {
 	file string
 }
 
-// TestSharing shares and partitions the GPUs of one node in every way, one after the other, by
-// changes of the file that its agent follows.
+// TestSharing shares and partitions the GPUs of one node in every way, one after the other, by changes of the file that
+// its agent follows.
 func TestSharing(t *testing.T) {
 	s := &sharingRig{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	s.write(t, nvidiaFile)
@@ -82,8 +82,8 @@ func (s *sharingRig) configure(t testing.TB, settings string) {
 // offers are numbers of devices by the name of their resource.
 type offers map[string]int
 
-// waitOffers waits until the kubelet calls these devices healthy and no other, and until the
-// scheduler sees the same: it goes by the node's status, which is written every two seconds.
+// waitOffers waits until the kubelet calls these devices healthy and no other, and until the scheduler sees the same:
+// it goes by the node's status, which is written every two seconds.
 func (r *rig) waitOffers(t testing.TB, want offers) {
 	t.Helper()
 	r.waitHealthy(t, want)
@@ -105,8 +105,8 @@ func (r *rig) waitOffers(t testing.TB, want offers) {
 	})
 }
 
-// waitCapacity waits for the capacity of the node's status. A device that is no longer offered counts
-// there for another quarter of a minute, unhealthy, for the sake of a kubelet that is just giving it out.
+// waitCapacity waits for the capacity of the node's status. A device that is no longer offered counts there for another
+// quarter of a minute, unhealthy, for the sake of a kubelet that is just allocating it.
 func (r *rig) waitCapacity(t testing.TB, name string, want int64) {
 	t.Helper()
 	waitUntil(t, 30*time.Second, fmt.Sprintf("the capacity of %s is %d", name, want), func(ctx context.Context) error {
@@ -230,7 +230,7 @@ func (r *rig) machine(t testing.TB) sim.Description {
 	return hardware(t, r.node.SimDir())
 }
 
-// waitDevice waits until the GPUNode says of a card what check wants.
+// waitDevice waits until the GPUNode says of a GPU what check wants.
 func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GPUDevice) error) v1alpha1.GPUDevice {
 	t.Helper()
 	var found v1alpha1.GPUDevice
@@ -249,12 +249,12 @@ func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GP
 	return found
 }
 
-// offered checks one field of what a device is given out as.
+// offered checks one field of what a device is allocated as.
 func offeredAs(want v1alpha1.DeviceOffer) func(v1alpha1.GPUDevice) error {
 	return func(d v1alpha1.GPUDevice) error {
 		if d.Offered == nil || *d.Offered != want {
 			got, _ := json.Marshal(d.Offered)
-			return fmt.Errorf("it is given out as %s, want %+v", got, want)
+			return fmt.Errorf("it is advertised as %s, want %+v", got, want)
 		}
 		return nil
 	}
@@ -281,7 +281,8 @@ data:
 func (s *sharingRig) labelNode(t *testing.T, key, value string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, key, value)
-	if _, err := s.Client().CoreV1().Nodes().Patch(t.Context(), s.node.Name(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := s.Client().CoreV1().Nodes().Patch(t.Context(), s.node.Name(), types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -301,9 +302,8 @@ func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
 	}
 }
 
-// testSharingLab goes through that lab on a machine with one GPU: one GPU is one, three when the
-// ConfigMap is there, three pods have the same one, a fourth waits, and with the label for the
-// agent's own configuration it is one again.
+// testSharingLab goes through that lab on a machine with one GPU: one GPU is one, three when the ConfigMap is there,
+// three pods have the same one, a fourth waits, and with the label for the agent's own configuration it is one again.
 func testSharingLab(t *testing.T, s *sharingRig) {
 	machine, err := sim.Open(s.node.SimDir())
 	if err != nil {
@@ -313,9 +313,9 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err := s.node.StopAgent(ctx); err != nil {
 		t.Fatal(err)
 	}
-	cards := s.machine(t).GPUs
-	for _, card := range cards[1:] {
-		if err := machine.Inject(sim.Fault{GPU: card.UUID, Remove: true}); err != nil {
+	gpuInfos := s.machine(t).GPUs
+	for _, gpuInfo := range gpuInfos[1:] {
+		if err := machine.Inject(sim.Fault{GPU: gpuInfo.UUID, Remove: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -348,16 +348,17 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	for _, pod := range pods {
 		own := s.idsOf(t, pod)
 		ids = append(ids, own...)
-		if got := s.gpusIn(t, pod, "main"); !slices.Equal(got, []uint32{uint32(cards[0].Minor)}) {
+		if got := s.gpusIn(t, pod, "main"); !slices.Equal(got, []uint32{uint32(gpuInfos[0].Minor)}) {
 			t.Errorf("pod %s has the nodes of GPUs %v, want the node's only one", pod.Name, got)
 		}
 		keys, err := kubelet.ParseKeys(s.envIn(t, pod)[kubelet.DevicesEnv(gpuResource)])
-		if err != nil || len(keys) != 1 || keys[0].GPU != gpu.UUID(cards[0].UUID) || own[0] != fmt.Sprintf("%s::%d", keys[0].GPU, keys[0].Share-1) {
+		if err != nil || len(keys) != 1 || keys[0].GPU != gpu.UUID(gpuInfos[0].UUID) ||
+			own[0] != fmt.Sprintf("%s::%d", keys[0].GPU, keys[0].Share-1) {
 			t.Errorf("the environment of pod %s names %v (%v), the kubelet gave it %v", pod.Name, keys, err, own)
 		}
 	}
 	slices.Sort(ids)
-	if want := []string{cards[0].UUID + "::0", cards[0].UUID + "::1", cards[0].UUID + "::2"}; !slices.Equal(ids, want) {
+	if want := []string{gpuInfos[0].UUID + "::0", gpuInfos[0].UUID + "::1", gpuInfos[0].UUID + "::2"}; !slices.Equal(ids, want) {
 		t.Errorf("the pods were given %v, want %v", ids, want)
 	}
 	for i, pod := range pods {
@@ -380,7 +381,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.idsOf(t, fourth); silicon(got[0]) != cards[0].UUID {
+	if got := s.idsOf(t, fourth); silicon(got[0]) != gpuInfos[0].UUID {
 		t.Errorf("the pod that waited was given %v", got)
 	}
 
@@ -397,7 +398,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	s.waitOffers(t, offers{gpuResource: 1})
 	s.labelNode(t, labelConfig, "null")
 
-	// The tests after this one have all cards, and an agent that looks at its file only.
+	// The tests after this one have all GPUs, and an agent that looks at its file only.
 	if err := machine.Clear(sim.ClearAll); err != nil {
 		t.Fatal(err)
 	}
@@ -407,11 +408,11 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err := s.mode.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.waitHealthy(t, offers{gpuResource: len(cards)})
+	s.waitHealthy(t, offers{gpuResource: len(gpuInfos)})
 }
 
-// testTimeSlicing: shares of two GPUs under a name of their own beside six whole GPUs; several
-// shares of one container come from several GPUs, and somebody is told when they cannot.
+// testTimeSlicing: shares of two GPUs under a name of their own beside six whole GPUs; several shares of one container
+// come from several GPUs, and an event reports when they cannot.
 func testTimeSlicing(t *testing.T, s *sharingRig) {
 	s.write(t, `
 version: v1
@@ -424,8 +425,8 @@ sharing:
       replicas: 3
 `)
 	s.waitOffers(t, offers{gpuResource: 6, sharedResource: 6})
-	cards := s.machine(t).GPUs
-	both := []string{cards[0].UUID, cards[1].UUID}
+	gpuInfos := s.machine(t).GPUs
+	both := []string{gpuInfos[0].UUID, gpuInfos[1].UUID}
 
 	two := s.run(t, podWith("two-a", sharedResource, 2), podWith("two-b", sharedResource, 2))
 	for _, pod := range two {
@@ -459,10 +460,10 @@ gpus:
   sharing: {mode: timeSlicing, replicas: 4, renameByDefault: true, timeSlice: long, failRequestsGreaterThanOne: true}
 `)
 	s.waitOffers(t, offers{gpuResource: 7, sharedResource: 4})
-	if got := cardOf(t, s.machine(t), cards[0].UUID).TimeSlice; !strings.EqualFold(got, "long") {
+	if got := gpuOf(t, s.machine(t), gpuInfos[0].UUID).TimeSlice; !strings.EqualFold(got, "long") {
 		t.Errorf("the time slice of GPU 0 is %q, want long", got)
 	}
-	s.waitDevice(t, cards[0].UUID, "how it is shared", offeredAs(v1alpha1.DeviceOffer{
+	s.waitDevice(t, gpuInfos[0].UUID, "how it is shared", offeredAs(v1alpha1.DeviceOffer{
 		Resource: sharedResource, Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
 	}))
 	s.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")
@@ -470,7 +471,7 @@ gpus:
 	s.configure(t, "")
 	s.waitOffers(t, offers{gpuResource: 8})
 	waitUntil(t, 5*time.Second, "the time slice of GPU 0 is the default", func(context.Context) error {
-		if got := cardOf(t, s.machine(t), cards[0].UUID).TimeSlice; got != "" {
+		if got := gpuOf(t, s.machine(t), gpuInfos[0].UUID).TimeSlice; got != "" {
 			return fmt.Errorf("it is %s", got)
 		}
 		return nil

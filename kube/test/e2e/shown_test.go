@@ -25,9 +25,9 @@ type shown struct {
 	sharing string
 	// column is the same in the table of berth gpus.
 	column string
-	// placement is where a MIG device is on its card.
+	// placement is where a MIG device is on its GPU.
 	placement string
-	// with are the other pods on the same device, neighbours those on other MIG devices of the card.
+	// with are the other pods on the same device, neighbours those on other MIG devices of the GPU.
 	with, neighbours []*corev1.Pod
 }
 
@@ -69,9 +69,9 @@ func (r *rig) waitHeld(t testing.TB, pods ...*corev1.Pod) {
 				held[id] = h.Namespace + "/" + h.Pod + " " + h.PodUID
 			}
 		}
-		for _, card := range node.Status.Devices {
-			note(card.UUID, card.Holders)
-			for _, part := range card.MIGDevices {
+		for _, gpuInfo := range node.Status.Devices {
+			note(gpuInfo.UUID, gpuInfo.Holders)
+			for _, part := range gpuInfo.MIGDevices {
 				note(part.UUID, part.Holders)
 			}
 		}
@@ -160,11 +160,11 @@ func (r *rig) checkListed(t testing.TB, uuid string, want shown, pods []*corev1.
 	}
 	var offered *v1alpha1.DeviceOffer
 	var holders []v1alpha1.Holder
-	for _, card := range list.Items {
-		if card.UUID == uuid {
-			offered, holders = card.Offered, card.Holders
+	for _, gpuInfo := range list.Items {
+		if gpuInfo.UUID == uuid {
+			offered, holders = gpuInfo.Offered, gpuInfo.Holders
 		}
-		for _, part := range card.MIGDevices {
+		for _, part := range gpuInfo.MIGDevices {
 			if part.UUID == uuid {
 				offered, holders = part.Offered, part.Holders
 			}

@@ -31,19 +31,19 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// lie falsifies a copy of one of the node's places: it says that the pod holds the GPU
-// to, which nobody holds, in the place of the GPU from.
+// lie falsifies a copy of one of the node's places: it says that the pod holds the GPU to, which no pod holds, in the
+// place of the GPU from.
 type lie struct {
 	*tracer
 	from, to sim.GPUDescription
 }
 
-// testTraceDisagrees: whichever source says something else than the others, that is the
-// headline, with who says what, and the exit code is 1.
+// testTraceDisagrees: whichever source says something else than the others, that is the headline, with who says what,
+// and the exit code is 1.
 func testTraceDisagrees(t *testing.T, w *tracer) {
 	l := &lie{tracer: w}
 	machine := hardware(t, l.node.SimDir())
-	l.from = cardOf(t, machine, l.uuids[0])
+	l.from = gpuOf(t, machine, l.uuids[0])
 	l.to = machine.GPUs[slices.IndexFunc(machine.GPUs, func(g sim.GPUDescription) bool { return !slices.Contains(l.uuids, g.UUID) })]
 	to, nothing := l.to.UUID, "nothing"
 	for title, test := range map[string]struct {
@@ -207,7 +207,8 @@ func (l *lie) inPodResources(t testing.TB) map[string]string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	answer, err := podresources.NewPodResourcesListerClient(conn).Get(t.Context(), &podresources.GetPodResourcesRequest{PodNamespace: l.pod.Namespace, PodName: l.pod.Name})
+	answer, err := podresources.NewPodResourcesListerClient(conn).Get(t.Context(),
+		&podresources.GetPodResourcesRequest{PodNamespace: l.pod.Namespace, PodName: l.pod.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,8 +244,7 @@ func (l *lie) rival(t testing.TB) map[string]string {
 	})
 }
 
-// inPodStatus changes the pod's status in the API, with the kubelet stopped, which would
-// put it right.
+// inPodStatus changes the pod's status in the API, with the kubelet stopped, which would put it right.
 func (l *lie) inPodStatus(t testing.TB) map[string]string {
 	t.Helper()
 	if err := l.node.StopKubelet(timeout(t, 30*time.Second)); err != nil {
@@ -344,7 +344,10 @@ func (l *lie) changeGPUNode(t testing.TB, change func(from, to *v1alpha1.GPUDevi
 			t.Error(err)
 		}
 		// The next one would see this lie as well.
-		if err := poll(ctx, "the GPUNode is right again", func() error { return errors.Join(l.published(ctx), l.described(ctx)) }); err != nil {
+		if err := poll(ctx, "the GPUNode is right again", func() error {
+			return errors.Join(l.published(ctx),
+				l.described(ctx))
+		}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -407,7 +410,7 @@ func (l *lie) changeCDI(t testing.TB, change func(devices []any) []any) map[stri
 	return map[string]string{"--cdi-dir": dir}
 }
 
-// inCDISpec gives the name of the one card the other's device nodes.
+// inCDISpec gives the name of the one GPU the other's device nodes.
 func (l *lie) inCDISpec(t testing.TB) map[string]string {
 	return l.changeCDI(t, func(devices []any) []any {
 		at := func(name string) map[string]any {
@@ -426,19 +429,19 @@ func (l *lie) outOfCDISpec(t testing.TB) map[string]string {
 
 func (l *lie) inOCISpec(t testing.TB) map[string]string {
 	dir, id := t.TempDir(), containerID(l.pod)
-	editJSON(t, filepath.Join(l.bundles(), id, "config.json"), filepath.Join(dir, "io.containerd.runtime.v2.task/k8s.io", id, "config.json"), func(spec map[string]any) {
-		for _, d := range spec["linux"].(map[string]any)["devices"].([]any) {
-			device := d.(map[string]any)
-			if device["path"] == fmt.Sprintf("/dev/nvidia%d", l.from.Minor) {
-				maps.Copy(device, map[string]any{"path": fmt.Sprintf("/dev/nvidia%d", l.to.Minor), "minor": l.to.Minor})
+	editJSON(t, filepath.Join(l.bundles(), id, "config.json"),
+		filepath.Join(dir, "io.containerd.runtime.v2.task/k8s.io", id, "config.json"), func(spec map[string]any) {
+			for _, d := range spec["linux"].(map[string]any)["devices"].([]any) {
+				device := d.(map[string]any)
+				if device["path"] == fmt.Sprintf("/dev/nvidia%d", l.from.Minor) {
+					maps.Copy(device, map[string]any{"path": fmt.Sprintf("/dev/nvidia%d", l.to.Minor), "minor": l.to.Minor})
+				}
 			}
-		}
-	})
+		})
 	return map[string]string{"--containerd-state": dir}
 }
 
-// inContainer: the container makes itself a node. It cannot open it, but trace says that
-// it has it.
+// inContainer: the container makes itself a node. It cannot open it, but trace says that it has it.
 func (l *lie) inContainer(t testing.TB) map[string]string {
 	path := fmt.Sprintf("/dev/nvidia%d", l.to.Minor)
 	execIn(t, l.Cluster, l.pod, "mknod", path, fmt.Sprint(hardware(t, l.node.SimDir()).Majors.NVIDIA), fmt.Sprint(l.to.Minor))
@@ -454,7 +457,7 @@ func (l *lie) inContainer(t testing.TB) map[string]string {
 	return nil
 }
 
-// outOfNVML is the same machine without the card.
+// outOfNVML is the same machine without the GPU.
 func (l *lie) outOfNVML(t testing.TB) map[string]string {
 	dir := filepath.Join(t.TempDir(), "sim")
 	machine, err := sim.CreateWith(dir, l.State().Profile, sim.Options{Seed: l.node.Name()})

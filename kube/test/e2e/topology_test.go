@@ -20,14 +20,13 @@ import (
 // placement is a row of pods on a node of its own: the first, and then the others at once.
 type placement struct {
 	pods []int // how many GPUs each asks for
-	// links is the number of NVLinks at the weakest edge that a ring or a tree over each
-	// pod's GPUs needs.
+	// links is the number of NVLinks at the weakest edge that a ring or a tree over each pod's GPUs needs.
 	links int
 	numa  bool // each pod's GPUs share a NUMA node
 }
 
-// TestPlacement: which GPUs a pod gets beside one another. What is best is worked out
-// here by trying all sets, over the letters that nvidia-smi would print.
+// TestPlacement: which GPUs a pod gets beside one another. What is best is worked out here by trying all sets, over the
+// letters that nvidia-smi would print.
 func TestPlacement(t *testing.T) {
 	for profile, tests := range map[string]map[string]placement{
 		"v100x8-hybrid-mesh": {
@@ -61,7 +60,7 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 	for i, count := range p.pods {
 		got := set(0)
 		for _, uuid := range r.given(t, running[i]).uuids {
-			got |= 1 << cardOf(t, machine, uuid).Index
+			got |= 1 << gpuOf(t, machine, uuid).Index
 		}
 		if bits.OnesCount(uint(got)) != count || got&taken != 0 {
 			t.Fatalf("pod %s asked for %d GPUs and got %s; taken were %s", running[i].Name, count, got, taken)
@@ -84,8 +83,8 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 	}
 }
 
-// withHardware gives the node another machine until the test ends: its agent looks at
-// another directory. That costs a second, a sandbox of its own ten.
+// withHardware gives the node another machine until the test ends: its agent looks at another directory. That costs a
+// second, a sandbox of its own ten.
 func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "sim")
@@ -103,9 +102,9 @@ func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 		if err != nil {
 			return err
 		}
-		for _, card := range machine.GPUs {
-			if !offered(devices, card.UUID) {
-				return fmt.Errorf("it has no %s", card.UUID)
+		for _, gpuInfo := range machine.GPUs {
+			if !offered(devices, gpuInfo.UUID) {
+				return fmt.Errorf("it has no %s", gpuInfo.UUID)
 			}
 		}
 		return nil
@@ -135,8 +134,8 @@ func (s set) String() string {
 	return "{" + strings.Join(names, " ") + "}"
 }
 
-// bottleneck is the largest number of NVLinks such that the GPUs hang together by edges
-// of at least so many: what a ring or tree over them can run at.
+// bottleneck is the largest number of NVLinks such that the GPUs hang together by edges of at least so many: what a
+// ring or tree over them can run at.
 func bottleneck(machine sim.Description, s set) int {
 	for links := 18; links > 0; links-- {
 		reached := s & -s
@@ -181,9 +180,9 @@ func bestBottleneck(machine sim.Description, count int) int {
 
 func numaNodes(machine sim.Description, s set) []int {
 	var nodes []int
-	for i, card := range machine.GPUs {
+	for i, gpuInfo := range machine.GPUs {
 		if s&(1<<i) != 0 {
-			nodes = append(nodes, card.NUMANode)
+			nodes = append(nodes, gpuInfo.NUMANode)
 		}
 	}
 	slices.Sort(nodes)

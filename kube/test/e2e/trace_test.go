@@ -30,8 +30,8 @@ import (
 // The sources that name the devices of a running container, as berth trace calls them.
 var holdSources = []string{"pod status", "checkpoint", "AllocResp", "PodResources", "ledger", "GPUNode", "OCI spec", "container"}
 
-// tracer runs berth trace about one pod from outside the node, with each of the node's
-// places given by a flag, so that a test can put a copy in the place of any.
+// tracer runs berth trace about one pod from outside the node, with each of the node's places given by a flag, so that
+// a test can put a copy in the place of any.
 type tracer struct {
 	*rig
 	pod    *corev1.Pod
@@ -58,7 +58,7 @@ func (w *tracer) waitPublished(t testing.TB) {
 	waitUntil(t, 15*time.Second, "the GPUNode names the pod", w.published)
 }
 
-// published tells whether the GPUNode object names the pod as the holder of its GPUs, and nobody else.
+// published tells whether the GPUNode object names the pod as the holder of its GPUs, and no other pod.
 func (w *tracer) published(ctx context.Context) error {
 	node, err := w.gpuNode(ctx)
 	if err != nil {
@@ -157,8 +157,7 @@ func decodeTrace(t testing.TB, got result) *v1alpha1.Trace {
 	return found
 }
 
-// checkAgrees checks that a trace has the pod's GPUs, each from all of the sources, and
-// finds nothing wrong.
+// checkAgrees checks that a trace has the pod's GPUs, each from all of the sources, and finds nothing wrong.
 func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alpha1.Trace {
 	t.Helper()
 	if got.code != 0 {
@@ -211,8 +210,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// testTraceAgrees: the same UUIDs in every place, read here one by one, and berth trace
-// prints them with all of these places.
+// testTraceAgrees: the same UUIDs in every place, read here one by one, and berth trace prints them with all of these
+// places.
 func testTraceAgrees(t *testing.T, w *tracer) {
 	machine := hardware(t, w.node.SimDir())
 	listed, err := kubelet.NewPodResources(w.node.KubeletDir()).Get(t.Context(), w.pod.Namespace, w.pod.Name)
@@ -245,21 +244,25 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 		t.Errorf("node: %+v, want %s", node, w.node.Name())
 	}
 	for _, d := range container.Devices {
-		card := cardOf(t, machine, d.UUID)
+		gpuInfo := gpuOf(t, machine, d.UUID)
 		for name, want := range map[string]string{
-			"index": strconv.Itoa(card.Index), "product": card.Product, "pciBusID": card.PCIBusID, "numaNode": strconv.Itoa(card.NUMANode),
+			"index": strconv.Itoa(gpuInfo.Index), "product": gpuInfo.Product, "pciBusID": gpuInfo.PCIBusID,
+			"numaNode": strconv.Itoa(gpuInfo.NUMANode),
 		} {
 			i := slices.IndexFunc(d.Facts, func(f v1alpha1.TraceFact) bool { return f.Name == name })
-			if i < 0 || !strings.EqualFold(d.Facts[i].Value, want) || !slices.Equal(kindsOf(d.Facts[i].Sources), []string{"GPUNode", "NVML"}) {
+			if i < 0 || !strings.EqualFold(d.Facts[i].Value, want) ||
+				!slices.Equal(kindsOf(d.Facts[i].Sources), []string{"GPUNode", "NVML"}) {
 				t.Errorf("%s of %s: %+v, want %s by GPUNode and NVML", name, d.UUID, d.Facts, want)
 			}
 		}
-		if len(d.CDINames) != 1 || d.CDINames[0].Value != "k8s.berth.dev/gpu="+d.UUID || !slices.Equal(kindsOf(d.CDINames[0].Sources), []string{"AllocResp", "CDI spec"}) {
+		if len(d.CDINames) != 1 || d.CDINames[0].Value != "k8s.berth.dev/gpu="+d.UUID ||
+			!slices.Equal(kindsOf(d.CDINames[0].Sources), []string{"AllocResp", "CDI spec"}) {
 			t.Errorf("CDI names of %s: %+v, want its UUID by AllocResp and CDI spec", d.UUID, d.CDINames)
 		}
-		node := fmt.Sprintf("/dev/nvidia%d", card.Minor)
+		node := fmt.Sprintf("/dev/nvidia%d", gpuInfo.Minor)
 		i := slices.IndexFunc(d.Nodes, func(n v1alpha1.TraceNode) bool { return n.Path == node })
-		if i < 0 || d.Nodes[i].Minor != int64(card.Minor) || !slices.Equal(kindsOf(d.Nodes[i].Sources), []string{"CDI spec", "NVML", "OCI spec", "container"}) {
+		if i < 0 || d.Nodes[i].Minor != int64(gpuInfo.Minor) ||
+			!slices.Equal(kindsOf(d.Nodes[i].Sources), []string{"CDI spec", "NVML", "OCI spec", "container"}) {
 			t.Errorf("device nodes of %s: %+v, want %s by CDI spec, OCI spec, container and NVML", d.UUID, d.Nodes, node)
 		}
 	}
@@ -280,8 +283,8 @@ func testTraceTable(t *testing.T, w *tracer) {
 	}
 }
 
-// testTraceOnTheNode: as root on the node, with the places where they usually are; from the
-// pod, from its GPU and from its process.
+// testTraceOnTheNode: as root on the node, with the places where they usually are; from the pod, from its GPU and from
+// its process.
 func testTraceOnTheNode(t *testing.T, w *tracer) {
 	processes, err := processesOf(w.pod.Status.ContainerStatuses[0].ContainerID)
 	if err != nil || len(processes) == 0 {
@@ -298,8 +301,8 @@ func testTraceOnTheNode(t *testing.T, w *tracer) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			// The cgroup is the sandbox's, because other sandboxes share the machine's processes.
-			// There is no driver to ask, so the agent's inventory counts.
+			// The cgroup is the sandbox's, because other sandboxes share the machine's processes. There is no driver to
+			// ask, so the agent's inventory counts.
 			argv := append([]string{
 				filepath.Join(w.State().Bin, "berth"), "trace", "-o", "json",
 				"--cgroup-root", "/" + w.node.Cgroup(),
@@ -331,13 +334,15 @@ func testTraceFromTheKubeletAlone(t *testing.T, w *tracer) {
 	w.checkAgrees(t, got, []string{"checkpoint", "AllocResp"})
 
 	// The kubelet is down and the agent is gone: its files have the name, too.
-	got = w.berth(t, "trace", w.pod.Name, "-n", w.pod.Namespace, "--node-local", "--kubelet-dir", w.copyCheckpoint(t, nil), "--cdi-dir", empty,
-		"--containerd-state", empty, "--pod-logs", filepath.Join(w.node.Root(), "var/log/pods"), "--proc", empty, "--agent", "127.0.0.1:1", "-o", "json")
+	got = w.berth(t, "trace", w.pod.Name, "-n", w.pod.Namespace, "--node-local", "--kubelet-dir",
+		w.copyCheckpoint(t, nil), "--cdi-dir", empty,
+		"--containerd-state", empty, "--pod-logs", filepath.Join(w.node.Root(),
+			"var/log/pods"), "--proc", empty, "--agent", "127.0.0.1:1", "-o", "json")
 	w.checkAgrees(t, got, []string{"checkpoint", "AllocResp"})
 }
 
-// copyCheckpoint makes a kubelet's directory with a copy of the checkpoint. One that was
-// changed gets a checksum that the kubelet would accept.
+// copyCheckpoint makes a kubelet's directory with a copy of the checkpoint. One that was changed gets a checksum that
+// the kubelet would accept.
 func (w *tracer) copyCheckpoint(t testing.TB, change func([]checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry) string {
 	t.Helper()
 	blob, err := os.ReadFile(w.checkpointPath())

@@ -91,8 +91,8 @@ func firstAfter(samples []sample, start time.Time, count int) (time.Time, bool) 
 	return samples[i].at, true
 }
 
-// gaps is how long, in all, the count was another than the full one, and its lowest value.
-// The longest pause between two samples is what could have been missed.
+// gaps is how long, in all, the count was another than the full one, and its lowest value. The longest pause between
+// two samples is what could have been missed.
 func gaps(samples []sample) (gap, pause time.Duration, lowest int) {
 	lowest = nodeGPUs
 	for i := 1; i < len(samples); i++ {
@@ -106,8 +106,8 @@ func gaps(samples []sample) (gap, pause time.Duration, lowest int) {
 	return gap, pause, lowest
 }
 
-// testAgentKilled: a container keeps its GPUs without the agent, nobody gets new ones, and
-// all is as before when the agent is back.
+// testAgentKilled: a container keeps its GPUs without the agent, no container gets new ones, and all is as before when
+// the agent is back.
 func testAgentKilled(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
@@ -146,15 +146,15 @@ func testAgentKilled(t *testing.T, r *rig) {
 		t.Fatalf("healthy GPUs went to 0: %v, and back to %d: %v", seen, nodeGPUs, ok)
 	}
 	gap, _, _ := gaps(samples)
-	t.Logf("agent as %s killed: 0 healthy GPUs after %s; %d again %s after the start; the gap is %s, and the agent was left dead for %s of it",
+	t.Logf("agent as %s killed: 0 healthy GPUs after %s; %d again %s after the start; the gap is %s, and the agent "+
+		"was left dead for %s of it",
 		r.mode.Name(), ms(gone.Sub(killed)), nodeGPUs, ms(back.Sub(started)), ms(gap), ms(started.Sub(killed)))
 }
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// checkUntouched checks that a running container is the same one with the same GPUs, and can
-// still open them: without a driver behind the node that is ENXIO, while the device
-// cgroup would say EPERM.
+// checkUntouched checks that a running container is the same one with the same GPUs, and can still open them: without a
+// driver behind the node that is ENXIO, while the device cgroup would say EPERM.
 func (r *rig) checkUntouched(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	now, err := r.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
@@ -192,8 +192,8 @@ func (r *rig) waitUnschedulable(t testing.TB, pod *corev1.Pod) {
 	})
 }
 
-// testAgentUpgraded: a new agent beside the old one, then without it; at no moment has the
-// kubelet a GPU less, and every pod that comes meanwhile gets its GPUs.
+// testAgentUpgraded: a new agent beside the old one, then without it; at no moment has the kubelet a GPU less, and
+// every pod that comes meanwhile gets its GPUs.
 func testAgentUpgraded(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
@@ -211,8 +211,8 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 		t.Fatal(err)
 	}
 	took, during := time.Since(start), admit.count()
-	// The kubelet may hear the last of the old agent late, and the new one says its list
-	// once more two seconds after the old one has gone.
+	// The kubelet may hear the last of the old agent late, and the new one says its list once more two seconds after
+	// the old one has gone.
 	over := time.Now()
 	waitUntil(t, 30*time.Second, "pods were admitted for 2.5 s after the upgrade", func(context.Context) error {
 		if admit.broken() || time.Since(over) > 2500*time.Millisecond && admit.count() > during+1 {
@@ -225,7 +225,8 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 
 	r.checkUntouched(t, held, before)
 	gap, pause, lowest := gaps(samples)
-	t.Logf("agent as %s upgraded in %s: gap %s, lowest number of healthy GPUs %d in %d samples, at most %s apart; %d pods admitted, %d of them before the old agent had gone",
+	t.Logf("agent as %s upgraded in %s: gap %s, lowest number of healthy GPUs %d in %d samples, at most %s apart; "+
+		"%d pods admitted, %d of them before the old agent had gone",
 		r.mode.Name(), ms(took), ms(gap), lowest, len(samples), ms(pause), admit.count(), during)
 	if lowest != nodeGPUs {
 		for i, s := range samples {

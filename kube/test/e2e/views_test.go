@@ -46,7 +46,8 @@ func testViews(t *testing.T, r *rig) {
 	})
 	t.Run("OnTheNode", func(t *testing.T) {
 		list := &v1alpha1.GPUList{}
-		if err := json.Unmarshal([]byte(r.inNode(t, 0, "berth", "gpus", "--node-local", "-o", "json")), list); err != nil || len(list.Items) != nodeGPUs {
+		if err := json.Unmarshal([]byte(r.inNode(t, 0, "berth", "gpus", "--node-local", "-o", "json")),
+			list); err != nil || len(list.Items) != nodeGPUs {
 			t.Errorf("berth gpus lists %d GPUs (%v), want %d", len(list.Items), err, nodeGPUs)
 		}
 		for _, missed := range list.NotRead {
@@ -80,12 +81,15 @@ func testViews(t *testing.T, r *rig) {
 		waitUntil(t, 30*time.Second, "berth doctor from outside finds nothing", func(context.Context) error {
 			// The kubelet publishes allocatable some seconds after it has the devices.
 			doctor := r.berth(t, "doctor", node, "--kubeconfig", r.KubeconfigPath())
-			if doctor.code != 0 || !strings.Contains(doctor.out, "its metrics are served") || !strings.Contains(doctor.out, fmt.Sprintf("%d of %s, as the agent advertises", nodeGPUs, gpuResource)) {
+			if doctor.code != 0 || !strings.Contains(doctor.out, "its metrics are served") ||
+				!strings.Contains(doctor.out, fmt.Sprintf("%d of %s, as the agent advertises", nodeGPUs,
+					gpuResource)) {
 				return fmt.Errorf("exit %d\n%s%s", doctor.code, doctor.out, doctor.err)
 			}
 			return nil
 		})
-		if gpus := r.berth(t, "gpus", node, "--kubeconfig", r.KubeconfigPath()); gpus.code != 0 || strings.Count(gpus.out, "Healthy") != nodeGPUs {
+		if gpus := r.berth(t, "gpus", node, "--kubeconfig", r.KubeconfigPath()); gpus.code != 0 ||
+			strings.Count(gpus.out, "Healthy") != nodeGPUs {
 			t.Errorf("berth gpus %s: exit %d\n%s%s", node, gpus.code, gpus.out, gpus.err)
 		}
 	})
@@ -131,12 +135,14 @@ func testScraped(t *testing.T, r *rig, ip string) {
 			t.Errorf("%s is not in the catalogue", name)
 		}
 	}
-	for _, name := range []string{"berth_gpu_info", "berth_gpu_healthy", "berth_gpu_temperature_celsius", "berth_gpu_utilization_ratio", "berth_gpu_memory_used_bytes"} {
+	for _, name := range []string{"berth_gpu_info", "berth_gpu_healthy", "berth_gpu_temperature_celsius",
+		"berth_gpu_utilization_ratio", "berth_gpu_memory_used_bytes"} {
 		if got := len(page[name].GetMetric()); got != nodeGPUs {
 			t.Errorf("%s has %d series, want %d", name, got, nodeGPUs)
 		}
 	}
-	if healthy := page.find("berth_device_plugin_healthy_devices", map[string]string{"resource": gpuResource}); !slices.Equal(healthy, []float64{nodeGPUs}) {
+	if healthy := page.find("berth_device_plugin_healthy_devices",
+		map[string]string{"resource": gpuResource}); !slices.Equal(healthy, []float64{nodeGPUs}) {
 		t.Errorf("berth_device_plugin_healthy_devices is %v, want %d", healthy, nodeGPUs)
 	}
 	t.Logf("%d of the catalogue's %d metrics are on the page", seen, len(catalogue))
