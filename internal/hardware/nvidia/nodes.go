@@ -132,16 +132,16 @@ func (a *work) capabilityNodes(minor, gi, ci int) []gpu.DeviceNode {
 		if err != nil {
 			continue
 		}
-		said := fields(content)
-		number, err := strconv.ParseUint(said["DeviceFileMinor"], 10, 20)
+		values := fields(content)
+		number, err := strconv.ParseUint(values["DeviceFileMinor"], 10, 20)
 		if err != nil {
 			continue
 		}
-		mode, err := strconv.ParseUint(said["DeviceFileMode"], 10, 9)
+		mode, err := strconv.ParseUint(values["DeviceFileMode"], 10, 9)
 		if err != nil {
 			mode = 0o444
 		}
-		if said["DeviceFileModify"] != "0" {
+		if values["DeviceFileModify"] != "0" {
 			a.makeNode(wantedNode{name: fmt.Sprintf("nvidia-caps/nvidia-cap%d", number), major: caps, minor: uint32(number), mode: fs.FileMode(mode)})
 		}
 		nodes = append(nodes, a.node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", number), caps, uint32(number)))

@@ -194,8 +194,8 @@ func (a *Adapter) forgetSession() {
 func (a *work) exports(symbol string) bool {
 	a.session.symbols.Lock()
 	defer a.session.symbols.Unlock()
-	have, asked := a.session.has[symbol]
-	if !asked {
+	have, checked := a.session.has[symbol]
+	if !checked {
 		extensions := a.library.Extensions()
 		have = extensions == nil || extensions.LookupSymbol(symbol) == nil
 		a.session.has[symbol] = have
