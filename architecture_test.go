@@ -72,7 +72,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/cdi", "internal/node/migapply", "internal/node/mps"}, never: kubernetes},
+	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/cdi", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
 	{packages: "internal/node/agent/inspect", berth: []string{"api/", "internal/core/", "internal/hardware/bound", "internal/node/labels", "internal/node/metrics", "internal/node/offer"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/logqueue", berth: none, others: none},

@@ -17,7 +17,6 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
-	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
@@ -77,7 +76,8 @@ type Deps struct {
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
 	// Fault is called at each step of settlements (allocatable) and time slices (timeslice); an error stops the change there, as the
-	// end of the process would. For tests; nil for nothing.
+	// end of the process would. It is also called with the name of an actor each time that one computes something (see noted). For
+	// tests; nil for nothing.
 	Fault func(step string) error
 }
 
@@ -175,6 +175,22 @@ func New(deps Deps) (*Agent, error) {
 	return a, nil
 }
 
+// noted is f, with each call noted under the name of an actor, which calls it once each time that it computes something.
+func noted[T any](a *Agent, actor string, f func() T) func() T {
+	return func() T {
+		_ = a.deps.Fault(actor)
+		return f()
+	}
+}
+
+// notedSet is noted for a function that takes what was computed.
+func notedSet[T any](a *Agent, actor string, f func(T)) func(T) {
+	return func(value T) {
+		_ = a.deps.Fault(actor)
+		f(value)
+	}
+}
+
 // log is the log of a component.
 func (a *Agent) log(component string) *slog.Logger { return a.deps.Log.With("component", component) }
 
@@ -210,7 +226,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) (*nvidia.Adapter, error) {
 	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
 	adapter := a.deps.Hardware.Adapter(a.log("nvidia"), a.node.library.Replaced)
 	a.node.inventory = inventory.New(inventory.Deps{
-		Vendors: []inventory.Source{counted{adapter, xids}}, Clock: a.deps.Clock, Log: a.log("inventory"),
+		Vendors: []inventory.Source{hardware.Counted{Adapter: adapter, Count: xids.Add}}, Clock: a.deps.Clock, Log: a.log("inventory"),
 		Poll: a.config.PollInterval.Duration, Deadline: a.config.ScanDeadline.Duration,
 		IgnoredXIDs: config.IgnoredXIDs(a.config), Rules: rules,
 		Keep: filepath.Join(a.config.StateDir, inventory.KeepFile), BootID: a.deps.BootID,
@@ -218,20 +234,6 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) (*nvidia.Adapter, error) {
 		Renewed:  func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
 	})
 	return adapter, nil
-}
-
-// counted is the adapter with its events counted on their way.
-type counted struct {
-	*nvidia.Adapter
-	xids *metricsync.XIDs
-}
-
-// Watch implements inventory.Source.
-func (c counted) Watch(ctx context.Context, emit func(gpu.Event)) error {
-	return c.Adapter.Watch(ctx, func(event gpu.Event) {
-		c.xids.Add(event)
-		emit(event)
-	})
 }
 
 // wireLedger makes the ledger, and its comparison with the kubelet. It returns the folders of grants.
@@ -299,12 +301,12 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 			Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi"),
 		}),
 		Dir: a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
-		Extras: a.devices.injection.Extras, ExtrasChanged: a.devices.allocatable.SubscribeUse,
+		Extras: noted(a, "cdisync", a.devices.injection.Extras), ExtrasChanged: a.devices.allocatable.SubscribeUse,
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		Vendors:    []gpu.Traits{nvidia.Traits()},
-		KubeletDir: a.config.KubeletDir, State: a.advertised, Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
+		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
 		Strategy: deviceplugin.Strategy{
@@ -384,15 +386,8 @@ func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
 // newFinder makes what finds the programs that keep a GPU from being reset.
 func (a *Agent) newFinder(actions *nvidia.Actions) *openers.Finder {
 	return openers.New(openers.Deps{
-		Current: a.node.inventory.Current,
-		Processes: func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
-			found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
-			var processes []openers.Process
-			for _, p := range found {
-				processes = append(processes, openers.Process{PID: p.PID, Program: p.Program, Parent: p.Parent})
-			}
-			return processes, err
-		},
+		Current:   a.node.inventory.Current,
+		Processes: hardware.Processes(actions),
 		Daemon: func(id gpu.UUID) int {
 			daemon, _ := a.changes.mps.Status(id) // Without one the PID is 0.
 			return daemon.PID
@@ -406,15 +401,15 @@ func (a *Agent) wireReports() error {
 	publish := a.reports.publishers
 	a.reports.health = healthsync.New(healthsync.Deps{
 		Hardware: a.node.inventory, Holders: func(key gpu.DeviceKey) []string { return gpu.HolderNames(a.node.ledger.Plain(), key) },
-		Event: a.reports.events.Publish, Condition: publish.SetCondition, Taint: publish.SetTaint, TaintUnhealthy: a.config.TaintUnhealthy,
+		Event: a.reports.events.Publish, Condition: notedSet(a, "healthsync", publish.SetCondition), Taint: publish.SetTaint, TaintUnhealthy: a.config.TaintUnhealthy,
 	})
 	places, err := labelsync.PlacesOf(a.config, a.deps.API)
 	if err != nil {
 		return err
 	}
 	wanted := labelsync.Deps{
-		Places: places, Hardware: a.node.inventory.Current, Facts: a.labelFacts,
-		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.deps.Config.Subscribe, a.changes.partitioned.Subscribe},
+		Places: places, Hardware: a.node.inventory.Current, Facts: noted(a, "labelsync", a.labelFacts),
+		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.changes.partitioned.Subscribe},
 		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     a.deps.Hardware.Roots.Sys, Report: func(err error) { a.reports.list.SetError("labels", "LABELS", err) },
 		Retry: nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}, Log: a.log("labelsync"),
@@ -425,7 +420,7 @@ func (a *Agent) wireReports() error {
 	a.reports.labels = labelsync.New(wanted)
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
 		NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
-		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: publish.SetGPUNode,
+		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: notedSet(a, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil
 }

@@ -261,7 +261,10 @@ func (d *decision) enforce(next candidate) error {
 	} else if !d.isKept(next) && (next.source != "" || d.stored.haveConfig) {
 		d.keepOrWarn(next)
 	}
-	d.state = State{Config: parsed, Source: next.source, Notes: loaded.Notes, Restart: restart, MIG: d.state.MIG}
+	if reflect.DeepEqual(parsed, d.state.Config) {
+		parsed = d.state.Config // Readers compare the pointers.
+	}
+	d.state = State{Config: parsed, Source: next.source, Notes: loaded.Notes, Restart: restart, MIG: d.state.MIG, Version: d.state.Version}
 	return nil
 }
 

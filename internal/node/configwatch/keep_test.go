@@ -271,6 +271,39 @@ func TestHardwareRefusesAFile(t *testing.T) {
 	w.await(again, "the file, which suits these", named("nvidia.com/b"))
 }
 
+// TestVersionFollowsChanges: other hardware that changes nothing of the configuration makes no new state, and the version of each new
+// state is higher than the last, so that readers who compare versions and pointers see every change and no other.
+func TestVersionFollowsChanges(t *testing.T) {
+	w := newWorld(t)
+	w.write("resourceName: nvidia.com/a\n")
+	hardware := &judge{known: true, changed: make(chan struct{}, 1)}
+	w.judge = hardware
+	watcher, _ := w.start()
+	for _, name := range []string{"nvidia.com/b", "nvidia.com/c"} {
+		before := watcher.Current().Version
+		w.write("resourceName: " + name + "\n")
+		state := w.await(watcher, name, named(name))
+		if state.Version <= before {
+			t.Errorf("%s has version %d, and the configuration before it %d", name, state.Version, before)
+		}
+		changes := watcher.Subscribe()
+		<-changes.C() // It is signalled at first.
+		for range 3 {
+			hardware.look(true, "")
+			time.Sleep(20 * time.Millisecond)
+		}
+		select {
+		case <-changes.C():
+			t.Errorf("%s: other hardware changes the configuration", name)
+		default:
+		}
+		changes.Close()
+		if now := watcher.Current(); now.Version != state.Version || now.Config != state.Config {
+			t.Errorf("%s: other hardware makes version %d of %d, another object: %v", name, now.Version, state.Version, now.Config != state.Config)
+		}
+	}
+}
+
 // TestLostConfigurationIsReported: the last valid configuration is damaged. Neither the defaults nor another
 // configuration replace it without a report.
 func TestLostConfigurationIsReported(t *testing.T) {

@@ -89,15 +89,19 @@ func (m *Manager) Run(ctx context.Context) error {
 	for {
 		m.removeStopped()
 		expiry := m.apply(ctx, m.deps.State())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hardware:
-		case <-holdings:
-		case <-m.deps.Changed:
-		case <-m.stopped.C():
-		case <-m.after(expiry):
-		case <-m.pings:
+		for pinged := true; pinged; {
+			pinged = false
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hardware:
+			case <-holdings:
+			case <-m.deps.Changed:
+			case <-m.stopped.C():
+			case <-m.after(expiry):
+			case <-m.pings:
+				pinged = true // To answer is all that it asks for.
+			}
 		}
 	}
 }

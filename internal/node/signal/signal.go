@@ -115,6 +115,26 @@ func Join(ctx context.Context, wake *Signal, subscribe ...func() *Subscription) 
 	return nil
 }
 
+// Settled waits for wake and then for delay, in which other signals come that have the same cause, and takes them too. It returns the
+// error of ctx when that ends first.
+func Settled(ctx context.Context, wake *Signal, delay time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-wake.C():
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(delay):
+	}
+	select {
+	case <-wake.C():
+	default:
+	}
+	return nil
+}
+
 // Ready is a condition that becomes true once and stays so.
 type Ready struct {
 	once sync.Once

@@ -146,3 +146,27 @@ func TestSetAfter(t *testing.T) {
 		}
 	})
 }
+
+// TestSettled: signals that come within the delay after the first one count as one; the context ends both waits.
+func TestSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		wake := New()
+		began := time.Now()
+		time.AfterFunc(5*time.Millisecond, wake.Set)
+		if err := Settled(ctx, wake, 10*time.Millisecond); err != nil || time.Since(began) != 10*time.Millisecond {
+			t.Errorf("settled after %s, %v; want 10ms", time.Since(began), err)
+		}
+		if got := count(wake.C()); got != 0 {
+			t.Errorf("%d signals are left, want none", got)
+		}
+		time.AfterFunc(time.Second, cancel)
+		if err := Settled(ctx, wake, time.Millisecond); !errors.Is(err, context.Canceled) {
+			t.Errorf("without a signal: %v", err)
+		}
+		wake.Set()
+		if err := Settled(ctx, New(), time.Hour); !errors.Is(err, context.Canceled) {
+			t.Errorf("during the delay: %v", err)
+		}
+	})
+}

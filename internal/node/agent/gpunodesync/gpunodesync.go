@@ -1,7 +1,7 @@
 // Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration,
 // conditions and problems, and passes it to the publisher, which writes it.
 //
-// What wakes it: a change of any of these.
+// What wakes it: a change of any of these; of the configuration when the use in force follows it. Changes within 50 ms, which mostly have one cause, are computed once.
 //
 // What it writes: nothing. It publishes no object before the ledger was compared with the node, since that would show
 // devices in use as free.
@@ -13,7 +13,9 @@ package gpunodesync
 
 import (
 	"context"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -27,6 +29,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
+// settle is how long further changes are waited for before the object is computed.
+const settle = 50 * time.Millisecond
+
 // Hardware is the inventory.
 type Hardware interface {
 	Current() *gpu.Snapshot
@@ -39,7 +44,7 @@ type Ledger interface {
 	Subscribe() *signal.Subscription
 }
 
-// Devices has the use in force.
+// Devices has the use in force. Its subscription is signalled for a change of the configuration too, when the use follows it.
 type Devices interface {
 	Units() []offer.Unit
 	SubscribeUse() *signal.Subscription
@@ -48,7 +53,6 @@ type Devices interface {
 // Config is the watcher of the configuration.
 type Config interface {
 	Current() configwatch.State
-	Subscribe() *signal.Subscription
 }
 
 // Conditions are those of the GPUNode.
@@ -91,24 +95,19 @@ func (s *Syncer) Run(ctx context.Context) error {
 		return nil
 	case <-s.deps.Compared:
 	}
-	hardware, holdings, use := s.deps.Hardware.Subscribe(), s.deps.Ledger.Subscribe(), s.deps.Devices.SubscribeUse()
-	settings, conditions, problems := s.deps.Config.Subscribe(), s.deps.Conditions.Subscribe(), s.deps.Problems.Subscribe()
-	for _, subscription := range []*signal.Subscription{hardware, holdings, use, settings, conditions, problems} {
-		defer subscription.Close()
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hardware.C():
-		case <-holdings.C():
-		case <-use.C():
-		case <-settings.C():
-		case <-conditions.C():
-		case <-problems.C():
+	group, ctx := errgroup.WithContext(ctx)
+	wake := signal.New()
+	group.Go(func() error {
+		return signal.Join(ctx, wake, s.deps.Hardware.Subscribe, s.deps.Ledger.Subscribe, s.deps.Devices.SubscribeUse,
+			s.deps.Conditions.Subscribe, s.deps.Problems.Subscribe)
+	})
+	group.Go(func() error {
+		for signal.Settled(ctx, wake, settle) == nil {
+			s.deps.Publish(s.build())
 		}
-		s.deps.Publish(s.build())
-	}
+		return nil
+	})
+	return group.Wait()
 }
 
 // build computes the present object.

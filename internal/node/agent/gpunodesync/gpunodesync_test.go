@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,6 +106,7 @@ func TestPublish(t *testing.T) {
 			t.Errorf("published before the ledger was compared: %v", published)
 		}
 		close(compared)
+		time.Sleep(settle)
 		synctest.Wait()
 		if len(published) == 0 {
 			t.Fatal("nothing was published")
@@ -130,6 +132,7 @@ func TestPublish(t *testing.T) {
 			{func() {
 				d.value = nil
 				l.value = nil
+				d.changed.Set() // As allocatable does for a new configuration.
 				s.set(configwatch.State{
 					Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Select: v1alpha1.GPUSelector{Index: []int{1}}, Exclude: true}}},
 					Source: "file", MIG: configwatch.MIG{Layout: "all-1g"},
@@ -144,6 +147,7 @@ func TestPublish(t *testing.T) {
 		for i, step := range steps {
 			published = nil
 			step.change()
+			time.Sleep(settle)
 			synctest.Wait()
 			if len(published) != 1 {
 				t.Fatalf("step %d: %d objects, want 1", i, len(published))

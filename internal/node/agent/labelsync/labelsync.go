@@ -4,7 +4,8 @@
 // repartitioned, or no driver responds, the last ones are kept. Labels that an earlier choice of the output left in
 // another place are removed once at the start. Nothing is removed when it ends.
 //
-// What wakes it: a change of the inventory, of the settled use, of the configuration, or of a MIG change.
+// What wakes it: a change of the inventory, of the settled use (which follows the configuration), or of a MIG change.
+// Changes within 50 ms, which mostly have one cause, are computed once.
 //
 // What it writes: nothing by itself; the publisher writes to the Node, to a NodeFeature or to a feature file. Its
 // outcome is the problem of the source "labels".
@@ -30,6 +31,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
+
+// settle is how long further changes are waited for before the labels are computed.
+const settle = 50 * time.Millisecond
 
 // Facts are the inputs of the labels besides the hardware.
 type Facts struct {
@@ -96,14 +100,10 @@ func (s *Syncer) Run(ctx context.Context) error {
 	wake := signal.New()
 	group.Go(func() error { return signal.Join(ctx, wake, s.deps.Changed...) })
 	group.Go(func() error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-wake.C():
-				s.compute()
-			}
+		for signal.Settled(ctx, wake, settle) == nil {
+			s.compute()
 		}
+		return nil
 	})
 	return group.Wait()
 }

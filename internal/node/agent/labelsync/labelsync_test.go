@@ -73,6 +73,7 @@ func (w *world) start(t *testing.T) {
 		Retry: nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName}, Log: slog.New(slog.DiscardHandler),
 	})
 	go s.Run(t.Context())
+	time.Sleep(100 * time.Millisecond) // Changes within a moment are computed once.
 	synctest.Wait()
 }
 

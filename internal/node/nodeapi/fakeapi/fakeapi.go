@@ -30,7 +30,7 @@ const NodeName = "node-0"
 
 // kinds are all that the server knows.
 var kinds = map[schema.GroupVersion][]string{
-	{Version: "v1"}: {"Node"},
+	{Version: "v1"}: {"Node", "Pod", "ConfigMap"},
 	{Group: "berth.dev", Version: "v1alpha1"}:       {"GPUNode"},
 	{Group: "nfd.k8s-sigs.io", Version: "v1alpha1"}: {"NodeFeature"},
 	{Group: "events.k8s.io", Version: "v1"}:         {"Event"},
