@@ -11,6 +11,14 @@ import (
 
 // plainPackages use none of the words that docs/glossary.md replaces. Other packages join the list when they are clean.
 var plainPackages = []string{
+	"hack/runstage",
+	"hack/stage",
+	"hack/clidocs",
+	"hack",
+	"cmd/berth-cdi-hook",
+	"cmd/berth-agent",
+	"cmd/berth",
+	"api/v1alpha1",
 	"internal/node/agent/logqueue",
 	"internal/node/agent/healthsync",
 	"internal/node/agent/labelsync",

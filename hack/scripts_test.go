@@ -22,7 +22,7 @@ type machine struct {
 	NotRoot      bool     //
 	Env          []string // in addition to PATH and HOME
 	EmptyInstall bool     // apt-get succeeds but brings nothing
-	Go           string   // what the fake go does, in place of nothing
+	Go           string   // what the fake go does; by default nothing
 }
 
 // basics are the real programs that the scripts may use.

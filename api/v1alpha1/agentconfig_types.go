@@ -6,10 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AgentConfig is the file that berth-agent --config reads. It is strict: an unknown
-// key or a wrong type stops the start. Every field has a default, and a flag of the
-// same meaning wins over the file. The names are those of NVIDIA's device plugin
-// where it has the same setting.
+// AgentConfig is the file that berth-agent --config reads. It is strict: the agent does not start with an unknown key
+// or a wrong type. Every field has a default, and the flag for a field overrides the file. The names are those of
+// NVIDIA's device plugin where it has the same setting.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:skip
@@ -29,26 +28,26 @@ type AgentConfig struct {
 	PassDeviceSpecs bool `json:"passDeviceSpecs,omitempty"`
 	// CDIAnnotationPrefix begins the annotation of cdi-annotations. Default cdi.k8s.io/.
 	CDIAnnotationPrefix string `json:"cdiAnnotationPrefix,omitempty"`
-	// SharedDevicesAllocationPolicy says how several shares of one container are taken
-	// from several GPUs: distributed or packed. Default distributed.
+	// SharedDevicesAllocationPolicy says how several replicas of one container are allocated among GPUs: distributed or
+	// packed. Default distributed.
 	SharedDevicesAllocationPolicy SharePolicy `json:"sharedDevicesAllocationPolicy,omitempty"`
 
 	// MIGStrategy says what MIG devices are advertised as: mixed (nvidia.com/mig-PROFILE
 	// each), single (all as ResourceName, when they are all alike), or none (a GPU with MIG
 	// enabled is advertised whole). Default mixed.
 	MIGStrategy MIGStrategy `json:"migStrategy,omitempty"`
-	// GPUs says what to do with each GPU: the first rule that selects it decides. A GPU
-	// that no rule selects is advertised whole as ResourceName.
+	// GPUs has the rules for whole GPUs: the first rule that selects a GPU decides. A GPU that no rule selects is
+	// advertised whole as ResourceName.
 	GPUs []GPURule `json:"gpus,omitempty"`
-	// MIGDevices says the same of MIG devices, of whatever GPU. One that no rule
-	// selects is advertised unshared under the name that MIGStrategy gives it.
+	// MIGDevices has the rules for MIG devices, on any GPU. A MIG device that no rule selects is advertised unshared
+	// under the name that MIGStrategy gives it.
 	MIGDevices []MIGDeviceRule `json:"migDevices,omitempty"`
 	// MIGLayouts are named layouts, in the format of mig-parted's mig-configs. Beside them
 	// there are those that follow from the hardware: all-disabled, all-enabled,
 	// all-balanced, and all-PROFILE for each profile.
 	MIGLayouts map[string][]MIGLayoutEntry `json:"migLayouts,omitempty"`
-	// MIGConfigMap is NAMESPACE/NAME of a ConfigMap whose key config.yaml holds a
-	// mig-parted file; its layouts win over MIGLayouts of the same name.
+	// MIGConfigMap is NAMESPACE/NAME of a ConfigMap whose key config.yaml holds a mig-parted file; its layouts take
+	// precedence over MIGLayouts of the same name.
 	MIGConfigMap string `json:"migConfigMap,omitempty"`
 
 	// GDS, GDRCopy and MOFED also inject the device nodes of GPUDirect Storage, GDRCopy
@@ -63,8 +62,7 @@ type AgentConfig struct {
 	DriverRoot string `json:"driverRoot,omitempty"`
 	// DevRoot is the host's path of the root that holds dev/. Default: DriverRoot.
 	DevRoot string `json:"devRoot,omitempty"`
-	// HostRoot is where the agent sees the host's root; in a container, where / is
-	// mounted. Default /.
+	// HostRoot is the path of the host's root; in a container, the mount point of the host's /. Default /.
 	HostRoot string `json:"hostRoot,omitempty"`
 	// KubeletDir is the kubelet's root directory. Default /var/lib/kubelet.
 	KubeletDir string `json:"kubeletDir,omitempty"`
@@ -76,33 +74,32 @@ type AgentConfig struct {
 	// ContainerdStateDir is containerd's state directory, where the OCI specs of
 	// running containers are. Default /run/containerd.
 	ContainerdStateDir string `json:"containerdStateDir,omitempty"`
-	// CgroupRoot is the kubelet's cgroupRoot; containers elsewhere are not this
-	// node's. Default: every container of the machine is.
+	// CgroupRoot is the kubelet's cgroupRoot; containers outside of it are ignored. Default: every container of the
+	// machine belongs to the node.
 	CgroupRoot string `json:"cgroupRoot,omitempty"`
 	// MPSRoot is the host's directory of the MPS daemons' pipes and shared memory, and
 	// of the socket of berth-agent mps. Default /run/berth/mps.
 	MPSRoot string `json:"mpsRoot,omitempty"`
-	// StateDir keeps what a reboot makes void: the ledger, what each GPU is used for, the GPUs'
-	// health. Default /run/berth.
+	// StateDir has the state that a reboot invalidates: the ledger, the use of each GPU, the GPUs' health. Default
+	// /run/berth.
 	StateDir string `json:"stateDir,omitempty"`
-	// PersistentDir keeps what has to outlive a reboot: the journal of MIG changes, the last good
-	// configuration and MIG layouts, the last known labels of the Node. Default /var/lib/berth.
+	// PersistentDir has the state that must survive a reboot: the journal of MIG changes, the last valid configuration
+	// and MIG layouts, the last known labels of the Node. Default /var/lib/berth.
 	PersistentDir string `json:"persistentDir,omitempty"`
 
 	// PollInterval is the time between two scans. Default 5s.
 	PollInterval *metav1.Duration `json:"pollInterval,omitempty"`
-	// ScanDeadline is how long a scan may take before the call that it is in is reported.
-	// Default 10s. A scan goes on without a GPU that has not answered for 5s, and reports it.
+	// ScanDeadline is how long a scan may take before the call that it is in is reported. Default 10s. A scan continues
+	// without a GPU that has not responded for 5s, and reports it.
 	ScanDeadline *metav1.Duration `json:"scanDeadline,omitempty"`
-	// HealthClasses say for a cause by its code (XID94, NVLINK_DOWN) how bad it is, in
-	// place of the catalogue: ignore, degrade, restart-app, drain, inspect, reset or reboot. The
-	// variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of NVIDIA's device plugin
-	// are read too.
+	// HealthClasses override the catalogue's class of a cause, by its code (XID94, NVLINK_DOWN): ignore, degrade,
+	// restart-app, drain, inspect, reset or reboot. The variables DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS of
+	// NVIDIA's device plugin are read too.
 	HealthClasses map[string]string `json:"healthClasses,omitempty"`
 	// TaintUnhealthy taints the Node (berth.dev/gpu-unhealthy, NoSchedule) while a GPU is
 	// Unhealthy or worse; one that is Degraded or Draining does not. Default false.
 	TaintUnhealthy bool `json:"taintUnhealthy,omitempty"`
-	// Labels say where the labels about the node's GPUs go.
+	// Labels say where the labels about the node's GPUs are written.
 	Labels Labels `json:"labels,omitzero"`
 	// SampleInterval is the time between two measurements of the GPUs. Default 10s.
 	SampleInterval *metav1.Duration `json:"sampleInterval,omitempty"`
@@ -114,8 +111,7 @@ type AgentConfig struct {
 	// DCGMHostnameLabel is the label with the node's name under dcgm-exporter's names: Hostname, as all its
 	// releases have it, or hostname, as its main branch does. Default Hostname.
 	DCGMHostnameLabel string `json:"dcgmHostnameLabel,omitempty"`
-	// IgnoredXIDs are further XIDs that say nothing about a GPU's health. A change takes effect at the
-	// next start.
+	// IgnoredXIDs are further XIDs that do not affect a GPU's health. A change takes effect at the next start.
 	IgnoredXIDs []uint64 `json:"ignoredXIDs,omitempty"`
 	// NodeName is the node's name in the API. Default: NODE_NAME, then the host name.
 	NodeName string `json:"nodeName,omitempty"`
@@ -123,7 +119,7 @@ type AgentConfig struct {
 	Standalone bool `json:"standalone,omitempty"`
 }
 
-// DeviceListStrategy is a way of telling a container its devices.
+// DeviceListStrategy is a way to pass devices to a container.
 type DeviceListStrategy string
 
 // The strategies of NVIDIA's device plugin.
@@ -161,7 +157,7 @@ func DeviceIDStrategies() []DeviceIDStrategy {
 	return []DeviceIDStrategy{IDStrategyUUID, IDStrategyIndex}
 }
 
-// SharePolicy is how shares are taken from several GPUs.
+// SharePolicy says how replicas are allocated among GPUs.
 type SharePolicy string
 
 // The policies of NVIDIA's device plugin.

@@ -1,13 +1,12 @@
-// Package v1alpha1 holds the kinds of the API group berth.dev: the GPUNode object
-// that a node publishes, the agent's configuration file, and the objects that the
-// berth command prints.
+// Package v1alpha1 has the kinds of the API group berth.dev: the GPUNode object that a node publishes, the agent's
+// configuration file, and the objects that the berth command prints.
 //
-// It is the only exported Go API of the module. It guarantees that its JSON form
-// is what the custom resource definition in charts/berth/crds describes, and it
-// must not import anything but k8s.io/apimachinery.
+// It is the only exported Go API of the module. It guarantees that its JSON form matches the custom resource definition
+// in charts/berth/crds, and it must only import k8s.io/apimachinery.
 //
 // The version is v1alpha1: fields may still be renamed. Renamed so far, in what berth prints with -o json and -o yaml:
-// disagreements[].claims of a Trace is disagreements[].statements, since a claim is a ResourceClaim, and cards of a MIGPlan is gpus.
+// disagreements[].claims of a Trace is disagreements[].statements, since a claim is a ResourceClaim, and GPUs of a
+// MIGPlan is gpus.
 //
 // +kubebuilder:object:generate=true
 // +groupName=berth.dev

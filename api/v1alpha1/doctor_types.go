@@ -5,8 +5,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindDoctor is the kind of Doctor.
 const KindDoctor = "Doctor"
 
-// Doctor is what berth doctor prints with -o json and -o yaml: what was checked of a node,
-// and what is wrong with it.
+// Doctor is what berth doctor prints with -o json and -o yaml: the checks of a node and the problems that they found.
 type Doctor struct {
 	metav1.TypeMeta `json:",inline"`
 	// Node is the node's name, where it is known.
@@ -23,11 +22,11 @@ type DoctorVerdict string
 
 // The verdicts.
 const (
-	// DoctorHealthy: nothing is wrong.
+	// DoctorHealthy: no problem was found.
 	DoctorHealthy DoctorVerdict = "Healthy"
 	// DoctorProblems: there is an error or a warning.
 	DoctorProblems DoctorVerdict = "Problems"
-	// DoctorUnknown: nothing wrong was found, but not everything could be looked at.
+	// DoctorUnknown: no problem was found, but not all checks could be made.
 	DoctorUnknown DoctorVerdict = "Unknown"
 )
 
@@ -41,16 +40,16 @@ const (
 	DoctorCannotCheck DoctorStatus = "unknown"
 )
 
-// DoctorFinding is the outcome of a check, or one of the things that it found.
+// DoctorFinding is the result of a check, or one of its findings.
 type DoctorFinding struct {
-	// Check is what was looked at, such as driver or device nodes.
+	// Check is the name of the check, such as driver or device nodes.
 	Check  string       `json:"check"`
 	Status DoctorStatus `json:"status"`
 	// Code is the problem's name in docs/problems.md; only for a problem.
 	Code string `json:"code,omitempty"`
 	// Severity is error, warning or info; only for a problem.
 	Severity string `json:"severity,omitempty"`
-	// Evidence is what was seen and where.
+	// Evidence is what was found and where.
 	Evidence string `json:"evidence"`
 	// Fix says what to do; only for a problem.
 	Fix string `json:"fix,omitempty"`

@@ -31,6 +31,6 @@ type TopologyGPU struct {
 	UUID     string `json:"uuid"`
 	Product  string `json:"product"`
 	PCIBusID string `json:"pciBusID"`
-	// NUMANode is -1 where the kernel does not say.
+	// NUMANode is -1 where the kernel does not report it.
 	NUMANode int `json:"numaNode"`
 }

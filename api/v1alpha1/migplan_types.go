@@ -5,8 +5,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindMIGPlan is the kind of MIGPlan.
 const KindMIGPlan = "MIGPlan"
 
-// MIGPlan is what berth mig plan prints with -o json and -o yaml: what has to be done to
-// partition a node's GPUs as a layout wants.
+// MIGPlan is what berth mig plan prints with -o json and -o yaml: the steps that partition a node's GPUs according to a
+// layout.
 type MIGPlan struct {
 	metav1.TypeMeta `json:",inline"`
 	// Node is empty for hardware that is no node's.
@@ -22,32 +22,32 @@ type MIGPlan struct {
 	NotRead []TraceNotRead `json:"notRead,omitempty"`
 }
 
-// MIGPlanState says what becomes of a plan.
+// MIGPlanState says whether a plan can be carried out.
 type MIGPlanState string
 
 // The states of a plan.
 const (
-	// MIGPlanNothing: every GPU is as the layout wants it.
+	// MIGPlanNothing: every GPU matches the layout.
 	MIGPlanNothing MIGPlanState = "NothingToDo"
 	// MIGPlanReady: it can be carried out now.
 	MIGPlanReady MIGPlanState = "Ready"
 	// MIGPlanWaits: on some GPU it has to wait for holders.
 	MIGPlanWaits MIGPlanState = "Waits"
-	// MIGPlanRefused: some GPU can never be as the layout wants it.
+	// MIGPlanRefused: some GPU can never match the layout.
 	MIGPlanRefused MIGPlanState = "Refused"
 )
 
-// MIGPlanGPU is what happens to one GPU. It is carried out in the order destroy, mode,
-// create, once there are no blockers.
+// MIGPlanGPU has the steps for one GPU. It is carried out in the order destroy, mode, create, once there are no
+// blockers.
 type MIGPlanGPU struct {
 	UUID  string `json:"uuid,omitempty"`
 	Index int    `json:"index"`
-	// MIGEnabled and Devices, numbers by profile, are what the GPU is to be.
+	// MIGEnabled and Devices, numbers by profile, are the wanted partition.
 	MIGEnabled bool           `json:"migEnabled"`
 	Devices    map[string]int `json:"devices,omitempty"`
-	// Refused says why the GPU cannot be like that, whoever leaves.
+	// Refused is the reason why the GPU cannot have this partition, even when it is released.
 	Refused string `json:"refused,omitempty"`
-	// SetMode is present when MIG is switched on or off; Reset when that takes a GPU reset.
+	// SetMode is present when MIG is enabled or disabled; Reset when that needs a GPU reset.
 	SetMode *bool `json:"setMode,omitempty"`
 	Reset   bool  `json:"reset,omitempty"`
 	// Keep, Destroy and Create are in the order of Start.
@@ -77,7 +77,7 @@ type MIGInstance struct {
 
 // MIGBlocker is a holder in the way of a plan.
 type MIGBlocker struct {
-	// Instance is what it holds; absent for the whole GPU or a share of it.
+	// Instance is the instance that it holds; absent for the whole GPU or a replica of it.
 	Instance *MIGInstance `json:"instance,omitempty"`
 	Holders  []string     `json:"holders"`
 }

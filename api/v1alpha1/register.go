@@ -36,7 +36,7 @@ func TypeMeta(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: APIVersion, Kind: kind}
 }
 
-// AddToScheme makes the kinds that are served by an API server known to a scheme.
+// AddToScheme registers the kinds that an API server serves with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(), &GPUNode{}, &GPUNodeList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())

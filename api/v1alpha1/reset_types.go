@@ -10,7 +10,7 @@ type GPUReset struct {
 	metav1.TypeMeta `json:",inline"`
 	UUID            string `json:"uuid,omitempty"`
 	Index           int    `json:"index"`
-	// Done is true when the GPU was reset and is offered again; otherwise Error says why not.
+	// Done is true when the GPU was reset and is advertised again; otherwise Error says why not.
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
 	// State and Causes are the verdict of the scan after the reset; empty before it.

@@ -5,12 +5,12 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // KindGPUSamples is the kind of GPUSamples.
 const KindGPUSamples = "GPUSamples"
 
-// GPUSamples is what one pass over a node's GPUs measured, as berth top shows it. A number that the hardware does
-// not tell is missing.
+// GPUSamples has the values of one measurement of a node's GPUs, as berth top shows them. A value that the hardware
+// does not report is missing.
 type GPUSamples struct {
 	metav1.TypeMeta `json:",inline"`
 	Node            string `json:"node"`
-	// Time is when the pass ended, AgeSeconds how long ago that was when this was said.
+	// Time is when the measurement ended, AgeSeconds its age when it was returned.
 	Time       metav1.MicroTime `json:"time"`
 	AgeSeconds float64          `json:"ageSeconds"`
 	// Seconds is how long the pass took.
@@ -51,7 +51,7 @@ type MIGSample struct {
 	GPUSampleUse `json:",inline"`
 }
 
-// GPUSampleUse is how a device is used, and by whom.
+// GPUSampleUse is the use of a device, with its users.
 type GPUSampleUse struct {
 	MemoryBytes     *float64 `json:"memoryBytes,omitempty"`
 	MemoryUsedBytes *float64 `json:"memoryUsedBytes,omitempty"`
@@ -62,7 +62,7 @@ type GPUSampleUse struct {
 	Pods   []PodSample `json:"pods,omitempty"`
 }
 
-// PodSample is a container's part of a device. One without a pod is what runs on the node itself.
+// PodSample is a container's part of a device. One without a pod has the processes outside of pods.
 type PodSample struct {
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`

@@ -1,16 +1,16 @@
 package v1alpha1
 
-// GPURule is what to do with the GPUs that it selects.
+// GPURule configures the GPUs that it selects.
 type GPURule struct {
 	Select GPUSelector `json:"select,omitzero"`
-	// Exclude never advertises the GPU, nor its MIG devices, nor changes anything of it.
+	// Exclude neither advertises the GPU and its MIG devices nor changes anything on it.
 	Exclude bool `json:"exclude,omitempty"`
 	// ResourceName is what the whole GPU is advertised as. Default: the file's.
 	ResourceName string `json:"resourceName,omitempty"`
-	// MIG is the wanted partition; absent leaves the GPU as it is found. The node's
-	// label nvidia.com/mig.config wins for the GPUs that its layout names.
+	// MIG is the wanted partition; if absent, the GPU is not changed. The node's label nvidia.com/mig.config takes
+	// precedence for the GPUs that its layout names.
 	MIG *MIGSettings `json:"mig,omitempty"`
-	// Sharing is how the whole GPU is shared; absent gives it to one container at a time.
+	// Sharing is how the whole GPU is shared; if absent, it is allocated to one container at a time.
 	Sharing *Sharing `json:"sharing,omitempty"`
 }
 
@@ -23,16 +23,15 @@ type GPUSelector struct {
 	UUID []string `json:"uuid,omitempty"`
 	// Model are product names as nvidia-smi prints them, in which * stands for anything.
 	Model []string `json:"model,omitempty"`
-	// Count takes the first so many of those that the rest selects and no earlier rule
-	// took; 0 takes all.
+	// Count limits the rule to the first devices that the other fields select and no earlier rule selects; 0 means all.
 	// +kubebuilder:validation:Minimum=0
 	Count int `json:"count,omitempty"`
 }
 
-// MIGDeviceRule is what to do with the MIG devices that it selects.
+// MIGDeviceRule configures the MIG devices that it selects.
 type MIGDeviceRule struct {
 	Select MIGDeviceSelector `json:"select,omitzero"`
-	// ResourceName is what the MIG device is advertised as. Default: what MIGStrategy says.
+	// ResourceName is what the MIG device is advertised as. Default: the name according to MIGStrategy.
 	ResourceName string `json:"resourceName,omitempty"`
 	// Sharing may only be by time-slicing: MPS does not run on MIG devices here.
 	Sharing *Sharing `json:"sharing,omitempty"`
@@ -52,13 +51,12 @@ type MIGDeviceSelector struct {
 	// NamedAsGPU selects MIG devices only while the node's hardware meets migStrategy single, so that they are
 	// advertised under the name of the GPUs.
 	NamedAsGPU bool `json:"namedAsGPU,omitempty"`
-	// Count takes the first so many of those that the rest selects and no earlier rule
-	// took; 0 takes all.
+	// Count limits the rule to the first devices that the other fields select and no earlier rule selects; 0 means all.
 	// +kubebuilder:validation:Minimum=0
 	Count int `json:"count,omitempty"`
 }
 
-// SharingMode is how containers share a device.
+// SharingMode says how containers share a device.
 type SharingMode string
 
 // The modes.
@@ -74,16 +72,16 @@ const (
 // Sharing is how many containers share a device, and how.
 type Sharing struct {
 	Mode SharingMode `json:"mode"`
-	// Replicas are how many shares are advertised, 1 or more.
+	// Replicas is the number of replicas that are advertised, 1 or more.
 	// +kubebuilder:validation:Minimum=1
 	Replicas int `json:"replicas"`
-	// ResourceName is what the shares are advertised as. Default: what the unshared
-	// device would be, with .shared added when RenameByDefault.
+	// ResourceName is the resource of the replicas. Default: that of the unshared device, with .shared added when
+	// RenameByDefault.
 	ResourceName string `json:"resourceName,omitempty"`
-	// RenameByDefault adds .shared to the name of shares that have no ResourceName.
+	// RenameByDefault adds .shared to the name of replicas that have no ResourceName.
 	RenameByDefault bool `json:"renameByDefault,omitempty"`
-	// FailRequestsGreaterThanOne refuses a container that asks for more than one share.
-	// Default false for timeSlicing, true for mps.
+	// FailRequestsGreaterThanOne refuses a container that requests more than one replica. Default false for
+	// timeSlicing, true for mps.
 	FailRequestsGreaterThanOne *bool `json:"failRequestsGreaterThanOne,omitempty"`
 	// TimeSlice is how long a process runs before the next: default, short, medium or
 	// long (nvidia-smi compute-policy --set-timeslice). For timeSlicing of whole GPUs.
@@ -121,7 +119,7 @@ type MPSLimits struct {
 
 // MIGSettings is the wanted partition of a GPU: a named layout, or devices.
 type MIGSettings struct {
-	// Layout is a name of MIGLayouts, of the ConfigMap, or one that the hardware gives.
+	// Layout is a name of MIGLayouts, of the ConfigMap, or of a layout that is derived from the hardware.
 	Layout string `json:"layout,omitempty"`
 	// Devices are numbers of MIG devices by profile, such as {"1g.10gb": 7}.
 	Devices map[string]int `json:"devices,omitempty"`
@@ -129,7 +127,8 @@ type MIGSettings struct {
 
 // MIGLayoutEntry is one entry of a layout of mig-parted: the last that names a GPU decides.
 type MIGLayoutEntry struct {
-	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE, or with the subsystem 0xDDDDVVVV:0xSSSSVVVV; empty means any.
+	// DeviceFilter are PCI IDs 0xDDDDVVVV of models, such as 0x233010DE, or with the subsystem 0xDDDDVVVV:0xSSSSVVVV;
+	// empty means any.
 	DeviceFilter StringOrList `json:"device-filter,omitempty"`
 	// Devices are all, or indices.
 	Devices AllOrIndices `json:"devices"`

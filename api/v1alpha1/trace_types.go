@@ -2,13 +2,13 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Trace is what berth trace prints with -o json and -o yaml: the way from a pod to
-// its silicon or back, each fact with where it was read.
+// Trace is what berth trace prints with -o json and -o yaml: the path from a pod to its devices or back, each fact with
+// its source.
 type Trace struct {
 	metav1.TypeMeta `json:",inline"`
-	// Subject is what was asked for: "pod default/demo", a GPU's UUID, "pid 4711".
+	// Subject is the subject of the command: "pod default/demo", a GPU's UUID, "pid 4711".
 	Subject string `json:"subject"`
-	// Disagreements are where two sources do not say the same; empty is good news.
+	// Disagreements are the facts on which two sources differ; empty when there are none.
 	Disagreements []TraceDisagreement `json:"disagreements"`
 	// Pods are the pods that the subject leads to.
 	Pods []TracePod `json:"pods"`
@@ -28,7 +28,7 @@ type TraceSource struct {
 	Kind string `json:"kind"`
 	// Path is the file, socket, object or call.
 	Path string `json:"path,omitempty"`
-	// Field is the part of it, where one place says a thing in more than one way.
+	// Field is the part of the source, where a source has a fact in more than one form.
 	Field string `json:"field,omitempty"`
 }
 
@@ -38,25 +38,25 @@ type TraceNotRead struct {
 	Why         string `json:"why"`
 }
 
-// TraceFact is a value with the places that say so.
+// TraceFact is a value with its sources.
 type TraceFact struct {
-	// Name is what the value is of; empty where the field's name says it.
+	// Name is the name of the fact; empty where the field's name is sufficient.
 	Name    string        `json:"name,omitempty"`
 	Value   string        `json:"value"`
 	Sources []TraceSource `json:"sources"`
 }
 
-// TraceDisagreement is one thing of which two sources say two things.
+// TraceDisagreement is a fact on which two sources differ.
 type TraceDisagreement struct {
 	// Code is a stable name, such as DevicesDiffer.
 	Code string `json:"code"`
-	// Message is the sentence for people.
+	// Message is a readable sentence.
 	Message string `json:"message"`
 	// Pod is NAMESPACE/NAME, or the UID where no source knows the name.
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
 	Device    string `json:"device,omitempty"`
-	// Statements are what the sources say, each with its sources; at least two.
+	// Statements are the different values, each with its sources; at least two.
 	Statements []TraceFact `json:"statements"`
 }
 
@@ -74,40 +74,38 @@ type TracePod struct {
 	Containers []TraceContainer `json:"containers"`
 }
 
-// TraceContainer is one container of a pod with what it asked for and what it got.
+// TraceContainer is one container of a pod with its requests and its devices.
 type TraceContainer struct {
 	Name string `json:"name"`
-	// Role is init, sidecar, app or ephemeral; empty when no source says.
+	// Role is init, sidecar, app or ephemeral; empty when no source has it.
 	Role string `json:"role,omitempty"`
-	// ID is the runtime's name of the container, State what it does.
+	// ID is the container's ID in the runtime, State its state.
 	ID    string `json:"id,omitempty"`
 	State string `json:"state,omitempty"`
 	PIDs  []int  `json:"pids,omitempty"`
-	// Asked are the resources in its pod spec that are devices: name and count.
+	// Asked are the device resources in its pod spec: name and count.
 	Asked []TraceFact `json:"asked,omitempty"`
-	// Devices are the devices that any source says it holds.
+	// Devices are the devices that it holds according to any source.
 	Devices []TraceDevice `json:"devices"`
 	// Nodes are device nodes that belong to no device above: control nodes, or
 	// nodes that it should not have.
 	Nodes []TraceNode `json:"nodes,omitempty"`
-	// CDINames, Env, Mounts and Annotations are what the device plugin answered and
-	// what the container has.
+	// CDINames, Env, Mounts and Annotations are those of the device plugin's response and of the container.
 	CDINames    []TraceFact `json:"cdiNames,omitempty"`
 	Env         []TraceFact `json:"env,omitempty"`
 	Mounts      []TraceFact `json:"mounts,omitempty"`
 	Annotations []TraceFact `json:"annotations,omitempty"`
 }
 
-// TraceDevice is a GPU or a MIG device in a container's hands.
+// TraceDevice is a GPU or a MIG device that a container has.
 type TraceDevice struct {
-	// UUID is what every other source is matched by.
+	// UUID is the key by which all other sources are matched.
 	UUID string `json:"uuid"`
-	// IDs are the names that the kubelet gives it; they differ from the UUID for
-	// replicas.
+	// IDs are the kubelet's device IDs; they differ from the UUID for replicas.
 	IDs []string `json:"ids,omitempty"`
-	// Resource is the name that it was asked for by.
+	// Resource is the resource under which it was requested.
 	Resource string `json:"resource,omitempty"`
-	// Sources are those that say that the container holds it.
+	// Sources are those according to which the container holds it.
 	Sources []TraceSource `json:"sources"`
 	// Facts are the device's own: index, product, pciBusID, numaNode and so on.
 	Facts []TraceFact `json:"facts,omitempty"`
@@ -119,10 +117,10 @@ type TraceDevice struct {
 // TraceNode is a device node.
 type TraceNode struct {
 	Path string `json:"path"`
-	// Major and Minor are its numbers; both -1 when no source says.
+	// Major and Minor are its numbers; both -1 when no source has them.
 	Major int64 `json:"major"`
 	Minor int64 `json:"minor"`
-	// Sources are those that say that the container has it.
+	// Sources are those according to which the container has it.
 	Sources []TraceSource `json:"sources"`
 }
 

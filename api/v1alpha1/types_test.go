@@ -15,7 +15,7 @@ func TestSchemeKnowsTheServedKinds(t *testing.T) {
 	}
 	for _, kind := range []string{KindGPUNode, KindGPUNode + "List"} {
 		if !scheme.Recognizes(GroupVersion().WithKind(kind)) {
-			t.Errorf("the scheme does not know %s", kind)
+			t.Errorf("the scheme does not have %s", kind)
 		}
 	}
 }

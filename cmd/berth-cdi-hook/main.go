@@ -1,14 +1,13 @@
-// Command berth-cdi-hook is run by the container runtime, as the CDI spec of the
-// node asks, while a GPU container is created: it makes links, refreshes the
-// library cache and sets driver options inside the container.
+// Command berth-cdi-hook is run by the container runtime, as configured in the CDI spec of the node, while a GPU
+// container is created: it creates links, refreshes the library cache and sets driver options inside the container.
 //
 // The agent copies it to the host, so it has to run on any host: link it statically
 // with
 //
 //	go build -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags -static' ./cmd/berth-cdi-hook
 //
-// because a hook that does not load on the host's libc keeps every GPU container
-// from starting. (CGO_ENABLED=0 cannot link it: see internal/hardware/nvidia/cdihook.)
+// because no GPU container can start if the hook does not load with the host's libc. (CGO_ENABLED=0 cannot link it: see
+// internal/hardware/nvidia/cdihook.)
 package main
 
 import (

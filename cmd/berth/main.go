@@ -1,5 +1,5 @@
-// Command berth says which GPU a pod got, where each fact was read, and who holds
-// which GPU. As kubectl-berth on the PATH it is a plugin of kubectl.
+// Command berth shows which GPU a pod got, with the source of each fact, and the holders of each GPU. As kubectl-berth
+// on the PATH it is a plugin of kubectl.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Command clidocs writes docs/cli from the commands of berth and berth-agent: one page per command and an index.
 //
-// It must not be imported; go generate runs it, in its own folder.
+// It must not be imported; go generate runs it, in its own directory.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 
 //go:generate go run .
 
-// folder is where the pages are, seen from this package.
+// folder is the directory of the pages, relative to this package.
 const folder = "../../docs/cli"
 
 func main() {
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// write makes dir hold the pages and no other Markdown file.
+// write writes the pages to dir and removes other Markdown files.
 func write(dir string, pages map[string]string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -17,7 +17,7 @@ func TestPagesAreFresh(t *testing.T) {
 	}
 }
 
-// TestCommandsAreDocumented: each command that can be run says what it does and has an example, and nothing depends on the
+// TestCommandsAreDocumented: each command that can be run has a description and an example, and nothing depends on the
 // machine that the pages are generated on.
 func TestCommandsAreDocumented(t *testing.T) {
 	count := 0

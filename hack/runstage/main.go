@@ -13,7 +13,7 @@ import (
 func main() {
 	name := flag.String("name", "stage", "what the stage is called in its summary")
 	pattern := flag.String("run", "", "the -run pattern that go test was given")
-	verbose := flag.Bool("v", false, "print what the tests print, as it comes")
+	verbose := flag.Bool("v", false, "print the output of the tests as it arrives")
 	report := flag.String("report", "", "append the summary to this file too")
 	flag.Parse()
 	summary, err := stage.Read(os.Stdin, os.Stdout, stage.Options{Pattern: *pattern, Verbose: *verbose})

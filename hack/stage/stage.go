@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// Options say what a stage must have run.
+// Options define what a stage must have run.
 type Options struct {
 	// Pattern is the -run pattern; one of the form A/B asks for subtests of A.
 	Pattern string
-	// Verbose prints everything that the tests print, as it comes.
+	// Verbose prints the output of the tests as it arrives.
 	Verbose bool
 }
 
@@ -51,7 +51,7 @@ type event struct {
 	Action, Package, Test, Output, ImportPath string
 }
 
-// result is what became of one test.
+// result is the result of one test.
 type result struct {
 	action string
 	output []string
@@ -161,7 +161,7 @@ func (r *reader) fail(output []string) {
 	}
 }
 
-// walkLines are the lines in which tests say how many random walks they made.
+// walkLines are the lines in which tests report the number of random walks.
 var walkLines = regexp.MustCompile(`\[rapid\] OK, passed (\d+) tests|\[walks\] (\d+)`)
 
 func walksIn(output string) int {
