@@ -47,7 +47,7 @@ var plainPackages = []string{
 	"internal/hardware/hostpath",
 	"internal/hardware/nvidia",
 	"internal/hardware/nvidia/cdiedits",
-	"internal/hardware/nvidia/gpulabels",
+	"internal/hardware/nvidia/cdihook", "internal/hardware/nvidia/gpulabels",
 	"internal/hardware/nvidia/smi",
 	"internal/hardware/sim",
 	"internal/hardware/sim/internal/gen",

@@ -1,14 +1,11 @@
-// Package cdihook is the program that container runtimes run as CDI hook: the
-// container toolkit's hooks behind one command line.
+// Package cdihook is the program that container runtimes run as CDI hook: the container toolkit's hooks behind one command line.
 //
-// It guarantees that a hook it does not know is a warning and not a container that
-// cannot start, so that a spec written by another version of Berth does no harm.
+// It guarantees that an unknown hook is a warning and does not keep the container from starting, so that a spec of
+// another version of Berth does no harm.
 //
-// It must not import any package of Berth but internal/core/version: it runs on the host once per
-// hook and container, so it stays small. The toolkit's update-ldcache reaches go-nvml
-// through its configuration package although no hook of ours ever calls NVML, so
-// cgo is needed to link it; a static link (see cmd/berth-cdi-hook) makes it
-// independent of the host's libc all the same.
+// It must not import any package of Berth but internal/core/version: it runs on the host once per hook and container, so it is
+// small. The toolkit's update-ldcache imports go-nvml through its configuration package although no hook calls NVML, so cgo
+// is needed to link it; a static link (see cmd/berth-cdi-hook) makes it independent of the host's libc.
 package cdihook
 
 import (
@@ -23,14 +20,13 @@ import (
 	"github.com/berth-gpu/berth/internal/core/version"
 )
 
-// Run runs the hook named by args[1] with the arguments after it. The container's
-// state comes on stdin (OCI runtime spec, "POSIX-platform Hooks"). An error means
-// that the hook did not do its work.
+// Run runs the hook named by args[1] with the arguments after it. It reads the container's state from stdin (OCI runtime spec,
+// "POSIX-platform Hooks"). An error means that the hook failed.
 func Run(ctx context.Context, log *slog.Logger, args []string) error {
 	return command(log).Run(ctx, args)
 }
 
-// Names are the hooks that the binary knows, sorted.
+// Names returns the hooks of the program, sorted.
 func Names() []string {
 	var names []string
 	for _, c := range command(slog.New(slog.DiscardHandler)).Commands {
@@ -50,7 +46,7 @@ func command(log *slog.Logger) *cli.Command {
 	})
 }
 
-// logger gives the toolkit the logger interface that it wants.
+// logger implements the toolkit's logger interface.
 type logger struct{ to *slog.Logger }
 
 func (l logger) log(level slog.Level, format string, args []any) {
