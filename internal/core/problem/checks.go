@@ -35,7 +35,7 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "RUNTIME_NVIDIA_DEFAULT", Severity: Warning, Area: AreaCDI, Title: "the NVIDIA runtime is the default runtime",
-			Meaning: "Every container of the node runs under it, and it obeys the environment: an image or a pod with NVIDIA_VISIBLE_DEVICES=all opens every GPU, whichever pod holds it, without requesting one.",
+			Meaning: "Every container of the node runs under it, and it honours the environment: an image or a pod with NVIDIA_VISIBLE_DEVICES=all opens every GPU, whichever pod holds it, without requesting one.",
 			Fix:     "Make runc the default runtime again; Berth needs no other one. Or set accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml.",
 			Seen:    seenDoctor,
 		},
@@ -46,13 +46,13 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "CDI_SPEC_INVALID", Severity: Error, Area: AreaCDI, Title: "a CDI spec cannot be understood",
-			Meaning: "Runtimes pass over it, or refuse every device of its vendor.",
-			Fix:     "Delete it; who wrote it writes it again. That of Berth is k8s.berth.dev-gpu.json.",
+			Code: "CDI_SPEC_INVALID", Severity: Error, Area: AreaCDI, Title: "a CDI spec cannot be parsed",
+			Meaning: "Runtimes ignore it, or refuse every device of its vendor.",
+			Fix:     "Delete it; the program that wrote it creates it again. Berth's spec is k8s.berth.dev-gpu.json.",
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "CDI_SPEC_PATH", Severity: Error, Area: AreaCDI, Title: "a CDI spec names a file that is not there",
+			Code: "CDI_SPEC_PATH", Severity: Error, Area: AreaCDI, Title: "a CDI spec names a file that does not exist",
 			Meaning: "Containers with the device do not start.",
 			Fix:     "Have the spec written again: restart the agent for Berth's, nvidia-ctk cdi generate for NVIDIA's.",
 			Seen:    seenDoctor,
@@ -70,7 +70,7 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "RUNTIME_CONFIG_INVALID", Severity: Error, Area: AreaRuntime, Title: "the runtime's configuration cannot be understood",
+			Code: "RUNTIME_CONFIG_INVALID", Severity: Error, Area: AreaRuntime, Title: "the runtime's configuration cannot be parsed",
 			Meaning: "The runtime will not start with it, or already runs with an older one.",
 			Fix:     "Correct the line that the evidence names.",
 			Seen:    seenDoctor,
@@ -94,7 +94,7 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "KUBELET_SOCKET_DOWN", Severity: Error, Area: AreaKubelet, Title: "a socket of the kubelet is not there or no process listens on it",
+			Code: "KUBELET_SOCKET_DOWN", Severity: Error, Area: AreaKubelet, Title: "a socket of the kubelet does not exist or no process listens on it",
 			Meaning: "Over device-plugins/kubelet.sock the agent registers; over pod-resources/kubelet.sock programs read which pod has which devices.",
 			Fix:     "Start the kubelet; a socket file that is left over is replaced when it starts.",
 			Seen:    seenDoctor,
@@ -113,7 +113,7 @@ func checkProblems() []Problem {
 		},
 		{
 			Code: "GPU_INSTANCE_EMPTY", Severity: Warning, Area: AreaMIG, Title: "a GPU instance has no compute instance",
-			Meaning: "It takes memory slices and no container can use it: a change of the layout was broken off half way.",
+			Meaning: "It takes memory slices and no container can use it: a change of the layout was interrupted.",
 			Fix:     "Apply the MIG layout again (berth mig apply), or destroy the instance (nvidia-smi mig -dgi).",
 			Seen:    seenDoctor,
 		},

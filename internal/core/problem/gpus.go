@@ -34,7 +34,7 @@ func gpuProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
-			Code: "GPU_READ_FAILED", Severity: Warning, Area: AreaGPU, Title: "a question to a GPU was not answered",
+			Code: "GPU_READ_FAILED", Severity: Warning, Area: AreaGPU, Title: "a value of a GPU could not be read",
 			Meaning: "A call into the driver came back with an error that may pass, such as a timeout. What an earlier scan found stays in force, and nothing is taken for repaired meanwhile. After three scans in a row the GPU is unreadable.",
 			Fix:     "Nothing, if it goes away by itself. Otherwise see the error in the message and the kernel log.",
 			Seen:    seenGPU,
@@ -53,7 +53,7 @@ func gpuProblems() []Problem {
 		},
 		{
 			Code: "GPU_UNREADABLE", Severity: Error, Area: AreaGPU, Title: "a GPU cannot be read",
-			Meaning: "The driver counts the GPU, and a question about it comes back with an error: in three scans in a row, or when nothing known can stand for the answer, as in the first scan, after a change of its MIG devices, a reset or another start of the driver. It is not allocated to new pods; pods that hold its devices keep them.",
+			Meaning: "The driver counts the GPU, and a query about it returns an error: in three scans in a row, or when nothing known can stand for the answer, as in the first scan, after a change of its MIG devices, a reset or another start of the driver. It is not allocated to new pods; pods that hold its devices keep them.",
 			Fix:     "See the error in the message; reset the GPU, or reboot the node.",
 			Seen:    seenGPU,
 		},
@@ -71,7 +71,7 @@ func gpuProblems() []Problem {
 		},
 		{
 			Code: "RECOVERY_ACTION", Severity: Error, Area: AreaGPU, Title: "the driver asks for a recovery action",
-			Meaning: "The driver says itself what would repair the GPU (NVML field 230): a reset, a drain, a reboot.",
+			Meaning: "The driver reports what would repair the GPU (NVML field 230): a reset, a drain, a reboot.",
 			Fix:     "Drain the GPU and do what the recovery field of its health says.",
 			Seen:    seenGPU,
 		},

@@ -17,8 +17,8 @@ func nodeProblems() []Problem {
 		},
 		{
 			Code: "SCAN_FAILED", Severity: Error, Area: AreaDriver, Title: "the hardware could not be scanned",
-			Meaning: "The last look at the hardware came back with an error; what is shown is from before.",
-			Fix:     "See the error in the message. The scan is tried again by itself.",
+			Meaning: "The last scan of the hardware failed; the previous result is shown.",
+			Fix:     "See the error in the message. The scan is retried.",
 			Seen:    seenNode,
 		},
 		{

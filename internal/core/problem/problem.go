@@ -12,11 +12,11 @@ import (
 type Severity string
 
 const (
-	// Info is worth knowing; nothing has to be done.
+	// Info needs no action.
 	Info Severity = "info"
-	// Warning is something that does not work as wanted, while the node's GPUs do.
+	// Warning is a fault that leaves the node's GPUs usable.
 	Warning Severity = "warning"
-	// Error keeps a GPU, or all of them, from being used rightly.
+	// Error prevents the correct use of a GPU, or of all GPUs.
 	Error Severity = "error"
 )
 
@@ -47,9 +47,9 @@ type Problem struct {
 	Code     string
 	Severity Severity
 	Area     Area
-	// Title is what is wrong, in a few words.
+	// Title is the problem in a few words.
 	Title string
-	// Meaning says what follows from it, in plain sentences.
+	// Meaning describes the consequences.
 	Meaning string
 	// Fix says what to do.
 	Fix string
@@ -80,7 +80,7 @@ func All() []Problem {
 	return list
 }
 
-// Find looks a code up. For an XID it is the entry XIDn with what is known of the number put in.
+// Find returns the entry of a code. For an XID it returns the entry XIDn, completed with the XID's own meaning.
 func Find(code string) (Problem, bool) {
 	list := All()
 	number, isXID := health.XIDOf(code)
@@ -112,7 +112,7 @@ func severityOf(class health.Class) Severity {
 	return Error
 }
 
-// fixOf is what to do about an XID of a class.
+// fixOf returns the fix for an XID of a class.
 func fixOf(class health.Class) string {
 	switch class {
 	case health.Ignore:

@@ -205,8 +205,8 @@ func (s *scanner) take(e ast.Expr, where func(ast.Node) string) {
 	}
 }
 
-// parseTree reads the Go files below internal that are not tests, without the simulator,
-// which is other people's hardware and raises nothing, and this room.
+// parseTree reads the Go files below internal that are not tests, except the simulator, which reports no problems, and
+// this package.
 func parseTree(t *testing.T) (map[string]*ast.File, *token.FileSet) {
 	t.Helper()
 	files, set := map[string]*ast.File{}, token.NewFileSet()

@@ -29,8 +29,8 @@ type release struct {
 	Files string `json:"files,omitempty"`
 }
 
-// driverFolder has the driver's files with code, a folder per installation. The tree has hard links to them, so that a driver that was unloaded
-// comes back with the same files, and one that was upgraded with others.
+// driverFolder has the driver's files with code, a folder per installation. The tree has hard links to them, so that a
+// driver that was unloaded comes back with the same files, and one that was upgraded with others.
 const driverFolder = machineFolder + "/driver"
 
 // The files in such a folder.
@@ -165,8 +165,8 @@ func withoutSymbols(library []byte, names []string) []byte {
 // lacks tells whether libnvidia-ml of this driver does not export a symbol.
 func (hw *hardware) lacks(symbol string) bool { return slices.Contains(hw.Without, symbol) }
 
-// UpgradeDriver installs a driver, another version or the same again, and loads it. Processes that have the old library open keep it, and its
-// Init returns LIB_RM_VERSION_MISMATCH if the version is another.
+// UpgradeDriver installs a driver, another version or the same again, and loads it. Processes that have the old library
+// open keep it, and its Init returns LIB_RM_VERSION_MISMATCH if the version is another.
 func (m *Machine) UpgradeDriver(version string, files Files) error {
 	r, err := findRelease(version)
 	if err != nil {

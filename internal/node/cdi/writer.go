@@ -102,10 +102,10 @@ func (w *Writer) Render(ctx context.Context, snapshot *gpu.Snapshot, extras Extr
 	return r.data, r.err
 }
 
-// Sync brings the file in line with the snapshot and the extras and reports whether it was written. Call it at start, when the inventory or the configuration changes, and from time to
-// time: driver files and sockets come and go without a change of the inventory. Nothing to write (no driver, no
-// GPU) is not an error: the last spec stays and Problems says so. After an error the last
-// spec is in force too.
+// Sync brings the file in line with the snapshot and the extras and reports whether it was written. Call it at start,
+// when the inventory or the configuration changes, and from time to time: driver files and sockets come and go without
+// a change of the inventory. Nothing to write (no driver, no GPU) is not an error: the last spec stays and Problems
+// says so. After an error the last spec is in force too.
 func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras) (changed bool, err error) {
 	if err := acquire(ctx, w.syncing, "another sync"); err != nil {
 		return false, fmt.Errorf("sync CDI spec: %w", err)

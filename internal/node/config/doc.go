@@ -22,21 +22,21 @@
 //     keys are read.
 //   - An unknown key is an error, and so is a key that is spelled in other case.
 //   - replicas: 1 is allowed. timeSlicing beside mps is refused; NVIDIA's plugin uses mps.
-//   - Without deviceListStrategy, Berth's cdi-cri is used, which needs no special container
-//     runtime, and not envvar. cdi-annotations beside cdi-cri, and passDeviceSpecs with CDI,
-//     have no effect, with a note.
+//   - Without deviceListStrategy, Berth's cdi-cri is used, which needs no special container runtime, and not envvar.
+//     cdi-annotations beside cdi-cri, and passDeviceSpecs with CDI, have no effect, with a note.
 //   - Without mpsRoot, MPS uses Berth's own directory.
-//   - A GPU that no pattern of resources.gpus matches is nvidia.com/gpu; NVIDIA's plugin ends with an error.
-//     A number of devices counts devices that no earlier entry selected, and cannot span several patterns.
-//     An entry that can never have an effect is an error: a name that no device has, a list of GPUs for MIG devices. If only migStrategy disables it, it is a note, because one file is often used for different nodes.
+//   - A GPU that no pattern of resources.gpus matches is nvidia.com/gpu; NVIDIA's plugin ends with an error. A number
+//     of devices counts devices that no earlier entry selected, and cannot span several patterns. An entry that can
+//     never have an effect is an error: a name that no device has, a list of GPUs for MIG devices. If only migStrategy
+//     disables it, it is a note, because one file is often used for different nodes.
 //   - containerDriverRoot is the driver's root as mounted into the container. Berth looks for it below the host's root,
 //     so hostRoot becomes the path without nvidiaDriverRoot at its end; a path that does not end in it has no effect,
 //     with a note. /driver-root, NVIDIA's default, is the mount point of NVIDIA's image and is ignored.
 //   - Labels go to a NodeFeature only with useNodeFeatureAPI: true, and otherwise to the directory of gfd.outputFile,
 //     in a file with Berth's own name, with a note. With neither they go to the Node, without Node Feature Discovery.
-//   - failOnInitError and nvidiaCTKPath, and oneshot, sleepInterval and machineTypeFile of gfd, are
-//     read and have no effect: the agent always waits for a driver, installs its own hook, writes a label when it changes and reads the machine type from the kernel. deviceDiscoveryStrategy may be
-//     auto or nvml, nothing else is supported.
+//   - failOnInitError and nvidiaCTKPath, and oneshot, sleepInterval and machineTypeFile of gfd, are read and have no
+//     effect: the agent always waits for a driver, installs its own hook, writes a label when it changes and reads the
+//     machine type from the kernel. deviceDiscoveryStrategy may be auto or nvml, nothing else is supported.
 package config
 
 //go:generate go run ./internal/schemagen

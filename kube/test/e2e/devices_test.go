@@ -17,8 +17,8 @@ func TestCapacity(t *testing.T) {
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs)
 }
 
-// TestGPUsOfAContainer: a pod that asks for two GPUs has those two that the kubelet chose and no other, whichever way
-// its container is told. Without NVIDIA's container runtime, envvar and volume-mounts name the GPUs but do not create
+// TestGPUsOfAContainer checks that a pod that requests two GPUs has the two that the kubelet chose and no other, with
+// every device list strategy. Without NVIDIA's container runtime, envvar and volume-mounts name the GPUs but create no
 // device nodes.
 func TestGPUsOfAContainer(t *testing.T) {
 	r := theNode(t)

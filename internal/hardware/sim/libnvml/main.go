@@ -1,9 +1,11 @@
 // Command libnvml is the simulated libnvidia-ml.so.1, a C library (go build -buildmode=c-shared).
 //
 // It guarantees:
-//   - It exports every function that nvml.h declares, by its real name, versions included. What package sim simulates is answered
-//     from the machine in whose file tree the library lies, wherever that is mounted; the rest returns NOT_SUPPORTED.
-//   - Structs with a version are checked as NVML does it, and a null pointer or an unknown handle is INVALID_ARGUMENT. No handle is dereferenced.
+//   - It exports every function that nvml.h declares, by its real name, versions included. What package sim simulates
+//     is answered from the machine in whose file tree the library lies, wherever that is mounted; the rest returns
+//     NOT_SUPPORTED.
+//   - Structs with a version are checked as NVML does it, and a null pointer or an unknown handle is INVALID_ARGUMENT.
+//     No handle is dereferenced.
 //   - It exports nothing else, so that two Go runtimes in one process do not see one another (exports.map).
 //   - A call that hangs blocks the thread of its caller, in C.
 //

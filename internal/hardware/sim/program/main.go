@@ -1,7 +1,8 @@
 // Command program is nvidia-smi and nvidia-cuda-mps-control of a simulated machine, by the name that it is run by.
 //
-// It guarantees that it is static, so that it runs with the machine's file tree as its root, and that it acts on the machine in whose tree it
-// lies, wherever that is mounted. In a container that has the program without its machine it fails and says so.
+// It guarantees that it is static, so that it runs with the machine's file tree as its root, and that it acts on the
+// machine in whose tree it lies, wherever that is mounted. In a container that has the program without its machine it
+// fails and says so.
 //
 // It must not import anything of Berth but internal/hardware/sim.
 package main

@@ -31,8 +31,9 @@ type smi struct {
 	out     io.Writer
 }
 
-// SMI is nvidia-smi on the machine whose file tree has that root. It supports -L, compute-policy (--set-timeslice, --list) and --gpu-reset. It
-// prints everything to stdout, including errors, as nvidia-smi does, and returns the exit code.
+// SMI is nvidia-smi on the machine whose file tree has that root. It supports -L, compute-policy (--set-timeslice,
+// --list) and --gpu-reset. It prints everything to stdout, including errors, as nvidia-smi does, and returns the exit
+// code.
 func SMI(root string, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	machine, err := sim.OpenRoot(root)
 	if err != nil {

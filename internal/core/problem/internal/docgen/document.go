@@ -12,16 +12,16 @@ const head = `<!-- Made by go generate ./internal/core/problem; do not edit. -->
 # Everything that can be wrong
 
 Berth names what is wrong by a code that does not change. The message beside a code says what was found and where; this
-page says what it means and what to do. Severity: *error* keeps a GPU, or all of them, from being used rightly; *warning*
-is something that does not work as wanted while the GPUs do; *info* is worth knowing.
+page says what it means and what to do. Severity: *error* prevents the correct use of a GPU, or of all GPUs; *warning* is a
+fault that leaves the GPUs usable; *info* needs no action.
 `
 
 const xidHead = `
 ## XIDs
 
-The class says what the GPU's health becomes: *ignore* nothing; *degrade* told, and offered all the same; *restart-app*
-the same where the driver says that nothing needs repair, and otherwise not offered; *drain* not offered to new pods; *inspect*
-not offered; *reset* and *reboot* not offered until that was done. [health.md](health.md) says what proves that. The
+The class says what the GPU's health becomes: *ignore* nothing; *degrade* advertised, with a warning; *restart-app*
+the same where the driver says that nothing needs repair, and otherwise not advertised; *drain* not allocated to new pods;
+*inspect* not advertised; *reset* and *reboot* not advertised until that was done. [health.md](health.md) says what proves that. The
 configuration can override it.
 
 | XID | name | class | meaning |
