@@ -40,7 +40,7 @@ func countWork(b *bench) *work {
 			c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
 		}
 	}
-	names := map[string]string{string(allocatable.StepSettle): "allocatable", string(timeslice.Begun): "timeslice"}
+	names := map[string]string{string(allocatable.StepSettle): "allocatable", string(allocatable.StepKept): "units kept", string(timeslice.Begun): "timeslice"}
 	b.fault = func(step string) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
