@@ -181,8 +181,18 @@ type reader struct {
 	migOn bool
 	// call is the NVML call that the reader is making.
 	call atomic.Pointer[string]
-	// reading is the source that is being read, or was read last.
-	reading *bound.Pending[gpu.SourceStatus]
+	// steps holds all sources, so that the reader never blocks on it. One goroutine reads all sources of a GPU: one for each source
+	// takes half as many allocations again.
+	steps chan step
+	// abandoned is set when nothing receives from steps any longer.
+	abandoned atomic.Bool
+	reading   *bound.Pending[struct{}]
+}
+
+// step is a source that was read, with the sample so far.
+type step struct {
+	status gpu.SourceStatus
+	out    gpu.GPUSample
 }
 
 // errDriverClosed is the error of a source that was not read since the session has ended.
@@ -211,33 +221,48 @@ func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, sam
 	if sampled.session != list.session { // Handles and clocks are those of one session.
 		*sampled = *newSampledGPU(list)
 	}
-	r := &reader{sampler: s, list: list, device: h.device, gpu: sampled, out: gpu.GPUSample{GPU: h.uuid}}
+	r := &reader{sampler: s, list: list, device: h.device, gpu: sampled, out: gpu.GPUSample{GPU: h.uuid}, steps: make(chan step, len(all))}
 	r.q = &caller{gpu: h.uuid, log: s.deps.Log, at: func(_ gpu.UUID, call string) { r.call.Store(&call) }}
-	for i, one := range all {
-		if !r.start(ctx, one) {
-			sampled.stuck = r
-			if ctx.Err() == nil {
-				s.deps.Log.Warn("GPU did not answer in time, its sample ends here", "gpu", h.uuid, "source", one.name, "error", r.trouble())
+	r.reading = bound.Start(func() (struct{}, error) { r.run(all); return struct{}{}, nil })
+	timer := time.NewTimer(s.deps.SourceTimeout)
+	defer timer.Stop()
+	for i := range all {
+		timer.Reset(s.deps.SourceTimeout)
+		select {
+		case done, ok := <-r.steps:
+			if !ok {
+				return giveUp(i, 0, errDriverClosed.Error())
 			}
-			return giveUp(i, s.deps.SourceTimeout, r.trouble())
+			statuses := append(out.Sources, done.status)
+			out = done.out
+			out.Sources = statuses
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
 		}
-		status, err := r.reading.Result()
-		if err != nil {
-			return giveUp(i, 0, err.Error())
+		r.abandoned.Store(true)
+		sampled.stuck = r
+		if ctx.Err() == nil {
+			s.deps.Log.Warn("GPU did not answer in time, its sample ends here", "gpu", h.uuid, "source", all[i].name, "error", r.trouble())
 		}
-		statuses := append(out.Sources, status)
-		out = r.out.Clone()
-		out.Sources = statuses
+		return giveUp(i, s.deps.SourceTimeout, r.trouble())
 	}
 	return out
 }
 
-// start reads a source and reports whether it has returned in time.
-func (r *reader) start(ctx context.Context, one source) bool {
-	ctx, cancel := context.WithTimeout(ctx, r.sampler.deps.SourceTimeout)
-	defer cancel()
-	r.reading = bound.Start(func() (gpu.SourceStatus, error) { return r.read(one) })
-	return r.reading.Wait(ctx)
+// run reads all sources, until one fails because the driver was closed or the reader is abandoned.
+func (r *reader) run(all []source) {
+	defer close(r.steps)
+	for _, one := range all {
+		if r.abandoned.Load() {
+			return
+		}
+		status, err := r.read(one)
+		if err != nil {
+			return
+		}
+		r.steps <- step{status, r.out.Clone()}
+	}
 }
 
 // read reads one source into out.
