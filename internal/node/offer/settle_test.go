@@ -379,7 +379,7 @@ func TestResolveProperties(t *testing.T) {
 				}
 				if use := unit.Use; CheckResource(use.Resource) != "" || (use.Mode == Whole) != (use.Replicas == 0) ||
 					(use.Mode == MPS) != (use.PinnedMemoryMiB != 0) || use.Mode == MPS && c.MIG.Enabled {
-					t.Fatalf("%v makes no sense: %+v", unit, use)
+					t.Fatalf("%v is invalid: %+v", unit, use)
 				}
 			}
 		}
