@@ -72,7 +72,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/configsync", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/configwatch", "internal/node/nodeapi", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/gpunodesync", berth: []string{"api/", "internal/core/gpu", "internal/core/version", "internal/node/config", "internal/node/configwatch", "internal/node/gpunode", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/"}},
 	{packages: "internal/node/agent/injection", berth: []string{"api/", "internal/core/gpu", "internal/node/cdi", "internal/node/mps", "internal/node/offer"}, never: append(kubernetes, nvml)},
-	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/cdi", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
+	{packages: "internal/node/agent/hardware", berth: []string{"api/", "internal/core/", "internal/hardware", "internal/hardware/", "internal/node/cdi", "internal/node/migapply", "internal/node/mps", "internal/node/openers"}, never: kubernetes},
 	{packages: "internal/node/agent/inspect", berth: []string{"api/", "internal/core/", "internal/hardware/bound", "internal/node/labels", "internal/node/metrics", "internal/node/offer"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/library", berth: []string{"internal/node/statefile"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/logqueue", berth: none, others: none},
@@ -114,8 +114,10 @@ var rules = []rule{
 // wiring packages are imported by programs and by what wires them, by nothing else; the value says by whom.
 var wiring = map[string][]string{
 	"internal/node/agent":                {"internal/node/agent/command", "kube/test/"},
-	"internal/node/agent/command":        {"cmd/", "hack/clidocs"},
-	"internal/hardware/nvidia":           {"internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
+	"internal/node/agent/command":        {"cmd/", "hack/clidocs", "kube/test/"},
+	"internal/hardware/stub":             {"internal/hardware", "kube/test/"},
+	"internal/hardware/vendortest":       {"internal/hardware", "internal/hardware/stub"},
+	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
 	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
@@ -290,6 +292,18 @@ func TestAgentLinksNoHeavyLibraries(t *testing.T) {
 		for _, banned := range []string{"k8s.io/kubernetes/", "sigs.k8s.io/controller-runtime"} {
 			if strings.HasPrefix(p.PkgPath, banned) {
 				t.Errorf("berth-agent links %s", p.PkgPath)
+			}
+		}
+	})
+}
+
+// TestProgramsLinkNoStub: the vendor that is an example is for tests alone.
+func TestProgramsLinkNoStub(t *testing.T) {
+	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
+	packages.Visit(loaded, nil, func(p *packages.Package) {
+		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest"} {
+			if p.PkgPath == berth+banned {
+				t.Errorf("a program links %s", p.PkgPath)
 			}
 		}
 	})

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	root := command.New(os.Stdout, os.Stderr)
+	root := command.New(command.Deps{Out: os.Stdout, Err: os.Stderr})
 	version.AddTo(root)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-agent:", err)

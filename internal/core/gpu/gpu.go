@@ -207,6 +207,30 @@ func (s *Snapshot) Vendor(name string) *VendorState {
 	return &VendorState{Name: name}
 }
 
+// Of returns the part of a snapshot that is about one vendor: its state, its GPUs and their links, and all faults. It is the
+// snapshot itself when all GPUs are that vendor's.
+func (s *Snapshot) Of(name string) *Snapshot {
+	first := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.Vendor == name })
+	count := 0
+	for i := range s.GPUs {
+		if s.GPUs[i].Vendor == name {
+			count++
+		}
+	}
+	if count == len(s.GPUs) && len(s.Vendors) <= 1 {
+		return s
+	}
+	out := &Snapshot{Vendors: []VendorState{*s.Vendor(name)}, Faults: s.Faults}
+	if count == 0 {
+		return out
+	}
+	out.GPUs = s.GPUs[first : first+count] // they are sorted by the vendor's name
+	for _, row := range s.Topology[min(first, len(s.Topology)):min(first+count, len(s.Topology))] {
+		out.Topology = append(out.Topology, row[first:first+count])
+	}
+	return out
+}
+
 // DriverPresent reports whether the driver of at least one vendor answered.
 func (s *Snapshot) DriverPresent() bool {
 	return slices.ContainsFunc(s.Vendors, func(v VendorState) bool { return v.Driver.Present() })

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
@@ -156,7 +156,7 @@ func New(deps Deps) (*Agent, error) {
 	a := &Agent{deps: deps, config: deps.Config.Base(), compared: signal.NewReady()}
 	a.wireAPI()
 	xids := &metricsync.XIDs{}
-	adapter, err := a.wireHardware(xids)
+	vendors, err := a.wireHardware(xids)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
@@ -167,11 +167,11 @@ func New(deps Deps) (*Agent, error) {
 	if err := a.wireDevices(folders); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a.wireChanges(adapter)
+	a.wireChanges(vendors)
 	if err := a.wireReports(); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	a.wirePages(adapter, xids)
+	a.wirePages(vendors, xids)
 	return a, nil
 }
 
@@ -217,23 +217,29 @@ func (a *Agent) stateLost(source string, result statefile.Result, without string
 	a.reports.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
-// wireHardware makes the inventory, whose source it returns.
-func (a *Agent) wireHardware(xids *metricsync.XIDs) (*nvidia.Adapter, error) {
+// wireHardware makes the inventory, whose vendors it returns.
+func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	rules, err := config.HealthRules(a.config, os.Getenv)
 	if err != nil {
 		return nil, err
 	}
 	a.node.library = library.New(library.Deps{StateDir: a.config.StateDir, BootID: a.deps.BootID, Log: a.log("library")})
-	adapter := a.deps.Hardware.Adapter(a.log("nvidia"), a.node.library.Replaced)
+	vendors := a.deps.Hardware.Vendors(hardware.VendorDeps{
+		LibraryReplaced: a.node.library.Replaced, SampleInterval: a.config.SampleInterval.Duration, Log: a.log("hardware"),
+	})
+	var sources []inventory.Source
+	for _, v := range vendors {
+		sources = append(sources, hardware.Observe(v, xids.Add))
+	}
 	a.node.inventory = inventory.New(inventory.Deps{
-		Vendors: []inventory.Source{hardware.Counted{Adapter: adapter, Count: xids.Add}}, Clock: a.deps.Clock, Log: a.log("inventory"),
+		Vendors: sources, Clock: a.deps.Clock, Log: a.log("inventory"),
 		Poll: a.config.PollInterval.Duration, Deadline: a.config.ScanDeadline.Duration,
 		IgnoredXIDs: config.IgnoredXIDs(a.config), Rules: rules,
 		Keep: filepath.Join(a.config.StateDir, inventory.KeepFile), BootID: a.deps.BootID,
 		KeepLost: func(cause gpu.Cause) { a.reports.events.Publish(nodeapi.StateLost(cause.Message)) },
 		Renewed:  func(gpus []gpu.UUID) { a.changes.timeslices.WereReset(gpus) },
 	})
-	return adapter, nil
+	return vendors, nil
 }
 
 // wireLedger makes the ledger, and its comparison with the kubelet. It returns the folders of grants.
@@ -245,7 +251,7 @@ func (a *Agent) wireLedger() (*grants.Grants, error) {
 		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
 			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot,
-			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(), Vendors: []gpu.Traits{nvidia.Traits()},
+			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(), Vendors: a.deps.Hardware.Traits(),
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
 		Granted:   func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) },
@@ -281,7 +287,7 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 	})
 	var read statefile.Result
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
 		Changing: func(snapshot *gpu.Snapshot) map[gpu.UUID]string { return a.changes.mig.Changing(snapshot) },
 		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
@@ -305,7 +311,7 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
-		Vendors:    []gpu.Traits{nvidia.Traits()},
+		Vendors:    a.deps.Hardware.Traits(),
 		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
@@ -313,7 +319,7 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 			ID: a.config.DeviceIDStrategy, PassDeviceSpecs: a.config.PassDeviceSpecs,
 			AnnotationPrefix: a.config.CDIAnnotationPrefix, List: a.config.DeviceListStrategy,
 		},
-		CDIName: cdi.QualifiedName, Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
+		CDIName: cdi.QualifiedName, Plain: a.deps.Hardware.Plain(), Mark: kubelet.Mark, KubeletRestarted: a.node.sync.KubeletRestarted,
 		Warn:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
 	})
@@ -339,8 +345,8 @@ func (a *Agent) advertised() deviceplugin.State {
 func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.devices.allocatable.Current()) }
 
 // wireChanges makes the parts that change the hardware: MIG, resets, time slices, MPS daemons.
-func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
-	program := a.deps.Hardware.NVIDIASMI(a.log("smi"))
+func (a *Agent) wireChanges(vendors []vendor.Vendor) {
+	program, _ := vendor.Find[timeslice.Program](vendors)
 	a.changes.timeslices = timeslice.New(timeslice.Deps{
 		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: a.node.inventory,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
@@ -357,11 +363,11 @@ func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
 		},
 		Clock: a.deps.Clock,
 	})
-	actions := a.deps.Hardware.Actions(a.log("nvidia"))
+	driver, _ := vendor.Find[hardware.MIGDriver](vendors)
 	gpus := hardware.NewMIG(hardware.MIGDeps{
-		Actions: actions, Adapter: adapter, SMI: program, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
+		Driver: driver, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
 	})
-	finder := a.newFinder(actions)
+	finder := a.newFinder(vendors)
 	quiesce := func(by mpssync.Quiescer) func(context.Context, gpu.UUID) error {
 		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
 	}
@@ -384,7 +390,8 @@ func (a *Agent) wireChanges(adapter *nvidia.Adapter) {
 }
 
 // newFinder makes what finds the programs that keep a GPU from being reset.
-func (a *Agent) newFinder(actions *nvidia.Actions) *openers.Finder {
+func (a *Agent) newFinder(vendors []vendor.Vendor) *openers.Finder {
+	actions, _ := vendor.Find[hardware.OpenerFinder](vendors)
 	return openers.New(openers.Deps{
 		Current:   a.node.inventory.Current,
 		Processes: hardware.Processes(actions),
@@ -435,17 +442,16 @@ func (a *Agent) labelFacts() labelsync.Facts {
 }
 
 // wirePages makes the pages, and what they show.
-func (a *Agent) wirePages(adapter *nvidia.Adapter, xids *metricsync.XIDs) {
+func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	page := metrics.NewPage(metrics.PageDeps{
 		Own: metricsync.NewRegistry(metricsync.OwnDeps{
 			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All,
 		}),
 		DCGMNames: a.config.DCGMNames,
 	})
-	sampler := adapter.Sampler(nvidia.SamplerDeps{Interval: a.config.SampleInterval.Duration, Log: a.log("nvidia")})
 	a.reports.metrics = metricsync.New(metricsync.Deps{
 		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, ProcRoot: "/proc",
-		Sample: sampler.Run, Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
+		Sample: hardware.Sampler(vendors, a.log("hardware")), Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
 		XIDs: xids.All, ContainerName: a.node.sync.ContainerName,
 		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},
 		Page:    page,

@@ -141,7 +141,8 @@ func migUUID(i, j int) gpu.UUID {
 
 func (m *machine) addGPU(i int) *gpu.GPU {
 	m.snapshot.GPUs = append(m.snapshot.GPUs, gpu.GPU{
-		UUID: uuid(i), Index: i, Minor: i,
+		Vendor: gpu.NVIDIA,
+		UUID:   uuid(i), Index: i, Minor: i,
 		PCI:    gpu.PCIAddress{Bus: uint8(0x10 + i)},
 		Nodes:  []gpu.DeviceNode{m.node(fmt.Sprintf("nvidia%d", i), 195, uint32(i))},
 		Health: gpu.Health{State: gpu.Healthy},

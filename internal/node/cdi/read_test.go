@@ -116,6 +116,7 @@ func TestAnySnapshot(t *testing.T) {
 		want := map[string]string{}
 		for i := range rapid.IntRange(0, 6).Draw(r, "gpus") {
 			g := gpu.GPU{
+				Vendor: gpu.NVIDIA,
 				UUID:   uuid(i),
 				Index:  rapid.IntRange(0, 6).Draw(r, "index"), // may be that of another
 				Health: gpu.Health{State: rapid.SampledFrom(states).Draw(r, "state")},

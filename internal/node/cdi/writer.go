@@ -183,6 +183,7 @@ func acquire(ctx context.Context, token chan struct{}, holder string) error {
 }
 
 func (w *Writer) renderNow(snapshot *gpu.Snapshot, extras Extras) rendered {
+	snapshot = snapshot.Of(gpu.NVIDIA)
 	if !snapshot.Vendor(gpu.NVIDIA).Driver.Present() {
 		return rendered{err: ErrNoDriver}
 	}

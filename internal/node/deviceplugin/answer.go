@@ -58,7 +58,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 	}
 	names := w.cdiNames(distinct)
 	response := &pluginapi.ContainerAllocateResponse{}
-	for _, strategy := range w.strategy.List {
+	for _, strategy := range w.strategyOf(v) {
 		switch strategy {
 		case v1alpha1.StrategyCDICRI:
 			for _, name := range names {
@@ -81,7 +81,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 			}
 		}
 	}
-	if !w.strategy.usesCDI() {
+	if !w.strategy.usesCDI() && !v.plain {
 		w.addExtras(response, distinct, v)
 	}
 	if w.mark != nil {
@@ -91,7 +91,7 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		name, value := w.mark(v.resource, v.keys(nil, picked))
 		response.Envs[name] = value
 	}
-	if w.strategy.PassDeviceSpecs {
+	if w.strategy.PassDeviceSpecs || v.plain {
 		response.Devices = slices.Clone(v.control)
 		for _, d := range distinct {
 			for _, spec := range d.specs {
@@ -103,6 +103,14 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		}
 	}
 	return response
+}
+
+// strategyOf returns how the devices of a view are named to the container's runtime; nothing for device nodes alone.
+func (w *viewer) strategyOf(v *view) []v1alpha1.DeviceListStrategy {
+	if v.plain {
+		return nil
+	}
+	return w.strategy.List
 }
 
 // cdiNames are the CDI names of an answer, those of the devices first.

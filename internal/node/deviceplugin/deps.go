@@ -42,6 +42,8 @@ type Deps struct {
 	// CDIName returns the qualified CDI name of a device from its UUID or index; needed with
 	// the CDI strategies.
 	CDIName func(id string) string
+	// Plain are the vendors whose GPUs are injected as device nodes alone: no CDI spec has them.
+	Plain map[string]bool
 	// Mark returns an environment variable that names the devices of an answer, for users to read; nil for none. A pod can override it.
 	Mark func(resource string, keys []gpu.DeviceKey) (name, value string)
 	// Warn is called when a container got several replicas of one device, which give it no more than one. It must not block; nil for none.

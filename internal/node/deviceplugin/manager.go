@@ -63,7 +63,7 @@ func New(deps Deps) (*Manager, error) {
 		stopping: make(map[string]*running), stopped: signal.New(), pings: make(chan struct{}),
 		prepare: func(links gpu.Topology, numa []int) (Chooser, error) { return placement.NewNode(links, numa) },
 	}
-	m.viewer = &viewer{vendors: deps.Vendors, strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger}
+	m.viewer = &viewer{vendors: deps.Vendors, strategy: deps.Strategy, cdiName: deps.CDIName, mark: deps.Mark, linger: m.timing.linger, plain: deps.Plain}
 	return m, nil
 }
 

@@ -31,6 +31,8 @@ type view struct {
 	features   Features
 	// traits are the names of the vendor of the devices; zero while no device's GPU is known.
 	traits gpu.Traits
+	// plain is true when the devices are injected as device nodes alone.
+	plain bool
 }
 
 // device is a device of the offer with the parts of its answers.
@@ -54,6 +56,8 @@ type viewer struct {
 	cdiName  func(string) string
 	mark     func(string, []gpu.DeviceKey) (name, value string)
 	linger   time.Duration
+	// plain are the vendors whose GPUs are injected as device nodes alone.
+	plain map[string]bool
 }
 
 // build makes the view of one offer. Devices of the previous view (nil for none) that are no longer offered follow the offered ones for
@@ -73,7 +77,8 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 		}
 	}
 	v.traits = w.traitsOf(v.devices, snapshot, previous)
-	if w.strategy.PassDeviceSpecs {
+	v.plain = w.plain[v.traits.Name]
+	if w.strategy.PassDeviceSpecs || v.plain {
 		shared := snapshot.Vendor(v.traits.Name).Shared
 		v.control = specsOf(shared)
 		if v.traits.IMEXNodes != "" {
@@ -186,8 +191,7 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 		return d
 	}
 	d.position = i
-	if w.strategy.PassDeviceSpecs {
-		g := &snapshot.GPUs[i]
+	if g := &snapshot.GPUs[i]; w.strategy.PassDeviceSpecs || w.plain[g.Vendor] {
 		d.specs = specsOf(g.Nodes)
 		for _, part := range g.MIG.Devices {
 			if o.Key.MIG != "" && part.UUID == o.Key.MIG {
@@ -203,7 +207,7 @@ func (w *viewer) prepare(o *offer.Device, snapshot *gpu.Snapshot) device {
 func specsOf(nodes []gpu.DeviceNode) []*pluginapi.DeviceSpec {
 	var specs []*pluginapi.DeviceSpec
 	for _, node := range nodes {
-		if node.DRM() {
+		if strings.HasPrefix(node.Path, gpu.DRMPrefix) {
 			continue
 		}
 		host := node.HostPath

@@ -85,6 +85,13 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 		}
 		r.problems.add(UUIDUnusable, kind, index, sentence)
 	})
+	all := gpus
+	gpus = slices.DeleteFunc(slices.Clone(all), func(c namedGPU) bool { return settings.OtherVendors[c.Vendor] != "" })
+	for i := range all {
+		if resource := settings.OtherVendors[all[i].Vendor]; resource != "" {
+			r.offer(all[i].key(nil), named{"GPU", all[i].index(), ""}, Use{Resource: resource}, refusal{})
+		}
+	}
 	decided := decideGPUs(gpus, settings.GPUs)
 	var offered []namedGPU
 	var rules []int
@@ -119,7 +126,7 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	r.compareKinds()
 	gpuRuleProblems(&r.problems, gpus, settings.GPUs, decided)
 	migRuleProblems(&r.problems, gpus, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
-	r.units = ordered(gpus, r.units)
+	r.units = ordered(all, r.units)
 	return r
 }
 

@@ -29,6 +29,9 @@ type Settings struct {
 	// selects is advertised unshared under its default name.
 	GPUs       []GPURule
 	MIGDevices []MIGRule
+	// OtherVendors are the resources of the vendors whose GPUs the settings above are not about, by the vendor's name. Their
+	// GPUs are advertised whole and unshared.
+	OtherVendors map[string]string
 	// Changing are the GPUs that are being repartitioned, as Settle's pending. Their present MIG devices are ignored:
 	// for MIGSingle, which would otherwise rename the devices of all other GPUs for a moment, and for the problem that
 	// a GPU has none.

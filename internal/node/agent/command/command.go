@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
@@ -22,9 +23,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
+// Deps are what the command line is made with.
+type Deps struct {
+	Out, Err io.Writer
+	// Vendors are added to the vendors that Berth knows.
+	Vendors []vendor.Vendor
+}
+
 // New returns the command line of berth-agent.
-func New(out, errOut io.Writer) *cobra.Command {
-	o := &flags.Flags{}
+func New(deps Deps) *cobra.Command {
+	out, errOut, o := deps.Out, deps.Err, &flags.Flags{}
 	root := &cobra.Command{
 		Use:   "berth-agent",
 		Short: "Advertise this node's GPUs to the kubelet, allocate them, and publish who holds them",
@@ -65,7 +73,7 @@ what it created, use berth-agent uninstall.`,
 			// A standard error that no process reads must not block the actors that log.
 			log := logqueue.New(errOut)
 			defer log.Close(logPatience)
-			return run(ctx, o, cmd, o.Logger(log))
+			return run(ctx, o, cmd, deps.Vendors, o.Logger(log))
 		},
 	}
 	root.SetOut(out)
@@ -79,7 +87,7 @@ what it created, use berth-agent uninstall.`,
 // logPatience is how long a stopping agent waits until the last log lines are written.
 const logPatience = time.Second
 
-func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, log *slog.Logger) error {
+func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, extra []vendor.Vendor, log *slog.Logger) error {
 	watcher, err := configwatch.Open(configwatch.Deps{
 		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
 		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },
@@ -92,6 +100,7 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, log *slog.Logg
 	if err != nil {
 		return err
 	}
+	machine.Extra = extra
 	hook, err := hookSource()
 	if err != nil {
 		return err

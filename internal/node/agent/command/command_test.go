@@ -73,7 +73,7 @@ func (l *lab) configure(text string) {
 func (l *lab) run(ctx context.Context, args ...string) (out, errOut string, err error) {
 	l.t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := New(&stdout, &stderr)
+	cmd := New(Deps{Out: &stdout, Err: &stderr})
 	for flag, name := range map[string]string{
 		"--sim": "sim", "--kubelet-dir": "k", "--cdi-dir": "cdi", "--hook-dir": "hooks", "--state-dir": "state",
 		"--persistent-dir": "persistent", "--mps-root": "mps",
@@ -339,7 +339,7 @@ func TestMPS(t *testing.T) {
 func TestSimulatedProgram(t *testing.T) {
 	l := newLab(t, "t4x4")
 	var out bytes.Buffer
-	cmd := New(&out, &out)
+	cmd := New(Deps{Out: &out, Err: &out})
 	cmd.SetArgs([]string{hardware.SimulatedCommand, "nvidia-smi", l.path("sim"), "-L"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil || strings.Count(out.String(), "GPU-") != 4 {
 		t.Errorf("nvidia-smi -L: %v\n%s", err, out.String())

@@ -12,7 +12,6 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
@@ -105,9 +104,13 @@ func inspectDeps(o *flags.Flags, settings *v1alpha1.AgentConfig, errOut io.Write
 	return inspect.Deps{
 		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}},
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
-			adapter := machine.Adapter(o.Logger(io.Discard), nil)
-			snapshot, err := adapter.Scan(ctx)
-			return snapshot, adapter.Sampler(nvidia.SamplerDeps{}).Sample(ctx), err
+			vendor := machine.Vendors(hardware.VendorDeps{Log: o.Logger(io.Discard)})[0]
+			snapshot, err := vendor.Scan(ctx)
+			var first gpu.Sample
+			once, stop := context.WithCancel(ctx)
+			defer stop()
+			_ = vendor.Sample(once, func(sample gpu.Sample) { first = sample; stop() }) // it ends because of stop
+			return snapshot, first, err
 		},
 		Spec: func(ctx context.Context, snapshot *gpu.Snapshot) ([]byte, error) {
 			edits := machine.CDIEdits(installedHook(settings, errOut), nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/mps"
@@ -47,9 +48,10 @@ container ends.`,
 				return fmt.Errorf("find this program: %w", err)
 			}
 			log := o.Logger(errOut)
+			modes, _ := vendor.Find[hardware.ComputeModer](machine.Vendors(hardware.VendorDeps{Log: log}))
 			supervisor, err := mps.New(mps.Deps{
 				Root: config.MPSRoot, Program: machine.MPSControl, Shim: []string{self, daemonCommand},
-				ComputeMode: hardware.NewComputeModes(machine.Actions(log)), Log: log,
+				ComputeMode: hardware.NewComputeModes(modes), Log: log,
 			})
 			if err != nil {
 				return err

@@ -126,13 +126,19 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 }
 
 // Settings is the configuration as allocatable reads it.
-type Settings struct{ Config Config }
+type Settings struct {
+	Config Config
+	// OtherVendors is as in [offer.Settings].
+	OtherVendors map[string]string
+}
 
 // Current returns the settings of what is advertised, and the version of the configuration; known is false while it is not
 // known which configuration is in force.
 func (s Settings) Current() (settings offer.Settings, version int, known bool) {
 	now := s.Config.Current()
-	return config.OfferSettings(now.Config), now.Version, !now.Waiting
+	settings = config.OfferSettings(now.Config)
+	settings.OtherVendors = s.OtherVendors
+	return settings, now.Version, !now.Waiting
 }
 
 // Subscribe returns a subscription to the configuration.

@@ -15,7 +15,7 @@ import (
 // computeModeTimeout bounds a call about a compute mode.
 const computeModeTimeout = 30 * time.Second
 
-// ComputeModer reads and sets the compute mode of a GPU by its name; *[nvidia.Actions] is one.
+// ComputeModer reads and sets the compute mode of a GPU by its name; NVIDIA's vendor is one.
 type ComputeModer interface {
 	ComputeMode(gpu.UUID) (string, error)
 	SetComputeMode(id gpu.UUID, mode string) error

@@ -15,13 +15,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdiedits"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 )
@@ -39,6 +41,8 @@ type Machine struct {
 	MakeNodes []string
 	// Simulated is the simulator's directory; empty for a real driver.
 	Simulated string
+	// Extra are vendors that the program adds to those that Berth knows.
+	Extra []hardware.Vendor
 }
 
 // Open finds the hardware: simulated when simDir is not empty. It does not call the driver.
@@ -88,15 +92,49 @@ func openSimulated(dir, self string, config *v1alpha1.AgentConfig) (Machine, err
 	}, nil
 }
 
-// Adapter returns the source of the inventory. It calls replaced, which may be nil, with the path of a library file that a
-// new process would open instead of the one that this process has.
-func (m Machine) Adapter(log *slog.Logger, replaced func(file string)) *nvidia.Adapter {
-	return nvidia.New(nvidia.Deps{Library: m.Library, Roots: m.Roots, MakeNodes: m.MakeNodes, LibraryReplaced: replaced, Log: log})
+// VendorDeps are what the vendors of a Machine need besides it.
+type VendorDeps struct {
+	// LibraryReplaced is as in [hardware.Deps].
+	LibraryReplaced func(file string)
+	SampleInterval  time.Duration
+	Log             *slog.Logger
 }
 
-// Actions returns what changes the hardware through NVML.
-func (m Machine) Actions(log *slog.Logger) *nvidia.Actions {
-	return nvidia.NewActions(nvidia.Deps{Library: m.Library, Roots: m.Roots, Log: log})
+// Vendors opens the vendors of the machine, those in Extra last.
+func (m Machine) Vendors(deps VendorDeps) []hardware.Vendor {
+	vendors := hardware.Open(hardware.Deps{
+		Roots: m.Roots, Library: m.Library, SMI: m.SMI, MakeNodes: m.MakeNodes,
+		LibraryReplaced: deps.LibraryReplaced, SampleInterval: deps.SampleInterval, Log: deps.Log,
+	})
+	return append(vendors, m.Extra...)
+}
+
+// OtherVendors returns the resources of the vendors in Extra, by name.
+func (m Machine) OtherVendors() map[string]string {
+	resources := map[string]string{}
+	for _, v := range m.Extra {
+		traits := v.Traits()
+		resources[traits.Name] = traits.ResourcePrefix + "/gpu"
+	}
+	return resources
+}
+
+// Traits returns the names of all vendors.
+func (m Machine) Traits() []gpu.Traits {
+	all := []gpu.Traits{nvidia.Traits()}
+	for _, v := range m.Extra {
+		all = append(all, v.Traits())
+	}
+	return all
+}
+
+// Plain returns the names of the vendors in Extra: they have no CDI edits.
+func (m Machine) Plain() map[string]bool {
+	names := map[string]bool{}
+	for _, v := range m.Extra {
+		names[v.Traits().Name] = true
+	}
+	return names
 }
 
 // CDIEdits returns what containers get besides device nodes, with the installed hook program; "" for none.
@@ -104,9 +142,4 @@ func (m Machine) CDIEdits(hook string, log *slog.Logger) *cdiedits.Source {
 	return cdiedits.New(cdiedits.Deps{
 		DriverRoot: m.CDI.Driver, DevRoot: m.CDI.Dev, HostRoot: m.CDI.Host, Library: m.Library, HookPath: hook, Log: log,
 	})
-}
-
-// NVIDIASMI returns what changes the hardware through nvidia-smi.
-func (m Machine) NVIDIASMI(log *slog.Logger) *smi.SMI {
-	return smi.New(smi.Deps{Program: m.SMI, DriverRoot: m.Roots.Driver, Log: log})
 }

@@ -62,7 +62,7 @@ func TestOpenSimulated(t *testing.T) {
 			t.Errorf("%s is not below %s", root, dir)
 		}
 	}
-	snapshot, err := machine.Adapter(slog.New(slog.DiscardHandler), nil).Scan(t.Context())
+	snapshot, err := machine.Vendors(VendorDeps{Log: slog.New(slog.DiscardHandler)})[0].Scan(t.Context())
 	if err != nil || len(snapshot.GPUs) != 4 {
 		t.Errorf("a scan finds %d GPUs and returns %v", len(snapshot.GPUs), err)
 	}

@@ -6,16 +6,26 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia/smi"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
+// MIGDriver is a vendor whose GPUs have MIG.
+type MIGDriver interface {
+	SetMIGMode(id gpu.UUID, on bool) (pendingReset bool, err error)
+	CreateMIG(id gpu.UUID, profile string, start int) (gi int, err error)
+	DestroyMIG(id gpu.UUID, gi int) error
+	RemoveEmptyMIG(id gpu.UUID, gi int) error
+	// MIGChanged makes the next scan read the MIG devices of a GPU again.
+	MIGChanged(id gpu.UUID)
+	// Suspend closes the driver until resume is called.
+	Suspend(ctx context.Context) (resume func(), err error)
+	ResetGPUs(ctx context.Context, ids []gpu.UUID) error
+	Touch(ctx context.Context) error
+}
+
 // MIGDeps are what MIG changes hardware with.
 type MIGDeps struct {
-	Actions *nvidia.Actions
-	Adapter *nvidia.Adapter
-	SMI     *smi.SMI
+	Driver MIGDriver
 	// WereReset is called with GPUs that were reset: they have lost their settings.
 	WereReset func([]gpu.UUID)
 	// Report reports a reset to the inventory.
@@ -34,36 +44,36 @@ func NewMIG(deps MIGDeps) MIG { return MIG{deps} }
 
 // SetMIGMode implements migapply.Hardware.
 func (m MIG) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (bool, error) {
-	defer m.deps.Adapter.MIGChanged(id)
-	return m.deps.Actions.SetMIGMode(id, on)
+	defer m.deps.Driver.MIGChanged(id)
+	return m.deps.Driver.SetMIGMode(id, on)
 }
 
 // CreateMIG implements migapply.Hardware.
 func (m MIG) CreateMIG(_ context.Context, id gpu.UUID, profile string, start int) error {
-	defer m.deps.Adapter.MIGChanged(id)
-	_, err := m.deps.Actions.CreateMIG(id, profile, start)
+	defer m.deps.Driver.MIGChanged(id)
+	_, err := m.deps.Driver.CreateMIG(id, profile, start)
 	return err
 }
 
 // DestroyMIG implements migapply.Hardware.
 func (m MIG) DestroyMIG(_ context.Context, id gpu.UUID, gi int) error {
-	defer m.deps.Adapter.MIGChanged(id)
-	return m.deps.Actions.DestroyMIG(id, gi)
+	defer m.deps.Driver.MIGChanged(id)
+	return m.deps.Driver.DestroyMIG(id, gi)
 }
 
 // RemoveEmptyMIG implements migapply.Hardware.
 func (m MIG) RemoveEmptyMIG(_ context.Context, id gpu.UUID, gi int) error {
-	return m.deps.Actions.RemoveEmptyMIG(id, gi)
+	return m.deps.Driver.RemoveEmptyMIG(id, gi)
 }
 
 // Reset implements migapply.Hardware. A GPU can be reset only while no process has it open, this agent's own scans
 // included. The inventory gets the event once it may scan again.
 func (m MIG) Reset(ctx context.Context, ids []gpu.UUID) error {
-	resume, err := m.deps.Adapter.Suspend(ctx)
+	resume, err := m.deps.Driver.Suspend(ctx)
 	if err != nil {
 		return fmt.Errorf("reset GPUs: %w", err)
 	}
-	err = m.deps.SMI.ResetGPUs(ctx, ids)
+	err = m.deps.Driver.ResetGPUs(ctx, ids)
 	m.deps.WereReset(ids)
 	resume()
 	if err != nil {
@@ -78,4 +88,4 @@ func (m MIG) Reset(ctx context.Context, ids []gpu.UUID) error {
 }
 
 // Touch implements migapply.Hardware.
-func (m MIG) Touch(ctx context.Context) error { return m.deps.SMI.Touch(ctx) }
+func (m MIG) Touch(ctx context.Context) error { return m.deps.Driver.Touch(ctx) }

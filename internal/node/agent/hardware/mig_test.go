@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
@@ -39,14 +40,17 @@ func TestMIG(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	adapter := machine.Adapter(log, nil)
+	adapter, _ := hardware.Find[interface {
+		hardware.Vendor
+		MIGDriver
+	}](machine.Vendors(VendorDeps{Log: log}))
 	var reset []gpu.UUID
 	var events []gpu.Event
 	lost := errors.New("the inventory has stopped")
 	var report error
 	now := time.Unix(100, 0)
 	mig := NewMIG(MIGDeps{
-		Actions: machine.Actions(log), Adapter: adapter, SMI: machine.NVIDIASMI(log),
+		Driver:    adapter,
 		WereReset: func(ids []gpu.UUID) { reset = append(reset, ids...) },
 		Report:    func(_ context.Context, e gpu.Event) error { events = append(events, e); return report },
 		Now:       func() time.Time { return now },

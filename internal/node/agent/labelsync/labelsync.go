@@ -110,7 +110,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 
 // compute passes the labels to their publisher, unless the last ones are kept.
 func (s *Syncer) compute() {
-	snapshot, facts := s.deps.Hardware(), s.deps.Facts()
+	snapshot, facts := s.deps.Hardware().Of(gpu.NVIDIA), s.deps.Facts()
 	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.DriverPresent() {
 		return
 	}

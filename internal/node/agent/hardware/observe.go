@@ -1,0 +1,33 @@
+package hardware
+
+import (
+	"context"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware"
+)
+
+// Observed is a vendor whose events are seen by a function first.
+type Observed struct {
+	hardware.Vendor
+	observe func(gpu.Event)
+}
+
+// Observe returns a vendor that calls observe with each event before the event is handed on. observe must not block.
+func Observe(v hardware.Vendor, observe func(gpu.Event)) Observed { return Observed{v, observe} }
+
+// Watch implements [hardware.Vendor].
+func (o Observed) Watch(ctx context.Context, emit func(gpu.Event)) error {
+	return o.Vendor.Watch(ctx, func(event gpu.Event) {
+		o.observe(event)
+		emit(event)
+	})
+}
+
+// Doing returns the call that the running scan is in, and its GPU, where the vendor knows it.
+func (o Observed) Doing() (id gpu.UUID, call string) {
+	if v, ok := o.Vendor.(interface{ Doing() (gpu.UUID, string) }); ok {
+		return v.Doing()
+	}
+	return "", ""
+}
