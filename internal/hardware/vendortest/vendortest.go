@@ -64,19 +64,38 @@ func mustScan(t *testing.T, m Machine) gpu.Snapshot {
 	return snapshot
 }
 
+// scan checks that a scan is complete and consistent, and that the same machine is read the same again.
 func scan(t *testing.T, m Machine) {
 	s, traits := mustScan(t, m), m.Vendor.Traits()
 	if len(s.GPUs) != m.GPUs || len(s.Faults) > 0 {
 		t.Fatalf("%d GPUs and the faults %v, want %d and none", len(s.GPUs), s.Faults, m.GPUs)
 	}
 	if len(s.Vendors) != 1 || s.Vendors[0].Name != traits.Name || !s.Vendors[0].Driver.Present() || !s.Vendors[0].Scanned {
-		t.Errorf("the vendors are %+v", s.Vendors)
+		t.Fatalf("the vendors are %+v", s.Vendors)
 	}
-	nodes := slices.Clone(s.Vendors[0].Shared)
+	checkGPUs(t, &s)
+	checkNodes(t, &s, traits)
+	checkTopology(t, &s)
+	again := mustScan(t, m)
+	for i := range s.GPUs {
+		s.GPUs[i].Life, again.GPUs[i].Life = gpu.Life{}, gpu.Life{}
+	}
+	if !reflect.DeepEqual(s, again) {
+		t.Errorf("a second scan of the same machine differs:\n%+v\n%+v", s, again)
+	}
+}
+
+// checkGPUs checks that each GPU has an identity, the vendor's driver, a device node and no fault.
+func checkGPUs(t *testing.T, s *gpu.Snapshot) {
+	t.Helper()
+	vendor := s.Vendors[0]
 	seen := map[gpu.UUID]bool{}
 	for i, g := range s.GPUs {
-		if g.UUID == "" || seen[g.UUID] || g.Index != i || g.Vendor != traits.Name || g.Driver != s.Vendors[0].Driver || g.Product == "" || g.MemoryBytes == 0 {
+		if g.UUID == "" || seen[g.UUID] || g.Index != i || g.Product == "" || g.MemoryBytes == 0 {
 			t.Errorf("GPU %d is %+v", i, g)
+		}
+		if g.Vendor != vendor.Name || g.Driver != vendor.Driver {
+			t.Errorf("GPU %d is of %s with the driver %+v, want %s with %+v", i, g.Vendor, g.Driver, vendor.Name, vendor.Driver)
 		}
 		if g.Health.State != "" || len(g.Health.Causes) > 0 {
 			t.Errorf("GPU %d is not healthy: %+v", i, g.Health)
@@ -85,6 +104,14 @@ func scan(t *testing.T, m Machine) {
 			t.Errorf("GPU %d has no device node", i)
 		}
 		seen[g.UUID] = true
+	}
+}
+
+// checkNodes checks that all device nodes are the vendor's.
+func checkNodes(t *testing.T, s *gpu.Snapshot, traits gpu.Traits) {
+	t.Helper()
+	nodes := slices.Clone(s.Vendors[0].Shared)
+	for _, g := range s.GPUs {
 		nodes = append(nodes, g.Nodes...)
 	}
 	for _, node := range nodes {
@@ -93,8 +120,13 @@ func scan(t *testing.T, m Machine) {
 			t.Errorf("%s is no device node of %s", node.Path, traits.Title)
 		}
 	}
+}
+
+// checkTopology checks that the links are symmetric and that no GPU has one to itself.
+func checkTopology(t *testing.T, s *gpu.Snapshot) {
+	t.Helper()
 	if len(s.Topology) != len(s.GPUs) {
-		t.Fatalf("the topology has %d rows", len(s.Topology))
+		t.Fatalf("the topology has %d rows for %d GPUs", len(s.Topology), len(s.GPUs))
 	}
 	for i := range s.Topology {
 		for j := range s.Topology {
@@ -102,13 +134,6 @@ func scan(t *testing.T, m Machine) {
 				t.Errorf("the link of %d and %d is %+v and back %+v", i, j, s.Topology[i][j], s.Topology[j][i])
 			}
 		}
-	}
-	again := mustScan(t, m)
-	for i := range s.GPUs {
-		s.GPUs[i].Life, again.GPUs[i].Life = gpu.Life{}, gpu.Life{}
-	}
-	if !reflect.DeepEqual(s, again) {
-		t.Errorf("a second scan of the same machine differs:\n%+v\n%+v", s, again)
 	}
 }
 

@@ -92,17 +92,23 @@ func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateRespo
 		response.Envs[name] = value
 	}
 	if w.strategy.PassDeviceSpecs || v.plain {
-		response.Devices = slices.Clone(v.control)
-		for _, d := range distinct {
-			for _, spec := range d.specs {
-				// Two MIG devices of a GPU share the GPU's own node.
-				if !slices.ContainsFunc(response.Devices, func(s *pluginapi.DeviceSpec) bool { return s.ContainerPath == spec.ContainerPath }) {
-					response.Devices = append(response.Devices, spec)
-				}
+		response.Devices = v.deviceSpecs(distinct)
+	}
+	return response
+}
+
+// deviceSpecs returns the device nodes of an answer: the vendor's shared ones, then those of the devices, each once.
+func (v *view) deviceSpecs(devices []*device) []*pluginapi.DeviceSpec {
+	specs := slices.Clone(v.control)
+	for _, d := range devices {
+		for _, spec := range d.specs {
+			// Two MIG devices of a GPU share the GPU's own node.
+			if !slices.ContainsFunc(specs, func(s *pluginapi.DeviceSpec) bool { return s.ContainerPath == spec.ContainerPath }) {
+				specs = append(specs, spec)
 			}
 		}
 	}
-	return response
+	return specs
 }
 
 // strategyOf returns how the devices of a view are named to the container's runtime; nothing for device nodes alone.

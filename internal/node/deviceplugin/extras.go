@@ -35,7 +35,6 @@ func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, device
 		}
 		response.Envs[name] = value
 	}
-	features, variables := &v.features, &v.traits.Features
 	for _, d := range devices {
 		for name, value := range d.Injection.Envs {
 			set(name, value)
@@ -44,14 +43,14 @@ func (w *viewer) addExtras(response *pluginapi.ContainerAllocateResponse, device
 			response.Mounts = append(response.Mounts, &pluginapi.Mount{HostPath: mount.HostPath, ContainerPath: mount.ContainerPath})
 		}
 	}
-	if features.GDS && variables.GDS != "" {
-		set(variables.GDS, enabled)
-	}
-	if features.GDRCopy && variables.GDRCopy != "" {
-		set(variables.GDRCopy, enabled)
-	}
-	if features.MOFED && variables.MOFED != "" {
-		set(variables.MOFED, enabled)
+	features, variables := &v.features, &v.traits.Features
+	for _, feature := range []struct {
+		on       bool
+		variable string
+	}{{features.GDS, variables.GDS}, {features.GDRCopy, variables.GDRCopy}, {features.MOFED, variables.MOFED}} {
+		if feature.on && feature.variable != "" {
+			set(feature.variable, enabled)
+		}
 	}
 	if len(features.IMEXChannels) == 0 || variables.IMEXChannels == "" {
 		return

@@ -204,8 +204,7 @@ func (p *picture) hung(id gpu.UUID, call string, deadline time.Duration, now tim
 // failed records that a scan came back with an error; the last scan stays in force.
 func (p *picture) failed(err error, now time.Time) {
 	code := "SCAN_FAILED"
-	var refused *refusal
-	if errors.As(err, &refused) {
+	if _, ok := errors.AsType[*refusal](err); ok {
 		code = codeRefused
 	}
 	p.failure = &gpu.Cause{Code: code, Message: err.Error() + "; what is shown is from before"}

@@ -225,8 +225,7 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 			result.err = &refusal{why}
 		}
 	}
-	var panicked *crash
-	if errors.As(result.err, &panicked) {
+	if panicked, ok := errors.AsType[*crash](result.err); ok {
 		l.withdraw("Scan", panicked)
 		return
 	}
@@ -325,8 +324,7 @@ func (l *loop) startWatch(ctx context.Context) {
 
 func (l *loop) watchReturned(err error) {
 	l.watch.running, l.watch.resting = false, true
-	var panicked *crash
-	if errors.As(err, &panicked) {
+	if panicked, ok := errors.AsType[*crash](err); ok {
 		l.withdraw("Watch", panicked)
 		return
 	}

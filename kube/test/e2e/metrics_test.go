@@ -211,7 +211,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	})
 }
 
-// inNode runs one of Berth's programs on the node, with the node itself.
+// inNode runs one of Berth's programs on the node, with the node's own files and sockets.
 func (r *rig) inNode(t testing.TB, code int, program string, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer

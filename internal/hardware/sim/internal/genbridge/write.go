@@ -128,23 +128,15 @@ func shape(f function, name string, method reflect.Type) string {
 		checks = append(checks, fmt.Sprintf("on, ret := handleOf[nvml.%s](c, 0)\nif ret != nvml.SUCCESS {\nreturn ret\n}\n", kind))
 		target, at = "on", 1
 	}
-	for i := range method.NumIn() {
+	for in := range method.Ins() {
 		if at >= len(params) {
 			return ""
 		}
-		p, in := params[at], method.In(i)
-		switch {
-		case p.base == "char" && p.stars == 1 && p.read && in.Kind() == reflect.String:
-			checks = append(checks, present(at))
-			args = append(args, fmt.Sprintf("c.text(%d)", at))
-		case p.stars == 0 && handle(p.base) != "" && in.String() == "nvml."+handle(p.base):
-			checks = append(checks, fmt.Sprintf("h%d, ret := handleOf[%s](c, %d)\nif ret != nvml.SUCCESS {\nreturn ret\n}\n", at, in, at))
-			args = append(args, fmt.Sprintf("h%d", at))
-		case p.stars == 0 && !p.pointer() && isNumber(in):
-			args = append(args, fmt.Sprintf("%s(c.number(%d))", in, at))
-		default:
+		check, arg := argument(params[at], at, in)
+		if arg == "" {
 			return ""
 		}
+		checks, args = append(checks, check), append(args, arg)
 		at++
 	}
 	last := method.NumOut() - 1
@@ -174,8 +166,31 @@ func shape(f function, name string, method reflect.Type) string {
 		strings.Join(results, ", "), call, strings.Join(stores, ""))
 }
 
+// argument writes how a parameter becomes an argument of the Go method, and what is checked before; arg is empty when the
+// two do not match.
+func argument(p param, at int, in reflect.Type) (check, arg string) {
+	switch {
+	case p.base == "char" && p.stars == 1 && p.read && in.Kind() == reflect.String:
+		return present(at), fmt.Sprintf("c.text(%d)", at)
+	case p.stars == 0 && handle(p.base) != "" && in.String() == "nvml."+handle(p.base):
+		return fmt.Sprintf("h%d, ret := handleOf[%s](c, %d)\nif ret != nvml.SUCCESS {\nreturn ret\n}\n", at, in, at), fmt.Sprintf("h%d", at)
+	case p.stars == 0 && !p.pointer() && isNumber(in):
+		return "", fmt.Sprintf("%s(c.number(%d))", in, at)
+	}
+	return "", ""
+}
+
 func isNumber(t reflect.Type) bool {
 	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64
+}
+
+// text is result for a text: its size is the next parameter, if that is a number.
+func text(params []param, at int, value string) (check, store string, used int) {
+	size, used := "fixedText", 1
+	if len(params) > 1 && params[1].stars == 0 && params[1].base == "unsigned int" {
+		size, used = fmt.Sprintf("c.number(%d)", at+1), 2
+	}
+	return present(at), fmt.Sprintf("if ret := c.putText(%d, %s, %s); ret != nvml.SUCCESS {\nreturn ret\n}\n", at, value, size), used
 }
 
 func present(at int) string {
@@ -187,10 +202,7 @@ func result(params []param, at int, value string, of reflect.Type) (check, store
 	base := params[0].base
 	switch {
 	case base == "char" && of.Kind() == reflect.String:
-		if len(params) > 1 && params[1].stars == 0 && params[1].base == "unsigned int" {
-			return present(at), fmt.Sprintf("if ret := c.putText(%d, %s, c.number(%d)); ret != nvml.SUCCESS {\nreturn ret\n}\n", at, value, at+1), 2
-		}
-		return present(at), fmt.Sprintf("if ret := c.putText(%d, %s, fixedText); ret != nvml.SUCCESS {\nreturn ret\n}\n", at, value), 1
+		return text(params, at, value)
 	case handle(base) != "" && of.String() == "nvml."+handle(base):
 		return present(at), fmt.Sprintf("c.putHandle(%d, %s)\n", at, value), 1
 	case of.Kind() == reflect.Bool:
