@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,6 +57,10 @@ func countWork(b *bench) *work {
 // specWrites counts the writes of the CDI spec until the test ends.
 func (w *work) specWrites() {
 	dir := filepath.Join(w.b.dir, "cdi")
+	// The agent may not have written its first spec yet.
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.b.t.Fatal(err)
+	}
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		err = watcher.Add(dir)
