@@ -79,7 +79,7 @@ stamp="-X github.com/berth-gpu/berth/internal/core/version.number=$number -X git
 # else, since it is loaded into Go programs; the programs are static, since they run with the machine's file tree as their root.
 build_driver() {
 	local library=internal/hardware/sim/libnvml
-	build . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,--version-script=$PWD/$library/exports.map'"
+	build . libnvidia-ml.so.1 "./$library" -buildmode=c-shared -ldflags="-s -w -extldflags '-Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=$PWD/$library/exports.map'"
 	rm -f "$BIN/libnvidia-ml.so.h"
 	build . berth-sim-tools ./internal/hardware/sim/program -tags=netgo,osusergo -ldflags="-s -w -linkmode external -extldflags '-static -Wl,--no-warnings'"
 }

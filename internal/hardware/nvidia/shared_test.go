@@ -2,12 +2,14 @@ package nvidia_test
 
 import (
 	"context"
+	"debug/elf"
 	"fmt"
 	"go/build"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,6 +95,13 @@ func TestSharedLibraryFromC(t *testing.T) {
 	library, err := filepath.Glob(filepath.Join(m.Root(), "usr/lib/*/libnvidia-ml.so.1"))
 	if err != nil || len(library) != 1 {
 		t.Fatalf("%v, %q", err, library)
+	}
+	// ldconfig, and with it the hook that links the driver's files in a container, goes by the SONAME.
+	file, err := elf.Open(library[0])
+	must(t, err)
+	defer func() { _ = file.Close() }()
+	if soname, err := file.DynString(elf.DT_SONAME); err != nil || !slices.Equal(soname, []string{"libnvidia-ml.so.1"}) {
+		t.Errorf("SONAME %q, %v; want libnvidia-ml.so.1", soname, err)
 	}
 	nvml, err := build.Import("github.com/NVIDIA/go-nvml/pkg/nvml", ".", build.FindOnly)
 	must(t, err)
