@@ -1,7 +1,8 @@
 // Package gpunodesync computes the node's GPUNode object from inventory, ledger, the use in force, configuration,
 // conditions and problems, and passes it to the publisher, which writes it.
 //
-// What wakes it: a change of any of these; of the configuration when the use in force follows it. Changes within 50 ms, which mostly have one cause, are computed once.
+// What wakes it: a change of any of these; of the configuration when the use in force follows it. Changes within 50 ms,
+// which mostly have one cause, are computed once.
 //
 // What it writes: nothing. It publishes no object before the ledger was compared with the node, since that would show
 // devices in use as free.
