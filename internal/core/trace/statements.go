@@ -220,7 +220,7 @@ func (j *joiner) impliedStatements(pod *podState, c *containerState, said []stat
 	return silent
 }
 
-// mustList reports whether a source that does not list a live container, to which others assign devices, states thereby
+// mustList reports whether a source that does not list a live container, to which others assign devices, states by this
 // that the container has none. Only the kubelet's own sources bind the agent's: an orphan is in the ledger and not in
 // the checkpoint. If several containers of a pod use a device in turn, the agent names only one of them.
 func (j *joiner) mustList(source Source, pod *podState, c *containerState, spoke map[Kind]bool) bool {

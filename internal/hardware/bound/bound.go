@@ -2,7 +2,7 @@
 // hangs or a stat on a network file system.
 //
 // It guarantees that a call runs in a goroutine of its own and that no wait for it outlasts its context. It cannot end a call:
-// one that hangs keeps its goroutine, and whoever starts calls bounds how many of them can hang. The package must not import
+// one that hangs keeps its goroutine, and the caller bounds how many calls can hang. The package must not import
 // anything but the standard library.
 package bound
 

@@ -146,7 +146,7 @@ func installFiles(root string, r *release, files Files, number uint64) error {
 	return nil
 }
 
-// withoutSymbols renames symbols in the string table of a library, so that nobody finds them by their names.
+// withoutSymbols renames symbols in the string table of a library, so that they are not found by their names.
 func withoutSymbols(library []byte, names []string) []byte {
 	library = bytes.Clone(library)
 	for _, name := range names {

@@ -21,7 +21,7 @@ func RootOf(file string) (root string, ok bool) {
 	}
 }
 
-// NoMachine is a library that nobody has initialised: every call returns ERROR_UNINITIALIZED.
+// NoMachine is a library that was not initialised: every call returns ERROR_UNINITIALIZED.
 func NoMachine() nvml.Interface {
 	return &unsupportedLibrary{answer: func(string) nvml.Return { return nvml.ERROR_UNINITIALIZED }}
 }
@@ -41,11 +41,11 @@ func ProfileName(on nvml.Device, id uint32) string {
 	if !ok {
 		return ""
 	}
-	card := &d.lib.machine.hw.GPUs[d.slot]
-	if card.Geometry == nil {
+	g := &d.lib.machine.hw.GPUs[d.slot]
+	if g.Geometry == nil {
 		return ""
 	}
-	if p := giProfile(card, id); p != nil {
+	if p := giProfile(g, id); p != nil {
 		return p.Name
 	}
 	return ""

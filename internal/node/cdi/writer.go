@@ -56,7 +56,7 @@ type Writer struct {
 	// step is called at each step of a write, so that a test can stop the program there.
 	step func(name string)
 
-	rendering chan struct{} // holds a token while a rendering runs, even one that nobody waits for
+	rendering chan struct{} // holds a token while a rendering runs, even one whose caller has given up
 	syncing   chan struct{} // holds a token while Sync or Remove runs
 
 	mu       sync.Mutex

@@ -30,16 +30,16 @@ type source struct {
 	watchErr             chan error
 }
 
-func newSource(cards int) *source {
+func newSource(gpus int) *source {
 	s := &source{events: make(chan gpu.Event), watchErr: make(chan error), release: make(chan struct{})}
-	s.snapshot = nodeOf(cards)
+	s.snapshot = nodeOf(gpus)
 	return s
 }
 
-// nodeOf is a healthy node with so many cards.
-func nodeOf(cards int) gpu.Snapshot {
-	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, Topology: gpu.NewTopology(cards)}
-	for i := range cards {
+// nodeOf is a healthy node with so many gpus.
+func nodeOf(gpus int) gpu.Snapshot {
+	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, Topology: gpu.NewTopology(gpus)}
+	for i := range gpus {
 		s.GPUs = append(s.GPUs, gpu.GPU{UUID: idOf(i), Vendor: gpu.NVIDIA, Index: i, Health: gpu.Health{Recovery: gpu.RecoveryNone}})
 	}
 	return s

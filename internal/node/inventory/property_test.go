@@ -212,20 +212,20 @@ func drawNode(t *rapid.T) gpu.Snapshot {
 	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for n := range 3 {
 		kind := rapid.SampledFrom([]string{"well", "well", "silent", "sick", "needs reset", "gone", "absent"}).Draw(t, "kind")
-		card := gpu.GPU{UUID: idOf(n), Vendor: gpu.NVIDIA, Index: len(s.GPUs), Health: gpu.Health{Recovery: gpu.RecoveryNone}}
+		g := gpu.GPU{UUID: idOf(n), Vendor: gpu.NVIDIA, Index: len(s.GPUs), Health: gpu.Health{Recovery: gpu.RecoveryNone}}
 		switch kind {
 		case "silent":
-			card.Health.Recovery = ""
+			g.Health.Recovery = ""
 		case "sick":
-			card.Health.Causes = []gpu.Cause{{Code: "ECC_DOUBLE_BIT", Message: "errors"}, {Code: "ROW_REMAP_PENDING", Message: "pending"}}
+			g.Health.Causes = []gpu.Cause{{Code: "ECC_DOUBLE_BIT", Message: "errors"}, {Code: "ROW_REMAP_PENDING", Message: "pending"}}
 		case "needs reset":
-			card.Health = gpu.Health{Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{{Code: "RECOVERY_ACTION", Message: "reset"}}}
+			g.Health = gpu.Health{Recovery: gpu.RecoveryGPUReset, Causes: []gpu.Cause{{Code: "RECOVERY_ACTION", Message: "reset"}}}
 		case "gone":
-			card.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "GPU_LOST", Message: "lost"}}}
+			g.Health = gpu.Health{State: gpu.Gone, Causes: []gpu.Cause{{Code: "GPU_LOST", Message: "lost"}}}
 		case "absent":
 			continue
 		}
-		s.GPUs = append(s.GPUs, card)
+		s.GPUs = append(s.GPUs, g)
 	}
 	return s
 }

@@ -319,7 +319,7 @@ func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
 	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node)
 }
 
-// testOrphan: a pod is deleted by force while its process does not end. Nobody counts it any more, and yet its GPUs are
+// testOrphan: a pod is deleted by force while its process does not end. No source lists it any more, and yet its GPUs are
 // not free until the process has ended.
 func testOrphan(t *testing.T, r *rig) {
 	stuck := r.run(t, podWithGPUs("stuck", 2))[0]

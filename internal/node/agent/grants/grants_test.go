@@ -15,7 +15,7 @@ import (
 )
 
 // TestGrantsAreMadeInAdvance: a grant that is taken has a folder and is never taken twice, and Clean removes neither those that
-// nobody has yet nor one that was just taken, however old its folder is.
+// no container has yet nor one that was just taken, however old its folder is.
 func TestGrantsAreMadeInAdvance(t *testing.T) {
 	now := clocktesting.NewFakePassiveClock(time.Now())
 	grants := New(Deps{StateDir: t.TempDir(), Clock: now, Log: slog.New(slog.DiscardHandler)})
@@ -65,7 +65,7 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 	}
 	grants.Clean(nil, nil, now.Now())
 	if left := folders(); left[last] || len(left) != inAdvance-1 {
-		t.Errorf("%d folders are left, want those %d that nobody has", len(left), inAdvance-1)
+		t.Errorf("%d folders are left, want the %d that no container has", len(left), inAdvance-1)
 	}
 }
 

@@ -137,7 +137,7 @@ func TestLookReports(t *testing.T) {
 		{"a damaged checkpoint", func() { w.assignedErr = errors.New("torn") }, true, []string{"CHECKPOINT_UNREADABLE"}},
 		{"no processes", func() { w.assignedErr, w.livingErr = nil, errors.New("no cgroups") }, false, []string{"PROCESSES_UNREADABLE"}},
 		{"no API server", func() { w.livingErr, w.away = nil, true }, false, []string{"PODS_UNKNOWN"}},
-		{"all is well again", func() { w.away = false }, false, nil},
+		{"the API server answers again", func() { w.away = false }, false, nil},
 	}
 	for _, tc := range tests {
 		w.set(tc.do)

@@ -3,7 +3,7 @@
 //
 // It guarantees that nothing is changed on any GPU while the layout of the label is not known; that a GPU whose MIG
 // mode is to change is withheld ([Syncer.Changing]) before the change begins; that the wanted layouts are computed once
-// for each change of the configuration or of the hardware, whoever asks for them; and that the label
+// for each change of the configuration or of the hardware, whichever caller requests them; and that the label
 // nvidia.com/mig.config.state says "pending" before the first change for a new layout and "success" only when every GPU
 // has it.
 //

@@ -14,7 +14,7 @@ const (
 	freshFor = time.Second
 )
 
-// byCgroup says what the pod's cgroup tells of it.
+// byCgroup returns what the pod's cgroup shows about it.
 func (n *Reader) byCgroup(uid string, otherwise ledger.PodState) ledger.PodState {
 	n.mu.Lock()
 	defer n.mu.Unlock()

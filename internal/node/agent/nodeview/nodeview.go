@@ -175,8 +175,8 @@ func ofNode(ids []string, snapshot *gpu.Snapshot) bool {
 		if err != nil {
 			return false
 		}
-		card, _ := snapshot.Device(device)
-		return card != nil
+		g, _ := snapshot.Device(device)
+		return g != nil
 	})
 }
 
@@ -187,10 +187,10 @@ func keyOf(id string, snapshot *gpu.Snapshot) (gpu.DeviceKey, bool) {
 	if err != nil {
 		return gpu.DeviceKey{}, false
 	}
-	card, mig := snapshot.Device(device)
+	g, mig := snapshot.Device(device)
 	switch {
 	case mig != nil:
-		return gpu.DeviceKey{GPU: card.UUID, MIG: device, Share: share}, true
+		return gpu.DeviceKey{GPU: g.UUID, MIG: device, Share: share}, true
 	case device.IsMIG():
 		return gpu.DeviceKey{}, false
 	}
