@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,6 +66,7 @@ var rules = []rule{
 	{packages: "internal/hardware/sim/internal/genbridge", berth: none},
 	{packages: "internal/hardware/sim/libnvml", berth: []string{"internal/hardware/sim"}},
 	{packages: "internal/hardware/sim/program", berth: []string{"internal/hardware/sim", "internal/hardware/sim/tools"}},
+	{packages: "internal/hardware/sim/simtest", berth: []string{"internal/hardware/sim", "internal/hardware/sim/tools"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.
@@ -120,7 +122,7 @@ var wiring = map[string][]string{
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
-	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/node/agent/hardware", "internal/cli/", "kube/"},
+	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/cli/", "kube/"},
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
@@ -307,6 +309,32 @@ func TestProgramsLinkNoStub(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNoSimulatorInTheAgent: the agent that is tested end to end is the one that ships. It opens simulated hardware as it opens real
+// hardware, and has no code of the simulator.
+func TestNoSimulatorInTheAgent(t *testing.T) {
+	const simulator = berth + "internal/hardware/sim"
+	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/berth-agent")
+	packages.Visit(loaded, nil, func(p *packages.Package) {
+		if below(p.PkgPath, []string{simulator + "/"}) {
+			t.Errorf("berth-agent imports %s", p.PkgPath)
+		}
+	})
+	if testing.Short() {
+		t.Skip("links berth-agent")
+	}
+	program := filepath.Join(t.TempDir(), "berth-agent")
+	if out, err := exec.Command("go", "build", "-o", program, "./cmd/berth-agent").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	symbols, err := exec.Command("go", "tool", "nm", program).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(symbols); strings.Contains(text, simulator) || !strings.Contains(text, berth+"internal/hardware/nvidia.OpenLibrary") {
+		t.Errorf("the symbols of berth-agent have %s, or not the function that opens the library", simulator)
+	}
 }
 
 // goFiles lists the Go files of both modules.

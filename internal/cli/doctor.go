@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/cli/term"
 	"github.com/berth-gpu/berth/internal/core/problem"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,12 +117,12 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 		deps.API = nodeReader{api, api.Client}
 	}
 	if from.sim != "" {
-		machine, err := sim.Open(from.sim)
+		roots, err := nvidia.RootsBelow(from.sim)
 		if err != nil {
 			return nil, cannot(&hintError{fmt.Errorf("open simulated hardware %s: %w", from.sim, err),
 				"fix: berth sim create " + from.sim + " --profile a100x8-40g"})
 		}
-		deps.DriverRoot, deps.Proc, deps.Simulated = machine.Root(), filepath.Join(machine.Root(), "proc"), true
+		deps.DriverRoot, deps.Proc, deps.Simulated = roots.Driver, roots.Proc, true
 	}
 	return doctor.Run(ctx, deps), nil
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/rogpeppe/go-internal/testscript"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -23,13 +25,24 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
+// openInProcess is NVML of the simulated machine with that root.
+func openInProcess(root string) nvml.Interface {
+	machine, err := sim.OpenRoot(root)
+	if err != nil {
+		return nvidia.OpenLibrary(root)
+	}
+	return machine.NVML()
+}
+
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"berth": func() {
 			deps := Deps{
 				Out: os.Stdout, Err: os.Stderr, Name: "berth",
 				// The machine that runs the tests may itself be a node of a cluster.
-				KubeletDir:      filepath.Join(os.Getenv("WORK"), "no-kubelet"),
+				KubeletDir: filepath.Join(os.Getenv("WORK"), "no-kubelet"),
+				// NVML in this process: no library has to be built.
+				OpenLibrary:     openInProcess,
 				SimulatedDriver: func() (sim.Files, error) { return sim.Files{}, nil },
 			}
 			os.Exit(Run(context.Background(), deps, os.Args[1:]))

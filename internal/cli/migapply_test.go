@@ -479,7 +479,7 @@ func TestMIGExitCodes(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			deps := Deps{Out: &out, Err: &out, Name: "berth", KubeletDir: filepath.Join(dir, "no-kubelet")}
+			deps := Deps{Out: &out, Err: &out, Name: "berth", KubeletDir: filepath.Join(dir, "no-kubelet"), OpenLibrary: openInProcess}
 			if got := Run(t.Context(), deps, append([]string{"mig"}, test.args...)); got != test.want {
 				t.Errorf("exit code %d, want %d:\n%s", got, test.want, out.String())
 			}

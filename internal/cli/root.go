@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
 	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -20,6 +21,8 @@ type Deps struct {
 	// KubeletDir is the state directory of this machine's kubelet; empty means /var/lib/kubelet. The machine is a node
 	// if the directory exists.
 	KubeletDir string
+	// OpenLibrary opens NVML below a driver root; nil means the libnvidia-ml.so.1 that is there.
+	OpenLibrary func(driverRoot string) nvml.Interface
 	// SimulatedDriver finds the driver that a simulated machine gets; nil means the one that was built beside this program.
 	SimulatedDriver func() (sim.Files, error)
 }

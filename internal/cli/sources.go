@@ -11,10 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/dynamic"
@@ -38,6 +38,7 @@ type sources struct {
 	// agentNamespace is the namespace of the agent's pods.
 	agentNamespace string
 	flags          *pflag.FlagSet
+	openLibrary    func(driverRoot string) nvml.Interface
 }
 
 // localFlags lists the flags that select this node's own sources.
@@ -54,6 +55,9 @@ func (s *sources) hardwareAlone() bool {
 
 func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	s.bindKube(flags)
+	if s.openLibrary = deps.OpenLibrary; s.openLibrary == nil {
+		s.openLibrary = nvidia.OpenLibrary
+	}
 	flags.BoolVar(&s.nodeLocal, "node-local", false, "read only this node's files and sockets, without an API server")
 	flags.StringVar(&s.hostRoot, "host-root", "/",
 		"where the node's root file system is mounted; the defaults of the other paths are below it")
@@ -166,30 +170,22 @@ func (s *sources) onNode() bool {
 	return err == nil || errors.Is(err, fs.ErrPermission)
 }
 
-// hardware sets what to scan: the simulator's directory, or the NVIDIA driver.
+// hardware sets what to scan: the NVIDIA driver, or that of a simulated machine.
 func (s *sources) hardware(places *evidence.Places) error {
-	log := slog.New(slog.DiscardHandler)
-	if s.sim == "" {
-		roots := nvidia.Roots{Driver: s.driver, Dev: s.driver, Proc: places.Proc, Sys: "/sys"}
-		places.Hardware = nvidia.New(nvidia.Deps{Library: nvidia.OpenLibrary(s.driver), Roots: roots, Log: log})
-		places.HardwareName = "libnvidia-ml.so.1"
-		return nil
+	roots := nvidia.Roots{Driver: s.driver, Dev: s.driver, Proc: places.Proc, Sys: "/sys"}
+	places.HardwareName = "libnvidia-ml.so.1"
+	if s.sim != "" {
+		dir, err := filepath.Abs(s.sim)
+		if err != nil {
+			return fmt.Errorf("open simulated hardware: %w", err)
+		}
+		if roots, err = nvidia.RootsBelow(dir); err != nil {
+			return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err),
+				"fix: berth sim create " + s.sim + " --profile a100x8-40g"}
+		}
+		places.HardwareName, places.Simulated = "simulator "+s.sim, dir
 	}
-	dir, err := filepath.Abs(s.sim)
-	if err != nil {
-		return fmt.Errorf("open simulated hardware: %w", err)
-	}
-	machine, err := sim.Open(dir)
-	if err != nil {
-		return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err),
-			"fix: berth sim create " + s.sim + " --profile a100x8-40g"}
-	}
-	root := machine.Root()
-	places.Hardware = nvidia.New(nvidia.Deps{
-		Library: machine.NVML(), Log: log,
-		Roots: nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
-	})
-	places.HardwareName, places.Simulated = "simulator "+s.sim, dir
+	places.Hardware = nvidia.New(nvidia.Deps{Library: s.openLibrary(roots.Driver), Roots: roots, Log: slog.New(slog.DiscardHandler)})
 	return nil
 }
 

@@ -87,7 +87,8 @@ func (l *library) Init() nvml.Return {
 		for _, file := range libraryFiles(l.root) {
 			candidate := nvml.New(nvml.WithLibraryPath(file))
 			pin := dl.New(file, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
-			if pin.Open() == nil {
+			// go-nvml ends the process on a call of a function that a library lacks, so one without the first is no library.
+			if pin.Open() == nil && pin.Lookup("nvmlInit_v2") == nil {
 				l.Interface, l.found = candidate, true
 				l.opened, _ = identifyLibrary(l.root)
 				break

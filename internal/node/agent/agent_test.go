@@ -24,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/serve"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -136,6 +137,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	machine.Library, machine.SMI, machine.MPSControl = b.machine.NVML(), simtest.SMI(b.machine), simtest.MPSControl(b.machine)
 	wiring.Config, wiring.Hardware = watcher, machine
 	agent, err = New(wiring)
 	if err != nil {

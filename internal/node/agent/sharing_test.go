@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/agent/timeslice"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
@@ -23,15 +24,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
-// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+// TestMain lets this binary stand in for the driver's programs.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == hardware.SimulatedCommand {
-		code, err := hardware.RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
-		if err != nil {
-			panic(err)
-		}
-		os.Exit(code)
-	}
+	simtest.Main()
 	os.Exit(m.Run())
 }
 
@@ -184,13 +179,9 @@ func (b *bench) supervise() (stop func()) {
 // superviseAt is supervise with another socket than the agent's.
 func (b *bench) superviseAt(socket string) (stop func()) {
 	b.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		b.t.Fatal(err)
-	}
 	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
 	supervisor, err := mps.New(mps.Deps{
-		Root: filepath.Join(b.dir, "mps"), Socket: socket, Program: []string{self, hardware.SimulatedCommand, "nvidia-cuda-mps-control", b.machine.Dir()},
+		Root: filepath.Join(b.dir, "mps"), Socket: socket, Program: simtest.MPSControl(b.machine),
 		ComputeMode: hardware.NewComputeModes(actions), Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)),
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +41,9 @@ func ExecRooted(args []string) error {
 		if dir == "" {
 			continue
 		}
+		if err := makeBelow(root, dir); err != nil {
+			return fmt.Errorf("start %s: make %s below %s, where it is shown to it: %w", name, dir, root, err)
+		}
 		if err := unix.Mount(dir, filepath.Join(root, dir), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("start %s: bind %s below %s: %w (the directory must be there on the host too: mount it in this container at the host's path)",
 				name, dir, root, err)
@@ -55,6 +59,16 @@ func ExecRooted(args []string) error {
 		return fmt.Errorf("start %s: exec %s below %s: %w", name, program, root, err)
 	}
 	return nil
+}
+
+// makeBelow makes a directory below a root unless it is there.
+func makeBelow(root, dir string) error {
+	below, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer below.Close()
+	return below.MkdirAll(strings.TrimPrefix(filepath.Clean(dir), "/"), 0o755)
 }
 
 // findBelow returns the path of a program relative to its root.

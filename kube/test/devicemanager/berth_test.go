@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
@@ -39,20 +40,21 @@ func berthNode(t testing.TB, how delays, before func(ctx context.Context, resour
 	n.before = before
 	n.runtime = newRuntime(t, filepath.Join(n.dir, "containerd"))
 	n.startKubelet()
-	if _, err := sim.Create(filepath.Join(n.dir, "sim"), "a100x8-40g"); err != nil {
+	machine, err := sim.Create(filepath.Join(n.dir, "sim"), "a100x8-40g")
+	if err != nil {
 		t.Fatal(err)
 	}
 	api, err := dynamic.NewForConfig(&rest.Config{Host: n.cluster.serve(t), QPS: 1000, Burst: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.startAgent(api)
+	n.startAgent(api, machine)
 	n.awaitDevices(gpuResource, 8)
 	return n
 }
 
 // startAgent starts an agent that ends with the test.
-func (n *node) startAgent(api dynamic.Interface) {
+func (n *node) startAgent(api dynamic.Interface, simulated *sim.Machine) {
 	n.t.Helper()
 	watcher, err := configwatch.Open(configwatch.Deps{Override: func(c *v1alpha1.AgentConfig) {
 		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
@@ -68,6 +70,7 @@ func (n *node) startAgent(api dynamic.Interface) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	machine.Library, machine.SMI = simulated.NVML(), simtest.SMI(simulated)
 	log, err := os.Create(filepath.Join(n.dir, "agent.log"))
 	if err != nil {
 		n.t.Fatal(err)

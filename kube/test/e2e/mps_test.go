@@ -68,9 +68,18 @@ func (m *mpsRig) isDaemon(pid int) error {
 	if err != nil {
 		return err
 	}
+	// The daemon is the driver's own program, with the driver root as its root.
+	root, err := os.Stat(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return err
+	}
+	driver, err := os.Stat(filepath.Join(m.node.SimDir(), "root"))
+	if err != nil {
+		return err
+	}
 	words, settings := strings.Split(string(argv), "\x00"), strings.Split(string(env), "\x00")
 	switch {
-	case !slices.Contains(words, "nvidia-cuda-mps-control") || !slices.Contains(words, m.node.SimDir()):
+	case filepath.Base(words[0]) != "nvidia-cuda-mps-control" || !os.SameFile(root, driver):
 		return fmt.Errorf("process %d runs %q", pid, words)
 	case !slices.Contains(settings, "CUDA_VISIBLE_DEVICES="+m.uuid):
 		return fmt.Errorf("process %d does not see %s alone: %q", pid, m.uuid, settings)

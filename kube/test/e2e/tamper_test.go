@@ -460,7 +460,7 @@ func (l *lie) inContainer(t testing.TB) map[string]string {
 // outOfNVML is the same machine without the GPU.
 func (l *lie) outOfNVML(t testing.TB) map[string]string {
 	dir := filepath.Join(t.TempDir(), "sim")
-	machine, err := sim.CreateWith(dir, l.State().Profile, sim.Options{Seed: l.node.Name()})
+	machine, err := sim.CreateWith(dir, l.State().Profile, sim.Options{Seed: l.node.Name(), Files: l.simulatedDriver(t)})
 	if err == nil {
 		err = machine.Inject(sim.Fault{GPU: l.from.UUID, Remove: true})
 	}

@@ -83,12 +83,22 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 	}
 }
 
+// simulatedDriver finds the driver that simulated machines get, beside the other programs.
+func (r *rig) simulatedDriver(t testing.TB) sim.Files {
+	t.Helper()
+	files, err := sim.FindFiles(r.State().Bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 // withHardware gives the node another machine until the test ends: its agent looks at another directory. That costs a
 // second, a sandbox of its own ten.
 func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "sim")
-	if _, err := sim.CreateWith(dir, profile, sim.Options{Seed: profile}); err != nil {
+	if _, err := sim.CreateWith(dir, profile, sim.Options{Seed: profile, Files: r.simulatedDriver(t)}); err != nil {
 		t.Fatal(err)
 	}
 	machine := hardware(t, dir)

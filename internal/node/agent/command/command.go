@@ -30,8 +30,22 @@ type Deps struct {
 	Vendors []vendor.Vendor
 }
 
+// opener opens the hardware of this node, as [hardware.Open] does.
+type opener func(simDir string, config *v1alpha1.AgentConfig) (hardware.Machine, error)
+
+// with returns an opener that adds vendors to those that Berth knows.
+func (open opener) with(extra []vendor.Vendor) opener {
+	return func(simDir string, config *v1alpha1.AgentConfig) (hardware.Machine, error) {
+		machine, err := open(simDir, config)
+		machine.Extra = extra
+		return machine, err
+	}
+}
+
 // New returns the command line of berth-agent.
-func New(deps Deps) *cobra.Command {
+func New(deps Deps) *cobra.Command { return newRoot(deps, hardware.Open) }
+
+func newRoot(deps Deps, open opener) *cobra.Command {
 	out, errOut, o := deps.Out, deps.Err, &flags.Flags{}
 	root := &cobra.Command{
 		Use:   "berth-agent",
@@ -73,13 +87,13 @@ what it created, use berth-agent uninstall.`,
 			// A standard error that no process reads must not block the actors that log.
 			log := logqueue.New(errOut)
 			defer log.Close(logPatience)
-			return run(ctx, o, cmd, deps.Vendors, o.Logger(log))
+			return run(ctx, o, cmd, open.with(deps.Vendors), o.Logger(log))
 		},
 	}
 	root.SetOut(out)
 	root.SetErr(errOut)
 	o.Bind(root)
-	root.AddCommand(newInspectCommand(o), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, errOut))
+	root.AddCommand(newInspectCommand(o, open), newUninstallCommand(o), newProbeCommand(o), newMPSCommand(o, open, errOut))
 	root.AddCommand(newHiddenCommands()...)
 	return root
 }
@@ -87,7 +101,7 @@ what it created, use berth-agent uninstall.`,
 // logPatience is how long a stopping agent waits until the last log lines are written.
 const logPatience = time.Second
 
-func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, extra []vendor.Vendor, log *slog.Logger) error {
+func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, log *slog.Logger) error {
 	watcher, err := configwatch.Open(configwatch.Deps{
 		File: o.File, Override: o.Override(cmd), ConfigMap: o.ConfigMap, DefaultKey: o.DefaultKey,
 		Connect: func(base *v1alpha1.AgentConfig) (dynamic.Interface, error) { return o.Connect(base) },
@@ -96,11 +110,10 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, extra []vendor
 	if err != nil {
 		return err
 	}
-	machine, err := hardware.Open(o.Sim, watcher.Base())
+	machine, err := open(o.Sim, watcher.Base())
 	if err != nil {
 		return err
 	}
-	machine.Extra = extra
 	hook, err := hookSource()
 	if err != nil {
 		return err

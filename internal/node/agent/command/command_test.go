@@ -18,21 +18,16 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
-// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+// TestMain lets this binary stand in for the driver's programs.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == hardware.SimulatedCommand {
-		code, err := hardware.RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
-		if err != nil {
-			panic(err)
-		}
-		os.Exit(code)
-	}
+	simtest.Main()
 	os.Exit(m.Run())
 }
 
@@ -73,7 +68,7 @@ func (l *lab) configure(text string) {
 func (l *lab) run(ctx context.Context, args ...string) (out, errOut string, err error) {
 	l.t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := New(Deps{Out: &stdout, Err: &stderr})
+	cmd := newRoot(Deps{Out: &stdout, Err: &stderr}, l.open)
 	for flag, name := range map[string]string{
 		"--sim": "sim", "--kubelet-dir": "k", "--cdi-dir": "cdi", "--hook-dir": "hooks", "--state-dir": "state",
 		"--persistent-dir": "persistent", "--mps-root": "mps",
@@ -86,6 +81,13 @@ func (l *lab) run(ctx context.Context, args ...string) (out, errOut string, err 
 	cmd.SetArgs(append(args, "--node-name", "node-0", "--instance", "one"))
 	err = cmd.ExecuteContext(ctx)
 	return stdout.String(), stderr.String(), err
+}
+
+// open opens the machine within this process: the agent's own way is tested end to end.
+func (l *lab) open(simDir string, config *v1alpha1.AgentConfig) (hardware.Machine, error) {
+	opened, err := hardware.Open(simDir, config)
+	opened.Library, opened.SMI, opened.MPSControl = l.machine.NVML(), simtest.SMI(l.machine), simtest.MPSControl(l.machine)
+	return opened, err
 }
 
 // start runs the agent until stop is called.
@@ -262,7 +264,6 @@ func TestRefusals(t *testing.T) {
 		"an argument of the agent":     {[]string{"gpus"}, "gpus"},
 		"no API server":                {[]string{"uninstall"}, "--standalone removes only"},
 		"no kubeconfig":                {[]string{"uninstall", "--kubeconfig", "/nowhere"}, "/nowhere"},
-		"a program not simulated":      {[]string{hardware.SimulatedCommand, "nvidia-debugdump", "x"}, "nvidia-debugdump"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -332,16 +333,5 @@ func TestMPS(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("mps ended with %v", err)
-	}
-}
-
-// TestSimulatedProgram: the hidden command runs the simulated driver's program.
-func TestSimulatedProgram(t *testing.T) {
-	l := newLab(t, "t4x4")
-	var out bytes.Buffer
-	cmd := New(Deps{Out: &out, Err: &out})
-	cmd.SetArgs([]string{hardware.SimulatedCommand, "nvidia-smi", l.path("sim"), "-L"})
-	if err := cmd.ExecuteContext(t.Context()); err != nil || strings.Count(out.String(), "GPU-") != 4 {
-		t.Errorf("nvidia-smi -L: %v\n%s", err, out.String())
 	}
 }

@@ -30,7 +30,7 @@ func views() []string {
 	return names
 }
 
-func newInspectCommand(o *flags.Flags) *cobra.Command {
+func newInspectCommand(o *flags.Flags, open opener) *cobra.Command {
 	format := "table"
 	cmd := &cobra.Command{
 		Use:   "inspect " + strings.Join(views(), "|"),
@@ -75,7 +75,7 @@ advertised or changed.
 			if err != nil {
 				return err
 			}
-			deps, err := inspectDeps(o, config, cmd.ErrOrStderr())
+			deps, err := inspectDeps(o, open, config, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -91,8 +91,8 @@ advertised or changed.
 }
 
 // inspectDeps returns the dependencies of inspect: the same parts that the agent uses, none of which writes anything.
-func inspectDeps(o *flags.Flags, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
-	machine, err := hardware.Open(o.Sim, settings)
+func inspectDeps(o *flags.Flags, open opener, settings *v1alpha1.AgentConfig, errOut io.Writer) (inspect.Deps, error) {
+	machine, err := open(o.Sim, settings)
 	if err != nil {
 		return inspect.Deps{}, err
 	}

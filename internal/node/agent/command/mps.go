@@ -18,7 +18,7 @@ import (
 // daemonCommand is the hidden command that becomes an MPS control daemon.
 const daemonCommand = "mps-daemon"
 
-func newMPSCommand(o *flags.Flags, errOut io.Writer) *cobra.Command {
+func newMPSCommand(o *flags.Flags, open opener, errOut io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mps",
 		Short: "Run the MPS daemons of this node, in a process that survives an upgrade of the agent",
@@ -39,7 +39,7 @@ container ends.`,
 			if err != nil {
 				return err
 			}
-			machine, err := hardware.Open(o.Sim, config)
+			machine, err := open(o.Sim, config)
 			if err != nil {
 				return err
 			}
@@ -75,18 +75,6 @@ func newHiddenCommands() []*cobra.Command {
 		{
 			Use: hardware.RootedCommand, Hidden: true, DisableFlagParsing: true,
 			RunE: func(_ *cobra.Command, args []string) error { return mps.ExecRooted(args) },
-		},
-		// Stands in for a program of the driver on simulated hardware.
-		{
-			Use: hardware.SimulatedCommand, Hidden: true, DisableFlagParsing: true,
-			RunE: func(cmd *cobra.Command, args []string) error {
-				code, err := hardware.RunSimulated(args, os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr())
-				if err == nil && code != 0 {
-					// The program has printed the reason, and callers read its status.
-					os.Exit(code)
-				}
-				return err
-			},
 		},
 	}
 }

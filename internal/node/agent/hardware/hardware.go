@@ -1,7 +1,7 @@
-// Package hardware opens the GPUs of this node, which belong to the real driver or to a simulator's directory, and adapts
-// what the driver can do to the interfaces of the packages that use it.
+// Package hardware opens the GPUs of this node and adapts what the driver can do to the interfaces of the packages that use
+// it. A simulated machine is opened like a real one: it is a driver below another root.
 //
-// It guarantees that everything above it is the same for both kinds of hardware, that opening asks the driver nothing (a
+// It guarantees that everything above it is the same for both, that opening asks the driver nothing (a
 // driver may be installed later), and that no caller of a compute mode waits longer than its context for a driver that
 // hangs.
 //
@@ -24,17 +24,16 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/cdiedits"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 )
 
-// Machine is where the GPUs are: the real driver, or a simulator's directory.
+// Machine is where the GPUs are.
 type Machine struct {
 	Library nvml.Interface
 	Roots   nvidia.Roots
 	CDI     cdi.Roots
-	// SMI and MPSControl are the command lines of nvidia-smi and nvidia-cuda-mps-control where these are not the
-	// driver's own.
+	// SMI and MPSControl are the command lines of nvidia-smi and nvidia-cuda-mps-control; empty means the program below
+	// the driver root.
 	SMI, MPSControl []string
 	// MakeNodes are the roots below which missing device nodes are created: the host's, and this process's own, where
 	// NVML opens them.
@@ -45,51 +44,41 @@ type Machine struct {
 	Extra []hardware.Vendor
 }
 
-// Open finds the hardware: simulated when simDir is not empty. It does not call the driver.
+// RootedCommand is the hidden command of berth-agent that runs a program of a driver that is installed below another root.
+const RootedCommand = "driver-program"
+
+// mpsControl is the program of the driver that is the MPS control daemon.
+const mpsControl = "nvidia-cuda-mps-control"
+
+// Open returns the hardware of this node. It does not call the driver. A simulated machine (simDir is not empty) is a driver, device nodes
+// and kernel file systems below another root, which is mounted at the same path in a container as on the host.
 func Open(simDir string, config *v1alpha1.AgentConfig) (Machine, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return Machine{}, fmt.Errorf("open hardware: find this program: %w", err)
 	}
-	if simDir != "" {
-		return openSimulated(simDir, self, config)
-	}
-	driver := filepath.Join(config.HostRoot, config.DriverRoot)
-	dev := filepath.Join(config.HostRoot, config.DevRoot)
-	var control []string
-	if driver != "/" {
-		control = []string{self, RootedCommand, driver, mpsControl}
-	}
-	return Machine{
-		MPSControl: control,
-		Library:    nvidia.OpenLibrary(driver),
+	host := func(path string) string { return filepath.Join(config.HostRoot, path) }
+	machine := Machine{
 		// Proc and sys are the kernel's own: the same in a container.
-		Roots:     nvidia.Roots{Driver: driver, Dev: dev, Proc: "/proc", Sys: "/sys"},
-		MakeNodes: slices.Compact([]string{dev, "/"}),
-		CDI:       cdi.Roots{Driver: driver, Dev: dev, Host: config.HostRoot},
-	}, nil
-}
-
-func openSimulated(dir, self string, config *v1alpha1.AgentConfig) (Machine, error) {
-	absolute, err := filepath.Abs(dir)
-	if err != nil {
-		return Machine{}, fmt.Errorf("open simulated hardware: %w", err)
+		Roots: nvidia.Roots{Driver: host(config.DriverRoot), Dev: host(config.DevRoot), Proc: "/proc", Sys: "/sys"},
+		CDI:   cdi.Roots{Driver: host(config.DriverRoot), Dev: host(config.DevRoot), Host: config.HostRoot},
 	}
-	machine, err := sim.Open(absolute)
-	if err != nil {
-		return Machine{}, fmt.Errorf("open simulated hardware: %w", err)
+	if simDir == "" {
+		machine.MakeNodes = slices.Compact([]string{machine.Roots.Dev, "/"})
+	} else {
+		if machine.Simulated, err = filepath.Abs(simDir); err != nil {
+			return Machine{}, fmt.Errorf("open simulated hardware: %w", err)
+		}
+		if machine.Roots, err = nvidia.RootsBelow(machine.Simulated); err != nil {
+			return Machine{}, fmt.Errorf("open simulated hardware: %w", err)
+		}
+		machine.CDI.Driver, machine.CDI.Dev = host(machine.Roots.Driver), host(machine.Roots.Dev)
 	}
-	root := machine.Root()
-	return Machine{
-		Simulated:  absolute,
-		SMI:        []string{self, SimulatedCommand, simulatedSMI, absolute},
-		MPSControl: []string{self, SimulatedCommand, mpsControl, absolute},
-		Library:    machine.NVML(),
-		Roots:      nvidia.Roots{Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys")},
-		CDI: cdi.Roots{
-			Driver: filepath.Join(config.HostRoot, root), Dev: filepath.Join(config.HostRoot, root), Host: config.HostRoot,
-		},
-	}, nil
+	machine.Library = nvidia.OpenLibrary(machine.Roots.Driver)
+	if machine.Roots.Driver != "/" {
+		machine.MPSControl = []string{self, RootedCommand, machine.Roots.Driver, mpsControl}
+	}
+	return machine, nil
 }
 
 // VendorDeps are what the vendors of a Machine need besides it.

@@ -14,17 +14,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 )
 
-// TestMain lets this binary stand in for the driver's programs, as berth-agent does.
+// TestMain lets this binary stand in for the driver's programs.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 3 && os.Args[1] == SimulatedCommand {
-		code, err := RunSimulated(os.Args[2:], os.Stdin, os.Stdout, os.Stderr)
-		if err != nil {
-			panic(err)
-		}
-		os.Exit(code)
-	}
+	simtest.Main()
 	os.Exit(m.Run())
 }
 
@@ -32,13 +27,15 @@ func TestMain(m *testing.M) {
 // reported to those who depend on settings of the GPU.
 func TestMIG(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim")
-	if _, err := sim.Create(dir, "a100x8-40g"); err != nil {
+	simulated, err := sim.Create(dir, "a100x8-40g")
+	if err != nil {
 		t.Fatal(err)
 	}
 	machine, err := Open(dir, &v1alpha1.AgentConfig{HostRoot: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	machine.Library, machine.SMI = simulated.NVML(), simtest.SMI(simulated)
 	log := slog.New(slog.DiscardHandler)
 	adapter, _ := hardware.Find[interface {
 		hardware.Vendor
