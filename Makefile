@@ -40,7 +40,7 @@ soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; pr
 bench: ## Go benchmarks with the figures of docs/performance.md
 	@hack/bench.sh
 
-build: ## berth, berth-agent and berth-cdi-hook into bin/
+build: ## berth, berth-agent, berth-cdi-hook and the driver of simulated machines into bin/
 	@hack/build.sh
 
 sandbox-build: ## build, and the sandbox with its Kubernetes and containerd

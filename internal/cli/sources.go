@@ -73,7 +73,7 @@ func (s *sources) bind(flags *pflag.FlagSet, deps Deps) {
 	flags.StringVar(&s.agentNamespace, "agent-namespace", evidence.DefaultAgentNamespace,
 		"the namespace of the agents' pods, for reading their metrics through the API server")
 	flags.StringVar(&s.places.Node, "node-name", "", "the name of this node's Node object (default: the agent's)")
-	flags.StringVar(&s.sim, "sim", "", "the directory of the simulated hardware of this node")
+	flags.StringVar(&s.sim, "sim", "", "the directory of a simulated machine (berth sim create), whose driver, device nodes, /proc and /sys are scanned instead of this host's")
 	flags.StringVar(&s.driver, "driver-root", "/", "the directory on the host below which the driver's files are")
 	flags.StringVarP(&s.kube.namespace, "namespace", "n", "", "the pod's namespace (default: the context's)")
 }

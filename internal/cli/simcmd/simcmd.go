@@ -31,8 +31,9 @@ func NewCommand(out, errOut io.Writer, files func() (sim.Files, error)) *cobra.C
 		Long: `Create simulated GPU machines and inject faults.
 
 A simulated machine is a directory. DIR/root has the files of a driver, with a libnvidia-ml.so.1 that
-every program can open, and berth-agent --sim DIR uses them. A fault is visible as on real hardware, in every process that
-uses the directory.`,
+every program can open, device nodes, /proc, /sys and the kernel log. --sim DIR of berth and
+berth-agent uses them in place of this host's. A fault is visible as on real hardware, in every
+process that uses the directory.`,
 		Example: `  berth sim create /tmp/node --profile a100x8-40g
   berth-agent inspect gpus --sim /tmp/node
   berth sim inject /tmp/node --gpu 3 --xid 79
@@ -75,6 +76,9 @@ func newCreate(out io.Writer, files func() (sim.Files, error)) *cobra.Command {
 		Short: "Create a machine in an empty or new directory",
 		Long: `Create a machine in an empty or new directory. A directory that already has a machine of this
 profile is not changed.
+
+It installs a driver below DIR/root: libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control, which
+"make build" puts beside berth as libnvidia-ml.so.1 and berth-sim-tools.
 
 As root (CAP_MKNOD) it also creates device nodes, with numbers that no driver of this host uses.
 Without them everything else works, and "berth sim show" reports it.`,

@@ -35,7 +35,7 @@ func (f *Flags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.File, "config", "", "read the settings from `FILE`, of kind AgentConfig or in the format of NVIDIA's device plugin")
 	flags.StringVar(&f.ConfigMap, "config-map", "", "read the settings from the ConfigMap `NAMESPACE/NAME`; each key is a configuration, and the node label berth.dev/config (or nvidia.com/device-plugin.config) selects the key")
 	flags.StringVar(&f.DefaultKey, "default-config", "", "use `KEY` of --config-map for a node without a label (default: the key named default, or the only key)")
-	flags.StringVar(&f.Sim, "sim", "", "use the simulated hardware in `DIR` (berth sim create) instead of the NVIDIA driver")
+	flags.StringVar(&f.Sim, "sim", "", "use the driver, the device nodes, /proc, /sys and the kernel log of the simulated machine in `DIR` (berth sim create) instead of this host's")
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "connect to the API server with the kubeconfig `FILE` (default: the pod's service account)")
 	flags.BoolVarP(&f.Verbose, "verbose", "v", false, "log at level debug")
 	flags.StringVar(&f.Config.KubeletDir, "kubelet-dir", "", "use the kubelet whose root directory is `DIR` (default /var/lib/kubelet)")
