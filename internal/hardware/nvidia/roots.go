@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// RootsBelow returns the roots of a simulated machine (berth sim create DIR): the file tree DIR/root is a driver, device nodes, the kernel's
-// file systems and the kernel log.
+// RootsBelow returns the roots of a simulated machine (berth sim create DIR): the file tree DIR/root holds a driver, device nodes, the
+// kernel's file systems and the kernel log.
 func RootsBelow(dir string) (Roots, error) {
 	root := filepath.Join(dir, "root")
 	proc := filepath.Join(root, "proc")
