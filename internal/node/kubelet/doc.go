@@ -14,7 +14,7 @@
 // TestLivingIsWhatTheKernelCounts verifies this on the running kernel.
 //
 // A container whose first thread has ended outlives its pod: runc reads the zombie in /proc, treats the container as
-// stopped and does not kill it (tested with runc 1.1.5 and a forced deletion, TestLivingContainers).
+// stopped and does not kill it (tested with runc 1.1.5 and a forced deletion, TestRunningContainers).
 //
 // # What kubelet 1.37 does, as seen by a device plugin
 //

@@ -40,7 +40,7 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
-func TestStateRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestStateRefusesInvalidFiles(t *testing.T) {
 	for name, content := range map[string]string{"half": `{"version":`, "other version": `{"version": 99}`} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -130,7 +130,7 @@ func sleeper(t *testing.T, args ...string) Process {
 	return Process{Name: "sleeper", PID: cmd.Process.Pid, StartTime: start}
 }
 
-func TestProcessIsNotTakenForItsSuccessor(t *testing.T) {
+func TestReusedPIDIsNotSignalled(t *testing.T) {
 	p := sleeper(t, "exec sleep 100")
 	recycled := p
 	recycled.StartTime--

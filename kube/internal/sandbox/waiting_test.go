@@ -37,8 +37,8 @@ func pendingPod() (*corev1.Pod, []corev1.Event) {
 	})
 }
 
-// TestRunSaysWhyAPodWaits checks that the reason is printed once, after quietFor, and again with the error.
-func TestRunSaysWhyAPodWaits(t *testing.T) {
+// TestRunReportsWhyAPodWaits checks that the reason is printed once, after quietFor, and again with the error.
+func TestRunReportsWhyAPodWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, events := pendingPod()
 		client := fake.NewClientset(pod)

@@ -92,12 +92,12 @@ func (f *facts) finish(p *pod) {
 	p.terminal = true
 }
 
-// remembers returns the devices that the kubelet has in memory for a container.
-func (f *facts) remembers(p *pod, container string) []string { return f.held(p.UID, container) }
+// allocated returns the devices that the kubelet has in memory for a container.
+func (f *facts) allocated(p *pod, container string) []string { return f.held(p.UID, container) }
 
 // share reports whether two pods have a device in common.
-func (f *facts) share(p, q *pod) bool {
-	return slices.ContainsFunc(f.remembers(p, "main"), func(id string) bool { return slices.Contains(f.remembers(q, "main"), id) })
+func (f *facts) overlap(p, q *pod) bool {
+	return slices.ContainsFunc(f.allocated(p, "main"), func(id string) bool { return slices.Contains(f.allocated(q, "main"), id) })
 }
 
 // file returns the devices that the checkpoint lists for a container of a pod.
@@ -178,9 +178,9 @@ func TestFacts(t *testing.T) {
 		"a pod rejected after its Allocate stays in memory and file until the next allocation": func(f *facts) {
 			p := f.mustAdd(one("p", 1))
 			f.finish(p)
-			f.want(len(f.remembers(p, "main")) == 1 && len(f.file(p, "main")) == 1, "memory and file still have it")
+			f.want(len(f.allocated(p, "main")) == 1 && len(f.file(p, "main")) == 1, "memory and file still have it")
 			f.mustAdd(one("q", 1))
-			f.want(len(f.remembers(p, "main")) == 0 && len(f.file(p, "main")) == 0, "after the next allocation neither has it")
+			f.want(len(f.allocated(p, "main")) == 0 && len(f.file(p, "main")) == 0, "after the next allocation neither has it")
 		},
 		"the file is written before the next Allocate, and lists pods that have ended until after it": func(f *facts) {
 			gone := f.mustAdd(one("gone", 1))
@@ -188,7 +188,7 @@ func TestFacts(t *testing.T) {
 			living := f.know(one("living", 1))
 			f.meanwhile(func() {
 				f.want(len(f.file(gone, "main")) == 1, "during the next Allocate the file lists the pod that has ended")
-				f.want(len(f.remembers(gone, "main")) == 0, "the memory does not")
+				f.want(len(f.allocated(gone, "main")) == 0, "the memory does not")
 			})
 			if err := f.admit(living); err != nil {
 				f.t.Fatal(err)
@@ -217,7 +217,7 @@ func TestFacts(t *testing.T) {
 					f.want(i < 99, "our plugin was first once in a hundred times")
 					continue
 				}
-				f.want(len(f.remembers(p, "main")) == 1 && len(f.file(p, "main")) == 0, "the memory has it and the file has not")
+				f.want(len(f.allocated(p, "main")) == 1 && len(f.file(p, "main")) == 0, "the memory has it and the file has not")
 				f.manager.PluginListAndWatchReceiver(klog.Logger{}, "example.com/other", &pluginapi.ListAndWatchResponse{})
 				f.want(len(f.file(p, "main")) == 1, "a device list of any plugin brings it into the file")
 				return
@@ -227,7 +227,7 @@ func TestFacts(t *testing.T) {
 			p := f.mustAdd(one("p", 1))
 			f.finish(p)
 			f.list()
-			f.want(len(f.remembers(p, "main")) == 0 && len(f.file(p, "main")) == 1, "the file has it and the memory has not")
+			f.want(len(f.allocated(p, "main")) == 0 && len(f.file(p, "main")) == 1, "the file has it and the memory has not")
 		},
 		"a List during an Allocate makes the kubelet offer the device again": func(f *facts) {
 			gone := f.mustAdd(one("gone", 1))
@@ -237,7 +237,7 @@ func TestFacts(t *testing.T) {
 				f.t.Fatal(err)
 			}
 			second := f.mustAdd(one("second", 2))
-			f.want(f.share(first, second), "both living pods have one device")
+			f.want(f.overlap(first, second), "both living pods have one device")
 			f.want(slices.Contains(f.file(second, "main"), f.file(first, "main")[0]), "the file lists it for both")
 		},
 		"a List during an Allocate does no harm when no pod has ended": func(f *facts) {
@@ -247,7 +247,7 @@ func TestFacts(t *testing.T) {
 				f.t.Fatal(err)
 			}
 			second := f.mustAdd(one("second", 2))
-			f.want(!f.share(first, second), "the two pods have two devices")
+			f.want(!f.overlap(first, second), "the two pods have two devices")
 		},
 		"Get during an Allocate changes nothing": func(f *facts) {
 			gone := f.mustAdd(one("gone", 1))
@@ -259,14 +259,14 @@ func TestFacts(t *testing.T) {
 						&podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "first"})
 					return err
 				})
-				f.want(len(f.remembers(gone, "main")) == 1, "the pod that has ended is still in memory")
+				f.want(len(f.allocated(gone, "main")) == 1, "the pod that has ended is still in memory")
 			})
 			if err := f.admit(first); err != nil {
 				f.t.Fatal(err)
 			}
 			f.finish(gone)
 			second := f.mustAdd(one("second", 2))
-			f.want(!f.share(first, second), "the two pods have two devices")
+			f.want(!f.overlap(first, second), "the two pods have two devices")
 		},
 		"an allocation by a pod's worker during an admission ends the kubelet by a panic": func(f *facts) {
 			// A worker allocates for a container that starts without an entry, as after the loss of the file.
@@ -279,7 +279,7 @@ func TestFacts(t *testing.T) {
 			})
 			defer func() {
 				f.want(recover() != nil, "the admission panicked")
-				f.want(slices.Equal(f.file(first, "main"), f.remembers(first, "main")), "by then the file lists what was granted")
+				f.want(slices.Equal(f.file(first, "main"), f.allocated(first, "main")), "by then the file lists what was granted")
 			}()
 			f.admit(first)
 		},
@@ -296,12 +296,12 @@ func TestFacts(t *testing.T) {
 			f.finish(refused)
 			f.gpus.fail(nil)
 			second := f.mustAdd(one("second", 2))
-			f.want(!f.share(first, second), "the next pod has another device")
+			f.want(!f.overlap(first, second), "the next pod has another device")
 		},
 		"List and Get never show a plain init container": func(f *facts) {
 			p := plan{name: "p", init: []step{{name: "init", gpus: 1}}, main: []step{{name: "main"}}}
 			made := f.mustAdd(p)
-			f.want(len(f.remembers(made, "init")) == 1, "the kubelet has the device for the init container")
+			f.want(len(f.allocated(made, "init")) == 1, "the kubelet has the device for the init container")
 			f.podResources(func(client podresourcesapi.PodResourcesListerClient) error {
 				answer, err := client.Get(context.Background(),
 					&podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "p"})
@@ -361,7 +361,7 @@ func TestFactsOfRestarts(t *testing.T) {
 		// before the pod is admitted again.
 		running, registered bool
 		wantErr             string
-		// wantHeld is what the kubelet then remembers; wantAllocates is the number of its requests.
+		// wantHeld is what the kubelet then allocated; wantAllocates is the number of its requests.
 		wantHeld, wantAllocates int
 	}{
 		"intact, running":                      {running: true, wantHeld: 1},
@@ -393,8 +393,8 @@ func TestFactsOfRestarts(t *testing.T) {
 			if (err != nil) != (tc.wantErr != "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("the pod was admitted again with %v, want %q", err, tc.wantErr)
 			}
-			if got := len(f.remembers(p, "main")); got != tc.wantHeld {
-				t.Errorf("the kubelet remembers %d devices, want %d", got, tc.wantHeld)
+			if got := len(f.allocated(p, "main")); got != tc.wantHeld {
+				t.Errorf("the kubelet allocated %d devices, want %d", got, tc.wantHeld)
 			}
 			if got := f.allocates(); got != tc.wantAllocates {
 				t.Errorf("the kubelet allocated %d times, want %d", got, tc.wantAllocates)
@@ -409,8 +409,8 @@ func TestFactsOfRestarts(t *testing.T) {
 					t.Error("the container started although the plugin refused")
 				}
 				f.gpus.fail(nil)
-				if _, err := f.manager.options(t.Context(), p.Pod, &p.Spec.Containers[0]); err != nil || len(f.remembers(p, "main")) != 1 {
-					t.Errorf("the container's start gave it %v, %v; want one device", f.remembers(p, "main"), err)
+				if _, err := f.manager.options(t.Context(), p.Pod, &p.Spec.Containers[0]); err != nil || len(f.allocated(p, "main")) != 1 {
+					t.Errorf("the container's start gave it %v, %v; want one device", f.allocated(p, "main"), err)
 				}
 			}
 		})

@@ -25,8 +25,8 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// strangeNode is another Node than the agent's, with a GPUNode. No agent is scheduled there.
-const strangeNode = "strange-node"
+// otherNode is another Node than the agent's, with a GPUNode. No agent is scheduled there.
+const otherNode = "strange-node"
 
 // attempt is one request with an agent's token. All are dry runs, which pass authorization and admission.
 type attempt struct {
@@ -104,7 +104,7 @@ func attempts() []attempt {
 		return func(a *attacker) error { return a.patch(a.node, text, sub...) }
 	}
 	other := func(text string, sub ...string) func(*attacker) error {
-		return func(a *attacker) error { return a.patch(strangeNode, text, sub...) }
+		return func(a *attacker) error { return a.patch(otherNode, text, sub...) }
 	}
 	taint := func(key, effect string) string {
 		return fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"value":"true","effect":%q}]}}`, key, effect)
@@ -149,17 +149,17 @@ func attempts() []attempt {
 		{"own capacity", false, true, own(`{"status":{"capacity":{"example.com/x":"99"}}}`, "status")},
 		{"own addresses", false, true, own(`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`, "status")},
 
-		{"another GPUNode", false, true, func(a *attacker) error { return a.patchGPUNode(strangeNode) }},
+		{"another GPUNode", false, true, func(a *attacker) error { return a.patchGPUNode(otherNode) }},
 		{"create another GPUNode", false, true, func(a *attacker) error {
 			return a.create(gpuNodes(), "", `{"apiVersion":"berth.dev/v1alpha1","kind":"GPUNode","metadata":{"name":"invented"}}`)
 		}},
-		{"delete another GPUNode", false, true, func(a *attacker) error { return a.delete(gpuNodes(), "", strangeNode) }},
-		{"event about another Node", false, true, func(a *attacker) error { return a.event("default", "Node", strangeNode) }},
+		{"delete another GPUNode", false, true, func(a *attacker) error { return a.delete(gpuNodes(), "", otherNode) }},
+		{"event about another Node", false, true, func(a *attacker) error { return a.event("default", "Node", otherNode) }},
 		{"event about a pod", false, true, func(a *attacker) error { return a.event("default", "Pod", a.node) }},
 		{"event in another namespace", false, false, func(a *attacker) error { return a.event("kube-system", "Node", a.node) }},
 
 		{"delete own Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", a.node) }},
-		{"delete another Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", strangeNode) }},
+		{"delete another Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", otherNode) }},
 		{"create a Node", false, false, func(a *attacker) error {
 			return a.create(core("nodes"), "", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"invented"}}`)
 		}},
@@ -200,7 +200,7 @@ func TestAgentWritesOnlyItsOwn(t *testing.T) {
 // testAgentWrites tries all attempts with a token.
 func testAgentWrites(t *testing.T, c *sandbox.Cluster, node, token string) {
 	t.Helper()
-	makeStrangeNode(t, c)
+	makeOtherNode(t, c)
 	a := &attacker{t: t, api: withToken(t, c, token), node: node}
 	for _, attempt := range attempts() {
 		err := attempt.do(a)
@@ -217,15 +217,15 @@ func testAgentWrites(t *testing.T, c *sandbox.Cluster, node, token string) {
 	testTaintOption(t, c, a)
 }
 
-// makeStrangeNode makes another Node with a GPUNode, on which nothing is scheduled, until the test ends.
-func makeStrangeNode(t *testing.T, c *sandbox.Cluster) {
+// makeOtherNode makes another Node with a GPUNode, on which nothing is scheduled, until the test ends.
+func makeOtherNode(t *testing.T, c *sandbox.Cluster) {
 	t.Helper()
 	admin, err := dynamic.NewForConfig(c.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: strangeNode},
+		ObjectMeta: metav1.ObjectMeta{Name: otherNode},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/strange", Effect: corev1.TaintEffectNoExecute}}},
 	}
 	if _, err := c.Client().CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
@@ -234,15 +234,15 @@ func makeStrangeNode(t *testing.T, c *sandbox.Cluster) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := c.Client().CoreV1().Nodes().Delete(ctx, strangeNode, metav1.DeleteOptions{}); err != nil {
+		if err := c.Client().CoreV1().Nodes().Delete(ctx, otherNode, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
-		if err := admin.Resource(gpuNodes()).Delete(ctx, strangeNode, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := admin.Resource(gpuNodes()).Delete(ctx, otherNode, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	})
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "berth.dev/v1alpha1", "kind": "GPUNode",
-		"metadata": map[string]any{"name": strangeNode}}}
+		"metadata": map[string]any{"name": otherNode}}}
 	if _, err := admin.Resource(gpuNodes()).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

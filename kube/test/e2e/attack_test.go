@@ -24,7 +24,7 @@ func TestAttacks(t *testing.T) {
 	}
 	slices.Sort(all)
 	grant := ""
-	for _, mount := range r.given(t, victim).answer.GetMounts() {
+	for _, mount := range r.assignment(t, victim).answer.GetMounts() {
 		if strings.Contains(mount.GetHostPath(), "/grants/") {
 			grant = filepath.Base(mount.GetHostPath())
 		}

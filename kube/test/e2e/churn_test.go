@@ -196,7 +196,7 @@ func (c *churn) serve(ctx context.Context, i int) error {
 		since := time.Now()
 		pod, err := c.admit(ctx, name, c.gpus[i])
 		if err == nil {
-			err = c.lookAt(ctx, pod, c.gpus[i])
+			err = c.checkHeld(ctx, pod, c.gpus[i])
 		}
 		gone := c.removeAndForget(ctx, name, pod)
 		if !withoutAgent(pod) || !c.wasDown(since) || ctx.Err() != nil {
@@ -227,8 +227,8 @@ func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, 
 	return c.WaitPhase(ctx, metav1.NamespaceDefault, name, corev1.PodRunning)
 }
 
-// lookAt compares what a pod has with what it asked for, and all living containers with one another.
-func (c *churn) lookAt(ctx context.Context, pod *corev1.Pod, want int) error {
+// checkHeld compares what a pod has with what it asked for, and all living containers with one another.
+func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	out, _, err := c.ExecInPod(ctx, pod.Namespace, pod.Name, "main", "/workload", "devices")
@@ -249,21 +249,21 @@ func (c *churn) lookAt(ctx context.Context, pod *corev1.Pod, want int) error {
 	if len(inside) != want {
 		c.t.Errorf("pod %s asked for %d GPUs and has %v", pod.Name, want, inside)
 	}
-	living, err := c.living()
+	running, err := c.running()
 	if err != nil {
 		return err
 	}
 	held := 0
-	for _, l := range living {
+	for _, l := range running {
 		held += len(l.gpus)
 		if l.pod == pod.Name && !slices.Equal(l.gpus, inside) {
 			c.t.Errorf("pod %s: its OCI spec has the GPUs %v, its container %v", pod.Name, l.gpus, inside)
 		}
 	}
-	if !slices.ContainsFunc(living, func(l livingContainer) bool { return l.pod == pod.Name }) {
+	if !slices.ContainsFunc(running, func(l runningContainer) bool { return l.pod == pod.Name }) {
 		c.t.Errorf("pod %s runs and has no living container", pod.Name)
 	}
-	c.checkHolders(living)
+	c.checkHolders(running)
 	node, err := c.gpuNode(ctx)
 	if err != nil {
 		return err
@@ -281,13 +281,13 @@ func (c *churn) lookAt(ctx context.Context, pod *corev1.Pod, want int) error {
 }
 
 // checkHolders complains about each GPU that two containers hold that live at one time.
-func (c *churn) checkHolders(living []livingContainer) {
-	owner := map[uint32]livingContainer{}
-	for _, l := range living {
+func (c *churn) checkHolders(running []runningContainer) {
+	owner := map[uint32]runningContainer{}
+	for _, l := range running {
 		for _, minor := range l.gpus {
 			other, taken := owner[minor]
 			// The first may have ended before the second was looked at.
-			if taken && lives(other.pid) {
+			if taken && exists(other.pid) {
 				c.t.Errorf("GPU %d has two holders: pod %s (container %s) and pod %s (container %s)", minor,
 					other.pod, other.id, l.pod, l.id)
 			}
@@ -296,21 +296,21 @@ func (c *churn) checkHolders(living []livingContainer) {
 	}
 }
 
-// livingContainer is a container whose first process lives.
-type livingContainer struct {
+// runningContainer is a container whose first process lives.
+type runningContainer struct {
 	id, pod string
 	pid     int
 	gpus    []uint32 // by minor number, ascending
 }
 
-// living reads the OCI specs of all containers of the node that live; those that only hold a pod's namespaces are left
+// running reads the OCI specs of all containers of the node that live; those that only hold a pod's namespaces are left
 // out.
-func (c *churn) living() ([]livingContainer, error) {
+func (c *churn) running() ([]runningContainer, error) {
 	bundles, err := os.ReadDir(c.bundles())
 	if err != nil {
 		return nil, err
 	}
-	var found []livingContainer
+	var found []runningContainer
 	for _, bundle := range bundles {
 		one, err := c.readBundle(bundle.Name())
 		if errors.Is(err, fs.ErrNotExist) {
@@ -319,15 +319,15 @@ func (c *churn) living() ([]livingContainer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if one.pod != "" && lives(one.pid) {
+		if one.pod != "" && exists(one.pid) {
 			found = append(found, one)
 		}
 	}
 	return found, nil
 }
 
-func (c *churn) readBundle(id string) (livingContainer, error) {
-	one := livingContainer{id: id}
+func (c *churn) readBundle(id string) (runningContainer, error) {
+	one := runningContainer{id: id}
 	blob, err := os.ReadFile(filepath.Join(c.bundles(), id, "config.json"))
 	if err != nil {
 		return one, err
@@ -355,8 +355,8 @@ func (c *churn) readBundle(id string) (livingContainer, error) {
 	return one, nil
 }
 
-// lives tells whether a process has not ended.
-func lives(pid int) bool {
+// exists tells whether a process has not ended.
+func exists(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
@@ -385,11 +385,11 @@ func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Po
 				}
 			}
 		}
-		living, err := c.living()
+		running, err := c.running()
 		if err != nil {
 			return err
 		}
-		for _, l := range living {
+		for _, l := range running {
 			if l.pod == name && len(l.gpus) > 0 {
 				return fmt.Errorf("container %s of it lives and has the GPUs %v", l.id, l.gpus)
 			}

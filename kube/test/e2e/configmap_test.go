@@ -76,7 +76,7 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	}
 	l.waitSource(t, "c")
 
-	witnesses := l.watchPods(t, l.run(t, podAsking("held", "nvidia.com/of-c", 1))...)
+	witnesses := l.watchPods(t, l.run(t, podRequesting("held", "nvidia.com/of-c", 1))...)
 	// Another configuration has to wait for it on this GPU, and on no other.
 	l.label(t, map[string]string{labelNVIDIAConfig: "b"})
 	l.waitKubelet(t, map[string]int{gpuResource: whole - 1, "nvidia.com/of-b": 3})
@@ -329,7 +329,7 @@ func testLayoutByLabel(t *testing.T, l *lab) {
 	t.Logf("unknown layout: failed after %s: %s", ms(failed.Sub(asked)), message)
 
 	// Everything off, while one pod holds one device.
-	held := l.run(t, podAsking("held", mig2g, 1))
+	held := l.run(t, podRequesting("held", mig2g, 1))
 	witnesses := l.watchPods(t, held...)
 	asked = l.label(t, map[string]string{labelMIG: "all-disabled"})
 	others := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})

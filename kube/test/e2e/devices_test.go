@@ -50,7 +50,7 @@ func TestGPUsOfAContainer(t *testing.T) {
 				r.withAgent(t, "--config", agentConfig(t, test.config))
 			}
 			pod := r.run(t, podWithGPUs("two", 2))[0]
-			uuids := r.given(t, pod).uuids
+			uuids := r.assignment(t, pod).uuids
 			if len(uuids) != 2 {
 				t.Fatalf("the kubelet gave the container %v, want 2 GPUs", uuids)
 			}
@@ -124,7 +124,7 @@ func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 		path := fmt.Sprintf("/tmp/gpu%d", gpuInfo.Minor)
 		execIn(t, r.Cluster, pod, "mknod", path, strconv.Itoa(int(machine.Majors.NVIDIA)), strconv.Itoa(gpuInfo.Minor))
 		if got := execIn(t, r.Cluster, pod, "open", path); got != "EPERM" {
-			t.Errorf("open a node made for GPU %d, which the pod was not given: %s, want EPERM", gpuInfo.Minor, got)
+			t.Errorf("open a node made for GPU %d, which the pod was not assignment: %s, want EPERM", gpuInfo.Minor, got)
 		}
 	}
 }

@@ -77,8 +77,8 @@ func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
 	return agent
 }
 
-// given is what the kubelet gave a container: an entry of its checkpoint, decoded.
-type given struct {
+// assignment is what the kubelet gave a container: an entry of its checkpoint, decoded.
+type assignment struct {
 	uuids  []string
 	answer *v1beta1.ContainerAllocateResponse
 }
@@ -100,8 +100,8 @@ func (r *rig) checkpointPath() string {
 	return filepath.Join(r.node.KubeletDir(), "device-plugins", "kubelet_internal_checkpoint")
 }
 
-// given reads what the container "main" of a pod was given.
-func (r *rig) given(t testing.TB, pod *corev1.Pod) given {
+// assignment reads what the container "main" of a pod was assignment.
+func (r *rig) assignment(t testing.TB, pod *corev1.Pod) assignment {
 	t.Helper()
 	blob, err := os.ReadFile(r.checkpointPath())
 	if err != nil {
@@ -119,10 +119,10 @@ func (r *rig) given(t testing.TB, pod *corev1.Pod) given {
 		if err := proto.Unmarshal(e.AllocResp, answer); err != nil {
 			t.Fatalf("decode AllocResp of pod %s: %v", pod.Name, err)
 		}
-		return given{uuids: slices.Sorted(slices.Values(e.DeviceIDs.Devices().UnsortedList())), answer: answer}
+		return assignment{uuids: slices.Sorted(slices.Values(e.DeviceIDs.Devices().UnsortedList())), answer: answer}
 	}
 	t.Fatalf("the checkpoint has no entry of pod %s (%s):\n%s", pod.Name, pod.UID, blob)
-	return given{}
+	return assignment{}
 }
 
 // hardware describes the simulated machine in a directory.

@@ -23,7 +23,7 @@ func TestFaults(t *testing.T) {
 	r := theNode(t)
 	agents := r.node.Agents()
 	pod := r.run(t, podWithGPUs("held", 2))[0]
-	held := r.given(t, pod).uuids
+	held := r.assignment(t, pod).uuids
 	var free []string
 	for _, gpuInfo := range hardware(t, r.node.SimDir()).GPUs {
 		if !slices.Contains(held, gpuInfo.UUID) {
@@ -69,7 +69,7 @@ func TestFaults(t *testing.T) {
 	// For the scheduler a held GPU that is broken counts twice: as held and as missing. So two of the four that are
 	// left can be had.
 	rest := r.run(t, podWithGPUs("rest", nodeGPUs-len(faults)-len(held)))[0]
-	for _, got := range r.given(t, rest).uuids {
+	for _, got := range r.assignment(t, rest).uuids {
 		if !slices.Contains(free[2:], got) {
 			t.Errorf("a pod beside the broken GPUs got %s, want some of the healthy %v", got, free[2:])
 		}

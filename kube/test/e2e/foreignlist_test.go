@@ -35,9 +35,9 @@ func TestForeignList(t *testing.T) {
 	}
 	seed := randomSeed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
-	lives := make([]time.Duration, pods)
-	for i := range lives {
-		lives[i] = time.Duration(50+random.IntN(400)) * time.Millisecond
+	lifetimes := make([]time.Duration, pods)
+	for i := range lifetimes {
+		lifetimes[i] = time.Duration(50+random.IntN(400)) * time.Millisecond
 	}
 	ctx := timeout(t, limit)
 	watched := newChurn(t, r, seed, 0, 0)
@@ -48,8 +48,8 @@ func TestForeignList(t *testing.T) {
 	beside.Go(func() {
 		for ; background.Err() == nil; pauseFor(background, foreignEvery) {
 			// A bundle that is being written cannot be read yet.
-			if living, err := watched.living(); err == nil {
-				watched.checkHolders(living)
+			if running, err := watched.running(); err == nil {
+				watched.checkHolders(running)
 				looks.Add(1)
 			}
 		}
@@ -57,7 +57,7 @@ func TestForeignList(t *testing.T) {
 	start := time.Now()
 	group, groupContext := errgroup.WithContext(ctx)
 	group.SetLimit(foreignAtOnce)
-	for i, life := range lives {
+	for i, life := range lifetimes {
 		group.Go(func() error {
 			for attempt := 0; ; attempt++ {
 				again, err := r.runShort(groupContext, fmt.Sprintf("foreign-%d-%d", i, attempt), life)

@@ -190,7 +190,7 @@ func (h *healthLab) kill(t testing.TB) {
 // pod; the agent's death changes nothing about it; it all comes back once the GPU is repaired.
 func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	gpuInfo := h.gpuInfo(t, 0)
-	holder := h.run(t, podAsking("sliced", sharedResource, 1))[0]
+	holder := h.run(t, podRequesting("sliced", sharedResource, 1))[0]
 	witnesses := h.watchPods(t, holder)
 	before := h.waitNodeCondition(t, corev1.ConditionTrue, "every GPU is healthy")
 
@@ -305,7 +305,7 @@ func (h *healthLab) waitScans(t testing.TB, n int) {
 // Where it asks for a drain, no new pod gets a device of the GPU, and all pods go on. One that takes a reset takes them
 // all.
 func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
-	pods := h.run(t, podAsking("part-a", mig1gs, 1), podAsking("part-b", mig1gs, 1))
+	pods := h.run(t, podRequesting("part-a", mig1gs, 1), podRequesting("part-b", mig1gs, 1))
 	witnesses := h.watchPods(t, pods...)
 	bad := h.idsOf(t, pods[0])[0]
 	gpuInfo := h.gpuInfo(t, 1)

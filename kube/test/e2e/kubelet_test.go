@@ -186,7 +186,7 @@ func testInitContainers(t *testing.T, r *rig) {
 	beside := podWithGPUs("with-sidecar", 2)
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{Name: "sidecar", Image: sandbox.WorkloadImage, Args: []string{"sleep"}, RestartPolicy: &always}
-	askForGPUs(&sidecar, 1)
+	requestGPUs(&sidecar, 1)
 	beside.Spec.InitContainers = []corev1.Container{sidecar}
 
 	pods := r.run(t, app, beside)

@@ -354,8 +354,8 @@ func (l *lab) gpuInfo(t testing.TB, index int) sim.GPUDescription {
 	return sim.GPUDescription{}
 }
 
-// podAsking is a pod whose one container asks for devices of a resource; without a command it beats.
-func podAsking(name, of string, count int, args ...string) *corev1.Pod {
+// podRequesting is a pod whose one container asks for devices of a resource; without a command it beats.
+func podRequesting(name, of string, count int, args ...string) *corev1.Pod {
 	if len(args) == 0 {
 		args = []string{"beat"}
 	}

@@ -120,8 +120,8 @@ func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) err
 // testPodsInMetrics: what real processes of real containers use is reported by pod, for a whole GPU, a time-sliced one
 // and a MIG device, in both vocabularies and by berth top.
 func testPodsInMetrics(t *testing.T, h *healthLab) {
-	pods := h.run(t, podAsking("whole", gpuResource, 1), podAsking("slice-a", sharedResource, 1),
-		podAsking("slice-b", sharedResource, 1), podAsking("part", mig1gs, 1))
+	pods := h.run(t, podRequesting("whole", gpuResource, 1), podRequesting("slice-a", sharedResource, 1),
+		podRequesting("slice-b", sharedResource, 1), podRequesting("part", mig1gs, 1))
 	const mib = 1 << 20
 	process := map[string]int{}
 	for _, pod := range pods {

@@ -206,7 +206,7 @@ migDevices:
 	for _, pod := range pods {
 		id := s.idsOf(t, pod)[0]
 		ids[id] = true
-		mine := migOf(t, gpuInfo, silicon(id))
+		mine := migOf(t, gpuInfo, uuidOf(id))
 		count[mine.UUID]++
 		nodes := nodesIn(t, pod)
 		if got, want := capsOf(nodes), s.capabilities(t, gpuInfo, mine); !slices.Equal(got, want) {
@@ -230,13 +230,13 @@ migDevices:
 	if len(gpuInfo.MIGDevices) != migDevices || len(count) != migDevices {
 		t.Errorf("%d pods are on the MIG devices %v", total, slices.Sorted(maps.Keys(count)))
 	}
-	first := migOf(t, gpuInfo, silicon(s.idsOf(t, pods[0])[0]))
+	first := migOf(t, gpuInfo, uuidOf(s.idsOf(t, pods[0])[0]))
 	want := shown{
 		index: fmt.Sprintf("%d:%d", migGPU, slices.Index(gpuInfo.MIGDevices, first)), placement: placementOf(first),
-		share: s.shareOf(t, pods[0], migReplicas), sharing: "time-slicing: not limited, not isolated", column: "time-slicing x4, 4 held",
+		replica: s.replicaOf(t, pods[0], migReplicas), sharing: "time-slicing: not limited, not isolated", column: "time-slicing x4, 4 held",
 	}
 	for _, pod := range pods[1:] {
-		if silicon(s.idsOf(t, pod)[0]) == first.UUID {
+		if uuidOf(s.idsOf(t, pod)[0]) == first.UUID {
 			want.with = append(want.with, pod)
 		} else {
 			want.neighbours = append(want.neighbours, pod)

@@ -82,7 +82,7 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 	layouts := killPair()
 	l.setMap(t, layoutsMap, map[string]string{"config.yaml": killLayouts})
 	l.layout(t, layouts[0].name, layouts[0].want)
-	pods := l.run(t, podAsking("large", mig3g, 1), podAsking("small-1", mig1g, 1), podAsking("small-2", mig1g, 1))
+	pods := l.run(t, podRequesting("large", mig3g, 1), podRequesting("small-1", mig1g, 1), podRequesting("small-2", mig1g, 1))
 	witnesses := l.watchPods(t, pods...)
 	held := l.heldDevices(t, pods)
 
@@ -279,7 +279,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 		l.waitDaemons(t, 1)
 	}
 
-	client := l.run(t, podAsking("client", mpsResource, 1, "mps"))
+	client := l.run(t, podRequesting("client", mpsResource, 1, "mps"))
 	witnesses := l.watchPods(t, client...)
 	daemon := l.waitDaemons(t, 1)[0]
 	killed := l.killSupervisor(t)

@@ -117,7 +117,7 @@ func testMPS(t *testing.T, s *sharingRig) {
 	if got := m.computeMode(t); got != exclusiveProcess {
 		t.Errorf("the compute mode is %q, want %s", got, exclusiveProcess)
 	}
-	m.waitDevice(t, m.uuid, "how it is shared", offeredAs(v1alpha1.DeviceOffer{
+	m.waitDevice(t, m.uuid, "how it is shared", advertisedAs(v1alpha1.DeviceOffer{
 		Resource: sharedResource, Sharing: "mps", Replicas: mpsReplicas, PinnedMemoryMiB: mpsMiB, ActiveThreadPercentage: mpsThreads,
 	}))
 	m.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")
@@ -129,7 +129,7 @@ func testMPS(t *testing.T, s *sharingRig) {
 	for i, pod := range clients {
 		m.checkClient(t, pod)
 		m.checkShown(t, pod, shown{
-			index: "2", share: m.shareOf(t, pod, mpsReplicas),
+			index: "2", replica: m.replicaOf(t, pod, mpsReplicas),
 			sharing: "MPS: enforced per client process: 27306 MiB pinned memory, 33 % threads",
 			column:  "MPS x3, 2 held", with: clients[1-i : 2-i],
 		})
@@ -175,7 +175,7 @@ func (m *mpsRig) granted() string {
 // checkClient checks what a client has: the GPU, the daemon's folder and memory, and the limits.
 func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
-	if got := silicon(m.idsOf(t, pod)[0]); got != m.uuid {
+	if got := uuidOf(m.idsOf(t, pod)[0]); got != m.uuid {
 		t.Errorf("pod %s was given %s, want a share of %s", pod.Name, got, m.uuid)
 	}
 	if got := m.gpusIn(t, pod, "main"); !slices.Equal(got, minorsOf(t, m.machine(t), []string{m.uuid})) {

@@ -149,7 +149,7 @@ func (l *lab) admitAll(t testing.TB, resources ...string) *arrivals {
 func (l *lab) admitFor(name, of string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	pod := podAsking(name, of, 1, "devices")
+	pod := podRequesting(name, of, 1, "devices")
 	if _, err := l.CreatePod(ctx, pod); err != nil {
 		return err
 	}

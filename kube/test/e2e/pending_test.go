@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/command"
 )
 
-// TestPendingPodSaysWhy: with the real scheduler, berth-sandbox run and berth trace say why a pod waits that no node
+// TestPendingPodShowsReason: with the real scheduler, berth-sandbox run and berth trace say why a pod waits that no node
 // has enough GPUs for.
-func TestPendingPodSaysWhy(t *testing.T) {
+func TestPendingPodShowsReason(t *testing.T) {
 	c := cluster(t)
 	file := filepath.Join(t.TempDir(), "pod.yaml")
 	const pod = `apiVersion: v1

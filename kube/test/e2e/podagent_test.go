@@ -272,16 +272,16 @@ func (a *podAgent) log() string {
 // processesOf are the processes of a container, named as in a pod's status.
 func processesOf(id string) ([]kubelet.Process, error) {
 	containers := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
-	living, err := containers.Live()
+	running, err := containers.Live()
 	if err != nil {
 		return nil, err
 	}
 	var found []kubelet.Process
-	for i := range living {
-		if !strings.HasSuffix(id, "://"+living[i].ID) {
+	for i := range running {
+		if !strings.HasSuffix(id, "://"+running[i].ID) {
 			continue
 		}
-		pids, err := containers.PIDs(&living[i])
+		pids, err := containers.PIDs(&running[i])
 		if err != nil {
 			return nil, err
 		}

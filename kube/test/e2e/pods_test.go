@@ -25,7 +25,7 @@ func podWithGPUs(name string, gpus int, args ...string) *corev1.Pod {
 	return podWith(name, gpuResource, int64(gpus), args...)
 }
 
-func askForGPUs(c *corev1.Container, gpus int) {
+func requestGPUs(c *corev1.Container, gpus int) {
 	c.Resources.Limits = corev1.ResourceList{gpuResource: *resource.NewQuantity(int64(gpus), resource.DecimalSI)}
 }
 

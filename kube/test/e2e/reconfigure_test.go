@@ -79,8 +79,8 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	t.Logf("eight whole GPUs become all modes side by side: %s after the edit the kubelet has %v", ms(ready.Sub(start)), before)
 	l.waitCondition(t, "MIGApplied", metav1.ConditionTrue)
 
-	pods := l.run(t, podAsking("whole", wholeResource, 1), podAsking("mps", mpsResource, 1, "mps"), podAsking("part", mig2g, 1))
-	holder := l.run(t, podAsking("sliced", slicedResource, 1))[0]
+	pods := l.run(t, podRequesting("whole", wholeResource, 1), podRequesting("mps", mpsResource, 1, "mps"), podRequesting("part", mig2g, 1))
+	holder := l.run(t, podRequesting("sliced", slicedResource, 1))[0]
 	for i, pod := range []*corev1.Pod{pods[0], holder, pods[1], pods[2]} {
 		gpuInfos, capabilities := l.nodesOf(t, pod)
 		wantCaps := map[string]int{"part": 2}[pod.Name]
@@ -143,7 +143,7 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "on" || len(gpuInfo.MIGDevices) != 2 || gpuInfo.TimeSlice != "" {
 		t.Errorf("GPU 1 is %+v, want MIG on with 2 devices and the default time slice", gpuInfo)
 	}
-	newcomer := l.run(t, podAsking("newcomer", mig4g, 1))[0]
+	newcomer := l.run(t, podRequesting("newcomer", mig4g, 1))[0]
 	gpuInfos, capabilities := l.nodesOf(t, newcomer)
 	if want := []string{strconv.Itoa(l.gpuInfo(t, 1).Minor)}; !slices.Equal(gpuInfos, want) || len(capabilities) != 2 {
 		t.Errorf("a pod on the new MIG device has the GPUs %v and capabilities %v, want %v and 2", gpuInfos, capabilities, want)
@@ -164,7 +164,7 @@ func (l *lab) checkNotGiven(t testing.TB) {
 		}
 		return nil
 	})
-	late := podAsking("late", slicedResource, 1)
+	late := podRequesting("late", slicedResource, 1)
 	if _, err := l.CreatePod(t.Context(), late); err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func TestSandboxRunsAPod(t *testing.T) {
 	}
 }
 
-func TestSandboxTellsHowAPodEnded(t *testing.T) {
+func TestSandboxReportsHowAPodEnded(t *testing.T) {
 	c := cluster(t)
 	ctx := timeout(t, time.Minute)
 	if _, err := c.CreatePod(ctx, workloadPod("fails", "exit", "7")); err != nil {

@@ -147,7 +147,7 @@ func logTime(line string) (time.Time, error) {
 
 // walkCheckpoint: the kubelet's own file has the UUID, and the agent's answer in it.
 func walkCheckpoint(t *testing.T, w *walk) {
-	got := w.rig.given(t, w.pod)
+	got := w.rig.assignment(t, w.pod)
 	if !slices.Equal(got.uuids, []string{w.uuid}) {
 		t.Errorf("the checkpoint gives %v, the log %s", got.uuids, w.uuid)
 	}

@@ -188,8 +188,8 @@ func (r *rig) idsOf(t testing.TB, pod *corev1.Pod) []string {
 	return ids
 }
 
-// silicon is the UUID in the kubelet's name of a device.
-func silicon(id string) string {
+// uuidOf is the UUID in the kubelet's name of a device.
+func uuidOf(id string) string {
 	uuid, _, _ := strings.Cut(id, "::")
 	return uuid
 }
@@ -250,7 +250,7 @@ func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GP
 }
 
 // offered checks one field of what a device is allocated as.
-func offeredAs(want v1alpha1.DeviceOffer) func(v1alpha1.GPUDevice) error {
+func advertisedAs(want v1alpha1.DeviceOffer) func(v1alpha1.GPUDevice) error {
 	return func(d v1alpha1.GPUDevice) error {
 		if d.Offered == nil || *d.Offered != want {
 			got, _ := json.Marshal(d.Offered)
@@ -363,7 +363,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	}
 	for i, pod := range pods {
 		s.checkShown(t, pod, shown{
-			index: "0", share: s.shareOf(t, pod, 3), sharing: "time-slicing: not limited, not isolated", column: "time-slicing x3, 3 held",
+			index: "0", replica: s.replicaOf(t, pod, 3), sharing: "time-slicing: not limited, not isolated", column: "time-slicing x3, 3 held",
 			with: slices.Concat(pods[:i], pods[i+1:]),
 		})
 	}
@@ -381,7 +381,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.idsOf(t, fourth); silicon(got[0]) != gpuInfos[0].UUID {
+	if got := s.idsOf(t, fourth); uuidOf(got[0]) != gpuInfos[0].UUID {
 		t.Errorf("the pod that waited was given %v", got)
 	}
 
@@ -432,7 +432,7 @@ sharing:
 	for _, pod := range two {
 		var uuids []string
 		for _, id := range s.idsOf(t, pod) {
-			uuids = append(uuids, silicon(id))
+			uuids = append(uuids, uuidOf(id))
 		}
 		if slices.Sort(uuids); !slices.Equal(uuids, slices.Sorted(slices.Values(both))) {
 			t.Errorf("pod %s asked for two shares and has them of %v, want one each of %v", pod.Name, uuids, both)
@@ -463,7 +463,7 @@ gpus:
 	if got := gpuOf(t, s.machine(t), gpuInfos[0].UUID).TimeSlice; !strings.EqualFold(got, "long") {
 		t.Errorf("the time slice of GPU 0 is %q, want long", got)
 	}
-	s.waitDevice(t, gpuInfos[0].UUID, "how it is shared", offeredAs(v1alpha1.DeviceOffer{
+	s.waitDevice(t, gpuInfos[0].UUID, "how it is shared", advertisedAs(v1alpha1.DeviceOffer{
 		Resource: sharedResource, Sharing: "timeSlicing", Replicas: 4, TimeSlice: "long",
 	}))
 	s.checkRefused(t, podWith("greedy", sharedResource, 2), "maximum request size for shared resources is 1")

@@ -20,7 +20,7 @@ type shown struct {
 	// index is what people call the device: 0, or 3:1 for a MIG device.
 	index string
 	// share is which share it is, such as "1 of 3"; empty for a device that is not shared.
-	share string
+	replica string
 	// sharing is how it is shared and what is enforced.
 	sharing string
 	// column is the same in the table of berth gpus.
@@ -31,14 +31,14 @@ type shown struct {
 	with, neighbours []*corev1.Pod
 }
 
-// shareOf is the number of a pod's share among so many, as people count.
-func (r *rig) shareOf(t testing.TB, pod *corev1.Pod, replicas int) string {
+// replicaOf is the number of a pod's share among so many, as people count.
+func (r *rig) replicaOf(t testing.TB, pod *corev1.Pod, replicas int) string {
 	t.Helper()
-	_, share, err := offer.ParseDeviceID(r.idsOf(t, pod)[0])
-	if err != nil || share == 0 {
+	_, replica, err := offer.ParseDeviceID(r.idsOf(t, pod)[0])
+	if err != nil || replica == 0 {
 		t.Fatalf("pod %s has no share: %v, %v", pod.Name, r.idsOf(t, pod), err)
 	}
-	return fmt.Sprintf("%d of %d", share, replicas)
+	return fmt.Sprintf("%d of %d", replica, replicas)
 }
 
 // names are pods as berth prints them, in order.
@@ -89,14 +89,14 @@ func (r *rig) waitHeld(t testing.TB, pods ...*corev1.Pod) {
 // checkShown asks berth about a pod with one share, from everything that the node has.
 func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 	t.Helper()
-	w := &tracer{rig: r, pod: pod, uuids: []string{silicon(r.idsOf(t, pod)[0])}, places: map[string]string{
+	w := &tracer{rig: r, pod: pod, uuids: []string{uuidOf(r.idsOf(t, pod)[0])}, places: map[string]string{
 		"--host-root": r.node.Root(), "--cgroup-root": "/" + r.node.Cgroup(), "--sim": r.node.SimDir(), "--kubeconfig": r.KubeconfigPath(),
 	}}
 	w.places["--agent"] = w.forwardAgent(t, func(state []byte) []byte { return state })
 	r.waitHeld(t, append(slices.Concat(want.with, want.neighbours), pod)...)
 
 	facts := map[string]string{
-		"index": want.index, "share": want.share, "sharing": want.sharing, "placement": want.placement,
+		"index": want.index, "share": want.replica, "sharing": want.sharing, "placement": want.placement,
 		"sharedWith": names(want.with), "neighbours": names(want.neighbours), "advisory": "", "draining": "",
 	}
 	found := w.checkAgrees(t, r.berth(t, w.args(nil, pod.Name, "-o", "json")...), holdSources)
@@ -116,7 +116,7 @@ func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 		t.Errorf("berth trace ends with %d:\n%s%s", text.code, text.out, text.err)
 	}
 	for format, value := range map[string]string{
-		"%s": w.uuids[0], "%s ": want.sharing, "%s: isolated": want.placement, "replica %s": want.share,
+		"%s": w.uuids[0], "%s ": want.sharing, "%s: isolated": want.placement, "replica %s": want.replica,
 		"shares " + name + " with %s": names(want.with), "other MIG devices of the GPU: %s": names(want.neighbours),
 	} {
 		if line := fmt.Sprintf(format, value); value != "" && !strings.Contains(text.out, line) {
@@ -175,7 +175,7 @@ func (r *rig) checkListed(t testing.TB, uuid string, want shown, pods []*corev1.
 	}
 	for _, pod := range pods {
 		if !slices.ContainsFunc(holders, func(h v1alpha1.Holder) bool {
-			return h.PodUID == string(pod.UID) && h.Pod == pod.Name && h.Container == "main" && (h.Share > 0) == (want.share != "")
+			return h.PodUID == string(pod.UID) && h.Pod == pod.Name && h.Container == "main" && (h.Share > 0) == (want.replica != "")
 		}) {
 			t.Errorf("berth gpus does not say that pod %s has a share of %s: %+v", pod.Name, uuid, holders)
 		}

@@ -59,7 +59,7 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 	taken := set(0)
 	for i, count := range p.pods {
 		got := set(0)
-		for _, uuid := range r.given(t, running[i]).uuids {
+		for _, uuid := range r.assignment(t, running[i]).uuids {
 			got |= 1 << gpuOf(t, machine, uuid).Index
 		}
 		if bits.OnesCount(uint(got)) != count || got&taken != 0 {

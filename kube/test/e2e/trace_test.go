@@ -46,7 +46,7 @@ func traced(t testing.TB) *tracer {
 	w := &tracer{rig: r, pod: r.run(t, podWithGPUs("two", 2))[0], places: map[string]string{
 		"--host-root": r.node.Root(), "--cgroup-root": "/" + r.node.Cgroup(), "--sim": r.node.SimDir(), "--kubeconfig": r.KubeconfigPath(),
 	}}
-	w.uuids = r.given(t, w.pod).uuids
+	w.uuids = r.assignment(t, w.pod).uuids
 	w.places["--agent"] = w.forwardAgent(t, func(state []byte) []byte { return state })
 	w.waitPublished(t)
 	return w
@@ -224,7 +224,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 	}
 	slices.Sort(fromPodResources)
 	var fromAnswer []string
-	for _, d := range w.given(t, w.pod).answer.GetCdiDevices() {
+	for _, d := range w.assignment(t, w.pod).answer.GetCdiDevices() {
 		fromAnswer = append(fromAnswer, strings.TrimPrefix(d.GetName(), "k8s.berth.dev/gpu="))
 	}
 	slices.Sort(fromAnswer)

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func TestRecordsWhatItIsAskedToCreate(t *testing.T) {
+func TestRecordsRequestsThatCreate(t *testing.T) {
 	dir := t.TempDir()
 	socket, record := filepath.Join(dir, "s"), filepath.Join(dir, "record")
 	ctx, stop := context.WithCancel(t.Context())

@@ -15,25 +15,25 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// TestLivingContainers: what the cgroups of a real kubelet and runc say of containers that run, whose first thread has
+// TestRunningContainers: what the cgroups of a real kubelet and runc say of containers that run, whose first thread has
 // ended, and that are gone.
-func TestLivingContainers(t *testing.T) {
+func TestRunningContainers(t *testing.T) {
 	c := cluster(t)
 	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
 	plain := startPod(t, c, workloadPod("plain", "sleep"))
 	dead := startPod(t, c, workloadPod("dead-leader", "dead-leader"))
 
-	pid := livingIn(t, reader, plain)[0]
+	pid := runningIn(t, reader, plain)[0]
 	if state := stateOf(t, pid); state != "S" {
 		t.Errorf("process %d of a pod that sleeps is in state %s", pid, state)
 	}
 	waitUntil(t, 10*time.Second, "the first thread of the container has ended", func(context.Context) error {
-		if state := stateOf(t, livingIn(t, reader, dead)[0]); state != "Z" {
+		if state := stateOf(t, runningIn(t, reader, dead)[0]); state != "Z" {
 			return fmt.Errorf("it is in state %s", state)
 		}
 		return nil
 	})
-	zombie := livingIn(t, reader, dead)[0]
+	zombie := runningIn(t, reader, dead)[0]
 
 	for _, pod := range []*corev1.Pod{plain, dead} {
 		if err := c.DeletePodAndWait(timeout(t, 30*time.Second), pod.Namespace, pod.Name, 0); err != nil {
@@ -46,7 +46,7 @@ func TestLivingContainers(t *testing.T) {
 	}
 	// runc takes a container whose first thread is a zombie for stopped and does not kill it, so this one lives on
 	// without its pod, and would hold its GPUs.
-	livingIn(t, reader, dead)
+	runningIn(t, reader, dead)
 	if err := syscall.Kill(zombie, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -64,23 +64,23 @@ func cgroupGone(reader *kubelet.Containers, pod *corev1.Pod) func(context.Contex
 	}
 }
 
-// livingIn checks that a pod's container lives, and returns its processes.
-func livingIn(t *testing.T, reader *kubelet.Containers, pod *corev1.Pod) []int {
+// runningIn checks that a pod's container lives, and returns its processes.
+func runningIn(t *testing.T, reader *kubelet.Containers, pod *corev1.Pod) []int {
 	t.Helper()
-	living, err := reader.LiveIn(string(pod.UID))
+	running, err := reader.LiveIn(string(pod.UID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range living {
-		if strings.HasSuffix(pod.Status.ContainerStatuses[0].ContainerID, "://"+living[i].ID) {
-			pids, err := reader.PIDs(&living[i])
+	for i := range running {
+		if strings.HasSuffix(pod.Status.ContainerStatuses[0].ContainerID, "://"+running[i].ID) {
+			pids, err := reader.PIDs(&running[i])
 			if err != nil || len(pids) == 0 {
 				t.Fatalf("processes of pod %s: %v, %v", pod.Name, pids, err)
 			}
 			return pids
 		}
 	}
-	t.Fatalf("the container of pod %s does not live; of its pod live %+v", pod.Name, living)
+	t.Fatalf("the container of pod %s does not live; of its pod live %+v", pod.Name, running)
 	return nil
 }
 
