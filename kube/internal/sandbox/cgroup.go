@@ -193,7 +193,7 @@ func (c *cgroupFS) remove(path string) error {
 	return errors.Join(errs...)
 }
 
-// removeBusy retries while the kernel still cleans up a dead process in the cgroup.
+// removeBusy retries while the kernel still cleans up a process of the cgroup that has ended.
 func removeBusy(dir string) error {
 	var err error
 	for range 100 {

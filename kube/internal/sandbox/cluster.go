@@ -40,7 +40,7 @@ func Open(dir string) (*Cluster, error) {
 	if c.cgroups, err = detectCgroups("/proc/self/mountinfo"); err != nil {
 		return nil, fmt.Errorf("open sandbox: %w", err)
 	}
-	// A sandbox that died before it had a kubeconfig can still be removed.
+	// A sandbox that ended before it had a kubeconfig can still be removed.
 	if _, err := os.Stat(c.KubeconfigPath()); err == nil {
 		if err := c.connect(); err != nil {
 			return nil, err

@@ -2,7 +2,7 @@
 // and, per node, a kubelet with its own containerd. It needs root and runc, pulls nothing, and leaves nothing behind.
 //
 // Everything that it creates is below one directory and in one cgroup, both recorded in that directory's state file, so
-// that a sandbox whose creator died can still be found and removed:
+// that a sandbox whose creator was killed can still be found and removed:
 //
 //	DIR/state.json            what was started: processes, nodes, addresses
 //	DIR/kubeconfig            cluster-admin access

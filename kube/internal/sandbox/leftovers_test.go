@@ -98,7 +98,7 @@ func TestNamespaceMembers(t *testing.T) {
 		write(t, filepath.Join(proc, pid, "mountinfo"), table)
 	}
 	if diff := cmp.Diff([]int{100}, namespaceMembers(proc, "/data/box")); diff != "" {
-		t.Errorf("processes that live in a node of /data/box (-want +got):\n%s", diff)
+		t.Errorf("processes in a node of /data/box (-want +got):\n%s", diff)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestBorrowedDirs(t *testing.T) {
 	}
 	for dir, want := range map[string]bool{mine: false, full: true, theirs: true} {
 		if _, err := os.Stat(dir); (err == nil) != want {
-			t.Errorf("%s: want it there: %t, got %v", filepath.Base(dir), want, err)
+			t.Errorf("%s: want it to exist: %t, got %v", filepath.Base(dir), want, err)
 		}
 	}
 }

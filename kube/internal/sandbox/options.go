@@ -98,5 +98,5 @@ func (p *progress) step(format string, args ...any) {
 	fmt.Fprintf(p.w, "%6.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// ErrNotRunning says that there is no sandbox in a directory.
+// ErrNotRunning reports that there is no sandbox in a directory.
 var ErrNotRunning = errors.New("no sandbox")

@@ -89,7 +89,7 @@ func (p Process) Stop(ctx context.Context, sig syscall.Signal, grace time.Durati
 	killAt := time.Now().Add(grace)
 	for {
 		// The descriptor becomes readable when all threads have ended and their ports and files are released; /proc
-		// reports the process as dead a little earlier.
+		// reports the process as ended a little earlier.
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for the end of %s (pid %d): %w", p.Name, p.PID, err)

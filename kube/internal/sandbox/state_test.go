@@ -135,7 +135,7 @@ func TestReusedPIDIsNotSignalled(t *testing.T) {
 	recycled := p
 	recycled.StartTime--
 	if recycled.Alive() {
-		t.Error("a process with another start time is taken for ours")
+		t.Error("a process with another start time is treated as ours")
 	}
 	if err := recycled.Signal(syscall.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("signal to a recycled PID: want ErrProcessDone, got %v", err)

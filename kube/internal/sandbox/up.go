@@ -25,8 +25,8 @@ func sysctls() []string {
 		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 }
 
-// Up starts a sandbox. It returns a sandbox that already runs in the directory unchanged, and removes one that died
-// there first. When Up fails, what it created stays until Down, so that its logs can be read.
+// Up starts a sandbox. It returns a sandbox that already runs in the directory unchanged, and removes one there that no
+// longer runs. When Up fails, what it created stays until Down, so that its logs can be read.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ const (
 	lastEvents = 3
 )
 
-// WaitError says that a pod did not reach a phase in time, with the reason.
+// WaitError reports that a pod did not reach a phase in time, with the reason.
 type WaitError struct {
 	Namespace, Name string
 	Phase           corev1.PodPhase

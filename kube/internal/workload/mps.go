@@ -28,7 +28,7 @@ func mpsClient(stdout io.Writer) error {
 	defer daemon.Close()
 	context.AfterFunc(ctx, func() { daemon.Close() })
 	if _, err := fmt.Fprintln(daemon, "client", os.Getuid(), os.Getpid()); err != nil {
-		return fmt.Errorf("tell the MPS daemon: %w", err)
+		return fmt.Errorf("write to the MPS daemon: %w", err)
 	}
 	_, err = io.Copy(stdout, daemon)
 	if ctx.Err() != nil {

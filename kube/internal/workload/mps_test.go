@@ -35,13 +35,13 @@ func TestMPS(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if code := Run([]string{"mps"}, &out, &errOut); code != 1 || out.String() != "ready\n" ||
 		!strings.Contains(errOut.String(), "has ended") {
-		t.Errorf("want code 1, ready, and that the daemon has ended; got code %d, %q and %q", code, out.String(), errOut.String())
+		t.Errorf("want code 1, ready, and a message that the daemon has ended; got code %d, %q and %q", code, out.String(), errOut.String())
 	}
 	if got, want := <-heard, fmt.Sprintln("client", os.Getuid(), os.Getpid()); got != want {
-		t.Errorf("the daemon was told %q, want %q", got, want)
+		t.Errorf("the daemon received %q, want %q", got, want)
 	}
 	errOut.Reset()
 	if code := Run([]string{"mps"}, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "find the MPS daemon") {
-		t.Errorf("without a daemon: want code 1 and why, got %d and %q", code, errOut.String())
+		t.Errorf("without a daemon: want code 1 and the reason, got %d and %q", code, errOut.String())
 	}
 }

@@ -113,15 +113,15 @@ func (n *node) keepLog(path string) {
 	n.t.Logf("the end of the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-15):], "\n"))
 }
 
-// check fails the test for each device with two holders, and for each refusal of a device that no other living pod has.
-// If anyRefusal is set, it fails for every refusal.
+// check fails the test for each device with two holders, and for each refusal of a device that no other running pod
+// has. If anyRefusal is set, it fails for every refusal.
 func (n *node) check(anyRefusal bool) {
 	n.t.Helper()
 	n.mu.Lock()
 	n.t.Logf("%d pods admitted, %d rejected: %s", n.admitted, len(n.rejected), n.truth)
 	n.mu.Unlock()
 	if list := n.truth.doubleHolders; len(list) > 0 {
-		n.t.Errorf("%d devices have two living holders:\n  %s", len(list), firstOf(list, 5))
+		n.t.Errorf("%d devices have two running holders:\n  %s", len(list), firstOf(list, 5))
 	}
 	if list := n.truth.falseRefusals; len(list) > 0 {
 		n.t.Errorf("%d Allocates of free devices were refused:\n  %s", len(list), firstOf(list, 5))
@@ -132,7 +132,7 @@ func (n *node) check(anyRefusal bool) {
 }
 
 // TestForeignList creates and deletes pods of all kinds while another client lists PodResources every 20 ms. No device
-// may have two living holders, and only real double offers may be refused.
+// may have two running holders, and only real double offers may be refused.
 func TestForeignList(t *testing.T) {
 	count := 300
 	if soak() {
@@ -204,7 +204,7 @@ func TestNoRefusal(t *testing.T) {
 		},
 		"finished jobs": jobs("job", finish),
 		"deleted pods":  jobs("pod", deleted),
-		"StatefulSet pod made again under its name": func(n *node, random *rand.Rand) {
+		"StatefulSet pod created again under its name": func(n *node, random *rand.Rand) {
 			var group sync.WaitGroup
 			for set := range 8 {
 				group.Go(func() {
@@ -274,19 +274,19 @@ func initAlone(i int) plan {
 	}
 }
 
-// restarts restarts the kubelet while some pods live; new pods start before and after.
+// restarts restarts the kubelet while some pods run; new pods start before and after.
 func restarts(damage func(dir string)) func(*node, *rand.Rand) {
 	return func(n *node, random *rand.Rand) {
 		var group sync.WaitGroup
 		for round := range 3 {
-			var living []*pod
+			var running []*pod
 			for i := range 3 {
-				living = append(living, n.create(single(fmt.Sprintf("living-%d-%d", round, i), 1, 10*time.Second, finish)))
+				running = append(running, n.create(single(fmt.Sprintf("running-%d-%d", round, i), 1, 10*time.Second, finish)))
 			}
 			p := single(fmt.Sprintf("restarting-%d", round), 1, 400*time.Millisecond, finish)
 			p.restarts = 4
-			living = append(living, n.create(p))
-			for _, p := range living {
+			running = append(running, n.create(p))
+			for _, p := range running {
 				n.awaitRunning(p)
 			}
 			n.restartKubelet(damage)
@@ -297,7 +297,7 @@ func restarts(damage func(dir string)) func(*node, *rand.Rand) {
 				})
 			}
 			group.Wait()
-			for _, p := range living {
+			for _, p := range running {
 				p.kill()
 				<-p.finished
 			}

@@ -138,7 +138,7 @@ func (c *cluster) serve(t testing.TB) (url string) {
 	return "http://" + listener.Addr().String()
 }
 
-// leave makes the API server stop or resume answering; watches end.
+// leave makes the API server stop or resume responding; watches end.
 func (c *cluster) leave(away bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
 	case r.Method != http.MethodGet:
-		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, "this API server is read only")
+		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, "this API server is read-only")
 	case slices.Equal(parts, []string{"api", "v1", "pods"}) && (query.Get("watch") == "true" || query.Get("watch") == "1"):
 		from, _ := strconv.Atoi(query.Get("resourceVersion"))
 		c.stream(w, r, from, query.Get("sendInitialEvents") == "true")

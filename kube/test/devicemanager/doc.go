@@ -9,13 +9,13 @@
 // the scheduler (which counts the pods in the API), the container runtime, and an API server that serves pods to the
 // agent.
 //
-// The harness keeps its own record of which pod got which device and whether that pod lives (see truth), independently
-// of Berth. It counts
+// The harness keeps its own record of which pod got which device and whether that pod still runs (see truth),
+// independently of Berth. It counts
 //
-//   - double offers: the kubelet requests a device that another living pod has;
-//   - double holders: such an Allocate was granted while the other pod still lived;
-//   - refusals, and among them false ones: no living pod had any of the devices.
+// - double offers: the kubelet requests a device that another running pod has;
+// - double holders: such an Allocate was granted while the other pod still ran;
+// - refusals, and among them false ones: no running pod had any of the devices.
 //
 // The tests need root, for the cgroups and device nodes. BERTH_SEED repeats a run, and BERTH_SOAK=1 runs 10,000 pods
-// instead of 300. BERTH_SOAK=1 runs 10,000 pods in place of 300.
+// instead of 300.
 package devicemanager

@@ -95,7 +95,7 @@ func (f *facts) finish(p *pod) {
 // allocated returns the devices that the kubelet has in memory for a container.
 func (f *facts) allocated(p *pod, container string) []string { return f.held(p.UID, container) }
 
-// share reports whether two pods have a device in common.
+// overlap reports whether two pods have a device in common.
 func (f *facts) overlap(p, q *pod) bool {
 	return slices.ContainsFunc(f.allocated(p, "main"), func(id string) bool { return slices.Contains(f.allocated(q, "main"), id) })
 }
@@ -140,7 +140,7 @@ func (f *facts) list() {
 func (f *facts) want(ok bool, what string) {
 	f.t.Helper()
 	if !ok {
-		f.t.Errorf("not so: %s", what)
+		f.t.Errorf("not true: %s", what)
 	}
 }
 
@@ -166,9 +166,9 @@ func TestFacts(t *testing.T) {
 			f.mustAdd(p)
 			asked, preferred := f.gpus.calls()
 			f.want(len(preferred) == 2 && slices.Equal(preferred[1].MustIncludeDeviceIDs, asked[0]),
-				"the second question has the first device as must-include")
+				"the second request has the first device as must-include")
 		},
-		"a sidecar's device is not handed on": func(f *facts) {
+		"a sidecar's device is not passed on": func(f *facts) {
 			p := one("p", 1)
 			p.init = []step{{name: "sidecar", gpus: 1, sidecar: true}}
 			f.mustAdd(p)
@@ -185,17 +185,17 @@ func TestFacts(t *testing.T) {
 		"the file is written before the next Allocate, and lists pods that have ended until after it": func(f *facts) {
 			gone := f.mustAdd(one("gone", 1))
 			f.finish(gone)
-			living := f.know(one("living", 1))
+			running := f.know(one("running", 1))
 			f.meanwhile(func() {
 				f.want(len(f.file(gone, "main")) == 1, "during the next Allocate the file lists the pod that has ended")
 				f.want(len(f.allocated(gone, "main")) == 0, "the memory does not")
 			})
-			if err := f.admit(living); err != nil {
+			if err := f.admit(running); err != nil {
 				f.t.Fatal(err)
 			}
 			next := f.know(one("next", 1))
 			f.meanwhile(func() {
-				f.want(len(f.file(living, "main")) == 1, "during the Allocate after that the file lists the pod admitted before")
+				f.want(len(f.file(running, "main")) == 1, "during the Allocate after that the file lists the pod admitted before")
 			})
 			if err := f.admit(next); err != nil {
 				f.t.Fatal(err)
@@ -237,7 +237,7 @@ func TestFacts(t *testing.T) {
 				f.t.Fatal(err)
 			}
 			second := f.mustAdd(one("second", 2))
-			f.want(f.overlap(first, second), "both living pods have one device")
+			f.want(f.overlap(first, second), "both running pods have one device")
 			f.want(slices.Contains(f.file(second, "main"), f.file(first, "main")[0]), "the file lists it for both")
 		},
 		"a List during an Allocate does no harm when no pod has ended": func(f *facts) {
@@ -283,7 +283,7 @@ func TestFacts(t *testing.T) {
 			}()
 			f.admit(first)
 		},
-		"an error from Allocate makes the kubelet repair its books": func(f *facts) {
+		"an error from Allocate makes the kubelet correct its checkpoint": func(f *facts) {
 			gone := f.mustAdd(one("gone", 1))
 			first := f.know(one("first", 1))
 			f.meanwhile(func() { f.finish(gone); f.list() })
@@ -292,7 +292,7 @@ func TestFacts(t *testing.T) {
 			}
 			f.gpus.fail(errors.New("in use"))
 			refused, err := f.add(one("refused", 1))
-			f.want(err != nil && strings.Contains(err.Error(), "in use"), "the pod was refused with the plugin's words")
+			f.want(err != nil && strings.Contains(err.Error(), "in use"), "the pod was refused with the plugin's message")
 			f.finish(refused)
 			f.gpus.fail(nil)
 			second := f.mustAdd(one("second", 2))
@@ -306,7 +306,7 @@ func TestFacts(t *testing.T) {
 				answer, err := client.Get(context.Background(),
 					&podresourcesapi.GetPodResourcesRequest{PodNamespace: "default", PodName: "p"})
 				for _, c := range answer.GetPodResources().GetContainers() {
-					f.want(len(c.Devices) == 0 && c.Name != "init", "nothing of it is shown")
+					f.want(len(c.Devices) == 0 && c.Name != "init", "the device is not listed")
 				}
 				return err
 			})
@@ -334,10 +334,10 @@ func TestFacts(t *testing.T) {
 			f.awaitDevices(gpuResource, 8)
 			f.mustAdd(one("p", 4))
 			asked, preferred := aligned.calls()
-			f.want(len(preferred) == 0 && len(asked) == 1 && len(asked[0]) == 4, "Allocate came without a question")
+			f.want(len(preferred) == 0 && len(asked) == 1 && len(asked[0]) == 4, "Allocate came without a GetPreferredAllocation")
 			f.mustAdd(one("q", 1))
 			_, preferred = aligned.calls()
-			f.want(len(preferred) == 1, "the next pod, for which none is aligned, was asked about")
+			f.want(len(preferred) == 1, "the next pod, for which none is aligned, had a GetPreferredAllocation")
 		},
 	} {
 		t.Run(fact, func(t *testing.T) {
@@ -361,7 +361,7 @@ func TestFactsOfRestarts(t *testing.T) {
 		// before the pod is admitted again.
 		running, registered bool
 		wantErr             string
-		// wantHeld is what the kubelet then allocated; wantAllocates is the number of its requests.
+		// wantHeld is how many devices the kubelet then has in memory; wantAllocates is the number of its requests.
 		wantHeld, wantAllocates int
 	}{
 		"intact, running":                      {running: true, wantHeld: 1},
@@ -394,7 +394,7 @@ func TestFactsOfRestarts(t *testing.T) {
 				t.Errorf("the pod was admitted again with %v, want %q", err, tc.wantErr)
 			}
 			if got := len(f.allocated(p, "main")); got != tc.wantHeld {
-				t.Errorf("the kubelet allocated %d devices, want %d", got, tc.wantHeld)
+				t.Errorf("the kubelet has %d devices in memory, want %d", got, tc.wantHeld)
 			}
 			if got := f.allocates(); got != tc.wantAllocates {
 				t.Errorf("the kubelet allocated %d times, want %d", got, tc.wantAllocates)

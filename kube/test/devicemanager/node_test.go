@@ -384,14 +384,14 @@ func (n *node) restartKubelet(damage func(dir string)) {
 func (n *node) forgetDevices(p *pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	living := map[string]bool{}
+	running := map[string]bool{}
 	for _, c := range p.containers {
 		if !slices.Contains(p.ended, c.id) {
-			c.forgotten, living[c.name] = true, true
+			c.forgotten, running[c.name] = true, true
 		}
 	}
 	for _, c := range append(slices.Clone(p.Spec.InitContainers), p.Spec.Containers...) {
-		if !living[c.Name] {
+		if !running[c.Name] {
 			n.truth.lose(p.UID, c.Name)
 		}
 	}

@@ -42,7 +42,7 @@ type ending string
 const (
 	finish      ending = "finish"       // it succeeds and its object stays
 	deleted     ending = "delete"       // it is deleted gracefully
-	forceDelete ending = "force delete" // its object is deleted at once, while its processes live
+	forceDelete ending = "force delete" // its object is deleted at once, while its processes still run
 )
 
 // single is a pod of one container.

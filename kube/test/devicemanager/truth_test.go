@@ -13,12 +13,12 @@ import (
 // truth is the harness' own record of the holders of each device. A pod has a device from the time at which a plugin
 // granted it until the pod has ended: its admission failed, or its last process was reaped and no other will start.
 // This determines whether a device has two holders. A refusal was right as long as the kubelet had not noticed that
-// end. After a kubelet has lost its memory, a container has its device only as long as its process lives: the next one
+// end. After a kubelet has lost its memory, a container has its device only as long as its process runs: the next one
 // gets its own.
 type truth struct {
 	mu  sync.Mutex
-	has map[string]map[types.UID]map[string]bool // by device and living pod, the containers
-	// ended are the pods without a process, gone those of which the kubelet knows it.
+	has map[string]map[types.UID]map[string]bool // by device and running pod, the containers
+	// ended are the pods without a process, gone those whose end the kubelet has noticed.
 	ended, gone map[types.UID]bool
 
 	offers, doubleOffers, grants, refusals int

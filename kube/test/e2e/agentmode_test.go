@@ -12,40 +12,40 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// gpuResource is the name under which the agent offers whole GPUs, and nodeGPUs how many a node of these tests has.
+// gpuResource is the resource name of whole GPUs, and nodeGPUs how many a node of these tests has.
 const (
 	gpuResource = "nvidia.com/gpu"
 	nodeGPUs    = 8
 )
 
-// agentMode is one way of running the agent on a node. What the agent promises it has to keep in each of them.
+// agentMode is one way of running the agent on a node. The agent must keep its guarantees in each of them.
 type agentMode interface {
 	Name() string
-	// Start starts the agent; it returns when the agent says that it is ready.
+	// Start starts the agent; it returns when the agent reports that it is ready.
 	Start(ctx context.Context) error
-	// Kill ends the agent with SIGKILL. It stays dead until Start.
+	// Kill ends the agent with SIGKILL. It does not run again until Start.
 	Kill(ctx context.Context) error
-	// Upgrade starts a new agent beside the old one and asks the old one to leave once the new one is ready; it returns
-	// when the old one is gone.
+	// Upgrade starts a new agent beside the old one and stops the old one once the new one is ready; it returns when
+	// the old one has ended.
 	Upgrade(ctx context.Context) error
-	// Remove takes the agent away in the orderly manner.
+	// Remove stops the agent in an orderly way.
 	Remove(ctx context.Context) error
 }
 
-// rig is what a test that must hold in every mode works with.
+// rig is a node with an agent in one mode, for tests that run in every mode.
 type rig struct {
 	*sandbox.Cluster
 	node sandbox.Node
 	mode agentMode
 }
 
-// agentTest is such a test.
+// agentTest is a test that runs in every mode.
 type agentTest struct {
 	name string
 	run  func(*testing.T, *rig)
 }
 
-// agentTests are in this order because a node that forgets a GPU makes all later ones fail.
+// agentTests returns the tests in order: a node that has forgotten a GPU makes all later ones fail.
 func agentTests() []agentTest {
 	tests := []agentTest{
 		{"GivesDevices", testGivesDevices},
@@ -67,7 +67,7 @@ func TestAgentAsDaemonSet(t *testing.T) {
 	if err := host.Remove(timeout(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	// The tests after these expect the agent that the sandbox came with.
+	// The later tests expect the agent that the sandbox was started with.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -104,14 +104,14 @@ func runAgentTests(t *testing.T, r *rig) {
 	}
 	for _, test := range agentTests() {
 		t.Run(test.name, func(t *testing.T) {
-			// The node as it was found: what a test leaves is that test's fault.
+			// Check the node first, so that a test is not blamed for the leftovers of an earlier one.
 			r.waitAllocatable(t, nodeGPUs)
 			test.run(t, r)
 		})
 	}
 }
 
-// hostAgent is the agent as a process of the node.
+// hostAgent runs the agent as a process of the node.
 type hostAgent struct{ node sandbox.Node }
 
 func (a *hostAgent) Name() string { return "process" }
@@ -144,7 +144,7 @@ func (a *hostAgent) Upgrade(ctx context.Context) error {
 	return nil
 }
 
-// uuids maps the minor number of each GPU to its UUID, as the hardware has it.
+// uuids maps the minor number of each GPU of the hardware to its UUID.
 func (r *rig) uuids(t testing.TB) map[uint32]string {
 	t.Helper()
 	ids := map[uint32]string{}
@@ -154,8 +154,8 @@ func (r *rig) uuids(t testing.TB) map[uint32]string {
 	return ids
 }
 
-// allocatable is how many GPUs the kubelet calls healthy now. Not from the node's status, which the kubelet writes
-// every two seconds only.
+// allocatable returns how many GPUs are healthy for the kubelet now. It asks the kubelet, because the node's status is
+// written only every two seconds.
 func (r *rig) allocatable(ctx context.Context) (int, error) {
 	devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *rig) waitAllocatable(t testing.TB, want int) {
 	})
 }
 
-// waitUntil looks every 50 ms until check has no complaint.
+// waitUntil calls check every 50 ms until it returns no complaint.
 func waitUntil(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

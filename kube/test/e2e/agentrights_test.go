@@ -25,13 +25,13 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// otherNode is another Node than the agent's, with a GPUNode. No agent is scheduled there.
+// otherNode is a Node with a GPUNode that is not the agent's. No agent is scheduled there.
 const otherNode = "strange-node"
 
-// attempt is one request with an agent's token. All are dry runs, which pass authorization and admission.
+// attempt is one request with an agent's token. All are dry runs, which go through authorization and admission.
 type attempt struct {
 	name string
-	// allowed is what the API server must say; policy tells that it is a policy that refuses, not RBAC.
+	// allowed is the expected answer of the API server; policy means that a policy refuses the request, not RBAC.
 	allowed, policy bool
 	do              func(a *attacker) error
 }
@@ -62,7 +62,7 @@ func gpuNodes() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "berth.dev", Version: "v1alpha1", Resource: "gpunodes"}
 }
 
-// patch is a strategic merge patch of a Node, in a dry run.
+// patch sends a strategic merge patch of a Node as a dry run.
 func (a *attacker) patch(name, text string, subresource ...string) error {
 	_, err := a.api.Resource(core("nodes")).Patch(a.t.Context(), name, types.StrategicMergePatchType, []byte(text),
 		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresource...)
@@ -90,7 +90,7 @@ func (a *attacker) delete(resource schema.GroupVersionResource, namespace, name 
 		metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// event is one of an agent, about any object.
+// event creates an event from an agent, about any object.
 func (a *attacker) event(namespace, kind, name string) error {
 	return a.create(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}, namespace, fmt.Sprintf(
 		`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"x.1","namespace":%q},"eventTime":"2026-01-01T00:00:00.000000Z",
@@ -98,7 +98,7 @@ func (a *attacker) event(namespace, kind, name string) error {
 		namespace, kind, name))
 }
 
-// attempts are what an intruder with an agent's token could try, and what the agent has to be able to do.
+// attempts returns what an intruder could try with an agent's token, and what the agent must be able to do.
 func attempts() []attempt {
 	own := func(text string, sub ...string) func(*attacker) error {
 		return func(a *attacker) error { return a.patch(a.node, text, sub...) }
@@ -135,7 +135,7 @@ func attempts() []attempt {
 		{"remove own host name", false, true, own(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`)},
 		{"own MIG layout", false, true, own(`{"metadata":{"labels":{"nvidia.com/mig.config":"all-1g.5gb"}}}`)},
 		{"own choice of configuration", false, true, own(`{"metadata":{"labels":{"berth.dev/config":"x"}}}`)},
-		{"own switch of NVIDIA's operands", false, true, own(`{"metadata":{"labels":{"nvidia.com/gpu.deploy.device-plugin":"false"}}}`)},
+		{"own label that disables NVIDIA's operands", false, true, own(`{"metadata":{"labels":{"nvidia.com/gpu.deploy.device-plugin":"false"}}}`)},
 		{"own annotation", false, true, own(`{"metadata":{"annotations":{"a":"b"}}}`)},
 		{"own annotation by the status", false, true, own(`{"metadata":{"annotations":{"a":"b"}}}`, "status")},
 		{"own finalizer", false, true, own(`{"metadata":{"finalizers":["example.com/x"]}}`)},
@@ -182,11 +182,11 @@ func attempts() []attempt {
 	}
 }
 
-// TestAgentWritesOnlyItsOwn: with the token of an agent that is a process of the host, bound to its Node.
+// TestAgentWritesOnlyItsOwn uses the token of an agent that runs as a host process, bound to its Node.
 func TestAgentWritesOnlyItsOwn(t *testing.T) {
 	c := cluster(t)
 	if c.State().Profile == "" {
-		t.Skip("skipped: the sandbox has no simulated hardware, and thereby no agent's account")
+		t.Skip("skipped: the sandbox has no simulated hardware, and therefore no account for agents")
 	}
 	node := c.Nodes()[0]
 	argv := node.AgentArgv()
@@ -217,7 +217,7 @@ func testAgentWrites(t *testing.T, c *sandbox.Cluster, node, token string) {
 	testTaintOption(t, c, a)
 }
 
-// makeOtherNode makes another Node with a GPUNode, on which nothing is scheduled, until the test ends.
+// makeOtherNode creates another Node with a GPUNode until the test ends; nothing is scheduled there.
 func makeOtherNode(t *testing.T, c *sandbox.Cluster) {
 	t.Helper()
 	admin, err := dynamic.NewForConfig(c.RESTConfig())
@@ -248,7 +248,7 @@ func makeOtherNode(t *testing.T, c *sandbox.Cluster) {
 	}
 }
 
-// testUnboundToken: a token of the account that names no Node may write nothing.
+// testUnboundToken checks that a token of the account that names no Node may write nothing.
 func testUnboundToken(t *testing.T, c *sandbox.Cluster, node string) {
 	t.Helper()
 	token, err := c.Client().CoreV1().ServiceAccounts(agentNamespace).CreateToken(t.Context(), agentName,
@@ -264,7 +264,7 @@ func testUnboundToken(t *testing.T, c *sandbox.Cluster, node string) {
 	}
 }
 
-// testTaintOption: without deploy/options/taint-unhealthy.yaml the agent may not even add its own taint.
+// testTaintOption checks that the agent may not even add its own taint without deploy/options/taint-unhealthy.yaml.
 func testTaintOption(t *testing.T, c *sandbox.Cluster, a *attacker) {
 	t.Helper()
 	const binding = "berth-agent-taint"
@@ -293,7 +293,7 @@ func testTaintOption(t *testing.T, c *sandbox.Cluster, a *attacker) {
 	}
 }
 
-// podToken is the token that the agent's pod has.
+// podToken returns the token that the agent's pod has.
 func (a *podAgent) podToken(t *testing.T) string {
 	t.Helper()
 	pods, err := a.pods(t.Context())

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestAttacks: what a pod's author can write takes, withholds, hides and frees no device of another pod, neither while
-// the kubelet has its checkpoint nor after it has lost it.
+// TestAttacks checks that nothing that the author of a pod can write takes, blocks, hides or frees a device of another
+// pod, neither while the kubelet has its checkpoint nor after it has lost it.
 func TestAttacks(t *testing.T) {
 	r := theNode(t)
 	victim := r.run(t, podWithGPUs("victim", 1, "sleep", "10m"))[0]
@@ -40,21 +40,21 @@ func TestAttacks(t *testing.T) {
 		}
 		return pod
 	}
-	// Claims every GPU without requesting one, with a folder in the place of the victim's grant.
+	// Claims every GPU without requesting one, with a folder in place of the victim's grant.
 	forger := env(workloadPod("forger", "sleep", "10m"), variable, strings.Join(all, ","), "NVIDIA_VISIBLE_DEVICES",
 		"/var/run/nvidia-container-devices")
 	forger.Spec.Volumes = append(forger.Spec.Volumes, corev1.Volume{Name: "copy",
 		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	forger.Spec.Containers[0].VolumeMounts = append(forger.Spec.Containers[0].VolumeMounts,
 		corev1.VolumeMount{Name: "copy", MountPath: "/run/berth/grants/" + grant})
-	// Names the victim's GPU, all as shares, and nothing, in the place of its own.
+	// Names in place of its own GPU: the victim's, every replica, and nothing.
 	thief := env(podWithGPUs("thief", 1, "sleep", "10m"), variable, strings.Join(all, ","))
 	sharer := env(podWithGPUs("sharer", 1, "sleep", "10m"), variable, strings.Join(all, "#1,")+"#1")
 	hider := env(podWithGPUs("hider", 1, "sleep", "10m"), variable, "", "NVIDIA_VISIBLE_DEVICES", "")
 	r.run(t, forger, thief, sharer, hider)
 	holders := map[string]int{"victim": 1, "thief": 1, "sharer": 1, "hider": 1}
 
-	// A mirror of the victim that is deleted at once.
+	// A copy of the victim's mirror pod, deleted at once.
 	mirror := workloadPod("mirror", "sleep", "10m")
 	mirror.Annotations = map[string]string{"kubernetes.io/config.mirror": string(victim.UID)}
 	mirror.Spec.NodeName = r.node.Name()

@@ -24,9 +24,9 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 
-// What the environment sets for the tests with large counts:
+// The environment variables of the tests with large counts:
 //
-//	BERTH_SOAK=1  200 pods and 50 restarts of the agent, in place of 24 and 5; 200 pods beside a foreign List, in place of 12
+//	BERTH_SOAK=1  200 pods and 50 restarts of the agent instead of 24 and 5; 200 pods beside a foreign List instead of 12
 //	BERTH_SEED    repeats the random choices of an earlier run
 const (
 	envSoak = "BERTH_SOAK"
@@ -35,31 +35,31 @@ const (
 
 const (
 	churnAtOnce = 8
-	churnMost   = 4 // GPUs that a pod asks for at most
+	churnMost   = 4 // maximum number of GPUs that a pod requests
 )
 
-// churn is a crowd of pods that come and go while the agent is restarted.
+// churn creates and deletes pods while the agent is restarted.
 type churn struct {
 	*rig
 	t      testing.TB
 	major  uint32
-	gpus   []int    // what each pod asks for
-	kinds  []string // how each restart happens
-	served chan int // the pods that have come and gone
+	gpus   []int    // how many GPUs each pod requests
+	kinds  []string // how each restart is done
+	served chan int // receives a value for each pod that was created and deleted
 
 	mu      sync.Mutex
-	down    []interval // when there was no agent
+	down    []interval // the times without a running agent
 	refused int
 	looks   int
-	most    int // GPUs held at one time
+	most    int // maximum number of GPUs held at one time
 }
 
-// interval is a time in which the agent was away; the last one may have no end yet.
+// interval is a time without a running agent; the last one may have no end yet.
 type interval struct{ from, to time.Time }
 
-// TestChurn: pods with random numbers of GPUs, eight at a time, with restarts of the agent in between. After each, no
-// GPU has two holders among the containers that live, by the OCI specs that they were started with, and what a pod held
-// is free when it is gone.
+// TestChurn runs pods with random numbers of GPUs, eight at a time, and restarts the agent in between. After each step,
+// no GPU has two holders among the running containers, according to the OCI specs that they were started with, and the
+// GPUs of a deleted pod are free.
 func TestChurn(t *testing.T) {
 	r := theNode(t)
 	pods, restarts, limit := 24, 5, 3*time.Minute
@@ -73,13 +73,13 @@ func TestChurn(t *testing.T) {
 	if err := c.run(timeout(t, limit)); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: %d looks at all containers, at most %d GPUs held "+
-		"at one time, %d pods refused while there was no agent and made again",
+	t.Logf("seed %d: %d pods and %d restarts of the agent in %s: all containers read %d times, at most %d GPUs held "+
+		"at one time, %d pods refused while no agent ran and created again",
 		seed, pods, restarts, ms(time.Since(start)), c.looks, c.most, c.refused)
 	c.checkNothingLeft(t)
 }
 
-// randomSeed is that of the environment, or a new one.
+// randomSeed returns the seed in the environment, or a new one.
 func randomSeed(t testing.TB) uint64 {
 	t.Helper()
 	text := os.Getenv(envSeed)
@@ -105,7 +105,7 @@ func newChurn(t testing.TB, r *rig, seed uint64, pods, restarts int) *churn {
 	return c
 }
 
-// run lets all pods come and go, eight at a time, and restarts the agent evenly among them.
+// run creates and deletes all pods, eight at a time, and restarts the agent at even intervals among them.
 func (c *churn) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	next := make(chan int)
@@ -172,7 +172,7 @@ func (c *churn) restart(ctx context.Context, kind string) error {
 	if err := c.mode.Start(ctx); err != nil {
 		return err
 	}
-	// Ready means that the kubelet has taken the registration; its answer counts.
+	// The agent is ready once the kubelet has accepted its registration; what the kubelet reports is decisive.
 	err := poll(ctx, "all GPUs are back", func() error { return c.wantHealthy(ctx, nodeGPUs) })
 	c.mu.Lock()
 	c.down[len(c.down)-1].to = time.Now()
@@ -180,16 +180,16 @@ func (c *churn) restart(ctx context.Context, kind string) error {
 	return err
 }
 
-// wasDown tells whether there was a time without an agent since a moment.
+// wasDown reports whether there was a time without an agent since a moment.
 func (c *churn) wasDown(since time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.down, func(d interval) bool { return d.to.IsZero() || d.to.After(since) })
 }
 
-// serve makes a pod, looks at it and at all others, removes it, and sees that nothing of it is left. A pod that the
-// scheduler sent to the node in the moment in which there was no agent is refused by the kubelet, which no device
-// plugin can prevent; it is made again.
+// serve creates a pod, checks it and all others, deletes it, and checks that nothing of it is left. If the scheduler
+// assigns a pod to the node while no agent runs, the kubelet refuses it, which no device plugin can prevent; such a pod
+// is created again.
 func (c *churn) serve(ctx context.Context, i int) error {
 	for attempt := 0; ; attempt++ {
 		name := fmt.Sprintf("churn-%d-%d", i, attempt)
@@ -218,8 +218,8 @@ func withoutAgent(pod *corev1.Pod) bool {
 	})
 }
 
-// admit makes a pod and waits until it runs. How long that takes is not limited here: eight pods ask for more GPUs than
-// there are, and the scheduler lets small pods pass a large one as long as there are small ones.
+// admit creates a pod and waits until it runs. It sets no time limit: eight pods request more GPUs than there are, and
+// the scheduler prefers small pods to a large one as long as there are small ones.
 func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, error) {
 	if _, err := c.CreatePod(ctx, podWithGPUs(name, gpus)); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (c *churn) admit(ctx context.Context, name string, gpus int) (*corev1.Pod, 
 	return c.WaitPhase(ctx, metav1.NamespaceDefault, name, corev1.PodRunning)
 }
 
-// checkHeld compares what a pod has with what it asked for, and all living containers with one another.
+// checkHeld compares the GPUs of a pod with its request, and all running containers with one another.
 func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -247,7 +247,7 @@ func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error 
 	}
 	slices.Sort(inside)
 	if len(inside) != want {
-		c.t.Errorf("pod %s asked for %d GPUs and has %v", pod.Name, want, inside)
+		c.t.Errorf("pod %s requested %d GPUs and has %v", pod.Name, want, inside)
 	}
 	running, err := c.running()
 	if err != nil {
@@ -261,7 +261,7 @@ func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error 
 		}
 	}
 	if !slices.ContainsFunc(running, func(l runningContainer) bool { return l.pod == pod.Name }) {
-		c.t.Errorf("pod %s runs and has no living container", pod.Name)
+		c.t.Errorf("pod %s runs and has no running container", pod.Name)
 	}
 	c.checkHolders(running)
 	node, err := c.gpuNode(ctx)
@@ -270,7 +270,7 @@ func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error 
 	}
 	for _, d := range node.Status.Devices {
 		if len(d.Holders) > 1 {
-			c.t.Errorf("the GPUNode gives %s two holders: %+v", d.UUID, d.Holders)
+			c.t.Errorf("the GPUNode lists two holders of %s: %+v", d.UUID, d.Holders)
 		}
 	}
 	c.mu.Lock()
@@ -280,13 +280,13 @@ func (c *churn) checkHeld(ctx context.Context, pod *corev1.Pod, want int) error 
 	return nil
 }
 
-// checkHolders complains about each GPU that two containers hold that live at one time.
+// checkHolders fails the test for each GPU that two containers hold at the same time.
 func (c *churn) checkHolders(running []runningContainer) {
 	owner := map[uint32]runningContainer{}
 	for _, l := range running {
 		for _, minor := range l.gpus {
 			other, taken := owner[minor]
-			// The first may have ended before the second was looked at.
+			// The first may have ended before the second was read.
 			if taken && exists(other.pid) {
 				c.t.Errorf("GPU %d has two holders: pod %s (container %s) and pod %s (container %s)", minor,
 					other.pod, other.id, l.pod, l.id)
@@ -296,15 +296,14 @@ func (c *churn) checkHolders(running []runningContainer) {
 	}
 }
 
-// runningContainer is a container whose first process lives.
+// runningContainer is a container whose first process runs.
 type runningContainer struct {
 	id, pod string
 	pid     int
-	gpus    []uint32 // by minor number, ascending
+	gpus    []uint32 // minor numbers, ascending
 }
 
-// running reads the OCI specs of all containers of the node that live; those that only hold a pod's namespaces are left
-// out.
+// running reads the OCI specs of all running containers of the node, without those that only hold a pod's namespaces.
 func (c *churn) running() ([]runningContainer, error) {
 	bundles, err := os.ReadDir(c.bundles())
 	if err != nil {
@@ -314,7 +313,7 @@ func (c *churn) running() ([]runningContainer, error) {
 	for _, bundle := range bundles {
 		one, err := c.readBundle(bundle.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it comes or goes at this moment
+			continue // the container is being created or removed
 		}
 		if err != nil {
 			return nil, err
@@ -350,12 +349,12 @@ func (c *churn) readBundle(id string) (runningContainer, error) {
 		return one, err
 	}
 	if one.pid, err = strconv.Atoi(strings.TrimSpace(string(pid))); err != nil {
-		return one, fs.ErrNotExist // it is being written
+		return one, fs.ErrNotExist // the file is being written
 	}
 	return one, nil
 }
 
-// exists tells whether a process has not ended.
+// exists reports whether a process has not ended.
 func exists(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -365,9 +364,9 @@ func exists(pid int) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// removeAndForget removes a pod and waits until it holds nothing.
+// removeAndForget deletes a pod and waits until it holds nothing.
 func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Pod) error {
-	// Also after a failure elsewhere: the sandbox may be one that stays.
+	// It deletes the pod also after a failure elsewhere: the sandbox may be one that remains.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := c.DeletePodAndWait(ctx, metav1.NamespaceDefault, name, -1); err != nil || pod == nil {
@@ -381,7 +380,7 @@ func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Po
 		for _, d := range node.Status.Devices {
 			for _, h := range d.Holders {
 				if h.PodUID == string(pod.UID) {
-					return fmt.Errorf("the GPUNode says that it holds %s as %s", d.UUID, h.Kind)
+					return fmt.Errorf("the GPUNode lists it as the holder of %s as %s", d.UUID, h.Kind)
 				}
 			}
 		}
@@ -391,14 +390,14 @@ func (c *churn) removeAndForget(ctx context.Context, name string, pod *corev1.Po
 		}
 		for _, l := range running {
 			if l.pod == name && len(l.gpus) > 0 {
-				return fmt.Errorf("container %s of it lives and has the GPUs %v", l.id, l.gpus)
+				return fmt.Errorf("container %s of it runs and has the GPUs %v", l.id, l.gpus)
 			}
 		}
 		return nil
 	})
 }
 
-// checkNothingLeft: after all, the node is as it was, and one pod can have all GPUs.
+// checkNothingLeft checks that the node is as it was before, and that one pod can have all GPUs.
 func (c *churn) checkNothingLeft(t testing.TB) {
 	t.Helper()
 	c.waitAllocatable(t, nodeGPUs)

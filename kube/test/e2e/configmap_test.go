@@ -18,11 +18,11 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// changeWithin is far above what a change of the configuration takes on an idle machine, which is logged: two seconds
-// are promised.
+// changeWithin is far above the time that a change of the configuration takes on an idle machine, which is logged; the
+// documented limit is two seconds.
 const changeWithin = 40 * time.Second
 
-// keyedConfigs are configurations told apart by a resource of their own.
+// keyedConfigs are configurations that differ in the name of one resource.
 func keyedConfigs(replicasOfB int, lineOfC string) map[string]string {
 	return map[string]string{
 		"default": plainConfig,
@@ -43,8 +43,8 @@ func sharedGPU(index int, mode, replicas, name string) string {
 `, index, mode, name, replicas)
 }
 
-// testConfigMapAndLabels: the node's labels choose a key of the ConfigMap; each change takes effect by itself; a bad
-// one leaves the last good one in force, also over the agent's death.
+// testConfigMapAndLabels checks that the node's labels select a key of the ConfigMap, that each change takes effect
+// without a restart, and that an invalid one leaves the last valid one in force, even if the agent is killed.
 func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.setConfigs(t, keyedConfigs(2, "replicas: 5"))
 	whole := nodeGPUs - 1
@@ -53,13 +53,13 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 		change func() time.Time
 		want   map[string]int
 	}{
-		{"NVIDIA's label chooses", func() time.Time { return l.label(t, map[string]string{labelNVIDIAConfig: "a"}) },
+		{"NVIDIA's label selects", func() time.Time { return l.label(t, map[string]string{labelNVIDIAConfig: "a"}) },
 			map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
-		{"Berth's label wins", func() time.Time { return l.label(t, map[string]string{labelConfig: "b"}) },
+		{"Berth's label has precedence", func() time.Time { return l.label(t, map[string]string{labelConfig: "b"}) },
 			map[string]int{gpuResource: whole, "nvidia.com/of-b": 2}},
 		{"the ConfigMap is edited", func() time.Time { return l.setConfigs(t, keyedConfigs(3, "replicas: 5")) },
 			map[string]int{gpuResource: whole, "nvidia.com/of-b": 3}},
-		{"Berth's label is taken away", func() time.Time { return l.label(t, map[string]string{labelConfig: ""}) },
+		{"Berth's label is removed", func() time.Time { return l.label(t, map[string]string{labelConfig: ""}) },
 			map[string]int{gpuResource: whole, "nvidia.com/of-a": 4}},
 		{"NVIDIA's label names another", func() time.Time {
 			return l.label(t,
@@ -69,15 +69,15 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	for _, c := range changes {
 		at := c.change()
 		took := l.waitKubelet(t, c.want).Sub(at)
-		t.Logf("%s: the kubelet has it after %s", c.what, ms(took))
+		t.Logf("%s: applied in the kubelet after %s", c.what, ms(took))
 		if took > changeWithin {
-			t.Errorf("%s: it took %s, want at most %s", c.what, took, changeWithin)
+			t.Errorf("%s: applied after %s, want at most %s", c.what, took, changeWithin)
 		}
 	}
 	l.waitSource(t, "c")
 
 	witnesses := l.watchPods(t, l.run(t, podRequesting("held", "nvidia.com/of-c", 1))...)
-	// Another configuration has to wait for it on this GPU, and on no other.
+	// A change of this GPU must wait for the pod, and a change of any other must not.
 	l.label(t, map[string]string{labelNVIDIAConfig: "b"})
 	l.waitKubelet(t, map[string]int{gpuResource: whole - 1, "nvidia.com/of-b": 3})
 	l.waitDraining(t, 3, "nvidia.com/of-c", "waits for default/held to end")
@@ -93,9 +93,9 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	said := l.waitEvent(t, "ConfigAcceptedRefused", "gpus[0].sharing.replicsa")
 	l.waitProblem(t, "CONFIG_REFUSED", true)
 	l.waitSource(t, "c")
-	t.Logf("a typo: the GPUNode says so after %s, an event after %s: %s", ms(refused.Sub(bad)), ms(said.Sub(bad)), message)
+	t.Logf("a typo: the GPUNode reports it after %s, an event after %s: %s", ms(refused.Sub(bad)), ms(said.Sub(bad)), message)
 
-	// The agent dies while it is there.
+	// The agent is killed while the typo is there.
 	killed := time.Now()
 	if err := l.mode.Kill(timeout(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
@@ -108,25 +108,25 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, "gpus[0].sharing.replicsa")
 	l.waitProblem(t, "CONFIG_REFUSED", true)
 	l.waitSource(t, "c")
-	// A key that is not there is no reason to fall back to another either.
+	// A key that does not exist is no reason to use another configuration either.
 	l.label(t, map[string]string{labelNVIDIAConfig: "defualt"})
 	l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, labelNVIDIAConfig+"=defualt", "did you mean default?")
 	l.label(t, map[string]string{labelNVIDIAConfig: "c"})
 	l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, "gpus[0].sharing.replicsa")
 	taken := samples.stop()
 	checkAllOrNothing(t, taken, before)
-	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the death, in %d "+
-		"samples never other ones", ms(back.Sub(killed)), len(taken))
+	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the kill, in %d"+
+		"samples never with other devices", ms(back.Sub(killed)), len(taken))
 
 	repaired := l.setConfigs(t, keyedConfigs(3, "replicas: 6"))
 	l.waitKubelet(t, map[string]int{gpuResource: whole, "nvidia.com/of-c": 6})
 	accepted, _ := l.waitCondition(t, "ConfigAccepted", metav1.ConditionTrue)
 	l.waitProblem(t, "CONFIG_REFUSED", false)
-	t.Logf("repaired: the GPUNode says so after %s", ms(accepted.Sub(repaired)))
+	t.Logf("repaired: the GPUNode reports it after %s", ms(accepted.Sub(repaired)))
 	l.checkUndisturbed(t, witnesses...)
 }
 
-// waitDraining waits until the GPUNode says what a GPU is still advertised as, and why no more of it.
+// waitDraining waits until the GPUNode shows how a GPU is still advertised, and why it is draining.
 func (l *lab) waitDraining(t testing.TB, index int, resource, why string) {
 	t.Helper()
 	waitUntil(t, 20*time.Second, fmt.Sprintf("the GPUNode shows GPU %d as draining", index), func(ctx context.Context) error {
@@ -142,7 +142,7 @@ func (l *lab) waitDraining(t testing.TB, index int, resource, why string) {
 	})
 }
 
-// waitSource waits until GPUNode and agent say that a key of the ConfigMap is in force.
+// waitSource waits until GPUNode and agent report that a key of the ConfigMap is in force.
 func (l *lab) waitSource(t testing.TB, key string) {
 	t.Helper()
 	want := agentNamespace + "/" + configMap + "/" + key
@@ -153,13 +153,13 @@ func (l *lab) waitSource(t testing.TB, key string) {
 		}
 		state, err := l.agentState(ctx)
 		if err == nil && (node.Status.Config.Source != want || state.Config.Source != want) {
-			err = fmt.Errorf("the GPUNode says %q, the agent %q", node.Status.Config.Source, state.Config.Source)
+			err = fmt.Errorf("the GPUNode reports %q, the agent %q", node.Status.Config.Source, state.Config.Source)
 		}
 		return err
 	})
 }
 
-// first is the first sample.
+// first returns the first sample.
 func (w *offerWatch) first(t testing.TB) map[string][]string {
 	t.Helper()
 	w.waitFor(t, time.Time{}, "the kubelet is asked", func(map[string][]string) bool { return true })
@@ -168,8 +168,8 @@ func (w *offerWatch) first(t testing.TB) map[string][]string {
 	return w.samples[0].offers
 }
 
-// checkAllOrNothing complains about each sample in which a resource has neither the number of devices that it is to
-// have nor, while there was no agent, none.
+// checkAllOrNothing fails the test for each sample in which a resource has neither the expected number of devices nor,
+// while no agent ran, none.
 func checkAllOrNothing(t testing.TB, samples []offerSample, want map[string]int) {
 	t.Helper()
 	for i, s := range samples {
@@ -185,7 +185,7 @@ func checkAllOrNothing(t testing.TB, samples []offerSample, want map[string]int)
 	}
 }
 
-// migStates are the values that the Node's label of the MIG state goes through.
+// migStates records the values of the Node's label of the MIG state.
 type migStates struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -194,7 +194,7 @@ type migStates struct {
 	seen []string
 }
 
-// watchMIGState follows the label from now on.
+// watchMIGState records the label from now on.
 func (l *lab) watchMIGState(t testing.TB) *migStates {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -238,14 +238,14 @@ func (w *migStates) add(state string) {
 	}
 }
 
-// stop returns the values in order, the one at the start first.
+// stop returns the values in order; the first is the value at the start.
 func (w *migStates) stop() []string {
 	w.cancel()
 	<-w.done
 	return w.seen
 }
 
-// layout asks for a layout by label and waits until the node has it, through pending.
+// layout requests a layout by label and waits until the node has it; the state must go through pending.
 func (l *lab) layout(t testing.TB, name string, want map[string]int) {
 	t.Helper()
 	states := l.watchMIGState(t)
@@ -263,7 +263,7 @@ func (l *lab) layout(t testing.TB, name string, want map[string]int) {
 	waitUntil(t, 10*time.Second, "the GPUNode shows layout "+name+" as the hardware has it", func(ctx context.Context) error {
 		node, err := l.gpuNode(ctx)
 		if err == nil && node.Status.Config.MIGLayout != name {
-			err = fmt.Errorf("it says that %q is asked for", node.Status.Config.MIGLayout)
+			err = fmt.Errorf("it shows %q as wanted", node.Status.Config.MIGLayout)
 		}
 		if err != nil {
 			return err
@@ -272,7 +272,7 @@ func (l *lab) layout(t testing.TB, name string, want map[string]int) {
 	})
 }
 
-// sameAsHardware says in what the GPUNode shows another partition than the hardware has.
+// sameAsHardware reports where the partitions in the GPUNode differ from those of the hardware.
 func (l *lab) sameAsHardware(t testing.TB, node *v1alpha1.GPUNode) error {
 	t.Helper()
 	machine := hardware(t, l.node.SimDir())
@@ -295,7 +295,7 @@ func (l *lab) sameAsHardware(t testing.TB, node *v1alpha1.GPUNode) error {
 	return nil
 }
 
-// customLayouts is a file of mig-parted's: lists of GPUs, filters, and a mixed GPU.
+// customLayouts is a file in mig-parted's format: lists of GPUs, filters, and a mixed GPU.
 const customLayouts = `version: v1
 mig-configs:
   custom-mixed:
@@ -314,21 +314,21 @@ mig-configs:
     mig-devices: {"7g.40gb": 1}
 `
 
-// testLayoutByLabel: layouts as users of mig-manager ask for them.
+// testLayoutByLabel requests layouts as users of mig-manager do.
 func testLayoutByLabel(t *testing.T, l *lab) {
 	l.layout(t, "all-1g.5gb", map[string]int{mig1g: 7 * nodeGPUs})
 	l.layout(t, "all-balanced", map[string]int{mig1g: 2 * nodeGPUs, mig2g: nodeGPUs, mig3g: nodeGPUs})
 	l.setMap(t, layoutsMap, map[string]string{"config.yaml": customLayouts})
 	l.layout(t, "custom-mixed", map[string]int{gpuResource: 2, mig1g: 2, mig2g: 1, mig3g: 5, "nvidia.com/mig-7g.40gb": 3})
 
-	// A name that is nowhere.
+	// A name that does not exist.
 	asked := l.label(t, map[string]string{labelMIG: "custom-mixd"})
 	l.waitState(t, "failed")
 	failed := time.Now()
 	_, message := l.waitCondition(t, "MIGApplied", metav1.ConditionFalse, "custom-mixd", "did you mean custom-mixed?")
 	t.Logf("unknown layout: failed after %s: %s", ms(failed.Sub(asked)), message)
 
-	// Everything off, while one pod holds one device.
+	// Disable MIG on all GPUs while one pod holds one device.
 	held := l.run(t, podRequesting("held", mig2g, 1))
 	witnesses := l.watchPods(t, held...)
 	asked = l.label(t, map[string]string{labelMIG: "all-disabled"})
@@ -352,8 +352,8 @@ func testLayoutByLabel(t *testing.T, l *lab) {
 	t.Logf("the pod ends: the last GPU is whole %s after its deletion", ms(whole.Sub(ended)))
 }
 
-// testLayoutAfterReboot: GPUs of Hopper come up without their MIG mode. They get their layout back, and are not
-// advertised whole before.
+// testLayoutAfterReboot checks that Hopper GPUs, which come up without MIG mode, get their layout back and are not
+// advertised as whole GPUs before.
 func testLayoutAfterReboot(t *testing.T, l *lab) {
 	dir := l.withHardware(t, "h100x8").Dir
 	machine, err := sim.Open(dir)
@@ -385,17 +385,17 @@ func testLayoutAfterReboot(t *testing.T, l *lab) {
 	taken := samples.stop()
 	for _, s := range taken {
 		if whole := s.offers[gpuResource]; len(whole) > 0 {
-			t.Errorf("%s after the start %d GPUs were to be had whole", ms(s.at.Sub(booted)), len(whole))
+			t.Errorf("%s after the start %d GPUs were advertised whole", ms(s.at.Sub(booted)), len(whole))
 		}
 	}
 	if went := states.stop(); !slices.Equal(went, []string{"success", "pending", "success"}) {
 		t.Errorf("the label went %q, want success, pending, success", went)
 	}
-	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was to be had "+
+	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was advertised"+
 		"whole", ms(back.Sub(booted)), len(taken))
 }
 
-// testReconfigureAsDaemonSet: the rights that deploy/agent.yaml gives are enough for all of it.
+// testReconfigureAsDaemonSet checks that the permissions in deploy/agent.yaml are enough for all of it.
 func testReconfigureAsDaemonSet(t *testing.T, l *lab) {
 	if err := l.mode.Remove(timeout(t, 30*time.Second)); err != nil {
 		t.Fatal(err)

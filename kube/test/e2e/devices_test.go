@@ -22,18 +22,18 @@ func TestCapacity(t *testing.T) {
 // device nodes.
 func TestGPUsOfAContainer(t *testing.T) {
 	r := theNode(t)
-	// It has the first GPU, so that the first two cannot be the right ones by chance.
+	// This pod has the first GPU, so that the first two cannot be right by chance.
 	r.run(t, podWithGPUs("neighbour", 1))
 	for title, test := range map[string]struct {
-		config string // of the agent; empty: as the sandbox starts it
-		nodes  bool   // the device nodes are in the container
-		driver bool   // the driver's files are
-		// visible makes what NVIDIA_VISIBLE_DEVICES has to be.
+		config string // configuration of the agent; empty: as the sandbox starts it
+		nodes  bool   // the container has the device nodes
+		driver bool   // the container has the driver's files
+		// visible returns the expected value of NVIDIA_VISIBLE_DEVICES.
 		visible func(uuids []string) string
-		// mounted makes the mount points that name the GPUs.
+		// mounted returns the expected mount points that name the GPUs.
 		mounted func(uuids []string) []string
 	}{
-		// NVIDIA's runtime, where it is the default, must add nothing to what CDI gives.
+		// NVIDIA's runtime, where it is the default, must add nothing to the CDI devices.
 		"cdi-cri":                 {"", true, true, always("void"), nil},
 		"cdi-annotations":         {"deviceListStrategy: [cdi-annotations]", true, true, always("void"), nil},
 		"envvar":                  {"deviceListStrategy: [envvar]", false, false, byComma, nil},
@@ -52,7 +52,7 @@ func TestGPUsOfAContainer(t *testing.T) {
 			pod := r.run(t, podWithGPUs("two", 2))[0]
 			uuids := r.assignment(t, pod).uuids
 			if len(uuids) != 2 {
-				t.Fatalf("the kubelet gave the container %v, want 2 GPUs", uuids)
+				t.Fatalf("the kubelet allocated %v, want 2 GPUs", uuids)
 			}
 			var gpus []uint32
 			if test.nodes {
@@ -81,7 +81,7 @@ func always(text string) func([]string) string { return func([]string) string { 
 
 func byComma(uuids []string) string { return strings.Join(uuids, ",") }
 
-// sameList compares two lists with commas, whatever their order.
+// sameList compares two comma-separated lists, ignoring the order.
 func sameList(a, b string) bool {
 	return slices.Equal(slices.Sorted(strings.SplitSeq(a, ",")), slices.Sorted(strings.SplitSeq(b, ",")))
 }
@@ -97,8 +97,9 @@ func agentConfig(t testing.TB, settings string) string {
 	return path
 }
 
-// checkNodes checks which NVIDIA device nodes a container has, and what the kernel lets it do: its own open as far as
-// the driver, which is not there (ENXIO); nodes of other GPUs that it makes itself do not open at all (EPERM).
+// checkNodes checks which NVIDIA device nodes a container has, and what the kernel allows: opening its own fails only
+// because there is no driver (ENXIO); opening a node of another GPU that the container made itself is forbidden
+// (EPERM).
 func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	if got := r.gpusIn(t, pod, "main"); !slices.Equal(got, gpus) {
@@ -124,13 +125,13 @@ func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 		path := fmt.Sprintf("/tmp/gpu%d", gpuInfo.Minor)
 		execIn(t, r.Cluster, pod, "mknod", path, strconv.Itoa(int(machine.Majors.NVIDIA)), strconv.Itoa(gpuInfo.Minor))
 		if got := execIn(t, r.Cluster, pod, "open", path); got != "EPERM" {
-			t.Errorf("open a node made for GPU %d, which the pod was not assignment: %s, want EPERM", gpuInfo.Minor, got)
+			t.Errorf("open a node made for GPU %d, which the pod does not hold: %s, want EPERM", gpuInfo.Minor, got)
 		}
 	}
 }
 
-// checkDriver checks whether the driver's files are in a container: its libraries, tools and firmware, with the content
-// that they have on the host.
+// checkDriver checks whether a container has the driver's files, that is libraries, tools and firmware, with the same
+// content as on the host.
 func (r *rig) checkDriver(t testing.TB, pod *corev1.Pod, want bool) {
 	t.Helper()
 	version := hardware(t, r.node.SimDir()).Driver
@@ -150,14 +151,14 @@ func (r *rig) checkDriver(t testing.TB, pod *corev1.Pod, want bool) {
 	if !slices.ContainsFunc(points, func(p string) bool { return strings.Contains(p, "firmware/nvidia/"+version+"/gsp") }) {
 		t.Errorf("no firmware of driver %s is mounted; the mount points are %q", version, points)
 	}
-	// The names that programs are linked against are made by the CDI hook.
+	// The CDI hook creates the names that programs are linked against.
 	for _, link := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		host, err := os.ReadFile(filepath.Join(r.node.SimDir(), "root", libraries, strings.TrimSuffix(link, "1")+version))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := execIn(t, r.Cluster, pod, "cat", libraries+link); got != strings.TrimSpace(string(host)) {
-			t.Errorf("%s in the container has %d bytes, and is not the host's library of %d", link, len(got), len(host))
+			t.Errorf("%s in the container has %d bytes, want %d as the host's library has", link, len(got), len(host))
 		}
 	}
 }

@@ -1,3 +1,2 @@
-// Package e2e holds the end-to-end tests: each runs on the real cluster of the sandbox, with simulated hardware below
-// everything.
+// Package e2e contains the end-to-end tests. They run on the real cluster of the sandbox, with simulated hardware.
 package e2e

@@ -21,11 +21,10 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The tests of what Berth says read the node's places by other means than Berth does: the checkpoint with the kubelet's
-// own code, the OCI specs and the simulator's description as plain JSON. A reader that is wrong cannot agree with
-// itself.
+// Tests of Berth's output read the node's state by other means than Berth does: the checkpoint with the kubelet's own
+// code, OCI specs and the simulator's description as plain JSON. Otherwise a wrong reader would agree with itself.
 
-// theNode is the shared sandbox's node with its agent as a process and all GPUs free.
+// theNode returns the shared sandbox's node, with its agent as a process and all GPUs free.
 func theNode(t testing.TB) *rig {
 	t.Helper()
 	c := cluster(t)
@@ -41,7 +40,7 @@ func theNode(t testing.TB) *rig {
 	for _, pod := range pods.Items {
 		for _, container := range pod.Spec.Containers {
 			if wants := container.Resources.Limits[gpuResource]; !wants.IsZero() {
-				t.Fatalf("pod %s/%s takes %s GPUs of the node; delete it, these tests need them all", pod.Namespace,
+				t.Fatalf("pod %s/%s holds %s GPUs of the node; delete it, these tests need them all", pod.Namespace,
 					pod.Name, wants.String())
 			}
 		}
@@ -77,13 +76,13 @@ func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
 	return agent
 }
 
-// assignment is what the kubelet gave a container: an entry of its checkpoint, decoded.
+// assignment is what the kubelet allocated to a container: a decoded entry of its checkpoint.
 type assignment struct {
 	uuids  []string
 	answer *v1beta1.ContainerAllocateResponse
 }
 
-// entries are what the kubelet's checkpoint holds, read with the kubelet's code.
+// entries returns the entries of the kubelet's checkpoint, read with the kubelet's code.
 func entries(blob []byte) ([]checkpoint.PodDevicesEntry, map[string][]string, error) {
 	file := checkpoint.New(nil, nil)
 	if err := file.UnmarshalCheckpoint(blob); err != nil {
@@ -100,7 +99,7 @@ func (r *rig) checkpointPath() string {
 	return filepath.Join(r.node.KubeletDir(), "device-plugins", "kubelet_internal_checkpoint")
 }
 
-// assignment reads what the container "main" of a pod was assignment.
+// assignment reads what the kubelet allocated to the container "main" of a pod.
 func (r *rig) assignment(t testing.TB, pod *corev1.Pod) assignment {
 	t.Helper()
 	blob, err := os.ReadFile(r.checkpointPath())
@@ -149,7 +148,7 @@ func gpuOf(t testing.TB, d sim.Description, uuid string) sim.GPUDescription {
 	return d.GPUs[i]
 }
 
-// minorsOf are the minor numbers of GPUs, ascending.
+// minorsOf returns the minor numbers of GPUs, ascending.
 func minorsOf(t testing.TB, d sim.Description, uuids []string) []uint32 {
 	t.Helper()
 	var found []uint32
@@ -160,18 +159,18 @@ func minorsOf(t testing.TB, d sim.Description, uuids []string) []uint32 {
 	return found
 }
 
-// bundles is where the node's containerd keeps the OCI specs.
+// bundles is the directory in which the node's containerd keeps the OCI specs.
 func (r *rig) bundles() string {
 	return filepath.Join(r.node.Root(), "run/containerd/io.containerd.runtime.v2.task/k8s.io")
 }
 
-// containerID is the runtime's name of a running pod's only container.
+// containerID returns the runtime's ID of a running pod's only container.
 func containerID(pod *corev1.Pod) string {
 	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
 	return id
 }
 
-// mountsIn are the mount points in a pod's container.
+// mountsIn returns the mount points in a pod's container.
 func (r *rig) mountsIn(t testing.TB, pod *corev1.Pod) []string {
 	t.Helper()
 	const point = 4 // proc(5): ID, parent, device, root, mount point
@@ -184,7 +183,7 @@ func (r *rig) mountsIn(t testing.TB, pod *corev1.Pod) []string {
 	return points
 }
 
-// envIn is the environment of a pod's container.
+// envIn returns the environment of a pod's container.
 func (r *rig) envIn(t testing.TB, pod *corev1.Pod) map[string]string {
 	t.Helper()
 	env := map[string]string{}
@@ -195,7 +194,7 @@ func (r *rig) envIn(t testing.TB, pod *corev1.Pod) map[string]string {
 	return env
 }
 
-// waitNodeStatus waits until the node's status shows so many GPUs and returns the node.
+// waitNodeStatus waits until the node's status shows these numbers of GPUs.
 func (r *rig) waitNodeStatus(t testing.TB, capacity, allocatable int64) *corev1.Node {
 	t.Helper()
 	var node *corev1.Node
@@ -214,7 +213,7 @@ func (r *rig) waitNodeStatus(t testing.TB, capacity, allocatable int64) *corev1.
 	return node
 }
 
-// agentSockets are the sockets of device plugins in the kubelet's directory.
+// agentSockets lists the sockets of device plugins in the kubelet's directory.
 func (r *rig) agentSockets(t testing.TB) []string {
 	t.Helper()
 	all, err := os.ReadDir(filepath.Join(r.node.KubeletDir(), "device-plugins"))
@@ -249,8 +248,8 @@ func (r *rig) kubeletLogSize(t testing.TB) int64 {
 	return info.Size()
 }
 
-// waitKubeletLog waits until a line of the kubelet's log has all the texts and returns the first such line after the
-// offset.
+// waitKubeletLog waits until a line of the kubelet's log contains all the texts, and returns the first such line after
+// the offset.
 func (r *rig) waitKubeletLog(t testing.TB, from int64, texts ...string) string {
 	t.Helper()
 	found := ""

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// TestFaults: GPUs break, held and free ones, with and without an event, and are repaired again. Each time the kubelet,
-// the scheduler, the pod's status and the GPUNode know of it, and the same agent runs all the time.
+// TestFaults breaks GPUs, held and free ones, with and without an event, and repairs them. Each time the kubelet, the
+// scheduler, the pod's status and the GPUNode must show it, and the same agent must run throughout.
 func TestFaults(t *testing.T) {
 	r := theNode(t)
 	agents := r.node.Agents()
@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 		if err := machine.Clear(sim.ClearAll); err != nil {
 			t.Error(err)
 		}
-		// The tests after this one need all GPUs; the context of the test has ended.
+		// Later tests need all GPUs, and the test's own context has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := poll(ctx, "all GPUs are healthy again", func() error { return r.wantHealthy(ctx, nodeGPUs) }); err != nil {
@@ -53,21 +53,21 @@ func TestFaults(t *testing.T) {
 		{"a held GPU lost without an XID", held[1], silent, "Gone", "GPU_LOST"},
 		{"a free GPU lost without an XID", free[1], silent, "Gone", "GPU_LOST"},
 	}
-	// The limits are far above what is measured on an idle machine: an event is known in milliseconds, silence at the
-	// next scan, five seconds later at most.
+	// The limits are far above what is measured on an idle machine: an event is noticed within milliseconds, a GPU that
+	// is lost without one at the next scan, which is at most five seconds later.
 	r.breakGPUs(t, machine, 2*time.Second, faults[0])
 	r.breakGPUs(t, machine, 2*time.Second, faults[1])
 	r.breakGPUs(t, machine, 10*time.Second, faults[2:]...)
 
-	// A container keeps its GPU, broken or not: to end it is not ours to decide.
+	// A container keeps its GPU, broken or not: Berth does not end containers.
 	gpus := minorsOf(t, hardware(t, r.node.SimDir()), held)
 	r.checkUntouched(t, pod, gpus)
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs-int64(len(faults)))
 	for _, uuid := range held {
 		r.waitPodHealth(t, pod, uuid, corev1.ResourceHealthStatusUnhealthy)
 	}
-	// For the scheduler a held GPU that is broken counts twice: as held and as missing. So two of the four that are
-	// left can be had.
+	// The scheduler counts a held GPU that is broken twice: as held and as missing. So it assigns only two of the four
+	// that are left.
 	rest := r.run(t, podWithGPUs("rest", nodeGPUs-len(faults)-len(held)))[0]
 	for _, got := range r.assignment(t, rest).uuids {
 		if !slices.Contains(free[2:], got) {
@@ -87,14 +87,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// gpuFault is a fault of one GPU and the verdict that it leads to.
+// gpuFault is a fault of one GPU and the health class that it leads to.
 type gpuFault struct {
 	name, uuid   string
 	fault        sim.Fault
 	state, cause string
 }
 
-// breakGPUs injects faults, all at once, and waits until kubelet, API and pod status show it.
+// breakGPUs injects faults, all at once, and waits until kubelet, API and pod status show them.
 func (r *rig) breakGPUs(t testing.TB, machine *sim.Machine, limit time.Duration, faults ...gpuFault) {
 	t.Helper()
 	start := time.Now()
@@ -107,9 +107,9 @@ func (r *rig) breakGPUs(t testing.TB, machine *sim.Machine, limit time.Duration,
 	for _, f := range faults {
 		took := r.waitKubeletHealth(t, f.uuid, false).Sub(start)
 		published := r.waitGPUNodeHealth(t, f.uuid, f.state, f.cause).Sub(start)
-		t.Logf("%s: the kubelet knows after %s, the GPUNode after %s", f.name, ms(took), ms(published))
+		t.Logf("%s: unhealthy for the kubelet after %s, the GPUNode after %s", f.name, ms(took), ms(published))
 		if took > limit {
-			t.Errorf("%s: the kubelet knows after %s, want at most %s", f.name, took, limit)
+			t.Errorf("%s: unhealthy for the kubelet after %s, want at most %s", f.name, took, limit)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (r *rig) repairGPUs(t testing.TB, machine *sim.Machine, faults ...gpuFault)
 	for _, f := range faults {
 		took := r.waitKubeletHealth(t, f.uuid, true).Sub(start)
 		published := r.waitGPUNodeHealth(t, f.uuid, "Healthy", "").Sub(start)
-		t.Logf("%s, cleared: the kubelet knows after %s, the GPUNode after %s", f.name, ms(took), ms(published))
+		t.Logf("%s, cleared: healthy for the kubelet after %s, the GPUNode after %s", f.name, ms(took), ms(published))
 	}
 }
 
@@ -138,7 +138,8 @@ func (r *rig) wantHealthy(ctx context.Context, want int) error {
 	return err
 }
 
-// waitKubeletHealth asks the kubelet every 20 ms until it calls a GPU healthy or not, and returns when.
+// waitKubeletHealth polls the kubelet every 20 ms until it has a GPU as healthy, or as unhealthy, and returns when that
+// was.
 func (r *rig) waitKubeletHealth(t testing.TB, uuid string, want bool) time.Time {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -158,7 +159,7 @@ func (r *rig) waitKubeletHealth(t testing.TB, uuid string, want bool) time.Time 
 	}
 }
 
-// waitGPUNodeHealth waits until the GPUNode has the verdict on a GPU, with the cause.
+// waitGPUNodeHealth waits until the GPUNode has the health class of a GPU, with the cause.
 func (r *rig) waitGPUNodeHealth(t testing.TB, uuid, state, cause string) time.Time {
 	t.Helper()
 	waitUntil(t, 20*time.Second, fmt.Sprintf("the GPUNode calls %s %s because of %q", uuid, state, cause), func(ctx context.Context) error {
@@ -175,14 +176,14 @@ func (r *rig) waitGPUNodeHealth(t testing.TB, uuid, state, cause string) time.Ti
 					func(c v1alpha1.Cause) bool { return strings.HasPrefix(c.Code, cause) })) {
 				return nil
 			}
-			return fmt.Errorf("it says %+v", d.Health)
+			return fmt.Errorf("it has %+v", d.Health)
 		}
 		return errors.New("it does not list it")
 	})
 	return time.Now()
 }
 
-// waitPodHealth waits until the pod's own status has the verdict on its GPU (KEP-4680).
+// waitPodHealth waits until the pod's own status has the health of its GPU (KEP-4680).
 func (r *rig) waitPodHealth(t testing.TB, pod *corev1.Pod, uuid string, want corev1.ResourceHealthStatus) {
 	t.Helper()
 	waitUntil(t, 20*time.Second, fmt.Sprintf("the status of pod %s calls %s %s", pod.Name, uuid, want), func(ctx context.Context) error {
@@ -197,6 +198,6 @@ func (r *rig) waitPodHealth(t testing.TB, pod *corev1.Pod, uuid string, want cor
 				}
 			}
 		}
-		return fmt.Errorf("it says %+v", now.Status.ContainerStatuses[0].AllocatedResourcesStatus)
+		return fmt.Errorf("it has %+v", now.Status.ContainerStatuses[0].AllocatedResourcesStatus)
 	})
 }

@@ -24,9 +24,9 @@ const (
 	foreignEvery  = 20 * time.Millisecond
 )
 
-// TestForeignList: short pods come and go while a monitor lists PodResources every 20 ms, which makes the kubelet offer
-// GPUs of living pods again. No GPU has two living containers. A pod that the agent refused is made again, as a
-// controller would. BERTH_SOAK=1 makes 200 pods in place of 12.
+// TestForeignList runs short pods while a monitor lists PodResources every 20 ms, which makes the kubelet offer GPUs of
+// running pods again. No GPU may have two running containers. A pod that the agent refused is created again, as a
+// controller would do. BERTH_SOAK=1 runs 200 pods instead of 12.
 func TestForeignList(t *testing.T) {
 	r := theNode(t)
 	pods, limit := 12, 2*time.Minute
@@ -74,15 +74,15 @@ func TestForeignList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("seed %d: %d pods in %s beside %d lists: %d looks at all containers, %d pods refused and made again",
+	t.Logf("seed %d: %d pods in %s beside %d lists: all containers read %d times, %d pods refused and created again",
 		seed, pods, ms(time.Since(start)), lists.Load(), looks.Load(), refused.Load())
 	if lists.Load() == 0 || looks.Load() == 0 {
-		t.Errorf("%d lists and %d looks, want many", lists.Load(), looks.Load())
+		t.Errorf("%d lists and %d readings of all containers, want many", lists.Load(), looks.Load())
 	}
 	r.waitHolders(t, map[string]int{})
 }
 
-// listForeign lists as a monitor does, over a connection of its own.
+// listForeign lists PodResources as a monitor does, over its own connection.
 func (r *rig) listForeign(ctx context.Context, lists *atomic.Int64) {
 	socket := filepath.Join(r.node.KubeletDir(), "pod-resources", "kubelet.sock")
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))

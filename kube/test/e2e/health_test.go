@@ -18,8 +18,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The settings of the agent whose health, labels and metrics are tested. They are short so that the tests are; what
-// they say is what counts.
+// The settings of the agent whose health, labels and metrics are tested. Intervals are short to keep the tests short.
 const (
 	healthPoll     = 2 * time.Second
 	healthDeadline = 2 * time.Second
@@ -33,7 +32,7 @@ const (
 `
 	// plainGPUs advertises all GPUs whole, whatever they were before.
 	plainGPUs = "gpus:\n- select: {}\n  mig: {layout: all-disabled}\n"
-	// noticed is far above what an idle machine takes to tell the kubelet of an event.
+	// noticed is far above the time that an idle machine needs to report an event to the kubelet.
 	noticed = 2 * time.Second
 	mig1gs  = "nvidia.com/mig-1g.5gb"
 )
@@ -44,7 +43,7 @@ type healthLab struct {
 	file string
 }
 
-// TestHealth breaks the GPUs of one node in every way, and reads what it says of them: verdicts, labels and metrics.
+// TestHealth breaks the GPUs of one node in every way, and checks health classes, labels and metrics.
 func TestHealth(t *testing.T) {
 	h := &healthLab{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	h.configure(t, plainGPUs)
@@ -93,7 +92,7 @@ func (h *healthLab) configure(t testing.TB, settings string) {
 	(&sharingRig{file: h.file}).configure(t, healthSettings+settings)
 }
 
-// inject breaks something and returns when.
+// inject injects a fault and returns the time at which it did.
 func (h *healthLab) inject(t testing.TB, fault sim.Fault) time.Time {
 	t.Helper()
 	at := time.Now()
@@ -103,7 +102,7 @@ func (h *healthLab) inject(t testing.TB, fault sim.Fault) time.Time {
 	return at
 }
 
-// repair removes the faults of a GPU and returns when.
+// repair removes the faults of a GPU and returns the time at which it did.
 func (h *healthLab) repair(t testing.TB, uuid string) time.Time {
 	t.Helper()
 	at := time.Now()
@@ -113,7 +112,7 @@ func (h *healthLab) repair(t testing.TB, uuid string) time.Time {
 	return at
 }
 
-// waitSoon asks the kubelet every 5 ms until what it calls healthy is as wanted, and returns when.
+// waitSoon polls the kubelet every 5 ms until the healthy devices are as wanted, and returns when that was.
 func (h *healthLab) waitSoon(t testing.TB, limit time.Duration, what string, is func(map[string][]string) bool) time.Time {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -133,7 +132,7 @@ func (h *healthLab) waitSoon(t testing.TB, limit time.Duration, what string, is 
 	}
 }
 
-// waitNodeCondition waits until the Node's condition about its GPUs has the status and all texts.
+// waitNodeCondition waits until the Node's condition about its GPUs has the status and contains all texts.
 func (h *healthLab) waitNodeCondition(t testing.TB, status corev1.ConditionStatus, texts ...string) *corev1.NodeCondition {
 	t.Helper()
 	var found *corev1.NodeCondition
@@ -174,7 +173,7 @@ func (h *healthLab) waitTaints(t testing.TB, want ...string) {
 	})
 }
 
-// kill ends the agent without notice and starts it again, with the settings that its file has by now.
+// kill ends the agent with SIGKILL and starts it again with the current settings of its file.
 func (h *healthLab) kill(t testing.TB) {
 	t.Helper()
 	ctx := timeout(t, time.Minute)
@@ -186,8 +185,9 @@ func (h *healthLab) kill(t testing.TB) {
 	}
 }
 
-// testXIDOfSharedGPU: an XID takes all four replicas of a GPU away and nothing else; everybody says so and names the
-// pod; the agent's death changes nothing about it; it all comes back once the GPU is repaired.
+// testXIDOfSharedGPU checks that an XID makes all four replicas of a GPU unhealthy and nothing else, that every view
+// shows it with the pod's name, that killing the agent changes none of this, and that all replicas are back once the
+// GPU is repaired.
 func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	gpuInfo := h.gpuInfo(t, 0)
 	holder := h.run(t, podRequesting("sliced", sharedResource, 1))[0]
@@ -197,12 +197,12 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	want := sharedOffers()
 	delete(want, sharedResource)
 	broken := h.inject(t, sim.Fault{GPU: gpuInfo.UUID, XID: 79, Recovery: "node-reboot"})
-	took := h.waitSoon(t, 10*time.Second, "no share of GPU 0 is healthy", func(now map[string][]string) bool {
+	took := h.waitSoon(t, 10*time.Second, "no replica of GPU 0 is healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), want)
 	}).Sub(broken)
-	t.Logf("XID 79 of a GPU with 4 shares: the kubelet calls all 4 unhealthy after %s", ms(took))
+	t.Logf("XID 79 of a GPU with 4 replicas: the kubelet has all 4 as unhealthy after %s", ms(took))
 	if took > noticed {
-		t.Errorf("the kubelet knows after %s, want at most %s", took, noticed)
+		t.Errorf("unhealthy for the kubelet after %s, want at most %s", took, noticed)
 	}
 	condition := h.waitNodeCondition(t, corev1.ConditionFalse, "GPU 0 ("+gpuInfo.UUID+") is NeedsReboot")
 	if !condition.LastTransitionTime.After(before.LastTransitionTime.Time) && time.Since(before.LastTransitionTime.Time) > 2*time.Second {
@@ -219,17 +219,17 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 		})
 	})
 	if more := page.find("berth_gpu_health_cause", map[string]string{"index": "2"}); len(more) > 0 {
-		t.Errorf("GPU 2 is well and has causes: %v", more)
+		t.Errorf("GPU 2 is healthy and has causes: %v", more)
 	}
 	row := h.rowOf(t, gpuInfo.UUID)
 	for _, cell := range []string{"NeedsReboot", "XID79", "default/sliced"} {
 		if !strings.Contains(row, cell) {
-			t.Errorf("berth gpus says %q, which should have %q", row, cell)
+			t.Errorf("berth gpus prints %q, want %q in it", row, cell)
 		}
 	}
 	h.checkDoctor(t, 1, "XID79")
 
-	// The agent is killed while the fault persists. The new configuration wants the taint of the Node; foreign taints
+	// The agent is killed while the fault persists. The new configuration adds the taint to the Node; foreign taints
 	// stay.
 	h.foreignTaint(t)
 	h.configure(t, "taintUnhealthy: true\n"+fourReplicas)
@@ -240,17 +240,17 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 	h.waitScans(t, 2)
 	for _, s := range samples.stop() {
 		if s.err == nil && len(s.offers[sharedResource]) > 0 {
-			t.Errorf("%s after the death of the agent the next one advertises %v", ms(s.at.Sub(killed)), s.offers[sharedResource])
+			t.Errorf("%s after the agent was killed the next one advertises %v", ms(s.at.Sub(killed)), s.offers[sharedResource])
 			break
 		}
 	}
-	h.waitMetrics(t, "the new agent knows the cause", func(p metricsPage) error {
+	h.waitMetrics(t, "the new agent reports the cause", func(p metricsPage) error {
 		return p.wants(map[string]float64{`berth_gpu_health_cause{index="0",code="XID79"}`: 1, `berth_gpu_healthy{index="0"}`: 0})
 	})
 	h.checkUndisturbed(t, witnesses...)
 
 	repaired := h.repair(t, gpuInfo.UUID)
-	back := h.waitSoon(t, 20*time.Second, "all shares are healthy", func(now map[string][]string) bool {
+	back := h.waitSoon(t, 20*time.Second, "all replicas are healthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), sharedOffers())
 	}).Sub(repaired)
 	t.Logf("cleared: verified and advertised again after %s", ms(back))
@@ -263,7 +263,7 @@ func testXIDOfSharedGPU(t *testing.T, h *healthLab) {
 
 const taintForeign = "berth.example/foreign"
 
-// foreignTaint gives the Node a taint that is not Berth's, until the test ends.
+// foreignTaint adds a taint that is not Berth's to the Node, until the test ends.
 func (h *healthLab) foreignTaint(t testing.TB) {
 	t.Helper()
 	set := func(ctx context.Context, taints []corev1.Taint) error {
@@ -291,19 +291,19 @@ func (h *healthLab) foreignTaint(t testing.TB) {
 	})
 }
 
-// waitScans waits until the agent's inventory has been read so often from now on: a poll each.
+// waitScans waits until the agent has scanned the hardware so many times from now on, once per poll.
 func (h *healthLab) waitScans(t testing.TB, n int) {
 	t.Helper()
-	// Nothing counts scans from outside, so it is the time that they take at most.
+	// Nothing counts scans from outside, so wait for the longest time that they can take.
 	select {
 	case <-time.After(time.Duration(n) * healthPoll):
 	case <-t.Context().Done():
 	}
 }
 
-// testXIDOfMIGDevice: a contained memory error of one MIG device takes nothing away while the driver asks for nothing.
-// Where it asks for a drain, no new pod gets a device of the GPU, and all pods go on. One that takes a reset takes them
-// all.
+// testXIDOfMIGDevice checks that a contained memory error of one MIG device changes nothing while the driver requests
+// nothing. If the driver requests a drain, no new pod gets a device of the GPU, and all pods continue. An error that
+// needs a reset makes all its MIG devices unhealthy.
 func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	pods := h.run(t, podRequesting("part-a", mig1gs, 1), podRequesting("part-b", mig1gs, 1))
 	witnesses := h.watchPods(t, pods...)
@@ -329,7 +329,7 @@ func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	delete(gone, mig1gs)
 	delete(gone, "nvidia.com/mig-3g.20gb")
 	h.inject(t, sim.Fault{GPU: gpuInfo.UUID, Recovery: "drain-and-reset"})
-	h.waitSoon(t, 10*time.Second, "no MIG device of GPU 1 is offered", func(now map[string][]string) bool {
+	h.waitSoon(t, 10*time.Second, "no MIG device of GPU 1 is advertised", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), gone)
 	})
 	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Draining", "RECOVERY_ACTION")
@@ -340,12 +340,12 @@ func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	})
 	h.waitGPUNodeHealth(t, gpuInfo.UUID, "Healthy", "")
 
-	// One that takes a reset of the GPU takes all its MIG devices.
+	// An error that needs a reset of the GPU makes all its MIG devices unhealthy.
 	broken = h.inject(t, sim.Fault{GPU: bad, XID: 95, Recovery: "gpu-reset"})
 	took := h.waitSoon(t, 10*time.Second, "all MIG devices of GPU 1 are unhealthy", func(now map[string][]string) bool {
 		return maps.Equal(counts(now), gone)
 	}).Sub(broken)
-	t.Logf("XID 95 of a MIG device, which takes a reset: its siblings are unhealthy after %s", ms(took))
+	t.Logf("XID 95 of a MIG device, which needs a reset: its siblings are unhealthy after %s", ms(took))
 	h.waitGPUNodeHealth(t, gpuInfo.UUID, "NeedsReset", "XID95")
 	repaired := h.repair(t, gpuInfo.UUID)
 	took = h.waitSoon(t, 20*time.Second, "all MIG devices are healthy", func(now map[string][]string) bool {
@@ -354,17 +354,17 @@ func testXIDOfMIGDevice(t *testing.T, h *healthLab) {
 	t.Logf("cleared: verified and advertised again after %s", ms(took))
 }
 
-// testOneLost: one GPU of eight goes without a word. It is noticed at the next scan, and the other seven are allocated,
-// measured and labelled as before.
+// testOneLost checks that one GPU of eight that is lost without an event is noticed at the next scan, and that the
+// other seven are allocated, measured and labelled as before.
 func testOneLost(t *testing.T, h *healthLab) {
 	gpuInfo := h.gpuInfo(t, 7)
 	lost := h.inject(t, sim.Fault{GPU: gpuInfo.UUID, LostSilently: true})
 	took := h.waitSoon(t, 20*time.Second, "seven GPUs are healthy", func(now map[string][]string) bool {
 		return len(now[gpuResource]) == nodeGPUs-1 && !slices.Contains(now[gpuResource], gpuInfo.UUID)
 	}).Sub(lost)
-	t.Logf("a GPU lost without a word: the kubelet knows after %s (the poll is %s)", ms(took), healthPoll)
+	t.Logf("a GPU lost without an event: unhealthy for the kubelet after %s (the poll is %s)", ms(took), healthPoll)
 	if limit := healthPoll + noticed; took > limit {
-		t.Errorf("the kubelet knows after %s, want at most %s", took, limit)
+		t.Errorf("unhealthy for the kubelet after %s, want at most %s", took, limit)
 	}
 	h.waitAllocatableOf(t, map[string]int{gpuResource: nodeGPUs - 1})
 	h.waitLabels(t, "seven GPUs", func(labels map[string]string) error {
@@ -374,7 +374,7 @@ func testOneLost(t *testing.T, h *healthLab) {
 	pods := h.run(t, podWithGPUs("rest-a", 4), podWithGPUs("rest-b", 3))
 	for _, pod := range pods {
 		if ids := h.idsOf(t, pod); slices.Contains(ids, gpuInfo.UUID) {
-			t.Errorf("pod %s was given the lost GPU: %v", pod.Name, ids)
+			t.Errorf("pod %s got the lost GPU: %v", pod.Name, ids)
 		}
 	}
 	for index := range nodeGPUs - 1 {
@@ -400,7 +400,7 @@ func testOneLost(t *testing.T, h *healthLab) {
 	took = h.waitSoon(t, 20*time.Second, "eight GPUs are healthy", func(now map[string][]string) bool {
 		return len(now[gpuResource]) == nodeGPUs
 	}).Sub(repaired)
-	t.Logf("found again: the kubelet knows after %s", ms(took))
+	t.Logf("found again: healthy for the kubelet after %s", ms(took))
 	h.waitLabels(t, "eight GPUs", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{"nvidia.com/gpu.count": "8", "berth.dev/gpu.healthy": "8",
 			"berth.dev/gpu.unhealthy": "0"})
@@ -409,7 +409,7 @@ func testOneLost(t *testing.T, h *healthLab) {
 	h.checkDoctor(t, 0)
 }
 
-// rowOf is the row of a device in the table of berth gpus, from a laptop.
+// rowOf returns the row of a device in the table of berth gpus, run outside the cluster.
 func (h *healthLab) rowOf(t testing.TB, uuid string) string {
 	t.Helper()
 	row := ""

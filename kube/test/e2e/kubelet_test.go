@@ -45,8 +45,8 @@ func kubeletTests() []agentTest {
 	}
 }
 
-// lossTest restarts the kubelet, with its checkpoint spoiled while it is down, under a pod that runs. Then the node is
-// filled up, and the pod's container has to start again.
+// lossTest restarts the kubelet under a running pod and damages the checkpoint while the kubelet is down. Then it fills
+// the node with pods, and restarts the first pod's container.
 func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 	return func(t *testing.T, r *rig) {
 		first := podWithGPUs("first", 2)
@@ -62,7 +62,7 @@ func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
 
-		// The kubelet asks again for what it has forgotten, and what it then gets is what no other pod has.
+		// The kubelet requests again what it has forgotten, and must then get devices that no other pod has.
 		first = r.restartContainer(t, first)
 		held["first"] = r.gpusIn(t, first, "main")
 		checkFull(t, held)
@@ -71,7 +71,7 @@ func lossTest(spoil func(path string) error) func(*testing.T, *rig) {
 	}
 }
 
-// restartKubelet stops the kubelet, spoils its checkpoint, starts it, and waits until the agent's GPUs are back.
+// restartKubelet stops the kubelet, damages its checkpoint, starts it, and waits until the agent's GPUs are back.
 func (r *rig) restartKubelet(t testing.TB, spoil func(path string) error) {
 	t.Helper()
 	ctx := timeout(t, time.Minute)
@@ -125,7 +125,7 @@ func (r *rig) restartContainer(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 }
 
 // checkTrace checks that berth trace, run on the node, answers for a running pod, and that the container's own nodes
-// lead it to the right GPUs. That sources disagree it may say: after the kubelet has lost its memory they do.
+// lead it to the right GPUs. It may report that sources disagree: after the kubelet has lost its state they do.
 func (r *rig) checkTrace(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	found := r.trace(t, pod.Name)
@@ -161,7 +161,7 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	err := r.node.RunInside(timeout(t, 20*time.Second), sandbox.Streams{Out: &out, Err: &errOut},
 		filepath.Join(r.State().Bin, "berth"), "trace", name, "-n", metav1.NamespaceDefault, "-o", "json",
 		"--cgroup-root", "/"+r.node.Cgroup())
-	// 1 means that sources disagree.
+	// Exit code 1 means that sources disagree.
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) {
 		t.Fatalf("trace pod %s: %v\n%s", name, err, errOut.String())
@@ -173,11 +173,11 @@ func (r *rig) trace(t testing.TB, name string) *v1alpha1.Trace {
 	return found
 }
 
-// testInitContainers: a container has the GPUs that the init container before it had; a sidecar, which goes on beside
-// the others, has its own. Then the checkpoint is deleted: the kubelet asks for GPUs for the init container, which
-// finished long ago, as for a stranger, because that one does not run. The pod then occupies more than it is counted
-// for, and what it has too much of must not attract pods that would be refused. (Should the kubelet admit the pod
-// before it knows the resource, it asks for nothing and all is as before.)
+// testInitContainers checks that a container has the GPUs that the init container before it had, and that a sidecar,
+// which runs beside the others, has its own. Then it deletes the checkpoint: because the init container does not run,
+// the kubelet requests GPUs for it again as if for a new pod. The pod then holds more than the scheduler counts for it,
+// and the surplus must not attract pods that would be refused. (If the kubelet admits the pod before it knows the
+// resource, it requests nothing and nothing changes.)
 func testInitContainers(t *testing.T, r *rig) {
 	app := podWithGPUs("with-init", 2)
 	first := *app.Spec.Containers[0].DeepCopy()
@@ -218,7 +218,7 @@ func testInitContainers(t *testing.T, r *rig) {
 	r.checkTrace(t, beside, slices.Concat(held[beside.Name], held["sidecar"]))
 }
 
-// rememberedFor is how many GPUs the kubelet's checkpoint has for a pod.
+// rememberedFor returns how many GPUs the kubelet's checkpoint has for a pod.
 func (r *rig) rememberedFor(t testing.TB, pod *corev1.Pod) int {
 	t.Helper()
 	checkpoint, err := kubelet.ReadCheckpoint(r.node.KubeletDir())
@@ -236,9 +236,9 @@ func (r *rig) rememberedFor(t testing.TB, pod *corev1.Pod) int {
 	return len(ids)
 }
 
-// testFreeAgain: two kinds of pods that are still there hold nothing any more. One has finished. The other was turned
-// away after it had got its GPUs: the kubelet allocates before it counts CPUs, and this pod comes past the scheduler
-// and asks for too many. And a pod that replaces one of the same name is another pod.
+// testFreeAgain checks two kinds of pods that still exist and hold nothing any more. One has finished. The other was
+// rejected after it had got its GPUs: the kubelet allocates devices before it counts CPUs, and this pod bypasses the
+// scheduler and requests too many CPUs. A pod that replaces one of the same name is also a different pod.
 func testFreeAgain(t *testing.T, r *rig) {
 	done, big := podWithGPUs("done", 3, "devices"), podWithGPUs("too-big", 4)
 	big.Spec.NodeName = r.node.Name()
@@ -277,7 +277,7 @@ func testFreeAgain(t *testing.T, r *rig) {
 	}
 	pods := r.run(t, podWithGPUs(all.Name, 5), podWithGPUs("rest", nodeGPUs-5))
 	if pods[0].UID == all.UID {
-		t.Fatal("the pod is not another one")
+		t.Fatal("the pod was not replaced by another one")
 	}
 	held := r.held(t, pods...)
 	checkFull(t, held)
@@ -285,7 +285,7 @@ func testFreeAgain(t *testing.T, r *rig) {
 	r.waitHolders(t, map[string]int{all.Name: 5, "rest": nodeGPUs - 5})
 }
 
-// waitHolders waits until the node's GPUNode object names these pods as holders and no other, each with so many GPUs.
+// waitHolders waits until the node's GPUNode names these pods as holders and no other, each with this number of GPUs.
 func (r *rig) waitHolders(t testing.TB, want map[string]int) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, fmt.Sprintf("the GPUNode has the holders %v", want), func(ctx context.Context) error {
@@ -319,12 +319,12 @@ func (r *rig) gpuNode(ctx context.Context) (*v1alpha1.GPUNode, error) {
 	return node, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, node)
 }
 
-// testOrphan: a pod is deleted by force while its process does not end. No source lists it any more, and yet its GPUs are
-// not free until the process has ended.
+// testOrphan deletes a pod by force while its process does not end. No source lists it any more, but its GPUs must not
+// be free until the process has ended.
 func testOrphan(t *testing.T, r *rig) {
 	stuck := r.run(t, podWithGPUs("stuck", 2))[0]
 	held := r.held(t, stuck)
-	// With a shim that does not answer, the runtime cannot kill the container.
+	// With a shim that does not respond, the runtime cannot kill the container.
 	resume := r.freezeShim(t, stuck)
 	deleted := time.Now()
 	none := int64(0)
@@ -336,7 +336,7 @@ func testOrphan(t *testing.T, r *rig) {
 	held[rest.Name] = r.gpusIn(t, rest, "main")
 	checkFull(t, held)
 	r.waitAllocatable(t, nodeGPUs-2)
-	t.Logf("the GPUs of a pod deleted by force are taken off %s later", ms(time.Since(deleted)))
+	t.Logf("the GPUs of a pod deleted by force are not advertised %s later", ms(time.Since(deleted)))
 	r.waitNodeStatus(t, nodeGPUs, nodeGPUs-2)
 	r.waitHolders(t, map[string]int{"stuck": 2, "rest": nodeGPUs - 2})
 
@@ -354,13 +354,13 @@ func testOrphan(t *testing.T, r *rig) {
 	}
 	t.Logf("a pod has them %s after the process could be killed", ms(time.Since(resumed)))
 	if left, err := processesOf(stuck.Status.ContainerStatuses[0].ContainerID); err != nil || len(left) > 0 {
-		t.Errorf("the pod that was deleted still has processes: %v, %v", left, err)
+		t.Errorf("the deleted pod still has processes: %v, %v", left, err)
 	}
 	checkFull(t, r.held(t, rest, late))
 }
 
-// freezeShim stops the shim above a pod's containers, until the function is called that it returns, at the latest when
-// the test ends.
+// freezeShim stops the shim above a pod's containers until the returned function is called, at the latest when the test
+// ends.
 func (r *rig) freezeShim(t testing.TB, pod *corev1.Pod) (resume func()) {
 	t.Helper()
 	processes, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)

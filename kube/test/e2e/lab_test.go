@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// Where the lab's agent finds its configuration.
+// The paths of the lab's agent configuration.
 const (
 	configMap  = "agent-configs"
 	layoutsMap = "mig-layouts"
@@ -37,7 +37,7 @@ const (
 	labelMIG          = "nvidia.com/mig.config"
 	labelMIGState     = "nvidia.com/mig.config.state"
 
-	// plainConfig advertises every GPU whole, and knows the layouts of a ConfigMap.
+	// plainConfig advertises every GPU whole, and reads the layouts from a ConfigMap.
 	plainConfig = "migConfigMap: " + agentNamespace + "/" + layoutsMap + "\n"
 )
 
@@ -91,12 +91,12 @@ data:
 	return l
 }
 
-// agentSettings are a whole file for the agent.
+// agentSettings returns a complete configuration file for the agent.
 func agentSettings(settings string) string {
 	return "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\n" + settings
 }
 
-// reset brings the node back to eight whole GPUs, whatever the test before has left.
+// reset restores eight whole GPUs on the node, whatever the test before has left.
 func (l *lab) reset(t testing.TB) {
 	t.Helper()
 	l.label(t, map[string]string{labelConfig: "", labelNVIDIAConfig: "", labelMIG: "all-disabled"})
@@ -107,7 +107,7 @@ func (l *lab) reset(t testing.TB) {
 	l.waitState(t, "")
 }
 
-// setConfigs makes the ConfigMap of the configurations have these keys, and returns when it was asked for.
+// setConfigs replaces the keys of the ConfigMap of configurations, and returns when it did so.
 func (l *lab) setConfigs(t testing.TB, settings map[string]string) time.Time {
 	t.Helper()
 	data := map[string]string{}
@@ -132,7 +132,7 @@ func (l *lab) setMap(t testing.TB, name string, data map[string]string) time.Tim
 	return at
 }
 
-// label sets labels of the Node, and takes those away that are empty.
+// label sets labels of the Node, and removes those whose value is empty.
 func (l *lab) label(t testing.TB, labels map[string]string) time.Time {
 	t.Helper()
 	values := map[string]any{}
@@ -158,7 +158,7 @@ func (l *lab) nodeObject(ctx context.Context) (*corev1.Node, error) {
 	return l.Client().CoreV1().Nodes().Get(ctx, l.node.Name(), metav1.GetOptions{})
 }
 
-// waitState waits until the Node's label says how far its MIG layout is; empty for no label.
+// waitState waits until the Node's label has the state of its MIG layout; empty for no label.
 func (l *lab) waitState(t testing.TB, want string) {
 	t.Helper()
 	waitUntil(t, 40*time.Second, fmt.Sprintf("the Node's label %s is %q", labelMIGState, want), func(ctx context.Context) error {
@@ -170,7 +170,7 @@ func (l *lab) waitState(t testing.TB, want string) {
 	})
 }
 
-// healthyIDs are the healthy devices of each resource as the kubelet has them now, sorted.
+// healthyIDs returns the healthy devices of each resource in the kubelet, sorted.
 func (l *lab) healthyIDs(ctx context.Context) (map[string][]string, error) {
 	devices, err := kubelet.NewPodResources(l.node.KubeletDir()).Allocatable(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func counts(offers map[string][]string) map[string]int {
 	return n
 }
 
-// waitKubelet waits until the kubelet has exactly these numbers of healthy devices, and returns when.
+// waitKubelet waits until the kubelet has exactly these numbers of healthy devices, and returns when that was.
 func (l *lab) waitKubelet(t testing.TB, want map[string]int) time.Time {
 	t.Helper()
 	waitUntil(t, 40*time.Second, fmt.Sprintf("the kubelet has %v", want), func(ctx context.Context) error {
@@ -209,8 +209,8 @@ func (l *lab) waitKubelet(t testing.TB, want map[string]int) time.Time {
 	return time.Now()
 }
 
-// waitAllocatableOf waits until the Node's status has exactly these devices of NVIDIA's names to give, as the scheduler
-// sees it.
+// waitAllocatableOf waits until the Node's status, which the scheduler uses, has exactly these allocatable devices of
+// NVIDIA's resource names.
 func (l *lab) waitAllocatableOf(t testing.TB, want map[string]int) time.Time {
 	t.Helper()
 	waitUntil(t, 40*time.Second, fmt.Sprintf("the Node's status has %v", want), func(ctx context.Context) error {
@@ -232,8 +232,8 @@ func (l *lab) waitAllocatableOf(t testing.TB, want map[string]int) time.Time {
 	return time.Now()
 }
 
-// waitCondition waits until a condition of the GPUNode has the status and all texts in its message, and returns when,
-// with the message.
+// waitCondition waits until a condition of the GPUNode has the status and its message contains all texts, and returns
+// when that was, with the message.
 func (l *lab) waitCondition(t testing.TB, kind string, status metav1.ConditionStatus, texts ...string) (time.Time, string) {
 	t.Helper()
 	message := ""
@@ -256,10 +256,10 @@ func (l *lab) waitCondition(t testing.TB, kind string, status metav1.ConditionSt
 	return time.Now(), message
 }
 
-// waitEvent waits until an event about the Node has the reason and all texts, and returns when.
+// waitEvent waits until an event about the Node has the reason and contains all texts, and returns when that was.
 func (l *lab) waitEvent(t testing.TB, reason string, texts ...string) time.Time {
 	t.Helper()
-	waitUntil(t, 20*time.Second, fmt.Sprintf("an event about the Node says %s %q", reason, texts), func(ctx context.Context) error {
+	waitUntil(t, 20*time.Second, fmt.Sprintf("an event about the Node has %s %q", reason, texts), func(ctx context.Context) error {
 		events, err := l.Client().CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + l.node.Name(),
 		})
@@ -278,7 +278,7 @@ func (l *lab) waitEvent(t testing.TB, reason string, texts ...string) time.Time 
 	return time.Now()
 }
 
-// agentState is what these tests read of the agent's /debug/state.
+// agentState contains the fields of the agent's /debug/state that these tests read.
 type agentState struct {
 	Ready    string
 	Holdings []struct {
@@ -299,7 +299,7 @@ type agentState struct {
 	Plugin []pluginStats `json:"devicePlugin"`
 }
 
-// pluginStats are what tells that a resource was touched.
+// pluginStats are the counts that change when the agent does something for a resource.
 type pluginStats struct {
 	Resource      string
 	Registered    bool
@@ -327,7 +327,7 @@ func (l *lab) agentState(ctx context.Context) (*agentState, error) {
 	return state, json.Unmarshal(text, state)
 }
 
-// waitProblem waits until the agent's metrics have the problem, or have not.
+// waitProblem waits until the agent's metrics report the problem, or do not.
 func (l *lab) waitProblem(t testing.TB, code string, want bool) {
 	t.Helper()
 	waitUntil(t, 20*time.Second, fmt.Sprintf("the metric of problem %s is there: %v", code, want), func(ctx context.Context) error {
@@ -342,7 +342,7 @@ func (l *lab) waitProblem(t testing.TB, code string, want bool) {
 	})
 }
 
-// GPU describes the GPU with an index as the hardware has it.
+// gpuInfo describes the GPU with an index according to the hardware.
 func (l *lab) gpuInfo(t testing.TB, index int) sim.GPUDescription {
 	t.Helper()
 	for _, gpuInfo := range hardware(t, l.node.SimDir()).GPUs {
@@ -354,7 +354,7 @@ func (l *lab) gpuInfo(t testing.TB, index int) sim.GPUDescription {
 	return sim.GPUDescription{}
 }
 
-// podRequesting is a pod whose one container asks for devices of a resource; without a command it beats.
+// podRequesting is a pod whose one container requests devices of a resource; without a command it beats.
 func podRequesting(name, of string, count int, args ...string) *corev1.Pod {
 	if len(args) == 0 {
 		args = []string{"beat"}
@@ -362,13 +362,13 @@ func podRequesting(name, of string, count int, args ...string) *corev1.Pod {
 	return podWith(name, of, int64(count), args...)
 }
 
-// witness is a running pod that is to run on undisturbed.
+// witness is a running pod that must continue undisturbed.
 type witness struct {
 	pod     *corev1.Pod
 	process kubelet.Process
 }
 
-// watchPods notes what tells later whether pods ran on.
+// watchPods records the state by which checkUndisturbed decides whether pods continued.
 func (l *lab) watchPods(t testing.TB, pods ...*corev1.Pod) []witness {
 	t.Helper()
 	var all []witness
@@ -378,7 +378,7 @@ func (l *lab) watchPods(t testing.TB, pods ...*corev1.Pod) []witness {
 	return all
 }
 
-// processOf is the process of a pod's container. Right after the start there can be runc's own beside it.
+// processOf returns the process of a pod's container. Right after the start runc's own can be beside it.
 func (l *lab) processOf(t testing.TB, pod *corev1.Pod) kubelet.Process {
 	t.Helper()
 	var found []kubelet.Process
@@ -393,8 +393,8 @@ func (l *lab) processOf(t testing.TB, pod *corev1.Pod) kubelet.Process {
 	return found[0]
 }
 
-// checkUndisturbed checks that each pod is the same container and process as before, and that one that beats did so all
-// the time and with the same devices. It returns the longest pause.
+// checkUndisturbed checks that each pod has the same container and process as before, and that one that beats did so
+// without interruption and with the same devices. It returns the longest pause.
 func (l *lab) checkUndisturbed(t testing.TB, all ...witness) {
 	t.Helper()
 	for _, w := range all {
@@ -417,23 +417,23 @@ func (l *lab) checkUndisturbed(t testing.TB, all ...witness) {
 	}
 }
 
-// beats are a pod's lines so far.
+// beats returns the lines that a pod has printed so far.
 func (l *lab) beats(t testing.TB, pod *corev1.Pod) []string {
 	t.Helper()
 	log := ""
 	waitUntil(t, 10*time.Second, "pod "+pod.Name+" beats", func(ctx context.Context) error {
 		var err error
 		if log, err = l.PodLogs(ctx, pod.Namespace, pod.Name, "main"); err == nil && !strings.Contains(log, "\n") {
-			err = errors.New("it has said nothing yet")
+			err = errors.New("it has printed nothing yet")
 		}
 		return err
 	})
 	lines := strings.Split(log, "\n")
-	return lines[:len(lines)-1] // what follows the last newline may be half a line
+	return lines[:len(lines)-1] // the text after the last newline may be an incomplete line
 }
 
-// checkBeats checks that the beats count on from 1, without one missing, and that at each the same devices could be
-// opened: as far as the driver, which is not there.
+// checkBeats checks that the numbers of the beats continue without a gap from 1, and that at each beat the same devices
+// could be opened, which fails only because there is no driver.
 func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
 	_, first, _ := strings.Cut(l.beats(t, pod)[0], " ")
@@ -451,8 +451,8 @@ func (l *lab) checkBeats(t testing.TB, pod *corev1.Pod) {
 	}
 }
 
-// nodesOf are the device nodes of a pod that tell which piece of which GPU it has: the GPUs' minor numbers and those of
-// the MIG capabilities.
+// nodesOf returns the device nodes of a pod that identify its part of a GPU: the GPUs' minor numbers and those of the
+// MIG capabilities.
 func (l *lab) nodesOf(t testing.TB, pod *corev1.Pod) (gpuInfos, capabilities []string) {
 	t.Helper()
 	for answer := range strings.FieldsSeq(execIn(t, l.Cluster, pod, "ls", "/dev")) {

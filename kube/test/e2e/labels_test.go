@@ -24,7 +24,7 @@ import (
 // labelManager is the field manager of the labels about GPUs.
 const labelManager = "berth-agent-features"
 
-// ownLabels are the labels of a Node that belong to the manager, by the API server's managedFields.
+// ownLabels returns the labels of a Node that belong to the manager, according to the API server's managedFields.
 func ownLabels(node *corev1.Node) (map[string]string, error) {
 	own := map[string]string{}
 	for _, entry := range node.ManagedFields {
@@ -66,7 +66,7 @@ func (h *healthLab) waitLabels(t testing.TB, what string, check func(map[string]
 	return labels
 }
 
-// wantLabels compares some labels; an empty value is one that must not be there.
+// wantLabels compares some labels; an empty value means that the label must be absent.
 func wantLabels(labels, want map[string]string) error {
 	var wrong []error
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -78,10 +78,10 @@ func wantLabels(labels, want map[string]string) error {
 	return errors.Join(wrong...)
 }
 
-// testLabels: the Node has the labels of GPU feature discovery, as the agent prints them from the same hardware, and
-// none goes, however the agent ends and begins.
+// testLabels checks that the Node has the labels of GPU feature discovery, as the agent prints them from the same
+// hardware, and that none disappears when an agent ends, by any means, and another starts.
 func testLabels(t *testing.T, h *healthLab) {
-	labels := h.waitLabels(t, "what the hardware is", func(labels map[string]string) error {
+	labels := h.waitLabels(t, "the hardware", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{
 			"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "40960",
 			"nvidia.com/gpu.family": "ampere", "nvidia.com/gpu.compute.major": "8", "nvidia.com/gpu.compute.minor": "0",
@@ -121,7 +121,7 @@ func testLabels(t *testing.T, h *healthLab) {
 	if err := h.mode.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	after := h.waitLabels(t, "when the new agent began", func(now map[string]string) error {
+	after := h.waitLabels(t, "when the new agent started", func(now map[string]string) error {
 		if now[timestamp] == labels[timestamp] {
 			return errors.New("it is the old one")
 		}
@@ -132,7 +132,7 @@ func testLabels(t *testing.T, h *healthLab) {
 		t.Errorf("the labels were\n%v\nand are after two restarts of the agent\n%v", had, after)
 	}
 	seen := watch.stop(t)
-	t.Logf("%d labels; over a kill and an orderly restart of the agent %d states of the Node were seen, with all "+
+	t.Logf("%d labels; during a kill and an orderly restart of the agent %d states of the Node were seen, with all"+
 		"of them", len(labels), seen)
 }
 
@@ -141,7 +141,7 @@ func (h *healthLab) driver(t testing.TB) string {
 	return hardware(t, h.node.SimDir()).Driver
 }
 
-// labelWatch follows a Node and complains about each of its states that lacks a label.
+// labelWatch watches a Node and records each of its states that lacks a label.
 type labelWatch struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -173,7 +173,7 @@ func (h *healthLab) watchLabels(t testing.TB, want map[string]string) *labelWatc
 	return w
 }
 
-// stop ends the watch and says how many states it saw.
+// stop ends the watch and returns the number of states that it saw.
 func (w *labelWatch) stop(t testing.TB) int {
 	t.Helper()
 	w.cancel()
@@ -187,7 +187,7 @@ func (w *labelWatch) stop(t testing.TB) int {
 	return w.states
 }
 
-// testLabelsOfLayout: the labels follow what a GPU is partitioned into, and how it is shared.
+// testLabelsOfLayout checks that the labels follow the partitions of a GPU, and how it is shared.
 func testLabelsOfLayout(t *testing.T, h *healthLab) {
 	h.waitLabels(t, "the first layout", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{
@@ -206,11 +206,11 @@ func testLabelsOfLayout(t *testing.T, h *healthLab) {
 			"nvidia.com/gpu.replicas": "1",
 		})
 	})
-	t.Logf("another MIG layout is in the labels %s after it was asked for", ms(time.Since(start)))
+	t.Logf("another MIG layout is in the labels %s after it was requested", ms(time.Since(start)))
 	h.configure(t, plainGPUs)
 	h.waitAllocatableOf(t, map[string]int{gpuResource: 8})
 	h.configure(t, "gpus:\n- select: {}\n  sharing: {mode: timeSlicing, replicas: 2}\n")
-	h.waitLabels(t, "two shares of each GPU", func(labels map[string]string) error {
+	h.waitLabels(t, "two replicas of each GPU", func(labels map[string]string) error {
 		return wantLabels(labels, map[string]string{
 			"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "time-slicing",
 			"nvidia.com/gpu.product":       "NVIDIA-A100-SXM4-40GB-SHARED",
@@ -219,7 +219,7 @@ func testLabelsOfLayout(t *testing.T, h *healthLab) {
 	})
 }
 
-// testUninstallLabels: berth-agent uninstall takes all of it from the Node, and nothing of others.
+// testUninstallLabels checks that berth-agent uninstall removes all of Berth's labels from the Node, and no others.
 func testUninstallLabels(t *testing.T, h *healthLab) {
 	h.waitNodeCondition(t, corev1.ConditionTrue)
 	h.waitLabels(t, "anything", func(labels map[string]string) error {
@@ -261,7 +261,7 @@ func testUninstallLabels(t *testing.T, h *healthLab) {
 		}
 	}
 	if len(after.Status.Conditions) < 4 {
-		t.Errorf("of the kubelet's conditions there are left %v", after.Status.Conditions)
+		t.Errorf("only these conditions of the kubelet are left: %v", after.Status.Conditions)
 	}
 	if err := h.mode.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -17,24 +17,24 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// What the environment sets:
+// The environment variables:
 //
 //	BERTH_E2E_DIR      a running sandbox to use and leave as it is
-//	BERTH_E2E_PROFILE  the simulated hardware of the sandbox the tests make (default: a100x8-40g)
-//	BERTH_BIN          where the programs are (default: kube/bin)
+//	BERTH_E2E_PROFILE  the simulated hardware of the sandbox that the tests create (default: a100x8-40g)
+//	BERTH_BIN          the directory of the programs (default: kube/bin)
 const (
 	envDir     = "BERTH_E2E_DIR"
 	envProfile = "BERTH_E2E_PROFILE"
 	envBin     = "BERTH_BIN"
 )
 
-// shared is the sandbox that the tests have in common, made by the first that asks. It is set once, here, and never
-// changed.
+// shared is the sandbox that the tests have in common, created by the first test that needs it. It is set once, here,
+// and never changed.
 var shared = &sharedCluster{}
 
 type sharedCluster struct {
 	once    sync.Once
-	dir     string // set if it was made here
+	dir     string // set if it was created here
 	cluster *sandbox.Cluster
 	err     error
 }
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// profileName is the simulated hardware of the sandbox that the tests make.
+// profileName returns the simulated hardware of the sandbox that the tests create.
 func profileName() string {
 	if name := os.Getenv(envProfile); name != "" {
 		return name
@@ -121,7 +121,7 @@ func cluster(t testing.TB) *sandbox.Cluster {
 	return shared.cluster
 }
 
-// ownCluster makes a sandbox for one test, for those that break it or want other nodes.
+// ownCluster creates a sandbox for one test, for tests that break it or need other nodes.
 func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 	t.Helper()
 	needMachine(t)
@@ -145,7 +145,7 @@ func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 	return c
 }
 
-// dumpLogs shows the end of each log before they are deleted.
+// dumpLogs prints the end of each log before they are deleted.
 func dumpLogs(t testing.TB, dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
 	for _, path := range paths {

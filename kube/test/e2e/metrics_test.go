@@ -28,7 +28,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// metricsPage is a page of metrics as Prometheus reads it.
+// metricsPage is a page of metrics as Prometheus parses it.
 type metricsPage map[string]*dto.MetricFamily
 
 func readMetrics(text []byte) (metricsPage, error) {
@@ -45,7 +45,7 @@ func parseMetrics(t testing.TB, text []byte) metricsPage {
 	return page
 }
 
-// find are the values of the series of a name that have at least these labels.
+// find returns the values of the series of a name that have at least these labels.
 func (p metricsPage) find(name string, labels map[string]string) []float64 {
 	var values []float64
 	for _, metric := range p[name].GetMetric() {
@@ -69,13 +69,13 @@ var (
 	labelForm  = regexp.MustCompile(`([a-zA-Z_]+)="([^"]*)"`)
 )
 
-// wants compares series, written as NAME{LABEL="VALUE",...}: of each there has to be one with at least these labels.
+// wants compares series, written as NAME{LABEL="VALUE",...}: for each there must be one with at least these labels.
 func (p metricsPage) wants(want map[string]float64) error {
 	var wrong []error
 	for _, series := range slices.Sorted(maps.Keys(want)) {
 		parts := seriesForm.FindStringSubmatch(series)
 		if parts == nil {
-			return fmt.Errorf("%q is no series", series)
+			return fmt.Errorf("%q is not a series", series)
 		}
 		labels := map[string]string{}
 		for _, pair := range labelForm.FindAllStringSubmatch(parts[2], -1) {
@@ -105,7 +105,7 @@ func (h *healthLab) waitMetrics(t testing.TB, what string, check func(metricsPag
 	return page
 }
 
-// optionsOf asks a device plugin's service for its options.
+// optionsOf requests the options from a device plugin's service.
 func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) error {
 	connection, err := grpc.NewClient("unix://"+filepath.Join(kubeletDir, "device-plugins", socket),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -117,8 +117,8 @@ func optionsOf(t testing.TB, kubeletDir, socket string, limit time.Duration) err
 	return err
 }
 
-// testPodsInMetrics: what real processes of real containers use is reported by pod, for a whole GPU, a time-sliced one
-// and a MIG device, in both vocabularies and by berth top.
+// testPodsInMetrics checks that the usage of real processes in real containers is reported by pod, for a whole GPU, a
+// time-sliced one and a MIG device, in Berth's metrics, in DCGM's and by berth top.
 func testPodsInMetrics(t *testing.T, h *healthLab) {
 	pods := h.run(t, podRequesting("whole", gpuResource, 1), podRequesting("slice-a", sharedResource, 1),
 		podRequesting("slice-b", sharedResource, 1), podRequesting("part", mig1gs, 1))
@@ -170,7 +170,7 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 		fmt.Sprintf(`DCGM_FI_DEV_GPU_UTIL{UUID="%s"}`, shared):                                                    50,
 		fmt.Sprintf(`DCGM_FI_DEV_FB_USED{UUID="%s",pod="slice-b"}`, shared):                                       3000,
 	}
-	page := h.waitMetrics(t, "the pods' use is reported", func(p metricsPage) error { return p.wants(want) })
+	page := h.waitMetrics(t, "the pods' usage is reported", func(p metricsPage) error { return p.wants(want) })
 	if got := page.find("DCGM_FI_DEV_FB_USED", map[string]string{"GPU_I_PROFILE": "1g.5gb", "pod": "part",
 		"namespace": "default", "container": "main"}); len(got) != 1 {
 		t.Errorf("the framebuffer of the MIG device of pod part is reported %d times: %v", len(got), page["DCGM_FI_DEV_FB_USED"].GetMetric())
@@ -184,11 +184,11 @@ func testPodsInMetrics(t *testing.T, h *healthLab) {
 	out := h.inNode(t, 0, "berth", "top")
 	for _, pod := range []string{"whole", "slice-a", "slice-b", "part"} {
 		if !strings.Contains(out, "default/"+pod) {
-			t.Errorf("berth top does not name pod %s:\n%s", pod, out)
+			t.Errorf("berth top does not list pod %s:\n%s", pod, out)
 		}
 	}
 	if !regexp.MustCompile(`NVIDIA A100-SXM4-40GB +70% .*250/`).MatchString(out) {
-		t.Errorf("berth top does not say how busy the GPU of pod whole is:\n%s", out)
+		t.Errorf("berth top does not show the utilization of the GPU of pod whole:\n%s", out)
 	}
 	samples := &v1alpha1.GPUSamples{}
 	decoder := json.NewDecoder(strings.NewReader(h.inNode(t, 0, "berth", "top", "-o", "json")))
@@ -216,7 +216,7 @@ func (r *rig) inNode(t testing.TB, code int, program string, args ...string) str
 	t.Helper()
 	var out, errOut bytes.Buffer
 	argv := append([]string{filepath.Join(r.State().Bin, program)}, args...)
-	// Berth wants cgroup v2, and says so of a machine that has not. What the tests are about is the rest.
+	// Berth requires cgroup v2, and reports a machine without it. These tests are about other findings.
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
 		const pretend = `mount -t tmpfs none /sys/fs/cgroup && touch /sys/fs/cgroup/cgroup.controllers && exec "$@"`
 		argv = append([]string{"unshare", "--mount", "sh", "-c", pretend, "sh"}, argv...)
@@ -235,7 +235,7 @@ func (r *rig) inNode(t testing.TB, code int, program string, args ...string) str
 	return out.String()
 }
 
-// checkDoctor asks berth doctor on the node: with 0 it finds nothing, with 1 these codes among others.
+// checkDoctor runs berth doctor on the node: with 0 it must find nothing, with 1 these codes among others.
 func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	t.Helper()
 	out := r.inNode(t, code, "berth", "doctor", "--sim", r.node.SimDir(), "--kubeconfig", r.AdminKubeconfigInside(),
@@ -262,7 +262,7 @@ func (r *rig) checkDoctor(t testing.TB, code int, codes ...string) {
 	}
 }
 
-// testHungCall: the driver hangs for a minute in one call. Nobody who asks the agent something has to wait for it.
+// testHungCall checks that no client of the agent has to wait while the driver hangs for a minute in one call.
 func testHungCall(t *testing.T, h *healthLab) {
 	const patience = time.Second
 	gpuInfo := h.gpuInfo(t, 3)
@@ -296,7 +296,7 @@ func testHungCall(t *testing.T, h *healthLab) {
 		told = time.Since(hung)
 		return nil
 	})
-	t.Logf("a call that hangs: told after %s (the next scan is at most %s away, its deadline is %s)", ms(told), healthPoll, healthDeadline)
+	t.Logf("a call that hangs: reported after %s (the next scan is at most %s away, its deadline is %s)", ms(told), healthPoll, healthDeadline)
 	if limit := healthPoll + healthDeadline + noticed; told > limit {
 		t.Errorf("it is reported after %s, want at most %s", told, limit)
 	}
@@ -306,20 +306,20 @@ func testHungCall(t *testing.T, h *healthLab) {
 	pod := h.run(t, podWithGPUs("meanwhile", 1))[0]
 	t.Logf("a pod with a GPU starts in %s meanwhile", ms(time.Since(start)))
 	if ids := h.idsOf(t, pod); slices.Contains(ids, gpuInfo.UUID) {
-		t.Errorf("the pod was given the GPU whose driver hangs")
+		t.Errorf("the pod got the GPU whose driver hangs")
 	}
 	h.checkService(t, patience)
 	ask()
-	t.Logf("the slowest answers meanwhile: %v", slowest)
+	t.Logf("the slowest responses meanwhile: %v", slowest)
 
 	start = time.Now()
 	if err := h.node.StopAgent(timeout(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	left := time.Since(start)
-	t.Logf("the agent leaves in %s", ms(left))
+	t.Logf("the agent ends in %s", ms(left))
 	if left > 5*time.Second {
-		t.Errorf("the agent takes %s to leave, want at most 5 s", left)
+		t.Errorf("the agent takes %s to end, want at most 5 s", left)
 	}
 	h.repair(t, gpuInfo.UUID)
 	if err := h.mode.Start(timeout(t, 30*time.Second)); err != nil {
@@ -339,7 +339,7 @@ func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
 	if err := optionsOf(t, h.node.KubeletDir(), sockets[0], limit); err != nil {
 		t.Errorf("the device plugin's service: %v", err)
 	}
-	t.Logf("the device plugin's service answers in %s meanwhile", ms(time.Since(start)))
+	t.Logf("the device plugin's service responds in %s meanwhile", ms(time.Since(start)))
 }
 
 // BenchmarkAgent measures the cost of an idle agent that samples 8 GPUs every second.
@@ -363,14 +363,15 @@ func BenchmarkAgent(b *testing.B) {
 	}
 }
 
-// cpuOf is the time that a process has computed.
+// cpuOf returns the CPU time of a process.
 func cpuOf(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// After the name, which may have blanks: proc(5) calls the first of them 3, and 14 and 15 the ticks.
+	// The fields after the name, which may contain blanks: proc(5) numbers the first of them 3, and the ticks 14 and
+	// 15.
 	const first, user, system, ticks = 3, 14, 15, 100
 	fields := strings.Fields(string(blob[bytes.LastIndexByte(blob, ')')+1:]))
 	sum := 0
@@ -384,7 +385,7 @@ func cpuOf(t testing.TB, pid int) time.Duration {
 	return time.Duration(sum) * time.Second / ticks
 }
 
-// rssOf is the memory that a process has resident, in bytes.
+// rssOf returns the resident memory of a process, in bytes.
 func rssOf(t testing.TB, pid int) int {
 	t.Helper()
 	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// migGPU is the GPU that the MIG tests partition, into migDevices devices of migResource, each of which is shared
-	// among migReplicas.
+	// migGPU is the GPU that the MIG tests partition into migDevices devices of migResource, each shared as migReplicas
+	// replicas.
 	migGPU, migDevices, migReplicas = 3, 7, 4
 	migResource                     = "nvidia.com/mig-1g.10gb"
 
@@ -33,17 +33,17 @@ gpus:
 `
 )
 
-// testMIG partitions one GPU: as what its MIG devices are offered, what a pod with one of them has and has not, and how
-// many pods the GPU carries.
+// testMIG partitions one GPU, and checks how its MIG devices are advertised, what a pod with one of them can and cannot
+// access, and how many pods the GPU serves.
 func testMIG(t *testing.T, s *sharingRig) {
 	gpuInfo := s.machine(t).GPUs[migGPU]
 	before := resets(t, s.node.SimDir())
 	s.configure(t, migRule)
 	s.waitOffers(t, offers{gpuResource: 7, migResource: migDevices})
 	s.waitCapacity(t, migResource, migDevices)
-	// An A100 is partitioned after a reset only, and no other pod's GPU is reset for that.
+	// An A100 is partitioned only after a reset, and no GPU of another pod is reset for that.
 	if got := resets(t, s.node.SimDir())[len(before):]; !slices.Equal(got, []string{gpuInfo.UUID}) {
-		t.Errorf("reset were %v, want %s alone", got, gpuInfo.UUID)
+		t.Errorf("these GPUs were reset: %v, want %s alone", got, gpuInfo.UUID)
 	}
 	for _, test := range []struct {
 		name string
@@ -65,7 +65,7 @@ gpus:
 	s.configure(t, "")
 }
 
-// resets are the GPUs that were reset, in their order.
+// resets returns the GPUs that were reset, in order.
 func resets(t testing.TB, simDir string) []string {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(simDir, "root/var/lib/berth-sim/events.log"))
@@ -95,8 +95,8 @@ func migOf(t testing.TB, gpuInfo sim.GPUDescription, uuid string) sim.MIGDescrip
 	return gpuInfo.MIGDevices[i]
 }
 
-// capabilities are the minor numbers of the two nodes below /dev/nvidia-caps that open a MIG device, as the driver
-// says: of its GPU instance and of its compute instance.
+// capabilities returns the minor numbers, according to the driver, of the two nodes below /dev/nvidia-caps that open a
+// MIG device: of its GPU instance and of its compute instance.
 func (r *rig) capabilities(t testing.TB, gpuInfo sim.GPUDescription, device sim.MIGDescription) []uint32 {
 	t.Helper()
 	instance := filepath.Join(r.node.SimDir(), "root/proc/driver/nvidia/capabilities",
@@ -118,7 +118,7 @@ func (r *rig) capabilities(t testing.TB, gpuInfo sim.GPUDescription, device sim.
 	return minors
 }
 
-// capsOf are the minor numbers of the nodes below /dev/nvidia-caps among nodes, ascending.
+// capsOf returns the minor numbers of the nodes below /dev/nvidia-caps among nodes, ascending.
 func capsOf(nodes []workload.Device) []uint32 {
 	var minors []uint32
 	for _, node := range nodes {
@@ -130,13 +130,13 @@ func capsOf(nodes []workload.Device) []uint32 {
 	return minors
 }
 
-// placementOf is where a MIG device is on its GPU, for people.
+// placementOf formats where a MIG device is on its GPU.
 func placementOf(d sim.MIGDescription) string {
 	return fmt.Sprintf("GI %d, CI %d, memory slice %d", d.GI, d.CI, d.Start)
 }
 
-// testMIGNodes: a pod with a MIG device has the nodes of the GPU and of its own instances, and can open nothing else:
-// no sibling, no other GPU, not what partitions the GPU.
+// testMIGNodes checks that a pod with a MIG device has the nodes of the GPU and of its own instances, and can open
+// nothing else: no sibling, no other GPU, and no node that allows partitioning.
 func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 	pods := s.run(t, podWith("one-slice", migResource, 1), podWith("sibling", migResource, 1))
 	pod := pods[0]
@@ -146,7 +146,7 @@ func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 		t.Errorf("below /dev/nvidia-caps the container has the minors %v, want %v of GPU instance %d and compute "+
 			"instance %d", got, own, mine.GI, mine.CI)
 	}
-	// The GPU's own node, the control nodes, and those of the other GPUs, which it cannot open.
+	// The GPU's own node, the control nodes, and those of the other GPUs, which the container cannot open.
 	s.checkNodes(t, pod, []uint32{uint32(gpuInfo.Minor)})
 	machine := s.machine(t)
 	for _, minor := range own {
@@ -159,7 +159,7 @@ func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 			t.Errorf("open %s: %s, want ENXIO: allowed, and without hardware", path, got)
 		}
 	}
-	// 1 and 2 are the right to partition GPUs and to watch the instances of all.
+	// Nodes 1 and 2 give the right to partition GPUs and to monitor all instances.
 	strange := []uint32{1, 2}
 	for _, sibling := range gpuInfo.MIGDevices {
 		if sibling.UUID != mine.UUID {
@@ -173,7 +173,7 @@ func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 		path := fmt.Sprintf("/tmp/cap%d", minor)
 		execIn(t, s.Cluster, pod, "mknod", path, fmt.Sprint(machine.Majors.NVIDIACaps), fmt.Sprint(minor))
 		if got := execIn(t, s.Cluster, pod, "open", path); got != "EPERM" {
-			t.Errorf("open a node made for nvidia-cap%d, which the pod was not given: %s, want EPERM", minor, got)
+			t.Errorf("open a node made for nvidia-cap%d, which the pod does not hold: %s, want EPERM", minor, got)
 		}
 	}
 	i := slices.IndexFunc(gpuInfo.MIGDevices, func(d sim.MIGDescription) bool { return d.UUID == mine.UUID })
@@ -185,8 +185,8 @@ func testMIGNodes(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 	}
 }
 
-// testMIGPods: seven MIG devices of four time slices each carry 28 pods, all started at once, four on each device; a
-// 29th waits.
+// testMIGPods checks that seven MIG devices of four time slices each serve 28 pods, all started at once, four on each
+// device; a 29th waits.
 func testMIGPods(t *testing.T, s *sharingRig, gpuInfo sim.GPUDescription) {
 	s.configure(t, migRule+`
 migDevices:
@@ -201,7 +201,7 @@ migDevices:
 	}
 	start := time.Now()
 	pods = s.runMany(t, pods)
-	t.Logf("%d pods on one GPU run %s after the first was made", total, ms(time.Since(start)))
+	t.Logf("%d pods on one GPU run %s after the first was created", total, ms(time.Since(start)))
 	count, ids := map[string]int{}, map[string]bool{}
 	for _, pod := range pods {
 		id := s.idsOf(t, pod)[0]
@@ -210,7 +210,7 @@ migDevices:
 		count[mine.UUID]++
 		nodes := nodesIn(t, pod)
 		if got, want := capsOf(nodes), s.capabilities(t, gpuInfo, mine); !slices.Equal(got, want) {
-			t.Errorf("pod %s was given %s and has the minors %v below /dev/nvidia-caps, want %v", pod.Name, id, got, want)
+			t.Errorf("pod %s got %s and has the minors %v below /dev/nvidia-caps, want %v", pod.Name, id, got, want)
 		}
 		if i := slices.IndexFunc(nodes, func(d workload.Device) bool {
 			return gpuNode.MatchString(d.Path) &&
@@ -220,11 +220,11 @@ migDevices:
 		}
 	}
 	if len(ids) != total {
-		t.Errorf("the kubelet gave out %d different shares, want %d", len(ids), total)
+		t.Errorf("the kubelet allocated %d different replicas, want %d", len(ids), total)
 	}
 	for _, device := range gpuInfo.MIGDevices {
 		if count[device.UUID] != migReplicas {
-			t.Errorf("MIG device %s carries %d pods, want %d", device.UUID, count[device.UUID], migReplicas)
+			t.Errorf("MIG device %s serves %d pods, want %d", device.UUID, count[device.UUID], migReplicas)
 		}
 	}
 	if len(gpuInfo.MIGDevices) != migDevices || len(count) != migDevices {
@@ -254,7 +254,7 @@ migDevices:
 	}
 }
 
-// runMany is run for more pods than a machine starts in half a minute.
+// runMany is run with more time, for more pods than a machine starts in half a minute.
 func (r *rig) runMany(t testing.TB, pods []*corev1.Pod) []*corev1.Pod {
 	t.Helper()
 	t.Cleanup(func() { r.cleanUp(t, pods...) })

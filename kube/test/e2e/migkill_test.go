@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// killRounds is how often the agent is killed: some times, or many with BERTH_SOAK.
+// killRounds is how often the agent is killed: a few times, or many times with BERTH_SOAK.
 func killRounds(few, many int) int {
 	if os.Getenv(envSoak) != "" {
 		return many
@@ -27,7 +27,7 @@ func killRounds(few, many int) int {
 	return few
 }
 
-// seeded makes the randomness of a test, which BERTH_SEED repeats.
+// seeded returns a random source for a test, which BERTH_SEED repeats.
 func seeded(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -41,8 +41,8 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// killLayouts change every GPU: on some of them devices go and come beside those that are held, on others the mode,
-// which on these GPUs takes a reset.
+// killLayouts change every GPU: on some of them devices are created and removed beside those that are held, on others
+// the mode changes, which needs a reset of these GPUs.
 const killLayouts = `version: v1
 mig-configs:
   kill-a:
@@ -54,7 +54,7 @@ mig-configs:
   - {devices: [6, 7], mig-enabled: true, mig-devices: {"1g.5gb": 7}}
 `
 
-// killLayout is a layout with what the node then has.
+// killLayout is a layout with the devices that the node then has.
 type killLayout struct {
 	name string
 	want map[string]int
@@ -67,15 +67,15 @@ func killPair() [2]killLayout {
 	}
 }
 
-// The agent's folders on the node, and its journal of a MIG change.
+// The agent's directories on the node, and its journal of a MIG change.
 const (
 	stateFolder      = "run/berth"
 	persistentFolder = "var/lib/berth"
 	migJournal       = "mig-change.json"
 )
 
-// testKilledDuringLayouts: the agent dies at random moments of MIG changes, and sometimes its successor too. Each time
-// the node ends with exactly what was asked for, and the pods that run on it notice nothing.
+// testKilledDuringLayouts kills the agent at random moments of MIG changes, and sometimes its successor too. Each time
+// the node must end with exactly the requested layout, and the pods that run on it must continue undisturbed.
 func testKilledDuringLayouts(t *testing.T, l *lab) {
 	random := seeded(t)
 	rounds := killRounds(6, 60)
@@ -86,7 +86,7 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 	witnesses := l.watchPods(t, pods...)
 	held := l.heldDevices(t, pods)
 
-	// How long it takes undisturbed says where the moments are.
+	// The duration of an undisturbed change determines the random moments.
 	at := l.label(t, map[string]string{labelMIG: layouts[1].name})
 	l.waitKubelet(t, layouts[1].want)
 	l.waitState(t, "success")
@@ -97,7 +97,7 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 		next := layouts[round%2]
 		at := l.label(t, map[string]string{labelMIG: next.name})
 		within := usual
-		if round%2 == 1 { // Every other time surely in the middle.
+		if round%2 == 1 { // Every other round kills the agent while the journal is open.
 			l.waitJournal(t)
 			within /= 2
 		}
@@ -122,16 +122,16 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 		longest = max(longest, time.Since(killed))
 		l.checkConverged(t, held)
 		if t.Failed() {
-			t.Fatalf("in round %d, %s after layout %s was asked for", round, ms(killed.Sub(at)), next.name)
+			t.Fatalf("in round %d, %s after layout %s was requested", round, ms(killed.Sub(at)), next.name)
 		}
 	}
 	l.waitAllocatableOf(t, layouts[(rounds-1)%2].want)
 	l.checkUndisturbed(t, witnesses...)
 	t.Logf("a change takes %s; the agent was killed in %d of them, %d times with the journal open, %d times its "+
-		"successor too; from the last death to success %s at most",
+		"successor too; from the last kill to success %s at most",
 		ms(usual), rounds, cut, twice, ms(longest))
 	if cut == 0 {
-		t.Error("not one of the deaths was in the middle of a change, so this has shown nothing")
+		t.Error("no agent was killed during a change, so this test has shown nothing")
 	}
 }
 
@@ -143,7 +143,7 @@ func (l *lab) killAgent(t testing.TB) time.Time {
 	return time.Now()
 }
 
-// journal is the text of the journal of a MIG change; empty when none is under way.
+// journal returns the text of the journal of a MIG change; empty when no change is in progress.
 func (l *lab) journal(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(l.node.Root(), persistentFolder, migJournal))
@@ -153,17 +153,18 @@ func (l *lab) journal(t testing.TB) string {
 	return string(text)
 }
 
-// waitJournal waits until a MIG change is under way. It is over too soon for a slower look.
+// waitJournal waits until a MIG change is in progress. It polls without a pause, because the change is too short for a
+// slower poll.
 func (l *lab) waitJournal(t testing.TB) {
 	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); l.journal(t) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatal("no MIG change was begun within 20 s")
+			t.Fatal("no MIG change started within 20 s")
 		}
 	}
 }
 
-// heldDevices are the devices of pods as the agent's ledger has them, by the pod's name.
+// heldDevices returns the devices of pods in the agent's ledger, by the pod's name.
 func (l *lab) heldDevices(t testing.TB, pods []*corev1.Pod) map[string]string {
 	t.Helper()
 	held := map[string]string{}
@@ -237,7 +238,7 @@ func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 	}
 	for pod, device := range held {
 		if strings.HasPrefix(device, "MIG-") && !there[device] {
-			t.Errorf("pod %s holds %s, which the hardware does not have any more", pod, device)
+			t.Errorf("pod %s holds %s, which the hardware no longer has", pod, device)
 		}
 	}
 }
@@ -245,8 +246,8 @@ func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 // mpsConfig shares GPU 2 by MPS.
 const mpsConfig = plainConfig + "gpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 8, resourceName: " + mpsResource + "}}]\n"
 
-// testKilledDuringMPS: agent and supervisor die while an MPS daemon is started, and the supervisor while it runs. There
-// is never more than one daemon, and its client never notices.
+// testKilledDuringMPS kills agent and supervisor while an MPS daemon starts, and the supervisor while the daemon runs.
+// There must never be more than one daemon, and its client must continue undisturbed.
 func testKilledDuringMPS(t *testing.T, l *lab) {
 	random := seeded(t)
 	with := map[string]int{gpuResource: nodeGPUs - 1, mpsResource: 8}
@@ -286,11 +287,11 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 	away := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
 	l.startSupervisor(t)
 	back := l.waitKubelet(t, with)
-	t.Logf("supervisor killed: its shares are unhealthy after %s, healthy again after %s", ms(away.Sub(killed)), ms(back.Sub(killed)))
+	t.Logf("supervisor killed: its replicas are unhealthy after %s, healthy again after %s", ms(away.Sub(killed)), ms(back.Sub(killed)))
 	if now := l.waitDaemons(t, 1)[0]; now != daemon {
 		t.Errorf("the daemon was process %d and is %d, want it adopted", daemon, now)
 	}
-	waitUntil(t, 10*time.Second, "the agent knows of the adopted daemon", func(ctx context.Context) error {
+	waitUntil(t, 10*time.Second, "the agent shows the adopted daemon", func(ctx context.Context) error {
 		state, err := l.agentState(ctx)
 		if err == nil && (len(state.MPS) != 1 || state.MPS[0].State != "Ready" || state.MPS[0].PID != daemon) {
 			err = fmt.Errorf("it has %+v, want process %d", state.MPS, daemon)
@@ -303,7 +304,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 	}
 	l.waitKubelet(t, with)
 	if now := l.waitDaemons(t, 1)[0]; now != daemon {
-		t.Errorf("the daemon was process %d and is %d after the agent's death", daemon, now)
+		t.Errorf("the daemon was process %d and is %d after the agent was killed", daemon, now)
 	}
 	l.checkUndisturbed(t, witnesses...)
 }
@@ -324,7 +325,7 @@ func (l *lab) startSupervisor(t testing.TB) {
 	}
 }
 
-// waitDaemons waits until so many MPS control daemons of this node run, and returns their processes.
+// waitDaemons waits until this number of MPS control daemons of this node runs, and returns their processes.
 func (l *lab) waitDaemons(t testing.TB, want int) []int {
 	t.Helper()
 	var found []int
@@ -338,7 +339,7 @@ func (l *lab) waitDaemons(t testing.TB, want int) []int {
 	return found
 }
 
-// daemons are the processes that are MPS control daemons of this node's hardware.
+// daemons returns the processes that are MPS control daemons of this node's hardware.
 func (l *lab) daemons(t testing.TB) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -349,7 +350,7 @@ func (l *lab) daemons(t testing.TB) []int {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // It has ended.
+			continue // The process has ended.
 		}
 		args := strings.Split(string(bytes.TrimRight(text, "\x00")), "\x00")
 		if slices.Contains(args, "nvidia-cuda-mps-control") && slices.Contains(args, l.node.SimDir()) && slices.Contains(args, "-f") {

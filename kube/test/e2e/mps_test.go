@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// mpsGPU is the GPU that the MPS tests share, mpsReplicas among how many, mpsMiB and mpsThreads what each client
-	// process may have of its 81920 MiB and 100 %.
+	// mpsGPU is the GPU that the MPS tests share as mpsReplicas replicas; mpsMiB and mpsThreads are the limits of each
+	// client process, of 81920 MiB and 100 %.
 	mpsGPU, mpsReplicas = 2, 3
 	mpsMiB, mpsThreads  = 27306, 33
 	mpsRule             = `
@@ -40,12 +40,12 @@ type mpsRig struct {
 	uuid string
 }
 
-// dir is the folder of the GPU's daemon, as the machine sees it.
+// dir is the directory of the GPU's daemon, as the machine sees it.
 func (m *mpsRig) dir(name string) string {
 	return filepath.Join(m.node.Root(), "run/berth/mps", m.uuid, name)
 }
 
-// daemon is the control daemon of the GPU, by the file that it writes itself.
+// daemon reads the process of the GPU's control daemon from the file that the daemon writes.
 func (m *mpsRig) daemon() (int, error) {
 	text, err := os.ReadFile(filepath.Join(m.dir("pipe"), "nvidia-cuda-mps-control.pid"))
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *mpsRig) daemon() (int, error) {
 	return pid, err
 }
 
-// isDaemon says why a process is not this GPU's daemon, and of no other sandbox.
+// isDaemon returns an error unless a process is this GPU's daemon, and not that of another sandbox.
 func (m *mpsRig) isDaemon(pid int) error {
 	argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -68,7 +68,7 @@ func (m *mpsRig) isDaemon(pid int) error {
 	if err != nil {
 		return err
 	}
-	// The daemon is the driver's own program, with the driver root as its root.
+	// The daemon is the driver's own program, with the driver root as its root directory.
 	root, err := os.Stat(fmt.Sprintf("/proc/%d/root", pid))
 	if err != nil {
 		return err
@@ -96,14 +96,14 @@ func (m *mpsRig) mustDaemon(t testing.TB) int {
 	return pid
 }
 
-// computeMode is the GPU's.
+// computeMode returns the compute mode of the GPU.
 func (m *mpsRig) computeMode(t testing.TB) string {
 	t.Helper()
 	return gpuOf(t, m.machine(t), m.uuid).ComputeMode
 }
 
-// testMPS shares one GPU by MPS: from a node without a supervisor to clients, the ends of agent and daemon, and back to
-// a GPU that is not shared.
+// testMPS shares one GPU by MPS: it starts on a node without a supervisor, runs clients, kills agent and daemon, and
+// ends with a GPU that is not shared.
 func testMPS(t *testing.T, s *sharingRig) {
 	m := &mpsRig{sharingRig: s, uuid: s.machine(t).GPUs[mpsGPU].UUID}
 	m.configure(t, mpsRule)
@@ -167,16 +167,16 @@ func (r *rig) waitProblem(t testing.TB, code string) {
 // mpsClient is a pod that is a client of MPS as long as it runs.
 func mpsClient(name string) *corev1.Pod { return podWith(name, sharedResource, 1, "mps") }
 
-// granted is what a client prints once the daemon has taken it.
+// granted is what a client prints once the daemon has accepted it.
 func (m *mpsRig) granted() string {
 	return fmt.Sprintf("device 0 %s\npinned_mem_limit 0 %dM\nactive_thread_percentage %d.0\nready\n", m.uuid, mpsMiB, mpsThreads)
 }
 
-// checkClient checks what a client has: the GPU, the daemon's folder and memory, and the limits.
+// checkClient checks what a client has: the GPU, the daemon's directory and memory, and the limits.
 func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
 	if got := uuidOf(m.idsOf(t, pod)[0]); got != m.uuid {
-		t.Errorf("pod %s was given %s, want a share of %s", pod.Name, got, m.uuid)
+		t.Errorf("pod %s got %s, want a replica of %s", pod.Name, got, m.uuid)
 	}
 	if got := m.gpusIn(t, pod, "main"); !slices.Equal(got, minorsOf(t, m.machine(t), []string{m.uuid})) {
 		t.Errorf("pod %s has the nodes of GPUs %v", pod.Name, got)
@@ -190,21 +190,21 @@ func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 			t.Errorf("%s of pod %s: %v", path, pod.Name, err)
 		}
 	}
-	// The memory is the daemon's too, and of no other GPU: a file system of its own.
+	// The memory is shared with the daemon of this GPU only: it is a file system of its own.
 	if err := sameFile(fmt.Sprintf("/proc/%d/root/dev/shm", m.mustDaemon(t)), m.dir("shm")); err != nil {
 		t.Errorf("/dev/shm of the daemon: %v", err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(m.dir("shm"), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-		t.Errorf("%s is no tmpfs: type %x, %v", m.dir("shm"), fs.Type, err)
+		t.Errorf("%s is not a tmpfs: type %x, %v", m.dir("shm"), fs.Type, err)
 	}
 	if err := sameFileSystem(m.dir("shm"), m.dir("")); err == nil {
 		t.Errorf("%s is a part of the file system around it", m.dir("shm"))
 	}
-	waitUntil(t, 15*time.Second, "pod "+pod.Name+" is granted its place", func(ctx context.Context) error {
+	waitUntil(t, 15*time.Second, "pod "+pod.Name+"  is accepted by the daemon", func(ctx context.Context) error {
 		log, err := m.PodLogs(ctx, pod.Namespace, pod.Name, "main")
 		if err == nil && log != m.granted() {
-			err = fmt.Errorf("it was told %q, want %q", log, m.granted())
+			err = fmt.Errorf("it printed %q, want %q", log, m.granted())
 		}
 		return err
 	})
@@ -228,12 +228,12 @@ func sameFileSystem(a, b string) error {
 		return err
 	}
 	if one.Dev != other.Dev {
-		return fmt.Errorf("%s and %s are of two file systems", a, b)
+		return fmt.Errorf("%s and %s are on different file systems", a, b)
 	}
 	return nil
 }
 
-// checkRunsOn checks that a client is the same process as before and was never cut off.
+// checkRunsOn checks that a client is the same process as before and was never disconnected.
 func (m *mpsRig) checkRunsOn(t testing.TB, pod *corev1.Pod, before int) {
 	t.Helper()
 	now, err := m.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
@@ -241,7 +241,7 @@ func (m *mpsRig) checkRunsOn(t testing.TB, pod *corev1.Pod, before int) {
 		t.Fatal(err)
 	}
 	if now.Status.Phase != corev1.PodRunning || now.Status.ContainerStatuses[0].RestartCount != 0 {
-		t.Errorf("pod %s is %s with %d restarts, want it to run on", pod.Name, now.Status.Phase,
+		t.Errorf("pod %s is %s with %d restarts, want it to continue", pod.Name, now.Status.Phase,
 			now.Status.ContainerStatuses[0].RestartCount)
 		return
 	}
@@ -249,11 +249,12 @@ func (m *mpsRig) checkRunsOn(t testing.TB, pod *corev1.Pod, before int) {
 		t.Errorf("pod %s is process %d, was %d", pod.Name, got, before)
 	}
 	if log, err := m.PodLogs(t.Context(), pod.Namespace, pod.Name, "main"); err != nil || log != m.granted() {
-		t.Errorf("pod %s was told %q (%v), want %q and no more", pod.Name, log, err, m.granted())
+		t.Errorf("pod %s printed %q (%v), want %q and no more", pod.Name, log, err, m.granted())
 	}
 }
 
-// testMPSAgentKilled: the agent dies and another one comes; the daemon and its clients see nothing of it.
+// testMPSAgentKilled checks that daemon and clients continue undisturbed when the agent is killed and another one
+// starts.
 func testMPSAgentKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	check := m.watchDaemon(t, clients)
 	ctx := timeout(t, time.Minute)
@@ -268,7 +269,7 @@ func testMPSAgentKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	check()
 }
 
-// testMPSAgentUpgraded: a new agent comes beside the old one and then without it; at no moment is a share unhealthy.
+// testMPSAgentUpgraded upgrades the agent: at no moment is a replica unhealthy.
 func testMPSAgentUpgraded(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	check := m.watchDaemon(t, clients)
 	want := offers{gpuResource: 7, sharedResource: mpsReplicas}
@@ -278,7 +279,7 @@ func testMPSAgentUpgraded(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// Without a pause: a share that is unhealthy for a moment is one that a pod is refused in it.
+		// Sample without a pause: a pod can be refused a replica that is unhealthy for only a moment.
 		for ctx.Err() == nil {
 			if got, err := m.healthy(ctx); err == nil {
 				looks++
@@ -291,17 +292,17 @@ func testMPSAgentUpgraded(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	if err := m.mode.Upgrade(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	// What the new agent publishes, it has learnt from daemon and kubelet.
+	// The new agent gets the state that it publishes from daemon and kubelet.
 	m.waitHeld(t, clients...)
 	cancel()
 	<-done
 	if len(differing) > 0 || looks < 10 {
-		t.Errorf("of %d looks at the kubelet %d had other devices than %v: %v", looks, len(differing), want, differing)
+		t.Errorf("of %d samples of the kubelet %d had other devices than %v: %v", looks, len(differing), want, differing)
 	}
 	check()
 }
 
-// watchDaemon remembers the processes of daemon and clients; the check is that they are the same.
+// watchDaemon records the processes of daemon and clients; the returned check compares them.
 func (m *mpsRig) watchDaemon(t testing.TB, clients []*corev1.Pod) (check func()) {
 	t.Helper()
 	daemon, pids := m.mustDaemon(t), []int{}
@@ -319,8 +320,8 @@ func (m *mpsRig) watchDaemon(t testing.TB, clients []*corev1.Pod) (check func())
 	}
 }
 
-// testMPSDaemonKilled: without its daemon no share is allocated, and with the next one all are. The clients end with
-// the daemon, as CUDA programs do.
+// testMPSDaemonKilled checks that no replica is allocated while its daemon does not run, and that all are with the next
+// daemon. The clients end with the daemon, as CUDA programs do.
 func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 	daemon := m.mustDaemon(t)
 	start := time.Now()
@@ -328,7 +329,7 @@ func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 		t.Fatal(err)
 	}
 	m.waitHealthy(t, offers{gpuResource: 7})
-	t.Logf("the shares were unhealthy %s after the death of their daemon", ms(time.Since(start)))
+	t.Logf("the replicas were unhealthy %s after their daemon was killed", ms(time.Since(start)))
 	m.waitHealthy(t, offers{gpuResource: 7, sharedResource: mpsReplicas})
 	t.Logf("and healthy again after %s", ms(time.Since(start)))
 	if got := m.mustDaemon(t); got == daemon {
@@ -344,13 +345,13 @@ func testMPSDaemonKilled(t *testing.T, m *mpsRig, clients []*corev1.Pod) {
 			t.Fatal(err)
 		}
 		if log, err := m.PodLogs(ctx, pod.Namespace, pod.Name, "main"); err != nil || !strings.Contains(log, "the MPS daemon has ended") {
-			t.Errorf("pod %s is %s and said %q (%v)", ended.Name, ended.Status.Phase, log, err)
+			t.Errorf("pod %s is %s and printed %q (%v)", ended.Name, ended.Status.Phase, log, err)
 		}
 	}
 }
 
-// testMPSEnded: the configuration shares no more. The client that runs keeps its daemon, no other pod gets a share, and
-// when it has ended the GPU is as it was before all this.
+// testMPSEnded ends the sharing in the configuration. The running client keeps its daemon, no other pod gets a replica,
+// and when the client has ended the GPU is as it was before the tests.
 func testMPSEnded(t *testing.T, m *mpsRig, _ []*corev1.Pod) {
 	last := m.run(t, mpsClient("last"))[0]
 	m.checkClient(t, last)
@@ -364,7 +365,7 @@ func testMPSEnded(t *testing.T, m *mpsRig, _ []*corev1.Pod) {
 		return nil
 	})
 	if got := m.berth(t, "gpus", "--kubeconfig", m.KubeconfigPath()); !strings.Contains(got.out, "GPU 2: "+draining) {
-		t.Errorf("berth gpus does not say that GPU 2 %s:\n%s%s", draining, got.out, got.err)
+		t.Errorf("berth gpus does not show that GPU 2 %s:\n%s%s", draining, got.out, got.err)
 	}
 	m.waitOffers(t, offers{gpuResource: 7})
 	if got := m.computeMode(t); got != exclusiveProcess {

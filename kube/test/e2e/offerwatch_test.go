@@ -22,7 +22,7 @@ type offerSample struct {
 	err    error
 }
 
-// offerWatch asks the kubelet all the time until it is stopped.
+// offerWatch polls the kubelet until it is stopped.
 type offerWatch struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -77,7 +77,7 @@ func (w *offerWatch) waitFor(t testing.TB, after time.Time, what string, is func
 			}
 		}
 		if len(w.samples) == 0 {
-			return errors.New("the kubelet was not asked yet")
+			return errors.New("no sample was taken yet")
 		}
 		last := w.samples[len(w.samples)-1]
 		return fmt.Errorf("it has %v (%v)", counts(last.offers), last.err)
@@ -85,12 +85,12 @@ func (w *offerWatch) waitFor(t testing.TB, after time.Time, what string, is func
 	return at
 }
 
-// checkSteady complains about each sample in which one of the resources has other devices than in the first, and logs
-// how closely was looked.
+// checkSteady fails the test for each sample in which one of the resources has other devices than in the first, and
+// logs the longest pause between samples.
 func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 	t.Helper()
 	if len(samples) == 0 {
-		t.Fatal("the kubelet was never asked")
+		t.Fatal("no sample was taken")
 	}
 	var pause time.Duration
 	complaints := 0
@@ -114,8 +114,7 @@ func checkSteady(t testing.TB, samples []offerSample, resources ...string) {
 		strings.Join(resources, ", "), len(samples), ms(samples[len(samples)-1].at.Sub(samples[0].at)), ms(pause))
 }
 
-// arrivals keep creating pods that ask for one device, look at it and end, a worker for each name of a resource that is
-// given.
+// arrivals keep creating pods that request one device, check it and end; one worker per given resource name.
 type arrivals struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
@@ -131,7 +130,7 @@ func (l *lab) admitAll(t testing.TB, resources ...string) *arrivals {
 	for worker, name := range resources {
 		a.group.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				// Not cut short: a pod that was created is also removed.
+				// Not cancelled early: a pod that was created is also removed.
 				if err := l.admitFor(fmt.Sprintf("passing-%d-%d", worker, i), name); err != nil {
 					a.mu.Lock()
 					a.failed = append(a.failed, err)
@@ -161,7 +160,7 @@ func (l *lab) admitFor(name, of string) error {
 
 func (a *arrivals) count() int { return int(a.done.Load()) }
 
-// broken says that a pod was not admitted; stop says which.
+// broken records that a pod was not admitted; stop reports it.
 func (a *arrivals) broken() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +176,7 @@ func (a *arrivals) stop(t testing.TB) {
 	}
 }
 
-// waitMore waits until so many more pods were admitted.
+// waitMore waits until this number of further pods was admitted.
 func (a *arrivals) waitMore(t testing.TB, more int) {
 	t.Helper()
 	from := a.count()

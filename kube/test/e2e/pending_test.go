@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/command"
 )
 
-// TestPendingPodShowsReason: with the real scheduler, berth-sandbox run and berth trace say why a pod waits that no node
-// has enough GPUs for.
+// TestPendingPodShowsReason checks that, with the real scheduler, berth-sandbox run and berth trace show why a pod
+// waits for which no node has enough GPUs.
 func TestPendingPodShowsReason(t *testing.T) {
 	c := cluster(t)
 	file := filepath.Join(t.TempDir(), "pod.yaml")
@@ -39,12 +39,12 @@ spec:
 		t.Errorf("run ended with %v, want exit code %d", err, command.ExitTimeout)
 	}
 	if len(condition.FindAll(out, -1)) != 2 || len(event.FindAll(out, -1)) != 2 {
-		t.Errorf("run does not say why the pod waits, once while it waits and once at the end:\n%s", out)
+		t.Errorf("run does not print why the pod waits, once while it waits and once at the end:\n%s", out)
 	}
 
 	out, err = exec.CommandContext(ctx, filepath.Join(binDir(t), "berth"), "trace", "too-many", "--kubeconfig",
 		c.KubeconfigPath()).CombinedOutput()
 	if err != nil || !condition.Match(out) || !event.Match(out) {
-		t.Errorf("trace does not say why the pod waits: %v\n%s", err, out)
+		t.Errorf("trace does not print why the pod waits: %v\n%s", err, out)
 	}
 }

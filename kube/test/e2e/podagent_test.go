@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
-// What deploy/agent.yaml calls things.
+// Names from deploy/agent.yaml.
 const (
 	agentNamespace = "berth-system"
 	agentName      = "berth-agent"
@@ -39,11 +39,11 @@ func repository(path ...string) string {
 	return filepath.Join(append([]string{"..", "..", ".."}, path...)...)
 }
 
-// podAgent is the agent as a DaemonSet's pod, deployed from the file that people use and with the rights that it gives.
-// The test adds only what the sandbox is different in.
+// podAgent runs the agent as a DaemonSet, deployed from the file that users apply and with the permissions in it. The
+// test only adds what the sandbox needs.
 type podAgent struct {
 	r       *rig
-	objects []*unstructured.Unstructured // of the file, the DaemonSet left out
+	objects []*unstructured.Unstructured // the objects of the file without the DaemonSet
 	set     *appsv1.DaemonSet
 	version int
 }
@@ -76,8 +76,8 @@ func newPodAgent(t testing.TB, r *rig) *podAgent {
 	return a
 }
 
-// fitSandbox makes the differences between a sandbox's node and a real one: simulated hardware, a cgroup below which
-// the kubelet keeps its pods, and an /opt that is the machine's.
+// fitSandbox adds what differs between a sandbox's node and a real one: simulated hardware, the cgroup below which the
+// kubelet keeps its pods, and an /opt that belongs to the machine.
 func (a *podAgent) fitSandbox() {
 	node, spec := a.r.node, &a.set.Spec.Template.Spec
 	agent := &spec.Containers[0]
@@ -118,7 +118,7 @@ func decodeFile(path string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// importAgentImage makes the agent's image and gives it to the node.
+// importAgentImage builds the agent's image and imports it into the node.
 func importAgentImage(t testing.TB, r *rig) {
 	t.Helper()
 	spec, err := image.Agent(r.State().Bin)
@@ -190,8 +190,8 @@ func (a *podAgent) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// Kill stops the process before it takes pod and DaemonSet away, so that neither SIGTERM reaches the agent nor the
-// kubelet starts it again, and then kills it.
+// Kill stops the process first, then deletes pod and DaemonSet, so that neither SIGTERM reaches the agent nor the
+// kubelet restarts it, and then kills the process.
 func (a *podAgent) Kill(ctx context.Context) error {
 	pods, err := a.pods(ctx)
 	if err != nil {
@@ -250,7 +250,7 @@ func (a *podAgent) Remove(ctx context.Context) error {
 	return nil
 }
 
-// log is what the agents that are there have logged.
+// log returns the logs of the agents that exist.
 func (a *podAgent) log() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -269,7 +269,7 @@ func (a *podAgent) log() string {
 	return text.String()
 }
 
-// processesOf are the processes of a container, named as in a pod's status.
+// processesOf returns the processes of a container, given its name in the pod's status.
 func processesOf(id string) ([]kubelet.Process, error) {
 	containers := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
 	running, err := containers.Live()
@@ -306,39 +306,39 @@ func signalAll(processes []kubelet.Process, sig syscall.Signal) error {
 	return nil
 }
 
-// testPermissions checks the rights that deploy/agent.yaml gives: all that the agent asks for, and nothing of what an
+// testPermissions checks the permissions in deploy/agent.yaml: everything that the agent requests, and nothing that an
 // intruder would want.
 func testPermissions(t *testing.T, r *rig) {
 	tests := map[string]struct {
 		group, resource, verb, name, namespace string
 		want                                   bool
 	}{
-		"read its GPUNode":               {"berth.dev", "gpunodes", "get", r.node.Name(), "", true},
-		"create its GPUNode":             {"berth.dev", "gpunodes", "create", "", "", true},
-		"change its GPUNode":             {"berth.dev", "gpunodes", "patch", r.node.Name(), "", true},
-		"its node's UID":                 {"", "nodes", "get", r.node.Name(), "", true},
-		"follow its node's labels":       {"", "nodes", "watch", "", "", true},
-		"label its node":                 {"", "nodes", "patch", r.node.Name(), "", true},
-		"follow configurations":          {"", "configmaps", "watch", "", agentNamespace, true},
-		"list configurations":            {"", "configmaps", "list", "", agentNamespace, true},
-		"tell of a configuration":        {"events.k8s.io", "events", "create", "", "default", true},
-		"has an orphan's pod ended":      {"", "pods", "get", "any", "", true},
-		"is the definition there":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", "", true},
-		"change the definition":          {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", "", false},
-		"read another definition":        {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", "", false},
-		"follow its node's pods":         {"", "pods", "watch", "", "", true},
-		"tell of others' objects":        {"events.k8s.io", "events", "create", "", "kube-system", false},
-		"start a pod":                    {"", "pods", "create", "", "", false},
-		"evict a pod":                    {"", "pods/eviction", "create", "any", "default", false},
-		"read secrets":                   {"", "secrets", "get", "any", "", false},
-		"read others' ConfigMaps":        {"", "configmaps", "get", "any", "default", false},
-		"change a configuration":         {"", "configmaps", "patch", "any", agentNamespace, false},
-		"say how its GPUs are":           {"", "nodes/status", "patch", r.node.Name(), "", true},
-		"write NodeFeatures":             {"nfd.k8s-sigs.io", "nodefeatures", "create", "", agentNamespace, true},
-		"write others' NodeFeatures":     {"nfd.k8s-sigs.io", "nodefeatures", "create", "", "default", false},
-		"delete a node":                  {"", "nodes", "delete", r.node.Name(), "", false},
-		"remove its GPUNode":             {"berth.dev", "gpunodes", "delete", r.node.Name(), "", true}, // narrowed by the policy
-		"make tokens for other accounts": {"", "serviceaccounts/token", "create", "any", "", false},
+		"read its GPUNode":                       {"berth.dev", "gpunodes", "get", r.node.Name(), "", true},
+		"create its GPUNode":                     {"berth.dev", "gpunodes", "create", "", "", true},
+		"change its GPUNode":                     {"berth.dev", "gpunodes", "patch", r.node.Name(), "", true},
+		"read its node's UID":                    {"", "nodes", "get", r.node.Name(), "", true},
+		"follow its node's labels":               {"", "nodes", "watch", "", "", true},
+		"label its node":                         {"", "nodes", "patch", r.node.Name(), "", true},
+		"follow configurations":                  {"", "configmaps", "watch", "", agentNamespace, true},
+		"list configurations":                    {"", "configmaps", "list", "", agentNamespace, true},
+		"record an event about a configuration":  {"events.k8s.io", "events", "create", "", "default", true},
+		"read whether an orphan's pod has ended": {"", "pods", "get", "any", "", true},
+		"read the definition":                    {"apiextensions.k8s.io", "customresourcedefinitions", "get", "gpunodes.berth.dev", "", true},
+		"change the definition":                  {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", "", false},
+		"read another definition":                {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", "", false},
+		"follow its node's pods":                 {"", "pods", "watch", "", "", true},
+		"record events about other objects":      {"events.k8s.io", "events", "create", "", "kube-system", false},
+		"start a pod":                            {"", "pods", "create", "", "", false},
+		"evict a pod":                            {"", "pods/eviction", "create", "any", "default", false},
+		"read secrets":                           {"", "secrets", "get", "any", "", false},
+		"read others' ConfigMaps":                {"", "configmaps", "get", "any", "default", false},
+		"change a configuration":                 {"", "configmaps", "patch", "any", agentNamespace, false},
+		"report the health of its GPUs":          {"", "nodes/status", "patch", r.node.Name(), "", true},
+		"write NodeFeatures":                     {"nfd.k8s-sigs.io", "nodefeatures", "create", "", agentNamespace, true},
+		"write others' NodeFeatures":             {"nfd.k8s-sigs.io", "nodefeatures", "create", "", "default", false},
+		"delete a node":                          {"", "nodes", "delete", r.node.Name(), "", false},
+		"remove its GPUNode":                     {"berth.dev", "gpunodes", "delete", r.node.Name(), "", true}, // the policy restricts this further
+		"create tokens for other accounts":       {"", "serviceaccounts/token", "create", "any", "", false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -362,8 +362,8 @@ func testPermissions(t *testing.T, r *rig) {
 	}
 }
 
-// testNothingForbidden checks that what the agent really asked the API server for was granted, after all that it did:
-// "forbidden" is the API server's own word for a refusal.
+// testNothingForbidden checks that the API server granted every request of the agent in the earlier tests: "forbidden"
+// is the API server's word for a refusal.
 func testNothingForbidden(t *testing.T, a *podAgent) {
 	log := a.log()
 	for line := range strings.Lines(log) {

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 
-// podWithGPUs is a pod whose one container asks for GPUs and, without a command, sleeps.
+// podWithGPUs is a pod whose one container requests GPUs and, without a command, sleeps.
 func podWithGPUs(name string, gpus int, args ...string) *corev1.Pod {
 	return podWith(name, gpuResource, int64(gpus), args...)
 }
@@ -72,7 +72,7 @@ func (r *rig) remove(ctx context.Context, pods ...*corev1.Pod) error {
 // gpuNode is the path of a GPU's own device node.
 var gpuNode = regexp.MustCompile(`^/dev/nvidia([0-9]+)$`)
 
-// minors are the minor numbers of the GPUs whose nodes a listing by the workload program names, ascending.
+// minors returns the minor numbers of the GPUs whose nodes are in a listing of the workload program, ascending.
 func minors(t testing.TB, listing string) []uint32 {
 	t.Helper()
 	var devices []workload.Device
@@ -92,8 +92,8 @@ func minors(t testing.TB, listing string) []uint32 {
 	return found
 }
 
-// gpusIn are the GPUs that a running container has, by minor number. A kubelet that has just started knows its pods a
-// moment later only, and refuses until then.
+// gpusIn returns the GPUs of a running container, by minor number. It retries, because a kubelet that has just started
+// refuses until it has seen its pods.
 func (r *rig) gpusIn(t testing.TB, pod *corev1.Pod, container string) []uint32 {
 	t.Helper()
 	out := ""
@@ -105,7 +105,7 @@ func (r *rig) gpusIn(t testing.TB, pod *corev1.Pod, container string) []uint32 {
 	return minors(t, out)
 }
 
-// held are the GPUs of the container "main" of each pod, by the pod's name.
+// held returns the GPUs of the container "main" of each pod, by the pod's name.
 func (r *rig) held(t testing.TB, pods ...*corev1.Pod) map[string][]uint32 {
 	t.Helper()
 	all := map[string][]uint32{}
@@ -120,21 +120,21 @@ func (r *rig) held(t testing.TB, pods ...*corev1.Pod) map[string][]uint32 {
 	return all
 }
 
-// checkOnce complains about each GPU that has two owners.
+// checkOnce fails the test for each GPU that has two holders.
 func checkOnce(t testing.TB, held map[string][]uint32) {
 	t.Helper()
 	owner := map[uint32]string{}
 	for _, name := range slices.Sorted(maps.Keys(held)) {
 		for _, minor := range held[name] {
 			if other, taken := owner[minor]; taken {
-				t.Errorf("GPU %d was given twice: to %s and to %s", minor, other, name)
+				t.Errorf("GPU %d was allocated twice: to %s and to %s", minor, other, name)
 			}
 			owner[minor] = name
 		}
 	}
 }
 
-// checkFull complains unless every GPU of the node has one owner.
+// checkFull fails the test unless every GPU of the node has exactly one holder.
 func checkFull(t testing.TB, held map[string][]uint32) {
 	t.Helper()
 	checkOnce(t, held)
@@ -147,7 +147,7 @@ func checkFull(t testing.TB, held map[string][]uint32) {
 	}
 }
 
-// poll looks every 50 ms until check has no complaint; the error is the last complaint.
+// poll calls check every 50 ms until it returns nil; when ctx ends, the error wraps the last one of check.
 func poll(ctx context.Context, what string, check func() error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -157,7 +157,7 @@ func poll(ctx context.Context, what string, check func() error) error {
 		if err == nil {
 			return nil
 		}
-		// What was cut short says nothing.
+		// The error of a check that was cancelled has no information.
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
@@ -169,8 +169,7 @@ func poll(ctx context.Context, what string, check func() error) error {
 	}
 }
 
-// checkGPUNode checks that the node's object in the API is the agent's own, belongs to the node, and complains about
-// nothing.
+// checkGPUNode checks that the node's object in the API is the agent's own, belongs to the node, and has no problems.
 func (r *rig) checkGPUNode(t testing.TB) {
 	t.Helper()
 	owner, err := r.Client().CoreV1().Nodes().Get(t.Context(), r.node.Name(), metav1.GetOptions{})
@@ -192,8 +191,8 @@ func (r *rig) checkGPUNode(t testing.TB) {
 	})
 }
 
-// testGivesDevices: a pod that asks for two GPUs has these two and no other, in every sense: nodes, driver files, and
-// what the kernel lets it open.
+// testGivesDevices checks that a pod that requests two GPUs has these two and no other: device nodes, driver files, and
+// what the kernel allows it to open.
 func testGivesDevices(t *testing.T, r *rig) {
 	pod := r.run(t, podWithGPUs("two", 2))[0]
 	gpus := r.gpusIn(t, pod, "main")
@@ -219,6 +218,6 @@ func testGivesDevices(t *testing.T, r *rig) {
 	major, _, _ := strings.Cut(own[strings.LastIndexByte(own, ' ')+1:], ":")
 	execIn(t, r.Cluster, pod, "mknod", "/tmp/third", major, fmt.Sprint(third))
 	if got := execIn(t, r.Cluster, pod, "open", "/tmp/third"); got != "EPERM" {
-		t.Errorf("open a node made for GPU %d, which the pod was not given: %s, want EPERM", third, got)
+		t.Errorf("open a node made for GPU %d, which the pod does not hold: %s, want EPERM", third, got)
 	}
 }

@@ -38,7 +38,7 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
-// The resources of the node with all modes.
+// The resources of the node in all modes.
 const (
 	wholeResource  = "nvidia.com/whole"
 	spareResource  = "nvidia.com/spare"
@@ -51,9 +51,9 @@ const (
 	mig1gLarge     = "nvidia.com/mig-1g.10gb"
 )
 
-// allModes is GPU 0 whole, 1 time-sliced, 2 shared by MPS and 3 partitioned; the others let pods come and go. The rule
-// of GPU 1 is what is changed. No resource is called as before, so that none has devices that are still on their way
-// out.
+// allModes has GPU 0 whole, 1 time-sliced, 2 shared by MPS and 3 partitioned; short pods run on the others. The tests
+// change the rule of GPU 1. Every resource has a new name, so that none has devices of an earlier test that are still
+// draining.
 func allModes(ruleOfGPU1 string) string {
 	return plainConfig + `gpus:
 - select: {index: [0]}
@@ -68,8 +68,8 @@ func allModes(ruleOfGPU1 string) string {
   resourceName: ` + spareResource + "\n"
 }
 
-// testAllModesAtOnce: whole, time-sliced, MPS and MIG side by side, each with a pod. GPU 1 is then changed from
-// time-sliced to MIG. It waits for its own pod, and nothing else on the node notices anything.
+// testAllModesAtOnce runs whole, time-sliced, MPS and MIG side by side, each with a pod, and then changes GPU 1 from
+// time-sliced to MIG. The change waits for GPU 1's own pod and affects nothing else on the node.
 func testAllModesAtOnce(t *testing.T, l *lab) {
 	start := l.setConfigs(t, map[string]string{"default": allModes("sharing: {mode: timeSlicing, replicas: 4, " +
 		"renameByDefault: true, timeSlice: short}")})
@@ -89,7 +89,7 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 		}
 	}
 	if pipe := l.envIn(t, pods[1])["CUDA_MPS_PIPE_DIRECTORY"]; pipe == "" || !slices.Contains(l.mountsIn(t, pods[1]), pipe) {
-		t.Errorf("pod mps has CUDA_MPS_PIPE_DIRECTORY=%q, which is no mount point in it", pipe)
+		t.Errorf("pod mps has CUDA_MPS_PIPE_DIRECTORY=%q, which is not a mount point in it", pipe)
 	}
 	if slice := l.gpuInfo(t, 1).TimeSlice; slice != "Short" {
 		t.Errorf("GPU 1 has the time slice %q, want Short", slice)
@@ -102,13 +102,13 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	admitted := l.admitAll(t, spareResource, spareResource, mpsResource, mig1g)
 	admitted.waitMore(t, 4)
 
-	// The switch, which has to wait.
+	// The change, which must wait.
 	edit := l.setConfigs(t, map[string]string{"default": allModes("mig: {devices: {4g.20gb: 1, 1g.10gb: 1}}")})
-	drained := samples.waitFor(t, edit, "no share of GPU 1 is healthy",
+	drained := samples.waitFor(t, edit, "no replica of GPU 1 is healthy",
 		func(o map[string][]string) bool { return len(o[slicedResource]) == 0 })
 	named, message := l.waitCondition(t, "MIGApplied", metav1.ConditionFalse, "GPU 1 ", "default/sliced")
 	said := l.waitEvent(t, "MIGAppliedWaiting", "GPU 1 ", "default/sliced")
-	t.Logf("after the edit: %s until no share of GPU 1 is allocated any more, %s until the GPUNode says why, %s until an event does: %s",
+	t.Logf("after the edit: %s until no replica of GPU 1 is allocated any more, %s until the GPUNode reports why, %s until an event does: %s",
 		ms(drained.Sub(edit)), ms(named.Sub(edit)), ms(said.Sub(edit)), message)
 	l.checkNotGiven(t)
 	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "off" || gpuInfo.MIGAfterReset != "" {
@@ -117,7 +117,7 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	admitted.waitMore(t, 4)
 	l.checkUndisturbed(t, append(witnesses, waiting...)...)
 
-	// Its holder ends, and it happens by itself.
+	// The pod that holds it ends, and the change takes place.
 	ended := time.Now()
 	if err := l.remove(timeout(t, 30*time.Second), holder); err != nil {
 		t.Fatal(err)
@@ -130,14 +130,14 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	scheduled := l.waitAllocatableOf(t, after)
 	applied, _ := l.waitCondition(t, "MIGApplied", metav1.ConditionTrue)
 	t.Logf("after the holder's deletion: %s until it is gone, %s until the kubelet has the MIG devices, %s until "+
-		"the scheduler has, %s until the GPUNode says so",
+		"the scheduler has, %s until the GPUNode shows them",
 		ms(gone.Sub(ended)), ms(offered.Sub(ended)), ms(scheduled.Sub(ended)), ms(applied.Sub(ended)))
 	admitted.waitMore(t, 4)
 	admitted.stop(t)
 	taken := samples.stop()
 
 	checkSteady(t, taken, wholeResource, mpsResource, mig3g, mig2g, mig1g, spareResource)
-	t.Logf("%d pods came and went meanwhile", admitted.count())
+	t.Logf("%d pods were created and deleted meanwhile", admitted.count())
 	l.checkUndisturbed(t, witnesses...)
 	touched.check(t, mig4g, mig1gLarge)
 	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "on" || len(gpuInfo.MIGDevices) != 2 || gpuInfo.TimeSlice != "" {
@@ -150,11 +150,11 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	}
 }
 
-// checkNotGiven checks that a pod that asks for one of the free shares of the waiting GPU gets none.
+// checkNotGiven checks that a pod that requests one of the free replicas of the draining GPU gets none.
 func (l *lab) checkNotGiven(t testing.TB) {
 	t.Helper()
-	// Before that a pod could be placed here and be refused by the kubelet, which is as good.
-	waitUntil(t, 20*time.Second, "the Node's status has no share to give", func(ctx context.Context) error {
+	// Before that, the scheduler could place a pod here and the kubelet would refuse it, which is equally correct.
+	waitUntil(t, 20*time.Second, "the Node's status has no allocatable replica", func(ctx context.Context) error {
 		node, err := l.nodeObject(ctx)
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func (l *lab) checkNotGiven(t testing.TB) {
 	l.cleanUp(t, late)
 }
 
-// touched is what the agent did towards the kubelet up to a moment.
+// touched is what the agent has done towards the kubelet up to a moment.
 type touched struct {
 	l       *lab
 	agent   int
@@ -181,8 +181,8 @@ type touched struct {
 	sockets []string
 }
 
-// watchTouched notes registrations, lists and sockets of all resources but some, once nothing of what was before is
-// still on its way out.
+// watchTouched records registrations, lists and sockets of all resources but some, once no device of an earlier
+// configuration is draining any more.
 func (l *lab) watchTouched(t testing.TB, but ...string) *touched {
 	t.Helper()
 	waitUntil(t, 20*time.Second, "the agent shows healthy devices only", func(context.Context) error {
@@ -205,7 +205,7 @@ func (l *lab) watchTouched(t testing.TB, but ...string) *touched {
 	return w
 }
 
-// socketOf tells whether a socket is of a resource: berth-RESOURCE-INSTANCE.
+// socketOf reports whether a socket belongs to a resource: berth-RESOURCE-INSTANCE.
 func socketOf(socket, resource string) bool {
 	rest, ok := strings.CutPrefix(socket, "berth-"+strings.TrimPrefix(resource, "nvidia.com/")+"-")
 	return ok && !strings.Contains(rest, "-")
@@ -224,8 +224,8 @@ func (l *lab) pluginStats(t testing.TB) map[string]pluginStats {
 	return all
 }
 
-// check checks that the same agent runs, with the same sockets, registrations and lists as before, and beside them only
-// those of added resources.
+// check checks that the same agent runs, with the same sockets, registrations and lists as before; only those of added
+// resources may be new.
 func (w *touched) check(t testing.TB, added ...string) {
 	t.Helper()
 	if agents := w.l.node.Agents(); len(agents) != 1 || agents[0].PID != w.agent {
@@ -234,7 +234,7 @@ func (w *touched) check(t testing.TB, added ...string) {
 	now := w.l.pluginStats(t)
 	for _, name := range slices.Sorted(maps.Keys(w.stats)) {
 		if now[name] != w.stats[name] {
-			t.Errorf("the kubelet was told of %s: it was %+v and is %+v", name, w.stats[name], now[name])
+			t.Errorf("the kubelet got a registration or list of %s: it was %+v and is %+v", name, w.stats[name], now[name])
 		}
 	}
 	for _, socket := range w.l.agentSockets(t) {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// TestRunningContainers: what the cgroups of a real kubelet and runc say of containers that run, whose first thread has
-// ended, and that are gone.
+// TestRunningContainers checks what the cgroups of a real kubelet and runc show of containers that run, whose first
+// thread has ended, and that are gone.
 func TestRunningContainers(t *testing.T) {
 	c := cluster(t)
 	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
@@ -44,7 +44,7 @@ func TestRunningContainers(t *testing.T) {
 	if left, err := reader.LiveIn(string(plain.UID)); err != nil || len(left) > 0 {
 		t.Errorf("containers of a pod that is gone: %+v, %v", left, err)
 	}
-	// runc takes a container whose first thread is a zombie for stopped and does not kill it, so this one lives on
+	// runc considers a container whose first thread is a zombie as stopped and does not kill it, so this one continues
 	// without its pod, and would hold its GPUs.
 	runningIn(t, reader, dead)
 	if err := syscall.Kill(zombie, syscall.SIGKILL); err != nil {
@@ -53,7 +53,7 @@ func TestRunningContainers(t *testing.T) {
 	waitUntil(t, 20*time.Second, "the cgroup of the other pod is gone", cgroupGone(reader, dead))
 }
 
-// cgroupGone tells whether a pod has no cgroup any more.
+// cgroupGone reports whether a pod has no cgroup any more.
 func cgroupGone(reader *kubelet.Containers, pod *corev1.Pod) func(context.Context) error {
 	return func(context.Context) error {
 		uids, err := reader.PodUIDs()
@@ -64,7 +64,7 @@ func cgroupGone(reader *kubelet.Containers, pod *corev1.Pod) func(context.Contex
 	}
 }
 
-// runningIn checks that a pod's container lives, and returns its processes.
+// runningIn checks that a pod's container runs, and returns its processes.
 func runningIn(t *testing.T, reader *kubelet.Containers, pod *corev1.Pod) []int {
 	t.Helper()
 	running, err := reader.LiveIn(string(pod.UID))
@@ -80,11 +80,11 @@ func runningIn(t *testing.T, reader *kubelet.Containers, pod *corev1.Pod) []int 
 			return pids
 		}
 	}
-	t.Fatalf("the container of pod %s does not live; of its pod live %+v", pod.Name, running)
+	t.Fatalf("the container of pod %s does not run; the running containers of its pod are %+v", pod.Name, running)
 	return nil
 }
 
-// stateOf is the state of a process in /proc.
+// stateOf returns the state of a process in /proc.
 func stateOf(t *testing.T, pid int) string {
 	t.Helper()
 	blob, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

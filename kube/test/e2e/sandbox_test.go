@@ -31,7 +31,7 @@ func TestSandboxRunsAPod(t *testing.T) {
 	if out := execIn(t, c, pod, "open", "/dev/null"); out != "OK" {
 		t.Errorf("open /dev/null: want OK, got %q", out)
 	}
-	// The device cgroup is real: a device node that the container makes itself can be made, but not opened.
+	// The device cgroup is real: the container can create a device node, but not open it.
 	execIn(t, c, pod, "mknod", "/tmp/kmsg", "1", "11")
 	if out := execIn(t, c, pod, "open", "/tmp/kmsg"); out != "EPERM" {
 		t.Errorf("open a self-made /dev/kmsg: want EPERM, got %q", out)
@@ -54,8 +54,8 @@ func TestSandboxReportsHowAPodEnded(t *testing.T) {
 	}
 }
 
-// TestSandboxServesPodsTheAPI asks the API server from a pod of the pod network and from one on the node's, with what
-// every in-cluster client uses.
+// TestSandboxServesPodsTheAPI sends requests to the API server from a pod of the pod network and from one in the node's
+// network, as every in-cluster client does.
 func TestSandboxServesPodsTheAPI(t *testing.T) {
 	c := cluster(t)
 	for name, hostNetwork := range map[string]bool{"pod-network": false, "host-network": true} {
@@ -64,12 +64,12 @@ func TestSandboxServesPodsTheAPI(t *testing.T) {
 			pod.Spec.HostNetwork = hostNetwork
 			pod = startPod(t, c, pod)
 			if out := execIn(t, c, pod, "api", "/version"); !strings.Contains(out, `"gitVersion"`) {
-				t.Errorf("ask for the version: got %s", out)
+				t.Errorf("request the version: got %s", out)
 			}
-			// Known, and allowed nothing: authentication and RBAC are real.
+			// The account is known and has no permissions: authentication and RBAC are real.
 			out := execIn(t, c, pod, "api", "/api/v1/nodes")
 			if !strings.Contains(out, "403") || !strings.Contains(out, "system:serviceaccount:default:default") {
-				t.Errorf("ask for the nodes: want to be refused by name, got %s", out)
+				t.Errorf("list the nodes: want a refusal that names the account, got %s", out)
 			}
 		})
 	}
@@ -147,7 +147,7 @@ func TestSandboxTakesAnImage(t *testing.T) {
 	}
 }
 
-// TestSandboxLeavesNothing takes down a sandbox that has a pod, a hollow node and lost its kubelet to a crash.
+// TestSandboxLeavesNothing takes down a sandbox that has a pod and a hollow node, and whose kubelet has crashed.
 func TestSandboxLeavesNothing(t *testing.T) {
 	c := ownCluster(t, sandbox.Options{Nodes: 1, Hollow: 1})
 	ctx := timeout(t, 2*time.Minute)
@@ -171,10 +171,10 @@ func TestSandboxLeavesNothing(t *testing.T) {
 		}
 	}
 	if err := c.Health(ctx); err == nil {
-		t.Error("a sandbox whose kubelets are dead says that it is well")
+		t.Error("a sandbox whose kubelets have ended reports that it is healthy")
 	}
-	// As after an up that was cut off before it wrote its processes down: only cgroup, namespaces and names are left to
-	// go by.
+	// Like an up that was interrupted before it recorded its processes: only cgroup, namespaces and names remain to
+	// find them.
 	path := filepath.Join(c.Dir(), "state.json")
 	var state map[string]any
 	data, err := os.ReadFile(path)

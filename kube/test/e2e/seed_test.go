@@ -21,8 +21,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// walk is the way from a pod's "nvidia.com/gpu: 1" to a GPU and back, one step per place that knows something; each
-// step has what the earlier ones found.
+// walk follows a pod's "nvidia.com/gpu: 1" to a GPU and back, one step per source; each step has the results of the
+// earlier ones.
 type walk struct {
 	*rig
 	pod    *corev1.Pod
@@ -31,8 +31,8 @@ type walk struct {
 	minor  uint32
 }
 
-// TestWalk follows an allocation without Berth, as an administrator would: kubectl, the kubelet's log, its directory,
-// and a look into the container.
+// TestWalk follows an allocation without Berth's tools, as an administrator would: kubectl, the kubelet's log, its
+// directory, and the container.
 func TestWalk(t *testing.T) {
 	w := &walk{rig: theNode(t)}
 	w.before = w.kubeletLogSize(t)
@@ -60,11 +60,11 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// walkCapacity: what the scheduler sees.
+// walkCapacity checks what the scheduler sees.
 func walkCapacity(t *testing.T, w *walk) { w.waitNodeStatus(t, nodeGPUs, nodeGPUs) }
 
-// walkPodObject: the pod's spec says how many and not which. Its status does since Kubernetes 1.36, which is one of the
-// sources of TestTrace.
+// walkPodObject checks that the pod's spec names the number of GPUs and not which. Its status names them since
+// Kubernetes 1.36, which is one of the sources of TestTrace.
 func walkPodObject(t *testing.T, w *walk) {
 	pod, err := w.Client().CoreV1().Pods(w.pod.Namespace).Get(t.Context(), w.pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -82,7 +82,7 @@ func walkPodObject(t *testing.T, w *walk) {
 	}
 }
 
-// walkSockets: the kubelet's registration socket, and one of the agent.
+// walkSockets checks the kubelet's registration socket, and one of the agent.
 func walkSockets(t *testing.T, w *walk) {
 	if own := w.agentSockets(t); len(own) != 1 {
 		t.Errorf("sockets of the agent in device-plugins: %v, want one", own)
@@ -93,12 +93,12 @@ func walkSockets(t *testing.T, w *walk) {
 	}
 }
 
-// walkRegistration: the handoff between agent and kubelet.
+// walkRegistration checks the registration of the agent with the kubelet.
 func walkRegistration(t *testing.T, w *walk) {
 	t.Log(w.waitKubeletLog(t, 0, "Got registration request from device plugin with resource", `resourceName="nvidia.com/gpu"`))
 }
 
-// walkLog: the five lines of an allocation, in order, and how long they took.
+// walkLog checks the five log lines of an allocation, in order, and logs how long they took.
 func walkLog(t *testing.T, w *walk) {
 	steps := [][]string{
 		{`"Looking for needed resources"`, `resourceName="nvidia.com/gpu"`, `pod="default/gpu-inspect"`, "needed=1"},
@@ -129,14 +129,14 @@ func walkLog(t *testing.T, w *walk) {
 		t.Fatal("the kubelet's log names no device")
 	}
 	w.minor = uint32(gpuOf(t, hardware(t, w.node.SimDir()), w.uuid).Minor)
-	t.Logf("from the need to the written checkpoint: %s", times[len(times)-1].Sub(times[0]))
+	t.Logf("from the request to the written checkpoint: %s", times[len(times)-1].Sub(times[0]))
 }
 
 func hasAll(line string, texts []string) bool {
 	return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
 }
 
-// logTime is the time of a line of klog: Lmmdd hh:mm:ss.uuuuuu.
+// logTime parses the time of a line of klog: Lmmdd hh:mm:ss.uuuuuu.
 func logTime(line string) (time.Time, error) {
 	const layout = "0102 15:04:05.000000"
 	if len(line) <= len(layout) {
@@ -145,7 +145,7 @@ func logTime(line string) (time.Time, error) {
 	return time.Parse(layout, line[1:len(layout)+1])
 }
 
-// walkCheckpoint: the kubelet's own file has the UUID, and the agent's answer in it.
+// walkCheckpoint checks that the kubelet's own file has the UUID, and the agent's response in it.
 func walkCheckpoint(t *testing.T, w *walk) {
 	got := w.rig.assignment(t, w.pod)
 	if !slices.Equal(got.uuids, []string{w.uuid}) {
@@ -186,8 +186,8 @@ func walkDevices(t *testing.T, w *walk) {
 	w.checkUntouched(t, w.pod, []uint32{w.minor})
 }
 
-// walkEnvironment: the UUID that the agent put there; NVIDIA_VISIBLE_DEVICES keeps an NVIDIA runtime from adding its
-// own.
+// walkEnvironment checks the UUID that the agent has set; NVIDIA_VISIBLE_DEVICES keeps an NVIDIA runtime from adding
+// its own devices.
 func walkEnvironment(t *testing.T, w *walk) {
 	env := w.envIn(t, w.pod)
 	for name, want := range map[string]string{"BERTH_DEVICES_NVIDIA_COM_GPU": w.uuid, "NVIDIA_VISIBLE_DEVICES": "void"} {
@@ -197,7 +197,7 @@ func walkEnvironment(t *testing.T, w *walk) {
 	}
 }
 
-// walkMounts: the driver's files.
+// walkMounts checks the driver's files.
 func walkMounts(t *testing.T, w *walk) {
 	w.checkDriver(t, w.pod, true)
 	count := 0
@@ -209,7 +209,7 @@ func walkMounts(t *testing.T, w *walk) {
 	t.Logf("%d mount points of the driver", count)
 }
 
-// walkPodResources: the kubelet's other answer to the same question.
+// walkPodResources checks the kubelet's other source of the same information.
 func walkPodResources(t *testing.T, w *walk) {
 	pod, err := kubelet.NewPodResources(w.node.KubeletDir()).Get(t.Context(), w.pod.Namespace, w.pod.Name)
 	if err != nil {
@@ -221,8 +221,8 @@ func walkPodResources(t *testing.T, w *walk) {
 	}
 }
 
-// walkAgentRemoved: a container keeps its nodes without the agent, and no container gets new ones until an agent has
-// registered, on a socket of its own.
+// walkAgentRemoved checks that a container keeps its device nodes without the agent, and that no container gets new
+// ones until an agent has registered, on a socket of its own.
 func walkAgentRemoved(t *testing.T, w *walk) {
 	from, old := w.kubeletLogSize(t), w.agentSockets(t)
 	if err := w.mode.Kill(timeout(t, 30*time.Second)); err != nil {
@@ -259,7 +259,8 @@ func walkAgentRemoved(t *testing.T, w *walk) {
 	}
 }
 
-// walkCorrupted: a kubelet that cannot read its file goes on without it, and with it again when the file is put back.
+// walkCorrupted checks that a kubelet that cannot read its checkpoint continues without it, and uses it again when the
+// file is restored.
 func walkCorrupted(t *testing.T, w *walk) {
 	backup, err := os.ReadFile(w.checkpointPath())
 	if err != nil {
@@ -280,7 +281,7 @@ func walkCorrupted(t *testing.T, w *walk) {
 		}
 		if len(pod.Containers) != 1 || len(pod.Containers[0].Devices) != 1 ||
 			!slices.Equal(pod.Containers[0].Devices[0].IDs, []string{w.uuid}) {
-			return fmt.Errorf("it says %+v", pod)
+			return fmt.Errorf("it has %+v", pod)
 		}
 		return nil
 	})
@@ -289,7 +290,7 @@ func walkCorrupted(t *testing.T, w *walk) {
 }
 
 // waitForgotten waits until the kubelet has written a checkpoint without the pod, and the agent has published that the
-// container lives on all the same.
+// container still runs.
 func (w *walk) waitForgotten(t testing.TB) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, "the kubelet has forgotten the pod and the GPUNode has not", func(ctx context.Context) error {

@@ -27,10 +27,10 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 
-// sharedResource is what renameByDefault makes of replicas of whole GPUs.
+// sharedResource is the resource name of replicas of whole GPUs with renameByDefault.
 const sharedResource = gpuResource + ".shared"
 
-// sharingRig is a node whose agent follows a file, which the tests change.
+// sharingRig is a node whose agent follows a file that the tests change.
 type sharingRig struct {
 	*rig
 	file string
@@ -61,7 +61,7 @@ func TestSharing(t *testing.T) {
 // nvidiaFile is a file of NVIDIA's device plugin that shares nothing.
 const nvidiaFile = "version: v1\n"
 
-// write puts text in the place of the agent's file.
+// write replaces the content of the agent's file.
 func (s *sharingRig) write(t testing.TB, text string) {
 	t.Helper()
 	next := s.file + ".next"
@@ -73,7 +73,7 @@ func (s *sharingRig) write(t testing.TB, text string) {
 	}
 }
 
-// configure gives the agent a file of Berth's kind.
+// configure writes a file in Berth's format for the agent.
 func (s *sharingRig) configure(t testing.TB, settings string) {
 	t.Helper()
 	s.write(t, "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\n"+settings)
@@ -82,8 +82,8 @@ func (s *sharingRig) configure(t testing.TB, settings string) {
 // offers are numbers of devices by the name of their resource.
 type offers map[string]int
 
-// waitOffers waits until the kubelet calls these devices healthy and no other, and until the scheduler sees the same:
-// it goes by the node's status, which is written every two seconds.
+// waitOffers waits until these devices and no others are healthy in the kubelet, and until the scheduler sees the same:
+// it reads the node's status, which is written every two seconds.
 func (r *rig) waitOffers(t testing.TB, want offers) {
 	t.Helper()
 	r.waitHealthy(t, want)
@@ -105,8 +105,8 @@ func (r *rig) waitOffers(t testing.TB, want offers) {
 	})
 }
 
-// waitCapacity waits for the capacity of the node's status. A device that is no longer offered counts there for another
-// quarter of a minute, unhealthy, for the sake of a kubelet that is just allocating it.
+// waitCapacity waits for the capacity of the node's status. A device that is no longer advertised counts there as
+// unhealthy for another quarter of a minute, for a kubelet that is just allocating it.
 func (r *rig) waitCapacity(t testing.TB, name string, want int64) {
 	t.Helper()
 	waitUntil(t, 30*time.Second, fmt.Sprintf("the capacity of %s is %d", name, want), func(ctx context.Context) error {
@@ -133,7 +133,7 @@ func (r *rig) waitHealthy(t testing.TB, want offers) {
 	})
 }
 
-// healthy are the devices that the kubelet calls healthy now.
+// healthy returns the devices that are healthy in the kubelet now.
 func (r *rig) healthy(ctx context.Context) (offers, error) {
 	devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *rig) healthy(ctx context.Context) (offers, error) {
 	return got, nil
 }
 
-// podWith is a pod whose one container asks for devices of a resource and, without a command, sleeps.
+// podWith is a pod whose one container requests devices of a resource and, without a command, sleeps.
 func podWith(name, resourceName string, count int64, args ...string) *corev1.Pod {
 	if len(args) == 0 {
 		args = []string{"sleep"}
@@ -158,7 +158,7 @@ func podWith(name, resourceName string, count int64, args ...string) *corev1.Pod
 	return pod
 }
 
-// allEntries are the entries of the kubelet's checkpoint.
+// allEntries returns the entries of the kubelet's checkpoint.
 func (r *rig) allEntries(t testing.TB) []checkpoint.PodDevicesEntry {
 	t.Helper()
 	blob, err := os.ReadFile(r.checkpointPath())
@@ -172,7 +172,7 @@ func (r *rig) allEntries(t testing.TB) []checkpoint.PodDevicesEntry {
 	return all
 }
 
-// idsOf are the devices that the kubelet gave to a pod's container, whatever their resource.
+// idsOf returns the devices that the kubelet allocated to a pod's container, of any resource.
 func (r *rig) idsOf(t testing.TB, pod *corev1.Pod) []string {
 	t.Helper()
 	var ids []string
@@ -188,13 +188,13 @@ func (r *rig) idsOf(t testing.TB, pod *corev1.Pod) []string {
 	return ids
 }
 
-// uuidOf is the UUID in the kubelet's name of a device.
+// uuidOf returns the UUID in the kubelet's name of a device.
 func uuidOf(id string) string {
 	uuid, _, _ := strings.Cut(id, "::")
 	return uuid
 }
 
-// mainProcess is the first process of a pod's container, as the machine counts.
+// mainProcess returns the first process of a pod's container, by its PID on the machine.
 func mainProcess(t testing.TB, pod *corev1.Pod) kubelet.Process {
 	t.Helper()
 	found, err := processesOf(pod.Status.ContainerStatuses[0].ContainerID)
@@ -204,13 +204,13 @@ func mainProcess(t testing.TB, pod *corev1.Pod) kubelet.Process {
 	return found[0]
 }
 
-// inside is a path in a pod's container, seen from the machine.
+// inside is a path in a pod's container, as seen from the machine.
 func inside(t testing.TB, pod *corev1.Pod, path string) string {
 	t.Helper()
 	return fmt.Sprintf("/proc/%d/root%s", mainProcess(t, pod).PID, path)
 }
 
-// nodesIn are the NVIDIA device nodes in a pod's container.
+// nodesIn returns the NVIDIA device nodes in a pod's container.
 func nodesIn(t testing.TB, pod *corev1.Pod) []workload.Device {
 	t.Helper()
 	root := inside(t, pod, "")
@@ -230,11 +230,11 @@ func (r *rig) machine(t testing.TB) sim.Description {
 	return hardware(t, r.node.SimDir())
 }
 
-// waitDevice waits until the GPUNode says of a GPU what check wants.
+// waitDevice waits until the GPUNode's entry of a GPU passes check.
 func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GPUDevice) error) v1alpha1.GPUDevice {
 	t.Helper()
 	var found v1alpha1.GPUDevice
-	waitUntil(t, 15*time.Second, "the GPUNode says of "+uuid+" "+what, func(ctx context.Context) error {
+	waitUntil(t, 15*time.Second, "the GPUNode shows of"+uuid+" "+what, func(ctx context.Context) error {
 		node, err := r.gpuNode(ctx)
 		if err != nil {
 			return err
@@ -249,7 +249,7 @@ func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GP
 	return found
 }
 
-// offered checks one field of what a device is allocated as.
+// advertisedAs checks one field of how a device is advertised.
 func advertisedAs(want v1alpha1.DeviceOffer) func(v1alpha1.GPUDevice) error {
 	return func(d v1alpha1.GPUDevice) error {
 		if d.Offered == nil || *d.Offered != want {
@@ -260,7 +260,7 @@ func advertisedAs(want v1alpha1.DeviceOffer) func(v1alpha1.GPUDevice) error {
 	}
 }
 
-// labConfigMap is the ConfigMap of the lab in "How Kubernetes Assigns GPUs", as it is there.
+// labConfigMap is the ConfigMap of the lab in "How Kubernetes Assigns GPUs", unchanged.
 const labConfigMap = `
 apiVersion: v1
 kind: ConfigMap
@@ -277,7 +277,7 @@ data:
           replicas: 3
 `
 
-// labelNode sets a label of the Node to a JSON value; null takes it away.
+// labelNode sets a label of the Node to a JSON value; null removes it.
 func (s *sharingRig) labelNode(t *testing.T, key, value string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, key, value)
@@ -302,8 +302,9 @@ func (s *sharingRig) letAgentRead(t *testing.T, namespace string) {
 	}
 }
 
-// testSharingLab goes through that lab on a machine with one GPU: one GPU is one, three when the ConfigMap is there,
-// three pods have the same one, a fourth waits, and with the label for the agent's own configuration it is one again.
+// testSharingLab repeats that lab on a machine with one GPU: the GPU is advertised as one device, and as three once the
+// ConfigMap exists; three pods share it, a fourth waits, and with the label for the agent's own configuration it is one
+// device again.
 func testSharingLab(t *testing.T, s *sharingRig) {
 	machine, err := sim.Open(s.node.SimDir())
 	if err != nil {
@@ -340,7 +341,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 		t.Fatal(err)
 	}
 	s.waitHealthy(t, offers{gpuResource: 3})
-	t.Logf("the kubelet has 3 GPUs instead of 1 %s after the ConfigMap was made", ms(time.Since(start)))
+	t.Logf("the kubelet has 3 GPUs instead of 1 %s after the ConfigMap was created", ms(time.Since(start)))
 	s.waitOffers(t, offers{gpuResource: 3})
 
 	pods := s.run(t, podWith("ts-pod-1", gpuResource, 1), podWith("ts-pod-2", gpuResource, 1), podWith("ts-pod-3", gpuResource, 1))
@@ -354,12 +355,12 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 		keys, err := kubelet.ParseKeys(s.envIn(t, pod)[kubelet.DevicesEnv(gpuResource)])
 		if err != nil || len(keys) != 1 || keys[0].GPU != gpu.UUID(gpuInfos[0].UUID) ||
 			own[0] != fmt.Sprintf("%s::%d", keys[0].GPU, keys[0].Share-1) {
-			t.Errorf("the environment of pod %s names %v (%v), the kubelet gave it %v", pod.Name, keys, err, own)
+			t.Errorf("the environment of pod %s names %v (%v), the kubelet allocated %v", pod.Name, keys, err, own)
 		}
 	}
 	slices.Sort(ids)
 	if want := []string{gpuInfos[0].UUID + "::0", gpuInfos[0].UUID + "::1", gpuInfos[0].UUID + "::2"}; !slices.Equal(ids, want) {
-		t.Errorf("the pods were given %v, want %v", ids, want)
+		t.Errorf("the pods got %v, want %v", ids, want)
 	}
 	for i, pod := range pods {
 		s.checkShown(t, pod, shown{
@@ -382,7 +383,7 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 		t.Fatal(err)
 	}
 	if got := s.idsOf(t, fourth); uuidOf(got[0]) != gpuInfos[0].UUID {
-		t.Errorf("the pod that waited was given %v", got)
+		t.Errorf("the pod that waited got %v", got)
 	}
 
 	s.waitCapacity(t, gpuResource, 3)
@@ -393,12 +394,12 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	if err := configMaps.Delete(ctx, lab.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Without the ConfigMap the last good configuration stays; the label asks for the agent's own.
+	// Without the ConfigMap the last valid configuration stays in force; the label selects the agent's own.
 	s.labelNode(t, labelConfig, `"default"`)
 	s.waitOffers(t, offers{gpuResource: 1})
 	s.labelNode(t, labelConfig, "null")
 
-	// The tests after this one have all GPUs, and an agent that looks at its file only.
+	// Later tests need all GPUs, and an agent that reads its file only.
 	if err := machine.Clear(sim.ClearAll); err != nil {
 		t.Fatal(err)
 	}
@@ -411,8 +412,8 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 	s.waitHealthy(t, offers{gpuResource: len(gpuInfos)})
 }
 
-// testTimeSlicing: shares of two GPUs under a name of their own beside six whole GPUs; several shares of one container
-// come from several GPUs, and an event reports when they cannot.
+// testTimeSlicing checks replicas of two GPUs under a resource name of their own beside six whole GPUs; several
+// replicas of one container come from different GPUs, and an event reports when that is not possible.
 func testTimeSlicing(t *testing.T, s *sharingRig) {
 	s.write(t, `
 version: v1
@@ -435,7 +436,7 @@ sharing:
 			uuids = append(uuids, uuidOf(id))
 		}
 		if slices.Sort(uuids); !slices.Equal(uuids, slices.Sorted(slices.Values(both))) {
-			t.Errorf("pod %s asked for two shares and has them of %v, want one each of %v", pod.Name, uuids, both)
+			t.Errorf("pod %s requested two replicas and has them of %v, want one each of %v", pod.Name, uuids, both)
 		}
 		if got := s.gpusIn(t, pod, "main"); !slices.Equal(got, minorsOf(t, s.machine(t), both)) {
 			t.Errorf("pod %s has the nodes of GPUs %v", pod.Name, got)
@@ -478,7 +479,7 @@ gpus:
 	})
 }
 
-// checkRefused checks that the kubelet does not admit a pod, and that its status says why.
+// checkRefused checks that the kubelet does not admit a pod, and that the pod's status has the reason.
 func (r *rig) checkRefused(t testing.TB, pod *corev1.Pod, why string) {
 	t.Helper()
 	t.Cleanup(func() { r.cleanUp(t, pod) })

@@ -15,13 +15,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// shown is what berth trace and berth gpus have to say of a pod's share of a device.
+// shown is what berth trace and berth gpus must print about a pod's replica of a device.
 type shown struct {
-	// index is what people call the device: 0, or 3:1 for a MIG device.
+	// index is how Berth prints the device: 0, or 3:1 for a MIG device.
 	index string
-	// share is which share it is, such as "1 of 3"; empty for a device that is not shared.
+	// replica is which replica it is, such as "1 of 3"; empty for a device that is not shared.
 	replica string
-	// sharing is how it is shared and what is enforced.
+	// sharing is how the device is shared and which limits are enforced.
 	sharing string
 	// column is the same in the table of berth gpus.
 	column string
@@ -31,17 +31,17 @@ type shown struct {
 	with, neighbours []*corev1.Pod
 }
 
-// replicaOf is the number of a pod's share among so many, as people count.
+// replicaOf returns the number of a pod's replica and their total, counted from 1.
 func (r *rig) replicaOf(t testing.TB, pod *corev1.Pod, replicas int) string {
 	t.Helper()
 	_, replica, err := offer.ParseDeviceID(r.idsOf(t, pod)[0])
 	if err != nil || replica == 0 {
-		t.Fatalf("pod %s has no share: %v, %v", pod.Name, r.idsOf(t, pod), err)
+		t.Fatalf("pod %s has no replica: %v, %v", pod.Name, r.idsOf(t, pod), err)
 	}
 	return fmt.Sprintf("%d of %d", replica, replicas)
 }
 
-// names are pods as berth prints them, in order.
+// names formats pods as Berth prints them, in order.
 func names(pods []*corev1.Pod) string {
 	var list []string
 	for _, pod := range pods {
@@ -51,10 +51,10 @@ func names(pods []*corev1.Pod) string {
 	return strings.Join(list, ", ")
 }
 
-// waitHeld waits until the GPUNode names pods as the holders of what the kubelet gave them.
+// waitHeld waits until the GPUNode names pods as the holders of what the kubelet allocated to them.
 func (r *rig) waitHeld(t testing.TB, pods ...*corev1.Pod) {
 	t.Helper()
-	waitUntil(t, 15*time.Second, "the GPUNode names the holders of all shares", func(ctx context.Context) error {
+	waitUntil(t, 15*time.Second, "the GPUNode names the holders of all replicas", func(ctx context.Context) error {
 		node, err := r.gpuNode(ctx)
 		if err != nil {
 			return err
@@ -86,7 +86,7 @@ func (r *rig) waitHeld(t testing.TB, pods ...*corev1.Pod) {
 	})
 }
 
-// checkShown asks berth about a pod with one share, from everything that the node has.
+// checkShown checks the output of berth trace about a pod with one replica, with all of the node's sources.
 func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 	t.Helper()
 	w := &tracer{rig: r, pod: pod, uuids: []string{uuidOf(r.idsOf(t, pod)[0])}, places: map[string]string{
@@ -103,7 +103,7 @@ func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 	device := found.Pods[0].Containers[0].Devices[0]
 	for name, value := range facts {
 		if got := factOf(device, name); got != value {
-			t.Errorf("berth trace says %s of the device of pod %s: %q, want %q", name, pod.Name, got, value)
+			t.Errorf("berth trace reports %s of the device of pod %s: %q, want %q", name, pod.Name, got, value)
 		}
 	}
 
@@ -120,13 +120,13 @@ func (r *rig) checkShown(t testing.TB, pod *corev1.Pod, want shown) {
 		"shares " + name + " with %s": names(want.with), "other MIG devices of the GPU: %s": names(want.neighbours),
 	} {
 		if line := fmt.Sprintf(format, value); value != "" && !strings.Contains(text.out, line) {
-			t.Errorf("berth trace should say %q:\n%s", line, text.out)
+			t.Errorf("berth trace should print %q:\n%s", line, text.out)
 		}
 	}
 	r.checkListed(t, w.uuids[0], want, append(slices.Clone(want.with), pod))
 }
 
-// factOf is a fact of a traced device; empty when nothing says it.
+// factOf returns a fact of a traced device; empty when no source has it.
 func factOf(device v1alpha1.TraceDevice, name string) string {
 	var values []string
 	for _, fact := range device.Facts {
@@ -137,7 +137,7 @@ func factOf(device v1alpha1.TraceDevice, name string) string {
 	return strings.Join(values, " | ")
 }
 
-// checkListed asks berth gpus from a laptop about a device and its holders.
+// checkListed checks the output of berth gpus, run outside the cluster, about a device and its holders.
 func (r *rig) checkListed(t testing.TB, uuid string, want shown, pods []*corev1.Pod) {
 	t.Helper()
 	table := r.berth(t, "gpus", "--kubeconfig", r.KubeconfigPath())
@@ -148,7 +148,7 @@ func (r *rig) checkListed(t testing.TB, uuid string, want shown, pods []*corev1.
 	row := strings.Split(table.out, "\n")[i]
 	for _, cell := range []string{want.index, want.column, names(pods)} {
 		if !strings.Contains(row, cell) {
-			t.Errorf("berth gpus says %q, which should have %q", row, cell)
+			t.Errorf("berth gpus prints %q, want %q in it", row, cell)
 		}
 	}
 	list := &v1alpha1.GPUList{}
@@ -171,13 +171,13 @@ func (r *rig) checkListed(t testing.TB, uuid string, want shown, pods []*corev1.
 		}
 	}
 	if offered == nil || len(holders) != len(pods) {
-		t.Fatalf("berth gpus gives %s out as %+v with the holders %+v", uuid, offered, holders)
+		t.Fatalf("berth gpus shows %s advertised as %+v with the holders %+v", uuid, offered, holders)
 	}
 	for _, pod := range pods {
 		if !slices.ContainsFunc(holders, func(h v1alpha1.Holder) bool {
 			return h.PodUID == string(pod.UID) && h.Pod == pod.Name && h.Container == "main" && (h.Share > 0) == (want.replica != "")
 		}) {
-			t.Errorf("berth gpus does not say that pod %s has a share of %s: %+v", pod.Name, uuid, holders)
+			t.Errorf("berth gpus does not show that pod %s has a replica of %s: %+v", pod.Name, uuid, holders)
 		}
 	}
 }

@@ -31,15 +31,15 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// lie falsifies a copy of one of the node's places: it says that the pod holds the GPU to, which no pod holds, in the
-// place of the GPU from.
+// lie falsifies a copy of one of the node's sources: it shows the pod as the holder of the GPU to, which no pod holds,
+// in place of the GPU from.
 type lie struct {
 	*tracer
 	from, to sim.GPUDescription
 }
 
-// testTraceDisagrees: whichever source says something else than the others, that is the headline, with who says what,
-// and the exit code is 1.
+// testTraceDisagrees checks that, whichever source differs from the others, berth trace reports that first, with what
+// each source has, and exits with code 1.
 func testTraceDisagrees(t *testing.T, w *tracer) {
 	l := &lie{tracer: w}
 	machine := hardware(t, l.node.SimDir())
@@ -47,10 +47,10 @@ func testTraceDisagrees(t *testing.T, w *tracer) {
 	l.to = machine.GPUs[slices.IndexFunc(machine.GPUs, func(g sim.GPUDescription) bool { return !slices.Contains(l.uuids, g.UUID) })]
 	to, nothing := l.to.UUID, "nothing"
 	for title, test := range map[string]struct {
-		tamper func(*lie, testing.TB) map[string]string // places to replace
-		code   string                                   // of the headline
-		source string                                   // who says it, alone
-		value  string                                   // what it says
+		tamper func(*lie, testing.TB) map[string]string // sources to replace
+		code   string                                   // part of the headline
+		source string                                   // the only source with the wrong value
+		value  string                                   // the wrong value
 	}{
 		"checkpoint":                             {(*lie).inCheckpoint, "DevicesDiffer", "checkpoint", to},
 		"checkpoint forgot":                      {(*lie).forgotten, "DevicesDiffer", "checkpoint", nothing},
@@ -79,7 +79,7 @@ func testTraceDisagrees(t *testing.T, w *tracer) {
 			}
 		})
 	}
-	t.Run("no lie is left", func(t *testing.T) {
+	t.Run("nothing false is left", func(t *testing.T) {
 		l.waitPublished(t)
 		// The agent was replaced meanwhile.
 		places := map[string]string{"--agent": l.forwardAgent(t, func(state []byte) []byte { return state })}
@@ -104,7 +104,7 @@ func (l *lie) checkHeadline(t testing.TB, args []string, code, source, value str
 		}
 	}
 	if !said {
-		t.Errorf("no disagreement has %q said by %q alone: %+v", value, source, found.Disagreements)
+		t.Errorf("no disagreement has %q from %q alone: %+v", value, source, found.Disagreements)
 	}
 	table := l.berth(t, args...)
 	head, _, _ := strings.Cut(table.out, "\n")
@@ -123,7 +123,7 @@ func (l *lie) entry(t testing.TB, all []checkpoint.PodDevicesEntry) *checkpoint.
 	return &all[i]
 }
 
-// changed is a kubelet's directory with a changed checkpoint and the real PodResources.
+// changed creates a kubelet's directory with a changed checkpoint and the real PodResources.
 func (l *lie) changed(t testing.TB, change func([]checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry) map[string]string {
 	t.Helper()
 	dir := l.copyCheckpoint(t, change)
@@ -142,7 +142,7 @@ func (l *lie) inCheckpoint(t testing.TB) map[string]string {
 	})
 }
 
-// swap puts the one GPU in the other's place.
+// swap replaces the one GPU by the other.
 func (l *lie) swap(ids []string) {
 	for i, id := range ids {
 		if id == l.from.UUID {
@@ -188,7 +188,7 @@ func (l *lie) inAnswer(t testing.TB) map[string]string {
 	})
 }
 
-// fakeKubelet answers Get with what a test makes of the real kubelet's answer.
+// fakeKubelet answers Get with the real kubelet's answer, changed by a test.
 type fakeKubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 	answer *podresources.GetPodResourcesResponse
@@ -239,12 +239,12 @@ func (l *lie) rival(t testing.TB) map[string]string {
 	return l.changed(t, func(all []checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry {
 		rival := *l.entry(t, all)
 		rival.PodUID, rival.AllocResp = rivalUID, nil
-		rival.DeviceIDs = checkpoint.DevicesPerNUMA{-1: {l.from.UUID}} // one less, or it would be the same pod by what it has
+		rival.DeviceIDs = checkpoint.DevicesPerNUMA{-1: {l.from.UUID}} // One device less: with equal devices it would be taken for the same pod.
 		return append(all, rival)
 	})
 }
 
-// inPodStatus changes the pod's status in the API, with the kubelet stopped, which would put it right.
+// inPodStatus changes the pod's status in the API, with the kubelet stopped, because the kubelet would correct it.
 func (l *lie) inPodStatus(t testing.TB) map[string]string {
 	t.Helper()
 	if err := l.node.StopKubelet(timeout(t, 30*time.Second)); err != nil {
@@ -258,7 +258,7 @@ func (l *lie) inPodStatus(t testing.TB) map[string]string {
 		if err := errors.Join(l.node.StartKubelet(ctx), l.node.WaitReady(ctx)); err != nil {
 			t.Error(err)
 		}
-		// A kubelet that has just come up lists no pods yet.
+		// A kubelet that has just started does not list pods yet.
 		err := poll(ctx, "PodResources names the pod", func() error {
 			_, err := kubelet.NewPodResources(l.node.KubeletDir()).Get(ctx, l.pod.Namespace, l.pod.Name)
 			return err
@@ -312,7 +312,7 @@ func (l *lie) inGPUNode(t testing.TB) map[string]string {
 	return nil
 }
 
-// described tells whether the GPUNode object gives the GPU from the address that it has.
+// described reports whether the GPUNode lists the GPU at the address that it has.
 func (l *lie) described(ctx context.Context) error {
 	node, err := l.gpuNode(ctx)
 	if err != nil {
@@ -320,7 +320,7 @@ func (l *lie) described(ctx context.Context) error {
 	}
 	for _, d := range node.Status.Devices {
 		if d.UUID == l.from.UUID && !strings.EqualFold(d.PCIBusID, l.from.PCIBusID) {
-			return fmt.Errorf("it says that %s is at %s", d.UUID, d.PCIBusID)
+			return fmt.Errorf("it has %s at %s", d.UUID, d.PCIBusID)
 		}
 	}
 	return nil
@@ -331,7 +331,7 @@ func (l *lie) describedInGPUNode(t testing.TB) map[string]string {
 	return nil
 }
 
-// changeGPUNode changes the object, with the agent stopped, which would put it right.
+// changeGPUNode changes the object, with the agent stopped, because the agent would correct it.
 func (l *lie) changeGPUNode(t testing.TB, change func(from, to *v1alpha1.GPUDevice)) {
 	t.Helper()
 	if err := l.node.StopAgent(timeout(t, 30*time.Second)); err != nil {
@@ -343,8 +343,8 @@ func (l *lie) changeGPUNode(t testing.TB, change func(from, to *v1alpha1.GPUDevi
 		if err := l.mode.Start(ctx); err != nil {
 			t.Error(err)
 		}
-		// The next one would see this lie as well.
-		if err := poll(ctx, "the GPUNode is right again", func() error {
+		// Otherwise the next case would read this false value, too.
+		if err := poll(ctx, "the GPUNode is correct again", func() error {
 			return errors.Join(l.published(ctx),
 				l.described(ctx))
 		}); err != nil {
@@ -410,7 +410,7 @@ func (l *lie) changeCDI(t testing.TB, change func(devices []any) []any) map[stri
 	return map[string]string{"--cdi-dir": dir}
 }
 
-// inCDISpec gives the name of the one GPU the other's device nodes.
+// inCDISpec exchanges the device nodes of the two GPUs' names.
 func (l *lie) inCDISpec(t testing.TB) map[string]string {
 	return l.changeCDI(t, func(devices []any) []any {
 		at := func(name string) map[string]any {
@@ -441,7 +441,7 @@ func (l *lie) inOCISpec(t testing.TB) map[string]string {
 	return map[string]string{"--containerd-state": dir}
 }
 
-// inContainer: the container makes itself a node. It cannot open it, but trace says that it has it.
+// inContainer makes the container create a device node. It cannot open it, but trace must report that it has it.
 func (l *lie) inContainer(t testing.TB) map[string]string {
 	path := fmt.Sprintf("/dev/nvidia%d", l.to.Minor)
 	execIn(t, l.Cluster, l.pod, "mknod", path, fmt.Sprint(hardware(t, l.node.SimDir()).Majors.NVIDIA), fmt.Sprint(l.to.Minor))

@@ -17,16 +17,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// placement is a row of pods on a node of its own: the first, and then the others at once.
+// placement is a sequence of pods on a node of its own: the first alone, and then the others at once.
 type placement struct {
-	pods []int // how many GPUs each asks for
+	pods []int // how many GPUs each requests
 	// links is the number of NVLinks at the weakest edge that a ring or a tree over each pod's GPUs needs.
 	links int
 	numa  bool // each pod's GPUs share a NUMA node
 }
 
-// TestPlacement: which GPUs a pod gets beside one another. What is best is worked out here by trying all sets, over the
-// letters that nvidia-smi would print.
+// TestPlacement checks which GPUs a pod gets beside other pods. It computes the best set here by trying all sets, over
+// the matrix that nvidia-smi would print.
 func TestPlacement(t *testing.T) {
 	for profile, tests := range map[string]map[string]placement{
 		"v100x8-hybrid-mesh": {
@@ -63,7 +63,7 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 			got |= 1 << gpuOf(t, machine, uuid).Index
 		}
 		if bits.OnesCount(uint(got)) != count || got&taken != 0 {
-			t.Fatalf("pod %s asked for %d GPUs and got %s; taken were %s", running[i].Name, count, got, taken)
+			t.Fatalf("pod %s requested %d GPUs and got %s; held by others were %s", running[i].Name, count, got, taken)
 		}
 		taken |= got
 		if count == 1 {
@@ -83,7 +83,7 @@ func (p placement) check(t *testing.T, r *rig, machine sim.Description) {
 	}
 }
 
-// simulatedDriver finds the driver that simulated machines get, beside the other programs.
+// simulatedDriver returns the path of the driver that simulated machines get, beside the other programs.
 func (r *rig) simulatedDriver(t testing.TB) sim.Files {
 	t.Helper()
 	files, err := sim.FindFiles(r.State().Bin)
@@ -93,8 +93,8 @@ func (r *rig) simulatedDriver(t testing.TB) sim.Files {
 	return files
 }
 
-// withHardware gives the node another machine until the test ends: its agent looks at another directory. That costs a
-// second, a sandbox of its own ten.
+// withHardware replaces the node's machine until the test ends, by starting its agent on another directory. That takes
+// a second; a sandbox of its own would take ten.
 func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "sim")
@@ -106,7 +106,7 @@ func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 		t.Fatalf("%s has %d GPUs, want %d", profile, len(machine.GPUs), nodeGPUs)
 	}
 	r.withAgent(t, "--sim", dir)
-	// There are eight before and after, so the number does not tell.
+	// The number of GPUs is eight before and after, so it cannot show the change.
 	waitUntil(t, 15*time.Second, "the kubelet has the GPUs of "+profile, func(ctx context.Context) error {
 		devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
 		if err != nil {
@@ -144,8 +144,8 @@ func (s set) String() string {
 	return "{" + strings.Join(names, " ") + "}"
 }
 
-// bottleneck is the largest number of NVLinks such that the GPUs hang together by edges of at least so many: what a
-// ring or tree over them can run at.
+// bottleneck is the largest number of NVLinks such that edges of at least this number connect the GPUs: the bandwidth
+// limit of a ring or tree over them.
 func bottleneck(machine sim.Description, s set) int {
 	for links := 18; links > 0; links-- {
 		reached := s & -s
@@ -167,7 +167,7 @@ func bottleneck(machine sim.Description, s set) int {
 	return 0
 }
 
-// nvlinks reads a cell of nvidia-smi's matrix: NV2 are two links.
+// nvlinks parses a cell of nvidia-smi's matrix: NV2 are two links.
 func nvlinks(machine sim.Description, a, b int) int {
 	digits, ok := strings.CutPrefix(machine.Topology[a][b], "NV")
 	n, err := strconv.Atoi(digits)
@@ -177,7 +177,7 @@ func nvlinks(machine sim.Description, a, b int) int {
 	return n
 }
 
-// bestBottleneck is the best that any so many GPUs have.
+// bestBottleneck is the largest bottleneck of any set of this many GPUs.
 func bestBottleneck(machine sim.Description, count int) int {
 	best := 0
 	for s := range set(1) << len(machine.GPUs) {

@@ -27,11 +27,11 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
-// The sources that name the devices of a running container, as berth trace calls them.
+// The sources that name the devices of a running container, as berth trace prints them.
 var holdSources = []string{"pod status", "checkpoint", "AllocResp", "PodResources", "ledger", "GPUNode", "OCI spec", "container"}
 
-// tracer runs berth trace about one pod from outside the node, with each of the node's places given by a flag, so that
-// a test can put a copy in the place of any.
+// tracer runs berth trace for one pod from outside the node, with the path of each source given by a flag, so that a
+// test can replace any of them by a copy.
 type tracer struct {
 	*rig
 	pod    *corev1.Pod
@@ -39,7 +39,7 @@ type tracer struct {
 	places map[string]string // by flag
 }
 
-// traced starts a pod with two GPUs and waits until every place knows of it.
+// traced starts a pod with two GPUs and waits until every source shows it.
 func traced(t testing.TB) *tracer {
 	t.Helper()
 	r := theNode(t)
@@ -58,19 +58,19 @@ func (w *tracer) waitPublished(t testing.TB) {
 	waitUntil(t, 15*time.Second, "the GPUNode names the pod", w.published)
 }
 
-// published tells whether the GPUNode object names the pod as the holder of its GPUs, and no other pod.
+// published returns an error unless the GPUNode object names the pod as the holder of its GPUs, and no other pod.
 func (w *tracer) published(ctx context.Context) error {
 	node, err := w.gpuNode(ctx)
 	if err != nil {
 		return err
 	}
 	if held := heldBy(node, w.pod); !slices.Equal(held, w.uuids) {
-		return fmt.Errorf("it gives the pod %v, the kubelet gave it %v", held, w.uuids)
+		return fmt.Errorf("it lists %v for the pod, the kubelet allocated %v", held, w.uuids)
 	}
 	return nil
 }
 
-// heldBy are the GPUs that a GPUNode gives to a pod, sorted.
+// heldBy returns the GPUs that a GPUNode lists for a pod, sorted.
 func heldBy(node *v1alpha1.GPUNode, pod *corev1.Pod) []string {
 	var held []string
 	for _, d := range node.Status.Devices {
@@ -84,7 +84,7 @@ func heldBy(node *v1alpha1.GPUNode, pod *corev1.Pod) []string {
 	return held
 }
 
-// forwardAgent serves the agent's state outside the sandbox's network, as change makes it.
+// forwardAgent serves the agent's state outside the sandbox's network, after passing it through change.
 func (w *tracer) forwardAgent(t testing.TB, change func([]byte) []byte) string {
 	t.Helper()
 	agents := w.node.Agents()
@@ -102,7 +102,7 @@ func (w *tracer) forwardAgent(t testing.TB, change func([]byte) []byte) string {
 			http.Error(answer, err.Error(), http.StatusBadGateway)
 			return
 		}
-		_, _ = answer.Write(change(state)) // an error is a client that went away
+		_, _ = answer.Write(change(state)) // An error means that the client closed the connection.
 	})}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
@@ -115,7 +115,7 @@ type result struct {
 	code     int
 }
 
-// berth runs the program on this machine, which is no node.
+// berth runs the program on this machine, which is not a node.
 func (r *rig) berth(t testing.TB, args ...string) result {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -130,7 +130,7 @@ func (r *rig) berth(t testing.TB, args ...string) result {
 	return result{out.String(), errOut.String(), cmd.ProcessState.ExitCode()}
 }
 
-// args are those of a trace over the places, some of them replaced.
+// args returns the arguments of a trace over the sources, some of them replaced.
 func (w *tracer) args(replaced map[string]string, subject ...string) []string {
 	args := append([]string{"trace"}, subject...)
 	places := map[string]string{}
@@ -142,7 +142,7 @@ func (w *tracer) args(replaced map[string]string, subject ...string) []string {
 	return args
 }
 
-// decodeTrace reads a trace as a program would that knows the API, and nothing else.
+// decodeTrace decodes a trace with nothing but the API types.
 func decodeTrace(t testing.TB, got result) *v1alpha1.Trace {
 	t.Helper()
 	found := &v1alpha1.Trace{}
@@ -157,7 +157,7 @@ func decodeTrace(t testing.TB, got result) *v1alpha1.Trace {
 	return found
 }
 
-// checkAgrees checks that a trace has the pod's GPUs, each from all of the sources, and finds nothing wrong.
+// checkAgrees checks that a trace has the pod's GPUs, each from all of the sources, and finds no disagreement.
 func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alpha1.Trace {
 	t.Helper()
 	if got.code != 0 {
@@ -174,7 +174,7 @@ func (w *tracer) checkAgrees(t testing.TB, got result, sources []string) *v1alph
 	for _, d := range found.Pods[0].Containers[0].Devices {
 		uuids = append(uuids, d.UUID)
 		if kinds := kindsOf(d.Sources); !slices.Equal(kinds, slices.Sorted(slices.Values(sources))) {
-			t.Errorf("that the container holds %s say %q, want %q", d.UUID, kinds, sources)
+			t.Errorf("the sources of the container holding %s are %q, want %q", d.UUID, kinds, sources)
 		}
 	}
 	if slices.Sort(uuids); !slices.Equal(uuids, w.uuids) {
@@ -192,7 +192,7 @@ func kindsOf(sources []v1alpha1.TraceSource) []string {
 	return slices.Compact(kinds)
 }
 
-// TestTrace asks berth trace about one pod, in every way.
+// TestTrace runs berth trace for one pod, in every way.
 func TestTrace(t *testing.T) {
 	w := traced(t)
 	for _, test := range []struct {
@@ -210,8 +210,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// testTraceAgrees: the same UUIDs in every place, read here one by one, and berth trace prints them with all of these
-// places.
+// testTraceAgrees reads the same UUIDs from every source, one by one, and checks that berth trace prints them with all
+// of these sources.
 func testTraceAgrees(t *testing.T, w *tracer) {
 	machine := hardware(t, w.node.SimDir())
 	listed, err := kubelet.NewPodResources(w.node.KubeletDir()).Get(t.Context(), w.pod.Namespace, w.pod.Name)
@@ -229,7 +229,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 	}
 	slices.Sort(fromAnswer)
 	if !slices.Equal(fromPodResources, w.uuids) || !slices.Equal(fromAnswer, w.uuids) {
-		t.Errorf("the checkpoint gives %v, its AllocResp %v, PodResources %v", w.uuids, fromAnswer, fromPodResources)
+		t.Errorf("the checkpoint has %v, its AllocResp %v, PodResources %v", w.uuids, fromAnswer, fromPodResources)
 	}
 	if nodes := w.gpusIn(t, w.pod, "main"); !slices.Equal(nodes, minorsOf(t, machine, w.uuids)) {
 		t.Errorf("the container has the nodes of GPUs %v, want those of %v", nodes, w.uuids)
@@ -238,7 +238,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 	found := w.checkAgrees(t, w.berth(t, w.args(nil, w.pod.Name, "-o", "json")...), holdSources)
 	container := found.Pods[0].Containers[0]
 	if len(container.Asked) != 1 || container.Asked[0].Name != gpuResource || container.Asked[0].Value != "2" {
-		t.Errorf("asked: %+v, want 2 of %s", container.Asked, gpuResource)
+		t.Errorf("requested: %+v, want 2 of %s", container.Asked, gpuResource)
 	}
 	if node := found.Pods[0].Node; node == nil || node.Value != w.node.Name() {
 		t.Errorf("node: %+v, want %s", node, w.node.Name())
@@ -268,7 +268,7 @@ func testTraceAgrees(t *testing.T, w *tracer) {
 	}
 }
 
-// testTraceTable: what a person sees has each UUID on a line with its sources.
+// testTraceTable checks that the table has each UUID on a line with its sources.
 func testTraceTable(t *testing.T, w *tracer) {
 	got := w.berth(t, w.args(nil, w.pod.Name)...)
 	if got.code != 0 || strings.Contains(got.out, "DISAGREE") {
@@ -283,8 +283,8 @@ func testTraceTable(t *testing.T, w *tracer) {
 	}
 }
 
-// testTraceOnTheNode: as root on the node, with the places where they usually are; from the pod, from its GPU and from
-// its process.
+// testTraceOnTheNode runs berth trace as root on the node, with the default paths of the sources: for the pod, for its
+// GPU and for its process.
 func testTraceOnTheNode(t *testing.T, w *tracer) {
 	processes, err := processesOf(w.pod.Status.ContainerStatuses[0].ContainerID)
 	if err != nil || len(processes) == 0 {
@@ -302,7 +302,7 @@ func testTraceOnTheNode(t *testing.T, w *tracer) {
 		t.Run(title, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			// The cgroup is the sandbox's, because other sandboxes share the machine's processes. There is no driver to
-			// ask, so the agent's inventory counts.
+			// read, so the agent's inventory is used.
 			argv := append([]string{
 				filepath.Join(w.State().Bin, "berth"), "trace", "-o", "json",
 				"--cgroup-root", "/" + w.node.Cgroup(),
@@ -317,7 +317,7 @@ func testTraceOnTheNode(t *testing.T, w *tracer) {
 	}
 }
 
-// testTraceFromALaptop: the API alone says which GPU, and the rest is said to be unread.
+// testTraceFromALaptop checks that the API alone names the GPU, and that the other sources are reported as not read.
 func testTraceFromALaptop(t *testing.T, w *tracer) {
 	got := w.berth(t, "trace", w.pod.Name, "--kubeconfig", w.KubeconfigPath(), "-o", "json")
 	found := w.checkAgrees(t, got, []string{"pod status", "GPUNode"})
@@ -326,14 +326,14 @@ func testTraceFromALaptop(t *testing.T, w *tracer) {
 	}
 }
 
-// testTraceFromTheKubeletAlone: a copy of the kubelet's checkpoint, and nothing else.
+// testTraceFromTheKubeletAlone uses a copy of the kubelet's checkpoint, and nothing else.
 func testTraceFromTheKubeletAlone(t *testing.T, w *tracer) {
 	empty := t.TempDir()
 	got := w.berth(t, "trace", string(w.pod.UID), "--node-local", "--kubelet-dir", w.copyCheckpoint(t, nil), "--cdi-dir", empty,
 		"--containerd-state", empty, "--pod-logs", empty, "--proc", empty, "--agent", "127.0.0.1:1", "-o", "json")
 	w.checkAgrees(t, got, []string{"checkpoint", "AllocResp"})
 
-	// The kubelet is down and the agent is gone: its files have the name, too.
+	// The kubelet and the agent do not run: its files have the name, too.
 	got = w.berth(t, "trace", w.pod.Name, "-n", w.pod.Namespace, "--node-local", "--kubelet-dir",
 		w.copyCheckpoint(t, nil), "--cdi-dir", empty,
 		"--containerd-state", empty, "--pod-logs", filepath.Join(w.node.Root(),
@@ -341,8 +341,8 @@ func testTraceFromTheKubeletAlone(t *testing.T, w *tracer) {
 	w.checkAgrees(t, got, []string{"checkpoint", "AllocResp"})
 }
 
-// copyCheckpoint makes a kubelet's directory with a copy of the checkpoint. One that was changed gets a checksum that
-// the kubelet would accept.
+// copyCheckpoint creates a kubelet's directory with a copy of the checkpoint. A changed copy gets a checksum that the
+// kubelet would accept.
 func (w *tracer) copyCheckpoint(t testing.TB, change func([]checkpoint.PodDevicesEntry) []checkpoint.PodDevicesEntry) string {
 	t.Helper()
 	blob, err := os.ReadFile(w.checkpointPath())
@@ -358,7 +358,7 @@ func (w *tracer) copyCheckpoint(t testing.TB, change func([]checkpoint.PodDevice
 			t.Fatal(err)
 		}
 	}
-	// Short, because a socket may be put into it.
+	// The path is short, because a socket may be created in it.
 	dir, err := os.MkdirTemp("", "kubelet")
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sampleEvery is how often the kubelet is asked for its healthy GPUs.
+// sampleEvery is how often the kubelet's healthy GPUs are sampled.
 const sampleEvery = 20 * time.Millisecond
 
 // sample is one answer; count is -1 when the kubelet gave none.
@@ -23,7 +23,7 @@ type sample struct {
 	count int
 }
 
-// sampler asks the kubelet all the time until it is stopped.
+// sampler polls the kubelet until it is stopped.
 type sampler struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -76,13 +76,13 @@ func (s *sampler) waitFor(t testing.TB, count int) {
 		if _, seen := firstAfter(s.samples, time.Time{}, count); !seen && len(s.samples) > 0 {
 			return fmt.Errorf("it has %d", s.samples[len(s.samples)-1].count)
 		} else if !seen {
-			return errors.New("it was not asked yet")
+			return errors.New("no sample was taken yet")
 		}
 		return nil
 	})
 }
 
-// firstAfter is when the first sample after start had this count.
+// firstAfter returns when the first sample after start had this count.
 func firstAfter(samples []sample, start time.Time, count int) (time.Time, bool) {
 	i := slices.IndexFunc(samples, func(s sample) bool { return s.at.After(start) && s.count == count })
 	if i < 0 {
@@ -91,8 +91,8 @@ func firstAfter(samples []sample, start time.Time, count int) (time.Time, bool) 
 	return samples[i].at, true
 }
 
-// gaps is how long, in all, the count was another than the full one, and its lowest value. The longest pause between
-// two samples is what could have been missed.
+// gaps returns how long, in total, the count was below the full one, the longest pause between two samples, which
+// bounds what was missed, and the lowest count.
 func gaps(samples []sample) (gap, pause time.Duration, lowest int) {
 	lowest = nodeGPUs
 	for i := 1; i < len(samples); i++ {
@@ -106,8 +106,8 @@ func gaps(samples []sample) (gap, pause time.Duration, lowest int) {
 	return gap, pause, lowest
 }
 
-// testAgentKilled: a container keeps its GPUs without the agent, no container gets new ones, and all is as before when
-// the agent is back.
+// testAgentKilled checks that a container keeps its GPUs without the agent, that no container gets new ones, and that
+// everything is as before when the agent is back.
 func testAgentKilled(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
@@ -119,7 +119,7 @@ func testAgentKilled(t *testing.T, r *rig) {
 	}
 	r.waitAllocatable(t, 0)
 	r.checkUntouched(t, held, before)
-	// The scheduler goes by the node's status, which the kubelet writes a little later.
+	// The scheduler reads the node's status, which the kubelet writes a little later.
 	r.waitNodeStatus(t, nodeGPUs, 0)
 	late := podWithGPUs("late", 1)
 	t.Cleanup(func() { r.cleanUp(t, late) })
@@ -147,14 +147,14 @@ func testAgentKilled(t *testing.T, r *rig) {
 	}
 	gap, _, _ := gaps(samples)
 	t.Logf("agent as %s killed: 0 healthy GPUs after %s; %d again %s after the start; the gap is %s, and the agent "+
-		"was left dead for %s of it",
+		"did not run for %s of it",
 		r.mode.Name(), ms(gone.Sub(killed)), nodeGPUs, ms(back.Sub(started)), ms(gap), ms(started.Sub(killed)))
 }
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
 // checkUntouched checks that a running container is the same one with the same GPUs, and can still open them: without a
-// driver behind the node that is ENXIO, while the device cgroup would say EPERM.
+// driver behind the node that fails with ENXIO, while the device cgroup would refuse with EPERM.
 func (r *rig) checkUntouched(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	t.Helper()
 	now, err := r.Client().CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
@@ -175,7 +175,7 @@ func (r *rig) checkUntouched(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 	}
 }
 
-// waitUnschedulable waits until the scheduler has said that there is no place for the pod.
+// waitUnschedulable waits until the scheduler has reported that no node fits the pod.
 func (r *rig) waitUnschedulable(t testing.TB, pod *corev1.Pod) {
 	t.Helper()
 	waitUntil(t, 15*time.Second, "pod "+pod.Name+" is unschedulable", func(ctx context.Context) error {
@@ -192,8 +192,8 @@ func (r *rig) waitUnschedulable(t testing.TB, pod *corev1.Pod) {
 	})
 }
 
-// testAgentUpgraded: a new agent beside the old one, then without it; at no moment has the kubelet a GPU less, and
-// every pod that comes meanwhile gets its GPUs.
+// testAgentUpgraded starts a new agent beside the old one, then stops the old one: at no moment does the kubelet have
+// fewer GPUs, and every new pod gets its GPUs.
 func testAgentUpgraded(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
@@ -211,8 +211,8 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 		t.Fatal(err)
 	}
 	took, during := time.Since(start), admit.count()
-	// The kubelet may hear the last of the old agent late, and the new one says its list once more two seconds after
-	// the old one has gone.
+	// The end of the old agent can reach the kubelet late, and the new one sends its list again two seconds after the
+	// old one has ended.
 	over := time.Now()
 	waitUntil(t, 30*time.Second, "pods were admitted for 2.5 s after the upgrade", func(context.Context) error {
 		if admit.broken() || time.Since(over) > 2500*time.Millisecond && admit.count() > during+1 {
@@ -226,7 +226,7 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 	r.checkUntouched(t, held, before)
 	gap, pause, lowest := gaps(samples)
 	t.Logf("agent as %s upgraded in %s: gap %s, lowest number of healthy GPUs %d in %d samples, at most %s apart; "+
-		"%d pods admitted, %d of them before the old agent had gone",
+		"%d pods admitted, %d of them before the old agent had ended",
 		r.mode.Name(), ms(took), ms(gap), lowest, len(samples), ms(pause), admit.count(), during)
 	if lowest != nodeGPUs {
 		for i, s := range samples {
@@ -237,7 +237,7 @@ func testAgentUpgraded(t *testing.T, r *rig) {
 	}
 }
 
-// admission keeps creating pods with one GPU that look at their devices and end.
+// admission keeps creating pods with one GPU that check their devices and end.
 type admission struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
@@ -247,14 +247,14 @@ type admission struct {
 	failed []error
 }
 
-// admitPods starts workers, of which each asks for one GPU at a time.
+// admitPods starts workers, each of which runs pods with one GPU, one at a time.
 func (r *rig) admitPods(t testing.TB, workers int) *admission {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &admission{cancel: cancel}
 	for worker := range workers {
 		a.group.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				// Not cut short: a pod that was created is also removed.
+				// Not cancelled early: a pod that was created is also removed.
 				if err := r.admitOne(fmt.Sprintf("admitted-%d-%d", worker, i)); err != nil {
 					a.mu.Lock()
 					a.failed = append(a.failed, err)
@@ -284,7 +284,7 @@ func (r *rig) admitOne(name string) error {
 
 func (a *admission) count() int { return int(a.done.Load()) }
 
-// broken tells whether a pod was not admitted; stop says which.
+// broken reports whether a pod was not admitted; stop returns which.
 func (a *admission) broken() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -23,7 +23,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// testViews: what deploy/agent.yaml serves is what berth on the node, berth on a laptop and Prometheus need.
+// testViews checks that the deployment in deploy/agent.yaml serves what berth on the node, berth outside the cluster
+// and Prometheus need.
 func testViews(t *testing.T, r *rig) {
 	r.waitAllocatable(t, nodeGPUs)
 	node := r.node.Name()
@@ -75,7 +76,7 @@ func testViews(t *testing.T, r *rig) {
 		}
 		for _, s := range samples.Items {
 			if s.TemperatureCelsius == nil || s.Utilization == nil || s.MemoryUsedBytes == nil {
-				t.Errorf("berth top %s does not say how busy GPU %d is: %+v", node, s.Index, s)
+				t.Errorf("berth top %s does not show the utilization of GPU %d: %+v", node, s.Index, s)
 			}
 		}
 		waitUntil(t, 30*time.Second, "berth doctor from outside finds nothing", func(context.Context) error {
@@ -96,7 +97,7 @@ func testViews(t *testing.T, r *rig) {
 	t.Run("Scraped", func(t *testing.T) { testScraped(t, r, pod.Status.PodIP) })
 }
 
-// testScraped reads the port named metrics as a Prometheus does: it has the metrics of the catalogue and nothing else.
+// testScraped reads the port named metrics as Prometheus does: it has the metrics of the catalogue and nothing else.
 func testScraped(t *testing.T, r *rig, ip string) {
 	address := net.JoinHostPort(ip, "9835")
 	inside := &http.Client{Transport: &http.Transport{DialContext: r.DialInside, DisableKeepAlives: true}, Timeout: 5 * time.Second}
