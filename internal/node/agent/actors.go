@@ -27,6 +27,7 @@ func (a *Agent) actors() []actor {
 		{name: "library", run: a.node.library.Run},
 		{name: "podwatch", run: a.node.pods.Run},
 		{name: "kubeletsync", run: a.follow},
+		{name: "grants", run: a.node.grants.Run},
 		{name: "allocatable", run: a.devices.allocatable.Run},
 		{name: "configsync", run: configsync.New(configsync.Deps{Config: a.deps.Config, Conditions: a.reports.conditions, Report: a.reports.list.Set}).Run},
 		{name: "cdisync", after: a.compared, run: a.devices.cdi.Run},

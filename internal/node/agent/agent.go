@@ -101,6 +101,7 @@ type node struct {
 	pods      *podwatch.Watch
 	sync      *kubeletsync.Sync
 	ledger    *ledger.Ledger
+	grants    *grants.Grants
 }
 
 // devices are what allocates: the devices, what is injected with them, and the front end.
@@ -160,11 +161,10 @@ func New(deps Deps) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	folders, err := a.wireLedger()
-	if err != nil {
+	if err := a.wireLedger(); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	if err := a.wireDevices(folders); err != nil {
+	if err := a.wireDevices(); err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	a.wireChanges(vendors)
@@ -242,20 +242,20 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	return vendors, nil
 }
 
-// wireLedger makes the ledger, and its comparison with the kubelet. It returns the folders of grants.
-func (a *Agent) wireLedger() (*grants.Grants, error) {
+// wireLedger makes the ledger, its comparison with the kubelet, and the folders of grants.
+func (a *Agent) wireLedger() error {
 	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Log: a.log("podwatch")})
-	folders := grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
+	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
 	names := func() []string { return a.devices.allocatable.ResourceNames() }
 	view := nodeview.New(nodeview.Deps{
 		KubeletDir: a.config.KubeletDir, Pods: a.node.pods,
 		Containers: kubelet.NewContainers(kubelet.ContainersDeps{
 			ProcRoot: "/proc", CgroupRoot: a.config.CgroupRoot,
-			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: folders.Dir(), Vendors: a.deps.Hardware.Traits(),
+			Bundles: kubelet.Bundles(a.config.ContainerdStateDir, a.config.HostRoot), GrantsDir: a.node.grants.Dir(), Vendors: a.deps.Hardware.Traits(),
 		}),
 		Resources: kubelet.NewPodResources(a.config.KubeletDir), Snapshot: a.node.inventory.Current, Names: names,
 		Granted:   func(id string) []gpu.DeviceKey { return a.node.ledger.Granted(id) },
-		GrantsDir: folders.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
+		GrantsDir: a.node.grants.Dir(), Clock: a.deps.Clock, Log: a.log("nodeview"),
 	})
 	var err error
 	a.node.ledger, err = ledger.Open(ledger.Deps{
@@ -263,17 +263,17 @@ func (a *Agent) wireLedger() (*grants.Grants, error) {
 		Look: view.Living, LookIn: view.LivingIn, Assigned: view.Assigned, Stamp: view.Stamp, Pod: view.Pod, Ask: view.Ask,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a.node.sync = kubeletsync.New(kubeletsync.Deps{
-		KubeletDir: a.config.KubeletDir, Node: view, Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: folders,
+		KubeletDir: a.config.KubeletDir, Node: view, Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
 		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("kubeletsync"),
 	})
-	return folders, nil
+	return nil
 }
 
 // wireDevices makes what allocates devices: their use, the CDI spec and the device plugin.
-func (a *Agent) wireDevices(folders *grants.Grants) error {
+func (a *Agent) wireDevices() error {
 	a.devices.injection = injection.New(injection.Deps{
 		UsesCDI: a.config.UsesCDI(), MPSRoot: a.config.MPSRoot,
 		Config: func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
@@ -312,7 +312,7 @@ func (a *Agent) wireDevices(folders *grants.Grants) error {
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
 		Vendors:    a.deps.Hardware.Traits(),
-		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: folders},
+		KubeletDir: a.config.KubeletDir, State: noted(a, "deviceplugin", a.advertised), Changed: a.devices.allocatable.Subscribe().C(), Ledger: grants.Holders{Ledger: a.node.ledger, Grants: a.node.grants},
 		Hardware: func() deviceplugin.Subscription { return a.node.inventory.Subscribe() },
 		Holdings: func() deviceplugin.Subscription { return a.node.ledger.Subscribe() },
 		Strategy: deviceplugin.Strategy{

@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
@@ -19,8 +21,13 @@ const (
 	grantsInContainer = "/run/berth/grants"
 	// keepFor is the minimum age of a grant that is removed.
 	keepFor = 10 * time.Minute
-	// inAdvance is how many grants are made in advance, so that an Allocate waits for no file system.
+	// inAdvance is how many grants Run makes in advance; it makes more when fewer than lowest are left. A burst of Allocates on a
+	// node with 8 GPUs therefore wakes it at most once.
 	inAdvance = 16
+	lowest    = inAdvance / 2
+	// fillAfter is how long after an Allocate the folders are made: the kubelet waits for the response, and calls for a pod's
+	// containers and for several pods one after the other.
+	fillAfter = 10 * time.Millisecond
 )
 
 // Folder is the name of the folder of grants in the agent's state directory.
@@ -30,39 +37,47 @@ const Folder = "grants"
 type Deps struct {
 	// StateDir is the agent's state directory, which has the same path on the host.
 	StateDir string
-	Clock    clock.PassiveClock
+	Clock    clock.Clock
 	Log      *slog.Logger
 }
 
-// Grants are the folders of grants. A container runtime creates the source of a mount that is missing, so a lost folder, as
-// after a reboot, keeps no container from starting.
+// Grants are the folders of grants. Create it with New, start it with Run.
 type Grants struct {
 	deps Deps
+	wake *signal.Signal
 
 	mu sync.Mutex
 	// ready are grants with their folders that no answer has yet; taken has when each of the others was taken.
 	ready []string
 	taken map[string]time.Time
+	// owed are grants that were taken without a folder.
+	owed []string
 }
 
 // New returns the grants of a state directory; it touches nothing.
-func New(deps Deps) *Grants { return &Grants{deps: deps, taken: map[string]time.Time{}} }
+func New(deps Deps) *Grants {
+	return &Grants{deps: deps, wake: signal.New(), taken: map[string]time.Time{}}
+}
 
 // Dir is the folder of the grants, on the host and here.
 func (g *Grants) Dir() string { return filepath.Join(g.deps.StateDir, Folder) }
 
-// Take returns the ID of a grant whose folder exists: one that Fill has made, if there is one.
+// Take returns the ID of a grant. It touches no file: when no grant with a folder is left, Run makes the folder of this one
+// some milliseconds later.
 func (g *Grants) Take() string {
 	g.mu.Lock()
-	last := len(g.ready) - 1
-	if last < 0 {
-		g.mu.Unlock()
-		return g.make()
-	}
 	defer g.mu.Unlock()
-	id := g.ready[last]
-	g.ready = g.ready[:last]
+	var id string
+	if last := len(g.ready) - 1; last >= 0 {
+		id, g.ready = g.ready[last], g.ready[:last]
+	} else {
+		id = newID()
+		g.owed = append(g.owed, id)
+	}
 	g.taken[id] = g.deps.Clock.Now()
+	if len(g.ready) < lowest {
+		g.wake.Set()
+	}
 	return id
 }
 
@@ -79,25 +94,51 @@ func (g *Grants) Paths(id string) (host, container string) {
 	return filepath.Join(g.Dir(), id), grantsInContainer + "/" + id
 }
 
-// Fill makes grants until there are some that Take can return at once.
-func (g *Grants) Fill() {
-	g.mu.Lock()
-	missing := inAdvance - len(g.ready)
-	g.mu.Unlock()
-	for range missing {
-		g.Return(g.make())
+// Run makes folders in advance until ctx ends.
+func (g *Grants) Run(ctx context.Context) error {
+	for g.fill(); ; g.fill() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake.C():
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.deps.Clock.After(fillAfter):
+		}
 	}
 }
 
-// make makes a random ID with its folder.
-func (g *Grants) make() string {
+// fill makes the folders that were taken before they existed, and then grants until inAdvance are ready.
+func (g *Grants) fill() {
+	g.mu.Lock()
+	owed := g.owed
+	g.owed = nil
+	missing := inAdvance - len(g.ready)
+	g.mu.Unlock()
+	for _, id := range owed {
+		g.make(id)
+	}
+	for range missing {
+		id := newID()
+		g.make(id)
+		g.Return(id)
+	}
+}
+
+// newID returns a random ID.
+func newID() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // It never fails (crypto/rand).
-	id := hex.EncodeToString(random[:])
+	return hex.EncodeToString(random[:])
+}
+
+// make makes the folder of a grant.
+func (g *Grants) make(id string) {
 	if err := os.MkdirAll(filepath.Join(g.Dir(), id), 0o755); err != nil {
 		g.deps.Log.Debug("Could not make the folder of a grant; the container runtime will", "error", err)
 	}
-	return id
 }
 
 // kept returns the grants that must not be removed whatever the ledger has: those that no answer has yet, and those taken a

@@ -1,11 +1,13 @@
 package grants
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -14,29 +16,19 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestGrantsAreMadeInAdvance: a grant that is taken has a folder and is never taken twice, and Clean removes neither those that
+// TestGrantsAreMadeInAdvance: a grant that is taken is never taken twice and has a folder, and Clean removes neither those that
 // no container has yet nor one that was just taken, however old its folder is.
 func TestGrantsAreMadeInAdvance(t *testing.T) {
-	now := clocktesting.NewFakePassiveClock(time.Now())
+	now := clocktesting.NewFakeClock(time.Now())
 	grants := New(Deps{StateDir: t.TempDir(), Clock: now, Log: slog.New(slog.DiscardHandler)})
-	folders := func() map[string]bool {
-		entries, err := os.ReadDir(grants.Dir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		names := map[string]bool{}
-		for _, entry := range entries {
-			names[entry.Name()] = true
-		}
-		return names
-	}
-	grants.Fill()
-	grants.Fill()
+	folders := func() map[string]bool { return foldersOf(t, grants) }
+	grants.fill()
+	grants.fill()
 	if n := len(folders()); n != inAdvance {
 		t.Fatalf("%d folders were made in advance, want %d", n, inAdvance)
 	}
 	taken := map[string]bool{}
-	for range inAdvance + 1 {
+	for range inAdvance {
 		id := grants.Take()
 		if host, _ := grants.Paths(id); taken[id] || !folders()[id] {
 			t.Fatalf("grant %s was taken before or has no folder at %s", id, host)
@@ -51,14 +43,14 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 		t.Errorf("a grant that was given back was not taken again")
 	}
 
-	now.SetTime(now.Now().Add(2 * keepFor)) // the folders are old
-	grants.Fill()
+	now.Step(2 * keepFor) // the folders are old
+	grants.fill()
 	last := grants.Take()
 	grants.Clean(nil, nil, now.Now())
 	if left := folders(); len(left) != inAdvance || !left[last] {
 		t.Errorf("%d folders are left, that of the grant just taken: %v; want %d and true", len(left), left[last], inAdvance)
 	}
-	now.SetTime(now.Now().Add(2 * keepFor))
+	now.Step(2 * keepFor)
 	grants.Clean([]ledger.Holding{{Grants: []string{last}}}, nil, now.Now())
 	if left := folders(); !left[last] {
 		t.Error("the folder of a grant of the ledger was removed")
@@ -69,12 +61,73 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 	}
 }
 
+// TestTakeTouchesNoFile: 64 grants in a row, which are more than are made in advance, are taken without a file call; their folders
+// follow, and as many as are to be ready. Until fewer than half are ready, no folder is made.
+func TestTakeTouchesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		grants := New(Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- grants.Run(ctx) }()
+		settle := func() {
+			synctest.Wait()
+			time.Sleep(fillAfter)
+			synctest.Wait()
+		}
+		settle()
+		for _, tc := range []struct{ taken, folders int }{
+			{inAdvance - lowest, inAdvance},
+			{1, inAdvance + lowest + 1},
+			{64, inAdvance + lowest + 1 + 64},
+		} {
+			before := len(foldersOf(t, grants))
+			for range tc.taken {
+				grants.Take() // No time passes, so Run does nothing meanwhile.
+			}
+			if after := len(foldersOf(t, grants)); after != before {
+				t.Errorf("%d grants were taken and %d folders were made before the last", tc.taken, after-before)
+			}
+			settle()
+			if got := len(foldersOf(t, grants)); got != tc.folders {
+				t.Errorf("after %d grants were taken there are %d folders, want %d", tc.taken, got, tc.folders)
+			}
+		}
+		grants.mu.Lock()
+		for id := range grants.taken {
+			if !foldersOf(t, grants)[id] {
+				t.Errorf("grant %s has no folder", id)
+			}
+		}
+		grants.mu.Unlock()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// foldersOf are the names of the folders that exist.
+func foldersOf(t *testing.T, grants *Grants) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir(grants.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, entry := range entries {
+		names[entry.Name()] = true
+	}
+	return names
+}
+
 // TestCleanGrants: the folder of a grant goes when neither the ledger nor the checkpoint has it, and not while it is young.
 func TestCleanGrants(t *testing.T) {
 	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
-	held, listed, free, young := grants.make(), grants.make(), grants.make(), grants.make()
+	held, listed, free, young := newID(), newID(), newID(), newID()
 	now := time.Now()
 	for _, id := range []string{held, listed, free, young} {
+		grants.make(id)
 		host, container := grants.Paths(id)
 		if host != filepath.Join(grants.Dir(), id) || container != "/run/berth/grants/"+id {
 			t.Errorf("grant %s is at %s and %s", id, host, container)

@@ -5,7 +5,7 @@
 // read releases nothing, and that the folders of grants are cleaned only by a checkpoint that was read.
 //
 // It is woken by a change of the checkpoint, by a change of the node's pods, by a change of the ledger, and at least every two
-// seconds. It writes the ledger, makes and removes the folders of grants, and reports the problems of the sources "processes",
+// seconds. It writes the ledger, removes the folders of grants, and reports the problems of the sources "processes",
 // "checkpoint", "pods" and "conflicts".
 //
 // It never waits for the API server: what the watch of pods last said counts, and a look for pods that the watch has not seen runs

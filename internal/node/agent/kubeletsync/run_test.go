@@ -153,8 +153,8 @@ func TestLookReports(t *testing.T) {
 			t.Errorf("%s: unsure %q, problems (-want +got):\n%s", tc.name, s.Unsure(), diff)
 		}
 	}
-	if w.fills != len(tests) || w.cleans != 1 {
-		t.Errorf("grants were made in advance %d times and cleaned %d times, want %d and once within a minute", w.fills, w.cleans, len(tests))
+	if w.cleans != 1 {
+		t.Errorf("grants were cleaned %d times, want once within a minute", w.cleans)
 	}
 }
 

@@ -56,7 +56,6 @@ type Pods interface {
 
 // Grants are the folders of grants.
 type Grants interface {
-	Fill()
 	Clean(holdings []ledger.Holding, assignments []ledger.Assignment, now time.Time)
 }
 
@@ -227,7 +226,6 @@ func (s *Sync) Look(ctx context.Context) {
 		view.Pods = append(view.Pods, s.pod(uid))
 	}
 	changes := s.deps.Ledger.Reconcile(view)
-	s.deps.Grants.Fill()
 	if now := s.deps.Clock.Now(); view.CheckpointErr == nil && now.Sub(s.cleaned) >= cleanInterval {
 		s.cleaned = now
 		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)

@@ -41,8 +41,8 @@ type world struct {
 	// gets counts the questions to the kubelet, which fail with getErr.
 	gets   int
 	getErr error
-	// fills and cleans count the calls for the grants.
-	fills, cleans int
+	// cleans counts the cleanings of the folders of grants.
+	cleans int
 	// problems are those that stand, by source.
 	problems map[string][]gpu.Cause
 }
@@ -93,8 +93,6 @@ func (w *world) Get(context.Context, string, string) (kubelet.PodDevices, error)
 	w.gets++
 	return kubelet.PodDevices{}, w.getErr
 }
-
-func (w *world) Fill() { w.set(func() { w.fills++ }) }
 
 func (w *world) Clean([]ledger.Holding, []ledger.Assignment, time.Time) {
 	w.set(func() { w.cleans++ })
