@@ -20,9 +20,9 @@ type Vendor interface {
 	// Scan reads all GPUs of the vendor. In the snapshot, a GPU's health holds the level causes that this scan found,
 	// without Since, and State Gone for a GPU that did not answer. A node without a driver is a snapshot with a fault.
 	Scan(ctx context.Context) (gpu.Snapshot, error)
-	// Watch calls emit for each event until ctx ends or the hardware goes away. It is called after the first scan.
+	// Watch calls emit for each event until ctx ends or the hardware is lost. It is called after the first scan.
 	Watch(ctx context.Context, emit func(gpu.Event)) error
-	// Sample measures the GPUs of the last scan again and again until ctx ends, and calls emit with each measurement.
+	// Sample measures the GPUs of the last scan repeatedly until ctx ends, and calls emit with each measurement.
 	Sample(ctx context.Context, emit func(gpu.Sample)) error
 }
 
@@ -46,7 +46,8 @@ type Deps struct {
 	Log            *slog.Logger
 }
 
-// Open returns the vendors that this program knows, whether or not the machine has GPUs of them. It calls no driver.
+// Open returns all vendors that this program supports, whether or not the machine has GPUs of them. It makes no driver
+// call.
 func Open(deps Deps) []Vendor {
 	if deps.Library == nil {
 		deps.Library = nvidia.OpenLibrary(deps.Roots.Driver)

@@ -43,7 +43,8 @@ func TestNVIDIA(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutADriver: a machine without a driver has the vendor all the same, whose driver may be installed later.
+// TestOpenWithoutADriver checks that Open returns the vendor on a machine without a driver, which may be installed
+// later.
 func TestOpenWithoutADriver(t *testing.T) {
 	root := t.TempDir()
 	vendors := hardware.Open(hardware.Deps{Roots: hardware.Roots{Driver: root, Dev: root, Proc: root, Sys: root}})

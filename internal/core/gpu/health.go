@@ -73,7 +73,7 @@ func (s State) Class() State {
 	return s
 }
 
-// Worse reports whether s is a worse verdict than t. The empty state is Healthy.
+// Worse reports whether s is worse than t. The empty state is Healthy.
 func (s State) Worse(t State) bool { return s.rank() > t.rank() }
 
 func (s State) rank() int {

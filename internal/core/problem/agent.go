@@ -1,6 +1,6 @@
 package problem
 
-// agentProblems are what can be wrong with the agent and its configuration.
+// agentProblems are the problems of the agent and its configuration.
 func agentProblems() []Problem {
 	return []Problem{
 		{

@@ -1,6 +1,6 @@
 package problem
 
-// checkProblems are what only berth doctor finds.
+// checkProblems are the problems that only berth doctor finds.
 func checkProblems() []Problem {
 	return []Problem{
 		{

@@ -1,6 +1,6 @@
 package problem
 
-// gpuProblems are what can be wrong with one GPU.
+// gpuProblems are the problems of one GPU.
 func gpuProblems() []Problem {
 	return []Problem{
 		{

@@ -1,6 +1,6 @@
 package problem
 
-// nodeProblems are what can be wrong with the driver and with the CDI specs of a node.
+// nodeProblems are the problems of a node's driver and CDI specs.
 func nodeProblems() []Problem {
 	return []Problem{
 		{

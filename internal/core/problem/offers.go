@@ -1,7 +1,6 @@
 package problem
 
-// offerProblems are what can be wrong with what a node advertises and with how its GPUs
-// are shared and partitioned.
+// offerProblems are the problems of what a node advertises and of how its GPUs are shared and partitioned.
 func offerProblems() []Problem {
 	return []Problem{
 		{

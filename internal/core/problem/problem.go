@@ -51,23 +51,23 @@ type Problem struct {
 	Title string
 	// Meaning describes the consequences.
 	Meaning string
-	// Fix says what to do.
+	// Fix is the instruction that removes the problem.
 	Fix string
-	// Seen says where it is shown.
+	// Seen lists where Berth shows it.
 	Seen string
 }
 
 // Where a problem is shown.
 const (
-	// seenGPU is for what is wrong with one GPU.
+	// seenGPU is for problems of one GPU.
 	seenGPU = "the GPU's health in GPUNode, berth gpus, berth trace, berth doctor NODE"
-	// seenNode is for what is wrong with the node.
+	// seenNode is for problems of the node.
 	seenNode = "status.problems of GPUNode, the agent's log and /debug/state, berth doctor NODE"
-	// seenDoctor is for what only the checks on the node find.
+	// seenDoctor is for problems that only the checks on the node find.
 	seenDoctor = "berth doctor, on the node"
 )
 
-// XIDPattern is the entry that stands for all codes XID1, XID2 and so on.
+// XIDPattern is the entry for all codes XID1, XID2 and so on.
 const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.

@@ -31,12 +31,12 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestEntriesAreWhole: nothing is left out, no code twice, and the texts read as the others.
-func TestEntriesAreWhole(t *testing.T) {
+// TestEntriesAreComplete checks that no field is empty, that no code occurs twice, and that the texts have one form.
+func TestEntriesAreComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range problem.All() {
 		if seen[p.Code] {
-			t.Errorf("%s is there twice", p.Code)
+			t.Errorf("%s occurs twice", p.Code)
 		}
 		seen[p.Code] = true
 		if !slices.Contains([]problem.Severity{problem.Info, problem.Warning, problem.Error}, p.Severity) {
@@ -50,13 +50,13 @@ func TestEntriesAreWhole(t *testing.T) {
 		}
 		for what, text := range map[string]string{"meaning": p.Meaning, "fix": p.Fix} {
 			if !strings.HasSuffix(text, ".") {
-				t.Errorf("%s: %s %q is no sentence", p.Code, what, text)
+				t.Errorf("%s: %s %q is not a sentence", p.Code, what, text)
 			}
 		}
 	}
 }
 
-// TestXIDsByClass: what is said of an XID follows from its class.
+// TestXIDsByClass checks that severity and fix of an XID follow from its class.
 func TestXIDsByClass(t *testing.T) {
 	want := map[health.Class]problem.Severity{health.Ignore: problem.Info, health.Degrade: problem.Warning}
 	fixes := map[string]health.Class{}

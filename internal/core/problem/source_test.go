@@ -15,21 +15,20 @@ import (
 	"github.com/berth-gpu/berth/internal/core/problem"
 )
 
-// codeLike tells a code from the other values of fields and variables that are called code.
+// codeLike matches a code, unlike other values of fields and variables that are called code.
 var codeLike = regexp.MustCompile(`^[A-Z][A-Z0-9]*(_[A-Z0-9]+)*$`)
 
-// codePrefix is the first part of a code that is put together at run time.
+// codePrefix matches the first part of a code that is composed at run time.
 var codePrefix = regexp.MustCompile(`^[A-Z][A-Z0-9]*_?$`)
 
-// scanner collects the codes that Go source raises: what stands where a problem's code is
-// written. Those places are the field Code of any literal, any text in a literal without field
-// names, a variable or field called code, an argument for a parameter called code, and what a
-// function returns whose name ends in Code.
+// scanner collects the codes that Go source reports, from the places that have a problem's code: the field Code of any
+// literal, any text in a literal without field names, a variable or field called code, an argument for a parameter
+// called code, and the result of a function whose name ends in Code.
 type scanner struct {
 	consts map[string]string // of all packages, by name: offer.MIGEmpty is used as MIGEmpty
-	takes  map[string][]int  // functions by name: the positions that the parameter called code has in any of them
-	found  map[string]string // code to where
-	// made are the prefixes of codes that are put together at run time, such as "MIG_".
+	takes  map[string][]int  // functions by name: the positions of the parameter called code in any of them
+	found  map[string]string // code to source position
+	// made are the prefixes of codes that are composed at run time, such as "MIG_".
 	made map[string]string
 	// enums are the string values of constants, by the name of their type.
 	enums map[string][]string
@@ -88,14 +87,14 @@ func (s *scanner) declarations(n ast.Node) bool {
 	return true
 }
 
-// takesCode notes the position of the parameter called code of a function, or of a field that holds one.
+// takesCode records the position of the parameter called code of a function, or of a field that holds one.
 func (s *scanner) takesCode(name string, of *ast.FuncType) {
 	if at := position(of); at >= 0 && !slices.Contains(s.takes[name], at) {
 		s.takes[name] = append(s.takes[name], at)
 	}
 }
 
-// position is that of the parameter called code, -1 without one.
+// position returns the position of the parameter called code, or -1.
 func position(of *ast.FuncType) int {
 	at := 0
 	for _, field := range of.Params.List {
@@ -148,7 +147,7 @@ func (s *scanner) uses(n ast.Node, where func(ast.Node) string) {
 			switch element := element.(type) {
 			case *ast.BasicLit, *ast.Ident:
 				if text, ok := literal(element); ok && !strings.Contains(text, "_") {
-					continue // A word in capitals, such as the head of a column.
+					continue // A word in capitals, such as a column header.
 				}
 				s.take(element, where)
 			}
@@ -185,7 +184,7 @@ func literal(e ast.Expr) (string, bool) {
 	return text, err == nil
 }
 
-// take notes what an expression in a code's place says.
+// take records the codes in an expression that is in a code's place.
 func (s *scanner) take(e ast.Expr, where func(ast.Node) string) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -205,7 +204,7 @@ func (s *scanner) take(e ast.Expr, where func(ast.Node) string) {
 	}
 }
 
-// parseTree reads the Go files below internal that are not tests, except the simulator, which reports no problems, and
+// parseTree parses the Go files below internal that are not tests, except the simulator, which reports no problems, and
 // this package.
 func parseTree(t *testing.T) (map[string]*ast.File, *token.FileSet) {
 	t.Helper()
@@ -230,36 +229,36 @@ func parseTree(t *testing.T) (map[string]*ast.File, *token.FileSet) {
 	return files, set
 }
 
-// TestCatalogueIsComplete: each code that the source raises is in the catalogue, and each
-// code of the catalogue is raised.
+// TestCatalogueIsComplete checks that each code that the source reports is in the catalogue, and that the source
+// reports each code of the catalogue.
 func TestCatalogueIsComplete(t *testing.T) {
 	files, set := parseTree(t)
 	s := scan(t, files, set)
 	if len(s.found) < 40 {
-		t.Fatalf("only %d codes found in the source: the scan does not see them any more", len(s.found))
+		t.Fatalf("only %d codes found in the source: the scan misses codes", len(s.found))
 	}
-	// What is put together at run time: the prefix with the states that agent/mig.go names.
+	// Codes that are composed at run time: the prefix with the states of a MIG change.
 	states := s.enums["State"]
 	for code, where := range s.found {
 		if _, ok := problem.Find(code); !ok && !notACode(code) {
-			t.Errorf("%s raises %s, which is not in the catalogue", where, code)
+			t.Errorf("%s reports %s, which is not in the catalogue", where, code)
 		}
 	}
 	for prefix, where := range s.made {
 		if prefix != "MIG_" && prefix != "XID" {
-			t.Errorf("%s makes codes that begin with %q, and this test does not know what follows", where, prefix)
+			t.Errorf("%s composes codes that begin with %q, and this test does not list their endings", where, prefix)
 		}
 	}
 	for _, p := range problem.All() {
 		if s.raises(p.Code, states) {
 			continue
 		}
-		t.Errorf("nobody raises %s", p.Code)
+		t.Errorf("no source reports %s", p.Code)
 	}
 }
 
-// notACode are texts in capitals in places that look like a code's: environment variables,
-// names of metrics, compute modes.
+// notACode are texts in capitals in places that look like a code's: environment variables, names of metrics, compute
+// modes.
 func notACode(text string) bool {
 	for _, prefix := range []string{"NVIDIA_", "CUDA_", "BERTH_", "DCGM_", "GPU_I_", "NVML_FI_", "DP_", "EXCLUSIVE_", "EXAMPLE_", "DEFAULT", "PROHIBITED"} {
 		if strings.HasPrefix(text, prefix) {
@@ -286,7 +285,7 @@ func (s *scanner) raises(code string, states []string) bool {
 	return false
 }
 
-// TestScanSeesEveryPlace proves that the scan finds a code wherever one can be written.
+// TestScanSeesEveryPlace checks that the scan finds a code in every place that can have one.
 func TestScanSeesEveryPlace(t *testing.T) {
 	tests := map[string]struct {
 		source string
@@ -302,10 +301,10 @@ func TestScanSeesEveryPlace(t *testing.T) {
 		"var":              {`func f() { var code = "A_B" }`, []string{"A_B"}},
 		"field's argument": {`type D struct { Say func(a, code string) }; func f(d D) { d.Say("x", "A_B") }`, []string{"A_B"}},
 		"two of a name":    {`func (a A) say(code string) {}; func (b B) say(x, code string) {}; func f() { a.say("A_B"); b.say("x", "C_D") }`, []string{"A_B", "C_D"}},
-		"not put together": {`func say(code string) {}; func f() { say("some text " + x) }`, nil},
+		"not composed":     {`func say(code string) {}; func f() { say("some text " + x) }`, nil},
 		"returned":         {`func badCode() string { return "A_B" }`, []string{"A_B"}},
 		"one word":         {`func say(code string) {}; func f() { say("A") }`, []string{"A"}},
-		"a column's head":  {`var x = []string{"A"}`, nil},
+		"a column header":  {`var x = []string{"A"}`, nil},
 		"something else":   {`func f() { os.Getenv("A_B"); x := "C_D" }`, nil},
 		"other case":       {`var x = Cause{Code: "DevicesDiffer"}`, nil},
 	}

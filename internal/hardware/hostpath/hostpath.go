@@ -1,4 +1,4 @@
-// Package hostpath looks at paths as the host's container runtime does: links are followed beneath the host's root,
+// Package hostpath resolves paths as the host's container runtime does: links are followed beneath the host's root,
 // wherever this process has it mounted.
 //
 // It only reads, never leaves the host's root through a link, and imports nothing of Berth.
@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// View maps between the paths of this process and those of the host. Make one with New.
+// View maps between the paths of this process and those of the host. Create it with New.
 type View struct{ root string }
 
 // New returns the view of a process that sees the host's "/" at root, such as "/host" in a DaemonSet; "" means "/".
 func New(root string) View { return View{path.Clean("/" + root)} }
 
-// ToHost turns a path of this process into the host's.
+// ToHost converts a path of this process to the host's.
 func (v View) ToHost(p string) string {
 	p = path.Clean("/" + p)
 	if rest, ok := strings.CutPrefix(p, v.root); v.root != "/" && ok && (rest == "" || rest[0] == '/') {
@@ -32,7 +32,7 @@ func (v View) ToHost(p string) string {
 	return p
 }
 
-// Local turns a path of the host or of this process into one that this process can open. It does not follow links.
+// Local converts a path of the host or of this process to one that this process can open. It does not follow links.
 func (v View) Local(p string) string {
 	p = path.Clean("/" + p)
 	if v.root == "/" || p == v.root || strings.HasPrefix(p, v.root+"/") {
@@ -77,7 +77,7 @@ func (v View) Directory(p string) bool {
 	return err == nil && info.IsDir()
 }
 
-// Node is what the file system says about a device node.
+// Node describes a file that should be a device node.
 type Node struct {
 	// Char is false for a file that is not a character device; the other fields are zero then.
 	Char         bool

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// newHost makes a host's tree with a file, a program, and links that mean what the host's root makes of them.
+// newHost creates a host's tree with a file, a program, and links that resolve to other files below the host's root.
 func newHost(t *testing.T) (View, string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -33,15 +33,15 @@ func newHost(t *testing.T) (View, string) {
 func TestPaths(t *testing.T) {
 	host, plain := New("/host"), New("")
 	for name, test := range map[string]struct{ got, want string }{
-		"ToHost below the root":       {host.ToHost("/host/usr/lib"), "/usr/lib"},
-		"ToHost of the root":          {host.ToHost("/host"), "/"},
-		"ToHost of a host's path":     {host.ToHost("/usr/lib"), "/usr/lib"},
-		"ToHost of a longer name":     {host.ToHost("/hosts/file"), "/hosts/file"},
-		"ToHost without a root":       {plain.ToHost("/usr/../etc"), "/etc"},
-		"Local of a host's path":      {host.Local("/usr/lib"), "/host/usr/lib"},
-		"Local below the root":        {host.Local("/host/usr/lib"), "/host/usr/lib"},
-		"Local without a root":        {plain.Local("usr/lib"), "/usr/lib"},
-		"Resolve of a path not there": {plain.Resolve("/nowhere/at/all"), "/nowhere/at/all"},
+		"ToHost below the root":     {host.ToHost("/host/usr/lib"), "/usr/lib"},
+		"ToHost of the root":        {host.ToHost("/host"), "/"},
+		"ToHost of a host's path":   {host.ToHost("/usr/lib"), "/usr/lib"},
+		"ToHost of a longer name":   {host.ToHost("/hosts/file"), "/hosts/file"},
+		"ToHost without a root":     {plain.ToHost("/usr/../etc"), "/etc"},
+		"Local of a host's path":    {host.Local("/usr/lib"), "/host/usr/lib"},
+		"Local below the root":      {host.Local("/host/usr/lib"), "/host/usr/lib"},
+		"Local without a root":      {plain.Local("usr/lib"), "/usr/lib"},
+		"Resolve of a missing path": {plain.Resolve("/nowhere/at/all"), "/nowhere/at/all"},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %q, want %q", name, test.got, test.want)
@@ -49,7 +49,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestLinks: a link is the host's, so an absolute one begins at its root and none leads out of it.
+// TestLinks checks that links are followed as on the host: an absolute one begins at the host's root and none leads out
+// of it.
 func TestLinks(t *testing.T) {
 	host, root := newHost(t)
 	for link, want := range map[string]string{"/absolute": "usr/lib/real", "/outside": "usr/bin/program", "/lib/real": "usr/lib/real"} {

@@ -1,7 +1,7 @@
-// Package vendortest has the tests that each vendor passes, whatever its hardware.
+// Package vendortest has the tests that each vendor must pass, whatever its hardware.
 //
-// It guarantees that they use nothing but the interface and what the vendor's own test says of its machine. Only tests
-// import it.
+// It guarantees that they use nothing but the interface and what the vendor's own test states about its machine. Only
+// tests import it.
 package vendortest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware"
 )
 
-// patience bounds how long a call may take to notice that its context has ended.
+// patience bounds the time after which a call must have noticed that its context has ended.
 const patience = 10 * time.Second
 
 // Machine is a vendor on a machine that a test can change.
@@ -25,14 +25,14 @@ type Machine struct {
 	Vendor hardware.Vendor
 	// GPUs is how many GPUs the machine has, all of them healthy.
 	GPUs int
-	// RemoveDriver and RestoreDriver take the driver away and bring it back.
+	// RemoveDriver and RestoreDriver remove the driver and restore it.
 	RemoveDriver, RestoreDriver func(t *testing.T)
 }
 
 // Run runs the tests. open returns a new machine for each of them.
 func Run(t *testing.T, open func(t *testing.T) Machine) {
 	for name, test := range map[string]func(*testing.T, Machine){
-		"traits": traits, "scan": scan, "ended contexts": ended, "driver comes and goes": driver, "samples": samples,
+		"traits": traits, "scan": scan, "ended contexts": ended, "driver is removed and restored": driver, "samples": samples,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
@@ -44,7 +44,7 @@ func traits(t *testing.T, m Machine) {
 		t.Errorf("name %q, title %q", got.Name, got.Title)
 	}
 	if !strings.Contains(got.ResourcePrefix, ".") || strings.Contains(got.ResourcePrefix, "/") {
-		t.Errorf("the resource prefix %q is no domain", got.ResourcePrefix)
+		t.Errorf("the resource prefix %q is not a domain", got.ResourcePrefix)
 	}
 	if len(got.NodePrefixes) == 0 || slices.ContainsFunc(got.NodePrefixes, func(p string) bool { return !strings.HasPrefix(p, "/dev/") || p == "/dev/" }) {
 		t.Errorf("the prefixes of device nodes are %q", got.NodePrefixes)
@@ -54,7 +54,7 @@ func traits(t *testing.T, m Machine) {
 	}
 }
 
-// mustScan returns a scan, which has no error whatever state the driver is in.
+// mustScan returns a scan, which must have no error in any state of the driver.
 func mustScan(t *testing.T, m Machine) gpu.Snapshot {
 	t.Helper()
 	snapshot, err := m.Vendor.Scan(t.Context())
@@ -64,7 +64,7 @@ func mustScan(t *testing.T, m Machine) gpu.Snapshot {
 	return snapshot
 }
 
-// scan checks that a scan is complete and consistent, and that the same machine is read the same again.
+// scan checks that a scan is complete and consistent, and that a second scan of the same machine returns the same.
 func scan(t *testing.T, m Machine) {
 	s, traits := mustScan(t, m), m.Vendor.Traits()
 	if len(s.GPUs) != m.GPUs || len(s.Faults) > 0 {
@@ -117,12 +117,12 @@ func checkNodes(t *testing.T, s *gpu.Snapshot, traits gpu.Traits) {
 	for _, node := range nodes {
 		ours := func(prefix string) bool { return strings.HasPrefix(node.Path, prefix) }
 		if path.Clean(node.Path) != node.Path || !ours(gpu.DRMPrefix) && !slices.ContainsFunc(traits.NodePrefixes, ours) {
-			t.Errorf("%s is no device node of %s", node.Path, traits.Title)
+			t.Errorf("%s is not a device node of %s", node.Path, traits.Title)
 		}
 	}
 }
 
-// checkTopology checks that the links are symmetric and that no GPU has one to itself.
+// checkTopology checks that the links are symmetric and that no GPU has a link to itself.
 func checkTopology(t *testing.T, s *gpu.Snapshot) {
 	t.Helper()
 	if len(s.Topology) != len(s.GPUs) {
@@ -146,7 +146,7 @@ func ended(t *testing.T, m Machine) {
 	go func() { _ = m.Vendor.Sample(ctx, func(gpu.Sample) {}); done <- "Sample" }()
 	select {
 	case call := <-done:
-		t.Errorf("%s returned while its context goes on", call)
+		t.Errorf("%s returned although its context has not ended", call)
 	case <-time.After(100 * time.Millisecond):
 	}
 	cancel()
@@ -181,7 +181,7 @@ func driver(t *testing.T, m Machine) {
 	}
 }
 
-// samples checks that the first measurement comes at once, and is about the GPUs of the scan.
+// samples checks that the first measurement is taken immediately, and is about the GPUs of the scan.
 func samples(t *testing.T, m Machine) {
 	s := mustScan(t, m)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -10,7 +10,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// cache keeps what the search found until one of the places it looks at changes.
+// cache keeps the result of the search until one of the places that it searches changes.
 type cache struct {
 	key   string
 	edits *specs.ContainerEdits
@@ -30,7 +30,7 @@ func (s *Source) find(version string) (*specs.ContainerEdits, error) {
 		return nil, err
 	}
 	s.cache = cache{edits: edits}
-	// The search may or may not have seen what changed while it ran: search again next time.
+	// It is unknown whether the search saw a change that happened while it ran: search again next time.
 	if before == s.cacheKey(version, places, nil) {
 		s.cache.key = s.cacheKey(version, places, edits)
 	}
@@ -87,8 +87,8 @@ func mountFolders(edits *specs.ContainerEdits) []string {
 	return slices.Compact(folders)
 }
 
-// cacheKey changes when one of the places does, or a folder in which something was found: the time of a folder changes with
-// its entries.
+// cacheKey changes when one of the places changes, or a folder in which something was found: the modification time of a
+// folder changes with its entries.
 func (s *Source) cacheKey(version string, places []string, found *specs.ContainerEdits) string {
 	if found != nil {
 		places = slices.Concat(places, mountFolders(found))

@@ -1,15 +1,15 @@
-// Package cdiedits finds what containers with NVIDIA GPUs need besides their device nodes: the driver's files, hooks and
-// environment.
+// Package cdiedits finds what containers with NVIDIA GPUs need besides their device nodes: the driver's files, hooks
+// and environment.
 //
-// The driver's files and hooks come from the container toolkit (nvcdi, GetCommonEdits), which is asked for nothing else:
-// its own device listing fails for all GPUs when one of them is faulty, and reads /proc/driver/nvidia and /sys/bus/pci of
-// the real machine only.
+// The driver's files and hooks come from the container toolkit (nvcdi, GetCommonEdits). Nothing else of the toolkit is
+// used: its own device listing fails for all GPUs when one of them is faulty, and reads /proc/driver/nvidia and
+// /sys/bus/pci of the real machine only.
 //
-// It guarantees that nvcdi runs once per change of the driver or of a folder that it searches, that a panic of nvcdi
-// is an error, and that hooks that cannot run on the host are left out and reported.
+// It guarantees that nvcdi runs once per change of the driver or of a folder that it searches, that a panic of nvcdi is
+// an error, and that hooks that cannot run on the host are left out and reported.
 //
-// A call takes as long as the file systems that it reads; the caller bounds it and makes one at a time. The package makes no
-// NVML call, and must not import Kubernetes or anything of internal/node.
+// A call takes as long as the file systems that it reads; the caller bounds it and makes one at a time. The package
+// makes no NVML call, and must not import Kubernetes or anything of internal/node.
 package cdiedits
 
 import (
@@ -33,8 +33,8 @@ type Deps struct {
 	DriverRoot, DevRoot string
 	// HostRoot is where this process sees the host's "/"; "/" when empty.
 	HostRoot string
-	// Library is passed to nvcdi, which asks it only for the driver version; that is answered from the snapshot, so that
-	// no call can hang. May be nil.
+	// Library is passed to nvcdi, which reads only the driver version from it; the version comes from the snapshot, so
+	// that no call can hang. May be nil.
 	Library nvml.Interface
 	// HookPath is the hook program, as this process or the host sees it; empty for edits without hooks.
 	HookPath string
@@ -54,10 +54,10 @@ type Source struct {
 	cache cache
 }
 
-// Nvcdi returns the search that a Source without Search makes.
+// Nvcdi returns the search that a Source without Search uses.
 func Nvcdi(deps Deps) func(version string) (*specs.ContainerEdits, error) { return New(deps).nvcdi }
 
-// New makes a Source. It touches nothing on the machine.
+// New returns a Source. It touches nothing on the machine.
 func New(deps Deps) *Source {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
@@ -117,8 +117,8 @@ func split(nodes []gpu.DeviceNode) (compute, drm []gpu.DeviceNode) {
 	return compute, drm
 }
 
-// Links returns a hook that makes links ("target::link") in a container, in the form of nvcdi's; nil when hooks of that
-// name are disabled or cannot run.
+// Links returns a hook that creates links ("target::link") in a container, in the form of nvcdi's; nil when hooks of
+// that name are disabled or cannot run.
 func (s *Source) Links(links []string) *specs.Hook {
 	const name = "create-symlinks"
 	if s.deps.HookPath == "" || slices.Contains(s.deps.DisabledHooks, name) ||
@@ -137,15 +137,15 @@ func (s *Source) Links(links []string) *specs.Hook {
 	}
 }
 
-// nvcdi runs the container toolkit's search with these options, and no others: mode nvml (no guessing of the platform), our
-// NVML handle, driver and dev root, the hook's path, library paths and disabled hooks as configured, and no nvsandboxutils,
-// which would dlopen another driver library.
+// nvcdi runs the container toolkit's search with these options, and no others: mode nvml (no guessing of the platform),
+// Berth's NVML handle, driver and dev root, the hook's path, library paths and disabled hooks as configured, and no
+// nvsandboxutils, which would dlopen another driver library.
 func (s *Source) nvcdi(version string) (*specs.ContainerEdits, error) {
 	options := []nvcdi.Option{
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithLogger(debugLogger{s.deps.Log}),
 		nvcdi.WithNvmlLib(versionOnly{s.deps.Library, version}),
-		// nvcdi cuts the root off paths whose links it has resolved.
+		// nvcdi removes the root from paths whose links it has resolved.
 		nvcdi.WithDriverRoot(s.host.Resolve(s.deps.DriverRoot)),
 		nvcdi.WithDevRoot(s.host.Resolve(s.deps.DevRoot)),
 		nvcdi.WithLibrarySearchPaths(s.deps.LibraryPaths),
@@ -197,8 +197,8 @@ func (s *Source) usableHooks(hooks []*specs.Hook) (usable []*specs.Hook, missing
 
 var ldconfigPlaces = [...]string{"/sbin/ldconfig", "/usr/sbin/ldconfig"}
 
-// ldconfig returns the path of the host's ldconfig, or else that of the driver root (a host without a libc may have a driver
-// container with one), as the host sees it; "" when there is none.
+// ldconfig returns the path of the host's ldconfig, otherwise that of the driver root's (a driver container on a host
+// without a libc may have one), as the host sees it; "" when there is none.
 func (s *Source) ldconfig() string {
 	for _, root := range []string{"/", s.host.ToHost(s.deps.DriverRoot)} {
 		for _, place := range ldconfigPlaces {
@@ -210,7 +210,8 @@ func (s *Source) ldconfig() string {
 	return ""
 }
 
-// versionOnly answers what nvcdi asks NVML while it looks for common edits: the driver version, as the inventory read it.
+// versionOnly is the NVML library for nvcdi's search for common edits: it returns the driver version that the inventory
+// read.
 type versionOnly struct {
 	nvml.Interface
 	version string

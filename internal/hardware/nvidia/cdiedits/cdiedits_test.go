@@ -13,7 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// newSource makes a Source of a driver root that has ldconfig and a hook program, whose search returns the given edits.
+// newSource returns a Source of a driver root that has ldconfig and a hook program, whose search returns the given
+// edits.
 func newSource(t *testing.T, deps Deps, found *specs.ContainerEdits) (*Source, string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -40,8 +41,8 @@ func hook(name string) *specs.Hook {
 	return &specs.Hook{HookName: "createContainer", Path: "/opt/hook", Args: []string{"hook", name}}
 }
 
-// TestCommon: ldconfig is the host's, the legacy runtime's hook is disabled, and the search's result is not changed, so that a
-// second call returns the same.
+// TestCommon checks that ldconfig is the host's, that the legacy runtime's hook is disabled, and that the search's
+// result is not changed, so that a second call returns the same.
 func TestCommon(t *testing.T) {
 	found := &specs.ContainerEdits{Env: []string{"A=1"}, Hooks: []*specs.Hook{hook("create-symlinks"), hook("update-ldcache")}}
 	s, root := newSource(t, Deps{}, found)
@@ -72,11 +73,12 @@ func TestCommon(t *testing.T) {
 		t.Errorf("without the hook program: hooks %v, missing %v, %v", edits.Hooks, missing, err)
 	}
 	if link := s.Links([]string{"a::b"}); link != nil {
-		t.Errorf("without the hook program, links are made by %+v", link)
+		t.Errorf("without the hook program, links are created by %+v", link)
 	}
 }
 
-// TestSearches: one search per driver version and per change of a folder; after an error the next call searches again.
+// TestSearches checks that there is one search per driver version and per change of a folder, and that the next call
+// searches again after an error.
 func TestSearches(t *testing.T) {
 	searches, fail := 0, error(nil)
 	s, root := newSource(t, Deps{Search: func(string) (*specs.ContainerEdits, error) {
@@ -154,7 +156,7 @@ func TestLinks(t *testing.T) {
 	}
 	for _, disabled := range []string{"create-symlinks", "all"} {
 		if s, _ := newSource(t, Deps{DisabledHooks: []string{disabled}}, nil); s.Links([]string{"a::b"}) != nil {
-			t.Errorf("a hook is made although %s is disabled", disabled)
+			t.Errorf("a hook is returned although %s is disabled", disabled)
 		}
 	}
 }

@@ -1,11 +1,12 @@
-// Package cdihook is the program that container runtimes run as CDI hook: the container toolkit's hooks behind one command line.
+// Package cdihook is the program that container runtimes run as CDI hook: the container toolkit's hooks behind one
+// command line.
 //
-// It guarantees that an unknown hook is a warning and does not keep the container from starting, so that a spec of
+// It guarantees that an unknown hook is a warning and does not keep the container from starting, so that the spec of
 // another version of Berth does no harm.
 //
-// It must not import any package of Berth but internal/core/version: it runs on the host once per hook and container, so it is
-// small. The toolkit's update-ldcache imports go-nvml through its configuration package although no hook calls NVML, so cgo
-// is needed to link it; a static link (see cmd/berth-cdi-hook) makes it independent of the host's libc.
+// It must not import any package of Berth but internal/core/version: it runs on the host once per hook and container,
+// so it is small. The toolkit's update-ldcache imports go-nvml through its configuration package although no hook calls
+// NVML, so cgo is needed to link it; a static link (see cmd/berth-cdi-hook) makes it independent of the host's libc.
 package cdihook
 
 import (

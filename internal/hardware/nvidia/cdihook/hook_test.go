@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/version"
 )
 
-// TestVersion: the hook says which build it is, since it stays on the host when the agent has gone.
+// TestVersion checks that the hook prints its build, because it remains on the host after the agent was removed.
 func TestVersion(t *testing.T) {
 	root := command(slog.New(slog.DiscardHandler))
 	var out bytes.Buffer
@@ -29,8 +29,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestRun: a hook that this version does not have must not stop the container; one that it
-// has and cannot run must.
+// TestRun checks that a hook that this version does not have does not stop the container, and that one that it has and
+// cannot run does.
 func TestRun(t *testing.T) {
 	for name, test := range map[string]struct {
 		args    []string

@@ -35,11 +35,11 @@ func (Vendor) Labels(in *labelset.Input) labelset.Labels {
 	return b.labels
 }
 
-// builder is one call of Build.
+// builder has the data of one call of Build.
 type builder struct {
 	*labelset.Input
 	labels labelset.Labels
-	// gpus are those that answer, by index.
+	// gpus are those that respond, by index.
 	gpus []*gpu.GPU
 }
 
@@ -47,7 +47,7 @@ func (b *builder) set(key, value string) { b.labels[key] = value }
 
 func (b *builder) number(key string, value int) { b.set(key, strconv.Itoa(value)) }
 
-// node adds the labels that do not depend on whether a GPU answers.
+// node adds the labels that do not depend on whether a GPU responds.
 func (b *builder) node() {
 	if !b.Timestamp.IsZero() {
 		b.set(nvidiaDomain+"gfd.timestamp", strconv.FormatInt(b.Timestamp.Unix(), 10))
@@ -116,7 +116,7 @@ func (b *builder) hardware() {
 	}
 }
 
-// several reports whether the node has GPUs of several models, those that do not answer included.
+// several reports whether the node has GPUs of several models, including those that do not respond.
 func (b *builder) several() bool {
 	first := ""
 	for i := range b.Snapshot.GPUs {
@@ -129,7 +129,7 @@ func (b *builder) several() bool {
 	return false
 }
 
-// mode returns what all GPUs are by their PCI class.
+// mode returns the mode of all GPUs according to their PCI class.
 func (b *builder) mode() string {
 	const displayVGA, display3D = 0x0300, 0x0302
 	first := b.Host.Classes[b.gpus[0].UUID] >> 8
@@ -147,7 +147,7 @@ func (b *builder) mode() string {
 	return "unknown"
 }
 
-// clique returns the NVLink domain that all GPUs with one are in; empty when they differ.
+// clique returns the NVLink domain of all GPUs that are in one; empty when they differ.
 func (b *builder) clique() string {
 	var common gpu.Clique
 	for _, g := range b.gpus {
@@ -166,14 +166,14 @@ func (b *builder) clique() string {
 	return labelset.Suffixed(cluster, fmt.Sprintf(".%d", common.ID))
 }
 
-// islands counts the groups of GPUs that NVLinks join, directly or through other GPUs of the group.
+// islands counts the groups of GPUs that are connected by NVLinks, directly or through other GPUs of the group.
 func (b *builder) islands() {
 	topology := b.Snapshot.Topology
 	if len(topology) != len(b.Snapshot.GPUs) {
 		return
 	}
 	seen := make([]bool, len(topology))
-	for i := range seen { // a GPU that does not answer is in no group
+	for i := range seen { // a GPU that does not respond is in no group
 		seen[i] = b.Snapshot.GPUs[i].Health.State == gpu.Gone
 	}
 	islands, largest := 0, 0
@@ -202,7 +202,7 @@ func (b *builder) islands() {
 	}
 }
 
-// model is the GPUs of one product.
+// model has the GPUs of one product.
 type model struct {
 	// name is clean, and empty for GPUs whose product the driver does not report.
 	name string

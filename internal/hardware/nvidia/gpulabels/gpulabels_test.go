@@ -39,7 +39,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// space is a configuration space with capabilities from 0x40 on, one after the other.
+// space returns a configuration space with capabilities from 0x40 on, one after the other.
 func space(capabilities ...[]byte) []byte {
 	out := make([]byte, minSpace)
 	binary.LittleEndian.PutUint16(out, 0x10de)
@@ -59,7 +59,7 @@ func space(capabilities ...[]byte) []byte {
 	return out
 }
 
-// virtual is a virtual GPU's capability of some records.
+// virtual returns a virtual GPU's capability with some records.
 func virtual(records ...[]byte) []byte {
 	out := []byte{vendorCapability, 0, 0, 'V', 'F'}
 	for _, record := range records {
@@ -69,7 +69,7 @@ func virtual(records ...[]byte) []byte {
 	return out
 }
 
-// record is a record of a type; its length is that of all of it.
+// record returns a record of a type; its length includes its header.
 func record(kind byte, data string) []byte {
 	return append([]byte{kind, byte(recordHead + len(data))}, data...)
 }
@@ -81,7 +81,7 @@ func driver(version, branch string) []byte {
 	return record(driverRecord, string(data))
 }
 
-// reported is what a virtual GPU says of its hypervisor's driver.
+// reported is what a virtual GPU reports about its hypervisor's driver.
 func reported(version, branch string) labelset.VGPU {
 	return labelset.VGPU{Present: true, DriverVersion: version, DriverBranch: branch}
 }

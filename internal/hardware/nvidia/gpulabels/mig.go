@@ -38,8 +38,8 @@ func (b *builder) mig() {
 	}
 }
 
-// single describes MIG devices as the node's GPUs. That requires that all GPUs are partitioned, and into one profile; the labels
-// of any other layout say that it is invalid.
+// single describes MIG devices as the node's GPUs. That requires that all GPUs are partitioned, and into one profile;
+// any other layout is labeled as invalid.
 func (b *builder) single() {
 	var parted []*gpu.GPU
 	valid := true

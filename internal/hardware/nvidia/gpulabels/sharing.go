@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/labelset"
 )
 
-// sharing is how devices are shared, in the words of the labels.
+// sharing describes how devices are shared, with the values of the labels.
 type sharing struct {
 	replicas int
 	strategy string
@@ -16,7 +16,7 @@ type sharing struct {
 	renamed bool
 }
 
-// suffix returns the end of the product label: devices that are shared under the name of the whole device are marked.
+// suffix returns the end of the product label, which marks devices that are shared under the name of the whole device.
 func (s sharing) suffix() string {
 	if s.replicas > 1 && !s.renamed {
 		return "-SHARED"
@@ -39,8 +39,8 @@ func (b *builder) sharingOf(kind *model) sharing {
 	return b.common(keys, b.ResourceName)
 }
 
-// common returns how most of the devices are shared, of equally many the way with the fewest replicas. Without sharing they are
-// advertised as the resource. Devices that are not advertised do not count.
+// common returns how most of the devices are shared and, if several ways have the same number, the one with the fewest
+// replicas. Without sharing they are advertised as the resource. Devices that are not advertised do not count.
 func (b *builder) common(keys []gpu.DeviceKey, resource string) sharing {
 	counts := map[sharing]int{}
 	best := sharing{replicas: 1, strategy: labelset.SharingNone}

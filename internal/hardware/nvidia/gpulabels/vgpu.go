@@ -8,9 +8,9 @@ import (
 	"github.com/berth-gpu/berth/internal/core/labelset"
 )
 
-// Offsets in a PCI configuration space, and in the vendor's capability by which a virtual GPU describes its hypervisor: its head
-// is followed by records of a type, a length that counts these two bytes, and data. The record of type 0 has the version and the
-// branch of the driver.
+// Offsets in a PCI configuration space, and in the vendor's capability by which a virtual GPU describes its hypervisor:
+// its header is followed by records of a type, a length that counts these two bytes, and data. The record of type 0 has
+// the version and the branch of the driver.
 const (
 	minSpace         = 256
 	statusAt         = 0x06
@@ -27,14 +27,14 @@ const (
 	maxCapabilities  = (minSpace - firstCapability) / 4
 )
 
-// Reasons for which a configuration space does not say: only root can read more than its start, and all bytes of a device that is
-// off the bus read as ones.
+// Reasons why a configuration space has no answer: only root can read more than its start, and all bytes of a device
+// that is off the bus read as ones.
 var (
 	errSpaceCut = errors.New("the configuration space is cut short")
 	errOffBus   = errors.New("the device does not answer on the bus")
 )
 
-// VirtualGPU reports whether the configuration space has the capability of a virtual GPU, and what it says.
+// VirtualGPU reports whether the configuration space has the capability of a virtual GPU, and returns its data.
 func (Vendor) VirtualGPU(space []byte) (labelset.VGPU, error) {
 	if len(space) < firstCapability {
 		return labelset.VGPU{}, errSpaceCut

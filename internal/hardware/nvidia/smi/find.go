@@ -11,14 +11,14 @@ import (
 type program struct {
 	// args is the argv prefix.
 	args []string
-	// root is the folder that the program has as its root; empty for this process's own.
+	// root is the folder that becomes the program's root directory; empty for this process's own.
 	root string
 	env  []string
 }
 
-// places are where a driver root has the program, each with the folder of its libraries where the
-// dynamic loader does not look by itself. They are those of distributions and NVIDIA's driver images, then
-// of systems that keep the driver elsewhere.
+// places are where a driver root has the program, each with the folder of its libraries if the dynamic loader does not
+// search it by default. They are those of distributions and NVIDIA's driver images, then of systems that keep the
+// driver elsewhere.
 func places() []struct{ program, libraries string } {
 	return []struct{ program, libraries string }{
 		{"/usr/bin/nvidia-smi", ""},
@@ -32,13 +32,13 @@ func places() []struct{ program, libraries string } {
 	}
 }
 
-// find looks for the program under a driver root. One that is not this process's own root becomes the program's root:
-// nvidia-smi is of that root's C library, it starts nvidia-modprobe by its absolute path, and the
-// device nodes that this makes belong into that root's /dev.
+// find searches for the program under a driver root. If that is not this process's own root, it becomes the program's
+// root directory: nvidia-smi uses the C library of that root, it starts nvidia-modprobe by its absolute path, and the
+// device nodes that this creates must be in that root's /dev.
 func find(driverRoot string) (program, error) {
 	driverRoot = filepath.Clean("/" + driverRoot)
 	for _, place := range places() {
-		// A link that leads nowhere from here may lead somewhere from inside the root.
+		// A link that is dangling from here may resolve from inside the root.
 		if _, err := os.Lstat(filepath.Join(driverRoot, place.program)); err != nil {
 			continue
 		}

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxOutput bounds what is kept of a program's output: the end of it, where the reason stands.
+	// maxOutput bounds the kept part of a program's output: its end, which has the reason of a failure.
 	maxOutput = 16 << 10
 	// maxLines and maxText bound what an error quotes.
 	maxLines = 8
 	maxText  = 1000
-	// farewell is how long a killed program is waited for. One that is in a call of a hung
-	// driver ends with that call only.
-	farewell = 2 * time.Second
+	// killWait is how long run waits for a killed program to end. A program in a call of a hung driver ends only when
+	// that call does.
+	killWait = 2 * time.Second
 )
 
 // run runs nvidia-smi with arguments until it ends or its time is over.
@@ -76,7 +76,7 @@ func (s *SMI) run(ctx context.Context, limit time.Duration, args ...string) erro
 
 // awaitKilled reports whether a process that was killed has ended in time.
 func awaitKilled(process *bound.Pending[struct{}]) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), killWait)
 	defer cancel()
 	return process.Wait(ctx)
 }
@@ -90,11 +90,11 @@ func (s *SMI) command(ctx context.Context, found program, args []string, output 
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Chroot: found.root}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = time.Second // for what it started and that keeps its output open
+	command.WaitDelay = time.Second // for processes that it started and that keep its output open
 	return command
 }
 
-// judge turns the end of a run into an error with the program's own last lines and what to do.
+// judge converts the end of a run to an error with the program's own last lines and the fix.
 func (s *SMI) judge(ctx context.Context, what string, output *tail, err error, took time.Duration) error {
 	var exit *exec.ExitError
 	switch {
@@ -109,7 +109,7 @@ func (s *SMI) judge(ctx context.Context, what string, output *tail, err error, t
 	return fmt.Errorf("%s ended with %s%s%s", what, exit.ProcessState, output.quote(), advice(exit.ExitCode(), output.String()))
 }
 
-// advice says what to do, by nvidia-smi's exit codes (its manual page, RETURN VALUE) and words.
+// advice returns the fix, by nvidia-smi's exit codes (its manual page, RETURN VALUE) and output.
 func advice(code int, output string) string {
 	const inUse, notSupported, permission, notFound, noDriver, noLibrary, lost = 255, 3, 4, 6, 9, 12, 15
 	switch {
@@ -136,7 +136,7 @@ type tail struct {
 	text []byte
 }
 
-// Write never fails, so that the program is not disturbed by the bound.
+// Write never fails, so that the bound does not disturb the program.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +153,7 @@ func (t *tail) String() string {
 	return string(t.text)
 }
 
-// quote is the last lines, for an error; empty when nothing was written.
+// quote returns the last lines, for an error; empty when nothing was written.
 func (t *tail) quote() string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(t.String(), "?")) {

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/tools"
 )
 
-// TestMain makes the test binary a program that stands in for nvidia-smi.
+// TestMain lets the test binary replace nvidia-smi.
 func TestMain(m *testing.M) {
 	switch os.Getenv("STAND_IN") {
 	case "":
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	case "hang":
 		fmt.Println("about to hang")
 		select {}
-	case "leave a child": // which keeps the output open, and ends with its group only
+	case "leave a child": // which keeps the output open, and ends only with its process group
 		child := exec.Command(os.Args[0])
 		child.Env = []string{"STAND_IN=hang"}
 		child.Stdout = os.Stdout
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 
 const one, other = gpu.UUID("GPU-00000000-0000-0000-0000-000000000001"), gpu.UUID("GPU-00000000-0000-0000-0000-000000000002")
 
-// standIn is an SMI whose program is this test binary.
-func standIn(t testing.TB, kind string, env ...string) *SMI {
+// replaced returns an SMI whose program is this test binary.
+func replaced(t testing.TB, kind string, env ...string) *SMI {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -61,17 +61,17 @@ func standIn(t testing.TB, kind string, env ...string) *SMI {
 	return New(Deps{Program: []string{self}, Env: append(env, "STAND_IN="+kind)})
 }
 
-// simulated is a machine with an SMI on it.
+// simulated returns a machine with an SMI on it.
 func simulated(t testing.TB, profile string) (*sim.Machine, *SMI) {
 	t.Helper()
 	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "sim"), profile, sim.Options{NoDeviceNodes: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, standIn(t, "sim", "MACHINE="+m.Root())
+	return m, replaced(t, "sim", "MACHINE="+m.Root())
 }
 
-func cards(t testing.TB, m *sim.Machine) []sim.GPUDescription {
+func gpus(t testing.TB, m *sim.Machine) []sim.GPUDescription {
 	t.Helper()
 	shown, err := m.Show()
 	if err != nil {
@@ -82,13 +82,13 @@ func cards(t testing.TB, m *sim.Machine) []sim.GPUDescription {
 
 func TestTimeSliceOnSimulatedHardware(t *testing.T) {
 	m, s := simulated(t, "t4x4")
-	id := gpu.UUID(cards(t, m)[1].UUID)
+	id := gpu.UUID(gpus(t, m)[1].UUID)
 	for _, step := range []struct{ slice, want string }{{"long", "Long"}, {"short", "Short"}, {"medium", "Medium"}, {"default", ""}, {"long", "Long"}, {"", ""}} {
 		if err := s.SetTimeSlice(t.Context(), id, step.slice); err != nil {
 			t.Error(err)
 		}
 		var got []string
-		for _, g := range cards(t, m) {
+		for _, g := range gpus(t, m) {
 			got = append(got, g.TimeSlice)
 		}
 		if diff := cmp.Diff([]string{"", step.want, "", ""}, got); diff != "" {
@@ -99,7 +99,7 @@ func TestTimeSliceOnSimulatedHardware(t *testing.T) {
 
 func TestResetOnSimulatedHardware(t *testing.T) {
 	m, s := simulated(t, "a100x8-40g")
-	shown := cards(t, m)
+	shown := gpus(t, m)
 	ids := []gpu.UUID{gpu.UUID(shown[5].UUID), gpu.UUID(shown[2].UUID)}
 	if err := m.Inject(sim.Fault{GPU: "5", ECC: 1}); err != nil {
 		t.Fatal(err)
@@ -110,9 +110,9 @@ func TestResetOnSimulatedHardware(t *testing.T) {
 	err := s.ResetGPUs(t.Context(), ids)
 	if err == nil || !strings.Contains(err.Error(), "In use by another client") || !strings.Contains(err.Error(), "exit status 255") ||
 		!strings.Contains(err.Error(), "; end what has the GPU open") {
-		t.Errorf("got %v; want nvidia-smi's words and what to do", err)
+		t.Errorf("got %v; want nvidia-smi's output and the fix", err)
 	}
-	if len(cards(t, m)[5].Faults) == 0 {
+	if len(gpus(t, m)[5].Faults) == 0 {
 		t.Error("one GPU was reset although the other refused")
 	}
 	if err := m.Clear("2"); err != nil {
@@ -121,7 +121,7 @@ func TestResetOnSimulatedHardware(t *testing.T) {
 	if err := s.ResetGPUs(t.Context(), ids); err != nil {
 		t.Error(err)
 	}
-	if faults := cards(t, m)[5].Faults; len(faults) > 0 {
+	if faults := gpus(t, m)[5].Faults; len(faults) > 0 {
 		t.Errorf("faults %v after the reset; want none", faults)
 	}
 	if err := s.Touch(t.Context()); err != nil {
@@ -129,7 +129,7 @@ func TestResetOnSimulatedHardware(t *testing.T) {
 	}
 }
 
-// TestErrors: each failure says what the program said, and what to do.
+// TestErrors checks that each failure has the program's output and the fix.
 func TestErrors(t *testing.T) {
 	gone, onGone := simulated(t, "t4x4")
 	if err := gone.Inject(sim.Fault{DriverGone: true}); err != nil {
@@ -141,23 +141,23 @@ func TestErrors(t *testing.T) {
 	library.Init()
 	d, _ := library.DeviceGetHandleByIndex(0)
 	d.SetMigMode(1)
-	migUUID := gpu.UUID(cards(t, mig)[0].UUID)
+	migUUID := gpu.UUID(gpus(t, mig)[0].UUID)
 	for name, test := range map[string]struct {
 		do   func(context.Context) error
 		want []string
 	}{
 		"no such slice": {
-			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, one, "longer") }, []string{`"longer" is no time slice; use default, short, medium, long`},
+			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, one, "longer") }, []string{`"longer" is not a time slice; use default, short, medium, long`},
 		},
-		"no GPU named": {func(ctx context.Context) error { return onT4.ResetGPUs(ctx, nil) }, []string{"no GPU was named"}},
+		"no GPU given": {func(ctx context.Context) error { return onT4.ResetGPUs(ctx, nil) }, []string{"no GPU was given"}},
 		"an option for a UUID": {
-			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, "--id=0", "short") }, []string{`"--id=0" is no UUID of a GPU`},
+			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, "--id=0", "short") }, []string{`"--id=0" is not the UUID of a GPU`},
 		},
 		"two in one": {
-			func(ctx context.Context) error { return onT4.ResetGPUs(ctx, []gpu.UUID{one + "," + other}) }, []string{"is no UUID of a GPU"},
+			func(ctx context.Context) error { return onT4.ResetGPUs(ctx, []gpu.UUID{one + "," + other}) }, []string{"is not the UUID of a GPU"},
 		},
 		"a MIG device": {
-			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, "MIG-1", "short") }, []string{"is no UUID of a GPU"},
+			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, "MIG-1", "short") }, []string{"is not the UUID of a GPU"},
 		},
 		"unknown GPU": {
 			func(ctx context.Context) error { return onT4.SetTimeSlice(ctx, one, "short") },
@@ -171,15 +171,15 @@ func TestErrors(t *testing.T) {
 			func(ctx context.Context) error { return onGone.Touch(ctx) }, []string{"exit status 9", "couldn't communicate", "load the NVIDIA driver"},
 		},
 		"nothing of this process gets through": {
-			func(ctx context.Context) error { return standIn(t, "print").ResetGPUs(ctx, []gpu.UUID{one, other}) },
+			func(ctx context.Context) error { return replaced(t, "print").ResetGPUs(ctx, []gpu.UUID{one, other}) },
 			[]string{`args ["--gpu-reset" "-i" "` + string(one) + "," + string(other) + `"]`, `env ["STAND_IN=print"]`, "exit status 7"},
 		},
-		"how a time slice is asked for": {
-			func(ctx context.Context) error { return standIn(t, "print").SetTimeSlice(ctx, one, "medium") },
+		"how a time slice is requested": {
+			func(ctx context.Context) error { return replaced(t, "print").SetTimeSlice(ctx, one, "medium") },
 			[]string{`args ["compute-policy" "-i" "` + string(one) + `" "--set-timeslice=2"]`},
 		},
 		"a long output": {
-			func(ctx context.Context) error { return standIn(t, "flood").Touch(ctx) }, []string{"line 99999 of an output", "the reason"},
+			func(ctx context.Context) error { return replaced(t, "flood").Touch(ctx) }, []string{"line 99999 of an output", "the reason"},
 		},
 		"no program": {
 			func(ctx context.Context) error {
@@ -207,11 +207,11 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestHang: a program that does not end is killed, with what it started, and the next call runs.
+// TestHang checks that a program that does not end is killed with its children, and that the next call runs.
 func TestHang(t *testing.T) {
 	for _, kind := range []string{"hang", "leave a child"} {
 		t.Run(kind, func(t *testing.T) {
-			s := standIn(t, kind)
+			s := replaced(t, kind)
 			s.deps.Timeout = 100 * time.Millisecond
 			err := s.Touch(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "was killed: the time of 100ms is over") {
@@ -225,25 +225,26 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestCanceled: the caller's context ends the call.
+// TestCanceled checks that the caller's context ends the call.
 func TestCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := standIn(t, "hang").Touch(ctx); !errors.Is(err, context.Canceled) {
+	if err := replaced(t, "hang").Touch(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v; want context.Canceled", err)
 	}
 }
 
-// TestOneAtATime: while a program runs that nothing ends, a call says so instead of starting a second.
+// TestOneAtATime checks that while a program runs that cannot be killed, a call returns an error instead of starting a
+// second.
 func TestOneAtATime(t *testing.T) {
-	s := standIn(t, "hang")
+	s := replaced(t, "hang")
 	s.slot <- struct{}{}
 	what := "nvidia-smi -L (process 42, started long ago)"
 	s.running.Store(&what)
 	s.deps.Timeout = time.Millisecond
 	err := s.SetTimeSlice(t.Context(), one, "short")
 	if err == nil || !strings.Contains(err.Error(), "was not started: "+what+" has not ended") || !strings.Contains(err.Error(), "reboot the node") {
-		t.Errorf("got %v; want who is in the way", err)
+		t.Errorf("got %v; want the program that still runs", err)
 	}
 }
 
@@ -284,7 +285,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestChroot runs a program with the driver root as its root, where it finds itself at its own path.
+// TestChroot runs a program with the driver root as its root directory, where it finds itself at its own path.
 func TestChroot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("changing the root needs root")

@@ -17,7 +17,7 @@ type function struct {
 	params []param
 }
 
-// param is a parameter of a function: its type without qualifiers and stars, and how many stars it has.
+// param is a parameter of a function: its type without qualifiers and stars, and the number of its stars.
 type param struct {
 	base  string
 	stars int
@@ -57,7 +57,7 @@ func readParam(text string) param {
 	return p
 }
 
-// handle tells whether a type of nvml.h is a handle: the name of its interface in go-nvml.
+// handle reports whether a type of nvml.h is a handle, and returns the name of its interface in go-nvml.
 func handle(base string) string {
 	switch base {
 	case "nvmlDevice_t":
@@ -74,12 +74,12 @@ func handle(base string) string {
 	return ""
 }
 
-// pointer tells whether a value of that type is an address: pointers and handles.
+// pointer reports whether a value of that type is an address: pointers and handles.
 func (p param) pointer() bool {
 	return p.stars > 0 || handle(p.base) != "" || p.base == "nvmlUnit_t"
 }
 
-// methods returns the names of the methods of types, as they are written by hand in the Go files of a folder.
+// methods returns the names of the methods of types in the hand-written Go files of a folder.
 func methods(folder string, types ...string) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {

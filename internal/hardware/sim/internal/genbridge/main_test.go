@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestGeneratedIsCurrent: a new go-nvml, or a call that is newly simulated, needs go generate.
+// TestGeneratedIsCurrent fails when go generate must run again, after an update of go-nvml or a newly simulated call.
 func TestGeneratedIsCurrent(t *testing.T) {
 	library := filepath.Join("..", "..", "libnvml")
 	files, err := generate(library, filepath.Join("..", ".."))
@@ -26,7 +26,7 @@ func TestGeneratedIsCurrent(t *testing.T) {
 	}
 }
 
-// TestShapes: what the generator makes of a function, by the form of its parameters.
+// TestShapes checks the generated code for each form of a function's parameters.
 func TestShapes(t *testing.T) {
 	simulated := map[string]bool{"GetName": true, "GetMemoryInfo_v2": true, "GetRemappedRows": true, "GetCount": true, "DeviceGetCount": true, "GetGpuInstances": true}
 	device := param{base: "nvmlDevice_t"}

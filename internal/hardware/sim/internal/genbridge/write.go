@@ -69,7 +69,7 @@ func writeCalls(functions []function, written, simulated map[string]bool) ([]byt
 	return format.Source([]byte(source))
 }
 
-// kindOf is the interface of the handle that a function begins with; empty for none.
+// kindOf returns the interface of the handle that a function's name begins with; empty for none.
 func kindOf(f function) string {
 	if len(f.params) == 0 || f.params[0].stars > 0 {
 		return ""
@@ -77,7 +77,7 @@ func kindOf(f function) string {
 	return handle(f.params[0].base)
 }
 
-// shortName is the name of the Go method that a function is.
+// shortName returns the name of the Go method for a function.
 func shortName(f function) string {
 	name := strings.TrimPrefix(f.name, "nvml")
 	if kind := kindOf(f); kind != "" && strings.HasPrefix(name, kind) {
@@ -86,7 +86,7 @@ func shortName(f function) string {
 	return name
 }
 
-// receiver is the interface that has the Go method of a function.
+// receiver returns the interface that has the Go method of a function.
 func receiver(f function) reflect.Type {
 	switch kindOf(f) {
 	case "Device":
@@ -184,7 +184,7 @@ func isNumber(t reflect.Type) bool {
 	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64
 }
 
-// text is result for a text: its size is the next parameter, if that is a number.
+// text is result for a string: its size is the next parameter, if that is a number.
 func text(params []param, at int, value string) (check, store string, used int) {
 	size, used := "fixedText", 1
 	if len(params) > 1 && params[1].stars == 0 && params[1].base == "unsigned int" {
