@@ -47,6 +47,7 @@ var rules = []rule{
 	{packages: "charts/", berth: none, others: none},
 	{packages: "deploy", berth: none, others: none},
 	{packages: "kube/", never: []string{"github.com/berth-gpu/berth/internal/cluster/operator"}},
+	{packages: "kube/test/berth-agent-stub", berth: []string{"internal/hardware", "internal/hardware/stub", "internal/node/agent/command"}, others: none},
 
 	// Core.
 	{packages: "internal/core/gpu", berth: none},

@@ -96,6 +96,8 @@ build_driver
 build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w $stamp -linkmode external -extldflags '-static -Wl,--no-warnings'"
 [ "${1:-}" = sandbox ] || exit 0
 
+# The agent with an example vendor, for an end-to-end test.
+build kube berth-agent-stub ./test/berth-agent-stub
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
 # Static, and with one setting for all: a change of it compiles everything again.
 export CGO_ENABLED=0

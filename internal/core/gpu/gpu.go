@@ -217,7 +217,7 @@ func (s *Snapshot) Of(name string) *Snapshot {
 			count++
 		}
 	}
-	if count == len(s.GPUs) && len(s.Vendors) <= 1 {
+	if count == len(s.GPUs) && !slices.ContainsFunc(s.Vendors, func(v VendorState) bool { return v.Name != name }) {
 		return s
 	}
 	out := &Snapshot{Vendors: []VendorState{*s.Vendor(name)}, Faults: s.Faults}

@@ -26,6 +26,10 @@ func TestOf(t *testing.T) {
 	if none := s.Of("none"); len(none.GPUs) != 0 || none.DriverPresent() {
 		t.Errorf("the part of a vendor that is not there is %+v", none)
 	}
+	empty := &gpu.Snapshot{Vendors: s.Vendors[:1]}
+	if none := empty.Of(gpu.NVIDIA); none.DriverPresent() {
+		t.Errorf("the part of a vendor beside another's driver without GPUs is %+v", none)
+	}
 	if nvidia.Of(gpu.NVIDIA) != nvidia {
 		t.Error("a snapshot of one vendor was copied")
 	}

@@ -275,7 +275,7 @@ func (a *Agent) wireLedger() error {
 // wireDevices makes what allocates devices: their use, the CDI spec and the device plugin.
 func (a *Agent) wireDevices() error {
 	a.devices.injection = injection.New(injection.Deps{
-		UsesCDI: a.config.UsesCDI(), MPSRoot: a.config.MPSRoot,
+		UsesCDI: a.config.UsesCDI(), Plain: a.deps.Hardware.Plain(), MPSRoot: a.config.MPSRoot,
 		Config: func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
 		Names: func() (map[string]bool, bool) {
 			if current := a.devices.cdi.Current(); current != nil {

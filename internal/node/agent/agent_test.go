@@ -23,6 +23,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/version"
+	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
@@ -59,6 +60,8 @@ type bench struct {
 	api *hangingAPI
 	// log gets the agent's log; nil for the test's.
 	log io.Writer
+	// extra are vendors beside NVIDIA's.
+	extra []vendor.Vendor
 	// gate is where a test makes something hang.
 	gate *gate
 }
@@ -138,6 +141,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 		b.t.Fatal(err)
 	}
 	machine.Library, machine.SMI, machine.MPSControl = b.machine.NVML(), simtest.SMI(b.machine), simtest.MPSControl(b.machine)
+	machine.Extra = b.extra
 	wiring.Config, wiring.Hardware = watcher, machine
 	agent, err = New(wiring)
 	if err != nil {

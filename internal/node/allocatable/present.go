@@ -8,10 +8,9 @@ import (
 
 // Injector returns how devices are injected into containers. It only reads memory.
 type Injector interface {
-	// Known reports whether it is known what can be injected; it is not before the host's files were read.
-	Known() bool
-	// Injectable reports whether the container runtime can inject a device.
-	Injectable(key gpu.DeviceKey) bool
+	// Injectable reports whether the container runtime can inject a device of a vendor; it cannot while that is not known,
+	// such as before the host's files were read.
+	Injectable(vendor string, key gpu.DeviceKey) bool
 	// Injection returns what a container gets with a device of a mode, and why that is not possible now; empty when it
 	// is.
 	Injection(key gpu.DeviceKey, mode offer.Mode) (injection offer.Injection, notReady string)
@@ -30,14 +29,11 @@ type Device struct {
 // Current returns what can be allocated now, in the order of the GPUs' index, then the MIG devices'. It is computed
 // from memory at each call: the latest snapshot, the use in force, and what can be injected.
 func (d *Devices) Current() []Device {
-	injector := d.deps.Injector
-	if !injector.Known() {
-		return nil
-	}
-	placed := offer.Place(d.deps.Inventory.Current(), d.Units())
+	injector, snapshot := d.deps.Injector, d.deps.Inventory.Current()
+	placed := offer.Place(snapshot, d.Units())
 	devices := make([]Device, 0, len(placed))
 	for _, p := range placed {
-		device := Device{Placed: p, Injectable: injector.Injectable(p.Key)}
+		device := Device{Placed: p, Injectable: injector.Injectable(snapshot.GPUs[p.Position].Vendor, p.Key)}
 		device.Injection, device.NotReady = injector.Injection(p.Key, p.Use.Mode)
 		devices = append(devices, device)
 	}

@@ -14,14 +14,16 @@ import (
 
 // injector is what can be injected into containers.
 type injector struct {
+	// unknown is true while the files that the vendor nvidia needs were not read.
 	unknown bool
 	// missing are devices that cannot be injected, notReady those that containers cannot use.
 	missing  map[gpu.UUID]bool
 	notReady map[gpu.UUID]string
 }
 
-func (i *injector) Known() bool                       { return !i.unknown }
-func (i *injector) Injectable(key gpu.DeviceKey) bool { return !i.missing[key.Device()] }
+func (i *injector) Injectable(vendor string, key gpu.DeviceKey) bool {
+	return !i.missing[key.Device()] && !(i.unknown && vendor != "other")
+}
 func (i *injector) Injection(key gpu.DeviceKey, mode offer.Mode) (offer.Injection, string) {
 	if mode == offer.Whole {
 		return offer.Injection{}, ""
@@ -61,7 +63,14 @@ func TestPresent(t *testing.T) {
 			settings: share(offer.TimeSlicing, 2), devices: 2,
 			want: "nvidia.com/gpu GPU-a Healthy\nnvidia.com/shared GPU-b::0 Healthy with GPU-b\nnvidia.com/shared GPU-b::1 Healthy with GPU-b",
 		},
-		"the files of the host were not read": {change: func(w *world) { w.injector.unknown = true }},
+		"the files of the host were not read": {change: func(w *world) { w.injector.unknown = true }, devices: 2},
+		"another vendor that needs none of them": {
+			change: func(w *world) {
+				w.injector.unknown = true
+				w.snapshot.GPUs[1].Vendor = "other"
+			}, devices: 2,
+			want: "nvidia.com/gpu GPU-b Healthy",
+		},
 		"a GPU that cannot be injected": {
 			change: func(w *world) { w.injector.missing = map[gpu.UUID]bool{"GPU-a": true} }, devices: 2,
 			want: "nvidia.com/gpu GPU-b Healthy",

@@ -20,6 +20,9 @@ import (
 // on.
 const agentPrefix = "agent"
 
+// agentProgram is the program of a node's agent.
+const agentProgram = "berth-agent"
+
 // procMPS is the name of a node's supervisor of MPS daemons.
 const procMPS = "mps"
 
@@ -81,9 +84,11 @@ func (n Node) CreateHardware(ctx context.Context, profile string) error {
 }
 
 // AgentArgv returns the command line of the node's agent as a process of the host.
-func (n Node) AgentArgv(args ...string) []string {
+func (n Node) AgentArgv(args ...string) []string { return n.agentArgv(agentProgram, args...) }
+
+func (n Node) agentArgv(program string, args ...string) []string {
 	argv := []string{
-		filepath.Join(n.c.state.Bin, "berth-agent"),
+		filepath.Join(n.c.state.Bin, program),
 		"--sim", n.SimDir(),
 		"--kubelet-dir", "/var/lib/kubelet",
 		"--cdi-dir", "/var/run/cdi",
@@ -112,11 +117,17 @@ func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
 // StartAgent starts an agent in the node's mount namespace, in addition to running ones, and returns at once. The agent
 // has its own socket; see [Node.AgentSocket].
 func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
+	return n.StartAgentProgram(agentProgram, nil, args...)
+}
+
+// StartAgentProgram is StartAgent with another program of the sandbox that has the flags of berth-agent, and with more
+// environment variables.
+func (n Node) StartAgentProgram(program string, env []string, args ...string) (Process, error) {
 	name := agentPrefix
 	for i := 2; n.process(name).Alive(); i++ {
 		name = agentPrefix + "-" + strconv.Itoa(i)
 	}
-	return n.start(name, nil, n.AgentArgv(append([]string{instanceFlag, name}, args...)...)...)
+	return n.start(name, env, n.agentArgv(program, append([]string{instanceFlag, name}, args...)...)...)
 }
 
 // AgentSocket returns the outside path of the socket of an agent that StartAgent started.

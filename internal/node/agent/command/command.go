@@ -47,6 +47,7 @@ func New(deps Deps) *cobra.Command { return newRoot(deps, hardware.Open) }
 
 func newRoot(deps Deps, open opener) *cobra.Command {
 	out, errOut, o := deps.Out, deps.Err, &flags.Flags{}
+	open = open.with(deps.Vendors)
 	root := &cobra.Command{
 		Use:   "berth-agent",
 		Short: "Advertise this node's GPUs to the kubelet, allocate them, and publish who holds them",
@@ -87,7 +88,7 @@ what it created, use berth-agent uninstall.`,
 			// A standard error that no process reads must not block the actors that log.
 			log := logqueue.New(errOut)
 			defer log.Close(logPatience)
-			return run(ctx, o, cmd, open.with(deps.Vendors), o.Logger(log))
+			return run(ctx, o, cmd, open, o.Logger(log))
 		},
 	}
 	root.SetOut(out)

@@ -116,9 +116,10 @@ func Judge(hardware Hardware) configwatch.Judge { return judge{hardware, hardwar
 // Changed implements configwatch.Judge.
 func (j judge) Changed() <-chan struct{} { return j.changes.C() }
 
-// Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have.
+// Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have. GPUs of other vendors are not what
+// the settings are about.
 func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
-	snapshot := j.hardware.Current()
+	snapshot := j.hardware.Current().Of(gpu.NVIDIA)
 	if !snapshot.DriverPresent() {
 		return nil, false
 	}

@@ -121,7 +121,7 @@ func TestJudge(t *testing.T) {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}
 	<-j.Changed()
-	w.snapshot = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-a", MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7}}}}
+	w.snapshot = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}}, GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: gpu.NVIDIA, MemoryBytes: 16 << 30, ComputeCapability: gpu.Version{Major: 7}}}}
 	w.changed.Set()
 	<-j.Changed()
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused == nil || !strings.Contains(refused.Error(), "at most 48 clients") {
@@ -129,5 +129,14 @@ func TestJudge(t *testing.T) {
 	}
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(4)); !known || refused != nil {
 		t.Errorf("4 replicas: %v, known %v", refused, known)
+	}
+	// The settings are not about a GPU of another vendor.
+	w.snapshot.GPUs[0].Vendor = "other"
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused != nil {
+		t.Errorf("a GPU of another vendor: %v, known %v", refused, known)
+	}
+	w.snapshot = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: "other", Driver: gpu.Driver{Version: "1"}}}}
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(4)); known || refused != nil {
+		t.Errorf("another vendor's driver alone: %v, known %v", refused, known)
 	}
 }

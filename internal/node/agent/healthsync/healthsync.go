@@ -4,7 +4,8 @@
 // What it guarantees: each change of a device's health state leads to one event, which names the pods that hold the
 // device; a device that is healthy at the start of the agent leads to none. The condition and the taint follow from the
 // present states alone ([Summarize]). The taint is wanted only while a device is worse than draining: a GPU that still
-// works must not keep pods from the other GPUs of the Node.
+// works must not keep pods from the other GPUs of the Node. A vendor without a driver, such as one that was withdrawn,
+// neither taints the Node nor changes the condition's status while another vendor's driver answers.
 //
 // What wakes it: a change of the inventory.
 //
@@ -98,21 +99,25 @@ type Device struct {
 	State gpu.State
 	// Causes returns why the device is not healthy; empty when that is not known.
 	Causes string
+	// Apart is true for a device of a vendor without a driver on a Node where another vendor's driver answers.
+	Apart bool
 }
 
 // Devices lists the devices of a node, ordered by name.
 func Devices(snapshot *gpu.Snapshot) []Device {
 	var devices []Device
+	apart := false
 	add := func(id gpu.UUID, key gpu.DeviceKey, name string, health gpu.Health) {
 		var causes []string
 		for _, cause := range health.Causes {
 			causes = append(causes, cause.Code+": "+cause.Message)
 		}
 		devices = append(devices, Device{ID: id, Key: key, Name: name, State: cmp.Or(health.State, gpu.Healthy),
-			Causes: strings.Join(causes, "; ")})
+			Causes: strings.Join(causes, "; "), Apart: apart})
 	}
 	for i := range snapshot.GPUs {
 		one := &snapshot.GPUs[i]
+		apart = snapshot.DriverPresent() && !snapshot.Vendor(one.Vendor).Driver.Present()
 		add(one.UUID, gpu.DeviceKey{GPU: one.UUID}, fmt.Sprintf("GPU %d (%s)", one.Index, one.UUID), one.Health)
 		for j := range one.MIG.Devices {
 			part := &one.MIG.Devices[j]
@@ -140,6 +145,10 @@ func Summarize(devices []Device) (condition nodeapi.NodeCondition, taint bool) {
 		if device.State == gpu.Healthy {
 			continue
 		}
+		bad = append(bad, device.Name+" is "+string(device.State))
+		if device.Apart {
+			continue
+		}
 		worse := device.State.Worse(gpu.Draining)
 		taint = taint || worse
 		condition.OK = condition.OK && !device.State.Worse(gpu.Degraded)
@@ -149,7 +158,6 @@ func Summarize(devices []Device) (condition nodeapi.NodeCondition, taint bool) {
 		case device.State == gpu.Draining && condition.Reason == reasonHealthy:
 			condition.Reason = reasonDraining
 		}
-		bad = append(bad, device.Name+" is "+string(device.State))
 	}
 	condition.Message = "every GPU is healthy"
 	if len(bad) > 0 {

@@ -123,6 +123,38 @@ func TestEvents(t *testing.T) {
 	})
 }
 
+// TestVendorWithoutDriver: the lost GPUs of a vendor whose driver does not answer are reported, and change neither the status of
+// the condition nor the taint while another vendor's driver answers.
+func TestVendorWithoutDriver(t *testing.T) {
+	running(t, true, func(t *testing.T, w *world) {
+		driver := gpu.Driver{Version: "1"}
+		w.snapshot.GPUs[0].Vendor, w.snapshot.GPUs[1].Vendor = "a", "b"
+		w.snapshot.GPUs[0].Health.State = gpu.Gone
+		const lost = "GPU 0 (GPU-a) is Gone"
+		tests := map[string]struct {
+			vendors []gpu.VendorState
+			want    nodeapi.NodeCondition
+			tainted bool
+		}{
+			"both drivers answer": {[]gpu.VendorState{{Name: "a", Driver: driver}, {Name: "b", Driver: driver}},
+				nodeapi.NodeCondition{Reason: "Unhealthy", Message: lost}, true},
+			"the other's answers": {[]gpu.VendorState{{Name: "a"}, {Name: "b", Driver: driver}},
+				nodeapi.NodeCondition{OK: true, Reason: "Healthy", Message: lost}, false},
+			"no driver answers": {[]gpu.VendorState{{Name: "a"}, {Name: "b"}},
+				nodeapi.NodeCondition{Reason: "Unhealthy", Message: lost}, true},
+		}
+		for name, tc := range tests {
+			w.step(func() { w.snapshot.Vendors = tc.vendors })
+			if diff := cmp.Diff([]nodeapi.NodeCondition{tc.want}, w.conditions); diff != "" {
+				t.Errorf("%s: conditions (-want +got):\n%s", name, diff)
+			}
+			if diff := cmp.Diff([]bool{tc.tainted}, w.taints); diff != "" {
+				t.Errorf("%s: taints (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+}
+
 // TestOneHandoverForOneChange counts: one change of the inventory leads to one condition and one taint, and no change
 // to none.
 func TestOneHandoverForOneChange(t *testing.T) {

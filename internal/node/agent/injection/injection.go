@@ -20,6 +20,8 @@ import (
 type Deps struct {
 	// UsesCDI is true when the container runtime injects devices by their CDI names.
 	UsesCDI bool
+	// Plain are the vendors whose devices are injected as device nodes alone: no CDI spec has them.
+	Plain map[string]bool
 	// MPSRoot is the directory of the MPS daemons.
 	MPSRoot string
 	// Config returns the configuration in force.
@@ -39,8 +41,8 @@ type Source struct{ deps Deps }
 // New returns a Source.
 func New(deps Deps) *Source { return &Source{deps} }
 
-// Known reports whether it is known what can be injected. Without a CDI strategy and IMEX channels nothing depends on
-// the host's files.
+// Known reports whether it is known which devices of all vendors can be injected. Without a CDI strategy and IMEX channels
+// nothing depends on the host's files.
 func (s *Source) Known() bool {
 	if !s.deps.UsesCDI && len(s.deps.Config().IMEX.ChannelIDs) == 0 {
 		return true
@@ -49,9 +51,12 @@ func (s *Source) Known() bool {
 	return known
 }
 
-// Injectable reports whether the container runtime can inject a device: it needs the device in the CDI spec, where it
-// injects by CDI.
-func (s *Source) Injectable(key gpu.DeviceKey) bool { return s.has(string(key.Device())) }
+// Injectable reports whether the container runtime can inject a device of a vendor: it needs the device in the CDI spec, where
+// it injects by CDI. No device is injectable before that is known; a plain vendor's device always is, whatever the files
+// of the others do.
+func (s *Source) Injectable(vendor string, key gpu.DeviceKey) bool {
+	return s.deps.Plain[vendor] || s.Known() && s.has(string(key.Device()))
+}
 
 func (s *Source) has(name string) bool {
 	if !s.deps.UsesCDI {

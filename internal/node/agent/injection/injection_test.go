@@ -24,7 +24,7 @@ type node struct {
 
 func (n node) source() *Source {
 	return New(Deps{
-		UsesCDI: n.usesCDI, MPSRoot: "/run/mps", Config: func() *v1alpha1.AgentConfig { return &n.config },
+		UsesCDI: n.usesCDI, Plain: map[string]bool{"other": true}, MPSRoot: "/run/mps", Config: func() *v1alpha1.AgentConfig { return &n.config },
 		Names:    func() (map[string]bool, bool) { return n.names, n.known },
 		MPSUnits: func() []offer.Unit { return n.units }, WithoutDaemon: func(id gpu.UUID) string { return n.without[id] },
 	})
@@ -62,14 +62,17 @@ func TestInjection(t *testing.T) {
 	whole, part := gpu.DeviceKey{GPU: "GPU-a"}, gpu.DeviceKey{GPU: "GPU-a", MIG: "MIG-x"}
 	tests := map[string]struct {
 		node       node
+		vendor     string
 		key        gpu.DeviceKey
 		mode       offer.Mode
 		injectable bool
 		want       offer.Injection
 		notReady   string
 	}{
-		"without CDI":     {node: node{}, key: whole, injectable: true},
-		"not in the spec": {node: node{usesCDI: true, known: true}, key: whole},
+		"without CDI":              {node: node{}, key: whole, injectable: true},
+		"not in the spec":          {node: node{usesCDI: true, known: true}, key: whole},
+		"before the spec was read": {node: node{usesCDI: true, names: map[string]bool{"GPU-a": true}}, key: whole},
+		"a plain vendor":           {node: node{usesCDI: true}, vendor: "other", key: whole, injectable: true},
 		"in the spec": {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}},
 			key: whole, injectable: true},
 		"a MIG device beside its GPU": {node: node{usesCDI: true, known: true, names: map[string]bool{"GPU-a": true}}, key: part},
@@ -90,7 +93,7 @@ func TestInjection(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			source := tc.node.source()
-			if got := source.Injectable(tc.key); got != tc.injectable {
+			if got := source.Injectable(tc.vendor, tc.key); got != tc.injectable {
 				t.Errorf("injectable is %v, want %v", got, tc.injectable)
 			}
 			got, notReady := source.Injection(tc.key, tc.mode)
