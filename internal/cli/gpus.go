@@ -146,7 +146,7 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 
 // localNode returns a GPUNode built from the node's own sources.
 func localNode(local *evidence.Local) *v1alpha1.GPUNode {
-	picture := trace.Join(vendors(), local.Evidence)
+	picture := trace.Join(local.Vendors, local.Evidence)
 	var holdings []gpu.Holding
 	for i := range picture.Pods {
 		pod := &picture.Pods[i]

@@ -161,7 +161,7 @@ func (s *sources) rooted() (evidence.Places, error) {
 		beneath("containerd-state", &places.ContainerdState), beneath("pod-logs", &places.PodLogs), beneath("agent", &places.Agent))
 }
 
-// vendors returns the vendors whose names the sources of a node can have.
+// vendors returns the vendors that this program knows. The sources of a node can have names of more, which its agent knows.
 func vendors() trace.Vendors { return trace.Vendors{nvidia.Traits()} }
 
 // onNode reports whether a kubelet has its state on this machine.
@@ -173,7 +173,7 @@ func (s *sources) onNode() bool {
 // hardware sets what to scan: the NVIDIA driver, or that of a simulated machine.
 func (s *sources) hardware(places *evidence.Places) error {
 	roots := nvidia.Roots{Driver: s.driver, Dev: s.driver, Proc: places.Proc, Sys: "/sys"}
-	places.HardwareName = "libnvidia-ml.so.1"
+	places.HardwareName = nvidia.Traits().Library
 	if s.sim != "" {
 		dir, err := filepath.Abs(s.sim)
 		if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,8 +86,8 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 		return trace.Query{}, usagef("want something to trace: a pod, a GPU's UUID, or --pid N")
 	}
 	name := args[0]
-	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
-		return trace.Query{Device: gpu.UUID(name)}, nil
+	if !strings.Contains(name, "/") && strings.ToLower(name) != name {
+		return trace.Query{Device: gpu.UUID(name)}, nil // no pod and no UID has capital letters
 	}
 	if uidPattern.MatchString(name) {
 		return trace.Query{Pod: trace.Ref{UID: name}}, nil
@@ -120,9 +121,9 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 		return nil, &hintError{fmt.Errorf("trace %s: processes can only be traced on their node, and this machine "+
 			"is not a node", query), "fix: run it as root on the node that the process is on"}
 	}
-	all := trace.Evidence{}
+	all, known := trace.Evidence{}, vendors()
 	if local != nil {
-		all = local.Evidence
+		all, known = local.Evidence, local.Vendors
 	} else {
 		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.Checkpoint},
 			Why: "the node's own files can only be read on the node; this machine is not a node"})
@@ -130,19 +131,28 @@ func collectTrace(ctx context.Context, from *sources, query trace.Query) (*trace
 	var names []string
 	if api == nil {
 		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec}, Why: noAPI})
-	} else if names, err = askAPI(ctx, api, &all, query); err != nil {
+	} else if names, err = askAPI(ctx, api, known, &all, query); err != nil {
 		return nil, err
 	}
-	found, err := trace.Join(vendors(), all).Select(query)
+	picture := trace.Join(known, all)
+	found, err := picture.Select(query)
+	if id := gpu.UUID(cmp.Or(query.Pod.UID, query.Pod.Name)); err != nil && id != "" && hasDevice(picture, id) {
+		found, err = picture.Select(trace.Query{Device: id})
+	}
 	if missing, ok := errors.AsType[*trace.NotFoundError](err); ok {
 		return nil, notFound(missing, names, all.Unread)
 	}
 	return found, err
 }
 
+// hasDevice reports whether a source lists a device with that UUID. Not every vendor's UUIDs differ from the names of pods.
+func hasDevice(picture *trace.Trace, id gpu.UUID) bool {
+	return slices.ContainsFunc(picture.Devices, func(d trace.Device) bool { return d.UUID == id })
+}
+
 // askAPI adds the API's facts about the pods that the query leads to. If there is no such pod, it returns the names of
 // similar pods.
-func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query) ([]string, error) {
+func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *trace.Evidence, query trace.Query) ([]string, error) {
 	switch {
 	case query.Pod.Name != "":
 		_, err := api.Pod(ctx, all, query.Pod)
@@ -164,7 +174,7 @@ func askAPI(ctx context.Context, api *evidence.API, all *trace.Evidence, query t
 				"the holders of a GPU are in the GPUNode objects of berth-agent, and on the node itself"}
 		}
 	}
-	picture := trace.Join(vendors(), *all)
+	picture := trace.Join(known, *all)
 	found, err := picture.Select(query)
 	if err != nil {
 		found = &trace.Trace{}

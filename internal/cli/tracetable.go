@@ -128,7 +128,7 @@ func shown(name, value string) string {
 	switch name {
 	case trace.FactIndex:
 		return "index " + value
-	case trace.FactProduct, trace.FactPCI, trace.FactProfile:
+	case trace.FactVendor, trace.FactProduct, trace.FactPCI, trace.FactProfile:
 		return value
 	case trace.FactNUMA:
 		return "NUMA " + value

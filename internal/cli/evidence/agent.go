@@ -24,7 +24,9 @@ const scanTimeout = 10 * time.Second
 type agentState struct {
 	Node string `json:"node"`
 	// Simulated is the directory of its simulated hardware; empty for a real driver.
-	Simulated string           `json:"simulated"`
+	Simulated string `json:"simulated"`
+	// Vendors are missing from the answer of an older agent.
+	Vendors   []gpu.Traits     `json:"vendors"`
 	Inventory *gpu.Snapshot    `json:"inventory"`
 	Holdings  []ledger.Holding `json:"holdings"`
 }
@@ -43,6 +45,7 @@ func (c *collector) agent(ctx context.Context) {
 	c.local.Host = cmp.Or(c.local.Host, state.Node)
 	source := trace.Source{Kind: trace.Ledger, Path: c.places.Agent}
 	c.read(source)
+	c.local.Vendors = c.local.Vendors.With(state.Vendors)
 	for _, holding := range state.Holdings {
 		c.holding(source, holding)
 	}
@@ -119,6 +122,7 @@ func (c *collector) hardware(ctx context.Context) {
 	}
 	at := len(c.local.Devices)
 	c.inventory(source, snapshot)
+	c.local.Partial = append(c.local.Partial, trace.Partial{Source: source, Vendor: c.places.Hardware.Traits().Name})
 	for i := range c.local.Devices[at:] {
 		if fact := &c.local.Devices[at+i]; known[fact.UUID] {
 			fact.Health = "" // the agent's health takes precedence

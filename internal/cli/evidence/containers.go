@@ -39,7 +39,7 @@ func (c *collector) containers() {
 		bundles = append([]kubelet.Bundle{{Dir: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"),
 			File: "config.json"}}, bundles...)
 	}
-	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles, Vendors: c.places.Vendors})
+	reader := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: proc, CgroupRoot: c.places.CgroupRoot, Bundles: bundles, Vendors: c.local.Vendors})
 	living, err := reader.Live()
 	if err != nil {
 		c.unread(trace.Process, proc, why(err))
@@ -79,7 +79,7 @@ func (c *collector) container(container *kubelet.Container, pids []int) {
 		c.unread(trace.OCISpec, container.ID, "pod "+ref.String()+", container "+name+": "+container.SpecError)
 	} else {
 		c.local.Pods = append(c.local.Pods, trace.PodFact{Source: trace.Source{Kind: trace.OCISpec, Path: container.Spec}, Ref: ref})
-		c.local.Containers = append(c.local.Containers, specFact(c.places.Vendors, container, ref, name, pids))
+		c.local.Containers = append(c.local.Containers, specFact(c.local.Vendors, container, ref, name, pids))
 	}
 	c.local.Containers = append(c.local.Containers, c.processFact(container, ref, name, pids))
 }
@@ -155,16 +155,16 @@ func (c *collector) processFact(container *kubelet.Container, ref trace.Ref, nam
 		c.unread(trace.Process, filepath.Join(path, "environ"), why(err))
 	}
 	for _, variable := range variables(env) {
-		if c.places.Vendors.RelevantEnv(variable.Name) {
+		if c.local.Vendors.RelevantEnv(variable.Name) {
 			fact.Env = append(fact.Env, variable)
 		}
 	}
-	if fact.Nodes, err = deviceNodes(c.places.Vendors, filepath.Join(path, "root")); err != nil {
+	if fact.Nodes, err = deviceNodes(c.local.Vendors, filepath.Join(path, "root")); err != nil {
 		fact.NoNodes = true
 		c.unread(trace.Process, filepath.Join(path, "root", "dev"), why(err))
 	}
 	if container.Spec != "" {
-		_, fact.Privileged = specDetails(c.places.Vendors, container.Spec)
+		_, fact.Privileged = specDetails(c.local.Vendors, container.Spec)
 	}
 	return fact
 }

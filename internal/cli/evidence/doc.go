@@ -36,7 +36,7 @@ type Places struct {
 	Node string
 	// Pod is the subject of the trace, if it is a pod whose name is known; the kubelet is queried by name.
 	Pod trace.Ref
-	// Vendors are the vendors whose names are looked for.
+	// Vendors are the vendors whose names are looked for, besides those of the agent.
 	Vendors trace.Vendors
 	// Hardware scans the GPUs; nil if there is no hardware to scan.
 	Hardware Scanner
@@ -48,6 +48,7 @@ type Places struct {
 
 // Scanner is the part of a hardware adapter that Places needs.
 type Scanner interface {
+	Traits() gpu.Traits
 	Scan(ctx context.Context) (gpu.Snapshot, error)
 }
 
@@ -69,13 +70,15 @@ type Local struct {
 	// Snapshot is the hardware with its health: the agent's or, if no agent answers, that of a new scan; nil when none
 	// was read.
 	Snapshot *gpu.Snapshot
+	// Vendors are the vendors whose names the sources can have: the given ones, and those that only the agent knows.
+	Vendors trace.Vendors
 	// OfAgent is true if the hardware is the agent's, so that pods of the agent's node hold it.
 	OfAgent bool
 }
 
 // Collect reads all sources of a node. Unread lists those that could not be read.
 func (p Places) Collect(ctx context.Context) *Local {
-	c := &collector{places: p, local: &Local{}}
+	c := &collector{places: p, local: &Local{Vendors: p.Vendors}}
 	c.local.Host = p.Node
 	c.agent(ctx)
 	c.hardware(ctx)

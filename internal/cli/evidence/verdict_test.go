@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/trace"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/stub"
 )
 
 func machine(t *testing.T, seed string) *sim.Machine {
@@ -35,7 +37,7 @@ func scanner(t *testing.T, m *sim.Machine) *nvidia.Adapter {
 }
 
 // agent serves the state of an agent that has this snapshot of the hardware in a simulator's directory.
-func agent(t *testing.T, snapshot *gpu.Snapshot, simulated string) string {
+func agent(t *testing.T, snapshot *gpu.Snapshot, simulated string, vendors ...gpu.Traits) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	listener, err := net.Listen("unix", socket)
@@ -43,7 +45,7 @@ func agent(t *testing.T, snapshot *gpu.Snapshot, simulated string) string {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"node": "node-0", "inventory": snapshot, "simulated": simulated})
+		_ = json.NewEncoder(w).Encode(map[string]any{"node": "node-0", "inventory": snapshot, "simulated": simulated, "vendors": vendors})
 	})}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
@@ -129,5 +131,54 @@ func TestOtherHardware(t *testing.T) {
 	node := evidence.Places{Agent: socket, Hardware: scanner(t, asked)}.Collect(t.Context())
 	if !node.OfAgent || node.Snapshot.GPUs[0].UUID != snapshot.GPUs[0].UUID {
 		t.Error("the node's hardware is not the agent's")
+	}
+}
+
+// TestVendorsOfTheAgent checks that the names of a vendor that only the agent knows are looked for, and that the scan of this
+// program's own vendor says nothing about the GPUs of the other.
+func TestVendorsOfTheAgent(t *testing.T) {
+	m := machine(t, "vendors")
+	dir := t.TempDir()
+	write := func(path, content string) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(dir, "driver"), "1.0")
+	write(filepath.Join(dir, "gpu0", "uuid"), "0a-b1")
+	write(filepath.Join(dir, "gpu0", "memory"), "1024")
+	other := stub.New(dir)
+	scan := func(from evidence.Scanner) gpu.Snapshot {
+		snapshot, err := from.Scan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot
+	}
+	both := scan(other)
+	nvidias := scan(scanner(t, m))
+	both.Vendors, both.GPUs = append(both.Vendors, nvidias.Vendors...), append(both.GPUs, nvidias.GPUs...)
+	socket := agent(t, &both, m.Dir(), nvidia.Traits(), other.Traits())
+	known := trace.Vendors{nvidia.Traits()}
+	local := evidence.Places{Agent: socket, Vendors: known, Hardware: scanner(t, m), HardwareName: "library", Simulated: m.Dir()}.Collect(t.Context())
+	if len(known) != 1 || len(local.Vendors) != 2 || !local.Vendors.RelevantEnv("EXAMPLE_VISIBLE_DEVICES") {
+		t.Errorf("vendors %v of %v", local.Vendors, known)
+	}
+	if len(local.Partial) != 1 || local.Partial[0] != (trace.Partial{Source: trace.Source{Kind: trace.Hardware, Path: "library"}, Vendor: gpu.NVIDIA}) {
+		t.Errorf("%+v lists one vendor only", local.Partial)
+	}
+	local.Pods = append(local.Pods, trace.PodFact{Source: trace.Source{Kind: trace.Directory}, Ref: trace.Ref{UID: "u"}})
+	local.Assignments = append(local.Assignments, trace.AssignmentFact{
+		Source: trace.Source{Kind: trace.Checkpoint}, Pod: trace.Ref{UID: "u"}, Container: "main", Resource: "example.com/gpu", IDs: []string{"0a-b1"},
+	})
+	picture := trace.Join(local.Vendors, local.Evidence)
+	if len(picture.Disagreements) > 0 {
+		t.Errorf("%s", picture.Disagreements[0].Message())
+	}
+	if devices := picture.Pods[0].Containers[0].Devices; len(devices) != 1 || devices[0].UUID != "0a-b1" || devices[0].Fact(trace.FactVendor) != "example" {
+		t.Errorf("the pod holds %+v", devices)
 	}
 }

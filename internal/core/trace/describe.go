@@ -76,7 +76,7 @@ func (j *joiner) held(said []statement) []Device {
 	}
 	var devices []Device
 	for _, id := range j.catalogue.sorted(all) {
-		if !isUUID(string(id)) {
+		if !j.catalogue.isDevice(string(id)) {
 			continue // a node of no known GPU, which is reported where statements are compared
 		}
 		device := j.device(id)
@@ -87,7 +87,7 @@ func (j *joiner) held(said []statement) []Device {
 			}
 			device.Sources = append(device.Sources, one.source)
 			if device.Resource == "" {
-				device.Resource = one.resource
+				device.Resource = one.resources[id]
 			}
 			device.IDs = append(device.IDs, otherNames(id, one.ids)...)
 		}
@@ -127,8 +127,8 @@ func (j *joiner) assign(container *Container, nodes []NodeFact) {
 	for i := range container.Devices {
 		device := &container.Devices[i]
 		for _, name := range container.CDINames {
-			id := cdiDevice(name.Value)
-			if named, known := j.catalogue.resolve(id); (known && slices.Contains(named, device.UUID)) || mpsDaemon(id) == device.UUID {
+			named, known := j.catalogue.resolveCDI(name.Value)
+			if (known && slices.Contains(named, device.UUID)) || mpsDaemon(cdiDevice(name.Value)) == device.UUID {
 				device.CDINames = append(device.CDINames, name)
 			}
 		}

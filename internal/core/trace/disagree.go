@@ -3,6 +3,7 @@ package trace
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,15 +20,41 @@ const Nothing = "nothing"
 
 // compareStatements reports sources that assign different devices to one container.
 func (j *joiner) compareStatements(pod *podState, c *containerState, said []statement) {
-	var groups []Fact
-	for _, one := range said {
-		if !one.vague {
-			groups = addFact(groups, "", setText(one.set), one.source)
+	vendors := j.vendorsOf(said)
+	for _, vendor := range vendors {
+		var groups []Fact
+		for _, one := range said {
+			if one.vague || one.vendor != "" && one.vendor != vendor {
+				continue
+			}
+			set := one.set
+			if len(vendors) > 1 {
+				set = slices.DeleteFunc(slices.Clone(set), func(id gpu.UUID) bool {
+					of := j.catalogue.vendor(id)
+					return of != "" && of != vendor
+				})
+			}
+			groups = addFact(groups, "", setText(set), one.source)
+		}
+		if len(groups) > 1 {
+			j.disagree(Disagreement{Code: DevicesDiffer, Pod: pod.ref, Container: c.name, Statements: groups})
 		}
 	}
-	if len(groups) > 1 {
-		j.disagree(Disagreement{Code: DevicesDiffer, Pod: pod.ref, Container: c.name, Statements: groups})
+}
+
+// vendorsOf returns the vendors of the devices that statements are about, sorted; at least one, which may be "".
+func (j *joiner) vendorsOf(said []statement) []string {
+	names := map[string]bool{}
+	for _, one := range said {
+		names[one.vendor] = true
+		for _, id := range one.set {
+			names[j.catalogue.vendor(id)] = true
+		}
 	}
+	if len(names) > 1 {
+		delete(names, "")
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 func setText(set []gpu.UUID) string {
@@ -149,7 +176,7 @@ func factsNamed(facts []Fact, name string) []Fact {
 
 // checkName compares the device node that a CDI spec defines for a name with the GPU that the name identifies.
 func (j *joiner) checkName(name string) {
-	meant, known := j.catalogue.resolve(cdiDevice(name))
+	meant, known := j.catalogue.resolveCDI(name)
 	if !known || len(meant) != 1 || len(j.catalogue.facts[meant[0]]) == 0 {
 		return
 	}
@@ -164,7 +191,7 @@ func (j *joiner) checkName(name string) {
 			means := cmp.Or(string(owner), "no known GPU")
 			j.disagree(Disagreement{Code: DeviceNodeDiffers, Device: meant[0], Statements: []Fact{
 				{Value: fmt.Sprintf("%s is %s, which is %s", name, NodeText(node), means), Sources: []Source{spec.Source}},
-				{Value: fmt.Sprintf("%s is %s", meant[0], j.vendors.node(fact)), Sources: []Source{fact.Source}},
+				{Value: fmt.Sprintf("%s is %s", meant[0], j.vendors.node(j.catalogue.vendor(meant[0]), fact)), Sources: []Source{fact.Source}},
 			}})
 		}
 	}
@@ -179,7 +206,7 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 		}
 		for _, device := range container.Devices {
 			for _, source := range j.evidence.Read {
-				covers := (source.Kind == Hardware && local) || (source.Kind == GPUNode && pod.Node.Value != "" &&
+				covers := (source.Kind == Hardware && local && !j.ofOther(source, device)) || (source.Kind == GPUNode && pod.Node.Value != "" &&
 					gpuNodeHost(source) == pod.Node.Value)
 				if covers && !slices.ContainsFunc(j.catalogue.facts[device.UUID], func(f DeviceFact) bool { return f.Source == source }) {
 					j.disagree(Disagreement{
@@ -193,6 +220,12 @@ func (j *joiner) checkExistence(pod *Pod, local bool) {
 			}
 		}
 	}
+}
+
+// ofOther reports whether a source lists only GPUs of another vendor than the device's.
+func (j *joiner) ofOther(source Source, device Device) bool {
+	vendor := cmp.Or(j.catalogue.vendor(device.UUID), j.vendors.ofResource(device.Resource))
+	return vendor != "" && slices.ContainsFunc(j.evidence.Partial, func(p Partial) bool { return p.Source == source && p.Vendor != vendor })
 }
 
 // hold is what one container holds of a device, the device itself or replicas of it, with the sources.

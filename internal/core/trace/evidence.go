@@ -73,12 +73,20 @@ type Unread struct {
 	Why    string
 }
 
+// Partial is a source that lists the GPUs of one vendor only, so that it says nothing about those of another.
+type Partial struct {
+	Source Source
+	Vendor string
+}
+
 // Evidence is everything that was collected. The order within each list has no meaning.
 type Evidence struct {
 	// Host is the Kubernetes node whose own files were read; empty when none were read or its name is unknown.
 	Host string
 	// Read lists the sources that were read completely, so that the absence of a statement is known too.
-	Read        []Source
+	Read []Source
+	// Partial are those of Read that list the GPUs of one vendor only.
+	Partial     []Partial
 	Unread      []Unread
 	Pods        []PodFact
 	Waits       []WaitFact
@@ -240,6 +248,8 @@ type DeviceFact struct {
 	// Host is the Kubernetes node, if the source states it.
 	Host string
 	UUID gpu.UUID
+	// Vendor is the name of the GPU's vendor; empty when the source does not state it.
+	Vendor string
 	// Parent is the GPU of a MIG device.
 	Parent       gpu.UUID
 	Index        string // N, or N:M for a MIG device

@@ -15,7 +15,7 @@ func DevicesOf(source Source, host string, snapshot *gpu.Snapshot) []DeviceFact 
 	for i := range snapshot.GPUs {
 		device := &snapshot.GPUs[i]
 		fact := DeviceFact{
-			Source: source, Host: host, UUID: device.UUID,
+			Source: source, Host: host, UUID: device.UUID, Vendor: device.Vendor,
 			Index: strconv.Itoa(device.Index), Minor: device.Minor, PCI: device.PCI.String(),
 			Product: device.Product, Architecture: device.Architecture, Capability: device.ComputeCapability.String(),
 			MemoryBytes: device.MemoryBytes, NUMANode: device.NUMANode,

@@ -145,6 +145,7 @@ func canonicalise(evidence Evidence) Evidence {
 	return Evidence{
 		Host:        evidence.Host,
 		Read:        canonicalList(evidence.Read, func(s Source) Source { return s }),
+		Partial:     canonicalList(evidence.Partial, func(f Partial) Source { return f.Source }),
 		Unread:      canonicalList(evidence.Unread, func(f Unread) Source { return f.Source }),
 		Pods:        canonicalList(evidence.Pods, func(f PodFact) Source { return f.Source }),
 		Waits:       canonicalList(evidence.Waits, func(f WaitFact) Source { return f.Source }),
@@ -342,6 +343,9 @@ func (j *joiner) device(id gpu.UUID) Device {
 				device.Facts = addFact(device.Facts, name, value, fact.Source)
 			}
 		}
+		if j.catalogue.several {
+			add(FactVendor, j.catalogue.vendor(id))
+		}
 		add(FactIndex, fact.Index)
 		add(FactProduct, fact.Product)
 		add(FactPCI, fact.PCI)
@@ -368,6 +372,9 @@ func (j *joiner) device(id gpu.UUID) Device {
 
 // The names of a device's facts.
 const (
+	// FactVendor is the name of the vendor; it is given where the sources list GPUs of several vendors, because each vendor's
+	// indices begin at 0.
+	FactVendor       = "vendor"
 	FactIndex        = "index"
 	FactProduct      = "product"
 	FactPCI          = "pciBusID"

@@ -141,10 +141,10 @@ func (j *joiner) containerEntries() []Entry {
 func (j *joiner) physical(entries []Entry) []Entry {
 	var list []Entry
 	for _, entry := range entries {
-		if !j.vendors.isGPU(entry.Resource, entry.IDs) {
+		if !j.catalogue.isGPU(entry.Resource, entry.IDs) {
 			continue
 		}
-		ids := texts(j.statementOf(Source{}, "", entry.IDs).set)
+		ids := texts(j.statementOf(Source{}, entry.Resource, j.vendors.ofResource(entry.Resource), entry.IDs).set)
 		i := slices.IndexFunc(list, func(e Entry) bool { return e.Pod == entry.Pod && e.Container == entry.Container })
 		if i < 0 {
 			list = append(list, Entry{Pod: entry.Pod, Container: entry.Container, IDs: ids})

@@ -17,12 +17,12 @@ const (
 	mpsThreads  = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	mpsShm      = "/dev/shm"
 	fieldPipe   = "env " + mpsPipe
-	gpuUUIDMark = "GPU-"
+	gpuUUIDMark = "GPU-" // how the UUIDs of GPUs begin that MPS can share
 )
 
 // mpsDaemon returns the GPU of a daemon's name in a CDI spec, or "" for any other name.
 func mpsDaemon(id string) gpu.UUID {
-	if device, ok := strings.CutPrefix(id, mpsNames); ok && isUUID(device) {
+	if device, ok := strings.CutPrefix(id, mpsNames); ok && strings.HasPrefix(device, gpuUUIDMark) {
 		return gpu.UUID(device)
 	}
 	return ""

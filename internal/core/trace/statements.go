@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -29,25 +30,59 @@ const (
 
 // statement is what one source says that a container holds.
 type statement struct {
-	source   Source
-	resource string
-	ids      []string
-	set      []gpu.UUID
+	source Source
+	// vendor is the vendor whose devices alone the statement is about; "" if it is about all devices of the container.
+	vendor string
+	ids    []string
+	set    []gpu.UUID
+	// resources are those of the devices, where the source names them.
+	resources map[gpu.UUID]string
 	// vague is true for a statement that names a device by an index that no source can resolve. It is evidence, but it
 	// is not compared.
 	vague bool
 }
 
-// statementOf returns the statement of a source that names devices by IDs.
-func (j *joiner) statementOf(source Source, resource string, ids []string) statement {
-	made := statement{source: source, resource: resource, ids: sortedTexts(ids)}
-	for _, id := range made.ids {
-		devices, known := j.catalogue.resolve(id)
+// statementOf returns the statement of a source that names devices of one resource by IDs, of the given vendor if they are
+// indices.
+func (j *joiner) statementOf(source Source, resource, vendor string, ids []string) statement {
+	made := statement{source: source}
+	j.extend(&made, resource, vendor, ids)
+	return made
+}
+
+// extend adds devices of a further resource to a statement.
+func (j *joiner) extend(made *statement, resource, vendor string, ids []string) {
+	for _, id := range sortedTexts(ids) {
+		devices, known := j.catalogue.resolve(vendor, id)
 		made.vague = made.vague || !known
 		made.set = append(made.set, devices...)
+		made.name(resource, devices)
 	}
+	made.ids = sortedTexts(append(made.ids, ids...))
 	made.set = j.catalogue.sorted(made.set)
-	return made
+}
+
+// name records the resource of devices.
+func (s *statement) name(resource string, devices []gpu.UUID) {
+	if s.resources == nil {
+		s.resources = map[gpu.UUID]string{}
+	}
+	for _, id := range devices {
+		s.resources[id] = resource
+	}
+}
+
+// scope returns the vendor whose devices an answer for a resource is about: that of the resource's domain or of all devices;
+// "" if it is unknown.
+func (j *joiner) scope(resource string, set []gpu.UUID) string {
+	vendor := j.vendors.ofResource(resource)
+	if vendor == "" && len(set) > 0 {
+		vendor = j.catalogue.vendor(set[0])
+		if slices.ContainsFunc(set, func(id gpu.UUID) bool { return j.catalogue.vendor(id) != vendor }) {
+			return ""
+		}
+	}
+	return vendor
 }
 
 func sortedTexts(texts []string) []string {
@@ -74,21 +109,16 @@ func (j *joiner) statements(pod *podState, c *containerState) []statement {
 // assignmentStatements returns one statement per source, over all of its GPU resources.
 func (j *joiner) assignmentStatements(c *containerState) []statement {
 	var said []statement
-	ids := map[Source][]string{}
-	resource := map[Source]string{}
-	var order []Source
 	for _, fact := range c.assignments {
-		if !j.vendors.isGPU(fact.Resource, fact.IDs) {
+		if !j.catalogue.isGPU(fact.Resource, fact.IDs) {
 			continue
 		}
-		if _, seen := ids[fact.Source]; !seen {
-			order = append(order, fact.Source)
-			resource[fact.Source] = fact.Resource
+		at := slices.IndexFunc(said, func(one statement) bool { return one.source == fact.Source })
+		if at < 0 {
+			at = len(said)
+			said = append(said, statement{source: fact.Source})
 		}
-		ids[fact.Source] = append(ids[fact.Source], fact.IDs...)
-	}
-	for _, source := range order {
-		said = append(said, j.statementOf(source, resource[source], ids[source]))
+		j.extend(&said[at], fact.Resource, j.vendors.ofResource(fact.Resource), fact.IDs)
 	}
 	return said
 }
@@ -96,28 +126,37 @@ func (j *joiner) assignmentStatements(c *containerState) []statement {
 // answerStatements returns the devices in the device plugin's answer, in each form that names devices.
 func (j *joiner) answerStatements(answer AnswerFact) []statement {
 	var said []statement
-	say := func(field string, ids []string) {
+	say := func(field, vendor string, ids []string) {
 		if len(ids) > 0 {
 			source := answer.Source
 			source.Field = field
-			said = append(said, j.statementOf(source, answer.Resource, ids))
+			made := j.statementOf(source, answer.Resource, vendor, ids)
+			made.vendor = cmp.Or(vendor, j.scope(answer.Resource, made.set))
+			said = append(said, made)
 		}
 	}
-	for _, name := range j.vendors.variables() {
-		say(fieldEnv+name, visible(name, answer.Env))
+	for _, t := range j.vendors {
+		for _, name := range t.VisibleDevices {
+			say(fieldEnv+name, t.Name, visible(name, answer.Env))
+		}
 	}
-	say(fieldGiven, berthDevices(answer.Env))
-	say(fieldMounts, j.vendors.mounted(answer.Mounts))
-	say(fieldCDI, cdiDevices(answer.CDINames))
+	of := j.vendors.ofResource(answer.Resource)
+	say(fieldGiven, of, berthDevices(answer.Env))
+	for _, t := range j.vendors {
+		say(fieldMounts, t.Name, mounted(t, answer.Mounts))
+	}
+	say(fieldCDI, of, cdiDevices(answer.CDINames))
 	for _, annotation := range answer.Annotations {
 		if names := strings.Split(annotation.Value, ","); strings.Contains(annotation.Value, "=") {
-			say(fieldAnnotations, cdiDevices(names))
+			say(fieldAnnotations, of, cdiDevices(names))
 		}
 	}
 	if found := j.catalogue.ofNodes(answer.Nodes); found.any {
 		source := answer.Source
 		source.Field = fieldNodes
-		said = append(said, statement{source: source, resource: answer.Resource, set: found.devices, vague: found.vague})
+		made := statement{source: source, vendor: j.scope(answer.Resource, found.devices), set: found.devices, vague: found.vague}
+		made.name(answer.Resource, found.devices)
+		said = append(said, made)
 	}
 	return said
 }
@@ -171,18 +210,22 @@ func cdiDevices(names []string) []string {
 // nothing is a statement too.
 func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) []statement {
 	var said []statement
-	say := func(field string, read func([]EnvVar) []string) {
+	say := func(field, vendor string, read func([]EnvVar) []string) {
 		wanted := slices.ContainsFunc(answers, func(a AnswerFact) bool { return len(read(a.Env)) > 0 })
 		if ids := read(fact.Env); !fact.NoEnv && (len(ids) > 0 || wanted) {
 			source := fact.Source
 			source.Field = field
-			said = append(said, j.statementOf(source, "", ids))
+			made := j.statementOf(source, "", vendor, ids)
+			made.vendor = vendor
+			said = append(said, made)
 		}
 	}
-	for _, name := range j.vendors.variables() {
-		say(fieldEnv+name, func(env []EnvVar) []string { return visible(name, env) })
+	for _, t := range j.vendors {
+		for _, name := range t.VisibleDevices {
+			say(fieldEnv+name, t.Name, func(env []EnvVar) []string { return visible(name, env) })
+		}
 	}
-	say(fieldGiven, berthDevices)
+	say(fieldGiven, "", berthDevices)
 	if fact.NoNodes || fact.Privileged {
 		return said
 	}

@@ -64,7 +64,8 @@ func describeContainer(line func(int, string, ...any), container Container) {
 func describeDevice(line func(int, string, ...any), depth int, device Device) {
 	head := nonEmpty(string(device.UUID), strings.Join(device.IDs, ","), device.Fact(FactProduct), device.Fact(FactPCI))
 	if index := device.Fact(FactIndex); index != "" {
-		head = append(head, "index "+index, "NUMA "+device.Fact(FactNUMA))
+		head = append(head, nonEmpty(device.Fact(FactVendor), "index "+index)...)
+		head = append(head, "NUMA "+device.Fact(FactNUMA))
 	}
 	line(depth, "%s [%s]", strings.Join(head, " "), SourcesText(device.Sources))
 	for _, fact := range device.Facts {

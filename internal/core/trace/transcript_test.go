@@ -80,6 +80,7 @@ func kindNames() map[string]Kind {
 func without(e Evidence, kind Kind) Evidence {
 	return Evidence{
 		Read:        keep(e.Read, func(s Source) bool { return s.Kind != kind }),
+		Partial:     keep(e.Partial, func(p Partial) bool { return p.Source.Kind != kind }),
 		Unread:      e.Unread,
 		Pods:        keep(e.Pods, func(f PodFact) bool { return f.Source.Kind != kind }),
 		Waits:       keep(e.Waits, func(f WaitFact) bool { return f.Source.Kind != kind }),
@@ -98,7 +99,7 @@ func keep[T any](list []T, want func(T) bool) []T {
 
 func merge(a, b Evidence) Evidence {
 	return Evidence{
-		Read: slices.Concat(a.Read, b.Read), Unread: slices.Concat(a.Unread, b.Unread), Pods: slices.Concat(a.Pods, b.Pods),
+		Read: slices.Concat(a.Read, b.Read), Partial: slices.Concat(a.Partial, b.Partial), Unread: slices.Concat(a.Unread, b.Unread), Pods: slices.Concat(a.Pods, b.Pods),
 		Assignments: slices.Concat(a.Assignments, b.Assignments), Answers: slices.Concat(a.Answers, b.Answers),
 		Containers: slices.Concat(a.Containers, b.Containers), Processes: slices.Concat(a.Processes, b.Processes),
 		CDI: slices.Concat(a.CDI, b.CDI), Devices: slices.Concat(a.Devices, b.Devices),
@@ -130,7 +131,11 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 	switch word {
 	case "read":
 		for kind := range strings.SplitSeq(args["kinds"], ",") {
-			e.Read = append(e.Read, Source{Kind: kindNames()[kind]})
+			read := Source{Kind: kindNames()[kind], Path: args["path"]}
+			e.Read = append(e.Read, read)
+			if args["vendor"] != "" {
+				e.Partial = append(e.Partial, Partial{read, args["vendor"]})
+			}
 		}
 	case "unread":
 		e.Unread = append(e.Unread, Unread{Source: Source{Kind: kindNames()[args["kind"]]}, Why: strings.ReplaceAll(args["why"], "_", " ")})
@@ -169,7 +174,7 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 			source.Kind = GPUNode
 		}
 		e.Devices = append(e.Devices, DeviceFact{
-			Source: source, UUID: gpu.UUID(args["uuid"]), Parent: gpu.UUID(args["parent"]), Index: args["index"],
+			Source: source, UUID: gpu.UUID(args["uuid"]), Vendor: args["vendor"], Parent: gpu.UUID(args["parent"]), Index: args["index"],
 			Minor: number(t, args["minor"]),
 			PCI:   args["pci"], Product: args["product"], NUMANode: number(t, args["numa"]), Nodes: parseNodes(t, args["nodes"]),
 			Profile: args["profile"], Instance: parseInstance(t, args["instance"]), Sharing: parseSharing(t, args["sharing"]),

@@ -7,7 +7,7 @@ func testVendors() Vendors {
 	return Vendors{
 		{Name: "other", ResourcePrefix: "other.example", NodePrefixes: []string{"/dev/other"}, VisibleDevices: []string{"OTHER_DEVICES"}, Environment: []string{"OTHER_"}},
 		{
-			Name: "nvidia", ResourcePrefix: "nvidia.com", VisibleDevices: []string{"NVIDIA_VISIBLE_DEVICES"}, VisibleMounts: "/var/run/nvidia-container-devices",
+			Name: "nvidia", ResourcePrefix: "nvidia.com", UUIDPrefix: "GPU-", PartitionPrefix: "MIG-", VisibleDevices: []string{"NVIDIA_VISIBLE_DEVICES"}, VisibleMounts: "/var/run/nvidia-container-devices",
 			Environment: []string{"NVIDIA_", "CUDA_"}, Mounts: []string{"nvidia", "libcuda", "/mps"}, NodePrefixes: []string{"/dev/nvidia"},
 			GPUMajor: 195, ControlMinor: 240,
 		},
@@ -37,25 +37,25 @@ func TestVendors(t *testing.T) {
 		{Node{"/dev/dri/card0", 226, 0}, true, -1},
 		{Node{"/dev/null", 1, 3}, false, -1},
 	} {
-		minor, ok := v.minor(test.node)
-		if !ok {
-			minor = -1
+		minor := int64(-1)
+		if own, ok := v.own(test.node); ok {
+			minor = own.minor
 		}
 		if got := v.RelevantNode(test.node); got != test.relevant || minor != test.minor {
 			t.Errorf("%v: relevant %v, minor %d", test.node, got, minor)
 		}
 	}
 	for resource, want := range map[string]bool{"nvidia.com/gpu": true, "other.example/gpu": true, "nvidia.com.evil/gpu": false, "cpu": false} {
-		if v.isGPU(resource, nil) != want {
+		if newCatalogue(v, nil, nil).isGPU(resource, nil) != want {
 			t.Errorf("resource %s consists of GPUs: %v", resource, !want)
 		}
 	}
 	fact := DeviceFact{UUID: "GPU-1", Minor: 1}
-	if got := (Vendors{v[0]}).node(fact); got != "a node with minor 1" {
+	if got := (Vendors{v[0]}).node("", fact); got != "a node with minor 1" {
 		t.Errorf("without a rule for names: %s", got)
 	}
 	fact.Nodes = []Node{{"/dev/other1", Unknown, Unknown}}
-	if got := v.node(fact); got != "/dev/other1" {
+	if got := v.node("", fact); got != "/dev/other1" {
 		t.Errorf("a node that is known: %s", got)
 	}
 }

@@ -9,6 +9,7 @@ func Traits() gpu.Traits {
 		Title:          "NVIDIA",
 		Library:        libraryName,
 		ResourcePrefix: "nvidia.com",
+		UUIDPrefix:     "GPU-", PartitionPrefix: "MIG-",
 		VisibleDevices: []string{"NVIDIA_VISIBLE_DEVICES"},
 		VisibleMounts:  "/var/run/nvidia-container-devices",
 		Features:       gpu.FeatureVariables{GDS: "NVIDIA_GDS", GDRCopy: "NVIDIA_GDRCOPY", MOFED: "NVIDIA_MOFED", IMEXChannels: "NVIDIA_IMEX_CHANNELS"},

@@ -40,8 +40,9 @@ func New(root string) *Vendor { return &Vendor{root} }
 // Traits returns the names of the vendor.
 func (v *Vendor) Traits() gpu.Traits {
 	return gpu.Traits{
-		Name: "example", Title: "Example", ResourcePrefix: "example.com", VisibleDevices: []string{"EXAMPLE_VISIBLE_DEVICES"},
-		NodePrefixes: []string{"/dev/example"}, Majors: []string{"example"},
+		Name: "example", Title: "Example", ResourcePrefix: "example.com", UUIDPrefix: "EX-",
+		VisibleDevices: []string{"EXAMPLE_VISIBLE_DEVICES"},
+		NodePrefixes:   []string{"/dev/example"}, Majors: []string{"example"},
 	}
 }
 

@@ -458,7 +458,7 @@ func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	})
 	a.reports.liveness = serve.NewLiveness(a.deps.Clock)
 	a.reports.server = serve.New(serve.Deps{
-		NodeName: a.config.NodeName, Simulated: a.deps.Hardware.Simulated, StateDir: a.config.StateDir,
+		NodeName: a.config.NodeName, Simulated: a.deps.Hardware.Simulated, Vendors: a.deps.Hardware.Traits(), StateDir: a.config.StateDir,
 		Instance: cmp.Or(a.deps.Instance, pages.DefaultInstance()), MetricsListen: a.config.MetricsListen, Compared: a.compared,
 		State: serve.State{
 			Inventory: a.node.inventory.Current, Holdings: a.node.ledger.Holdings, Units: a.devices.allocatable.Units, Offers: a.offers, MIG: a.changes.partition.Statuses,

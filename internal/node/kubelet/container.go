@@ -239,9 +239,7 @@ func (c *Container) readSpec(blob []byte, deps ContainersDeps) error {
 	slices.Sort(c.Grants)
 	c.Env = map[string]string{}
 	for name, value := range parseEnvironment(spec.Process.Env) {
-		if strings.HasPrefix(name, "BERTH_") || slices.ContainsFunc(deps.Vendors, func(t gpu.Traits) bool {
-			return slices.ContainsFunc(t.Assigning, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-		}) {
+		if strings.HasPrefix(name, "BERTH_") || slices.ContainsFunc(deps.Vendors, func(t gpu.Traits) bool { return t.Assigns(name) }) {
 			c.Env[name] = value
 		}
 	}

@@ -54,7 +54,9 @@ type DebugState struct {
 	Ready      string `json:"ready"`
 	Node       string `json:"node"`
 	// Simulated is the directory of the simulated hardware; empty for a real driver.
-	Simulated string               `json:"simulated,omitempty"`
+	Simulated string `json:"simulated,omitempty"`
+	// Vendors are the names of the vendors whose GPUs the agent manages.
+	Vendors   []gpu.Traits         `json:"vendors"`
 	Inventory *gpu.Snapshot        `json:"inventory"`
 	Holdings  []ledger.Holding     `json:"holdings"`
 	Units     []offer.Unit         `json:"units"`
@@ -95,6 +97,8 @@ type Deps struct {
 	NodeName string
 	// Simulated is the directory of the simulated hardware; empty for a real driver.
 	Simulated string
+	// Vendors are the names of the vendors whose GPUs the agent manages.
+	Vendors []gpu.Traits
 	// StateDir has the socket of this Instance.
 	StateDir, Instance string
 	// MetricsListen is the address of /metrics alone; empty for none.
@@ -212,7 +216,7 @@ func (s *Server) State() DebugState {
 	}
 	return DebugState{
 		APIVersion: v1alpha1.GroupVersion().String(), Kind: "AgentState",
-		Ready: ready, Node: s.deps.NodeName, Simulated: s.deps.Simulated,
+		Ready: ready, Node: s.deps.NodeName, Simulated: s.deps.Simulated, Vendors: s.deps.Vendors,
 		Inventory: state.Inventory(), Holdings: state.Holdings(), Units: units, Offers: state.Offers(),
 		MIG: state.MIG(), MPS: daemons, Config: config,
 		Plugin: state.Plugin(), Problems: state.Problems(),
