@@ -24,6 +24,7 @@ var plainPackages = []string{
 	"internal/cli/evidence",
 	"internal/cli/simcmd",
 	"internal/cli/term",
+	"internal/cli/usage",
 	"internal/cli/version",
 	"internal/core",
 	"internal/core/gpu",

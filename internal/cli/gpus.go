@@ -71,8 +71,7 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 			if what == whatTop {
 				without = "berth top on the node"
 			}
-			return nil, nil, &hintError{fmt.Errorf("%s: list gpunodes: %w", what, err),
-				"GPUNode objects are published by berth-agent; without them: " + without}
+			return nil, nil, apiError(fmt.Errorf("%s: list the GPUNode objects of berth-agent: %w", what, err), "without them: "+without)
 		}
 	}
 	local, err := from.localGPUs(ctx)
@@ -92,8 +91,8 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 	}
 	node := localNode(local)
 	if len(wanted) > 0 && (len(wanted) > 1 || wanted[0] != node.Name) {
-		return nil, nil, usagef("%s: this is the node %s; leave the name out, or drop the flags that read this node",
-			strings.Join(wanted, " "), orElse(node.Name, "here"))
+		return nil, nil, usagef("%s %s: what is read here is %s; leave the name out, or leave out the flags that read this machine",
+			what, strings.Join(wanted, " "), orElse(node.Name, "a machine whose node name is not known"))
 	}
 	var missed []trace.Unread
 	for _, one := range local.Unread {

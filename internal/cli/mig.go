@@ -157,7 +157,7 @@ the ConfigMap that the agent follows.`,
 			ctx := cmd.Context()
 			api, noAPI := from.api()
 			if api == nil {
-				return cannot(&hintError{fmt.Errorf("mig apply: no API server: %s", noAPI), "fix: give --kubeconfig FILE"})
+				return cannot(&hintError{fmt.Errorf("mig apply: no API server: %s", noAPI), "fix: " + from.kubeconfigFix()})
 			}
 			subject, err := migSubjectOfNode(ctx, api, args[0])
 			if err != nil {
@@ -251,7 +251,7 @@ func migSubjectOfNode(ctx context.Context, api *evidence.API, name string) (*mig
 		return nil, err
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read GPUNode %s: %w", name, err)
+		return nil, apiError(fmt.Errorf("read GPUNode %s: %w", name, err), "")
 	}
 	node, err := gpunode.Decode(object)
 	if err != nil {

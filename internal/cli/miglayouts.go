@@ -51,7 +51,7 @@ func (s *migSubject) layouts(ctx context.Context, file string) (*layoutSet, erro
 	if file != "" {
 		data, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read layouts: %w", err)
+			return nil, fmt.Errorf("read the layouts of --file: %w", err)
 		}
 		layouts, err := config.ParseMIGLayouts(file, data)
 		if err != nil {

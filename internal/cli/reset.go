@@ -16,6 +16,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// maxResetWait is how long an agent waits at most.
+const maxResetWait = 24 * time.Hour
+
 func newResetCommand(deps Deps) *cobra.Command {
 	var out output
 	var socket string
@@ -49,6 +52,9 @@ if a layout requires them.`,
 			}
 			if wait < 0 {
 				return usagef("--wait %s: want a positive duration, as in 10m; leave it out not to wait", wait)
+			}
+			if wait > maxResetWait {
+				return usagef("--wait %s: want at most %s", wait, maxResetWait)
 			}
 			progress := deps.Out
 			if out.format != "table" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/cli/simcmd"
+	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/spf13/cobra"
@@ -74,6 +75,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
 		newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+	usage.Prepare(root)
 	return root
 }
 
@@ -92,10 +94,16 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	case errors.Is(err, errNotAllChecked):
 		return ExitUsage
 	}
+	_, early := errors.AsType[*usage.Error](err)
+	wrong, late := errors.AsType[*usageError](err)
+	switch {
+	case late:
+		err = &usage.Error{Text: wrong.text, Command: command.CommandPath()}
+	case !started && !early:
+		err = &usage.Error{Text: err.Error(), Command: command.CommandPath()}
+	}
 	fmt.Fprintf(deps.Err, "error: %v\n", err)
-	var usage *usageError
-	if !started || errors.As(err, &usage) {
-		fmt.Fprintf(deps.Err, "see %s --help\n", command.CommandPath())
+	if late || !started {
 		return ExitUsage
 	}
 	return exitCode(err)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -17,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -180,8 +183,7 @@ func (s *sources) hardware(places *evidence.Places) error {
 			return fmt.Errorf("open simulated hardware: %w", err)
 		}
 		if roots, err = nvidia.RootsBelow(dir); err != nil {
-			return &hintError{fmt.Errorf("open simulated hardware %s: %w", s.sim, err),
-				"fix: berth sim create " + s.sim + " --profile a100x8-40g"}
+			return fmt.Errorf("open simulated hardware: %w", err)
 		}
 		places.HardwareName, places.Simulated = "simulator "+s.sim, dir
 	}
@@ -239,8 +241,42 @@ func (s *sources) namespace() string {
 // nothingToRead is the error of a command that found neither an API server nor a node.
 func (s *sources) nothingToRead(what, noAPI, alternatives string) error {
 	return &hintError{
-		fmt.Errorf("%s: nothing to read: no API server (%s), and this is no node (there is no %s)",
+		fmt.Errorf("%s: nothing to read: no API server (%s), and this machine is not a node (there is no %s)",
 			what, noAPI, filepath.Join(s.places.KubeletDir, "device-plugins")),
-		"fix: give --kubeconfig FILE, or run it as root on the node\nwhat works without an API server:\n" + alternatives,
+		"fix: " + s.kubeconfigFix() + ", or run it as root on the node\nwhat works without an API server:\n" + alternatives,
 	}
+}
+
+// kubeconfigFix says what to do when no API server was found with the flags.
+func (s *sources) kubeconfigFix() string {
+	switch {
+	case s.kube.context != "":
+		return "correct --context (kubectl config get-contexts lists the contexts)"
+	case s.kube.file != "":
+		return "correct --kubeconfig or its file"
+	case os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "":
+		return "correct the variable KUBECONFIG or its file"
+	}
+	return "give --kubeconfig FILE"
+}
+
+// apiError adds the fix to an error of the API server; instead names what works without one, or is empty.
+func apiError(err error, instead string) error {
+	var fixes []string
+	_, unreachable := errors.AsType[*url.Error](err)
+	switch {
+	case apierrors.IsUnauthorized(err):
+		fixes = append(fixes, "fix: renew the credentials in the kubeconfig")
+	case apierrors.IsForbidden(err):
+		fixes = append(fixes, "fix: ask for the right that the message names, or select another user with --kubeconfig or --context")
+	case unreachable:
+		fixes = append(fixes, "fix: check that this API server runs and can be reached, or select another one with --kubeconfig or --context")
+	}
+	if instead != "" {
+		fixes = append(fixes, instead)
+	}
+	if len(fixes) == 0 {
+		return err
+	}
+	return &hintError{err, strings.Join(fixes, "\n")}
 }

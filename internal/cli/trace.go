@@ -164,14 +164,14 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 			return names, nil
 		}
 		if err != nil && len(all.Read) == 0 {
-			return nil, fmt.Errorf("trace %s: %w", query, err)
+			return nil, apiError(fmt.Errorf("trace %s: %w", query, err), "")
 		}
 		addGPUNodes(ctx, api, all)
 		return nil, nil
 	case query.Device != "":
 		if _, err := api.GPUNodes(ctx, all); err != nil && len(all.Read) == 0 {
-			return nil, &hintError{fmt.Errorf("trace %s: list gpunodes: %w", query, err),
-				"the holders of a GPU are in the GPUNode objects of berth-agent, and on the node itself"}
+			return nil, apiError(fmt.Errorf("trace %s: list the GPUNode objects of berth-agent: %w", query, err),
+				"without them: berth trace "+string(query.Device)+" --node-local on the node")
 		}
 	}
 	picture := trace.Join(known, *all)

@@ -84,10 +84,10 @@ As root (CAP_MKNOD) it also creates device nodes, with numbers that no driver of
 Without them everything else works, and "berth sim show" reports it.`,
 		Example: `  berth sim create /tmp/node1 --profile h100x8
   berth sim create /tmp/node2 --profile v100x8-hybrid-mesh --seed rack1-node2`,
-		Args: dirArg,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if profile == "" {
-				return fmt.Errorf("want the profile of the machine, with --profile: %s", strings.Join(sim.Profiles(), ", "))
+				return fmt.Errorf("--profile is missing: want one of %s", strings.Join(sim.Profiles(), ", "))
 			}
 			var err error
 			if options.Files, err = files(); err != nil {
@@ -129,7 +129,7 @@ for --xid and --busy, the UUID of a MIG device.`,
   berth sim inject /tmp/node1 --gpu 0 --xid 119 --recovery gpu-reset --recovery-after 135s
   berth sim inject /tmp/node1 --gpu 0 --throttle thermal --recovery drain-p2p
   berth sim inject /tmp/node1 --driver-gone`,
-		Args: dirArg,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := parseHang(hang, &fault); err != nil {
 				return err
@@ -141,7 +141,7 @@ for --xid and --busy, the UUID of a MIG device.`,
 				return err
 			}
 			if fault.GPU == "" && !fault.DriverGone && fault.Transient.Call == "" {
-				return errors.New("want a GPU, with --gpu, by number or UUID (berth sim show lists them)")
+				return errors.New("--gpu is missing: want a number, a UUID or a PCI bus ID (berth sim show DIR lists them)")
 			}
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -242,10 +242,10 @@ func newClear(out io.Writer) *cobra.Command {
 GPU is present again, and the driver is loaded again (with all or driver). MIG layouts are kept.`,
 		Example: `  berth sim clear /tmp/node1 --gpu 3
   berth sim clear /tmp/node1 --gpu all`,
-		Args: dirArg,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if gpu == "" {
-				return errors.New("want what to repair, with --gpu: a number, a UUID, all, or driver")
+				return errors.New("--gpu is missing: want a number, a UUID, a PCI bus ID, all, or driver")
 			}
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -268,7 +268,7 @@ func newReboot(out io.Writer) *cobra.Command {
 		Long: `Reboot the machine: the driver is loaded again and faults are removed, except rows that could not
 be remapped and GPUs that were removed. MIG devices and settings are lost.`,
 		Example: "  berth sim reboot /tmp/node1",
-		Args:    dirArg,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -303,10 +303,10 @@ func newUpgrade(out io.Writer, files func() (sim.Files, error)) *cobra.Command {
 process that has the old libnvidia-ml.so.1 open keeps it, and NVML returns LIB_RM_VERSION_MISMATCH
 to it if the version is another.`,
 		Example: "  berth sim upgrade /tmp/node1 --driver " + sim.Drivers()[1],
-		Args:    dirArg,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if driver == "" {
-				return fmt.Errorf("which driver? name its version with --driver: %s", strings.Join(sim.Drivers(), ", "))
+				return fmt.Errorf("--driver is missing: want one of %s", strings.Join(sim.Drivers(), ", "))
 			}
 			machine, err := sim.Open(args[0])
 			if err != nil {
@@ -333,7 +333,7 @@ func newShow(out io.Writer) *cobra.Command {
 		Short: "Show the GPUs, faults and topology of a machine",
 		Example: `  berth sim show /tmp/node1
   berth sim show /tmp/node1 -o json`,
-		Args: dirArg,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format != "table" && format != "json" {
 				return fmt.Errorf("--output %s: want table or json", format)
@@ -356,14 +356,6 @@ func newShow(out io.Writer) *cobra.Command {
 	}
 	command.Flags().StringVarP(&format, "output", "o", "table", "output format: table or json")
 	return command
-}
-
-// dirArg accepts exactly one folder.
-func dirArg(command *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("%s: want one folder, that of the machine; got %d arguments\nExample:\n%s", command.CommandPath(), len(args), command.Example)
-	}
-	return nil
 }
 
 func printTable(out io.Writer, machine *sim.Machine) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 		"sim": func() {
 			command := NewCommand(os.Stdout, os.Stderr, noDriver)
 			command.SilenceUsage = true
+			usage.Prepare(command)
 			if command.Execute() != nil {
 				os.Exit(1)
 			}

@@ -25,10 +25,10 @@ GPU is reset or cleared.`,
 		Example: `  berth sim work /tmp/node1 --gpu 0 --sm 90 --memory 40 --power 600 --program 4711=20000
   berth sim work /tmp/node1 --gpu 1 --program 4712=4000@MIG-5f1c0e6a-9a40-8a0c-4f7d-0d6a2c6b1e55
   berth sim work /tmp/node1 --gpu 0`,
-		Args: dirArg,
+		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if gpu == "" {
-				return errors.New("want a GPU, with --gpu, by number or UUID (berth sim show lists them)")
+				return errors.New("--gpu is missing: want a number, a UUID or a PCI bus ID (berth sim show DIR lists them)")
 			}
 			for _, text := range programs {
 				program, err := parseProgram(text)

@@ -372,7 +372,7 @@ func TestFaultsRefused(t *testing.T) {
 		fault   Fault
 		want    string
 	}{
-		"nothing":         {"t4x4", Fault{GPU: "0"}, "no fault named"},
+		"nothing":         {"t4x4", Fault{GPU: "0"}, "no fault given"},
 		"no GPU":          {"t4x4", Fault{XID: 79}, "no GPU named"},
 		"no such slot":    {"t4x4", Fault{GPU: "4", XID: 79}, "has GPUs 0 to 3"},
 		"no such UUID":    {"t4x4", Fault{GPU: "GPU-x", XID: 79}, "no such GPU"},

@@ -216,7 +216,7 @@ func OpenRoot(root string) (*Machine, error) {
 		_, err = keyOf(filepath.Join(root, stateFile))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open simulated machine: %s holds none; make one with: berth sim create %s --profile h100x8", filepath.Dir(root), filepath.Dir(root))
+		return nil, fmt.Errorf("open simulated machine: %s has none; create one with: berth sim create %s --profile a100x8-40g", filepath.Dir(root), filepath.Dir(root))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open simulated machine: %w", err)
@@ -339,7 +339,7 @@ func (m *Machine) follow(st *state) error {
 func (m *Machine) Inject(fault Fault) error {
 	err := m.change(func(st *state) ([]event, error) {
 		if fault.String() == "" {
-			return nil, errors.New("no fault named: say what to break")
+			return nil, errors.New("no fault given: want one or more, such as --xid 79 (berth sim inject --help lists them)")
 		}
 		at := target{}
 		if !fault.ofMachine() {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -78,7 +79,7 @@ func (n Node) CreateHardware(ctx context.Context, profile string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(n.c.state.Bin, "berth"), "sim", "create", n.SimDir(), "--profile",
 		profile, "--seed", n.name)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make simulated hardware of %s: %w: %s", n.name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("make simulated hardware of %s: %s", n.name, cmp.Or(strings.TrimPrefix(strings.TrimSpace(string(out)), "error: "), err.Error()))
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func statePath(dir string) string { return filepath.Join(dir, "state.json") }
 func readState(dir string) (*State, error) {
 	data, err := os.ReadFile(statePath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s: no state.json there; start one with berth-sandbox up", ErrNotRunning, dir)
+		return nil, fmt.Errorf("%w in %s: there is no %s; start one with berth-sandbox up --dir %s", ErrNotRunning, dir, statePath(dir), dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read sandbox state: %w", err)

@@ -17,8 +17,8 @@ import (
 
 func TestStateRoundTrip(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := readState(dir); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("state of an empty directory: want ErrNotRunning, got %v", err)
+	if _, err := readState(dir); !errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "start one with berth-sandbox up --dir "+dir) {
+		t.Errorf("state of an empty directory: want ErrNotRunning with the command that starts it, got %v", err)
 	}
 	want := &State{
 		Version: stateVersion, ID: "x", Phase: phaseStarting,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-gpu/berth/internal/cli/usage"
 	"github.com/berth-gpu/berth/internal/cli/version"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
@@ -56,6 +57,7 @@ behind.`,
 	dir := root.PersistentFlags().String("dir", sandbox.DefaultDir, "directory that holds everything of the sandbox")
 	root.AddCommand(upCommand(dir), downCommand(dir), statusCommand(dir), kubeconfigCommand(dir), runCommand(dir),
 		execCommand(dir), logsCommand(dir), imageCommand(), fakeCRICommand())
+	usage.Prepare(root)
 	return root
 }
 
