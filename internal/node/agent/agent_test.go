@@ -37,8 +37,7 @@ const resource = "nvidia.com/gpu"
 
 type state = fakekubelet.State
 
-// bench is a standalone agent on simulated hardware, with the kubelet's device manager
-// played over real sockets.
+// bench is a standalone agent on simulated hardware, with a simulated device manager of the kubelet on real sockets.
 type bench struct {
 	t       testing.TB
 	machine *sim.Machine
@@ -50,7 +49,7 @@ type bench struct {
 	// fault stops changes at a step, configFault those of the configuration; nil for none.
 	fault       func(string) error
 	configFault func(configwatch.Step) error
-	// client is an API server of a test's own; nil for none.
+	// client is the test's own API server; nil for none.
 	client dynamic.Interface
 	// boot is the ID of the boot; empty for this machine's.
 	boot string
@@ -62,12 +61,11 @@ type bench struct {
 	log io.Writer
 	// extra are vendors beside NVIDIA's.
 	extra []vendor.Vendor
-	// gate is where a test makes something hang.
+	// gate is closed by a test to make a call hang.
 	gate *gate
 }
 
-// newBench starts an agent. The envvar strategy needs no device nodes, so that the test
-// runs without root as well.
+// newBench starts an agent. The envvar strategy needs no device nodes, so that the test also runs without root.
 func newBench(t testing.TB, profile string) *bench {
 	t.Helper()
 	b := newIdleBench(t, profile)
@@ -75,7 +73,7 @@ func newBench(t testing.TB, profile string) *bench {
 	return b
 }
 
-// newIdleBench has a kubelet and no agent yet.
+// newIdleBench returns a bench with a kubelet and no agent yet.
 func newIdleBench(t testing.TB, profile string) *bench {
 	t.Helper()
 	b := &bench{t: t, dir: shortDir(t)}
@@ -174,8 +172,8 @@ func healthy(n int) func(fakekubelet.State) bool {
 	return func(s fakekubelet.State) bool { return len(s.Healthy) == n }
 }
 
-// TestStandaloneServesEveryProfile: without Kubernetes, over a bare registration socket, the four
-// calls answer on all simulated machines.
+// TestStandaloneServesEveryProfile checks that, without Kubernetes and over a bare registration socket, the four calls
+// respond on all simulated machines.
 func TestStandaloneServesEveryProfile(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -224,9 +222,9 @@ func inventoryOf(t testing.TB, machine *sim.Machine) []string {
 	return ids
 }
 
-// TestFaultsComeAndGo walks through the faults of the first issue: each takes one card away
-// and, once it is cleared, the card is back without a restart.
-func TestFaultsComeAndGo(t *testing.T) {
+// TestFaultsAndRepairs injects each kind of fault: each makes one GPU unhealthy and, once it is cleared, the GPU is
+// healthy again without a restart.
+func TestFaultsAndRepairs(t *testing.T) {
 	tests := map[string]sim.Fault{
 		"XID 79":               {GPU: "2", XID: 79},
 		"lost without an XID":  {GPU: "2", LostSilently: true},
@@ -247,7 +245,7 @@ func TestFaultsComeAndGo(t *testing.T) {
 			}
 			ids, err := b.kubelet.Preferred(t.Context(), resource, b.kubelet.State(resource).Healthy, nil, 4)
 			if err != nil || len(ids) != 4 {
-				t.Errorf("one bad card disturbs the others: Preferred gave %v, %v", ids, err)
+				t.Errorf("one faulty GPU affects the others: Preferred gave %v, %v", ids, err)
 			}
 			if err := b.machine.Clear("all"); err != nil {
 				t.Fatal(err)
@@ -263,16 +261,16 @@ func TestIgnoredXIDChangesNothing(t *testing.T) {
 	if err := b.machine.Inject(sim.Fault{GPU: "0", XID: 31}); err != nil {
 		t.Fatal(err)
 	}
-	// A second, real fault shows that the first was seen and passed over.
+	// A second, real fault shows that the first was seen and ignored.
 	if err := b.machine.Inject(sim.Fault{GPU: "1", XID: 79}); err != nil {
 		t.Fatal(err)
 	}
 	if state := b.await(healthy(3)); state.Lowest < 3 {
-		t.Errorf("at worst %d cards were healthy, want 3", state.Lowest)
+		t.Errorf("at worst %d GPUs were healthy, want 3", state.Lowest)
 	}
 }
 
-// TestUpgradeLeavesNoGap: a second agent beside the first, then without it.
+// TestUpgradeLeavesNoGap starts a second agent beside the first, then stops the first.
 func TestUpgradeLeavesNoGap(t *testing.T) {
 	b := newBench(t, "h100x8")
 	first := b.await(healthy(8))
@@ -280,7 +278,7 @@ func TestUpgradeLeavesNoGap(t *testing.T) {
 	b.await(func(s fakekubelet.State) bool { return len(s.Endpoints) == 2 && s.Primary != first.Primary })
 	<-second.compared.Done()
 	if got := b.kubelet.State(resource); got.Lowest != 8 {
-		t.Errorf("at worst %d of 8 cards were healthy", got.Lowest)
+		t.Errorf("at worst %d of 8 GPUs were healthy", got.Lowest)
 	}
 }
 
@@ -293,7 +291,7 @@ func TestPages(t *testing.T) {
 		handler.ServeHTTP(recorder, httptest.NewRequest("GET", path, nil))
 		return recorder.Code, recorder.Body.String()
 	}
-	// The kubelet has the list a moment before the agent knows that it is registered.
+	// The kubelet has the list a moment before the agent has the response to its registration.
 	code, text := get("/readyz")
 	for deadline := time.Now().Add(5 * time.Second); code != 200 && time.Now().Before(deadline); code, text = get("/readyz") {
 		<-time.After(10 * time.Millisecond)
@@ -313,7 +311,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestMetricsAlone: the address for Prometheus has the metrics and nothing else.
+// TestMetricsAlone checks that the address for Prometheus serves the metrics and nothing else.
 func TestMetricsAlone(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -343,7 +341,7 @@ func TestMetricsAlone(t *testing.T) {
 			t.Errorf("%s is served with %d", path, code)
 		}
 	}
-	// The rest is on the socket.
+	// The other pages are on the socket.
 	socket := filepath.Join(b.agent.config.StateDir, pages.Name)
 	awaitTrue(t, "an agent that is ready on "+socket, func() bool { return answers(t, socket) })
 	if text, err := (pages.Client{Socket: socket}).Get(t.Context(), "/debug/samples"); err != nil || !strings.Contains(string(text), `"kind":"GPUSamples"`) {
@@ -364,7 +362,7 @@ func TestDriverThatComesLater(t *testing.T) {
 	b.await(healthy(4))
 }
 
-// logWriter is where the agent's log goes.
+// logWriter receives the agent's log.
 func (b *bench) logWriter() io.Writer {
 	if b.log != nil {
 		return b.log

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// BenchmarkStandalone asks a whole agent (simulated hardware, real ledger, real
-// Unix sockets, no Kubernetes) as the kubelet does, and prints the median and the
-// 99th percentile in microseconds. The target for both calls is a median under 200.
+// BenchmarkStandalone calls a whole agent (simulated hardware, real ledger, real Unix sockets, no Kubernetes) as the
+// kubelet does, and prints the median and the 99th percentile in microseconds. The target for both calls is a median
+// under 200.
 func BenchmarkStandalone(b *testing.B) {
 	for _, profile := range []string{"a100x8-40g", "v100x8-hybrid-mesh", "a100x16"} {
 		bench := newBench(b, profile)
@@ -17,7 +17,7 @@ func BenchmarkStandalone(b *testing.B) {
 		for _, size := range []int{1, 2, 4, 8} {
 			b.Run(profile+"/GetPreferredAllocation/"+strconv.Itoa(size), func(b *testing.B) {
 				measure(b, func(i int) error {
-					// Another device is missing each time, so that no answer is the last one's.
+					// A different device is unavailable each time, so that no response equals the previous one.
 					available := slices.Delete(slices.Clone(ids), i%len(ids), i%len(ids)+1)
 					_, err := bench.kubelet.Preferred(b.Context(), resource, available, nil, min(size, len(available)))
 					return err

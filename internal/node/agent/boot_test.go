@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
 )
 
-// fakeAPI is an API server with one Node; with away it answers nothing.
+// fakeAPI is an API server with one Node; while away is set it does not respond.
 func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
 	node := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "node-0", "uid": "uid-0"},
@@ -31,15 +31,15 @@ func fakeAPI(away bool, labels map[string]string) *fake.FakeDynamicClient {
 	}, node)
 	if away {
 		api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("the API server is away")
+			return true, nil, errors.New("the API server does not respond")
 		})
-		api.PrependWatchReactor("*", clienttesting.DefaultWatchReactor(nil, errors.New("the API server is away")))
+		api.PrependWatchReactor("*", clienttesting.DefaultWatchReactor(nil, errors.New("the API server does not respond")))
 	}
 	return api
 }
 
-// TestBootWithoutAPI: GPUs of Hopper lose their MIG mode at a boot. While the API is away, the label that was known last
-// counts: no GPU is advertised whole, and the layout is made again.
+// TestBootWithoutAPI: Hopper GPUs lose their MIG mode at a boot. While the API does not respond, the last known label
+// applies: no GPU is advertised whole, and the layout is created again.
 func TestBootWithoutAPI(t *testing.T) {
 	b := newIdleBench(t, "h100x8")
 	b.override = func(c *v1alpha1.AgentConfig) {

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// TestEveryConfigFieldIsRead: a setting that is read from the file and then used nowhere
-// is a lie to whoever set it. The flags, which only write fields, do not count.
+// TestEveryConfigFieldIsRead fails for a setting that is read from the file and then not used. The flags, which only
+// write fields, do not count.
 func TestEveryConfigFieldIsRead(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"*.go", "*/*.go", "../config/offers.go", "../config/health.go"} {
@@ -35,7 +35,7 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 	fields := reflect.TypeFor[v1alpha1.AgentConfig]()
 	for field := range fields.Fields() {
 		if name := field.Name; name != "TypeMeta" && !strings.Contains(code.String(), "onfig."+name) {
-			t.Errorf("AgentConfig.%s is used nowhere in the agent", name)
+			t.Errorf("AgentConfig.%s is not used in the agent", name)
 		}
 	}
 }

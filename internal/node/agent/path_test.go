@@ -32,11 +32,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
 
-// pathLimit is how long a fault may take to reach the kubelet, far above the few milliseconds
-// that it takes, and far below what any of the hangs below lasts.
+// pathLimit is the maximum time from a fault until the kubelet has it: far above the few milliseconds that it takes,
+// and far below the duration of each hang below.
 const pathLimit = 2 * time.Second
 
-// gate blocks those who pass it while it is closed.
+// gate blocks its callers while it is closed.
 type gate struct {
 	mu      sync.Mutex
 	blocked chan struct{}
@@ -75,7 +75,7 @@ func (g *gate) pass() {
 	<-blocked
 }
 
-// awaitReached waits until somebody is blocked.
+// awaitReached waits until a caller is blocked.
 func (g *gate) awaitReached(t testing.TB) {
 	t.Helper()
 	select {
@@ -85,15 +85,15 @@ func (g *gate) awaitReached(t testing.TB) {
 	}
 }
 
-// obstacle is something beside the path from a fault to the kubelet that hangs.
+// obstacle makes something hang beside the path from a fault to the kubelet.
 type obstacle struct {
 	// prepare changes the bench before the agent starts; nil for nothing.
 	prepare func(*bench)
-	// hang makes it hang, and returns what ends that.
+	// hang starts the hang, and returns what ends it.
 	hang func(*bench) (release func())
 }
 
-// obstacles are everything that may hang while an XID is on its way.
+// obstacles are all calls and files that may hang while an XID is reported.
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
 		"nothing":                           {hang: func(*bench) func() { return func() {} }},
@@ -115,10 +115,10 @@ func obstacles() map[string]obstacle {
 	}
 }
 
-// hangCDI puts a pipe that nobody writes to where the CDI spec was.
+// hangCDI replaces the CDI spec by a pipe that has no writer.
 func hangCDI(b *bench) func() {
 	path := filepath.Join(b.dir, "cdi", cdi.FileName)
-	// The first comparison may not have ended, which then has no device.
+	// Until the first comparison has ended, the spec has no device.
 	awaitTrue(b.t, "the first comparison of the CDI spec", func() bool { return b.agent.devices.cdi.Current() != nil })
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		b.t.Fatal(err)
@@ -129,7 +129,7 @@ func hangCDI(b *bench) func() {
 	return hangReader(b.t, path, b.agent.devices.cdi.Recheck)
 }
 
-// hangReader makes a named pipe, and waits until somebody reads it. To read it takes until release.
+// hangReader creates a named pipe, and waits until it has a reader, which blocks until release.
 func hangReader(t testing.TB, path string, wake func()) (release func()) {
 	t.Helper()
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -137,7 +137,7 @@ func hangReader(t testing.TB, path string, wake func()) (release func()) {
 	}
 	wake()
 	var writer *os.File
-	awaitTrue(t, "somebody reads "+path, func() bool {
+	awaitTrue(t, "a process reads"+path, func() bool {
 		var err error
 		writer, err = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		return err == nil // without a reader the open fails
@@ -167,7 +167,7 @@ func hangConfigKept(b *bench) func() {
 	return b.gate.open
 }
 
-// gatedWriter is a pipe that is not read while its gate is shut.
+// gatedWriter is a pipe that is not read while its gate is closed.
 type gatedWriter struct {
 	*gate
 	out io.Writer
@@ -186,7 +186,7 @@ func gatedLog(b *bench) {
 	b.log = queue
 }
 
-// hangMIG lets a change of another GPU hang in a call.
+// hangMIG makes a change of another GPU hang in a call.
 func hangMIG(call string) func(*bench) func() {
 	return func(b *bench) func() {
 		if err := b.machine.Inject(sim.Fault{GPU: "1", Hang: call}); err != nil {
@@ -201,21 +201,21 @@ func hangMIG(call string) func(*bench) func() {
 	}
 }
 
-// hangReset lets the sampler hang in one GPU and has another one reset, for which the library is to be unloaded.
+// hangReset makes the sampler hang in one GPU and resets another one, for which the library must be unloaded.
 func hangReset(b *bench) func() {
 	release := hangCall("GetUtilizationRates")(b)
 	b.startChange(0)
 	return release
 }
 
-// startChange asks for MIG on a GPU and waits until the change is under way.
+// startChange requests MIG on a GPU and waits until the change is in progress.
 func (b *bench) startChange(index int) {
 	b.t.Helper()
 	b.configure(fmt.Sprintf("standalone: true\ngpus: [{select: {index: [%d]}, mig: {devices: {1g.5gb: 7}}}]\n", index))
 	awaitTrue(b.t, "the change", func() bool {
 		return slices.ContainsFunc(b.agent.changes.partition.Statuses(), func(s migapply.Status) bool { return s.State == migapply.Changing })
 	})
-	time.Sleep(time.Second) // it is in the call
+	time.Sleep(time.Second) // the change is in the call
 }
 
 func gatedUnits(b *bench) {
@@ -250,7 +250,7 @@ func hangCall(call string) func(*bench) func() {
 	}
 }
 
-// hangingAPI is an API server that answers a little, and then some requests not at all.
+// hangingAPI is an API server that serves some requests and hangs in others.
 type hangingAPI struct {
 	dynamic.Interface
 	gate *gate
@@ -289,7 +289,7 @@ func hangAPI(b *bench) func() {
 	return b.api.gate.open
 }
 
-// report injects an XID and waits until the kubelet knows it.
+// report injects an XID and waits until the kubelet has it.
 func (b *bench) report(slot string, xid uint64, id string) time.Duration {
 	b.t.Helper()
 	began := time.Now()
@@ -317,9 +317,9 @@ func startBeside(t testing.TB, o obstacle) *bench {
 	return b
 }
 
-// TestHealthReachesTheKubeletWhileOthersHang: on the path from an XID to the kubelet there is no file, API or
-// hardware call, and no lock that is held over one. So whatever of these hangs, the kubelet hears of the
-// fault; of the first one, which may be what makes somebody run into the hang, and of the next.
+// TestHealthReachesTheKubeletWhileOthersHang: the path from an XID to the kubelet has no file, API or hardware call,
+// and no lock that is held during one. So whichever of these hangs, the fault reaches the kubelet: both the first one,
+// which may cause the call that hangs, and the next.
 func TestHealthReachesTheKubeletWhileOthersHang(t *testing.T) {
 	for name, o := range obstacles() {
 		t.Run(name, func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestHealthReachesTheKubeletWhileOthersHang(t *testing.T) {
 }
 
 // BenchmarkXIDToKubelet prints how long a fault takes from the driver to the kubelet, while each of the obstacles
-// hangs: the median and the worst in milliseconds. The target is under 100 ms for each.
+// hangs: the median and the maximum in milliseconds. The target is under 100 ms for each.
 func BenchmarkXIDToKubelet(b *testing.B) {
 	all := obstacles()
 	for _, name := range slices.Sorted(maps.Keys(all)) {

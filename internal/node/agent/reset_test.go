@@ -13,7 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// TestResetByCommand has a driver without recovery actions, where an error that takes a reset stands until one is seen.
+// TestResetByCommand uses a driver without recovery actions, where an error that needs a reset persists until a reset
+// is seen.
 func TestResetByCommand(t *testing.T) {
 	b := newBench(t, "h100x8")
 	b.await(healthy(8))

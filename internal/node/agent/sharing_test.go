@@ -24,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
-// TestMain lets this binary stand in for the driver's programs.
+// TestMain lets the test binary replace the driver's programs.
 func TestMain(m *testing.M) {
 	simtest.Main()
 	os.Exit(m.Run())
@@ -39,7 +39,7 @@ func (b *bench) configure(text string) {
 	}
 }
 
-// configured is a bench whose agent starts with a file.
+// configured returns a bench whose agent starts with a file.
 func configured(t *testing.T, profile, text string) *bench {
 	t.Helper()
 	b := newIdleBench(t, profile)
@@ -70,8 +70,8 @@ migDevices:
 - {select: {profile: [1g.5gb]}, sharing: {mode: timeSlicing, replicas: 4}}
 `
 
-// TestAllModesSideBySide: whole and time-sliced GPUs and MIG devices with 28 replicas on one machine; an edit of the file changes
-// only what it concerns.
+// TestAllModesSideBySide has whole and time-sliced GPUs and MIG devices with 28 replicas on one machine; an edit of the
+// file changes only the devices that it concerns.
 func TestAllModesSideBySide(t *testing.T) {
 	b := configured(t, "h100x8", strings.ReplaceAll(matrix, "1g.5gb", "1g.10gb"))
 	whole := b.awaitOf("nvidia.com/gpu", healthy(6))
@@ -85,7 +85,7 @@ func TestAllModesSideBySide(t *testing.T) {
 	b.awaitOf("nvidia.com/gpu.shared", func(s fakekubelet.State) bool {
 		return len(s.Healthy) == 4 && strings.HasPrefix(s.Healthy[0], string(b.uuid(2)))
 	})
-	// The same number of whole GPUs, one of them another; the MIG devices saw nothing of it.
+	// The number of whole GPUs is the same, one of them is another; the MIG devices are unchanged.
 	b.awaitOf("nvidia.com/gpu", func(s fakekubelet.State) bool { return slices.Contains(s.Healthy, string(b.uuid(1))) })
 	after := b.kubelet.State("nvidia.com/mig-1g.10gb")
 	if len(after.From) != len(slices28.From) || after.Accepted != slices28.Accepted {
@@ -120,7 +120,7 @@ func awaitTrue(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// TestBadEditLeavesTheLastGoodOne: a refused edit changes nothing and is reported as a problem.
+// TestBadEditLeavesTheLastGoodOne checks that a refused edit changes nothing and is reported as a problem.
 func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{sharing: {mode: timeSlicing, replicas: 2}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(8))
@@ -136,7 +136,8 @@ func TestBadEditLeavesTheLastGoodOne(t *testing.T) {
 	b.awaitOf("nvidia.com/gpu", healthy(12))
 }
 
-// TestMPSFollowsItsDaemon: MPS replicas are healthy exactly while their daemon is ready, also when it or its supervisor ends.
+// TestMPSFollowsItsDaemon checks that MPS replicas are healthy exactly while their daemon is ready, also when it or its
+// supervisor ends.
 func TestMPSFollowsItsDaemon(t *testing.T) {
 	b := configured(t, "t4x4", "standalone: true\ngpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 3, resourceName: nvidia.com/gpu.mps}}]\n")
 	b.awaitOf("nvidia.com/gpu", healthy(3))
@@ -176,7 +177,7 @@ func (b *bench) supervise() (stop func()) {
 	return b.superviseAt(mps.SocketPath(filepath.Join(b.dir, "mps")))
 }
 
-// superviseAt is supervise with another socket than the agent's.
+// superviseAt is supervise with a socket other than the agent's.
 func (b *bench) superviseAt(socket string) (stop func()) {
 	b.t.Helper()
 	actions := nvidia.NewActions(nvidia.Deps{Library: b.machine.NVML()})
@@ -204,9 +205,9 @@ func (b *bench) superviseAt(socket string) (stop func()) {
 	return stop
 }
 
-// TestTimeSliceOfADeadAgent: an agent that dies around the setting of a time slice leaves
-// it as it was or noted, so that the next one ends with what is wanted.
-func TestTimeSliceOfADeadAgent(t *testing.T) {
+// TestTimeSliceOfAKilledAgent checks that an agent that is killed while it sets a time slice leaves the old one or a
+// record of it, so that the next agent sets the wanted one.
+func TestTimeSliceOfAKilledAgent(t *testing.T) {
 	for _, step := range []string{string(allocatable.StepKept), string(timeslice.Noted), string(timeslice.Set)} {
 		t.Run(step, func(t *testing.T) {
 			b := newIdleBench(t, "t4x4")
@@ -226,12 +227,12 @@ func TestTimeSliceOfADeadAgent(t *testing.T) {
 			<-reached
 			end()
 			b.fault = nil
-			// The next start is asked for no sharing at all.
+			// The next agent starts with a configuration without sharing.
 			b.configure("standalone: true\n")
 			b.agent = b.start()
 			b.awaitOf("nvidia.com/gpu", healthy(4))
 			b.awaitSlice(1, "Default")
-			awaitTrue(t, "that nothing is noted any more", func() bool {
+			awaitTrue(t, "that no record is left", func() bool {
 				text, err := os.ReadFile(filepath.Join(b.dir, "state", timeslice.FileName))
 				return errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), string(b.uuid(1)))
 			})
@@ -246,7 +247,8 @@ gpus:
 - {select: {index: [2]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}
 `
 
-// TestTimeSlicesAfterAResetByOthers: a scan that finds that a GPU was reset is enough; the regular check would come too late.
+// TestTimeSlicesAfterAResetByOthers checks that a scan that finds a reset GPU leads to a new time slice; the periodic
+// check would come too late.
 func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)
@@ -261,7 +263,8 @@ func TestTimeSlicesAfterAResetByOthers(t *testing.T) {
 	}
 }
 
-// TestTimeSlicesAfterALoadedDriver: a scan that finds the driver again is enough; the regular check would come too late.
+// TestTimeSlicesAfterALoadedDriver checks that a scan that finds the driver again leads to new time slices; the
+// periodic check would come too late.
 func TestTimeSlicesAfterALoadedDriver(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure(twoSlices)

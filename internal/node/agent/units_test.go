@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// TestLostUnitsKeepHeldDevices: the file that says what each GPU is used for is damaged, or of a newer Berth, while a
-// pod has a time-sliced share. The GPU must not become something else before the pod has gone.
+// TestLostUnitsKeepHeldDevices damages the file with the use of each GPU, or replaces it by one of a newer Berth, while
+// a pod has a time-sliced replica. The use of the GPU must not change before the pod has ended.
 func TestLostUnitsKeepHeldDevices(t *testing.T) {
 	for name, spoil := range map[string]func([]byte) []byte{
 		"damaged": func(b []byte) []byte { return b[:len(b)-9] },
@@ -48,14 +48,14 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 			awaitTrue(t, "units", func() bool { return len(b.agent.devices.allocatable.Units()) == 4 })
 			unit := b.agent.devices.allocatable.Units()[1]
 			if unit.Use.Mode == offer.MPS || !strings.Contains(unit.Draining, "waits for") {
-				t.Fatalf("the held GPU is %v, draining %q; want what it was, until it is free", unit.Use, unit.Draining)
+				t.Fatalf("the held GPU is %v, draining %q; want the previous use until it is free", unit.Use, unit.Draining)
 			}
-			// The share that is held stays listed, and nothing more is allocated beside it.
+			// The replica that is held stays listed, and nothing more is allocated beside it.
 			b.awaitOf("nvidia.com/gpu.shared", func(s fakekubelet.State) bool {
 				return len(s.Healthy) == 0 && slices.Contains(s.Unhealthy, held)
 			})
 			b.awaitOf("nvidia.com/gpu", healthy(3))
-			b.awaitSlice(1, "Long") // The slice of a GPU in use is not touched.
+			b.awaitSlice(1, "Long") // The time slice of a GPU in use is not changed.
 			awaitTrue(t, "the problem", func() bool { return hasProblem(b.agent, "STATE_") })
 			if kept, err := os.ReadFile(path + ".bak"); err != nil || !bytes.Equal(kept, spoil(blob)) {
 				t.Errorf("the file was not kept: %v", err)
@@ -64,8 +64,8 @@ func TestLostUnitsKeepHeldDevices(t *testing.T) {
 	}
 }
 
-// TestLostUnitsKeepDaemons: the same for a share of MPS: its daemon, the end of which would be that of its clients, runs
-// on although time slicing is wanted.
+// TestLostUnitsKeepDaemons does the same with an MPS replica: its daemon continues although time slicing is wanted,
+// because its end would end the clients.
 func TestLostUnitsKeepDaemons(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.supervise()
@@ -103,7 +103,7 @@ func hasProblem(a *Agent, code string) bool {
 	return false
 }
 
-// TestLostSlicesAreSetAgain: without the record of the slices that were set, each GPU gets the one that is wanted.
+// TestLostSlicesAreSetAgain checks that each GPU gets the wanted time slice when the record of the slices is lost.
 func TestLostSlicesAreSetAgain(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	b.configure("standalone: true\ngpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: short}}]\n")

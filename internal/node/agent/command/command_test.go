@@ -25,7 +25,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
-// TestMain lets this binary stand in for the driver's programs.
+// TestMain lets the test binary replace the driver's programs.
 func TestMain(m *testing.M) {
 	simtest.Main()
 	os.Exit(m.Run())
@@ -83,7 +83,7 @@ func (l *lab) run(ctx context.Context, args ...string) (out, errOut string, err 
 	return stdout.String(), stderr.String(), err
 }
 
-// open opens the machine within this process: the agent's own way is tested end to end.
+// open opens the machine within this process; the end-to-end tests cover the agent's own way.
 func (l *lab) open(simDir string, config *v1alpha1.AgentConfig) (hardware.Machine, error) {
 	opened, err := hardware.Open(simDir, config)
 	opened.Library, opened.SMI, opened.MPSControl = l.machine.NVML(), simtest.SMI(l.machine), simtest.MPSControl(l.machine)
@@ -126,7 +126,7 @@ func (l *lab) await(what string, is func() bool) {
 	l.t.Fatalf("no %s within 20 s", what)
 }
 
-// left lists what is in a folder; nothing when there is no folder.
+// left lists the content of a folder; nothing when there is no folder.
 func (l *lab) left(name string) []string {
 	var names []string
 	entries, _ := os.ReadDir(l.path(name))
@@ -136,8 +136,8 @@ func (l *lab) left(name string) []string {
 	return names
 }
 
-// TestUninstallLeavesNothing: after an agent that has set a time slice, uninstall leaves nothing in the folders of its state,
-// and a second uninstall is no error. Files of other programs stay.
+// TestUninstallLeavesNothing checks that, after an agent that has set a time slice, uninstall leaves nothing in the
+// folders of its state, and that a second uninstall is not an error. Files of other programs stay.
 func TestUninstallLeavesNothing(t *testing.T) {
 	l := newLab(t, "t4x4")
 	l.configure("gpus: [{select: {index: [1]}, sharing: {mode: timeSlicing, replicas: 2, timeSlice: long}}]\n")
@@ -184,8 +184,9 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestUninstallGoesOn: a step that fails is reported with what could not be removed, and the steps after it are done.
-func TestUninstallGoesOn(t *testing.T) {
+// TestUninstallContinuesAfterAnError checks that a failed step is reported with what could not be removed, and that the steps after it
+// are done.
+func TestUninstallContinuesAfterAnError(t *testing.T) {
 	l := newLab(t, "t4x4")
 	l.configure("")
 	if err := os.MkdirAll(l.path("state/ledger/file"), 0o700); err != nil {
@@ -200,7 +201,7 @@ func TestUninstallGoesOn(t *testing.T) {
 	}
 }
 
-// TestProbe: the error of a probe is what the agent answers.
+// TestProbe checks that the error of a probe is the agent's response.
 func TestProbe(t *testing.T) {
 	l := newLab(t, "t4x4")
 	l.configure("")
@@ -220,7 +221,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestInspect: each view prints what belongs there, and inspect writes nothing.
+// TestInspect checks that each view prints its content, and that inspect writes nothing.
 func TestInspect(t *testing.T) {
 	l := newLab(t, "t4x4")
 	l.configure("dcgmNames: true\n")
@@ -251,7 +252,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// TestRefusals: errors of the command line say what is accepted.
+// TestRefusals checks that errors of the command line name the accepted values.
 func TestRefusals(t *testing.T) {
 	l := newLab(t, "t4x4")
 	tests := map[string]struct {
@@ -274,7 +275,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestUninstallFromTheAPI: the objects, the label, the condition and the taint of the agent are removed, those of others stay.
+// TestUninstallFromTheAPI checks that the objects, the label, the condition and the taint of the agent are removed, and
+// those of others are not.
 func TestUninstallFromTheAPI(t *testing.T) {
 	l := newLab(t, "t4x4")
 	api := fakeapi.New(t)
@@ -314,7 +316,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	}
 }
 
-// TestMPS: the supervisor serves its socket until it is stopped, without error.
+// TestMPS checks that the supervisor serves its socket until it is stopped, without an error.
 func TestMPS(t *testing.T) {
 	l := newLab(t, "t4x4")
 	l.configure("")

@@ -53,9 +53,9 @@ func manifest[T any](t *testing.T, file, kind string) []T {
 	return found
 }
 
-// TestTheOwnTaintKeepsNoProgramOfBerthAway: with taintUnhealthy an agent taints its own Node. Neither the agent, which takes the
-// taint off again, nor the MPS supervisor may be kept away by it, whatever its effect.
-func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
+// TestBerthToleratesItsOwnTaint: with taintUnhealthy an agent taints its own Node. The pods of the agent,
+// which also removes the taint, and of the MPS supervisor must tolerate it, whatever its effect.
+func TestBerthToleratesItsOwnTaint(t *testing.T) {
 	for _, file := range []string{"agent.yaml", "mps.yaml"} {
 		spec := manifest[appsv1.DaemonSet](t, file, "DaemonSet")[0].Spec.Template.Spec
 		for _, taint := range []corev1.Taint{
@@ -73,11 +73,11 @@ func TestTheOwnTaintKeepsNoProgramOfBerthAway(t *testing.T) {
 	}
 }
 
-// quoted are the texts of a list in an expression.
+// quoted matches the strings of a list in an expression.
 var quoted = regexp.MustCompile(`'([^']*)'`)
 
-// TestPolicyAllowsTheAgentsLabels compares the labels that the policy lets an agent write with those of docs/labels.md, which another
-// test compares with the code; and with those that the agent obeys, which it may not write.
+// TestPolicyAllowsTheAgentsLabels compares the labels that the policy lets an agent write with those of docs/labels.md,
+// which another test compares with the code; and with those that the agent reads, which it may not write.
 func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 	lists := map[string][]string{}
 	for _, policy := range manifest[admissionv1.ValidatingAdmissionPolicy](t, "agent.yaml", "ValidatingAdmissionPolicy") {
@@ -120,13 +120,13 @@ func TestPolicyAllowsTheAgentsLabels(t *testing.T) {
 		"kubernetes.io/hostname", "node-role.kubernetes.io/control-plane", "topology.kubernetes.io/zone", "nvidia.com/gpu", "berth.dev/anything",
 	} {
 		if allowed(label) {
-			t.Errorf("the policy allows %s, which is not the agent's to write", label)
+			t.Errorf("the policy allows %s, which the agent must not write", label)
 		}
 	}
 }
 
-// TestManifestKeepsWhatOutlivesAReboot: the folder that has to outlive a reboot is one of the host, and none of /run, which a
-// reboot empties; the state that a reboot makes void is there.
+// TestManifestKeepsWhatOutlivesAReboot checks that the folder that must survive a reboot is one of the host, outside
+// /run, which a reboot empties, and that the state that a reboot invalidates is in /run.
 func TestManifestKeepsWhatOutlivesAReboot(t *testing.T) {
 	spec := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0].Spec.Template.Spec
 	on := func(dir string) string {

@@ -33,7 +33,7 @@ started with. agent.sock is not used: during an upgrade it belongs to the other 
 	}
 }
 
-// probe asks the agent with a socket for a page; the error is what the agent answers.
+// probe requests a page from the agent at a socket; an error contains the agent's response.
 func probe(ctx context.Context, socket, page string) error {
 	if _, err := (pages.Client{Socket: socket}).Get(ctx, "/"+page); err != nil {
 		return fmt.Errorf("probe agent: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
 )
 
-// TestManifestServesPages: what the DaemonSet serves is what the PodMonitor scrapes, the probes ask and
-// berth on the node opens.
+// TestManifestServesPages checks that the DaemonSet serves what the PodMonitor scrapes, the probes request and berth on
+// the node opens.
 func TestManifestServesPages(t *testing.T) {
 	set := manifest[appsv1.DaemonSet](t, "agent.yaml", "DaemonSet")[0]
 	type podMonitor struct {
@@ -58,7 +58,7 @@ func TestManifestServesPages(t *testing.T) {
 		env = append(env, one.Name)
 	}
 	if !slices.Contains(env, "POD_NAME") {
-		t.Errorf("the container has the variables %v: without POD_NAME the probes may ask another pod's agent", env)
+		t.Errorf("the container has the variables %v: without POD_NAME the probes may query another pod's agent", env)
 	}
 	var paths []string
 	for _, mount := range container.VolumeMounts {

@@ -2,17 +2,17 @@
 // separate actor, because the supervisor may take long to respond.
 //
 // What it guarantees: only it sends the wanted set, one set at a time and computed when it is sent, so no older set
-// replaces a newer one. A GPU whose daemon is quiesced is in no set until it is unquiesced. While the driver is
-// absent nothing is sent, since an empty set ends every client. A set that the supervisor has accepted is not sent
-// again unless the supervisor reports another one.
+// replaces a newer one. A GPU whose daemon is quiesced is in no set until it is unquiesced. While the driver is absent
+// nothing is sent, since an empty set ends every client. A set that the supervisor has accepted is not sent again
+// unless the supervisor reports another one.
 //
 // What wakes it: a change of the settled units or of the inventory; a report of the supervisor; Quiesce and Unquiesce;
 // and a timer after a failure. An allocation does not wake it.
 //
 // What it writes: the supervisor's wanted set, and the problems of the sources "mps" and "mps-daemons".
 //
-// What it never waits for: the API server, the driver, the kubelet, the ledger. What the device plugin and the CDI spec
-// read ([Syncer.Unready], [Syncer.Units], [Syncer.Status]) is in memory.
+// What it never waits for: the API server, the driver, the kubelet, the ledger. The state that the device plugin and
+// the CDI spec read ([Syncer.Unready], [Syncer.Units], [Syncer.Status]) is in memory.
 //
 // The package must not import the agent or another package below it, an adapter, or a front end.
 package mpssync
@@ -40,7 +40,7 @@ const (
 	retry = 5 * time.Second
 	// prepareWithin bounds Prepare.
 	prepareWithin = 2 * time.Second
-	// quiesceWithin bounds the wait for a daemon to end, quiesceStep is the time between two looks.
+	// quiesceWithin bounds the wait for a daemon to end, quiesceStep is the time between two checks.
 	quiesceWithin = 30 * time.Second
 	quiesceStep   = 50 * time.Millisecond
 )
@@ -78,8 +78,8 @@ type Deps struct {
 	Supervisor   Supervisor
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
-	// Changed is called when Units, Unready or Status may return something else for another reason than a change of the
-	// settled units; it must not block.
+	// Changed is called when the results of Units, Unready or Status may have changed for a reason other than a change
+	// of the settled units; it must not block.
 	Changed func()
 	Clock   clock.Clock
 }
@@ -128,9 +128,9 @@ func (s *Syncer) Prepare(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
 	if s.send(ctx, true) != nil {
-		return // Reported, and Run sends again.
+		return // Reported; Run sends the set again.
 	}
-	_ = s.ask(ctx) // Run gets a report.
+	_ = s.ask(ctx) // Run receives a report.
 }
 
 // Run follows the daemons and sends the wanted set when it has changed, until ctx ends.
@@ -286,7 +286,7 @@ func (s *Syncer) ask(ctx context.Context) error {
 	return nil
 }
 
-// wanted returns the MPS daemons that are to run; never nil.
+// wanted returns the MPS daemons that should run; never nil.
 func (s *Syncer) wanted() []mps.Wanted {
 	snapshot := s.deps.Hardware.Current()
 	wanted := []mps.Wanted{}

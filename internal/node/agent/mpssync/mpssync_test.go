@@ -22,7 +22,7 @@ import (
 
 const gpuA, gpuB gpu.UUID = "GPU-a", "GPU-b"
 
-// supervisor is an MPS supervisor whose daemons start and end at once.
+// supervisor is an MPS supervisor whose daemons start and end immediately.
 type supervisor struct {
 	mu         sync.Mutex
 	wanted     []mps.Wanted
@@ -33,7 +33,7 @@ type supervisor struct {
 	failed, keeps map[gpu.UUID]bool
 	// slow makes the next Set, and late the next Status, wait until it is closed; nil for none.
 	slow, late chan struct{}
-	// sets counts the sets, busy those that are under way.
+	// sets counts the sets, busy those in progress.
 	sets, busy int
 	overlap    bool
 	watch      func(mps.Report)
@@ -65,7 +65,7 @@ func (s *supervisor) Set(ctx context.Context, wanted []mps.Wanted) (int64, error
 	generation := s.generation
 	s.mu.Unlock()
 	if !same {
-		s.report() // As over the socket, it may arrive before the answer.
+		s.report() // As over the socket, the report may arrive before the response.
 	}
 	return generation, ctx.Err()
 }
@@ -121,7 +121,7 @@ func (s *supervisor) report() {
 	}
 }
 
-// change changes the supervisor and reports that.
+// change changes the supervisor and reports the change.
 func (s *supervisor) change(edit func()) {
 	s.mu.Lock()
 	edit()
@@ -136,10 +136,10 @@ func (s *supervisor) wants(id gpu.UUID) bool {
 	return slices.ContainsFunc(s.wanted, func(w mps.Wanted) bool { return w.GPU == id })
 }
 
-// node is a Syncer with everything around it.
+// node is a Syncer with its dependencies.
 type node struct {
 	*mpssync.Syncer
-	signal.Broadcast // of the inventory
+	signal.Broadcast // driver version of the inventory
 	t                *testing.T
 	supervisor       *supervisor
 	unitsChanged     signal.Broadcast
@@ -170,7 +170,7 @@ func newNode(t *testing.T, units ...offer.Unit) *node {
 	return n
 }
 
-// replicas is a GPU with MPS replicas.
+// replicas returns a GPU with MPS replicas.
 func replicas(id gpu.UUID) offer.Unit {
 	return offer.Unit{Key: gpu.DeviceKey{GPU: id}, Use: offer.Use{Resource: "nvidia.com/gpu.shared", Mode: offer.MPS,
 		Replicas: 4, PinnedMemoryMiB: mps.NoLimit, ActiveThreadPercentage: 25}}
@@ -260,7 +260,7 @@ func (n *node) wantUnready(id gpu.UUID, want string) {
 	}
 }
 
-// TestOneSetPerEvent counts: one edit leads to one set, and what changes no wanted daemon to none.
+// TestOneSetPerEvent counts: one edit leads to one set, and an event that changes no wanted daemon to none.
 func TestOneSetPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -272,7 +272,7 @@ func TestOneSetPerEvent(t *testing.T) {
 		n.wantCounts("one edit", 1, 1)
 		n.wantUnready(gpuA, "")
 		n.settle(replicas(gpuA), offer.Unit{Key: gpu.DeviceKey{GPU: gpuB}, Use: offer.Use{Resource: "nvidia.com/gpu"}})
-		n.wantCounts("an edit that MPS has no part in", 0, 0)
+		n.wantCounts("an edit that does not concern MPS", 0, 0)
 		n.scan("570.1")
 		n.wantCounts("a change of the inventory", 0, 0)
 		n.Unquiesce(mpssync.ForMIG)
@@ -300,7 +300,8 @@ func TestOneSetPerEvent(t *testing.T) {
 	})
 }
 
-// TestPrepareFindsRunningDaemons: an agent that starts beside a ready daemon reports no replica as unhealthy.
+// TestPrepareFindsRunningDaemons checks that an agent that starts beside a ready daemon reports no replica as
+// unhealthy.
 func TestPrepareFindsRunningDaemons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -315,8 +316,8 @@ func TestPrepareFindsRunningDaemons(t *testing.T) {
 	})
 }
 
-// TestSupervisorThatGoesAndComesBack: while it is missing the problem is reported and the set is retried; a supervisor
-// that has another set than the accepted one gets the wanted one at once.
+// TestSupervisorThatGoesAndComesBack checks that the problem is reported and the set is retried while the supervisor is
+// missing; one that comes back with another set than the accepted one gets the wanted one immediately.
 func TestSupervisorThatGoesAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -336,7 +337,7 @@ func TestSupervisorThatGoesAndComesBack(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		n.wantCounts("two retries", 2, 0)
-		s.change(func() { s.gone, s.wanted, s.generation = nil, nil, 0 }) // Another one, without a set.
+		s.change(func() { s.gone, s.wanted, s.generation = nil, nil, 0 }) // Another supervisor, without a set.
 		n.wantCounts("a supervisor that comes", 1, n.changed)
 		n.wantUnready(gpuA, "")
 		if got := n.problem("mps"); got != "" || !s.wants(gpuA) {
@@ -352,13 +353,14 @@ func TestSupervisorThatGoesAndComesBack(t *testing.T) {
 	})
 }
 
-// TestNoSupervisorIsNeeded while no daemon is wanted; one that appears later gets the empty set.
+// TestNoSupervisorIsNeeded checks that no problem is reported while no daemon is wanted; a supervisor that appears
+// later gets the empty set.
 func TestNoSupervisorIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		s := n.supervisor
 		s.gone = mps.ErrUnavailable
-		s.wanted, s.generation = []mps.Wanted{{GPU: gpuB}}, 3 // Of an earlier boot of the agent.
+		s.wanted, s.generation = []mps.Wanted{{GPU: gpuB}}, 3 // The set of an earlier agent.
 		n.start()
 		if got := n.problem("mps"); got != "" {
 			t.Errorf("problem %q", got)
@@ -375,7 +377,7 @@ func TestNoSupervisorIsNeeded(t *testing.T) {
 	})
 }
 
-// TestNoDriver: nothing is sent, because the units may still exist.
+// TestNoDriver checks that nothing is sent without a driver, because the units may still exist.
 func TestNoDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA))
@@ -395,8 +397,8 @@ func TestNoDriver(t *testing.T) {
 	})
 }
 
-// TestQuiesce: the daemon has ended when Quiesce returns, and starts again after Unquiesce of all that have quiesced
-// it.
+// TestQuiesce checks that the daemon has ended when Quiesce returns, and starts again after Unquiesce by all that have
+// quiesced it.
 func TestQuiesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, replicas(gpuA), replicas(gpuB))
@@ -434,7 +436,8 @@ func TestQuiesce(t *testing.T) {
 	})
 }
 
-// TestQuiesceFails when the daemon does not end, when there is no supervisor, and when the caller gives up.
+// TestQuiesceFails checks Quiesce when the daemon does not end, when there is no supervisor, and when the caller's
+// context ends.
 func TestQuiesceFails(t *testing.T) {
 	tests := map[string]struct {
 		spoil func(*supervisor)
@@ -461,7 +464,7 @@ func TestQuiesceFails(t *testing.T) {
 	}
 }
 
-// TestOneSender: a set that was sent before a GPU was quiesced, and is slow, does not start the GPU's daemon again
+// TestOneSender checks that a slow set, sent before a GPU was quiesced, does not start the GPU's daemon again
 // afterwards.
 func TestOneSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -472,7 +475,7 @@ func TestOneSender(t *testing.T) {
 		s.mu.Lock()
 		s.slow = slow
 		s.mu.Unlock()
-		n.settle(replicas(gpuA), replicas(gpuB)) // The set is slow, and has gpuA.
+		n.settle(replicas(gpuA), replicas(gpuB)) // The set is slow, and contains gpuA.
 		quiesced := make(chan error, 1)
 		go func() { quiesced <- n.Quiesce(t.Context(), mpssync.ForMIG, gpuA) }()
 		synctest.Wait()
@@ -484,7 +487,7 @@ func TestOneSender(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := n.Quiesce(ctx, mpssync.ForMIG, gpuB); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a caller that gives up: %v", err)
+			t.Errorf("a caller whose context ends: %v", err)
 		}
 		close(slow)
 		if err := <-quiesced; err != nil {
@@ -503,8 +506,8 @@ func TestOneSender(t *testing.T) {
 	})
 }
 
-// TestOldAnswer: a response that was sent before a daemon was reported as ready, and arrives after that report, has no
-// effect. No further report follows that would correct it.
+// TestOldAnswer checks that a response that was sent before a daemon was reported as ready, and arrives after that
+// report, has no effect. No further report would correct it.
 func TestOldAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := replicas(gpuA)
@@ -517,17 +520,17 @@ func TestOldAnswer(t *testing.T) {
 		s.mu.Lock()
 		s.late = late
 		s.mu.Unlock()
-		n.settle(held, replicas(gpuB)) // Sends a request, and the response says that the daemon has failed.
+		n.settle(held, replicas(gpuB)) // It sends a request, and the response reports that the daemon has failed.
 		s.change(func() { s.failed[gpuB] = false })
-		n.settle(replicas(gpuB)) // No reason for another request.
+		n.settle(replicas(gpuB)) // This is no reason for another request.
 		close(late)
 		synctest.Wait()
 		n.wantUnready(gpuB, "")
 	})
 }
 
-// TestUnknownMode: a ready daemon shows that a GPU in use is shared through MPS, with the limits that its clients have.
-// Nothing is sent while the daemons cannot be queried.
+// TestUnknownMode checks that a ready daemon shows that a GPU in use is shared through MPS, with the limits that its
+// clients have. Nothing is sent while the daemons cannot be queried.
 func TestUnknownMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := replicas(gpuA)
@@ -537,7 +540,7 @@ func TestUnknownMode(t *testing.T) {
 		runs := mps.Wanted{GPU: gpuA, Replicas: 4, PinnedMemoryMiB: 500, ActiveThreadPercentage: 30}
 		s.wanted, s.generation, s.gone = []mps.Wanted{runs}, 1, mps.ErrUnavailable
 		n.start()
-		n.wantCounts("a start that cannot ask", 0, 1)
+		n.wantCounts("a start without a response", 0, 1)
 		if n.problem("mps") == "" {
 			t.Error("no problem is reported")
 		}

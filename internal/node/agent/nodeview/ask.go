@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// askWithin bounds everything that one Ask waits for.
+	// askWithin bounds the total time that one Ask waits.
 	askWithin = 200 * time.Millisecond
-	// askStep is the pause between two reads of what the watch of pods knows.
+	// askStep is the pause between two reads of the state of the watch of pods.
 	askStep = 10 * time.Millisecond
 	// maxTries bounds the Gets for one pod in one Ask.
 	maxTries = 3
@@ -22,9 +22,9 @@ const (
 	getsPerSecond = 10
 )
 
-// Ask finds out more about devices that the checkpoint lists for pods that are not known to have ended: the watch gets time to
-// bring what is under way, pods that it never saw are looked for, and the kubelet is asked whether it still has the
-// devices. It returns those that the kubelet has dropped.
+// Ask collects more information about devices that the checkpoint lists for pods that have not been reported as ended:
+// it gives the watch time to receive events that are on their way, requests the pods that the watch has never seen, and
+// asks the kubelet whether it still has the devices. It returns those that the kubelet has dropped.
 func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
 	defer cancel()
@@ -43,7 +43,7 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 	var dropped []ledger.Question
 	answered, unknown, tries := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for {
-		_ = n.lookAtCgroups() // Without it the last look stands.
+		_ = n.lookAtCgroups() // Without a new look the last one remains valid.
 		n.NoteListed(append(n.listedUIDs(), uids...))
 		open := false
 		for _, q := range questions {
@@ -51,15 +51,15 @@ func (n *Reader) Ask(questions []ledger.Question) []ledger.Question {
 			switch {
 			case facts.State == ledger.PodEnded || answered[q.PodUID]:
 			case facts.Containers == nil:
-				open, unknown[q.PodUID] = true, true // The watch may bring it.
+				open, unknown[q.PodUID] = true, true // The watch may have received it by now.
 			case knowsContainer(facts, q.All) && tries[q.PodUID] < maxTries:
 				tries[q.PodUID]++
 				gone, asked := n.keptByKubelet(ctx, facts, questions, q.PodUID)
 				dropped = append(dropped, gone...)
 				answered[q.PodUID] = asked
-				open = open || !asked // The watch may bring its end.
+				open = open || !asked // The watch may have received its end by now.
 			case !unknown[q.PodUID]:
-				open = true // Of a pod with init containers alone the kubelet says nothing; the watch may bring the pod's end.
+				open = true // The kubelet does not list pods with init containers alone; the watch may receive the pod's end.
 			}
 		}
 		if !open {
@@ -83,14 +83,14 @@ func (n *Reader) listedUIDs() []string {
 	return uids
 }
 
-// knowsContainer tells whether PodResources shows at least one of the containers: it leaves out init containers that are
-// no sidecars.
+// knowsContainer reports whether PodResources lists at least one of the containers: it leaves out init containers that
+// are not sidecars.
 func knowsContainer(facts ledger.PodFacts, names []string) bool {
 	return slices.ContainsFunc(facts.Containers, func(c ledger.PodContainer) bool { return !c.Init && slices.Contains(names, c.Name) })
 }
 
-// keptByKubelet asks the kubelet for one pod and returns the devices among the questions that it has not for that pod. The
-// second result is false when there was no answer.
+// keptByKubelet asks the kubelet for one pod and returns those of the devices that it does not list for that pod. The
+// second result is false when there was no response.
 func (n *Reader) keptByKubelet(ctx context.Context, facts ledger.PodFacts, questions []ledger.Question, uid string) ([]ledger.Question, bool) {
 	if !n.mayGet() {
 		return nil, false
@@ -108,8 +108,8 @@ func (n *Reader) keptByKubelet(ctx context.Context, facts ledger.PodFacts, quest
 			}
 		}
 	}
-	// The kubelet forgets a pod as a whole. So when it shows nothing for a container that the checkpoint lists, the
-	// entries of init containers, which it never shows, are gone too.
+	// The kubelet forgets a pod as a whole. So when it lists nothing for a container that the checkpoint lists, the
+	// entries of init containers, which it never lists, are gone too.
 	var dropped []ledger.Question
 	for _, q := range questions {
 		forgotten := knowsContainer(facts, q.All) && !some[q.Resource]
@@ -120,7 +120,7 @@ func (n *Reader) keptByKubelet(ctx context.Context, facts ledger.PodFacts, quest
 	return dropped, true
 }
 
-// mayGet keeps the rate of Gets.
+// mayGet limits the rate of Gets.
 func (n *Reader) mayGet() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 const (
 	// startsWithin is how long the kubelet may take from the allocation of a pod's devices until the pod has a cgroup.
 	startsWithin = 30 * time.Second
-	// freshFor is how long a look at the pods' cgroups shows that a pod was never started.
+	// freshFor is how long a reading of the pods' cgroups proves that a pod was never started.
 	freshFor = time.Second
 )
 
-// byCgroup returns what the pod's cgroup shows about it.
+// byCgroup returns the state of the pod according to its cgroup.
 func (n *Reader) byCgroup(uid string, otherwise ledger.PodState) ledger.PodState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -28,8 +28,8 @@ func (n *Reader) byCgroup(uid string, otherwise ledger.PodState) ledger.PodState
 	return otherwise
 }
 
-// unstarted tells whether the pod was never seen with a cgroup. On a node that shows no pod's cgroup, as with
-// --cgroups-per-qos=false, no pod is.
+// unstarted reports whether the pod was never seen with a cgroup. On a node that shows no pod's cgroup, as with
+// --cgroups-per-qos=false, it returns false for every pod.
 func (n *Reader) unstarted(uid string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -57,7 +57,7 @@ func (n *Reader) lookAtCgroups() error {
 	return nil
 }
 
-// NoteListed notes since when pods are listed. What was seen of pods that are no longer listed is forgotten.
+// NoteListed records since when pods are listed. It drops the state of pods that are no longer listed.
 func (n *Reader) NoteListed(listed []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -23,10 +23,10 @@ type Pods interface {
 	Current() (bool, error)
 }
 
-// Containers shows which containers and pods there are.
+// Containers lists the containers and pods of the node.
 type Containers interface {
 	Live() ([]kubelet.Container, error)
-	// InPod is Live for one pod, and tells whether it has a cgroup.
+	// InPod is Live for one pod, and reports whether it has a cgroup.
 	InPod(uid string) (living []kubelet.Container, there bool, err error)
 	// PodUIDs are the pods that have a cgroup.
 	PodUIDs() ([]string, error)
@@ -54,27 +54,27 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Reader reads from the node what the ledger's decisions rest on. Its methods may be called by several goroutines; they have the
-// form of the fields of ledger.Deps.
+// Reader reads from the node what the ledger's decisions are based on. Its methods may be called by several goroutines;
+// they have the form of the fields of ledger.Deps.
 type Reader struct {
 	deps       Deps
 	checkpoint *kubelet.CheckpointReader
 
 	mu sync.Mutex
-	// present are the pods that had a cgroup at the last look, which was at looked; seen are those that had one at any;
-	// listed says since when pods are listed.
+	// present are the pods that had a cgroup at the last reading, which was at looked; seen are those that had one at
+	// any reading; listed has the time since which pods are listed.
 	present map[string]bool
 	seen    map[string]bool
 	listed  map[string]time.Time
 	looked  time.Time
-	// alone is when pods were last looked at one by one.
+	// alone is when pods were last read one by one.
 	alone map[string]time.Time
 	gets  []time.Time
-	// names are Deps.Names at the last reading: Pod must not ask, since the ledger calls it with its mutex held.
+	// names are Deps.Names at the last reading: Pod must not call it, since the ledger calls Pod with its mutex held.
 	names []string
 }
 
-// New makes a Reader; nothing is read yet.
+// New returns a Reader; nothing is read yet.
 func New(deps Deps) *Reader {
 	return &Reader{
 		deps: deps, checkpoint: kubelet.NewCheckpointReader(deps.KubeletDir),
@@ -82,8 +82,7 @@ func New(deps Deps) *Reader {
 	}
 }
 
-// Living lists the containers in which a process lives now, with the devices that each
-// was given.
+// Living lists the containers in which a process runs now, with the devices that each was given.
 func (n *Reader) Living() ([]ledger.Container, error) {
 	found, err := n.deps.Containers.Live()
 	if err != nil {
@@ -95,7 +94,7 @@ func (n *Reader) Living() ([]ledger.Container, error) {
 	return n.convert(found), nil
 }
 
-// LivingIn is Living for some pods: it costs what these have, whatever else the node has.
+// LivingIn is Living for some pods: its cost depends on these pods only.
 func (n *Reader) LivingIn(uids []string) ([]ledger.Container, error) {
 	var found []kubelet.Container
 	for _, uid := range uids {
@@ -136,7 +135,7 @@ func (n *Reader) convert(found []kubelet.Container) []ledger.Container {
 // Stamp identifies the content of the kubelet's checkpoint; see [kubelet.CheckpointReader].
 func (n *Reader) Stamp() string { return n.checkpoint.Stamp() }
 
-// Assigned are the checkpoint's entries for our resources at this moment.
+// Assigned returns the checkpoint's entries for Berth's resources at this moment.
 func (n *Reader) Assigned() ([]ledger.Assignment, error) {
 	checkpoint, err := n.checkpoint.Read()
 	if err != nil {
@@ -168,7 +167,7 @@ func (n *Reader) Assigned() ([]ledger.Assignment, error) {
 	return known, nil
 }
 
-// ofNode tells whether any of the devices is of this node's GPUs.
+// ofNode reports whether any of the devices belongs to this node's GPUs.
 func ofNode(ids []string, snapshot *gpu.Snapshot) bool {
 	return slices.ContainsFunc(ids, func(id string) bool {
 		device, _, err := offer.ParseDeviceID(id)
@@ -180,8 +179,7 @@ func ofNode(ids []string, snapshot *gpu.Snapshot) bool {
 	})
 }
 
-// keyOf gives the key for a kubelet's device ID. A GPU that the inventory does not have
-// any more keeps its name.
+// keyOf returns the key for a kubelet's device ID. A GPU that the inventory no longer has keeps its name.
 func keyOf(id string, snapshot *gpu.Snapshot) (gpu.DeviceKey, bool) {
 	device, share, err := offer.ParseDeviceID(id)
 	if err != nil {
@@ -197,7 +195,7 @@ func keyOf(id string, snapshot *gpu.Snapshot) (gpu.DeviceKey, bool) {
 	return gpu.DeviceKey{GPU: device, Share: share}, true
 }
 
-// Pod says what is known of a pod, from memory.
+// Pod returns the state of a pod from memory.
 func (n *Reader) Pod(uid string) ledger.PodFacts {
 	pod, state := n.deps.Pods.Pod(uid)
 	facts := ledger.PodFacts{Namespace: pod.Namespace, Name: pod.Name}
@@ -218,7 +216,7 @@ func (n *Reader) Pod(uid string) ledger.PodFacts {
 	return facts
 }
 
-// ours are those of the resources that are of this node's GPUs.
+// ours returns the assignments of resources that belong to this node's GPUs.
 func (n *Reader) ours(devices map[string]int) map[string]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

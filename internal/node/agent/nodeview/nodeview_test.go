@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is what the fakes answer.
+// world has the responses of the fakes.
 type world struct {
 	mu      sync.Mutex
 	pods    map[string]podwatch.Pod
@@ -86,18 +86,18 @@ func (w *world) node() *Reader {
 	})
 }
 
-// TestPodByCgroup: without the API server, and for static pods, the cgroup says whether a pod has ended.
+// TestPodByCgroup checks that without the API server, and for static pods, the cgroup shows whether a pod has ended.
 func TestPodByCgroup(t *testing.T) {
 	tests := map[string]struct {
 		state  podwatch.State
 		static bool
 		away   bool
-		// looks are the pods with a cgroup at each look, 20 s apart.
+		// looks are the pods with a cgroup at each reading, 20 s apart.
 		looks [][]string
 		want  ledger.PodState
 	}{
-		"the API server's word counts":                  {state: podwatch.Living, looks: [][]string{{"p"}, nil}, want: ledger.PodLiving},
-		"the API server says ended":                     {state: podwatch.Ended, looks: [][]string{{"p"}}, want: ledger.PodEnded},
+		"the API server has precedence":                 {state: podwatch.Living, looks: [][]string{{"p"}, nil}, want: ledger.PodLiving},
+		"the API server reports the end":                {state: podwatch.Ended, looks: [][]string{{"p"}}, want: ledger.PodEnded},
 		"away: the cgroup is there":                     {away: true, looks: [][]string{{"p"}}, want: ledger.PodLiving},
 		"away: seen before, and gone":                   {state: podwatch.Living, away: true, looks: [][]string{{"p"}, nil}, want: ledger.PodEnded},
 		"away: never seen, just listed":                 {away: true, looks: [][]string{nil, nil}, want: ledger.PodUnknown},
@@ -131,7 +131,7 @@ func TestPodByCgroup(t *testing.T) {
 	}
 }
 
-// TestAsk: what is found out before a device is refused, and how long that takes.
+// TestAsk checks what Ask finds before a device is refused, and how long it takes.
 func TestAsk(t *testing.T) {
 	ordinary := podwatch.Pod{UID: "p", Namespace: "ns", Name: "pod", Containers: []podwatch.Container{{Name: "first", Init: true}, {Name: "main"}}}
 	question := func(container, device string) ledger.Question {
@@ -145,7 +145,7 @@ func TestAsk(t *testing.T) {
 		questions []ledger.Question
 		want      []ledger.Question
 		gets      int
-		// within bounds the time; 0 means at once.
+		// within bounds the time; 0 means that Ask must not wait.
 		within time.Duration
 		state  ledger.PodState
 	}{
@@ -157,27 +157,27 @@ func TestAsk(t *testing.T) {
 			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
 			want:  both[:1], gets: 1, state: ledger.PodLiving,
 		},
-		"the kubelet does not know the pod": {
+		"the kubelet does not have the pod": {
 			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: kubelet.ErrNoPod},
 			want:  both, gets: 1, state: ledger.PodLiving,
 		},
-		"the kubelet does not answer": {
+		"the kubelet does not respond": {
 			world: &world{states: map[string]podwatch.State{"p": podwatch.Living}, getErr: errors.New("rate limited")},
 			gets:  maxTries, within: askWithin, state: ledger.PodLiving,
 		},
-		"an init container's devices are in no answer": {
+		"an init container's devices are never listed": {
 			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
 			questions: []ledger.Question{question("first", "GPU-a")}, within: askWithin, state: ledger.PodLiving,
 		},
-		"the kubelet shows nothing for the other container": {
+		"the kubelet lists nothing for the other container": {
 			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}},
 			questions: []ledger.Question{handedOn}, want: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
 		},
-		"the kubelet shows something for the other container": {
+		"the kubelet lists a device for the other container": {
 			world:     &world{states: map[string]podwatch.State{"p": podwatch.Living}, kept: map[string][]string{"ns/pod": {"GPU-b"}}},
 			questions: []ledger.Question{handedOn}, gets: 1, state: ledger.PodLiving,
 		},
-		"the API server says that it is gone": {
+		"the API server reports that it is gone": {
 			world: &world{delay: 50 * time.Millisecond}, within: 60 * time.Millisecond, state: ledger.PodEnded,
 		},
 		"the API server hangs": {
@@ -216,7 +216,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestGetsAreBounded: the kubelet allows 100 Gets per second to all its clients together.
+// TestGetsAreBounded checks the rate: the kubelet allows 100 Gets per second to all its clients together.
 func TestGetsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// containers are what a test's node runs.
+// containers are the containers of a test's node.
 type containers struct {
 	all []kubelet.Container
 	err error
@@ -29,7 +29,8 @@ func (c containers) InPod(uid string) ([]kubelet.Container, bool, error) {
 	return c.all, uid == "p", c.err
 }
 
-// TestLiving: the containers come with the devices of their grants; sandboxes are left out; an error is passed on.
+// TestLiving checks that the containers come with the devices of their grants, that sandboxes are left out, and that an
+// error is returned.
 func TestLiving(t *testing.T) {
 	key := gpu.DeviceKey{GPU: "GPU-a"}
 	n := (&world{}).node()
@@ -55,8 +56,8 @@ func TestLiving(t *testing.T) {
 	}
 }
 
-// TestAssigned: the checkpoint's entries of our resources and of this node's GPUs count, those of others do not; a missing
-// file is an error.
+// TestAssigned checks that the checkpoint's entries of Berth's resources and of this node's GPUs are returned, and no
+// others; a missing file is an error.
 func TestAssigned(t *testing.T) {
 	id := gpu.UUID("GPU-11ba558d-3437-2335-2fd8-a78c8502f87f")
 	dir := t.TempDir()

@@ -41,9 +41,9 @@ import (
 const (
 	// LockFile is locked while a GPU is reset, so that two agents of an upgrade do not reset at the same time.
 	LockFile = "reset.lock"
-	// holderID is this command in the ledger.
+	// holderID identifies this command in the ledger.
 	holderID = "berth reset"
-	// checkInterval is the time between two checks of who uses the GPU.
+	// checkInterval is the time between two checks for users of the GPU.
 	checkInterval = time.Second
 	// maxWait bounds how long a command may wait for holders.
 	maxWait = 24 * time.Hour
@@ -58,7 +58,7 @@ type Hardware interface {
 	Refresh(ctx context.Context) error
 }
 
-// Ledger is who holds what.
+// Ledger has the holders of devices.
 type Ledger interface {
 	Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Release(holder gpu.Holder, keys []gpu.DeviceKey) error
@@ -143,11 +143,11 @@ func (r *Resetter) releaseStale() error {
 	return r.deps.Ledger.Release(holder(), keys)
 }
 
-// holder is the command in the ledger.
+// holder is the command as a holder in the ledger.
 func holder() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: holderID} }
 
-// reset resets a GPU. It waits up to wait for those who hold the GPU or have it open, and reports each step when it
-// begins. The end of ctx ends the command until the reset itself begins.
+// reset resets a GPU. It waits up to wait for holders of the GPU and for programs that have it open, and reports each
+// step when it begins. The end of ctx ends the command until the reset itself begins.
 func (r *Resetter) reset(ctx context.Context, reference string, wait time.Duration, report func(string)) (v1alpha1.GPUReset, error) {
 	result := v1alpha1.GPUReset{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.KindGPUReset},
@@ -177,7 +177,7 @@ func (r *Resetter) reset(ctx context.Context, reference string, wait time.Durati
 			report("could not end the maintenance of " + name + ": " + err.Error())
 		}
 	}()
-	// From here on the client may go away: a reset that is interrupted is worse than a complete one.
+	// From here on the client may disconnect: an interrupted reset is worse than a complete one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	defer r.deps.Resume(id)
@@ -256,7 +256,7 @@ func (r *Resetter) tryAcquire(ctx context.Context, id gpu.UUID) (who, fix string
 	return strings.Join(names, "; "), strings.Join(slices.Compact(fixes), "; "), nil
 }
 
-// verify sets the health of the GPU after its reset. The error says why the reset did not help.
+// verify sets the health of the GPU after its reset. The error has the reason why the reset did not help.
 func (r *Resetter) verify(result *v1alpha1.GPUReset, name string, report func(string)) error {
 	device := r.deps.Hardware.Current().GPU(gpu.UUID(result.UUID))
 	if device == nil {

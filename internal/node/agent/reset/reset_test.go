@@ -29,7 +29,7 @@ type lab struct {
 	*Resetter
 	did      []string
 	holdings []ledger.Holding
-	// users have the GPU open; each look takes the first entry away.
+	// users have the GPU open; each check removes the first entry.
 	users      [][]openers.Opener
 	openersErr error
 	// barred is the ledger's refusal when the GPU is not held.
@@ -40,7 +40,7 @@ type lab struct {
 	refreshErr error
 	health     gpu.Health
 	mig        []gpu.MIGDevice
-	// gone hides the GPU after the reset.
+	// gone removes the GPU from the inventory after the reset.
 	gone bool
 }
 
@@ -147,10 +147,10 @@ func TestResetSteps(t *testing.T) {
 				l.releaseErr = errors.New("no answer"), errors.New("disk full")
 		},
 			err: "no answer\ndisk full"},
-		"opened, and waited for": {reference: "0", wait: time.Minute, prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm, dcgm} },
+		"open, and waited for": {reference: "0", wait: time.Minute, prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm, dcgm} },
 			did:      append([]string{"acquire [GPU-aa11]", "release [GPU-aa11]", "acquire [GPU-aa11]", "release [GPU-aa11]"}, whole...),
 			reported: "process 7 (dcgm-exporter) has it open; waiting"},
-		"opened for too long": {reference: "0", wait: 2 * time.Second,
+		"open for too long": {reference: "0", wait: 2 * time.Second,
 			prepare: func(l *lab) { l.users = slices.Repeat([][]openers.Opener{dcgm}, 9) },
 			err:     "is in use: process 7"},
 		"daemon does not end": {reference: "0", prepare: func(l *lab) { l.quiesceErr = errors.New("it still runs") }, err: "it still runs",
@@ -192,7 +192,7 @@ func TestResetSteps(t *testing.T) {
 	}
 }
 
-// TestClientGoesAway: the end of the request ends the wait, and does not interrupt a reset that has begun.
+// TestClientGoesAway checks that the end of the request ends the wait, and does not interrupt a reset that has begun.
 func TestClientGoesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -209,8 +209,8 @@ func TestClientGoesAway(t *testing.T) {
 	})
 }
 
-// TestRunEndsAnInterruptedReset: an interrupted reset leaves a holding in the ledger, which the next agent releases,
-// but not while another agent resets.
+// TestRunEndsAnInterruptedReset checks that the next agent releases the holding that an interrupted reset has left in
+// the ledger, but not while another agent resets.
 func TestRunEndsAnInterruptedReset(t *testing.T) {
 	l := newLab(t)
 	heldBy(holder())(l)
@@ -230,7 +230,7 @@ func TestRunEndsAnInterruptedReset(t *testing.T) {
 	}
 }
 
-// TestRunWithoutLock: an unusable state directory only prevents the reset.
+// TestRunWithoutLock checks that an unusable state directory only prevents the reset.
 func TestRunWithoutLock(t *testing.T) {
 	l := newLab(t)
 	if err := os.Remove(l.deps.Dir); err != nil {

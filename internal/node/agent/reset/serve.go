@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// ServeHTTP serves the command: POST with the parameters gpu and wait. The answer is a line of JSON for each step, and
-// a last one with the result. Before Run the command is refused, since it is not known who holds what.
+// ServeHTTP serves the command: POST with the parameters gpu and wait. The response is a line of JSON for each step,
+// and a last one with the result. Before Run the command is refused, since the holders are not known.
 func (r *Resetter) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if !r.ready.Is() {
 		http.Error(w, "the agent has not yet compared the ledger with the node; try again in a moment", http.StatusServiceUnavailable)
