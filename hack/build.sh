@@ -33,10 +33,11 @@ left() {
 progress() {
 	local name=$1 log=$2 dir=$3 list=$2.list began= first=0 compiled files packages all
 	shift 3
+	: >"$log.started"
 	# The sleeps have no output of ours: they may outlive the script, and keep no pipe open.
 	sleep "$after" >/dev/null 2>&1
 	# Which packages the build has to compile, by the build's own rules. It waits for downloads.
-	go list -C "$dir" -trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
+	go list -C "$dir" $trimpath -deps -f '{{.ImportPath}} {{len .GoFiles}} {{if and .Stale (ne .StaleReason "not installed but available in build cache")}}1{{end}}' "$@" >"$list.part" 2>/dev/null && mv "$list.part" "$list" 2>/dev/null & # The build may be done first.
 	while sleep "$every" >/dev/null 2>&1; do
 		if [ ! -e "$list" ]; then
 			say "$name: downloading modules, $(grep -c '^go: downloading' "$log") so far"
@@ -52,6 +53,9 @@ progress() {
 	done
 }
 
+# Programs that are shipped name no path of the machine that built them.
+trimpath=-trimpath
+
 # build MODULE-DIR OUTPUT PACKAGE [go build flags]: says so only when it takes long.
 build() {
 	local dir=$1 out=$2 package=$3 log=$work/$2
@@ -60,7 +64,9 @@ build() {
 	[ -e "$BIN/$out" ] || say "building $out"
 	progress "$out" "$log" "$dir" "$@" "$package" &
 	ticker=$!
-	go build -C "$dir" -v -trimpath -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	go build -C "$dir" -v $trimpath -o "$BIN/$out" "$@" "$package" 2>"$log" || status=$?
+	# bash runs the EXIT trap in a subshell that is killed before its first command.
+	until [ -e "$log.started" ]; do sleep 0.01; done
 	kill "$ticker" 2>/dev/null || true
 	wait "$ticker" 2>/dev/null || true
 	ticker=
@@ -99,12 +105,14 @@ build . berth-cdi-hook ./cmd/berth-cdi-hook -tags=netgo,osusergo -ldflags="-s -w
 # The agent with an example vendor, for an end-to-end test.
 build kube berth-agent-stub ./test/berth-agent-stub
 [ -e "$BIN/hyperkube" ] || say "the first build compiles Kubernetes and containerd, some 13 minutes of CPU time; later ones take seconds"
-# Static, and with one setting for all: a change of it compiles everything again.
-export CGO_ENABLED=0
+# No -trimpath here, and cgo as by default: these programs stay on the machine that builds them, and so the linters and
+# the tests, which are built the same way, find most of Kubernetes compiled.
+trimpath=
 version=k8s.io/component-base/version
-build kube workload ./cmd/workload -ldflags='-s -w'
 # Without these Kubernetes would call itself v0.0.0.
 build kube hyperkube ./cmd/hyperkube -ldflags="-s -w -X $version.gitVersion=v1.37.1 -X $version.gitMajor=1 -X $version.gitMinor=37 -X $version.gitCommit=none -X $version.gitTreeState=archive"
 build kube/containerd containerd github.com/containerd/containerd/v2/cmd/containerd -ldflags='-s -w -X github.com/containerd/containerd/v2/version.Version=2.4.2' -tags=no_btrfs,no_devmapper,no_zfs,no_aufs
 build kube/containerd containerd-shim-runc-v2 github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 -ldflags='-s -w'
 build kube berth-sandbox ./cmd/berth-sandbox -ldflags="$stamp"
+# Static, since it runs in containers without a C library.
+CGO_ENABLED=0 build kube workload ./cmd/workload -ldflags='-s -w'

@@ -14,6 +14,22 @@ say() { printf '[%4ds] %s\n' "$((SECONDS - started))" "$*" >&2; }
 # fail says what is wrong and how to fix it, and ends the script with code 2.
 fail() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
+# timed NAME COMMAND...: runs a stage and keeps how long it took for print_times.
+times=()
+timed() {
+	local name=$1 at=$SECONDS status=0
+	shift
+	"$@" || status=$?
+	times+=("$(printf '%6d s  %s' $((SECONDS - at)) "$name$([ $status = 0 ] || echo ": failed")")")
+	return $status
+}
+
+# print_times prints how long each stage took, and the whole script.
+print_times() {
+	[ ${#times[@]} != 0 ] || return 0
+	printf '%s\n' "stages on $(nproc) CPUs:" "${times[@]}" "$(printf '%6d s  in all' $((SECONDS - started)))" >&2
+}
+
 is_root() { [ "$(id -u)" = 0 ]; }
 
 # in_ci tells whether a CI system runs the script: a stage that cannot run is a failure there.

@@ -177,6 +177,33 @@ func TestScriptsOnMachines(t *testing.T) {
 	}
 }
 
+// TestStagesAreTimed: the tests print how long each stage took, also when one fails, and a failed stage fails the whole.
+func TestStagesAreTimed(t *testing.T) {
+	tests := map[string]struct {
+		goProgram string
+		want      string // the lines after the first, without their seconds
+		code      int
+	}{
+		"passes": {"", "build, lint, unit tests, fuzzing, device manager, end to end, in all", 0},
+		"fails":  {`case "$*" in *devicemanager) exit 3 ;; esac`, "build, lint, unit tests, fuzzing, device manager: failed, in all", 3},
+	}
+	row := regexp.MustCompile(`(?m)^ +\d+ s  (.*)$`)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := machine{Installed: true, Go: tc.goProgram}
+			_, stderr, code, calls := m.run(t, "test.sh")
+			var got []string
+			for _, line := range row.FindAllStringSubmatch(stderr, -1) {
+				got = append(got, line[1])
+			}
+			if strings.Join(got, ", ") != tc.want || code != tc.code || slices.Contains(calls, "e2e.sh") != (tc.code == 0) {
+				t.Errorf("stages %q, want %q; exit code %d, want %d; calls %q\n%s", got, tc.want, code, tc.code, calls, stderr)
+			}
+		})
+	}
+}
+
 var (
 	stageLine = regexp.MustCompile(`(?m)^(?:stage|walks) .* -run '([^']+)'(.*)$`)
 	testName  = regexp.MustCompile(`(?m)^func (Test\w*)\(`)
@@ -263,7 +290,7 @@ esac`
 		}
 	}
 	if code != 0 {
-		t.Errorf("exit code %d", code)
+		t.Errorf("exit code %d\n%s", code, stderr)
 	}
 	m.Env = []string{"BUILD_FAILS=1"}
 	if _, stderr, code, _ = m.run(t, "build.sh"); code != 2 || !strings.Contains(stderr, "error: berth does not build") || !strings.Contains(stderr, "it is wrong") {

@@ -9,22 +9,23 @@ if [ ${#sandbox_reasons[@]} != 0 ] && in_ci; then
 $(print_reasons)"
 fi
 
+trap print_times EXIT
 # First, so that a machine that cannot build it says so early.
 if [ ${#sandbox_reasons[@]} = 0 ]; then
-	hack/build.sh sandbox
+	timed build hack/build.sh sandbox
 fi
-hack/lint.sh
-hack/unit.sh
-hack/fuzz.sh
+timed lint hack/lint.sh
+timed "unit tests" hack/unit.sh
+timed fuzzing hack/fuzz.sh
 if [ ${#sandbox_reasons[@]} != 0 ]; then
 	say "all other tests passed; SKIPPED: the end-to-end tests, because:"
 	print_reasons >&2
 	exit 0
 fi
 say "Berth against the kubelet's own device manager"
-go test -C kube -count=1 -timeout 20m ./test/devicemanager
+timed "device manager" go test -C kube -count=1 -timeout 20m ./test/devicemanager
 SANDBOX=$(mktemp -d /tmp/berth-test.XXXXXX)
 export SANDBOX
-trap 'hack/stop.sh || true; rm -rf "$SANDBOX"' EXIT
-hack/e2e.sh
+trap 'hack/stop.sh || true; rm -rf "$SANDBOX"; print_times' EXIT
+timed "end to end" hack/e2e.sh
 say "all tests passed"
