@@ -9,12 +9,12 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Changes is what is different between two snapshots.
+// Changes are the differences between two snapshots.
 type Changes struct {
-	// Added, Changed and Removed name GPUs, each sorted. A GPU is changed when
-	// anything about it is, its index and its health included, but not its links.
+	// Added, Changed and Removed name GPUs, each sorted. A GPU is changed when any of its data is, including its index
+	// and its health, but not its links.
 	Added, Changed, Removed []gpu.UUID
-	// Links is true when two GPUs that are in both snapshots are joined differently.
+	// Links is true when two GPUs that are in both snapshots have different links.
 	Links bool
 	// Node is true when the vendors or the faults that belong to no GPU differ.
 	Node bool

@@ -1,4 +1,4 @@
 package inventory
 
-// ReplaceWrite puts another function in place of the one that writes the file of Deps.Keep.
+// ReplaceWrite replaces the function that writes the file of Deps.Keep.
 func (i *Inventory) ReplaceWrite(write func(path string, blob []byte) error) { i.write = write }

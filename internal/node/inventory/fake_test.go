@@ -12,12 +12,12 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 )
 
-// source is a scripted node: what a scan finds, how long it takes, what the watch says.
+// source is a scripted node: the results and durations of its scans, and the events of its watch.
 type source struct {
 	mu       sync.Mutex
 	snapshot gpu.Snapshot
 	err      error
-	// takes is how long a scan takes; hang makes it wait for release.
+	// takes is the duration of a scan; hang makes it wait for release.
 	takes   time.Duration
 	hang    bool
 	release chan struct{}
@@ -36,7 +36,7 @@ func newSource(gpus int) *source {
 	return s
 }
 
-// nodeOf is a healthy node with so many gpus.
+// nodeOf returns a healthy node with this number of GPUs.
 func nodeOf(gpus int) gpu.Snapshot {
 	s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, Topology: gpu.NewTopology(gpus)}
 	for i := range gpus {
@@ -47,7 +47,7 @@ func nodeOf(gpus int) gpu.Snapshot {
 
 func idOf(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 
-// set changes what later scans find.
+// set changes the results of later scans.
 func (s *source) set(change func(*source)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *source) Doing() (gpu.UUID, string) {
 
 var errBroken = errors.New("read the node: it is on fire")
 
-// rescan asks for a scan and does not wait for its end; inside a bubble of synctest.
+// rescan requests a scan and does not wait for its end; inside a bubble of synctest.
 func rescan(i *inventory.Inventory) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

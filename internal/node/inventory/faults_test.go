@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// faultLab is a simulated machine whose scans and events come when a test says so, on a clock of the test.
+// faultLab is a simulated machine with a test clock, whose scans and events happen when the test requests them.
 type faultLab struct {
 	t       *testing.T
 	machine *sim.Machine
@@ -46,7 +46,7 @@ func newFaultLab(t *testing.T, profile string) *faultLab {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil { // The watch ends with the driver and begins with it.
+		for ctx.Err() == nil { // The watch ends with the driver and starts again with it.
 			l.adapter.Watch(ctx, func(e gpu.Event) { l.events <- e })
 			select {
 			case <-ctx.Done():
@@ -55,7 +55,7 @@ func newFaultLab(t *testing.T, profile string) *faultLab {
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done; l.adapter.Close() })
-	// The watch is there when it sees something; what it sees is nothing that counts.
+	// The watch has started when it sees this event, which has no effect.
 	for seen := false; !seen; {
 		l.do(m.Inject(sim.Fault{GPU: "0", XID: 31}))
 		select {
@@ -74,7 +74,7 @@ func (l *faultLab) do(err error) {
 	}
 }
 
-// scans scans every five seconds of the lab's clock for so long, and less often over a long time.
+// scans scans every five seconds of the lab's clock for a duration, and less often over a long one.
 func (l *faultLab) scans(long time.Duration) {
 	l.t.Helper()
 	step := max(aScan, long/24)
@@ -86,7 +86,7 @@ func (l *faultLab) scans(long time.Duration) {
 	}
 }
 
-// heard takes in events until one is what is waited for.
+// await applies events until one matches.
 func (l *faultLab) heard(is func(gpu.Event) bool) {
 	l.t.Helper()
 	give := time.After(30 * time.Second)
@@ -117,10 +117,10 @@ func (l *faultLab) verdict() string {
 	return strings.TrimSpace(string(card.Health.State) + " " + strings.Join(codes, " "))
 }
 
-// act is a step of a fault's way: something is done, time passes, and the verdict is as wanted then.
+// act is a step of a fault's case: an action, a time that passes, and the wanted verdict afterwards.
 type act struct {
 	fault *sim.Fault
-	// hear waits for an event of this XID, and of the kernel's log where log is true, before the next scan.
+	// awaitXID waits for an event of this XID, and of the kernel's log where log is true, before the next scan.
 	hear uint64
 	log  bool
 	do   func(l *faultLab) error
@@ -138,7 +138,7 @@ func wait(long time.Duration, want string) act { return act{scan: long, want: wa
 func clear1(want string) act {
 	return act{do: func(l *faultLab) error { return l.machine.Clear(string(l.id)) }, scan: aScan, want: want}
 }
-func reset(want string) act { // by somebody else
+func reset(want string) act { // by another program
 	return act{do: func(l *faultLab) error { return l.machine.ResetGPUs(string(l.id)) }, scan: aScan, want: want}
 }
 func line(text string, want string) act {
@@ -148,24 +148,24 @@ func line(text string, want string) act {
 	}, log: true, scan: aScan, want: want}
 }
 
-// faultTable is every fault of the simulator with the verdict that it leads to and the way back.
+// faultTable has every fault of the simulator with the verdict that it leads to and the steps of its repair.
 func faultTable() map[string]struct {
 	profile string
 	acts    []act
 } {
 	const minute = time.Minute
-	silent := func(n uint64) []act { // the driver never says anything
+	silent := func(n uint64) []act { // the driver never reports an event
 		name := fmt.Sprintf("XID%d", n)
 		at, later := "NeedsReset "+name, "NeedsReset "+name
 		if n == 79 {
-			at = "NeedsReboot " + name // until the card has answered two scans
+			at = "NeedsReboot " + name // until the GPU has answered two scans
 		}
 		return []act{
 			xid(sim.Fault{XID: n, Recovery: "none"}, n, at), wait(2*aScan, later), wait(4*minute, later), wait(minute+aScan, "Healthy"),
 			xid(sim.Fault{XID: n, Recovery: "none"}, n, at), wait(6*minute, later), wait(5*minute, "Healthy"),
 		}
 	}
-	lags := func(n uint64) []act { // the driver names an action after its third timeout
+	lags := func(n uint64) []act { // the driver reports an action after its third timeout
 		name := fmt.Sprintf("XID%d", n)
 		at := "NeedsReset " + name
 		if n == 79 {
@@ -242,9 +242,9 @@ func faultTable() map[string]struct {
 		"ECC, not contained by the GPU": {"l40sx8", []act{
 			xid(sim.Fault{XID: 94}, 94, "Degraded XID94"), wait(2*aScan, "NeedsReset ECC_DOUBLE_BIT"), reset("Healthy"),
 		}},
-		"temperature":                {"h100x8", []act{brk(sim.Fault{Temperature: 91}, "Degraded TEMPERATURE_SLOWDOWN"), brk(sim.Fault{Temperature: 120}, "Unhealthy TEMPERATURE_SHUTDOWN"), clear1("Healthy")}},
-		"row remap pending":          {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending}, "Draining RECOVERY_ACTION ROW_REMAP_PENDING"), brk(sim.Fault{Recovery: "none"}, "Degraded ROW_REMAP_PENDING"), reset("Healthy")}},
-		"row remap pending, no word": {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending, Recovery: sim.RecoveryUnsupported}, "NeedsReset ROW_REMAP_PENDING"), reset("Healthy")}},
+		"temperature":                 {"h100x8", []act{brk(sim.Fault{Temperature: 91}, "Degraded TEMPERATURE_SLOWDOWN"), brk(sim.Fault{Temperature: 120}, "Unhealthy TEMPERATURE_SHUTDOWN"), clear1("Healthy")}},
+		"row remap pending":           {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending}, "Draining RECOVERY_ACTION ROW_REMAP_PENDING"), brk(sim.Fault{Recovery: "none"}, "Degraded ROW_REMAP_PENDING"), reset("Healthy")}},
+		"row remap pending, no event": {"h100x8", []act{brk(sim.Fault{RowRemap: sim.RowRemapPending, Recovery: sim.RecoveryUnsupported}, "NeedsReset ROW_REMAP_PENDING"), reset("Healthy")}},
 		"row remap failed": {"h100x8", []act{
 			xid(sim.Fault{RowRemap: sim.RowRemapFailed}, 64, "NeedsReset XID64"), wait(aScan, "NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE XID64"),
 			reset("NeedsReset RECOVERY_ACTION ROW_REMAP_FAILURE"), clear1("Healthy"),
@@ -267,7 +267,7 @@ func faultTable() map[string]struct {
 			if err := l.machine.Inject(sim.Fault{GPU: string(l.id), Hang: "GetTotalEccErrors", HangFor: time.Millisecond}); err != nil {
 				return err
 			}
-			l.picture.hung(l.id, "nvmlDeviceGetTotalEccErrors", 10*time.Second, l.now) // as the loop says when the deadline passes
+			l.picture.hung(l.id, "nvmlDeviceGetTotalEccErrors", 10*time.Second, l.now) // as the loop records when the deadline passes
 			return nil
 		}, want: "Unhealthy NVML_TIMEOUT"}, wait(aScan, "Healthy")}},
 		"a transient error": {"h100x8", []act{
@@ -285,7 +285,7 @@ func faultTable() map[string]struct {
 	}
 }
 
-// TestFaultTable breaks a GPU in each way that the simulator knows. Each row has a GPU of its own; several rows, one after
+// TestFaultTable injects each fault that the simulator supports. Each row has a GPU of its own; several rows, one after
 // the other, share a machine.
 func TestFaultTable(t *testing.T) {
 	table := faultTable()
@@ -311,7 +311,7 @@ func TestFaultTable(t *testing.T) {
 	}
 }
 
-// play walks the way of a fault.
+// run runs the steps of a fault.
 func (l *faultLab) play(t *testing.T, acts []act) {
 	outer := l.t
 	l.t = t
@@ -349,11 +349,11 @@ func (l *faultLab) play(t *testing.T, acts []act) {
 	}
 }
 
-// TestFaultTableIsWhole fails when the simulator learns a fault that the table does not have.
+// TestFaultTableIsComplete fails when the simulator supports a fault that the table does not have.
 func TestFaultTableIsWhole(t *testing.T) {
 	seen := map[string]bool{
-		"GPU":  true,                                             // names the card
-		"Hang": true, "HangFor": true, "Log": true, "Busy": true, // injected by what a step does
+		"GPU":  true,                                             // names the GPU
+		"Hang": true, "HangFor": true, "Log": true, "Busy": true, // injected by a step's action
 	}
 	for _, test := range faultTable() {
 		for _, step := range test.acts {

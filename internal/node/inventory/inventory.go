@@ -25,13 +25,13 @@ const (
 )
 
 const (
-	// afterEvent is how long after an event the next scan starts: long enough for one
-	// scan to serve a burst of events, short enough to find soon what else is wrong.
+	// afterEvent is how long after an event the next scan starts: long enough for one scan to serve a burst of events,
+	// short enough to find further faults soon.
 	afterEvent = 100 * time.Millisecond
 	// watchRetry is the first pause before a broken watch starts again; it doubles up
 	// to the poll interval.
 	watchRetry = time.Second
-	// farewell bounds how long Run waits for hardware calls at its end.
+	// shutdownTimeout bounds how long Run waits for hardware calls at its end.
 	farewell = time.Second
 )
 
@@ -43,18 +43,17 @@ type Source interface {
 	// without Since, and State Gone for a GPU that did not answer. Partial is true for a GPU that it could not read
 	// completely: its causes are added, and none is removed.
 	Scan(ctx context.Context) (gpu.Snapshot, error)
-	// Watch calls emit for each event until ctx ends or the hardware goes away; then it
-	// is called again.
+	// Watch calls emit for each event until ctx ends or the hardware is lost; then it is called again.
 	Watch(ctx context.Context, emit func(gpu.Event)) error
 }
 
-// progress is what a Source may offer so that a hung call can be named.
+// progress is an optional method of a Source, by which a hung call can be named.
 type progress interface {
 	// Doing returns the call that the running scan is in, and its GPU ("" for the node).
 	Doing() (id gpu.UUID, call string)
 }
 
-// Deps is what an Inventory needs.
+// Deps are the dependencies of an Inventory.
 type Deps struct {
 	// Vendors are the sources, each with a name of its own. When two report the same UUID, the GPU is that of the vendor
 	// that comes first here.
@@ -66,9 +65,9 @@ type Deps struct {
 	// Deadline is how long a scan may take before it counts as hung; DefaultDeadline
 	// when zero.
 	Deadline time.Duration
-	// Rules say what counts, and how much.
+	// Rules configure which faults count, and as how severe.
 	Rules health.Rules
-	// IgnoredXIDs are further XIDs that are no cause.
+	// IgnoredXIDs are further XIDs that are not a cause.
 	IgnoredXIDs map[uint64]bool
 	// Keep is the file that carries the health records of the GPUs over a restart of this process; empty for none. BootID
 	// invalidates a file of an earlier boot.
@@ -80,8 +79,8 @@ type Deps struct {
 	Renewed func(gpus []gpu.UUID)
 }
 
-// Inventory is the node's hardware as last known. Make it with New and start it with
-// Run; all other methods may be called at any time from any goroutine.
+// Inventory has the last known state of the node's hardware. Create it with New and start it with Run; all other
+// methods may be called at any time from any goroutine.
 type Inventory struct {
 	deps    Deps
 	current atomic.Pointer[gpu.Snapshot]
@@ -123,9 +122,9 @@ func New(deps Deps) *Inventory {
 // changed. Before the first scan it is empty.
 func (i *Inventory) Current() *gpu.Snapshot { return i.current.Load() }
 
-// Ready is closed when the first scan of each vendor has returned and is published. Once one of them has, a vendor is
-// not waited for whose first scan failed or is later than its deadline, and a withdrawn one never is. The first scan of an
-// only vendor is waited for however long it hangs; its fault is in Current.
+// Ready is closed when the first scan of each vendor has returned and is published. Once one of them has, Ready does
+// not wait for a vendor whose first scan failed or is later than its deadline, and never for a withdrawn one. It waits
+// for the first scan of an only vendor however long that hangs; its fault is in Current.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready.Done() }
 
 // Refresh returns when a scan of each vendor that began after the call is published, or with the error of one of these
@@ -144,7 +143,7 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 	return first
 }
 
-// OfVendor is the inventory for those who work with the GPUs of one vendor: its Refresh waits for no other.
+// OfVendor is the inventory of one vendor's GPUs: its Refresh waits for no other vendor.
 type OfVendor struct {
 	*Inventory
 	name string
@@ -163,7 +162,7 @@ func (o OfVendor) Refresh(ctx context.Context) error {
 	return fmt.Errorf("refresh inventory: no vendor is called %q", o.name)
 }
 
-// Report hands in an event that this program caused, such as a reset of a GPU. It needs Run to run.
+// Report adds an event that this program caused, such as a reset of a GPU. It needs Run to run.
 func (i *Inventory) Report(ctx context.Context, event gpu.Event) error {
 	owner := ""
 	if found, _ := i.Current().Device(event.GPU); found != nil {
@@ -222,7 +221,7 @@ func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map
 	return restored(records, i.deps.Clock.Now())
 }
 
-// leave waits a little for the file and for the hardware calls in progress.
+// leave waits for a short time for the file and for the hardware calls in progress.
 func (i *Inventory) leave(keeper *keeper) {
 	patience := i.deps.Clock.NewTimer(farewell)
 	defer patience.Stop()

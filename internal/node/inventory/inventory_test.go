@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// running starts an inventory in the bubble and stops it at the test's end.
+// running starts an inventory in the bubble and stops it at the end of the test.
 func running(t *testing.T, s *source) *inventory.Inventory {
 	t.Helper()
 	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}})
@@ -36,7 +36,7 @@ func running(t *testing.T, s *source) *inventory.Inventory {
 	return i
 }
 
-// codes lists a card's causes, or the node's faults for the empty UUID.
+// codes lists a GPU's causes, or the node's faults for the empty UUID.
 func codes(s *gpu.Snapshot, id gpu.UUID) string {
 	causes := s.Faults
 	state := ""
@@ -85,7 +85,7 @@ func TestScansPollRescanAndPublishOnlyChanges(t *testing.T) {
 		<-i.Ready()
 		first := i.Current()
 		if len(first.GPUs) != 2 || first.GPUs[0].Health.State != gpu.Healthy {
-			t.Errorf("got %+v; want two healthy cards", first.GPUs)
+			t.Errorf("got %+v; want two healthy GPUs", first.GPUs)
 		}
 		late := i.Subscribe()
 		<-late.C()
@@ -128,7 +128,7 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(2)
 		i := running(t, s)
-		// A slow scan is under way: the event does not wait for it.
+		// A slow scan is in progress: the event does not wait for it.
 		s.set(func(s *source) { s.takes = 500 * time.Millisecond })
 		rescan(i)
 		synctest.Wait()
@@ -136,15 +136,15 @@ func TestEventIsPublishedAtOnceAndVerifiedLater(t *testing.T) {
 		s.events <- gpu.Event{GPU: idOf(1), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		if waited := time.Since(at); waited > time.Millisecond {
-			t.Errorf("published after %v; want at once", waited)
+			t.Errorf("published after %v; want immediately", waited)
 		}
 		expect(t, i, "event", idOf(1), "NeedsReboot XID79")
 		expect(t, i, "event", idOf(0), "Healthy")
 		if since := i.Current().GPUs[1].Health.Causes[0].Since; !since.Equal(at) {
 			t.Errorf("since %v; want %v", since, at)
 		}
-		// That scan began before the event: it proves nothing. Nor does the one that
-		// follows at once, since the driver may not have made up its mind.
+		// That scan began before the event: it proves nothing. Nor does the one that follows immediately, since the
+		// driver may still be in an intermediate state.
 		s.set(func(s *source) { s.takes = 0 })
 		time.Sleep(900 * time.Millisecond)
 		expect(t, i, "a scan from before the event", idOf(1), "NeedsReboot XID79")
@@ -187,9 +187,9 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 		i := running(t, s)
 		s.events <- gpu.Event{Code: gpu.XID(62), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
-		expect(t, i, "event of no card in particular", idOf(0), "NeedsReset XID62")
-		expect(t, i, "event of no card in particular", idOf(1), "NeedsReset XID62")
-		// A card that only the next scan finds: the event waits for it.
+		expect(t, i, "event without a GPU", idOf(0), "NeedsReset XID62")
+		expect(t, i, "event without a GPU", idOf(1), "NeedsReset XID62")
+		// A GPU that only the next scan finds: the event waits for it.
 		s.events <- gpu.Event{GPU: idOf(2), Code: gpu.XID(79), GI: gpu.NoInstance, CI: gpu.NoInstance}
 		synctest.Wait()
 		s.set(func(s *source) {
@@ -198,7 +198,7 @@ func TestEventOfEveryCardAndOfAnUnknownOne(t *testing.T) {
 		})
 		rescan(i)
 		synctest.Wait()
-		expect(t, i, "event before the card was known", idOf(2), "NeedsReboot XID79")
+		expect(t, i, "event before the GPU was found", idOf(2), "NeedsReboot XID79")
 	})
 }
 
@@ -225,8 +225,8 @@ func TestLostAndBack(t *testing.T) {
 	})
 }
 
-// TestResetSoonAfterAnXID forgets an XID that a reset disproved, although the event is
-// younger than what scans usually need to disprove one.
+// TestResetSoonAfterAnXID checks that a reset disproves an XID although the event is younger than a scan usually
+// requires to disprove one.
 func TestResetSoonAfterAnXID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
@@ -246,7 +246,7 @@ func TestResetSoonAfterAnXID(t *testing.T) {
 	})
 }
 
-// TestHungScan hangs a scan on a card, on the node, and the first scan of all.
+// TestHungScan makes a scan hang on a GPU, on the node, and the first scan of all.
 func TestHungScan(t *testing.T) {
 	for name, test := range map[string]struct {
 		card       gpu.UUID
@@ -275,9 +275,9 @@ func TestHungScan(t *testing.T) {
 				expect(t, i, "after the deadline", idOf(1), test.wantCard)
 				expect(t, i, "after the deadline", "", test.wantFaults)
 				if !test.first {
-					expect(t, i, "the other card", idOf(0), "Healthy")
+					expect(t, i, "the other GPU", idOf(0), "Healthy")
 				}
-				// Nothing is started on top of it, and events still come through.
+				// No second scan is started, and events are still applied.
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				if !test.first {
@@ -287,7 +287,7 @@ func TestHungScan(t *testing.T) {
 				}
 				s.set(func(s *source) {
 					if s.most != 1 {
-						t.Errorf("%d scans at once; want 1", s.most)
+						t.Errorf("%d scans at the same time; want 1", s.most)
 					}
 					s.hang = false
 				})
@@ -311,7 +311,7 @@ func TestSlowNodeStillMoves(t *testing.T) {
 		s.set(func(s *source) { s.snapshot = nodeOf(2) })
 		time.Sleep(4 * s.takes)
 		if got := len(i.Current().GPUs); got != 2 {
-			t.Errorf("%d cards; want 2", got)
+			t.Errorf("%d GPUs; want 2", got)
 		}
 		expect(t, i, "always late", "", "NVML_TIMEOUT")
 		s.set(func(s *source) { s.takes = 0 })
@@ -320,7 +320,7 @@ func TestSlowNodeStillMoves(t *testing.T) {
 	})
 }
 
-// TestRescanDuringAScan promises a scan that begins after the call.
+// TestRescanDuringAScan checks that a requested scan begins after the call.
 func TestRescanDuringAScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
@@ -330,7 +330,7 @@ func TestRescanDuringAScan(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		s.set(func(s *source) {
 			if s.scans != 2 || s.most != 1 {
-				t.Errorf("%d scans, %d at once; want 2, one after the other", s.scans, s.most)
+				t.Errorf("%d scans, %d at the same time; want 2, one after the other", s.scans, s.most)
 			}
 		})
 		time.Sleep(time.Second)
@@ -346,7 +346,7 @@ func TestScanError(t *testing.T) {
 		synctest.Wait()
 		expect(t, i, "error", "", "SCAN_FAILED")
 		if got := len(i.Current().GPUs); got != 2 {
-			t.Errorf("%d cards; want the two of before", got)
+			t.Errorf("%d GPUs; want the previous two", got)
 		}
 		s.set(func(s *source) { s.err = nil })
 		rescan(i)
@@ -355,8 +355,7 @@ func TestScanError(t *testing.T) {
 	})
 }
 
-// TestShutdownWithAHungCall returns within the farewell; the call's goroutine ends when
-// the call does.
+// TestShutdownWithAHungCall checks that Run returns within its timeout; the call's goroutine ends when the call does.
 func TestShutdownWithAHungCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
@@ -375,7 +374,8 @@ func TestShutdownWithAHungCall(t *testing.T) {
 	})
 }
 
-// TestShutdownIsPrompt waits for nothing when nothing hangs, a watch that rests included.
+// TestShutdownIsPrompt checks that Run waits for nothing when nothing hangs, including a watch that waits for its
+// retry.
 func TestShutdownIsPrompt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
@@ -395,7 +395,7 @@ func TestShutdownIsPrompt(t *testing.T) {
 	})
 }
 
-// TestWatchIsRetried restarts a watch that ends, with pauses that grow.
+// TestWatchIsRetried checks that a watch that ends is restarted, with pauses that grow.
 func TestWatchIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)
@@ -453,7 +453,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestRefreshWaitsForAScanThatBeganAfterIt: one that was under way does not count.
+// TestRefreshWaitsForAScanThatBeganAfterIt checks that a scan that was in progress does not count.
 func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(2)
@@ -462,14 +462,14 @@ func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
 		go i.Run(ctx)
 		<-i.Ready()
 		s.set(func(s *source) { s.takes = time.Second })
-		rescan(i) // begins a scan that sees the old hardware
+		rescan(i) // starts a scan that sees the old hardware
 		s.set(func(s *source) { s.snapshot.GPUs[1].MIG.Capable = true })
 		began := time.Now()
 		if err := i.Refresh(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took != 2*time.Second || !i.Current().GPUs[1].MIG.Capable {
-			t.Errorf("Refresh took %s and Current has %+v; want the scan after the one under way, 2s", took, i.Current().GPUs[1].MIG)
+			t.Errorf("Refresh took %s and Current has %+v; want the scan after the one in progress, 2s", took, i.Current().GPUs[1].MIG)
 		}
 		s.set(func(s *source) { s.err = errors.New("boom") })
 		if err := i.Refresh(ctx); err == nil || !strings.Contains(err.Error(), "boom") {
@@ -485,7 +485,7 @@ func TestRefreshWaitsForAScanThatBeganAfterIt(t *testing.T) {
 	})
 }
 
-// TestPartialScan: a scan that could not read a GPU completely adds causes, and takes nothing for repaired.
+// TestPartialScan checks that a scan that could not read a GPU completely adds causes, and removes none.
 func TestPartialScan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(1)

@@ -28,8 +28,8 @@ func restored(records map[gpu.UUID]health.Record, now time.Time) map[gpu.UUID]he
 // writeHealth replaces the file by an encoded one.
 func writeHealth(path string, blob []byte) error { return healthFile(path, "").Write(blob) }
 
-// keeper writes the file in a goroutine of its own, so that a file system that hangs delays no
-// event. While a write is under way only the newest content waits for the next one.
+// keeper writes the file in a goroutine of its own, so that a file system that hangs delays no event. While a write is
+// in progress only the newest content waits for the next one.
 type keeper struct {
 	write func([]byte) error
 	log   *slog.Logger
@@ -43,7 +43,7 @@ func startKeeper(write func([]byte) error, log *slog.Logger) *keeper {
 	return k
 }
 
-// keep hands over the newest content. It never waits. One goroutine at a time calls it.
+// keep passes the newest content to the writer. It never waits. One goroutine at a time calls it.
 func (k *keeper) keep(blob []byte) {
 	select {
 	case <-k.next:

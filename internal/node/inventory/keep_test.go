@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 )
 
-// life runs an inventory until do returns, and hands back what it logged.
+// life runs an inventory until do returns, and returns its log.
 func life(t *testing.T, s *source, path, boot string, do func(*inventory.Inventory)) string {
 	t.Helper()
 	time.Sleep(2 * time.Second) // no process starts at the moment at which another one ends
@@ -38,8 +38,8 @@ func life(t *testing.T, s *source, path, boot string, do func(*inventory.Invento
 	return logged.String()
 }
 
-// TestHealthOutlastsARestart has a driver that cannot name recovery actions, so that only a reset, or a reboot, proves
-// anything.
+// TestHealthOutlastsARestart uses a driver without recovery actions, so that only a reset, or a reboot, proves a
+// repair.
 func TestHealthOutlastsARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(2)
@@ -54,13 +54,13 @@ func TestHealthOutlastsARestart(t *testing.T) {
 			expect(t, i, "the first scan of the next process", idOf(1), "NeedsReset XID48")
 			time.Sleep(time.Hour)
 			expect(t, i, "an hour later", idOf(1), "NeedsReset XID48")
-			expect(t, i, "the other card", idOf(0), "Healthy")
+			expect(t, i, "the other GPU", idOf(0), "Healthy")
 		})
-		// A process that finds no driver and no card forgets nothing.
+		// A process that finds no driver and no GPU forgets nothing.
 		well := s.snapshot
 		s.set(func(s *source) { s.snapshot = gpu.Snapshot{Faults: []gpu.Cause{{Code: "DRIVER_MISSING"}}} })
 		life(t, s, path, "boot-1", func(i *inventory.Inventory) { expect(t, i, "no driver", idOf(1), "absent") })
-		// The card goes, and comes back while no process looks.
+		// The GPU is removed, and is back while no process runs.
 		s.set(func(s *source) {
 			s.snapshot = well
 			s.snapshot.GPUs = append([]gpu.GPU(nil), well.GPUs...)
@@ -101,7 +101,7 @@ func TestDamagedHealthIsToldAndLeftBehind(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeKeptIsTold writes to a place where nothing can be.
+// TestUnwritableFileIsReported writes to a path at which no file can be written.
 func TestWhatCannotBeKeptIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blocked := filepath.Join(t.TempDir(), "file")
@@ -117,13 +117,13 @@ func TestWhatCannotBeKeptIsTold(t *testing.T) {
 			expect(t, i, "events", idOf(0), "NeedsReset XID48 XID62")
 		})
 		if got := strings.Count(logged, "a restart would forget"); got != 1 {
-			t.Errorf("told %d times; want once:\n%s", got, logged)
+			t.Errorf("reported %d times; want once:\n%s", got, logged)
 		}
 	})
 }
 
-// TestEventsDoNotWaitForTheFile has a file system that hangs: events reach the subscribers all the same, and the
-// end waits only a little. What is written afterwards is the newest content.
+// TestEventsDoNotWaitForTheFile uses a file system that hangs: events still reach the subscribers, and the end of Run
+// waits only for a short time. What is written afterwards is the newest content.
 func TestEventsDoNotWaitForTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
@@ -147,7 +147,7 @@ func TestEventsDoNotWaitForTheFile(t *testing.T) {
 			<-subscription.C()
 			expect(t, i, "an event while the file hangs", idOf(n), "NeedsReboot XID79")
 			if took := time.Since(began); took != 0 {
-				t.Errorf("event %d reached the subscriber after %s, want at once", n, took)
+				t.Errorf("event %d reached the subscriber after %s, want immediately", n, took)
 			}
 		}
 		cancel()

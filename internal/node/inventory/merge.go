@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// standing says how far the first scan of a vendor has come. A change to unchanged, or from scanned to excused, is none.
+// standing is the progress of a vendor's first scan. A change to unchanged, or from scanned to excused, has no effect.
 type standing int
 
 const (
@@ -23,7 +23,7 @@ const (
 	withdrawn
 )
 
-// part is what one vendor contributes to the snapshot.
+// part is the contribution of one vendor to the snapshot.
 type part struct {
 	snapshot *gpu.Snapshot
 	records  map[gpu.UUID]health.Record
@@ -42,7 +42,7 @@ type merger struct {
 	parts []part
 	// unclaimed are the records of an earlier process about GPUs that no scan has found yet.
 	unclaimed map[gpu.UUID]health.Record
-	// kept are the records that the keeper got last.
+	// kept are the records that the keeper received last.
 	kept map[gpu.UUID]health.Record
 }
 
@@ -88,7 +88,7 @@ func (m *merger) publish(next *gpu.Snapshot) bool {
 	return true
 }
 
-// settled reports whether no first scan has to be waited for.
+// settled reports whether no first scan is outstanding.
 func (m *merger) settled() bool {
 	count := map[standing]int{}
 	for i := range m.parts {
@@ -97,7 +97,7 @@ func (m *merger) settled() bool {
 	return count[unchanged] == 0 && (count[scanned] > 0 || count[withdrawn] == len(m.parts))
 }
 
-// keep hands the health records to the keeper if they have changed.
+// keep passes the health records to the keeper if they have changed.
 func (m *merger) keep(changed bool) {
 	proves := slices.ContainsFunc(m.parts, func(p part) bool { return p.proves })
 	if m.keeper == nil || !changed && !proves {
@@ -122,7 +122,7 @@ func (m *merger) keep(changed bool) {
 	m.keeper.keep(blob)
 }
 
-// owner returns what names the vendor before position that has reported a GPU or a partition; "" for none.
+// owner returns a function that names the vendor before position that has reported a GPU or a partition; "" for none.
 func (m *merger) owner(position int) func(gpu.UUID) string {
 	return func(id gpu.UUID) string {
 		m.mu.Lock()
@@ -180,7 +180,7 @@ func (m *merger) join() *gpu.Snapshot {
 	return out
 }
 
-// clash returns a GPU of a part that is taken, and by whom.
+// clash returns a GPU of a part that another part has too, and the vendor of that part.
 func clash(block *gpu.Snapshot, taken map[gpu.UUID]string) (id gpu.UUID, by string) {
 	for i := range block.GPUs {
 		if title, is := taken[block.GPUs[i].UUID]; is {

@@ -18,13 +18,13 @@ type picture struct {
 	rules health.Rules
 	// scan is the last scan that returned, with health as the source reported it.
 	scan gpu.Snapshot
-	// records hold what is known of each GPU in scan, restored what an earlier process knew of GPUs that
-	// no scan has found yet.
+	// records hold the state of each GPU in scan, restored the state in an earlier process of GPUs that no scan has
+	// found yet.
 	records, restored map[gpu.UUID]health.Record
 	// recent is the last event of each GPU and code. An event is kept until a scan was
 	// applied that began well after it, since such a scan must not disprove it.
 	recent map[eventKey]gpu.Event
-	// failure is why the last scan came back without a result; nil when it had one.
+	// failure is the error of the last scan; nil when it had a result.
 	failure *gpu.Cause
 	// timeout is set from when a scan hangs until one returns in time.
 	timeout *timeout
@@ -35,7 +35,7 @@ type picture struct {
 // maxRecent bounds the events kept between two scans.
 const maxRecent = 4096
 
-// timeout is what a hung scan was waiting for; id is empty for a call that is about no GPU.
+// timeout is the call that a hung scan waits for; id is empty for a call that is about no GPU.
 type timeout struct {
 	id    gpu.UUID
 	cause gpu.Cause
@@ -56,7 +56,7 @@ func newPicture(rules health.Rules, restored map[gpu.UUID]health.Record) *pictur
 	}
 }
 
-// record is what is known of a g.
+// record has the health state of a GPU.
 func (p *picture) record(id gpu.UUID) health.Record {
 	if record, ok := p.records[id]; ok {
 		return record
@@ -77,9 +77,9 @@ func (p *picture) proves() bool {
 	return false
 }
 
-// scanned applies a scan that began at began and is known since now. What a late one
-// was waiting for stays under suspicion until a scan returns in time. It returns the GPUs that are in another life than
-// in the scan before.
+// scanned applies a scan that began at began and returned at now. After a late scan, the call that it waited for stays
+// a fault until a scan returns in time. It returns the GPUs that were reset, or whose driver was loaded again, since
+// the scan before.
 func (p *picture) scanned(scan gpu.Snapshot, began, now time.Time, late bool) (renewed []gpu.UUID) {
 	p.failure = nil
 	if !late {
@@ -126,7 +126,7 @@ func instances(g *gpu.GPU) []health.Instance {
 	return list
 }
 
-// seen are the level causes of a scanned GPU, a timeout included.
+// seen returns the level causes of a scanned GPU, including a timeout.
 func (p *picture) seen(g *gpu.GPU) []gpu.Cause {
 	if p.timeout != nil && p.timeout.id == g.UUID {
 		return append(slices.Clone(g.Health.Causes), p.timeout.cause)
@@ -134,9 +134,8 @@ func (p *picture) seen(g *gpu.GPU) []gpu.Cause {
 	return g.Health.Causes
 }
 
-// forgetEvents drops the events that the scan just applied was late enough to
-// disprove, those that it did disprove, and those of GPUs that it found removed. before
-// are the GPUs of the scan before it.
+// forgetEvents drops the events that the applied scan was late enough to disprove, those that it did disprove, and
+// those of GPUs that it found removed. before are the GPUs of the scan before it.
 func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Time) {
 	for key, event := range p.recent {
 		record, here := p.records[key.id]
@@ -149,9 +148,8 @@ func (p *picture) forgetEvents(before map[gpu.UUID]health.Record, began time.Tim
 	}
 }
 
-// happened applies an event. An event that names no GPU concerns every GPU; one
-// that names a GPU not scanned yet waits for that scan; one that carries no XID
-// changes nothing by itself.
+// happened applies an event. An event without a GPU concerns every GPU; an event of a GPU that was not scanned yet
+// waits for that scan; an event without an XID changes nothing by itself.
 func (p *picture) happened(event gpu.Event) {
 	p.remember(event.GPU, event)
 	for i := range p.scan.GPUs {
@@ -201,7 +199,7 @@ func (p *picture) hung(id gpu.UUID, call string, deadline time.Duration, now tim
 	p.keepFaults(now)
 }
 
-// failed records that a scan came back with an error; the last scan stays in force.
+// failed records that a scan returned an error; the last scan stays in force.
 func (p *picture) failed(err error, now time.Time) {
 	code := "SCAN_FAILED"
 	if _, ok := errors.AsType[*refusal](err); ok {
@@ -211,7 +209,7 @@ func (p *picture) failed(err error, now time.Time) {
 	p.keepFaults(now)
 }
 
-// withdrawn records that the vendor is not called any more: its GPUs are Gone, and nothing is known of its driver.
+// withdrawn records that the vendor is no longer called: its GPUs are Gone, and the state of its driver is unknown.
 func (p *picture) withdrawn(why string, now time.Time) {
 	cause := gpu.Cause{Code: "VENDOR_WITHDRAWN", Message: why + "; its GPUs are not used until the agent is restarted"}
 	scan := p.scan
@@ -260,7 +258,7 @@ func (p *picture) eventsOf(id gpu.UUID) []gpu.Event {
 	return events
 }
 
-// snapshot is the picture as a value that shares nothing changeable with it.
+// snapshot returns the picture as a value that shares no mutable data with it.
 func (p *picture) snapshot() *gpu.Snapshot {
 	out := p.scan
 	out.GPUs = slices.Clone(p.scan.GPUs)

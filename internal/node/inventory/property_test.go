@@ -23,17 +23,17 @@ import (
 // withoutDeadline hides testing.T's Deadline, which may not be called in a bubble.
 type withoutDeadline struct{ rapid.TB }
 
-// twin is the inventory as one would write it without goroutines: it knows when each
-// scan began and ended, and recomputes each card from the whole history.
+// twin is a simple model of the inventory without goroutines: it has the begin and end of each scan, and recomputes
+// each GPU from the whole history.
 type twin struct {
 	now     time.Time
 	scanned gpu.Snapshot
-	// since remembers each level cause, events each XID that stands.
+	// since has each level cause, events each XID that is still in force.
 	since  map[gpu.UUID]map[string]time.Time
 	events map[gpu.UUID]map[uint64][]time.Time
 	gone   map[gpu.UUID]bool
-	// acted and answered say of an XID whether the driver named a recovery action since, and in how many scans the card
-	// answered.
+	// acted and answered have, for an XID, whether the driver has reported a recovery action since, and in how many
+	// scans the GPU has answered.
 	acted    map[gpu.UUID]map[uint64]bool
 	answered map[gpu.UUID]map[uint64]int
 }
@@ -121,9 +121,8 @@ func (w *twin) current() *gpu.Snapshot {
 // advice is left out of comparisons: it follows from the code.
 var advice = cmpopts.IgnoreFields(gpu.Cause{}, "Recover")
 
-// TestCurrentMatchesTwin plays random sequences of hardware changes, scans and events.
-// After each, Current says what the twin says, and a subscriber that takes its signals
-// whenever it likes ends with the last snapshot.
+// TestCurrentMatchesTwin runs random sequences of hardware changes, scans and events. After each, Current equals the
+// twin's state, and a subscriber that reads signals at any time ends with the last snapshot.
 func TestCurrentMatchesTwin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(withoutDeadline{t}, play)
@@ -132,7 +131,7 @@ func TestCurrentMatchesTwin(t *testing.T) {
 
 func play(t *rapid.T) {
 	s := newSource(0)
-	// A poll of years: only the play makes scans.
+	// A poll of years: only the test's own steps cause scans.
 	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Poll: 10000 * time.Hour})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -163,7 +162,7 @@ func play(t *rapid.T) {
 		case "event":
 			id := idOf(rapid.IntRange(0, 2).Draw(t, "card"))
 			if w.scanned.GPU(id) == nil {
-				continue // waits for the card's scan; a test of its own covers that
+				continue // it waits for the GPU's scan, which has its own test
 			}
 			xid := rapid.SampledFrom([]uint64{13, 48, 79}).Draw(t, "xid")
 			s.events <- gpu.Event{GPU: id, Code: gpu.XID(xid), GI: gpu.NoInstance, CI: gpu.NoInstance}
@@ -171,7 +170,7 @@ func play(t *rapid.T) {
 			w.event(id, xid)
 			// The scan that follows an event finds the same hardware.
 			if diff := cmp.Diff(w.current(), i.Current(), advice); diff != "" {
-				t.Fatalf("at once after an event (-twin +inventory):\n%s", diff)
+				t.Fatalf("immediately after an event (-twin +inventory):\n%s", diff)
 			}
 			time.Sleep(150 * time.Millisecond)
 			synctest.Wait()
@@ -183,7 +182,7 @@ func play(t *rapid.T) {
 			t.Fatalf("(-twin +inventory):\n%s", diff)
 		}
 		if now := i.Current(); now != published && inventory.Equal(now, published) {
-			t.Fatal("a snapshot was published that says the same as the last")
+			t.Fatal("a snapshot was published that equals the last")
 		} else {
 			published = now
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// codeRefused is the fault of a scan whose content cannot be true.
+	// codeRefused is the fault of a scan with invalid content.
 	codeRefused = "SCAN_REFUSED"
 	// maxGPUs bounds how many GPUs one vendor may report; the largest machines have 16.
 	maxGPUs = 1024
@@ -18,13 +18,13 @@ const (
 	maxUUID, maxLinks = 128, 255
 )
 
-// refusal is the error of a scan whose content cannot be true.
+// refusal is the error of a scan with invalid content.
 type refusal struct{ why string }
 
 func (r *refusal) Error() string { return "the result of the scan was refused: " + r.why }
 
-// refuse returns why the result of a vendor's scan cannot be true; "" when it can. owner names the other vendor that a GPU
-// belongs to; "" for none. A scan is refused as a whole: what else it says is not to be trusted either.
+// refuse returns why the result of a vendor's scan is invalid; "" when it is valid. owner names the other vendor that a
+// GPU belongs to; "" for none. A scan is refused as a whole, because the rest of it is not reliable either.
 func refuse(scan *gpu.Snapshot, traits gpu.Traits, owner func(gpu.UUID) string) string {
 	if len(scan.GPUs) > maxGPUs {
 		return fmt.Sprintf("%d GPUs, more than %d", len(scan.GPUs), maxGPUs)
@@ -41,7 +41,7 @@ func refuse(scan *gpu.Snapshot, traits gpu.Traits, owner func(gpu.UUID) string) 
 	return c.why
 }
 
-// check finds the first thing that cannot be true.
+// check finds the first invalid value.
 type check struct {
 	traits gpu.Traits
 	owner  func(gpu.UUID) string
@@ -70,7 +70,8 @@ func (c *check) gpu(g *gpu.GPU) {
 	}
 }
 
-// uuid checks that a UUID is one, is there once, and is no other vendor's. UUIDs become parts of paths, labels and names.
+// uuid checks that a UUID has the form of one, occurs once, and is not another vendor's. UUIDs become parts of paths,
+// labels and names.
 func (c *check) uuid(id gpu.UUID) {
 	strange := func(r rune) bool { return r <= ' ' || r > '~' }
 	switch {
@@ -88,7 +89,7 @@ func (c *check) uuid(id gpu.UUID) {
 	c.seen[id] = true
 }
 
-// nodes checks that device nodes are the vendor's: a container gets them.
+// nodes checks that device nodes are the vendor's, because containers get them.
 func (c *check) nodes(of string, nodes []gpu.DeviceNode) {
 	for _, node := range nodes {
 		ours := func(prefix string) bool { return strings.HasPrefix(node.Path, prefix) }
@@ -98,7 +99,7 @@ func (c *check) nodes(of string, nodes []gpu.DeviceNode) {
 	}
 }
 
-// topology checks that the links are a symmetric matrix in range; cells that are missing are no links.
+// topology checks that the links are a symmetric matrix in range; missing cells mean no links.
 func (c *check) topology(scan *gpu.Snapshot) {
 	if len(scan.Topology) > len(scan.GPUs) {
 		c.fail("the topology has %d rows for %d GPUs", len(scan.Topology), len(scan.GPUs))

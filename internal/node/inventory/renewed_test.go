@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 )
 
-// TestRenewed: a GPU in another life is reported once, by the scan that finds it; one whose life is not known, and one that a
-// scan could not read completely, are not.
+// TestRenewed checks that a GPU that was reset or whose driver was loaded again is reported once, by the scan that
+// finds it; a GPU whose lifetime is unknown, and one that a scan could not read completely, are not reported.
 func TestRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(3)
@@ -52,8 +52,8 @@ func TestRenewed(t *testing.T) {
 		check("the first scan", "[]", counted(1000), counted(1000), gpu.Life{})
 		check("more energy", "[]", counted(2000), counted(1001), gpu.Life{})
 		check("one was reset", "[[GPU-1]]", counted(2001), counted(3), gpu.Life{})
-		check("it goes on", "[]", counted(2002), counted(4), gpu.Life{})
-		check("it is not known of one, another was reset", "[[GPU-0]]", counted(1), gpu.Life{}, gpu.Life{})
+		check("nothing changes", "[]", counted(2002), counted(4), gpu.Life{})
+		check("the lifetime of one is unknown, another was reset", "[[GPU-0]]", counted(1), gpu.Life{}, gpu.Life{})
 		check("the driver is named for the first time", "[]", gpu.Life{Driver: "a"}, gpu.Life{Driver: "a"}, gpu.Life{Driver: "a"})
 		check("the driver was loaded again", "[[GPU-0 GPU-1 GPU-2]]", gpu.Life{Driver: "b"}, gpu.Life{Driver: "b"}, gpu.Life{Driver: "b"})
 		s.set(func(s *source) { s.snapshot.GPUs[2].Health.Partial = true })
@@ -61,8 +61,8 @@ func TestRenewed(t *testing.T) {
 		s.set(func(s *source) { s.snapshot.GPUs[2].Health.Partial = false })
 		check("and then it was", "[[GPU-2]]")
 		s.set(func(s *source) { s.snapshot.GPUs[1].Health.State = gpu.Gone })
-		check("one is away", "[]")
+		check("one does not respond", "[]")
 		s.set(func(s *source) { s.snapshot.GPUs[1].Health.State = "" })
-		check("and is back", "[[GPU-1]]")
+		check("and responds again", "[[GPU-1]]")
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// errWithdrawn answers a refresh of a vendor that is not called any more.
+// errWithdrawn is the error of a refresh of a vendor that is no longer called.
 var errWithdrawn = errors.New("the vendor was withdrawn after a panic; restart the agent to use its GPUs again")
 
 // scanResult is what a scan goroutine returns.
@@ -42,21 +42,21 @@ func guarded(call func() error) (err error) {
 	return call()
 }
 
-// loop runs the scans and the watch of one vendor: the goroutine of run owns all of it but the channels. Loops share
-// nothing but the merger.
+// loop runs the scans and the watch of one vendor: the goroutine of run owns all its fields but the channels. Loops
+// share nothing but the merger.
 type loop struct {
 	deps   *Deps
 	log    *slog.Logger
 	source Source
 	traits gpu.Traits
-	// position is that of the source in Deps.Vendors.
+	// position is the source's index in Deps.Vendors.
 	position int
 	refresh  chan chan error
 	reports  chan gpu.Event
 
 	merger  *merger
 	picture *picture
-	// withdrawn is set after a panic: the source is not called any more. endCalls ends the calls in progress.
+	// withdrawn is set after a panic: the source is no longer called. endCalls ends the calls in progress.
 	withdrawn bool
 	endCalls  context.CancelFunc
 	scans     scans
@@ -68,10 +68,10 @@ type scans struct {
 	results chan scanResult
 	running bool
 	began   time.Time
-	// again asks for one more scan when the running one returns.
+	// again requests one more scan when the running one returns.
 	again    bool
 	deadline clock.Timer
-	// waiting want the next scan to begin, served the one that runs.
+	// waiting are the refreshes that need the next scan to begin, served those of the running one.
 	waiting, served []chan error
 	// soon starts the scan that follows an event; soonSet while it runs.
 	soon    clock.Timer
@@ -142,7 +142,7 @@ func (l *loop) run(ctx context.Context, m *merger, restored map[gpu.UUID]health.
 		case done := <-l.refresh:
 			l.scans.waiting = append(l.scans.waiting, done)
 			l.startScan(ctx)
-			// One that ran already began too early for it.
+			// A running scan began too early for it.
 			l.scans.again = l.scans.again || len(l.scans.waiting) > 0
 		case <-l.scans.soon.C():
 			l.scans.soonSet, l.scans.again = false, true
@@ -173,7 +173,7 @@ func idleTimer(c clock.Clock) clock.Timer {
 	return timer
 }
 
-// startScan starts a scan unless one runs: there is never more than one call that hangs.
+// startScan starts a scan unless one runs: at most one call can hang.
 func (l *loop) startScan(ctx context.Context) {
 	if l.withdrawn {
 		l.answer(&l.scans.waiting, errWithdrawn)
@@ -197,7 +197,7 @@ func (l *loop) startScan(ctx context.Context) {
 	}()
 }
 
-// answer sends an error, or nil, to all that wait, and forgets them.
+// answer sends an error, or nil, to all waiting refreshes, and removes them.
 func (l *loop) answer(waiting *[]chan error, err error) {
 	for _, done := range *waiting {
 		done <- err
@@ -210,8 +210,7 @@ func (l *loop) show(is standing) bool {
 	return l.merger.update(l.position, part{snapshot: l.picture.snapshot(), records: l.picture.all(), proves: l.picture.proves(), standing: is})
 }
 
-// scanReturned applies a scan, a late one too: however slow the driver is, the
-// picture moves on.
+// scanReturned applies a scan, also a late one: the picture is updated however slow the driver is.
 func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	l.scans.running = false
 	l.scans.deadline.Stop()
@@ -250,7 +249,7 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	}
 }
 
-// withdraw stops all calls of a source that has panicked: nothing is known of its state any more.
+// withdraw ends all calls of a source that has panicked: its state is no longer known.
 func (l *loop) withdraw(call string, panicked *crash) {
 	if l.withdrawn {
 		return
@@ -267,7 +266,7 @@ func (l *loop) withdraw(call string, panicked *crash) {
 func (l *loop) scanIsLate() {
 	now := l.deps.Clock.Now()
 	if !l.scans.running || l.withdrawn || now.Sub(l.scans.began) < l.deps.Deadline {
-		return // a tick that was left over from an earlier scan
+		return // drain a tick of an earlier scan
 	}
 	var id gpu.UUID
 	var call string
@@ -291,7 +290,7 @@ func (l *loop) eventCame(event gpu.Event) {
 		event.Time = l.deps.Clock.Now()
 	}
 	l.picture.happened(event)
-	level := slog.LevelDebug // storms of ignored or repeated events must not fill the log
+	level := slog.LevelDebug // bursts of ignored or repeated events must not fill the log
 	if l.show(unchanged) {
 		level = slog.LevelWarn
 	}
@@ -303,8 +302,8 @@ func (l *loop) eventCame(event gpu.Event) {
 	}
 }
 
-// startWatch starts the watch unless it runs or waits for its retry. It needs a
-// first scan, which tells the source what there is to watch.
+// startWatch starts the watch unless it runs or waits for its retry. It needs a first scan, which gives the source the
+// GPUs to watch.
 func (l *loop) startWatch(ctx context.Context) {
 	if l.watch.running || l.watch.resting || l.withdrawn || ctx.Err() != nil {
 		return
@@ -334,14 +333,14 @@ func (l *loop) watchReturned(err error) {
 	}
 	text := fmt.Sprint(err)
 	if text != l.watch.lastError {
-		l.log.Warn("event watch ended, polling goes on", "error", text, "retry", l.watch.backoff)
+		l.log.Warn("Event watch ended; polling continues", "error", text, "retry", l.watch.backoff)
 		l.watch.lastError = text
 	}
 	l.watch.retry.Reset(l.watch.backoff)
 	l.watch.backoff = min(2*l.watch.backoff, max(l.deps.Poll, watchRetry))
 }
 
-// leave waits for the calls in progress until the timer fires. It returns whether they have ended.
+// leave waits for the calls in progress until the timer fires. It reports whether they have ended.
 func (l *loop) leave(patience <-chan time.Time) bool {
 	for l.scans.running || l.watch.running {
 		select {

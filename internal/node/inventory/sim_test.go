@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/inventory"
 )
 
-// patience bounds how long a test waits for what should come within milliseconds.
+// patience bounds how long a test waits for a result that should take milliseconds.
 const patience = 30 * time.Second
 
 // onSim runs an inventory on a simulated machine, in real time.
@@ -43,7 +43,7 @@ func onSim(t *testing.T, profile string) (*sim.Machine, *inventory.Inventory) {
 	return m, i
 }
 
-// until follows the signals until a card (or the node, for "") says what is wanted.
+// until reads at each signal until a GPU (or the node, for "") has the wanted state.
 func until(t *testing.T, i *inventory.Inventory, id gpu.UUID, want string) {
 	t.Helper()
 	s := i.Subscribe()
@@ -63,7 +63,7 @@ func until(t *testing.T, i *inventory.Inventory, id gpu.UUID, want string) {
 	}
 }
 
-// sorted puts the causes after the state in order of their names.
+// sorted orders the causes after the state by name.
 func sorted(verdict string) string {
 	words := strings.Fields(verdict)
 	if len(words) > 1 {
@@ -72,9 +72,8 @@ func sorted(verdict string) string {
 	return strings.Join(words, " ")
 }
 
-// xidSeen injects an XID until it is seen: the hardware tells only those who have
-// registered, and when the watch has is not to be seen from outside. It returns how
-// long that took from the start of the injection, which writes files.
+// xidSeen injects an XID until it is seen: the hardware reports events only to watches that are registered, and a test
+// cannot see when a watch is. It returns how long that took from the start of the injection, which writes files.
 func xidSeen(t *testing.T, m *sim.Machine, i *inventory.Inventory, id gpu.UUID) time.Duration {
 	t.Helper()
 	s := i.Subscribe()
@@ -106,8 +105,7 @@ func do(t *testing.T, err error) {
 	}
 }
 
-// TestFaultsComeAndGo breaks a simulated node in each way and repairs it, without a
-// restart of anything.
+// TestFaultsAndRepairs injects each fault into a simulated node and repairs it, without a restart.
 func TestFaultsComeAndGo(t *testing.T) {
 	m, i := onSim(t, "a30x4")
 	victim := i.Current().GPUs[2].UUID
@@ -142,8 +140,8 @@ func TestFaultsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestFaultOfOneMIGDevice has a fault of one MIG device, which its sibling and the card do not notice, and one that
-// needs a reset, which concerns them all.
+// TestFaultOfOneMIGDevice injects a fault of one MIG device that affects neither its sibling nor the GPU, and one that
+// needs a reset, which affects them all.
 func TestFaultOfOneMIGDevice(t *testing.T) {
 	m, i := onSim(t, "a30x4")
 	actions := nvidia.NewActions(nvidia.Deps{Library: m.NVML()})
@@ -174,18 +172,18 @@ func TestFaultOfOneMIGDevice(t *testing.T) {
 			select {
 			case <-s.C():
 			case <-give:
-				t.Fatalf("card and MIG devices are %q; want %q", states(), want)
+				t.Fatalf("GPU and MIG devices are %q; want %q", states(), want)
 			}
 		}
 	}
 	wait("Healthy Healthy Healthy")
 	device := string(i.Current().GPU(id).MIG.Devices[1].UUID)
-	xidSeen(t, m, i, i.Current().GPUs[0].UUID) // the watch is there
-	// The application's error leaves the device offered, as the driver asks for nothing.
+	xidSeen(t, m, i, i.Current().GPUs[0].UUID) // the watch has started
+	// The application's error leaves the device advertised, as the driver requests nothing.
 	do(t, m.Inject(sim.Fault{GPU: device, XID: 69}))
 	wait("Healthy Healthy Degraded")
 	wait("Healthy Healthy Healthy")
-	// A contained memory error too; the count of errors is the card's, and stays.
+	// So does a contained memory error; the error count is the GPU's, and stays.
 	do(t, m.Inject(sim.Fault{GPU: device, XID: 94}))
 	wait("Degraded Degraded Degraded")
 	do(t, m.Inject(sim.Fault{GPU: string(id), Recovery: "drain-and-reset"}))
@@ -199,7 +197,7 @@ func TestFaultOfOneMIGDevice(t *testing.T) {
 	wait("Healthy Healthy Healthy")
 }
 
-// TestXIDReachesCurrentAtOnce measures the way from the event log to Current.
+// TestXIDReachesCurrentAtOnce measures the time from the event log to Current.
 func TestXIDReachesCurrentAtOnce(t *testing.T) {
 	m, i := onSim(t, "t4x4")
 	took := xidSeen(t, m, i, i.Current().GPUs[1].UUID)

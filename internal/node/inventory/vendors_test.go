@@ -60,7 +60,7 @@ func (o *other) set(scan func(context.Context) (gpu.Snapshot, error)) {
 	o.scan = scan
 }
 
-// finds is a scan that returns a snapshot of so many GPUs of the vendor, changed by change unless it is nil.
+// finds returns a scan with this number of GPUs of the vendor, changed by change unless it is nil.
 func (o *other) finds(gpus int, change func(*gpu.Snapshot)) func(context.Context) (gpu.Snapshot, error) {
 	return func(context.Context) (gpu.Snapshot, error) {
 		s := gpu.Snapshot{Vendors: []gpu.VendorState{{Name: o.name, Driver: gpu.Driver{Version: "7"}}}, Topology: gpu.NewTopology(gpus)}
@@ -77,7 +77,7 @@ func (o *other) finds(gpus int, change func(*gpu.Snapshot)) func(context.Context
 	}
 }
 
-// pair is an inventory of two of NVIDIA's GPUs and of another vendor, whose name is before or after NVIDIA's.
+// pair returns an inventory of two NVIDIA GPUs and of another vendor, whose name is before or after NVIDIA's.
 type pair struct {
 	t         *testing.T
 	nvidia    *source
@@ -124,8 +124,8 @@ func (p *pair) gpus(vendor string) []gpu.GPU {
 	return list
 }
 
-// untouched checks that NVIDIA's GPUs are as they would be alone, that their polls go on, and that their events and refreshes are
-// not delayed.
+// untouched checks that NVIDIA's GPUs are as they would be alone, that their polls continue, and that their events and
+// refreshes are not delayed.
 func (p *pair) untouched(when string) {
 	p.t.Helper()
 	now := time.Now()
@@ -200,7 +200,8 @@ func bothSides(t *testing.T, test func(t *testing.T, name string)) {
 	}
 }
 
-// TestTwoVendors: the parts are joined in the order of the vendors' names, and each vendor's GPUs have events of their own.
+// TestTwoVendors checks that the parts are joined in the order of the vendors' names, and that each vendor's GPUs have
+// events of their own.
 func TestTwoVendors(t *testing.T) {
 	bothSides(t, func(t *testing.T, name string) {
 		p := newPair(t, name, func(o *other) func(context.Context) (gpu.Snapshot, error) {
@@ -222,7 +223,7 @@ func TestTwoVendors(t *testing.T) {
 		for i := range s.GPUs {
 			for j := range s.GPUs {
 				if s.GPUs[i].Vendor != s.GPUs[j].Vendor && s.Topology[i][j] != (gpu.Link{}) {
-					t.Errorf("GPUs of two vendors are joined: %v", s.Topology)
+					t.Errorf("GPUs of two vendors have a link: %v", s.Topology)
 				}
 			}
 		}
@@ -239,7 +240,8 @@ func TestTwoVendors(t *testing.T) {
 	})
 }
 
-// TestVendorHangs: a first scan that takes 60 s delays Ready by its deadline only, and its GPUs come when it returns.
+// TestVendorHangs checks that a first scan that takes 60 s delays Ready by its deadline only, and that its GPUs are
+// published when it returns.
 func TestVendorHangs(t *testing.T) {
 	bothSides(t, func(t *testing.T, name string) {
 		p := newPair(t, name, func(o *other) func(context.Context) (gpu.Snapshot, error) {
@@ -264,7 +266,7 @@ func TestVendorHangs(t *testing.T) {
 	})
 }
 
-// TestVendorPanics: the vendor is withdrawn, whichever of its calls panics, and not called again.
+// TestVendorPanics checks that the vendor is withdrawn, whichever of its calls panics, and not called again.
 func TestVendorPanics(t *testing.T) {
 	for _, call := range []string{"Scan", "first Scan", "Watch"} {
 		t.Run(call, func(t *testing.T) {
@@ -322,7 +324,7 @@ func TestVendorPanics(t *testing.T) {
 	}
 }
 
-// TestVendorDisappears: the GPUs of a vendor without a driver go, and come back with it.
+// TestVendorDisappears checks that the GPUs of a vendor disappear with its driver, and are back with it.
 func TestVendorDisappears(t *testing.T) {
 	bothSides(t, func(t *testing.T, name string) {
 		p := newPair(t, name, func(o *other) func(context.Context) (gpu.Snapshot, error) { return o.finds(2, nil) })
@@ -346,7 +348,7 @@ func TestVendorDisappears(t *testing.T) {
 	})
 }
 
-// TestVendorReturnsGarbage: what cannot be true is refused as a whole, and the last good scan stays.
+// TestVendorReturnsGarbage checks that invalid data is refused as a whole, and that the last valid scan stays in force.
 func TestVendorReturnsGarbage(t *testing.T) {
 	garbage := map[string]func(*gpu.Snapshot){
 		"a UUID twice":         func(s *gpu.Snapshot) { s.GPUs[1].UUID = s.GPUs[0].UUID },
@@ -399,8 +401,8 @@ func TestVendorReturnsGarbage(t *testing.T) {
 	}
 }
 
-// TestVendorTakesUUIDsFirst: a vendor that reports NVIDIA's UUIDs before NVIDIA's first scan returns neither keeps NVIDIA's
-// GPUs out, nor writes their health records.
+// TestVendorTakesUUIDsFirst checks that a vendor that reports NVIDIA's UUIDs before NVIDIA's first scan returns neither
+// hides NVIDIA's GPUs nor writes their health records.
 func TestVendorTakesUUIDsFirst(t *testing.T) {
 	bothSides(t, func(t *testing.T, name string) {
 		p := newPair(t, name, func(o *other) func(context.Context) (gpu.Snapshot, error) {

@@ -59,8 +59,7 @@ func (c *cgroupTree) file(path, content string) {
 	}
 }
 
-// container gives a cgroup these processes; in version 2 those above it become populated too,
-// as the kernel does it.
+// container gives a cgroup these processes; in version 2 those above it become populated too, as in the kernel.
 func (c *cgroupTree) container(path string, pids ...int) {
 	c.t.Helper()
 	text := ""
@@ -95,7 +94,7 @@ func (c *cgroupTree) remove(path string) {
 	}
 }
 
-// TestCgroupsOfKubelets: drivers, prefixes, and which kubelet's pods count.
+// TestCgroupsOfKubelets checks drivers, prefixes, and which kubelet's pods are included.
 func TestCgroupsOfKubelets(t *testing.T) {
 	under := strings.ReplaceAll(uid1, "-", "_")
 	tests := map[string]struct {
@@ -148,7 +147,7 @@ func TestCgroupsOfKubelets(t *testing.T) {
 	}
 }
 
-// TestCgroupsUnseen: an empty result is valid only where the whole hierarchy is visible.
+// TestCgroupsUnseen checks that an empty result is returned only where the whole hierarchy is visible.
 func TestCgroupsUnseen(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		tree := newCgroupTree(t, version)
@@ -156,7 +155,7 @@ func TestCgroupsUnseen(t *testing.T) {
 		if pods, err := cgroups.Pods(); err != nil || len(pods) > 0 {
 			t.Errorf("v%d, before the first kubelet: %v, %v", version, pods, err)
 		}
-		// The kubelet comes while the agent runs, and later another one.
+		// The kubelet starts while the agent runs, and later another one.
 		tree.container("kubepods/pod"+uid1+"/"+id1, 1)
 		if pods, err := cgroups.Pods(); err != nil || len(pods) != 1 {
 			t.Errorf("v%d, after it: %v, %v", version, pods, err)
@@ -187,7 +186,7 @@ func TestCgroupsUnseen(t *testing.T) {
 	}
 }
 
-// TestCgroupMounts: the order of preference of several mounts.
+// TestCgroupMounts checks the order of preference of several mounts.
 func TestCgroupMounts(t *testing.T) {
 	tests := map[string]struct {
 		lines []string
@@ -229,7 +228,7 @@ func TestCgroupMounts(t *testing.T) {
 	}
 }
 
-// TestTooManyCgroupsCountAsLiving: a container that makes cgroups without end cannot hide.
+// TestTooManyCgroupsCountAsRunning checks that a container with very many cgroups counts as running.
 func TestTooManyCgroupsCountAsLiving(t *testing.T) {
 	tree := newCgroupTree(t, 1)
 	for i := range maxNested + 1 {
@@ -269,7 +268,7 @@ func BenchmarkCgroups(b *testing.B) {
 	}
 }
 
-// FuzzParseCgroupMounts: any text gives mounts with a folder, the same ones each time.
+// FuzzParseCgroupMounts checks that any text results in mounts with a folder, and in the same ones each time.
 func FuzzParseCgroupMounts(f *testing.F) {
 	f.Add("1 0 0:1 /../.. /sys/fs/cgroup rw shared:1 - cgroup2 cgroup2 rw\n")
 	f.Add(`1 0 0:1 /a /my\040cgroups rw - cgroup cgroup rw,devices`)

@@ -20,8 +20,7 @@ import (
 // CheckpointFile is the path of the checkpoint below the kubelet's directory.
 const CheckpointFile = "device-plugins/kubelet_internal_checkpoint"
 
-// MaxCheckpoint is the size in bytes beyond which a checkpoint is not read: a
-// thousand times that of a full node.
+// MaxCheckpoint is the maximum size in bytes of a checkpoint that is read: a thousand times that of a full node.
 const MaxCheckpoint = 64 << 20
 
 // ErrNoCheckpoint means that there is no checkpoint: the kubelet has never had a device plugin, or the file was
@@ -57,8 +56,8 @@ type Assignment struct {
 	Resource  string
 	// DeviceIDs are the device plugin's IDs, sorted and unique.
 	DeviceIDs []string
-	// ByNUMA are the same IDs under the NUMA nodes that the plugin named for them
-	// at the time; -1 for none. Each list is sorted.
+	// ByNUMA are the same IDs by the NUMA nodes that the plugin gave for them at the time; -1 for none. Each list is
+	// sorted.
 	ByNUMA map[int64][]string
 	// Response is the plugin's response to Allocate; nil when it cannot be decoded.
 	Response *v1beta1.ContainerAllocateResponse
@@ -138,7 +137,7 @@ func assignment(entry checkpoint.PodDevicesEntry) Assignment {
 	response := &v1beta1.ContainerAllocateResponse{}
 	if err := proto.Unmarshal(entry.AllocResp, response); err != nil {
 		// The text of protobuf's errors varies between builds by design; this one does not.
-		result.ResponseError = fmt.Sprintf("AllocResp of %d bytes is no ContainerAllocateResponse", len(entry.AllocResp))
+		result.ResponseError = fmt.Sprintf("AllocResp of %d bytes is not a ContainerAllocateResponse", len(entry.AllocResp))
 		return result
 	}
 	result.Response = response

@@ -195,7 +195,7 @@ func TestReadNoCheckpoint(t *testing.T) {
 	}
 }
 
-// TestBadResponse: an AllocResp that is none costs the response only.
+// TestBadResponse checks that an invalid AllocResp invalidates the response only.
 func TestBadResponse(t *testing.T) {
 	blob, err := checkpoint.Encode([]checkpoint.PodDevicesEntry{{
 		PodUID: "p", ContainerName: "c", ResourceName: "r",
@@ -209,7 +209,7 @@ func TestBadResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := got.Assignments[0]
-	if !got.Verified || a.Response != nil || a.ResponseError != "AllocResp of 2 bytes is no ContainerAllocateResponse" || a.DeviceIDs[0] != "a" {
+	if !got.Verified || a.Response != nil || a.ResponseError != "AllocResp of 2 bytes is not a ContainerAllocateResponse" || a.DeviceIDs[0] != "a" {
 		t.Errorf("got %+v", a)
 	}
 }

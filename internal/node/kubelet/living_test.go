@@ -43,8 +43,7 @@ func deadLeader() {
 // realCgroups is a hierarchy of real cgroups, seen in a mount namespace of the test's thread.
 type realCgroups struct {
 	t testing.TB
-	// proc is a folder like /proc: its mountinfo names only the hierarchy, and its processes
-	// are the real ones.
+	// proc is a folder like /proc: its mountinfo names only the hierarchy, and its processes are the real ones.
 	proc string
 	// dir is where the hierarchy is mounted, root the cgroup of this test in it.
 	dir, root string
@@ -97,7 +96,7 @@ func mountCgroups(t testing.TB, version int) *realCgroups {
 	return c
 }
 
-// container makes the cgroup of a container, and perhaps one below it.
+// container creates the cgroup of a container and, if requested, one below it.
 func (c *realCgroups) container(uid, id, below string) string {
 	c.t.Helper()
 	dir := filepath.Join(c.dir, c.root, "kubepods", "burstable", "pod"+uid, id, below)
@@ -166,8 +165,8 @@ func (c *realCgroups) clear() {
 	}
 }
 
-// TestLivingIsWhatTheKernelCounts: real processes that a walk over /proc would treat as ended, or miss, in real cgroups
-// of both versions.
+// TestLivingIsWhatTheKernelCounts runs real processes that a walk over /proc would treat as ended, or miss, in real
+// cgroups of both versions.
 func TestLivingIsWhatTheKernelCounts(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// fakeLister answers as kubelet 1.37 does.
+// fakeLister responds as kubelet 1.37 does.
 type fakeLister struct {
 	v1.UnimplementedPodResourcesListerServer
 	pods  []*v1.PodResources
@@ -133,11 +133,11 @@ func TestPodResources(t *testing.T) {
 	lister.block = true
 	client.timeout = time.Millisecond
 	if _, err := client.Get(ctx, "default", "z"); err == nil || errors.Is(err, ErrNoPodResources) {
-		t.Errorf("from a kubelet that does not answer: %v", err)
+		t.Errorf("from a kubelet that does not respond: %v", err)
 	}
 }
 
-// TestPodResourcesDeadSocket: a socket that an ended kubelet left.
+// TestPodResourcesDeadSocket uses a socket that was left by a kubelet that has ended.
 func TestPodResourcesDeadSocket(t *testing.T) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, PodResourcesSocket)

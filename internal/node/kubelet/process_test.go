@@ -89,8 +89,7 @@ func TestParseCgroup(t *testing.T) {
 	}
 }
 
-// FuzzParseCgroup: whatever is found has the form of a UID and of an ID, which are used
-// as names of folders.
+// FuzzParseCgroup checks that a result has the form of a UID and of an ID, which are used as names of folders.
 func FuzzParseCgroup(f *testing.F) {
 	f.Add("0::/kubepods/burstable/pod"+uid1+"/"+id1, "/kubepods")
 	f.Add("0::/a.slice/a-kubepods-pod"+strings.ReplaceAll(uid1, "-", "_")+".slice/cri-containerd-"+id1+".scope", "/a")
@@ -117,7 +116,7 @@ func statLine(pid int, name, state string, start uint64) string {
 	return fmt.Sprintf("%d (%s) %s 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 %d 1000 100 18446744073709551615\n", pid, name, state, start)
 }
 
-// proc is a /proc of our own.
+// proc is a simulated /proc.
 type proc struct {
 	t    testing.TB
 	root string
@@ -158,7 +157,7 @@ func TestProcessOf(t *testing.T) {
 	}
 	for _, pid := range []int{5, 400} {
 		if _, err := ProcessOf(p.root, pid); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("process %d, which is not there: %v", pid, err)
+			t.Errorf("process %d, which does not exist: %v", pid, err)
 		}
 	}
 	p.file(100, "stat", "100 (x")

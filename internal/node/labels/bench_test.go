@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// BenchmarkBuild is the labels of a node of 8 GPUs: unpartitioned, of two models, and of 56 MIG devices.
+// BenchmarkBuild computes the labels of a node of 8 GPUs: unpartitioned, of two models, and of 56 MIG devices.
 func BenchmarkBuild(b *testing.B) {
 	for _, profile := range []string{"h100x8", "mixed"} {
 		b.Run(profile, func(b *testing.B) {
@@ -37,7 +37,7 @@ func BenchmarkBuild(b *testing.B) {
 	})
 }
 
-// BenchmarkReadHost is what a scan of 8 GPUs adds to read of sysfs.
+// BenchmarkReadHost measures the reads of sysfs in a scan of 8 GPUs.
 func BenchmarkReadHost(b *testing.B) {
 	n := newNode(b, "h100x8")
 	snapshot, sys := n.scan(), filepath.Join(n.machine.Root(), "sys")

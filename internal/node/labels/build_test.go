@@ -10,7 +10,7 @@ import (
 
 const h100 = "NVIDIA H100 80GB HBM3"
 
-// gpus is a snapshot of GPUs of these products, whose UUIDs are GPU-0 and so on.
+// gpus returns a snapshot of GPUs of these products, whose UUIDs are GPU-0 and so on.
 func gpus(products ...string) *gpu.Snapshot {
 	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.95.05", CUDA: gpu.Version{Major: 13}}}}, Topology: gpu.NewTopology(len(products))}
 	for i, product := range products {
@@ -24,7 +24,7 @@ func gpus(products ...string) *gpu.Snapshot {
 
 func uuid(i int) gpu.UUID { return gpu.UUID("GPU-" + string(rune('0'+i))) }
 
-// unit is the use of a whole GPU.
+// unit returns the use of a whole GPU.
 func unit(i int, use offer.Use) offer.Unit {
 	return offer.Unit{Key: gpu.DeviceKey{GPU: uuid(i)}, Use: use}
 }

@@ -36,7 +36,7 @@ func documented(t *testing.T) map[string]*regexp.Regexp {
 	return keys
 }
 
-// everything are inputs that between them have each label.
+// everything has inputs that together have each label.
 func everything(t *testing.T) []Input {
 	partitioned := with(gpus(h100), func(s *gpu.Snapshot) {
 		s.GPUs[0].MIG = gpu.MIG{Capable: true, Enabled: true, Devices: []gpu.MIGDevice{{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1g.10gb+me", MemoryBytes: 10 << 30}, Attributes: gpu.MIGAttributes{Multiprocessors: 16}}}}
@@ -54,7 +54,7 @@ func everything(t *testing.T) []Input {
 	}
 }
 
-// TestDocumentation: docs/labels.md has each label that Build makes, and none that it never makes.
+// TestDocumentation checks that docs/labels.md has each label that Build returns, and no other.
 func TestDocumentation(t *testing.T) {
 	keys := documented(t)
 	made := map[string]bool{}
@@ -73,10 +73,10 @@ func TestDocumentation(t *testing.T) {
 	}
 	for name := range keys {
 		if !made[name] {
-			t.Errorf("docs/labels.md has %s, which nothing makes", name)
+			t.Errorf("docs/labels.md has %s, which Build never returns", name)
 		}
 	}
 	if len(keys) < 40 {
-		t.Errorf("only %d keys were read of docs/labels.md; did its tables change their form?", len(keys))
+		t.Errorf("only %d keys were read of docs/labels.md; has the form of its tables changed?", len(keys))
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files again")
 
-// build computes the labels with those about NVIDIA's GPUs.
+// build computes the labels, including those about NVIDIA's GPUs.
 func build(in Input) Labels {
 	in.Vendors = []Vendor{gpulabels.Vendor{}}
 	return Build(in)
@@ -44,7 +44,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// node is a simulated machine with what an agent reads it with.
+// node is a simulated machine with the readers of an agent.
 type node struct {
 	t       testing.TB
 	machine *sim.Machine
@@ -52,7 +52,7 @@ type node struct {
 	actions *nvidia.Actions
 }
 
-// temporary is a folder for a machine, in memory where the system has such: machines are hundreds of small files.
+// temporary returns a folder for a machine, in memory where the system has one: machines are hundreds of small files.
 func temporary(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "features")
@@ -87,7 +87,7 @@ func (n *node) scan() *gpu.Snapshot {
 	return &snapshot
 }
 
-// input is what the agent would give Build under the settings.
+// input returns the input of Build under the settings, as the agent computes it.
 func (n *node) input(settings offer.Settings) Input {
 	n.t.Helper()
 	snapshot := n.scan()
@@ -98,7 +98,7 @@ func (n *node) input(settings offer.Settings) Input {
 	}
 }
 
-// partition switches MIG on and makes devices at the places, by profile.
+// partition enables MIG and creates devices at the places, by profile.
 func (n *node) partition(g gpu.UUID, places map[int]string) {
 	n.t.Helper()
 	pending, err := n.actions.SetMIGMode(g, true)

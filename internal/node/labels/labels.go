@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// What labels are made of is declared where the packages of vendors can import it.
+// The types of the inputs are declared in a package that the packages of vendors can import.
 type (
 	Labels = labelset.Labels
 	Host   = labelset.Host
@@ -25,15 +25,15 @@ type Vendor interface {
 	Name() string
 	// Labels returns the labels about the vendor's GPUs. Keys and values must be valid.
 	Labels(in *labelset.Input) labelset.Labels
-	// VirtualGPU reads from the PCI configuration space of a GPU whether it is virtual. It returns an error when the bytes do
-	// not say.
+	// VirtualGPU reads from the PCI configuration space of a GPU whether it is virtual. It returns an error when the
+	// bytes do not show it.
 	VirtualGPU(space []byte) (labelset.VGPU, error)
 }
 
-// berthDomain is the domain of labels that hold for GPUs of any vendor.
+// berthDomain is the domain of labels that apply to GPUs of any vendor.
 const berthDomain = "berth.dev/"
 
-// Input is everything that labels are made of.
+// Input has the data from which labels are computed.
 type Input struct {
 	Snapshot *gpu.Snapshot
 	// Vendors compute labels about their GPUs. Of two that compute the same key, the first wins.
@@ -81,7 +81,7 @@ func Build(in Input) Labels {
 	return labels
 }
 
-// uses converts units. Of two units of one device the first counts.
+// uses converts units. If a device has two units, the first is used.
 func uses(units []offer.Unit) map[gpu.DeviceKey]labelset.Use {
 	all := map[gpu.DeviceKey]labelset.Use{}
 	for _, unit := range units {

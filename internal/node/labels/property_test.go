@@ -27,7 +27,7 @@ func refused(labels Labels) string {
 	return out.String()
 }
 
-// anyText is now and then what hardware says, and mostly not.
+// anyText returns in some cases a product that hardware reports, and otherwise random text.
 func anyText() *rapid.Generator[string] {
 	return rapid.OneOf(rapid.SampledFrom([]string{"", "A", "B", h100, "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", strings.Repeat("x y", 40)}), rapid.String())
 }
@@ -76,7 +76,8 @@ func anyInput() *rapid.Generator[Input] {
 	})
 }
 
-// TestAnyInput: whatever the driver says, the labels are valid, and the order of GPUs and units does not matter.
+// TestAnyInput checks that the labels are valid whatever the driver reports, and that the order of GPUs and units does
+// not matter.
 func TestAnyInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anyInput().Draw(t, "input")
@@ -94,14 +95,14 @@ func TestAnyInput(t *testing.T) {
 	})
 }
 
-// TestCountsAgreeWithTwin compares what can be counted in a simpler way.
+// TestCountsAgreeWithTwin compares the counts with a simpler computation.
 func TestCountsAgreeWithTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := anyInput().Filter(func(in Input) bool { return len(in.Snapshot.GPUs) > 0 }).Draw(t, "input")
 		in.MIGStrategy = offer.MIGNone
 		got, want := build(in), Labels{}
 		s, healthy, counts := in.Snapshot, 0, map[string]int{}
-		island := make([]int, len(s.GPUs)) // the lowest GPU that can be reached
+		island := make([]int, len(s.GPUs)) // the lowest GPU that responds
 		for i := range s.GPUs {
 			island[i] = i
 			if s.GPUs[i].Health.OK() {
@@ -132,7 +133,7 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 				largest = max(largest, size)
 			}
 		}
-		if got["nvidia.com/mig.capable"] != "" { // some GPU answers
+		if got["nvidia.com/mig.capable"] != "" { // at least one GPU responds
 			want[berthDomain+"nvlink.islands"] = fmt.Sprint(islands)
 			if largest > 0 {
 				want[berthDomain+"nvlink.largest-island"] = fmt.Sprint(largest)
@@ -156,7 +157,7 @@ func TestCountsAgreeWithTwin(t *testing.T) {
 	})
 }
 
-// FuzzNames: whatever a product, a profile and a machine call themselves, the labels are valid.
+// FuzzNames checks that the labels are valid for any name of a product, a profile and a machine.
 func FuzzNames(f *testing.F) {
 	f.Add(h100, "1g.10gb+me", "PowerEdge XE9680")
 	f.Add("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "1c.3g.20gb", "To be filled by O.E.M.")
@@ -183,7 +184,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// FuzzParse: a file that says something else is not taken for ours.
+// FuzzParse checks that a file with other content is not read as the agent's.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("a=b\nc=\n"))
 	f.Add([]byte("a\n=\n"))

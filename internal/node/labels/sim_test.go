@@ -22,7 +22,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestMixedIsStable: with two models in a node the labels are the same in each of a hundred passes, each
+// TestMixedIsStable checks that with two models in a node the labels are the same in each of a hundred passes, each
 // with a scan of its own and GPUs and units in another order.
 func TestMixedIsStable(t *testing.T) {
 	n := newNode(t, "mixed")
@@ -36,7 +36,7 @@ func TestMixedIsStable(t *testing.T) {
 	}
 }
 
-// shuffled is the same input in another order.
+// shuffled returns the same input in another order.
 func shuffled(random *rand.Rand, in Input) Input {
 	order := random.Perm(len(in.Snapshot.GPUs))
 	other := *in.Snapshot
@@ -57,11 +57,11 @@ func shuffled(random *rand.Rand, in Input) Input {
 	return in
 }
 
-// TestLostCard: of the labels of a node that loses a GPU, only the counts and what the GPU alone had change.
+// TestLostGPU checks that, when a node loses a GPU, only the counts change and the labels that only that GPU had.
 func TestLostCard(t *testing.T) {
 	for profile, test := range map[string]struct {
 		lost      int
-		want, not Labels // want are the labels that change, not those that go, with their old values
+		want, not Labels // want are the labels that change, without those that are removed, with their old values
 	}{
 		"h100x8": {lost: 3, want: Labels{
 			"nvidia.com/gpu.count": "7", "berth.dev/gpu.healthy": "7", "berth.dev/gpu.unhealthy": "1", "berth.dev/nvlink.largest-island": "7",
@@ -93,7 +93,7 @@ func TestLostCard(t *testing.T) {
 	}
 }
 
-// TestPartitions prints the labels that MIG adds to or changes of an unpartitioned machine's.
+// TestPartitions prints the labels that MIG adds to those of an unpartitioned machine, or changes.
 func TestPartitions(t *testing.T) {
 	halves := map[int]string{0: "2g.12gb", 2: "2g.12gb"}
 	for name, test := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 )
 
-// TestVendorWithoutLabels: its GPUs are counted, and change no label of another vendor.
+// TestVendorWithoutLabels checks that its GPUs are counted, and change no label of another vendor.
 func TestVendorWithoutLabels(t *testing.T) {
 	alone := gpus("Stub", "Stub")
 	for i := range alone.GPUs {
@@ -48,7 +48,7 @@ func (other) Labels(in *labelset.Input) labelset.Labels {
 
 func (other) VirtualGPU([]byte) (labelset.VGPU, error) { return labelset.VGPU{}, errors.New("unknown") }
 
-// TestSeveralVendors: each vendor sees its own GPUs, and of two with one key the first wins.
+// TestSeveralVendors checks that each vendor sees its own GPUs, and that of two with one key the first has precedence.
 func TestSeveralVendors(t *testing.T) {
 	s := with(gpus(h100, "Other"), func(s *gpu.Snapshot) { s.GPUs[1].Vendor = "other" })
 	got := Build(Input{Snapshot: s, Vendors: []Vendor{gpulabels.Vendor{}, other{}}})

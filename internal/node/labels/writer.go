@@ -9,11 +9,11 @@ import (
 
 // Writer writes labels to one place. Its methods must not be called at the same time.
 type Writer interface {
-	// Read returns the labels that Write put there and that are still there, those of an earlier process included.
+	// Read returns the labels that Write put there and that are still there, including those of an earlier process.
 	Read(ctx context.Context) (Labels, error)
 	// Write makes these labels the agent's only ones in the place.
 	Write(ctx context.Context, labels Labels) error
-	// Remove removes what Write put there. It is no error when there is nothing.
+	// Remove removes the labels that Write put there. Having nothing to remove is not an error.
 	Remove(ctx context.Context) error
 	// Place names the place in messages.
 	Place() string
@@ -35,7 +35,7 @@ const (
 // DefaultDir is where Node Feature Discovery reads files from.
 const DefaultDir = "/etc/kubernetes/node-feature-discovery/features.d"
 
-// Places are what a Writer needs for each output.
+// Places have the dependencies of a Writer for each output.
 type Places struct {
 	// Client is for OutputNode and OutputNodeFeature.
 	Client   dynamic.Interface
@@ -46,7 +46,7 @@ type Places struct {
 	Dir string
 }
 
-// NewWriter makes the writer of an output.
+// NewWriter returns the writer of an output.
 func NewWriter(output Output, places Places) (Writer, error) {
 	switch output {
 	case OutputFile:

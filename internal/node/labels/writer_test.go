@@ -22,12 +22,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// cluster is an API server's memory with managed fields and a Node node-0, which has a label of somebody
-// else's. It notes who asked for what.
+// cluster is an API server in memory with managed fields and a Node node-0, which has a label of another program. It
+// records each request.
 type cluster struct {
 	t      *testing.T
 	client *dynamicfake.FakeDynamicClient
-	// refuse is the answer to everything but reads, if there is one.
+	// refuse is the response to every request but reads, if it is set.
 	refuse error
 }
 
@@ -71,7 +71,7 @@ func (c *cluster) addNode(uid types.UID) {
 	}
 }
 
-// labels are all labels of the Node.
+// labels returns all labels of the Node.
 func (c *cluster) labels() Labels {
 	c.t.Helper()
 	node, err := c.nodes().Get(c.t.Context(), "node-0", metav1.GetOptions{})
@@ -119,7 +119,7 @@ func same(t *testing.T, what string, got, want Labels) {
 	}
 }
 
-// TestWriters: each place has what was written last, for a new process too, and nothing after Remove.
+// TestWriters checks that each place has what was written last, also for a new process, and nothing after Remove.
 func TestWriters(t *testing.T) {
 	for _, output := range []Output{OutputNode, OutputFile, OutputNodeFeature} {
 		t.Run(string(output), func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestNodeWriterLeavesOthersAlone(t *testing.T) {
 	write(t, w, Labels{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "A"})
 	same(t, "written", c.labels(), Labels{"zone": "a", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "A"})
 
-	// What somebody changed is not what we wrote, and is put right with the next write.
+	// A label that was changed by another program is not the agent's, and is corrected with the next write.
 	c.patch(`{"metadata":{"labels":{"nvidia.com/gpu.product":"B"}}}`)
 	got, err := w.Read(t.Context())
 	if err != nil {
@@ -180,8 +180,8 @@ func TestNodeWriterLeavesOthersAlone(t *testing.T) {
 	same(t, "removed", c.labels(), Labels{"zone": "a", "nvidia.com/gpu.present": "true"})
 }
 
-// TestNodeWriterMakesNoNode: a Node that was deleted is not created again by its labels, which name the Node
-// that they are of.
+// TestNodeWriterMakesNoNode checks that a write of labels does not create a Node again that was deleted, because the
+// write names the UID of the Node.
 func TestNodeWriterMakesNoNode(t *testing.T) {
 	c := newCluster(t)
 	w := c.writer(OutputNode)
@@ -199,13 +199,13 @@ func TestNodeWriterMakesNoNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.Write(t.Context(), Labels{"nvidia.com/gpu.count": "8"}); !apierrors.IsNotFound(err) {
-		t.Errorf("Write: %v; want that there is no Node", err)
+		t.Errorf("Write: %v; want an error that there is no Node", err)
 	}
 	if err := w.Remove(t.Context()); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 	if _, err := c.nodes().Get(t.Context(), "node-0", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a Node was made: %v", err)
+		t.Errorf("a Node was created: %v", err)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestNodeFeature(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 
-	// The object of a Node that was created again is no longer right.
+	// The object of a Node that was created again is no longer correct.
 	if err := c.nodes().Delete(t.Context(), "node-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestFileWriter(t *testing.T) {
 	if info.Mode() != 0o644 {
 		t.Errorf("mode %v; want 0644 whatever the umask", info.Mode())
 	}
-	// A write that was killed leaves a hidden file, and others have files here too.
+	// A write that was killed leaves a hidden file, and other programs have files here too.
 	for _, name := range []string{"." + fileName + "123", "." + fileName + "-mine", "gfd"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x=y\n"), 0o644); err != nil {
 			t.Fatal(err)
@@ -301,7 +301,7 @@ func TestFileWriter(t *testing.T) {
 	}
 }
 
-// TestErrorsSayTheFix: whoever reads the reason can do something about it.
+// TestErrorsSayTheFix checks that errors contain the fix.
 func TestErrorsSayTheFix(t *testing.T) {
 	nodeFeatures := schema.GroupResource{Group: nodeFeatureGroup, Resource: "nodefeatures"}
 	forbidden := apierrors.NewForbidden(nodeFeatures, "node-0", errors.New("no role"))
@@ -310,11 +310,11 @@ func TestErrorsSayTheFix(t *testing.T) {
 		refuse error
 		want   string
 	}{
-		"node":                        {OutputNode, forbidden, "get and patch on nodes"},
-		"node feature":                {OutputNodeFeature, forbidden, "on nodefeatures.nfd.k8s-sigs.io"},
-		"no Node Feature Discovery":   {OutputNodeFeature, apierrors.NewNotFound(nodeFeatures, ""), "install Node Feature Discovery"},
-		"another trouble":             {OutputNode, errors.New("the line is dead"), "write the labels of Node node-0: the line is dead"},
-		"another trouble, as feature": {OutputNodeFeature, errors.New("the line is dead"), "write NodeFeature berth-system/nvidia-features-for-node-0: the line is dead"},
+		"node":                      {OutputNode, forbidden, "get and patch on nodes"},
+		"node feature":              {OutputNodeFeature, forbidden, "on nodefeatures.nfd.k8s-sigs.io"},
+		"no Node Feature Discovery": {OutputNodeFeature, apierrors.NewNotFound(nodeFeatures, ""), "install Node Feature Discovery"},
+		"another trouble":           {OutputNode, errors.New("the line is dead"), "write the labels of Node node-0: the line is dead"},
+		"another error, as feature": {OutputNodeFeature, errors.New("the line is dead"), "write NodeFeature berth-system/nvidia-features-for-node-0: the line is dead"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)

@@ -1,5 +1,5 @@
-// Package openers finds the programs that have a GPU open and so keep it from being reset. It names the pod of each one
-// and says how to stop it.
+// Package openers finds the programs that have a GPU open and therefore prevent its reset. It returns the pod of each
+// one and the way to stop it.
 //
 // It leaves out Berth's own programs on the GPU: the MPS control daemon with the servers that it started, which Berth
 // ends before a reset. Most of the programs that it returns hold no device in the ledger: monitoring programs,
@@ -25,7 +25,7 @@ type Opener struct {
 	Program string
 	// Pod is NAMESPACE/NAME of the pod that the program runs in, or its UID; empty for a program of the host.
 	Pod string
-	// Stop says how to stop the program.
+	// Stop describes how to stop the program.
 	Stop string
 }
 
@@ -85,7 +85,7 @@ func isDaemon(daemon int, all []Process, p Process) bool {
 	if daemon == 0 {
 		return false
 	}
-	for range all { // A chain of parents is no longer than the list.
+	for range all { // A chain of parents is not longer than the list.
 		if p.PID == daemon || p.Parent == daemon {
 			return true
 		}
@@ -98,8 +98,8 @@ func isDaemon(daemon int, all []Process, p Process) bool {
 	return false
 }
 
-// podOf is the pod of a process as NAMESPACE/NAME, or its UID where the name is not known; empty for a process of the
-// host.
+// podOf returns the pod of a process as NAMESPACE/NAME, or its UID where the name is not known; empty for a process of
+// the host.
 func (f *Finder) podOf(pid int) string {
 	process, err := kubelet.ProcessOf(f.deps.ProcRoot, pid)
 	if err != nil {
@@ -111,7 +111,7 @@ func (f *Finder) podOf(pid int) string {
 	return "with UID " + process.PodUID
 }
 
-// howToStop says how to stop a program that has a GPU open.
+// howToStop describes how to stop a program that has a GPU open.
 func howToStop(p Process, pod string) string {
 	switch p.Program {
 	case "dcgm-exporter", "nv-hostengine":
@@ -119,7 +119,7 @@ func howToStop(p Process, pod string) string {
 			return "remove DCGM from the node (label nvidia.com/gpu.deploy.dcgm-exporter=false and nvidia.com/gpu.deploy.dcgm=false, or delete pod " + pod + ")"
 		}
 		return "stop DCGM (systemctl stop nvidia-dcgm)"
-	case "nvidia-persiste", "nvidia-persistenced": // The kernel cuts names after 15 bytes.
+	case "nvidia-persiste", "nvidia-persistenced": // The kernel truncates names after 15 bytes.
 		return "stop the persistence daemon (systemctl stop nvidia-persistenced)"
 	case "Xorg", "X", "gnome-shell", "Xwayland":
 		return "stop the display (systemctl isolate multi-user.target)"

@@ -88,7 +88,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestIsDaemon: the control daemon of the GPU and what it started are Berth's own, nothing else is.
+// TestIsDaemon checks that the control daemon of the GPU and its child processes are Berth's own, and no other process
+// is.
 func TestIsDaemon(t *testing.T) {
 	all := []Process{{PID: 10, Parent: 1}, {PID: 11, Parent: 10}, {PID: 12, Parent: 11}, {PID: 20, Parent: 1}, {PID: 21, Parent: 21}}
 	for _, p := range all {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// getTimeout and maxAnswer bound one question to an agent, which answers from memory.
+	// getTimeout and maxAnswer bound one request to an agent, which responds from memory.
 	getTimeout = 5 * time.Second
 	maxAnswer  = 32 << 20
 	maxRefusal = 4096
@@ -57,7 +57,7 @@ func (c Client) Do(ctx context.Context, method, page string, body io.Reader) (*h
 		return response, nil
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // What was read until an error is what is known.
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // After an error, use the part that was read.
 	return nil, &RefusedError{fmt.Sprintf("%s, %s: the agent answers %s: %s", c.Socket, page, response.Status,
 		strings.TrimSpace(string(text)))}
 }

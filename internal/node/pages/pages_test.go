@@ -80,7 +80,7 @@ func who(t *testing.T, socket string) string {
 	return string(text)
 }
 
-// becomes lets the agent look again until the name leads to want.
+// becomes makes the agent check again until the name refers to want.
 func (a *agent) becomes(t *testing.T, dir, want string) {
 	t.Helper()
 	socket := filepath.Join(dir, pages.Name)
@@ -111,15 +111,15 @@ func TestSocketIsRoots(t *testing.T) {
 	}
 }
 
-// TestPeerIsChecked: a process that opens the socket in spite of its mode is refused, by its UID according to the
-// kernel.
+// TestPeerIsChecked checks that a process that opens the socket in spite of its mode is refused, by its UID according
+// to the kernel.
 func TestPeerIsChecked(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root can become another user")
 	}
 	dir := t.TempDir()
 	start(t, dir, "one", true)
-	// A directory of tests is not for others; this lets them get as far as the check.
+	// The directory of a test is not accessible to other users; this lets them get as far as the check.
 	for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestPeerIsChecked(t *testing.T) {
 	}
 	asked := make(chan answer, 1)
 	go func() {
-		// The thread ends with the goroutine, so that no other goroutine runs on a thread without root.
+		// The thread ends with the goroutine, so that no other goroutine runs on a thread without root privileges.
 		runtime.LockOSThread()
 		const nobody = 65534
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); errno != 0 {
@@ -163,8 +163,8 @@ func TestPeerIsChecked(t *testing.T) {
 	}
 }
 
-// TestUpgrade: the new agent gets the name when it is ready and not before; the end of the old one does not affect it;
-// each agent keeps its own socket all the time.
+// TestUpgrade checks that the new agent gets the name when it is ready and not before, that the end of the old one does
+// not affect it, and that each agent keeps its own socket throughout.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, pages.Name)
@@ -176,7 +176,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	newer.ready.Store(true)
 	newer.becomes(t, dir, "new")
-	// The old one is ready too, and does not take the name back.
+	// The old one is ready too, and does not take over the name again.
 	for range 5 {
 		older.clock.Step(time.Second)
 		time.Sleep(5 * time.Millisecond)
@@ -191,7 +191,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	older.end(t)
 	if got := who(t, socket); got != "new" {
-		t.Errorf("after the old agent left the name leads to %s, want new", got)
+		t.Errorf("after the old agent has ended the name leads to %s, want new", got)
 	}
 	if _, err := os.Lstat(pages.Own(dir, "old")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old agent's socket is still there (%v)", err)
@@ -199,11 +199,11 @@ func TestUpgrade(t *testing.T) {
 	newer.end(t)
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {
-		t.Errorf("agents that left leave %v (%v)", left, err)
+		t.Errorf("agents that have ended leave %v (%v)", left, err)
 	}
 }
 
-// TestFailedUpgrade: when a new agent ends after it took over the name, the old one takes it back.
+// TestFailedUpgrade checks that the old agent takes over the name again when a new agent ends after it took it over.
 func TestFailedUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	older := start(t, dir, "old", true)
@@ -215,19 +215,20 @@ func TestFailedUpgrade(t *testing.T) {
 	older.becomes(t, dir, "old")
 }
 
-// TestSameInstance: an agent that has the name of one which is still leaving is not cut off by that one's end.
+// TestSameInstance checks that an agent with the name of one which is still ending is not affected by the end of that
+// one.
 func TestSameInstance(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, dir, "one", true)
 	second := start(t, dir, "one", true)
 	first.end(t)
 	if got := who(t, pages.Own(dir, "one")); got != "one" {
-		t.Errorf("after the first agent left: %s", got)
+		t.Errorf("after the first agent has ended: %s", got)
 	}
 	second.becomes(t, dir, "one")
 }
 
-// dead creates a socket as left by a killed process.
+// stale creates a socket as left by a killed process.
 func dead(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -238,18 +239,18 @@ func dead(t *testing.T, path string) {
 	listener.Close()
 }
 
-// TestStale: the files of a killed agent do not block others, also when the same instance starts again.
+// TestStale checks that the files of a killed agent do not block others, also when the same instance starts again.
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"agent-one.sock", "agent-two.sock", pages.Name, ".bind-agent-one.sock", ".bind-agent-one.sock.link"} {
 		dead(t, filepath.Join(dir, name))
 	}
-	start(t, dir, "one", false) // Nobody answers at the name, so an agent that is not ready takes it.
+	start(t, dir, "one", false) // No process accepts connections at the name, so an agent that is not ready takes it over.
 	if got := who(t, filepath.Join(dir, pages.Name)); got != "one" {
 		t.Errorf("the name leads to %s, want one", got)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "agent-two.sock")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the dead agent's socket is still there (%v)", err)
+		t.Errorf("the killed agent's socket is still there (%v)", err)
 	}
 	if err := pages.Remove(dir); err != nil {
 		t.Fatal(err)

@@ -20,14 +20,14 @@ import (
 const (
 	// Name is the name in the state directory that leads to the agent of a node.
 	Name = "agent.sock"
-	// DefaultSocket is where it is usually.
+	// DefaultSocket is the usual path of Name.
 	DefaultSocket = "/run/berth/" + Name
 
 	ownPrefix  = "agent-"
 	ownSuffix  = ".sock"
 	bindPrefix = ".bind-"
 
-	// lookInterval is the time between two looks at who serves Name.
+	// lookInterval is the time between two checks of which process serves Name.
 	lookInterval = time.Second
 	// headerTimeout bounds how slowly a client may send its request, and dialTimeout how long
 	// a socket may take to accept a connection.
@@ -40,7 +40,7 @@ const (
 
 // ServerDeps are the dependencies of Serve.
 type ServerDeps struct {
-	// Dir is where the sockets are made.
+	// Dir is the directory of the sockets.
 	Dir string
 	// Instance distinguishes this agent from another one of the same node.
 	Instance string
@@ -54,7 +54,7 @@ type ServerDeps struct {
 // Own returns the path of the socket of one agent.
 func Own(dir, instance string) string { return filepath.Join(dir, ownPrefix+instance+ownSuffix) }
 
-// Serve answers on the agent's sockets until ctx ends. listening is called when they are there.
+// Serve serves the agent's sockets until ctx ends. listening is called when they exist.
 func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
 	s := &server{ServerDeps: deps, own: Own(deps.Dir, deps.Instance), name: filepath.Join(deps.Dir, Name)}
 	listener, err := s.listen(ctx)
@@ -192,11 +192,11 @@ func (s *server) leads(path string) bool {
 	return err == nil && os.SameFile(info, s.socket)
 }
 
-// removeDead removes sockets of agents that ended without notice.
+// removeStale removes sockets of agents that were killed.
 func (s *server) removeDead() {
 	for _, path := range own(s.Dir) {
 		if path != s.own && dead(path) {
-			_ = remove(path) // It does no harm.
+			_ = remove(path) // A remaining socket does no harm.
 		}
 	}
 }
@@ -229,7 +229,7 @@ func answers(ctx context.Context, path string) bool {
 	return true
 }
 
-// dead reports whether an error proves that a socket's process has ended.
+// isStale reports whether a refused connection proves that the process of a socket has ended.
 func dead(path string) bool {
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err == nil {

@@ -28,13 +28,12 @@ const (
 	Ended
 )
 
-// maxEnded bounds how many pods that have ended are remembered. One that was forgotten is unknown, and found to have
-// ended by Resolve.
+// maxEnded bounds how many ended pods are kept. A pod that was dropped is unknown, and Resolve finds that it has ended.
 const maxEnded = 4096
 
 var podsResource = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
-// Deps are what a Watch needs.
+// Deps are the dependencies of a Watch.
 type Deps struct {
 	// API is nil where there is no API server: then every pod is unknown.
 	API      dynamic.Interface
@@ -85,7 +84,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(object any) { w.put(object) },
 			UpdateFunc: func(before, object any) {
-				// A pod that was made again under its name while the watch was away is an update here.
+				// A pod that was created again under its name while the watch was interrupted is an update here.
 				if was, now := before.(*entry), object.(*entry); was.UID != now.UID {
 					w.drop(before)
 				}
@@ -130,7 +129,7 @@ func (w *Watch) onNode(options metav1.ListOptions) metav1.ListOptions {
 	return options
 }
 
-// list is a consistent one: with an empty resource version the API server asks etcd, so that a pod which is not in the
+// list is consistent: with an empty resource version the API server reads from etcd, so that a pod which is not in the
 // result did not exist at the time of the call.
 func (w *Watch) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	options = w.onNode(options)
@@ -205,7 +204,7 @@ func (w *Watch) unlink(uid, id string) {
 	}
 }
 
-// end remembers that the pod of a UID has ended. The caller has the mutex.
+// end records that the pod of a UID has ended. The caller has the mutex.
 func (w *Watch) end(uid string) {
 	if w.ended[uid] {
 		return
@@ -218,7 +217,7 @@ func (w *Watch) end(uid string) {
 	}
 }
 
-// Pod returns what is known of the pod of a UID, from memory.
+// Pod returns the pod of a UID and its state, from memory.
 func (w *Watch) Pod(uid string) (Pod, State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

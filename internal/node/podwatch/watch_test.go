@@ -93,8 +93,8 @@ func TestStates(t *testing.T) {
 	await(t, w, "uid-first", Ended)
 }
 
-// TestMirrors: a static pod's UID is not its mirror's, nothing that happens to a mirror ends it, and no annotation
-// names another kind of pod.
+// TestMirrors checks that a static pod's UID is not its mirror's, that no change of a mirror ends it, and that no
+// annotation names another kind of pod.
 func TestMirrors(t *testing.T) {
 	w, api := start(t, pod("static-node", "uid-mirror", "Running", static), pod("victim", victim, "Running", ""),
 		pod("forged", "uid-forged", "Failed", victim), pod("last", "uid-last", "Running", ""))
@@ -103,7 +103,7 @@ func TestMirrors(t *testing.T) {
 		t.Errorf("the static pod is %+v in state %v, want its name and no state", got, state)
 	}
 	if got, state := w.Pod(victim); state != Living || got.Name != "victim" {
-		t.Errorf("the pod that a forged mirror names is %+v in state %v, want it living", got, state)
+		t.Errorf("the pod that a forged mirror names is %+v in state %v, want it running", got, state)
 	}
 	pods := api.Resource(podsResource).Namespace("ns")
 	if _, err := pods.Create(t.Context(), pod("copy", "uid-copy", "Failed", static), metav1.CreateOptions{}); err != nil {
@@ -132,11 +132,11 @@ func TestMirrors(t *testing.T) {
 		t.Errorf("without a mirror the static pod is %+v in state %v, want a static pod of which nothing else is known", got, state)
 	}
 	if _, state := w.Pod(victim); state != Living {
-		t.Errorf("the victim is in state %v, want living", state)
+		t.Errorf("the victim is in state %v, want running", state)
 	}
 }
 
-// TestResolve: a UID that was never seen has ended when a list that began later does not have it.
+// TestResolve checks that a UID that was never seen has ended when a later list does not have it.
 func TestResolve(t *testing.T) {
 	w, api := start(t, pod("runs", "uid-runs", "Running", ""))
 	await(t, w, "uid-runs", Living)
@@ -147,7 +147,7 @@ func TestResolve(t *testing.T) {
 	await(t, w, "uid-runs", Living)
 	asked := len(api.Actions())
 	if err := w.Resolve(t.Context(), []string{"uid-gone", "uid-runs"}); err != nil || len(api.Actions()) != asked {
-		t.Errorf("with nothing unknown: %v, and the API server was asked", err)
+		t.Errorf("with nothing unknown: %v, and a request was sent to the API server", err)
 	}
 	for _, action := range api.Actions() {
 		if list, ok := action.(clienttesting.ListAction); ok && action.GetVerb() == "list" && list.GetListRestrictions().Fields.String() != "spec.nodeName=node" {
@@ -156,7 +156,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestCurrent: the state of the API server is reported, with the reason.
+// TestCurrent checks that the state of the API server is reported, with the reason.
 func TestCurrent(t *testing.T) {
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{podsResource: "PodList"})

@@ -16,10 +16,10 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Options are what differs between kubelets.
+// Options are the differences between kubelets.
 type Options struct {
-	// Legacy kubelets keep one client per resource: when any stream of a resource ends,
-	// they close the newest client and call the resource unhealthy.
+	// Legacy kubelets keep one client per resource: when any stream of a resource ends, they close the newest client
+	// and set the resource unhealthy.
 	Legacy bool
 }
 
@@ -40,8 +40,7 @@ type Kubelet struct {
 	resources map[string]*resource
 }
 
-// Start empties kubeletDir/device-plugins of sockets, as the kubelet does, and takes
-// registrations.
+// Start removes the sockets in kubeletDir/device-plugins, as the kubelet does, and accepts registrations.
 func Start(kubeletDir string, options Options) (*Kubelet, error) {
 	dir := filepath.Join(kubeletDir, "device-plugins")
 	if err := wipe(dir); err != nil {
@@ -58,7 +57,7 @@ func Start(kubeletDir string, options Options) (*Kubelet, error) {
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	pluginapi.RegisterRegistrationServer(k.grpc, k)
 	k.tasks.Go(func() {
-		// Serve returns an error only for a listener that failed, which the tests then see as silence.
+		// Serve returns an error only for a listener that failed, after which the tests get no response.
 		_ = k.grpc.Serve(listener)
 	})
 	return k, nil
@@ -84,20 +83,20 @@ func wipe(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Stop ends the kubelet as a signal does: kubelet.sock goes, and all connections.
+// Stop ends the kubelet as a signal does: it removes kubelet.sock and closes all connections.
 func (k *Kubelet) Stop() {
 	k.cancel()
 	k.grpc.Stop()
 	k.tasks.Wait()
 }
 
-// Kill ends the kubelet and leaves kubelet.sock behind, with nobody listening on it.
+// Kill ends the kubelet and leaves kubelet.sock behind, on which no process listens.
 func (k *Kubelet) Kill() {
 	k.listener.SetUnlinkOnClose(false)
 	k.Stop()
 }
 
-// Refuse decides about registrations from now on: an error is the kubelet's answer.
+// Refuse sets the response to registrations from now on: an error refuses them.
 func (k *Kubelet) Refuse(decide func(*pluginapi.RegisterRequest) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -128,7 +127,7 @@ func (k *Kubelet) Register(ctx context.Context, request *pluginapi.RegisterReque
 	return &pluginapi.Empty{}, nil
 }
 
-// connect dials the plugin and takes it as the primary endpoint.
+// connect dials the plugin and makes it the primary endpoint.
 func (k *Kubelet) connect(ctx context.Context, request *pluginapi.RegisterRequest) (*client, error) {
 	path := filepath.Join(k.dir, request.Endpoint)
 	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -173,13 +172,13 @@ func (k *Kubelet) follow(c *client) {
 	c.conn.Close()
 }
 
-// announce wakes everyone in Await; the lock is held.
+// announce wakes all callers of Await; the lock is held.
 func (k *Kubelet) announce() {
 	close(k.changed)
 	k.changed = make(chan struct{})
 }
 
-// resource finds or makes the record of a resource; the lock is held.
+// resource finds or creates the record of a resource; the lock is held.
 func (k *Kubelet) resource(name string) *resource {
 	r := k.resources[name]
 	if r == nil {
@@ -189,14 +188,14 @@ func (k *Kubelet) resource(name string) *resource {
 	return r
 }
 
-// State is what the kubelet holds of a resource now.
+// State returns the present state of a resource.
 func (k *Kubelet) State(name string) State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.resource(name).state()
 }
 
-// Await waits until a resource is as wanted. Its error tells how it was instead.
+// Await waits until a resource is as wanted. Its error has the last state.
 func (k *Kubelet) Await(ctx context.Context, name string, wanted func(State) bool) error {
 	for {
 		k.mu.Lock()
@@ -213,7 +212,7 @@ func (k *Kubelet) Await(ctx context.Context, name string, wanted func(State) boo
 	}
 }
 
-// Preferred asks the primary endpoint for a preference.
+// Preferred calls GetPreferredAllocation of the primary endpoint.
 func (k *Kubelet) Preferred(ctx context.Context, name string, available, must []string, size int) ([]string, error) {
 	c, err := k.primary(name)
 	if err != nil {
@@ -228,12 +227,12 @@ func (k *Kubelet) Preferred(ctx context.Context, name string, available, must []
 		return nil, err
 	}
 	if len(response.ContainerResponses) != 1 {
-		return nil, fmt.Errorf("%d answers for one container", len(response.ContainerResponses))
+		return nil, fmt.Errorf("%d responses for one container", len(response.ContainerResponses))
 	}
 	return response.ContainerResponses[0].DeviceIDs, nil
 }
 
-// Allocate asks the primary endpoint for devices.
+// Allocate calls Allocate of the primary endpoint.
 func (k *Kubelet) Allocate(ctx context.Context, name string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	c, err := k.primary(name)
 	if err != nil {
@@ -246,12 +245,12 @@ func (k *Kubelet) Allocate(ctx context.Context, name string, ids []string) (*plu
 		return nil, err
 	}
 	if len(response.ContainerResponses) != 1 {
-		return nil, fmt.Errorf("%d answers for one container", len(response.ContainerResponses))
+		return nil, fmt.Errorf("%d responses for one container", len(response.ContainerResponses))
 	}
 	return response.ContainerResponses[0], nil
 }
 
-// Options asks the primary endpoint for its options, which is a call that does nothing.
+// Options requests the options of the primary endpoint, a call that does nothing.
 func (k *Kubelet) Options(ctx context.Context, name string) (*pluginapi.DevicePluginOptions, error) {
 	c, err := k.primary(name)
 	if err != nil {

@@ -54,8 +54,7 @@ func serve(t *testing.T, dir, name string) *grpc.Server {
 	return server
 }
 
-// TestSamePathTwice shows the trap that the device plugin must keep away from: the path is
-// dead to this kubelet for good.
+// TestSamePathTwice shows a defect that the device plugin must avoid: the kubelet never uses the path again.
 func TestSamePathTwice(t *testing.T) {
 	dir, err := os.MkdirTemp("", "berth")
 	if err != nil {

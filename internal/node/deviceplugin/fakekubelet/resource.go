@@ -9,17 +9,17 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// State is what the kubelet holds of one resource, as values.
+// State is the kubelet's state of one resource, as values.
 type State struct {
-	// Primary is the base name of the socket that is asked; empty when it has stopped.
+	// Primary is the base name of the socket that is called; empty when it has stopped.
 	Primary string
 	// Endpoints are the base names of all connected sockets, sorted.
 	Endpoints []string
-	// Healthy and Unhealthy are device ids, sorted.
+	// Healthy and Unhealthy are device IDs, sorted.
 	Healthy, Unhealthy []string
 	// NUMA has the nodes of each device that has any.
 	NUMA map[string][]int64
-	// Attempts counts registrations asked for, Accepted those taken.
+	// Attempts counts requested registrations, Accepted those accepted.
 	Attempts, Accepted int
 	// From are the sockets of all lists received, in order.
 	From []string
@@ -39,8 +39,8 @@ type client struct {
 
 // resource is the record of one resource; the kubelet's lock guards it.
 type resource struct {
-	// clients are the connections that the plugin server knows; endpoints those that the
-	// device manager knows. The two drift apart when a path is registered twice.
+	// clients are the connections that the plugin server has; endpoints those that the device manager has. The two
+	// differ when a path is registered twice.
 	clients   []*client
 	endpoints map[string]*client
 	primary   *client
@@ -70,7 +70,7 @@ func (r *resource) take(c *client, legacy bool) error {
 	return nil
 }
 
-// receive takes a list from any stream.
+// receive applies a list from any stream.
 func (r *resource) receive(c *client, list *pluginapi.ListAndWatchResponse) {
 	r.devices, r.healthy = make(map[string]*pluginapi.Device), make(map[string]bool)
 	for _, device := range list.Devices {
@@ -85,7 +85,7 @@ func (r *resource) receive(c *client, list *pluginapi.ListAndWatchResponse) {
 	}
 }
 
-// drop notes the end of a stream and returns the client to close, which need not be the stream's.
+// drop records the end of a stream and returns the client to close, which may be another one than the stream's.
 func (r *resource) drop(c *client, legacy bool) *client {
 	if legacy {
 		if len(r.clients) == 0 {
@@ -100,7 +100,7 @@ func (r *resource) drop(c *client, legacy bool) *client {
 	}
 	at := slices.IndexFunc(r.clients, func(other *client) bool { return other.path == c.path })
 	if at < 0 {
-		// Its path was registered twice: the endpoint stays for ever.
+		// Its path was registered twice: the endpoint is never removed.
 		return c
 	}
 	r.clients = slices.Delete(r.clients, at, at+1)

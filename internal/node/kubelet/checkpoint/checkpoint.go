@@ -1,15 +1,12 @@
-// Package checkpoint knows the file in which the kubelet's device manager keeps
-// which device it gave to which container: the raw JSON of both its formats, and
-// the checksum over it.
+// Package checkpoint decodes and encodes the file in which the kubelet's device manager records which devices it
+// allocated to which container: the raw JSON of both its formats, and the checksum over it.
 //
-// The kubelet's checksum is FNV-1a (32 bits) over a dump of its Go values, type
-// names included (k8s.io/kubernetes, pkg/kubelet/checkpointmanager/checksum and
-// pkg/util/hash). It can be recomputed without that module because the dumper is
-// public (k8s.io/utils/dump) and prints types by package *name*: so this package
-// must be called checkpoint, and its types must keep the kubelet's names and the
-// order of its fields. Nothing else may be put into these types.
+// The kubelet's checksum is FNV-1a (32 bits) over a dump of its Go values, type names included (k8s.io/kubernetes,
+// pkg/kubelet/checkpointmanager/checksum and pkg/util/hash). It can be recomputed without that module because the
+// dumper is public (k8s.io/utils/dump) and prints types by package *name*: so this package must be called checkpoint,
+// and its types must keep the kubelet's names and the order of its fields. Nothing else may be put into these types.
 //
-// It must not import k8s.io/kubernetes, nor read files: it judges bytes.
+// It must not import k8s.io/kubernetes, nor read files: it works on bytes.
 package checkpoint
 
 import (
@@ -23,11 +20,11 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// DevicesPerNUMA are device IDs by NUMA node; -1 stands for a device without one.
-// A device of several nodes is listed under each.
+// DevicesPerNUMA are device IDs by NUMA node; -1 stands for a device without one. A device of several nodes is listed
+// under each.
 type DevicesPerNUMA map[int64][]string
 
-// PodDevicesEntry is what one container holds of one resource, since kubelet 1.20.
+// PodDevicesEntry has the devices of one resource that one container holds, since kubelet 1.20.
 type PodDevicesEntry struct {
 	PodUID        string
 	ContainerName string
@@ -46,16 +43,16 @@ type File struct {
 	Entries []PodDevicesEntry
 	// Registered are the healthy device IDs per resource at the time of writing.
 	Registered map[string][]string
-	// Old is true for the format of kubelets before 1.20, whose devices carry no NUMA nodes.
+	// Old is true for the format of kubelets before 1.20, whose devices have no NUMA nodes.
 	Old bool
-	// Sum is the checksum in the file; nil when it has none. Such a file was not
-	// written by a kubelet, and a kubelet would refuse it.
+	// Sum is the checksum in the file; nil when it has none. Such a file was not written by a kubelet, and a kubelet
+	// would refuse it.
 	Sum *uint64
-	// Want is the checksum that the content has.
+	// Want is the correct checksum for the content.
 	Want uint64
 }
 
-// ErrNoData is returned for JSON that is valid but holds no checkpoint.
+// ErrNoData is returned for JSON that is valid but does not contain a checkpoint.
 var ErrNoData = errors.New(`has no "Data"`)
 
 // Decode reads a checkpoint of either format. Errors are those of encoding/json,
@@ -63,7 +60,7 @@ var ErrNoData = errors.New(`has no "Data"`)
 func Decode(blob []byte) (*File, error) {
 	file, err := decodeNew(blob)
 	var mistyped *json.UnmarshalTypeError
-	// The only thing that the two formats disagree about is the type of DeviceIDs.
+	// The two formats differ only in the type of DeviceIDs.
 	if errors.As(err, &mistyped) && strings.HasSuffix(mistyped.Field, "DeviceIDs") && mistyped.Value == "array" {
 		return decodeOld(blob)
 	}
@@ -89,8 +86,8 @@ func decodeNew(blob []byte) (*File, error) {
 	}, nil
 }
 
-// decodeOld declares its types inside, because both formats have to have types of
-// the same names for the checksum to come out right.
+// decodeOld declares its types inside, because both formats must have types of the same names for the checksum to be
+// correct.
 func decodeOld(blob []byte) (*File, error) {
 	type PodDevicesEntry struct {
 		PodUID        string
@@ -127,8 +124,7 @@ func newEntry(pod, container, resource string, ids []string, response []byte) Po
 	}
 }
 
-// Encode writes a checkpoint as a kubelet does, checksum included. It exists for
-// tests that play the kubelet.
+// Encode writes a checkpoint as a kubelet does, including the checksum, for tests that simulate the kubelet.
 func Encode(entries []PodDevicesEntry, registered map[string][]string) ([]byte, error) {
 	data := checkpointData{PodDeviceEntries: entries, RegisteredDevices: registered}
 	return json.Marshal(struct {

@@ -1,8 +1,9 @@
-// Package fakeapi is an API server in memory for tests of what writes to Node, GPUNode, NodeFeature and Event objects.
+// Package fakeapi is an API server in memory for tests of code that writes Node, GPUNode, NodeFeature and Event
+// objects.
 //
-// It guarantees what the fake of client-go leaves out: server-side apply with managed fields, conditions of a Node that are
-// merged by type, a resourceVersion that changes with the content, and a conflict for a write with another one. It records
-// every request. A test can make requests fail or hang with Intercept. Only tests may import it.
+// It guarantees what the fake of client-go leaves out: server-side apply with managed fields, conditions of a Node that
+// are merged by type, a resourceVersion that changes with the content, and a conflict for a write with another one. It
+// records every request. A test can make requests fail or hang with Intercept. Only tests may import it.
 package fakeapi
 
 import (
@@ -28,7 +29,7 @@ import (
 // NodeName is the name of the Node that a new API server has.
 const NodeName = "node-0"
 
-// kinds are all that the server knows.
+// kinds are the resources that the server supports.
 var kinds = map[schema.GroupVersion][]string{
 	{Version: "v1"}: {"Node", "Pod", "ConfigMap"},
 	{Group: "berth.dev", Version: "v1alpha1"}:       {"GPUNode"},
@@ -50,7 +51,7 @@ type Server struct {
 	applied map[string][]string
 }
 
-// New makes a server with one Node.
+// New returns a server with one Node.
 func New(t testing.TB) *Server {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -76,7 +77,7 @@ func (s *Server) Nodes() dynamic.ResourceInterface {
 	return s.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 }
 
-// AddNode makes the Node, with a label and a taint of others.
+// AddNode creates the Node, with a label and a taint of other programs.
 func (s *Server) AddNode(uid types.UID) {
 	s.t.Helper()
 	node := &unstructured.Unstructured{Object: map[string]any{
@@ -90,7 +91,7 @@ func (s *Server) AddNode(uid types.UID) {
 	}
 }
 
-// ReplaceNode deletes the Node and makes another one of the same name.
+// ReplaceNode deletes the Node and creates another one of the same name.
 func (s *Server) ReplaceNode(uid types.UID) {
 	s.t.Helper()
 	if err := s.Nodes().Delete(s.t.Context(), NodeName, metav1.DeleteOptions{}); err != nil {
@@ -112,7 +113,7 @@ func (s *Server) Node() *unstructured.Unstructured {
 	return node
 }
 
-// Edit changes the Node as a person does, with a merge patch.
+// Edit changes the Node as a user does, with a merge patch.
 func (s *Server) Edit(patch string) {
 	s.t.Helper()
 	if _, err := s.Nodes().Patch(s.t.Context(), NodeName, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
@@ -120,8 +121,8 @@ func (s *Server) Edit(patch string) {
 	}
 }
 
-// Intercept makes f see each request before the server does. An error of f is the answer. f may block, and may make requests
-// of its own; nil ends the interception.
+// Intercept makes f see each request before the server does. An error of f is the response. f may block, and may make
+// requests of its own; nil ends the interception.
 func (s *Server) Intercept(f func(Request) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *Server) checkVersion(action clienttesting.Action) error {
 	return nil
 }
 
-// applyStatus merges the conditions of a Node by type, as its schema says, and takes away those that the field manager
+// applyStatus merges the conditions of a Node by type, as its schema says, and removes those that the field manager
 // applied before and does not apply now.
 func (s *Server) applyStatus(patch clienttesting.PatchActionImpl) (runtime.Object, error) {
 	wanted := &unstructured.Unstructured{}

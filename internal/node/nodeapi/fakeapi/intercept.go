@@ -16,7 +16,7 @@ type Request struct {
 }
 
 // Resource implements dynamic.Interface. The requests are intercepted before the fake of client-go gets them, which
-// holds a lock while it answers: there, one request that hangs would hang all others.
+// holds a lock while it responds: there, one request that hangs would block all others.
 func (s *Server) Resource(resource schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
 	all := s.FakeDynamicClient.Resource(resource)
 	return intercepted{requests{all, s, resource.Resource}, all}
@@ -32,7 +32,7 @@ func (i intercepted) Namespace(name string) dynamic.ResourceInterface {
 	return requests{i.all.Namespace(name), i.server, i.name}
 }
 
-// requests are those to one resource.
+// requests intercepts the requests to one resource.
 type requests struct {
 	dynamic.ResourceInterface
 	server *Server
