@@ -87,7 +87,7 @@ func (l *faultLab) scans(long time.Duration) {
 }
 
 // await applies events until one matches.
-func (l *faultLab) heard(is func(gpu.Event) bool) {
+func (l *faultLab) await(is func(gpu.Event) bool) {
 	l.t.Helper()
 	give := time.After(30 * time.Second)
 	for {
@@ -121,18 +121,18 @@ func (l *faultLab) verdict() string {
 type act struct {
 	fault *sim.Fault
 	// awaitXID waits for an event of this XID, and of the kernel's log where log is true, before the next scan.
-	hear uint64
-	log  bool
-	do   func(l *faultLab) error
-	scan time.Duration
-	want string
+	awaitXID uint64
+	log      bool
+	do       func(l *faultLab) error
+	scan     time.Duration
+	want     string
 }
 
 const aScan = 5 * time.Second
 
 func brk(f sim.Fault, want string) act { return act{fault: &f, scan: aScan, want: want} }
 func xid(f sim.Fault, number uint64, want string) act {
-	return act{fault: &f, hear: number, log: true, want: want}
+	return act{fault: &f, awaitXID: number, log: true, want: want}
 }
 func wait(long time.Duration, want string) act { return act{scan: long, want: want} }
 func clear1(want string) act {
@@ -302,7 +302,7 @@ func TestFaultTable(t *testing.T) {
 				cards := l.picture.scan.GPUs
 				for i, name := range names {
 					l.id = cards[i+1].UUID
-					t.Run(name, func(t *testing.T) { l.play(t, table[name].acts) })
+					t.Run(name, func(t *testing.T) { l.run(t, table[name].acts) })
 					l.do(l.machine.Clear(sim.ClearAll))
 					l.scans(2 * aScan)
 				}
@@ -312,7 +312,7 @@ func TestFaultTable(t *testing.T) {
 }
 
 // run runs the steps of a fault.
-func (l *faultLab) play(t *testing.T, acts []act) {
+func (l *faultLab) run(t *testing.T, acts []act) {
 	outer := l.t
 	l.t = t
 	defer func() { l.t = outer }()
@@ -331,16 +331,16 @@ func (l *faultLab) play(t *testing.T, acts []act) {
 			l.do(step.do(l))
 		}
 		switch {
-		case step.hear != 0: // from NVML and from the log, or the second one would be another report later
+		case step.awaitXID != 0: // from NVML and from the log, or the second one would be another report later
 			copies := 2
 			if step.fault.LogOnly {
 				copies = 1
 			}
 			for range copies {
-				l.heard(func(e gpu.Event) bool { return e.Code == gpu.XID(step.hear) })
+				l.await(func(e gpu.Event) bool { return e.Code == gpu.XID(step.awaitXID) })
 			}
 		case step.log:
-			l.heard(func(e gpu.Event) bool { return e.Log && (e.Reset || e.Code == gpu.XID(154)) })
+			l.await(func(e gpu.Event) bool { return e.Log && (e.Reset || e.Code == gpu.XID(154)) })
 		}
 		l.scans(step.scan)
 		if got := l.verdict(); got != step.want {
@@ -350,7 +350,7 @@ func (l *faultLab) play(t *testing.T, acts []act) {
 }
 
 // TestFaultTableIsComplete fails when the simulator supports a fault that the table does not have.
-func TestFaultTableIsWhole(t *testing.T) {
+func TestFaultTableIsComplete(t *testing.T) {
 	seen := map[string]bool{
 		"GPU":  true,                                             // names the GPU
 		"Hang": true, "HangFor": true, "Log": true, "Busy": true, // injected by a step's action

@@ -32,7 +32,7 @@ const (
 	// to the poll interval.
 	watchRetry = time.Second
 	// shutdownTimeout bounds how long Run waits for hardware calls at its end.
-	farewell = time.Second
+	shutdownTimeout = time.Second
 )
 
 // Source is the hardware of one vendor.
@@ -223,7 +223,7 @@ func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map
 
 // leave waits for a short time for the file and for the hardware calls in progress.
 func (i *Inventory) leave(keeper *keeper) {
-	patience := i.deps.Clock.NewTimer(farewell)
+	patience := i.deps.Clock.NewTimer(shutdownTimeout)
 	defer patience.Stop()
 	if keeper != nil {
 		select {

@@ -102,7 +102,7 @@ func TestDamagedHealthIsToldAndLeftBehind(t *testing.T) {
 }
 
 // TestUnwritableFileIsReported writes to a path at which no file can be written.
-func TestWhatCannotBeKeptIsTold(t *testing.T) {
+func TestUnwritableFileIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		blocked := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(blocked, nil, 0o600); err != nil {

@@ -125,11 +125,11 @@ var advice = cmpopts.IgnoreFields(gpu.Cause{}, "Recover")
 // twin's state, and a subscriber that reads signals at any time ends with the last snapshot.
 func TestCurrentMatchesTwin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(withoutDeadline{t}, play)
+		rapid.Check(withoutDeadline{t}, checkHistory)
 	})
 }
 
-func play(t *rapid.T) {
+func checkHistory(t *rapid.T) {
 	s := newSource(0)
 	// A poll of years: only the test's own steps cause scans.
 	i := inventory.New(inventory.Deps{Vendors: []inventory.Source{s}, Clock: clock.RealClock{}, Poll: 10000 * time.Hour})

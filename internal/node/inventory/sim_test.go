@@ -106,7 +106,7 @@ func do(t *testing.T, err error) {
 }
 
 // TestFaultsAndRepairs injects each fault into a simulated node and repairs it, without a restart.
-func TestFaultsComeAndGo(t *testing.T) {
+func TestFaultsAndRepairs(t *testing.T) {
 	m, i := onSim(t, "a30x4")
 	victim := i.Current().GPUs[2].UUID
 	ref := string(victim)

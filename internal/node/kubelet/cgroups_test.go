@@ -229,7 +229,7 @@ func TestCgroupMounts(t *testing.T) {
 }
 
 // TestTooManyCgroupsCountAsRunning checks that a container with very many cgroups counts as running.
-func TestTooManyCgroupsCountAsLiving(t *testing.T) {
+func TestTooManyCgroupsCountAsRunning(t *testing.T) {
 	tree := newCgroupTree(t, 1)
 	for i := range maxNested + 1 {
 		tree.container(fmt.Sprintf("kubepods/pod%s/%s/%d", uid1, id1, i))

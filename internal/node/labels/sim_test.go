@@ -58,7 +58,7 @@ func shuffled(random *rand.Rand, in Input) Input {
 }
 
 // TestLostGPU checks that, when a node loses a GPU, only the counts change and the labels that only that GPU had.
-func TestLostCard(t *testing.T) {
+func TestLostGPU(t *testing.T) {
 	for profile, test := range map[string]struct {
 		lost      int
 		want, not Labels // want are the labels that change, without those that are removed, with their old values

@@ -228,8 +228,8 @@ func TestSameInstance(t *testing.T) {
 	second.becomes(t, dir, "one")
 }
 
-// stale creates a socket as left by a killed process.
-func dead(t *testing.T, path string) {
+// leaveStale creates a socket as left by a killed process.
+func leaveStale(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -243,7 +243,7 @@ func dead(t *testing.T, path string) {
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"agent-one.sock", "agent-two.sock", pages.Name, ".bind-agent-one.sock", ".bind-agent-one.sock.link"} {
-		dead(t, filepath.Join(dir, name))
+		leaveStale(t, filepath.Join(dir, name))
 	}
 	start(t, dir, "one", false) // No process accepts connections at the name, so an agent that is not ready takes it over.
 	if got := who(t, filepath.Join(dir, pages.Name)); got != "one" {
@@ -262,11 +262,11 @@ func TestStale(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
-	dead(t, filepath.Join(dir, "dead.sock"))
+	leaveStale(t, filepath.Join(dir, "stale.sock"))
 	start(t, dir, "one", true)
 	for name, tc := range map[string]struct{ socket, page, want string }{
-		"no agent":   {"none.sock", "/who", "none.sock does not exist: no berth-agent runs on this node"},
-		"dead agent": {"dead.sock", "/who", "dead.sock: connection refused: the berth-agent that made it has ended"},
+		"no agent":     {"none.sock", "/who", "none.sock does not exist: no berth-agent runs on this node"},
+		"killed agent": {"stale.sock", "/who", "stale.sock: connection refused: the berth-agent that made it has ended"},
 		"its refusal": {pages.Name, "/no",
 			"agent.sock, /no: the agent answers 503 Service Unavailable: not ready: the first scan is not finished"},
 	} {

@@ -69,7 +69,7 @@ func Serve(ctx context.Context, deps ServerDeps, listening func()) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	defer server.Close()
-	s.removeDead()
+	s.removeStale()
 	s.look(ctx)
 	listening()
 	ticker := deps.Clock.NewTicker(lookInterval)
@@ -193,9 +193,9 @@ func (s *server) leads(path string) bool {
 }
 
 // removeStale removes sockets of agents that were killed.
-func (s *server) removeDead() {
+func (s *server) removeStale() {
 	for _, path := range own(s.Dir) {
-		if path != s.own && dead(path) {
+		if path != s.own && isStale(path) {
 			_ = remove(path) // A remaining socket does no harm.
 		}
 	}
@@ -230,7 +230,7 @@ func answers(ctx context.Context, path string) bool {
 }
 
 // isStale reports whether a refused connection proves that the process of a socket has ended.
-func dead(path string) bool {
+func isStale(path string) bool {
 	conn, err := net.DialTimeout("unix", path, dialTimeout)
 	if err == nil {
 		conn.Close()
