@@ -166,3 +166,59 @@ func makeTargets(t *testing.T) []string {
 	}
 	return targets
 }
+
+// commandLine is a command of berth or berth-agent with its words and flags.
+var commandLine = regexp.MustCompile(`(?:^|[\s/])(berth(?:-agent)?)((?: [a-z]+)+)((?: [^\s|#;()]+)*)`)
+
+// TestCommandsInDocuments looks for the commands and flags that documents name, in docs/cli: in code everywhere, and in
+// the fixes of docs/problems.md.
+func TestCommandsInDocuments(t *testing.T) {
+	texts := markdown(t)
+	commands := 0
+	for document, text := range texts {
+		var lines []string
+		if document == "docs/problems.md" {
+			for _, m := range regexp.MustCompile(`(?m)^\*\*Fix\.\*\* .*$`).FindAllString(text, -1) {
+				lines = append(lines, regexp.MustCompile(`berth(?:-agent)? [a-z]+[^.,;:()]*`).FindAllString(m, -1)...)
+			}
+		} else {
+			lines = codeOf(text)
+		}
+		for _, line := range lines {
+			for _, m := range commandLine.FindAllStringSubmatch(line, -1) {
+				commands++
+				page := "docs/cli/" + strings.ReplaceAll(m[1]+m[2], " ", "_") + ".md"
+				// A word may be an argument, such as the name of a pod.
+				for texts[page] == "" && strings.Contains(page, "_") {
+					page = page[:strings.LastIndex(page, "_")] + ".md"
+				}
+				if page == "docs/cli/"+m[1]+".md" {
+					t.Errorf("%s: %q names a command that does not exist", document, line)
+				}
+				for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(m[3], -1) {
+					if !strings.Contains(texts[page], flag+" ") {
+						t.Errorf("%s: %q has %s, which %s does not list", document, line, flag, page)
+					}
+				}
+			}
+		}
+	}
+	if commands < 100 {
+		t.Errorf("only %d commands found", commands)
+	}
+}
+
+// codeOf returns the lines of a text's code blocks and its code spans.
+func codeOf(text string) []string {
+	var lines []string
+	for _, block := range codeBlock.FindAllString(text, -1) {
+		lines = append(lines, strings.Split(block, "\n")...)
+	}
+	lines = append(lines, codeSpan.FindAllString(codeBlock.ReplaceAllString(text, ""), -1)...)
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(line, "    ") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}

@@ -30,7 +30,7 @@ const (
 	AreaCDI     Area = "CDI"
 	AreaRuntime Area = "container runtime"
 	AreaKubelet Area = "kubelet"
-	AreaSharing Area = "offers and sharing"
+	AreaSharing Area = "advertising and sharing"
 	AreaMIG     Area = "MIG"
 	AreaConfig  Area = "configuration"
 	AreaAgent   Area = "agent"
@@ -116,17 +116,17 @@ func severityOf(class health.Class) Severity {
 func fixOf(class health.Class) string {
 	switch class {
 	case health.Ignore:
-		return "Nothing for the GPU: look at the application that it happened in."
+		return "Nothing for the GPU. The cause is usually the application that ran on it."
 	case health.Degrade:
-		return "Have the GPU examined when it is free; it stays advertised."
+		return "The GPU stays advertised. Have it examined when no pod uses it."
 	case health.RestartApp:
-		return "Restart the application. The GPU stays advertised while the driver says that nothing needs repair, and is advertised again once it says so."
+		return "Restart the application. The GPU is advertised as long as the driver reports that nothing needs repair."
 	case health.Drain:
 		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX."
 	case health.Reset:
-		return "Drain the GPU and reset it on its node: berth reset INDEX. It is advertised as healthy again after that."
+		return "Let the pods that use the GPU end, then reset it on its node: berth reset INDEX. After that it is advertised as healthy."
 	case health.Reboot:
-		return "Drain and reboot the node; power it off and on if the GPU stays away."
+		return "Drain and reboot the node. If the GPU is still missing, power the node off and on."
 	}
-	return "Drain the GPU and look the number up in NVIDIA's XID catalogue; if in doubt reset the GPU, and have it examined if that does not help."
+	return "Let the pods that use the GPU end, and look the number up in NVIDIA's XID catalogue. If in doubt, reset the GPU (berth reset INDEX), and have it examined if the XID returns."
 }

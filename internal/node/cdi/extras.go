@@ -142,7 +142,7 @@ func (c *checker) addChannel(edits *specs.ContainerEdits, channel int, required 
 	if required {
 		code, what = "CDI_IMEX_REQUIRED", fmt.Sprintf("IMEX channel %d is required", channel)
 	}
-	const fix = "make it with nvidia-modprobe -c 0, or load the driver with NVreg_CreateImexChannel0=1, and see that nvidia-imex runs"
+	const fix = "load the module nvidia with NVreg_CreateImexChannel0=1, or create the device node with mknod and the number in /proc/devices; check that nvidia-imex runs"
 	if nodes := c.matching(name); len(nodes) > 0 {
 		c.addFeatureNode(edits, nodes[0], code, what, fix)
 		return
