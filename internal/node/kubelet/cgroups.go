@@ -64,7 +64,7 @@ func NewCgroups(procRoot, cgroupRoot string) *Cgroups {
 // Pods lists all pods that have a cgroup, by UID, with their containers by ID.
 func (c *Cgroups) Pods() ([]PodCgroup, error) {
 	var pods []PodCgroup
-	err := c.each(func(root kubepods, uid, path string) error {
+	err := c.each(true, func(root kubepods, uid, path string) error {
 		pod, there, err := root.pod(uid, path)
 		if err != nil {
 			return fmt.Errorf("read cgroup of pod %s: %w", uid, err)
@@ -78,10 +78,11 @@ func (c *Cgroups) Pods() ([]PodCgroup, error) {
 	return pods, err
 }
 
-// UIDs returns the pods that have a cgroup, sorted. It does not read their containers.
+// UIDs returns the pods that have a cgroup, sorted. It does not read their containers, nor search the kubelet's cgroups again while they
+// are known: a call of the kubelet may wait for it.
 func (c *Cgroups) UIDs() ([]string, error) {
 	var uids []string
-	err := c.each(func(_ kubepods, uid, _ string) error {
+	err := c.each(false, func(_ kubepods, uid, _ string) error {
 		uids = append(uids, uid)
 		return nil
 	})
@@ -89,9 +90,9 @@ func (c *Cgroups) UIDs() ([]string, error) {
 	return slices.Compact(uids), err
 }
 
-// each calls visit for the cgroup of each pod.
-func (c *Cgroups) each(visit func(root kubepods, uid, path string) error) error {
-	roots, err := c.known(true)
+// each calls visit for the cgroup of each pod; see known.
+func (c *Cgroups) each(all bool, visit func(root kubepods, uid, path string) error) error {
+	roots, err := c.known(all)
 	if err != nil {
 		return err
 	}
@@ -157,8 +158,8 @@ func (c *Cgroups) PIDs(path string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// known returns the kubelet's cgroups. They are searched for when none is known, when one was removed and, when all
-// pods are listed, from time to time.
+// known returns the kubelet's cgroups. They are searched for when none is known, when one was removed and, when the containers
+// of all pods are listed, from time to time.
 func (c *Cgroups) known(all bool) ([]kubepods, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
