@@ -7,8 +7,8 @@
 // nvidia.com/mig.config.state says "pending" before the first change for a new layout and "success" only when every GPU
 // has it.
 //
-// What wakes it: the inventory, the configuration, the ledger, and, while a GPU waits or a change has failed, a tick
-// every second.
+// What wakes it: the inventory, the configuration, and, while a GPU waits or a change has failed, the ledger and a tick every
+// second. While every GPU is as wanted, holdings change nothing, so that an Allocate is not followed by any work here.
 //
 // What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
@@ -140,21 +140,25 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer hardware.Close()
 	defer config.Close()
 	defer holdings.Close()
-	// The first signal of each is pending; the first attempt is for all three.
+	// The first signal of each is pending; the first attempt is for both.
 	<-hardware.C()
 	<-config.C()
-	<-holdings.C()
 	for {
 		var again <-chan time.Time
+		var released <-chan struct{}
+		select {
+		case <-holdings.C(): // The attempt reads the holdings; a later change of them is signalled.
+		default:
+		}
 		if !s.reconcile(ctx) {
-			again = s.deps.Clock.After(Interval)
+			again, released = s.deps.Clock.After(Interval), holdings.C()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hardware.C():
 		case <-config.C():
-		case <-holdings.C():
+		case <-released:
 		case <-again:
 		}
 	}
