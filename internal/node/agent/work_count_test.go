@@ -132,7 +132,7 @@ func TestWorkPerEvent(t *testing.T) {
 			if _, err := b.kubelet.Allocate(t.Context(), resource, []string{string(b.uuid(0))}); err != nil {
 				t.Fatal(err)
 			}
-		}, map[string]int{"deviceplugin": 1, "gpunodesync": 1}},
+		}, map[string]int{"gpunodesync": 1}},
 		{"an edit of one rule", func() {
 			b.configure(shared(3))
 			b.awaitOf("nvidia.com/gpu.shared", healthy(3))

@@ -45,9 +45,25 @@ func (v *view) keys(list []gpu.DeviceKey, picked []int) []gpu.DeviceKey {
 	return list
 }
 
-// answer returns how the container runtime injects the picked devices. Replicas of one GPU are the same GPU in a container, so that it is
-// named once.
+// answer returns how the container runtime injects the picked devices. The caller may append to its lists, and must not change anything
+// else of it.
 func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateResponse {
+	if len(picked) != 1 {
+		return w.compose(v, picked)
+	}
+	answer := v.answers[picked[0]].Load()
+	if answer == nil {
+		answer = w.compose(v, picked)
+		v.answers[picked[0]].Store(answer)
+	}
+	return &pluginapi.ContainerAllocateResponse{
+		Envs: answer.Envs, Annotations: answer.Annotations, Mounts: slices.Clip(answer.Mounts),
+		Devices: slices.Clip(answer.Devices), CdiDevices: slices.Clip(answer.CdiDevices),
+	}
+}
+
+// compose makes an answer. Replicas of one GPU are the same GPU in a container, so that it is named once.
+func (w *viewer) compose(v *view, picked []int) *pluginapi.ContainerAllocateResponse {
 	visible := make([]string, 0, len(picked))
 	distinct := make([]*device, 0, len(picked))
 	for _, i := range picked {

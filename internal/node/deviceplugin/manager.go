@@ -89,20 +89,30 @@ func (m *Manager) Run(ctx context.Context) error {
 	for {
 		m.removeStopped()
 		expiry := m.apply(ctx, m.deps.State())
-		for pinged := true; pinged; {
-			pinged = false
+		for current := true; current; {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-hardware:
 			case <-holdings:
+				m.relist()
+			case <-m.pings: // To answer is all that it asks for.
+			case <-hardware:
+				current = false
 			case <-m.deps.Changed:
+				current = false
 			case <-m.stopped.C():
+				current = false
 			case <-m.after(expiry):
-			case <-m.pings:
-				pinged = true // To answer is all that it asks for.
+				current = false
 			}
 		}
+	}
+}
+
+// relist makes the lists again when only the holdings have changed: the views do not depend on them.
+func (m *Manager) relist() {
+	for _, r := range m.list() {
+		r.update(r.view.Load())
 	}
 }
 

@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -33,6 +34,8 @@ type view struct {
 	traits gpu.Traits
 	// plain is true when the devices are injected as device nodes alone.
 	plain bool
+	// answers are those for one device each, made when they are first needed.
+	answers []atomic.Pointer[pluginapi.ContainerAllocateResponse]
 }
 
 // device is a device of the offer with the parts of its answers.
@@ -91,6 +94,7 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 	if !v.place(chooser) {
 		v.groups = newGroupChooser(v.devices, state.Policy)
 	}
+	v.answers = make([]atomic.Pointer[pluginapi.ContainerAllocateResponse], len(v.devices))
 	return v
 }
 

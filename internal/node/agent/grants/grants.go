@@ -44,6 +44,7 @@ type Deps struct {
 // Grants are the folders of grants. Create it with New, start it with Run.
 type Grants struct {
 	deps Deps
+	dir  string
 	wake *signal.Signal
 
 	mu sync.Mutex
@@ -56,11 +57,11 @@ type Grants struct {
 
 // New returns the grants of a state directory; it touches nothing.
 func New(deps Deps) *Grants {
-	return &Grants{deps: deps, wake: signal.New(), taken: map[string]time.Time{}}
+	return &Grants{deps: deps, dir: filepath.Join(deps.StateDir, Folder), wake: signal.New(), taken: map[string]time.Time{}}
 }
 
 // Dir is the folder of the grants, on the host and here.
-func (g *Grants) Dir() string { return filepath.Join(g.deps.StateDir, Folder) }
+func (g *Grants) Dir() string { return g.dir }
 
 // Take returns the ID of a grant. It touches no file: when no grant with a folder is left, Run makes the folder of this one
 // some milliseconds later.
@@ -91,7 +92,7 @@ func (g *Grants) Return(id string) {
 
 // Paths are where the folder of a grant is on the host, and where it goes in the container.
 func (g *Grants) Paths(id string) (host, container string) {
-	return filepath.Join(g.Dir(), id), grantsInContainer + "/" + id
+	return g.dir + "/" + id, grantsInContainer + "/" + id
 }
 
 // Run makes folders in advance until ctx ends.
