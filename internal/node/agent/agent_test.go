@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/version"
@@ -63,6 +64,8 @@ type bench struct {
 	extra []vendor.Vendor
 	// gate is closed by a test to make a call hang.
 	gate *gate
+	// clock is the agent's; nil for the real one.
+	clock clock.WithTicker
 }
 
 // newBench starts an agent. The envvar strategy needs no device nodes, so that the test also runs without root.
@@ -110,7 +113,7 @@ func (b *bench) start() *Agent {
 // startUntil starts an agent that ends when end is called, or with the test.
 func (b *bench) startUntil() (agent *Agent, end func()) {
 	b.t.Helper()
-	deps := configwatch.Deps{File: b.file, Fault: b.configFault, Override: func(c *v1alpha1.AgentConfig) {
+	deps := configwatch.Deps{File: b.file, Clock: b.clock, Fault: b.configFault, Override: func(c *v1alpha1.AgentConfig) {
 		c.KubeletDir, c.CDIDir, c.StateDir, c.HookDir = b.kubeletDir(), filepath.Join(b.dir, "cdi"), filepath.Join(b.dir, "state"), filepath.Join(b.dir, "hooks")
 		c.PersistentDir = filepath.Join(b.dir, "persistent")
 		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
@@ -121,7 +124,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{BootID: b.boot, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
+	wiring := Deps{BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
 	client := b.client
 	if b.api != nil {
 		client = b.api

@@ -2,11 +2,11 @@ package agent
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
@@ -35,7 +36,7 @@ import (
 func BenchmarkPairs(b *testing.B) {
 	for _, host := range []int{0, 5000} {
 		for _, profile := range []string{"a100x8-40g", "a100x16"} {
-			p := newPairs(b, profile, host)
+			p := newPairs(b, profile, crowdedCgroups(b, host), nil, "")
 			for _, known := range []bool{true, false} {
 				name := fmt.Sprintf("%s/processes=%d/checkpoint=%v", profile, host, known)
 				b.Run(name+"/free", func(b *testing.B) { p.measure(b, known, false) })
@@ -54,21 +55,27 @@ type pairs struct {
 	pods int // made so far
 }
 
-func newPairs(b *testing.B, profile string, processes int) *pairs {
+// newPairs starts an agent whose pods have their cgroups below root, with a clock of its own or, without one, the real one. The file
+// of its configuration can share the last GPU.
+func newPairs(b testing.TB, profile, root string, agentClock clock.WithTicker, file string) *pairs {
 	p := &pairs{bench: newIdleBench(b, profile), api: fakeAPI(false, nil)}
-	p.client, p.log = p.api, &strings.Builder{}
-	root := crowdedCgroups(b, processes)
+	p.client, p.log, p.clock = p.api, io.Discard, agentClock
 	p.override = func(c *v1alpha1.AgentConfig) {
 		c.Standalone, c.NodeName, c.Labels.Output, c.CgroupRoot = false, "node-0", v1alpha1.LabelsNone, root
 	}
+	whole := len(inventoryOf(b, p.machine))
+	if file != "" {
+		p.configure(file)
+		whole--
+	}
 	p.agent = p.start()
-	p.ids = p.await(func(s state) bool { return len(s.Healthy) == len(inventoryOf(b, p.machine)) }).Healthy
+	p.ids = p.await(func(s state) bool { return len(s.Healthy) == whole }).Healthy
 	return p
 }
 
 // crowdedCgroups makes the cgroups of a kubelet with 100 pods in which that many processes sleep, and returns their root. Who is
 // not root gets those of the machine, and no processes.
-func crowdedCgroups(b *testing.B, processes int) string {
+func crowdedCgroups(b testing.TB, processes int) string {
 	const pods = 100
 	mount := "/sys/fs/cgroup/devices"
 	if _, err := os.Stat(mount); err != nil {
@@ -100,9 +107,14 @@ func crowdedCgroups(b *testing.B, processes int) string {
 		pod := fmt.Sprintf("pod%08d-0000-0000-0000-000000000000", i)
 		mkdir("kubepods", "burstable", pod)
 		dir := mkdir("kubepods", "burstable", pod, fmt.Sprintf("%064x", i))
-		script := fmt.Sprintf("echo $$ > %s/cgroup.procs; for i in $(seq %d); do sleep 3600 & done; echo ready; wait", dir, processes/pods-1)
+		// Each process is a fork of the shell that reads from a pipe into which nothing is written.
+		script := fmt.Sprintf("exec 3<&0; echo $$ > %s/cgroup.procs; for i in $(seq %d); do read line <&3 & done; echo ready; wait", dir, processes/pods-1)
 		shell := exec.Command("sh", "-c", script)
 		shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		in, err := shell.StdinPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
 		out, err := shell.StdoutPipe()
 		if err != nil {
 			b.Fatal(err)
@@ -112,6 +124,7 @@ func crowdedCgroups(b *testing.B, processes int) string {
 		}
 		b.Cleanup(func() {
 			_ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL)
+			in.Close()
 			_ = shell.Wait()
 			for range 100 { // until the kernel has taken them out of the cgroup
 				if os.Remove(dir) == nil {
@@ -128,7 +141,7 @@ func crowdedCgroups(b *testing.B, processes int) string {
 }
 
 // allocateAll gives each GPU to a pod of its own, which lives, and lets the agent see it.
-func (p *pairs) allocateAll(b *testing.B) []string {
+func (p *pairs) allocateAll(b testing.TB) []string {
 	b.Helper()
 	var uids []string
 	var entries []checkpoint.PodDevicesEntry
@@ -160,7 +173,7 @@ func (p *pairs) allocateAll(b *testing.B) []string {
 }
 
 // finishAll ends the pods, and returns as soon as the agent's watch has seen that.
-func (p *pairs) finishAll(b *testing.B, uids []string) {
+func (p *pairs) finishAll(b testing.TB, uids []string) {
 	b.Helper()
 	for i := range uids {
 		name := fmt.Sprintf("pod-%d", p.pods-len(uids)+i+1)
@@ -173,7 +186,7 @@ func (p *pairs) finishAll(b *testing.B, uids []string) {
 	})
 }
 
-func (p *pairs) writeCheckpoint(b *testing.B, entries []checkpoint.PodDevicesEntry) {
+func (p *pairs) writeCheckpoint(b testing.TB, entries []checkpoint.PodDevicesEntry) {
 	b.Helper()
 	blob, err := checkpoint.Encode(entries, map[string][]string{resource: p.ids})
 	if err != nil {
@@ -188,7 +201,7 @@ func (p *pairs) writeCheckpoint(b *testing.B, entries []checkpoint.PodDevicesEnt
 	}
 }
 
-func (p *pairs) until(b *testing.B, what string, done func() bool) {
+func (p *pairs) until(b testing.TB, what string, done func() bool) {
 	b.Helper()
 	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
