@@ -17,11 +17,11 @@ import (
 // layoutsKey is the key of a ConfigMap of MIG layouts, mig-manager's.
 const layoutsKey = "config.yaml"
 
-// defaultsLabel is the value of the node's label that asks for the configuration of an agent without a ConfigMap,
-// unless the ConfigMap has a key of that name.
+// defaultsLabel is the value of the node's label that selects the configuration of an agent without a ConfigMap, unless
+// the ConfigMap has a key of that name.
 const defaultsLabel = "default"
 
-// candidate is a configuration as it was read, not yet known to be good.
+// candidate is a configuration as it was read, before it was checked.
 type candidate struct {
 	source, data string
 }
@@ -88,7 +88,7 @@ func (w *Watcher) first() error {
 	return nil
 }
 
-// withLost adds to an error that the last good configuration, which might have helped, could not be read.
+// withLost adds to an error that the last good configuration, which might have been used instead, could not be read.
 func (w *Watcher) withLost(err error) error {
 	if result, ok := w.stored.lost[KeptFile]; ok {
 		return fmt.Errorf("%w; %w", err, result.Err)
@@ -140,7 +140,7 @@ func (d *decision) decide() error {
 	return nil
 }
 
-// wanted is the configuration that the sources ask for; known is false until the API has responded.
+// wanted is the configuration that the sources select; known is false until the API has responded.
 func (d *decision) wanted() (candidate, bool, error) {
 	if d.deps.ConfigMap != "" && d.api != nil {
 		answer := d.from.maps[d.deps.ConfigMap]
@@ -294,8 +294,8 @@ func (d *decision) refuse(err error) {
 	d.state.Waiting = d.state.Waiting && lost
 }
 
-// mig returns the partitioning that the Node and the ConfigMap of layouts ask for. While the API is not available,
-// their last content applies after AnswerTimeout.
+// mig returns the partitioning that the Node and the ConfigMap of layouts select. While the API is not available, their
+// last content applies after AnswerTimeout.
 func (d *decision) mig() MIG {
 	next := MIG{Known: d.from.node.known || d.api == nil, Layout: d.from.node.labels[LabelMIG]}
 	if !next.Known && d.stored.labels != nil {

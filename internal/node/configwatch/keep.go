@@ -113,7 +113,7 @@ func (w *Watcher) isKept(good candidate) bool {
 	return m.haveConfig && m.config == kept{Source: good.source, Data: good.data} && (m.configUID == w.NodeUID() || w.NodeUID() == "")
 }
 
-// keepLayouts writes good MIG layouts down.
+// keepLayouts stores valid MIG layouts.
 func (w *Watcher) keepLayouts(source, data string) {
 	next := kept{Source: source, Data: data}
 	if next == w.stored.layouts && (w.stored.layoutsUID == w.NodeUID() || w.NodeUID() == "") {
@@ -127,7 +127,7 @@ func (w *Watcher) keepLayouts(source, data string) {
 	delete(w.stored.lost, LayoutsFile)
 }
 
-// keepLabels writes the Node's labels down. Everything of another Node is void from now on.
+// keepLabels stores the Node's labels, and invalidates the state of another Node.
 func (w *Watcher) keepLabels(node nodeAnswer) {
 	if !node.known || node.uid == "" {
 		return // A deleted Node does not determine the labels of the next one with its name.

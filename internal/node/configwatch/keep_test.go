@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// TestNoKeyKeepsTheLastGoodConfiguration: once a key of the ConfigMap was in force, a ConfigMap that names none is a
-// refusal, over a restart too. The way back to the defaults is the label's value "default".
+// TestNoKeyKeepsTheLastGoodConfiguration checks that, once a key of the ConfigMap was in force, a ConfigMap that names
+// none is refused, also after a restart. The label's value "default" selects the defaults.
 func TestNoKeyKeepsTheLastGoodConfiguration(t *testing.T) {
 	tests := map[string]struct {
 		change func(*world)
@@ -57,7 +57,7 @@ func TestNoKeyKeepsTheLastGoodConfiguration(t *testing.T) {
 				t.Errorf("after a restart %s is in force", state.Config.ResourceName)
 			}
 			w.label(map[string]string{LabelConfig: "default"})
-			w.await(again, "the defaults, which the label asks for", named("nvidia.com/gpu"))
+			w.await(again, "the defaults, which the label selects", named("nvidia.com/gpu"))
 			w.label(nil)
 			stop()
 			last, _ := w.start()
@@ -66,7 +66,7 @@ func TestNoKeyKeepsTheLastGoodConfiguration(t *testing.T) {
 	}
 }
 
-// TestStartWithoutConfigMapForgetsIt: an agent started without --config-map goes back to its defaults, for good.
+// TestStartWithoutConfigMapForgetsIt checks that an agent started without --config-map uses its defaults from then on.
 func TestStartWithoutConfigMapForgetsIt(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"
@@ -87,8 +87,8 @@ func TestStartWithoutConfigMapForgetsIt(t *testing.T) {
 
 const twoLayout = "version: v1\nmig-configs:\n  two:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 2}\n"
 
-// TestLayoutsOutliveARestart: a ConfigMap of layouts that is bad when the agent starts leaves the last good ones in
-// force; without any, it is known that no name of a layout means anything.
+// TestLayoutsOutliveARestart checks that a ConfigMap of layouts that is invalid when the agent starts leaves the last
+// valid ones in force; without any, State reports that no layout is known.
 func TestLayoutsOutliveARestart(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"
@@ -98,7 +98,7 @@ func TestLayoutsOutliveARestart(t *testing.T) {
 	watcher, stop := w.start()
 	state := w.await(watcher, "the mistake", func(s State) bool { return s.MIG.Err != nil })
 	if !state.MIG.Unread || state.MIG.Layouts != nil {
-		t.Errorf("never read: %+v, want that to be known", state.MIG)
+		t.Errorf("never read: %+v, want it reported", state.MIG)
 	}
 	w.configMap("layouts", map[string]string{"config.yaml": twoLayout})
 	state = w.await(watcher, "the layouts", func(s State) bool { return s.MIG.Err == nil && len(s.MIG.Layouts) == 1 })
@@ -152,7 +152,7 @@ func TestLabelsOutliveABoot(t *testing.T) {
 	w.clock = clock
 	again, stop := w.start()
 	if mig := again.Current().MIG; mig.Known || !mig.Remembered {
-		t.Errorf("at the start: %+v; want a label that is remembered and does not count yet", mig)
+		t.Errorf("at the start: %+v; want a label that is remembered and does not apply yet", mig)
 	}
 	awaitWaiters(t, clock)
 	clock.Step(AnswerTimeout)
@@ -188,7 +188,7 @@ func awaitWaiters(t *testing.T, clock *testingclock.FakeClock) {
 	}
 }
 
-// TestReadersNeverWaitForTheDisk: while a new configuration is being written, the state can be read.
+// TestReadersNeverWaitForTheDisk checks that the state can be read while a new configuration is being written.
 func TestReadersNeverWaitForTheDisk(t *testing.T) {
 	w := newWorld(t)
 	w.write("resourceName: nvidia.com/a\n")
@@ -246,8 +246,8 @@ func (j *judge) look(known bool, refuse string) {
 	}
 }
 
-// TestHardwareRefusesAFile: a file that the hardware cannot have is not in force, and before the hardware is known the
-// last good one is, over a restart too.
+// TestHardwareRefusesAFile checks that a file that the hardware does not support is not in force, and that the last
+// valid one is while the hardware is not known, also after a restart.
 func TestHardwareRefusesAFile(t *testing.T) {
 	w := newWorld(t)
 	w.write("resourceName: nvidia.com/a\n")
@@ -268,11 +268,12 @@ func TestHardwareRefusesAFile(t *testing.T) {
 	hardware.look(true, "nvidia.com/b")
 	w.await(again, "the refusal", func(s State) bool { return s.Refused != nil && s.Config.ResourceName == "nvidia.com/a" })
 	hardware.look(true, "") // Other GPUs.
-	w.await(again, "the file, which suits these", named("nvidia.com/b"))
+	w.await(again, "the file, which these support", named("nvidia.com/b"))
 }
 
-// TestVersionFollowsChanges: other hardware that changes nothing of the configuration makes no new state, and the version of each new
-// state is higher than the last, so that readers who compare versions and pointers see every change and no other.
+// TestVersionFollowsChanges checks that other hardware that does not affect the configuration results in no new state,
+// and that the version of each new state is higher than the last, so that readers who compare versions and pointers see
+// every change and no other.
 func TestVersionFollowsChanges(t *testing.T) {
 	w := newWorld(t)
 	w.write("resourceName: nvidia.com/a\n")
@@ -304,8 +305,8 @@ func TestVersionFollowsChanges(t *testing.T) {
 	}
 }
 
-// TestLostConfigurationIsReported: the last valid configuration is damaged. Neither the defaults nor another
-// configuration replace it without a report.
+// TestLostConfigurationIsReported damages the last valid configuration: neither the defaults nor another configuration
+// may replace it without a report.
 func TestLostConfigurationIsReported(t *testing.T) {
 	w := newWorld(t)
 	w.name = "berth-system/configs"

@@ -20,16 +20,16 @@ import (
 
 // Labels of a Node that choose its configuration.
 const (
-	// LabelConfig wins over NVIDIA's label of the same meaning.
+	// LabelConfig takes precedence over NVIDIA's label of the same meaning.
 	LabelConfig       = "berth.dev/config"
 	LabelNVIDIAConfig = "nvidia.com/device-plugin.config"
-	// LabelMIG is the wanted MIG layout, LabelMIGState what became of it.
+	// LabelMIG is the wanted MIG layout, LabelMIGState the state of its application.
 	LabelMIG      = "nvidia.com/mig.config"
 	LabelMIGState = "nvidia.com/mig.config.state"
 )
 
 const (
-	// poll is the time between two looks at the file, which may be a symlink that moves.
+	// poll is the time between two reads of the file, which may be a symlink that moves.
 	poll = time.Second
 	// AnswerTimeout is how long a start waits for the API before the last known labels and layouts apply.
 	AnswerTimeout = 3 * time.Second
@@ -47,18 +47,17 @@ type Judge interface {
 type Deps struct {
 	// File is the path of --config; empty for none.
 	File string
-	// Override lays the flags over a configuration; nil for none.
+	// Override applies the flags to a configuration; nil for none.
 	Override func(*v1alpha1.AgentConfig)
-	// Connect finds the API server by the configuration of the start; its answer may be nil,
-	// and it may be nil itself: then only the file is followed.
+	// Connect connects to the API server by the configuration of the start; its result may be nil, and it may be nil
+	// itself: then only the file is followed.
 	Connect func(*v1alpha1.AgentConfig) (dynamic.Interface, error)
 	// ConfigMap is NAMESPACE/NAME of the ConfigMap whose keys are configurations; empty for none. DefaultKey is the key
 	// for a node without a label; empty means "default", or the only key.
 	ConfigMap, DefaultKey string
 	Clock                 clock.WithTicker
 	Log                   *slog.Logger
-	// Fault is called at each step of a change; an error stops it there, as death
-	// would. For tests.
+	// Fault is called at each step of a change; an error stops it there, as if the process were killed. For tests.
 	Fault func(Step) error
 }
 
@@ -73,7 +72,7 @@ const (
 	StepKept Step = "config kept"
 )
 
-// State is a snapshot of the sources and of what follows from them. It is never changed after it was returned.
+// State is a snapshot of the sources and of their effect. It is never changed after it was returned.
 type State struct {
 	// Version is higher than that of every State before.
 	Version int
@@ -81,7 +80,7 @@ type State struct {
 	Config *v1alpha1.AgentConfig
 	// Source is where it was read: a path, or NAMESPACE/NAME/KEY; empty for all defaults.
 	Source string
-	// Notes name settings with another effect than their author may expect.
+	// Notes name settings whose effect their author may not expect.
 	Notes []string
 	// Waiting is true until the ConfigMap was read for the first time: nothing should be advertised by a configuration
 	// that is about to be replaced.

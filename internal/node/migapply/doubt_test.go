@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestUnsurePartition: after a scan that could not read the placements, no instance is planned to be removed, and an
-// applied GPU is still reported as Applied.
+// TestUnsurePartition checks that after a scan that could not read the placements, no instance is planned to be
+// removed, and an applied GPU is still reported as Applied.
 func TestUnsurePartition(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// hardware is the world as the agent's hands feel it.
+// hardware is the world as an agent's driver calls see it.
 type hardware struct{ *world }
 
 // call begins a call. It may fail, and it stops the test for calls that must never be made.
@@ -26,7 +26,7 @@ func (h hardware) call(format string, args ...any) error {
 	return nil
 }
 
-// half is a moment within a call at which the agent may die.
+// half is a moment within a call at which the agent may be killed.
 func (h hardware) half(what string) error {
 	if h.point("half: " + what) {
 		h.cancel()
@@ -73,7 +73,7 @@ func (h hardware) CreateMIG(_ context.Context, id gpu.UUID, profile string, at i
 	c, g := h.gpuOf(id), geometry()
 	p := g.Profile(profile)
 	if p == nil || !slices.Contains(p.Starts, at) || !c.enabled {
-		h.never("create %s at %d of %s is nonsense; %v", profile, at, id, h.trace)
+		h.never("create %s at %d of %s is invalid; %v", profile, at, id, h.trace)
 		return errors.New("Invalid Argument")
 	}
 	compute := p.ComputeSlices
@@ -86,7 +86,7 @@ func (h hardware) CreateMIG(_ context.Context, id gpu.UUID, profile string, at i
 	if compute > g.ComputeSlices {
 		h.never("create %s at %d: %d compute slices; %v", profile, at, compute, h.trace)
 	}
-	// Numbers are by place.
+	// The numbers follow from the place.
 	made := fakeInstance{GPUInstance: gpu.GPUInstance{GI: 10*p.Size + at, Profile: profile, Start: at, Size: p.Size}, bare: true}
 	c.instances = append(c.instances, made)
 	slices.SortFunc(c.instances, func(a, b fakeInstance) int { return a.Start - b.Start })
@@ -199,7 +199,7 @@ func (i inventory) Refresh(context.Context) error {
 	return nil
 }
 
-// livingLedger is the ledger, which an ended agent must not use.
+// runningLedger is the ledger, which a killed agent must not use.
 type livingLedger struct {
 	w *world
 	*ledger.Ledger

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// TestOpenGPU: a GPU that a program has open is not touched; it waits, has failed after 30 seconds and serves as it is,
-// and is changed once the program has closed it.
+// TestOpenGPU checks that a GPU that a program has open is not changed: it waits, has failed after 30 seconds and
+// serves as it is, and is changed once the program has closed it.
 func TestOpenGPU(t *testing.T) {
 	for _, test := range []struct{ is, want string }{{"7x1g.10gb", "off"}, {"off", "1x7g.80gb"}} {
 		t.Run(test.is+" to "+test.want, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestOpenGPU(t *testing.T) {
 			if device := w.gpuOf("GPU-1"); !device.enabled || len(device.instances) != 1 {
 				t.Errorf("the other GPU was not changed:\n%s", w.picture())
 			}
-			for range 3 { // the want is unchanged
+			for range 3 { // the wanted layout is unchanged
 				w.clock.Step(lastRetry)
 				untouched(Failed, state(t, w.reconcile(), "GPU-0"))
 			}
@@ -71,7 +71,7 @@ func TestOpenGPU(t *testing.T) {
 	}
 }
 
-// TestOpenersUnknown: a GPU is not changed while the programs that have it open cannot be listed.
+// TestOpenersUnknown checks that a GPU is not changed while the programs that have it open cannot be listed.
 func TestOpenersUnknown(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")

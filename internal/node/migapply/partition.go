@@ -23,13 +23,13 @@ const HolderID = "mig"
 // Hardware changes GPUs. A call returns only when the driver has responded. When a call takes too long, its GPU is not
 // used until the call has returned.
 type Hardware interface {
-	// SetMIGMode switches MIG; needsReset is true when the GPU has the mode only after a reset. To set the mode that
-	// the GPU has already is no error, also while instances exist, and reverts a pending change.
+	// SetMIGMode switches MIG; needsReset is true when the GPU has the mode only after a reset. Setting the mode that
+	// the GPU already has is not an error, also while instances exist, and reverts a pending change.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (needsReset bool, err error)
 	// CreateMIG creates a GPU instance that begins at that memory slice, and in it a compute instance of its whole
 	// size.
 	CreateMIG(ctx context.Context, id gpu.UUID, profile string, start int) error
-	// DestroyMIG removes a GPU instance with its compute instances; none is there afterwards.
+	// DestroyMIG removes a GPU instance with its compute instances; afterwards none of them exists.
 	DestroyMIG(ctx context.Context, id gpu.UUID, gi int) error
 	// RemoveEmptyMIG removes a GPU instance that has no compute instance, and fails when it has one.
 	RemoveEmptyMIG(ctx context.Context, id gpu.UUID, gi int) error
@@ -47,7 +47,7 @@ type Inventory interface {
 	Refresh(ctx context.Context) error
 }
 
-// Ledger is who holds what.
+// Ledger has the holders of devices.
 type Ledger interface {
 	Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error
 	Release(holder gpu.Holder, keys []gpu.DeviceKey) error
@@ -84,12 +84,12 @@ type Deps struct {
 	Clock clock.Clock
 	// Log is slog's default when nil.
 	Log *slog.Logger
-	// Fault, if not nil, is called after each step. Its error stops everything there, as the death of the agent would.
-	// For tests.
+	// Fault, if not nil, is called after each step. Its error stops everything there, as if the agent were killed. For
+	// tests.
 	Fault func(Step) error
 }
 
-// Step names a moment at which the program may die.
+// Step names a moment at which the program may be killed.
 type Step string
 
 // The steps, in the order of a change. Those before StepJournalWritten leave no trace on the
@@ -97,8 +97,8 @@ type Step string
 const (
 	StepTakenOver      Step = "taken over"      // the journal of another agent has this agent as its owner
 	StepBarred         Step = "barred"          // devices of a GPU were acquired in the ledger
-	StepJournalTorn    Step = "journal torn"    // half of the new journal is written, beside the old
-	StepJournalWritten Step = "journal written" // and the new one is in force
+	StepJournalTorn    Step = "journal torn"    // half of the new journal is written, beside the old one
+	StepJournalWritten Step = "journal written" // the new journal is in force
 	StepQuiesced       Step = "quiesced"        // for each GPU that changes its mode
 	StepDestroyed      Step = "destroyed"       // for each instance
 	StepModeSet        Step = "mode set"        // for each GPU that changes its mode

@@ -33,7 +33,7 @@ func TestPending(t *testing.T) {
 		"only instances":   {Status{State: Waiting, Plan: mig.GPUPlan{Destroy: []mig.Instance{{GI: 1}}}}, map[gpu.UUID]string{}},
 		"only more instances": {Status{State: Changing, Plan: mig.GPUPlan{Create: []mig.Placed{{Profile: "1g.10gb"}}}},
 			map[gpu.UUID]string{}},
-		"not known what it is": {Status{State: Waiting}, map[gpu.UUID]string{}},
+		"state unknown": {Status{State: Waiting}, map[gpu.UUID]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.status.UUID, test.status.Message = "GPU-0", "why"
@@ -55,8 +55,7 @@ func state(t *testing.T, statuses []Status, id gpu.UUID) Status {
 	return Status{}
 }
 
-// TestOneAgentAtATime runs a second agent within a change of the first, and then lets the
-// second lead the ledger.
+// TestOneAgentAtATime runs a second agent within a change of the first, and then lets the second write the ledger.
 func TestOneAgentAtATime(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	w.want("GPU-1", "1x7g.80gb", "")
@@ -91,7 +90,7 @@ func TestOneAgentAtATime(t *testing.T) {
 		t.Fatalf("the first ledger was not superseded: %v", err)
 	}
 	w.be("GPU-0", "1x1g.10gb")
-	w.want("GPU-0", "2x1g.10gb", "") // which takes nothing from the ledger
+	w.want("GPU-0", "2x1g.10gb", "") // the second agent takes nothing from the ledger
 	w.want("GPU-1", "off", "")
 	for _, got := range w.reconcile() {
 		if got.State != Waiting || !strings.Contains(got.Message, "another agent") {
@@ -103,8 +102,8 @@ func TestOneAgentAtATime(t *testing.T) {
 	}
 }
 
-// TestHardwareUnseen: while the result of a change cannot be scanned, the devices stay blocked, because the last
-// snapshot still has the removed ones.
+// TestHardwareUnseen checks that, while the result of a change cannot be scanned, the devices stay blocked, because the
+// last snapshot still has the removed ones.
 func TestHardwareUnseen(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
@@ -137,7 +136,7 @@ func TestHardwareUnseen(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestDriverLies: the call succeeds, but the GPU is not in the wanted state.
+// TestDriverLies checks a call that succeeds although the GPU is not in the wanted state.
 func TestDriverLies(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	w.want("GPU-1", "1x7g.80gb", "")
@@ -158,7 +157,7 @@ func TestDriverLies(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestBackoff grows to a minute.
+// TestBackoff checks that the pauses grow to a minute.
 func TestBackoff(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "1x7g.80gb", "")
@@ -177,7 +176,7 @@ func TestBackoff(t *testing.T) {
 	if diff := cmp.Diff([]string{"1s", "2s", "4s", "8s", "16s", "32s", "1m0s", "1m0s"}, pauses); diff != "" {
 		t.Errorf("pauses (-want +got):\n%s", diff)
 	}
-	// Withdrawn and wanted again: at once.
+	// A layout that is withdrawn and wanted again is tried immediately.
 	w.breaks = nil
 	wants := w.wants
 	w.wants = nil
@@ -187,8 +186,8 @@ func TestBackoff(t *testing.T) {
 	w.reached(wants)
 }
 
-// TestInterrupted: an agent that is stopped ends at the next step, and a later Reconcile, also of the same agent,
-// continues.
+// TestInterrupted checks that an agent that is stopped ends at the next step, and that a later Reconcile, also of the
+// same agent, continues.
 func TestInterrupted(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "1x7g.80gb", "")
@@ -211,10 +210,11 @@ func TestInterrupted(t *testing.T) {
 	w.reached([]Want{{UUID: "GPU-0", Wanted: wanted("1x7g.80gb")}})
 }
 
-// TestJournalOfAnotherNode: a change that was in progress on another Node, whose disk this one has, is not carried out.
+// TestJournalOfAnotherNode checks that a change that was in progress on another Node, whose disk this one has, is not
+// carried out.
 func TestJournalOfAnotherNode(t *testing.T) {
 	for _, known := range []bool{true, false} {
-		t.Run(fmt.Sprintf("our UID is known: %v", known), func(t *testing.T) {
+		t.Run(fmt.Sprintf("the UID is known: %v", known), func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), 1)
 			w.bury()
 			d, err := openStore(w.dir)
@@ -244,8 +244,8 @@ func TestJournalOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestFailureBesideAWait: an empty instance that cannot be removed is reported while its GPU waits for a pod, until it
-// is removed.
+// TestFailureBesideAWait checks that an empty instance that cannot be removed is reported while its GPU waits for a
+// pod, until it is removed.
 func TestFailureBesideAWait(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.be("GPU-0", "7x1g.10gb")
@@ -282,7 +282,8 @@ func TestFailureBesideAWait(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestJournalGoodAgain: the damage of the journal is reported until the changes that it may have recorded are complete.
+// TestJournalGoodAgain checks that the damage of the journal is reported until the changes that it may have recorded
+// are complete.
 func TestJournalGoodAgain(t *testing.T) {
 	for name, layout := range map[string]string{"a change is to be done": "1x7g.80gb", "all is done": "off"} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +292,7 @@ func TestJournalGoodAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.want("GPU-1", layout, "")
-			w.blind = "the kubelet is away"
+			w.blind = "the kubelet does not run"
 			for range 3 {
 				w.reconcile()
 				if faults := w.partition.Faults(); len(faults) != 1 || faults[0].Code != "MIG_JOURNAL_CORRUPT" {
@@ -310,7 +311,7 @@ func TestJournalGoodAgain(t *testing.T) {
 	}
 }
 
-// TestJournalUnwritable: without the journal the hardware is not changed, and blocked devices are released.
+// TestJournalUnwritable checks that without the journal the hardware is not changed, and blocked devices are released.
 func TestJournalUnwritable(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 2)
 	// With a UID of that size it could not be read back.
@@ -334,7 +335,7 @@ func TestJournalUnwritable(t *testing.T) {
 	}
 }
 
-// TestGenerations: the generation grows by one for each change and each takeover.
+// TestGenerations checks that the generation grows by one for each change and each takeover.
 func TestGenerations(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	generation := func() string {
@@ -354,7 +355,7 @@ func TestGenerations(t *testing.T) {
 	w.want("GPU-0", "1x7g.80gb", "")
 	w.killNext(t, string(StepReset), 1)
 	w.settle()
-	if got := generation(); got != "6" { // begun, taken over, begun again
+	if got := generation(); got != "6" { // started, taken over, started again
 		t.Errorf("generation %s, want 6", got)
 	}
 	// A lock file that was truncated.
@@ -368,7 +369,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestDirUnusable: without the lock nothing is changed.
+// TestDirUnusable checks that nothing is changed without the lock.
 func TestDirUnusable(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "on", "")
@@ -392,7 +393,7 @@ func TestDirUnusable(t *testing.T) {
 	}
 }
 
-// TestHungCall has a call that does not return; its GPU stays in maintenance until it does, and the other GPUs are not
+// TestHungCall has a call that does not return: its GPU stays in maintenance until it does, and the other GPUs are not
 // affected.
 func TestHungCall(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 4)
@@ -419,7 +420,7 @@ func TestHungCall(t *testing.T) {
 	}
 	var barred *ledger.BarredError
 	if err := w.run("a", gpu.DeviceKey{GPU: "GPU-1", MIG: "MIG-1-15"}); !errors.As(err, &barred) {
-		t.Errorf("a pod got a device that may go at any time: %v", err)
+		t.Errorf("a pod got a device that may be removed at any time: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(w.dir, JournalFile)); err != nil {
 		t.Error(err)
@@ -431,7 +432,7 @@ func TestHungCall(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// TestHungScan: the wait for the inventory is bounded.
+// TestHungScan checks that the wait for the inventory is bounded.
 func TestHungScan(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
 	w.want("GPU-0", "off", "")
@@ -456,7 +457,7 @@ func TestHungScan(t *testing.T) {
 	w.reached(w.wants)
 }
 
-// BenchmarkIdle is what each look costs while all GPUs are as wanted.
+// BenchmarkIdle measures a Reconcile while all GPUs are as wanted.
 func BenchmarkIdle(b *testing.B) {
 	w := newWorld(b, b.TempDir(), 8)
 	for _, c := range w.gpus {

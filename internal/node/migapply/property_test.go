@@ -56,7 +56,7 @@ func layout(t *rapid.T) string {
 	}).Draw(t, "layout")
 }
 
-// event is something that happens on a node.
+// event is an event on a node.
 func (w *world) event(t *rapid.T, n int) {
 	device := w.gpus[rapid.IntRange(0, len(w.gpus)-1).Draw(t, "gpu")].id
 	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill",
@@ -73,7 +73,7 @@ func (w *world) event(t *rapid.T, n int) {
 		var barred *ledger.BarredError
 		key := rapid.SampledFrom(offered).Draw(t, "device")
 		if slices.ContainsFunc(slices.Collect(maps.Values(w.pods)), func(p *fakePod) bool { return slices.Contains(p.keys, key) }) {
-			return // the kubelet would not
+			return // the kubelet would not allocate it
 		}
 		// A device of the last scan may have been removed since, but no pod may get it.
 		_, device := w.look().Device(key.Device())
@@ -132,7 +132,7 @@ func (w *world) judge(statuses []Status) {
 			for _, blocker := range s.Plan.Blockers {
 				for _, who := range blocker.Holders {
 					if pod := strings.TrimPrefix(strings.Split(who, ",")[0], "default/"); w.pods[pod] == nil {
-						w.t.Fatalf("%s waits for %q, who is not there", s.UUID, who)
+						w.t.Fatalf("%s waits for %q, which does not exist", s.UUID, who)
 					}
 				}
 			}

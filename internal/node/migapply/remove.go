@@ -10,7 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// Remove removes the journal and its lock from [Deps.Dir]. It is no error when there is none.
+// Remove removes the journal and its lock from [Deps.Dir]. Missing files are not an error.
 func Remove(dir string) error {
 	err := statefile.Remove(filepath.Join(dir, JournalFile))
 	if lock := os.Remove(filepath.Join(dir, LockFile)); lock != nil && !errors.Is(lock, fs.ErrNotExist) {

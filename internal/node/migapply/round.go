@@ -62,7 +62,7 @@ func (j *job) busy() bool {
 // dropWork removes the work of the job.
 func (j *job) dropWork() { j.ready, j.destroy, j.mode, j.create, j.touch = false, nil, nil, nil, false }
 
-// stopError ends a round immediately, as the death of the agent would: the agent stops, or a test stops it.
+// stopError ends a round immediately, as if the agent were killed: the agent stops, or a test stops it.
 type stopError struct{ error }
 
 func (e *stopError) Unwrap() error { return e.error }

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/openers"
 )
 
-// node is a simulated machine with everything above it real, down to NVML's interface.
+// node is a simulated machine with the real code above it, down to NVML's interface.
 type node struct {
 	t         *testing.T
 	machine   *sim.Machine
@@ -157,9 +157,8 @@ func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Wa
 
 func nobody(gpu.DeviceKey) []string { return nil }
 
-// TestLayoutsOnSimulatedMachines goes through layouts of a GPU of each kind: all that it can have on the small
-// machines, which scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with
-// BERTH_SOAK.
+// TestLayoutsOnSimulatedMachines applies layouts of a GPU of each kind: all possible ones on the small machines, which
+// scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with BERTH_SOAK.
 func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -177,7 +176,7 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 			if len(n.Current().GPUs) > 4 && all[0].Geometry.MemorySlices <= 8 && os.Getenv("BERTH_SOAK") == "" {
 				names = []string{"all-balanced", "all-enabled", "all-disabled"}
 				if len(all[0].Geometry.Profiles) > 0 {
-					// As many as there can be of the smallest.
+					// The maximum number of the smallest profile.
 					names = append(names, "all-"+all[0].Geometry.Profiles[0].Name)
 				}
 			}
@@ -195,7 +194,8 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 	}
 }
 
-// TestOldDriver: a driver that names MIG profiles only in MIG mode gets a GPU from MIG off to a layout, and back.
+// TestOldDriver uses a driver that names MIG profiles only in MIG mode: a GPU changes from MIG off to a layout, and
+// back.
 func TestOldDriver(t *testing.T) {
 	for profile, devices := range map[string]map[string]int{"a30x4": {"1g.6gb": 2, "2g.12gb": 1}, "gb200x4": {"1g.23gb": 2, "3g.93gb": 1}} {
 		t.Run(profile, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestOldDriver(t *testing.T) {
 			wants[0].Wanted.Devices = map[string]int{"9g.99gb": 1}
 			if statuses, _ = n.life(wants, nil,
 				0); statuses[0].State != migapply.Refused || !strings.Contains(statuses[0].Message, "9g.99gb") {
-				t.Errorf("a profile that is not there: %+v", statuses)
+				t.Errorf("a profile that does not exist: %+v", statuses)
 			}
 		})
 	}
@@ -257,8 +257,8 @@ func TestKilledOnSimulatedMachines(t *testing.T) {
 	}
 }
 
-// TestMaskedCapabilities: a MIG device is kept while /proc/driver/nvidia is masked or partly read and the ledger does
-// not have the device, because NVML lists it.
+// TestMaskedCapabilities checks that a MIG device is kept while /proc/driver/nvidia is masked or partly read and the
+// ledger does not have the device, because NVML lists it.
 func TestMaskedCapabilities(t *testing.T) {
 	for _, hidden := range []string{"gi*/ci*", "gi*/*", "gi*"} {
 		t.Run(hidden, func(t *testing.T) {
@@ -287,13 +287,13 @@ func TestMaskedCapabilities(t *testing.T) {
 	}
 }
 
-// TestOpenSimulatedGPU: a program that NVML does not list prevents the reset of a GPU, so its instances are kept until
-// the program has ended.
+// TestOpenSimulatedGPU checks that a program that NVML does not list prevents the reset of a GPU, so its instances are
+// kept until the program has ended.
 func TestOpenSimulatedGPU(t *testing.T) {
 	n := newNode(t, "a30x4")
 	first := n.Current().GPUs[0]
 	if len(first.Nodes) == 0 || first.Nodes[0].HostPath == "" {
-		t.Skip("making device nodes needs root with CAP_MKNOD")
+		t.Skip("creating device nodes needs root with CAP_MKNOD")
 	}
 	on := []migapply.Want{{UUID: first.UUID, Wanted: mig.Wanted{Enabled: true, Devices: map[string]int{"1g.6gb": 4}}}}
 	statuses, _ := n.life(on, nil, 0)

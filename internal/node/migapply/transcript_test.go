@@ -19,8 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestTranscripts plays the stories in testdata/transcripts. The commands are those of
-// (*world).play.
+// TestTranscripts runs the transcripts in testdata/transcripts. The commands are those of (*world).command.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var w *world
@@ -37,7 +36,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// play runs a command:
+// command runs a command:
 //
 //	be, want           lines of a GPU and its present, or wanted, shape (and the source)
 //	shares CARD N      its devices are advertised as N replicas each
@@ -161,7 +160,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// tell prints the results and the calls of a Reconcile.
+// printReconcile prints the results and the calls of a Reconcile.
 func (w *world) tell(reconcile func() []Status) string {
 	before, lives, notes := len(w.trace), w.lives, w.notes
 	statuses := reconcile()
@@ -221,7 +220,7 @@ func (w *world) killNext(t *testing.T, step string, n int) string {
 	return out
 }
 
-// keyOf reads GPU-0, GPU-0/MIG-0-44, GPU-0#2.
+// keyOf parses GPU-0, GPU-0/MIG-0-44, GPU-0#2.
 func keyOf(text string) gpu.DeviceKey {
 	text, share, _ := strings.Cut(text, "#")
 	id, device, _ := strings.Cut(text, "/")

@@ -21,7 +21,7 @@ import (
 
 var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
-// hastyClock does not let anybody wait: who wants to sleep finds that the time has passed.
+// hastyClock does not wait: after a Sleep the time has passed immediately.
 type hastyClock struct{ *clocktesting.FakeClock }
 
 func (c hastyClock) After(d time.Duration) <-chan time.Time {
@@ -43,16 +43,16 @@ type world struct {
 	t    checker
 	dir  string
 	boot string
-	// node is the UID of our Node; empty while it is not known.
+	// node is the UID of this Node; empty while it is not known.
 	node  string
 	clock hastyClock
 	gpus  []*fakeGPU
-	// shares is how many shares each device of a GPU is offered in; 0 for whole.
+	// replicas is how many replicas each device of a GPU is advertised as; 0 for whole devices.
 	shares map[gpu.UUID]int
 	pods   map[string]*fakePod
 	wants  []Want
 	blind  string
-	busy   []gpu.UUID // what Berth runs something on
+	busy   []gpu.UUID // whether Berth runs a program on it
 
 	snapshot  *gpu.Snapshot
 	book      *ledger.Ledger
@@ -64,14 +64,14 @@ type world struct {
 	points, killAt int
 	dead           bool
 	cancel         context.CancelFunc
-	// trace are the steps and the calls of the hardware.
+	// trace has the steps and the calls of the hardware.
 	trace []string
 	// breaks reports whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
 	breaks func(call string) error
 	notes  int
-	// changing is true from when the journal is written until all is done.
+	// changing is true from the write of the journal until the change is complete.
 	changing bool
-	// breach is the first violation of an invariant.
+	// violation is the first violation of an invariant.
 	breach string
 }
 
@@ -81,15 +81,15 @@ type fakeGPU struct {
 	needsReset       bool // for a change of the mode
 	enabled, pending bool
 	incapable, gone  bool
-	unsure           bool // the scan could not read all of its partition
+	unsure           bool // the scan could not read all of its partitions
 	openers          []openers.Opener
 	instances        []fakeInstance
 }
 
 type fakeInstance struct {
 	gpu.GPUInstance
-	device bool // has its compute instance
-	bare   bool // has no device nodes
+	device bool // it has its compute instance
+	bare   bool // it has no device nodes
 }
 
 type fakePod struct {
@@ -107,7 +107,7 @@ func geometry() gpu.MIGGeometry {
 	}}
 }
 
-// newWorld has as many GPUs; every second one changes its mode without a reset.
+// newWorld returns a world with this number of GPUs; every second one changes its mode without a reset.
 func newWorld(t checker, dir string, gpus int) *world {
 	w := &world{
 		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
@@ -121,7 +121,7 @@ func newWorld(t checker, dir string, gpus int) *world {
 	return w
 }
 
-// birth starts an agent, which first compares its ledger with the node.
+// startAgent starts an agent, which first compares its ledger with the node.
 func (w *world) birth() {
 	w.t.Helper()
 	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(w.dir, "ledger"), BootID: w.boot, Clock: w.clock, Log: quiet()})
@@ -140,7 +140,7 @@ func (w *world) birth() {
 	w.compare()
 }
 
-// bury ends an agent as the kernel does.
+// endAgent ends an agent as the kernel does.
 func (w *world) bury() {
 	w.cancel()
 	if err := w.book.Close(); err != nil {
@@ -152,7 +152,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 var errKilled = errors.New("killed")
 
-// point is a moment at which the agent may die.
+// point is a moment at which the agent may be killed.
 func (w *world) point(what string) bool {
 	w.points++
 	w.trace = append(w.trace, what)
@@ -171,7 +171,7 @@ func (w *world) fault(step Step) error {
 	return nil
 }
 
-// never notes a breach; the calls of the hardware are not on the test's goroutine.
+// never records a violation; the calls of the hardware are not on the test's goroutine.
 func (w *world) never(format string, args ...any) {
 	if w.breach == "" {
 		w.breach = fmt.Sprintf(format, args...)
@@ -184,7 +184,7 @@ func (w *world) living() {
 	}
 }
 
-// grab is a pod that tries to get each device that is going while its GPU changes.
+// grab simulates a pod that tries to get each device that will be removed while its GPU changes.
 func (w *world) grab() {
 	for _, status := range w.partition.Statuses() {
 		if !w.changing || status.State != Changing {
@@ -209,7 +209,7 @@ func (w *world) grab() {
 	}
 }
 
-// look is the snapshot that a scan would give.
+// look returns the snapshot of a scan.
 func (w *world) look() *gpu.Snapshot {
 	s := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}}
 	for _, c := range w.gpus {
@@ -240,8 +240,7 @@ func (w *world) look() *gpu.Snapshot {
 	return s
 }
 
-// device names a MIG device by its place alone, so that one made later can have the name of one
-// destroyed before.
+// device names a MIG device by its place alone, so that a later one can have the name of one that was destroyed.
 func (c *fakeGPU) device(in fakeInstance) gpu.UUID {
 	return gpu.UUID(fmt.Sprintf("MIG-%d-%d", c.index, in.GI))
 }
@@ -258,7 +257,7 @@ func (w *world) gpuOf(id gpu.UUID) *fakeGPU {
 	return nil
 }
 
-// devices are offered as they are: whole, or in shares.
+// devices returns the keys under which devices are advertised: whole, or as replicas.
 func (w *world) devices(id gpu.UUID) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	add := func(key gpu.DeviceKey) {
@@ -283,7 +282,7 @@ func (w *world) devices(id gpu.UUID) []gpu.DeviceKey {
 	return keys
 }
 
-// compare is what the agent does all the time: its ledger follows the kubelet.
+// compare updates the ledger from the kubelet, as the agent does continuously.
 func (w *world) compare() {
 	var view ledger.NodeView
 	for _, pod := range slices.Sorted(maps.Keys(w.pods)) {
@@ -301,10 +300,10 @@ func (w *world) compare() {
 	}
 }
 
-// run starts a pod on a device, unless it is blocked.
+// run starts a pod on a device, unless the device is blocked.
 func (w *world) run(pod string, key gpu.DeviceKey) error {
 	if !slices.Contains(w.devices(key.GPU), key) {
-		return fmt.Errorf("%s is not offered", key)
+		return fmt.Errorf("%s is not advertised", key)
 	}
 	if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); err != nil {
 		return err
@@ -319,7 +318,7 @@ func (w *world) end(pod string) {
 	w.compare()
 }
 
-// reconcile returns the statuses; if the agent is killed in it, the next one is started.
+// reconcile returns the statuses; if the agent is killed during it, the next one is started.
 func (w *world) reconcile() []Status {
 	w.t.Helper()
 	statuses := w.partition.Reconcile(w.ctx, w.wants)
@@ -354,7 +353,7 @@ func (w *world) settle() []Status {
 	return nil
 }
 
-// want sets what a GPU is to be: "off", "on", "2x1g.10gb 1x4g.40gb", or "-" for nothing.
+// want sets the wanted state of a GPU: "off", "on", "2x1g.10gb 1x4g.40gb", or "-" for nothing.
 func (w *world) want(id gpu.UUID, text, source string) {
 	w.wants = slices.DeleteFunc(w.wants, func(o Want) bool { return o.UUID == id })
 	if text != "-" {
@@ -377,7 +376,7 @@ func wanted(text string) mig.Wanted {
 	return out
 }
 
-// be sets the shape of a GPU at once, without an agent.
+// be sets the shape of a GPU immediately, without an agent.
 func (w *world) be(id gpu.UUID, text string) {
 	c, to := w.gpuOf(id), wanted(text)
 	c.enabled, c.pending, c.instances = to.Enabled, to.Enabled, nil

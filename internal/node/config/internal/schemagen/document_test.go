@@ -24,7 +24,8 @@ func TestShippedDocumentIsUpToDate(t *testing.T) {
 	}
 }
 
-// TestExamplesAreRead reads each example as the agent does, and looks for each key of the nested types in one of them.
+// TestExamplesAreRead reads each example as the agent does, and checks that each key of the nested types is in one of
+// them.
 func TestExamplesAreRead(t *testing.T) {
 	g, err := read(up + "api/v1alpha1")
 	if err != nil {
@@ -38,7 +39,7 @@ func TestExamplesAreRead(t *testing.T) {
 	var all strings.Builder
 	for key, example := range examples() {
 		if !keys[key] {
-			t.Errorf("there is an example for %s, which is no key", key)
+			t.Errorf("there is an example for %s, which is not a key", key)
 		}
 		all.WriteString(example)
 		if !strings.Contains(example, key+":") {

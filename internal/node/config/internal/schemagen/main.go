@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// The places, from internal/node/config.
+// The paths, from internal/node/config.
 const (
 	source = "../../../api/v1alpha1"
 	target = "../../../charts/berth/schema/agentconfig.schema.json"

@@ -24,7 +24,7 @@ const marker = "+kubebuilder:validation:"
 type generator struct {
 	types map[string]*ast.TypeSpec
 	docs  map[string]string
-	// values are the constants of each named type of text.
+	// values are the constants of each named string type.
 	values map[string][]string
 	// names maps fields to their names in a file, for descriptions that mention them.
 	names map[string]string
@@ -115,11 +115,11 @@ func (g *generator) collectNames(structure *ast.StructType) {
 	}
 }
 
-// structure is the schema of a struct type.
+// structure returns the schema of a struct type.
 func (g *generator) structure(name string) (object, error) {
 	spec, ok := g.types[name].Type.(*ast.StructType)
 	if !ok {
-		return nil, fmt.Errorf("%s is no struct", name)
+		return nil, fmt.Errorf("%s is not a struct", name)
 	}
 	properties, required, before := object{}, []string{}, ""
 	for _, field := range spec.Fields.List {
@@ -161,7 +161,7 @@ func (g *generator) structure(name string) (object, error) {
 	return schema, nil
 }
 
-// schema is the schema of a field's type.
+// schema returns the schema of a field's type.
 func (g *generator) schema(of ast.Expr) (object, error) {
 	switch of := of.(type) {
 	case *ast.StarExpr:

@@ -50,7 +50,7 @@ func TestShippedSchemaIsUpToDate(t *testing.T) {
 	}
 }
 
-// TestSchemaHasTheKeysOfTheTypes compares with what the decoder goes by: the types themselves.
+// TestSchemaHasTheKeysOfTheTypes compares the schema with the types, which the decoder uses.
 func TestSchemaHasTheKeysOfTheTypes(t *testing.T) {
 	schema := schemaOf(t)
 	defs, _ := schema["$defs"].(object)
@@ -122,7 +122,7 @@ func TestSamplesAreOfTheSchema(t *testing.T) {
 	}
 }
 
-// TestSchemaRefuses: the schema catches what an editor should catch.
+// TestSchemaRefuses checks that the schema refuses mistakes that an editor should show.
 func TestSchemaRefuses(t *testing.T) {
 	schema := schemaOf(t)
 	tests := map[string]struct{ file, want string }{
@@ -144,13 +144,13 @@ func TestSchemaRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := invalid(schema, schema, value, ""); !strings.Contains(got, tc.want) {
-				t.Errorf("the schema says %q, want %q", got, tc.want)
+				t.Errorf("the schema returns %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-// invalid is a validator of the few words of JSON Schema that the generator writes.
+// invalid is a validator of the few keywords of JSON Schema that the generator writes.
 func invalid(root, schema object, value any, at string) string {
 	if target, ok := schema["$ref"].(string); ok {
 		defs, _ := root["$defs"].(object)
