@@ -16,7 +16,7 @@ type hardware struct{ *world }
 
 // call begins a call. It may fail, and it stops the test for calls that must never be made.
 func (h hardware) call(format string, args ...any) error {
-	h.living()
+	h.mustRun()
 	what := fmt.Sprintf(format, args...)
 	h.trace = append(h.trace, what)
 	h.grab()
@@ -200,17 +200,17 @@ func (i inventory) Refresh(context.Context) error {
 }
 
 // runningLedger is the ledger, which a killed agent must not use.
-type livingLedger struct {
+type runningLedger struct {
 	w *world
 	*ledger.Ledger
 }
 
-func (b livingLedger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	b.w.living()
+func (b runningLedger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
+	b.w.mustRun()
 	return b.Ledger.Acquire(holder, keys)
 }
 
-func (b livingLedger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	b.w.living()
+func (b runningLedger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
+	b.w.mustRun()
 	return b.Ledger.Release(holder, keys)
 }

@@ -40,7 +40,7 @@ func FuzzJournal(f *testing.F) {
 // kept.
 func TestJournalChangedOnDisk(t *testing.T) {
 	w := newWorld(t, t.TempDir(), 1)
-	w.bury()
+	w.endAgent()
 	d, err := openStore(w.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestJournalChangedOnDisk(t *testing.T) {
 	if err := os.WriteFile(path, spoilt, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.birth()
+	w.startAgent()
 	w.reconcile()
 	if w.gpuOf("GPU-0").enabled {
 		t.Error("the GPU was partitioned according to the damaged journal")

@@ -28,21 +28,21 @@ func TestMain(m *testing.M) {
 
 // story is a node before a change, and the change.
 type story struct {
-	gpus    int
-	are     map[gpu.UUID]string
-	shares  map[gpu.UUID]int
-	pods    map[string]gpu.DeviceKey
-	orphan  string // a pod that the kubelet has forgotten
-	busy    []gpu.UUID
-	prepare func(*world)
-	become  map[gpu.UUID]string
+	gpus     int
+	are      map[gpu.UUID]string
+	replicas map[gpu.UUID]int
+	pods     map[string]gpu.DeviceKey
+	orphan   string // a pod that the kubelet has forgotten
+	busy     []gpu.UUID
+	prepare  func(*world)
+	become   map[gpu.UUID]string
 }
 
 func stories() map[string]story {
 	return map[string]story{
 		"MIG on, with a reset": {gpus: 1, become: map[gpu.UUID]string{"GPU-0": "2x1g.10gb 1x3g.40gb"}, busy: []gpu.UUID{"GPU-0"}},
 		"MIG on, without":      {gpus: 2, become: map[gpu.UUID]string{"GPU-1": "1x7g.80gb"}},
-		"MIG off": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "1x4g.40gb 2x1g.10gb"}, shares: map[gpu.UUID]int{"GPU-0": 2},
+		"MIG off": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "1x4g.40gb 2x1g.10gb"}, replicas: map[gpu.UUID]int{"GPU-0": 2},
 			become: map[gpu.UUID]string{"GPU-0": "off"}},
 		"beside held instances": {gpus: 1, are: map[gpu.UUID]string{"GPU-0": "6x1g.10gb"},
 			pods:   map[string]gpu.DeviceKey{"a": {GPU: "GPU-0", MIG: "MIG-0-14"}, "b": {GPU: "GPU-0", MIG: "MIG-0-15"}},
@@ -66,7 +66,7 @@ func stories() map[string]story {
 
 func (s story) begin(t *testing.T) *world {
 	w := newWorld(t, t.TempDir(), s.gpus)
-	maps.Copy(w.shares, s.shares)
+	maps.Copy(w.replicas, s.replicas)
 	for _, id := range slices.Sorted(maps.Keys(s.are)) {
 		w.be(id, s.are[id])
 	}
@@ -160,8 +160,8 @@ func killAt(t *testing.T, s story, at int, then string, before map[gpu.UUID]stri
 		w.reached(old)
 	}
 	// A third agent finds nothing to do.
-	w.bury()
-	w.birth()
+	w.endAgent()
+	w.startAgent()
 	points := w.points
 	if w.settle(); w.points != points {
 		t.Errorf("another agent does something still: %v", w.trace)
@@ -215,7 +215,7 @@ func TestRebootInTheMiddle(t *testing.T) {
 				w := s.begin(t)
 				w.killAt = at
 				w.reconcile()
-				w.bury()
+				w.endAgent()
 				w.runIsEmpty()
 				w.boot, w.pods = "another boot", map[string]*fakePod{}
 				for _, c := range w.gpus {
@@ -223,7 +223,7 @@ func TestRebootInTheMiddle(t *testing.T) {
 					c.pending = c.enabled
 				}
 				w.scan()
-				w.birth()
+				w.startAgent()
 				w.settle()
 				w.reached(w.wants)
 			}

@@ -216,7 +216,7 @@ func TestJournalOfAnotherNode(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the UID is known: %v", known), func(t *testing.T) {
 			w := newWorld(t, t.TempDir(), 1)
-			w.bury()
+			w.endAgent()
 			d, err := openStore(w.dir)
 			if err != nil {
 				t.Fatal(err)
@@ -232,7 +232,7 @@ func TestJournalOfAnotherNode(t *testing.T) {
 			if known {
 				w.node = "uid-2"
 			}
-			w.birth()
+			w.startAgent()
 			w.settle()
 			if changed := w.gpuOf("GPU-0").enabled; changed == known {
 				t.Errorf("the GPU was partitioned: %v, want %v", changed, !known)

@@ -27,10 +27,10 @@ func TestConverges(t *testing.T) {
 		}
 		defer os.RemoveAll(dir)
 		w := newWorld(t, dir, 3)
-		defer func() { w.bury() }()
+		defer func() { w.endAgent() }()
 		for _, c := range w.gpus {
 			w.be(c.id, layout(t))
-			w.shares[c.id] = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "shares")
+			w.replicas[c.id] = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "replicas")
 		}
 		for next := range rapid.IntRange(1, 40).Draw(t, "events") {
 			w.event(t, next)

@@ -149,13 +149,13 @@ func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Wa
 			t.Errorf("%s: %s", s.State, s.Message)
 		}
 		device := n.Current().GPU(wants[i].UUID)
-		if !mig.Matches(mig.GPUOf(device, nobody), wants[i].Wanted) || len(device.MIG.Empty) > 0 {
+		if !mig.Matches(mig.GPUOf(device, noHolders), wants[i].Wanted) || len(device.MIG.Empty) > 0 {
 			t.Errorf("GPU %d is %+v", device.Index, device.MIG)
 		}
 	}
 }
 
-func nobody(gpu.DeviceKey) []string { return nil }
+func noHolders(gpu.DeviceKey) []string { return nil }
 
 // TestLayoutsOnSimulatedMachines applies layouts of a GPU of each kind: all possible ones on the small machines, which
 // scan fast, and where a GPU has not 8 memory slices, and some on the others; all of them with BERTH_SOAK.
@@ -169,7 +169,7 @@ func TestLayoutsOnSimulatedMachines(t *testing.T) {
 			}
 			var all []mig.GPU
 			for i := range gpus {
-				all = append(all, mig.GPUOf(&gpus[i], nobody))
+				all = append(all, mig.GPUOf(&gpus[i], noHolders))
 			}
 			layouts := mig.HardwareLayouts(all)
 			names := slices.Sorted(maps.Keys(layouts))

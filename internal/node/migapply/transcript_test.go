@@ -31,7 +31,7 @@ func TestTranscripts(t *testing.T) {
 				return ""
 			}
 			w.t = t
-			return w.play(t, d)
+			return w.command(t, d)
 		})
 	})
 }
@@ -39,7 +39,7 @@ func TestTranscripts(t *testing.T) {
 // command runs a command:
 //
 //	be, want           lines of a GPU and its present, or wanted, shape (and the source)
-//	shares CARD N      its devices are advertised as N replicas each
+//	replicas GPU N     its devices are advertised as N replicas each
 //	run POD KEY        a pod gets a device; end, forget POD; claim, unclaim ID; admit KEY
 //	gpu GPU gone|back|incapable|out|pending MODE|empty START
 //	blind              sets why the holders are not known
@@ -48,7 +48,7 @@ func TestTranscripts(t *testing.T) {
 //	kill STEP [n=N]    the agent is killed at the N-th such step from now
 //	advance DURATION
 //	picture, journal, faults, files; spoil
-func (w *world) play(t *testing.T, d *datadriven.TestData) string {
+func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 	args := func(i int) string { return d.CmdArgs[i].Key }
 	switch d.Cmd {
 	case "be":
@@ -62,8 +62,8 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 			device, what, _ := strings.Cut(line, " ")
 			w.want(gpu.UUID(device), what, source)
 		}
-	case "shares":
-		w.shares[gpu.UUID(args(0))], _ = strconv.Atoi(args(1))
+	case "replicas":
+		w.replicas[gpu.UUID(args(0))], _ = strconv.Atoi(args(1))
 	case "run":
 		if err := w.run(args(0), keyOf(args(1))); err != nil {
 			return err.Error() + "\n"
@@ -121,7 +121,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 		}
 		w.clock.Step(by)
 	case "reconcile":
-		return w.tell(func() []Status { return w.reconcile() })
+		return w.printReconcile(func() []Status { return w.reconcile() })
 	case "picture":
 		return w.picture()
 	case "journal":
@@ -161,7 +161,7 @@ func (w *world) play(t *testing.T, d *datadriven.TestData) string {
 }
 
 // printReconcile prints the results and the calls of a Reconcile.
-func (w *world) tell(reconcile func() []Status) string {
+func (w *world) printReconcile(reconcile func() []Status) string {
 	before, lives, notes := len(w.trace), w.lives, w.notes
 	statuses := reconcile()
 	var b strings.Builder
@@ -213,7 +213,7 @@ func (w *world) killNext(t *testing.T, step string, n int) string {
 		}
 		return fault(s)
 	}
-	out := w.tell(func() []Status { return w.reconcile() })
+	out := w.printReconcile(func() []Status { return w.reconcile() })
 	if seen < n {
 		t.Fatalf("%d steps %q, want %d", seen, step, n)
 	}

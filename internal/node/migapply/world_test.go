@@ -48,11 +48,11 @@ type world struct {
 	clock hastyClock
 	gpus  []*fakeGPU
 	// replicas is how many replicas each device of a GPU is advertised as; 0 for whole devices.
-	shares map[gpu.UUID]int
-	pods   map[string]*fakePod
-	wants  []Want
-	blind  string
-	busy   []gpu.UUID // whether Berth runs a program on it
+	replicas map[gpu.UUID]int
+	pods     map[string]*fakePod
+	wants    []Want
+	blind    string
+	busy     []gpu.UUID // whether Berth runs a program on it
 
 	snapshot  *gpu.Snapshot
 	book      *ledger.Ledger
@@ -72,7 +72,7 @@ type world struct {
 	// changing is true from the write of the journal until the change is complete.
 	changing bool
 	// violation is the first violation of an invariant.
-	breach string
+	violation string
 }
 
 type fakeGPU struct {
@@ -111,18 +111,18 @@ func geometry() gpu.MIGGeometry {
 func newWorld(t checker, dir string, gpus int) *world {
 	w := &world{
 		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
-		shares: map[gpu.UUID]int{}, pods: map[string]*fakePod{},
+		replicas: map[gpu.UUID]int{}, pods: map[string]*fakePod{},
 	}
 	for i := range gpus {
 		w.gpus = append(w.gpus, &fakeGPU{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
 	}
 	w.scan()
-	w.birth()
+	w.startAgent()
 	return w
 }
 
 // startAgent starts an agent, which first compares its ledger with the node.
-func (w *world) birth() {
+func (w *world) startAgent() {
 	w.t.Helper()
 	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(w.dir, "ledger"), BootID: w.boot, Clock: w.clock, Log: quiet()})
 	if err != nil {
@@ -132,7 +132,7 @@ func (w *world) birth() {
 	w.lives++
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.partition = New(Deps{
-		Dir: w.dir, Owner: fmt.Sprintf("agent-%d", w.lives), Hardware: hardware{w}, Inventory: inventory{w}, Ledger: livingLedger{w, book},
+		Dir: w.dir, Owner: fmt.Sprintf("agent-%d", w.lives), Hardware: hardware{w}, Inventory: inventory{w}, Ledger: runningLedger{w, book},
 		Devices: w.devices, Blind: func() string { return w.blind }, Quiesce: w.quiesce, Openers: w.openers, Notify: func() { w.notes++ },
 		NodeUID: func() string { return w.node },
 		Clock:   w.clock, Log: quiet(), Fault: w.fault,
@@ -141,7 +141,7 @@ func (w *world) birth() {
 }
 
 // endAgent ends an agent as the kernel does.
-func (w *world) bury() {
+func (w *world) endAgent() {
 	w.cancel()
 	if err := w.book.Close(); err != nil {
 		w.t.Fatalf("close ledger: %v", err)
@@ -161,7 +161,7 @@ func (w *world) point(what string) bool {
 }
 
 func (w *world) fault(step Step) error {
-	w.living()
+	w.mustRun()
 	w.changing = w.changing || step == StepJournalWritten
 	w.grab()
 	w.changing = w.changing && step != StepRescanned
@@ -173,12 +173,12 @@ func (w *world) fault(step Step) error {
 
 // never records a violation; the calls of the hardware are not on the test's goroutine.
 func (w *world) never(format string, args ...any) {
-	if w.breach == "" {
-		w.breach = fmt.Sprintf(format, args...)
+	if w.violation == "" {
+		w.violation = fmt.Sprintf(format, args...)
 	}
 }
 
-func (w *world) living() {
+func (w *world) mustRun() {
 	if w.dead {
 		w.never("a killed agent continues after %v", w.trace)
 	}
@@ -261,10 +261,10 @@ func (w *world) gpuOf(id gpu.UUID) *fakeGPU {
 func (w *world) devices(id gpu.UUID) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	add := func(key gpu.DeviceKey) {
-		if w.shares[id] == 0 {
+		if w.replicas[id] == 0 {
 			keys = append(keys, key)
 		}
-		for n := range w.shares[id] {
+		for n := range w.replicas[id] {
 			key.Share = n + 1
 			keys = append(keys, key)
 		}
@@ -322,13 +322,13 @@ func (w *world) end(pod string) {
 func (w *world) reconcile() []Status {
 	w.t.Helper()
 	statuses := w.partition.Reconcile(w.ctx, w.wants)
-	if w.breach != "" {
-		w.t.Fatalf("%s", w.breach)
+	if w.violation != "" {
+		w.t.Fatalf("%s", w.violation)
 	}
 	if w.dead {
 		w.killAt = 0
-		w.bury()
-		w.birth()
+		w.endAgent()
+		w.startAgent()
 	}
 	return statuses
 }
