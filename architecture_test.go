@@ -128,7 +128,7 @@ var wiring = map[string][]string{
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
-var execs = []string{"internal/hardware/nvidia/smi", "internal/node/mps", "kube/internal/sandbox/", "kube/test/", "hack/"}
+var execs = []string{"internal/hardware/nvidia/smi", "internal/hardware/sim/simtest", "internal/node/mps", "kube/internal/sandbox/", "kube/test/", "hack/"}
 
 const (
 	berth = module + "/"

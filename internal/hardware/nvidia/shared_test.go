@@ -3,7 +3,6 @@ package nvidia_test
 import (
 	"context"
 	"debug/elf"
-	"fmt"
 	"go/build"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 )
 
 // driverFiles builds the simulated driver, once per run of the tests.
@@ -28,16 +28,7 @@ var driverFiles = sync.OnceValues(func() (sim.Files, error) {
 	if err != nil {
 		return sim.Files{}, err
 	}
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		return sim.Files{}, err
-	}
-	command := exec.Command(filepath.Join(root, "hack", "build.sh"), "driver")
-	command.Env = append(os.Environ(), "BIN="+folder)
-	if out, err := command.CombinedOutput(); err != nil {
-		return sim.Files{}, fmt.Errorf("%w\n%s", err, out)
-	}
-	return sim.FindFiles(folder)
+	return simtest.BuildDriver(folder)
 })
 
 // inProcess is the machine that a test process of its own is about: a process can have one libnvidia-ml open.
@@ -114,6 +105,46 @@ func TestSharedLibraryFromC(t *testing.T) {
 	out, err := exec.Command(program, library[0], shown.GPUs[0].UUID).CombinedOutput()
 	if err != nil || !strings.HasSuffix(string(out), "ok\n") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestLibrarySymbols: the library of a version of the driver exports what nvml.h of that version declares.
+func TestLibrarySymbols(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a library of C")
+	}
+	// The functions are those that the versions differ in, the oldest first.
+	functions := []string{
+		"nvmlInit_v2", "nvmlDeviceGetAttributes_v2", "nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetMemoryInfo_v2",
+		"nvmlComputeInstanceGetInfo_v2", "nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+		"nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetPdi", "nvmlDeviceSetMemoryLimits_v1",
+	}
+	tests := map[string]int{"580.95.05": 10, "550.54.15": 9, "535.183.01": 8, "455.45.01": 3}
+	for version, want := range tests {
+		t.Run(version, func(t *testing.T) {
+			m := builtMachine(t, "a100x8-40g", sim.Options{Driver: version})
+			library, err := filepath.Glob(filepath.Join(m.Root(), "usr/lib/*/libnvidia-ml.so."+version))
+			if err != nil || len(library) != 1 {
+				t.Fatalf("%v, %q", err, library)
+			}
+			file, err := elf.Open(library[0])
+			must(t, err)
+			defer func() { _ = file.Close() }()
+			symbols, err := file.DynamicSymbols()
+			must(t, err)
+			var got []string
+			for _, name := range functions {
+				if slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == name }) {
+					got = append(got, name)
+				}
+			}
+			if diff := cmp.Diff(functions[:want], got); diff != "" {
+				t.Errorf("the library of %s exports (-want +got):\n%s", version, diff)
+			}
+		})
+	}
+	if drivers := sim.Drivers(); len(drivers) != len(tests) {
+		t.Errorf("the drivers are %q, and there are %d tests", drivers, len(tests))
 	}
 }
 

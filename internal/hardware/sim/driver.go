@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	_ "embed" // the symbols
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // release is a version of the driver, and what it lacks of the newest one's interface.
@@ -42,23 +41,39 @@ const (
 // programNames are the programs of the driver that are simulated.
 func programNames() []string { return []string{"nvidia-smi", "nvidia-cuda-mps-control"} }
 
+// symbols lists the functions of NVML by the CUDA version of the first nvml.h that declares them, from the headers in the
+// releases of go-nvml (CUDA 11.1, 11.6, 12.0, 12.4, 13.0, 13.4). Those of CUDA 11.1 are not listed.
+//
+//go:embed symbols.txt
+var symbols string
+
+// symbolsAfter returns the functions that the nvml.h of a CUDA version, written as in release.CUDA, does not declare.
+func symbolsAfter(cuda int) []string {
+	var after []string
+	for line := range strings.Lines(symbols) {
+		var major, minor int
+		var name string
+		if _, err := fmt.Sscanf(line, "%d.%d %s", &major, &minor, &name); err == nil && 1000*major+10*minor > cuda {
+			after = append(after, name)
+		}
+	}
+	return after
+}
+
 // releases are the versions of the driver that can be simulated, the newest first.
 func releases() []release {
-	// The second versions of the functions about MIG, which came after MIG itself.
-	secondMIG := []string{
-		"nvmlDeviceGetAttributes_v2", "nvmlComputeInstanceGetInfo_v2", "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstanceProfileInfoV",
-	}
-	// What came after R535.
-	later := []string{
-		"nvmlDeviceGetNumaNodeId", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo_v4", "nvmlDeviceGetAddressingMode",
-		"nvmlDeviceGetCapabilities", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetPlatformInfo", "nvmlDeviceGetPdi", "nvmlDeviceGetHandleByUUIDV",
-		"nvmlDeviceGetNvLinkInfo", "nvmlSystemGetDriverBranch", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetRemappedRows_v2",
-		"nvmlEventSetWait_v3",
-	}
+	const (
+		// R535 comes with CUDA 12.2, whose nvml.h has up to 40 functions more than the one before it that go-nvml has.
+		headerOfR535 = 12000
+		// NVML_FI_MAX of the headers.
+		fieldsOfR550, fieldsOfR535, fieldsOfR455 = 200, 197, 147
+	)
 	return []release{
-		{Version: driverVersion, CUDA: cudaVersion},
-		{Version: "550.54.15", CUDA: 12040, Without: secondMIG, FieldsBelow: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
-		{Version: "535.183.01", CUDA: 12020, Without: later, FieldsBelow: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, MIGProfilesInMIGMode: true},
+		{Version: driverVersion, CUDA: cudaVersion, Without: symbolsAfter(cudaVersion)},
+		{Version: "550.54.15", CUDA: 12040, Without: symbolsAfter(12040), FieldsBelow: fieldsOfR550},
+		{Version: "535.183.01", CUDA: 12020, Without: symbolsAfter(headerOfR535), FieldsBelow: fieldsOfR535, MIGProfilesInMIGMode: true},
+		// A release of the first year of MIG: without the second versions of its functions.
+		{Version: "455.45.01", CUDA: 11010, Without: symbolsAfter(11010), FieldsBelow: fieldsOfR455, MIGProfilesInMIGMode: true},
 	}
 }
 

@@ -96,6 +96,7 @@ func TestAgentAsDaemonSet(t *testing.T) {
 	runAgentTests(t, r)
 	t.Run("WritesOnlyItsOwn", func(t *testing.T) { testAgentWrites(t, r.Cluster, r.node.Name(), pod.podToken(t)) })
 	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, pod) })
+	t.Run("DriverUpgraded", func(t *testing.T) { testDriverUpgraded(t, r, pod) })
 }
 
 func runAgentTests(t *testing.T, r *rig) {

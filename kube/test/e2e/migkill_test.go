@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -342,22 +341,17 @@ func (l *lab) waitDaemons(t testing.TB, want int) []int {
 // daemons returns the processes that are MPS control daemons of this node's hardware.
 func (l *lab) daemons(t testing.TB) []int {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	files, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []int
 	for _, file := range files {
-		text, err := os.ReadFile(file)
+		pid, err := strconv.Atoi(filepath.Base(file))
 		if err != nil {
-			continue // The process has ended.
+			t.Fatal(err)
 		}
-		args := strings.Split(string(bytes.TrimRight(text, "\x00")), "\x00")
-		if slices.Contains(args, "nvidia-cuda-mps-control") && slices.Contains(args, l.node.SimDir()) && slices.Contains(args, "-f") {
-			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-			if err != nil {
-				t.Fatal(err)
-			}
+		if args, err := mpsControlOf(l.node, pid); err == nil && slices.Contains(args, "-f") { // an error means that it has ended
 			found = append(found, pid)
 		}
 	}

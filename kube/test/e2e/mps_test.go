@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 const (
@@ -60,31 +62,44 @@ func (m *mpsRig) daemon() (int, error) {
 
 // isDaemon returns an error unless a process is this GPU's daemon, and not that of another sandbox.
 func (m *mpsRig) isDaemon(pid int) error {
-	argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return err
-	}
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return err
 	}
-	// The daemon is the driver's own program, with the driver root as its root directory.
-	root, err := os.Stat(fmt.Sprintf("/proc/%d/root", pid))
+	words, err := mpsControlOf(m.node, pid)
 	if err != nil {
 		return err
 	}
-	driver, err := os.Stat(filepath.Join(m.node.SimDir(), "root"))
-	if err != nil {
-		return err
-	}
-	words, settings := strings.Split(string(argv), "\x00"), strings.Split(string(env), "\x00")
+	settings := strings.Split(string(env), "\x00")
 	switch {
-	case filepath.Base(words[0]) != "nvidia-cuda-mps-control" || !os.SameFile(root, driver):
-		return fmt.Errorf("process %d runs %q", pid, words)
+	case words == nil:
+		return fmt.Errorf("process %d is no MPS control daemon of this node's driver", pid)
 	case !slices.Contains(settings, "CUDA_VISIBLE_DEVICES="+m.uuid):
 		return fmt.Errorf("process %d does not see %s alone: %q", pid, m.uuid, settings)
 	}
 	return nil
+}
+
+// mpsControlOf returns the arguments of a process that is nvidia-cuda-mps-control of the node's driver, which runs with the driver
+// root as its root; nil for another program.
+func mpsControlOf(node sandbox.Node, pid int) ([]string, error) {
+	argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil, err
+	}
+	words := strings.Split(string(bytes.TrimRight(argv, "\x00")), "\x00")
+	if filepath.Base(words[0]) != "nvidia-cuda-mps-control" {
+		return nil, nil
+	}
+	root, err := os.Stat(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return nil, err
+	}
+	driver, err := os.Stat(filepath.Join(node.SimDir(), "root"))
+	if err != nil || !os.SameFile(root, driver) {
+		return nil, err
+	}
+	return words, nil
 }
 
 func (m *mpsRig) mustDaemon(t testing.TB) int {
