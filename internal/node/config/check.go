@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/health"
+	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
 // checkType accepts a file without apiVersion and kind, because the flag implies them.
@@ -110,7 +111,10 @@ func (d *decoder) checkHealthClasses(classes map[string]string) {
 	for _, code := range slices.Sorted(maps.Keys(classes)) {
 		field := "healthClasses[" + code + "]"
 		if err := (health.Overrides{code: health.Class(classes[code])}).Check(); err != nil {
-			what, fix, _ := strings.Cut(err.Error(), "; ")
+			what, fix, _ := strings.Cut(strings.TrimPrefix(err.Error(), "override the class of "+code+": "), "; ")
+			if near := spelling.Nearest(classes[code], classNames()); near != "" && near != classes[code] {
+				fix = "did you mean " + near + "? the classes are " + strings.Join(classNames(), ", ")
+			}
 			d.reject(field, what, fix)
 			continue
 		}
@@ -118,6 +122,15 @@ func (d *decoder) checkHealthClasses(classes map[string]string) {
 			d.reject(field, "this is not the form of a cause", "write "+health.XIDCode(xid))
 		}
 	}
+}
+
+// classNames lists the classes of causes.
+func classNames() []string {
+	var names []string
+	for _, class := range health.Classes() {
+		names = append(names, string(class))
+	}
+	return names
 }
 
 func (d *decoder) checkConfigMapName(field, value string) {

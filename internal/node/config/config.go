@@ -69,6 +69,6 @@ func hints() map[string]string {
 		"flags":       nvidia,
 		"resources":   nvidia,
 		"sharing":     nvidia + "; in Berth's file, sharing belongs to a rule of gpus or migDevices",
-		"mig-configs": "a file of mig-parted belongs into the ConfigMap that migConfigMap names, its layouts into migLayouts",
+		"mig-configs": "a file of mig-parted belongs in the ConfigMap that migConfigMap names, or its layouts in migLayouts",
 	}
 }

@@ -73,7 +73,7 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"a mig-parted file": {
 			file: "mig-configs: {}\n",
-			want: "agent.yaml:1: mig-configs: unknown key (a file of mig-parted belongs into the ConfigMap that migConfigMap names",
+			want: "agent.yaml:1: mig-configs: unknown key (a file of mig-parted belongs in the ConfigMap that migConfigMap names",
 		},
 		"a key of another level": {
 			file: "channelIDs: [0]\n",
@@ -102,18 +102,20 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"class of no cause": {
 			file: "healthClasses:\n  XID94: reset\n  BAD_LUCK: reset\n",
-			want: "agent.yaml:3: healthClasses[BAD_LUCK]: override the class of BAD_LUCK: no such cause exists (want XID and a number, or a code such as ECC_DOUBLE_BIT)",
+			want: "agent.yaml:3: healthClasses[BAD_LUCK]: no such cause exists (want XID and a number, or a code such as ECC_DOUBLE_BIT)",
 		},
 		"no class": {
 			file: "healthClasses: {XID94: resett}\n",
-			want: `agent.yaml:1: healthClasses[XID94]: override the class of XID94: "resett" is not a class (want one of [`,
+			want: `agent.yaml:1: healthClasses[XID94]: "resett" is not a class (did you mean reset? the classes are ignore, degrade, restart-app, drain, inspect, reset, reboot)`,
 		},
 		"XID with a zero before it": {
 			file: "healthClasses: {XID094: reset}\n",
 			want: "agent.yaml:1: healthClasses[XID094]: this is not the form of a cause (write XID94)",
 		},
-		"not a duration":     {file: "pollInterval: soon\n", want: "agent.yaml:1: pollInterval: "},
-		"broken YAML":        {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML"},
+		"not a duration":     {file: "pollInterval: soon\n", want: `agent.yaml:1: pollInterval: want a duration, got "soon" (write a number with its unit, such as 5s or 2m)`},
+		"no unit":            {file: "pollInterval: 5\n", want: `agent.yaml:1: pollInterval: want a duration, got "5" (write a number with its unit, such as 5s or 2m)`},
+		"broken YAML":        {file: "a: b: c\n", want: "agent.yaml:1: this is not YAML: mapping values are not allowed in this context (check"},
+		"broken YAML, below": {file: "a: b\n c: d\n", want: "agent.yaml:2: this is not YAML: mapping values are not allowed in this context (check"},
 		"two documents":      {file: "standalone: true\n---\nstandalone: true\n", want: "the file holds a second document"},
 		"key that is a list": {file: "? [a]\n: b\n", want: "agent.yaml:1: ?: a key must be printable text, got a list"},
 		"foreign tag":        {file: "nodeName: !!binary aGk=\n", want: "agent.yaml:1: nodeName: the tag !!binary is not read"},

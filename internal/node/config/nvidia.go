@@ -171,7 +171,7 @@ func (d *decoder) readNVIDIA(document *yaml.Node) *v1alpha1.AgentConfig {
 	d.decode(document, &file, map[string]string{
 		"apiVersion":  both,
 		"kind":        both,
-		"mig-configs": "a file of mig-parted belongs into a ConfigMap that migConfigMap of Berth's AgentConfig names",
+		"mig-configs": "a file of mig-parted belongs in a ConfigMap that migConfigMap of an AgentConfig names",
 	})
 	if file.Version == "" {
 		d.note("version", "is missing, and the file is read as version: v1, as NVIDIA's device plugin does", "write version: v1")

@@ -423,7 +423,7 @@ func TestNVIDIAMistakes(t *testing.T) {
 		},
 		"a mig-parted file": {
 			"mig-configs: {}",
-			"2: mig-configs: unknown key (a file of mig-parted belongs into a ConfigMap that migConfigMap of Berth's AgentConfig names)",
+			"2: mig-configs: unknown key (a file of mig-parted belongs in a ConfigMap that migConfigMap of an AgentConfig names)",
 		},
 		"unknown MIG strategy": {
 			"flags: {migStrategy: mixd}",

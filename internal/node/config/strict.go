@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/spelling"
@@ -58,7 +59,7 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 	case errors.Is(err, io.EOF):
 		return nil
 	case err != nil:
-		d.add(yamlErrorLine(err), "", "this is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "),
+		d.add(yamlErrorLine(err), "", "this is not YAML: "+yamlErrorText(err),
 			"check the indentation and quotes above this line")
 		return nil
 	}
@@ -276,6 +277,8 @@ func (d *decoder) fillLeaf(node *yaml.Node, into reflect.Value, field string) {
 	}
 	var wrong *json.UnmarshalTypeError
 	switch {
+	case err != nil && into.Type() == reflect.TypeFor[metav1.Duration]():
+		d.add(node.Line, field, "want a duration, got "+describe(node), "write a number with its unit, such as 5s or 2m")
 	case errors.As(err, &wrong):
 		fix := ""
 		if into.Kind() == reflect.String {

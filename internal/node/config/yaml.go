@@ -78,6 +78,15 @@ func hasKey(document *yaml.Node, key string) bool {
 	return false
 }
 
+// yamlErrorText returns the error of the YAML library without its name and the line.
+func yamlErrorText(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if _, rest, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(text, "line ") {
+		return rest
+	}
+	return text
+}
+
 // yamlErrorLine returns the line of "yaml: line 3: …"; the library has no field for it, and omits it for the first
 // line.
 func yamlErrorLine(err error) int {

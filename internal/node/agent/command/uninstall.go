@@ -62,7 +62,7 @@ stays until the next reboot.`,
 			}
 			api, err := o.Connect(config)
 			if err != nil {
-				return fmt.Errorf("%w; --standalone removes only the files of this node", err)
+				return fmt.Errorf("%w; uninstall --standalone removes only the files of this node", err)
 			}
 			return uninstall(cmd.Context(), config, api, cmd.OutOrStdout())
 		},

@@ -1,6 +1,7 @@
 package flags
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/client-go/dynamic"
@@ -10,14 +11,17 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// Connect returns a client of the API server, or nil when standalone.
+// Connect returns a client of the API server, or nil when standalone. A ConfigMap cannot be read without an API server.
 func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error) {
 	if config.Standalone {
+		if f.ConfigMap != "" {
+			return nil, fmt.Errorf("--config-map %s needs an API server, and --standalone works without one (use --config FILE, or leave out --standalone)", f.ConfigMap)
+		}
 		return nil, nil
 	}
 	to, err := access(f.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w (use --kubeconfig FILE, run in a pod with a service account, or run without it: --standalone)", err)
+		return nil, fmt.Errorf("find the API server: %w", err)
 	}
 	to.UserAgent = "berth-agent"
 	client, err := dynamic.NewForConfig(to)
@@ -29,7 +33,18 @@ func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error)
 
 func access(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
-		return clientcmd.BuildConfigFromFlags("", kubeconfig)
+		to, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("read --kubeconfig: %w (correct the path or the file)", err)
+		}
+		return to, nil
 	}
-	return rest.InClusterConfig()
+	to, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("this process is not in a pod, and --kubeconfig is not given (use --kubeconfig FILE, or --standalone to work without an API server)")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w (check the pod's service account, or use --kubeconfig FILE)", err)
+	}
+	return to, nil
 }

@@ -56,6 +56,17 @@ func TestConnect(t *testing.T) {
 	if _, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), "--kubeconfig") || !strings.Contains(err.Error(), "--standalone") {
 		t.Errorf("without credentials: %v", err)
 	}
+	if _, err := (&Flags{}).Connect(&v1alpha1.AgentConfig{}); err != nil && strings.Contains(err.Error(), "KUBERNETES_SERVICE_HOST") {
+		t.Errorf("the error names variables that no user sets: %v", err)
+	}
+	if _, err := (&Flags{ConfigMap: "ns/name"}).Connect(&v1alpha1.AgentConfig{Standalone: true}); err == nil || !strings.Contains(err.Error(), "--config-map ns/name needs an API server") {
+		t.Errorf("a ConfigMap without an API server: %v", err)
+	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	if _, err := (&Flags{Kubeconfig: missing}).Connect(&v1alpha1.AgentConfig{}); err == nil ||
+		err.Error() != "find the API server: read --kubeconfig: stat "+missing+": no such file or directory (correct the path or the file)" {
+		t.Errorf("a kubeconfig that does not exist: %v", err)
+	}
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
 "clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}`
