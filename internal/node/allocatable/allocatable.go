@@ -3,8 +3,9 @@
 // here, as does everything that is derived from the use: time slices, MPS daemons, the CDI spec, labels, GPUNode.
 //
 // It guarantees that a device which is held keeps its resource and its sharing mode until it is released, also over a
-// restart of the agent and when the record of its use is lost; that a change of the use is on disk before it is in
-// force; and that reading the present state makes no file, API or hardware call and takes no lock that is held over
+// restart of the agent and when the record of its use is lost; that the devices of a vendor whose driver does not answer,
+// or whose first scan has not returned, keep their use and delay no other vendor's; that a change of the use is on
+// disk before it is in force; and that reading the present state makes no file, API or hardware call and takes no lock that is held over
 // one.
 //
 // What wakes it: the inventory, the configuration, and the ledger. It settles the use when the hardware, the settings,
@@ -203,7 +204,7 @@ func (d *Devices) Settle() {
 	}()
 	snapshot := d.deps.Inventory.Current()
 	if !known || !snapshot.DriverPresent() {
-		return // What the GPUs are used for outlasts a driver that does not answer for a moment.
+		return // What the GPUs are used for outlasts a driver that does not answer for a moment; see split for several vendors.
 	}
 	settings.Changing = d.deps.Changing(snapshot)
 	now := inputs{snapshot: snapshot, settings: settings, waiting: d.waiting(d.Units())}
@@ -224,20 +225,27 @@ func (d *Devices) Settle() {
 
 // settle computes the use and puts it in force. It returns whether the use has changed; the error is that of a step.
 func (d *Devices) settle(now *inputs) (changed bool, err error) {
-	wanted, problems := offer.Resolve(now.snapshot, now.settings)
-	d.deps.Report("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
-		// One configuration can serve nodes that differ; inspect devices shows unused rules.
-		return c.Code == offer.RuleUnused
-	})...)
+	held := d.held()
 	before := d.Units()
 	if d.lost {
-		before = offer.Recover(d.held(), now.settings.ResourceName)
+		before = offer.Recover(held, now.settings.ResourceName)
 	}
-	held := d.held()
-	next := offer.Settle(now.snapshot, wanted, before, func(key gpu.DeviceKey) []string {
-		return gpu.HolderNames(held,
-			key)
+	answering, kept := split(now, before)
+	settings := now.settings
+	if silent(now.snapshot, settings.Vendor) {
+		settings = offer.Settings{Vendor: settings.Vendor, OtherVendors: settings.OtherVendors}
+	}
+	wanted, problems := offer.Resolve(answering, settings)
+	if !silent(now.snapshot, settings.Vendor) {
+		d.deps.Report("offers", slices.DeleteFunc(problems, func(c gpu.Cause) bool {
+			// One configuration can serve nodes that differ; inspect devices shows unused rules.
+			return c.Code == offer.RuleUnused
+		})...)
+	}
+	next := offer.Settle(answering, wanted, before, func(key gpu.DeviceKey) []string {
+		return gpu.HolderNames(held, key)
 	}, now.settings.Changing)
+	next = append(next, kept...)
 	if slices.Equal(before, next) && !d.lost && !d.unsaved {
 		return false, nil
 	}
@@ -258,6 +266,32 @@ func (d *Devices) settle(now *inputs) (changed bool, err error) {
 		d.deps.Report("units-file")
 	}
 	return true, nil
+}
+
+// silent reports whether it is not known which devices a vendor has: its first scan has not returned, or its driver does not
+// answer. Settings without a vendor's name are about all GPUs.
+func silent(snapshot *gpu.Snapshot, vendor string) bool {
+	return vendor != "" && !snapshot.Vendor(vendor).Driver.Present()
+}
+
+// split returns the part of the snapshot whose vendors answer, and the units of the others, which keep their use whether or not
+// the snapshot has their GPUs: a vendor that is late or hangs loses nothing, and holds back no other.
+func split(now *inputs, before []offer.Unit) (answering *gpu.Snapshot, kept []offer.Unit) {
+	answering = now.snapshot
+	if slices.ContainsFunc(answering.GPUs, func(g gpu.GPU) bool { return silent(now.snapshot, g.Vendor) }) {
+		answering = &gpu.Snapshot{Vendors: now.snapshot.Vendors}
+		for i := range now.snapshot.GPUs {
+			if g := &now.snapshot.GPUs[i]; !silent(now.snapshot, g.Vendor) {
+				answering.GPUs = append(answering.GPUs, *g)
+			}
+		}
+	}
+	for _, unit := range before {
+		if silent(now.snapshot, now.settings.VendorOf(unit.Use.Resource)) && answering.GPU(unit.Key.GPU) == nil {
+			kept = append(kept, unit)
+		}
+	}
+	return answering, kept
 }
 
 // waiting returns the holders of each device that waits for its release or for a MIG change.

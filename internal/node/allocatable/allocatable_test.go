@@ -1,6 +1,7 @@
 package allocatable
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"os"
@@ -31,6 +32,8 @@ type world struct {
 	unknown  bool
 	changing map[gpu.UUID]string
 	held     map[gpu.DeviceKey]string
+	// resource is that of the held devices; empty for nvidia.com/shared.
+	resource string
 	problems map[string][]gpu.Cause
 	fault    func(Step) error
 	injector injector
@@ -121,7 +124,7 @@ func (l fakeLedger) Holdings() []ledger.Holding {
 	defer l.w.mu.Unlock()
 	var holdings []ledger.Holding
 	for key, name := range l.w.held {
-		holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: "ns", Name: strings.TrimPrefix(name, "ns/"), Resource: "nvidia.com/shared"}
+		holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: "ns", Name: strings.TrimPrefix(name, "ns/"), Resource: stdcmp.Or(l.w.resource, "nvidia.com/shared")}
 		if name == "maintenance" {
 			holder = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "reset"}
 		}

@@ -89,7 +89,7 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	gpus = slices.DeleteFunc(slices.Clone(all), func(c namedGPU) bool { return settings.OtherVendors[c.Vendor] != "" })
 	for i := range all {
 		if resource := settings.OtherVendors[all[i].Vendor]; resource != "" {
-			r.offer(all[i].key(nil), named{"GPU", all[i].index(), ""}, Use{Resource: resource}, refusal{})
+			r.units = append(r.units, Unit{Key: all[i].key(nil), Use: Use{Resource: resource}})
 		}
 	}
 	decided := decideGPUs(gpus, settings.GPUs)
@@ -288,6 +288,9 @@ func (r *resolver) offer(key gpu.DeviceKey, device named, use Use, refused refus
 		if why := CheckResource(use.Resource); why != "" {
 			refused = refusal{ResourceNameInvalid,
 				fmt.Sprintf("%q cannot be the name of a resource: %s; set another resourceName", use.Resource, why)}
+		} else if other := r.settings.VendorOf(use.Resource); other != r.settings.Vendor {
+			refused = refusal{ResourceNameInvalid,
+				fmt.Sprintf("%s is the resource of the GPUs of vendor %s, and a pod that requests it could get either; set another resourceName", use.Resource, other)}
 		}
 	}
 	if refused.code == "" {

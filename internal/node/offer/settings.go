@@ -29,6 +29,8 @@ type Settings struct {
 	// selects is advertised unshared under its default name.
 	GPUs       []GPURule
 	MIGDevices []MIGRule
+	// Vendor is the name of the vendor whose GPUs the settings above are about.
+	Vendor string
 	// OtherVendors are the resources of the vendors whose GPUs the settings above are not about, by the vendor's name. Their
 	// GPUs are advertised whole and unshared.
 	OtherVendors map[string]string
@@ -36,6 +38,16 @@ type Settings struct {
 	// for MIGSingle, which would otherwise rename the devices of all other GPUs for a moment, and for the problem that
 	// a GPU has none.
 	Changing map[gpu.UUID]string
+}
+
+// VendorOf returns the name of the vendor whose devices are advertised as a resource: a resource has devices of one vendor only.
+func (s *Settings) VendorOf(resource string) string {
+	for name, other := range s.OtherVendors {
+		if other == resource {
+			return name
+		}
+	}
+	return s.Vendor
 }
 
 // GPURule configures the GPUs that it selects.

@@ -51,6 +51,12 @@ func theNode(t testing.TB) *rig {
 // withAgent replaces the node's agent by one with further arguments until the test ends.
 func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
 	t.Helper()
+	return r.replaceAgent(t, func(ctx context.Context) (sandbox.Process, error) { return r.node.StartAgent(ctx, args...) })
+}
+
+// replaceAgent replaces the node's agent by the one that start starts until the test ends.
+func (r *rig) replaceAgent(t testing.TB, start func(context.Context) (sandbox.Process, error)) sandbox.Process {
+	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -65,7 +71,7 @@ func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
 	if err := r.node.StopAgent(ctx); err != nil {
 		t.Fatal(err)
 	}
-	agent, err := r.node.StartAgent(ctx, args...)
+	agent, err := start(ctx)
 	if err == nil {
 		err = r.node.WaitAgentReady(ctx, agent)
 	}

@@ -138,7 +138,7 @@ type Settings struct {
 func (s Settings) Current() (settings offer.Settings, version int, known bool) {
 	now := s.Config.Current()
 	settings = config.OfferSettings(now.Config)
-	settings.OtherVendors = s.OtherVendors
+	settings.Vendor, settings.OtherVendors = gpu.NVIDIA, s.OtherVendors
 	return settings, now.Version, !now.Waiting
 }
 

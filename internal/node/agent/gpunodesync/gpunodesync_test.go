@@ -90,7 +90,7 @@ func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, d, s, c, p := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}
 		h.value = &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580"}}},
-			GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}}
+			GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: gpu.NVIDIA}, {UUID: "GPU-b", Vendor: gpu.NVIDIA, Index: 1}}}
 		s.value = configwatch.State{Config: &v1alpha1.AgentConfig{}}
 		compared := make(chan struct{})
 		var published []string

@@ -31,6 +31,8 @@ func (in inputs) same(other inputs) bool {
 // plan has the wanted shapes of the GPUs. It is never changed.
 type plan struct {
 	of inputs
+	// snapshot is the part of the hardware that layouts are about; GPUs of other vendors have no MIG devices.
+	snapshot *gpu.Snapshot
 	// known is false before the label of the Node and the configuration were read; layout is the label's value, empty
 	// when there is none.
 	known    bool
@@ -79,13 +81,13 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 // compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
 func compute(of inputs) *plan {
-	p := &plan{of: of, known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
+	p := &plan{of: of, snapshot: of.snapshot.Of(gpu.NVIDIA), known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
 	if !p.known {
 		return p
 	}
 	var gpus []mig.GPU
-	for i := range of.snapshot.GPUs {
-		gpus = append(gpus, mig.GPUOf(&of.snapshot.GPUs[i], noHolders))
+	for i := range p.snapshot.GPUs {
+		gpus = append(gpus, mig.GPUOf(&p.snapshot.GPUs[i], noHolders))
 	}
 	p.choose(gpus)
 	p.compare(gpus)
@@ -113,7 +115,7 @@ func (p *plan) choose(gpus []mig.GPU) {
 			return // It is not known which GPUs the layout is for: none is changed.
 		}
 	}
-	deciding := offer.DecidingRules(p.of.snapshot, config.OfferSettings(p.of.config).GPUs)
+	deciding := offer.DecidingRules(p.snapshot, config.OfferSettings(p.of.config).GPUs)
 	for _, device := range gpus {
 		i, ok := deciding[device.UUID]
 		rule := v1alpha1.GPURule{}

@@ -51,7 +51,7 @@ func twoGPUs() *gpu.Snapshot {
 	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
 	for i, id := range []gpu.UUID{"GPU-0", "GPU-1"} {
 		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{
-			UUID: id, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry()},
+			UUID: id, Vendor: gpu.NVIDIA, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry()},
 		})
 	}
 	return snapshot
