@@ -16,8 +16,8 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTranscripts runs the transcripts in testdata: each command is one signal, the answer is the verdict after it. Times are
-// seconds since the start.
+// TestTranscripts runs the transcripts in testdata: each command is one signal, its output the verdict after it. Times
+// are seconds since the start.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var record health.Record
@@ -71,7 +71,7 @@ func restarted(t *testing.T, record health.Record) health.Record {
 	return next
 }
 
-// rulesOf reads: rules [disable=TEXT] [enable=TEXT] [CODE=class]...
+// rulesOf parses: rules [disable=TEXT] [enable=TEXT] [CODE=class]...
 func rulesOf(t *testing.T, d *datadriven.TestData) health.Rules {
 	t.Helper()
 	rules := health.Rules{Overrides: health.Overrides{}}
@@ -97,7 +97,7 @@ func rulesOf(t *testing.T, d *datadriven.TestData) health.Rules {
 	return rules
 }
 
-// eventOf reads: event t=N xid=N|sxid=N [gi=N ci=N] [log] and the details below it.
+// eventOf parses: event t=N xid=N|sxid=N [gi=N ci=N] [log] and the details below it.
 func eventOf(t *testing.T, d *datadriven.TestData) gpu.Event {
 	event := gpu.Event{GI: gpu.NoInstance, CI: gpu.NoInstance}
 	var at int
@@ -116,7 +116,7 @@ func eventOf(t *testing.T, d *datadriven.TestData) gpu.Event {
 	return event
 }
 
-// scanOf reads: scan t=N [lost] [contains] [recovery=Name] [driver=NAME] [energy=N [persistent]] [seen=(CODE,...)]
+// scanOf parses: scan t=N [lost] [contains] [recovery=Name] [driver=NAME] [energy=N [persistent]] [seen=(CODE,...)]
 // [events=(XID@N,...)] [instances=(GI/CI,...)].
 func scanOf(t *testing.T, d *datadriven.TestData, in health.Input) health.Input {
 	var at int
@@ -194,7 +194,7 @@ func TestXIDOf(t *testing.T) {
 	}
 }
 
-// TestXIDStormIsBounded: many XIDs of one GPU do not grow a snapshot without limit.
+// TestXIDStormIsBounded checks that many XIDs of one GPU do not grow a snapshot without limit.
 func TestXIDStormIsBounded(t *testing.T) {
 	var record health.Record
 	for xid := range uint64(500) {

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// watched is a GPU that is scanned every five seconds by a driver that answers and finds nothing else wrong.
+// watched is a GPU that is scanned every five seconds by a driver that responds and finds nothing else wrong.
 type watched struct {
 	record health.Record
 	now    time.Time
@@ -43,8 +43,8 @@ func (w *watched) back(limit time.Duration, says func(since time.Duration) gpu.R
 
 func none(time.Duration) gpu.Recovery { return gpu.RecoveryNone }
 
-// TestNoneIsNoProofByItself has errors that take a reset or a reboot and a driver that says all the time that nothing
-// needs repair, or says so until its diagnosis is finished.
+// TestNoneIsNoProofByItself has errors that need a reset or a reboot and a driver that always reports that nothing
+// needs repair, or reports it until its diagnosis is finished.
 func TestNoneIsNoProofByItself(t *testing.T) {
 	for _, xid := range []uint64{119, 48, 74, 79} {
 		w := &watched{now: start}
@@ -54,7 +54,7 @@ func TestNoneIsNoProofByItself(t *testing.T) {
 			t.Errorf("XID %d, recovery action always None: healthy again after %v; want the hold-off of 5 minutes", xid, got)
 		}
 
-		// The driver names the action with its third timeout and takes it back when the GPU was reset an hour later.
+		// The driver reports the action with its third timeout and withdraws it after the GPU was reset an hour later.
 		w = &watched{now: start}
 		w.scan(gpu.RecoveryNone)
 		w.event(xid)

@@ -47,7 +47,8 @@ func TestRecordOutlastsUpgradeAndRollback(t *testing.T) {
 	}
 }
 
-// TestCodeOfAnotherKind has a code without a catalogue: it asks for a person, stands over a restart, and is not an XID.
+// TestCodeOfAnotherKind has a code without a catalogue: it needs an administrator, persists over a restart, and is not
+// an XID.
 func TestCodeOfAnotherKind(t *testing.T) {
 	code := gpu.Code{Kind: "ras", Number: 13}
 	record := health.Update(health.Input{

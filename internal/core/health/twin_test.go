@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/health"
 )
 
-// report is one error as the twin remembers it; gi is -1 for the whole GPU.
+// report is one error as the twin stores it; gi is -1 for the whole GPU.
 type report struct {
 	xid uint64
 	gi  int
@@ -28,14 +28,14 @@ type report struct {
 // last is when it was reported last.
 func (r *report) last() time.Time { return r.at[len(r.at)-1] }
 
-// look is one scan as the twin remembers it.
+// look is one scan as the twin stores it.
 type look struct {
 	began          time.Time
 	answers, clean bool
 	recovery       gpu.Recovery
 }
 
-// twin judges the slow and simple way, with the states written down by hand: it keeps the whole history.
+// twin judges in a slow and simple way, with the states listed explicitly: it keeps the whole history.
 type twin struct {
 	reports  []*report
 	levels   []string
@@ -45,12 +45,13 @@ type twin struct {
 	driver   string
 	looks    []look
 	resets   []time.Time
-	// contained are the times of the XIDs 94, counted those of each error that takes a repair since it was last repaired.
+	// contained are the times of the XIDs 94, counted those of each error that needs a repair since it was last
+	// repaired.
 	contained []time.Time
 	counted   map[uint64][]time.Time
 }
 
-// level is what each level cause gives, from the mildest to the worst.
+// level is the state for each level cause, from the mildest to the worst.
 func (w *twin) level(code string) int {
 	switch code {
 	case "THROTTLE_THERMAL", "NVLINK_DOWN":
@@ -71,7 +72,7 @@ func (w *twin) level(code string) int {
 	panic(code)
 }
 
-// memory is what a contained memory error gives.
+// memory returns the state for a contained memory error.
 func (w *twin) memory() int {
 	switch {
 	case w.contains && w.recovery == gpu.RecoveryNone:
@@ -82,8 +83,8 @@ func (w *twin) memory() int {
 	return 4
 }
 
-// rank returns the state that an error gives; whole is true when it concerns the whole GPU, repair when time alone does not clear it,
-// and app when it ends with the application.
+// rank returns the state for an error; whole is true when it concerns the whole GPU, repair when time alone does not
+// clear it, and app when it ends with the application.
 func (w *twin) rank(r *report) (rank int, whole, repair, app bool) {
 	switch r.xid {
 	case 13, 63:
@@ -266,7 +267,7 @@ func summary(h gpu.Health) string {
 	return fmt.Sprint(h.State, codes)
 }
 
-// TestVerdictsMatchTwin plays random sequences of faults, recoveries and restarts on a GPU with three MIG devices.
+// TestVerdictsMatchTwin runs random sequences of faults, recoveries and restarts on a GPU with three MIG devices.
 func TestVerdictsMatchTwin(t *testing.T) {
 	sequences := 1000
 	if os.Getenv("BERTH_SOAK") != "" {

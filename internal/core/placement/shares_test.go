@@ -79,7 +79,7 @@ func replicas(gpus, count int) ([]Share, []int) {
 	return devices, all
 }
 
-// TestShareTranscripts plays testdata/shares.txt. It has one command:
+// TestShareTranscripts runs testdata/shares.txt. It has one command:
 //
 //	shares policy=P size=N gpus=G replicas=R [load=(…)] [available=(…)] [must=(…)]
 //

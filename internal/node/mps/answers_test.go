@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// TestAnswers: a daemon whose answer is rounded or cannot be parsed is Ready with a remark; one that reports more than
-// was set, nothing, or another percentage is not Ready.
+// TestAnswers checks that a daemon whose response is rounded or cannot be parsed is Ready with a remark, and that one
+// that reports more than was set, nothing, or another percentage is not Ready.
 func TestAnswers(t *testing.T) {
 	for _, test := range []struct {
 		way    string

@@ -92,7 +92,7 @@ func runCrashingSupervisor(text string) int {
 		},
 	}
 	if v.Shim {
-		// As a root that is mounted with mountPropagation Bidirectional.
+		// As for a root that is mounted with mountPropagation Bidirectional.
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 			fmt.Println(err)
 			return 2
@@ -360,7 +360,7 @@ func (n *node) watch(end func()) *running {
 	return r
 }
 
-// await waits for a picture.
+// await waits for a state.
 func (r *running) await(what string, good func([]Status) bool) []Status {
 	r.n.t.Helper()
 	var last []Status
@@ -396,7 +396,7 @@ func inState(state State, words ...string) func([]Status) bool {
 
 func nothing(now []Status) bool { return len(now) == 0 }
 
-// set wants a set and waits until it is there.
+// set sends a wanted set and waits until it is in force.
 func (r *running) set(set ...Wanted) []Status {
 	r.n.t.Helper()
 	r.ask(set...)
@@ -474,7 +474,7 @@ func (n *node) client(id gpu.UUID, uid int) *cudaProgram {
 	return p
 }
 
-// granted is what one client prints that comes and goes.
+// granted is the output of one client that connects and disconnects.
 func (n *node) granted(id gpu.UUID) string {
 	n.t.Helper()
 	p := n.client(id, 1)

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// steps are the named steps, each with how often it comes before the daemon is Ready, and whether it
-// belongs to the end of a daemon.
+// steps are the named steps, each with how often it occurs before the daemon is Ready, and whether it belongs to the
+// end of a daemon.
 var steps = []struct {
 	step Step
 	nth  int
@@ -29,8 +29,8 @@ var steps = []struct {
 	{WantedWritten, 2, true}, {Quit, 1, true}, {ModeRestored, 1, true}, {Removed, 1, true},
 }
 
-// TestKilledAtEachStep: after a supervisor was killed at any step, the next one reaches the wanted state, and a stop
-// afterwards leaves nothing.
+// TestKilledAtEachStep checks that, after a supervisor was killed at any step, the next one reaches the wanted state,
+// and that a stop afterwards leaves nothing.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, tc := range steps {
 		t.Run(fmt.Sprintf("%s %d", tc.step, tc.nth), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// tryToSet wants a set of a supervisor that may die of it.
+// tryToSet sends a wanted set to a supervisor that may be killed by it.
 func (n *node) tryToSet(s *running, set ...Wanted) {
 	n.t.Helper()
 	limit := time.Now().Add(timeout)
@@ -94,7 +94,7 @@ func (n *node) tryToSet(s *running, set ...Wanted) {
 	}
 }
 
-// TestFailsAtEachStep: an error at a step is reported, and the next attempt succeeds.
+// TestFailsAtEachStep checks that an error at a step is reported, and that the next attempt succeeds.
 func TestFailsAtEachStep(t *testing.T) {
 	for _, tc := range steps {
 		if tc.step == WantedWritten || tc.step == Removed {
@@ -138,7 +138,7 @@ func TestFailsAtEachStep(t *testing.T) {
 	}
 }
 
-// TestAdoption: killing a supervisor does not disturb daemons and clients.
+// TestAdoption checks that killing a supervisor does not disturb daemons and clients.
 func TestAdoption(t *testing.T) {
 	n := newNode(t)
 	s, _, kill := n.process(crashingSupervisor{})
@@ -169,7 +169,7 @@ func TestAdoption(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestAdoptionToStop: a daemon that is no longer wanted when its supervisor comes back.
+// TestAdoptionToStop has a daemon that is no longer wanted when its supervisor starts again.
 func TestAdoptionToStop(t *testing.T) {
 	n := newNode(t)
 	s, _, kill := n.process(crashingSupervisor{})
@@ -183,8 +183,8 @@ func TestAdoptionToStop(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestDeadDaemonOfADeadSupervisor: its files do not deceive the next one.
-func TestDeadDaemonOfADeadSupervisor(t *testing.T) {
+// TestKilledDaemonOfAKilledSupervisor checks that its files do not mislead the next supervisor.
+func TestKilledDaemonOfAKilledSupervisor(t *testing.T) {
 	n := newNode(t)
 	s, _, kill := n.process(crashingSupervisor{})
 	want := n.want(0)
@@ -200,7 +200,7 @@ func TestDeadDaemonOfADeadSupervisor(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestReusedPID: a journal whose PID was reused does no harm to the other process.
+// TestReusedPID checks that a journal whose PID was reused does no harm to the other process.
 func TestReusedPID(t *testing.T) {
 	n := newNode(t)
 	other := exec.Command("/bin/sleep", "1000")
@@ -227,7 +227,8 @@ func TestReusedPID(t *testing.T) {
 	s.set()
 }
 
-// TestDaemonOfAnotherJournal: one that is ours, but not the one that the journal names, is ended and replaced.
+// TestDaemonOfAnotherJournal checks that a daemon of this supervisor that is not the one in the journal is ended and
+// replaced.
 func TestDaemonOfAnotherJournal(t *testing.T) {
 	for name, edit := range map[string]func(*record){
 		"another process": func(r *record) { r.PID++ },
@@ -257,7 +258,7 @@ func TestDaemonOfAnotherJournal(t *testing.T) {
 	}
 }
 
-// TestOpenProcessNeedsTheMark: a process that was not started with the mark cannot be signalled.
+// TestOpenProcessNeedsTheMark checks that a process that was not started with the mark cannot be signalled.
 func TestOpenProcessNeedsTheMark(t *testing.T) {
 	other := exec.Command("/bin/sleep", "1000")
 	other.Env = []string{markName + "=1:2:GPU-other"}
@@ -285,7 +286,8 @@ func TestOpenProcessNeedsTheMark(t *testing.T) {
 	}
 }
 
-// TestCorruptFiles: whichever file is lost, the daemon and its clients continue to run, and a stop leaves nothing.
+// TestCorruptFiles checks that, whichever file is lost, the daemon and its clients continue to run, and that a stop
+// leaves nothing.
 func TestCorruptFiles(t *testing.T) {
 	other := Wanted{GPU: "GPU-x", Replicas: 1, PinnedMemoryMiB: NoLimit, ActiveThreadPercentage: 1, MultiUser: true}
 	outside := other
@@ -346,8 +348,8 @@ func enveloped[T any](t *testing.T, file statefile.File[T], content T) string {
 	return string(blob)
 }
 
-// TestLeftovers: the remaining processes of an ended daemon are killed before the next one starts, including those of
-// an earlier supervisor.
+// TestLeftovers checks that the remaining processes of an ended daemon are killed before the next one starts, including
+// those of an earlier supervisor.
 func TestLeftovers(t *testing.T) {
 	n := newNode(t)
 	want := n.want(0)
@@ -383,8 +385,8 @@ func TestLeftovers(t *testing.T) {
 	s.set()
 }
 
-// TestBothFilesLost: a daemon whose wanted state is lost continues to serve its clients until the agent sends a wanted
-// set.
+// TestBothFilesLost checks that a daemon whose wanted state is lost continues to serve its clients until the agent
+// sends a wanted set.
 func TestBothFilesLost(t *testing.T) {
 	n := newNode(t)
 	s, _, kill := n.process(crashingSupervisor{})
@@ -414,7 +416,8 @@ func TestBothFilesLost(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestChangedOnDisk: a digit that a bad disk has changed is damage and no other wish, and the damaged file is kept.
+// TestChangedOnDisk checks that a digit that a bad disk has changed is treated as damage and not as another wanted
+// state, and that the damaged file is kept.
 func TestChangedOnDisk(t *testing.T) {
 	n := newNode(t)
 	s, _, kill := n.process(crashingSupervisor{})

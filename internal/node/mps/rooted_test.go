@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestExecRooted: a program below another root is run with that root as its own, and sees the
-// pipe directory at the same path as here.
+// TestExecRooted checks that a program below another root runs with that root as its own, and sees the pipe directory
+// at the same path as here.
 func TestExecRooted(t *testing.T) {
 	if os.Getenv("BERTH_TEST_ROOTED") != "" {
 		t.Fatal(ExecRooted([]string{os.Getenv("BERTH_TEST_ROOTED"), "nvidia-cuda-mps-control", "-test.run=^TestRootedProgram$"}))

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// TestRefusals: the error says what is wrong with a set and how to fix it; the last valid set stays in force.
+// TestRefusals checks that the error names what is wrong with a set and the fix, and that the last valid set stays in
+// force.
 func TestRefusals(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -68,7 +69,7 @@ func TestRefusals(t *testing.T) {
 	s.set()
 }
 
-// TestGenerations: the same set is no change; another is, and outlives the supervisor.
+// TestGenerations checks that the same set is no change, and that another is one and outlives the supervisor.
 func TestGenerations(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -98,7 +99,7 @@ func TestGenerations(t *testing.T) {
 	s.set()
 }
 
-// TestManyConnections: one client that opens many connections does not lock out the agent permanently.
+// TestManyConnections checks that one client that opens many connections does not lock out the agent permanently.
 func TestManyConnections(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -120,7 +121,7 @@ func TestManyConnections(t *testing.T) {
 	s.ask()
 }
 
-// TestNoSupervisor: the error says which program has to run.
+// TestNoSupervisor checks that the error names the program that has to run.
 func TestNoSupervisor(t *testing.T) {
 	c := &Client{Socket: filepath.Join(t.TempDir(), "control.sock")}
 	_, err := c.Status(t.Context())
@@ -132,8 +133,8 @@ func TestNoSupervisor(t *testing.T) {
 	}
 }
 
-// TestWatchOutlivesTheSupervisor: the watcher reports its daemons as Failed when the supervisor does not come back, not
-// when it does, and receives the reports of the next supervisor.
+// TestWatchOutlivesTheSupervisor checks that the watcher reports its daemons as Failed when the supervisor does not
+// start again, not when it does, and receives the reports of the next supervisor.
 func TestWatchOutlivesTheSupervisor(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())

@@ -32,7 +32,7 @@ func (n *node) clean(id gpu.UUID, mode int) {
 	}
 }
 
-// TestUmask: clients of other users can enter the directories of a daemon even under a strict umask.
+// TestUmask checks that clients of other users can enter the directories of a daemon even under a strict umask.
 func TestUmask(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("becoming another user needs root")
@@ -101,7 +101,7 @@ func TestLifeOfADaemon(t *testing.T) {
 	again.set()
 }
 
-// TestEightGPUs: each has a daemon of its own, with limits of its own.
+// TestEightGPUs checks that each GPU has a daemon of its own, with limits of its own.
 func TestEightGPUs(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -131,7 +131,7 @@ func TestEightGPUs(t *testing.T) {
 			t.Errorf("a client is granted\n%s\nwant\n%s", got, granted)
 		}
 	}
-	// One that goes takes no other with it.
+	// The end of one daemon ends no other.
 	kept := n.markedProcesses(set[1].GPU)
 	s.set(set[1:]...)
 	if got := n.markedProcesses(set[1].GPU); len(got) != 1 || got[0] != kept[0] {
@@ -140,8 +140,8 @@ func TestEightGPUs(t *testing.T) {
 	n.clean(set[0].GPU, modeDefault)
 }
 
-// TestRestartBackoff: a daemon that ends is restarted with growing pauses, which are reset after it has been Ready for
-// a while.
+// TestRestartBackoff checks that a daemon that ends is restarted with growing pauses, which are reset after it has been
+// Ready for a while.
 func TestRestartBackoff(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -182,7 +182,8 @@ func TestBackoffIsBounded(t *testing.T) {
 	}
 }
 
-// TestChangedLimits: the daemon, its server and its clients stay; the next client has the new limits.
+// TestChangedLimits checks that the daemon, its server and its clients continue, and that the next client has the new
+// limits.
 func TestChangedLimits(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -222,7 +223,8 @@ func TestChangedLimits(t *testing.T) {
 	s.set()
 }
 
-// TestUsers: with the multi-user server all run together; without it a second user waits.
+// TestUsers checks that with the multi-user server clients of all users run together, and that without it a second user
+// waits.
 func TestUsers(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -260,7 +262,8 @@ func TestUsers(t *testing.T) {
 	s.set()
 }
 
-// TestNoLimit: a limit is not set, and one that was set goes only with its daemon.
+// TestNoLimit checks that a limit that is not wanted is not set, and that one that was set is removed only with its
+// daemon.
 func TestNoLimit(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -293,7 +296,7 @@ func (b broken) SetComputeMode(ctx context.Context, id gpu.UUID, mode int) error
 	}
 }
 
-// TestFailures: each failure is reported, rolled back and retried.
+// TestFailures checks that each failure is reported, rolled back and retried.
 func TestFailures(t *testing.T) {
 	tests := map[string]struct {
 		break_ func(n *node, deps *Deps)
@@ -352,7 +355,7 @@ func (n *node) mig(mode int) {
 	}
 }
 
-// TestStopFails: the daemon has ended, the remaining steps are retried.
+// TestStopFails checks that the remaining steps are retried after the daemon has ended.
 func TestStopFails(t *testing.T) {
 	n := newNode(t)
 	deps := n.deps()
@@ -370,7 +373,7 @@ func TestStopFails(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestWantedAgainWhileItStops: the last word counts.
+// TestWantedAgainWhileItStops checks that the last set takes effect.
 func TestWantedAgainWhileItStops(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -387,7 +390,7 @@ func TestWantedAgainWhileItStops(t *testing.T) {
 	n.clean(want.GPU, modeDefault)
 }
 
-// TestUnresponsiveDaemon: a running daemon that does not respond is killed after a timeout.
+// TestUnresponsiveDaemon checks that a running daemon that does not respond is killed after a timeout.
 func TestUnresponsiveDaemon(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -408,7 +411,7 @@ func TestUnresponsiveDaemon(t *testing.T) {
 	s.set()
 }
 
-// TestOneSupervisor: the second one on a root is refused, and does no harm.
+// TestOneSupervisor checks that the second one on a root is refused, and does no harm.
 func TestOneSupervisor(t *testing.T) {
 	n := newNode(t)
 	s := n.start(n.deps())
@@ -446,8 +449,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestPrivateSharedMemory: the daemon's /dev/shm is its own tmpfs, which its clients get too, and which is removed with
-// it. The test runs in its own mount namespace.
+// TestPrivateSharedMemory checks that the daemon's /dev/shm is its own tmpfs, which its clients get too, and which is
+// removed with it. The test runs in its own mount namespace.
 func TestPrivateSharedMemory(t *testing.T) {
 	probe := exec.Command("/bin/true")
 	probe.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}

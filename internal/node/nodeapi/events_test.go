@@ -28,7 +28,7 @@ func retry() nodeapi.Retry {
 	return nodeapi.Retry{Clock: clock.RealClock{}, NodeName: fakeapi.NodeName}
 }
 
-// created are the events that the server was asked to create, also those that it refused.
+// created are the events that the server was requested to create, also those that it refused.
 func created(api *fakeapi.Server) []*unstructured.Unstructured {
 	var events []*unstructured.Unstructured
 	for _, action := range api.Actions() {
@@ -49,7 +49,8 @@ func withEvents(t *testing.T, body func(*testing.T, *fakeapi.Server, *nodeapi.Ev
 	})
 }
 
-// TestCatalogue: each function gives the type, the reason and the note that users and alerts have seen so far.
+// TestCatalogue checks that each function gives the type, the reason and the note that users and alerts have seen so
+// far.
 func TestCatalogue(t *testing.T) {
 	tests := map[string]struct {
 		event              nodeapi.Event
@@ -95,7 +96,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// TestEqualEventsAreWrittenOnceInTenMinutes also counts: nothing but the creations is asked of the API server.
+// TestEqualEventsAreWrittenOnceInTenMinutes also counts: creations are the only requests to the API server.
 func TestEqualEventsAreWrittenOnceInTenMinutes(t *testing.T) {
 	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
 		api.ClearActions()
@@ -114,8 +115,8 @@ func TestEqualEventsAreWrittenOnceInTenMinutes(t *testing.T) {
 	})
 }
 
-// TestEventIsRetried: a failing API server is asked again with growing pauses and not forever; a refused event is not
-// asked for again.
+// TestEventIsRetried checks that a request that fails is repeated with growing pauses and not forever, and that a
+// refused event is not repeated.
 func TestEventIsRetried(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no role"))
 	tests := map[string]struct {
@@ -157,7 +158,7 @@ func TestEventIsRetried(t *testing.T) {
 	}
 }
 
-// TestPublishOfEventsNeverWaits: neither without an API server nor beside one that hangs.
+// TestPublishOfEventsNeverWaits checks it without an API server and with one that hangs.
 func TestPublishOfEventsNeverWaits(t *testing.T) {
 	nodeapi.NewEvents(nil, retry(), nil).Publish(nodeapi.GPUHealthy("GPU 3"))
 	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {

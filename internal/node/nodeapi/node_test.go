@@ -65,7 +65,7 @@ func sick() nodeapi.NodeCondition {
 	return nodeapi.NodeCondition{Reason: "Unhealthy", Message: "GPU 3 is Unhealthy"}
 }
 
-// state is what the Node says: the statuses of its conditions, the keys of its taints, its labels.
+// state returns the state of the Node: the statuses of its conditions, the keys of its taints, its labels.
 func state(t *testing.T, api *fakeapi.Server) string {
 	t.Helper()
 	node := api.Node()
@@ -91,8 +91,9 @@ const (
 	full = "GPUsHealthy=False Ready=True nvidia.com/mig.config.state=success taint:berth.dev/gpu-unhealthy taint:example.com/other zone=a"
 )
 
-// TestNodeIsLevelTriggered: the condition, the taint and the label are written again after an edit by hand or when the Node was
-// made again; what others have there stays, and nothing is written while it is equal.
+// TestNodeIsLevelTriggered checks that the condition, the taint and the label are written again after an edit by hand
+// or when the Node was created again, that the data of other programs stays, and that nothing is written while it is
+// equal.
 func TestNodeIsLevelTriggered(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		check := func(when string, wantWrites int) {
@@ -136,8 +137,8 @@ func TestNodeIsLevelTriggered(t *testing.T) {
 	})
 }
 
-// TestNodeIsWrittenAsOnNodesOfEarlierVersions: the field managers and the fields are those that objects of upgraded
-// nodes carry, the taint is never applied, and nothing of others is part of an apply.
+// TestNodeIsWrittenAsOnNodesOfEarlierVersions checks that the field managers and the fields are those of objects on
+// upgraded nodes, that the taint is never applied, and that no data of other programs is part of an apply.
 func TestNodeIsWrittenAsOnNodesOfEarlierVersions(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		w.ClearActions()
@@ -181,7 +182,7 @@ func TestNodeIsWrittenAsOnNodesOfEarlierVersions(t *testing.T) {
 	})
 }
 
-// TestConditionTransition: the time of the last transition changes with the status only.
+// TestConditionTransition checks that the time of the last transition changes with the status only.
 func TestConditionTransition(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		since := func() string {
@@ -209,7 +210,8 @@ func TestConditionTransition(t *testing.T) {
 	})
 }
 
-// TestHangingWriteDelaysNoOther: while the write of one object hangs, the others are written, and events too.
+// TestHangingWriteDelaysNoOther checks that, while the write of one object hangs, the others are written, and events
+// too.
 func TestHangingWriteDelaysNoOther(t *testing.T) {
 	kinds := map[string]func(fakeapi.Request) bool{
 		"label":     func(r fakeapi.Request) bool { return r.FieldManager == "berth-agent-mig" },
@@ -263,7 +265,8 @@ func TestHangingWriteDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestTaintConflict: a Node that changes between the read and the patch keeps what others wrote in between.
+// TestTaintConflict checks that a Node that changes between the read and the patch keeps the data that other programs
+// wrote in between.
 func TestTaintConflict(t *testing.T) {
 	tests := map[string]struct {
 		conflicts int
@@ -308,7 +311,7 @@ func TestTaintConflict(t *testing.T) {
 	}
 }
 
-// TestErrorsNameTheField: a report names what was not written, and is taken back by the next success.
+// TestErrorsNameTheField checks that a report names what was not written, and is withdrawn by the next success.
 func TestErrorsNameTheField(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		fail := func(verbs ...string) {
@@ -352,7 +355,8 @@ func TestErrorsNameTheField(t *testing.T) {
 	})
 }
 
-// TestRemove: only what the agent wrote goes, a second time too, and a Node that does not exist is not created.
+// TestRemove checks that only the agent's data is removed, also by a second call, and that a Node that does not exist
+// is not created.
 func TestRemove(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		w.condition.Publish(sick())
@@ -400,8 +404,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestMIGStateOfMIGManager: a label that mig-manager wrote stays while the agent has no state, and goes over to the agent with
-// one.
+// TestMIGStateOfMIGManager checks that a label that mig-manager wrote stays while the agent has no state, and that the
+// agent takes it over when it has one.
 func TestMIGStateOfMIGManager(t *testing.T) {
 	withNode(t, func(t *testing.T, w *writers) {
 		w.Edit(`{"metadata":{"labels":{"nvidia.com/mig.config.state":"success"}}}`)

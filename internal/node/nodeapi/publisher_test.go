@@ -22,18 +22,19 @@ type value map[string]string
 // counting is a value for each number.
 func counting(n int) value { return value{"count": strconv.Itoa(n)} }
 
-// place keeps a value and notes when it was written. While a publisher runs, its fields are used under the lock only.
+// place stores a value and records when it was written. While a publisher runs, its fields are used under the lock
+// only.
 type place struct {
 	sync.Mutex
 	start  time.Time
 	value  value
-	gone   bool            // nothing is found
+	gone   bool            // reads find nothing
 	at     []time.Duration // attempts to write
 	reads  int
-	broken error // the answer to writes
-	deaf   error // the answer to reads
+	broken error // the response to writes
+	deaf   error // the response to reads
 	delay  time.Duration
-	last   error // what was reported last
+	last   error // the last report
 }
 
 func (p *place) read(context.Context) (value, bool, error) {
@@ -114,13 +115,13 @@ func TestPublisherWritesOncePerSecond(t *testing.T) {
 	})
 }
 
-// TestPublisherKeepsTheValueOverARestart: a new agent changes nothing before it has a value, writes nothing that is there
-// already, and leaves the value when it ends.
+// TestPublisherKeepsTheValueOverARestart checks that a new agent changes nothing before it has a value, writes nothing
+// that already exists, and leaves the value when it ends.
 func TestPublisherKeepsTheValueOverARestart(t *testing.T) {
 	p := &place{value: counting(8)}
 	for range 3 {
 		publishing(t, p, func(t *testing.T, publisher *nodeapi.Publisher[value]) {
-			time.Sleep(time.Hour) // the first scan takes its time
+			time.Sleep(time.Hour) // the first scan takes some time
 			for range 50 {
 				publisher.Publish(counting(8))
 				time.Sleep(time.Minute)
@@ -219,7 +220,7 @@ func TestPublisherRetriesWithPauses(t *testing.T) {
 	})
 }
 
-// TestPublisherDoubtsAFailedWrite: a write that failed may have been done, so that the value before it is written again.
+// TestPublisherDoubtsAFailedWrite: a failed write may have taken effect, so the value before it is written again.
 func TestPublisherDoubtsAFailedWrite(t *testing.T) {
 	p := &place{}
 	publishing(t, p, func(t *testing.T, publisher *nodeapi.Publisher[value]) {
@@ -288,7 +289,8 @@ func TestPublishAndWait(t *testing.T) {
 	}
 }
 
-// TestRetryDependsOnTheNode: the agents of a cluster do not retry at the same moments, and none pauses longer than a minute.
+// TestRetryDependsOnTheNode checks that the agents of a cluster do not retry at the same moments, and that none pauses
+// longer than a minute.
 func TestRetryDependsOnTheNode(t *testing.T) {
 	pauses := map[time.Duration]bool{}
 	for i := range 100 {

@@ -68,7 +68,7 @@ func TestProfileNames(t *testing.T) {
 	}
 }
 
-// matchTwin is the definition of a pattern, try by try.
+// matchTwin is the definition of a pattern, by trying all lengths.
 func matchTwin(pattern, text string) bool {
 	if pattern == "" {
 		return text == ""

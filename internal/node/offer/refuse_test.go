@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestRefuse: settings are refused only for a device that is offered now and would not be, because they cannot be had.
+// TestRefuse checks that settings are refused only for a device that is advertised now and would not be under them.
 func TestRefuse(t *testing.T) {
 	old, volta := newGPU(0, "GPU-0", 0), newGPU(1, "GPU-1", 0)
 	old.ComputeCapability, volta.ComputeCapability = gpu.Version{Major: 6}, gpu.Version{Major: 7}

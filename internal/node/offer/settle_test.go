@@ -70,7 +70,7 @@ func drawSettings(t *rapid.T) Settings {
 	return settings
 }
 
-// keysOf are all devices of a node, in the order in which everything is shown.
+// keysOf returns all devices of a node, in a fixed order.
 func keysOf(snapshot *gpu.Snapshot) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	for i := range snapshot.GPUs {
@@ -91,7 +91,7 @@ func shareHardware(a, b gpu.DeviceKey) bool {
 	return a.MIG == "" || b.MIG == "" || a.MIG == b.MIG
 }
 
-// find is the unit of a device; zero when there is none.
+// find returns the unit of a device; zero when there is none.
 func find(units []Unit, key gpu.DeviceKey) Unit {
 	for _, unit := range units {
 		if unit.Key == key {
@@ -232,7 +232,7 @@ func (w *simNode) heldKeys() []gpu.DeviceKey {
 	return slices.SortedFunc(maps.Keys(w.held), gpu.CompareKeys)
 }
 
-// settle brings everything in line, and checks what must be true at all times.
+// settle computes the units in force, and checks the invariants.
 func (w *simNode) settle() {
 	wanted, _ := Resolve(w.snapshot, w.settings)
 	w.applied = Settle(w.snapshot, wanted, w.applied, w.holders, w.pending)

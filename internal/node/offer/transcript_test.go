@@ -102,7 +102,7 @@ func (s *script) settle(t *testing.T, d *datadriven.TestData) string {
 	return describeUnits(s.applied)
 }
 
-// holdersIn answers as the ledger would.
+// holdersIn returns the holders as the ledger would.
 func holdersIn(held map[gpu.DeviceKey][]string) func(gpu.DeviceKey) []string {
 	return func(key gpu.DeviceKey) []string {
 		var names []string
@@ -196,7 +196,7 @@ func describeUnits(units []Unit) string {
 	return text.String()
 }
 
-// picture draws offers, the replicas of a device on one line.
+// picture prints offers, the replicas of a device on one line.
 func picture(offers []Offer) string {
 	var text strings.Builder
 	for _, o := range offers {

@@ -6,7 +6,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestUnknownPartition: a GPU whose MIG mode is unknown is not advertised, and its applied use is kept for its holders.
+// TestUnknownPartition checks that a GPU whose MIG mode is unknown is not advertised, and that its applied use is kept
+// for its holders.
 func TestUnknownPartition(t *testing.T) {
 	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{
 		{UUID: "GPU-0", MIG: gpu.MIG{Unsure: true, Unknown: true}},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestBootID: it is one line, and every process reads the same.
+// TestBootID checks that it is one line, and that every process reads the same.
 func TestBootID(t *testing.T) {
 	id, err := BootID()
 	if err != nil {

@@ -151,7 +151,7 @@ func TestDamageIsKeptAndReported(t *testing.T) {
 			if kept, err := os.ReadFile(f.Backup()); err != nil || !bytes.Equal(kept, spoiled) {
 				t.Errorf("kept %d bytes, %v; want the %d that were there", len(kept), err, len(spoiled))
 			}
-			// A second damaged file replaces the first, and the message says so.
+			// A second damaged file replaces the first, and the message contains that.
 			if err := os.WriteFile(f.Path, []byte("second"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 	}
 }
 
-// TestDamageThatCannotBeKept: the message says that the next write destroys it.
+// TestDamageThatCannotBeKept checks that the message warns that the next write destroys it.
 func TestDamageThatCannotBeKept(t *testing.T) {
 	f := fileIn(t.TempDir())
 	if err := os.WriteFile(f.Path, []byte("x"), 0o600); err != nil {
@@ -223,7 +223,8 @@ func TestRefusesToWriteWhatItCouldNotRead(t *testing.T) {
 	}
 }
 
-// TestKillAtEachStep: after a writer was killed at any step, the next reader gets the old content or the new one.
+// TestKillAtEachStep checks that, after a writer was killed at any step, the next reader gets the old content or the
+// new one.
 func TestKillAtEachStep(t *testing.T) {
 	next := content{Names: []string{"next"}}
 	for _, first := range []bool{true, false} {
@@ -276,8 +277,9 @@ func TestKillAtEachStep(t *testing.T) {
 	}
 }
 
-// TestLivingWriterIsLeftAlone: during an upgrade another agent may be in the middle of its write.
-func TestLivingWriterIsLeftAlone(t *testing.T) {
+// TestRunningWriterIsLeftAlone checks that the file of a write in progress is kept, because during an upgrade another
+// agent may be writing.
+func TestRunningWriterIsLeftAlone(t *testing.T) {
 	f := fileIn(t.TempDir())
 	other := filepath.Join(filepath.Dir(f.Path), ".test.json123")
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
@@ -291,7 +293,7 @@ func TestLivingWriterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzRead: any content results in a state or an error, and accepted content is written back unchanged.
+// FuzzRead checks that any content results in a state or an error, and that accepted content is written back unchanged.
 func FuzzRead(f *testing.F) {
 	file := fileIn(f.TempDir())
 	if err := file.Save(hello); err != nil {
