@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 //	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
 //	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
-//	environ FILE A=B...    writes an environment as /proc has it
+//	environ FILE A=B...    writes an environment in the format of /proc
 //	api FILE [METRICS]     serves an API of the YAML documents in a file, with METRICS as the page of the
 //	                       agent's pod berth-agent-a; sets $KUBECONFIG
 //
@@ -179,7 +179,7 @@ func serveAgent(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("AGENT", name)
 }
 
-// serveAPI answers gets and lists of the objects in a file, as far as berth makes them. It refuses writes.
+// serveAPI serves gets and lists of the objects in a file, as far as berth makes them. It refuses writes.
 func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 	lists := map[string][]any{}
 	objects := map[string]any{}

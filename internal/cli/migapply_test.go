@@ -36,7 +36,7 @@ type cluster struct {
 	t      *testing.T
 	client *fake.FakeDynamicClient
 	node   *v1alpha1.GPUNode
-	// refusals are the answers to the next evictions.
+	// refusals are the responses to the next evictions.
 	refusals []error
 	// mu guards changes at a point in time, and evictions.
 	mu sync.Mutex
@@ -154,7 +154,7 @@ func (c *cluster) partitioned() {
 	c.state(stateSuccess, metav1.ConditionTrue, "")
 }
 
-// after calls do after that many seconds of the bubble's time.
+// after runs do after that many seconds of the bubble's time.
 func (c *cluster) after(seconds float64, do func()) {
 	time.AfterFunc(time.Duration(seconds*float64(time.Second)), func() {
 		c.mu.Lock()
@@ -435,7 +435,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestApplyInterrupted checks that an interrupt leaves the label and says so.
+// TestApplyInterrupted checks that an interrupt leaves the label and prints that.
 func TestApplyInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

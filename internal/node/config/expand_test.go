@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAnchorsAreRead: what an alias or a merge key stands for is read like the same text written out.
+// TestAnchorsAreRead checks that an alias or a merge key is read like the text that it refers to.
 func TestAnchorsAreRead(t *testing.T) {
 	tests := map[string]struct{ file, same string }{
 		"an alias": {
@@ -62,7 +62,7 @@ func TestAnchorsRefused(t *testing.T) {
 	}
 }
 
-// TestIgnoredFieldsAreNoted: fields that NVIDIA's plugin ignores and Berth follows are named, each.
+// TestIgnoredFieldsAreNoted checks that each field that NVIDIA's plugin ignores and Berth follows is named.
 func TestIgnoredFieldsAreNoted(t *testing.T) {
 	const file = `flags: {migStrategy: mixed}
 resources:

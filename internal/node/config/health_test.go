@@ -12,7 +12,7 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// TestHealthRules: the classes of the file and the variables of NVIDIA's device plugin both apply.
+// TestHealthRules checks that the classes of the file and the variables of NVIDIA's device plugin both apply.
 func TestHealthRules(t *testing.T) {
 	file := &v1alpha1.AgentConfig{HealthClasses: map[string]string{"XID94": "ignore"}}
 	rules, err := config.HealthRules(file, environment(map[string]string{"DP_DISABLE_HEALTHCHECKS": "xids"}))
@@ -28,7 +28,7 @@ func TestHealthRules(t *testing.T) {
 	}
 }
 
-// TestIgnoredXIDs: those of the file are added to the default ones.
+// TestIgnoredXIDs checks that those of the file are added to the default ones.
 func TestIgnoredXIDs(t *testing.T) {
 	ignored := config.IgnoredXIDs(&v1alpha1.AgentConfig{IgnoredXIDs: []uint64{99}})
 	if !ignored[99] || !ignored[13] || ignored[79] {

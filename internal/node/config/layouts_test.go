@@ -52,7 +52,7 @@ mig-configs:
 	}
 }
 
-// TestMIGLayoutMistakes has the whole error of each mistake, the part behind "layouts.yaml:".
+// TestMIGLayoutMistakes compares the whole error of each mistake, the part behind "layouts.yaml:".
 func TestMIGLayoutMistakes(t *testing.T) {
 	entry := func(fields string) string { return "version: v1\nmig-configs:\n  a:\n  - {" + fields + "}\n" }
 	tests := map[string]struct{ file, want string }{
@@ -129,7 +129,8 @@ func TestMIGLayoutMistakes(t *testing.T) {
 	}
 }
 
-// TestDeviceFilterWithSubsystem: mig-parted since v0.15 distinguishes boards of one model by their subsystem.
+// TestDeviceFilterWithSubsystem checks that boards of one model are distinguished by their subsystem, as in mig-parted
+// since v0.15.
 func TestDeviceFilterWithSubsystem(t *testing.T) {
 	layouts, err := ParseMIGLayouts("layouts", []byte(`version: v1
 mig-configs:

@@ -22,7 +22,7 @@ func timeSliced(replicas int) *v1alpha1.Sharing {
 		TimeSlice: v1alpha1.TimeSliceDefault}
 }
 
-// onMIG is what time-slicing is on MIG devices, which have no time slice of their own.
+// onMIG is the configuration of time-slicing on MIG devices, which have no time slice of their own.
 func onMIG(s *v1alpha1.Sharing) *v1alpha1.Sharing {
 	s.TimeSlice = ""
 	return s
@@ -381,7 +381,7 @@ sharing: {timeSlicing: {resources: [{name: small, replicas: 2, devices: 3}, {nam
 			if diff := cmp.Diff(want, got.Config); diff != "" {
 				t.Errorf("the configuration (-want +got):\n%s", diff)
 			}
-			// TestIgnoredFieldsAreNoted looks at the others.
+			// TestIgnoredFieldsAreNoted checks the other fields.
 			notes := slices.DeleteFunc(got.Notes, func(note string) bool {
 				return strings.Contains(note,
 					"NVIDIA's device plugin ignores it")
@@ -397,7 +397,7 @@ func sleepNote() []string {
 	return []string{"nvidia.yaml:2: flags.gfd.sleepInterval: has no effect: labels are written when they change"}
 }
 
-// TestNVIDIAMistakes has the whole error of each mistake, the part behind "nvidia.yaml:".
+// TestNVIDIAMistakes compares the whole error of each mistake, the part behind "nvidia.yaml:".
 func TestNVIDIAMistakes(t *testing.T) {
 	share := func(entries string) string { return "sharing: {timeSlicing: {resources: [" + entries + "]}}" }
 	long := strings.Repeat("x", 50)
@@ -606,7 +606,7 @@ func TestNVIDIAVersion(t *testing.T) {
 	}
 }
 
-// TestFlagWinsOverNVIDIAFile: the flags are laid over what the file was turned into.
+// TestFlagWinsOverNVIDIAFile checks that the flags override the converted file.
 func TestFlagWinsOverNVIDIAFile(t *testing.T) {
 	got, err := Parse("nvidia.yaml", []byte("version: v1\nflags: {plugin: {containerDriverRoot: /a}}"),
 		func(c *v1alpha1.AgentConfig) { c.HostRoot = "/host" })
@@ -615,7 +615,8 @@ func TestFlagWinsOverNVIDIAFile(t *testing.T) {
 	}
 }
 
-// TestNVIDIALabelsStandalone: what needs an API server is refused in the words of the file.
+// TestNVIDIALabelsStandalone checks that a setting that needs an API server is refused with the name that it has in the
+// file.
 func TestNVIDIALabelsStandalone(t *testing.T) {
 	standalone := func(c *v1alpha1.AgentConfig) { c.Standalone = true }
 	_, err := Read("nvidia.yaml", []byte("version: v1\nflags: {useNodeFeatureAPI: true}"), standalone)

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// TestRulesRefused has the whole error of each mistake, the part behind "agent.yaml:1: ".
+// TestRulesRefused compares the whole error of each mistake, the part behind "agent.yaml:1: ".
 func TestRulesRefused(t *testing.T) {
 	long := "berth.dev/" + strings.Repeat("x", 50)
 	tests := map[string]struct {
@@ -211,7 +211,7 @@ func TestRulesRefused(t *testing.T) {
 	}
 }
 
-// TestRulesAccepted: what looks like a mistake above, and is none.
+// TestRulesAccepted has rules that look like the mistakes above and are valid.
 func TestRulesAccepted(t *testing.T) {
 	tests := map[string]string{
 		"one replica":                      `gpus: [{sharing: {mode: mps, replicas: 1}}]`,
@@ -280,7 +280,7 @@ func TestMatchesAgainstTwin(t *testing.T) {
 	})
 }
 
-// TestCoveringPatterns: a pattern that covers another one matches whatever that one matches.
+// TestCoveringPatterns checks that a pattern that covers another one matches every text that the other one matches.
 func TestCoveringPatterns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := rapid.StringMatching(`[ab*]{1,4}`)

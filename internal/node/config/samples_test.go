@@ -13,7 +13,7 @@ func TestSamples(t *testing.T) {
 	kinds := map[string]func(file string, data []byte) error{
 		"config-": func(file string, data []byte) error {
 			loaded, err := Read(file, data, nil)
-			// A sample shows what NVIDIA's plugin ignores, too.
+			// A sample also shows fields that NVIDIA's plugin ignores.
 			loaded.Notes = slices.DeleteFunc(loaded.Notes, func(note string) bool {
 				return strings.Contains(note,
 					"NVIDIA's device plugin ignores it")

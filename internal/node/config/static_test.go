@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
 
-// TestEveryFieldIsStaticOrLive: each field takes effect while the agent runs, or is listed as static.
+// TestEveryFieldIsStaticOrLive checks that each field takes effect while the agent runs, or is listed as static.
 func TestEveryFieldIsStaticOrLive(t *testing.T) {
 	live := []string{
 		"resourceName", "sharedDevicesAllocationPolicy", "migStrategy", "gpus", "migDevices", "migLayouts", "migConfigMap",

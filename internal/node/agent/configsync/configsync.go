@@ -80,7 +80,7 @@ func (s *Syncer) sync() {
 	s.deps.Report("config", problems(now)...)
 }
 
-// problems returns what is wrong with the configuration and with what it is read from.
+// problems returns the problems of the configuration and of its sources.
 func problems(now configwatch.State) []gpu.Cause {
 	var causes []gpu.Cause
 	if now.Refused != nil {
@@ -110,14 +110,15 @@ type judge struct {
 	changes  *signal.Subscription
 }
 
-// Judge returns what refuses configurations that the hardware cannot have. Its subscription lasts as long as the process.
+// Judge returns a judge that refuses configurations that the hardware does not support. Its subscription lasts as long
+// as the process.
 func Judge(hardware Hardware) configwatch.Judge { return judge{hardware, hardware.Subscribe()} }
 
 // Changed implements configwatch.Judge.
 func (j judge) Changed() <-chan struct{} { return j.changes.C() }
 
-// Refuse implements configwatch.Judge. Without a driver it is not known what the GPUs can have. GPUs of other vendors are not what
-// the settings are about.
+// Refuse implements configwatch.Judge. Without a driver, the capabilities of the GPUs are unknown. The settings do not apply to
+// the GPUs of other vendors.
 func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 	snapshot := j.hardware.Current().Of(gpu.NVIDIA)
 	if !snapshot.DriverPresent() {

@@ -24,7 +24,8 @@ func parse(t *testing.T, args ...string) (*Flags, *cobra.Command) {
 	return f, cmd
 }
 
-// TestLoadOverrides: a flag that is given overrides the file, also with false, and one that is not given leaves it.
+// TestLoadOverrides checks that a flag that is set overrides the file, also with false, and that one that is not set
+// does not.
 func TestLoadOverrides(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agent.yaml")
 	text := "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\nstandalone: true\ndcgmNames: true\nstateDir: /file/state\ncdiDir: /file/cdi\n"
@@ -45,7 +46,8 @@ func TestLoadOverrides(t *testing.T) {
 	}
 }
 
-// TestConnect: a standalone agent has no client; without credentials the error names the options; a kubeconfig file is used.
+// TestConnect checks that a standalone agent has no client, that the error without credentials names the options, and
+// that a kubeconfig file is used.
 func TestConnect(t *testing.T) {
 	for _, name := range []string{"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
 		t.Setenv(name, "")
@@ -78,7 +80,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestLogger: only --verbose shows steps.
+// TestLogger checks that only --verbose logs steps.
 func TestLogger(t *testing.T) {
 	for _, verbose := range []bool{false, true} {
 		var out bytes.Buffer

@@ -59,7 +59,7 @@ func (f *settings) Current() configwatch.State { return f.get() }
 func (f *conditions) All() []metav1.Condition  { return f.get() }
 func (f *problems) All() []gpu.Cause           { return f.get() }
 
-// summary prints what the test is about.
+// summary prints the fields that the tests compare.
 func summary(node *v1alpha1.GPUNode) string {
 	var out strings.Builder
 	for _, d := range node.Status.Devices {
@@ -85,7 +85,8 @@ func summary(node *v1alpha1.GPUNode) string {
 	return out.String()
 }
 
-// TestPublish: nothing is published before the ledger was compared, and each change leads to one object.
+// TestPublish checks that nothing is published before the ledger was compared, and that each change leads to one
+// object.
 func TestPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, d, s, c, p := &hardware{}, &holdings{}, &devices{}, &settings{}, &conditions{}, &problems{}

@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// grantsInContainer is where a container sees the folder of its grant. Nothing reads it there.
+	// grantsInContainer is where a container sees the folder of its grant. No program reads it there.
 	grantsInContainer = "/run/berth/grants"
 	// keepFor is the minimum age of a grant that is removed.
 	keepFor = 10 * time.Minute
-	// inAdvance is how many grants Run makes in advance; it makes more when fewer than lowest are left. A burst of Allocates on a
-	// node with 8 GPUs therefore wakes it at most once.
+	// inAdvance is how many grants Run creates in advance; it creates more when fewer than lowest are left. A burst of
+	// Allocates on a node with 8 GPUs therefore wakes it at most once.
 	inAdvance = 16
 	lowest    = inAdvance / 2
-	// fillAfter is how long after an Allocate the folders are made: the kubelet waits for the response, and calls for a pod's
-	// containers and for several pods one after the other.
+	// fillAfter is how long after an Allocate the folders are created: the kubelet waits for the response, and calls
+	// Allocate for a pod's containers and for several pods one after the other.
 	fillAfter = 10 * time.Millisecond
 )
 
 // Folder is the name of the folder of grants in the agent's state directory.
 const Folder = "grants"
 
-// Deps are what Grants are made of.
+// Deps are the dependencies of Grants.
 type Deps struct {
 	// StateDir is the agent's state directory, which has the same path on the host.
 	StateDir string
@@ -48,7 +48,8 @@ type Grants struct {
 	wake *signal.Signal
 
 	mu sync.Mutex
-	// ready are grants with their folders that no answer has yet; taken has when each of the others was taken.
+	// ready are grants with their folders that no response has yet; taken has the time at which each of the others was
+	// taken.
 	ready []string
 	taken map[string]time.Time
 	// owed are grants that were taken without a folder.
@@ -60,11 +61,11 @@ func New(deps Deps) *Grants {
 	return &Grants{deps: deps, dir: filepath.Join(deps.StateDir, Folder), wake: signal.New(), taken: map[string]time.Time{}}
 }
 
-// Dir is the folder of the grants, on the host and here.
+// Dir returns the folder of the grants, the same on the host and in this process.
 func (g *Grants) Dir() string { return g.dir }
 
-// Take returns the ID of a grant. It touches no file: when no grant with a folder is left, Run makes the folder of this one
-// some milliseconds later.
+// Take returns the ID of a grant. It accesses no file: when no grant with a folder is left, Run creates the folder of
+// this one some milliseconds later.
 func (g *Grants) Take() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +83,7 @@ func (g *Grants) Take() string {
 	return id
 }
 
-// Return makes a grant available again that went into no answer.
+// Return makes a grant available again that was not used in a response.
 func (g *Grants) Return(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,12 +91,12 @@ func (g *Grants) Return(id string) {
 	delete(g.taken, id)
 }
 
-// Paths are where the folder of a grant is on the host, and where it goes in the container.
+// Paths returns where the folder of a grant is on the host, and where it is mounted in the container.
 func (g *Grants) Paths(id string) (host, container string) {
 	return g.dir + "/" + id, grantsInContainer + "/" + id
 }
 
-// Run makes folders in advance until ctx ends.
+// Run creates folders in advance until ctx ends.
 func (g *Grants) Run(ctx context.Context) error {
 	for g.fill(); ; g.fill() {
 		select {
@@ -111,7 +112,7 @@ func (g *Grants) Run(ctx context.Context) error {
 	}
 }
 
-// fill makes the folders that were taken before they existed, and then grants until inAdvance are ready.
+// fill creates the folders of grants that were taken without one, and then grants until inAdvance are ready.
 func (g *Grants) fill() {
 	g.mu.Lock()
 	owed := g.owed
@@ -135,15 +136,15 @@ func newID() string {
 	return hex.EncodeToString(random[:])
 }
 
-// make makes the folder of a grant.
+// make creates the folder of a grant.
 func (g *Grants) make(id string) {
 	if err := os.MkdirAll(filepath.Join(g.Dir(), id), 0o755); err != nil {
 		g.deps.Log.Debug("Could not make the folder of a grant; the container runtime will", "error", err)
 	}
 }
 
-// kept returns the grants that must not be removed whatever the ledger has: those that no answer has yet, and those taken a
-// short time ago, which may not be in the ledger yet.
+// kept returns the grants that must not be removed even if the ledger does not have them: those that no response has
+// yet, and those taken a short time ago, which may not be in the ledger yet.
 func (g *Grants) kept(now time.Time) map[string]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestGrantsAreMadeInAdvance: a grant that is taken is never taken twice and has a folder, and Clean removes neither those that
-// no container has yet nor one that was just taken, however old its folder is.
+// TestGrantsAreMadeInAdvance checks that a grant is never taken twice and has a folder, and that Clean removes neither
+// those that no container has yet nor one that was just taken, however old its folder is.
 func TestGrantsAreMadeInAdvance(t *testing.T) {
 	now := clocktesting.NewFakeClock(time.Now())
 	grants := New(Deps{StateDir: t.TempDir(), Clock: now, Log: slog.New(slog.DiscardHandler)})
@@ -61,8 +61,8 @@ func TestGrantsAreMadeInAdvance(t *testing.T) {
 	}
 }
 
-// TestTakeTouchesNoFile: 64 grants in a row, which are more than are made in advance, are taken without a file call; their folders
-// follow, and as many as are to be ready. Until fewer than half are ready, no folder is made.
+// TestTakeTouchesNoFile takes 64 grants in a row, which are more than are created in advance, without a file call;
+// their folders follow, and as many as must be ready. Until fewer than half are ready, no folder is created.
 func TestTakeTouchesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestTakeTouchesNoFile(t *testing.T) {
 		} {
 			before := len(foldersOf(t, grants))
 			for range tc.taken {
-				grants.Take() // No time passes, so Run does nothing meanwhile.
+				grants.Take() // No time passes, so Run does nothing in the meantime.
 			}
 			if after := len(foldersOf(t, grants)); after != before {
 				t.Errorf("%d grants were taken and %d folders were made before the last", tc.taken, after-before)
@@ -107,7 +107,7 @@ func TestTakeTouchesNoFile(t *testing.T) {
 	})
 }
 
-// foldersOf are the names of the folders that exist.
+// foldersOf returns the names of the folders that exist.
 func foldersOf(t *testing.T, grants *Grants) map[string]bool {
 	t.Helper()
 	entries, err := os.ReadDir(grants.Dir())
@@ -121,7 +121,8 @@ func foldersOf(t *testing.T, grants *Grants) map[string]bool {
 	return names
 }
 
-// TestCleanGrants: the folder of a grant goes when neither the ledger nor the checkpoint has it, and not while it is young.
+// TestCleanGrants checks that the folder of a grant is removed when neither the ledger nor the checkpoint has it, and
+// not before its minimum age.
 func TestCleanGrants(t *testing.T) {
 	grants := New(Deps{StateDir: t.TempDir(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)})
 	held, listed, free, young := newID(), newID(), newID(), newID()

@@ -6,7 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// Ledger is who holds what; *[ledger.Ledger] is one.
+// Ledger has the holders of devices; *[ledger.Ledger] is one.
 type Ledger interface {
 	BarredBy(resource string, key gpu.DeviceKey) (ledger.Bar, bool)
 	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Remove removes all grants from a state directory. A running container keeps its mount, and a container runtime creates the
-// folder of a grant again when it needs it. It is no error when there is none.
+// Remove removes all grants from a state directory. A running container keeps its mount, and a container runtime
+// creates the folder of a grant again when it needs it. A missing directory is not an error.
 func Remove(stateDir string) error {
 	dir := filepath.Join(stateDir, Folder)
 	entries, err := os.ReadDir(dir)

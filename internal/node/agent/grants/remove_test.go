@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRemove: the folders of grants are removed, and nothing that is no empty folder.
+// TestRemove checks that the folders of grants are removed, and nothing else.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
 	if err := Remove(dir); err != nil {

@@ -14,7 +14,8 @@ type OpenerFinder interface {
 	Openers(device *gpu.GPU) ([]nvidia.Opener, error)
 }
 
-// Processes returns what lists the processes that have a GPU open. It waits for a driver that hangs only until its context ends.
+// Processes returns a function that lists the processes that have a GPU open. If the driver hangs, it waits until its
+// context ends.
 func Processes(actions OpenerFinder) func(context.Context, *gpu.GPU) ([]openers.Process, error) {
 	return func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
 		found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })

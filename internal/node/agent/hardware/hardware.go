@@ -27,7 +27,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 )
 
-// Machine is where the GPUs are.
+// Machine has the locations of the GPUs' driver, device nodes and programs.
 type Machine struct {
 	Library nvml.Interface
 	Roots   nvidia.Roots
@@ -81,7 +81,7 @@ func Open(simDir string, config *v1alpha1.AgentConfig) (Machine, error) {
 	return machine, nil
 }
 
-// VendorDeps are what the vendors of a Machine need besides it.
+// VendorDeps are the further dependencies of the vendors of a Machine.
 type VendorDeps struct {
 	// LibraryReplaced is as in [hardware.Deps].
 	LibraryReplaced func(file string)

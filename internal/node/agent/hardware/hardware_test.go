@@ -17,7 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// TestOpenRealDriver: the paths of an agent in a container are below the mount of the host, except the kernel's own.
+// TestOpenRealDriver checks that the paths of an agent in a container are below the mount of the host, except the
+// kernel's own.
 func TestOpenRealDriver(t *testing.T) {
 	machine, err := Open("", &v1alpha1.AgentConfig{HostRoot: "/host", DriverRoot: "/run/nvidia/driver", DevRoot: "/"})
 	if err != nil {
@@ -43,7 +44,7 @@ func TestOpenRealDriver(t *testing.T) {
 	}
 }
 
-// TestOpenSimulated: a simulated machine is opened like a driver below another root.
+// TestOpenSimulated checks that a simulated machine is opened like a driver below another root.
 func TestOpenSimulated(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim")
 	if _, err := Open(dir, &v1alpha1.AgentConfig{}); err == nil || !strings.Contains(err.Error(), "berth sim create "+dir) {
@@ -66,7 +67,7 @@ func TestOpenSimulated(t *testing.T) {
 		t.Errorf("the MPS control daemon is started with %q", control)
 	}
 	deps := VendorDeps{Log: slog.New(slog.DiscardHandler)}
-	// The files of this machine have no code, which an agent reports like a library that is missing.
+	// The files of this machine have no code, which an agent reports like a missing library.
 	if snapshot, err := machine.Vendors(deps)[0].Scan(t.Context()); err != nil || len(snapshot.GPUs) != 0 || len(snapshot.Faults) != 1 {
 		t.Errorf("a scan without a library: %+v, %v", snapshot, err)
 	}
@@ -77,7 +78,7 @@ func TestOpenSimulated(t *testing.T) {
 	}
 }
 
-// driver has one GPU, whose compute mode it keeps; with hang set its calls wait.
+// driver has one GPU, whose compute mode it stores; with hang set its calls wait.
 type driver struct {
 	mode string
 	hang chan struct{}
@@ -98,7 +99,8 @@ func (d *driver) SetComputeMode(_ gpu.UUID, mode string) error {
 	return nil
 }
 
-// TestComputeModes: each of NVML's numbers leads to its mode and back; others are refused before the driver is called.
+// TestComputeModes checks that each of NVML's numbers is converted to its mode and back, and that others are refused
+// before the driver is called.
 func TestComputeModes(t *testing.T) {
 	fake := &driver{}
 	modes := NewComputeModes(fake)
@@ -121,7 +123,7 @@ func TestComputeModes(t *testing.T) {
 	}
 }
 
-// TestComputeModesOfAHungDriver: no call waits longer than its bound, nor longer than its caller.
+// TestComputeModesOfAHungDriver checks that no call waits longer than its bound, nor longer than its caller.
 func TestComputeModesOfAHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})

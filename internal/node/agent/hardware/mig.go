@@ -23,7 +23,7 @@ type MIGDriver interface {
 	Touch(ctx context.Context) error
 }
 
-// MIGDeps are what MIG changes hardware with.
+// MIGDeps are the dependencies of a MIG.
 type MIGDeps struct {
 	Driver MIGDriver
 	// WereReset is called with GPUs that were reset: they have lost their settings.
@@ -33,8 +33,9 @@ type MIGDeps struct {
 	Now    func() time.Time
 }
 
-// MIG changes the MIG layout of GPUs and resets them. It does not bound its calls: migapply does, and blocks a GPU until a
-// call that hangs has really ended. A call that returned late could otherwise remove what a pod was allocated meanwhile.
+// MIG changes the MIG layout of GPUs and resets them. It does not bound its calls: migapply does, and blocks a GPU
+// until a call that hangs has really ended. A call that returned late could otherwise remove devices that a pod was
+// allocated in the meantime.
 type MIG struct{ deps MIGDeps }
 
 var _ migapply.Hardware = MIG{}
@@ -66,8 +67,8 @@ func (m MIG) RemoveEmptyMIG(_ context.Context, id gpu.UUID, gi int) error {
 	return m.deps.Driver.RemoveEmptyMIG(id, gi)
 }
 
-// Reset implements migapply.Hardware. A GPU can be reset only while no process has it open, this agent's own scans
-// included. The inventory gets the event once it may scan again.
+// Reset implements migapply.Hardware. A GPU can be reset only while no process has it open, which includes this agent's
+// own scans. The inventory gets the event once it may scan again.
 func (m MIG) Reset(ctx context.Context, ids []gpu.UUID) error {
 	resume, err := m.deps.Driver.Suspend(ctx)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 )
 
-// TestMain lets this binary stand in for the driver's programs.
+// TestMain lets the test binary replace the driver's programs.
 func TestMain(m *testing.M) {
 	simtest.Main()
 	os.Exit(m.Run())
 }
 
-// TestMIG takes a simulated A100 from whole to a MIG device and back. Each step is seen by the next scan, and each reset is
-// reported to those who depend on settings of the GPU.
+// TestMIG changes a simulated A100 from whole to a MIG device and back. The next scan sees each step, and each reset is
+// reported to the actors that set properties of the GPU.
 func TestMIG(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim")
 	simulated, err := sim.Create(dir, "a100x8-40g")

@@ -7,13 +7,13 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware"
 )
 
-// Observed is a vendor whose events are seen by a function first.
+// Observed is a vendor that calls a function with each event.
 type Observed struct {
 	hardware.Vendor
 	observe func(gpu.Event)
 }
 
-// Observe returns a vendor that calls observe with each event before the event is handed on. observe must not block.
+// Observe returns a vendor that calls observe with each event before it passes the event on. observe must not block.
 func Observe(v hardware.Vendor, observe func(gpu.Event)) Observed { return Observed{v, observe} }
 
 // Watch implements [hardware.Vendor].

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware"
 )
 
-// Sampler returns what measures the GPUs of all vendors. Each vendor measures in a goroutine of its own, and a measurement of
-// one is handed on together with the last ones of the others. One that panics measures no more.
+// Sampler returns a function that measures the GPUs of all vendors. Each vendor measures in a goroutine of its own, and
+// its measurement is passed on together with the last ones of the others. A vendor that panics is no longer measured.
 func Sampler(vendors []hardware.Vendor, log *slog.Logger) func(ctx context.Context, emit func(gpu.Sample)) error {
 	return func(ctx context.Context, emit func(gpu.Sample)) error {
 		var mu sync.Mutex

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// TestSummarize: the condition says Draining while nothing is worse than that, so that a GPU that waits for its pods
-// can be distinguished from one on which pods fail.
+// TestSummarize checks that the condition is Draining while nothing is worse than that, so that a GPU that waits for
+// its pods can be distinguished from one on which pods fail.
 func TestSummarize(t *testing.T) {
 	tests := map[string]struct {
 		states  []gpu.State
@@ -48,7 +48,7 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// world is an inventory with what the actor hands over.
+// world is an inventory with the output of the actor.
 type world struct {
 	snapshot gpu.Snapshot
 	changed  signal.Broadcast
@@ -123,8 +123,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestVendorWithoutDriver: the lost GPUs of a vendor whose driver does not answer are reported, and change neither the status of
-// the condition nor the taint while another vendor's driver answers.
+// TestVendorWithoutDriver checks that the lost GPUs of a vendor whose driver does not respond are reported, and change
+// neither the status of the condition nor the taint while another vendor's driver responds.
 func TestVendorWithoutDriver(t *testing.T) {
 	running(t, true, func(t *testing.T, w *world) {
 		driver := gpu.Driver{Version: "1"}
@@ -155,9 +155,9 @@ func TestVendorWithoutDriver(t *testing.T) {
 	})
 }
 
-// TestOneHandoverForOneChange counts: one change of the inventory leads to one condition and one taint, and no change
-// to none.
-func TestOneHandoverForOneChange(t *testing.T) {
+// TestOneConditionPerChange counts: one change of the inventory leads to one condition and one taint, and no change to
+// none.
+func TestOneConditionPerChange(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("taint wanted %v", wanted), func(t *testing.T) {
 			running(t, wanted, func(t *testing.T, w *world) {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
-// node is what the functions of Deps answer.
+// node has the results of the functions of Deps.
 type node struct {
 	usesCDI bool
 	config  v1alpha1.AgentConfig

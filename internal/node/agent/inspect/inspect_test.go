@@ -51,7 +51,7 @@ func printed(t *testing.T, deps Deps, view View, asJSON bool) string {
 	return out.String() + errOut.String()
 }
 
-// TestPrint: each view has a readable form and a JSON form.
+// TestPrint checks that each view has a readable form and a JSON form.
 func TestPrint(t *testing.T) {
 	for view, want := range map[View][]string{
 		GPUs:    {"driver 580.95.05, CUDA 13.0", "40960 MiB", "GPU-2"},
@@ -84,7 +84,7 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestPrintDevicesNamesProblems: a rule that selects nothing is reported in addition to the list.
+// TestPrintDevicesNamesProblems checks that a rule that selects nothing is reported in addition to the list.
 func TestPrintDevicesNamesProblems(t *testing.T) {
 	deps := node()
 	deps.Offers.GPUs = []offer.GPURule{{Select: offer.GPUSelect{Index: []int{9}}, ResourceName: "nvidia.com/other"}}
@@ -93,7 +93,7 @@ func TestPrintDevicesNamesProblems(t *testing.T) {
 	}
 }
 
-// TestLookFails: the error of a failed scan, and an error in time for a driver that hangs.
+// TestLookFails checks the error of a failed scan, and that of a driver that hangs, which is returned in time.
 func TestLookFails(t *testing.T) {
 	deps := node()
 	broken := errors.New("broken")

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// noteChanges logs what a look has changed, and reports what it found that must not be.
+// noteChanges logs the changes of a look, and reports conflicts that it found.
 func (s *Sync) noteChanges(changes ledger.Changes) {
 	for _, change := range changes.List {
 		if change.What != ledger.Updated {

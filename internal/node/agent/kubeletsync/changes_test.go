@@ -12,8 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestNoteChanges: a holding that begins or ends is logged, one that was only updated is not; two pods on one device and a
-// container of unknown devices are problems until the next look.
+// TestNoteChanges checks that a holding that begins or ends is logged, and one that was only updated is not; two pods
+// on one device and a container of unknown devices are problems until the next look.
 func TestNoteChanges(t *testing.T) {
 	var log bytes.Buffer
 	var reported []gpu.Cause

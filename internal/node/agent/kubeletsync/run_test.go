@@ -81,7 +81,7 @@ func TestRunLooksPerEvent(t *testing.T) {
 	})
 }
 
-// TestRunWatchesTheCheckpoint: a checkpoint that the kubelet replaces is read at once.
+// TestRunWatchesTheCheckpoint checks that a checkpoint that the kubelet replaces is read immediately.
 func TestRunWatchesTheCheckpoint(t *testing.T) {
 	w := &world{}
 	dir := t.TempDir()
@@ -118,8 +118,8 @@ func TestRunWatchesTheCheckpoint(t *testing.T) {
 	}
 }
 
-// TestLookReports: what cannot be read is a problem until it can be read again, and says why it is not known what the kubelet
-// remembers. A missing checkpoint is no problem: a kubelet that never had a device plugin has none.
+// TestLookReports checks that what cannot be read is a problem until it can be read again, and that Unsure has the
+// reason. A missing checkpoint is not a problem: a kubelet that never had a device plugin has none.
 func TestLookReports(t *testing.T) {
 	w := &world{}
 	s, _ := w.newSync(t, t.TempDir())
@@ -132,12 +132,12 @@ func TestLookReports(t *testing.T) {
 		unsure bool
 		want   []string
 	}{
-		{"all is well", func() {}, false, nil},
+		{"no problem", func() {}, false, nil},
 		{"no checkpoint", func() { w.assignedErr = kubelet.ErrNoCheckpoint }, false, nil},
 		{"a damaged checkpoint", func() { w.assignedErr = errors.New("torn") }, true, []string{"CHECKPOINT_UNREADABLE"}},
 		{"no processes", func() { w.assignedErr, w.livingErr = nil, errors.New("no cgroups") }, false, []string{"PROCESSES_UNREADABLE"}},
 		{"no API server", func() { w.livingErr, w.away = nil, true }, false, []string{"PODS_UNKNOWN"}},
-		{"the API server answers again", func() { w.away = false }, false, nil},
+		{"the API server responds again", func() { w.away = false }, false, nil},
 	}
 	for _, tc := range tests {
 		w.set(tc.do)
@@ -158,8 +158,8 @@ func TestLookReports(t *testing.T) {
 	}
 }
 
-// TestLookResolvesUnknownPods: pods that the watch has never seen are looked for at most once per second, and not while the
-// API server does not answer.
+// TestLookResolvesUnknownPods checks that pods that the watch has never seen are requested at most once per second, and
+// not while the API server does not respond.
 func TestLookResolvesUnknownPods(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,12 +189,12 @@ func TestLookResolvesUnknownPods(t *testing.T) {
 		w.away = true
 		look()
 		if len(w.resolved) != 2 {
-			t.Error("pods are looked for while the API server does not answer")
+			t.Error("pods are requested while the API server does not respond")
 		}
 	})
 }
 
-// TestNames: a container is named as long as it runs, and a pod also as long as it holds a device.
+// TestNames checks that a container has a name as long as it runs, and a pod also as long as it holds a device.
 func TestNames(t *testing.T) {
 	w := &world{
 		living:   []ledger.Container{{ID: "id", Name: "main", PodUID: "running", Namespace: "ns", Pod: "first"}},
@@ -216,7 +216,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestKubeletRestarted: a device with a running container is withheld until a checkpoint is read.
+// TestKubeletRestarted checks that a device with a running container is withheld until a checkpoint is read.
 func TestKubeletRestarted(t *testing.T) {
 	w := &world{living: []ledger.Container{{ID: "id", PodUID: "p", Namespace: "ns", Pod: "pod", Name: "main", Keys: []gpu.DeviceKey{gpuA}, Open: []gpu.DeviceKey{gpuA}}}}
 	w.assigned = []ledger.Assignment{{PodUID: "p", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{gpuA}}}

@@ -23,25 +23,25 @@ const (
 	// lookInterval is the time between two looks at the node without a reason: a
 	// container that ends writes no file that could be watched.
 	lookInterval = 2 * time.Second
-	// busyInterval is the same while an orphan keeps a device from everyone, while the checkpoint is not known (see
+	// busyInterval is the same while an orphan holds a device, while the checkpoint is not known (see
 	// ledger.MaxLookAge), and for busyAfter since a device was allocated: its container is about to start.
 	busyInterval = 250 * time.Millisecond
 	busyAfter    = 5 * time.Second
-	// settle is how long a burst of events is waited out before a look.
+	// settle is how long a look waits for the end of a burst of events.
 	settle = 20 * time.Millisecond
-	// cleanInterval is the time between two looks for grants that are no longer used.
+	// cleanInterval is the time between two checks for grants that are no longer used.
 	cleanInterval = time.Minute
 	// resolveInterval is the time between two consistent lists for pods that the watch has never seen.
 	resolveInterval = time.Second
 	resolveWithin   = 2 * time.Second
 )
 
-// Node is what is read from the node.
+// Node reads the node.
 type Node interface {
 	Living() ([]ledger.Container, error)
 	Assigned() ([]ledger.Assignment, error)
 	Pod(uid string) ledger.PodFacts
-	// NoteListed notes which pods the checkpoint and the ledger list.
+	// NoteListed records which pods the checkpoint and the ledger list.
 	NoteListed(uids []string)
 }
 
@@ -59,7 +59,7 @@ type Grants interface {
 	Clean(holdings []ledger.Holding, assignments []ledger.Assignment, now time.Time)
 }
 
-// Deps are what a Sync needs.
+// Deps are the dependencies of a Sync.
 type Deps struct {
 	KubeletDir string
 	Node       Node
@@ -77,20 +77,20 @@ type Deps struct {
 // Sync keeps the ledger in line with the kubelet. Look is for one goroutine.
 type Sync struct {
 	deps Deps
-	// unsure says why the last look did not show what the kubelet remembers; empty when it did.
+	// unsure is the reason why the last look did not show the kubelet's assignments; empty when it did.
 	unsure atomic.Pointer[string]
 	// living are the containers of the last look that could read them.
 	living atomic.Pointer[[]ledger.Container]
-	// resolving says that a Resolve is under way, resolved when the last one began.
+	// resolving is true while a Resolve is in progress; resolved is when the last one began.
 	resolving atomic.Bool
-	// uncertain says that the last look had no checkpoint.
+	// uncertain is true when the last look had no checkpoint.
 	uncertain bool
 	// cleaned is when the folder of grants was last cleaned.
 	cleaned  time.Time
 	resolved time.Time
 }
 
-// New makes a Sync; nothing is read yet.
+// New returns a Sync; nothing is read yet.
 func New(deps Deps) *Sync {
 	s := &Sync{deps: deps}
 	before := "the ledger was not compared with the kubelet yet"
@@ -99,7 +99,7 @@ func New(deps Deps) *Sync {
 	return s
 }
 
-// Unsure says why it is not known what the kubelet remembers; empty when it is known.
+// Unsure returns the reason why the kubelet's assignments are unknown; empty when they are known.
 func (s *Sync) Unsure() string { return *s.unsure.Load() }
 
 // Containers are those that were running at the last look. The list must not be changed.
@@ -130,14 +130,14 @@ func (s *Sync) PodName(uid string) string {
 	return ""
 }
 
-// KubeletRestarted withholds the devices that running containers use until it is known what the new kubelet remembers. The
-// change of the ledger leads to the next look.
+// KubeletRestarted withholds the devices that running containers use until the assignments of the new kubelet are
+// known. The change of the ledger leads to the next look.
 func (s *Sync) KubeletRestarted() {
 	s.deps.Log.Info("Kubelet restarted; devices in use are withheld until its checkpoint is read")
 	s.deps.Ledger.Distrust()
 }
 
-// Run looks whenever something has changed, until ctx ends. The first look is the caller's.
+// Run looks whenever something has changed, until ctx ends. The caller makes the first look.
 func (s *Sync) Run(ctx context.Context) error {
 	clock := s.deps.Clock
 	checkpoint := s.watchCheckpoint(ctx)
@@ -165,7 +165,7 @@ func (s *Sync) Run(ctx context.Context) error {
 		}
 		for _, changed := range []<-chan struct{}{checkpoint, s.deps.Pods.Changed()} {
 			select {
-			case <-changed: // This look covers it.
+			case <-changed: // This look includes the change.
 			default:
 			}
 		}
@@ -173,8 +173,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	}
 }
 
-// watchCheckpoint signals changes of the kubelet's checkpoint. Where it cannot watch,
-// the looks from time to time remain.
+// watchCheckpoint signals changes of the kubelet's checkpoint. Where it cannot watch, the periodic looks remain.
 func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
 	changed := signal.New()
 	path := filepath.Join(s.deps.KubeletDir, kubelet.CheckpointFile)
@@ -205,8 +204,8 @@ func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
 	return changed.C()
 }
 
-// Look reads the node and brings the ledger in line with it. The order counts: containers before the
-// checkpoint (see ledger.NodeView).
+// Look reads the node and brings the ledger in line with it. The order matters: containers before the checkpoint (see
+// ledger.NodeView).
 func (s *Sync) Look(ctx context.Context) {
 	n := s.deps.Node
 	view := s.deps.Ledger.NewView()
@@ -248,7 +247,8 @@ func (s *Sync) uids(view ledger.NodeView) []string {
 	return slices.Compact(uids)
 }
 
-// resolve looks for pods that the watch has never seen, now and then. Nothing waits for it: its result is a change of the pods.
+// resolve requests pods that the watch has never seen, at most once per resolveInterval. Nothing waits for it: its
+// result is a change of the pods.
 func (s *Sync) resolve(ctx context.Context, uids []string) {
 	answers, failure := s.deps.Pods.Current()
 	s.report("pods", "PODS_UNKNOWN", failure)
@@ -270,7 +270,7 @@ func (s *Sync) resolve(ctx context.Context, uids []string) {
 	}()
 }
 
-// pod is what the ledger is given of a pod.
+// pod returns the facts about a pod for the ledger.
 func (s *Sync) pod(uid string) ledger.NodePod {
 	facts := s.deps.Node.Pod(uid)
 	pod := ledger.NodePod{UID: uid, Namespace: facts.Namespace, Name: facts.Name, Ended: facts.State == ledger.PodEnded}
@@ -281,8 +281,8 @@ func (s *Sync) pod(uid string) ledger.NodePod {
 	return pod
 }
 
-// noteCheckpoint makes a damaged file a problem. A missing one is not: a kubelet that never
-// had a device plugin has none.
+// noteCheckpoint reports a damaged file as a problem. A missing one is not a problem: a kubelet that never had a device
+// plugin has none.
 func (s *Sync) noteCheckpoint(err error) {
 	unsure := ""
 	if err != nil && !errors.Is(err, kubelet.ErrNoCheckpoint) {

@@ -37,8 +37,9 @@ func writeCheckpoint(t *testing.T, dir, pod, container, device string) {
 	}
 }
 
-// TestInitContainerKeepsItsDevice: a pod whose init container alone has a GPU holds it while an image is pulled and between
-// retries, when no process lives and PodResources names no such container; it is free when the pod has ended.
+// TestInitContainerKeepsItsDevice checks that a pod whose init container alone has a GPU holds it while an image is
+// pulled and between retries, when no process runs and PodResources names no such container, and that the GPU is free
+// when the pod has ended.
 func TestInitContainerKeepsItsDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -85,7 +86,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			t.Errorf("holdings are %v after the pod has ended", holdings)
 		}
 		if w.gets > 0 {
-			t.Errorf("%d questions to the kubelet, want none", w.gets)
+			t.Errorf("%d requests to the kubelet, want none", w.gets)
 		}
 	})
 }

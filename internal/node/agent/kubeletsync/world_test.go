@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is the node, its pods and the kubelet, as the fakes below show them.
+// world is the node, its pods and the kubelet, as the fakes below return them.
 type world struct {
 	mu     sync.Mutex
 	pods   map[string]podwatch.Pod
@@ -31,19 +31,19 @@ type world struct {
 	away     bool
 	changed  *signal.Signal
 	resolved [][]string
-	// living and assigned are what the node shows, or fails with.
+	// living and assigned are the results of the node's methods, or their errors.
 	living      []ledger.Container
 	livingErr   error
 	assigned    []ledger.Assignment
 	assignedErr error
 	looks       int
 	cgroups     []string
-	// gets counts the questions to the kubelet, which fail with getErr.
+	// gets counts the requests to the kubelet, which fail with getErr.
 	gets   int
 	getErr error
 	// cleans counts the cleanings of the folders of grants.
 	cleans int
-	// problems are those that stand, by source.
+	// problems are the present ones, by source.
 	problems map[string][]gpu.Cause
 }
 
@@ -140,7 +140,8 @@ func (n node) Pod(uid string) ledger.PodFacts {
 
 func (n node) NoteListed([]string) {}
 
-// newSync makes a Sync on a fake node, with a ledger of its own. The kubelet's directory is dir/kubelet, which is not made.
+// newSync returns a Sync on a fake node, with a ledger of its own. The kubelet's directory is dir/kubelet, which is not
+// created.
 func (w *world) newSync(t *testing.T, dir string) (*Sync, *ledger.Ledger) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)

@@ -30,7 +30,7 @@ const (
 	strategy = "nvidia.com/mig.strategy"
 )
 
-// world is what the labels depend on, with an API server.
+// world has the inputs of the labels, and an API server.
 type world struct {
 	*fakeapi.Server
 	config   v1alpha1.AgentConfig
@@ -93,7 +93,7 @@ func (w *world) expect(t *testing.T, when string, writes int, want map[string]st
 	w.ClearActions()
 }
 
-// TestLabelsFollow counts: one change leads to one write, and none to none.
+// TestLabelsFollow counts: one change leads to one write, and no change to none.
 func TestLabelsFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -127,7 +127,7 @@ func TestLabelsFollow(t *testing.T) {
 	})
 }
 
-// TestLabelsAreWrittenAgain: after a manual edit and for a new Node the labels are restored.
+// TestLabelsAreWrittenAgain checks that the labels are restored after a manual edit and for a new Node.
 func TestLabelsAreWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -143,7 +143,7 @@ func TestLabelsAreWrittenAgain(t *testing.T) {
 	})
 }
 
-// TestOutcomeIsReported: with the reason while the API server is away, and as success after that.
+// TestOutcomeIsReported checks that an error is reported while the API server does not respond, and success after that.
 func TestOutcomeIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -161,8 +161,8 @@ func TestOutcomeIsReported(t *testing.T) {
 	})
 }
 
-// TestOutputs: labels of an earlier choice are removed at the start, nothing is removed at the end, and Remove removes
-// all.
+// TestOutputs checks that labels of an earlier choice are removed at the start, that nothing is removed at the end, and
+// that Remove removes all.
 func TestOutputs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -231,7 +231,7 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestPlacesWithoutAPI: only the feature file can be written; another choice is refused where it cannot be made.
+// TestPlacesWithoutAPI checks that only the feature file can be written; another choice is refused.
 func TestPlacesWithoutAPI(t *testing.T) {
 	config := v1alpha1.AgentConfig{NodeName: "node-0"}
 	for output, want := range map[v1alpha1.LabelOutput]bool{v1alpha1.LabelsFile: true, v1alpha1.LabelsNode: false,

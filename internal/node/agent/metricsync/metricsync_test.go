@@ -26,8 +26,8 @@ const (
 	container = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
 
-// TestRun: nothing is rendered before the first measurement; each change is shown, also without a new measurement; the
-// processes of a GPU have the names of their pod and container.
+// TestRun checks that nothing is rendered before the first measurement, that each change is shown, also without a new
+// measurement, and that the processes of a GPU have the names of their pod and container.
 func TestRun(t *testing.T) {
 	proc := t.TempDir()
 	dir := filepath.Join(proc, "7")
@@ -104,7 +104,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestOwn: the agent's own metrics, with one series for each code of a problem.
+// TestOwn checks the agent's own metrics, with one series for each code of a problem.
 func TestOwn(t *testing.T) {
 	registry := NewRegistry(OwnDeps{
 		Plugin: func() []deviceplugin.Stats {

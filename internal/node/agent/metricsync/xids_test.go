@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestXIDs: an error that NVML and the kernel log both report is one.
+// TestXIDs checks that an error that NVML and the kernel log both report counts once.
 func TestXIDs(t *testing.T) {
 	event, line := gpu.Event{GPU: "GPU-a", Code: gpu.XID(94)}, gpu.Event{GPU: "GPU-a", Code: gpu.XID(94), Log: true}
 	for title, test := range map[string]struct {

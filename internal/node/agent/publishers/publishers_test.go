@@ -50,7 +50,7 @@ func setAll(ctx context.Context, workers *Workers) {
 	workers.SetGPUNode(&v1alpha1.GPUNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: "GPUNode"}, ObjectMeta: metav1.ObjectMeta{Name: fakeapi.NodeName}})
 }
 
-// TestStandalone: without an API server everything can be set, and Run returns at once.
+// TestStandalone checks that without an API server everything can be set, and that Run returns immediately.
 func TestStandalone(t *testing.T) {
 	workers := newWorld().workers(nil)
 	setAll(t.Context(), workers)
@@ -60,8 +60,8 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// TestEachObjectHasAWorker: while the writes of one object fail, the others are written, and the failure is a problem until a
-// write succeeds.
+// TestEachObjectHasAWorker checks that, while the writes of one object fail, the others are written, and that the
+// failure is a problem until a write succeeds.
 func TestEachObjectHasAWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, w := fakeapi.New(t), newWorld()
@@ -102,7 +102,7 @@ func TestEachObjectHasAWorker(t *testing.T) {
 	})
 }
 
-// TestSetMIGCondition: an empty status removes the condition.
+// TestSetMIGCondition checks that an empty status removes the condition.
 func TestSetMIGCondition(t *testing.T) {
 	w := newWorld()
 	workers := w.workers(nil)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// TestLiveness: a part that has not answered for longer than the limit is named; one that answers late, and the others,
-// are not.
+// TestLiveness checks that a part that has not responded for longer than the limit is named, and that one that responds
+// late, and the others, are not.
 func TestLiveness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLiveness(clock.RealClock{})

@@ -29,7 +29,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// node is what the pages of a test show.
+// node has the content of the pages.
 type node struct {
 	config    configwatch.State
 	injection bool
@@ -81,7 +81,8 @@ func get(h http.Handler, method, path string) (int, string) {
 	return recorder.Code, recorder.Body.String()
 }
 
-// TestReadiness: the agent is ready when all advertised resources are served, and reports what it waits for until then.
+// TestReadiness checks that the agent is ready when all advertised resources are served, and reports what it waits for
+// until then.
 func TestReadiness(t *testing.T) {
 	tests := map[string]struct {
 		change func(*node, *Deps)
@@ -120,7 +121,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// TestHandler: the socket has all pages and the command; a command needs POST.
+// TestHandler checks that the socket has all pages and the command, and that the command needs POST.
 func TestHandler(t *testing.T) {
 	s, _ := server(t, nil)
 	for path, want := range map[string]string{"GET /metrics": "metrics", "GET /debug/samples": "samples",
@@ -135,7 +136,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestState: the daemons of the GPUs that are shared by MPS, and why the newest configuration is refused.
+// TestState checks that the state has the daemons of the GPUs that are shared by MPS, and the reason why the newest
+// configuration is refused.
 func TestState(t *testing.T) {
 	s, _ := server(t, func(n *node, _ *Deps) {
 		n.config.Refused, n.config.Source = errors.New("line 2"), "agent.yaml"
@@ -153,7 +155,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestMetricsAlone: the address for Prometheus serves /metrics and no other page.
+// TestMetricsAlone checks that the address for Prometheus serves /metrics and no other page.
 func TestMetricsAlone(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -183,7 +185,7 @@ func TestMetricsAlone(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
 	}
-	// The address is taken: a problem, and the socket is still served.
+	// The address is in use: this is a problem, and the socket is still served.
 	second, other := server(t, func(_ *node, d *Deps) { d.MetricsListen, d.Instance = address, "second" })
 	go func() { done <- second.Run(t.Context()) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -205,7 +207,7 @@ func TestMetricsAlone(t *testing.T) {
 	}
 }
 
-// TestSocketThatCannotBeMade is a problem, and does not end the server.
+// TestSocketThatCannotBeMade checks that this is a problem, and does not end the server.
 func TestSocketThatCannotBeMade(t *testing.T) {
 	s, n := server(t, func(_ *node, d *Deps) {
 		d.StateDir = filepath.Join(d.StateDir, strings.Repeat("x", 120)) // Longer than the path of a socket may be.
