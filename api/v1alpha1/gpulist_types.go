@@ -27,6 +27,8 @@ type GPUTopology struct {
 
 // TopologyGPU is a row of the matrix.
 type TopologyGPU struct {
+	// Vendor is the name of the vendor, on a node with GPUs of several.
+	Vendor   string `json:"vendor,omitempty"`
 	Index    int    `json:"index"`
 	UUID     string `json:"uuid"`
 	Product  string `json:"product"`

@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // tenants: everyone who may read it sees them.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:metadata:annotations="berth.dev/schema-version=3"
+// +kubebuilder:metadata:annotations="berth.dev/schema-version=4"
 // +kubebuilder:resource:scope=Cluster,shortName=gpun,categories=berth
 // +kubebuilder:printcolumn:name="GPUs",type=integer,JSONPath=`.status.summary.gpus`,description="GPUs that the last scan found."
 // +kubebuilder:printcolumn:name="Held",type=integer,JSONPath=`.status.summary.held`,description="GPUs that are held, as a whole or in part."
@@ -44,9 +44,15 @@ type GPUNodeStatus struct {
 	// AgentVersion is the version of the berth-agent that wrote the object.
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// Driver is the version of the NVIDIA driver; absent when no driver responds.
+	// Driver is the driver of the GPUs; absent when none responds. On a node with GPUs of several
+	// vendors it is the one that supports CUDA.
 	// +optional
 	Driver GPUDriver `json:"driver,omitzero"`
+	// Drivers are those of all vendors, on a node with GPUs of several.
+	// +optional
+	// +listType=map
+	// +listMapKey=vendor
+	Drivers []VendorDriver `json:"drivers,omitempty"`
 	// Summary counts the GPUs below.
 	// +optional
 	Summary GPUSummary `json:"summary,omitzero"`
@@ -97,6 +103,13 @@ type GPUDriver struct {
 	CUDAVersion string `json:"cudaVersion,omitempty"`
 }
 
+// VendorDriver is the driver of one vendor.
+type VendorDriver struct {
+	// Vendor is the vendor's name, such as nvidia.
+	Vendor    string `json:"vendor"`
+	GPUDriver `json:",inline"`
+}
+
 // GPUSummary counts the GPUs of a node. A GPU that is held can be unhealthy too, so the
 // sum of held, free and unhealthy can exceed gpus.
 type GPUSummary struct {
@@ -112,7 +125,11 @@ type GPUSummary struct {
 // GPUDevice is one physical GPU.
 type GPUDevice struct {
 	UUID string `json:"uuid"`
-	// Index is NVML's number, which changes when a GPU is lost; the UUID does not.
+	// Vendor is the name of the vendor, on a node with GPUs of several: each vendor's indices
+	// begin at 0.
+	// +optional
+	Vendor string `json:"vendor,omitempty"`
+	// Index is the vendor's number (NVML's), which changes when a GPU is lost; the UUID does not.
 	Index int `json:"index"`
 	// Minor is N of /dev/nvidiaN.
 	Minor int `json:"minor"`

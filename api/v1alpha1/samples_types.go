@@ -20,7 +20,9 @@ type GPUSamples struct {
 
 // GPUSample is one GPU.
 type GPUSample struct {
-	UUID    string `json:"uuid"`
+	UUID string `json:"uuid"`
+	// Vendor is the name of the vendor, on a node with GPUs of several.
+	Vendor  string `json:"vendor,omitempty"`
 	Index   int    `json:"index"`
 	Product string `json:"product"`
 	// Health is the verdict's state, with the codes of its causes.

@@ -76,6 +76,16 @@ func (v *nvidiaVendor) Sample(ctx context.Context, emit func(gpu.Sample)) error 
 	return v.sampler.Run(ctx, emit)
 }
 
+// NameOf returns the name of the vendor that Find returns; "" when none does.
+func NameOf[T any](vendors []Vendor) string {
+	for _, vendor := range vendors {
+		if _, ok := vendor.(T); ok {
+			return vendor.Traits().Name
+		}
+	}
+	return ""
+}
+
 // Find returns the first vendor that implements an interface; false when none does.
 func Find[T any](vendors []Vendor) (found T, ok bool) {
 	for _, vendor := range vendors {

@@ -65,6 +65,14 @@ func TestFind(t *testing.T) {
 	}](vendors); !ok {
 		t.Error("NVIDIA's vendor has no compute modes")
 	}
+	if name := hardware.NameOf[interface {
+		SetComputeMode(id gpu.UUID, mode string) error
+	}](vendors); name != gpu.NVIDIA {
+		t.Errorf("the vendor with compute modes is %q", name)
+	}
+	if name := hardware.NameOf[interface{ Fly() }](vendors); name != "" {
+		t.Errorf("%q can do what none can", name)
+	}
 	if _, ok := hardware.Find[interface{ Fly() }](vendors); ok {
 		t.Error("a vendor can do what none can")
 	}

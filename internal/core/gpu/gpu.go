@@ -231,6 +231,9 @@ func (s *Snapshot) Of(name string) *Snapshot {
 	return out
 }
 
+// SeveralVendors reports whether the GPUs of more than one vendor are looked for, so that an index alone is ambiguous.
+func (s *Snapshot) SeveralVendors() bool { return len(s.Vendors) > 1 }
+
 // DriverPresent reports whether the driver of at least one vendor answered.
 func (s *Snapshot) DriverPresent() bool {
 	return slices.ContainsFunc(s.Vendors, func(v VendorState) bool { return v.Driver.Present() })

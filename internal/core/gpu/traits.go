@@ -49,6 +49,10 @@ type Traits struct {
 	Majors []string `json:"majors,omitempty"`
 	// CodeKinds are the kinds of error codes that the driver reports, such as "xid".
 	CodeKinds []string `json:"codeKinds,omitempty"`
+	// TimeoutCode is the problem code of a driver that hangs; empty for CodeTimeout.
+	TimeoutCode string `json:"timeoutCode,omitempty"`
+	// DCGM is true when the vendor's own exporter is dcgm-exporter, whose metrics the agent's page can have too.
+	DCGM bool `json:"dcgm,omitempty"`
 }
 
 // Concerns reports whether an environment variable is about GPUs.
@@ -73,6 +77,9 @@ type FeatureVariables struct {
 	MOFED        string `json:"mofed,omitempty"`
 	IMEXChannels string `json:"imexChannels,omitempty"`
 }
+
+// CodeTimeout is the problem code of a driver that hangs, of a vendor without a code of its own for it.
+const CodeTimeout = "HARDWARE_TIMEOUT"
 
 // DRMPrefix is how the paths of the device nodes of the kernel's DRM subsystem begin.
 const DRMPrefix = "/dev/dri/"

@@ -27,6 +27,7 @@ func Facts() []Fact {
 		{"GPU_READ_FAILED", Degrade, "Do nothing unless it persists; see the error in the message." + byItself},
 		{"GPU_RESET_REQUIRED", Reset, "Reset the GPU."},
 		{"GPU_UNREADABLE", Inspect, "Reset the GPU, or reboot the node." + byItself},
+		{"HARDWARE_TIMEOUT", Inspect, "It clears when the driver answers in time again; if it does not, reboot the node."},
 		{"NVLINK_DOWN", Degrade, "Reset the GPUs at both ends of the link." + byItself},
 		{"NVLINK_ERRORS", Degrade, "Have the NVLinks examined." + byItself},
 		{"NVML_TIMEOUT", Inspect, "It clears when the driver answers in time again; if it does not, reboot the node."},

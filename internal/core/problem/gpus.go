@@ -58,6 +58,12 @@ func gpuProblems() []Problem {
 			Seen:    seenGPU,
 		},
 		{
+			Code: "HARDWARE_TIMEOUT", Severity: Error, Area: AreaGPU, Title: "the driver of a vendor hangs",
+			Meaning: "A call into the driver of a vendor without an entry of its own for this has not returned within its deadline. What is shown of the GPU, or of all GPUs of that vendor, is from before, and it is not advertised; the GPUs of other vendors are not affected. The kubelet and the metrics are still served.",
+			Fix:     "Look for messages of the driver in the kernel log and for programs in state D. If the call does not return, drain and reboot the node.",
+			Seen:    "the health of the GPU that was asked, or status.problems of GPUNode",
+		},
+		{
 			Code: "NVML_TIMEOUT", Severity: Error, Area: AreaGPU, Title: "the driver hangs",
 			Meaning: "A call to the driver did not return within its deadline. If the call is about one GPU, that GPU is shown as last scanned and is not allocated to new pods, and the other GPUs are scanned as usual. If it is about the whole node, all GPUs are shown as last scanned. The kubelet and the metrics are still served.",
 			Fix:     "Look for XIDs in the kernel log (dmesg | grep Xid) and for processes in state D (ps -eo pid,stat,comm). If the call does not return, drain and reboot the node.",

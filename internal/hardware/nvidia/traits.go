@@ -23,6 +23,8 @@ func Traits() gpu.Traits {
 		NodePrefixes:   []string{"/dev/nvidia"},
 		Majors:         []string{"nvidia", "nvidia-frontend", uvmDriver, capsDriver},
 		CodeKinds:      []string{"xid", "sxid"},
+		TimeoutCode:    codeTimeout,
+		DCGM:           true,
 	}
 }
 

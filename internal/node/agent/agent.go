@@ -347,14 +347,15 @@ func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.devices.all
 // wireChanges makes the parts that change the hardware: MIG, resets, time slices, MPS daemons.
 func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	program, _ := vendor.Find[timeslice.Program](vendors)
+	shared := a.node.inventory.Of(vendor.NameOf[timeslice.Program](vendors)) // The driver that has time slices has MPS.
 	a.changes.timeslices = timeslice.New(timeslice.Deps{
-		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: a.node.inventory,
+		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
 		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) },
 		Clock: a.deps.Clock, Log: a.log("timeslice"),
 	})
 	a.changes.mps = mpssync.New(mpssync.Deps{
-		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: a.node.inventory,
+		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
 		Supervisor: &mps.Client{Socket: mps.SocketPath(a.config.MPSRoot), Clock: a.deps.Clock}, Report: a.reports.list.Set,
 		Changed: func() {
 			// The CDI spec has the directories of a daemon only while its replicas can be allocated.
@@ -364,6 +365,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		Clock: a.deps.Clock,
 	})
 	driver, _ := vendor.Find[hardware.MIGDriver](vendors)
+	changed := a.node.inventory.Of(vendor.NameOf[hardware.MIGDriver](vendors))
 	gpus := hardware.NewMIG(hardware.MIGDeps{
 		Driver: driver, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
 	})
@@ -372,14 +374,14 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
 	}
 	a.changes.resetter = reset.New(reset.Deps{
-		Dir: a.config.StateDir, Hardware: a.node.inventory.Of(gpu.NVIDIA), Ledger: a.node.ledger, Openers: finder.Find,
+		Dir: a.config.StateDir, Hardware: changed, Ledger: a.node.ledger, Openers: finder.Find,
 		Quiesce: quiesce(mpssync.ForReset), Resume: func(gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForReset) },
 		Reset: func(ctx context.Context, id gpu.UUID) error { return gpus.Reset(ctx, []gpu.UUID{id}) },
 		Clock: a.deps.Clock, Log: a.log("reset"),
 	})
 	a.changes.partition = migapply.New(migapply.Deps{
 		Dir: a.config.PersistentDir, NodeUID: a.deps.Config.NodeUID, Owner: "berth-agent " + strconv.Itoa(os.Getpid()),
-		Hardware: gpus, Inventory: a.node.inventory.Of(gpu.NVIDIA), Ledger: a.node.ledger, Devices: a.devices.allocatable.KeysOn,
+		Hardware: gpus, Inventory: changed, Ledger: a.node.ledger, Devices: a.devices.allocatable.KeysOn,
 		Blind: a.node.sync.Unsure, Notify: a.changes.partitioned.Set, Quiesce: quiesce(mpssync.ForMIG), Openers: finder.Find,
 		Clock: a.deps.Clock, Log: a.log("migapply"),
 	})
@@ -415,7 +417,7 @@ func (a *Agent) wireReports() error {
 		return err
 	}
 	wanted := labelsync.Deps{
-		Places: places, Hardware: a.node.inventory.Current, Facts: noted(a, "labelsync", a.labelFacts),
+		Places: places, Hardware: a.node.inventory.Of(gpulabels.Vendor{}.Name()).Current, Facts: noted(a, "labelsync", a.labelFacts),
 		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.devices.allocatable.SubscribeUse, a.changes.partitioned.Subscribe},
 		Vendors: []labels.Vendor{gpulabels.Vendor{}},
 		Sys:     a.deps.Hardware.Roots.Sys, Report: func(err error) { a.reports.list.SetError("labels", "LABELS", err) },
@@ -450,7 +452,7 @@ func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 		DCGMNames: a.config.DCGMNames,
 	})
 	a.reports.metrics = metricsync.New(metricsync.Deps{
-		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, ProcRoot: "/proc",
+		NodeName: a.config.NodeName, DCGMHostnameLabel: a.config.DCGMHostnameLabel, Vendors: a.deps.Hardware.Traits(), ProcRoot: "/proc",
 		Sample: hardware.Sampler(vendors, a.log("hardware")), Hardware: a.node.inventory.Current, Units: a.devices.allocatable.Units, Holdings: a.node.ledger.Plain,
 		XIDs: xids.All, ContainerName: a.node.sync.ContainerName,
 		Changed: []func() *signal.Subscription{a.node.inventory.Subscribe, a.node.ledger.Subscribe, a.devices.allocatable.SubscribeUse, a.reports.list.Subscribe},

@@ -125,7 +125,7 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 				time.Sleep(time.Minute)
 				return gpu.Snapshot{}, context.DeadlineExceeded
 			}
-		}, 2, "NVML_TIMEOUT"},
+		}, 2, "HARDWARE_TIMEOUT"},
 		"returns garbage": {func(g *guest) func(context.Context) (gpu.Snapshot, error) {
 			return func(ctx context.Context) (gpu.Snapshot, error) {
 				s, err := g.Vendor.Scan(ctx)

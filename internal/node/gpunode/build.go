@@ -37,16 +37,14 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	node.Name = nodeName
 	status := &node.Status
 	status.AgentVersion = in.AgentVersion
-	if driver := snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
-		status.Driver.Version = driver.Version
-		if driver.CUDA != (gpu.Version{}) {
-			status.Driver.CUDAVersion = driver.CUDA.String()
-		}
-	}
+	status.Driver, status.Drivers = drivers(snapshot)
 	holders := holdersOf(in.Holdings)
 	for i := range snapshot.GPUs {
 		made := device(&snapshot.GPUs[i], holders, in.Offered)
 		made.Excluded = in.Excluded[snapshot.GPUs[i].UUID]
+		if snapshot.SeveralVendors() {
+			made.Vendor = snapshot.GPUs[i].Vendor
+		}
 		status.Devices = append(status.Devices, made)
 	}
 	status.Topology = matrix(snapshot.Topology)
@@ -55,6 +53,27 @@ func Build(nodeName string, in Input) *v1alpha1.GPUNode {
 	status.Config = in.Config
 	status.Conditions = conditions(in.Conditions)
 	return node
+}
+
+// drivers returns the driver of the only vendor or, of several, that of the first by name, one that supports CUDA before
+// others; and the drivers of all vendors where there are several.
+func drivers(snapshot *gpu.Snapshot) (first v1alpha1.GPUDriver, all []v1alpha1.VendorDriver) {
+	for _, vendor := range snapshot.Vendors {
+		if !vendor.Driver.Present() {
+			continue
+		}
+		made := v1alpha1.GPUDriver{Version: vendor.Driver.Version}
+		if vendor.Driver.CUDA != (gpu.Version{}) {
+			made.CUDAVersion = vendor.Driver.CUDA.String()
+		}
+		if first.Version == "" || first.CUDAVersion == "" && made.CUDAVersion != "" {
+			first = made
+		}
+		if snapshot.SeveralVendors() {
+			all = append(all, v1alpha1.VendorDriver{Vendor: vendor.Name, GPUDriver: made})
+		}
+	}
+	return first, all
 }
 
 // conditions are ordered by type. Like all times of the API they have whole seconds.

@@ -167,3 +167,31 @@ func TestBuildOfNothing(t *testing.T) {
 		t.Errorf("got %+v", node)
 	}
 }
+
+// TestSeveralVendors: each vendor's driver is listed and each GPU has its vendor where there are several, and nowhere else.
+func TestSeveralVendors(t *testing.T) {
+	s := snapshot()
+	if status := Build("node-0", Input{Snapshot: s}).Status; status.Drivers != nil || status.Devices[0].Vendor != "" || status.Driver.CUDAVersion != "12.8" {
+		t.Errorf("one vendor: drivers %+v, %+v, GPU 0 of %q", status.Driver, status.Drivers, status.Devices[0].Vendor)
+	}
+	for i := range s.GPUs {
+		s.GPUs[i].Vendor = gpu.NVIDIA
+	}
+	s.GPUs = append([]gpu.GPU{{UUID: "EX-0", Vendor: "example"}}, s.GPUs...)
+	s.Vendors = append([]gpu.VendorState{{Name: "example", Driver: gpu.Driver{Version: "1.0"}}}, s.Vendors...)
+	status := Build("node-0", Input{Snapshot: s}).Status
+	want := []v1alpha1.VendorDriver{
+		{Vendor: "example", GPUDriver: v1alpha1.GPUDriver{Version: "1.0"}},
+		{Vendor: gpu.NVIDIA, GPUDriver: v1alpha1.GPUDriver{Version: "570.1", CUDAVersion: "12.8"}},
+	}
+	if diff := cmp.Diff(want, status.Drivers); diff != "" || status.Driver != want[1].GPUDriver {
+		t.Errorf("the driver is %+v, all drivers are not (-want +got):\n%s", status.Driver, diff)
+	}
+	if status.Devices[0].Vendor != "example" || status.Devices[1].Vendor != gpu.NVIDIA || status.Devices[1].Index != 0 {
+		t.Errorf("the vendors of the GPUs are %q and %q", status.Devices[0].Vendor, status.Devices[1].Vendor)
+	}
+	s.Vendors[1].Driver = gpu.Driver{}
+	if status := Build("node-0", Input{Snapshot: s}).Status; status.Driver.Version != "1.0" || len(status.Drivers) != 1 {
+		t.Errorf("with one driver missing: %+v, %+v", status.Driver, status.Drivers)
+	}
+}

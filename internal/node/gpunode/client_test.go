@@ -105,10 +105,10 @@ func TestEnsureDefinition(t *testing.T) {
 		want    []string
 		err     error
 	}{
-		"absent":    {map[string]any{"POST " + crdsPath: versioned("3")}, []string{"GET", "POST"}, nil},
-		"same":      {map[string]any{"GET " + crdPath: versioned("3")}, []string{"GET"}, nil},
-		"newer":     {map[string]any{"GET " + crdPath: versioned("4")}, []string{"GET"}, nil},
-		"older":     {map[string]any{"GET " + crdPath: versioned("2"), "PUT " + crdPath: versioned("3")}, []string{"GET", "PUT"}, nil},
+		"absent":    {map[string]any{"POST " + crdsPath: versioned("4")}, []string{"GET", "POST"}, nil},
+		"same":      {map[string]any{"GET " + crdPath: versioned("4")}, []string{"GET"}, nil},
+		"newer":     {map[string]any{"GET " + crdPath: versioned("5")}, []string{"GET"}, nil},
+		"older":     {map[string]any{"GET " + crdPath: versioned("3"), "PUT " + crdPath: versioned("4")}, []string{"GET", "PUT"}, nil},
 		"raced":     {map[string]any{"POST " + crdsPath: status(409, "AlreadyExists")}, []string{"GET", "POST"}, nil},
 		"forbidden": {map[string]any{"GET " + crdPath: status(403, "Forbidden")}, []string{"GET"}, ErrNotPermitted},
 	}

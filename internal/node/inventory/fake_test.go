@@ -54,7 +54,9 @@ func (s *source) set(change func(*source)) {
 	change(s)
 }
 
-func (s *source) Traits() gpu.Traits { return gpu.Traits{Name: gpu.NVIDIA, Title: "NVIDIA"} }
+func (s *source) Traits() gpu.Traits {
+	return gpu.Traits{Name: gpu.NVIDIA, Title: "NVIDIA", TimeoutCode: "NVML_TIMEOUT"}
+}
 
 func (s *source) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	s.mu.Lock()

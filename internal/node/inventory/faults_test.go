@@ -267,7 +267,7 @@ func faultTable() map[string]struct {
 			if err := l.machine.Inject(sim.Fault{GPU: string(l.id), Hang: "GetTotalEccErrors", HangFor: time.Millisecond}); err != nil {
 				return err
 			}
-			l.picture.hung(l.id, "nvmlDeviceGetTotalEccErrors", 10*time.Second, l.now) // as the loop records when the deadline passes
+			l.picture.hung("NVML_TIMEOUT", l.id, "nvmlDeviceGetTotalEccErrors", 10*time.Second, l.now) // as the loop records when the deadline passes
 			return nil
 		}, want: "Unhealthy NVML_TIMEOUT"}, wait(aScan, "Healthy")}},
 		"a transient error": {"h100x8", []act{

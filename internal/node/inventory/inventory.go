@@ -143,7 +143,7 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 	return first
 }
 
-// OfVendor is the inventory of one vendor's GPUs: its Refresh waits for no other vendor.
+// OfVendor is the inventory of one vendor's GPUs: its Current has no others, and its Refresh waits for no other vendor.
 type OfVendor struct {
 	*Inventory
 	name string
@@ -151,6 +151,9 @@ type OfVendor struct {
 
 // Of returns the inventory for the vendor of that name.
 func (i *Inventory) Of(vendor string) OfVendor { return OfVendor{i, vendor} }
+
+// Current is that of Inventory, with the part that is about the vendor.
+func (o OfVendor) Current() *gpu.Snapshot { return o.Inventory.Current().Of(o.name) }
 
 // Refresh is that of Inventory for one vendor.
 func (o OfVendor) Refresh(ctx context.Context) error {

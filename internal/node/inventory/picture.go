@@ -176,13 +176,13 @@ func (p *picture) remember(id gpu.UUID, event gpu.Event) {
 }
 
 // hung records that a scan has not returned: on the GPU that it is reading, or on
-// the node when that is not known.
-func (p *picture) hung(id gpu.UUID, call string, deadline time.Duration, now time.Time) {
+// the node when that is not known. The problem code is the vendor's.
+func (p *picture) hung(code string, id gpu.UUID, call string, deadline time.Duration, now time.Time) {
 	if call == "" {
 		call = "a hardware call"
 	}
 	cause := gpu.Cause{
-		Code:    "NVML_TIMEOUT",
+		Code:    code,
 		Message: fmt.Sprintf("%s has not returned for more than %v; what is shown is from before", call, deadline),
 	}
 	if record, known := p.records[id]; known {

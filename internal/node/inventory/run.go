@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -278,7 +279,7 @@ func (l *loop) scanIsLate() {
 		}
 	}
 	l.log.Error("scan hangs", "gpu", id, "call", call, "deadline", l.deps.Deadline)
-	l.picture.hung(id, call, l.deps.Deadline, now)
+	l.picture.hung(cmp.Or(l.traits.TimeoutCode, gpu.CodeTimeout), id, call, l.deps.Deadline, now)
 	l.show(excused)
 }
 

@@ -252,7 +252,7 @@ func TestVendorHangs(t *testing.T) {
 			}
 		})
 		p.ready(inventory.DefaultDeadline)
-		if got := p.faults(); got != "NVML_TIMEOUT" {
+		if got := p.faults(); got != "HARDWARE_TIMEOUT" {
 			t.Errorf("faults %q", got)
 		}
 		p.untouched("while the other hangs")

@@ -188,7 +188,8 @@ func TestDCGMLabels(t *testing.T) {
 
 // TestDCGMComputeInstances: compute instances of one GPU instance share its memory, and are one series.
 func TestDCGMComputeInstances(t *testing.T) {
-	in := metrics.Input{Node: "node-a", Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
+	vendors := []gpu.Traits{{Name: "v", DCGM: true}}
+	in := metrics.Input{Node: "node-a", Vendors: vendors, Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: "v", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 		{Partition: gpu.Partition{UUID: "MIG-1", Profile: "1c.2g.20gb"}, GI: 3, CI: 0}, {Partition: gpu.Partition{UUID: "MIG-2", Profile: "1c.2g.20gb"}, GI: 3, CI: 1},
 	}}}}}}
 	sample := gpu.GPUSample{GPU: "GPU-a"}

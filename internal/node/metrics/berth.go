@@ -87,12 +87,7 @@ func (v *view) identity(t *text, names []gpuLabels) {
 				"gi", strconv.Itoa(d.GI), "ci", strconv.Itoa(d.CI), "node", v.in.Node))
 		}
 	}
-	t.name("berth_driver_info", gauge, "1, with the version of the NVIDIA driver.", "version", "cuda", "node")
-	if v.in.Snapshot != nil {
-		if driver := v.in.Snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
-			t.series("berth_driver_info", 1, labels("version", driver.Version, "cuda", driver.CUDA.String(), "node", v.in.Node))
-		}
-	}
+	v.drivers(t)
 	t.name(prefix+"allocation_info", gauge, "1 for each device that a container holds: uuid is the device's, gpu_uuid the GPU's.", "uuid", "gpu_uuid", "share", "mode", "resource", "namespace", "pod", "container", "pod_uid")
 	each := func(held []Holding) {
 		for _, h := range held {
@@ -104,6 +99,31 @@ func (v *view) identity(t *text, names []gpuLabels) {
 		each(v.gpus[i].use.holdings)
 		for j := range v.gpus[i].devices {
 			each(v.gpus[i].devices[j].use.holdings)
+		}
+	}
+}
+
+// drivers writes the driver of each vendor. The name of the vendor is a label where there are several.
+func (v *view) drivers(t *text) {
+	const name = "berth_driver_info"
+	help := "1, with the version of the driver of each vendor."
+	if len(v.in.Vendors) == 1 {
+		help = "1, with the version of the " + v.in.Vendors[0].Title + " driver."
+	}
+	t.name(name, gauge, help, "version", "cuda", "node", "vendor")
+	if v.in.Snapshot == nil {
+		return
+	}
+	for _, vendor := range v.in.Snapshot.Vendors {
+		driver, cuda, of := vendor.Driver, "", ""
+		if driver.CUDA != (gpu.Version{}) {
+			cuda = driver.CUDA.String()
+		}
+		if v.in.Snapshot.SeveralVendors() {
+			of = labels("vendor", vendor.Name)
+		}
+		if driver.Present() {
+			t.series(name, 1, labels("version", driver.Version, "cuda", cuda, "node", v.in.Node), of)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"cmp"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,18 +115,18 @@ func DCGM(in Input) []byte {
 }
 
 func (v *view) dcgm(t *text) {
-	in := v.in
-	version := ""
-	if in.Snapshot != nil {
-		version = labels("DCGM_FI_DRIVER_VERSION", in.Snapshot.Vendor(gpu.NVIDIA).Driver.Version)
-	}
-	host := labels(cmp.Or(in.DCGMHostnameLabel, HostnameReleased), in.Node)
-	targets := make([]target, len(v.gpus))
-	instances := make([][]target, len(v.gpus))
+	host := labels(cmp.Or(v.in.DCGMHostnameLabel, HostnameReleased), v.in.Node)
+	var targets []target
+	var instances [][]target
 	for i := range v.gpus {
 		c := &v.gpus[i]
-		targets[i] = target{readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c), "", host, version}}
-		instances[i] = c.instances(targets[i].labels)
+		at := slices.IndexFunc(v.in.Vendors, func(t gpu.Traits) bool { return t.DCGM && t.Name == c.Vendor })
+		if at < 0 {
+			continue
+		}
+		version := labels("DCGM_FI_DRIVER_VERSION", v.in.Snapshot.Vendor(c.Vendor).Driver.Version)
+		one := target{gpu: c, readings: &c.sample.Readings, use: &c.use, labels: []string{dcgmLabels(c, &v.in.Vendors[at]), "", host, version}}
+		targets, instances = append(targets, one), append(instances, c.instances(one.labels))
 	}
 	for _, f := range fields() {
 		t.name(f.name, f.kind, f.help, dcgmLabelNames()...)
@@ -144,11 +145,13 @@ func (v *view) dcgm(t *text) {
 			}
 		}
 	}
-	v.dcgmXIDs(t, targets)
+	dcgmXIDs(t, targets)
 }
 
 // target is what series are written for: a GPU, or a GPU instance of a partitioned one.
 type target struct {
+	// gpu is nil for a GPU instance.
+	gpu      *gpuView
 	readings *gpu.Readings
 	use      *use
 	labels   []string
@@ -248,9 +251,13 @@ func dcgmLabelNames() []string {
 	}
 }
 
-func dcgmLabels(c *gpuView) string {
+func dcgmLabels(c *gpuView, vendor *gpu.Traits) string {
+	device := ""
+	if len(vendor.NodePrefixes) > 0 {
+		device = path.Base(vendor.NodePrefixes[0]) + strconv.Itoa(c.Minor)
+	}
 	return labels("gpu", strconv.Itoa(c.Index), "UUID", string(c.UUID), "pci_bus_id", nvmlBusID(c.PCI),
-		"device", "nvidia"+strconv.Itoa(c.Minor), "modelName", c.Product)
+		"device", device, "modelName", c.Product)
 }
 
 // nvmlBusID returns the address in NVML's form, with eight digits of the domain and capital letters.
@@ -267,12 +274,12 @@ func nvmlBusID(a gpu.PCIAddress) string {
 }
 
 // dcgmXIDs writes the last XID of each GPU, 0 for none.
-func (v *view) dcgmXIDs(t *text, targets []target) {
+func dcgmXIDs(t *text, targets []target) {
 	const name = "DCGM_FI_DEV_XID_ERRORS"
 	t.name(name, gauge, "Last XID that was reported.", append(dcgmLabelNames(), "err_code", "err_msg")...)
-	for i := range v.gpus {
+	for i := range targets {
 		last := XIDCount{}
-		if xids := v.gpus[i].xids; len(xids) > 0 {
+		if xids := targets[i].gpu.xids; len(xids) > 0 {
 			last = slices.MaxFunc(xids, func(a, b XIDCount) int { return a.Last.Compare(b.Last) })
 		}
 		pod := ""

@@ -1,7 +1,9 @@
 package metrics_test
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/stub"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
@@ -74,7 +77,7 @@ func observe(t testing.TB, m *sim.Machine) metrics.Input {
 	}
 	sampler := a.Sampler(nvidia.SamplerDeps{Now: moment})
 	sampler.Sample(t.Context())
-	return metrics.Input{Node: "node-a", Snapshot: &snapshot, Sample: sampler.Sample(t.Context())}
+	return metrics.Input{Node: "node-a", Snapshot: &snapshot, Sample: sampler.Sample(t.Context()), Vendors: []gpu.Traits{a.Traits()}}
 }
 
 func work(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
@@ -169,6 +172,43 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 				}
 				in.Holdings = append(in.Holdings, holding(gpu.DeviceKey{GPU: in.Snapshot.GPUs[slot].UUID}, o, "nvidia.com/gpu", "exclusive"))
 				in.Owners[200+slot] = o
+			}
+			return in
+		},
+		// GPUs of another vendor beside NVIDIA's, of which one is held.
+		"two-vendors": func(t testing.TB) metrics.Input {
+			in := observe(t, machine(t, "t4x4"))
+			dir := t.TempDir()
+			for path, content := range map[string]string{
+				"driver": "1.0", "gpu0/uuid": "EX-0", "gpu0/product": "Example One", "gpu0/memory": "1073741824",
+				"gpu1/uuid": "EX-1", "gpu1/product": "Example One", "gpu1/memory": "1073741824", "gpu1/fault": "too hot",
+			} {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, path), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			vendor := stub.New(dir)
+			found, err := vendor.Scan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			both := gpu.Snapshot{
+				Vendors: append(found.Vendors, in.Snapshot.Vendors...), GPUs: append(found.GPUs, in.Snapshot.GPUs...),
+			}
+			ctx, enough := context.WithCancel(t.Context())
+			if err := vendor.Sample(ctx, func(s gpu.Sample) {
+				in.Sample.GPUs = append(s.GPUs, in.Sample.GPUs...)
+				enough()
+			}); err != nil {
+				t.Fatal(err)
+			}
+			in.Snapshot, in.Vendors = &both, append(in.Vendors, vendor.Traits())
+			in.Holdings = []metrics.Holding{
+				holding(gpu.DeviceKey{GPU: "EX-0"}, owner("other"), "example.com/gpu", "exclusive"),
+				holding(gpu.DeviceKey{GPU: both.GPUs[2].UUID}, owner("train"), "nvidia.com/gpu", "exclusive"),
 			}
 			return in
 		},

@@ -20,6 +20,8 @@ type Input struct {
 	XIDs     []XIDCount
 	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for HostnameReleased.
 	DCGMHostnameLabel string
+	// Vendors are those whose GPUs Snapshot can have. They say which GPUs have series under dcgm-exporter's names.
+	Vendors []gpu.Traits
 	// Owners are the pods of processes, by PID as the sample has it. A process without one is on the node itself.
 	Owners map[int]Owner
 }

@@ -20,6 +20,9 @@ func Samples(in Input) v1alpha1.GPUSamples {
 	}
 	for i := range v.gpus {
 		out.Items = append(out.Items, sampleOf(&v.gpus[i]))
+		if in.Snapshot.SeveralVendors() {
+			out.Items[i].Vendor = v.gpus[i].Vendor
+		}
 	}
 	return out
 }

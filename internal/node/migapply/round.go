@@ -207,7 +207,7 @@ func (r *round) planAll() {
 	}
 	for _, e := range r.journal.GPUs {
 		// A GPU that is not found while the driver answers was removed.
-		gone := snapshot.Vendor(gpu.NVIDIA).Driver.Present() && snapshot.GPU(e.UUID) == nil
+		gone := snapshot.DriverPresent() && snapshot.GPU(e.UUID) == nil
 		if !known[e.UUID] && !gone {
 			want := Want{UUID: e.UUID, Wanted: e.Wanted, Source: e.Source}
 			r.jobs = append(r.jobs, r.consider(want, snapshot, held))

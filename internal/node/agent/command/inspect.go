@@ -102,7 +102,7 @@ func inspectDeps(o *flags.Flags, open opener, settings *v1alpha1.AgentConfig, er
 		return inspect.Deps{}, err
 	}
 	return inspect.Deps{
-		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}},
+		Config: settings, Rules: rules, Offers: config.OfferSettings(settings), Sys: machine.Roots.Sys, LabelVendors: []labels.Vendor{gpulabels.Vendor{}}, Vendors: machine.Traits(),
 		Scan: func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
 			vendor := machine.Vendors(hardware.VendorDeps{Log: o.Logger(io.Discard)})[0]
 			snapshot, err := vendor.Scan(ctx)

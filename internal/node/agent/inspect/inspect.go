@@ -32,6 +32,8 @@ type Deps struct {
 	Offers offer.Settings
 	// LabelVendors compute the labels about their GPUs.
 	LabelVendors []labels.Vendor
+	// Vendors are the names of the vendors.
+	Vendors []gpu.Traits
 	// Sys is the root of sysfs.
 	Sys string
 	// Spec renders the CDI spec.
@@ -136,7 +138,7 @@ func (r *Result) printLabels(out io.Writer, asJSON bool) error {
 
 func (r *Result) printMetrics(out io.Writer, asJSON bool) error {
 	config := r.deps.Config
-	in := metrics.Input{Node: config.NodeName, Snapshot: &r.snapshot, Sample: r.sample, DCGMHostnameLabel: config.DCGMHostnameLabel}
+	in := metrics.Input{Node: config.NodeName, Snapshot: &r.snapshot, Sample: r.sample, DCGMHostnameLabel: config.DCGMHostnameLabel, Vendors: r.deps.Vendors}
 	if asJSON {
 		return printJSON(out, "Samples", "samples", metrics.Samples(in))
 	}

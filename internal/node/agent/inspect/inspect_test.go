@@ -120,3 +120,24 @@ func TestLookFails(t *testing.T) {
 		}
 	})
 }
+
+// TestPrintSeveralVendors: the table has the driver and the GPUs of each vendor, whose indices are the same.
+func TestPrintSeveralVendors(t *testing.T) {
+	deps := node()
+	scan := deps.Scan
+	deps.Scan = func(ctx context.Context) (gpu.Snapshot, gpu.Sample, error) {
+		s, sample, err := scan(ctx)
+		s.Vendors = append([]gpu.VendorState{{Name: "example", Driver: gpu.Driver{Version: "1.0"}}}, s.Vendors...)
+		s.GPUs = append([]gpu.GPU{{Vendor: "example", UUID: "EX-0", NUMANode: gpu.NoNUMANode}}, s.GPUs...)
+		return s, sample, err
+	}
+	text := printed(t, deps, GPUs, false)
+	for _, line := range []string{"example driver 1.0\n", "nvidia driver 580.95.05, CUDA 13.0\n", "VENDOR    INDEX", "example   0       EX-0", "nvidia    0       GPU-1"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("%q is missing in\n%s", line, text)
+		}
+	}
+	if text := printed(t, node(), GPUs, false); strings.Contains(text, "VENDOR") || !strings.HasPrefix(text, "driver 580.95.05, CUDA 13.0\n") {
+		t.Errorf("one vendor is printed as\n%s", text)
+	}
+}

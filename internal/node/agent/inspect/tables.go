@@ -18,18 +18,35 @@ func printGPUs(out io.Writer, snapshot *gpu.Snapshot) error {
 	for _, fault := range snapshot.Faults {
 		fmt.Fprintf(out, "%s: %s\n", fault.Code, fault.Message)
 	}
-	if driver := snapshot.Vendor(gpu.NVIDIA).Driver; driver.Present() {
-		fmt.Fprintf(out, "driver %s, CUDA %s\n", driver.Version, driver.CUDA)
+	for _, vendor := range snapshot.Vendors {
+		text := fmt.Sprintf("driver %s", vendor.Driver.Version)
+		if snapshot.SeveralVendors() {
+			text = vendor.Name + " " + text
+		}
+		if vendor.Driver.CUDA != (gpu.Version{}) {
+			text += fmt.Sprintf(", CUDA %s", vendor.Driver.CUDA)
+		}
+		if vendor.Driver.Present() {
+			fmt.Fprintln(out, text)
+		}
 	}
+	head := []string{"INDEX", "UUID", "MODEL", "PCI BUS ID", "NUMA", "MEMORY", "HEALTH"}
 	var rows [][]string
 	for i := range snapshot.GPUs {
 		device := &snapshot.GPUs[i]
-		rows = append(rows, []string{
+		row := []string{
 			strconv.Itoa(device.Index), string(device.UUID), device.Product, device.PCI.String(), numa(device.NUMANode),
 			memory(device.MemoryBytes), trace.HealthText(device.Health),
-		})
+		}
+		if snapshot.SeveralVendors() {
+			row = append([]string{device.Vendor}, row...)
+		}
+		rows = append(rows, row)
 	}
-	return printTable(out, []string{"INDEX", "UUID", "MODEL", "PCI BUS ID", "NUMA", "MEMORY", "HEALTH"}, rows)
+	if snapshot.SeveralVendors() {
+		head = append([]string{"VENDOR"}, head...)
+	}
+	return printTable(out, head, rows)
 }
 
 func printOffers(out io.Writer, offers []offer.Offer) error {

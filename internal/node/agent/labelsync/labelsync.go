@@ -46,7 +46,7 @@ type Facts struct {
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	Places Places
-	// Hardware is the current inventory; Facts is all else. Both are from memory.
+	// Hardware is the current inventory of the GPUs that have labels; Facts is all else. Both are from memory.
 	Hardware func() *gpu.Snapshot
 	Facts    func() Facts
 	// Changed are the subscriptions to all that Hardware and Facts depend on.
@@ -110,7 +110,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 
 // compute passes the labels to their publisher, unless the last ones are kept.
 func (s *Syncer) compute() {
-	snapshot, facts := s.deps.Hardware().Of(gpu.NVIDIA), s.deps.Facts()
+	snapshot, facts := s.deps.Hardware(), s.deps.Facts()
 	if facts.Changing || len(snapshot.GPUs) == 0 && !snapshot.DriverPresent() {
 		return
 	}

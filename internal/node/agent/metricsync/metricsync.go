@@ -30,6 +30,8 @@ type Deps struct {
 	NodeName string
 	// DCGMHostnameLabel is the label of dcgm-exporter's metrics with the node's name.
 	DCGMHostnameLabel string
+	// Vendors are those whose GPUs are measured.
+	Vendors []gpu.Traits
 	// ProcRoot is the host's /proc.
 	ProcRoot string
 	// Sample measures the GPUs until ctx ends, and calls take with each measurement.
@@ -91,7 +93,7 @@ func (s *Syncer) render() {
 	holdings := s.deps.Holdings()
 	in := metrics.Input{
 		Node: s.deps.NodeName, Snapshot: s.deps.Hardware(), Sample: *sample, XIDs: s.deps.XIDs(), Owners: s.owners(sample, holdings),
-		DCGMHostnameLabel: s.deps.DCGMHostnameLabel,
+		DCGMHostnameLabel: s.deps.DCGMHostnameLabel, Vendors: s.deps.Vendors,
 	}
 	for _, h := range holdings {
 		if h.Holder.OfPod() && h.Holder.Name != "" {

@@ -63,7 +63,7 @@ type Supervisor interface {
 
 var _ Supervisor = (*mps.Client)(nil)
 
-// Hardware is the inventory.
+// Hardware is the inventory of the vendor whose GPUs MPS can share.
 type Hardware interface {
 	Current() *gpu.Snapshot
 	Subscribe() *signal.Subscription
@@ -207,7 +207,7 @@ func (s *Syncer) send(ctx context.Context, always bool) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !s.deps.Hardware.Current().Vendor(gpu.NVIDIA).Driver.Present() {
+	if !s.deps.Hardware.Current().DriverPresent() {
 		return nil // An empty set would end every client.
 	}
 	err := s.identify(ctx)

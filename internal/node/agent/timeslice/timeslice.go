@@ -79,8 +79,9 @@ type Deps struct {
 	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
 	Units        func() []offer.Unit
 	UnitsChanged func() *signal.Subscription
-	Hardware     Hardware
-	Program      Program
+	// Hardware is the inventory of the vendor whose driver has time slices.
+	Hardware Hardware
+	Program  Program
 	// StateDir has the file FileName, which another boot than BootID voids.
 	StateDir, BootID string
 	// FileLost reports that the file was invalid, and the consequences.
@@ -294,7 +295,7 @@ func (s *Syncer) noted(present *gpu.Snapshot) (map[gpu.UUID]string, error) {
 // away reports whether a GPU does not respond now, or has no driver.
 func away(snapshot *gpu.Snapshot, id gpu.UUID) bool {
 	found := snapshot.GPU(id)
-	return !snapshot.Vendor(gpu.NVIDIA).Driver.Present() || found == nil || found.Health.State == gpu.Gone
+	return !snapshot.DriverPresent() || found == nil || found.Health.State == gpu.Gone
 }
 
 // keysOf returns the keys of both maps, sorted.
