@@ -72,14 +72,14 @@ func BenchmarkNewNode(b *testing.B) {
 	})
 }
 
-func BenchmarkChooseShares(b *testing.B) {
+func BenchmarkChooseDevices(b *testing.B) {
 	for _, policy := range []Policy{Distributed, Packed} {
 		for _, size := range []int{1, 8, 32} {
 			b.Run(fmt.Sprintf("%s/%dof800", policy, size), func(b *testing.B) {
-				request := shareRequest(policy, size)
+				request := deviceRequest(policy, size)
 				b.ReportAllocs()
 				for b.Loop() {
-					if _, err := ChooseShares(request); err != nil {
+					if _, err := ChooseDevices(request); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -88,13 +88,13 @@ func BenchmarkChooseShares(b *testing.B) {
 	}
 }
 
-// shareRequest requests replicas of eight GPUs with a hundred replicas each, in scrambled order.
-func shareRequest(policy Policy, size int) ShareRequest {
+// deviceRequest requests replicas of eight GPUs with a hundred replicas each, in scrambled order.
+func deviceRequest(policy Policy, size int) DeviceRequest {
 	devices, all := replicas(8, 100)
 	slices.Reverse(all)
-	return ShareRequest{
+	return DeviceRequest{
 		Devices: devices, Available: all, Must: []int{350},
-		Load: []int{4, 0, 7, 3, 3, 9, 1, 0}, Size: size, Policy: policy, Buffer: &ShareBuffer{},
+		Load: []int{4, 0, 7, 3, 3, 9, 1, 0}, Size: size, Policy: policy, Buffer: &DeviceBuffer{},
 	}
 }
 
@@ -116,8 +116,8 @@ func TestNoAllocations(t *testing.T) {
 	large := mustNode(t, topology, numa)
 	expectNoAllocations(t, "8 of 20", func() { _, _ = large.Choose(large.All(), SetOf(1), 8) })
 	for _, policy := range []Policy{Distributed, Packed} {
-		request := shareRequest(policy, 32)
-		expectNoAllocations(t, string(policy), func() { _, _ = ChooseShares(request) })
+		request := deviceRequest(policy, 32)
+		expectNoAllocations(t, string(policy), func() { _, _ = ChooseDevices(request) })
 	}
 }
 

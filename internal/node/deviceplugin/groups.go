@@ -15,7 +15,7 @@ type groupChooser struct {
 	policy placement.Policy
 	// gpuOf and deviceOf are numbers by device: of its GPU, and of the whole GPU or MIG device that it is or is a replica of.
 	// Both count in the order of the devices.
-	gpuOf, deviceOf []placement.Share
+	gpuOf, deviceOf []placement.Device
 	// perGPU and perDevice count the offered devices of each.
 	perGPU, perDevice []int
 	// nested are the GPUs that have several MIG devices of which some are shared.
@@ -23,7 +23,7 @@ type groupChooser struct {
 	// gone marks the devices that are no longer offered, mps the replicas through MPS.
 	gone, mps []bool
 	anyMPS    bool
-	// buffers are of type *placement.ShareBuffer.
+	// buffers are of type *placement.DeviceBuffer.
 	buffers sync.Pool
 }
 
@@ -37,7 +37,7 @@ func newGroupChooser(devices []device, policy placement.Policy) *groupChooser {
 		d := &devices[i]
 		onGPU := numberOf(gpus, d.Key.GPU, &s.perGPU)
 		device := numberOf(whole, d.Key.Device(), &s.perDevice)
-		s.gpuOf, s.deviceOf = append(s.gpuOf, placement.Share{GPU: onGPU}), append(s.deviceOf, placement.Share{GPU: device})
+		s.gpuOf, s.deviceOf = append(s.gpuOf, placement.Device{GPU: onGPU}), append(s.deviceOf, placement.Device{GPU: device})
 		if s.gone[i] = !d.vanished.IsZero(); !s.gone[i] {
 			s.perGPU[onGPU]++
 			s.perDevice[device]++
@@ -51,7 +51,7 @@ func newGroupChooser(devices []device, policy placement.Policy) *groupChooser {
 			s.nested = append(s.nested, onGPU)
 		}
 	}
-	s.buffers.New = func() any { return &placement.ShareBuffer{} }
+	s.buffers.New = func() any { return &placement.DeviceBuffer{} }
 	return s
 }
 
@@ -132,14 +132,14 @@ func (s *groupChooser) load(must, pool []int) (gpus, devices []int) {
 
 // byPolicy chooses by policy among the GPUs, and by the same policy among the MIG devices of a GPU that are shared.
 func (s *groupChooser) byPolicy(must, pool []int, size int) ([]int, bool) {
-	buffer := s.buffers.Get().(*placement.ShareBuffer)
+	buffer := s.buffers.Get().(*placement.DeviceBuffer)
 	defer s.buffers.Put(buffer)
 	gpus, devices := s.load(must, pool)
-	request := placement.ShareRequest{
+	request := placement.DeviceRequest{
 		Devices: s.gpuOf, Available: slices.Concat(must, pool), Must: must,
 		Load: gpus, Size: size, Policy: s.policy, Buffer: buffer,
 	}
-	chosen, err := placement.ChooseShares(request)
+	chosen, err := placement.ChooseDevices(request)
 	if err != nil {
 		return nil, false
 	}
@@ -153,7 +153,7 @@ func (s *groupChooser) byPolicy(must, pool []int, size int) ([]int, bool) {
 		}
 		request.Available = slices.DeleteFunc(slices.Concat(must, pool), elsewhere)
 		request.Must = slices.DeleteFunc(slices.Clone(must), elsewhere)
-		mine, err := placement.ChooseShares(request)
+		mine, err := placement.ChooseDevices(request)
 		if err != nil {
 			return nil, false
 		}

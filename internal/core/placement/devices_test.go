@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twinShares chooses one share at a time and sorts all free ones again each time.
-func twinShares(request ShareRequest) []int {
+// twinDevices chooses one device at a time and sorts all free ones again each time.
+func twinDevices(request DeviceRequest) []int {
 	chosen := slices.Clone(request.Must)
 	for len(chosen) < request.Size {
 		picked := map[int]int{}
@@ -35,16 +35,16 @@ func twinShares(request ShareRequest) []int {
 	return chosen
 }
 
-func TestChooseSharesAgainstTwin(t *testing.T) {
-	buffer := &ShareBuffer{}
+func TestChooseDevicesAgainstTwin(t *testing.T) {
+	buffer := &DeviceBuffer{}
 	rapid.Check(t, func(t *rapid.T) {
 		gpus := rapid.IntRange(1, 9).Draw(t, "gpus")
-		request := ShareRequest{
+		request := DeviceRequest{
 			Load:   rapid.SliceOfN(rapid.IntRange(0, 4), gpus, gpus).Draw(t, "load"),
 			Policy: rapid.SampledFrom([]Policy{Distributed, Packed}).Draw(t, "policy"),
 		}
 		for _, g := range rapid.SliceOfN(rapid.IntRange(0, gpus-1), 1, 40).Draw(t, "devices") {
-			request.Devices = append(request.Devices, Share{GPU: g})
+			request.Devices = append(request.Devices, Device{GPU: g})
 		}
 		all := make([]int, len(request.Devices))
 		for i := range all {
@@ -55,37 +55,37 @@ func TestChooseSharesAgainstTwin(t *testing.T) {
 		request.Must = request.Available[:rapid.IntRange(0, len(request.Available)/2).Draw(t, "must")]
 		request.Size = rapid.IntRange(max(1, len(request.Must)), len(request.Available)).Draw(t, "size")
 		request.Buffer = buffer // the content of a used buffer must not matter
-		got, err := ChooseShares(request)
+		got, err := ChooseDevices(request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := gocmp.Diff(twinShares(request), got); diff != "" {
+		if diff := gocmp.Diff(twinDevices(request), got); diff != "" {
 			t.Fatalf("(-twin +got)\n%s", diff)
 		}
 	})
 }
 
-// replicas returns count shares for each of some GPUs. Sorted by ID, the replicas of one GPU are adjacent, because an
+// replicas returns count devices for each of some GPUs. Sorted by ID, the replicas of one GPU are adjacent, because an
 // ID starts with the UUID.
-func replicas(gpus, count int) ([]Share, []int) {
-	var devices []Share
+func replicas(gpus, count int) ([]Device, []int) {
+	var devices []Device
 	var all []int
 	for g := range gpus {
 		for range count {
 			all = append(all, len(devices))
-			devices = append(devices, Share{GPU: g})
+			devices = append(devices, Device{GPU: g})
 		}
 	}
 	return devices, all
 }
 
-// TestShareTranscripts runs testdata/shares.txt. It has one command:
+// TestDeviceTranscripts runs testdata/devices.txt. It has one command:
 //
-//	shares policy=P size=N gpus=G replicas=R [load=(…)] [available=(…)] [must=(…)]
+//	devices policy=P size=N gpus=G replicas=R [load=(…)] [available=(…)] [must=(…)]
 //
-// Share i is replica i%R of GPU i/R.
-func TestShareTranscripts(t *testing.T) {
-	datadriven.RunTest(t, "testdata/shares.txt", func(t *testing.T, d *datadriven.TestData) string {
+// Device i is replica i%R of GPU i/R.
+func TestDeviceTranscripts(t *testing.T) {
+	datadriven.RunTest(t, "testdata/devices.txt", func(t *testing.T, d *datadriven.TestData) string {
 		var policy string
 		var size, gpus, count int
 		d.ScanArgs(t, "policy", &policy)
@@ -100,7 +100,7 @@ func TestShareTranscripts(t *testing.T) {
 		if d.HasArg("available") {
 			available = argInts(t, d, "available")
 		}
-		chosen, err := ChooseShares(ShareRequest{
+		chosen, err := ChooseDevices(DeviceRequest{
 			Devices: devices, Available: available, Must: argInts(t, d, "must"),
 			Load: load, Size: size, Policy: Policy(policy),
 		})
@@ -123,34 +123,34 @@ func TestShareTranscripts(t *testing.T) {
 	})
 }
 
-func TestChooseSharesErrors(t *testing.T) {
+func TestChooseDevicesErrors(t *testing.T) {
 	tests := map[string]struct {
-		change func(*ShareRequest)
+		change func(*DeviceRequest)
 		want   string
 	}{
-		"policy": {func(r *ShareRequest) { r.Policy = "spread" },
-			`choose 2 shares: unknown policy "spread", want "distributed" or "packed"`},
-		"no policy": {func(r *ShareRequest) { r.Policy = "" },
-			`choose 2 shares: unknown policy "", want "distributed" or "packed"`},
-		"none":          {func(r *ShareRequest) { r.Size = 0 }, "choose 0 shares: the number must be positive"},
-		"too many":      {func(r *ShareRequest) { r.Size = 5 }, "choose 5 shares: only 4 are available"},
-		"twice is once": {func(r *ShareRequest) { r.Available = []int{3, 3} }, "choose 2 shares: only 1 are available"},
-		"available unknown": {func(r *ShareRequest) { r.Available = []int{0, 4} },
-			"choose 2 shares: available share 4 does not exist, there are 4"},
-		"negative": {func(r *ShareRequest) { r.Available = []int{-1, 1} },
-			"choose 2 shares: available share -1 does not exist, there are 4"},
-		"must not available": {func(r *ShareRequest) { r.Available, r.Must = []int{0, 1}, []int{2} },
-			"choose 2 shares: must be included: share 2 is not available"},
-		"must too large": {func(r *ShareRequest) { r.Must = []int{0, 1, 2} }, "choose 2 shares: 3 must be included"},
-		"GPU without load": {func(r *ShareRequest) { r.Load = []int{0} },
-			"choose 2 shares: share 2 is on GPU 1, but there are loads for 1 GPUs"},
+		"policy": {func(r *DeviceRequest) { r.Policy = "spread" },
+			`choose 2 devices: unknown policy "spread", want "distributed" or "packed"`},
+		"no policy": {func(r *DeviceRequest) { r.Policy = "" },
+			`choose 2 devices: unknown policy "", want "distributed" or "packed"`},
+		"none":          {func(r *DeviceRequest) { r.Size = 0 }, "choose 0 devices: the number must be positive"},
+		"too many":      {func(r *DeviceRequest) { r.Size = 5 }, "choose 5 devices: only 4 are available"},
+		"twice is once": {func(r *DeviceRequest) { r.Available = []int{3, 3} }, "choose 2 devices: only 1 are available"},
+		"available unknown": {func(r *DeviceRequest) { r.Available = []int{0, 4} },
+			"choose 2 devices: available device 4 does not exist, there are 4"},
+		"negative": {func(r *DeviceRequest) { r.Available = []int{-1, 1} },
+			"choose 2 devices: available device -1 does not exist, there are 4"},
+		"must not available": {func(r *DeviceRequest) { r.Available, r.Must = []int{0, 1}, []int{2} },
+			"choose 2 devices: must be included: device 2 is not available"},
+		"must too large": {func(r *DeviceRequest) { r.Must = []int{0, 1, 2} }, "choose 2 devices: 3 must be included"},
+		"GPU without load": {func(r *DeviceRequest) { r.Load = []int{0} },
+			"choose 2 devices: device 2 is on GPU 1, but there are loads for 1 GPUs"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			devices, all := replicas(2, 2)
-			request := ShareRequest{Devices: devices, Available: all, Load: make([]int, 2), Size: 2, Policy: Distributed}
+			request := DeviceRequest{Devices: devices, Available: all, Load: make([]int, 2), Size: 2, Policy: Distributed}
 			test.change(&request)
-			got, err := ChooseShares(request)
+			got, err := ChooseDevices(request)
 			if err == nil {
 				t.Fatalf("got %v, want an error", got)
 			}
@@ -161,19 +161,19 @@ func TestChooseSharesErrors(t *testing.T) {
 	}
 }
 
-func FuzzChooseShares(f *testing.F) {
+func FuzzChooseDevices(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 1, 2}, []byte{0, 1, 2, 4}, []byte{2}, []byte{3, 0, 1}, 2, true)
 	f.Add([]byte{200}, []byte{1}, []byte{}, []byte{}, 1<<40, false)
 	f.Fuzz(func(t *testing.T, devices, available, must, load []byte, size int, packed bool) {
-		request := ShareRequest{Size: size, Policy: Distributed}
+		request := DeviceRequest{Size: size, Policy: Distributed}
 		if packed {
 			request.Policy = Packed
 		}
 		for _, g := range devices {
-			request.Devices = append(request.Devices, Share{GPU: int(int8(g))})
+			request.Devices = append(request.Devices, Device{GPU: int(int8(g))})
 		}
 		request.Available, request.Must, request.Load = ints(available), ints(must), ints(load)
-		got, err := ChooseShares(request)
+		got, err := ChooseDevices(request)
 		if err != nil {
 			return
 		}

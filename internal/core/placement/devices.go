@@ -5,47 +5,47 @@ import (
 	"slices"
 )
 
-// Policy says how shares (replicas or MIG devices) are distributed over several GPUs.
+// Policy says how devices (replicas or MIG devices) are distributed over several GPUs.
 type Policy string
 
 const (
-	// Distributed takes from the GPU from which this request has taken least, then from the least loaded: two shares of
+	// Distributed takes from the GPU from which this request has taken least, then from the least loaded: two devices of
 	// one container come from two GPUs where possible.
 	Distributed Policy = "distributed"
-	// Packed takes from the most loaded GPU until it has no share left.
+	// Packed takes from the most loaded GPU until it has no device left.
 	Packed Policy = "packed"
 )
 
-// Share is one device that is a part of a physical GPU: a replica or a MIG device.
-type Share struct {
-	// GPU is the position of the physical GPU, an index of ShareRequest.Load.
+// Device is a device of which a GPU may have several: a replica or a MIG device.
+type Device struct {
+	// GPU is the position of the physical GPU, an index of DeviceRequest.Load.
 	GPU int
 }
 
-// ShareRequest requests Size of the available shares.
-type ShareRequest struct {
-	// Devices are all shares of the resource, ordered by ID. The other fields refer to a share by its index here.
-	Devices []Share
-	// Available are the shares that may be chosen, in any order; duplicates are ignored. The result includes all of
+// DeviceRequest requests Size of the available devices.
+type DeviceRequest struct {
+	// Devices are all devices of the resource, ordered by ID. The other fields refer to a device by its index here.
+	Devices []Device
+	// Available are the devices that may be chosen, in any order; duplicates are ignored. The result includes all of
 	// Must, which is a subset of Available.
 	Available, Must []int
-	// Load is, per physical GPU, how many shares have other holders (Must not counted).
+	// Load is, per physical GPU, how many devices have other holders (Must not counted).
 	Load []int
 	Size int
 	// Policy is required.
 	Policy Policy
 	// Buffer, if not nil, provides memory for the call and for the result, which is valid until the buffer is used
 	// again. A buffer must not be used by two calls at the same time.
-	Buffer *ShareBuffer
+	Buffer *DeviceBuffer
 }
 
-// ShareBuffer is reusable memory for ChooseShares; the zero value is ready to use. Once it has grown to the node's
+// DeviceBuffer is reusable memory for ChooseDevices; the zero value is ready to use. Once it has grown to the node's
 // size, a call does not allocate.
-type ShareBuffer struct {
+type DeviceBuffer struct {
 	marks []mark
-	next  []int // by share: the next free share of the same GPU
-	gpus  []shareGPU
-	heap  []int // GPUs with a free share, the preferred one first
+	next  []int // by device: the next free device of the same GPU
+	gpus  []deviceGPU
+	heap  []int // GPUs with a free device, the preferred one first
 	out   []int
 }
 
@@ -56,27 +56,27 @@ const (
 	taken
 )
 
-type shareGPU struct {
-	load   int // shares with other holders
-	picked int // shares chosen in this request
-	first  int // the lowest free share, or noShare
+type deviceGPU struct {
+	load   int // devices with other holders
+	picked int // devices chosen in this request
+	first  int // the lowest free device, or noDevice
 }
 
-const noShare = -1
+const noDevice = -1
 
-// ChooseShares chooses shares by the request's policy and returns their indices in ascending order. Among equal GPUs it
-// prefers the lowest position, and on one GPU the lowest share. With n shares on g GPUs it takes O(n + g + Size log g).
+// ChooseDevices chooses devices by the request's policy and returns their indices in ascending order. Among equal GPUs it
+// prefers the lowest position, and on one GPU the lowest device. With n devices on g GPUs it takes O(n + g + Size log g).
 //
-// It returns an error when Size is not positive or larger than the number of available shares, when Must is larger than
+// It returns an error when Size is not positive or larger than the number of available devices, when Must is larger than
 // Size or not part of Available, when an index or a GPU does not exist, and for an unknown policy.
-func ChooseShares(request ShareRequest) ([]int, error) {
+func ChooseDevices(request DeviceRequest) ([]int, error) {
 	buffer := request.Buffer
 	if buffer == nil {
-		buffer = &ShareBuffer{}
+		buffer = &DeviceBuffer{}
 	}
 	missing, err := buffer.prepare(&request)
 	if err != nil {
-		return nil, fmt.Errorf("choose %d shares: %w", request.Size, err)
+		return nil, fmt.Errorf("choose %d devices: %w", request.Size, err)
 	}
 	before := moreSpread
 	if request.Policy == Packed {
@@ -94,9 +94,9 @@ func ChooseShares(request ShareRequest) ([]int, error) {
 	return buffer.out, nil
 }
 
-// prepare checks the request, chooses Must, lists the free shares of each GPU, and returns how many remain to be
+// prepare checks the request, chooses Must, lists the free devices of each GPU, and returns how many remain to be
 // chosen.
-func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
+func (b *DeviceBuffer) prepare(request *DeviceRequest) (int, error) {
 	if request.Policy != Distributed && request.Policy != Packed {
 		return 0, fmt.Errorf("unknown policy %q, want %q or %q", request.Policy, Distributed, Packed)
 	}
@@ -106,7 +106,7 @@ func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
 	b.reset(request)
 	for i, device := range request.Devices {
 		if device.GPU < 0 || device.GPU >= len(b.gpus) {
-			return 0, fmt.Errorf("share %d is on GPU %d, but there are loads for %d GPUs", i, device.GPU, len(b.gpus))
+			return 0, fmt.Errorf("device %d is on GPU %d, but there are loads for %d GPUs", i, device.GPU, len(b.gpus))
 		}
 	}
 	available, err := b.mark(request.Available, 0, free)
@@ -127,30 +127,30 @@ func (b *ShareBuffer) prepare(request *ShareRequest) (int, error) {
 	return request.Size - included, nil
 }
 
-func (b *ShareBuffer) reset(request *ShareRequest) {
+func (b *DeviceBuffer) reset(request *DeviceRequest) {
 	n, g := len(request.Devices), len(request.Load)
 	b.marks = slices.Grow(b.marks[:0], n)[:n]
 	clear(b.marks)
 	b.next = slices.Grow(b.next[:0], n)[:n]
 	b.gpus = b.gpus[:0]
 	for _, load := range request.Load {
-		b.gpus = append(b.gpus, shareGPU{load: load, first: noShare})
+		b.gpus = append(b.gpus, deviceGPU{load: load, first: noDevice})
 	}
 	b.heap = slices.Grow(b.heap[:0], g)
 	b.out = slices.Grow(b.out[:0], min(n, request.Size))
 }
 
-// mark changes the mark of shares and returns how many it changed; it skips those that already have the new mark.
-func (b *ShareBuffer) mark(indices []int, from, to mark) (int, error) {
+// mark changes the mark of devices and returns how many it changed; it skips those that already have the new mark.
+func (b *DeviceBuffer) mark(indices []int, from, to mark) (int, error) {
 	count := 0
 	for _, i := range indices {
 		switch {
 		case i < 0 || i >= len(b.marks):
-			return 0, fmt.Errorf("share %d does not exist, there are %d", i, len(b.marks))
+			return 0, fmt.Errorf("device %d does not exist, there are %d", i, len(b.marks))
 		case b.marks[i] == to:
 			continue
 		case b.marks[i] != from:
-			return 0, fmt.Errorf("share %d is not available", i)
+			return 0, fmt.Errorf("device %d is not available", i)
 		}
 		b.marks[i] = to
 		count++
@@ -158,8 +158,8 @@ func (b *ShareBuffer) mark(indices []int, from, to mark) (int, error) {
 	return count, nil
 }
 
-// list links the free shares of each GPU in ascending order.
-func (b *ShareBuffer) list(devices []Share) {
+// list links the free devices of each GPU in ascending order.
+func (b *DeviceBuffer) list(devices []Device) {
 	for i, device := range slices.Backward(devices) {
 		owner := &b.gpus[device.GPU]
 		switch b.marks[i] {
@@ -172,9 +172,9 @@ func (b *ShareBuffer) list(devices []Share) {
 }
 
 // preference reports whether to choose from GPU i rather than from GPU j.
-type preference func(gpus []shareGPU, i, j int) bool
+type preference func(gpus []deviceGPU, i, j int) bool
 
-func moreSpread(gpus []shareGPU, i, j int) bool {
+func moreSpread(gpus []deviceGPU, i, j int) bool {
 	a, b := &gpus[i], &gpus[j]
 	if a.picked != b.picked {
 		return a.picked < b.picked
@@ -185,7 +185,7 @@ func moreSpread(gpus []shareGPU, i, j int) bool {
 	return i < j
 }
 
-func morePacked(gpus []shareGPU, i, j int) bool {
+func morePacked(gpus []deviceGPU, i, j int) bool {
 	a, b := &gpus[i], &gpus[j]
 	if x, y := a.load+a.picked, b.load+b.picked; x != y {
 		return x > y
@@ -193,9 +193,9 @@ func morePacked(gpus []shareGPU, i, j int) bool {
 	return i < j
 }
 
-func (b *ShareBuffer) fillHeap(before preference) {
+func (b *DeviceBuffer) fillHeap(before preference) {
 	for i := range b.gpus {
-		if b.gpus[i].first != noShare {
+		if b.gpus[i].first != noDevice {
 			b.heap = append(b.heap, i)
 		}
 	}
@@ -204,13 +204,13 @@ func (b *ShareBuffer) fillHeap(before preference) {
 	}
 }
 
-// take chooses the lowest free share of the preferred GPU.
-func (b *ShareBuffer) take(before preference) {
+// take chooses the lowest free device of the preferred GPU.
+func (b *DeviceBuffer) take(before preference) {
 	owner := &b.gpus[b.heap[0]]
 	b.marks[owner.first] = taken
 	owner.first = b.next[owner.first]
 	owner.picked++
-	if owner.first == noShare {
+	if owner.first == noDevice {
 		last := len(b.heap) - 1
 		b.heap[0] = b.heap[last]
 		b.heap = b.heap[:last]
@@ -218,7 +218,7 @@ func (b *ShareBuffer) take(before preference) {
 	b.sink(0, before)
 }
 
-func (b *ShareBuffer) sink(i int, before preference) {
+func (b *DeviceBuffer) sink(i int, before preference) {
 	for {
 		child := 2*i + 1
 		if child >= len(b.heap) {
