@@ -326,16 +326,26 @@ func TestNoSimulatorInTheAgent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links berth-agent")
 	}
-	program := filepath.Join(t.TempDir(), "berth-agent")
-	if out, err := exec.Command("go", "build", "-o", program, "./cmd/berth-agent").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	// The program of the simulated driver shows that nm finds the simulator where it is linked.
+	tests := map[string]struct {
+		wants, lacks string
+	}{
+		"./cmd/berth-agent":               {wants: berth + "internal/hardware/nvidia.OpenLibrary", lacks: simulator},
+		"./internal/hardware/sim/program": {wants: simulator + ".OpenRoot", lacks: berth + "internal/node"},
 	}
-	symbols, err := exec.Command("go", "tool", "nm", program).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := string(symbols); strings.Contains(text, simulator) || !strings.Contains(text, berth+"internal/hardware/nvidia.OpenLibrary") {
-		t.Errorf("the symbols of berth-agent have %s, or not the function that opens the library", simulator)
+	for source, tc := range tests {
+		program := filepath.Join(t.TempDir(), "program")
+		if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", source, err, out)
+		}
+		symbols, err := exec.Command("go", "tool", "nm", program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := string(symbols); strings.Contains(text, tc.lacks) || !strings.Contains(text, tc.wants) {
+			t.Errorf("the symbols of %s have %s: %v, want false; and %s: %v, want true",
+				source, tc.lacks, strings.Contains(text, tc.lacks), tc.wants, strings.Contains(text, tc.wants))
+		}
 	}
 }
 

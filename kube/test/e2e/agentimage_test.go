@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
+)
+
+// simulatorPackage begins the names of the simulator's functions. A Go program has them in its table of functions, which
+// it needs to run, also without symbols.
+const simulatorPackage = "github.com/berth-gpu/berth/internal/hardware/sim."
+
+// TestAgentImage: no file of the agent's image, which all tests of this package run, has code of the simulator or is a
+// library of the driver. The same search finds the simulator in the programs that link it.
+func TestAgentImage(t *testing.T) {
+	bin := binDir(t)
+	spec, err := image.Agent(bin)
+	if err != nil {
+		t.Skipf("skipped: the programs are not built: %v; build them with make", err)
+	}
+	tarball := filepath.Join(t.TempDir(), "agent.tar")
+	if err := image.WriteFile(tarball, spec); err != nil {
+		t.Fatal(err)
+	}
+	files := imageFiles(t, tarball)
+	for _, name := range []string{"berth-agent", "berth-cdi-hook"} {
+		if !bytes.Contains(files[name], []byte("github.com/berth-gpu/berth/")) {
+			t.Errorf("the image has no %s of Berth", name)
+		}
+	}
+	for name, content := range files {
+		if bytes.Contains(content, []byte(simulatorPackage)) {
+			t.Errorf("%s of the agent's image has code of the simulator", name)
+		}
+		if found, _ := filepath.Match("libnvidia-*", filepath.Base(name)); found {
+			t.Errorf("the agent's image has %s, a file of the driver", name)
+		}
+	}
+	for _, name := range []string{"berth", "libnvidia-ml.so.1", "berth-sim-tools"} {
+		content, err := os.ReadFile(filepath.Join(bin, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(content, []byte(simulatorPackage)) {
+			t.Errorf("%s, which links the simulator, has no name of its functions: the check finds nothing", name)
+		}
+	}
+	for name, want := range map[string]bool{"berth-agent": false, "berth": true} {
+		symbols, err := exec.Command("go", "tool", "nm", filepath.Join(bin, name)).Output()
+		if err != nil {
+			t.Fatalf("list the symbols of %s: %v", name, err)
+		}
+		if got := bytes.Contains(symbols, []byte(simulatorPackage)); got != want {
+			t.Errorf("the symbols of %s have functions of the simulator: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// imageFiles returns the content of all files of an image.
+func imageFiles(t testing.TB, tarball string) map[string][]byte {
+	t.Helper()
+	img, err := image.ReadFile(tarball)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for _, layer := range img.Manifest.Layers {
+		for r := tar.NewReader(bytes.NewReader(img.Blob(layer))); ; {
+			header, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if files[header.Name], err = io.ReadAll(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return files
+}
