@@ -119,8 +119,7 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 	if from.sim != "" {
 		roots, err := nvidia.RootsBelow(from.sim)
 		if err != nil {
-			return nil, cannot(&hintError{fmt.Errorf("open simulated hardware %s: %w", from.sim, err),
-				"fix: berth sim create " + from.sim + " --profile a100x8-40g"})
+			return nil, cannot(fmt.Errorf("open simulated hardware: %w", err))
 		}
 		deps.DriverRoot, deps.Proc, deps.Simulated = roots.Driver, roots.Proc, true
 	}

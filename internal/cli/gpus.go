@@ -87,7 +87,7 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 		return nil, nil, from.nothingToRead(what, noAPI, alternatives)
 	}
 	if local.Snapshot == nil {
-		return nil, nil, noHardware(what, local)
+		return nil, nil, noHardware(what, from.sim, local)
 	}
 	node := localNode(local)
 	if len(wanted) > 0 && (len(wanted) > 1 || wanted[0] != node.Name) {
@@ -103,15 +103,19 @@ func gpuNodes(ctx context.Context, from *sources, what string, wanted []string) 
 	return []v1alpha1.GPUNode{*node}, missed, nil
 }
 
-func noHardware(what string, local *evidence.Local) error {
+// noHardware is the error when no GPU was found; simDir is a simulated machine's, or empty.
+func noHardware(what, simDir string, local *evidence.Local) error {
 	var reasons []string
 	for _, one := range local.Unread {
 		if one.Source.Kind == trace.Hardware || one.Source.Kind == trace.Ledger {
 			reasons = append(reasons, one.Why)
 		}
 	}
-	return &hintError{fmt.Errorf("%s: no GPU could be read: %s", what, strings.Join(reasons, "; ")),
-		"fix: run it where the NVIDIA driver or a berth-agent is (--driver-root, --agent), or give --sim DIR"}
+	fix := "run it where the NVIDIA driver or a berth-agent is (--driver-root, --agent), or give --sim DIR"
+	if simDir != "" {
+		fix = "berth sim upgrade " + simDir + " --driver VERSION installs its driver again; after --driver-gone: berth sim clear " + simDir + " --gpu driver"
+	}
+	return &hintError{fmt.Errorf("%s: no GPU could be read: %s", what, strings.Join(reasons, "; ")), "fix: " + fix}
 }
 
 // chosen returns the nodes with the wanted names, or all nodes if no name is given.

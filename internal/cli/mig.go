@@ -231,7 +231,7 @@ func migSubjectHere(ctx context.Context, from *sources, what string) (*migSubjec
 		return nil, err
 	}
 	if local.Snapshot == nil {
-		return nil, noHardware(what, local)
+		return nil, noHardware(what, from.sim, local)
 	}
 	subject := &migSubject{node: local.Host}
 	holders := holdersOfNode(localNode(local))

@@ -145,6 +145,8 @@ func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why strin
 	switch {
 	case err != nil:
 		return nil, err.Error()
+	case !found.DriverPresent() && len(found.Faults) > 0:
+		return nil, found.Faults[0].Message
 	case !found.DriverPresent():
 		return nil, "no driver answers"
 	}

@@ -170,6 +170,9 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 		if transient(failed.ret) && a.latestDriver().Present() {
 			return a.withoutAnswer(*failed), nil
 		}
+		if reason := a.unusable(); failed.ret == nvml.ERROR_LIBRARY_NOT_FOUND && reason != "" {
+			return a.withoutDriver(*libraryUnusable(reason)), nil
+		}
 		return a.withoutDriver(*driverMissing(failed.call, failed.ret)), nil
 	}
 	a.readCUDA(a.session)

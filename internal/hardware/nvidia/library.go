@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,6 +39,8 @@ type library struct {
 	found bool
 	// opened is the file that was found.
 	opened libraryIdentity
+	// unusable says why the files that the last Init found cannot be used; empty when it found none.
+	unusable string
 }
 
 // libraryIdentity identifies a version of a file.
@@ -84,16 +87,7 @@ func (l *library) Init() nvml.Return {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.found {
-		for _, file := range libraryFiles(l.root) {
-			candidate := nvml.New(nvml.WithLibraryPath(file))
-			pin := dl.New(file, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
-			// go-nvml ends the process on a call of a function that a library lacks, so one without the first is no library.
-			if pin.Open() == nil && pin.Lookup("nvmlInit_v2") == nil {
-				l.Interface, l.found = candidate, true
-				l.opened, _ = identifyLibrary(l.root)
-				break
-			}
-		}
+		l.find()
 	}
 	if !l.found {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
@@ -103,6 +97,45 @@ func (l *library) Init() nvml.Return {
 		l.users++
 	}
 	return ret
+}
+
+// find opens the first file that is a library of NVML. The caller holds mu.
+func (l *library) find() {
+	var reasons []string
+	for _, file := range libraryFiles(l.root) {
+		candidate := nvml.New(nvml.WithLibraryPath(file))
+		err := openPinned(file)
+		if err == nil {
+			l.Interface, l.found, l.unusable = candidate, true, ""
+			l.opened, _ = identifyLibrary(l.root)
+			return
+		}
+		if filepath.IsAbs(file) { // another name is looked up by the dynamic loader, and may not exist
+			reasons = append(reasons, err.Error())
+		}
+	}
+	l.unusable = strings.Join(reasons, "; ")
+}
+
+// openPinned loads a library for the life of the process. go-nvml ends the process on a call of a function that a library
+// lacks, so one without the first is no library.
+func openPinned(file string) error {
+	const first = "nvmlInit_v2"
+	pin := dl.New(file, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if err := pin.Open(); err != nil {
+		return err
+	}
+	if err := pin.Lookup(first); err != nil {
+		return fmt.Errorf("%s: it has no function %s", file, first)
+	}
+	return nil
+}
+
+// Unusable says which files were found and why they cannot be loaded; empty when there is no file, or one is loaded.
+func (l *library) Unusable() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unusable
 }
 
 // Shutdown does nothing while the library is not initialized: go-nvml would end the process.

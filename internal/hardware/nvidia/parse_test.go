@@ -80,6 +80,13 @@ func TestLibraryIsFoundLater(t *testing.T) {
 	if got := l.Init(); got != nvml.ERROR_LIBRARY_NOT_FOUND {
 		t.Errorf("a file that is no library: Init = %v; want LIBRARY_NOT_FOUND", got)
 	}
+	a := New(Deps{Library: l, Roots: Roots{Driver: root, Dev: root, Proc: root, Sys: root}})
+	defer a.Close()
+	snapshot, err := a.Scan(t.Context())
+	if err != nil || len(snapshot.Faults) != 1 || snapshot.Faults[0].Code != "DRIVER_MISSING" ||
+		!strings.Contains(snapshot.Faults[0].Message, "cannot be loaded: "+file+": ") {
+		t.Errorf("a file that is no library: faults %+v, %v; want one with its path", snapshot.Faults, err)
+	}
 }
 
 // TestTreeCannotBeLeft: no link leads out of the root.

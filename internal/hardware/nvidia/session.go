@@ -218,6 +218,21 @@ func driverMissing(call string, ret nvml.Return) *gpu.Cause {
 	return &cause
 }
 
+// unusable returns why the library's files cannot be loaded; empty when there is none.
+func (a *Adapter) unusable() string {
+	if library, ok := a.library.(interface{ Unusable() string }); ok {
+		return library.Unusable()
+	}
+	return ""
+}
+
+// libraryUnusable is driverMissing for a library that was found and cannot be loaded.
+func libraryUnusable(reason string) *gpu.Cause {
+	cause := newCause("DRIVER_MISSING", "no NVIDIA driver answers: libnvidia-ml.so.1 was found and cannot be loaded: "+reason+
+		"; install the NVIDIA driver again; it is found without a restart")
+	return &cause
+}
+
 // driverGone reports whether a return code means that the driver, not a GPU, went away.
 func driverGone(ret nvml.Return) bool {
 	switch ret {

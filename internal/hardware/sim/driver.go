@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"debug/elf"
 	_ "embed" // the symbols
 	"errors"
 	"fmt"
@@ -121,7 +122,8 @@ type Files struct {
 	Library, Programs string
 }
 
-// FindFiles returns the files as `make build` puts them into a folder. An error names the one that is missing, and the fix.
+// FindFiles returns the files as `make build` puts them into a folder. An error names the one that is missing or is another
+// file, and the fix.
 func FindFiles(folder string) (Files, error) {
 	files := Files{Library: filepath.Join(folder, "libnvidia-ml.so.1"), Programs: filepath.Join(folder, "berth-sim-tools")}
 	for _, file := range []string{files.Library, files.Programs} {
@@ -129,7 +131,33 @@ func FindFiles(folder string) (Files, error) {
 			return Files{}, fmt.Errorf("find the simulated driver: there is no %s (build it with: make build)", file)
 		}
 	}
+	if err := checkLibrary(files.Library); err != nil {
+		return Files{}, fmt.Errorf("find the simulated driver: %s is no libnvidia-ml.so.1: %w (build it with: make build)", files.Library, err)
+	}
+	programs, err := elf.Open(files.Programs)
+	if err != nil {
+		return Files{}, fmt.Errorf("find the simulated driver: %s is no ELF file: %w (build it with: make build)", files.Programs, err)
+	}
+	_ = programs.Close() // it was only read
 	return files, nil
+}
+
+// checkLibrary returns an error for a file that is no library of NVML.
+func checkLibrary(path string) error {
+	const first = "nvmlInit_v2"
+	file, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("it is no ELF file: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	symbols, err := file.DynamicSymbols()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == first }) {
+		return fmt.Errorf("it does not export %s", first)
+	}
+	return nil
 }
 
 // installFiles copies the files below the root, without the symbols that this version does not have. number tells installations apart.
