@@ -9,7 +9,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Acquire takes devices for a holder, all or none. It fails with *BarredError, which names the first device that is
+// Acquire takes devices for a holder, all or none. It fails with *BlockedError, which names the first device that is
 // blocked, or with *ListedError.
 //
 // For a Pod (from Allocate, which only knows the resource) the devices are refused that are blocked, that a container
@@ -89,10 +89,10 @@ func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.Devic
 
 // free reports whether the ledger has no reason to refuse the devices to a pod.
 func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
-	table := l.bars.Load()
+	table := l.blocks.Load()
 	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
-		_, barred := table.by(resource, key)
-		return barred || l.records[key] != nil
+		_, blocked := table.by(resource, key)
+		return blocked || l.records[key] != nil
 	})
 }
 
@@ -108,7 +108,7 @@ func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey
 	var refused error
 	for _, key := range keys {
 		if blocking := l.blocker(j, holder, key); blocking != nil {
-			return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: blocking.clone()}
+			return nil, &BlockedError{Key: key, Resource: holder.Resource, Holding: blocking.clone()}
 		}
 		r := l.records[key]
 		if r == nil {
@@ -117,8 +117,8 @@ func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey
 		e := evidence{readable: j.checkpoint, entries: j.view.marked(key, listed[key]), offered: r.offered, passed: r.passed}
 		x := e.objection()
 		if x == nil {
-			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].bars() {
-				return nil, &BarredError{Key: key, Resource: holder.Resource, Holding: l.records[key].clone()}
+			if l.revisit(j, key, true); l.records[key] != nil && l.records[key].blocksOwn() {
+				return nil, &BlockedError{Key: key, Resource: holder.Resource, Holding: l.records[key].clone()}
 			}
 			passing[key] = e.passing()
 			continue
@@ -152,7 +152,7 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, keys []gpu.DeviceKey) error {
 			break // with the mutex held
 		}
 		if blocking.Holder.Kind != gpu.HolderOrphan || seen != nil && !l.revisit(newJoin(l, *seen), blocking.Key, false) {
-			err := &BarredError{Key: key, Holding: blocking.clone()}
+			err := &BlockedError{Key: key, Holding: blocking.clone()}
 			l.publish()
 			l.mu.Unlock()
 			return err
@@ -244,7 +244,7 @@ func (l *Ledger) inTheWay(holder gpu.Holder, key gpu.DeviceKey) *Holding {
 
 // Offered records that the kubelet considers these devices of a resource free, as it does in GetPreferredAllocation
 // with those that are not must-include. Those that a container uses are then held by an orphan, unless the kubelet's
-// checkpoint lists them; those whose container has ended are free. So the result of BarredBy is correct at this moment,
+// checkpoint lists them; those whose container has ended are free. So the result of BlockedBy is correct at this moment,
 // regardless of the age of the last Reconcile.
 //
 // It returns the devices that an Allocate would refuse because the checkpoint lists them for another pod, sorted by
@@ -402,7 +402,7 @@ func (l *Ledger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
 }
 
 // Adopt records that the holder has the devices, for existing allocations: claims that the kubelet reports as prepared.
-// It overrides pods and orphans, and fails with *BarredError when another claim or maintenance has one of them, in
+// It overrides pods and orphans, and fails with *BlockedError when another claim or maintenance has one of them, in
 // whatever size; the others are still adopted.
 func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	l.mu.Lock()
@@ -416,7 +416,7 @@ func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 		}
 		if other := l.reserved(holder, key); other != nil {
 			if refused == nil {
-				refused = fmt.Errorf("adopt devices: %w", &BarredError{Key: key, Holding: other.clone()})
+				refused = fmt.Errorf("adopt devices: %w", &BlockedError{Key: key, Holding: other.clone()})
 			}
 			continue
 		}

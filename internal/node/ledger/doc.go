@@ -76,7 +76,7 @@
 //   - A device that was allocated as one resource is blocked as any other resource, with all its replicas, until all
 //     are released: after a change of names the kubelet considers devices free that are in use under the old name. So
 //     the kubelet's offers and entries for one resource do not apply to a holding of another.
-//   - Such a block has to be reported to the kubelet (Bar.Unseen), because neither it nor the scheduler counts it.
+//   - Such a block has to be reported to the kubelet (Block.Unseen), because neither it nor the scheduler counts it.
 //     Unlike an orphan's, a pod's holding is not read again before it refuses: the kubelet's assignment remains even
 //     without a process.
 //

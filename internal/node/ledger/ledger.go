@@ -37,10 +37,10 @@ type Holding struct {
 	Live []string `json:"live,omitempty"`
 }
 
-func (h Holding) bars() bool { return h.Holder.Kind != gpu.HolderPod }
+func (h Holding) blocksOwn() bool { return h.Holder.Kind != gpu.HolderPod }
 
-// BarredError means that a device is blocked.
-type BarredError struct {
+// BlockedError means that a device is blocked.
+type BlockedError struct {
 	Key gpu.DeviceKey
 	// Resource is the resource that the pod requested.
 	Resource string
@@ -50,7 +50,7 @@ type BarredError struct {
 }
 
 // Error names the device, the holder, and what ends the holding.
-func (e *BarredError) Error() string {
+func (e *BlockedError) Error() string {
 	device := fmt.Sprintf("device %s", e.Key)
 	if e.Holding.Key != e.Key {
 		device += fmt.Sprintf(" (through %s)", e.Holding.Key)
@@ -169,9 +169,9 @@ type Deps struct {
 // Ledger is the node's ledger. All methods may be called by several goroutines. No method reads or writes a
 // file, or calls Look, Assigned or Ask, while it holds the mutex.
 type Ledger struct {
-	deps  Deps
-	bars  atomic.Pointer[barTable]
-	store *store
+	deps   Deps
+	blocks atomic.Pointer[blockTable]
+	store  *store
 	// saving lets one write to the file happen at a time. It is taken before mu.
 	saving sync.Mutex
 

@@ -152,16 +152,16 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 			fmt.Fprintf(&b, "%s since +%s\n", h, h.Since.Sub(start))
 		}
 		return b.String()
-	case "barred":
+	case "blocked":
 		var b strings.Builder
 		for _, k := range keys {
-			bar, ok := l.BarredBy(resource, k)
+			block, ok := l.BlockedBy(resource, k)
 			if !ok {
 				fmt.Fprintf(&b, "%s: no\n", k)
 				continue
 			}
-			fmt.Fprintf(&b, "%s: %s %s", k, bar.Through, bar.Kind)
-			if bar.Unseen {
+			fmt.Fprintf(&b, "%s: %s %s", k, block.Through, block.Kind)
+			if block.Unseen {
 				b.WriteString(" unseen")
 			}
 			b.WriteString("\n")

@@ -316,8 +316,8 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 		last = w.ledger.Offered(c.resource, free)
 	}
 	preferred := slices.DeleteFunc(slices.Clone(free), func(k gpu.DeviceKey) bool {
-		_, barred := w.ledger.BarredBy(c.resource, k)
-		return barred || slices.Contains(last, k) || w.used(k)
+		_, blocked := w.ledger.BlockedBy(c.resource, k)
+		return blocked || slices.Contains(last, k) || w.used(k)
 	})
 	enough := len(chosen)+len(preferred) >= c.wants
 	for _, k := range append(preferred, free...) {
@@ -605,8 +605,8 @@ func (w *twin) end() {
 	for i := range w.layouts {
 		for _, layout := range twinLayouts {
 			for _, device := range layout.devices {
-				if bar, barred := w.ledger.BarredBy(layout.resource, key(fmt.Sprintf("G%d%s", i, device))); barred {
-					w.t.Fatalf("still barred: %v", bar)
+				if block, blocked := w.ledger.BlockedBy(layout.resource, key(fmt.Sprintf("G%d%s", i, device))); blocked {
+					w.t.Fatalf("still blocked: %v", block)
 				}
 			}
 		}

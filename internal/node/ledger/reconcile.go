@@ -169,18 +169,18 @@ func (l *Ledger) revisit(j *join, key gpu.DeviceKey, free bool) bool {
 // clashes are the devices that two holders have in different sizes: facts that no grant
 // of this ledger has led to.
 func (l *Ledger) clashes() []Conflict {
-	table := l.bars.Load()
+	table := l.blocks.Load()
 	var conflicts []Conflict
 	for _, key := range l.order {
-		// With no resource's name, what bars a device through another is its size.
-		bar, barred := table.by("", key)
-		if !barred || gpu.CompareKeys(bar.Through, key) >= 0 {
+		// With no resource's name, the size decides what blocks a device through another.
+		block, blocked := table.by("", key)
+		if !blocked || gpu.CompareKeys(block.Through, key) >= 0 {
 			continue
 		}
-		mine, other := l.records[key].Holder, l.records[bar.Through].Holder
+		mine, other := l.records[key].Holder, l.records[block.Through].Holder
 		if a, b := other.ID+other.PodUID, mine.ID+mine.PodUID; a != b {
 			conflicts = append(conflicts, Conflict{Key: key, Pods: []string{a, b},
-				Why: "the first has " + bar.Through.String() + ", which is on the same hardware"})
+				Why: "the first has " + block.Through.String() + ", which is on the same hardware"})
 		}
 	}
 	return conflicts

@@ -109,8 +109,8 @@ func TestDiskFull(t *testing.T) {
 	if err := l.Acquire(claim("A"), []gpu.DeviceKey{key("G1")}); err == nil {
 		t.Error("Acquire for a claim was granted without having been written")
 	}
-	if _, barred := l.BarredBy("nvidia.com/gpu", key("G1")); barred {
-		t.Error("the refused claim bars its device")
+	if _, blocked := l.BlockedBy("nvidia.com/gpu", key("G1")); blocked {
+		t.Error("the refused claim blocks its device")
 	}
 	if faults := l.Faults(); len(faults) != 1 || faults[0].Code != "LEDGER_UNWRITABLE" || !strings.Contains(faults[0].Message,
 		"no space left") {
@@ -248,7 +248,7 @@ func TestFileOfVersion1(t *testing.T) {
 	}
 }
 
-// TestClaimKeepsItsName over a restart, and Barred and the refusal have it.
+// TestClaimKeepsItsName over a restart, and Blocked and the refusal have it.
 func TestClaimKeepsItsName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	holder := gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-uid", Namespace: "ml", Name: "train"}
@@ -318,13 +318,13 @@ func FuzzParseFile(f *testing.F) {
 	})
 }
 
-// TestBarredByAllocatesNothing and never waits for the lock.
-func TestBarredByAllocatesNothing(t *testing.T) {
+// TestBlockedByAllocatesNothing and never waits for the lock.
+func TestBlockedByAllocatesNothing(t *testing.T) {
 	l := full(t, 800)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k, free := gpu.DeviceKey{GPU: "G3", Share: 5}, gpu.DeviceKey{GPU: "G9"}
-	if n := testing.AllocsPerRun(100, func() { l.BarredBy("nvidia.com/gpu", k); l.BarredBy("nvidia.com/gpu", free) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { l.BlockedBy("nvidia.com/gpu", k); l.BlockedBy("nvidia.com/gpu", free) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -348,8 +348,8 @@ func TestAtTheSameTime(t *testing.T) {
 			}
 		},
 		func(k gpu.DeviceKey) {
-			l.BarredBy("nvidia.com/gpu", k)
-			l.Barred()
+			l.BlockedBy("nvidia.com/gpu", k)
+			l.Blocked()
 			l.Offered("nvidia.com/gpu", []gpu.DeviceKey{k})
 		},
 		func(k gpu.DeviceKey) {
@@ -391,14 +391,14 @@ func full(t testing.TB, n int) *Ledger {
 	return l
 }
 
-func BenchmarkBarredBy(b *testing.B) {
+func BenchmarkBlockedBy(b *testing.B) {
 	for _, n := range []int{8, 800} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
 			l := full(b, n)
 			k := gpu.DeviceKey{GPU: "G5", Share: 1}
 			b.ReportAllocs()
 			for b.Loop() {
-				l.BarredBy("nvidia.com/gpu", k)
+				l.BlockedBy("nvidia.com/gpu", k)
 			}
 		})
 	}
@@ -474,19 +474,19 @@ func BenchmarkReconcile(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireFresh is an Allocate of a device that bars other sizes from now on: a whole GPU,
+// BenchmarkAcquireFresh is an Allocate of a device that blocks other sizes from now on: a whole GPU,
 // and the first share of one.
 func BenchmarkAcquireFresh(b *testing.B) {
 	for name, keys := range map[string][]gpu.DeviceKey{"whole": {{GPU: "H0"}}, "share": {{GPU: "H0", Share: 1}}} {
 		b.Run(name, func(b *testing.B) {
 			l := full(b, 800)
-			free := l.bars.Load()
+			free := l.blocks.Load()
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := l.Acquire(pod, keys); err != nil {
 					b.Fatal(err)
 				}
-				l.bars.Store(free) // as if the GPU had come back
+				l.blocks.Store(free) // as if the GPU had come back
 			}
 		})
 	}

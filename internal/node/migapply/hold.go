@@ -120,18 +120,18 @@ func (r *round) going(j *job) []gpu.DeviceKey {
 	return keys
 }
 
-// bar acquires the free ones among the devices that will be removed.
-func (r *round) bar(j *job) error {
+// block acquires the free ones among the devices that will be removed.
+func (r *round) block(j *job) error {
 	now := r.holdings()
 	wanted := slices.DeleteFunc(r.going(j), func(key gpu.DeviceKey) bool { return !now.free(key) })
 	for {
 		err := r.hold(j.want.UUID, wanted)
-		var barred *ledger.BarredError
-		if !errors.As(err, &barred) {
+		var blocked *ledger.BlockedError
+		if !errors.As(err, &blocked) {
 			return err
 		}
 		// Another holder acquired this one first.
-		wanted = slices.DeleteFunc(wanted, func(key gpu.DeviceKey) bool { return key.Overlaps(barred.Key) })
+		wanted = slices.DeleteFunc(wanted, func(key gpu.DeviceKey) bool { return key.Overlaps(blocked.Key) })
 	}
 }
 
@@ -144,7 +144,7 @@ func (r *round) hold(id gpu.UUID, wanted []gpu.DeviceKey) error {
 		if err := r.deps.Ledger.Acquire(maintenance(), missing); err != nil {
 			return err
 		}
-		if err := r.step(StepBarred); err != nil {
+		if err := r.step(StepBlocked); err != nil {
 			return err
 		}
 	}

@@ -38,8 +38,8 @@ func TestOpenGPU(t *testing.T) {
 				free.MIG = "MIG-0-13"
 			}
 			untouched(Waiting, state(t, w.reconcile(), "GPU-0"))
-			var barred *ledger.BarredError
-			if err := w.run("early", free); !errors.As(err, &barred) {
+			var blocked *ledger.BlockedError
+			if err := w.run("early", free); !errors.As(err, &blocked) {
 				t.Errorf("a pod got %s while the GPU waits: %v", free, err)
 			}
 			w.clock.Step(openWithin - time.Second)

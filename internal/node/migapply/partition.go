@@ -96,7 +96,7 @@ type Step string
 // hardware.
 const (
 	StepTakenOver      Step = "taken over"      // the journal of another agent has this agent as its owner
-	StepBarred         Step = "barred"          // devices of a GPU were acquired in the ledger
+	StepBlocked        Step = "blocked"         // devices of a GPU were acquired in the ledger
 	StepJournalTorn    Step = "journal torn"    // half of the new journal is written, beside the old one
 	StepJournalWritten Step = "journal written" // the new journal is in force
 	StepQuiesced       Step = "quiesced"        // for each GPU that changes its mode

@@ -123,8 +123,8 @@ func TestHardwareUnseen(t *testing.T) {
 		if got := state(t, w.reconcile(), "GPU-0"); got.State == Applied || !strings.Contains(got.Message, "the scan hangs") {
 			t.Errorf("no scan: %+v", got)
 		}
-		var barred *ledger.BarredError
-		if err := w.run("b", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-11"}); !errors.As(err, &barred) {
+		var blocked *ledger.BlockedError
+		if err := w.run("b", gpu.DeviceKey{GPU: "GPU-0", MIG: "MIG-0-11"}); !errors.As(err, &blocked) {
 			t.Errorf("a pod got a removed device: %v", err)
 		}
 		w.clock.Step(lastRetry)
@@ -418,8 +418,8 @@ func TestHungCall(t *testing.T) {
 	if diff := cmp.Diff(want, state(t, got, "GPU-1").Message); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
 	}
-	var barred *ledger.BarredError
-	if err := w.run("a", gpu.DeviceKey{GPU: "GPU-1", MIG: "MIG-1-15"}); !errors.As(err, &barred) {
+	var blocked *ledger.BlockedError
+	if err := w.run("a", gpu.DeviceKey{GPU: "GPU-1", MIG: "MIG-1-15"}); !errors.As(err, &blocked) {
 		t.Errorf("a pod got a device that may be removed at any time: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(w.dir, JournalFile)); err != nil {

@@ -70,14 +70,14 @@ func (w *world) event(t *rapid.T, n int) {
 		if len(offered) == 0 {
 			return
 		}
-		var barred *ledger.BarredError
+		var blocked *ledger.BlockedError
 		key := rapid.SampledFrom(offered).Draw(t, "device")
 		if slices.ContainsFunc(slices.Collect(maps.Values(w.pods)), func(p *fakePod) bool { return slices.Contains(p.keys, key) }) {
 			return // the kubelet would not allocate it
 		}
 		// A device of the last scan may have been removed since, but no pod may get it.
 		_, device := w.look().Device(key.Device())
-		if err := w.run(fmt.Sprintf("pod-%d", n), key); err != nil && !errors.As(err, &barred) {
+		if err := w.run(fmt.Sprintf("pod-%d", n), key); err != nil && !errors.As(err, &blocked) {
 			t.Fatalf("run on %s: %v", key, err)
 		} else if err == nil && key.MIG != "" && device == nil {
 			t.Fatalf("a pod got %s, which was removed:\n%s%v", key, w.picture(), w.trace)

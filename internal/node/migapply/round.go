@@ -334,19 +334,19 @@ func (r *round) holdFor(at **job) error {
 	case j.ready:
 		err = r.hold(j.want.UUID, j.take())
 	case j.waits:
-		err = r.bar(j)
+		err = r.block(j)
 	case j.plan.UUID != "":
 		err = r.hold(j.want.UUID, nil)
 	}
-	if barred, ok := errors.AsType[*ledger.BarredError](err); ok {
+	if blocked, ok := errors.AsType[*ledger.BlockedError](err); ok {
 		// A holder acquired a device first, or holds one that the planner does not list.
 		j = r.consider(j.want, r.deps.Inventory.Current(), r.holdings())
 		if j.ready {
 			j.dropWork()
 			j.state, j.waits = Waiting, true
-			j.message = fmt.Sprintf("%s changes to %s when this holding has ended: %v.", name(j.device), goal(j.want), barred)
+			j.message = fmt.Sprintf("%s changes to %s when this holding has ended: %v.", name(j.device), goal(j.want), blocked)
 		}
-		*at, err = j, r.bar(j)
+		*at, err = j, r.block(j)
 	}
 	if err != nil && !isStop(err) {
 		j.dropWork()

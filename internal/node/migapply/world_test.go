@@ -201,8 +201,8 @@ func (w *world) grab() {
 			}
 		}
 		for _, key := range keys {
-			var barred *ledger.BarredError
-			if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); !errors.As(err, &barred) {
+			var blocked *ledger.BlockedError
+			if err := w.book.Acquire(gpu.Holder{Kind: gpu.HolderPod}, []gpu.DeviceKey{key}); !errors.As(err, &blocked) {
 				w.never("a pod got %s of a device that changes (%v) after %v", key, err, w.trace)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 
 // Ledger has the holders of devices; *[ledger.Ledger] is one.
 type Ledger interface {
-	BarredBy(resource string, key gpu.DeviceKey) (ledger.Bar, bool)
+	BlockedBy(resource string, key gpu.DeviceKey) (ledger.Block, bool)
 	Offered(resource string, keys []gpu.DeviceKey) []gpu.DeviceKey
 	Allocate(resource, grant string, keys []gpu.DeviceKey) error
 }
@@ -23,8 +23,8 @@ var _ deviceplugin.FreeLedger = Holders{}
 
 // Blocked implements deviceplugin.Ledger.
 func (h Holders) Blocked(resource string, key gpu.DeviceKey) (deviceplugin.Block, bool) {
-	bar, blocked := h.Ledger.BarredBy(resource, key)
-	return deviceplugin.Block{Unhealthy: bar.Unseen}, blocked
+	block, blocked := h.Ledger.BlockedBy(resource, key)
+	return deviceplugin.Block{Unhealthy: block.Unseen}, blocked
 }
 
 // Offered implements deviceplugin.FreeLedger.

@@ -223,15 +223,15 @@ func TestKubeletRestarted(t *testing.T) {
 	w.states = map[string]podwatch.State{"p": podwatch.Living}
 	s, book := w.newSync(t, t.TempDir())
 	s.Look(t.Context())
-	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); barred {
+	if _, blocked := book.BlockedBy("nvidia.com/gpu", gpuA); blocked {
 		t.Fatal("the device of a pod that the checkpoint lists is withheld")
 	}
 	s.KubeletRestarted()
-	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); !barred {
+	if _, blocked := book.BlockedBy("nvidia.com/gpu", gpuA); !blocked {
 		t.Error("after a restart of the kubelet the device is not withheld")
 	}
 	s.Look(t.Context())
-	if _, barred := book.BarredBy("nvidia.com/gpu", gpuA); barred {
+	if _, blocked := book.BlockedBy("nvidia.com/gpu", gpuA); blocked {
 		t.Error("the device is withheld after the checkpoint was read")
 	}
 }

@@ -146,7 +146,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	allocated := clock.Now()
 	for {
 		interval := lookInterval
-		if s.uncertain || len(s.deps.Ledger.Barred()) > 0 || clock.Since(allocated) < busyAfter {
+		if s.uncertain || len(s.deps.Ledger.Blocked()) > 0 || clock.Since(allocated) < busyAfter {
 			interval = busyInterval
 		}
 		select {

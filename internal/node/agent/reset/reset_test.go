@@ -32,8 +32,8 @@ type lab struct {
 	// users have the GPU open; each check removes the first entry.
 	users      [][]openers.Opener
 	openersErr error
-	// barred is the ledger's refusal when the GPU is not held.
-	barred     error
+	// blocked is the ledger's refusal when the GPU is not held.
+	blocked    error
 	releaseErr error
 	quiesceErr error
 	resetErr   error
@@ -81,8 +81,8 @@ func (l *lab) Current() *gpu.Snapshot {
 func (l *lab) Refresh(context.Context) error { l.note("scan"); return l.refreshErr }
 
 func (l *lab) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	if l.barred != nil {
-		return l.barred
+	if l.blocked != nil {
+		return l.blocked
 	}
 	if len(l.holdings) > 0 && l.holdings[0].Holder != holder {
 		return errors.New("held")
@@ -136,7 +136,7 @@ func TestResetSteps(t *testing.T) {
 		"held by another maintenance": {reference: "0", prepare: heldBy(gpu.Holder{Kind: gpu.HolderMaintenance,
 			ID: "mig"}), err: "held by maintenance (mig)"},
 		"refused without a holder": {reference: "0",
-			prepare: func(l *lab) { l.barred = errors.New("read-only") }, err: "take the GPU out of service: read-only"},
+			prepare: func(l *lab) { l.blocked = errors.New("read-only") }, err: "take the GPU out of service: read-only"},
 		"opened": {reference: "0", prepare: func(l *lab) { l.users = [][]openers.Opener{dcgm} },
 			err: "GPU 0 (GPU-aa11) is in use: process 7 (dcgm-exporter) has it open (fix: stop DCGM, or wait until they end with --wait)",
 			did: []string{"acquire [GPU-aa11]", "release [GPU-aa11]"}},

@@ -49,7 +49,7 @@ func TestTableAgreesWithRules(t *testing.T) {
 			"": func(t *rapid.T) {
 				for _, key := range keys {
 					for _, resource := range resources {
-						checkBar(t, l, resource, key)
+						checkBlock(t, l, resource, key)
 					}
 				}
 			},
@@ -57,7 +57,7 @@ func TestTableAgreesWithRules(t *testing.T) {
 	})
 }
 
-func checkBar(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
+func checkBlock(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
 	through, unseen := map[gpu.DeviceKey]bool{}, false
 	for _, h := range l.Holdings() {
 		if h.blocks(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, key) {
@@ -66,11 +66,11 @@ func checkBar(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
 			unseen = unseen || !counted
 		}
 	}
-	bar, barred := l.BarredBy(resource, key)
-	if barred != (len(through) > 0) || barred && !through[bar.Through] || bar.Unseen != unseen {
-		t.Fatalf("%s as %q: %v, %v, but in the way are %v (unseen %v)\n%v", key, resource, bar, barred, through, unseen, l.Holdings())
+	block, blocked := l.BlockedBy(resource, key)
+	if blocked != (len(through) > 0) || blocked && !through[block.Through] || block.Unseen != unseen {
+		t.Fatalf("%s as %q: %v, %v, but in the way are %v (unseen %v)\n%v", key, resource, block, blocked, through, unseen, l.Holdings())
 	}
-	if barred && bar.Kind != l.records[bar.Through].Holder.Kind {
-		t.Fatalf("%s as %q: %v, but that is %v", key, resource, bar, l.records[bar.Through].Holding)
+	if blocked && block.Kind != l.records[block.Through].Holder.Kind {
+		t.Fatalf("%s as %q: %v, but that is %v", key, resource, block, l.records[block.Through].Holding)
 	}
 }

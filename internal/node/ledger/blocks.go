@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Bar is the reason why a device is blocked.
-type Bar struct {
+// Block is the reason why a device is blocked.
+type Block struct {
 	// Through is the device whose holding blocks: the same one, or one of another size.
 	Through gpu.DeviceKey
 	// Kind is the kind of its holder.
@@ -19,28 +19,28 @@ type Bar struct {
 	Unseen bool
 }
 
-// barTable has the reasons that block devices. It is never changed after it was published, so that readers need no
+// blockTable has the reasons that block devices. It is never changed after it was published, so that readers need no
 // lock; a new table shares the unchanged GPUs.
-type barTable struct{ gpus map[gpu.UUID]*gpuBars }
+type blockTable struct{ gpus map[gpu.UUID]*gpuBlocks }
 
-// gpuBars has the holdings of one GPU that block a device.
-type gpuBars struct {
-	whole deviceBars
-	parts []deviceBars // the MIG devices with holdings, by UUID
+// gpuBlocks has the holdings of one GPU that block a device.
+type gpuBlocks struct {
+	whole deviceBlocks
+	parts []deviceBlocks // the MIG devices with holdings, by UUID
 }
 
-// deviceBars has the holdings of a GPU outside its MIG devices, or of a MIG device.
-type deviceBars struct {
+// deviceBlocks has the holdings of a GPU outside its MIG devices, or of a MIG device.
+type deviceBlocks struct {
 	mig gpu.UUID
 	// unshared is the holding of the device as a whole, share that of the first replica that is held.
 	unshared, share *Holding
-	// barring are the replicas that are blocked themselves.
-	barring map[int]*Holding
+	// blocking are the replicas that are blocked themselves.
+	blocking map[int]*Holding
 	// uses are the first holding, and the first under another resource's name than that one.
 	uses [2]*Holding
 }
 
-func (d *deviceBars) first() *Holding {
+func (d *deviceBlocks) first() *Holding {
 	if d.unshared != nil {
 		return d.unshared
 	}
@@ -48,7 +48,7 @@ func (d *deviceBars) first() *Holding {
 }
 
 // part returns a MIG device, or nil when it has no holdings.
-func (c *gpuBars) part(mig gpu.UUID) *deviceBars {
+func (c *gpuBlocks) part(mig gpu.UUID) *deviceBlocks {
 	for i := range c.parts {
 		if c.parts[i].mig == mig {
 			return &c.parts[i]
@@ -57,18 +57,18 @@ func (c *gpuBars) part(mig gpu.UUID) *deviceBars {
 	return nil
 }
 
-func (d *deviceBars) add(h *Holding) {
+func (d *deviceBlocks) add(h *Holding) {
 	if h.Key.Share == 0 {
 		d.unshared = h
 	} else {
 		if d.share == nil {
 			d.share = h
 		}
-		if h.bars() {
-			if d.barring == nil {
-				d.barring = map[int]*Holding{}
+		if h.blocksOwn() {
+			if d.blocking == nil {
+				d.blocking = map[int]*Holding{}
 			}
-			d.barring[h.Key.Share] = h
+			d.blocking[h.Key.Share] = h
 		}
 	}
 	switch {
@@ -80,24 +80,24 @@ func (d *deviceBars) add(h *Holding) {
 	}
 }
 
-// newBarTable needs records sorted by key.
-func newBarTable(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *barTable {
-	t := &barTable{gpus: map[gpu.UUID]*gpuBars{}}
+// newBlockTable needs records sorted by key.
+func newBlockTable(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *blockTable {
+	t := &blockTable{gpus: map[gpu.UUID]*gpuBlocks{}}
 	for len(order) > 0 {
 		mine := onGPU(order, order[0].GPU)
-		t.gpus[order[0].GPU] = newGPUBars(mine, records)
+		t.gpus[order[0].GPU] = newGPUBlocks(mine, records)
 		order = order[len(mine):]
 	}
 	return t
 }
 
-func newGPUBars(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *gpuBars {
-	c := &gpuBars{}
+func newGPUBlocks(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *gpuBlocks {
+	c := &gpuBlocks{}
 	for _, key := range order {
 		device := &c.whole
 		if key.MIG != "" {
 			if n := len(c.parts); n == 0 || c.parts[n-1].mig != key.MIG {
-				c.parts = append(c.parts, deviceBars{mig: key.MIG})
+				c.parts = append(c.parts, deviceBlocks{mig: key.MIG})
 			}
 			device = &c.parts[len(c.parts)-1]
 		}
@@ -118,10 +118,10 @@ func onGPU(order []gpu.DeviceKey, device gpu.UUID) []gpu.DeviceKey {
 }
 
 // by answers as blocks does, for a pod.
-func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
+func (t *blockTable) by(resource string, key gpu.DeviceKey) (Block, bool) {
 	c := t.gpus[key.GPU]
 	if c == nil {
-		return Bar{}, false
+		return Block{}, false
 	}
 	device := &c.whole
 	if key.MIG != "" {
@@ -129,7 +129,7 @@ func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
 			return unseen(h), true
 		}
 		if device = c.part(key.MIG); device == nil {
-			return Bar{}, false
+			return Block{}, false
 		}
 	} else if len(c.parts) > 0 {
 		return unseen(c.parts[0].first()), true
@@ -137,13 +137,13 @@ func (t *barTable) by(resource string, key gpu.DeviceKey) (Bar, bool) {
 	return device.by(resource, key.Share)
 }
 
-func unseen(h *Holding) Bar { return Bar{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
+func unseen(h *Holding) Block { return Block{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
 
 // by returns the reason that blocks a device, other than holdings of other parts of the GPU.
-func (d *deviceBars) by(resource string, share int) (Bar, bool) {
+func (d *deviceBlocks) by(resource string, share int) (Block, bool) {
 	other, own := d.share, d.unshared
 	if share > 0 {
-		other, own = d.unshared, d.barring[share]
+		other, own = d.unshared, d.blocking[share]
 	}
 	if other != nil {
 		return unseen(other), true
@@ -153,14 +153,14 @@ func (d *deviceBars) by(resource string, share int) (Bar, bool) {
 			return unseen(h), true
 		}
 	}
-	if own == nil || !own.bars() {
-		return Bar{}, false
+	if own == nil || !own.blocksOwn() {
+		return Block{}, false
 	}
-	return Bar{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != gpu.HolderOrphan || own.Uncounted}, true
+	return Block{Through: own.Key, Kind: own.Holder.Kind, Unseen: own.Holder.Kind != gpu.HolderOrphan || own.Uncounted}, true
 }
 
 // covers reports whether the table blocks exactly what a pod's holding blocks.
-func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
+func (t *blockTable) covers(resource string, key gpu.DeviceKey) bool {
 	c := t.gpus[key.GPU]
 	if c == nil {
 		return false
@@ -171,9 +171,9 @@ func (t *barTable) covers(resource string, key gpu.DeviceKey) bool {
 			return false
 		}
 	}
-	held := device.unshared != nil && !device.unshared.bars()
+	held := device.unshared != nil && !device.unshared.blocksOwn()
 	if key.Share > 0 {
-		held = device.share != nil && device.barring[key.Share] == nil
+		held = device.share != nil && device.blocking[key.Share] == nil
 	}
 	use := ""
 	if device.uses[0] != nil {
@@ -192,51 +192,51 @@ func (h *Holding) blocks(holder gpu.Holder, key gpu.DeviceKey) bool {
 		return h.Key.Overlaps(key) && !h.Holder.Same(holder)
 	case h.Key != key && h.Key.Overlaps(key):
 		return true
-	case h.Key == key && h.bars():
+	case h.Key == key && h.blocksOwn():
 		return true
 	}
 	return h.Key.GPU == key.GPU && h.Key.MIG == key.MIG && otherUse(h.Holder.Resource, holder.Resource)
 }
 
-// BarredBy returns why a device cannot be allocated to a pod as a resource: any holding on a device of another size on
+// BlockedBy returns why a device cannot be allocated to a pod as a resource: any holding on a device of another size on
 // the same hardware, any but a pod's on the device itself, and one of the device as another resource. It takes no lock,
 // allocates no memory, and its cost does not depend on the number of holdings.
-func (l *Ledger) BarredBy(resource string, key gpu.DeviceKey) (Bar, bool) {
-	return l.bars.Load().by(resource, key)
+func (l *Ledger) BlockedBy(resource string, key gpu.DeviceKey) (Block, bool) {
+	return l.blocks.Load().by(resource, key)
 }
 
-// Barred returns all holdings that block their own device, by key. The caller owns the map.
-func (l *Ledger) Barred() map[gpu.DeviceKey]Holding {
+// Blocked returns all holdings that block their own device, by key. The caller owns the map.
+func (l *Ledger) Blocked() map[gpu.DeviceKey]Holding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	barred := map[gpu.DeviceKey]Holding{}
+	blocked := map[gpu.DeviceKey]Holding{}
 	for key, r := range l.records {
-		if r.bars() {
-			barred[key] = r.clone()
+		if r.blocksOwn() {
+			blocked[key] = r.clone()
 		}
 	}
-	return barred
+	return blocked
 }
 
-// publish makes the records visible to BarredBy.
-func (l *Ledger) publish() { l.bars.Store(newBarTable(l.order, l.records)) }
+// publish makes the records visible to BlockedBy.
+func (l *Ledger) publish() { l.blocks.Store(newBlockTable(l.order, l.records)) }
 
 // publishPods makes a pod's new holdings visible. It has a cost only if they block devices that were not blocked: the
 // first replica of a device does, the next does not.
 func (l *Ledger) publishPods(resource string, keys []gpu.DeviceKey) {
-	table := l.bars.Load()
-	var fresh map[gpu.UUID]*gpuBars
+	table := l.blocks.Load()
+	var fresh map[gpu.UUID]*gpuBlocks
 	for _, key := range keys {
 		if table.covers(resource, key) {
 			continue
 		}
 		if fresh == nil {
 			fresh = maps.Clone(table.gpus)
-			table = &barTable{gpus: fresh}
+			table = &blockTable{gpus: fresh}
 		}
-		fresh[key.GPU] = newGPUBars(onGPU(l.order, key.GPU), l.records)
+		fresh[key.GPU] = newGPUBlocks(onGPU(l.order, key.GPU), l.records)
 	}
 	if fresh != nil {
-		l.bars.Store(table)
+		l.blocks.Store(table)
 	}
 }
