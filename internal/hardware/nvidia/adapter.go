@@ -188,7 +188,7 @@ func (a *Adapter) scanNow(ctx context.Context) (gpu.Snapshot, error) {
 		soon, cancel := context.WithTimeout(ctx, closeTimeout)
 		defer cancel()
 		if err := a.awaitClosed(soon); err != nil {
-			a.log.Warn("driver went away while a call into it has not returned", "error", err)
+			a.log.Warn("Driver became unavailable while a call was in progress", "error", err)
 		}
 		a.away = true
 		return a.withoutDriver(*broken), nil

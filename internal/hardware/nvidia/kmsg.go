@@ -148,7 +148,7 @@ func (k *kernelLog) open() bool {
 	if err != nil {
 		if text := err.Error(); text != k.n {
 			k.n = text
-			k.log.Warn("could not open the kernel log; XIDs that NVML does not report are missed",
+			k.log.Warn("Could not open the kernel log; XIDs that NVML does not report are missed",
 				"error", err, "fix", "mount /dev/kmsg into this container and give it CAP_SYSLOG")
 		}
 		return false
@@ -178,7 +178,7 @@ func (k *kernelLog) drain(emit func(notice)) {
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
 			return
 		case err != nil:
-			k.log.Warn("could not read the kernel log, opening it again", "error", err)
+			k.log.Warn("Could not read the kernel log; opening it again", "error", err)
 			k.close()
 			return
 		}

@@ -101,10 +101,10 @@ func (a *work) makeNode(node wantedNode) {
 		switch {
 		case err != nil && a.notMade[name] != err.Error():
 			a.notMade[name] = err.Error()
-			a.log.Error("could not create a missing device node", "node", name, "major", node.major, "minor", node.minor, "error", err)
+			a.log.Error("Could not create a missing device node", "node", name, "major", node.major, "minor", node.minor, "error", err)
 		case made:
 			delete(a.notMade, name)
-			a.log.Warn("created a device node that was missing or had outdated numbers",
+			a.log.Warn("Created a device node that was missing or had outdated numbers",
 				"node", name, "major", node.major, "minor", node.minor, "mode", fmt.Sprintf("%#o", node.mode))
 		}
 	}

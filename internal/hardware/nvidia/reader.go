@@ -93,7 +93,7 @@ func (a *Adapter) inTime(read func(w *work, r *gpuReader)) (*gpuReader, bool) {
 	r.abandoned.Store(true)
 	a.work = w.clone()
 	id, call := r.doing()
-	a.log.Error("GPU did not answer in time, continuing the scan without it", "gpu", id, "call", call, "deadline", a.callDeadline)
+	a.log.Error("GPU did not answer in time; continued the scan without it", "gpu", id, "call", call, "deadline", a.callDeadline)
 	return r, false
 }
 

@@ -243,7 +243,7 @@ func (s *Sampler) readInTime(ctx context.Context, list *watchList, h handle, sam
 		r.abandoned.Store(true)
 		sampled.stuck = r
 		if ctx.Err() == nil {
-			s.deps.Log.Warn("GPU did not answer in time, its sample ends here", "gpu", h.uuid, "source", all[i].name, "error", r.trouble())
+			s.deps.Log.Warn("GPU did not answer in time; its sample is incomplete", "gpu", h.uuid, "source", all[i].name, "error", r.trouble())
 		}
 		return giveUp(i, s.deps.SourceTimeout, r.trouble())
 	}

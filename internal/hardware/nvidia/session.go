@@ -154,7 +154,7 @@ func (a *Adapter) open() *failure {
 	a.session, a.sessions = next, next.number
 	a.work.session = next
 	a.mu.Unlock()
-	a.log.Info("found driver", "version", version, "cuda", next.driver.CUDA.String())
+	a.log.Info("Found driver", "version", version, "cuda", next.driver.CUDA.String())
 	return nil
 }
 

@@ -180,7 +180,7 @@ func (w *watch) register(list *watchList) ([]gpu.Event, error) {
 				continue
 			}
 			if ret := h.device.RegisterEvents(types, w.set); ret != nvml.SUCCESS {
-				w.adapter.log.Warn("could not register for GPU events, relying on scans", "gpu", h.uuid, "return", codeName(ret))
+				w.adapter.log.Warn("Could not register for GPU events; relying on scans", "gpu", h.uuid, "return", codeName(ret))
 				continue
 			}
 			w.count++

@@ -67,7 +67,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	a.deps.Log.Info("Stopped; nothing was removed, and containers keep their devices")
+	a.deps.Log.Info("Stopped the agent; nothing was removed, and containers keep their devices", "component", "agent")
 	return nil
 }
 

@@ -197,7 +197,7 @@ func (a *Agent) log(component string) *slog.Logger { return a.deps.Log.With("com
 // wireAPI makes the list of problems and what writes to the API server.
 func (a *Agent) wireAPI() {
 	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
-	a.reports.list = problems.New(a.deps.Clock, a.deps.Log)
+	a.reports.list = problems.New(a.deps.Clock, a.deps.Log.With("component", "problems"))
 	a.reports.problems = problems.Joined{List: a.reports.list, Others: []func() []gpu.Cause{
 		func() []gpu.Cause { return a.node.inventory.Current().Faults }, func() []gpu.Cause { return a.node.ledger.Faults() },
 	}}

@@ -130,7 +130,7 @@ func (w *Writer) Sync(ctx context.Context, snapshot *gpu.Snapshot, extras Extras
 		w.report(append(r.problems, kept(err)))
 		return false, fmt.Errorf("sync CDI spec: %w", err)
 	}
-	w.deps.Log.Info("wrote CDI spec", "path", w.Path(), "bytes", len(r.data))
+	w.deps.Log.Info("Wrote CDI spec", "path", w.Path(), "bytes", len(r.data))
 	return true, nil
 }
 

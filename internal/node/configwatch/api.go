@@ -109,7 +109,7 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 			w.setForbidden(what, err.Error())
 		}
 	}); err != nil {
-		w.deps.Log.Error("an object of the API cannot be followed", "object", what, "error", err)
+		w.deps.Log.Error("Could not watch an object of the API", "object", what, "error", err)
 		return
 	}
 	var mu sync.Mutex
@@ -141,7 +141,7 @@ func (w *Watcher) follow(ctx context.Context, resource schema.GroupVersionResour
 		},
 	})
 	if err != nil {
-		w.deps.Log.Error("an object of the API cannot be followed", "resource", resource.Resource, "name", name, "error", err)
+		w.deps.Log.Error("Could not watch an object of the API", "resource", resource.Resource, "name", name, "error", err)
 		return
 	}
 	go func() {

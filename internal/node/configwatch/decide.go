@@ -256,7 +256,7 @@ func (d *decision) enforce(next candidate) error {
 		if err := d.fault(StepKept); err != nil {
 			return err
 		}
-		d.deps.Log.Info("configuration in force", "source", describe(next.source))
+		d.deps.Log.Info("Applied configuration", "source", describe(next.source))
 		d.logNotes(loaded)
 	} else if !d.isKept(next) && (next.source != "" || d.stored.haveConfig) {
 		d.keepOrWarn(next)
@@ -271,7 +271,7 @@ func (d *decision) enforce(next candidate) error {
 // logNotes logs the notes of a valid configuration.
 func (w *Watcher) logNotes(loaded config.Loaded) {
 	for _, note := range loaded.Notes {
-		w.deps.Log.Warn("configuration", "note", note)
+		w.deps.Log.Warn("Read a setting that has no effect, or another one", "note", note)
 	}
 }
 
@@ -279,14 +279,14 @@ func (w *Watcher) logNotes(loaded config.Loaded) {
 // only after a restart with an invalid new one.
 func (d *decision) keepOrWarn(good candidate) {
 	if err := d.keep(good); err != nil && err.Error() != d.lastKeep {
-		d.deps.Log.Warn("failed to store the configuration for a restart", "error", err)
+		d.deps.Log.Warn("Could not store the configuration for a restart", "error", err)
 		d.lastKeep = err.Error()
 	}
 }
 
 func (d *decision) refuse(err error) {
 	if d.state.Refused == nil || d.state.Refused.Error() != err.Error() {
-		d.deps.Log.Error("configuration refused; the last valid one stays in force", "error", err, "inForce", describe(d.state.Source))
+		d.deps.Log.Debug("Refused configuration; the last valid one stays in use", "error", err, "inForce", describe(d.state.Source))
 	}
 	d.state.Refused = err
 	// When the last valid one is lost, the defaults must not replace it.

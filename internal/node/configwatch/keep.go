@@ -70,7 +70,7 @@ func (w *Watcher) loadKept() {
 	take := func(name string, result statefile.Result) {
 		m.owner = cmp.Or(m.owner, result.NodeUID)
 		if result.Lost() {
-			w.deps.Log.Error("a file of an earlier agent cannot be used", "code", result.Code(), "error", result.Err)
+			w.deps.Log.Error("Could not use a file of an earlier agent", "code", result.Code(), "error", result.Err)
 			m.lost[name] = result
 		}
 	}
@@ -120,7 +120,7 @@ func (w *Watcher) keepLayouts(source, data string) {
 		return
 	}
 	if err := w.layoutsFile().Save(next); err != nil {
-		w.deps.Log.Warn("failed to store the MIG layouts for a restart", "error", err)
+		w.deps.Log.Warn("Could not store the MIG layouts for a restart", "error", err)
 		return
 	}
 	w.stored.layouts, w.stored.layoutsUID = next, w.NodeUID()
@@ -135,7 +135,7 @@ func (w *Watcher) keepLabels(node nodeAnswer) {
 	w.nodeUID.Store(&node.uid)
 	m := &w.stored
 	if m.owner != "" && m.owner != node.uid {
-		w.deps.Log.Warn("state of another Node is not used", "uid", m.owner, "own", node.uid)
+		w.deps.Log.Warn("Ignored state of another Node", "uid", m.owner, "own", node.uid)
 		m.haveConfig, m.layouts, m.labels = false, kept{}, nil
 	}
 	changed := m.owner != node.uid
@@ -144,7 +144,7 @@ func (w *Watcher) keepLabels(node nodeAnswer) {
 		return
 	}
 	if err := w.labelsFile().Save(node.labels); err != nil {
-		w.deps.Log.Warn("failed to store the node's labels for a restart", "error", err)
+		w.deps.Log.Warn("Could not store the node's labels for a restart", "error", err)
 		return
 	}
 	m.labels = node.labels

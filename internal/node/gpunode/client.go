@@ -82,7 +82,7 @@ func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.L
 	case apierrors.IsNotFound(err):
 		_, err = definitions.Create(ctx, wanted, metav1.CreateOptions{FieldManager: FieldManager})
 		if err == nil || apierrors.IsAlreadyExists(err) {
-			log.Info("definition of gpunodes.berth.dev created")
+			log.Info("Created definition of gpunodes.berth.dev")
 			return nil
 		}
 		return definitionError("create", err)
@@ -94,7 +94,7 @@ func EnsureDefinition(ctx context.Context, client dynamic.Interface, log *slog.L
 	wanted.SetResourceVersion(current.GetResourceVersion())
 	_, err = definitions.Update(ctx, wanted, metav1.UpdateOptions{FieldManager: FieldManager})
 	if err == nil || apierrors.IsConflict(err) { // another agent was faster
-		log.Info("definition of gpunodes.berth.dev updated", "from", version(current), "to", version(wanted))
+		log.Info("Updated definition of gpunodes.berth.dev", "from", version(current), "to", version(wanted))
 		return nil
 	}
 	return definitionError("update", err)

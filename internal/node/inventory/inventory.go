@@ -216,7 +216,7 @@ func (i *Inventory) restore(file statefile.File[map[gpu.UUID]health.Record]) map
 	}
 	records, result := file.Load()
 	if result.Lost() {
-		i.deps.Log.Warn("a fault of a GPU from before may be forgotten", "error", result.Err)
+		i.deps.Log.Warn("Could not read the stored health of GPUs; earlier faults may be lost", "error", result.Err)
 		if i.deps.KeepLost != nil {
 			i.deps.KeepLost(gpu.Cause{Code: result.Code(), Message: result.Err.Error() + "; a fault that was reported before and shows in no scan is forgotten"})
 		}
@@ -232,7 +232,7 @@ func (i *Inventory) leave(keeper *keeper) {
 		select {
 		case <-keeper.end():
 		case <-patience.C():
-			i.deps.Log.Error("leaving while the write of the GPUs' health hangs; a restart may forget faults", "path", i.deps.Keep)
+			i.deps.Log.Error("Stopped while the health of GPUs was being stored; a restart may lose faults", "path", i.deps.Keep)
 			return
 		}
 	}

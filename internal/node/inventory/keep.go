@@ -67,7 +67,7 @@ func (k *keeper) run() {
 		case err == nil:
 			last = ""
 		case err.Error() != last:
-			k.log.Error("a restart would forget the faults of GPUs", "error", err)
+			k.log.Error("Could not store the health of GPUs; a restart would lose their faults", "error", err)
 			last = err.Error()
 		}
 	}

@@ -116,7 +116,7 @@ func TestUnwritableFileIsReported(t *testing.T) {
 			}
 			expect(t, i, "events", idOf(0), "NeedsReset XID48 XID62")
 		})
-		if got := strings.Count(logged, "a restart would forget"); got != 1 {
+		if got := strings.Count(logged, "a restart would lose their faults"); got != 1 {
 			t.Errorf("reported %d times; want once:\n%s", got, logged)
 		}
 	})

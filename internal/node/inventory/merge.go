@@ -2,10 +2,13 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -83,9 +86,38 @@ func (m *merger) publish(next *gpu.Snapshot) bool {
 		return false
 	}
 	m.current.Store(next)
-	m.deps.Log.Info("hardware changed", "change", Diff(last, next).String())
+	m.deps.Log.Info("Hardware changed", "change", Diff(last, next).String())
 	m.changed.Set()
+	m.logHealth(last, next)
 	return true
+}
+
+// logHealth logs each GPU whose health state differs from that of the last snapshot; a new GPU counts as healthy before.
+func (m *merger) logHealth(last, next *gpu.Snapshot) {
+	before := map[gpu.UUID]gpu.State{}
+	if last != nil {
+		for i := range last.GPUs {
+			before[last.GPUs[i].UUID] = last.GPUs[i].Health.State
+		}
+	}
+	for i := range next.GPUs {
+		g := &next.GPUs[i]
+		from := cmp.Or(before[g.UUID], gpu.Healthy)
+		to := cmp.Or(g.Health.State, gpu.Healthy)
+		if from == to {
+			continue
+		}
+		level := slog.LevelWarn
+		if to == gpu.Healthy {
+			level = slog.LevelInfo
+		}
+		var causes []string
+		for _, cause := range g.Health.Causes {
+			causes = append(causes, cause.Code)
+		}
+		m.deps.Log.Log(context.Background(), level, "GPU health changed",
+			"gpu", g.UUID, "index", g.Index, "from", from, "to", to, "causes", strings.Join(causes, ","))
+	}
 }
 
 // settled reports whether no first scan is outstanding.
@@ -116,7 +148,7 @@ func (m *merger) keep(changed bool) {
 	m.kept = records
 	blob, err := healthFile(m.deps.Keep, m.deps.BootID).Encode(records)
 	if err != nil {
-		m.deps.Log.Error("a restart would forget the faults of GPUs", "error", err)
+		m.deps.Log.Error("Could not store the health of GPUs; a restart would lose their faults", "error", err)
 		return
 	}
 	m.keeper.keep(blob)

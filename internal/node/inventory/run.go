@@ -94,13 +94,10 @@ type watch struct {
 
 func newLoop(deps *Deps, source Source, position int) *loop {
 	l := &loop{
-		deps: deps, log: deps.Log, source: source, traits: source.Traits(), position: position,
+		deps: deps, log: deps.Log.With("vendor", source.Traits().Name), source: source, traits: source.Traits(), position: position,
 		refresh: make(chan chan error), reports: make(chan gpu.Event),
 		scans: scans{results: make(chan scanResult, 1)},
 		watch: watch{events: make(chan gpu.Event, 64), done: make(chan error, 1), backoff: watchRetry},
-	}
-	if len(deps.Vendors) > 1 {
-		l.log = deps.Log.With("vendor", l.traits.Name)
 	}
 	return l
 }
@@ -230,7 +227,7 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 		return
 	}
 	if result.err != nil {
-		l.log.Error("scan failed", "error", result.err)
+		l.log.Error("Scan failed", "error", result.err)
 		l.picture.failed(result.err, now)
 		l.show(excused)
 	} else {
@@ -243,7 +240,7 @@ func (l *loop) scanReturned(ctx context.Context, result scanResult) {
 	}
 	l.answer(&l.scans.served, result.err)
 	if late {
-		l.log.Info("late scan returned", "took", now.Sub(result.began))
+		l.log.Info("Late scan returned", "took", now.Sub(result.began))
 	}
 	if l.scans.again || late {
 		l.startScan(ctx)
@@ -256,7 +253,7 @@ func (l *loop) withdraw(call string, panicked *crash) {
 		return
 	}
 	l.withdrawn = true
-	l.log.Error("vendor withdrawn after a panic", "vendor", l.traits.Name, "call", call, "panic", panicked.value, "stack", string(panicked.stack))
+	l.log.Error("Withdrew vendor after a panic", "call", call, "panic", panicked.value, "stack", string(panicked.stack))
 	l.endCalls()
 	l.picture.withdrawn(fmt.Sprintf("%s of %s panicked: %v", call, l.traits.Title, panicked.value), l.deps.Clock.Now())
 	l.show(withdrawn)
@@ -278,9 +275,24 @@ func (l *loop) scanIsLate() {
 			return
 		}
 	}
-	l.log.Error("scan hangs", "gpu", id, "call", call, "deadline", l.deps.Deadline)
+	l.log.Error("Scan exceeded its deadline", "gpu", id, "call", call, "deadline", l.deps.Deadline)
 	l.picture.hung(cmp.Or(l.traits.TimeoutCode, gpu.CodeTimeout), id, call, l.deps.Deadline, now)
 	l.show(excused)
+}
+
+// eventAttrs returns the attributes that an event has.
+func eventAttrs(event gpu.Event) []any {
+	attrs := []any{"gpu", event.GPU, "code", event.Code.String()}
+	if event.Reset {
+		attrs = append(attrs, "reset", true)
+	}
+	if event.GI >= 0 {
+		attrs = append(attrs, "gi", event.GI, "ci", event.CI)
+	}
+	if event.Detail != "" {
+		attrs = append(attrs, "detail", event.Detail)
+	}
+	return attrs
 }
 
 func (l *loop) eventCame(event gpu.Event) {
@@ -295,8 +307,7 @@ func (l *loop) eventCame(event gpu.Event) {
 	if l.show(unchanged) {
 		level = slog.LevelWarn
 	}
-	l.log.Log(context.Background(), level, "hardware event",
-		"gpu", event.GPU, "code", event.Code.String(), "reset", event.Reset, "gi", event.GI, "ci", event.CI, "detail", event.Detail)
+	l.log.Log(context.Background(), level, "Received hardware event", eventAttrs(event)...)
 	if !l.scans.soonSet {
 		l.scans.soonSet = true
 		l.scans.soon.Reset(afterEvent)
@@ -351,7 +362,7 @@ func (l *loop) leave(patience <-chan time.Time) bool {
 			l.watch.running = false
 		case <-l.watch.events:
 		case <-patience:
-			l.log.Warn("leaving while a hardware call hangs")
+			l.log.Warn("Stopped while a hardware call was in progress")
 			return false
 		}
 	}

@@ -316,7 +316,7 @@ func TestVendorPanics(t *testing.T) {
 				if p.other.scans != before {
 					t.Errorf("%d scans after the withdrawal", p.other.scans-before)
 				}
-				if text := p.log.String(); strings.Count(text, "vendor withdrawn") != 1 || !strings.Contains(text, "vendors_test.go") {
+				if text := p.log.String(); strings.Count(text, "Withdrew vendor") != 1 || !strings.Contains(text, "vendors_test.go") {
 					t.Errorf("the log has no stack, or not one line of it:\n%s", text)
 				}
 			})

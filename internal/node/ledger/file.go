@@ -179,7 +179,7 @@ func (l *Ledger) merge(holdings []Holding) {
 // setAside renames an invalid file. The state in memory is not changed.
 func (l *Ledger) setAside(cause error) error {
 	if errors.Is(cause, errOtherBoot) {
-		l.deps.Log.Info("ledger starts empty", "why", cause)
+		l.deps.Log.Info("Started with an empty ledger", "why", cause)
 		return nil
 	}
 	code, verb := "LEDGER_CORRUPT", "was kept"
@@ -227,7 +227,7 @@ func (l *Ledger) save() error {
 	switch {
 	case errors.Is(err, ErrSuperseded):
 		l.written = edits
-		l.deps.Log.Info("ledger is written by a newer agent from now on")
+		l.deps.Log.Info("Stopped writing the ledger; a newer agent writes it")
 		return err
 	case err != nil:
 		l.fault("LEDGER_UNWRITABLE", fmt.Sprintf("%v. Holdings are kept in memory; they are written when the disk can be written again.", err))

@@ -329,7 +329,7 @@ func (l *Ledger) fault(code, message string) {
 		return
 	}
 	l.faults[code] = gpu.Cause{Code: code, Message: message, Since: l.deps.Clock.Now()}
-	l.deps.Log.Error("ledger", "code", code, "problem", message)
+	l.deps.Log.Error("Found a problem of the ledger", "code", code, "problem", message)
 }
 
 // put and remove change one record; the caller saves and publishes.

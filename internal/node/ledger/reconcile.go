@@ -193,7 +193,7 @@ func (l *Ledger) leadAgain() {
 	}
 	l.deps.Log.Info("Newer agent has ended; taking over the ledger again")
 	if err := l.takeOver(); err != nil {
-		l.deps.Log.Error("take over ledger", "error", err)
+		l.deps.Log.Error("Could not take over the ledger", "error", err)
 	}
 }
 

@@ -75,7 +75,7 @@ func (p *Partition) hanging(id gpu.UUID) *hungCall {
 		p.unseen[id] = true
 	}
 	_, err := c.call.Result()
-	p.deps.Log.Info("hardware call returned late", "gpu", id, "call", c.what, "error", err)
+	p.deps.Log.Info("Hardware call returned late", "gpu", id, "call", c.what, "error", err)
 	return nil
 }
 

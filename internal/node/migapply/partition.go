@@ -232,7 +232,7 @@ func (p *Partition) fault(code, message string) {
 		return
 	}
 	p.faults[code] = gpu.Cause{Code: code, Message: message, Since: p.deps.Clock.Now()}
-	p.deps.Log.Error("MIG journal", "code", code, "problem", message)
+	p.deps.Log.Error("Found a problem of the MIG journal", "code", code, "problem", message)
 }
 
 func (p *Partition) clearFault(code string) {

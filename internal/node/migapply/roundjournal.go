@@ -33,7 +33,7 @@ func (r *round) readJournal() error {
 		return nil
 	}
 	if uid := r.nodeUID(); uid != "" && found.NodeUID != "" && found.NodeUID != uid {
-		r.deps.Log.Warn("ignored a MIG change of another Node", "uid", found.NodeUID, "own", uid)
+		r.deps.Log.Warn("Ignored a MIG change of another Node", "uid", found.NodeUID, "own", uid)
 		r.journal = journal{}
 		if err := r.writeJournal(false, StepTakenOver); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (r *round) takeOver() error {
 		}
 		for _, e := range r.journal.GPUs {
 			r.unseen[e.UUID], r.untouched[e.UUID] = true, true
-			r.deps.Log.Info("resumed a MIG change", "gpu", e.UUID, "wanted", shape(e.Wanted), "source", e.Source,
+			r.deps.Log.Info("Resumed a MIG change", "gpu", e.UUID, "wanted", shape(e.Wanted), "source", e.Source,
 				"begunBy", before, "generation", r.journal.Generation)
 		}
 	}
@@ -128,7 +128,7 @@ func (r *round) closeJournal() error {
 	}
 	err := r.writeJournal(false, StepJournalRemoved)
 	if err != nil && !isStop(err) {
-		r.deps.Log.Warn("could not close the MIG journal; trying again", "error", err)
+		r.deps.Log.Warn("Could not close the MIG journal; trying again", "error", err)
 		return nil
 	}
 	return err

@@ -165,7 +165,7 @@ func (d *daemon) waitExit() bool {
 // kill sends signals to a daemon that does not respond, one after the other, until it has ended.
 func (s *Supervisor) kill(id gpu.UUID, d *daemon, signals ...unix.Signal) error {
 	for _, signal := range signals {
-		s.deps.Log.Warn("Signalling MPS daemon to end", "gpu", id, "pid", d.handle.pid, "signal", unix.SignalName(signal))
+		s.deps.Log.Warn("Signalled MPS daemon to end", "gpu", id, "pid", d.handle.pid, "signal", unix.SignalName(signal))
 		if err := d.handle.signal(signal); err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (e *Events) Run(ctx context.Context) error {
 		}
 		if err := e.write(ctx, event, now); err != nil {
 			if ctx.Err() == nil {
-				e.log.Warn("event not written", "reason", event.reason, "note", event.note, "error", err)
+				e.log.Warn("Could not write event", "reason", event.reason, "note", event.note, "error", err)
 			}
 			continue
 		}

@@ -173,7 +173,7 @@ func (p *Publisher[T]) compare(ctx context.Context, there *published[T]) {
 	defer cancel()
 	value, found, err := p.deps.Read(ctx)
 	if err != nil {
-		p.deps.Log.Debug("object not compared", "error", err)
+		p.deps.Log.Debug("Could not compare object", "error", err)
 		return
 	}
 	*there = published[T]{found, value}

@@ -2,8 +2,10 @@ package podwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,6 +148,13 @@ func (w *Watch) watch(ctx context.Context, options metav1.ListOptions) (watch.In
 }
 
 func (w *Watch) noteCall(err error) {
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		// The address has a timeout that differs in each request, which would make each failure a new problem.
+		err = request.Err
+	}
+	if err != nil {
+		err = fmt.Errorf("watch the pods of node %s: %w", w.deps.NodeName, err)
+	}
 	w.mu.Lock()
 	changed := w.current != (err == nil)
 	w.current, w.failure = err == nil, err

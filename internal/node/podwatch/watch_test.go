@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -171,8 +172,13 @@ func TestCurrent(t *testing.T) {
 	if _, err := w.list(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Fatal("the list succeeded")
 	}
-	if answers, err := w.Current(); answers || err == nil || err.Error() != "no route" {
+	if answers, err := w.Current(); answers || err == nil || err.Error() != "watch the pods of node node: no route" {
 		t.Errorf("after a call that failed: %v, %v", answers, err)
+	}
+	// The address of a watch has another timeout each time; the error must not, or each failure would be a new problem.
+	w.noteCall(&url.Error{Op: "Get", URL: "https://api/pods?timeoutSeconds=421&watch=true", Err: errors.New("no route")})
+	if _, err := w.Current(); err == nil || err.Error() != "watch the pods of node node: no route" {
+		t.Errorf("after a request that failed: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/utils/clock"
@@ -40,13 +41,13 @@ func (l *List) Set(source string, causes ...gpu.Cause) {
 		//lint:ignore sloglint the message is the problem's
 		l.log.Warn(cause.Message, "code", cause.Code, "source", source)
 	}
-	if resolved {
-		l.log.Info("problem resolved", "source", source)
+	if len(resolved) > 0 {
+		l.log.Info("Problem resolved", "codes", strings.Join(resolved, ","), "source", source)
 	}
 }
 
-// replace returns the problems that source did not have before, and whether it had some and has none now.
-func (l *List) replace(source string, causes []gpu.Cause) (added []gpu.Cause, resolved bool) {
+// replace returns the problems that source did not have before, and the codes of those that it had if it has none now.
+func (l *List) replace(source string, causes []gpu.Cause) (added []gpu.Cause, resolved []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.sources[source]
@@ -61,11 +62,18 @@ func (l *List) replace(source string, causes []gpu.Cause) (added []gpu.Cause, re
 		added = append(added, cause)
 	}
 	if len(added) == 0 && len(next) == len(last) {
-		return nil, false
+		return nil, nil
 	}
 	l.sources[source] = next
 	l.changed.Set()
-	return added, len(next) == 0
+	if len(next) == 0 {
+		for _, cause := range last {
+			resolved = append(resolved, cause.Code)
+		}
+		slices.Sort(resolved)
+		resolved = slices.Compact(resolved)
+	}
+	return added, resolved
 }
 
 // SetError sets err as the only problem of source; nil means that the source has no problem.

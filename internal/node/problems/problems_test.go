@@ -84,7 +84,7 @@ func TestChangesAreSignalledAndLoggedOnce(t *testing.T) {
 		{[]gpu.Cause{one}, false, ""},
 		{[]gpu.Cause{one, two}, true, "level=WARN msg=two code=A source=s"},
 		{[]gpu.Cause{two}, true, ""},
-		{nil, true, `level=INFO msg="problem resolved" source=s`},
+		{nil, true, `level=INFO msg="Problem resolved" codes=A source=s`},
 		{nil, false, ""},
 	}
 	for i, step := range steps {

@@ -99,7 +99,7 @@ func (s *SMI) judge(ctx context.Context, what string, output *tail, err error, t
 	var exit *exec.ExitError
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
-		s.deps.Log.Info("ran nvidia-smi", "command", what, "took", took.Round(time.Millisecond))
+		s.deps.Log.Info("Ran nvidia-smi", "command", what, "took", took.Round(time.Millisecond))
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s was killed: %w%s", what, context.Cause(ctx), output.quote())

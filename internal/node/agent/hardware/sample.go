@@ -23,7 +23,7 @@ func Sampler(vendors []hardware.Vendor, log *slog.Logger) func(ctx context.Conte
 			group.Go(func() error {
 				defer func() {
 					if value := recover(); value != nil {
-						log.Error("measuring stopped after a panic", "vendor", v.Traits().Name, "panic", value, "stack", string(debug.Stack()))
+						log.Error("Stopped measuring after a panic", "vendor", v.Traits().Name, "panic", value, "stack", string(debug.Stack()))
 					}
 				}()
 				return v.Sample(ctx, func(sample gpu.Sample) {

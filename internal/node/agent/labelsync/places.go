@@ -61,7 +61,7 @@ func (p Places) removeStale(ctx context.Context, log *slog.Logger) {
 		}
 		// A place that cannot be read, as without Node Feature Discovery, has no labels.
 		if err != nil && ctx.Err() == nil {
-			log.Debug("labels of an earlier output not removed", "place", writer.Place(), "error", err)
+			log.Debug("Could not remove labels of an earlier output", "place", writer.Place(), "error", err)
 		}
 	}
 }

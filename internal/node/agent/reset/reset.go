@@ -96,7 +96,7 @@ func New(deps Deps) *Resetter { return &Resetter{deps: deps, ready: signal.NewRe
 // It needs the ledger to have been compared with the node, and returns nil at once after that.
 func (r *Resetter) Run(context.Context) error {
 	if err := r.releaseStale(); err != nil {
-		r.deps.Log.Warn("could not end the maintenance that an earlier reset left; its GPU stays withheld", "error", err)
+		r.deps.Log.Warn("Could not end the maintenance that an earlier reset left; its GPU stays blocked", "error", err)
 	}
 	r.ready.Set()
 	return nil

@@ -138,7 +138,7 @@ func (s *Server) serveSocket(ctx context.Context) error {
 	for {
 		err := pages.Serve(ctx, deps, func() {
 			s.deps.Report("pages")
-			s.deps.Log.Info("Serving pages", "socket", pages.Own(deps.Dir, deps.Instance))
+			s.deps.Log.Info("Started serving pages", "socket", pages.Own(deps.Dir, deps.Instance))
 		})
 		if err == nil {
 			return nil
@@ -168,7 +168,7 @@ func (s *Server) serveMetrics(ctx context.Context) error {
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: pageTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	s.deps.Log.Info("Serving metrics", "address", listener.Addr().String())
+	s.deps.Log.Info("Started serving metrics", "address", listener.Addr().String())
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)
 	}

@@ -60,7 +60,7 @@ const (
 	// Noted: the file records that a time slice is about to be set.
 	Noted Step = "time slice noted"
 	// Set: the time slice is set, and the file does not record it yet.
-	Set Step = "time slice set"
+	Set Step = "Set time slice"
 )
 
 // Hardware is the inventory.
@@ -272,7 +272,7 @@ func (s *Syncer) set(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID
 	if err := s.file.Save(noted); err != nil {
 		return true, err
 	}
-	s.deps.Log.Info("time slice set", "gpu", id, "slice", cmp.Or(slice, standard))
+	s.deps.Log.Info("Set time slice", "gpu", id, "slice", cmp.Or(slice, standard))
 	return false, nil
 }
 
