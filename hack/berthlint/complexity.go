@@ -28,7 +28,7 @@ var tables = map[string]bool{
 var ceilings = map[string]int{
 	"cli.gpuNodes":                              17,
 	"configwatch.Watcher.first":                 19,
-	"deviceplugin.viewer.answer":                18,
+	"deviceplugin.viewer.compose":               18,
 	"deviceplugin.groupChooser.chooseOneDaemon": 16,
 	"doctor.containerdConfig.read":              16,
 	"evidence.API.addWaits":                     17,

@@ -307,7 +307,7 @@ func (a *Agent) wireDevices() error {
 			Dir: a.config.CDIDir, Roots: a.deps.Hardware.CDI, Vendor: a.deps.Hardware.CDIEdits(hook, a.log("cdi")), Clock: a.deps.Clock, Log: a.log("cdi"),
 		}),
 		Dir: a.config.CDIDir, DevRoot: a.deps.Hardware.Roots.Dev, Hardware: a.node.inventory,
-		Extras: noted(a, "cdisync", a.devices.injection.Extras), ExtrasChanged: a.devices.allocatable.SubscribeUse,
+		Extras: noted(a, "cdisync", a.devices.injection.Extras), Settled: a.devices.allocatable.SubscribeSettled,
 		Report: a.reports.list.Set, Changed: a.devices.allocatable.InjectionChanged, Clock: a.deps.Clock,
 	})
 	a.devices.plugin, err = deviceplugin.New(deviceplugin.Deps{
@@ -349,7 +349,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	program, _ := vendor.Find[timeslice.Program](vendors)
 	shared := a.node.inventory.Of(vendor.NameOf[timeslice.Program](vendors)) // The driver that has time slices has MPS.
 	a.changes.timeslices = timeslice.New(timeslice.Deps{
-		Units: a.devices.allocatable.Units, UnitsChanged: a.devices.allocatable.SubscribeUse, Hardware: shared,
+		Units: a.devices.allocatable.Units, Settled: a.devices.allocatable.SubscribeSettled, Hardware: shared,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
 		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) },
 		Clock: a.deps.Clock, Log: a.log("timeslice"),

@@ -92,8 +92,9 @@ type Devices struct {
 	file    statefile.File[[]offer.Unit]
 	current atomic.Pointer[[]offer.Unit]
 	began   *signal.Ready
-	// use is signalled when the use or the settings have changed, present also when the Injector has changed.
-	use, present signal.Broadcast
+	// use is signalled when the use or the settings have changed, present also when the Injector has changed, and settled also
+	// when the use was settled for another snapshot.
+	use, present, settled signal.Broadcast
 
 	// settling is held during a settlement, over the write of the file. No reader locks it.
 	settling sync.Mutex
@@ -103,8 +104,15 @@ type Devices struct {
 	unsaved bool
 	// last has the inputs of the last settlement; nil before the first.
 	last *inputs
-	// signalled is the version of the configuration when the subscriptions were last signalled.
-	signalled int
+	// signalled is what the subscriptions were last signalled for.
+	signalled cause
+}
+
+// cause is what a settlement follows from besides the holders.
+type cause struct {
+	// version is that of the configuration.
+	version  int
+	snapshot *gpu.Snapshot
 }
 
 // inputs are the inputs of a settlement, besides the units that it starts from.
@@ -128,7 +136,7 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 	if deps.Fault == nil {
 		deps.Fault = func(Step) error { return nil }
 	}
-	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: -1}
+	d := &Devices{deps: deps, file: File(deps.StateDir, deps.BootID), began: signal.NewReady(), signalled: cause{version: -1}}
 	before, result := d.file.Load()
 	d.current.Store(&before)
 	d.lost = result.Lost()
@@ -195,14 +203,17 @@ func (d *Devices) Settle() {
 	d.settling.Lock()
 	defer d.settling.Unlock()
 	settings, version, known := d.deps.Settings.Current()
-	changed := version != d.signalled
-	d.signalled = version
+	snapshot := d.deps.Inventory.Current()
+	changed, rescanned := version != d.signalled.version, snapshot != d.signalled.snapshot
+	d.signalled = cause{version: version, snapshot: snapshot}
 	defer func() {
 		if changed {
 			d.useChanged()
 		}
+		if changed || rescanned {
+			d.settled.Set()
+		}
 	}()
-	snapshot := d.deps.Inventory.Current()
 	if !known || !snapshot.DriverPresent() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment; see split for several vendors.
 	}

@@ -76,6 +76,10 @@ func (d *Devices) Subscribe() *signal.Subscription { return d.present.Subscribe(
 // SubscribeUse signals when the use in force or the settings may have changed.
 func (d *Devices) SubscribeUse() *signal.Subscription { return d.use.Subscribe() }
 
+// SubscribeSettled signals when the hardware, the use or the settings may have changed, once for all that one settlement has found: a
+// change of the hardware is signalled when the use is in line with it.
+func (d *Devices) SubscribeSettled() *signal.Subscription { return d.settled.Subscribe() }
+
 // InjectionChanged signals that the results of the Injector have changed. It never waits.
 func (d *Devices) InjectionChanged() { d.present.Set() }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // injector is what can be injected into containers.
@@ -135,6 +136,54 @@ func TestInjectionChanged(t *testing.T) {
 	if len(present.C()) != 1 || len(use.C()) != 0 {
 		t.Errorf("%d and %d signals, want 1 and 0", len(present.C()), len(use.C()))
 	}
+}
+
+// TestSettled: a settlement is signalled once whatever it follows from, and one for the same snapshot and configuration only when the
+// use has changed.
+func TestSettled(t *testing.T) {
+	w := newWorld(t)
+	d := w.open()
+	d.Begin()
+	settled, use := d.SubscribeSettled(), d.SubscribeUse()
+	defer settled.Close()
+	defer use.Close()
+	<-settled.C()
+	<-use.C()
+	rescan := func() {
+		next := *w.snapshot
+		w.snapshot = &next
+	}
+	edit := func() {
+		w.settings = share(offer.TimeSlicing, 2)
+		w.version++
+	}
+	steps := []struct {
+		event        string
+		do           func()
+		settled, use int
+	}{
+		{"nothing", func() {}, 0, 0},
+		{"a scan that the use does not follow", rescan, 1, 0},
+		{"an edit", edit, 1, 1},
+		{"a MIG change that is due", func() { w.changing = map[gpu.UUID]string{"GPU-a": "it changes"} }, 1, 1},
+		{"a scan by which the use changes", func() { rescan(); w.changing = nil }, 1, 1},
+	}
+	for _, step := range steps {
+		w.set(step.do)
+		d.Settle()
+		d.Settle()
+		if got, use := take(settled), take(use); got != step.settled || use != step.use {
+			t.Errorf("%s: %d signals of a settlement and %d of the use, want %d and %d", step.event, got, use, step.settled, step.use)
+		}
+	}
+}
+
+// take returns how many signals are pending, and takes them.
+func take(s *signal.Subscription) (count int) {
+	for ; len(s.C()) > 0; count++ {
+		<-s.C()
+	}
+	return count
 }
 
 func TestKeysOn(t *testing.T) {

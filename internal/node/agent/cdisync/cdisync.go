@@ -1,8 +1,8 @@
 // Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an
 // actor of its own, because a step of it may take as long as the file systems that it reads.
 //
-// What wakes it: a change of the inventory, of the use of the devices, or of the configuration; Recheck, when the MPS daemons
-// have changed; and a tick every minute, since the driver's files change without any of these.
+// What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the configuration; Recheck,
+// when the MPS daemons have changed; and a tick every minute, since the driver's files change without any of these.
 //
 // What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
 // [Injection], which is what the spec on disk can inject.
@@ -49,7 +49,6 @@ var _ Writer = (*cdi.Writer)(nil)
 // Hardware is the inventory.
 type Hardware interface {
 	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
 	Ready() <-chan struct{}
 }
 
@@ -61,9 +60,10 @@ type Deps struct {
 	// DevRoot is where this process sees the root of dev/.
 	DevRoot  string
 	Hardware Hardware
-	// Extras are what the configuration adds to the spec; from memory. ExtrasChanged subscribes to what they follow from.
-	Extras        func() cdi.Extras
-	ExtrasChanged func() *signal.Subscription
+	// Extras are what the configuration adds to the spec; from memory.
+	Extras func() cdi.Extras
+	// Settled subscribes to changes of the hardware and of what Extras follows from, with one signal where one leads to the other.
+	Settled func() *signal.Subscription
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Changed is called when Current has changed; it must not block.
@@ -110,10 +110,8 @@ type outcome struct {
 
 // Run compares until ctx ends, and returns nil at once even while a file call hangs.
 func (s *Syncer) Run(ctx context.Context) error {
-	hardware := s.deps.Hardware.Subscribe()
-	defer hardware.Close()
-	extras := s.deps.ExtrasChanged()
-	defer extras.Close()
+	settled := s.deps.Settled()
+	defer settled.Close()
 	resync := s.deps.Clock.NewTicker(Resync)
 	defer resync.Stop()
 	done := make(chan outcome, 1)
@@ -128,12 +126,10 @@ func (s *Syncer) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hardware.C():
+		case <-settled.C():
 			due = true
 		case <-ready:
 			ready = nil
-		case <-extras.C():
-			due = true
 		case <-s.wake.C():
 			due = true
 		case <-resync.C():

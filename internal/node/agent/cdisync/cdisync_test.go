@@ -63,7 +63,7 @@ type world struct {
 	source   *source
 	writer   *writer
 	changed  atomic.Int64
-	extras   signal.Broadcast
+	settled  signal.Broadcast
 	problems map[string][]gpu.Cause
 	end      context.CancelFunc
 	done     chan error
@@ -84,11 +84,11 @@ func newWorld(t *testing.T) *world {
 	w.hardware = inventory.New(inventory.Deps{Vendors: []inventory.Source{w.source}, Clock: clock.RealClock{}, Poll: time.Hour, Deadline: time.Hour})
 	w.Syncer = cdisync.New(cdisync.Deps{
 		Writer: w.writer, Dir: w.writer.dir, DevRoot: dev, Hardware: w.hardware,
-		Extras:        func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
-		ExtrasChanged: w.extras.Subscribe,
-		Report:        func(source string, problems ...gpu.Cause) { w.problems[source] = problems },
-		Changed:       func() { w.changed.Add(1) },
-		Clock:         clock.RealClock{},
+		Extras:  func() cdi.Extras { return cdi.Extras{IMEXChannels: []int{0, 3}} },
+		Settled: w.settled.Subscribe,
+		Report:  func(source string, problems ...gpu.Cause) { w.problems[source] = problems },
+		Changed: func() { w.changed.Add(1) },
+		Clock:   clock.RealClock{},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.end = cancel
@@ -107,6 +107,8 @@ func (w *world) change(id gpu.UUID) {
 
 // scan lets the scan under way find one GPU.
 func (w *world) scan(id gpu.UUID) {
+	defer synctest.Wait()
+	defer w.settled.Set()
 	w.source.found <- gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "1"}}}, GPUs: []gpu.GPU{{UUID: id, Vendor: gpu.NVIDIA}}}
 	synctest.Wait()
 }
@@ -138,7 +140,7 @@ func TestOneComparisonPerEvent(t *testing.T) {
 			syncs, changed int64
 		}{
 			{"a poke without effect", w.poke, 1, 0},
-			{"a change of the use", func() { w.extras.Set(); synctest.Wait() }, 2, 0},
+			{"a change of the use", func() { w.settled.Set(); synctest.Wait() }, 2, 0},
 			{"another GPU", func() { w.change("GPU-b") }, 3, 1},
 			{"the tick of a minute", func() { time.Sleep(cdisync.Resync); synctest.Wait() }, 4, 1},
 		}

@@ -67,7 +67,15 @@ func (s *Syncer) Computed() int64 { return s.computed.Load() }
 func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 	statuses := s.deps.Partition.Statuses()
 	changing := migapply.Pending(statuses)
-	for id, reason := range s.wanted().modes {
+	plan := s.wanted()
+	for _, status := range statuses {
+		at := slices.IndexFunc(plan.wants, func(want migapply.Want) bool { return want.UUID == status.UUID })
+		if status.State == migapply.Changing && changing[status.UUID] != "" && at >= 0 {
+			// The reason stays the same from the edit to the result, so that the use of the devices does.
+			changing[status.UUID] = modeReason(&plan.wants[at])
+		}
+	}
+	for id, reason := range plan.modes {
 		given := slices.ContainsFunc(statuses, func(status migapply.Status) bool {
 			return status.UUID == id && (status.State == migapply.Failed || status.State == migapply.Refused)
 		})
@@ -76,6 +84,11 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 		}
 	}
 	return changing
+}
+
+// modeReason is why a GPU is withheld whose MIG mode changes.
+func modeReason(want *migapply.Want) string {
+	return "its MIG mode is about to change for " + want.Source
 }
 
 // compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
@@ -149,7 +162,7 @@ func (p *plan) compare(gpus []mig.GPU) {
 		change := mig.PlanGPU(gpus[i], want.Wanted)
 		p.differs = p.differs || change.Changes()
 		if change.Refused == "" && change.SetMode != nil {
-			p.modes[want.UUID] = "its MIG mode is about to change for " + want.Source
+			p.modes[want.UUID] = modeReason(&want)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func TestChanging(t *testing.T) {
 		"waiting, and being changed": {statuses: []migapply.Status{
 			{UUID: "GPU-0", State: migapply.Waiting, Message: "waits", Plan: mig.GPUPlan{SetMode: &on}},
 			{UUID: "GPU-1", State: migapply.Changing, Message: "changes", Plan: mig.GPUPlan{SetMode: &on}},
-		}, want: map[gpu.UUID]string{"GPU-0": "waits", "GPU-1": "changes"}},
+		}, want: map[gpu.UUID]string{"GPU-0": "waits", "GPU-1": "its MIG mode is about to change for layout all-1g.10gb of label nvidia.com/mig.config"}},
 		"failed, and refused": {statuses: []migapply.Status{
 			{UUID: "GPU-0", State: migapply.Failed}, {UUID: "GPU-1", State: migapply.Refused},
 		}, want: map[gpu.UUID]string{}},

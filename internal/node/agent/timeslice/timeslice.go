@@ -5,8 +5,9 @@
 // so no time slice outlasts its configuration, whenever the agent ends. A GPU whose time slice cannot be set does not
 // delay the others.
 //
-// What wakes it: a change of the settled units or of the inventory; [Syncer.WereReset]; and a timer after a failure, or
-// when a time slice is due to be set again. An allocation does not wake it.
+// What wakes it: a settlement of the units, which follows each change of the inventory; [Syncer.WereReset] for a GPU that
+// has a time slice; and a timer after a failure, or when a time slice is due to be set again. An allocation does not wake
+// it.
 //
 // What it writes: the time slices, through nvidia-smi; the file timeslices.json; and the problems of the sources
 // "timeslice" and "timeslice-file".
@@ -64,10 +65,7 @@ const (
 )
 
 // Hardware is the inventory.
-type Hardware interface {
-	Current() *gpu.Snapshot
-	Subscribe() *signal.Subscription
-}
+type Hardware interface{ Current() *gpu.Snapshot }
 
 // Program sets time slices; nvidia-smi is the only one that can.
 type Program interface {
@@ -76,9 +74,10 @@ type Program interface {
 
 // Deps are the dependencies of a Syncer.
 type Deps struct {
-	// Units returns the settled units, from memory; UnitsChanged subscribes to their changes.
-	Units        func() []offer.Unit
-	UnitsChanged func() *signal.Subscription
+	// Units returns the settled units, from memory.
+	Units func() []offer.Unit
+	// Settled subscribes to changes of the hardware and of the units, with one signal where one leads to the other.
+	Settled func() *signal.Subscription
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
 	Program  Program
@@ -126,17 +125,14 @@ func Remove(stateDir string) error { return statefile.Remove(filepath.Join(state
 
 // Run keeps the time slices as the units want them until ctx ends. Start it after the first scan.
 func (s *Syncer) Run(ctx context.Context) error {
-	units := s.deps.UnitsChanged()
-	defer units.Close()
-	hardware := s.deps.Hardware.Subscribe()
-	defer hardware.Close()
+	settled := s.deps.Settled()
+	defer settled.Close()
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-units.C():
-		case <-hardware.C():
+		case <-settled.C():
 		case <-s.wake.C():
 		case <-again:
 		}
@@ -161,11 +157,15 @@ func (s *Syncer) Run(ctx context.Context) error {
 func (s *Syncer) WereReset(gpus []gpu.UUID) {
 	s.mu.Lock()
 	s.resets++
+	before := len(s.setAt)
 	for _, id := range gpus {
 		delete(s.setAt, id)
 	}
+	lost := len(s.setAt) < before
 	s.mu.Unlock()
-	s.wake.Set()
+	if lost {
+		s.wake.Set()
+	}
 }
 
 // losable reports whether a GPU has a time slice that a reset would remove.
@@ -191,13 +191,16 @@ func (s *Syncer) doubt(id gpu.UUID) (resets int) {
 	return s.resets
 }
 
-// confirm records that a time slice was set, unless there was a reset after doubt returned that number.
+// confirm records that a time slice was set, unless there was a reset after doubt returned that number: then it is set
+// again.
 func (s *Syncer) confirm(id gpu.UUID, at time.Time, resets int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.resets == resets {
-		s.setAt[id] = at
+	if s.resets != resets {
+		s.wake.Set()
+		return
 	}
+	s.setAt[id] = at
 }
 
 // apply sets the wanted time slice of each GPU, and sets it again when the GPU may have lost it. A GPU whose time slice

@@ -31,11 +31,10 @@ const (
 
 // node is a node with two GPUs: the settled units, the inventory, nvidia-smi and the list of problems.
 type node struct {
-	signal.Broadcast // of the inventory
-	t                *testing.T
-	dir              string
-	unitsChanged     signal.Broadcast
-	fault            func(timeslice.Step) error
+	t       *testing.T
+	dir     string
+	settled signal.Broadcast
+	fault   func(timeslice.Step) error
 
 	mu       sync.Mutex
 	units    []offer.Unit
@@ -74,7 +73,7 @@ func sliced(id gpu.UUID, slice string) offer.Unit {
 // run starts a Syncer that ends when end is called, or with the test.
 func (n *node) run() (s *timeslice.Syncer, end func()) {
 	s = timeslice.New(timeslice.Deps{
-		Units: n.read, UnitsChanged: n.unitsChanged.Subscribe, Hardware: n, Program: n,
+		Units: n.read, Settled: n.settled.Subscribe, Hardware: n, Program: n,
 		StateDir: n.dir, BootID: "boot", FileLost: n.lost, Report: n.report, Fault: n.fault,
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -141,7 +140,7 @@ func (n *node) settle(units ...offer.Unit) {
 	n.mu.Lock()
 	n.units = units
 	n.mu.Unlock()
-	n.unitsChanged.Set()
+	n.settled.Set()
 	synctest.Wait()
 }
 
@@ -150,7 +149,7 @@ func (n *node) scan(snapshot *gpu.Snapshot) {
 	n.mu.Lock()
 	n.snapshot = snapshot
 	n.mu.Unlock()
-	n.Set()
+	n.settled.Set()
 	synctest.Wait()
 }
 
