@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// injector is what can be injected into containers.
+// injector is a fake of the injection.
 type injector struct {
 	// unknown is true while the files that the vendor nvidia needs were not read.
 	unknown bool

@@ -14,8 +14,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// checker converts the inventory and the vendor's edits to those of the spec. It leaves out what is not on the host, and collects
-// what it left out.
+// checker converts the inventory and the vendor's edits to those of the spec. It leaves out what does not exist on the
+// host, and collects what it left out.
 type checker struct {
 	host     hostpath.View
 	dev      string
@@ -27,7 +27,7 @@ func (c *checker) problem(code, format string, args ...any) {
 	c.problems = append(c.problems, gpu.Cause{Code: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// unit is a GPU or a MIG device: what a container can get.
+// unit is a GPU or a MIG device that a container can get.
 type unit struct {
 	uuid  string
 	index string
@@ -36,14 +36,15 @@ type unit struct {
 	links []string
 }
 
-// devices returns each unit by UUID and by index, in the order of the snapshot, and then "all". An unhealthy GPU keeps its devices
-// as long as it has its node: containers that hold it may be restarted. Whether it is allocated is not decided here.
+// devices returns each unit by UUID and by index, in the order of the snapshot, and then "all". An unhealthy GPU keeps
+// its devices as long as it has its node: containers that hold it may be restarted. Other packages decide whether it is
+// allocated.
 func (c *checker) devices(snapshot *gpu.Snapshot) []specs.Device {
 	units := c.units(snapshot)
 	if len(units) == 0 {
 		return nil
 	}
-	// UUIDs first, then the indices of GPUs that answer: another GPU may have got the index of a lost one.
+	// UUIDs first, then the indices of GPUs that respond: another GPU may have the index of a lost one now.
 	names := make([][2]string, len(units)) // by UUID, by index; "" for none
 	owner := map[string]string{All: All}
 	claim := func(i, kind int, name string) {
@@ -126,8 +127,9 @@ func (c *checker) all(units []unit) specs.ContainerEdits {
 	return edits
 }
 
-// addNodes adds nodes to the edits and reports whether all necessary ones exist: a GPU without its own node, or a MIG device
-// without its capabilities, cannot be used; a missing DRM node, or one that all GPUs share, is left out.
+// addNodes adds nodes to the edits and reports whether all necessary ones exist: a GPU without its own node, or a MIG
+// device without its capabilities, cannot be used; a missing DRM node, or a missing one that all GPUs share, is left
+// out.
 func (c *checker) addNodes(edits *specs.ContainerEdits, nodes []gpu.DeviceNode, owner string) bool {
 	complete, compute := true, false
 	for _, node := range nodes {
@@ -221,8 +223,8 @@ func byPathLinks(address gpu.PCIAddress, nodes []*specs.DeviceNode) []string {
 	return links
 }
 
-// common returns the edits of every container: what the vendor adds, less what is not on the host, with the device nodes that
-// its GPUs share.
+// common returns the edits of every container: the vendor's additions that exist on the host, with the device nodes
+// that its GPUs share.
 func (c *checker) common(found *specs.ContainerEdits, shared []gpu.DeviceNode) specs.ContainerEdits {
 	edits := specs.ContainerEdits{Env: slices.Sorted(slices.Values(found.Env)), Mounts: c.mounts(found.Mounts)}
 	edits.Env = slices.Compact(edits.Env)

@@ -1,17 +1,17 @@
-// Package cdi writes the node's CDI spec: what a container runtime has to add to a container with GPUs of this node (device
-// nodes, driver files, hooks).
+// Package cdi writes the node's CDI spec: what a container runtime has to add to a container with GPUs of this node
+// (device nodes, driver files, hooks).
 //
-// It guarantees: the spec is a projection of an inventory snapshot and the driver's files, the same bytes for the same input;
-// the file is the old or the new spec at any moment, never a part of one; what is missing on the host is left out of the
-// spec, because one missing mount or hook keeps every GPU container from starting; the file is rewritten when it differs, and
-// removed only by Remove.
+// It guarantees: the spec is a projection of an inventory snapshot and the driver's files, the same bytes for the same
+// input; the file is the old or the new spec at any moment, never a part of one; what does not exist on the host is
+// left out of the spec, because one missing mount or hook keeps every GPU container from starting; the file is
+// rewritten when it differs, and removed only by Remove.
 //
 // Device nodes come from the snapshot. What a vendor adds to them (driver files, hooks, environment) comes from
 // [VendorEdits], which a package of the vendor implements.
 //
-// What the configuration adds comes as Extras: the device nodes of GPUDirect Storage, GDRCopy, Mellanox OFED and IMEX are in
-// the edits of every container with a device, since they belong to the node and not to a GPU; the pipes of a GPU's
-// MPS daemon are a device of their own, mps-UUID, requested beside the GPU's.
+// The configuration adds Extras: the device nodes of GPUDirect Storage, GDRCopy, Mellanox OFED and IMEX are in the
+// edits of every container with a device, since they belong to the node and not to a GPU; the pipes of a GPU's MPS
+// daemon are a device of their own, mps-UUID, requested beside the GPU's.
 //
 // It must not import Kubernetes, a vendor's package or the container toolkit, or call NVML.
 package cdi

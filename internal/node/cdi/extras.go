@@ -13,11 +13,11 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Where a client of an MPS daemon finds it in its container.
+// The paths and the variable by which a client in a container finds its MPS daemon.
 const (
-	// MPSPipeVariable names the daemon's directory of pipes to the CUDA library.
+	// MPSPipeVariable names the daemon's directory of pipes for the CUDA library.
 	MPSPipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
-	// MPSShmPath is where the CUDA library has the memory that it shares with the server.
+	// MPSShmPath is the directory in which the CUDA library has the memory that it shares with the server.
 	MPSShmPath = "/dev/shm"
 )
 
@@ -91,8 +91,8 @@ type feature struct {
 	wanted   bool
 	code     string
 	what     string
-	patterns []string // below the root, each of which must match something
-	files    []string // of the driver root, those that are there
+	patterns []string // below the device root; each pattern must match a file
+	files    []string // below the driver root; those that exist
 	fix      string
 }
 

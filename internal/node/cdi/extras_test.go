@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// daemon makes the directories of an MPS daemon.
+// daemon creates the directories of an MPS daemon.
 func (m *machine) daemon(id gpu.UUID) MPSDevice {
 	m.t.Helper()
 	one := MPSDevice{GPU: id, PipeDir: m.path("run/berth/mps/" + string(id) + "/pipe"), ShmDir: m.path("run/berth/mps/" + string(id) + "/shm")}
@@ -20,7 +20,7 @@ func (m *machine) daemon(id gpu.UUID) MPSDevice {
 	return one
 }
 
-// features makes the device nodes and files of every feature.
+// features creates the device nodes and files of every feature.
 func (m *machine) features() {
 	m.t.Helper()
 	for name, minor := range map[string]uint32{
@@ -33,7 +33,7 @@ func (m *machine) features() {
 	m.file("etc/cufile.json")
 }
 
-// syncWith must succeed; it tells whether the file was written.
+// syncWith must succeed; it reports whether the file was written.
 func (m *machine) syncWith(w *Writer, extras Extras) bool {
 	m.t.Helper()
 	changed, err := w.Sync(m.t.Context(), m.snapshot, extras)
@@ -49,11 +49,11 @@ func everything(m *machine) Extras {
 	}
 }
 
-// TestExtras renders a machine with all that a configuration can add.
+// TestExtras renders a machine with everything that a configuration can add.
 func TestExtras(t *testing.T) {
 	m := newMachine(t, 3)
 	if !m.realNodes() {
-		t.Skip("skipped: making device nodes is not allowed here")
+		t.Skip("skipped: creating device nodes is not allowed here")
 	}
 	extras := everything(m)
 	w := m.writer()
@@ -88,19 +88,19 @@ func TestExtras(t *testing.T) {
 		t.Errorf("environment is %v, want %s", injected.Process.Env, env)
 	}
 	if plain := inject(t, m.dir, string(uuid(2))); slices.ContainsFunc(plain.Process.Env, func(v string) bool { return strings.HasPrefix(v, MPSPipeVariable) }) {
-		t.Error("a container without a share joins an MPS daemon")
+		t.Error("a container without a replica joins an MPS daemon")
 	}
 	if all := inject(t, m.dir, All); slices.ContainsFunc(all.Process.Env, func(v string) bool { return strings.HasPrefix(v, MPSPipeVariable) }) {
 		t.Error("a container with all GPUs joins an MPS daemon")
 	}
 }
 
-// TestExtrasChange: what the configuration turns on or off is in the spec at the next Sync, and
-// what was there before comes back byte for byte.
+// TestExtrasChange checks that what the configuration enables or disables is in the next spec or not, and that an
+// earlier spec is restored byte for byte.
 func TestExtrasChange(t *testing.T) {
 	m := newMachine(t, 2)
 	if !m.realNodes() {
-		t.Skip("skipped: making device nodes is not allowed here")
+		t.Skip("skipped: creating device nodes is not allowed here")
 	}
 	m.features()
 	w := m.writer()
@@ -117,13 +117,13 @@ func TestExtrasChange(t *testing.T) {
 			t.Errorf("%s is off again: not written", name)
 		}
 		if got, _ := os.ReadFile(w.Path()); string(got) != string(plain) {
-			t.Errorf("%s is off again: the spec is not what it was", name)
+			t.Errorf("%s is off again: the spec differs from the first one", name)
 		}
 	}
 }
 
-// TestExtrasMissing: what is not on the host is left out and told with the fix, and the rest
-// stays.
+// TestExtrasMissing checks that what does not exist on the host is left out and reported with the fix, and that the
+// rest stays.
 func TestExtrasMissing(t *testing.T) {
 	for name, test := range map[string]struct {
 		change   func(m *machine)
@@ -151,7 +151,7 @@ func TestExtrasMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, 2)
 			if !m.realNodes() {
-				t.Skip("skipped: making device nodes is not allowed here")
+				t.Skip("skipped: creating device nodes is not allowed here")
 			}
 			extras := everything(m)
 			if test.change != nil {
@@ -164,7 +164,7 @@ func TestExtrasMissing(t *testing.T) {
 			m.syncWith(w, extras)
 			data, err := os.ReadFile(w.Path())
 			m.check(err)
-			data = m.normal(data) // the folder has the test's name
+			data = m.normal(data) // the folder has the name of the test
 			if strings.Contains(string(data), test.absent) {
 				t.Errorf("%s is in the spec", test.absent)
 			}
@@ -177,17 +177,17 @@ func TestExtrasMissing(t *testing.T) {
 			if said := fmt.Sprint(w.Problems()); !strings.Contains(said, test.say) {
 				t.Errorf("problems are %s, want %q in them", said, test.say)
 			}
-			inject(t, m.dir, "0") // the CDI library takes it
+			inject(t, m.dir, "0") // the CDI library accepts it
 		})
 	}
 }
 
-// TestExtrasOfDriverRoot: with the driver in a root of its own, the kernel's device nodes are the
-// host's, and the spec has the host's paths.
+// TestExtrasOfDriverRoot checks that, with the driver in a root of its own, the kernel's device nodes are the host's,
+// and the spec has the host's paths.
 func TestExtrasOfDriverRoot(t *testing.T) {
 	m := newMachine(t, 1)
 	if !m.realNodes() {
-		t.Skip("skipped: making device nodes is not allowed here")
+		t.Skip("skipped: creating device nodes is not allowed here")
 	}
 	deps := m.edits()
 	deps.DriverRoot, deps.DevRoot, deps.HostRoot = m.root, m.path("run/nvidia/driver"), m.root
@@ -215,8 +215,8 @@ func TestExtrasOfDriverRoot(t *testing.T) {
 	}
 }
 
-// TestSimulatedExtras: simulated machines have what their profiles say, and a machine that has not
-// gets the problem.
+// TestSimulatedExtras checks that simulated machines have the extras of their profiles, and that the problem is
+// reported on a machine without them.
 func TestSimulatedExtras(t *testing.T) {
 	for profile, test := range map[string]struct {
 		extras   Extras
@@ -230,7 +230,7 @@ func TestSimulatedExtras(t *testing.T) {
 		t.Run(profile, func(t *testing.T) {
 			s := newSimulated(t, profile)
 			if !s.realNodes() {
-				t.Skip("skipped: making device nodes is not allowed here")
+				t.Skip("skipped: creating device nodes is not allowed here")
 			}
 			w := s.writer()
 			s.syncWith(w, test.extras)

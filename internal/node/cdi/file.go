@@ -14,19 +14,19 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// maxSpecBytes limits what is read of a spec: that of 16 GPUs with 7 MIG devices each has 200 KB.
+// maxSpecBytes limits how much of a spec is read: that of 16 GPUs with 7 MIG devices each has 200 KB.
 const maxSpecBytes = 4 << 20
 
-// leftoverAge is the age at which the file of an interrupted write is removed: older than any write of another agent that is still
-// under way.
+// leftoverAge is the age at which the file of an interrupted write is removed: older than any write of another agent
+// that is still in progress.
 const leftoverAge = time.Hour
 
 // Path is the file that Sync writes.
 func (w *Writer) Path() string { return path.Join(w.deps.Dir, FileName) }
 
-// write replaces the spec with one rename. The temporary file is in the same folder, so that runtimes that watch it for renames see
-// the new spec, and its name does not end in .json, so that none reads it half written. The CDI library must be able
-// to read it before it replaces the last one.
+// write replaces the spec with one rename. The temporary file is in the same folder, so that runtimes that watch it for
+// renames see the new spec, and its name does not end in .json, so that none reads an incomplete file. The CDI library
+// must be able to read it before it replaces the last one.
 func (w *Writer) write(data []byte) error {
 	if err := os.MkdirAll(w.deps.Dir, 0o755); err != nil {
 		return fmt.Errorf("make CDI directory: %w", err)
@@ -100,8 +100,8 @@ func (w *Writer) leftovers() []string {
 	return names
 }
 
-// Remove undoes Sync: for uninstalling only, since containers that hold GPUs cannot be restarted without the spec. A file
-// that does not exist is no error.
+// Remove removes the file of Sync: for uninstalling only, since containers that hold GPUs cannot be restarted without
+// the spec. A missing file is not an error.
 func (w *Writer) Remove() error {
 	w.syncing <- struct{}{}
 	defer func() { <-w.syncing }()

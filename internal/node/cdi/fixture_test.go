@@ -21,7 +21,7 @@ const (
 	libFolder     = "usr/lib/x86_64-linux-gnu"
 )
 
-// machine is a driver tree with what a snapshot of it says.
+// machine is a driver tree with a snapshot that describes it.
 type machine struct {
 	t        testing.TB
 	root     string // the driver root, the dev root and, if wanted, the host's root
@@ -48,7 +48,7 @@ func newMachine(t testing.TB, gpus int) *machine {
 	m.file("lib/firmware/nvidia/" + driverVersion + "/gsp_ga10x.bin")
 	m.executable("usr/bin/nvidia-smi")
 	m.executable("usr/bin/nvidia-cuda-mps-control")
-	m.file("run/nvidia-persistenced/socket") // a file will do: it is mounted, not opened
+	m.file("run/nvidia-persistenced/socket") // a plain file is enough: it is mounted, not opened
 	m.file("usr/share/glvnd/egl_vendor.d/10_nvidia.json")
 	m.executable("sbin/ldconfig")
 	m.executable("opt/berth/berth-cdi-hook-0123456789ab")
@@ -99,7 +99,7 @@ func (m *machine) check(err error) {
 	}
 }
 
-// node makes a character device, or a plain file where that is not allowed.
+// node creates a character device, or a plain file where that is not allowed.
 func (m *machine) node(name string, major, minor uint32) gpu.DeviceNode {
 	m.t.Helper()
 	p := m.path("dev/" + name)
@@ -111,7 +111,7 @@ func (m *machine) node(name string, major, minor uint32) gpu.DeviceNode {
 	return gpu.DeviceNode{Path: "/dev/" + name, HostPath: p, Major: major, Minor: minor}
 }
 
-// plain makes a plain file of a node, of which the inventory has no numbers.
+// plain creates a plain file for a node, of which the inventory has no numbers.
 func (m *machine) plain(node *gpu.DeviceNode) {
 	m.t.Helper()
 	m.check(os.Remove(node.HostPath))
@@ -119,7 +119,7 @@ func (m *machine) plain(node *gpu.DeviceNode) {
 	node.Major, node.Minor = 0, 0
 }
 
-// realNodes tells whether this process was allowed to make character devices.
+// realNodes reports whether this process may create character devices.
 func (m *machine) realNodes() bool {
 	info, err := os.Lstat(m.path("dev/nvidiactl"))
 	m.check(err)
@@ -158,7 +158,7 @@ func (m *machine) drm(i int) {
 		m.node(fmt.Sprintf("dri/renderD%d", 128+i), 226, uint32(128+i)))
 }
 
-// mig puts a GPU into MIG mode with one device per profile.
+// mig enables MIG on a GPU with one device per profile.
 func (m *machine) mig(i int, profiles ...string) {
 	g := &m.snapshot.GPUs[i]
 	g.MIG = gpu.MIG{Capable: true, Enabled: true}
@@ -178,13 +178,13 @@ func (m *machine) deps() Deps {
 	return m.depsOf(m.edits())
 }
 
-// edits is what NVIDIA's edits are found with.
+// edits returns NVIDIA's search for edits.
 func (m *machine) edits() cdiedits.Deps {
-	// Every call of this library that nvcdi is not known to make panics.
+	// A call of this library panics unless nvcdi is known to make it.
 	return cdiedits.Deps{DriverRoot: m.root, DevRoot: m.root, Library: &mock.Interface{}, HookPath: m.hook}
 }
 
-// depsOf is what a Writer with these edits is made of.
+// depsOf returns the dependencies of a Writer with these edits.
 func (m *machine) depsOf(edits cdiedits.Deps) Deps {
 	return Deps{
 		Dir:    m.dir,
@@ -195,7 +195,7 @@ func (m *machine) depsOf(edits cdiedits.Deps) Deps {
 
 func (m *machine) writer() *Writer { return New(m.deps()) }
 
-// searching is a Writer whose search for driver files is replaced; real is nvcdi's.
+// searching returns a Writer whose search for driver files is replaced; real is nvcdi's.
 func (m *machine) searching(search func(version string, real search) (*specs.ContainerEdits, error)) *Writer {
 	real := cdiedits.Nvcdi(m.edits())
 	deps := m.edits()
@@ -205,7 +205,7 @@ func (m *machine) searching(search func(version string, real search) (*specs.Con
 
 type search = func(version string) (*specs.ContainerEdits, error)
 
-// render gives the spec, which must be there.
+// render returns the spec, which must exist.
 func (m *machine) render(w *Writer) []byte {
 	m.t.Helper()
 	data, err := w.Render(m.t.Context(), m.snapshot, Extras{})
@@ -215,7 +215,7 @@ func (m *machine) render(w *Writer) []byte {
 	return data
 }
 
-// sync must succeed; it tells whether the file was written.
+// sync must succeed; it reports whether the file was written.
 func (m *machine) sync(w *Writer) bool {
 	m.t.Helper()
 	changed, err := w.Sync(m.t.Context(), m.snapshot, Extras{})
@@ -225,7 +225,7 @@ func (m *machine) sync(w *Writer) bool {
 	return changed
 }
 
-// normal replaces what differs between machines.
+// normal replaces paths and numbers that differ between machines.
 func (m *machine) normal(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte(m.path("sbin/ldconfig")), []byte("/sbin/ldconfig"))
 	return bytes.ReplaceAll(data, []byte(m.root), []byte("ROOT"))

@@ -35,7 +35,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// inject asks for devices in a CDI directory as containerd does.
+// inject requests devices from a CDI directory as containerd does.
 func inject(t testing.TB, dir string, devices ...string) *oci.Spec {
 	t.Helper()
 	cache, err := cdilib.NewCache(cdilib.WithSpecDirs(dir), cdilib.WithAutoRefresh(false))
@@ -43,7 +43,7 @@ func inject(t testing.TB, dir string, devices ...string) *oci.Spec {
 		t.Fatal(err)
 	}
 	if errs := cache.GetErrors(); len(errs) > 0 {
-		t.Fatalf("the CDI library does not like the spec: %v", errs)
+		t.Fatalf("the CDI library refuses the spec: %v", errs)
 	}
 	spec := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{Resources: &oci.LinuxResources{}}}
 	var names []string
@@ -67,14 +67,13 @@ func devicePaths(spec *oci.Spec) []string {
 
 var control = []string{"/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"}
 
-// TestSpecs renders machines, compares the specs with golden files, and asks the CDI library
-// for devices of them.
+// TestSpecs renders machines, compares the specs with golden files, and requests devices of them from the CDI library.
 func TestSpecs(t *testing.T) {
 	for name, test := range map[string]struct {
 		machine  func(t *testing.T) *machine
 		version  string
 		problems string
-		// want maps what a container asks for to the nodes beside the control nodes.
+		// want maps the requested devices of a container to the nodes beside the control nodes.
 		want map[string][]string
 	}{
 		"eight-gpus": {
@@ -120,8 +119,8 @@ func TestSpecs(t *testing.T) {
 		"one-lost": {
 			machine: func(t *testing.T) *machine {
 				m := newMachine(t, 4)
-				// 1 is ill, 2 is lost and has its node, 3 is lost and has not, and its index
-				// has gone to a GPU that was plugged in.
+				// 1 is unhealthy, 2 is lost and has its node, 3 is lost and does not, and its index is that of a GPU
+				// that was added.
 				m.snapshot.GPUs[1].Health.State = gpu.Unhealthy
 				m.snapshot.GPUs[2].Health.State = gpu.Gone
 				m.snapshot.GPUs[3].Health.State = gpu.Gone
@@ -150,7 +149,7 @@ func TestSpecs(t *testing.T) {
 			if m.realNodes() {
 				golden(t, name+".json", m.normal(data))
 			} else {
-				t.Log("the bytes are not compared: making device nodes is not allowed here")
+				t.Log("the bytes are not compared: creating device nodes is not allowed here")
 			}
 			if got := codes(w.Problems()); got != test.problems {
 				t.Errorf("problems are %q, want %q: %v", got, test.problems, w.Problems())
@@ -159,7 +158,7 @@ func TestSpecs(t *testing.T) {
 			spec, err := cdilib.ReadSpec(w.Path(), 0)
 			m.check(err)
 			if spec.Version != test.version {
-				t.Errorf("cdiVersion is %s, want the oldest that will do: %s", spec.Version, test.version)
+				t.Errorf("cdiVersion is %s, want the oldest sufficient one: %s", spec.Version, test.version)
 			}
 			for names, want := range test.want {
 				want = append(slices.Clone(want), control...)
@@ -174,7 +173,7 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// checkAgainstReader compares what the CDI library injects with what ReadSpec says it would.
+// checkAgainstReader compares the edits that the CDI library injects with those that ReadSpec returns.
 func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.Spec) {
 	t.Helper()
 	spec, err := ReadSpec(dir)
@@ -212,7 +211,7 @@ func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.
 	for _, h := range edits.Hooks {
 		hooks = append(hooks, strings.Join(h.Args, " "))
 		if !slices.Contains(cdihook.Names(), h.Args[1]) {
-			t.Errorf("berth-cdi-hook does not know the hook %q", h.Args[1])
+			t.Errorf("berth-cdi-hook does not have the hook %q", h.Args[1])
 		}
 	}
 	for _, h := range injected.Hooks.CreateContainer {
@@ -223,7 +222,7 @@ func checkAgainstReader(t *testing.T, dir string, names []string, injected *oci.
 	}
 }
 
-// TestCgroupRules: a container may open what it was given and nothing else.
+// TestCgroupRules checks that a container may open only the devices that it has.
 func TestCgroupRules(t *testing.T) {
 	m := newMachine(t, 3)
 	w := m.writer()

@@ -16,7 +16,7 @@ import (
 
 const hookPrefix = "berth-cdi-hook-"
 
-// hookFile matches the files of InstallHook: ".name" and a number is a copy that was interrupted.
+// hookFile matches the files of InstallHook; ".name" and a number is an interrupted copy.
 var hookFile = regexp.MustCompile(`^(` + hookPrefix + `[0-9a-f]{12}|\.` + hookPrefix + `[0-9a-f]{12}[0-9]+)$`)
 
 // InstallHook copies the hook program into destDir, which it creates, and returns the path of the copy. The name contains a hash of
@@ -48,7 +48,8 @@ func InstallHook(srcBinary, destDir string) (path string, err error) {
 	return path, nil
 }
 
-// InstalledHook returns the path of the copy that InstallHook made of this program; fs.ErrNotExist when there is none.
+// InstalledHook returns the path of the copy that InstallHook created of this program; fs.ErrNotExist when there is
+// none.
 func InstalledHook(srcBinary, destDir string) (string, error) {
 	path, _, err := hookPath(srcBinary, destDir)
 	if err == nil {
@@ -91,7 +92,7 @@ func RemoveHooks(destDir string) error {
 		left--
 	}
 	if left == 0 && len(failed) == 0 && len(entries) > 0 {
-		_ = os.Remove(destDir) // the folder may belong to others
+		_ = os.Remove(destDir) // the folder may have files of other programs
 	}
 	return errors.Join(failed...)
 }

@@ -49,10 +49,10 @@ func TestInstallHook(t *testing.T) {
 		t.Error("another binary has the same name")
 	}
 	if _, err := os.Stat(first); err != nil {
-		t.Errorf("the older hook is gone, although specs name it: %v", err)
+		t.Errorf("the older hook was removed, although specs name it: %v", err)
 	}
 
-	// A damaged copy is put right without touching the one that may be running.
+	// A damaged copy is replaced without changing the file that may be running.
 	check(os.Remove(second))
 	check(os.WriteFile(second, content[:100], 0o644))
 	third, err := InstallHook(source, dest)

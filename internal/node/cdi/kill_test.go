@@ -47,8 +47,8 @@ func runVictim() {
 	os.Exit(0)
 }
 
-// TestKilledAtEachStep: wherever the agent dies, runtimes find the old spec or the new one, and
-// the next agent makes it the new one.
+// TestKilledAtEachStep checks that, at whichever step the agent is killed, runtimes find the old spec or the new one,
+// and the next agent writes the new one.
 func TestKilledAtEachStep(t *testing.T) {
 	for step, want := range map[string]string{
 		"opened": "old", "half written": "old", "written": "old", "checked": "old", "replaced": "new",
@@ -80,9 +80,9 @@ func TestKilledAtEachStep(t *testing.T) {
 			cache, err := cdilib.NewCache(cdilib.WithSpecDirs(m.dir), cdilib.WithAutoRefresh(false))
 			m.check(err)
 			if errs := cache.GetErrors(); len(errs) > 0 {
-				t.Errorf("a runtime stumbles over what was left: %v", errs)
+				t.Errorf("a runtime cannot read the directory: %v", errs)
 			}
-			// Runtimes of today watch the folder for renames, so the temporary file must be in it.
+			// Present runtimes watch the folder for renames, so the temporary file must be in it.
 			left, _ := filepath.Glob(filepath.Join(m.dir, ".*"))
 			if torn := want == "old"; torn != (len(left) == 1) {
 				t.Errorf("temporary files in the CDI directory: %v", left)

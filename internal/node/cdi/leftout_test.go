@@ -12,14 +12,14 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// TestLeftOut: whatever is missing on the host is not in the spec, and is reported; what is left
-// can be injected.
+// TestLeftOut checks that what is missing on the host is not in the spec, and is reported, and that the rest can be
+// injected.
 func TestLeftOut(t *testing.T) {
 	allHooks := []string{"create-symlinks", "create-symlinks", "enable-cuda-compat", "update-ldcache",
 		"disable-device-node-modification", "update-application-profile"}
 	for name, test := range map[string]struct {
-		before   func(m *machine) // what was never there
-		after    func(m *machine) // what vanishes after nvcdi found it
+		before   func(m *machine) // files that never existed
+		after    func(m *machine) // files that are removed after nvcdi found them
 		deps     func(d *cdiedits.Deps)
 		problems string
 		absent   string
@@ -103,15 +103,15 @@ func TestLeftOut(t *testing.T) {
 			}
 			for _, mount := range injected.Mounts {
 				if _, err := os.Stat(mount.Source); err != nil {
-					t.Errorf("the spec mounts what is not there: %v", err)
+					t.Errorf("the spec mounts a missing file: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// TestIncompleteMIG: a MIG device is left out unless it has its GPU's node and both
-// capabilities; the others stay.
+// TestIncompleteMIG checks that a MIG device is left out unless it has its GPU's node and both capabilities, and that
+// the others stay.
 func TestIncompleteMIG(t *testing.T) {
 	for name, change := range map[string]func(m *machine, g *gpu.GPU){
 		"one capability missing":   func(m *machine, g *gpu.GPU) { m.remove("dev/nvidia-caps/nvidia-cap14") },
@@ -149,7 +149,7 @@ func TestIncompleteMIG(t *testing.T) {
 	}
 }
 
-// TestGroups: a node that is not open to everyone brings its group into the container.
+// TestGroups checks that a node that is not open to everyone adds its group to the container.
 func TestGroups(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode    os.FileMode
@@ -162,7 +162,7 @@ func TestGroups(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, 1)
 			if !m.realNodes() || os.Chown(m.path("dev/nvidia0"), 0, 44) != nil {
-				t.Skip("skipped: making device nodes of other groups is not allowed here")
+				t.Skip("skipped: creating device nodes of other groups is not allowed here")
 			}
 			m.check(os.Chmod(m.path("dev/nvidia0"), test.mode))
 			m.sync(m.writer())
@@ -181,7 +181,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestLeftOutOfCached: what vanishes while the search is cached is left out and reported at once.
+// TestLeftOutOfCached checks that a file that is removed while the search is cached is left out and reported
+// immediately.
 func TestLeftOutOfCached(t *testing.T) {
 	m := newMachine(t, 1)
 	w := m.searching(func(string, search) (*specs.ContainerEdits, error) {
@@ -200,7 +201,7 @@ func TestLeftOutOfCached(t *testing.T) {
 	for _, mount := range inject(t, m.dir, "0").Mounts {
 		mounts = append(mounts, mount.Source)
 	}
-	// Whatever nvcdi does, the legacy runtime hook must stay off.
+	// The legacy runtime hook must stay disabled, whatever nvcdi returns.
 	if got := inject(t, m.dir, "0").Process.Env; !slices.Contains(got, "NVIDIA_VISIBLE_DEVICES=void") {
 		t.Errorf("environment is %v", got)
 	}

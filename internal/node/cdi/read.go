@@ -12,7 +12,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Spec is a CDI spec as it was found in a file.
+// Spec is a CDI spec as read from a file.
 type Spec struct {
 	// Path is the file; empty when the spec was not read from one.
 	Path    string
@@ -53,8 +53,7 @@ type Hook struct {
 	Args, Env   []string
 }
 
-// ReadSpec reads Berth's spec from a CDI directory. The error is fs.ErrNotExist when
-// there is none.
+// ReadSpec reads Berth's spec from a CDI directory. The error is fs.ErrNotExist when there is none.
 func ReadSpec(dir string) (*Spec, error) {
 	data, err := readFile(dir)
 	if err != nil {
@@ -105,9 +104,9 @@ func (s *Spec) Device(name string) (Device, bool) {
 	return Device{}, false
 }
 
-// Injected returns the edits of a container that requests these devices: the common edits, then the devices' own in the order of
-// the request. As in a container, a path exists once and the later edit wins. An error names the first device that the spec
-// does not have.
+// Injected returns the edits of a container that requests these devices: the common edits, then the devices' own in the
+// order of the request. As in a container, a path exists once and the later edit takes precedence. An error names the
+// first device that the spec does not have.
 func (s *Spec) Injected(names ...string) (Edits, error) {
 	if len(names) == 0 {
 		return Edits{}, nil
@@ -151,8 +150,8 @@ func (s *Spec) source() string {
 	return "the CDI spec"
 }
 
-// Describe returns the spec for people: the common part by its size, and each group of equivalent names with its device nodes, or
-// with the mounts of a device without any.
+// Describe formats the spec for reading: the common part by its size, and each group of equivalent names with its
+// device nodes, or with the mounts of a device without any.
 func (s *Spec) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  CDI %s  %s\n", s.Kind, s.Version, s.source())

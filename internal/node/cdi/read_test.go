@@ -69,7 +69,7 @@ func TestInjectedUnknown(t *testing.T) {
 		t.Error("a qualified name is not found")
 	}
 	if edits, err := spec.Injected(); err != nil || len(edits.Env) != 0 {
-		t.Errorf("no device was asked for, and yet: %v %v", edits, err)
+		t.Errorf("without a requested device: %v %v", edits, err)
 	}
 }
 
@@ -101,8 +101,8 @@ func FuzzParseSpec(f *testing.F) {
 	})
 }
 
-// TestAnySnapshot: whatever the inventory says, the CDI library takes the spec, each
-// GPU that has its node is there under its UUID with that node alone, and nothing else is.
+// TestAnySnapshot checks that, for any inventory, the CDI library accepts the spec, and that it has exactly the GPUs
+// with a node, by their UUID, each with that node alone.
 func TestAnySnapshot(t *testing.T) {
 	m := newMachine(t, 0)
 	nodes := map[int]gpu.DeviceNode{}
@@ -118,7 +118,7 @@ func TestAnySnapshot(t *testing.T) {
 			g := gpu.GPU{
 				Vendor: gpu.NVIDIA,
 				UUID:   uuid(i),
-				Index:  rapid.IntRange(0, 6).Draw(r, "index"), // may be that of another
+				Index:  rapid.IntRange(0, 6).Draw(r, "index"), // it may be another GPU's
 				Health: gpu.Health{State: rapid.SampledFrom(states).Draw(r, "state")},
 			}
 			switch rapid.SampledFrom([]string{"there", "missing", "unknown", "badname"}).Draw(r, "node") {
@@ -148,7 +148,7 @@ func TestAnySnapshot(t *testing.T) {
 		m.check(os.MkdirAll(m.dir, 0o755))
 		m.check(os.WriteFile(file, data, 0o644))
 		if _, err := cdilib.ReadSpec(file, 0); err != nil {
-			r.Fatalf("the CDI library does not take it: %v\n%s", err, data)
+			r.Fatalf("the CDI library refuses it: %v\n%s", err, data)
 		}
 		spec, err := ReadSpec(m.dir)
 		if err != nil {
@@ -206,7 +206,7 @@ func BenchmarkReadSpec(b *testing.B) {
 	}
 }
 
-// TestReaderKeepsMajors guards the conversion of numbers: a spec of someone else may hold any.
+// TestReaderKeepsMajors checks the conversion of numbers: a spec of another program may have any.
 func TestReaderKeepsMajors(t *testing.T) {
 	for number, want := range map[int64]int{-1: 0, 0: 1, 195: 1, 1<<20 - 1: 1, 1 << 20: 0, 1 << 40: 0} {
 		data, _ := json.Marshal(specs.Spec{Version: "0.5.0", Kind: Kind, Devices: []specs.Device{{Name: "0",

@@ -20,7 +20,7 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// need skips the test where a program that it runs is not there.
+// need skips the test where a program that it runs is missing.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -42,7 +42,7 @@ func command(t *testing.T, env []string, name string, args ...string) string {
 	return out
 }
 
-// output gives stdout, and stderr in the error.
+// output returns stdout, and has stderr in the error.
 func output(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -96,14 +96,14 @@ func newBundle(m *machine, t *testing.T) *bundle {
 		*set = append(*set, "CAP_MKNOD")
 	}
 	b.spec.Linux.CgroupsPath = "/berth-cdi-test-" + strconv.Itoa(os.Getpid())
-	// As container runtimes do: making nodes is allowed, opening them is not.
+	// As in container runtimes: creating device nodes is allowed, opening them is not.
 	anything := int64(-1)
 	b.spec.Linux.Resources.Devices = append(b.spec.Linux.Resources.Devices,
 		oci.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &anything, Minor: &anything, Access: "m"})
 	return b
 }
 
-// run gives what the container printed.
+// run returns the output of the container.
 func (b *bundle) run(t *testing.T) (stdout string, err error) {
 	t.Helper()
 	data, err := json.Marshal(b.spec)
@@ -112,8 +112,8 @@ func (b *bundle) run(t *testing.T) (stdout string, err error) {
 	return output(t, nil, "runc", "--root", t.TempDir(), "run", "--bundle", b.dir, filepath.Base(b.spec.Linux.CgroupsPath))
 }
 
-// TestContainer starts containers with runc, as the spec says, with the real hooks, and looks
-// around in them.
+// TestContainer starts containers with runc according to the spec, with the real hooks, and inspects them from the
+// inside.
 func TestContainer(t *testing.T) {
 	need(t, "runc", "go", "gcc")
 	if runtime.GOARCH != "amd64" {
@@ -152,7 +152,7 @@ func TestContainer(t *testing.T) {
 
 	t.Run("MPS", func(t *testing.T) { checkMPS(t, s, w) })
 
-	// A hook that is gone would keep the container from starting; the next Sync sees it.
+	// A missing hook would keep the container from starting; the next Sync leaves it out.
 	m.check(os.Remove(hookPath))
 	b := newBundle(m, t)
 	injectInto(t, m.dir, &b.spec, "0")
@@ -167,8 +167,8 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// checkMPS: a container with a share has its GPU's pipes and shared memory, can write to both,
-// and has nothing of the other daemon.
+// checkMPS checks that a container with a replica has its GPU's pipes and shared memory, can write to both, and has
+// nothing of the other daemon.
 func checkMPS(t *testing.T, s *simulated, w *Writer) {
 	mine, other := s.snapshot.GPUs[1].UUID, s.snapshot.GPUs[2].UUID
 	extras := Extras{MPS: []MPSDevice{s.daemon(mine), s.daemon(other)}}
@@ -213,7 +213,7 @@ func checkMPS(t *testing.T, s *simulated, w *Writer) {
 	}
 }
 
-// checkProbe: the container has the GPUs 1 and 2 of the snapshot, and no other.
+// checkProbe checks that the container has the GPUs 1 and 2 of the snapshot, and no other.
 func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 	t.Helper()
 	var got struct {
@@ -229,7 +229,7 @@ func checkProbe(t *testing.T, snapshot *gpu.Snapshot, out string, root bool) {
 	for node, opened := range got.Nodes {
 		number, why, _ := strings.Cut(opened, " ")
 		nodes = append(nodes, node+" "+number)
-		// Without the hardware it is ENXIO; EPERM comes from the device cgroup.
+		// Without the hardware opening fails with ENXIO; EPERM comes from the device cgroup.
 		if why == "operation not permitted" {
 			t.Errorf("opening its own %s: %s", node, why)
 		}

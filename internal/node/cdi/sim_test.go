@@ -17,8 +17,7 @@ import (
 	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// simulated is a machine whose tree and snapshot are those of simulated hardware, read by the real
-// adapter.
+// simulated is a machine with the tree and the snapshot of simulated hardware, read by the real adapter.
 type simulated struct {
 	*machine
 	hardware *sim.Machine
@@ -32,7 +31,7 @@ func newSimulated(t testing.TB, profile string) *simulated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The same UUIDs and majors wherever the test runs.
+	// The UUIDs and majors are the same wherever the test runs.
 	devices := filepath.Join(dir, "devices")
 	if err := os.WriteFile(devices, []byte("Character devices:\n  1 mem\n\nBlock devices:\n  7 loop\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -68,8 +67,8 @@ func (s *simulated) writer() *Writer {
 	return New(s.depsOf(deps))
 }
 
-// TestSimulatedMachines compares the specs of simulated machines with golden files, and asks
-// the CDI library for each of their devices.
+// TestSimulatedMachines compares the specs of simulated machines with golden files, and requests each of their devices
+// from the CDI library.
 func TestSimulatedMachines(t *testing.T) {
 	for name, test := range map[string]struct {
 		profile string
@@ -94,7 +93,7 @@ func TestSimulatedMachines(t *testing.T) {
 			spec, err := ReadSpec(s.dir)
 			s.check(err)
 			if !s.realNodes() || runtime.GOARCH != "amd64" {
-				t.Log("the bytes are not compared: this machine has other paths, or does not allow device nodes")
+				t.Log("the bytes are not compared: this machine has other paths, or does not allow creating device nodes")
 			} else {
 				golden(t, "sim-"+name+".json", s.normal(data))
 			}
@@ -121,7 +120,7 @@ func TestSimulatedMachines(t *testing.T) {
 	}
 }
 
-// partition puts a simulated GPU into MIG mode with two instances of 3 slices.
+// partition enables MIG on a simulated GPU and creates two instances of 3 slices.
 func (s *simulated) partition(index int) {
 	s.t.Helper()
 	ok := func(what string, ret nvml.Return) {
@@ -137,7 +136,7 @@ func (s *simulated) partition(index int) {
 	ok("get device", ret)
 	_, ret = device.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	ok("set MIG mode", ret)
-	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // what an Ampere GPU waits for
+	s.check(s.hardware.ResetGPUs(fmt.Sprint(index))) // an Ampere GPU needs a reset
 	device, ret = library.DeviceGetHandleByIndex(index)
 	ok("get device again", ret)
 	for range 2 {
@@ -153,12 +152,12 @@ func (s *simulated) partition(index int) {
 	s.scan()
 }
 
-// TestSimulatedMIG: a MIG device is its GPU's node and its two capabilities, and the GPU
-// as a whole is no device any more.
+// TestSimulatedMIG checks that a MIG device has its GPU's node and its two capabilities, and that the GPU as a whole is
+// no longer a device.
 func TestSimulatedMIG(t *testing.T) {
 	s := newSimulated(t, "a100x8-40g")
 	if !s.realNodes() {
-		t.Skip("skipped: making device nodes is not allowed here")
+		t.Skip("skipped: creating device nodes is not allowed here")
 	}
 	w := s.writer()
 	s.sync(w)
@@ -201,7 +200,7 @@ func TestSimulatedMIG(t *testing.T) {
 	golden(t, "sim-mig.txt", []byte(spec.Describe()))
 }
 
-// TestEveryProfile: the CDI library takes the spec of every profile, and no problem is reported.
+// TestEveryProfile checks that the CDI library accepts the spec of every profile, and that no problem is reported.
 func TestEveryProfile(t *testing.T) {
 	for _, profile := range sim.Profiles() {
 		t.Run(profile, func(t *testing.T) {
@@ -224,7 +223,7 @@ func TestEveryProfile(t *testing.T) {
 	}
 }
 
-// TestLifeOfAMachine: GPUs and the driver come and go, and the spec follows or stays.
+// TestLifeOfAMachine removes and adds GPUs and the driver: the spec is updated or stays.
 func TestLifeOfAMachine(t *testing.T) {
 	s := newSimulated(t, "a100x8-40g")
 	w := s.writer()
@@ -255,14 +254,14 @@ func TestLifeOfAMachine(t *testing.T) {
 		t.Error("a g that was taken out is in the spec")
 	}
 	s.check(s.hardware.Clear(sim.ClearAll))
-	step("it is put in again", true, "")
+	step("it is added again", true, "")
 	if last, err := os.ReadFile(w.Path()); err != nil || string(last) != string(first) {
-		t.Error("the spec is not what it was, byte for byte")
+		t.Error("the spec differs from the first one")
 	}
 	s.check(s.hardware.Inject(sim.Fault{DriverGone: true}))
-	step("the driver is gone", false, "CDI_SPEC_KEPT")
+	step("the driver was removed", false, "CDI_SPEC_KEPT")
 	if last, err := os.ReadFile(w.Path()); err != nil || string(last) != string(first) {
-		t.Error("the spec did not stay")
+		t.Error("the spec was changed")
 	}
 	s.check(s.hardware.Clear(sim.ClearDriver))
 	step("the driver is back", false, "")

@@ -5,12 +5,13 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// VendorEdits finds what the containers with a vendor's GPUs need besides the device nodes of the inventory. A package of the
-// vendor implements it. A Writer makes one call at a time, in a goroutine that may take as long as a file system does.
+// VendorEdits finds what the containers with a vendor's GPUs need besides the device nodes of the inventory. A package
+// of the vendor implements it. A Writer makes one call at a time, in a goroutine that may take as long as a file system
+// does.
 type VendorEdits interface {
-	// Common returns the edits of every container that gets a GPU: driver files, hooks, environment. Paths of mounts may be those
-	// of the host or of this process; a mount whose path is not on the host is left out. missing says what else was
-	// left out, and why. After an error the last spec stays in force.
+	// Common returns the edits of every container that gets a GPU: driver files, hooks, environment. Paths of mounts
+	// may be those of the host or of this process; a mount whose path is not on the host is left out. missing has what
+	// else was left out, with the reasons. After an error the last spec stays in force.
 	Common(driver gpu.Driver) (edits specs.ContainerEdits, missing []gpu.Cause, err error)
 	// PartitionNodes returns all device nodes that open a partition of a GPU; none when it cannot be opened.
 	PartitionNodes(g *gpu.GPU, partition *gpu.MIGDevice) []gpu.DeviceNode
@@ -18,7 +19,7 @@ type VendorEdits interface {
 	Links(links []string) *specs.Hook
 }
 
-// nothing stands for a vendor without edits of its own: its containers get device nodes and nothing else.
+// nothing is a vendor without edits of its own: its containers get only device nodes.
 type nothing struct{}
 
 func (nothing) Common(gpu.Driver) (edits specs.ContainerEdits, missing []gpu.Cause, err error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestVendorWithoutEdits: the containers of a vendor that has no edits of its own get the device nodes of the inventory, and
-// nothing else is missed or reported.
+// TestVendorWithoutEdits checks that the containers of a vendor that has no edits of its own get the device nodes of
+// the inventory, and that no problem is reported.
 func TestVendorWithoutEdits(t *testing.T) {
 	m := newMachine(t, 3)
 	m.drm(0)

@@ -49,7 +49,7 @@ func TestSyncWritesOnlyWhatDiffers(t *testing.T) {
 	}
 	m.check(os.WriteFile(w.Path(), []byte("{}"), 0o644))
 	if !m.sync(w) {
-		t.Error("a file changed by someone else was not put right")
+		t.Error("a file changed by another program was not corrected")
 	}
 	m.check(os.RemoveAll(m.dir))
 	if !m.sync(w) {
@@ -62,12 +62,12 @@ func TestSyncWritesOnlyWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestSyncKeeps: where there is nothing to write, or it cannot be written, the last spec stays.
+// TestSyncKeeps checks that the last spec stays when there is nothing to write, or when it cannot be written.
 func TestSyncKeeps(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(m *machine)
 		wantErr string
-		want    string // in the problem
+		want    string // part of the problem
 	}{
 		"driver gone": {
 			change: func(m *machine) { m.snapshot = &gpu.Snapshot{} },
@@ -77,7 +77,7 @@ func TestSyncKeeps(t *testing.T) {
 			change: func(m *machine) { m.snapshot.GPUs = nil },
 			want:   "no GPU of this node has a device node",
 		},
-		"all nodes gone": {
+		"all nodes removed": {
 			change: func(m *machine) { m.remove("dev") },
 			want:   "no GPU of this node has a device node",
 		},
@@ -101,14 +101,14 @@ func TestSyncKeeps(t *testing.T) {
 			m.sync(w)
 			before, _ := os.ReadFile(w.Path())
 			test.change(m)
-			// What was left in place, if the change left anything.
+			// The files that the change left, if any.
 			if data, err := os.ReadFile(w.Path()); err != nil {
 				before = data
 			}
 
 			changed, err := w.Sync(t.Context(), m.snapshot, Extras{})
 			if changed {
-				t.Error("it says that it wrote")
+				t.Error("it reports that it wrote")
 			}
 			if text := errorText(err); (test.wantErr == "") != (err == nil) || !strings.Contains(text, test.wantErr) {
 				t.Errorf("error is %q, want %q", text, test.wantErr)
@@ -148,7 +148,7 @@ func TestRenderWithoutDevices(t *testing.T) {
 	}
 }
 
-// TestSearchIsCached: nvcdi runs once per change of the driver or its folders.
+// TestSearchIsCached checks that nvcdi runs once per change of the driver or its folders.
 func TestSearchIsCached(t *testing.T) {
 	m := newMachine(t, 2)
 	searches := 0
@@ -180,8 +180,8 @@ func TestSearchIsCached(t *testing.T) {
 	want(5, "a folder came")
 }
 
-// TestSearchHangs: a file system that hangs costs the deadline and nothing else, and the search is
-// not started a second time beside the first.
+// TestSearchHangs checks that a file system that hangs delays a call only until its deadline, and that no second search
+// is started beside the first.
 func TestSearchHangs(t *testing.T) {
 	m := newMachine(t, 1)
 	searches := 0
@@ -198,7 +198,7 @@ func TestSearchHangs(t *testing.T) {
 		t.Errorf("error is %v, want one that names the driver root and the end of the context", err)
 	}
 	if _, err := w.Sync(ctx, m.snapshot, Extras{}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "earlier search") {
-		t.Errorf("error is %v, want one that says that the earlier search still runs", err)
+		t.Errorf("error is %v, want one about the earlier search that still runs", err)
 	}
 	close(release)
 	m.sync(w)
@@ -207,7 +207,7 @@ func TestSearchHangs(t *testing.T) {
 	}
 }
 
-// TestSearchPanics: a driver library that trips nvcdi is an error like any other.
+// TestSearchPanics checks that a driver library that makes nvcdi panic results in an error.
 func TestSearchPanics(t *testing.T) {
 	m := newMachine(t, 1)
 	w := m.searching(func(string, search) (*specs.ContainerEdits, error) { panic("bad library") })
@@ -216,13 +216,13 @@ func TestSearchPanics(t *testing.T) {
 	}
 }
 
-// TestHostRoot: an agent in a container sees the host below a folder, the spec must not.
+// TestHostRoot checks that the spec has the host's paths although an agent in a container sees the host below a folder.
 func TestHostRoot(t *testing.T) {
 	m := newMachine(t, 1)
 	deps := m.edits()
 	deps.HostRoot = m.root
 	w := New(m.depsOf(deps))
-	// A link as the host means it: absolute, from the host's root.
+	// A link of the host: absolute, from the host's root.
 	m.remove("run/nvidia-persistenced")
 	m.file("var/lib/sockets/socket")
 	m.link("run/nvidia-persistenced", "/var/lib/sockets")
@@ -296,7 +296,7 @@ func TestRemove(t *testing.T) {
 	m.file("opt/berth/.berth-cdi-hook-fedcba98765477")
 	m.file("opt/berth/berth-cdi-hook")
 	m.sync(w)
-	for range 2 { // the second time there is nothing left to remove
+	for range 2 { // the second call has nothing left to remove
 		m.check(w.Remove())
 		m.check(RemoveHooks(m.path("opt/berth")))
 	}

@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// request is what an API server got.
+// request is a request that an API server received.
 type request struct{ Method, Path, Query, Type string }
 
-// server answers by method and path; everything else is not found.
+// server responds by method and path; everything else is not found.
 func server(t *testing.T, answers map[string]any) (dynamic.Interface, *[]request, *[]string) {
 	var requests []request
 	var bodies []string

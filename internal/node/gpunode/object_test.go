@@ -46,7 +46,7 @@ func object(gpus int) *v1alpha1.GPUNode {
 	return Build("node-0", Input{Snapshot: s})
 }
 
-// stored is the GPUNode that the server has.
+// stored is the GPUNode of the server.
 func stored(t *testing.T, api *fakeapi.Server) *v1alpha1.GPUNode {
 	t.Helper()
 	got, err := api.Resource(v1alpha1.GPUNodes()).Get(t.Context(), fakeapi.NodeName, metav1.GetOptions{})
@@ -60,7 +60,7 @@ func stored(t *testing.T, api *fakeapi.Server) *v1alpha1.GPUNode {
 	return node
 }
 
-// TestObjectIsWrittenAgain: a change by another client is reverted by one write.
+// TestObjectIsWrittenAgain checks that a change by another client is reverted by one write.
 func TestObjectIsWrittenAgain(t *testing.T) {
 	tests := map[string]struct {
 		harm  func(*testing.T, *fakeapi.Server)
@@ -106,7 +106,7 @@ func TestObjectIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestObjectErrors: an error names the object and, if known, the fix; the write is retried.
+// TestObjectErrors checks that an error names the object and, if known, the fix, and that the write is retried.
 func TestObjectErrors(t *testing.T) {
 	forbidden := apierrors.NewForbidden(v1alpha1.GPUNodes().GroupResource(), fakeapi.NodeName, errors.New("no role"))
 	tests := map[string]struct {

@@ -12,7 +12,8 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestDistrustOutlastsALookUnderWay: a view that was begun before a Distrust does not end it, although its checkpoint could be read.
+// TestDistrustOutlastsALookUnderWay checks that a view that was begun before a Distrust does not end it, although its
+// checkpoint could be read.
 func TestDistrustOutlastsALookUnderWay(t *testing.T) {
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
 	fill := func(view NodeView) NodeView {
@@ -116,8 +117,8 @@ func TestReadsPerCall(t *testing.T) {
 	}
 }
 
-// TestReadsPerCallOnHeldDevices: a device with a holder costs a look at the pods that can use it, and one that was just granted
-// none at all while the kubelet has not written its checkpoint.
+// TestReadsPerCallOnHeldDevices checks that a device with a holder costs a reading of the pods that can use it, and one
+// that was just granted none while the kubelet has not written its checkpoint.
 func TestReadsPerCallOnHeldDevices(t *testing.T) {
 	var looks int
 	var lookedIn [][]string

@@ -26,8 +26,8 @@ var start = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// TestTranscripts plays the stories in testdata. The commands are those of
-// (*stage).run; the "live" lines of a reconcile are also what Deps.Look sees.
+// TestTranscripts runs the transcripts in testdata. The commands are those of (*stage).run; Deps.Look also sees the
+// "live" lines of a reconcile.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := &stage{
@@ -47,10 +47,10 @@ type stage struct {
 	boot    string
 	clock   *clocktesting.FakePassiveClock
 	ledgers map[string]*Ledger
-	// What Deps.Look sees.
+	// The result of Deps.Look.
 	containers []Container
 	dead       []string
-	// What the checkpoint lists, as of the last reconcile or "checkpoint"; nil when it cannot be read.
+	// The checkpoint's content, as of the last reconcile or "checkpoint"; nil when it cannot be read.
 	assigned []Assignment
 	facts    map[string]PodFacts
 	dropped  []string // POD KEY
@@ -79,10 +79,10 @@ func (s *stage) run(d *datadriven.TestData) string {
 			s.dead = append(s.dead, arg.Key)
 		}
 		return ""
-	case "starts": // unseen by a reconcile: ID POD CONTAINER [KEYS]
+	case "starts": // not read by a reconcile: ID POD CONTAINER [KEYS]
 		s.containers = append(slices.Clone(s.containers), container(strings.Fields(d.Input)))
 		return ""
-	case "checkpoint": // read by the next Allocate or preference, unseen by a reconcile
+	case "checkpoint": // read by the next Allocate or preference, not by a reconcile
 		containers, dead := s.containers, s.dead
 		s.view(NodeView{}, d.Input)
 		s.containers, s.dead = containers, dead
@@ -90,7 +90,7 @@ func (s *stage) run(d *datadriven.TestData) string {
 	case "know": // POD living|ended|unknown|unstarted [CONTAINER[:init]=DEVICES]...
 		s.know(d.Input)
 		return ""
-	case "kubelet-dropped": // POD KEY, a line each: what PodResources Get does not show
+	case "kubelet-dropped": // POD KEY, a line each: devices that PodResources Get does not list
 		s.dropped = strings.Split(strings.TrimSpace(d.Input), "\n")
 		return ""
 	case "reboot":
@@ -178,7 +178,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 	return ""
 }
 
-// told checks that subscribers are signalled for changes, and only for changes.
+// signalled checks that subscribers are signalled for changes, and only for changes.
 func told(sub *signal.Subscription, changes string) string {
 	select {
 	case <-sub.C():
@@ -282,7 +282,7 @@ func (s *stage) list() string {
 	return b.String()
 }
 
-// key reads G0, G0/M1, G0#2.
+// key parses G0, G0/M1, G0#2.
 func key(text string) gpu.DeviceKey {
 	text, share, _ := strings.Cut(text, "#")
 	device, mig, _ := strings.Cut(text, "/")

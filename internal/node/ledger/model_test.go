@@ -36,7 +36,7 @@ type twin struct {
 	reserved map[string][]gpu.DeviceKey
 	pods     map[string]*twinPod
 	next     int
-	// away is true while the agent has no API server. Its knowledge of pods is then stale.
+	// away is true while the API server does not respond to the agent. Its state of the pods is then stale.
 	away bool
 }
 
@@ -162,7 +162,7 @@ func (w *twin) lose() {
 	w.writes++
 }
 
-// look is what the agent does all the time.
+// look reads the node, as the agent does continuously.
 func (w *twin) look() { w.compare(w.read()) }
 
 // read is the first part of a look.
@@ -188,7 +188,7 @@ func (w *twin) compare(view NodeView) {
 	}
 }
 
-// assigned is the checkpoint as it is now.
+// assigned returns the present checkpoint.
 func (w *twin) assigned() ([]Assignment, error) {
 	if w.file == nil {
 		return nil, os.ErrNotExist
@@ -202,7 +202,7 @@ func (w *twin) assigned() ([]Assignment, error) {
 	return list, nil
 }
 
-// facts returns what the agent knows of a pod.
+// facts returns the agent's state of a pod.
 func (w *twin) facts(uid string) PodFacts {
 	p := w.pods[uid]
 	if p == nil || !p.active && !p.late {
@@ -232,7 +232,7 @@ func (w *twin) ask(questions []Question) []Question {
 	})
 }
 
-// news brings the agent up to date with the API server.
+// news updates the agent's state from the API server.
 func (w *twin) news(*rapid.T) {
 	w.away = false
 	for uid, p := range w.pods {
@@ -245,7 +245,7 @@ func (w *twin) news(*rapid.T) {
 
 func (w *twin) loseAPI(*rapid.T) { w.away = true }
 
-// list is a PodResources List by anybody.
+// list is a PodResources List by any client.
 func (w *twin) list(*rapid.T) { w.forgetInactive() }
 
 func (w *twin) uids() []string {
@@ -271,7 +271,7 @@ func (w *twin) forgetInactive() {
 	}
 }
 
-// reserveRemembered sets the reservations to what the kubelet remembers.
+// reserveRemembered sets the reservations to the kubelet's assignments.
 func (w *twin) reserveRemembered() {
 	w.reserved = map[string][]gpu.DeviceKey{}
 	for _, containers := range w.memory {
@@ -357,7 +357,7 @@ func (w *twin) allocate(p *twinPod, c *twinContainer, reuse []gpu.DeviceKey, may
 	return nil
 }
 
-// admit allocates a pod's containers. After a restart, those that run are passed over.
+// admit allocates a pod's containers. After a restart, those that run are skipped.
 func (w *twin) admit(p *twinPod) {
 	reuse := map[string][]gpu.DeviceKey{}
 	for _, c := range p.containers {
@@ -523,8 +523,8 @@ func (w *twin) loseCheckpoint(*rapid.T) {
 	w.lose()
 }
 
-// check is the truth: processes of two pods never live on one device, nor on two sizes of it, and
-// the ledger never has two pods on two sizes.
+// check compares with the actual state: processes of two pods never run on one device, nor on two sizes of it, and the
+// ledger never has two pods on two sizes.
 func (w *twin) check(t *rapid.T) {
 	user := map[gpu.DeviceKey]string{}
 	for _, uid := range w.uids() {

@@ -90,7 +90,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// TestDiskFull: an Allocate is granted, a claim is not; the fault remains until a write succeeds.
+// TestDiskFull checks that an Allocate is granted and a claim is not, and that the fault remains until a write
+// succeeds.
 func TestDiskFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	full := false
@@ -126,7 +127,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestNewerVersionIsNotLost: the start fails when a file of a newer format cannot be renamed.
+// TestNewerVersionIsNotLost checks that the start fails when a file of a newer format cannot be renamed.
 func TestNewerVersionIsNotLost(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "ledger")
@@ -157,7 +158,7 @@ func TestNewerVersionIsNotLost(t *testing.T) {
 	}
 }
 
-// TestFileIsTheSameForTheSameHoldings: the order of events leaves no trace.
+// TestFileIsTheSameForTheSameHoldings checks that the order of events does not affect the file.
 func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
 	var files [][]byte
 	for _, order := range [][]string{{"G0", "G1", "G2"}, {"G2", "G0", "G1"}} {
@@ -179,8 +180,7 @@ func TestFileIsTheSameForTheSameHoldings(t *testing.T) {
 	}
 }
 
-// TestLockFileEmptied: the lock file was truncated while an agent ran. Later agents can still take over from each
-// other.
+// TestLockFileEmptied truncates the lock file while an agent runs: later agents can still take over from each other.
 func TestLockFileEmptied(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	first := openTest(t, path, nil)
@@ -248,7 +248,7 @@ func TestFileOfVersion1(t *testing.T) {
 	}
 }
 
-// TestClaimKeepsItsName over a restart, and Blocked and the refusal have it.
+// TestClaimKeepsItsName checks that a claim has its name after a restart, in Blocked and in the refusal.
 func TestClaimKeepsItsName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	holder := gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-uid", Namespace: "ml", Name: "train"}
@@ -266,8 +266,8 @@ func TestClaimKeepsItsName(t *testing.T) {
 	}
 }
 
-// FuzzParseFile: any content results in sorted holdings or one of the known errors, and parsed content is written in
-// the same form.
+// FuzzParseFile checks that any content results in sorted holdings or one of the known errors, and that parsed content
+// is written in the same form.
 func FuzzParseFile(f *testing.F) {
 	records := map[gpu.DeviceKey]*record{}
 	order := []gpu.DeviceKey{key("G0"), key("G1/M1#2")}
@@ -318,7 +318,7 @@ func FuzzParseFile(f *testing.F) {
 	})
 }
 
-// TestBlockedByAllocatesNothing and never waits for the lock.
+// TestBlockedByAllocatesNothing also checks that BlockedBy never waits for the lock.
 func TestBlockedByAllocatesNothing(t *testing.T) {
 	l := full(t, 800)
 	l.mu.Lock()
@@ -329,7 +329,7 @@ func TestBlockedByAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestAtTheSameTime is for the race detector: all that the agent's parts do at once.
+// TestAtTheSameTime makes all calls of the agent's parts concurrently, for the race detector.
 func TestAtTheSameTime(t *testing.T) {
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
 		d.Look = func() ([]Container, error) { return nil, nil }
@@ -417,8 +417,7 @@ func BenchmarkOffered(b *testing.B) {
 	}
 }
 
-// BenchmarkClaim is an Acquire and a Release that are written: run it with TMPDIR on a
-// disk and on a tmpfs.
+// BenchmarkClaim measures an Acquire and a Release that are written: run it with TMPDIR on a disk and on a tmpfs.
 func BenchmarkClaim(b *testing.B) {
 	for _, n := range []int{8, 800} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
@@ -474,8 +473,8 @@ func BenchmarkReconcile(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireFresh is an Allocate of a device that blocks other sizes from now on: a whole GPU,
-// and the first share of one.
+// BenchmarkAcquireFresh measures an Allocate of a device that blocks other sizes from now on: a whole GPU, and the
+// first replica of one.
 func BenchmarkAcquireFresh(b *testing.B) {
 	for name, keys := range map[string][]gpu.DeviceKey{"whole": {{GPU: "H0"}}, "share": {{GPU: "H0", Share: 1}}} {
 		b.Run(name, func(b *testing.B) {
@@ -492,8 +491,8 @@ func BenchmarkAcquireFresh(b *testing.B) {
 	}
 }
 
-// TestStoppedPeerDelaysNoAllocate: an agent that was stopped while it had the lock. A pod gets its devices at once; a
-// claim fails with the reason, within a bound.
+// TestStoppedPeerDelaysNoAllocate stops an agent while it has the lock: a pod gets its devices immediately; a claim
+// fails with the reason, within a bound.
 func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := openTest(t, path, nil)
@@ -541,8 +540,8 @@ func TestStoppedPeerDelaysNoAllocate(t *testing.T) {
 	}
 }
 
-// TestTakeOverCannotRead: if the file cannot be read during an upgrade, no state is lost, and the agent that could not
-// read it does not write it.
+// TestTakeOverCannotRead checks that, if the file cannot be read during an upgrade, no state is lost, and the agent
+// that could not read it does not write it.
 func TestTakeOverCannotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	old := openTest(t, path, nil)
@@ -579,7 +578,7 @@ func TestTakeOverCannotRead(t *testing.T) {
 	}
 }
 
-// TestClockSetBack: a grant with a start hours in the future is still dropped in time.
+// TestClockSetBack checks that a grant with a start hours in the future is still dropped in time.
 func TestClockSetBack(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(start)
 	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Clock = clock })

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-// parse reads a page as Prometheus does.
+// parse parses a page as Prometheus does.
 func parse(t testing.TB, page []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -36,7 +36,7 @@ func label(m *dto.Metric, name string) string {
 
 func value(m *dto.Metric) float64 { return m.GetGauge().GetValue() + m.GetCounter().GetValue() }
 
-// series are those of a name that belong to a GPU.
+// series returns those of a name that belong to a GPU.
 func series(families map[string]*dto.MetricFamily, name string, uuid gpu.UUID) []*dto.Metric {
 	var found []*dto.Metric
 	for _, m := range families[name].GetMetric() {
@@ -161,7 +161,7 @@ func ratio(t *testing.T, g *gpu.GPU, families map[string]*dto.MetricFamily, used
 	}
 }
 
-// TestDCGMLabels: labels are those of dcgm-exporter's releases.
+// TestDCGMLabels checks that the labels are those of dcgm-exporter's releases.
 func TestDCGMLabels(t *testing.T) {
 	in := worlds()["a100-mixed-use"](t)
 	for hostLabel, want := range map[string]string{"": "Hostname", "Hostname": "Hostname", "hostname": "hostname"} {
@@ -186,7 +186,7 @@ func TestDCGMLabels(t *testing.T) {
 	}
 }
 
-// TestDCGMComputeInstances: compute instances of one GPU instance share its memory, and are one series.
+// TestDCGMComputeInstances checks that compute instances of one GPU instance share its memory, and are one series.
 func TestDCGMComputeInstances(t *testing.T) {
 	vendors := []gpu.Traits{{Name: "v", DCGM: true}}
 	in := metrics.Input{Node: "node-a", Vendors: vendors, Snapshot: &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", Vendor: "v", MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{

@@ -49,7 +49,7 @@ func TestCatalogueHasTheLabels(t *testing.T) {
 	}
 }
 
-// optional tells that only labels are missing that a series has in some cases: of a pod, or of a GPU instance.
+// optional reports whether only labels are missing that a series has in some cases: of a pod, or of a GPU instance.
 func optional(want []string, got map[string]bool) bool {
 	for name := range got {
 		if !slices.Contains(want, name) {

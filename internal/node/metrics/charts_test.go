@@ -16,10 +16,10 @@ import (
 	"github.com/berth-gpu/berth/internal/node/metrics"
 )
 
-// vocabulary is which labels each metric has, as the code writes them.
+// vocabulary has the labels of each metric, as the code writes them.
 type vocabulary map[string]map[string]bool
 
-// spoken collects what the code writes, on machines that between them have every metric.
+// spoken collects the metrics that the code writes, on machines that together have every metric.
 func spoken(t *testing.T) vocabulary {
 	t.Helper()
 	words := vocabulary{}
@@ -56,7 +56,7 @@ func spoken(t *testing.T) vocabulary {
 // fromPrometheus are labels that a scrape adds.
 func fromPrometheus() []string { return []string{"instance", "job"} }
 
-// language are PromQL's functions and words that the charts use; another one must be added here by hand.
+// language has the functions and keywords of PromQL that the charts use; another one must be added here by hand.
 func language() []string {
 	return []string{
 		"sum", "count", "max", "min", "avg", "by", "on", "and", "or", "unless", "offset", "bool", "increase", "rate",
@@ -70,7 +70,7 @@ var (
 	duration = regexp.MustCompile(`^\[(\d+[smhd]|\$__rate_interval)\]$`)
 )
 
-// strangers says what in a query nobody produces.
+// strangers returns the names in a query that the code never writes.
 func (v vocabulary) strangers(query string) []string {
 	var found []string
 	complain := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -128,7 +128,7 @@ func (v vocabulary) strangers(query string) []string {
 	return found
 }
 
-// legends are the labels that a legend or an annotation shows.
+// legends returns the labels that a legend or an annotation shows.
 var legends = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?([A-Za-z_]+)\s*\}\}`)
 
 func (v vocabulary) checkText(t *testing.T, where, query, text string) {
@@ -160,7 +160,7 @@ func files(t *testing.T, pattern string) []string {
 	return found
 }
 
-// TestCharts: each query of a dashboard or an alert names metrics and labels that the code writes.
+// TestCharts checks that each query of a dashboard or an alert names metrics and labels that the code writes.
 func TestCharts(t *testing.T) {
 	words := spoken(t)
 	t.Run("dashboards", func(t *testing.T) { checkDashboards(t, words) })

@@ -25,7 +25,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files again")
 
-// maxPage is what 8 GPUs may take, in both vocabularies together.
+// maxPage is the maximum size for 8 GPUs, in both vocabularies together.
 const maxPage = 200 << 10
 
 func golden(t *testing.T, name string, got []byte) {
@@ -45,8 +45,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestPages compares the pages of three machines in both vocabularies, and the objects of berth top, with golden
-// files; and holds them to Prometheus' rules.
+// TestPages compares the pages of three machines in both vocabularies, and the objects of berth top, with golden files,
+// and checks Prometheus' rules.
 func TestPages(t *testing.T) {
 	for name, make := range worlds() {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func lint(t *testing.T, page []byte) {
 	}
 }
 
-// unique: Prometheus refuses a page with a series twice.
+// unique checks that no series occurs twice, which Prometheus refuses.
 func unique(t *testing.T, page []byte) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -99,7 +99,7 @@ func unique(t *testing.T, page []byte) {
 	}
 }
 
-// TestOrder: the order of holdings, XIDs and owners does not matter.
+// TestOrder checks that the order of holdings, XIDs and owners does not matter.
 func TestOrder(t *testing.T) {
 	in := worlds()["a100-mixed-use"](t)
 	want := append(metrics.Berth(in), metrics.DCGM(in)...)
@@ -136,7 +136,7 @@ func TestPartitionedPageSize(t *testing.T) {
 	}
 }
 
-// TestAbsent: a driver that tells nothing has a page without measurements, not one of zeros.
+// TestAbsent checks that a driver that reports nothing results in a page without measurements, not in one of zeros.
 func TestAbsent(t *testing.T) {
 	in := worlds()["mixed"](t)
 	for i := range in.Sample.GPUs {
@@ -167,7 +167,7 @@ func scrape(t *testing.T, handler http.Handler) string {
 	return response.Body.String()
 }
 
-// TestPage: what is served is the last rendering, with the program's own metrics before and its age behind.
+// TestPage checks that the last rendering is served, with the program's own metrics before it and its age after it.
 func TestPage(t *testing.T) {
 	own := prometheus.NewPedanticRegistry()
 	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_own", Help: "Of the program itself."}))
@@ -208,7 +208,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// BenchmarkRender makes the page of 8 GPUs in both vocabularies, and the objects of berth top.
+// BenchmarkRender renders the page of 8 GPUs in both vocabularies, and the objects of berth top.
 func BenchmarkRender(b *testing.B) {
 	in := worlds()["h100-whole"](b)
 	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), DCGMNames: true})

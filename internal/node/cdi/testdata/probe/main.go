@@ -1,5 +1,5 @@
-// Command probe runs inside a container and prints, as JSON, what it finds there of a GPU. Its
-// arguments are patterns of files to look for, and write:FILE to see whether it can write.
+// Command probe runs inside a container and prints, as JSON, the GPU devices and files that it finds there. Its
+// arguments are patterns of files to look for, and write:FILE to check whether it can write.
 package main
 
 import (
@@ -13,11 +13,11 @@ import (
 )
 
 type report struct {
-	Nodes  map[string]string // device node -> "major:minor", and what open says
-	Files  map[string]string // driver file -> first bytes, or where a link goes
+	Nodes  map[string]string // device node -> "major:minor", and the result of open
+	Files  map[string]string // driver file -> first bytes, or the target of a link
 	Env    []string
 	Cache  []string // paths in /etc/ld.so.cache
-	Forged string   // what open says to a node that was not given
+	Forged string   // result of opening a node that the container does not have
 }
 
 func main() {
