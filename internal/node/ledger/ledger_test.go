@@ -123,7 +123,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 		for _, k := range l.Offered(resource, keys) {
 			last += "last: " + k.String() + "\n"
 		}
-		return told(sub, "") + last
+		return signalled(sub, "") + last
 	case "allocate":
 		return say(l.Acquire(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, keys))
 	case "claim":
@@ -139,9 +139,9 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 		}
 		return say(l.Release(gpu.Holder{Kind: kind, ID: id}, nil))
 	case "distrust":
-		return told(sub, l.Distrust().String())
+		return signalled(sub, l.Distrust().String())
 	case "reconcile":
-		return told(sub, l.Reconcile(s.view(l.NewView(), d.Input)).String())
+		return signalled(sub, l.Reconcile(s.view(l.NewView(), d.Input)).String())
 	case "takeover":
 		return say(l.TakeOver())
 	case "writes":
@@ -179,7 +179,7 @@ func (s *stage) use(l *Ledger, d *datadriven.TestData, keys []gpu.DeviceKey) str
 }
 
 // signalled checks that subscribers are signalled for changes, and only for changes.
-func told(sub *signal.Subscription, changes string) string {
+func signalled(sub *signal.Subscription, changes string) string {
 	select {
 	case <-sub.C():
 		return changes

@@ -19,8 +19,8 @@ import (
 // vocabulary has the labels of each metric, as the code writes them.
 type vocabulary map[string]map[string]bool
 
-// spoken collects the metrics that the code writes, on machines that together have every metric.
-func spoken(t *testing.T) vocabulary {
+// written collects the metrics that the code writes, on machines that together have every metric.
+func written(t *testing.T) vocabulary {
 	t.Helper()
 	words := vocabulary{}
 	page := metrics.NewPage(metrics.PageDeps{Own: prometheus.NewRegistry(), DCGMNames: true, Now: moment})
@@ -70,8 +70,8 @@ var (
 	duration = regexp.MustCompile(`^\[(\d+[smhd]|\$__rate_interval)\]$`)
 )
 
-// strangers returns the names in a query that the code never writes.
-func (v vocabulary) strangers(query string) []string {
+// unknownNames returns the names in a query that the code never writes.
+func (v vocabulary) unknownNames(query string) []string {
 	var found []string
 	complain := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	var list []string
@@ -146,7 +146,7 @@ func (v vocabulary) checkText(t *testing.T, where, query, text string) {
 
 func (v vocabulary) checkQuery(t *testing.T, where, query string) {
 	t.Helper()
-	for _, stranger := range v.strangers(query) {
+	for _, stranger := range v.unknownNames(query) {
 		t.Errorf("%s: nothing produces %s in: %s", where, stranger, query)
 	}
 }
@@ -162,7 +162,7 @@ func files(t *testing.T, pattern string) []string {
 
 // TestCharts checks that each query of a dashboard or an alert names metrics and labels that the code writes.
 func TestCharts(t *testing.T) {
-	words := spoken(t)
+	words := written(t)
 	t.Run("dashboards", func(t *testing.T) { checkDashboards(t, words) })
 	t.Run("rules", func(t *testing.T) { checkRules(t, words) })
 	t.Run("the check can fail", func(t *testing.T) { checkTheCheck(t, words) })
@@ -271,7 +271,7 @@ func checkTheCheck(t *testing.T, words vocabulary) {
 		`sum(berth_gpu_energy_joules_total`:                                                    1,
 		`DCGM_FI_DEV_GPU_UTIL{gpu="0", pod="a"} * on (UUID) DCGM_FI_DEV_FB_USED{container=""}`: 0,
 	} {
-		if got := words.strangers(query); len(got) != want {
+		if got := words.unknownNames(query); len(got) != want {
 			t.Errorf("%s: found %q, want %d", query, got, want)
 		}
 	}
