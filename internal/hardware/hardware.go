@@ -63,6 +63,9 @@ func Open(deps Deps) []Vendor {
 	}}
 }
 
+// Traits returns the names of the vendors of Open, in the same order, and opens nothing.
+func Traits() []gpu.Traits { return []gpu.Traits{nvidia.Traits()} }
+
 // nvidiaVendor is NVIDIA's GPUs with all their actions.
 type nvidiaVendor struct {
 	*nvidia.Adapter

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
@@ -50,6 +52,13 @@ func TestOpenWithoutADriver(t *testing.T) {
 	vendors := hardware.Open(hardware.Deps{Roots: hardware.Roots{Driver: root, Dev: root, Proc: root, Sys: root}})
 	if len(vendors) != 1 || vendors[0].Traits().Name != gpu.NVIDIA {
 		t.Fatalf("vendors %v", vendors)
+	}
+	var traits []gpu.Traits
+	for _, v := range vendors {
+		traits = append(traits, v.Traits())
+	}
+	if diff := cmp.Diff(traits, hardware.Traits()); diff != "" {
+		t.Errorf("the names of the vendors (-of Open +Traits):\n%s", diff)
 	}
 	snapshot, err := vendors[0].Scan(t.Context())
 	if err != nil || len(snapshot.Faults) != 1 || snapshot.Faults[0].Code != "DRIVER_MISSING" {

@@ -98,35 +98,36 @@ func (m Machine) Vendors(deps VendorDeps) []hardware.Vendor {
 	return append(vendors, m.Extra...)
 }
 
-// OtherVendors returns the resources of the vendors in Extra, by name.
-func (m Machine) OtherVendors() map[string]string {
-	resources := map[string]string{}
-	for _, v := range m.Extra {
-		traits := v.Traits()
-		resources[traits.Name] = traits.ResourcePrefix + "/gpu"
-	}
-	return resources
-}
-
-// Traits returns the names of all vendors.
+// Traits returns the names of all vendors, in the order of [Machine.Vendors].
 func (m Machine) Traits() []gpu.Traits {
-	all := []gpu.Traits{nvidia.Traits()}
+	all := hardware.Traits()
 	for _, v := range m.Extra {
 		all = append(all, v.Traits())
 	}
 	return all
 }
 
-// Plain returns the names of the vendors in Extra: they have no CDI edits.
+// OtherVendors returns the resources of the vendors that the configuration is not about, by name: of all but NVIDIA.
+func (m Machine) OtherVendors() map[string]string {
+	resources := map[string]string{}
+	for _, traits := range m.Traits() {
+		if traits.Name != gpu.NVIDIA {
+			resources[traits.Name] = traits.ResourcePrefix + "/gpu"
+		}
+	}
+	return resources
+}
+
+// Plain returns the names of the vendors without CDI edits, whose devices are injected as device nodes alone: all but NVIDIA.
 func (m Machine) Plain() map[string]bool {
 	names := map[string]bool{}
-	for _, v := range m.Extra {
-		names[v.Traits().Name] = true
+	for name := range m.OtherVendors() {
+		names[name] = true
 	}
 	return names
 }
 
-// CDIEdits returns what containers get besides device nodes, with the installed hook program; "" for none.
+// CDIEdits returns what containers with GPUs of NVIDIA get besides device nodes, with the installed hook program; "" for none.
 func (m Machine) CDIEdits(hook string, log *slog.Logger) *cdiedits.Source {
 	return cdiedits.New(cdiedits.Deps{
 		DriverRoot: m.CDI.Driver, DevRoot: m.CDI.Dev, HostRoot: m.CDI.Host, Library: m.Library, HookPath: hook, Log: log,
