@@ -402,6 +402,10 @@ func TestFaults(t *testing.T) {
 		"no GPUNode": {func(h *host) { h.api.gpuNode = nil }, []string{"problem GPUNODE_MISSING"}, "not found"},
 		"GPUNode of other GPUs": {func(h *host) { h.api.gpuNode.Status.Devices = h.api.gpuNode.Status.Devices[1:] },
 			[]string{"problem GPUNODE_STALE"}, "the driver lists GPU-"},
+		"GPUNode with a GPU of another vendor": {func(h *host) {
+			h.agent.Inventory.GPUs = append(h.agent.Inventory.GPUs, gpu.GPU{UUID: "EX-0", Vendor: "example"})
+			h.api.gpuNode.Status.Devices = append(h.api.gpuNode.Status.Devices, v1alpha1.GPUDevice{UUID: "EX-0"})
+		}, nil, "has the node's 4 GPUs"},
 		"GPUNode of another driver": {func(h *host) { h.api.gpuNode.Status.Driver.Version = "550.1" },
 			[]string{"problem GPUNODE_STALE"}, "has driver 550.1, the node 580.95.05"},
 		"API does not answer": {func(h *host) { h.api.err = errors.New("timeout") }, []string{"unknown"}, "timeout"},

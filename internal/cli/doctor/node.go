@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 )
 
@@ -47,7 +48,9 @@ func (c *checker) api(ctx context.Context) {
 	}
 	var api, here []string
 	for _, device := range gpuNode.Status.Devices {
-		api = append(api, device.UUID)
+		if !c.agentOnly(device.UUID) {
+			api = append(api, device.UUID)
+		}
 	}
 	for _, g := range c.gpus {
 		here = append(here, g.uuid)
@@ -62,6 +65,19 @@ func (c *checker) api(ctx context.Context) {
 	default:
 		c.ok(checkGPUNode, "%s has the node's %s", path, count(len(here), "GPU"))
 	}
+}
+
+// agentOnly reports whether a GPU is of a vendor whose driver only the agent asks: no GPU that was read here is that vendor's.
+func (c *checker) agentOnly(id string) bool {
+	inventory := c.agentSays.Inventory
+	if inventory == nil || len(c.gpus) == 0 {
+		return false
+	}
+	device := inventory.GPU(gpu.UUID(id))
+	return device != nil && !slices.ContainsFunc(c.gpus, func(here procGPU) bool {
+		same := inventory.GPU(gpu.UUID(here.uuid))
+		return same != nil && same.Vendor == device.Vendor
+	})
 }
 
 func (r *report) gpuNode(ctx context.Context, api API) *v1alpha1.GPUNode {

@@ -49,6 +49,7 @@ func TestOtherVendor(t *testing.T) {
 	t.Run("DeviceNodes", func(t *testing.T) { s.testDeviceNodes(t, pods[0], pods[1]) })
 	t.Run("GPUs", func(t *testing.T) { s.testGPUs(t, pods[0]) })
 	t.Run("Trace", func(t *testing.T) { s.testTrace(t, pods[0], pods[1]) })
+	t.Run("Doctor", func(t *testing.T) { r.checkDoctor(t, 0) })
 	t.Run("Disappears", func(t *testing.T) { s.testDisappears(t, pods[1]) })
 }
 
@@ -164,7 +165,7 @@ func (s *stubNode) testDeviceNodes(t *testing.T, other, beside *corev1.Pod) {
 	s.checkNodes(t, beside, minorsOf(t, hardware(t, s.node.SimDir()), s.assignment(t, beside).uuids))
 	s.checkDriver(t, beside, true)
 	for _, path := range s.gpuNodes(t, beside) {
-		if !strings.HasPrefix(path, "/dev/nvidia") {
+		if !strings.HasPrefix(path, "/dev/nvidia") && path != "/dev/dri" {
 			t.Errorf("the pod with a GPU of NVIDIA has the device node %s", path)
 		}
 	}
@@ -207,13 +208,23 @@ func (s *stubNode) testGPUs(t *testing.T, other *corev1.Pod) {
 // testTrace: berth trace names the device of each pod, from every place that knows of it, and finds nothing wrong.
 func (s *stubNode) testTrace(t *testing.T, other, beside *corev1.Pod) {
 	for pod, uuid := range map[*corev1.Pod]string{other: s.uuid(s.held(t, other)), beside: s.assignment(t, beside).uuids[0]} {
-		w := &tracer{rig: s.rig, pod: pod, uuids: []string{uuid}}
+		w := &tracer{rig: s.rig, pod: pod, uuids: []string{uuid}, places: map[string]string{
+			"--host-root": s.node.Root(), "--cgroup-root": "/" + s.node.Cgroup(), "--sim": s.node.SimDir(), "--kubeconfig": s.KubeconfigPath(),
+		}}
+		w.places["--agent"] = w.forwardAgent(t, func(state []byte) []byte { return state })
 		w.waitPublished(t)
-		out := s.inNode(t, 0, "berth", "trace", pod.Name, "--sim", s.node.SimDir(), "--cgroup-root", "/"+s.node.Cgroup(),
-			"--kubeconfig", s.AdminKubeconfigInside(), "-o", "json")
-		w.checkAgrees(t, result{out: out}, holdSources)
-		if pod == other && !strings.Contains(out, s.nodePath(s.held(t, other))) {
-			t.Errorf("the trace does not name the device node:\n%s", out)
+		got := s.berth(t, w.args(nil, pod.Name, "-o", "json")...)
+		device := w.checkAgrees(t, got, holdSources).Pods[0].Containers[0].Devices[0]
+		if pod == beside {
+			continue
+		}
+		want := []string{"AllocResp", "NVML", "OCI spec", "container"}
+		if len(device.Nodes) != 1 || device.Nodes[0].Path != s.nodePath(s.held(t, other)) || !slices.Equal(kindsOf(device.Nodes[0].Sources), want) {
+			t.Errorf("the device nodes of %s are %+v, want %s by %q", device.UUID, device.Nodes, s.nodePath(s.held(t, other)), want)
+		}
+		text := s.berth(t, w.args(nil, pod.Name)...)
+		if text.code != 0 || !strings.Contains(text.out, uuid) || !strings.Contains(text.out, stubResource) {
+			t.Errorf("berth trace %s: exit code %d, want %s of %s in it:\n%s%s", pod.Name, text.code, uuid, stubResource, text.out, text.err)
 		}
 	}
 }
