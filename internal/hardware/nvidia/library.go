@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -104,7 +105,10 @@ func (l *library) find() {
 	var reasons []string
 	for _, file := range libraryFiles(l.root) {
 		candidate := nvml.New(nvml.WithLibraryPath(file))
-		err := openPinned(file)
+		err := l.checkComplete(file)
+		if err == nil {
+			err = openPinned(file)
+		}
 		if err == nil {
 			l.Interface, l.found, l.unusable = candidate, true, ""
 			l.opened, _ = identifyLibrary(l.root)
@@ -115,6 +119,37 @@ func (l *library) find() {
 		}
 	}
 	l.unusable = strings.Join(reasons, "; ")
+}
+
+// checkComplete returns an error for a file that is not completely there, as while a driver is installed: the dynamic loader
+// would end the process with SIGBUS. A name that the loader looks up stands for the first file in the directories that are
+// searched.
+func (l *library) checkComplete(name string) error {
+	if !filepath.IsAbs(name) {
+		found, ok := identifyLibrary(l.root)
+		if !ok {
+			return nil
+		}
+		name = found.path
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: it is not a regular file", name)
+	}
+	file, err := elf.Open(name)
+	if err != nil {
+		return fmt.Errorf("%s: it is not a complete ELF file: %w", name, err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	for _, segment := range file.Progs {
+		if need := segment.Off + segment.Filesz; segment.Type == elf.PT_LOAD && need > uint64(info.Size()) {
+			return fmt.Errorf("%s: it ends after %d of %d bytes", name, info.Size(), need)
+		}
+	}
+	return nil
 }
 
 // openPinned loads a library for the life of the process. go-nvml ends the process on a call of a function that a library

@@ -116,31 +116,56 @@ func testLibraryVariants(t *testing.T, folder string) {
 	}
 }
 
-// testLibraryAbsent: without a library the agent runs, says what is missing, and has the GPUs when it is there.
+// testLibraryAbsent: without a library the agent runs, says what is wrong, and has the GPUs when the library is there.
 func testLibraryAbsent(t *testing.T, folder string) {
-	a := newAgentProcess(t, folder, r580)
-	library := a.libraryFile()
-	away := library + ".away"
-	if err := os.Rename(library, away); err != nil {
-		t.Fatal(err)
+	tests := map[string]struct {
+		// breakIt takes the library away; the message of the fault has want.
+		breakIt func(library string) error
+		want    string
+	}{
+		"no file":               {os.Remove, "libnvidia-ml.so.1 was not found"},
+		"a text":                {func(library string) error { return os.WriteFile(library, []byte("hello"), 0o755) }, "cannot be loaded"},
+		"another's library":     {func(library string) error { return copyFile("/proc/self/exe", library) }, "cannot be loaded"},
+		"a directory":           {func(library string) error { return errors.Join(os.Remove(library), os.Mkdir(library, 0o755)) }, "cannot be loaded"},
+		"a link to nowhere":     {func(library string) error { return errors.Join(os.Remove(library), os.Symlink("nowhere", library)) }, "was not found"},
+		"cut off in the middle": {func(library string) error { return os.Truncate(library, 1<<20) }, "cannot be loaded"},
 	}
-	a.start()
-	var state serve.DebugState
-	a.await("the problem of a missing driver", func() bool {
-		state = a.state()
-		return slices.ContainsFunc(state.Inventory.Faults, func(c gpu.Cause) bool {
-			return c.Code == "DRIVER_MISSING" && strings.Contains(c.Message, "libnvidia-ml.so.1 was not found")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			a := newAgentProcess(t, folder, r580)
+			library := a.libraryFile()
+			away := library + ".away"
+			// The file has another name in the driver's folder, whose content stays.
+			if err := errors.Join(copyFile(library, away), os.Remove(library), copyFile(away, library), test.breakIt(library)); err != nil {
+				t.Fatal(err)
+			}
+			a.start()
+			var state serve.DebugState
+			a.await("the fault of a missing driver", func() bool {
+				state = a.state()
+				return slices.ContainsFunc(state.Inventory.Faults, func(c gpu.Cause) bool {
+					return c.Code == "DRIVER_MISSING" && strings.Contains(c.Message, test.want)
+				})
+			})
+			if len(state.Inventory.GPUs) > 0 || state.Inventory.DriverPresent() {
+				t.Errorf("without a library the inventory is %+v", state.Inventory)
+			}
+			if err := errors.Join(os.RemoveAll(library), os.Rename(away, library)); err != nil {
+				t.Fatal(err)
+			}
+			a.awaitDevices(map[string]int{resource: 7, "nvidia.com/mig-1g.10gb": 1})
+			a.await("no fault", func() bool { return len(a.state().Inventory.Faults) == 0 })
+			a.stop()
 		})
-	})
-	if len(state.Inventory.GPUs) > 0 || state.Inventory.DriverPresent() {
-		t.Errorf("without a library the inventory is %+v", state.Inventory)
 	}
-	if err := os.Rename(away, library); err != nil {
-		t.Fatal(err)
+}
+
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
 	}
-	a.awaitDevices(map[string]int{resource: 7, "nvidia.com/mig-1g.10gb": 1})
-	a.await("no fault", func() bool { return len(a.state().Inventory.Faults) == 0 })
-	a.stop()
+	return os.WriteFile(to, content, 0o755)
 }
 
 // testLibraryReplaced: the agent ends once for each driver that is installed while it runs, and says for which file. The next one
