@@ -50,12 +50,13 @@ type AgentConfig struct {
 	// precedence over MIGLayouts of the same name.
 	MIGConfigMap string `json:"migConfigMap,omitempty"`
 
-	// GDS, GDRCopy and MOFED also inject the device nodes of GPUDirect Storage, GDRCopy
-	// and Mellanox OFED into every container with a GPU.
-	GDS     bool `json:"gds,omitempty"`
+	// GDS also injects the device nodes of GPUDirect Storage (/dev/nvidia-fs*) into every container with a GPU.
+	GDS bool `json:"gds,omitempty"`
+	// GDRCopy also injects the device node of GDRCopy (/dev/gdrdrv) into every container with a GPU.
 	GDRCopy bool `json:"gdrcopy,omitempty"`
-	MOFED   bool `json:"mofed,omitempty"`
-	// IMEX injects the channels of the node's IMEX domain.
+	// MOFED also injects the InfiniBand devices (/dev/infiniband) into every container with a GPU.
+	MOFED bool `json:"mofed,omitempty"`
+	// IMEX also injects the channels of the node's IMEX domain, through which GPUs of several nodes share memory.
 	IMEX IMEX `json:"imex,omitzero"`
 
 	// DriverRoot is the host's path of the root that holds the driver's files. Default /.

@@ -11,7 +11,7 @@ import (
 const head = `<!-- Made by go generate ./internal/node/metrics; do not edit. -->
 # Metrics
 
-The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its status socket, and of the address ` + "`metricsListen`" + ` when it is set.
+The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its socket (` + "`" + `/run/berth/agent.sock` + "`" + `, for root on the node), and of the address ` + "`metricsListen`" + ` when it is set.
 A value that the hardware does not report has no series; it is never 0. The agent's metrics about itself
 (` + "`berth_device_plugin_*`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
 `
