@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// machine is a fake machine for the scripts: the only programs on its PATH are fakes and
-// the basic tools in basics.
+// machine is a fake machine for the scripts: the only programs on its PATH are fakes and the basic tools in basics.
 type machine struct {
 	Installed    bool     // runc, ip and the CNI plugins are there from the start
 	CannotFetch  bool     // apt-get fails
@@ -31,8 +30,8 @@ var basics = []string{"bash", "env", "sed", "grep", "awk", "dirname", "mktemp", 
 // jobs are the scripts that do long work; on a fake machine they only record their call.
 var jobs = []string{"build.sh", "lint.sh", "unit.sh", "fuzz.sh", "e2e.sh", "stop.sh"}
 
-// run runs a script of this folder on the machine. The answer of stdout and stderr is
-// separate; calls are the jobs that the script started, in order.
+// run runs a script of this folder on the machine. It returns stdout and stderr separately; calls are the jobs that the
+// script started, in order.
 func (m machine) run(t *testing.T, script string) (stdout, stderr string, code int, calls []string) {
 	t.Helper()
 	root := t.TempDir()
@@ -177,7 +176,8 @@ func TestScriptsOnMachines(t *testing.T) {
 	}
 }
 
-// TestStagesAreTimed: the tests print how long each stage took, also when one fails, and a failed stage fails the whole.
+// TestStagesAreTimed checks that the tests print how long each stage took, also when one fails, and that a failed stage
+// fails the whole run.
 func TestStagesAreTimed(t *testing.T) {
 	tests := map[string]struct {
 		goProgram string
@@ -241,7 +241,7 @@ func TestStagesSelectTests(t *testing.T) {
 	}
 }
 
-// matches tells whether a top-level test of a folder has a name that the pattern matches.
+// matches reports whether a top-level test of a folder has a name that the pattern matches.
 func matches(t *testing.T, dir string, pattern *regexp.Regexp) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))

@@ -12,7 +12,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts plays testdata: lines of evidence in, the picture out. The commands are
+// TestTranscripts runs the transcripts in testdata: their input is lines of evidence, their output the picture. The
+// commands are
 //
 //	evidence       replaces the evidence by the lines below it
 //	trace pod=NS/NAME|uid=UID|gpu=UUID|pid=N [without=(KIND,...)] [line...]

@@ -14,7 +14,7 @@ func testVendors() Vendors {
 	}
 }
 
-// TestVendors: a name concerns GPUs when it is one of a vendor, and no others do.
+// TestVendors checks that a name concerns GPUs when it is one of a vendor's, and only then.
 func TestVendors(t *testing.T) {
 	v := testVendors()
 	for name, want := range map[string]bool{"NVIDIA_VISIBLE_DEVICES": true, "CUDA_VERSION": true, "OTHER_X": true, "BERTH_DEVICES": true, "PASSWORD": false} {

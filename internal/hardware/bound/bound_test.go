@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestCall: the result of a call that ends, an error in time for one that hangs.
+// TestCall checks the result of a call that ends, and the error for one that hangs, which is returned in time.
 func TestCall(t *testing.T) {
 	broken := errors.New("broken")
 	if got, err := Call(t.Context(), "ask", func() (int, error) { return 7, broken }); got != 7 || !errors.Is(err, broken) {
@@ -30,7 +30,7 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// TestPending: a call that is given up is known to have returned once it has.
+// TestPending checks that a call that a caller has stopped waiting for is reported as returned once it has.
 func TestPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

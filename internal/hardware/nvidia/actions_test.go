@@ -119,7 +119,7 @@ func TestWalkAmpere(t *testing.T) {
 
 	for _, gi := range instances {
 		must(t, act.DestroyMIG(id, gi))
-		must(t, act.DestroyMIG(id, gi)) // it does not exist, which is no error
+		must(t, act.DestroyMIG(id, gi)) // it does not exist, which is not an error
 	}
 	if pending, err = act.SetMIGMode(id, false); err != nil || !pending {
 		t.Errorf("MIG off: pending %v, %v; want true", pending, err)
@@ -130,7 +130,7 @@ func TestWalkAmpere(t *testing.T) {
 	must(t, act.DestroyMIG(id, 7)) // MIG is off
 }
 
-// TestWalkHopper: the mode changes at once and does not persist over a reboot.
+// TestWalkHopper checks that the mode changes immediately and does not persist over a reboot.
 func TestWalkHopper(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	act := actionsOn(m)
@@ -170,7 +170,7 @@ func TestComputeMode(t *testing.T) {
 	}
 }
 
-// TestActionsRefused: errors have the reason, NVML's code, and the fix.
+// TestActionsRefused checks that errors have the reason, NVML's code, and the fix.
 func TestActionsRefused(t *testing.T) {
 	prepared := func(t *testing.T, profile string, layout ...string) (*sim.Machine, *nvidia.Actions, gpu.UUID) {
 		m, a := machine(t, profile)
@@ -299,8 +299,8 @@ func (i halfwayInstance) Destroy() nvml.Return {
 	return i.GpuInstance.Destroy()
 }
 
-// TestCreateIsUndone: a GPU instance without its compute instance is destroyed; where that fails, the error and the next scan
-// show it, and it can be destroyed later.
+// TestCreateIsUndone checks that a GPU instance without its compute instance is destroyed; where that fails, the error
+// and the next scan show it, and it can be destroyed later.
 func TestCreateIsUndone(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	id := scan(t, a).GPUs[0].UUID
@@ -331,8 +331,8 @@ func TestCreateIsUndone(t *testing.T) {
 	}
 }
 
-// TestHungAction: while an action hangs, scans and other actions continue, and NVML is shut down as often as it was
-// initialized.
+// TestHungAction checks that, while an action hangs, scans and other actions continue, and that NVML is shut down as
+// often as it was initialized.
 func TestHungAction(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	library := m.NVML()
@@ -359,7 +359,7 @@ func TestHungAction(t *testing.T) {
 	}
 }
 
-// TestActionsOnOldLibrary: a function that the library lacks is not called.
+// TestActionsOnOldLibrary checks that a function that the library lacks is not called.
 func TestActionsOnOldLibrary(t *testing.T) {
 	n := newNode(t)
 	n.missing["nvmlDeviceCreateGpuInstanceWithPlacement"] = true
@@ -369,8 +369,8 @@ func TestActionsOnOldLibrary(t *testing.T) {
 	}
 }
 
-// TestSuspend: while suspended, the library is closed and scans return the result of the last one; later scans read the GPUs
-// again.
+// TestSuspend checks that, while suspended, the library is closed and scans return the result of the last one, and that
+// later scans read the GPUs again.
 func TestSuspend(t *testing.T) {
 	m, _ := machine(t, "a100x8-40g")
 	library := m.NVML()
@@ -427,7 +427,7 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendDeadline: the error names a scan that hangs.
+// TestSuspendDeadline checks that the error names a scan that hangs.
 func TestSuspendDeadline(t *testing.T) {
 	m, a := machine(t, "t4x4")
 	faulty := scan(t, a).GPUs[1].UUID
@@ -452,7 +452,7 @@ func TestSuspendDeadline(t *testing.T) {
 	}
 }
 
-// TestCapabilityFilesFollow: the files that name a MIG device's nodes exist for as long as the device.
+// TestCapabilityFilesFollow checks that the files that name a MIG device's nodes exist for as long as the device.
 func TestCapabilityFilesFollow(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	act := actionsOn(m)

@@ -87,7 +87,7 @@ func TestRemoveEmptyKeepsCompute(t *testing.T) {
 		t.Fatalf("empty %v; want one", empty)
 	}
 	must(t, act.RemoveEmptyMIG(id, empty[0].GI))
-	must(t, act.RemoveEmptyMIG(id, empty[0].GI)) // it does not exist, which is no error
+	must(t, act.RemoveEmptyMIG(id, empty[0].GI)) // it does not exist, which is not an error
 	if mig := scan(t, a).GPU(id).MIG; len(mig.Empty) != 0 || devices(scan(t, a).GPU(id)) != "3g.40gb@4" {
 		t.Errorf("left: %+v", mig)
 	}

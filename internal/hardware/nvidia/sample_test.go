@@ -43,7 +43,7 @@ func failing(c gpu.GPUSample) (names []string) {
 	return names
 }
 
-// TestSampleUnits: NVML's units become base units.
+// TestSampleUnits checks that NVML's units become base units.
 func TestSampleUnits(t *testing.T) {
 	m, a := machine(t, "h100x8")
 	setWork(t, m, 2, sim.Work{
@@ -76,7 +76,7 @@ func TestSampleUnits(t *testing.T) {
 	}
 }
 
-// TestSampleAbsent: a measure that a GPU does not have is absent, not 0.
+// TestSampleAbsent checks that a measure that a GPU does not have is absent, not 0.
 func TestSampleAbsent(t *testing.T) {
 	for name, test := range map[string]struct {
 		profile         string
@@ -111,8 +111,8 @@ func TestSampleAbsent(t *testing.T) {
 	}
 }
 
-// TestSampleHang: a GPU that hangs loses its own sample only, for as long as it hangs. No second goroutine waits for it, and a
-// hang does not delay the end of Run.
+// TestSampleHang checks that a GPU that hangs loses its own sample only, for as long as it hangs. No second goroutine
+// waits for it, and a hang does not delay the end of Run.
 func TestSampleHang(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	synctest.Test(t, func(t *testing.T) {
@@ -146,14 +146,14 @@ func TestSampleHang(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(100*time.Millisecond, cancel)
-		if err := s.Run(ctx, func(gpu.Sample) { t.Error("a sample that was cut off was handed out") }); err != nil || time.Since(began) > time.Second {
+		if err := s.Run(ctx, func(gpu.Sample) { t.Error("a sample that was cut off was returned") }); err != nil || time.Since(began) > time.Second {
 			t.Errorf("Run = %v after %v", err, time.Since(began))
 		}
 		time.Sleep(10 * time.Minute) // the hung calls of the source return, and the goroutine ends
 	})
 }
 
-// TestSampleRun: one sample at each interval, the first at once.
+// TestSampleRun checks that there is one sample at each interval, the first immediately.
 func TestSampleRun(t *testing.T) {
 	_, a := machine(t, "t4x4")
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestSampleRun(t *testing.T) {
 	})
 }
 
-// TestSampleLost: a GPU that is lost after the scan affects no other.
+// TestSampleLost checks that a GPU that is lost after the scan affects no other.
 func TestSampleLost(t *testing.T) {
 	m, a := machine(t, "a100x8-40g")
 	s := sampler(t, a)
@@ -187,7 +187,7 @@ func TestSampleLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(s.Sample(t.Context()).GPUs); n != 7 {
-		t.Errorf("after a scan %d GPUs are asked, want 7", n)
+		t.Errorf("after a scan %d GPUs are sampled, want 7", n)
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls that are counted: all by which a program reads or changes files, reads from and writes to them, starts
-// programs and connects to sockets. Reads and writes count for files only.
+// The system calls that are counted: all that read or change files or their metadata, start programs, or connect to
+// sockets. Reads and writes count for files only.
 func countedCalls() map[uint32]call {
 	return map[uint32]call{
 		unix.SYS_OPEN: {"open", 0, false}, unix.SYS_CREAT: {"open", 0, false}, unix.SYS_OPENAT: {"open", 1, true}, unix.SYS_OPENAT2: {"open", 1, true},
@@ -42,7 +42,7 @@ func countedCalls() map[uint32]call {
 // anyUID is the UID of a pod in a path.
 var anyUID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// call says where a system call has its path, and whether its first argument is a file descriptor.
+// call describes where a system call has its path, and whether its first argument is a file descriptor.
 type call struct {
 	does string
 	path int
@@ -51,7 +51,7 @@ type call struct {
 
 const noPath = -1
 
-// Paths that exist nowhere; a stat of one tells the counter something.
+// Paths that do not exist; a stat of one is a message to the counter.
 const (
 	countFrom  = "/berth-count/from/"
 	countEnd   = "/berth-count/end"
@@ -61,16 +61,17 @@ const (
 
 // counter counts the system calls of another process that concern files.
 type counter struct {
-	// counts are those of each part of the process, by what was done to which file.
+	// counts has the counts of each part of the process, by operation and file.
 	counts map[string]map[string]int
 	part   string
-	// names replace the beginnings of paths; those with an empty name are not counted.
+	// names replace the prefixes of paths; those with an empty name are not counted.
 	names [][2]string
-	// seen are the files that were read or written in this part: a file that is read to its end is read once.
+	// seen has the files that were read or written in this part: a file that is read to its end counts once.
 	seen map[string]bool
 }
 
-// countFiles runs a test of this binary in another process, and returns what it does to files between the calls of counted.
+// countFiles runs a test of this binary in another process, and returns the file operations of that process between the
+// calls of counted.
 func countFiles(t *testing.T, test string, env ...string) map[string]map[string]int {
 	t.Helper()
 	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -172,7 +173,7 @@ func (c *counter) serve(filter, pid int, memory *os.File) error {
 		}
 		var n notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(filter), ioctlReceive, uintptr(unsafe.Pointer(&n))); errno != 0 {
-			continue // A signal has interrupted the call; it comes again.
+			continue // A signal has interrupted the call; it is repeated.
 		}
 		c.note(calls[n.number], &n, pid, memory)
 		answer := reply{id: n.id, flags: goOn}
@@ -270,17 +271,17 @@ func beCounted(t *testing.T) {
 	}
 }
 
-// counted counts what do does to files, as a part with a name.
+// counted runs do and counts its file operations as a part with a name.
 func counted(part string, do func()) {
 	tellCounter(countFrom + part)
 	defer tellCounter(countEnd)
 	do()
 }
 
-// nameFiles makes the counter call paths with this beginning by a name.
+// nameFiles makes the counter replace this prefix of paths by a name.
 func nameFiles(prefix, name string) { tellCounter(countNames + name + "=" + prefix) }
 
-// skipFiles makes the counter leave out paths with this beginning.
+// skipFiles makes the counter ignore paths with this prefix.
 func skipFiles(prefix string) { tellCounter(countSkip + strings.TrimPrefix(prefix, "/")) }
 
 func tellCounter(path string) {

@@ -21,18 +21,18 @@ import (
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 )
 
-// countRoot is the variable by which TestHotPathCounts starts itself as the process that is counted; its value is the root of the
-// pods' cgroups.
+// countRoot is the environment variable by which TestHotPathCounts starts itself as the process that is counted; its
+// value is the root of the pods' cgroups.
 const countRoot = "BERTH_TEST_COUNT_ROOT"
 
 // sharedResource are the replicas of one GPU.
 const sharedResource = "nvidia.com/gpu.shared"
 
-// TestHotPathCounts asserts what GetPreferredAllocation and Allocate do on their way, exactly: every file that is opened, looked at, read,
-// written or synced, every program and connection, every question to the kubelet and every request to the API server. An agent with a fake
-// API server and kubelet runs in a process of its own, whose system calls are counted in the kernel, so that no access can be left
-// out; its clock stands still during the calls, so that nothing but the calls works. The counts are the same on a host with 5,000
-// processes in the containers of 100 pods.
+// TestHotPathCounts asserts the exact operations of GetPreferredAllocation and Allocate: every file that is opened,
+// examined, read, written or synced, every program and connection, every request to the kubelet and to the API server.
+// An agent with a fake API server and kubelet runs in a process of its own, whose system calls are counted in the
+// kernel, so that no access can be left out; its clock stands still during the calls, so that nothing but the calls
+// works. The counts are the same on a host with 5,000 processes in the containers of 100 pods.
 func TestHotPathCounts(t *testing.T) {
 	if root := os.Getenv(countRoot); root != "" {
 		askCounted(t, root)
@@ -42,7 +42,7 @@ func TestHotPathCounts(t *testing.T) {
 		t.Skip("needs root, to make cgroups")
 	}
 	none := map[string]int{}
-	// The cgroup of a pod can be in three places; each is looked at once, with the kubelet's cgroup before.
+	// The cgroup of a pod can be in three places; each is checked once, after the kubelet's cgroup.
 	pods := func(n int, more map[string]int) map[string]int {
 		counts := map[string]int{
 			"stat cgroups/kubepods": n, "stat cgroups/kubepods/podUID": n,
@@ -52,9 +52,10 @@ func TestHotPathCounts(t *testing.T) {
 		return counts
 	}
 	checkpoint := map[string]int{"stat checkpoint": 3}
-	// Without a checkpoint, the folder shows that there was none meanwhile.
+	// Without a checkpoint, the modification time of its folder shows that none was written in the meantime.
 	noCheckpoint := map[string]int{"stat checkpoint": 3, "stat kubelet/device-plugins": 3}
-	// A refusal reads the pod's cgroup and the checkpoint again after the kubelet was asked, and lists the pods that have a cgroup.
+	// A refusal reads the pod's cgroup and the checkpoint again after the request to the kubelet, and lists the pods
+	// that have a cgroup.
 	refusal := func(checkpoint map[string]int) map[string]int {
 		counts := pods(2, map[string]int{
 			"stat cgroups/kubepods": 4, "open cgroups/kubepods": 2, "read cgroups/kubepods": 1,
@@ -119,7 +120,7 @@ func newStillClock(t *testing.T) *stillClock {
 	return c
 }
 
-// stop stops the clock, and returns when what it has woken is over.
+// stop stops the clock, and returns when the work that it has woken has ended.
 func (c *stillClock) stop() {
 	c.mu.Lock()
 	c.still = true
@@ -181,7 +182,7 @@ func (s *podServer) Get(_ context.Context, request *podresources.GetPodResources
 	}}, nil
 }
 
-// asked is an agent that is asked while its process is counted.
+// asked is an agent that receives calls while its process is counted.
 type asked struct {
 	*pairs
 	t     *testing.T
@@ -189,7 +190,7 @@ type asked struct {
 	pods  *podServer
 }
 
-// asks asserts how many RPCs to the kubelet and requests to the API server come with a call, and counts its files.
+// asks asserts how many requests to the kubelet and the API server a call causes, and counts its file operations.
 func (a *asked) asks(part string, rpcs map[string]int, call func() error, refused bool) {
 	a.t.Helper()
 	a.api.ClearActions()
@@ -219,7 +220,7 @@ func askCounted(t *testing.T, root string) {
 	a.awaitOf(sharedResource, healthy(64))
 	a.pods = servePods(t, a.kubeletDir())
 	beCounted(t)
-	skipFiles(a.machine.Dir()) // The simulated driver is no file of the agent's.
+	skipFiles(a.machine.Dir()) // The simulated driver is not a file of the agent.
 	for _, mount := range []string{"/sys/fs/cgroup/devices", "/sys/fs/cgroup"} {
 		nameFiles(mount+root, "cgroups")
 	}
@@ -250,7 +251,8 @@ func (a *asked) allocateReplicas() {
 	}, false)
 }
 
-// cycle asks for a preference and then for a device of pods that have finished, which the ledger has released or not.
+// cycle calls GetPreferredAllocation and then Allocate for devices of pods that have finished, which the ledger has
+// released or not.
 func (a *asked) cycle(part string, known, finished bool) {
 	uids := a.allocateAll(a.t)
 	if !finished {
@@ -263,7 +265,7 @@ func (a *asked) cycle(part string, known, finished bool) {
 			a.t.Fatal(err)
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // The agent has seen all that.
+	time.Sleep(300 * time.Millisecond) // The agent has seen all these changes.
 	a.clock.stop()
 	defer a.clock.resume()
 	if finished {
@@ -283,7 +285,7 @@ func (a *asked) cycle(part string, known, finished bool) {
 	}, false)
 }
 
-// refuse asks for a device of a living pod.
+// refuse requests a device of a running pod.
 func (a *asked) refuse() {
 	uids := a.allocateAll(a.t)
 	a.pods.mu.Lock()
@@ -294,7 +296,7 @@ func (a *asked) refuse() {
 	time.Sleep(300 * time.Millisecond)
 	a.clock.stop()
 	defer a.clock.resume()
-	// The agent has read the checkpoint when it was old enough to be kept.
+	// The agent has read the checkpoint when it was old enough to be cached.
 	allocate := func() error {
 		_, err := a.kubelet.Allocate(a.t.Context(), resource, a.ids[:1])
 		return err

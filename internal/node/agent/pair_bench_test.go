@@ -23,16 +23,16 @@ import (
 	"github.com/berth-gpu/berth/internal/node/podwatch"
 )
 
-// BenchmarkPairs asks a whole agent over the socket as a churning kubelet does: GetPreferredAllocation, Allocate, and at once the next
-// pair, one GPU each, until no GPU is left. It prints medians, and their ratios to an empty call (GetDevicePluginOptions)
-// on the same connection: one such call comes before each pair in every other round and after each pair in the others, so that
-// all three meet the same load of the machine. The rows:
+// BenchmarkPairs calls a whole agent over the socket as a churning kubelet does: GetPreferredAllocation, Allocate, and
+// immediately the next pair, one GPU each, until no GPU is left. It prints medians, and their ratios to an empty call
+// (GetDevicePluginOptions) on the same connection: one such call comes before each pair in every other round and after
+// each pair in the others, so that all three have the same load of the machine. The rows:
 //
-//   - free: the ledger has the GPUs free;
-//   - finished: each GPU was of a pod of its own, which has just finished;
-//   - refusal: the GPU is of a living pod, and the kubelet does not answer when it is asked for that pod.
+// - free: the ledger has the GPUs free;
+// - finished: each GPU belonged to a pod of its own, which has just finished;
+// - refusal: the GPU belongs to a running pod, and the kubelet does not respond to the request about that pod.
 //
-// The checkpoint is there or missing, and the host is idle or has 5,000 processes in the containers of 100 pods.
+// The checkpoint exists or is missing, and the host is idle or has 5,000 processes in the containers of 100 pods.
 func BenchmarkPairs(b *testing.B) {
 	for _, host := range []int{0, 5000} {
 		for _, profile := range []string{"a100x8-40g", "a100x16"} {
@@ -52,7 +52,7 @@ type pairs struct {
 	*bench
 	ids  []string
 	api  *fake.FakeDynamicClient
-	pods int // made so far
+	pods int // number of pods created so far
 }
 
 // newPairs starts an agent whose pods have their cgroups below root, with a clock of its own or, without one, the real one. The file
@@ -73,8 +73,8 @@ func newPairs(b testing.TB, profile, root string, agentClock clock.WithTicker, f
 	return p
 }
 
-// crowdedCgroups makes the cgroups of a kubelet with 100 pods in which that many processes sleep, and returns their root. Who is
-// not root gets those of the machine, and no processes.
+// crowdedCgroups creates the cgroups of a kubelet with 100 pods in which this number of processes sleeps, and returns
+// their root. Without root privileges it returns those of the machine, without further processes.
 func crowdedCgroups(b testing.TB, processes int) string {
 	const pods = 100
 	mount := "/sys/fs/cgroup/devices"
@@ -126,7 +126,7 @@ func crowdedCgroups(b testing.TB, processes int) string {
 			_ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL)
 			in.Close()
 			_ = shell.Wait()
-			for range 100 { // until the kernel has taken them out of the cgroup
+			for range 100 { // until the kernel has removed them from the cgroup
 				if os.Remove(dir) == nil {
 					return
 				}
@@ -140,7 +140,7 @@ func crowdedCgroups(b testing.TB, processes int) string {
 	return root
 }
 
-// allocateAll gives each GPU to a pod of its own, which lives, and lets the agent see it.
+// allocateAll gives each GPU to a pod of its own, which runs, and lets the agent see it.
 func (p *pairs) allocateAll(b testing.TB) []string {
 	b.Helper()
 	var uids []string

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/mps"
 )
 
-// countSets passes the agent's calls on to the MPS supervisor at another socket and counts the sets of daemons.
+// countSets forwards the agent's calls to the MPS supervisor at another socket and counts the sets of daemons.
 func (b *bench) countSets(supervisor string) *atomic.Int32 {
 	b.t.Helper()
 	var sets atomic.Int32
@@ -52,8 +52,8 @@ func (b *bench) countSets(supervisor string) *atomic.Int32 {
 	return &sets
 }
 
-// TestSharingWorkPerEvent counts the passes over the time slices and the sets of MPS daemons for one event. What the supervisor
-// reports after a set leads to no other one.
+// TestSharingWorkPerEvent counts the passes over the time slices and the sets of MPS daemons for one event. The
+// supervisor's report after a set must not lead to another one.
 func TestSharingWorkPerEvent(t *testing.T) {
 	b := newIdleBench(t, "t4x4")
 	var passes atomic.Int32
@@ -105,12 +105,12 @@ gpus:
 		}, 1, 0},
 	}
 	for _, tc := range tests {
-		time.Sleep(300 * time.Millisecond) // What the event before has caused is over.
+		time.Sleep(300 * time.Millisecond) // The effect of the event before is over.
 		passes.Store(0)
 		sets.Store(0)
 		tc.do()
 		awaitTrue(t, "the work for "+tc.event, func() bool { return passes.Load() >= tc.passes && sets.Load() >= tc.sets })
-		time.Sleep(500 * time.Millisecond) // A pass or set too many would come now.
+		time.Sleep(500 * time.Millisecond) // One pass or set too many would be done now.
 		if passes.Load() != tc.passes || sets.Load() != tc.sets {
 			t.Errorf("%s: %d passes and %d sets, want %d and %d", tc.event, passes.Load(), sets.Load(), tc.passes, tc.sets)
 		}

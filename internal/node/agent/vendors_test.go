@@ -77,7 +77,7 @@ func (g *guest) began() int {
 	return g.scans
 }
 
-// published is what others see of NVIDIA's GPUs.
+// published is the state of NVIDIA's GPUs as clients see it.
 type published struct {
 	Devices    []string
 	Use        []string
@@ -86,7 +86,7 @@ type published struct {
 	Conditions []any
 }
 
-// nvidia reads it, in the kubelet and the API server.
+// nvidia reads that state from the kubelet and the API server.
 func (w *work) nvidia() published {
 	w.b.t.Helper()
 	node := w.api.Node()
@@ -111,12 +111,12 @@ func (w *work) nvidia() published {
 	return p
 }
 
-// TestVendorBesideNVIDIA: whatever another vendor does, what the kubelet and the API server have of NVIDIA's GPUs stays, and a
-// fault of one of them reaches the kubelet as fast as without the other vendor.
+// TestVendorBesideNVIDIA checks that, whatever another vendor does, the state of NVIDIA's GPUs in the kubelet and the
+// API server does not change, and that a fault of one of them reaches the kubelet as fast as without the other vendor.
 func TestVendorBesideNVIDIA(t *testing.T) {
 	tests := map[string]struct {
 		scan func(g *guest) func(context.Context) (gpu.Snapshot, error)
-		// left is how many devices of the other vendor are healthy afterwards, fault the code of what is reported.
+		// left is how many devices of the other vendor are healthy afterwards, fault the code of the reported problem.
 		left  int
 		fault string
 	}{
@@ -179,7 +179,7 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 				return slices.ContainsFunc(causes, func(c gpu.Cause) bool { return c.Code == tc.fault })
 			})
 			b.awaitOf(guestResource, healthy(tc.left))
-			time.Sleep(2 * time.Second) // Ten scans of NVIDIA, and a write that should not be made would be made now.
+			time.Sleep(2 * time.Second) // This waits for ten scans of NVIDIA, and for any write that should not be made.
 			if diff := cmp.Diff(before, w.nvidia()); diff != "" {
 				t.Errorf("what others see of NVIDIA's GPUs (-before +after):\n%s", diff)
 			}

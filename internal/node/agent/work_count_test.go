@@ -22,7 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
 
-// work counts what the actors of an agent do.
+// work counts the work of an agent's actors.
 type work struct {
 	b      *bench
 	api    *fakeapi.Server
@@ -36,7 +36,7 @@ func countWork(b *bench) *work {
 	b.client = w.api
 	b.override = func(c *v1alpha1.AgentConfig) {
 		c.Standalone, c.NodeName = false, fakeapi.NodeName
-		c.PollInterval.Duration = time.Minute // A regular scan is no event.
+		c.PollInterval.Duration = time.Minute // A periodic scan is not an event.
 		if b.file != "" {
 			c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}
 		}
@@ -80,7 +80,7 @@ func (w *work) specWrites() {
 	}()
 }
 
-// of returns what is done for an event: of each actor how often it works, and the writes to the API server.
+// of returns the work for an event: how often each actor works, and the writes to the API server.
 func (w *work) of(do func()) map[string]int {
 	read := func() map[string]int {
 		w.mu.Lock()
@@ -96,7 +96,7 @@ func (w *work) of(do func()) map[string]int {
 	}
 	before := read()
 	do()
-	time.Sleep(1500 * time.Millisecond) // Work too much would be done now; a second write of the GPUNode comes after a second.
+	time.Sleep(1500 * time.Millisecond) // Further work would be done now; a second write of the GPUNode comes after a second.
 	after := read()
 	did := map[string]int{}
 	for name, count := range after {
@@ -107,7 +107,7 @@ func (w *work) of(do func()) map[string]int {
 	return did
 }
 
-// TestWorkPerEvent: an event makes each actor that it concerns work once, and the others not at all.
+// TestWorkPerEvent checks that an event makes each actor that it concerns work once, and the others not at all.
 func TestWorkPerEvent(t *testing.T) {
 	b := newIdleBench(t, "a100x8-40g")
 	w := countWork(b)
@@ -140,7 +140,8 @@ func TestWorkPerEvent(t *testing.T) {
 			"allocatable": 1, "units kept": 1, "deviceplugin": 1, "cdisync": 1, "migsync": 1, "timeslice": 1,
 			"gpunodesync": 1, "labelsync": 1, "write of gpunodes": 1,
 		}},
-		// The GPU stops before its mode changes, so that the work for the edit does not coincide with that for the new MIG devices.
+		// The GPU stops before its mode changes, so that the work for the edit does not coincide with that for the new
+		// MIG devices.
 		{"a MIG layout, by which its GPU is withheld", func() {
 			if err := b.machine.Inject(sim.Fault{GPU: "3", Hang: "SetMigMode"}); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// world is a node with two GPUs as the fakes of Deps show it.
+// world is a node with two GPUs as the fakes of Deps return it.
 type world struct {
 	t   *testing.T
 	dir string
@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, dir: t.TempDir(), snapshot: snapshot, held: map[gpu.DeviceKey]string{}, problems: map[string][]gpu.Cause{}}
 }
 
-// share makes settings that share GPU 1 with a mode.
+// share returns settings that share GPU 1 in a mode.
 func share(mode offer.Mode, replicas int) offer.Settings {
 	return offer.Settings{GPUs: []offer.GPURule{{
 		Select: offer.GPUSelect{Index: []int{1}}, Sharing: offer.Sharing{Mode: mode, Replicas: replicas, ResourceName: "nvidia.com/shared"},
@@ -149,8 +149,8 @@ func uses(d *Devices) string {
 
 const wholeNode = "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared)"
 
-// TestRunSettlesOncePerChange: each event leads to the settlements that it needs and to no other, however often the
-// actor is woken.
+// TestRunSettlesOncePerChange checks that each event leads to the settlements that it needs and to no other, however
+// often the actor is woken.
 func TestRunSettlesOncePerChange(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 1}
 	tests := map[string]struct {
@@ -305,7 +305,7 @@ func TestRunSettlesOncePerChange(t *testing.T) {
 	}
 }
 
-// TestRestart: a new agent uses the file of the previous one.
+// TestRestart checks that a new agent uses the file of the previous one.
 func TestRestart(t *testing.T) {
 	replica := gpu.DeviceKey{GPU: "GPU-b", Share: 2}
 	tests := map[string]struct {
@@ -364,7 +364,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestFileOfTheVersionBefore: an upgrade reads the file as the agent before wrote it.
+// TestFileOfTheVersionBefore checks that an upgrade reads the file as the previous version wrote it.
 func TestFileOfTheVersionBefore(t *testing.T) {
 	w := newWorld(t)
 	blob, err := os.ReadFile("testdata/units.json")
@@ -380,8 +380,8 @@ func TestFileOfTheVersionBefore(t *testing.T) {
 	}
 }
 
-// TestFailedWrite: the new use takes effect although the disk refuses it, the problem is reported, and the next wake-up
-// tries again.
+// TestFailedWrite checks that the new use takes effect although the disk refuses it, that the problem is reported, and
+// that the next wake-up tries again.
 func TestFailedWrite(t *testing.T) {
 	w := newWorld(t)
 	d := w.open()
@@ -407,7 +407,7 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// TestStoppedSettlement: an incomplete settlement has no effect, and is repeated at the next wake-up.
+// TestStoppedSettlement checks that an incomplete settlement has no effect, and is repeated at the next wake-up.
 func TestStoppedSettlement(t *testing.T) {
 	for _, step := range []Step{StepSettle, StepKept} {
 		t.Run(string(step), func(t *testing.T) {

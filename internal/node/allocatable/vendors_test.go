@@ -46,7 +46,8 @@ func without(s *gpu.Snapshot, vendor string, scanned bool) *gpu.Snapshot {
 	return out
 }
 
-// TestSilentVendor: the devices of a vendor that is late or has no driver keep their use, and those of the other are settled.
+// TestSilentVendor checks that the devices of a vendor that is late or has no driver keep their use, and that those of
+// the other are settled.
 func TestSilentVendor(t *testing.T) {
 	const (
 		nvidia = "GPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared)"
@@ -118,7 +119,7 @@ func TestSilentVendor(t *testing.T) {
 			whole := w.snapshot
 			d := w.open()
 			d.Begin()
-			// Both GPUs have the index 0: the settings that select it are about NVIDIA's.
+			// Both GPUs have the index 0: the settings that select it apply to NVIDIA's.
 			if diff := cmp.Diff("EX-0 other.example/gpu (unshared)\nGPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/gpu (unshared)", uses(d)); diff != "" {
 				t.Fatalf("with both (-want +got):\n%s", diff)
 			}
@@ -135,7 +136,7 @@ func TestSilentVendor(t *testing.T) {
 			if problems := w.problems["offers"]; len(problems) > 0 {
 				t.Errorf("problems of settings that concern no GPU now: %v", problems)
 			}
-			// What was kept is settled as soon as its vendor answers.
+			// The kept use is settled as soon as its vendor responds.
 			w.set(func() { w.snapshot, w.settings = whole, rule })
 			d.Settle()
 			if diff := cmp.Diff("EX-0 other.example/gpu (unshared)\nGPU-a nvidia.com/gpu (unshared)\nGPU-b nvidia.com/shared (time-sliced x2)", uses(d)); diff != "" {

@@ -91,7 +91,8 @@ func handleOf[T any](c call, at int) (T, nvml.Return) {
 	return object, nvml.ERROR_INVALID_ARGUMENT
 }
 
-// unsupported answers a function that is not simulated, of a kind of handle or, when that is empty, of the library.
+// unsupported returns the result of a function that is not simulated, of a kind of handle or, when that is empty, of
+// the library.
 func (c call) unsupported(kind, name string) nvml.Return {
 	if kind == "" {
 		return sim.Unsupported(c.library(), name)
@@ -109,7 +110,7 @@ func versionOf[T any](number uint32) uint32 {
 	return uint32(unsafe.Sizeof(one)) | number<<24
 }
 
-// versioned tells whether the struct that an argument points to has that version.
+// versioned reports whether the struct that an argument points to has that version.
 func versioned[T any](c call, at int, number uint32) bool {
 	return get[uint32](c, at) == versionOf[T](number)
 }

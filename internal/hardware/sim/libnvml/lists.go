@@ -93,7 +93,7 @@ func (c call) nvmlDeviceGetTopologyNearestGpus() nvml.Return {
 	return putAll(c, 3, 2, addresses(c, near))
 }
 
-// processes writes what runs on a GPU, in the form that a version of the function has.
+// processes writes the processes on a GPU, in the form that a version of the function has.
 func processes[T any](c call, read func(nvml.Device) ([]nvml.ProcessInfo, nvml.Return), form func(nvml.ProcessInfo) T) nvml.Return {
 	on, ret := handleOf[nvml.Device](c, 0)
 	if ret != nvml.SUCCESS {

@@ -21,7 +21,7 @@ func (c call) nvmlDeviceSetMigMode() nvml.Return {
 	return ret
 }
 
-// profile is what the profile ID of an argument means to the Go calls.
+// profile has the Go calls' arguments for the profile ID of an argument.
 func (c call) profile() *nvml.GpuInstanceProfileInfo {
 	return &nvml.GpuInstanceProfileInfo{Id: uint32(c.number(1))}
 }
@@ -55,7 +55,7 @@ func onInstance[T any](c call, read func(nvml.GpuInstance) (T, nvml.Return), wri
 	return write(value)
 }
 
-// putNumber returns what writes a count.
+// putNumber returns a function that writes a count.
 func (c call) putNumber(at int) func(int) nvml.Return {
 	return func(value int) nvml.Return {
 		if c.null(at) {

@@ -1,15 +1,16 @@
-// Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an
-// actor of its own, because a step of it may take as long as the file systems that it reads.
+// Package cdisync keeps the node's CDI spec in line with the hardware and the configuration. It is an actor of its own,
+// because a step of it may take as long as the file systems that it reads.
 //
-// What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the configuration; Recheck,
-// when the MPS daemons have changed; and a tick every minute, since the driver's files change without any of these.
+// What wakes it: a settlement of the use of the devices, which follows each change of the inventory and of the
+// configuration; Recheck, when the MPS daemons have changed; and a tick every minute, since the driver's files change
+// without any of these.
 //
 // What it writes: the CDI spec, through [cdi.Writer]; the problems of the sources "cdi" and "cdi-spec"; and
-// [Injection], which is what the spec on disk can inject.
+// [Injection], which has the devices that the spec on disk can inject.
 //
 // What it never waits for: the API server, the driver, the ledger, the kubelet. All file calls are made by one
-// goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that
-// hangs leaves the last spec in force and is reported as CDI_SPEC_KEPT.
+// goroutine beside the loop, at most one at a time. Nothing waits for this package: a file call that hangs leaves the
+// last spec in force and is reported as CDI_SPEC_KEPT.
 package cdisync
 
 import (
@@ -32,7 +33,7 @@ import (
 )
 
 const (
-	// Resync is how often the spec is compared with the driver's files without a reason.
+	// Resync is the time between two comparisons of the spec with the driver's files without an event.
 	Resync = time.Minute
 	// Deadline is how long one comparison may take before it is reported.
 	Deadline = 20 * time.Second
@@ -52,7 +53,7 @@ type Hardware interface {
 	Ready() <-chan struct{}
 }
 
-// Deps are what a Syncer is made of.
+// Deps are the dependencies of a Syncer.
 type Deps struct {
 	Writer Writer
 	// Dir is the CDI directory that Writer writes to.
@@ -60,7 +61,7 @@ type Deps struct {
 	// DevRoot is where this process sees the root of dev/.
 	DevRoot  string
 	Hardware Hardware
-	// Extras are what the configuration adds to the spec; from memory.
+	// Extras returns the configuration's additions to the spec, from memory.
 	Extras func() cdi.Extras
 	// Settled subscribes to changes of the hardware and of what Extras follows from, with one signal where one leads to the other.
 	Settled func() *signal.Subscription
@@ -71,7 +72,7 @@ type Deps struct {
 	Clock   clock.WithTicker
 }
 
-// Injection is what containers can be given, as the files said when they were last read.
+// Injection has the devices that can be injected, according to the files when they were last read.
 type Injection struct {
 	// Names are the unqualified names of the devices in the CDI spec on disk.
 	Names map[string]bool
@@ -79,14 +80,14 @@ type Injection struct {
 	IMEXChannels []int
 }
 
-// Syncer is the actor. Make it with New, start it with Run.
+// Syncer is the actor. Create it with New, start it with Run.
 type Syncer struct {
 	deps    Deps
 	wake    *signal.Signal
 	current atomic.Pointer[Injection]
 }
 
-// New makes a Syncer; it touches nothing.
+// New returns a Syncer; it touches nothing.
 func New(deps Deps) *Syncer {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
@@ -94,21 +95,21 @@ func New(deps Deps) *Syncer {
 	return &Syncer{deps: deps, wake: signal.New()}
 }
 
-// Current is what can be injected now; nil before the first comparison has ended.
+// Current returns the present injection; nil before the first comparison has ended.
 func (s *Syncer) Current() *Injection { return s.current.Load() }
 
-// Recheck says that Extras may have changed. It never waits.
+// Recheck signals that Extras may have changed. It never waits.
 func (s *Syncer) Recheck() { s.wake.Set() }
 
-// outcome is what one comparison found.
+// outcome is the result of one comparison.
 type outcome struct {
 	injection Injection
-	// unreadable says that the spec could not be read back; the names are not known then.
+	// unreadable is true when the spec could not be read back; the names are not known then.
 	unreadable error
 	problems   []gpu.Cause
 }
 
-// Run compares until ctx ends, and returns nil at once even while a file call hangs.
+// Run compares until ctx ends, and returns nil immediately even while a file call hangs.
 func (s *Syncer) Run(ctx context.Context) error {
 	settled := s.deps.Settled()
 	defer settled.Close()
@@ -169,7 +170,7 @@ func (s *Syncer) compare(ctx context.Context) outcome {
 	return result
 }
 
-// channels are the wanted IMEX channels whose node is there; the spec's problems name the others.
+// channels returns the wanted IMEX channels whose node exists; the spec's problems name the others.
 func (s *Syncer) channels(wanted []int) []int {
 	var there []int
 	for _, channel := range wanted {
@@ -181,7 +182,7 @@ func (s *Syncer) channels(wanted []int) []int {
 	return there
 }
 
-// apply reports the problems, and tells when something else can be injected than before.
+// apply reports the problems, and calls Changed when the injection has changed.
 func (s *Syncer) apply(result outcome) {
 	s.deps.Report("cdi", result.problems...)
 	before := s.current.Load()

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// source is hardware whose scans find what it is given.
+// source is hardware with scripted scans.
 type source struct{ found chan gpu.Snapshot }
 
 func (s *source) Traits() gpu.Traits { return gpu.Traits{Name: gpu.NVIDIA} }
@@ -36,7 +36,7 @@ func (s *source) Scan(ctx context.Context) (gpu.Snapshot, error) {
 
 func (s *source) Watch(ctx context.Context, _ func(gpu.Event)) error { <-ctx.Done(); return nil }
 
-// writer is a spec writer that counts, and waits where it is told to.
+// writer is a spec writer that counts its calls, and blocks on request.
 type writer struct {
 	dir      string
 	syncs    atomic.Int64
@@ -56,7 +56,7 @@ func (w *writer) Sync(_ context.Context, snapshot *gpu.Snapshot, _ cdi.Extras) (
 
 func (w *writer) Problems() []gpu.Cause { return w.problems }
 
-// world is a Syncer with everything around it.
+// world is a Syncer with its dependencies.
 type world struct {
 	*cdisync.Syncer
 	hardware *inventory.Inventory
@@ -98,14 +98,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// change lets another scan find another GPU.
+// change makes a scan find another GPU.
 func (w *world) change(id gpu.UUID) {
 	go w.hardware.Refresh(context.Background())
 	synctest.Wait()
 	w.scan(id)
 }
 
-// scan lets the scan under way find one GPU.
+// scan makes the running scan find one GPU.
 func (w *world) scan(id gpu.UUID) {
 	defer synctest.Wait()
 	defer w.settled.Set()
@@ -118,7 +118,7 @@ func (w *world) poke() {
 	synctest.Wait()
 }
 
-// TestOneComparisonPerEvent counts: each event leads to one comparison, and only another result is told.
+// TestOneComparisonPerEvent counts: each event leads to one comparison, and only a different result is reported.
 func TestOneComparisonPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -157,8 +157,8 @@ func TestOneComparisonPerEvent(t *testing.T) {
 	})
 }
 
-// TestAFileThatHangs leaves what was known, is reported, starts no second comparison, keeps nobody
-// from ending the actor, and is over when the call returns.
+// TestAFileThatHangs checks that a file call that hangs leaves the last state in force, is reported, starts no second
+// comparison, does not block the end of the actor, and that the problem ends when the call returns.
 func TestAFileThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -191,14 +191,14 @@ func TestAFileThatHangs(t *testing.T) {
 		began := time.Now()
 		w.end()
 		if err := <-w.done; err != nil || time.Since(began) != 0 {
-			t.Errorf("Run returned %v after %s, want nil at once", err, time.Since(began))
+			t.Errorf("Run returned %v after %s, want nil immediately", err, time.Since(began))
 		}
 		close(w.writer.hang)
 		synctest.Wait()
 	})
 }
 
-// TestSpecThatCannotBeReadBack keeps the names that were known and says so.
+// TestSpecThatCannotBeReadBack checks that the known names are kept and the problem is reported.
 func TestSpecThatCannotBeReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

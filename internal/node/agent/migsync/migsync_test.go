@@ -66,8 +66,8 @@ func TestOncePerEvent(t *testing.T) {
 	})
 }
 
-// TestOrder: devices that change are withheld and announced before the change, and the label shows the result after it.
-// Programs that were ended for the change start again only when the devices have their new use.
+// TestOrder checks that devices that change are withheld and announced before the change, and that the label shows the
+// result after it. Programs that were ended for the change start again only when the devices have their new use.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -97,7 +97,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestStateLabel: a failure remains on the label until something else is wanted, although the change is retried.
+// TestStateLabel checks that a failure remains on the label until something else is wanted, although the change is
+// retried.
 func TestStateLabel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -144,7 +145,8 @@ func TestStateLabel(t *testing.T) {
 	})
 }
 
-// TestCondition: the condition names what failed, else what waits; problems name the GPUs and the journal.
+// TestCondition checks that the condition names what failed, else what waits, and that problems name the GPUs and the
+// journal.
 func TestCondition(t *testing.T) {
 	tests := map[string]struct {
 		layout   string
@@ -190,7 +192,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// TestChangingWhileADriverHangs: Changing does not wait for a change that hangs.
+// TestChangingWhileADriverHangs checks that Changing does not wait for a change that hangs.
 func TestChangingWhileADriverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -205,7 +207,7 @@ func TestChangingWhileADriverHangs(t *testing.T) {
 	})
 }
 
-// TestAwaitLayout: a start waits for the label no longer than AnswerTimeout, unless it is remembered.
+// TestAwaitLayout checks that a start waits for the label no longer than AnswerTimeout, unless it is remembered.
 func TestAwaitLayout(t *testing.T) {
 	tests := map[string]struct {
 		first configwatch.MIG

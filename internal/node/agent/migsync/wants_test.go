@@ -175,8 +175,8 @@ func unknown(name string) string {
 	return err.Error()
 }
 
-// TestChanging: a GPU whose mode is to change is withheld before Partition begins, and advertised unchanged when the
-// change failed.
+// TestChanging checks that a GPU whose mode must change is withheld before Partition begins, and is advertised
+// unchanged when the change failed.
 func TestChanging(t *testing.T) {
 	on := true
 	tests := map[string]struct {

@@ -17,18 +17,18 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// world is a node with two GPUs that can do MIG, as the fakes of Deps show it. It records what the Syncer does.
+// world is a node with two MIG-capable GPUs, as the fakes of Deps return it. It records the actions of the Syncer.
 type world struct {
 	*Syncer
 
 	mu       sync.Mutex
 	state    configwatch.State
 	snapshot *gpu.Snapshot
-	// outcome is how far Reconcile gets with a GPU; Applied when it is not in it.
+	// outcome is the result of Reconcile for a GPU; Applied when the GPU is not in it.
 	outcome  map[gpu.UUID]migapply.State
 	statuses []migapply.Status
 	faults   []gpu.Cause
-	// hang, when not nil, holds up Reconcile until it is closed.
+	// hang, when not nil, blocks Reconcile until it is closed.
 	hang chan struct{}
 
 	did        []string
@@ -102,7 +102,7 @@ func (w *world) took() []string {
 	return did
 }
 
-// reports are the codes of the problems of a source.
+// reports returns the codes of the problems of a source.
 func (w *world) reports(source string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,7 +119,7 @@ func (w *world) relabel(layout string) {
 	w.config.Set()
 }
 
-// reconfigure puts a configuration with these rules in force.
+// reconfigure replaces the rules of the configuration in force.
 func (w *world) reconfigure(rules ...v1alpha1.GPURule) {
 	w.set(func() { w.state.Config = &v1alpha1.AgentConfig{GPUs: rules} })
 	w.config.Set()

@@ -81,7 +81,7 @@ type Deps struct {
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
 	Program  Program
-	// StateDir has the file FileName, which another boot than BootID voids.
+	// StateDir has the file FileName; a file of another boot than BootID is ignored.
 	StateDir, BootID string
 	// FileLost reports that the file was invalid, and the consequences.
 	FileLost func(source string, result statefile.Result, without string)
@@ -153,7 +153,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// WereReset says that GPUs have lost their time slices. It never waits.
+// WereReset records that GPUs have lost their time slices. It never waits.
 func (s *Syncer) WereReset(gpus []gpu.UUID) {
 	s.mu.Lock()
 	s.resets++
@@ -229,7 +229,7 @@ func (s *Syncer) apply(ctx context.Context) error {
 		switch {
 		case away(present, id):
 			s.doubt(id)
-			continue // It has the default when it returns, and the inventory changes then.
+			continue // A GPU that responds again has the default, and the change of the inventory wakes the actor.
 		case slice == noted[id] && (slice == "" || slice == unknown || s.inForce(id)):
 			continue
 		}

@@ -185,7 +185,7 @@ func (n *node) wantNoted(want ...gpu.UUID) {
 	}
 }
 
-// TestOnePassPerEvent counts: each event leads to one pass, and a pass sets only what has to be set.
+// TestOnePassPerEvent counts: each event leads to one pass, and a pass sets only what has changed.
 func TestOnePassPerEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -219,9 +219,9 @@ func TestOnePassPerEvent(t *testing.T) {
 	})
 }
 
-// TestDiesAtEachStep: an agent that is killed while it sets a time slice leaves it unchanged or noted, so that the next
-// agent sets the wanted one.
-func TestDiesAtEachStep(t *testing.T) {
+// TestKilledAtEachStep checks that an agent that is killed while it sets a time slice leaves it unchanged or recorded,
+// so that the next agent sets the wanted one.
+func TestKilledAtEachStep(t *testing.T) {
 	for _, step := range []timeslice.Step{timeslice.Noted, timeslice.Set} {
 		t.Run(string(step), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -249,7 +249,8 @@ func TestDiesAtEachStep(t *testing.T) {
 	}
 }
 
-// TestResetWhileSetting: a reset that comes while nvidia-smi runs may have removed what it sets.
+// TestResetWhileSetting checks that a reset while nvidia-smi runs, which may have removed the time slice, leads to
+// setting it again.
 func TestResetWhileSetting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -268,7 +269,8 @@ func TestResetWhileSetting(t *testing.T) {
 	})
 }
 
-// TestGPUThatReturns: a GPU that is away is not touched, and gets its time slice when it is back.
+// TestGPUThatReturns checks that a GPU that does not respond is not changed, and gets its time slice when it responds
+// again.
 func TestGPUThatReturns(t *testing.T) {
 	gone := snapshotOf(gpuA, gpuB)
 	gone.GPUs[0].Health.State = gpu.Gone
@@ -284,7 +286,7 @@ func TestGPUThatReturns(t *testing.T) {
 				n.want("short", unset)
 				n.scan(snapshot)
 				n.mu.Lock()
-				n.sets, n.slices[gpuA] = 0, unset // The driver forgets.
+				n.sets, n.slices[gpuA] = 0, unset // The driver loses the setting.
 				n.mu.Unlock()
 				time.Sleep(time.Minute)
 				if n.sets != 0 {
@@ -297,7 +299,7 @@ func TestGPUThatReturns(t *testing.T) {
 	}
 }
 
-// TestFailure of one GPU is reported and retried, and does not delay the other one.
+// TestFailure checks that the failure of one GPU is reported and retried, and does not delay the other one.
 func TestFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -322,7 +324,7 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// TestLostFile: without the record, the wanted time slice of each GPU is set, and the damaged file is kept.
+// TestLostFile checks that, without the record, the wanted time slice of each GPU is set, and the damaged file is kept.
 func TestLostFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -330,7 +332,7 @@ func TestLostFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n.slices[gpuA] = "long" // Of before the damage.
+		n.slices[gpuA] = "long" // The time slice from before the damage.
 		n.units = []offer.Unit{sliced(gpuB, "short")}
 		_, end := n.run()
 		defer end()
@@ -342,7 +344,7 @@ func TestLostFile(t *testing.T) {
 	})
 }
 
-// TestUnwritableFile: no time slice is changed that could not be noted before.
+// TestUnwritableFile checks that no time slice is changed that could not be recorded before.
 func TestUnwritableFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -360,7 +362,7 @@ func TestUnwritableFile(t *testing.T) {
 	})
 }
 
-// TestUnknownMode: the time slice of a GPU in use is kept while its sharing mode is unknown.
+// TestUnknownMode checks that the time slice of a GPU in use is kept while its sharing mode is unknown.
 func TestUnknownMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
