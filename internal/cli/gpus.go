@@ -179,7 +179,7 @@ func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList 
 		}
 	}
 	slices.SortStableFunc(list.Items, func(a, b v1alpha1.GPUListItem) int {
-		return cmp.Or(strings.Compare(a.Node, b.Node), cmp.Compare(a.Index, b.Index))
+		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Index, b.Index))
 	})
 	for _, one := range unread {
 		list.NotRead = append(list.NotRead, v1alpha1.TraceNotRead{TraceSource: sourceObject(one.Source), Why: one.Why})
@@ -200,12 +200,12 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 		d := &list.Items[i]
 		node, partitioned := orElse(d.Node, "-"), d.MIGEnabled && len(d.MIGDevices) > 0
 		table.add([]string{
-			node, fmt.Sprint(d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode), evidence.HealthText(d.Health),
+			node, indexOf(d.Vendor, d.Index), d.UUID, d.Product, memory(d.MemoryBytes), numa(d.NUMANode), evidence.HealthText(d.Health),
 		}, d.Offered, d.Holders, partitioned)
 		for k := range d.MIGDevices {
 			mig := &d.MIGDevices[k]
 			table.add([]string{
-				node, fmt.Sprintf("%d:%d", d.Index, mig.Index), mig.UUID, "MIG " + mig.Profile + ", " + memorySlices(mig.Start, mig.Size),
+				node, fmt.Sprintf("%s:%d", indexOf(d.Vendor, d.Index), mig.Index), mig.UUID, "MIG " + mig.Profile + ", " + memorySlices(mig.Start, mig.Size),
 				memory(mig.MemoryBytes), numa(d.NUMANode), partHealth(mig.Health),
 			}, mig.Offered, mig.Holders, false)
 		}
@@ -223,6 +223,11 @@ func gpuTable(w io.Writer, list *v1alpha1.GPUList) error {
 		}
 	}
 	return notReadTable(w, list.NotRead)
+}
+
+// indexOf returns the index of a GPU, with the vendor on a node with GPUs of several: each vendor's indices begin at 0.
+func indexOf(vendor string, index int) string {
+	return strings.TrimSpace(fmt.Sprintf("%s %d", vendor, index))
 }
 
 // gpuRows are the rows of the table of GPUs, and the notes below it.

@@ -7,6 +7,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 )
 
 // gpusOf returns a node's GPUs for the planner, from its GPUNode. A GPUNode has no GPU instances without a compute
@@ -16,6 +17,9 @@ func gpusOf(node *v1alpha1.GPUNode) []mig.GPU {
 	var gpus []mig.GPU
 	for i := range node.Status.Devices {
 		device := &node.Status.Devices[i]
+		if device.Vendor != "" && device.Vendor != nvidia.Traits().Name {
+			continue // the index of a layout counts the GPUs of the vendor that has MIG
+		}
 		g := gpu.GPU{
 			UUID: gpu.UUID(device.UUID), Index: device.Index, Product: device.Product, DeviceID: deviceID(device.DeviceID),
 			SubsystemID: deviceID(device.SubsystemID),

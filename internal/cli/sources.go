@@ -16,6 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/core/trace"
+	"github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/spf13/pflag"
@@ -165,7 +166,7 @@ func (s *sources) rooted() (evidence.Places, error) {
 }
 
 // vendors returns the vendors that this program knows. The sources of a node can have names of more, which its agent knows.
-func vendors() trace.Vendors { return trace.Vendors{nvidia.Traits()} }
+func vendors() trace.Vendors { return hardware.Traits() }
 
 // onNode reports whether a kubelet has its state on this machine.
 func (s *sources) onNode() bool {

@@ -161,7 +161,7 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 	for i := range node.Status.Devices {
 		device := &node.Status.Devices[i]
 		sample := v1alpha1.GPUSample{
-			UUID: device.UUID, Index: device.Index, Product: device.Product, Health: evidence.HealthText(device.Health),
+			UUID: device.UUID, Vendor: device.Vendor, Index: device.Index, Product: device.Product, Health: evidence.HealthText(device.Health),
 			Partitioned: device.MIGEnabled, GPUSampleUse: use(device.MemoryBytes, device.Holders),
 		}
 		for _, mig := range device.MIGDevices {
@@ -187,13 +187,13 @@ func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
 			busy = s.Active
 		}
 		rows = append(rows, []string{
-			fmt.Sprint(s.Index), s.Product, percent(busy), memoryUse(s.GPUSampleUse), number(s.TemperatureCelsius, "C"), power(s),
+			indexOf(s.Vendor, s.Index), s.Product, percent(busy), memoryUse(s.GPUSampleUse), number(s.TemperatureCelsius, "C"), power(s),
 			s.Health, podUse(s.Pods, s.Partitioned && len(s.Devices) > 0),
 		})
 		for k := range s.Devices {
 			m := &s.Devices[k]
 			rows = append(rows, []string{
-				fmt.Sprintf("%d:%d", s.Index, m.Index), "MIG " + m.Profile, percent(m.Active),
+				fmt.Sprintf("%s:%d", indexOf(s.Vendor, s.Index), m.Index), "MIG " + m.Profile, percent(m.Active),
 				memoryUse(m.GPUSampleUse), "", "", m.Health, podUse(m.Pods, false),
 			})
 		}
@@ -203,7 +203,7 @@ func topTable(w io.Writer, samples *v1alpha1.GPUSamples) error {
 	}
 	for i := range samples.Items {
 		for _, trouble := range samples.Items[i].Troubles {
-			if _, err := fmt.Fprintf(w, "GPU %d: %s was not read: %s\n", samples.Items[i].Index,
+			if _, err := fmt.Fprintf(w, "GPU %s: %s was not read: %s\n", indexOf(samples.Items[i].Vendor, samples.Items[i].Index),
 				term.Clean(trouble.Source), term.Clean(trouble.Message)); err != nil {
 				return err
 			}

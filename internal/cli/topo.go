@@ -77,7 +77,7 @@ func topologyOf(node *v1alpha1.GPUNode) (*v1alpha1.GPUTopology, error) {
 			return nil, fmt.Errorf("read topology of %s: row %d has %d links for %d GPUs",
 				orElse(node.Name, "this node"), i, len(row), len(devices))
 		}
-		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Index: d.Index, UUID: d.UUID, Product: d.Product,
+		topology.GPUs = append(topology.GPUs, v1alpha1.TopologyGPU{Vendor: d.Vendor, Index: d.Index, UUID: d.UUID, Product: d.Product,
 			PCIBusID: d.PCIBusID, NUMANode: d.NUMANode})
 		topology.Links = append(topology.Links, row)
 	}
@@ -92,7 +92,7 @@ func topoTable(w io.Writer, t *v1alpha1.GPUTopology) error {
 	var heads []string
 	var more [][]string
 	for _, g := range t.GPUs {
-		heads = append(heads, fmt.Sprintf("GPU%d", g.Index))
+		heads = append(heads, strings.TrimSpace(fmt.Sprintf("%s GPU%d", g.Vendor, g.Index)))
 		more = append(more, []string{numa(g.NUMANode), g.PCIBusID})
 	}
 	if err := term.Matrix(w, heads, t.Links, []string{"NUMA AFFINITY", "PCI BUS ID"}, more); err != nil {

@@ -23,7 +23,9 @@ type actor struct {
 func (a *Agent) actors() []actor {
 	all := []actor{
 		{name: "inventory", run: a.node.inventory.Run},
-		{name: "configwatch", run: func(ctx context.Context) error { return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory)) }},
+		{name: "configwatch", run: func(ctx context.Context) error {
+			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured()))
+		}},
 		{name: "library", run: a.node.library.Run},
 		{name: "podwatch", run: a.node.pods.Run},
 		{name: "kubeletsync", run: a.follow},

@@ -287,7 +287,7 @@ func (a *Agent) wireDevices() error {
 	})
 	var read statefile.Result
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
-		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, OtherVendors: a.deps.Hardware.OtherVendors()},
+		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
 		Changing: func(snapshot *gpu.Snapshot) map[gpu.UUID]string { return a.changes.mig.Changing(snapshot) },
 		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
@@ -386,7 +386,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		Clock: a.deps.Clock, Log: a.log("migapply"),
 	})
 	a.changes.mig = migsync.New(migsync.Deps{
-		Config: a.deps.Config, Hardware: a.node.inventory, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
+		Config: a.deps.Config, Hardware: changed, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
 		Settle: a.devices.allocatable.Settle, Resume: func() { a.changes.mps.Unquiesce(mpssync.ForMIG) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
 	})
 }
@@ -428,7 +428,7 @@ func (a *Agent) wireReports() error {
 	}
 	a.reports.labels = labelsync.New(wanted)
 	a.reports.gpuNode = gpunodesync.New(gpunodesync.Deps{
-		NodeName: a.config.NodeName, Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
+		NodeName: a.config.NodeName, Vendor: a.deps.Hardware.Configured(), Compared: a.compared.Done(), Hardware: a.node.inventory, Ledger: a.node.ledger, Devices: a.devices.allocatable,
 		Config: a.deps.Config, Conditions: a.reports.conditions, Problems: a.reports.problems, Publish: notedSet(a, "gpunodesync", publish.SetGPUNode),
 	})
 	return nil

@@ -147,13 +147,27 @@ func (i *Inventory) Refresh(ctx context.Context) error {
 type OfVendor struct {
 	*Inventory
 	name string
+	// last is the part of the snapshot that Current returned last.
+	last *atomic.Pointer[partOf]
 }
 
 // Of returns the inventory for the vendor of that name.
-func (i *Inventory) Of(vendor string) OfVendor { return OfVendor{i, vendor} }
+func (i *Inventory) Of(vendor string) OfVendor {
+	return OfVendor{i, vendor, new(atomic.Pointer[partOf])}
+}
 
-// Current is that of Inventory, with the part that is about the vendor.
-func (o OfVendor) Current() *gpu.Snapshot { return o.Inventory.Current().Of(o.name) }
+// partOf is the part of a snapshot that is about one vendor.
+type partOf struct{ whole, part *gpu.Snapshot }
+
+// Current is that of Inventory, with the part that is about the vendor. Like the whole it is the same until it changes.
+func (o OfVendor) Current() *gpu.Snapshot {
+	whole, last := o.Inventory.Current(), o.last.Load()
+	if last == nil || last.whole != whole {
+		last = &partOf{whole, whole.Of(o.name)}
+		o.last.Store(last)
+	}
+	return last.part
+}
 
 // Refresh is that of Inventory for one vendor.
 func (o OfVendor) Refresh(ctx context.Context) error {

@@ -240,6 +240,29 @@ func TestTwoVendors(t *testing.T) {
 	})
 }
 
+// TestOfVendor: the inventory of one vendor has its GPUs alone, and the same snapshot until the whole changes.
+func TestOfVendor(t *testing.T) {
+	bothSides(t, func(t *testing.T, name string) {
+		p := newPair(t, name, func(o *other) func(context.Context) (gpu.Snapshot, error) { return o.finds(2, nil) })
+		p.ready(0)
+		of := p.inventory.Of(name)
+		first := of.Current()
+		if len(first.GPUs) != 2 || first.GPUs[0].Vendor != name || len(first.Vendors) != 1 || of.Current() != first {
+			t.Errorf("%d GPUs of %d vendors; the same again: %v", len(first.GPUs), len(first.Vendors), of.Current() == first)
+		}
+		if none := p.inventory.Of("").Current(); len(none.GPUs) > 0 || none.DriverPresent() {
+			t.Errorf("no vendor has %+v", none)
+		}
+		p.other.set(p.other.finds(1, nil))
+		if err := of.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if now := of.Current(); now == first || len(now.GPUs) == 2 && now.GPUs[1].Health.State != gpu.Gone {
+			t.Errorf("after a GPU was lost: %+v", now.GPUs)
+		}
+	})
+}
+
 // TestVendorHangs checks that a first scan that takes 60 s delays Ready by its deadline only, and that its GPUs are
 // published when it returns.
 func TestVendorHangs(t *testing.T) {

@@ -107,12 +107,15 @@ type Hardware interface {
 // judge implements configwatch.Judge.
 type judge struct {
 	hardware Hardware
+	vendor   string
 	changes  *signal.Subscription
 }
 
-// Judge returns a judge that refuses configurations that the hardware does not support. Its subscription lasts as long
-// as the process.
-func Judge(hardware Hardware) configwatch.Judge { return judge{hardware, hardware.Subscribe()} }
+// Judge returns a judge that refuses configurations that the hardware of the vendor does not support. Its subscription lasts as
+// long as the process.
+func Judge(hardware Hardware, vendor string) configwatch.Judge {
+	return judge{hardware, vendor, hardware.Subscribe()}
+}
 
 // Changed implements configwatch.Judge.
 func (j judge) Changed() <-chan struct{} { return j.changes.C() }
@@ -120,7 +123,7 @@ func (j judge) Changed() <-chan struct{} { return j.changes.C() }
 // Refuse implements configwatch.Judge. Without a driver, the capabilities of the GPUs are unknown. The settings do not apply to
 // the GPUs of other vendors.
 func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
-	snapshot := j.hardware.Current().Of(gpu.NVIDIA)
+	snapshot := j.hardware.Current().Of(j.vendor)
 	if !snapshot.DriverPresent() {
 		return nil, false
 	}
@@ -130,7 +133,8 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 // Settings is the configuration as allocatable reads it.
 type Settings struct {
 	Config Config
-	// OtherVendors is as in [offer.Settings].
+	// Vendor and OtherVendors are as in [offer.Settings].
+	Vendor       string
 	OtherVendors map[string]string
 }
 
@@ -139,7 +143,7 @@ type Settings struct {
 func (s Settings) Current() (settings offer.Settings, version int, known bool) {
 	now := s.Config.Current()
 	settings = config.OfferSettings(now.Config)
-	settings.Vendor, settings.OtherVendors = gpu.NVIDIA, s.OtherVendors
+	settings.Vendor, settings.OtherVendors = s.Vendor, s.OtherVendors
 	return settings, now.Version, !now.Waiting
 }
 

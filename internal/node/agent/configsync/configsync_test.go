@@ -116,7 +116,7 @@ func TestJudge(t *testing.T) {
 		return &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Sharing: &v1alpha1.Sharing{Mode: v1alpha1.SharingMode(offer.MPS), Replicas: replicas}}}}
 	}
 	w := &world{snapshot: &gpu.Snapshot{}}
-	j := Judge(hardware{w})
+	j := Judge(hardware{w}, gpu.NVIDIA)
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}

@@ -71,6 +71,8 @@ type Problems interface {
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	NodeName string
+	// Vendor is the vendor whose GPUs the configuration can exclude.
+	Vendor string
 	// Compared is closed when the ledger was compared with the node.
 	Compared   <-chan struct{}
 	Hardware   Hardware
@@ -125,15 +127,15 @@ func (s *Syncer) build() *v1alpha1.GPUNode {
 	now := s.deps.Config.Current()
 	return gpunode.Build(s.deps.NodeName, gpunode.Input{
 		AgentVersion: version.Current().Version, Snapshot: &snapshot, Holdings: holdings, Offered: offered(s.deps.Devices.Units()),
-		Excluded: excluded(&snapshot, now.Config), Conditions: s.deps.Conditions.All(),
+		Excluded: excluded(snapshot.Of(s.deps.Vendor), now.Config), Conditions: s.deps.Conditions.All(),
 		Config: v1alpha1.GPUConfigStatus{Source: now.Source, MIGLayout: now.MIG.Layout, MIGConfigMap: now.Config.MIGConfigMap},
 	})
 }
 
-// excluded returns the GPUs that the configuration excludes; it is not about GPUs of other vendors.
+// excluded returns the GPUs that the configuration excludes.
 func excluded(snapshot *gpu.Snapshot, inForce *v1alpha1.AgentConfig) map[gpu.UUID]bool {
 	out := map[gpu.UUID]bool{}
-	for id, rule := range offer.DecidingRules(snapshot.Of(gpu.NVIDIA), config.OfferSettings(inForce).GPUs) {
+	for id, rule := range offer.DecidingRules(snapshot, config.OfferSettings(inForce).GPUs) {
 		out[id] = inForce.GPUs[rule].Exclude
 	}
 	return out

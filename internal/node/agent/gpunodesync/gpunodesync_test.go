@@ -98,7 +98,7 @@ func TestPublish(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		syncer := New(Deps{
-			NodeName: "n", Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Problems: p,
+			NodeName: "n", Vendor: gpu.NVIDIA, Compared: compared, Hardware: h, Ledger: l, Devices: d, Config: s, Conditions: c, Problems: p,
 			Publish: func(node *v1alpha1.GPUNode) { published = append(published, summary(node)) },
 		})
 		go func() { done <- syncer.Run(ctx) }()

@@ -98,6 +98,9 @@ func (m Machine) Vendors(deps VendorDeps) []hardware.Vendor {
 	return append(vendors, m.Extra...)
 }
 
+// Configured returns the name of the vendor whose GPUs the settings of the configuration are about.
+func (m Machine) Configured() string { return nvidia.Traits().Name }
+
 // Traits returns the names of all vendors, in the order of [Machine.Vendors].
 func (m Machine) Traits() []gpu.Traits {
 	all := hardware.Traits()
@@ -107,11 +110,11 @@ func (m Machine) Traits() []gpu.Traits {
 	return all
 }
 
-// OtherVendors returns the resources of the vendors that the configuration is not about, by name: of all but NVIDIA.
+// OtherVendors returns the resources of the vendors that the configuration is not about, by name.
 func (m Machine) OtherVendors() map[string]string {
 	resources := map[string]string{}
 	for _, traits := range m.Traits() {
-		if traits.Name != gpu.NVIDIA {
+		if traits.Name != m.Configured() {
 			resources[traits.Name] = traits.ResourcePrefix + "/gpu"
 		}
 	}

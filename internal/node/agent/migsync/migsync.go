@@ -78,7 +78,8 @@ type Node interface {
 
 // Deps are the dependencies of a Syncer.
 type Deps struct {
-	Config    Config
+	Config Config
+	// Hardware is the inventory of the vendor whose GPUs have MIG.
 	Hardware  Hardware
 	Ledger    Ledger
 	Partition Partition

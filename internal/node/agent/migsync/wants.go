@@ -94,7 +94,7 @@ func modeReason(want *migapply.Want) string {
 // compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
 func compute(of inputs) *plan {
-	p := &plan{of: of, snapshot: of.snapshot.Of(gpu.NVIDIA), known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
+	p := &plan{of: of, snapshot: of.snapshot, known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
 	if !p.known {
 		return p
 	}
