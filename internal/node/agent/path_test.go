@@ -137,7 +137,7 @@ func hangReader(t testing.TB, path string, wake func()) (release func()) {
 	}
 	wake()
 	var writer *os.File
-	awaitTrue(t, "a process reads"+path, func() bool {
+	awaitTrue(t, "a process reads "+path, func() bool {
 		var err error
 		writer, err = os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		return err == nil // without a reader the open fails

@@ -13,12 +13,13 @@ import (
 	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
-// simulatorPackage begins the names of the simulator's functions. A Go program has them in its table of functions, which
-// it needs to run, also without symbols.
+// simulatorPackage is the prefix of the names of the simulator's functions. A Go program has them in its function
+// table, which it needs to run, also without symbols.
 const simulatorPackage = "github.com/berth-gpu/berth/internal/hardware/sim."
 
-// TestAgentImage: no file of the agent's image, which all tests of this package run, has code of the simulator or is a
-// library of the driver. The same search finds the simulator in the programs that link it.
+// TestAgentImage checks that no file of the agent's image, which all tests of this package run, has code of the
+// simulator or is a library of the driver. As a counter-check, the same search must find the simulator in the programs
+// that link it.
 func TestAgentImage(t *testing.T) {
 	bin := binDir(t)
 	spec, err := image.Agent(bin)
@@ -49,7 +50,7 @@ func TestAgentImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(content, []byte(simulatorPackage)) {
-			t.Errorf("%s, which links the simulator, has no name of its functions: the check finds nothing", name)
+			t.Errorf("%s, which links the simulator, has none of its function names: the check finds nothing", name)
 		}
 	}
 	for name, want := range map[string]bool{"berth-agent": false, "berth": true} {

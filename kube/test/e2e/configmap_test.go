@@ -115,7 +115,7 @@ func testConfigMapAndLabels(t *testing.T, l *lab) {
 	l.waitCondition(t, "ConfigAccepted", metav1.ConditionFalse, "gpus[0].sharing.replicsa")
 	taken := samples.stop()
 	checkAllOrNothing(t, taken, before)
-	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the kill, in %d"+
+	t.Logf("the agent killed and started again with the typo there: all devices are back %s after the kill, in %d "+
 		"samples never with other devices", ms(back.Sub(killed)), len(taken))
 
 	repaired := l.setConfigs(t, keyedConfigs(3, "replicas: 6"))
@@ -391,7 +391,7 @@ func testLayoutAfterReboot(t *testing.T, l *lab) {
 	if went := states.stop(); !slices.Equal(went, []string{"success", "pending", "success"}) {
 		t.Errorf("the label went %q, want success, pending, success", went)
 	}
-	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was advertised"+
+	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was advertised "+
 		"whole", ms(back.Sub(booted)), len(taken))
 }
 

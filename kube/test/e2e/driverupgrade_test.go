@@ -55,8 +55,8 @@ func testDriverUpgraded(t *testing.T, r *rig, agent *podAgent) {
 	}
 }
 
-// runsDriver returns an error unless the agent's container is ready after that many restarts, the last of them since it
-// had ended with an error, and the Node's label has the version.
+// runsDriver returns an error unless the agent's container is ready after this number of restarts, the last of them
+// since it had ended with an error, and the Node's label has the version.
 func (a *podAgent) runsDriver(ctx context.Context, version string, restarts int32) error {
 	node, err := a.r.Client().CoreV1().Nodes().Get(ctx, a.r.node.Name(), metav1.GetOptions{})
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *podAgent) runsDriver(ctx context.Context, version string, restarts int3
 	return nil
 }
 
-// deviceIDs are the healthy GPUs of the kubelet, sorted.
+// deviceIDs returns the healthy GPUs of the kubelet, sorted.
 func (r *rig) deviceIDs(t testing.TB) []string {
 	t.Helper()
 	devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(t.Context())

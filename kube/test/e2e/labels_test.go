@@ -132,7 +132,7 @@ func testLabels(t *testing.T, h *healthLab) {
 		t.Errorf("the labels were\n%v\nand are after two restarts of the agent\n%v", had, after)
 	}
 	seen := watch.stop(t)
-	t.Logf("%d labels; during a kill and an orderly restart of the agent %d states of the Node were seen, with all"+
+	t.Logf("%d labels; during a kill and an orderly restart of the agent %d states of the Node were seen, with all "+
 		"of them", len(labels), seen)
 }
 

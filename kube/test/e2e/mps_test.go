@@ -73,7 +73,7 @@ func (m *mpsRig) isDaemon(pid int) error {
 	settings := strings.Split(string(env), "\x00")
 	switch {
 	case words == nil:
-		return fmt.Errorf("process %d is no MPS control daemon of this node's driver", pid)
+		return fmt.Errorf("process %d is not an MPS control daemon of this node's driver", pid)
 	case !slices.Contains(settings, "CUDA_VISIBLE_DEVICES="+m.uuid):
 		return fmt.Errorf("process %d does not see %s alone: %q", pid, m.uuid, settings)
 	}
@@ -216,7 +216,7 @@ func (m *mpsRig) checkClient(t testing.TB, pod *corev1.Pod) {
 	if err := sameFileSystem(m.dir("shm"), m.dir("")); err == nil {
 		t.Errorf("%s is a part of the file system around it", m.dir("shm"))
 	}
-	waitUntil(t, 15*time.Second, "pod "+pod.Name+"  is accepted by the daemon", func(ctx context.Context) error {
+	waitUntil(t, 15*time.Second, "pod "+pod.Name+" is accepted by the daemon", func(ctx context.Context) error {
 		log, err := m.PodLogs(ctx, pod.Namespace, pod.Name, "main")
 		if err == nil && log != m.granted() {
 			err = fmt.Errorf("it printed %q, want %q", log, m.granted())

@@ -234,7 +234,7 @@ func (r *rig) machine(t testing.TB) sim.Description {
 func (r *rig) waitDevice(t testing.TB, uuid, what string, check func(v1alpha1.GPUDevice) error) v1alpha1.GPUDevice {
 	t.Helper()
 	var found v1alpha1.GPUDevice
-	waitUntil(t, 15*time.Second, "the GPUNode shows of"+uuid+" "+what, func(ctx context.Context) error {
+	waitUntil(t, 15*time.Second, "the GPUNode shows of "+uuid+" "+what, func(ctx context.Context) error {
 		node, err := r.gpuNode(ctx)
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ import (
 const (
 	stubResource = "example.com/gpu"
 	stubGPUs     = 2
-	// stubMajor is a number that the kernel keeps for local use, so that no driver has it.
+	// stubMajor is a major number that the kernel reserves for local use, so that no driver has it.
 	stubMajor = 240
 )
 
@@ -35,8 +35,8 @@ type stubNode struct {
 	root string
 }
 
-// TestOtherVendor: a vendor that Berth does not know, added to the agent by a program of its own, gets its devices into pods
-// under its own resource name, and NVIDIA's GPUs are as they would be alone.
+// TestOtherVendor checks that a vendor that Berth does not know, added to the agent by another program, gets its
+// devices into pods under its own resource name, and that NVIDIA's GPUs are as they would be alone.
 func TestOtherVendor(t *testing.T) {
 	r := theNode(t)
 	s := &stubNode{rig: r, root: filepath.Join(filepath.Dir(r.node.SimDir()), "stub")}
@@ -53,7 +53,7 @@ func TestOtherVendor(t *testing.T) {
 	t.Run("Disappears", func(t *testing.T) { s.testDisappears(t, pods[1]) })
 }
 
-// create makes the folder, with device nodes.
+// create creates the folder, with device nodes.
 func (s *stubNode) create(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() { os.RemoveAll(s.root) })
@@ -79,7 +79,7 @@ func (s *stubNode) create(t testing.TB) {
 		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(stubMajor, uint32(i)))); err != nil {
 			t.Fatalf("mknod %s: %v", path, err)
 		}
-		if err := os.Chmod(path, 0o666); err != nil { // whatever the umask
+		if err := os.Chmod(path, 0o666); err != nil { // independent of the umask
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +89,7 @@ func (*stubNode) uuid(index int) string { return "EX-" + strconv.Itoa(index) }
 
 func (*stubNode) nodePath(index int) string { return "/dev/example" + strconv.Itoa(index) }
 
-// waitAdvertised waits until the kubelet and the Node's status have so many devices of each resource.
+// waitAdvertised waits until the kubelet and the Node's status have these numbers of devices of each resource.
 func (s *stubNode) waitAdvertised(t testing.TB, want map[string]int) {
 	t.Helper()
 	waitUntil(t, 30*time.Second, fmt.Sprintf("the kubelet and the Node's status have %v", want), func(ctx context.Context) error {
@@ -117,7 +117,7 @@ func (s *stubNode) waitAdvertised(t testing.TB, want map[string]int) {
 	})
 }
 
-// held returns the index of the GPU that the kubelet gave the pod.
+// held returns the index of the GPU that the kubelet allocated to the pod.
 func (s *stubNode) held(t testing.TB, pod *corev1.Pod) int {
 	t.Helper()
 	for _, e := range s.allEntries(t) {
@@ -135,7 +135,7 @@ func (s *stubNode) held(t testing.TB, pod *corev1.Pod) int {
 	return 0
 }
 
-// testDeviceNodes: a pod has the device node of its GPU and none of another GPU, of either vendor.
+// testDeviceNodes checks that a pod has the device node of its GPU and none of another GPU, of either vendor.
 func (s *stubNode) testDeviceNodes(t *testing.T, other, beside *corev1.Pod) {
 	index := s.held(t, other)
 	if nodes := s.gpuNodes(t, other); !slices.Equal(nodes, []string{s.nodePath(index)}) {
@@ -171,7 +171,7 @@ func (s *stubNode) testDeviceNodes(t *testing.T, other, beside *corev1.Pod) {
 	}
 }
 
-// gpuNodes returns what a container has in /dev and one without GPUs has not.
+// gpuNodes returns what a container has in /dev in addition to the nodes of one without GPUs.
 func (s *stubNode) gpuNodes(t testing.TB, pod *corev1.Pod) []string {
 	t.Helper()
 	usual := strings.Fields("core fd full mqueue null ptmx pts random shm stderr stdin stdout termination-log tty urandom zero")
@@ -184,7 +184,7 @@ func (s *stubNode) gpuNodes(t testing.TB, pod *corev1.Pod) []string {
 	return more
 }
 
-// testGPUs: berth gpus lists the GPUs of both vendors, and who holds them.
+// testGPUs checks that berth gpus lists the GPUs of both vendors, and their holders.
 func (s *stubNode) testGPUs(t *testing.T, other *corev1.Pod) {
 	list := &v1alpha1.GPUList{}
 	out := s.inNode(t, 0, "berth", "gpus", "--node-local", "-o", "json")
@@ -200,12 +200,13 @@ func (s *stubNode) testGPUs(t *testing.T, other *corev1.Pod) {
 			}
 		}
 		if want := item.UUID == held; (holders == 1) != want {
-			t.Errorf("GPU %s has the pod %d times as holder, want %v: %+v", item.UUID, holders, want, item.Holders)
+			t.Errorf("GPU %s has the pod %d times as its holder, want %v: %+v", item.UUID, holders, want, item.Holders)
 		}
 	}
 }
 
-// testTrace: berth trace names the device of each pod, from every place that knows of it, and finds nothing wrong.
+// testTrace checks that berth trace names the device of each pod, from every source that has it, and finds nothing
+// wrong.
 func (s *stubNode) testTrace(t *testing.T, other, beside *corev1.Pod) {
 	for pod, uuid := range map[*corev1.Pod]string{other: s.uuid(s.held(t, other)), beside: s.assignment(t, beside).uuids[0]} {
 		w := &tracer{rig: s.rig, pod: pod, uuids: []string{uuid}, places: map[string]string{
@@ -229,7 +230,8 @@ func (s *stubNode) testTrace(t *testing.T, other, beside *corev1.Pod) {
 	}
 }
 
-// testDisappears: without the files there are no devices of the other vendor, and NVIDIA's stay. With them they come back.
+// testDisappears checks that without the files there are no devices of the other vendor, that NVIDIA's stay, and that
+// the others are back with the files.
 func (s *stubNode) testDisappears(t *testing.T, beside *corev1.Pod) {
 	uuids := s.assignment(t, beside).uuids
 	if err := os.RemoveAll(s.root); err != nil {
