@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/stub"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
+	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
 const guestResource = "example.com/gpu"
@@ -191,4 +192,42 @@ func TestVendorBesideNVIDIA(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLateVendor: a vendor whose first scan hangs delays NVIDIA's GPUs by the deadline of a scan at most, keeps the record of its
+// devices' use over a restart, and gets its devices to the kubelet when the scan returns.
+func TestLateVendor(t *testing.T) {
+	b, other := newIdleBench(t, "t4x4"), newGuest(t)
+	b.extra = []vendor.Vendor{other}
+	b.override = func(c *v1alpha1.AgentConfig) { c.ScanDeadline = &metav1.Duration{Duration: time.Second} }
+	_, end := b.startUntil()
+	b.await(healthy(4))
+	b.awaitOf(guestResource, healthy(2))
+	end()
+
+	release := make(chan struct{})
+	other.set(func(ctx context.Context) (gpu.Snapshot, error) {
+		<-release
+		return other.Vendor.Scan(ctx)
+	})
+	began := time.Now()
+	b.agent = b.start()
+	awaitTrue(t, "NVIDIA's GPUs in the list of devices", func() bool {
+		return slices.ContainsFunc(b.agent.offers(), func(o offer.Offer) bool { return o.Resource == resource && len(o.Devices) == 4 })
+	})
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("NVIDIA's GPUs were advertised after %v, want not much more than the deadline of one second", took)
+	}
+	kept := 0
+	for _, unit := range b.agent.devices.allocatable.Units() {
+		if unit.Use.Resource == guestResource {
+			kept++
+		}
+	}
+	if kept != 2 {
+		t.Errorf("the record has %d devices of the late vendor, want 2", kept)
+	}
+	close(release)
+	b.awaitOf(guestResource, healthy(2))
+	b.await(healthy(4))
 }
