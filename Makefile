@@ -37,7 +37,7 @@ e2e: ## end-to-end tests chosen by RUN=regexp, on a sandbox that stays up betwee
 soak: ## the large counts: 200 pods, 50 agent restarts, 100,000 random walks; prints its seed and what each stage ran
 	@hack/soak.sh
 
-bench: ## Go benchmarks with the figures of docs/performance.md
+bench: ## Go benchmarks with the figures of docs/performance.md; RUN=pairs: only the calls in pairs, beside their bars
 	@hack/bench.sh
 
 build: ## berth, berth-agent, berth-cdi-hook and the driver of simulated machines into bin/
