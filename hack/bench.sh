@@ -7,7 +7,7 @@ say "machine: $(nproc) cores, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' 
 # pairs prints each row of BenchmarkPairs as multiples of an empty call, and fails when one is above its bar.
 pairs() {
 	say "each ratio is to an empty call on the same connection; bars: preference 2x with 8 GPUs and 3x with 16, Allocate 1.3x of free GPUs and 3x of finished pods', refusal 300 ms"
-	go test -run '^$' -bench '^BenchmarkPairs$' -benchtime "${BENCHTIME:-4s}" ./internal/node/agent |
+	go test -run '^$' -bench '^BenchmarkPairs$' -benchtime "${BENCHTIME:-3s}" ./internal/node/agent |
 		awk '
 		function verdict(value, bar) { rows++; if (value > bar) { missed++; return "MISSED" } return "met" }
 		!/^Benchmark/ { if (/FAIL|panic|---/) print; next }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -45,21 +46,25 @@ func (v *view) keys(list []gpu.DeviceKey, picked []int) []gpu.DeviceKey {
 	return list
 }
 
-// answer returns how the container runtime injects the picked devices. The caller may append to its lists, and must not change anything
-// else of it.
+// answer returns how the container runtime injects the picked devices. That of a single device is encoded once per view and goes into
+// the message as it is: to make and encode its maps takes longer than all else that an Allocate does. The caller may add to it.
 func (w *viewer) answer(v *view, picked []int) *pluginapi.ContainerAllocateResponse {
 	if len(picked) != 1 {
 		return w.compose(v, picked)
 	}
-	answer := v.answers[picked[0]].Load()
-	if answer == nil {
-		answer = w.compose(v, picked)
-		v.answers[picked[0]].Store(answer)
+	encoded := v.answers[picked[0]].Load()
+	if encoded == nil {
+		answer := w.compose(v, picked)
+		blob, err := proto.Marshal(answer)
+		if err != nil {
+			return answer // The server reports that it cannot be encoded.
+		}
+		encoded = &blob
+		v.answers[picked[0]].Store(encoded)
 	}
-	return &pluginapi.ContainerAllocateResponse{
-		Envs: answer.Envs, Annotations: answer.Annotations, Mounts: slices.Clip(answer.Mounts),
-		Devices: slices.Clip(answer.Devices), CdiDevices: slices.Clip(answer.CdiDevices),
-	}
+	answer := &pluginapi.ContainerAllocateResponse{}
+	answer.ProtoReflect().SetUnknown(*encoded)
+	return answer
 }
 
 // compose makes an answer. Replicas of one GPU are the same GPU in a container, so that it is named once.

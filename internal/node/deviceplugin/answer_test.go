@@ -133,7 +133,7 @@ func TestAnswers(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		return describe(m.viewer.answer(v, picked))
+		return describe(received(t, m.viewer.answer(v, picked)))
 	})
 }
 
@@ -149,7 +149,7 @@ func TestMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := m.viewer.build(offer.Offer{Resource: resource, Devices: mixedOffer()}, State{Snapshot: partitioned()}, nil, nil, time.Time{})
-	answer := m.viewer.answer(v, []int{4, 6})
+	answer := received(t, m.viewer.answer(v, []int{4, 6}))
 	want := map[string]string{"MARK": "nvidia.com/gpu[GPU-01#1 GPU-01#2]"}
 	if diff := cmp.Diff(want, answer.Envs); diff != "" {
 		t.Errorf("environment differs (-want +got):\n%s", diff)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/placement"
@@ -321,4 +323,18 @@ func shortIDs(ids []string) string {
 		list = append(list, strings.TrimPrefix(strings.TrimPrefix(id, "GPU-"), "0"))
 	}
 	return strings.Join(list, " ")
+}
+
+// received is an answer as the kubelet decodes it.
+func received(t *testing.T, answer *pluginapi.ContainerAllocateResponse) *pluginapi.ContainerAllocateResponse {
+	t.Helper()
+	blob, err := proto.Marshal(answer)
+	decoded := &pluginapi.ContainerAllocateResponse{}
+	if err == nil {
+		err = proto.Unmarshal(blob, decoded)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decoded
 }

@@ -22,7 +22,7 @@ func TestVendorWithoutRuntime(t *testing.T) {
 	}}
 	features := Features{GDS: true, GDRCopy: true, MOFED: true, IMEXChannels: []int{0}}
 	v := w.build(offer.Offer{Resource: "other.example/gpu", Devices: h.State().Offers[0].Devices}, State{Snapshot: &h.snapshot, Features: features}, nil, nil, time.Time{})
-	answer := w.answer(v, []int{0})
+	answer := received(t, w.answer(v, []int{0}))
 	var nodes []string
 	for _, spec := range answer.Devices {
 		nodes = append(nodes, spec.ContainerPath)

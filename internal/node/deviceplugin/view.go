@@ -34,8 +34,8 @@ type view struct {
 	traits gpu.Traits
 	// plain is true when the devices are injected as device nodes alone.
 	plain bool
-	// answers are those for one device each, made when they are first needed.
-	answers []atomic.Pointer[pluginapi.ContainerAllocateResponse]
+	// answers are those for one device each, encoded, made when they are first needed.
+	answers []atomic.Pointer[[]byte]
 }
 
 // device is a device of the offer with the parts of its answers.
@@ -94,7 +94,7 @@ func (w *viewer) build(o offer.Offer, state State, chooser Chooser, previous *vi
 	if !v.place(chooser) {
 		v.groups = newGroupChooser(v.devices, state.Policy)
 	}
-	v.answers = make([]atomic.Pointer[pluginapi.ContainerAllocateResponse], len(v.devices))
+	v.answers = make([]atomic.Pointer[[]byte], len(v.devices))
 	return v
 }
 
