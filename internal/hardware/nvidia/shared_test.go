@@ -3,6 +3,7 @@ package nvidia_test
 import (
 	"context"
 	"debug/elf"
+	"fmt"
 	"go/build"
 	"os"
 	"os/exec"
@@ -22,14 +23,23 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 )
 
-// driverFiles builds the simulated driver, once per run of the tests.
-var driverFiles = sync.OnceValues(func() (sim.Files, error) {
-	folder, err := os.MkdirTemp("", "berth-driver")
-	if err != nil {
-		return sim.Files{}, err
+// TestMain removes the simulated driver that was built.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := os.RemoveAll(driverFolder()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
-	return simtest.BuildDriver(folder)
-})
+	os.Exit(code)
+}
+
+// driverFolder has the simulated driver of this run of the tests.
+func driverFolder() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("berth-driver-%d", os.Getpid()))
+}
+
+// driverFiles builds the simulated driver, once per run of the tests.
+var driverFiles = sync.OnceValues(func() (sim.Files, error) { return simtest.BuildDriver(driverFolder()) })
 
 // inProcess is the machine that a test process of its own is about: a process can have one libnvidia-ml open.
 const inProcess = "BERTH_TEST_MACHINE"
