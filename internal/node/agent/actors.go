@@ -10,16 +10,17 @@ import (
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
-// actor is one row of the agent's table: what runs, and after what.
+// actor is one row of the agent's table: a function to run, and the condition for its start.
 type actor struct {
 	name string
-	// after is what has to be true before it runs; nil for nothing.
+	// after must be true before it runs; nil for no condition.
 	after *signal.Ready
 	run   func(context.Context) error
 }
 
-// actors are all that the agent runs. What advertises or changes devices, and what shows holders, runs after the comparison of
-// the ledger with the node; the CDI spec too, since it names MPS daemons, of which nothing is known before.
+// actors returns everything that the agent runs. What advertises or changes devices, and what shows holders, runs after
+// the comparison of the ledger with the node; the CDI spec too, since it names MPS daemons, whose state is unknown
+// before.
 func (a *Agent) actors() []actor {
 	all := []actor{
 		{name: "inventory", run: a.node.inventory.Run},
@@ -73,8 +74,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow makes the first look at the node, which is the start of the agent: what waits for compared runs after it. Then it keeps
-// the ledger in line with the node until ctx ends.
+// follow makes the first look at the node when the agent starts: actors that wait for compared run after it. Then it
+// keeps the ledger in line with the node until ctx ends.
 func (a *Agent) follow(ctx context.Context) error {
 	// Without the hardware no device node can be distinguished from another.
 	select {
@@ -94,7 +95,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	return a.node.sync.Run(ctx)
 }
 
-// checks are what the liveness probe covers: each waits for nothing outside the process.
+// checks are the checks of the liveness probe: none waits for anything outside the process.
 func (a *Agent) checks() map[string]func(context.Context) {
 	return map[string]func(context.Context){
 		"the ledger":                 func(context.Context) { a.node.ledger.Holdings() },

@@ -59,18 +59,18 @@ import (
 	"github.com/berth-gpu/berth/internal/node/statefile"
 )
 
-// Deps is what an Agent is made of.
+// Deps are the dependencies of an Agent.
 type Deps struct {
-	// Config is the configuration with all that follows its changes; Run runs it.
+	// Config is the configuration, which follows its sources; Run runs it.
 	Config   *configwatch.Watcher
 	Hardware hardware.Machine
 	// API is nil for an agent that publishes nothing (standalone).
 	API   dynamic.Interface
 	Clock clock.WithTicker
 	Log   *slog.Logger
-	// BootID voids the ledger of an earlier boot; empty means the machine's own.
+	// BootID invalidates the ledger of an earlier boot; empty means the machine's own.
 	BootID string
-	// Instance distinguishes this agent from another one of the node, as there is during an upgrade; empty means
+	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
 	// [pages.DefaultInstance].
 	Instance string
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
@@ -81,10 +81,10 @@ type Deps struct {
 	Fault func(step string) error
 }
 
-// Agent is the node side of Berth. Make it with New, start it with Run.
+// Agent is the node side of Berth. Create it with New, start it with Run.
 type Agent struct {
 	deps Deps
-	// config is the configuration at the start; what changes later is the watcher's.
+	// config is the configuration at the start; the watcher has its changes.
 	config  *v1alpha1.AgentConfig
 	node    node
 	devices devices
@@ -94,7 +94,7 @@ type Agent struct {
 	compared *signal.Ready
 }
 
-// node are the actors that know the node: its hardware, pods and holders.
+// node has the actors for the state of the node: its hardware, pods and holders.
 type node struct {
 	inventory *inventory.Inventory
 	library   *library.Watch
@@ -104,7 +104,7 @@ type node struct {
 	grants    *grants.Grants
 }
 
-// devices are what allocates: the devices, what is injected with them, and the front end.
+// devices has the parts that allocate: the devices, their injection, and the front end.
 type devices struct {
 	allocatable *allocatable.Devices
 	injection   *injection.Source
@@ -112,7 +112,7 @@ type devices struct {
 	plugin      *deviceplugin.Manager
 }
 
-// changes are the actors that change the hardware.
+// changes has the actors that change the hardware.
 type changes struct {
 	timeslices *timeslice.Syncer
 	mps        *mpssync.Syncer
@@ -123,7 +123,7 @@ type changes struct {
 	partitioned signal.Broadcast
 }
 
-// reports are the actors that show the node's state.
+// reports has the actors that show the node's state.
 type reports struct {
 	// list holds the problems that belong to no GPU, by source; problems adds those that the inventory and the ledger keep.
 	list       *problems.List
@@ -175,7 +175,8 @@ func New(deps Deps) (*Agent, error) {
 	return a, nil
 }
 
-// noted is f, with each call noted under the name of an actor, which calls it once each time that it computes something.
+// noted returns f, with each call recorded under the name of an actor, which calls it once each time that it computes
+// something.
 func noted[T any](a *Agent, actor string, f func() T) func() T {
 	return func() T {
 		_ = a.deps.Fault(actor)
@@ -183,7 +184,7 @@ func noted[T any](a *Agent, actor string, f func() T) func() T {
 	}
 }
 
-// notedSet is noted for a function that takes what was computed.
+// notedSet is noted for a function that takes the computed value.
 func notedSet[T any](a *Agent, actor string, f func(T)) func(T) {
 	return func(value T) {
 		_ = a.deps.Fault(actor)
@@ -191,10 +192,10 @@ func notedSet[T any](a *Agent, actor string, f func(T)) func(T) {
 	}
 }
 
-// log is the log of a component.
+// log returns the log of a component.
 func (a *Agent) log(component string) *slog.Logger { return a.deps.Log.With("component", component) }
 
-// wireAPI makes the list of problems and what writes to the API server.
+// wireAPI creates the list of problems and the writers to the API server.
 func (a *Agent) wireAPI() {
 	retry := nodeapi.Retry{Clock: a.deps.Clock, NodeName: a.config.NodeName}
 	a.reports.list = problems.New(a.deps.Clock, a.deps.Log.With("component", "problems"))
@@ -209,15 +210,15 @@ func (a *Agent) wireAPI() {
 	})
 }
 
-// stateLost reports a state file that could not be used, and what the agent does without it. The problem stands until the source
-// is set again.
+// stateLost reports a state file that could not be used, and the consequences. The problem remains until the source is
+// set again.
 func (a *Agent) stateLost(source string, result statefile.Result, without string) {
 	err := fmt.Errorf("%w; %s", result.Err, without)
 	a.reports.list.SetError(source, result.Code(), err)
 	a.reports.events.Publish(nodeapi.StateLost(err.Error()))
 }
 
-// wireHardware makes the inventory, whose vendors it returns.
+// wireHardware creates the inventory and returns its vendors.
 func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	rules, err := config.HealthRules(a.config, os.Getenv)
 	if err != nil {
@@ -242,7 +243,7 @@ func (a *Agent) wireHardware(xids *metricsync.XIDs) ([]vendor.Vendor, error) {
 	return vendors, nil
 }
 
-// wireLedger makes the ledger, its comparison with the kubelet, and the folders of grants.
+// wireLedger creates the ledger, its comparison with the kubelet, and the folders of grants.
 func (a *Agent) wireLedger() error {
 	a.node.pods = podwatch.New(podwatch.Deps{API: a.deps.API, NodeName: a.config.NodeName, Log: a.log("podwatch")})
 	a.node.grants = grants.New(grants.Deps{StateDir: a.config.StateDir, Clock: a.deps.Clock, Log: a.log("grants")})
@@ -272,7 +273,7 @@ func (a *Agent) wireLedger() error {
 	return nil
 }
 
-// wireDevices makes what allocates devices: their use, the CDI spec and the device plugin.
+// wireDevices creates the parts that allocate devices: their use, the CDI spec and the device plugin.
 func (a *Agent) wireDevices() error {
 	a.devices.injection = injection.New(injection.Deps{
 		UsesCDI: a.config.UsesCDI(), Plain: a.deps.Hardware.Plain(), MPSRoot: a.config.MPSRoot,
@@ -326,8 +327,8 @@ func (a *Agent) wireDevices() error {
 	return err
 }
 
-// advertised is what the device plugin shows at this moment. It is on the path from a fault to the kubelet:
-// no file, API or hardware call, and no lock that is held over one.
+// advertised returns the present list of the device plugin. It is on the path from a fault to the kubelet: it makes no
+// file, API or hardware call, and takes no lock that is held during one.
 func (a *Agent) advertised() deviceplugin.State {
 	config := a.deps.Config.Current().Config
 	state := deviceplugin.State{
@@ -341,10 +342,10 @@ func (a *Agent) advertised() deviceplugin.State {
 	return state
 }
 
-// offers are the devices that the kubelet gets.
+// offers returns the devices for the kubelet.
 func (a *Agent) offers() []offer.Offer { return allocatable.Offers(a.devices.allocatable.Current()) }
 
-// wireChanges makes the parts that change the hardware: MIG, resets, time slices, MPS daemons.
+// wireChanges creates the parts that change the hardware: MIG, resets, time slices, MPS daemons.
 func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	program, _ := vendor.Find[timeslice.Program](vendors)
 	shared := a.node.inventory.Of(vendor.NameOf[timeslice.Program](vendors)) // The driver that has time slices has MPS.
@@ -391,7 +392,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	})
 }
 
-// newFinder makes what finds the programs that keep a GPU from being reset.
+// newFinder returns a finder of the programs that prevent the reset of a GPU.
 func (a *Agent) newFinder(vendors []vendor.Vendor) *openers.Finder {
 	actions, _ := vendor.Find[hardware.OpenerFinder](vendors)
 	return openers.New(openers.Deps{
@@ -405,7 +406,7 @@ func (a *Agent) newFinder(vendors []vendor.Vendor) *openers.Finder {
 	})
 }
 
-// wireReports makes the actors that compute what the API server shows.
+// wireReports creates the actors that compute the content of the API objects.
 func (a *Agent) wireReports() error {
 	publish := a.reports.publishers
 	a.reports.health = healthsync.New(healthsync.Deps{
@@ -434,7 +435,7 @@ func (a *Agent) wireReports() error {
 	return nil
 }
 
-// labelFacts are what the labels depend on besides the hardware.
+// labelFacts returns the inputs of the labels besides the hardware.
 func (a *Agent) labelFacts() labelsync.Facts {
 	config := a.deps.Config.Current().Config
 	return labelsync.Facts{
@@ -443,7 +444,7 @@ func (a *Agent) labelFacts() labelsync.Facts {
 	}
 }
 
-// wirePages makes the pages, and what they show.
+// wirePages creates the pages and their content.
 func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	page := metrics.NewPage(metrics.PageDeps{
 		Own: metricsync.NewRegistry(metricsync.OwnDeps{

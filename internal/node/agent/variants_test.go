@@ -31,19 +31,19 @@ const (
 	r580, r550, r535, r455 = "580.95.05", "550.54.15", "535.183.01", "455.45.01"
 )
 
-// variant is what an agent says about a machine with a version of libnvidia-ml.so.1. The machine is h100x8, of which GPU 7 is in
-// MIG mode and has one MIG device.
+// variant is what an agent reports about a machine with a version of libnvidia-ml.so.1. The machine is h100x8, of which
+// GPU 7 is in MIG mode and has one MIG device.
 type variant struct {
-	// Driver and CUDA are those of the vendor and of each GPU; Label is the driver's version in the labels.
+	// Driver and CUDA are the versions of the vendor and of each GPU; Label is the driver's version in the labels.
 	Driver, CUDA, Label string
-	// Kubelet is how many healthy devices the kubelet has, of each resource.
+	// Kubelet has the numbers of the kubelet's healthy devices, by resource.
 	Kubelet map[string]int
-	// MIG describes the mode of each GPU, and Profiles says how many MIG profiles the driver reports for it.
+	// MIG describes the mode of each GPU, and Profiles has the number of MIG profiles that the driver reports for it.
 	MIG      []string
 	Profiles []int
 	// Partitions are the MIG devices.
 	Partitions []string
-	// Recovery is what the driver says about GPU 0: empty when it says nothing.
+	// Recovery is the recovery action that the driver reports for GPU 0; empty when it reports none.
 	Recovery gpu.Recovery
 	// Causes are all faults, of the node and of the GPUs.
 	Causes []string
@@ -51,7 +51,7 @@ type variant struct {
 	WithoutMetrics []string
 }
 
-// TestLibraries runs the agent as it ships on versions of the driver's library.
+// TestLibraries runs the agent as it ships with different versions of the driver's library.
 func TestLibraries(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds berth-agent and a library of C")
@@ -68,9 +68,9 @@ func TestLibraries(t *testing.T) {
 	t.Run("Replaced", func(t *testing.T) { testLibraryReplaced(t, folder) })
 }
 
-// testLibraryVariants: the library of each version lacks the functions and fields of the later ones, and go-nvml ends the
-// process on a call of a function that the library lacks. What a driver cannot say is left out; it is never a default or a
-// fault.
+// testLibraryVariants: the library of each version lacks the functions and fields of the later ones, and go-nvml ends
+// the process on a call of a function that the library lacks. A value that a driver cannot report is left out; it is
+// never a default or a fault.
 func testLibraryVariants(t *testing.T, folder string) {
 	var (
 		kubelet    = map[string]int{resource: 7, "nvidia.com/mig-1g.10gb": 1}
@@ -116,10 +116,11 @@ func testLibraryVariants(t *testing.T, folder string) {
 	}
 }
 
-// testLibraryAbsent: without a library the agent runs, says what is wrong, and has the GPUs when the library is there.
+// testLibraryAbsent checks that without a library the agent runs, reports what is wrong, and finds the GPUs when the
+// library is installed.
 func testLibraryAbsent(t *testing.T, folder string) {
 	tests := map[string]struct {
-		// breakIt takes the library away; the message of the fault has want.
+		// breakIt makes the library unusable; the message of the fault contains want.
 		breakIt func(library string) error
 		want    string
 	}{
@@ -127,7 +128,7 @@ func testLibraryAbsent(t *testing.T, folder string) {
 		"a text":                {func(library string) error { return os.WriteFile(library, []byte("hello"), 0o755) }, "cannot be loaded"},
 		"another's library":     {func(library string) error { return copyFile("/proc/self/exe", library) }, "cannot be loaded"},
 		"a directory":           {func(library string) error { return errors.Join(os.Remove(library), os.Mkdir(library, 0o755)) }, "cannot be loaded"},
-		"a link to nowhere":     {func(library string) error { return errors.Join(os.Remove(library), os.Symlink("nowhere", library)) }, "was not found"},
+		"a dangling link":       {func(library string) error { return errors.Join(os.Remove(library), os.Symlink("nowhere", library)) }, "was not found"},
 		"cut off in the middle": {func(library string) error { return os.Truncate(library, 1<<20) }, "cannot be loaded"},
 	}
 	for name, test := range tests {
@@ -168,8 +169,8 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o755)
 }
 
-// testLibraryReplaced: the agent ends once for each driver that is installed while it runs, and says for which file. The next one
-// opens the new library and advertises the same devices.
+// testLibraryReplaced checks that the agent ends once for each driver that is installed while it runs, and logs for
+// which file. The next one opens the new library and advertises the same devices.
 func testLibraryReplaced(t *testing.T, folder string) {
 	tests := map[string]struct{ from, to string }{
 		"by an older one":       {r580, r535},
@@ -193,7 +194,7 @@ func testLibraryReplaced(t *testing.T, folder string) {
 				t.Fatalf("after the upgrade the agent ended with %v, want exit code 1\n%s", err, a.log())
 			}
 			if file := "libnvidia-ml.so." + test.to; !strings.Contains(a.log(), "the driver was upgraded while the agent ran") || !strings.Contains(a.log(), file) {
-				t.Errorf("the log does not say why, with the file %s:\n%s", file, a.log())
+				t.Errorf("the log does not have the reason, with the file %s:\n%s", file, a.log())
 			}
 
 			a.start()
@@ -207,8 +208,8 @@ func testLibraryReplaced(t *testing.T, folder string) {
 	}
 }
 
-// agentProcess is the agent as it ships, in a process of its own: one process can load NVML once. The kubelet is played in this
-// process and stays over several agents.
+// agentProcess is the agent as it ships, in a process of its own: one process can load NVML once. The test process has
+// the simulated kubelet, which stays over several agents.
 type agentProcess struct {
 	t       *testing.T
 	program string
@@ -264,7 +265,7 @@ func newAgentProcess(t *testing.T, folder, driver string) *agentProcess {
 	return a
 }
 
-// partition makes the MIG device of GPU 7, by functions that each driver has.
+// partition creates the MIG device of GPU 7, by functions that each driver has.
 func (a *agentProcess) partition() {
 	a.t.Helper()
 	library := a.machine.NVML()
@@ -295,7 +296,7 @@ func (a *agentProcess) partition() {
 	})
 	step(library.Shutdown)
 	if ret != nvml.SUCCESS {
-		a.t.Fatalf("make a MIG device: %v", ret)
+		a.t.Fatalf("create a MIG device: %v", ret)
 	}
 }
 
@@ -328,7 +329,7 @@ func (a *agentProcess) wait() error {
 	}
 }
 
-// stop ends the agent in the orderly manner.
+// stop ends the agent in an orderly way.
 func (a *agentProcess) stop() {
 	a.t.Helper()
 	if err := a.command.Process.Signal(syscall.SIGTERM); err != nil {
@@ -341,7 +342,7 @@ func (a *agentProcess) stop() {
 
 func (a *agentProcess) log() string { return a.output.String() }
 
-// page returns a page of the agent; empty when it does not answer.
+// page returns a page of the agent; empty when it does not respond.
 func (a *agentProcess) page(path string) []byte {
 	text, err := (pages.Client{Socket: filepath.Join(a.dir, "state", pages.Name)}).Get(a.t.Context(), path)
 	if err != nil {
@@ -350,14 +351,14 @@ func (a *agentProcess) page(path string) []byte {
 	return text
 }
 
-// state is what the agent says about itself; zero when it does not answer.
+// state returns the agent's state; zero when it does not respond.
 func (a *agentProcess) state() serve.DebugState {
 	state := serve.DebugState{Inventory: &gpu.Snapshot{}}
 	_ = json.Unmarshal(a.page("/debug/state"), &state)
 	return state
 }
 
-// await waits until something is so while the agent runs.
+// await waits until a condition is true while the agent runs.
 func (a *agentProcess) await(what string, is func() bool) {
 	a.t.Helper()
 	for limit := time.Now().Add(20 * time.Second); !is(); {
@@ -372,7 +373,7 @@ func (a *agentProcess) await(what string, is func() bool) {
 	}
 }
 
-// awaitDevices waits until the kubelet has so many healthy devices of each resource, and the agent is ready.
+// awaitDevices waits until the kubelet has these numbers of healthy devices of each resource, and the agent is ready.
 func (a *agentProcess) awaitDevices(want map[string]int) {
 	a.t.Helper()
 	for name, count := range want {
@@ -381,7 +382,7 @@ func (a *agentProcess) awaitDevices(want map[string]int) {
 	a.await("an agent that is ready", func() bool { return a.page("/readyz") != nil })
 }
 
-// healthy are the healthy devices of resources.
+// healthy returns the healthy devices of resources.
 func (a *agentProcess) healthy(resources map[string]int) map[string][]string {
 	devices := map[string][]string{}
 	for name := range resources {
@@ -390,7 +391,7 @@ func (a *agentProcess) healthy(resources map[string]int) map[string][]string {
 	return devices
 }
 
-// libraryFile is the path of the library's file below the driver root.
+// libraryFile returns the path of the library's file below the driver root.
 func (a *agentProcess) libraryFile() string {
 	a.t.Helper()
 	found, err := filepath.Glob(filepath.Join(a.machine.Root(), "usr/lib/*/libnvidia-ml.so.[0-9]*.*"))
@@ -400,7 +401,7 @@ func (a *agentProcess) libraryFile() string {
 	return found[0]
 }
 
-// label is the version of the driver in the labels; empty while there is none.
+// label returns the version of the driver in the labels; empty while there is none.
 func (a *agentProcess) label() string {
 	text, _ := os.ReadFile(filepath.Join(a.dir, "labels", "berth-gpu"))
 	for line := range strings.Lines(string(text)) {
@@ -411,7 +412,7 @@ func (a *agentProcess) label() string {
 	return ""
 }
 
-// metrics are the names of all metrics after two measurements of the GPUs.
+// metrics returns the names of all metrics after two measurements of the GPUs.
 func (a *agentProcess) metrics() []string {
 	a.t.Helper()
 	var names []string
@@ -429,7 +430,7 @@ func (a *agentProcess) metrics() []string {
 	return slices.Compact(names)
 }
 
-// variant is what the agent says. metrics are those of the newest driver.
+// variant returns what the agent reports. metrics are those of the newest driver.
 func (a *agentProcess) variant(metrics []string) variant {
 	a.t.Helper()
 	a.await("labels", func() bool { return a.label() != "" })
