@@ -26,8 +26,6 @@ var vendorNamesAllowed = []struct{ file, pattern, reason string }{
 	{"internal/node/metrics/berth.go", `NVIDIA|.*NVIDIA driver\.|XIDs that .*|XID`, "published help texts, and the metric of the one driver with a version of CUDA"},
 	{"internal/node/metrics/dcgm.go", `.*`, "dcgm-exporter's published names, which are about NVIDIA's GPUs only"},
 	{"internal/node/metrics/input.go", `XIDs?|XIDCount`, "the count behind the published metric of XIDs"},
-	{"internal/cli/doctor/driver.go", `.*`, "the checks of NVIDIA's driver, one file; another vendor's checks are another file"},
-	{"internal/cli/doctor/links.go", `.*(nvidia-container-runtime|nvidia-visible-devices|NVIDIA|nvidia).*`, "the check of NVIDIA's container runtime, with its published names"},
 }
 
 // vendorNamesIn returns the strings and identifiers of a file that contain a vendor's name.

@@ -106,6 +106,7 @@ func examine(ctx context.Context, from *sources, mpsRoot string, args []string) 
 		return nil, cannot(err)
 	}
 	deps := doctor.Deps{
+		Vendor:   nvidia.Traits(),
 		HostRoot: from.hostRoot, DriverRoot: from.driver, Proc: places.Proc, Cgroup: filepath.Join(from.hostRoot, "sys/fs/cgroup"),
 		KubeletDir: places.KubeletDir, CDIDirs: places.CDIDirs, ContainerdState: places.ContainerdState, MPSRoot: mpsRoot,
 		Agent: places.Agent, Node: places.Node, NoAPI: noAPI,

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/problem"
 )
 
@@ -22,6 +23,8 @@ const patience = 5 * time.Second
 
 // Deps are the locations of the node's files and sockets. All paths are as this process sees them.
 type Deps struct {
+	// Vendor is the vendor whose driver is checked.
+	Vendor gpu.Traits
 	// HostRoot is the path of the host's /; CDI specs and the runtime's configuration name files below it.
 	HostRoot string
 	// DriverRoot contains the driver's files and dev/.

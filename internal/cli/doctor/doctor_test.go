@@ -22,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/cli/doctor"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
@@ -104,6 +105,7 @@ func newHost(t *testing.T) *host {
 			v1alpha1.GPUDevice{UUID: id, Health: v1alpha1.DeviceHealth{State: "Healthy"}})
 	}
 	h.deps = doctor.Deps{
+		Vendor:   nvidia.Traits(),
 		HostRoot: h.root, DriverRoot: h.root, Proc: h.path("/proc"), Cgroup: h.path("/sys/fs/cgroup"),
 		KubeletDir: h.path("/var/lib/kubelet"), CDIDirs: []string{h.path("/etc/cdi"), h.path("/var/run/cdi")},
 		ContainerdState: h.path("/run/containerd"),

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/core/gpu"
 	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
@@ -24,10 +25,6 @@ const (
 	checkMPS       = "MPS directories"
 )
 
-// nvidiaMajor is the major number that Linux assigns to NVIDIA's driver for /dev/nvidiaN, nvidiactl (255) and
-// nvidia-modeset (254).
-const nvidiaMajor = 195
-
 // procGPU is a GPU as the driver lists it in /proc.
 type procGPU struct {
 	address, uuid string
@@ -36,7 +33,7 @@ type procGPU struct {
 
 // driver checks the kernel module.
 func (c *checker) driver() {
-	path := filepath.Join(c.deps.Proc, "driver/nvidia/version")
+	path := filepath.Join(c.deps.Proc, c.files().Proc, "version")
 	content, err := readFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -60,9 +57,9 @@ func moduleVersion(content []byte) string {
 	return regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(first)
 }
 
-// procGPUs returns the GPUs below /proc/driver/nvidia/gpus, without those that the driver is configured to exclude.
+// procGPUs returns the GPUs below the driver's folder in /proc, without those that the driver is configured to exclude.
 func (c *checker) procGPUs() []procGPU {
-	dir := filepath.Join(c.deps.Proc, "driver/nvidia/gpus")
+	dir := filepath.Join(c.deps.Proc, c.files().Proc, "gpus")
 	list, err := names(dir)
 	if err != nil {
 		return nil
@@ -83,26 +80,15 @@ func (c *checker) procGPUs() []procGPU {
 	return gpus
 }
 
-// libraryFolders lists where distributions and driver images install the driver's libraries.
-func libraryFolders() []string {
-	return []string{
-		"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
-		"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
-		"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current",
-		"usr/lib", "usr/local/nvidia/lib64", "run/opengl-driver/lib",
-		"opt/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64",
-	}
-}
-
-// libraries checks that NVML and CUDA exist and have the module's version.
+// libraries checks that the driver's libraries exist and have the module's version.
 func (c *checker) libraries() {
-	for _, name := range []string{"libnvidia-ml.so.1", "libcuda.so.1"} {
+	for _, name := range c.files().Libraries {
 		link, target := c.findLibrary(name)
 		_, version, _ := strings.Cut(filepath.Base(target), ".so.")
 		switch {
 		case link == "":
 			c.problem(checkLibraries, "DRIVER_LIBRARY_MISSING", "%s is in none of the %d usual folders below %s",
-				name, len(libraryFolders()), orRoot(c.deps.DriverRoot))
+				name, len(c.files().LibraryFolders), orRoot(c.deps.DriverRoot))
 		case !strings.Contains(version, "."):
 			c.unknown(checkLibraries, "%s does not lead to a file with a version in its name", link)
 		case c.version != "" && version != c.version:
@@ -117,7 +103,7 @@ func (c *checker) libraries() {
 // findLibrary returns the first file with that name, and the target of its links below the driver root.
 func (c *checker) findLibrary(name string) (link, target string) {
 	root := orRoot(c.deps.DriverRoot)
-	for _, folder := range libraryFolders() {
+	for _, folder := range c.files().LibraryFolders {
 		full, err := securejoin.SecureJoin(root, filepath.Join(folder, name))
 		if err != nil {
 			continue
@@ -139,23 +125,18 @@ type wantedNode struct {
 
 // wantedNodes lists the nodes that all programs, each GPU, and each MIG capability need.
 func (c *checker) wantedNodes() []wantedNode {
-	majors := c.majors()
-	nvidia := uint32(nvidiaMajor)
-	for _, driver := range []string{"nvidia", "nvidia-frontend"} {
-		if major, ok := majors[driver]; ok {
-			nvidia = major
+	majors, files := c.majors(), c.files()
+	var wanted []wantedNode
+	for _, node := range files.Nodes {
+		if major, ok := majorOf(node, majors); ok {
+			wanted = append(wanted, wantedNode{name: node.Name, number: number{major, node.Minor}, optional: node.Optional})
 		}
 	}
-	wanted := []wantedNode{{name: "nvidiactl", number: number{nvidia, 255}},
-		{name: "nvidia-modeset", number: number{nvidia, 254}, optional: true}}
-	if uvm, ok := majors["nvidia-uvm"]; ok {
-		wanted = append(wanted, wantedNode{name: "nvidia-uvm", number: number{uvm, 0}},
-			wantedNode{name: "nvidia-uvm-tools", number: number{uvm, 1}, optional: true})
-	}
+	own, _ := majorOf(files.Node, majors)
 	for _, device := range c.gpus {
-		wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia%d", device.minor), number: number{nvidia, device.minor}})
+		wanted = append(wanted, wantedNode{name: fmt.Sprintf("%s%d", files.Node.Name, device.minor), number: number{own, device.minor}})
 	}
-	caps, ok := majors["nvidia-caps"]
+	capability, ok := majorOf(files.Capability, majors)
 	if !ok {
 		return wanted
 	}
@@ -165,15 +146,40 @@ func (c *checker) wantedNodes() []wantedNode {
 			continue
 		}
 		if minor, err := strconv.ParseUint(fields(content)["DeviceFileMinor"], 10, 20); err == nil {
-			wanted = append(wanted, wantedNode{name: fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), number: number{caps, uint32(minor)}})
+			wanted = append(wanted, wantedNode{name: fmt.Sprintf("%s%d", files.Capability.Name, minor), number: number{capability, uint32(minor)}})
 		}
 	}
 	return wanted
 }
 
+// majorOf returns the major number of a device node; false while its module is not loaded.
+func majorOf(node gpu.DriverNode, majors map[string]uint32) (uint32, bool) {
+	major, known := node.Major, node.Major != 0
+	for _, driver := range node.Drivers {
+		if registered, ok := majors[driver]; ok {
+			major, known = registered, true
+		}
+	}
+	return major, known
+}
+
+// unloaded lists the nodes whose module is not loaded.
+func (c *checker) unloaded(dev string) (missing []string) {
+	majors := c.majors()
+	for _, node := range c.files().Nodes {
+		if _, ok := majorOf(node, majors); !ok && !node.Optional {
+			missing = append(missing, fmt.Sprintf("%s (the module %s is not loaded)", filepath.Join(dev, node.Name), strings.Join(node.Drivers, ", ")))
+		}
+	}
+	return missing
+}
+
+// files returns what the driver has on a node.
+func (c *checker) files() *gpu.DriverFiles { return &c.deps.Vendor.Files }
+
 // capabilityFiles lists the files of the existing GPU instances and compute instances.
 func (c *checker) capabilityFiles() []string {
-	base := filepath.Join(c.deps.Proc, "driver/nvidia/capabilities")
+	base := filepath.Join(c.deps.Proc, c.files().Proc, "capabilities")
 	return slices.Concat(glob(base, "gpu*/mig/gi*/access"), glob(base, "gpu*/mig/gi*/ci*/access"))
 }
 
@@ -204,11 +210,9 @@ func (c *checker) deviceNodes() {
 		return
 	}
 	dev := filepath.Join(orRoot(c.deps.DriverRoot), "dev")
-	var missing, unlinked []string
+	missing := c.unloaded(dev)
+	var unlinked []string
 	found, wrong := 0, false
-	if _, ok := c.majors()["nvidia-uvm"]; !ok {
-		missing = append(missing, filepath.Join(dev, "nvidia-uvm")+" (the module nvidia-uvm is not loaded)")
-	}
 	for _, want := range c.wantedNodes() {
 		path := filepath.Join(dev, want.name)
 		got, err := characterDevice(path)
@@ -255,7 +259,7 @@ func (c *checker) deviceNodes() {
 
 // gpuInstances reports GPU instances without a compute instance.
 func (c *checker) gpuInstances() {
-	instances := glob(c.deps.Proc, "driver/nvidia/capabilities/gpu*/mig/gi*/access")
+	instances := glob(filepath.Join(c.deps.Proc, c.files().Proc, "capabilities"), "gpu*/mig/gi*/access")
 	if len(instances) == 0 {
 		return
 	}
@@ -294,7 +298,7 @@ func (c *checker) mpsLeftovers() {
 	var left []string
 	for _, name := range list {
 		known := slices.ContainsFunc(c.gpus, func(device procGPU) bool { return device.uuid == name })
-		if strings.HasPrefix(name, "GPU-") && !known {
+		if c.deps.Vendor.UUIDPrefix != "" && strings.HasPrefix(name, c.deps.Vendor.UUIDPrefix) && !known {
 			left = append(left, filepath.Join(root, name))
 		}
 	}

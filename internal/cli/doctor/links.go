@@ -117,19 +117,19 @@ func (k *containerdConfig) addPrograms(section *toml.Tree) {
 	}
 }
 
-// defaultRuntime reports when the NVIDIA runtime is the default one: it honours variables that every image can set.
+// defaultRuntime reports when the vendor's runtime is the default one: it honours variables that every image can set.
 func (c *checker) defaultRuntime(check, name, program, from string) {
-	if !strings.Contains(filepath.Base(program), "nvidia-container-runtime") && !(program == "" && strings.HasPrefix(name, "nvidia")) {
+	vendor, runtime := &c.deps.Vendor, &c.files().Runtime
+	if runtime.Program == "" || !strings.Contains(filepath.Base(program), runtime.Program) && !(program == "" && strings.HasPrefix(name, runtime.Prefix)) {
 		return
 	}
-	const config = "/etc/nvidia-container-runtime/config.toml"
-	if tree, err := readTOML(c.deps.HostRoot, config); err == nil {
-		if accepts, ok := tree.Get("accept-nvidia-visible-devices-envvar-when-unprivileged").(bool); ok && !accepts {
-			c.ok(check, "the NVIDIA runtime (%s) is the default in %s, and honours NVIDIA_VISIBLE_DEVICES in "+
-				"privileged containers only (%s)", name, from, config)
+	variable := strings.Join(vendor.VisibleDevices, ", ")
+	if tree, err := readTOML(c.deps.HostRoot, runtime.Config); err == nil {
+		if accepts, ok := tree.Get(runtime.Refuses).(bool); ok && !accepts {
+			c.ok(check, "the %s runtime (%s) is the default in %s, and honours %s in privileged containers only (%s)", vendor.Title, name,
+				from, variable, runtime.Config)
 			return
 		}
 	}
-	c.problem(check, "RUNTIME_NVIDIA_DEFAULT",
-		"the default runtime in %s is %s: NVIDIA_VISIBLE_DEVICES=all in any image opens every GPU", from, name)
+	c.problem(check, runtime.DefaultCode, "the default runtime in %s is %s: %s=all in any image opens every GPU", from, name, variable)
 }

@@ -53,6 +53,8 @@ type Traits struct {
 	TimeoutCode string `json:"timeoutCode,omitempty"`
 	// DCGM is true when the vendor's own exporter is dcgm-exporter, whose metrics the agent's page can have too.
 	DCGM bool `json:"dcgm,omitempty"`
+	// Files are those of the driver on a node, which berth doctor checks.
+	Files DriverFiles `json:"-"`
 }
 
 // Concerns reports whether an environment variable is about GPUs.
