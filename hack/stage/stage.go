@@ -144,7 +144,7 @@ func (r *reader) endOfPackage(e event) {
 	case "output":
 		r.loose[e.Package] = append(r.loose[e.Package], e.Output)
 	case "fail":
-		// Tests that have not ended when their program died have the reason in their output.
+		// Tests that have not ended when their program ended have the reason in their output.
 		for _, name := range sorted(r.packages[e.Package]) {
 			if test := r.packages[e.Package][name]; test.action == "" {
 				r.fail(test.output)

@@ -189,7 +189,7 @@ func TestApply(t *testing.T) {
 		evictions []string
 		took      time.Duration
 	}{
-		"nobody in the way": {
+		"no holder": {
 			world: func(c *cluster) {
 				c.after(1.5, func() { c.state("pending", metav1.ConditionFalse, "GPU 0 changes") })
 				c.after(2.5, c.partitioned)
@@ -272,7 +272,7 @@ func TestApply(t *testing.T) {
 			want: set + waiting + "waiting for berth-agent on node-0\n" +
 				"applied, as the agent of node-0 reports; it does not change: GPU 0\n", took: 4 * time.Second,
 		},
-		"somebody else wants another": {
+		"another user wants another layout": {
 			world: func(c *cluster) { c.after(1.5, func() { c.label(labelMIG, "large") }) },
 			want:  set + waiting, err: `its label nvidia.com/mig.config was changed to "large"`,
 			code: ExitWrong, took: 2 * time.Second,
@@ -302,13 +302,13 @@ func TestApply(t *testing.T) {
 			},
 			err: "fix: get the permission to patch nodes", code: ExitUsage,
 		},
-		"eviction, only once the agent knows": {
+		"eviction, only once the agent has the label": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true), pod("b", "uid-b", false)}, force: true,
 			world: func(c *cluster) {
 				c.hold("a", "b")
 				c.after(1.5, func() {
 					if len(c.evictions) > 0 {
-						t.Error("evicted before the agent knew")
+						t.Error("evicted before the agent had the label")
 					}
 					c.state("pending", metav1.ConditionFalse, "GPU 0 waits for ml/a and ml/b")
 				})
@@ -332,7 +332,7 @@ func TestApply(t *testing.T) {
 				"(The disruption budget web needs 1 healthy pods and has 1 currently)\nevicted ml/a\n" + applied,
 			evictions: []string{"ml/a uid-a"}, took: 5 * time.Second,
 		},
-		"a budget keeps the pod for good": {
+		"a budget prevents the eviction permanently": {
 			pods: []*unstructured.Unstructured{pod("a", "uid-a", true)}, force: true, wait: 3 * time.Second,
 			world: func(c *cluster) {
 				c.refusals = slices.Repeat([]error{budget()}, 10)

@@ -64,7 +64,7 @@ func (c *checker) mpsRoot() string {
 	return cmp.Or(c.deps.MPSRoot, defaultMPS)
 }
 
-// agent reports the state of the agent, and the problems of the GPUs that it knows.
+// agent reports the state of the agent, and the problems of its GPUs.
 func (c *checker) agent() {
 	if c.deps.Agent == "" {
 		c.notChecked(checkAgent, "no agent socket is configured")

@@ -165,7 +165,7 @@ func TestOfNodeAgent(t *testing.T) {
 		"healthy": {func(*fakeAPI) {}, v1alpha1.DoctorHealthy, nil, "2 of nvidia.com/gpu, as the agent advertises"},
 		"no right to the metrics": {func(f *fakeAPI) { f.metrics = "" }, v1alpha1.DoctorHealthy, nil,
 			"1 of nvidia.com/mig-1g.5gb, as the GPUNode has"},
-		"the agent is dead": {func(f *fakeAPI) {
+		"the agent does not run": {func(f *fakeAPI) {
 			f.pods[1] = pod("n", "berth-agent-a", corev1.ConditionFalse, "containers with unready status: [agent]")
 			f.node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
 		}, v1alpha1.DoctorProblems, []string{

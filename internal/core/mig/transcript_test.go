@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestTranscripts plays the transcripts in testdata. Commands:
+// TestTranscripts runs the transcripts in testdata. Commands:
 //
 //	GPU KIND [index=N] [off] [incapable] [silent] [holders=(…)]
 //	                      add a GPU of the kind, silent when the driver does not report its

@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestTranscripts plays the transcripts in testdata. Commands:
+// TestTranscripts runs the transcripts in testdata. Commands:
 //
 //	node NAME                                     use the machine of testdata/topologies/NAME.txt
 //	matrix                                        use the machine written below the command

@@ -30,7 +30,7 @@ func (q Query) String() string {
 	return "pod " + q.Pod.String()
 }
 
-// NotFoundError says that no source knows the subject of the query.
+// NotFoundError means that no source has the subject of the query.
 type NotFoundError struct {
 	Query Query
 	// Nearest are similar names that exist, best first.

@@ -46,7 +46,7 @@ func replay(t *testing.T, name string) []string {
 // to which the kernel gives facility 1.
 func TestForgedKernelLines(t *testing.T) {
 	if said := replay(t, "forged"); len(said) > 0 {
-		t.Errorf("believed %d forged lines: %q", len(said), said)
+		t.Errorf("accepted %d forged lines: %q", len(said), said)
 	}
 }
 

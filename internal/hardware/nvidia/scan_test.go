@@ -264,7 +264,7 @@ func TestLostGPUOfANewProcess(t *testing.T) {
 			},
 			"2 GPU-00000001 Gone OFF_BUS", // after the two that NVML counts
 		},
-		"not counted, but alive": {
+		"not counted, but responds": {
 			func(_ *testing.T, n *node) { n.gpus = append(n.gpus[:1:1], n.gpus[2]) },
 			"fault GPU_NOT_COUNTED",
 		},

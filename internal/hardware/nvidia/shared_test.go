@@ -97,7 +97,7 @@ func TestSharedLibraryFromC(t *testing.T) {
 	if err != nil || len(library) != 1 {
 		t.Fatalf("%v, %q", err, library)
 	}
-	// ldconfig, and with it the hook that links the driver's files in a container, goes by the SONAME.
+	// ldconfig, and with it the hook that links the driver's files in a container, uses the SONAME.
 	file, err := elf.Open(library[0])
 	must(t, err)
 	defer func() { _ = file.Close() }()

@@ -160,7 +160,7 @@ func checkLibrary(path string) error {
 	return nil
 }
 
-// installFiles copies the files below the root, without the symbols that this version does not have. number tells installations apart.
+// installFiles copies the files below the root, without the symbols that this version does not have. number distinguishes installations.
 func installFiles(root string, r *release, files Files, number uint64) error {
 	if files == (Files{}) {
 		return nil
@@ -205,7 +205,7 @@ func withoutSymbols(library []byte, names []string) []byte {
 	return library
 }
 
-// lacks tells whether libnvidia-ml of this driver does not export a symbol.
+// lacks reports whether libnvidia-ml of this driver does not export a symbol.
 func (hw *hardware) lacks(symbol string) bool { return slices.Contains(hw.Without, symbol) }
 
 // UpgradeDriver installs a driver, another version or the same again, and loads it. Processes that have the old library

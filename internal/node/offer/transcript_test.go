@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// TestTranscripts plays the transcripts in testdata. Commands:
+// TestTranscripts runs the transcripts in testdata. Commands:
 //
 //	node                      set the node from the lines below, each
 //	                          "gpu INDEX UUID [mig] [cc=M.N] [mib=N] [sick] [PRODUCT]", or

@@ -26,7 +26,7 @@ import (
 // Deps are what the command line is made with.
 type Deps struct {
 	Out, Err io.Writer
-	// Vendors are added to the vendors that Berth knows.
+	// Vendors are added to the vendors that Berth supports.
 	Vendors []vendor.Vendor
 }
 

@@ -40,7 +40,7 @@ type Machine struct {
 	MakeNodes []string
 	// Simulated is the simulator's directory; empty for a real driver.
 	Simulated string
-	// Extra are vendors that the program adds to those that Berth knows.
+	// Extra are vendors that the program adds to those that Berth supports.
 	Extra []hardware.Vendor
 }
 

@@ -24,7 +24,7 @@ func (o Observed) Watch(ctx context.Context, emit func(gpu.Event)) error {
 	})
 }
 
-// Doing returns the call that the running scan is in, and its GPU, where the vendor knows it.
+// Doing returns the call that the running scan is in, and its GPU, if the vendor reports it.
 func (o Observed) Doing() (id gpu.UUID, call string) {
 	if v, ok := o.Vendor.(interface{ Doing() (gpu.UUID, string) }); ok {
 		return v.Doing()
