@@ -14,7 +14,10 @@ import (
 // vendorNeutral packages work with the GPUs of any vendor: names of a vendor come to them as data (gpu.Traits).
 var vendorNeutral = []string{
 	"internal/node/deviceplugin", "internal/core/trace", "internal/cli/doctor", "internal/node/kubelet", "internal/node/metrics",
-	"internal/cli/evidence",
+	"internal/cli/evidence", "internal/node/gpunode", "internal/node/inventory", "internal/node/allocatable",
+	"internal/node/migapply", "internal/node/agent", "internal/node/agent/timeslice", "internal/node/agent/mpssync",
+	"internal/node/agent/migsync", "internal/node/agent/configsync", "internal/node/agent/gpunodesync", "internal/node/agent/inspect",
+	"internal/node/agent/metricsync", "internal/node/agent/labelsync", "internal/node/agent/serve",
 }
 
 // vendorNames are what no string and no identifier of these packages contains.
@@ -23,8 +26,11 @@ var vendorNames = regexp.MustCompile(`nvidia|NVIDIA|NVML|\bXID|libnvidia`)
 // vendorNamesAllowed are the exceptions, by file and pattern of the whole string or identifier.
 var vendorNamesAllowed = []struct{ file, pattern, reason string }{
 	{"internal/core/trace/evidence.go", `NVML`, "the published name of the source of the hardware's facts in the output of berth trace"},
-	{"internal/node/metrics/berth.go", `NVIDIA|.*NVIDIA driver\.|XIDs that .*|XID`, "published help texts, and the metric of the one driver with a version of CUDA"},
-	{"internal/node/metrics/dcgm.go", `.*`, "dcgm-exporter's published names, which are about NVIDIA's GPUs only"},
+	{"internal/node/metrics/berth.go", `XIDs that .*|XID`, "the published metric of XIDs"},
+	{"internal/node/metrics/dcgm.go", `Last XID .*|XID|XIDCount`, "dcgm-exporter's published names, for vendors whose traits say that they have them"},
+	{"internal/node/agent/agent.go", `XIDs`, "the counts behind the published metric of XIDs"},
+	{"internal/node/agent/metricsync/metricsync.go", `XIDs?|XIDCount`, "the counts behind the published metric of XIDs"},
+	{"internal/node/agent/metricsync/xids.go", `XIDs?|XIDCount`, "the counts behind the published metric of XIDs"},
 	{"internal/node/metrics/input.go", `XIDs?|XIDCount`, "the count behind the published metric of XIDs"},
 }
 
