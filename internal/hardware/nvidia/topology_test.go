@@ -163,9 +163,9 @@ func TestPathFromSysfs(t *testing.T) {
 			},
 			[2]string{"0", "0"}, gpu.PathMultiSwitch,
 		},
-		"one host bridge":        {[2]string{"pci0000:16/0000:16:01.0", "pci0000:16/0000:16:03.0"}, [2]string{"0", "0"}, gpu.PathHostBridge},
-		"one socket":             {[2]string{"pci0000:16/0000:16:01.0", "pci0000:64/0000:64:01.0"}, [2]string{"1", "1"}, gpu.PathSameNUMA},
-		"two sockets":            {[2]string{"pci0000:16/0000:16:01.0", "pci0000:97/0000:97:01.0"}, [2]string{"0", "1"}, gpu.PathSystem},
+		"one host bridge":          {[2]string{"pci0000:16/0000:16:01.0", "pci0000:16/0000:16:03.0"}, [2]string{"0", "0"}, gpu.PathHostBridge},
+		"one socket":               {[2]string{"pci0000:16/0000:16:01.0", "pci0000:64/0000:64:01.0"}, [2]string{"1", "1"}, gpu.PathSameNUMA},
+		"two sockets":              {[2]string{"pci0000:16/0000:16:01.0", "pci0000:97/0000:97:01.0"}, [2]string{"0", "1"}, gpu.PathSystem},
 		"the kernel has no answer": {[2]string{"pci0000:16/0000:16:01.0", "pci0000:97/0000:97:01.0"}, [2]string{"-1", "-1"}, gpu.PathSystem},
 	} {
 		t.Run(name, func(t *testing.T) {
