@@ -119,7 +119,7 @@ func (l *Ledger) noteUsers(j *join) {
 		return
 	}
 	for key, r := range l.records {
-		r.users = nil
+		r.users = r.users[:0]
 		for pod := range j.live[key] {
 			r.users = append(r.users, pod)
 		}
