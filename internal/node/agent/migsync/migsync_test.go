@@ -53,13 +53,17 @@ func TestOncePerEvent(t *testing.T) {
 			{"ten seconds while a GPU waits", func() { time.Sleep(10 * Interval) }, 0, 10},
 		}
 		for _, tc := range tests {
-			before, compared := w.Computed(), w.reconciles
+			reconciles := func() (count int) {
+				w.set(func() { count = w.reconciles })
+				return count
+			}
+			before, compared := w.Computed(), reconciles()
 			tc.do()
 			synctest.Wait()
 			if got := w.Computed() - before; got != int64(tc.computed) {
 				t.Errorf("%s: the wanted layouts were computed %d times, want %d", tc.event, got, tc.computed)
 			}
-			if got := w.reconciles - compared; got != tc.compared {
+			if got := reconciles() - compared; got != tc.compared {
 				t.Errorf("%s: %d reconciliations, want %d", tc.event, got, tc.compared)
 			}
 		}
