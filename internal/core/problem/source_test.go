@@ -120,7 +120,7 @@ func (s *scanner) uses(n ast.Node, where func(ast.Node) string) {
 			})
 		}
 	case *ast.KeyValueExpr:
-		if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "Code" || key.Name == "code") {
+		if key, ok := n.Key.(*ast.Ident); ok && (strings.HasSuffix(key.Name, "Code") || key.Name == "code") {
 			s.take(n.Value, where)
 		}
 	case *ast.AssignStmt:
