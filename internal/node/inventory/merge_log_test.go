@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"strings"
 	"testing"
@@ -39,11 +40,13 @@ func TestHealthIsLogged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			m := &merger{Inventory: &Inventory{deps: Deps{Log: slog.New(slog.NewTextHandler(&out, nil))}}}
-			m.logHealth(tc.last, tc.next)
+			m.current.Store(cmp.Or(tc.last, &gpu.Snapshot{}))
+			m.publish(tc.next)
 			var got []string
 			for line := range strings.Lines(out.String()) {
-				_, line, _ = strings.Cut(strings.TrimSpace(line), " ")
-				got = append(got, line)
+				if _, line, _ = strings.Cut(strings.TrimSpace(line), " "); strings.Contains(line, "GPU health changed") {
+					got = append(got, line)
+				}
 			}
 			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
 				t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
