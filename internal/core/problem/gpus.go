@@ -35,7 +35,7 @@ func gpuProblems() []Problem {
 		},
 		{
 			Code: "GPU_READ_FAILED", Severity: Warning, Area: AreaGPU, Title: "a value of a GPU could not be read",
-			Meaning: "A call to the driver returned an error that may be temporary, such as a timeout. The value of an earlier scan is used, and no fault counts as repaired meanwhile. After three such scans in a row the problem is GPU_UNREADABLE.",
+			Meaning: "A call to the driver returned an error that may be temporary, such as a timeout. The value of an earlier scan is used, and until a call succeeds no fault counts as repaired. After three such scans in a row the problem is GPU_UNREADABLE.",
 			Fix:     "Nothing, if it ends by itself. Otherwise see the error in the message and the kernel log (dmesg).",
 			Seen:    seenGPU,
 		},

@@ -138,7 +138,7 @@ func nodeProblems() []Problem {
 		},
 		{
 			Code: "PODS_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pods of the node cannot be watched",
-			Meaning: "The API server does not answer the agent's watch of this node's pods, or refuses it. Meanwhile the agent considers a pod ended when its cgroup no longer exists; the device of a container that still runs stays blocked.",
+			Meaning: "The API server does not answer the agent's watch of this node's pods, or refuses it. Until it answers, the agent considers a pod ended when its cgroup no longer exists; the device of a container that still runs stays blocked.",
 			Fix:     "See the error in the message. The agent needs the permission to get, list and watch pods, which deploy/agent.yaml grants.",
 			Seen:    seenNode,
 		},

@@ -125,7 +125,7 @@ func (c *stillClock) stop() {
 	c.mu.Lock()
 	c.still = true
 	c.mu.Unlock()
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // Timers that have fired already have had their effect.
 }
 
 func (c *stillClock) resume() {
@@ -293,7 +293,7 @@ func (a *asked) refuse() {
 		a.pods.devices[fmt.Sprintf("pod-%d", a.pairs.pods-len(uids)+i+1)] = []string{id}
 	}
 	a.pods.mu.Unlock()
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // The agent has seen the pods.
 	a.clock.stop()
 	defer a.clock.resume()
 	// The agent has read the checkpoint when it was old enough to be cached.

@@ -22,7 +22,7 @@ type Deps struct {
 	// Instance orders this agent among others on the node, by comparison of strings of [0-9a-z]; each start needs another one. Empty, as
 	// usual, comes after every instance whose socket exists now.
 	Instance string
-	// State returns what to advertise, whoever holds it. It is called by one goroutine, after each signal of Hardware or Changed; after one
+	// State returns what to advertise, held or not. It is called by one goroutine, after each signal of Hardware or Changed; after one
 	// of Holdings only the Ledger is asked again. It must answer from memory and take no lock that is held over a file, API or hardware
 	// call: health reaches the kubelet through it.
 	State func() State

@@ -304,13 +304,13 @@ func testHungCall(t *testing.T, h *healthLab) {
 
 	start := time.Now()
 	pod := h.run(t, podWithGPUs("meanwhile", 1))[0]
-	t.Logf("a pod with a GPU starts in %s meanwhile", ms(time.Since(start)))
+	t.Logf("a pod with a GPU starts in %s during the hang", ms(time.Since(start)))
 	if ids := h.idsOf(t, pod); slices.Contains(ids, gpuInfo.UUID) {
 		t.Errorf("the pod got the GPU whose driver hangs")
 	}
 	h.checkService(t, patience)
 	ask()
-	t.Logf("the slowest responses meanwhile: %v", slowest)
+	t.Logf("the slowest responses during the hang: %v", slowest)
 
 	start = time.Now()
 	if err := h.node.StopAgent(timeout(t, 20*time.Second)); err != nil {
@@ -339,7 +339,7 @@ func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
 	if err := optionsOf(t, h.node.KubeletDir(), sockets[0], limit); err != nil {
 		t.Errorf("the device plugin's service: %v", err)
 	}
-	t.Logf("the device plugin's service responds in %s meanwhile", ms(time.Since(start)))
+	t.Logf("the device plugin's service responds in %s", ms(time.Since(start)))
 }
 
 // BenchmarkAgent measures the cost of an idle agent that samples 8 GPUs every second.

@@ -137,7 +137,7 @@ func testAllModesAtOnce(t *testing.T, l *lab) {
 	taken := samples.stop()
 
 	checkSteady(t, taken, wholeResource, mpsResource, mig3g, mig2g, mig1g, spareResource)
-	t.Logf("%d pods were created and deleted meanwhile", admitted.count())
+	t.Logf("%d pods were created and deleted during the changes", admitted.count())
 	l.checkUndisturbed(t, witnesses...)
 	touched.check(t, mig4g, mig1gLarge)
 	if gpuInfo := l.gpuInfo(t, 1); gpuInfo.MIG != "on" || len(gpuInfo.MIGDevices) != 2 || gpuInfo.TimeSlice != "" {

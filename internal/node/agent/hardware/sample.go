@@ -17,7 +17,7 @@ const samplePatience = time.Second
 
 // Sampler returns what measures the GPUs of all vendors until its context ends. Each vendor measures in a goroutine of its own, and a
 // measurement of one is handed on together with the last ones of the others. A vendor that panics or returns an error
-// measures no more, which is logged, and one that hangs delays nobody; the others continue. Of two vendors that measure
+// measures no more, which is logged, and one that hangs delays no other. Of two vendors that measure
 // a GPU of the same UUID, the first in the list counts.
 func Sampler(vendors []hardware.Vendor, log *slog.Logger) func(ctx context.Context, emit func(gpu.Sample)) error {
 	return func(ctx context.Context, emit func(gpu.Sample)) error {
