@@ -16,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/berth-gpu/berth/internal/node/nodeapi"
@@ -164,7 +166,7 @@ func TestNodeIsWrittenAsOnNodesOfEarlierVersions(t *testing.T) {
 		}
 		want := []write{
 			{"berth-agent-health", "status", types.ApplyPatchType, true},
-			{"berth-agent-health", "", types.MergePatchType, false},
+			{"berth-agent-health", "", types.JSONPatchType, false},
 			{"berth-agent-mig", "", types.ApplyPatchType, true},
 		}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(write{})); diff != "" {
@@ -173,7 +175,9 @@ func TestNodeIsWrittenAsOnNodesOfEarlierVersions(t *testing.T) {
 		if strings.Contains(bodies[0], "Ready") || strings.Contains(bodies[0], "taints") {
 			t.Errorf("the condition is applied as %s", bodies[0])
 		}
-		if !strings.Contains(bodies[1], "resourceVersion") || strings.Contains(bodies[1], "labels") {
+		if want := `[{"op":"test","path":"/spec/taints","value":[{"effect":"NoSchedule","key":"example.com/other"}]},` +
+			`{"op":"add","path":"/spec/taints","value":[{"effect":"NoSchedule","key":"example.com/other"},` +
+			`{"effect":"NoSchedule","key":"berth.dev/gpu-unhealthy","value":"true"}]}]`; bodies[1] != want {
 			t.Errorf("the taint is patched as %s", bodies[1])
 		}
 		if !strings.Contains(bodies[2], `"uid":"uid-1"`) || strings.Contains(bodies[2], "zone") {
@@ -265,29 +269,44 @@ func TestHangingWriteDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestTaintConflict checks that a Node that changes between the read and the patch keeps the data that other programs
-// wrote in between.
+// TestTaintConflict checks that taints that change between the read and the patch are kept, at the cost of one more read
+// and one more patch for each change, while a change of anything else costs nothing.
 func TestTaintConflict(t *testing.T) {
+	others := func(n int) string {
+		return fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`, n)
+	}
+	const first, taint = `{"spec":{"taints":null}}`, "taint:berth.dev/gpu-unhealthy "
 	tests := map[string]struct {
-		conflicts int
-		reported  bool
-		attempts  int
+		// edits are made by another program, each between a read and the patch after it; atFirst is made before.
+		atFirst  string
+		edits    []string
+		patches  int
+		reported bool
+		want     string
 	}{
-		"one":  {1, false, 2},
-		"four": {4, false, 5},
-		"more": {5, true, 5},
+		"one":                         {"", []string{others(1)}, 2, false, "Ready=True " + taint + "taint:example.com/1 taint:example.com/other zone=a"},
+		"four":                        {"", []string{others(1), others(2), others(3), others(4)}, 5, false, "Ready=True " + taint + "taint:example.com/4 taint:example.com/other zone=a"},
+		"more":                        {"", []string{others(1), others(2), others(3), others(4), others(5)}, 5, true, "Ready=True " + taint + "taint:example.com/5 taint:example.com/other zone=a"},
+		"the first taint":             {first, []string{others(1)}, 2, false, "Ready=True " + taint + "taint:example.com/1 taint:example.com/other zone=a"},
+		"no taint before":             {first, nil, 1, false, "Ready=True " + taint + "zone=a"},
+		"the last taint":              {"", []string{first}, 2, false, "Ready=True " + taint + "zone=a"},
+		"the agent's own, by hand":    {"", []string{`{"spec":{"taints":[{"key":"berth.dev/gpu-unhealthy","effect":"NoSchedule"}]}}`}, 1, false, "Ready=True " + taint + "zone=a"},
+		"a label":                     {"", []string{`{"metadata":{"labels":{"zone":"b"}}}`}, 1, false, "Ready=True " + taint + "taint:example.com/other zone=b"},
+		"a condition, by the kubelet": {"", []string{`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`}, 1, false, "Ready=False " + taint + "taint:example.com/other zone=a"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			withNode(t, func(t *testing.T, w *writers) {
-				var attempts atomic.Int64
+				if tc.atFirst != "" {
+					w.Edit(tc.atFirst)
+				}
+				var patches atomic.Int64
 				w.Intercept(func(request fakeapi.Request) error {
 					if request.FieldManager != "berth-agent-health" {
 						return nil
 					}
-					if n := int(attempts.Add(1)); n <= tc.conflicts {
-						w.Edit(fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/other","effect":"NoSchedule"},{"key":"example.com/%d","effect":"NoSchedule"}]}}`,
-							n))
+					if n := int(patches.Add(1)); n <= len(tc.edits) {
+						w.Edit(tc.edits[n-1])
 					}
 					return nil
 				})
@@ -296,19 +315,40 @@ func TestTaintConflict(t *testing.T) {
 				w.mu.Lock()
 				problem, reported := w.problems["taint"]
 				w.mu.Unlock()
-				if got := int(attempts.Load()); got != tc.attempts || reported != tc.reported {
-					t.Errorf("%d attempts, reported %q; want %d, reported %v", got, problem, tc.attempts, tc.reported)
+				if got := int(patches.Load()); got != tc.patches || reported != tc.reported {
+					t.Errorf("%d patches, reported %q; want %d, reported %v", got, problem, tc.patches, tc.reported)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				want := fmt.Sprintf("Ready=True taint:berth.dev/gpu-unhealthy taint:example.com/%d taint:example.com/other zone=a",
-					tc.conflicts)
-				if got := state(t, w.Server); got != want {
-					t.Errorf("the Node has\n%s, want\n%s", got, want)
+				if got := state(t, w.Server); got != tc.want {
+					t.Errorf("the Node has\n%s, want\n%s", got, tc.want)
 				}
 			})
 		})
 	}
+}
+
+// TestTaintIsRefused checks that a patch that the API server refuses although the taints are as they were read is not
+// sent again at once.
+func TestTaintIsRefused(t *testing.T) {
+	withNode(t, func(t *testing.T, w *writers) {
+		patches := 0
+		w.Intercept(func(request fakeapi.Request) error {
+			if request.FieldManager != "berth-agent-health" {
+				return nil
+			}
+			patches++
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, fakeapi.NodeName, field.ErrorList{field.Forbidden(nil, "by a policy")})
+		})
+		w.taint.Publish(true)
+		synctest.Wait()
+		w.mu.Lock()
+		problem := w.problems["taint"]
+		w.mu.Unlock()
+		if patches != 1 || !strings.Contains(problem, "by a policy") {
+			t.Errorf("%d patches, reported %q; want 1, and the reason", patches, problem)
+		}
+	})
 }
 
 // TestErrorsNameTheField checks that a report names what was not written, and is withdrawn by the next success.

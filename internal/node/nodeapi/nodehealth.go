@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"time"
 
@@ -149,40 +150,55 @@ func taintsOf(node *unstructured.Unstructured) (all, others []any) {
 	return all, others
 }
 
-// write adds or removes the taint. After a conflict, which means that the Node has changed since it was read, it is
-// read again at once, a few times; a further failure is retried like others.
+// write adds or removes the taint. When the taints have changed since they were read, they are read again and patched
+// at once, a few times; a further failure is retried like others.
 func (t nodeTaint) write(ctx context.Context, wanted bool) error {
-	err := t.attempt(ctx, wanted)
-	for attempts := 1; apierrors.IsConflict(err) && attempts < conflictAttempts; attempts++ {
-		err = t.attempt(ctx, wanted)
-	}
-	if err != nil {
+	if err := t.change(ctx, wanted); err != nil {
 		return fmt.Errorf("write taint %s of Node %s: %w", TaintUnhealthy, t.name, err)
 	}
 	return nil
 }
 
-// attempt patches the taints. To the API server they are one list without owners of its parts: the taints of others
-// are written back as they were read, and not at all if the Node has changed since.
-func (t nodeTaint) attempt(ctx context.Context, wanted bool) error {
-	node, err := Nodes(t.api).Get(ctx, t.name, metav1.GetOptions{})
-	if err != nil {
-		return err
+func (t nodeTaint) change(ctx context.Context, wanted bool) error {
+	var refused error
+	var before []any
+	for range conflictAttempts {
+		node, err := Nodes(t.api).Get(ctx, t.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		all, others := taintsOf(node)
+		if wanted == (len(others) < len(all)) {
+			return nil
+		}
+		if refused != nil && reflect.DeepEqual(all, before) {
+			return refused // For another reason than a conflict.
+		}
+		if wanted {
+			others = append(others, map[string]any{"key": TaintUnhealthy, "value": "true", "effect": "NoSchedule"})
+		}
+		if refused = t.replace(ctx, all, others); !apierrors.IsInvalid(refused) {
+			return refused
+		}
+		before = all
 	}
-	all, others := taintsOf(node)
-	if wanted == (len(others) < len(all)) {
-		return nil
-	}
-	if wanted {
-		others = append(others, map[string]any{"key": TaintUnhealthy, "value": "true", "effect": "NoSchedule"})
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": node.GetResourceVersion()}, "spec": map[string]any{"taints": others},
+	return refused
+}
+
+// replace replaces the taints if they are still those of before; otherwise the API server responds that the patch is
+// invalid. The taints are one list without owners of its parts, so those of other programs are written back as they were
+// read. A condition on the resourceVersion would also fail after a change of anything else: of the condition and the
+// labels, which the agent writes at the same time, and of the status that the kubelet writes.
+func (t nodeTaint) replace(ctx context.Context, before, after []any) error {
+	const path = "/spec/taints"
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "test", "path": path, "value": before}, // A list without elements is null here, and absent on the Node.
+		{"op": "add", "path": path, "value": after},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = Nodes(t.api).Patch(ctx, t.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: healthFieldManager})
+	_, err = Nodes(t.api).Patch(ctx, t.name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: healthFieldManager})
 	return err
 }
 

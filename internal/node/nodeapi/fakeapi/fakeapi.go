@@ -2,14 +2,16 @@
 // objects.
 //
 // It guarantees what the fake of client-go leaves out: server-side apply with managed fields, conditions of a Node that
-// are merged by type, a resourceVersion that changes with the content, and a conflict for a write with another one. It
-// records every request. A test can make requests fail or hang with Intercept. Only tests may import it.
+// are merged by type, a resourceVersion that changes with the content, a conflict for a write with another one, and the
+// response to a JSON patch that does not apply. It records every request. A test can make requests fail or hang with
+// Intercept. Only tests may import it.
 package fakeapi
 
 import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -129,7 +131,8 @@ func (s *Server) Intercept(f func(Request) error) {
 	s.intercept = f
 }
 
-// Writes counts the requests since the last ClearActions that change a resource; an empty resource means all.
+// Writes counts the requests since the last ClearActions that change a resource, also those that were refused; an empty
+// resource means all.
 func (s *Server) Writes(resource string) int {
 	count := 0
 	for _, action := range s.Actions() {
@@ -154,6 +157,9 @@ func (s *Server) handle(action clienttesting.Action) (bool, runtime.Object, erro
 		object, err = s.applyStatus(patch)
 	} else {
 		_, object, err = s.react(action)
+	}
+	if ok && err != nil && patch.GetPatchType() == types.JSONPatchType && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		err = apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
 	if one, ok := object.(*unstructured.Unstructured); ok && err == nil {
 		one = one.DeepCopy()
