@@ -7,6 +7,9 @@ import _ "embed"
 //go:embed agent.yaml
 var agent string
 
+//go:embed mps.yaml
+var mps string
+
 //go:embed options/config-map.yaml
 var configMap string
 
@@ -18,6 +21,9 @@ var taintUnhealthy string
 
 // Agent is the agent's DaemonSet with its account, rights and policies, in YAML.
 func Agent() []byte { return []byte(agent) }
+
+// MPS is the DaemonSet of the supervisor of MPS daemons, in YAML.
+func MPS() []byte { return []byte(mps) }
 
 // Options are the files of rights that only an option needs, each in YAML.
 func Options() [][]byte {

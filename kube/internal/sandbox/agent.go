@@ -3,11 +3,12 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,17 +18,27 @@ import (
 	"github.com/berth-gpu/berth/internal/node/pages"
 )
 
-// agentPrefix is the prefix of the names of a node's agent processes: the first is "agent", the next "agent-2", and so
-// on.
-const agentPrefix = "agent"
+// AgentOptions is how a node's agent differs from the one of deploy/agent.yaml.
+type AgentOptions struct {
+	// Image replaces the agent's image; the node must have it.
+	Image string `json:"image,omitempty"`
+	// Args are added to the arguments of berth-agent.
+	Args []string `json:"args,omitempty"`
+	// Env are further environment variables, as NAME=VALUE.
+	Env []string `json:"env,omitempty"`
+	// Dirs are further directories of the machine that the agent's container has, at the same paths.
+	Dirs []string `json:"dirs,omitempty"`
+}
 
-// agentProgram is the program of a node's agent.
-const agentProgram = "berth-agent"
-
-// procMPS is the name of a node's supervisor of MPS daemons.
-const procMPS = "mps"
-
-const instanceFlag = "--instance"
+// with returns the options with those of more added.
+func (o AgentOptions) with(more AgentOptions) AgentOptions {
+	return AgentOptions{
+		Image: cmp.Or(more.Image, o.Image),
+		Args:  slices.Concat(o.Args, more.Args),
+		Env:   slices.Concat(o.Env, more.Env),
+		Dirs:  slices.Concat(o.Dirs, more.Dirs),
+	}
+}
 
 // makeHardware creates the simulated hardware of the nodes. It runs before any process is started, so that a wrong
 // profile fails early.
@@ -55,11 +66,7 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes() {
 		group.Go(func() error {
-			agent, err := n.StartAgent(ctx)
-			if err != nil {
-				return err
-			}
-			if err := n.WaitAgentReady(ctx, agent); err != nil {
+			if err := errors.Join(n.StartAgent(ctx, AgentOptions{}), n.WaitAgentReady(ctx)); err != nil {
 				return err
 			}
 			n.waitForDevices(ctx)
@@ -84,54 +91,10 @@ func (n Node) CreateHardware(ctx context.Context, profile string) error {
 	return nil
 }
 
-// AgentArgv returns the command line of the node's agent as a process of the host.
-func (n Node) AgentArgv(args ...string) []string { return n.agentArgv(agentProgram, args...) }
-
-func (n Node) agentArgv(program string, args ...string) []string {
-	argv := []string{
-		filepath.Join(n.c.state.Bin, program),
-		"--sim", n.SimDir(),
-		"--kubelet-dir", "/var/lib/kubelet",
-		"--cdi-dir", "/var/run/cdi",
-		"--kubeconfig", n.agentKubeconfigPath(),
-		"--node-name", n.name,
-		// The machine's processes and /opt are shared by all nodes.
-		"--cgroup-root", "/" + n.Cgroup(),
-		"--hook-dir", n.HookDir(),
-	}
-	return append(append(argv, n.state().AgentArgs...), args...)
-}
-
-// StartMPS starts the supervisor of MPS daemons, berth-agent mps, in the node's mount namespace and returns at once. A
-// node has at most one.
-func (n Node) StartMPS(_ context.Context, args ...string) (Process, error) {
-	if p := n.process(procMPS); p.Alive() {
-		return p, nil
-	}
-	argv := n.AgentArgv(args...)
-	return n.start(procMPS, nil, append([]string{argv[0], "mps"}, argv[1:]...)...)
-}
-
 // HookDir is the directory in which the node's agent installs its CDI hook; the path is the same inside and outside.
 func (n Node) HookDir() string { return filepath.Join(n.dir(), "hooks") }
 
-// StartAgent starts an agent in the node's mount namespace, in addition to running ones, and returns at once. The agent
-// has its own socket; see [Node.AgentSocket].
-func (n Node) StartAgent(_ context.Context, args ...string) (Process, error) {
-	return n.StartAgentProgram(agentProgram, nil, args...)
-}
-
-// StartAgentProgram is StartAgent with another program of the sandbox that has the flags of berth-agent, and with more
-// environment variables.
-func (n Node) StartAgentProgram(program string, env []string, args ...string) (Process, error) {
-	name := agentPrefix
-	for i := 2; n.process(name).Alive(); i++ {
-		name = agentPrefix + "-" + strconv.Itoa(i)
-	}
-	return n.start(name, env, n.agentArgv(program, append([]string{instanceFlag, name}, args...)...)...)
-}
-
-// AgentSocket returns the outside path of the socket of an agent that StartAgent started.
+// AgentSocket returns the outside path of the socket of one of the node's agents.
 func (n Node) AgentSocket(agent Process) string {
 	return pages.Own(n.AgentDir(), agent.Name)
 }
@@ -139,12 +102,67 @@ func (n Node) AgentSocket(agent Process) string {
 // AgentDir returns the outside path of the node's /run/berth.
 func (n Node) AgentDir() string { return filepath.Join(n.dir(), "run", "berth") }
 
-// WaitAgentReady waits until an agent reports that it is ready.
-func (n Node) WaitAgentReady(ctx context.Context, agent Process) error {
-	return waitFor(ctx, "berth-agent of "+n.name, []Process{agent}, func(ctx context.Context) error {
-		_, err := pages.Client{Socket: n.AgentSocket(agent)}.Get(ctx, "/readyz")
+// StartAgent starts the node's agent as it ships: the DaemonSet of deploy/agent.yaml with its image, account and rights.
+// It returns at once; see [Node.WaitAgentReady]. A node whose container runtime only records gets a process instead.
+func (n Node) StartAgent(ctx context.Context, more AgentOptions) error {
+	if n.Hollow() {
+		_, err := n.StartAgentProcess(ctx, more.Args...)
+		return err
+	}
+	set, err := n.agentSet(more)
+	if err != nil {
+		return err
+	}
+	return n.applySet(ctx, set)
+}
+
+// UpgradeAgent replaces the node's agent by a new one of the same DaemonSet, and returns when the old one has ended.
+func (n Node) UpgradeAgent(ctx context.Context) error {
+	return n.rollSet(ctx, agentSetName)
+}
+
+// WaitAgentReady waits until the node has one agent, which reports that it is ready.
+func (n Node) WaitAgentReady(ctx context.Context) error {
+	what := "berth-agent of " + n.name
+	err := waitFor(ctx, what, nil, func(ctx context.Context) error {
+		agents, err := n.Agents(ctx)
+		if err != nil {
+			return err
+		}
+		if len(agents) != 1 {
+			return fmt.Errorf("%d agents run on the node, want one", len(agents))
+		}
+		_, err = pages.Client{Socket: n.AgentSocket(agents[0])}.Get(ctx, "/readyz")
 		return err
 	})
+	if err != nil && !n.Hollow() {
+		return fmt.Errorf("%w%s", err, n.describeSet(agentSetName))
+	}
+	return err
+}
+
+// Agents returns the running agents of the node, oldest first. The name of each is its instance: the name of its pod.
+func (n Node) Agents(ctx context.Context) ([]Process, error) {
+	if n.Hollow() {
+		return n.AgentProcesses(), nil
+	}
+	return n.containersOf(ctx, agentNamespace, agentContainer)
+}
+
+// KillAgent kills every agent of the node with SIGKILL. None runs until [Node.StartAgent].
+func (n Node) KillAgent(ctx context.Context) error {
+	if n.Hollow() {
+		return n.EndAgentProcesses(ctx, syscall.SIGKILL)
+	}
+	return n.killSet(ctx, agentSetName, agentContainer)
+}
+
+// StopAgent deletes the node's agent as a user does, and waits until it has ended.
+func (n Node) StopAgent(ctx context.Context) error {
+	if n.Hollow() {
+		return n.EndAgentProcesses(ctx, syscall.SIGTERM)
+	}
+	return n.deleteSet(ctx, agentSetName)
 }
 
 // waitForDevices gives the kubelet time to publish the agent's devices in the node's status. Which devices an agent
@@ -161,39 +179,4 @@ func (n Node) waitForDevices(ctx context.Context) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-// Agents returns the running agents of the node, oldest first.
-func (n Node) Agents() []Process {
-	var out []Process
-	for _, p := range n.c.snapshot().Processes {
-		if p.Node == n.name && isAgent(p.Name) && p.Alive() {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-func isAgent(name string) bool {
-	return name == agentPrefix || strings.HasPrefix(name, agentPrefix+"-")
-}
-
-// KillAgent kills every agent of the node with SIGKILL.
-func (n Node) KillAgent(ctx context.Context) error { return n.stopAgents(ctx, syscall.SIGKILL) }
-
-// StopAgent terminates every agent of the node, and waits until it has ended.
-func (n Node) StopAgent(ctx context.Context) error { return n.stopAgents(ctx, syscall.SIGTERM) }
-
-// EndAgent sends sig to one agent of the node, and waits until it has ended.
-func (n Node) EndAgent(ctx context.Context, agent Process, sig syscall.Signal) error {
-	return n.stop(ctx, agent.Name, sig)
-}
-
-func (n Node) stopAgents(ctx context.Context, sig syscall.Signal) error {
-	for _, p := range n.Agents() {
-		if err := n.EndAgent(ctx, p, sig); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -13,7 +13,7 @@
 //	DIR/nodes/NAME/etc-cdi    the node's /etc/cdi
 //	DIR/nodes/NAME/lib-berth  the node's /var/lib/berth
 //	DIR/nodes/NAME/run        the node's /run (its cdi/ is /var/run/cdi)
-//	DIR/nodes/NAME/log        the node's /var/log
+//	DIR/nodes/NAME/log        the node's /var/log, with the logs of its pods: the agent's are in pods/berth-system_*
 //	DIR/nodes/NAME/sim        the node's simulated hardware
 //
 // A kubelet's device plugin directory is hard-coded, so each node has its own mount namespace, in which the directories

@@ -35,8 +35,8 @@ type Options struct {
 	Profile string
 	// NoAgent leaves berth-agent out although the nodes have hardware.
 	NoAgent bool
-	// AgentArgs are added to the arguments of every berth-agent.
-	AgentArgs []string
+	// Agent is how the nodes' agents differ from deploy/agent.yaml.
+	Agent AgentOptions
 	// Manifests are files or folders of Kubernetes objects to create before the agents start.
 	Manifests []string
 	// KubeletConfig is merged into the KubeletConfiguration of every node.

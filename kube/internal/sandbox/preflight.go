@@ -59,7 +59,7 @@ func checkBinaries(o Options) error {
 		want = append(want, "berth")
 	}
 	if o.wantsAgent() {
-		want = append(want, "berth-agent")
+		want = append(want, "berth-agent", "berth-cdi-hook")
 	}
 	if o.Hollow > 0 {
 		want = append(want, "berth-sandbox")
@@ -70,7 +70,7 @@ func checkBinaries(o Options) error {
 		if _, err := os.Stat(path); err != nil {
 			fix := "build it with make, or name the directory that has it with --bin"
 			switch name {
-			case "berth-agent":
+			case "berth-agent", "berth-cdi-hook":
 				fix += "; --no-agent does without it"
 			case "berth":
 				fix += "; without --profile it is not needed"

@@ -52,14 +52,14 @@ type Process struct {
 
 // NodeState is what is needed to restart a node.
 type NodeState struct {
-	Name        string   `json:"name"`
-	Index       int      `json:"index"`
-	Hollow      bool     `json:"hollow,omitempty"`
-	IP          string   `json:"ip"`
-	HealthzPort int      `json:"healthzPort"`
-	StreamPort  int      `json:"streamPort,omitempty"`
-	Profile     string   `json:"profile,omitempty"`
-	AgentArgs   []string `json:"agentArgs,omitempty"`
+	Name        string       `json:"name"`
+	Index       int          `json:"index"`
+	Hollow      bool         `json:"hollow,omitempty"`
+	IP          string       `json:"ip"`
+	HealthzPort int          `json:"healthzPort"`
+	StreamPort  int          `json:"streamPort,omitempty"`
+	Profile     string       `json:"profile,omitempty"`
+	Agent       AgentOptions `json:"agent,omitzero"`
 
 	// The outside paths of the node's own directories. What the node mounts below them is visible only below Root.
 	KubeletDir string `json:"kubeletDir"`

@@ -50,10 +50,32 @@ func (c *Cluster) WriteStatus(ctx context.Context, w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", displayName(p), p.PID, running, p.Log)
 	}
+	if health == nil {
+		if err := c.writeAgents(ctx, t); err != nil {
+			return err
+		}
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	return health
+}
+
+// writeAgents adds the agents that run in pods to the list of processes.
+func (c *Cluster) writeAgents(ctx context.Context, w io.Writer) error {
+	for _, n := range c.Nodes() {
+		if st := n.state(); st.Profile == "" || st.Hollow {
+			continue
+		}
+		agents, err := n.Agents(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range agents {
+			fmt.Fprintf(w, "%s\t%d\tyes\tkubectl logs -n %s %s\n", displayName(p), p.PID, agentNamespace, p.Name)
+		}
+	}
+	return nil
 }
 
 func (c *Cluster) nodeFacts(ctx context.Context, n Node) (ready, gpus string) {

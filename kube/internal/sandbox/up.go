@@ -118,7 +118,7 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 		n := Node{c: c, name: s.Nodes[i].Name}
 		s.Nodes[i].KubeletDir, s.Nodes[i].EtcCDI, s.Nodes[i].RunCDI = n.KubeletDir(), n.EtcCDIDir(), n.CDIDir()
 		if o.Profile != "" {
-			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].AgentArgs = o.Profile, n.SimDir(), o.AgentArgs
+			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].Agent = o.Profile, n.SimDir(), o.Agent
 		}
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
@@ -156,7 +156,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
-	if err := c.makeImages(); err != nil {
+	if err := c.makeImages(o); err != nil {
 		return err
 	}
 	var runtimes errgroup.Group
@@ -244,8 +244,12 @@ func (n Node) startContainerd(ctx context.Context) error {
 	if err := waitFor(ctx, "containerd of "+n.name, []Process{proc}, n.runtimeReady); err != nil {
 		return err
 	}
-	for _, tarball := range []string{"pause.tar", "workload.tar"} {
-		if err := n.ImportImage(ctx, filepath.Join(n.c.dir, "images", tarball)); err != nil {
+	tarballs, err := filepath.Glob(filepath.Join(n.c.dir, "images", "*.tar"))
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	for _, tarball := range tarballs {
+		if err := n.ImportImage(ctx, tarball); err != nil {
 			return err
 		}
 	}
@@ -253,12 +257,20 @@ func (n Node) startContainerd(ctx context.Context) error {
 }
 
 // makeImages creates the tarballs of the images that every node gets.
-func (c *Cluster) makeImages() error {
+func (c *Cluster) makeImages(o Options) error {
 	files := map[string]string{"/workload": filepath.Join(c.state.Bin, "workload")}
-	for name, s := range map[string]image.Spec{
+	images := map[string]image.Spec{
 		"pause.tar":    {Name: PauseImage, Files: files, Entrypoint: []string{"/workload", "pause"}},
 		"workload.tar": {Name: WorkloadImage, Files: files, Entrypoint: []string{"/workload"}, Cmd: []string{"sleep"}},
-	} {
+	}
+	if o.wantsAgent() {
+		agent, err := image.Agent(c.state.Bin)
+		if err != nil {
+			return err
+		}
+		images["agent.tar"] = agent
+	}
+	for name, s := range images {
 		if err := image.WriteFile(filepath.Join(c.dir, "images", name), s); err != nil {
 			return err
 		}

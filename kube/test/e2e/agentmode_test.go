@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -55,48 +56,42 @@ func agentTests() []agentTest {
 	return append(tests, kubeletTests()...)
 }
 
-func TestAgentAsHostProcess(t *testing.T) {
-	c := cluster(t)
-	runAgentTests(t, &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}})
-}
-
 func TestAgentAsDaemonSet(t *testing.T) {
-	c := cluster(t)
-	r := &rig{Cluster: c, node: c.Nodes()[0]}
-	host := &hostAgent{node: r.node}
-	if err := host.Remove(timeout(t, 30*time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	// The later tests expect the agent that the sandbox was started with.
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := host.Start(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	pod := newPodAgent(t, r)
-	r.mode = pod
+	r := newRig(cluster(t))
 	t.Cleanup(func() {
 		if t.Failed() {
-			lines := strings.Split(pod.log(), "\n")
+			lines := strings.Split(r.agentLog(), "\n")
 			t.Logf("the end of the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := pod.Remove(ctx); err != nil {
-			t.Error(err)
-		}
 	})
-	if err := pod.Start(timeout(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
 	t.Run("Permissions", func(t *testing.T) { testPermissions(t, r) })
 	t.Run("Views", func(t *testing.T) { testViews(t, r) })
 	runAgentTests(t, r)
-	t.Run("WritesOnlyItsOwn", func(t *testing.T) { testAgentWrites(t, r.Cluster, r.node.Name(), pod.podToken(t)) })
-	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, pod) })
-	t.Run("DriverUpgraded", func(t *testing.T) { testDriverUpgraded(t, r, pod) })
+	t.Run("WritesOnlyItsOwn", func(t *testing.T) { testAgentWrites(t, r.Cluster, r.node.Name(), r.podToken(t)) })
+	t.Run("NothingForbidden", func(t *testing.T) { testNothingForbidden(t, r) })
+	t.Run("DriverUpgraded", func(t *testing.T) { testDriverUpgraded(t, r) })
+}
+
+// TestAgentAsHostProcess runs the agent outside a pod, as a system service does.
+func TestAgentAsHostProcess(t *testing.T) {
+	r := newRig(cluster(t))
+	shipped := r.mode
+	if err := shipped.Remove(timeout(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	host := &hostAgent{node: r.node}
+	r.mode = host
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(host.Remove(ctx), shipped.Start(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := host.Start(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	runAgentTests(t, r)
 }
 
 func runAgentTests(t *testing.T, r *rig) {
@@ -118,28 +113,29 @@ type hostAgent struct{ node sandbox.Node }
 func (a *hostAgent) Name() string { return "process" }
 
 func (a *hostAgent) Start(ctx context.Context) error {
-	agent, err := a.node.StartAgent(ctx)
-	if err != nil {
-		return err
-	}
-	return a.node.WaitAgentReady(ctx, agent)
+	_, err := a.node.StartAgentProcess(ctx)
+	return err
 }
 
-func (a *hostAgent) Kill(ctx context.Context) error { return a.node.KillAgent(ctx) }
+func (a *hostAgent) Kill(ctx context.Context) error {
+	return a.node.EndAgentProcesses(ctx, syscall.SIGKILL)
+}
 
-func (a *hostAgent) Remove(ctx context.Context) error { return a.node.StopAgent(ctx) }
+func (a *hostAgent) Remove(ctx context.Context) error {
+	return a.node.EndAgentProcesses(ctx, syscall.SIGTERM)
+}
 
 func (a *hostAgent) Upgrade(ctx context.Context) error {
-	old := a.node.Agents()
+	old := a.node.AgentProcesses()
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
 	for _, agent := range old {
-		if err := a.node.EndAgent(ctx, agent, syscall.SIGTERM); err != nil {
+		if err := a.node.EndAgentProcess(ctx, agent, syscall.SIGTERM); err != nil {
 			return err
 		}
 	}
-	if left := len(a.node.Agents()); left != 1 {
+	if left := len(a.node.AgentProcesses()); left != 1 {
 		return fmt.Errorf("upgrade agent: %d agents run, want the new one alone", left)
 	}
 	return nil

@@ -294,17 +294,9 @@ func testTaintOption(t *testing.T, c *sandbox.Cluster, a *attacker) {
 }
 
 // podToken returns the token that the agent's pod has.
-func (a *podAgent) podToken(t *testing.T) string {
+func (r *rig) podToken(t *testing.T) string {
 	t.Helper()
-	pods, err := a.pods(t.Context())
-	if err != nil || len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 {
-		t.Fatalf("the agent's pods are %v (%v), want one", pods, err)
-	}
-	processes, err := processesOf(pods[0].Status.ContainerStatuses[0].ContainerID)
-	if err != nil || len(processes) == 0 {
-		t.Fatalf("the agent's processes are %v (%v)", processes, err)
-	}
-	token, err := os.ReadFile("/proc/" + strconv.Itoa(processes[0].PID) + "/root/var/run/secrets/kubernetes.io/serviceaccount/token")
+	token, err := os.ReadFile("/proc/" + strconv.Itoa(r.agent(t).PID) + "/root/var/run/secrets/kubernetes.io/serviceaccount/token")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -373,11 +373,7 @@ func testLayoutAfterReboot(t *testing.T, l *lab) {
 	}
 	states, samples := l.watchMIGState(t), l.watchOffers(t)
 	booted := time.Now()
-	agent, err := l.node.StartAgent(t.Context(), "--sim", dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.node.WaitAgentReady(timeout(t, time.Minute), agent); err != nil {
+	if err := l.mode.(*podAgent).startWith(timeout(t, time.Minute), onHardware(dir)); err != nil {
 		t.Fatal(err)
 	}
 	back := l.waitKubelet(t, balanced)
@@ -393,41 +389,4 @@ func testLayoutAfterReboot(t *testing.T, l *lab) {
 	}
 	t.Logf("after a reboot all MIG devices are back %s after the agent's start; in %d samples no GPU was advertised "+
 		"whole", ms(back.Sub(booted)), len(taken))
-}
-
-// testReconfigureAsDaemonSet checks that the permissions in deploy/agent.yaml are enough for all of it.
-func testReconfigureAsDaemonSet(t *testing.T, l *lab) {
-	if err := l.mode.Remove(timeout(t, 30*time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	agent := newPodAgent(t, l.rig)
-	container := &agent.set.Spec.Template.Spec.Containers[0]
-	container.Args = append(container.Args, "--config-map="+agentNamespace+"/"+configMap)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the agent's log:\n%s", agent.log())
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := errors.Join(agent.Remove(ctx), l.mode.Start(ctx)); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := agent.Start(timeout(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs})
-	l.label(t, map[string]string{labelConfig: "a"})
-	edit := l.setConfigs(t, keyedConfigs(2, "replicas: 5"))
-	took := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1, "nvidia.com/of-a": 4}).Sub(edit)
-	l.setConfigs(t, map[string]string{"a": "replicas: 2\n"})
-	l.waitEvent(t, "ConfigAcceptedRefused", configMap+"/a:3: replicas: unknown key")
-	l.setMap(t, layoutsMap, map[string]string{"config.yaml": customLayouts})
-	l.layout(t, "custom-mixed", map[string]int{gpuResource: 1, "nvidia.com/of-a": 4, mig1g: 2, mig2g: 1, mig3g: 5,
-		"nvidia.com/mig-7g.40gb": 3})
-	l.label(t, map[string]string{labelMIG: "no-such"})
-	l.waitState(t, "failed")
-	l.waitEvent(t, "MIGAppliedFailed", "no-such")
-	t.Logf("agent as %s: an edit is in force after %s", agent.Name(), ms(took))
-	testNothingForbidden(t, agent)
 }

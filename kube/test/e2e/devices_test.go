@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 func TestCapacity(t *testing.T) {
@@ -47,7 +49,7 @@ func TestGPUsOfAContainer(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			if test.config != "" {
-				r.withAgent(t, "--config", agentConfig(t, test.config))
+				r.withAgent(t, configured(agentConfig(t, test.config)))
 			}
 			pod := r.run(t, podWithGPUs("two", 2))[0]
 			uuids := r.assignment(t, pod).uuids
@@ -84,6 +86,11 @@ func byComma(uuids []string) string { return strings.Join(uuids, ",") }
 // sameList compares two comma-separated lists, ignoring the order.
 func sameList(a, b string) bool {
 	return slices.Equal(slices.Sorted(strings.SplitSeq(a, ",")), slices.Sorted(strings.SplitSeq(b, ",")))
+}
+
+// configured returns the options of an agent that follows this file.
+func configured(file string) sandbox.AgentOptions {
+	return sandbox.AgentOptions{Args: []string{"--config=" + file}, Dirs: []string{filepath.Dir(file)}}
 }
 
 // agentConfig writes a file for berth-agent --config.

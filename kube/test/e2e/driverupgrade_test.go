@@ -20,7 +20,7 @@ const labelDriver = "nvidia.com/cuda.driver-version.full"
 // testDriverUpgraded replaces the driver's files while the agent runs, with an older version and then with the first one
 // again. The agent ends once for each file, its container is started again with the new library, and the node has the
 // same GPUs as before. Pods keep theirs.
-func testDriverUpgraded(t *testing.T, r *rig, agent *podAgent) {
+func testDriverUpgraded(t *testing.T, r *rig) {
 	held := r.run(t, podWithGPUs("held", 2))[0]
 	before := r.gpusIn(t, held, "main")
 	machine, err := sim.Open(r.node.SimDir())
@@ -39,7 +39,7 @@ func testDriverUpgraded(t *testing.T, r *rig, agent *podAgent) {
 			t.Fatal(err)
 		}
 		waitUntil(t, time.Minute, "the agent runs with driver "+version, func(ctx context.Context) error {
-			return agent.runsDriver(ctx, version, int32(i+1))
+			return r.runsDriver(ctx, version, int32(i+1))
 		})
 		r.waitAllocatable(t, nodeGPUs)
 		back := time.Now()
@@ -57,12 +57,12 @@ func testDriverUpgraded(t *testing.T, r *rig, agent *podAgent) {
 
 // runsDriver returns an error unless the agent's container is ready after this number of restarts, the last of them
 // since it had ended with an error, and the Node's label has the version.
-func (a *podAgent) runsDriver(ctx context.Context, version string, restarts int32) error {
-	node, err := a.r.Client().CoreV1().Nodes().Get(ctx, a.r.node.Name(), metav1.GetOptions{})
+func (r *rig) runsDriver(ctx context.Context, version string, restarts int32) error {
+	node, err := r.Client().CoreV1().Nodes().Get(ctx, r.node.Name(), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	pods, err := a.pods(ctx)
+	pods, err := r.node.AgentPods(ctx)
 	if err != nil {
 		return err
 	}

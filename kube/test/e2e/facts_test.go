@@ -18,20 +18,19 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/checkpoint"
 
 	"github.com/berth-gpu/berth/internal/hardware/sim"
-	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 // Tests of Berth's output read the node's state by other means than Berth does: the checkpoint with the kubelet's own
 // code, OCI specs and the simulator's description as plain JSON. Otherwise a wrong reader would agree with itself.
 
-// theNode returns the shared sandbox's node, with its agent as a process and all GPUs free.
+// theNode returns the shared sandbox's node, with all GPUs free.
 func theNode(t testing.TB) *rig {
 	t.Helper()
 	c := cluster(t)
 	if c.State().Profile == "" {
 		t.Skip("skipped: the sandbox has no simulated hardware; start it with --profile")
 	}
-	r := &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}
+	r := newRig(c)
 	r.waitAllocatable(t, nodeGPUs)
 	pods, err := c.Client().CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -46,40 +45,6 @@ func theNode(t testing.TB) *rig {
 		}
 	}
 	return r
-}
-
-// withAgent replaces the node's agent by one with further arguments until the test ends.
-func (r *rig) withAgent(t testing.TB, args ...string) sandbox.Process {
-	t.Helper()
-	return r.replaceAgent(t, func(ctx context.Context) (sandbox.Process, error) { return r.node.StartAgent(ctx, args...) })
-}
-
-// replaceAgent replaces the node's agent by the one that start starts until the test ends.
-func (r *rig) replaceAgent(t testing.TB, start func(context.Context) (sandbox.Process, error)) sandbox.Process {
-	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := r.node.StopAgent(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := r.mode.Start(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx := timeout(t, time.Minute)
-	if err := r.node.StopAgent(ctx); err != nil {
-		t.Fatal(err)
-	}
-	agent, err := start(ctx)
-	if err == nil {
-		err = r.node.WaitAgentReady(ctx, agent)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.waitAllocatable(t, nodeGPUs)
-	return agent
 }
 
 // assignment is what the kubelet allocated to a container: a decoded entry of its checkpoint.

@@ -21,7 +21,7 @@ import (
 // scheduler, the pod's status and the GPUNode must show it, and the same agent must run throughout.
 func TestFaults(t *testing.T) {
 	r := theNode(t)
-	agents := r.node.Agents()
+	agent := r.agent(t)
 	pod := r.run(t, podWithGPUs("held", 2))[0]
 	held := r.assignment(t, pod).uuids
 	var free []string
@@ -82,8 +82,8 @@ func TestFaults(t *testing.T) {
 	for _, uuid := range held {
 		r.waitPodHealth(t, pod, uuid, corev1.ResourceHealthStatusHealthy)
 	}
-	if now := r.node.Agents(); len(agents) != 1 || len(now) != 1 || now[0].PID != agents[0].PID {
-		t.Errorf("the agents were %v and are %v, want the same one", agents, now)
+	if now := r.agents(t); len(now) != 1 || now[0].PID != agent.PID {
+		t.Errorf("the agent was %v, and these run: %v; want the same one", agent, now)
 	}
 }
 

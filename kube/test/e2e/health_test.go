@@ -47,8 +47,8 @@ type healthLab struct {
 func TestHealth(t *testing.T) {
 	h := &healthLab{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	h.configure(t, plainGPUs)
-	c := ownCluster(t, sandbox.Options{Profile: "a100x8-40g", AgentArgs: []string{"--config", h.file}})
-	h.lab = &lab{rig: &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}}
+	c := ownCluster(t, sandbox.Options{Profile: "a100x8-40g", Agent: configured(h.file)})
+	h.lab = &lab{rig: newRig(c)}
 	var err error
 	if h.machine, err = sim.Open(h.node.SimDir()); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestHealth(t *testing.T) {
 			test.run(t, h)
 			t.Logf("%s took %s", test.name, ms(time.Since(start)))
 		})
-		if !ok && len(h.node.Agents()) != 1 {
+		if !ok && len(h.agents(t)) != 1 {
 			t.FailNow()
 		}
 	}

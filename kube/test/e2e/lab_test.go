@@ -44,8 +44,7 @@ const (
 // lab is a sandbox of its own whose agent follows ConfigMaps and labels, beside a supervisor of MPS daemons.
 type lab struct {
 	*rig
-	supervisor sandbox.Process
-	machine    *sim.Machine
+	machine *sim.Machine
 }
 
 func newLab(t testing.TB) *lab {
@@ -78,14 +77,14 @@ data:
 	}
 	c := ownCluster(t, sandbox.Options{
 		Profile: "a100x8-40g", Manifests: []string{manifest},
-		AgentArgs: []string{"--config-map", agentNamespace + "/" + configMap},
+		Agent: sandbox.AgentOptions{Args: []string{"--config-map=" + agentNamespace + "/" + configMap}},
 	})
-	l := &lab{rig: &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}}
+	l := &lab{rig: newRig(c)}
 	var err error
 	if l.machine, err = sim.Open(l.node.SimDir()); err != nil {
 		t.Fatal(err)
 	}
-	if l.supervisor, err = l.node.StartMPS(t.Context()); err != nil {
+	if err := l.node.StartMPS(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -311,7 +310,10 @@ type pluginStats struct {
 
 // page reads a page of the node's only agent.
 func (l *lab) page(ctx context.Context, path string) ([]byte, error) {
-	agents := l.node.Agents()
+	agents, err := l.node.Agents(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if len(agents) != 1 {
 		return nil, fmt.Errorf("%d agents run on the node, want one", len(agents))
 	}

@@ -148,13 +148,15 @@ func ownCluster(t testing.TB, o sandbox.Options) *sandbox.Cluster {
 // dumpLogs prints the end of each log before they are deleted.
 func dumpLogs(t testing.TB, dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
+	pods, _ := filepath.Glob(filepath.Join(dir, "nodes", "*", "log", "pods", agentNamespace+"_*", "*", "*.log"))
+	paths = append(paths, pods...)
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue
 		}
 		lines := strings.Split(string(data), "\n")
-		t.Logf("the end of %s:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		t.Logf("the end of %s:\n%s", strings.TrimPrefix(path, dir), strings.Join(lines[max(0, len(lines)-20):], "\n"))
 	}
 }
 

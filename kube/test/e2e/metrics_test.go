@@ -346,20 +346,17 @@ func (h *healthLab) checkService(t testing.TB, limit time.Duration) {
 func BenchmarkAgent(b *testing.B) {
 	file := filepath.Join(b.TempDir(), "agent.yaml")
 	(&sharingRig{file: file}).configure(b, "sampleInterval: 1s\ndcgmNames: true\n")
-	c := ownCluster(b, sandbox.Options{Profile: "a100x8-40g", AgentArgs: []string{"--config", file}})
-	agents := c.Nodes()[0].Agents()
-	if len(agents) != 1 {
-		b.Fatalf("%d agents run, want one", len(agents))
-	}
+	c := ownCluster(b, sandbox.Options{Profile: "a100x8-40g", Agent: configured(file)})
+	agent := newRig(c).agent(b)
 	const window = 20 * time.Second
 	for b.Loop() {
-		before := cpuOf(b, agents[0].PID)
+		before := cpuOf(b, agent.PID)
 		select {
 		case <-time.After(window):
 		case <-b.Context().Done():
 		}
-		b.ReportMetric(100*(cpuOf(b, agents[0].PID)-before).Seconds()/window.Seconds(), "%core")
-		b.ReportMetric(float64(rssOf(b, agents[0].PID))/(1<<20), "RSS-MiB")
+		b.ReportMetric(100*(cpuOf(b, agent.PID)-before).Seconds()/window.Seconds(), "%core")
+		b.ReportMetric(float64(rssOf(b, agent.PID))/(1<<20), "RSS-MiB")
 	}
 }
 

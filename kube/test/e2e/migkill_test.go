@@ -16,6 +16,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 // killRounds is how often the agent is killed: a few times, or many times with BERTH_SOAK.
@@ -107,7 +109,7 @@ func testKilledDuringLayouts(t *testing.T, l *lab) {
 		}
 		if random.IntN(3) == 0 {
 			twice++
-			if _, err := l.node.StartAgent(t.Context()); err != nil {
+			if err := l.node.StartAgent(t.Context(), sandbox.AgentOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Duration(random.Int64N(int64(usual))))
@@ -246,7 +248,7 @@ func (l *lab) checkConverged(t testing.TB, held map[string]string) {
 const mpsConfig = plainConfig + "gpus: [{select: {index: [2]}, sharing: {mode: mps, replicas: 8, resourceName: " + mpsResource + "}}]\n"
 
 // testKilledDuringMPS kills agent and supervisor while an MPS daemon starts, and the supervisor while the daemon runs.
-// There must never be more than one daemon, and its client must continue undisturbed.
+// There must never be more than one daemon.
 func testKilledDuringMPS(t *testing.T, l *lab) {
 	random := seeded(t)
 	with := map[string]int{gpuResource: nodeGPUs - 1, mpsResource: 8}
@@ -279,14 +281,64 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 		l.waitDaemons(t, 1)
 	}
 
-	client := l.run(t, podRequesting("client", mpsResource, 1, "mps"))
-	witnesses := l.watchPods(t, client...)
+	l.checkDaemonEndsWithContainer(t, with)
+	l.checkDaemonIsAdopted(t, with)
+}
+
+// checkDaemonEndsWithContainer kills the supervisor of deploy/mps.yaml while its daemon has a client. The runtime ends
+// the daemon with the container, and the client ends with the daemon, as CUDA programs do. The next supervisor starts
+// one daemon.
+func (l *lab) checkDaemonEndsWithContainer(t *testing.T, with map[string]int) {
+	t.Helper()
+	client := l.run(t, podRequesting("client", mpsResource, 1, "mps"))[0]
 	daemon := l.waitDaemons(t, 1)[0]
 	killed := l.killSupervisor(t)
 	away := l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
+	l.waitDaemons(t, 0)
+	ended, err := l.WaitPhase(timeout(t, 30*time.Second), client.Namespace, client.Name, corev1.PodFailed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log, err := l.PodLogs(t.Context(), client.Namespace, client.Name, "main"); err != nil || !strings.Contains(log, "the MPS daemon has ended") {
+		t.Errorf("pod %s is %s and printed %q (%v)", ended.Name, ended.Status.Phase, log, err)
+	}
 	l.startSupervisor(t)
 	back := l.waitKubelet(t, with)
 	t.Logf("supervisor killed: its replicas are unhealthy after %s, healthy again after %s", ms(away.Sub(killed)), ms(back.Sub(killed)))
+	if now := l.waitDaemons(t, 1)[0]; now == daemon {
+		t.Errorf("the daemon is process %d, which has ended", now)
+	}
+}
+
+// checkDaemonIsAdopted kills a supervisor that is a process of the host, which docs/sharing.md offers beside
+// deploy/mps.yaml: its daemon and the client continue, and the next supervisor adopts the daemon.
+func (l *lab) checkDaemonIsAdopted(t *testing.T, with map[string]int) {
+	t.Helper()
+	ctx := timeout(t, time.Minute)
+	l.killSupervisor(t)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := errors.Join(l.node.EndMPSProcess(ctx, syscall.SIGTERM), l.node.StartMPS(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := l.node.StartMPSProcess(); err != nil {
+		t.Fatal(err)
+	}
+	l.waitDaemons(t, 1)
+	l.waitKubelet(t, with)
+	client := l.run(t, podRequesting("client-of-process", mpsResource, 1, "mps"))
+	witnesses := l.watchPods(t, client...)
+	daemon := l.waitDaemons(t, 1)[0]
+	if err := l.node.EndMPSProcess(ctx, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.waitKubelet(t, map[string]int{gpuResource: nodeGPUs - 1})
+	if err := l.node.StartMPSProcess(); err != nil {
+		t.Fatal(err)
+	}
+	l.waitKubelet(t, with)
 	if now := l.waitDaemons(t, 1)[0]; now != daemon {
 		t.Errorf("the daemon was process %d and is %d, want it adopted", daemon, now)
 	}
@@ -310,7 +362,7 @@ func testKilledDuringMPS(t *testing.T, l *lab) {
 
 func (l *lab) killSupervisor(t testing.TB) time.Time {
 	t.Helper()
-	if err := l.supervisor.Stop(timeout(t, 30*time.Second), syscall.SIGKILL, 0); err != nil {
+	if err := l.node.KillMPS(timeout(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	return time.Now()
@@ -318,8 +370,7 @@ func (l *lab) killSupervisor(t testing.TB) time.Time {
 
 func (l *lab) startSupervisor(t testing.TB) {
 	t.Helper()
-	var err error
-	if l.supervisor, err = l.node.StartMPS(t.Context()); err != nil {
+	if err := l.node.StartMPS(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

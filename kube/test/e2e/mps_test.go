@@ -125,7 +125,7 @@ func testMPS(t *testing.T, s *sharingRig) {
 	// No daemon can serve a client yet.
 	m.waitOffers(t, offers{gpuResource: 7})
 	m.waitProblem(t, "MPS_SUPERVISOR")
-	if _, err := m.node.StartMPS(t.Context()); err != nil {
+	if err := m.node.StartMPS(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	m.waitOffers(t, offers{gpuResource: 7, sharedResource: mpsReplicas})

@@ -3,12 +3,15 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/kube/internal/workload"
 )
 
@@ -220,4 +224,41 @@ func testGivesDevices(t *testing.T, r *rig) {
 	if got := execIn(t, r.Cluster, pod, "open", "/tmp/third"); got != "EPERM" {
 		t.Errorf("open a node made for GPU %d, which the pod does not hold: %s, want EPERM", third, got)
 	}
+}
+
+// processesOf returns the processes of a container, given its name in the pod's status.
+func processesOf(id string) ([]kubelet.Process, error) {
+	containers := kubelet.NewContainers(kubelet.ContainersDeps{ProcRoot: "/proc"})
+	running, err := containers.Live()
+	if err != nil {
+		return nil, err
+	}
+	var found []kubelet.Process
+	for i := range running {
+		if !strings.HasSuffix(id, "://"+running[i].ID) {
+			continue
+		}
+		pids, err := containers.PIDs(&running[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			process, err := kubelet.ProcessOf("/proc", pid)
+			if err == nil {
+				found = append(found, process)
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+func signalAll(processes []kubelet.Process, sig syscall.Signal) error {
+	for _, p := range processes {
+		if err := syscall.Kill(p.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal process %d: %w", p.PID, err)
+		}
+	}
+	return nil
 }

@@ -27,7 +27,7 @@ func TestReconfigure(t *testing.T) {
 		{"LayoutAfterReboot", testLayoutAfterReboot},
 		{"KilledDuringLayouts", testKilledDuringLayouts},
 		{"KilledDuringMPS", testKilledDuringMPS},
-		{"AsDaemonSet", testReconfigureAsDaemonSet},
+		{"NothingForbidden", func(t *testing.T, l *lab) { testNothingForbidden(t, l.rig) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l.reset(t)
@@ -193,11 +193,7 @@ func (l *lab) watchTouched(t testing.TB, but ...string) *touched {
 		}
 		return nil
 	})
-	agents := l.node.Agents()
-	if len(agents) != 1 {
-		t.Fatalf("%d agents run on the node, want one", len(agents))
-	}
-	w := &touched{l: l, agent: agents[0].PID, but: but, stats: l.pluginStats(t), sockets: l.agentSockets(t)}
+	w := &touched{l: l, agent: l.agent(t).PID, but: but, stats: l.pluginStats(t), sockets: l.agentSockets(t)}
 	for _, name := range but {
 		delete(w.stats, name)
 		w.sockets = slices.DeleteFunc(w.sockets, func(s string) bool { return socketOf(s, name) })
@@ -228,7 +224,7 @@ func (l *lab) pluginStats(t testing.TB) map[string]pluginStats {
 // resources may be new.
 func (w *touched) check(t testing.TB, added ...string) {
 	t.Helper()
-	if agents := w.l.node.Agents(); len(agents) != 1 || agents[0].PID != w.agent {
+	if agents := w.l.agents(t); len(agents) != 1 || agents[0].PID != w.agent {
 		t.Errorf("the agent was process %d and is %+v", w.agent, agents)
 	}
 	now := w.l.pluginStats(t)

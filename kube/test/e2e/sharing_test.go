@@ -41,8 +41,8 @@ type sharingRig struct {
 func TestSharing(t *testing.T) {
 	s := &sharingRig{file: filepath.Join(t.TempDir(), "agent.yaml")}
 	s.write(t, nvidiaFile)
-	c := ownCluster(t, sandbox.Options{Profile: "a100x8-80g", AgentArgs: []string{"--config", s.file}})
-	s.rig = &rig{Cluster: c, node: c.Nodes()[0], mode: &hostAgent{node: c.Nodes()[0]}}
+	c := ownCluster(t, sandbox.Options{Profile: "a100x8-80g", Agent: configured(s.file)})
+	s.rig = newRig(c)
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *sharingRig)
@@ -321,11 +321,8 @@ func testSharingLab(t *testing.T, s *sharingRig) {
 		}
 	}
 	s.letAgentRead(t, "kube-system")
-	agent, err := s.node.StartAgent(ctx, "--config-map", "kube-system/time-slicing-config")
-	if err == nil {
-		err = s.node.WaitAgentReady(ctx, agent)
-	}
-	if err != nil {
+	another := sandbox.AgentOptions{Args: []string{"--config-map=kube-system/time-slicing-config"}}
+	if err := s.mode.(*podAgent).startWith(ctx, another); err != nil {
 		t.Fatal(err)
 	}
 	s.waitOffers(t, offers{gpuResource: 1})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 // placement is a sequence of pods on a node of its own: the first alone, and then the others at once.
@@ -105,7 +106,7 @@ func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 	if len(machine.GPUs) != nodeGPUs {
 		t.Fatalf("%s has %d GPUs, want %d", profile, len(machine.GPUs), nodeGPUs)
 	}
-	r.withAgent(t, "--sim", dir)
+	r.withAgent(t, onHardware(dir))
 	// The number of GPUs is eight before and after, so it cannot show the change.
 	waitUntil(t, 15*time.Second, "the kubelet has the GPUs of "+profile, func(ctx context.Context) error {
 		devices, err := kubelet.NewPodResources(r.node.KubeletDir()).Allocatable(ctx)
@@ -120,6 +121,11 @@ func (r *rig) withHardware(t testing.TB, profile string) sim.Description {
 		return nil
 	})
 	return machine
+}
+
+// onHardware returns the options of an agent on the simulated machine in another directory.
+func onHardware(dir string) sandbox.AgentOptions {
+	return sandbox.AgentOptions{Args: []string{"--sim=" + dir}, Dirs: []string{dir}}
 }
 
 func offered(devices []kubelet.Devices, uuid string) bool {

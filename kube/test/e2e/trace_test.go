@@ -87,17 +87,14 @@ func heldBy(node *v1alpha1.GPUNode, pod *corev1.Pod) []string {
 // forwardAgent serves the agent's state outside the sandbox's network, after passing it through change.
 func (w *tracer) forwardAgent(t testing.TB, change func([]byte) []byte) string {
 	t.Helper()
-	agents := w.node.Agents()
-	if len(agents) != 1 {
-		t.Fatalf("%d agents run on the node, want one", len(agents))
-	}
+	agent := w.agent(t)
 	socket := filepath.Join(t.TempDir(), pages.Name)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(answer http.ResponseWriter, request *http.Request) {
-		state, err := pages.Client{Socket: w.node.AgentSocket(agents[0])}.Get(request.Context(), request.URL.Path)
+		state, err := pages.Client{Socket: w.node.AgentSocket(agent)}.Get(request.Context(), request.URL.Path)
 		if err != nil {
 			http.Error(answer, err.Error(), http.StatusBadGateway)
 			return

@@ -19,11 +19,13 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/kube/internal/sandbox"
+	"github.com/berth-gpu/berth/kube/internal/sandbox/image"
 )
 
 const (
 	stubResource = "example.com/gpu"
 	stubGPUs     = 2
+	stubImage    = "berth.dev/agent-stub:test"
 	// stubMajor is a major number that the kernel reserves for local use, so that no driver has it.
 	stubMajor = 240
 )
@@ -31,7 +33,7 @@ const (
 // stubNode is a node with the GPUs of the example vendor beside NVIDIA's.
 type stubNode struct {
 	*rig
-	// root is the folder that describes the GPUs.
+	// root is the folder that describes the GPUs. The agent has its parent, because the folder disappears.
 	root string
 }
 
@@ -39,11 +41,10 @@ type stubNode struct {
 // devices into pods under its own resource name, and that NVIDIA's GPUs are as they would be alone.
 func TestOtherVendor(t *testing.T) {
 	r := theNode(t)
-	s := &stubNode{rig: r, root: filepath.Join(filepath.Dir(r.node.SimDir()), "stub")}
+	s := &stubNode{rig: r, root: filepath.Join(filepath.Dir(r.node.SimDir()), "stub", "gpus")}
 	s.create(t)
-	r.replaceAgent(t, func(ctx context.Context) (sandbox.Process, error) {
-		return r.node.StartAgentProgram("berth-agent-stub", []string{"BERTH_STUB_DIR=" + s.root})
-	})
+	s.importImage(t)
+	r.withAgent(t, sandbox.AgentOptions{Image: stubImage, Env: []string{"BERTH_STUB_DIR=" + s.root}, Dirs: []string{filepath.Dir(s.root)}})
 	s.waitAdvertised(t, map[string]int{gpuResource: nodeGPUs, stubResource: stubGPUs})
 	pods := r.run(t, podWith("other", stubResource, 1), podWithGPUs("beside", 1))
 	t.Run("DeviceNodes", func(t *testing.T) { s.testDeviceNodes(t, pods[0], pods[1]) })
@@ -51,6 +52,22 @@ func TestOtherVendor(t *testing.T) {
 	t.Run("Trace", func(t *testing.T) { s.testTrace(t, pods[0], pods[1]) })
 	t.Run("Doctor", func(t *testing.T) { r.checkDoctor(t, 0) })
 	t.Run("Disappears", func(t *testing.T) { s.testDisappears(t, pods[1]) })
+}
+
+// importImage imports the image of the agent with the vendor into the node.
+func (s *stubNode) importImage(t testing.TB) {
+	t.Helper()
+	spec, err := image.AgentWith(s.State().Bin, "berth-agent-stub", stubImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tarball, err := s.BuildImage(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.ImportImage(timeout(t, time.Minute), tarball); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // create creates the folder, with device nodes.

@@ -14,11 +14,14 @@ const AgentName = "berth.dev/agent:dev"
 
 // Agent returns the agent's image, made of the programs in bin: the agent, the hook that it installs on the host, and
 // the libraries that a cgo program is linked with. It takes nothing else from this system.
-func Agent(bin string) (Spec, error) {
+func Agent(bin string) (Spec, error) { return AgentWith(bin, "berth-agent", AgentName) }
+
+// AgentWith returns the agent's image under another name and with another program of bin in the place of berth-agent.
+func AgentWith(bin, program, name string) (Spec, error) {
 	files := map[string]string{}
-	for _, name := range []string{"berth-agent", "berth-cdi-hook"} {
-		program := filepath.Join(bin, name)
-		files["/"+name] = program
+	for path, program := range map[string]string{"/berth-agent": program, "/berth-cdi-hook": "berth-cdi-hook"} {
+		program = filepath.Join(bin, program)
+		files[path] = program
 		needed, err := sharedLibraries(program)
 		if err != nil {
 			return Spec{}, fmt.Errorf("make agent image: %w", err)
@@ -27,7 +30,7 @@ func Agent(bin string) (Spec, error) {
 			files[path] = path
 		}
 	}
-	return Spec{Name: AgentName, Entrypoint: []string{"/berth-agent"}, Files: files}, nil
+	return Spec{Name: name, Entrypoint: []string{"/berth-agent"}, Files: files}, nil
 }
 
 // sharedLibraries returns the paths of the loader and of all libraries that a program needs to start; none for a static
