@@ -60,7 +60,9 @@ func (n Node) StartMPSProcess() error {
 }
 
 // EndMPSProcess sends sig to the supervisor that StartMPSProcess started, and waits until it has ended.
-func (n Node) EndMPSProcess(ctx context.Context, sig syscall.Signal) error { return n.stop(ctx, procMPS, sig) }
+func (n Node) EndMPSProcess(ctx context.Context, sig syscall.Signal) error {
+	return n.stop(ctx, procMPS, sig)
+}
 
 // AgentProcesses returns the agents of the node that run as processes of the host, oldest first.
 func (n Node) AgentProcesses() []Process {
