@@ -1,13 +1,14 @@
 // Package problems collects the problems of a node other than the health of its GPUs, by their source.
 //
 // It guarantees that each source replaces only its own problems, that a problem keeps its Since for as long as its code
-// and message do not change, that each new problem is logged once, and that subscribers are signalled only when the
-// list has changed. Nothing in it waits for a file, the API or a driver. It must not import anything of Kubernetes but
-// a clock.
+// and message do not change, that each new problem is logged once, at the level of its severity, and that subscribers
+// are signalled only when the list has changed. Nothing in it waits for a file, the API or a driver. It must not import
+// anything of Kubernetes but a clock.
 package problems
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/problem"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
@@ -39,11 +41,23 @@ func (l *List) Set(source string, causes ...gpu.Cause) {
 	added, resolved := l.replace(source, causes)
 	for _, cause := range added {
 		//lint:ignore sloglint the message is the problem's
-		l.log.Warn(cause.Message, "code", cause.Code, "source", source)
+		l.log.Log(context.Background(), levelOf(cause.Code), cause.Message, "code", cause.Code, "source", source)
 	}
 	if len(resolved) > 0 {
 		l.log.Info("Problem resolved", "codes", strings.Join(resolved, ","), "source", source)
 	}
+}
+
+// levelOf returns the level that fits the severity of a problem in the catalogue; Warn if the catalogue has no such code.
+func levelOf(code string) slog.Level {
+	known, _ := problem.Find(code)
+	switch known.Severity {
+	case problem.Error:
+		return slog.LevelError
+	case problem.Info:
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // replace returns the problems that source did not have before, and the codes of those that it had if it has none now.

@@ -104,3 +104,16 @@ func TestChangesAreSignalledAndLoggedOnce(t *testing.T) {
 		t.Error("a closed subscription was signalled")
 	}
 }
+
+// TestLevelIsTheSeverity checks that the log has a problem at the level that its severity in the catalogue asks for.
+func TestLevelIsTheSeverity(t *testing.T) {
+	for code, want := range map[string]string{
+		"LEDGER_UNWRITABLE": "level=ERROR", "LEDGER_CORRUPT": "level=WARN", "XID43": "level=INFO", "NO_SUCH_CODE": "level=WARN",
+	} {
+		l, _, text := newList()
+		l.Set("source", gpu.Cause{Code: code, Message: "what is wrong"})
+		if got := text.String(); !strings.Contains(got, want) || !strings.Contains(got, "code="+code) {
+			t.Errorf("%s is logged as %q, want %s", code, got, want)
+		}
+	}
+}
