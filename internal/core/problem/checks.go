@@ -88,12 +88,6 @@ func checkProblems() []Problem {
 			Seen:    seenDoctor,
 		},
 		{
-			Code: "KUBELET_DIR_MISSING", Severity: Error, Area: AreaKubelet, Title: "the kubelet's device plugin directory does not exist",
-			Meaning: "No device plugin can register here.",
-			Fix:     "Check that a kubelet runs. If its root directory is not /var/lib/kubelet, set --kubelet-dir.",
-			Seen:    seenDoctor,
-		},
-		{
 			Code: "KUBELET_SOCKET_DOWN", Severity: Error, Area: AreaKubelet, Title: "a socket of the kubelet does not exist or no process listens on it",
 			Meaning: "The agent registers its resources through device-plugins/kubelet.sock; programs read through pod-resources/kubelet.sock which pod has which devices.",
 			Fix:     "Start the kubelet. It replaces an old socket file when it starts.",

@@ -124,6 +124,12 @@ func nodeProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "KUBELET_DIR_MISSING", Severity: Error, Area: AreaKubelet, Title: "the kubelet's device plugin directory does not exist",
+			Meaning: "No device plugin can register here. The kubelet creates the directory when it starts; the agent waits for it, and then registers without a restart.",
+			Fix:     "Check that a kubelet runs. If its root directory is not /var/lib/kubelet, set --kubelet-dir.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "PROCESSES_UNREADABLE", Severity: Warning, Area: AreaKubelet, Title: "the node's containers cannot be read",
 			Meaning: "The agent cannot find containers that still run although the kubelet no longer knows them, so it cannot withhold their devices from other pods.",
 			Fix:     "Give the agent the host's PID namespace, cgroups (/sys/fs/cgroup) and the runtime's state directory, as deploy/agent.yaml does.",

@@ -205,6 +205,43 @@ func TestDirectoryRecreated(t *testing.T) {
 	await(t, startKubelet(t, dir, fakekubelet.Options{}), healthy(8))
 }
 
+// TestAgentStartsBeforeTheKubelet checks that the agent creates none of the kubelet's directories, and registers when the
+// kubelet has created them and serves.
+func TestAgentStartsBeforeTheKubelet(t *testing.T) {
+	root, h := kubeletDir(t), machine(8)
+	dir := filepath.Join(root, "kubelet")
+	a := startAgent(t, dir, h, nil)
+	a.Ping(t.Context()) // Run has started a server.
+	if a.stat(t).Registered {
+		t.Error("it is registered without a kubelet")
+	}
+	absent := func(when string) {
+		t.Helper()
+		if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+			t.Errorf("%s: the agent created %v, %v", when, entries, err)
+		}
+	}
+	absent("without a kubelet")
+	// The directory comes before the socket.
+	if err := os.MkdirAll(pluginDir(dir), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	k := startKubelet(t, dir, fakekubelet.Options{})
+	await(t, k, healthy(8))
+	k.Kill()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	h.setHealthy(3, false)
+	a.Ping(t.Context())
+	absent("after the removal of the directory")
+	await(t, startKubelet(t, dir, fakekubelet.Options{}), healthy(7))
+	a.stop(t)
+	if strings.Contains(a.log.String(), "level=WARN") {
+		t.Errorf("it warns of an absent directory:\n%s", a.log)
+	}
+}
+
 func TestDirectoryCannotBeWatched(t *testing.T) {
 	w := &dirWatch{
 		dir: pluginDir(kubeletDir(t)), timing: fastTiming(),

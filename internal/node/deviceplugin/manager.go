@@ -2,7 +2,8 @@ package deviceplugin
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,13 +68,9 @@ func New(deps Deps) (*Manager, error) {
 	return m, nil
 }
 
-// Run serves until ctx ends, and returns when every server has ended. It fails only when the directory of the sockets cannot be made. A
-// kubelet that does not run, or restarts, is no error.
+// Run serves until ctx ends, and returns when every server has ended, without an error. It waits for a kubelet that does not run, or
+// restarts. The kubelet creates the directory of the sockets; this does not, since other programs take a machine with it for a node.
 func (m *Manager) Run(ctx context.Context) error {
-	// The kubelet makes the directory with the same mode if it starts first.
-	if err := os.MkdirAll(m.dir, 0o750); err != nil {
-		return fmt.Errorf("run device plugin: %w", err)
-	}
 	m.instance = m.chooseInstance()
 	removeAbandoned(m.dir, m.deps.Clock.Now(), m.timing.staleSocket, m.deps.Log)
 
@@ -146,7 +143,7 @@ func (m *Manager) chooseInstance() string {
 	}
 	var names []string
 	entries, err := os.ReadDir(m.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.deps.Log.Warn("Could not read the kubelet's device plugin directory", "error", err)
 	}
 	for _, entry := range entries {

@@ -2,7 +2,9 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -192,6 +194,9 @@ func (s *script) awaitText(expected string, read func() string) string {
 
 func (s *script) sockets() string {
 	entries, err := os.ReadDir(pluginDir(s.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "no directory\n"
+	}
 	if err != nil {
 		return err.Error()
 	}

@@ -6,7 +6,7 @@
 //
 // It is woken by a change of the checkpoint, by a change of the node's pods, by a change of the ledger, and at least
 // every two seconds. It writes the ledger, removes the folders of grants, and reports the problems of the sources
-// "processes", "checkpoint", "pods" and "conflicts".
+// "processes", "checkpoint", "kubelet directory", "pods" and "conflicts".
 //
 // It never waits for the API server: it uses the last state of the watch of pods, and requests pods that the watch has
 // not seen in a separate goroutine. It makes no request to the kubelet.

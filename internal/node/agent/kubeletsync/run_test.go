@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
@@ -81,48 +82,83 @@ func TestRunLooksPerEvent(t *testing.T) {
 	})
 }
 
-// TestRunWatchesTheCheckpoint checks that a checkpoint that the kubelet replaces is read immediately.
+// TestRunWatchesTheCheckpoint checks that a checkpoint that the kubelet replaces is read immediately, also in a directory
+// that is created after the start, and again after its removal.
 func TestRunWatchesTheCheckpoint(t *testing.T) {
 	w := &world{}
 	dir := t.TempDir()
 	s, _ := w.newSync(t, dir)
+	fake := clocktesting.NewFakeClock(time.Now())
+	s.deps.Clock = fake
 	path := filepath.Join(dir, "kubelet", kubelet.CheckpointFile)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := s.watchCheckpoint(ctx)
 	<-changes // It is signalled at first.
-	for name, want := range map[string]bool{"other": false, filepath.Base(path): true} {
+	write := func(name string) {
+		t.Helper()
 		if err := os.WriteFile(path+".new", nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Rename(path+".new", filepath.Join(filepath.Dir(path), name)); err != nil {
 			t.Fatal(err)
 		}
-		wait := 20 * time.Millisecond
-		if want {
-			wait = 10 * time.Second
+	}
+	await := func(what string) {
+		t.Helper()
+		select {
+		case <-changes:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s, and no change is signalled", what)
+		}
+	}
+	retry := func() {
+		for !fake.HasWaiters() {
+			time.Sleep(time.Millisecond)
+		}
+		fake.Step(lookInterval)
+	}
+	for range 2 {
+		retry() // The directory does not exist.
+		select {
+		case <-changes:
+			t.Error("a change is signalled without a directory")
+		case <-time.After(20 * time.Millisecond):
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		retry()
+		await("the directory was created")
+		write("other")
+		select {
+		case <-changes:
+			t.Error("another file signals a change of the checkpoint")
+		case <-time.After(20 * time.Millisecond):
+		}
+		for range 2 {
+			write(filepath.Base(path))
+			await("the checkpoint was replaced")
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "kubelet")); err != nil {
+			t.Fatal(err)
+		}
+		for !fake.HasWaiters() { // The watch has ended. The removal of the file may be signalled before.
+			time.Sleep(time.Millisecond)
 		}
 		select {
 		case <-changes:
-			if !want {
-				t.Errorf("%s signals a change of the checkpoint", name)
-			}
-		case <-time.After(wait):
-			if want {
-				t.Error("the checkpoint was replaced, and no change is signalled")
-			}
+		default:
 		}
 	}
 }
 
 // TestLookReports checks that what cannot be read is a problem until it can be read again, and that Unsure has the
-// reason. A missing checkpoint is not a problem: a kubelet that never had a device plugin has none.
+// reason. A missing checkpoint is not a problem: a kubelet that never had a device plugin has none. Its missing directory
+// is one until the kubelet creates it.
 func TestLookReports(t *testing.T) {
-	w := &world{}
-	s, _ := w.newSync(t, t.TempDir())
+	w, dir := &world{}, t.TempDir()
+	s, _ := w.newSync(t, dir)
 	if s.Unsure() == "" {
 		t.Error("before the first look it is known what the kubelet remembers")
 	}
@@ -133,7 +169,12 @@ func TestLookReports(t *testing.T) {
 		want   []string
 	}{
 		{"no problem", func() {}, false, nil},
-		{"no checkpoint", func() { w.assignedErr = kubelet.ErrNoCheckpoint }, false, nil},
+		{"no kubelet", func() { w.assignedErr = kubelet.ErrNoCheckpoint }, false, []string{"KUBELET_DIR_MISSING"}},
+		{"no checkpoint", func() {
+			if err := os.MkdirAll(filepath.Join(dir, "kubelet", filepath.Dir(kubelet.CheckpointFile)), 0o755); err != nil {
+				t.Error(err)
+			}
+		}, false, nil},
 		{"a damaged checkpoint", func() { w.assignedErr = errors.New("torn") }, true, []string{"CHECKPOINT_UNREADABLE"}},
 		{"no processes", func() { w.assignedErr, w.livingErr = nil, errors.New("no cgroups") }, false, []string{"PROCESSES_UNREADABLE"}},
 		{"no API server", func() { w.livingErr, w.away = nil, true }, false, []string{"PODS_UNKNOWN"}},

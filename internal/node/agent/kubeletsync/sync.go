@@ -3,20 +3,21 @@ package kubeletsync
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/podwatch"
-	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 const (
@@ -173,37 +174,6 @@ func (s *Sync) Run(ctx context.Context) error {
 	}
 }
 
-// watchCheckpoint signals changes of the kubelet's checkpoint. Where it cannot watch, the periodic looks remain.
-func (s *Sync) watchCheckpoint(ctx context.Context) <-chan struct{} {
-	changed := signal.New()
-	path := filepath.Join(s.deps.KubeletDir, kubelet.CheckpointFile)
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		if err = watcher.Add(filepath.Dir(path)); err != nil {
-			watcher.Close()
-		}
-	}
-	if err != nil {
-		s.deps.Log.Warn("Polling the kubelet's checkpoint, since it cannot be watched", "error", err)
-		return changed.C()
-	}
-	go func() {
-		defer watcher.Close()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case event := <-watcher.Events:
-				if event.Name == path {
-					changed.Set()
-				}
-			case <-watcher.Errors: // An overflow; the next look comes soon.
-			}
-		}
-	}()
-	return changed.C()
-}
-
 // Look reads the node and brings the ledger in line with it. The order matters: containers before the checkpoint (see
 // ledger.NodeView).
 func (s *Sync) Look(ctx context.Context) {
@@ -281,18 +251,30 @@ func (s *Sync) pod(uid string) ledger.NodePod {
 	return pod
 }
 
-// noteCheckpoint reports a damaged file as a problem. A missing one is not a problem: a kubelet that never had a device
-// plugin has none.
+// noteCheckpoint reports a damaged file, or the absence of its directory, as a problem. A missing file is not a problem:
+// a kubelet that never had a device plugin has none.
 func (s *Sync) noteCheckpoint(err error) {
 	unsure := ""
 	if err != nil && !errors.Is(err, kubelet.ErrNoCheckpoint) {
 		unsure = "the kubelet's checkpoint cannot be read: " + err.Error()
 	}
 	s.unsure.Store(&unsure)
+	var absent error
 	if errors.Is(err, kubelet.ErrNoCheckpoint) {
-		err = nil
+		err, absent = nil, s.directoryAbsent()
 	}
 	s.report("checkpoint", "CHECKPOINT_UNREADABLE", err)
+	s.report("kubelet directory", "KUBELET_DIR_MISSING", absent)
+}
+
+// directoryAbsent returns an error if the directory of the checkpoint, which the kubelet creates when it starts, does not
+// exist.
+func (s *Sync) directoryAbsent() error {
+	dir := filepath.Dir(filepath.Join(s.deps.KubeletDir, kubelet.CheckpointFile))
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s does not exist; the agent waits for the kubelet to create it", dir)
+	}
+	return nil
 }
 
 func (s *Sync) report(source, code string, err error) {
