@@ -165,10 +165,12 @@ func TestLabelsOutliveABoot(t *testing.T) {
 	// Another Node: the state of the previous one is discarded as soon as that is known.
 	w.api, w.clock = live, nil
 	w.own("uid-2", nil)
+	w.configMap("configs", map[string]string{"default": "migConfigMap: berth-system/layouts\nresourceName: nvidia.com/other\n"})
 	other, stop := w.start()
 	if state := w.await(other, "the other Node", func(s State) bool { return s.MIG.Known }); state.MIG.Layout != "" {
 		t.Errorf("the other Node has the layout %q", state.MIG.Layout)
 	}
+	w.await(other, "the key of the other Node", named("nvidia.com/other")) // The Node and the ConfigMaps are read in any order.
 	w.configMap("configs", nil)
 	w.await(other, "a refusal: a key was in force on the other Node too", func(s State) bool { return s.Refused != nil })
 	stop()
