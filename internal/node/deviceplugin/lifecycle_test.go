@@ -135,7 +135,7 @@ func TestSlowStreamDelaysNoOther(t *testing.T) {
 		m.deps.State = wide
 	})
 	await(t, k, healthy(2000))
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	slow, err := dial(t, dir, "berth-gpu-a.sock").ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
@@ -146,6 +146,7 @@ func TestSlowStreamDelaysNoOther(t *testing.T) {
 		h.change(func(*hardware) { broken.Store(int64(i + 1)) })
 		await(t, k, healthy(2000-i-1))
 	}
+	defer time.AfterFunc(testTimeout, cancel).Stop()
 	// It skips some versions, and never the latest.
 	received := 0
 	for {
@@ -203,43 +204,6 @@ func TestDirectoryRecreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, startKubelet(t, dir, fakekubelet.Options{}), healthy(8))
-}
-
-// TestAgentStartsBeforeTheKubelet checks that the agent creates none of the kubelet's directories, and registers when the
-// kubelet has created them and serves.
-func TestAgentStartsBeforeTheKubelet(t *testing.T) {
-	root, h := kubeletDir(t), machine(8)
-	dir := filepath.Join(root, "kubelet")
-	a := startAgent(t, dir, h, nil)
-	a.Ping(t.Context()) // Run has started a server.
-	if a.stat(t).Registered {
-		t.Error("it is registered without a kubelet")
-	}
-	absent := func(when string) {
-		t.Helper()
-		if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
-			t.Errorf("%s: the agent created %v, %v", when, entries, err)
-		}
-	}
-	absent("without a kubelet")
-	// The directory comes before the socket.
-	if err := os.MkdirAll(pluginDir(dir), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	k := startKubelet(t, dir, fakekubelet.Options{})
-	await(t, k, healthy(8))
-	k.Kill()
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	h.setHealthy(3, false)
-	a.Ping(t.Context())
-	absent("after the removal of the directory")
-	await(t, startKubelet(t, dir, fakekubelet.Options{}), healthy(7))
-	a.stop(t)
-	if strings.Contains(a.log.String(), "level=WARN") {
-		t.Errorf("it warns of an absent directory:\n%s", a.log)
-	}
 }
 
 func TestDirectoryCannotBeWatched(t *testing.T) {

@@ -169,7 +169,9 @@ func (s *server) attempt(ctx context.Context, kubelet fileID) error {
 	}
 	if err := s.register(ctx, e); err != nil {
 		e.close(s.timing.drain)
-		s.remove(e)
+		if ctx.Err() == nil || s.removing.Load() { // A shutdown removes nothing, also while the kubelet responds.
+			s.remove(e)
+		}
 		return err
 	}
 	previous := s.loop.current
