@@ -42,7 +42,6 @@ var ceilings = map[string]int{
 	"mps.keeper.start":                          16,
 	"nvidia.Adapter.identifyMissing":            19,
 	"sandbox.Leftovers.clear":                   19,
-	"sandbox.prepare":                           16,
 	"sim.Fault.apply":                           26,
 	"sim.Fault.check":                           18,
 	"stage.reader.line":                         16,

@@ -42,29 +42,37 @@ func (o AgentOptions) with(more AgentOptions) AgentOptions {
 
 // makeHardware creates the simulated hardware of the nodes. It runs before any process is started, so that a wrong
 // profile fails early.
-func (c *Cluster) makeHardware(ctx context.Context, o Options, p *progress) error {
-	if o.Profile == "" {
-		return nil
-	}
+func (c *Cluster) makeHardware(ctx context.Context, p *progress) error {
+	var made []string
 	for _, n := range c.Nodes() {
+		profile := n.state().Profile
+		if profile == "" {
+			continue
+		}
 		if err := os.MkdirAll(filepath.Dir(n.SimDir()), 0o755); err != nil {
 			return fmt.Errorf("make simulated hardware of %s: %w", n.name, err)
 		}
-		if err := n.CreateHardware(ctx, o.Profile); err != nil {
+		if err := n.CreateHardware(ctx, profile); err != nil {
 			return err
 		}
+		made = append(made, profile+" on "+n.name)
 	}
-	p.step("simulated %s on every node", o.Profile)
+	if len(made) > 0 {
+		p.step("simulated %s", strings.Join(made, ", "))
+	}
 	return nil
 }
 
 // startAgents starts an agent on each node.
 func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error {
-	if o.Profile == "" || !o.wantsAgent() {
+	if !o.wantsAgent() {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes() {
+		if n.state().Profile == "" {
+			continue
+		}
 		group.Go(func() error {
 			if err := errors.Join(n.StartAgent(ctx, AgentOptions{}), n.WaitAgentReady(ctx)); err != nil {
 				return err

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"path/filepath"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -62,7 +63,7 @@ func (c *Cluster) hyperkube(name string, args ...string) launch {
 
 // startControlPlane starts etcd, the API server, the controller manager and the scheduler, and waits until pods can be
 // created.
-func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
+func (c *Cluster) startControlPlane(ctx context.Context, o Options, p *progress) error {
 	const etcdClients, etcdPeers = "https://127.0.0.1:2379", "https://127.0.0.1:2380"
 	etcd, err := c.start(c.hyperkube("etcd",
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
@@ -78,7 +79,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	if err != nil {
 		return err
 	}
-	api, err := c.start(c.hyperkube("kube-apiserver",
+	api, err := c.start(c.hyperkube("kube-apiserver", append(slices.Concat(o.gateFlags(), o.runtimeFlags()),
 		"--etcd-servers="+etcdClients, "--etcd-cafile="+c.pkiPath("ca.crt"), "--etcd-certfile="+c.pkiPath("etcd.crt"),
 		"--etcd-keyfile="+c.pkiPath("etcd.key"),
 		"--bind-address="+serviceIP, "--secure-port=443",
@@ -99,7 +100,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+c.pkiPath("front-proxy.crt"), "--proxy-client-key-file="+c.pkiPath("front-proxy.key"),
-	))
+	)...))
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 	}
 	p.step("etcd and kube-apiserver are ready at %s", c.state.APIServer)
 
-	manager, err := c.start(c.hyperkube("kube-controller-manager",
+	manager, err := c.start(c.hyperkube("kube-controller-manager", append(o.gateFlags(),
 		"--kubeconfig="+c.pkiPath("controller-manager.conf"),
 		"--authentication-kubeconfig="+c.pkiPath("controller-manager.conf"),
 		"--authorization-kubeconfig="+c.pkiPath("controller-manager.conf"),
@@ -121,16 +122,16 @@ func (c *Cluster) startControlPlane(ctx context.Context, p *progress) error {
 		"--leader-elect=false", "--allocate-node-cidrs=false",
 		// The default client-side rate limit would slow its start.
 		"--kube-api-qps=1000", "--kube-api-burst=1000",
-	))
+	)...))
 	if err != nil {
 		return err
 	}
-	scheduler, err := c.start(c.hyperkube("kube-scheduler",
+	scheduler, err := c.start(c.hyperkube("kube-scheduler", append(o.gateFlags(),
 		"--kubeconfig="+c.pkiPath("scheduler.conf"),
 		"--authentication-kubeconfig="+c.pkiPath("scheduler.conf"), "--authorization-kubeconfig="+c.pkiPath("scheduler.conf"),
 		"--bind-address=127.0.0.1",
 		"--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=1000",
-	))
+	)...))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (n Node) kubeletArgv() []string {
 }
 
 // writeKubeletConfig writes the node's KubeletConfiguration, merged with the caller's settings.
-func (n Node) writeKubeletConfig(overlay map[string]any) error {
+func (n Node) writeKubeletConfig(o Options) error {
 	st := n.state()
 	cfg := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -76,7 +76,10 @@ func (n Node) writeKubeletConfig(overlay map[string]any) error {
 		// The taint keeps pods without a toleration on nodes that run containers.
 		cfg["registerWithTaints"] = []any{map[string]any{"key": HollowLabel, "value": "true", "effect": "NoSchedule"}}
 	}
-	maps.Copy(cfg, overlay)
+	if len(o.FeatureGates) > 0 {
+		cfg["featureGates"] = o.FeatureGates
+	}
+	maps.Copy(cfg, o.KubeletConfig)
 	data, err := json.MarshalIndent(cfg, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write kubelet config: %w", err)

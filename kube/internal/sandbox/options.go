@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -33,6 +36,13 @@ type Options struct {
 	Hollow int
 	// Profile is the simulated hardware of every node, "" for none.
 	Profile string
+	// NodeProfiles is the simulated hardware of single nodes by name (node-1, hollow-0), in place of Profile.
+	NodeProfiles map[string]string
+	// FeatureGates are switched on or off in every component of Kubernetes.
+	FeatureGates map[string]bool
+	// RuntimeConfig are the API versions that the API server serves or not, as its flag has them:
+	// "scheduling.k8s.io/v1beta1": "true".
+	RuntimeConfig map[string]string
 	// NoAgent leaves berth-agent out although the nodes have hardware.
 	NoAgent bool
 	// Agent is how the nodes' agents differ from deploy/agent.yaml.
@@ -72,11 +82,8 @@ func (o *Options) complete() error {
 	if o.Bin, err = filepath.Abs(o.Bin); err != nil {
 		return fmt.Errorf("resolve --bin: %w", err)
 	}
-	if o.Nodes < 0 || o.Hollow < 0 || o.Nodes+o.Hollow > maxNodes {
-		return fmt.Errorf("--nodes %d --hollow %d: want 0 to %d nodes in all", o.Nodes, o.Hollow, maxNodes)
-	}
-	if o.Nodes == 0 && o.Hollow == 0 {
-		o.Nodes = 1
+	if err := o.completeNodes(); err != nil {
+		return err
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -84,7 +91,87 @@ func (o *Options) complete() error {
 	return nil
 }
 
-func (o *Options) wantsAgent() bool { return o.Profile != "" && !o.NoAgent }
+// completeNodes checks the nodes.
+func (o *Options) completeNodes() error {
+	if o.Nodes < 0 || o.Hollow < 0 || o.Nodes+o.Hollow > maxNodes {
+		return fmt.Errorf("--nodes %d --hollow %d: want 0 to %d nodes in all", o.Nodes, o.Hollow, maxNodes)
+	}
+	if o.Nodes == 0 && o.Hollow == 0 {
+		o.Nodes = 1
+	}
+	for name := range o.NodeProfiles {
+		if !slices.Contains(o.nodeNames(), name) {
+			return fmt.Errorf("--node-profile %s: the sandbox has no such node: its nodes are %s", name, strings.Join(o.nodeNames(), ", "))
+		}
+	}
+	return nil
+}
+
+// nodeNames returns the names of the nodes: those that run containers, then the hollow ones.
+func (o *Options) nodeNames() []string {
+	var names []string
+	for i := range o.Nodes {
+		names = append(names, "node-"+strconv.Itoa(i))
+	}
+	for i := range o.Hollow {
+		names = append(names, "hollow-"+strconv.Itoa(i))
+	}
+	return names
+}
+
+// profileOf returns the simulated hardware of a node, "" for none.
+func (o *Options) profileOf(node string) string {
+	if profile, ok := o.NodeProfiles[node]; ok {
+		return profile
+	}
+	return o.Profile
+}
+
+// hasHardware reports whether any node has simulated hardware.
+func (o *Options) hasHardware() bool { return o.Profile != "" || len(o.NodeProfiles) > 0 }
+
+func (o *Options) wantsAgent() bool { return o.hasHardware() && !o.NoAgent }
+
+// ParseGates reads feature gates in the form of Kubernetes' flag: A=true,B=false.
+func ParseGates(text string) (map[string]bool, error) {
+	gates := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(part, "=")
+		on, err := strconv.ParseBool(value)
+		if name == "" || err != nil {
+			return nil, fmt.Errorf("--feature-gates: %q is not of the form NAME=true or NAME=false", part)
+		}
+		gates[name] = on
+	}
+	return gates, nil
+}
+
+// gateFlags returns the flag of a component for the feature gates; none without any.
+func (o *Options) gateFlags() []string {
+	var gates []string
+	for _, name := range slices.Sorted(maps.Keys(o.FeatureGates)) {
+		gates = append(gates, name+"="+strconv.FormatBool(o.FeatureGates[name]))
+	}
+	if len(gates) == 0 {
+		return nil
+	}
+	return []string{"--feature-gates=" + strings.Join(gates, ",")}
+}
+
+// runtimeFlags returns the flag of the API server for the API versions; none without any.
+func (o *Options) runtimeFlags() []string {
+	var versions []string
+	for _, name := range slices.Sorted(maps.Keys(o.RuntimeConfig)) {
+		versions = append(versions, name+"="+o.RuntimeConfig[name])
+	}
+	if len(versions) == 0 {
+		return nil
+	}
+	return []string{"--runtime-config=" + strings.Join(versions, ",")}
+}
 
 // progress prints steps with the seconds since its creation.
 type progress struct {

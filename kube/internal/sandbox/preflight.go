@@ -55,7 +55,7 @@ func checkBinaries(o Options) error {
 	if o.Nodes > 0 {
 		want = append(want, "containerd", "containerd-shim-runc-v2")
 	}
-	if o.Profile != "" {
+	if o.hasHardware() {
 		want = append(want, "berth")
 	}
 	if o.wantsAgent() {

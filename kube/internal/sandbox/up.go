@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -108,17 +107,14 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 			s.Sysctls[name] = strings.TrimSpace(string(data))
 		}
 	}
-	for i := range o.Nodes + o.Hollow {
-		s.Nodes = append(s.Nodes, NodeState{Index: i, Name: "node-" + strconv.Itoa(i), IP: nodeIP(i), HealthzPort: healthzPorts + i})
-		if i >= o.Nodes {
-			s.Nodes[i].Name, s.Nodes[i].Hollow = "hollow-"+strconv.Itoa(i-o.Nodes), true
-		}
+	for i, name := range o.nodeNames() {
+		s.Nodes = append(s.Nodes, NodeState{Index: i, Name: name, IP: nodeIP(i), HealthzPort: healthzPorts + i, Hollow: i >= o.Nodes})
 	}
 	for i := range s.Nodes {
 		n := Node{c: c, name: s.Nodes[i].Name}
 		s.Nodes[i].KubeletDir, s.Nodes[i].EtcCDI, s.Nodes[i].RunCDI = n.KubeletDir(), n.EtcCDIDir(), n.CDIDir()
-		if o.Profile != "" {
-			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].Agent = o.Profile, n.SimDir(), o.Agent
+		if profile := o.profileOf(n.name); profile != "" {
+			s.Nodes[i].Profile, s.Nodes[i].SimDir, s.Nodes[i].Agent = profile, n.SimDir(), o.Agent
 		}
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
@@ -147,7 +143,7 @@ func prepare(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
-	if err := c.makeHardware(ctx, o, p); err != nil {
+	if err := c.makeHardware(ctx, p); err != nil {
 		return err
 	}
 	if err := c.makeCertificates(); err != nil {
@@ -161,7 +157,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 	}
 	var runtimes errgroup.Group
 	runtimes.Go(func() error { return c.startRuntimes(ctx, o, p) })
-	err := c.startControlPlane(ctx, p)
+	err := c.startControlPlane(ctx, o, p)
 	if err := errors.Join(err, runtimes.Wait()); err != nil {
 		return err
 	}
@@ -178,7 +174,7 @@ func (c *Cluster) bringUp(ctx context.Context, o Options, p *progress) error {
 		return err
 	}
 	p.step("%d node(s) Ready", len(c.Nodes()))
-	if o.Profile != "" {
+	if o.hasHardware() {
 		if err := c.giveAgentsRights(ctx); err != nil {
 			return err
 		}
@@ -198,7 +194,7 @@ func (c *Cluster) startRuntimes(ctx context.Context, o Options, p *progress) err
 		return err
 	}
 	for _, n := range c.Nodes() {
-		if err := n.writeKubeletConfig(o.KubeletConfig); err != nil {
+		if err := n.writeKubeletConfig(o); err != nil {
 			return err
 		}
 	}

@@ -64,15 +64,22 @@ behind.`,
 func upCommand(dir *string) *cobra.Command {
 	var o sandbox.Options
 	var timeout time.Duration
+	var gates string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the sandbox, or show it if it runs",
 		Example: `  berth-sandbox up                          one node without GPUs
   berth-sandbox up --profile a100x8-80g     one node with 8 simulated A100 and berth-agent
-  berth-sandbox up --nodes 2 --hollow 20    2 real nodes, 20 that only record`,
+  berth-sandbox up --nodes 2 --hollow 20    2 real nodes, 20 that only record
+  berth-sandbox up --nodes 2 --profile a100x8-80g --node-profile node-1=h100x8
+                                            another machine as the second node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Dir, o.Progress = *dir, cmd.OutOrStdout()
+			var err error
+			if o.FeatureGates, err = sandbox.ParseGates(gates); err != nil {
+				return err
+			}
 			ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer cancel()
 			ctx, stop := withTimeout(ctx, timeout)
@@ -88,6 +95,9 @@ func upCommand(dir *string) *cobra.Command {
 	f.IntVar(&o.Nodes, "nodes", 1, "nodes that run containers")
 	f.IntVar(&o.Hollow, "hollow", 0, "further nodes with a real kubelet whose container runtime only records")
 	f.StringVar(&o.Profile, "profile", "", "simulated hardware of every node, for example a100x8-80g (see berth sim)")
+	f.StringToStringVar(&o.NodeProfiles, "node-profile", nil, "simulated hardware of one node in place of --profile, as node-1=h100x8 (repeatable)")
+	f.StringToStringVar(&o.RuntimeConfig, "runtime-config", nil, "API versions that kube-apiserver serves, as scheduling.k8s.io/v1beta1=true (repeatable)")
+	f.StringVar(&gates, "feature-gates", "", "feature gates of every component of Kubernetes, as A=true,B=false")
 	f.BoolVar(&o.NoAgent, "no-agent", false, "make the simulated hardware but start no berth-agent")
 	f.StringArrayVar(&o.Agent.Args, "agent-arg", nil, "further argument of every berth-agent (repeatable)")
 	f.StringArrayVar(&o.Agent.Dirs, "agent-dir", nil, "directory that every agent's container has at the same path, for example of a --config (repeatable)")
