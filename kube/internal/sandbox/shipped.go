@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -238,7 +239,7 @@ func (n Node) killSet(ctx context.Context, base, container string) error {
 		return err
 	}
 	for _, p := range stopped {
-		if err := p.Signal(syscall.SIGSTOP); err != nil {
+		if err := p.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop %s: %w", p.Name, err)
 		}
 	}
