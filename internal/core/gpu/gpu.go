@@ -30,6 +30,8 @@ type GPU struct {
 	MemoryBytes       uint64  `json:"memoryBytes"`
 	// NUMANode is the node of the GPU's PCI device, or NoNUMANode.
 	NUMANode int `json:"numaNode"`
+	// PCIeRoot is the PCIe root complex of the GPU as sysfs names it, such as "pci0000:16"; empty where sysfs does not show it.
+	PCIeRoot string `json:"pcieRoot,omitempty"`
 	// Clique is the NVLink domain (NVL72) that the GPU has joined; zero for none.
 	Clique Clique `json:"clique,omitzero"`
 	MIG    MIG    `json:"mig"`
@@ -102,6 +104,8 @@ type MIGProfile struct {
 	// Max is how many instances of the profile a GPU can have at one time.
 	Max         int    `json:"max"`
 	MemoryBytes uint64 `json:"memoryBytes"`
+	// Attributes are the resources of an instance; zero where the driver does not report them.
+	Attributes MIGAttributes `json:"attributes,omitzero"`
 }
 
 // Profile finds a profile by name; nil when the GPU has none of that name.
@@ -141,7 +145,7 @@ type MIGDevice struct {
 	Attributes MIGAttributes `json:"attributes,omitzero"`
 }
 
-// MIGAttributes count what a MIG device has. Compute instances of one GPU instance share its engines.
+// MIGAttributes count what a MIG device, or an instance of a profile, has. Compute instances of one GPU instance share its engines.
 type MIGAttributes struct {
 	Multiprocessors int `json:"multiprocessors"`
 	CopyEngines     int `json:"copyEngines"`

@@ -1,6 +1,9 @@
 package gpu
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // PCIPath is the distance of two GPUs on PCIe, nearest first (nvmlGpuTopologyLevel).
 type PCIPath int
@@ -71,6 +74,39 @@ func NewTopology(n int) Topology {
 		rows[i], cells = cells[:n:n], cells[n:]
 	}
 	return rows
+}
+
+// Islands returns the groups of two or more GPUs that NVLinks connect, directly or through other GPUs of the group, as positions in
+// GPUs: each group ascending, the groups by their first member. A GPU that does not respond is in no group. known is false while the
+// snapshot has no topology.
+func (s *Snapshot) Islands() (islands [][]int, known bool) {
+	if len(s.Topology) != len(s.GPUs) {
+		return nil, false
+	}
+	seen := make([]bool, len(s.GPUs))
+	for i := range seen {
+		seen[i] = s.GPUs[i].Health.State == Gone
+	}
+	for start := range s.GPUs {
+		if seen[start] {
+			continue
+		}
+		seen[start] = true
+		group := []int{start}
+		for at := 0; at < len(group); at++ {
+			for next, link := range s.Topology[group[at]] {
+				if link.Kind == LinkNVLink && link.Count > 0 && !seen[next] {
+					seen[next] = true
+					group = append(group, next)
+				}
+			}
+		}
+		if len(group) > 1 {
+			slices.Sort(group)
+			islands = append(islands, group)
+		}
+	}
+	return islands, true
 }
 
 // Set writes a link in both directions.

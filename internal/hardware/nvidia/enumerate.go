@@ -238,7 +238,7 @@ func (a *work) listedGPUs(except map[gpu.PCIAddress]bool) []gpu.GPU {
 		}
 		if g, ok := parseInformation(content); ok {
 			g.PCI = address
-			g.NUMANode = a.sys.numaNode(address)
+			g.NUMANode, g.PCIeRoot = a.sys.numaNode(address), a.sys.pcieRoot(address)
 			g.Nodes = a.gpuNodes(address, g.Minor)
 			gpus = append(gpus, g)
 		}

@@ -71,6 +71,10 @@ func readProfiles(q *caller, d nvml.Device, deviceID uint32, memory uint64) []pr
 		p.MIGProfile = gpu.MIGProfile{
 			Name: profileName(info.SliceCount, info.MemorySizeMB, p.suffix, memory), Number: number, ID: info.Id,
 			ComputeSlices: int(info.SliceCount), MemoryBytes: info.MemorySizeMB << 20,
+			Attributes: gpu.MIGAttributes{
+				Multiprocessors: int(info.MultiprocessorCount), CopyEngines: int(info.CopyEngineCount),
+				Decoders: int(info.DecoderCount), Encoders: int(info.EncoderCount), JPEGs: int(info.JpegCount), OFAs: int(info.OfaCount),
+			},
 		}
 		placements, _ := invoke(q, "nvmlDeviceGetGpuInstancePossiblePlacements", func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			placements, ret := d.GetGpuInstancePossiblePlacements(&info)

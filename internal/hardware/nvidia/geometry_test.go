@@ -15,19 +15,21 @@ import (
 
 // geometryA100 is the geometry of go-nvml's mock of an A100 40 GB. Its profiles have NVML's numbers for IDs.
 func geometryA100() gpu.MIGGeometry {
-	profile := func(name string, number, compute, size, most int, mib uint64, starts ...int) gpu.MIGProfile {
+	// has are multiprocessors, copy engines, decoders, JPEG decoders and optical flow engines.
+	profile := func(name string, number, compute, size, most int, mib uint64, has [5]int, starts ...int) gpu.MIGProfile {
 		return gpu.MIGProfile{
 			Name: name, Number: number, ID: uint32(number), ComputeSlices: compute, Size: size, Starts: starts, Max: most, MemoryBytes: mib << 20,
+			Attributes: gpu.MIGAttributes{Multiprocessors: has[0], CopyEngines: has[1], Decoders: has[2], JPEGs: has[3], OFAs: has[4]},
 		}
 	}
 	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
-		profile("1g.5gb", 0, 1, 1, 7, 4864, 0, 1, 2, 3, 4, 5, 6),
-		profile("2g.10gb", 1, 2, 2, 3, 9856, 0, 2, 4),
-		profile("3g.20gb", 2, 3, 4, 2, 19968, 0, 4),
-		profile("4g.20gb", 3, 4, 4, 1, 19968, 0),
-		profile("7g.40gb", 4, 7, 8, 1, 40192, 0),
-		profile("1g.5gb+me", 7, 1, 1, 1, 4864, 0, 1, 2, 3, 4, 5, 6),
-		profile("1g.10gb", 9, 1, 2, 4, 9856, 0, 2, 4, 6),
+		profile("1g.5gb", 0, 1, 1, 7, 4864, [5]int{14, 1, 0, 0, 0}, 0, 1, 2, 3, 4, 5, 6),
+		profile("2g.10gb", 1, 2, 2, 3, 9856, [5]int{28, 2, 1, 0, 0}, 0, 2, 4),
+		profile("3g.20gb", 2, 3, 4, 2, 19968, [5]int{42, 3, 2, 0, 0}, 0, 4),
+		profile("4g.20gb", 3, 4, 4, 1, 19968, [5]int{56, 4, 2, 0, 0}, 0),
+		profile("7g.40gb", 4, 7, 8, 1, 40192, [5]int{98, 7, 5, 1, 1}, 0),
+		profile("1g.5gb+me", 7, 1, 1, 1, 4864, [5]int{14, 1, 1, 1, 1}, 0, 1, 2, 3, 4, 5, 6),
+		profile("1g.10gb", 9, 1, 2, 4, 9856, [5]int{14, 1, 1, 0, 0}, 0, 2, 4, 6),
 	}}
 }
 

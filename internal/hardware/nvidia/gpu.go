@@ -29,6 +29,7 @@ type facts struct {
 	capability   gpu.Version
 	memory       uint64
 	numa         int
+	pcieRoot     string
 }
 
 // caller makes NVML calls about one GPU and records their failures. It makes no further calls once the GPU is lost.
@@ -97,6 +98,7 @@ func (a *work) readGPU(target identity, at func(gpu.UUID, string)) *scannedGPU {
 	known := a.readFacts(q, c, m, target)
 	c.gpu.Minor, c.gpu.Product, c.gpu.Architecture = known.minor, known.product, known.architecture
 	c.gpu.ComputeCapability, c.gpu.MemoryBytes, c.gpu.NUMANode = known.capability, known.memory, known.numa
+	c.gpu.PCIeRoot = known.pcieRoot
 	c.fabric = readCached(q, c, &m.fabric, false, func() nvml.GpuFabricInfo { return a.readFabric(q, target.device) })
 	c.gpu.Clique = cliqueOf(c.fabric)
 	c.gpu.MIG = a.readMIG(q, c, m, target, known)
@@ -143,7 +145,7 @@ func (a *work) readFacts(q *caller, c *scannedGPU, m *cache, target identity) fa
 
 func (a *work) queryFacts(q *caller, target identity) facts {
 	d := target.device
-	f := facts{pci: target.pci, minor: -1, numa: a.sys.numaNode(target.pci)}
+	f := facts{pci: target.pci, minor: -1, numa: a.sys.numaNode(target.pci), pcieRoot: a.sys.pcieRoot(target.pci)}
 	minor, ok := invoke(q, "nvmlDeviceGetMinorNumber", d.GetMinorNumber)
 	if ok {
 		f.minor = minor

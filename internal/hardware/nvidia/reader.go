@@ -131,7 +131,10 @@ func (a *Adapter) readInTime(target identity) *scannedGPU {
 		delete(a.histories, target.uuid)
 	}
 	_, call := r.doing()
-	c := &scannedGPU{gpu: gpu.GPU{UUID: target.uuid, PCI: target.pci, DeviceID: target.deviceID, Minor: -1, NUMANode: a.sys.numaNode(target.pci)}}
+	c := &scannedGPU{gpu: gpu.GPU{
+		UUID: target.uuid, PCI: target.pci, DeviceID: target.deviceID, Minor: -1,
+		NUMANode: a.sys.numaNode(target.pci), PCIeRoot: a.sys.pcieRoot(target.pci),
+	}}
 	if last := a.gpus[target.uuid]; last != nil {
 		*c = *last
 	} else if known, ok := a.known[target.uuid]; ok {

@@ -132,6 +132,14 @@ func (t tree) pciChain(address gpu.PCIAddress) []string {
 	return steps[at:]
 }
 
+// pcieRoot returns the PCIe root complex of a device, such as pci0000:16; empty when sysfs does not have the device.
+func (t tree) pcieRoot(address gpu.PCIAddress) string {
+	if chain := t.pciChain(address); len(chain) > 0 {
+		return chain[0]
+	}
+	return ""
+}
+
 // commonAncestor compares two chains as NVML does. Without a common host bridge the NUMA nodes decide; where those are unknown
 // too, the result is the largest distance.
 func commonAncestor(x, y []string, numaX, numaY int) gpu.PCIPath {

@@ -168,35 +168,15 @@ func (b *builder) clique() string {
 
 // islands counts the groups of GPUs that are connected by NVLinks, directly or through other GPUs of the group.
 func (b *builder) islands() {
-	topology := b.Snapshot.Topology
-	if len(topology) != len(b.Snapshot.GPUs) {
+	islands, known := b.Snapshot.Islands()
+	if !known {
 		return
 	}
-	seen := make([]bool, len(topology))
-	for i := range seen { // a GPU that does not respond is in no group
-		seen[i] = b.Snapshot.GPUs[i].Health.State == gpu.Gone
+	largest := 0
+	for _, island := range islands {
+		largest = max(largest, len(island))
 	}
-	islands, largest := 0, 0
-	for start := range topology {
-		if seen[start] {
-			continue
-		}
-		seen[start] = true
-		group := []int{start}
-		for at := 0; at < len(group); at++ {
-			for next, link := range topology[group[at]] {
-				if link.Kind == gpu.LinkNVLink && link.Count > 0 && !seen[next] {
-					seen[next] = true
-					group = append(group, next)
-				}
-			}
-		}
-		if len(group) > 1 {
-			islands++
-			largest = max(largest, len(group))
-		}
-	}
-	b.number(berthDomain+"nvlink.islands", islands)
+	b.number(berthDomain+"nvlink.islands", len(islands))
 	if largest > 0 {
 		b.number(berthDomain+"nvlink.largest-island", largest)
 	}
