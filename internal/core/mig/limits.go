@@ -1,21 +1,27 @@
 package mig
 
-import "github.com/berth-gpu/berth/internal/core/gpu"
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
 
 // Limit is a rule about the instances of a GPU at one time, as a sum: what they take together is at most the capacity.
 type Limit struct {
-	Name     string
+	Name string
+	// Profile is the profile whose number is limited; empty for a limit that is not about one.
+	Profile  string
 	Capacity int
 	// Take is what an instance of each profile takes; profiles that take nothing are left out.
 	Take map[string]int
 }
 
-// The names of limits; that of a profile's own number is "instances-" and the profile.
+// The names of limits.
 const (
 	limitCompute   = "compute-slices"
 	limitFullMedia = "full-media"
 	limitMedia     = "media"
-	limitInstances = "instances-"
+	limitInstances = "instances"
 )
 
 // Limits returns what the instances of a GPU may take together besides their memory slices, which are never shared: a set of
@@ -46,7 +52,7 @@ func Limits(geometry *gpu.MIGGeometry) []Limit {
 			media.Take[s.Name] = 1
 		}
 		if s.Max < t.possible(s) {
-			own = append(own, Limit{Name: limitInstances + s.Name, Capacity: max(s.Max, 0), Take: map[string]int{s.Name: 1}})
+			own = append(own, Limit{Name: limitInstances, Profile: s.Name, Capacity: max(s.Max, 0), Take: map[string]int{s.Name: 1}})
 		}
 	}
 	limits := []Limit{compute}
@@ -69,10 +75,10 @@ func (t *table) possible(s *shape) int {
 		most = min(most, 1)
 	}
 	places, free := 0, 0
-	for i := len(s.places) - 1; i >= 0; i-- { // the lowest start first
-		if s.places[i].start >= free {
+	for _, p := range slices.Backward(s.places) { // the lowest start first
+		if p.start >= free {
 			places++
-			free = s.places[i].start + s.Size
+			free = p.start + s.Size
 		}
 	}
 	return min(most, places)

@@ -91,7 +91,7 @@ func TestLimitsAreFew(t *testing.T) {
 		}
 	}
 	odd := gpu.MIGGeometry{MemorySlices: 4, ComputeSlices: 4, Profiles: []gpu.MIGProfile{{Name: "1g.1gb-me", Size: 1, ComputeSlices: 1, Starts: upTo(4), Max: 2}}}
-	if got := Limits(&odd); len(got) != 2 || got[1].Name != "instances-1g.1gb-me" || got[1].Capacity != 2 {
+	if got := Limits(&odd); len(got) != 2 || got[1].Name != limitInstances || got[1].Profile != "1g.1gb-me" || got[1].Capacity != 2 {
 		t.Errorf("a profile with fewer instances than places: %+v", got)
 	}
 }

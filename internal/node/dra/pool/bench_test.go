@@ -1,0 +1,19 @@
+package pool
+
+import "testing"
+
+// BenchmarkBuild computes, validates and compares what 8 dynamic H100 publish, as after each change of the inventory.
+func BenchmarkBuild(b *testing.B) {
+	s := newNode(b, "h100x8").scan()
+	with := settings(s, upTo(8)...)
+	before := Build(s, with, nil).Slices
+	for b.Loop() {
+		result := Build(s, with, before)
+		if err := Validate(result.Slices); err != nil {
+			b.Fatal(err)
+		}
+		if changes := Compare(before, result.Slices); changes.Touched() != 0 {
+			b.Fatal(changes)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package pool
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+)
+
+var update = flag.Bool("update", false, "write the golden files again")
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; go test -update writes it again):\n%s", path, diff)
+	}
+}
+
+// write prints slices as YAML with one line per device and counter set, so that a difference shows which of them changed.
+func write(t *testing.T, slices []resourceapi.ResourceSlice) string {
+	t.Helper()
+	var b strings.Builder
+	encode := func(value any) []byte {
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return encoded
+	}
+	for i := range slices {
+		spec := &slices[i].Spec
+		fmt.Fprintf(&b, "- metadata: {name: %s}\n  spec:\n", slices[i].Name)
+		fmt.Fprintf(&b, "    driver: %s\n    nodeName: %s\n    pool: %s\n", spec.Driver, *spec.NodeName, encode(spec.Pool))
+		for k := range spec.Devices {
+			if k == 0 {
+				b.WriteString("    devices:\n")
+			}
+			fmt.Fprintf(&b, "    - %s\n", encode(spec.Devices[k]))
+		}
+		for k := range spec.SharedCounters {
+			if k == 0 {
+				b.WriteString("    sharedCounters:\n")
+			}
+			fmt.Fprintf(&b, "    - %s\n", encode(spec.SharedCounters[k]))
+		}
+	}
+	return b.String()
+}
+
+// node is a simulated machine with the reader of an agent.
+type node struct {
+	t       testing.TB
+	machine *sim.Machine
+	adapter *nvidia.Adapter
+	actions *nvidia.Actions
+}
+
+func newNode(t testing.TB, profile string) *node {
+	t.Helper()
+	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "machine"), profile, sim.Options{Seed: profile, NoDeviceNodes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := m.Root()
+	deps := nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
+		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
+	}}
+	n := &node{t: t, machine: m, adapter: nvidia.New(deps), actions: nvidia.NewActions(deps)}
+	t.Cleanup(n.adapter.Close)
+	return n
+}
+
+func (n *node) scan() *gpu.Snapshot {
+	n.t.Helper()
+	snapshot, err := n.adapter.Scan(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &snapshot
+}
+
+// enableMIG turns MIG on, with a reset where that takes one.
+func (n *node) enableMIG(id gpu.UUID) {
+	n.t.Helper()
+	pending, err := n.actions.SetMIGMode(id, true)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if pending {
+		if err := n.machine.ResetGPUs(string(id)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// settings publishes the GPUs of a snapshot; dynamic are the indices of those that are dynamic.
+func settings(s *gpu.Snapshot, dynamic ...int) Settings {
+	made := Settings{Node: "node-1", GPUs: map[gpu.UUID]Use{}}
+	for i := range s.GPUs {
+		made.GPUs[s.GPUs[i].UUID] = Use{}
+	}
+	for _, i := range dynamic {
+		made.GPUs[s.GPUs[i].UUID] = Use{DynamicMIG: true}
+	}
+	return made
+}
+
+// upTo returns the numbers below n.
+func upTo(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// clone returns a copy of a snapshot that a test can change.
+func clone(s *gpu.Snapshot) *gpu.Snapshot {
+	made := *s
+	made.GPUs = append([]gpu.GPU(nil), s.GPUs...)
+	made.Topology = gpu.NewTopology(len(s.Topology))
+	for i := range s.Topology {
+		copy(made.Topology[i], s.Topology[i])
+	}
+	return &made
+}
+
+// build returns valid slices.
+func build(t testing.TB, s *gpu.Snapshot, with Settings, before []resourceapi.ResourceSlice) Result {
+	t.Helper()
+	result := Build(s, with, before)
+	if err := Validate(result.Slices); err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// readSlices reads a golden file.
+func readSlices(t testing.TB, name string) []resourceapi.ResourceSlice {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []resourceapi.ResourceSlice
+	if err := yaml.UnmarshalStrict(content, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
