@@ -97,6 +97,7 @@ var rules = []rule{
 	{packages: "internal/node/configwatch", berth: []string{"api/", "internal/core/spelling", "internal/node/config", "internal/node/signal", "internal/node/statefile"}},
 	{packages: "internal/node/deviceplugin/", berth: []string{"api/", "internal/core/", "internal/node/deviceplugin/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin"}},
+	{packages: "internal/node/dra/class", berth: []string{"internal/node/dra/pool", "internal/node/offer"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/yaml"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/pool", berth: []string{"internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net"}},
 	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/core/labelset", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},

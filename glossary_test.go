@@ -78,6 +78,7 @@ var plainPackages = []string{
 	"internal/node/configwatch",
 	"internal/node/deviceplugin",
 	"internal/node/deviceplugin/fakekubelet",
+	"internal/node/dra/class",
 	"internal/node/dra/pool",
 	"internal/node/gpunode",
 	"internal/node/inventory",

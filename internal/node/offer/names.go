@@ -12,9 +12,9 @@ const (
 	sharedSuffix    = ".shared"
 )
 
-// migResource returns the resource name of a profile. A plus before an attribute becomes a dot, because a resource name
+// MIGResource returns the resource name of a profile. A plus before an attribute becomes a dot, because a resource name
 // has no plus; a minus is kept.
-func migResource(profile string) string {
+func MIGResource(profile string) string {
 	return migPrefix + strings.ReplaceAll(profile, "+", ".")
 }
 

@@ -59,8 +59,8 @@ func TestProfileNames(t *testing.T) {
 		"c.1g":          {"nvidia.com/mig-c.1g", false},
 	}
 	for profile, test := range tests {
-		if got := migResource(profile); got != test.resource {
-			t.Errorf("migResource(%q) = %q, want %q", profile, got, test.resource)
+		if got := MIGResource(profile); got != test.resource {
+			t.Errorf("MIGResource(%q) = %q, want %q", profile, got, test.resource)
 		}
 		if got := isPartial(profile); got != test.partial {
 			t.Errorf("isPartial(%q) = %v, want %v", profile, got, test.partial)

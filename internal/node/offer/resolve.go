@@ -254,7 +254,7 @@ func (r *resolver) part(one slice, at int, single bool) {
 	}
 	resource := r.settings.ResourceName
 	if !single {
-		resource = migResource(one.part.Profile)
+		resource = MIGResource(one.part.Profile)
 	}
 	if rule.ResourceName != "" {
 		resource = rule.ResourceName
