@@ -108,6 +108,7 @@ var plainPackages = []string{
 	"kube/internal/sandbox/image",
 	"kube/internal/workload",
 	"kube/test/devicemanager",
+	"kube/test/dra",
 	"kube/test/e2e",
 }
 
