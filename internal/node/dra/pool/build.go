@@ -14,7 +14,8 @@ import (
 
 // Build returns what a node publishes. before are the slices that are published now, of any driver and in any order, or nil. They
 // decide how the devices are divided over slices, how NVLink islands are called, and which island a GPU that does not respond
-// belongs to; nothing else. A counter set that no device takes any more stays until all slices are made again.
+// belongs to; nothing else. A change that needs a new generation of the pool divides the devices as if nothing were published, which
+// also removes counter sets that no device takes any more.
 //
 // The names of slices say their order alone: the API server has names of its own for them, which begin in the same way.
 func Build(snapshot *gpu.Snapshot, settings Settings, before []resourceapi.ResourceSlice) Result {
@@ -44,11 +45,13 @@ func Build(snapshot *gpu.Snapshot, settings Settings, before []resourceapi.Resou
 	}
 	list := ordered(gpus, islands)
 	units, sets := unitsOf(list), setsOf(list)
-	l, ok := keep(units, sets, f)
-	if !ok {
-		l = pack(units, sets)
+	result.Slices = s.slices(pack(units, sets))
+	if l, ok := keep(units, sets, f); ok {
+		kept := s.slices(l)
+		if changes := Compare(before, kept); !changes.NewGeneration {
+			result.Slices = kept
+		}
 	}
-	result.Slices = s.slices(l)
 	return result
 }
 

@@ -102,6 +102,49 @@ func TestTouchedSlices(t *testing.T) {
 	}
 }
 
+// TestDroppedCounters publishes to an API server that drops counters. What it stores then is empty slices, and devices that take
+// nothing; the whole GPUs that are published instead are in one slice.
+func TestDroppedCounters(t *testing.T) {
+	s := newNode(t, "h100x8").scan()
+	with := settings(s, upTo(8)...)
+	stored := build(t, s, with, nil).Slices
+	for i := range stored {
+		stored[i].Spec.SharedCounters = nil
+		for k := range stored[i].Spec.Devices {
+			stored[i].Spec.Devices[k].ConsumesCounters = nil
+		}
+	}
+	with.WholeOnly = true
+	result := build(t, s, with, stored)
+	if len(result.Slices) != 1 || len(result.Devices) != 8 || len(result.Refused) != 8 {
+		t.Errorf("%d slices, %d devices, %d refused", len(result.Slices), len(result.Devices), len(result.Refused))
+	}
+}
+
+// TestUnusedCounterSets has GPUs that leave one after another: their counter sets stay, until a change needs a new generation anyway.
+func TestUnusedCounterSets(t *testing.T) {
+	s := newNode(t, "h100x8").scan()
+	with := settings(s, upTo(8)...)
+	before := build(t, s, with, nil)
+	for i := range 3 {
+		delete(with.GPUs, s.GPUs[2*i].UUID)
+		after := build(t, s, with, before.Slices)
+		if changes := Compare(before.Slices, after.Slices); changes.Touched() != 1 || changes.NewGeneration {
+			t.Errorf("GPU %d leaves: %+v", 2*i, changes)
+		}
+		before = after
+	}
+	if got := sizes(before); !slices.Equal(got, []int{26, 0, 26, 0, 26, 0, 52, 0, 0, 8}) {
+		t.Errorf("the sizes of the slices are %v", got)
+	}
+	for i := range s.GPUs {
+		s.GPUs[i].Driver.Version = "595.10"
+	}
+	if got := sizes(build(t, s, with, before.Slices)); !slices.Equal(got, []int{52, 0, 52, 0, 26, 0, 0, 5}) {
+		t.Errorf("the sizes of the slices after a driver upgrade are %v", got)
+	}
+}
+
 // sameContent compares the devices of two results in their order.
 func sameContent(t *testing.T, a, b Result) {
 	t.Helper()

@@ -31,7 +31,7 @@
 //
 // All devices of a GPU are in one slice, and counter sets, which no taint changes, in slices of their own behind the others. A change
 // of more than one slice, or of their number, takes a new generation of the pool, and the scheduler ignores the pool until all slices
-// have it. Build therefore keeps the GPUs in the slices in which they are published, as long as the order permits it: a GPU that
+// have it. Build therefore keeps the GPUs in the slices in which they are published where that avoids a new generation: a GPU that
 // leaves empties its place, and one that returns takes it again. Compare returns what an update changes.
 //
 // The package is a pure computation: it does no I/O, reads no clock, and must not import anything that talks to the API server.
