@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/cli/evidence"
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -51,7 +52,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 			if err != nil {
 				return err
 			}
-			found, err := collectTrace(cmd.Context(), &from, query)
+			found, err := collectPublished(cmd.Context(), &from, query)
 			if err != nil {
 				return err
 			}
@@ -101,6 +102,38 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 		return trace.Query{Pod: trace.Ref{Namespace: space, Name: rest}}, nil
 	}
 	return trace.Query{Pod: trace.Ref{Namespace: namespace(), Name: name}}, nil
+}
+
+const (
+	// publishing is how long the GPUNode may be behind the node: berth-agent writes it once a second at most.
+	publishing = 3 * time.Second
+	// lookAgain is the time between two looks at the sources meanwhile.
+	lookAgain = 250 * time.Millisecond
+)
+
+// collectPublished is collectTrace, repeated while the GPUNode alone does not have the devices of a container yet, such as of
+// a pod that has just started.
+func collectPublished(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
+	for until := time.Now().Add(publishing); ; {
+		found, err := collectTrace(ctx, from, query)
+		if err != nil || !unpublished(found.Disagreements) || time.Now().After(until) {
+			return found, err
+		}
+		select {
+		case <-ctx.Done():
+			return found, nil
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// unpublished reports whether there are disagreements, and each is that a GPUNode alone has no device of a container.
+func unpublished(list []trace.Disagreement) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(d trace.Disagreement) bool {
+		return d.Code != trace.DevicesDiffer || len(d.Statements) != 2 || !slices.ContainsFunc(d.Statements, func(s trace.Fact) bool {
+			return s.Value == trace.Nothing && len(s.Sources) == 1 && s.Sources[0].Kind == trace.GPUNode
+		})
+	})
 }
 
 // collectTrace reads the node first, because only the node knows which pod a process or a UID belongs to, then the API,
