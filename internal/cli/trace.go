@@ -52,7 +52,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 			if err != nil {
 				return err
 			}
-			found, err := collectPublished(cmd.Context(), &from, query)
+			found, err := untilPublished(cmd.Context(), func() (*trace.Trace, error) { return collectTrace(cmd.Context(), &from, query) })
 			if err != nil {
 				return err
 			}
@@ -107,15 +107,15 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 const (
 	// publishing is how long the GPUNode may be behind the node: berth-agent writes it once a second at most.
 	publishing = 3 * time.Second
-	// lookAgain is the time between two looks at the sources meanwhile.
+	// lookAgain is the time between two looks at the sources.
 	lookAgain = 250 * time.Millisecond
 )
 
-// collectPublished is collectTrace, repeated while the GPUNode alone does not have the devices of a container yet, such as of
-// a pod that has just started.
-func collectPublished(ctx context.Context, from *sources, query trace.Query) (*trace.Trace, error) {
+// untilPublished collects again while the GPUNode alone does not have the devices of a container yet, such as of a pod that has
+// just started, for at most the time that the agent takes to write it.
+func untilPublished(ctx context.Context, collect func() (*trace.Trace, error)) (*trace.Trace, error) {
 	for until := time.Now().Add(publishing); ; {
-		found, err := collectTrace(ctx, from, query)
+		found, err := collect()
 		if err != nil || !unpublished(found.Disagreements) || time.Now().After(until) {
 			return found, err
 		}

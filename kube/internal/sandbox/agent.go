@@ -3,7 +3,6 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,7 +73,10 @@ func (c *Cluster) startAgents(ctx context.Context, o Options, p *progress) error
 			continue
 		}
 		group.Go(func() error {
-			if err := errors.Join(n.StartAgent(ctx, AgentOptions{}), n.WaitAgentReady(ctx)); err != nil {
+			if err := n.StartAgent(ctx, AgentOptions{}); err != nil {
+				return err
+			}
+			if err := n.WaitAgentReady(ctx); err != nil {
 				return err
 			}
 			n.waitForDevices(ctx)

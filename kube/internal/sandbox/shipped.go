@@ -232,7 +232,7 @@ func (n Node) removeSet(ctx context.Context, base string) error {
 }
 
 // killSet stops the processes first, then deletes DaemonSet and pods, so that neither SIGTERM reaches a process nor the
-// kubelet restarts it, and then kills the processes, also those that started meanwhile.
+// kubelet restarts it, and then kills the processes, also those that started after the first were listed.
 func (n Node) killSet(ctx context.Context, base, container string) error {
 	stopped, err := n.containersOf(ctx, agentNamespace, container)
 	if err != nil {
