@@ -69,6 +69,7 @@ var rules = []rule{
 	{packages: "internal/hardware/sim/libnvml", berth: []string{"internal/hardware/sim"}},
 	{packages: "internal/hardware/sim/program", berth: []string{"internal/hardware/sim", "internal/hardware/sim/tools"}},
 	{packages: "internal/hardware/sim/simtest", berth: []string{"internal/hardware/sim", "internal/hardware/sim/tools"}},
+	{packages: "internal/hardware/nvidiatest", berth: []string{"internal/core/gpu", "internal/hardware/nvidia", "internal/hardware/sim"}},
 	{packages: "internal/hardware/sim/tools", berth: []string{"internal/hardware/sim"}},
 
 	// Node: no package but the agent knows an adapter or the simulator.
@@ -123,10 +124,10 @@ var wiring = map[string][]string{
 	"internal/node/agent/command":        {"cmd/", "hack/clidocs", "kube/test/"},
 	"internal/hardware/stub":             {"internal/hardware", "kube/test/"},
 	"internal/hardware/vendortest":       {"internal/hardware", "internal/hardware/stub"},
-	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
+	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
 	"internal/hardware/nvidia/gpulabels": {"internal/node/agent", "internal/node/agent/command"},
 	"internal/hardware/nvidia/cdiedits":  {"internal/node/agent/hardware"},
-	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/cli/", "kube/"},
+	"internal/hardware/sim":              {"internal/hardware/sim/", "internal/hardware/nvidiatest", "internal/cli/", "kube/"},
 }
 
 // execs are the only packages that may start programs; the sandbox and the build's own tools do nothing else.
@@ -303,11 +304,11 @@ func TestAgentLinksNoHeavyLibraries(t *testing.T) {
 	})
 }
 
-// TestProgramsLinkNoStub: the vendor that is an example is for tests alone.
+// TestProgramsLinkNoStub: the vendor that is an example, and what helps tests, is for tests alone.
 func TestProgramsLinkNoStub(t *testing.T) {
 	loaded := load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...")
 	packages.Visit(loaded, nil, func(p *packages.Package) {
-		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest"} {
+		for _, banned := range []string{"internal/hardware/stub", "internal/hardware/vendortest", "internal/hardware/nvidiatest", "internal/core/mig/migtest"} {
 			if p.PkgPath == berth+banned {
 				t.Errorf("a program links %s", p.PkgPath)
 			}

@@ -40,7 +40,7 @@ func BenchmarkBuild(b *testing.B) {
 // BenchmarkReadHost measures the reads of sysfs in a scan of 8 GPUs.
 func BenchmarkReadHost(b *testing.B) {
 	n := newNode(b, "h100x8")
-	snapshot, sys := n.scan(), filepath.Join(n.machine.Root(), "sys")
+	snapshot, sys := n.Scan(), filepath.Join(n.Machine.Root(), "sys")
 	b.ReportAllocs()
 	for b.Loop() {
 		ReadHost(sys, snapshot, gpulabels.Vendor{})

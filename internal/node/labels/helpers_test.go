@@ -9,9 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
 
@@ -46,73 +45,33 @@ func golden(t *testing.T, name, got string) {
 
 // node is a simulated machine with the readers of an agent.
 type node struct {
-	t       testing.TB
-	machine *sim.Machine
-	adapter *nvidia.Adapter
-	actions *nvidia.Actions
-}
-
-// temporary returns a folder for a machine, in memory where the system has one: machines are hundreds of small files.
-func temporary(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "features")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return filepath.Join(dir, "machine")
+	*nvidiatest.Node
+	t testing.TB
 }
 
 func newNode(t testing.TB, profile string) *node {
 	t.Helper()
-	m, err := sim.CreateWith(temporary(t), profile, sim.Options{Seed: profile, NoDeviceNodes: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := m.Root()
-	deps := nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
-		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
-	}}
-	n := &node{t: t, machine: m, adapter: nvidia.New(deps), actions: nvidia.NewActions(deps)}
-	t.Cleanup(n.adapter.Close)
-	return n
-}
-
-func (n *node) scan() *gpu.Snapshot {
-	n.t.Helper()
-	snapshot, err := n.adapter.Scan(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return &snapshot
+	return &node{Node: nvidiatest.New(t, profile), t: t}
 }
 
 // input returns the input of Build under the settings, as the agent computes it.
 func (n *node) input(settings offer.Settings) Input {
 	n.t.Helper()
-	snapshot := n.scan()
+	snapshot := n.Scan()
 	units, _ := offer.Resolve(snapshot, settings)
 	return Input{
 		Snapshot: snapshot, Units: units, ResourceName: settings.ResourceName, MIGStrategy: settings.MIGStrategy,
-		Host: ReadHost(filepath.Join(n.machine.Root(), "sys"), snapshot, gpulabels.Vendor{}),
+		Host: ReadHost(filepath.Join(n.Machine.Root(), "sys"), snapshot, gpulabels.Vendor{}),
 	}
 }
 
 // partition enables MIG and creates devices at the places, by profile.
 func (n *node) partition(g gpu.UUID, places map[int]string) {
 	n.t.Helper()
-	pending, err := n.actions.SetMIGMode(g, true)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if pending {
-		if err := n.machine.ResetGPUs(string(g)); err != nil {
-			n.t.Fatal(err)
-		}
-	}
+	n.EnableMIG(g)
 	for start := range 8 {
 		if profile, ok := places[start]; ok {
-			if _, err := n.actions.CreateMIG(g, profile, start); err != nil {
+			if _, err := n.Actions.CreateMIG(g, profile, start); err != nil {
 				n.t.Fatal(err)
 			}
 		}

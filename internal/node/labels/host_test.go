@@ -24,8 +24,8 @@ func virtualGPU() []byte {
 
 func TestReadHost(t *testing.T) {
 	n := newNode(t, "h100x8")
-	snapshot := n.scan()
-	sys := filepath.Join(n.machine.Root(), "sys")
+	snapshot := n.Scan()
+	sys := filepath.Join(n.Machine.Root(), "sys")
 	want := Host{Machine: "DGXH100", Classes: map[gpu.UUID]uint32{}, VGPU: &VGPU{}}
 	for i := range snapshot.GPUs {
 		want.Classes[snapshot.GPUs[i].UUID] = 0x030200
@@ -38,7 +38,7 @@ func TestReadHost(t *testing.T) {
 	// One GPU of eight is virtual; another is off the bus.
 	g := snapshot.GPUs[5]
 	config := filepath.Join(sys, "bus/pci/devices", g.PCI.String(), "config")
-	if err := n.machine.Inject(sim.Fault{GPU: string(snapshot.GPUs[1].UUID), OffBus: true}); err != nil {
+	if err := n.Machine.Inject(sim.Fault{GPU: string(snapshot.GPUs[1].UUID), OffBus: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(config, virtualGPU(), 0o644); err != nil {

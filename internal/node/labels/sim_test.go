@@ -76,7 +76,7 @@ func TestLostGPU(t *testing.T) {
 			n := newNode(t, profile)
 			before := n.input(offer.Settings{})
 			want := build(before)
-			if err := n.machine.Inject(sim.Fault{GPU: string(before.Snapshot.GPUs[test.lost].UUID), Lost: true}); err != nil {
+			if err := n.Machine.Inject(sim.Fault{GPU: string(before.Snapshot.GPUs[test.lost].UUID), Lost: true}); err != nil {
 				t.Fatal(err)
 			}
 			maps.Copy(want, test.want)
@@ -116,7 +116,7 @@ func TestPartitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "a30x4")
 			before := build(n.input(offer.Settings{MIGStrategy: offer.MIGNone}))
-			snapshot := n.scan()
+			snapshot := n.Scan()
 			for i, places := range test.GPUs {
 				if places != nil {
 					n.partition(snapshot.GPUs[i].UUID, places)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/mig/migtest"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 )
 
@@ -192,7 +193,7 @@ func TestAllocatorKeepsMIGRules(t *testing.T) {
 						granted++
 						device := result.Devices[got[0]]
 						holds[device.GPU] = append(holds[device.GPU], device.Placed)
-						if !possible(s.GPU(device.GPU), holds[device.GPU]) {
+						if !migtest.Possible(s.GPU(device.GPU), holds[device.GPU]) {
 							t.Fatalf("%s beside %v", got[0], holds[device.GPU])
 						}
 						continue
@@ -212,22 +213,6 @@ func TestAllocatorKeepsMIGRules(t *testing.T) {
 	}
 }
 
-// possible reports whether a GPU can have the devices: the planner would leave them as they are.
-func possible(g *gpu.GPU, placements []mig.Placed) bool {
-	if slices.Contains(placements, mig.Placed{}) {
-		return len(placements) == 1
-	}
-	planned := mig.GPU{UUID: g.UUID, Capable: true, Enabled: true, Geometry: g.MIG.Geometry}
-	wanted := mig.Wanted{Enabled: true, Devices: map[string]int{}}
-	for i, p := range placements {
-		planned.Instances = append(planned.Instances, mig.Instance{
-			UUID: gpu.UUID(fmt.Sprint("MIG-", i)), GI: i, Profile: p.Profile, Start: p.Start, Size: p.Size,
-		})
-		wanted.Devices[p.Profile]++
-	}
-	return mig.Matches(planned, wanted)
-}
-
 // fits returns a placement of a profile that is possible beside others; nil when there is none. An empty profile is the whole GPU.
 func fits(g *gpu.GPU, beside []mig.Placed, profile string) *mig.Placed {
 	if profile == "" {
@@ -237,7 +222,7 @@ func fits(g *gpu.GPU, beside []mig.Placed, profile string) *mig.Placed {
 		return nil
 	}
 	for _, p := range mig.Placements(&g.MIG.Geometry) {
-		if p.Profile == profile && possible(g, append(slices.Clone(beside), p)) {
+		if p.Profile == profile && migtest.Possible(g, append(slices.Clone(beside), p)) {
 			return &p
 		}
 	}

@@ -17,8 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 	"github.com/berth-gpu/berth/internal/node/dra/class"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 )
@@ -58,20 +57,8 @@ type machine struct {
 
 func scan(t testing.TB, profile string) machine {
 	t.Helper()
-	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "machine"), profile, sim.Options{Seed: profile, NoDeviceNodes: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := m.Root()
-	adapter := nvidia.New(nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
-		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
-	}})
-	t.Cleanup(adapter.Close)
-	snapshot, err := adapter.Scan(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return machine{sys: filepath.Join(root, "sys"), snapshot: &snapshot}
+	n := nvidiatest.New(t, profile)
+	return machine{sys: filepath.Join(n.Machine.Root(), "sys"), snapshot: n.Scan()}
 }
 
 // settings publishes all GPUs, dynamic or not.

@@ -1,10 +1,14 @@
 package pool
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
+)
 
 // BenchmarkBuild computes, validates and compares what 8 dynamic H100 publish, as after each change of the inventory.
 func BenchmarkBuild(b *testing.B) {
-	s := newNode(b, "h100x8").scan()
+	s := nvidiatest.New(b, "h100x8").Scan()
 	with := settings(s, upTo(8)...)
 	before := Build(s, with, nil).Slices
 	for b.Loop() {

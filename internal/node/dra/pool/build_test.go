@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 )
 
 // linked returns a node of GPUs on the PCI buses 1, 2, …; those of an island are fully linked, and 0 is none.
@@ -170,7 +171,7 @@ func TestOneUUID(t *testing.T) {
 
 // TestMIGDeviceHealth has a fault of one MIG device: its placement alone is tainted, and after its removal none is.
 func TestMIGDeviceHealth(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	s.GPUs[0].MIG.Enabled = true
 	s.GPUs[0].MIG.Devices = []gpu.MIGDevice{
 		{Partition: gpu.Partition{UUID: "MIG-a", Profile: "1g.10gb", Health: gpu.Health{State: gpu.NeedsReset}}, GI: 9, Start: 6, Size: 1},

@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 )
 
 // unlink removes a GPU from a snapshot.
@@ -44,7 +45,7 @@ func lose(s *gpu.Snapshot, at int) {
 // TestTouchedSlices changes one thing on a node of eight GPUs and counts the slices that an update writes. With one, the pool keeps
 // its generation.
 func TestTouchedSlices(t *testing.T) {
-	h100, a100 := newNode(t, "h100x8").scan(), newNode(t, "a100x8-40g").scan()
+	h100, a100 := nvidiatest.New(t, "h100x8").Scan(), nvidiatest.New(t, "a100x8-40g").Scan()
 	type state struct {
 		s    *gpu.Snapshot
 		with Settings
@@ -105,7 +106,7 @@ func TestTouchedSlices(t *testing.T) {
 // TestDroppedCounters publishes to an API server that drops counters. What it stores then is empty slices, and devices that take
 // nothing; the whole GPUs that are published instead are in one slice.
 func TestDroppedCounters(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	with := settings(s, upTo(8)...)
 	stored := build(t, s, with, nil).Slices
 	for i := range stored {
@@ -123,7 +124,7 @@ func TestDroppedCounters(t *testing.T) {
 
 // TestUnusedCounterSets has GPUs that leave one after another: their counter sets stay, until a change needs a new generation anyway.
 func TestUnusedCounterSets(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	with := settings(s, upTo(8)...)
 	before := build(t, s, with, nil)
 	for i := range 3 {
@@ -163,7 +164,7 @@ func sameContent(t *testing.T, a, b Result) {
 
 // TestTaintTouchesEveryDeviceOfTheGPU proves that a fault of a dynamic GPU is one slice's change because all of its devices are there.
 func TestTaintTouchesEveryDeviceOfTheGPU(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	s.GPUs[6].Health.State = gpu.Unhealthy
 	tainted := 0
 	result := build(t, s, settings(s, upTo(8)...), nil)
@@ -184,7 +185,7 @@ func TestTaintTouchesEveryDeviceOfTheGPU(t *testing.T) {
 
 // TestCompare looks at slices that are published by others, are old, or differ in what the API server sets.
 func TestCompare(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	s.GPUs[1].Health.State = gpu.Draining
 	with := settings(s, upTo(8)...)
 	want := build(t, s, with, nil).Slices

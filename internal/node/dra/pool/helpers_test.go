@@ -14,8 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/hardware/nvidia"
-	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -67,52 +65,6 @@ func write(t *testing.T, slices []resourceapi.ResourceSlice) string {
 		}
 	}
 	return b.String()
-}
-
-// node is a simulated machine with the reader of an agent.
-type node struct {
-	t       testing.TB
-	machine *sim.Machine
-	adapter *nvidia.Adapter
-	actions *nvidia.Actions
-}
-
-func newNode(t testing.TB, profile string) *node {
-	t.Helper()
-	m, err := sim.CreateWith(filepath.Join(t.TempDir(), "machine"), profile, sim.Options{Seed: profile, NoDeviceNodes: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	root := m.Root()
-	deps := nvidia.Deps{Library: m.NVML(), Roots: nvidia.Roots{
-		Driver: root, Dev: root, Proc: filepath.Join(root, "proc"), Sys: filepath.Join(root, "sys"),
-	}}
-	n := &node{t: t, machine: m, adapter: nvidia.New(deps), actions: nvidia.NewActions(deps)}
-	t.Cleanup(n.adapter.Close)
-	return n
-}
-
-func (n *node) scan() *gpu.Snapshot {
-	n.t.Helper()
-	snapshot, err := n.adapter.Scan(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return &snapshot
-}
-
-// enableMIG turns MIG on, with a reset where that takes one.
-func (n *node) enableMIG(id gpu.UUID) {
-	n.t.Helper()
-	pending, err := n.actions.SetMIGMode(id, true)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	if pending {
-		if err := n.machine.ResetGPUs(string(id)); err != nil {
-			n.t.Fatal(err)
-		}
-	}
 }
 
 // settings publishes the GPUs of a snapshot; dynamic are the indices of those that are dynamic.

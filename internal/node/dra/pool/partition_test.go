@@ -12,6 +12,8 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/mig/migtest"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 )
 
 // partitionable returns one GPU of each kind that the simulator can partition, with MIG on.
@@ -19,7 +21,7 @@ func partitionable(t testing.TB) map[string]gpu.GPU {
 	t.Helper()
 	kinds := map[string]gpu.GPU{}
 	for _, profile := range []string{"a30x4", "a100x8-40g", "a100x8-80g", "h100x8", "h200x8", "b200x8", "gb200x4", "rtxpro6000x8"} {
-		one := newNode(t, profile).scan().GPUs[0]
+		one := nvidiatest.New(t, profile).Scan().GPUs[0]
 		if len(one.MIG.Geometry.Profiles) == 0 {
 			t.Fatalf("%s has no MIG profiles", profile)
 		}
@@ -94,22 +96,6 @@ func tally(sets []resourceapi.CounterSet, devices []resourceapi.Device) bool {
 	return true
 }
 
-// possible asks the planner whether a GPU can have exactly these devices: it would then leave them as they are.
-func possible(g *gpu.GPU, placements []mig.Placed) bool {
-	if slices.Contains(placements, mig.Placed{}) {
-		return len(placements) == 1 // the whole GPU, and nothing beside it
-	}
-	planned := mig.GPU{UUID: g.UUID, Capable: true, Enabled: true, Geometry: g.MIG.Geometry}
-	wanted := mig.Wanted{Enabled: true, Devices: map[string]int{}}
-	for i, p := range placements {
-		planned.Instances = append(planned.Instances, mig.Instance{
-			UUID: gpu.UUID(fmt.Sprint("MIG-", i)), GI: i, Profile: p.Profile, Start: p.Start, Size: p.Size,
-		})
-		wanted.Devices[p.Profile]++
-	}
-	return mig.Matches(planned, wanted)
-}
-
 // TestCountersAreMIG compares the counters with the planner: sets of devices that MIG permits fit, others do not. Each round adds the
 // devices of a GPU in an order of its own, those that fit; together with every single refusal these are sets of all sizes.
 func TestCountersAreMIG(t *testing.T) {
@@ -129,7 +115,7 @@ func TestCountersAreMIG(t *testing.T) {
 				var placements []mig.Placed
 				for _, device := range devices {
 					more, placed := append(slices.Clone(set), device), append(slices.Clone(placements), result.Devices[device.Name].Placed)
-					got, want := tally(sets, more), possible(&g, placed)
+					got, want := tally(sets, more), migtest.Possible(&g, placed)
 					if got != want {
 						t.Fatalf("%v: the counters permit it: %v, the planner: %v", placed, got, want)
 					}

@@ -8,13 +8,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 )
 
 // TestBuildSequence changes a node at random, with the slices of the last step published, and checks each step.
 func TestBuildSequence(t *testing.T) {
 	machines := map[string]*gpu.Snapshot{}
 	for _, profile := range []string{"h100x8", "a100x16", "a30x4", "mixed", "rtxpro6000x8", "v100x8-hybrid-mesh"} {
-		machines[profile] = newNode(t, profile).scan()
+		machines[profile] = nvidiatest.New(t, profile).Scan()
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		machine := machines[rapid.SampledFrom([]string{"h100x8", "a100x16", "a30x4", "mixed", "rtxpro6000x8", "v100x8-hybrid-mesh"}).Draw(t, "machine")]
@@ -123,7 +124,7 @@ func step(t *rapid.T, machine *gpu.Snapshot, s **gpu.Snapshot, with *Settings) s
 
 // TestNamesAreStable changes what may change of a node and looks for devices with another name.
 func TestNamesAreStable(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	with := settings(s, upTo(8)...)
 	want := build(t, s, with, nil).Devices
 	for name, change := range map[string]func(s *gpu.Snapshot) *gpu.Snapshot{

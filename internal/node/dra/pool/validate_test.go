@@ -8,11 +8,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/hardware/nvidiatest"
 )
 
 // TestValidate breaks one rule of valid slices at a time.
 func TestValidate(t *testing.T) {
-	s := newNode(t, "h100x8").scan()
+	s := nvidiatest.New(t, "h100x8").Scan()
 	valid := build(t, s, settings(s, upTo(8)...), nil).Slices
 	long := strings.Repeat("x", 65)
 	type list = []resourceapi.ResourceSlice
