@@ -19,10 +19,10 @@ func Agent(bin string) (Spec, error) { return AgentWith(bin, "berth-agent", Agen
 // AgentWith returns the agent's image under another name and with another program of bin in the place of berth-agent.
 func AgentWith(bin, program, name string) (Spec, error) {
 	files := map[string]string{}
-	for path, program := range map[string]string{"/berth-agent": program, "/berth-cdi-hook": "berth-cdi-hook"} {
-		program = filepath.Join(bin, program)
-		files[path] = program
-		needed, err := sharedLibraries(program)
+	for _, file := range [][2]string{{"/berth-agent", program}, {"/berth-cdi-hook", "berth-cdi-hook"}} {
+		path, source := file[0], filepath.Join(bin, file[1])
+		files[path] = source
+		needed, err := sharedLibraries(source)
 		if err != nil {
 			return Spec{}, fmt.Errorf("make agent image: %w", err)
 		}

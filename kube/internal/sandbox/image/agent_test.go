@@ -18,10 +18,10 @@ func TestAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if _, err := Agent(bin); err == nil || !strings.Contains(err.Error(), "berth-agent") {
-		t.Errorf("Agent of an empty folder gave %v, want an error that names the program", err)
-	}
 	for _, name := range []string{"berth-agent", "berth-cdi-hook"} {
+		if _, err := Agent(bin); err == nil || !strings.Contains(err.Error(), filepath.Join(bin, name)+":") {
+			t.Errorf("Agent of a folder without %s gave %v, want an error that names the first missing program", name, err)
+		}
 		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
