@@ -73,33 +73,89 @@ func (h Holder) String() string {
 	return "a pod that is being admitted"
 }
 
+// Pod names a pod. The JSON names are those of the ledger's file.
+type Pod struct {
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
 // Holding is one holder's hold on one device.
 type Holding struct {
 	Key    DeviceKey `json:"key"`
 	Holder Holder    `json:"holder"`
 	Since  time.Time `json:"since"`
+	// Placement is where a MIG device that Key names by UUID is, as its holder knows it; zero when that is not known.
+	Placement Placement `json:"placement,omitzero"`
+	// Requests are the names of a claim's requests for which it has the device, sorted; empty for other holders.
+	Requests []string `json:"requests,omitempty"`
+	// Pods are those that may use a claim's devices, sorted by UID: all holdings of a claim have the same. They are empty for other
+	// holders.
+	Pods []Pod `json:"pods,omitempty"`
 }
 
-// Overlaps reports whether two devices cannot be held by different holders at the same time: they share silicon and are not
-// two replicas of one device. A device that is not shared overlaps with each of its replicas.
-func (k DeviceKey) Overlaps(other DeviceKey) bool {
-	switch {
-	case k.GPU != other.GPU:
-		return false
-	case k.MIG != other.MIG:
-		return k.MIG == "" || other.MIG == ""
-	}
-	return k.Share == other.Share || k.Share == 0 || other.Share == 0
+// Located is a device with the placement of its MIG device.
+type Located struct {
+	Key DeviceKey
+	// At is where the MIG device is that Key names by UUID; zero when that is not known. It has no meaning for other keys.
+	At Placement
 }
+
+// Located returns the device that is held.
+func (h *Holding) Located() Located { return Located{Key: h.Key, At: h.Placement} }
+
+// slices returns the memory slices that a MIG device has; false when they are not known.
+func (d Located) slices() (Placement, bool) {
+	if d.Key.Placement.Known() {
+		return d.Key.Placement, true
+	}
+	return d.At, d.At.Known()
+}
+
+// Overlaps reports whether two devices cannot be held by different holders at the same time: they share silicon and are not two
+// replicas of one device. It is the only rule about that:
+//
+//   - Devices of two GPUs never overlap.
+//   - A device that is not shared overlaps with each of its replicas, and two replicas do not.
+//   - A whole GPU, or a replica of it, overlaps with all its MIG devices, which exist or not.
+//   - Two MIG devices with UUIDs exist at the same time, so they do not overlap.
+//   - Otherwise one is not made yet. They overlap if they have a memory slice in common, or if the slices of one are not known.
+func (d Located) Overlaps(other Located) bool {
+	a, b := d.Key, other.Key
+	switch {
+	case a.GPU != b.GPU:
+		return false
+	case a.Unshared() == b.Unshared():
+		return a.Share == b.Share || a.Share == 0 || b.Share == 0
+	case a.Whole() || b.Whole():
+		return true
+	case a.MIG != "" && b.MIG != "":
+		return false
+	}
+	mine, known := d.slices()
+	others, both := other.slices()
+	return !known || !both || mine.Start-others.Start < others.Size && others.Start-mine.Start < mine.Size
+}
+
+// Overlaps is Located.Overlaps for devices whose placements are not known, except for those that the keys have.
+func (k DeviceKey) Overlaps(other DeviceKey) bool {
+	return Located{Key: k}.Overlaps(Located{Key: other})
+}
+
+// Whole reports whether the key is that of a whole GPU or a replica of it.
+func (k DeviceKey) Whole() bool { return k.MIG == "" && !k.Placement.Known() }
 
 // Unshared returns the device of which the key may be a replica.
-func (k DeviceKey) Unshared() DeviceKey { return DeviceKey{GPU: k.GPU, MIG: k.MIG} }
+func (k DeviceKey) Unshared() DeviceKey {
+	k.Share = 0
+	return k
+}
 
 // HolderNames names the holders of a device, of a part of it and of what it is a part of, sorted. Maintenance is no holder.
 func HolderNames(holdings []Holding, key DeviceKey) []string {
 	var names []string
 	for _, h := range holdings {
-		if h.Holder.Kind != HolderMaintenance && key.Unshared().Overlaps(h.Key) {
+		if h.Holder.Kind != HolderMaintenance && h.Located().Overlaps(Located{Key: key.Unshared()}) {
 			names = append(names, h.Holder.String())
 		}
 	}

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -72,15 +73,33 @@ type Version struct {
 
 func (v Version) String() string { return strconv.Itoa(v.Major) + "." + strconv.Itoa(v.Minor) }
 
-// DeviceKey identifies a device that can be held: a GPU, a MIG device, or a replica of either. It contains no name of a kubelet
-// API, so that the device plugin and the DRA driver use the same key for the same device.
+// Placement is a range of a GPU's memory slices, which one GPU instance occupies. The zero value means that it is not known.
+type Placement struct {
+	Start int `json:"start"`
+	Size  int `json:"size"`
+}
+
+// Known reports whether the placement is known.
+func (p Placement) Known() bool { return p.Size > 0 }
+
+// String returns START:SIZE, as nvidia-smi prints a placement.
+func (p Placement) String() string { return strconv.Itoa(p.Start) + ":" + strconv.Itoa(p.Size) }
+
+// DeviceKey identifies a device that can be held: a GPU, a MIG device, the place of a MIG device that does not exist yet, or a
+// replica of one of them. It contains no name of a kubelet API, so that the device plugin and the DRA driver use the same key for
+// the same device.
 type DeviceKey struct {
 	GPU UUID `json:"gpu"`
-	// MIG is the UUID of the MIG device; empty for a whole GPU.
+	// MIG is the UUID of the MIG device; empty for a whole GPU, and for a key by placement.
 	MIG UUID `json:"mig,omitempty"`
+	// Placement is where the MIG device will be, before it exists and has a UUID; zero for all other keys.
+	Placement Placement `json:"placement,omitzero"`
 	// Share is the number of the replica, from 1; 0 for a device that is not shared.
 	Share int `json:"share,omitempty"`
 }
+
+// Placed returns the key of the MIG device that is at the placement, or will be.
+func Placed(id UUID, at Placement) DeviceKey { return DeviceKey{GPU: id, Placement: at} }
 
 // Device returns the UUID that a container sees: of the MIG device if there is one, otherwise of the GPU.
 func (k DeviceKey) Device() UUID {
@@ -90,11 +109,21 @@ func (k DeviceKey) Device() UUID {
 	return k.GPU
 }
 
-// String returns GPU[/MIG][#replica].
+// Valid reports whether the key identifies a device: it has a GPU, a replica's number is not negative, and it names a MIG device in
+// one way only.
+func (k DeviceKey) Valid() bool {
+	placed := k.Placement != Placement{}
+	return k.GPU != "" && k.Share >= 0 && (!placed || k.MIG == "" && k.Placement.Start >= 0 && k.Placement.Known())
+}
+
+// String returns GPU[/MIG][#replica]; a key by placement has START:SIZE in the place of the MIG device.
 func (k DeviceKey) String() string {
 	text := string(k.GPU)
-	if k.MIG != "" {
+	switch {
+	case k.MIG != "":
 		text += "/" + string(k.MIG)
+	case k.Placement.Known():
+		text += "/" + k.Placement.String()
 	}
 	if k.Share > 0 {
 		text += "#" + strconv.Itoa(k.Share)
@@ -102,13 +131,16 @@ func (k DeviceKey) String() string {
 	return text
 }
 
-// CompareKeys orders keys by GPU, MIG device and replica.
+// CompareKeys orders keys by GPU, MIG device, placement and replica: a whole GPU first, then placements, then MIG devices.
 func CompareKeys(a, b DeviceKey) int {
 	if c := strings.Compare(string(a.GPU), string(b.GPU)); c != 0 {
 		return c
 	}
 	if c := strings.Compare(string(a.MIG), string(b.MIG)); c != 0 {
 		return c
+	}
+	if a.Placement != b.Placement {
+		return cmp.Or(a.Placement.Start-b.Placement.Start, a.Placement.Size-b.Placement.Size)
 	}
 	return a.Share - b.Share
 }
