@@ -36,7 +36,6 @@ var ceilings = map[string]int{
 	"image.Read":                                16,
 	"kubelet.Container.readSpec":                18,
 	"nodeview.Reader.Ask":                       16,
-	"ledger.Ledger.acquireDurably":              16,
 	"ledger.diff":                               19,
 	"migapply.round.consider":                   16,
 	"mps.keeper.start":                          16,

@@ -19,7 +19,7 @@ import (
 // the container. A Claim or Maintenance is refused by any holding of another holder, and its grant is reverted when it
 // cannot be written.
 //
-// Acquiring devices that the holder already has is not an error.
+// Acquiring devices that the holder already has is not an error. AcquireClaim also records the pods of a claim.
 func (l *Ledger) Acquire(holder gpu.Holder, keys []gpu.DeviceKey) error {
 	return l.acquire(holder, "", keys)
 }
@@ -41,7 +41,7 @@ func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) 
 	case gpu.HolderPod:
 		err = l.acquireForPod(holder, grant, keys)
 	case gpu.HolderClaim, gpu.HolderMaintenance:
-		err = l.acquireDurably(holder, keys)
+		err = l.acquireDurably(holder, nil, devicesOf(keys))
 	default:
 		err = fmt.Errorf("a holder of kind %q cannot acquire devices", holder.Kind)
 	}
@@ -91,7 +91,7 @@ func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.Devic
 func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 	table := l.blocks.Load()
 	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
-		_, blocked := table.by(resource, key)
+		_, blocked := table.by(resource, gpu.Located{Key: key}, l.deps.Placement)
 		return blocked || l.records[key] != nil
 	})
 }
@@ -138,68 +138,6 @@ func (l *Ledger) tryForPod(holder gpu.Holder, grant string, keys []gpu.DeviceKey
 	return nil, nil
 }
 
-// acquireDurably is for claims and maintenance: the grant is in the file when it returns.
-func (l *Ledger) acquireDurably(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	if !l.store.leads() {
-		return ErrSuperseded
-	}
-	// The containers are read only when an orphan, which may have ended, is in the way.
-	var seen *NodeView
-	for {
-		l.mu.Lock()
-		blocking, key := l.firstInTheWay(holder, keys)
-		if blocking == nil {
-			break // with the mutex held
-		}
-		if blocking.Holder.Kind != gpu.HolderOrphan || seen != nil && !l.revisit(newJoin(l, *seen), blocking.Key, false) {
-			err := &BlockedError{Key: key, Holding: blocking.clone()}
-			l.publish()
-			l.mu.Unlock()
-			return err
-		}
-		l.mu.Unlock()
-		if seen == nil {
-			now := l.observeAll(nil)
-			seen = &now
-		}
-	}
-	var changed []gpu.DeviceKey
-	for _, key := range keys {
-		if old, ok := l.records[key]; ok && old.Holder.Same(holder) {
-			continue
-		}
-		l.put(Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()}})
-		changed = append(changed, key)
-	}
-	l.publish()
-	l.mu.Unlock()
-	if len(changed) == 0 {
-		return nil
-	}
-	defer l.subs.Set()
-	err := l.save()
-	if err != nil {
-		l.mu.Lock()
-		for _, key := range changed {
-			if r := l.records[key]; r != nil && r.Holder.Same(holder) {
-				l.remove(key)
-			}
-		}
-		l.publish()
-		l.mu.Unlock()
-	}
-	return err
-}
-
-func (l *Ledger) firstInTheWay(holder gpu.Holder, keys []gpu.DeviceKey) (*Holding, gpu.DeviceKey) {
-	for _, key := range keys {
-		if h := l.inTheWay(holder, key); h != nil {
-			return h, key
-		}
-	}
-	return nil, gpu.DeviceKey{}
-}
-
 // grant records the devices for a pod that is not known yet. Passing are the holders whose devices it reuses.
 func (l *Ledger) grant(holder gpu.Holder, grant string, keys []gpu.DeviceKey, passing map[gpu.DeviceKey][]string) {
 	now := l.deps.Clock.Now()
@@ -221,7 +159,7 @@ func (l *Ledger) grant(holder gpu.Holder, grant string, keys []gpu.DeviceKey, pa
 // blocker returns the holding that blocks key for holder, or nil. It removes orphans that have ended.
 func (l *Ledger) blocker(j *join, holder gpu.Holder, key gpu.DeviceKey) *Holding {
 	for {
-		blocking := l.inTheWay(holder, key)
+		blocking := l.inTheWay(holder, gpu.Located{Key: key})
 		if blocking == nil || blocking.Holder.Kind != gpu.HolderOrphan {
 			return blocking
 		}
@@ -232,10 +170,10 @@ func (l *Ledger) blocker(j *join, holder gpu.Holder, key gpu.DeviceKey) *Holding
 	}
 }
 
-// inTheWay finds the first holding that keeps holder from having key, as far as is known.
-func (l *Ledger) inTheWay(holder gpu.Holder, key gpu.DeviceKey) *Holding {
-	for _, other := range onGPU(l.order, key.GPU) {
-		if h := &l.records[other].Holding; h.blocks(holder, key) {
+// inTheWay finds the first holding that keeps holder from having a device, as far as is known.
+func (l *Ledger) inTheWay(holder gpu.Holder, want gpu.Located) *Holding {
+	for _, other := range onGPU(l.order, want.Key.GPU) {
+		if h := &l.records[other].Holding; l.inWay(h, holder, want) {
 			return h
 		}
 	}
@@ -363,81 +301,4 @@ func (c *Container) on(h Holding) bool {
 		return slices.Contains(h.Live, c.ID)
 	}
 	return c.Name == "" || slices.Contains(h.Containers, c.Name) || slices.Contains(h.Live, c.ID)
-}
-
-// saveAndNotify is called without the mutex after holdings have changed. A write that fails is a fault, and the next
-// Reconcile tries again.
-func (l *Ledger) saveAndNotify() {
-	_ = l.save()
-	l.subs.Set()
-}
-
-// Release ends the holdings of the holder on the keys, or all of them when keys is nil. It ignores devices that the
-// holder does not have. It is for claims and maintenance; Reconcile releases pods. An error means that the release is
-// in memory only.
-func (l *Ledger) Release(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	l.mu.Lock()
-	if keys == nil {
-		keys = l.order
-	}
-	changed := false
-	for _, key := range slices.Clone(keys) {
-		if held, ok := l.records[key]; ok && held.Holder.Same(holder) {
-			l.remove(key)
-			changed = true
-		}
-	}
-	if changed {
-		l.publish()
-	}
-	l.mu.Unlock()
-	if !changed {
-		return nil
-	}
-	l.subs.Set()
-	if err := l.save(); err != nil {
-		return fmt.Errorf("release devices: %w", err)
-	}
-	return nil
-}
-
-// Adopt records that the holder has the devices, for existing allocations: claims that the kubelet reports as prepared.
-// It overrides pods and orphans, and fails with *BlockedError when another claim or maintenance has one of them, in
-// whatever size; the others are still adopted.
-func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
-	l.mu.Lock()
-	before := l.edits
-	keys = slices.SortedFunc(slices.Values(keys), gpu.CompareKeys)
-	now := l.deps.Clock.Now()
-	var refused error
-	for _, key := range keys {
-		if old, ok := l.records[key]; ok && old.Holder.Same(holder) {
-			continue
-		}
-		if other := l.reserved(holder, key); other != nil {
-			if refused == nil {
-				refused = fmt.Errorf("adopt devices: %w", &BlockedError{Key: key, Holding: other.clone()})
-			}
-			continue
-		}
-		l.put(Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: now}})
-	}
-	l.publish()
-	changed := l.edits != before
-	l.mu.Unlock()
-	if changed {
-		l.saveAndNotify()
-	}
-	return refused
-}
-
-// reserved returns the holding of another claim or maintenance on a device, or nil.
-func (l *Ledger) reserved(holder gpu.Holder, key gpu.DeviceKey) *Holding {
-	for _, other := range onGPU(l.order, key.GPU) {
-		h := &l.records[other].Holding
-		if (h.Holder.Kind == gpu.HolderClaim || h.Holder.Kind == gpu.HolderMaintenance) && h.blocks(holder, key) {
-			return h
-		}
-	}
-	return nil
 }

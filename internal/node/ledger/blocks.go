@@ -26,12 +26,14 @@ type blockTable struct{ gpus map[gpu.UUID]*gpuBlocks }
 // gpuBlocks has the holdings of one GPU that block a device.
 type gpuBlocks struct {
 	whole deviceBlocks
-	parts []deviceBlocks // the MIG devices with holdings, by UUID
+	// parts are the MIG devices with holdings, in the order of keys: the first placed ones are by placement.
+	parts  []deviceBlocks
+	placed int
 }
 
 // deviceBlocks has the holdings of a GPU outside its MIG devices, or of a MIG device.
 type deviceBlocks struct {
-	mig gpu.UUID
+	gpu.Located
 	// unshared is the holding of the device as a whole, share that of the first replica that is held.
 	unshared, share *Holding
 	// blocking are the replicas that are blocked themselves.
@@ -48,16 +50,46 @@ func (d *deviceBlocks) first() *Holding {
 }
 
 // part returns a MIG device, or nil when it has no holdings.
-func (c *gpuBlocks) part(mig gpu.UUID) *deviceBlocks {
+func (c *gpuBlocks) part(unshared gpu.DeviceKey) *deviceBlocks {
 	for i := range c.parts {
-		if c.parts[i].mig == mig {
+		if c.parts[i].Key == unshared {
 			return &c.parts[i]
 		}
 	}
 	return nil
 }
 
+// beside returns the first holding of another MIG device that overlaps with a MIG device, or nil. Without a key by
+// placement there is none, and no placement is looked up.
+func (c *gpuBlocks) beside(device gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) *Holding {
+	parts := c.parts
+	if !device.Key.Placement.Known() {
+		parts = parts[:c.placed]
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	device = complete(device, placement)
+	for i := range parts {
+		if p := &parts[i]; p.Key != device.Key && complete(p.Located, placement).Overlaps(device) {
+			return p.first()
+		}
+	}
+	return nil
+}
+
+// complete looks up the placement of a MIG device with a UUID, unless it is known.
+func complete(device gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) gpu.Located {
+	if device.Key.MIG != "" && !device.At.Known() && placement != nil {
+		device.At = placement(device.Key)
+	}
+	return device
+}
+
 func (d *deviceBlocks) add(h *Holding) {
+	if !d.At.Known() {
+		d.At = h.Placement
+	}
 	if h.Key.Share == 0 {
 		d.unshared = h
 	} else {
@@ -95,9 +127,12 @@ func newGPUBlocks(order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) *gpu
 	c := &gpuBlocks{}
 	for _, key := range order {
 		device := &c.whole
-		if key.MIG != "" {
-			if n := len(c.parts); n == 0 || c.parts[n-1].mig != key.MIG {
-				c.parts = append(c.parts, deviceBlocks{mig: key.MIG})
+		if !key.Whole() {
+			if n := len(c.parts); n == 0 || c.parts[n-1].Key != key.Unshared() {
+				c.parts = append(c.parts, deviceBlocks{Located: gpu.Located{Key: key.Unshared()}})
+				if key.Placement.Known() {
+					c.placed++
+				}
 			}
 			device = &c.parts[len(c.parts)-1]
 		}
@@ -117,24 +152,28 @@ func onGPU(order []gpu.DeviceKey, device gpu.UUID) []gpu.DeviceKey {
 	return order[from : from+length]
 }
 
-// by answers as blocks does, for a pod.
-func (t *blockTable) by(resource string, key gpu.DeviceKey) (Block, bool) {
-	c := t.gpus[key.GPU]
+// by answers as inWay does, for a pod. The placements of MIG devices that the holdings do not have are looked up.
+func (t *blockTable) by(resource string, want gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) (Block, bool) {
+	c := t.gpus[want.Key.GPU]
 	if c == nil {
 		return Block{}, false
 	}
 	device := &c.whole
-	if key.MIG != "" {
+	if !want.Key.Whole() {
 		if h := c.whole.first(); h != nil {
 			return unseen(h), true
 		}
-		if device = c.part(key.MIG); device == nil {
+		unshared := gpu.Located{Key: want.Key.Unshared(), At: want.At}
+		if h := c.beside(unshared, placement); h != nil {
+			return unseen(h), true
+		}
+		if device = c.part(unshared.Key); device == nil {
 			return Block{}, false
 		}
 	} else if len(c.parts) > 0 {
 		return unseen(c.parts[0].first()), true
 	}
-	return device.by(resource, key.Share)
+	return device.by(resource, want.Key.Share)
 }
 
 func unseen(h *Holding) Block { return Block{Through: h.Key, Kind: h.Holder.Kind, Unseen: true} }
@@ -166,8 +205,8 @@ func (t *blockTable) covers(resource string, key gpu.DeviceKey) bool {
 		return false
 	}
 	device := &c.whole
-	if key.MIG != "" {
-		if device = c.part(key.MIG); device == nil {
+	if !key.Whole() {
+		if device = c.part(key.Unshared()); device == nil {
 			return false
 		}
 	}
@@ -185,24 +224,27 @@ func (t *blockTable) covers(resource string, key gpu.DeviceKey) bool {
 // otherUse reports whether two names are known and different.
 func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 
-// blocks reports whether a holding blocks a device for a holder; the rules are in the package comment.
-func (h *Holding) blocks(holder gpu.Holder, key gpu.DeviceKey) bool {
+// inWay reports whether a holding blocks a device for a holder; the rules are in the package comment.
+func (l *Ledger) inWay(h *Holding, holder gpu.Holder, want gpu.Located) bool {
+	overlap := func() bool {
+		return complete(h.Located(), l.deps.Placement).Overlaps(complete(want, l.deps.Placement))
+	}
 	switch {
 	case holder.Kind != gpu.HolderPod:
-		return h.Key.Overlaps(key) && !h.Holder.Same(holder)
-	case h.Key != key && h.Key.Overlaps(key):
+		return !h.Holder.Same(holder) && overlap()
+	case h.Key == want.Key && h.blocksOwn():
 		return true
-	case h.Key == key && h.blocksOwn():
+	case h.Key != want.Key && overlap():
 		return true
 	}
-	return h.Key.GPU == key.GPU && h.Key.MIG == key.MIG && otherUse(h.Holder.Resource, holder.Resource)
+	return h.Key.Unshared() == want.Key.Unshared() && otherUse(h.Holder.Resource, holder.Resource)
 }
 
 // BlockedBy returns why a device cannot be allocated to a pod as a resource: any holding on a device of another size on
 // the same hardware, any but a pod's on the device itself, and one of the device as another resource. It takes no lock,
 // allocates no memory, and its cost does not depend on the number of holdings.
 func (l *Ledger) BlockedBy(resource string, key gpu.DeviceKey) (Block, bool) {
-	return l.blocks.Load().by(resource, key)
+	return l.blocks.Load().by(resource, gpu.Located{Key: key}, l.deps.Placement)
 }
 
 // Blocked returns all holdings that block their own device, by key. The caller owns the map.

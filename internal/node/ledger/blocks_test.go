@@ -60,7 +60,7 @@ func TestTableAgreesWithRules(t *testing.T) {
 func checkBlock(t *rapid.T, l *Ledger, resource string, key gpu.DeviceKey) {
 	through, unseen := map[gpu.DeviceKey]bool{}, false
 	for _, h := range l.Holdings() {
-		if h.blocks(gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, key) {
+		if l.inWay(&h, gpu.Holder{Kind: gpu.HolderPod, Resource: resource}, gpu.Located{Key: key}) {
 			through[h.Key] = true
 			counted := h.Key == key && h.Holder.Kind == gpu.HolderOrphan && !h.Uncounted && !otherUse(h.Holder.Resource, resource)
 			unseen = unseen || !counted

@@ -75,7 +75,7 @@ func (h Holding) String() string {
 	for _, part := range []struct {
 		name  string
 		texts []string
-	}{{"containers", h.Containers}, {"live", h.Live}} {
+	}{{"requests", h.Requests}, {"pods", podUIDs(h.Pods)}, {"containers", h.Containers}, {"live", h.Live}} {
 		if len(part.texts) > 0 {
 			fmt.Fprintf(&b, " %s=%s", part.name, strings.Join(part.texts, ","))
 		}
@@ -87,6 +87,14 @@ func (h Holding) String() string {
 		b.WriteString(" uncounted")
 	}
 	return b.String()
+}
+
+func podUIDs(pods []gpu.Pod) []string {
+	var uids []string
+	for _, pod := range pods {
+		uids = append(uids, pod.UID)
+	}
+	return uids
 }
 
 func diff(before, after map[gpu.DeviceKey]*record) Changes {
@@ -122,5 +130,6 @@ func (c *Changes) add(what What, h Holding) {
 func equal(a, b Holding) bool {
 	return a.Key == b.Key && a.Holder == b.Holder && a.Since.Equal(b.Since) && a.Pending == b.Pending &&
 		a.Uncounted == b.Uncounted && slices.Equal(a.Containers, b.Containers) && slices.Equal(a.Live,
-		b.Live) && slices.Equal(a.Grants, b.Grants)
+		b.Live) && slices.Equal(a.Grants, b.Grants) &&
+		a.Placement == b.Placement && slices.Equal(a.Requests, b.Requests) && slices.Equal(a.Pods, b.Pods)
 }

@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
-// Version is the format of the file that this code writes.
-const Version = 1
+// Version is the newest format of the file that this code reads and writes. A file has the lowest version that has a form
+// for its content, so that an older agent can read it whenever that is possible; see the package comment.
+const Version = 2
+
+// versionPlaced is the first version with keys by placement.
+const versionPlaced = 2
 
 const (
 	fileMagic = "berth-ledger"
@@ -41,10 +45,10 @@ type corruptError struct {
 func (e *corruptError) Error() string { return fmt.Sprintf("corrupt in line %d: %s", e.line, e.why) }
 
 // versionError means that a newer Berth wrote the file.
-type versionError struct{ version int }
+type versionError struct{ version, newest int }
 
 func (e *versionError) Error() string {
-	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent supports", e.version, Version)
+	return fmt.Sprintf("format version %d is newer than %d, which is the newest that this agent supports: install the version of Berth that wrote it, or a newer one", e.version, e.newest)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -52,7 +56,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // appendFile appends the file's content to buf. Lines of records that have not
 // changed are reused, so that a change costs one encoding however much is held.
 func appendFile(buf []byte, bootID string, order []gpu.DeviceKey, records map[gpu.DeviceKey]*record) ([]byte, error) {
-	header, err := json.Marshal(fileHeader{Format: fileMagic, Version: Version, BootID: bootID})
+	header, err := json.Marshal(fileHeader{Format: fileMagic, Version: versionOf(order), BootID: bootID})
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +79,21 @@ func appendFile(buf []byte, bootID string, order []gpu.DeviceKey, records map[gp
 	return append(buf, "}\n"...), nil
 }
 
+// versionOf returns the lowest version that has a form for the keys.
+func versionOf(order []gpu.DeviceKey) int {
+	if slices.ContainsFunc(order, func(key gpu.DeviceKey) bool { return key.Placement.Known() }) {
+		return versionPlaced
+	}
+	return 1
+}
+
 // parseFile reads a file's content. The error is *versionError, *corruptError, or errOtherBoot.
 func parseFile(blob []byte, bootID string) ([]Holding, error) {
+	return parseFileUpTo(Version, blob, bootID)
+}
+
+// parseFileUpTo is parseFile of an agent whose newest version is given.
+func parseFileUpTo(newest int, blob []byte, bootID string) ([]Holding, error) {
 	lines := bytes.SplitAfter(blob, []byte("\n"))
 	// The last element is the text after the last newline, which is empty in a complete file.
 	if len(lines) < 3 || len(lines[len(lines)-1]) != 0 {
@@ -90,8 +107,8 @@ func parseFile(blob []byte, bootID string) ([]Holding, error) {
 	switch {
 	case header.Format != fileMagic:
 		return nil, &corruptError{line: 1, why: "not a ledger"}
-	case header.Version > Version:
-		return nil, &versionError{version: header.Version}
+	case header.Version > newest:
+		return nil, &versionError{version: header.Version, newest: newest}
 	case header.Version < 1:
 		return nil, &corruptError{line: 1, why: fmt.Sprintf("version %d", header.Version)}
 	case header.BootID != bootID:
@@ -107,27 +124,48 @@ func parseFile(blob []byte, bootID string) ([]Holding, error) {
 		return nil, &corruptError{line: len(lines), why: fmt.Sprintf("%d holdings with CRC %d, want %d with %d",
 			len(lines)-2, sum, trailer.Holdings, trailer.CRC)}
 	}
-	return parseHoldings(lines[1 : len(lines)-1])
+	return parseHoldings(header.Version, lines[1:len(lines)-1])
 }
 
-func parseHoldings(lines [][]byte) ([]Holding, error) {
+func parseHoldings(version int, lines [][]byte) ([]Holding, error) {
 	holdings := make([]Holding, 0, len(lines))
 	for i, line := range lines {
 		var h Holding
 		if err := json.Unmarshal(line, &h); err != nil {
 			return nil, &corruptError{line: i + 2, why: err.Error()}
 		}
-		switch h.Holder.Kind {
-		case gpu.HolderPod, gpu.HolderClaim, gpu.HolderMaintenance, gpu.HolderOrphan:
-		default:
-			return nil, &corruptError{line: i + 2, why: fmt.Sprintf("kind %q", h.Holder.Kind)}
+		if why := h.fault(version); why != "" {
+			return nil, &corruptError{line: i + 2, why: why}
 		}
-		if h.Key.GPU == "" || h.Key.Share < 0 || i > 0 && gpu.CompareKeys(holdings[i-1].Key, h.Key) >= 0 {
+		if i > 0 && gpu.CompareKeys(holdings[i-1].Key, h.Key) >= 0 {
 			return nil, &corruptError{line: i + 2, why: fmt.Sprintf("key %q is out of order", h.Key)}
 		}
 		holdings = append(holdings, h)
 	}
 	return holdings, nil
+}
+
+// fault returns what is wrong with a holding in a file of a version; empty when nothing is.
+func (h *Holding) fault(version int) string {
+	switch h.Holder.Kind {
+	case gpu.HolderPod, gpu.HolderClaim, gpu.HolderMaintenance, gpu.HolderOrphan:
+	default:
+		return fmt.Sprintf("kind %q", h.Holder.Kind)
+	}
+	placed := h.Key.Placement.Known()
+	switch {
+	case !h.Key.Valid():
+		return fmt.Sprintf("key %q identifies no device", h.Key)
+	case placed && version < versionPlaced:
+		return fmt.Sprintf("key %q has a placement, which version %d does not have", h.Key, version)
+	case placed && h.Holder.OfPod():
+		return fmt.Sprintf("key %q has a placement, and the kubelet knows no such device", h.Key)
+	case h.Placement != gpu.Placement{} && !gpu.Placed(h.Key.GPU, h.Placement).Valid():
+		return fmt.Sprintf("placement %s of key %q", h.Placement, h.Key)
+	case slices.ContainsFunc(h.Pods, func(pod gpu.Pod) bool { return pod.UID == "" }):
+		return fmt.Sprintf("key %q has a pod without a UID", h.Key)
+	}
+	return ""
 }
 
 var errOtherBoot = errors.New("the file is from before this boot")
@@ -142,77 +180,57 @@ func (l *Ledger) load() (func() error, error) {
 	if blob == nil {
 		return func() error { return nil }, nil
 	}
+	return l.inForce(blob), nil
+}
+
+// inForce reads the file's content and returns a function that puts it in force.
+func (l *Ledger) inForce(blob []byte) func() error {
 	holdings, err := parseFile(blob, l.deps.BootID)
 	if err != nil {
-		return func() error { return l.setAside(err) }, nil
+		return func() error { return l.setAside(err) }
 	}
 	return func() error {
 		l.merge(holdings)
 		return nil
-	}, nil
+	}
 }
 
-// merge replaces the state by what another agent wrote. It keeps the grants to pods that this agent has made since,
-// which only the kubelet has besides.
-func (l *Ledger) merge(holdings []Holding) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var pending []Holding
-	for _, key := range l.order {
-		if h := l.records[key].Holding; h.Pending {
-			pending = append(pending, h)
-		}
-	}
-	l.records, l.order, l.looked = map[gpu.DeviceKey]*record{}, nil, time.Time{}
-	for _, h := range holdings {
-		l.put(h)
-	}
-	l.written = l.edits
-	for _, h := range pending {
-		if r := l.records[h.Key]; r == nil || r.Holder.OfPod() && r.Since.Before(h.Since) {
-			l.put(h)
-		}
-	}
-	l.publish()
-}
-
-// setAside renames an invalid file. The state in memory is not changed.
+// setAside renames an invalid file; a follower leaves it to the writer. The state in memory is not changed.
 func (l *Ledger) setAside(cause error) error {
 	if errors.Is(cause, errOtherBoot) {
 		l.deps.Log.Info("Started with an empty ledger", "why", cause)
 		return nil
 	}
-	code, verb := "LEDGER_CORRUPT", "was kept"
+	code, place := "LEDGER_CORRUPT", "was kept as "+l.store.bakPath()
 	if _, newer := errors.AsType[*versionError](cause); newer {
 		code = "LEDGER_VERSION"
 	}
-	// A follower leaves the file to its writer.
-	if l.store.leads() {
-		if err := l.store.keep(); err != nil {
-			if code == "LEDGER_VERSION" {
-				return fmt.Errorf("%w; it was not overwritten, and could not be renamed to %s: %w", cause, l.store.bakPath(), err)
-			}
-			verb = "could not be kept (" + err.Error() + ")"
+	if !l.store.leads() {
+		place = "is left to the agent that writes it"
+	} else if err := l.store.keep(); err != nil {
+		if code == "LEDGER_VERSION" {
+			return fmt.Errorf("%w; it was not overwritten, and could not be renamed to %s: %w", cause, l.store.bakPath(), err)
 		}
+		place = "could not be kept (" + err.Error() + ") as " + l.store.bakPath()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fault(code, fmt.Sprintf("%s: %v. It %s as %s. Berth starts without it; devices in use are read from the kubelet's checkpoint and the running containers.",
-		l.deps.Path, cause, verb, l.store.bakPath()))
+	l.fault(code, fmt.Sprintf("%s: %v. It %s. Berth starts without it; devices in use are read from the kubelet's checkpoint and the running containers.",
+		l.deps.Path, cause, place))
 	return nil
 }
 
 // save writes the file if this ledger is the writer. It is called without the mutex. A failure is a fault until a later
-// save succeeds; being superseded is an error, but not a fault.
+// save succeeds; not being the writer is an error, but not a fault.
 func (l *Ledger) save() error {
 	l.saving.Lock()
 	defer l.saving.Unlock()
 	l.mu.Lock()
 	edits := l.edits
-	if !l.store.leads() {
+	if err := l.refusal(); err != nil {
 		l.written = edits
 		l.mu.Unlock()
-		return nil
+		return err
 	}
 	content, err := appendFile(l.store.buf[:0], l.deps.BootID, l.order, l.records)
 	l.store.buf = content

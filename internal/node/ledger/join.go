@@ -18,6 +18,7 @@ type join struct {
 	conflicts   []Conflict
 	listedByPod map[string][]Assignment    // with what the kubelet has dropped: a process outlives its entry
 	heldByPod   map[string][]gpu.DeviceKey // by the ledger before
+	claimedBy   map[string][]gpu.DeviceKey // the devices of the claims that a pod may use
 	unmarked    []Container
 }
 
@@ -47,10 +48,15 @@ func newJoin(l *Ledger, view NodeView) *join {
 		live:        map[gpu.DeviceKey]map[string]*use{},
 		listedByPod: map[string][]Assignment{},
 		heldByPod:   map[string][]gpu.DeviceKey{},
+		claimedBy:   map[string][]gpu.DeviceKey{},
 	}
 	for _, key := range l.order {
-		if h := l.records[key].Holder; h.OfPod() {
-			j.heldByPod[h.PodUID] = append(j.heldByPod[h.PodUID], key)
+		h := l.records[key]
+		if h.Holder.OfPod() {
+			j.heldByPod[h.Holder.PodUID] = append(j.heldByPod[h.Holder.PodUID], key)
+		}
+		for _, pod := range h.Pods {
+			j.claimedBy[pod.UID] = append(j.claimedBy[pod.UID], key)
 		}
 	}
 	for _, pod := range view.Pods {
@@ -130,7 +136,8 @@ func (j *join) findLive() {
 
 // keysOf returns the devices that a container uses. The checkpoint counts where it lists the container; otherwise its
 // own grants. A container with neither, whose pod requests devices and which has their nodes, uses them in an unknown
-// size. A container continues to use the devices that the ledger found it on before.
+// size, unless they are those of a claim that the pod may use. A container continues to use the devices that the ledger
+// found it on before.
 func (j *join) keysOf(c Container) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
 	listed := false
@@ -152,10 +159,31 @@ func (j *join) keysOf(c Container) []gpu.DeviceKey {
 		}
 	}
 	if len(keys) == 0 && !listed && len(c.Open) > 0 && j.requestsDevices(c) {
-		j.unmarked = append(j.unmarked, c)
-		keys = append(keys, c.Open...)
+		claimed, rest := j.claimed(c)
+		if keys = append(keys, claimed...); len(rest) > 0 {
+			c.Open = rest
+			j.unmarked = append(j.unmarked, c)
+			keys = append(keys, rest...)
+		}
 	}
 	return keys
+}
+
+// claimed divides the devices whose nodes a container has: into those of claims that its pod may use, as the claims have
+// them, and the rest. Device nodes do not show the size, so a claim's replica stands for the device.
+func (j *join) claimed(c Container) (claimed, rest []gpu.DeviceKey) {
+	for _, open := range c.Open {
+		before := len(claimed)
+		for _, key := range j.claimedBy[c.PodUID] {
+			if open.Overlaps(key) {
+				claimed = append(claimed, key)
+			}
+		}
+		if len(claimed) == before {
+			rest = append(rest, open)
+		}
+	}
+	return claimed, rest
 }
 
 // requestsDevices reports whether a container's pod requests devices of this plugin. It is assumed of an unknown pod
@@ -219,11 +247,11 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 		old = r.Holding
 	}
 	if old.Holder.Kind == gpu.HolderClaim || old.Holder.Kind == gpu.HolderMaintenance {
-		j.report(key, old.Holder.ID, "", "held by "+string(old.Holder.Kind))
+		j.report(key, old.Holder.ID, old.has, "held by "+string(old.Holder.Kind))
 		return old, true
 	}
 	if entry, ok := j.listed[key]; ok {
-		j.report(key, entry.pod, entry.pod, "the kubelet assigned it to the first, the others run on it")
+		j.report(key, entry.pod, func(pod string) bool { return pod == entry.pod }, "the kubelet assigned it to the first, the others run on it")
 		return j.remembered(key, old, entry), true
 	}
 	if u := j.user(key, old.Holder.PodUID); u != nil {
@@ -235,11 +263,11 @@ func (j *join) next(key gpu.DeviceKey, free bool) (Holding, bool) {
 	return old.lifeless(), old.Holder.Kind == gpu.HolderPod && j.waits(old)
 }
 
-// report records the running containers on a device that has another holder.
-func (j *join) report(key gpu.DeviceKey, owner, except, why string) {
+// report records the running containers on a device that has another holder; those of its own pods are none.
+func (j *join) report(key gpu.DeviceKey, owner string, own func(pod string) bool, why string) {
 	pods := []string{owner}
 	for _, pod := range slices.Sorted(maps.Keys(j.live[key])) {
-		if pod != except {
+		if !own(pod) {
 			pods = append(pods, pod)
 		}
 	}

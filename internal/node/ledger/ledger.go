@@ -117,6 +117,9 @@ func (e *ListedError) Error() string {
 // ErrSuperseded means that a newer agent on this node writes the ledger.
 var ErrSuperseded = errors.New("another agent on this node has taken over the ledger")
 
+// ErrFollows means that this agent follows the ledger, which another agent on this node writes until TakeOver.
+var ErrFollows = errors.New("this agent has not taken over the ledger yet, and only follows it")
+
 // Defaults of Deps.
 const (
 	DefaultPendingLimit = 30 * time.Second
@@ -156,7 +159,11 @@ type Deps struct {
 	// kubelet no longer has for their pod. What it finds about the pods is in the results of Pod afterwards. It is
 	// called without the mutex, at most once per Acquire, and bounds its own time.
 	Ask func([]Question) []Question
-	// Follow opens the file without taking over.
+	// Placement returns where a MIG device with a UUID is according to the last scan; zero when that is not known. It
+	// answers from memory and may be called with the mutex held. If it is nil, only the placements that holders know
+	// count.
+	Placement func(gpu.DeviceKey) gpu.Placement
+	// Follow opens the file as a follower, which reads what the writer writes, until TakeOver.
 	Follow bool
 	// PendingLimit is how long an Allocate waits for the checkpoint to show it; UnknownLimit, how long while the
 	// checkpoint cannot be read. Zero means the defaults.
@@ -169,9 +176,14 @@ type Deps struct {
 // Ledger is the node's ledger. All methods may be called by several goroutines. No method reads or writes a
 // file, or calls Look, Assigned or Ask, while it holds the mutex.
 type Ledger struct {
-	deps   Deps
+	deps  Deps
 	blocks atomic.Pointer[blockTable]
-	store  *store
+	store *store
+	// durable lets one change at a time be made that is in the file when the call returns, or is reverted. It is taken
+	// before saving.
+	durable sync.Mutex
+	// seen is the file's content as a follower last read it. durable protects it.
+	seen []byte
 	// saving lets one write to the file happen at a time. It is taken before mu.
 	saving sync.Mutex
 
@@ -204,9 +216,9 @@ type record struct {
 	stamp string
 }
 
-// Open reads the ledger's file and becomes its writer. A file of another boot is ignored. One that is corrupt, or of a
-// newer format, is kept as Path.bak; the ledger then starts empty and Faults says so. Errors are those of the file
-// system, and a file of a newer format that cannot be kept.
+// Open reads the ledger's file and becomes its writer, or with Deps.Follow its follower. A file of another boot is
+// ignored. One that is corrupt, or of a newer format, is kept as Path.bak by the writer; the ledger then starts empty and
+// Faults says so. Errors are those of the file system, and a file of a newer format that cannot be kept.
 func Open(deps Deps) (*Ledger, error) {
 	deps.Clock = cmp.Or[clock.PassiveClock](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
@@ -219,7 +231,7 @@ func Open(deps Deps) (*Ledger, error) {
 	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}}
 	l.publish()
 	if deps.Follow {
-		err = l.store.follow(l.load)
+		err = l.Refresh()
 	} else {
 		err = l.takeOver()
 	}
@@ -232,28 +244,6 @@ func Open(deps Deps) (*Ledger, error) {
 
 // Subscribe returns a subscription to changes of holdings; its first signal is pending.
 func (l *Ledger) Subscribe() *signal.Subscription { return l.subs.Subscribe() }
-
-// TakeOver makes this ledger the writer, and reads what the previous writer wrote. It is called before the agent's
-// device plugin registers.
-func (l *Ledger) TakeOver() error {
-	if err := l.takeOver(); err != nil {
-		return fmt.Errorf("take over ledger: %w", err)
-	}
-	l.subs.Set()
-	return nil
-}
-
-func (l *Ledger) takeOver() error {
-	l.saving.Lock()
-	err := l.store.takeOver(l.load)
-	l.saving.Unlock()
-	if err != nil {
-		return err
-	}
-	// An empty ledger writes its file too, so that an error of the disk is detected now.
-	_ = l.save()
-	return nil
-}
 
 // Close writes pending changes and closes the files; it removes nothing from disk.
 func (l *Ledger) Close() error {
@@ -269,9 +259,6 @@ func (l *Ledger) dirty() bool {
 	defer l.mu.Unlock()
 	return l.edits != l.written
 }
-
-// Writes reports whether this ledger is the writer of the file.
-func (l *Ledger) Writes() bool { return l.store.leads() }
 
 // Holdings lists all holdings in the order of their keys.
 func (l *Ledger) Holdings() []Holding {
@@ -308,6 +295,7 @@ func (l *Ledger) Granted(id string) []gpu.DeviceKey {
 
 func (h Holding) clone() Holding {
 	h.Containers, h.Live, h.Grants = slices.Clone(h.Containers), slices.Clone(h.Live), slices.Clone(h.Grants)
+	h.Requests, h.Pods = slices.Clone(h.Requests), slices.Clone(h.Pods)
 	return h
 }
 

@@ -96,7 +96,7 @@ func (l *Ledger) suspects(keys []gpu.DeviceKey, stamp string) (pods []string, kn
 		for _, other := range onGPU(l.order, key.GPU) {
 			r := l.records[other]
 			// An orphan with another replica is in the way under another resource's name.
-			orphan := r.Holder.Kind == gpu.HolderOrphan && other.MIG == key.MIG
+			orphan := r.Holder.Kind == gpu.HolderOrphan && other.Unshared() == key.Unshared()
 			if other != key && !other.Overlaps(key) && !orphan || !r.Holder.OfPod() {
 				continue
 			}

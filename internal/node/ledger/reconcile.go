@@ -105,6 +105,9 @@ func (l *Ledger) Distrust() Changes {
 // rules are in the package comment.
 func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.leadAgain()
+	if err := l.Refresh(); err != nil {
+		l.deps.Log.Warn("Could not follow the ledger of another agent", "error", err)
+	}
 	l.mu.Lock()
 	l.clamp()
 	j := newJoin(l, view)
@@ -173,7 +176,7 @@ func (l *Ledger) clashes() []Conflict {
 	var conflicts []Conflict
 	for _, key := range l.order {
 		// With no resource's name, the size decides what blocks a device through another.
-		block, blocked := table.by("", key)
+		block, blocked := table.by("", l.records[key].Located(), l.deps.Placement)
 		if !blocked || gpu.CompareKeys(block.Through, key) >= 0 {
 			continue
 		}
@@ -184,17 +187,6 @@ func (l *Ledger) clashes() []Conflict {
 		}
 	}
 	return conflicts
-}
-
-// leadAgain becomes the writer again when the agent that took over has ended.
-func (l *Ledger) leadAgain() {
-	if !l.store.orphaned() {
-		return
-	}
-	l.deps.Log.Info("Newer agent has ended; taking over the ledger again")
-	if err := l.takeOver(); err != nil {
-		l.deps.Log.Error("Could not take over the ledger", "error", err)
-	}
 }
 
 // count marks the orphans that the scheduler does not count: all those of pods that have ended, and of others as many

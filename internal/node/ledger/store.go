@@ -18,13 +18,16 @@ import (
 // Step names a moment in the writing of the file at which the program may die.
 type Step string
 
-// The steps, in order. Until StepRename the old file is in place, after it the new one.
+// The steps of a write, in order. Until StepRename the old file is in place, after it the new one.
 const (
 	StepLock   Step = "lock"   // before anything
 	StepCreate Step = "create" // the temporary file exists, empty
 	StepTorn   Step = "torn"   // half of it is written
 	StepClose  Step = "close"  // all of it is written
 	StepRename Step = "rename" // it has the file's name
+	// StepLead is in TakeOver: the lock file names this ledger as the writer, which has written nothing yet. The writes
+	// of the file follow it.
+	StepLead Step = "lead"
 )
 
 // store is the file with its lock. Its lock file has the epoch of the writer in decimal; byte ranges of it are locked
@@ -116,21 +119,13 @@ func (s *store) locked(do func() error) error {
 	return err
 }
 
-// follow loads without becoming the writer.
-func (s *store) follow(load func() (func() error, error)) error {
-	return s.locked(func() error {
-		apply, err := load()
-		if err != nil {
-			return err
-		}
-		return apply()
-	})
-}
-
 // takeOver loads the file and becomes the writer, with no other write in between. When the file cannot be read, the
-// writer does not change.
+// writer does not change. It does nothing for the writer.
 func (s *store) takeOver(load func() (func() error, error)) error {
 	return s.locked(func() error {
+		if current, err := s.readEpoch(); err == nil && s.leads() && current == s.epoch.Load() {
+			return nil
+		}
 		apply, err := load()
 		if err != nil {
 			return err
@@ -138,7 +133,11 @@ func (s *store) takeOver(load func() (func() error, error)) error {
 		if err := s.lead(); err != nil {
 			return fmt.Errorf("take over %s.lock: %w", s.path, err)
 		}
-		if err := apply(); err != nil {
+		err = s.fault(StepLead)
+		if err == nil {
+			err = apply()
+		}
+		if err != nil {
 			s.superseded.Store(true) // The content of the file must not be overwritten.
 			return err
 		}
@@ -168,11 +167,12 @@ func (s *store) lead() error {
 	return nil
 }
 
-// orphaned reports whether the writer that superseded this one has ended.
-func (s *store) orphaned() bool {
-	if s.epoch.Load() == 0 || !s.superseded.Load() {
-		return false
-	}
+// follows reports whether this has never been the writer.
+func (s *store) follows() bool { return s.epoch.Load() == 0 }
+
+// abandoned reports whether the process of the last writer has ended, or there was none. It is false when that cannot be
+// read.
+func (s *store) abandoned() bool {
 	current, err := s.readEpoch()
 	if err != nil {
 		return false
@@ -225,19 +225,27 @@ func (s *store) write(content []byte) error {
 		return err
 	}
 	return s.locked(func() error {
-		current, err := s.readEpoch()
-		if err != nil {
-			return fmt.Errorf("read %s.lock: %w", s.path, err)
-		}
-		if current > s.epoch.Load() {
-			s.superseded.Store(true)
-			return ErrSuperseded
+		if err := s.confirm(); err != nil {
+			return err
 		}
 		if err := s.replace(content); err != nil {
 			return fmt.Errorf("write %s: %w", s.path, err)
 		}
 		return nil
 	})
+}
+
+// confirm fails with ErrSuperseded when another agent leads.
+func (s *store) confirm() error {
+	current, err := s.readEpoch()
+	if err != nil {
+		return fmt.Errorf("read %s.lock: %w", s.path, err)
+	}
+	if current > s.epoch.Load() {
+		s.superseded.Store(true)
+		return ErrSuperseded
+	}
+	return nil
 }
 
 func (s *store) replace(content []byte) error {

@@ -140,7 +140,7 @@ func TestNewerVersionIsNotLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(Deps{Path: path, BootID: "boot1", Log: quiet()})
-	if err == nil || !strings.Contains(err.Error(), "format version 7 is newer than 1") {
+	if err == nil || !strings.Contains(err.Error(), "format version 7 is newer than 2") {
 		t.Errorf("Open returned %v", err)
 	}
 	if now, _ := os.ReadFile(path); string(now) != content {

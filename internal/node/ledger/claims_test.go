@@ -1,0 +1,422 @@
+package ledger
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// train is a claim that two pods use.
+func train(devices ...ClaimDevice) Claim {
+	return Claim{
+		UID: "claim-1", Namespace: "ml", Name: "train", Devices: devices,
+		Pods: []gpu.Pod{{UID: "P2", Namespace: "ml", Name: "train-1"}, {UID: "P1", Namespace: "ml", Name: "train-0"}},
+	}
+}
+
+// on is a device of a claim, for a request if there is one.
+func on(text string, requests ...string) ClaimDevice { return ClaimDevice{Key: anyKey(text), Requests: requests} }
+
+// anyKey parses also keys by placement: G0/4:2.
+func anyKey(text string) gpu.DeviceKey {
+	parsed := key(text)
+	start, size, placed := strings.Cut(string(parsed.MIG), ":")
+	if !placed {
+		return parsed
+	}
+	number := func(digits string) int { return int(digits[0] - '0') }
+	return gpu.DeviceKey{GPU: parsed.GPU, Placement: gpu.Placement{Start: number(start), Size: number(size)}, Share: parsed.Share}
+}
+
+func conflicts(l *Ledger, view NodeView) []string {
+	var all []string
+	for _, c := range l.Reconcile(view).Conflicts {
+		all = append(all, c.Key.String()+": "+strings.Join(c.Pods, ", "))
+	}
+	return all
+}
+
+// TestClaimsOwnPodsAreNoConflict compares a claim with running containers: those of its pods are its own, in whatever way
+// they were found, and all others are reported.
+func TestClaimsOwnPodsAreNoConflict(t *testing.T) {
+	requesting := func(string) PodFacts {
+		return PodFacts{State: PodLiving, Containers: []PodContainer{{Name: "main", Devices: map[string]int{"nvidia.com/gpu": 1}}}}
+	}
+	held := func(keys ...string) []gpu.DeviceKey {
+		var list []gpu.DeviceKey
+		for _, text := range keys {
+			list = append(list, key(text))
+		}
+		return list
+	}
+	tests := map[string]struct {
+		devices    []ClaimDevice
+		containers []Container
+		assigned   []Assignment
+		want       []string
+		unmarked   []string
+	}{
+		"its own pod":             {devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Keys: held("G0")}}},
+		"both of its pods":        {devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Keys: held("G0")}, {ID: "c2", PodUID: "P2", Name: "main", Keys: held("G0")}}},
+		"its pod, by device node": {devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Open: held("G0")}}},
+		"its replica, by device node": {
+			devices: []ClaimDevice{on("G0#2")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Open: held("G0")}},
+		},
+		"its MIG device, by device node": {
+			devices: []ClaimDevice{on("G0/M1")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Open: held("G0/M1")}},
+		},
+		"its pod has a device node that is not the claim's": {
+			devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Open: held("G0", "G1")}},
+			unmarked: []string{"G1"},
+		},
+		"the kubelet lists its own pod": {
+			devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Keys: held("G0")}},
+			assigned: []Assignment{{PodUID: "P1", Container: "main", Resource: "nvidia.com/gpu", Keys: held("G0")}},
+		},
+		"a foreign container": {
+			devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Keys: held("G0")}},
+			want: []string{"G0: claim-1, P9"},
+		},
+		"a foreign container, by device node": {
+			devices: []ClaimDevice{on("G0")}, containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Open: held("G0")}},
+			want: []string{"G0: claim-1, P9"}, unmarked: []string{"G0"},
+		},
+		"a foreign container beside its own": {
+			devices:    []ClaimDevice{on("G0")},
+			containers: []Container{{ID: "c1", PodUID: "P1", Name: "main", Keys: held("G0")}, {ID: "c9", PodUID: "P9", Name: "main", Keys: held("G0")}},
+			want:       []string{"G0: claim-1, P9"},
+		},
+		"a foreign container on the whole GPU": {
+			devices: []ClaimDevice{on("G0/M1")}, containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Keys: held("G0")}},
+			want: []string{"G0/M1: P9, claim-1"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Pod = requesting })
+			if err := l.AcquireClaim(train(test.devices...)); err != nil {
+				t.Fatal(err)
+			}
+			view := NodeView{Containers: test.containers, Assignments: test.assigned}
+			var unmarked []string
+			for _, c := range l.Reconcile(view).Unmarked {
+				for _, open := range c.Open {
+					unmarked = append(unmarked, open.String())
+				}
+			}
+			if diff := cmp.Diff(test.unmarked, unmarked); diff != "" {
+				t.Errorf("unmarked (-want +got):\n%s", diff)
+			}
+			for range 3 { // It is compared every two seconds.
+				if diff := cmp.Diff(test.want, conflicts(l, view)); diff != "" {
+					t.Errorf("conflicts (-want +got):\n%s", diff)
+				}
+			}
+			for _, d := range test.devices {
+				if h := l.records[d.Key]; h == nil || h.Holder.Kind != gpu.HolderClaim {
+					t.Errorf("%s is held by %v, want by the claim", d.Key, h)
+				}
+			}
+		})
+	}
+}
+
+// TestPodsOfAClaimChange: what is known later of a claim that is held is in force, on all its devices, and in the file.
+func TestPodsOfAClaimChange(t *testing.T) {
+	second := []gpu.Pod{{UID: "P3", Namespace: "ml", Name: "later"}, {UID: "P1", Namespace: "ml", Name: "train-0"}}
+	base := Claim{UID: "claim-1", Devices: []ClaimDevice{on("G0"), on("G1")}}
+	tests := map[string]struct {
+		change func(l *Ledger) error
+		want   []string
+	}{
+		"acquired again with names and pods": {
+			change: func(l *Ledger) error { return l.AcquireClaim(train(on("G0", "big"))) },
+			want:   []string{"G0 Claim claim-1 (ml/train) requests=big pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
+		},
+		"acquired again with a name": {
+			change: func(l *Ledger) error {
+				return l.Acquire(gpu.Holder{Kind: gpu.HolderClaim, ID: "claim-1", Namespace: "ml", Name: "train"}, []gpu.DeviceKey{key("G0")})
+			},
+			want: []string{"G0 Claim claim-1 (ml/train)", "G1 Claim claim-1 (ml/train)"},
+		},
+		"acquired again with one more device": {
+			change: func(l *Ledger) error { return l.AcquireClaim(train(on("G2"), on("G0", "b", "a", "b"))) },
+			want: []string{
+				"G0 Claim claim-1 (ml/train) requests=a,b pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2", "G2 Claim claim-1 (ml/train) pods=P1,P2",
+			},
+		},
+		"adopted with names and pods": {
+			change: func(l *Ledger) error { _, err := l.AdoptAll([]Claim{train(on("G0", "big"))}); return err },
+			want:   []string{"G0 Claim claim-1 (ml/train) requests=big pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
+		},
+		"updated without devices": {
+			change: func(l *Ledger) error { return l.UpdateClaim(train()) },
+			want:   []string{"G0 Claim claim-1 (ml/train) pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
+		},
+		"updated twice": {
+			change: func(l *Ledger) error {
+				return errors.Join(l.UpdateClaim(train(on("G1", "x"))), l.UpdateClaim(Claim{UID: "claim-1", Pods: second}))
+			},
+			want: []string{"G0 Claim claim-1 (ml/train) pods=P1,P3", "G1 Claim claim-1 (ml/train) requests=x pods=P1,P3"},
+		},
+		"its last pod has left": {
+			change: func(l *Ledger) error {
+				return errors.Join(l.UpdateClaim(train()), l.UpdateClaim(Claim{UID: "claim-1", Pods: []gpu.Pod{}}))
+			},
+			want: []string{"G0 Claim claim-1 (ml/train)", "G1 Claim claim-1 (ml/train)"},
+		},
+		"nothing new is known": {
+			change: func(l *Ledger) error {
+				return errors.Join(l.UpdateClaim(train()), l.AcquireClaim(base), l.UpdateClaim(Claim{UID: "claim-1"}))
+			},
+			want: []string{"G0 Claim claim-1 (ml/train) pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "ledger")
+			clock := clocktesting.NewFakePassiveClock(start)
+			l := openTest(t, path, func(d *Deps) { d.Clock = clock })
+			if err := l.AcquireClaim(base); err != nil {
+				t.Fatal(err)
+			}
+			clock.SetTime(start.Add(time.Hour))
+			if err := test.change(l); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, names(l)); diff != "" {
+				t.Errorf("in force (-want +got):\n%s", diff)
+			}
+			if since := l.records[key("G0")].Since; !since.Equal(start) {
+				t.Errorf("held since %s, want since the first Acquire", since)
+			}
+			if diff := cmp.Diff(test.want, names(openTest(t, path, nil))); diff != "" {
+				t.Errorf("in the file (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestUpdateOfAClaimThatHoldsNothing: an update takes no device.
+func TestUpdateOfAClaimThatHoldsNothing(t *testing.T) {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
+	if err := l.AcquireClaim(Claim{UID: "other", Devices: []ClaimDevice{on("G1")}}); err != nil {
+		t.Fatal(err)
+	}
+	var not *NotHeldError
+	if err := l.UpdateClaim(train()); !errors.As(err, &not) || !strings.Contains(err.Error(), "ResourceClaim ml/train holds no device; prepare it first") {
+		t.Errorf("without a device: %v", err)
+	}
+	if err := l.AcquireClaim(Claim{UID: "claim-1", Devices: []ClaimDevice{on("G0")}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.UpdateClaim(train(on("G0", "x"), on("G1", "x"))); !errors.As(err, &not) || not.Key != key("G1") {
+		t.Errorf("with the device of another claim: %v", err)
+	}
+	if diff := cmp.Diff([]string{"G0 Claim claim-1", "G1 Claim other"}, names(l)); diff != "" {
+		t.Errorf("after refused updates (-want +got):\n%s", diff)
+	}
+	for name, err := range map[string]error{"acquire": l.AcquireClaim(Claim{}), "update": l.UpdateClaim(Claim{})} {
+		if err == nil {
+			t.Errorf("%s: a claim without a UID was accepted", name)
+		}
+	}
+	if refused, err := l.AdoptAll([]Claim{{}}); err != nil || len(refused) != 1 {
+		t.Errorf("adopt: a claim without a UID was accepted: %v, %v", refused, err)
+	}
+}
+
+// TestAdoptAllBeforeTheFirstComparison shows that the order matters when the ledger is lost: claims that are adopted
+// first have no orphans, and their devices are never allocated to a pod.
+func TestAdoptAllBeforeTheFirstComparison(t *testing.T) {
+	running := []Container{
+		{ID: "c1", PodUID: "P1", Name: "main", Open: []gpu.DeviceKey{key("G0")}},
+		{ID: "c2", PodUID: "P2", Name: "main", Open: []gpu.DeviceKey{key("G1/M1")}},
+	}
+	claims := []Claim{train(on("G0", "whole")), {
+		UID: "claim-2", Namespace: "ml", Name: "small", Pods: []gpu.Pod{{UID: "P2"}}, Devices: []ClaimDevice{on("G1/M1"), on("G1/4:2")},
+	}}
+	claimed := []string{
+		"G0 Claim claim-1 (ml/train) requests=whole pods=P1,P2", "G1/4:2 Claim claim-2 (ml/small) pods=P2", "G1/M1 Claim claim-2 (ml/small) pods=P2",
+	}
+	// The checkpoint is lost too, and the pods are not known yet: every container with device nodes counts.
+	view := func(l *Ledger) NodeView {
+		v := l.NewView()
+		v.Containers, v.CheckpointErr = running, errors.New("missing")
+		return v
+	}
+	tests := map[string]struct {
+		first, second func(l *Ledger) (orphans int)
+		orphans       int
+	}{
+		"adopted first": {first: adoptStep(t, claims), second: compareStep(view)},
+		"compared first": {
+			first: compareStep(view), second: adoptStep(t, claims), orphans: 2,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "ledger")
+			l := openTest(t, path, nil)
+			if orphans := test.first(l) + test.second(l); orphans != test.orphans {
+				t.Errorf("%d devices were held by an orphan, want %d", orphans, test.orphans)
+			}
+			changes := l.Reconcile(view(l))
+			if len(changes.Conflicts) > 0 || len(changes.Unmarked) > 0 {
+				t.Errorf("the comparison found %v", changes)
+			}
+			if diff := cmp.Diff(claimed, names(l)); diff != "" {
+				t.Errorf("in the end (-want +got):\n%s", diff)
+			}
+			if err := l.Acquire(pod, []gpu.DeviceKey{key("G1/M1")}); err == nil {
+				t.Error("a claim's device was allocated to a pod")
+			}
+		})
+	}
+}
+
+func adoptStep(t *testing.T, claims []Claim) func(*Ledger) int {
+	return func(l *Ledger) int {
+		if refused, err := l.AdoptAll(claims); err != nil || len(refused) > 0 {
+			t.Errorf("adopt: %v, %v", refused, err)
+		}
+		return 0
+	}
+}
+
+func compareStep(view func(*Ledger) NodeView) func(*Ledger) int {
+	return func(l *Ledger) int {
+		orphans := 0
+		for _, change := range l.Reconcile(view(l)).List {
+			if change.What == Orphaned {
+				orphans++
+			}
+		}
+		return orphans
+	}
+}
+
+// TestAdoptAllIsOneWrite counts the writes of twenty claims, and names those that are refused.
+func TestAdoptAllIsOneWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	writes := 0
+	l := openTest(t, path, func(d *Deps) {
+		d.Fault = func(s Step) error {
+			if s == StepRename {
+				writes++
+			}
+			return nil
+		}
+	})
+	if err := l.Acquire(gpu.Holder{Kind: gpu.HolderMaintenance, ID: "reset"}, []gpu.DeviceKey{key("G3")}); err != nil {
+		t.Fatal(err)
+	}
+	var claims []Claim
+	for i := range 20 {
+		id := string(rune('a' + i))
+		claims = append(claims, Claim{UID: id, Name: id, Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: gpu.UUID("G" + id)}}}})
+	}
+	claims = append(claims, Claim{UID: "held", Devices: []ClaimDevice{on("G3/M1"), on("G4")}}, Claim{UID: "second", Devices: []ClaimDevice{on("G4/0:1")}})
+	writes = 0
+	refused, err := l.AdoptAll(claims)
+	if err != nil || writes != 1 {
+		t.Errorf("%d writes and %v, want one", writes, err)
+	}
+	var got []string
+	for _, r := range refused {
+		var blocked *BlockedError
+		if !errors.As(r.Err, &blocked) {
+			t.Fatalf("refused with %v", r.Err)
+		}
+		got = append(got, r.Claim.UID+" "+blocked.Key.String()+" "+blocked.Holding.Holder.ID)
+	}
+	if diff := cmp.Diff([]string{"held G3/M1 reset", "second G4/0:1 held"}, got); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if next := openTest(t, path, nil); len(next.Holdings()) != 22 {
+		t.Errorf("the file has %d holdings, want 22: %v", len(next.Holdings()), names(next))
+	}
+	writes = 0
+	if again, err := l.AdoptAll(claims[:20]); err == nil || len(again) > 0 {
+		t.Errorf("an agent that was superseded adopted: %v, %v", again, err)
+	}
+}
+
+// TestAdoptAllWithAFullDisk: the claims are in force, and the next comparison writes them.
+func TestAdoptAllWithAFullDisk(t *testing.T) {
+	path, full := filepath.Join(t.TempDir(), "ledger"), false
+	l := openTest(t, path, func(d *Deps) {
+		d.Fault = func(s Step) error {
+			if full && s == StepTorn {
+				return errors.New("no space left on device")
+			}
+			return nil
+		}
+	})
+	full = true
+	if refused, err := l.AdoptAll([]Claim{train(on("G0"))}); err == nil || len(refused) > 0 {
+		t.Errorf("adopt: %v, %v", refused, err)
+	}
+	if err := l.Acquire(pod, []gpu.DeviceKey{key("G0")}); err == nil {
+		t.Error("the claim's device was allocated to a pod")
+	}
+	full = false
+	l.Reconcile(NodeView{})
+	if got := names(openTest(t, path, nil)); !slices.Equal(got, []string{"G0 Claim claim-1 (ml/train) pods=P1,P2"}) {
+		t.Errorf("the file has %v", got)
+	}
+}
+
+// TestRetryOfAPrepareThatIsUnderWay: two calls for one claim at a time, as a kubelet makes them after its timeout. Neither
+// returns without an error while the devices are not in the file.
+func TestRetryOfAPrepareThatIsUnderWay(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	inWrite, fail := make(chan struct{}), make(chan struct{})
+	once := sync.Once{}
+	armed := false
+	l := openTest(t, path, func(d *Deps) {
+		d.Fault = func(s Step) error {
+			if !armed || s != StepTorn {
+				return nil
+			}
+			var err error
+			once.Do(func() {
+				close(inWrite)
+				<-fail
+				err = errors.New("no space left on device")
+			})
+			return err
+		}
+	})
+	armed = true
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- l.AcquireClaim(train(on("G0"))) }()
+	<-inWrite
+	go func() { second <- l.AcquireClaim(train(on("G0"))) }()
+	select {
+	case err := <-second:
+		t.Errorf("the retry ended before the first call: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(fail)
+	if err := <-first; err == nil {
+		t.Error("the first call succeeded without a write")
+	}
+	if err := <-second; err != nil {
+		t.Errorf("the retry: %v", err)
+	}
+	blob, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(blob), `"claim-1"`) {
+		t.Errorf("the file is %s (%v)", blob, err)
+	}
+}
