@@ -39,6 +39,9 @@ func (l *Ledger) acquire(holder gpu.Holder, grant string, keys []gpu.DeviceKey) 
 	var err error
 	switch holder.Kind {
 	case gpu.HolderPod:
+		if i := slices.IndexFunc(keys, func(key gpu.DeviceKey) bool { return key.Placement.Known() }); i >= 0 {
+			return fmt.Errorf("acquire devices: the kubelet knows no device %s", keys[i])
+		}
 		err = l.acquireForPod(holder, grant, keys)
 	case gpu.HolderClaim, gpu.HolderMaintenance:
 		err = l.acquireDurably(holder, nil, devicesOf(keys))

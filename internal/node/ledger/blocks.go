@@ -69,17 +69,20 @@ func (c *gpuBlocks) beside(device gpu.Located, placement func(gpu.DeviceKey) gpu
 	if len(parts) == 0 {
 		return nil
 	}
-	device = complete(device, placement)
+	if own := c.part(device.Key); own != nil && !device.At.Known() {
+		device.At = own.At
+	}
+	device = fromScan(device, placement)
 	for i := range parts {
-		if p := &parts[i]; p.Key != device.Key && complete(p.Located, placement).Overlaps(device) {
+		if p := &parts[i]; p.Key != device.Key && fromScan(p.Located, placement).Overlaps(device) {
 			return p.first()
 		}
 	}
 	return nil
 }
 
-// complete looks up the placement of a MIG device with a UUID, unless it is known.
-func complete(device gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) gpu.Located {
+// fromScan looks up the placement of a MIG device with a UUID in the last scan, unless it is known.
+func fromScan(device gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) gpu.Located {
 	if device.Key.MIG != "" && !device.At.Known() && placement != nil {
 		device.At = placement(device.Key)
 	}
@@ -221,13 +224,31 @@ func (t *blockTable) covers(resource string, key gpu.DeviceKey) bool {
 	return held && use == resource
 }
 
+// complete looks up the placement of a MIG device with a UUID, unless it is known: a holder of the device, or of a
+// replica of it, may know it, else the last scan.
+func (l *Ledger) complete(device gpu.Located) gpu.Located {
+	if device.Key.MIG == "" || device.At.Known() {
+		return device
+	}
+	for _, other := range onGPU(l.order, device.Key.GPU) {
+		if h := &l.records[other].Holding; other.MIG == device.Key.MIG && h.Placement.Known() {
+			device.At = h.Placement
+			return device
+		}
+	}
+	return fromScan(device, l.deps.Placement)
+}
+
 // otherUse reports whether two names are known and different.
 func otherUse(a, b string) bool { return a != b && a != "" && b != "" }
 
 // inWay reports whether a holding blocks a device for a holder; the rules are in the package comment.
 func (l *Ledger) inWay(h *Holding, holder gpu.Holder, want gpu.Located) bool {
 	overlap := func() bool {
-		return complete(h.Located(), l.deps.Placement).Overlaps(complete(want, l.deps.Placement))
+		if h.Key.Placement.Known() || want.Key.Placement.Known() {
+			return l.complete(h.Located()).Overlaps(l.complete(want))
+		}
+		return h.Key.Overlaps(want.Key)
 	}
 	switch {
 	case holder.Kind != gpu.HolderPod:

@@ -29,7 +29,7 @@ type ClaimDevice struct {
 }
 
 // Holder returns the holder of the claim's devices.
-func (c *Claim) Holder() gpu.Holder {
+func (c Claim) Holder() gpu.Holder {
 	return gpu.Holder{Kind: gpu.HolderClaim, ID: c.UID, Namespace: c.Namespace, Name: c.Name}
 }
 
@@ -93,7 +93,8 @@ func (l *Ledger) UpdateClaim(claim Claim) error {
 // Refused is a claim of which not all devices could be adopted.
 type Refused struct {
 	Claim Claim
-	// Err is a *BlockedError about the first device that another claim or maintenance has.
+	// Err is a *BlockedError about the first device that another claim or maintenance has, or says what is wrong with the
+	// claim, of which then no device was adopted.
 	Err error
 }
 
@@ -127,6 +128,9 @@ func (l *Ledger) adoptClaim(claim Claim) error {
 	if claim.UID == "" {
 		return errNoUID
 	}
+	if err := validKeys(claim.Devices); err != nil {
+		return err
+	}
 	return l.adopt(claim.Holder(), claim.Pods, claim.Devices)
 }
 
@@ -145,7 +149,7 @@ func (l *Ledger) Adopt(holder gpu.Holder, keys []gpu.DeviceKey) error {
 // adopt is called with the mutex held.
 func (l *Ledger) adopt(holder gpu.Holder, pods []gpu.Pod, devices []ClaimDevice) error {
 	var refused error
-	var u undo
+	var u undo // not used: what was adopted stays in force
 	for _, d := range sorted(devices) {
 		if r := l.records[d.Key]; r != nil && r.Holder.Same(holder) {
 			continue

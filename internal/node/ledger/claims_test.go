@@ -25,7 +25,9 @@ func train(devices ...ClaimDevice) Claim {
 }
 
 // on is a device of a claim, for a request if there is one.
-func on(text string, requests ...string) ClaimDevice { return ClaimDevice{Key: anyKey(text), Requests: requests} }
+func on(text string, requests ...string) ClaimDevice {
+	return ClaimDevice{Key: anyKey(text), Requests: requests}
+}
 
 // anyKey parses also keys by placement: G0/4:2.
 func anyKey(text string) gpu.DeviceKey {

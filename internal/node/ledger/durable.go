@@ -100,10 +100,8 @@ func (l *Ledger) inMemory(do func()) error {
 // acquireDurably is for claims and maintenance: the grant is in the file when it returns.
 func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []ClaimDevice) error {
 	devices = sorted(devices)
-	for _, d := range devices {
-		if !d.Key.Valid() {
-			return fmt.Errorf("key %q identifies no device", d.Key)
-		}
+	if err := validKeys(devices); err != nil {
+		return err
 	}
 	// The containers are read only when an orphan, which may have ended, is in the way, and without a lock.
 	var seen *NodeView
@@ -194,6 +192,15 @@ func devicesOf(keys []gpu.DeviceKey) []ClaimDevice {
 		devices = append(devices, ClaimDevice{Key: key})
 	}
 	return devices
+}
+
+func validKeys(devices []ClaimDevice) error {
+	for _, d := range devices {
+		if !d.Key.Valid() {
+			return fmt.Errorf("key %q identifies no device", d.Key)
+		}
+	}
+	return nil
 }
 
 // sorted returns the devices in the order of their keys.

@@ -176,9 +176,9 @@ type Deps struct {
 // Ledger is the node's ledger. All methods may be called by several goroutines. No method reads or writes a
 // file, or calls Look, Assigned or Ask, while it holds the mutex.
 type Ledger struct {
-	deps  Deps
+	deps   Deps
 	blocks atomic.Pointer[blockTable]
-	store *store
+	store  *store
 	// durable lets one change at a time be made that is in the file when the call returns, or is reverted. It is taken
 	// before saving.
 	durable sync.Mutex
