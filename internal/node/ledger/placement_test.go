@@ -404,7 +404,7 @@ func (w *placedTwin) free(by string, keys ...gpu.DeviceKey) bool {
 
 func (w *placedTwin) freeAt(by string, key gpu.DeviceKey, at gpu.Placement) bool {
 	for other, holder := range w.held {
-		if holder == by {
+		if holder == by || other.GPU != key.GPU {
 			continue
 		}
 		siblings := other.MIG == key.MIG && other.Placement == key.Placement
