@@ -34,7 +34,7 @@ func (p *Partition) holdings() *holdings {
 func (h *holdings) holders(device gpu.DeviceKey) []string {
 	var names []string
 	for _, one := range h.others {
-		if one.Key.GPU == device.GPU && one.Key.MIG == device.MIG {
+		if one.Key.Unshared() == device {
 			names = append(names, holder(one))
 		}
 	}
@@ -68,15 +68,28 @@ func (h *holdings) free(key gpu.DeviceKey) bool {
 	return !slices.ContainsFunc(h.others, func(one ledger.Holding) bool { return key.Overlaps(one.Key) })
 }
 
-// take returns the keys that have to be acquired before a plan is carried out; none for work that affects no holder.
-func (j *job) take() []gpu.DeviceKey {
+// take returns the keys that have to be acquired before a plan is carried out; none for work that affects no holder. While
+// another holder has a placement, in which a MIG device is about to be made, these are also the placements of the instances
+// that the plan creates.
+func (j *job) take(now *holdings) []gpu.DeviceKey {
 	if !j.plan.Changes() {
 		return nil
 	}
 	if j.plan.SetMode != nil || j.plan.Reset || len(j.plan.Keep) == 0 {
 		return []gpu.DeviceKey{{GPU: j.want.UUID}}
 	}
-	return j.leaving()
+	keys := j.leaving()
+	if now.placed(j.want.UUID) {
+		for _, made := range j.plan.Create {
+			keys = append(keys, gpu.Placed(j.want.UUID, gpu.Placement{Start: made.Start, Size: made.Size}))
+		}
+	}
+	return keys
+}
+
+// placed reports whether another holder has a placement of a GPU.
+func (h *holdings) placed(id gpu.UUID) bool {
+	return slices.ContainsFunc(h.others, func(one ledger.Holding) bool { return one.Key.GPU == id && one.Key.Placement.Known() })
 }
 
 // leaving returns the MIG devices that the plan destroys. One GPU instance may have several that another program

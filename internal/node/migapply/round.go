@@ -332,7 +332,7 @@ func (r *round) holdFor(at **job) error {
 	var err error
 	switch {
 	case j.ready:
-		err = r.hold(j.want.UUID, j.take())
+		err = r.hold(j.want.UUID, j.take(r.holdings()))
 	case j.waits:
 		err = r.block(j)
 	case j.plan.UUID != "":
