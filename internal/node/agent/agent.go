@@ -261,7 +261,7 @@ func (a *Agent) wireLedger() error {
 	var err error
 	a.node.ledger, err = ledger.Open(ledger.Deps{
 		Path: filepath.Join(a.config.StateDir, ledger.File), BootID: a.deps.BootID, Clock: a.deps.Clock, Log: a.log("ledger"),
-		Look: view.Living, LookIn: view.LivingIn, Assigned: view.Assigned, Stamp: view.Stamp, Pod: view.Pod, Ask: view.Ask,
+		Look: view.Living, LookIn: view.LivingIn, Assigned: view.Assigned, Stamp: view.Stamp, Pod: view.Pod, Ask: view.Ask, Placement: view.Placement,
 	})
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 // to Settle as applied, they keep each device unchanged until it is released. Devices that are not held need no record.
 //
 // A whole GPU with replicas is of mode Unknown: the device IDs do not distinguish time-slicing from MPS. Resource is
-// used for a device whose resource is unknown.
+// used for a device whose resource is unknown. A device that is held before it exists was never in force.
 func Recover(held []gpu.Holding, resource string) []Unit {
 	held = slices.Clone(held)
 	slices.SortFunc(held, func(a, b gpu.Holding) int {
@@ -19,6 +19,9 @@ func Recover(held []gpu.Holding, resource string) []Unit {
 	})
 	var units []Unit
 	for _, h := range held {
+		if h.Key.Placement.Known() {
+			continue
+		}
 		share, key := h.Key.Share, h.Key.Unshared()
 		at := slices.IndexFunc(units, func(u Unit) bool { return u.Key == key })
 		if at < 0 {

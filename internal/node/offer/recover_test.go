@@ -21,6 +21,9 @@ func TestRecover(t *testing.T) {
 	}{
 		"nothing is held": {},
 		"a whole GPU":     {[]gpu.Holding{hold(key("a", "", 0), "x/gpu")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/gpu"}}}},
+		"a MIG device that does not exist yet": {
+			[]gpu.Holding{{Key: gpu.Placed("a", gpu.Placement{Size: 4}), Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "c"}}}, nil,
+		},
 		"its resource is not known": {
 			[]gpu.Holding{hold(key("a", "", 0), "")}, []Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/default"}}},
 		},

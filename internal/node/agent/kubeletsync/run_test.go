@@ -82,6 +82,34 @@ func TestRunLooksPerEvent(t *testing.T) {
 	})
 }
 
+// TestRunLooksWhileHeld: a claim that is held makes no more looks than an idle node, maintenance does.
+func TestRunLooksWhileHeld(t *testing.T) {
+	often := int(10 * time.Second / (busyInterval + settle))
+	for kind, want := range map[gpu.HolderKind]int{gpu.HolderClaim: 5, gpu.HolderMaintenance: often} {
+		t.Run(string(kind), func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{changed: signal.New()}
+				s, book := w.newSync(t, dir)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- s.Run(ctx) }()
+				if err := book.Acquire(gpu.Holder{Kind: kind, ID: "x"}, []gpu.DeviceKey{gpuA}); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(2*busyAfter + lookInterval)
+				if got := w.count(func() {}, 10*time.Second+5*settle); got < want-1 || got > want+1 {
+					t.Errorf("%d looks in 10 s, want %d", got, want)
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestRunWatchesTheCheckpoint checks that a checkpoint that the kubelet replaces is read immediately, also in a directory
 // that is created after the start, and again after its removal.
 func TestRunWatchesTheCheckpoint(t *testing.T) {

@@ -147,7 +147,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	allocated := clock.Now()
 	for {
 		interval := lookInterval
-		if s.uncertain || len(s.deps.Ledger.Blocked()) > 0 || clock.Since(allocated) < busyAfter {
+		if s.uncertain || s.blocked() || clock.Since(allocated) < busyAfter {
 			interval = busyInterval
 		}
 		select {
@@ -172,6 +172,17 @@ func (s *Sync) Run(ctx context.Context) error {
 		}
 		s.Look(ctx)
 	}
+}
+
+// blocked reports whether a device is blocked by an orphan, which ends without an event, or by maintenance. A claim's end is
+// a call.
+func (s *Sync) blocked() bool {
+	for _, h := range s.deps.Ledger.Blocked() {
+		if h.Holder.Kind != gpu.HolderClaim {
+			return true
+		}
+	}
+	return false
 }
 
 // Look reads the node and brings the ledger in line with it. The order matters: containers before the checkpoint (see

@@ -195,6 +195,15 @@ func keyOf(id string, snapshot *gpu.Snapshot) (gpu.DeviceKey, bool) {
 	return gpu.DeviceKey{GPU: device, Share: share}, true
 }
 
+// Placement returns where a MIG device is according to the last scan; zero when the scan did not find it or its placement.
+func (n *Reader) Placement(key gpu.DeviceKey) gpu.Placement {
+	g, device := n.deps.Snapshot().Device(key.MIG)
+	if device == nil || g.UUID != key.GPU {
+		return gpu.Placement{}
+	}
+	return gpu.Placement{Start: device.Start, Size: device.Size}
+}
+
 // Pod returns the state of a pod from memory.
 func (n *Reader) Pod(uid string) ledger.PodFacts {
 	pod, state := n.deps.Pods.Pod(uid)

@@ -93,3 +93,24 @@ func TestAssigned(t *testing.T) {
 		t.Errorf("assigned (-want +got):\n%s", diff)
 	}
 }
+
+// TestPlacement checks that only the placement of a MIG device that the last scan found on that GPU is known.
+func TestPlacement(t *testing.T) {
+	device := gpu.MIGDevice{Partition: gpu.Partition{UUID: "MIG-1"}, Start: 4, Size: 2}
+	unread := gpu.MIGDevice{Partition: gpu.Partition{UUID: "MIG-2"}}
+	n := New(Deps{Snapshot: func() *gpu.Snapshot {
+		return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-a", MIG: gpu.MIG{Devices: []gpu.MIGDevice{device, unread}}}, {UUID: "GPU-b"}}}
+	}})
+	for key, want := range map[gpu.DeviceKey]gpu.Placement{
+		{GPU: "GPU-a", MIG: "MIG-1"}:           {Start: 4, Size: 2},
+		{GPU: "GPU-a", MIG: "MIG-1", Share: 2}: {Start: 4, Size: 2},
+		{GPU: "GPU-a", MIG: "MIG-2"}:           {},
+		{GPU: "GPU-a", MIG: "MIG-3"}:           {},
+		{GPU: "GPU-b", MIG: "MIG-1"}:           {},
+		{GPU: "GPU-a"}:                         {},
+	} {
+		if got := n.Placement(key); got != want {
+			t.Errorf("%s is at %s, want %s", key, got, want)
+		}
+	}
+}
