@@ -54,7 +54,7 @@ func agentProblems() []Problem {
 		{
 			Code: "LEDGER_VERSION", Severity: Warning, Area: AreaAgent, Title: "the ledger is of another version of Berth",
 			Meaning: "The file was kept with the suffix .bak, and the agent started with an empty ledger. It finds the devices in use in the kubelet's checkpoint and the running containers.",
-			Fix:     "Nothing. It happens again if agents of two versions run on the node in turn.",
+			Fix:     "Install the version of Berth that wrote the file, or a newer one. It happens again if agents of two versions run on the node in turn.",
 			Seen:    seenNode,
 		},
 		{

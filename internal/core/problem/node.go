@@ -113,7 +113,7 @@ func nodeProblems() []Problem {
 		},
 		{
 			Code: "DEVICE_CONFLICT", Severity: Error, Area: AreaKubelet, Title: "several pods use a device that only one may use",
-			Meaning: "Several pods use a device that is allocated to one container at a time. The usual reasons are a kubelet that lost its checkpoint, and a container that can use all devices (privileged, or with NVIDIA_VISIBLE_DEVICES=all).",
+			Meaning: "Several pods use a device that is allocated to one container at a time, or a container uses a device of a ResourceClaim that is not reserved for its pod. The usual reasons are a kubelet that lost its checkpoint, and a container that can use all devices (privileged, or with NVIDIA_VISIBLE_DEVICES=all).",
 			Fix:     "The message names the pods. Delete the one that should not have the device.",
 			Seen:    seenNode,
 		},

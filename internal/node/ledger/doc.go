@@ -1,7 +1,8 @@
 // Package ledger records the holders of all devices of this node, for all front ends.
 //
 // It guarantees that a key has at most one holder; that a device in use by a claim, by maintenance or by an orphan is
-// never granted to another holder; that a device in use in one size is never granted in another; that a holding is
+// never granted to another holder; that a device in use in one size is never granted in another; that claims hold no
+// memory slice of a GPU twice, of MIG devices that exist and of those that are about to be made; that a pod's holding is
 // released when the kubelet no longer lists it and no process uses the device; that the file on disk always has the
 // state either before or after a change; and that the order of all results is deterministic. It must not import a front
 // end, the kubelet's readers, Kubernetes or a vendor: the state of the node is passed in as plain values (NodeView),
@@ -86,6 +87,27 @@
 // kubelet's memory has a device when another plugin fails the restart of a container after a lost checkpoint, and a
 // pending grant ends with its limit.)
 //
+// # Claims
+//
+// A claim's devices are taken and released by calls alone (AcquireClaim, Release): neither the kubelet's checkpoint nor
+// a process changes that. Each change of claims and maintenance is in the file when the call returns, or is not in force
+// (Release and AdoptAll excepted, see there), and they are made one after the other: a call that is made again while the
+// first one is under way succeeds only when the devices are in the file.
+//
+// A claim knows its pods (status.reservedFor). Their running containers are its own; any other container on its device
+// is reported as a conflict. Where only device nodes show what a container of the pod uses, it is taken to use what the
+// claim has. The kubelet does not prepare a claim again for a further pod, so the driver watches the claim and calls
+// UpdateClaim.
+//
+// A MIG device is held by its placement before it exists (gpu.Placed), so that two claims can have disjoint slices of
+// one GPU. Resolve changes such a hold to the MIG device's UUID in one write, and Unresolve back. Which devices overlap
+// is decided by gpu.Located.Overlaps alone. The placement of a MIG device with a UUID is that which one of its holders
+// knows, else that of the last scan (Deps.Placement); while it is not known, the device overlaps with every placement of
+// its GPU.
+//
+// At start AdoptAll comes before the first Reconcile. In the other order, when the ledger was lost, the containers of
+// claims are orphans until the claims are adopted.
+//
 // # Why an orphan's device is also refused to its own pod
 //
 // Allocate does not name a pod, so a refusal can affect the orphan's own pod. The kubelet (see the facts in
@@ -102,15 +124,26 @@
 // # Two agents
 //
 // During an upgrade two agents have the file open. The one that called TakeOver last (Open does, unless Deps.Follow)
-// writes; it gets an epoch higher by one. The others detect this before their next write, do not write, and refuse
-// claims and maintenance (ErrSuperseded); their Allocates are still granted, in memory, since the kubelet records
-// those. When the writer ends, the previous one finds the lock free at the next Reconcile and takes over again.
+// writes; it gets an epoch higher by one. The others detect this before their next change of claims or maintenance, even
+// if that needs no write, and refuse it (ErrSuperseded); their Allocates are still granted, in memory, since the kubelet
+// records those. When the writer ends, the previous one finds the lock free at the next Reconcile, or when a claim is
+// prepared, and takes over again.
+//
+// An agent that was opened as a follower reads the file when it has changed, at each Reconcile and Refresh, and refuses
+// claims and maintenance (ErrFollows) until TakeOver. It leaves a file that is damaged or newer to the writer. So the old
+// agent prepares claims until the kubelet calls the new one. A follower that finds no writer (HasWriter) takes over at
+// once.
 //
 // Taking over replaces the state in memory by the file and keeps the grants to pods that were made since. When the file
 // cannot be read at that moment, neither the memory nor the writer changes. The wait for another agent's lock is at
 // most one second, and never with the mutex held: a stopped agent delays no Allocate.
 //
 // # The file
+//
+// A file has the lowest version that has a form for its content: 2 when a device is held by placement, else 1. So an
+// older agent reads it whenever that is safe. It ignores a claim's pods and requests, which change nothing about who
+// holds what; it would take a placement for the whole GPU, so it refuses version 2, keeps the file as Path.bak and reads
+// the devices in use elsewhere. A version 1 file needs no conversion.
 //
 // One JSON object per line: a header (format version, boot ID), one holding per line in the order of keys, and a
 // trailer with the number of holdings and a CRC-32C of everything before. It is written to a temporary file and

@@ -73,7 +73,7 @@ func TestFileOfVersion2(t *testing.T) {
 }
 
 // TestVersion2IsRefusedByVersion1: an agent of version 1 refuses the golden file of version 2 with the present sentence, and
-// reads the pods and requests of claims over, as long as there is no placement.
+// ignores the pods and requests of claims as long as there is no placement.
 func TestVersion2IsRefusedByVersion1(t *testing.T) {
 	blob, err := os.ReadFile("testdata/ledger.v2")
 	if err != nil {
