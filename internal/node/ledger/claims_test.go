@@ -422,3 +422,55 @@ func TestRetryOfAPrepareThatIsUnderWay(t *testing.T) {
 		t.Errorf("the file is %s (%v)", blob, err)
 	}
 }
+
+// TestClaimsAtTheSameTime makes all calls about claims concurrently, for the race detector, while a second agent follows and takes
+// over once: in the end the file has what the writer has in force, and no two claims overlap.
+func TestClaimsAtTheSameTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	first := openTest(t, path, func(d *Deps) { d.Placement = scanned })
+	second := openTest(t, path, func(d *Deps) { d.Placement, d.Follow = scanned, true })
+	parts := []func(l *Ledger, c Claim) error{
+		func(l *Ledger, c Claim) error { return l.AcquireClaim(c) },
+		func(l *Ledger, c Claim) error { return l.UpdateClaim(Claim{UID: c.UID, Pods: []gpu.Pod{{UID: c.UID}}}) },
+		func(l *Ledger, c Claim) error { return l.Resolve(c.Holder(), c.Devices[0].Key, gpu.UUID("M"+c.UID)) },
+		func(l *Ledger, c Claim) error { return l.Release(c.Holder(), nil) },
+		func(l *Ledger, c Claim) error { _, err := l.AdoptAll([]Claim{c}); return err },
+		func(l *Ledger, _ Claim) error { l.Reconcile(l.NewView()); return nil },
+		func(l *Ledger, _ Claim) error { l.BlockedBy("gpu", key("G0/M1")); l.HasWriter(); return l.Refresh() },
+	}
+	var wait sync.WaitGroup
+	for i, part := range parts {
+		for _, l := range []*Ledger{first, second} {
+			wait.Go(func() {
+				for n := range 20 {
+					if l == second && i == 0 && n == 10 {
+						if err := l.TakeOver(); err != nil {
+							t.Error(err)
+						}
+					}
+					start := (n + i) % 4 * 2
+					c := Claim{UID: string(rune('a' + n%5)), Devices: []ClaimDevice{{Key: gpu.Placed("G0", gpu.Placement{Start: start, Size: 2})}}}
+					_ = part(l, c) // It may be refused.
+				}
+			})
+		}
+	}
+	wait.Wait()
+	if !second.Writes() {
+		t.Fatal("the second agent is not the writer")
+	}
+	if err := second.UpdateClaim(Claim{UID: "none"}); err == nil {
+		t.Error("a claim that holds nothing was updated")
+	}
+	second.Reconcile(second.NewView())
+	check(t, second, path, names(second)...)
+	holdings := second.Holdings()
+	for i := range holdings {
+		for k := range holdings[:i] {
+			a, b := &holdings[i], &holdings[k]
+			if a.Located().Overlaps(b.Located()) && !a.Holder.Same(b.Holder) {
+				t.Errorf("%s and %s are held at the same time", a, b)
+			}
+		}
+	}
+}
