@@ -354,7 +354,7 @@ func TestAdoptAllIsOneWrite(t *testing.T) {
 	}
 }
 
-// TestAdoptAllWithAFullDisk: the claims are in force, and the next comparison writes them.
+// TestAdoptAllWithAFullDisk: the claims are in force, and none is prepared again before it is in the file.
 func TestAdoptAllWithAFullDisk(t *testing.T) {
 	path, full := filepath.Join(t.TempDir(), "ledger"), false
 	l := openTest(t, path, func(d *Deps) {
@@ -372,8 +372,13 @@ func TestAdoptAllWithAFullDisk(t *testing.T) {
 	if err := l.Acquire(pod, []gpu.DeviceKey{key("G0")}); err == nil {
 		t.Error("the claim's device was allocated to a pod")
 	}
+	if err := l.AcquireClaim(train(on("G0"))); err == nil {
+		t.Error("the claim was prepared although it is not in the file")
+	}
 	full = false
-	l.Reconcile(NodeView{})
+	if err := l.AcquireClaim(train(on("G0"))); err != nil {
+		t.Error(err)
+	}
 	if got := names(openTest(t, path, nil)); !slices.Equal(got, []string{"G0 Claim claim-1 (ml/train) pods=P1,P2"}) {
 		t.Errorf("the file has %v", got)
 	}

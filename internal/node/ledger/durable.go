@@ -50,7 +50,10 @@ func (l *Ledger) durably(do func(*undo) error) error {
 	switch {
 	case err != nil:
 		return err
-	case len(u.keys) == 0:
+	case len(u.keys) > 0:
+	case l.dirty():
+		return l.save() // What the holder has may be in memory only, since AdoptAll.
+	default:
 		return l.store.confirm() // The memory of a ledger that was superseded may be old.
 	}
 	defer l.subs.Set()

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -378,10 +379,7 @@ func TestTwoLedgers(t *testing.T) {
 			"acquire": func(t *rapid.T) {
 				i, by, some := agent(), id(), rapid.SliceOfN(rapid.SampledFrom(keys), 1, 2).Draw(t, "keys")
 				a.kill[i] = rapid.SampledFrom(steps).Draw(t, "killed at")
-				wanted := map[gpu.DeviceKey]string{}
-				for k, holder := range a.holds {
-					wanted[k] = holder
-				}
+				wanted := maps.Clone(a.holds)
 				var devices []ClaimDevice
 				for _, k := range some {
 					wanted[k] = by
