@@ -94,7 +94,7 @@ func (l *Ledger) acquireForPod(holder gpu.Holder, grant string, keys []gpu.Devic
 func (l *Ledger) free(resource string, keys []gpu.DeviceKey) bool {
 	table := l.blocks.Load()
 	return !slices.ContainsFunc(keys, func(key gpu.DeviceKey) bool {
-		_, blocked := table.by(resource, gpu.Located{Key: key}, l.deps.Placement)
+		_, blocked := table.by(resource, &gpu.Located{Key: key}, l.deps.Placement)
 		return blocked || l.records[key] != nil
 	})
 }

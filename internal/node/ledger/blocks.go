@@ -156,7 +156,7 @@ func onGPU(order []gpu.DeviceKey, device gpu.UUID) []gpu.DeviceKey {
 }
 
 // by answers as inWay does, for a pod. The placements of MIG devices that the holdings do not have are looked up.
-func (t *blockTable) by(resource string, want gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) (Block, bool) {
+func (t *blockTable) by(resource string, want *gpu.Located, placement func(gpu.DeviceKey) gpu.Placement) (Block, bool) {
 	c := t.gpus[want.Key.GPU]
 	if c == nil {
 		return Block{}, false
@@ -265,7 +265,7 @@ func (l *Ledger) inWay(h *Holding, holder gpu.Holder, want gpu.Located) bool {
 // the same hardware, any but a pod's on the device itself, and one of the device as another resource. It takes no lock,
 // allocates no memory, and its cost does not depend on the number of holdings.
 func (l *Ledger) BlockedBy(resource string, key gpu.DeviceKey) (Block, bool) {
-	return l.blocks.Load().by(resource, gpu.Located{Key: key}, l.deps.Placement)
+	return l.blocks.Load().by(resource, &gpu.Located{Key: key}, l.deps.Placement)
 }
 
 // Blocked returns all holdings that block their own device, by key. The caller owns the map.

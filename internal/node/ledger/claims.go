@@ -240,7 +240,7 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 		pods = slices.CompactFunc(pods, func(a, b gpu.Pod) bool { return a.UID == b.UID })
 		pods = slices.DeleteFunc(pods, func(pod gpu.Pod) bool { return pod.UID == "" })
 	}
-	for _, key := range slices.Clone(l.order) {
+	for _, key := range l.order { // A change of a record keeps the order.
 		if !l.records[key].Holder.Same(holder) {
 			continue
 		}

@@ -176,7 +176,8 @@ func (l *Ledger) clashes() []Conflict {
 	var conflicts []Conflict
 	for _, key := range l.order {
 		// With no resource's name, the size decides what blocks a device through another.
-		block, blocked := table.by("", l.records[key].Located(), l.deps.Placement)
+		device := l.records[key].Located()
+		block, blocked := table.by("", &device, l.deps.Placement)
 		if !blocked || gpu.CompareKeys(block.Through, key) >= 0 {
 			continue
 		}
