@@ -82,6 +82,8 @@ var plainPackages = []string{
 	"internal/node/deviceplugin/fakekubelet",
 	"internal/node/dra/class",
 	"internal/node/dra/pool",
+	"internal/node/dra",
+	"internal/node/dra/publish",
 	"internal/node/gpunode",
 	"internal/node/inventory",
 	"internal/node/kubelet",

@@ -72,7 +72,7 @@ const XIDPattern = "XIDn"
 
 // All lists the catalogue, by area and code.
 func All() []Problem {
-	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), agentProblems(), checkProblems())
+	list := slices.Concat(gpuProblems(), nodeProblems(), offerProblems(), draProblems(), agentProblems(), checkProblems())
 	areas := Areas()
 	slices.SortFunc(list, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(slices.Index(areas, a.Area), slices.Index(areas, b.Area)), cmp.Compare(a.Code, b.Code))

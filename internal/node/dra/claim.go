@@ -1,0 +1,141 @@
+package dra
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// wanted is what has to be done for a claim.
+type wanted struct {
+	// claim has the devices to hold.
+	claim Claim
+	// devices are all devices of the answer, also those for admin access.
+	devices []Device
+	answer  []kubeletplugin.Device
+}
+
+// nameOf names a claim in errors.
+func nameOf(namespace, name string) string { return "claim " + namespace + "/" + name }
+
+// read returns what the allocation of a claim requires of this driver. The error names the claim, the request and the field of the first
+// part that this driver cannot serve.
+func (d *Driver) read(claim *resourceapi.ResourceClaim) (wanted, error) {
+	w := wanted{claim: Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}}
+	who := nameOf(claim.Namespace, claim.Name)
+	if claim.Status.Allocation == nil {
+		return w, fmt.Errorf("%s: status.allocation is empty: the scheduler has not allocated the claim, or has deallocated it", who)
+	}
+	if err := d.refuseConfig(who, claim.Status.Allocation.Devices.Config); err != nil {
+		return w, err
+	}
+	known := map[string]Device{}
+	for _, device := range d.deps.Devices() {
+		known[device.Name] = device
+	}
+	for i := range claim.Status.Allocation.Devices.Results {
+		result := &claim.Status.Allocation.Devices.Results[i]
+		if result.Driver != d.deps.DriverName {
+			continue
+		}
+		device, err := d.deviceOf(result, known)
+		if err != nil {
+			return w, fmt.Errorf("%s, request %s, status.allocation.devices.results[%d]: %w", who, result.Request, i, err)
+		}
+		if !admin(result) {
+			if err := w.hold(device, result.Request); err != nil {
+				return w, fmt.Errorf("%s, request %s, status.allocation.devices.results[%d]: %w", who, result.Request, i, err)
+			}
+		}
+		w.devices = append(w.devices, device)
+		w.answer = append(w.answer, kubeletplugin.Device{
+			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device,
+			CDIDeviceIDs: []string{d.deps.CDIName(string(device.Key.GPU))},
+		})
+	}
+	return w, nil
+}
+
+// hold adds a device that the claim has to hold.
+func (w *wanted) hold(device Device, request string) error {
+	if slices.ContainsFunc(w.claim.Devices, func(other ClaimDevice) bool { return other.Key == device.Key }) {
+		return fmt.Errorf("device %s is allocated to the claim twice; delete the claim, so that the scheduler allocates it again", device.Name)
+	}
+	if !device.Health.Allocatable() {
+		return fmt.Errorf("device %s is %s: %s; delete the pod and its claim to get another GPU, or repair this one (berth gpus)",
+			device.Name, strings.ToLower(string(device.Health)), cmpReason(device.Reason))
+	}
+	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Requests: []string{request}})
+	return nil
+}
+
+func cmpReason(reason string) string {
+	if reason == "" {
+		return "the reason is not known"
+	}
+	return reason
+}
+
+// refuseConfig refuses each opaque configuration of this driver: none is supported.
+func (d *Driver) refuseConfig(who string, configs []resourceapi.DeviceAllocationConfiguration) error {
+	for i := range configs {
+		opaque := configs[i].Opaque
+		if opaque == nil || opaque.Driver != d.deps.DriverName {
+			continue
+		}
+		requests := "all requests"
+		if len(configs[i].Requests) > 0 {
+			requests = "request " + strings.Join(configs[i].Requests, ", ")
+		}
+		where := "the claim"
+		if configs[i].Source == resourceapi.AllocationConfigSourceClass {
+			where = "the DeviceClass"
+		}
+		return fmt.Errorf("%s, %s, status.allocation.devices.config[%d].opaque: this version of the driver %s has no configuration; remove it from %s and make the claim again",
+			who, requests, i, d.deps.DriverName, where)
+	}
+	return nil
+}
+
+// deviceOf returns the device of a result that this driver can serve.
+func (d *Driver) deviceOf(result *resourceapi.DeviceRequestAllocationResult, known map[string]Device) (Device, error) {
+	switch {
+	case result.Pool != d.deps.Pool:
+		return Device{}, fmt.Errorf("device %s is in pool %s, and this node serves pool %s; delete the claim, so that the scheduler allocates it again",
+			result.Device, result.Pool, d.deps.Pool)
+	case result.ShareID != nil || len(result.ConsumedCapacity) > 0:
+		return Device{}, fmt.Errorf("the allocation is a share of device %s (shareID, consumedCapacity), and this version of the driver serves whole GPUs only", result.Device)
+	}
+	device, found := known[result.Device]
+	switch {
+	case !found:
+		return Device{}, fmt.Errorf("device %s is not on this node any more: its GPU was removed, does not answer, or is no longer allocated through DRA; delete the pod and its claim to get another GPU",
+			result.Device)
+	case device.Key != (gpu.DeviceKey{GPU: device.Key.GPU}):
+		return Device{}, fmt.Errorf("device %s is a part of a GPU, and this version of the driver serves whole GPUs only", result.Device)
+	case device.NotReady != "":
+		return Device{}, fmt.Errorf("device %s cannot be used by containers yet: %s", result.Device, device.NotReady)
+	}
+	return device, nil
+}
+
+func admin(result *resourceapi.DeviceRequestAllocationResult) bool {
+	return result.AdminAccess != nil && *result.AdminAccess
+}
+
+// podsOf returns the pods for which the claim is reserved; it is never nil, because they are known.
+func podsOf(claim *resourceapi.ResourceClaim) []Pod {
+	pods := []Pod{}
+	for _, consumer := range claim.Status.ReservedFor {
+		if consumer.APIGroup == "" && consumer.Resource == "pods" {
+			pods = append(pods, Pod{UID: string(consumer.UID), Namespace: claim.Namespace, Name: consumer.Name})
+		}
+	}
+	return pods
+}
+

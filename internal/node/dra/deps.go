@@ -1,0 +1,141 @@
+package dra
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Pod is a pod that may use the devices of a claim.
+type Pod struct {
+	UID, Namespace, Name string
+}
+
+// ClaimDevice is a device of a claim with the claim's requests that it is for.
+type ClaimDevice struct {
+	Key      gpu.DeviceKey
+	Requests []string
+}
+
+// Claim is a ResourceClaim with the devices that it holds on this node.
+type Claim struct {
+	UID, Namespace, Name string
+	// Pods are those that may use the devices; nil when they are not known.
+	Pods    []Pod
+	Devices []ClaimDevice
+}
+
+// Ledger records which claim has which device.
+type Ledger interface {
+	// AcquireClaim takes the devices of a claim, all or none. They are on disk when it returns without an error. It may be called again
+	// for a claim that has its devices. Its error names the holder of the first device that another holder has.
+	AcquireClaim(claim Claim) error
+	// ReleaseClaim ends all holdings of a claim; it is no error when there is none. The release is on disk when it returns without an
+	// error.
+	ReleaseClaim(uid string) error
+	// AdoptClaims records that claims have their devices, because the kubelet lists them as prepared. Those that
+	// another claim's devices prevent are left out and reported by the ledger. After an error it is called again.
+	AdoptClaims(claims []Claim) error
+}
+
+// Device is what the name of a published device stands for at this moment.
+type Device struct {
+	// Name is its name in the pool.
+	Name string
+	Key  gpu.DeviceKey
+	// Health is the class of its health: gpu.Healthy, Degraded, Draining or Unhealthy; empty while the verdict is not known.
+	Health gpu.State
+	// Reason says why Health is not Healthy.
+	Reason string
+	// NotReady is the reason why containers cannot use the device now; empty when they can.
+	NotReady string
+}
+
+// Operation is a call of the kubelet for one claim.
+type Operation string
+
+// The operations.
+const (
+	Prepare   Operation = "prepare"
+	Unprepare Operation = "unprepare"
+)
+
+// Step is a moment at which a test can stop a call.
+type Step string
+
+// The steps of a prepare and an unprepare.
+const (
+	// StepLocked: no other call works on the claim; nothing was done.
+	StepLocked Step = "locked claim"
+	// StepChecked: the devices were found and can be injected.
+	StepChecked Step = "checked devices"
+	// StepAcquired: the ledger has the claim's devices, and the kubelet has no response.
+	StepAcquired Step = "acquired devices"
+	// StepReleased: the ledger does not have the claim any more, and the kubelet has no response.
+	StepReleased Step = "released devices"
+)
+
+// Deps are the dependencies of a Driver.
+type Deps struct {
+	// DriverName is the name of the DRA driver, such as gpu.berth.dev; Pool that of the node's pool.
+	DriverName, Pool string
+	Ledger           Ledger
+	// Devices returns the published devices, and those that are still held, in a stable order. It must answer from memory.
+	Devices func() []Device
+	// Changed subscribes to changes of Devices.
+	Changed func() *signal.Subscription
+	// Ready returns when the CDI spec on disk has the device, or with the reason why it does not. It is called without a lock that
+	// other claims wait for.
+	Ready func(ctx context.Context, id gpu.UUID) error
+	// CDIName returns the qualified CDI name of a device from its UUID.
+	CDIName func(id string) string
+	// Prepared returns the claims that the kubelet lists as prepared, with the names of their devices. It is called once, by Adopt.
+	Prepared func() ([]Listed, error)
+	// Report replaces the problems of a source; it must not block.
+	Report func(source string, problems ...gpu.Cause)
+	// Observe is called after each prepare and unprepare of a claim; nil for none. It must not block.
+	Observe func(operation Operation, took time.Duration, err error)
+	// Fault is called at each step; an error ends the call there, as death would. For tests; nil for nothing.
+	Fault func(Step) error
+	Clock clock.WithTicker
+	Log   *slog.Logger
+}
+
+// Listed is a claim in the kubelet's record.
+type Listed struct {
+	UID, Namespace, Name string
+	PodUIDs              []string
+	// Devices are the devices of this driver.
+	Devices []ListedDevice
+}
+
+// ListedDevice is a device in the kubelet's record.
+type ListedDevice struct {
+	Pool, Name string
+	Requests   []string
+}
+
+// ServerDeps are the dependencies of a Server.
+type ServerDeps struct {
+	Driver *Driver
+	// Client writes ResourceSlices and reads ResourceClaims; NodeName is the name of this Node.
+	Client   kubernetes.Interface
+	NodeName string
+	// PodUID is the UID of the agent's pod, which lets an old and a new agent serve at the same time; empty for an agent outside a pod.
+	PodUID string
+	// RegistryDir is the kubelet's folder for registration sockets, usually /var/lib/kubelet/plugins_registry. It is the kubelet's: the
+	// Server waits until it exists.
+	RegistryDir string
+	// PluginDir is the folder of the driver's own sockets, usually /var/lib/kubelet/plugins/<driver>. The Server makes it.
+	PluginDir string
+	// Registered is called each time the sockets are served, and each time a kubelet has registered the driver. It must not block.
+	Registered func()
+	// Failed is called with each error of the library's background work, which is that of publishing. It must not block.
+	Failed func(error)
+}

@@ -1,0 +1,200 @@
+package dra
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Driver prepares claims. Create it with New; Server lets the kubelet call it.
+type Driver struct {
+	deps  Deps
+	locks claimLocks
+	// adopted is true when the ledger has the claims that the kubelet lists as prepared.
+	adopted *signal.Ready
+	// calls are the calls of the kubelet that are under way.
+	calls sync.WaitGroup
+}
+
+// New returns a Driver; it touches nothing.
+func New(deps Deps) *Driver {
+	if deps.Fault == nil {
+		deps.Fault = func(Step) error { return nil }
+	}
+	return &Driver{deps: deps, adopted: signal.NewReady()}
+}
+
+// Adopt gives the ledger the claims that the kubelet lists as prepared. It has to be called before the first comparison of the ledger
+// with the node, and before the Server runs: then no container of a claim counts as an orphan, and none of its devices is allocated
+// to a pod, also when the ledger was lost. Devices that are not known are skipped, since no GPU can be held for them.
+func (d *Driver) Adopt() error {
+	listed, err := d.deps.Prepared()
+	if err != nil {
+		return fmt.Errorf("adopt claims: %w", err)
+	}
+	names := map[string]gpu.DeviceKey{}
+	for _, device := range d.deps.Devices() {
+		names[device.Name] = device.Key
+	}
+	var claims []Claim
+	for _, one := range listed {
+		claim := Claim{UID: one.UID, Namespace: one.Namespace, Name: one.Name}
+		for _, device := range one.Devices {
+			key, known := names[device.Name]
+			if !known || device.Pool != d.deps.Pool {
+				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node", "component", "dra",
+					"claim", one.Namespace+"/"+one.Name, "pool", device.Pool, "device", device.Name)
+				continue
+			}
+			claim.Devices = append(claim.Devices, ClaimDevice{Key: key, Requests: device.Requests})
+		}
+		for _, uid := range one.PodUIDs {
+			claim.Pods = append(claim.Pods, Pod{UID: uid})
+		}
+		if len(claim.Devices) > 0 {
+			claims = append(claims, claim)
+		}
+	}
+	if len(claims) > 0 {
+		if err := d.deps.Ledger.AdoptClaims(claims); err != nil {
+			return fmt.Errorf("adopt claims: %w", err)
+		}
+	}
+	d.adopted.Set()
+	return nil
+}
+
+// PrepareResourceClaims acquires the devices of each claim and returns their CDI names. Claims are prepared in parallel.
+func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	results := make([]kubeletplugin.PrepareResult, len(claims))
+	d.each(len(claims), func(i int) {
+		results[i].Devices, results[i].Err = d.prepare(ctx, claims[i])
+	})
+	all := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	for i, claim := range claims {
+		all[claim.UID] = results[i]
+	}
+	return all, nil
+}
+
+// UnprepareResourceClaims releases the devices of each claim; a claim without devices is no error.
+func (d *Driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	results := make([]error, len(claims))
+	d.each(len(claims), func(i int) { results[i] = d.unprepare(ctx, claims[i]) })
+	all := make(map[types.UID]error, len(claims))
+	for i, claim := range claims {
+		all[claim.UID] = results[i]
+	}
+	return all, nil
+}
+
+// each calls do for each of n claims at the same time, and returns when all calls have returned.
+func (d *Driver) each(n int, do func(int)) {
+	d.calls.Add(1)
+	defer d.calls.Done()
+	if n == 1 {
+		do(0)
+		return
+	}
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() { do(i) })
+	}
+	group.Wait()
+}
+
+func (d *Driver) observe(operation Operation, claim string) func(error) {
+	began := d.deps.Clock.Now()
+	return func(err error) {
+		took := d.deps.Clock.Since(began)
+		if d.deps.Observe != nil {
+			d.deps.Observe(operation, took, err)
+		}
+		if err != nil {
+			d.deps.Log.Warn("Failed to "+string(operation)+" a claim; the kubelet retries", "component", "dra", "claim", claim, "error", err)
+		} else {
+			d.deps.Log.Debug("Finished to "+string(operation)+" a claim", "component", "dra", "claim", claim, "took", took)
+		}
+	}
+}
+
+func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (devices []kubeletplugin.Device, err error) {
+	done := d.observe(Prepare, claim.Namespace+"/"+claim.Name)
+	defer func() { done(err) }()
+	who := nameOf(claim.Namespace, claim.Name)
+
+	unlock, err := d.locks.lock(ctx, string(claim.UID))
+	if err != nil {
+		return nil, fmt.Errorf("%s: wait for another call for the same claim: %w", who, err)
+	}
+	defer unlock()
+	if err := d.deps.Fault(StepLocked); err != nil {
+		return nil, err
+	}
+	w, err := d.read(claim)
+	if err != nil {
+		return nil, err
+	}
+	for _, device := range w.devices {
+		if err := d.deps.Ready(ctx, device.Key.GPU); err != nil {
+			return nil, fmt.Errorf("%s: device %s is not in the CDI spec on disk: %w", who, device.Name, err)
+		}
+	}
+	if err := d.deps.Fault(StepChecked); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		// An unprepare may follow, which nothing would undo again.
+		return nil, fmt.Errorf("%s: the kubelet has ended the call: %w", who, err)
+	}
+	if len(w.claim.Devices) > 0 {
+		if err := d.deps.Ledger.AcquireClaim(w.claim); err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", who, requestsOf(w.claim), err)
+		}
+	}
+	if err := d.deps.Fault(StepAcquired); err != nil {
+		return nil, err
+	}
+	return w.answer, nil
+}
+
+// requestsOf names the requests of a claim, sorted.
+func requestsOf(claim Claim) string {
+	var names []string
+	for _, device := range claim.Devices {
+		names = append(names, device.Requests...)
+	}
+	slices.Sort(names)
+	text := "request"
+	for _, name := range slices.Compact(names) {
+		text += " " + name
+	}
+	return text
+}
+
+func (d *Driver) unprepare(ctx context.Context, claim kubeletplugin.NamespacedObject) (err error) {
+	done := d.observe(Unprepare, claim.Namespace+"/"+claim.Name)
+	defer func() { done(err) }()
+	who := nameOf(claim.Namespace, claim.Name)
+
+	unlock, err := d.locks.lock(ctx, string(claim.UID))
+	if err != nil {
+		return fmt.Errorf("%s: wait for another call for the same claim: %w", who, err)
+	}
+	defer unlock()
+	if err := d.deps.Fault(StepLocked); err != nil {
+		return err
+	}
+	if err := d.deps.Ledger.ReleaseClaim(string(claim.UID)); err != nil {
+		return fmt.Errorf("%s: %w", who, err)
+	}
+	return d.deps.Fault(StepReleased)
+}
