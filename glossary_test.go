@@ -83,6 +83,7 @@ var plainPackages = []string{
 	"internal/node/dra/class",
 	"internal/node/dra/pool",
 	"internal/node/dra",
+	"internal/node/dra/prepared",
 	"internal/node/dra/publish",
 	"internal/node/gpunode",
 	"internal/node/inventory",

@@ -1,0 +1,125 @@
+// Package prepared reads the kubelet's record of prepared claims, the file dra_manager_state in the kubelet's root.
+//
+// It guarantees that a damaged file, one of another version, or one with duplicate claims is an error and never a part of the claims,
+// and that the claims are in a fixed order. It is a reader of bytes: it must not import the ledger, a client of the API server, or
+// Kubernetes' checkpoint manager, which brings k8s.io/kubernetes.
+//
+// The form (k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/dra/state/checkpoint.go and state.go): an object with Data, a JSON text, and
+// Checksum, its CRC-32 (IEEE). The text has apiVersion, kind and ClaimInfoStateList. A claim is listed before it is prepared; its
+// DriverState then has no Devices.
+package prepared
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-gpu/berth/internal/node/dra"
+)
+
+// FileName is the name of the file in the kubelet's root.
+const FileName = "dra_manager_state"
+
+// maxBytes is more than the claims of a node need: each has at most 32 devices.
+const maxBytes = 64 << 20
+
+const apiVersion = "checkpoint.dra.kubelet.k8s.io/v1"
+
+type envelope struct {
+	Data     string
+	Checksum uint32
+}
+
+type record struct {
+	APIVersion         string `json:"apiVersion"`
+	ClaimInfoStateList []claimInfo
+}
+
+type claimInfo struct {
+	ClaimUID, ClaimName, Namespace string
+	// PodUIDs is a set: its keys are the UIDs.
+	PodUIDs     map[string]struct{}
+	DriverState map[string]struct {
+		Devices []struct {
+			PoolName, DeviceName string
+			RequestNames         []string
+		}
+	}
+}
+
+// Read returns the claims with devices of a driver that the kubelet lists, by UID. Without the file there are none: the kubelet makes it
+// at its first start.
+func Read(kubeletDir, driver string) ([]dra.Listed, error) {
+	path := filepath.Join(kubeletDir, FileName)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the kubelet's claims: %w", err)
+	case info.Size() > maxBytes:
+		return nil, fmt.Errorf("read the kubelet's claims: %s is larger than %d bytes", path, maxBytes)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubelet's claims: %w", err)
+	}
+	claims, err := Parse(data, driver)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubelet's claims in %s: %w", path, err)
+	}
+	return claims, nil
+}
+
+// Parse returns the claims with devices of a driver in the content of the file.
+func Parse(data []byte, driver string) ([]dra.Listed, error) {
+	var outer envelope
+	if err := json.Unmarshal(data, &outer); err != nil {
+		return nil, fmt.Errorf("decode the envelope: %w", err)
+	}
+	if sum := crc32.ChecksumIEEE([]byte(outer.Data)); sum != outer.Checksum {
+		return nil, fmt.Errorf("the checksum is %d, and not %d as the content requires: the file is damaged", outer.Checksum, sum)
+	}
+	var inner record
+	if err := json.Unmarshal([]byte(outer.Data), &inner); err != nil {
+		return nil, fmt.Errorf("decode the claims: %w", err)
+	}
+	if inner.APIVersion != apiVersion {
+		return nil, fmt.Errorf("the version is %q, and this agent reads %q", inner.APIVersion, apiVersion)
+	}
+	var claims []dra.Listed
+	for i := range inner.ClaimInfoStateList {
+		one := &inner.ClaimInfoStateList[i]
+		if one.ClaimUID == "" {
+			return nil, fmt.Errorf("claim %s/%s has no UID", one.Namespace, one.ClaimName)
+		}
+		if claim := one.of(driver); len(claim.Devices) > 0 {
+			claims = append(claims, claim)
+		}
+	}
+	slices.SortFunc(claims, func(a, b dra.Listed) int { return cmp.Compare(a.UID, b.UID) })
+	for i := 1; i < len(claims); i++ {
+		if claims[i].UID == claims[i-1].UID {
+			return nil, fmt.Errorf("claim %s/%s and claim %s/%s have the same UID", claims[i-1].Namespace, claims[i-1].Name, claims[i].Namespace, claims[i].Name)
+		}
+	}
+	return claims, nil
+}
+
+func (c *claimInfo) of(driver string) dra.Listed {
+	claim := dra.Listed{UID: c.ClaimUID, Namespace: c.Namespace, Name: c.ClaimName}
+	for uid := range c.PodUIDs {
+		claim.PodUIDs = append(claim.PodUIDs, uid)
+	}
+	slices.Sort(claim.PodUIDs)
+	for _, device := range c.DriverState[driver].Devices {
+		claim.Devices = append(claim.Devices, dra.ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.RequestNames})
+	}
+	return claim
+}

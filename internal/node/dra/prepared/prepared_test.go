@@ -1,0 +1,93 @@
+package prepared
+
+import (
+	"encoding/json"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/node/dra"
+)
+
+// written is what the kubelet 1.37.1 writes, from its own tests (pkg/kubelet/cm/dra/state/checkpointer_test.go).
+const written = `{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[{\"ClaimUID\":\"067798be-454e-4be4-9047-1aa06aea63f7\",\"ClaimName\":\"example-1\",\"Namespace\":\"default\",\"PodUIDs\":{\"139cdb46-f989-4f17-9561-ca10cfb509a6\":{}},\"DriverState\":{\"test-driver.cdi.k8s.io\":{\"Devices\":[{\"PoolName\":\"worker-1\",\"DeviceName\":\"dev-1\",\"ShareID\":null,\"RequestNames\":[\"test request\"],\"CDIDeviceIDs\":[\"example.com/example=cdi-example\"]}]}}},{\"ClaimUID\":\"4cf8db2d-06c0-7d70-1a51-e59b25b2c16c\",\"ClaimName\":\"example-2\",\"Namespace\":\"default\",\"PodUIDs\":{\"139cdb46-f989-4f17-9561-ca10cfb509a6\":{}},\"DriverState\":{\"test-driver.cdi.k8s.io\":{\"Devices\":[{\"PoolName\":\"worker-1\",\"DeviceName\":\"dev-2\",\"ShareID\":null,\"RequestNames\":null,\"CDIDeviceIDs\":null}]}}}]}","Checksum":2820117767}`
+
+func wrap(data string) []byte {
+	text, _ := json.Marshal(envelope{Data: data, Checksum: crc32.ChecksumIEEE([]byte(data))})
+	return text
+}
+
+func TestParse(t *testing.T) {
+	version := `"apiVersion":"` + apiVersion + `"`
+	tests := map[string]struct {
+		data   []byte
+		driver string
+		want   []dra.Listed
+		err    string
+	}{
+		"written by the kubelet": {data: []byte(written), driver: "test-driver.cdi.k8s.io", want: []dra.Listed{
+			{UID: "067798be-454e-4be4-9047-1aa06aea63f7", Namespace: "default", Name: "example-1", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"},
+				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-1", Requests: []string{"test request"}}}},
+			{UID: "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", Namespace: "default", Name: "example-2", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"},
+				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-2"}}},
+		}},
+		"of another driver": {data: []byte(written), driver: "gpu.berth.dev"},
+		"not prepared":      {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","DriverState":{"d":{"Devices":null}}}]}`), driver: "d"},
+		"damaged":           {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), err: "the file is damaged"},
+		"cut off":           {data: []byte(written[:100]), err: "decode the envelope"},
+		"no claims":         {data: wrap(`[]`), err: "decode the claims"},
+		"newer":             {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2"}`), err: `the version is "checkpoint.dra.kubelet.k8s.io/v2"`},
+		"no UID":            {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns"}]}`), err: "claim ns/a has no UID"},
+		"one UID twice": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","ClaimName":"a","DriverState":{"d":{"Devices":[{}]}}},{"ClaimUID":"u","ClaimName":"b","DriverState":{"d":{"Devices":[{}]}}}]}`),
+			driver: "d", err: "have the same UID"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(test.data, test.driver)
+			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Fatalf("got %v, want %q", err, test.err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := Read(dir, "d"); got != nil || err != nil {
+		t.Errorf("without the file: %v %v", got, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, FileName), []byte(written), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Read(dir, "test-driver.cdi.k8s.io"); len(got) != 2 || err != nil {
+		t.Errorf("%v %v", got, err)
+	}
+	if err := os.Truncate(filepath.Join(dir, FileName), maxBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir, "d"); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("%v", err)
+	}
+}
+
+// FuzzParse: no content makes Parse panic, and what it returns has UIDs and devices, in order.
+func FuzzParse(f *testing.F) {
+	f.Add(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[{"ClaimUID":"u","PodUIDs":{"p":{}},"DriverState":{"d":{"Devices":[{"PoolName":"p"}]}}}]}`)
+	f.Add(`{"ClaimInfoStateList":null}`)
+	f.Fuzz(func(t *testing.T, data string) {
+		_, _ = Parse([]byte(data), "d")
+		claims, err := Parse(wrap(data), "d")
+		for i, claim := range claims {
+			if err != nil || claim.UID == "" || len(claim.Devices) == 0 || i > 0 && claims[i-1].UID >= claim.UID {
+				t.Errorf("%v %v", claims, err)
+			}
+		}
+	})
+}
