@@ -68,13 +68,13 @@ func (w *wanted) hold(device Device, request string) error {
 	}
 	if !device.Health.Allocatable() {
 		return fmt.Errorf("device %s is %s: %s; delete the pod and its claim to get another GPU, or repair this one (berth gpus)",
-			device.Name, strings.ToLower(string(device.Health)), cmpReason(device.Reason))
+			device.Name, strings.ToLower(string(device.Health)), reasonText(device.Reason))
 	}
 	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Requests: []string{request}})
 	return nil
 }
 
-func cmpReason(reason string) string {
+func reasonText(reason string) string {
 	if reason == "" {
 		return "the reason is not known"
 	}
@@ -138,4 +138,3 @@ func podsOf(claim *resourceapi.ResourceClaim) []Pod {
 	}
 	return pods
 }
-

@@ -27,40 +27,40 @@
 // The claims that are prepared:
 //
 //   - It calls NodePrepareResources only before it makes a pod's sandbox (kuberuntime/kuberuntime_manager.go:1680, 1720), and not for a
-//     claim that it has prepared since its own start (cm/dra/manager.go:385). After its restart no claim counts as prepared
+//     claim that it has prepared since its own start (cm/dra/manager.go:387). After its restart no claim counts as prepared
 //     (cm/dra/claiminfo.go:143), but running pods keep their sandboxes. So a ledger that is lost is not restored by retries.
-//   - It records a claim with its pods before the call (cm/dra/manager.go:376) and its devices after all drivers have answered
-//     (cm/dra/manager.go:485), in <root>/dra_manager_state. An entry without devices of a driver was not prepared by it. Adopt reads
+//   - It records a claim with its pods before the call (cm/dra/manager.go:382) and its devices after all drivers have answered
+//     (cm/dra/manager.go:486), in <root>/dra_manager_state. An entry without devices of a driver was not prepared by it. Adopt reads
 //     that file, which is the only record of prepared claims outside the ledger.
 //   - It does not unprepare a claim that this file does not list (cm/dra/manager.go:667). When the file is lost, the ledger keeps the
 //     claim until something else releases it. When the file is damaged, the kubelet does not start (cm/dra/claiminfo.go:238).
 //   - It unprepares a claim when the last of its pods ends, also one whose prepare failed, because the pod's reference was recorded
 //     before (cm/dra/manager.go:678). It retries failed unprepares every 60 s (cm/dra/manager.go:61, 187).
-//   - A further pod that uses a prepared claim causes no call (cm/dra/manager.go:385).
+//   - A further pod that uses a prepared claim causes no call (cm/dra/manager.go:387).
 //   - Each call has 45 s (cm/dra/plugin/dra_plugin.go:43). One failed claim fails the pod's whole prepare, and it is repeated.
 //
 // The slices:
 //
 //   - At its start it deletes the ResourceSlices of all drivers of the Node in the background, with retries from 1 s to 5 min
-//     (cm/dra/plugin/dra_plugin_manager.go:166, 217). That can be before or after a driver registers.
+//     (cm/dra/plugin/dra_plugin_manager.go:180, 217). That can be before or after a driver registers.
 //   - It deletes a driver's slices 30 s after the driver's last connection has ended (cm/dra/manager.go:75, dra_plugin_manager.go:504).
 //   - Registration calls GetInfo and NotifyRegistrationStatus of the registration socket, at every start of the kubelet
-//     (pluginmanager/operationexecutor/operation_generator.go:93, 138). NotifyRegistrationStatus comes after the driver was stored, and
+//     (pluginmanager/operationexecutor/operation_generator.go:98, 138). NotifyRegistrationStatus comes after the driver was stored, and
 //     the Server takes it as the sign of a new registration.
 //
 // The health of devices:
 //
-//   - It judges the age of a report by the time in it, and not by its arrival (cm/dra/manager.go:1072, cm/dra/healthinfo.go:157), so
+//   - It judges the age of a report by the time in it, and not by its arrival (cm/dra/manager.go:1071, cm/dra/healthinfo.go:157), so
 //     each report has the present time.
 //   - When a stream ends, it forgets the health of the driver's devices, and opens the next stream 5 s later
-//     (cm/dra/manager.go:1083, cm/dra/plugin/dra_plugin_manager.go:437).
+//     (cm/dra/manager.go:1083, cm/dra/plugin/dra_plugin_manager.go:433).
 //
 // # What the helper library does (k8s.io/dynamic-resource-allocation v0.37.1)
 //
 //   - A deleted slice is made again 30 s after its deletion (resourceslice/resourceslicecontroller.go:69, 667); PublishResources causes a
-//     comparison at once (:420). Its first call waits until the API server has listed the slices, in steps of 1 s (:680).
-//   - A failed write is repeated after up to 1,000 s (:515, the default rate limiter), and success is not reported. See package publish.
-//   - The interceptors get the calls of both sockets (kubeletplugin/draplugin.go:1100).
+//     comparison at once (:423). Its first call waits until the API server has listed the slices, in steps of 1 s (:685).
+//   - A failed write is repeated after up to 1,000 s (:522, the default rate limiter), and success is not reported. See package publish.
+//   - The interceptors get the calls of both sockets (kubeletplugin/draplugin.go:1058, 1103).
 //   - Stop does not wait for calls that are under way; the Server does.
 //   - A socket of an instance that was killed stays, and only the instance with the same pod UID replaces it. The Server removes those
 //     that nobody serves.

@@ -92,11 +92,13 @@ func TestRefuse(t *testing.T) {
 		"draining": {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Health = gpu.Draining }, []string{"is draining: the reason is not known"}},
 		"not ready": {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].NotReady = "MIG mode changes" },
 			[]string{"cannot be used by containers yet: MIG mode changes"}},
-		"gone":              {func(n *node, _ *resourceapi.ResourceClaim) { n.devices = n.devices[:1] }, []string{"gpu-1 is not on this node any more"}},
-		"not in CDI":        {func(n *node, _ *resourceapi.ResourceClaim) { n.notReady["GPU-1"] = errors.New("no such device") }, []string{"not in the CDI spec on disk: no such device"}},
-		"MIG device":        {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.MIG = "MIG-1" }, []string{"a part of a GPU", "request gpu", "results[0]"}},
-		"replica":           {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.Share = 2 }, []string{"a part of a GPU"}},
-		"held by a pod":     {func(n *node, _ *resourceapi.ResourceClaim) { n.ledger.other[gpu.DeviceKey{GPU: "GPU-1"}] = "pod ns/old" }, []string{"request gpu", "held by pod ns/old"}},
+		"gone":       {func(n *node, _ *resourceapi.ResourceClaim) { n.devices = n.devices[:1] }, []string{"gpu-1 is not on this node any more"}},
+		"not in CDI": {func(n *node, _ *resourceapi.ResourceClaim) { n.notReady["GPU-1"] = errors.New("no such device") }, []string{"not in the CDI spec on disk: no such device"}},
+		"MIG device": {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.MIG = "MIG-1" }, []string{"a part of a GPU", "request gpu", "results[0]"}},
+		"replica":    {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.Share = 2 }, []string{"a part of a GPU"}},
+		"held by a pod": {func(n *node, _ *resourceapi.ResourceClaim) {
+			n.ledger.other[gpu.DeviceKey{GPU: "GPU-1"}] = "pod ns/old"
+		}, []string{"request gpu", "held by pod ns/old"}},
 		"ledger not stored": {func(n *node, _ *resourceapi.ResourceClaim) { n.ledger.fail = errors.New("disk full") }, []string{"disk full"}},
 		"other pool":        {func(_ *node, c *resourceapi.ResourceClaim) { c.Status.Allocation.Devices.Results[0].Pool = "node-b" }, []string{"pool node-b"}},
 		"share":             {func(_ *node, c *resourceapi.ResourceClaim) { c.Status.Allocation.Devices.Results[0].ShareID = &shared }, []string{"shareID"}},
