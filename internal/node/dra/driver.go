@@ -119,9 +119,9 @@ func (d *Driver) observe(operation Operation, claim string) func(error) {
 			d.deps.Observe(operation, took, err)
 		}
 		if err != nil {
-			d.deps.Log.Warn("Failed to "+string(operation)+" a claim; the kubelet retries", "component", "dra", "claim", claim, "error", err)
+			d.deps.Log.Warn("Refused a call for a claim; the kubelet retries", "component", "dra", "operation", operation, "claim", claim, "error", err)
 		} else {
-			d.deps.Log.Debug("Finished to "+string(operation)+" a claim", "component", "dra", "claim", claim, "took", took)
+			d.deps.Log.Debug("Served a call for a claim", "component", "dra", "operation", operation, "claim", claim, "took", took)
 		}
 	}
 }

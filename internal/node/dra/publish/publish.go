@@ -93,9 +93,8 @@ func (p *Publisher) Registered() { p.registered.Set() }
 
 // Failed takes an error of the library's background work. It never waits.
 func (p *Publisher) Failed(err error) {
-	var dropped *resourceslice.DroppedFieldsError
 	p.mu.Lock()
-	if errors.As(err, &dropped) {
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		p.disabled = append(p.disabled, dropped.DisabledFeatures()...)
 		slices.Sort(p.disabled)
 		p.disabled = slices.Compact(p.disabled)
