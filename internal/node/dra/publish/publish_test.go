@@ -34,9 +34,11 @@ type world struct {
 	last      resourceslice.Pool
 	refuse    error
 	check     error
-	compute   error
-	problems  []gpu.Cause
-	began     time.Time
+	// slow is how long a check takes.
+	slow     time.Duration
+	compute  error
+	problems []gpu.Cause
+	began    time.Time
 	*Publisher
 }
 
@@ -80,8 +82,10 @@ func start(t *testing.T, w *world) {
 		Waiting: func(err error) bool { return errors.Is(err, errWaiting) },
 		Check: func(context.Context, resourceslice.Pool) error {
 			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.check
+			slow, err := w.slow, w.check
+			w.mu.Unlock()
+			time.Sleep(slow)
+			return err
 		},
 		Report: func(source string, problems ...gpu.Cause) {
 			if source != Source {
@@ -244,14 +248,7 @@ func TestSlowCheck(t *testing.T) {
 		w := &world{devices: 1}
 		start(t, w)
 		time.Sleep(10 * time.Minute)
-		w.deps.Check = func(ctx context.Context, pool resourceslice.Pool) error {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(5 * time.Second):
-				return nil
-			}
-		}
+		w.set(func() { w.slow = 5 * time.Second })
 		now := time.Since(w.began)
 		for i := range 3 {
 			w.set(func() { w.devices = 2 + i })
