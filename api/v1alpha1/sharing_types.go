@@ -12,7 +12,27 @@ type GPURule struct {
 	MIG *MIGSettings `json:"mig,omitempty"`
 	// Sharing is how the whole GPU is shared; if absent, it is allocated to one container at a time.
 	Sharing *Sharing `json:"sharing,omitempty"`
+	// Allocation says through which API of Kubernetes the GPU and its MIG devices are allocated; if absent, through the
+	// device plugin.
+	Allocation *Allocation `json:"allocation,omitempty"`
 }
+
+// Allocation is how devices are allocated.
+type Allocation struct {
+	// API is device-plugin (extended resources such as nvidia.com/gpu, listed in the Node's status) or dra (ResourceSlices
+	// and ResourceClaims). A device that is held changes when its holders have ended. Default device-plugin.
+	API AllocationAPI `json:"api,omitempty"`
+}
+
+// AllocationAPI is an API of Kubernetes that allocates devices.
+// +kubebuilder:validation:Enum=device-plugin;dra
+type AllocationAPI string
+
+// The APIs.
+const (
+	AllocationDevicePlugin AllocationAPI = "device-plugin"
+	AllocationDRA          AllocationAPI = "dra"
+)
 
 // GPUSelector selects GPUs: each list that is given must have an entry that matches.
 // An empty selector selects all.

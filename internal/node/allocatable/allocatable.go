@@ -146,12 +146,14 @@ func Open(deps Deps) (*Devices, statefile.Result) {
 // Units returns the use in force. The list must not be changed.
 func (d *Devices) Units() []offer.Unit { return *d.current.Load() }
 
-// ResourceNames returns the names under which devices are allocated now, and those under which held devices were
+// ResourceNames returns the names under which the device plugin advertises devices now, and those under which held devices were
 // allocated, sorted.
 func (d *Devices) ResourceNames() []string {
 	var names []string
 	for _, unit := range d.Units() {
-		names = append(names, unit.Use.Resource)
+		if unit.Use.API == offer.DevicePlugin {
+			names = append(names, unit.Use.Resource)
+		}
 	}
 	for _, h := range d.deps.Ledger.Holdings() {
 		if h.Holder.Resource != "" {

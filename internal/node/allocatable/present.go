@@ -60,11 +60,9 @@ func Offers(devices []Device) []offer.Offer {
 // replicas.
 func (d *Devices) KeysOn(id gpu.UUID) []gpu.DeviceKey {
 	var keys []gpu.DeviceKey
-	for _, o := range offer.Build(d.deps.Inventory.Current(), d.Units()) {
-		for _, device := range o.Devices {
-			if device.Key.GPU == id {
-				keys = append(keys, device.Key)
-			}
+	for _, unit := range offer.Place(d.deps.Inventory.Current(), d.Units()) {
+		if unit.Key.GPU == id {
+			keys = append(keys, unit.Keys()...)
 		}
 	}
 	return keys

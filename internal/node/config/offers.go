@@ -14,7 +14,7 @@ func OfferSettings(config *v1alpha1.AgentConfig) offer.Settings {
 			Select: offer.GPUSelect{
 				Index: rule.Select.Index, UUID: uuids(rule.Select.UUID), Model: rule.Select.Model, Count: rule.Select.Count,
 			},
-			Exclude: rule.Exclude, ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing),
+			Exclude: rule.Exclude, ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing), API: offerAPI(rule.Allocation),
 		})
 	}
 	for _, rule := range config.MIGDevices {
@@ -27,6 +27,13 @@ func OfferSettings(config *v1alpha1.AgentConfig) offer.Settings {
 		})
 	}
 	return settings
+}
+
+func offerAPI(from *v1alpha1.Allocation) offer.API {
+	if from != nil && from.API == v1alpha1.AllocationDRA {
+		return offer.DRA
+	}
+	return offer.DevicePlugin
 }
 
 func uuids(names []string) []gpu.UUID {

@@ -30,6 +30,7 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 		case rule.MIG != nil && rule.Sharing != nil:
 			d.reject(at+".sharing", "mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole", "share its MIG devices by a rule of migDevices")
 		}
+		d.checkAllocation(at, rule)
 		if rule.MIG != nil {
 			d.checkMIG(at+".mig", rule.MIG, c)
 		}
@@ -38,6 +39,26 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 			d.checkTimeSlice(at+".sharing", s)
 			d.checkSharedName(at+".sharing", s, pick(rule.ResourceName, c.ResourceName))
 		}
+	}
+}
+
+// checkAllocation refuses settings of the device plugin for GPUs that it does not allocate.
+func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule) {
+	if rule.Allocation == nil {
+		return
+	}
+	oneOf(d, at+".allocation.api", pick(string(rule.Allocation.API), string(v1alpha1.AllocationDevicePlugin)),
+		string(v1alpha1.AllocationDevicePlugin), string(v1alpha1.AllocationDRA))
+	if rule.Allocation.API != v1alpha1.AllocationDRA {
+		return
+	}
+	switch {
+	case rule.Exclude:
+		d.reject(at+".allocation", "an excluded GPU is not allocated", "remove allocation, or exclude")
+	case rule.ResourceName != "":
+		d.reject(at+".resourceName", "with DRA the resource name belongs to the DeviceClass", "remove it, and set extendedResourceName in the DeviceClass")
+	case rule.Sharing != nil:
+		d.reject(at+".sharing", "with DRA the claim says how a device is shared", "remove sharing")
 	}
 }
 

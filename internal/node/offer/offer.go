@@ -105,12 +105,15 @@ func (c *namedGPU) place(unit Unit) Placed {
 	return placed
 }
 
-// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Without units the
-// list is empty: nothing is advertised before a driver is loaded.
+// List returns the kubelet's view of units: its devices by resource, ordered by the resource's name. Devices of DRA are
+// not in it. Without units the list is empty: nothing is advertised before a driver is loaded.
 func List(placed []Placed) []Offer {
 	var offers []Offer
 	for i := range placed {
 		unit := &placed[i]
+		if unit.Use.API != DevicePlugin {
+			continue
+		}
 		at := slices.IndexFunc(offers, func(o Offer) bool { return o.Resource == unit.Use.Resource })
 		if at < 0 {
 			at = len(offers)
@@ -125,6 +128,15 @@ func List(placed []Placed) []Offer {
 
 // Build returns the kubelet's view of the units in force, without their injection.
 func Build(snapshot *gpu.Snapshot, units []Unit) []Offer { return List(Place(snapshot, units)) }
+
+// Keys returns the keys under which the unit can be allocated: its own, or those of its replicas.
+func (p *Placed) Keys() []gpu.DeviceKey {
+	var keys []gpu.DeviceKey
+	for _, device := range p.appendDevices(nil) {
+		keys = append(keys, device.Key)
+	}
+	return keys
+}
 
 // appendDevices adds the devices of a unit: one if it is not shared, otherwise its replicas.
 func (p *Placed) appendDevices(devices []Device) []Device {

@@ -30,6 +30,9 @@ func Recover(held []gpu.Holding, resource string) []Unit {
 		}
 		use := &units[at].Use
 		use.Resource = cmp.Or(use.Resource, h.Holder.Resource)
+		if h.Holder.Kind == gpu.HolderClaim {
+			use.API = DRA
+		}
 		if share == 0 {
 			continue
 		}

@@ -25,6 +25,7 @@ const MaxReplicas = 1000
 type slice struct {
 	gpu  *namedGPU
 	part *gpu.MIGDevice
+	api  API
 }
 
 // resolver is one call of Resolve.
@@ -109,7 +110,7 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 		}
 		if r.partitioned(c) {
 			r.notWhole(c, rules[i])
-			parts = append(parts, r.usable(c)...)
+			parts = append(parts, r.usable(c, r.api(rules[i]))...)
 		} else {
 			r.whole(c, rules[i])
 		}
@@ -123,6 +124,7 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	for i, one := range parts {
 		r.part(one, byPart[i], single)
 	}
+	r.separateAPIs(all)
 	r.compareKinds()
 	gpuRuleProblems(&r.problems, gpus, settings.GPUs, decided)
 	migRuleProblems(&r.problems, gpus, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
@@ -200,6 +202,10 @@ func (r *resolver) whole(c *namedGPU, at int) {
 		return
 	}
 	rule := &r.settings.GPUs[at]
+	if rule.API == DRA {
+		r.offer(c.key(nil), named{"GPU", c.index(), gpuRule(at)}, Use{API: DRA, Resource: DefaultResource}, refusal{})
+		return
+	}
 	use, refused := share(cmp.Or(rule.ResourceName, r.settings.ResourceName), &rule.Sharing)
 	if refused.code == "" && use.Mode == MPS {
 		refused = c.limit(&use, rule.Sharing.Replicas)
@@ -227,7 +233,7 @@ func (r *resolver) notWhole(c *namedGPU, at int) {
 }
 
 // usable returns the MIG devices of a GPU that can be advertised.
-func (r *resolver) usable(c *namedGPU) []slice {
+func (r *resolver) usable(c *namedGPU, api API) []slice {
 	if len(c.parts) == 0 && !r.changing(c) {
 		r.problems.add(MIGEmpty, "GPU", c.index(),
 			"it has MIG enabled and no MIG devices, so nothing of it is offered; create some with a layout (node label nvidia.com/mig.config), or disable MIG with the layout all-disabled")
@@ -240,7 +246,7 @@ func (r *resolver) usable(c *namedGPU) []slice {
 					part.Profile))
 			continue
 		}
-		usable = append(usable, slice{c, part})
+		usable = append(usable, slice{c, part, api})
 	}
 	return usable
 }
@@ -251,6 +257,10 @@ func (r *resolver) part(one slice, at int, single bool) {
 	var rule MIGRule
 	if at != noRule {
 		rule, device.rule = r.settings.MIGDevices[at], migRule(at)
+	}
+	if one.api == DRA && one.part.Profile != "" {
+		r.offer(one.gpu.key(one.part), device, Use{API: DRA, Resource: migResource(one.part.Profile)}, refusal{})
+		return
 	}
 	resource := r.settings.ResourceName
 	if !single {
@@ -378,6 +388,53 @@ func sliceName(name string) string {
 	return name
 }
 
+// api returns the API of a rule.
+func (r *resolver) api(rule int) API {
+	if rule == noRule {
+		return DevicePlugin
+	}
+	return r.settings.GPUs[rule].API
+}
+
+// separateAPIs refuses devices of DRA whose resource the device plugin advertises on this node too. The scheduler takes
+// the device plugin wherever the node's allocatable count of the name is above zero, and DRA otherwise: which of the two
+// serves a pod would change whenever the device plugin stops.
+func (r *resolver) separateAPIs(gpus []namedGPU) {
+	plugin := map[string]bool{}
+	for _, unit := range r.units {
+		plugin[unit.Use.Resource] = plugin[unit.Use.Resource] || unit.Use.API == DevicePlugin
+	}
+	units := r.units
+	r.units = nil
+	for _, unit := range units {
+		if unit.Use.API == DevicePlugin || !plugin[unit.Use.Resource] {
+			r.units = append(r.units, unit)
+			continue
+		}
+		kind, index := describe(gpus, unit.Key)
+		sentence := fmt.Sprintf("DRA would serve %s, which the device plugin advertises for other devices of this node; give those another resourceName, or allocate all of them through one API",
+			unit.Use.Resource)
+		r.refused = append(r.refused, refusedDevice{unit.Key, fmt.Sprintf("%s %s would not be offered: %s", kind, index, sentence)})
+		r.problems.add(ResourceTwoAPIs, kind, index, "not offered: "+sentence)
+	}
+}
+
+// describe returns the kind and the index of a device for a problem.
+func describe(gpus []namedGPU, key gpu.DeviceKey) (kind, index string) {
+	for i := range gpus {
+		if gpus[i].UUID != key.GPU {
+			continue
+		}
+		for _, part := range gpus[i].parts {
+			if part.UUID == key.MIG {
+				return "MIG device", gpus[i].partIndex(part)
+			}
+		}
+		return "GPU", gpus[i].index()
+	}
+	return "device", string(key.Device())
+}
+
 // compareKinds adds a problem for each resource whose devices differ, since a pod cannot choose among them.
 func (r *resolver) compareKinds() {
 	var resources []string
@@ -388,7 +445,7 @@ func (r *resolver) compareKinds() {
 		var kinds []string
 		many, one := false, false
 		for _, unit := range r.units {
-			if unit.Use.Resource != resource {
+			if unit.Use.Resource != resource || unit.Use.API != DevicePlugin {
 				continue
 			}
 			if kind := kindOf(unit); !slices.Contains(kinds, kind) {

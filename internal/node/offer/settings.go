@@ -59,6 +59,9 @@ type GPURule struct {
 	ResourceName string
 	// Sharing is how the whole GPU is shared.
 	Sharing Sharing
+	// API allocates the GPU, and its MIG devices. With DRA there is neither a ResourceName nor a Sharing: DeviceClasses and
+	// claims have them.
+	API API
 }
 
 // GPUSelect selects GPUs: each list that is not empty must have an entry that matches.
@@ -144,6 +147,8 @@ const (
 	ResourceNameInvalid = "RESOURCE_NAME_INVALID"
 	// MixedResource: one resource has devices of different kinds.
 	MixedResource = "MIXED_RESOURCE"
+	// ResourceTwoAPIs: a resource would be served by the device plugin and by DRA.
+	ResourceTwoAPIs = "RESOURCE_TWO_APIS"
 	// RuleDeviceUnknown: a rule names an index or a UUID that the node does not have.
 	RuleDeviceUnknown = "RULE_DEVICE_UNKNOWN"
 	// RuleUnused: a rule decides about no device of this node. That is expected where one file serves different nodes.

@@ -82,7 +82,7 @@ func settleGPU(want, have []Unit, holders func(gpu.DeviceKey) []string) []Unit {
 // changesInUse reports whether one use can change to the other while the device is held. An MPS daemon has to be
 // restarted to serve one user instead of several, which would end its clients.
 func changesInUse(a, b Use) bool {
-	return a.Resource == b.Resource && a.Mode == b.Mode && a.SingleUser == b.SingleUser
+	return a.API == b.API && a.Resource == b.Resource && a.Mode == b.Mode && a.SingleUser == b.SingleUser
 }
 
 func overlapsAny(key gpu.DeviceKey, units []Unit) bool {

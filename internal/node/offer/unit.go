@@ -20,10 +20,22 @@ const (
 	Unknown Mode = "unknown"
 )
 
-// Use says how a device is advertised. Equal uses need no change; a device must be released before its resource or mode
-// can change.
+// API is the API of Kubernetes through which a device is allocated.
+type API string
+
+// The APIs. A device is allocated through one of them at a time.
+const (
+	// DevicePlugin is the kubelet's API of extended resources.
+	DevicePlugin API = ""
+	// DRA is Dynamic Resource Allocation: ResourceSlices and ResourceClaims.
+	DRA API = "dra"
+)
+
+// Use says how a device is advertised. Equal uses need no change; a device must be released before its API, resource or
+// mode can change.
 type Use struct {
-	// Resource is the full extended resource name.
+	API API `json:"api,omitempty"`
+	// Resource is the full extended resource name. With DRA it is the name that a DeviceClass maps to the device.
 	Resource string `json:"resource"`
 	Mode     Mode   `json:"mode,omitempty"`
 	// Replicas are 0 for Whole and 1 or more otherwise.
@@ -62,6 +74,9 @@ func (u Use) String() string {
 		}
 	case Unknown:
 		how = "shared, mode unknown"
+	}
+	if u.API == DRA {
+		return "allocated through DRA"
 	}
 	return u.Resource + " (" + how + ")"
 }
