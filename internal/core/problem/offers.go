@@ -82,6 +82,12 @@ func offerProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "RESOURCE_TWO_APIS", Severity: Error, Area: AreaSharing, Title: "a resource would be served by the device plugin and by DRA",
+			Meaning: "The devices that a rule allocates through DRA are not offered. The scheduler takes the device plugin while the node has an allocatable device of the name, and DRA otherwise, so a pod could get either.",
+			Fix:     "Give the devices of the device plugin another name (resourceName in their rule), or allocate all devices of the name through one API (allocation.api).",
+			Seen:    seenNode,
+		},
+		{
 			Code: "SHARING_INVALID", Severity: Error, Area: AreaSharing, Title: "a sharing setting is not valid",
 			Meaning: "The devices of the rule are not shared as it says.",
 			Fix:     "Set replicas and limits to what the message says.",

@@ -16,6 +16,22 @@ func TestRulesRefused(t *testing.T) {
 		file string
 		want string
 	}{
+		"an API that does not exist": {
+			`gpus: [{allocation: {api: DRA}}]`,
+			`gpus[0].allocation.api: "DRA" is unknown (did you mean dra?)`,
+		},
+		"DRA with a name of the device plugin": {
+			`gpus: [{resourceName: example.com/gpu, allocation: {api: dra}}]`,
+			"gpus[0].resourceName: with DRA the resource name belongs to the DeviceClass (remove it, and set extendedResourceName in the DeviceClass)",
+		},
+		"DRA with replicas": {
+			`gpus: [{sharing: {mode: timeSlicing, replicas: 2}, allocation: {api: dra}}]`,
+			"gpus[0].sharing: with DRA the claim says how a device is shared (remove sharing)",
+		},
+		"DRA of excluded GPUs": {
+			`gpus: [{exclude: true, allocation: {api: dra}}]`,
+			"gpus[0].allocation: an excluded GPU is not allocated (remove allocation, or exclude)",
+		},
 		"no replicas": {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 0}}]`,
 			"gpus[0].sharing.replicas: 0 is less than 1 (write how many containers may share a device; 1 means that it is not shared)",

@@ -31,6 +31,10 @@ func TestRecover(t *testing.T) {
 			[]gpu.Holding{hold(key("a", "", 3), "x/shared"), hold(key("a", "", 1), "")},
 			[]Unit{{Key: key("a", "", 0), Use: Use{Resource: "x/shared", Mode: Unknown, Replicas: 3}}},
 		},
+		"a claim's GPU": {
+			[]gpu.Holding{{Key: key("a", "", 0), Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "uid"}}},
+			[]Unit{{Key: key("a", "", 0), Use: Use{API: DRA, Resource: "x/default"}}},
+		},
 		"shares of MIG devices are time-sliced": {
 			[]gpu.Holding{hold(key("a", "m2", 0), "x/mig"), hold(key("a", "m1", 2), "x/mig")},
 			[]Unit{

@@ -58,6 +58,7 @@ func drawSettings(t *rapid.T) Settings {
 			Select: GPUSelect{Index: rapid.SliceOfN(rapid.IntRange(0, 4), 0, 2).Draw(t, "index"),
 				Count: rapid.IntRange(0, 2).Draw(t, "count")},
 			Exclude: rapid.IntRange(0, 4).Draw(t, "exclude") == 0, Sharing: drawSharing(t),
+			API: rapid.SampledFrom([]API{DevicePlugin, DevicePlugin, DRA}).Draw(t, "API"),
 		})
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "MIG rules") {
@@ -135,7 +136,7 @@ func TestSettleProperties(t *testing.T) {
 				continue
 			}
 			use := cmp.Or(find(wanted, key).Use, Use{Resource: "nvidia.com/gpu"})
-			switch rapid.IntRange(0, 4).Draw(t, "change") {
+			switch rapid.IntRange(0, 5).Draw(t, "change") {
 			case 0:
 				use.Resource = "nvidia.com/other"
 			case 1:
@@ -144,6 +145,8 @@ func TestSettleProperties(t *testing.T) {
 				use.SingleUser = !use.SingleUser
 			case 3:
 				use.Replicas++
+			case 4:
+				use.API = map[API]API{DevicePlugin: DRA, DRA: DevicePlugin}[use.API]
 			}
 			applied = append(applied, Unit{Key: key, Use: use, Draining: rapid.SampledFrom([]string{"", "old"}).Draw(t, "draining")})
 		}
@@ -187,7 +190,7 @@ func TestSettleProperties(t *testing.T) {
 			here := slices.Contains(keysOf(snapshot), before.Key)
 			now := find(settled, before.Key)
 			if consistent && here && len(holders(before.Key)) > 0 &&
-				(now.Use.Resource != before.Use.Resource || now.Use.Mode != before.Use.Mode || now.Use.SingleUser != before.Use.SingleUser) {
+				(now.Use.API != before.Use.API || now.Use.Resource != before.Use.Resource || now.Use.Mode != before.Use.Mode || now.Use.SingleUser != before.Use.SingleUser) {
 				t.Fatalf("%v is held, and became %v", before, now)
 			}
 		}
@@ -239,7 +242,7 @@ func (w *simNode) settle() {
 	checkShape(w.t, w.snapshot, w.applied)
 	for key, use := range w.held {
 		now := find(w.applied, gpu.DeviceKey{GPU: key.GPU, MIG: key.MIG})
-		if now.Use.Resource != use.Resource || now.Use.Mode != use.Mode {
+		if now.Use.API != use.API || now.Use.Resource != use.Resource || now.Use.Mode != use.Mode {
 			w.t.Fatalf("%v was taken as %v, and is in force as %v", key, use, now)
 		}
 	}
@@ -257,7 +260,7 @@ func (w *simNode) checkOffers() {
 			}
 			ids[device.ID] = true
 			unit := find(w.applied, gpu.DeviceKey{GPU: device.Key.GPU, MIG: device.Key.MIG})
-			if unit.Use.Resource != o.Resource || unit.Use.Mode != device.Mode || (device.Health == gpu.Draining) != (unit.Draining != "") || device.Health.Allocatable() != (device.Reason == "") ||
+			if unit.Use.API != DevicePlugin || unit.Use.Resource != o.Resource || unit.Use.Mode != device.Mode || (device.Health == gpu.Draining) != (unit.Draining != "") || device.Health.Allocatable() != (device.Reason == "") ||
 				w.snapshot.GPUs[device.Position].UUID != device.Key.GPU || unit.Use.RefuseMany && !o.RefuseMany {
 				w.t.Fatalf("%v is offered by %s as %v", unit, o.Resource, device)
 			}
@@ -270,7 +273,9 @@ func (w *simNode) checkOffers() {
 	}
 	want := 0
 	for _, unit := range w.applied {
-		want += max(1, unit.Use.Replicas)
+		if unit.Use.API == DevicePlugin {
+			want += max(1, unit.Use.Replicas)
+		}
 	}
 	if shares != want {
 		w.t.Fatalf("%d devices are offered of %d", shares, want)
@@ -309,6 +314,19 @@ func TestSettleOverTime(t *testing.T) {
 				}
 				key := rapid.SampledFrom(free).Draw(t, "device").Key
 				w.held[key] = find(w.applied, gpu.DeviceKey{GPU: key.GPU, MIG: key.MIG}).Use
+			},
+			"claim": func(t *rapid.T) {
+				var free []Unit
+				for _, unit := range w.applied {
+					if unit.Use.API == DRA && unit.Draining == "" && len(w.holders(unit.Key)) == 0 {
+						free = append(free, unit)
+					}
+				}
+				if len(free) == 0 {
+					t.Skip("nothing is free")
+				}
+				unit := rapid.SampledFrom(free).Draw(t, "unit")
+				w.held[unit.Key] = unit.Use
 			},
 			"end": func(t *rapid.T) {
 				if len(w.held) == 0 {
