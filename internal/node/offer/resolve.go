@@ -259,7 +259,7 @@ func (r *resolver) part(one slice, at int, single bool) {
 		rule, device.rule = r.settings.MIGDevices[at], migRule(at)
 	}
 	if one.api == DRA && one.part.Profile != "" {
-		r.offer(one.gpu.key(one.part), device, Use{API: DRA, Resource: migResource(one.part.Profile)}, refusal{})
+		r.offer(one.gpu.key(one.part), device, Use{API: DRA, Resource: MIGResource(one.part.Profile)}, refusal{})
 		return
 	}
 	resource := r.settings.ResourceName

@@ -1,0 +1,126 @@
+// Package drasync connects the DRA front end with the node: the inventory, the use of the devices, and the ledger.
+//
+// It guarantees that only devices whose use in force is DRA are published and prepared; that a GPU that goes back to the
+// device plugin has a taint, so that no new claim gets it, until its claims have ended; and that the ledger has the claims
+// that the kubelet lists as prepared before it is compared with the node (Adopt). On a node that allocates nothing through
+// DRA, it registers and publishes nothing.
+//
+// What wakes it: a change of the use of the devices or of the hardware. What it writes: the ResourceSlices and the sockets, by
+// internal/node/dra, and the problems of the source "dra devices". What it never waits for: the driver; only publishing
+// waits for the API server.
+package drasync
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/allocatable"
+	"github.com/berth-gpu/berth/internal/node/cdi"
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/dra/prepared"
+	"github.com/berth-gpu/berth/internal/node/dra/publish"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/offer"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// Inventory is the node's hardware.
+type Inventory interface{ Current() *gpu.Snapshot }
+
+// Devices has the use of the devices.
+type Devices interface {
+	Current() []allocatable.Device
+	SubscribeSettled() *signal.Subscription
+}
+
+// Deps are the dependencies of a Syncer.
+type Deps struct {
+	// NodeName is the name of the Node and of its pool; PodUID that of the agent's pod, empty outside a pod.
+	NodeName, PodUID string
+	// KubeletDir is the kubelet's root directory.
+	KubeletDir string
+	Client     kubernetes.Interface
+	Hardware   Inventory
+	Devices    Devices
+	Ledger     *ledger.Ledger
+	// Report replaces the problems of a source. It must not block.
+	Report func(source string, problems ...gpu.Cause)
+	Clock  clock.WithTicker
+	Log    *slog.Logger
+}
+
+// Syncer is the actor. Create it with New, call Adopt, start it with Run.
+type Syncer struct {
+	deps      Deps
+	driver    *dra.Driver
+	server    *dra.Server
+	publisher *publish.Publisher
+
+	mu sync.Mutex
+	// last are the slices that were published last.
+	last []resourceapi.ResourceSlice
+}
+
+// New returns a Syncer; it touches nothing.
+func New(deps Deps) *Syncer {
+	s := &Syncer{deps: deps}
+	s.driver = dra.New(dra.Deps{
+		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims{deps}, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
+		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
+		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.KubeletDir, pool.DefaultDriver) },
+	})
+	s.server = dra.NewServer(dra.ServerDeps{
+		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,
+		RegistryDir: filepath.Join(deps.KubeletDir, "plugins_registry"),
+		PluginDir:   filepath.Join(deps.KubeletDir, "plugins", pool.DefaultDriver),
+		Registered:  func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
+	})
+	s.publisher = publish.New(publish.Deps{
+		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
+		Check:  publish.Checker{Client: deps.Client, Driver: pool.DefaultDriver, Node: deps.NodeName, Pool: deps.NodeName}.Check,
+		Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
+	})
+	return s
+}
+
+// Adopt gives the ledger the claims that the kubelet lists as prepared. It is called after the first scan of the hardware and
+// before the first comparison of the ledger with the node. An error is a problem; Run repeats it.
+func (s *Syncer) Adopt() error { return s.driver.Adopt() }
+
+// Run serves the kubelet and publishes until ctx ends, from the time at which a device of the node is allocated through DRA.
+func (s *Syncer) Run(ctx context.Context) error {
+	if !s.awaitUse(ctx) {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.server.Run(ctx) })
+	group.Go(func() error { return s.publisher.Run(ctx) })
+	return group.Wait()
+}
+
+// awaitUse returns true when a device is allocated through DRA, and false when ctx ends before.
+func (s *Syncer) awaitUse(ctx context.Context) bool {
+	changed := s.deps.Devices.SubscribeSettled()
+	defer changed.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed.C():
+		}
+		for _, device := range s.deps.Devices.Current() {
+			if device.Use.API == offer.DRA {
+				return true
+			}
+		}
+	}
+}
