@@ -13,6 +13,9 @@ var mps string
 //go:embed options/config-map.yaml
 var configMap string
 
+//go:embed options/dra.yaml
+var dra string
+
 //go:embed options/node-feature.yaml
 var nodeFeature string
 
@@ -27,5 +30,5 @@ func MPS() []byte { return []byte(mps) }
 
 // Options are the files of rights that only an option needs, each in YAML.
 func Options() [][]byte {
-	return [][]byte{[]byte(configMap), []byte(nodeFeature), []byte(taintUnhealthy)}
+	return [][]byte{[]byte(configMap), []byte(dra), []byte(nodeFeature), []byte(taintUnhealthy)}
 }

@@ -51,7 +51,11 @@ func (a *Agent) actors() []actor {
 	if a.deps.API == nil {
 		return all // Nothing is published, so nothing is computed for it.
 	}
-	return append(all, actor{name: "gpunodesync", run: a.reports.gpuNode.Run})
+	all = append(all, actor{name: "gpunodesync", run: a.reports.gpuNode.Run})
+	if a.devices.dra != nil {
+		all = append(all, actor{name: "dra", after: a.compared, run: a.devices.dra.Run})
+	}
+	return all
 }
 
 // Run works until ctx ends. It returns an error only for a fault that cannot be repaired while it runs; it waits for a
@@ -82,6 +86,9 @@ func (a *Agent) follow(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-a.node.inventory.Ready():
+	}
+	if a.devices.dra != nil {
+		a.devices.dra.AwaitAdopted(ctx)
 	}
 	a.node.sync.Look(ctx)
 	// Nothing is settled before the layout is known, or GPUs that are to be partitioned would be advertised whole.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -21,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/nvidia/gpulabels"
 	"github.com/berth-gpu/berth/internal/node/agent/cdisync"
 	"github.com/berth-gpu/berth/internal/node/agent/configsync"
+	"github.com/berth-gpu/berth/internal/node/agent/drasync"
 	"github.com/berth-gpu/berth/internal/node/agent/gpunodesync"
 	"github.com/berth-gpu/berth/internal/node/agent/grants"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
@@ -64,10 +66,12 @@ type Deps struct {
 	// Config is the configuration, which follows its sources; Run runs it.
 	Config   *configwatch.Watcher
 	Hardware hardware.Machine
-	// API is nil for an agent that publishes nothing (standalone).
-	API   dynamic.Interface
-	Clock clock.WithTicker
-	Log   *slog.Logger
+	// API and Kube are nil for an agent that publishes nothing (standalone). PodUID is empty for one outside a pod.
+	API    dynamic.Interface
+	Kube   kubernetes.Interface
+	PodUID string
+	Clock  clock.WithTicker
+	Log    *slog.Logger
 	// BootID invalidates the ledger of an earlier boot; empty means the machine's own.
 	BootID string
 	// Instance distinguishes this agent from another one of the node, which exists during an upgrade; empty means
@@ -110,6 +114,7 @@ type devices struct {
 	injection   *injection.Source
 	cdi         *cdisync.Syncer
 	plugin      *deviceplugin.Manager
+	dra         *drasync.Syncer // nil without an API server
 }
 
 // changes has the actors that change the hardware.
@@ -324,6 +329,12 @@ func (a *Agent) wireDevices() error {
 		Warn:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
 	})
+	if err == nil && a.deps.Kube != nil {
+		a.devices.dra = drasync.New(drasync.Deps{
+			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, Client: a.deps.Kube, Hardware: a.node.inventory,
+			Devices: a.devices.allocatable, Ledger: a.node.ledger, Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("dra"),
+		})
+	}
 	return err
 }
 

@@ -119,8 +119,12 @@ func run(ctx context.Context, o *flags.Flags, cmd *cobra.Command, open opener, l
 	if err != nil {
 		return err
 	}
+	kube, err := o.Clientset(watcher.Base())
+	if err != nil {
+		return err
+	}
 	a, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: watcher.API(), HookSource: hook,
+		Config: watcher, Hardware: machine, API: watcher.API(), Kube: kube, PodUID: os.Getenv("POD_UID"), HookSource: hook,
 		Instance: cmp.Or(o.Instance, pages.DefaultInstance()), Log: log,
 	})
 	if err != nil {

@@ -13,7 +13,9 @@ import (
 type claims struct{ deps Deps }
 
 // AcquireClaim implements dra.Ledger.
-func (c claims) AcquireClaim(claim dra.Claim) error { return c.deps.Ledger.AcquireClaim(converted(claim)) }
+func (c claims) AcquireClaim(claim dra.Claim) error {
+	return c.deps.Ledger.AcquireClaim(converted(claim))
+}
 
 // ReleaseClaim implements dra.Ledger.
 func (c claims) ReleaseClaim(uid string) error {

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
@@ -31,6 +32,13 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+const (
+	// adoption is the source of the problem that prepared claims are not known.
+	adoption = "dra claims"
+	// retryAdoption is the time between two attempts to read the kubelet's record.
+	retryAdoption = time.Second
 )
 
 // Inventory is the node's hardware.
@@ -92,9 +100,24 @@ func New(deps Deps) *Syncer {
 	return s
 }
 
-// Adopt gives the ledger the claims that the kubelet lists as prepared. It is called after the first scan of the hardware and
-// before the first comparison of the ledger with the node. An error is a problem; Run repeats it.
-func (s *Syncer) Adopt() error { return s.driver.Adopt() }
+// AwaitAdopted gives the ledger the claims that the kubelet lists as prepared, and returns when it has them or ctx ends. It is
+// called after the first scan of the hardware and before the first comparison of the ledger with the node. While the kubelet's
+// record cannot be read, it is not known which devices claims have, so nothing is allocated.
+func (s *Syncer) AwaitAdopted(ctx context.Context) {
+	for {
+		err := s.driver.Adopt()
+		if err == nil {
+			s.deps.Report(adoption)
+			return
+		}
+		s.deps.Report(adoption, gpu.Cause{Code: "DRA_NOT_ADOPTED", Message: err.Error()})
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.deps.Clock.After(retryAdoption):
+		}
+	}
+}
 
 // Run serves the kubelet and publishes until ctx ends, from the time at which a device of the node is allocated through DRA.
 func (s *Syncer) Run(ctx context.Context) error {

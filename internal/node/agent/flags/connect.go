@@ -5,11 +5,38 @@ import (
 	"fmt"
 
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 )
+
+// Clientset returns a client of the API server for the types of Kubernetes, or nil when standalone.
+func (f *Flags) Clientset(config *v1alpha1.AgentConfig) (kubernetes.Interface, error) {
+	if config.Standalone {
+		return nil, nil
+	}
+	to, err := f.server()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(to)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	return client, nil
+}
+
+// server returns the address of the API server and the agent's credentials.
+func (f *Flags) server() (*rest.Config, error) {
+	to, err := access(f.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	to.UserAgent = "berth-agent"
+	return to, nil
+}
 
 // Connect returns a client of the API server, or nil when standalone. A ConfigMap cannot be read without an API server.
 func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error) {
@@ -19,11 +46,10 @@ func (f *Flags) Connect(config *v1alpha1.AgentConfig) (dynamic.Interface, error)
 		}
 		return nil, nil
 	}
-	to, err := access(f.Kubeconfig)
+	to, err := f.server()
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w", err)
+		return nil, err
 	}
-	to.UserAgent = "berth-agent"
 	client, err := dynamic.NewForConfig(to)
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w", err)
