@@ -84,6 +84,7 @@ var rules = []rule{
 	{packages: "internal/node/agent/cdisync", berth: []string{"internal/core/gpu", "internal/node/cdi", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/flags", berth: []string{"api/", "internal/node/config"}, never: []string{nvml}},
 	{packages: "internal/node/agent/grants", berth: []string{"internal/core/gpu", "internal/node/deviceplugin", "internal/node/ledger", "internal/node/signal"}, never: append(kubernetes, nvml)},
+	{packages: "internal/node/agent/drasync", berth: []string{"internal/core/gpu", "internal/node/allocatable", "internal/node/cdi", "internal/node/dra", "internal/node/dra/", "internal/node/ledger", "internal/node/offer", "internal/node/signal"}, never: []string{nvml, "k8s.io/client-go/dynamic"}},
 	{packages: "internal/node/agent/kubeletsync", berth: []string{"internal/core/gpu", "internal/node/kubelet", "internal/node/ledger", "internal/node/podwatch", "internal/node/signal"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/nodeview", berth: []string{"internal/core/gpu", "internal/node/kubelet", "internal/node/ledger", "internal/node/offer", "internal/node/podwatch"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/agent/publishers", berth: []string{"api/", "internal/node/configwatch", "internal/node/gpunode", "internal/node/nodeapi"}, never: []string{nvml}},

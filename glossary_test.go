@@ -54,6 +54,7 @@ var plainPackages = []string{
 	"internal/node",
 	"internal/node/agent/command",
 	"internal/node/agent/configsync",
+	"internal/node/agent/drasync",
 	"internal/node/agent/flags",
 	"internal/node/agent/gpunodesync",
 	"internal/node/agent/grants",

@@ -4,9 +4,21 @@ package problem
 func draProblems() []Problem {
 	return []Problem{
 		{
+			Code: "DRA_DEVICE_REFUSED", Severity: Warning, Area: AreaGPU, Title: "a GPU cannot be published for claims",
+			Meaning: "A rule of the configuration allocates the GPU through DRA, but a ResourceSlice cannot describe it. No claim gets it.",
+			Fix:     "The message names the GPU and the reason. Allocate the GPU through the device plugin (gpus[].allocation.api: device-plugin), or remove the reason.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "DRA_FEATURE_DISABLED", Severity: Warning, Area: AreaKubelet, Title: "the API server drops fields of the ResourceSlices",
 			Meaning: "A feature gate of Dynamic Resource Allocation is off in the API server. Devices that need it are not published; whole GPUs are.",
 			Fix:     "Enable the feature gates that the message names in the API server, the scheduler and the controller manager, and restart the agent. Or leave it, when no claim needs such a device.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "DRA_NOT_ADOPTED", Severity: Error, Area: AreaKubelet, Title: "the claims that the kubelet has prepared are not known",
+			Meaning: "The agent cannot read the kubelet's record of prepared claims. It allocates nothing until it can, because a GPU of a claim could be given to a second pod.",
+			Fix:     "The message names the file and the reason. Check that the agent mounts the kubelet's directory. A damaged file also stops the kubelet: drain the node, stop the kubelet, remove the file, start the kubelet.",
 			Seen:    seenNode,
 		},
 		{

@@ -282,13 +282,8 @@ func (a *Agent) wireLedger() error {
 func (a *Agent) wireDevices() error {
 	a.devices.injection = injection.New(injection.Deps{
 		UsesCDI: a.config.UsesCDI(), Plain: a.deps.Hardware.Plain(), MPSRoot: a.config.MPSRoot,
-		Config: func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
-		Names: func() (map[string]bool, bool) {
-			if current := a.devices.cdi.Current(); current != nil {
-				return current.Names, true
-			}
-			return nil, false
-		},
+		Config:   func() *v1alpha1.AgentConfig { return a.deps.Config.Current().Config },
+		Names:    func() (map[string]bool, bool) { return a.devices.cdi.Names() },
 		MPSUnits: func() []offer.Unit { return a.changes.mps.Units() }, WithoutDaemon: func(id gpu.UUID) string { return a.changes.mps.Unready(id) },
 	})
 	var read statefile.Result
@@ -381,7 +376,9 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	gpus := hardware.NewMIG(hardware.MIGDeps{
 		Driver: driver, WereReset: a.changes.timeslices.WereReset, Report: a.node.inventory.Report, Now: a.deps.Clock.Now,
 	})
-	finder := a.newFinder(vendors)
+	finder := openers.New(openers.Deps{
+		Current: a.node.inventory.Current, Processes: hardware.Processes(vendors), Daemon: a.changes.mps.PID, PodName: a.node.sync.PodName, ProcRoot: "/proc",
+	})
 	quiesce := func(by mpssync.Quiescer) func(context.Context, gpu.UUID) error {
 		return func(ctx context.Context, id gpu.UUID) error { return a.changes.mps.Quiesce(ctx, by, id) }
 	}
@@ -400,20 +397,6 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	a.changes.mig = migsync.New(migsync.Deps{
 		Config: a.deps.Config, Hardware: changed, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
 		Settle: a.devices.allocatable.Settle, Resume: func() { a.changes.mps.Unquiesce(mpssync.ForMIG) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
-	})
-}
-
-// newFinder returns a finder of the programs that prevent the reset of a GPU.
-func (a *Agent) newFinder(vendors []vendor.Vendor) *openers.Finder {
-	actions, _ := vendor.Find[hardware.OpenerFinder](vendors)
-	return openers.New(openers.Deps{
-		Current:   a.node.inventory.Current,
-		Processes: hardware.Processes(actions),
-		Daemon: func(id gpu.UUID) int {
-			daemon, _ := a.changes.mps.Status(id) // Without one the PID is 0.
-			return daemon.PID
-		},
-		PodName: a.node.sync.PodName, ProcRoot: "/proc",
 	})
 }
 

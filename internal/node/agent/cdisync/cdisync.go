@@ -98,6 +98,14 @@ func New(deps Deps) *Syncer {
 // Current returns the present injection; nil before the first comparison has ended.
 func (s *Syncer) Current() *Injection { return s.current.Load() }
 
+// Names returns the names in the spec on disk; false while they are not known.
+func (s *Syncer) Names() (map[string]bool, bool) {
+	if current := s.current.Load(); current != nil {
+		return current.Names, true
+	}
+	return nil, false
+}
+
 // Recheck signals that Extras may have changed. It never waits.
 func (s *Syncer) Recheck() { s.wake.Set() }
 

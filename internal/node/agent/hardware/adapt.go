@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	vendor "github.com/berth-gpu/berth/internal/hardware"
 	"github.com/berth-gpu/berth/internal/hardware/bound"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
 	"github.com/berth-gpu/berth/internal/node/openers"
@@ -14,9 +15,10 @@ type OpenerFinder interface {
 	Openers(device *gpu.GPU) ([]nvidia.Opener, error)
 }
 
-// Processes returns a function that lists the processes that have a GPU open. If the driver hangs, it waits until its
-// context ends.
-func Processes(actions OpenerFinder) func(context.Context, *gpu.GPU) ([]openers.Process, error) {
+// Processes returns a function that lists the processes that have a GPU open, by the first vendor that can find them. If
+// the driver hangs, it waits until its context ends.
+func Processes(vendors []vendor.Vendor) func(context.Context, *gpu.GPU) ([]openers.Process, error) {
+	actions, _ := vendor.Find[OpenerFinder](vendors)
 	return func(ctx context.Context, device *gpu.GPU) ([]openers.Process, error) {
 		found, err := bound.Call(ctx, "find who has GPU "+string(device.UUID)+" open", func() ([]nvidia.Opener, error) { return actions.Openers(device) })
 		var processes []openers.Process

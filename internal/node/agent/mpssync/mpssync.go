@@ -326,6 +326,12 @@ func (s *Syncer) Status(id gpu.UUID) (mps.Status, bool) {
 	return status, ok
 }
 
+// PID returns the process ID of a GPU's daemon; 0 without one.
+func (s *Syncer) PID(id gpu.UUID) int {
+	daemon, _ := s.Status(id)
+	return daemon.PID
+}
+
 // Unready returns why MPS replicas of a GPU cannot be allocated now; empty when its daemon is ready.
 func (s *Syncer) Unready(id gpu.UUID) string {
 	if why := *s.missing.Load(); why != "" {

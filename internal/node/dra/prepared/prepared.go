@@ -1,8 +1,8 @@
 // Package prepared reads the kubelet's record of prepared claims, the file dra_manager_state in the kubelet's root.
 //
-// It guarantees that a damaged file, one of another version, or one with duplicate claims is an error and never a part of the claims,
-// and that the claims are in a fixed order. It is a reader of bytes: it must not import the ledger, a client of the API server, or
-// Kubernetes' checkpoint manager, which brings k8s.io/kubernetes.
+// It guarantees that a damaged file, one of another version that names the driver, or one with duplicate claims is an error and never
+// a part of the claims, and that the claims are in a fixed order. It is a reader of bytes: it must not import the ledger, a client of
+// the API server, or Kubernetes' checkpoint manager, which brings k8s.io/kubernetes.
 //
 // The form (k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/dra/state/checkpoint.go and state.go): an object with Data, a JSON text, and
 // Checksum, its CRC-32 (IEEE). The text has apiVersion, kind and ClaimInfoStateList. A claim is listed before it is prepared; its
@@ -10,6 +10,7 @@
 package prepared
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -91,6 +92,9 @@ func Parse(data []byte, driver string) ([]dra.Listed, error) {
 		return nil, fmt.Errorf("decode the claims: %w", err)
 	}
 	if inner.APIVersion != apiVersion {
+		if !bytes.Contains(data, []byte(driver)) {
+			return nil, nil // Whatever its form is, no claim in it has a device of the driver.
+		}
 		return nil, fmt.Errorf("the version is %q, and this agent reads %q", inner.APIVersion, apiVersion)
 	}
 	var claims []dra.Listed

@@ -40,8 +40,10 @@ func TestParse(t *testing.T) {
 		"damaged":           {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), err: "the file is damaged"},
 		"cut off":           {data: []byte(written[:100]), err: "decode the envelope"},
 		"no claims":         {data: wrap(`[]`), err: "decode the claims"},
-		"newer":             {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2"}`), err: `the version is "checkpoint.dra.kubelet.k8s.io/v2"`},
-		"no UID":            {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns"}]}`), err: "claim ns/a has no UID"},
+		"newer": {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2","Claims":{"gpu.berth.dev":1}}`), driver: "gpu.berth.dev",
+			err: `the version is "checkpoint.dra.kubelet.k8s.io/v2"`},
+		"newer, without the driver": {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2","Claims":{"nic.example.com":1}}`), driver: "gpu.berth.dev"},
+		"no UID":                    {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns"}]}`), err: "claim ns/a has no UID"},
 		"one UID twice": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","ClaimName":"a","DriverState":{"d":{"Devices":[{}]}}},{"ClaimUID":"u","ClaimName":"b","DriverState":{"d":{"Devices":[{}]}}}]}`),
 			driver: "d", err: "have the same UID"},
 	}
