@@ -28,6 +28,12 @@ func draProblems() []Problem {
 			Seen:    seenNode,
 		},
 		{
+			Code: "DRA_PODS_UNKNOWN", Severity: Warning, Area: AreaKubelet, Title: "the pods of prepared claims are not known",
+			Meaning: "The agent cannot read the kubelet's record of prepared claims, so it uses the pods that it knew before. GPUs stay allocated. The containers of a pod that started since then on the GPU of a shared claim can be reported as DEVICE_CONFLICT.",
+			Fix:     "The message names the file and the reason. Check that the agent mounts the kubelet's directory. A damaged file also stops the kubelet at its next start: drain the node, stop the kubelet, remove the file, start the kubelet.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "DRA_PUBLISH_FAILED", Severity: Error, Area: AreaKubelet, Title: "the ResourceSlices are not in the API server as they should be",
 			Meaning: "The scheduler uses the devices of an older state, or none of this node.",
 			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (deploy/agent.yaml). The agent tries again.",

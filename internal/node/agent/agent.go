@@ -272,7 +272,7 @@ func (a *Agent) wireLedger() error {
 		return err
 	}
 	a.node.sync = kubeletsync.New(kubeletsync.Deps{
-		KubeletDir: a.config.KubeletDir, Node: view, Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
+		KubeletDir: a.config.KubeletDir, Node: view, Claims: drasync.Recorded(a.config.KubeletDir), Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
 		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("kubeletsync"),
 	})
 	return nil

@@ -36,7 +36,9 @@
 //     claim until something else releases it. When the file is damaged, the kubelet does not start (cm/dra/claiminfo.go:238).
 //   - It unprepares a claim when the last of its pods ends, also one whose prepare failed, because the pod's reference was recorded
 //     before (cm/dra/manager.go:678). It retries failed unprepares every 60 s (cm/dra/manager.go:61, 187).
-//   - A further pod that uses a prepared claim causes no call (cm/dra/manager.go:387).
+//   - A further pod that uses a prepared claim causes no call (cm/dra/manager.go:387). It is in dra_manager_state before its sandbox is
+//     made (cm/dra/manager.go:376, 382), and stays there at least until its containers have ended (cm/dra/manager.go:696). The ledger
+//     gets a claim's pods from there.
 //   - Each call has 45 s (cm/dra/plugin/dra_plugin.go:43). One failed claim fails the pod's whole prepare, and it is repeated.
 //
 // The slices:

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,13 @@ type Claim struct {
 	// the ledger has. Their running containers are the claim's own, and are no conflict.
 	Pods    []gpu.Pod
 	Devices []ClaimDevice
+}
+
+// ClaimPods are the pods that use a claim, according to the kubelet's record of prepared claims.
+type ClaimPods struct {
+	// UID is the claim's.
+	UID  string
+	Pods []gpu.Pod
 }
 
 // ClaimDevice is a device of a claim.
@@ -60,32 +68,6 @@ func (l *Ledger) AcquireClaim(claim Claim) error {
 	}
 	if err := l.acquireDurably(claim.Holder(), claim.Pods, claim.Devices); err != nil {
 		return fmt.Errorf("acquire devices: %w", err)
-	}
-	return nil
-}
-
-// UpdateClaim records the names, the pods, and the requests of a claim that has devices; it takes none. It fails with
-// *NotHeldError when the claim has no device, or not one of those that are named; Devices may be empty. What it records
-// is in the file when it returns without an error, and not in force when it returns with one.
-//
-// The kubelet does not prepare a claim again for a further pod that uses it. So this has to be called when the claim's
-// status.reservedFor changes; until then that pod's containers are no part of the claim.
-func (l *Ledger) UpdateClaim(claim Claim) error {
-	holder := claim.Holder()
-	err := l.durably(func(u *undo) error {
-		if !l.holdsAny(holder) {
-			return &NotHeldError{Holder: holder}
-		}
-		for _, d := range claim.Devices {
-			if r := l.records[d.Key]; r == nil || !r.Holder.Same(holder) {
-				return &NotHeldError{Holder: holder, Key: d.Key}
-			}
-		}
-		l.describe(u, holder, claim.Pods, claim.Devices)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("update claim: %w", err)
 	}
 	return nil
 }
@@ -234,12 +216,6 @@ func (l *Ledger) holdsAny(holder gpu.Holder) bool {
 
 // describe records what is known now of a holder and of its devices: in all its holdings, which keep what is not known.
 func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []ClaimDevice) {
-	if pods != nil {
-		pods = slices.Clone(pods)
-		slices.SortFunc(pods, func(a, b gpu.Pod) int { return strings.Compare(a.UID, b.UID) })
-		pods = slices.CompactFunc(pods, func(a, b gpu.Pod) bool { return a.UID == b.UID })
-		pods = slices.DeleteFunc(pods, func(pod gpu.Pod) bool { return pod.UID == "" })
-	}
 	for _, key := range l.order { // A change of a record keeps the order.
 		if !l.records[key].Holder.Same(holder) {
 			continue
@@ -249,7 +225,7 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 			h.Holder.Namespace, h.Holder.Name = holder.Namespace, holder.Name
 		}
 		if pods != nil {
-			h.Pods = pods
+			h.Pods = named(pods, h.Pods)
 		}
 		for _, d := range devices {
 			if d.Key != key {
@@ -266,6 +242,37 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 			l.change(u, h)
 		}
 	}
+}
+
+// notePods records the pods of the claims that the kubelet lists. Claims that it does not list keep theirs. It is called with the mutex
+// held.
+func (l *Ledger) notePods(claims []ClaimPods) {
+	for _, key := range l.order { // A change of a record keeps the order.
+		h := l.records[key].Holding
+		i := slices.IndexFunc(claims, func(c ClaimPods) bool { return h.Holder.Kind == gpu.HolderClaim && h.Holder.ID == c.UID })
+		if i < 0 {
+			continue
+		}
+		if pods := named(claims[i].Pods, h.Pods); !slices.Equal(pods, h.Pods) {
+			h.Pods = pods
+			l.put(h)
+		}
+	}
+}
+
+// named returns the pods that have a UID, sorted by it and each once, with the names that only known has.
+func named(pods, known []gpu.Pod) []gpu.Pod {
+	pods = slices.Clone(pods)
+	for i := range pods {
+		if k := slices.IndexFunc(known, func(other gpu.Pod) bool { return other.UID == pods[i].UID }); k >= 0 && pods[i].Name == "" {
+			pods[i] = known[k]
+		}
+	}
+	slices.SortFunc(pods, func(a, b gpu.Pod) int {
+		return cmp.Or(strings.Compare(a.UID, b.UID), strings.Compare(b.Name, a.Name), strings.Compare(b.Namespace, a.Namespace))
+	})
+	pods = slices.CompactFunc(pods, func(a, b gpu.Pod) bool { return a.UID == b.UID })
+	return slices.DeleteFunc(pods, func(pod gpu.Pod) bool { return pod.UID == "" })
 }
 
 // has reports whether a pod is one of those that may use the claim's devices.

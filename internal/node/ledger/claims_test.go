@@ -161,27 +161,31 @@ func TestPodsOfAClaimChange(t *testing.T) {
 			change: func(l *Ledger) error { _, err := l.AdoptAll([]Claim{train(on("G0", "big"))}); return err },
 			want:   []string{"G0 Claim claim-1 (ml/train) requests=big pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
 		},
-		"updated without devices": {
-			change: func(l *Ledger) error { return l.UpdateClaim(train()) },
+		"acquired again without names": {
+			change: func(l *Ledger) error { return errors.Join(l.AcquireClaim(train(on("G0"))), l.AcquireClaim(base)) },
 			want:   []string{"G0 Claim claim-1 (ml/train) pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
 		},
-		"updated twice": {
-			change: func(l *Ledger) error {
-				return errors.Join(l.UpdateClaim(train(on("G1", "x"))), l.UpdateClaim(Claim{UID: "claim-1", Pods: second}))
-			},
-			want: []string{"G0 Claim claim-1 (ml/train) pods=P1,P3", "G1 Claim claim-1 (ml/train) requests=x pods=P1,P3"},
+		"listed by the kubelet": {
+			change: listed(ClaimPods{UID: "claim-1", Pods: train().Pods}),
+			want:   []string{"G0 Claim claim-1 pods=P1,P2", "G1 Claim claim-1 pods=P1,P2"},
+		},
+		"listed with another pod": {
+			change: listed(ClaimPods{UID: "other", Pods: train().Pods}, ClaimPods{UID: "claim-1", Pods: second}),
+			want:   []string{"G0 Claim claim-1 pods=P1,P3", "G1 Claim claim-1 pods=P1,P3"},
+		},
+		"listed twice with a pod": {
+			change: listed(ClaimPods{UID: "claim-1", Pods: append(second, second[0], gpu.Pod{UID: "P1"}, gpu.Pod{})}),
+			want:   []string{"G0 Claim claim-1 pods=P1,P3", "G1 Claim claim-1 pods=P1,P3"},
 		},
 		"its last pod has left": {
 			change: func(l *Ledger) error {
-				return errors.Join(l.UpdateClaim(train()), l.UpdateClaim(Claim{UID: "claim-1", Pods: []gpu.Pod{}}))
+				return errors.Join(l.AcquireClaim(train(on("G0"))), listed(ClaimPods{UID: "claim-1", Pods: []gpu.Pod{}})(l))
 			},
 			want: []string{"G0 Claim claim-1 (ml/train)", "G1 Claim claim-1 (ml/train)"},
 		},
-		"nothing new is known": {
-			change: func(l *Ledger) error {
-				return errors.Join(l.UpdateClaim(train()), l.AcquireClaim(base), l.UpdateClaim(Claim{UID: "claim-1"}))
-			},
-			want: []string{"G0 Claim claim-1 (ml/train) pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
+		"not listed": {
+			change: func(l *Ledger) error { return errors.Join(l.AcquireClaim(train(on("G0"))), listed()(l)) },
+			want:   []string{"G0 Claim claim-1 (ml/train) pods=P1,P2", "G1 Claim claim-1 (ml/train) pods=P1,P2"},
 		},
 	}
 	for name, test := range tests {
@@ -209,29 +213,74 @@ func TestPodsOfAClaimChange(t *testing.T) {
 	}
 }
 
-// TestUpdateOfAClaimThatHoldsNothing: an update takes no device.
-func TestUpdateOfAClaimThatHoldsNothing(t *testing.T) {
-	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
-	if err := l.AcquireClaim(Claim{UID: "other", Devices: []ClaimDevice{on("G1")}}); err != nil {
-		t.Fatal(err)
-	}
-	var not *NotHeldError
-	if err := l.UpdateClaim(train()); !errors.As(err, &not) || !strings.Contains(err.Error(), "ResourceClaim ml/train holds no device; prepare it first") {
-		t.Errorf("without a device: %v", err)
-	}
-	if err := l.AcquireClaim(Claim{UID: "claim-1", Devices: []ClaimDevice{on("G0")}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.UpdateClaim(train(on("G0", "x"), on("G1", "x"))); !errors.As(err, &not) || not.Key != key("G1") {
-		t.Errorf("with the device of another claim: %v", err)
-	}
-	if diff := cmp.Diff([]string{"G0 Claim claim-1", "G1 Claim other"}, names(l)); diff != "" {
-		t.Errorf("after refused updates (-want +got):\n%s", diff)
-	}
-	for name, err := range map[string]error{"acquire": l.AcquireClaim(Claim{}), "update": l.UpdateClaim(Claim{})} {
-		if err == nil {
-			t.Errorf("%s: a claim without a UID was accepted", name)
+// listed is a comparison with a node whose kubelet lists claims.
+func listed(claims ...ClaimPods) func(*Ledger) error {
+	return func(l *Ledger) error {
+		view := l.NewView()
+		view.Claims = claims
+		if changes := l.Reconcile(view); len(changes.Conflicts) > 0 {
+			return errors.New(changes.String())
 		}
+		return nil
+	}
+}
+
+// TestPodsKeepTheirNames: a source that knows only the UIDs of a claim's pods does not remove the names.
+func TestPodsKeepTheirNames(t *testing.T) {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
+	uids := []gpu.Pod{{UID: "P2"}, {UID: "P3"}}
+	sources := map[string]func() error{
+		"the kubelet's record": func() error { return listed(ClaimPods{UID: "claim-1", Pods: uids})(l) },
+		"adoption": func() error {
+			_, err := l.AdoptAll([]Claim{{UID: "claim-1", Pods: uids, Devices: []ClaimDevice{on("G0")}}})
+			return err
+		},
+	}
+	for name, source := range sources {
+		if err := l.AcquireClaim(train(on("G0"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := source(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]gpu.Pod{{UID: "P2", Namespace: "ml", Name: "train-1"}, {UID: "P3"}}, l.Holdings()[0].Pods); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestFurtherPodOfAClaim: the containers of a pod that uses a claim which is already prepared are the claim's own from the first view on,
+// also on a node whose kubelet has no checkpoint, and of which the API server says nothing. Those of a pod that the kubelet does not
+// list are a conflict.
+func TestFurtherPodOfAClaim(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := openTest(t, path, nil)
+	if err := l.AcquireClaim(train(on("G0"))); err != nil {
+		t.Fatal(err)
+	}
+	follower := openTest(t, path, func(d *Deps) { d.Follow = true })
+	for name, at := range map[string]*Ledger{"writer": l, "follower": follower} {
+		view := at.NewView()
+		view.CheckpointErr = errors.New("no checkpoint")
+		view.Claims = []ClaimPods{{UID: "claim-1", Pods: append(train().Pods, gpu.Pod{UID: "P3"})}}
+		view.Containers = []Container{
+			{ID: "c1", PodUID: "P1", Name: "main", Open: []gpu.DeviceKey{key("G0")}}, {ID: "c3", PodUID: "P3", Name: "main", Open: []gpu.DeviceKey{key("G0")}},
+		}
+		if changes := at.Reconcile(view); len(changes.Conflicts)+len(changes.Unmarked) > 0 {
+			t.Errorf("%s: the pods of one claim:\n%s", name, changes)
+		}
+		view.Containers = append(view.Containers, Container{ID: "c4", PodUID: "P4", Name: "main", Open: []gpu.DeviceKey{key("G0")}})
+		if changes := at.Reconcile(view); len(changes.Conflicts) != 1 || !slices.Equal(changes.Conflicts[0].Pods, []string{"claim-1", "P4"}) {
+			t.Errorf("%s: a pod that does not use the claim:\n%s", name, changes)
+		}
+	}
+}
+
+// TestClaimWithoutUID: a claim that nothing identifies holds nothing.
+func TestClaimWithoutUID(t *testing.T) {
+	l := openTest(t, filepath.Join(t.TempDir(), "ledger"), nil)
+	if err := l.AcquireClaim(Claim{}); err == nil {
+		t.Error("acquire: a claim without a UID was accepted")
 	}
 	if refused, err := l.AdoptAll([]Claim{{}}); err != nil || len(refused) != 1 {
 		t.Errorf("adopt: a claim without a UID was accepted: %v, %v", refused, err)
@@ -436,7 +485,7 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 	second := openTest(t, path, func(d *Deps) { d.Placement, d.Follow = scanned, true })
 	parts := []func(l *Ledger, c Claim) error{
 		func(l *Ledger, c Claim) error { return l.AcquireClaim(c) },
-		func(l *Ledger, c Claim) error { return l.UpdateClaim(Claim{UID: c.UID, Pods: []gpu.Pod{{UID: c.UID}}}) },
+		func(l *Ledger, c Claim) error { return listed(ClaimPods{UID: c.UID, Pods: []gpu.Pod{{UID: c.UID}}})(l) },
 		func(l *Ledger, c Claim) error { return l.Resolve(c.Holder(), c.Devices[0].Key, gpu.UUID("M"+c.UID)) },
 		func(l *Ledger, c Claim) error { return l.Release(c.Holder(), nil) },
 		func(l *Ledger, c Claim) error { _, err := l.AdoptAll([]Claim{c}); return err },
@@ -463,9 +512,6 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 	wait.Wait()
 	if !second.Writes() {
 		t.Fatal("the second agent is not the writer")
-	}
-	if err := second.UpdateClaim(Claim{UID: "none"}); err == nil {
-		t.Error("a claim that holds nothing was updated")
 	}
 	second.Reconcile(second.NewView())
 	check(t, second, path, names(second)...)

@@ -94,10 +94,11 @@
 // (Release and AdoptAll excepted, see there), and they are made one after the other: a call that is made again while the
 // first one is under way succeeds only when the devices are in the file.
 //
-// A claim knows its pods (status.reservedFor). Their running containers are its own; any other container on its device
-// is reported as a conflict. Where only device nodes show what a container of the pod uses, it is taken to use what the
-// claim has. The kubelet does not prepare a claim again for a further pod, so the driver watches the claim and calls
-// UpdateClaim.
+// A claim knows its pods: at its prepare those of its status.reservedFor, and from then on those that the kubelet records for it
+// (NodeView.Claims). The kubelet does not prepare a claim again for a further pod, but it writes the pod into its record before the
+// pod's sandbox is made. So a view whose record is read after its containers has the pod of each of them, without a request to the API
+// server. The running containers of these pods are the claim's own; any other container on its device is reported as a conflict. Where
+// only device nodes show what a container of the pod uses, it is taken to use what the claim has.
 //
 // A MIG device is held by its placement before it exists (gpu.Placed), so that two claims can have disjoint slices of
 // one GPU. Resolve changes such a hold to the MIG device's UUID in one write, and Unresolve back. Which devices overlap

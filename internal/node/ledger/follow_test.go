@@ -27,7 +27,6 @@ var writes = map[string]func(l *Ledger) error{
 	},
 	"AcquireClaim":              func(l *Ledger) error { return l.AcquireClaim(train(on("G5"))) },
 	"AcquireClaim of held ones": func(l *Ledger) error { return l.AcquireClaim(Claim{UID: "A", Devices: []ClaimDevice{on("G0")}}) },
-	"UpdateClaim":               func(l *Ledger) error { return l.UpdateClaim(Claim{UID: "A", Pods: []gpu.Pod{{UID: "P1"}}}) },
 	"AdoptAll":                  func(l *Ledger) error { _, err := l.AdoptAll([]Claim{train(on("G5"))}); return err },
 	"Adopt":                     func(l *Ledger) error { return l.Adopt(claim("A"), []gpu.DeviceKey{key("G0")}) },
 	"Resolve":                   func(l *Ledger) error { return l.Resolve(claim("A"), anyKey("G1/0:4"), "M1") },
@@ -123,7 +122,7 @@ func TestFollowerFollows(t *testing.T) {
 		changes := []func() error{
 			func() error { return writer.AcquireClaim(train(on("G0"), on("G1/0:4"))) },
 			func() error { return writer.Resolve(train().Holder(), anyKey("G1/0:4"), "M1") },
-			func() error { return writer.UpdateClaim(Claim{UID: "claim-1", Pods: []gpu.Pod{{UID: "P7"}}}) },
+			func() error { return listed(ClaimPods{UID: "claim-1", Pods: []gpu.Pod{{UID: "P7"}}})(writer) },
 			func() error { return writer.Release(train().Holder(), nil) },
 		}
 		for i, change := range changes {
@@ -265,7 +264,7 @@ func TestKilledInATakeover(t *testing.T) {
 			if err := next.TakeOver(); !reached || errors.Is(err, died) != (step == StepLead) {
 				t.Fatalf("the takeover ended with %v, reached %v", err, reached)
 			}
-			if err := old.UpdateClaim(train(on("G0", "x"))); !errors.Is(err, ErrSuperseded) {
+			if err := old.AcquireClaim(train(on("G0"))); !errors.Is(err, ErrSuperseded) {
 				t.Errorf("while the new agent lives, the old one got %v", err)
 			}
 			next.store.close() // as the death of the process does

@@ -205,10 +205,6 @@ var durableSteps = map[string]struct {
 		},
 		before: []string{"G0/0:4 Claim A", "G0/M2 Claim B"}, after: []string{"G0/0:4 Claim A", "G0/M2 Claim B", "G3 Claim A"},
 	},
-	"UpdateClaim": {
-		do:     func(l *Ledger) error { return l.UpdateClaim(Claim{UID: "A", Pods: []gpu.Pod{{UID: "P1"}}}) },
-		before: []string{"G0/0:4 Claim A", "G0/M2 Claim B"}, after: []string{"G0/0:4 Claim A pods=P1", "G0/M2 Claim B"},
-	},
 	"Resolve": {
 		do:     func(l *Ledger) error { return l.Resolve(claim("A"), anyKey("G0/0:4"), "M1") },
 		before: []string{"G0/0:4 Claim A", "G0/M2 Claim B"}, after: []string{"G0/M1 Claim A", "G0/M2 Claim B"},

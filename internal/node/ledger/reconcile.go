@@ -21,6 +21,9 @@ type NodeView struct {
 	Containers []Container
 	// ContainersErr is set when the processes could not be read. The last reading then remains valid.
 	ContainersErr error
+	// Claims are the kubelet's record of the claims that are prepared, with their pods; nil when it is not known. It has to be read after
+	// the containers too: the kubelet writes it before the first container of a pod starts.
+	Claims []ClaimPods
 	// Pods is what is known of pods from other sources; it may be empty.
 	Pods []NodePod
 	// dropped are entries of Assignments that the kubelet, when queried, no longer had.
@@ -110,6 +113,8 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	}
 	l.mu.Lock()
 	l.clamp()
+	before := maps.Clone(l.records)
+	l.notePods(view.Claims)
 	j := newJoin(l, view)
 	if l.deps.Look != nil && j.newOrphans() {
 		l.mu.Unlock()
@@ -122,7 +127,6 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	}
 	l.certain = j.checkpoint
 	l.see(j)
-	before := maps.Clone(l.records)
 	for _, key := range j.keys() {
 		l.revisit(j, key, false)
 	}

@@ -64,7 +64,9 @@ type Grants interface {
 type Deps struct {
 	KubeletDir string
 	Node       Node
-	Pods       Pods
+	// Claims reads the kubelet's record of prepared claims; the names of the pods are not in it.
+	Claims func() ([]ledger.ClaimPods, error)
+	Pods   Pods
 	// Names are the resources under which devices are, or were, allocated.
 	Names  func() []string
 	Ledger *ledger.Ledger
@@ -185,7 +187,7 @@ func (s *Sync) blocked() bool {
 	return false
 }
 
-// Look reads the node and brings the ledger in line with it. The order matters: containers before the checkpoint (see
+// Look reads the node and brings the ledger in line with it. The order matters: containers before the checkpoint and the claims (see
 // ledger.NodeView).
 func (s *Sync) Look(ctx context.Context) {
 	n := s.deps.Node
@@ -197,6 +199,7 @@ func (s *Sync) Look(ctx context.Context) {
 	}
 	s.report("processes", "PROCESSES_UNREADABLE", view.ContainersErr)
 	view.Assignments, view.CheckpointErr = n.Assigned()
+	view.Claims = s.claims()
 	s.uncertain = view.CheckpointErr != nil
 	s.noteCheckpoint(view.CheckpointErr)
 	uids := s.uids(view)
@@ -211,6 +214,19 @@ func (s *Sync) Look(ctx context.Context) {
 		s.deps.Grants.Clean(s.deps.Ledger.Holdings(), view.Assignments, now)
 	}
 	s.noteChanges(changes)
+}
+
+// claims returns the pods of the claims that the kubelet lists, with the names that the watch has; nil when its record cannot be read.
+func (s *Sync) claims() []ledger.ClaimPods {
+	claims, err := s.deps.Claims()
+	s.report("claim pods", "DRA_PODS_UNKNOWN", err)
+	for i := range claims {
+		for k := range claims[i].Pods {
+			known, _ := s.deps.Pods.Pod(claims[i].Pods[k].UID)
+			claims[i].Pods[k].Namespace, claims[i].Pods[k].Name = known.Namespace, known.Name
+		}
+	}
+	return claims
 }
 
 // uids are the pods of the checkpoint and of the ledger, sorted.

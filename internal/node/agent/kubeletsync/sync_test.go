@@ -2,6 +2,7 @@ package kubeletsync
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -63,7 +65,7 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 		}
 		defer book.Close()
 		sync := New(Deps{
-			KubeletDir: dir, Node: node, Pods: w, Names: names, Ledger: book, Grants: grants.New(grants.Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}),
+			KubeletDir: dir, Node: node, Claims: w.recorded, Pods: w, Names: names, Ledger: book, Grants: grants.New(grants.Deps{StateDir: dir, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}),
 			Report: func(string, ...gpu.Cause) {}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		})
 		writeCheckpoint(t, dir, "p", "prepare", string(id))
@@ -89,4 +91,57 @@ func TestInitContainerKeepsItsDevice(t *testing.T) {
 			t.Errorf("%d requests to the kubelet, want none", w.gets)
 		}
 	})
+}
+
+// TestPodsShareAClaim: a second pod that starts on the GPU of a prepared claim is known from the kubelet's record, with the name that the
+// watch has, and no conflict is reported, neither while the record cannot be read later nor when the first pod has ended.
+func TestPodsShareAClaim(t *testing.T) {
+	container := func(pod string) ledger.Container {
+		return ledger.Container{ID: "in-" + pod, PodUID: pod, Name: "main", Open: []gpu.DeviceKey{gpuA}}
+	}
+	w := &world{
+		pods:        map[string]podwatch.Pod{"b": {UID: "b", Namespace: "ml", Name: "second"}},
+		assignedErr: kubelet.ErrNoCheckpoint, away: true, // Nothing but the device nodes shows what a container uses.
+	}
+	s, book := w.newSync(t, t.TempDir())
+	first := gpu.Pod{UID: "a", Namespace: "ml", Name: "first"}
+	claim := ledger.Claim{UID: "c", Namespace: "ml", Name: "shared", Pods: []gpu.Pod{first}, Devices: []ledger.ClaimDevice{{Key: gpuA, Requests: []string{"gpu"}}}}
+	if err := book.AcquireClaim(claim); err != nil {
+		t.Fatal(err)
+	}
+	second := gpu.Pod{UID: "b", Namespace: "ml", Name: "second"}
+	steps := []struct {
+		name     string
+		change   func()
+		pods     []gpu.Pod
+		problems []string
+	}{
+		{"the first runs", func() {
+			w.living, w.claims = []ledger.Container{container("a")}, []ledger.ClaimPods{{UID: "c", Pods: []gpu.Pod{{UID: "a"}}}}
+		}, []gpu.Pod{first}, nil},
+		{"both run", func() {
+			w.living, w.claims = []ledger.Container{container("a"), container("b")}, []ledger.ClaimPods{{UID: "c", Pods: []gpu.Pod{{UID: "a"}, {UID: "b"}}}}
+		}, []gpu.Pod{first, second}, nil},
+		{"the record is damaged", func() { w.claims, w.claimsErr = nil, errors.New("the file is damaged") }, []gpu.Pod{first, second}, []string{"DRA_PODS_UNKNOWN"}},
+		{"the first has ended", func() {
+			w.living, w.claims, w.claimsErr = []ledger.Container{container("b")}, []ledger.ClaimPods{{UID: "c", Pods: []gpu.Pod{{UID: "b"}}}}, nil
+		}, []gpu.Pod{second}, nil},
+		{"a pod without the claim is on the GPU", func() { w.living = append(w.living, container("x")) }, []gpu.Pod{second}, []string{"DEVICE_CONFLICT", "CONTAINER_UNMARKED"}},
+	}
+	for _, step := range steps {
+		w.set(step.change)
+		s.Look(t.Context())
+		if diff := cmp.Diff(step.pods, book.Holdings()[0].Pods); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+		var codes []string
+		for _, source := range []string{"claim pods", "conflicts"} {
+			for _, cause := range w.problems[source] {
+				codes = append(codes, cause.Code)
+			}
+		}
+		if diff := cmp.Diff(step.problems, codes); diff != "" {
+			t.Errorf("%s: problems (-want +got):\n%s", step.name, diff)
+		}
+	}
 }

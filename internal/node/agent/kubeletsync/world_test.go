@@ -36,8 +36,11 @@ type world struct {
 	livingErr   error
 	assigned    []ledger.Assignment
 	assignedErr error
-	looks       int
-	cgroups     []string
+	// claims are those of the kubelet's record.
+	claims    []ledger.ClaimPods
+	claimsErr error
+	looks     int
+	cgroups   []string
 	// gets counts the requests to the kubelet, which fail with getErr.
 	gets   int
 	getErr error
@@ -138,6 +141,13 @@ func (n node) Pod(uid string) ledger.PodFacts {
 	return facts
 }
 
+// recorded is the kubelet's record of prepared claims.
+func (w *world) recorded() ([]ledger.ClaimPods, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.claims, w.claimsErr
+}
+
 func (n node) NoteListed([]string) {}
 
 // newSync returns a Sync on a fake node, with a ledger of its own. The kubelet's directory is dir/kubelet, which is not
@@ -152,7 +162,7 @@ func (w *world) newSync(t *testing.T, dir string) (*Sync, *ledger.Ledger) {
 	}
 	t.Cleanup(func() { book.Close() })
 	return New(Deps{
-		KubeletDir: filepath.Join(dir, "kubelet"), Node: n, Pods: w, Names: func() []string { return []string{"nvidia.com/gpu"} },
+		KubeletDir: filepath.Join(dir, "kubelet"), Node: n, Claims: w.recorded, Pods: w, Names: func() []string { return []string{"nvidia.com/gpu"} },
 		Ledger: book, Grants: w, Report: w.report, Clock: clock.RealClock{}, Log: log,
 	}), book
 }

@@ -1,0 +1,27 @@
+package drasync
+
+import (
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/dra/prepared"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// Recorded returns a function that reads which pods use the claims of the driver from the kubelet's record.
+func Recorded(kubeletDir string) func() ([]ledger.ClaimPods, error) {
+	return func() ([]ledger.ClaimPods, error) {
+		listed, err := prepared.Read(kubeletDir, pool.DefaultDriver)
+		if err != nil {
+			return nil, err
+		}
+		claims := make([]ledger.ClaimPods, 0, len(listed))
+		for _, one := range listed {
+			claim := ledger.ClaimPods{UID: one.UID}
+			for _, uid := range one.PodUIDs {
+				claim.Pods = append(claim.Pods, gpu.Pod{UID: uid})
+			}
+			claims = append(claims, claim)
+		}
+		return claims, nil
+	}
+}
