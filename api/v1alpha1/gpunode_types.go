@@ -272,6 +272,14 @@ type Cause struct {
 	Recover string `json:"recover,omitempty"`
 }
 
+// HolderPod is a pod that uses a ResourceClaim.
+type HolderPod struct {
+	// Name is absent while only the UID is known.
+	// +optional
+	Name string `json:"name,omitempty"`
+	UID  string `json:"uid"`
+}
+
 // Holder is who holds a device.
 type Holder struct {
 	// Kind is Pod, Claim (a ResourceClaim), Maintenance, or Orphan (a pod with a container that uses the
@@ -296,6 +304,17 @@ type Holder struct {
 	// Resource is the name that the pod requested, such as nvidia.com/gpu.
 	// +optional
 	Resource string `json:"resource,omitempty"`
+	// Requests are the names of the ResourceClaim's requests for which it has the device, sorted.
+	// +optional
+	// +listType=atomic
+	Requests []string `json:"requests,omitempty"`
+	// Pods are the pods that use the ResourceClaim, in its namespace: the first 16 by name and UID.
+	// +optional
+	// +listType=atomic
+	Pods []HolderPod `json:"pods,omitempty"`
+	// MorePods is how many pods use the ResourceClaim besides Pods.
+	// +optional
+	MorePods int `json:"morePods,omitempty"`
 	// Share is the number of the replica, from 1; absent for a device that is not
 	// shared.
 	// +optional

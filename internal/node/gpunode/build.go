@@ -94,10 +94,13 @@ func holdersOf(holdings []gpu.Holding) map[gpu.UUID][]v1alpha1.Holder {
 	}
 	for id := range holders {
 		slices.SortFunc(holders[id], compareHolders)
-		holders[id] = slices.Compact(holders[id])
+		holders[id] = slices.CompactFunc(holders[id], func(a, b v1alpha1.Holder) bool { return compareHolders(a, b) == 0 })
 	}
 	return holders
 }
+
+// mostPods bounds the pods of a claim in the object: a claim can have 256, and 16 GPUs each list them.
+const mostPods = 16
 
 // holder converts a holding to the type of the API, which distinguishes the names of pods and ResourceClaims.
 func holder(h gpu.Holding) v1alpha1.Holder {
@@ -106,8 +109,23 @@ func holder(h gpu.Holding) v1alpha1.Holder {
 		Container: h.Holder.Container, Resource: h.Holder.Resource, Share: h.Key.Share,
 	}
 	if h.Holder.Kind == gpu.HolderClaim {
-		made.Pod, made.Claim = "", h.Holder.Name
+		made.Pod, made.Claim, made.Requests = "", h.Holder.Name, h.Requests
+		made.Pods = podsOf(h.Pods)
+		made.MorePods = max(0, len(made.Pods)-mostPods)
+		made.Pods = made.Pods[:len(made.Pods)-made.MorePods]
 	}
+	return made
+}
+
+// podsOf returns the pods of a claim by name and UID.
+func podsOf(pods []gpu.Pod) []v1alpha1.HolderPod {
+	var made []v1alpha1.HolderPod
+	for _, pod := range pods {
+		made = append(made, v1alpha1.HolderPod{Name: pod.Name, UID: pod.UID})
+	}
+	slices.SortFunc(made, func(a, b v1alpha1.HolderPod) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
+	})
 	return made
 }
 

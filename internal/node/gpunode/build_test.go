@@ -91,7 +91,32 @@ func holdings() []gpu.Holding {
 		{Key: gpu.DeviceKey{GPU: "GPU-a", Share: 1}, Holder: gpu.Holder{Kind: gpu.HolderPod, Namespace: "ml", Name: "a",
 			PodUID: "u1", Container: "main", Resource: "nvidia.com/gpu"}},
 		{Key: gpu.DeviceKey{GPU: "GPU-b", MIG: "MIG-1"}, Holder: gpu.Holder{Kind: gpu.HolderOrphan, PodUID: "u3", Container: "main"}},
+		{Key: gpu.DeviceKey{GPU: "GPU-c"}, Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: "u5", Namespace: "ml", Name: "train"}, Requests: []string{"gpus"},
+			Pods: []gpu.Pod{{UID: "u6", Namespace: "ml", Name: "train-1"}, {UID: "u7", Namespace: "ml", Name: "train-0"}, {UID: "u8"}}},
 		{Key: gpu.DeviceKey{GPU: "GPU-gone"}, Holder: gpu.Holder{Kind: gpu.HolderPod, PodUID: "u4"}},
+	}
+}
+
+// TestHoldersOfClaims: a GPU that a claim holds names the claim, its requests, and its pods in a fixed order and in a bounded number.
+func TestHoldersOfClaims(t *testing.T) {
+	pods := func(n int) (from []gpu.Pod, want []v1alpha1.HolderPod) {
+		for i := range n {
+			from = append(from, gpu.Pod{UID: fmt.Sprintf("u%03d", n-i), Namespace: "ml", Name: fmt.Sprintf("pod-%03d", i)})
+			want = append(want, v1alpha1.HolderPod{UID: fmt.Sprintf("u%03d", n-i), Name: fmt.Sprintf("pod-%03d", i)})
+		}
+		return from, want
+	}
+	holder := gpu.Holder{Kind: gpu.HolderClaim, ID: "c1", Namespace: "ml", Name: "train"}
+	want := v1alpha1.Holder{Kind: "Claim", ID: "c1", Namespace: "ml", Claim: "train", Requests: []string{"big", "small"}}
+	for n, more := range map[int]int{0: 0, 1: 0, 16: 0, 17: 1, 256: 240} {
+		in := input()
+		from, listed := pods(n)
+		slices.Reverse(from)
+		in.Holdings = []gpu.Holding{{Key: gpu.DeviceKey{GPU: "GPU-a"}, Holder: holder, Requests: []string{"big", "small"}, Pods: from}}
+		want.Pods, want.MorePods = listed[:n-more], more
+		if diff := cmp.Diff([]v1alpha1.Holder{want}, Build("node-0", in).Status.Devices[0].Holders); diff != "" {
+			t.Errorf("%d pods (-want +got):\n%s", n, diff)
+		}
 	}
 }
 
