@@ -50,7 +50,7 @@ func (d *Driver) Adopt() error {
 		for _, device := range one.Devices {
 			key, known := names[device.Name]
 			if !known || device.Pool != d.deps.Pool {
-				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node", "component", "dra",
+				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node",
 					"claim", one.Namespace+"/"+one.Name, "pool", device.Pool, "device", device.Name)
 				continue
 			}
@@ -119,9 +119,9 @@ func (d *Driver) observe(operation Operation, claim string) func(error) {
 			d.deps.Observe(operation, took, err)
 		}
 		if err != nil {
-			d.deps.Log.Warn("Refused a call for a claim; the kubelet retries", "component", "dra", "operation", operation, "claim", claim, "error", err)
+			d.deps.Log.Warn("Refused a call for a claim; the kubelet retries", "operation", operation, "claim", claim, "error", err)
 		} else {
-			d.deps.Log.Debug("Served a call for a claim", "component", "dra", "operation", operation, "claim", claim, "took", took)
+			d.deps.Log.Debug("Served a call for a claim", "operation", operation, "claim", claim, "took", took)
 		}
 	}
 }

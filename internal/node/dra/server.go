@@ -126,7 +126,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}()
 	s.report()
 	s.deps.Registered()
-	s.deps.Driver.deps.Log.Info("Served the DRA driver", "component", "dra", "driver", s.name(), "registryDir", s.deps.RegistryDir, "pluginDir", s.deps.PluginDir)
+	s.deps.Driver.deps.Log.Info("Served the DRA driver", "driver", s.name(), "registryDir", s.deps.RegistryDir, "pluginDir", s.deps.PluginDir)
 	for {
 		select {
 		case <-ctx.Done():
@@ -159,7 +159,7 @@ func (s *Server) folders() error {
 			return fmt.Errorf("remove the sockets of instances that have ended: %w", err)
 		}
 		for _, path := range removed {
-			s.deps.Driver.deps.Log.Info("Removed the socket of an instance that has ended", "component", "dra", "path", path)
+			s.deps.Driver.deps.Log.Info("Removed the socket of an instance that has ended", "path", path)
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func (s *Server) watchRegistration(ctx context.Context, request any, info *grpc.
 	case !ok:
 	case status.GetPluginRegistered():
 		s.report()
-		s.deps.Driver.deps.Log.Info("Registered the DRA driver with the kubelet", "component", "dra", "driver", s.name())
+		s.deps.Driver.deps.Log.Info("Registered the DRA driver with the kubelet", "driver", s.name())
 		s.deps.Registered()
 	default:
 		s.report(gpu.Cause{Code: "DRA_NOT_SERVED", Message: fmt.Sprintf("the kubelet has refused the DRA driver %s: %s", s.name(), status.GetError())})

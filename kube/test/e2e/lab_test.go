@@ -41,13 +41,13 @@ const (
 	plainConfig = "migConfigMap: " + agentNamespace + "/" + layoutsMap + "\n"
 )
 
-// lab is a sandbox of its own whose agent follows ConfigMaps and labels, beside a supervisor of MPS daemons.
+// lab is a sandbox of its own whose agents follow ConfigMaps and labels, beside a supervisor of MPS daemons.
 type lab struct {
 	*rig
 	machine *sim.Machine
 }
 
-func newLab(t testing.TB) *lab {
+func newLab(t testing.TB, o sandbox.Options) *lab {
 	t.Helper()
 	needMachine(t)
 	manifest := filepath.Join(t.TempDir(), "configs.yaml")
@@ -75,10 +75,9 @@ data:
 	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := ownCluster(t, sandbox.Options{
-		Profile: "a100x8-40g", Manifests: []string{manifest},
-		Agent: sandbox.AgentOptions{Args: []string{"--config-map=" + agentNamespace + "/" + configMap}},
-	})
+	o.Manifests = []string{manifest}
+	o.Agent = sandbox.AgentOptions{Args: []string{"--config-map=" + agentNamespace + "/" + configMap}}
+	c := ownCluster(t, o)
 	l := &lab{rig: newRig(c)}
 	var err error
 	if l.machine, err = sim.Open(l.node.SimDir()); err != nil {

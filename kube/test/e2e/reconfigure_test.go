@@ -12,11 +12,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/kube/internal/sandbox"
 )
 
 // TestReconfigure changes a node's configuration and MIG layout while pods run on it.
 func TestReconfigure(t *testing.T) {
-	l := newLab(t)
+	l := newLab(t, sandbox.Options{Profile: "a100x8-40g"})
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *lab)

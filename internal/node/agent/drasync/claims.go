@@ -34,7 +34,7 @@ func (c claims) AdoptClaims(all []dra.Claim) error {
 		errs = append(errs, fmt.Errorf("claim %s/%s: %w", one.Claim.Namespace, one.Claim.Name, one.Err))
 	}
 	if err := errors.Join(errs...); err != nil {
-		c.deps.Log.Error("Could not adopt all prepared claims", "component", "drasync", "error", err)
+		c.deps.Log.Error("Could not adopt all prepared claims", "error", err)
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func TestExamplesAreRead(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"GPURule", "GPUSelector", "MIGDeviceRule", "MIGDeviceSelector", "Sharing",
-		"MPSLimits", "MIGSettings", "MIGLayoutEntry", "IMEX", "Labels"} {
+		"MPSLimits", "Allocation", "MIGSettings", "MIGLayoutEntry", "IMEX", "Labels"} {
 		for _, field := range g.fields(name) {
 			if key, _, _ := tag(field); !strings.Contains(all.String(), key+":") {
 				t.Errorf("no example uses %s of %s", key, name)

@@ -24,6 +24,8 @@ func examples() map[string]string {
   resourceName: example.com/large-gpu
 - select: {index: [5]}
   mig: {layout: all-balanced}
+- select: {index: [6]}
+  allocation: {api: dra}
 - select: {index: [7]}
   exclude: true`,
 		"migDevices": `migDevices:
