@@ -16,6 +16,9 @@
 // usual rule of thumb does. It departs from the rule where the rule wastes a slice: two 1g go to 5 and 4, not to 6 and
 // 5, since no profile can use slice 7 without slice 6.
 //
+// Devices can also be wanted at exact placements, such as those of claims. Then there is no choice: an instance is kept if it
+// is exactly one of the wanted ones, the others are destroyed, and each missing one is created at its place.
+//
 // What fits: memory slices are never shared; the compute slices of all instances are at most the GPU's; a profile has
 // at most Max instances; and of the profiles with all media engines of one kind (+me, +me.all) there is at most one
 // instance in total. Beside an instance with all media engines (+me.all), only profiles without any (-me) fit.

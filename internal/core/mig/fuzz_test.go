@@ -1,6 +1,7 @@
 package mig
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -38,6 +39,9 @@ func FuzzPlan(f *testing.F) {
 			})
 		}
 		wanted := Wanted{Enabled: next() >= 0, Devices: map[string]int{first: n, second: m}}
+		fuzzExact(t, g, Wanted{Enabled: wanted.Enabled, Placed: []Placed{
+			{Profile: first, Start: n, Size: next()}, {Profile: second, Start: m, Size: next()}, {Profile: second, Start: next(), Size: next()},
+		}})
 		plan := PlanGPU(g, wanted)
 		if plan.Refused == "" {
 			if got := len(plan.Keep) + len(plan.Create); wanted.Enabled && got != total(wanted.Devices) {
@@ -55,6 +59,25 @@ func FuzzPlan(f *testing.F) {
 			}
 		}
 	})
+}
+
+// fuzzExact plans exact placements: a plan that is not refused leads to exactly these.
+func fuzzExact(t *testing.T, g GPU, wanted Wanted) {
+	t.Helper()
+	plan := PlanGPU(g, wanted)
+	if plan.Refused != "" {
+		if plan.Changes() {
+			t.Fatalf("refused (%s), and yet it does something", plan.Refused)
+		}
+		return
+	}
+	got, want := planned(plan), slices.Clone(wanted.Placed)
+	for _, list := range [][]Placed{got, want} {
+		slices.SortFunc(list, func(a, b Placed) int { return a.Start - b.Start })
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("planned %v, want %v", got, want)
+	}
 }
 
 func total(devices map[string]int) int {

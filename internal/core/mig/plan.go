@@ -10,9 +10,9 @@ import (
 func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 	plan := GPUPlan{UUID: g.UUID, Index: g.Index, Wanted: wanted}
 	t := newTable(&g.Geometry)
-	if g.Capable && !g.Enabled && wanted.Enabled && len(wanted.Devices) > 0 && len(t.shapes) == 0 {
+	if g.Capable && !g.Enabled && wanted.Enabled && len(wanted.Devices)+len(wanted.Placed) > 0 && len(t.shapes) == 0 {
 		plan.Unplanned = true
-		wanted.Devices = nil
+		wanted.Devices, wanted.Placed = nil, nil
 	}
 	if plan.Refused = refusal(t, &g, wanted); plan.Refused != "" {
 		return plan
@@ -24,7 +24,7 @@ func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 	if g.Enabled {
 		instances = g.Instances // with MIG off there are none
 	}
-	best, _ := arrange(t, instances, t.counts(wanted.Devices)) // refusal has returned for devices that do not fit
+	best := wanted.arrange(t, instances)
 	for i, kept := range best.kept {
 		if kept {
 			plan.Keep = append(plan.Keep, instances[i])
@@ -41,6 +41,15 @@ func PlanGPU(g GPU, wanted Wanted) GPUPlan {
 	slices.SortFunc(plan.Create, func(a, b Placed) int { return a.Start - b.Start })
 	plan.Blockers = blockers(&g, &plan)
 	return plan
+}
+
+// arrange returns the layout with the wanted devices. refusal has returned for those that do not fit.
+func (w *Wanted) arrange(t *table, instances []Instance) arrangement {
+	if len(w.Placed) > 0 {
+		return newSearch(t, instances).arrangement(t.slots(w.Placed))
+	}
+	best, _ := arrange(t, instances, t.counts(w.Devices))
+	return best
 }
 
 func compareInstances(a, b Instance) int { return cmp.Or(a.Start-b.Start, a.GI-b.GI) }

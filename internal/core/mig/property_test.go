@@ -232,7 +232,11 @@ func checkChange(g GPU, wanted Wanted) (outcome string, err error) {
 	if err := c.carryOut(plan); err != nil {
 		return "", err
 	}
-	if c.enabled != wanted.Enabled || devicesKey(c.devices()) != devicesKey(wanted.Devices) || len(c.instances) != len(planned(plan)) {
+	want := devicesKey(wanted.Devices)
+	if len(wanted.Placed) > 0 {
+		want = devicesKey(countPlaced(wanted.Placed))
+	}
+	if c.enabled != wanted.Enabled || devicesKey(c.devices()) != want || len(c.instances) != len(planned(plan)) {
 		return "", fmt.Errorf("it became MIG %v with %v", c.enabled, c.devices())
 	}
 	after := g

@@ -33,10 +33,16 @@ func refusal(t *table, g *GPU, wanted Wanted) string {
 				return fmt.Sprintf("%d x %s with MIG off: leave the devices out, or turn MIG on", n, name)
 			}
 		}
+		if len(wanted.Placed) > 0 {
+			return fmt.Sprintf("%s with MIG off: leave the devices out, or turn MIG on", places(wanted.Placed))
+		}
 		return ""
 	}
 	if !g.Capable {
 		return fmt.Sprintf("%s has no MIG: leave GPU %d out of the layout", product(g), g.Index)
+	}
+	if len(wanted.Placed) > 0 {
+		return t.refusePlaced(g, &wanted)
 	}
 	for _, name := range names {
 		if t.find(name) < 0 {

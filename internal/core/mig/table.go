@@ -102,12 +102,7 @@ func (t *table) slot(one *Instance) (slot, bool) {
 	if one.UUID == "" || len(one.Siblings) > 0 {
 		return slot{}, false
 	}
-	s := t.find(one.Profile)
-	if s < 0 || t.shapes[s].Size != one.Size {
-		return slot{}, false
-	}
-	p := slices.IndexFunc(t.shapes[s].places, func(p place) bool { return p.start == one.Start })
-	return slot{s, p}, p >= 0
+	return t.at(Placed{Profile: one.Profile, Start: one.Start, Size: one.Size})
 }
 
 // sums returns the slices that the devices take, and how many of them have all media engines of a kind.

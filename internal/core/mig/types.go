@@ -39,13 +39,15 @@ type GPU struct {
 	Holders []string
 }
 
-// Wanted is the wanted state of a GPU: MIG off, or on with a number of devices of each profile.
+// Wanted is the wanted state of a GPU: MIG off, or on with either a number of devices of each profile, whose placements the
+// plan chooses, or devices at exactly these placements.
 type Wanted struct {
 	Enabled bool           `json:"enabled"`
 	Devices map[string]int `json:"devices,omitempty"`
+	Placed  []Placed       `json:"placed,omitempty"`
 }
 
-// Placed is an instance to create.
+// Placed is an instance at a placement. Start and Size are in memory slices.
 type Placed struct {
 	Profile string `json:"profile"`
 	Start   int    `json:"start"`

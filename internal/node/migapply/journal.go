@@ -63,6 +63,11 @@ func (j journal) check() error {
 				return fmt.Errorf("GPU %s cannot have %d of %q", e.UUID, count, profile)
 			}
 		}
+		for _, one := range e.Wanted.Placed {
+			if one.Profile == "" || one.Start < 0 || one.Size < 1 || !e.Wanted.Enabled || len(e.Wanted.Devices) > 0 {
+				return fmt.Errorf("GPU %s cannot have %q at %d:%d", e.UUID, one.Profile, one.Start, one.Size)
+			}
+		}
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ func shape(wanted mig.Wanted) string {
 			parts = append(parts, strconv.Itoa(n)+"x "+profile)
 		}
 	}
+	for _, one := range wanted.Placed {
+		parts = append(parts, one.String())
+	}
 	if len(parts) == 0 {
 		return "MIG without devices"
 	}
