@@ -15,6 +15,10 @@ type GPURule struct {
 	// Allocation says through which API of Kubernetes the GPU and its MIG devices are allocated; if absent, through the
 	// device plugin.
 	Allocation *Allocation `json:"allocation,omitempty"`
+	// DynamicMIG creates the GPU's MIG devices when claims need them and removes them afterwards; the whole GPU can be claimed
+	// too. It needs allocation.api dra. No MIG layout can name the GPU. Where a change of the MIG mode takes a reset (A100,
+	// A30), no claim changes the mode: turn MIG on before.
+	DynamicMIG bool `json:"dynamicMIG,omitempty"`
 }
 
 // Allocation is how devices are allocated.

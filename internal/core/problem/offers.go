@@ -154,6 +154,12 @@ func offerProblems() []Problem {
 			Seen:    seenNode + ", condition MIGApplied",
 		},
 		{
+			Code: "MIG_LAYOUT_DYNAMIC", Severity: Error, Area: AreaMIG, Title: "a layout names a GPU whose MIG devices claims create",
+			Meaning: "A GPU has either a layout or MIG devices on demand (gpus[].dynamicMIG). It keeps serving claims; the other GPUs get the layout.",
+			Fix:     "Choose a layout that names other GPUs, or remove dynamicMIG from the rule that the message names.",
+			Seen:    seenNode + ", condition MIGApplied",
+		},
+		{
 			Code: "MIG_LAYOUT_UNKNOWN", Severity: Error, Area: AreaMIG, Title: "the layout that the node requests does not exist",
 			Meaning: "The GPUs stay as they are.",
 			Fix:     "berth mig layouts NODE lists the layouts that exist. Correct the label nvidia.com/mig.config of the Node, or define the layout.",

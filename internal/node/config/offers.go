@@ -15,6 +15,7 @@ func OfferSettings(config *v1alpha1.AgentConfig) offer.Settings {
 				Index: rule.Select.Index, UUID: uuids(rule.Select.UUID), Model: rule.Select.Model, Count: rule.Select.Count,
 			},
 			Exclude: rule.Exclude, ResourceName: rule.ResourceName, Sharing: offerSharing(rule.Sharing), API: offerAPI(rule.Allocation),
+			DynamicMIG: rule.DynamicMIG,
 		})
 	}
 	for _, rule := range config.MIGDevices {

@@ -25,12 +25,13 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 			d.checkResource(at+".resourceName", rule.ResourceName)
 		}
 		switch {
-		case rule.Exclude && (rule.ResourceName != "" || rule.MIG != nil || rule.Sharing != nil):
-			d.reject(at+".exclude", "an excluded GPU has no resourceName, mig or sharing", "remove those, or exclude")
+		case rule.Exclude && (rule.ResourceName != "" || rule.MIG != nil || rule.DynamicMIG || rule.Sharing != nil):
+			d.reject(at+".exclude", "an excluded GPU has no resourceName, mig, dynamicMIG or sharing", "remove those, or exclude")
 		case rule.MIG != nil && rule.Sharing != nil:
 			d.reject(at+".sharing", "mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole", "share its MIG devices by a rule of migDevices")
 		}
 		d.checkAllocation(at, rule)
+		d.checkDynamicMIG(at, rule)
 		if rule.MIG != nil {
 			d.checkMIG(at+".mig", rule.MIG, c)
 		}
@@ -59,6 +60,17 @@ func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule) {
 		d.reject(at+".resourceName", "with DRA the resource name belongs to the DeviceClass", "remove it, and set extendedResourceName in the DeviceClass")
 	case rule.Sharing != nil:
 		d.reject(at+".sharing", "with DRA the claim says how a device is shared", "remove sharing")
+	}
+}
+
+// checkDynamicMIG refuses settings that contradict MIG devices on demand.
+func (d *decoder) checkDynamicMIG(at string, rule *v1alpha1.GPURule) {
+	switch {
+	case !rule.DynamicMIG || rule.Exclude:
+	case rule.Allocation == nil || rule.Allocation.API != v1alpha1.AllocationDRA:
+		d.reject(at+".dynamicMIG", "only claims create MIG devices on demand", "set allocation: {api: dra}, or remove dynamicMIG")
+	case rule.MIG != nil:
+		d.reject(at+".dynamicMIG", "a GPU has either a layout or MIG devices on demand", "remove mig, or dynamicMIG")
 	}
 }
 

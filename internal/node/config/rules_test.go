@@ -32,6 +32,22 @@ func TestRulesRefused(t *testing.T) {
 			`gpus: [{exclude: true, allocation: {api: dra}}]`,
 			"gpus[0].allocation: an excluded GPU is not allocated (remove allocation, or exclude)",
 		},
+		"dynamic MIG through the device plugin": {
+			`gpus: [{dynamicMIG: true}]`,
+			"gpus[0].dynamicMIG: only claims create MIG devices on demand (set allocation: {api: dra}, or remove dynamicMIG)",
+		},
+		"dynamic MIG with a layout": {
+			`gpus: [{dynamicMIG: true, allocation: {api: dra}, mig: {layout: all-balanced}}]`,
+			"gpus[0].dynamicMIG: a GPU has either a layout or MIG devices on demand (remove mig, or dynamicMIG)",
+		},
+		"dynamic MIG with replicas": {
+			`gpus: [{dynamicMIG: true, allocation: {api: dra}, sharing: {mode: timeSlicing, replicas: 2}}]`,
+			"gpus[0].sharing: with DRA the claim says how a device is shared (remove sharing)",
+		},
+		"dynamic MIG of excluded GPUs": {
+			`gpus: [{dynamicMIG: true, exclude: true}]`,
+			"gpus[0].exclude: an excluded GPU has no resourceName, mig, dynamicMIG or sharing (remove those, or exclude)",
+		},
 		"no replicas": {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 0}}]`,
 			"gpus[0].sharing.replicas: 0 is less than 1 (write how many containers may share a device; 1 means that it is not shared)",
@@ -138,7 +154,7 @@ func TestRulesRefused(t *testing.T) {
 		},
 		"excluded and more": {
 			`gpus: [{exclude: true, resourceName: berth.dev/gpu}]`,
-			"gpus[0].exclude: an excluded GPU has no resourceName, mig or sharing (remove those, or exclude)",
+			"gpus[0].exclude: an excluded GPU has no resourceName, mig, dynamicMIG or sharing (remove those, or exclude)",
 		},
 		"sharing and MIG": {
 			`gpus: [{mig: {devices: {1g.10gb: 7}}, sharing: {mode: timeSlicing, replicas: 2}}]`,

@@ -58,15 +58,23 @@ func (j journal) check() error {
 		if e.UUID == "" || i > 0 && j.GPUs[i-1].UUID >= e.UUID {
 			return fmt.Errorf("GPU %q is out of order", e.UUID)
 		}
-		for profile, count := range e.Wanted.Devices {
-			if profile == "" || count < 0 || !e.Wanted.Enabled {
-				return fmt.Errorf("GPU %s cannot have %d of %q", e.UUID, count, profile)
-			}
+		if err := e.check(); err != nil {
+			return err
 		}
-		for _, one := range e.Wanted.Placed {
-			if one.Profile == "" || one.Start < 0 || one.Size < 1 || !e.Wanted.Enabled || len(e.Wanted.Devices) > 0 {
-				return fmt.Errorf("GPU %s cannot have %q at %d:%d", e.UUID, one.Profile, one.Start, one.Size)
-			}
+	}
+	return nil
+}
+
+// check returns an error for a wanted state that no GPU can have.
+func (e *entry) check() error {
+	for profile, count := range e.Wanted.Devices {
+		if profile == "" || count < 0 || !e.Wanted.Enabled {
+			return fmt.Errorf("GPU %s cannot have %d of %q", e.UUID, count, profile)
+		}
+	}
+	for _, one := range e.Wanted.Placed {
+		if one.Profile == "" || one.Start < 0 || one.Size < 1 || !e.Wanted.Enabled || len(e.Wanted.Devices) > 0 {
+			return fmt.Errorf("GPU %s cannot have %q at %d:%d", e.UUID, one.Profile, one.Start, one.Size)
 		}
 	}
 	return nil

@@ -19,13 +19,28 @@ func apiNode() *gpu.Snapshot {
 	parted.MIG = gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
 		{Partition: gpu.Partition{UUID: "MIG-x", Index: 0, Profile: "1g.5gb"}}, {Partition: gpu.Partition{UUID: "MIG-y", Index: 1, Profile: "3g.20gb"}},
 	}}
-	return &gpu.Snapshot{GPUs: []gpu.GPU{newGPU(0, "GPU-a", 0), newGPU(1, "GPU-b", 0), parted}}
+	first := newGPU(0, "GPU-a", 0)
+	first.MIG.Geometry.Profiles = []gpu.MIGProfile{{Name: "1g.5gb"}, {Name: "3g.20gb"}}
+	return &gpu.Snapshot{GPUs: []gpu.GPU{first, newGPU(1, "GPU-b", 0), parted}}
 }
 
 func TestResolveAPIs(t *testing.T) {
 	migX, migY := gpu.DeviceKey{GPU: "GPU-c", MIG: "MIG-x"}, gpu.DeviceKey{GPU: "GPU-c", MIG: "MIG-y"}
 	plugin := func(resource string) Use { return Use{Resource: resource} }
 	dra := func(resource string) Use { return Use{API: DRA, Resource: resource} }
+	dynamic := func(indices ...int) Settings {
+		settings := throughDRA("", indices...)
+		settings.GPUs[0].DynamicMIG = true
+		return settings
+	}
+	onDemand := Use{API: DRA, DynamicMIG: true, Resource: "nvidia.com/gpu"}
+	alone := dynamic(0)
+	alone.GPUs = append(alone.GPUs, GPURule{Select: GPUSelect{Index: []int{1}}, ResourceName: "example.com/gpu"}, GPURule{Select: GPUSelect{Index: []int{2}}, Exclude: true})
+	renamed := throughDRA("example.com/gpu", 0)
+	renamed.GPUs[0].DynamicMIG = true
+	single := dynamic(2)
+	single.GPUs = append(single.GPUs, GPURule{Select: GPUSelect{Index: []int{0, 1}}, Exclude: true})
+	single.MIGStrategy = MIGSingle
 	const two = "give those another resourceName"
 	tests := map[string]struct {
 		settings Settings
@@ -48,6 +63,17 @@ func TestResolveAPIs(t *testing.T) {
 			unit(whole("GPU-a"), plugin("nvidia.com/gpu")), unit(whole("GPU-b"), plugin("nvidia.com/gpu")),
 			unit(migX, dra("nvidia.com/mig-1g.5gb")), unit(migY, dra("nvidia.com/mig-3g.20gb")),
 		}, ""},
+		"MIG devices on demand of every GPU, also of one that has some": {dynamic(0, 1, 2), []Unit{
+			unit(whole("GPU-a"), onDemand), unit(whole("GPU-b"), onDemand), unit(whole("GPU-c"), onDemand),
+		}, ""},
+		"MIG devices on demand, the others under other names": {alone, []Unit{
+			unit(whole("GPU-a"), onDemand), unit(whole("GPU-b"), plugin("example.com/gpu")),
+		}, ""},
+		"MIG devices on demand of a profile that the device plugin advertises": {renamed, []Unit{
+			unit(whole("GPU-b"), plugin("example.com/gpu")),
+			unit(migX, plugin("nvidia.com/mig-1g.5gb")), unit(migY, plugin("nvidia.com/mig-3g.20gb")),
+		}, "GPU 0: not offered: DRA would serve nvidia.com/mig-1g.5gb"},
+		"MIG devices on demand under strategy single": {single, []Unit{unit(whole("GPU-c"), onDemand)}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,12 +115,14 @@ func TestListIsTheDevicePlugins(t *testing.T) {
 func TestAPIChangesWhenReleased(t *testing.T) {
 	snapshot := &gpu.Snapshot{GPUs: []gpu.GPU{newGPU(0, "GPU-a", 0)}}
 	plugin, dra := Use{Resource: DefaultResource}, Use{API: DRA, Resource: DefaultResource}
+	onDemand := Use{API: DRA, DynamicMIG: true, Resource: DefaultResource}
 	for name, test := range map[string]struct {
 		from, to Use
 		reason   string
 	}{
-		"to DRA":               {plugin, dra, "waits for default/a to end, then becomes allocated through DRA"},
-		"to the device plugin": {dra, plugin, "waits for default/a to end, then becomes nvidia.com/gpu (unshared)"},
+		"to DRA":                   {plugin, dra, "waits for default/a to end, then becomes allocated through DRA"},
+		"to MIG devices on demand": {plugin, onDemand, "waits for default/a to end, then becomes allocated through DRA with MIG devices on demand"},
+		"to the device plugin":     {dra, plugin, "waits for default/a to end, then becomes nvidia.com/gpu (unshared)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			holders := []string{"default/a"}

@@ -94,13 +94,7 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 		}
 	}
 	decided := decideGPUs(gpus, settings.GPUs)
-	var offered []namedGPU
-	var rules []int
-	for i, rule := range decided {
-		if rule == noRule || !settings.GPUs[rule].Exclude {
-			offered, rules = append(offered, gpus[i]), append(rules, rule)
-		}
-	}
+	offered, rules := r.static(gpus, decided)
 	single := settings.MIGStrategy == MIGSingle && r.uniform(offered)
 	var parts []slice
 	for i := range offered {
@@ -130,6 +124,19 @@ func resolve(snapshot *gpu.Snapshot, settings Settings) *resolver {
 	migRuleProblems(&r.problems, gpus, settings.MIGDevices, parts, byPart, settings.MIGStrategy, single)
 	r.units = ordered(all, r.units)
 	return r
+}
+
+// static resolves the GPUs with MIG devices on demand, and returns the others that are offered, with their rules.
+func (r *resolver) static(gpus []namedGPU, decided []int) (offered []namedGPU, rules []int) {
+	for i, rule := range decided {
+		switch {
+		case rule == noRule || !r.settings.GPUs[rule].Exclude && !r.settings.GPUs[rule].DynamicMIG:
+			offered, rules = append(offered, gpus[i]), append(rules, rule)
+		case !r.settings.GPUs[rule].Exclude && !gpus[i].MIG.Unknown:
+			r.whole(&gpus[i], rule)
+		}
+	}
+	return offered, rules
 }
 
 // ordered returns the units in the order of the GPUs.
@@ -203,7 +210,7 @@ func (r *resolver) whole(c *namedGPU, at int) {
 	}
 	rule := &r.settings.GPUs[at]
 	if rule.API == DRA {
-		r.offer(c.key(nil), named{"GPU", c.index(), gpuRule(at)}, Use{API: DRA, Resource: DefaultResource}, refusal{})
+		r.offer(c.key(nil), named{"GPU", c.index(), gpuRule(at)}, Use{API: DRA, DynamicMIG: rule.DynamicMIG, Resource: DefaultResource}, refusal{})
 		return
 	}
 	use, refused := share(cmp.Or(rule.ResourceName, r.settings.ResourceName), &rule.Sharing)
@@ -394,45 +401,6 @@ func (r *resolver) api(rule int) API {
 		return DevicePlugin
 	}
 	return r.settings.GPUs[rule].API
-}
-
-// separateAPIs refuses devices of DRA whose resource the device plugin advertises on this node too. The scheduler takes
-// the device plugin wherever the node's allocatable count of the name is above zero, and DRA otherwise: which of the two
-// serves a pod would change whenever the device plugin stops.
-func (r *resolver) separateAPIs(gpus []namedGPU) {
-	plugin := map[string]bool{}
-	for _, unit := range r.units {
-		plugin[unit.Use.Resource] = plugin[unit.Use.Resource] || unit.Use.API == DevicePlugin
-	}
-	units := r.units
-	r.units = nil
-	for _, unit := range units {
-		if unit.Use.API == DevicePlugin || !plugin[unit.Use.Resource] {
-			r.units = append(r.units, unit)
-			continue
-		}
-		kind, index := describe(gpus, unit.Key)
-		sentence := fmt.Sprintf("DRA would serve %s, which the device plugin advertises for other devices of this node; give those another resourceName, or allocate all of them through one API",
-			unit.Use.Resource)
-		r.refused = append(r.refused, refusedDevice{unit.Key, fmt.Sprintf("%s %s would not be offered: %s", kind, index, sentence)})
-		r.problems.add(ResourceTwoAPIs, kind, index, "not offered: "+sentence)
-	}
-}
-
-// describe returns the kind and the index of a device for a problem.
-func describe(gpus []namedGPU, key gpu.DeviceKey) (kind, index string) {
-	for i := range gpus {
-		if gpus[i].UUID != key.GPU {
-			continue
-		}
-		for _, part := range gpus[i].parts {
-			if part.UUID == key.MIG {
-				return "MIG device", gpus[i].partIndex(part)
-			}
-		}
-		return "GPU", gpus[i].index()
-	}
-	return "device", string(key.Device())
 }
 
 // compareKinds adds a problem for each resource whose devices differ, since a pod cannot choose among them.

@@ -62,6 +62,8 @@ type GPURule struct {
 	// API allocates the GPU, and its MIG devices. With DRA there is neither a ResourceName nor a Sharing: DeviceClasses and
 	// claims have them.
 	API API
+	// DynamicMIG allocates the whole GPU and MIG devices that are created for claims; only with DRA.
+	DynamicMIG bool
 }
 
 // GPUSelect selects GPUs: each list that is not empty must have an entry that matches.

@@ -35,6 +35,9 @@ const (
 // mode can change.
 type Use struct {
 	API API `json:"api,omitempty"`
+	// DynamicMIG means that claims get the whole GPU, or MIG devices that are created for them: the unit is the whole GPU, also
+	// while it has MIG devices.
+	DynamicMIG bool `json:"dynamicMIG,omitempty"`
 	// Resource is the full extended resource name. With DRA it is the name that a DeviceClass maps to the device.
 	Resource string `json:"resource"`
 	Mode     Mode   `json:"mode,omitempty"`
@@ -75,7 +78,10 @@ func (u Use) String() string {
 	case Unknown:
 		how = "shared, mode unknown"
 	}
-	if u.API == DRA {
+	switch {
+	case u.DynamicMIG:
+		return "allocated through DRA with MIG devices on demand"
+	case u.API == DRA:
 		return "allocated through DRA"
 	}
 	return u.Resource + " (" + how + ")"

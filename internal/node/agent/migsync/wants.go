@@ -138,7 +138,15 @@ func (p *plan) choose(gpus []mig.GPU) {
 		if rule.Exclude || device.UUID == "" {
 			continue
 		}
-		if wanted, ok := labelled.Wanted(device); ok {
+		wanted, ok := labelled.Wanted(device)
+		if rule.DynamicMIG {
+			if ok {
+				p.refuse("MIG_LAYOUT_DYNAMIC", fmt.Errorf("label %s=%s: the layout names GPU %d, whose MIG devices claims create (gpus[%d].dynamicMIG of the configuration): name other GPUs in the layout, or remove dynamicMIG; the GPU keeps serving claims",
+					configwatch.LabelMIG, p.layout, device.Index, i))
+			}
+			continue
+		}
+		if ok {
 			p.wants = append(p.wants, migapply.Want{UUID: device.UUID, Wanted: wanted,
 				Source: fmt.Sprintf("layout %s of label %s", p.layout, configwatch.LabelMIG)})
 			continue

@@ -105,6 +105,19 @@ func TestWants(t *testing.T) {
 			modes:   map[gpu.UUID]string{"GPU-0": "its MIG mode is about to change for gpus[0].mig of the configuration"},
 			differs: true,
 		},
+		"a label that names a GPU whose MIG devices claims create": {
+			of: inputs{
+				mig: configwatch.MIG{Known: true, Layout: "all-1g.10gb"},
+				config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{
+					Select: v1alpha1.GPUSelector{Index: []int{1}}, Allocation: &v1alpha1.Allocation{API: v1alpha1.AllocationDRA}, DynamicMIG: true,
+				}}},
+			},
+			want:    []migapply.Want{on("GPU-0", "layout all-1g.10gb of "+label, seven)},
+			modes:   map[gpu.UUID]string{"GPU-0": "its MIG mode is about to change for layout all-1g.10gb of " + label},
+			differs: true,
+			problems: []gpu.Cause{{Code: "MIG_LAYOUT_DYNAMIC",
+				Message: "label nvidia.com/mig.config=all-1g.10gb: the layout names GPU 1, whose MIG devices claims create (gpus[0].dynamicMIG of the configuration): name other GPUs in the layout, or remove dynamicMIG; the GPU keeps serving claims"}},
+		},
 		"a rule without MIG": {of: inputs{mig: configwatch.MIG{Known: true},
 			config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{rule(0, nil)}}}},
 		"a label with an unknown layout changes nothing": {

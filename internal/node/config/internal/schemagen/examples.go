@@ -26,6 +26,7 @@ func examples() map[string]string {
   mig: {layout: all-balanced}
 - select: {index: [6]}
   allocation: {api: dra}
+  dynamicMIG: true
 - select: {index: [7]}
   exclude: true`,
 		"migDevices": `migDevices:
