@@ -102,7 +102,7 @@ var rules = []rule{
 	{packages: "internal/node/dra/pool", berth: []string{"internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin", nvml}},
 	{packages: "internal/node/dra", berth: []string{"internal/core/gpu", "internal/node/signal"}},
-	{packages: "internal/node/dra/prepared", berth: []string{"internal/node/dra"}, others: none, never: kubernetes},
+	{packages: "internal/node/dra/prepared", berth: []string{"internal/node/dra"}, others: []string{"github.com/cyphar/filepath-securejoin"}, never: kubernetes},
 	{packages: "internal/node/dra/publish", berth: []string{"internal/core/gpu", "internal/node/signal"}},
 	{packages: "internal/node/labels", berth: []string{"api/", "internal/core/gpu", "internal/core/labelset", "internal/node/nodeapi", "internal/node/offer"}, never: []string{nvml}},
 	{packages: "internal/node/gpunode", berth: []string{"api/", "charts/berth/crds", "internal/core/", "internal/node/ledger", "internal/node/nodeapi"}},

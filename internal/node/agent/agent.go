@@ -272,7 +272,7 @@ func (a *Agent) wireLedger() error {
 		return err
 	}
 	a.node.sync = kubeletsync.New(kubeletsync.Deps{
-		KubeletDir: a.config.KubeletDir, Node: view, Claims: drasync.Recorded(a.config.KubeletDir), Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
+		KubeletDir: a.config.KubeletDir, Node: view, Claims: drasync.Recorded(a.config.HostRoot, a.config.KubeletDir), Pods: a.node.pods, Names: names, Ledger: a.node.ledger, Grants: a.node.grants,
 		Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("kubeletsync"),
 	})
 	return nil
@@ -326,7 +326,7 @@ func (a *Agent) wireDevices() error {
 	})
 	if err == nil && a.deps.Kube != nil {
 		a.devices.dra = drasync.New(drasync.Deps{
-			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, Client: a.deps.Kube, Hardware: a.node.inventory,
+			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
 			Devices: a.devices.allocatable, Ledger: a.node.ledger, Report: a.reports.list.Set, Clock: a.deps.Clock, Log: a.log("dra"),
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -129,7 +130,7 @@ func (r *rig) checkNodes(t testing.TB, pod *corev1.Pod, gpus []uint32) {
 		if slices.Contains(gpus, uint32(gpuInfo.Minor)) {
 			continue
 		}
-		path := fmt.Sprintf("/tmp/gpu%d", gpuInfo.Minor)
+		path := fmt.Sprintf("/tmp/gpu%d-%d", gpuInfo.Minor, time.Now().UnixNano()) // A pod may be checked twice.
 		execIn(t, r.Cluster, pod, "mknod", path, strconv.Itoa(int(machine.Majors.NVIDIA)), strconv.Itoa(gpuInfo.Minor))
 		if got := execIn(t, r.Cluster, pod, "open", path); got != "EPERM" {
 			t.Errorf("open a node made for GPU %d, which the pod does not hold: %s, want EPERM", gpuInfo.Minor, got)

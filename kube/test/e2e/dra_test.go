@@ -25,6 +25,10 @@ func TestDRA(t *testing.T) {
 	}{
 		{"Claims", testDRAClaims},
 		{"Handover", testDRAHandover},
+		{"Together", testDRATogether},
+		{"Faults", testDRAFaults},
+		{"Kills", testDRAKills},
+		{"Upgrade", testDRAUpgrade},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			start := time.Now()

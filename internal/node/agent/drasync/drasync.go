@@ -54,12 +54,12 @@ type Devices interface {
 type Deps struct {
 	// NodeName is the name of the Node and of its pool; PodUID that of the agent's pod, empty outside a pod.
 	NodeName, PodUID string
-	// KubeletDir is the kubelet's root directory.
-	KubeletDir string
-	Client     kubernetes.Interface
-	Hardware   Inventory
-	Devices    Devices
-	Ledger     *ledger.Ledger
+	// KubeletDir is the kubelet's root directory, and HostRoot where the host's root is mounted.
+	KubeletDir, HostRoot string
+	Client               kubernetes.Interface
+	Hardware             Inventory
+	Devices              Devices
+	Ledger               *ledger.Ledger
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	Clock  clock.WithTicker
@@ -84,7 +84,7 @@ func New(deps Deps) *Syncer {
 	s.driver = dra.New(dra.Deps{
 		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims{deps}, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
-		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.KubeletDir, pool.DefaultDriver) },
+		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,

@@ -7,10 +7,11 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// Recorded returns a function that reads which pods use the claims of the driver from the kubelet's record.
-func Recorded(kubeletDir string) func() ([]ledger.ClaimPods, error) {
+// Recorded returns a function that reads which pods use the claims of the driver from the kubelet's record; hostRoot
+// is where the host's root is mounted.
+func Recorded(hostRoot, kubeletDir string) func() ([]ledger.ClaimPods, error) {
 	return func() ([]ledger.ClaimPods, error) {
-		listed, err := prepared.Read(kubeletDir, pool.DefaultDriver)
+		listed, err := prepared.Read(hostRoot, kubeletDir, pool.DefaultDriver)
 		if err != nil {
 			return nil, err
 		}

@@ -17,7 +17,7 @@ import (
 // TestRecorded: the pods are those of this driver's prepared claims in the kubelet's file, and a damaged file is an error.
 func TestRecorded(t *testing.T) {
 	dir := t.TempDir()
-	read := Recorded(dir)
+	read := Recorded("/", dir)
 	if claims, err := read(); err != nil || len(claims) > 0 {
 		t.Errorf("without the file: %v, %v", claims, err)
 	}

@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
+
 	"github.com/berth-gpu/berth/internal/node/dra"
 )
 
@@ -54,14 +56,19 @@ type claimInfo struct {
 	}
 }
 
-// Read returns the claims with devices of a driver that the kubelet lists, by UID. Without the file there are none: the kubelet makes it
-// at its first start.
-func Read(kubeletDir, driver string) ([]dra.Listed, error) {
-	path := filepath.Join(kubeletDir, FileName)
+// Read returns the claims with devices of a driver that the kubelet lists, by UID. kubeletDir is the kubelet's root on the host, and
+// hostRoot the host's root directory as this process sees it; links are followed within it. Without the file there are no claims: the
+// kubelet makes it at its first start. It is an error when this process sees the kubelet's directory itself, as a volume, but not below
+// hostRoot, because then the file may be there.
+func Read(hostRoot, kubeletDir, driver string) ([]dra.Listed, error) {
+	path, err := securejoin.SecureJoin(hostRoot, filepath.Join(kubeletDir, FileName))
+	if err != nil {
+		return nil, fmt.Errorf("read the kubelet's claims: %w", err)
+	}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+		return nil, visible(hostRoot, kubeletDir)
 	case err != nil:
 		return nil, fmt.Errorf("read the kubelet's claims: %w", err)
 	case info.Size() > maxBytes:
@@ -76,6 +83,21 @@ func Read(kubeletDir, driver string) ([]dra.Listed, error) {
 		return nil, fmt.Errorf("read the kubelet's claims in %s: %w", path, err)
 	}
 	return claims, nil
+}
+
+// visible returns an error when a kubelet has its directory and the host's root does not show it.
+func visible(hostRoot, kubeletDir string) error {
+	below, err := securejoin.SecureJoin(hostRoot, kubeletDir)
+	if err == nil {
+		_, err = os.Stat(below)
+	}
+	if err == nil {
+		return nil
+	}
+	if _, missing := os.Stat(kubeletDir); errors.Is(missing, fs.ErrNotExist) {
+		return nil // There is no kubelet yet.
+	}
+	return fmt.Errorf("read the kubelet's claims: the kubelet's directory is not below the host's root %s, which has to be mounted with it (mountPropagation HostToContainer): %w", hostRoot, err)
 }
 
 // Parse returns the claims with devices of a driver in the content of the file.

@@ -2,6 +2,7 @@ package prepared
 
 import (
 	"encoding/json"
+	"errors"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -62,20 +63,41 @@ func TestParse(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := Read(dir, "d"); got != nil || err != nil {
+	if got, err := Read("/", dir, "d"); got != nil || err != nil {
 		t.Errorf("without the file: %v %v", got, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, FileName), []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Read(dir, "test-driver.cdi.k8s.io"); len(got) != 2 || err != nil {
+	if got, err := Read("/", dir, "test-driver.cdi.k8s.io"); len(got) != 2 || err != nil {
 		t.Errorf("%v %v", got, err)
 	}
 	if err := os.Truncate(filepath.Join(dir, FileName), maxBytes+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Read(dir, "d"); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := Read("/", dir, "d"); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestReadBelowTheHostsRoot: in a container the host's root is mounted, and links of the host are followed in it.
+func TestReadBelowTheHostsRoot(t *testing.T) {
+	host, own := t.TempDir(), t.TempDir()
+	if _, err := Read(host, own, "d"); err == nil || !strings.Contains(err.Error(), "is not below the host's root") {
+		t.Errorf("without the kubelet's directory: %v", err)
+	}
+	if claims, err := Read(host, filepath.Join(own, "none"), "d"); len(claims) > 0 || err != nil {
+		t.Errorf("without a kubelet: %v %v", claims, err)
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Join(host, "data/kubelet"), 0o700), os.MkdirAll(filepath.Join(host, filepath.Dir(own)), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	err := errors.Join(os.Symlink("/data/kubelet", filepath.Join(host, own)), os.WriteFile(filepath.Join(host, "data/kubelet", FileName), []byte(written), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claims, err := Read(host, own, "test-driver.cdi.k8s.io"); len(claims) != 2 || err != nil {
+		t.Errorf("%v %v", claims, err)
 	}
 }
 

@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/berth-gpu/berth/internal/hardware/sim"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// taintHealth is the taint of a device that is not healthy.
+const taintHealth = pool.DefaultDriver + "/health"
+
+// onNode makes a pod run on the first node.
+func (l *draLab) onNode(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: l.node.Name()}
+	return pod
+}
+
+// testDRATogether runs every kind of allocation on one node, and breaks one GPU.
+func testDRATogether(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
+- select: {index: [0]}
+  resourceName: ` + wholeResource + `
+- select: {index: [1]}
+  sharing: {mode: timeSlicing, replicas: 4, resourceName: ` + slicedResource + `}
+- select: {index: [2]}
+  sharing: {mode: mps, replicas: 4, resourceName: ` + mpsResource + `}
+- select: {}
+  allocation: {api: dra}
+`})
+	l.waitPublished(t, 3, 4, 5, 6, 7)
+	l.waitAllocatableOf(t, map[string]int{wholeResource: 1, slicedResource: 4, mpsResource: 4})
+	l.claim(t, claimOf("own", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))))
+	pods := []*corev1.Pod{
+		podUsing("own", "own"), l.onNode(podRequesting("whole", wholeResource, 1)), l.onNode(podRequesting("sliced", slicedResource, 1)),
+		l.onNode(podRequesting("mps", mpsResource, 1, "mps")), l.onNode(podRequesting("extended", gpuResource, 1)),
+	}
+	pods = l.run(t, pods...)
+	witnesses := l.watchPods(t, pods...)
+	own := l.checkClaimed(t, pods[0], 1)[0]
+	for i, pod := range pods[1:4] {
+		if got := l.gpusIn(t, pod, "main"); !slices.Equal(got, []uint32{uint32(i)}) {
+			t.Errorf("pod %s has the GPUs %v, want %d", pod.Name, got, i)
+		}
+	}
+	extended := l.gpusIn(t, pods[4], "main")
+	if len(extended) != 1 || extended[0] < 3 || extended[0] == own {
+		t.Errorf("the pod with the extended resource has the GPUs %v", extended)
+	}
+	if status := pods[4].Status.ExtendedResourceClaimStatus; status == nil {
+		t.Error("the pod with the extended resource has no claim")
+	}
+	before := l.taints(t)
+	l.inject(t, int(own), 79)
+	l.waitTaint(t, own, taintHealth)
+	after := l.taints(t)
+	if delete(after, own); len(before) > 0 || len(after) > 0 {
+		t.Errorf("other GPUs have the taints %v, and had %v", after, before)
+	}
+	l.waitKubelet(t, map[string]int{wholeResource: 1, slicedResource: 4, mpsResource: 4})
+	l.checkUndisturbed(t, witnesses...)
+	if err := l.machine.Clear(sim.ClearAll); err != nil {
+		t.Fatal(err)
+	}
+	l.waitNoTaint(t)
+	if err := l.remove(t.Context(), pods...); err != nil {
+		t.Fatal(err)
+	}
+	l.waitNothingHeld(t)
+}
+
+// inject makes a GPU of the first node report an XID.
+func (l *draLab) inject(t testing.TB, index, xid int) time.Time {
+	t.Helper()
+	at := time.Now()
+	if err := l.machine.Inject(sim.Fault{GPU: l.gpuInfo(t, index).UUID, XID: xid, Recovery: "node-reboot"}); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// taints returns the keys of the taints of the first node's GPUs by minor number.
+func (l *draLab) taints(t testing.TB) map[uint32][]string {
+	t.Helper()
+	found, err := l.taintsNow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func (l *draLab) taintsNow(ctx context.Context) (map[uint32][]string, error) {
+	all, err := l.slices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := map[uint32][]string{}
+	for i := range all {
+		for _, device := range all[i].Spec.Devices {
+			minor, err := l.minorOf(device.Name)
+			if err != nil {
+				return nil, err
+			}
+			for _, taint := range device.Taints {
+				found[minor] = append(found[minor], taint.Key)
+			}
+		}
+	}
+	return found, nil
+}
+
+func (l *draLab) waitNoTaint(t testing.TB) time.Time {
+	t.Helper()
+	waitUntil(t, 60*time.Second, "no device has a taint", func(ctx context.Context) error {
+		found, err := l.taintsNow(ctx)
+		if err == nil && len(found) > 0 {
+			err = fmt.Errorf("they are %v", found)
+		}
+		return err
+	})
+	return time.Now()
+}
+
+// testDRAFaults breaks a GPU that a claim has and one that is free, and repairs both.
+func testDRAFaults(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": allByDRA})
+	l.waitPublished(t, upTo(8)...)
+	l.claim(t, claimOf("held", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))))
+	pod := l.run(t, podUsing("held", "held"))[0]
+	held := l.checkClaimed(t, pod, 1)[0]
+	l.waitPodHealth(t, pod, "Healthy")
+	for what, index := range map[string]uint32{"held": held, "free": (held + 1) % 8} {
+		at := l.inject(t, int(index), 79)
+		t.Logf("XID 79 on a GPU that is %s: its taint is in the API server after %s", what, ms(l.waitTaint(t, index, taintHealth).Sub(at)))
+	}
+	l.waitPodHealth(t, pod, "Unhealthy")
+	at := time.Now()
+	if err := l.machine.Clear(sim.ClearAll); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("no device has a taint %s after the repair", ms(l.waitNoTaint(t).Sub(at)))
+	l.waitPodHealth(t, pod, "Healthy")
+}
+
+// waitPodHealth waits until the pod's status has the health of its claim's device.
+func (l *draLab) waitPodHealth(t testing.TB, pod *corev1.Pod, want string) {
+	t.Helper()
+	waitUntil(t, 90*time.Second, fmt.Sprintf("the status of pod %s says that its device is %s", pod.Name, want), func(ctx context.Context) error {
+		now, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, container := range now.Status.ContainerStatuses {
+			for _, resource := range container.AllocatedResourcesStatus {
+				for _, one := range resource.Resources {
+					if string(one.Health) != want {
+						return fmt.Errorf("it is %s", one.Health)
+					}
+					return nil
+				}
+			}
+		}
+		return errors.New("it has no status of a device")
+	})
+}
+
+// testDRAKills ends the agent and the kubelet while claims are prepared and released.
+func testDRAKills(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": allByDRA})
+	l.waitPublished(t, upTo(8)...)
+	claim := func(name string) *corev1.Pod {
+		l.claim(t, claimOf(name, gpuRequest("gpu", 1, attribute("architecture", "Hopper"))))
+		return podUsing(name, name)
+	}
+	t.Run("PreparedLater", func(t *testing.T) {
+		l.kill(t)
+		pod := claim("later")
+		t.Cleanup(func() { l.cleanUp(t, pod) })
+		if _, err := l.CreatePod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		l.waitPodEvent(t, pod, "FailedPrepareDynamicResources")
+		l.start(t)
+		running, err := l.WaitPhase(timeout(t, 2*time.Minute), pod.Namespace, pod.Name, corev1.PodRunning)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.checkClaimed(t, running, 1)
+	})
+	l.waitNothingHeld(t)
+	t.Run("ReleasedLater", func(t *testing.T) {
+		pod := l.run(t, claim("released"))[0]
+		l.checkClaimed(t, pod, 1)
+		l.kill(t)
+		// The pod stays until its claim is released.
+		if err := l.Client().CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.start(t)
+		l.waitNothingHeld(t)
+	})
+	t.Run("LostLedger", func(t *testing.T) {
+		pods := l.run(t, claim("lost-a"), claim("lost-b"), claim("lost-c"))
+		before, err := l.holdings(t.Context())
+		if err != nil || len(before) != 3 {
+			t.Fatalf("the ledger has %v (%v), want three devices", before, err)
+		}
+		l.kill(t)
+		files, err := filepath.Glob(filepath.Join(l.node.AgentDir(), ledger.File+"*"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("the ledger's files are %v (%v)", files, err)
+		}
+		for _, file := range files {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.start(t)
+		waitUntil(t, 20*time.Second, "the ledger has the claims again", func(ctx context.Context) error {
+			now, err := l.holdings(ctx)
+			if err == nil && fmt.Sprint(now) != fmt.Sprint(before) {
+				err = fmt.Errorf("it has %v, and had %v", now, before)
+			}
+			return err
+		})
+		for _, pod := range pods {
+			l.checkClaimed(t, pod, 1)
+		}
+		l.checkClaimed(t, l.run(t, claim("next"))[0], 1)
+	})
+	l.waitNothingHeld(t)
+	t.Run("KubeletRestarted", func(t *testing.T) {
+		pod := l.run(t, claim("kept"))[0]
+		if err := l.node.RestartKubelet(timeout(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		registered := l.waitRegistered(t, time.Now())
+		back := l.waitPublished(t, upTo(8)...)
+		t.Logf("the slices are there %s after the kubelet has registered the driver", ms(back.Sub(registered)))
+		time.Sleep(5 * time.Second) // The kubelet deletes the slices of all drivers, some time after its start.
+		l.waitPublished(t, upTo(8)...)
+		l.checkClaimed(t, pod, 1)
+		l.checkClaimed(t, l.run(t, claim("after-restart"))[0], 1)
+	})
+}
+
+func (l *draLab) kill(t testing.TB) {
+	t.Helper()
+	if err := l.node.KillAgent(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *draLab) start(t testing.TB) {
+	t.Helper()
+	if err := l.node.StartAgent(timeout(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitPodEvent waits until an event about a pod has the reason.
+func (l *draLab) waitPodEvent(t testing.TB, pod *corev1.Pod, reason string) {
+	t.Helper()
+	waitUntil(t, 40*time.Second, fmt.Sprintf("pod %s has the event %s", pod.Name, reason), func(ctx context.Context) error {
+		n, err := l.podEvents(ctx, pod.Name, reason)
+		if err == nil && n == 0 {
+			err = errors.New("it has none")
+		}
+		return err
+	})
+}
+
+// podEvents returns the number of events with the reason about pods whose names begin so.
+func (l *draLab) podEvents(ctx context.Context, prefix, reason string) (int, error) {
+	list, err := l.Client().CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].InvolvedObject.Name, prefix) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// waitRegistered waits until the agent has logged a registration with the kubelet after a time, and returns when that was.
+func (l *draLab) waitRegistered(t testing.TB, after time.Time) time.Time {
+	t.Helper()
+	var at time.Time
+	waitUntil(t, time.Minute, "the kubelet has registered the driver", func(context.Context) error {
+		for line := range strings.Lines(l.agentLog()) {
+			if !strings.Contains(line, "Registered the DRA driver") {
+				continue
+			}
+			text, _, _ := strings.Cut(line, " ")
+			if when, err := time.Parse(time.RFC3339Nano, text); err == nil && when.After(after.Add(-30*time.Second)) {
+				at = when
+			}
+		}
+		if at.IsZero() {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	return at
+}
+
+// testDRAUpgrade prepares claims all the time while the agent is replaced: no prepare fails, and the slices are never gone.
+func testDRAUpgrade(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": allByDRA})
+	l.waitPublished(t, upTo(8)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	var pods, reads atomic.Int32
+	failed := make(chan error, 2)
+	go func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if err := l.useOnce(ctx, fmt.Sprint("upgrade-", i)); err != nil && ctx.Err() == nil {
+				failed <- err
+				return
+			}
+			pods.Add(1)
+		}
+		failed <- nil
+	}()
+	go func() {
+		for ctx.Err() == nil {
+			got, err := l.published(ctx)
+			if err == nil && !slices.Equal(got, upTo(8)) {
+				failed <- fmt.Errorf("the node has published %v", got)
+				return
+			}
+			reads.Add(1)
+			time.Sleep(sampleEvery)
+		}
+		failed <- nil
+	}()
+	for range killRounds(3, 10) {
+		if err := l.node.UpgradeAgent(timeout(t, 2*time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	for range 2 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	if n, err := l.podEvents(t.Context(), "upgrade-", "FailedPrepareDynamicResources"); n > 0 || err != nil {
+		t.Errorf("%d prepares have failed (%v)", n, err)
+	}
+	if pods.Load() < 3 || reads.Load() < 100 {
+		t.Errorf("only %d pods ran, and the slices were read %d times", pods.Load(), reads.Load())
+	}
+	t.Logf("%d pods got their claims during the upgrades; the slices were there in %d reads", pods.Load(), reads.Load())
+	l.waitNothingHeld(t)
+}
+
+// useOnce runs a pod with a claim, and deletes both.
+func (l *draLab) useOnce(ctx context.Context, name string) error {
+	claims := l.Client().ResourceV1().ResourceClaims(metav1.NamespaceDefault)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	defer func() { _ = claims.Delete(clean, name, metav1.DeleteOptions{}) }()
+	if _, err := claims.Create(ctx, claimOf(name, gpuRequest("gpu", 1, attribute("architecture", "Hopper"))), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	pod := podUsing(name, name)
+	_, err := l.CreatePod(ctx, pod)
+	if err == nil {
+		limited, stop := context.WithTimeout(ctx, 30*time.Second)
+		_, err = l.WaitPhase(limited, pod.Namespace, pod.Name, corev1.PodRunning)
+		stop()
+	}
+	return errors.Join(err, l.remove(clean, pod))
+}
