@@ -129,11 +129,9 @@ type ServerDeps struct {
 	NodeName string
 	// PodUID is the UID of the agent's pod, which lets an old and a new agent serve at the same time; empty for an agent outside a pod.
 	PodUID string
-	// RegistryDir is the kubelet's folder for registration sockets, usually /var/lib/kubelet/plugins_registry. It is the kubelet's: the
-	// Server waits until it exists.
-	RegistryDir string
-	// PluginDir is the folder of the driver's own sockets, usually /var/lib/kubelet/plugins/<driver>. The Server makes it.
-	PluginDir string
+	// KubeletDir is the kubelet's root. The driver's sockets are in its folder plugins/<driver>, which the Server makes, and the
+	// registration socket is in plugins_registry, which is the kubelet's: the Server waits until it exists.
+	KubeletDir string
 	// Registered is called each time the sockets are served, and each time a kubelet has registered the driver. It must not block.
 	Registered func()
 	// Failed is called with each error of the library's background work, which is that of publishing. It must not block.

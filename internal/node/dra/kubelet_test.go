@@ -52,7 +52,7 @@ func (h *host) run(t testing.TB, d *Driver, uid string) {
 	}
 	served := make(chan struct{}, 100)
 	h.server = NewServer(ServerDeps{
-		Driver: d, Client: h.client, NodeName: pool, PodUID: uid, RegistryDir: h.registry(), PluginDir: h.plugins(),
+		Driver: d, Client: h.client, NodeName: pool, PodUID: uid, KubeletDir: h.dir,
 		Registered: func() { h.registered.Add(1); served <- struct{}{} },
 		Failed:     func(err error) { h.failures <- err },
 	})
@@ -77,8 +77,8 @@ func (h *host) run(t testing.TB, d *Driver, uid string) {
 	}
 }
 
-func (h *host) registry() string { return filepath.Join(h.dir, "plugins_registry") }
-func (h *host) plugins() string  { return filepath.Join(h.dir, "plugins", driverName) }
+func (h *host) registry() string { return registryDir(h.dir) }
+func (h *host) plugins() string  { return pluginDir(h.dir, driverName) }
 
 func dial(t testing.TB, path string) *grpc.ClientConn {
 	t.Helper()
@@ -278,7 +278,7 @@ func TestStaleSockets(t *testing.T) {
 // TestNoRegistry: without the kubelet's folder the server waits for it and says so.
 func TestNoRegistry(t *testing.T) {
 	n := newNode(1)
-	server := NewServer(ServerDeps{Driver: n.driver(t), Client: fake.NewClientset(), NodeName: pool, RegistryDir: filepath.Join(t.TempDir(), "none"), PluginDir: t.TempDir()})
+	server := NewServer(ServerDeps{Driver: n.driver(t), Client: fake.NewClientset(), NodeName: pool, KubeletDir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()

@@ -84,6 +84,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 func (s *Server) name() string { return s.deps.Driver.deps.DriverName }
 
+func (s *Server) registry() string { return registryDir(s.deps.KubeletDir) }
+
+func (s *Server) plugin() string { return pluginDir(s.deps.KubeletDir, s.name()) }
+
 func (s *Server) clock() interface {
 	Now() time.Time
 	Since(time.Time) time.Duration
@@ -107,9 +111,9 @@ func (s *Server) serve(ctx context.Context) error {
 		kubeletplugin.DriverName(s.name()),
 		kubeletplugin.KubeClient(s.deps.Client),
 		kubeletplugin.NodeName(s.deps.NodeName),
-		kubeletplugin.RegistrarDirectoryPath(s.deps.RegistryDir),
+		kubeletplugin.RegistrarDirectoryPath(s.registry()),
 		kubeletplugin.RegistrarListener(listen),
-		kubeletplugin.PluginDataDirectoryPath(s.deps.PluginDir),
+		kubeletplugin.PluginDataDirectoryPath(s.plugin()),
 		kubeletplugin.PluginListener(listen),
 		kubeletplugin.RollingUpdate(types.UID(s.deps.PodUID)),
 		kubeletplugin.Serialize(false),
@@ -126,7 +130,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}()
 	s.report()
 	s.deps.Registered()
-	s.deps.Driver.deps.Log.Info("Served the DRA driver", "driver", s.name(), "registryDir", s.deps.RegistryDir, "pluginDir", s.deps.PluginDir)
+	s.deps.Driver.deps.Log.Info("Served the DRA driver", "driver", s.name(), "registryDir", s.registry(), "pluginDir", s.plugin())
 	for {
 		select {
 		case <-ctx.Done():
@@ -143,17 +147,17 @@ func (s *Server) serve(ctx context.Context) error {
 
 // folders makes the driver's own folder and removes the sockets of instances that were killed. The registry is the kubelet's.
 func (s *Server) folders() error {
-	if _, err := os.Stat(s.deps.RegistryDir); err != nil {
+	if _, err := os.Stat(s.registry()); err != nil {
 		return fmt.Errorf("find the kubelet's registry; check that the kubelet runs and that the agent mounts its folder: %w", err)
 	}
-	if err := os.MkdirAll(s.deps.PluginDir, 0o700); err != nil {
+	if err := os.MkdirAll(s.plugin(), 0o700); err != nil {
 		return fmt.Errorf("make the driver's folder: %w", err)
 	}
-	if err := os.Chmod(s.deps.PluginDir, 0o700); err != nil { //nolint:gosec // A folder needs the execute bit.
+	if err := os.Chmod(s.plugin(), 0o700); err != nil { //nolint:gosec // A folder needs the execute bit.
 		return fmt.Errorf("protect the driver's folder: %w", err)
 	}
 	now := s.clock().Now()
-	for _, pattern := range []string{filepath.Join(s.deps.RegistryDir, s.name()+"-*reg.sock"), filepath.Join(s.deps.PluginDir, "dra*.sock")} {
+	for _, pattern := range socketPatterns(s.registry(), s.plugin(), s.name()) {
 		removed, err := removeStale(pattern, now)
 		if err != nil {
 			return fmt.Errorf("remove the sockets of instances that have ended: %w", err)
@@ -169,10 +173,10 @@ func (s *Server) folders() error {
 func (s *Server) sockets() []string {
 	registrar, own := s.name()+"-reg.sock", "dra.sock"
 	if uid := s.deps.PodUID; uid != "" {
-		registrar = kubeletplugin.RollingUpdateRegistrarSocketFile(s.deps.RegistryDir, s.name(), types.UID(uid))
+		registrar = kubeletplugin.RollingUpdateRegistrarSocketFile(s.registry(), s.name(), types.UID(uid))
 		own = "dra-" + uid + ".sock"
 	}
-	return []string{filepath.Join(s.deps.RegistryDir, registrar), filepath.Join(s.deps.PluginDir, own)}
+	return []string{filepath.Join(s.registry(), registrar), filepath.Join(s.plugin(), own)}
 }
 
 func (s *Server) socketsExist() error {

@@ -27,6 +27,7 @@ func TestDRA(t *testing.T) {
 		{"Handover", testDRAHandover},
 		{"Together", testDRATogether},
 		{"Faults", testDRAFaults},
+		{"PluginStops", testDRAPluginStops},
 		{"Kills", testDRAKills},
 		{"Upgrade", testDRAUpgrade},
 	} {

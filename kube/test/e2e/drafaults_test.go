@@ -83,7 +83,7 @@ func testDRATogether(t *testing.T, l *draLab) {
 }
 
 // inject makes a GPU of the first node report an XID.
-func (l *draLab) inject(t testing.TB, index, xid int) time.Time {
+func (l *draLab) inject(t testing.TB, index int, xid uint64) time.Time {
 	t.Helper()
 	at := time.Now()
 	if err := l.machine.Inject(sim.Fault{GPU: l.gpuInfo(t, index).UUID, XID: xid, Recovery: "node-reboot"}); err != nil {
@@ -257,6 +257,68 @@ func testDRAKills(t *testing.T, l *draLab) {
 	})
 }
 
+// testDRAPluginStops repeats an experiment in which two drivers give one GPU to two pods: a pod has all GPUs of the device
+// plugin, the plugin stops, and the scheduler turns to the DeviceClass of the same resource.
+func testDRAPluginStops(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": plainConfig})
+	l.waitPublished(t)
+	l.waitAllocatableOf(t, map[string]int{gpuResource: 8})
+	all := l.run(t, l.onNode(podRequesting("all-by-plugin", gpuResource, 8)))[0]
+	watched := l.watchPods(t, all)
+	l.kill(t)
+	l.waitAllocatableOf(t, map[string]int{})
+	next := l.onNode(podRequesting("next", gpuResource, 1))
+	t.Cleanup(func() { l.cleanUp(t, next) })
+	if _, err := l.CreatePod(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	l.waitPending(t, next)
+	// The same GPUs change to the other API, while the pod has them and no agent runs.
+	l.setConfigs(t, map[string]string{"default": allByDRA})
+	l.start(t)
+	time.Sleep(10 * time.Second) // The scheduler tries again when the Node or a slice changes.
+	l.waitPublished(t)
+	l.waitPending(t, next)
+	l.checkUndisturbed(t, watched...)
+	if err := l.remove(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	running, err := l.WaitPhase(timeout(t, 2*time.Minute), next.Namespace, next.Name, corev1.PodRunning)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.gpusIn(t, running, "main"); len(got) != 1 || running.Status.ExtendedResourceClaimStatus == nil {
+		t.Errorf("the pod has the GPUs %v, claim %v", got, running.Status.ExtendedResourceClaimStatus)
+	}
+	l.waitPublished(t, upTo(8)...)
+	// And back, while the pod with the claim runs: its GPU is not advertised.
+	l.setConfigs(t, map[string]string{"default": plainConfig})
+	l.waitKubelet(t, map[string]int{gpuResource: 7})
+	l.checkUndisturbed(t, l.watchPods(t, running)...)
+	if err := l.remove(t.Context(), running); err != nil {
+		t.Fatal(err)
+	}
+	l.waitKubelet(t, map[string]int{gpuResource: 8})
+	l.waitNothingHeld(t)
+}
+
+// waitPending waits until the scheduler has found no node for a pod.
+func (l *draLab) waitPending(t testing.TB, pod *corev1.Pod) {
+	t.Helper()
+	waitUntil(t, 40*time.Second, "pod "+pod.Name+" is unschedulable", func(ctx context.Context) error {
+		now, err := l.Client().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range now.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is on %q, %s", now.Spec.NodeName, now.Status.Phase)
+	})
+}
+
 func (l *draLab) kill(t testing.TB) {
 	t.Helper()
 	if err := l.node.KillAgent(timeout(t, time.Minute)); err != nil {
@@ -266,7 +328,7 @@ func (l *draLab) kill(t testing.TB) {
 
 func (l *draLab) start(t testing.TB) {
 	t.Helper()
-	if err := l.node.StartAgent(timeout(t, time.Minute)); err != nil {
+	if err := l.mode.Start(timeout(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 }

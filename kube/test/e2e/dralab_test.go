@@ -154,11 +154,12 @@ func (l *draLab) claim(t testing.TB, claims ...*resourceapi.ResourceClaim) {
 			}
 		}
 		if err := poll(ctx, "the claims are gone", func() error {
-			list, err := client.List(ctx, metav1.ListOptions{})
-			if err == nil && len(list.Items) > 0 {
-				err = fmt.Errorf("%d are there", len(list.Items))
+			for _, claim := range claims {
+				if _, err := client.Get(ctx, claim.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("claim %s is there (%w)", claim.Name, err)
+				}
 			}
-			return err
+			return nil
 		}); err != nil {
 			t.Error(err)
 		}

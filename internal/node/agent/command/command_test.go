@@ -12,15 +12,18 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 	"github.com/berth-gpu/berth/internal/node/agent/hardware"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin/fakekubelet"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/mps"
 	"github.com/berth-gpu/berth/internal/node/nodeapi/fakeapi"
 )
@@ -291,13 +294,18 @@ func TestUninstallFromTheAPI(t *testing.T) {
 	if _, err := api.Resource(v1alpha1.GPUNodes()).Create(t.Context(), published, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourceapi.ResourceSliceSpec{Driver: pool.DefaultDriver, NodeName: new(fakeapi.NodeName)}}
+	kube := fake.NewClientset(slice)
 	for range 2 {
 		var out bytes.Buffer
-		if err := uninstall(t.Context(), config, api, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
+		if err := uninstall(t.Context(), config, api, kube, &out); err != nil || !strings.Contains(out.String(), "removed GPUNode "+fakeapi.NodeName) {
 			t.Fatalf("uninstall: %v, and the output\n%s", err, out.String())
 		}
 		if _, err := api.Resource(v1alpha1.GPUNodes()).Get(t.Context(), fakeapi.NodeName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("the GPUNode is left: %v", err)
+		}
+		if list, err := kube.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+			t.Errorf("%d ResourceSlices are left (%v)", len(list.Items), err)
 		}
 	}
 	after := api.Node()
@@ -310,7 +318,7 @@ func TestUninstallFromTheAPI(t *testing.T) {
 
 	api.Intercept(func(fakeapi.Request) error { return errors.New("the API server does not respond") })
 	var out bytes.Buffer
-	err := uninstall(t.Context(), config, api, &out)
+	err := uninstall(t.Context(), config, api, kube, &out)
 	if err == nil || !strings.Contains(err.Error(), "remove GPUNode") || !strings.Contains(out.String(), "removed ledger") {
 		t.Errorf("without an API server: %v, and the output\n%s", err, out.String())
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/node/agent/flags"
@@ -22,6 +23,9 @@ import (
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/gpunode"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -34,9 +38,10 @@ func newUninstallCommand(o *flags.Flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove what agents created on this node and in the API",
-		Long: `Remove what agents created on this node and in the API: the device plugin's sockets,
-the CDI spec, the hook programs, the agent's sockets and state, the node's labels,
-condition and taint, and the GPUNode object. A step that fails is reported, and the
+		Long: `Remove what agents created on this node and in the API: the sockets of the device
+plugin and the DRA driver, the CDI spec, the hook programs, the agent's sockets and
+state, the node's labels, condition and taint, its ResourceSlices, and the GPUNode
+object. A step that fails is reported, and the
 others are still done. It can be repeated.
 
 Stop the agent first, or it creates them again. Running containers keep their GPUs.
@@ -64,7 +69,11 @@ stays until the next reboot.`,
 			if err != nil {
 				return fmt.Errorf("%w; uninstall --standalone removes only the files of this node", err)
 			}
-			return uninstall(cmd.Context(), config, api, cmd.OutOrStdout())
+			kube, err := o.Clientset(config)
+			if err != nil {
+				return err
+			}
+			return uninstall(cmd.Context(), config, api, kube, cmd.OutOrStdout())
 		},
 	}
 }
@@ -75,11 +84,12 @@ type step struct {
 	remove func() error
 }
 
-// uninstall removes everything that agents left on the node and, unless api is nil, in the API. It prints each step, and
-// continues after one that failed. Each package removes the files that it owns.
-func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface, out io.Writer) error {
+// uninstall removes everything that agents left on the node and, unless api and kube are nil, in the API. It prints each
+// step, and continues after one that failed. Each package removes what it owns.
+func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.Interface, kube kubernetes.Interface, out io.Writer) error {
 	steps := []step{
 		{"sockets in " + filepath.Join(config.KubeletDir, "device-plugins"), func() error { return deviceplugin.Remove(config.KubeletDir) }},
+		{"sockets of the DRA driver in " + config.KubeletDir, func() error { return dra.Remove(config.KubeletDir, pool.DefaultDriver) }},
 		{"CDI spec in " + config.CDIDir, func() error { return cdi.New(cdi.Deps{Dir: config.CDIDir}).Remove() }},
 		{"hook programs in " + config.HookDir, func() error { return cdi.RemoveHooks(config.HookDir) }},
 		{"sockets in " + config.StateDir, func() error { return pages.Remove(config.StateDir) }},
@@ -91,6 +101,7 @@ func uninstall(ctx context.Context, config *v1alpha1.AgentConfig, api dynamic.In
 		steps = append(steps,
 			step{"label " + configwatch.LabelMIGState + " of Node " + config.NodeName, func() error { return nodeapi.RemoveMIGState(ctx, api, config.NodeName) }},
 			step{"condition and taint of Node " + config.NodeName, func() error { return nodeapi.RemoveHealth(ctx, api, config.NodeName) }},
+			step{"ResourceSlices of Node " + config.NodeName, func() error { return publish.Remove(ctx, kube, pool.DefaultDriver, config.NodeName) }},
 			step{"GPUNode " + config.NodeName, func() error { return gpunode.Remove(ctx, api, config.NodeName) }},
 		)
 	}

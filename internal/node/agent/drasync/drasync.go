@@ -13,7 +13,6 @@ package drasync
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -88,8 +87,7 @@ func New(deps Deps) *Syncer {
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,
-		RegistryDir: filepath.Join(deps.KubeletDir, "plugins_registry"),
-		PluginDir:   filepath.Join(deps.KubeletDir, "plugins", pool.DefaultDriver),
+		KubeletDir: deps.KubeletDir,
 		Registered:  func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
 	})
 	s.publisher = publish.New(publish.Deps{
