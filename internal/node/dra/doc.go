@@ -39,7 +39,9 @@
 //   - A further pod that uses a prepared claim causes no call (cm/dra/manager.go:387). It is in dra_manager_state before its sandbox is
 //     made (cm/dra/manager.go:376, 382), and stays there at least until its containers have ended (cm/dra/manager.go:696). The ledger
 //     gets a claim's pods from there.
-//   - Each call has 45 s (cm/dra/plugin/dra_plugin.go:43). One failed claim fails the pod's whole prepare, and it is repeated.
+//   - Each call has 45 s (cm/dra/plugin/dra_plugin.go:43). One failed claim fails the pod's whole prepare.
+//   - It repeats a failed prepare only with the pod's next regular sync, 60 to 90 s later, because SyncPod returns no error
+//     (kuberuntime/kuberuntime_manager.go:1720, pod_workers.go:1531; tried: 69 s). So a prepare waits for what is about to be ready.
 //
 // The slices:
 //

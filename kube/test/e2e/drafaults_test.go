@@ -244,10 +244,11 @@ func testDRAKills(t *testing.T, l *draLab) {
 	l.waitNothingHeld(t)
 	t.Run("KubeletRestarted", func(t *testing.T) {
 		pod := l.run(t, claim("kept"))[0]
+		at := time.Now()
 		if err := l.node.RestartKubelet(timeout(t, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		registered := l.waitRegistered(t, time.Now())
+		registered := l.waitRegistered(t, at)
 		back := l.waitPublished(t, upTo(8)...)
 		t.Logf("the slices are there %s after the kubelet has registered the driver", ms(back.Sub(registered)))
 		time.Sleep(5 * time.Second) // The kubelet deletes the slices of all drivers, some time after its start.
@@ -369,8 +370,9 @@ func (l *draLab) waitRegistered(t testing.TB, after time.Time) time.Time {
 			if !strings.Contains(line, "Registered the DRA driver") {
 				continue
 			}
-			text, _, _ := strings.Cut(line, " ")
-			if when, err := time.Parse(time.RFC3339Nano, text); err == nil && when.After(after.Add(-30*time.Second)) {
+			_, text, _ := strings.Cut(line, "time=")
+			text, _, _ = strings.Cut(text, " ")
+			if when, err := time.Parse(time.RFC3339Nano, text); err == nil && when.After(after) {
 				at = when
 			}
 		}
@@ -401,9 +403,9 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 	}()
 	go func() {
 		for ctx.Err() == nil {
-			got, err := l.published(ctx)
-			if err == nil && !slices.Equal(got, upTo(8)) {
-				failed <- fmt.Errorf("the node has published %v", got)
+			all, err := l.slices(ctx)
+			if err == nil && (len(all) != 1 || len(all[0].Spec.Devices) != 8) {
+				failed <- fmt.Errorf("the node has published %d slices: %v", len(all), all)
 				return
 			}
 			reads.Add(1)
@@ -412,9 +414,16 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 		failed <- nil
 	}()
 	for range killRounds(3, 10) {
+		before := pods.Load()
 		if err := l.node.UpgradeAgent(timeout(t, 2*time.Minute)); err != nil {
 			t.Fatal(err)
 		}
+		waitUntil(t, time.Minute, "two more pods got their claims", func(context.Context) error {
+			if n := pods.Load() - before; n < 2 {
+				return fmt.Errorf("they are %d", n)
+			}
+			return nil
+		})
 	}
 	cancel()
 	for range 2 {
@@ -425,8 +434,8 @@ func testDRAUpgrade(t *testing.T, l *draLab) {
 	if n, err := l.podEvents(t.Context(), "upgrade-", "FailedPrepareDynamicResources"); n > 0 || err != nil {
 		t.Errorf("%d prepares have failed (%v)", n, err)
 	}
-	if pods.Load() < 3 || reads.Load() < 100 {
-		t.Errorf("only %d pods ran, and the slices were read %d times", pods.Load(), reads.Load())
+	if reads.Load() < 100 {
+		t.Errorf("the slices were read only %d times", reads.Load())
 	}
 	t.Logf("%d pods got their claims during the upgrades; the slices were there in %d reads", pods.Load(), reads.Load())
 	l.waitNothingHeld(t)

@@ -35,7 +35,11 @@ type draLab struct {
 
 func newDRALab(t testing.TB) *draLab {
 	t.Helper()
-	l := &draLab{lab: newLab(t, sandbox.Options{Nodes: 2, Profile: "h100x8", NodeProfiles: map[string]string{"node-1": "a100x8-80g"}})}
+	l := &draLab{lab: newLab(t, sandbox.Options{
+		Nodes: 2, Profile: "h100x8", NodeProfiles: map[string]string{"node-1": "a100x8-80g"},
+		// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
+		KubeletConfig: map[string]any{"syncFrequency": "10s"},
+	})}
 	node := l.Nodes()[1]
 	l.other = &rig{Cluster: l.Cluster, node: node, mode: &podAgent{node: node}}
 	classes, err := class.Classes(class.Settings{Profiles: class.DefaultProfiles()})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -22,6 +23,8 @@ const (
 	source = "dra devices"
 	// partitionable is the feature gate without which the API server drops shared counters.
 	partitionable = "DRAPartitionableDevices"
+	// readyWithin bounds the wait for a device that containers cannot use yet. The kubelet ends a prepare after 45 s.
+	readyWithin = 20 * time.Second
 	// taintDraining is the taint of a device that goes back to the device plugin, in the domain of the driver.
 	taintDraining = pool.DefaultDriver + "/draining"
 )
@@ -96,19 +99,46 @@ func (s *Syncer) devices() []dra.Device {
 			device.Health, device.Reason = now.Health, now.Reason
 			device.NotReady = "the node allocates it through the device plugin now"
 		default:
-			device.Health, device.Reason, device.NotReady = now.Health, now.Reason, now.NotReady
+			device.Health, device.Reason = now.Health, now.Reason
 		}
 		list = append(list, device)
 	}
 	return list
 }
 
-// ready returns an error while the CDI spec on disk does not have the device; the kubelet then tries again.
-func (s *Syncer) ready(_ context.Context, id gpu.UUID) error {
+// ready returns when containers can use the device, with nil, or with the reason why they cannot at the end of readyWithin or ctx.
+// It waits because the kubelet repeats a failed prepare only after 60 to 90 s.
+func (s *Syncer) ready(ctx context.Context, id gpu.UUID) error {
+	changed := s.deps.Devices.SubscribeSettled()
+	defer changed.Close()
+	end := s.deps.Clock.After(readyWithin)
+	for {
+		why := s.notReady(id)
+		if why == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return why
+		case <-end:
+			return why
+		case <-changed.C():
+		}
+	}
+}
+
+// notReady returns why containers cannot use the device now.
+func (s *Syncer) notReady(id gpu.UUID) error {
 	for _, device := range s.deps.Devices.Current() {
-		if device.Key.Device() == id && device.Injectable {
+		switch {
+		case device.Key.Device() != id:
+		case device.NotReady != "":
+			return errors.New(device.NotReady)
+		case !device.Injectable:
+			return fmt.Errorf("the container runtime cannot inject %s yet: the CDI spec on disk does not have it", id)
+		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("the container runtime cannot inject %s yet: the CDI spec on disk does not have it", id)
+	return fmt.Errorf("the node does not offer %s now", id)
 }
