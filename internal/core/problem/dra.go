@@ -4,6 +4,18 @@ package problem
 func draProblems() []Problem {
 	return []Problem{
 		{
+			Code: "DEVICE_CLASS_AMBIGUOUS", Severity: Warning, Area: AreaSharing, Title: "several DeviceClasses have one extended resource name",
+			Meaning: "Kubernetes uses the DeviceClass that was created last for pods that request the resource. When that one is deleted, it uses another.",
+			Fix:     "Remove extendedResourceName from all but one of the DeviceClasses that the message names.",
+			Seen:    seenNode,
+		},
+		{
+			Code: "DEVICE_CLASS_MISSING", Severity: Warning, Area: AreaSharing, Title: "no DeviceClass has the extended resource name of the node's GPUs",
+			Meaning: "GPUs of this node are allocated through DRA. Pods with a ResourceClaim get them; pods that request the resource that the message names do not.",
+			Fix:     "Apply the output of berth classes. If another driver's DeviceClass has the name, remove its extendedResourceName first.",
+			Seen:    seenNode,
+		},
+		{
 			Code: "DRA_DEVICE_REFUSED", Severity: Warning, Area: AreaGPU, Title: "a GPU cannot be published for claims",
 			Meaning: "A rule of the configuration allocates the GPU through DRA, but a ResourceSlice cannot describe it. No claim gets it.",
 			Fix:     "The message names the GPU and the reason. Allocate the GPU through the device plugin (gpus[].allocation.api: device-plugin), or remove the reason.",
@@ -36,7 +48,7 @@ func draProblems() []Problem {
 		{
 			Code: "DRA_PUBLISH_FAILED", Severity: Error, Area: AreaKubelet, Title: "the ResourceSlices are not in the API server as they should be",
 			Meaning: "The scheduler uses the devices of an older state, or none of this node.",
-			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (deploy/agent.yaml). The agent tries again.",
+			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (apply deploy/options/dra.yaml). The agent tries again.",
 			Seen:    seenNode,
 		},
 	}

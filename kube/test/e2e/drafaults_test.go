@@ -244,14 +244,19 @@ func testDRAKills(t *testing.T, l *draLab) {
 	l.waitNothingHeld(t)
 	t.Run("KubeletRestarted", func(t *testing.T) {
 		pod := l.run(t, claim("kept"))[0]
+		stop := l.watchSlices(t)
 		at := time.Now()
 		if err := l.node.RestartKubelet(timeout(t, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		registered := l.waitRegistered(t, at)
-		back := l.waitPublished(t, upTo(8)...)
-		t.Logf("the slices are there %s after the kubelet has registered the driver", ms(back.Sub(registered)))
-		time.Sleep(5 * time.Second) // The kubelet deletes the slices of all drivers, some time after its start.
+		time.Sleep(5 * time.Second) // The kubelet deletes the slices of all drivers at its start, before or after the registration.
+		gone, back := stop()
+		if back.Sub(registered) > 20*time.Second {
+			t.Errorf("the slices are there %s after the registration, want 1 s", ms(back.Sub(registered)))
+		}
+		t.Logf("the kubelet has deleted the slices %s after its restart began; they are there %s after it has registered the driver",
+			ms(gone.Sub(at)), ms(max(0, back.Sub(registered))))
 		l.waitPublished(t, upTo(8)...)
 		l.checkClaimed(t, pod, 1)
 		l.checkClaimed(t, l.run(t, claim("after-restart"))[0], 1)
@@ -318,6 +323,40 @@ func (l *draLab) waitPending(t testing.TB, pod *corev1.Pod) {
 		}
 		return fmt.Errorf("it is on %q, %s", now.Spec.NodeName, now.Status.Phase)
 	})
+}
+
+// watchSlices reads the first node's slices until stop is called, which returns when they were missing first, and when they were back.
+func (l *draLab) watchSlices(t testing.TB) (stop func() (gone, back time.Time)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var gone, back time.Time
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		missing := false
+		for ctx.Err() == nil {
+			all, err := l.slices(ctx)
+			now := time.Now()
+			switch complete := len(all) == 1 && len(all[0].Spec.Devices) == 8; {
+			case err != nil:
+			case !complete && gone.IsZero():
+				gone, missing = now, true
+			case !complete:
+				missing = true
+			case missing:
+				back, missing = now, false
+			}
+			time.Sleep(sampleEvery / 2)
+		}
+	}()
+	return func() (time.Time, time.Time) {
+		cancel()
+		<-done
+		if gone.IsZero() || back.IsZero() {
+			t.Errorf("the slices were missing from %s to %s, want both", gone, back)
+		}
+		return gone, back
+	}
 }
 
 func (l *draLab) kill(t testing.TB) {

@@ -88,7 +88,7 @@ func New(deps Deps) *Syncer {
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,
 		KubeletDir: deps.KubeletDir,
-		Registered:  func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
+		Registered: func() { s.publisher.Registered() }, Failed: func(err error) { s.publisher.Failed(err) },
 	})
 	s.publisher = publish.New(publish.Deps{
 		Pool: deps.NodeName, Slices: s.slices, Changed: deps.Devices.SubscribeSettled, Target: s.server, Waiting: notServing,
@@ -125,6 +125,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })
+	group.Go(func() error { return s.checkClasses(ctx) })
 	return group.Wait()
 }
 
