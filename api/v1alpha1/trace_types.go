@@ -12,6 +12,8 @@ type Trace struct {
 	Disagreements []TraceDisagreement `json:"disagreements"`
 	// Pods are the pods that the subject leads to.
 	Pods []TracePod `json:"pods"`
+	// Claims are the ResourceClaims of these pods and devices.
+	Claims []TraceClaim `json:"claims,omitempty"`
 	// Devices are the devices that the subject names, with or without a holder; only
 	// for a trace that starts at a GPU.
 	Devices []TraceDevice `json:"devices,omitempty"`
@@ -85,6 +87,8 @@ type TraceContainer struct {
 	PIDs  []int  `json:"pids,omitempty"`
 	// Asked are the device resources in its pod spec: name and count.
 	Asked []TraceFact `json:"asked,omitempty"`
+	// Claims are the ResourceClaims that it uses: NAMESPACE/NAME, and which requests.
+	Claims []TraceFact `json:"claims,omitempty"`
 	// Devices are the devices that it holds according to any source.
 	Devices []TraceDevice `json:"devices"`
 	// Nodes are device nodes that belong to no device above: control nodes, or
@@ -105,6 +109,10 @@ type TraceDevice struct {
 	IDs []string `json:"ids,omitempty"`
 	// Resource is the resource under which it was requested.
 	Resource string `json:"resource,omitempty"`
+	// Claims are the ResourceClaims by which the container has it: NAMESPACE/NAME, and which requests.
+	Claims []TraceFact `json:"claims,omitempty"`
+	// AdminAccess is true when the container has it by a claim with admin access, which does not hold it.
+	AdminAccess bool `json:"adminAccess,omitempty"`
 	// Sources are those according to which the container holds it.
 	Sources []TraceSource `json:"sources"`
 	// Facts are the device's own: index, product, pciBusID, numaNode and so on.
@@ -112,6 +120,28 @@ type TraceDevice struct {
 	// CDINames are the names of the device in a CDI spec.
 	CDINames []TraceFact `json:"cdiNames,omitempty"`
 	Nodes    []TraceNode `json:"nodes,omitempty"`
+}
+
+// TraceClaim is a ResourceClaim.
+type TraceClaim struct {
+	Namespace string        `json:"namespace,omitempty"`
+	Name      string        `json:"name,omitempty"`
+	UID       string        `json:"uid,omitempty"`
+	Sources   []TraceSource `json:"sources"`
+	// Pods are those that use it: NAMESPACE/NAME, or the UID where no source knows the name.
+	Pods []string `json:"pods,omitempty"`
+	// Devices are those of Berth's driver that it has according to any source.
+	Devices []TraceClaimDevice `json:"devices,omitempty"`
+}
+
+// TraceClaimDevice is a device of a ResourceClaim.
+type TraceClaimDevice struct {
+	UUID string `json:"uuid"`
+	// Requests are those of the claim's requests that it is for.
+	Requests []string `json:"requests,omitempty"`
+	// AdminAccess is true for a device that the claim does not hold.
+	AdminAccess bool          `json:"adminAccess,omitempty"`
+	Sources     []TraceSource `json:"sources"`
 }
 
 // TraceNode is a device node.

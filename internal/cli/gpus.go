@@ -150,7 +150,7 @@ func chosen(nodes []v1alpha1.GPUNode, wanted []string) ([]v1alpha1.GPUNode, erro
 // localNode returns a GPUNode built from the node's own sources.
 func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 	picture := trace.Join(local.Vendors, local.Evidence)
-	var holdings []gpu.Holding
+	holdings := claimHoldings(picture)
 	for i := range picture.Pods {
 		pod := &picture.Pods[i]
 		for _, container := range pod.Containers {
@@ -158,6 +158,9 @@ func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 				continue
 			}
 			for _, device := range container.Devices {
+				if len(device.Claims) > 0 {
+					continue // The claim holds it.
+				}
 				holder := gpu.Holder{
 					Kind: gpu.HolderPod, Namespace: pod.Ref.Namespace, Name: pod.Ref.Name,
 					PodUID: pod.Ref.UID, Container: container.Name, Resource: device.Resource,
@@ -169,6 +172,36 @@ func localNode(local *evidence.Local) *v1alpha1.GPUNode {
 		}
 	}
 	return gpunode.Build(local.Host, gpunode.Input{Snapshot: local.Snapshot, Holdings: holdings})
+}
+
+// claimHoldings returns the devices that claims hold: according to the ledger, which does not have those for admin access, or to the
+// kubelet's record where the ledger was not read.
+func claimHoldings(picture *trace.Trace) []gpu.Holding {
+	ledger := func(s trace.Source) bool { return s.Kind == trace.Ledger }
+	read := slices.ContainsFunc(picture.Read, ledger)
+	var holdings []gpu.Holding
+	for i := range picture.Claims {
+		claim := &picture.Claims[i]
+		var pods []gpu.Pod
+		for _, pod := range claim.Pods {
+			pods = append(pods, gpu.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name})
+		}
+		for _, device := range claim.Devices {
+			if device.Admin || read && !slices.ContainsFunc(device.Sources, ledger) {
+				continue
+			}
+			key := gpu.DeviceKey{GPU: device.UUID}
+			at := slices.IndexFunc(picture.Devices, func(d trace.Device) bool { return d.UUID == device.UUID })
+			if at >= 0 {
+				key = picture.Devices[at].Keys()[0]
+			}
+			holdings = append(holdings, gpu.Holding{
+				Key: key, Requests: device.Requests, Pods: pods,
+				Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: claim.Ref.UID, Namespace: claim.Ref.Namespace, Name: claim.Ref.Name},
+			})
+		}
+	}
+	return holdings
 }
 
 func gpuList(nodes []v1alpha1.GPUNode, unread []trace.Unread) *v1alpha1.GPUList {
@@ -330,11 +363,42 @@ func holders(list []v1alpha1.Holder, partitioned bool) string {
 	return strings.Join(texts, ", ")
 }
 
-// holderText returns the name of a holder, and marks orphans.
+// holderText returns the name of a holder, marks orphans, and adds the requests and the pods of a claim.
 func holderText(holder v1alpha1.Holder) string {
 	held := gpunode.HolderOf(&holder)
-	if held.Kind == gpu.HolderOrphan {
+	switch held.Kind {
+	case gpu.HolderOrphan:
 		return held.String() + " (orphan)"
+	case gpu.HolderClaim:
+		var parts []string
+		if len(holder.Requests) > 0 {
+			parts = append(parts, "request "+strings.Join(holder.Requests, " and "))
+		}
+		if pods := claimPods(&holder); pods != "" {
+			parts = append(parts, pods)
+		}
+		if len(parts) > 0 {
+			return held.String() + " (" + strings.Join(parts, "; ") + ")"
+		}
 	}
 	return held.String()
+}
+
+// claimPods names the pods of a claim.
+func claimPods(holder *v1alpha1.Holder) string {
+	var names []string
+	for _, pod := range holder.Pods {
+		names = append(names, orElse(pod.Name, pod.UID))
+	}
+	if holder.MorePods > 0 {
+		names = append(names, fmt.Sprintf("%d more", holder.MorePods))
+	}
+	switch last := len(names) - 1; {
+	case last < 0:
+		return ""
+	case last == 0:
+		return "pod " + names[0]
+	default:
+		return "pods " + strings.Join(names[:last], ", ") + " and " + names[last]
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/berth-gpu/berth/internal/hardware/nvidia"
+	"github.com/berth-gpu/berth/internal/node/dra/prepared"
 	"github.com/rogpeppe/go-internal/testscript"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -53,6 +55,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs testdata/script. Besides testscript's own commands there are
 //
 //	checkpoint DIR FILE    makes DIR a kubelet's with a checkpoint as in the YAML file
+//	claimrecord DIR FILE   writes the record of prepared claims of that kubelet from a JSON file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
 //	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
 //	environ FILE A=B...    writes an environment in the format of /proc
@@ -69,7 +72,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"checkpoint": writeCheckpoint, "podresources": servePodResources, "agent": serveAgent, "api": serveAPI, "environ": writeEnviron,
+			"checkpoint": writeCheckpoint, "claimrecord": writeClaimRecord, "podresources": servePodResources, "agent": serveAgent, "api": serveAPI, "environ": writeEnviron,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
@@ -103,6 +106,14 @@ func writeCheckpoint(ts *testscript.TestScript, _ bool, args []string) {
 	dir := filepath.Join(ts.MkAbs(args[0]), "device-plugins")
 	ts.Check(os.MkdirAll(dir, 0o755))
 	ts.Check(os.WriteFile(filepath.Join(dir, "kubelet_internal_checkpoint"), text, 0o600))
+}
+
+func writeClaimRecord(ts *testscript.TestScript, _ bool, args []string) {
+	data := ts.ReadFile(args[1])
+	text, err := json.Marshal(map[string]any{"Data": data, "Checksum": crc32.ChecksumIEEE([]byte(data))})
+	ts.Check(err)
+	ts.Check(os.MkdirAll(ts.MkAbs(args[0]), 0o755))
+	ts.Check(os.WriteFile(filepath.Join(ts.MkAbs(args[0]), prepared.FileName), text, 0o600))
 }
 
 func writeEnviron(ts *testscript.TestScript, _ bool, args []string) {
@@ -195,6 +206,10 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			for _, path := range []string{"/api/v1/namespaces/" + namespace + "/pods", "/api/v1/pods"} {
 				lists[path] = append(lists[path], object)
 			}
+		case "ResourceClaim":
+			path := "/apis/resource.k8s.io/v1/namespaces/" + meta["namespace"].(string) + "/resourceclaims"
+			objects[path+"/"+name] = object
+			lists[path] = append(lists[path], object)
 		case "Event":
 			path := "/api/v1/namespaces/" + meta["namespace"].(string) + "/events"
 			lists[path] = append(lists[path], object)

@@ -153,6 +153,12 @@ func samplesOf(node *v1alpha1.GPUNode) *v1alpha1.GPUSamples {
 			out.MemoryBytes = &size
 		}
 		for _, holder := range held {
+			for _, pod := range holder.Pods {
+				out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: pod.Name, PodUID: pod.UID, Held: true})
+			}
+			if len(holder.Pods) > 0 {
+				continue
+			}
 			out.Pods = append(out.Pods, v1alpha1.PodSample{Namespace: holder.Namespace, Pod: holder.Pod,
 				Container: holder.Container, PodUID: holder.PodUID, Held: true})
 		}

@@ -23,12 +23,17 @@ func newTraceCommand(deps Deps) *cobra.Command {
 	var out output
 	pid := 0
 	cmd := &cobra.Command{
-		Use:   "trace POD | GPU-UUID | --pid N",
+		Use:   "trace POD | GPU-UUID | claim/NAME | --pid N",
 		Short: "Show the GPUs of a pod, or the holders of a GPU, with the source of each fact",
 		Long: `Follow a request from the pod to the hardware: what the pod requested, the node it was
 scheduled to, what the kubelet allocated (checkpoint, the device plugin's response,
 PodResources, the pod's status), what the ledger, the GPUNode object and the CDI spec contain,
 what the container has, and what the hardware is. Each fact is printed with its source.
+
+For a pod with ResourceClaims, or with an extended resource for which the scheduler made one,
+it also shows what the scheduler allocated (the claim's status), which devices the kubelet had
+prepared (dra_manager_state), and which request each device is for. claim/NAME shows a claim
+with all pods that use it.
 
 If two sources disagree, that is printed first and the exit code is 1. Sources that could not
 be read are listed at the end with the reason.
@@ -39,6 +44,7 @@ without an API server (--node-local); the pod can then be given by its UID.`,
 		Example: `  berth trace demo -n ml                    the pod demo in namespace ml
   berth trace ml/demo                       the same
   berth trace GPU-5c1f2e9b                  who holds the GPU whose UUID begins so
+  berth trace claim/train -n ml             the ResourceClaim train, also claim/ml/train
   berth trace --pid 4711                    the process 4711 of this node (as nvidia-smi shows it)
   berth trace demo -o json | jq .disagreements
   berth trace 60921126-5b78-4e9b-867f-371ba9a65349 --node-local
@@ -84,7 +90,7 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 	case pid > 0:
 		return trace.Query{PID: pid}, nil
 	case len(args) == 0 || args[0] == "":
-		return trace.Query{}, usagef("want something to trace: a pod, a GPU's UUID, or --pid N")
+		return trace.Query{}, usagef("want something to trace: a pod, a GPU's UUID, claim/NAME, or --pid N")
 	}
 	name := args[0]
 	if !strings.Contains(name, "/") && strings.ToLower(name) != name {
@@ -92,6 +98,9 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 	}
 	if uidPattern.MatchString(name) {
 		return trace.Query{Pod: trace.Ref{UID: name}}, nil
+	}
+	if claim, ok := parseClaim(name, namespace); ok {
+		return trace.Query{Claim: claim}, nil
 	}
 	for _, prefix := range [...]string{"pod/", "pods/", "po/"} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
@@ -102,6 +111,21 @@ func parseQuery(args []string, pid int, namespace func() string) (trace.Query, e
 		return trace.Query{Pod: trace.Ref{Namespace: space, Name: rest}}, nil
 	}
 	return trace.Query{Pod: trace.Ref{Namespace: namespace(), Name: name}}, nil
+}
+
+// parseClaim parses claim/NAME and claim/NAMESPACE/NAME.
+func parseClaim(text string, namespace func() string) (trace.ClaimRef, bool) {
+	for _, prefix := range [...]string{"claim/", "resourceclaim/", "resourceclaims/"} {
+		rest, ok := strings.CutPrefix(text, prefix)
+		if !ok {
+			continue
+		}
+		if space, name, both := strings.Cut(rest, "/"); both {
+			return trace.ClaimRef{Namespace: space, Name: name}, true
+		}
+		return trace.ClaimRef{Namespace: namespace(), Name: rest}, true
+	}
+	return trace.ClaimRef{}, false
 }
 
 const (
@@ -201,6 +225,8 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 		}
 		addGPUNodes(ctx, api, all)
 		return nil, nil
+	case query.Claim.Name != "":
+		return askClaim(ctx, api, all, query)
 	case query.Device != "":
 		if _, err := api.GPUNodes(ctx, all); err != nil && len(all.Read) == 0 {
 			return nil, apiError(fmt.Errorf("trace %s: list the GPUNode objects of berth-agent: %w", query, err),
@@ -212,11 +238,7 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 	if err != nil {
 		found = &trace.Trace{}
 	}
-	for _, pod := range found.Pods {
-		if pod.Ref.Name != "" {
-			_, _ = api.Pod(ctx, all, pod.Ref) // Pod records an error in all.Unread
-		}
-	}
+	readPods(ctx, api, all, podsOf(found))
 	if len(found.Pods) == 0 && query.Pod.UID != "" {
 		if _, err := api.PodOfUID(ctx, all, query.Pod.UID); err != nil {
 			all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec}, Why: err.Error()})
@@ -224,6 +246,55 @@ func askAPI(ctx context.Context, api *evidence.API, known trace.Vendors, all *tr
 	}
 	addGPUNodes(ctx, api, all)
 	return nil, nil
+}
+
+// askClaim adds the API's facts about a claim and the pods that use it. If there is no such claim, it returns the names of those that
+// there are.
+func askClaim(ctx context.Context, api *evidence.API, all *trace.Evidence, query trace.Query) ([]string, error) {
+	pods, err := api.Claim(ctx, all, query.Claim)
+	if apierrors.IsNotFound(err) {
+		names, listError := api.ClaimNames(ctx, query.Claim.Namespace)
+		if listError != nil {
+			names = nil // the suggestion is optional
+		}
+		return names, nil
+	}
+	if err != nil && len(all.Claims) == 0 {
+		return nil, apiError(fmt.Errorf("trace %s: %w", query, err), "without it: berth trace "+query.String()+" --node-local on the node")
+	}
+	readPods(ctx, api, all, pods)
+	addGPUNodes(ctx, api, all)
+	return nil, nil
+}
+
+// maxPods bounds the pods that are read for one trace; a claim can have 256.
+const maxPods = 32
+
+// podsOf returns the names of the pods of a picture, also of those of which only a claim is known.
+func podsOf(t *trace.Trace) []trace.Ref {
+	var refs []trace.Ref
+	for _, pod := range t.Pods {
+		refs = append(refs, pod.Ref)
+	}
+	for _, claim := range t.Claims {
+		refs = append(refs, claim.Pods...)
+	}
+	refs = slices.DeleteFunc(refs, func(r trace.Ref) bool { return r.Name == "" })
+	slices.SortFunc(refs, func(a, b trace.Ref) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return slices.CompactFunc(refs, func(a, b trace.Ref) bool { return a.Namespace == b.Namespace && a.Name == b.Name })
+}
+
+// readPods adds the API's facts about pods.
+func readPods(ctx context.Context, api *evidence.API, all *trace.Evidence, pods []trace.Ref) {
+	for _, pod := range pods[:min(len(pods), maxPods)] {
+		_, _ = api.Pod(ctx, all, pod) // Pod records an error in all.Unread
+	}
+	if left := len(pods) - maxPods; left > 0 {
+		all.Unread = append(all.Unread, trace.Unread{Source: trace.Source{Kind: trace.PodSpec},
+			Why: fmt.Sprintf("there are %d more pods; at most %d are read", left, maxPods)})
+	}
 }
 
 // addGPUNodes reads the GPUNode of each node that a pod was scheduled to.
@@ -247,7 +318,11 @@ func addGPUNodes(ctx context.Context, api *evidence.API, all *trace.Evidence) {
 
 // notFound returns the error of a query without a result, with similar names and the sources that could not be read.
 func notFound(missing *trace.NotFoundError, names []string, unread []trace.Unread) error {
-	nearest := slices.Concat(missing.Nearest, trace.Nearest(missing.Query.Pod.String(), names, 3))
+	subject := missing.Query.Pod.String()
+	if missing.Query.Claim.Name != "" {
+		subject = missing.Query.Claim.String()
+	}
+	nearest := slices.Concat(missing.Nearest, trace.Nearest(subject, names, 3))
 	slices.Sort(nearest)
 	nearest = slices.Compact(nearest)
 	var hints []string

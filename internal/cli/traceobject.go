@@ -17,6 +17,9 @@ func traceObject(t *trace.Trace) *v1alpha1.Trace {
 	for _, pod := range t.Pods {
 		object.Pods = append(object.Pods, podObject(pod))
 	}
+	for i := range t.Claims {
+		object.Claims = append(object.Claims, claimObject(&t.Claims[i]))
+	}
 	object.Devices = deviceObjects(t.Devices)
 	if len(t.Processes) > 0 {
 		process := t.Processes[0]
@@ -42,6 +45,21 @@ func disagreementObject(d *trace.Disagreement) v1alpha1.TraceDisagreement {
 	}
 }
 
+func claimObject(claim *trace.Claim) v1alpha1.TraceClaim {
+	object := v1alpha1.TraceClaim{
+		Namespace: claim.Ref.Namespace, Name: claim.Ref.Name, UID: claim.Ref.UID, Sources: sourceObjects(claim.Sources),
+	}
+	for _, pod := range claim.Pods {
+		object.Pods = append(object.Pods, pod.String())
+	}
+	for _, d := range claim.Devices {
+		object.Devices = append(object.Devices, v1alpha1.TraceClaimDevice{
+			UUID: string(d.UUID), Requests: d.Requests, AdminAccess: d.Admin, Sources: sourceObjects(d.Sources),
+		})
+	}
+	return object
+}
+
 func podObject(pod trace.Pod) v1alpha1.TracePod {
 	object := v1alpha1.TracePod{
 		Namespace: pod.Ref.Namespace, Name: pod.Ref.Name, UID: pod.Ref.UID, Phase: pod.Phase,
@@ -54,7 +72,7 @@ func podObject(pod trace.Pod) v1alpha1.TracePod {
 	}
 	for _, c := range pod.Containers {
 		container := v1alpha1.TraceContainer{
-			Name: c.Name, Role: string(c.Role), ID: c.ID, State: c.State, PIDs: c.PIDs, Asked: factObjects(c.Asked),
+			Name: c.Name, Role: string(c.Role), ID: c.ID, State: c.State, PIDs: c.PIDs, Asked: factObjects(c.Asked), Claims: factObjects(c.Claims),
 			Devices: deviceObjects(c.Devices), Nodes: nodeObjects(c.Nodes), CDINames: factObjects(c.CDINames),
 			Env: factObjects(c.Env), Mounts: factObjects(c.Mounts), Annotations: factObjects(c.Annotations),
 		}
@@ -70,7 +88,7 @@ func deviceObjects(devices []trace.Device) []v1alpha1.TraceDevice {
 	var objects []v1alpha1.TraceDevice
 	for _, d := range devices {
 		objects = append(objects, v1alpha1.TraceDevice{
-			UUID: string(d.UUID), IDs: d.IDs, Resource: d.Resource, Sources: sourceObjects(d.Sources),
+			UUID: string(d.UUID), IDs: d.IDs, Resource: d.Resource, Claims: factObjects(d.Claims), AdminAccess: d.Admin, Sources: sourceObjects(d.Sources),
 			Facts: factObjects(d.Facts), CDINames: factObjects(d.CDINames), Nodes: nodeObjects(d.Nodes),
 		})
 	}

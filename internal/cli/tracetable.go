@@ -31,6 +31,12 @@ func traceTable(w io.Writer, t *v1alpha1.Trace) error {
 	if len(t.Devices) > 0 {
 		roots = append(roots, &term.Node{})
 	}
+	for i := range t.Claims {
+		roots = append(roots, claimNode(&t.Claims[i]))
+	}
+	if len(t.Claims) > 0 {
+		roots = append(roots, &term.Node{})
+	}
 	for i := range t.Pods {
 		roots = append(roots, podNode(&t.Pods[i]))
 	}
@@ -62,6 +68,31 @@ func disagreementNode(d *v1alpha1.TraceDisagreement) *term.Node {
 	node := &term.Node{Text: "DISAGREE " + d.Message}
 	for _, statement := range d.Statements {
 		node.Add(statement.Value, fieldNotes(statement.Sources))
+	}
+	return node
+}
+
+func claimNode(claim *v1alpha1.TraceClaim) *term.Node {
+	text := "claim " + claim.UID
+	if claim.Name != "" {
+		text = fmt.Sprintf("claim %s/%s (uid %s)", claim.Namespace, claim.Name, orElse(claim.UID, "unknown"))
+	}
+	node := &term.Node{Text: text, Note: notes(claim.Sources)}
+	if len(claim.Pods) > 0 {
+		node.Add("used by "+strings.Join(claim.Pods, ", "), "")
+	}
+	for _, device := range claim.Devices {
+		text := device.UUID
+		if len(device.Requests) > 0 {
+			text = "request " + strings.Join(device.Requests, ", ") + ": " + text
+		}
+		if device.AdminAccess {
+			text += " (admin access, not held)"
+		}
+		node.Add(text, notes(device.Sources))
+	}
+	if len(claim.Devices) == 0 {
+		node.Add("no device of this driver is allocated", "")
 	}
 	return node
 }
@@ -102,6 +133,9 @@ func containerNode(pod *term.Node, c *v1alpha1.TraceContainer) {
 		head += ": requested " + strings.Join(asks, ", ")
 	}
 	node := pod.Add(head, notes(askSources))
+	for _, claim := range c.Claims {
+		node.Add("uses claim "+claim.Name+", "+claim.Value, notes(claim.Sources))
+	}
 	for i := range c.Devices {
 		node.Children = append(node.Children, deviceNode(&c.Devices[i]))
 	}
@@ -161,6 +195,9 @@ func deviceNode(d *v1alpha1.TraceDevice) *term.Node {
 	}
 	for _, note := range order {
 		node.Add(strings.Join(lines[note], "  "), note)
+	}
+	for _, claim := range d.Claims {
+		node.Add("by claim "+claim.Name+", "+claim.Value, notes(claim.Sources))
 	}
 	for _, fact := range d.Facts {
 		if text := sharingText(d, fact); text != "" {

@@ -46,8 +46,12 @@ func (c *collector) agent(ctx context.Context) {
 	source := trace.Source{Kind: trace.Ledger, Path: c.places.Agent}
 	c.read(source)
 	c.local.Vendors = c.local.Vendors.With(state.Vendors)
-	for _, holding := range state.Holdings {
-		c.holding(source, holding)
+	for i := range state.Holdings {
+		if state.Holdings[i].Holder.Kind == gpu.HolderClaim {
+			c.local.Claims = append(c.local.Claims, claimHolding(source, &state.Holdings[i]))
+		} else {
+			c.holding(source, state.Holdings[i])
+		}
 	}
 	// If no simulator was requested, the agent's hardware is the node's.
 	if c.places.Simulated == "" || sameDir(c.places.Simulated, state.Simulated) {
@@ -155,5 +159,7 @@ func (c *collector) scan(ctx context.Context) (snapshot *gpu.Snapshot, why strin
 
 func (c *collector) inventory(source trace.Source, snapshot *gpu.Snapshot) {
 	c.read(source)
-	c.local.Devices = append(c.local.Devices, trace.DevicesOf(source, c.local.Host, snapshot)...)
+	devices := trace.DevicesOf(source, c.local.Host, snapshot)
+	namePools(devices)
+	c.local.Devices = append(c.local.Devices, devices...)
 }

@@ -52,6 +52,7 @@ func (a API) Pod(ctx context.Context, e *trace.Evidence, ref trace.Ref) (*corev1
 		return nil, err
 	}
 	addPod(e, pod)
+	a.addClaims(ctx, e, pod)
 	a.addWaits(ctx, e, pod)
 	return pod, nil
 }
@@ -67,6 +68,7 @@ func (a API) PodOfUID(ctx context.Context, e *trace.Evidence, uid string) (*core
 	})
 	if found != nil {
 		addPod(e, found)
+		a.addClaims(ctx, e, found)
 		a.addWaits(ctx, e, found)
 	}
 	return found, err
@@ -199,6 +201,9 @@ func addStatus(e *trace.Evidence, pod *corev1.Pod, ref trace.Ref, source trace.S
 		e.Read = append(e.Read, source)
 		return
 	}
+	if len(usesOf(pod)) > 0 {
+		return // A container with claims need not have a device of a device plugin.
+	}
 	e.Unread = append(e.Unread, trace.Unread{Source: source,
 		Why: "the pod's status has none: no container holds a device, or the kubelet is older than 1.36"})
 }
@@ -250,6 +255,8 @@ func gpuNodeSource(name string) trace.Source {
 func AddGPUNode(e *trace.Evidence, node *v1alpha1.GPUNode) {
 	source := gpuNodeSource(node.Name)
 	e.Read = append(e.Read, source)
+	before := len(e.Devices)
+	defer func() { namePools(e.Devices[before:]) }()
 	for i := range node.Status.Devices {
 		device := &node.Status.Devices[i]
 		fact := trace.DeviceFact{
@@ -287,7 +294,12 @@ func sharingFact(offered *v1alpha1.DeviceOffer) trace.SharingFact {
 }
 
 func addHolders(e *trace.Evidence, source trace.Source, host, id string, holders []v1alpha1.Holder) {
-	for _, holder := range holders {
+	for i := range holders {
+		holder := &holders[i]
+		if isClaim(holder.Kind) {
+			e.Claims = append(e.Claims, claimHolder(source, id, holder))
+			continue
+		}
 		if holder.PodUID == "" {
 			continue
 		}

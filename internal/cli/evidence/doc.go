@@ -83,6 +83,7 @@ func (p Places) Collect(ctx context.Context) *Local {
 	c.agent(ctx)
 	c.hardware(ctx)
 	c.checkpoint()
+	c.claimRecord()
 	c.podDirectories()
 	c.cdiSpecs()
 	c.containers()

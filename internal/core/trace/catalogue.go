@@ -16,6 +16,7 @@ type catalogue struct {
 	facts   map[gpu.UUID][]DeviceFact
 	uuids   []gpu.UUID // sorted
 	byIndex map[indexOf]gpu.UUID
+	byPool  map[string]gpu.UUID
 	byMinor map[ownNode]gpu.UUID
 	byNode  map[[2]int64]opened // nodes of MIG devices and further nodes of a GPU, by numbers
 	byPath  map[string]gpu.UUID // GPUs' own nodes that have no fixed major number
@@ -37,7 +38,7 @@ type opened struct {
 func newCatalogue(vendors Vendors, devices []DeviceFact, specs []CDIFact) *catalogue {
 	c := &catalogue{
 		vendors: vendors,
-		facts:   map[gpu.UUID][]DeviceFact{}, byIndex: map[indexOf]gpu.UUID{}, byMinor: map[ownNode]gpu.UUID{},
+		facts:   map[gpu.UUID][]DeviceFact{}, byIndex: map[indexOf]gpu.UUID{}, byPool: map[string]gpu.UUID{}, byMinor: map[ownNode]gpu.UUID{},
 		byNode: map[[2]int64]opened{}, byPath: map[string]gpu.UUID{}, cdi: map[string][]CDIFact{},
 	}
 	sorted := slices.Clone(devices)
@@ -50,6 +51,9 @@ func newCatalogue(vendors Vendors, devices []DeviceFact, specs []CDIFact) *catal
 		vendor := c.vendor(fact.UUID)
 		names[vendor] = true
 		addOnce(c.byIndex, indexOf{vendor, fact.Index}, fact.UUID)
+		if fact.PoolName != "" {
+			addOnce(c.byPool, fact.PoolName, fact.UUID)
+		}
 		if fact.Parent == "" && fact.Minor >= 0 {
 			addOnce(c.byMinor, ownNode{vendor, int64(fact.Minor)}, fact.UUID)
 		}
@@ -179,6 +183,9 @@ func (c *catalogue) isGPU(resource string, ids []string) bool {
 // false when an index cannot be resolved because no inventory was read, or means GPUs of several vendors.
 func (c *catalogue) resolve(vendor, id string) (devices []gpu.UUID, known bool) {
 	id, _, _ = strings.Cut(id, replicaMark)
+	if found, ok := c.byPool[id]; ok {
+		return []gpu.UUID{found}, true
+	}
 	if c.isDevice(id) {
 		return []gpu.UUID{gpu.UUID(id)}, true
 	}

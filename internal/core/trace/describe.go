@@ -9,8 +9,9 @@ import (
 )
 
 // describe adds what a container was given, each item with its sources.
-func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []statement) {
+func (j *joiner) describe(container *Container, state *containerState, facts []ContainerFact, said []statement, uses []usage) {
 	container.Devices = j.held(said)
+	j.describeClaims(container, uses)
 	for _, answer := range state.answers {
 		j.describeAnswer(container, answer)
 	}

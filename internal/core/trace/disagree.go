@@ -233,6 +233,7 @@ type hold struct {
 	pod       Ref
 	container string
 	keys      []gpu.DeviceKey
+	claims    []Fact
 	sources   []Source
 }
 
@@ -248,10 +249,13 @@ func (j *joiner) checkHolders() {
 				continue
 			}
 			for _, device := range container.Devices {
+				if device.Admin {
+					continue
+				}
 				if holders[device.UUID] == nil {
 					order = append(order, device.UUID)
 				}
-				holders[device.UUID] = append(holders[device.UUID], hold{pod.Ref, container.Name, device.Keys(), device.Sources})
+				holders[device.UUID] = append(holders[device.UUID], hold{pod.Ref, container.Name, device.Keys(), device.Claims, device.Sources})
 			}
 		}
 	}
@@ -270,7 +274,7 @@ func (j *joiner) checkHolders() {
 }
 
 func conflicts(a, b hold) bool {
-	return a.pod != b.pod && slices.ContainsFunc(a.keys, func(key gpu.DeviceKey) bool { return slices.ContainsFunc(b.keys, key.Overlaps) })
+	return a.pod != b.pod && !sharesClaim(a.claims, b.claims) && slices.ContainsFunc(a.keys, func(key gpu.DeviceKey) bool { return slices.ContainsFunc(b.keys, key.Overlaps) })
 }
 
 // sortDisagreements sorts by severity, then by pod, container, device and statements.

@@ -12,24 +12,26 @@ type Kind string
 
 // The kinds of sources, in the order in which a request passes through a cluster.
 const (
-	PodSpec      Kind = "pod spec"     // the pod's spec in the API
-	PodStatus    Kind = "pod status"   // allocatedResourcesStatus (KEP-4680), conditions, what containers wait for
-	Events       Kind = "events"       // the events about a pod
-	Directory    Kind = "pod dir"      // names of the kubelet's own pod and log directories
-	Checkpoint   Kind = "checkpoint"   // kubelet_internal_checkpoint
-	AllocResp    Kind = "AllocResp"    // the device plugin's answer, kept in the checkpoint
-	PodResources Kind = "PodResources" // the kubelet's podresources/v1 socket
-	Ledger       Kind = "ledger"       // the agent's record of holdings
-	GPUNode      Kind = "GPUNode"      // gpunodes.berth.dev
-	CDISpec      Kind = "CDI spec"     // files below /etc/cdi and /var/run/cdi
-	OCISpec      Kind = "OCI spec"     // the config.json that the runtime was started with
-	Process      Kind = "container"    // /proc of a process in the container
-	Hardware     Kind = "NVML"         // the hardware inventory
+	PodSpec       Kind = "pod spec"      // the pod's spec in the API
+	PodStatus     Kind = "pod status"    // allocatedResourcesStatus (KEP-4680), conditions, what containers wait for
+	Events        Kind = "events"        // the events about a pod
+	ResourceClaim Kind = "ResourceClaim" // status.allocation of a ResourceClaim in the API
+	Directory     Kind = "pod dir"       // names of the kubelet's own pod and log directories
+	Checkpoint    Kind = "checkpoint"    // kubelet_internal_checkpoint
+	AllocResp     Kind = "AllocResp"     // the device plugin's answer, kept in the checkpoint
+	ClaimRecord   Kind = "claim record"  // the kubelet's dra_manager_state
+	PodResources  Kind = "PodResources"  // the kubelet's podresources/v1 socket
+	Ledger        Kind = "ledger"        // the agent's record of holdings
+	GPUNode       Kind = "GPUNode"       // gpunodes.berth.dev
+	CDISpec       Kind = "CDI spec"      // files below /etc/cdi and /var/run/cdi
+	OCISpec       Kind = "OCI spec"      // the config.json that the runtime was started with
+	Process       Kind = "container"     // /proc of a process in the container
+	Hardware      Kind = "NVML"          // the hardware inventory
 )
 
 // rank orders kinds in the order of a request.
 func (k Kind) rank() int {
-	order := [...]Kind{PodSpec, PodStatus, Events, Directory, Checkpoint, AllocResp, PodResources, Ledger, GPUNode,
+	order := [...]Kind{PodSpec, PodStatus, Events, ResourceClaim, Directory, Checkpoint, AllocResp, ClaimRecord, PodResources, Ledger, GPUNode,
 		CDISpec, OCISpec, Process, Hardware}
 	for i, kind := range order {
 		if kind == k {
@@ -92,6 +94,8 @@ type Evidence struct {
 	Waits       []WaitFact
 	Assignments []AssignmentFact
 	Answers     []AnswerFact
+	Claims      []ClaimFact
+	Uses        []UseFact
 	Containers  []ContainerFact
 	Processes   []ProcessFact
 	CDI         []CDIFact
@@ -248,6 +252,8 @@ type DeviceFact struct {
 	// Host is the Kubernetes node, if the source states it.
 	Host string
 	UUID gpu.UUID
+	// PoolName is the name of the device in a ResourceSlice; empty when it has none.
+	PoolName string
 	// Vendor is the name of the GPU's vendor; empty when the source does not state it.
 	Vendor string
 	// Parent is the GPU of a MIG device.

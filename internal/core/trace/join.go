@@ -17,6 +17,7 @@ type joiner struct {
 	directory *directory
 	catalogue *catalogue
 	pods      map[Ref]*podState
+	claims    map[ClaimRef]*claimState
 	trace     *Trace
 }
 
@@ -62,7 +63,7 @@ func (j *joiner) isLocal(p *podState) bool {
 	}
 	local := func(kind Kind) bool {
 		switch kind {
-		case Directory, Checkpoint, AllocResp, PodResources, OCISpec, Process:
+		case Directory, Checkpoint, AllocResp, ClaimRecord, PodResources, OCISpec, Process:
 			return true
 		}
 		return false
@@ -124,11 +125,15 @@ func Join(vendors Vendors, evidence Evidence) *Trace {
 	}
 	j.directory = newDirectory(&j.evidence, j)
 	j.gather()
+	j.gatherClaims()
 	for _, id := range j.catalogue.uuids {
 		j.trace.Devices = append(j.trace.Devices, j.device(id))
 	}
 	for _, ref := range j.order() {
 		j.trace.Pods = append(j.trace.Pods, j.pod(j.pods[ref]))
+	}
+	for _, state := range j.claimOrder() {
+		j.trace.Claims = append(j.trace.Claims, j.claim(state))
 	}
 	j.checkDevices()
 	for i, ref := range j.order() {
@@ -151,6 +156,8 @@ func canonicalise(evidence Evidence) Evidence {
 		Waits:       canonicalList(evidence.Waits, func(f WaitFact) Source { return f.Source }),
 		Assignments: canonicalList(evidence.Assignments, func(f AssignmentFact) Source { return f.Source }),
 		Answers:     canonicalList(evidence.Answers, func(f AnswerFact) Source { return f.Source }),
+		Claims:      canonicalList(evidence.Claims, func(f ClaimFact) Source { return f.Source }),
+		Uses:        canonicalList(evidence.Uses, func(f UseFact) Source { return f.Source }),
 		Containers:  canonicalList(evidence.Containers, func(f ContainerFact) Source { return f.Source }),
 		Processes:   canonicalList(evidence.Processes, func(f ProcessFact) Source { return f.Source }),
 		CDI:         canonicalList(evidence.CDI, func(f CDIFact) Source { return f.Source }),
@@ -324,10 +331,15 @@ func (j *joiner) container(pod *podState, state *containerState) (Container, boo
 	if len(container.PIDs) > 0 {
 		container.State = StateRunning
 	}
-	said := j.statements(pod, state)
-	j.compareStatements(pod, state, said)
+	uses := j.usages(pod, state)
+	said := j.statements(pod, state, uses)
+	if len(uses) == 0 {
+		j.compareStatements(pod, state, said)
+	} else {
+		j.compareSides(pod, state, uses, said)
+	}
 	j.compareCounts(pod, state, container.Asked)
-	j.describe(&container, state, facts, said)
+	j.describe(&container, state, facts, said, uses)
 	j.shares(pod, &container, state, facts)
 	relevant := len(container.Devices) > 0 || len(container.Asked) > 0 || len(container.PIDs) > 0 || len(state.specs) > 0
 	return container, relevant

@@ -127,7 +127,7 @@ func (d *directory) nameUnnamed(byUID, byName []Entry) {
 func (j *joiner) containerEntries() []Entry {
 	var list []Entry
 	for _, fact := range j.evidence.Containers {
-		for _, said := range j.containerStatements(fact, nil) {
+		for _, said := range j.containerStatements(fact, nil, false) {
 			if !said.vague && len(said.set) > 0 {
 				list = append(list, Entry{Pod: fact.Pod, Container: fact.Container, IDs: texts(said.set)})
 				break
@@ -216,6 +216,12 @@ func allRefs(evidence *Evidence) []Ref {
 		refs = append(refs, fact.Pod)
 	}
 	for _, fact := range evidence.Containers {
+		refs = append(refs, fact.Pod)
+	}
+	for _, fact := range evidence.Claims {
+		refs = append(refs, fact.Pods...)
+	}
+	for _, fact := range evidence.Uses {
 		refs = append(refs, fact.Pod)
 	}
 	for _, fact := range evidence.Processes {

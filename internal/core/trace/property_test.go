@@ -68,15 +68,42 @@ func names(set []int) []string {
 	return out
 }
 
+// addClaims adds claims of the pods to the evidence: each of one pod, or shared with the first, and of any devices.
+func addClaims(t *rapid.T, e *Evidence) {
+	for _, pod := range slices.Clone(e.Pods) {
+		claim := ClaimRef{UID: "c-" + pod.Ref.UID, Namespace: "ns", Name: "claim-" + pod.Ref.UID}
+		pods := []Ref{{UID: pod.Ref.UID}}
+		if rapid.Bool().Draw(t, "shared") {
+			pods = append(pods, Ref{UID: "u0"})
+		}
+		if rapid.Bool().Draw(t, "used") {
+			e.Uses = append(e.Uses, UseFact{Source: pod.Source, Pod: pod.Ref, Container: "main", Requests: []string{"gpus"},
+				Claim: ClaimRef{Namespace: claim.Namespace, Name: claim.Name}})
+		}
+		for _, kind := range []Kind{ResourceClaim, ClaimRecord, Ledger, GPUNode} {
+			fact := ClaimFact{Source: Source{Kind: kind}, Claim: claim, Pods: pods}
+			for i := range e.Devices {
+				if rapid.Bool().Draw(t, "has device") {
+					fact.Devices = append(fact.Devices, ClaimDevice{ID: string(deviceID(i)), Requests: []string{"gpus"}, Admin: rapid.Bool().Draw(t, "admin")})
+				}
+			}
+			e.Claims = append(e.Claims, fact)
+		}
+	}
+}
+
 func TestOrderOfEvidenceDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		evidence := world(t)
+		addClaims(t, &evidence)
 		want := Join(testVendors(), evidence)
 		random := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
 		shuffled := merge(evidence, evidence) // duplicates must not matter
 		shuffle(random, shuffled.Pods)
 		shuffle(random, shuffled.Assignments)
 		shuffle(random, shuffled.Answers)
+		shuffle(random, shuffled.Claims)
+		shuffle(random, shuffled.Uses)
 		shuffle(random, shuffled.Containers)
 		shuffle(random, shuffled.CDI)
 		shuffle(random, shuffled.Devices)

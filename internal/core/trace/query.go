@@ -10,13 +10,15 @@ import (
 	"github.com/berth-gpu/berth/internal/core/spelling"
 )
 
-// Query is the start of a trace: exactly one of a pod, a device and a process.
+// Query is the start of a trace: exactly one of a pod, a device, a claim and a process.
 type Query struct {
 	// Pod by UID, or by namespace and name.
 	Pod Ref
 	// Device is the UUID of a GPU or MIG device, or a unique prefix of one.
 	Device gpu.UUID
-	PID    int
+	// Claim by namespace and name.
+	Claim ClaimRef
+	PID   int
 }
 
 // String describes the query.
@@ -26,6 +28,8 @@ func (q Query) String() string {
 		return fmt.Sprintf("pid %d", q.PID)
 	case q.Device != "":
 		return string(q.Device)
+	case q.Claim.Name != "":
+		return "claim " + q.Claim.String()
 	}
 	return "pod " + q.Pod.String()
 }
@@ -54,6 +58,8 @@ func (t *Trace) Select(query Query) (*Trace, error) {
 		return t.selectProcess(query)
 	case query.Device != "":
 		return t.selectDevice(query)
+	case query.Claim.Name != "":
+		return t.selectClaim(query)
 	}
 	return t.selectPod(query, query.Pod)
 }
@@ -127,6 +133,41 @@ func (t *Trace) selectDevice(query Query) (*Trace, error) {
 	return t.part(query, pods, devices), nil
 }
 
+// selectClaim returns the claims of a name, and the containers of their pods that use them; of a pod of which no container is known
+// to use one, all.
+func (t *Trace) selectClaim(query Query) (*Trace, error) {
+	var names []string
+	var claims []Claim
+	for _, claim := range t.Claims {
+		if claim.Ref.Namespace == query.Claim.Namespace && claim.Ref.Name == query.Claim.Name {
+			claims = append(claims, claim)
+		}
+		names = append(names, claim.Ref.String())
+	}
+	if len(claims) == 0 {
+		return nil, &NotFoundError{Query: query, Nearest: Nearest(query.Claim.String(), names, 3)}
+	}
+	uses := func(facts []Fact) bool {
+		return slices.ContainsFunc(facts, func(f Fact) bool { return f.Name == query.Claim.String() })
+	}
+	var pods []Pod
+	for _, pod := range t.Pods {
+		if !slices.ContainsFunc(claims, func(c Claim) bool { return slices.Contains(c.Pods, pod.Ref) }) {
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(pod.Containers), func(c Container) bool {
+			return !uses(c.Claims) && !slices.ContainsFunc(c.Devices, func(d Device) bool { return uses(d.Claims) })
+		})
+		if len(own) > 0 {
+			pod.Containers = own
+		}
+		pods = append(pods, pod)
+	}
+	found := t.part(query, pods, nil)
+	found.Claims = claims
+	return found, nil
+}
+
 // matchDevice accepts a prefix of a UUID if it matches one device only.
 func matchDevice(query Query, known []gpu.UUID) (gpu.UUID, error) {
 	var matches []gpu.UUID
@@ -196,6 +237,15 @@ func (t *Trace) part(query Query, pods []Pod, devices []Device) *Trace {
 	}
 	delete(concerned, "")
 	found := &Trace{Subject: query.String(), Pods: pods, Devices: devices, Read: t.Read, Unread: t.Unread}
+	for _, claim := range t.Claims {
+		ofPod := func(ref Ref) bool { return names[ref] != nil }
+		onDevice := func(d ClaimedDevice) bool {
+			return slices.ContainsFunc(devices, func(other Device) bool { return other.UUID == d.UUID })
+		}
+		if slices.ContainsFunc(claim.Pods, ofPod) || slices.ContainsFunc(claim.Devices, onDevice) {
+			found.Claims = append(found.Claims, claim)
+		}
+	}
 	for _, d := range t.Disagreements {
 		if names[d.Pod][d.Container] || (d.Pod == Ref{} && concerned[d.Device]) {
 			found.Disagreements = append(found.Disagreements, d)

@@ -330,7 +330,7 @@ func (j *joiner) addSharers() {
 			}
 			fact, text := &same, other.pod.String()
 			switch {
-			case other.device.UUID == one.device.UUID && (len(one.device.IDs) > 0 || len(factsNamed(one.device.Facts, FactSharing)) > 0):
+			case other.device.UUID == one.device.UUID && sharedWith(one.device, other.device):
 			case other.device.UUID != one.device.UUID && other.device.Parent != "" && one.device.Parent != "":
 				fact = &beside
 			default:
@@ -347,6 +347,11 @@ func (j *joiner) addSharers() {
 			}
 		}
 	}
+}
+
+// sharedWith reports whether a device is shared with the other holder of it: by replicas, or by a claim of both.
+func sharedWith(device, other *Device) bool {
+	return len(device.IDs) > 0 || len(factsNamed(device.Facts, FactSharing)) > 0 || sharesClaim(device.Claims, other.Claims)
 }
 
 // gpuOf returns the GPU of a device: the device itself or its parent.

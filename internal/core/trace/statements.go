@@ -28,9 +28,20 @@ const (
 	fieldNodes       = "device nodes"
 )
 
+// side is who gave a container the devices of a statement.
+type side int
+
+// The sides. A container shows what it has, and not who gave it.
+const (
+	byPlugin side = iota
+	byClaim
+	byContainer
+)
+
 // statement is what one source says that a container holds.
 type statement struct {
 	source Source
+	by     side
 	// vendor is the vendor whose devices alone the statement is about; "" if it is about all devices of the container.
 	vendor string
 	ids    []string
@@ -92,16 +103,19 @@ func sortedTexts(texts []string) []string {
 }
 
 // statements returns all statements about a container's devices in the order of the sources, including implied ones.
-func (j *joiner) statements(pod *podState, c *containerState) []statement {
+func (j *joiner) statements(pod *podState, c *containerState, uses []usage) []statement {
+	claimed := j.claimStatements(pod, c, uses)
+	byClaims := slices.ContainsFunc(claimed, func(s statement) bool { return len(s.set) > 0 })
 	said := j.assignmentStatements(c)
 	for _, answer := range c.answers {
 		said = append(said, j.answerStatements(answer)...)
 	}
 	facts := c.current()
 	for _, fact := range facts {
-		said = append(said, j.containerStatements(fact, c.answers)...)
+		said = append(said, j.containerStatements(fact, c.answers, byClaims)...)
 	}
 	said = append(said, j.impliedStatements(pod, c, said)...)
+	said = append(said, claimed...)
 	slices.SortStableFunc(said, func(a, b statement) int { return CompareSources(a.source, b.source) })
 	return said
 }
@@ -206,9 +220,9 @@ func cdiDevices(names []string) []string {
 	return ids
 }
 
-// containerStatements returns what a container has. If the plugin's answer requested something from the runtime, having
-// nothing is a statement too.
-func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) []statement {
+// containerStatements returns what a container has. If the plugin's answer requested something from the runtime, or claims have devices
+// of the container, having nothing is a statement too.
+func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact, byClaims bool) []statement {
 	var said []statement
 	say := func(field, vendor string, read func([]EnvVar) []string) {
 		wanted := slices.ContainsFunc(answers, func(a AnswerFact) bool { return len(read(a.Env)) > 0 })
@@ -216,7 +230,7 @@ func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) [
 			source := fact.Source
 			source.Field = field
 			made := j.statementOf(source, "", vendor, ids)
-			made.vendor = vendor
+			made.by, made.vendor = byContainer, vendor
 			said = append(said, made)
 		}
 	}
@@ -229,14 +243,14 @@ func (j *joiner) containerStatements(fact ContainerFact, answers []AnswerFact) [
 	if fact.NoNodes || fact.Privileged {
 		return said
 	}
-	injected := false
+	injected := byClaims
 	for _, answer := range answers {
 		injected = injected || len(answer.CDINames) > 0 || len(answer.Nodes) > 0 || len(answer.Annotations) > 0
 	}
 	if found := j.catalogue.ofNodes(fact.Nodes); found.any || injected {
 		source := fact.Source
 		source.Field = fieldNodes
-		said = append(said, statement{source: source, set: found.devices, vague: found.vague})
+		said = append(said, statement{source: source, by: byContainer, set: found.devices, vague: found.vague})
 	}
 	return said
 }

@@ -23,6 +23,9 @@ func (t *Trace) Describe() string {
 			describeDevice(line, 0, device)
 		}
 	}
+	for _, claim := range t.Claims {
+		describeClaim(line, claim)
+	}
 	for _, pod := range t.Pods {
 		uid := ""
 		if pod.Ref.named() {
@@ -42,10 +45,31 @@ func (t *Trace) Describe() string {
 	return out.String()
 }
 
+func describeClaim(line func(int, string, ...any), claim Claim) {
+	uid := ""
+	if claim.Ref.Name != "" {
+		uid = claim.Ref.UID
+	}
+	line(0, "%s [%s]", strings.Join(nonEmpty("claim", claim.Ref.String(), uid), " "), SourcesText(claim.Sources))
+	for _, pod := range claim.Pods {
+		line(1, "pod %s", pod)
+	}
+	for _, device := range claim.Devices {
+		access := ""
+		if device.Admin {
+			access = "admin access"
+		}
+		line(1, "%s [%s]", strings.Join(nonEmpty(string(device.UUID), strings.Join(device.Requests, ","), access), " "), SourcesText(device.Sources))
+	}
+}
+
 func describeContainer(line func(int, string, ...any), container Container) {
 	line(1, "%s", strings.Join(nonEmpty("container", container.Name, string(container.Role), container.State), " "))
 	for _, ask := range container.Asked {
 		line(2, "asked %s: %s [%s]", ask.Name, ask.Value, SourcesText(ask.Sources))
+	}
+	for _, claim := range container.Claims {
+		line(2, "claim %s: %s [%s]", claim.Name, claim.Value, SourcesText(claim.Sources))
 	}
 	for _, device := range container.Devices {
 		describeDevice(line, 2, device)
@@ -68,6 +92,9 @@ func describeDevice(line func(int, string, ...any), depth int, device Device) {
 		head = append(head, "NUMA "+device.Fact(FactNUMA))
 	}
 	line(depth, "%s [%s]", strings.Join(head, " "), SourcesText(device.Sources))
+	for _, claim := range device.Claims {
+		line(depth+1, "claim %s: %s [%s]", claim.Name, claim.Value, SourcesText(claim.Sources))
+	}
 	for _, fact := range device.Facts {
 		switch fact.Name {
 		case FactPlacement, FactShare, FactSharing, FactAdvisory, FactDraining, FactSharedWith, FactNeighbours:

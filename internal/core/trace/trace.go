@@ -17,6 +17,8 @@ type Trace struct {
 	// Devices are all devices that any source lists, held or not, ordered by index. Select keeps only those of a query
 	// for a GPU.
 	Devices []Device
+	// Claims are ordered by namespace, name and UID. Select keeps those that concern its pods and devices.
+	Claims []Claim
 	// Processes are ordered by PID.
 	Processes []ProcessFact
 	Read      []Source
@@ -52,7 +54,9 @@ type Container struct {
 	State string
 	PIDs  []int
 	// Asked are resource names with counts.
-	Asked   []Fact
+	Asked []Fact
+	// Claims are the ResourceClaims that it uses, with their requests.
+	Claims  []Fact
 	Devices []Device
 	// Nodes belong to none of Devices: control nodes, or nodes of other GPUs.
 	Nodes       []NodeFact
@@ -70,6 +74,10 @@ type Device struct {
 	// IDs are the kubelet's IDs for it, if they differ from the UUID.
 	IDs      []string
 	Resource string
+	// Claims are the ResourceClaims by which the container has it, with their requests.
+	Claims []Fact
+	// Admin is true when the container has it by admin access, so that it does not hold it.
+	Admin bool
 	// Sources say that the container holds it or, outside a container, that it exists.
 	Sources  []Source
 	Facts    []Fact

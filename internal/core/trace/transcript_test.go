@@ -16,7 +16,7 @@ import (
 // commands are
 //
 //	evidence       replaces the evidence by the lines below it
-//	trace pod=NS/NAME|uid=UID|gpu=UUID|pid=N [without=(KIND,...)] [line...]
+//	trace pod=NS/NAME|uid=UID|gpu=UUID|claim=NS/NAME|pid=N [without=(KIND,...)] [line...]
 //
 // where the further lines of a trace are added to the evidence for this trace only, after the facts of the kinds in
 // without were removed.
@@ -46,6 +46,8 @@ func runTrace(t *testing.T, d *datadriven.TestData, base Evidence) string {
 			query.Pod = parseRef(arg.Vals[0])
 		case "uid":
 			query.Pod = Ref{UID: arg.Vals[0]}
+		case "claim":
+			query.Claim = ClaimRef(parseRef(arg.Vals[0]))
 		case "gpu":
 			query.Device = gpu.UUID(arg.Vals[0])
 		case "pid":
@@ -72,7 +74,7 @@ func runTrace(t *testing.T, d *datadriven.TestData, base Evidence) string {
 
 func kindNames() map[string]Kind {
 	return map[string]Kind{
-		"spec": PodSpec, "status": PodStatus, "dir": Directory, "checkpoint": Checkpoint, "answer": AllocResp,
+		"spec": PodSpec, "status": PodStatus, "claim": ResourceClaim, "record": ClaimRecord, "dir": Directory, "checkpoint": Checkpoint, "answer": AllocResp,
 		"podresources": PodResources, "ledger": Ledger, "gpunode": GPUNode, "cdi": CDISpec, "oci": OCISpec, "proc": Process, "nvml": Hardware,
 	}
 }
@@ -87,6 +89,8 @@ func without(e Evidence, kind Kind) Evidence {
 		Waits:       keep(e.Waits, func(f WaitFact) bool { return f.Source.Kind != kind }),
 		Assignments: keep(e.Assignments, func(f AssignmentFact) bool { return f.Source.Kind != kind }),
 		Answers:     keep(e.Answers, func(f AnswerFact) bool { return f.Source.Kind != kind }),
+		Claims:      keep(e.Claims, func(f ClaimFact) bool { return f.Source.Kind != kind }),
+		Uses:        keep(e.Uses, func(f UseFact) bool { return f.Source.Kind != kind }),
 		Containers:  keep(e.Containers, func(f ContainerFact) bool { return f.Source.Kind != kind }),
 		Processes:   keep(e.Processes, func(f ProcessFact) bool { return f.Source.Kind != kind }),
 		CDI:         keep(e.CDI, func(f CDIFact) bool { return f.Source.Kind != kind }),
@@ -102,6 +106,7 @@ func merge(a, b Evidence) Evidence {
 	return Evidence{
 		Read: slices.Concat(a.Read, b.Read), Partial: slices.Concat(a.Partial, b.Partial), Unread: slices.Concat(a.Unread, b.Unread), Pods: slices.Concat(a.Pods, b.Pods),
 		Assignments: slices.Concat(a.Assignments, b.Assignments), Answers: slices.Concat(a.Answers, b.Answers),
+		Claims: slices.Concat(a.Claims, b.Claims), Uses: slices.Concat(a.Uses, b.Uses),
 		Containers: slices.Concat(a.Containers, b.Containers), Processes: slices.Concat(a.Processes, b.Processes),
 		CDI: slices.Concat(a.CDI, b.CDI), Devices: slices.Concat(a.Devices, b.Devices),
 	}
@@ -157,6 +162,13 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 			Nodes: parseNodes(t, args["nodes"]), CDINames: list(args["cdi"]), Mounts: parseMounts(args["mounts"]),
 			Annotations: parseEnv(args["annotations"]),
 		})
+	case "claims":
+		e.Claims = append(e.Claims, parseClaim(args))
+	case "use":
+		e.Uses = append(e.Uses, UseFact{
+			Source: Source{Kind: PodSpec}, Pod: ref, Container: args["container"], Claim: ClaimRef(parseRef(args["claim"])),
+			Requests: list(args["requests"]), Resource: args["resource"],
+		})
 	case "oci", "proc":
 		fact := ContainerFact{
 			Source: source, ID: args["id"], Pod: ref, Container: args["container"], Privileged: args["privileged"] == "true",
@@ -175,7 +187,7 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 			source.Kind = GPUNode
 		}
 		e.Devices = append(e.Devices, DeviceFact{
-			Source: source, UUID: gpu.UUID(args["uuid"]), Vendor: args["vendor"], Parent: gpu.UUID(args["parent"]), Index: args["index"],
+			Source: source, UUID: gpu.UUID(args["uuid"]), PoolName: args["pool"], Vendor: args["vendor"], Parent: gpu.UUID(args["parent"]), Index: args["index"],
 			Minor: number(t, args["minor"]),
 			PCI:   args["pci"], Product: args["product"], NUMANode: number(t, args["numa"]), Nodes: parseNodes(t, args["nodes"]),
 			Profile: args["profile"], Instance: parseInstance(t, args["instance"]), Sharing: parseSharing(t, args["sharing"]),
@@ -183,6 +195,31 @@ func addLine(t *testing.T, e *Evidence, word string, args map[string]string) {
 	default:
 		t.Fatalf("unknown evidence %q", word)
 	}
+}
+
+// parseClaim parses a claim of the source in=KIND: devices=ID:REQUEST[:CDI name][:admin], separated by commas, and pods=NS/NAME or UID.
+func parseClaim(args map[string]string) ClaimFact {
+	fact := ClaimFact{Source: Source{Kind: kindNames()[args["in"]], Path: args["path"]}, Claim: ClaimRef(parseRef(args["claim"]))}
+	fact.Claim.UID = args["uid"]
+	for _, item := range list(args["devices"]) {
+		parts := append(strings.Split(item, ":"), "", "", "")
+		device := ClaimDevice{ID: parts[0], Admin: parts[3] == "admin"}
+		if parts[1] != "" {
+			device.Requests = strings.Split(parts[1], "+")
+		}
+		if parts[2] != "" {
+			device.CDINames = []string{parts[2]}
+		}
+		fact.Devices = append(fact.Devices, device)
+	}
+	for _, pod := range list(args["pods"]) {
+		if strings.Contains(pod, "/") {
+			fact.Pods = append(fact.Pods, parseRef(pod))
+		} else {
+			fact.Pods = append(fact.Pods, Ref{UID: pod})
+		}
+	}
+	return fact
 }
 
 // parseInstance parses GI:CI:start:size.

@@ -119,6 +119,8 @@ type Listed struct {
 type ListedDevice struct {
 	Pool, Name string
 	Requests   []string
+	// CDINames are the qualified names that the kubelet gives to the container runtime.
+	CDINames []string
 }
 
 // ServerDeps are the dependencies of a Server.

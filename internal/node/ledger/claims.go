@@ -209,11 +209,6 @@ func (l *Ledger) exchange(holder gpu.Holder, from gpu.DeviceKey, to gpu.Located)
 	})
 }
 
-// holdsAny reports whether the holder has any device.
-func (l *Ledger) holdsAny(holder gpu.Holder) bool {
-	return slices.ContainsFunc(l.order, func(key gpu.DeviceKey) bool { return l.records[key].Holder.Same(holder) })
-}
-
 // describe records what is known now of a holder and of its devices: in all its holdings, which keep what is not known.
 func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []ClaimDevice) {
 	for _, key := range l.order { // A change of a record keeps the order.

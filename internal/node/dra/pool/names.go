@@ -27,6 +27,14 @@ func migName(id gpu.UUID, placed mig.Placed) string {
 	return fmt.Sprintf("%s-%s-%d", gpuName(id), label(placed.Profile), placed.Start)
 }
 
+// DeviceName returns the name of a device: that of a GPU or, with a profile, that of a MIG device on it.
+func DeviceName(id gpu.UUID, placed mig.Placed) string {
+	if placed.Profile == "" {
+		return gpuName(id)
+	}
+	return migName(id, placed)
+}
+
 // label writes a profile as a DNS label: 1g.24gb+me.all is 1g24gb-meall, and 1g.24gb-me is 1g24gb-no-me, since a plus adds an
 // attribute and a minus removes one.
 func label(profile string) string {

@@ -52,6 +52,7 @@ type claimInfo struct {
 		Devices []struct {
 			PoolName, DeviceName string
 			RequestNames         []string
+			CDIDeviceIDs         []string
 		}
 	}
 }
@@ -145,7 +146,7 @@ func (c *claimInfo) of(driver string) dra.Listed {
 	}
 	slices.Sort(claim.PodUIDs)
 	for _, device := range c.DriverState[driver].Devices {
-		claim.Devices = append(claim.Devices, dra.ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.RequestNames})
+		claim.Devices = append(claim.Devices, dra.ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.RequestNames, CDINames: device.CDIDeviceIDs})
 	}
 	return claim
 }

@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 	}{
 		"written by the kubelet": {data: []byte(written), driver: "test-driver.cdi.k8s.io", want: []dra.Listed{
 			{UID: "067798be-454e-4be4-9047-1aa06aea63f7", Namespace: "default", Name: "example-1", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"},
-				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-1", Requests: []string{"test request"}}}},
+				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-1", Requests: []string{"test request"}, CDINames: []string{"example.com/example=cdi-example"}}}},
 			{UID: "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", Namespace: "default", Name: "example-2", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"},
 				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-2"}}},
 		}},
