@@ -32,6 +32,7 @@ func TestDRA(t *testing.T) {
 		{"PluginStops", testDRAPluginStops},
 		{"Kills", testDRAKills},
 		{"Upgrade", testDRAUpgrade},
+		{"RandomSteps", testDRARandomSteps},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
