@@ -51,6 +51,9 @@ func (c *collector) claimRecord() {
 	source := trace.Source{Kind: trace.ClaimRecord, Path: path}
 	c.read(source)
 	for _, claim := range claims {
+		if len(claim.Devices) == 0 {
+			continue // Of another driver, or not prepared.
+		}
 		fact := trace.ClaimFact{Source: source, Claim: trace.ClaimRef{UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name}}
 		for _, device := range claim.Devices {
 			fact.Devices = append(fact.Devices, trace.ClaimDevice{ID: device.Name, Requests: device.Requests, CDINames: device.CDINames})

@@ -257,7 +257,7 @@ func (l *Ledger) notePods(claims []ClaimPods) {
 
 // named returns the pods that have a UID, sorted by it and each once, with the names that only known has.
 func named(pods, known []gpu.Pod) []gpu.Pod {
-	pods = slices.Clone(pods)
+	pods = append([]gpu.Pod{}, pods...)
 	for i := range pods {
 		if k := slices.IndexFunc(known, func(other gpu.Pod) bool { return other.UID == pods[i].UID }); k >= 0 && pods[i].Name == "" {
 			pods[i] = known[k]

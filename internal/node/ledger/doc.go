@@ -100,6 +100,9 @@
 // server. The running containers of these pods are the claim's own; any other container on its device is reported as a conflict. Where
 // only device nodes show what a container of the pod uses, it is taken to use what the claim has.
 //
+// The front end releases a claim. One that the kubelet's record does not list any more, and none of whose pods is alive, is released
+// after ForgetLimit: the kubelet never unprepares it.
+//
 // A MIG device is held by its placement before it exists (gpu.Placed), so that two claims can have disjoint slices of
 // one GPU. Resolve changes such a hold to the MIG device's UUID in one write, and Unresolve back. Which devices overlap
 // is decided by gpu.Located.Overlaps alone. The placement of a MIG device with a UUID is that which one of its holders

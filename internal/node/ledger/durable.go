@@ -111,6 +111,7 @@ func (l *Ledger) acquireDurably(holder gpu.Holder, pods []gpu.Pod, devices []Cla
 	for {
 		again := false
 		err := l.durably(func(u *undo) error {
+			l.claimed(holder)
 			orphan, err := l.firstInTheWay(holder, devices, seen)
 			if again = orphan && seen == nil; err != nil {
 				return err

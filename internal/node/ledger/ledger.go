@@ -200,6 +200,8 @@ type Ledger struct {
 	// from any later one.
 	stamp     string
 	distrusts uint64 // counts the calls of Distrust
+	// forgotten is since when the kubelet has not listed a claim that has devices, by the claim's UID.
+	forgotten map[string]time.Time
 	faults    map[string]gpu.Cause
 	subs      signal.Broadcast
 }
@@ -228,7 +230,7 @@ func Open(deps Deps) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}}
+	l := &Ledger{deps: deps, store: store, records: map[gpu.DeviceKey]*record{}, faults: map[string]gpu.Cause{}, forgotten: map[string]time.Time{}}
 	l.publish()
 	if deps.Follow {
 		err = l.Refresh()

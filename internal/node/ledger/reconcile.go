@@ -21,8 +21,8 @@ type NodeView struct {
 	Containers []Container
 	// ContainersErr is set when the processes could not be read. The last reading then remains valid.
 	ContainersErr error
-	// Claims are the kubelet's record of the claims that are prepared, with their pods; nil when it is not known. It has to be read after
-	// the containers too: the kubelet writes it before the first container of a pod starts.
+	// Claims are the kubelet's record of all claims that are prepared, or being prepared, with their pods; nil when it is not known. It has
+	// to be read after the containers too: the kubelet writes it before it prepares a claim.
 	Claims []ClaimPods
 	// Pods is what is known of pods from other sources; it may be empty.
 	Pods []NodePod
@@ -115,6 +115,7 @@ func (l *Ledger) Reconcile(view NodeView) Changes {
 	l.clamp()
 	before := maps.Clone(l.records)
 	l.notePods(view.Claims)
+	l.releaseForgotten(&view)
 	j := newJoin(l, view)
 	if l.deps.Look != nil && j.newOrphans() {
 		l.mu.Unlock()

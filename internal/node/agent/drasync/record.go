@@ -15,6 +15,9 @@ func Recorded(hostRoot, kubeletDir string) func() ([]ledger.ClaimPods, error) {
 		if err != nil {
 			return nil, err
 		}
+		if listed == nil {
+			return nil, nil // There is no record.
+		}
 		claims := make([]ledger.ClaimPods, 0, len(listed))
 		for _, one := range listed {
 			claim := ledger.ClaimPods{UID: one.UID}

@@ -14,11 +14,12 @@ import (
 	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
-// TestRecorded: the pods are those of this driver's prepared claims in the kubelet's file, and a damaged file is an error.
+// TestRecorded: all claims of the kubelet's file are listed with their pods, without the file they are not known, and a damaged file is an
+// error.
 func TestRecorded(t *testing.T) {
 	dir := t.TempDir()
 	read := Recorded("/", dir)
-	if claims, err := read(); err != nil || len(claims) > 0 {
+	if claims, err := read(); err != nil || claims != nil {
 		t.Errorf("without the file: %v, %v", claims, err)
 	}
 	data := `{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[
@@ -37,7 +38,9 @@ func TestRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]ledger.ClaimPods{{UID: "shared", Pods: []gpu.Pod{{UID: "a"}, {UID: "b"}}}}, claims); diff != "" {
+	if diff := cmp.Diff([]ledger.ClaimPods{
+		{UID: "other", Pods: []gpu.Pod{{UID: "d"}}}, {UID: "shared", Pods: []gpu.Pod{{UID: "a"}, {UID: "b"}}}, {UID: "unprepared", Pods: []gpu.Pod{{UID: "c"}}},
+	}, claims); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
 	}
 	if err := os.Truncate(path, int64(len(text)/2)); err != nil {

@@ -57,8 +57,8 @@ type claimInfo struct {
 	}
 }
 
-// Read returns the claims with devices of a driver that the kubelet lists, by UID. kubeletDir is the kubelet's root on the host, and
-// hostRoot the host's root directory as this process sees it; links are followed within it. Without the file there are no claims: the
+// Read returns the claims that the kubelet lists, as Parse does. kubeletDir is the kubelet's root on the host, and
+// hostRoot the host's root directory as this process sees it; links are followed within it. Without the file the result is nil: the
 // kubelet makes it at its first start. It is an error when this process sees the kubelet's directory itself, as a volume, but not below
 // hostRoot, because then the file may be there.
 func Read(hostRoot, kubeletDir, driver string) ([]dra.Listed, error) {
@@ -101,7 +101,8 @@ func visible(hostRoot, kubeletDir string) error {
 	return fmt.Errorf("read the kubelet's claims: the kubelet's directory is not below the host's root %s, which has to be mounted with it (mountPropagation HostToContainer): %w", hostRoot, err)
 }
 
-// Parse returns the claims with devices of a driver in the content of the file.
+// Parse returns all claims in the content of the file, by UID. Devices are those of the driver; a claim that it has not prepared has none.
+// The result is nil when the content is of another version, which does not name the driver.
 func Parse(data []byte, driver string) ([]dra.Listed, error) {
 	var outer envelope
 	if err := json.Unmarshal(data, &outer); err != nil {
@@ -120,15 +121,13 @@ func Parse(data []byte, driver string) ([]dra.Listed, error) {
 		}
 		return nil, fmt.Errorf("the version is %q, and this agent reads %q", inner.APIVersion, apiVersion)
 	}
-	var claims []dra.Listed
+	claims := make([]dra.Listed, 0, len(inner.ClaimInfoStateList))
 	for i := range inner.ClaimInfoStateList {
 		one := &inner.ClaimInfoStateList[i]
 		if one.ClaimUID == "" {
 			return nil, fmt.Errorf("claim %s/%s has no UID", one.Namespace, one.ClaimName)
 		}
-		if claim := one.of(driver); len(claim.Devices) > 0 {
-			claims = append(claims, claim)
-		}
+		claims = append(claims, one.of(driver))
 	}
 	slices.SortFunc(claims, func(a, b dra.Listed) int { return cmp.Compare(a.UID, b.UID) })
 	for i := 1; i < len(claims); i++ {

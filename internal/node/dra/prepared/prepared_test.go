@@ -36,8 +36,12 @@ func TestParse(t *testing.T) {
 			{UID: "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", Namespace: "default", Name: "example-2", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"},
 				Devices: []dra.ListedDevice{{Pool: "worker-1", Name: "dev-2"}}},
 		}},
-		"of another driver": {data: []byte(written), driver: "gpu.berth.dev"},
-		"not prepared":      {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","DriverState":{"d":{"Devices":null}}}]}`), driver: "d"},
+		"of another driver": {data: []byte(written), driver: "gpu.berth.dev", want: []dra.Listed{
+			{UID: "067798be-454e-4be4-9047-1aa06aea63f7", Namespace: "default", Name: "example-1", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"}},
+			{UID: "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", Namespace: "default", Name: "example-2", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"}},
+		}},
+		"not prepared": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","DriverState":{"d":{"Devices":null}}}]}`), driver: "d", want: []dra.Listed{{UID: "u"}}},
+		"empty":        {data: wrap(`{` + version + `}`), driver: "d", want: []dra.Listed{}},
 		"damaged":           {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), err: "the file is damaged"},
 		"cut off":           {data: []byte(written[:100]), err: "decode the envelope"},
 		"no claims":         {data: wrap(`[]`), err: "decode the claims"},
@@ -101,7 +105,7 @@ func TestReadBelowTheHostsRoot(t *testing.T) {
 	}
 }
 
-// FuzzParse: no content makes Parse panic, and what it returns has UIDs and devices, in order.
+// FuzzParse: no content makes Parse panic, and what it returns has UIDs, in order.
 func FuzzParse(f *testing.F) {
 	f.Add(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[{"ClaimUID":"u","PodUIDs":{"p":{}},"DriverState":{"d":{"Devices":[{"PoolName":"p"}]}}}]}`)
 	f.Add(`{"ClaimInfoStateList":null}`)
@@ -109,7 +113,7 @@ func FuzzParse(f *testing.F) {
 		_, _ = Parse([]byte(data), "d")
 		claims, err := Parse(wrap(data), "d")
 		for i, claim := range claims {
-			if err != nil || claim.UID == "" || len(claim.Devices) == 0 || i > 0 && claims[i-1].UID >= claim.UID {
+			if err != nil || claim.UID == "" || i > 0 && claims[i-1].UID >= claim.UID {
 				t.Errorf("%v %v", claims, err)
 			}
 		}
