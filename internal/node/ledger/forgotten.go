@@ -11,9 +11,10 @@ import (
 // ForgetLimit is how long the kubelet must not have listed a claim before the ledger releases its devices.
 const ForgetLimit = 30 * time.Second
 
-// releaseForgotten releases the devices of claims that the kubelet will not release: it unprepares only claims that its record lists, and
-// it lists a claim before it prepares it. A claim can be missing there when the record was lost, or when a release could not be written
-// before the agent ended. The claim keeps its devices while one of its pods may be alive, and for ForgetLimit after the last AcquireClaim. It is called with the mutex held.
+// releaseForgotten releases the devices of claims that the kubelet will not release: it unprepares only claims that its
+// record lists, and it lists a claim before it prepares it. A claim can be missing there when the record was lost, or when
+// a release could not be written before the agent ended. The claim keeps its devices while one of its pods may be alive,
+// and for ForgetLimit after the last AcquireClaim. It is called with the mutex held.
 func (l *Ledger) releaseForgotten(view *NodeView) {
 	if view.Claims == nil || view.ContainersErr != nil {
 		return
