@@ -84,6 +84,7 @@ var plainPackages = []string{
 	"internal/node/dra/class",
 	"internal/node/dra/pool",
 	"internal/node/dra",
+	"internal/node/dra/calls",
 	"internal/node/dra/prepared",
 	"internal/node/dra/publish",
 	"internal/node/gpunode",

@@ -442,7 +442,7 @@ func (a *Agent) labelFacts() labelsync.Facts {
 func (a *Agent) wirePages(vendors []vendor.Vendor, xids *metricsync.XIDs) {
 	page := metrics.NewPage(metrics.PageDeps{
 		Own: metricsync.NewRegistry(metricsync.OwnDeps{
-			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All,
+			Plugin: a.devices.plugin.Stats, Holdings: a.node.ledger.Plain, Problems: a.reports.problems.All, DRA: a.devices.dra.Stats,
 		}),
 		DCGMNames: a.config.DCGMNames,
 	})

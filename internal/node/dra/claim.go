@@ -20,13 +20,27 @@ type wanted struct {
 	answer  []kubeletplugin.Device
 }
 
+// RefusedError is a claim whose allocation or configuration this driver cannot serve as it is.
+type RefusedError struct{ Err error }
+
+// Error returns the text of Err.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 // nameOf names a claim in errors.
 func nameOf(namespace, name string) string { return "claim " + namespace + "/" + name }
 
 // read returns what the allocation of a claim requires of this driver. The error names the claim, the request and the field of the first
 // part that this driver cannot serve.
-func (d *Driver) read(claim *resourceapi.ResourceClaim) (wanted, error) {
-	w := wanted{claim: Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}}
+func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
+	defer func() {
+		if err != nil {
+			err = &RefusedError{Err: err}
+		}
+	}()
+	w = wanted{claim: Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Pods: podsOf(claim)}}
 	who := nameOf(claim.Namespace, claim.Name)
 	if claim.Status.Allocation == nil {
 		return w, fmt.Errorf("%s: status.allocation is empty: the scheduler has not allocated the claim, or has deallocated it", who)

@@ -92,13 +92,34 @@ func (v *view) identity(t *text, names []gpuLabels) {
 	each := func(held []Holding) {
 		for _, h := range held {
 			t.series(prefix+"allocation_info", 1, labels("uuid", string(h.Key.Device()), "gpu_uuid", string(h.Key.GPU),
-				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Holder.Resource), ownerLabels(h.owner()))
+				"share", strconv.Itoa(h.Key.Share), "mode", h.Mode, "resource", h.Holder.Resource), ownerLabels(h.Owner))
 		}
 	}
 	for i := range v.gpus {
 		each(v.gpus[i].use.holdings)
 		for j := range v.gpus[i].devices {
 			each(v.gpus[i].devices[j].use.holdings)
+		}
+	}
+	v.claims(t)
+}
+
+// claims writes which ResourceClaims hold devices, each for all its requests.
+func (v *view) claims(t *text) {
+	t.name(prefix+"claim_info", gauge, "1 for each device that a ResourceClaim holds, and each request that it is for: uuid is the device's, gpu_uuid the GPU's.",
+		"uuid", "gpu_uuid", "namespace", "claim", "claim_uid", "request")
+	claims := slices.SortedFunc(slices.Values(v.in.Claims), func(a, b gpu.Holding) int {
+		return cmp.Or(gpu.CompareKeys(a.Key, b.Key), cmp.Compare(a.Holder.ID, b.Holder.ID))
+	})
+	for i := range claims {
+		h := &claims[i]
+		requests := h.Requests
+		if len(requests) == 0 {
+			requests = []string{""}
+		}
+		for _, request := range requests {
+			t.series(prefix+"claim_info", 1, labels("uuid", string(h.Key.Device()), "gpu_uuid", string(h.Key.GPU), "namespace", h.Holder.Namespace,
+				"claim", h.Holder.Name, "claim_uid", h.Holder.ID, "request", request))
 		}
 	}
 }

@@ -90,7 +90,7 @@ func work(t testing.TB, m *sim.Machine, slot int, w sim.Work) {
 // holding is the hold of a pod's container on a device.
 func holding(key gpu.DeviceKey, o metrics.Owner, resource, mode string) metrics.Holding {
 	holder := gpu.Holder{Kind: gpu.HolderPod, Namespace: o.Namespace, Name: o.Pod, Container: o.Container, PodUID: o.PodUID, Resource: resource}
-	return metrics.Holding{Holding: gpu.Holding{Key: key, Holder: holder}, Mode: mode}
+	return metrics.HoldingsOf(gpu.Holding{Key: key, Holder: holder}, mode)[0]
 }
 
 func owner(pod string) metrics.Owner {
@@ -210,6 +210,29 @@ func worlds() map[string]func(t testing.TB) metrics.Input {
 				holding(gpu.DeviceKey{GPU: "EX-0"}, owner("other"), "example.com/gpu", "exclusive"),
 				holding(gpu.DeviceKey{GPU: both.GPUs[2].UUID}, owner("train"), "nvidia.com/gpu", "exclusive"),
 			}
+			return in
+		},
+		// A GPU that a claim of one pod holds, one whose claim two pods share, and one of a claim of which no pod is known.
+		"claims": func(t testing.TB) metrics.Input {
+			m := machine(t, "t4x4")
+			work(t, m, 0, busy(sim.Program{PID: 300, MemoryMiB: 3000, SM: 80, Memory: 40}))
+			work(t, m, 1, busy(
+				sim.Program{PID: 310, MemoryMiB: 1000, SM: 50, Memory: 20}, sim.Program{PID: 311, MemoryMiB: 2000, SM: 30, Memory: 20},
+				sim.Program{PID: 312, MemoryMiB: 100},
+			))
+			in := observe(t, m)
+			for i, pods := range [][]gpu.Pod{
+				{{UID: "uid-alone", Namespace: "team", Name: "alone"}},
+				{{UID: "uid-b", Namespace: "team", Name: "b"}, {UID: "uid-a", Namespace: "team", Name: "a"}},
+				{{UID: "uid-new"}},
+			} {
+				h := gpu.Holding{
+					Key: gpu.DeviceKey{GPU: in.Snapshot.GPUs[i].UUID}, Requests: []string{"big", "small"}[:1+i%2], Pods: pods,
+					Holder: gpu.Holder{Kind: gpu.HolderClaim, ID: fmt.Sprintf("claim-%d", i), Namespace: "team", Name: fmt.Sprintf("gpus-%d", i)},
+				}
+				in.Holdings, in.Claims = append(in.Holdings, metrics.HoldingsOf(h, "exclusive")...), append(in.Claims, h)
+			}
+			in.Owners = map[int]metrics.Owner{300: owner("alone"), 310: owner("a"), 311: owner("b"), 312: owner("stranger")}
 			return in
 		},
 		"mixed": func(t testing.TB) metrics.Input { return observe(t, machine(t, "mixed")) },

@@ -17,7 +17,9 @@ type Input struct {
 	// Sample is the last measurement; GPUs and devices that are not in Snapshot are left out.
 	Sample   gpu.Sample
 	Holdings []Holding
-	XIDs     []XIDCount
+	// Claims are the holdings of ResourceClaims; their pods are in Holdings too.
+	Claims []gpu.Holding
+	XIDs   []XIDCount
 	// DCGMHostnameLabel is the label of the node's name under dcgm-exporter's names; empty for HostnameReleased.
 	DCGMHostnameLabel string
 	// Vendors are those whose GPUs Snapshot can have. They say which GPUs have series under dcgm-exporter's names.
@@ -26,23 +28,44 @@ type Input struct {
 	Owners map[int]Owner
 }
 
-// Holding is a device that a pod's container holds.
+// Holding is a device that a pod's container holds, or that a pod has by a ResourceClaim.
 type Holding struct {
 	gpu.Holding
 	// Mode says how the device is shared: exclusive, timeslicing or mps.
 	Mode string
+	// Owner is who the device's figures are about. Of a claim's pod it has no container: any of them may use the device.
+	Owner Owner
 }
 
-func (h Holding) owner() Owner { return OwnerOf(h.Holder) }
+// HoldingsOf returns the holdings of a device: that of a pod, or one for each pod of a claim. Pods of which no name is known have none.
+func HoldingsOf(h gpu.Holding, mode string) []Holding {
+	var list []Holding
+	for _, owner := range OwnersOf(h) {
+		if owner.Pod != "" {
+			list = append(list, Holding{Holding: h, Mode: mode, Owner: owner})
+		}
+	}
+	return list
+}
 
 // Owner is a container of a pod.
 type Owner struct {
 	Namespace, Pod, Container, PodUID string
 }
 
-// OwnerOf returns the container of a holder.
-func OwnerOf(h gpu.Holder) Owner {
-	return Owner{Namespace: h.Namespace, Pod: h.Name, Container: h.Container, PodUID: h.PodUID}
+// OwnersOf returns the container of a pod's holding, or the pods of a claim; none of another holder.
+func OwnersOf(h gpu.Holding) []Owner {
+	switch {
+	case h.Holder.OfPod():
+		return []Owner{{Namespace: h.Holder.Namespace, Pod: h.Holder.Name, Container: h.Holder.Container, PodUID: h.Holder.PodUID}}
+	case h.Holder.Kind != gpu.HolderClaim:
+		return nil
+	}
+	var owners []Owner
+	for _, pod := range h.Pods {
+		owners = append(owners, Owner{Namespace: pod.Namespace, Pod: pod.Name, PodUID: pod.UID})
+	}
+	return owners
 }
 
 func compareOwners(a, b Owner) int {
@@ -102,7 +125,7 @@ type ownerUse struct {
 
 // shared reports whether the device's own readings are those of several holders.
 func (u *use) shared() bool {
-	return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Key.Share > 0 || h.owner() != u.holdings[0].owner() })
+	return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Key.Share > 0 || h.Owner != u.holdings[0].Owner })
 }
 
 // holder returns the only owner of a device that is not shared.
@@ -110,7 +133,7 @@ func (u *use) holder() (Owner, bool) {
 	if len(u.holdings) == 0 || u.shared() {
 		return Owner{}, false
 	}
-	return u.holdings[0].owner(), true
+	return u.holdings[0].Owner, true
 }
 
 // join assigns holdings, readings and processes to their devices, in the order of the snapshot.
@@ -125,7 +148,7 @@ func join(in Input) *view {
 	}
 	for _, held := range holdings {
 		slices.SortFunc(held, func(a, b Holding) int {
-			return cmp.Or(gpu.CompareKeys(a.Key, b.Key), compareOwners(a.owner(), b.owner()), cmp.Compare(a.Holder.Resource, b.Holder.Resource))
+			return cmp.Or(gpu.CompareKeys(a.Key, b.Key), compareOwners(a.Owner, b.Owner), cmp.Compare(a.Holder.Resource, b.Holder.Resource))
 		})
 	}
 	xids := map[gpu.UUID][]XIDCount{}
@@ -172,14 +195,14 @@ func (u *use) divide(sample *gpu.GPUSample, owners map[int]Owner, here func(gpu.
 		return &u.byOwner[len(u.byOwner)-1]
 	}
 	for _, h := range u.holdings {
-		find(h.owner(), false)
+		find(h.Owner, false)
 	}
 	for _, p := range sample.Processes {
 		if !here(p) {
 			continue
 		}
 		owner, known := owners[p.PID]
-		s := find(owner, !known)
+		s := find(u.byClaim(owner), !known)
 		s.processes++
 		s.memoryKnown = s.memoryKnown && p.MemoryKnown
 		s.memory += p.MemoryBytes
@@ -192,6 +215,16 @@ func (u *use) divide(sample *gpu.GPUSample, owners map[int]Owner, here func(gpu.
 		}
 		return compareOwners(a.Owner, b.Owner)
 	})
+}
+
+// byClaim returns the owner of a process as a claim of its pod names it, without the container; otherwise the owner.
+func (u *use) byClaim(owner Owner) Owner {
+	for _, h := range u.holdings {
+		if h.Holder.Kind == gpu.HolderClaim && owner.PodUID != "" && h.Owner.PodUID == owner.PodUID {
+			return h.Owner
+		}
+	}
+	return owner
 }
 
 func oneIf(set bool) float64 {

@@ -69,7 +69,7 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 		Active: known(r, gpu.GraphicsActive), Tensor: known(r, gpu.TensorActive),
 	}
 	holds := func(o Owner) bool {
-		return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.owner() == o })
+		return slices.ContainsFunc(u.holdings, func(h Holding) bool { return h.Owner == o })
 	}
 	pod := func(o Owner) v1alpha1.PodSample {
 		return v1alpha1.PodSample{Namespace: o.Namespace, Pod: o.Pod, Container: o.Container, PodUID: o.PodUID, Held: holds(o)}
@@ -88,8 +88,8 @@ func useOf(r *gpu.Readings, u *use) v1alpha1.GPUSampleUse {
 	}
 	if len(u.byOwner) == 0 { // the GPU did not report its processes; the holders are known without them
 		for i, h := range u.holdings {
-			if i == 0 || h.owner() != u.holdings[i-1].owner() {
-				out.Pods = append(out.Pods, pod(h.owner()))
+			if i == 0 || h.Owner != u.holdings[i-1].Owner {
+				out.Pods = append(out.Pods, pod(h.Owner))
 			}
 		}
 	}

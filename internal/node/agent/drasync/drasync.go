@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,7 @@ import (
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/prepared"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
@@ -72,6 +74,10 @@ type Syncer struct {
 	server    *dra.Server
 	publisher *publish.Publisher
 
+	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA.
+	calls  calls.Recorder
+	active atomic.Bool
+
 	mu sync.Mutex
 	// last are the slices that were published last.
 	last []resourceapi.ResourceSlice
@@ -82,7 +88,7 @@ func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	s.driver = dra.New(dra.Deps{
 		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims{deps}, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
-		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
+		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Observe: s.observe, Clock: deps.Clock, Log: deps.Log,
 		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
@@ -122,6 +128,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	if !s.awaitUse(ctx) {
 		return nil
 	}
+	s.active.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })

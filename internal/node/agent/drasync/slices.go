@@ -108,7 +108,12 @@ func (s *Syncer) devices() []dra.Device {
 
 // ready returns when containers can use the device, with nil, or with the reason why they cannot at the end of readyWithin or ctx.
 // It waits because the kubelet repeats a failed prepare only after 60 to 90 s.
-func (s *Syncer) ready(ctx context.Context, id gpu.UUID) error {
+func (s *Syncer) ready(ctx context.Context, id gpu.UUID) (err error) {
+	defer func() {
+		if err != nil {
+			err = &notReadyError{err}
+		}
+	}()
 	changed := s.deps.Devices.SubscribeSettled()
 	defer changed.Close()
 	end := s.deps.Clock.After(readyWithin)

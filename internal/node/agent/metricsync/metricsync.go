@@ -96,8 +96,9 @@ func (s *Syncer) render() {
 		DCGMHostnameLabel: s.deps.DCGMHostnameLabel, Vendors: s.deps.Vendors,
 	}
 	for _, h := range holdings {
-		if h.Holder.OfPod() && h.Holder.Name != "" {
-			in.Holdings = append(in.Holdings, metrics.Holding{Holding: h, Mode: modes[h.Key.Device()]})
+		in.Holdings = append(in.Holdings, metrics.HoldingsOf(h, modes[h.Key.Device()])...)
+		if h.Holder.Kind == gpu.HolderClaim {
+			in.Claims = append(in.Claims, h)
 		}
 	}
 	s.deps.Page.Render(in)
@@ -118,8 +119,10 @@ func modeName(mode offer.Mode) string {
 func (s *Syncer) owners(sample *gpu.Sample, holdings []gpu.Holding) map[int]metrics.Owner {
 	owners, pods := map[int]metrics.Owner{}, map[string]metrics.Owner{}
 	for _, h := range holdings {
-		if h.Holder.PodUID != "" {
-			pods[h.Holder.PodUID] = metrics.OwnerOf(h.Holder)
+		for _, owner := range metrics.OwnersOf(h) {
+			if _, known := pods[owner.PodUID]; owner.PodUID != "" && (h.Holder.OfPod() || !known) {
+				pods[owner.PodUID] = owner
+			}
 		}
 	}
 	for i := range sample.GPUs {

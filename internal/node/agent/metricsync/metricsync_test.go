@@ -6,16 +6,19 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/metrics"
 	"github.com/berth-gpu/berth/internal/node/offer"
 	"github.com/berth-gpu/berth/internal/node/signal"
@@ -111,7 +114,13 @@ func TestOwn(t *testing.T) {
 			return []deviceplugin.Stats{{Resource: "nvidia.com/gpu", Devices: 8, Healthy: 7, Registered: true, Allocations: 3}}
 		},
 		Holdings: func() []gpu.Holding {
-			return []gpu.Holding{{Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: gpu.Holder{Kind: gpu.HolderPod}}}
+			claim := gpu.Holder{Kind: gpu.HolderClaim, ID: "c1"}
+			return []gpu.Holding{{Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: gpu.Holder{Kind: gpu.HolderPod}}, {Holder: claim}, {Holder: claim}}
+		},
+		DRA: func() calls.Stats {
+			return calls.Stats{Active: true, Slices: 3, Age: 4 * time.Second, Calls: []calls.Calls{{
+				Operation: "prepare", Count: 5, Seconds: 6, Buckets: map[float64]uint64{1: 4}, Errors: []calls.Errors{{Reason: "held", Count: 2}},
+			}}}
 		},
 		Problems: func() []gpu.Cause { return []gpu.Cause{{Code: "A"}, {Code: "A"}, {Code: "B"}} },
 	})
@@ -124,7 +133,7 @@ func TestOwn(t *testing.T) {
 		for _, m := range family.GetMetric() {
 			name := family.GetName()
 			for _, label := range m.GetLabel() {
-				if label.GetName() == "code" || label.GetName() == "kind" {
+				if slices.Contains([]string{"code", "kind", "operation", "reason"}, label.GetName()) {
 					name += " " + label.GetValue()
 				}
 			}
@@ -133,7 +142,9 @@ func TestOwn(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"berth_device_plugin_devices": 8, "berth_device_plugin_healthy_devices": 7, "berth_device_plugin_registered": 1,
-		"berth_device_plugin_allocations_total": 3, "berth_holdings Pod": 2, "berth_problem A": 1, "berth_problem B": 1, "berth_build_info": 1,
+		"berth_device_plugin_allocations_total": 3, "berth_holdings Pod": 2, "berth_holdings Claim": 2,
+		"berth_dra_claims": 1, "berth_dra_resource_slices": 3, "berth_dra_publish_age_seconds": 4, "berth_dra_errors_total prepare held": 2,
+		"berth_dra_call_duration_seconds prepare": 5, "berth_problem A": 1, "berth_problem B": 1, "berth_build_info": 1,
 	} {
 		if got, ok := found[name]; !ok || got != want {
 			t.Errorf("%s is %v, want %v; all: %v", name, got, want, found)
@@ -141,4 +152,23 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-func value(m *dto.Metric) float64 { return m.GetGauge().GetValue() + m.GetCounter().GetValue() }
+// value is that of a gauge or counter, or the count of a histogram.
+func value(m *dto.Metric) float64 {
+	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+}
+
+// TestOwnWithoutDRA: a node that allocates nothing through DRA has no metric of it.
+func TestOwnWithoutDRA(t *testing.T) {
+	families, err := NewRegistry(OwnDeps{
+		Plugin: func() []deviceplugin.Stats { return nil }, Holdings: func() []gpu.Holding { return nil },
+		Problems: func() []gpu.Cause { return nil }, DRA: func() calls.Stats { return calls.Stats{Age: -1} },
+	}).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if strings.HasPrefix(family.GetName(), "berth_dra_") {
+			t.Errorf("%s is shown", family.GetName())
+		}
+	}
+}

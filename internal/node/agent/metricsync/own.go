@@ -6,6 +6,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/version"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
+	"github.com/berth-gpu/berth/internal/node/dra/calls"
 )
 
 // OwnDeps are the sources of the agent's own metrics; all only read memory.
@@ -13,6 +14,7 @@ type OwnDeps struct {
 	Plugin   func() []deviceplugin.Stats
 	Holdings func() []gpu.Holding
 	Problems func() []gpu.Cause
+	DRA      func() calls.Stats
 }
 
 // collector computes the agent's own metrics at each scrape. The metrics of the GPUs themselves are not here.
@@ -22,6 +24,7 @@ type collector struct {
 	devices, healthy, registered, streams *prometheus.Desc
 	allocations, refusals, registrations  *prometheus.Desc
 	holdings, build, problems             *prometheus.Desc
+	claims                                claimMetrics
 }
 
 // NewRegistry returns the registry of the agent's own metrics.
@@ -42,6 +45,7 @@ func NewRegistry(deps OwnDeps) *prometheus.Registry {
 		holdings:      describe("holdings", "Devices held, by kind of holder.", "kind"),
 		build:         describe("build_info", "1; the labels say which build of the agent this is.", "version", "commit", "go_version"),
 		problems:      describe("problem", "1 for each problem of the node that stands.", "code"),
+		claims:        newClaimMetrics(describe),
 	})
 	return registry
 }
@@ -52,6 +56,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	} {
 		out <- desc
 	}
+	c.claims.describe(out)
 }
 
 func (c *collector) Collect(out chan<- prometheus.Metric) {
@@ -77,6 +82,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for kind, n := range kinds {
 		gauge(c.holdings, float64(n), kind)
 	}
+	c.claims.collect(out, c.deps.DRA(), c.deps.Holdings())
 	build := version.Current()
 	gauge(c.build, 1, build.Version, build.Commit, build.Go)
 	codes := map[string]bool{}

@@ -13,7 +13,24 @@ const head = `<!-- Made by go generate ./internal/node/metrics; do not edit. -->
 
 The agent serves Prometheus' text format at ` + "`/metrics`" + ` of its socket (` + "`" + `/run/berth/agent.sock` + "`" + `, for root on the node), and of the address ` + "`metricsListen`" + ` when it is set.
 A value that the hardware does not report has no series; it is never 0. The agent's metrics about itself
-(` + "`berth_device_plugin_*`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
+(` + "`berth_device_plugin_*`, `berth_dra_*`, `berth_holdings`, `berth_problem`, `berth_build_info`" + `) are described on the page.
+`
+
+// claims are the agent's own metrics about claims (internal/node/agent/metricsync).
+const claims = `
+## Claims
+
+A node that allocates nothing through Dynamic Resource Allocation has none of these. The reasons are ` + "`held`" + ` (another holder has the device),
+` + "`refused`" + ` (the allocation or the configuration of the claim cannot be served), ` + "`not_ready`" + ` (containers cannot use the device yet), ` + "`canceled`" + ` (the kubelet
+has ended the call), ` + "`other_agent`" + ` (another agent of the node has the ledger) and ` + "`other`" + `.
+
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+| ` + "`berth_dra_call_duration_seconds`" + ` | histogram | seconds | ` + "`operation`" + ` | How long the kubelet's calls for a claim took (prepare, unprepare). |
+| ` + "`berth_dra_claims`" + ` | gauge | number |  | ResourceClaims that hold devices. |
+| ` + "`berth_dra_errors_total`" + ` | counter | number | ` + "`operation`, `reason`" + ` | Calls for a claim that failed, by reason. |
+| ` + "`berth_dra_publish_age_seconds`" + ` | gauge | seconds |  | Time since the API server was last seen to have the ResourceSlices. |
+| ` + "`berth_dra_resource_slices`" + ` | gauge | number |  | ResourceSlices that the node publishes. |
 `
 
 const dcgmHead = `
@@ -34,6 +51,7 @@ func document() []byte {
 	var out strings.Builder
 	out.WriteString(head + "\n## Berth's names\n")
 	table(&out, metrics.Catalogue())
+	out.WriteString(claims)
 	list := metrics.DCGMCatalogue()
 	shared := list[0].Labels
 	fmt.Fprintf(&out, dcgmHead, code(shared))

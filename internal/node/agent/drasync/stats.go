@@ -1,0 +1,56 @@
+package drasync
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// Stats returns what the metrics show of the driver. A nil Syncer, that of an agent without an API server, does nothing.
+func (s *Syncer) Stats() calls.Stats {
+	if s == nil || !s.active.Load() {
+		return calls.Stats{Age: -1}
+	}
+	stats := calls.Stats{Active: true, Calls: s.calls.List(), Age: -1}
+	if at := s.publisher.Published(); !at.IsZero() {
+		stats.Age = max(0, s.deps.Clock.Since(at))
+	}
+	s.mu.Lock()
+	stats.Slices = len(s.last)
+	s.mu.Unlock()
+	return stats
+}
+
+// observe counts a call of the kubelet.
+func (s *Syncer) observe(operation dra.Operation, took time.Duration, err error) {
+	s.calls.Observe(string(operation), took, reasonOf(err))
+}
+
+// notReadyError is a device that containers cannot use yet.
+type notReadyError struct{ error }
+
+// reasonOf returns the reason of an error as the metrics name it; empty without an error.
+func reasonOf(err error) string {
+	var blocked *ledger.BlockedError
+	var refused *dra.RefusedError
+	var unready *notReadyError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &blocked):
+		return "held"
+	case errors.As(err, &refused):
+		return "refused"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "canceled"
+	case errors.Is(err, ledger.ErrFollows), errors.Is(err, ledger.ErrSuperseded):
+		return "other_agent"
+	case errors.As(err, &unready):
+		return "not_ready"
+	}
+	return "other"
+}

@@ -1,0 +1,46 @@
+package drasync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// TestReasons: each error that the driver returns, with whatever is said around it, has a reason from a fixed set.
+func TestReasons(t *testing.T) {
+	for want, err := range map[string]error{
+		"":            nil,
+		"held":        fmt.Errorf("claim a/b: %w", &ledger.BlockedError{}),
+		"refused":     fmt.Errorf("x: %w", &dra.RefusedError{Err: errors.New("device gpu-1 is not on this node any more")}),
+		"canceled":    fmt.Errorf("claim a/b: the kubelet has ended the call: %w", context.Canceled),
+		"other_agent": fmt.Errorf("claim a/b: %w", ledger.ErrSuperseded),
+		"not_ready":   fmt.Errorf("claim a/b: %w", &notReadyError{errors.New("the CDI spec on disk does not have it")}),
+		"other":       errors.New("write the ledger: no space left on device"),
+	} {
+		if got := reasonOf(err); got != want {
+			t.Errorf("%v has the reason %q, want %q", err, got, want)
+		}
+	}
+}
+
+// TestStatsOfAnIdleDriver: an agent without an API server, and one that allocates nothing through DRA, has no figures.
+func TestStatsOfAnIdleDriver(t *testing.T) {
+	for name, s := range map[string]*Syncer{"no API server": nil, "no device": {}} {
+		if diff := cmp.Diff(calls.Stats{Age: -1}, s.Stats()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	s := &Syncer{}
+	s.observe(dra.Prepare, time.Second, &dra.RefusedError{Err: errors.New("no")})
+	if list := s.calls.List(); len(list) != 1 || list[0].Operation != "prepare" || list[0].Errors[0] != (calls.Errors{Reason: "refused", Count: 1}) {
+		t.Errorf("the calls are %+v", list)
+	}
+}

@@ -1,0 +1,104 @@
+// Package calls counts the kubelet's calls for claims: how long they took, and why they failed.
+//
+// It guarantees that each operation has all buckets from the first call on, that nothing that a user chooses becomes a label, and that
+// the order is fixed. It is plain data for the metrics: it must not import Kubernetes, Prometheus or another package of Berth.
+package calls
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Stats is what the DRA driver does.
+type Stats struct {
+	// Active is true while a device of the node is, or was, allocated through DRA since the agent started.
+	Active bool
+	// Calls are ordered by operation.
+	Calls []Calls
+	// Slices is how many ResourceSlices the node publishes.
+	Slices int
+	// Age is the time since the API server was last seen to have them; negative when it was not yet.
+	Age time.Duration
+}
+
+// Calls are the calls of one operation.
+type Calls struct {
+	Operation string
+	Count     uint64
+	// Seconds is how long all calls took together.
+	Seconds float64
+	// Buckets has for each limit in seconds how many calls took at most that long.
+	Buckets map[float64]uint64
+	// Errors are ordered by reason.
+	Errors []Errors
+}
+
+// Errors are the calls that failed for one reason.
+type Errors struct {
+	Reason string
+	Count  uint64
+}
+
+// Limits returns the limits of the buckets, in seconds. The kubelet ends a call after 45 s.
+func Limits() []float64 {
+	return []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45}
+}
+
+// Recorder counts. The zero value is ready; its methods may be called concurrently.
+type Recorder struct {
+	mu    sync.Mutex
+	calls map[string]*counts
+}
+
+type counts struct {
+	Calls
+	errors map[string]uint64
+}
+
+// Observe records a call. reason is empty for one that succeeded.
+func (r *Recorder) Observe(operation string, took time.Duration, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls == nil {
+		r.calls = map[string]*counts{}
+	}
+	c := r.calls[operation]
+	if c == nil {
+		c = &counts{Calls: Calls{Operation: operation, Buckets: map[float64]uint64{}}, errors: map[string]uint64{}}
+		r.calls[operation] = c
+	}
+	seconds := took.Seconds()
+	c.Count++
+	c.Seconds += seconds
+	for _, limit := range Limits() {
+		if seconds <= limit {
+			c.Buckets[limit]++
+		} else {
+			c.Buckets[limit] += 0
+		}
+	}
+	if reason != "" {
+		c.errors[reason]++
+	}
+}
+
+// List returns the calls so far.
+func (r *Recorder) List() []Calls {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []Calls
+	for _, name := range slices.Sorted(maps.Keys(r.calls)) {
+		c := r.calls[name]
+		one := c.Calls
+		one.Buckets = maps.Clone(c.Buckets)
+		for reason, count := range c.errors {
+			one.Errors = append(one.Errors, Errors{Reason: reason, Count: count})
+		}
+		slices.SortFunc(one.Errors, func(a, b Errors) int { return strings.Compare(a.Reason, b.Reason) })
+		list = append(list, one)
+	}
+	return list
+}
