@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -30,6 +31,9 @@ func busy() delays {
 
 const watchLag = 30 * time.Millisecond
 
+// agentUID is the UID of the agent's pod.
+const agentUID = "2c1b7d6e-0000-4000-8000-000000000001"
+
 // berthNode is a node with a running kubelet and a running agent with eight GPUs.
 func berthNode(t testing.TB, how delays, before func(ctx context.Context, resource string)) *node {
 	t.Helper()
@@ -38,7 +42,7 @@ func berthNode(t testing.TB, how delays, before func(ctx context.Context, resour
 	}
 	n := newNode(t, watchLag, how)
 	n.before = before
-	n.runtime = newRuntime(t, filepath.Join(n.dir, "containerd"))
+	n.runtime = newRuntime(t, filepath.Join(n.dir, "containerd"), filepath.Join(n.dir, "cdi"))
 	n.startKubelet()
 	machine, err := sim.Create(filepath.Join(n.dir, "sim"), "a100x8-40g")
 	if err != nil {
@@ -48,15 +52,35 @@ func berthNode(t testing.TB, how delays, before func(ctx context.Context, resour
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.startAgent(api, machine)
+	n.t.Cleanup(n.startAgent(agentOptions{api: api, machine: machine}))
 	n.awaitDevices(gpuResource, 8)
 	return n
 }
 
-// startAgent starts an agent that ends with the test.
-func (n *node) startAgent(api dynamic.Interface, simulated *sim.Machine) {
+// agentOptions are what distinguishes the agents of the tests.
+type agentOptions struct {
+	api     dynamic.Interface
+	machine *sim.Machine
+	// kube is nil for an agent without DRA, file empty for one without a configuration file.
+	kube kubernetes.Interface
+	file string
+	// fault is called at each step; nil for nothing.
+	fault func(step string) error
+}
+
+// startAgent starts an agent; stop ends it.
+func (n *node) startAgent(with agentOptions) (stop func()) {
 	n.t.Helper()
-	watcher, err := configwatch.Open(configwatch.Deps{Override: func(c *v1alpha1.AgentConfig) {
+	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	level := slog.LevelInfo
+	if os.Getenv(envLogs) != "" {
+		level = slog.LevelDebug
+	}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+	watcher, err := configwatch.Open(configwatch.Deps{File: with.file, Log: logger, Override: func(c *v1alpha1.AgentConfig) {
 		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
 		c.KubeletDir, c.StateDir = n.dir, filepath.Join(n.dir, "state")
 		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(n.dir, "cdi"), filepath.Join(n.dir, "hooks"), filepath.Join(n.dir, "mps")
@@ -70,17 +94,9 @@ func (n *node) startAgent(api dynamic.Interface, simulated *sim.Machine) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	machine.Library, machine.SMI = simulated.NVML(), simtest.SMI(simulated)
-	log, err := os.Create(filepath.Join(n.dir, "agent.log"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	level := slog.LevelInfo
-	if os.Getenv(envLogs) != "" {
-		level = slog.LevelDebug
-	}
+	machine.Library, machine.SMI = with.machine.NVML(), simtest.SMI(with.machine)
 	made, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: api, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})),
+		Config: watcher, Hardware: machine, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: logger,
 	})
 	if err != nil {
 		n.t.Fatal(err)
@@ -88,7 +104,7 @@ func (n *node) startAgent(api dynamic.Interface, simulated *sim.Machine) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- made.Run(ctx) }()
-	n.t.Cleanup(func() {
+	return func() {
 		cancel()
 		if err := <-done; err != nil {
 			n.t.Errorf("the agent ended with %v", err)
@@ -97,7 +113,7 @@ func (n *node) startAgent(api dynamic.Interface, simulated *sim.Machine) {
 		if n.t.Failed() {
 			n.keepLog(log.Name())
 		}
-	})
+	}
 }
 
 // keepLog prints the end of the agent's log, and stores the whole log if the environment names a folder.

@@ -26,6 +26,9 @@ type cluster struct {
 	// lag is the maximum delay of a watch.
 	lag time.Duration
 
+	// objects are those of Dynamic Resource Allocation.
+	objects *objects
+
 	mu      sync.Mutex
 	changed *sync.Cond
 	version int
@@ -46,7 +49,7 @@ type change struct {
 }
 
 func newCluster(lag time.Duration) *cluster {
-	c := &cluster{lag: lag, pods: map[types.UID]*v1.Pod{}, counted: map[types.UID]int{}, streams: map[*http.ResponseController]bool{}}
+	c := &cluster{lag: lag, objects: newObjects(), pods: map[types.UID]*v1.Pod{}, counted: map[types.UID]int{}, streams: map[*http.ResponseController]bool{}}
 	c.changed = sync.NewCond(&c.mu)
 	return c
 }
@@ -62,7 +65,7 @@ func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 				used += c.counted[uid]
 			}
 		}
-		if used+gpus <= capacity() {
+		if gpus == 0 || used+gpus <= capacity() {
 			break
 		}
 		// A change of the capacity has no signal.
@@ -133,6 +136,7 @@ func (c *cluster) serve(t testing.TB) (url string) {
 		c.closed = true
 		c.changed.Broadcast()
 		c.mu.Unlock()
+		c.objects.close()
 		server.Close()
 	})
 	return "http://" + listener.Addr().String()
@@ -159,7 +163,9 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	query := r.URL.Query()
-	switch {
+	switch _, _, ours := split(r.URL.Path); {
+	case ours:
+		c.objects.ServeHTTP(w, r)
 	case r.Method != http.MethodGet:
 		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, "this API server is read-only")
 	case slices.Equal(parts, []string{"api", "v1", "pods"}) && (query.Get("watch") == "true" || query.Get("watch") == "1"):

@@ -199,7 +199,7 @@ func (w watchedCalls) Allocate(ctx context.Context, request *pluginapi.AllocateR
 	if w.deps.before != nil {
 		w.deps.before(ctx, w.resource)
 	}
-	if w.deps.watch == nil || w.resource != gpuResource {
+	if w.deps.watch == nil || w.resource != gpuResource && w.resource != mixedResource {
 		return w.DevicePluginClient.Allocate(ctx, request, opts...)
 	}
 	who, _ := ctx.Value(askerKey{}).(asker)

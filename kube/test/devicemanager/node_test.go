@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
@@ -24,6 +25,8 @@ import (
 const (
 	gpuResource = "nvidia.com/gpu"
 	nicResource = "example.com/nic"
+	// mixedResource is what the device plugin's GPUs are advertised as on a node that allocates others through DRA.
+	mixedResource = "example.com/gpu"
 )
 
 // node simulates the parts of a kubelet around its device manager.
@@ -36,10 +39,13 @@ type node struct {
 	runtime *runtime
 	delays  delays
 	before  func(ctx context.Context, resource string)
+	// client is the kubelet's connection to the API server; nil for a kubelet without a DRA manager.
+	client kubernetes.Interface
 
 	// up is locked for reading by every action of the kubelet, and for writing while the kubelet is down.
 	up      sync.RWMutex
 	manager *manager
+	claims  *claimManager // nil without client
 	// admission serializes the admission of pods, as the kubelet's main loop does.
 	admission sync.Mutex
 	workers   sync.WaitGroup
@@ -74,6 +80,7 @@ type pod struct {
 	terminal, removed bool
 	containers        []*container
 	ended             []string // IDs of containers that have ended
+	unprepared        error    // of the last prepare or unprepare of its claims
 }
 
 // newNode returns a node whose kubelet is down. The paths in its folder are short enough for sockets.
@@ -91,8 +98,25 @@ func newNode(t testing.TB, lag time.Duration, delays delays) *node {
 func (n *node) startKubelet() {
 	n.t.Helper()
 	n.manager = startManager(n.t, managerDeps{dir: n.dir, pods: n, watch: n.truth, before: n.before})
+	n.startClaims()
 	n.manager.sources.AddSource("api")
-	n.t.Cleanup(func() { n.manager.stop() })
+	n.t.Cleanup(n.stopManagers)
+}
+
+// startClaims starts the DRA manager, if the kubelet has one.
+func (n *node) startClaims() {
+	n.t.Helper()
+	if n.client != nil {
+		n.claims = startClaimManager(n.t, n.dir, n.client, n.GetActivePods, n.manager.sources)
+	}
+}
+
+// stopManagers ends the managers as the end of the kubelet's process does.
+func (n *node) stopManagers() {
+	n.manager.stop()
+	if n.claims != nil {
+		n.claims.stop()
+	}
 }
 
 // GetActivePods implements podresources.PodsProvider: the pods of the kubelet's sources that have not ended for the
@@ -137,8 +161,8 @@ func (n *node) capacity() int {
 	n.up.RLock()
 	defer n.up.RUnlock()
 	_, allocatable, _ := n.manager.GetCapacity(klog.Logger{})
-	quantity := allocatable[gpuResource]
-	return int(quantity.Value())
+	pods, mixed := allocatable[gpuResource], allocatable[mixedResource]
+	return int(pods.Value() + mixed.Value())
 }
 
 // awaitDevices waits until the kubelet has a number of healthy devices of a resource.
@@ -161,9 +185,21 @@ func (n *node) awaitDevices(resource string, want int) {
 // create waits until the scheduler assigns the pod to the node, and lets the kubelet admit and run it. It returns when
 // admission has decided.
 func (n *node) create(plan plan) *pod {
+	p := newPod(plan)
+	n.start(p)
+	return p
+}
+
+// newPod returns a pod that does not exist in the API yet.
+func newPod(plan plan) *pod {
 	p := &pod{Pod: plan.pod(), plan: plan, killed: make(chan struct{}), finished: make(chan struct{})}
 	p.kill = sync.OnceFunc(func() { close(p.killed) })
-	n.cluster.schedule(p.Pod, plan.counted(), n.capacity)
+	return p
+}
+
+// start is create for a pod of newPod.
+func (n *node) start(p *pod) {
+	n.cluster.schedule(p.Pod, p.plan.counted(), n.capacity)
 	n.up.RLock()
 	defer n.up.RUnlock()
 	n.admission.Lock()
@@ -173,13 +209,12 @@ func (n *node) create(plan plan) *pod {
 	n.mu.Unlock()
 	if err := n.admit(p); err != nil {
 		n.reject(p, err)
-		return p
+		return
 	}
 	n.mu.Lock()
 	n.admitted++
 	n.mu.Unlock()
 	n.workers.Go(func() { n.work(p) })
-	return p
 }
 
 // admit requests the devices of all containers, those of init containers first. The caller holds admission.
@@ -214,7 +249,9 @@ func (n *node) work(p *pod) {
 		n.runtime.makePod(p.UID)
 	}
 	pause(n.delays.pull)
-	n.runContainers(p)
+	if n.prepareClaims(p) {
+		n.runContainers(p)
+	}
 	if p.plan.end == forceDelete {
 		n.cluster.remove(p.UID)
 		n.up.RLock()
@@ -228,6 +265,7 @@ func (n *node) work(p *pod) {
 	n.truth.end(p.UID)
 	n.stopContainers(p)
 	pause(n.delays.notice)
+	n.unprepareClaims(p)
 	n.up.RLock()
 	n.mu.Lock()
 	p.terminal = true
@@ -292,9 +330,13 @@ func (n *node) run(p *pod, spec *v1.Container) bool {
 		n.admission.Lock()
 		options, err := n.manager.options(context.Background(), p.Pod, spec)
 		n.admission.Unlock()
+		var injected []string
+		if err == nil && n.claims != nil {
+			injected, err = n.claims.injected(p.Pod, spec)
+		}
 		if err == nil && n.runtime != nil {
 			var started *container
-			if started, err = n.runtime.start(p.Pod, spec.Name, options); err == nil {
+			if started, err = n.runtime.start(p.Pod, spec.Name, options, injected); err == nil {
 				n.mu.Lock()
 				p.containers = append(p.containers, started)
 				n.mu.Unlock()
@@ -406,7 +448,7 @@ func (n *node) all() []*pod {
 // restartAround restarts the kubelet; first runs before the kubelet has seen all sources.
 func (n *node) restartAround(damage func(dir string), first func()) {
 	n.t.Helper()
-	n.manager.stop()
+	n.stopManagers()
 	if damage != nil {
 		damage(n.dir)
 	}
@@ -423,6 +465,7 @@ func (n *node) restartAround(damage func(dir string), first func()) {
 	n.mu.Unlock()
 	n.manager = startManager(n.t, managerDeps{dir: n.dir, pods: n, watch: n.truth, before: n.before, ids: ids, running: running})
 	first()
+	n.startClaims()
 	n.manager.sources.AddSource("api")
 }
 

@@ -1,6 +1,7 @@
 package devicemanager
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -22,6 +23,8 @@ type plan struct {
 	// restarts is how often the first container of main restarts in that time.
 	restarts int
 	end      ending
+	// claims are the names of the ResourceClaims of the first container of main.
+	claims []string
 	// linger is how long the processes outlive a pod that is deleted by force.
 	linger time.Duration
 }
@@ -30,6 +33,8 @@ type plan struct {
 type step struct {
 	name       string
 	gpus, nics int
+	// resource is that of the gpus; empty for gpuResource.
+	resource v1.ResourceName
 	// life is how long a plain init container runs.
 	life    time.Duration
 	sidecar bool
@@ -68,13 +73,18 @@ func (p *plan) pod() *v1.Pod {
 	for _, s := range p.main {
 		pod.Spec.Containers = append(pod.Spec.Containers, s.container())
 	}
+	for _, name := range p.claims {
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+		first := &pod.Spec.Containers[0].Resources
+		first.Claims = append(first.Claims, v1.ResourceClaim{Name: name})
+	}
 	return pod
 }
 
 func (s *step) container() v1.Container {
 	limits := v1.ResourceList{}
 	if s.gpus > 0 {
-		limits[gpuResource] = *resource.NewQuantity(int64(s.gpus), resource.DecimalSI)
+		limits[cmp.Or(s.resource, gpuResource)] = *resource.NewQuantity(int64(s.gpus), resource.DecimalSI)
 	}
 	if s.nics > 0 {
 		limits[nicResource] = *resource.NewQuantity(int64(s.nics), resource.DecimalSI)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"syscall"
 	"testing"
@@ -19,7 +20,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
+
+// gpuNode matches the device nodes of GPUs.
+var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 
 // runtime simulates the container runtime: a container is a process in its own cgroups, and a bundle with its OCI spec
 // where containerd keeps it.
@@ -29,14 +34,20 @@ type runtime struct {
 	root    string
 	cgroups string
 	bundles string
+	// cdi has the CDI specs.
+	cdi *cdi.Cache
 }
 
-// newRuntime creates the cgroups of all pods. The state folder replaces /run/containerd.
-func newRuntime(t testing.TB, state string) *runtime {
+// newRuntime creates the cgroups of all pods. The state folder replaces /run/containerd; cdiDir has the CDI specs.
+func newRuntime(t testing.TB, state, cdiDir string) *runtime {
 	t.Helper()
+	devices, err := cdi.NewCache(cdi.WithAutoRefresh(false), cdi.WithSpecDirs(cdiDir))
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := &runtime{
 		t: t, root: fmt.Sprintf("berth-devicemanager-%d-%x", os.Getpid(), rand.Uint32()),
-		bundles: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"),
+		bundles: filepath.Join(state, "io.containerd.runtime.v2.task", "k8s.io"), cdi: devices,
 	}
 	if err := os.MkdirAll(r.bundles, 0o700); err != nil {
 		t.Fatal(err)
@@ -95,16 +106,18 @@ type container struct {
 	process *exec.Cmd
 	// forgotten means that the kubelet has lost its memory since the start.
 	forgotten bool
+	// nodes are the device nodes of GPUs in the container, by the names that it sees.
+	nodes []string
 }
 
-// start starts a container with the device plugins' answers.
-func (r *runtime) start(pod *v1.Pod, name string, options *devicemanager.DeviceRunContainerOptions) (*container, error) {
+// start starts a container with the device plugins' answers and the CDI devices of its claims.
+func (r *runtime) start(pod *v1.Pod, name string, options *devicemanager.DeviceRunContainerOptions, injected []string) (*container, error) {
 	var raw [32]byte
 	for i := range raw {
 		raw[i] = byte(rand.Uint32())
 	}
 	c := &container{runtime: r, id: hex.EncodeToString(raw[:]), pod: pod.UID, name: name}
-	if err := c.writeBundle(pod, options); err != nil {
+	if err := c.writeBundle(pod, options, injected); err != nil {
 		return nil, err
 	}
 	r.makeCgroup(c.cgroup())
@@ -118,7 +131,7 @@ func (r *runtime) start(pod *v1.Pod, name string, options *devicemanager.DeviceR
 
 func (c *container) cgroup() string { return filepath.Join(podCgroup(c.pod), c.id) }
 
-func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunContainerOptions) error {
+func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunContainerOptions, injected []string) error {
 	spec := specs.Spec{
 		Version: specs.Version, Process: &specs.Process{}, Linux: &specs.Linux{},
 		Annotations: map[string]string{
@@ -150,6 +163,19 @@ func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunCon
 				Path: device.PathInContainer, Type: "c", Major: int64(stat.Rdev >> 8 & 0xfff),
 				Minor: int64(stat.Rdev&0xff | stat.Rdev>>12&0xfff00),
 			})
+		}
+	}
+	if len(injected) > 0 {
+		if err := c.runtime.cdi.Refresh(); err != nil {
+			return fmt.Errorf("read the CDI specs: %w", err)
+		}
+		if _, err := c.runtime.cdi.InjectDevices(&spec, injected...); err != nil {
+			return err
+		}
+	}
+	for _, device := range spec.Linux.Devices {
+		if gpuNode.MatchString(device.Path) {
+			c.nodes = append(c.nodes, device.Path)
 		}
 	}
 	blob, err := json.Marshal(spec)

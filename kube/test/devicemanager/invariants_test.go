@@ -1,0 +1,226 @@
+package devicemanager
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/checkpoint"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+	"github.com/berth-gpu/berth/internal/node/dra/prepared"
+)
+
+// holders are the holders of each GPU with the places that say so: "claim NAME" and "pod UID".
+type holders map[gpu.UUID]map[string][]string
+
+func (h holders) add(id gpu.UUID, holder, place string) {
+	if h[id] == nil {
+		h[id] = map[string][]string{}
+	}
+	h[id][holder] = append(h[id][holder], place)
+}
+
+// doubles describes the GPUs with more than one holder.
+func (h holders) doubles() []string {
+	var list []string
+	for _, id := range slices.Sorted(maps.Keys(h)) {
+		if len(h[id]) > 1 {
+			list = append(list, fmt.Sprintf("GPU %s has %d holders: %v", id, len(h[id]), h[id]))
+		}
+	}
+	return list
+}
+
+// holders reads who has which GPU: the files of the kubelet's two managers, the device nodes in the running containers, and the
+// agent's ledger. Pods that have ended for the kubelet are left out of the device manager's file, which it cleans up later.
+func (m *mixed) holders() (holders, error) {
+	found := holders{}
+	active := map[string]bool{}
+	for _, p := range m.GetActivePods() {
+		active[string(p.UID)] = true
+	}
+	if err := m.allocatedToPods(found, active); err != nil {
+		return nil, err
+	}
+	claims, err := prepared.Read(m.dir, pool.DefaultDriver)
+	if err != nil {
+		return nil, err
+	}
+	for _, claim := range claims {
+		for _, device := range claim.Devices {
+			found.add(m.scheduler.gpu(device.Name), "claim "+claim.Name, "dra_manager_state")
+		}
+	}
+	m.mu.Lock()
+	for _, p := range m.pods {
+		for _, c := range p.containers {
+			for _, node := range c.nodes {
+				if !slices.Contains(p.ended, c.id) {
+					found.add(m.nodes[node], holderOf(p), "container of "+p.Name)
+				}
+			}
+		}
+	}
+	m.mu.Unlock()
+	state, err := m.state()
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range state.Holdings {
+		switch {
+		case h.Holder.Kind == gpu.HolderClaim:
+			found.add(h.Key.GPU, "claim "+h.Holder.Name, "ledger")
+		case h.Holder.PodUID == "" || active[h.Holder.PodUID]:
+			if !h.Pending {
+				found.add(h.Key.GPU, "pod "+h.Holder.PodUID, "ledger")
+			}
+		}
+	}
+	return found, nil
+}
+
+// holderOf is the holder of the devices of a pod's containers.
+func holderOf(p *pod) string {
+	if len(p.plan.claims) > 0 {
+		return "claim " + p.plan.claims[0]
+	}
+	return "pod " + string(p.UID)
+}
+
+// allocatedToPods adds what the device manager's checkpoint lists.
+func (m *mixed) allocatedToPods(found holders, active map[string]bool) error {
+	blob, err := os.ReadFile(filepath.Join(m.dir, "device-plugins", "kubelet_internal_checkpoint"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	data := checkpoint.New(nil, nil)
+	if err := data.UnmarshalCheckpoint(blob); err != nil {
+		return err
+	}
+	entries, _ := data.GetData()
+	for _, entry := range entries {
+		for _, ids := range entry.DeviceIDs {
+			for _, id := range ids {
+				if active[entry.PodUID] {
+					found.add(gpu.UUID(id), "pod "+entry.PodUID, "kubelet_internal_checkpoint")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// doubleHolders fails the test when a GPU has two holders. The places are read one after the other, so it reads them again before it
+// believes a difference: the pods of the tests do not end by themselves.
+func (m *mixed) doubleHolders() {
+	m.t.Helper()
+	var found []string
+	for range 5 {
+		list, err := m.holders()
+		if err != nil {
+			found = []string{err.Error()} // The agent restarts.
+		} else if found = list.doubles(); len(found) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	m.t.Errorf("two holders:\n  %s", strings.Join(found, "\n  "))
+}
+
+// inBoth returns the GPUs that the kubelet counts as allocatable and that have an entry in a slice, with or without a taint.
+func (m *mixed) inBoth() []string {
+	advertised := m.advertised()
+	var both []string
+	for _, slice := range m.scheduler.slices() {
+		for _, device := range slice.Spec.Devices {
+			if id := uuidOf(device); advertised[id] {
+				both = append(both, string(id))
+			}
+		}
+	}
+	slices.Sort(both)
+	return both
+}
+
+// handoverLimit is how long a GPU may be seen in both APIs: the kubelet gets its list and the API server the slices from two actors of the
+// agent.
+const handoverLimit = time.Second
+
+// oneAPI fails the test when a GPU stays in both APIs, and returns how long one was.
+func (m *mixed) oneAPI() (took time.Duration) {
+	m.t.Helper()
+	began := time.Now()
+	for {
+		both := m.inBoth()
+		if took = time.Since(began); len(both) == 0 {
+			return took
+		}
+		if took > handoverLimit {
+			m.t.Errorf("after %s the kubelet counts GPUs that are in a ResourceSlice: %v", took, both)
+			return took
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// noConflict fails the test for each conflict that the agent has logged since the last call.
+func (m *mixed) noConflict() {
+	m.t.Helper()
+	blob, err := os.ReadFile(filepath.Join(m.dir, "agent.log"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for line := range bytes.Lines(blob[m.readLog:]) {
+		for _, code := range []string{"DEVICE_CONFLICT", "CONTAINER_UNMARKED", "DRA_NOT_ADOPTED", "DRA_NOT_SERVED"} {
+			if bytes.Contains(line, []byte("code="+code)) && !bytes.Contains(line, []byte("level=INFO")) {
+				m.t.Errorf("the agent reports: %s", line)
+			}
+		}
+	}
+	m.readLog = len(blob)
+}
+
+// nothingLeaks fails the test when the ledger, the kubelet's record of claims, the CDI specs or the sockets have something that no running
+// pod needs.
+func (m *mixed) nothingLeaks() {
+	m.t.Helper()
+	m.await("the ledger has the devices of running pods only", func() error {
+		state, err := m.state()
+		if err != nil {
+			return err
+		}
+		running := map[string]bool{}
+		for _, p := range m.all() {
+			running[holderOf(p)] = true
+		}
+		for _, h := range state.Holdings {
+			if !running["pod "+h.Holder.PodUID] && !running["claim "+h.Holder.Name] {
+				return fmt.Errorf("%s is held by %s", h.Key, h.Holder)
+			}
+		}
+		claims, err := prepared.Read(m.dir, pool.DefaultDriver)
+		for _, claim := range claims {
+			if !running["claim "+claim.Name] {
+				return fmt.Errorf("the kubelet lists claim %s as prepared", claim.Name)
+			}
+		}
+		return err
+	})
+	for pattern, want := range map[string]int{
+		filepath.Join(m.dir, "cdi", "*"): 1, filepath.Join(m.dir, "plugins_registry", "*"): 1, filepath.Join(m.dir, "plugins", pool.DefaultDriver, "*"): 1,
+	} {
+		if files, err := filepath.Glob(pattern); err != nil || len(files) != want {
+			m.t.Errorf("%s has %v, want %d: %v", pattern, files, want, err)
+		}
+	}
+}
