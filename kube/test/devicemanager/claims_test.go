@@ -40,7 +40,9 @@ func startClaimManager(t testing.TB, dir string, client kubernetes.Interface, ac
 	}
 	ctx, cancel := context.WithCancel(quiet(context.Background()))
 	m := &claimManager{Manager: impl, cancel: cancel, closed: make(chan struct{})}
-	node := func(context.Context) (*v1.Node, error) { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, nil }
+	node := func(context.Context) (*v1.Node, error) {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}, nil
+	}
 	if err := impl.Start(ctx, active, node, sources); err != nil {
 		t.Fatal(err)
 	}

@@ -58,16 +58,7 @@ func newCluster(lag time.Duration) *cluster {
 func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for {
-		used := 0
-		for uid, p := range c.pods {
-			if p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
-				used += c.counted[uid]
-			}
-		}
-		if gpus == 0 || used+gpus <= capacity() {
-			break
-		}
+	for !c.fits(gpus, capacity()) {
 		// A change of the capacity has no signal.
 		timer := time.AfterFunc(50*time.Millisecond, c.changed.Broadcast)
 		c.changed.Wait()
@@ -75,6 +66,29 @@ func (c *cluster) schedule(pod *v1.Pod, gpus int, capacity func() int) {
 	}
 	c.counted[pod.UID] = gpus
 	c.note("ADDED", pod.DeepCopy())
+}
+
+// trySchedule is schedule for a pod that does not wait.
+func (c *cluster) trySchedule(pod *v1.Pod, gpus, capacity int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.fits(gpus, capacity) {
+		return false
+	}
+	c.counted[pod.UID] = gpus
+	c.note("ADDED", pod.DeepCopy())
+	return true
+}
+
+// fits reports whether a pod fits beside those that have not ended. The caller holds mu.
+func (c *cluster) fits(gpus, capacity int) bool {
+	used := 0
+	for uid, p := range c.pods {
+		if p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
+			used += c.counted[uid]
+		}
+	}
+	return gpus == 0 || used+gpus <= capacity // The GPUs of a claim are not counted here.
 }
 
 // update changes a pod if it still exists.

@@ -38,6 +38,20 @@ func (h holders) doubles() []string {
 	return list
 }
 
+// unrecorded describes the claims whose containers run with GPUs that the ledger or the kubelet's record does not have.
+func (h holders) unrecorded() []string {
+	var list []string
+	for _, id := range slices.Sorted(maps.Keys(h)) {
+		for holder, places := range h[id] {
+			if strings.HasPrefix(holder, "claim ") && (!slices.Contains(places, "ledger") || !slices.Contains(places, "dra_manager_state")) &&
+				slices.ContainsFunc(places, func(place string) bool { return strings.HasPrefix(place, "container of ") }) {
+				list = append(list, fmt.Sprintf("GPU %s is used by %s, and only these know it: %v", id, holder, places))
+			}
+		}
+	}
+	return list
+}
+
 // holders reads who has which GPU: the files of the kubelet's two managers, the device nodes in the running containers, and the
 // agent's ledger. Pods that have ended for the kubelet are left out of the device manager's file, which it cleans up later.
 func (m *mixed) holders() (holders, error) {
@@ -120,21 +134,20 @@ func (m *mixed) allocatedToPods(found holders, active map[string]bool) error {
 	return nil
 }
 
-// doubleHolders fails the test when a GPU has two holders. The places are read one after the other, so it reads them again before it
+// doubleHolders fails the test when a GPU has two holders, or a container has a GPU that the ledger does not have for its claim. The places are read one after the other, so it reads them again before it
 // believes a difference: the pods of the tests do not end by themselves.
 func (m *mixed) doubleHolders() {
 	m.t.Helper()
 	var found []string
 	for range 5 {
-		list, err := m.holders()
-		if err != nil {
-			found = []string{err.Error()} // The agent restarts.
-		} else if found = list.doubles(); len(found) == 0 {
+		var list holders
+		m.await("the agent shows its state", func() (err error) { list, err = m.holders(); return err })
+		if found = append(list.doubles(), list.unrecorded()...); len(found) == 0 {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	m.t.Errorf("two holders:\n  %s", strings.Join(found, "\n  "))
+	m.t.Errorf("the holders of GPUs:\n  %s", strings.Join(found, "\n  "))
 }
 
 // inBoth returns the GPUs that the kubelet counts as allocatable and that have an entry in a slice, with or without a taint.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -49,8 +48,10 @@ type mixed struct {
 	readLog int
 	// throughDRA is the wanted API of each GPU, as the configuration file has it.
 	throughDRA []bool
-	scheduler  *scheduler
-	claimed    int // the number of claims so far
+	// faulty are the GPUs with a fault.
+	faulty    map[gpu.UUID]bool
+	scheduler *scheduler
+	claimed   int // the number of claims so far
 }
 
 // newMixed returns a node with a running kubelet and a running agent; the GPUs of the indices in dra are allocated through DRA.
@@ -59,7 +60,7 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 	if os.Getuid() != 0 {
 		t.Skip("skipped: not root: containers need cgroups and device nodes of their own (try: sudo make test)")
 	}
-	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), nodes: map[string]gpu.UUID{}}
+	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), nodes: map[string]gpu.UUID{}, faulty: map[gpu.UUID]bool{}}
 	m.runtime = newRuntime(t, filepath.Join(m.dir, "containerd"), filepath.Join(m.dir, "cdi"))
 	connection := &rest.Config{Host: m.cluster.serve(t), QPS: 1000, Burst: 1000, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 	var err error
@@ -75,26 +76,20 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 	if m.options.machine, err = sim.Create(filepath.Join(m.dir, "sim"), profile); err != nil {
 		t.Fatal(err)
 	}
+	described, err := m.options.machine.Show()
+	if err != nil || len(described.GPUs) != gpus {
+		t.Fatalf("%s has %d GPUs, want %d: %v", profile, len(described.GPUs), gpus, err)
+	}
+	for _, g := range described.GPUs {
+		m.uuids = append(m.uuids, gpu.UUID(g.UUID))
+		m.nodes[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = gpu.UUID(g.UUID)
+	}
 	for _, i := range dra {
 		m.throughDRA[i] = true
 	}
 	m.configure()
 	m.stop = m.startAgent(m.options)
 	t.Cleanup(func() { m.stop() })
-	m.uuids = make([]gpu.UUID, gpus)
-	m.await("the agent has scanned all GPUs", func() error {
-		state, err := m.state()
-		if err != nil {
-			return err
-		}
-		for _, found := range state.Inventory.GPUs {
-			m.uuids[found.Index], m.nodes[fmt.Sprintf("/dev/nvidia%d", found.Minor)] = found.UUID, found.UUID
-		}
-		if slices.Contains(m.uuids, "") {
-			return fmt.Errorf("GPUs %v", m.uuids)
-		}
-		return nil
-	})
 	m.awaitSettled()
 	return m
 }
@@ -103,14 +98,14 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 func (m *mixed) configure() {
 	m.t.Helper()
 	text := "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\nresourceName: " + mixedResource + "\n"
-	var indices []string
+	var uuids []string
 	for i, dra := range m.throughDRA {
 		if dra {
-			indices = append(indices, strconv.Itoa(i))
+			uuids = append(uuids, string(m.uuids[i]))
 		}
 	}
-	if len(indices) > 0 {
-		text += "gpus:\n- select: {index: [" + strings.Join(indices, ", ") + "]}\n  allocation: {api: dra}\n"
+	if len(uuids) > 0 {
+		text += "gpus:\n- select: {uuid: [" + strings.Join(uuids, ", ") + "]}\n  allocation: {api: dra}\n"
 	}
 	next := m.options.file + ".next"
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
@@ -130,18 +125,9 @@ func (m *mixed) restartAgent() {
 
 // agentState is what the tests read of the agent's state.
 type agentState struct {
-	Ready     string
-	Inventory struct {
-		GPUs []listedGPU
-	}
+	Ready    string
 	Holdings []ledger.Holding
 	Problems []gpu.Cause
-}
-
-type listedGPU struct {
-	UUID  gpu.UUID
-	Index int
-	Minor int
 }
 
 // state reads the agent's state over its socket.
@@ -181,7 +167,7 @@ func (m *mixed) awaitSettled() {
 		}
 		advertised, published := m.advertised(), m.scheduler.sliced()
 		for i, id := range m.uuids {
-			if slices.ContainsFunc(state.Holdings, func(h ledger.Holding) bool { return h.Key.GPU == id }) {
+			if m.faulty[id] || slices.ContainsFunc(state.Holdings, func(h ledger.Holding) bool { return h.Key.GPU == id }) {
 				continue
 			}
 			if advertised[id] == m.throughDRA[i] || (published[id] != "") != m.throughDRA[i] {
@@ -380,7 +366,8 @@ func (m *mixed) claimPods(gpus, pods int) (*claimed, bool) {
 		return nil, false
 	}
 	for _, p := range made.pods {
-		m.start(p)
+		m.cluster.trySchedule(p.Pod, 0, 0)
+		m.receive(p)
 	}
 	return made, true
 }

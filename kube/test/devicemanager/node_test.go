@@ -200,6 +200,11 @@ func newPod(plan plan) *pod {
 // start is create for a pod of newPod.
 func (n *node) start(p *pod) {
 	n.cluster.schedule(p.Pod, p.plan.counted(), n.capacity)
+	n.receive(p)
+}
+
+// receive lets the kubelet admit and run a pod that the scheduler has assigned to the node.
+func (n *node) receive(p *pod) {
 	n.up.RLock()
 	defer n.up.RUnlock()
 	n.admission.Lock()
