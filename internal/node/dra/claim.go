@@ -11,6 +11,10 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
+// adminRequest is among the names of requests in the answer for a device for admin access. The kubelet keeps them in its record, which has
+// no other sign of it; a claim's own requests have names without a dot.
+const adminRequest = "admin-access.berth.dev"
+
 // wanted is what has to be done for a claim.
 type wanted struct {
 	// claim has the devices to hold.
@@ -66,9 +70,13 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 				return w, fmt.Errorf("%s, request %s, status.allocation.devices.results[%d]: %w", who, result.Request, i, err)
 			}
 		}
+		requests := []string{result.Request}
+		if admin(result) {
+			requests = append(requests, adminRequest)
+		}
 		w.devices = append(w.devices, device)
 		w.answer = append(w.answer, kubeletplugin.Device{
-			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device,
+			Requests: requests, PoolName: result.Pool, DeviceName: result.Device,
 			CDIDeviceIDs: []string{d.deps.CDIName(string(device.Key.GPU))},
 		})
 	}

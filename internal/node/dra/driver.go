@@ -48,6 +48,9 @@ func (d *Driver) Adopt() error {
 	for _, one := range listed {
 		claim := Claim{UID: one.UID, Namespace: one.Namespace, Name: one.Name}
 		for _, device := range one.Devices {
+			if slices.Contains(device.Requests, adminRequest) {
+				continue // It holds nothing.
+			}
 			key, known := names[device.Name]
 			if !known || device.Pool != d.deps.Pool {
 				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node",

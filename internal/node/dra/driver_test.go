@@ -152,6 +152,20 @@ func TestAdminAccess(t *testing.T) {
 	if got.Err != nil || len(got.Devices) != 2 {
 		t.Fatalf("%v %v", got.Devices, got.Err)
 	}
+	// The kubelet's record has what the answer had; an agent that has lost the ledger holds nothing for it.
+	lost := newNode(2)
+	listed := Listed{UID: "u2", Namespace: "ns", Name: "monitor"}
+	for _, device := range got.Devices {
+		if device.Requests[0] != "all" {
+			t.Errorf("the requests of %s are %v, want the claim's own first", device.DeviceName, device.Requests)
+		}
+		listed.Devices = append(listed.Devices, ListedDevice{Pool: device.PoolName, Name: device.DeviceName, Requests: device.Requests})
+	}
+	lost.prepared = []Listed{listed}
+	lost.driver(t)
+	if len(lost.ledger.holders()) != 0 {
+		t.Errorf("adopted %v", lost.ledger.holders())
+	}
 	if err := undo(t.Context(), t, d, monitor); err != nil {
 		t.Fatal(err)
 	}
