@@ -63,8 +63,10 @@ type Deps struct {
 	Ledger               *ledger.Ledger
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
-	Clock  clock.WithTicker
-	Log    *slog.Logger
+	// Fault is called at each step of a prepare and an unprepare; an error ends the call there. For tests; nil for nothing.
+	Fault func(dra.Step) error
+	Clock clock.WithTicker
+	Log   *slog.Logger
 }
 
 // Syncer is the actor. Create it with New, call Adopt, start it with Run.
@@ -88,7 +90,7 @@ func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	s.driver = dra.New(dra.Deps{
 		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims{deps}, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
-		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Observe: s.observe, Clock: deps.Clock, Log: deps.Log,
+		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Observe: s.observe, Fault: deps.Fault, Clock: deps.Clock, Log: deps.Log,
 		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
