@@ -68,36 +68,49 @@ type agentOptions struct {
 	fault func(step string) error
 }
 
-// startAgent starts an agent; stop ends it.
-func (n *node) startAgent(with agentOptions) (stop func()) {
-	n.t.Helper()
-	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+// newAgent returns an agent of the node in dir, with the kubelet's cgroups below cgroupRoot.
+func newAgent(dir, cgroupRoot string, with agentOptions, log *slog.Logger) (*agent.Agent, error) {
+	watcher, err := configwatch.Open(configwatch.Deps{File: with.file, Log: log, Override: func(c *v1alpha1.AgentConfig) {
+		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
+		c.KubeletDir, c.StateDir = dir, filepath.Join(dir, "state")
+		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(dir, "cdi"), filepath.Join(dir, "hooks"), filepath.Join(dir, "mps")
+		c.DeviceListStrategy, c.PassDeviceSpecs = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, true
+		c.ContainerdStateDir, c.CgroupRoot = filepath.Join(dir, "containerd"), cgroupRoot
+	}})
 	if err != nil {
-		n.t.Fatal(err)
+		return nil, err
+	}
+	machine, err := hardware.Open(filepath.Join(dir, "sim"), watcher.Base())
+	if err != nil {
+		return nil, err
+	}
+	machine.Library, machine.SMI = with.machine.NVML(), simtest.SMI(with.machine)
+	return agent.New(agent.Deps{
+		Config: watcher, Hardware: machine, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: log,
+	})
+}
+
+// agentLog opens the agent's log in a node's directory.
+func agentLog(dir string) (*os.File, *slog.Logger, error) {
+	log, err := os.OpenFile(filepath.Join(dir, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, err
 	}
 	level := slog.LevelInfo
 	if os.Getenv(envLogs) != "" {
 		level = slog.LevelDebug
 	}
-	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
-	watcher, err := configwatch.Open(configwatch.Deps{File: with.file, Log: logger, Override: func(c *v1alpha1.AgentConfig) {
-		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
-		c.KubeletDir, c.StateDir = n.dir, filepath.Join(n.dir, "state")
-		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(n.dir, "cdi"), filepath.Join(n.dir, "hooks"), filepath.Join(n.dir, "mps")
-		c.DeviceListStrategy, c.PassDeviceSpecs = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, true
-		c.ContainerdStateDir, c.CgroupRoot = filepath.Join(n.dir, "containerd"), "/"+n.runtime.root
-	}})
+	return log, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})), nil
+}
+
+// startAgent starts an agent; stop ends it.
+func (n *node) startAgent(with agentOptions) (stop func()) {
+	n.t.Helper()
+	log, logger, err := agentLog(n.dir)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	machine, err := hardware.Open(filepath.Join(n.dir, "sim"), watcher.Base())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	machine.Library, machine.SMI = with.machine.NVML(), simtest.SMI(with.machine)
-	made, err := agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: logger,
-	})
+	made, err := newAgent(n.dir, "/"+n.runtime.root, with, logger)
 	if err != nil {
 		n.t.Fatal(err)
 	}

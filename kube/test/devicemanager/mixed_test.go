@@ -38,6 +38,7 @@ const settles = 20 * time.Second
 // mixed is a node whose agent allocates some GPUs through DRA and the others through the device plugin.
 type mixed struct {
 	*node
+	server  string // the URL of the API server
 	options agentOptions
 	stop    func() // ends the agent
 	// uuids are the GPUs by index.
@@ -52,6 +53,8 @@ type mixed struct {
 	faulty    map[gpu.UUID]bool
 	scheduler *scheduler
 	claimed   int // the number of claims so far
+	// admin are the names of the claims for admin access; guarded by node.mu.
+	admin map[string]bool
 }
 
 // newMixed returns a node with a running kubelet and a running agent; the GPUs of the indices in dra are allocated through DRA.
@@ -60,19 +63,16 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 	if os.Getuid() != 0 {
 		t.Skip("skipped: not root: containers need cgroups and device nodes of their own (try: sudo make test)")
 	}
-	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), nodes: map[string]gpu.UUID{}, faulty: map[gpu.UUID]bool{}}
+	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), nodes: map[string]gpu.UUID{}, faulty: map[gpu.UUID]bool{}, admin: map[string]bool{}}
 	m.runtime = newRuntime(t, filepath.Join(m.dir, "containerd"), filepath.Join(m.dir, "cdi"))
-	connection := &rest.Config{Host: m.cluster.serve(t), QPS: 1000, Burst: 1000, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	m.server = m.cluster.serve(t)
 	var err error
-	if m.client, err = kubernetes.NewForConfig(connection); err != nil {
+	if m.options, err = connect(m.server, m.dir); err != nil {
 		t.Fatal(err)
 	}
+	m.client = m.options.kube
 	m.scheduler = newScheduler(t, m.client)
 	m.startKubelet()
-	m.options = agentOptions{kube: m.client, file: filepath.Join(m.dir, "config.yaml")}
-	if m.options.api, err = dynamic.NewForConfig(connection); err != nil {
-		t.Fatal(err)
-	}
 	if m.options.machine, err = sim.Create(filepath.Join(m.dir, "sim"), profile); err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +92,17 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 	t.Cleanup(func() { m.stop() })
 	m.awaitSettled()
 	return m
+}
+
+// connect returns the options of an agent of the node in dir, without hardware.
+func connect(server, dir string) (with agentOptions, err error) {
+	connection := &rest.Config{Host: server, QPS: 1000, Burst: 1000, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	with.file = filepath.Join(dir, "config.yaml")
+	if with.kube, err = kubernetes.NewForConfig(connection); err != nil {
+		return with, err
+	}
+	with.api, err = dynamic.NewForConfig(connection)
+	return with, err
 }
 
 // configure writes the agent's configuration file.
@@ -125,9 +136,24 @@ func (m *mixed) restartAgent() {
 
 // agentState is what the tests read of the agent's state.
 type agentState struct {
-	Ready    string
-	Holdings []ledger.Holding
-	Problems []gpu.Cause
+	Ready     string
+	Holdings  []ledger.Holding
+	Inventory struct {
+		GPUs []struct {
+			UUID   gpu.UUID
+			Health struct{ State gpu.State }
+		}
+	}
+}
+
+// works reports whether the agent has found a GPU without a fault.
+func (s *agentState) works(id gpu.UUID) bool {
+	for _, g := range s.Inventory.GPUs {
+		if g.UUID == id {
+			return g.Health.State == gpu.Healthy
+		}
+	}
+	return false
 }
 
 // state reads the agent's state over its socket.
@@ -167,7 +193,7 @@ func (m *mixed) awaitSettled() {
 		}
 		advertised, published := m.advertised(), m.scheduler.sliced()
 		for i, id := range m.uuids {
-			if m.faulty[id] || slices.ContainsFunc(state.Holdings, func(h ledger.Holding) bool { return h.Key.GPU == id }) {
+			if m.faulty[id] || !state.works(id) || slices.ContainsFunc(state.Holdings, func(h ledger.Holding) bool { return h.Key.GPU == id }) {
 				continue
 			}
 			if advertised[id] == m.throughDRA[i] || (published[id] != "") != m.throughDRA[i] {
@@ -298,15 +324,18 @@ func (s *scheduler) allocated() []resourceapi.ResourceClaim {
 }
 
 // claim creates a claim for a number of GPUs, with its allocation, reserved for pods; false when it does not fit.
-func (s *scheduler) claim(name string, gpus int, pods ...*v1.Pod) (*resourceapi.ResourceClaim, bool) {
+func (s *scheduler) claim(name string, gpus int, admin bool, pods ...*v1.Pod) (*resourceapi.ResourceClaim, bool) {
 	s.t.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpus", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: pool.DefaultDriver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(gpus),
+		DeviceClassName: pool.DefaultDriver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(gpus), AdminAccess: &admin,
 	}}}
 	taken := sets.New[structured.DeviceID]()
 	for _, other := range s.allocated() {
 		for _, result := range other.Status.Allocation.Devices.Results {
+			if result.AdminAccess != nil && *result.AdminAccess {
+				continue
+			}
 			taken.Insert(structured.MakeDeviceID(result.Driver, result.Pool, result.Device))
 		}
 	}
@@ -351,9 +380,16 @@ type claimed struct {
 // claimPods creates a claim for a number of GPUs and the pods that share it; false when it does not fit.
 func (m *mixed) claimPods(gpus, pods int) (*claimed, bool) {
 	m.t.Helper()
+	return m.claimPodsFor(gpus, pods, false)
+}
+
+// claimPodsFor is claimPods, or for admin access, which holds nothing.
+func (m *mixed) claimPodsFor(gpus, pods int, admin bool) (*claimed, bool) {
+	m.t.Helper()
 	m.mu.Lock()
 	m.claimed++
 	name := fmt.Sprintf("claim-%d", m.claimed)
+	m.admin[name] = admin
 	m.mu.Unlock()
 	made := &claimed{}
 	var objects []*v1.Pod
@@ -362,7 +398,7 @@ func (m *mixed) claimPods(gpus, pods int) (*claimed, bool) {
 		made.pods, objects = append(made.pods, p), append(objects, p.Pod)
 	}
 	var ok bool
-	if made.ResourceClaim, ok = m.scheduler.claim(name, gpus, objects...); !ok {
+	if made.ResourceClaim, ok = m.scheduler.claim(name, gpus, admin, objects...); !ok {
 		return nil, false
 	}
 	for _, p := range made.pods {
