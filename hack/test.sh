@@ -23,8 +23,8 @@ if [ ${#sandbox_reasons[@]} != 0 ]; then
 	print_reasons >&2
 	exit 0
 fi
-say "Berth against the kubelet's own device manager"
-timed "device manager" go test -C kube -count=1 -timeout 20m ./test/devicemanager
+say "Berth against the kubelet's own device manager and DRA manager"
+timed "kubelet's managers" go test -C kube -count=1 -timeout 20m ./test/devicemanager
 SANDBOX=$(mktemp -d /tmp/berth-test.XXXXXX)
 export SANDBOX
 trap 'hack/stop.sh || true; rm -rf "$SANDBOX"; print_times' EXIT

@@ -80,9 +80,9 @@ type Deps struct {
 	Instance string
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
-	// Fault is called at each step of settlements (allocatable), time slices (timeslice), prepares and unprepares (dra); an error stops the change there, as the
-	// end of the process would. It is also called with the name of an actor each time that one computes something (see noted). For
-	// tests; nil for nothing.
+	// Fault is called at each step of settlements (allocatable), time slices (timeslice), prepares and unprepares (dra); an error stops
+	// the change there, as the end of the process would. It is also called with the name of an actor each time that one computes
+	// something (see noted). For tests; nil for nothing.
 	Fault func(step string) error
 }
 

@@ -136,8 +136,9 @@ func (m *mixed) allocatedToPods(found holders, active map[string]bool) error {
 	return nil
 }
 
-// doubleHolders fails the test when a GPU has two holders, or a container has a GPU that the ledger does not have for its claim. The places are read one after the other, so it reads them again before it
-// believes a difference: the pods of the tests do not end by themselves. Claims for admin access hold nothing.
+// doubleHolders fails the test when a GPU has two holders, or a container has a GPU that the ledger does not have for its claim. The places
+// are read one after the other, so it reads them again before it believes a difference: the pods of the tests do not end by themselves.
+// Claims for admin access hold nothing.
 func (m *mixed) doubleHolders() {
 	m.t.Helper()
 	var found []string
@@ -167,9 +168,9 @@ func (m *mixed) inBoth() []string {
 	return both
 }
 
-// handoverLimit is how long a GPU may be seen in both APIs: the kubelet gets its list and the API server the slices from two actors of the
-// agent. After a start of the agent, the library for DRA drivers writes the slices for the first time when a second has passed. In that time
-// a claim may be allocated with a GPU that a pod gets; the ledger refuses one of them.
+// handoverLimit is how long a GPU may be seen in both APIs: the kubelet gets its list and the API server the slices from two actors of
+// the agent. After a start of the agent, the library for DRA drivers writes the slices for the first time when a second has passed. In
+// that time a claim may be allocated with a GPU that a pod gets; the ledger refuses one of them.
 const handoverLimit = 3 * time.Second
 
 // oneAPI fails the test when a GPU stays in both APIs, and returns how long one was.
