@@ -87,6 +87,8 @@ type Holding struct {
 	Since  time.Time `json:"since"`
 	// Placement is where a MIG device that Key names by UUID is, as its holder knows it; zero when that is not known.
 	Placement Placement `json:"placement,omitzero"`
+	// Profile is that of the MIG device that a claim has, such as 1g.10gb; empty when it is not known, and for other devices.
+	Profile string `json:"profile,omitempty"`
 	// Requests are the names of a claim's requests for which it has the device, sorted; empty for other holders.
 	Requests []string `json:"requests,omitempty"`
 	// Pods are those that may use a claim's devices, sorted by UID: all holdings of a claim have the same. They are empty for other

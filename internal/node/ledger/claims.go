@@ -32,6 +32,8 @@ type ClaimDevice struct {
 	Key gpu.DeviceKey
 	// Placement is where a MIG device with a UUID is, when the caller knows it; else it is looked up (Deps.Placement).
 	Placement gpu.Placement
+	// Profile is that of a MIG device; empty keeps the one that the ledger has. Two profiles can have one placement.
+	Profile string
 	// Requests are the names of the claim's requests that the device is for; nil keeps those that the ledger has.
 	Requests []string
 }
@@ -161,7 +163,7 @@ func (l *Ledger) reserved(holder gpu.Holder, want gpu.Located) *Holding {
 
 // Resolve changes the hold of a claim or maintenance on a placement into one on the MIG device that is there now, in one
 // write. The device is held at every moment: a program that dies meanwhile leaves either the one or the other. It keeps
-// the time, the pods and the requests. It does nothing when the holder has the MIG device and not the placement, so that
+// the time, the pods, the requests and the profile. It does nothing when the holder has the MIG device and not the placement, so that
 // it may be called again. It fails with *NotHeldError, and with *BlockedError when another holder has the MIG device.
 func (l *Ledger) Resolve(holder gpu.Holder, placed gpu.DeviceKey, device gpu.UUID) error {
 	to := gpu.DeviceKey{GPU: placed.GPU, MIG: device, Share: placed.Share}
@@ -231,6 +233,9 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 			}
 			if d.Placement.Known() && key.MIG != "" {
 				h.Placement = d.Placement
+			}
+			if d.Profile != "" && !key.Whole() {
+				h.Profile = d.Profile
 			}
 		}
 		if !equal(h, l.records[key].Holding) {

@@ -150,8 +150,10 @@ func (l *Ledger) firstInTheWay(holder gpu.Holder, devices []ClaimDevice, seen *N
 	return false, nil
 }
 
+// newHolding returns a holding with the placement of a MIG device, which is not known any more when maintenance has removed it.
 func (l *Ledger) newHolding(holder gpu.Holder, key gpu.DeviceKey) Holding {
-	return Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now()}}
+	at := fromScan(gpu.Located{Key: key}, l.deps.Placement).At
+	return Holding{Holding: gpu.Holding{Key: key, Holder: holder, Since: l.deps.Clock.Now(), Placement: at}}
 }
 
 // Release ends the holdings of the holder on the keys, or all of them when keys is nil. It ignores devices that the

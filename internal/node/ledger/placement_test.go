@@ -107,6 +107,11 @@ func TestResolve(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(start)
 	l := openTest(t, path, func(d *Deps) { d.Clock = clock })
 	mine := train(on("G0/0:4", "half"), on("G1#2"))
+	mine.Devices[0].Profile = "4g.40gb"
+	if err := l.AcquireClaim(mine); err != nil {
+		t.Fatal(err)
+	}
+	mine.Devices[0].Profile = "" // It keeps the profile that the ledger has.
 	if err := l.AcquireClaim(mine); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +125,7 @@ func TestResolve(t *testing.T) {
 		check(t, l, path, made, whole)
 	}
 	h := l.records[key("G0/M1")]
-	if h.Placement != (gpu.Placement{Start: 0, Size: 4}) || !h.Since.Equal(start) {
+	if h.Placement != (gpu.Placement{Start: 0, Size: 4}) || h.Profile != "4g.40gb" || !h.Since.Equal(start) {
 		t.Errorf("the MIG device is held as %+v", h.Holding)
 	}
 	// The scan has not found M1 yet, and still another claim can have the other half.
@@ -141,6 +146,10 @@ func TestResolve(t *testing.T) {
 	}
 	if l.records[anyKey("G0/0:4")].Placement.Known() {
 		t.Error("a placement is recorded twice")
+	}
+	stored := openTest(t, path, func(d *Deps) { d.Follow = true }).Holdings()
+	if stored[0].Profile != "4g.40gb" || stored[1].Profile != "" {
+		t.Errorf("the file has the profiles of %+v", stored)
 	}
 }
 
