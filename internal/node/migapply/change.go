@@ -43,7 +43,7 @@ func (r *round) begin(work []*job) (bool, error) {
 	for _, j := range work {
 		j.worked = true
 		if j.ready {
-			r.journal.put(entry{UUID: j.want.UUID, Wanted: j.want.Wanted, Source: j.want.Source, Plan: j.plan})
+			r.journal.put(entry{UUID: j.want.UUID, Wanted: j.want.Wanted, Source: j.want.Source, Claims: j.want.Claims, Plan: j.plan})
 			renew = true
 		}
 	}

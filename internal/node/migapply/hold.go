@@ -30,11 +30,15 @@ func (p *Partition) holdings() *holdings {
 	return h
 }
 
-// holders returns the names of those who hold a GPU or MIG device, or a replica of it.
-func (h *holdings) holders(device gpu.DeviceKey) []string {
+func anyHolder(gpu.Holder) bool { return true }
+
+func notClaim(holder gpu.Holder) bool { return holder.Kind != gpu.HolderClaim }
+
+// holders returns the names of those who hold a GPU or MIG device, or a replica of it, and are counted.
+func (h *holdings) holders(device gpu.DeviceKey, counted func(gpu.Holder) bool) []string {
 	var names []string
 	for _, one := range h.others {
-		if one.Key.Unshared() == device {
+		if one.Key.Unshared() == device && counted(one.Holder) {
 			names = append(names, holder(one))
 		}
 	}
@@ -43,9 +47,12 @@ func (h *holdings) holders(device gpu.DeviceKey) []string {
 }
 
 // withHolders is a GPU of a snapshot with the holders of its devices. A held MIG device that the scan does not list may
-// belong to any instance that looks empty.
-func (h *holdings) withHolders(device *gpu.GPU) mig.GPU {
-	c := mig.GPUOf(device, h.holders)
+// belong to any instance that looks empty. With beside, a claim that has the whole GPU is no holder.
+func (h *holdings) withHolders(device *gpu.GPU, beside bool) mig.GPU {
+	c := mig.GPUOf(device, func(key gpu.DeviceKey) []string { return h.holders(key, anyHolder) })
+	if beside {
+		c.Holders = h.holders(gpu.DeviceKey{GPU: device.UUID}, notClaim)
+	}
 	var unlisted []string
 	for _, one := range h.others {
 		listed := slices.ContainsFunc(device.MIG.Devices, func(d gpu.MIGDevice) bool { return d.UUID == one.Key.MIG })
@@ -75,6 +82,9 @@ func (j *job) take(now *holdings) []gpu.DeviceKey {
 	if !j.plan.Changes() {
 		return nil
 	}
+	if j.want.Claims {
+		return j.takeBesideClaims(now)
+	}
 	if j.plan.SetMode != nil || j.plan.Reset || len(j.plan.Keep) == 0 {
 		return []gpu.DeviceKey{{GPU: j.want.UUID}}
 	}
@@ -85,6 +95,55 @@ func (j *job) take(now *holdings) []gpu.DeviceKey {
 		}
 	}
 	return keys
+}
+
+// takeBesideClaims is take for a state that follows from claims: the devices that change, without those that a claim keeps from
+// all other holders. These are the devices in a placement that the plan creates, and with MIG off every device, when a claim
+// holds that placement or the GPU.
+//
+// A claim that acquired a device of the plan after the state was computed is not among these, so that the ledger refuses the
+// maintenance. A claim that is released later leaves a change that the next state undoes, before another claim can use the GPU.
+func (j *job) takeBesideClaims(now *holdings) []gpu.DeviceKey {
+	var created []gpu.DeviceKey
+	for _, made := range j.plan.Create {
+		created = append(created, gpu.Placed(j.want.UUID, gpu.Placement{Start: made.Start, Size: made.Size}))
+	}
+	keys := slices.Concat(j.leavingAt(), located(created))
+	if j.plan.SetMode != nil {
+		keys = located([]gpu.DeviceKey{{GPU: j.want.UUID}})
+	}
+	var left []gpu.DeviceKey
+	for _, key := range keys {
+		kept := slices.ContainsFunc(now.others, func(one ledger.Holding) bool {
+			reason := one.Key.Whole() && !j.want.Wanted.Enabled || slices.Contains(created, one.Key)
+			return one.Holder.Kind == gpu.HolderClaim && reason && key.Overlaps(one.Located())
+		})
+		if !kept {
+			left = append(left, key.Key)
+		}
+	}
+	return left
+}
+
+func located(keys []gpu.DeviceKey) []gpu.Located {
+	var all []gpu.Located
+	for _, key := range keys {
+		all = append(all, gpu.Located{Key: key})
+	}
+	return all
+}
+
+// leavingAt is leaving with the placements.
+func (j *job) leavingAt() []gpu.Located {
+	all := located(j.leaving())
+	for i := range all {
+		for _, device := range j.device.MIG.Devices {
+			if device.UUID == all[i].Key.MIG {
+				all[i].At = gpu.Placement{Start: device.Start, Size: device.Size}
+			}
+		}
+	}
+	return all
 }
 
 // placed reports whether another holder has a placement of a GPU.

@@ -45,6 +45,7 @@ type entry struct {
 	Wanted mig.Wanted `json:"wanted"`
 	// Source names who wanted it.
 	Source string `json:"source,omitempty"`
+	Claims bool   `json:"claims,omitempty"`
 	// Plan is what was planned at the start, for readers of the file; the remaining work is planned again.
 	Plan mig.GPUPlan `json:"plan"`
 }

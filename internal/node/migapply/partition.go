@@ -116,6 +116,9 @@ type Want struct {
 	Wanted mig.Wanted
 	// Source names its origin, for messages: "layout all-1g.10gb of label nvidia.com/mig.config".
 	Source string
+	// Claims means that the wanted state follows from what claims hold of the GPU, in the ledger. A claim that holds the whole
+	// GPU, or a placement, then waits for the change, and does not block it.
+	Claims bool
 }
 
 // State is the progress of a GPU.

@@ -209,7 +209,7 @@ func (r *round) planAll() {
 		// A GPU that is not found while the driver answers was removed.
 		gone := snapshot.DriverPresent() && snapshot.GPU(e.UUID) == nil
 		if !known[e.UUID] && !gone {
-			want := Want{UUID: e.UUID, Wanted: e.Wanted, Source: e.Source}
+			want := Want{UUID: e.UUID, Wanted: e.Wanted, Source: e.Source, Claims: e.Claims}
 			r.jobs = append(r.jobs, r.consider(want, snapshot, held))
 		}
 	}
@@ -256,7 +256,7 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 		r.unsure(j)
 		return j
 	}
-	now := held.withHolders(j.device)
+	now := held.withHolders(j.device, want.Claims)
 	j.plan = mig.PlanGPU(now, want.Wanted)
 	r.addCleanups(j, now.Instances)
 	switch {

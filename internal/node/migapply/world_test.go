@@ -52,7 +52,11 @@ type world struct {
 	pods     map[string]*fakePod
 	wants    []Want
 	blind    string
-	busy     []gpu.UUID // whether Berth runs a program on it
+	// waiting are the claims that wait for their device.
+	waiting map[string]bool
+	// meanwhile, when not nil, is called at each step of a change.
+	meanwhile func()
+	busy      []gpu.UUID // whether Berth runs a program on it
 
 	snapshot  *gpu.Snapshot
 	book      *ledger.Ledger
@@ -111,7 +115,7 @@ func geometry() gpu.MIGGeometry {
 func newWorld(t checker, dir string, gpus int) *world {
 	w := &world{
 		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
-		replicas: map[gpu.UUID]int{}, pods: map[string]*fakePod{},
+		replicas: map[gpu.UUID]int{}, pods: map[string]*fakePod{}, waiting: map[string]bool{},
 	}
 	for i := range gpus {
 		w.gpus = append(w.gpus, &fakeGPU{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
@@ -124,7 +128,7 @@ func newWorld(t checker, dir string, gpus int) *world {
 // startAgent starts an agent, which first compares its ledger with the node.
 func (w *world) startAgent() {
 	w.t.Helper()
-	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(w.dir, "ledger"), BootID: w.boot, Clock: w.clock, Log: quiet()})
+	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(w.dir, "ledger"), BootID: w.boot, Clock: w.clock, Log: quiet(), Placement: w.placement})
 	if err != nil {
 		w.t.Fatalf("open ledger: %v", err)
 	}
@@ -138,6 +142,14 @@ func (w *world) startAgent() {
 		Clock:   w.clock, Log: quiet(), Fault: w.fault,
 	})
 	w.compare()
+}
+
+// placement returns where a MIG device is according to the last scan.
+func (w *world) placement(key gpu.DeviceKey) gpu.Placement {
+	if _, device := w.snapshot.Device(key.MIG); device != nil {
+		return gpu.Placement{Start: device.Start, Size: device.Size}
+	}
+	return gpu.Placement{}
 }
 
 // endAgent ends an agent as the kernel does.
@@ -165,6 +177,9 @@ func (w *world) fault(step Step) error {
 	w.changing = w.changing || step == StepJournalWritten
 	w.grab()
 	w.changing = w.changing && step != StepRescanned
+	if w.meanwhile != nil {
+		w.meanwhile()
+	}
 	if w.point(string(step)) {
 		return errKilled
 	}
@@ -184,10 +199,12 @@ func (w *world) mustRun() {
 	}
 }
 
-// grab simulates a pod that tries to get each device that will be removed while its GPU changes.
+// grab simulates a pod that tries to get each device that will be removed while its GPU changes. The device plugin advertises nothing
+// of a GPU that claims change.
 func (w *world) grab() {
 	for _, status := range w.partition.Statuses() {
-		if !w.changing || status.State != Changing {
+		claims := slices.ContainsFunc(w.wants, func(want Want) bool { return want.UUID == status.UUID && want.Claims })
+		if !w.changing || status.State != Changing || claims {
 			continue
 		}
 		keys := []gpu.DeviceKey{{GPU: status.UUID}, {GPU: status.UUID, Share: 1}}
