@@ -86,6 +86,17 @@ func (d *decoder) checkLayoutEntry(at string, e *v1alpha1.MIGLayoutEntry) {
 	d.checkProfiles(at+".mig-devices", e.MIGDevices)
 }
 
+// Layouts returns the layouts that follow from the hardware, overridden by those of each list in turn.
+func Layouts(gpus []mig.GPU, lists ...map[string][]v1alpha1.MIGLayoutEntry) map[string]mig.Layout {
+	all := mig.HardwareLayouts(gpus)
+	for _, list := range lists {
+		for name, entries := range list {
+			all[name] = Layout(entries)
+		}
+	}
+	return all
+}
+
 // Layout converts a checked layout to the planner's type.
 func Layout(entries []v1alpha1.MIGLayoutEntry) mig.Layout {
 	var layout mig.Layout

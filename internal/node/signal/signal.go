@@ -1,5 +1,5 @@
-// Package signal has the three ways in which actors wake one another: Signal for one receiver, Broadcast for any
-// number, and Ready for a condition that becomes true once.
+// Package signal has the ways in which actors wake one another: Signal for one receiver, Broadcast for any number, Ready for
+// a condition that becomes true once, and Rounds for callers that wait for the work of an actor.
 //
 // A signal says that something may have changed, never what: the receiver reads the present state. Signals coalesce, a
 // sender never waits, and a new receiver is signalled at once, so that it also reads the initial state. The package

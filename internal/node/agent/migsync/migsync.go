@@ -1,14 +1,18 @@
 // Package migsync brings the GPUs to the wanted MIG layout: the one that the Node's label nvidia.com/mig.config names,
-// and for the other GPUs the one of the configuration's rules.
+// and for the other GPUs the one of the configuration's rules. A GPU with dynamicMIG has no layout: it gets the MIG devices
+// that the ledger has holdings of, and MIG is off while a claim holds it whole.
 //
 // It guarantees that nothing is changed on any GPU while the layout of the label is not known; that a GPU whose MIG
 // mode is to change is withheld ([Syncer.Changing]) before the change begins; that the wanted layouts are computed once
 // for each change of the configuration or of the hardware, whichever caller requests them; and that the label
 // nvidia.com/mig.config.state says "pending" before the first change for a new layout and "success" only when every GPU
-// has it.
+// has it. Of a dynamic GPU it guarantees that no MIG device is destroyed that anything holds, that one that nothing holds is
+// destroyed with the next attempt, and that no change needs a reset; Ensure returns when an attempt that began after the call
+// has found the device.
 //
-// What wakes it: the inventory, the configuration, and, while a GPU waits or a change has failed, the ledger and a tick every
-// second. While every GPU is as wanted, holdings change nothing, so that an Allocate is not followed by any work here.
+// What wakes it: the inventory, the configuration, a call of Ensure, the ledger while there are dynamic GPUs, and, while a GPU
+// waits or a change has failed, the ledger and a tick every second. While every GPU is as wanted, other holdings change nothing,
+// so that an Allocate is not followed by any work here.
 //
 // What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
@@ -34,6 +38,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
@@ -55,6 +60,7 @@ type Hardware interface {
 
 // Ledger is who holds what.
 type Ledger interface {
+	Holdings() []ledger.Holding
 	Subscribe() *signal.Subscription
 }
 
@@ -97,8 +103,9 @@ type Deps struct {
 type Syncer struct {
 	deps  Deps
 	label stateLabel
-	// last is the last input of Partition.
-	last []migapply.Want
+	// last are the layouts that were wanted last, and claimed what dynamic GPUs were to have.
+	last, claimed []migapply.Want
+	rounds        *signal.Rounds
 
 	planMu sync.Mutex
 	// plan has the wanted layouts as last computed.
@@ -109,7 +116,7 @@ type Syncer struct {
 
 // New returns a Syncer.
 func New(deps Deps) *Syncer {
-	return &Syncer{deps: deps, label: stateLabel{node: deps.Node}}
+	return &Syncer{deps: deps, label: stateLabel{node: deps.Node}, rounds: signal.NewRounds()}
 }
 
 // AwaitLayout returns when the label of the Node is known. Without a response of the API server it waits for
@@ -146,27 +153,33 @@ func (s *Syncer) Run(ctx context.Context) error {
 	<-config.C()
 	for {
 		var again <-chan time.Time
-		var released <-chan struct{}
 		select {
 		case <-holdings.C(): // The attempt reads the holdings; a later change of them is signalled.
 		default:
 		}
-		if !s.reconcile(ctx) {
-			again, released = s.deps.Clock.After(Interval), holdings.C()
+		done := s.reconcile(ctx)
+		if !done {
+			again = s.deps.Clock.After(Interval)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hardware.C():
-		case <-config.C():
-		case <-released:
-		case <-again:
+		for due := false; !due; {
+			due = true
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hardware.C():
+			case <-config.C():
+			case <-s.rounds.Asked():
+			case <-holdings.C():
+				due = !done || s.claimsChanged()
+			case <-again:
+			}
 		}
 	}
 }
 
 // reconcile makes one attempt. It reports whether all GPUs are as wanted and the label shows it.
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
+	defer s.rounds.Begin()()
 	plan := s.wanted()
 	s.deps.Report("mig-layout", plan.problems...)
 	changed := !reflect.DeepEqual(plan.wants, s.last)
@@ -176,20 +189,21 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	if plan.layout != "" && plan.differs {
 		s.label.announce(ctx, changed)
 	}
-	s.last = plan.wants
-	statuses := s.deps.Partition.Reconcile(ctx, plan.wants)
+	s.last, s.claimed = plan.wants, plan.claimed(s.deps.Ledger.Holdings())
+	statuses := s.deps.Partition.Reconcile(ctx, slices.Concat(plan.wants, s.claimed))
 	s.deps.Report("mig-journal", s.deps.Partition.Faults()...)
-	s.show(statuses, plan.problems)
+	s.show(plan, statuses)
 	s.deps.Settle()
 	s.deps.Resume()
-	written := s.label.update(ctx, plan, statuses)
+	written := s.label.update(ctx, plan, plan.static(statuses))
 	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
 }
 
 // show sets a problem for each GPU that cannot be as wanted, and a condition for all GPUs.
-func (s *Syncer) show(statuses []migapply.Status, problems []gpu.Cause) {
+// A dynamic GPU that changes for a claim changes the condition only when it fails: claims come and go.
+func (s *Syncer) show(plan *plan, statuses []migapply.Status) {
 	var failed, waiting []string
-	for _, problem := range problems {
+	for _, problem := range plan.problems {
 		failed = append(failed, problem.Message)
 	}
 	var causes []gpu.Cause
@@ -199,7 +213,9 @@ func (s *Syncer) show(statuses []migapply.Status, problems []gpu.Cause) {
 			failed = append(failed, status.Message)
 			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(status.State)), Message: status.Message})
 		case migapply.Waiting, migapply.Changing:
-			waiting = append(waiting, status.Message)
+			if !plan.dynamic[status.UUID] {
+				waiting = append(waiting, status.Message)
+			}
 		}
 	}
 	s.deps.Report("mig", causes...)
@@ -208,7 +224,7 @@ func (s *Syncer) show(statuses []migapply.Status, problems []gpu.Cause) {
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
 	case len(waiting) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
-	case len(statuses) > 0:
+	case len(plan.static(statuses)) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
 	default:
 		s.deps.Node.SetMIGCondition("", "", "")

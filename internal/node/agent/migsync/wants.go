@@ -2,6 +2,7 @@ package migsync
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -39,6 +40,8 @@ type plan struct {
 	layout   string
 	wants    []migapply.Want
 	problems []gpu.Cause
+	// dynamic are the GPUs whose MIG devices follow from the ledger.
+	dynamic map[gpu.UUID]bool
 	// modes are the GPUs whose MIG mode has to change, with the reason.
 	modes map[gpu.UUID]string
 	// differs is true when a GPU is not as wanted.
@@ -63,11 +66,13 @@ func (s *Syncer) Computed() int64 { return s.computed.Load() }
 
 // Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as
 // soon as the change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be
-// given the GPU that is about to be partitioned. It never waits for a call of the driver, a file or the API server.
+// given the GPU that is about to be partitioned. A dynamic GPU is not among them: its mode changes while claims hold it, and
+// the ledger refuses what does not fit. It never waits for a call of the driver, a file or the API server.
 func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 	statuses := s.deps.Partition.Statuses()
 	changing := migapply.Pending(statuses)
 	plan := s.wanted()
+	maps.DeleteFunc(changing, func(id gpu.UUID, _ string) bool { return plan.dynamic[id] })
 	for _, status := range statuses {
 		at := slices.IndexFunc(plan.wants, func(want migapply.Want) bool { return want.UUID == status.UUID })
 		if status.State == migapply.Changing && changing[status.UUID] != "" && at >= 0 {
@@ -94,7 +99,8 @@ func modeReason(want *migapply.Want) string {
 // compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
 func compute(of inputs) *plan {
-	p := &plan{of: of, snapshot: of.snapshot, known: of.mig.Known && !of.waiting, layout: of.mig.Layout, modes: map[gpu.UUID]string{}}
+	p := &plan{of: of, snapshot: of.snapshot, known: of.mig.Known && !of.waiting, layout: of.mig.Layout,
+		modes: map[gpu.UUID]string{}, dynamic: map[gpu.UUID]bool{}}
 	if !p.known {
 		return p
 	}
@@ -116,7 +122,7 @@ func (p *plan) refuse(code string, err error) {
 
 // choose sets wants and problems.
 func (p *plan) choose(gpus []mig.GPU) {
-	named := &layouts{of: p.of, byName: layoutsOf(gpus, p.of)}
+	named := &layouts{of: p.of, byName: config.Layouts(gpus, p.of.config.MIGLayouts, p.of.mig.Layouts)}
 	if p.of.mig.Err != nil {
 		p.refuse("MIG_LAYOUTS_REFUSED", p.of.mig.Err)
 	}
@@ -140,6 +146,7 @@ func (p *plan) choose(gpus []mig.GPU) {
 		}
 		wanted, ok := labelled.Wanted(device)
 		if rule.DynamicMIG {
+			p.dynamic[device.UUID] = device.Capable
 			if ok {
 				p.refuse("MIG_LAYOUT_DYNAMIC", fmt.Errorf("label %s=%s: the layout names GPU %d, whose MIG devices claims create (gpus[%d].dynamicMIG of the configuration): name other GPUs in the layout, or remove dynamicMIG; the GPU keeps serving claims",
 					configwatch.LabelMIG, p.layout, device.Index, i))
@@ -179,18 +186,6 @@ func (p *plan) compare(gpus []mig.GPU) {
 type layouts struct {
 	of     inputs
 	byName map[string]mig.Layout
-}
-
-// layoutsOf returns the layouts of the hardware, overridden by those of the configuration, overridden by those of the
-// ConfigMap.
-func layoutsOf(gpus []mig.GPU, of inputs) map[string]mig.Layout {
-	all := mig.HardwareLayouts(gpus)
-	for _, from := range []map[string][]v1alpha1.MIGLayoutEntry{of.config.MIGLayouts, of.mig.Layouts} {
-		for name, entries := range from {
-			all[name] = config.Layout(entries)
-		}
-	}
-	return all
 }
 
 func (l *layouts) find(name string) (mig.Layout, error) {

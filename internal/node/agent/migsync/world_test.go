@@ -12,7 +12,9 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
@@ -30,6 +32,9 @@ type world struct {
 	faults   []gpu.Cause
 	// hang, when not nil, blocks Reconcile until it is closed.
 	hang chan struct{}
+	held []ledger.Holding
+	// kept are the MIG devices of GPU-0 in its status.
+	kept []mig.Instance
 
 	did        []string
 	reconciles int
@@ -160,6 +165,12 @@ func (f hardwareFake) Current() *gpu.Snapshot {
 
 func (f hardwareFake) Subscribe() *signal.Subscription { return f.hardware.Subscribe() }
 
+func (f ledgerFake) Holdings() []ledger.Holding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.held)
+}
+
 func (f ledgerFake) Subscribe() *signal.Subscription { return f.ledger.Subscribe() }
 
 func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []migapply.Status {
@@ -178,6 +189,9 @@ func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []mig
 		status := migapply.Status{UUID: want.UUID, State: migapply.Applied, Message: string(want.UUID) + " has it."}
 		if outcome := f.outcome[want.UUID]; outcome != "" {
 			status.State, status.Message = outcome, string(want.UUID)+" is "+string(outcome)+"."
+		}
+		if want.UUID == "GPU-0" {
+			status.Plan.Keep = f.kept
 		}
 		f.statuses = append(f.statuses, status)
 	}
