@@ -85,6 +85,7 @@ var plainPackages = []string{
 	"internal/node/dra/pool",
 	"internal/node/dra",
 	"internal/node/dra/calls",
+	"internal/node/dra/claims",
 	"internal/node/dra/prepared",
 	"internal/node/dra/publish",
 	"internal/node/gpunode",

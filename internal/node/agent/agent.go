@@ -44,7 +44,6 @@ import (
 	"github.com/berth-gpu/berth/internal/node/config"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/deviceplugin"
-	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/inventory"
 	"github.com/berth-gpu/berth/internal/node/kubelet"
 	"github.com/berth-gpu/berth/internal/node/labels"
@@ -81,8 +80,7 @@ type Deps struct {
 	// HookSource is the program that is installed as CDI hook where the configuration uses CDI.
 	HookSource string
 	// Fault is called at each step of settlements (allocatable), time slices (timeslice), prepares and unprepares (dra); an error stops
-	// the change there, as the end of the process would. It is also called with the name of an actor each time that one computes
-	// something (see noted). For tests; nil for nothing.
+	// the change there, as the end of the process would. An actor's name is a step each time that it computes something. For tests.
 	Fault func(step string) error
 }
 
@@ -328,8 +326,10 @@ func (a *Agent) wireDevices() error {
 	if err == nil && a.deps.Kube != nil {
 		a.devices.dra = drasync.New(drasync.Deps{
 			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
-			Devices: a.devices.allocatable, Ledger: a.node.ledger, Report: a.reports.list.Set,
-			Fault: func(step dra.Step) error { return a.deps.Fault(string(step)) }, Clock: a.deps.Clock, Log: a.log("dra"),
+			Ensure: func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error) {
+				return a.changes.mig.Ensure(ctx, key, profile)
+			},
+			Devices: a.devices.allocatable, Ledger: a.node.ledger, Injectable: a.devices.injection.Injectable, CDIName: cdi.QualifiedName, Maintains: migapply.Maintains, Report: a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
 		})
 	}
 	return err

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -52,6 +53,10 @@ type bench struct {
 	configFault func(configwatch.Step) error
 	// client is the test's own API server; nil for none.
 	client dynamic.Interface
+	// kube has the claims; nil for an agent without DRA.
+	kube kubernetes.Interface
+	// hook is the program of the CDI hooks; empty where the configuration does not use CDI.
+	hook string
 	// boot is the ID of the boot; empty for this machine's.
 	boot string
 	// override changes the configuration last; nil for nothing.
@@ -124,7 +129,7 @@ func (b *bench) startUntil() (agent *Agent, end func()) {
 			b.override(c)
 		}
 	}}
-	wiring := Deps{BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
+	wiring := Deps{Kube: b.kube, HookSource: b.hook, BootID: b.boot, Clock: b.clock, Fault: b.fault, Log: slog.New(slog.NewTextHandler(b.logWriter(), nil))}
 	client := b.client
 	if b.api != nil {
 		client = b.api

@@ -2,6 +2,7 @@ package dra
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -30,8 +31,15 @@ func keysOf(claim Claim) []gpu.DeviceKey {
 	return keys
 }
 
-func (l realLedger) AcquireClaim(claim Claim) error { return l.Acquire(holderOf(claim), keysOf(claim)) }
-func (l realLedger) ReleaseClaim(uid string) error  { return l.Release(holderOf(Claim{UID: uid}), nil) }
+func (l realLedger) AcquireClaim(_ context.Context, claim Claim) error {
+	return l.Acquire(holderOf(claim), keysOf(claim))
+}
+
+func (l realLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
+	return l.Resolve(holderOf(Claim{UID: uid}), placed, device)
+}
+
+func (l realLedger) ReleaseClaim(uid string) error { return l.Release(holderOf(Claim{UID: uid}), nil) }
 func (l realLedger) AdoptClaims(claims []Claim) error {
 	for _, claim := range claims {
 		if err := l.Adopt(holderOf(claim), keysOf(claim)); err != nil {

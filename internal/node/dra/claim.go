@@ -7,8 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-
-	"github.com/berth-gpu/berth/internal/core/gpu"
 )
 
 // adminRequest is among the names of requests in the answer for a device for admin access. The kubelet keeps them in its record, which has
@@ -19,9 +17,11 @@ const adminRequest = "admin-access.berth.dev"
 type wanted struct {
 	// claim has the devices to hold.
 	claim Claim
-	// devices are all devices of the answer, also those for admin access.
+	// devices are all devices of the answer, also those for admin access, which the claim does not hold.
 	devices []Device
-	answer  []kubeletplugin.Device
+	held    []bool
+	// answer has no CDI names yet: a MIG device gets its UUID when it is created.
+	answer []kubeletplugin.Device
 }
 
 // RefusedError is a claim whose allocation or configuration this driver cannot serve as it is.
@@ -74,10 +74,9 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 		if admin(result) {
 			requests = append(requests, adminRequest)
 		}
-		w.devices = append(w.devices, device)
+		w.devices, w.held = append(w.devices, device), append(w.held, !admin(result))
 		w.answer = append(w.answer, kubeletplugin.Device{
 			Requests: requests, PoolName: result.Pool, DeviceName: result.Device,
-			CDIDeviceIDs: []string{d.deps.CDIName(string(device.Key.GPU))},
 		})
 	}
 	return w, nil
@@ -92,7 +91,7 @@ func (w *wanted) hold(device Device, request string) error {
 		return fmt.Errorf("device %s is %s: %s; delete the pod and its claim to get another GPU, or repair this one (berth gpus)",
 			device.Name, strings.ToLower(string(device.Health)), reasonText(device.Reason))
 	}
-	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Requests: []string{request}})
+	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Profile: device.Profile, Requests: []string{request}})
 	return nil
 }
 
@@ -131,15 +130,15 @@ func (d *Driver) deviceOf(result *resourceapi.DeviceRequestAllocationResult, kno
 		return Device{}, fmt.Errorf("device %s is in pool %s, and this node serves pool %s; delete the claim, so that the scheduler allocates it again",
 			result.Device, result.Pool, d.deps.Pool)
 	case result.ShareID != nil || len(result.ConsumedCapacity) > 0:
-		return Device{}, fmt.Errorf("the allocation is a share of device %s (shareID, consumedCapacity), and this version of the driver serves whole GPUs only", result.Device)
+		return Device{}, fmt.Errorf("the allocation is a share of device %s (shareID, consumedCapacity), and this version of the driver serves whole devices only", result.Device)
 	}
 	device, found := known[result.Device]
 	switch {
 	case !found:
 		return Device{}, fmt.Errorf("device %s is not on this node any more: its GPU was removed, does not answer, or is no longer allocated through DRA; delete the pod and its claim to get another GPU",
 			result.Device)
-	case device.Key != (gpu.DeviceKey{GPU: device.Key.GPU}):
-		return Device{}, fmt.Errorf("device %s is a part of a GPU, and this version of the driver serves whole GPUs only", result.Device)
+	case device.Key.Share > 0:
+		return Device{}, fmt.Errorf("device %s is a replica, and this version of the driver serves whole GPUs and MIG devices only", result.Device)
 	case device.NotReady != "":
 		return Device{}, fmt.Errorf("device %s cannot be used by containers yet: %s", result.Device, device.NotReady)
 	}

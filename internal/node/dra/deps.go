@@ -19,7 +19,9 @@ type Pod struct {
 
 // ClaimDevice is a device of a claim with the claim's requests that it is for.
 type ClaimDevice struct {
-	Key      gpu.DeviceKey
+	Key gpu.DeviceKey
+	// Profile is that of a MIG device; empty for a whole GPU.
+	Profile  string
 	Requests []string
 }
 
@@ -34,8 +36,12 @@ type Claim struct {
 // Ledger records which claim has which device.
 type Ledger interface {
 	// AcquireClaim takes the devices of a claim, all or none. They are on disk when it returns without an error. It may be called again
-	// for a claim that has its devices. Its error names the holder of the first device that another holder has.
-	AcquireClaim(claim Claim) error
+	// for a claim that has its devices. Its error names the holder of the first device that another holder has. While a MIG device is
+	// removed that has slices of one of them, it waits for that, at most until ctx ends.
+	AcquireClaim(ctx context.Context, claim Claim) error
+	// ResolveClaim changes the hold of a claim on a placement into one on the MIG device that is there now. It may be called again. The
+	// change is on disk when it returns without an error.
+	ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error
 	// ReleaseClaim ends all holdings of a claim; it is no error when there is none. The release is on disk when it returns without an
 	// error.
 	ReleaseClaim(uid string) error
@@ -48,7 +54,14 @@ type Ledger interface {
 type Device struct {
 	// Name is its name in the pool.
 	Name string
-	Key  gpu.DeviceKey
+	// Key names a MIG device of a dynamic GPU by its placement.
+	Key gpu.DeviceKey
+	// Profile is that of a MIG device.
+	Profile string
+	// Dynamic is true for a GPU, and for a MIG device, that Ensure has to make.
+	Dynamic bool
+	// UUID is that of a dynamic device that exists now, else empty.
+	UUID gpu.UUID
 	// Health is the class of its health: gpu.Healthy, Degraded, Draining or Unhealthy; empty while the verdict is not known.
 	Health gpu.State
 	// Reason says why Health is not Healthy.
@@ -77,6 +90,12 @@ const (
 	StepChecked Step = "checked devices"
 	// StepAcquired: the ledger has the claim's devices, and the kubelet has no response.
 	StepAcquired Step = "acquired devices"
+	// StepCreated: a device of a dynamic GPU exists, and the ledger has its placement.
+	StepCreated Step = "created device"
+	// StepResolved: the ledger has the MIG device by its UUID.
+	StepResolved Step = "resolved device"
+	// StepInjectable: the CDI spec on disk has the devices, and the kubelet has no response.
+	StepInjectable Step = "injectable devices"
 	// StepReleased: the ledger does not have the claim any more, and the kubelet has no response.
 	StepReleased Step = "released devices"
 )
@@ -86,12 +105,16 @@ type Deps struct {
 	// DriverName is the name of the DRA driver, such as gpu.berth.dev; Pool that of the node's pool.
 	DriverName, Pool string
 	Ledger           Ledger
+	// Ensure returns the UUID of a device of a dynamic GPU once it exists: the MIG device of that profile at the placement of the key, or
+	// the GPU itself, with MIG off. The claim has the device in the ledger. The error says why the GPU does not have it now. It may be
+	// called again, and is called without a lock that other claims wait for.
+	Ensure func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error)
 	// Devices returns the published devices, and those that are still held, in a stable order. It must answer from memory.
 	Devices func() []Device
 	// Changed subscribes to changes of Devices.
 	Changed func() *signal.Subscription
-	// Ready returns when the CDI spec on disk has the device, or with the reason why it does not. It is called without a lock that
-	// other claims wait for.
+	// Ready returns when the CDI spec on disk has the device, or with the reason why it does not; it may wait for a moment. It is called
+	// without a lock that other claims wait for.
 	Ready func(ctx context.Context, id gpu.UUID) error
 	// CDIName returns the qualified CDI name of a device from its UUID.
 	CDIName func(id string) string

@@ -6,19 +6,25 @@
 // while the first call is under way waits for it; that one claim's slow work delays no other claim; and that no API or file call is made
 // under a lock that two claims share. It must not import the device plugin's front end.
 //
-// It prepares whole GPUs, and gives devices for admin access without holding them. An allocated device of another kind, and each opaque
-// configuration under the driver's name, is refused: the error names the claim, the request and the field.
+// It prepares whole GPUs and MIG devices, and gives devices for admin access without holding them. A MIG device of a dynamic GPU is held
+// by its placement before it exists, so that it is created for nobody else. A share of a device, and each opaque configuration under the
+// driver's name, is refused: the error names the claim, the request and the field.
 //
 // # Order of one prepare
 //
 //  1. Lock the claim, by UID: a claim with the name of an older one is another claim. End if the kubelet no longer waits.
 //  2. Find the devices: results of other drivers are skipped.
-//  3. Check the health of the devices, and that the CDI spec on disk has them.
-//  4. Acquire all devices in the ledger.
-//  5. Answer with the CDI names of the node's spec. A claim has no spec of its own.
+//  3. Check the health of the devices, and that the CDI spec on disk has those that exist.
+//  4. Acquire all devices in the ledger, a MIG device of a dynamic GPU by its placement.
+//  5. For each device of a dynamic GPU: wait until it exists (Deps.Ensure), change the hold on the placement into one on the MIG device,
+//     and wait until the CDI spec on disk has it. What creates it follows the ledger and not this call: it also creates the device when
+//     this call has ended.
+//  6. Answer with the CDI names of the node's spec. A claim has no spec of its own.
 //
-// Nothing before step 4 changes anything, and step 4 can be repeated; so a prepare that is killed anywhere is finished by the kubelet's
-// retry, or undone by its unprepare. An unprepare takes the lock too, and the kubelet calls it only when its prepare has returned. A
+// Nothing before step 4 changes anything, and the steps from 4 on can be repeated; so a prepare that is killed anywhere is finished by the
+// kubelet's retry, or undone by its unprepare. An unprepare releases the claim in the ledger and waits for nothing: a MIG device that
+// nothing holds is destroyed then, and a prepare that needs its slices waits for that in step 4. A prepare takes at most 40 s, so that the
+// kubelet gets the reason. An unprepare takes the lock too, and the kubelet calls it only when its prepare has returned. A
 // prepare that the kubelet has given up is canceled before a later unprepare is delivered, because both use one connection. So no
 // prepare acquires devices after the unprepare.
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,9 +41,9 @@ func (d *Driver) Adopt() error {
 	if err != nil {
 		return fmt.Errorf("adopt claims: %w", err)
 	}
-	names := map[string]gpu.DeviceKey{}
+	names := map[string]Device{}
 	for _, device := range d.deps.Devices() {
-		names[device.Name] = device.Key
+		names[device.Name] = device
 	}
 	var claims []Claim
 	for _, one := range listed {
@@ -51,13 +52,13 @@ func (d *Driver) Adopt() error {
 			if slices.Contains(device.Requests, adminRequest) {
 				continue // It holds nothing.
 			}
-			key, known := names[device.Name]
+			is, known := names[device.Name]
 			if !known || device.Pool != d.deps.Pool {
 				d.deps.Log.Warn("Skipped a device of a prepared claim, which is not on this node",
 					"claim", one.Namespace+"/"+one.Name, "pool", device.Pool, "device", device.Name)
 				continue
 			}
-			claim.Devices = append(claim.Devices, ClaimDevice{Key: key, Requests: device.Requests})
+			claim.Devices = append(claim.Devices, ClaimDevice{Key: is.Key, Profile: is.Profile, Requests: device.Requests})
 		}
 		for _, uid := range one.PodUIDs {
 			claim.Pods = append(claim.Pods, Pod{UID: uid})
@@ -129,10 +130,15 @@ func (d *Driver) observe(operation Operation, claim string) func(error) {
 	}
 }
 
+// prepareWithin is how long a prepare takes at most: the kubelet ends it after 45 s, and then shows no reason.
+const prepareWithin = 40 * time.Second
+
 func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (devices []kubeletplugin.Device, err error) {
 	done := d.observe(Prepare, claim.Namespace+"/"+claim.Name)
 	defer func() { done(err) }()
 	who := nameOf(claim.Namespace, claim.Name)
+	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
+	defer cancel()
 
 	unlock, err := d.locks.lock(ctx, string(claim.UID))
 	if err != nil {
@@ -146,10 +152,8 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, err
 	}
-	for _, device := range w.devices {
-		if err := d.deps.Ready(ctx, device.Key.GPU); err != nil {
-			return nil, fmt.Errorf("%s: device %s is not in the CDI spec on disk: %w", who, device.Name, err)
-		}
+	if err := d.check(ctx, &w); err != nil {
+		return nil, fmt.Errorf("%s: %w", who, err)
 	}
 	if err := d.deps.Fault(StepChecked); err != nil {
 		return nil, err
@@ -159,14 +163,80 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		return nil, fmt.Errorf("%s: the kubelet has ended the call: %w", who, err)
 	}
 	if len(w.claim.Devices) > 0 {
-		if err := d.deps.Ledger.AcquireClaim(w.claim); err != nil {
+		if err := d.deps.Ledger.AcquireClaim(ctx, w.claim); err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", who, requestsOf(w.claim), err)
 		}
 	}
 	if err := d.deps.Fault(StepAcquired); err != nil {
 		return nil, err
 	}
+	if err := d.create(ctx, &w); err != nil {
+		return nil, fmt.Errorf("%s, %w", who, err)
+	}
 	return w.answer, nil
+}
+
+// check waits until the CDI spec has the devices that exist already. For admin access to a MIG device that does not exist, a container
+// gets nothing.
+func (d *Driver) check(ctx context.Context, w *wanted) error {
+	for i, device := range w.devices {
+		id := device.Key.Device()
+		switch {
+		case device.Dynamic && w.held[i]:
+			continue // It is in the spec once it is created.
+		case device.Dynamic && device.UUID == "":
+			continue
+		case device.Dynamic:
+			id = device.UUID
+		}
+		if err := d.ready(ctx, w, i, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready waits until the CDI spec has a device of the answer, and adds its name.
+func (d *Driver) ready(ctx context.Context, w *wanted, i int, id gpu.UUID) error {
+	if err := d.deps.Ready(ctx, id); err != nil {
+		return fmt.Errorf("device %s is not in the CDI spec on disk: %w", w.devices[i].Name, err)
+	}
+	w.answer[i].CDIDeviceIDs = []string{d.deps.CDIName(string(id))}
+	return nil
+}
+
+// create makes the devices of dynamic GPUs, which the ledger has, and waits until they can be injected.
+func (d *Driver) create(ctx context.Context, w *wanted) error {
+	dynamic := false
+	for i, device := range w.devices {
+		if !device.Dynamic || !w.held[i] {
+			continue
+		}
+		dynamic = true
+		request := w.answer[i].Requests[0]
+		id, err := d.deps.Ensure(ctx, device.Key, device.Profile)
+		if err != nil {
+			return fmt.Errorf("request %s: device %s cannot be created now: %w", request, device.Name, err)
+		}
+		if err := d.deps.Fault(StepCreated); err != nil {
+			return err
+		}
+		if !device.Key.Whole() {
+			if err := d.deps.Ledger.ResolveClaim(w.claim.UID, device.Key, id); err != nil {
+				return fmt.Errorf("request %s: device %s: %w", request, device.Name, err)
+			}
+		}
+		if err := d.deps.Fault(StepResolved); err != nil {
+			return err
+		}
+		if err := d.ready(ctx, w, i, id); err != nil {
+			return fmt.Errorf("request %s: %w", request, err)
+		}
+	}
+	if !dynamic {
+		return nil
+	}
+	return d.deps.Fault(StepInjectable)
 }
 
 // requestsOf names the requests of a claim, sorted.

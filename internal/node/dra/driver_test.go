@@ -94,8 +94,7 @@ func TestRefuse(t *testing.T) {
 			[]string{"cannot be used by containers yet: MIG mode changes"}},
 		"gone":       {func(n *node, _ *resourceapi.ResourceClaim) { n.devices = n.devices[:1] }, []string{"gpu-1 is not on this node any more"}},
 		"not in CDI": {func(n *node, _ *resourceapi.ResourceClaim) { n.notReady["GPU-1"] = errors.New("no such device") }, []string{"not in the CDI spec on disk: no such device"}},
-		"MIG device": {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.MIG = "MIG-1" }, []string{"a part of a GPU", "request gpu", "results[0]"}},
-		"replica":    {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.Share = 2 }, []string{"a part of a GPU"}},
+		"replica":    {func(n *node, _ *resourceapi.ResourceClaim) { n.devices[1].Key.Share = 2 }, []string{"is a replica", "request gpu", "results[0]"}},
 		"held by a pod": {func(n *node, _ *resourceapi.ResourceClaim) {
 			n.ledger.other[gpu.DeviceKey{GPU: "GPU-1"}] = "pod ns/old"
 		}, []string{"request gpu", "held by pod ns/old"}},

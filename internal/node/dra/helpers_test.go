@@ -36,7 +36,7 @@ func newFakeLedger() *fakeLedger {
 	return &fakeLedger{held: map[gpu.DeviceKey]Claim{}, other: map[gpu.DeviceKey]string{}}
 }
 
-func (l *fakeLedger) AcquireClaim(claim Claim) error {
+func (l *fakeLedger) AcquireClaim(_ context.Context, claim Claim) error {
 	if l.holdOn != nil {
 		l.holdOn(claim)
 	}
@@ -59,6 +59,24 @@ func (l *fakeLedger) AcquireClaim(claim Claim) error {
 	return nil
 }
 
+func (l *fakeLedger) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	made := gpu.DeviceKey{GPU: placed.GPU, MIG: device}
+	if l.fail != nil {
+		return l.fail
+	}
+	if _, held := l.held[placed]; !held && l.held[made].UID == uid {
+		return nil
+	}
+	if l.held[placed].UID != uid {
+		return fmt.Errorf("resolve device: claim %s does not hold %s", uid, placed)
+	}
+	l.held[made] = l.held[placed]
+	delete(l.held, placed)
+	return nil
+}
+
 func (l *fakeLedger) ReleaseClaim(uid string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +93,7 @@ func (l *fakeLedger) ReleaseClaim(uid string) error {
 
 func (l *fakeLedger) AdoptClaims(claims []Claim) error {
 	for _, claim := range claims {
-		if err := l.AcquireClaim(claim); err != nil {
+		if err := l.AcquireClaim(context.Background(), claim); err != nil {
 			return err
 		}
 	}
@@ -101,6 +119,8 @@ type node struct {
 	ledger   *fakeLedger
 	prepared []Listed
 	notReady map[gpu.UUID]error
+	// exists are the devices of dynamic GPUs that Ensure makes; it fails for others.
+	exists   map[gpu.DeviceKey]gpu.UUID
 	problems map[string][]gpu.Cause
 	fault    func(Step) error
 	clock    clock.WithTicker
@@ -151,6 +171,12 @@ func (n *node) deps(ledger Ledger) Deps {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.notReady[id]
+		},
+		Ensure: func(_ context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error) {
+			if n.exists[key] == "" || n.ledger.held[key].UID == "" {
+				return "", fmt.Errorf("GPU 0 cannot have %s", profile)
+			}
+			return n.exists[key], nil
 		},
 		CDIName:  func(id string) string { return "k8s.berth.dev/gpu=" + id },
 		Prepared: func() ([]Listed, error) { return n.prepared, nil },

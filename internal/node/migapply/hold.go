@@ -12,6 +12,9 @@ import (
 // maintenance is the holder under which this package acquires devices.
 func maintenance() gpu.Holder { return gpu.Holder{Kind: gpu.HolderMaintenance, ID: HolderID} }
 
+// Maintains reports whether a holder is this package, which ends its maintenance when the change is done.
+func Maintains(holder gpu.Holder) bool { return holder.Same(maintenance()) }
+
 // holdings are the ledger's holdings at a moment.
 type holdings struct {
 	own    map[gpu.UUID][]gpu.DeviceKey

@@ -118,7 +118,7 @@ func TestClasses(t *testing.T) {
 func TestReadyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		devices := &inForce{}
-		s := &Syncer{deps: Deps{Devices: devices, Clock: clock.RealClock{}}}
+		s := &Syncer{deps: Deps{Devices: devices, Hardware: found{"GPU-1", ""}, Clock: clock.RealClock{}}}
 		wait := func(ctx context.Context) (time.Duration, error) {
 			began := time.Now()
 			err := s.ready(ctx, "GPU-1")
@@ -145,6 +145,38 @@ func TestReadyWaits(t *testing.T) {
 		defer cancel()
 		if took, err := wait(ended); err == nil || took != time.Second {
 			t.Errorf("a call that ends: %v after %s", err, took)
+		}
+	})
+}
+
+// found is the hardware: a GPU, with one MIG device unless its UUID is empty.
+type found [2]gpu.UUID
+
+func (f found) Current() *gpu.Snapshot {
+	one := gpu.GPU{UUID: f[0]}
+	if f[1] != "" {
+		one.MIG.Devices = []gpu.MIGDevice{{Partition: gpu.Partition{UUID: f[1]}}}
+	}
+	return &gpu.Snapshot{GPUs: []gpu.GPU{one}}
+}
+
+// TestReadyMIGDevice: a MIG device of a dynamic GPU is ready when the CDI spec has the MIG device itself, which no unit is about.
+func TestReadyMIGDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		devices, spec := &inForce{}, ""
+		s := &Syncer{deps: Deps{Devices: devices, Hardware: found{"GPU-1", "MIG-1"}, Clock: clock.RealClock{},
+			Injectable: func(_ string, key gpu.DeviceKey) bool { return key.GPU == "GPU-1" && string(key.MIG) == spec }}}
+		devices.set(device("GPU-1", offer.Use{API: offer.DRA, DynamicMIG: true}))
+		if err := s.ready(t.Context(), "MIG-1"); err == nil {
+			t.Error("ready without an entry in the CDI spec")
+		}
+		spec = "MIG-1"
+		if err := s.ready(t.Context(), "MIG-1"); err != nil {
+			t.Error(err)
+		}
+		devices.set(device("GPU-1", offer.Use{API: offer.DRA}))
+		if err := s.ready(t.Context(), "MIG-1"); err == nil {
+			t.Error("ready although the GPU is not dynamic and the node does not offer the MIG device")
 		}
 	})
 }

@@ -2,7 +2,8 @@
 //
 // It guarantees that only devices whose use in force is DRA are published and prepared; that a GPU that goes back to the
 // device plugin has a taint, so that no new claim gets it, until its claims have ended; and that the ledger has the claims
-// that the kubelet lists as prepared before it is compared with the node (Adopt). On a node that allocates nothing through
+// that the kubelet lists as prepared before it is compared with the node (Adopt). A MIG device of a dynamic GPU is held by its
+// placement until it exists, and by its UUID from then on. On a node that allocates nothing through
 // DRA, it registers and publishes nothing.
 //
 // What wakes it: a change of the use of the devices or of the hardware. What it writes: the ResourceSlices and the sockets, by
@@ -24,9 +25,9 @@ import (
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
-	"github.com/berth-gpu/berth/internal/node/cdi"
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
+	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/dra/prepared"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
@@ -49,6 +50,8 @@ type Inventory interface{ Current() *gpu.Snapshot }
 type Devices interface {
 	Current() []allocatable.Device
 	SubscribeSettled() *signal.Subscription
+	// Subscribe signals when a device can be injected, or cannot any more.
+	Subscribe() *signal.Subscription
 }
 
 // Deps are the dependencies of a Syncer.
@@ -61,10 +64,18 @@ type Deps struct {
 	Hardware             Inventory
 	Devices              Devices
 	Ledger               *ledger.Ledger
+	// Ensure makes the devices of dynamic GPUs, as dra.Deps says.
+	Ensure func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error)
+	// CDIName returns the qualified CDI name of a device.
+	CDIName func(id string) string
+	// Maintains reports whether a holder is a MIG change, which ends when it is done.
+	Maintains func(gpu.Holder) bool
+	// Injectable reports whether the CDI spec on disk has a device of a vendor, from memory.
+	Injectable func(vendor string, key gpu.DeviceKey) bool
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
-	// Fault is called at each step of a prepare and an unprepare; an error ends the call there. For tests; nil for nothing.
-	Fault func(dra.Step) error
+	// Fault is called at each step of a prepare and an unprepare; an error ends the call there. For tests.
+	Fault func(step string) error
 	Clock clock.WithTicker
 	Log   *slog.Logger
 }
@@ -89,8 +100,9 @@ type Syncer struct {
 func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	s.driver = dra.New(dra.Deps{
-		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims{deps}, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
-		Ready: s.ready, CDIName: cdi.QualifiedName, Report: deps.Report, Observe: s.observe, Fault: deps.Fault, Clock: deps.Clock, Log: deps.Log,
+		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Maintains, Log: deps.Log}),
+		Ensure: deps.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
+		Ready: s.ready, CDIName: deps.CDIName, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
 		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
 	})
 	s.server = dra.NewServer(dra.ServerDeps{

@@ -1,12 +1,10 @@
 package drasync
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -14,6 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/allocatable"
 	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/dra/claims"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 	"github.com/berth-gpu/berth/internal/node/offer"
 )
@@ -23,8 +22,6 @@ const (
 	source = "dra devices"
 	// partitionable is the feature gate without which the API server drops shared counters.
 	partitionable = "DRAPartitionableDevices"
-	// readyWithin bounds the wait for a device that containers cannot use yet. The kubelet ends a prepare after 45 s.
-	readyWithin = 20 * time.Second
 	// taintDraining is the taint of a device that goes back to the device plugin, in the domain of the driver.
 	taintDraining = pool.DefaultDriver + "/draining"
 )
@@ -36,7 +33,7 @@ func (s *Syncer) slices(disabled []string) (resourceslice.Pool, error) {
 	served, draining := map[gpu.UUID]pool.Use{}, map[gpu.UUID]bool{}
 	for _, device := range s.deps.Devices.Current() {
 		if device.Use.API == offer.DRA {
-			served[device.Key.GPU] = pool.Use{}
+			served[device.Key.GPU] = pool.Use{DynamicMIG: device.Use.DynamicMIG}
 			draining[device.Key.GPU] = draining[device.Key.GPU] || device.Draining != ""
 		}
 	}
@@ -77,7 +74,7 @@ func addDraining(result *pool.Result, draining map[gpu.UUID]bool) {
 }
 
 // devices returns what the names of devices stand for, of all GPUs of the node: a claim can have a device that is not
-// published any more.
+// published any more. A name stands for a placement while the GPU is dynamic, and else for the MIG device that is there.
 func (s *Syncer) devices() []dra.Device {
 	snapshot, all := s.deps.Hardware.Current(), map[gpu.UUID]pool.Use{}
 	for i := range snapshot.GPUs {
@@ -86,13 +83,22 @@ func (s *Syncer) devices() []dra.Device {
 	inForce := map[gpu.DeviceKey]allocatable.Device{}
 	for _, device := range s.deps.Devices.Current() {
 		inForce[device.Key] = device
+		if device.Use.DynamicMIG {
+			all[device.Key.GPU] = pool.Use{DynamicMIG: true}
+		}
 	}
 	named := pool.Build(snapshot, pool.Settings{Node: s.deps.NodeName, GPUs: all}, nil).Devices
 	var list []dra.Device
 	for _, name := range slices.Sorted(maps.Keys(named)) {
-		key := gpu.DeviceKey{GPU: named[name].GPU, MIG: named[name].MIG}
-		device := dra.Device{Name: name, Key: key}
-		switch now, known := inForce[key]; {
+		stands := named[name]
+		device := dra.Device{Name: name, Key: gpu.DeviceKey{GPU: stands.GPU, MIG: stands.MIG}, Profile: stands.Placed.Profile}
+		unit := device.Key
+		if all[stands.GPU].DynamicMIG {
+			unit.MIG, device.Dynamic = "", true
+			at := gpu.Placement{Start: stands.Placed.Start, Size: stands.Placed.Size}
+			device.UUID, device.Key = claims.Existing(snapshot.GPU(stands.GPU), device.Profile, at), gpu.Placed(stands.GPU, at)
+		}
+		switch now, known := inForce[unit]; {
 		case !known:
 			device.NotReady = "the node does not offer it now"
 		case now.Use.API != offer.DRA:
@@ -104,46 +110,4 @@ func (s *Syncer) devices() []dra.Device {
 		list = append(list, device)
 	}
 	return list
-}
-
-// ready returns when containers can use the device, with nil, or with the reason why they cannot at the end of readyWithin or ctx.
-// It waits because the kubelet repeats a failed prepare only after 60 to 90 s.
-func (s *Syncer) ready(ctx context.Context, id gpu.UUID) (err error) {
-	defer func() {
-		if err != nil {
-			err = &notReadyError{err}
-		}
-	}()
-	changed := s.deps.Devices.SubscribeSettled()
-	defer changed.Close()
-	end := s.deps.Clock.After(readyWithin)
-	for {
-		why := s.notReady(id)
-		if why == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return why
-		case <-end:
-			return why
-		case <-changed.C():
-		}
-	}
-}
-
-// notReady returns why containers cannot use the device now.
-func (s *Syncer) notReady(id gpu.UUID) error {
-	for _, device := range s.deps.Devices.Current() {
-		switch {
-		case device.Key.Device() != id:
-		case device.NotReady != "":
-			return errors.New(device.NotReady)
-		case !device.Injectable:
-			return fmt.Errorf("the container runtime cannot inject %s yet: the CDI spec on disk does not have it", id)
-		default:
-			return nil
-		}
-	}
-	return fmt.Errorf("the node does not offer %s now", id)
 }

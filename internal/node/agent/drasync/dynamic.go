@@ -1,0 +1,64 @@
+package drasync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+)
+
+// readyWithin bounds the wait for a device that containers cannot use yet. The kubelet ends a prepare after 45 s.
+const readyWithin = 20 * time.Second
+
+// ready returns when containers can use the device, with nil, or with the reason why they cannot at the end of readyWithin or ctx.
+// It waits because the kubelet repeats a failed prepare only after 60 to 90 s.
+func (s *Syncer) ready(ctx context.Context, id gpu.UUID) (err error) {
+	defer func() {
+		if err != nil {
+			err = &notReadyError{err}
+		}
+	}()
+	settled, injection := s.deps.Devices.SubscribeSettled(), s.deps.Devices.Subscribe()
+	defer settled.Close()
+	defer injection.Close()
+	end := s.deps.Clock.After(readyWithin)
+	for {
+		why := s.notReady(id)
+		if why == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return why
+		case <-end:
+			return why
+		case <-settled.C():
+		case <-injection.C():
+		}
+	}
+}
+
+// notReady returns why containers cannot use the device now. A MIG device of a dynamic GPU is ready when its GPU is and the CDI spec has
+// the MIG device.
+func (s *Syncer) notReady(id gpu.UUID) error {
+	of, part := s.deps.Hardware.Current().Device(id)
+	for _, device := range s.deps.Devices.Current() {
+		key, injectable := device.Key, device.Injectable
+		if part != nil && device.Use.DynamicMIG && device.Key.GPU == of.UUID {
+			key.MIG = id
+			injectable = s.deps.Injectable(of.Vendor, key)
+		}
+		switch {
+		case key.Device() != id:
+		case device.NotReady != "":
+			return errors.New(device.NotReady)
+		case !injectable:
+			return fmt.Errorf("the container runtime cannot inject %s yet: the CDI spec on disk does not have it", id)
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("the node does not offer %s now", id)
+}

@@ -1,0 +1,155 @@
+// Package claims keeps the claims of the DRA front end in the node's ledger.
+//
+// It guarantees that a claim which has a MIG device of a dynamic GPU holds it by its UUID while the device exists, and else by its
+// placement, also when it is prepared again or adopted; and that a claim waits for a MIG change that has one of its devices, instead of
+// being refused. It must not import a vendor's adapter, Kubernetes or migapply.
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+// Deps are the dependencies of Claims.
+type Deps struct {
+	Ledger *ledger.Ledger
+	// Current returns the hardware as of the last scan.
+	Current func() *gpu.Snapshot
+	// Maintains reports whether a holder is a MIG change, which ends when it is done.
+	Maintains func(gpu.Holder) bool
+	Log       *slog.Logger
+}
+
+// Claims implements dra.Ledger.
+type Claims struct{ deps Deps }
+
+var _ dra.Ledger = Claims{}
+
+// New returns Claims.
+func New(deps Deps) Claims { return Claims{deps} }
+
+// ReleaseClaim implements dra.Ledger.
+func (c Claims) ReleaseClaim(uid string) error {
+	return c.deps.Ledger.Release(ledger.Claim{UID: uid}.Holder(), nil)
+}
+
+// AdoptClaims implements dra.Ledger.
+func (c Claims) AdoptClaims(all []dra.Claim) error {
+	list := make([]ledger.Claim, 0, len(all))
+	for _, claim := range all {
+		list = append(list, c.adopted(claim))
+	}
+	refused, err := c.deps.Ledger.AdoptAll(list)
+	var errs []error
+	for _, one := range refused {
+		errs = append(errs, fmt.Errorf("claim %s/%s: %w", one.Claim.Namespace, one.Claim.Name, one.Err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		c.deps.Log.Error("Could not adopt all prepared claims", "error", err)
+	}
+	return err
+}
+
+// adopted converts a claim of the kubelet's record. Its MIG devices exist unless the GPU was reset since.
+func (c Claims) adopted(from dra.Claim) ledger.Claim {
+	claim := converted(from)
+	for i := range claim.Devices {
+		device := &claim.Devices[i]
+		of := c.deps.Current().GPU(device.Key.GPU)
+		if of == nil || !device.Key.Placement.Known() {
+			continue
+		}
+		at := device.Key.Placement
+		if id := Existing(of, device.Profile, at); id != "" {
+			device.Key, device.Placement = gpu.DeviceKey{GPU: of.UUID, MIG: id}, at
+		}
+	}
+	return claim
+}
+
+func converted(from dra.Claim) ledger.Claim {
+	claim := ledger.Claim{UID: from.UID, Namespace: from.Namespace, Name: from.Name}
+	if from.Pods != nil {
+		claim.Pods = make([]gpu.Pod, 0, len(from.Pods))
+	}
+	for _, pod := range from.Pods {
+		claim.Pods = append(claim.Pods, gpu.Pod(pod))
+	}
+	for _, device := range from.Devices {
+		claim.Devices = append(claim.Devices, ledger.ClaimDevice{Key: device.Key, Profile: device.Profile, Requests: device.Requests})
+	}
+	return claim
+}
+
+// AcquireClaim implements dra.Ledger.
+func (c Claims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
+	changed := c.deps.Ledger.Subscribe()
+	defer changed.Close()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		held, err := c.located(claim)
+		if err == nil {
+			err = c.deps.Ledger.AcquireClaim(held)
+		}
+		blocked, ok := errors.AsType[*ledger.BlockedError](err)
+		if !ok || !c.deps.Maintains(blocked.Holding.Holder) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the end of a MIG change: %w", err)
+		case <-changed.C():
+		}
+	}
+}
+
+// ResolveClaim implements dra.Ledger.
+func (c Claims) ResolveClaim(uid string, placed gpu.DeviceKey, device gpu.UUID) error {
+	return c.deps.Ledger.Resolve(ledger.Claim{UID: uid}.Holder(), placed, device)
+}
+
+// located converts a claim. A placement in which the claim has a MIG device stands for that device; when the GPU was reset, so that
+// the device does not exist any more, the claim holds the placement again.
+func (c Claims) located(from dra.Claim) (ledger.Claim, error) {
+	claim := converted(from)
+	holder, snapshot := claim.Holder(), c.deps.Current()
+	for _, h := range c.deps.Ledger.Holdings() {
+		if !h.Holder.Same(holder) || h.Key.MIG == "" {
+			continue
+		}
+		for i := range claim.Devices {
+			device := &claim.Devices[i]
+			if device.Key != gpu.Placed(h.Key.GPU, h.Placement) {
+				continue
+			}
+			if _, part := snapshot.Device(h.Key.MIG); part != nil {
+				device.Key, device.Placement = h.Key, h.Placement
+			} else if err := c.deps.Ledger.Unresolve(holder, h.Key, h.Placement); err != nil {
+				return ledger.Claim{}, err
+			}
+		}
+	}
+	return claim, nil
+}
+
+// Existing returns the UUID of a device of a dynamic GPU, or an empty one while it does not exist.
+func Existing(device *gpu.GPU, profile string, at gpu.Placement) gpu.UUID {
+	if !at.Known() {
+		return device.UUID
+	}
+	for i := range device.MIG.Devices {
+		part := &device.MIG.Devices[i]
+		if part.Profile == profile && at == (gpu.Placement{Start: part.Start, Size: part.Size}) {
+			return part.UUID
+		}
+	}
+	return ""
+}
