@@ -1,0 +1,144 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/dra"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+)
+
+var (
+	placed = gpu.Placed("GPU-0", gpu.Placement{Start: 4, Size: 2})
+	change = gpu.Holder{Kind: gpu.HolderMaintenance, ID: "change"}
+	train  = dra.Claim{UID: "u1", Namespace: "ns", Name: "train", Devices: []dra.ClaimDevice{{Key: placed, Profile: "2g.20gb", Requests: []string{"a"}}}}
+)
+
+// node is a ledger and the hardware: a GPU with the MIG devices at 4.
+type node struct {
+	Claims
+	book  *ledger.Ledger
+	parts []gpu.MIGDevice
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(t.TempDir(), "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = book.Close() })
+	n := &node{book: book}
+	n.Claims = New(Deps{
+		Ledger: book, Current: func() *gpu.Snapshot {
+			return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-0", MIG: gpu.MIG{Devices: n.parts}}}}
+		},
+		Maintains: change.Same, Log: slog.New(slog.DiscardHandler),
+	})
+	return n
+}
+
+func (n *node) exists(id gpu.UUID) {
+	n.parts = []gpu.MIGDevice{{Partition: gpu.Partition{UUID: id, Profile: "2g.20gb"}, Start: 4, Size: 2}}
+}
+
+// holds fails unless the ledger has exactly these keys for claims.
+func (n *node) holds(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for _, h := range n.book.Holdings() {
+		if h.Holder.Kind == gpu.HolderClaim {
+			got = append(got, h.Key.String()+" "+h.Profile)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the ledger has (-want +got):\n%s", diff)
+	}
+}
+
+// TestPlacement follows a claim from its placement to the MIG device, over another prepare, a reset of the GPU, and its end.
+func TestPlacement(t *testing.T) {
+	n := newNode(t)
+	acquire := func() {
+		t.Helper()
+		if err := n.AcquireClaim(t.Context(), train); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acquire()
+	n.holds(t, "GPU-0/4:2 2g.20gb")
+	n.exists("MIG-1")
+	for range 2 {
+		if err := n.ResolveClaim("u1", placed, "MIG-1"); err != nil {
+			t.Fatal(err)
+		}
+		n.holds(t, "GPU-0/MIG-1 2g.20gb")
+		acquire()
+		n.holds(t, "GPU-0/MIG-1 2g.20gb")
+	}
+	n.parts = nil
+	acquire()
+	n.holds(t, "GPU-0/4:2 2g.20gb")
+	if err := n.ReleaseClaim("u1"); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t)
+	if err := n.AdoptClaims([]dra.Claim{train}); err != nil {
+		t.Fatal(err)
+	}
+	n.holds(t, "GPU-0/4:2 2g.20gb")
+}
+
+// TestAdoptExisting: a claim of the kubelet's record has the MIG device that exists.
+func TestAdoptExisting(t *testing.T) {
+	n := newNode(t)
+	n.exists("MIG-1")
+	for range 2 {
+		if err := n.AdoptClaims([]dra.Claim{train}); err != nil {
+			t.Fatal(err)
+		}
+		n.holds(t, "GPU-0/MIG-1 2g.20gb")
+	}
+}
+
+// TestWaits: a claim waits for a MIG change that has its slices, at most until the call ends, and not for another claim.
+func TestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := n.book.Acquire(change, []gpu.DeviceKey{{GPU: "GPU-0"}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.AcquireClaim(ctx, train); err == nil {
+			t.Error("acquired during a MIG change")
+		}
+		go func() {
+			time.Sleep(3 * time.Second)
+			if err := n.book.Release(change, nil); err != nil {
+				t.Error(err)
+			}
+		}()
+		began := time.Now()
+		if err := n.AcquireClaim(t.Context(), train); err != nil || time.Since(began) != 3*time.Second {
+			t.Errorf("after the change: %v, %s", err, time.Since(began))
+		}
+		other := train
+		other.UID = "u2"
+		var blocked *ledger.BlockedError
+		if err := n.AcquireClaim(t.Context(), other); !errors.As(err, &blocked) {
+			t.Errorf("a device of another claim: %v", err)
+		}
+		if err := n.AcquireClaim(ctx, train); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call that has ended: %v", err)
+		}
+	})
+}
