@@ -30,7 +30,7 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 		case rule.MIG != nil && rule.Sharing != nil:
 			d.reject(at+".sharing", "mig and sharing exclude each other: a GPU with MIG enabled is not advertised as a whole", "share its MIG devices by a rule of migDevices")
 		}
-		d.checkAllocation(at, rule)
+		d.checkAllocation(at, rule, c)
 		d.checkDynamicMIG(at, rule)
 		if rule.MIG != nil {
 			d.checkMIG(at+".mig", rule.MIG, c)
@@ -44,7 +44,7 @@ func (d *decoder) checkGPURules(c *v1alpha1.AgentConfig) {
 }
 
 // checkAllocation refuses settings of the device plugin for GPUs that it does not allocate.
-func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule) {
+func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule, c *v1alpha1.AgentConfig) {
 	if rule.Allocation == nil {
 		return
 	}
@@ -60,6 +60,8 @@ func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule) {
 		d.reject(at+".resourceName", "with DRA the resource name belongs to the DeviceClass", "remove it, and set extendedResourceName in the DeviceClass")
 	case rule.Sharing != nil:
 		d.reject(at+".sharing", "with DRA the claim says how a device is shared", "remove sharing")
+	case len(c.DeviceListStrategy) > 0 && !c.UsesCDI():
+		d.reject(at+".allocation.api", "DRA injects devices through CDI, and deviceListStrategy does not use it", "add cdi-cri to deviceListStrategy")
 	}
 }
 

@@ -28,6 +28,10 @@ func TestRulesRefused(t *testing.T) {
 			`gpus: [{sharing: {mode: timeSlicing, replicas: 2}, allocation: {api: dra}}]`,
 			"gpus[0].sharing: with DRA the claim says how a device is shared (remove sharing)",
 		},
+		"DRA without CDI": {
+			"deviceListStrategy: [envvar]\ngpus: [{allocation: {api: dra}}]",
+			"gpus[0].allocation.api: DRA injects devices through CDI, and deviceListStrategy does not use it (add cdi-cri to deviceListStrategy)",
+		},
 		"DRA of excluded GPUs": {
 			`gpus: [{exclude: true, allocation: {api: dra}}]`,
 			"gpus[0].allocation: an excluded GPU is not allocated (remove allocation, or exclude)",

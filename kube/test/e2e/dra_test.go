@@ -31,6 +31,7 @@ func TestDRA(t *testing.T) {
 		{"Faults", testDRAFaults},
 		{"PluginStops", testDRAPluginStops},
 		{"Kills", testDRAKills},
+		{"DynamicMIG", testDRADynamicMIG},
 		{"Upgrade", testDRAUpgrade},
 		{"RandomSteps", testDRARandomSteps},
 	} {
