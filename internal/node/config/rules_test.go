@@ -29,7 +29,7 @@ func TestRulesRefused(t *testing.T) {
 			"gpus[0].sharing: with DRA the claim says how a device is shared (remove sharing)",
 		},
 		"DRA without CDI": {
-			"deviceListStrategy: [envvar]\ngpus: [{allocation: {api: dra}}]",
+			"gpus: [{allocation: {api: dra}}]\ndeviceListStrategy: [envvar]",
 			"gpus[0].allocation.api: DRA injects devices through CDI, and deviceListStrategy does not use it (add cdi-cri to deviceListStrategy)",
 		},
 		"DRA of excluded GPUs": {
