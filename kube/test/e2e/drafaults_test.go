@@ -168,17 +168,18 @@ func (l *draLab) waitPodHealth(t testing.TB, pod *corev1.Pod, want string) {
 		if err != nil {
 			return err
 		}
+		var health []string
 		for _, container := range now.Status.ContainerStatuses {
 			for _, resource := range container.AllocatedResourcesStatus {
 				for _, one := range resource.Resources {
-					if string(one.Health) != want {
-						return fmt.Errorf("it is %s", one.Health)
-					}
-					return nil
+					health = append(health, string(one.Health))
 				}
 			}
 		}
-		return errors.New("it has no status of a device")
+		if !slices.Equal(health, []string{want}) {
+			return fmt.Errorf("the devices are %q", health)
+		}
+		return nil
 	})
 }
 
