@@ -54,8 +54,10 @@ func (b *bench) awaitOf(resource string, wanted func(fakekubelet.State) bool) fa
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
 	defer cancel()
 	if err := b.kubelet.Await(ctx, resource, wanted); err != nil {
-		state, _ := json.MarshalIndent(b.agent.reports.server.State(), "", " ")
-		b.t.Logf("the agent's state is %s", state)
+		if b.agent != nil {
+			state, _ := json.MarshalIndent(b.agent.reports.server.State(), "", " ")
+			b.t.Logf("the agent's state is %s", state)
+		}
 		b.t.Fatal(err)
 	}
 	return b.kubelet.State(resource)
