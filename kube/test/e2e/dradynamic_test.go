@@ -78,7 +78,6 @@ func (l *draLab) checkMIG(t testing.TB, pod *corev1.Pod, parts int) uint32 {
 
 // testDRADynamicMIG prepares MIG devices that exist only while claims have them.
 func testDRADynamicMIG(t *testing.T, l *draLab) {
-	t.Cleanup(func() { l.reset(t) })
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {index: [0, 1, 2, 3, 4, 5]}
   resourceName: ` + wholeResource + `
@@ -141,4 +140,5 @@ func testDRADynamicMIG(t *testing.T, l *draLab) {
 		t.Fatal(err)
 	}
 	l.waitNothingHeld(t)
+	l.reset(t)
 }

@@ -30,7 +30,6 @@ func (l *draLab) onNode(pod *corev1.Pod) *corev1.Pod {
 
 // testDRATogether runs every kind of allocation on one node, and breaks one GPU.
 func testDRATogether(t *testing.T, l *draLab) {
-	t.Cleanup(func() { l.reset(t) }) // MIG stays on when the last MIG device of a dynamic GPU is gone.
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {index: [0]}
   resourceName: ` + wholeResource + `
@@ -86,6 +85,7 @@ func testDRATogether(t *testing.T, l *draLab) {
 		t.Fatal(err)
 	}
 	l.waitNothingHeld(t)
+	l.reset(t) // MIG stays on when the last MIG device of a dynamic GPU is gone.
 }
 
 // inject makes a GPU of the first node report an XID.
