@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -523,5 +524,58 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 				t.Errorf("%s and %s are held at the same time", a, b)
 			}
 		}
+	}
+}
+
+// TestClaimOnHardwareThatTheCheckpointLists: the kubelet's checkpoint keeps the entries of pods that have ended. At an agent's start such
+// a pod is not known until the API server has answered, and a claim may have got the hardware in another size meanwhile.
+func TestClaimOnHardwareThatTheCheckpointLists(t *testing.T) {
+	listed := func(text string) []Assignment {
+		return []Assignment{{PodUID: "P8", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{key(text)}}}
+	}
+	tests := map[string]struct {
+		device   string // the claim's
+		listed   string
+		state    PodState
+		running  bool
+		want     []string
+		holdings []string
+	}{
+		"not known yet":                  {device: "G0/M1", listed: "G0"},
+		"not known yet, placement":       {device: "G0/0:4", listed: "G0"},
+		"not known yet, MIG device":      {device: "G0", listed: "G0/M1"},
+		"not known yet, replica":         {device: "G0", listed: "G0#2"},
+		"not known yet, the same device": {device: "G0", listed: "G0"},
+		"not known yet, another GPU":     {device: "G1/M1", listed: "G0", holdings: []string{"G0 Pod P8 containers=main"}},
+		"not known yet, beside it":       {device: "G0/M1", listed: "G0/M2", holdings: []string{"G0/M2 Pod P8 containers=main"}},
+		"ended":                          {device: "G0/M1", listed: "G0", state: PodEnded},
+		"living": {
+			device: "G0/M1", listed: "G0", state: PodLiving, want: []string{"G0/M1: P8, claim-1"}, holdings: []string{"G0 Pod P8 containers=main"},
+		},
+		"not known yet, but it runs": {
+			device: "G0/M1", listed: "G0", running: true, want: []string{"G0/M1: P8, claim-1"}, holdings: []string{"G0 Pod P8 containers=main live=c8"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) {
+				withPlacements(d)
+				d.Pod = func(string) PodFacts { return PodFacts{State: test.state} }
+			})
+			if refused, err := l.AdoptAll([]Claim{train(ClaimDevice{Key: anyKey(test.device)})}); err != nil || len(refused) > 0 {
+				t.Fatal(err, refused)
+			}
+			view := NodeView{Assignments: listed(test.listed), Pods: []NodePod{{UID: "P8", Ended: test.state == PodEnded}}}
+			if test.running {
+				view.Containers = []Container{{ID: "c8", PodUID: "P8", Name: "main", Open: []gpu.DeviceKey{key(test.listed)}}}
+			}
+			if diff := cmp.Diff(test.want, conflicts(l, view)); diff != "" {
+				t.Errorf("conflicts (-want +got):\n%s", diff)
+			}
+			others := slices.DeleteFunc(names(l), func(text string) bool { return strings.Contains(text, "claim-1") })
+			if diff := cmp.Diff(test.holdings, others, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("other holdings (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

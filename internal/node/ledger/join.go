@@ -86,12 +86,22 @@ func (j *join) findListed() {
 		}
 		for _, a := range j.listedByPod[pod] {
 			for _, key := range a.Keys {
-				if !j.view.hasDropped(pod, a.Resource, key) {
+				if !j.view.hasDropped(pod, a.Resource, key) && !j.outdated(pod, key) {
 					j.list(key, a)
 				}
 			}
 		}
 	}
+}
+
+// outdated reports whether an entry is taken for that of a pod that has ended, until the pod is known: a claim or maintenance has the same
+// hardware in another size, and neither a process nor the ledger shows the pod on it. At an agent's start the kubelet's checkpoint has
+// entries of pods that ended before a claim got the hardware, and the API server may not have answered yet.
+func (j *join) outdated(pod string, key gpu.DeviceKey) bool {
+	if r := j.l.records[key]; r != nil || j.live[key][pod] != nil || j.l.reserved(gpu.Holder{Kind: gpu.HolderPod, PodUID: pod}, gpu.Located{Key: key}) == nil {
+		return false
+	}
+	return j.l.deps.facts(pod).State == PodUnknown
 }
 
 func (j *join) list(key gpu.DeviceKey, a Assignment) {
