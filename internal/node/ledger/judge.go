@@ -28,6 +28,12 @@ type PodFacts struct {
 	Unstarted bool
 }
 
+// MayHaveEnded reports whether a holding is that of a pod which is not known yet, with no running container: a kubelet's checkpoint also
+// lists pods that have ended. A later Reconcile releases the holding, or shows that the pod lives.
+func (l *Ledger) MayHaveEnded(h Holding) bool {
+	return h.Holder.Kind == gpu.HolderPod && h.Holder.PodUID != "" && len(h.Live) == 0 && l.deps.facts(h.Holder.PodUID).State == PodUnknown
+}
+
 // PodContainer is a container of a pod's specification.
 type PodContainer struct {
 	Name string

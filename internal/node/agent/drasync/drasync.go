@@ -100,7 +100,7 @@ type Syncer struct {
 func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	s.driver = dra.New(dra.Deps{
-		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Maintains, Log: deps.Log}),
+		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, CDIName: deps.CDIName, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
 		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },

@@ -1,8 +1,8 @@
 // Package claims keeps the claims of the DRA front end in the node's ledger.
 //
 // It guarantees that a claim which has a MIG device of a dynamic GPU holds it by its UUID while the device exists, and else by its
-// placement, also when it is prepared again or adopted; and that a claim waits for a MIG change that has one of its devices, instead of
-// being refused. It must not import a vendor's adapter, Kubernetes or migapply.
+// placement, also when it is prepared again or adopted; and that a claim waits, instead of being refused, for a MIG change that has one of
+// its devices, and for the facts about a pod that may have ended. It must not import a vendor's adapter, Kubernetes or migapply.
 package claims
 
 import (
@@ -10,6 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/dra"
@@ -23,8 +26,12 @@ type Deps struct {
 	Current func() *gpu.Snapshot
 	// Maintains reports whether a holder is a MIG change, which ends when it is done.
 	Maintains func(gpu.Holder) bool
+	Clock     clock.WithTicker
 	Log       *slog.Logger
 }
+
+// checkInterval is how often a claim that waits checks whether what has the device may still end.
+const checkInterval = 250 * time.Millisecond
 
 // Claims implements dra.Ledger.
 type Claims struct{ deps Deps }
@@ -91,6 +98,8 @@ func converted(from dra.Claim) ledger.Claim {
 func (c Claims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
 	changed := c.deps.Ledger.Subscribe()
 	defer changed.Close()
+	again := c.deps.Clock.NewTicker(checkInterval) // Facts about pods are no change of the ledger.
+	defer again.Stop()
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -100,13 +109,14 @@ func (c Claims) AcquireClaim(ctx context.Context, claim dra.Claim) error {
 			err = c.deps.Ledger.AcquireClaim(held)
 		}
 		blocked, ok := errors.AsType[*ledger.BlockedError](err)
-		if !ok || !c.deps.Maintains(blocked.Holding.Holder) {
-			return err
+		if !ok || !c.deps.Maintains(blocked.Holding.Holder) && !c.deps.Ledger.MayHaveEnded(blocked.Holding) {
+			return err // A kubelet repeats a failed prepare only after more than a minute.
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the end of a MIG change: %w", err)
+			return fmt.Errorf("wait for the end of what has the device: %w", err)
 		case <-changed.C():
+		case <-again.C():
 		}
 	}
 }

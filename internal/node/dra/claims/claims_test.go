@@ -5,11 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/dra"
@@ -27,21 +29,26 @@ type node struct {
 	Claims
 	book  *ledger.Ledger
 	parts []gpu.MIGDevice
+	pod   atomic.Int32 // the ledger.PodState of every pod
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	book, err := ledger.Open(ledger.Deps{Path: filepath.Join(t.TempDir(), "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler)})
+	n := &node{}
+	book, err := ledger.Open(ledger.Deps{
+		Path: filepath.Join(t.TempDir(), "ledger"), BootID: "boot", Log: slog.New(slog.DiscardHandler),
+		Pod: func(string) ledger.PodFacts { return ledger.PodFacts{State: ledger.PodState(n.pod.Load())} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = book.Close() })
-	n := &node{book: book}
+	n.book = book
 	n.Claims = New(Deps{
 		Ledger: book, Current: func() *gpu.Snapshot {
 			return &gpu.Snapshot{GPUs: []gpu.GPU{{UUID: "GPU-0", MIG: gpu.MIG{Devices: n.parts}}}}
 		},
-		Maintains: change.Same, Log: slog.New(slog.DiscardHandler),
+		Maintains: change.Same, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	return n
 }
@@ -141,4 +148,40 @@ func TestWaits(t *testing.T) {
 			t.Errorf("a call that has ended: %v", err)
 		}
 	})
+}
+
+// TestWaitsForAPod: at an agent's start the kubelet's checkpoint lists pods that the API server has not named yet. A claim waits until
+// such a pod is known, and is refused when it lives.
+func TestWaitsForAPod(t *testing.T) {
+	tests := map[string]struct {
+		is       ledger.PodState
+		acquired bool
+	}{
+		"ended":  {is: ledger.PodEnded, acquired: true},
+		"living": {is: ledger.PodLiving},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				look := func() {
+					view := n.book.NewView()
+					view.Assignments = []ledger.Assignment{{PodUID: "P1", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{{GPU: "GPU-0"}}}}
+					view.Pods = []ledger.NodePod{{UID: "P1", Namespace: "ns", Name: "old", Ended: n.pod.Load() == int32(ledger.PodEnded)}}
+					n.book.Reconcile(view)
+				}
+				look()
+				began := time.Now()
+				go func() {
+					time.Sleep(2 * time.Second)
+					n.pod.Store(int32(test.is))
+					look()
+				}()
+				err := n.AcquireClaim(t.Context(), train)
+				if waited := time.Since(began); waited != 2*time.Second || test.acquired != (err == nil) {
+					t.Errorf("the answer after %s: %v", waited, err)
+				}
+			})
+		})
+	}
 }
