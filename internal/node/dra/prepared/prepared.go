@@ -1,8 +1,9 @@
 // Package prepared reads the kubelet's record of prepared claims, the file dra_manager_state in the kubelet's root.
 //
-// It guarantees that a damaged file, one of another version that names the driver, or one with duplicate claims is an error and never
-// a part of the claims, and that the claims are in a fixed order. It is a reader of bytes: it must not import the ledger, a client of
-// the API server, or Kubernetes' checkpoint manager, which brings k8s.io/kubernetes.
+// It guarantees that a file which cannot be read and can have devices of the driver is an error and never a part of the claims: one that
+// is cut off, and one that is damaged, of another version or has duplicate claims, and names the driver. Without the driver's name no such
+// file prevents the start of the agent. The claims are in a fixed order. It is a reader of bytes: it must not import the ledger, a client
+// of the API server, or Kubernetes' checkpoint manager, which brings k8s.io/kubernetes.
 //
 // The form (k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/dra/state/checkpoint.go and state.go): an object with Data, a JSON text, and
 // Checksum, its CRC-32 (IEEE). The text has apiVersion, kind and ClaimInfoStateList. A claim is listed before it is prepared; its
@@ -35,7 +36,8 @@ const maxBytes = 64 << 20
 const apiVersion = "checkpoint.dra.kubelet.k8s.io/v1"
 
 type envelope struct {
-	Data     string
+	// Data is nil in the form of older kubelets, which had the claims as "entries".
+	Data     *string
 	Checksum uint32
 }
 
@@ -102,23 +104,35 @@ func visible(hostRoot, kubeletDir string) error {
 }
 
 // Parse returns all claims in the content of the file, by UID. Devices are those of the driver; a claim that it has not prepared has none.
-// The result is nil when the content is of another version, which does not name the driver.
+// The result is nil, without an error, for a complete JSON document that cannot be read and does not name the driver: whatever its form is,
+// no claim in it has a device of the driver. A kubelet of another version, or for other drivers, may have written it. One that is cut
+// off may have lost the driver's name.
 func Parse(data []byte, driver string) ([]dra.Listed, error) {
+	claims, err := parse(data, driver)
+	if err != nil && json.Valid(data) && !bytes.Contains(data, []byte(driver)) {
+		return nil, nil
+	}
+	return claims, err
+}
+
+func parse(data []byte, driver string) ([]dra.Listed, error) {
 	var outer envelope
 	if err := json.Unmarshal(data, &outer); err != nil {
 		return nil, fmt.Errorf("decode the envelope: %w", err)
 	}
-	if sum := crc32.ChecksumIEEE([]byte(outer.Data)); sum != outer.Checksum {
+	if outer.Data == nil {
+		return nil, fmt.Errorf("the file has no Data, and this agent reads %q: a kubelet of another version wrote it; "+
+			"upgrade the kubelet, or drain the node and delete the file", apiVersion)
+	}
+	text := []byte(*outer.Data)
+	if sum := crc32.ChecksumIEEE(text); sum != outer.Checksum {
 		return nil, fmt.Errorf("the checksum is %d, and not %d as the content requires: the file is damaged", outer.Checksum, sum)
 	}
 	var inner record
-	if err := json.Unmarshal([]byte(outer.Data), &inner); err != nil {
+	if err := json.Unmarshal(text, &inner); err != nil {
 		return nil, fmt.Errorf("decode the claims: %w", err)
 	}
 	if inner.APIVersion != apiVersion {
-		if !bytes.Contains(data, []byte(driver)) {
-			return nil, nil // Whatever its form is, no claim in it has a device of the driver.
-		}
 		return nil, fmt.Errorf("the version is %q, and this agent reads %q", inner.APIVersion, apiVersion)
 	}
 	claims := make([]dra.Listed, 0, len(inner.ClaimInfoStateList))

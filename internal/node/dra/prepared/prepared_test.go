@@ -18,7 +18,7 @@ import (
 const written = `{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[{\"ClaimUID\":\"067798be-454e-4be4-9047-1aa06aea63f7\",\"ClaimName\":\"example-1\",\"Namespace\":\"default\",\"PodUIDs\":{\"139cdb46-f989-4f17-9561-ca10cfb509a6\":{}},\"DriverState\":{\"test-driver.cdi.k8s.io\":{\"Devices\":[{\"PoolName\":\"worker-1\",\"DeviceName\":\"dev-1\",\"ShareID\":null,\"RequestNames\":[\"test request\"],\"CDIDeviceIDs\":[\"example.com/example=cdi-example\"]}]}}},{\"ClaimUID\":\"4cf8db2d-06c0-7d70-1a51-e59b25b2c16c\",\"ClaimName\":\"example-2\",\"Namespace\":\"default\",\"PodUIDs\":{\"139cdb46-f989-4f17-9561-ca10cfb509a6\":{}},\"DriverState\":{\"test-driver.cdi.k8s.io\":{\"Devices\":[{\"PoolName\":\"worker-1\",\"DeviceName\":\"dev-2\",\"ShareID\":null,\"RequestNames\":null,\"CDIDeviceIDs\":null}]}}}]}","Checksum":2820117767}`
 
 func wrap(data string) []byte {
-	text, _ := json.Marshal(envelope{Data: data, Checksum: crc32.ChecksumIEEE([]byte(data))})
+	text, _ := json.Marshal(envelope{Data: &data, Checksum: crc32.ChecksumIEEE([]byte(data))})
 	return text
 }
 
@@ -40,15 +40,26 @@ func TestParse(t *testing.T) {
 			{UID: "067798be-454e-4be4-9047-1aa06aea63f7", Namespace: "default", Name: "example-1", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"}},
 			{UID: "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", Namespace: "default", Name: "example-2", PodUIDs: []string{"139cdb46-f989-4f17-9561-ca10cfb509a6"}},
 		}},
-		"not prepared": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","DriverState":{"d":{"Devices":null}}}]}`), driver: "d", want: []dra.Listed{{UID: "u"}}},
-		"empty":        {data: wrap(`{` + version + `}`), driver: "d", want: []dra.Listed{}},
-		"damaged":      {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), err: "the file is damaged"},
-		"cut off":      {data: []byte(written[:100]), err: "decode the envelope"},
-		"no claims":    {data: wrap(`[]`), err: "decode the claims"},
+		"not prepared":                  {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","DriverState":{"d":{"Devices":null}}}]}`), driver: "d", want: []dra.Listed{{UID: "u"}}},
+		"empty":                         {data: wrap(`{` + version + `}`), driver: "d", want: []dra.Listed{}},
+		"damaged":                       {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), driver: "test-driver.cdi.k8s.io", err: "the file is damaged"},
+		"damaged, without the driver":   {data: []byte(strings.Replace(written, "dev-1", "dev-3", 1)), driver: "gpu.berth.dev"},
+		"cut off":                       {data: []byte(written[:100]), driver: "test-driver.cdi.k8s.io", err: "decode the envelope"},
+		"cut off before the driver":     {data: []byte(written[:100]), driver: "gpu.berth.dev", err: "decode the envelope"},
+		"no content":                    {driver: "gpu.berth.dev", err: "decode the envelope"},
+		"a list":                        {data: []byte(`[]`), driver: "gpu.berth.dev"},
+		"a list with the driver":        {data: []byte(`["gpu.berth.dev"]`), driver: "gpu.berth.dev", err: "decode the envelope"},
+		"no claims":                     {data: wrap(`["gpu.berth.dev"]`), driver: "gpu.berth.dev", err: "decode the claims"},
+		"no claims, without the driver": {data: wrap(`[]`), driver: "gpu.berth.dev"},
+		"older": {data: []byte(`{"version":"v1","entries":[{"ClaimUID":"u","DriverState":{"gpu.berth.dev":{}}}],"checksum":1925941526}`), driver: "gpu.berth.dev",
+			err: "the file has no Data"},
+		"older, without the driver": {data: []byte(`{"version":"v1","entries":[{"ClaimUID":"u","DriverState":{"nic.example.com":{}}}],"checksum":1925941526}`), driver: "gpu.berth.dev"},
+		"older, without claims":     {data: []byte(`{"version":"v1","checksum":1925941526}`), driver: "gpu.berth.dev"},
 		"newer": {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2","Claims":{"gpu.berth.dev":1}}`), driver: "gpu.berth.dev",
 			err: `the version is "checkpoint.dra.kubelet.k8s.io/v2"`},
-		"newer, without the driver": {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2","Claims":{"nic.example.com":1}}`), driver: "gpu.berth.dev"},
-		"no UID":                    {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns"}]}`), err: "claim ns/a has no UID"},
+		"newer, without the driver":  {data: wrap(`{"apiVersion":"checkpoint.dra.kubelet.k8s.io/v2","Claims":{"nic.example.com":1}}`), driver: "gpu.berth.dev"},
+		"no UID":                     {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns","DriverState":{"d":{}}}]}`), driver: "d", err: "claim ns/a has no UID"},
+		"no UID, without the driver": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimName":"a","Namespace":"ns"}]}`), driver: "gpu.berth.dev"},
 		"one UID twice": {data: wrap(`{` + version + `,"ClaimInfoStateList":[{"ClaimUID":"u","ClaimName":"a","DriverState":{"d":{"Devices":[{}]}}},{"ClaimUID":"u","ClaimName":"b","DriverState":{"d":{"Devices":[{}]}}}]}`),
 			driver: "d", err: "have the same UID"},
 	}
@@ -111,6 +122,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(`{"ClaimInfoStateList":null}`)
 	f.Fuzz(func(t *testing.T, data string) {
 		_, _ = Parse([]byte(data), "d")
+		if _, err := Parse([]byte(data), "gpu.berth.dev"); err != nil && json.Valid([]byte(data)) && !strings.Contains(data, "gpu.berth.dev") {
+			t.Errorf("a file without the driver: %v", err)
+		}
 		claims, err := Parse(wrap(data), "d")
 		for i, claim := range claims {
 			if err != nil || claim.UID == "" || i > 0 && claims[i-1].UID >= claim.UID {
