@@ -43,6 +43,7 @@ var rules = []rule{
 	{packages: "internal/node/", berth: []string{"api/", "internal/core/", "internal/hardware/", "internal/node/", "charts/berth/crds"}},
 	{packages: "internal/cluster/", berth: []string{"api/", "internal/core/", "internal/cluster/"}},
 	{packages: "internal/cli/", berth: []string{"api/", "internal/", "deploy"}},
+	{packages: "internal/cli/fit", berth: []string{"api/"}, never: []string{"os", "net", "k8s.io/client-go/"}},
 	{packages: "internal/cli/usage", berth: []string{"internal/core/spelling"}, others: []string{"github.com/spf13/"}},
 	{packages: "cmd/", berth: []string{"internal/cli", "internal/cli/usage", "internal/cli/version", "internal/node/agent/command", "internal/hardware/nvidia/cdihook"}},
 	{packages: "charts/", berth: none, others: none},
@@ -128,6 +129,7 @@ var rules = []rule{
 var wiring = map[string][]string{
 	"internal/node/agent":                {"internal/node/agent/command", "kube/test/"},
 	"internal/node/agent/command":        {"cmd/", "hack/clidocs", "kube/test/"},
+	"internal/cli/fit":                   {"internal/cli", "kube/test/e2e"},
 	"internal/hardware/stub":             {"internal/hardware", "kube/test/"},
 	"internal/hardware/vendortest":       {"internal/hardware", "internal/hardware/stub"},
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},
@@ -275,6 +277,9 @@ func TestImportRulesCatchBreaches(t *testing.T) {
 		"cluster and node":              {"internal/cluster/operator", berth + "internal/node/ledger", true},
 		"cli and node":                  {"internal/cli", berth + "internal/node/kubelet", false},
 		"cli and the agent":             {"internal/cli", berth + "internal/node/agent", true},
+		"fit and the API server":        {"internal/cli/fit", "k8s.io/client-go/dynamic", true},
+		"fit and the allocator":         {"internal/cli/fit", "k8s.io/dynamic-resource-allocation/structured", false},
+		"node and fit":                  {"internal/node/agent", berth + "internal/cli/fit", true},
 		"program and the agent":         {"cmd/berth-agent", berth + "internal/node/agent", true},
 		"program and its commands":      {"cmd/berth-agent", berth + "internal/node/agent/command", false},
 		"node and an adapter":           {"internal/node/inventory", berth + "internal/hardware/nvidia", true},
@@ -308,6 +313,26 @@ func TestAgentLinksNoHeavyLibraries(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOnlyBerthLinksTheAllocator: the scheduler's allocator brings CEL and parts of the API server, which no privileged program needs.
+func TestOnlyBerthLinksTheAllocator(t *testing.T) {
+	banned := []string{"k8s.io/dynamic-resource-allocation/structured", "k8s.io/dynamic-resource-allocation/cel", "k8s.io/apiserver", "github.com/google/cel-go"}
+	linked := map[string]bool{}
+	for _, program := range load(t, ".", packages.NeedName|packages.NeedImports|packages.NeedDeps, "./cmd/...") {
+		packages.Visit([]*packages.Package{program}, nil, func(p *packages.Package) {
+			if !prefixed(p.PkgPath, banned) {
+				return
+			}
+			linked[program.PkgPath] = true
+			if program.PkgPath != berth+"cmd/berth" {
+				t.Errorf("%s links %s", program.PkgPath, p.PkgPath)
+			}
+		})
+	}
+	if !linked[berth+"cmd/berth"] {
+		t.Error("berth does not link the allocator, so that this test cannot fail")
+	}
 }
 
 // TestProgramsLinkNoStub: the vendor that is an example, and what helps tests, is for tests alone.

@@ -22,6 +22,7 @@ var plainPackages = []string{
 	"internal/cli",
 	"internal/cli/doctor",
 	"internal/cli/evidence",
+	"internal/cli/fit",
 	"internal/cli/simcmd",
 	"internal/cli/term",
 	"internal/cli/usage",

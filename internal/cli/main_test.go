@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,6 +61,7 @@ func TestMain(m *testing.M) {
 //	claimrecord DIR FILE   writes the record of prepared claims of that kubelet from a JSON file
 //	podresources DIR FILE  serves PodResources of that kubelet from a YAML file
 //	agent FILE [FILE]      serves /debug/state, and /debug/samples, from files; its socket is in $AGENT
+//	exits CODE PROGRAM...  runs a program, which must end with this exit code
 //	environ FILE A=B...    writes an environment in the format of /proc
 //	api FILE [METRICS]     serves an API of the YAML documents in a file, with METRICS as the page of the
 //	                       agent's pod berth-agent-a; sets $KUBECONFIG
@@ -73,6 +77,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"checkpoint": writeCheckpoint, "claimrecord": writeClaimRecord, "podresources": servePodResources, "agent": serveAgent, "api": serveAPI, "environ": writeEnviron,
+			"exits": checkExit,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
@@ -162,6 +167,20 @@ func servePodResources(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(server.Stop)
 }
 
+func checkExit(ts *testscript.TestScript, _ bool, args []string) {
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("run %s: %v", args[1], err)
+		}
+		code = exit.ExitCode()
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("the exit code is %d, want %s", code, args[0])
+	}
+}
+
 func glob(ts *testscript.TestScript, pattern string) []string {
 	found, err := filepath.Glob(ts.MkAbs(pattern))
 	ts.Check(err)
@@ -207,8 +226,17 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 				lists[path] = append(lists[path], object)
 			}
 		case "ResourceClaim":
+			const all = "/apis/resource.k8s.io/v1/resourceclaims"
 			path := "/apis/resource.k8s.io/v1/namespaces/" + meta["namespace"].(string) + "/resourceclaims"
 			objects[path+"/"+name] = object
+			lists[path], lists[all] = append(lists[path], object), append(lists[all], object)
+		case "ResourceClaimTemplate":
+			objects["/apis/resource.k8s.io/v1/namespaces/"+meta["namespace"].(string)+"/resourceclaimtemplates/"+name] = object
+		case "DeviceClass":
+			const path = "/apis/resource.k8s.io/v1/deviceclasses"
+			lists[path] = append(lists[path], object)
+		case "ResourceSlice":
+			const path = "/apis/resource.k8s.io/v1/resourceslices"
 			lists[path] = append(lists[path], object)
 		case "Event":
 			path := "/api/v1/namespaces/" + meta["namespace"].(string) + "/events"
@@ -217,6 +245,7 @@ func serveAPI(ts *testscript.TestScript, _ bool, args []string) {
 			objects["/api/v1/namespaces/"+meta["namespace"].(string)+"/configmaps/"+name] = object
 		case "Node":
 			objects["/api/v1/nodes/"+name] = object
+			lists["/api/v1/nodes"] = append(lists["/api/v1/nodes"], object)
 		case "GPUNode":
 			const path = "/apis/berth.dev/v1alpha1/gpunodes"
 			objects[path+"/"+name] = object

@@ -39,7 +39,7 @@ func (d Deps) driver() func() (sim.Files, error) {
 const (
 	ExitOK    = 0
 	ExitWrong = 1 // sources disagree, something was not found or is refused, a node has a problem, or an error
-	ExitUsage = 2 // wrong usage; in berth mig and berth doctor also a result that could not be determined or requested
+	ExitUsage = 2 // wrong usage; in berth mig, fit and doctor also a result that could not be determined or requested
 )
 
 // NewRoot returns the command.
@@ -59,6 +59,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
   berth topo node-0                         the links between a node's GPUs
   berth top                                 the utilization of this node's GPUs, live
   berth doctor                              the problems of this node with their fixes
+  berth fit -f claim.yaml                   whether a claim or pod would get its devices now
   berth reset 3                             reset a GPU of this node
   berth mig plan node-0 all-balanced        what a MIG layout would change
   berth sim create /tmp/node --profile a100x8-40g
@@ -74,7 +75,7 @@ the node that it runs on. One of the two is enough; what only the other has is l
 	root.SetErr(deps.Err)
 	version.AddTo(root)
 	root.AddCommand(newTraceCommand(deps), newGPUsCommand(deps), newTopoCommand(deps), newMIGCommand(deps),
-		newClassesCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
+		newClassesCommand(deps), newFitCommand(deps), newTopCommand(deps), newDoctorCommand(deps), newResetCommand(deps), simcmd.NewCommand(deps.Out, deps.Err, deps.driver()))
 	usage.Prepare(root)
 	return root
 }
@@ -89,7 +90,7 @@ func Run(ctx context.Context, deps Deps, args []string) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.Is(err, errDisagreement), errors.Is(err, errRefused), errors.Is(err, errProblems):
+	case errors.Is(err, errDisagreement), errors.Is(err, errRefused), errors.Is(err, errProblems), errors.Is(err, errDoesNotFit):
 		return ExitWrong // the output is complete
 	case errors.Is(err, errNotAllChecked):
 		return ExitUsage
