@@ -120,7 +120,7 @@ func (c *Checker) inTheWay(ctx context.Context, node *corev1.Node, claims []*res
 			fits, err := c.fitsWithout(ctx, node, claims, without)
 			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 				return []v1alpha1.FitReason{{Code: v1alpha1.FitTogether, Message: fmt.Sprintf(
-					"The devices that are free do not fit, and what is in the way was not found within %s.", c.settings.Timeout)}}, nil
+					"The devices that are free do not fit, and what is in the way was not found within %s.", c.settings.Explain)}}, nil
 			}
 			if err != nil {
 				return nil, err
@@ -146,7 +146,7 @@ func (c *Checker) fitsWithout(ctx context.Context, node *corev1.Node, claims []*
 		}
 		claims = changed
 	}
-	results, err := c.allocate(ctx, without.relaxed, node, claims)
+	results, err := c.allocate(ctx, c.settings.Explain, without.relaxed, node, claims)
 	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		return false, nil
 	}

@@ -41,8 +41,8 @@ type Cluster struct {
 type Settings struct {
 	Allocator structured.Features
 	CEL       cel.Features
-	// Timeout bounds one call of the allocator, for one node.
-	Timeout time.Duration
+	// Timeout bounds one call of the allocator, for one node. Explain bounds each further call that finds what is in the way.
+	Timeout, Explain time.Duration
 }
 
 // Defaults returns the settings of a scheduler of Kubernetes 1.37 whose feature gates and configuration nobody changed.
@@ -53,7 +53,7 @@ func Defaults() Settings {
 			ConsumableCapacity: true, FractionalCapacityRange: true,
 		},
 		CEL:     cel.Features{EnableConsumableCapacity: true},
-		Timeout: 10 * time.Second,
+		Timeout: 10 * time.Second, Explain: time.Second,
 	}
 }
 
@@ -206,12 +206,14 @@ func (c *Checker) allocator(ctx context.Context, without relaxed) (structured.Al
 }
 
 // allocate calls the scheduler's allocator for one node. It returns nil when the claims do not fit.
-func (c *Checker) allocate(ctx context.Context, without relaxed, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+func (c *Checker) allocate(ctx context.Context, timeout time.Duration, without relaxed, node *corev1.Node, claims []*resourceapi.ResourceClaim) (
+	[]resourceapi.AllocationResult, error,
+) {
 	allocator, err := c.allocator(ctx, without)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, logr.Discard()), c.settings.Timeout)
+	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, logr.Discard()), timeout)
 	defer cancel()
 	return allocator.Allocate(ctx, node, claims)
 }
@@ -322,7 +324,7 @@ func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi
 		answer.Fits = true
 		return answer, nil
 	}
-	results, err := c.allocate(ctx, relaxed{}, node, wanted)
+	results, err := c.allocate(ctx, c.settings.Timeout, relaxed{}, node, wanted)
 	switch {
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
 		answer.Devices = nil
