@@ -55,7 +55,8 @@ type Fault struct {
 	Recovery      string
 	RecoveryAfter time.Duration
 	// Hang is a call of nvml.Device ("GetTemperature"), a call of the library that opens this GPU
-	// ("DeviceGetHandleByIndex"), or "all". Each such call takes HangFor; 0 means until Clear.
+	// ("DeviceGetHandleByIndex"), a call of its MIG instances ("CreateComputeInstance", "Destroy"), or "all".
+	// Each such call takes HangFor; 0 means until Clear.
 	Hang    string
 	HangFor time.Duration
 	// Transient makes a call fail for a limited time. Without a GPU it is a call of the library.
@@ -221,7 +222,7 @@ func (f *Fault) checkFacts(c *gpuHardware, slot int) error {
 }
 
 func checkCall(call string) error {
-	known := append(append(deviceCalls(), libraryCalls()...), AllCalls)
+	known := slices.Concat(deviceCalls(), libraryCalls(), instanceCalls(), []string{AllCalls})
 	if call == "" || slices.Contains(known, call) {
 		return nil
 	}

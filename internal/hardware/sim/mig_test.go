@@ -104,6 +104,9 @@ func TestMIGDevice(t *testing.T) {
 	if _, ret := mig.GetUUID(); ret != nvml.ERROR_NOT_FOUND {
 		t.Errorf("UUID of a destroyed device: %v", ret)
 	}
+	if shown, err := m.Show(); err != nil || shown.GPUs[1].EmptyInstances != 1 || len(shown.GPUs[1].MIGDevices) != 0 {
+		t.Errorf("with an instance that has no compute instance: %+v, %v", shown.GPUs[1], err)
+	}
 	if ret := gi.Destroy(); ret != nvml.SUCCESS {
 		t.Error(ret)
 	}

@@ -63,6 +63,8 @@ type GPUDescription struct {
 	// Recovery is the value of NVML's field 230.
 	Recovery   string           `json:"recovery"`
 	MIGDevices []MIGDescription `json:"migDevices,omitempty"`
+	// EmptyInstances is the number of GPU instances without a compute instance, which are no MIG device.
+	EmptyInstances int `json:"emptyInstances,omitempty"`
 }
 
 // MIGDescription is one MIG device.
@@ -141,6 +143,11 @@ func (v *view) describe(slot int) GPUDescription {
 	for _, m := range migDevices(c.gpu, c.state) {
 		out.MIGDevices = append(out.MIGDevices, MIGDescription{UUID: m.uuid, Profile: m.name(), GI: m.gi.ID,
 			CI: m.ci.ID, Start: m.gi.Start, Size: m.gi.Size})
+	}
+	for _, instance := range c.state.Instances {
+		if len(instance.Compute) == 0 {
+			out.EmptyInstances++
+		}
 	}
 	return out
 }

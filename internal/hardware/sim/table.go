@@ -40,6 +40,9 @@ func (d *Description) WriteTable(out io.Writer) error {
 		for _, m := range gpu.MIGDevices {
 			fmt.Fprintf(w, "\t\t%s\tMIG %s\tGI %d, CI %d\t\t\t\t\t\t\n", m.UUID, m.Profile, m.GI, m.CI)
 		}
+		if gpu.EmptyInstances > 0 {
+			fmt.Fprintf(w, "\t\tGPU instances without a compute instance: %d\t\t\t\t\t\t\t\t\n", gpu.EmptyInstances)
+		}
 	}
 	fmt.Fprintln(w)
 	if len(d.GPUs) > 0 && d.GPUs[0].Clique != "" {

@@ -32,6 +32,7 @@ func TestDRA(t *testing.T) {
 		{"PluginStops", testDRAPluginStops},
 		{"Kills", testDRAKills},
 		{"DynamicMIG", testDRADynamicMIG},
+		{"Steps", testDRASteps},
 		{"Upgrade", testDRAUpgrade},
 		{"RandomSteps", testDRARandomSteps},
 	} {

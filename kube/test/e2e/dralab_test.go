@@ -231,7 +231,7 @@ func (l *draLab) holdings(ctx context.Context) (map[string]string, error) {
 		if all[key] != "" {
 			err = errors.Join(err, fmt.Errorf("device %s has two holders", key))
 		}
-		all[key] = h.Holder.Kind + " " + h.Holder.ID
+		all[key] = h.Holder.Kind + " " + h.Holder.ID + h.Holder.PodUID // One of them is empty.
 	}
 	return all, err
 }

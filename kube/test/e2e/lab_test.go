@@ -281,7 +281,7 @@ type agentState struct {
 	Ready    string
 	Holdings []struct {
 		Key    gpu.DeviceKey
-		Holder struct{ Kind, ID, Pod string }
+		Holder struct{ Kind, ID, Pod, PodUID string }
 	}
 	MIG []struct {
 		Index   int
