@@ -102,7 +102,7 @@ var rules = []rule{
 	{packages: "internal/node/dra/class", berth: []string{"internal/node/dra/pool", "internal/node/offer"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/", "sigs.k8s.io/yaml"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/pool", berth: []string{"internal/core/"}, others: []string{"k8s.io/api/", "k8s.io/apimachinery/"}, never: []string{"os", "net"}},
 	{packages: "internal/node/dra/", never: []string{berth + "internal/node/deviceplugin", nvml}},
-	{packages: "internal/node/dra", berth: []string{"internal/core/gpu", "internal/node/signal"}},
+	{packages: "internal/node/dra", berth: []string{"api/", "internal/core/gpu", "internal/node/config", "internal/node/signal"}},
 	{packages: "internal/node/dra/calls", berth: none, others: none},
 	{packages: "internal/node/dra/claims", berth: []string{"internal/core/gpu", "internal/node/dra", "internal/node/ledger"}, never: append(kubernetes, nvml)},
 	{packages: "internal/node/dra/prepared", berth: []string{"internal/node/dra"}, others: []string{"github.com/cyphar/filepath-securejoin"}, never: kubernetes},

@@ -15,11 +15,12 @@ const (
 
 // The kinds of the group.
 const (
-	KindGPUNode     = "GPUNode"
-	KindAgentConfig = "AgentConfig"
-	KindTrace       = "Trace"
-	KindGPUList     = "GPUList"
-	KindGPUTopology = "GPUTopology"
+	KindGPUNode        = "GPUNode"
+	KindAgentConfig    = "AgentConfig"
+	KindGPUClaimConfig = "GPUClaimConfig"
+	KindTrace          = "Trace"
+	KindGPUList        = "GPUList"
+	KindGPUTopology    = "GPUTopology"
 )
 
 // GPUNodeResource is the plural name of GPUNode in API paths and in RBAC rules.

@@ -89,12 +89,18 @@ type Holding struct {
 	Placement Placement `json:"placement,omitzero"`
 	// Profile is that of the MIG device that a claim has, such as 1g.10gb; empty when it is not known, and for other devices.
 	Profile string `json:"profile,omitempty"`
+	// TimeSlice is the time slice that a claim wants for its whole GPU: short, medium, long, or TimeSliceDefault. It is empty when it is
+	// not known what the claim wants, and for other holders and devices.
+	TimeSlice string `json:"timeSlice,omitempty"`
 	// Requests are the names of a claim's requests for which it has the device, sorted; empty for other holders.
 	Requests []string `json:"requests,omitempty"`
 	// Pods are those that may use a claim's devices, sorted by UID: all holdings of a claim have the same. They are empty for other
 	// holders.
 	Pods []Pod `json:"pods,omitempty"`
 }
+
+// TimeSliceDefault is the driver's own time slice.
+const TimeSliceDefault = "default"
 
 // Located is a device with the placement of its MIG device.
 type Located struct {

@@ -323,15 +323,6 @@ func (a *Agent) wireDevices() error {
 		Warn:  func(resource, message string) { a.reports.events.Publish(nodeapi.SharesOfOneGPU(message)) },
 		Clock: a.deps.Clock, Log: a.log("deviceplugin"),
 	})
-	if err == nil && a.deps.Kube != nil {
-		a.devices.dra = drasync.New(drasync.Deps{
-			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
-			Ensure: func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error) {
-				return a.changes.mig.Ensure(ctx, key, profile)
-			},
-			Devices: a.devices.allocatable, Ledger: a.node.ledger, Injectable: a.devices.injection.Injectable, CDIName: cdi.QualifiedName, Maintains: migapply.Maintains, Report: a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
-		})
-	}
 	return err
 }
 
@@ -359,6 +350,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	shared := a.node.inventory.Of(vendor.NameOf[timeslice.Program](vendors)) // The driver that has time slices has MPS.
 	a.changes.timeslices = timeslice.New(timeslice.Deps{
 		Units: a.devices.allocatable.Units, Settled: a.devices.allocatable.SubscribeSettled, Hardware: shared,
+		Holdings: a.node.ledger.Plain, HoldingsChanged: a.node.ledger.Subscribe,
 		Program: program, StateDir: a.config.StateDir, BootID: a.deps.BootID, FileLost: a.stateLost, Report: a.reports.list.Set,
 		Fault: func(step timeslice.Step) error { return a.deps.Fault(string(step)) },
 		Clock: a.deps.Clock, Log: a.log("timeslice"),
@@ -400,6 +392,14 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		Config: a.deps.Config, Hardware: changed, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
 		Settle: a.devices.allocatable.Settle, Resume: func() { a.changes.mps.Unquiesce(mpssync.ForMIG) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
 	})
+	if a.deps.Kube != nil {
+		a.devices.dra = drasync.New(drasync.Deps{
+			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
+			Devices: a.devices.allocatable, Ledger: a.node.ledger, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable},
+			Changes: drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await},
+			Report:  a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
+		})
+	}
 }
 
 // wireReports creates the actors that compute the content of the API objects.

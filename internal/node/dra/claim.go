@@ -49,8 +49,9 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 	if claim.Status.Allocation == nil {
 		return w, fmt.Errorf("%s: status.allocation is empty: the scheduler has not allocated the claim, or has deallocated it", who)
 	}
-	if err := d.refuseConfig(who, claim.Status.Allocation.Devices.Config); err != nil {
-		return w, err
+	configured, err := d.settingsOf(claim.Status.Allocation.Devices.Config)
+	if err != nil {
+		return w, fmt.Errorf("%s, %w", who, err)
 	}
 	known := map[string]Device{}
 	for _, device := range d.deps.Devices() {
@@ -66,7 +67,7 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 			return w, fmt.Errorf("%s, request %s, status.allocation.devices.results[%d]: %w", who, result.Request, i, err)
 		}
 		if !admin(result) {
-			if err := w.hold(device, result.Request); err != nil {
+			if err := w.hold(device, result.Request, inForce(configured, result.Request)); err != nil {
 				return w, fmt.Errorf("%s, request %s, status.allocation.devices.results[%d]: %w", who, result.Request, i, err)
 			}
 		}
@@ -82,8 +83,8 @@ func (d *Driver) read(claim *resourceapi.ResourceClaim) (w wanted, err error) {
 	return w, nil
 }
 
-// hold adds a device that the claim has to hold.
-func (w *wanted) hold(device Device, request string) error {
+// hold adds a device that the claim has to hold, with its configuration, which may be nil.
+func (w *wanted) hold(device Device, request string, with *settings) error {
 	if slices.ContainsFunc(w.claim.Devices, func(other ClaimDevice) bool { return other.Key == device.Key }) {
 		return fmt.Errorf("device %s is allocated to the claim twice; delete the claim, so that the scheduler allocates it again", device.Name)
 	}
@@ -91,7 +92,11 @@ func (w *wanted) hold(device Device, request string) error {
 		return fmt.Errorf("device %s is %s: %s; delete the pod and its claim to get another GPU, or repair this one (berth gpus)",
 			device.Name, strings.ToLower(string(device.Health)), reasonText(device.Reason))
 	}
-	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Profile: device.Profile, Requests: []string{request}})
+	slice, err := timeSlice(device, with)
+	if err != nil {
+		return err
+	}
+	w.claim.Devices = append(w.claim.Devices, ClaimDevice{Key: device.Key, Profile: device.Profile, TimeSlice: slice, Requests: []string{request}})
 	return nil
 }
 
@@ -100,27 +105,6 @@ func reasonText(reason string) string {
 		return "the reason is not known"
 	}
 	return reason
-}
-
-// refuseConfig refuses each opaque configuration of this driver: none is supported.
-func (d *Driver) refuseConfig(who string, configs []resourceapi.DeviceAllocationConfiguration) error {
-	for i := range configs {
-		opaque := configs[i].Opaque
-		if opaque == nil || opaque.Driver != d.deps.DriverName {
-			continue
-		}
-		requests := "all requests"
-		if len(configs[i].Requests) > 0 {
-			requests = "request " + strings.Join(configs[i].Requests, ", ")
-		}
-		where := "the claim"
-		if configs[i].Source == resourceapi.AllocationConfigSourceClass {
-			where = "the DeviceClass"
-		}
-		return fmt.Errorf("%s, %s, status.allocation.devices.config[%d].opaque: this version of the driver %s has no configuration; remove it from %s and make the claim again",
-			who, requests, i, d.deps.DriverName, where)
-	}
-	return nil
 }
 
 // deviceOf returns the device of a result that this driver can serve.

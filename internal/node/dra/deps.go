@@ -21,8 +21,10 @@ type Pod struct {
 type ClaimDevice struct {
 	Key gpu.DeviceKey
 	// Profile is that of a MIG device; empty for a whole GPU.
-	Profile  string
-	Requests []string
+	Profile string
+	// TimeSlice is the wanted time slice of a whole GPU; empty when it is not known, and for a MIG device.
+	TimeSlice string
+	Requests  []string
 }
 
 // Claim is a ResourceClaim with the devices that it holds on this node.
@@ -94,6 +96,8 @@ const (
 	StepCreated Step = "created device"
 	// StepResolved: the ledger has the MIG device by its UUID.
 	StepResolved Step = "resolved device"
+	// StepSliced: a GPU has the time slice of the claim's configuration.
+	StepSliced Step = "set time slice of device"
 	// StepInjectable: the CDI spec on disk has the devices, and the kubelet has no response.
 	StepInjectable Step = "injectable devices"
 	// StepReleased: the ledger does not have the claim any more, and the kubelet has no response.
@@ -109,6 +113,9 @@ type Deps struct {
 	// the GPU itself, with MIG off. The claim has the device in the ledger. The error says why the GPU does not have it now. It may be
 	// called again, and is called without a lock that other claims wait for.
 	Ensure func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error)
+	// Sliced returns when a GPU, which a claim has in the ledger, has the claim's time slice, or with the reason why it does not. It may
+	// wait for a moment, and is called without a lock that other claims wait for.
+	Sliced func(ctx context.Context, id gpu.UUID, slice string) error
 	// Devices returns the published devices, and those that are still held, in a stable order. It must answer from memory.
 	Devices func() []Device
 	// Changed subscribes to changes of Devices.

@@ -7,8 +7,9 @@
 // under a lock that two claims share. It must not import the device plugin's front end.
 //
 // It prepares whole GPUs and MIG devices, and gives devices for admin access without holding them. A MIG device of a dynamic GPU is held
-// by its placement before it exists, so that it is created for nobody else. A share of a device, and each opaque configuration under the
-// driver's name, is refused: the error names the claim, the request and the field.
+// by its placement before it exists, so that it is created for nobody else. The opaque configuration under the driver's name is decoded
+// strictly (config.ParseClaim); of several for a request the last one of the claim is in force, else the last one of the class. What is
+// wrong in it, and a share of a device, is refused: the error names the claim, the request and the field.
 //
 // # Order of one prepare
 //
@@ -19,7 +20,9 @@
 //  5. For each device of a dynamic GPU: wait until it exists (Deps.Ensure), change the hold on the placement into one on the MIG device,
 //     and wait until the CDI spec on disk has it. What creates it follows the ledger and not this call: it also creates the device when
 //     this call has ended.
-//  6. Answer with the CDI names of the node's spec. A claim has no spec of its own.
+//  6. Wait until each GPU has the time slice of the configuration (Deps.Sliced). The holding in the ledger has it since step 4, and what
+//     sets it follows the ledger, so that the release of the claim, whatever ends it, sets the driver's default again.
+//  7. Answer with the CDI names of the node's spec. A claim has no spec of its own.
 //
 // Nothing before step 4 changes anything, and the steps from 4 on can be repeated; so a prepare that is killed anywhere is finished by the
 // kubelet's retry, or undone by its unprepare. An unprepare releases the claim in the ledger and waits for nothing: a MIG device that

@@ -62,7 +62,7 @@ func TestPrepare(t *testing.T) {
 	}
 	held := n.ledger.held[gpu.DeviceKey{GPU: "GPU-3"}]
 	wantHeld := Claim{UID: "u1", Namespace: "ns", Name: "train", Pods: []Pod{{UID: "pod-u1", Namespace: "ns", Name: "pod-of-train"}},
-		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, Requests: []string{"first/big"}}}}
+		Devices: []ClaimDevice{{Key: gpu.DeviceKey{GPU: "GPU-1"}, TimeSlice: "default", Requests: []string{"gpu"}}, {Key: gpu.DeviceKey{GPU: "GPU-3"}, TimeSlice: "default", Requests: []string{"first/big"}}}}
 	if diff := cmp.Diff(wantHeld, held); diff != "" {
 		t.Error(diff)
 	}
@@ -106,10 +106,10 @@ func TestRefuse(t *testing.T) {
 		}, []string{"request again", "twice"}},
 		"config of the claim": {func(_ *node, c *resourceapi.ResourceClaim) {
 			c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, opaque("nic.example.com", ""), opaque(driverName, resourceapi.AllocationConfigSourceClaim))
-		}, []string{"request gpu", "status.allocation.devices.config[1].opaque", "remove it from the claim"}},
+		}, []string{"request gpu, status.allocation.devices.config[1].opaque.parameters: apiVersion: is missing", "correct it in the claim (or its template)"}},
 		"config of the class": {func(_ *node, c *resourceapi.ResourceClaim) {
 			c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, opaque(driverName, resourceapi.AllocationConfigSourceClass))
-		}, []string{"config[0].opaque", "remove it from the DeviceClass"}},
+		}, []string{"config[0].opaque", "correct it in the DeviceClass"}},
 		"deallocated": {func(_ *node, c *resourceapi.ResourceClaim) { c.Status.Allocation = nil }, []string{"status.allocation is empty"}},
 	}
 	for name, test := range tests {

@@ -119,6 +119,9 @@ type node struct {
 	ledger   *fakeLedger
 	prepared []Listed
 	notReady map[gpu.UUID]error
+	// notSliced are the errors of Sliced, and sliced its other calls.
+	notSliced map[gpu.UUID]error
+	sliced    []string
 	// exists are the devices of dynamic GPUs that Ensure makes; it fails for others.
 	exists   map[gpu.DeviceKey]gpu.UUID
 	problems map[string][]gpu.Cause
@@ -130,7 +133,7 @@ func uuid(i int) gpu.UUID { return gpu.UUID(fmt.Sprintf("GPU-%d", i)) }
 func name(i int) string   { return fmt.Sprintf("gpu-%d", i) }
 
 func newNode(gpus int) *node {
-	n := &node{ledger: newFakeLedger(), notReady: map[gpu.UUID]error{}, problems: map[string][]gpu.Cause{}, clock: clock.RealClock{}}
+	n := &node{ledger: newFakeLedger(), notReady: map[gpu.UUID]error{}, notSliced: map[gpu.UUID]error{}, problems: map[string][]gpu.Cause{}, clock: clock.RealClock{}}
 	for i := range gpus {
 		n.devices = append(n.devices, Device{Name: name(i), Key: gpu.DeviceKey{GPU: uuid(i)}, Health: gpu.Healthy})
 	}
@@ -177,6 +180,14 @@ func (n *node) deps(ledger Ledger) Deps {
 				return "", fmt.Errorf("GPU 0 cannot have %s", profile)
 			}
 			return n.exists[key], nil
+		},
+		Sliced: func(_ context.Context, id gpu.UUID, slice string) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.notSliced[id] == nil {
+				n.sliced = append(n.sliced, string(id)+" "+slice)
+			}
+			return n.notSliced[id]
 		},
 		CDIName:  func(id string) string { return "k8s.berth.dev/gpu=" + id },
 		Prepared: func() ([]Listed, error) { return n.prepared, nil },

@@ -34,6 +34,8 @@ type ClaimDevice struct {
 	Placement gpu.Placement
 	// Profile is that of a MIG device; empty keeps the one that the ledger has. Two profiles can have one placement.
 	Profile string
+	// TimeSlice is what the claim wants for a whole GPU; empty keeps what the ledger has.
+	TimeSlice string
 	// Requests are the names of the claim's requests that the device is for; nil keeps those that the ledger has.
 	Requests []string
 }
@@ -236,6 +238,9 @@ func (l *Ledger) describe(u *undo, holder gpu.Holder, pods []gpu.Pod, devices []
 			}
 			if d.Profile != "" && !key.Whole() {
 				h.Profile = d.Profile
+			}
+			if d.TimeSlice != "" && key.Whole() {
+				h.TimeSlice = d.TimeSlice
 			}
 		}
 		if !equal(h, l.records[key].Holding) {

@@ -579,3 +579,51 @@ func TestClaimOnHardwareThatTheCheckpointLists(t *testing.T) {
 		})
 	}
 }
+
+// TestTimeSliceOfAClaim: the time slice of a whole GPU is in the file, which keeps the version that older agents read, is changed by a
+// further prepare, and is kept when the claim is adopted, of which nothing is known.
+func TestTimeSliceOfAClaim(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := openTest(t, path, nil)
+	slices := func() map[gpu.DeviceKey]string {
+		all := map[gpu.DeviceKey]string{}
+		for _, h := range l.Holdings() {
+			all[h.Key] = h.TimeSlice
+		}
+		return all
+	}
+	acquire := func(slice string) {
+		t.Helper()
+		whole, part := on("G0"), on("G1/M1")
+		whole.TimeSlice, part.TimeSlice = slice, slice
+		if err := l.AcquireClaim(train(whole, part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when, slice string) {
+		t.Helper()
+		if diff := cmp.Diff(map[gpu.DeviceKey]string{key("G0"): slice, key("G1/M1"): ""}, slices()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	acquire("long")
+	want("acquired", "long")
+	acquire("short")
+	want("acquired again", "short")
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	blob, err := os.ReadFile(path)
+	if err != nil || !strings.HasPrefix(string(blob), `{"format":"berth-ledger","version":1,`) {
+		t.Errorf("the file is %.60s (%v), want version 1", blob, err)
+	}
+	l = openTest(t, path, nil)
+	want("opened again", "short")
+	if refused, err := l.AdoptAll([]Claim{train(on("G0"), on("G1/M1"))}); err != nil || len(refused) > 0 {
+		t.Errorf("%v %v", refused, err)
+	}
+	want("adopted", "short")
+	if err := l.Release(train().Holder(), nil); err != nil || len(slices()) > 0 {
+		t.Errorf("%v; left %v", err, slices())
+	}
+}

@@ -10,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
@@ -26,6 +24,7 @@ func TestDRA(t *testing.T) {
 		run  func(*testing.T, *draLab)
 	}{
 		{"Claims", testDRAClaims},
+		{"Config", testDRAConfig},
 		{"Handover", testDRAHandover},
 		{"Together", testDRATogether},
 		{"Faults", testDRAFaults},
@@ -110,31 +109,6 @@ func testDRAClaims(t *testing.T, l *draLab) {
 		l.claim(t, claimOf("one", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))), claimOf("two", gpuRequest("gpu", 2, attribute("architecture", "Hopper"))))
 		pod := l.run(t, podUsing("two-claims", "one", "two"))[0]
 		l.checkClaimed(t, pod, 3)
-	})
-	t.Run("UnknownConfig", func(t *testing.T) {
-		claim := claimOf("configured", gpuRequest("gpu", 1))
-		opaque := func(driver string) []resourceapi.DeviceClaimConfiguration {
-			return []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.berth.dev/v1","kind":"GpuConfg"}`)},
-			}}}}
-		}
-		dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
-		claim.Spec.Devices.Config = opaque(pool.DefaultDriver)
-		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claim.Spec}}
-		_, ofClaim := l.Client().ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, dry)
-		_, ofTemplate := l.Client().ResourceV1().ResourceClaimTemplates(claim.Namespace).Create(t.Context(), template, dry)
-		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "configured"}}
-		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: claim.Spec.Devices.Config[0].DeviceConfiguration}}
-		_, ofClass := l.Client().ResourceV1().DeviceClasses().Create(t.Context(), class, dry)
-		for what, err := range map[string]error{"claim": ofClaim, "template": ofTemplate, "class": ofClass} {
-			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "has no configuration; remove the entry with kind GpuConfg") {
-				t.Errorf("%s with an unknown configuration: %v", what, err)
-			}
-		}
-		claim.Spec.Devices.Config = opaque("nic.example.com")
-		if _, err := l.Client().ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, dry); err != nil {
-			t.Errorf("configuration of another driver: %v", err)
-		}
 	})
 	t.Run("AdminAccess", func(t *testing.T) {
 		patch := []byte(`{"metadata":{"labels":{"resource.kubernetes.io/admin-access":"true"}}}`)

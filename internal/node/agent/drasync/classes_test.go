@@ -165,7 +165,7 @@ func TestReadyMIGDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		devices, spec := &inForce{}, ""
 		s := &Syncer{deps: Deps{Devices: devices, Hardware: found{"GPU-1", "MIG-1"}, Clock: clock.RealClock{},
-			Injectable: func(_ string, key gpu.DeviceKey) bool { return key.GPU == "GPU-1" && string(key.MIG) == spec }}}
+			CDI: CDI{Injectable: func(_ string, key gpu.DeviceKey) bool { return key.GPU == "GPU-1" && string(key.MIG) == spec }}}}
 		devices.set(device("GPU-1", offer.Use{API: offer.DRA, DynamicMIG: true}))
 		if err := s.ready(t.Context(), "MIG-1"); err == nil {
 			t.Error("ready without an entry in the CDI spec")

@@ -54,6 +54,24 @@ type Devices interface {
 	Subscribe() *signal.Subscription
 }
 
+// Changes are what changes devices for claims.
+type Changes struct {
+	// Ensure makes the devices of dynamic GPUs, as dra.Deps says.
+	Ensure func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error)
+	// Maintains reports whether a holder is a MIG change, which ends when it is done.
+	Maintains func(gpu.Holder) bool
+	// Sliced returns when a GPU has the time slice of its claim, with nil, or at the end of ctx with the reason why not.
+	Sliced func(ctx context.Context, id gpu.UUID, slice string) error
+}
+
+// CDI is how containers get devices.
+type CDI struct {
+	// Name returns the qualified CDI name of a device.
+	Name func(id string) string
+	// Injectable reports whether the CDI spec on disk has a device of a vendor, from memory.
+	Injectable func(vendor string, key gpu.DeviceKey) bool
+}
+
 // Deps are the dependencies of a Syncer.
 type Deps struct {
 	// NodeName is the name of the Node and of its pool; PodUID that of the agent's pod, empty outside a pod.
@@ -64,14 +82,8 @@ type Deps struct {
 	Hardware             Inventory
 	Devices              Devices
 	Ledger               *ledger.Ledger
-	// Ensure makes the devices of dynamic GPUs, as dra.Deps says.
-	Ensure func(ctx context.Context, key gpu.DeviceKey, profile string) (gpu.UUID, error)
-	// CDIName returns the qualified CDI name of a device.
-	CDIName func(id string) string
-	// Maintains reports whether a holder is a MIG change, which ends when it is done.
-	Maintains func(gpu.Holder) bool
-	// Injectable reports whether the CDI spec on disk has a device of a vendor, from memory.
-	Injectable func(vendor string, key gpu.DeviceKey) bool
+	Changes              Changes
+	CDI                  CDI
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Fault is called at each step of a prepare and an unprepare; an error ends the call there. For tests.
@@ -100,9 +112,9 @@ type Syncer struct {
 func New(deps Deps) *Syncer {
 	s := &Syncer{deps: deps}
 	s.driver = dra.New(dra.Deps{
-		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Maintains, Clock: deps.Clock, Log: deps.Log}),
-		Ensure: deps.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
-		Ready: s.ready, CDIName: deps.CDIName, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
+		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
+		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
+		Ready: s.ready, Sliced: s.sliced, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
 		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
 	})
 	s.server = dra.NewServer(dra.ServerDeps{

@@ -40,6 +40,16 @@ func (s *Syncer) ready(ctx context.Context, id gpu.UUID) (err error) {
 	}
 }
 
+// sliced returns when a GPU has the time slice of its claim, or with the reason why it does not at the end of readyWithin or ctx.
+func (s *Syncer) sliced(ctx context.Context, id gpu.UUID, slice string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	if err := s.deps.Changes.Sliced(ctx, id, slice); err != nil {
+		return &notReadyError{err}
+	}
+	return nil
+}
+
 // notReady returns why containers cannot use the device now. A MIG device of a dynamic GPU is ready when its GPU is and the CDI spec has
 // the MIG device.
 func (s *Syncer) notReady(id gpu.UUID) error {
@@ -48,7 +58,7 @@ func (s *Syncer) notReady(id gpu.UUID) error {
 		key, injectable := device.Key, device.Injectable
 		if part != nil && device.Use.DynamicMIG && device.Key.GPU == of.UUID {
 			key.MIG = id
-			injectable = s.deps.Injectable(of.Vendor, key)
+			injectable = s.deps.CDI.Injectable(of.Vendor, key)
 		}
 		switch {
 		case key.Device() != id:

@@ -1,18 +1,20 @@
-// Package timeslice sets the time slices of GPUs that the settled units want. It is a separate actor, because
+// Package timeslice sets the time slices of GPUs that the settled units and the claims want. It is a separate actor, because
 // nvidia-smi may take long.
 //
 // What it guarantees: a GPU is in the state file before its time slice is changed and until it has the default again,
-// so no time slice outlasts its configuration, whenever the agent ends. A GPU whose time slice cannot be set does not
+// so no time slice outlasts its configuration or its claim, whenever the agent ends. A GPU of a claim of which it is not known
+// what it wants, because the ledger was lost, keeps its time slice. A GPU whose time slice cannot be set does not
 // delay the others.
 //
 // What wakes it: a settlement of the units, which follows each change of the inventory; [Syncer.WereReset] for a GPU that
-// has a time slice; and a timer after a failure, or when a time slice is due to be set again. An allocation does not wake
-// it.
+// has a time slice; a change of what the claims want; and a timer after a failure, or when a time slice is due to be set again. An
+// allocation to a pod does not wake it.
 //
 // What it writes: the time slices, through nvidia-smi; the file timeslices.json; and the problems of the sources
 // "timeslice" and "timeslice-file".
 //
-// What it never waits for: the API server, the kubelet, the ledger, the MPS supervisor. Nothing waits for it.
+// What it never waits for: the API server, the kubelet, the ledger's file, the MPS supervisor. Only the prepare of a claim that wants a
+// time slice waits for it.
 //
 // The package must not import the agent or another package below it, an adapter, or a front end.
 package timeslice
@@ -21,7 +23,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -48,7 +52,7 @@ const (
 	// unknown is the value in the file for a time slice that is being set, or whose record is lost.
 	unknown = "?"
 	// standard is the driver's name for its default.
-	standard = "default"
+	standard = gpu.TimeSliceDefault
 )
 
 // Step is a moment of a change at which a test can stop the actor.
@@ -78,6 +82,9 @@ type Deps struct {
 	Units func() []offer.Unit
 	// Settled subscribes to changes of the hardware and of the units, with one signal where one leads to the other.
 	Settled func() *signal.Subscription
+	// Holdings returns the holdings of the ledger, from memory, and HoldingsChanged subscribes to their changes.
+	Holdings        func() []gpu.Holding
+	HoldingsChanged func() *signal.Subscription
 	// Hardware is the inventory of the vendor whose driver has time slices.
 	Hardware Hardware
 	Program  Program
@@ -99,11 +106,22 @@ type Syncer struct {
 	file statefile.File[map[gpu.UUID]string]
 	wake *signal.Signal
 
+	// changed signals that a time slice was set, or could not be.
+	changed signal.Broadcast
+
 	mu sync.Mutex
-	// setAt is when the time slice of each GPU was set. The time slice of a GPU that is not in it is unknown.
-	setAt map[gpu.UUID]time.Time
+	// set is the time slice that each GPU has. That of a GPU that is not in it is unknown.
+	set map[gpu.UUID]setting
+	// failed has the error of the last attempt to set the time slice of a GPU.
+	failed map[gpu.UUID]error
 	// resets counts the calls of WereReset: a reset while a time slice is being set may have removed it.
 	resets int
+}
+
+// setting is a time slice other than the default, and when it was set.
+type setting struct {
+	slice string
+	at    time.Time
 }
 
 // New returns a Syncer.
@@ -112,7 +130,7 @@ func New(deps Deps) *Syncer {
 		deps.Fault = func(Step) error { return nil }
 	}
 	return &Syncer{
-		deps: deps, wake: signal.New(), setAt: map[gpu.UUID]time.Time{},
+		deps: deps, wake: signal.New(), set: map[gpu.UUID]setting{}, failed: map[gpu.UUID]error{},
 		file: statefile.File[map[gpu.UUID]string]{
 			Path: filepath.Join(deps.StateDir,
 				FileName), What: "which time slices were set", Format: "berth-timeslices", Version: 1, BootID: deps.BootID,
@@ -123,10 +141,12 @@ func New(deps Deps) *Syncer {
 // Remove removes the file from a state directory.
 func Remove(stateDir string) error { return statefile.Remove(filepath.Join(stateDir, FileName)) }
 
-// Run keeps the time slices as the units want them until ctx ends. Start it after the first scan.
+// Run keeps the time slices as the units and the claims want them until ctx ends. Start it after the first scan.
 func (s *Syncer) Run(ctx context.Context) error {
-	settled := s.deps.Settled()
+	settled, held := s.deps.Settled(), s.deps.HoldingsChanged()
 	defer settled.Close()
+	defer held.Close()
+	claimed := s.claimed()
 	var again <-chan time.Time
 	for {
 		select {
@@ -135,8 +155,13 @@ func (s *Syncer) Run(ctx context.Context) error {
 		case <-settled.C():
 		case <-s.wake.C():
 		case <-again:
+		case <-held.C():
+			if maps.Equal(claimed, s.claimed()) {
+				continue
+			}
 		}
-		switch err := s.apply(ctx); {
+		claimed = s.claimed()
+		switch err := s.apply(ctx, claimed); {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
@@ -157,11 +182,11 @@ func (s *Syncer) Run(ctx context.Context) error {
 func (s *Syncer) WereReset(gpus []gpu.UUID) {
 	s.mu.Lock()
 	s.resets++
-	before := len(s.setAt)
+	before := len(s.set)
 	for _, id := range gpus {
-		delete(s.setAt, id)
+		delete(s.set, id)
 	}
-	lost := len(s.setAt) < before
+	lost := len(s.set) < before
 	s.mu.Unlock()
 	if lost {
 		s.wake.Set()
@@ -172,40 +197,76 @@ func (s *Syncer) WereReset(gpus []gpu.UUID) {
 func (s *Syncer) losable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.setAt) > 0
+	return len(s.set) > 0
 }
 
 // inForce reports whether the GPU can be assumed to have the time slice that was set last.
 func (s *Syncer) inForce(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, known := s.setAt[id]
-	return known && s.deps.Clock.Now().Sub(at) < recheck
+	last, known := s.set[id]
+	return known && s.deps.Clock.Now().Sub(last.at) < recheck
 }
 
 // doubt records that the time slice of a GPU is unknown, and returns the number of resets so far.
 func (s *Syncer) doubt(id gpu.UUID) (resets int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.setAt, id)
+	delete(s.set, id)
 	return s.resets
 }
 
 // confirm records that a time slice was set, unless there was a reset after doubt returned that number: then it is set
 // again.
-func (s *Syncer) confirm(id gpu.UUID, at time.Time, resets int) {
+func (s *Syncer) confirm(id gpu.UUID, now setting, resets int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.resets != resets {
 		s.wake.Set()
 		return
 	}
-	s.setAt[id] = at
+	s.set[id] = now
 }
+
+// claimed returns the time slices that claims want for their whole GPUs; empty for a claim of which that is not known.
+func (s *Syncer) claimed() map[gpu.UUID]string {
+	wanted := map[gpu.UUID]string{}
+	for _, h := range s.deps.Holdings() {
+		if h.Holder.Kind == gpu.HolderClaim && h.Key.Whole() {
+			wanted[h.Key.GPU] = h.TimeSlice
+		}
+	}
+	return wanted
+}
+
+// Await returns when a GPU has the time slice that its holder wants, with nil, or at the end of ctx with the reason why it does not.
+func (s *Syncer) Await(ctx context.Context, id gpu.UUID, slice string) error {
+	if s.deps.Hardware.Current().GPU(id) == nil {
+		return fmt.Errorf("GPU %s has no time slices that the agent can set; remove the time slice from the configuration", id)
+	}
+	changed := s.changed.Subscribe()
+	defer changed.Close()
+	for {
+		s.mu.Lock()
+		now, err := s.set[id], s.failed[id]
+		s.mu.Unlock()
+		if now.slice == slice {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the time slice of GPU %s could not be set to %s: %w", id, slice, cmp.Or(err, errNotYet))
+		case <-changed.C():
+		}
+	}
+}
+
+// errNotYet is the reason of a time slice whose setting has not ended.
+var errNotYet = errors.New("it was not set yet")
 
 // apply sets the wanted time slice of each GPU, and sets it again when the GPU may have lost it. A GPU whose time slice
 // cannot be set does not delay the others.
-func (s *Syncer) apply(ctx context.Context) error {
+func (s *Syncer) apply(ctx context.Context, claimed map[gpu.UUID]string) error {
 	if err := s.deps.Fault(Begun); err != nil {
 		return err
 	}
@@ -223,6 +284,7 @@ func (s *Syncer) apply(ctx context.Context) error {
 			wanted[unit.Key.GPU] = noted[unit.Key.GPU] // Unchanged while it is unknown what its pods were allocated.
 		}
 	}
+	override(wanted, noted, claimed)
 	var failures []error
 	for _, id := range keysOf(wanted, noted) {
 		slice := wanted[id]
@@ -233,7 +295,8 @@ func (s *Syncer) apply(ctx context.Context) error {
 		case slice == noted[id] && (slice == "" || slice == unknown || s.inForce(id)):
 			continue
 		}
-		stopped, err := s.set(ctx, noted, id, slice)
+		stopped, err := s.change(ctx, noted, id, slice)
+		s.report(id, err)
 		if stopped {
 			return err
 		}
@@ -242,9 +305,35 @@ func (s *Syncer) apply(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// set sets the time slice of one GPU, empty for the default, and updates the file. After stopped it must not be called
+// override makes the wanted time slices those of the claims for their GPUs.
+func override(wanted, noted, claimed map[gpu.UUID]string) {
+	for id, slice := range claimed {
+		switch slice {
+		case "":
+			wanted[id] = noted[id] // Unchanged while it is unknown what the claim wants.
+		case standard:
+			delete(wanted, id)
+		default:
+			wanted[id] = slice
+		}
+	}
+}
+
+// report records the result of an attempt to set the time slice of a GPU for Await.
+func (s *Syncer) report(id gpu.UUID, err error) {
+	s.mu.Lock()
+	if err != nil {
+		s.failed[id] = err
+	} else {
+		delete(s.failed, id)
+	}
+	s.mu.Unlock()
+	s.changed.Set()
+}
+
+// change sets the time slice of one GPU, empty for the default, and updates the file. After stopped it must not be called
 // again.
-func (s *Syncer) set(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID, slice string) (stopped bool, err error) {
+func (s *Syncer) change(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID, slice string) (stopped bool, err error) {
 	resets := s.doubt(id)
 	again := noted[id] == slice
 	if !again && noted[id] != unknown {
@@ -264,7 +353,7 @@ func (s *Syncer) set(ctx context.Context, noted map[gpu.UUID]string, id gpu.UUID
 		delete(noted, id)
 	} else {
 		noted[id] = slice
-		s.confirm(id, now, resets)
+		s.confirm(id, setting{slice, now}, resets)
 	}
 	if err := s.deps.Fault(Set); err != nil {
 		return true, err

@@ -34,10 +34,12 @@ type node struct {
 	t       *testing.T
 	dir     string
 	settled signal.Broadcast
+	claims  signal.Broadcast
 	fault   func(timeslice.Step) error
 
 	mu       sync.Mutex
 	units    []offer.Unit
+	holdings []gpu.Holding
 	snapshot *gpu.Snapshot
 	// passes counts how often the units were read, which is once per pass; sets how often a time slice was set.
 	passes, sets int
@@ -73,7 +75,7 @@ func sliced(id gpu.UUID, slice string) offer.Unit {
 // run starts a Syncer that ends when end is called, or with the test.
 func (n *node) run() (s *timeslice.Syncer, end func()) {
 	s = timeslice.New(timeslice.Deps{
-		Units: n.read, Settled: n.settled.Subscribe, Hardware: n, Program: n,
+		Units: n.read, Settled: n.settled.Subscribe, Holdings: n.held, HoldingsChanged: n.claims.Subscribe, Hardware: n, Program: n,
 		StateDir: n.dir, BootID: "boot", FileLost: n.lost, Report: n.report, Fault: n.fault,
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -95,6 +97,12 @@ func (n *node) read() []offer.Unit {
 	defer n.mu.Unlock()
 	n.passes++
 	return n.units
+}
+
+func (n *node) held() []gpu.Holding {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.holdings
 }
 
 // Current implements timeslice.Hardware.

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/spelling"
+)
+
+// ParseClaim reads the opaque configuration of a claim or class with the defaults. The error has each problem with its field, below the
+// given name, in one line.
+func ParseClaim(name string, data []byte) (*v1alpha1.GPUClaimConfig, error) {
+	d := newDecoder(name)
+	config := &v1alpha1.GPUClaimConfig{}
+	document := d.parse(data)
+	if d.checkClaimType(document); len(d.problems) == 0 {
+		d.decode(document, config, nil)
+	}
+	if len(d.problems) == 0 {
+		d.checkClaimSharing(config)
+	}
+	if len(d.problems) == 0 {
+		return config, nil
+	}
+	texts := make([]string, len(d.problems))
+	for i, problem := range d.problems {
+		problem.Line = 0 // The API server keeps no lines.
+		texts[i] = problem.String()
+	}
+	return nil, errors.New(strings.Join(texts, "; "))
+}
+
+// checkClaimType refuses the configuration of another driver and unknown kinds, before their fields would be reported one by one.
+func (d *decoder) checkClaimType(document *yaml.Node) {
+	if len(d.problems) > 0 {
+		return
+	}
+	version, kind := topText(document, "apiVersion"), topText(document, "kind")
+	const want = "apiVersion: " + v1alpha1.APIVersion + ", kind: " + v1alpha1.KindGPUClaimConfig
+	group, _, _ := strings.Cut(version, "/")
+	switch {
+	case version == "":
+		d.reject("apiVersion", "is missing", "write "+want)
+	case group != v1alpha1.Group:
+		d.reject("apiVersion", strconv.Quote(version)+" is the configuration of another driver", "write "+want+", or name that driver in opaque.driver")
+	case version != v1alpha1.APIVersion:
+		d.reject("apiVersion", strconv.Quote(version)+" is unknown", "write "+v1alpha1.APIVersion)
+	case kind == "":
+		d.reject("kind", "is missing", "write "+v1alpha1.KindGPUClaimConfig)
+	case kind != v1alpha1.KindGPUClaimConfig && spelling.Nearest(kind, []string{v1alpha1.KindGPUClaimConfig}) != "":
+		d.reject("kind", strconv.Quote(kind)+" is unknown", "did you mean "+v1alpha1.KindGPUClaimConfig+"?")
+	case kind != v1alpha1.KindGPUClaimConfig:
+		d.reject("kind", strconv.Quote(kind)+" is unknown", "write "+v1alpha1.KindGPUClaimConfig)
+	}
+}
+
+// checkClaimSharing checks the settings, and fills in their defaults.
+func (d *decoder) checkClaimSharing(config *v1alpha1.GPUClaimConfig) {
+	if config.Sharing == nil {
+		config.Sharing = &v1alpha1.ClaimSharing{Mode: v1alpha1.SharingTimeSlicing}
+	}
+	sharing := config.Sharing
+	switch sharing.Mode {
+	case "":
+		d.reject("sharing.mode", "is missing", "write timeSlicing")
+	case v1alpha1.SharingMPS:
+		d.reject("sharing.mode", "claims cannot use MPS in this version", "write timeSlicing, or share GPUs by MPS through the device plugin")
+	default:
+		oneOf(d, "sharing.mode", sharing.Mode, v1alpha1.SharingTimeSlicing)
+	}
+	sharing.TimeSlice = v1alpha1.TimeSlice(pick(string(sharing.TimeSlice), string(v1alpha1.TimeSliceDefault)))
+	oneOf(d, "sharing.timeSlice", sharing.TimeSlice, v1alpha1.TimeSliceDefault, v1alpha1.TimeSliceShort, v1alpha1.TimeSliceMedium, v1alpha1.TimeSliceLong)
+}
+
+// topText returns the text of a key at the top level of a document; empty when it has none.
+func topText(document *yaml.Node, key string) string {
+	if document == nil || document.Kind != yaml.MappingNode {
+		return ""
+	}
+	for i := 0; i+1 < len(document.Content); i += 2 {
+		if document.Content[i].Value == key && document.Content[i+1].Kind == yaml.ScalarNode {
+			return document.Content[i+1].Value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/berth-gpu/berth/internal/node/dra/pool"
+)
+
+// configOf is opaque configuration of a driver.
+func configOf(driver, parameters string) resourceapi.DeviceConfiguration {
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}}
+}
+
+// claimConfig is a GPUClaimConfig with this content of sharing.
+func claimConfig(sharing string) string {
+	return `{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharing":` + sharing + `}`
+}
+
+// testDRAConfig checks what configuration of claims the API server accepts, and that the agent applies it.
+func testDRAConfig(t *testing.T, l *draLab) {
+	l.setConfigs(t, map[string]string{"default": allByDRA})
+	l.waitPublished(t, upTo(8)...)
+	t.Run("Admission", l.testConfigAdmission)
+	t.Run("TimeSlice", l.testTimeSliceOfClaim)
+}
+
+// testConfigAdmission writes claims, templates and classes with configuration, and wants those refused that no agent accepts.
+func (l *draLab) testConfigAdmission(t *testing.T) {
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	// create returns the errors for the three kinds of objects.
+	create := func(config resourceapi.DeviceConfiguration) map[string]error {
+		claim := claimOf("configured", gpuRequest("gpu", 1))
+		claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: config}}
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claim.Spec}}
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "configured"}}
+		class.Spec.Config = []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: config}}
+		_, ofClaim := l.Client().ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, dry)
+		_, ofTemplate := l.Client().ResourceV1().ResourceClaimTemplates(claim.Namespace).Create(t.Context(), template, dry)
+		_, ofClass := l.Client().ResourceV1().DeviceClasses().Create(t.Context(), class, dry)
+		return map[string]error{"claim": ofClaim, "template": ofTemplate, "class": ofClass}
+	}
+	for parameters, want := range map[string]string{
+		`{"apiVersion":"gpu.berth.dev/v1","kind":"GpuConfg"}`: "reads apiVersion: berth.dev/v1alpha1, kind: GPUClaimConfig, and not apiVersion: gpu.berth.dev/v1, kind: GpuConfg",
+		`{"sharing":{}}`: "and not apiVersion: (none), kind: (none)",
+		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig","sharng":{}}`: "unknown field sharng",
+		claimConfig(`{"mode":"timeSlicing","slice":"short"}`):                     "unknown field sharing.slice",
+		claimConfig(`{"timeSlice":"short"}`):                                      "sharing.mode has to be timeSlicing",
+		claimConfig(`{"mode":"mps"}`):                                             "sharing.mode has to be timeSlicing",
+		claimConfig(`{"mode":"timeSlicing","timeSlice":"shrt"}`):                  "sharing.timeSlice has to be default, short, medium or long",
+		claimConfig(`{"mode":"timeSlicing","timeSlice":"short"}`):                 "",
+		claimConfig(`{"mode":"timeSlicing"}`):                                     "",
+		`{"apiVersion":"berth.dev/v1alpha1","kind":"GPUClaimConfig"}`:             "",
+	} {
+		for what, err := range create(configOf(pool.DefaultDriver, parameters)) {
+			if want == "" && err != nil || want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s with the configuration %s: %v, want %q", what, parameters, err, want)
+			}
+		}
+	}
+	for what, err := range create(configOf("nic.example.com", `{"kind":"Other"}`)) {
+		if err != nil {
+			t.Errorf("%s with the configuration of another driver: %v", what, err)
+		}
+	}
+}
+
+// timeSlices returns the time slices of the first node's GPUs that are not the driver's default, by minor number.
+func (l *draLab) timeSlices(t testing.TB) map[int]string {
+	all := map[int]string{}
+	for _, g := range hardware(t, l.node.SimDir()).GPUs {
+		if g.TimeSlice != "" && g.TimeSlice != "default" {
+			all[g.Minor] = g.TimeSlice
+		}
+	}
+	return all
+}
+
+// testTimeSliceOfClaim: the GPU of a claim has its time slice before a container runs, and the default when the claim has ended.
+func (l *draLab) testTimeSliceOfClaim(t *testing.T) {
+	claim := claimOf("sliced", gpuRequest("gpu", 1, attribute("architecture", "Hopper")))
+	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configOf(pool.DefaultDriver, claimConfig(`{"mode":"timeSlicing","timeSlice":"short"}`))}}
+	l.claim(t, claim)
+	pod := l.run(t, podUsing("sliced", "sliced"))[0]
+	on := l.checkClaimed(t, pod, 1)[0]
+	if got := l.timeSlices(t); len(got) != 1 || !strings.EqualFold(got[int(on)], "short") {
+		t.Errorf("the time slices are %v, want short for GPU %d", got, on)
+	}
+	if err := l.remove(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, 30*time.Second, "every GPU has the default time slice", func(context.Context) error {
+		if got := l.timeSlices(t); len(got) > 0 {
+			return fmt.Errorf("the time slices are %v", got)
+		}
+		return nil
+	})
+}
