@@ -129,7 +129,7 @@ var rules = []rule{
 var wiring = map[string][]string{
 	"internal/node/agent":                {"internal/node/agent/command", "kube/test/"},
 	"internal/node/agent/command":        {"cmd/", "hack/clidocs", "kube/test/"},
-	"internal/cli/fit":                   {"internal/cli", "kube/test/e2e"},
+	"internal/cli/fit":                   {"internal/cli", "kube/test/dra"},
 	"internal/hardware/stub":             {"internal/hardware", "kube/test/"},
 	"internal/hardware/vendortest":       {"internal/hardware", "internal/hardware/stub"},
 	"internal/hardware/nvidia":           {"internal/hardware", "internal/hardware/nvidia/", "internal/hardware/nvidiatest", "internal/node/agent", "internal/node/agent/command", "internal/node/agent/hardware", "internal/cli"},

@@ -33,8 +33,18 @@ type FitNode struct {
 	Fits bool   `json:"fits"`
 	// Devices are those that the scheduler would allocate on the node now.
 	Devices []FitDevice `json:"devices,omitempty"`
+	// DevicePlugin are the pod's extended resources that the node's device plugins serve. The scheduler makes no claim for them.
+	DevicePlugin []FitPluginResource `json:"devicePlugin,omitempty"`
 	// Reasons are in the way on this node.
 	Reasons []FitReason `json:"reasons,omitempty"`
+}
+
+// FitPluginResource is an extended resource of a device plugin.
+type FitPluginResource struct {
+	Resource string `json:"resource"`
+	// Requested is what the pod requests, and Free what no other pod of the node does.
+	Requested int64 `json:"requested"`
+	Free      int64 `json:"free"`
 }
 
 // FitDevice is a device for a request of a claim.
@@ -61,10 +71,16 @@ type FitReasonCode string
 
 // What is in the way on every node.
 const (
+	// FitNoNodes: the cluster has no Node.
+	FitNoNodes FitReasonCode = "NoNodes"
 	// FitClassMissing: a DeviceClass does not exist.
 	FitClassMissing FitReasonCode = "DeviceClassMissing"
 	// FitClaimInUse: an allocated claim has no free place for a further pod.
 	FitClaimInUse FitReasonCode = "ClaimInUse"
+	// FitClaimDeleted: a claim of the cluster is being deleted.
+	FitClaimDeleted FitReasonCode = "ClaimDeleted"
+	// FitClaimDiffers: the cluster has a claim of the name that requests something else, and claims cannot be changed.
+	FitClaimDiffers FitReasonCode = "ClaimDiffers"
 	// FitError: the scheduler's allocator returned an error for some node, for which the scheduler tries no other node.
 	FitError FitReasonCode = "AllocatorError"
 	// FitTimeout: the allocator needed longer than the scheduler gives it.
@@ -85,7 +101,7 @@ const (
 	FitNoDevices FitReasonCode = "NoDevices"
 	// FitPoolIncomplete: ResourceSlices of a pool are missing, so its devices are not allocated.
 	FitPoolIncomplete FitReasonCode = "PoolIncomplete"
-	// FitPoolInvalid: a pool has devices of one name, or counters that do not exist.
+	// FitPoolInvalid: a pool has two devices or counter sets of one name, or devices that use counters it does not have.
 	FitPoolInvalid FitReasonCode = "PoolInvalid"
 	// FitClassMatchesNothing: no device of the node is of the class.
 	FitClassMatchesNothing FitReasonCode = "ClassMatchesNothing"
@@ -99,4 +115,6 @@ const (
 	FitConstraint FitReasonCode = "Constraint"
 	// FitTogether: each request could be met alone, but not all of them together.
 	FitTogether FitReasonCode = "Together"
+	// FitNotExplained: the allocator needed too long, or failed, when it was asked what is in the way.
+	FitNotExplained FitReasonCode = "NotExplained"
 )

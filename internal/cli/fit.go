@@ -186,6 +186,11 @@ func fitNodes(text *strings.Builder, item *v1alpha1.FitItem) {
 				fmt.Fprintf(&lines, "    %s: %s of %s, pool %s\n", term.Clean(requestTitle(&device)), term.Clean(device.Device), term.Clean(device.Driver), term.Clean(device.Pool))
 			}
 		}
+		for _, served := range node.DevicePlugin {
+			if node.Fits {
+				fmt.Fprintf(&lines, "    %d %s: the node's device plugin serves it and has %d free\n", served.Requested, term.Clean(served.Resource), served.Free)
+			}
+		}
 		for _, reason := range node.Reasons {
 			fmt.Fprintf(&lines, "    %s\n", term.Clean(reason.Message))
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/cel"
 )
 
@@ -20,6 +21,8 @@ type wanted struct {
 	// count is the number of devices; for allocationMode All it is 1, the least that is allocated.
 	count int64
 	admin bool
+	// capacity: it requests a part of the devices' capacity.
+	capacity bool
 	// choice is the number of subrequests of the list; 0 for a request without one.
 	choice int
 }
@@ -31,14 +34,14 @@ func requestsOf(claim *resourceapi.ResourceClaim) (list []wanted) {
 		if exact := request.Exactly; exact != nil {
 			list = append(list, wanted{
 				name: request.Name, class: exact.DeviceClassName, selectors: exact.Selectors, tolerations: exact.Tolerations,
-				count: max(1, exact.Count), admin: exact.AdminAccess != nil && *exact.AdminAccess,
+				count: max(1, exact.Count), admin: value(exact.AdminAccess), capacity: exact.Capacity != nil,
 			})
 		}
 		for j := range request.FirstAvailable {
 			sub := &request.FirstAvailable[j]
 			list = append(list, wanted{
 				name: request.Name + "/" + sub.Name, class: sub.DeviceClassName, selectors: sub.Selectors, tolerations: sub.Tolerations,
-				count: max(1, sub.Count), choice: len(request.FirstAvailable),
+				count: max(1, sub.Count), choice: len(request.FirstAvailable), capacity: sub.Capacity != nil,
 			})
 		}
 	}
@@ -63,13 +66,16 @@ func complete(spec *resourceapi.ResourceClaimSpec, settings Settings) error {
 	names := map[string]bool{}
 	for i := range devices.Requests {
 		request := &devices.Requests[i]
-		if request.Name == "" || names[request.Name] {
-			return fmt.Errorf("spec.devices.requests[%d].name is %q: want a name that no other request has", i, request.Name)
+		if len(validation.IsDNS1123Label(request.Name)) > 0 || names[request.Name] {
+			return fmt.Errorf("spec.devices.requests[%d].name is %q: want a DNS label that no other request has", i, oneLine(request.Name))
 		}
 		names[request.Name] = true
 		if err := completeRequest(request, names, settings); err != nil {
 			return fmt.Errorf("request %s: %w", request.Name, err)
 		}
+	}
+	if len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize {
+		return fmt.Errorf("spec.devices.constraints has %d entries; the limit is %d", len(devices.Constraints), resourceapi.DeviceConstraintsMaxSize)
 	}
 	for i := range devices.Constraints {
 		if err := checkConstraint(&devices.Constraints[i], names); err != nil {
@@ -93,8 +99,8 @@ func completeRequest(request *resourceapi.DeviceRequest, names map[string]bool, 
 	for i := range request.FirstAvailable {
 		sub := &request.FirstAvailable[i]
 		full := request.Name + "/" + sub.Name
-		if sub.Name == "" || names[full] {
-			return fmt.Errorf("firstAvailable[%d].name is %q: want a name that no other entry has", i, sub.Name)
+		if len(validation.IsDNS1123Label(sub.Name)) > 0 || names[full] {
+			return fmt.Errorf("firstAvailable[%d].name is %q: want a DNS label that no other entry has", i, oneLine(sub.Name))
 		}
 		names[full] = true
 		setCount(&sub.AllocationMode, &sub.Count)
@@ -120,7 +126,7 @@ func checkRequest(class string, mode resourceapi.DeviceAllocationMode, count int
 	case class == "":
 		return errors.New("deviceClassName is missing")
 	case !exact && mode != resourceapi.DeviceAllocationModeAll:
-		return fmt.Errorf("allocationMode %s: want ExactCount or All", mode)
+		return fmt.Errorf("allocationMode %q: want ExactCount or All", mode)
 	case exact && count < 1:
 		return fmt.Errorf("count %d: want at least 1", count)
 	case !exact && count != 0:
@@ -128,12 +134,28 @@ func checkRequest(class string, mode resourceapi.DeviceAllocationMode, count int
 	case exact && count > resourceapi.AllocationResultsMaxSize:
 		return fmt.Errorf("count %d: a claim can have at most %d devices", count, resourceapi.AllocationResultsMaxSize)
 	}
+	return checkSelectors(selectors, settings)
+}
+
+// checkSelectors checks what the API server checks of CEL expressions.
+func checkSelectors(selectors []resourceapi.DeviceSelector, settings Settings) error {
+	if len(selectors) > resourceapi.DeviceSelectorsMaxSize {
+		return fmt.Errorf("selectors has %d entries; the limit is %d", len(selectors), resourceapi.DeviceSelectorsMaxSize)
+	}
 	for i, selector := range selectors {
 		if selector.CEL == nil || selector.CEL.Expression == "" {
 			return fmt.Errorf("selectors[%d]: cel.expression is missing", i)
 		}
-		if result := cel.GetCompiler(settings.CEL).CompileCELExpression(selector.CEL.Expression, cel.Options{}); result.Error != nil {
-			return fmt.Errorf("selectors[%d]: the CEL expression is invalid: %s", i, result.Error.Detail)
+		if length := len(selector.CEL.Expression); length > resourceapi.CELSelectorExpressionMaxLength {
+			return fmt.Errorf("selectors[%d]: the CEL expression has %d bytes; the limit is %d", i, length, resourceapi.CELSelectorExpressionMaxLength)
+		}
+		result := cel.GetCompiler(settings.CEL).CompileCELExpression(selector.CEL.Expression, cel.Options{})
+		if result.Error != nil {
+			detail, _, _ := strings.Cut(result.Error.Detail, "\n") // The lines that follow show the expression.
+			return fmt.Errorf("selectors[%d]: the CEL expression is invalid: %s", i, oneLine(detail))
+		}
+		if result.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
+			return fmt.Errorf("selectors[%d]: the CEL expression can cost %d; the limit is %d", i, result.MaxCost, resourceapi.CELSelectorExpressionMaxCost)
 		}
 	}
 	return nil

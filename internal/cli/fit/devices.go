@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -17,28 +20,55 @@ import (
 type device struct {
 	*resourceapi.Device
 	driver, pool string
-	// own are the claims that hold it, and holders also those that hold a device that uses the same counters; both are sorted.
+	// own are the claims that hold it, and holders also those that hold counters of which it then cannot have enough; both are sorted.
 	own, holders []string
 }
 
-// incomplete is a pool without some of its slices.
-type incomplete struct {
-	driver, pool string
-	generation   int64
-	have, want   int64
+// id names the device in its cluster.
+func (d *device) id() string { return d.driver + "/" + d.pool + "/" + d.Name }
+
+// unusable is a pool of which nothing is allocated.
+type unusable struct {
+	reason v1alpha1.FitReason
+	// devices are those of the pool that exist.
+	devices []device
 }
 
-// devicesOn returns the devices of the complete pools of a node, in the allocator's order, and the pools that are not complete.
-func (c *Checker) devicesOn(node *corev1.Node) (devices []device, missing []incomplete, err error) {
-	type key struct{ driver, pool string }
-	pools := map[key][]*resourceapi.ResourceSlice{}
-	var order []key
-	for _, slice := range c.slices {
-		k := key{slice.Spec.Driver, slice.Spec.Pool.Name}
+// poolKey names a pool.
+type poolKey struct{ driver, pool string }
+
+// devicesOn returns the devices of a node in the order of drivers, pools and slices, and the pools of which none is allocated.
+func (c *Checker) devicesOn(node *corev1.Node) (devices []device, unusables []unusable, err error) {
+	order := slices.SortedFunc(maps.Keys(c.pools), func(a, b poolKey) int {
+		return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool))
+	})
+	for _, k := range order {
+		all := c.pools[k]
+		usable, relevant, err := c.usable(node, all)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !relevant {
+			continue
+		}
+		list := c.withHolders(k, all, usable)
+		if reason := defect(k, all); reason != nil {
+			unusables = append(unusables, unusable{*reason, list})
+			continue
+		}
+		devices = append(devices, list...)
+	}
+	return devices, unusables, nil
+}
+
+// poolsOf returns the slices of the newest generation of each pool, in their order.
+func poolsOf(list []*resourceapi.ResourceSlice) map[poolKey][]*resourceapi.ResourceSlice {
+	pools := map[poolKey][]*resourceapi.ResourceSlice{}
+	for _, slice := range list {
+		k := poolKey{slice.Spec.Driver, slice.Spec.Pool.Name}
 		all := pools[k]
 		switch {
 		case len(all) == 0:
-			order = append(order, k)
 		case slice.Spec.Pool.Generation < all[0].Spec.Pool.Generation:
 			continue
 		case slice.Spec.Pool.Generation > all[0].Spec.Pool.Generation:
@@ -46,20 +76,56 @@ func (c *Checker) devicesOn(node *corev1.Node) (devices []device, missing []inco
 		}
 		pools[k] = append(all, slice)
 	}
-	slices.SortFunc(order, func(a, b key) int { return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.pool, b.pool)) })
-	for _, k := range order {
-		all := pools[k]
-		usable, relevant, err := c.usable(node, all)
-		if err != nil {
-			return nil, nil, err
-		}
-		if spec := all[0].Spec.Pool; relevant && int64(len(all)) != spec.ResourceSliceCount {
-			missing = append(missing, incomplete{k.driver, k.pool, spec.Generation, int64(len(all)), spec.ResourceSliceCount})
-			continue
-		}
-		devices = append(devices, c.withHolders(k.driver, k.pool, all, usable)...)
+	return pools
+}
+
+// defect returns why the allocator takes no device of a pool; nil when it does.
+func defect(k poolKey, all []*resourceapi.ResourceSlice) *v1alpha1.FitReason {
+	if spec := all[0].Spec.Pool; int64(len(all)) != spec.ResourceSliceCount {
+		return &v1alpha1.FitReason{Code: v1alpha1.FitPoolIncomplete, Message: fmt.Sprintf(
+			"Pool %s of driver %s is incomplete: %d of the %d ResourceSlices of generation %d exist, so its devices are not allocated.",
+			k.pool, k.driver, len(all), spec.ResourceSliceCount, spec.Generation)}
 	}
-	return devices, missing, nil
+	if why := contradiction(all); why != "" {
+		return &v1alpha1.FitReason{Code: v1alpha1.FitPoolInvalid, Message: fmt.Sprintf(
+			"Pool %s of driver %s is invalid, so its devices are not allocated: %s.", k.pool, k.driver, why)}
+	}
+	return nil
+}
+
+// counter is one of a pool.
+type counter struct{ set, name string }
+
+// contradiction returns what makes the slices of a pool invalid; empty when they are valid.
+func contradiction(all []*resourceapi.ResourceSlice) string {
+	devices, sets, counters := map[string]bool{}, map[string]bool{}, map[counter]bool{}
+	for _, slice := range all {
+		for _, set := range slice.Spec.SharedCounters {
+			if sets[set.Name] {
+				return fmt.Sprintf("two counter sets have the name %s", set.Name)
+			}
+			sets[set.Name] = true
+			for name := range set.Counters {
+				counters[counter{set.Name, name}] = true
+			}
+		}
+	}
+	for _, slice := range all {
+		for _, d := range slice.Spec.Devices {
+			if devices[d.Name] {
+				return fmt.Sprintf("two devices have the name %s", d.Name)
+			}
+			devices[d.Name] = true
+			for _, consumed := range d.ConsumesCounters {
+				for _, name := range slices.Sorted(maps.Keys(consumed.Counters)) {
+					if !counters[counter{consumed.CounterSet, name}] {
+						return fmt.Sprintf("device %s uses the counter %s of counter set %s, which does not exist", d.Name, name, consumed.CounterSet)
+					}
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // usable returns the devices of slices that a node can use, and whether a slice is for the node.
@@ -101,27 +167,56 @@ func (c *Checker) usable(node *corev1.Node, list []*resourceapi.ResourceSlice) (
 	return devices, relevant, nil
 }
 
-// withHolders adds to the devices of a pool the claims that hold them or their counters.
-func (c *Checker) withHolders(driver, pool string, all []*resourceapi.ResourceSlice, usable []*resourceapi.Device) (list []device) {
-	byCounters := map[string][]string{}
+// withHolders adds to the devices of a pool the claims that hold them, or counters that they need.
+func (c *Checker) withHolders(k poolKey, all []*resourceapi.ResourceSlice, usable []*resourceapi.Device) (list []device) {
+	free, byCounter := map[counter]resource.Quantity{}, map[counter][]string{}
+	for _, slice := range all {
+		for _, set := range slice.Spec.SharedCounters {
+			for name, total := range set.Counters {
+				free[counter{set.Name, name}] = total.Value.DeepCopy()
+			}
+		}
+	}
 	for _, slice := range all {
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			for _, consumed := range d.ConsumesCounters {
-				byCounters[consumed.CounterSet] = append(byCounters[consumed.CounterSet], c.holders[structured.MakeDeviceID(driver, pool, d.Name)]...)
+			holders := c.holders[structured.MakeDeviceID(k.driver, k.pool, d.Name)]
+			if len(holders) == 0 {
+				continue
+			}
+			for of, amount := range consumption(d) {
+				left := free[of]
+				left.Sub(amount)
+				free[of] = left
+				if !amount.IsZero() {
+					byCounter[of] = append(byCounter[of], holders...)
+				}
 			}
 		}
 	}
 	for _, d := range usable {
-		own := c.holders[structured.MakeDeviceID(driver, pool, d.Name)]
+		own := c.holders[structured.MakeDeviceID(k.driver, k.pool, d.Name)]
 		holders := slices.Clone(own)
-		for _, consumed := range d.ConsumesCounters {
-			holders = append(holders, byCounters[consumed.CounterSet]...)
+		for of, amount := range consumption(d) {
+			if left := free[of]; left.Cmp(amount) < 0 {
+				holders = append(holders, byCounter[of]...)
+			}
 		}
 		slices.Sort(holders)
-		list = append(list, device{Device: d, driver: driver, pool: pool, own: own, holders: slices.Compact(holders)})
+		list = append(list, device{Device: d, driver: k.driver, pool: k.pool, own: own, holders: slices.Compact(holders)})
 	}
 	return list
+}
+
+// consumption returns what a device takes of each counter.
+func consumption(d *resourceapi.Device) map[counter]resource.Quantity {
+	all := map[counter]resource.Quantity{}
+	for _, consumed := range d.ConsumesCounters {
+		for name, amount := range consumed.Counters {
+			all[counter{consumed.CounterSet, name}] = amount.Value
+		}
+	}
+	return all
 }
 
 func value[T any](pointer *T) (zero T) {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,37 +21,65 @@ type explained struct {
 	claim *resourceapi.ResourceClaim
 	wanted
 	matching
+	// label says what a request for extended resources is for.
+	label string
+}
+
+// question is what the allocator was asked for one node.
+type question struct {
+	node   *corev1.Node
+	claims []*resourceapi.ResourceClaim
+	// labels say what the requests for extended resources are for, by name.
+	labels map[string]string
 }
 
 // explain returns what keeps claims from a node on which the allocator did not allocate them. There is at least one reason.
-func (c *Checker) explain(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]v1alpha1.FitReason, error) {
-	devices, missing, err := c.devicesOn(node)
+func (c *Checker) explain(ctx context.Context, q *question) ([]v1alpha1.FitReason, error) {
+	devices, pools, err := c.devicesOn(q.node)
 	if err != nil {
 		return nil, err
 	}
-	var reasons []v1alpha1.FitReason
-	for _, pool := range missing {
-		reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitPoolIncomplete, Message: fmt.Sprintf(
-			"Pool %s of driver %s is incomplete: %d of the %d ResourceSlices of generation %d exist, so its devices are not allocated.",
-			pool.pool, pool.driver, pool.have, pool.want, pool.generation)})
+	broken := c.relevant(ctx, q, pools)
+	switch {
+	case len(devices) == 0 && len(broken) > 0:
+		return broken, nil
+	case len(devices) == 0:
+		return []v1alpha1.FitReason{{Code: v1alpha1.FitNoDevices, Message: "No ResourceSlice has devices for the node: no DRA driver has published any."}}, nil
 	}
-	if len(devices) == 0 {
-		if len(reasons) == 0 {
-			reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitNoDevices, Message: "No ResourceSlice has devices for the node: no DRA driver has published any."})
-		}
-		return reasons, nil
-	}
-	var requests []explained
-	for _, claim := range claims {
-		for _, w := range requestsOf(claim) {
-			requests = append(requests, explained{claim, w, c.match(ctx, &w, devices)})
-		}
-	}
+	requests := c.explained(ctx, q, devices)
 	if few := tooFew(requests, devices); len(few) > 0 {
-		return append(reasons, few...), nil
+		return append(broken, few...), nil
 	}
-	more, err := c.inTheWay(ctx, node, claims, requests)
-	return append(reasons, more...), err
+	reasons, err := c.inTheWay(ctx, q, requests)
+	if len(reasons) == 1 && reasons[0].Code == v1alpha1.FitTogether && len(broken) > 0 {
+		return broken, err
+	}
+	return append(broken, reasons...), err
+}
+
+// explained returns the requests with the devices that meet them.
+func (c *Checker) explained(ctx context.Context, q *question, devices []device) (requests []explained) {
+	for _, claim := range q.claims {
+		for _, w := range requestsOf(claim) {
+			requests = append(requests, explained{claim: claim, wanted: w, matching: c.match(ctx, &w, devices)})
+			if claim.Name == extendedClaim {
+				requests[len(requests)-1].label = q.labels[w.name]
+			}
+		}
+	}
+	return requests
+}
+
+// relevant returns the reasons of the pools of which nothing is allocated, except those of which only devices are known that no request
+// can use.
+func (c *Checker) relevant(ctx context.Context, q *question, pools []unusable) (reasons []v1alpha1.FitReason) {
+	for _, pool := range pools {
+		used := func(r explained) bool { return len(r.matched) > 0 }
+		if len(pool.devices) == 0 || slices.ContainsFunc(c.explained(ctx, q, pool.devices), used) {
+			reasons = append(reasons, pool.reason)
+		}
+	}
+	return reasons
 }
 
 // tooFew returns the requests that the node could not meet if nobody held anything. A prioritized list is one of them when each of its
@@ -71,8 +100,8 @@ func tooFew(requests []explained, devices []device) (reasons []v1alpha1.FitReaso
 
 // title names a request in a sentence.
 func (r *explained) title() string {
-	if r.claim.Name == "" {
-		return "Request " + r.name + " of the pod's extended resources"
+	if r.label != "" {
+		return "The request for " + r.label
 	}
 	return "Request " + r.name + " of ResourceClaim " + r.claim.Name
 }
@@ -106,78 +135,96 @@ type left struct {
 	constraints bool
 }
 
+// mostUnanswered is for how many nodes what is in the way is searched although the allocator has not answered in time.
+const mostUnanswered = 3
+
 // inTheWay returns what has to change before the claims fit: the smallest sets of holdings, taints and constraints without which the
 // allocator allocates them.
-func (c *Checker) inTheWay(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, requests []explained) ([]v1alpha1.FitReason, error) {
+func (c *Checker) inTheWay(ctx context.Context, q *question, requests []explained) ([]v1alpha1.FitReason, error) {
+	if c.unanswered >= mostUnanswered {
+		return []v1alpha1.FitReason{{Code: v1alpha1.FitNotExplained, Message: fmt.Sprintf(
+			"The devices that are free do not fit, and what is in the way was not searched for, since %d other nodes took too long.", mostUnanswered)}}, nil
+	}
 	sizes := [][]left{
 		{{relaxed: relaxed{held: true}}, {relaxed: relaxed{taints: true}}, {constraints: true}},
 		{{relaxed: relaxed{held: true, taints: true}}, {relaxed{held: true}, true}, {relaxed{taints: true}, true}},
 		{{relaxed{held: true, taints: true}, true}},
 	}
+	answered := true
 	for _, sets := range sizes {
-		var all left
+		var fitting []left
 		for _, without := range sets {
-			fits, err := c.fitsWithout(ctx, node, claims, without)
-			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-				return []v1alpha1.FitReason{{Code: v1alpha1.FitTogether, Message: fmt.Sprintf(
-					"The devices that are free do not fit, and what is in the way was not found within %s.", c.settings.Explain)}}, nil
+			fits, err := c.fitsWithout(ctx, q, without.relaxed, func(*resourceapi.ResourceClaim, int) bool { return !without.constraints })
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
 			}
-			if err != nil {
-				return nil, err
-			}
+			answered = answered && err == nil
 			if fits {
-				all.held, all.taints, all.constraints = all.held || without.held, all.taints || without.taints, all.constraints || without.constraints
+				fitting = append(fitting, without)
 			}
 		}
-		if all != (left{}) {
-			return c.named(all, claims, requests), nil
+		if len(fitting) > 0 {
+			return c.named(ctx, q, fitting, requests), nil
 		}
 	}
-	return []v1alpha1.FitReason{{Code: v1alpha1.FitTogether, Message: together(requests)}}, nil
+	if answered {
+		return []v1alpha1.FitReason{{Code: v1alpha1.FitTogether, Message: together(requests)}}, nil
+	}
+	c.unanswered++
+	return []v1alpha1.FitReason{{Code: v1alpha1.FitNotExplained, Message: fmt.Sprintf(
+		"The devices that are free do not fit, and the allocator did not say within %s what is in the way.", c.settings.Explain)}}, nil
 }
 
-// fitsWithout asks the allocator with something left out.
-func (c *Checker) fitsWithout(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, without left) (bool, error) {
-	if without.constraints {
-		changed := make([]*resourceapi.ResourceClaim, len(claims))
-		for i := range claims {
-			changed[i] = claims[i].DeepCopy()
-			changed[i].Spec.Devices.Constraints = nil
+// fitsWithout asks the allocator with something left out; keep says which constraints are left. An error says nothing about the
+// scheduler: it does not ask this.
+func (c *Checker) fitsWithout(ctx context.Context, q *question, without relaxed, keep func(claim *resourceapi.ResourceClaim, at int) bool) (bool, error) {
+	claims := make([]*resourceapi.ResourceClaim, len(q.claims))
+	for i, claim := range q.claims {
+		claims[i] = claim.DeepCopy()
+		claims[i].Spec.Devices.Constraints = nil
+		for at, constraint := range claim.Spec.Devices.Constraints {
+			if keep(claim, at) {
+				claims[i].Spec.Devices.Constraints = append(claims[i].Spec.Devices.Constraints, constraint)
+			}
 		}
-		claims = changed
 	}
-	results, err := c.allocate(ctx, c.settings.Explain, without.relaxed, node, claims)
+	results, err := c.allocate(ctx, c.settings.Explain, without, q.node, claims)
 	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		return false, nil
 	}
-	return len(results) == len(claims), err
+	return err == nil && len(results) == len(claims), err
 }
 
+// together says that the requests do not fit whatever others hold.
 func together(requests []explained) string {
-	var names []string
-	for _, r := range requests {
-		names = append(names, fmt.Sprintf("%s (%d of %s)", r.name, r.count, r.class))
+	first := requests[0]
+	if len(requests) > 1 {
+		var names []string
+		for _, r := range requests {
+			name := r.name
+			if r.label != "" {
+				name = r.label
+			}
+			names = append(names, fmt.Sprintf("%s (%d of %s)", name, r.count, r.class))
+		}
+		return fmt.Sprintf("The requests fit one by one, but not together, even if nobody held a device: %s.", strings.Join(names, ", "))
 	}
-	if len(names) == 1 {
-		return fmt.Sprintf("%s: %s match, but not %d of them at one time, since they share capacity.", requests[0].title(), count(len(requests[0].matched), "device"), requests[0].count)
+	if first.capacity {
+		return fmt.Sprintf("%s: %s, but not %d of them with the capacity that it requests.", first.title(), counted(len(first.matched), "device", "matches", "match"), first.count)
 	}
-	return fmt.Sprintf("The requests fit one by one, but not together, even if nobody held a device: %s.", strings.Join(names, ", "))
+	return fmt.Sprintf("%s: %s, but not %d of them at one time, since they share capacity.", first.title(), counted(len(first.matched), "device", "matches", "match"), first.count)
 }
 
-// named returns the reasons for what is in the way, with names and numbers.
-func (c *Checker) named(all left, claims []*resourceapi.ResourceClaim, requests []explained) (reasons []v1alpha1.FitReason) {
-	if all.held {
+// named returns the reasons for what is in the way, with names and numbers. Each of the sets that are left out makes the claims fit.
+func (c *Checker) named(ctx context.Context, q *question, fitting []left, requests []explained) (reasons []v1alpha1.FitReason) {
+	if slices.ContainsFunc(fitting, func(l left) bool { return l.held }) {
 		reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitHeld, Message: held(requests)})
 	}
-	if all.taints {
+	if slices.ContainsFunc(fitting, func(l left) bool { return l.taints }) {
 		reasons = append(reasons, tainted(requests)...)
 	}
-	if all.constraints {
-		for _, claim := range claims {
-			for i := range claim.Spec.Devices.Constraints {
-				reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitConstraint, Message: constrained(claim, &claim.Spec.Devices.Constraints[i], requests)})
-			}
-		}
+	if at := slices.IndexFunc(fitting, func(l left) bool { return l.constraints }); at >= 0 {
+		reasons = append(reasons, c.constraints(ctx, q, fitting[at].relaxed, requests)...)
 	}
 	return reasons
 }
@@ -187,16 +234,16 @@ const mostNames = 5
 
 // held names the claims that hold the devices that the requests could use.
 func held(requests []explained) string {
-	all, taken := map[string]bool{}, map[string]bool{}
+	all, taken, capacity := map[string]bool{}, map[string]bool{}, false
 	example := map[string]string{}
 	for _, r := range requests {
 		for _, d := range r.matched {
-			name := d.pool + "/" + d.Name
-			all[name] = true
+			all[d.id()] = true
 			if len(d.holders) == 0 || r.admin {
 				continue
 			}
-			taken[name] = true
+			taken[d.id()] = true
+			capacity = capacity || len(d.own) == 0
 			for _, holder := range d.holders {
 				device := ""
 				if slices.Contains(d.own, holder) {
@@ -214,7 +261,11 @@ func held(requests []explained) string {
 	if more := len(names) - mostNames; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("Other claims hold %d of the %s that match, or share their capacity: %s.", len(taken), count(len(all), "device"), strings.Join(texts, ", "))
+	what := ""
+	if capacity {
+		what = ", or capacity that these need"
+	}
+	return fmt.Sprintf("Other claims hold %d of the %s%s: %s.", len(taken), counted(len(all), "device", "that matches", "that match"), what, strings.Join(texts, ", "))
 }
 
 // tainted names the taints of each request's devices.
@@ -227,86 +278,16 @@ func tainted(requests []explained) (reasons []v1alpha1.FitReason) {
 			}
 		}
 		for _, taint := range slices.Sorted(maps.Keys(taints)) {
+			verb := "have"
+			if taints[taint] == 1 {
+				verb = "has"
+			}
 			reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitTainted, Message: fmt.Sprintf(
-				"%s: %d of the %s that match have the taint %s, which it does not tolerate.", r.title(), taints[taint], count(len(r.matched), "device"), taint)})
+				"%s: %d of the %s %s the taint %s, which it does not tolerate.", r.title(), taints[taint],
+				counted(len(r.matched), "device", "that matches", "that match"), verb, taint)})
 		}
 	}
 	return reasons
-}
-
-// constrained says how far a constraint can be met with the devices that are free.
-func constrained(claim *resourceapi.ResourceClaim, constraint *resourceapi.DeviceConstraint, requests []explained) string {
-	name, attribute := "matchAttribute", constraint.MatchAttribute
-	if attribute == nil {
-		name, attribute = "distinctAttribute", constraint.DistinctAttribute
-	}
-	groups, free, want := grouped(claim, constraint.Requests, *attribute, requests)
-	largest := 0
-	for _, group := range groups {
-		largest = max(largest, len(group))
-	}
-	text := fmt.Sprintf("The constraint %s %s of ResourceClaim %s cannot be met, although %s match and are free: ", name, *attribute, claim.Name, count(len(free), "device"))
-	if constraint.MatchAttribute == nil {
-		return text + fmt.Sprintf("they have %s, and it wants %d.", count(len(groups), "different value"), want)
-	}
-	if len(groups) == 0 {
-		return text + "none of them has the attribute."
-	}
-	return text + fmt.Sprintf("at most %d of them have the same value, and it wants %d.", largest, want)
-}
-
-// grouped returns the free devices of the requests of a constraint, those of them with each value of an attribute, and how many devices
-// the requests want.
-func grouped(claim *resourceapi.ResourceClaim, names []string, attribute resourceapi.FullyQualifiedName, requests []explained) (
-	groups map[string]map[string]bool, free map[string]bool, want int64,
-) {
-	groups, free = map[string]map[string]bool{}, map[string]bool{}
-	counted := map[string]bool{}
-	for _, r := range requests {
-		covered := len(names) == 0 || slices.Contains(names, r.name) || slices.Contains(names, r.request())
-		if r.claim != claim || !covered {
-			continue
-		}
-		if !counted[r.request()] {
-			counted[r.request()] = true
-			want += r.count
-		}
-		for _, d := range r.matched {
-			if len(d.holders) > 0 || untolerated(d, r.tolerations) != nil {
-				continue
-			}
-			id := d.pool + "/" + d.Name
-			free[id] = true
-			if text := attributeText(d, attribute); text != "" {
-				if groups[text] == nil {
-					groups[text] = map[string]bool{}
-				}
-				groups[text][id] = true
-			}
-		}
-	}
-	return groups, free, want
-}
-
-// attributeText returns the value of an attribute of a device; empty when it has none.
-func attributeText(d device, name resourceapi.FullyQualifiedName) string {
-	attribute, ok := d.Attributes[resourceapi.QualifiedName(name)]
-	if own, found := strings.CutPrefix(string(name), d.driver+"/"); !ok && found {
-		attribute, ok = d.Attributes[resourceapi.QualifiedName(own)]
-	}
-	switch {
-	case !ok:
-		return ""
-	case attribute.StringValue != nil:
-		return "string " + *attribute.StringValue
-	case attribute.IntValue != nil:
-		return fmt.Sprintf("int %d", *attribute.IntValue)
-	case attribute.BoolValue != nil:
-		return fmt.Sprintf("bool %t", *attribute.BoolValue)
-	case attribute.VersionValue != nil:
-		return "version " + *attribute.VersionValue
-	}
-	return ""
 }
 
 // count returns a number with its noun.
@@ -317,5 +298,22 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// oneLine returns an expression without line breaks.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+// counted returns a number with its noun and what follows it in the singular or plural.
+func counted(n int, noun, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return count(n, noun) + " " + many
+}
+
+// mostExpression is how much of an expression a sentence has.
+const mostExpression = 120
+
+// oneLine returns the beginning of an expression, without line breaks and other control characters.
+func oneLine(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	if runes := []rune(text); len(runes) > mostExpression {
+		return string(runes[:mostExpression]) + "…"
+	}
+	return text
+}

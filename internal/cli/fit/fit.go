@@ -50,7 +50,7 @@ func Defaults() Settings {
 	return Settings{
 		Allocator: structured.Features{
 			AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true, DeviceBindingAndStatus: true,
-			ConsumableCapacity: true, FractionalCapacityRange: true,
+			ConsumableCapacity: true,
 		},
 		CEL:     cel.Features{EnableConsumableCapacity: true},
 		Timeout: 10 * time.Second, Explain: time.Second,
@@ -62,6 +62,7 @@ type Checker struct {
 	settings Settings
 	nodes    []*corev1.Node
 	slices   []*resourceapi.ResourceSlice
+	pools    map[poolKey][]*resourceapi.ResourceSlice
 	classes  classes
 	// resources finds the class of an extended resource.
 	resources *extendedresourcecache.ExtendedResourceCache
@@ -72,6 +73,8 @@ type Checker struct {
 	holders    map[structured.DeviceID][]string
 	cel        *cel.Cache
 	allocators map[relaxed]structured.Allocator
+	// unanswered is for how many nodes the allocator did not say what is in the way.
+	unanswered int
 }
 
 // relaxed says what an allocator leaves out.
@@ -92,6 +95,7 @@ func New(cluster Cluster, settings Settings) *Checker {
 		c.slices = append(c.slices, withRules(&cluster.Slices[i], cluster.TaintRules))
 	}
 	slices.SortFunc(c.slices, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
+	c.pools = poolsOf(c.slices)
 	for i := range cluster.Classes {
 		class := &cluster.Classes[i]
 		c.classes[class.Name] = class
@@ -118,7 +122,7 @@ func (c *Checker) hold(claims []resourceapi.ResourceClaim) {
 			continue
 		}
 		for _, result := range claim.Status.Allocation.Devices.Results {
-			if result.AdminAccess != nil && *result.AdminAccess {
+			if value(result.AdminAccess) {
 				continue
 			}
 			id := structured.MakeDeviceID(result.Driver, result.Pool, result.Device)
@@ -223,6 +227,9 @@ func (c *Checker) Check(ctx context.Context, w *Workload, only string) (v1alpha1
 	item := v1alpha1.FitItem{Kind: w.Kind, Namespace: w.Namespace, Name: w.Name}
 	claims := c.current(w)
 	item.Reasons = c.missing(w, claims)
+	if len(c.nodes) == 0 {
+		item.Reasons = append(item.Reasons, v1alpha1.FitReason{Code: v1alpha1.FitNoNodes, Message: "The cluster has no Node."})
+	}
 	stopped := len(item.Reasons) > 0
 	for _, node := range c.nodes {
 		if only != "" && node.Name != only {
@@ -257,49 +264,19 @@ func failed(node string, err error) v1alpha1.FitReason {
 		"The allocator returned an error for node %s, and the scheduler then tries no other node: %s.", node, strings.TrimSuffix(err.Error(), "."))}
 }
 
-// current returns the workload's claims. One that is allocated in the cluster stands for the one of its name in the file, whose
-// specification cannot differ.
-func (c *Checker) current(w *Workload) []*resourceapi.ResourceClaim {
-	claims := slices.Clone(w.Claims)
-	for i, claim := range claims {
-		if there := c.claims[claim.Namespace+"/"+claim.Name]; there != nil && there.Status.Allocation != nil && !w.made[claim.Name] {
-			claims[i] = there
-		}
-	}
-	return claims
-}
-
-// missing returns what keeps a workload from every node.
-func (c *Checker) missing(w *Workload, claims []*resourceapi.ResourceClaim) (reasons []v1alpha1.FitReason) {
-	for _, claim := range claims {
-		if claim.Status.Allocation != nil {
-			if w.Pod != nil && len(claim.Status.ReservedFor) >= resourceapi.ResourceClaimReservedForMaxSize {
-				reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitClaimInUse, Message: fmt.Sprintf(
-					"ResourceClaim %s is used by %d pods, which is the limit.", claim.Name, len(claim.Status.ReservedFor))})
-			}
-			continue
-		}
-		for _, wanted := range requestsOf(claim) {
-			if c.classes[wanted.class] == nil {
-				reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitClassMissing, Message: fmt.Sprintf(
-					"DeviceClass %s of request %s of ResourceClaim %s does not exist.", wanted.class, wanted.name, claim.Name)})
-			}
-		}
-	}
-	return reasons
-}
-
 // onNode returns whether a workload fits on one node. An error is one of the allocator, and stops the scheduler.
 func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi.ResourceClaim, node *corev1.Node) (v1alpha1.FitNode, error) {
 	answer := v1alpha1.FitNode{Name: node.Name}
-	var extended *resourceapi.ResourceClaim
+	q := question{node: node}
+	var devices []v1alpha1.FitDevice
 	if w.Pod != nil {
-		if answer.Reasons = refusals(w.Pod, node); len(answer.Reasons) > 0 {
-			return answer, nil
-		}
-		if extended, answer.Reasons = c.extended(w.Pod, node); len(answer.Reasons) > 0 {
-			return answer, nil
-		}
+		answer.Reasons = refusals(w.Pod, node)
+	}
+	if w.Pod != nil && len(answer.Reasons) == 0 && c.ownExtended(w.Pod) == nil {
+		answer.Reasons = c.extended(w.Pod, &q, &answer)
+	}
+	if len(answer.Reasons) > 0 {
+		return answer, nil
 	}
 	var wanted []*resourceapi.ResourceClaim
 	for _, claim := range claims {
@@ -311,45 +288,41 @@ func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi
 			answer.Reasons = append(answer.Reasons, v1alpha1.FitReason{Code: v1alpha1.FitClaimElsewhere, Message: fmt.Sprintf(
 				"ResourceClaim %s is allocated on another node.", claim.Name)})
 		}
-		answer.Devices = append(answer.Devices, devicesOf(claim.Name, claim.Status.Allocation)...)
+		devices = append(devices, devicesOf(claim.Name, claim.Status.Allocation)...)
 	}
+	q.claims = append(wanted, q.claims...)
 	if len(answer.Reasons) > 0 {
-		answer.Devices = nil
 		return answer, nil
 	}
-	if extended != nil {
-		wanted = append(wanted, extended)
+	var results []resourceapi.AllocationResult
+	var err error
+	if len(q.claims) > 0 {
+		results, err = c.allocate(ctx, c.settings.Timeout, relaxed{}, node, q.claims)
 	}
-	if len(wanted) == 0 {
-		answer.Fits = true
-		return answer, nil
-	}
-	results, err := c.allocate(ctx, c.settings.Timeout, relaxed{}, node, wanted)
 	switch {
-	case errors.Is(err, structured.ErrFailedAllocationOnNode):
-		answer.Devices = nil
-		answer.Reasons = []v1alpha1.FitReason{{Code: v1alpha1.FitPoolInvalid, Message: "A pool of the node is invalid: two devices have one name, or a device uses counters that the pool does not have."}}
-	case err != nil:
-		answer.Devices = nil
+	case err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode):
 		return answer, err
-	case len(results) != len(wanted):
-		answer.Devices = nil
-		answer.Reasons, err = c.explain(ctx, node, wanted)
+	case err != nil || len(results) != len(q.claims):
+		answer.Reasons, err = c.explain(ctx, &q)
 		return answer, err
-	default:
-		answer.Fits = true
-		for i := range results {
-			answer.Devices = append(answer.Devices, devicesOf(wanted[i].Name, &results[i])...)
-		}
 	}
+	answer.Fits = true
+	for i := range results {
+		devices = append(devices, devicesOf(q.claims[i].Name, &results[i])...)
+	}
+	answer.Devices = devices
 	return answer, nil
 }
 
+// devicesOf returns the devices of an allocation. The claim for extended resources has no name.
 func devicesOf(claim string, allocation *resourceapi.AllocationResult) (devices []v1alpha1.FitDevice) {
+	if claim == extendedClaim {
+		claim = ""
+	}
 	for _, result := range allocation.Devices.Results {
 		devices = append(devices, v1alpha1.FitDevice{
 			Claim: claim, Request: result.Request, Driver: result.Driver, Pool: result.Pool, Device: result.Device,
-			AdminAccess: result.AdminAccess != nil && *result.AdminAccess,
+			AdminAccess: value(result.AdminAccess),
 		})
 	}
 	return devices

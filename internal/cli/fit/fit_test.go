@@ -197,7 +197,7 @@ func TestReasons(t *testing.T) {
 				c.allocate("train", "node-0", c.gpus["node-0"][:5]...)
 				c.allocate("infer", "node-0", c.gpus["node-0"][5:7]...)
 			},
-			[]string{"node-0: Held Other claims hold 7 of the 8 devices that match, or share their capacity: ml/infer (GPU5), ml/train (GPU0)."},
+			[]string{"node-0: Held Other claims hold 7 of the 8 devices that match: ml/infer (GPU5), ml/train (GPU0)."},
 		},
 		{
 			"admin access is not held", claimFile(8, "gpu.berth.dev", "", ""), func(c *cluster) {
@@ -211,7 +211,7 @@ func TestReasons(t *testing.T) {
 		},
 		{
 			"tainted", claimFile(8, "gpu.berth.dev", "", ""), func(c *cluster) { c.Nodes = c.Nodes[:1]; c.taint("node-0", 3) },
-			[]string{"node-0: Tainted Request gpu of ResourceClaim large: 1 of the 8 devices that match have the taint gpu.berth.dev/health=Unhealthy:NoSchedule, which it does not tolerate."},
+			[]string{"node-0: Tainted Request gpu of ResourceClaim large: 1 of the 8 devices that match has the taint gpu.berth.dev/health=Unhealthy:NoSchedule, which it does not tolerate."},
 		},
 		{
 			"tolerated", claimFile(8, "gpu.berth.dev", ", tolerations: [{key: gpu.berth.dev/health, operator: Exists}]", ""),
@@ -236,8 +236,8 @@ func TestReasons(t *testing.T) {
 				c.taint("node-0", 7)
 			},
 			[]string{
-				"node-0: Held Other claims hold 7 of the 8 devices that match, or share their capacity: ml/train (GPU0).",
-				"node-0: Tainted Request gpu of ResourceClaim large: 1 of the 8 devices that match have the taint gpu.berth.dev/health=Unhealthy:NoSchedule, which it does not tolerate.",
+				"node-0: Held Other claims hold 7 of the 8 devices that match: ml/train (GPU0).",
+				"node-0: Tainted Request gpu of ResourceClaim large: 1 of the 8 devices that match has the taint gpu.berth.dev/health=Unhealthy:NoSchedule, which it does not tolerate.",
 			},
 		},
 		{
@@ -255,7 +255,7 @@ func TestReasons(t *testing.T) {
 				devices := c.Slices[0].Spec.Devices
 				devices[1].Name = devices[0].Name
 			},
-			[]string{"node-0: PoolInvalid A pool of the node is invalid: two devices have one name, or a device uses counters that the pool does not have."},
+			[]string{"node-0: PoolInvalid Pool node-0 of driver gpu.berth.dev is invalid, so its devices are not allocated: two devices have the name GPU0."},
 		},
 		{
 			"an error stops the scheduler", claimFile(1, "gpu.berth.dev", selector(`device.attributes["gpu.berth.dev"].nvlinkIsland != "" && device.attributes["gpu.berth.dev"].clique == "a"`), ""), nil,
@@ -294,13 +294,13 @@ func TestConstraint(t *testing.T) {
 		t.Errorf("with all free: %v", got)
 	}
 	if got := c.check(t, claimFile(5, "gpu.berth.dev", "", island)); len(got[0].Nodes[0].Reasons) != 1 || got[0].Nodes[0].Reasons[0].Message !=
-		"The constraint matchAttribute gpu.berth.dev/nvlinkIsland of ResourceClaim large cannot be met, although 8 devices match and are free: at most 4 of them have the same value, and it wants 5." {
+		"The constraint matchAttribute gpu.berth.dev/nvlinkIsland of ResourceClaim large cannot be met with the 8 devices that match and are free: at most 4 of them have the same value, and it wants 5." {
 		t.Errorf("five linked: %v", summary(got))
 	}
 	c.allocate("train", "node-0", c.gpus["node-0"][0], c.gpus["node-0"][7])
 	want := []string{
-		"node-0: Held Other claims hold 2 of the 8 devices that match, or share their capacity: ml/train (" + c.gpus["node-0"][0] + ").",
-		"node-0: Constraint The constraint matchAttribute gpu.berth.dev/nvlinkIsland of ResourceClaim large cannot be met, although 6 devices match and are free: at most 3 of them have the same value, and it wants 4.",
+		"node-0: Held Other claims hold 2 of the 8 devices that match: ml/train (" + c.gpus["node-0"][0] + ").",
+		"node-0: Constraint The constraint matchAttribute gpu.berth.dev/nvlinkIsland of ResourceClaim large cannot be met with the 6 devices that match and are free: at most 3 of them have the same value, and it wants 4.",
 	}
 	if diff := cmp.Diff(want, summary(c.check(t, claimFile(4, "gpu.berth.dev", "", island)))); diff != "" {
 		t.Errorf("three free in each: -want +got:\n%s", diff)
@@ -313,7 +313,7 @@ func TestDynamic(t *testing.T) {
 	for i, gpu := range c.gpus["node-0"] {
 		c.allocate(fmt.Sprintf("small-%d", i), "node-0", gpu+"-1g10gb-6")
 	}
-	want := []string{"node-0: Held Other claims hold 8 of the 8 devices that match, or share their capacity: ml/small-0, ml/small-1, ml/small-2, ml/small-3, ml/small-4, and 3 more."}
+	want := []string{"node-0: Held Other claims hold 8 of the 8 devices that match, or capacity that these need: ml/small-0, ml/small-1, ml/small-2, ml/small-3, ml/small-4, and 3 more."}
 	if diff := cmp.Diff(want, summary(c.check(t, claimFile(1, "gpu.berth.dev", "", "")))); diff != "" {
 		t.Errorf("a whole GPU: -want +got:\n%s", diff)
 	}
@@ -378,7 +378,7 @@ func TestPods(t *testing.T) {
 					{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}},
 				}}}}
 			},
-			[]string{"node-0: fits with 3", "node-1: ResourceHeld The device plugin has 4 nvidia.com/gpu on the node, of which 2 are held by pods; the pod requests 3."},
+			[]string{"node-0: fits with 3", "node-1: ResourceHeld The node's device plugin serves nvidia.com/gpu: it has 4, the node's pods request 2, and this pod requests 3."},
 		},
 		{"device plugin with enough", pod(extended(3)), func(c *cluster) { advertise(c, 4) }, []string{"node-0: fits with 3", "node-1: fits with 0"}},
 		{

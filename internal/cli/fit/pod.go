@@ -75,36 +75,41 @@ func isExtended(name corev1.ResourceName) bool {
 		!strings.HasPrefix(text, corev1.DefaultResourceRequestsPrefix)
 }
 
-// extended returns the claim that the scheduler would make for a pod's extended resources on a node; nil when there is none, because the
-// device plugins of the node have all of them. A device plugin comes first wherever the Node has an allocatable device.
-func (c *Checker) extended(pod *corev1.Pod, node *corev1.Node) (*resourceapi.ResourceClaim, []v1alpha1.FitReason) {
-	var reasons []v1alpha1.FitReason
+// extendedClaim is the scheduler's name of the claim for extended resources before it is stored. No claim of the cluster can have it.
+const extendedClaim = "<extended-resources>"
+
+// extended adds to a question the claim that the scheduler would make for a pod's extended resources, and to the answer those that device
+// plugins of the node serve. A device plugin comes first wherever the Node has an allocatable device. It returns what is in the way.
+func (c *Checker) extended(pod *corev1.Pod, q *question, answer *v1alpha1.FitNode) (reasons []v1alpha1.FitReason) {
 	var requests []resourceapi.DeviceRequest
+	q.labels = map[string]string{}
 	for _, name := range extendedNames(pod) {
-		allocatable, advertised := node.Status.Allocatable[name]
+		allocatable, advertised := q.node.Status.Allocatable[name]
 		class := c.resources.GetDeviceClass(name)
 		switch {
 		case class != nil && allocatable.IsZero():
-			requests = append(requests, extendedRequests(pod, name, class.Name)...)
+			requests = append(requests, extendedRequests(pod, name, class.Name, q.labels)...)
 		case !advertised:
 			reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitResourceMissing, Message: fmt.Sprintf(
 				"No device plugin of the node advertises %s, and no DeviceClass has it as extendedResourceName.", name)})
 		default:
-			wanted, held := requested(pod, name), c.heldOf(node, name)
-			if free := allocatable.Value() - held; wanted > free {
+			wanted, held := requested(pod, name), c.heldOf(q.node, pod, name)
+			answer.DevicePlugin = append(answer.DevicePlugin, v1alpha1.FitPluginResource{Resource: string(name), Requested: wanted, Free: max(0, allocatable.Value()-held)})
+			if wanted > allocatable.Value()-held {
 				reasons = append(reasons, v1alpha1.FitReason{Code: v1alpha1.FitResourceHeld, Message: fmt.Sprintf(
-					"The device plugin has %d %s on the node, of which %d are held by pods; the pod requests %d.", allocatable.Value(), name, held, wanted)})
+					"The node's device plugin serves %s: it has %d, the node's pods request %d, and this pod requests %d.", name, allocatable.Value(), held, wanted)})
 			}
 		}
 	}
 	if len(requests) == 0 || len(reasons) > 0 {
-		return nil, reasons
+		return reasons
 	}
 	slices.SortFunc(requests, func(a, b resourceapi.DeviceRequest) int { return strings.Compare(a.Name, b.Name) })
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace},
+	q.claims = []*resourceapi.ResourceClaim{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: extendedClaim},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
-	}, nil
+	}}
+	return nil
 }
 
 func requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
@@ -112,22 +117,21 @@ func requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	return quantity.Value()
 }
 
-// heldOf returns how many devices of a resource the pods of a node request. A pod that has them through DRA does not hold any of the
-// device plugin.
-func (c *Checker) heldOf(node *corev1.Node, name corev1.ResourceName) (held int64) {
+// heldOf returns how many devices of a resource the other pods of a node request. As in the scheduler, these include pods that have
+// them through DRA.
+func (c *Checker) heldOf(node *corev1.Node, but *corev1.Pod, name corev1.ResourceName) (held int64) {
 	for _, pod := range c.pods[node.Name] {
-		if status := pod.Status.ExtendedResourceClaimStatus; status != nil && slices.ContainsFunc(status.RequestMappings,
-			func(m corev1.ContainerExtendedResourceRequest) bool { return m.ResourceName == string(name) }) {
-			continue
+		if pod.Namespace != but.Namespace || pod.Name != but.Name {
+			held += requested(pod, name)
 		}
-		held += requested(pod, name)
 	}
 	return held
 }
 
 // extendedRequests returns the requests of the scheduler's claim for one extended resource: one for each container that keeps running,
-// and one for the init containers, which use the devices of later containers, if they need more than these have.
-func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) (requests []resourceapi.DeviceRequest) {
+// and one for the init containers, which use the devices of later containers, if they need more than these have. It adds what each is
+// for to labels.
+func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string, labels map[string]string) (requests []resourceapi.DeviceRequest) {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	counts := make([]int64, len(containers))
 	short := make([]bool, len(containers))
@@ -137,13 +141,17 @@ func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) (
 		policy := containers[i].RestartPolicy
 		short[i] = i < len(pod.Spec.InitContainers) && (policy == nil || *policy != corev1.ContainerRestartPolicyAlways)
 	}
+	add := func(at int, count int64) {
+		request := extendedRequest(&containers[at], at, name, class, count)
+		requests, labels[request.Name] = append(requests, request), fmt.Sprintf("%s of container %s", name, containers[at].Name)
+	}
 	most, at := int64(0), -1
 	for i := range containers {
 		if counts[i] == 0 {
 			continue
 		}
 		if !short[i] {
-			requests = append(requests, extendedRequest(&containers[i], i, name, class, counts[i]))
+			add(i, counts[i])
 			continue
 		}
 		more := counts[i]
@@ -157,7 +165,7 @@ func extendedRequests(pod *corev1.Pod, name corev1.ResourceName, class string) (
 		}
 	}
 	if at >= 0 {
-		requests = append(requests, extendedRequest(&containers[at], at, name, class, most))
+		add(at, most)
 	}
 	return requests
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/yaml"
@@ -113,8 +115,14 @@ func (f *File) addObject(document []byte, object any, meta *metav1.ObjectMeta, k
 	if meta.Name == "" {
 		return fmt.Errorf("%s: metadata.name is missing", kind)
 	}
+	if wrong := validation.IsDNS1123Subdomain(strings.TrimSuffix(meta.Name, "-")); len(wrong) > 0 {
+		return fmt.Errorf("%s: metadata.name %q: %s", kind, oneLine(meta.Name), wrong[0])
+	}
 	if meta.Namespace == "" {
 		meta.Namespace = namespace
+	}
+	if wrong := validation.IsDNS1123Label(meta.Namespace); len(wrong) > 0 {
+		return fmt.Errorf("%s %s: metadata.namespace %q: %s", kind, meta.Name, oneLine(meta.Namespace), wrong[0])
 	}
 	key := kind + "/" + meta.Namespace + "/" + meta.Name
 	if slices.Contains(f.order, key) {
@@ -204,6 +212,9 @@ func (f *File) Workloads(claims []resourceapi.ResourceClaim, templates []resourc
 			if err != nil {
 				return nil, fmt.Errorf("%s: Pod %s: %w", f.name, pod.Name, err)
 			}
+			if claim == nil {
+				continue
+			}
 			used[from] = true
 			w.made[claim.Name] = claim.UID == "" && entry.ResourceClaimTemplateName != nil
 			w.add(claim)
@@ -240,7 +251,8 @@ func (w *Workload) add(claim *resourceapi.ResourceClaim) {
 	w.Claims = append(w.Claims, claim)
 }
 
-// resolve returns the claim of an entry of a pod, and the document that it is from, as KIND/NAMESPACE/NAME.
+// resolve returns the claim of an entry of a pod, and the document that it is from, as KIND/NAMESPACE/NAME. It returns nil for an entry
+// of a pod of the cluster for which Kubernetes has made no claim on purpose.
 func (f *File) resolve(pod *corev1.Pod, entry *corev1.PodResourceClaim, claims []resourceapi.ResourceClaim,
 	templates []resourceapi.ResourceClaimTemplate,
 ) (*resourceapi.ResourceClaim, string, error) {
@@ -250,20 +262,23 @@ func (f *File) resolve(pod *corev1.Pod, entry *corev1.PodResourceClaim, claims [
 	case entry.ResourceClaimName != nil:
 		claim := f.claim(pod.Namespace, *entry.ResourceClaimName, claims)
 		if claim == nil {
-			return nil, "", fmt.Errorf("ResourceClaim %s of spec.resourceClaims entry %q is neither in the file nor in namespace %s of the cluster",
+			return nil, "", fmt.Errorf("ResourceClaim %q of spec.resourceClaims entry %q is neither in the file nor in namespace %s of the cluster",
 				*entry.ResourceClaimName, entry.Name, pod.Namespace)
 		}
 		return claim, kindClaim + "/" + claim.Namespace + "/" + claim.Name, nil
 	}
 	// A pod that was read from the cluster can have its claim already.
-	if name, _, err := resourceclaim.Name(pod, entry); err == nil && name != nil {
+	switch name, _, err := resourceclaim.Name(pod, entry); {
+	case err == nil && name == nil:
+		return nil, "", nil
+	case err == nil:
 		if claim := f.claim(pod.Namespace, *name, claims); claim != nil && claim.UID != "" {
 			return claim, kindTemplate + "/" + pod.Namespace + "/" + *entry.ResourceClaimTemplateName, nil
 		}
 	}
 	template := f.template(pod.Namespace, *entry.ResourceClaimTemplateName, templates)
 	if template == nil {
-		return nil, "", fmt.Errorf("ResourceClaimTemplate %s of spec.resourceClaims entry %q is neither in the file nor in namespace %s of the cluster",
+		return nil, "", fmt.Errorf("ResourceClaimTemplate %q of spec.resourceClaims entry %q is neither in the file nor in namespace %s of the cluster",
 			*entry.ResourceClaimTemplateName, entry.Name, pod.Namespace)
 	}
 	// Kubernetes adds random characters to this name.

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -36,10 +37,10 @@ type fitLab struct {
 	kept []*fitPod
 }
 
-// fitPod is a pod with its claim; the claim is nil for a pod that requests an extended resource.
+// fitPod is a pod with its claims; a pod that requests an extended resource may have none.
 type fitPod struct {
-	pod   *corev1.Pod
-	claim *resourceapi.ResourceClaim
+	pod    *corev1.Pod
+	claims []*resourceapi.ResourceClaim
 }
 
 // TestDRAFit asks berth fit about random claims and pods, creates each, and compares what the scheduler does: whether it is scheduled,
@@ -61,6 +62,10 @@ func TestDRAFit(t *testing.T) {
 	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Driver: new(pool.DefaultDriver), Pool: &tainted.Pool, Device: &tainted.Device}
 	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "example.com/repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	if _, err := l.Client().ResourceV1().DeviceTaintRules().Create(t.Context(), rule, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	label := []byte(`{"metadata":{"labels":{"resource.kubernetes.io/admin-access":"true"}}}`)
+	if _, err := l.Client().CoreV1().Namespaces().Patch(t.Context(), metav1.NamespaceDefault, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	start, fits, rounds := time.Now(), 0, killRounds(30, 200)
@@ -142,24 +147,52 @@ func (l *fitLab) draw(round int) *fitPod {
 	one := &fitPod{pod: workloadPod(name, "sleep")}
 	one.pod.Spec.NodeSelector = map[string]string{fitLabel: "true"}
 	one.pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	if l.random.IntN(5) == 0 {
-		resources := []string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-4g.40gb"}
-		limits := corev1.ResourceList{corev1.ResourceName(resources[l.random.IntN(len(resources))]): *resource.NewQuantity(1+l.random.Int64N(9), resource.DecimalSI)}
-		one.pod.Spec.Containers[0].Resources.Limits = limits
-		return one
+	claims := []int{0, 1, 1, 1, 1, 1, 1, 2}[l.random.IntN(8)]
+	for i := range claims {
+		claimName, entry := fmt.Sprintf("%s-%d", name, i), fmt.Sprintf("devices-%d", i)
+		one.claims = append(one.claims, l.drawClaim(claimName))
+		one.pod.Spec.ResourceClaims = append(one.pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: entry, ResourceClaimName: &claimName})
+		one.pod.Spec.Containers[0].Resources.Claims = append(one.pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: entry})
 	}
+	if claims == 0 || l.random.IntN(8) == 0 {
+		l.drawExtended(one.pod)
+	}
+	return one
+}
+
+// drawExtended adds an extended resource to a pod, and to init containers of it, one of which keeps running.
+func (l *fitLab) drawExtended(pod *corev1.Pod) {
+	names := []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-4g.40gb"}
+	name := names[l.random.IntN(len(names))]
+	limits := func(most int64) corev1.ResourceList {
+		return corev1.ResourceList{name: *resource.NewQuantity(1+l.random.Int64N(most), resource.DecimalSI)}
+	}
+	pod.Spec.Containers[0].Resources.Limits = limits(9)
+	if l.random.IntN(2) == 0 {
+		return
+	}
+	for i, policy := range []*corev1.ContainerRestartPolicy{nil, new(corev1.ContainerRestartPolicyAlways), nil} {
+		made := *pod.Spec.Containers[0].DeepCopy()
+		made.Name, made.RestartPolicy, made.Resources = fmt.Sprintf("init-%d", i), policy, corev1.ResourceRequirements{Limits: limits(5)}
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, made)
+	}
+}
+
+func (l *fitLab) drawClaim(name string) *resourceapi.ResourceClaim {
 	var requests []resourceapi.DeviceRequest
 	for i := range 1 + l.random.IntN(2) {
 		requests = append(requests, l.drawRequest(fmt.Sprintf("r%d", i)))
 	}
-	one.claim = claimOf(name, requests...)
+	claim := claimOf(name, requests...)
 	if l.random.IntN(3) == 0 {
 		names := []resourceapi.FullyQualifiedName{pool.DefaultDriver + "/nvlinkIsland", pool.DefaultDriver + "/productName", "resource.kubernetes.io/numaNode"}
-		one.claim.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &names[l.random.IntN(len(names))]}}
+		constraint := resourceapi.DeviceConstraint{MatchAttribute: &names[l.random.IntN(len(names))]}
+		if l.random.IntN(3) == 0 {
+			constraint = resourceapi.DeviceConstraint{DistinctAttribute: constraint.MatchAttribute}
+		}
+		claim.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{constraint}
 	}
-	one.pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: &name}}
-	one.pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "devices"}}
-	return one
+	return claim
 }
 
 func (l *fitLab) drawRequest(name string) resourceapi.DeviceRequest {
@@ -172,12 +205,27 @@ func (l *fitLab) drawRequest(name string) resourceapi.DeviceRequest {
 		chosen = conditions[len(conditions)-1]
 	}
 	request := gpuRequest(name, 1+l.random.Int64N(5), chosen...)
+	exact := request.Exactly
 	if l.random.IntN(3) == 0 {
 		profiles := []string{"1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "1g.5gb"}
-		request.Exactly.DeviceClassName = "mig-" + profiles[l.random.IntN(len(profiles))] + "." + pool.DefaultDriver
+		exact.DeviceClassName = "mig-" + profiles[l.random.IntN(len(profiles))] + "." + pool.DefaultDriver
 	}
 	if l.random.IntN(4) == 0 {
-		request.Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: "example.com/repair", Operator: resourceapi.DeviceTolerationOpExists}}
+		exact.Tolerations = []resourceapi.DeviceToleration{{Key: "example.com/repair", Operator: resourceapi.DeviceTolerationOpExists}}
+	}
+	switch l.random.IntN(8) {
+	case 0:
+		exact.AllocationMode, exact.Count = resourceapi.DeviceAllocationModeAll, 0
+	case 1:
+		exact.AdminAccess = new(true)
+	case 2:
+		sub := func(name string, count int64) resourceapi.DeviceSubRequest {
+			return resourceapi.DeviceSubRequest{
+				Name: name, DeviceClassName: exact.DeviceClassName, Selectors: exact.Selectors, Tolerations: exact.Tolerations,
+				AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+			}
+		}
+		return resourceapi.DeviceRequest{Name: name, FirstAvailable: []resourceapi.DeviceSubRequest{sub("many", 8), sub("some", exact.Count), sub("one", 1)}}
 	}
 	return request
 }
@@ -188,8 +236,8 @@ func (l *fitLab) ask(t *testing.T, one *fitPod) v1alpha1.FitItem {
 	pod := one.pod.DeepCopy()
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	objects := []any{pod}
-	if one.claim != nil {
-		claim := one.claim.DeepCopy()
+	for i := range one.claims {
+		claim := one.claims[i].DeepCopy()
 		claim.TypeMeta = metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim"}
 		objects = append(objects, claim)
 	}
@@ -219,8 +267,8 @@ func (l *fitLab) ask(t *testing.T, one *fitPod) v1alpha1.FitItem {
 // compare creates a pod and checks that the scheduler does what berth fit has said.
 func (l *fitLab) compare(t *testing.T, one *fitPod, item v1alpha1.FitItem) {
 	t.Helper()
-	if one.claim != nil {
-		if _, err := l.Client().ResourceV1().ResourceClaims(one.claim.Namespace).Create(t.Context(), one.claim, metav1.CreateOptions{}); err != nil {
+	for _, claim := range one.claims {
+		if _, err := l.Client().ResourceV1().ResourceClaims(claim.Namespace).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,20 +299,24 @@ func (l *fitLab) compare(t *testing.T, one *fitPod, item v1alpha1.FitItem) {
 		t.Errorf("pod %s is on node %s, on which it does not fit: %v", pod.Name, pod.Spec.NodeName, item)
 		return
 	}
-	name := pod.Name
-	if one.claim == nil {
+	var names, got, want []string
+	for _, claim := range one.claims {
+		names = append(names, claim.Name)
+	}
+	if len(extendedOf(pod)) > 0 {
 		if pod.Status.ExtendedResourceClaimStatus == nil {
 			t.Fatalf("pod %s has no claim for its extended resources", pod.Name)
 		}
-		name = pod.Status.ExtendedResourceClaimStatus.ResourceClaimName
+		names = append(names, pod.Status.ExtendedResourceClaimStatus.ResourceClaimName)
 	}
-	claim, err := l.Client().ResourceV1().ResourceClaims(pod.Namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil || claim.Status.Allocation == nil {
-		t.Fatalf("claim %s of a scheduled pod is not allocated: %v", name, err)
-	}
-	var got, want []string
-	for _, result := range claim.Status.Allocation.Devices.Results {
-		got = append(got, result.Request+" "+result.Pool+"/"+result.Device)
+	for _, name := range names {
+		claim, err := l.Client().ResourceV1().ResourceClaims(pod.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || claim.Status.Allocation == nil {
+			t.Fatalf("claim %s of a scheduled pod is not allocated: %v", name, err)
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			got = append(got, result.Request+" "+result.Pool+"/"+result.Device)
+		}
 	}
 	for _, device := range item.Nodes[at].Devices {
 		want = append(want, device.Request+" "+device.Pool+"/"+device.Device)
@@ -274,7 +326,10 @@ func (l *fitLab) compare(t *testing.T, one *fitPod, item v1alpha1.FitItem) {
 	}
 }
 
-// delete removes a pod and its claim, and waits until only the claims of the pods that stay are allocated.
+// extendedOf returns the extended resources that a pod's container requests.
+func extendedOf(pod *corev1.Pod) corev1.ResourceList { return pod.Spec.Containers[0].Resources.Limits }
+
+// delete removes a pod and its claims, and waits until only the claims of the pods that stay are allocated.
 func (l *fitLab) delete(t *testing.T, one *fitPod) {
 	t.Helper()
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
@@ -282,8 +337,8 @@ func (l *fitLab) delete(t *testing.T, one *fitPod) {
 		t.Fatal(err)
 	}
 	claims := l.Client().ResourceV1().ResourceClaims(one.pod.Namespace)
-	if one.claim != nil {
-		if err := claims.Delete(t.Context(), one.claim.Name, metav1.DeleteOptions{}); err != nil {
+	for _, claim := range one.claims {
+		if err := claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -298,7 +353,7 @@ func (l *fitLab) delete(t *testing.T, one *fitPod) {
 		held := map[string]bool{}
 		for i := range list.Items {
 			claim := &list.Items[i]
-			ofPod := claim.Name == one.pod.Name || slices.ContainsFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Name == one.pod.Name })
+			ofPod := slices.ContainsFunc(one.claims, func(c *resourceapi.ResourceClaim) bool { return c.Name == claim.Name }) || slices.ContainsFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Name == one.pod.Name })
 			if ofPod && claim.Status.Allocation != nil {
 				held[claim.Name] = true
 			}
