@@ -268,7 +268,6 @@ func failed(node string, err error) v1alpha1.FitReason {
 func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi.ResourceClaim, node *corev1.Node) (v1alpha1.FitNode, error) {
 	answer := v1alpha1.FitNode{Name: node.Name}
 	q := question{node: node}
-	var devices []v1alpha1.FitDevice
 	if w.Pod != nil {
 		answer.Reasons = refusals(w.Pod, node)
 	}
@@ -278,22 +277,12 @@ func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi
 	if len(answer.Reasons) > 0 {
 		return answer, nil
 	}
-	var wanted []*resourceapi.ResourceClaim
-	for _, claim := range claims {
-		if claim.Status.Allocation == nil {
-			wanted = append(wanted, claim)
-			continue
-		}
-		if !availableOn(claim.Status.Allocation.NodeSelector, node) {
-			answer.Reasons = append(answer.Reasons, v1alpha1.FitReason{Code: v1alpha1.FitClaimElsewhere, Message: fmt.Sprintf(
-				"ResourceClaim %s is allocated on another node.", claim.Name)})
-		}
-		devices = append(devices, devicesOf(claim.Name, claim.Status.Allocation)...)
-	}
-	q.claims = append(wanted, q.claims...)
-	if len(answer.Reasons) > 0 {
+	wanted, devices, elsewhere := split(claims, node)
+	if len(elsewhere) > 0 {
+		answer.Reasons = elsewhere
 		return answer, nil
 	}
+	q.claims = append(wanted, q.claims...)
 	var results []resourceapi.AllocationResult
 	var err error
 	if len(q.claims) > 0 {
@@ -312,6 +301,22 @@ func (c *Checker) onNode(ctx context.Context, w *Workload, claims []*resourceapi
 	}
 	answer.Devices = devices
 	return answer, nil
+}
+
+// split returns the claims that have to be allocated, the devices of the others, and which of these are allocated on another node.
+func split(claims []*resourceapi.ResourceClaim, node *corev1.Node) (wanted []*resourceapi.ResourceClaim, devices []v1alpha1.FitDevice, elsewhere []v1alpha1.FitReason) {
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			wanted = append(wanted, claim)
+			continue
+		}
+		if !availableOn(claim.Status.Allocation.NodeSelector, node) {
+			elsewhere = append(elsewhere, v1alpha1.FitReason{Code: v1alpha1.FitClaimElsewhere, Message: fmt.Sprintf(
+				"ResourceClaim %s is allocated on another node.", claim.Name)})
+		}
+		devices = append(devices, devicesOf(claim.Name, claim.Status.Allocation)...)
+	}
+	return wanted, devices, elsewhere
 }
 
 // devicesOf returns the devices of an allocation. The claim for extended resources has no name.
