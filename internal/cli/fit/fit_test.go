@@ -155,6 +155,7 @@ func selector(expression string) string {
 const hopper = `device.attributes["gpu.berth.dev"].architecture == "Hopper"`
 
 func TestReasons(t *testing.T) {
+	clean := newCluster(t, false, "h100x8", "a100x8-80g")
 	for _, test := range []struct {
 		name, file string
 		change     func(*cluster)
@@ -265,7 +266,7 @@ func TestReasons(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCluster(t, false, "h100x8", "a100x8-80g")
+			c := clean.copy()
 			if test.change != nil {
 				test.change(c)
 			}
@@ -359,6 +360,7 @@ func pod(spec string) string {
 }
 
 func TestPods(t *testing.T) {
+	clean := newCluster(t, false, "h100x8", "a100x8-80g")
 	extended := func(n int) string {
 		return fmt.Sprintf("  containers: [{name: main, image: a, resources: {limits: {nvidia.com/gpu: %d}}}]\n", n)
 	}
@@ -420,7 +422,7 @@ func TestPods(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCluster(t, false, "h100x8", "a100x8-80g")
+			c := clean.copy()
 			if test.change != nil {
 				test.change(c)
 			}

@@ -77,9 +77,9 @@ func TestHostileFiles(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ text, want string }{
 		"requests":         {claim("requests: " + list(10_000, request)), "spec.devices.requests has 10000 entries; the limit is 32"},
-		"subrequests":      {claim("requests: [{name: r, firstAvailable: " + list(10_000, func(i int) string { return fmt.Sprintf("{name: s%d, deviceClassName: x}", i) }) + "}]"), "firstAvailable has 10000 entries; the limit is 8"},
-		"constraints":      {claim("requests: [" + request(0) + "], constraints: " + list(10_000, func(int) string { return "{matchAttribute: a/b}" })), "spec.devices.constraints has 10000 entries; the limit is 32"},
-		"selectors":        {claim("requests: [{name: r, exactly: {deviceClassName: x, selectors: " + list(10_000, func(int) string { return "{cel: {expression: 'true'}}" }) + "}}]"), "selectors has 10000 entries; the limit is 32"},
+		"subrequests":      {claim("requests: [{name: r, firstAvailable: " + list(1000, func(i int) string { return fmt.Sprintf("{name: s%d, deviceClassName: x}", i) }) + "}]"), "firstAvailable has 1000 entries; the limit is 8"},
+		"constraints":      {claim("requests: [" + request(0) + "], constraints: " + list(1000, func(int) string { return "{matchAttribute: a/b}" })), "spec.devices.constraints has 1000 entries; the limit is 32"},
+		"selectors":        {claim("requests: [{name: r, exactly: {deviceClassName: x, selectors: " + list(1000, func(int) string { return "{cel: {expression: 'true'}}" }) + "}}]"), "selectors has 1000 entries; the limit is 32"},
 		"long CEL":         {selector("true" + strings.Repeat(" && true", 2000)), "selectors[0]: the CEL expression has 16004 bytes; the limit is 10240"},
 		"deep CEL":         {selector(strings.Repeat("(", 3000) + "true" + strings.Repeat(")", 3000)), "selectors[0]: the CEL expression is invalid: compilation failed"},
 		"deep CEL lists":   {selector(strings.Repeat("[", 3000) + strings.Repeat("]", 3000) + " == []"), "selectors[0]: the CEL expression is invalid: compilation failed"},

@@ -79,6 +79,7 @@ func (c *cluster) nic() *resourceapi.ResourceSlice {
 
 // TestRequests has the kinds of requests on one node with 8 x H100.
 func TestRequests(t *testing.T) {
+	clean := newCluster(t, false, "h100x8")
 	const (
 		hold    = "node-0: Held Other claims hold 8 of the 8 devices that match: ml/train (GPU0)."
 		one     = "name: gpu, exactly: {deviceClassName: gpu.berth.dev}"
@@ -223,7 +224,7 @@ func TestRequests(t *testing.T) {
 		{"no nodes", requests("", one), func(_ *testing.T, c *cluster) { c.Nodes = nil }, []string{"*: NoNodes The cluster has no Node."}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCluster(t, false, "h100x8")
+			c := clean.copy()
 			if test.change != nil {
 				test.change(t, c)
 			}
@@ -282,6 +283,7 @@ func TestSharedCounters(t *testing.T) {
 
 // TestExistingClaims: what the cluster has under the names of the file decides.
 func TestExistingClaims(t *testing.T) {
+	clean := newCluster(t, false, "h100x8", "a100x8-80g")
 	file := claimFile(2, "gpu.berth.dev", "", "")
 	podOf := pod("  resourceClaims: [{name: a, resourceClaimName: large}, {name: b, resourceClaimName: more}]\n") +
 		"---\n" + file + "---\n" + strings.Replace(claimFile(7, "gpu.berth.dev", "", ""), "name: large", "name: more", 1)
@@ -343,7 +345,7 @@ func TestExistingClaims(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCluster(t, false, "h100x8", "a100x8-80g")
+			c := clean.copy()
 			test.change(c)
 			if diff := cmp.Diff(test.want, c.sentences(t, test.file)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -354,6 +356,7 @@ func TestExistingClaims(t *testing.T) {
 
 // TestExtendedResources: a name is served by the device plugin where the Node has some of it, and through DRA elsewhere.
 func TestExtendedResources(t *testing.T) {
+	clean := newCluster(t, false, "h100x8")
 	limits := func(list string) string {
 		return pod("  containers: [{name: main, image: a, resources: {limits: {" + list + "}}}]\n")
 	}
@@ -425,7 +428,7 @@ func TestExtendedResources(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCluster(t, false, "h100x8")
+			c := clean.copy()
 			if test.change != nil {
 				test.change(c)
 			}

@@ -210,7 +210,10 @@ func TestTwin(t *testing.T) {
 // copy returns a cluster that can be changed.
 func (c *cluster) copy() *cluster {
 	made := &cluster{Cluster: c.Cluster, gpus: c.gpus}
-	made.Slices = nil
+	made.Slices, made.Nodes, made.Classes = nil, nil, slices.Clone(c.Classes)
+	for i := range c.Nodes {
+		made.Nodes = append(made.Nodes, *c.Nodes[i].DeepCopy())
+	}
 	for i := range c.Slices {
 		made.Slices = append(made.Slices, *c.Slices[i].DeepCopy())
 	}
