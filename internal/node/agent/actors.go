@@ -25,7 +25,7 @@ func (a *Agent) actors() []actor {
 	all := []actor{
 		{name: "inventory", run: a.node.inventory.Run},
 		{name: "configwatch", run: func(ctx context.Context) error {
-			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured()))
+			return a.deps.Config.Run(ctx, configsync.Judge(a.node.inventory, a.deps.Hardware.Configured(), a.changes.mig.Repartitioned))
 		}},
 		{name: "library", run: a.node.library.Run},
 		{name: "podwatch", run: a.node.pods.Run},

@@ -77,8 +77,9 @@ type Deps struct {
 	Inventory        Inventory
 	Settings         Settings
 	Ledger           Ledger
-	// Changing returns the GPUs whose MIG configuration is about to change, with the reason.
-	Changing func(*gpu.Snapshot) map[gpu.UUID]string
+	// Changing returns the GPUs whose MIG mode is about to change, or that are being repartitioned, and all that are to have another
+	// layout than they have, with the reason.
+	Changing func(*gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string)
 	Injector Injector
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
@@ -219,7 +220,7 @@ func (d *Devices) Settle() {
 	if !known || !snapshot.DriverPresent() {
 		return // What the GPUs are used for outlasts a driver that does not answer for a moment; see split for several vendors.
 	}
-	settings.Changing = d.deps.Changing(snapshot)
+	settings.Changing, settings.Repartitioned = d.deps.Changing(snapshot)
 	now := inputs{snapshot: snapshot, settings: settings, waiting: d.waiting(d.Units())}
 	if d.last != nil && !d.unsaved && reflect.DeepEqual(*d.last, now) {
 		return

@@ -75,8 +75,12 @@ func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
 		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
-		Changing: func(*gpu.Snapshot) map[gpu.UUID]string { w.mu.Lock(); defer w.mu.Unlock(); return w.changing },
-		Report:   func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
+		Changing: func(*gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.changing, nil
+		},
+		Report: func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
 		Fault: func(step Step) error {
 			w.mu.Lock()
 			fault := w.fault

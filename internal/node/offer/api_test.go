@@ -41,6 +41,10 @@ func TestResolveAPIs(t *testing.T) {
 	single := dynamic(2)
 	single.GPUs = append(single.GPUs, GPURule{Select: GPUSelect{Index: []int{0, 1}}, Exclude: true})
 	single.MIGStrategy = MIGSingle
+	passing := renamed
+	passing.Repartitioned = map[gpu.UUID]string{"GPU-c": "its layout changes"}
+	passingDRA := throughDRA("", 2)
+	passingDRA.Repartitioned = map[gpu.UUID]string{"GPU-c": "its layout changes"}
 	const two = "give those another resourceName"
 	tests := map[string]struct {
 		settings Settings
@@ -73,6 +77,13 @@ func TestResolveAPIs(t *testing.T) {
 			unit(whole("GPU-b"), plugin("example.com/gpu")),
 			unit(migX, plugin("nvidia.com/mig-1g.5gb")), unit(migY, plugin("nvidia.com/mig-3g.20gb")),
 		}, "GPU 0: not offered: DRA would serve nvidia.com/mig-1g.5gb"},
+		"MIG devices on demand of a profile that the device plugin has until a layout changes": {passing, []Unit{
+			unit(whole("GPU-a"), onDemand), unit(whole("GPU-b"), plugin("example.com/gpu")),
+		}, ""},
+		"the MIG devices of a GPU until its layout changes": {passingDRA, []Unit{
+			unit(whole("GPU-a"), plugin("nvidia.com/gpu")), unit(whole("GPU-b"), plugin("nvidia.com/gpu")),
+			unit(migX, dra("nvidia.com/mig-1g.5gb")), unit(migY, dra("nvidia.com/mig-3g.20gb")),
+		}, ""},
 		"MIG devices on demand under strategy single": {single, []Unit{unit(whole("GPU-c"), onDemand)}, ""},
 	}
 	for name, test := range tests {

@@ -9,12 +9,29 @@ import (
 
 // separateAPIs refuses devices of DRA whose resource the device plugin advertises on this node too. The scheduler takes
 // the device plugin wherever the node's allocatable count of the name is above zero, and DRA otherwise: which of the two
-// serves a pod would change whenever the device plugin stops.
+// serves a pod would change whenever the device plugin stops. A device of a GPU that is to have another layout is the one that is
+// not advertised, and that is no problem: it will not exist.
 func (r *resolver) separateAPIs(gpus []namedGPU) {
-	plugin := map[string]bool{}
-	for _, unit := range r.units {
-		plugin[unit.Use.Resource] = plugin[unit.Use.Resource] || unit.Use.API == DevicePlugin
+	passes := func(unit *Unit) bool { return r.settings.Repartitioned[unit.Key.GPU] != "" && unit.Key.MIG != "" }
+	plugin, dra := map[string]bool{}, map[string]bool{}
+	for i := range r.units {
+		unit := &r.units[i]
+		switch {
+		case unit.Use.API == DevicePlugin && !passes(unit):
+			plugin[unit.Use.Resource] = true
+		case unit.Use.API == DRA && !passes(unit):
+			for _, resource := range served(gpus, unit) {
+				dra[resource] = true
+			}
+		}
 	}
+	r.units = slices.DeleteFunc(r.units, func(unit Unit) bool {
+		return passes(&unit) && (unit.Use.API == DRA && plugin[unit.Use.Resource] || unit.Use.API == DevicePlugin && dra[unit.Use.Resource])
+	})
+	for i := range r.units { // Of two such devices that of the device plugin is advertised.
+		plugin[r.units[i].Use.Resource] = plugin[r.units[i].Use.Resource] || r.units[i].Use.API == DevicePlugin
+	}
+	r.units = slices.DeleteFunc(r.units, func(unit Unit) bool { return passes(&unit) && unit.Use.API == DRA && plugin[unit.Use.Resource] })
 	units := r.units
 	r.units = nil
 	for _, unit := range units {

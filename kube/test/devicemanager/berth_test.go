@@ -74,7 +74,7 @@ func newAgent(dir, cgroupRoot string, with agentOptions, log *slog.Logger) (*age
 		c.NodeName, c.Labels.Output = nodeName, v1alpha1.LabelsNone
 		c.KubeletDir, c.StateDir = dir, filepath.Join(dir, "state")
 		c.CDIDir, c.HookDir, c.MPSRoot = filepath.Join(dir, "cdi"), filepath.Join(dir, "hooks"), filepath.Join(dir, "mps")
-		c.DeviceListStrategy, c.PassDeviceSpecs = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyEnvVar}, true
+		c.DeviceListStrategy = []v1alpha1.DeviceListStrategy{v1alpha1.StrategyCDICRI}
 		c.ContainerdStateDir, c.CgroupRoot = filepath.Join(dir, "containerd"), cgroupRoot
 	}})
 	if err != nil {
@@ -85,8 +85,12 @@ func newAgent(dir, cgroupRoot string, with agentOptions, log *slog.Logger) (*age
 		return nil, err
 	}
 	machine.Library, machine.SMI = with.machine.NVML(), simtest.SMI(with.machine)
+	hook := filepath.Join(dir, "hook") // It is installed, and no container of this test runs it.
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		return nil, err
+	}
 	return agent.New(agent.Deps{
-		Config: watcher, Hardware: machine, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: log,
+		Config: watcher, Hardware: machine, HookSource: hook, API: with.api, Kube: with.kube, PodUID: agentUID, Fault: with.fault, Log: log,
 	})
 }
 

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/berth-gpu/berth/internal/hardware/sim/simtest"
 )
 
 func TestMain(m *testing.M) {
+	simtest.Main() // nvidia-smi of a simulated machine is this program.
 	klog.SetLogger(klog.Logger{})
 	if text := os.Getenv(envChild); text != "" {
 		fmt.Fprintln(os.Stderr, runChild(text))

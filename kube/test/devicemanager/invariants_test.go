@@ -93,6 +93,8 @@ func (m *mixed) holders() (holders, error) {
 		switch {
 		case h.Holder.Kind == gpu.HolderClaim:
 			found.add(h.Key.GPU, "claim "+h.Holder.Name, "ledger")
+		case h.Holder.Kind == gpu.HolderMaintenance:
+			found.add(h.Key.GPU, "MIG change", "ledger")
 		case h.Holder.PodUID == "" || active[h.Holder.PodUID]:
 			if !h.Pending {
 				found.add(h.Key.GPU, "pod "+h.Holder.PodUID, "ledger")

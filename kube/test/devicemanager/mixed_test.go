@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +48,10 @@ type mixed struct {
 	readLog int
 	// throughDRA is the wanted API of each GPU, as the configuration file has it.
 	throughDRA []bool
+	// layouts are the GPUs that have a MIG layout; no pod requests one of their MIG devices.
+	layouts []bool
+	// partitions is true when GPUs have had MIG layouts.
+	partitions bool
 	// faulty are the GPUs with a fault.
 	faulty    map[gpu.UUID]bool
 	scheduler *scheduler
@@ -63,7 +66,7 @@ func newMixed(t testing.TB, profile string, gpus int, dra ...int) *mixed {
 	if os.Getuid() != 0 {
 		t.Skip("skipped: not root: containers need cgroups and device nodes of their own (try: sudo make test)")
 	}
-	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), nodes: map[string]gpu.UUID{}, faulty: map[gpu.UUID]bool{}, admin: map[string]bool{}}
+	m := &mixed{node: newNode(t, watchLag, delays{}), throughDRA: make([]bool, gpus), layouts: make([]bool, gpus), nodes: map[string]gpu.UUID{}, faulty: map[gpu.UUID]bool{}, admin: map[string]bool{}}
 	m.runtime = newRuntime(t, filepath.Join(m.dir, "containerd"), filepath.Join(m.dir, "cdi"))
 	m.server = m.cluster.serve(t)
 	var err error
@@ -108,15 +111,20 @@ func connect(server, dir string) (with agentOptions, err error) {
 // configure writes the agent's configuration file.
 func (m *mixed) configure() {
 	m.t.Helper()
-	text := "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\nresourceName: " + mixedResource + "\n"
-	var uuids []string
-	for i, dra := range m.throughDRA {
-		if dra {
-			uuids = append(uuids, string(m.uuids[i]))
+	text := "apiVersion: berth.dev/v1alpha1\nkind: AgentConfig\nresourceName: " + mixedResource + "\ngpus:\n"
+	for i, id := range m.uuids {
+		text += "- select: {uuid: [" + string(id) + "]}\n"
+		if m.throughDRA[i] {
+			text += "  allocation: {api: dra}\n"
 		}
-	}
-	if len(uuids) > 0 {
-		text += "gpus:\n- select: {uuid: [" + strings.Join(uuids, ", ") + "]}\n  allocation: {api: dra}\n"
+		switch {
+		case m.layouts[i] && m.throughDRA[i]:
+			text += "  mig: {devices: {3g.40gb: 2}}\n"
+		case m.layouts[i]: // one name is served by one API
+			text += "  mig: {devices: {1g.10gb: 7}}\n"
+		case m.partitions:
+			text += "  mig: {layout: all-disabled}\n"
+		}
 	}
 	next := m.options.file + ".next"
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
@@ -196,8 +204,9 @@ func (m *mixed) awaitSettled() {
 			if m.faulty[id] || !state.works(id) || slices.ContainsFunc(state.Holdings, func(h ledger.Holding) bool { return h.Key.GPU == id }) {
 				continue
 			}
-			if advertised[id] == m.throughDRA[i] || (published[id] != "") != m.throughDRA[i] {
-				return fmt.Errorf("GPU %d: advertised %v, published as %q, through DRA %v", i, advertised[id], published[id], m.throughDRA[i])
+			dra, layout := m.throughDRA[i], m.layouts[i]
+			if advertised[id] != (!dra && !layout) || (published[id] != "") != (dra && !layout) {
+				return fmt.Errorf("GPU %d: advertised %v, published as %q, through DRA %v, with a layout %v", i, advertised[id], published[id], dra, layout)
 			}
 		}
 		if slices.Contains(m.throughDRA, true) {

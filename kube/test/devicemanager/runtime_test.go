@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -163,6 +164,9 @@ func (c *container) writeBundle(pod *v1.Pod, options *devicemanager.DeviceRunCon
 				Path: device.PathInContainer, Type: "c", Major: int64(stat.Rdev >> 8 & 0xfff),
 				Minor: int64(stat.Rdev&0xff | stat.Rdev>>12&0xfff00),
 			})
+		}
+		for _, device := range options.CDIDevices {
+			injected = append(slices.Clip(injected), device.Name)
 		}
 	}
 	if len(injected) > 0 {

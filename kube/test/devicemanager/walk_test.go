@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/hardware/sim"
 )
 
-// envSteps is the number of random steps; 1,000 without it, and 20,000 with BERTH_SOAK.
+// envSteps is the number of random steps; 2,000 without it, and 20,000 with BERTH_SOAK.
 const envSteps = "BERTH_STEPS"
 
 // walk makes random steps on a node.
@@ -55,6 +55,7 @@ var operations = []operation{
 	{"create a pod", "pods", 180, (*walk).createPod},
 	{"end a pod", "pods", 160, (*walk).endPod},
 	{"switch APIs", "config", 25, (*walk).switchAPI},
+	{"change a MIG layout", "config", 10, (*walk).changeLayout},
 	{"restart the agent", "restart", 5, func(w *walk, _ *rand.Rand) { w.restartAgent() }},
 	{"restart the kubelet", "restart", 5, func(w *walk, _ *rand.Rand) { w.restartKubelet(nil) }},
 	{"restart the kubelet while no agent runs", "restart", 5, func(w *walk, _ *rand.Rand) {
@@ -156,6 +157,14 @@ func (w *walk) switchAPI(random *rand.Rand) {
 	w.configure()
 }
 
+// changeLayout gives a GPU a MIG layout, or takes it.
+func (w *walk) changeLayout(random *rand.Rand) {
+	w.partitions = true
+	i := random.IntN(len(w.layouts))
+	w.layouts[i] = !w.layouts[i] && random.IntN(2) == 0 // At most some have one: their MIG devices are not used.
+	w.configure()
+}
+
 // fault injects a fault into a GPU, or clears all.
 func (w *walk) fault(random *rand.Rand) {
 	if len(w.faulty) > 0 {
@@ -219,7 +228,7 @@ func (w *walk) noFalseRefusal() {
 				return err
 			}
 			for _, id := range w.gpusOf(c.ResourceClaim) {
-				if !state.works(id) || !w.throughDRA[w.index(id)] || len(found[id]) > 1 || len(found[id]) == 1 && found[id]["claim "+c.Name] == nil {
+				if !state.works(id) || !w.throughDRA[w.index(id)] || w.layouts[w.index(id)] || len(found[id]) > 1 || len(found[id]) == 1 && found[id]["claim "+c.Name] == nil {
 					return nil
 				}
 			}
@@ -251,11 +260,11 @@ func (w *walk) decided() {
 }
 
 // TestBothAPIs makes random steps on a node whose GPUs are allocated through both APIs: pods with claims, pods that share a claim, pods of
-// the device plugin, restarts of the agent and the kubelet, switches of the API of a GPU, and faults, also at the same time. After each
-// step no GPU has two holders, by the kubelet's files, the containers and the ledger, and none stays in both APIs. At the end nothing is
-// held.
+// the device plugin, restarts of the agent and the kubelet, switches of the API of a GPU, MIG layouts, and faults, also at the same
+// time. After each step no GPU has two holders, by the kubelet's files, the containers and the ledger, and none stays in both APIs. At
+// the end nothing is held.
 func TestBothAPIs(t *testing.T) {
-	steps := 1000
+	steps := 2000
 	if soak() {
 		steps = 20_000
 	}
@@ -266,7 +275,7 @@ func TestBothAPIs(t *testing.T) {
 		}
 	}
 	w := &walk{random: rand.New(rand.NewPCG(seed(t), 0)), counts: map[string]int{}}
-	w.mixed = newMixed(t, "a100x8-40g", 8, 0, 1, 2, 3)
+	w.mixed = newMixed(t, "h100x8", 8, 0, 1, 2, 3)
 	began, longest := time.Now(), time.Duration(0)
 	for i := range steps {
 		w.step()

@@ -78,6 +78,14 @@ func (l *draLab) checkMIG(t testing.TB, pod *corev1.Pod, parts int) uint32 {
 
 // testDRADynamicMIG prepares MIG devices that exist only while claims have them.
 func testDRADynamicMIG(t *testing.T, l *draLab) {
+	const placements = 26 // of a H100: the whole GPU, and each MIG profile at each of its placements
+	start := l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
+- select: {}
+  allocation: {api: dra}
+  dynamicMIG: true
+`})
+	l.waitDevices(t, nodeGPUs*placements)
+	t.Logf("%d devices of %d GPUs are in the API server %s after the edit", nodeGPUs*placements, nodeGPUs, ms(time.Since(start)))
 	l.setConfigs(t, map[string]string{"default": plainConfig + `gpus:
 - select: {index: [0, 1, 2, 3, 4, 5]}
   resourceName: ` + wholeResource + `
@@ -85,11 +93,11 @@ func testDRADynamicMIG(t *testing.T, l *draLab) {
   allocation: {api: dra}
   dynamicMIG: true
 `})
-	l.waitDevices(t, 2*26)
+	l.waitDevices(t, 2*placements)
 	l.waitMIGDevices(t, map[int][]string{})
 	l.claim(t, claimOf("small", migRequest("gpu", "1g.10gb", 1)), claimOf("large", migRequest("gpu", "3g.40gb", 1)),
 		claimOf("entire", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))), claimOf("none-left", gpuRequest("gpu", 1, attribute("architecture", "Hopper"))))
-	start := time.Now()
+	start = time.Now()
 	parts := l.run(t, podUsing("small", "small"), podUsing("large", "large"))
 	t.Logf("two pods run on MIG devices made for them %s after their creation", ms(time.Since(start)))
 	on := l.checkMIG(t, parts[0], 1)

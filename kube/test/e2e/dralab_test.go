@@ -38,7 +38,7 @@ func newDRALab(t testing.TB) *draLab {
 	l := &draLab{lab: newLab(t, sandbox.Options{
 		Nodes: 2, Profile: "h100x8", NodeProfiles: map[string]string{"node-1": "a100x8-80g"},
 		// The kubelet repeats a failed prepare after this time and up to a half more; the default is a minute.
-		KubeletConfig: map[string]any{"syncFrequency": "10s"},
+		KubeletConfig: map[string]any{"syncFrequency": "3s"},
 	})}
 	node := l.Nodes()[1]
 	l.other = &rig{Cluster: l.Cluster, node: node, mode: &podAgent{node: node}}

@@ -83,6 +83,7 @@ func testDRASteps(t *testing.T, l *draLab) {
 			l.waitDevices(t, 26)
 		})
 	}
+	l.reset(t)
 }
 
 // waitStep waits until the ledger has a device of this form, for claims, and the last GPU these MIG instances.

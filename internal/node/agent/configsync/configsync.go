@@ -106,15 +106,16 @@ type Hardware interface {
 
 // judge implements configwatch.Judge.
 type judge struct {
-	hardware Hardware
-	vendor   string
-	changes  *signal.Subscription
+	hardware      Hardware
+	vendor        string
+	repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]string
+	changes       *signal.Subscription
 }
 
 // Judge returns a judge that refuses configurations that the hardware of the vendor does not support. Its subscription lasts as
-// long as the process.
-func Judge(hardware Hardware, vendor string) configwatch.Judge {
-	return judge{hardware, vendor, hardware.Subscribe()}
+// long as the process. repartitioned returns the GPUs that a configuration gives another MIG layout than they have.
+func Judge(hardware Hardware, vendor string, repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]string) configwatch.Judge {
+	return judge{hardware, vendor, repartitioned, hardware.Subscribe()}
 }
 
 // Changed implements configwatch.Judge.
@@ -127,7 +128,9 @@ func (j judge) Refuse(inForce, next *v1alpha1.AgentConfig) (error, bool) {
 	if !snapshot.DriverPresent() {
 		return nil, false
 	}
-	return offer.Refuse(snapshot, config.OfferSettings(inForce), config.OfferSettings(next)), true
+	now, then := config.OfferSettings(inForce), config.OfferSettings(next)
+	now.Repartitioned, then.Repartitioned = j.repartitioned(inForce), j.repartitioned(next)
+	return offer.Refuse(snapshot, now, then), true
 }
 
 // Settings is the configuration as allocatable reads it.

@@ -116,7 +116,8 @@ func TestJudge(t *testing.T) {
 		return &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Sharing: &v1alpha1.Sharing{Mode: v1alpha1.SharingMode(offer.MPS), Replicas: replicas}}}}
 	}
 	w := &world{snapshot: &gpu.Snapshot{}}
-	j := Judge(hardware{w}, gpu.NVIDIA)
+	var repartitioned map[gpu.UUID]string
+	j := Judge(hardware{w}, gpu.NVIDIA, func(*v1alpha1.AgentConfig) map[gpu.UUID]string { return repartitioned })
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}
@@ -130,6 +131,25 @@ func TestJudge(t *testing.T) {
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(4)); !known || refused != nil {
 		t.Errorf("4 replicas: %v, known %v", refused, known)
 	}
+	// A MIG device that a change of the layout removes is no reason to refuse DRA for the others.
+	both := &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{
+		Select: v1alpha1.GPUSelector{Index: []int{1}}, Allocation: &v1alpha1.Allocation{API: v1alpha1.AllocationDRA},
+	}}}
+	one, parted := w.snapshot, *w.snapshot
+	for i, id := range []gpu.UUID{"GPU-a", "GPU-b"} {
+		parted.GPUs = append(parted.GPUs[:i:i], gpu.GPU{Index: i, UUID: id, Vendor: gpu.NVIDIA, MemoryBytes: 16 << 30, MIG: gpu.MIG{Enabled: true, Devices: []gpu.MIGDevice{
+			{Partition: gpu.Partition{UUID: "MIG-" + id, Profile: "1g.5gb"}},
+		}}})
+	}
+	w.snapshot = &parted
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, both); !known || refused == nil || !strings.Contains(refused.Error(), "DRA would serve nvidia.com/mig-1g.5gb") {
+		t.Errorf("one name by both APIs: %v, known %v", refused, known)
+	}
+	repartitioned = map[gpu.UUID]string{"GPU-a": "its layout changes"}
+	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, both); !known || refused != nil {
+		t.Errorf("one name by both APIs until a layout changes: %v, known %v", refused, known)
+	}
+	w.snapshot = one
 	// The settings are not about a GPU of another vendor.
 	w.snapshot.GPUs[0].Vendor = "other"
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); !known || refused != nil {

@@ -61,8 +61,8 @@ func TestHoldingsOfDynamicGPUs(t *testing.T) {
 			if diff := cmp.Diff(step.want, w.took()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", step.event, diff)
 			}
-			if w.condition.Status != "" || len(w.Changing(w.snapshot)) > 0 {
-				t.Errorf("%s: condition %v, changing %v", step.event, w.condition, w.Changing(w.snapshot))
+			if changing, other := w.Changing(w.snapshot); w.condition.Status != "" || len(changing)+len(other) > 0 {
+				t.Errorf("%s: condition %v, changing %v, to be repartitioned %v", step.event, w.condition, changing, other)
 			}
 		}
 	})

@@ -186,7 +186,7 @@ func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	if changed {
 		s.deps.Settle()
 	}
-	if plan.layout != "" && plan.differs {
+	if plan.layout != "" && len(plan.differing) > 0 {
 		s.label.announce(ctx, changed)
 	}
 	s.last, s.claimed = plan.wants, plan.claimed(s.deps.Ledger.Holdings())

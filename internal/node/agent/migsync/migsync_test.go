@@ -204,7 +204,7 @@ func TestChangingWhileADriverHangs(t *testing.T) {
 		w.hang = hang
 		w.start(t)
 		w.relabel("all-1g.10gb")
-		if got := w.Changing(w.snapshot); len(got) != 2 {
+		if got, _ := w.Changing(w.snapshot); len(got) != 2 {
 			t.Errorf("withheld while the driver hangs: %v, want both GPUs", got)
 		}
 		close(hang)

@@ -44,8 +44,8 @@ type plan struct {
 	dynamic map[gpu.UUID]bool
 	// modes are the GPUs whose MIG mode has to change, with the reason.
 	modes map[gpu.UUID]string
-	// differs is true when a GPU is not as wanted.
-	differs bool
+	// differing are the GPUs that are not as wanted, with the reason.
+	differing map[gpu.UUID]string
 }
 
 // wanted returns what the GPUs are to be. It is computed only when the configuration or the hardware has changed.
@@ -67,10 +67,11 @@ func (s *Syncer) Computed() int64 { return s.computed.Load() }
 // Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as
 // soon as the change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be
 // given the GPU that is about to be partitioned. A dynamic GPU is not among them: its mode changes while claims hold it, and
-// the ledger refuses what does not fit. It never waits for a call of the driver, a file or the API server.
-func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
+// the ledger refuses what does not fit. repartitioned are all GPUs that are to have another layout than they have. It never waits
+// for a call of the driver, a file or the API server.
+func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string) {
 	statuses := s.deps.Partition.Statuses()
-	changing := migapply.Pending(statuses)
+	changing = migapply.Pending(statuses)
 	plan := s.wanted()
 	maps.DeleteFunc(changing, func(id gpu.UUID, _ string) bool { return plan.dynamic[id] })
 	for _, status := range statuses {
@@ -88,7 +89,12 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) map[gpu.UUID]string {
 			changing[id] = reason
 		}
 	}
-	return changing
+	return changing, plan.differing
+}
+
+// Repartitioned returns the GPUs whose layout by another configuration is not the one that they have, with the reason.
+func (s *Syncer) Repartitioned(by *v1alpha1.AgentConfig) map[gpu.UUID]string {
+	return compute(inputs{snapshot: s.deps.Hardware.Current(), config: by, mig: s.deps.Config.Current().MIG}).differing
 }
 
 // modeReason is why a GPU is withheld whose MIG mode changes.
@@ -100,7 +106,7 @@ func modeReason(want *migapply.Want) string {
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
 func compute(of inputs) *plan {
 	p := &plan{of: of, snapshot: of.snapshot, known: of.mig.Known && !of.waiting, layout: of.mig.Layout,
-		modes: map[gpu.UUID]string{}, dynamic: map[gpu.UUID]bool{}}
+		modes: map[gpu.UUID]string{}, dynamic: map[gpu.UUID]bool{}, differing: map[gpu.UUID]string{}}
 	if !p.known {
 		return p
 	}
@@ -122,14 +128,17 @@ func (p *plan) refuse(code string, err error) {
 
 // choose sets wants and problems.
 func (p *plan) choose(gpus []mig.GPU) {
-	named := &layouts{of: p.of, byName: config.Layouts(gpus, p.of.config.MIGLayouts, p.of.mig.Layouts)}
+	named := config.NamedLayouts{ByName: config.Layouts(gpus, p.of.config.MIGLayouts, p.of.mig.Layouts)}
+	if p.of.mig.Unread {
+		named.Unread = p.of.config.MIGConfigMap
+	}
 	if p.of.mig.Err != nil {
 		p.refuse("MIG_LAYOUTS_REFUSED", p.of.mig.Err)
 	}
 	var labelled mig.Layout
 	if p.layout != "" {
 		var err error
-		if labelled, err = named.find(p.layout); err != nil {
+		if labelled, err = named.Find(p.layout); err != nil {
 			p.refuse("MIG_LAYOUT_UNKNOWN", fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, p.layout, err))
 			return // It is not known which GPUs the layout is for: none is changed.
 		}
@@ -161,51 +170,25 @@ func (p *plan) choose(gpus []mig.GPU) {
 		if rule.MIG == nil {
 			continue
 		}
-		want, ok, err := named.byRule(device, rule.MIG, fmt.Sprintf("gpus[%d].mig of the configuration", i))
+		wanted, source, ok, err := named.ByRule(device, rule.MIG, fmt.Sprintf("gpus[%d].mig of the configuration", i))
 		if err != nil {
 			p.refuse("MIG_LAYOUT_UNKNOWN", err)
 		} else if ok {
-			p.wants = append(p.wants, want)
+			p.wants = append(p.wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: source})
 		}
 	}
 }
 
-// compare fills in modes and differs.
+// compare fills in modes and differing.
 func (p *plan) compare(gpus []mig.GPU) {
 	for _, want := range p.wants {
 		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
 		change := mig.PlanGPU(gpus[i], want.Wanted)
-		p.differs = p.differs || change.Changes()
+		if change.Changes() {
+			p.differing[want.UUID] = "it is about to change for " + want.Source
+		}
 		if change.Refused == "" && change.SetMode != nil {
 			p.modes[want.UUID] = modeReason(&want)
 		}
 	}
-}
-
-// layouts are all that have a name on this node.
-type layouts struct {
-	of     inputs
-	byName map[string]mig.Layout
-}
-
-func (l *layouts) find(name string) (mig.Layout, error) {
-	if l.of.mig.Unread {
-		// The hardware may have a different layout of the same name.
-		return mig.Layout{}, fmt.Errorf("layout %s is not known: no valid content of ConfigMap %s has been read yet",
-			name, l.of.config.MIGConfigMap)
-	}
-	return mig.FindLayout(l.byName, name)
-}
-
-// byRule returns what a rule of the configuration wants of a GPU; ok is false when its layout does not name the GPU.
-func (l *layouts) byRule(device mig.GPU, rule *v1alpha1.MIGSettings, source string) (want migapply.Want, ok bool, err error) {
-	if rule.Layout == "" {
-		return migapply.Want{UUID: device.UUID, Wanted: mig.Wanted{Enabled: true, Devices: rule.Devices}, Source: source}, true, nil
-	}
-	layout, err := l.find(rule.Layout)
-	if err != nil {
-		return migapply.Want{}, false, fmt.Errorf("%s: %w", source, err)
-	}
-	wanted, ok := layout.Wanted(device)
-	return migapply.Want{UUID: device.UUID, Wanted: wanted, Source: "layout " + rule.Layout + " of " + source}, ok, nil
 }

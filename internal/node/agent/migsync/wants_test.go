@@ -170,8 +170,8 @@ func TestWants(t *testing.T) {
 					t.Errorf("changes of the mode (-want +got):\n%s", diff)
 				}
 			}
-			if got.differs != tc.differs {
-				t.Errorf("differs is %v, want %v", got.differs, tc.differs)
+			if (len(got.differing) > 0) != tc.differs {
+				t.Errorf("differing are %v, want some: %v", got.differing, tc.differs)
 			}
 		})
 	}
@@ -219,8 +219,12 @@ func TestChanging(t *testing.T) {
 			if snapshot == nil {
 				snapshot = w.snapshot
 			}
-			if diff := cmp.Diff(tc.want, w.Changing(snapshot)); diff != "" {
+			changing, repartitioned := w.Changing(snapshot)
+			if diff := cmp.Diff(tc.want, changing); diff != "" {
 				t.Errorf("changing (-want +got):\n%s", diff)
+			}
+			if len(repartitioned) != 2 || len(w.Repartitioned(&v1alpha1.AgentConfig{})) != 2 {
+				t.Errorf("to be repartitioned are %v, want both GPUs, by whatever configuration", repartitioned)
 			}
 		})
 	}
