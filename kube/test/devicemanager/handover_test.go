@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/ledger"
 )
 
 // podWith creates a pod with a GPU of the device plugin, and returns it when its container runs, with the GPU.
@@ -45,7 +46,8 @@ func (m *mixed) freeOf(dra bool) int {
 // awaitReleased waits until nobody holds a GPU.
 func (m *mixed) awaitReleased() {
 	m.t.Helper()
-	m.await("no GPU is held", func() error {
+	// What the kubelet has allocated and not recorded, because it restarted meanwhile, stays held for the limit of pending grants.
+	m.awaitWithin(ledger.DefaultPendingLimit+settles, "no GPU is held", func() error {
 		state, err := m.state()
 		if err == nil && len(state.Holdings) > 0 {
 			err = fmt.Errorf("%v", state.Holdings)

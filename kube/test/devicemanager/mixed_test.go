@@ -176,13 +176,19 @@ func (m *mixed) state() (state agentState, err error) {
 // await waits until check returns nil.
 func (m *mixed) await(what string, check func() error) {
 	m.t.Helper()
-	for deadline := time.Now().Add(settles); ; time.Sleep(5 * time.Millisecond) {
+	m.awaitWithin(settles, what, check)
+}
+
+// awaitWithin is await with another limit.
+func (m *mixed) awaitWithin(limit time.Duration, what string, check func() error) {
+	m.t.Helper()
+	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			m.t.Fatalf("after %s it is not true that %s: %v", settles, what, err)
+			m.t.Fatalf("after %s it is not true that %s: %v", limit, what, err)
 		}
 	}
 }
