@@ -390,7 +390,7 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 	})
 	a.changes.mig = migsync.New(migsync.Deps{
 		Config: a.deps.Config, Hardware: changed, Ledger: a.node.ledger, Partition: a.changes.partition, Node: a.reports.publishers,
-		Settle: a.devices.allocatable.Settle, Resume: func() { a.changes.mps.Unquiesce(mpssync.ForMIG) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
+		Settle: a.devices.allocatable.Settle, Resume: func(changing []gpu.UUID) { a.changes.mps.Unquiesce(mpssync.ForMIG, changing...) }, Report: a.reports.list.Set, Clock: a.deps.Clock,
 	})
 	if a.deps.Kube != nil {
 		a.devices.dra = drasync.New(drasync.Deps{

@@ -21,12 +21,12 @@ func (r *round) carryOut() error {
 	if len(work) == 0 {
 		return nil
 	}
+	r.publish()
 	begun, err := r.begin(work)
 	if err != nil {
 		return err
 	}
 	if begun {
-		r.publish()
 		for _, phase := range []func([]*job) error{r.quiesce, r.destroy, r.setModes, r.reset, r.create, r.touch, r.verify} {
 			if err := phase(work); err != nil {
 				return err
@@ -71,15 +71,15 @@ func (r *round) begin(work []*job) (bool, error) {
 	return true, nil
 }
 
-// act does one step on a GPU. An error of the hardware is recorded in the job and ends its work; the error that is
-// returned is a stopError.
+// act does one step on a GPU. An error of the hardware is recorded in the job and ends its work, and a call that does not return soon
+// leaves the rest of the work to a later round; the error that is returned is a stopError.
 func (r *round) act(j *job, do func(context.Context) error, done Step, what string, args ...any) error {
-	if j.err != nil {
+	if j.err != nil || j.left {
 		return nil
 	}
 	text := fmt.Sprintf(what, args...)
-	err := r.call([]gpu.UUID{j.want.UUID}, text, do)
-	if isStop(err) {
+	err := r.callOrLeave(j, text, do)
+	if isStop(err) || j.left {
 		return err
 	}
 	if err != nil {
@@ -125,29 +125,43 @@ func (r *round) setModes(work []*job) error {
 		if j.mode == nil {
 			continue
 		}
-		set := func(ctx context.Context) error {
-			var err error
-			j.needsReset, err = r.deps.Hardware.SetMIGMode(ctx, j.want.UUID, *j.mode)
+		if j.device.MIG.ModeNeedsReset && j.device.MIG.Enabled != *j.mode && j.device.MIG.PendingEnabled == *j.mode {
+			j.needsReset = true // Also the result of an earlier round's call.
+			continue
+		}
+		needsReset := false
+		set := func(ctx context.Context) (err error) {
+			needsReset, err = r.deps.Hardware.SetMIGMode(ctx, j.want.UUID, *j.mode)
 			return err
 		}
 		if err := r.act(j, set, StepModeSet, "switch MIG %s", onOff(*j.mode)); err != nil {
 			return err
 		}
+		if !j.left {
+			j.needsReset = needsReset
+		}
 	}
 	return nil
 }
 
-// reset resets all GPUs that need it in one call, and when that fails one by one, since the cause may concern only one.
+// reset resets all GPUs that need it in one call, and when that fails one by one, since the cause may concern only one. A call of this
+// agent on another GPU would have the driver open, so that a reset waits for it. No GPU is changed during a reset, nor scanned.
 func (r *round) reset(work []*job) error {
 	var ids []gpu.UUID
 	var due []*job
 	for _, j := range work {
 		// Reverting a pending change never needs a reset, and only a GPU that is held as a whole is reset.
-		if j.err == nil && j.needsReset && j.plan.SetMode != nil {
+		if j.err == nil && !j.left && j.needsReset && j.plan.SetMode != nil {
 			ids, due = append(ids, j.want.UUID), append(due, j)
 		}
 	}
 	if len(due) == 0 {
+		return nil
+	}
+	if r.changing() {
+		for _, j := range due {
+			r.leave(j, "it is reset when the driver has answered for the other GPUs")
+		}
 		return nil
 	}
 	err := r.call(ids, "reset", func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, ids) })
@@ -156,7 +170,7 @@ func (r *round) reset(work []*job) error {
 		return err
 	case err == nil:
 		return r.step(StepReset)
-	case len(due) == 1 || r.hung[ids[0]] != nil:
+	case len(due) == 1 || r.open[ids[0]] != nil:
 		for _, j := range due {
 			j.err = fmt.Errorf("reset the GPU: %w", err)
 		}
@@ -164,8 +178,16 @@ func (r *round) reset(work []*job) error {
 	}
 	r.deps.Log.Warn("GPUs could not be reset together; trying one by one", "gpus", ids, "error", err)
 	for _, j := range due {
-		reset := func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, []gpu.UUID{j.want.UUID}) }
-		if err := r.act(j, reset, StepReset, "reset the GPU"); err != nil {
+		ids := []gpu.UUID{j.want.UUID}
+		err := r.call(ids, "reset the GPU", func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, ids) })
+		if isStop(err) {
+			return err
+		}
+		if err != nil {
+			j.err = fmt.Errorf("reset the GPU: %w", err)
+			continue
+		}
+		if err := r.step(StepReset); err != nil {
 			return err
 		}
 	}
@@ -197,7 +219,7 @@ func (r *round) touch(work []*job) error {
 		return r.step(StepTouched)
 	}
 	for _, j := range work {
-		if j.err == nil && (j.touch || len(j.create) > 0) {
+		if j.err == nil && !j.left && (j.touch || len(j.create) > 0) {
 			j.err = fmt.Errorf("create the device nodes of new instances: %w", err)
 		}
 	}
@@ -228,7 +250,7 @@ func (r *round) verify(work []*job) error {
 func (r *round) explain(work []*job, scan error) error {
 	for _, j := range work {
 		switch {
-		case j.err != nil:
+		case j.err != nil || j.left:
 		case scan != nil:
 			j.err = fmt.Errorf("scan the hardware after the change: %w", scan)
 		case j.after.device == nil:
@@ -250,7 +272,7 @@ func (r *round) compare(work []*job) bool {
 	snapshot, held := r.deps.Inventory.Current(), r.holdings()
 	all := true
 	for _, j := range work {
-		if j.err == nil {
+		if j.err == nil && !j.left {
 			j.after = r.consider(j.want, snapshot, held)
 			all = all && j.asPlanned() && j.after.device != nil && !j.after.device.MIG.Unsure
 		}
@@ -265,10 +287,10 @@ func (j *job) asPlanned() bool {
 	return modeOnly || !j.after.busy()
 }
 
-// finish releases what was held for the work.
+// finish releases what was held for the work that has ended.
 func (r *round) finish() error {
 	for i, j := range r.jobs {
-		if !j.worked {
+		if !j.worked || j.left {
 			continue
 		}
 		if j.err != nil {

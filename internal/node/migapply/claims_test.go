@@ -219,7 +219,7 @@ func TestClaimsConverge(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "events") {
 			switch what := rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "release", "allocate", "round", "round", "round",
-				"layout", "fail", "kill", "wait"}).Draw(t, "event"); what {
+				"layout", "fail", "kill", "slow", "answer", "wait"}).Draw(t, "event"); what {
 			case "round":
 				c.round()
 			case "layout":
@@ -228,6 +228,10 @@ func TestClaimsConverge(t *testing.T) {
 				w.breakNext(rapid.SliceOfN(rapid.SampledFrom([]string{"create", "destroy", "mode", "touch", "scan"}), 1, 3).Draw(t, "calls"), false)
 			case "kill":
 				w.killAt = w.points + rapid.IntRange(1, 25).Draw(t, "points")
+			case "slow":
+				w.slow = append(w.slow, rapid.SampledFrom([]string{"create", "destroy", "mode"}).Draw(t, "call"))
+			case "answer":
+				w.answer()
 			case "wait":
 				w.clock.Step(lastRetry)
 			default:
@@ -237,6 +241,7 @@ func TestClaimsConverge(t *testing.T) {
 			w.intact()
 		}
 		w.breaks, w.killAt, w.meanwhile = nil, 0, nil
+		w.answer()
 		w.scan()
 		c.finish()
 		for uid := range maps.Clone(c.held) {

@@ -17,7 +17,9 @@
 //   - after an agent was killed at any moment, the next one completes what is wanted by then and releases everything
 //     else;
 //   - a failed GPU ends its maintenance, so that its remaining devices can be allocated, and delays no other GPU;
-//   - a hardware call that does not return delays only its own GPU, which stays blocked until the call returns.
+//   - a hardware call that does not return delays the other GPUs for 250 ms, and then only its own, which stays blocked
+//     until the call returns; Reconcile continues its change then. A reset, and the creation of device nodes, which
+//     concern the whole driver, delay the others until they return, for 5 minutes at most.
 //
 // It must not import Kubernetes, a vendor adapter or a front end: hardware, inventory and ledger are passed in.
 //
@@ -32,7 +34,8 @@
 //
 // Beside the journal is its lock file. An agent holds the lock while it changes something, and the kernel releases it
 // when the agent ends. The text of the file is the generation, which grows with each change and each takeover of
-// another agent's change, for the life of the file.
+// another agent's change, for the life of the file. The lock is also held while a call of a change has not returned, for
+// 5 minutes at most.
 //
 // # What is blocked
 //

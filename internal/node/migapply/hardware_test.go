@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/ledger"
@@ -20,10 +21,17 @@ func (h hardware) call(format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	h.trace = append(h.trace, what)
 	h.grab()
+	var err error
 	if h.breaks != nil {
-		return h.breaks(what)
+		err = h.breaks(what)
 	}
-	return nil
+	if slices.ContainsFunc(h.slow, func(prefix string) bool { return strings.HasPrefix(what, prefix) }) {
+		answer := make(chan struct{})
+		h.answers[gpu.UUID(strings.Fields(what)[1])] = answer
+		h.clock.Step(leaveAfter)
+		<-answer
+	}
+	return err
 }
 
 // half is a moment within a call at which the agent may be killed.

@@ -143,6 +143,31 @@ func (d *store) close() {
 	d.root.Close()
 }
 
+// useStore opens the store, or counts one more user of it. Each user calls closeStore.
+func (p *Partition) useStore() error {
+	p.storeMu.Lock()
+	defer p.storeMu.Unlock()
+	if p.store == nil {
+		store, err := openStore(p.deps.Dir)
+		if err != nil {
+			return err
+		}
+		p.store = store
+	}
+	p.users++
+	return nil
+}
+
+// closeStore closes the store when nothing else uses it.
+func (p *Partition) closeStore() {
+	p.storeMu.Lock()
+	defer p.storeMu.Unlock()
+	if p.users--; p.users == 0 {
+		p.store.close()
+		p.store = nil
+	}
+}
+
 // next returns a generation that was never used.
 func (d *store) next() (int64, error) {
 	next := max(d.generation, 0) + 1

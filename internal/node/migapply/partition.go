@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/internal/core/mig"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/openers"
+	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
 // HolderID distinguishes the maintenance of this package from other maintenance in the ledger.
@@ -71,7 +72,8 @@ type Deps struct {
 	// they are known. Nothing is changed while it is not empty.
 	Blind func() string
 	// Quiesce, if set, ends Berth's own programs on a GPU whose mode is about to change, such as an MPS daemon, which
-	// would keep it in use. The GPU is blocked before the call.
+	// would keep it in use. The GPU is blocked before the call. It is called again in a later round, and must return soon
+	// when they have ended.
 	Quiesce func(ctx context.Context, id gpu.UUID) error
 	// Openers, if any, returns the programs that have a GPU open now, without those that Quiesce ends. It is called
 	// before a GPU that needs a reset is changed.
@@ -176,11 +178,17 @@ type Partition struct {
 	unseen map[gpu.UUID]bool
 	// untouched are GPUs whose new instances may lack device nodes.
 	untouched map[gpu.UUID]bool
-	// hung are the calls that exceeded their deadline, by GPU.
-	hung  map[gpu.UUID]*hungCall
-	tries map[gpu.UUID]*try
+	// open are the calls that no round waits for any more, by GPU; returned signals the end of one of a change.
+	open     map[gpu.UUID]*openCall
+	returned signal.Broadcast
+	tries    map[gpu.UUID]*try
 	// opened is the time since which a program has had a GPU open that needs a reset.
 	opened map[gpu.UUID]time.Time
+
+	storeMu sync.Mutex
+	// store is open while it has users: a round, or a call of a change that has not returned.
+	store *store
+	users int
 
 	faultsMu sync.Mutex
 	faults   map[string]gpu.Cause
@@ -195,6 +203,8 @@ const (
 	scanWithin     = 30 * time.Second
 	// callWithin is more than the slowest call takes, which is the reset of a GPU.
 	callWithin = 5 * time.Minute
+	// leaveAfter is how long the changes of the other GPUs wait for a call.
+	leaveAfter = 250 * time.Millisecond
 	// shutdownGrace is how long the agent waits for a call when it stops.
 	shutdownGrace = time.Second
 )
@@ -204,7 +214,7 @@ func New(deps Deps) *Partition {
 	deps.Clock = cmp.Or[clock.Clock](deps.Clock, clock.RealClock{})
 	deps.Log = cmp.Or(deps.Log, slog.Default())
 	p := &Partition{
-		deps: deps, unseen: map[gpu.UUID]bool{}, untouched: map[gpu.UUID]bool{}, hung: map[gpu.UUID]*hungCall{}, tries: map[gpu.UUID]*try{},
+		deps: deps, unseen: map[gpu.UUID]bool{}, untouched: map[gpu.UUID]bool{}, open: map[gpu.UUID]*openCall{}, tries: map[gpu.UUID]*try{},
 		opened: map[gpu.UUID]time.Time{}, faults: map[string]gpu.Cause{},
 	}
 	p.statuses.Store(&[]Status{})

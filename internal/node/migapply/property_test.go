@@ -36,6 +36,7 @@ func TestConverges(t *testing.T) {
 			w.event(t, next)
 			w.intact()
 		}
+		w.answer()
 		w.breaks, w.killAt = nil, 0
 		for _, c := range w.gpus {
 			c.openers = nil
@@ -60,7 +61,7 @@ func layout(t *rapid.T) string {
 func (w *world) event(t *rapid.T, n int) {
 	device := w.gpus[rapid.IntRange(0, len(w.gpus)-1).Draw(t, "gpu")].id
 	switch what := rapid.SampledFrom([]string{"want", "unwant", "run", "run", "run", "end", "forget", "fail", "kill",
-		"open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
+		"slow", "answer", "open", "scan", "wait", "reconcile", "reconcile"}).Draw(t, "event"); what {
 	case "want":
 		w.want(device, layout(t), fmt.Sprintf("change %d", n))
 	case "unwant":
@@ -98,6 +99,10 @@ func (w *world) event(t *rapid.T, n int) {
 		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"create", "destroy", "mode", "reset", "touch", "scan",
 			"quiesce"}), 1, 3).Draw(t, "calls")
 		w.breakNext(calls, rapid.IntRange(0, 4).Draw(t, "always") == 0)
+	case "slow":
+		w.slow = append(w.slow, rapid.SampledFrom([]string{"create", "destroy", "mode", "quiesce", "remove"}).Draw(t, "call")+" "+string(device))
+	case "answer":
+		w.answer()
 	case "kill":
 		w.killAt = w.points + rapid.IntRange(1, 25).Draw(t, "points")
 	case "open":

@@ -30,20 +30,20 @@ func (r *round) unsure(j *job) {
 }
 
 // failed records a failure and when the change is tried again.
-func (r *round) failed(j *job) {
-	t := r.tries[j.want.UUID]
+func (p *Partition) failed(j *job) {
+	t := p.tries[j.want.UUID]
 	if t == nil {
 		t = &try{wanted: j.want.Wanted}
-		r.tries[j.want.UUID] = t
+		p.tries[j.want.UUID] = t
 	}
 	pause := min(firstRetry<<min(t.times, 10), lastRetry)
 	t.times++
-	t.next = r.deps.Clock.Now().Add(pause)
+	t.next = p.deps.Clock.Now().Add(pause)
 	t.message = fmt.Sprintf("%s could not be changed to %s: %v. It is retried at %s, or at once when something else is wanted.",
 		name(j.device), goal(j.want), j.err, t.next.UTC().Format(time.RFC3339))
 	t.aside = fmt.Sprintf("This failed and is retried at %s: %v.", t.next.UTC().Format(time.RFC3339), j.err)
 	t.report(j)
-	r.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source,
+	p.deps.Log.Error("MIG change failed", "gpu", j.want.UUID, "wanted", shape(j.want.Wanted), "source", j.want.Source,
 		"error", j.err, "times", t.times, "next", pause)
 }
 

@@ -18,7 +18,6 @@ import (
 type round struct {
 	*Partition
 	ctx     context.Context
-	store   *store
 	journal journal
 	wants   []Want
 	jobs    []*job
@@ -48,6 +47,8 @@ type job struct {
 	waits bool
 	// needsReset is set when the mode waits for a reset.
 	needsReset bool
+	// calls is true while a call has not returned from the GPU. left is set when the rest of the work is left to a later round.
+	calls, left bool
 	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is
 	// none.
 	worked bool
@@ -108,9 +109,9 @@ func (p *Partition) Reconcile(ctx context.Context, wants []Want) []Status {
 // run does a round; its error is a stopError.
 func (r *round) run() error {
 	// 1. One agent at a time.
-	err := r.enter()
-	if r.store != nil {
-		defer r.store.close()
+	entered, err := r.enter()
+	if entered {
+		defer r.closeStore()
 	}
 	if err != nil {
 		return err
@@ -148,30 +149,29 @@ func (r *round) run() error {
 	return r.closeJournal()
 }
 
-// enter acquires the lock and reads the journal, or sets closed to the reason why nothing may be changed.
-func (r *round) enter() error {
+// enter acquires the lock and reads the journal, or sets closed to the reason why nothing may be changed. It reports whether the
+// lock was acquired.
+func (r *round) enter() (bool, error) {
 	if !r.deps.Ledger.Writes() {
 		r.closed = "another agent of this node writes the ledger"
-		return nil
+		return false, nil
 	}
 	if r.deps.Blind != nil {
 		if why := r.deps.Blind(); why != "" {
 			r.closed = "it is not known who holds what: " + why
 		}
 	}
-	if c := r.hanging(allGPUs); c != nil {
+	if c := r.outstanding(allGPUs); c != nil {
 		r.closed = c.String()
 	}
-	store, err := openStore(r.deps.Dir)
-	if err != nil {
+	if err := r.useStore(); err != nil {
 		r.closed = err.Error()
 		if !errors.Is(err, errBusy) {
 			r.journalFault(unreadable, err)
 		}
-		return nil
+		return false, nil
 	}
-	r.store = store
-	return r.readJournal()
+	return true, r.readJournal()
 }
 
 // The codes of problems with the journal.
@@ -187,7 +187,7 @@ const (
 func (r *round) rescan() error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
-	_, err := r.await(scanWithin, &hungCall{}, func(context.Context) error { return r.deps.Inventory.Refresh(ctx) })
+	_, err := r.await(scanWithin, &openCall{}, func(context.Context) error { return r.deps.Inventory.Refresh(ctx) })
 	if err == nil {
 		clear(r.unseen)
 	}
@@ -233,6 +233,7 @@ func (j *job) index() int {
 // consider returns the work on a GPU, and whether it can be done now.
 func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job {
 	j := &job{want: want, device: snapshot.GPU(want.UUID), state: Waiting}
+	open := r.outstanding(want.UUID)
 	failed := r.tries[want.UUID]
 	if failed != nil && !reflect.DeepEqual(failed.wanted, want.Wanted) {
 		delete(r.tries, want.UUID)
@@ -242,10 +243,8 @@ func (r *round) consider(want Want, snapshot *gpu.Snapshot, held *holdings) *job
 		j.message = fmt.Sprintf("%s was not found by the last scan. It changes to %s when it is found again.", want.UUID, goal(want))
 		return j
 	}
-	if c := r.hanging(want.UUID); c != nil {
-		j.state = Failed
-		j.message = fmt.Sprintf("%s does not change to %s: %v. Until it answers, the GPU is not changed, and the devices that were to change are not allocated.",
-			name(j.device), goal(want), c)
+	if open != nil {
+		r.waitForCall(j, open)
 		return j
 	}
 	if j.device.Health.State == gpu.Gone {
@@ -335,7 +334,7 @@ func (r *round) holdFor(at **job) error {
 		err = r.hold(j.want.UUID, j.take(r.holdings()))
 	case j.waits:
 		err = r.block(j)
-	case j.plan.UUID != "":
+	case j.plan.UUID != "" && !j.calls:
 		err = r.hold(j.want.UUID, nil)
 	}
 	if blocked, ok := errors.AsType[*ledger.BlockedError](err); ok {

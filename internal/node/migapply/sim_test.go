@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
@@ -125,7 +126,10 @@ func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (la
 			return nil
 		},
 	})
-	for before := -1; before != steps && (killAt == 0 || steps < killAt); {
+	for before := -1; (before != steps || busy(last)) && (killAt == 0 || steps < killAt); {
+		if before == steps {
+			time.Sleep(time.Millisecond) // On a loaded machine a call of the simulator takes longer than a round waits.
+		}
 		before = steps
 		last = p.Reconcile(n.t.Context(), wants)
 	}
@@ -137,6 +141,13 @@ func (n *node) life(wants []migapply.Want, pods []gpu.DeviceKey, killAt int) (la
 		}
 	}
 	return last, steps
+}
+
+// busy reports whether a call, also of an agent that was killed, has not returned.
+func busy(statuses []migapply.Status) bool {
+	return slices.ContainsFunc(statuses, func(s migapply.Status) bool {
+		return s.State == migapply.Changing || strings.Contains(s.Message, "another agent of this node is changing its GPUs")
+	})
 }
 
 func (n *node) are(t *testing.T, statuses []migapply.Status, wants []migapply.Want) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +73,10 @@ type world struct {
 	trace []string
 	// breaks reports whether a call of the hardware fails, such as "create GPU-0 1g.10gb 0".
 	breaks func(call string) error
-	notes  int
+	// slow are the prefixes of the calls that return only when answer lets them.
+	slow    []string
+	answers map[gpu.UUID]chan struct{}
+	notes   int
 	// changing is true from the write of the journal until the change is complete.
 	changing bool
 	// violation is the first violation of an invariant.
@@ -115,7 +119,7 @@ func geometry() gpu.MIGGeometry {
 func newWorld(t checker, dir string, gpus int) *world {
 	w := &world{
 		t: t, dir: dir, boot: "boot", clock: hastyClock{clocktesting.NewFakeClock(start)},
-		replicas: map[gpu.UUID]int{}, pods: map[string]*fakePod{}, waiting: map[string]bool{},
+		answers: map[gpu.UUID]chan struct{}{}, replicas: map[gpu.UUID]int{}, pods: map[string]*fakePod{}, waiting: map[string]bool{},
 	}
 	for i := range gpus {
 		w.gpus = append(w.gpus, &fakeGPU{id: gpu.UUID(fmt.Sprintf("GPU-%d", i)), index: i, needsReset: i%2 == 0})
@@ -168,7 +172,7 @@ var errKilled = errors.New("killed")
 func (w *world) point(what string) bool {
 	w.points++
 	w.trace = append(w.trace, what)
-	w.dead = w.points == w.killAt
+	w.dead = w.dead || w.points == w.killAt
 	return w.dead
 }
 
@@ -344,10 +348,32 @@ func (w *world) reconcile() []Status {
 	}
 	if w.dead {
 		w.killAt = 0
+		w.answer()
 		w.endAgent()
 		w.startAgent()
 	}
 	return statuses
+}
+
+// answer lets the slow calls return, one after the other, and waits for that.
+func (w *world) answer() {
+	w.slow = nil
+	for _, c := range w.gpus {
+		if answer := w.answers[c.id]; answer != nil {
+			close(answer)
+			<-w.partition.open[c.id].call.Done()
+		}
+	}
+	clear(w.answers)
+	for w.partition.usersOfStore() > 0 { // A goroutine of each call releases the lock.
+		runtime.Gosched()
+	}
+}
+
+func (p *Partition) usersOfStore() int {
+	p.storeMu.Lock()
+	defer p.storeMu.Unlock()
+	return p.users
 }
 
 // settle reconciles until nothing changes any more, including after the pause that follows a failure.

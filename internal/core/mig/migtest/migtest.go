@@ -27,3 +27,18 @@ func Possible(g *gpu.GPU, placements []mig.Placed) bool {
 	}
 	return mig.Matches(planned, wanted)
 }
+
+// TwoGPUs are two H100, GPU-0 and GPU-1, not partitioned and with two profiles.
+func TwoGPUs() *gpu.Snapshot {
+	geometry := gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
+		{Name: "1g.10gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7},
+		{Name: "3g.40gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2},
+	}}
+	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
+	for i, id := range []gpu.UUID{"GPU-0", "GPU-1"} {
+		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{
+			UUID: id, Vendor: gpu.NVIDIA, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry},
+		})
+	}
+	return snapshot
+}

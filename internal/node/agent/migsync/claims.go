@@ -8,12 +8,8 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
-	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
-
-// sourceClaims names the origin of a dynamic GPU's state in messages.
-const sourceClaims = "claims"
 
 // Ensure returns the UUID of a device of a dynamic GPU once it exists: the MIG device at the placement of a key, or the GPU
 // itself, with MIG off. The caller holds the device in the ledger, before the call and until it is not needed any more. It
@@ -44,7 +40,7 @@ func (s *Syncer) Ensure(ctx context.Context, key gpu.DeviceKey, profile string) 
 func (s *Syncer) made(key gpu.DeviceKey, profile string) (id gpu.UUID, why string, err error) {
 	device := s.deps.Hardware.Current().GPU(key.GPU)
 	switch {
-	case device == nil || !s.wanted().dynamic[key.GPU]:
+	case device == nil || !s.wanted().Dynamic[key.GPU]:
 		return "", "", fmt.Errorf("the MIG devices of GPU %s do not follow from claims any more (gpus[].dynamicMIG of the configuration)", key.GPU)
 	case device.MIG.ModeNeedsReset && device.MIG.Enabled == key.Whole():
 		return "", "", fmt.Errorf("the MIG mode of GPU %d would have to change, which needs a reset of the GPU, and no claim causes one; delete the pod and its claim, or change the mode",
@@ -65,25 +61,5 @@ func (s *Syncer) made(key gpu.DeviceKey, profile string) (id gpu.UUID, why strin
 // claimsChanged reports whether dynamic GPUs are to have other MIG devices than at the last attempt.
 func (s *Syncer) claimsChanged() bool {
 	plan := s.wanted()
-	return len(plan.dynamic) > 0 && !reflect.DeepEqual(plan.claimed(s.deps.Ledger.Holdings()), s.claimed)
-}
-
-// static leaves out dynamic GPUs.
-func (p *plan) static(statuses []migapply.Status) []migapply.Status {
-	return slices.DeleteFunc(slices.Clone(statuses), func(status migapply.Status) bool { return p.dynamic[status.UUID] })
-}
-
-// claimed returns the wanted state of the dynamic GPUs, in the order of the snapshot.
-func (p *plan) claimed(held []ledger.Holding) []migapply.Want {
-	var wants []migapply.Want
-	for i := range p.snapshot.GPUs {
-		device := &p.snapshot.GPUs[i]
-		if !p.dynamic[device.UUID] {
-			continue
-		}
-		if wanted, ok := migapply.Claimed(device, held); ok {
-			wants = append(wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: sourceClaims, Claims: true})
-		}
-	}
-	return wants
+	return len(plan.Dynamic) > 0 && !reflect.DeepEqual(plan.Claimed(s.deps.Ledger.Holdings()), s.claimed)
 }

@@ -10,14 +10,15 @@
 // destroyed with the next attempt, and that no change needs a reset; Ensure returns when an attempt that began after the call
 // has found the device.
 //
-// What wakes it: the inventory, the configuration, a call of Ensure, the ledger while there are dynamic GPUs, and, while a GPU
-// waits or a change has failed, the ledger and a tick every second. While every GPU is as wanted, other holdings change nothing,
-// so that an Allocate is not followed by any work here.
+// What wakes it: the inventory, the configuration, a call of Ensure, a late answer of the driver, the ledger while there are
+// dynamic GPUs, and, while a GPU waits or a change has failed, the ledger and a tick every second. While every GPU is as wanted,
+// other holdings change nothing, so that an Allocate is not followed by any work here.
 //
 // What it writes: MIG devices, through [Partition]; the problems of the sources "mig", "mig-layout" and "mig-journal";
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
 //
-// What it never waits for: a holder of a GPU, or a call of the driver beyond the deadline that migapply sets. A write
+// What it never waits for: a holder of a GPU, or a call of the driver beyond the deadlines that migapply sets: after 250 ms a
+// call that changes a GPU delays no other GPU. A write
 // of the label is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other
 // actor waits for this one: Changing is computed from memory.
 //
@@ -26,20 +27,21 @@ package migsync
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/migwants"
 	"github.com/berth-gpu/berth/internal/node/signal"
 )
 
@@ -67,6 +69,8 @@ type Ledger interface {
 // Partition changes GPUs; *[migapply.Partition] is one.
 type Partition interface {
 	Reconcile(ctx context.Context, wants []migapply.Want) []migapply.Status
+	// Subscribe signals when a later Reconcile can continue a change that an earlier one did not wait for.
+	Subscribe() *signal.Subscription
 	Statuses() []migapply.Status
 	Faults() []gpu.Cause
 }
@@ -92,8 +96,8 @@ type Deps struct {
 	Node      Node
 	// Settle brings the use of the devices in line with Changing, and returns when it is in force.
 	Settle func()
-	// Resume lets the MPS daemons start again that were ended for a change.
-	Resume func()
+	// Resume lets the MPS daemons start again that were ended for a change, without those of GPUs that are still changing.
+	Resume func(changing []gpu.UUID)
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
 	Clock  clock.Clock
@@ -106,17 +110,54 @@ type Syncer struct {
 	// last are the layouts that were wanted last, and claimed what dynamic GPUs were to have.
 	last, claimed []migapply.Want
 	rounds        *signal.Rounds
-
-	planMu sync.Mutex
-	// plan has the wanted layouts as last computed.
-	plan *plan
-	// computed counts the computations.
-	computed atomic.Int64
+	plans         migwants.Cache
 }
 
 // New returns a Syncer.
 func New(deps Deps) *Syncer {
 	return &Syncer{deps: deps, label: stateLabel{node: deps.Node}, rounds: signal.NewRounds()}
+}
+
+// wanted returns what the GPUs are to be.
+func (s *Syncer) wanted() *migwants.Plan {
+	now := s.deps.Config.Current()
+	return s.plans.Get(migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: now.Config, MIG: now.MIG, Waiting: now.Waiting})
+}
+
+// Computed returns how often the wanted layouts were computed.
+func (s *Syncer) Computed() int64 { return s.plans.Computed() }
+
+// Changing returns the GPUs whose MIG mode is about to change or is changing, with the reason. A GPU is among them as
+// soon as the change is wanted, not only when Partition begins it: in between, at a start above all, a pod could be
+// given the GPU that is about to be partitioned. A dynamic GPU is not among them: its mode changes while claims hold it, and
+// the ledger refuses what does not fit. repartitioned are all GPUs that are to have another layout than they have. It never waits
+// for a call of the driver, a file or the API server.
+func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string) {
+	statuses := s.deps.Partition.Statuses()
+	changing = migapply.Pending(statuses)
+	plan := s.wanted()
+	maps.DeleteFunc(changing, func(id gpu.UUID, _ string) bool { return plan.Dynamic[id] })
+	for _, status := range statuses {
+		at := slices.IndexFunc(plan.Wants, func(want migapply.Want) bool { return want.UUID == status.UUID })
+		if status.State == migapply.Changing && changing[status.UUID] != "" && at >= 0 {
+			// The reason stays the same from the edit to the result, so that the use of the devices does.
+			changing[status.UUID] = migwants.ModeReason(&plan.Wants[at])
+		}
+	}
+	for id, reason := range plan.Modes {
+		given := slices.ContainsFunc(statuses, func(status migapply.Status) bool {
+			return status.UUID == id && (status.State == migapply.Failed || status.State == migapply.Refused)
+		})
+		if snapshot.GPU(id) != nil && !given && changing[id] == "" {
+			changing[id] = reason
+		}
+	}
+	return changing, plan.Differing
+}
+
+// Repartitioned returns the GPUs whose layout by another configuration is not the one that they have, with the reason.
+func (s *Syncer) Repartitioned(by *v1alpha1.AgentConfig) map[gpu.UUID]string {
+	return migwants.Compute(migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by, MIG: s.deps.Config.Current().MIG}).Differing
 }
 
 // AwaitLayout returns when the label of the Node is known. Without a response of the API server it waits for
@@ -145,12 +186,15 @@ func (s *Syncer) AwaitLayout(ctx context.Context) {
 // Run keeps the GPUs partitioned as wanted until ctx ends. The caller starts it when it is known who holds what.
 func (s *Syncer) Run(ctx context.Context) error {
 	hardware, config, holdings := s.deps.Hardware.Subscribe(), s.deps.Config.Subscribe(), s.deps.Ledger.Subscribe()
+	changes := s.deps.Partition.Subscribe()
+	defer changes.Close()
 	defer hardware.Close()
 	defer config.Close()
 	defer holdings.Close()
 	// The first signal of each is pending; the first attempt is for both.
 	<-hardware.C()
 	<-config.C()
+	<-changes.C()
 	for {
 		var again <-chan time.Time
 		select {
@@ -168,6 +212,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 				return nil
 			case <-hardware.C():
 			case <-config.C():
+			case <-changes.C():
 			case <-s.rounds.Asked():
 			case <-holdings.C():
 				due = !done || s.claimsChanged()
@@ -181,29 +226,40 @@ func (s *Syncer) Run(ctx context.Context) error {
 func (s *Syncer) reconcile(ctx context.Context) (done bool) {
 	defer s.rounds.Begin()()
 	plan := s.wanted()
-	s.deps.Report("mig-layout", plan.problems...)
-	changed := !reflect.DeepEqual(plan.wants, s.last)
+	s.deps.Report("mig-layout", plan.Problems...)
+	changed := !reflect.DeepEqual(plan.Wants, s.last)
 	if changed {
 		s.deps.Settle()
 	}
-	if plan.layout != "" && len(plan.differing) > 0 {
+	if plan.Layout != "" && len(plan.Differing) > 0 {
 		s.label.announce(ctx, changed)
 	}
-	s.last, s.claimed = plan.wants, plan.claimed(s.deps.Ledger.Holdings())
-	statuses := s.deps.Partition.Reconcile(ctx, slices.Concat(plan.wants, s.claimed))
+	s.last, s.claimed = plan.Wants, plan.Claimed(s.deps.Ledger.Holdings())
+	statuses := s.deps.Partition.Reconcile(ctx, slices.Concat(plan.Wants, s.claimed))
 	s.deps.Report("mig-journal", s.deps.Partition.Faults()...)
 	s.show(plan, statuses)
 	s.deps.Settle()
-	s.deps.Resume()
-	written := s.label.update(ctx, plan, plan.static(statuses))
+	s.deps.Resume(changing(statuses))
+	written := s.label.update(ctx, plan, plan.Static(statuses))
 	return written && !slices.ContainsFunc(statuses, func(status migapply.Status) bool { return status.State != migapply.Applied })
+}
+
+// changing returns the GPUs whose change is under way.
+func changing(statuses []migapply.Status) []gpu.UUID {
+	var ids []gpu.UUID
+	for _, status := range statuses {
+		if status.State == migapply.Changing {
+			ids = append(ids, status.UUID)
+		}
+	}
+	return ids
 }
 
 // show sets a problem for each GPU that cannot be as wanted, and a condition for all GPUs.
 // A dynamic GPU that changes for a claim changes the condition only when it fails: claims come and go.
-func (s *Syncer) show(plan *plan, statuses []migapply.Status) {
+func (s *Syncer) show(plan *migwants.Plan, statuses []migapply.Status) {
 	var failed, waiting []string
-	for _, problem := range plan.problems {
+	for _, problem := range plan.Problems {
 		failed = append(failed, problem.Message)
 	}
 	var causes []gpu.Cause
@@ -213,7 +269,7 @@ func (s *Syncer) show(plan *plan, statuses []migapply.Status) {
 			failed = append(failed, status.Message)
 			causes = append(causes, gpu.Cause{Code: "MIG_" + strings.ToUpper(string(status.State)), Message: status.Message})
 		case migapply.Waiting, migapply.Changing:
-			if !plan.dynamic[status.UUID] {
+			if !plan.Dynamic[status.UUID] {
 				waiting = append(waiting, status.Message)
 			}
 		}
@@ -224,7 +280,7 @@ func (s *Syncer) show(plan *plan, statuses []migapply.Status) {
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Failed", strings.Join(failed, "; "))
 	case len(waiting) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionFalse, "Waiting", strings.Join(waiting, "; "))
-	case len(plan.static(statuses)) > 0:
+	case len(plan.Static(statuses)) > 0:
 		s.deps.Node.SetMIGCondition(metav1.ConditionTrue, "Applied", "every GPU is partitioned as wanted")
 	default:
 		s.deps.Node.SetMIGCondition("", "", "")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/mig/migtest"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/migapply"
 )
@@ -39,7 +41,9 @@ func TestOncePerEvent(t *testing.T) {
 			do                 func()
 			computed, compared int
 		}{
-			{"an edit of one rule", func() { w.reconfigure(rule(0, &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb": 7}})) }, 1, 1},
+			{"an edit of one rule", func() {
+				w.reconfigure(v1alpha1.GPURule{Select: v1alpha1.GPUSelector{Index: []int{0}}, MIG: &v1alpha1.MIGSettings{Devices: map[string]int{"1g.10gb": 7}}})
+			}, 1, 1},
 			{"an allocation", w.ledger.Set, 0, 0},
 			{"a signal of the configuration without a change", w.config.Set, 0, 1},
 			{"another label", func() { w.relabel("all-3g.40gb") }, 1, 1},
@@ -173,7 +177,7 @@ func TestCondition(t *testing.T) {
 		},
 		"unknown": {
 			layout: "all-9g", want: metav1.Condition{Status: metav1.ConditionFalse, Reason: "Failed",
-				Message: "label nvidia.com/mig.config=all-9g: " + unknown("all-9g")},
+				Message: "label nvidia.com/mig.config=all-9g: " + unknown("all-9g").Error()},
 			unknown: []string{"MIG_LAYOUT_UNKNOWN"},
 		},
 	}
@@ -242,4 +246,15 @@ func TestAwaitLayout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unknown is the error of FindLayout for a layout.
+func unknown(name string) error {
+	snapshot := migtest.TwoGPUs()
+	var gpus []mig.GPU
+	for i := range snapshot.GPUs {
+		gpus = append(gpus, mig.GPUOf(&snapshot.GPUs[i], func(gpu.DeviceKey) []string { return nil }))
+	}
+	_, err := mig.FindLayout(mig.HardwareLayouts(gpus), name)
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/migwants"
 )
 
 // The values of the label nvidia.com/mig.config.state, as mig-manager writes them.
@@ -30,8 +31,8 @@ func (l *stateLabel) announce(ctx context.Context, changed bool) {
 
 // update writes the state of the GPUs, and reports whether the label has it. It does not change the label before the
 // Node was read.
-func (l *stateLabel) update(ctx context.Context, plan *plan, statuses []migapply.Status) bool {
-	if !plan.known {
+func (l *stateLabel) update(ctx context.Context, plan *migwants.Plan, statuses []migapply.Status) bool {
+	if !plan.Known {
 		return l.written == ""
 	}
 	l.write(ctx, stateOf(plan, statuses))
@@ -39,11 +40,11 @@ func (l *stateLabel) update(ctx context.Context, plan *plan, statuses []migapply
 }
 
 // stateOf returns the wanted value of the label; empty when no label asks for a layout.
-func stateOf(plan *plan, statuses []migapply.Status) string {
+func stateOf(plan *migwants.Plan, statuses []migapply.Status) string {
 	switch {
-	case plan.layout == "":
+	case plan.Layout == "":
 		return ""
-	case len(plan.problems) > 0:
+	case len(plan.Problems) > 0:
 		return stateFailed
 	}
 	state := stateSuccess

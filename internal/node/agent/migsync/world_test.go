@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/api/v1alpha1"
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/core/mig/migtest"
 	"github.com/berth-gpu/berth/internal/node/configwatch"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/migapply"
@@ -41,35 +42,17 @@ type world struct {
 	condition  metav1.Condition
 	problems   map[string][]gpu.Cause
 
-	config, hardware, ledger signal.Broadcast
-}
-
-func geometry() gpu.MIGGeometry {
-	return gpu.MIGGeometry{MemorySlices: 8, ComputeSlices: 7, Profiles: []gpu.MIGProfile{
-		{Name: "1g.10gb", ID: 19, ComputeSlices: 1, Size: 1, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Max: 7},
-		{Name: "3g.40gb", Number: 2, ID: 9, ComputeSlices: 3, Size: 4, Starts: []int{0, 4}, Max: 2},
-	}}
-}
-
-// twoGPUs are GPU-0 and GPU-1, not partitioned.
-func twoGPUs() *gpu.Snapshot {
-	snapshot := &gpu.Snapshot{Vendors: []gpu.VendorState{{Name: gpu.NVIDIA, Driver: gpu.Driver{Version: "580.65.06"}}}}
-	for i, id := range []gpu.UUID{"GPU-0", "GPU-1"} {
-		snapshot.GPUs = append(snapshot.GPUs, gpu.GPU{
-			UUID: id, Vendor: gpu.NVIDIA, Index: i, Product: "NVIDIA H100 80GB HBM3", DeviceID: 0x233010de, MIG: gpu.MIG{Capable: true, Geometry: geometry()},
-		})
-	}
-	return snapshot
+	config, hardware, ledger, changes signal.Broadcast
 }
 
 func newWorld() *world {
 	w := &world{
-		snapshot: twoGPUs(), outcome: map[gpu.UUID]migapply.State{}, problems: map[string][]gpu.Cause{},
+		snapshot: migtest.TwoGPUs(), outcome: map[gpu.UUID]migapply.State{}, problems: map[string][]gpu.Cause{},
 		state: configwatch.State{Config: &v1alpha1.AgentConfig{}, MIG: configwatch.MIG{Known: true}},
 	}
 	w.Syncer = New(Deps{
 		Config: configFake{w}, Hardware: hardwareFake{w}, Ledger: ledgerFake{w}, Partition: partitionFake{w}, Node: nodeFake{w},
-		Settle: func() { w.note("settle") }, Resume: func() { w.note("resume") },
+		Settle: func() { w.note("settle") }, Resume: func([]gpu.UUID) { w.note("resume") },
 		Report: func(source string, problems ...gpu.Cause) { w.set(func() { w.problems[source] = problems }) },
 		Clock:  clock.RealClock{},
 	})
@@ -197,6 +180,8 @@ func (f partitionFake) Reconcile(_ context.Context, wants []migapply.Want) []mig
 	}
 	return slices.Clone(f.statuses)
 }
+
+func (f partitionFake) Subscribe() *signal.Subscription { return f.changes.Subscribe() }
 
 func (f partitionFake) Statuses() []migapply.Status {
 	f.mu.Lock()

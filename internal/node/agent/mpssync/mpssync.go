@@ -377,11 +377,11 @@ func (s *Syncer) Quiesce(ctx context.Context, by Quiescer, id gpu.UUID) error {
 	}
 }
 
-// Unquiesce lets the daemons of all GPUs that by has quiesced start again. It never waits.
-func (s *Syncer) Unquiesce(by Quiescer) {
+// Unquiesce lets the daemons of all GPUs that by has quiesced start again, without those in still. It never waits.
+func (s *Syncer) Unquiesce(by Quiescer, still ...gpu.UUID) {
 	s.mu.Lock()
 	before := len(s.quiesced)
-	maps.DeleteFunc(s.quiesced, func(q quiesced, _ bool) bool { return q.by == by })
+	maps.DeleteFunc(s.quiesced, func(q quiesced, _ bool) bool { return q.by == by && !slices.Contains(still, q.id) })
 	changed := len(s.quiesced) != before
 	s.mu.Unlock()
 	if changed {

@@ -415,6 +415,7 @@ func TestQuiesce(t *testing.T) {
 		if n.supervisor.wants(gpuA) {
 			t.Error("an edit starts the daemon of a quiesced GPU")
 		}
+		n.Unquiesce(mpssync.ForReset, gpuA)
 		n.Unquiesce(mpssync.ForMIG)
 		synctest.Wait()
 		if n.supervisor.wants(gpuA) {

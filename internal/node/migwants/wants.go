@@ -1,0 +1,199 @@
+// Package migwants decides what MIG devices each GPU is to have: those of the layout that the Node's label nvidia.com/mig.config
+// names, those of the configuration's rules for the other GPUs, and for dynamic GPUs those that claims hold.
+//
+// It guarantees that a plan follows from its inputs alone, that it has no wants while one of them is not known, and that a GPU is under
+// a layout or dynamic, never both. It only computes; it must not change anything, or import the agent.
+package migwants
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/berth-gpu/berth/api/v1alpha1"
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/core/mig"
+	"github.com/berth-gpu/berth/internal/node/config"
+	"github.com/berth-gpu/berth/internal/node/configwatch"
+	"github.com/berth-gpu/berth/internal/node/ledger"
+	"github.com/berth-gpu/berth/internal/node/migapply"
+	"github.com/berth-gpu/berth/internal/node/offer"
+)
+
+// Inputs are all that the wanted layouts depend on.
+type Inputs struct {
+	// Snapshot is the hardware of the vendor whose GPUs have MIG.
+	Snapshot *gpu.Snapshot
+	Config   *v1alpha1.AgentConfig
+	MIG      configwatch.MIG
+	// Waiting is true while the configuration is not known.
+	Waiting bool
+}
+
+// same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that comparing
+// pointers suffices.
+func (in Inputs) same(other Inputs) bool {
+	return in.Snapshot == other.Snapshot && in.Config == other.Config && in.Waiting == other.Waiting && reflect.DeepEqual(in.MIG, other.MIG)
+}
+
+// Plan has the wanted shapes of the GPUs. It is never changed.
+type Plan struct {
+	of Inputs
+	// snapshot is the part of the hardware that layouts are about; GPUs of other vendors have no MIG devices.
+	snapshot *gpu.Snapshot
+	// Known is false before the label of the Node and the configuration were read; Layout is the label's value, empty
+	// when there is none.
+	Known    bool
+	Layout   string
+	Wants    []migapply.Want
+	Problems []gpu.Cause
+	// Dynamic are the GPUs whose MIG devices follow from the ledger.
+	Dynamic map[gpu.UUID]bool
+	// Modes are the GPUs whose MIG mode has to change, with the reason.
+	Modes map[gpu.UUID]string
+	// Differing are the GPUs that are not as wanted, with the reason.
+	Differing map[gpu.UUID]string
+}
+
+// Cache has the last plan. Its zero value is ready for use.
+type Cache struct {
+	mu   sync.Mutex
+	plan *Plan
+	// computed counts the computations.
+	computed atomic.Int64
+}
+
+// Get returns what the GPUs are to be. It is computed only when the configuration or the hardware has changed.
+func (c *Cache) Get(of Inputs) *Plan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.plan == nil || !c.plan.of.same(of) {
+		c.computed.Add(1)
+		c.plan = Compute(of)
+	}
+	return c.plan
+}
+
+// Computed returns how often a plan was computed.
+func (c *Cache) Computed() int64 { return c.computed.Load() }
+
+// ModeReason is why a GPU is withheld whose MIG mode changes.
+func ModeReason(want *migapply.Want) string {
+	return "its MIG mode is about to change for " + want.Source
+}
+
+// Compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
+// from the rules of the configuration for the others. Excluded GPUs are not changed.
+func Compute(of Inputs) *Plan {
+	p := &Plan{of: of, snapshot: of.Snapshot, Known: of.MIG.Known && !of.Waiting, Layout: of.MIG.Layout,
+		Modes: map[gpu.UUID]string{}, Dynamic: map[gpu.UUID]bool{}, Differing: map[gpu.UUID]string{}}
+	if !p.Known {
+		return p
+	}
+	var gpus []mig.GPU
+	for i := range p.snapshot.GPUs {
+		gpus = append(gpus, mig.GPUOf(&p.snapshot.GPUs[i], noHolders))
+	}
+	p.choose(gpus)
+	p.compare(gpus)
+	return p
+}
+
+// sourceClaims names the origin of a dynamic GPU's state in messages.
+const sourceClaims = "claims"
+
+// noHolders is used where the holders do not matter.
+func noHolders(gpu.DeviceKey) []string { return nil }
+
+func (p *Plan) refuse(code string, err error) {
+	p.Problems = append(p.Problems, gpu.Cause{Code: code, Message: err.Error()})
+}
+
+// choose sets wants and problems.
+func (p *Plan) choose(gpus []mig.GPU) {
+	named := config.NamedLayouts{ByName: config.Layouts(gpus, p.of.Config.MIGLayouts, p.of.MIG.Layouts)}
+	if p.of.MIG.Unread {
+		named.Unread = p.of.Config.MIGConfigMap
+	}
+	if p.of.MIG.Err != nil {
+		p.refuse("MIG_LAYOUTS_REFUSED", p.of.MIG.Err)
+	}
+	var labelled mig.Layout
+	if p.Layout != "" {
+		var err error
+		if labelled, err = named.Find(p.Layout); err != nil {
+			p.refuse("MIG_LAYOUT_UNKNOWN", fmt.Errorf("label %s=%s: %w", configwatch.LabelMIG, p.Layout, err))
+			return // It is not known which GPUs the layout is for: none is changed.
+		}
+	}
+	deciding := offer.DecidingRules(p.snapshot, config.OfferSettings(p.of.Config).GPUs)
+	for _, device := range gpus {
+		i, ok := deciding[device.UUID]
+		rule := v1alpha1.GPURule{}
+		if ok {
+			rule = p.of.Config.GPUs[i]
+		}
+		if rule.Exclude || device.UUID == "" {
+			continue
+		}
+		wanted, ok := labelled.Wanted(device)
+		if rule.DynamicMIG {
+			p.Dynamic[device.UUID] = device.Capable
+			if ok {
+				p.refuse("MIG_LAYOUT_DYNAMIC", fmt.Errorf("label %s=%s: the layout names GPU %d, whose MIG devices claims create (gpus[%d].dynamicMIG of the configuration): name other GPUs in the layout, or remove dynamicMIG; the GPU keeps serving claims",
+					configwatch.LabelMIG, p.Layout, device.Index, i))
+			}
+			continue
+		}
+		if ok {
+			p.Wants = append(p.Wants, migapply.Want{UUID: device.UUID, Wanted: wanted,
+				Source: fmt.Sprintf("layout %s of label %s", p.Layout, configwatch.LabelMIG)})
+			continue
+		}
+		if rule.MIG == nil {
+			continue
+		}
+		wanted, source, ok, err := named.ByRule(device, rule.MIG, fmt.Sprintf("gpus[%d].mig of the configuration", i))
+		if err != nil {
+			p.refuse("MIG_LAYOUT_UNKNOWN", err)
+		} else if ok {
+			p.Wants = append(p.Wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: source})
+		}
+	}
+}
+
+// compare fills in Modes and Differing.
+func (p *Plan) compare(gpus []mig.GPU) {
+	for _, want := range p.Wants {
+		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
+		change := mig.PlanGPU(gpus[i], want.Wanted)
+		if change.Changes() {
+			p.Differing[want.UUID] = "it is about to change for " + want.Source
+		}
+		if change.Refused == "" && change.SetMode != nil {
+			p.Modes[want.UUID] = ModeReason(&want)
+		}
+	}
+}
+
+// Static leaves out dynamic GPUs.
+func (p *Plan) Static(statuses []migapply.Status) []migapply.Status {
+	return slices.DeleteFunc(slices.Clone(statuses), func(status migapply.Status) bool { return p.Dynamic[status.UUID] })
+}
+
+// Claimed returns the wanted state of the dynamic GPUs, in the order of the snapshot.
+func (p *Plan) Claimed(held []ledger.Holding) []migapply.Want {
+	var wants []migapply.Want
+	for i := range p.snapshot.GPUs {
+		device := &p.snapshot.GPUs[i]
+		if !p.Dynamic[device.UUID] {
+			continue
+		}
+		if wanted, ok := migapply.Claimed(device, held); ok {
+			wants = append(wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: sourceClaims, Claims: true})
+		}
+	}
+	return wants
+}
