@@ -40,7 +40,9 @@ func (s *Syncer) Ensure(ctx context.Context, key gpu.DeviceKey, profile string) 
 func (s *Syncer) made(key gpu.DeviceKey, profile string) (id gpu.UUID, why string, err error) {
 	device := s.deps.Hardware.Current().GPU(key.GPU)
 	switch {
-	case device == nil || !s.wanted().Dynamic[key.GPU]:
+	case device == nil:
+		return "", "", fmt.Errorf("GPU %s is not on this node any more: it was removed, or the driver does not list it; delete the pod and its claim to get another GPU", key.GPU)
+	case !s.wanted().Dynamic[key.GPU]:
 		return "", "", fmt.Errorf("the MIG devices of GPU %s do not follow from claims any more (gpus[].dynamicMIG of the configuration)", key.GPU)
 	case device.MIG.ModeNeedsReset && device.MIG.Enabled == key.Whole():
 		return "", "", fmt.Errorf("the MIG mode of GPU %d would have to change, which needs a reset of the GPU, and no claim causes one; delete the pod and its claim, or change the mode",

@@ -87,7 +87,7 @@ func TestEnsure(t *testing.T) {
 		"the whole GPU":                   {key: gpu.DeviceKey{GPU: "GPU-0"}, want: "GPU-0"},
 		"the whole GPU with MIG on":       {key: gpu.DeviceKey{GPU: "GPU-0"}, world: func(w *world) { w.snapshot.GPUs[0].MIG.Enabled = true }, refuse: "deadline exceeded", after: patience},
 		"a GPU that is not dynamic":       {key: gpu.DeviceKey{GPU: "GPU-1"}, refuse: "do not follow from claims any more"},
-		"a GPU that was removed":          {key: gpu.DeviceKey{GPU: "GPU-9"}, refuse: "do not follow from claims any more"},
+		"a GPU that was removed":          {key: gpu.DeviceKey{GPU: "GPU-9"}, refuse: "GPU GPU-9 is not on this node any more: it was removed, or the driver does not list it; delete the pod"},
 		"a mode that takes resets":        {key: first, world: func(w *world) { w.snapshot.GPUs[0].MIG.ModeNeedsReset = true }, refuse: "needs a reset"},
 		"a failure":                       {key: first, world: func(w *world) { w.outcome["GPU-0"] = migapply.Failed }, refuse: "GPU-0 is Failed.", after: patience},
 		"a failure that is not about it":  {key: first, world: func(w *world) { done(w); w.outcome["GPU-0"] = migapply.Failed }, want: "MIG-1"},
