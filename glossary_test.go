@@ -87,6 +87,7 @@ var plainPackages = []string{
 	"internal/node/dra",
 	"internal/node/dra/calls",
 	"internal/node/dra/claims",
+	"internal/node/dra/claimstatus",
 	"internal/node/dra/prepared",
 	"internal/node/dra/publish",
 	"internal/node/gpunode",

@@ -51,5 +51,11 @@ func draProblems() []Problem {
 			Fix:     "The message has the reason: the API server does not answer, refuses the slices, or the agent lacks rights for resourceslices (apply deploy/options/dra.yaml). The agent tries again.",
 			Seen:    seenNode,
 		},
+		{
+			Code: "DRA_STATUS_FAILED", Severity: Warning, Area: AreaKubelet, Title: "the status of a claim does not have its devices",
+			Meaning: "The agent could not write the UUID, PCI bus ID and health of the claim's devices into status.devices. The claim and its pods are not affected.",
+			Fix:     "The message has the reason: the API server does not answer, or the agent lacks rights for resourceclaims/status and resourceclaims/driver (apply deploy/options/dra.yaml). The agent tries again.",
+			Seen:    seenNode,
+		},
 	}
 }

@@ -396,8 +396,8 @@ func (a *Agent) wireChanges(vendors []vendor.Vendor) {
 		a.devices.dra = drasync.New(drasync.Deps{
 			NodeName: a.config.NodeName, PodUID: a.deps.PodUID, KubeletDir: a.config.KubeletDir, HostRoot: a.config.HostRoot, Client: a.deps.Kube, Hardware: a.node.inventory,
 			Devices: a.devices.allocatable, Ledger: a.node.ledger, CDI: drasync.CDI{Name: cdi.QualifiedName, Injectable: a.devices.injection.Injectable},
-			Changes: drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await},
-			Report:  a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
+			Changes:     drasync.Changes{Ensure: a.changes.mig.Ensure, Maintains: migapply.Maintains, Sliced: a.changes.timeslices.Await},
+			NotPrepared: a.reports.events.ClaimNotPrepared, Report: a.reports.list.Set, Fault: a.deps.Fault, Clock: a.deps.Clock, Log: a.log("dra"),
 		})
 	}
 }

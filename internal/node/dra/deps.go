@@ -81,6 +81,15 @@ const (
 	Unprepare Operation = "unprepare"
 )
 
+// Call is a call of the kubelet for one claim that has ended.
+type Call struct {
+	Operation            Operation
+	Namespace, Name, UID string
+	Took                 time.Duration
+	// Err is nil when the call succeeded.
+	Err error
+}
+
 // Step is a moment at which a test can stop a call.
 type Step string
 
@@ -130,7 +139,7 @@ type Deps struct {
 	// Report replaces the problems of a source; it must not block.
 	Report func(source string, problems ...gpu.Cause)
 	// Observe is called after each prepare and unprepare of a claim; nil for none. It must not block.
-	Observe func(operation Operation, took time.Duration, err error)
+	Observe func(Call)
 	// Fault is called at each step; an error ends the call there, as death would. For tests; nil for nothing.
 	Fault func(Step) error
 	Clock clock.WithTicker

@@ -115,12 +115,12 @@ func (d *Driver) each(n int, do func(int)) {
 	group.Wait()
 }
 
-func (d *Driver) observe(operation Operation, claim string) func(error) {
-	began := d.deps.Clock.Now()
+func (d *Driver) observe(operation Operation, of kubeletplugin.NamespacedObject) func(error) {
+	began, claim := d.deps.Clock.Now(), of.Namespace+"/"+of.Name
 	return func(err error) {
 		took := d.deps.Clock.Since(began)
 		if d.deps.Observe != nil {
-			d.deps.Observe(operation, took, err)
+			d.deps.Observe(Call{Operation: operation, Namespace: of.Namespace, Name: of.Name, UID: string(of.UID), Took: took, Err: err})
 		}
 		if err != nil {
 			d.deps.Log.Warn("Refused a call for a claim; the kubelet retries", "operation", operation, "claim", claim, "error", err)
@@ -134,7 +134,9 @@ func (d *Driver) observe(operation Operation, claim string) func(error) {
 const prepareWithin = 40 * time.Second
 
 func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (devices []kubeletplugin.Device, err error) {
-	done := d.observe(Prepare, claim.Namespace+"/"+claim.Name)
+	done := d.observe(Prepare, kubeletplugin.NamespacedObject{
+		NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}, UID: claim.UID,
+	})
 	defer func() { done(err) }()
 	who := nameOf(claim.Namespace, claim.Name)
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
@@ -257,7 +259,7 @@ func requestsOf(claim Claim) string {
 }
 
 func (d *Driver) unprepare(ctx context.Context, claim kubeletplugin.NamespacedObject) (err error) {
-	done := d.observe(Unprepare, claim.Namespace+"/"+claim.Name)
+	done := d.observe(Unprepare, claim)
 	defer func() { done(err) }()
 	who := nameOf(claim.Namespace, claim.Name)
 

@@ -14,14 +14,21 @@ import (
 // maxEventNote is the API's limit of an event's note, in bytes.
 const maxEventNote = 1024
 
-// Event is a Kubernetes event about the node. The functions of this file are all that there are.
-type Event struct{ kind, reason, note string }
+// Event is a Kubernetes event about the node or a ResourceClaim. The functions of this file are all that there are.
+type Event struct {
+	kind, reason, note string
+	// about is zero for the node.
+	about claim
+}
+
+// claim identifies a ResourceClaim.
+type claim struct{ namespace, name, uid string }
 
 func event(kind, reason, note string) Event {
 	if len(note) > maxEventNote {
 		note = strings.ToValidUTF8(note[:maxEventNote-3], "") + "..."
 	}
-	return Event{kind, reason, note}
+	return Event{kind: kind, reason: reason, note: note}
 }
 
 func normal(reason, note string) Event  { return event(corev1.EventTypeNormal, reason, note) }
@@ -45,6 +52,13 @@ func StateLost(message string) Event { return warning("StateLost", message) }
 
 // SharesOfOneGPU reports that a container was allocated several replicas of one GPU.
 func SharesOfOneGPU(message string) Event { return warning("SharesOfOneGPU", message) }
+
+// ClaimNotPrepared reports on a ResourceClaim why it could not be prepared on this node.
+func ClaimNotPrepared(namespace, name, uid, message string) Event {
+	event := warning("ClaimNotPrepared", message)
+	event.about = claim{namespace: namespace, name: name, uid: uid}
+	return event
+}
 
 // ConditionChanged reports that a condition of the GPUNode has changed.
 func ConditionChanged(kind string, status metav1.ConditionStatus, reason, message string) Event {

@@ -19,11 +19,15 @@ const (
 	eventQueue = 64
 	// eventRepeat is how long the same event is not written again.
 	eventRepeat = 10 * time.Minute
+	// claimEvents is how many events about claims are written in each claimPeriod; further ones are dropped, since the log and, by the
+	// kubelet, an event of the pod say the same.
+	claimEvents = 10
+	claimPeriod = time.Minute
 	// eventAttempts is how often the write of an event is attempted.
 	eventAttempts = 5
 )
 
-// Events writes events about the node, equal ones once in ten minutes. Create it with NewEvents, start it with Run.
+// Events writes events about the node and its claims, equal ones once in ten minutes. Create it with NewEvents, start it with Run.
 type Events struct {
 	api   dynamic.Interface
 	retry Retry
@@ -47,6 +51,11 @@ func (e *Events) Publish(event Event) {
 	}
 }
 
+// ClaimNotPrepared publishes the event that a claim could not be prepared.
+func (e *Events) ClaimNotPrepared(namespace, name, uid, message string) {
+	e.Publish(ClaimNotPrepared(namespace, name, uid, message))
+}
+
 // Run writes the events until ctx ends.
 func (e *Events) Run(ctx context.Context) error {
 	written := map[Event]time.Time{}
@@ -63,7 +72,7 @@ func (e *Events) Run(ctx context.Context) error {
 				delete(written, old)
 			}
 		}
-		if _, again := written[event]; again {
+		if _, again := written[event]; again || event.about != (claim{}) && recentOfClaims(written, now) >= claimEvents {
 			continue
 		}
 		if err := e.write(ctx, event, now); err != nil {
@@ -74,6 +83,17 @@ func (e *Events) Run(ctx context.Context) error {
 		}
 		written[event] = now
 	}
+}
+
+// recentOfClaims returns how many events about claims were written in the last claimPeriod.
+func recentOfClaims(written map[Event]time.Time, now time.Time) int {
+	n := 0
+	for event, at := range written {
+		if event.about != (claim{}) && now.Sub(at) < claimPeriod {
+			n++
+		}
+	}
+	return n
 }
 
 // write attempts the write several times, unless the API server refuses the event itself.
@@ -95,7 +115,7 @@ func (e *Events) create(ctx context.Context, object *unstructured.Unstructured) 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	events := schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
-	_, err := e.api.Resource(events).Namespace(metav1.NamespaceDefault).Create(ctx, object, metav1.CreateOptions{})
+	_, err := e.api.Resource(events).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // An attempt before this one succeeded without an answer.
 	}
@@ -104,19 +124,24 @@ func (e *Events) create(ctx context.Context, object *unstructured.Unstructured) 
 
 func (e *Events) object(event Event, now time.Time) *unstructured.Unstructured {
 	node := e.retry.NodeName
+	// The kubelet names a Node by its name where a UID belongs, and tools look for that.
+	namespace, regarding := metav1.NamespaceDefault, map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+	if about := event.about; about != (claim{}) {
+		namespace = about.namespace
+		regarding = map[string]any{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "namespace": about.namespace, "name": about.name, "uid": about.uid}
+	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event",
 		"metadata": map[string]any{
-			"name": fmt.Sprintf("%s.%x", node, now.UnixNano()), "namespace": metav1.NamespaceDefault,
+			"name": fmt.Sprintf("%s.%x", node, now.UnixNano()), "namespace": namespace,
 		},
 		"eventTime":           now.UTC().Format(metav1.RFC3339Micro),
 		"reportingController": "berth.dev/agent",
 		"reportingInstance":   node,
 		"action":              event.reason,
 		"reason":              event.reason,
-		// The kubelet names a Node by its name where a UID belongs, and tools look for that.
-		"regarding": map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
-		"note":      event.note,
-		"type":      event.kind,
+		"regarding":           regarding,
+		"note":                event.note,
+		"type":                event.kind,
 	}}
 }

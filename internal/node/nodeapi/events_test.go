@@ -2,6 +2,7 @@ package nodeapi_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -67,6 +68,7 @@ func TestCatalogue(t *testing.T) {
 			"Normal", "ConfigAcceptedInForce", "x"},
 		"condition not met": {nodeapi.ConditionChanged(nodeapi.ConditionMIG, metav1.ConditionFalse, "Waiting", "x"),
 			"Warning", "MIGAppliedWaiting", "x"},
+		"claim":               {nodeapi.ClaimNotPrepared("ml", "train", "u1", "claim ml/train: no"), "Warning", "ClaimNotPrepared", "claim ml/train: no"},
 		"a note at the limit": {nodeapi.StateLost(strings.Repeat("é", 600)), "Warning", "StateLost", strings.Repeat("é", 510) + "..."},
 	}
 	for name, tc := range tests {
@@ -82,9 +84,16 @@ func TestCatalogue(t *testing.T) {
 				if len(note) > 1024 || !utf8.ValidString(note) {
 					t.Errorf("the note has %d bytes, valid UTF-8: %v", len(note), utf8.ValidString(note))
 				}
+				namespace, regarding := "default", map[string]any{"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "node-0"}
+				if name == "claim" {
+					namespace, regarding = "ml", map[string]any{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "namespace": "ml", "name": "train", "uid": "u1"}
+				}
+				if got[0].GetNamespace() != namespace {
+					t.Errorf("the event is in namespace %s, want %s", got[0].GetNamespace(), namespace)
+				}
 				want := map[string]any{
 					"type": tc.kind, "reason": tc.reason, "note": tc.note, "action": tc.reason, "reportingController": "berth.dev/agent", "reportingInstance": "node-0",
-					"regarding": map[string]any{"apiVersion": "v1", "kind": "Node", "name": "node-0", "uid": "node-0"},
+					"regarding": regarding,
 				}
 				for key, value := range want {
 					if diff := cmp.Diff(value, got[0].Object[key]); diff != "" {
@@ -111,6 +120,25 @@ func TestEqualEventsAreWrittenOnceInTenMinutes(t *testing.T) {
 		}
 		if got := len(api.Actions()); got != 3 {
 			t.Errorf("%d requests, want 3", got)
+		}
+	})
+}
+
+// TestEventsOfClaimsAreBounded: in each minute at most ten events about claims are written, and those about the node are not affected.
+func TestEventsOfClaimsAreBounded(t *testing.T) {
+	withEvents(t, func(t *testing.T, api *fakeapi.Server, events *nodeapi.Events) {
+		for minute := range 3 {
+			for i := range 30 {
+				events.Publish(nodeapi.ClaimNotPrepared("ml", fmt.Sprint(minute, i), "u", "held by a pod"))
+				events.Publish(nodeapi.ClaimNotPrepared("ml", fmt.Sprint(minute, i), "u", "held by a pod"))
+				synctest.Wait()
+			}
+			events.Publish(nodeapi.GPUHealthy(fmt.Sprint("GPU ", minute)))
+			synctest.Wait()
+			if got := len(created(api)); got != 11*(minute+1) {
+				t.Errorf("%d events after minute %d, want ten about claims and one about the node in each", got, minute)
+			}
+			time.Sleep(time.Minute)
 		}
 	})
 }

@@ -156,7 +156,8 @@ func attempts() []attempt {
 		{"delete another GPUNode", false, true, func(a *attacker) error { return a.delete(gpuNodes(), "", otherNode) }},
 		{"event about another Node", false, true, func(a *attacker) error { return a.event("default", "Node", otherNode) }},
 		{"event about a pod", false, true, func(a *attacker) error { return a.event("default", "Pod", a.node) }},
-		{"event in another namespace", false, false, func(a *attacker) error { return a.event("kube-system", "Node", a.node) }},
+		{"event in another namespace", false, true, func(a *attacker) error { return a.event("kube-system", "Pod", "any") }},
+		{"event about a claim with another reason", false, true, func(a *attacker) error { return a.event("kube-system", "ResourceClaim", "any") }},
 
 		{"delete own Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", a.node) }},
 		{"delete another Node", false, false, func(a *attacker) error { return a.delete(core("nodes"), "", otherNode) }},

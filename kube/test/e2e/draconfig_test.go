@@ -2,15 +2,20 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
 )
@@ -31,6 +36,7 @@ func testDRAConfig(t *testing.T, l *draLab) {
 	l.waitPublished(t, upTo(8)...)
 	t.Run("Admission", l.testConfigAdmission)
 	t.Run("TimeSlice", l.testTimeSliceOfClaim)
+	t.Run("Events", l.testEventsOfClaim)
 }
 
 // testConfigAdmission writes claims, templates and classes with configuration, and wants those refused that no agent accepts.
@@ -84,7 +90,8 @@ func (l *draLab) timeSlices(t testing.TB) map[int]string {
 	return all
 }
 
-// testTimeSliceOfClaim: the GPU of a claim has its time slice before a container runs, and the default when the claim has ended.
+// testTimeSliceOfClaim: the GPU of a claim has its time slice before a container runs, and the default when the claim has ended, also when
+// the agent was killed meanwhile.
 func (l *draLab) testTimeSliceOfClaim(t *testing.T) {
 	claim := claimOf("sliced", gpuRequest("gpu", 1, attribute("architecture", "Hopper")))
 	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configOf(pool.DefaultDriver, claimConfig(`{"mode":"timeSlicing","timeSlice":"short"}`))}}
@@ -94,13 +101,94 @@ func (l *draLab) testTimeSliceOfClaim(t *testing.T) {
 	if got := l.timeSlices(t); len(got) != 1 || !strings.EqualFold(got[int(on)], "short") {
 		t.Errorf("the time slices are %v, want short for GPU %d", got, on)
 	}
-	if err := l.remove(t.Context(), pod); err != nil {
+	l.waitStatus(t, pod, "sliced")
+	l.kill(t)
+	if err := l.Client().CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	l.start(t)
 	waitUntil(t, 30*time.Second, "every GPU has the default time slice", func(context.Context) error {
 		if got := l.timeSlices(t); len(got) > 0 {
 			return fmt.Errorf("the time slices are %v", got)
 		}
 		return nil
 	})
+}
+
+// waitStatus waits until status.devices of a claim has the GPUs of its pod, healthy.
+func (l *draLab) waitStatus(t testing.TB, pod *corev1.Pod, name string) {
+	t.Helper()
+	uuids := map[uint32]string{}
+	for _, g := range hardware(t, l.node.SimDir()).GPUs {
+		uuids[uint32(g.Minor)] = g.UUID
+	}
+	var want []string
+	for _, minor := range l.gpusIn(t, pod, "main") {
+		want = append(want, uuids[minor]+" Healthy=True")
+	}
+	slices.Sort(want)
+	waitUntil(t, 20*time.Second, fmt.Sprintf("the status of claim %s has the devices %v", name, want), func(ctx context.Context) error {
+		claim, err := l.Client().ResourceV1().ResourceClaims(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, device := range claim.Status.Devices {
+			var data struct{ UUID, PCIBusID string }
+			if err := json.Unmarshal(device.Data.Raw, &data); err != nil || data.PCIBusID == "" || device.Driver != pool.DefaultDriver {
+				return fmt.Errorf("device %s has the data %s (%v)", device.Device, device.Data.Raw, err)
+			}
+			for _, condition := range device.Conditions {
+				got = append(got, fmt.Sprintf("%s %s=%s", data.UUID, condition.Type, condition.Status))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("it has %v", got)
+		}
+		return nil
+	})
+}
+
+// testEventsOfClaim: the reason why a claim cannot be prepared is an event of the claim and of its pod.
+func (l *draLab) testEventsOfClaim(t *testing.T) {
+	// The policy refuses the configuration that the agent has to refuse.
+	policy := func(ctx context.Context, action string) error {
+		patch := fmt.Sprintf(`{"spec":{"validationActions":[%q]}}`, action)
+		_, err := l.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Patch(ctx, "berth-claim-config", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := policy(context.Background(), "Deny"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := policy(t.Context(), "Audit"); err != nil {
+		t.Fatal(err)
+	}
+	claim := claimOf("misspelled", gpuRequest("gpu", 1, attribute("architecture", "Hopper")))
+	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configOf(pool.DefaultDriver, claimConfig(`{"mode":"timeSlicing","timeSlice":"shrt"}`))}}
+	waitUntil(t, 20*time.Second, "the policy only warns", func(ctx context.Context) error {
+		_, err := l.Client().ResourceV1().ResourceClaims(claim.Namespace).Create(ctx, claim, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
+	l.claim(t, claim)
+	pod := podUsing("misspelled", "misspelled")
+	t.Cleanup(func() { l.cleanUp(t, pod) })
+	if _, err := l.CreatePod(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	const want = `claim default/misspelled, all requests, status.allocation.devices.config[0].opaque.parameters: sharing.timeSlice: "shrt" is unknown (did you mean short?)`
+	for kind, reason := range map[string]string{"ResourceClaim": "ClaimNotPrepared", "Pod": "FailedPrepareDynamicResources"} {
+		waitUntil(t, 20*time.Second, "an event of the "+kind, func(ctx context.Context) error {
+			list, err := l.Client().CoreV1().Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reason + ",involvedObject.kind=" + kind + ",involvedObject.name=misspelled"})
+			if err != nil || len(list.Items) == 0 {
+				return errors.Join(errors.New("there is none"), err)
+			}
+			if text := list.Items[0].Message; !strings.Contains(text, want) {
+				t.Fatalf("the event %s is %q, want %q in it", reason, text, want)
+			}
+			return nil
+		})
+	}
 }

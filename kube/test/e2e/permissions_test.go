@@ -29,7 +29,8 @@ func testPermissions(t *testing.T, r *rig) {
 		"change the definition":                  {"apiextensions.k8s.io", "customresourcedefinitions", "update", "gpunodes.berth.dev", "", false},
 		"read another definition":                {"apiextensions.k8s.io", "customresourcedefinitions", "get", "others.example.com", "", false},
 		"follow its node's pods":                 {"", "pods", "watch", "", "", true},
-		"record events about other objects":      {"events.k8s.io", "events", "create", "", "kube-system", false},
+		"record an event about a claim":          {"events.k8s.io", "events", "create", "", "kube-system", true}, // the policy restricts this further
+		"change an event":                        {"events.k8s.io", "events", "patch", "", "default", false},
 		"start a pod":                            {"", "pods", "create", "", "", false},
 		"evict a pod":                            {"", "pods/eviction", "create", "any", "default", false},
 		"read secrets":                           {"", "secrets", "get", "any", "", false},

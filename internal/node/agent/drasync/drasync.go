@@ -28,8 +28,8 @@ import (
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
 	"github.com/berth-gpu/berth/internal/node/dra/claims"
+	"github.com/berth-gpu/berth/internal/node/dra/claimstatus"
 	"github.com/berth-gpu/berth/internal/node/dra/pool"
-	"github.com/berth-gpu/berth/internal/node/dra/prepared"
 	"github.com/berth-gpu/berth/internal/node/dra/publish"
 	"github.com/berth-gpu/berth/internal/node/ledger"
 	"github.com/berth-gpu/berth/internal/node/offer"
@@ -86,6 +86,8 @@ type Deps struct {
 	CDI                  CDI
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)
+	// NotPrepared reports on a claim why it could not be prepared. It must not block.
+	NotPrepared func(namespace, name, uid, message string)
 	// Fault is called at each step of a prepare and an unprepare; an error ends the call there. For tests.
 	Fault func(step string) error
 	Clock clock.WithTicker
@@ -98,6 +100,7 @@ type Syncer struct {
 	driver    *dra.Driver
 	server    *dra.Server
 	publisher *publish.Publisher
+	statuses  *claimstatus.Writer
 
 	// calls counts the kubelet's calls; active is true from the time at which a device is allocated through DRA.
 	calls  calls.Recorder
@@ -115,7 +118,7 @@ func New(deps Deps) *Syncer {
 		DriverName: pool.DefaultDriver, Pool: deps.NodeName, Ledger: claims.New(claims.Deps{Ledger: deps.Ledger, Current: deps.Hardware.Current, Maintains: deps.Changes.Maintains, Clock: deps.Clock, Log: deps.Log}),
 		Ensure: deps.Changes.Ensure, Devices: s.devices, Changed: deps.Devices.SubscribeSettled,
 		Ready: s.ready, Sliced: s.sliced, CDIName: deps.CDI.Name, Report: deps.Report, Observe: s.observe, Fault: func(step dra.Step) error { return deps.Fault(string(step)) }, Clock: deps.Clock, Log: deps.Log,
-		Prepared: func() ([]dra.Listed, error) { return prepared.Read(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver) },
+		Prepared: claims.Prepared(deps.HostRoot, deps.KubeletDir, pool.DefaultDriver),
 	})
 	s.server = dra.NewServer(dra.ServerDeps{
 		Driver: s.driver, Client: deps.Client, NodeName: deps.NodeName, PodUID: deps.PodUID,
@@ -127,7 +130,17 @@ func New(deps Deps) *Syncer {
 		Check:  publish.Checker{Client: deps.Client, Driver: pool.DefaultDriver, Node: deps.NodeName, Pool: deps.NodeName}.Check,
 		Report: deps.Report, Clock: deps.Clock, Log: deps.Log,
 	})
+	s.statuses = claimstatus.New(claimstatus.Deps{
+		Client: deps.Client, Driver: pool.DefaultDriver, Claims: s.claimed, Held: deps.Ledger.Subscribe, Settled: deps.Devices.SubscribeSettled,
+		Report: deps.Report, Clock: deps.Clock,
+	})
 	return s
+}
+
+// Recorded returns a function that reads which pods use the claims of the driver from the kubelet's record; hostRoot is where the host's
+// root is mounted.
+func Recorded(hostRoot, kubeletDir string) func() ([]ledger.ClaimPods, error) {
+	return claims.Recorded(hostRoot, kubeletDir, pool.DefaultDriver)
 }
 
 // AwaitAdopted gives the ledger the claims that the kubelet lists as prepared, and returns when it has them or ctx ends. It is
@@ -159,6 +172,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	group.Go(func() error { return s.server.Run(ctx) })
 	group.Go(func() error { return s.publisher.Run(ctx) })
 	group.Go(func() error { return s.checkClasses(ctx) })
+	group.Go(func() error { return s.statuses.Run(ctx) })
 	return group.Wait()
 }
 

@@ -3,7 +3,6 @@ package drasync
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/berth-gpu/berth/internal/node/dra"
 	"github.com/berth-gpu/berth/internal/node/dra/calls"
@@ -25,9 +24,14 @@ func (s *Syncer) Stats() calls.Stats {
 	return stats
 }
 
-// observe counts a call of the kubelet.
-func (s *Syncer) observe(operation dra.Operation, took time.Duration, err error) {
-	s.calls.Observe(string(operation), took, reasonOf(err))
+// observe counts a call of the kubelet, and reports a prepare that failed on the claim; the kubelet reports it on the pod. It does not
+// report one that the kubelet has ended, which it repeats.
+func (s *Syncer) observe(call dra.Call) {
+	reason := reasonOf(call.Err)
+	s.calls.Observe(string(call.Operation), call.Took, reason)
+	if call.Operation == dra.Prepare && call.Err != nil && reason != "canceled" {
+		s.deps.NotPrepared(call.Namespace, call.Name, call.UID, call.Err.Error())
+	}
 }
 
 // notReadyError is a device that containers cannot use yet.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,9 +39,21 @@ func TestStatsOfAnIdleDriver(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	s := &Syncer{}
-	s.observe(dra.Prepare, time.Second, &dra.RefusedError{Err: errors.New("no")})
+	var events []string
+	s := &Syncer{deps: Deps{NotPrepared: func(namespace, name, uid, message string) {
+		events = append(events, namespace+"/"+name+" "+uid+": "+message)
+	}}}
+	s.observe(dra.Call{Operation: dra.Prepare, Namespace: "ns", Name: "train", UID: "u1", Took: time.Second, Err: &dra.RefusedError{Err: errors.New("no")}})
 	if list := s.calls.List(); len(list) != 1 || list[0].Operation != "prepare" || list[0].Errors[0] != (calls.Errors{Reason: "refused", Count: 1}) {
 		t.Errorf("the calls are %+v", list)
+	}
+	for _, call := range []dra.Call{
+		{Operation: dra.Prepare}, {Operation: dra.Unprepare, Err: errors.New("disk full")},
+		{Operation: dra.Prepare, Err: fmt.Errorf("the kubelet has ended the call: %w", context.Canceled)},
+	} {
+		s.observe(call)
+	}
+	if want := []string{"ns/train u1: no"}; !slices.Equal(events, want) {
+		t.Errorf("events are %v, want %v", events, want)
 	}
 }

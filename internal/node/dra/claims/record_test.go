@@ -1,4 +1,4 @@
-package drasync
+package claims
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ import (
 // error.
 func TestRecorded(t *testing.T) {
 	dir := t.TempDir()
-	read := Recorded("/", dir)
+	read := Recorded("/", dir, "gpu.berth.dev")
 	if claims, err := read(); err != nil || claims != nil {
 		t.Errorf("without the file: %v, %v", claims, err)
 	}

@@ -1,0 +1,225 @@
+package claimstatus
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+
+	"github.com/berth-gpu/berth/internal/core/gpu"
+	"github.com/berth-gpu/berth/internal/node/signal"
+)
+
+// node is a node with claims, and the API server that gets their status.
+type node struct {
+	held, settled signal.Broadcast
+
+	mu     sync.Mutex
+	claims []Claim
+	// applied are the statuses that were written, and answer is the API server's answer.
+	applied []string
+	answer  func(name string) error
+	problem string
+}
+
+// summary shows a status: claim (UID): device UUID status reason.
+func summary(claim *resourceapi.ResourceClaim) string {
+	text := fmt.Sprintf("%s (%s)", claim.Name, claim.UID)
+	for i := range claim.Status.Devices {
+		device := &claim.Status.Devices[i]
+		data := map[string]string{}
+		_ = json.Unmarshal(device.Data.Raw, &data)
+		condition := device.Conditions[0]
+		text += fmt.Sprintf(" %s/%s/%s %s %s=%s %s %s", device.Driver, device.Pool, device.Device, data["uuid"]+data["parentUUID"]+data["profile"]+data["pciBusID"],
+			condition.Type, condition.Status, condition.Reason, condition.LastTransitionTime.UTC().Format(time.TimeOnly))
+	}
+	return text
+}
+
+func (n *node) run(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("patch", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchActionImpl)
+		claim := &resourceapi.ResourceClaim{}
+		if err := json.Unmarshal(patch.Patch, claim); err != nil || patch.Subresource != "status" {
+			t.Errorf("%v: %s of %q", err, patch.Patch, patch.Subresource)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.answer != nil {
+			if err := n.answer(claim.Name); err != nil {
+				return true, nil, err
+			}
+		}
+		n.applied = append(n.applied, summary(claim))
+		return true, claim, nil
+	})
+	w := New(Deps{
+		Client: client, Driver: "gpu.berth.dev", Held: n.held.Subscribe, Settled: n.settled.Subscribe, Clock: clock.RealClock{},
+		Claims: func() []Claim {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.claims
+		},
+		Report: func(_ string, problems ...gpu.Cause) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.problem = ""
+			for _, problem := range problems {
+				n.problem += problem.Code + ": " + problem.Message
+			}
+		},
+	})
+	go func() { _ = w.Run(t.Context()) }()
+	synctest.Wait()
+}
+
+// set makes claims those of the ledger, and wants these writes.
+func (n *node) set(t *testing.T, changed *signal.Broadcast, claims []Claim, want ...string) {
+	t.Helper()
+	n.mu.Lock()
+	n.claims = claims
+	n.mu.Unlock()
+	changed.Set()
+	time.Sleep(5 * time.Second)
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if diff := cmp.Diff(want, n.applied); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+	n.applied = nil
+}
+
+func claimWith(uid string, devices ...Device) Claim {
+	return Claim{UID: uid, Namespace: "ml", Name: "train-" + uid, Devices: devices}
+}
+
+// device is a GPU since 12:00:00; the time of a test begins at midnight.
+func device(id gpu.UUID, health gpu.State) Device {
+	return Device{Pool: "n", Name: strings.ToLower(string(id)), UUID: id, PCI: "0000:1b:00.0", Health: health, Since: time.Date(1999, 12, 31, 12, 0, 0, 0, time.UTC)}
+}
+
+// TestWrites: a claim is written when it gets devices and when their health changes, and not otherwise; the time of the condition is that
+// of the change.
+func TestWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		n.run(t)
+		part := Device{Pool: "n", Name: "gpu-b-1g10gb-0", UUID: "MIG-b", Parent: "GPU-b", Profile: "1g.10gb", PCI: "0000:2b:00.0"}
+		const healthy = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 12:00:00"
+		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy)
+		n.set(t, &n.settled, n.claims)
+		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy)), claimWith("2", part, device("GPU-b", gpu.Degraded))},
+			"train-2 (2) gpu.berth.dev/n/gpu-b GPU-b0000:1b:00.0 Healthy=True Degraded 00:00:10 gpu.berth.dev/n/gpu-b-1g10gb-0 MIG-bGPU-b1g.10gb0000:2b:00.0 Healthy=Unknown NotKnown 00:00:10")
+		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Unhealthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=False Unhealthy 00:00:15")
+		n.set(t, &n.settled, n.claims)
+		n.set(t, &n.settled, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 00:00:25")
+		n.set(t, &n.held, nil)
+		n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, healthy)
+		n.set(t, &n.held, []Claim{{UID: "without a name", Devices: []Device{device("GPU-a", gpu.Healthy)}}})
+	})
+}
+
+// TestNextAgentWritesTheSame: an agent that starts again applies the same content.
+func TestNextAgentWritesTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const want = "train-1 (1) gpu.berth.dev/n/gpu-a GPU-a0000:1b:00.0 Healthy=True Healthy 12:00:00"
+		for range 2 {
+			n := &node{}
+			n.run(t)
+			n.set(t, &n.held, []Claim{claimWith("1", device("GPU-a", gpu.Healthy))}, want)
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestFailure: the failure of one claim is reported and tried again after 30 s, and the others are written; a claim that is gone is no
+// failure.
+func TestFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{answer: func(name string) error {
+			switch name {
+			case "train-1":
+				return errors.New("no route")
+			case "train-2":
+				return apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), name, errors.New("no role"))
+			case "train-3":
+				return apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+			case "train-4":
+				return apierrors.NewInvalid(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim").GroupKind(), name,
+					field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "4", "field is immutable")})
+			}
+			return nil
+		}}
+		n.run(t)
+		var claims []Claim
+		for i := range 5 {
+			claims = append(claims, claimWith(fmt.Sprint(i+1)))
+		}
+		n.set(t, &n.held, claims, "train-5 (5)")
+		if n.problem != "DRA_STATUS_FAILED: write status.devices of claim ml/train-1: no route (and 1 more)" {
+			t.Errorf("the problem is %q", n.problem)
+		}
+		n.mu.Lock()
+		n.answer = nil
+		n.mu.Unlock()
+		time.Sleep(retry)
+		n.set(t, &n.held, claims, "train-1 (1)", "train-2 (2)")
+		if n.problem != "" {
+			t.Errorf("after the repair: %q", n.problem)
+		}
+	})
+}
+
+// TestForbidden: the problem says how to give the agent the right, in both forms in which API servers refuse it.
+func TestForbidden(t *testing.T) {
+	for name, answer := range map[string]error{
+		"no right to the status": apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "train-1", errors.New("no role")),
+		"no right to the driver": apierrors.NewInvalid(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim").GroupKind(), "train-1",
+			field.ErrorList{field.Forbidden(field.NewPath("status", "devices"), `changing status.devices requires resource="resourceclaims/driver"`)}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &node{answer: func(string) error { return answer }}
+				n.run(t)
+				n.set(t, &n.held, []Claim{claimWith("1")})
+				if !strings.Contains(n.problem, "apply deploy/options/dra.yaml") || strings.Contains(n.problem, "\n") {
+					t.Errorf("the problem is %q", n.problem)
+				}
+			})
+		})
+	}
+}
+
+// TestPace: many claims are written one after the other, at most two in a second.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var times []time.Time
+		n := &node{}
+		n.answer = func(string) error { times = append(times, time.Now()); return nil }
+		for i := range 10 {
+			n.claims = append(n.claims, claimWith(fmt.Sprint(i)))
+		}
+		n.run(t)
+		time.Sleep(time.Minute)
+		n.mu.Lock() // answer is called with it.
+		defer n.mu.Unlock()
+		if len(times) != 10 || times[9].Sub(times[0]) != 9*pause {
+			t.Errorf("writes at %v", times)
+		}
+	})
+}
