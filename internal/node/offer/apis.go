@@ -12,41 +12,43 @@ import (
 // serves a pod would change whenever the device plugin stops. A device of a GPU that is to have another layout is the one that is
 // not advertised, and that is no problem: it will not exist.
 func (r *resolver) separateAPIs(gpus []namedGPU) {
-	passes := func(unit *Unit) bool { return r.settings.Repartitioned[unit.Key.GPU] != "" && unit.Key.MIG != "" }
-	plugin, dra := map[string]bool{}, map[string]bool{}
-	for i := range r.units {
-		unit := &r.units[i]
-		switch {
-		case unit.Use.API == DevicePlugin && !passes(unit):
-			plugin[unit.Use.Resource] = true
-		case unit.Use.API == DRA && !passes(unit):
-			for _, resource := range served(gpus, unit) {
-				dra[resource] = true
-			}
-		}
-	}
-	r.units = slices.DeleteFunc(r.units, func(unit Unit) bool {
-		return passes(&unit) && (unit.Use.API == DRA && plugin[unit.Use.Resource] || unit.Use.API == DevicePlugin && dra[unit.Use.Resource])
-	})
-	for i := range r.units { // Of two such devices that of the device plugin is advertised.
-		plugin[r.units[i].Use.Resource] = plugin[r.units[i].Use.Resource] || r.units[i].Use.API == DevicePlugin
-	}
-	r.units = slices.DeleteFunc(r.units, func(unit Unit) bool { return passes(&unit) && unit.Use.API == DRA && plugin[unit.Use.Resource] })
-	units := r.units
-	r.units = nil
-	for _, unit := range units {
-		resources := served(gpus, &unit)
+	passing := func(unit *Unit) bool { return r.settings.Repartitioned[unit.Key.GPU] != "" && unit.Key.MIG != "" }
+	dra := r.names(gpus, DRA, func(unit *Unit) bool { return !passing(unit) })
+	r.drop(func(unit *Unit) bool { return unit.Use.API == DevicePlugin && passing(unit) && dra[unit.Use.Resource] })
+	// Of two such devices that of the device plugin is advertised.
+	plugin := r.names(gpus, DevicePlugin, func(*Unit) bool { return true })
+	r.drop(func(unit *Unit) bool { return unit.Use.API == DRA && passing(unit) && plugin[unit.Use.Resource] })
+	r.drop(func(unit *Unit) bool {
+		resources := served(gpus, unit)
 		both := slices.IndexFunc(resources, func(resource string) bool { return plugin[resource] })
 		if unit.Use.API == DevicePlugin || both < 0 {
-			r.units = append(r.units, unit)
-			continue
+			return false
 		}
 		kind, index := describe(gpus, unit.Key)
 		sentence := fmt.Sprintf("DRA would serve %s, which the device plugin advertises for other devices of this node; give those another resourceName, or allocate all of them through one API",
 			resources[both])
 		r.refused = append(r.refused, refusedDevice{unit.Key, fmt.Sprintf("%s %s would not be offered: %s", kind, index, sentence)})
 		r.problems.add(ResourceTwoAPIs, kind, index, "not offered: "+sentence)
+		return true
+	})
+}
+
+// names returns the resources that units of an API serve.
+func (r *resolver) names(gpus []namedGPU, api API, of func(*Unit) bool) map[string]bool {
+	names := map[string]bool{}
+	for i := range r.units {
+		if unit := &r.units[i]; unit.Use.API == api && of(unit) {
+			for _, resource := range served(gpus, unit) {
+				names[resource] = true
+			}
+		}
 	}
+	return names
+}
+
+// drop removes units.
+func (r *resolver) drop(which func(*Unit) bool) {
+	r.units = slices.DeleteFunc(r.units, func(unit Unit) bool { return which(&unit) })
 }
 
 // served returns the resources that a unit serves: with MIG devices on demand also that of each profile.
