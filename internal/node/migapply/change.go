@@ -147,18 +147,11 @@ func (r *round) setModes(work []*job) error {
 // reset resets all GPUs that need it in one call, and when that fails one by one, since the cause may concern only one. A call of this
 // agent on another GPU would have the driver open, so that a reset waits for it. No GPU is changed during a reset, nor scanned.
 func (r *round) reset(work []*job) error {
-	var ids []gpu.UUID
-	var due []*job
-	for _, j := range work {
-		// Reverting a pending change never needs a reset, and only a GPU that is held as a whole is reset.
-		if j.err == nil && !j.left && j.needsReset && j.plan.SetMode != nil {
-			ids, due = append(ids, j.want.UUID), append(due, j)
-		}
-	}
-	if len(due) == 0 {
+	ids, due := needReset(work)
+	switch {
+	case len(due) == 0:
 		return nil
-	}
-	if r.changing() {
+	case r.changing():
 		for _, j := range due {
 			r.leave(j, "it is reset when the driver has answered for the other GPUs")
 		}
@@ -177,6 +170,22 @@ func (r *round) reset(work []*job) error {
 		return nil
 	}
 	r.deps.Log.Warn("GPUs could not be reset together; trying one by one", "gpus", ids, "error", err)
+	return r.resetEach(due)
+}
+
+// needReset returns the jobs that need a reset, and their GPUs. Reverting a pending change never needs one, and only a GPU that is held as
+// a whole is reset.
+func needReset(work []*job) (ids []gpu.UUID, due []*job) {
+	for _, j := range work {
+		if j.err == nil && !j.left && j.needsReset && j.plan.SetMode != nil {
+			ids, due = append(ids, j.want.UUID), append(due, j)
+		}
+	}
+	return ids, due
+}
+
+// resetEach resets GPUs one by one.
+func (r *round) resetEach(due []*job) error {
 	for _, j := range due {
 		ids := []gpu.UUID{j.want.UUID}
 		err := r.call(ids, "reset the GPU", func(ctx context.Context) error { return r.deps.Hardware.Reset(ctx, ids) })
