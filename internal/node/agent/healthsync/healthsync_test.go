@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
 	"github.com/berth-gpu/berth/internal/node/agent/healthsync"
@@ -116,7 +117,7 @@ func TestEvents(t *testing.T) {
 			{"a GPU that is removed", func() { w.snapshot.GPUs = w.snapshot.GPUs[:1] }, nil},
 		}
 		for _, step := range steps {
-			if diff := cmp.Diff(step.want, w.step(step.change), cmp.AllowUnexported(nodeapi.Event{})); diff != "" {
+			if diff := cmp.Diff(step.want, w.step(step.change), cmpopts.EquateComparable(nodeapi.Event{})); diff != "" {
 				t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 			}
 		}
