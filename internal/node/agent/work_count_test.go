@@ -185,14 +185,15 @@ func countNewMIGDevices(b *bench, w *work) {
 		b.awaitOf("nvidia.com/mig-3g.20gb", healthy(2))
 	})
 	snapshots := did["healthsync"]
-	if snapshots < 1 || snapshots > 2 {
-		b.t.Errorf("%d snapshots of the new MIG devices, want 1 or 2", snapshots)
+	// A call of the driver that takes more than 250 ms, as with the race detector, ends a round, and the next one begins with a snapshot.
+	if snapshots < 1 || snapshots > 4 {
+		b.t.Errorf("%d snapshots of the new MIG devices, want 1 to 4", snapshots)
 	}
 	want := map[string][2]int{
 		"healthsync": {snapshots, snapshots}, "migsync": {snapshots, snapshots}, "units kept": {1, 1}, "CDI spec": {1, snapshots},
 		"allocatable": {snapshots, snapshots + 1}, "cdisync": {snapshots, snapshots + 1}, "timeslice": {snapshots, snapshots + 1},
 		"deviceplugin": {snapshots, 2*snapshots + 2}, "gpunodesync": {1, snapshots}, "labelsync": {1, snapshots},
-		"write of events": {1, 1}, "write of gpunodes": {1, snapshots}, "write of nodes": {1, 1},
+		"write of events": {1, snapshots}, "write of gpunodes": {1, snapshots}, "write of nodes": {1, 1},
 	}
 	for name, count := range did {
 		if bounds := want[name]; count < bounds[0] || count > bounds[1] {

@@ -100,6 +100,10 @@ func TestMirrors(t *testing.T) {
 	w, api := start(t, pod("static-node", "uid-mirror", "Running", static), pod("victim", victim, "Running", ""),
 		pod("forged", "uid-forged", "Failed", victim), pod("last", "uid-last", "Running", ""))
 	await(t, w, "uid-last", Living)
+	await(t, w, victim, Living) // The pods of a list come in any order.
+	for got, _ := w.Pod(static); got.Name == ""; got, _ = w.Pod(static) {
+		<-w.Changed()
+	}
 	if got, state := w.Pod(static); state != Unknown || got.Name != "static-node" || !got.Static {
 		t.Errorf("the static pod is %+v in state %v, want its name and no state", got, state)
 	}
