@@ -185,6 +185,7 @@ func TestPublishFails(t *testing.T) {
 				}
 				w.set(func() { w.refuse, w.check, w.compute = nil, nil, nil })
 				time.Sleep(lastRetry)
+				synctest.Wait() // A retry may be due now.
 				if len(w.codes()) != 0 || time.Since(w.Published()) > lastRetry {
 					t.Errorf("%v, seen %s ago", w.problems, time.Since(w.Published()))
 				}
