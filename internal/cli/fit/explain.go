@@ -82,7 +82,7 @@ func (c *Checker) relevant(ctx context.Context, q *question, pools []unusable) (
 	return reasons
 }
 
-// tooFew returns the requests that the node could not meet if nobody held anything. A prioritized list is one of them when each of its
+// tooFew returns the requests that the node could not meet if no device was held. A prioritized list is one of them when each of its
 // entries is.
 func tooFew(requests []explained, devices []device) (reasons []v1alpha1.FitReason) {
 	for i := 0; i < len(requests); {
@@ -207,7 +207,7 @@ func together(requests []explained) string {
 			}
 			names = append(names, fmt.Sprintf("%s (%d of %s)", name, r.count, r.class))
 		}
-		return fmt.Sprintf("The requests fit one by one, but not together, even if nobody held a device: %s.", strings.Join(names, ", "))
+		return fmt.Sprintf("The requests fit one by one, but not together, even if no device was held: %s.", strings.Join(names, ", "))
 	}
 	if first.capacity {
 		return fmt.Sprintf("%s: %s, but not %d of them with the capacity that it requests.", first.title(), counted(len(first.matched), "device", "matches", "match"), first.count)

@@ -45,7 +45,7 @@ type Settings struct {
 	Timeout, Explain time.Duration
 }
 
-// Defaults returns the settings of a scheduler of Kubernetes 1.37 whose feature gates and configuration nobody changed.
+// Defaults returns the settings of a scheduler of Kubernetes 1.37 with the default feature gates and configuration.
 func Defaults() Settings {
 	return Settings{
 		Allocator: structured.Features{

@@ -320,7 +320,7 @@ func TestDynamic(t *testing.T) {
 	}
 	c.Claims = nil
 	both := claimFile(8, "gpu.berth.dev", "", "    - name: small\n      exactly: {deviceClassName: mig-1g.10gb.gpu.berth.dev}\n")
-	want = []string{"node-0: Together The requests fit one by one, but not together, even if nobody held a device: gpu (8 of gpu.berth.dev), small (1 of mig-1g.10gb.gpu.berth.dev)."}
+	want = []string{"node-0: Together The requests fit one by one, but not together, even if no device was held: gpu (8 of gpu.berth.dev), small (1 of mig-1g.10gb.gpu.berth.dev)."}
 	if diff := cmp.Diff(want, summary(c.check(t, both))); diff != "" {
 		t.Errorf("all GPUs and a MIG device: -want +got:\n%s", diff)
 	}

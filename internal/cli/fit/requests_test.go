@@ -161,7 +161,7 @@ func TestRequests(t *testing.T) {
 			[]string{"node-0: Constraint The constraint matchAttribute example.com/a of ResourceClaim large cannot be met with the 8 devices that match and are free: at most 4 of them have the same value, and it wants 5."},
 		},
 		{
-			// If nobody held the first GPU, the scheduler would have an error; it does not ask that.
+			// If the first GPU was not held, the scheduler would have an error; it does not ask that.
 			"a selector that fails on a held device", requests("", "name: gpu, exactly: {deviceClassName: gpu.berth.dev, count: 7"+onlyA+"}"),
 			func(t *testing.T, c *cluster) {
 				c.attribute(t, a, "", "1", "1", "1", "1", "1", "1", "1")

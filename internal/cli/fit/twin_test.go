@@ -185,7 +185,7 @@ func TestTwin(t *testing.T) {
 			}
 		case len(has) == 1 && has[v1alpha1.FitHeld]:
 			if !claim.possible(untainted) {
-				t.Fatalf("round %d: not possible if nobody held a device: %s\n%v", round, claim.file(), summary(items))
+				t.Fatalf("round %d: not possible if no device was held: %s\n%v", round, claim.file(), summary(items))
 			}
 		case len(has) == 1 && has[v1alpha1.FitTainted]:
 			if !claim.possible(unheld) {

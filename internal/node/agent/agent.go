@@ -289,7 +289,7 @@ func (a *Agent) wireDevices() error {
 	a.devices.allocatable, read = allocatable.Open(allocatable.Deps{
 		StateDir: a.config.StateDir, BootID: a.deps.BootID, Inventory: a.node.inventory, Settings: configsync.Settings{Config: a.deps.Config, Vendor: a.deps.Hardware.Configured(), OtherVendors: a.deps.Hardware.OtherVendors()},
 		Ledger: a.node.ledger, Injector: a.devices.injection,
-		Changing: func(s *gpu.Snapshot) (_, _ map[gpu.UUID]string) { return a.changes.mig.Changing(s) },
+		Changing: func(s *gpu.Snapshot) (map[gpu.UUID]string, map[gpu.UUID]bool) { return a.changes.mig.Changing(s) },
 		Report:   a.reports.list.Set, Fault: func(step allocatable.Step) error { return a.deps.Fault(string(step)) },
 	})
 	if read.Lost() {

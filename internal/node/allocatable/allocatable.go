@@ -77,9 +77,9 @@ type Deps struct {
 	Inventory        Inventory
 	Settings         Settings
 	Ledger           Ledger
-	// Changing returns the GPUs whose MIG mode is about to change, or that are being repartitioned, and all that are to have another
-	// layout than they have, with the reason.
-	Changing func(*gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string)
+	// Changing returns the GPUs whose MIG mode is about to change, or that are being repartitioned, with the reason, and all that
+	// are to have another layout than they have.
+	Changing func(*gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool)
 	Injector Injector
 	// Report replaces the problems of a source. It must not block.
 	Report func(source string, problems ...gpu.Cause)

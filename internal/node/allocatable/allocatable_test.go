@@ -75,7 +75,7 @@ func (w *world) open() *Devices {
 	w.t.Helper()
 	devices, result := Open(Deps{
 		StateDir: w.dir, BootID: "boot", Inventory: inventory{w}, Settings: settings{w}, Ledger: fakeLedger{w}, Injector: &w.injector,
-		Changing: func(*gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string) {
+		Changing: func(*gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.changing, nil

@@ -7,7 +7,7 @@
 // under a lock that two claims share. It must not import the device plugin's front end.
 //
 // It prepares whole GPUs and MIG devices, and gives devices for admin access without holding them. A MIG device of a dynamic GPU is held
-// by its placement before it exists, so that it is created for nobody else. The opaque configuration under the driver's name is decoded
+// by its placement before it exists, so that it is created for no other claim. The opaque configuration under the driver's name is decoded
 // strictly (config.ParseClaim); of several for a request the last one of the claim is in force, else the last one of the class. What is
 // wrong in it, and a share of a device, is refused: the error names the claim, the request and the field.
 //

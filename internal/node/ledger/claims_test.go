@@ -528,7 +528,7 @@ func TestClaimsAtTheSameTime(t *testing.T) {
 }
 
 // TestClaimOnHardwareThatTheCheckpointLists: the kubelet's checkpoint keeps the entries of pods that have ended. At an agent's start such
-// a pod is not known until the API server has answered, and a claim may have got the hardware in another size meanwhile.
+// a pod is not known until the API server has answered, and a claim may have got the hardware in another size since.
 func TestClaimOnHardwareThatTheCheckpointLists(t *testing.T) {
 	listed := func(text string) []Assignment {
 		return []Assignment{{PodUID: "P8", Container: "main", Resource: "nvidia.com/gpu", Keys: []gpu.DeviceKey{key(text)}}}

@@ -53,8 +53,8 @@ func (r *round) callOrLeave(j *job, what string, do func(context.Context) error)
 		return err
 	}
 	r.leave(j, c.String())
-	// The lock is kept as long as the call may change the GPU, but not for a call that never returns.
-	r.useStore()
+	// The lock is kept as long as the call may change the GPU, but not for a call that never returns. The round has the store open.
+	_ = r.useStore()
 	deadline := r.deps.Clock.NewTimer(callWithin - r.deps.Clock.Since(c.since))
 	go func() {
 		defer deadline.Stop()

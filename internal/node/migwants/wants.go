@@ -41,8 +41,6 @@ func (in Inputs) same(other Inputs) bool {
 // Plan has the wanted shapes of the GPUs. It is never changed.
 type Plan struct {
 	of Inputs
-	// snapshot is the part of the hardware that layouts are about; GPUs of other vendors have no MIG devices.
-	snapshot *gpu.Snapshot
 	// Known is false before the label of the Node and the configuration were read; Layout is the label's value, empty
 	// when there is none.
 	Known    bool
@@ -53,8 +51,8 @@ type Plan struct {
 	Dynamic map[gpu.UUID]bool
 	// Modes are the GPUs whose MIG mode has to change, with the reason.
 	Modes map[gpu.UUID]string
-	// Differing are the GPUs that are not as wanted, with the reason.
-	Differing map[gpu.UUID]string
+	// Differing are the GPUs that are not as wanted.
+	Differing map[gpu.UUID]bool
 }
 
 // Cache has the last plan. Its zero value is ready for use.
@@ -87,14 +85,14 @@ func ModeReason(want *migapply.Want) string {
 // Compute returns the wanted shape of each GPU: from the layout of the Node's label for the GPUs that it names, and
 // from the rules of the configuration for the others. Excluded GPUs are not changed.
 func Compute(of Inputs) *Plan {
-	p := &Plan{of: of, snapshot: of.Snapshot, Known: of.MIG.Known && !of.Waiting, Layout: of.MIG.Layout,
-		Modes: map[gpu.UUID]string{}, Dynamic: map[gpu.UUID]bool{}, Differing: map[gpu.UUID]string{}}
+	p := &Plan{of: of, Known: of.MIG.Known && !of.Waiting, Layout: of.MIG.Layout,
+		Modes: map[gpu.UUID]string{}, Dynamic: map[gpu.UUID]bool{}, Differing: map[gpu.UUID]bool{}}
 	if !p.Known {
 		return p
 	}
 	var gpus []mig.GPU
-	for i := range p.snapshot.GPUs {
-		gpus = append(gpus, mig.GPUOf(&p.snapshot.GPUs[i], noHolders))
+	for i := range p.of.Snapshot.GPUs {
+		gpus = append(gpus, mig.GPUOf(&p.of.Snapshot.GPUs[i], noHolders))
 	}
 	p.choose(gpus)
 	p.compare(gpus)
@@ -128,7 +126,7 @@ func (p *Plan) choose(gpus []mig.GPU) {
 			return // It is not known which GPUs the layout is for: none is changed.
 		}
 	}
-	deciding := offer.DecidingRules(p.snapshot, config.OfferSettings(p.of.Config).GPUs)
+	deciding := offer.DecidingRules(p.of.Snapshot, config.OfferSettings(p.of.Config).GPUs)
 	for _, device := range gpus {
 		i, ok := deciding[device.UUID]
 		rule := v1alpha1.GPURule{}
@@ -170,7 +168,7 @@ func (p *Plan) compare(gpus []mig.GPU) {
 		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
 		change := mig.PlanGPU(gpus[i], want.Wanted)
 		if change.Changes() {
-			p.Differing[want.UUID] = "it is about to change for " + want.Source
+			p.Differing[want.UUID] = true
 		}
 		if change.Refused == "" && change.SetMode != nil {
 			p.Modes[want.UUID] = ModeReason(&want)
@@ -186,8 +184,8 @@ func (p *Plan) Static(statuses []migapply.Status) []migapply.Status {
 // Claimed returns the wanted state of the dynamic GPUs, in the order of the snapshot.
 func (p *Plan) Claimed(held []ledger.Holding) []migapply.Want {
 	var wants []migapply.Want
-	for i := range p.snapshot.GPUs {
-		device := &p.snapshot.GPUs[i]
+	for i := range p.of.Snapshot.GPUs {
+		device := &p.of.Snapshot.GPUs[i]
 		if !p.Dynamic[device.UUID] {
 			continue
 		}

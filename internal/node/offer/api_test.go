@@ -42,9 +42,9 @@ func TestResolveAPIs(t *testing.T) {
 	single.GPUs = append(single.GPUs, GPURule{Select: GPUSelect{Index: []int{0, 1}}, Exclude: true})
 	single.MIGStrategy = MIGSingle
 	passing := renamed
-	passing.Repartitioned = map[gpu.UUID]string{"GPU-c": "its layout changes"}
+	passing.Repartitioned = map[gpu.UUID]bool{"GPU-c": true}
 	passingDRA := throughDRA("", 2)
-	passingDRA.Repartitioned = map[gpu.UUID]string{"GPU-c": "its layout changes"}
+	passingDRA.Repartitioned = map[gpu.UUID]bool{"GPU-c": true}
 	const two = "give those another resourceName"
 	tests := map[string]struct {
 		settings Settings

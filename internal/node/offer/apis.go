@@ -12,7 +12,7 @@ import (
 // serves a pod would change whenever the device plugin stops. A device of a GPU that is to have another layout is the one that is
 // not advertised, and that is no problem: it will not exist.
 func (r *resolver) separateAPIs(gpus []namedGPU) {
-	passing := func(unit *Unit) bool { return r.settings.Repartitioned[unit.Key.GPU] != "" && unit.Key.MIG != "" }
+	passing := func(unit *Unit) bool { return r.settings.Repartitioned[unit.Key.GPU] && unit.Key.MIG != "" }
 	dra := r.names(gpus, DRA, func(unit *Unit) bool { return !passing(unit) })
 	r.drop(func(unit *Unit) bool { return unit.Use.API == DevicePlugin && passing(unit) && dra[unit.Use.Resource] })
 	// Of two such devices that of the device plugin is advertised.

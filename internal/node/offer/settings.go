@@ -38,9 +38,9 @@ type Settings struct {
 	// for MIGSingle, which would otherwise rename the devices of all other GPUs for a moment, and for the problem that
 	// a GPU has none.
 	Changing map[gpu.UUID]string
-	// Repartitioned are the GPUs whose MIG layout is not the one that they are to have, with the reason. Where one of their
-	// present MIG devices and a device of the other API have one resource name, it is not advertised.
-	Repartitioned map[gpu.UUID]string
+	// Repartitioned are the GPUs whose MIG layout is not the one that they are to have. Where one of their present MIG devices
+	// and a device of the other API have one resource name, it is not advertised.
+	Repartitioned map[gpu.UUID]bool
 }
 
 // VendorOf returns the name of the vendor whose devices are advertised as a resource: a resource has devices of one vendor only.

@@ -46,7 +46,7 @@ func (m *mixed) freeOf(dra bool) int {
 // awaitReleased waits until nobody holds a GPU.
 func (m *mixed) awaitReleased() {
 	m.t.Helper()
-	// What the kubelet has allocated and not recorded, because it restarted meanwhile, stays held for the limit of pending grants.
+	// What the kubelet has allocated and not recorded, because it restarted before that, stays held for the limit of pending grants.
 	m.awaitWithin(ledger.DefaultPendingLimit+settles, "no GPU is held", func() error {
 		state, err := m.state()
 		if err == nil && len(state.Holdings) > 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/internal/cli/fit"
 )
 
-// TestFitSettings: berth fit asks the allocator as a scheduler does whose feature gates and configuration nobody changed.
+// TestFitSettings: berth fit asks the allocator as a scheduler with the default feature gates and configuration does.
 func TestFitSettings(t *testing.T) {
 	gates := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 	got := fit.Defaults()

@@ -91,7 +91,7 @@ func (l *draLab) timeSlices(t testing.TB) map[int]string {
 }
 
 // testTimeSliceOfClaim: the GPU of a claim has its time slice before a container runs, and the default when the claim has ended, also when
-// the agent was killed meanwhile.
+// the agent was killed in between.
 func (l *draLab) testTimeSliceOfClaim(t *testing.T) {
 	claim := claimOf("sliced", gpuRequest("gpu", 1, attribute("architecture", "Hopper")))
 	claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configOf(pool.DefaultDriver, claimConfig(`{"mode":"timeSlicing","timeSlice":"short"}`))}}

@@ -302,7 +302,7 @@ func holderOf(t *testing.T, c *sandbox.Cluster, pod *corev1.Pod) string {
 }
 
 // checkLedger waits until the ledger has the GPUs of each running pod for its holder, and checks that a GPU that is held whole has no
-// other holder. A pod may have ended meanwhile: only the holders that are given are compared.
+// other holder. A pod may have ended since: only the holders that are given are compared.
 func (w *randomWorld) checkLedger(t *testing.T, used map[string][]uint32) {
 	t.Helper()
 	waitUntil(t, 20*time.Second, "the ledger has what the containers have", func(ctx context.Context) error {

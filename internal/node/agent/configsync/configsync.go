@@ -108,13 +108,13 @@ type Hardware interface {
 type judge struct {
 	hardware      Hardware
 	vendor        string
-	repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]string
+	repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]bool
 	changes       *signal.Subscription
 }
 
 // Judge returns a judge that refuses configurations that the hardware of the vendor does not support. Its subscription lasts as
 // long as the process. repartitioned returns the GPUs that a configuration gives another MIG layout than they have.
-func Judge(hardware Hardware, vendor string, repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]string) configwatch.Judge {
+func Judge(hardware Hardware, vendor string, repartitioned func(by *v1alpha1.AgentConfig) map[gpu.UUID]bool) configwatch.Judge {
 	return judge{hardware, vendor, repartitioned, hardware.Subscribe()}
 }
 

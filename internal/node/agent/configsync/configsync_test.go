@@ -116,8 +116,8 @@ func TestJudge(t *testing.T) {
 		return &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{Sharing: &v1alpha1.Sharing{Mode: v1alpha1.SharingMode(offer.MPS), Replicas: replicas}}}}
 	}
 	w := &world{snapshot: &gpu.Snapshot{}}
-	var repartitioned map[gpu.UUID]string
-	j := Judge(hardware{w}, gpu.NVIDIA, func(*v1alpha1.AgentConfig) map[gpu.UUID]string { return repartitioned })
+	var repartitioned map[gpu.UUID]bool
+	j := Judge(hardware{w}, gpu.NVIDIA, func(*v1alpha1.AgentConfig) map[gpu.UUID]bool { return repartitioned })
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, shared(100)); refused != nil || known {
 		t.Errorf("without a driver: %v, known %v", refused, known)
 	}
@@ -145,7 +145,7 @@ func TestJudge(t *testing.T) {
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, both); !known || refused == nil || !strings.Contains(refused.Error(), "DRA would serve nvidia.com/mig-1g.5gb") {
 		t.Errorf("one name by both APIs: %v, known %v", refused, known)
 	}
-	repartitioned = map[gpu.UUID]string{"GPU-a": "its layout changes"}
+	repartitioned = map[gpu.UUID]bool{"GPU-a": true}
 	if refused, known := j.Refuse(&v1alpha1.AgentConfig{}, both); !known || refused != nil {
 		t.Errorf("one name by both APIs until a layout changes: %v, known %v", refused, known)
 	}

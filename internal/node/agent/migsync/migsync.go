@@ -18,9 +18,8 @@
 // and through [Node] the condition MIGApplied and the label nvidia.com/mig.config.state.
 //
 // What it never waits for: a holder of a GPU, or a call of the driver beyond the deadlines that migapply sets: after 250 ms a
-// call that changes a GPU delays no other GPU. A write
-// of the label is waited for, with the deadline that [Node] sets, since it has to be seen before the change. No other
-// actor waits for this one: Changing is computed from memory.
+// call that changes a GPU delays no other GPU. A write of the label is waited for, with the deadline that [Node] sets, since it
+// has to be seen before the change. No other actor waits for this one: Changing is computed from memory.
 //
 // It must not import the agent, a package below it, a vendor's adapter or a front end.
 package migsync
@@ -132,7 +131,7 @@ func (s *Syncer) Computed() int64 { return s.plans.Computed() }
 // given the GPU that is about to be partitioned. A dynamic GPU is not among them: its mode changes while claims hold it, and
 // the ledger refuses what does not fit. repartitioned are all GPUs that are to have another layout than they have. It never waits
 // for a call of the driver, a file or the API server.
-func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing, repartitioned map[gpu.UUID]string) {
+func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing map[gpu.UUID]string, repartitioned map[gpu.UUID]bool) {
 	statuses := s.deps.Partition.Statuses()
 	changing = migapply.Pending(statuses)
 	plan := s.wanted()
@@ -155,8 +154,8 @@ func (s *Syncer) Changing(snapshot *gpu.Snapshot) (changing, repartitioned map[g
 	return changing, plan.Differing
 }
 
-// Repartitioned returns the GPUs whose layout by another configuration is not the one that they have, with the reason.
-func (s *Syncer) Repartitioned(by *v1alpha1.AgentConfig) map[gpu.UUID]string {
+// Repartitioned returns the GPUs whose layout by another configuration is not the one that they have.
+func (s *Syncer) Repartitioned(by *v1alpha1.AgentConfig) map[gpu.UUID]bool {
 	return migwants.Compute(migwants.Inputs{Snapshot: s.deps.Hardware.Current(), Config: by, MIG: s.deps.Config.Current().MIG}).Differing
 }
 

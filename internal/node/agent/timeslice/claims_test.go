@@ -91,7 +91,7 @@ func TestAdoptedClaim(t *testing.T) {
 }
 
 // TestKilledWithClaim: an agent that is killed while it sets the time slice of a claim leaves it to the next agent, which sets it, or the
-// default when the claim was released meanwhile.
+// default when the claim was released before that.
 func TestKilledWithClaim(t *testing.T) {
 	for _, step := range []timeslice.Step{timeslice.Begun, timeslice.Noted, timeslice.Set} {
 		for _, released := range []bool{false, true} {

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -213,12 +214,7 @@ func invalid(err error, such func(metav1.StatusCause) bool) bool {
 // devices returns the entries of a claim, in the order of their names.
 func (w *Writer) devices(claim *Claim) []*resourceac.AllocatedDeviceStatusApplyConfiguration {
 	sorted := slices.Clone(claim.Devices)
-	slices.SortFunc(sorted, func(a, b Device) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(sorted, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	var entries []*resourceac.AllocatedDeviceStatusApplyConfiguration
 	for i := range sorted {
 		device := &sorted[i]
