@@ -160,6 +160,12 @@ func offerProblems() []Problem {
 			Seen:    seenNode + ", condition MIGApplied",
 		},
 		{
+			Code: "MIG_LAYOUT_TWO_APIS", Severity: Error, Area: AreaMIG, Title: "with a layout, one resource would be served by the device plugin and by DRA",
+			Meaning: "The layouts that the node requests would create MIG devices, or make a GPU whole, under a resource name that the other API serves on this node. No GPU changes its layout.",
+			Fix:     "Give the devices of the device plugin another name (resourceName in a rule of gpus or migDevices), allocate all devices of the name through one API (allocation.api), or choose another layout.",
+			Seen:    seenNode + ", condition MIGApplied",
+		},
+		{
 			Code: "MIG_LAYOUT_UNKNOWN", Severity: Error, Area: AreaMIG, Title: "the layout that the node requests does not exist",
 			Meaning: "The GPUs stay as they are.",
 			Fix:     "berth mig layouts NODE lists the layouts that exist. Correct the label nvidia.com/mig.config of the Node, or define the layout.",
