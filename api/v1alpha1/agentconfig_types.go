@@ -59,6 +59,11 @@ type AgentConfig struct {
 	// IMEX also injects the channels of the node's IMEX domain, through which GPUs of several nodes share memory.
 	IMEX IMEX `json:"imex,omitzero"`
 
+	// DRADriverName is the name of the DRA driver for GPUs with allocation.api dra, and the domain of their attributes
+	// and taints. Before it is changed, the node must have no claims; berth-agent uninstall with the former name removes
+	// the slices. Default gpu.berth.dev.
+	DRADriverName string `json:"draDriverName,omitempty"`
+
 	// DriverRoot is the host's path of the root that holds the driver's files. Default /.
 	DriverRoot string `json:"driverRoot,omitempty"`
 	// DevRoot is the host's path of the root that holds dev/. Default: DriverRoot.

@@ -23,19 +23,22 @@ type GPURule struct {
 
 // Allocation is how devices are allocated.
 type Allocation struct {
-	// API is device-plugin (extended resources such as nvidia.com/gpu, listed in the Node's status) or dra (ResourceSlices
-	// and ResourceClaims). A device that is held changes when its holders have ended. Default device-plugin.
+	// API is device-plugin (extended resources such as nvidia.com/gpu, listed in the Node's status), dra (ResourceSlices
+	// and ResourceClaims) or auto: the agent chooses once for the node, dra when no pod holds one of these GPUs and the
+	// cluster has the DeviceClass of Berth, else device-plugin. The choice ends when no rule has auto any more. A device
+	// that is held changes when its holders have ended. Default device-plugin.
 	API AllocationAPI `json:"api,omitempty"`
 }
 
 // AllocationAPI is an API of Kubernetes that allocates devices.
-// +kubebuilder:validation:Enum=device-plugin;dra
+// +kubebuilder:validation:Enum=device-plugin;dra;auto
 type AllocationAPI string
 
 // The APIs.
 const (
 	AllocationDevicePlugin AllocationAPI = "device-plugin"
 	AllocationDRA          AllocationAPI = "dra"
+	AllocationAuto         AllocationAPI = "auto"
 )
 
 // GPUSelector selects GPUs: each list that is given must have an entry that matches.

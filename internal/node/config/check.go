@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/berth-gpu/berth/api/v1alpha1"
@@ -36,6 +37,7 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 		d.reject("cdiAnnotationPrefix", strconv.Quote(c.CDIAnnotationPrefix)+" does not end with a slash",
 			"write "+c.CDIAnnotationPrefix+"/")
 	}
+	d.checkDRADriverName(c.DRADriverName)
 	d.checkGPURules(c)
 	d.checkMIGDeviceRules(c)
 	d.checkLayouts("migLayouts", c.MIGLayouts)
@@ -72,6 +74,13 @@ func (d *decoder) check(c *v1alpha1.AgentConfig) {
 	d.checkHealthClasses(c.HealthClasses)
 	if c.NodeName == "" && !c.Standalone {
 		d.reject("nodeName", "the node's name is unknown", "set it, or NODE_NAME, or standalone: true")
+	}
+}
+
+// checkDRADriverName checks the name as the API server and the kubelet do.
+func (d *decoder) checkDRADriverName(name string) {
+	if len(name) > resourceapi.DriverNameMaxLength || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		d.reject("draDriverName", fmt.Sprintf("%q is not a DNS name of at most %d lower-case characters", name, resourceapi.DriverNameMaxLength), "write a name such as "+defaultDRADriverName)
 	}
 }
 

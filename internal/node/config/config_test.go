@@ -27,6 +27,10 @@ func TestParseRefuses(t *testing.T) {
 			file: "zzzzzzzzzzzz: 1\n",
 			want: "known keys here: apiVersion, cdiAnnotationPrefix,",
 		},
+		"a driver's name with capitals": {
+			file: "draDriverName: GPU.example.com\n",
+			want: `agent.yaml:1: draDriverName: "GPU.example.com" is not a DNS name of at most 63 lower-case characters (write a name such as gpu.berth.dev)`,
+		},
 		"double key": {
 			file: "standalone: true\nstandalone: false\n",
 			want: "agent.yaml:2: standalone: this key is given twice (keep one)",
@@ -129,6 +133,7 @@ func TestParseRefuses(t *testing.T) {
 		"double key in a map": {file: "migLayouts:\n  a: []\n  a: []\n",
 			want: "agent.yaml:3: migLayouts[a]: this key is given twice (keep one)"},
 		"text for a map": {file: "migLayouts: all\n", want: `agent.yaml:1: migLayouts: want keys and values, got "all"`},
+		"a long text":    {file: strings.Repeat("x ", 1000) + "\n", want: "want keys and values, got \"" + strings.Repeat("x ", 30) + "\"..."},
 		"a list on top":  {file: "- a\n", want: "want keys and values, got a list"},
 		"other version": {file: "apiVersion: berth.dev/v9\n",
 			want: "agent.yaml:1: apiVersion: want berth.dev/v1alpha1, got berth.dev/v9"},

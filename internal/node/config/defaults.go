@@ -17,6 +17,7 @@ const (
 	// DefaultPersistentDir is the default directory of state that must survive a reboot.
 	DefaultPersistentDir = "/var/lib/berth"
 	defaultResourceName  = "nvidia.com/gpu"
+	defaultDRADriverName = "gpu.berth.dev"
 	// defaultLabelsDir is where Node Feature Discovery reads files from.
 	defaultLabelsDir = "/etc/kubernetes/node-feature-discovery/features.d"
 )
@@ -41,6 +42,7 @@ func setDefaults(c *v1alpha1.AgentConfig) {
 	text((*string)(&c.SharedDevicesAllocationPolicy), string(v1alpha1.PolicyDistributed))
 	text((*string)(&c.MIGStrategy), string(v1alpha1.MIGStrategyMixed))
 	text(&c.CDIAnnotationPrefix, "cdi.k8s.io/")
+	text(&c.DRADriverName, defaultDRADriverName)
 	text(&c.DriverRoot, "/")
 	text(&c.DevRoot, c.DriverRoot)
 	text(&c.HostRoot, "/")

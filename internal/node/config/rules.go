@@ -49,8 +49,8 @@ func (d *decoder) checkAllocation(at string, rule *v1alpha1.GPURule, c *v1alpha1
 		return
 	}
 	oneOf(d, at+".allocation.api", pick(string(rule.Allocation.API), string(v1alpha1.AllocationDevicePlugin)),
-		string(v1alpha1.AllocationDevicePlugin), string(v1alpha1.AllocationDRA))
-	if rule.Allocation.API != v1alpha1.AllocationDRA {
+		string(v1alpha1.AllocationDevicePlugin), string(v1alpha1.AllocationDRA), string(v1alpha1.AllocationAuto))
+	if rule.Allocation.API != v1alpha1.AllocationDRA && rule.Allocation.API != v1alpha1.AllocationAuto {
 		return
 	}
 	switch {

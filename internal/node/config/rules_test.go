@@ -32,6 +32,14 @@ func TestRulesRefused(t *testing.T) {
 			"gpus: [{allocation: {api: dra}}]\ndeviceListStrategy: [envvar]",
 			"gpus[0].allocation.api: DRA injects devices through CDI, and deviceListStrategy does not use it (add cdi-cri to deviceListStrategy)",
 		},
+		"an API to be chosen, with a name of the device plugin": {
+			`gpus: [{allocation: {api: auto}, resourceName: example.com/gpu}]`,
+			"gpus[0].resourceName: with DRA the resource name belongs to the DeviceClass (remove it, and set extendedResourceName in the DeviceClass)",
+		},
+		"an API to be chosen, with MIG on demand": {
+			`gpus: [{allocation: {api: auto}, dynamicMIG: true}]`,
+			"gpus[0].dynamicMIG: only claims create MIG devices on demand (set allocation: {api: dra}, or remove dynamicMIG)",
+		},
 		"DRA of excluded GPUs": {
 			`gpus: [{exclude: true, allocation: {api: dra}}]`,
 			"gpus[0].allocation: an excluded GPU is not allocated (remove allocation, or exclude)",

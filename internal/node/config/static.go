@@ -11,7 +11,7 @@ import (
 // open, and settings that clients and containers rely on. The others take effect while it runs.
 func StaticFields() []string {
 	return []string{
-		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix",
+		"deviceListStrategy", "deviceIDStrategy", "passDeviceSpecs", "cdiAnnotationPrefix", "draDriverName",
 		"driverRoot", "devRoot", "hostRoot", "kubeletDir", "cdiDir", "hookDir", "containerdStateDir", "cgroupRoot",
 		"mpsRoot", "stateDir", "persistentDir", "metricsListen", "pollInterval", "scanDeadline", "nodeName", "standalone",
 		"healthClasses", "ignoredXIDs", "taintUnhealthy", "labels", "sampleInterval", "dcgmNames", "dcgmHostnameLabel",

@@ -55,12 +55,18 @@ func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
+// maxShown is how many characters of a wrong value an error has: a file that is no configuration can be one long value.
+const maxShown = 60
+
 func describe(node *yaml.Node) string {
 	switch node.Kind {
 	case yaml.MappingNode:
 		return "keys and values"
 	case yaml.SequenceNode:
 		return "a list"
+	}
+	if runes := []rune(node.Value); len(runes) > maxShown {
+		return strconv.Quote(string(runes[:maxShown])) + "..."
 	}
 	return strconv.Quote(node.Value)
 }

@@ -60,6 +60,7 @@ func examples() map[string]string {
 		"mpsRoot":            "mpsRoot: /run/nvidia/mps",
 		"stateDir":           "stateDir: /run/berth",
 		"persistentDir":      "persistentDir: /var/lib/berth",
+		"draDriverName":      "draDriverName: gpu.example.com",
 		"pollInterval":       "pollInterval: 10s",
 		"scanDeadline":       "scanDeadline: 30s",
 		"healthClasses":      "healthClasses: {XID94: drain, NVLINK_DOWN: ignore}",
