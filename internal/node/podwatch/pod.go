@@ -13,8 +13,8 @@ import (
 type Pod struct {
 	// UID is the kubelet's UID of the pod: for a static pod it differs from the UID of its mirror.
 	UID, Namespace, Name string
-	// Finished is true when the phase is Succeeded or Failed.
-	Finished bool
+	// Finished is true when the phase is Succeeded or Failed, and Refused when the kubelet has not admitted it for lack of its devices.
+	Finished, Refused bool
 	// Static is true for a static pod, of which the API server has at most a mirror. It follows from the form of the
 	// UID.
 	Static bool
@@ -38,6 +38,10 @@ type Container struct {
 // Annotations of the kubelet. A mirror has the first with the static pod's UID as its value.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
+// refusedReason is the reason in the status of a pod whose devices the kubelet could not allocate, although the scheduler had found them
+// on the Node. The end-to-end test TestDRA/Refused compares it with the kubelet's.
+const refusedReason = "UnexpectedAdmissionError"
+
 // parse reads an object of the API.
 func parse(object *unstructured.Unstructured) (Pod, error) {
 	var typed corev1.Pod
@@ -47,6 +51,7 @@ func parse(object *unstructured.Unstructured) (Pod, error) {
 	pod := Pod{
 		UID: string(typed.UID), Namespace: typed.Namespace, Name: typed.Name,
 		Finished: typed.Status.Phase == corev1.PodSucceeded || typed.Status.Phase == corev1.PodFailed,
+		Refused:  typed.Status.Phase == corev1.PodFailed && typed.Status.Reason == refusedReason,
 		Counted:  devices(resourcehelper.PodLimits(&typed, resourcehelper.PodResourcesOptions{})),
 	}
 	// A static pod's UID has 32 hexadecimal digits (kubelet, config/common.go applyDefaults); with any other value the

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -40,7 +41,9 @@ type Deps struct {
 	// API is nil where there is no API server: then every pod is unknown.
 	API      dynamic.Interface
 	NodeName string
-	Log      *slog.Logger
+	// Start is when the agent started: pods that were created before are not counted as refused, since an agent before this one has.
+	Start time.Time
+	Log   *slog.Logger
 }
 
 // Watch has the pods of a node. Create it with New, start it with Run. Its methods may be called concurrently.
@@ -59,13 +62,14 @@ type Watch struct {
 	// current is true when the last call to the API server succeeded.
 	current bool
 	failure error
+	refused map[string]uint64
 }
 
 // New returns a Watch without calling the API server.
 func New(deps Deps) *Watch {
 	return &Watch{
 		deps: deps, changed: signal.New(),
-		pods: map[string]Pod{}, byUID: map[string][]string{}, ended: map[string]bool{},
+		pods: map[string]Pod{}, byUID: map[string][]string{}, ended: map[string]bool{}, refused: map[string]uint64{},
 	}
 }
 
@@ -123,6 +127,7 @@ func transform(object any) (any, error) {
 	}
 	return &entry{ObjectMeta: metav1.ObjectMeta{
 		Namespace: raw.GetNamespace(), Name: raw.GetName(), UID: raw.GetUID(), ResourceVersion: raw.GetResourceVersion(),
+		CreationTimestamp: raw.GetCreationTimestamp(),
 	}, pod: pod}, nil
 }
 
@@ -171,8 +176,12 @@ func (w *Watch) put(object any) {
 	}
 	w.mu.Lock()
 	id := string(e.UID)
-	if was, known := w.pods[id]; known {
+	was, known := w.pods[id]
+	if known {
 		w.unlink(was.UID, id)
+	}
+	if e.pod.Refused && !was.Refused && !e.CreationTimestamp.Time.Before(w.deps.Start.Truncate(time.Second)) {
+		w.countRefused(e.pod)
 	}
 	w.byUID[e.pod.UID] = append(w.byUID[e.pod.UID], id)
 	w.pods[id] = e.pod

@@ -3,9 +3,11 @@ package podwatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -24,6 +26,9 @@ const (
 	static = "0123456789abcdef0123456789abcdef"
 	victim = "11111111-2222-3333-4444-555555555555"
 )
+
+// started is when the agents of the tests start.
+var started = time.Date(2026, 11, 22, 10, 0, 0, 5e8, time.UTC)
 
 func pod(name, uid, phase, mirrorOf string) *unstructured.Unstructured {
 	metadata := map[string]any{"namespace": "ns", "name": name, "uid": uid}
@@ -48,7 +53,7 @@ func start(t *testing.T, objects ...runtime.Object) (*Watch, *fake.FakeDynamicCl
 		watching <- struct{}{}
 		return true, stream, err
 	})
-	w := New(Deps{API: api, NodeName: "node", Log: slog.New(slog.DiscardHandler)})
+	w := New(Deps{API: api, NodeName: "node", Start: started, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
@@ -92,6 +97,49 @@ func TestStates(t *testing.T) {
 	}
 	await(t, w, "uid-second", Living)
 	await(t, w, "uid-first", Ended)
+}
+
+// TestRefused checks that a pod that the kubelet refuses is counted once, under each resource that it requested, and that neither a pod
+// from before the start nor one that has failed otherwise is.
+func TestRefused(t *testing.T) {
+	refuse := func(name, reason string, created time.Time) *unstructured.Unstructured {
+		one := pod(name, "uid-"+name, "Failed", "")
+		one.SetCreationTimestamp(metav1.NewTime(created))
+		one.Object["status"].(map[string]any)["reason"] = reason
+		one.Object["spec"].(map[string]any)["containers"] = []any{map[string]any{
+			"name": "main", "resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "2", "example.com/nic": "1", "memory": "1Gi"}},
+		}}
+		return one
+	}
+	w, api := start(t, refuse("old", refusedReason, started.Add(-time.Minute)), refuse("listed", refusedReason, started), refuse("evicted", "Evicted", started))
+	pods := api.Resource(podsResource).Namespace("ns")
+	fresh := pod("fresh", "uid-fresh", "Pending", "")
+	fresh.SetCreationTimestamp(metav1.NewTime(started.Add(time.Minute)))
+	if _, err := pods.Create(t.Context(), fresh, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, "uid-fresh", Living)
+	for range 2 {
+		if _, err := pods.Update(t.Context(), refuse("fresh", refusedReason, started.Add(time.Minute)), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pods.Create(t.Context(), pod("last", "uid-last", "Running", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, w, "uid-last", Living)
+	for _, uid := range []string{"uid-old", "uid-listed", "uid-evicted", "uid-fresh"} {
+		await(t, w, uid, Ended)
+	}
+	if diff := cmp.Diff(map[string]uint64{"nvidia.com/gpu": 2, "example.com/nic": 2}, w.Refused()); diff != "" {
+		t.Errorf("counted as refused (-want +got):\n%s", diff)
+	}
+	for i := range 2 * maxRefused {
+		w.countRefused(Pod{Counted: map[string]int{fmt.Sprint("example.com/", i): 1}})
+	}
+	if n := len(w.Refused()); n != maxRefused {
+		t.Errorf("%d resources are counted, want at most %d", n, maxRefused)
+	}
 }
 
 // TestMirrors checks that a static pod's UID is not its mirror's, that no change of a mirror ends it, and that no
@@ -169,7 +217,7 @@ func TestCurrent(t *testing.T) {
 		return true, nil,
 			errors.New("no route")
 	})
-	w := New(Deps{API: api, NodeName: "node", Log: slog.New(slog.DiscardHandler)})
+	w := New(Deps{API: api, NodeName: "node", Start: started, Log: slog.New(slog.DiscardHandler)})
 	if answers, err := w.Current(); answers || err != nil {
 		t.Errorf("before the first call: %v, %v", answers, err)
 	}
