@@ -580,6 +580,50 @@ func TestClaimOnHardwareThatTheCheckpointLists(t *testing.T) {
 	}
 }
 
+// TestUnknownPodBesideAClaim: after a restart of the kubelet its checkpoint does not count for a moment, and a new pod is not known before
+// the API server has sent it. When the kubelet lists it for a claim, it may have another claim's device by admin access, so no conflict is
+// reported until it is known.
+func TestUnknownPodBesideAClaim(t *testing.T) {
+	tests := map[string]struct {
+		facts    PodFacts
+		claim    string // for which the kubelet lists the pod
+		open     string
+		want     []string
+		unmarked int
+	}{
+		"not known, of another claim":                   {claim: "claim-2", open: "G0"},
+		"not known, of another claim, on a free device": {claim: "claim-2", open: "G1", unmarked: 1},
+		"not known, of no claim":                        {open: "G0", want: []string{"G0: claim-1, P9"}, unmarked: 1},
+		"living without devices":                        {facts: PodFacts{State: PodLiving, Containers: []PodContainer{{Name: "main"}}}, open: "G0"},
+		"living with devices": {
+			facts: PodFacts{State: PodLiving, Containers: []PodContainer{{Name: "main", Devices: map[string]int{"nvidia.com/gpu": 1}}}}, claim: "claim-2", open: "G0",
+			want: []string{"G0: claim-1, P9"}, unmarked: 1,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := openTest(t, filepath.Join(t.TempDir(), "ledger"), func(d *Deps) { d.Pod = func(string) PodFacts { return test.facts } })
+			if err := l.AcquireClaim(train(on("G0"))); err != nil {
+				t.Fatal(err)
+			}
+			view := NodeView{CheckpointErr: ErrDistrusted, Containers: []Container{{ID: "c9", PodUID: "P9", Name: "main", Open: []gpu.DeviceKey{key(test.open)}}}}
+			view.Claims = []ClaimPods{{UID: "claim-1", Pods: train().Pods}}
+			if test.claim != "" {
+				view.Claims = append(view.Claims, ClaimPods{UID: test.claim, Pods: []gpu.Pod{{UID: "P9"}}})
+			}
+			if changes := l.Reconcile(view); len(changes.Unmarked) != test.unmarked {
+				t.Errorf("unmarked are %v, want %d", changes.Unmarked, test.unmarked)
+			}
+			if diff := cmp.Diff(test.want, conflicts(l, view)); diff != "" {
+				t.Errorf("conflicts (-want +got):\n%s", diff)
+			}
+			if free := l.records[key("G1")] == nil; free != (test.open != "G1") {
+				t.Errorf("the other device is free: %t", free)
+			}
+		})
+	}
+}
+
 // TestTimeSliceOfAClaim: the time slice of a whole GPU is in the file, which keeps the version that older agents read, is changed by a
 // further prepare, and is kept when the claim is adopted, of which nothing is known.
 func TestTimeSliceOfAClaim(t *testing.T) {

@@ -170,7 +170,8 @@ func (j *join) keysOf(c Container) []gpu.DeviceKey {
 	}
 	if len(keys) == 0 && !listed && len(c.Open) > 0 && j.requestsDevices(c) {
 		claimed, rest := j.claimed(c)
-		if keys = append(keys, claimed...); len(rest) > 0 {
+		keys = append(keys, claimed...)
+		if rest = j.certain(c, rest); len(rest) > 0 {
 			c.Open = rest
 			j.unmarked = append(j.unmarked, c)
 			keys = append(keys, rest...)
@@ -194,6 +195,21 @@ func (j *join) claimed(c Container) (claimed, rest []gpu.DeviceKey) {
 		}
 	}
 	return claimed, rest
+}
+
+// certain leaves out the devices of claims while the API server has not sent the container's pod, and the kubelet lists the pod for some
+// claim: that may be one for admin access, which holds nothing.
+func (j *join) certain(c Container, open []gpu.DeviceKey) []gpu.DeviceKey {
+	if j.l.deps.facts(c.PodUID).State != PodUnknown || !slices.ContainsFunc(j.view.Claims, func(claim ClaimPods) bool {
+		return slices.ContainsFunc(claim.Pods, func(pod gpu.Pod) bool { return pod.UID == c.PodUID })
+	}) {
+		return open
+	}
+	return slices.DeleteFunc(open, func(device gpu.DeviceKey) bool {
+		return slices.ContainsFunc(j.l.order, func(key gpu.DeviceKey) bool {
+			return j.l.records[key].Holder.Kind == gpu.HolderClaim && device.Overlaps(key)
+		})
+	})
 }
 
 // requestsDevices reports whether a container's pod requests devices of this plugin. It is assumed of an unknown pod
