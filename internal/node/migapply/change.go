@@ -148,12 +148,12 @@ func (r *round) setModes(work []*job) error {
 // agent on another GPU would have the driver open, so that a reset waits for it. No GPU is changed during a reset, nor scanned.
 func (r *round) reset(work []*job) error {
 	ids, due := needReset(work)
-	switch {
-	case len(due) == 0:
+	if len(due) == 0 {
 		return nil
-	case r.changing():
+	}
+	if c := r.changing(); c != nil {
 		for _, j := range due {
-			r.leave(j, "it is reset when the driver has answered for the other GPUs")
+			r.leave(j, c, "it is reset when the driver has answered for the other GPUs")
 		}
 		return nil
 	}

@@ -52,7 +52,7 @@ func (r *round) callOrLeave(j *job, what string, do func(context.Context) error)
 	if isStop(err) {
 		return err
 	}
-	r.leave(j, c.String())
+	r.leave(j, c, c.String())
 	// The lock is kept as long as the call may change the GPU, but not for a call that never returns. The round has the store open.
 	_ = r.useStore()
 	deadline := r.deps.Clock.NewTimer(callWithin - r.deps.Clock.Since(c.since))
@@ -68,10 +68,18 @@ func (r *round) callOrLeave(j *job, what string, do func(context.Context) error)
 	return nil
 }
 
-// leave leaves the rest of a job to a later round.
-func (r *round) leave(j *job, why string) {
+// leave leaves the rest of a job to a later round, because of a call that has not returned.
+func (r *round) leave(j *job, c *openCall, why string) {
 	j.left = true
 	if j.ready {
+		r.delay(j, c, why)
+	}
+}
+
+// delay says why a change takes longer than usual, once the call has taken sayAfter.
+func (r *round) delay(j *job, c *openCall, why string) {
+	if r.deps.Clock.Since(c.since) >= sayAfter {
+		j.delayed = true
 		j.message = fmt.Sprintf("%s is being changed to %s: %s.", name(j.device), goal(j.want), why)
 	}
 }
@@ -135,6 +143,9 @@ func (r *round) waitForCall(j *job, c *openCall) {
 	j.calls = true
 	if !r.isLate(c) {
 		j.state, j.plan, j.message = c.job.state, c.job.plan, c.job.message
+		if c.job.ready {
+			r.delay(j, c, c.String())
+		}
 		return
 	}
 	j.state = Failed
@@ -142,14 +153,14 @@ func (r *round) waitForCall(j *job, c *openCall) {
 		name(j.device), goal(j.want), c)
 }
 
-// changing reports whether a call of a change has not returned from any GPU.
-func (p *Partition) changing() bool {
+// changing returns the oldest call of a change that has not returned from its GPU; nil when there is none.
+func (p *Partition) changing() (oldest *openCall) {
 	for id, c := range p.open {
-		if id != allGPUs && !c.call.Returned() && !p.isLate(c) {
-			return true
+		if id != allGPUs && !c.call.Returned() && !p.isLate(c) && (oldest == nil || c.since.Before(oldest.since)) {
+			oldest = c
 		}
 	}
-	return false
+	return oldest
 }
 
 // known reports whether the inventory shows all changes of a GPU, and no call is outstanding.

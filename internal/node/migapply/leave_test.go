@@ -50,11 +50,13 @@ func TestSlowCall(t *testing.T) {
 			returned := w.partition.Subscribe()
 			defer returned.Close()
 			<-returned.C()
-			for range 3 {
+			for attempt := range 3 {
 				began := w.clock.Now()
 				got := w.reconcile()
-				if status := state(t, got, id); status.State != Changing || !strings.Contains(status.Message, "the driver has not answered since") {
-					t.Errorf("the GPU with the call: %s: %s", status.State, status.Message)
+				said := attempt > 0 // leaveAfter has passed in the first attempt, and sayAfter before the second.
+				status := state(t, got, id)
+				if status.State != Changing || status.Delayed != said || strings.Contains(status.Message, "the driver has not answered since 2026-09-01T12:00:00Z (") != said {
+					t.Errorf("attempt %d: the GPU with the call: %s, delayed %v: %s", attempt, status.State, status.Delayed, status.Message)
 				}
 				if status := state(t, got, "GPU-3"); status.State != Applied || w.clock.Since(began) > leaveAfter {
 					t.Errorf("the claim's GPU after %s: %s: %s", w.clock.Since(began), status.State, status.Message)
@@ -62,6 +64,7 @@ func TestSlowCall(t *testing.T) {
 				if withheld := Pending(got)[id] != ""; withheld != (change.from == "off") {
 					t.Errorf("withheld: %v", withheld)
 				}
+				w.clock.Step(sayAfter - leaveAfter)
 			}
 			w.answer()
 			<-returned.C()
@@ -173,11 +176,12 @@ func TestResetWaitsForCalls(t *testing.T) {
 	w.want("GPU-0", "on", "layout x") // with a reset
 	w.want("GPU-1", "1x7g.80gb", "layout x")
 	w.slow = []string{"destroy GPU-1"}
-	for range 2 {
+	for _, why := range []string{"", ": it is reset when the driver has answered for the other GPUs"} {
 		got := state(t, w.reconcile(), "GPU-0")
-		if want := "GPU 0 is being changed to MIG without devices (layout x): it is reset when the driver has answered for the other GPUs."; got.State != Changing || got.Message != want {
-			t.Errorf("%s: %s", got.State, got.Message)
+		if want := "GPU 0 is being changed to MIG without devices (layout x)" + why + "."; got.State != Changing || got.Message != want || got.Delayed != (why != "") {
+			t.Errorf("%s, delayed %v: %s", got.State, got.Delayed, got.Message)
 		}
+		w.clock.Step(sayAfter)
 		if slices.Contains(w.trace, "reset [GPU-0]") {
 			t.Errorf("reset during another call: %v", w.trace)
 		}

@@ -150,6 +150,8 @@ type Status struct {
 	Message string
 	// Plan is the present plan, or the last one.
 	Plan mig.GPUPlan
+	// Delayed is true while a call of the driver delays the change by 2 s or more; Message then names the call.
+	Delayed bool
 }
 
 // Pending returns the GPUs that must be withheld because their mode is about to change or is changing, with the reason.
@@ -205,6 +207,8 @@ const (
 	callWithin = 5 * time.Minute
 	// leaveAfter is how long the changes of the other GPUs wait for a call.
 	leaveAfter = 250 * time.Millisecond
+	// sayAfter is how long a call takes before it delays a change: a change of the MIG mode often takes longer than leaveAfter.
+	sayAfter = 2 * time.Second
 	// shutdownGrace is how long the agent waits for a call when it stops.
 	shutdownGrace = time.Second
 )

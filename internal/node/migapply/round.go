@@ -49,6 +49,8 @@ type job struct {
 	needsReset bool
 	// calls is true while a call has not returned from the GPU. left is set when the rest of the work is left to a later round.
 	calls, left bool
+	// delayed is true when a call has delayed the change by sayAfter or more.
+	delayed bool
 	// worked is set once the work has begun; then err is its error, and after is the GPU as it is now when there is
 	// none.
 	worked bool
@@ -362,7 +364,7 @@ func (r *round) publish() {
 	for _, j := range r.jobs {
 		plan := j.plan
 		plan.UUID, plan.Index, plan.Wanted = j.want.UUID, j.index(), j.want.Wanted
-		statuses = append(statuses, Status{UUID: j.want.UUID, Index: j.index(), State: j.state, Message: j.message, Plan: plan})
+		statuses = append(statuses, Status{UUID: j.want.UUID, Index: j.index(), State: j.state, Message: j.message, Plan: plan, Delayed: j.delayed})
 	}
 	if reflect.DeepEqual(*r.statuses.Load(), statuses) {
 		return
