@@ -1,8 +1,10 @@
 // Package migwants decides what MIG devices each GPU is to have: those of the layout that the Node's label nvidia.com/mig.config
-// names, those of the configuration's rules for the other GPUs, and for dynamic GPUs those that claims hold.
+// names, those of the configuration's rules for the other GPUs, and for dynamic GPUs those that claims hold. A GPU that was dynamic, and
+// is not and has no layout, is to have MIG off where MIG was turned on for claims.
 //
-// It guarantees that a plan follows from its inputs alone, that it has no wants while one of them is not known, and that a GPU is under
-// a layout or dynamic, never both. It only computes; it must not change anything, or import the agent.
+// It guarantees that a plan follows from its inputs alone, that it has no wants while one of them is not known, that a GPU is under
+// a layout or dynamic, never both, and that no want creates a device of one API with the resource name of a device of the other one. It
+// only computes; it must not change anything, or import the agent.
 package migwants
 
 import (
@@ -30,12 +32,14 @@ type Inputs struct {
 	MIG      configwatch.MIG
 	// Waiting is true while the configuration is not known.
 	Waiting bool
+	// TurnedOn are the GPUs whose MIG mode was turned on for claims, sorted.
+	TurnedOn []gpu.UUID
 }
 
 // same reports whether both lead to the same plan. Snapshot and configuration are never changed, so that comparing
 // pointers suffices.
 func (in Inputs) same(other Inputs) bool {
-	return in.Snapshot == other.Snapshot && in.Config == other.Config && in.Waiting == other.Waiting && reflect.DeepEqual(in.MIG, other.MIG)
+	return in.Snapshot == other.Snapshot && in.Config == other.Config && in.Waiting == other.Waiting && slices.Equal(in.TurnedOn, other.TurnedOn) && reflect.DeepEqual(in.MIG, other.MIG)
 }
 
 // Plan has the wanted shapes of the GPUs. It is never changed.
@@ -47,6 +51,8 @@ type Plan struct {
 	Layout   string
 	Wants    []migapply.Want
 	Problems []gpu.Cause
+	// TwoAPIs is why there are no wants when both APIs would serve a resource name because of them.
+	TwoAPIs error
 	// Dynamic are the GPUs whose MIG devices follow from the ledger.
 	Dynamic map[gpu.UUID]bool
 	// Modes are the GPUs whose MIG mode has to change, with the reason.
@@ -99,8 +105,12 @@ func Compute(of Inputs) *Plan {
 	return p
 }
 
-// sourceClaims names the origin of a dynamic GPU's state in messages.
-const sourceClaims = "claims"
+const (
+	// sourceClaims names the origin of a dynamic GPU's state in messages.
+	sourceClaims = "claims"
+	// sourceEnd names the origin of the state of a GPU that is not dynamic any more.
+	sourceEnd = "the end of dynamicMIG, for which it was turned on"
+)
 
 // noHolders is used where the holders do not matter.
 func noHolders(gpu.DeviceKey) []string { return nil }
@@ -126,7 +136,7 @@ func (p *Plan) choose(gpus []mig.GPU) {
 			return // It is not known which GPUs the layout is for: none is changed.
 		}
 	}
-	deciding := offer.DecidingRules(p.of.Snapshot, config.OfferSettings(p.of.Config).GPUs)
+	deciding := offer.DecidingRules(p.of.Snapshot, config.OfferSettings(p.of.Config, offer.DevicePlugin).GPUs)
 	for _, device := range gpus {
 		i, ok := deciding[device.UUID]
 		rule := v1alpha1.GPURule{}
@@ -150,31 +160,46 @@ func (p *Plan) choose(gpus []mig.GPU) {
 				Source: fmt.Sprintf("layout %s of label %s", p.Layout, configwatch.LabelMIG)})
 			continue
 		}
-		if rule.MIG == nil {
-			continue
-		}
-		wanted, source, ok, err := named.ByRule(device, rule.MIG, fmt.Sprintf("gpus[%d].mig of the configuration", i))
-		if err != nil {
-			p.refuse("MIG_LAYOUT_UNKNOWN", err)
-		} else if ok {
-			p.Wants = append(p.Wants, migapply.Want{UUID: device.UUID, Wanted: wanted, Source: source})
-		}
+		p.byRule(named, device, rule.MIG, i)
+	}
+}
+
+// byRule sets what a rule wants of a GPU; without a layout MIG is off after it was turned on for claims.
+func (p *Plan) byRule(named config.NamedLayouts, device mig.GPU, rule *v1alpha1.MIGSettings, i int) {
+	want := migapply.Want{UUID: device.UUID}
+	ok, err := false, error(nil)
+	if rule != nil {
+		want.Wanted, want.Source, ok, err = named.ByRule(device, rule, fmt.Sprintf("gpus[%d].mig of the configuration", i))
+	}
+	switch {
+	case err != nil:
+		p.refuse("MIG_LAYOUT_UNKNOWN", err)
+	case ok:
+		p.Wants = append(p.Wants, want)
+	case slices.Contains(p.of.TurnedOn, device.UUID):
+		p.Wants = append(p.Wants, migapply.Want{UUID: device.UUID, Source: sourceEnd})
 	}
 }
 
 // compare fills in Modes and Differing.
 func (p *Plan) compare(gpus []mig.GPU) {
+	changes := map[gpu.UUID]*mig.GPUPlan{}
 	for _, want := range p.Wants {
 		i := slices.IndexFunc(gpus, func(device mig.GPU) bool { return device.UUID == want.UUID })
 		change := mig.PlanGPU(gpus[i], want.Wanted)
 		if change.Changes() {
 			p.Differing[want.UUID] = true
+			changes[want.UUID] = &change
 		}
 		if change.Refused == "" && change.SetMode != nil {
 			p.Modes[want.UUID] = ModeReason(&want)
 		}
 	}
+	p.separateAPIs(changes)
 }
+
+// Snapshot returns the hardware that the plan is for.
+func (p *Plan) Snapshot() *gpu.Snapshot { return p.of.Snapshot }
 
 // Static leaves out dynamic GPUs.
 func (p *Plan) Static(statuses []migapply.Status) []migapply.Status {

@@ -111,7 +111,7 @@ func TestWants(t *testing.T) {
 				MIG: configwatch.MIG{Known: true, Layout: "all-1g.10gb"},
 				Config: &v1alpha1.AgentConfig{GPUs: []v1alpha1.GPURule{{
 					Select: v1alpha1.GPUSelector{Index: []int{1}}, Allocation: &v1alpha1.Allocation{API: v1alpha1.AllocationDRA}, DynamicMIG: true,
-				}}},
+				}}, MIGDevices: []v1alpha1.MIGDeviceRule{{ResourceName: "example.com/mig"}}},
 			},
 			want:    []migapply.Want{on("GPU-0", "layout all-1g.10gb of "+label, seven)},
 			modes:   map[gpu.UUID]string{"GPU-0": "its MIG mode is about to change for layout all-1g.10gb of " + label},

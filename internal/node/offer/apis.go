@@ -2,6 +2,7 @@ package offer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/berth-gpu/berth/internal/core/gpu"
@@ -18,6 +19,7 @@ func (r *resolver) separateAPIs(gpus []namedGPU) {
 	// Of two such devices that of the device plugin is advertised.
 	plugin := r.names(gpus, DevicePlugin, func(*Unit) bool { return true })
 	r.drop(func(unit *Unit) bool { return unit.Use.API == DRA && passing(unit) && plugin[unit.Use.Resource] })
+	r.shared = r.sharedNames(gpus, dra, plugin)
 	r.drop(func(unit *Unit) bool {
 		resources := served(gpus, unit)
 		both := slices.IndexFunc(resources, func(resource string) bool { return plugin[resource] })
@@ -31,6 +33,36 @@ func (r *resolver) separateAPIs(gpus []namedGPU) {
 		r.problems.add(ResourceTwoAPIs, kind, index, "not offered: "+sentence)
 		return true
 	})
+}
+
+// SharedName is a resource name that devices of both APIs have.
+type SharedName struct {
+	Resource string
+	// GPUs are those with the devices, in the order of their index.
+	GPUs []gpu.UUID
+}
+
+// SharedNames returns the names that the devices of both APIs would have, sorted. Resolve does not offer those of DRA.
+func SharedNames(snapshot *gpu.Snapshot, settings Settings) []SharedName {
+	return resolve(snapshot, settings).shared
+}
+
+// sharedNames returns the names of both APIs with the GPUs.
+func (r *resolver) sharedNames(gpus []namedGPU, dra, plugin map[string]bool) []SharedName {
+	var shared []SharedName
+	for _, name := range slices.Sorted(maps.Keys(dra)) {
+		if !plugin[name] {
+			continue
+		}
+		one := SharedName{Resource: name}
+		for i := range gpus {
+			if slices.ContainsFunc(r.units, func(u Unit) bool { return u.Key.GPU == gpus[i].UUID && slices.Contains(served(gpus, &u), name) }) {
+				one.GPUs = append(one.GPUs, gpus[i].UUID)
+			}
+		}
+		shared = append(shared, one)
+	}
+	return shared
 }
 
 // names returns the resources that units of an API serve.

@@ -35,6 +35,8 @@ type resolver struct {
 	units    []Unit
 	// refused are the devices that are not advertised because their settings cannot be met.
 	refused []refusedDevice
+	// shared are the names that devices of both APIs would have.
+	shared []SharedName
 }
 
 // refusedDevice is a device that the node does not advertise because of the settings.
